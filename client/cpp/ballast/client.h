@@ -1,0 +1,167 @@
+// Ballast's C++ client: attach a trainer to a job, push gradients, receive stepped weights.
+// Comes from: a training program (or the Python module). Goes to: every state server of the job.
+// C++17-clean: a torch extension may still be compiled as C++17.
+// Thread safety: a Client is used by one thread at a time; Abort() may be called from any thread.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ballast/error.h"
+
+namespace ballast::client {
+
+// Element type of a parameter, its gradient and its weight on the wire.
+enum class DType : uint8_t { kF32 = 1, kBF16 = 2, kF16 = 3 };
+
+// A named parameter. Its gradient and weight are contiguous row-major arrays of `dtype`.
+struct Tensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  DType dtype = DType::kF32;
+  uint32_t group = 0;
+  std::vector<std::string> aliases;  // other names of the same storage (tied weights)
+};
+
+// Raw hyper-parameters of one group for one round (torch param_groups). All slots of a round must
+// give equal bits.
+struct AdamWHyper {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+};
+
+enum class InitMode {
+  kEqual,      // every slot holds equal initial weights; digests are compared, slot 0 uploads
+  kBroadcast,  // slot 0 uploads, the others receive its weights at attach
+};
+
+struct JobOptions {
+  std::vector<std::string> endpoints;  // any subset of the servers, "host:port"
+  std::string job;                     // name, [A-Za-z0-9][A-Za-z0-9._-]{0,127}
+  uint32_t world = 1;                  // number of trainers
+  uint32_t slot = 0;                   // this trainer's seat, 0..world-1
+  double max_grad_norm = 0;            // global 2-norm clip; 0: off. ds_config gradient_clipping
+  double loss_scale = 1;               // static; gradients arrive multiplied by it
+  uint32_t tile_elements = 65536;      // multiple of 64
+  uint32_t extent_elements = 1048576;  // multiple of tile_elements
+  InitMode init = InitMode::kEqual;
+  std::chrono::milliseconds attach_timeout = std::chrono::minutes(10);
+  double time_scale = 1;  // stretches failure-detection times (sanitizer runs)
+  // Called about ten times a second on the attaching thread while Attach waits; true ends it with
+  // CANCELLED. For callers that poll for signals. May be empty.
+  std::function<bool()> should_stop;
+};
+
+// Memory of one tensor for one call. The caller owns it; it must stay valid and unchanged
+// (gradients) or unread (weights) until the call returns.
+struct TensorBuffers {
+  const void* grad = nullptr;  // null: no gradient this round
+  void* weight = nullptr;      // in: initial weights at Attach; out: stepped weights
+};
+
+struct RoundReport {
+  uint64_t round = 0;
+  bool applied = false;  // false: skipped because of non-finite gradients
+  double grad_norm = 0;  // global 2-norm of the unscaled mean gradient
+  double clip_coef = 1;
+  double loss_scale = 1;
+  uint64_t opt_step = 0;  // applied rounds so far
+  uint64_t nonfinite = 0;
+  uint64_t weight_overflows = 0;
+  uint64_t bytes_up = 0;  // payload pushed this round
+  uint64_t bytes_down = 0;
+  // Wall time seen by this client: first byte out -> last ack in; -> all results in; -> last
+  // weight in. Server phases are the maximum over servers.
+  uint64_t push_ns = 0;
+  uint64_t wait_ns = 0;
+  uint64_t pull_ns = 0;
+  uint64_t collect_ns = 0;
+  uint64_t vote_ns = 0;
+  uint64_t step_ns = 0;
+};
+
+// Counts since the client was created. copies_per_byte = copied / payload bytes.
+struct TransferCounters {
+  uint64_t payload_up_bytes = 0;
+  uint64_t payload_down_bytes = 0;
+  uint64_t copied_up_bytes = 0;
+  uint64_t copied_down_bytes = 0;
+  uint64_t frames_refused = 0;
+};
+
+// fp32 state of one tensor, for export. Each pointer is caller-owned, numel floats, or null to
+// skip.
+struct StateBuffers {
+  float* master = nullptr;
+  float* exp_avg = nullptr;
+  float* exp_avg_sq = nullptr;
+};
+
+class Client {
+ public:
+  virtual ~Client() = default;
+
+  // Attaches to the job, creating it if this is the first slot; waits for the other slots; uploads
+  // the initial weights (slot 0) or receives them (InitMode::kBroadcast). `buffers[i].weight`
+  // belongs to `tensors[i]`.
+  // Errors: INVALID_ARGUMENT BAD_SPEC | BAD_ARGUMENT; FAILED_PRECONDITION SPEC_MISMATCH,
+  // INIT_MISMATCH (first tensor named), PROTOCOL_MISMATCH; ALREADY_EXISTS NAME_IN_USE, SLOT_TAKEN;
+  // DEADLINE_EXCEEDED ATTACH_TIMEOUT (missing slots named); RESOURCE_EXHAUSTED OVER_BUDGET;
+  // UNAVAILABLE UNREACHABLE.
+  static absl::StatusOr<std::unique_ptr<Client>> Attach(const JobOptions& options,
+                                                        const std::vector<Tensor>& tensors,
+                                                        const std::vector<TensorBuffers>& buffers);
+
+  // Appends tensors in new groups, before the next Step. All slots call it with equal content.
+  // `tensors[i].group` continues the existing group numbers.
+  // Errors as Attach; LAYOUT_MISMATCH when the slots disagree.
+  virtual absl::Status Extend(const std::vector<Tensor>& tensors,
+                              const std::vector<TensorBuffers>& buffers, InitMode init) = 0;
+
+  // One round: pushes every gradient, waits for the decision of all servers, writes the stepped
+  // weights into `buffers[i].weight`. `hyper` has one entry per group, `buffers` one per tensor in
+  // manifest order. Equivalent to BeginStep followed by waiting until Wait returns true.
+  // Errors: INVALID_ARGUMENT BAD_HYPERPARAM; ABORTED HYPERPARAM_MISMATCH; UNAVAILABLE TRAINER_LOST,
+  // SERVER_LOST (who, in the message and detail); FAILED_PRECONDITION JOB_FAILED, LAYOUT_MISMATCH,
+  // TRAINER_LEFT. After an error of a running round the weights may hold a mix of both versions.
+  virtual absl::StatusOr<RoundReport> Step(const std::vector<AdamWHyper>& hyper,
+                                           const std::vector<TensorBuffers>& buffers) = 0;
+
+  // The two halves of Step, so that a caller can interleave other work or poll for signals.
+  // Wait returns false when `timeout` passed first; buffers stay lent to the client until it
+  // returned true or an error.
+  virtual absl::Status BeginStep(const std::vector<AdamWHyper>& hyper,
+                                 const std::vector<TensorBuffers>& buffers) = 0;
+  virtual absl::StatusOr<bool> Wait(std::chrono::milliseconds timeout, RoundReport* report) = 0;
+
+  // Copies fp32 state of the current version into `buffers` (one per tensor) and the per-tensor
+  // step counts into `tensor_step`. Between rounds only.
+  virtual absl::Status FetchState(const std::vector<StateBuffers>& buffers,
+                                  std::vector<uint64_t>* tensor_step) = 0;
+
+  // Receives the current weights again into `buffers[i].weight`. Between rounds only.
+  virtual absl::Status FetchWeights(const std::vector<TensorBuffers>& buffers) = 0;
+
+  // Says that this slot takes no further round, and closes the streams. Idempotent.
+  virtual absl::Status Leave() = 0;
+
+  // Ends every wait with CANCELLED. Any thread.
+  virtual void Abort() = 0;
+
+  virtual uint64_t round() const = 0;  // next round to run
+  virtual uint64_t job_id() const = 0;
+  virtual uint32_t server_count() const = 0;
+  virtual TransferCounters counters() const = 0;
+};
+
+}  // namespace ballast::client

@@ -1,0 +1,259 @@
+#include "client/cpp/src/attach.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cpp/src/unary_call.h"
+#include "common/base/crc32c.h"
+#include "common/base/log.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "proto/convert/channel.h"
+#include "proto/convert/methods.h"
+
+namespace ballast::client {
+namespace {
+
+using std::chrono::milliseconds;
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr milliseconds kFirstBackoff{100};
+constexpr milliseconds kMaxBackoff{1000};
+constexpr milliseconds kPollInterval{100};
+constexpr std::chrono::seconds kLogInterval{30};
+// The server's answer that names the missing slots should come before our own deadline.
+constexpr milliseconds kServerHeadStart{5000};
+constexpr int kMaxRedirects = 4;
+
+absl::Status BadArgument(absl::string_view message) {
+  return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadArgument, message);
+}
+
+// Worth another try: the server is not there yet, or is going away.
+bool IsTransient(const absl::Status& status) {
+  if (status.code() != absl::StatusCode::kUnavailable) return false;
+  const Reason reason = ReasonOf(status);
+  return reason == Reason::kUnspecified || reason == Reason::kUnreachable ||
+         reason == Reason::kShuttingDown;
+}
+
+// The search for a job's home, with one deadline over all tries.
+class HomeSearch {
+ public:
+  HomeSearch(const JobOptions& options, v1::AttachRequest request)
+      : options_(options),
+        request_(std::move(request)),
+        deadline_(SteadyClock::now() + options.attach_timeout),
+        next_log_(SteadyClock::now() + kLogInterval) {}
+
+  absl::StatusOr<v1::AttachReply> Run() {
+    milliseconds backoff = kFirstBackoff;
+    while (true) {
+      for (const std::string& endpoint : options_.endpoints) {
+        v1::AttachReply reply;
+        const absl::Status status = FollowRedirects(endpoint, &reply);
+        if (status.ok()) return reply;
+        if (!IsTransient(status)) return WithReason(status);
+        last_error_ = absl::StrCat(endpoint, ": ", ToText(status.message()));
+      }
+      if (Left() <= backoff) return NobodyAnswered();
+      BALLAST_RETURN_IF_ERROR(Sleep(backoff));
+      backoff = std::min(backoff * 2, kMaxBackoff);
+    }
+  }
+
+ private:
+  static std::string ToText(absl::string_view text) {
+    return std::string(text.data(), text.size());
+  }
+
+  milliseconds Left() const {
+    return std::chrono::duration_cast<milliseconds>(deadline_ - SteadyClock::now());
+  }
+
+  // Called about ten times a second whatever we wait for.
+  absl::Status Poll() {
+    if (options_.should_stop && options_.should_stop()) {
+      return ReasonedError(absl::StatusCode::kCancelled, Reason::kClosed,
+                           "attaching was stopped by the caller");
+    }
+    if (SteadyClock::now() >= next_log_) {
+      next_log_ += kLogInterval;
+      BALLAST_LOG(INFO, LogField("job", options_.job), LogField("slot", options_.slot))
+          << "still attaching, " << Left().count() / 1000 << " s left: "
+          << (connected_ ? std::string("waiting for the other trainers")
+                         : absl::StrCat("no state server answers (", last_error_, ")"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Sleep(milliseconds time) {
+    for (; time > milliseconds(0); time -= kPollInterval) {
+      BALLAST_RETURN_IF_ERROR(Poll());
+      std::this_thread::sleep_for(std::min(time, kPollInterval));
+    }
+    return Poll();
+  }
+
+  absl::Status FollowRedirects(std::string address, v1::AttachReply* reply) {
+    absl::Status status;
+    for (int hop = 0; hop <= kMaxRedirects; ++hop) {
+      status = Try(address, reply);
+      if (ReasonOf(status) != Reason::kNotHome) return status;
+      address = FieldsOf(status).address;
+      if (address.empty()) break;
+    }
+    return status;
+  }
+
+  absl::Status Try(const std::string& address, v1::AttachReply* reply) {
+    const milliseconds left = std::max(Left(), milliseconds(1));
+    request_.set_wait_timeout_ms(static_cast<uint64_t>(left.count()));
+    const auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                                   MakeChannelArgs(options_.time_scale));
+    connected_ = true;
+    const absl::Status status = CallUnary(
+        channel, method::kAttach, request_, left + kServerHeadStart, [this] { return Poll(); },
+        reply);
+    connected_ = !IsTransient(status);
+    return status;
+  }
+
+  // A deadline of our own carries no reason yet.
+  absl::Status WithReason(const absl::Status& status) const {
+    if (status.code() != absl::StatusCode::kDeadlineExceeded ||
+        ReasonOf(status) != Reason::kUnspecified) {
+      return status;
+    }
+    return ReasonedError(
+        absl::StatusCode::kDeadlineExceeded, Reason::kAttachTimeout,
+        absl::StrCat("job \"", options_.job, "\" was not complete after ",
+                     options_.attach_timeout.count(),
+                     " ms and its home server did not say who is missing; see its log"),
+        Fields());
+  }
+
+  absl::Status NobodyAnswered() const {
+    return ReasonedError(
+        absl::StatusCode::kUnavailable, Reason::kUnreachable,
+        absl::StrCat("no state server answered at ", absl::StrJoin(options_.endpoints, ", "),
+                     " within ", options_.attach_timeout.count(), " ms (last: ", last_error_,
+                     "); check that ballastd runs there"),
+        Fields());
+  }
+
+  ErrorFields Fields() const {
+    ErrorFields fields;
+    fields.job = options_.job;
+    fields.slot = static_cast<int>(options_.slot);
+    return fields;
+  }
+
+  const JobOptions& options_;
+  v1::AttachRequest request_;
+  const SteadyClock::time_point deadline_;
+  SteadyClock::time_point next_log_;
+  bool connected_ = false;
+  std::string last_error_ = "not tried yet";
+};
+
+}  // namespace
+
+absl::Status ValidateOptions(const JobOptions& options) {
+  if (options.endpoints.empty()) {
+    return BadArgument("no endpoints given; name at least one state server as host:port");
+  }
+  for (const std::string& endpoint : options.endpoints) {
+    if (endpoint.empty()) return BadArgument("an endpoint is empty; write host:port");
+  }
+  if (options.slot >= options.world) {
+    return BadArgument(absl::StrCat("slot ", options.slot, " is outside the world of ",
+                                    options.world, " trainers (0..world-1)"));
+  }
+  if (options.attach_timeout <= milliseconds(0)) {
+    return BadArgument(absl::StrCat("attach_timeout is ", options.attach_timeout.count(),
+                                    " ms; it must be positive"));
+  }
+  if (!(options.time_scale > 0) || options.time_scale > 1000) {
+    return BadArgument(
+        absl::StrCat("time_scale is ", options.time_scale, "; give a number in (0, 1000]"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TensorSpec>> ToTensorSpecs(const std::vector<Tensor>& tensors) {
+  std::vector<TensorSpec> specs;
+  specs.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) {
+    TensorSpec spec;
+    spec.name = tensor.name;
+    spec.shape = tensor.shape;
+    spec.dtype = static_cast<::ballast::DType>(tensor.dtype);
+    spec.group = tensor.group;
+    spec.aliases = tensor.aliases;
+    if (DTypeBytes(spec.dtype) == 0) {
+      return BadArgument(absl::StrCat("tensor \"", tensor.name, "\" has dtype number ",
+                                      static_cast<int>(tensor.dtype),
+                                      "; fp32 (1), bf16 (2) and fp16 (3) are known"));
+    }
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+absl::StatusOr<JobSpec> MakeJobSpec(const JobOptions& options, const std::vector<Tensor>& tensors) {
+  JobSpec spec;
+  spec.name = options.job;
+  spec.world = options.world;
+  spec.group_count = 1;
+  for (const Tensor& tensor : tensors) {
+    if (tensor.group != UINT32_MAX) spec.group_count = std::max(spec.group_count, tensor.group + 1);
+  }
+  BALLAST_ASSIGN_OR_RETURN(spec.tensors, ToTensorSpecs(tensors));
+  spec.max_grad_norm = options.max_grad_norm;
+  spec.loss_scale = options.loss_scale;
+  spec.durability = Durability::kNone;
+  spec.tile_elements = options.tile_elements;
+  spec.extent_elements = options.extent_elements;
+  BALLAST_RETURN_IF_ERROR(ValidateJobSpec(spec, JobLimits{}));
+  return spec;
+}
+
+absl::StatusOr<std::vector<void*>> WeightsOf(const std::vector<TensorBuffers>& buffers,
+                                             const std::vector<TensorSpec>& tensors,
+                                             const std::vector<LayoutTensor>& sizes) {
+  if (buffers.size() != tensors.size()) {
+    return BadArgument(
+        absl::StrCat("got buffers for ", buffers.size(), " tensors, the job has ", tensors.size()));
+  }
+  std::vector<void*> weights(buffers.size());
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    weights[i] = buffers[i].weight;
+    if (weights[i] == nullptr && sizes[i].elements > 0) {
+      return BadArgument(absl::StrCat("tensor \"", tensors[i].name, "\" has no weight memory"));
+    }
+  }
+  return weights;
+}
+
+std::vector<uint32_t> DigestsOf(const std::vector<void*>& weights,
+                                const std::vector<LayoutTensor>& sizes) {
+  std::vector<uint32_t> digests(weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    digests[i] = Crc32c(weights[i], sizes[i].elements * DTypeBytes(sizes[i].dtype));
+  }
+  return digests;
+}
+
+absl::StatusOr<v1::AttachReply> AttachToHome(const JobOptions& options, v1::AttachRequest request) {
+  return HomeSearch(options, std::move(request)).Run();
+}
+
+}  // namespace ballast::client

@@ -1,0 +1,61 @@
+// The caller's tensors as bytes of extents: which memory a frame is sent from or lands in, and how
+// long gRPC still reads it. Nothing here copies outgoing bytes.
+// Comes from: Session. Goes to: the frame codec (out), the caller's weights (in).
+// Thread safety: BufferLease is thread-safe, the functions are pure.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "common/base/payload.h"
+#include "common/base/sync.h"
+#include "common/tensor/layout.h"
+#include "grpcpp/support/slice.h"
+
+namespace ballast::client {
+
+// Counts the pieces of caller memory that gRPC may still read.
+class BufferLease {
+ public:
+  BufferLease() = default;
+  // Waits until every piece is back: gRPC's threads call into this object.
+  ~BufferLease();
+  BufferLease(const BufferLease&) = delete;
+  BufferLease& operator=(const BufferLease&) = delete;
+
+  // A slice over `data`, which must stay as it is until the lease is released.
+  grpc::Slice Wrap(const void* data, size_t bytes);
+
+  // True as soon as no slice is left; false when `timeout` passed first.
+  bool WaitReleased(std::chrono::nanoseconds timeout);
+
+ private:
+  static void Release(void* lease);
+
+  Mutex mu_;
+  CondVar released_;
+  uint64_t lent_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+// A part of one tensor that a byte range of an extent covers.
+struct TensorPiece {
+  uint32_t tensor = 0;
+  uint64_t tensor_offset = 0;  // bytes
+  uint32_t bytes = 0;
+};
+
+// The pieces of bytes [offset, offset + length) of `extent`, ascending and gapless, for elements of
+// `element_bytes` bytes (those of the wire, or 4 for fp32 state). Empty when the range does not lie
+// inside the extent or cuts an element.
+std::vector<TensorPiece> PiecesOf(const Layout& layout, uint32_t extent, size_t element_bytes,
+                                  uint32_t offset, uint32_t length);
+
+// Writes `payload` to the pieces' tensors. destinations[t] is the memory of tensor t, or null to
+// leave it out. Returns the bytes copied. The pieces' bytes must add up to those of the payload.
+uint64_t Scatter(const Payload& payload, const std::vector<TensorPiece>& pieces,
+                 const std::vector<void*>& destinations);
+
+}  // namespace ballast::client

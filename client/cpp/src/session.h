@@ -1,0 +1,216 @@
+// An attached trainer: one stream per server, one thread that drives them all, and at most one
+// activity (a step, an upload, a fetch) at a time.
+// Comes from: Client::Attach. Goes to: the job's servers; the caller's buffers.
+// Thread safety: as Client. All state is under one lock, which the completion-queue thread holds
+// while it handles an event; gRPC calls back into the lease only, which has a lock of its own.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ballast/client.h"
+#include "ballast/v1/control.pb.h"
+#include "ballast/v1/data.pb.h"
+#include "client/cpp/src/lent_memory.h"
+#include "client/cpp/src/round_progress.h"
+#include "client/cpp/src/send_plan.h"
+#include "client/cpp/src/stream.h"
+#include "common/base/sync.h"
+#include "common/job/job_spec.h"
+#include "common/tensor/layout.h"
+#include "grpcpp/alarm.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/completion_queue.h"
+#include "proto/convert/frame_codec.h"
+
+namespace ballast::client {
+
+class Session final : public Client, private StreamHandler {
+ public:
+  // What an attach has settled.
+  struct Seat {
+    JobSpec spec;
+    Layout layout;
+    v1::AttachReply reply;
+    uint64_t incarnation = 0;
+  };
+
+  // Opens the streams and uploads (slot 0) or receives (InitMode::kBroadcast) `weights`, one
+  // address per tensor, which are lent until the return. Errors: as Client::Attach.
+  static absl::StatusOr<std::unique_ptr<Session>> Open(const JobOptions& options, Seat seat,
+                                                       const std::vector<void*>& weights);
+  // Breaks the streams off, and waits until gRPC has let go of all lent memory.
+  ~Session() override;
+
+  absl::Status Extend(const std::vector<Tensor>& tensors, const std::vector<TensorBuffers>& buffers,
+                      InitMode init) override;
+  absl::StatusOr<RoundReport> Step(const std::vector<AdamWHyper>& hyper,
+                                   const std::vector<TensorBuffers>& buffers) override;
+  absl::Status BeginStep(const std::vector<AdamWHyper>& hyper,
+                         const std::vector<TensorBuffers>& buffers) override;
+  absl::StatusOr<bool> Wait(std::chrono::milliseconds timeout, RoundReport* report) override;
+  absl::Status FetchState(const std::vector<StateBuffers>& buffers,
+                          std::vector<uint64_t>* tensor_step) override;
+  absl::Status FetchWeights(const std::vector<TensorBuffers>& buffers) override;
+  absl::Status Leave() override;
+  void Abort() override;
+  uint64_t round() const override;
+  uint64_t job_id() const override { return job_; }
+  uint32_t server_count() const override { return static_cast<uint32_t>(servers_.size()); }
+  TransferCounters counters() const override;
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+  using StateArrays = std::array<std::vector<void*>, kAdamWStateArrays>;
+
+  enum class Activity { kIdle, kUpload, kFetch, kStep };
+
+  struct Server {
+    uint32_t id = 0;
+    std::string address;
+    std::shared_ptr<grpc::Channel> channel;
+    std::unique_ptr<Stream> stream;
+    std::unique_ptr<SendPlan> plan;
+    std::vector<uint32_t> owned;  // extents in push order
+    uint64_t owned_weight_bytes = 0;
+    uint64_t owned_elements = 0;
+    std::deque<grpc::ByteBuffer> control;  // goes out before any frame
+    bool welcomed = false;
+    Time last_heard;
+    // Of a fetch.
+    bool has_info = false;
+    uint64_t expected_bytes = 0;
+    uint64_t received_bytes = 0;
+  };
+
+  class TickTag : public CompletionTag {
+   public:
+    explicit TickTag(Session* session) : session_(session) {}
+    void OnEvent(bool ok) override;
+
+   private:
+    Session* const session_;
+  };
+
+  Session(const JobOptions& options, Seat seat);
+
+  // Set-up and end (session.cc).
+  absl::Status TakePlan(const v1::Plan& plan, const Layout& layout);
+  void AssignExtents() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status OpenStreams();
+  void RunQueue();
+  void ArmTick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnTick(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void LogLongWait(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status ServerLost(const Server& server, absl::string_view how) const;
+  absl::Status ServerBroke(const Server& server, absl::string_view what) const;
+  bool AllClosed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Incoming (session.cc).
+  void OnMessage(size_t index, const grpc::ByteBuffer& message) override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnClosed(size_t index, const absl::Status& status) override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status OnControl(size_t index, const v1::ServerMessage& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status OnWelcome(Server* server, const v1::Welcome& welcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status OnAck(Server* server, const v1::Ack& ack) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status OnStateInfo(Server* server, const v1::StateInfo& info)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status OnFrame(size_t index, const DecodedFrame& frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status OnWeightFrame(size_t index, const DecodedFrame& frame)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status OnStateFrame(Server* server, const DecodedFrame& frame)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CountFetched(Server* server, const DecodedFrame& frame)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Store(const Server& server, const DecodedFrame& frame,
+                     const std::vector<void*>& destinations) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Outgoing (session.cc).
+  std::optional<grpc::ByteBuffer> NextMessage(size_t index) override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  grpc::ByteBuffer FormFrame(const FrameRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SendControl(Server* server, const v1::ClientMessage& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Activities (session_calls.cc).
+  absl::Status CheckIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status ValidateStep(const std::vector<Hyper>& hyper,
+                            const std::vector<TensorBuffers>& buffers) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  v1::ClientMessage MakeRoundBegin(const std::vector<Hyper>& hyper,
+                                   const std::vector<bool>& present) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Initialize(InitMode init, const std::vector<void*>& weights, uint32_t first_extent);
+  absl::Status Upload(const std::vector<void*>& weights, uint32_t first_extent);
+  absl::Status Fetch(const v1::FetchState& request);
+  bool ActivityDone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Waits for the activity's end and for the lent memory; false when `timeout` passed first.
+  absl::StatusOr<bool> AwaitActivity(std::chrono::nanoseconds timeout);
+  // As AwaitActivity without a limit, polling JobOptions::should_stop while attaching.
+  absl::Status FinishActivity();
+  // After an error: waits until no stream and no slice can touch the caller's memory.
+  bool Drain(Time deadline);
+  absl::Status PollDuringCall();
+  v1::ExtendRequest MakeExtendRequest(const JobSpec& grown, const std::vector<void*>& weights,
+                                      const Layout& layout, InitMode init) const;
+
+  const JobOptions options_;
+  const uint64_t job_;
+  const uint64_t incarnation_;
+  const SendLimits limits_;
+  const std::chrono::nanoseconds heartbeat_;
+  const std::chrono::nanoseconds report_after_;
+
+  BufferLease lease_;  // Before the streams and channels, which may hold slices of it.
+  grpc::CompletionQueue queue_;
+  std::thread thread_;
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  std::vector<Server> servers_;  // ascending id; its size never changes
+  JobSpec spec_ ABSL_GUARDED_BY(mu_);
+  Layout layout_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint32_t> owner_ ABSL_GUARDED_BY(mu_);  // server id per extent
+  uint32_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
+  uint32_t layout_version_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t round_ ABSL_GUARDED_BY(mu_) = 0;  // next round, and version of the weights
+  absl::Status error_ ABSL_GUARDED_BY(mu_);  // first one; ends everything
+  bool leaving_ ABSL_GUARDED_BY(mu_) = false;
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  bool opened_ ABSL_GUARDED_BY(mu_) = false;
+
+  Activity activity_ ABSL_GUARDED_BY(mu_) = Activity::kIdle;
+  v1::FrameKind send_kind_ ABSL_GUARDED_BY(mu_) = v1::FRAME_KIND_UNSPECIFIED;
+  std::vector<const char*> sources_ ABSL_GUARDED_BY(mu_);  // per tensor, what frames are cut from
+  std::vector<void*> weights_ ABSL_GUARDED_BY(mu_);        // per tensor, where weights land
+  StateArrays states_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint64_t> tensor_step_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<RoundProgress> progress_ ABSL_GUARDED_BY(mu_);
+  uint64_t step_up_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  TransferCounters counters_ ABSL_GUARDED_BY(mu_);
+
+  TickTag tick_tag_{this};
+  grpc::Alarm tick_ ABSL_GUARDED_BY(mu_);
+  bool tick_armed_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t heartbeat_sequence_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t ticks_ ABSL_GUARDED_BY(mu_) = 0;
+  Time last_tick_ ABSL_GUARDED_BY(mu_);
+  Time next_log_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ballast::client

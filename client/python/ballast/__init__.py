@@ -1,0 +1,11 @@
+"""Ballast: optimizer state in a sharded service. This module needs neither torch nor the extension.
+
+Use `import ballast.torch as bt` for the optimizers. Errors are subclasses of `BallastError`, one per
+thing a caller can do about it; `BallastError.reason` is the contract, texts are not.
+"""
+
+from ballast import errors
+from ballast.errors import *  # noqa: F403  (the public exception types)
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "errors", *errors.__all__]

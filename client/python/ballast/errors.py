@@ -1,0 +1,250 @@
+"""Typed errors of the Python package.
+
+Comes from: the servers' ErrorDetail through the extension module, or the package itself. Goes to:
+user code. `reason` is the name of a value of ballast.v1.Reason (proto/ballast/v1/types.proto)
+without its REASON_ prefix; it is the contract, the text is for people and may change.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BallastError",
+    "AttachTimeout",
+    "BadArgument",
+    "BadHyperparam",
+    "BadSpec",
+    "Closed",
+    "HyperparamMismatch",
+    "InitMismatch",
+    "JobFailed",
+    "JobFinished",
+    "LayoutMismatch",
+    "NameInUse",
+    "OverBudget",
+    "ProtocolMismatch",
+    "ServerLost",
+    "ShuttingDown",
+    "SlotTaken",
+    "SpecMismatch",
+    "TrainerLeft",
+    "TrainerLost",
+    "UnknownJob",
+    "Unreachable",
+    "Unsupported",
+    "VoteMismatch",
+    "WeightsEdited",
+    "from_status",
+]
+
+
+class BallastError(RuntimeError):
+    """Base of every error of Ballast.
+
+    code: name of the absl status code, for example "UNAVAILABLE".
+    reason: name of the Reason, for example "TRAINER_LOST"; the class follows from it.
+    job, round: the job and round concerned; "" and 0 when none.
+    slot, server: the trainer or server concerned; -1 when none.
+    """
+
+    default_code = "UNKNOWN"
+    default_reason = "UNSPECIFIED"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        reason: str | None = None,
+        job: str = "",
+        round: int = 0,
+        slot: int = -1,
+        server: int = -1,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.reason = reason or self.default_reason
+        self.job = job
+        self.round = round
+        self.slot = slot
+        self.server = server
+
+    def __str__(self) -> str:
+        return f"{self.message} [{self.reason}]"
+
+    def __reduce__(self):
+        # The default would call the class without its keywords and lose all fields.
+        fields = {k: getattr(self, k) for k in ("code", "reason", "job", "round", "slot", "server")}
+        return _rebuild, (type(self), self.message, fields)
+
+
+def _rebuild(kind: type[BallastError], message: str, fields: dict) -> BallastError:
+    return kind(message, **fields)
+
+
+class BadArgument(BallastError, ValueError):
+    """An argument, environment variable or call is wrong. Correct the script."""
+
+    default_code = "INVALID_ARGUMENT"
+    default_reason = "BAD_ARGUMENT"
+
+
+class BadSpec(BadArgument):
+    """The job cannot exist as described (names, shapes, limits). Correct the model or options."""
+
+    default_reason = "BAD_SPEC"
+
+
+class BadHyperparam(BadArgument):
+    """A hyper-parameter of this round is out of range or not finite. Nothing was applied."""
+
+    default_reason = "BAD_HYPERPARAM"
+
+
+class Unsupported(BallastError, NotImplementedError):
+    """This version does not support what was asked; the text names it and the alternative."""
+
+    default_code = "UNIMPLEMENTED"
+    default_reason = "UNSUPPORTED"
+
+
+class WeightsEdited(BallastError):
+    """A parameter was changed outside the optimizer after attach; the service has the old value."""
+
+    default_code = "FAILED_PRECONDITION"
+    default_reason = "WEIGHTS_EDITED"
+
+
+class Closed(BallastError):
+    """The optimizer was closed, or belongs to the process this one was forked from."""
+
+    default_code = "FAILED_PRECONDITION"
+    default_reason = "CLOSED"
+
+
+class SpecMismatch(BallastError):
+    """This trainer describes the job differently from the first one; the text names the field."""
+
+    default_reason = "SPEC_MISMATCH"
+
+
+class InitMismatch(BallastError):
+    """Initial weights differ between trainers. Seed equally, or pass init="broadcast"."""
+
+    default_reason = "INIT_MISMATCH"
+
+
+class LayoutMismatch(BallastError):
+    """Trainers disagree about the tensors added, or a round was pushed in another layout."""
+
+    default_reason = "LAYOUT_MISMATCH"
+
+
+class HyperparamMismatch(BallastError):
+    """Trainers sent different hyper-parameters for one round. Nothing was applied."""
+
+    default_reason = "HYPERPARAM_MISMATCH"
+
+
+class NameInUse(BallastError):
+    """A job of this name exists. Choose a fresh name."""
+
+    default_reason = "NAME_IN_USE"
+
+
+class SlotTaken(BallastError):
+    """Another process has this rank. Check RANK / BALLAST_RANK of the trainers."""
+
+    default_reason = "SLOT_TAKEN"
+
+
+class UnknownJob(BallastError):
+    """The servers do not know the job (any more)."""
+
+    default_reason = "UNKNOWN_JOB"
+
+
+class ProtocolMismatch(BallastError):
+    """Client and server versions do not overlap. Upgrade the older side."""
+
+    default_reason = "PROTOCOL_MISMATCH"
+
+
+class OverBudget(BallastError):
+    """The job does not fit the servers' memory; the text has the numbers."""
+
+    default_reason = "OVER_BUDGET"
+
+
+class AttachTimeout(BallastError, TimeoutError):
+    """Not all trainers arrived in time; the text names the missing slots."""
+
+    default_reason = "ATTACH_TIMEOUT"
+
+
+class Unreachable(BallastError, ConnectionError):
+    """No server answered at the endpoints. Check the addresses and that ballastd runs."""
+
+    default_reason = "UNREACHABLE"
+
+
+class ServerLost(BallastError, ConnectionError):
+    """A server died or became unreachable during the job; `server` says which."""
+
+    default_reason = "SERVER_LOST"
+
+
+class TrainerLost(BallastError):
+    """Another trainer died; `slot` says which. The job cannot go on in this version."""
+
+    default_reason = "TRAINER_LOST"
+
+
+class TrainerLeft(BallastError):
+    """Another trainer finished while this one still runs rounds; `slot` says which."""
+
+    default_reason = "TRAINER_LEFT"
+
+
+class JobFailed(BallastError):
+    """The job failed earlier; the text repeats why."""
+
+    default_reason = "JOB_FAILED"
+
+
+class JobFinished(BallastError):
+    """All trainers have left the job; it takes no further rounds."""
+
+    default_reason = "JOB_FINISHED"
+
+
+class VoteMismatch(BallastError):
+    """Two servers saw different contributions for one round: a defect, please report it."""
+
+    default_reason = "VOTE_MISMATCH"
+
+
+class ShuttingDown(BallastError):
+    """A server is being stopped. Start it again, or wait and re-run."""
+
+    default_reason = "SHUTTING_DOWN"
+
+
+_BY_REASON = {
+    kind.default_reason: kind
+    for kind in list(globals().values())
+    if isinstance(kind, type) and issubclass(kind, BallastError) and kind is not BallastError
+}
+
+
+def from_status(
+    code: str, reason: str, message: str, job: str, round: int, slot: int, server: int
+) -> BallastError:
+    """The exception for one status of the C++ client. Called by the extension module.
+
+    An unknown reason (a newer server's) gives a plain BallastError that carries its name.
+    """
+    kind = _BY_REASON.get(reason, BallastError)
+    return kind(
+        message, code=code, reason=reason, job=job, round=round, slot=slot, server=server
+    )

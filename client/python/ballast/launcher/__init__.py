@@ -1,0 +1,1 @@
+"""The parts of ballast-run: processes, servers, trainers and their output."""

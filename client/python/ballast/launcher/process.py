@@ -1,0 +1,96 @@
+"""Child processes in their own process groups, ended by signal and then by force.
+
+Comes from: launcher.servers, launcher.trainers, ballast.run. Linux only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+POLL_S = 0.05
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def _end_with_parent() -> None:
+    # Runs in the child before exec: if ballast-run is killed, the kernel ends its children.
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Child:
+    """A process in its own group. What it leaves behind in the group ends with it."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], **streams: Any) -> None:
+        """Starts `command` without standard input. To be called before this process has threads."""
+        self._popen = subprocess.Popen(
+            list(command),
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+            **streams,
+        )
+        self.stdout = self._popen.stdout
+        self.stderr = self._popen.stderr
+        self._swept = False
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def ended(self) -> bool:
+        """Whether it has ended. Kills, at the first sight of that, data loader workers left over."""
+        if self._popen.poll() is None:
+            return False
+        if not self._swept:
+            # At once: later the number of the group may belong to somebody else.
+            self._swept = True
+            self._signal_group(signal.SIGKILL)
+        return True
+
+    def code(self) -> int:
+        """The shell's exit code of an ended child: 128 + signal when a signal ended it."""
+        code = self._popen.returncode
+        return 128 - code if code < 0 else code
+
+    def send(self, signum: int) -> None:
+        """Sends a signal to the whole process group, unless the child has ended."""
+        if not self.ended():
+            self._signal_group(signum)
+
+    def wait(self) -> None:
+        self._popen.wait()
+        self.ended()
+
+    def _signal_group(self, signum: int) -> None:
+        try:
+            os.killpg(self._popen.pid, signum)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def stop(
+    children: Iterable[Child],
+    signum: int,
+    kill_after_s: float,
+    hurry: Callable[[], bool] = lambda: False,
+) -> None:
+    """Signals all running children, waits, and kills what is left after `kill_after_s` or at once
+    when `hurry` says so. Returns when all have ended."""
+    children = list(children)
+    for child in children:
+        child.send(signum)
+    deadline = time.monotonic() + kill_after_s
+    while not all(c.ended() for c in children):
+        if time.monotonic() > deadline or hurry():
+            break
+        time.sleep(POLL_S)
+    for child in children:
+        child.send(signal.SIGKILL)
+        child.wait()

@@ -1,0 +1,152 @@
+"""Local state servers of one ballast-run: found, started on free ports, introduced to each other.
+
+Comes from: ballast.run. Goes to: the ballastd binary.
+Each server binds port 0 and writes {"id", "address", "admin", "pid"} to its ready file; when all
+have, the peers file {"peers": [{"id", "address"}]} appears atomically and they find each other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ballast.launcher import process
+
+START_TIMEOUT_S = 30.0
+STOP_S = 10.0
+LOG_TAIL_LINES = 20
+
+
+class LaunchError(Exception):
+    """Something ballast-run needs is missing or did not start; the text is for the user."""
+
+
+def find_ballastd(given: str | None, environ: Mapping[str, str]) -> Path:
+    """The server binary: --server-binary, BALLAST_BALLASTD, this checkout's build, PATH."""
+    for source, text in (("--server-binary", given), ("BALLAST_BALLASTD", environ.get("BALLAST_BALLASTD"))):
+        if not text:
+            continue
+        if os.access(text, os.X_OK) and Path(text).is_file():
+            return Path(text).resolve()
+        raise LaunchError(f"{source}: {text} is not an executable file")
+    built = Path(__file__).resolve().parents[4] / "build" / "release" / "bin" / "ballastd"
+    if os.access(built, os.X_OK):
+        return built
+    on_path = shutil.which("ballastd", path=environ.get("PATH"))
+    if on_path:
+        return Path(on_path)
+    raise LaunchError(
+        f"no ballastd found: not in BALLAST_BALLASTD, not at {built}, not on PATH. Build it with "
+        "scripts/quickstart.sh or `cmake --build build/release --target ballastd`, or name it with "
+        "--server-binary"
+    )
+
+
+class Servers:
+    """N running servers; use start(), then stop()."""
+
+    def __init__(self, binary: Path, count: int, data_dir: Path, dram_budget: str | None) -> None:
+        self._binary = binary
+        self._count = count
+        self._run_dir = data_dir / "run"
+        self._data_dir = data_dir
+        self._dram_budget = dram_budget
+        self.children: list[process.Child] = []
+        self.addresses: list[str] = []
+        self.admin_addresses: list[str] = []
+
+    def start(self, environ: Mapping[str, str], interrupted: Callable[[], bool]) -> None:
+        """Starts all servers and waits until each serves. LaunchError with the log's tail.
+
+        Returns early, without addresses, when `interrupted` says so.
+        """
+        self._run_dir.mkdir(parents=True, exist_ok=True)
+        env = dict(environ)
+        if self._dram_budget:
+            env["BALLAST_STORAGE_DRAM_BUDGET"] = self._dram_budget
+        for stale in (self._peers_file(), *map(self._ready_file, range(self._count))):
+            stale.unlink(missing_ok=True)
+        for i in range(self._count):
+            self._spawn(i, env)
+        scale = float(environ.get("BALLAST_TIME_SCALE") or 1)
+        deadline = time.monotonic() + START_TIMEOUT_S * scale
+        ready = []
+        for i in range(self._count):
+            ready.append(self._await_ready(i, deadline, interrupted))
+            if ready[-1] is None:
+                return
+        self.addresses = [r["address"] for r in ready]
+        self.admin_addresses = [r["admin"] for r in ready if r.get("admin")]
+        peers = [{"id": i, "address": a} for i, a in enumerate(self.addresses)]
+        _write_atomically(self._peers_file(), json.dumps({"peers": peers}))
+
+    def died(self) -> int | None:
+        """The number of a server that has ended, or None."""
+        return next((i for i, c in enumerate(self.children) if c.ended()), None)
+
+    def report(self, i: int) -> str:
+        """What is known of server i that has ended: exit code and the end of its log."""
+        log = self._log_file(i)
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        tail = "\n".join("    " + line for line in lines[-LOG_TAIL_LINES:]) or "    (empty)"
+        code = self.children[i].code()
+        return f"server {i} ended with exit code {code}; the end of its log:\n{tail}"
+
+    def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:
+        process.stop(self.children, signal.SIGTERM, STOP_S, hurry)
+
+    def _spawn(self, i: int, env: Mapping[str, str]) -> None:
+        data = self._data_dir / f"server-{i}"
+        data.mkdir(exist_ok=True)
+        command = [
+            str(self._binary),
+            "--listen=127.0.0.1:0",
+            f"--id={i}",
+            f"--peers-file={self._peers_file()}",
+            f"--ready-file={self._ready_file(i)}",
+            f"--data-dir={data}",
+        ]
+        with open(self._log_file(i), "wb") as log:
+            try:
+                child = process.Child(command, env, stdout=log, stderr=subprocess.STDOUT)
+            except OSError as error:
+                raise LaunchError(f"cannot start {self._binary}: {error}") from error
+        self.children.append(child)
+
+    def _await_ready(
+        self, i: int, deadline: float, interrupted: Callable[[], bool]
+    ) -> dict | None:
+        path = self._ready_file(i)
+        while not interrupted():
+            ended = self.children[i].ended()
+            try:
+                return json.loads(path.read_text())
+            except (FileNotFoundError, json.JSONDecodeError):
+                pass
+            if ended:
+                raise LaunchError(self.report(i))
+            if time.monotonic() > deadline:
+                raise LaunchError(f"server {i} was not ready in time; its log is {self._log_file(i)}")
+            time.sleep(process.POLL_S / 2)
+        return None
+
+    def _peers_file(self) -> Path:
+        return self._run_dir / "peers.json"
+
+    def _ready_file(self, i: int) -> Path:
+        return self._run_dir / f"ready-{i}.json"
+
+    def _log_file(self, i: int) -> Path:
+        return self._run_dir / f"server-{i}.log"
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)

@@ -1,0 +1,94 @@
+"""The trainer processes of one ballast-run: environment, start, supervision.
+
+Comes from: ballast.run. Goes to: the user's script, launcher.output.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ballast.launcher import output, process
+
+FAILURE_GRACE_S = 5.0
+STOP_S = 10.0
+_JOIN_S = 2.0
+
+
+def environment(
+    base: Mapping[str, str],
+    rank: int,
+    world: int,
+    *,
+    endpoints: Sequence[str],
+    admin: Sequence[str],
+    job: str,
+    master_port: int,
+) -> dict[str, str]:
+    """What a trainer finds in its environment: torchrun's variables and BALLAST_*.
+
+    OMP_NUM_THREADS stays as it is when set, else the cores are shared out among the trainers.
+    """
+    cores = len(os.sched_getaffinity(0))
+    stale = ("BALLAST_RANK", "BALLAST_SLOT", "BALLAST_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+    env = {k: v for k, v in base.items() if k not in stale}
+    env.setdefault("OMP_NUM_THREADS", str(max(1, cores // world)))
+    env.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(world),
+        LOCAL_WORLD_SIZE=str(world),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(master_port),
+        BALLAST_ENDPOINTS=",".join(endpoints),
+        BALLAST_JOB=job,
+        BALLAST_ADMIN=",".join(admin),
+        PYTHONUNBUFFERED="1",
+    )
+    return env
+
+
+def free_port() -> int:
+    """A port that was free a moment ago, for torch.distributed's rendezvous."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Trainers:
+    """N processes of the script; use start(), poll(), then stop()."""
+
+    def __init__(self, script: Path, args: Sequence[str], prefix: bool) -> None:
+        self._command = [sys.executable, "-u", str(script), *args]
+        self._prefix = prefix
+        self._pumps: list[threading.Thread] = []
+        self.children: list[process.Child] = []
+
+    def start(self, environments: Sequence[Mapping[str, str]]) -> None:
+        """Starts one process per environment. Without prefix they inherit the streams as they are."""
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} if self._prefix else {}
+        for env in environments:
+            self.children.append(process.Child(self._command, env, **streams))
+        if self._prefix:
+            for rank, child in enumerate(self.children):
+                mark = f"[{rank}] ".encode()
+                self._pumps.append(output.forward(child.stdout, sys.stdout.buffer, mark))
+                self._pumps.append(output.forward(child.stderr, sys.stderr.buffer, mark))
+
+    def failed(self) -> int | None:
+        """The rank of a trainer that has ended with an error, or None."""
+        return next((i for i, c in enumerate(self.children) if c.ended() and c.code()), None)
+
+    def running(self) -> bool:
+        return not all(c.ended() for c in self.children)
+
+    def stop(self, signum: int, hurry: Callable[[], bool] = lambda: False) -> None:
+        """Ends all trainers and forwards what is left of their output."""
+        process.stop(self.children, signum, STOP_S, hurry)
+        for pump in self._pumps:
+            pump.join(_JOIN_S)

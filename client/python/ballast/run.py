@@ -1,0 +1,173 @@
+"""ballast-run: a script on N local trainers with M local state servers, one command, no set-up.
+
+Comes from: the shell. Goes to: launcher.servers, launcher.trainers.
+Exit code: 0 when all trainers succeed; that of the first trainer that failed (128 + signal when a
+signal ended it); 128 + signal when ballast-run itself was interrupted; 1 when the servers did not
+start or died; 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ballast import __version__
+from ballast.config import JobConfig, fresh_job_name, resolve
+from ballast.errors import BadArgument
+from ballast.launcher import process, trainers
+from ballast.launcher.servers import LaunchError, Servers, find_ballastd
+from ballast.launcher.trainers import FAILURE_GRACE_S, Trainers
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 1024:
+        raise argparse.ArgumentTypeError(f"{value}: must be in 1..1024")
+    return value
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="ballast-run",
+        allow_abbrev=False,
+        description="Runs a training script on local trainers with local Ballast servers.",
+    )
+    p.add_argument("--servers", type=_count, default=1, metavar="N", help="state servers (1)")
+    p.add_argument("--nproc", type=_count, default=1, metavar="N", help="trainer processes (1)")
+    p.add_argument("--data-dir", type=Path, metavar="D", help="server data and logs; kept")
+    p.add_argument("--dram-budget", metavar="SIZE", help="memory per server, such as 4GiB")
+    p.add_argument("--server-binary", metavar="PATH", help="the ballastd to start")
+    p.add_argument("--job", metavar="NAME", help="job name; default: a fresh one")
+    p.add_argument("--no-prefix", action="store_true", help="output without [rank] in front")
+    p.add_argument("--quiet", action="store_true", help="nothing of ballast-run's own on stderr")
+    p.add_argument("--version", action="version", version=f"ballast-run {__version__}")
+    p.add_argument("script", type=Path, help="the Python script")
+    p.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
+    return p
+
+
+class _Interrupts:
+    """Counts SIGINT, SIGTERM and SIGHUP instead of dying of them, so that children are stopped."""
+
+    def __init__(self) -> None:
+        self.signum = 0
+        self.count = 0
+        for signum in _SIGNALS:
+            signal.signal(signum, self._note)
+
+    def _note(self, signum: int, frame: object) -> None:
+        self.signum = self.signum or signum
+        self.count += 1
+
+
+class _Run:
+    """One launch: servers, trainers, and the decision when and how all of it ends."""
+
+    def __init__(self, options: argparse.Namespace, data_dir: Path) -> None:
+        self._options = options
+        binary = find_ballastd(options.server_binary, os.environ)
+        self._servers = Servers(binary, options.servers, data_dir, options.dram_budget)
+        prefix = options.nproc > 1 and not options.no_prefix
+        self._trainers = Trainers(options.script, options.args, prefix)
+        self._interrupts = _Interrupts()
+
+    def execute(self) -> int:
+        """Runs until the trainers have ended or something stops them; returns the exit code."""
+        try:
+            self._servers.start(os.environ, lambda: self._interrupts.count > 0)
+            if not self._interrupts.count:
+                self._start_trainers()
+            return self._supervise()
+        finally:
+            self._trainers.stop(self._interrupts.signum or signal.SIGTERM, self._hurry)
+            self._servers.stop(self._hurry)
+
+    def _hurry(self) -> bool:
+        return self._interrupts.count > 1  # a second Ctrl-C means: now
+
+    def _say(self, text: str) -> None:
+        if not self._options.quiet:
+            print(f"ballast-run: {text}", file=sys.stderr, flush=True)
+
+    def _start_trainers(self) -> None:
+        world = self._options.nproc
+        job = self._options.job or fresh_job_name(str(self._options.script))
+        port = trainers.free_port()
+        self._trainers.start(
+            [
+                trainers.environment(
+                    os.environ,
+                    rank,
+                    world,
+                    endpoints=self._servers.addresses,
+                    admin=self._servers.admin_addresses,
+                    job=job,
+                    master_port=port,
+                )
+                for rank in range(world)
+            ]
+        )
+        self._say(f"job {job}: {world} trainer(s), servers {' '.join(self._servers.addresses)}")
+
+    def _supervise(self) -> int:
+        first_failed: int | None = None
+        give_up = float("inf")
+        dead_server: int | None = None
+        while self._trainers.running() and time.monotonic() < give_up:
+            if self._interrupts.count:
+                break
+            if first_failed is None and (first_failed := self._trainers.failed()) is not None:
+                self._say(f"trainer {first_failed} failed; stopping the others in {FAILURE_GRACE_S:g} s")
+                give_up = min(give_up, time.monotonic() + FAILURE_GRACE_S)
+            if dead_server is None and (dead_server := self._servers.died()) is not None:
+                self._say(self._servers.report(dead_server))
+                give_up = min(give_up, time.monotonic() + FAILURE_GRACE_S)
+            time.sleep(process.POLL_S)
+        if self._interrupts.count:
+            return 128 + self._interrupts.signum
+        if first_failed is None:
+            first_failed = self._trainers.failed()
+        if first_failed is not None:
+            return self._trainers.children[first_failed].code()
+        return 1 if dead_server is not None else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script; returns the exit code."""
+    options = parser().parse_args(argv)
+    if not options.script.is_file():
+        print(f"ballast-run: no script {options.script}", file=sys.stderr)
+        return 2
+    try:
+        _check_job(options.job)
+    except BadArgument as error:
+        print(f"ballast-run: {error.message}", file=sys.stderr)
+        return 2
+    kept = options.data_dir
+    data_dir = (kept or Path(tempfile.mkdtemp(prefix="ballast-run-"))).resolve()
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        return _Run(options, data_dir).execute()
+    except LaunchError as error:
+        print(f"ballast-run: {error}", file=sys.stderr)
+        return 1
+    finally:
+        if kept is None:
+            shutil.rmtree(data_dir, ignore_errors=True)
+
+
+def _check_job(job: str | None) -> JobConfig | None:
+    return None if job is None else resolve(endpoints="localhost:1", job=job, environ={})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

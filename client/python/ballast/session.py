@@ -1,0 +1,219 @@
+"""One trainer's connection to its job: blocking calls of the C++ client, made interruptible.
+
+Comes from: ballast.torch.adamw. Goes to: the extension module (ballast.backend), ballast.lifetime.
+Knows neither torch nor parameter groups: tensors are tuples, memory is integer addresses.
+Thread safety: used by one thread at a time. A process forked from the owner gets Closed from every
+call and never touches the connection.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+from ballast import backend, lifetime
+from ballast.config import JobConfig
+from ballast.errors import BallastError, Closed
+
+# Waits are cut into slices so that Python runs its signal handlers (Ctrl-C) in between.
+SLICE_S = 0.1
+# After an interrupt, how long to wait until the client has given the lent memory back.
+DRAIN_S = 5.0
+LEAVE_S = 10.0
+
+# After these the job takes no further round, so there is nothing to leave.
+_JOB_OVER = frozenset(
+    "TRAINER_LOST TRAINER_LEFT SERVER_LOST JOB_FAILED JOB_FINISHED VOTE_MISMATCH UNREACHABLE "
+    "SHUTTING_DOWN UNKNOWN_JOB".split()
+)
+
+# Calls that did not end after an interrupt, with the memory they may still touch: never freed.
+_abandoned: list[Any] = []
+
+
+class TensorSpec(NamedTuple):
+    """A tensor of the job's manifest. dtype: "float32", "bfloat16" or "float16"."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    group: int
+    aliases: tuple[str, ...]
+
+
+class Session:
+    """An attached trainer. Create with `Session.attach`."""
+
+    def __init__(self, client: Any, config: JobConfig) -> None:
+        self._client = client
+        self._pid = os.getpid()
+        self._end = ""  # why no further call is possible; empty: open
+        self._job_over = False
+        self.config = config
+
+    @classmethod
+    def attach(
+        cls, config: JobConfig, tensors: list[TensorSpec], weights: list[int], keep: Any
+    ) -> Session:
+        """Attaches, uploads or receives the initial weights, and waits for the other trainers.
+
+        weights: one address per tensor, contiguous row-major memory of the tensor's dtype; read,
+        and with init="broadcast" written on every rank but 0. keep: owner of that memory; it is
+        held while the client may touch it, also when an interrupt ends the call early.
+        Raises the errors of ballast::client::Client::Attach (client/cpp/ballast/client.h).
+        """
+        operation = backend.core().start_attach(
+            endpoints=list(config.endpoints),
+            job=config.job,
+            world=config.world_size,
+            slot=config.rank,
+            max_grad_norm=config.max_grad_norm,
+            loss_scale=config.loss_scale,
+            tile_elements=config.tile_elements,
+            extent_elements=config.extent_elements,
+            init=config.init,
+            attach_timeout_s=config.attach_timeout,
+            time_scale=config.time_scale,
+            tensors=[tuple(t) for t in tensors],
+            weights=weights,
+        )
+        try:
+            while not operation.wait(SLICE_S):
+                pass
+        except BallastError:
+            raise
+        except BaseException:
+            # Attach has no handle to abort yet; it ends by itself at its timeout.
+            _abandoned.append((operation, keep))
+            raise
+        session = cls(operation.result(), config)
+        lifetime.track(session)
+        return session
+
+    @property
+    def ended(self) -> bool:
+        return bool(self._end)
+
+    @property
+    def round(self) -> int:
+        """Rounds finished so far, skipped ones included."""
+        return int(self._client.round) - 1 if self._client is not None else 0
+
+    @property
+    def job_id(self) -> int:
+        return int(self._client.job_id)
+
+    @property
+    def server_count(self) -> int:
+        return int(self._client.server_count)
+
+    def counters(self) -> dict[str, int]:
+        return dict(self._client.counters())
+
+    def check_open(self) -> None:
+        """Raises Closed when this session can take no call, with the reason."""
+        if os.getpid() != self._pid:
+            raise Closed(
+                "this process was forked from the trainer: only the trainer process itself can use "
+                "its Ballast optimizer",
+                job=self.config.job,
+                slot=self.config.rank,
+            )
+        if self._end:
+            raise Closed(self._end, job=self.config.job, slot=self.config.rank)
+
+    def step(
+        self, hyper: list[tuple[float, ...]], grads: list[int], weights: list[int], keep: Any
+    ) -> dict[str, Any]:
+        """One round. hyper: (lr, beta1, beta2, eps, weight_decay) per service group.
+
+        grads: address per tensor of its gradient, 0 for none. weights: address per tensor that
+        receives its stepped weight. keep: owner of all that memory. Returns the RoundReport's
+        fields. Raises as ballast::client::Client::Step; after an error during the round the
+        weights may hold a mix of both versions.
+        """
+        self.check_open()
+        report = None
+        try:
+            self._client.begin_step(hyper, grads, weights)
+            while report is None:
+                report = self._client.wait(SLICE_S)
+        except BallastError as error:
+            self._job_over = error.reason in _JOB_OVER
+            raise
+        except BaseException:
+            self._interrupt(self._client.wait, keep)
+            raise
+        return dict(report)
+
+    def extend(
+        self, tensors: list[TensorSpec], weights: list[int], init: str, keep: Any
+    ) -> None:
+        """Appends tensors in new groups before the next round; see Client::Extend."""
+        self.check_open()
+        self._run(self._client.start_extend([tuple(t) for t in tensors], weights, init), keep)
+
+    def fetch_state(
+        self, masters: list[int], exp_avgs: list[int], exp_avg_sqs: list[int], keep: Any
+    ) -> list[int]:
+        """Copies fp32 state into the given memory (0: skip); returns the step count per tensor."""
+        self.check_open()
+        return self._run(self._client.start_fetch_state(masters, exp_avgs, exp_avg_sqs), keep)
+
+    def fetch_weights(self, weights: list[int], keep: Any) -> None:
+        """Receives the current weights again into the given memory."""
+        self.check_open()
+        self._run(self._client.start_fetch_weights(weights), keep)
+
+    def leave(self) -> None:
+        """Says that this trainer takes no further round. Idempotent; nothing in a forked child."""
+        if self._end or os.getpid() != self._pid:
+            return
+        self._end = "the optimizer was closed"
+        client = self._client
+        if self._job_over:
+            client.abort()
+            return
+        try:
+            operation = client.start_leave()
+            deadline = LEAVE_S * self.config.time_scale
+            waited = 0.0
+            while not operation.wait(SLICE_S):
+                waited += SLICE_S
+                if waited >= deadline:
+                    client.abort()
+                    break
+        except BaseException:
+            client.abort()
+            raise
+
+    def abandon(self, why: str) -> None:
+        """Closes the connection without Leave, so that the others see this trainer as lost."""
+        if self._end or os.getpid() != self._pid:
+            return
+        self._end = why
+        self._client.abort()
+
+    def _run(self, operation: Any, keep: Any) -> Any:
+        try:
+            while not operation.wait(SLICE_S):
+                pass
+        except BallastError:
+            raise
+        except BaseException:
+            self._interrupt(operation.wait, keep)
+            raise
+        return operation.result()
+
+    def _interrupt(self, wait: Any, keep: Any) -> None:
+        # Lent memory must not be freed or changed before the client has let go of it.
+        self.abandon("the optimizer was interrupted during a round")
+        waited = 0.0
+        while waited < DRAIN_S:
+            try:
+                if wait(SLICE_S):
+                    return
+            except BallastError:
+                return
+            waited += SLICE_S
+        _abandoned.append((self._client, keep))

@@ -1,0 +1,11 @@
+"""Torch optimizers whose state lives in Ballast servers.
+
+    import ballast.torch as bt
+    opt = bt.AdamW(model.parameters(), lr=3e-4)   # endpoints from BALLAST_ENDPOINTS
+    ...                                           # the unchanged training loop
+"""
+
+from ballast.torch.adamw import AdamW
+from ballast.torch.wrap import wrap
+
+__all__ = ["AdamW", "wrap"]

@@ -1,0 +1,350 @@
+"""AdamW whose master weights and moments live in Ballast servers.
+
+Comes from: user code. Goes to: ballast.session. The class is a torch.optim.Optimizer: schedulers,
+hooks, closures, gradient accumulation and add_param_group work as they do in torch.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ballast import config as job_config
+from ballast import lifetime
+from ballast.errors import BadArgument, BadSpec, Closed, Unsupported
+from ballast.session import Session
+from ballast.torch import buffers, export, handle, hyper
+from ballast.torch.manifest import Entry, Manifest
+from ballast.torch.naming import Naming
+
+
+class AdamW(torch.optim.Optimizer):
+    """torch.optim.AdamW, stepped by a sharded service; same formula, same hyper-parameters.
+
+    params: as torch's: tensors, (name, tensor) pairs or group dicts. fp32, bf16 and fp16 CPU
+        parameters; for 16-bit ones the service keeps fp32 masters.
+    lr, betas, eps, weight_decay: as torch's; read from param_groups at every step().
+    amsgrad, maximize, capturable, differentiable: refused unless False. foreach, fused: no effect.
+    endpoints: "host:port" of any subset of the servers (list, or string with commas).
+    job: the job's name, equal on all trainers and never used before. From the environment, the
+        second optimizer of a script gets the name with ".2" appended, and so on.
+    world_size, rank: number of trainers and this one's seat. Gradients of all trainers are averaged
+        by the service: do not average them before.
+        Each of these comes from: argument > BALLAST_* variable > torchrun's variable > default.
+    max_grad_norm: clips the averaged gradient by its global 2-norm, over all tensors and servers.
+        torch.nn.utils.clip_grad_norm_ before step() is exact for one trainer; with several it
+        clips each trainer's own gradient before the average, which is something else.
+    loss_scale: static factor by which the loss was multiplied; the service divides it out.
+    init: "equal" (every trainer holds equal initial weights, which is checked) or "broadcast"
+        (rank 0's are given to the others).
+    model: a module that gives names to parameters passed without.
+    extent_elements, tile_elements: advanced; how the state is cut (see docs/ARCHITECTURE.md).
+    attach_timeout: seconds to wait for the other trainers at the first step().
+
+    The first step() attaches and uploads the weights; from then on the service owns them, and
+    in-place edits of parameters raise WeightsEdited at the next step().
+    Raises BadArgument, BadHyperparam (ValueErrors) and Unsupported at construction.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | torch.Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        endpoints: str | Sequence[str] | None = None,
+        job: str | None = None,
+        world_size: int | None = None,
+        rank: int | None = None,
+        max_grad_norm: float | None = None,
+        loss_scale: float = 1.0,
+        init: str = "equal",
+        model: torch.nn.Module | None = None,
+        extent_elements: int | None = None,
+        tile_elements: int | None = None,
+        attach_timeout: float | None = None,
+    ) -> None:
+        hyper.check_defaults(lr, betas, eps, weight_decay)
+        defaults = {
+            "lr": lr,
+            "betas": tuple(betas),
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+            "differentiable": differentiable,
+            "fused": fused,
+        }
+        self._naming = Naming(model)
+        self._manifest = Manifest()
+        self._session: Session | None = None
+        self._report: dict[str, Any] | None = None
+        self._closed = False
+        super().__init__(params, defaults)
+        self._config = job_config.resolve(
+            endpoints=endpoints,
+            job=job,
+            world_size=world_size,
+            rank=rank,
+            max_grad_norm=max_grad_norm,
+            loss_scale=loss_scale,
+            tile_elements=tile_elements,
+            extent_elements=extent_elements,
+            init=init,
+            attach_timeout=attach_timeout,
+        )
+
+    # ---- the torch contract
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group; after the first step() its tensors join the job at the next one.
+
+        All trainers must add the same groups between the same two steps. Raises as torch does, and
+        Unsupported for options of the group that this version lacks.
+        """
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        group = self._naming.normalise(param_group)
+        where = f"param_groups[{len(self.param_groups)}]"
+        hyper.refuse_options({**self.defaults, **group}, where)
+        super().add_param_group(group)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One round: pushes all gradients, waits for the service, receives the stepped weights.
+
+        closure: re-evaluates the model with gradients enabled and returns the loss, which step()
+        returns; called once. The first call attaches (see the class). A parameter whose gradient is
+        None on all trainers is left untouched and its step count does not advance; where only some
+        trainers have one, the others count as zeros. A gradient that is not finite anywhere skips
+        the round on all trainers (`step_was_skipped`).
+        Errors: subclasses of ballast.BallastError. After one during the round the parameters may
+        hold a mix of old and new values.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._refuse_scaler()
+        with torch.no_grad():
+            self._join()
+            self._run_round()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """A small handle: {"state": {}, "param_groups", "ballast": {job, job_id, round, ...}}.
+
+        Local and cheap; it holds no tensors of the service. See export_state() for those.
+        """
+        packed = super().state_dict()
+        packed["ballast"] = handle.make(
+            job=self.job,
+            job_id=self.job_id,
+            round=self.round,
+            opt_step=self.opt_step,
+            world_size=self._config.world_size,
+        )
+        return packed
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores the hyper-parameters of all groups, after checking the handle.
+
+        Loading the optimizer's own present state changes nothing. Raises Unsupported for moments of
+        a torch optimizer and for handles to another job or round; ValueError as torch does when the
+        groups do not fit.
+        """
+        handle.check(state_dict, job_id=self.job_id, round=self.round)
+        for i, group in enumerate(state_dict["param_groups"]):
+            hyper.refuse_options(group, f"param_groups[{i}] of the state dict")
+        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a Ballast optimizer cannot be pickled or copied: it holds this process's seat in a "
+            "job. Save opt.state_dict() (a handle) or opt.export_state() (tensors)"
+        )
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # torch.amp.GradScaler asks this. With one trainer it unscales and skips by itself; with
+        # several it must hand over, so that step() can refuse: ranks would skip different rounds.
+        return self._config.world_size > 1
+
+    # ---- the service
+
+    def close(self) -> None:
+        """Says that this trainer takes no further round. Idempotent; also done at normal exit."""
+        self._closed = True
+        if self._session is not None:
+            self._session.leave()
+
+    def export_state(self) -> dict[str, Any]:
+        """fp32 masters, moments and step counts as new CPU tensors; see ballast.torch.export.
+
+        Between rounds; downloads 12 bytes per parameter. Raises BadArgument before the first step().
+        """
+        return export.export(self._attached("export_state"), self._manifest, self.param_groups)
+
+    def fetch_weights(self) -> None:
+        """Receives all weights from the service again, dropping edits made to the parameters."""
+        session = self._attached("fetch_weights")
+        entries = self._manifest.entries
+        with torch.no_grad():
+            addresses = [buffers.weight_address(e) for e in entries]
+            session.fetch_weights(addresses, keep=entries)
+            for entry in entries:
+                buffers.copy_back(entry)
+            buffers.written(entries)
+
+    def upload_weights(self) -> None:
+        """Makes the parameters' present values the service's.
+
+        Before the first step() this has nothing to do, since that step uploads them. Afterwards it
+        raises Unsupported: the servers of this version accept weights only at attach.
+        """
+        if self._session is not None:
+            raise Unsupported(
+                "upload_weights() after the first step() is not supported by this version: the "
+                "service accepts weights only when the job starts. opt.fetch_weights() drops local "
+                "edits instead",
+                job=self.job,
+            )
+
+    # ---- what the last round said
+
+    @property
+    def last_report(self) -> dict[str, Any] | None:
+        """All fields of the last round's RoundReport (client/cpp/ballast/client.h); None before."""
+        return None if self._report is None else dict(self._report)
+
+    @property
+    def grad_norm(self) -> float | None:
+        """Global 2-norm of the last round's unscaled mean gradient, before clipping."""
+        return None if self._report is None else self._report["grad_norm"]
+
+    @property
+    def clip_coef(self) -> float | None:
+        """Factor by which max_grad_norm scaled the last round's gradient; 1.0 when it did not."""
+        return None if self._report is None else self._report["clip_coef"]
+
+    @property
+    def step_was_skipped(self) -> bool:
+        """Whether the last round was skipped on all trainers because of non-finite gradients."""
+        return self._report is not None and not self._report["applied"]
+
+    @property
+    def round(self) -> int:
+        """Rounds finished so far, skipped ones included."""
+        return 0 if self._session is None else self._session.round
+
+    @property
+    def opt_step(self) -> int:
+        """Rounds applied so far."""
+        return 0 if self._report is None else self._report["opt_step"]
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Bytes moved and copied since attach (TransferCounters); {} before the first step()."""
+        return {} if self._session is None else self._session.counters()
+
+    @property
+    def job(self) -> str:
+        return self._config.job
+
+    @property
+    def job_id(self) -> int:
+        """The servers' number of the job; 0 before the first step()."""
+        return 0 if self._session is None else self._session.job_id
+
+    @property
+    def world_size(self) -> int:
+        return self._config.world_size
+
+    @property
+    def rank(self) -> int:
+        return self._config.rank
+
+    # ---- inside
+
+    def _attached(self, what: str) -> Session:
+        self._check_open()
+        if self._session is None:
+            raise BadArgument(
+                f"{what}() needs a running job: the optimizer attaches at its first step()",
+                job=self.job,
+            )
+        return self._session
+
+    def _check_open(self) -> None:
+        if self._session is not None:
+            self._session.check_open()
+        elif self._closed:
+            raise Closed("the optimizer was closed", job=self.job, slot=self.rank)
+
+    def _refuse_scaler(self) -> None:
+        if not hasattr(self, "found_inf") and not hasattr(self, "grad_scale"):
+            return
+        for name in ("found_inf", "grad_scale"):
+            self.__dict__.pop(name, None)
+        raise Unsupported(
+            f"torch.amp.GradScaler with world_size={self._config.world_size} is not supported: each "
+            "trainer would skip other rounds. Pass loss_scale= to ballast.torch.AdamW and multiply "
+            "the loss by it; non-finite rounds are then skipped on all trainers together",
+            job=self.job,
+        )
+
+    def _join(self) -> None:
+        # Attaches at the first step; later brings in groups and parameters that are new.
+        self._check_open()
+        entries = self._manifest.pending(self.param_groups, self._naming)
+        if self._session is not None and not entries:
+            return
+        if not entries:
+            raise BadSpec("none of the optimizer's parameters requires a gradient", job=self.job)
+        weights = [buffers.weight_address(e) for e in entries]
+        specs = [e.spec() for e in entries]
+        if self._session is None:
+            self._session = Session.attach(self._config, specs, weights, keep=entries)
+            weakref.finalize(self, lifetime.end, self._session).atexit = False
+        else:
+            buffers.refuse_edits(self._manifest.entries, self.job)
+            self._session.extend(specs, weights, self._config.init, keep=entries)
+        self._manifest.add(entries)
+        if self._config.init == "broadcast" and self._config.rank != 0:
+            self._received(entries)
+
+    def _run_round(self) -> None:
+        entries = self._manifest.entries
+        buffers.refuse_edits(entries, self.job)
+        scalars = [hyper.read(self.param_groups[g], g) for g in self._manifest.service_groups]
+        lent = [buffers.gradient(e) for e in entries]
+        weights = [buffers.weight_address(e) for e in entries]
+        # Other trainers' gradients may step a tensor for which this one has none.
+        alone = self._config.world_size == 1
+        stepped = [e for e, (address, _) in zip(entries, lent) if address or not alone]
+        applied = True
+        try:
+            addresses = [address for address, _ in lent]
+            report = self._session.step(scalars, addresses, weights, keep=(entries, lent))
+            self._report = report
+            applied = report["applied"]
+        finally:
+            if applied:
+                self._received(stepped)
+
+    def _received(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            buffers.copy_back(entry)
+        buffers.written(entries)

@@ -1,0 +1,99 @@
+"""Addresses of gradients and weights for one call, with row-major copies where torch's differ.
+
+Comes from: ballast.torch.adamw. Goes to: ballast.session. Contiguous tensors are lent as they are
+(no copy); strided ones travel through a contiguous twin that is kept for the next round.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ballast.errors import BadArgument, Unsupported, WeightsEdited
+from ballast.torch.manifest import Entry
+
+# Stands in for tensors without elements: torch's address for them is 0, which means "no gradient".
+_EMPTY = torch.zeros(64, dtype=torch.uint8)
+
+
+def weight_address(entry: Entry) -> int:
+    """Memory that holds, and receives, the weight as a contiguous row-major array.
+
+    Raises Unsupported when the parameter has become another tensor than the one in the job, for
+    example by model.half() after the first step().
+    """
+    p = entry.param
+    if p.dtype != entry.dtype or p.shape != entry.shape or p.device.type != "cpu":
+        raise Unsupported(
+            f"parameter {entry.name!r} is now {p.dtype} {tuple(p.shape)} on {p.device} but joined "
+            f"the job as {entry.dtype} {tuple(entry.shape)} on cpu; convert the model before the "
+            "first step()"
+        )
+    if p.numel() == 0:
+        return _EMPTY.data_ptr()
+    if p.is_contiguous():
+        entry.weight_copy = None
+        return p.data_ptr()
+    if entry.weight_copy is None:
+        entry.weight_copy = p.detach().clone(memory_format=torch.contiguous_format)
+    return entry.weight_copy.data_ptr()
+
+
+def copy_back(entry: Entry) -> None:
+    """Moves a received weight from its contiguous twin into the parameter, if it has one."""
+    if entry.weight_copy is not None:
+        entry.param.detach().copy_(entry.weight_copy)
+
+
+def gradient(entry: Entry) -> tuple[int, torch.Tensor | None]:
+    """(address or 0, owner of the memory) of the parameter's gradient, contiguous.
+
+    Raises Unsupported or BadArgument naming the parameter when the gradient is sparse, on another
+    device or of another dtype or shape than the parameter.
+    """
+    p, grad = entry.param, entry.param.grad
+    if grad is None:
+        return 0, None
+    if grad.layout is not torch.strided:
+        raise Unsupported(
+            f"the gradient of parameter {entry.name!r} has layout {grad.layout}; sparse gradients "
+            "are not supported (nn.Embedding: sparse=False)"
+        )
+    if grad.dtype != p.dtype or grad.device != p.device or grad.shape != p.shape:
+        raise BadArgument(
+            f"the gradient of parameter {entry.name!r} is {grad.dtype} {tuple(grad.shape)} on "
+            f"{grad.device} but the parameter is {p.dtype} {tuple(p.shape)} on {p.device}"
+        )
+    if grad.numel() == 0:
+        return _EMPTY.data_ptr(), _EMPTY
+    if grad.is_contiguous() and not grad.is_neg():
+        return grad.data_ptr(), grad
+    if entry.grad_copy is None:
+        entry.grad_copy = torch.empty(p.shape, dtype=p.dtype)
+    entry.grad_copy.copy_(grad.detach())
+    return entry.grad_copy.data_ptr(), entry.grad_copy
+
+
+def refuse_edits(entries: list[Entry], job: str) -> None:
+    """WeightsEdited, naming the parameter, when one changed since the service last wrote it.
+
+    Seen are in-place operations (Tensor._version) and replaced memory (`p.data = ...`); writes
+    through `p.data.add_()` or numpy views are invisible to torch and hence to this check.
+    """
+    for entry in entries:
+        p = entry.param
+        if p._version == entry.version and p.data_ptr() == entry.address:
+            continue
+        how = "in place" if p.data_ptr() == entry.address else "by giving it other memory"
+        raise WeightsEdited(
+            f"parameter {entry.name!r} was changed {how} after the first step(), but its true value "
+            "lives in the service. Call opt.fetch_weights() to drop the change. Sending it instead "
+            "is opt.upload_weights(), which this version has only before the first step()",
+            job=job,
+        )
+
+
+def written(entries: list[Entry]) -> None:
+    """Tells autograd that the parameters were written outside torch, and remembers their state."""
+    torch.autograd.graph.increment_version([e.param for e in entries])
+    for entry in entries:
+        entry.agree()

@@ -1,0 +1,58 @@
+"""Real tensors out of the service, in the shape of torch.optim.AdamW's state_dict.
+
+Comes from: ballast.torch.adamw.export_state. Goes to: checkpoints, torch.optim.AdamW.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from ballast.session import Session
+from ballast.torch.manifest import Manifest
+
+_ARRAYS = ("master", "exp_avg", "exp_avg_sq")
+
+
+def export(session: Session, manifest: Manifest, param_groups: list[dict[str, Any]]) -> dict:
+    """{"state": {i: {"step", "exp_avg", "exp_avg_sq", "master"}}, "param_groups", "names"}.
+
+    i: position over all groups' parameters, as torch counts; frozen ones have no entry. Tensors are
+    new, fp32, on the CPU, of the parameter's shape; "step" is a one-element fp32 tensor.
+    torch.optim.AdamW.load_state_dict accepts it ("master" is kept and ignored there).
+    Warns when names are missing: without them only the order says which tensor is which.
+    """
+    if not all(e.named for e in manifest.entries):
+        warnings.warn(
+            "some parameters have no name: the order of parameters is what identifies them in this "
+            "export. Build the optimizer from model.named_parameters() or pass model=",
+            stacklevel=3,
+        )
+    arrays = {
+        key: [torch.empty(e.param.shape, dtype=torch.float32) for e in manifest.entries]
+        for key in _ARRAYS
+    }
+    pointers = [[t.data_ptr() for t in arrays[key]] for key in _ARRAYS]
+    steps = session.fetch_state(*pointers, keep=arrays)
+    position = {}
+    for group in param_groups:
+        for p in group["params"]:
+            position[id(p)] = len(position)
+    state, names = {}, {}
+    for i, entry in enumerate(manifest.entries):
+        index = position[id(entry.param)]
+        names[index] = entry.name
+        state[index] = {"step": torch.tensor(float(steps[i]), dtype=torch.float32)}
+        state[index].update({key: arrays[key][i] for key in _ARRAYS})
+    order = sorted(state)
+    packed = [
+        {**{k: v for k, v in g.items() if k != "params"}, "params": [position[id(p)] for p in g["params"]]}
+        for g in param_groups
+    ]
+    return {
+        "state": {i: state[i] for i in order},
+        "param_groups": packed,
+        "names": {i: names[i] for i in order},
+    }

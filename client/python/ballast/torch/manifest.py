@@ -1,0 +1,176 @@
+"""Which torch parameters are tensors of the job, in which order, and what may not be one.
+
+Comes from: ballast.torch.adamw. Goes to: ballast.session (TensorSpec), ballast.torch.buffers.
+The manifest only grows. Frozen parameters (requires_grad False, no gradient) are left out and join,
+in a new service group, at the first step at which they can be trained. A service group maps to one
+torch group, whose hyper-parameters it takes; torch groups without trainable tensors have none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import torch
+
+from ballast.errors import BadArgument, Unsupported
+from ballast.session import TensorSpec
+from ballast.torch.naming import Naming
+
+_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+
+
+@dataclasses.dataclass
+class Entry:
+    """One tensor of the job, with its shape and dtype there.
+
+    `address` and `version` are those of the parameter when it last held the service's value.
+    """
+
+    param: torch.Tensor
+    name: str
+    aliases: tuple[str, ...]
+    named: bool
+    torch_group: int
+    service_group: int
+    shape: torch.Size = torch.Size()
+    dtype: torch.dtype = torch.float32
+    address: int = 0
+    version: int = 0
+    weight_copy: torch.Tensor | None = None  # contiguous twin of a strided parameter
+    grad_copy: torch.Tensor | None = None
+
+    def spec(self) -> TensorSpec:
+        dtype = _DTYPES[self.dtype]
+        return TensorSpec(self.name, tuple(self.shape), dtype, self.service_group, self.aliases)
+
+    def agree(self) -> None:
+        """Remembers the parameter's memory and version as those of the service's weights."""
+        self.address = self.param.data_ptr()
+        self.version = self.param._version
+
+
+class Manifest:
+    """The job's tensors in manifest order (`entries`) and the torch group of each service group."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.service_groups: list[int] = []
+        self._known: set[int] = set()
+
+    def pending(self, param_groups: list[dict[str, Any]], naming: Naming) -> list[Entry]:
+        """Entries for trainable parameters that are not in the manifest yet, checked.
+
+        Raises Unsupported or BadArgument naming the parameter. The manifest is unchanged.
+        """
+        found: list[Entry] = []
+        next_group = len(self.service_groups)
+        for g, group in enumerate(param_groups):
+            before = len(found)
+            for i, p in enumerate(group["params"]):
+                if id(p) in self._known or not (p.requires_grad or p.grad is not None):
+                    continue
+                name, aliases, named = naming.of(group, g, i)
+                check_tensor(p, name)
+                found.append(Entry(p, name, aliases, named, g, next_group, p.shape, p.dtype))
+            next_group += len(found) > before
+        if found:
+            _check_names(self.entries + found)
+            _check_overlap(self.entries + found)
+        return found
+
+    def add(self, entries: list[Entry]) -> None:
+        """Takes over entries of `pending` that the service has accepted."""
+        for entry in entries:
+            if entry.service_group == len(self.service_groups):
+                self.service_groups.append(entry.torch_group)
+            self._known.add(id(entry.param))
+            entry.agree()
+        self.entries += entries
+
+
+def check_tensor(p: torch.Tensor, name: str) -> None:
+    """Unsupported, naming the parameter, unless it is a plain strided CPU tensor of 16/32 bits."""
+    problem = ""
+    if torch.nn.parameter.is_lazy(p):
+        problem = "is not initialized yet (a lazy module); run a forward pass before step()"
+    elif type(p).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        problem = f"is a {type(p).__name__}, which may keep its data elsewhere; only plain tensors work"
+    elif p.layout is not torch.strided:
+        problem = f"has layout {p.layout}; only dense (strided) tensors are supported"
+    elif p.device.type != "cpu":
+        problem = f"is on device {p.device}; this version supports CPU parameters only"
+    elif p.dtype not in _DTYPES:
+        problem = f"has dtype {p.dtype}; float32, bfloat16 and float16 are supported"
+    elif p.is_inference():
+        problem = "was created under torch.inference_mode(), which cannot be trained"
+    elif p.is_neg() or _overlaps_itself(p):
+        problem = "is a view whose elements share memory or are negated; pass a contiguous tensor"
+    if problem:
+        raise Unsupported(f"parameter {name!r} {problem}")
+
+
+def _check_names(entries: list[Entry]) -> None:
+    owner: dict[str, int] = {}
+    for entry in entries:
+        for name in (entry.name, *entry.aliases):
+            if owner.setdefault(name, id(entry)) != id(entry):
+                raise BadArgument(
+                    f"two parameters are named {name!r}; names must be unique in a job"
+                )
+
+
+def _span(p: torch.Tensor) -> tuple[int, int]:
+    if p.numel() == 0:
+        return p.data_ptr(), p.data_ptr()
+    last = sum((n - 1) * stride for n, stride in zip(p.shape, p.stride()))
+    return p.data_ptr(), p.data_ptr() + (last + 1) * p.element_size()
+
+
+def _granules(p: torch.Tensor) -> torch.Tensor:
+    # Address / 2 of every two bytes of every element, for the rare exact comparison.
+    width = p.element_size() // 2
+    cells = torch.full((1,), p.data_ptr() // 2, dtype=torch.int64)
+    for n, stride in zip(p.shape, p.stride()):
+        steps = torch.arange(n, dtype=torch.int64) * (stride * width)
+        cells = (cells[:, None] + steps).reshape(-1)
+    return (cells[:, None] + torch.arange(width, dtype=torch.int64)).reshape(-1)
+
+
+def _distinct(cells: torch.Tensor) -> bool:
+    return torch.unique(cells).numel() == cells.numel()
+
+
+def _overlaps_itself(p: torch.Tensor) -> bool:
+    if p.is_contiguous() or p.numel() == 0:
+        return False
+    if any(n > 1 and stride == 0 for n, stride in zip(p.shape, p.stride())):
+        return True
+    return not _distinct(_granules(p))
+
+
+def _check_overlap(entries: list[Entry]) -> None:
+    # Only tensors whose spans touch need the exact answer: two columns of one matrix interleave
+    # without sharing an element.
+    spans = sorted((*_span(e.param), i) for i, e in enumerate(entries) if e.param.numel())
+    cluster: list[Entry] = []
+    reach = 0
+    for start, end, i in spans:
+        if start >= reach:
+            _check_cluster(cluster)
+            cluster = []
+        cluster.append(entries[i])
+        reach = max(reach, end)
+    _check_cluster(cluster)
+
+
+def _check_cluster(cluster: list[Entry]) -> None:
+    if len(cluster) < 2 or _distinct(torch.cat([_granules(e.param) for e in cluster])):
+        return
+    for a, b in itertools.combinations(cluster, 2):
+        if not _distinct(torch.cat([_granules(a.param), _granules(b.param)])):
+            raise Unsupported(
+                f"parameters {a.name!r} and {b.name!r} share memory but are different tensors; "
+                "tie weights by using one Parameter object under both names"
+            )

@@ -1,0 +1,67 @@
+"""Names of parameters and their aliases.
+
+Comes from: ballast.torch.adamw. Goes to: ballast.torch.manifest. Names are, in this order: those of
+(name, tensor) pairs or "param_names", those found by identity in `model`, `g<group>.p<position>`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ballast.errors import BadArgument
+
+
+class Naming:
+    """Holds what is known of names; `normalise` every group before torch sees it."""
+
+    def __init__(self, model: torch.nn.Module | None = None) -> None:
+        self._model_names: dict[int, list[str]] = {}
+        self._aliases: dict[int, list[str]] = {}
+        if model is not None:
+            for name, parameter in model.named_parameters(remove_duplicate=False):
+                self._model_names.setdefault(id(parameter), []).append(name)
+
+    def normalise(self, group: dict[str, Any]) -> dict[str, Any]:
+        """A copy of a torch param group in which every tensor occurs once.
+
+        A tensor that occurs again (tied weights from named_parameters(remove_duplicate=False)) is
+        dropped and its name kept as an alias; torch would step it twice. Malformed groups pass
+        unchanged: torch's own add_param_group has the error for them.
+        """
+        params = group.get("params")
+        if isinstance(params, (torch.Tensor, set)) or params is None:
+            return dict(group)
+        params, names = list(params), list(group.get("param_names", ()))
+        if names and len(names) != len(params):
+            raise BadArgument(
+                f"a parameter group has {len(params)} tensors but {len(names)} param_names"
+            )
+        kept, kept_names, seen = [], [], {}
+        for i, item in enumerate(params):
+            tensor = item[1] if isinstance(item, tuple) and len(item) == 2 else item
+            name = item[0] if tensor is not item else names[i] if names else None
+            if id(tensor) in seen:
+                if name is not None and name != seen[id(tensor)]:
+                    self._aliases.setdefault(id(tensor), []).append(name)
+                continue
+            seen[id(tensor)] = name
+            kept.append(item)
+            kept_names.append(name)
+        normal = {**group, "params": kept}
+        if names:
+            normal["param_names"] = kept_names
+        return normal
+
+    def of(self, group: dict[str, Any], g: int, i: int) -> tuple[str, tuple[str, ...], bool]:
+        """(name, aliases, whether the user gave the name) of tensor i of param_groups[g]."""
+        parameter = group["params"][i]
+        known = list(self._model_names.get(id(parameter), ()))
+        if "param_names" in group:
+            known.insert(0, group["param_names"][i])
+        known += self._aliases.get(id(parameter), ())
+        if not known:
+            return f"g{g}.p{i}", (), False
+        names = tuple(dict.fromkeys(known))
+        return names[0], names[1:], True

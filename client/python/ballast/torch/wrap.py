@@ -1,0 +1,49 @@
+"""Turns a torch optimizer that a library has built into a Ballast one.
+
+Comes from: user code. Goes to: ballast.torch.adamw.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from ballast.errors import Unsupported
+from ballast.torch.adamw import AdamW
+
+_DEFAULTS = ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach", "capturable",
+             "differentiable", "fused")  # fmt: skip
+
+
+def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> AdamW:
+    """A ballast.torch.AdamW with the groups, names and hyper-parameters of a torch optimizer.
+
+    optimizer: a torch.optim.AdamW, or a torch.optim.Adam without weight decay (the same formula),
+    that has not stepped yet; it must not be used afterwards. options: the keyword arguments of
+    ballast.torch.AdamW that concern the job (endpoints, job, max_grad_norm, ...). Learning-rate
+    schedulers belong on the result: one that holds the torch optimizer changes nothing here.
+    Raises Unsupported, by name, for other optimizers, options or existing state.
+    """
+    kind = type(optimizer)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if kind not in (torch.optim.AdamW, torch.optim.Adam):
+        raise Unsupported(
+            f"wrap() of {name} is not supported; torch.optim.AdamW is, and torch.optim.Adam without "
+            "weight decay"
+        )
+    if any(len(state) for state in optimizer.state.values()):
+        raise Unsupported(
+            f"this {name} has already stepped; wrap() it before its first step, since its moments "
+            "cannot be moved into the service yet"
+        )
+    if any("initial_lr" in group for group in optimizer.param_groups):
+        warnings.warn(
+            "a learning-rate scheduler was built on the wrapped optimizer; build it on the result "
+            "of wrap() instead, or it will have no effect",
+            stacklevel=2,
+        )
+    groups = [{**group, "params": list(group["params"])} for group in optimizer.param_groups]
+    defaults = {key: optimizer.defaults[key] for key in _DEFAULTS if key in optimizer.defaults}
+    return AdamW(groups, **defaults, **options)

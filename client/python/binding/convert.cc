@@ -1,0 +1,115 @@
+// Conversions of the extension module. See convert.h.
+#include "convert.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "ballast/error.h"
+
+namespace ballast::python {
+namespace nb = nanobind;
+namespace {
+
+[[noreturn]] void RaiseFields(const std::string& code, const std::string& reason,
+                              const std::string& message, const client::ErrorInfo& info) {
+  nb::object error =
+      nb::module_::import_("ballast.errors")
+          .attr("from_status")(code, reason, message, info.job, info.round, info.slot, info.server);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw nb::python_error();
+}
+
+[[noreturn]] void RaiseBadArgument(const std::string& message) {
+  RaiseFields("INVALID_ARGUMENT", "BAD_ARGUMENT", message, client::ErrorInfo());
+}
+
+client::DType ToDType(const std::string& name, const std::string& tensor) {
+  if (name == "float32") return client::DType::kF32;
+  if (name == "bfloat16") return client::DType::kBF16;
+  if (name == "float16") return client::DType::kF16;
+  RaiseBadArgument(absl::StrCat("tensor '", tensor, "' has dtype '", name,
+                                "'; float32, bfloat16 and float16 are supported"));
+}
+
+}  // namespace
+
+void Raise(const absl::Status& status) {
+  const client::ErrorInfo info = client::GetErrorInfo(status);
+  const std::string reason = info.reason_name.empty() ? "UNSPECIFIED" : info.reason_name;
+  RaiseFields(absl::StatusCodeToString(status.code()), reason, std::string(status.message()), info);
+}
+
+std::vector<client::Tensor> ToTensors(const std::vector<TensorTuple>& tuples) {
+  std::vector<client::Tensor> tensors;
+  tensors.reserve(tuples.size());
+  for (const auto& [name, shape, dtype, group, aliases] : tuples) {
+    client::Tensor tensor;
+    tensor.name = name;
+    tensor.shape = shape;
+    tensor.dtype = ToDType(dtype, name);
+    tensor.group = group;
+    tensor.aliases = aliases;
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+std::vector<client::AdamWHyper> ToHyper(const std::vector<HyperTuple>& tuples) {
+  std::vector<client::AdamWHyper> hyper;
+  hyper.reserve(tuples.size());
+  for (const auto& [lr, beta1, beta2, eps, weight_decay] : tuples) {
+    hyper.push_back(client::AdamWHyper{lr, beta1, beta2, eps, weight_decay});
+  }
+  return hyper;
+}
+
+std::vector<client::TensorBuffers> ToBuffers(const Addresses& grads, const Addresses& weights) {
+  if (!grads.empty() && grads.size() != weights.size()) {
+    RaiseBadArgument(absl::StrCat(grads.size(), " gradients for ", weights.size(), " weights"));
+  }
+  std::vector<client::TensorBuffers> buffers(weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    buffers[i].weight = reinterpret_cast<void*>(weights[i]);
+    if (!grads.empty()) buffers[i].grad = reinterpret_cast<const void*>(grads[i]);
+  }
+  return buffers;
+}
+
+client::InitMode ToInitMode(const std::string& init) {
+  if (init == "equal") return client::InitMode::kEqual;
+  if (init == "broadcast") return client::InitMode::kBroadcast;
+  RaiseBadArgument(absl::StrCat("init is '", init, "'; must be 'equal' or 'broadcast'"));
+}
+
+nb::dict ToDict(const client::RoundReport& report) {
+  nb::dict fields;
+  fields["round"] = report.round;
+  fields["applied"] = report.applied;
+  fields["grad_norm"] = report.grad_norm;
+  fields["clip_coef"] = report.clip_coef;
+  fields["loss_scale"] = report.loss_scale;
+  fields["opt_step"] = report.opt_step;
+  fields["nonfinite"] = report.nonfinite;
+  fields["weight_overflows"] = report.weight_overflows;
+  fields["bytes_up"] = report.bytes_up;
+  fields["bytes_down"] = report.bytes_down;
+  fields["push_ns"] = report.push_ns;
+  fields["wait_ns"] = report.wait_ns;
+  fields["pull_ns"] = report.pull_ns;
+  fields["collect_ns"] = report.collect_ns;
+  fields["vote_ns"] = report.vote_ns;
+  fields["step_ns"] = report.step_ns;
+  return fields;
+}
+
+nb::dict ToDict(const client::TransferCounters& counters) {
+  nb::dict fields;
+  fields["payload_up_bytes"] = counters.payload_up_bytes;
+  fields["payload_down_bytes"] = counters.payload_down_bytes;
+  fields["copied_up_bytes"] = counters.copied_up_bytes;
+  fields["copied_down_bytes"] = counters.copied_down_bytes;
+  fields["frames_refused"] = counters.frames_refused;
+  return fields;
+}
+
+}  // namespace ballast::python

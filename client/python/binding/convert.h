@@ -1,0 +1,48 @@
+// Python values to and from the C++ client's types, and statuses to Python exceptions.
+// Comes from: module.cc, operation.cc. Goes to: ballast/client.h, ballast/errors.py.
+// Thread safety: the caller holds the GIL.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "ballast/client.h"
+
+namespace ballast::python {
+
+// (name, shape, dtype, group, aliases): ballast.session.TensorSpec.
+using TensorTuple =
+    std::tuple<std::string, std::vector<int64_t>, std::string, uint32_t, std::vector<std::string>>;
+// (lr, beta1, beta2, eps, weight_decay).
+using HyperTuple = std::tuple<double, double, double, double, double>;
+// Integer addresses (Tensor.data_ptr()); 0 is null. The memory is the caller's.
+using Addresses = std::vector<uintptr_t>;
+
+// Raises the exception class of the status' reason (ballast.errors.from_status) by throwing
+// nanobind's python_error. Requires !status.ok().
+[[noreturn]] void Raise(const absl::Status& status);
+
+// Raises BadArgument when a dtype is none of float32, bfloat16, float16.
+std::vector<client::Tensor> ToTensors(const std::vector<TensorTuple>& tuples);
+
+std::vector<client::AdamWHyper> ToHyper(const std::vector<HyperTuple>& tuples);
+
+// One TensorBuffers per weight; `grads` is empty (no gradients) or as long as `weights`. Raises
+// BadArgument when the lengths differ.
+std::vector<client::TensorBuffers> ToBuffers(const Addresses& grads, const Addresses& weights);
+
+// Raises BadArgument unless `init` is "equal" or "broadcast".
+client::InitMode ToInitMode(const std::string& init);
+
+nanobind::dict ToDict(const client::RoundReport& report);
+nanobind::dict ToDict(const client::TransferCounters& counters);
+
+}  // namespace ballast::python

@@ -1,0 +1,185 @@
+// The extension module ballast._core: a thin layer over the C++ client for ballast/session.py.
+// Comes from: ballast/session.py, which owns the waiting loops and all policy. Goes to:
+// ballast/client.h. Tensors are (name, shape, dtype, group, aliases), memory is integer addresses;
+// the Python side keeps that memory alive until the call has ended. The GIL is released wherever a
+// call can block. Thread safety: one Python thread at a time, except abort().
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "convert.h"
+#include "operation.h"
+
+namespace ballast::python {
+namespace nb = nanobind;
+namespace {
+
+std::chrono::milliseconds Milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000.0));
+}
+
+// Python's handle on a client. A process forked from the owner must not run the destructor: the
+// threads it would join exist only in the parent.
+class Connection {
+ public:
+  explicit Connection(std::shared_ptr<client::Client> client) : client_(std::move(client)) {}
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection() {
+    if (getpid() != pid_) {
+      new std::shared_ptr<client::Client>(std::move(client_));
+      return;
+    }
+    nb::gil_scoped_release release;
+    client_.reset();
+  }
+
+  const std::shared_ptr<client::Client>& client() const { return client_; }
+
+ private:
+  std::shared_ptr<client::Client> client_;
+  const pid_t pid_ = getpid();
+};
+
+Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint32_t world,
+                       uint32_t slot, double max_grad_norm, double loss_scale,
+                       uint32_t tile_elements, uint32_t extent_elements, const std::string& init,
+                       double attach_timeout_s, double time_scale,
+                       const std::vector<TensorTuple>& tensors, const Addresses& weights) {
+  client::JobOptions options;
+  options.endpoints = std::move(endpoints);
+  options.job = std::move(job);
+  options.world = world;
+  options.slot = slot;
+  options.max_grad_norm = max_grad_norm;
+  options.loss_scale = loss_scale;
+  options.tile_elements = tile_elements;
+  options.extent_elements = extent_elements;
+  options.init = ToInitMode(init);
+  options.attach_timeout = Milliseconds(attach_timeout_s);
+  options.time_scale = time_scale;
+  return new Operation([options = std::move(options), specs = ToTensors(tensors),
+                        buffers = ToBuffers({}, weights)](OperationResult* result) {
+    auto attached = client::Client::Attach(options, specs, buffers);
+    if (!attached.ok()) return attached.status();
+    result->client = *std::move(attached);
+    return absl::OkStatus();
+  });
+}
+
+Operation* StartExtend(const Connection& self, const std::vector<TensorTuple>& tensors,
+                       const Addresses& weights, const std::string& init) {
+  return new Operation(
+      [client = self.client(), specs = ToTensors(tensors), buffers = ToBuffers({}, weights),
+       mode = ToInitMode(init)](OperationResult*) { return client->Extend(specs, buffers, mode); });
+}
+
+Operation* StartFetchState(const Connection& self, const Addresses& masters,
+                           const Addresses& exp_avgs, const Addresses& exp_avg_sqs) {
+  std::vector<client::StateBuffers> buffers(masters.size());
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    buffers[i].master = reinterpret_cast<float*>(masters[i]);
+    buffers[i].exp_avg = reinterpret_cast<float*>(exp_avgs.at(i));
+    buffers[i].exp_avg_sq = reinterpret_cast<float*>(exp_avg_sqs.at(i));
+  }
+  return new Operation(
+      [client = self.client(), buffers = std::move(buffers)](OperationResult* result) {
+        return client->FetchState(buffers, &result->tensor_step);
+      });
+}
+
+Operation* StartFetchWeights(const Connection& self, const Addresses& weights) {
+  return new Operation([client = self.client(), buffers = ToBuffers({}, weights)](
+                           OperationResult*) { return client->FetchWeights(buffers); });
+}
+
+Operation* StartLeave(const Connection& self) {
+  return new Operation([client = self.client()](OperationResult*) { return client->Leave(); });
+}
+
+// True when the call has ended well; raises its error.
+bool WaitOperation(Operation& self, double timeout_s) {
+  bool ended = false;
+  {
+    nb::gil_scoped_release release;
+    ended = self.Wait(Milliseconds(timeout_s));
+  }
+  if (ended && !self.status().ok()) Raise(self.status());
+  return ended;
+}
+
+nb::object Result(const Operation& self) {
+  if (self.result().client != nullptr) {
+    return nb::cast(new Connection(self.result().client), nb::rv_policy::take_ownership);
+  }
+  return nb::cast(self.result().tensor_step);
+}
+
+void BeginStep(const Connection& self, const std::vector<HyperTuple>& hyper, const Addresses& grads,
+               const Addresses& weights) {
+  const std::vector<client::AdamWHyper> scalars = ToHyper(hyper);
+  const std::vector<client::TensorBuffers> buffers = ToBuffers(grads, weights);
+  absl::Status status;
+  {
+    nb::gil_scoped_release release;
+    status = self.client()->BeginStep(scalars, buffers);
+  }
+  if (!status.ok()) Raise(status);
+}
+
+// The report's fields, or None when the round still runs after `timeout_s`; raises its error.
+nb::object WaitStep(const Connection& self, double timeout_s) {
+  client::RoundReport report;
+  absl::StatusOr<bool> ended = false;
+  {
+    nb::gil_scoped_release release;
+    ended = self.client()->Wait(Milliseconds(timeout_s), &report);
+  }
+  if (!ended.ok()) Raise(ended.status());
+  if (!*ended) return nb::none();
+  return ToDict(report);
+}
+
+void DefineConnection(nb::module_& module) {
+  nb::class_<Connection>(module, "Connection")
+      .def("begin_step", &BeginStep, nb::arg("hyper"), nb::arg("grads"), nb::arg("weights"))
+      .def("wait", &WaitStep, nb::arg("timeout_s"))
+      .def("start_extend", &StartExtend, nb::arg("tensors"), nb::arg("weights"), nb::arg("init"))
+      .def("start_fetch_state", &StartFetchState, nb::arg("masters"), nb::arg("exp_avgs"),
+           nb::arg("exp_avg_sqs"))
+      .def("start_fetch_weights", &StartFetchWeights, nb::arg("weights"))
+      .def("start_leave", &StartLeave)
+      .def("abort",
+           [](const Connection& self) {
+             nb::gil_scoped_release release;
+             self.client()->Abort();
+           })
+      .def("counters", [](const Connection& self) { return ToDict(self.client()->counters()); })
+      .def_prop_ro("round", [](const Connection& self) { return self.client()->round(); })
+      .def_prop_ro("job_id", [](const Connection& self) { return self.client()->job_id(); })
+      .def_prop_ro("server_count",
+                   [](const Connection& self) { return self.client()->server_count(); });
+}
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+  module.doc() =
+      "Ballast's C++ client for ballast/session.py; see client/python/binding/module.cc.";
+  // Objects still alive at exit are normal (an optimizer in a global), not a leak to report.
+  nb::set_leak_warnings(false);
+  nb::class_<Operation>(module, "Operation")
+      .def("wait", &WaitOperation, nb::arg("timeout_s"))
+      .def("result", &Result);
+  DefineConnection(module);
+  module.def("start_attach", &StartAttach, nb::kw_only(), nb::arg("endpoints"), nb::arg("job"),
+             nb::arg("world"), nb::arg("slot"), nb::arg("max_grad_norm"), nb::arg("loss_scale"),
+             nb::arg("tile_elements"), nb::arg("extent_elements"), nb::arg("init"),
+             nb::arg("attach_timeout_s"), nb::arg("time_scale"), nb::arg("tensors"),
+             nb::arg("weights"));
+}
+
+}  // namespace ballast::python

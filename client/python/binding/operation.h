@@ -1,0 +1,52 @@
+// A blocking client call on its own thread, so that Python can wait for it in slices and run its
+// signal handlers (Ctrl-C) in between.
+// Comes from: module.cc. Goes to: ballast/client.h.
+// Thread safety: Wait and the results are for one thread at a time; the body runs on its own.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "ballast/client.h"
+#include "common/base/sync.h"
+
+namespace ballast::python {
+
+// What a body leaves behind; each kind of call fills its own field or none.
+struct OperationResult {
+  std::shared_ptr<client::Client> client;  // attach
+  std::vector<uint64_t> tensor_step;       // fetch_state
+};
+
+class Operation {
+ public:
+  using Body = std::function<absl::Status(OperationResult*)>;
+
+  // Starts `body` on a new thread. Memory that it uses must live until Wait returned true; an
+  // Operation dropped earlier goes on by itself.
+  explicit Operation(Body body);
+
+  // True when the body has ended, false when `timeout` passed first. Call without the GIL.
+  bool Wait(std::chrono::nanoseconds timeout);
+
+  // Its status and result. Requires that Wait returned true.
+  const absl::Status& status() const;
+  const OperationResult& result() const;
+
+ private:
+  // Shared with the thread, which may outlive the Operation.
+  struct State {
+    Mutex mutex;
+    CondVar ended_changed;
+    bool ended = false;
+    absl::Status status;
+    OperationResult result;
+  };
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace ballast::python

@@ -1,0 +1,25 @@
+// CRC32C (Castagnoli, RFC 3720 appendix B.4), the checksum of data frames and stored records.
+// Comes from: the frame codec, the durability formats. Goes to: nothing.
+// Thread safety: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ballast {
+
+// Returns the CRC32C of `bytes` bytes at `data`. `seed` is the CRC of the bytes that came before,
+// so Crc32c(b, Crc32c(a)) equals Crc32c(a then b); 0 starts anew. `data` may be unaligned, and may
+// be null when `bytes` is 0. Uses SSE4.2 when the CPU has it, else tables; both give equal values.
+uint32_t Crc32c(const void* data, size_t bytes, uint32_t seed = 0);
+
+namespace internal {
+
+// The two implementations behind Crc32c, visible so that the tests can compare them.
+uint32_t Crc32cTable(const void* data, size_t bytes, uint32_t seed);
+// Only when Crc32cHardwareAvailable().
+uint32_t Crc32cHardware(const void* data, size_t bytes, uint32_t seed);
+bool Crc32cHardwareAvailable();
+
+}  // namespace internal
+}  // namespace ballast

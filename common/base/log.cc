@@ -1,0 +1,206 @@
+// Renders log records and writes them to stderr; see log.h.
+// Thread safety: settings are atomics, a mutex keeps lines whole.
+#include "common/base/log.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "absl/strings/str_format.h"
+#include "common/base/sync.h"
+
+namespace ballast {
+namespace {
+
+std::atomic<LogFormat> g_format{LogFormat::kText};
+std::atomic<LogSeverity> g_min_severity{LogSeverity::kInfo};
+
+// Never destroyed: threads may still log while the process ends.
+Mutex& WriteMutex() {
+  static Mutex* const mu = new Mutex;
+  return *mu;
+}
+
+absl::string_view SeverityName(LogSeverity severity) {
+  switch (severity) {
+    case LogSeverity::kInfo:
+      return "INFO";
+    case LogSeverity::kWarn:
+      return "WARN";
+    case LogSeverity::kError:
+      return "ERROR";
+  }
+  return "ERROR";
+}
+
+// UTC with microseconds, ISO 8601.
+std::string NowText() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  tm parts{};
+  gmtime_r(&now.tv_sec, &parts);
+  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", parts.tm_year + 1900,
+                         parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
+                         now.tv_nsec / 1000);
+}
+
+// Length of the well-formed UTF-8 sequence at the start of `text`, or 0. Refuses overlong forms,
+// surrogates and values over U+10FFFF, which JSON readers refuse too.
+size_t Utf8Length(absl::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return 1;
+  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0u) != 0x80) return 0;
+  }
+  if (lead == 0xE0 && byte(1) < 0xA0) return 0;
+  if (lead == 0xED && byte(1) > 0x9F) return 0;
+  if (lead == 0xF0 && byte(1) < 0x90) return 0;
+  if (lead == 0xF4 && byte(1) > 0x8F) return 0;
+  return length;
+}
+
+// Appends `text` with control characters, backslashes and broken UTF-8 escaped so that it stays on
+// one line; quotes too when `quotes`.
+void AppendEscaped(std::string* out, absl::string_view text, bool quotes) {
+  while (!text.empty()) {
+    const size_t length = Utf8Length(text);
+    const char c = text[0];
+    if (length == 0) {
+      out->append("\\ufffd");
+    } else if (c == '\n') {
+      out->append("\\n");
+    } else if (c == '\t') {
+      out->append("\\t");
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
+      absl::StrAppendFormat(out, "\\u%04x", static_cast<unsigned>(c));
+    } else if (quotes && (c == '"' || c == '\\')) {
+      out->push_back('\\');
+      out->push_back(c);
+    } else {
+      out->append(text.data(), length);
+    }
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+}
+
+void AppendQuoted(std::string* out, absl::string_view text) {
+  out->push_back('"');
+  AppendEscaped(out, text, /*quotes=*/true);
+  out->push_back('"');
+}
+
+void AppendField(std::string* out, const LogField& field) {
+  if (g_format.load(std::memory_order_relaxed) == LogFormat::kJson) {
+    out->push_back(',');
+    AppendQuoted(out, field.key());
+    out->push_back(':');
+  } else {
+    absl::StrAppend(out, " ", field.key(), "=");
+  }
+  if (field.literal()) {
+    absl::StrAppend(out, field.value());
+  } else {
+    AppendQuoted(out, field.value());
+  }
+}
+
+// One write per line as far as the system allows; a line that cannot be written is dropped, for
+// there is nobody left to tell.
+void WriteLine(absl::string_view line) {
+  MutexLock lock(&WriteMutex());
+  while (!line.empty()) {
+    const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;
+    line.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+const char* BaseName(const char* path) {
+  const char* slash = std::strrchr(path, '/');
+  return slash != nullptr ? slash + 1 : path;
+}
+
+int64_t MonotonicNs() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
+}
+
+}  // namespace
+
+void SetLogFormat(LogFormat format) { g_format.store(format, std::memory_order_relaxed); }
+
+void SetMinLogSeverity(LogSeverity severity) {
+  g_min_severity.store(severity, std::memory_order_relaxed);
+}
+
+bool LogEnabled(LogSeverity severity) {
+  return severity >= g_min_severity.load(std::memory_order_relaxed);
+}
+
+absl::StatusOr<LogFormat> ParseLogFormat(absl::string_view text) {
+  if (text == "text") return LogFormat::kText;
+  if (text == "json") return LogFormat::kJson;
+  return absl::InvalidArgumentError(
+      absl::StrCat("log format \"", text, "\" is not known; use text or json"));
+}
+
+absl::StatusOr<LogSeverity> ParseLogSeverity(absl::string_view text) {
+  if (text == "info") return LogSeverity::kInfo;
+  if (text == "warn") return LogSeverity::kWarn;
+  if (text == "error") return LogSeverity::kError;
+  return absl::InvalidArgumentError(
+      absl::StrCat("log severity \"", text, "\" is not known; use info, warn or error"));
+}
+
+LogMessage::LogMessage(LogSeverity severity, const char* file, int line,
+                       std::initializer_list<LogField> fields, int64_t suppressed)
+    : severity_(severity), file_(BaseName(file)), line_(line) {
+  for (const LogField& field : fields) AppendField(&fields_, field);
+  if (suppressed > 0) AppendField(&fields_, LogField("suppressed", suppressed));
+}
+
+LogMessage::~LogMessage() {
+  // Rendering allocates; out of memory loses the line, not the process.
+  try {
+    std::string out;
+    if (g_format.load(std::memory_order_relaxed) == LogFormat::kJson) {
+      absl::StrAppend(&out, "{\"time\":\"", NowText(), "\",\"severity\":\"",
+                      SeverityName(severity_), "\",\"source\":\"", file_, ":", line_,
+                      "\",\"message\":");
+      AppendQuoted(&out, text_);
+      absl::StrAppend(&out, fields_, "}\n");
+    } else {
+      absl::StrAppend(&out, NowText(), " ", SeverityName(severity_), " ", file_, ":", line_, " ");
+      AppendEscaped(&out, text_, /*quotes=*/false);
+      absl::StrAppend(&out, fields_, "\n");
+    }
+    WriteLine(out);
+  } catch (...) {
+  }
+}
+
+namespace internal {
+
+LogRateLimiter::LogRateLimiter(double period_s)
+    : period_ns_(static_cast<int64_t>(period_s * 1e9)), next_ns_(MonotonicNs()) {}
+
+int64_t LogRateLimiter::Allow() {
+  const int64_t now = MonotonicNs();
+  int64_t next = next_ns_.load(std::memory_order_relaxed);
+  // Losing the exchange means that another thread logs now.
+  if (now >= next && next_ns_.compare_exchange_strong(next, now + period_ns_)) {
+    return suppressed_.exchange(0, std::memory_order_relaxed);
+  }
+  suppressed_.fetch_add(1, std::memory_order_relaxed);
+  return -1;
+}
+
+}  // namespace internal
+}  // namespace ballast

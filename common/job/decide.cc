@@ -1,0 +1,75 @@
+#include "common/job/decide.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
+
+namespace ballast {
+namespace {
+
+absl::Status CheckVotes(const DecideInput& input, const std::vector<Vote>& votes,
+                        const std::vector<ExtentNorm>& norms) {
+  for (const Vote& vote : votes) {
+    if (vote.contributor_digest != votes.front().contributor_digest) {
+      return ReasonedError(
+          absl::StatusCode::kAborted, Reason::kVoteMismatch,
+          absl::StrCat("server ", vote.server, " saw other hyper-parameters or gradients present ",
+                       "than server ", votes.front().server, " in the same round"),
+          {.server = static_cast<int>(vote.server)});
+    }
+  }
+  if (norms.size() != input.extent_group.size()) {
+    return absl::InternalError(
+        absl::StrCat("votes cover ", norms.size(), " extents of ", input.extent_group.size()));
+  }
+  for (size_t e = 0; e < norms.size(); ++e) {
+    if (norms[e].extent != e) {
+      return absl::InternalError(absl::StrCat("votes miss or repeat extent ", e));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> votes) {
+  std::sort(votes.begin(), votes.end(),
+            [](const Vote& a, const Vote& b) { return a.server < b.server; });
+  std::vector<ExtentNorm> norms;
+  Decision decision;
+  for (Vote& vote : votes) {
+    norms.insert(norms.end(), vote.norms.begin(), vote.norms.end());
+    decision.nonfinite += vote.nonfinite;
+  }
+  std::sort(norms.begin(), norms.end(),
+            [](const ExtentNorm& a, const ExtentNorm& b) { return a.extent < b.extent; });
+  if (absl::Status st = CheckVotes(input, votes, norms); !st.ok()) return st;
+
+  const double loss_scale = input.policy.loss_scale;
+  double mean_sumsq = 0;
+  for (const ExtentNorm& norm : norms) {
+    const double divisor = input.divisor[input.extent_group[norm.extent]] * loss_scale;
+    mean_sumsq += norm.sumsq / (divisor * divisor);
+  }
+  decision.grad_norm = std::sqrt(mean_sumsq);
+  decision.policy = input.policy;
+  decision.applied = decision.nonfinite == 0 && std::isfinite(decision.grad_norm);
+  if (!decision.applied) {
+    ++decision.policy.consecutive_skips;
+    return decision;
+  }
+  decision.policy.consecutive_skips = 0;
+  ++decision.policy.opt_step;
+  if (input.max_grad_norm > 0) {
+    decision.clip_coef = std::min(1.0, input.max_grad_norm / (decision.grad_norm + 1e-6));
+  }
+  for (const double divisor : input.divisor) {
+    decision.grad_scale.push_back(static_cast<float>(decision.clip_coef / (divisor * loss_scale)));
+  }
+  decision.scalars = std::move(votes.front().scalars);
+  return decision;
+}
+
+}  // namespace ballast

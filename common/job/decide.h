@@ -1,0 +1,78 @@
+// Decide(): the pure function every server of a job computes from the same votes, so that clip
+// factor, skip and loss scale need no coordinator and no extra hop.
+// Comes from: PREPARE votes of all servers. Goes to: the step, the RoundResult, later the log.
+// Thread safety: pure functions over plain values.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/job/job_spec.h"
+
+namespace ballast {
+
+// Sum of squares of one extent's sum of raw contributions.
+struct ExtentNorm {
+  uint32_t extent = 0;
+  double sumsq = 0;
+
+  bool operator==(const ExtentNorm&) const = default;
+};
+
+// fp32 scalars for tensors of `group` taking their `step`-th step; bits in the optimizer's order.
+struct ScalarSet {
+  uint32_t group = 0;
+  uint64_t step = 0;
+  std::vector<uint32_t> bits;
+
+  bool operator==(const ScalarSet&) const = default;
+};
+
+// One server's vote on one round.
+struct Vote {
+  uint32_t server = 0;
+  std::vector<ExtentNorm> norms;  // ascending extent
+  uint64_t nonfinite = 0;
+  uint32_t contributor_digest = 0;
+  std::vector<ScalarSet> scalars;  // only from the lowest server id
+};
+
+// Policy state that outlives a round; versioned because logs and snapshots will carry it.
+struct PolicyState {
+  uint32_t version = 1;
+  double loss_scale = 1;
+  uint64_t opt_step = 0;  // applied rounds
+  uint64_t consecutive_skips = 0;
+
+  bool operator==(const PolicyState&) const = default;
+};
+
+struct Decision {
+  bool applied = false;
+  double grad_norm = 0;  // global 2-norm of the unscaled mean, fp64
+  double clip_coef = 1;
+  // Factor per group folded into the step: fp32(coef / (divisor * loss_scale)).
+  std::vector<float> grad_scale;
+  uint64_t nonfinite = 0;
+  std::vector<ScalarSet> scalars;
+  PolicyState policy;  // after the round
+};
+
+struct DecideInput {
+  double max_grad_norm = 0;
+  std::vector<double> divisor;         // per group, from the epoch's contributor sets
+  std::vector<uint32_t> extent_group;  // per extent
+  PolicyState policy;                  // before the round
+};
+
+// The decision of one round. `votes` must hold every server exactly once; order does not matter.
+// Norms are combined in extent-id order in fp64. With groups of one common divisor W:
+//   norm = sqrt(sum) / (W * loss_scale);  coef = min(1, max_grad_norm / (norm + 1e-6))
+// (DeepSpeed's form); 0 switches clipping off. A non-finite element or an overflowed sum of squares
+// skips the round everywhere.
+// Errors: ABORTED VOTE_MISMATCH when servers saw different contributions; INTERNAL when extents are
+// missing or doubled.
+absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> votes);
+
+}  // namespace ballast

@@ -1,0 +1,237 @@
+#include "common/job/job_spec.h"
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/names.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+
+namespace ballast {
+namespace {
+
+absl::Status BadSpec(absl::string_view message) {
+  return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadSpec, message, {});
+}
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+absl::Status CheckTensorName(absl::string_view what, const std::string& name,
+                             const JobLimits& limits) {
+  if (name.empty() || name.size() > limits.name_bytes_max) {
+    return BadSpec(absl::StrCat(what, " has ", name.size(), " bytes; 1 to ", limits.name_bytes_max,
+                                " are allowed (limits.max_name_bytes)"));
+  }
+  for (const char c : name) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      return BadSpec(absl::StrCat(what, " contains a control character"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckScalars(const JobSpec& spec) {
+  if (!std::isfinite(spec.max_grad_norm) || spec.max_grad_norm < 0) {
+    return BadSpec(absl::StrCat("max_grad_norm is ", spec.max_grad_norm,
+                                "; it must be finite and at least 0 (0 switches clipping off)"));
+  }
+  if (!std::isfinite(spec.loss_scale) || spec.loss_scale <= 0) {
+    return BadSpec(
+        absl::StrCat("loss_scale is ", spec.loss_scale, "; it must be finite and above 0"));
+  }
+  if (spec.optimizer != OptimizerKind::kAdamW) {
+    return BadSpec(absl::StrCat("optimizer kind ", static_cast<int>(spec.optimizer),
+                                " is not known; this version offers AdamW (1)"));
+  }
+  if (spec.reduction_id != kReductionSlotOrderFp32 || spec.formula_id != kFormulaCanonicalAdamW) {
+    return BadSpec(absl::StrCat("reduction_id ", spec.reduction_id, " with formula_id ",
+                                spec.formula_id, " is not known; this version offers 1 and 1"));
+  }
+  if (spec.durability != Durability::kNone) {
+    return BadSpec(absl::StrCat("durability level ", static_cast<int>(spec.durability),
+                                " is not offered by this version; use none (3)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCounts(const JobSpec& spec, const JobLimits& limits) {
+  if (spec.world == 0 || spec.world > limits.slots_max) {
+    return BadSpec(absl::StrCat("world is ", spec.world, "; 1 to ", limits.slots_max,
+                                " are allowed (limits.max_slots)"));
+  }
+  if (spec.tensors.empty()) return BadSpec("the job has no tensors");
+  if (spec.tensors.size() > limits.tensors_max) {
+    return BadSpec(absl::StrCat(spec.tensors.size(), " tensors; at most ", limits.tensors_max,
+                                " are allowed (limits.max_tensors)"));
+  }
+  if (spec.group_count == 0 || spec.group_count > limits.groups_max) {
+    return BadSpec(absl::StrCat("group_count is ", spec.group_count, "; 1 to ", limits.groups_max,
+                                " are allowed (limits.max_groups)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTensor(const TensorSpec& tensor, const JobSpec& spec, const JobLimits& limits,
+                         std::set<std::string>* names) {
+  BALLAST_RETURN_IF_ERROR(CheckTensorName("a tensor name", tensor.name, limits));
+  if (DTypeBytes(tensor.dtype) == 0) {
+    return BadSpec(absl::StrCat("tensor \"", tensor.name, "\" has dtype ",
+                                static_cast<int>(tensor.dtype), "; fp32, bf16 and fp16 are known"));
+  }
+  if (tensor.group >= spec.group_count) {
+    return BadSpec(absl::StrCat("tensor \"", tensor.name, "\" is in group ", tensor.group,
+                                "; the job has ", spec.group_count));
+  }
+  BALLAST_RETURN_IF_ERROR(ElementCount(tensor, limits).status());
+  std::vector<std::string> all = tensor.aliases;
+  all.push_back(tensor.name);
+  for (const std::string& name : all) {
+    BALLAST_RETURN_IF_ERROR(CheckTensorName("a tensor alias", name, limits));
+    if (!names->insert(name).second) {
+      return BadSpec(absl::StrCat("tensor name \"", name, "\" appears twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<uint64_t> ElementCount(const TensorSpec& tensor, const JobLimits& limits) {
+  if (tensor.shape.size() > limits.rank_max) {
+    return BadSpec(absl::StrCat("tensor \"", tensor.name, "\" has ", tensor.shape.size(),
+                                " dimensions; at most ", limits.rank_max,
+                                " are allowed (limits.max_rank)"));
+  }
+  bool empty = false;
+  for (const int64_t dim : tensor.shape) {
+    if (dim < 0) {
+      return BadSpec(absl::StrCat("tensor \"", tensor.name, "\" has shape ",
+                                  ShapeText(tensor.shape), " with a negative dimension"));
+    }
+    empty = empty || dim == 0;
+  }
+  if (empty) return 0;
+  constexpr uint64_t kElementsMax = uint64_t{1} << 44;
+  uint64_t count = 1;
+  for (const int64_t dim : tensor.shape) {
+    if (static_cast<uint64_t>(dim) > kElementsMax / count) {
+      return BadSpec(absl::StrCat("tensor \"", tensor.name, "\" has shape ",
+                                  ShapeText(tensor.shape), ": more than ", kElementsMax,
+                                  " elements"));
+    }
+    count *= static_cast<uint64_t>(dim);
+  }
+  return count;
+}
+
+absl::Status ValidateJobSpec(const JobSpec& spec, const JobLimits& limits) {
+  if (absl::Status st = ValidateName("job name", spec.name); !st.ok()) return BadSpec(st.message());
+  BALLAST_RETURN_IF_ERROR(CheckCounts(spec, limits));
+  BALLAST_RETURN_IF_ERROR(CheckScalars(spec));
+  std::set<std::string> names;
+  for (const TensorSpec& tensor : spec.tensors) {
+    BALLAST_RETURN_IF_ERROR(CheckTensor(tensor, spec, limits, &names));
+  }
+  const auto layout =
+      Layout::Build(LayoutTensors(spec.tensors), spec.tile_elements, spec.extent_elements);
+  if (!layout.ok()) return BadSpec(layout.status().message());
+  return absl::OkStatus();
+}
+
+std::vector<LayoutTensor> LayoutTensors(const std::vector<TensorSpec>& tensors) {
+  std::vector<LayoutTensor> out;
+  out.reserve(tensors.size());
+  for (const TensorSpec& tensor : tensors) {
+    uint64_t count = 1;
+    for (const int64_t dim : tensor.shape) count *= static_cast<uint64_t>(dim);
+    out.push_back({count, tensor.dtype, tensor.group});
+  }
+  return out;
+}
+
+namespace {
+
+std::string TensorDifference(const TensorSpec& ours, const TensorSpec& theirs, size_t index) {
+  const std::string who = absl::StrCat("tensor ", index, " (\"", ours.name, "\") ");
+  if (ours.name != theirs.name) return absl::StrCat(who, "is named \"", theirs.name, "\" here");
+  if (ours.shape != theirs.shape) {
+    return absl::StrCat(who, "has shape ", ShapeText(theirs.shape), ", the job has ",
+                        ShapeText(ours.shape));
+  }
+  if (ours.dtype != theirs.dtype) {
+    return absl::StrCat(who, "has dtype ", DTypeName(theirs.dtype), ", the job has ",
+                        DTypeName(ours.dtype));
+  }
+  if (ours.group != theirs.group) {
+    return absl::StrCat(who, "is in group ", theirs.group, ", the job has it in ", ours.group);
+  }
+  return absl::StrCat(who, "has other aliases");
+}
+
+template <typename T>
+bool Differs(absl::string_view field, const T& ours, const T& theirs, std::string* text) {
+  if (ours == theirs) return false;
+  *text = absl::StrCat(field, " is ", theirs, ", the job has ", ours);
+  return true;
+}
+
+}  // namespace
+
+std::string FirstDifference(const JobSpec& ours, const JobSpec& theirs) {
+  std::string text;
+  if (Differs("name", ours.name, theirs.name, &text) ||
+      Differs("world", ours.world, theirs.world, &text) ||
+      Differs("optimizer", static_cast<int>(ours.optimizer), static_cast<int>(theirs.optimizer),
+              &text) ||
+      Differs("max_grad_norm", ours.max_grad_norm, theirs.max_grad_norm, &text) ||
+      Differs("loss_scale", ours.loss_scale, theirs.loss_scale, &text) ||
+      Differs("durability", static_cast<int>(ours.durability), static_cast<int>(theirs.durability),
+              &text) ||
+      Differs("tile_elements", ours.tile_elements, theirs.tile_elements, &text) ||
+      Differs("extent_elements", ours.extent_elements, theirs.extent_elements, &text) ||
+      Differs("reduction_id", ours.reduction_id, theirs.reduction_id, &text) ||
+      Differs("formula_id", ours.formula_id, theirs.formula_id, &text) ||
+      Differs("number of groups", ours.group_count, theirs.group_count, &text) ||
+      Differs("number of tensors", ours.tensors.size(), theirs.tensors.size(), &text)) {
+    return text;
+  }
+  for (size_t i = 0; i < ours.tensors.size(); ++i) {
+    if (!(ours.tensors[i] == theirs.tensors[i])) {
+      return TensorDifference(ours.tensors[i], theirs.tensors[i], i);
+    }
+  }
+  return "";
+}
+
+absl::Status ValidateHyper(const JobSpec& spec, const std::vector<Hyper>& hyper) {
+  const auto bad = [](absl::string_view message) {
+    return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadHyperparam, message, {});
+  };
+  if (hyper.size() != spec.group_count) {
+    return bad(absl::StrCat("hyper-parameters for ", hyper.size(), " groups; the job has ",
+                            spec.group_count));
+  }
+  for (size_t g = 0; g < hyper.size(); ++g) {
+    if (hyper[g].size() != kAdamWKeyCount) {
+      return bad(absl::StrCat("group ", g, " has ", hyper[g].size(),
+                              " hyper-parameters; AdamW has ",
+                              static_cast<size_t>(kAdamWKeyCount)));
+    }
+    for (size_t k = 0; k < kAdamWKeyCount; ++k) {
+      const double value = hyper[g][k];
+      const bool is_beta = k == kBeta1 || k == kBeta2;
+      if (!std::isfinite(value) || value < 0 || (is_beta && value >= 1)) {
+        return bad(absl::StrCat("group ", g, ": ", kAdamWKeys[k], " is ", value, "; it must be ",
+                                is_beta ? "at least 0 and below 1" : "finite and at least 0"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ballast

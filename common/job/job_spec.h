@@ -1,0 +1,78 @@
+// JobSpec: everything that decides a job's bits, validated against every limit before anything is
+// allocated. Comes from: the first slot's Attach. Goes to: layout, rounds, the peers.
+// Thread safety: plain values and pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/job/optimizer.h"
+#include "common/tensor/dtype.h"
+#include "common/tensor/layout.h"
+
+namespace ballast {
+
+// Numbers equal ballast.v1.Durability.
+enum class Durability : uint8_t { kUnspecified = 0, kPower = 1, kProcess = 2, kNone = 3 };
+
+inline constexpr uint32_t kReductionSlotOrderFp32 = 1;
+inline constexpr uint32_t kFormulaCanonicalAdamW = 1;
+
+struct TensorSpec {
+  std::string name;
+  std::vector<int64_t> shape;
+  DType dtype = DType::kF32;
+  uint32_t group = 0;
+  std::vector<std::string> aliases;
+
+  bool operator==(const TensorSpec&) const = default;
+};
+
+struct JobSpec {
+  std::string name;
+  uint32_t world = 1;
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  uint32_t group_count = 1;
+  std::vector<TensorSpec> tensors;
+  double max_grad_norm = 0;
+  double loss_scale = 1;
+  Durability durability = Durability::kNone;
+  uint32_t tile_elements = 65536;
+  uint32_t extent_elements = 1u << 20;
+  uint32_t reduction_id = kReductionSlotOrderFp32;
+  uint32_t formula_id = kFormulaCanonicalAdamW;
+};
+
+// Limits of one server; each refusal names the value, the limit and the config key.
+struct JobLimits {
+  uint32_t slots_max = 4096;
+  uint32_t tensors_max = 1'000'000;
+  uint32_t groups_max = 4096;
+  uint32_t name_bytes_max = 255;
+  uint32_t rank_max = 8;
+};
+
+// Element count of `tensor` by checked multiplication. Errors: INVALID_ARGUMENT for a negative
+// dimension, too many dimensions or an overflow.
+absl::StatusOr<uint64_t> ElementCount(const TensorSpec& tensor, const JobLimits& limits);
+
+// INVALID_ARGUMENT (reason BAD_SPEC) naming the first offending field; UNIMPLEMENTED for what this
+// version does not offer. Never allocates more than the spec itself holds.
+absl::Status ValidateJobSpec(const JobSpec& spec, const JobLimits& limits);
+
+// Manifest as the layout sees it. The spec must be valid.
+std::vector<LayoutTensor> LayoutTensors(const std::vector<TensorSpec>& tensors);
+
+// First field in which `theirs` differs from the job's `ours`, as "world is 4, the job has 2";
+// empty when equal.
+std::string FirstDifference(const JobSpec& ours, const JobSpec& theirs);
+
+// Checks one round's raw hyper-parameters of all groups: finite, and in AdamW's ranges (lr >= 0,
+// 0 <= beta < 1, eps >= 0, weight_decay >= 0). Error: INVALID_ARGUMENT naming group, key and value
+// (reason BAD_HYPERPARAM).
+absl::Status ValidateHyper(const JobSpec& spec, const std::vector<Hyper>& hyper);
+
+}  // namespace ballast

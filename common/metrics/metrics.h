@@ -1,0 +1,115 @@
+// Every metric of a state server, by name: per job (JobMetrics) and for the whole process.
+// Resolve a handle once, keep it, update it on the hot path: an update is one atomic addition.
+// Comes from: server/rpc, server/round's driver, server/tier, server/durability. Goes to:
+// server/admin through registry().
+// Thread safety: everything here may be used from any thread.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "common/base/sync.h"
+#include "common/metrics/registry.h"
+
+namespace ballast {
+
+// Values of one job; the label `run` carries the job's name. Plain atomics: hold the shared_ptr as
+// long as you update them.
+struct JobMetrics {
+  // ballast_rounds_total{run,result}
+  Counter rounds_committed;
+  Counter rounds_skipped_overflow;
+  Counter rounds_aborted;
+  // ballast_push_bytes_total{run}: gradient payload received, duplicates included.
+  Counter push_bytes;
+  // ballast_pull_bytes_total{run}: weight payload sent.
+  Counter pull_bytes;
+  // ballast_last_round_commit_timestamp_seconds{run}: Unix time; 0 before the first commit.
+  Gauge last_round_commit_timestamp_s;
+  // ballast_grad_norm{run}: global norm of the last decision, before clipping.
+  Gauge grad_norm;
+  // ballast_trainers{run,state}: seats by what is known of them.
+  Gauge trainers_active;
+  Gauge trainers_unresponsive;
+  Gauge trainers_left;
+
+  // Sets last_round_commit_timestamp_s to the present.
+  void MarkCommit();
+};
+
+// Phases of a round as ballast_round_duration_seconds{phase} knows them.
+enum class RoundPhase { kCollect = 0, kVote = 1, kStep = 2, kStream = 3 };
+enum class StateTier { kDram = 0, kNvme = 1 };
+
+// What ballast_build_info shows.
+struct BuildInfo {
+  std::string version;   // Of the release, such as 0.1.0.
+  std::string revision;  // Of the source; may be empty.
+  std::string isa;       // Kernel path chosen at start, such as avx2.
+};
+
+class ServerMetrics {
+ public:
+  // Declares all families and the process_* callbacks.
+  explicit ServerMetrics(const BuildInfo& build);
+  ServerMetrics(const ServerMetrics&) = delete;
+  ServerMetrics& operator=(const ServerMetrics&) = delete;
+
+  // The metrics of job `run` (a valid job name), made at the first call: then its series appear.
+  std::shared_ptr<JobMetrics> Job(absl::string_view run);
+  // Removes the job's series; for when the job is freed. Handles stay usable, and a new job of
+  // that name starts at zero. Unknown names are ignored.
+  void RemoveJob(absl::string_view run);
+
+  // ballast_round_duration_seconds{phase}; valid as long as this object.
+  Histogram* round_duration(RoundPhase phase) {
+    return round_durations_[static_cast<size_t>(phase)].get();
+  }
+  void ObserveRound(RoundPhase phase, std::chrono::nanoseconds duration) {
+    round_duration(phase)->Observe(std::chrono::duration<double>(duration).count());
+  }
+
+  // ballast_state_bytes{tier}: optimizer state and weights held.
+  Gauge* state_bytes(StateTier tier) { return state_bytes_[static_cast<size_t>(tier)].get(); }
+
+  // ballast_push_duplicates_total and ballast_push_conflicts_total: frames that were sent again
+  // with the same bytes (harmless) and with others (refused).
+  Counter* push_duplicates() { return push_duplicates_.get(); }
+  Counter* push_conflicts() { return push_conflicts_.get(); }
+
+  // ballast_frames_rejected_total{reason} and ballast_checksum_errors_total{where}; valid as long
+  // as this object. Takes a lock: resolve early when it matters. `reason` and `where` are words of
+  // our own, never of a peer; after 64 different ones further ones count as "other".
+  Counter* frames_rejected(absl::string_view reason);
+  Counter* checksum_errors(absl::string_view where);
+
+  // For scrapes, and for rooms that add families of their own.
+  MetricRegistry& registry() { return registry_; }
+  const MetricRegistry& registry() const { return registry_; }
+
+ private:
+  using CountersByLabel = std::map<std::string, std::shared_ptr<Counter>>;
+
+  void DeclareFamilies();
+  void AddJobSeries(const std::string& run, const std::shared_ptr<JobMetrics>& job);
+  Counter* Resolve(absl::string_view family, absl::string_view label, absl::string_view value,
+                   CountersByLabel* counters) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  MetricRegistry registry_;
+  std::array<std::shared_ptr<Histogram>, 4> round_durations_;
+  std::array<std::shared_ptr<Gauge>, 2> state_bytes_;
+  const std::shared_ptr<Counter> push_duplicates_ = std::make_shared<Counter>();
+  const std::shared_ptr<Counter> push_conflicts_ = std::make_shared<Counter>();
+
+  Mutex mu_;
+  std::map<std::string, std::shared_ptr<JobMetrics>> jobs_ ABSL_GUARDED_BY(mu_);
+  CountersByLabel frames_rejected_ ABSL_GUARDED_BY(mu_);
+  CountersByLabel checksum_errors_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ballast

@@ -1,0 +1,157 @@
+#include "proto/convert/channel.h"
+
+#include <grpc/compression.h>
+#include <grpc/support/sync.h>
+#include <malloc.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <vector>
+
+#include "grpcpp/impl/server_builder_option.h"
+#include "grpcpp/impl/server_builder_plugin.h"
+
+#ifndef BALLAST_SOCKET_MUTATOR
+#define BALLAST_SOCKET_MUTATOR 1
+#endif
+
+#if BALLAST_SOCKET_MUTATOR
+// gRPC exports these functions but keeps their header private (src/core/lib/iomgr/socket_mutator.h
+// of 1.51): the two structures are repeated here. A gRPC with another layout needs
+// -DBALLAST_SOCKET_MUTATOR=OFF.
+struct grpc_mutate_socket_info;
+struct grpc_socket_mutator_vtable {
+  bool (*mutate_fd)(int fd, grpc_socket_mutator* mutator);
+  int (*compare)(grpc_socket_mutator* a, grpc_socket_mutator* b);
+  void (*destroy)(grpc_socket_mutator* mutator);
+  bool (*mutate_fd_2)(const grpc_mutate_socket_info* info, grpc_socket_mutator* mutator);
+};
+struct grpc_socket_mutator {
+  const grpc_socket_mutator_vtable* vtable;
+  gpr_refcount refcount;
+};
+void grpc_socket_mutator_init(grpc_socket_mutator* mutator,
+                              const grpc_socket_mutator_vtable* vtable);
+#endif
+
+namespace ballast {
+namespace {
+
+constexpr int kKeepaliveMs = 2000;
+constexpr int kKeepaliveTimeoutMs = 1000;
+// A peer that pings more often than this is taken for hostile.
+constexpr int kMinPingIntervalMs = 1000;
+constexpr int kMaxHttp2FrameBytes = 1 << 20;
+constexpr int kLookaheadBytes = 8 << 20;
+constexpr int kFirstReconnectMs = 100;
+constexpr int kMaxReconnectMs = 1000;
+constexpr int kConnectTimeoutMs = 5000;
+
+#if BALLAST_SOCKET_MUTATOR
+
+// Cubic, else reno, which every kernel has. Sockets that are not TCP stay as they are. Connections
+// accepted by a server inherit the choice of its listening socket.
+bool ChooseCongestionControl(int fd, grpc_socket_mutator*) {
+  for (const char* name : {"cubic", "reno"}) {
+    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, std::strlen(name)) == 0) break;
+  }
+  return true;
+}
+
+int CompareMutators(grpc_socket_mutator*, grpc_socket_mutator*) { return 0; }
+void DestroyMutator(grpc_socket_mutator* mutator) { delete mutator; }
+
+constexpr grpc_socket_mutator_vtable kMutatorVtable = {ChooseCongestionControl, CompareMutators,
+                                                       DestroyMutator, nullptr};
+
+void SetSocketMutator(grpc::ChannelArguments* args) {
+  auto* mutator = new grpc_socket_mutator;  // gRPC counts references and calls DestroyMutator.
+  grpc_socket_mutator_init(mutator, &kMutatorVtable);
+  args->SetSocketMutator(mutator);
+}
+
+#else
+
+void SetSocketMutator(grpc::ChannelArguments*) {}
+
+#endif
+
+int Scaled(int ms, double time_scale) { return static_cast<int>(ms * time_scale); }
+
+// Settings that both ends share.
+void SetCommonArgs(grpc::ChannelArguments* args, double time_scale) {
+  args->SetMaxReceiveMessageSize(kMaxMessageBytes);
+  args->SetMaxSendMessageSize(kMaxMessageBytes);
+  args->SetCompressionAlgorithm(GRPC_COMPRESS_NONE);
+  args->SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxHttp2FrameBytes);
+  args->SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kLookaheadBytes);
+  args->SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 1);
+  args->SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Scaled(kKeepaliveMs, time_scale));
+  args->SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Scaled(kKeepaliveTimeoutMs, time_scale));
+  args->SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  args->SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  SetSocketMutator(args);
+}
+
+class ServerSettings : public grpc::ServerBuilderOption {
+ public:
+  explicit ServerSettings(double time_scale) : time_scale_(time_scale) {}
+
+  void UpdateArguments(grpc::ChannelArguments* args) override {
+    SetCommonArgs(args, time_scale_);
+    args->SetInt(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMinPingIntervalMs);
+    args->SetInt(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  }
+
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>*) override {}
+
+ private:
+  const double time_scale_;
+};
+
+}  // namespace
+
+grpc::ChannelArguments MakeChannelArgs(double time_scale) {
+  grpc::ChannelArguments args;
+  SetCommonArgs(&args, time_scale);
+  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+  // State servers are never behind a web proxy, which the environment of a build machine may name.
+  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
+  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMs);
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, Scaled(kConnectTimeoutMs, time_scale));
+  return args;
+}
+
+void ConfigureServer(grpc::ServerBuilder* builder, double time_scale) {
+  builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder->SetMaxSendMessageSize(kMaxMessageBytes);
+  builder->SetOption(std::make_unique<ServerSettings>(time_scale));
+}
+
+bool KernelUsesBbr() {
+  std::ifstream file("/proc/sys/net/ipv4/tcp_congestion_control");
+  std::string name;
+  return file >> name && name == "bbr";
+}
+
+std::string CongestionControlOf(int fd) {
+  char name[16] = {};
+  socklen_t bytes = sizeof(name);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &bytes) != 0) return "";
+  return std::string(name, strnlen(name, sizeof(name)));
+}
+
+void TuneMalloc() {
+  mallopt(M_TRIM_THRESHOLD, 2000 << 20);
+  mallopt(M_TOP_PAD, 64 << 20);
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // The largest that glibc accepts.
+}
+
+}  // namespace ballast

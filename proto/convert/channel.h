@@ -1,0 +1,36 @@
+// How every gRPC connection of Ballast is set up: message sizes, flow control, keepalive and the
+// TCP congestion control. The values are measured; see docs/decisions for the numbers.
+// Comes from: nothing. Goes to: server/rpc (server and peer channels), client/cpp.
+// Thread safety: pure functions, apart from TuneMalloc.
+#pragma once
+
+#include <string>
+
+#include "grpcpp/server_builder.h"
+#include "grpcpp/support/channel_arguments.h"
+
+namespace ballast {
+
+// Largest message either side accepts, frames of the largest chunk included.
+inline constexpr int kMaxMessageBytes = 16 << 20;
+
+// Arguments of a channel to a server. Each channel has its own connection. `time_scale` >= 1
+// stretches the keepalive (2 s, then 1 s for the answer) for slow builds.
+grpc::ChannelArguments MakeChannelArgs(double time_scale);
+
+// Applies the same settings to a server, before BuildAndStart. Two servers cannot share a port.
+void ConfigureServer(grpc::ServerBuilder* builder, double time_scale);
+
+// True when the kernel's default congestion control is BBR, which halves the bandwidth of loopback
+// connections; sockets that do not go through the functions above then suffer from it.
+bool KernelUsesBbr();
+
+// Congestion control of a TCP socket, for example "cubic"; "" when `fd` is none.
+std::string CongestionControlOf(int fd);
+
+// Makes glibc keep freed memory instead of giving it back to the kernel after every message, which
+// saves 9 of 10 page faults and half the CPU of a receiver. Call first thing in main of a process
+// that we own; never in a library inside somebody else's process.
+void TuneMalloc();
+
+}  // namespace ballast

@@ -1,0 +1,484 @@
+#include "proto/convert/frame_codec.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/crc32c.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+
+namespace ballast {
+namespace {
+
+// Protobuf wire types.
+constexpr uint32_t kVarint = 0;
+constexpr uint32_t kFixed64 = 1;
+constexpr uint32_t kBytes = 2;
+constexpr uint32_t kFixed32 = 5;
+
+// Field numbers of ballast.v1.DataFrame.
+constexpr uint32_t kJob = 1;
+constexpr uint32_t kEpoch = 2;
+constexpr uint32_t kSlot = 3;
+constexpr uint32_t kRound = 4;
+constexpr uint32_t kExtent = 5;
+constexpr uint32_t kIncarnation = 6;
+constexpr uint32_t kOffset = 7;
+constexpr uint32_t kLength = 8;
+constexpr uint32_t kDtype = 9;
+constexpr uint32_t kKind = 10;
+constexpr uint32_t kArray = 11;
+constexpr uint32_t kCrc32c = 12;
+constexpr uint32_t kPayload = 15;
+
+// Tag of field 15 with wire type 2: the frame in its message, and the payload in its frame.
+constexpr unsigned char kField15 = kPayload << 3 | kBytes;
+
+// All fields but the payload take less; the rest is room for fields of later protocols.
+constexpr size_t kMaxPrefixBytes = 1024;
+
+template <typename T>
+char* PutLittleEndian(char* out, T value) {
+  for (size_t i = 0; i < sizeof(T); ++i) *out++ = static_cast<char>(value >> (8 * i));
+  return out;
+}
+
+void AppendVarint(std::string* out, uint64_t value) {
+  while (value >= 0x80) {
+    out->push_back(static_cast<char>(value | 0x80));
+    value >>= 7;
+  }
+  out->push_back(static_cast<char>(value));
+}
+
+size_t VarintBytes(uint64_t value) {
+  size_t bytes = 1;
+  for (; value >= 0x80; value >>= 7) ++bytes;
+  return bytes;
+}
+
+void AppendFixed32(std::string* out, uint32_t field, uint32_t value) {
+  if (value == 0) return;
+  char bytes[sizeof(value)];
+  PutLittleEndian(bytes, value);
+  AppendVarint(out, field << 3 | kFixed32);
+  out->append(bytes, sizeof(bytes));
+}
+
+void AppendFixed64(std::string* out, uint32_t field, uint64_t value) {
+  if (value == 0) return;
+  char bytes[sizeof(value)];
+  PutLittleEndian(bytes, value);
+  AppendVarint(out, field << 3 | kFixed64);
+  out->append(bytes, sizeof(bytes));
+}
+
+void AppendNumber(std::string* out, uint32_t field, uint64_t value) {
+  if (value == 0) return;
+  AppendVarint(out, field << 3 | kVarint);
+  AppendVarint(out, value);
+}
+
+std::string EncodeFields(const FrameHeader& header) {
+  std::string out;
+  out.reserve(96);
+  AppendFixed64(&out, kJob, header.job);
+  AppendFixed32(&out, kEpoch, header.epoch);
+  AppendFixed32(&out, kSlot, header.slot);
+  AppendFixed64(&out, kRound, header.round);
+  AppendFixed32(&out, kExtent, header.extent);
+  AppendFixed64(&out, kIncarnation, header.incarnation);
+  AppendFixed32(&out, kOffset, header.offset);
+  AppendFixed32(&out, kLength, header.length);
+  AppendNumber(&out, kDtype, static_cast<uint64_t>(header.dtype));
+  AppendNumber(&out, kKind, static_cast<uint64_t>(header.kind));
+  AppendNumber(&out, kArray, header.array);
+  AppendFixed32(&out, kCrc32c, header.crc32c);
+  return out;
+}
+
+absl::Status BadFrame(absl::string_view what) {
+  return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadFrame,
+                       absl::StrCat("malformed message: ", what));
+}
+
+// Reads forward through the slices of one message.
+class Cursor {
+ public:
+  explicit Cursor(std::shared_ptr<const std::vector<grpc::Slice>> slices)
+      : slices_(std::move(slices)) {
+    for (const grpc::Slice& slice : *slices_) remaining_ += slice.size();
+    SkipEmpty();
+  }
+
+  size_t remaining() const { return remaining_; }
+
+  bool ReadByte(unsigned char* byte) {
+    if (remaining_ == 0) return false;
+    *byte = (*slices_)[index_].begin()[offset_];
+    Advance(1);
+    return true;
+  }
+
+  bool ReadVarint(uint64_t* value) {
+    *value = 0;
+    unsigned char byte = 0;
+    for (int shift = 0; shift < 70; shift += 7) {
+      if (!ReadByte(&byte)) return false;
+      // The tenth byte has room for one bit of the number only.
+      if (shift == 63 && byte > 1) return false;
+      *value |= static_cast<uint64_t>(byte & 0x7F) << shift;
+      if ((byte & 0x80) == 0) return true;
+    }
+    return false;
+  }
+
+  template <typename T>
+  bool ReadFixed(T* value) {
+    *value = 0;
+    unsigned char byte = 0;
+    for (size_t i = 0; i < sizeof(T); ++i) {
+      if (!ReadByte(&byte)) return false;
+      *value |= static_cast<T>(byte) << (8 * i);
+    }
+    return true;
+  }
+
+  bool Skip(uint64_t bytes) {
+    if (bytes > remaining_) return false;
+    while (bytes > 0) {
+      const size_t step = std::min<uint64_t>(bytes, (*slices_)[index_].size() - offset_);
+      Advance(step);
+      bytes -= step;
+    }
+    return true;
+  }
+
+  // All bytes not yet read, without copying them.
+  Payload TakeRest() {
+    Payload::Pieces pieces;
+    AppendRest(&pieces);
+    return Payload(std::move(pieces), slices_);
+  }
+
+ private:
+  // Not inlined: GCC 12 takes the unused part of an InlinedVector it watched being filled for
+  // uninitialised memory when the vector is moved.
+  [[gnu::noinline]] void AppendRest(Payload::Pieces* pieces) {
+    while (remaining_ > 0) {
+      const grpc::Slice& slice = (*slices_)[index_];
+      const size_t bytes = slice.size() - offset_;
+      pieces->push_back({reinterpret_cast<const char*>(slice.begin()) + offset_, bytes});
+      Advance(bytes);
+    }
+  }
+
+  void Advance(size_t bytes) {
+    offset_ += bytes;
+    remaining_ -= bytes;
+    SkipEmpty();
+  }
+
+  void SkipEmpty() {
+    while (index_ < slices_->size() && offset_ == (*slices_)[index_].size()) {
+      ++index_;
+      offset_ = 0;
+    }
+  }
+
+  const std::shared_ptr<const std::vector<grpc::Slice>> slices_;
+  size_t index_ = 0;
+  size_t offset_ = 0;
+  size_t remaining_ = 0;
+};
+
+bool ReadFixed32Field(Cursor* cursor, uint32_t field, FrameHeader* header) {
+  switch (field) {
+    case kEpoch:
+      return cursor->ReadFixed(&header->epoch);
+    case kSlot:
+      return cursor->ReadFixed(&header->slot);
+    case kExtent:
+      return cursor->ReadFixed(&header->extent);
+    case kOffset:
+      return cursor->ReadFixed(&header->offset);
+    case kLength:
+      return cursor->ReadFixed(&header->length);
+    case kCrc32c:
+      return cursor->ReadFixed(&header->crc32c);
+    default:
+      return cursor->Skip(sizeof(uint32_t));
+  }
+}
+
+bool ReadFixed64Field(Cursor* cursor, uint32_t field, FrameHeader* header) {
+  switch (field) {
+    case kJob:
+      return cursor->ReadFixed(&header->job);
+    case kRound:
+      return cursor->ReadFixed(&header->round);
+    case kIncarnation:
+      return cursor->ReadFixed(&header->incarnation);
+    default:
+      return cursor->Skip(sizeof(uint64_t));
+  }
+}
+
+// False when the number does not exist or does not belong to the enum or the range of its field.
+bool ReadVarintField(Cursor* cursor, uint32_t field, FrameHeader* header) {
+  uint64_t value = 0;
+  if (!cursor->ReadVarint(&value)) return false;
+  switch (field) {
+    case kDtype:
+      if (value < v1::DTYPE_F32 || value > v1::DTYPE_F16) return false;
+      header->dtype = static_cast<DType>(value);
+      return true;
+    case kKind:
+      if (value < v1::FRAME_KIND_GRADIENT || value > v1::FRAME_KIND_STATE) return false;
+      header->kind = static_cast<v1::FrameKind>(value);
+      return true;
+    case kArray:
+      if (value > UINT8_MAX) return false;
+      header->array = static_cast<uint8_t>(value);
+      return true;
+    default:
+      return true;
+  }
+}
+
+uint32_t WireTypeOf(uint32_t field) {
+  switch (field) {
+    case kJob:
+    case kRound:
+    case kIncarnation:
+      return kFixed64;
+    case kDtype:
+    case kKind:
+    case kArray:
+      return kVarint;
+    case kPayload:
+      return kBytes;
+    default:
+      return kFixed32;
+  }
+}
+
+bool IsKnown(uint64_t field) { return field <= kCrc32c || field == kPayload; }
+
+absl::Status ReadField(Cursor* cursor, uint32_t field, uint32_t wire_type, FrameHeader* header) {
+  bool read = false;
+  uint64_t bytes = 0;
+  switch (wire_type) {
+    case kVarint:
+      read = ReadVarintField(cursor, field, header);
+      break;
+    case kFixed64:
+      read = ReadFixed64Field(cursor, field, header);
+      break;
+    case kFixed32:
+      read = ReadFixed32Field(cursor, field, header);
+      break;
+    case kBytes:  // Unknown to us: the payload is read by the caller.
+      read = cursor->ReadVarint(&bytes) && cursor->Skip(bytes);
+      break;
+    default:
+      return BadFrame(absl::StrCat("wire type ", wire_type, " in a frame"));
+  }
+  if (read) return absl::OkStatus();
+  return BadFrame(absl::StrCat("field ", field, " of a frame is truncated or out of range"));
+}
+
+// Checks the payload's announced length and takes the rest of the message.
+absl::Status ReadPayload(Cursor* cursor, size_t max_frame_bytes, DecodedFrame* frame) {
+  uint64_t bytes = 0;
+  if (!cursor->ReadVarint(&bytes) || bytes != cursor->remaining()) {
+    return BadFrame("the payload is not the last field, or its length lies");
+  }
+  if (bytes > max_frame_bytes) {
+    return BadFrame(absl::StrCat("payload of ", bytes, " bytes, limit ", max_frame_bytes));
+  }
+  frame->payload = cursor->TakeRest();
+  return absl::OkStatus();
+}
+
+// `cursor` stands behind the message's tag.
+absl::StatusOr<DecodedFrame> ReadFrame(Cursor* cursor, size_t max_frame_bytes) {
+  uint64_t frame_bytes = 0;
+  if (!cursor->ReadVarint(&frame_bytes) || frame_bytes != cursor->remaining()) {
+    return BadFrame("the frame's length is not that of the message");
+  }
+  DecodedFrame frame;
+  uint32_t seen = 0;
+  while (cursor->remaining() > 0) {
+    uint64_t tag = 0;
+    if (!cursor->ReadVarint(&tag) || tag >> 3 == 0 || tag > UINT32_MAX) {
+      return BadFrame("bad tag in a frame");
+    }
+    const uint32_t field = static_cast<uint32_t>(tag >> 3);
+    const uint32_t wire_type = static_cast<uint32_t>(tag & 7);
+    if (IsKnown(field)) {
+      if ((seen >> field & 1) != 0) return BadFrame(absl::StrCat("field ", field, " twice"));
+      if (wire_type != WireTypeOf(field)) {
+        return BadFrame(absl::StrCat("wire type ", wire_type, " for field ", field));
+      }
+      seen |= 1u << field;
+    }
+    if (field == kPayload) {
+      BALLAST_RETURN_IF_ERROR(ReadPayload(cursor, max_frame_bytes, &frame));
+    } else {
+      BALLAST_RETURN_IF_ERROR(ReadField(cursor, field, wire_type, &frame.header));
+    }
+  }
+  if (frame.header.length != frame.payload.bytes()) {
+    return BadFrame(absl::StrCat("header says ", frame.header.length, " bytes of payload, got ",
+                                 frame.payload.bytes()));
+  }
+  if (frame.header.dtype == DType::kUnspecified ||
+      frame.header.kind == v1::FRAME_KIND_UNSPECIFIED) {
+    return BadFrame("frame without dtype or kind");
+  }
+  return frame;
+}
+
+absl::StatusOr<std::shared_ptr<const std::vector<grpc::Slice>>> Slices(
+    const grpc::ByteBuffer& message) {
+  auto slices = std::make_shared<std::vector<grpc::Slice>>();
+  if (!message.Dump(slices.get()).ok()) return BadFrame("not a readable byte buffer");
+  return std::shared_ptr<const std::vector<grpc::Slice>>(std::move(slices));
+}
+
+bool BeginsWithFrame(const std::vector<grpc::Slice>& slices) {
+  for (const grpc::Slice& slice : slices) {
+    if (slice.size() > 0) return *slice.begin() == kField15;
+  }
+  return false;
+}
+
+// What protobuf parses but no peer sends.
+bool IsMeaningless(const v1::ClientMessage& message) {
+  return message.kind_case() == v1::ClientMessage::KIND_NOT_SET || message.has_frame();
+}
+
+// A refusal without a reason is what a weight frame with one flipped tag bit looks like.
+bool IsMeaningless(const v1::ServerMessage& message) {
+  return message.kind_case() == v1::ServerMessage::KIND_NOT_SET || message.has_frame() ||
+         (message.has_refused() && message.refused().reason() == v1::REASON_UNSPECIFIED);
+}
+
+template <typename Message>
+absl::StatusOr<absl::variant<DecodedFrame, Message>> Decode(const grpc::ByteBuffer& message,
+                                                            size_t max_frame_bytes,
+                                                            size_t max_control_bytes) {
+  if (!message.Valid()) return BadFrame("no bytes");
+  const size_t limit = std::max(max_frame_bytes + kMaxPrefixBytes, max_control_bytes);
+  if (message.Length() > limit) {
+    return BadFrame(absl::StrCat("message of ", message.Length(), " bytes, limit ", limit));
+  }
+  BALLAST_ASSIGN_OR_RETURN(const auto slices, Slices(message));
+  if (BeginsWithFrame(*slices)) {
+    Cursor cursor(slices);
+    unsigned char tag = 0;
+    cursor.ReadByte(&tag);
+    BALLAST_ASSIGN_OR_RETURN(DecodedFrame frame, ReadFrame(&cursor, max_frame_bytes));
+    return frame;
+  }
+  Message control;
+  BALLAST_RETURN_IF_ERROR(ParseMessage(message, max_control_bytes, &control));
+  if (IsMeaningless(control)) {
+    return BadFrame("a message of no known kind, or a frame behind other fields");
+  }
+  return control;
+}
+
+}  // namespace
+
+uint32_t IdentityCrc(const FrameHeader& header) {
+  char bytes[47];
+  char* out = bytes;
+  out = PutLittleEndian(out, header.job);
+  out = PutLittleEndian(out, header.epoch);
+  out = PutLittleEndian(out, header.round);
+  out = PutLittleEndian(out, header.extent);
+  out = PutLittleEndian(out, header.slot);
+  out = PutLittleEndian(out, header.incarnation);
+  out = PutLittleEndian(out, header.offset);
+  out = PutLittleEndian(out, header.length);
+  out = PutLittleEndian(out, static_cast<uint8_t>(header.dtype));
+  out = PutLittleEndian(out, static_cast<uint8_t>(header.kind));
+  out = PutLittleEndian(out, header.array);
+  return Crc32c(bytes, static_cast<size_t>(out - bytes));
+}
+
+std::string EncodeFramePrefix(const FrameHeader& header) {
+  std::string fields = EncodeFields(header);
+  if (header.length > 0) {
+    fields.push_back(static_cast<char>(kField15));
+    AppendVarint(&fields, header.length);
+  }
+  const uint64_t frame_bytes = fields.size() + header.length;
+  std::string prefix;
+  prefix.reserve(1 + VarintBytes(frame_bytes) + fields.size());
+  prefix.push_back(static_cast<char>(kField15));
+  AppendVarint(&prefix, frame_bytes);
+  prefix.append(fields);
+  return prefix;
+}
+
+grpc::ByteBuffer MakeFrame(const FrameHeader& header, absl::Span<const grpc::Slice> payload) {
+  absl::InlinedVector<grpc::Slice, 8> slices;
+  slices.reserve(1 + payload.size());
+  slices.emplace_back(EncodeFramePrefix(header));
+  for (const grpc::Slice& slice : payload) slices.push_back(slice);
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+absl::StatusOr<ClientInput> DecodeClientMessage(const grpc::ByteBuffer& message,
+                                                size_t max_frame_bytes, size_t max_control_bytes) {
+  return Decode<v1::ClientMessage>(message, max_frame_bytes, max_control_bytes);
+}
+
+absl::StatusOr<ServerInput> DecodeServerMessage(const grpc::ByteBuffer& message,
+                                                size_t max_frame_bytes, size_t max_control_bytes) {
+  return Decode<v1::ServerMessage>(message, max_frame_bytes, max_control_bytes);
+}
+
+absl::Status VerifyChecksum(const DecodedFrame& frame) {
+  const FrameHeader& header = frame.header;
+  const uint32_t computed = frame.payload.Crc32c(IdentityCrc(header));
+  if (computed == header.crc32c) return absl::OkStatus();
+  ErrorFields fields;
+  fields.round = header.round;
+  fields.slot = static_cast<int>(header.slot);
+  return ReasonedError(
+      absl::StatusCode::kDataLoss, Reason::kBadChecksum,
+      absl::StrCat("frame of round ", header.round, " extent ", header.extent, " offset ",
+                   header.offset, " from slot ", header.slot, ": crc32c ",
+                   absl::Hex(header.crc32c, absl::kZeroPad8), " on the wire, ",
+                   absl::Hex(computed, absl::kZeroPad8), " computed; send it again"),
+      fields);
+}
+
+grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message) {
+  const grpc::Slice slice(message.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, size_t max_bytes,
+                          google::protobuf::MessageLite* message) {
+  if (!bytes.Valid()) return BadFrame("no bytes");
+  if (bytes.Length() > max_bytes) {
+    return BadFrame(absl::StrCat("message of ", bytes.Length(), " bytes, limit ", max_bytes));
+  }
+  grpc::Slice slice;
+  if (!bytes.DumpToSingleSlice(&slice).ok()) return BadFrame("not a readable byte buffer");
+  if (!message->ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) {
+    return BadFrame(absl::StrCat("not a ", message->GetTypeName()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ballast

@@ -1,0 +1,90 @@
+// Bulk frames and control messages of the Data service, between gRPC's byte buffers and plain
+// structs. A frame is a hand-encoded protobuf message, so that its payload is neither copied into
+// a message object nor out of it: the sender puts its own memory behind a short prefix, the
+// receiver looks at gRPC's slices.
+//
+//   message := 0x7A <length> frame                       (field 15 of Client- and ServerMessage)
+//   frame   := identity fields, crc32c, 0x7A <length> payload          (message DataFrame)
+//
+// The bytes equal those of stock protobuf, which leaves out fields that are zero.
+// Comes from: gRPC streams. Goes to: server/rpc, client/cpp.
+// Thread safety: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "absl/types/variant.h"
+#include "ballast/v1/data.pb.h"
+#include "common/base/payload.h"
+#include "common/tensor/dtype.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/slice.h"
+
+namespace ballast {
+
+// Everything of a frame but its payload. Fields are those of ballast.v1.DataFrame.
+struct FrameHeader {
+  uint64_t job = 0;
+  uint32_t epoch = 0;
+  uint32_t slot = 0;
+  uint64_t round = 0;
+  uint32_t extent = 0;
+  uint64_t incarnation = 0;
+  uint32_t offset = 0;  // bytes from the extent's start, in `dtype`
+  uint32_t length = 0;  // bytes of payload
+  DType dtype = DType::kUnspecified;
+  v1::FrameKind kind = v1::FRAME_KIND_UNSPECIFIED;
+  uint8_t array = 0;
+  uint32_t crc32c = 0;
+};
+
+// CRC32C of the frame's identity: job u64, epoch u32, round u64, extent u32, slot u32,
+// incarnation u64, offset u32, length u32, dtype u8, kind u8, array u8, all little-endian. The
+// frame's checksum is Crc32c(payload, IdentityCrc(header)).
+uint32_t IdentityCrc(const FrameHeader& header);
+
+// The bytes of a message up to its payload of header.length bytes; crc32c must be set.
+std::string EncodeFramePrefix(const FrameHeader& header);
+
+// The whole message. `payload` holds header.length bytes in any number of slices; they are shared,
+// not copied, and released when gRPC has written them.
+grpc::ByteBuffer MakeFrame(const FrameHeader& header, absl::Span<const grpc::Slice> payload);
+
+// A received frame. The payload keeps gRPC's slices alive.
+struct DecodedFrame {
+  FrameHeader header;
+  Payload payload;
+};
+
+using ClientInput = absl::variant<DecodedFrame, v1::ClientMessage>;
+using ServerInput = absl::variant<DecodedFrame, v1::ServerMessage>;
+
+// Reads one message of a stream. A message that begins with field 15 is a frame and is read by
+// hand: fields in any order, each at most once, the payload last; unknown fields are skipped.
+// Everything else is parsed by protobuf and has a kind other than a frame. The checksum is not
+// looked at; see VerifyChecksum.
+// Errors: INVALID_ARGUMENT BAD_FRAME for anything malformed, for a payload of more than
+// `max_frame_bytes` and for another message of more than `max_control_bytes`.
+absl::StatusOr<ClientInput> DecodeClientMessage(const grpc::ByteBuffer& message,
+                                                size_t max_frame_bytes, size_t max_control_bytes);
+absl::StatusOr<ServerInput> DecodeServerMessage(const grpc::ByteBuffer& message,
+                                                size_t max_frame_bytes, size_t max_control_bytes);
+
+// OK when the frame's crc32c is that of its identity and payload; else DATA_LOSS BAD_CHECKSUM with
+// both values, and the frame's round, slot, extent and offset.
+absl::Status VerifyChecksum(const DecodedFrame& frame);
+
+// Control messages in one slice, for streams and generic unary calls.
+grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message);
+
+// Parses `bytes` into `message`. INVALID_ARGUMENT BAD_FRAME when it has more than `max_bytes` bytes
+// or is not a message of this type.
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, size_t max_bytes,
+                          google::protobuf::MessageLite* message);
+
+}  // namespace ballast

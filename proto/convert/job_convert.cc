@@ -1,0 +1,161 @@
+#include "proto/convert/job_convert.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+
+namespace ballast {
+namespace {
+
+static_assert(static_cast<int>(DType::kF32) == v1::DTYPE_F32);
+static_assert(static_cast<int>(DType::kBF16) == v1::DTYPE_BF16);
+static_assert(static_cast<int>(DType::kF16) == v1::DTYPE_F16);
+static_assert(static_cast<int>(Durability::kPower) == v1::DURABILITY_POWER);
+static_assert(static_cast<int>(Durability::kProcess) == v1::DURABILITY_PROCESS);
+static_assert(static_cast<int>(Durability::kNone) == v1::DURABILITY_NONE);
+static_assert(static_cast<int>(OptimizerKind::kAdamW) == v1::OPTIMIZER_KIND_ADAMW);
+
+absl::Status BadSpec(absl::string_view message) {
+  return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadSpec, message);
+}
+
+}  // namespace
+
+v1::ProtocolRange OwnProtocolRange() {
+  v1::ProtocolRange range;
+  range.set_min(kProtocolMin);
+  range.set_max(kProtocolMax);
+  return range;
+}
+
+absl::StatusOr<uint32_t> ChooseProtocol(const v1::ProtocolRange& theirs, absl::string_view who) {
+  const uint32_t newest = std::min(theirs.max(), kProtocolMax);
+  if (theirs.min() <= theirs.max() && newest >= std::max(theirs.min(), kProtocolMin)) return newest;
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kProtocolMismatch,
+      absl::StrCat("no common protocol version: ", who, " speaks ", theirs.min(), " to ",
+                   theirs.max(), ", this server ", kProtocolMin, " to ", kProtocolMax,
+                   "; use the same release of Ballast on both sides"));
+}
+
+void ToProto(const TensorSpec& tensor, v1::TensorSpec* out) {
+  out->Clear();
+  out->set_name(tensor.name);
+  out->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+  out->set_dtype(static_cast<v1::DType>(tensor.dtype));
+  out->set_group(tensor.group);
+  for (const std::string& alias : tensor.aliases) out->add_aliases(alias);
+}
+
+void ToProto(const JobSpec& spec, v1::JobSpec* out) {
+  out->Clear();
+  out->set_name(spec.name);
+  out->set_world(spec.world);
+  out->set_optimizer(static_cast<v1::OptimizerKind>(spec.optimizer));
+  out->set_group_count(spec.group_count);
+  for (const TensorSpec& tensor : spec.tensors) ToProto(tensor, out->add_tensors());
+  out->set_max_grad_norm(spec.max_grad_norm);
+  out->set_loss_scale(spec.loss_scale);
+  out->set_durability(static_cast<v1::Durability>(spec.durability));
+  out->set_tile_elements(spec.tile_elements);
+  out->set_extent_elements(spec.extent_elements);
+  out->set_reduction_id(spec.reduction_id);
+  out->set_formula_id(spec.formula_id);
+}
+
+absl::StatusOr<TensorSpec> TensorFromProto(const v1::TensorSpec& tensor) {
+  if (tensor.dtype() < v1::DTYPE_F32 || tensor.dtype() > v1::DTYPE_F16) {
+    return BadSpec(absl::StrCat("tensor \"", tensor.name(), "\" has dtype number ",
+                                static_cast<int>(tensor.dtype()),
+                                "; fp32 (1), bf16 (2) and fp16 (3) are known"));
+  }
+  TensorSpec out;
+  out.name = tensor.name();
+  out.shape.assign(tensor.shape().begin(), tensor.shape().end());
+  out.dtype = static_cast<DType>(tensor.dtype());
+  out.group = tensor.group();
+  out.aliases.assign(tensor.aliases().begin(), tensor.aliases().end());
+  return out;
+}
+
+absl::StatusOr<std::vector<TensorSpec>> TensorsFromProto(
+    const google::protobuf::RepeatedPtrField<v1::TensorSpec>& tensors) {
+  std::vector<TensorSpec> out;
+  out.reserve(static_cast<size_t>(tensors.size()));
+  for (const v1::TensorSpec& tensor : tensors) {
+    BALLAST_ASSIGN_OR_RETURN(TensorSpec spec, TensorFromProto(tensor));
+    out.push_back(std::move(spec));
+  }
+  return out;
+}
+
+absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& spec) {
+  if (spec.optimizer() != v1::OPTIMIZER_KIND_ADAMW) {
+    return BadSpec(absl::StrCat("optimizer kind number ", static_cast<int>(spec.optimizer()),
+                                " is not known; this version offers AdamW (1)"));
+  }
+  if (spec.durability() < v1::DURABILITY_POWER || spec.durability() > v1::DURABILITY_NONE) {
+    return BadSpec(absl::StrCat("durability number ", static_cast<int>(spec.durability()),
+                                " is not known; use none (3)"));
+  }
+  JobSpec out;
+  out.name = spec.name();
+  out.world = spec.world();
+  out.optimizer = static_cast<OptimizerKind>(spec.optimizer());
+  out.group_count = spec.group_count();
+  BALLAST_ASSIGN_OR_RETURN(out.tensors, TensorsFromProto(spec.tensors()));
+  out.max_grad_norm = spec.max_grad_norm();
+  out.loss_scale = spec.loss_scale();
+  out.durability = static_cast<Durability>(spec.durability());
+  out.tile_elements = spec.tile_elements();
+  out.extent_elements = spec.extent_elements();
+  out.reduction_id = spec.reduction_id();
+  out.formula_id = spec.formula_id();
+  return out;
+}
+
+void ToProto(const Vote& vote, v1::Prepare* out) {
+  out->set_server(vote.server);
+  out->clear_norms();
+  out->mutable_norms()->Reserve(static_cast<int>(vote.norms.size()));
+  for (const ExtentNorm& norm : vote.norms) {
+    v1::ExtentNorm* added = out->add_norms();
+    added->set_extent(norm.extent);
+    added->set_sumsq(norm.sumsq);
+  }
+  out->set_nonfinite(vote.nonfinite);
+  out->set_contributor_digest(vote.contributor_digest);
+  out->clear_scalars();
+  for (const ScalarSet& scalars : vote.scalars) {
+    v1::ScalarSet* added = out->add_scalars();
+    added->set_group(scalars.group);
+    added->set_step(scalars.step);
+    added->mutable_bits()->Assign(scalars.bits.begin(), scalars.bits.end());
+  }
+}
+
+absl::StatusOr<Vote> VoteFromProto(const v1::Prepare& prepare) {
+  Vote out;
+  out.server = prepare.server();
+  out.norms.reserve(static_cast<size_t>(prepare.norms_size()));
+  for (const v1::ExtentNorm& norm : prepare.norms()) {
+    if (!out.norms.empty() && norm.extent() <= out.norms.back().extent) {
+      return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadFrame,
+                           absl::StrCat("vote of server ", prepare.server(), ": extent ",
+                                        norm.extent(), " is out of order"));
+    }
+    out.norms.push_back({norm.extent(), norm.sumsq()});
+  }
+  out.nonfinite = prepare.nonfinite();
+  out.contributor_digest = prepare.contributor_digest();
+  for (const v1::ScalarSet& scalars : prepare.scalars()) {
+    out.scalars.push_back(
+        {scalars.group(), scalars.step(), {scalars.bits().begin(), scalars.bits().end()}});
+  }
+  return out;
+}
+
+}  // namespace ballast

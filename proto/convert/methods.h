@@ -1,0 +1,18 @@
+// Full names of the gRPC methods of Ballast, as they stand in a call's path.
+// Comes from: the services of proto/ballast/v1. Goes to: server/rpc, client/cpp, tools.
+// Thread safety: constants.
+#pragma once
+
+namespace ballast::method {
+
+inline constexpr char kAttach[] = "/ballast.v1.Control/Attach";
+inline constexpr char kExtend[] = "/ballast.v1.Control/Extend";
+inline constexpr char kExchange[] = "/ballast.v1.Data/Exchange";
+inline constexpr char kPeerHello[] = "/ballast.v1.Peer/Hello";
+inline constexpr char kPeerCreateJob[] = "/ballast.v1.Peer/CreateJob";
+inline constexpr char kPeerExtendJob[] = "/ballast.v1.Peer/ExtendJob";
+inline constexpr char kPeerDropJob[] = "/ballast.v1.Peer/DropJob";
+inline constexpr char kPeerVote[] = "/ballast.v1.Peer/Vote";
+inline constexpr char kAdminStatus[] = "/ballast.v1.Admin/Status";
+
+}  // namespace ballast::method

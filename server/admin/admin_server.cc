@@ -1,0 +1,189 @@
+// AdminServer on CivetWeb's C interface, which reports errors without exceptions; see
+// admin_server.h.
+// Thread safety: pages_ is constant; CivetWeb's threads only read it.
+#include "server/admin/admin_server.h"
+
+#include <arpa/inet.h>
+#include <civetweb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/base/status_macros.h"
+#include "server/admin/exposition.h"
+
+namespace ballast {
+namespace {
+
+constexpr char kText[] = "text/plain; charset=utf-8";
+constexpr char kJson[] = "application/json";
+constexpr char kIndex[] =
+    "Ballast server\n"
+    "/metrics   Prometheus metrics\n"
+    "/healthz   200 while the process lives\n"
+    "/readyz    200 when it takes work, else 503 and the reason\n"
+    "/statusz   what it is doing; ?format=json for machines\n"
+    "/configz   effective configuration; ?format=json for machines\n";
+
+// An IP address as a socket wants it.
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t bytes = 0;
+};
+
+// `host` without brackets and `port` as an address; false when the host is not an IP address.
+bool MakeAddress(const std::string& host, int port, Address* address) {
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&address->storage);
+  if (inet_pton(AF_INET, host.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(static_cast<uint16_t>(port));
+    address->bytes = sizeof(sockaddr_in);
+    return true;
+  }
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&address->storage);
+  if (inet_pton(AF_INET6, host.c_str(), &v6->sin6_addr) == 1) {
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(static_cast<uint16_t>(port));
+    address->bytes = sizeof(sockaddr_in6);
+    return true;
+  }
+  return false;
+}
+
+// The host of the options without brackets. INVALID_ARGUMENT when the options make no address;
+// this also keeps CivetWeb's own syntax (lists, suffixes) out of the string it gets.
+absl::StatusOr<std::string> CheckedHost(const AdminOptions& options) {
+  if (options.port < 0 || options.port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("admin port ", options.port, " is not in 0..65535"));
+  }
+  std::string host = options.host;
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  Address address;
+  if (MakeAddress(host, options.port, &address)) return host;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "admin host \"", options.host, "\" is not an IP address; use 127.0.0.1, ::1 or 0.0.0.0"));
+}
+
+// Begins a connection and drops it.
+void Touch(const std::string& host, int port) {
+  Address address;
+  if (!MakeAddress(host, port, &address)) return;
+  const int fd = socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return;
+  // Whether it succeeds does not matter: the caller tries until it sees the effect.
+  (void)connect(fd, reinterpret_cast<const sockaddr*>(&address.storage), address.bytes);
+  close(fd);
+}
+
+// True for ?format=json.
+bool WantsJson(const char* query) {
+  if (query == nullptr) return false;
+  const absl::string_view text(query);
+  std::array<char, 8> format{};
+  const int length = mg_get_var(text.data(), text.size(), "format", format.data(), format.size());
+  return length > 0 && absl::string_view(format.data()) == "json";
+}
+
+// CivetWeb prints its complaints here; they reach the caller as a status instead.
+int IgnoreLogMessage(const mg_connection*, const char*) { return 1; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const AdminOptions& options,
+                                                                AdminPages pages) {
+  BALLAST_ASSIGN_OR_RETURN(std::string host, CheckedHost(options));
+  const bool v6 = host.find(':') != std::string::npos;
+  const std::string address = absl::StrCat(v6 ? "[" : "", host, v6 ? "]:" : ":", options.port);
+  std::unique_ptr<AdminServer> server(new AdminServer(std::move(host), std::move(pages)));
+
+  // Four threads and a short timeout: a client that never finishes its request holds one of them
+  // for seconds, not for good.
+  const std::array<const char*, 7> settings = {
+      "listening_ports",    address.c_str(), "num_threads", "4",
+      "request_timeout_ms", "5000",          nullptr};
+  mg_callbacks callbacks{};
+  callbacks.log_message = IgnoreLogMessage;
+  mg_init_data init{};
+  init.callbacks = &callbacks;
+  init.user_data = server.get();
+  init.configuration_options = const_cast<const char**>(settings.data());
+  std::array<char, 256> text{};
+  unsigned code = 0;
+  mg_error_data error{&code, text.data(), text.size()};
+  server->context_ = mg_start2(&init, &error);
+  if (server->context_ == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot serve admin pages on ", address, ": ",
+                                               text.data(), "; is the port taken?"));
+  }
+  mg_set_request_handler(server->context_, "**", HandleRequest, server.get());
+  mg_server_port bound{};
+  if (mg_get_server_ports(server->context_, 1, &bound) != 1) {
+    return absl::InternalError(absl::StrCat("no bound port is known for ", address));
+  }
+  server->port_ = bound.port;
+  return server;
+}
+
+AdminServer::~AdminServer() { Stop(); }
+
+void AdminServer::Stop() {
+  if (context_ == nullptr) return;
+  // CivetWeb's accept loop looks at its stop flag every two seconds, or after a connection.
+  std::atomic<bool> stopped{false};
+  std::thread waker([&] {
+    while (!stopped) {
+      Touch(host_, port_);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  mg_stop(std::exchange(context_, nullptr));
+  stopped = true;
+  waker.join();
+}
+
+int AdminServer::HandleRequest(mg_connection* connection, void* self) {
+  const mg_request_info* request = mg_get_request_info(connection);
+  const absl::string_view method(request->request_method);
+  Reply reply{405, kText, "only GET and HEAD are served here\n"};
+  if (method == "GET" || method == "HEAD") {
+    reply = static_cast<const AdminServer*>(self)->Answer(request->local_uri,
+                                                          WantsJson(request->query_string));
+  }
+  const std::string header = absl::StrCat(
+      "HTTP/1.1 ", reply.code, " ", mg_get_response_code_text(connection, reply.code),
+      "\r\nContent-Type: ", reply.content_type, "\r\nContent-Length: ", reply.body.size(),
+      "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff",
+      reply.code == 405 ? "\r\nAllow: GET, HEAD" : "", "\r\nConnection: close\r\n\r\n");
+  mg_write(connection, header.data(), header.size());
+  if (method != "HEAD") mg_write(connection, reply.body.data(), reply.body.size());
+  return reply.code;
+}
+
+AdminServer::Reply AdminServer::Answer(const std::string& path, bool json) const {
+  if (path == "/") return {200, kText, kIndex};
+  if (path == "/healthz") return {200, kText, "ok\n"};
+  if (path == "/readyz") {
+    const absl::Status ready = pages_.ready ? pages_.ready() : absl::OkStatus();
+    if (ready.ok()) return {200, kText, "ok\n"};
+    return {503, kText, absl::StrCat("not ready: ", ready.message(), "\n")};
+  }
+  if (path == "/metrics" && pages_.metrics != nullptr) {
+    return {200, kExpositionContentType, RenderMetrics(*pages_.metrics)};
+  }
+  if (path == "/statusz" && pages_.status) return {200, json ? kJson : kText, pages_.status(json)};
+  if (path == "/configz" && pages_.config) return {200, json ? kJson : kText, pages_.config(json)};
+  return {404, kText, "no such page; see /\n"};
+}
+
+}  // namespace ballast

@@ -1,0 +1,75 @@
+// One HTTP port for people and machines that watch a server:
+//   /metrics  Prometheus text     /healthz  200 while the process lives
+//   /readyz   200 or 503          /statusz  what the server is doing, text or ?format=json
+//   /configz  the effective configuration, text or ?format=json
+// Read-only; no authentication, so it binds to loopback unless told otherwise.
+// Comes from: ballastd, which supplies the contents. Goes to: HTTP clients.
+// Thread safety: all methods may be called from any thread; callbacks run on the HTTP server's own
+// threads, several at a time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/metrics/registry.h"
+
+struct mg_connection;
+struct mg_context;
+
+namespace ballast {
+
+struct AdminOptions {
+  std::string host = "127.0.0.1";  // An IP address; "[::1]" and bare "::1" both work.
+  int port = 0;                    // 0 takes a free one.
+};
+
+// Where the pages come from. Callbacks must not throw or block for long; an empty one leaves its
+// page at 404, except `ready`: empty means always ready.
+struct AdminPages {
+  const MetricRegistry* metrics = nullptr;  // Not owned; outlives the server. Null: 404.
+  std::function<absl::Status()> ready;      // OK is 200; the message of an error goes with 503.
+  std::function<std::string(bool json)> status;  // For /statusz.
+  std::function<std::string(bool json)> config;  // For /configz; secrets already masked.
+};
+
+class AdminServer {
+ public:
+  // Binds and serves. INVALID_ARGUMENT: the host is not an IP address or the port is not in
+  // 0..65535. UNAVAILABLE: the address cannot be bound; the message has the address and the cause.
+  static absl::StatusOr<std::unique_ptr<AdminServer>> Start(const AdminOptions& options,
+                                                            AdminPages pages);
+  // As Stop().
+  ~AdminServer();
+  AdminServer(const AdminServer&) = delete;
+  AdminServer& operator=(const AdminServer&) = delete;
+
+  // The port bound, also when 0 was asked for.
+  int port() const { return port_; }
+
+  // Closes the port and returns when no callback runs any more. Idempotent, but not for several
+  // threads at once. Must not be called from a callback.
+  void Stop();
+
+ private:
+  struct Reply {
+    int code;
+    const char* content_type;
+    std::string body;
+  };
+
+  AdminServer(std::string host, AdminPages pages)
+      : host_(std::move(host)), pages_(std::move(pages)) {}
+  static int HandleRequest(mg_connection* connection, void* self);
+  Reply Answer(const std::string& path, bool json) const;
+
+  const std::string host_;  // An IP address without brackets.
+  const AdminPages pages_;
+  mg_context* context_ = nullptr;
+  int port_ = 0;
+};
+
+}  // namespace ballast

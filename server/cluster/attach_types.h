@@ -1,0 +1,49 @@
+// What a trainer asks of a job's home, as plain values.
+// Comes from: server/rpc. Goes to: JobHome, JobDirectory. Thread safety: plain values.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/round/round_types.h"
+
+namespace ballast::server {
+
+// Numbers equal ballast.v1.InitMode.
+enum class InitMode : uint8_t { kEqual = 1, kBroadcast = 2 };
+
+struct AttachCall {
+  JobSpec spec;
+  uint32_t slot = 0;
+  uint64_t incarnation = 0;
+  InitMode init = InitMode::kEqual;
+  std::vector<uint32_t> tensor_crc32c;  // empty for broadcast
+  std::chrono::milliseconds wait{0};    // 0: server default
+};
+
+struct ServerAddress {
+  uint32_t id = 0;
+  std::string address;
+};
+
+struct AttachResult {
+  JobPlan plan;  // spec of the whole job, epoch, owners
+  std::vector<ServerAddress> servers;
+  uint32_t window_extents = 0;
+};
+
+struct ExtendCall {
+  uint64_t job = 0;
+  uint32_t epoch = 0;
+  uint32_t slot = 0;
+  uint64_t incarnation = 0;
+  uint32_t base_layout_version = 0;
+  uint32_t group_count = 0;  // after the extension
+  std::vector<TensorSpec> tensors;
+  InitMode init = InitMode::kEqual;
+  std::vector<uint32_t> tensor_crc32c;
+};
+
+}  // namespace ballast::server

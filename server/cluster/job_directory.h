@@ -1,0 +1,76 @@
+// JobDirectory: which jobs this server knows, who may attach, and what memory they hold. On the
+// home server (lowest id) it also runs the attach and extend barriers and creates jobs on the
+// peers. Comes from: server/rpc control and peer handlers. Goes to: RoundEngine, PeerLink. Thread
+// safety: every method may be called from any thread; callbacks run on the directory's strand.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/cluster/attach_types.h"
+#include "server/round/round_engine.h"
+#include "server/round/round_types.h"
+
+namespace ballast::server {
+
+// Calls to the other servers; implemented in server/rpc. `done` may run on any thread.
+class PeerLink {
+ public:
+  virtual ~PeerLink() = default;
+  virtual void CreateJob(uint32_t server, const JobPlan& plan,
+                         std::function<void(absl::Status)> done) = 0;
+  virtual void ExtendJob(uint32_t server, const JobPlan& plan,
+                         std::function<void(absl::Status)> done) = 0;
+  virtual void DropJob(uint32_t server, uint64_t job) = 0;
+};
+
+struct DirectoryConfig {
+  uint32_t self = 0;
+  std::vector<ServerAddress> servers;  // of the cluster, ascending id, self included
+  EngineConfig engine;
+  JobLimits limits;
+  uint32_t jobs_max = 64;
+  uint64_t memory_budget_bytes = 0;
+  uint32_t window_extents_min = 64;
+  std::chrono::milliseconds attach_timeout{600'000};
+  std::chrono::milliseconds job_ttl{600'000};
+};
+
+class JobDirectory {
+ public:
+  // Everything in `deps` and `peers` outlives the directory.
+  static std::shared_ptr<JobDirectory> Create(const DirectoryConfig& config, const EngineDeps& deps,
+                                              PeerLink* peers);
+  virtual ~JobDirectory() = default;
+
+  // Answers when every slot has attached, or with the typed errors of client.h's Attach;
+  // FAILED_PRECONDITION NOT_HOME (message and detail carry the home's address) elsewhere.
+  virtual void Attach(AttachCall call, std::function<void(absl::StatusOr<AttachResult>)> done) = 0;
+  // The caller of a pending Attach hung up.
+  virtual void AttachCancelled(const std::string& job, uint32_t slot, uint64_t incarnation) = 0;
+  virtual void Extend(ExtendCall call, std::function<void(absl::StatusOr<JobPlan>)> done) = 0;
+
+  // From the home. Idempotent for an equal plan.
+  virtual void PeerCreateJob(JobPlan plan, std::function<void(absl::Status)> done) = 0;
+  virtual void PeerExtendJob(JobPlan plan, std::function<void(absl::Status)> done) = 0;
+  virtual void PeerDropJob(uint64_t job) = 0;
+
+  // Engine of a job, or null. Any thread, does not wait for the strand.
+  virtual std::shared_ptr<RoundEngine> Find(uint64_t job) = 0;
+  // A peer fell silent: every job that spans it is told.
+  virtual void PeerLost(uint32_t server, const std::string& why) = 0;
+  virtual void Snapshot(std::function<void(std::vector<JobSnapshot>)> done) = 0;
+  // Fails every job with SHUTTING_DOWN and answers pending attaches.
+  virtual void Shutdown(std::function<void()> done) = 0;
+
+  virtual uint64_t memory_used_bytes() const = 0;
+  virtual uint64_t memory_budget_bytes() const = 0;
+};
+
+}  // namespace ballast::server

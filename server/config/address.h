@@ -1,0 +1,29 @@
+// host:port texts as they stand in configuration and peers files.
+// Comes from: validate, server/cluster. Goes to: nothing. Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace ballast::config {
+
+struct HostPort {
+  std::string host;  // without the brackets of an IPv6 address
+  uint16_t port = 0;
+};
+
+// Splits "127.0.0.1:7000", "[::1]:7000" or "host-name:7000". INVALID_ARGUMENT, naming the text and
+// the form: no port, port above 65535, an IPv6 address without brackets, an empty host, or a host
+// with characters other than letters, digits, '.', '-', '_' (in brackets: hex digits, ':', '.').
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
+
+// True for 127.0.0.0/8, ::1 and "localhost". Other names are not looked up and count as network.
+bool IsLoopback(absl::string_view host);
+
+// True for the addresses that bind every interface: 0.0.0.0 and ::.
+bool IsWildcard(absl::string_view host);
+
+}  // namespace ballast::config

@@ -1,0 +1,24 @@
+// The kernel table of an instruction set, and typed access to it.
+// Comes from: simd::ChooseIsa in main. Goes to: server/tier and server/state, which call kernels.
+// Thread safety: immutable tables; pure functions.
+#pragma once
+
+#include "common/tensor/dtype.h"
+#include "server/optim/step_args.h"
+#include "server/simd/isa.h"
+
+namespace ballast::optim {
+
+// The kernels of `isa`, which this CPU must have (simd::CpuHas; BALLAST_CHECK otherwise). Static
+// storage.
+const KernelTable& Kernels(simd::Isa isa);
+
+// The AdamW step for gradients of `grad` and weights of `weight`; neither may be kUnspecified
+// (BALLAST_CHECK: dtypes are validated when a job is created).
+StepFn AdamWStep(const KernelTable& kernels, DType grad, DType weight);
+
+// The conversion from `dtype` to fp32, and back; not for kUnspecified.
+UpcastFn Upcast(const KernelTable& kernels, DType dtype);
+DowncastFn Downcast(const KernelTable& kernels, DType dtype);
+
+}  // namespace ballast::optim

@@ -1,0 +1,63 @@
+// Conversions between fp32 and the 16-bit types, written once over the vector trait: the first
+// masters of a job come from 16-bit weights, and weights are rebuilt from masters without a step.
+// Memory traffic: 2 + 4 bytes per element (plus 2 or 4 read for ownership).
+// Comes from: server/state. Goes to: the adamw_{scalar,avx2,avx512}.cc files, and no other.
+// Thread safety: pure functions over the caller's memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "server/optim/adamw_kernel.h"
+#include "server/optim/step_args.h"
+
+namespace ballast::optim {
+namespace {
+
+template <class V, class G>
+void Upcast(const void* from, float* to, size_t count) {
+  const auto* source = static_cast<const typename G::T*>(from);
+  size_t i = 0;
+  for (; i + V::kWidth <= count; i += V::kWidth) V::Store(to + i, G::template Load<V>(source + i));
+  if (i == count) return;
+  typename G::T padded[V::kWidth] = {};
+  float widened[V::kWidth];
+  __builtin_memcpy(padded, source + i, (count - i) * sizeof(padded[0]));
+  V::Store(widened, G::template Load<V>(padded));
+  __builtin_memcpy(to + i, widened, (count - i) * sizeof(float));
+}
+
+template <class V, class W>
+uint64_t Downcast(const float* from, void* to, size_t count) {
+  constexpr size_t kBlock = 2 * V::kWidth;
+  auto* target = static_cast<typename W::T*>(to);
+  uint64_t overflow = 0;
+  const auto block = [&overflow](const float* source, typename W::T* out) {
+    const bool any_inf =
+        StoreWeights<V, W>(out, V::Load(source), V::Load(source + V::kWidth), false);
+    if constexpr (W::kIsHalf) {
+      if (__builtin_expect(any_inf, false)) overflow += CountOverflow<W>(source, kBlock);
+    }
+  };
+  size_t i = 0;
+  for (; i + kBlock <= count; i += kBlock) block(from + i, target + i);
+  if (i == count) return overflow;
+  float padded[kBlock] = {};
+  typename W::T rounded[kBlock];
+  __builtin_memcpy(padded, from + i, (count - i) * sizeof(float));
+  block(padded, rounded);
+  __builtin_memcpy(target + i, rounded, (count - i) * sizeof(rounded[0]));
+  return overflow;
+}
+
+template <class V>
+constexpr KernelTable MakeTable() {
+  return {{{AdamW<V, F32, F32>, AdamW<V, F32, BF16>, AdamW<V, F32, F16>},
+           {AdamW<V, BF16, F32>, AdamW<V, BF16, BF16>, AdamW<V, BF16, F16>},
+           {AdamW<V, F16, F32>, AdamW<V, F16, BF16>, AdamW<V, F16, F16>}},
+          {Upcast<V, F32>, Upcast<V, BF16>, Upcast<V, F16>},
+          {Downcast<V, F32>, Downcast<V, BF16>, Downcast<V, F16>}};
+}
+
+}  // namespace
+}  // namespace ballast::optim

@@ -1,0 +1,110 @@
+#include "server/round/contributions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+
+namespace ballast::server {
+
+absl::StatusOr<Contributions> Contributions::Create(const Layout& layout, size_t owned_extents,
+                                                    uint32_t world, uint32_t window_extents) {
+  Contributions out;
+  out.world_ = world;
+  out.extent_elements_ = layout.extent_elements();
+  // The FSM's window bounds the registers; the pools' limits only have to be out of its way.
+  const size_t registers =
+      std::max<size_t>(1, std::min<size_t>(owned_extents, size_t{window_extents}) * world);
+  const size_t limit = registers + std::max<size_t>(1, owned_extents) * 2;
+  BALLAST_ASSIGN_OR_RETURN(BufferPool wide,
+                           BufferPool::Create({.buffer_bytes = size_t{layout.extent_elements()} * 4,
+                                               .max_buffers = limit}));
+  BALLAST_ASSIGN_OR_RETURN(BufferPool narrow,
+                           BufferPool::Create({.buffer_bytes = size_t{layout.extent_elements()} * 2,
+                                               .max_buffers = limit}));
+  out.wide_.push_back(std::move(wide));
+  out.narrow_.push_back(std::move(narrow));
+  return out;
+}
+
+absl::StatusOr<BufferRef> Contributions::Acquire(DType dtype) {
+  return dtype == DType::kF32 ? wide_[0].Acquire() : narrow_[0].Acquire();
+}
+
+absl::Status Contributions::Store(const Layout& layout, const FrameInfo& info,
+                                  const Payload& payload) {
+  extents_.resize(layout.extents().size());
+  ExtentBuffers& buffers = extents_[info.extent];
+  buffers.grads.resize(world_);
+  BufferRef& reg = buffers.grads[info.slot];
+  if (!reg) {
+    BALLAST_ASSIGN_OR_RETURN(reg, Acquire(layout.extents()[info.extent].dtype));
+  }
+  BALLAST_CHECK(info.offset_bytes + payload.bytes() <= reg.bytes());
+  payload.CopyTo(reg.data() + info.offset_bytes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<ReduceWork>> Contributions::MakeWork(const RoundFsm& fsm,
+                                                                    uint32_t extent_id) {
+  const Layout& layout = fsm.layout();
+  const Extent& extent = layout.extents()[extent_id];
+  const std::vector<uint32_t>& slots = fsm.Contributors(extent_id);
+  extents_.resize(layout.extents().size());
+  ExtentBuffers& buffers = extents_[extent_id];
+  buffers.grads.resize(world_);
+
+  auto work = std::make_shared<ReduceWork>();
+  work->extent = extent_id;
+  for (const uint32_t slot : slots) work->grads.push_back(buffers.grads[slot].data());
+  bool all_present = true;
+  for (uint32_t i = 0; i < extent.run_count; ++i) {
+    const Run& run = layout.runs()[extent.first_run + i];
+    std::vector<uint8_t> present;
+    for (const uint32_t slot : slots) present.push_back(fsm.Present(slot, run.tensor) ? 1 : 0);
+    all_present = all_present && std::all_of(present.begin(), present.end(),
+                                             [](uint8_t flag) { return flag != 0; });
+    work->present.push_back(std::move(present));
+    work->runs.push_back({run.extent_offset, run.elements, work->present.back().data()});
+  }
+  work->input = {.dtype = extent.dtype,
+                 .grads = work->grads.data(),
+                 .slots = slots.size(),
+                 .runs = all_present ? nullptr : work->runs.data(),
+                 .run_count = all_present ? 0 : work->runs.size(),
+                 .count = extent.elements,
+                 .tile_elements = layout.tile_elements(),
+                 .sum = nullptr};
+  buffers.only_slot = slots.front();
+  if (reduce::NeedsSum(work->input)) {
+    BALLAST_ASSIGN_OR_RETURN(buffers.sum, wide_[0].Acquire());
+    work->input.sum = reinterpret_cast<float*>(buffers.sum.data());
+  }
+  work->norms.resize(reduce::TileCount(work->input));
+  return work;
+}
+
+void Contributions::OnReduced(const ReduceWork& work) {
+  if (work.input.sum == nullptr) return;
+  for (BufferRef& grad : extents_[work.extent].grads) grad.Reset();
+}
+
+GradientView Contributions::Gradient(const Layout& layout, uint32_t extent_id) const {
+  const ExtentBuffers& buffers = extents_[extent_id];
+  const Extent& extent = layout.extents()[extent_id];
+  if (buffers.sum) return {buffers.sum.data(), DType::kF32, size_t{extent.elements} * 4};
+  return {buffers.grads[buffers.only_slot].data(), extent.dtype, layout.ExtentWireBytes(extent_id)};
+}
+
+void Contributions::Release(uint32_t extent) {
+  if (extent < extents_.size()) extents_[extent] = ExtentBuffers();
+}
+
+void Contributions::ReleaseAll() { extents_.clear(); }
+
+void ReduceTile(const reduce::KernelTable& kernels, ReduceWork* work, size_t tile) {
+  work->norms[tile] = reduce::ReduceTile(kernels, work->input, tile);
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,81 @@
+// Contributions: the bytes behind the registers of one round. Frames are copied in here once; a
+// complete extent is summed from here, and the step reads either that sum or, when one slot
+// contributes everything, the slot's own bytes.
+// Comes from: RoundEngine. Goes to: server/reduce, server/durability, server/state.
+// Thread safety: owned by the engine's strand, except ReduceTile, which workers call for distinct
+// tiles of extents that are not touched otherwise meanwhile.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/payload.h"
+#include "common/io/arena.h"
+#include "common/tensor/layout.h"
+#include "server/reduce/reduce.h"
+#include "server/round/round_fsm.h"
+
+namespace ballast::server {
+
+// The summing of one extent: inputs resolved to pointers, one norm per tile as output.
+struct ReduceWork {
+  uint32_t extent = 0;
+  reduce::ExtentContributions input;
+  std::vector<const void*> grads;
+  std::vector<reduce::ContributionRun> runs;
+  std::vector<std::vector<uint8_t>> present;  // what runs point to
+  std::vector<reduce::TileNorm> norms;        // per tile
+};
+
+// What the step reads.
+struct GradientView {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  size_t bytes = 0;
+};
+
+class Contributions {
+ public:
+  // Room for `layout`'s owned extents of `world` slots, `window_extents` registers per slot.
+  static absl::StatusOr<Contributions> Create(const Layout& layout, size_t owned_extents,
+                                              uint32_t world, uint32_t window_extents);
+
+  // Copies a frame's payload to its place. Errors: RESOURCE_EXHAUSTED.
+  absl::Status Store(const Layout& layout, const FrameInfo& info, const Payload& payload);
+
+  // Resolves what must be summed for an extent the FSM declared complete.
+  absl::StatusOr<std::shared_ptr<ReduceWork>> MakeWork(const RoundFsm& fsm, uint32_t extent);
+
+  // After the sum: gives back registers that the step does not need.
+  void OnReduced(const ReduceWork& work);
+
+  // Gradient of an extent for the step; MakeWork and its tiles must be done.
+  GradientView Gradient(const Layout& layout, uint32_t extent) const;
+
+  // Gives everything of `extent` back (stepped, skipped).
+  void Release(uint32_t extent);
+  void ReleaseAll();
+
+ private:
+  Contributions() = default;
+  absl::StatusOr<BufferRef> Acquire(DType dtype);
+
+  struct ExtentBuffers {
+    std::vector<BufferRef> grads;  // per slot
+    BufferRef sum;
+    uint32_t only_slot = 0;  // whose register is the gradient when there is no sum
+  };
+  uint32_t world_ = 0;
+  uint32_t extent_elements_ = 0;
+  std::vector<BufferPool> wide_;        // fp32 buffers (registers and sums); one pool, or none
+  std::vector<BufferPool> narrow_;      // 16-bit buffers
+  std::vector<ExtentBuffers> extents_;  // by extent id
+};
+
+// Writes the sum of one tile and keeps its norm in `work`.
+void ReduceTile(const reduce::KernelTable& kernels, ReduceWork* work, size_t tile);
+
+}  // namespace ballast::server

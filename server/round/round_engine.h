@@ -1,0 +1,95 @@
+// RoundEngine drives one job's rounds at one server: it feeds the pure RoundFsm and carries out its
+// effects on registers, kernels, log and sinks.
+// Comes from: server/rpc (frames, begins, votes). Goes to: reduce, durability, optim, tier through
+// the worker pool, and back to the sinks. docs/life-of-a-round.md follows a gradient through it.
+// Thread safety: every public method may be called from any thread; it posts to the job's strand.
+// Sinks are called on that strand.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/base/executor.h"
+#include "common/base/worker_pool.h"
+#include "common/metrics/metrics.h"
+#include "server/round/round_types.h"
+#include "server/simd/isa.h"
+
+namespace ballast::server {
+
+struct EngineConfig {
+  uint32_t self = 0;  // this server's id
+  uint32_t chunk_bytes = 1 << 20;
+  uint32_t window_extents = 64;  // registers per slot, in extents ahead of the slowest slot
+};
+
+// Shared machinery of a server process; outlives every engine.
+struct EngineDeps {
+  Executor* executor = nullptr;
+  WorkerPool* workers = nullptr;
+  const Clock* clock = nullptr;
+  simd::Isa isa = simd::Isa::kScalar;
+  VoteSink* votes = nullptr;
+  ServerMetrics* metrics = nullptr;  // may be null
+};
+
+// Bytes a job will take at one server, before anything is allocated (decisions: 12 state +
+// W x gradient or window + 4 sum + 2 x weight per owned parameter).
+struct MemoryPlan {
+  uint64_t state_bytes = 0;
+  uint64_t register_bytes = 0;
+  uint64_t sum_bytes = 0;
+  uint64_t weight_bytes = 0;
+  uint32_t window_extents = 0;  // chosen: all owned extents if they fit, else at least the minimum
+  uint64_t total() const { return state_bytes + register_bytes + sum_bytes + weight_bytes; }
+};
+
+// Plan for server `self`. `budget_bytes` is what is still free; the window shrinks to
+// `window_extents_min` before the plan is refused.
+// Errors: RESOURCE_EXHAUSTED OVER_BUDGET naming bytes needed, their parts and the budget.
+absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, uint64_t budget_bytes,
+                                      uint32_t window_extents_min);
+
+class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
+ public:
+  // Allocates the state. `plan` must be valid (ValidateJobSpec). Errors: RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::shared_ptr<RoundEngine>> Create(const JobPlan& plan,
+                                                             const EngineConfig& config,
+                                                             const EngineDeps& deps);
+  virtual ~RoundEngine() = default;
+
+  // A slot's stream opened. `done` is called with the next round, or with WRONG_INCARNATION,
+  // STALE_EPOCH, JOB_FAILED ...; the sink is used until Detach.
+  virtual void AttachSlot(uint32_t slot, uint64_t incarnation, uint32_t epoch,
+                          std::shared_ptr<SlotSink> sink,
+                          std::function<void(absl::StatusOr<uint64_t> round)> done) = 0;
+  // The slot's stream ended or fell silent without a Leave. `why` is for the error text.
+  virtual void SlotLost(uint32_t slot, uint64_t incarnation, std::string why) = 0;
+  virtual void Begin(uint32_t slot, RoundBegin begin) = 0;
+  // One frame; `payload` has info.length_bytes bytes. Refusals go to the slot's sink.
+  virtual void Frame(const FrameInfo& info, Payload payload) = 0;
+  virtual void Leave(uint32_t slot, uint64_t round) = 0;
+  // Streams state of version `round` to the slot: StateInfo first, then extents.
+  virtual void FetchState(uint32_t slot, uint64_t round, bool weights,
+                          std::vector<uint32_t> arrays) = 0;
+  virtual void PeerVote(uint32_t epoch, uint64_t round, Vote vote) = 0;
+  virtual void PeerLost(uint32_t server, std::string why) = 0;
+  // A grown plan (same job, next layout version); between rounds only.
+  virtual void Extend(JobPlan plan, std::function<void(absl::Status)> done) = 0;
+  virtual void Snapshot(std::function<void(JobSnapshot)> done) = 0;
+  // Fails the job with `status` (server shutdown, directory decision).
+  virtual void Fail(absl::Status status) = 0;
+  // Called (on the strand) once when every slot has left or the job has failed.
+  virtual void OnEnd(std::function<void()> callback) = 0;
+
+  virtual uint64_t job() const = 0;
+  virtual uint32_t window_extents() const = 0;
+};
+
+}  // namespace ballast::server

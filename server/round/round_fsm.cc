@@ -1,0 +1,700 @@
+#include "server/round/round_fsm.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/check.h"
+#include "common/base/crc32c.h"
+#include "server/optim/scalars.h"
+#include "server/round/scalar_bits.h"
+
+namespace ballast::server {
+namespace {
+
+constexpr uint32_t kNotOwned = std::numeric_limits<uint32_t>::max();
+
+// Indices of Input's alternatives, for the transition table.
+enum InputKind : size_t {
+  kBegin,
+  kFrame,
+  kReduced,
+  kDurable,
+  kVote,
+  kStepped,
+  kSlotLost,
+  kSlotLeft,
+  kFailInput
+};
+
+uint32_t CrcOfValue(uint64_t value, uint32_t seed) { return Crc32c(&value, sizeof(value), seed); }
+
+}  // namespace
+
+const char* PhaseName(Phase phase) {
+  switch (phase) {
+    case Phase::kIdle:
+      return "idle";
+    case Phase::kCollect:
+      return "collect";
+    case Phase::kPreparing:
+      return "preparing";
+    case Phase::kPrepared:
+      return "prepared";
+    case Phase::kApplying:
+      return "applying";
+    case Phase::kFailed:
+      return "failed";
+    case Phase::kFinished:
+      return "finished";
+  }
+  return "?";
+}
+
+// The protocol. What is not listed is refused (frames) or has no effect (everything else): a vote
+// for a decided round, a reduction that finishes after the job failed.
+const std::vector<RoundFsm::Transition>& RoundFsm::Table() {
+  using F = RoundFsm;
+  static const std::vector<Transition> table = {
+      {Phase::kIdle, kBegin, &F::OnBegin},
+      {Phase::kIdle, kFrame, &F::OnFrame},
+      {Phase::kIdle, kVote, &F::OnVote},
+      {Phase::kIdle, kSlotLost, &F::OnSlotLost},
+      {Phase::kIdle, kSlotLeft, &F::OnSlotLeft},
+      {Phase::kIdle, kFailInput, &F::OnFail},
+
+      {Phase::kCollect, kBegin, &F::OnBegin},
+      {Phase::kCollect, kFrame, &F::OnFrame},
+      {Phase::kCollect, kReduced, &F::OnReduced},
+      {Phase::kCollect, kVote, &F::OnVote},
+      {Phase::kCollect, kSlotLost, &F::OnSlotLost},
+      {Phase::kCollect, kSlotLeft, &F::OnSlotLeft},
+      {Phase::kCollect, kFailInput, &F::OnFail},
+
+      {Phase::kPreparing, kFrame, &F::OnLateFrame},
+      {Phase::kPreparing, kDurable, &F::OnDurable},
+      {Phase::kPreparing, kVote, &F::OnVote},
+      {Phase::kPreparing, kSlotLost, &F::OnSlotLost},
+      {Phase::kPreparing, kSlotLeft, &F::OnSlotLeft},
+      {Phase::kPreparing, kFailInput, &F::OnFail},
+
+      {Phase::kPrepared, kFrame, &F::OnLateFrame},
+      {Phase::kPrepared, kVote, &F::OnVote},
+      {Phase::kPrepared, kSlotLost, &F::OnSlotLost},
+      {Phase::kPrepared, kSlotLeft, &F::OnSlotLeft},
+      {Phase::kPrepared, kFailInput, &F::OnFail},
+
+      {Phase::kApplying, kFrame, &F::OnLateFrame},
+      {Phase::kApplying, kStepped, &F::OnStepped},
+      {Phase::kApplying, kSlotLost, &F::OnSlotLost},
+      {Phase::kApplying, kSlotLeft, &F::OnSlotLeft},
+      {Phase::kApplying, kFailInput, &F::OnFail},
+
+      {Phase::kFailed, kFrame, &F::OnLateFrame},
+      {Phase::kFinished, kFrame, &F::OnLateFrame},
+  };
+  return table;
+}
+
+RoundFsm::RoundFsm(JobPlan plan, Layout layout, uint32_t self, uint32_t chunk_bytes,
+                   uint32_t window_extents)
+    : self_(self), chunk_bytes_(chunk_bytes), window_extents_(window_extents) {
+  round_ = plan.epoch.start_round;
+  policy_.loss_scale = plan.spec.loss_scale;
+  slots_.resize(plan.spec.world);
+  SetPlan(std::move(plan), std::move(layout), 0);
+}
+
+void RoundFsm::SetPlan(JobPlan plan, Layout layout, uint32_t first_new_extent) {
+  plan_ = std::move(plan);
+  layout_ = std::move(layout);
+  tensor_step_.resize(layout_.tensors().size(), 0);
+  position_.assign(layout_.extents().size(), kNotOwned);
+  owned_.clear();
+  for (const uint32_t extent : layout_.push_order()) {
+    if (plan_.owner[extent] != self_) continue;
+    position_[extent] = static_cast<uint32_t>(owned_.size());
+    owned_.push_back(extent);
+  }
+  init_.Reset(static_cast<uint32_t>(layout_.extents().size()), 1);
+  for (uint32_t extent = first_new_extent; extent < layout_.extents().size(); ++extent) {
+    if (position_[extent] == kNotOwned) continue;
+    init_.Open(extent, 0, ChunkRanges(layout_, extent, chunk_bytes_, {}));
+    ++init_missing_;
+  }
+  ResetRound();
+}
+
+absl::Status RoundFsm::Extend(JobPlan plan, Layout layout) {
+  const bool any_begun =
+      std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.begun; });
+  if (phase_ != Phase::kIdle || any_begun || init_missing_ != 0 ||
+      plan.layout_version != plan_.layout_version + 1) {
+    return Error(absl::StatusCode::kFailedPrecondition, Reason::kLayoutMismatch,
+                 absl::StrCat("layout version ", plan.layout_version, " cannot follow version ",
+                              plan_.layout_version, " in phase ", PhaseName(phase_),
+                              "; groups are added between rounds, by all slots alike"));
+  }
+  const auto first_new = static_cast<uint32_t>(layout_.extents().size());
+  SetPlan(std::move(plan), std::move(layout), first_new);
+  return absl::OkStatus();
+}
+
+void RoundFsm::ResetRound() {
+  const auto rows = static_cast<uint32_t>(owned_.size());
+  registers_.Reset(rows, plan_.spec.world);
+  pending_.resize(rows);
+  for (uint32_t i = 0; i < rows; ++i) {
+    pending_[i] = static_cast<uint32_t>(Contributors(owned_[i]).size());
+  }
+  reduced_.assign(rows, 0);
+  norms_.assign(rows, ExtentNorm());
+  nonfinite_ = 0;
+  reduced_count_ = 0;
+  window_base_ = 0;
+  votes_.clear();
+  for (Slot& slot : slots_) {
+    slot.begun = false;
+    slot.owed = 0;
+    slot.begin = RoundBegin();
+  }
+}
+
+void RoundFsm::Step(const Input& input, Effects* effects) {
+  for (const Transition& row : Table()) {
+    if (row.phase == phase_ && row.input == input.index()) {
+      (this->*row.handler)(input, effects);
+      return;
+    }
+  }
+}
+
+// --- Begin --------------------------------------------------------------------------------------
+
+void RoundFsm::OnBegin(const Input& input, Effects* effects) {
+  const auto& [slot_id, begin] = std::get<BeginInput>(input);
+  Slot& slot = slots_[slot_id];
+  if (absl::Status st = CheckBegin(slot_id, begin); !st.ok()) {
+    // A refused slot can take no further part, so to the others it is lost.
+    slot.lost = true;
+    slot.why_lost = std::string(st.message());
+    effects->push_back(FailSlot{slot_id, st});
+    CheckSeats(effects);
+    return;
+  }
+  if (begin.layout_version != plan_.layout_version) {
+    Fail(Error(absl::StatusCode::kFailedPrecondition, Reason::kLayoutMismatch,
+               absl::StrCat("slot ", slot_id, " begins round ", begin.round,
+                            " with layout version ", begin.layout_version, ", the job is at ",
+                            plan_.layout_version, "; all slots must add groups in the same round"),
+               static_cast<int>(slot_id)),
+         effects);
+    return;
+  }
+  if (absl::Status st = CheckSameHyper(slot_id, begin); !st.ok()) {
+    Fail(st, effects);
+    return;
+  }
+  slot.begun = true;
+  slot.begin = begin;
+  phase_ = Phase::kCollect;
+  CheckSeats(effects);
+  if (phase_ != Phase::kCollect) return;
+
+  for (uint32_t position = 0; position < owned_.size(); ++position) {
+    const auto& contributors = Contributors(owned_[position]);
+    if (!std::binary_search(contributors.begin(), contributors.end(), slot_id)) continue;
+    registers_.Open(position, slot_id,
+                    ChunkRanges(layout_, owned_[position], chunk_bytes_, begin.presence));
+    ++slot.owed;
+  }
+  if (slot.owed == 0) effects->push_back(AckSlot{slot_id, true});
+  for (uint32_t position = 0; position < owned_.size(); ++position) {
+    const auto& contributors = Contributors(owned_[position]);
+    if (std::binary_search(contributors.begin(), contributors.end(), slot_id) &&
+        registers_.Complete(position, slot_id)) {
+      SlotComplete(position, slot_id, effects);
+    }
+  }
+  MaybePrepare(effects);
+}
+
+absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) const {
+  const int slot = static_cast<int>(slot_id);
+  if (begin.round != round_) {
+    return Error(absl::StatusCode::kFailedPrecondition,
+                 begin.round < round_ ? Reason::kRoundClosed : Reason::kFutureRound,
+                 absl::StrCat("slot ", slot_id, " begins round ", begin.round,
+                              "; the job is at round ", round_),
+                 slot);
+  }
+  if (slots_[slot_id].begun) {
+    return Error(absl::StatusCode::kFailedPrecondition, Reason::kConflict,
+                 absl::StrCat("slot ", slot_id, " begins round ", begin.round, " twice"), slot);
+  }
+  if (slot_id == 0 && init_missing_ != 0) {
+    return Error(absl::StatusCode::kFailedPrecondition, Reason::kNotBegun,
+                 absl::StrCat("slot 0 begins round ", begin.round, " while ", init_missing_,
+                              " extents still lack their initial weights"),
+                 slot);
+  }
+  if (!begin.presence.empty() && begin.presence.size() != layout_.tensors().size() &&
+      begin.layout_version == plan_.layout_version) {
+    return Error(absl::StatusCode::kInvalidArgument, Reason::kBadFrame,
+                 absl::StrCat("slot ", slot_id, " sends presence of ", begin.presence.size(),
+                              " tensors; the job has ", layout_.tensors().size()),
+                 slot);
+  }
+  if (begin.layout_version != plan_.layout_version) return absl::OkStatus();
+  if (absl::Status st = ValidateHyper(plan_.spec, begin.hyper); !st.ok()) {
+    return Error(absl::StatusCode::kInvalidArgument, Reason::kBadHyperparam,
+                 absl::StrCat("slot ", slot_id, ": ", st.message()), slot);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RoundFsm::CheckSameHyper(uint32_t slot_id, const RoundBegin& begin) const {
+  for (uint32_t other = 0; other < slots_.size(); ++other) {
+    if (!slots_[other].begun) continue;
+    const auto& theirs = slots_[other].begin.hyper;
+    for (size_t g = 0; g < theirs.size(); ++g) {
+      for (size_t k = 0; k < theirs[g].size(); ++k) {
+        const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
+        if (bits(theirs[g][k]) == bits(begin.hyper[g][k])) continue;
+        return Error(absl::StatusCode::kAborted, Reason::kHyperparamMismatch,
+                     absl::StrCat("group ", g, ": ", kAdamWKeys[k], " is ",
+                                  absl::StrFormat("%.17g", begin.hyper[g][k]), " at slot ", slot_id,
+                                  " and ", absl::StrFormat("%.17g", theirs[g][k]), " at slot ",
+                                  other, "; every slot must send equal hyper-parameters. ",
+                                  "Nothing of round ", round_, " was applied"),
+                     static_cast<int>(slot_id));
+      }
+    }
+    return absl::OkStatus();  // All begun slots were found equal before.
+  }
+  return absl::OkStatus();
+}
+
+// --- Frames -------------------------------------------------------------------------------------
+
+void RoundFsm::Refuse(const FrameInfo& info, Reason reason, std::string message,
+                      Effects* effects) const {
+  effects->push_back(RefuseFrame{
+      info.slot, {reason, info.round, info.extent, info.offset_bytes, std::move(message)}});
+}
+
+Reason RoundFsm::CheckIdentity(const FrameInfo& info, std::string* message) const {
+  const auto say = [&](Reason reason, std::string text) {
+    *message = std::move(text);
+    return reason;
+  };
+  if (info.job != plan_.job || info.slot >= slots_.size()) {
+    return say(Reason::kBadFrame, absl::StrCat("frame of job ", info.job, " slot ", info.slot,
+                                               " on a stream of another"));
+  }
+  if (info.epoch != plan_.epoch.epoch) {
+    return say(info.epoch < plan_.epoch.epoch ? Reason::kStaleEpoch : Reason::kFutureEpoch,
+               absl::StrCat("frame of epoch ", info.epoch, ", the job is in ", plan_.epoch.epoch));
+  }
+  if (info.incarnation != plan_.epoch.members[info.slot].incarnation) {
+    return say(Reason::kWrongIncarnation, absl::StrCat("a newer process holds slot ", info.slot));
+  }
+  if (info.extent >= layout_.extents().size()) {
+    return say(Reason::kBadFrame, absl::StrCat("extent ", info.extent, " does not exist; the job ",
+                                               "has ", layout_.extents().size()));
+  }
+  if (position_[info.extent] == kNotOwned) {
+    return say(Reason::kWrongOwner, absl::StrCat("extent ", info.extent, " belongs to server ",
+                                                 plan_.owner[info.extent]));
+  }
+  const DType dtype = layout_.extents()[info.extent].dtype;
+  if (info.dtype != dtype) {
+    return say(Reason::kWrongDtype, absl::StrCat("frame is ", DTypeName(info.dtype), ", extent ",
+                                                 info.extent, " is ", DTypeName(dtype)));
+  }
+  return Reason::kUnspecified;
+}
+
+void RoundFsm::OnLateFrame(const Input& input, Effects* effects) {
+  const FrameInfo& info = std::get<FrameInput>(input).info;
+  std::string message;
+  Reason reason = CheckIdentity(info, &message);
+  if (reason == Reason::kUnspecified && info.round > round_) {
+    reason = Reason::kFutureRound;
+    message = absl::StrCat("frame of round ", info.round, ", the job is at ", round_);
+  } else if (reason == Reason::kUnspecified) {
+    reason = Reason::kRoundClosed;
+    message = absl::StrCat("round ", info.round, " is past collecting (", PhaseName(phase_), ")");
+  }
+  Refuse(info, reason, std::move(message), effects);
+}
+
+void RoundFsm::OnFrame(const Input& input, Effects* effects) {
+  const FrameInfo& info = std::get<FrameInput>(input).info;
+  std::string message;
+  const Reason reason = CheckIdentity(info, &message);
+  if (reason != Reason::kUnspecified) {
+    Refuse(info, reason, std::move(message), effects);
+    return;
+  }
+  if (info.round != round_) {
+    Refuse(info, info.round < round_ ? Reason::kRoundClosed : Reason::kFutureRound,
+           absl::StrCat("frame of round ", info.round, ", the job is at ", round_), effects);
+    return;
+  }
+  if (info.kind == FrameKind::kInit) {
+    OnInitFrame(info, effects);
+  } else if (info.kind == FrameKind::kGradient) {
+    OnGradientFrame(info, effects);
+  } else {
+    Refuse(info, Reason::kBadFrame, "trainers send gradients and initial weights only", effects);
+  }
+}
+
+void RoundFsm::OnInitFrame(const FrameInfo& info, Effects* effects) {
+  if (info.slot != 0) {
+    Refuse(info, Reason::kNotContributor, "initial weights come from slot 0", effects);
+    return;
+  }
+  switch (init_.Put(info.extent, 0, {info.offset_bytes, info.length_bytes}, info.crc32c)) {
+    case FrameVerdict::kDuplicate:
+      Refuse(info, Reason::kDuplicate, "these initial weights are already in", effects);
+      return;
+    case FrameVerdict::kConflict:
+      Refuse(info, Reason::kConflict, "other initial weights are already in; those are kept",
+             effects);
+      return;
+    case FrameVerdict::kNoSuchRange:
+      Refuse(info, Reason::kBadFrame,
+             absl::StrCat("extent ", info.extent, " expects no initial weights at byte ",
+                          info.offset_bytes, " of length ", info.length_bytes),
+             effects);
+      return;
+    case FrameVerdict::kNew:
+      break;
+  }
+  effects->push_back(StoreFrame{info});
+  if (init_.Complete(info.extent, 0)) --init_missing_;
+  effects->push_back(AckSlot{info.slot, init_missing_ == 0});
+}
+
+void RoundFsm::OnGradientFrame(const FrameInfo& info, Effects* effects) {
+  const uint32_t position = position_[info.extent];
+  const auto& contributors = Contributors(info.extent);
+  if (!std::binary_search(contributors.begin(), contributors.end(), info.slot)) {
+    Refuse(info, Reason::kNotContributor,
+           absl::StrCat("slot ", info.slot, " does not contribute to extent ", info.extent),
+           effects);
+    return;
+  }
+  if (!slots_[info.slot].begun) {
+    Refuse(info, Reason::kNotBegun,
+           absl::StrCat("slot ", info.slot, " sent a gradient before its RoundBegin"), effects);
+    return;
+  }
+  if (position >= window_base_ + window_extents_) {
+    Refuse(info, Reason::kOutOfWindow,
+           absl::StrCat("position ", position, " is beyond the window [", window_base_, ", ",
+                        window_base_ + window_extents_, "); send it again when the window moves"),
+           effects);
+    return;
+  }
+  const ChunkRange range{info.offset_bytes, info.length_bytes};
+  switch (registers_.Put(position, info.slot, range, info.crc32c)) {
+    case FrameVerdict::kDuplicate:
+      Refuse(info, Reason::kDuplicate, "this frame is already in", effects);
+      return;
+    case FrameVerdict::kConflict:
+      Refuse(info, Reason::kConflict,
+             absl::StrCat("extent ", info.extent, " byte ", info.offset_bytes,
+                          " already holds other bytes of slot ", info.slot, "; those are kept"),
+             effects);
+      return;
+    case FrameVerdict::kNoSuchRange:
+      Refuse(info, Reason::kBadFrame,
+             absl::StrCat("extent ", info.extent, " expects no frame at byte ", info.offset_bytes,
+                          " of length ", info.length_bytes, " from slot ", info.slot),
+             effects);
+      return;
+    case FrameVerdict::kNew:
+      break;
+  }
+  effects->push_back(StoreFrame{info});
+  if (registers_.Complete(position, info.slot)) SlotComplete(position, info.slot, effects);
+  effects->push_back(AckSlot{info.slot, slots_[info.slot].owed == 0});
+  MaybePrepare(effects);
+}
+
+void RoundFsm::SlotComplete(uint32_t position, uint32_t slot, Effects* effects) {
+  --slots_[slot].owed;
+  if (--pending_[position] == 0) ExtentComplete(position, effects);
+}
+
+void RoundFsm::ExtentComplete(uint32_t position, Effects* effects) {
+  const Extent& extent = layout_.extents()[owned_[position]];
+  for (uint32_t i = 0; i < extent.run_count; ++i) {
+    if (PresentAnywhere(layout_.runs()[extent.first_run + i].tensor)) {
+      effects->push_back(ReduceExtent{owned_[position]});
+      return;
+    }
+  }
+  MarkReduced(position, 0, 0, effects);  // No gradient at all: nothing to sum.
+}
+
+// --- Reduced, prepared, voted -------------------------------------------------------------------
+
+void RoundFsm::OnReduced(const Input& input, Effects* effects) {
+  const auto& reduced = std::get<ReducedInput>(input);
+  MarkReduced(position_[reduced.extent], reduced.sumsq, reduced.nonfinite, effects);
+  MaybePrepare(effects);
+}
+
+void RoundFsm::MarkReduced(uint32_t position, double sumsq, uint64_t nonfinite, Effects* effects) {
+  BALLAST_CHECK(!reduced_[position]);
+  reduced_[position] = 1;
+  ++reduced_count_;
+  norms_[position] = {owned_[position], sumsq};
+  nonfinite_ += nonfinite;
+  const uint32_t before = window_base_;
+  while (window_base_ < owned_.size() && reduced_[window_base_]) ++window_base_;
+  if (window_base_ != before) effects->push_back(MoveWindow{window_base_});
+}
+
+bool RoundFsm::AllBegun() const {
+  return std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.begun; });
+}
+
+void RoundFsm::MaybePrepare(Effects* effects) {
+  if (phase_ != Phase::kCollect || reduced_count_ != owned_.size() || !AllBegun()) return;
+  phase_ = Phase::kPreparing;
+  effects->push_back(PrepareRound{});
+}
+
+void RoundFsm::OnDurable(const Input&, Effects* effects) {
+  phase_ = Phase::kPrepared;
+  Vote vote = OwnVote();
+  effects->push_back(SendVote{vote});
+  votes_[self_] = std::move(vote);
+  MaybeDecide(effects);
+}
+
+Vote RoundFsm::OwnVote() const {
+  Vote vote;
+  vote.server = self_;
+  vote.norms = norms_;
+  std::sort(vote.norms.begin(), vote.norms.end(),
+            [](const ExtentNorm& a, const ExtentNorm& b) { return a.extent < b.extent; });
+  vote.nonfinite = nonfinite_;
+  vote.contributor_digest = ContributorDigest();
+  if (self_ == plan_.servers.front()) vote.scalars = LeadScalars();
+  return vote;
+}
+
+std::vector<ScalarSet> RoundFsm::LeadScalars() const {
+  std::set<std::pair<uint32_t, uint64_t>> wanted;  // (group, step)
+  for (uint32_t t = 0; t < tensor_step_.size(); ++t) {
+    if (PresentAnywhere(t)) wanted.insert({layout_.tensors()[t].group, tensor_step_[t] + 1});
+  }
+  std::vector<ScalarSet> sets;
+  for (const auto& [group, step] : wanted) {
+    const Hyper& hyper = slots_[0].begin.hyper[group];
+    const optim::AdamWScalars scalars = optim::MakeAdamWScalars(
+        hyper[kLr], hyper[kBeta1], hyper[kBeta2], hyper[kEps], hyper[kWeightDecay], step);
+    sets.push_back({group, step, ScalarsToBits(scalars)});
+  }
+  return sets;
+}
+
+uint32_t RoundFsm::ContributorDigest() const {
+  uint32_t crc = CrcOfValue(round_, 0);
+  for (const Hyper& hyper : slots_[0].begin.hyper) {
+    crc = Crc32c(hyper.data(), hyper.size() * sizeof(double), crc);
+  }
+  std::vector<uint8_t> bits;
+  for (const Slot& slot : slots_) {
+    bits.clear();
+    // All present and an explicit list of ones must digest alike.
+    for (size_t t = 0; t < layout_.tensors().size(); ++t) {
+      bits.push_back(slot.begin.presence.empty() || slot.begin.presence[t] ? 1 : 0);
+    }
+    crc = Crc32c(bits.data(), bits.size(), crc);
+  }
+  return crc;
+}
+
+void RoundFsm::OnVote(const Input& input, Effects* effects) {
+  const auto& [epoch, round, vote] = std::get<VoteInput>(input);
+  const bool member = std::binary_search(plan_.servers.begin(), plan_.servers.end(), vote.server);
+  if (epoch != plan_.epoch.epoch || round != round_ || !member || vote.server == self_) return;
+  votes_.emplace(vote.server, vote);  // A repeated vote changes nothing: the first is kept.
+  if (phase_ == Phase::kPrepared) MaybeDecide(effects);
+}
+
+void RoundFsm::MaybeDecide(Effects* effects) {
+  if (votes_.size() != plan_.servers.size()) return;
+  DecideInput input;
+  input.max_grad_norm = plan_.spec.max_grad_norm;
+  for (const ContributorSet& set : plan_.epoch.contributors) input.divisor.push_back(set.divisor);
+  for (const Extent& extent : layout_.extents()) input.extent_group.push_back(extent.group);
+  input.policy = policy_;
+  std::vector<Vote> votes;
+  for (const auto& [server, vote] : votes_) votes.push_back(vote);
+  absl::StatusOr<Decision> decision = Decide(input, std::move(votes));
+  if (!decision.ok()) {
+    Fail(decision.status(), effects);
+    return;
+  }
+  decision_ = *std::move(decision);
+  phase_ = Phase::kApplying;
+  if (decision_.applied) {
+    effects->push_back(ApplyRound{decision_});
+  } else {
+    effects->push_back(SkipRound{round_, decision_});
+    CloseRound(effects);
+  }
+}
+
+void RoundFsm::OnStepped(const Input&, Effects* effects) {
+  for (uint32_t t = 0; t < tensor_step_.size(); ++t) {
+    if (PresentAnywhere(t)) ++tensor_step_[t];
+  }
+  CloseRound(effects);
+}
+
+void RoundFsm::CloseRound(Effects* effects) {
+  policy_ = decision_.policy;
+  const uint64_t closed = round_++;
+  phase_ = Phase::kIdle;
+  ResetRound();
+  effects->push_back(OpenRound{closed});
+  CheckSeats(effects);
+}
+
+// --- Seats --------------------------------------------------------------------------------------
+
+void RoundFsm::OnSlotLost(const Input& input, Effects* effects) {
+  const auto& [slot, why] = std::get<SlotLostInput>(input);
+  if (slots_[slot].left) return;
+  slots_[slot].lost = true;
+  slots_[slot].why_lost = why;
+  CheckSeats(effects);
+}
+
+void RoundFsm::OnSlotLeft(const Input& input, Effects* effects) {
+  slots_[std::get<SlotLeftInput>(input).slot].left = true;
+  CheckSeats(effects);
+}
+
+// Ends the job when nobody is left, or fails it when somebody who is missing still owes something.
+// A slot that vanished after its last push does not stop the round it contributed to.
+void RoundFsm::CheckSeats(Effects* effects) {
+  if (phase_ != Phase::kIdle && phase_ != Phase::kCollect) return;
+  const bool all_left =
+      std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.left; });
+  if (all_left) {
+    phase_ = Phase::kFinished;
+    effects->push_back(FinishJob{});
+    return;
+  }
+  for (uint32_t s = 0; s < slots_.size(); ++s) {
+    const Slot& slot = slots_[s];
+    if (slot.begun && slot.owed == 0) continue;
+    const bool others_began =
+        std::any_of(slots_.begin(), slots_.end(), [](const Slot& other) { return other.begun; });
+    if (slot.left && others_began) {
+      Fail(Error(absl::StatusCode::kFailedPrecondition, Reason::kTrainerLeft,
+                 absl::StrCat("slot ", s, " left the job before round ", round_,
+                              ", which other slots have begun; all slots must run as many rounds"),
+                 static_cast<int>(s)),
+           effects);
+      return;
+    }
+    if (slot.lost && !slot.left) {
+      Fail(Error(absl::StatusCode::kUnavailable, Reason::kTrainerLost,
+                 absl::StrCat("trainer slot ", s, " was lost in round ", round_, " (",
+                              slot.why_lost, "); it owes server ", self_, " ",
+                              slot.begun ? absl::StrCat(slot.owed, " extents") : "its whole push"),
+                 static_cast<int>(s)),
+           effects);
+      return;
+    }
+  }
+}
+
+void RoundFsm::OnFail(const Input& input, Effects* effects) {
+  Fail(std::get<FailInput>(input).status, effects);
+}
+
+void RoundFsm::Fail(absl::Status status, Effects* effects) {
+  phase_ = Phase::kFailed;
+  failure_ = status;
+  effects->push_back(FailJob{std::move(status)});
+}
+
+absl::Status RoundFsm::Error(absl::StatusCode code, Reason reason, const std::string& message,
+                             int slot, int server) const {
+  ErrorFields fields;
+  fields.job = plan_.spec.name;
+  fields.round = round_;
+  fields.slot = slot;
+  fields.server = server;
+  return ReasonedError(code, reason, absl::StrCat("job \"", plan_.spec.name, "\": ", message),
+                       fields);
+}
+
+// --- Views --------------------------------------------------------------------------------------
+
+const std::vector<uint32_t>& RoundFsm::Contributors(uint32_t extent) const {
+  return plan_.epoch.contributors[layout_.extents()[extent].group].slots;
+}
+
+bool RoundFsm::Present(uint32_t slot, uint32_t tensor) const {
+  const auto& presence = slots_[slot].begin.presence;
+  return slots_[slot].begun && (presence.empty() || presence[tensor]);
+}
+
+bool RoundFsm::PresentAnywhere(uint32_t tensor) const {
+  const auto& slots = plan_.epoch.contributors[layout_.tensors()[tensor].group].slots;
+  return std::any_of(slots.begin(), slots.end(),
+                     [&](uint32_t slot) { return Present(slot, tensor); });
+}
+
+void RoundFsm::FillSnapshot(JobSnapshot* snapshot) const {
+  snapshot->name = plan_.spec.name;
+  snapshot->job = plan_.job;
+  snapshot->round = round_;
+  snapshot->phase = PhaseName(phase_);
+  snapshot->opt_step = policy_.opt_step;
+  snapshot->world = plan_.spec.world;
+  snapshot->extents = static_cast<uint32_t>(layout_.extents().size());
+  snapshot->owned_extents = static_cast<uint32_t>(owned_.size());
+  snapshot->parameters = layout_.total_elements();
+  snapshot->error = failure_.ok() ? "" : std::string(failure_.message());
+  for (uint32_t s = 0; s < slots_.size(); ++s) {
+    SlotSnapshot slot;
+    slot.slot = s;
+    slot.state = slots_[s].left     ? "left"
+                 : slots_[s].lost   ? "lost"
+                 : !slots_[s].begun ? "attached"
+                 : slots_[s].owed   ? "pushing"
+                                    : "done";
+    slot.owed_extents = slots_[s].owed;
+    for (uint32_t position = 0; position < owned_.size() && slots_[s].owed != 0; ++position) {
+      if (registers_.Complete(position, s)) continue;
+      slot.first_owed = owned_[position];
+      break;
+    }
+    snapshot->slots.push_back(slot);
+  }
+  if (phase_ == Phase::kPrepared) {
+    for (const uint32_t server : plan_.servers) {
+      if (votes_.find(server) == votes_.end()) snapshot->votes_missing.push_back(server);
+    }
+  }
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,222 @@
+// RoundFsm: the protocol of one job's rounds at one server, as one transition table. Inputs in,
+// effects out; no thread, clock, I/O, randomness or payload bytes, so the same object runs under
+// gRPC, in a simulator and in replay.
+//
+//   IDLE(t) -Begin-> COLLECT(t) -all extents reduced-> PREPARING(t) -durable-> PREPARED(t)
+//           -all votes-> APPLYING(t) -all stepped-> IDLE(t+1);   any -> FAILED | FINISHED
+//
+// Comes from: RoundEngine (streams, kernels, peers). Goes to: RoundEngine, as effects.
+// Thread safety: thread-compatible; owned by the engine's strand.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/job/decide.h"
+#include "common/tensor/layout.h"
+#include "server/round/registers.h"
+#include "server/round/round_types.h"
+
+namespace ballast::server {
+
+enum class Phase : uint8_t {
+  kIdle,
+  kCollect,
+  kPreparing,
+  kPrepared,
+  kApplying,
+  kFailed,
+  kFinished,
+};
+const char* PhaseName(Phase phase);
+
+// --- Inputs -------------------------------------------------------------------------------------
+struct BeginInput {
+  uint32_t slot = 0;
+  RoundBegin begin;
+};
+struct FrameInput {
+  FrameInfo info;
+};
+struct ReducedInput {
+  uint32_t extent = 0;
+  double sumsq = 0;
+  uint64_t nonfinite = 0;
+};
+struct DurableInput {};  // everything prepared so far survives at the job's level
+struct VoteInput {
+  uint32_t epoch = 0;
+  uint64_t round = 0;
+  Vote vote;
+};
+struct SteppedInput {};  // every owned extent holds version round + 1
+struct SlotLostInput {
+  uint32_t slot = 0;
+  std::string why;
+};
+struct SlotLeftInput {
+  uint32_t slot = 0;
+};
+struct FailInput {
+  absl::Status status;
+};
+using Input = std::variant<BeginInput, FrameInput, ReducedInput, DurableInput, VoteInput,
+                           SteppedInput, SlotLostInput, SlotLeftInput, FailInput>;
+
+// --- Effects ------------------------------------------------------------------------------------
+struct StoreFrame {  // copy the payload into the register (or, kInit, into the master weights)
+  FrameInfo info;
+};
+struct RefuseFrame {
+  uint32_t slot = 0;
+  FrameRefused refused;
+};
+struct AckSlot {
+  uint32_t slot = 0;
+  bool flush = false;  // the slot's last frame of the round is in
+};
+struct MoveWindow {  // tell every slot
+  uint32_t window_base = 0;
+};
+struct ReduceExtent {
+  uint32_t extent = 0;
+};
+struct PrepareRound {};  // log the PREPARE record and flush; answer with DurableInput
+struct SendVote {
+  Vote vote;
+};
+struct ApplyRound {  // step every extent with present tensors; answer with SteppedInput
+  Decision decision;
+};
+struct SkipRound {
+  uint64_t round = 0;
+  Decision decision;
+};
+struct OpenRound {  // round `round` is over: the server holds version round + 1
+  uint64_t round = 0;
+};
+struct FailSlot {
+  uint32_t slot = 0;
+  absl::Status status;
+};
+struct FailJob {
+  absl::Status status;
+};
+struct FinishJob {};
+using Effect =
+    std::variant<StoreFrame, RefuseFrame, AckSlot, MoveWindow, ReduceExtent, PrepareRound, SendVote,
+                 ApplyRound, SkipRound, OpenRound, FailSlot, FailJob, FinishJob>;
+using Effects = std::vector<Effect>;
+
+class RoundFsm {
+ public:
+  // `plan` is valid; `window_extents` >= 1 counts positions in this server's push order.
+  RoundFsm(JobPlan plan, Layout layout, uint32_t self, uint32_t chunk_bytes,
+           uint32_t window_extents);
+
+  // Appends to `effects` what must be done, in order. An input the phase does not expect gets its
+  // typed refusal or, where it is harmless, no effect.
+  void Step(const Input& input, Effects* effects);
+
+  // Grows the job between rounds. Errors: FAILED_PRECONDITION LAYOUT_MISMATCH when a round is open
+  // or the version is not the next one.
+  absl::Status Extend(JobPlan plan, Layout layout);
+
+  Phase phase() const { return phase_; }
+  uint64_t round() const { return round_; }
+  const JobPlan& plan() const { return plan_; }
+  const Layout& layout() const { return layout_; }
+  const PolicyState& policy() const { return policy_; }
+  const std::vector<uint64_t>& tensor_steps() const { return tensor_step_; }
+  const std::vector<uint32_t>& owned() const { return owned_; }  // in push order
+  uint32_t window_base() const { return window_base_; }
+  // Whether any contributor has a gradient for `tensor` in the open round.
+  bool PresentAnywhere(uint32_t tensor) const;
+  bool Present(uint32_t slot, uint32_t tensor) const;
+  // Contributors of an extent, ascending.
+  const std::vector<uint32_t>& Contributors(uint32_t extent) const;
+  void FillSnapshot(JobSnapshot* snapshot) const;
+
+ private:
+  struct Slot {
+    bool begun = false;
+    bool lost = false;
+    bool left = false;
+    uint32_t owed = 0;  // owned extents it still owes in the open round
+    RoundBegin begin;
+    std::string why_lost;
+  };
+  using Handler = void (RoundFsm::*)(const Input&, Effects*);
+  struct Transition {
+    Phase phase;
+    size_t input;  // index in Input
+    Handler handler;
+  };
+  static const std::vector<Transition>& Table();
+
+  void OnBegin(const Input& input, Effects* effects);
+  void OnFrame(const Input& input, Effects* effects);
+  void OnLateFrame(const Input& input, Effects* effects);
+  void OnReduced(const Input& input, Effects* effects);
+  void OnDurable(const Input& input, Effects* effects);
+  void OnVote(const Input& input, Effects* effects);
+  void OnStepped(const Input& input, Effects* effects);
+  void OnSlotLost(const Input& input, Effects* effects);
+  void OnSlotLeft(const Input& input, Effects* effects);
+  void OnFail(const Input& input, Effects* effects);
+
+  void SetPlan(JobPlan plan, Layout layout, uint32_t first_new_extent);
+  void ResetRound();
+  absl::Status CheckBegin(uint32_t slot, const RoundBegin& begin) const;
+  absl::Status CheckSameHyper(uint32_t slot, const RoundBegin& begin) const;
+  // Identity checks shared by gradient and init frames; kUnspecified means acceptable.
+  Reason CheckIdentity(const FrameInfo& info, std::string* message) const;
+  void OnInitFrame(const FrameInfo& info, Effects* effects);
+  void OnGradientFrame(const FrameInfo& info, Effects* effects);
+  void Refuse(const FrameInfo& info, Reason reason, std::string message, Effects* effects) const;
+  void SlotComplete(uint32_t position, uint32_t slot, Effects* effects);
+  void ExtentComplete(uint32_t position, Effects* effects);
+  void MarkReduced(uint32_t position, double sumsq, uint64_t nonfinite, Effects* effects);
+  void MaybePrepare(Effects* effects);
+  Vote OwnVote() const;
+  std::vector<ScalarSet> LeadScalars() const;
+  uint32_t ContributorDigest() const;
+  void MaybeDecide(Effects* effects);
+  void CloseRound(Effects* effects);
+  void CheckSeats(Effects* effects);
+  void Fail(absl::Status status, Effects* effects);
+  absl::Status Error(absl::StatusCode code, Reason reason, const std::string& message,
+                     int slot = -1, int server = -1) const;
+  bool AllBegun() const;
+
+  JobPlan plan_;
+  Layout layout_;
+  const uint32_t self_;
+  const uint32_t chunk_bytes_;
+  const uint32_t window_extents_;
+
+  Phase phase_ = Phase::kIdle;
+  uint64_t round_ = 1;
+  PolicyState policy_;
+  std::vector<uint64_t> tensor_step_;
+  std::vector<uint32_t> owned_;     // extents, push order
+  std::vector<uint32_t> position_;  // extent -> index in owned_, or UINT32_MAX
+  std::vector<Slot> slots_;
+  Registers registers_;            // gradients of the open round
+  Registers init_;                 // initial weights, one pseudo-slot
+  uint32_t init_missing_ = 0;      // owned extents without initial weights
+  std::vector<uint32_t> pending_;  // per position: contributors that still owe it
+  std::vector<uint8_t> reduced_;   // per position
+  std::vector<ExtentNorm> norms_;  // per position
+  uint64_t nonfinite_ = 0;
+  uint32_t reduced_count_ = 0;
+  uint32_t window_base_ = 0;
+  std::map<uint32_t, Vote> votes_;
+  Decision decision_;
+  absl::Status failure_;
+};
+
+}  // namespace ballast::server

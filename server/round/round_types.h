@@ -1,0 +1,183 @@
+// Types that cross the border of the round room: what comes in from streams and peers, what goes
+// back out. Protobuf-free and byte-free apart from Payload.
+// Comes from: server/rpc. Goes to: RoundFsm, RoundEngine. Thread safety: plain values.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/payload.h"
+#include "common/base/reason.h"
+#include "common/job/decide.h"
+#include "common/job/job_spec.h"
+
+namespace ballast::server {
+
+struct Member {
+  uint32_t slot = 0;
+  uint64_t incarnation = 0;
+};
+
+// Which slots contribute to a group's extents, and what their sum is divided by.
+struct ContributorSet {
+  std::vector<uint32_t> slots;  // ascending
+  double divisor = 1;
+};
+
+// The immutable fencing record.
+struct EpochRecord {
+  uint32_t epoch = 1;
+  uint64_t start_round = 1;
+  std::vector<Member> members;               // one per slot, ascending
+  std::vector<ContributorSet> contributors;  // one per group
+};
+
+// Everything a server needs to run its share of a job. Equal on all servers of the job.
+struct JobPlan {
+  uint64_t job = 0;
+  JobSpec spec;
+  EpochRecord epoch;
+  std::vector<uint32_t> servers;  // ids, ascending; the first is the home and the lead
+  std::vector<uint32_t> owner;    // server id per extent
+  uint32_t layout_version = 1;
+};
+
+enum class FrameKind : uint8_t { kGradient = 1, kInit = 2, kWeight = 3, kState = 4 };
+
+// Header of one bulk frame; the checksum has been verified before it gets here.
+struct FrameInfo {
+  uint64_t job = 0;
+  uint32_t epoch = 0;
+  uint32_t slot = 0;
+  uint64_t round = 0;
+  uint32_t extent = 0;
+  uint64_t incarnation = 0;
+  uint32_t offset_bytes = 0;
+  uint32_t length_bytes = 0;
+  DType dtype = DType::kUnspecified;
+  FrameKind kind = FrameKind::kGradient;
+  uint32_t crc32c = 0;
+};
+
+struct RoundBegin {
+  uint64_t round = 0;
+  uint32_t layout_version = 0;
+  std::vector<Hyper> hyper;    // one per group
+  std::vector<bool> presence;  // one per tensor; empty: every tensor has a gradient
+};
+
+struct RoundResult {
+  uint64_t round = 0;
+  bool applied = false;
+  double grad_norm = 0;
+  double clip_coef = 1;
+  double loss_scale = 1;
+  uint64_t opt_step = 0;
+  uint64_t nonfinite = 0;
+  uint64_t weight_bytes = 0;
+  uint64_t collect_ns = 0;
+  uint64_t vote_ns = 0;
+};
+
+struct RoundDone {
+  uint64_t round = 0;
+  uint64_t step_ns = 0;
+  uint64_t weight_overflows = 0;
+};
+
+struct Ack {
+  uint64_t round = 0;  // open or next round
+  uint32_t window_base = 0;
+  uint64_t durable_round = 0;
+  uint64_t applied_round = 0;
+  bool flush = false;  // must reach the client now; else the session may merge it
+};
+
+struct FrameRefused {
+  Reason reason = Reason::kUnspecified;
+  uint64_t round = 0;
+  uint32_t extent = 0;
+  uint32_t offset_bytes = 0;
+  std::string message;
+};
+
+struct StateInfo {
+  uint64_t round = 0;
+  uint64_t bytes = 0;
+  std::vector<uint64_t> tensor_step;
+  uint64_t opt_step = 0;
+};
+
+// Refcounted bytes on their way out; the memory stays valid as long as a copy of `owner` lives.
+struct OutBytes {
+  const char* data = nullptr;
+  size_t bytes = 0;
+  std::shared_ptr<const void> owner;
+};
+
+// Weights or state of `extent`, starting `offset_bytes` from the extent's start (in `dtype`).
+struct OutPiece {
+  FrameKind kind = FrameKind::kWeight;
+  uint8_t array = 0;  // state array, for kState
+  uint64_t round = 0;
+  uint32_t extent = 0;
+  DType dtype = DType::kF32;
+  uint32_t offset_bytes = 0;
+  OutBytes bytes;
+};
+
+// Where a slot's answers go: the session of its stream. Implemented in server/rpc.
+// Every call is made on the job's strand; calls must not block and must not call back.
+class SlotSink {
+ public:
+  virtual ~SlotSink() = default;
+  // Progress. The session adds `received_bytes` itself and may merge acks that lack `flush`.
+  virtual void OnAck(const Ack& ack) = 0;
+  virtual void OnResult(const RoundResult& result) = 0;
+  // A piece of an extent's weights (version `round`) or of one of its state arrays; the session
+  // cuts it into frames of at most one chunk and fills in the slot's identity.
+  virtual void OnExtent(const OutPiece& piece) = 0;
+  virtual void OnDone(const RoundDone& done) = 0;
+  virtual void OnRefused(const FrameRefused& refused) = 0;
+  virtual void OnState(const StateInfo& info) = 0;
+  // The slot's calls cannot succeed any more (reason and who is concerned in the status payload).
+  virtual void OnError(const absl::Status& status) = 0;
+};
+
+// Where votes go: the peers. Implemented in server/rpc. Called on the job's strand; never blocks.
+class VoteSink {
+ public:
+  virtual ~VoteSink() = default;
+  virtual void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to_server,
+                        const Vote& vote) = 0;
+};
+
+// For /statusz and `ballastctl status`.
+struct SlotSnapshot {
+  uint32_t slot = 0;
+  std::string state;  // absent | attached | pushing | done | left | lost
+  uint64_t owed_extents = 0;
+  uint32_t first_owed = 0;
+};
+
+struct JobSnapshot {
+  std::string name;
+  uint64_t job = 0;
+  std::string state;  // attaching | running | failed | finished
+  uint64_t round = 0;
+  std::string phase;  // idle | collect | prepared | applying
+  uint64_t opt_step = 0;
+  uint32_t world = 0;
+  uint32_t extents = 0;
+  uint32_t owned_extents = 0;
+  uint64_t state_bytes = 0;
+  uint64_t parameters = 0;
+  std::vector<SlotSnapshot> slots;
+  std::vector<uint32_t> votes_missing;
+  std::string error;
+};
+
+}  // namespace ballast::server

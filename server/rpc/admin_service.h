@@ -1,0 +1,34 @@
+// Admin service, and the same facts for /statusz: what this server knows of itself, its peers and
+// its jobs. Comes from: GenericServer, server main. Goes to: JobDirectory, PeerClient.
+// Thread safety: any thread.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ballast/v1/admin.pb.h"
+#include "server/rpc/directory_holder.h"
+#include "server/rpc/generic_server.h"
+#include "server/rpc/peer_link.h"
+
+namespace ballast::server {
+
+struct ServerFacts {
+  uint32_t id = 0;
+  std::string version;
+  std::string address;  // told to trainers
+  std::string isa;
+  std::function<std::vector<PeerState>()> peers;
+};
+
+// Calls `done`, now or on the directory's strand, with everything known at the moment. Before the
+// directory exists, `serving` is false and there are no jobs.
+void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
+                   std::function<void(v1::StatusReply)> done);
+
+// Adds the methods of ballast.v1.Admin to `server`. Both pointers outlive it.
+void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
+                     const ServerFacts* facts);
+
+}  // namespace ballast::server

@@ -1,0 +1,71 @@
+#include "server/rpc/control_service.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "proto/convert/job_convert.h"
+#include "proto/convert/methods.h"
+#include "server/rpc/unary_call.h"
+
+namespace ballast::server {
+namespace {
+
+void Attach(const DirectoryHolder& holder, const TransportTerms& terms,
+            const std::shared_ptr<UnaryCall>& call, const grpc::ByteBuffer& bytes) {
+  v1::AttachRequest request;
+  if (!call->Parse(bytes, &request)) return;
+  const absl::StatusOr<uint32_t> protocol = ChooseProtocol(request.protocol(), "the trainer");
+  if (!protocol.ok()) return call->Fail(protocol.status());
+  const auto directory = holder.Get();
+  if (!directory.ok()) return call->Fail(directory.status());
+  absl::StatusOr<AttachCall> attach = AttachFromProto(request);
+  if (!attach.ok()) return call->Fail(attach.status());
+
+  const std::string job = attach->spec.name;
+  const uint32_t slot = attach->slot;
+  const uint64_t incarnation = attach->incarnation;
+  (*directory)
+      ->Attach(*std::move(attach),
+               [call, terms, version = *protocol](const absl::StatusOr<AttachResult>& result) {
+                 if (result.ok()) {
+                   call->Reply(AttachToProto(*result, terms, version));
+                 } else {
+                   call->Fail(result.status());
+                 }
+               });
+  call->OnCancel([directory = *directory, job, slot, incarnation] {
+    directory->AttachCancelled(job, slot, incarnation);
+  });
+}
+
+void Extend(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& call,
+            const grpc::ByteBuffer& bytes) {
+  v1::ExtendRequest request;
+  if (!call->Parse(bytes, &request)) return;
+  const auto directory = holder.Get();
+  if (!directory.ok()) return call->Fail(directory.status());
+  absl::StatusOr<ExtendCall> extend = ExtendFromProto(request);
+  if (!extend.ok()) return call->Fail(extend.status());
+  (*directory)->Extend(*std::move(extend), [call](const absl::StatusOr<JobPlan>& plan) {
+    if (plan.ok()) {
+      call->Reply(ExtendToProto(*plan));
+    } else {
+      call->Fail(plan.status());
+    }
+  });
+}
+
+}  // namespace
+
+void AddControlMethods(GenericServer* server, const DirectoryHolder* directory,
+                       const TransportTerms& terms) {
+  server->AddMethod(method::kAttach, UnaryCall::Factory([directory, terms](auto call, auto bytes) {
+                      Attach(*directory, terms, call, bytes);
+                    }));
+  server->AddMethod(method::kExtend, UnaryCall::Factory([directory](auto call, auto bytes) {
+                      Extend(*directory, call, bytes);
+                    }));
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,15 @@
+// Control service: Attach and Extend, parsed here and decided by the job directory.
+// Comes from: GenericServer. Goes to: JobDirectory. Thread safety: any thread.
+#pragma once
+
+#include "server/rpc/convert.h"
+#include "server/rpc/directory_holder.h"
+#include "server/rpc/generic_server.h"
+
+namespace ballast::server {
+
+// Adds the methods of ballast.v1.Control to `server`. `directory` outlives it.
+void AddControlMethods(GenericServer* server, const DirectoryHolder* directory,
+                       const TransportTerms& terms);
+
+}  // namespace ballast::server

@@ -1,0 +1,297 @@
+#include "server/rpc/convert.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "proto/convert/job_convert.h"
+
+namespace ballast::server {
+namespace {
+
+static_assert(static_cast<int>(FrameKind::kGradient) == v1::FRAME_KIND_GRADIENT);
+static_assert(static_cast<int>(FrameKind::kInit) == v1::FRAME_KIND_INIT);
+static_assert(static_cast<int>(FrameKind::kWeight) == v1::FRAME_KIND_WEIGHT);
+static_assert(static_cast<int>(FrameKind::kState) == v1::FRAME_KIND_STATE);
+static_assert(static_cast<int>(InitMode::kEqual) == v1::INIT_MODE_EQUAL);
+static_assert(static_cast<int>(InitMode::kBroadcast) == v1::INIT_MODE_BROADCAST);
+
+absl::Status BadSpec(absl::string_view message) {
+  return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadSpec, message);
+}
+
+absl::Status BadFrame(absl::string_view message) {
+  return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadFrame, message);
+}
+
+absl::StatusOr<InitMode> InitFromProto(v1::InitMode mode) {
+  if (mode == v1::INIT_MODE_EQUAL || mode == v1::INIT_MODE_BROADCAST) {
+    return static_cast<InitMode>(mode);
+  }
+  return BadSpec(absl::StrCat("init mode number ", static_cast<int>(mode),
+                              " is not known; equal (1) and broadcast (2) are"));
+}
+
+// One digest per tensor, or none where slot 0 gives the weights.
+absl::Status CheckDigests(InitMode init, uint32_t slot, size_t tensors, size_t digests) {
+  if (digests == tensors) return absl::OkStatus();
+  if (init == InitMode::kBroadcast && digests == 0) return absl::OkStatus();
+  return BadSpec(absl::StrCat("slot ", slot, " sends digests of ", digests,
+                              " initial tensors, the manifest has ", tensors));
+}
+
+bool StrictlyAscending(const std::vector<uint32_t>& values) {
+  return std::adjacent_find(values.begin(), values.end(),
+                            [](uint32_t a, uint32_t b) { return a >= b; }) == values.end();
+}
+
+absl::Status CheckPlan(const JobPlan& plan) {
+  if (plan.servers.empty() || !StrictlyAscending(plan.servers)) {
+    return BadFrame("the servers of a job are missing or not ascending");
+  }
+  for (const uint32_t owner : plan.owner) {
+    if (!std::binary_search(plan.servers.begin(), plan.servers.end(), owner)) {
+      return BadFrame(absl::StrCat("server ", owner, " owns an extent but is not of the job"));
+    }
+  }
+  for (size_t i = 0; i < plan.epoch.members.size(); ++i) {
+    if (plan.epoch.members[i].slot != i) return BadFrame("members of an epoch are not in order");
+  }
+  if (plan.epoch.members.size() != plan.spec.world) {
+    return BadFrame(absl::StrCat("an epoch of ", plan.epoch.members.size(),
+                                 " members for a world of ", plan.spec.world));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<AttachCall> AttachFromProto(const v1::AttachRequest& request) {
+  AttachCall call;
+  BALLAST_ASSIGN_OR_RETURN(call.spec, JobSpecFromProto(request.spec()));
+  BALLAST_ASSIGN_OR_RETURN(call.init, InitFromProto(request.init()));
+  call.slot = request.slot();
+  call.incarnation = request.incarnation();
+  call.tensor_crc32c.assign(request.tensor_crc32c().begin(), request.tensor_crc32c().end());
+  BALLAST_RETURN_IF_ERROR(
+      CheckDigests(call.init, call.slot, call.spec.tensors.size(), call.tensor_crc32c.size()));
+  // Later additions to the wait must not overflow; a day is more than any configuration allows.
+  constexpr uint64_t kWaitMaxMs = 24 * 3600 * 1000;
+  call.wait = std::chrono::milliseconds(std::min(request.wait_timeout_ms(), kWaitMaxMs));
+  return call;
+}
+
+absl::StatusOr<ExtendCall> ExtendFromProto(const v1::ExtendRequest& request) {
+  ExtendCall call;
+  call.job = request.job();
+  call.epoch = request.epoch();
+  call.slot = request.slot();
+  call.incarnation = request.incarnation();
+  call.base_layout_version = request.base_layout_version();
+  call.group_count = request.group_count();
+  BALLAST_ASSIGN_OR_RETURN(call.tensors, TensorsFromProto(request.tensors()));
+  BALLAST_ASSIGN_OR_RETURN(call.init, InitFromProto(request.init()));
+  call.tensor_crc32c.assign(request.tensor_crc32c().begin(), request.tensor_crc32c().end());
+  BALLAST_RETURN_IF_ERROR(
+      CheckDigests(call.init, call.slot, call.tensors.size(), call.tensor_crc32c.size()));
+  return call;
+}
+
+v1::AttachReply AttachToProto(const AttachResult& result, const TransportTerms& terms,
+                              uint32_t protocol) {
+  v1::AttachReply reply;
+  reply.set_job(result.plan.job);
+  ToProto(result.plan.epoch, reply.mutable_epoch());
+  reply.mutable_plan()->mutable_owner()->Assign(result.plan.owner.begin(), result.plan.owner.end());
+  for (const ServerAddress& server : result.servers) {
+    v1::ServerAddress* added = reply.add_servers();
+    added->set_id(server.id);
+    added->set_address(server.address);
+  }
+  reply.set_chunk_bytes(terms.chunk_bytes);
+  reply.set_credit_bytes(terms.credit_bytes);
+  reply.set_window_extents(result.window_extents);
+  reply.set_layout_version(result.plan.layout_version);
+  reply.set_heartbeat_ms(terms.heartbeat_ms);
+  reply.set_report_after_ms(terms.report_after_ms);
+  reply.set_protocol(protocol);
+  return reply;
+}
+
+v1::ExtendReply ExtendToProto(const JobPlan& plan) {
+  v1::ExtendReply reply;
+  reply.set_layout_version(plan.layout_version);
+  reply.mutable_plan()->mutable_owner()->Assign(plan.owner.begin(), plan.owner.end());
+  ToProto(plan.epoch, reply.mutable_epoch());
+  return reply;
+}
+
+void ToProto(const EpochRecord& epoch, v1::EpochRecord* out) {
+  out->Clear();
+  out->set_epoch(epoch.epoch);
+  out->set_start_round(epoch.start_round);
+  for (const Member& member : epoch.members) {
+    v1::Member* added = out->add_members();
+    added->set_slot(member.slot);
+    added->set_incarnation(member.incarnation);
+  }
+  for (size_t group = 0; group < epoch.contributors.size(); ++group) {
+    const ContributorSet& set = epoch.contributors[group];
+    v1::ContributorSet* added = out->add_contributors();
+    added->set_group(static_cast<uint32_t>(group));
+    added->mutable_slots()->Assign(set.slots.begin(), set.slots.end());
+    added->set_divisor(set.divisor);
+  }
+}
+
+absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch) {
+  EpochRecord out;
+  out.epoch = epoch.epoch();
+  out.start_round = epoch.start_round();
+  for (const v1::Member& member : epoch.members()) {
+    out.members.push_back({member.slot(), member.incarnation()});
+  }
+  for (const v1::ContributorSet& set : epoch.contributors()) {
+    if (set.group() != out.contributors.size()) {
+      return BadFrame(absl::StrCat("contributor set of group ", set.group(), " is out of order"));
+    }
+    ContributorSet added;
+    added.slots.assign(set.slots().begin(), set.slots().end());
+    added.divisor = set.divisor();
+    if (!StrictlyAscending(added.slots) || added.slots.empty() ||
+        added.slots.back() >= out.members.size()) {
+      return BadFrame(absl::StrCat("contributors of group ", set.group(),
+                                   " are missing, not ascending or not members"));
+    }
+    if (!(added.divisor > 0)) {
+      return BadFrame(absl::StrCat("divisor of group ", set.group(), " is ", added.divisor));
+    }
+    out.contributors.push_back(std::move(added));
+  }
+  return out;
+}
+
+v1::PeerJob PeerJobToProto(const JobPlan& plan) {
+  v1::PeerJob job;
+  job.set_job(plan.job);
+  ballast::ToProto(plan.spec, job.mutable_spec());
+  ToProto(plan.epoch, job.mutable_epoch());
+  job.mutable_plan()->mutable_owner()->Assign(plan.owner.begin(), plan.owner.end());
+  job.mutable_servers()->Assign(plan.servers.begin(), plan.servers.end());
+  job.set_layout_version(plan.layout_version);
+  return job;
+}
+
+absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job) {
+  JobPlan plan;
+  plan.job = job.job();
+  BALLAST_ASSIGN_OR_RETURN(plan.spec, JobSpecFromProto(job.spec()));
+  BALLAST_ASSIGN_OR_RETURN(plan.epoch, EpochFromProto(job.epoch()));
+  plan.owner.assign(job.plan().owner().begin(), job.plan().owner().end());
+  plan.servers.assign(job.servers().begin(), job.servers().end());
+  plan.layout_version = job.layout_version();
+  BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
+  return plan;
+}
+
+absl::StatusOr<RoundBegin> BeginFromProto(const v1::RoundBegin& begin, size_t presence_bytes_max) {
+  if (begin.presence().size() > presence_bytes_max) {
+    return BadFrame(absl::StrCat("presence of ", begin.presence().size(), " bytes, limit ",
+                                 presence_bytes_max));
+  }
+  RoundBegin out;
+  out.round = begin.round();
+  out.layout_version = begin.layout_version();
+  out.hyper.reserve(static_cast<size_t>(begin.hyper_size()));
+  for (const v1::GroupHyper& group : begin.hyper()) {
+    out.hyper.emplace_back(group.value().begin(), group.value().end());
+  }
+  out.presence.reserve(begin.presence().size() * 8);
+  for (const char byte : begin.presence()) {
+    for (int bit = 0; bit < 8; ++bit) {
+      out.presence.push_back((static_cast<unsigned char>(byte) >> bit & 1) != 0);
+    }
+  }
+  return out;
+}
+
+absl::StatusOr<FrameInfo> FrameFromHeader(const FrameHeader& header) {
+  if (header.kind != v1::FRAME_KIND_GRADIENT && header.kind != v1::FRAME_KIND_INIT) {
+    return BadFrame(absl::StrCat("a trainer sends gradients (1) and initial weights (2), not kind ",
+                                 static_cast<int>(header.kind)));
+  }
+  FrameInfo info;
+  info.job = header.job;
+  info.epoch = header.epoch;
+  info.slot = header.slot;
+  info.round = header.round;
+  info.extent = header.extent;
+  info.incarnation = header.incarnation;
+  info.offset_bytes = header.offset;
+  info.length_bytes = header.length;
+  info.dtype = header.dtype;
+  info.kind = static_cast<FrameKind>(header.kind);
+  info.crc32c = header.crc32c;
+  return info;
+}
+
+void ToProto(const RoundResult& result, v1::RoundResult* out) {
+  out->set_round(result.round);
+  out->set_applied(result.applied);
+  out->set_grad_norm(result.grad_norm);
+  out->set_clip_coef(result.clip_coef);
+  out->set_opt_step(result.opt_step);
+  out->set_nonfinite(result.nonfinite);
+  out->set_weight_bytes(result.weight_bytes);
+  out->set_collect_ns(result.collect_ns);
+  out->set_vote_ns(result.vote_ns);
+  out->set_loss_scale(result.loss_scale);
+}
+
+void ToProto(const RoundDone& done, v1::RoundDone* out) {
+  out->set_round(done.round);
+  out->set_step_ns(done.step_ns);
+  out->set_weight_overflows(done.weight_overflows);
+}
+
+void ToProto(const FrameRefused& refused, v1::FrameRefused* out) {
+  out->set_reason(static_cast<v1::Reason>(refused.reason));
+  out->set_round(refused.round);
+  out->set_extent(refused.extent);
+  out->set_offset(refused.offset_bytes);
+  out->set_message(refused.message);
+}
+
+void ToProto(const StateInfo& info, v1::StateInfo* out) {
+  out->set_round(info.round);
+  out->set_bytes(info.bytes);
+  out->mutable_tensor_step()->Assign(info.tensor_step.begin(), info.tensor_step.end());
+  out->set_opt_step(info.opt_step);
+}
+
+void ToProto(const JobSnapshot& job, v1::JobStatus* out) {
+  out->set_name(job.name);
+  out->set_job(job.job);
+  out->set_state(job.state);
+  out->set_round(job.round);
+  out->set_phase(job.phase);
+  out->set_opt_step(job.opt_step);
+  out->set_world(job.world);
+  out->set_extents(job.extents);
+  out->set_owned_extents(job.owned_extents);
+  out->set_state_bytes(job.state_bytes);
+  out->set_parameters(job.parameters);
+  for (const SlotSnapshot& slot : job.slots) {
+    v1::SlotStatus* added = out->add_slots();
+    added->set_slot(slot.slot);
+    added->set_state(slot.state);
+    added->set_owed_extents(slot.owed_extents);
+    added->set_first_owed(slot.first_owed);
+  }
+  out->set_error(job.error);
+  out->mutable_votes_missing()->Assign(job.votes_missing.begin(), job.votes_missing.end());
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,63 @@
+// Messages of the wire <-> the types of server/round and server/cluster.
+// Comes from: control_service, peer_service, session. Goes to: RoundEngine, JobDirectory.
+// Everything that comes from outside is checked for what the types cannot hold: enum numbers,
+// lengths that must agree with each other. Limits of a job are ValidateJobSpec's.
+// Thread safety: pure functions.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ballast/v1/admin.pb.h"
+#include "ballast/v1/control.pb.h"
+#include "ballast/v1/data.pb.h"
+#include "ballast/v1/peer.pb.h"
+#include "proto/convert/frame_codec.h"
+#include "server/cluster/job_directory.h"
+#include "server/round/round_types.h"
+
+namespace ballast::server {
+
+// Control. Errors: INVALID_ARGUMENT BAD_SPEC naming the field.
+absl::StatusOr<AttachCall> AttachFromProto(const v1::AttachRequest& request);
+absl::StatusOr<ExtendCall> ExtendFromProto(const v1::ExtendRequest& request);
+
+// What an Attach answers besides the plan.
+struct TransportTerms {
+  uint32_t chunk_bytes = 0;
+  uint64_t credit_bytes = 0;
+  uint32_t heartbeat_ms = 0;
+  uint32_t report_after_ms = 0;
+};
+v1::AttachReply AttachToProto(const AttachResult& result, const TransportTerms& terms,
+                              uint32_t protocol);
+v1::ExtendReply ExtendToProto(const JobPlan& plan);
+
+void ToProto(const EpochRecord& epoch, v1::EpochRecord* out);
+// Errors: INVALID_ARGUMENT BAD_FRAME: groups not 0, 1, 2..., slots not ascending, a divisor that
+// is not a positive number.
+absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch);
+
+v1::PeerJob PeerJobToProto(const JobPlan& plan);
+// Errors: BAD_SPEC of the job's spec; BAD_FRAME of the rest: no servers, servers not ascending,
+// an owner that is none of them, members that are not the slots 0..world-1.
+absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job);
+
+// Data, client to server. `presence` of the result has 8 bits per byte received, the last ones
+// padding: only the job knows how many tensors there are. Errors: INVALID_ARGUMENT BAD_FRAME for
+// more than `presence_bytes_max` bytes of presence.
+absl::StatusOr<RoundBegin> BeginFromProto(const v1::RoundBegin& begin, size_t presence_bytes_max);
+// Errors: INVALID_ARGUMENT BAD_FRAME when the kind is none that a trainer may send.
+absl::StatusOr<FrameInfo> FrameFromHeader(const FrameHeader& header);
+
+// Data, server to client.
+void ToProto(const RoundResult& result, v1::RoundResult* out);
+void ToProto(const RoundDone& done, v1::RoundDone* out);
+void ToProto(const FrameRefused& refused, v1::FrameRefused* out);
+void ToProto(const StateInfo& info, v1::StateInfo* out);
+
+// Admin.
+void ToProto(const JobSnapshot& job, v1::JobStatus* out);
+
+}  // namespace ballast::server

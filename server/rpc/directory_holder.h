@@ -1,0 +1,42 @@
+// The job directory as the handlers see it: absent until the server knows its peers.
+// Comes from: server main. Goes to: control_service, peer_service, admin_service, session.
+// Thread safety: any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/sync.h"
+#include "server/cluster/job_directory.h"
+
+namespace ballast::server {
+
+class DirectoryHolder {
+ public:
+  // Until Set, calls are refused with `waiting_for`.
+  explicit DirectoryHolder(std::string waiting_for = "the server is starting")
+      : waiting_for_(std::move(waiting_for)) {}
+
+  void Set(std::shared_ptr<JobDirectory> directory) {
+    MutexLock lock(&mu_);
+    directory_ = std::move(directory);
+  }
+
+  // Error: UNAVAILABLE naming what the server waits for.
+  absl::StatusOr<std::shared_ptr<JobDirectory>> Get() const {
+    MutexLock lock(&mu_);
+    if (directory_ != nullptr) return directory_;
+    return absl::UnavailableError(waiting_for_);
+  }
+
+ private:
+  const std::string waiting_for_;
+  mutable Mutex mu_;
+  std::shared_ptr<JobDirectory> directory_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ballast::server

@@ -1,0 +1,199 @@
+#include "server/rpc/generic_call.h"
+
+#include <utility>
+
+#include "grpc/support/time.h"
+
+namespace ballast::server {
+
+void GenericCall::OpTag::OnEvent(bool ok) {
+  // The reference moves to the stack: the call may end with this event.
+  const std::shared_ptr<GenericCall> self = std::move(call);
+  self->Complete(op_, ok);
+}
+
+GenericCall::GenericCall(const CallEnvironment* environment)
+    : environment_(environment),
+      context_(std::make_unique<grpc::GenericServerContext>()),
+      stream_(std::make_unique<grpc::GenericServerAsyncReaderWriter>(context_.get())),
+      alarm_(std::make_unique<grpc::Alarm>()) {}
+
+void GenericCall::Accept(const CallEnvironment* environment) {
+  const std::shared_ptr<GenericCall> call(new GenericCall(environment));
+  MutexLock lock(&call->mu_);
+  call->context_->AsyncNotifyWhenDone(&call->done_tag_);
+  environment->service->RequestCall(call->context_.get(), call->stream_.get(), environment->queue,
+                                    environment->queue, call->Begin(&call->accept_tag_));
+}
+
+void* GenericCall::Begin(OpTag* tag) {
+  tag->call = shared_from_this();
+  ++under_way_;
+  return tag;
+}
+
+void GenericCall::Read() {
+  MutexLock lock(&mu_);
+  if (over_ || reading_) return;
+  reading_ = true;
+  stream_->Read(&incoming_, Begin(&read_tag_));
+}
+
+void GenericCall::Kick() {
+  MutexLock lock(&mu_);
+  if (over_ || broken_) return;
+  if (sending_) {
+    kicked_ = true;
+  } else {
+    Wake();
+  }
+}
+
+void GenericCall::Wake() {
+  sending_ = true;
+  // An alarm in the past comes back through the queue: the caller, often the strand of a job, does
+  // not form and write the message itself.
+  alarm_->Set(environment_->queue, gpr_inf_past(GPR_CLOCK_MONOTONIC), Begin(&wake_tag_));
+}
+
+void GenericCall::Finish(const grpc::Status& status) {
+  MutexLock lock(&mu_);
+  if (over_ || finish_wanted_) return;
+  finish_wanted_ = true;
+  final_status_ = status;
+  if (!sending_) Wake();
+}
+
+void GenericCall::Cancel() {
+  MutexLock lock(&mu_);
+  if (!over_) context_->TryCancel();
+}
+
+void GenericCall::Complete(Op op, bool ok) {
+  switch (op) {
+    case Op::kAccept:
+      OnAccepted(ok);
+      break;
+    case Op::kDone:
+      OnOver();
+      break;
+    case Op::kRead:
+      OnRead(ok);
+      break;
+    case Op::kWake:
+      Pump();
+      break;
+    case Op::kWrite: {
+      if (!ok) {
+        MutexLock lock(&mu_);
+        broken_ = true;
+      }
+      Pump();
+      break;
+    }
+    case Op::kFinish:
+      break;
+  }
+  ReleaseIfOver();
+}
+
+void GenericCall::OnAccepted(bool ok) {
+  {
+    MutexLock lock(&mu_);
+    if (!ok) {  // The server stops; the done tag of a call that never began does not come.
+      over_ = true;
+      return;
+    }
+    Begin(&done_tag_);
+    method_ = context_->method();
+    peer_ = context_->peer();
+  }
+  handler_ = environment_->accept(shared_from_this());
+  if (handler_ == nullptr) {
+    Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "unknown method " + method_));
+  }
+}
+
+void GenericCall::OnOver() {
+  bool cancelled = false;
+  {
+    MutexLock lock(&mu_);
+    over_ = true;
+    cancelled = context_->IsCancelled();
+  }
+  if (handler_ != nullptr) handler_->OnDone(cancelled);
+}
+
+void GenericCall::OnRead(bool ok) {
+  grpc::ByteBuffer message;
+  {
+    MutexLock lock(&mu_);
+    reading_ = false;
+    if (over_ || handler_ == nullptr) return;
+    message.Swap(&incoming_);
+  }
+  if (ok) {
+    handler_->OnMessage(std::move(message));
+  } else {
+    handler_->OnReadsDone();
+  }
+}
+
+void GenericCall::Pump() {
+  for (;;) {
+    {
+      MutexLock lock(&mu_);
+      if (over_ || broken_) {
+        sending_ = false;
+        return;
+      }
+      kicked_ = false;
+    }
+    absl::optional<grpc::ByteBuffer> message;
+    if (handler_ != nullptr) message = handler_->NextMessage();
+    if (SendOrStop(std::move(message))) return;
+  }
+}
+
+// False when there may be a further message by now.
+bool GenericCall::SendOrStop(absl::optional<grpc::ByteBuffer> message) {
+  MutexLock lock(&mu_);
+  if (over_) {
+    sending_ = false;
+    return true;
+  }
+  if (message.has_value()) {
+    stream_->Write(*message, Begin(&write_tag_));
+    return true;
+  }
+  if (kicked_) return false;
+  sending_ = false;
+  if (finish_wanted_ && !finishing_) {
+    finishing_ = true;
+    stream_->Finish(final_status_, Begin(&finish_tag_));
+  }
+  return true;
+}
+
+void GenericCall::ReleaseIfOver() {
+  std::unique_ptr<grpc::GenericServerContext> context;
+  std::unique_ptr<grpc::GenericServerAsyncReaderWriter> stream;
+  std::unique_ptr<grpc::Alarm> alarm;
+  std::shared_ptr<CallHandler> handler;
+  {
+    MutexLock lock(&mu_);
+    --under_way_;
+    if (!over_ || under_way_ > 0) return;
+    stream = std::move(stream_);
+    context = std::move(context_);
+    alarm = std::move(alarm_);
+    handler = std::move(handler_);
+  }
+  handler.reset();
+  alarm.reset();
+  stream.reset();
+  context.reset();
+  environment_->released();
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,132 @@
+// One gRPC call of any method, as messages of raw bytes: the only place that knows gRPC's rules
+// for operations, tags and lifetimes. Unary calls and streams go through the same class.
+// Comes from: GenericServer. Goes to: a CallHandler per call (session.h, unary_call.h).
+// Thread safety: the methods of GenericCall may be called from any thread. A call's handler is
+// called on one thread only, the poller of the call's completion queue.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/types/optional.h"
+#include "common/base/sync.h"
+#include "grpcpp/alarm.h"
+#include "grpcpp/generic/async_generic_service.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/status.h"
+
+namespace ballast::server {
+
+// What a completion queue of ours hands back.
+class CompletionTag {
+ public:
+  virtual ~CompletionTag() = default;
+  virtual void OnEvent(bool ok) = 0;
+};
+
+// Answers one call. Nothing here may block: a poller serves many calls.
+class CallHandler {
+ public:
+  virtual ~CallHandler() = default;
+  // One message, after GenericCall::Read() asked for it.
+  virtual void OnMessage(grpc::ByteBuffer message) = 0;
+  // Instead of a message: the client has closed its side, or the call broke.
+  virtual void OnReadsDone() = 0;
+  // The next message to send, asked for when the one before has been written and after Kick().
+  virtual absl::optional<grpc::ByteBuffer> NextMessage() = 0;
+  // The call is over and its handler is let go afterwards. `cancelled`: it ended by the client's
+  // will or a broken connection, before or instead of our status.
+  virtual void OnDone(bool cancelled) = 0;
+};
+
+// Shared by the calls of one server while it runs.
+struct CallEnvironment {
+  grpc::AsyncGenericService* service = nullptr;
+  grpc::ServerCompletionQueue* queue = nullptr;
+  // A call has come in; returns its handler, or null to refuse an unknown method.
+  std::function<std::shared_ptr<CallHandler>(std::shared_ptr<class GenericCall>)> accept;
+  // The last tag of a call, accepted or not, has come back from the queue.
+  std::function<void()> released;
+};
+
+class GenericCall : public std::enable_shared_from_this<GenericCall> {
+ public:
+  // Waits for the next call on the queue of `environment`, which outlives it. From then on the call
+  // owns itself until its last operation has come back.
+  static void Accept(const CallEnvironment* environment);
+
+  GenericCall(const GenericCall&) = delete;
+  GenericCall& operator=(const GenericCall&) = delete;
+
+  // Asks for one message; ignored while one is awaited and when the call is over.
+  void Read();
+  // Says that NextMessage may have something.
+  void Kick();
+  // Ends the call with `status` as soon as NextMessage has nothing more. The first one counts.
+  void Finish(const grpc::Status& status);
+  // Breaks the call off without waiting for anything.
+  void Cancel();
+
+  const std::string& method() const { return method_; }
+  // Address of the other side, as gRPC writes it ("ipv4:127.0.0.1:40000").
+  const std::string& peer() const { return peer_; }
+
+ private:
+  enum class Op { kAccept, kDone, kRead, kWake, kWrite, kFinish };
+  // Holds the call while an operation is under way.
+  class OpTag : public CompletionTag {
+   public:
+    explicit OpTag(Op op) : op_(op) {}
+    void OnEvent(bool ok) override;
+    std::shared_ptr<GenericCall> call;
+
+   private:
+    const Op op_;
+  };
+
+  explicit GenericCall(const CallEnvironment* environment);
+
+  // Marks the operation of `tag` as under way.
+  void* Begin(OpTag* tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Complete(Op op, bool ok);
+  void OnAccepted(bool ok);
+  void OnOver();
+  void OnRead(bool ok);
+  // Sends messages until one is under way or there are none.
+  void Pump();
+  bool SendOrStop(absl::optional<grpc::ByteBuffer> message);
+  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ReleaseIfOver();
+
+  const CallEnvironment* const environment_;
+  std::string method_;
+  std::string peer_;
+  std::shared_ptr<CallHandler> handler_;  // Touched on the poller's thread only.
+
+  Mutex mu_;
+  // Both are gone once the call is released: gRPC's server may end before this object.
+  std::unique_ptr<grpc::GenericServerContext> context_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<grpc::GenericServerAsyncReaderWriter> stream_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mu_);
+  grpc::ByteBuffer incoming_ ABSL_GUARDED_BY(mu_);
+  grpc::Status final_status_ ABSL_GUARDED_BY(mu_);
+  int under_way_ ABSL_GUARDED_BY(mu_) = 0;  // operations whose tag has not come back
+  bool over_ ABSL_GUARDED_BY(mu_) = false;  // no operation may start any more
+  bool reading_ ABSL_GUARDED_BY(mu_) = false;
+  bool sending_ ABSL_GUARDED_BY(mu_) = false;  // from the wake-up to the last message
+  bool kicked_ ABSL_GUARDED_BY(mu_) = false;   // while sending
+  bool broken_ ABSL_GUARDED_BY(mu_) = false;   // a write failed
+  bool finish_wanted_ ABSL_GUARDED_BY(mu_) = false;
+  bool finishing_ ABSL_GUARDED_BY(mu_) = false;
+
+  OpTag accept_tag_{Op::kAccept};
+  OpTag done_tag_{Op::kDone};
+  OpTag read_tag_{Op::kRead};
+  OpTag wake_tag_{Op::kWake};
+  OpTag write_tag_{Op::kWrite};
+  OpTag finish_tag_{Op::kFinish};
+};
+
+}  // namespace ballast::server

@@ -1,0 +1,117 @@
+#include "server/rpc/generic_server.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server_builder.h"
+#include "proto/convert/channel.h"
+
+namespace ballast::server {
+namespace {
+
+// How long calls that were broken off may take to come back before we say so.
+constexpr std::chrono::seconds kReleaseWarning{10};
+
+}  // namespace
+
+void PollUntilShutdown(grpc::CompletionQueue* queue) {
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue->Next(&tag, &ok)) static_cast<CompletionTag*>(tag)->OnEvent(ok);
+}
+
+GenericServer::~GenericServer() { Shutdown(std::chrono::milliseconds(0)); }
+
+void GenericServer::AddMethod(absl::string_view method, HandlerFactory factory) {
+  methods_[std::string(method.data(), method.size())] = std::move(factory);
+}
+
+absl::Status GenericServer::Start(const GenericServerOptions& options) {
+  grpc::ServerBuilder builder;
+  ConfigureServer(&builder, options.time_scale);
+  builder.SetMaxReceiveMessageSize(options.max_message_bytes);
+  builder.SetMaxSendMessageSize(options.max_message_bytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, options.max_metadata_bytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams_per_connection);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
+                             static_cast<int>(options.keepalive_time.count()));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             static_cast<int>(options.keepalive_timeout.count()));
+  builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port_);
+  builder.RegisterAsyncGenericService(&service_);
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int pollers = options.pollers > 0 ? options.pollers : std::max(1, cores / 2);
+  for (int i = 0; i < pollers; ++i) queues_.push_back(builder.AddCompletionQueue());
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || port_ == 0) {
+    for (auto& queue : queues_) queue->Shutdown();
+    for (auto& queue : queues_) PollUntilShutdown(queue.get());
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", options.address,
+                     ": the address is in use, not of this machine, or not permitted"));
+  }
+  pollers_ = std::make_unique<Executor>("grpc", pollers);
+  for (auto& queue : queues_) {
+    environments_.push_back(std::make_unique<CallEnvironment>());
+    CallEnvironment* environment = environments_.back().get();
+    environment->service = &service_;
+    environment->queue = queue.get();
+    environment->accept = [this, environment](std::shared_ptr<GenericCall> call) {
+      return Dispatch(environment, std::move(call));
+    };
+    environment->released = [this] { OnReleased(); };
+    AcceptNext(environment);
+    pollers_->Post([raw = queue.get()] { PollUntilShutdown(raw); });
+  }
+  return absl::OkStatus();
+}
+
+void GenericServer::AcceptNext(const CallEnvironment* environment) {
+  MutexLock lock(&mu_);
+  if (stopping_) return;
+  ++open_calls_;
+  GenericCall::Accept(environment);
+}
+
+std::shared_ptr<CallHandler> GenericServer::Dispatch(const CallEnvironment* environment,
+                                                     std::shared_ptr<GenericCall> call) {
+  AcceptNext(environment);
+  const auto found = methods_.find(call->method());
+  if (found == methods_.end()) return nullptr;
+  return found->second(std::move(call));
+}
+
+void GenericServer::OnReleased() {
+  MutexLock lock(&mu_);
+  --open_calls_;
+  released_.NotifyAll();
+}
+
+void GenericServer::Shutdown(std::chrono::milliseconds grace) {
+  if (server_ == nullptr) return;
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  server_->Shutdown(std::chrono::system_clock::now() + grace);
+  {
+    // No operation may start on a queue that is shut down, so every call ends first.
+    MutexLock lock(&mu_);
+    while (open_calls_ > 0) {
+      if (!released_.WaitFor(&mu_, kReleaseWarning)) {
+        BALLAST_LOG(WARN, LogField("calls", open_calls_)) << "calls have not ended yet";
+      }
+    }
+  }
+  for (auto& queue : queues_) queue->Shutdown();
+  pollers_->Shutdown();
+  server_.reset();
+  environments_.clear();
+  queues_.clear();
+}
+
+}  // namespace ballast::server

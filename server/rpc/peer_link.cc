@@ -1,0 +1,400 @@
+#include "server/rpc/peer_link.h"
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/reason.h"
+#include "common/base/sync.h"
+#include "common/base/units.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/security/credentials.h"
+#include "proto/convert/channel.h"
+#include "proto/convert/frame_codec.h"
+#include "proto/convert/job_convert.h"
+#include "proto/convert/methods.h"
+#include "proto/convert/status_convert.h"
+#include "server/rpc/convert.h"
+#include "server/rpc/generic_server.h"
+
+namespace ballast::server {
+namespace {
+
+constexpr std::chrono::milliseconds kVoteRetryDelay(50);
+
+using Done = std::function<void(const absl::Status& status, const grpc::ByteBuffer& reply)>;
+
+// One unary call under way; deleted by its owner once it has come back.
+struct PeerCall : public CompletionTag {
+  void OnEvent(bool) override { finished(this); }
+
+  grpc::ClientContext context;
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<grpc::ByteBuffer>> reader;
+  Done done;
+  std::function<void(PeerCall*)> finished;
+};
+
+// What a call needs beside its request.
+struct CallOptions {
+  const char* method = nullptr;
+  std::chrono::nanoseconds timeout{0};
+  bool wait_for_ready = false;  // wait for a connection instead of failing at once
+};
+
+bool MayPass(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable ||
+         status.code() == absl::StatusCode::kDeadlineExceeded;
+}
+
+class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<PeerClientImpl> {
+ public:
+  PeerClientImpl(const PeerLinkConfig& config, Executor* executor, const Clock* clock)
+      : config_(config), executor_(executor), clock_(clock), poller_("peers", 1) {
+    grpc::ChannelArguments args = MakeChannelArgs(config.time_scale);
+    args.SetMaxReceiveMessageSize(config.max_message_bytes);
+    args.SetMaxSendMessageSize(config.max_message_bytes);
+    for (const ServerAddress& server : config.servers) {
+      if (server.id == config.self) continue;
+      Peer& peer = peers_[server.id];
+      peer.address = server.address;
+      peer.connection = std::make_unique<grpc::GenericStub>(
+          grpc::CreateCustomChannel(server.address, grpc::InsecureChannelCredentials(), args));
+    }
+    poller_.Post([this] { PollUntilShutdown(&queue_); });
+  }
+
+  ~PeerClientImpl() override { Stop(); }
+
+  void Start(LostCallback lost) override {
+    {
+      MutexLock lock(&mu_);
+      lost_ = std::move(lost);
+    }
+    Beat();
+  }
+
+  void Stop() override;
+  std::vector<PeerState> Peers() const override;
+
+  void CreateJob(uint32_t server, const JobPlan& plan,
+                 std::function<void(absl::Status)> done) override {
+    SendPlan(method::kPeerCreateJob, server, plan, std::move(done));
+  }
+  void ExtendJob(uint32_t server, const JobPlan& plan,
+                 std::function<void(absl::Status)> done) override {
+    SendPlan(method::kPeerExtendJob, server, plan, std::move(done));
+  }
+  void DropJob(uint32_t server, uint64_t job) override;
+  void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to_server,
+                const Vote& vote) override;
+
+ private:
+  struct Peer {
+    std::string address;
+    std::unique_ptr<grpc::GenericStub> connection;
+    bool reachable = false;
+    bool asking = false;       // a Hello is under way
+    bool asked_twice = false;  // the one before it found no connection
+    std::chrono::nanoseconds last_heard{0};
+    uint64_t incarnation = 0;
+  };
+  struct VoteUnderWay {
+    uint32_t server = 0;
+    uint64_t round = 0;
+    grpc::ByteBuffer bytes;
+    std::chrono::nanoseconds give_up{0};
+  };
+
+  void Call(uint32_t server, const CallOptions& options, const grpc::ByteBuffer& request,
+            Done done);
+  void Finished(PeerCall* call);
+  void SendPlan(const char* method, uint32_t server, const JobPlan& plan,
+                std::function<void(absl::Status)> done);
+  void TryVote(std::shared_ptr<VoteUnderWay> vote);
+  void OnVoteAnswer(const std::shared_ptr<VoteUnderWay>& vote, const absl::Status& status);
+
+  void Beat();
+  void Ask(uint32_t server);
+  void OnHello(uint32_t server, const absl::Status& status, const grpc::ByteBuffer& reply);
+  absl::Status CheckHello(uint32_t server, const v1::PeerHello& hello) const;
+  void Heard(uint32_t server, uint64_t incarnation);
+  void NotHeard(uint32_t server, const absl::Status& status);
+  // Reports a peer that was reachable; with `always` also one that never was.
+  void Lost(uint32_t server, const std::string& why, bool always = false);
+
+  const PeerLinkConfig config_;
+  Executor* const executor_;
+  const Clock* const clock_;
+  grpc::CompletionQueue queue_;
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  std::map<uint32_t, Peer> peers_;  // keys, addresses and connections are constant
+  std::set<PeerCall*> calls_ ABSL_GUARDED_BY(mu_);
+  LostCallback lost_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopped_ = false;
+
+  Executor poller_;  // last: its thread uses all of the above
+};
+
+void PeerClientImpl::Stop() {
+  if (std::exchange(stopped_, true)) return;
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    for (PeerCall* call : calls_) call->context.TryCancel();
+    while (!calls_.empty()) changed_.Wait(&mu_);
+  }
+  queue_.Shutdown();
+  poller_.Shutdown();
+}
+
+std::vector<PeerState> PeerClientImpl::Peers() const {
+  MutexLock lock(&mu_);
+  std::vector<PeerState> states;
+  for (const auto& [id, peer] : peers_) states.push_back({id, peer.address, peer.reachable});
+  return states;
+}
+
+void PeerClientImpl::Call(uint32_t server, const CallOptions& options,
+                          const grpc::ByteBuffer& request, Done done) {
+  const auto peer = peers_.find(server);
+  if (peer == peers_.end()) {
+    done(absl::NotFoundError(absl::StrCat("server ", server, " is not of this cluster")), {});
+    return;
+  }
+  auto call = std::make_unique<PeerCall>();
+  call->context.set_deadline(std::chrono::system_clock::now() +
+                             std::chrono::ceil<std::chrono::microseconds>(options.timeout));
+  call->context.set_wait_for_ready(options.wait_for_ready);
+  {
+    MutexLock lock(&mu_);
+    if (!stopping_) {
+      call->done = std::move(done);
+      call->finished = [this](PeerCall* finished) { Finished(finished); };
+      call->reader = peer->second.connection->PrepareUnaryCall(&call->context, options.method,
+                                                               request, &queue_);
+      call->reader->StartCall();
+      calls_.insert(call.get());
+      PeerCall* const tag = call.release();
+      tag->reader->Finish(&tag->reply, &tag->status, tag);
+      return;
+    }
+  }
+  done(absl::CancelledError("this server is shutting down"), {});
+}
+
+void PeerClientImpl::Finished(PeerCall* call) {
+  const std::unique_ptr<PeerCall> owned(call);
+  call->done(FromGrpc(call->status), call->reply);
+  MutexLock lock(&mu_);
+  calls_.erase(call);
+  changed_.NotifyAll();
+}
+
+void PeerClientImpl::SendPlan(const char* method, uint32_t server, const JobPlan& plan,
+                              std::function<void(absl::Status)> done) {
+  const CallOptions options{method, config_.create_timeout, true};
+  Call(server, options, SerializeMessage(PeerJobToProto(plan)),
+       [server, done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
+         if (MayPass(status) && ReasonOf(status) == Reason::kUnspecified) {
+           ErrorFields fields;
+           fields.server = static_cast<int>(server);
+           done(ReasonedError(
+               absl::StatusCode::kUnavailable, Reason::kServerLost,
+               absl::StrCat("server ", server, " does not answer: ", status.message()), fields));
+         } else {
+           done(status);
+         }
+       });
+}
+
+void PeerClientImpl::DropJob(uint32_t server, uint64_t job) {
+  v1::PeerDropJob message;
+  message.set_job(job);
+  const CallOptions options{method::kPeerDropJob, config_.report_after, false};
+  Call(server, options, SerializeMessage(message),
+       [server](const absl::Status& status, const grpc::ByteBuffer&) {
+         if (status.ok()) return;
+         BALLAST_LOG(WARN, LogField("server", server)) << "cannot drop a job there: " << status;
+       });
+}
+
+// --- Votes --------------------------------------------------------------------------------------
+
+void PeerClientImpl::SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to_server,
+                              const Vote& vote) {
+  v1::Prepare message;
+  message.set_job(job);
+  message.set_epoch(epoch);
+  message.set_round(round);
+  ballast::ToProto(vote, &message);
+  auto under_way = std::make_shared<VoteUnderWay>();
+  under_way->server = to_server;
+  under_way->round = round;
+  under_way->bytes = SerializeMessage(message);
+  under_way->give_up = clock_->Now() + config_.report_after;
+  TryVote(std::move(under_way));
+}
+
+void PeerClientImpl::TryVote(std::shared_ptr<VoteUnderWay> vote) {
+  const CallOptions options{method::kPeerVote, config_.report_after, false};
+  Call(vote->server, options, vote->bytes,
+       [this, vote](const absl::Status& status, const grpc::ByteBuffer&) {
+         OnVoteAnswer(vote, status);
+       });
+}
+
+void PeerClientImpl::OnVoteAnswer(const std::shared_ptr<VoteUnderWay>& vote,
+                                  const absl::Status& status) {
+  if (status.ok() || status.code() == absl::StatusCode::kCancelled) return;
+  if (!MayPass(status)) {
+    BALLAST_LOG(WARN, LogField("server", vote->server), LogField("round", vote->round))
+        << "vote refused: " << status;
+    return;
+  }
+  if (clock_->Now() >= vote->give_up) {
+    Lost(vote->server, absl::StrCat("it does not take votes: ", status.message()), true);
+    return;
+  }
+  executor_->PostAfter(kVoteRetryDelay, [weak = weak_from_this(), vote] {
+    if (const auto self = weak.lock()) self->TryVote(vote);
+  });
+}
+
+// --- Heartbeat ----------------------------------------------------------------------------------
+
+void PeerClientImpl::Beat() {
+  std::vector<uint32_t> ask;
+  std::vector<uint32_t> silent;
+  {
+    MutexLock lock(&mu_);
+    if (stopping_) return;
+    for (auto& [id, peer] : peers_) {
+      if (peer.reachable && clock_->Now() - peer.last_heard >= config_.report_after) {
+        silent.push_back(id);
+      }
+      if (!peer.asking) ask.push_back(id);
+    }
+  }
+  const std::string why = absl::StrCat("no answer for ", FormatDuration(config_.report_after));
+  for (const uint32_t server : silent) Lost(server, why);
+  for (const uint32_t server : ask) Ask(server);
+  executor_->PostAfter(config_.heartbeat_interval, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->Beat();
+  });
+}
+
+void PeerClientImpl::Ask(uint32_t server) {
+  {
+    MutexLock lock(&mu_);
+    peers_.at(server).asking = true;
+  }
+  v1::PeerHello hello;
+  *hello.mutable_protocol() = OwnProtocolRange();
+  hello.set_id(config_.self);
+  hello.set_incarnation(config_.incarnation);
+  const CallOptions options{method::kPeerHello, config_.report_after, false};
+  Call(server, options, SerializeMessage(hello),
+       [this, server](const absl::Status& status, const grpc::ByteBuffer& reply) {
+         OnHello(server, status, reply);
+       });
+}
+
+absl::Status PeerClientImpl::CheckHello(uint32_t server, const v1::PeerHello& hello) const {
+  if (hello.id() != server) {
+    return absl::FailedPreconditionError(absl::StrCat("server ", hello.id(), " listens there, not ",
+                                                      server, "; correct the list of peers"));
+  }
+  return ChooseProtocol(hello.protocol(), absl::StrCat("server ", server)).status();
+}
+
+void PeerClientImpl::OnHello(uint32_t server, const absl::Status& status,
+                             const grpc::ByteBuffer& reply) {
+  {
+    MutexLock lock(&mu_);
+    peers_.at(server).asking = false;
+    if (stopping_) return;
+  }
+  if (!status.ok()) {
+    NotHeard(server, status);
+    return;
+  }
+  v1::PeerHello hello;
+  absl::Status checked =
+      ParseMessage(reply, static_cast<size_t>(config_.max_message_bytes), &hello);
+  if (checked.ok()) checked = CheckHello(server, hello);
+  if (checked.ok()) {
+    Heard(server, hello.incarnation());
+  } else {
+    BALLAST_LOG_EVERY(30, ERROR, LogField("server", server),
+                      LogField("address", peers_.at(server).address))
+        << checked;
+  }
+}
+
+void PeerClientImpl::Heard(uint32_t server, uint64_t incarnation) {
+  bool restarted = false;
+  {
+    MutexLock lock(&mu_);
+    Peer& peer = peers_.at(server);
+    restarted = peer.reachable && peer.incarnation != incarnation;
+  }
+  if (restarted) Lost(server, "it was restarted");
+  bool found = false;
+  {
+    MutexLock lock(&mu_);
+    Peer& peer = peers_.at(server);
+    found = !std::exchange(peer.reachable, true);
+    peer.incarnation = incarnation;
+    peer.last_heard = clock_->Now();
+    peer.asked_twice = false;
+  }
+  if (found) BALLAST_LOG(INFO, LogField("server", server)) << "peer is reachable";
+}
+
+void PeerClientImpl::NotHeard(uint32_t server, const absl::Status& status) {
+  bool again = false;
+  {
+    MutexLock lock(&mu_);
+    Peer& peer = peers_.at(server);
+    // Silence is judged by Beat; a connection that broke is tried once more at once.
+    if (!peer.reachable || status.code() != absl::StatusCode::kUnavailable) return;
+    again = !std::exchange(peer.asked_twice, true);
+  }
+  if (again) {
+    Ask(server);
+  } else {
+    Lost(server, absl::StrCat("its connection broke: ", status.message()));
+  }
+}
+
+void PeerClientImpl::Lost(uint32_t server, const std::string& why, bool always) {
+  LostCallback lost;
+  {
+    MutexLock lock(&mu_);
+    Peer& peer = peers_.at(server);
+    peer.asked_twice = false;
+    const bool was_reachable = std::exchange(peer.reachable, false);
+    if (stopping_ || (!was_reachable && !always)) return;
+    lost = lost_;
+  }
+  BALLAST_LOG(WARN, LogField("server", server)) << "peer lost: " << why;
+  if (lost) lost(server, why);
+}
+
+}  // namespace
+
+std::shared_ptr<PeerClient> PeerClient::Create(const PeerLinkConfig& config, Executor* executor,
+                                               const Clock* clock) {
+  return std::make_shared<PeerClientImpl>(config, executor, clock);
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,54 @@
+// The other servers of the cluster, as this one calls them: votes, creation of jobs, and a
+// heartbeat that finds out who is gone.
+// Comes from: JobDirectory (PeerLink) and RoundEngine (VoteSink). Goes to: the peers' peer_service.
+// Thread safety: any thread. Callbacks run on the thread of the peers' completion queue or on the
+// caller's; no lock is held then.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/clock.h"
+#include "common/base/executor.h"
+#include "server/cluster/job_directory.h"
+
+namespace ballast::server {
+
+struct PeerLinkConfig {
+  uint32_t self = 0;
+  uint64_t incarnation = 0;            // of this process
+  std::vector<ServerAddress> servers;  // of the cluster; self is skipped
+  std::chrono::nanoseconds heartbeat_interval = std::chrono::milliseconds(500);
+  std::chrono::nanoseconds report_after = std::chrono::milliseconds(2500);
+  std::chrono::nanoseconds create_timeout = std::chrono::seconds(30);  // of CreateJob, ExtendJob
+  int max_message_bytes = 16 << 20;
+  double time_scale = 1;
+};
+
+struct PeerState {
+  uint32_t id = 0;
+  std::string address;
+  bool reachable = false;
+};
+
+class PeerClient : public PeerLink, public VoteSink {
+ public:
+  // A peer that was reachable does not answer any more.
+  using LostCallback = std::function<void(uint32_t server, const std::string& why)>;
+
+  // `executor` and `clock` outlive the result.
+  static std::shared_ptr<PeerClient> Create(const PeerLinkConfig& config, Executor* executor,
+                                            const Clock* clock);
+
+  // Begins the heartbeat. `lost` may be called again for a peer that came back in between.
+  virtual void Start(LostCallback lost) = 0;
+  // Ends the heartbeat, breaks off every call (their callbacks get CANCELLED) and waits for them.
+  virtual void Stop() = 0;
+  virtual std::vector<PeerState> Peers() const = 0;
+};
+
+}  // namespace ballast::server

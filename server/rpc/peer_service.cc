@@ -1,0 +1,98 @@
+#include "server/rpc/peer_service.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
+#include "proto/convert/job_convert.h"
+#include "proto/convert/methods.h"
+#include "server/rpc/convert.h"
+#include "server/rpc/unary_call.h"
+
+namespace ballast::server {
+namespace {
+
+using Call = std::shared_ptr<UnaryCall>;
+using PlanMethod = void (JobDirectory::*)(JobPlan, std::function<void(absl::Status)>);
+
+void Answer(const Call& call, const absl::Status& status) {
+  if (status.ok()) {
+    call->Reply(v1::PeerAck());
+  } else {
+    call->Fail(status);
+  }
+}
+
+void Hello(const PeerIdentity& self, const Call& call, const grpc::ByteBuffer& bytes) {
+  v1::PeerHello hello;
+  if (!call->Parse(bytes, &hello)) return;
+  const auto protocol = ChooseProtocol(hello.protocol(), absl::StrCat("server ", hello.id()));
+  if (!protocol.ok()) return call->Fail(protocol.status());
+  v1::PeerHello reply;
+  *reply.mutable_protocol() = OwnProtocolRange();
+  reply.set_id(self.id);
+  reply.set_incarnation(self.incarnation);
+  call->Reply(reply);
+}
+
+void TakePlan(const DirectoryHolder& holder, PlanMethod method, const Call& call,
+              const grpc::ByteBuffer& bytes) {
+  v1::PeerJob job;
+  if (!call->Parse(bytes, &job)) return;
+  const auto directory = holder.Get();
+  if (!directory.ok()) return call->Fail(directory.status());
+  absl::StatusOr<JobPlan> plan = PeerJobFromProto(job);
+  if (!plan.ok()) return call->Fail(plan.status());
+  ((**directory).*method)(*std::move(plan),
+                          [call](const absl::Status& status) { Answer(call, status); });
+}
+
+void DropJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+  v1::PeerDropJob drop;
+  if (!call->Parse(bytes, &drop)) return;
+  const auto directory = holder.Get();
+  if (!directory.ok()) return call->Fail(directory.status());
+  (*directory)->PeerDropJob(drop.job());
+  call->Reply(v1::PeerAck());
+}
+
+void TakeVote(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+  v1::Prepare prepare;
+  if (!call->Parse(bytes, &prepare)) return;
+  const auto directory = holder.Get();
+  if (!directory.ok()) return call->Fail(directory.status());
+  absl::StatusOr<Vote> vote = VoteFromProto(prepare);
+  if (!vote.ok()) return call->Fail(vote.status());
+  const std::shared_ptr<RoundEngine> engine = (*directory)->Find(prepare.job());
+  if (engine == nullptr) {
+    return call->Fail(ReasonedError(
+        absl::StatusCode::kNotFound, Reason::kUnknownJob,
+        absl::StrCat("vote of server ", prepare.server(), " for a job unknown here")));
+  }
+  engine->PeerVote(prepare.epoch(), prepare.round(), *std::move(vote));
+  call->Reply(v1::PeerAck());
+}
+
+}  // namespace
+
+void AddPeerMethods(GenericServer* server, const DirectoryHolder* directory,
+                    const PeerIdentity& self) {
+  server->AddMethod(method::kPeerHello, UnaryCall::Factory([self](auto call, auto bytes) {
+                      Hello(self, call, bytes);
+                    }));
+  const auto plan_method = [directory](PlanMethod method) {
+    return UnaryCall::Factory(
+        [directory, method](auto call, auto bytes) { TakePlan(*directory, method, call, bytes); });
+  };
+  server->AddMethod(method::kPeerCreateJob, plan_method(&JobDirectory::PeerCreateJob));
+  server->AddMethod(method::kPeerExtendJob, plan_method(&JobDirectory::PeerExtendJob));
+  server->AddMethod(method::kPeerDropJob, UnaryCall::Factory([directory](auto call, auto bytes) {
+                      DropJob(*directory, call, bytes);
+                    }));
+  server->AddMethod(method::kPeerVote, UnaryCall::Factory([directory](auto call, auto bytes) {
+                      TakeVote(*directory, call, bytes);
+                    }));
+}
+
+}  // namespace ballast::server

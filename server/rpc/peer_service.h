@@ -1,0 +1,21 @@
+// Peer service: what the other servers of the cluster ask of this one.
+// Comes from: GenericServer. Goes to: JobDirectory, RoundEngine. Thread safety: any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "server/rpc/directory_holder.h"
+#include "server/rpc/generic_server.h"
+
+namespace ballast::server {
+
+struct PeerIdentity {
+  uint32_t id = 0;
+  uint64_t incarnation = 0;  // new for each process
+};
+
+// Adds the methods of ballast.v1.Peer to `server`. `directory` outlives it.
+void AddPeerMethods(GenericServer* server, const DirectoryHolder* directory,
+                    const PeerIdentity& self);
+
+}  // namespace ballast::server

@@ -1,0 +1,114 @@
+// Session: one trainer's data stream (Data.Exchange) at this server, from Hello to Leave.
+//
+//   HELLO -Hello-> ATTACHING -engine accepts-> OPEN -Leave, error or break-> CLOSED
+//
+// It checks what a stream can check (form, checksum, identity), counts credit, and forwards to the
+// job's engine; the engine's answers go out through an Outbox.
+// Comes from: GenericServer (messages), RoundEngine (SlotSink). Goes to: RoundEngine.
+// Thread safety: SlotSink's methods may be called from any thread; CallHandler's come from the
+// call's poller. No lock is held while the engine or the call is called.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/types/optional.h"
+#include "common/base/clock.h"
+#include "common/base/executor.h"
+#include "common/base/sync.h"
+#include "common/metrics/metrics.h"
+#include "server/rpc/directory_holder.h"
+#include "server/rpc/generic_server.h"
+#include "server/rpc/outbox.h"
+
+namespace ballast::server {
+
+struct SessionConfig {
+  uint32_t chunk_bytes = 1 << 20;
+  uint64_t credit_bytes = 16 << 20;
+  size_t max_frame_bytes = 4 << 20;
+  size_t max_control_bytes = 16 << 20;
+  size_t presence_bytes_max = 125'000;  // a bit per tensor
+  std::chrono::nanoseconds report_after = std::chrono::milliseconds(2500);
+};
+
+// Everything outlives the sessions' calls.
+struct SessionDeps {
+  const DirectoryHolder* directory = nullptr;
+  Executor* executor = nullptr;  // for timers
+  const Clock* clock = nullptr;
+  ServerMetrics* metrics = nullptr;  // may be null
+  SessionConfig config;
+};
+
+class Session : public CallHandler, public SlotSink, public std::enable_shared_from_this<Session> {
+ public:
+  // For GenericServer::AddMethod. `deps` outlives the server.
+  static GenericServer::HandlerFactory Factory(const SessionDeps* deps);
+
+  Session(const SessionDeps* deps, std::shared_ptr<GenericCall> call);
+
+  void OnMessage(grpc::ByteBuffer message) override;
+  void OnReadsDone() override;
+  absl::optional<grpc::ByteBuffer> NextMessage() override;
+  void OnDone(bool cancelled) override;
+
+  void OnAck(const Ack& ack) override;
+  void OnResult(const RoundResult& result) override;
+  void OnExtent(const OutPiece& piece) override;
+  void OnDone(const RoundDone& done) override;
+  void OnRefused(const FrameRefused& refused) override;
+  void OnState(const StateInfo& info) override;
+  void OnError(const absl::Status& status) override;
+
+ private:
+  enum class State { kHello, kAttaching, kOpen, kClosed };
+  // Rides on a payload handed to the engine and tells the session when it is let go.
+  struct PostedPayload;
+
+  absl::Status OnHello(const grpc::ByteBuffer& message);
+  void OnAttached(const std::shared_ptr<RoundEngine>& engine, const absl::StatusOr<uint64_t>& round,
+                  uint32_t protocol);
+  absl::Status OnNext(const grpc::ByteBuffer& message);
+  absl::Status OnControl(const v1::ClientMessage& message);
+  void OnFrame(const DecodedFrame& frame);
+  // OK, or why the frame does not go to the engine.
+  absl::Status CheckFrame(const DecodedFrame& frame) const;
+  void OnTaken(size_t bytes);
+
+  void Send(v1::ServerMessage message);
+  // Tells the trainer `status`, then ends the call. The engine hears `why` once the call is over.
+  void Close(const absl::Status& status, const std::string& why);
+  // Tells the engine now, unless it has been told or the slot never had its seat.
+  void Lost(const std::string& why);
+  void ReadMore();
+  bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CheckSilence();
+  void WatchSilence();
+  void ResolveMetrics(RoundEngine* engine);
+
+  const SessionDeps* const deps_;
+  const std::shared_ptr<GenericCall> call_;
+
+  Outbox::Identity identity_;  // Set by Hello, constant from then on.
+
+  Mutex mu_;
+  // From Hello until the call is over; written on the poller's thread only, which may read it
+  // without the lock. Engine and session hold each other in between.
+  std::shared_ptr<RoundEngine> engine_;
+  State state_ ABSL_GUARDED_BY(mu_) = State::kHello;
+  std::unique_ptr<Outbox> outbox_ ABSL_GUARDED_BY(mu_);
+  std::chrono::nanoseconds last_heard_ ABSL_GUARDED_BY(mu_);
+  size_t posted_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // handed to the engine, not yet taken
+  bool paused_ ABSL_GUARDED_BY(mu_) = false;      // no read is asked for
+  bool left_ ABSL_GUARDED_BY(mu_) = false;
+  bool seated_ ABSL_GUARDED_BY(mu_) = false;  // the engine has our sink
+  std::string close_why_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<JobMetrics> job_metrics_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ballast::server

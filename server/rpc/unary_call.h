@@ -1,0 +1,56 @@
+// A call with one request and one answer, over GenericCall.
+// Comes from: GenericServer. Goes to: control_service, peer_service, admin_service.
+// Thread safety: any thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/types/optional.h"
+#include "common/base/sync.h"
+#include "google/protobuf/message_lite.h"
+#include "server/rpc/generic_server.h"
+
+namespace ballast::server {
+
+class UnaryCall : public CallHandler, public std::enable_shared_from_this<UnaryCall> {
+ public:
+  // Parses `request` and sees to it that Reply or Fail is called, now or later. Must not block.
+  using Handler = std::function<void(std::shared_ptr<UnaryCall> call, grpc::ByteBuffer request)>;
+
+  // For GenericServer::AddMethod.
+  static GenericServer::HandlerFactory Factory(Handler handler);
+
+  UnaryCall(std::shared_ptr<GenericCall> call, Handler handler);
+
+  // Answers and ends the call. The first answer counts. `status` is not OK and travels with its
+  // ErrorDetail.
+  void Reply(const google::protobuf::MessageLite& message);
+  void Fail(const absl::Status& status);
+
+  // `callback` runs once if the call ends before it was answered; at once if it already has.
+  void OnCancel(std::function<void()> callback);
+
+  // Parses into `message`; on failure answers BAD_FRAME and returns false.
+  bool Parse(const grpc::ByteBuffer& request, google::protobuf::MessageLite* message);
+
+  void OnMessage(grpc::ByteBuffer message) override;
+  void OnReadsDone() override;
+  absl::optional<grpc::ByteBuffer> NextMessage() override;
+  void OnDone(bool cancelled) override;
+
+ private:
+  bool TakeAnswer();
+
+  const std::shared_ptr<GenericCall> call_;
+  Handler handler_;  // Emptied by the request.
+  Mutex mu_;
+  absl::optional<grpc::ByteBuffer> reply_ ABSL_GUARDED_BY(mu_);
+  std::function<void()> on_cancel_ ABSL_GUARDED_BY(mu_);
+  bool answered_ ABSL_GUARDED_BY(mu_) = false;
+  bool over_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace ballast::server

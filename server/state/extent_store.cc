@@ -1,0 +1,91 @@
+#include "server/state/extent_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "server/optim/dispatch.h"
+
+namespace ballast::server {
+
+uint32_t TileCount(const Layout& layout, uint32_t extent) {
+  const uint32_t elements = layout.extents()[extent].elements;
+  return (elements + layout.tile_elements() - 1) / layout.tile_elements();
+}
+
+ExtentStore::ExtentStore(std::unique_ptr<Tier> tier, const optim::KernelTable* kernels)
+    : tier_(std::move(tier)), kernels_(kernels) {}
+
+absl::Status ExtentStore::Add(const Layout& layout, const std::vector<uint32_t>& extents) {
+  for (const uint32_t extent : extents) {
+    BALLAST_RETURN_IF_ERROR(tier_->AddExtent(extent, layout.extents()[extent].elements));
+  }
+  return absl::OkStatus();
+}
+
+void ExtentStore::WriteMaster(const Layout& layout, uint32_t extent, uint32_t offset,
+                              const void* src, uint32_t count) {
+  const DType dtype = layout.extents()[extent].dtype;
+  const optim::UpcastFn upcast = optim::Upcast(*kernels_, dtype);
+  const char* from = static_cast<const char*>(src);
+  while (count > 0) {
+    const TileView tile = tier_->Tile(extent, offset / layout.tile_elements());
+    const uint32_t at = offset % layout.tile_elements();
+    const uint32_t take = std::min(count, tile.elements - at);
+    upcast(from, tile.p + at, take);
+    from += size_t{take} * DTypeBytes(dtype);
+    offset += take;
+    count -= take;
+  }
+}
+
+uint64_t ExtentStore::StepTile(const Layout& layout, uint32_t extent_id, uint32_t tile_index,
+                               const ExtentStep& step) {
+  const Extent& extent = layout.extents()[extent_id];
+  const size_t grad_bytes = DTypeBytes(step.grad_dtype);
+  const size_t weight_bytes = DTypeBytes(extent.dtype);
+  const optim::StepFn kernel = optim::AdamWStep(*kernels_, step.grad_dtype, extent.dtype);
+  const TileView tile = tier_->Tile(extent_id, tile_index);
+  const uint32_t begin = tile_index * layout.tile_elements();
+  const uint32_t end = begin + tile.elements;
+
+  // First run that reaches into the tile; runs are ascending and gapless.
+  const auto first = layout.runs().begin() + extent.first_run;
+  auto run = std::upper_bound(first, first + extent.run_count, begin,
+                              [](uint32_t at, const Run& r) { return at < r.extent_offset; }) -
+             1;
+  uint64_t overflows = 0;
+  for (; run != first + extent.run_count && run->extent_offset < end; ++run) {
+    const uint32_t from = std::max(begin, run->extent_offset);
+    const uint32_t to = std::min(end, run->extent_offset + run->elements);
+    const uint32_t at = from - begin;
+    char* weight = static_cast<char*>(step.weight) + from * weight_bytes;
+    const optim::AdamWScalars* scalars = (*step.scalars)[run->tensor];
+    if (scalars == nullptr) {
+      optim::Downcast(*kernels_, extent.dtype)(tile.p + at, weight, to - from);
+      continue;
+    }
+    overflows += kernel({.p = tile.p + at,
+                         .m = tile.m + at,
+                         .v = tile.v + at,
+                         .grad = static_cast<const char*>(step.grad) + from * grad_bytes,
+                         .weight = weight,
+                         .count = to - from,
+                         .scale = step.scale,
+                         .k = *scalars});
+  }
+  return overflows;
+}
+
+void ExtentStore::ReadWeights(const Layout& layout, uint32_t extent, void* dst) {
+  const DType dtype = layout.extents()[extent].dtype;
+  const optim::DowncastFn downcast = optim::Downcast(*kernels_, dtype);
+  char* to = static_cast<char*>(dst);
+  for (uint32_t t = 0; t < TileCount(layout, extent); ++t) {
+    const TileView tile = tier_->Tile(extent, t);
+    downcast(tile.p, to, tile.elements);
+    to += size_t{tile.elements} * DTypeBytes(dtype);
+  }
+}
+
+}  // namespace ballast::server

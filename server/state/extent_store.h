@@ -1,0 +1,58 @@
+// ExtentStore: the extents a server owns of one job, as typed reads and writes over a tier.
+// Comes from: server/round. Goes to: server/tier. Thread safety: Add and WriteMaster on the job's
+// strand while no step runs; StepTile from any worker, each tile once per round.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/tensor/layout.h"
+#include "server/optim/step_args.h"
+#include "server/tier/tier.h"
+
+namespace ballast::server {
+
+// How one round steps one extent. Memory is the caller's until every tile is done.
+struct ExtentStep {
+  const void* grad = nullptr;  // whole extent: the fp32 sum, or the one slot's wire-dtype register
+  DType grad_dtype = DType::kF32;
+  void* weight = nullptr;  // out, whole extent in the extent's wire dtype
+  float scale = 1;
+  // Per tensor; null: no gradient anywhere, p, m and v stay as they are.
+  const std::vector<const optim::AdamWScalars*>* scalars = nullptr;
+};
+
+class ExtentStore {
+ public:
+  ExtentStore(std::unique_ptr<Tier> tier, const optim::KernelTable* kernels);
+
+  // Makes room for `extents` of `layout`, all state zero. Errors: RESOURCE_EXHAUSTED.
+  absl::Status Add(const Layout& layout, const std::vector<uint32_t>& extents);
+
+  // Sets master weights from `count` elements of the extent's wire dtype at `src`, starting at
+  // element `offset`.
+  void WriteMaster(const Layout& layout, uint32_t extent, uint32_t offset, const void* src,
+                   uint32_t count);
+
+  // Steps one tile of an extent and writes its weights. Returns how many finite masters became Inf
+  // in a 16-bit weight.
+  uint64_t StepTile(const Layout& layout, uint32_t extent, uint32_t tile, const ExtentStep& step);
+
+  // Rounds the extent's current masters to its wire dtype into `dst` (whole extent).
+  void ReadWeights(const Layout& layout, uint32_t extent, void* dst);
+
+  // A tile's planes, in place: read-only for exports while no round is applied.
+  TileView Tile(uint32_t extent, uint32_t tile) { return tier_->Tile(extent, tile); }
+  uint64_t bytes() const { return tier_->bytes(); }
+
+ private:
+  std::unique_ptr<Tier> tier_;
+  const optim::KernelTable* kernels_;
+};
+
+// Tiles of an extent; the last one may be short.
+uint32_t TileCount(const Layout& layout, uint32_t extent);
+
+}  // namespace ballast::server

@@ -1,0 +1,55 @@
+// Where the planes of an extent's optimizer state lie in memory: tile by tile, and inside a tile
+// plane by plane (p | m | v, then further moments). One tile of AdamW is one contiguous 768 KiB
+// record: the unit of a kernel call and of disk I/O. Planes of a whole extent a power of two apart
+// would fall into the same cache sets; inside a tile they are at most 256 KiB apart, which the
+// kernels stream without loss.
+// Comes from: the layout's tile size. Goes to: server/tier and server/state, which allocate and
+// address the planes; StepArgs. Thread safety: pure functions.
+//
+//   tile 0: [p: T floats][m: T floats][v: T floats]  tile 1: ...  last tile: its own T, rounded up
+//
+// All offsets and sizes are in floats from the start of the extent's state, which is aligned to 64
+// bytes at least; every plane then starts on a cache line.
+#pragma once
+
+#include <cstddef>
+
+namespace ballast::tier {
+
+// Elements in the last, short tile are padded to whole cache lines of floats.
+inline constexpr size_t kPlaneAlignFloats = 16;
+
+// Elements of tile `tile` in an extent of `extent_elements`; 0 past the end.
+constexpr size_t TileElements(size_t extent_elements, size_t tile_elements, size_t tile) {
+  const size_t begin = tile * tile_elements;
+  if (begin >= extent_elements) return 0;
+  const size_t left = extent_elements - begin;
+  return left < tile_elements ? left : tile_elements;
+}
+
+// Floats from one plane of a tile to the next, for a tile that holds `elements`.
+constexpr size_t PlaneStride(size_t elements) {
+  return (elements + kPlaneAlignFloats - 1) / kPlaneAlignFloats * kPlaneAlignFloats;
+}
+
+// The first float of plane `plane` (0 = p, 1 = m, 2 = v) of tile `tile`. `tile_elements` is a
+// multiple of 16; `planes` counts all planes of a tile, 3 for AdamW.
+constexpr size_t PlaneOffset(size_t extent_elements, size_t tile_elements, size_t planes,
+                             size_t tile, size_t plane) {
+  const size_t elements = TileElements(extent_elements, tile_elements, tile);
+  return tile * tile_elements * planes + plane * PlaneStride(elements);
+}
+
+// Floats of the whole extent's state, padding included.
+constexpr size_t StateFloats(size_t extent_elements, size_t tile_elements, size_t planes) {
+  const size_t whole_tiles = extent_elements / tile_elements;
+  const size_t last = extent_elements - whole_tiles * tile_elements;
+  return (whole_tiles * tile_elements + PlaneStride(last)) * planes;
+}
+
+static_assert(PlaneOffset(1 << 20, 1 << 16, 3, 15, 2) == 15 * 3 * 65536 + 2 * 65536);
+static_assert(PlaneOffset(65536 + 17, 1 << 16, 3, 1, 2) == 3 * 65536 + 2 * 32);
+static_assert(StateFloats(65536 + 17, 1 << 16, 3) == 3 * (65536 + 32));
+static_assert(StateFloats(65536, 1 << 16, 3) == 3 * 65536);
+
+}  // namespace ballast::tier

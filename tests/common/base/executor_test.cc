@@ -1,0 +1,221 @@
+// Tests of common/base/executor.h.
+#include "common/base/executor.h"
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include <array>
+#include <future>
+#include <memory>
+#include <set>
+#include <string>
+
+namespace ballast {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+
+std::string ThreadName() {
+  std::array<char, 16> name{};
+  pthread_getname_np(pthread_self(), name.data(), name.size());
+  return name.data();
+}
+
+TEST(ExecutorTest, OneThreadRunsTasksInOrder) {
+  Executor executor("order", 1);
+  std::vector<int> seen;
+  for (int i = 0; i < 100; ++i) executor.Post([&seen, i] { seen.push_back(i); });
+  executor.Shutdown();
+  ASSERT_EQ(seen.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(seen[static_cast<size_t>(i)], i);
+}
+
+TEST(ExecutorTest, SeveralThreadsRunTasksAtTheSameTime) {
+  Executor executor("wide", 2);
+  // Each task waits for the other one, so this ends only when both run at once.
+  std::promise<void> first, second;
+  executor.Post([&] {
+    first.set_value();
+    second.get_future().wait();
+  });
+  executor.Post([&] {
+    second.set_value();
+    first.get_future().wait();
+  });
+  executor.Shutdown();
+}
+
+TEST(ExecutorTest, NamesItsThreads) {
+  Executor executor("rpc", 1);
+  std::promise<std::string> name;
+  executor.Post([&] { name.set_value(ThreadName()); });
+  EXPECT_EQ(name.get_future().get(), "rpc-0");
+}
+
+TEST(ExecutorTest, KnowsItsOwnThreads) {
+  Executor executor("own", 1);
+  EXPECT_FALSE(executor.IsOwnThread());
+  std::promise<bool> own;
+  executor.Post([&] { own.set_value(executor.IsOwnThread()); });
+  EXPECT_TRUE(own.get_future().get());
+}
+
+TEST(ExecutorTest, ShutdownRunsWhatRunningTasksStillPost) {
+  Executor executor("drain", 2);
+  std::atomic<int> depth{0};
+  std::function<void()> dig = [&] {
+    if (++depth < 50) {
+      EXPECT_TRUE(executor.Post(dig));
+    }
+  };
+  executor.Post(dig);
+  executor.Shutdown();
+  EXPECT_EQ(depth, 50);
+}
+
+TEST(ExecutorTest, RefusesTasksAfterShutdown) {
+  Executor executor("late", 1);
+  executor.Shutdown();
+  executor.Shutdown();
+  EXPECT_FALSE(executor.Post([] { FAIL(); }));
+  EXPECT_FALSE(executor.PostAfter(milliseconds(1), [] { FAIL(); }));
+  Strand strand(&executor);
+  EXPECT_FALSE(strand.Post([] { FAIL(); }));
+}
+
+TEST(ExecutorTest, TimersFireInOrderOfTime) {
+  Executor executor("timers", 1);
+  std::vector<int> seen;
+  std::promise<void> last;
+  executor.PostAfter(milliseconds(30), [&] {
+    seen.push_back(30);
+    last.set_value();
+  });
+  executor.PostAfter(milliseconds(10), [&] { seen.push_back(10); });
+  executor.PostAfter(milliseconds(20), [&] { seen.push_back(20); });
+  executor.PostAfter(milliseconds(-5), [&] { seen.push_back(0); });
+  last.get_future().wait();
+  EXPECT_EQ(seen, (std::vector<int>{0, 10, 20, 30}));
+}
+
+TEST(ExecutorTest, TimersDoNotFireEarly) {
+  Executor executor("early", 1);
+  const auto begin = std::chrono::steady_clock::now();
+  std::promise<std::chrono::steady_clock::time_point> fired;
+  executor.PostAfter(milliseconds(20), [&] { fired.set_value(std::chrono::steady_clock::now()); });
+  EXPECT_GE(fired.get_future().get() - begin, milliseconds(20));
+}
+
+TEST(ExecutorTest, ShutdownDropsTimersThatAreNotDue) {
+  auto held = std::make_shared<int>(0);
+  Executor executor("drop", 1);
+  executor.PostAfter(hours(1), [held] { FAIL(); });
+  executor.PostAfter(std::chrono::nanoseconds::max(), [held] { FAIL(); });
+  executor.Shutdown();
+  EXPECT_EQ(held.use_count(), 1);
+}
+
+TEST(ExecutorTest, DestroysATaskBeforeTheNextOne) {
+  Executor executor("lifetime", 1);
+  auto held = std::make_shared<int>(0);
+  std::promise<long> count;
+  executor.Post([held] {});
+  executor.Post([&] { count.set_value(held.use_count()); });
+  EXPECT_EQ(count.get_future().get(), 1);
+}
+
+TEST(StrandTest, RunsTasksOneAtATimeInOrder) {
+  Executor executor("strand", 4);
+  Strand strand(&executor);
+  std::vector<int> seen;  // Not locked: the strand is what protects it.
+  std::atomic<int> inside{0};
+  for (int i = 0; i < 1000; ++i) {
+    strand.Post([&, i] {
+      EXPECT_EQ(inside.fetch_add(1), 0);
+      seen.push_back(i);
+      inside.fetch_sub(1);
+    });
+  }
+  executor.Shutdown();
+  ASSERT_EQ(seen.size(), 1000u);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(seen[static_cast<size_t>(i)], i);
+}
+
+TEST(StrandTest, TakesTasksFromManyThreadsWithoutLoss) {
+  Executor executor("strand", 2);
+  Strand strand(&executor);
+  int count = 0;  // Not locked, as above.
+  std::vector<std::thread> posters;
+  for (int i = 0; i < 4; ++i) {
+    posters.emplace_back([&] {
+      for (int task = 0; task < 500; ++task) strand.Post([&count] { ++count; });
+    });
+  }
+  for (std::thread& poster : posters) poster.join();
+  executor.Shutdown();
+  EXPECT_EQ(count, 2000);
+}
+
+TEST(StrandTest, DoesNotStarveOtherStrands) {
+  Executor executor("fair", 1);
+  Strand busy(&executor);
+  Strand other(&executor);
+  std::promise<void> other_ran;
+  std::shared_future<void> stop = other_ran.get_future().share();
+  std::function<void()> again = [&] {
+    if (stop.wait_for(std::chrono::seconds(0)) != std::future_status::ready) busy.Post(again);
+  };
+  busy.Post(again);
+  other.Post([&] { other_ran.set_value(); });
+  executor.Shutdown();  // Would not return if `busy` kept the only thread.
+}
+
+TEST(StrandTest, KnowsWhetherItIsCurrent) {
+  Executor executor("current", 1);
+  Strand strand(&executor);
+  Strand other(&executor);
+  std::promise<void> done;
+  strand.Post([&] {
+    EXPECT_TRUE(strand.IsCurrent());
+    EXPECT_FALSE(other.IsCurrent());
+    strand.AssertCurrent();
+    done.set_value();
+  });
+  done.get_future().wait();
+  EXPECT_FALSE(strand.IsCurrent());
+}
+
+TEST(StrandDeathTest, AssertCurrentEndsTheProcessElsewhere) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        Executor executor("death", 1);
+        Strand strand(&executor);
+        strand.AssertCurrent();
+      },
+      "IsCurrent");
+}
+
+TEST(StrandTest, RunsTasksAfterItsOwnDestruction) {
+  Executor executor("orphan", 1);
+  std::promise<void> start, ran;
+  executor.Post([&] { start.get_future().wait(); });
+  {
+    Strand strand(&executor);
+    strand.Post([&] { ran.set_value(); });
+  }
+  start.set_value();
+  ran.get_future().wait();
+}
+
+TEST(StrandTest, TimersArriveOnTheStrand) {
+  Executor executor("timed", 2);
+  Strand strand(&executor);
+  std::promise<bool> current;
+  strand.PostAfter(milliseconds(1), [&] { current.set_value(strand.IsCurrent()); });
+  EXPECT_TRUE(current.get_future().get());
+}
+
+}  // namespace
+}  // namespace ballast

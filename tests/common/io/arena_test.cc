@@ -1,0 +1,162 @@
+// Tests of common/io/arena.h.
+#include "common/io/arena.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace ballast {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+TEST(ArenaTest, IsAlignedRoundedUpAndZero) {
+  absl::StatusOr<Arena> arena = Arena::Create(3 * kMiB + 1);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  EXPECT_EQ(arena->bytes(), 4 * kMiB);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(arena->data()) % Arena::kAlignmentBytes, 0u);
+  for (size_t i = 0; i < arena->bytes(); i += 4096) ASSERT_EQ(arena->data()[i], 0);
+  // All of it is writable, to the last byte.
+  std::memset(arena->data(), 1, arena->bytes());
+}
+
+TEST(ArenaTest, MovingHandsOverTheMapping) {
+  Arena first = *Arena::Create(1);
+  char* const data = first.data();
+  data[0] = 42;
+  Arena second = std::move(first);
+  EXPECT_EQ(first.data(), nullptr);
+  EXPECT_EQ(first.bytes(), 0u);
+  EXPECT_EQ(second.data(), data);
+  Arena third = *Arena::Create(1);
+  third = std::move(second);
+  EXPECT_EQ(third.data(), data);
+  EXPECT_EQ(third.data()[0], 42);
+}
+
+TEST(ArenaTest, RefusalsSayHowMuchWasAskedFor) {
+  EXPECT_EQ(Arena::Create(0).status().code(), absl::StatusCode::kInvalidArgument);
+  // More than 47 bits of address space, then more than a size can be rounded.
+  for (size_t bytes : {size_t{1} << 50, SIZE_MAX}) {
+    const absl::Status status = Arena::Create(bytes).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::to_string(bytes)));
+  }
+}
+
+BufferPool MakePool(size_t buffer_bytes, size_t max_buffers, size_t grow_bytes) {
+  BufferPool::Options options;
+  options.buffer_bytes = buffer_bytes;
+  options.max_buffers = max_buffers;
+  options.grow_bytes = grow_bytes;
+  return *BufferPool::Create(options);
+}
+
+TEST(BufferPoolTest, BuffersAreAlignedAndDoNotOverlap) {
+  BufferPool pool = MakePool(100, 50, 1);
+  std::vector<BufferRef> buffers;
+  std::set<uintptr_t> starts;
+  for (int i = 0; i < 50; ++i) {
+    buffers.push_back(*pool.Acquire());
+    const uintptr_t start = reinterpret_cast<uintptr_t>(buffers.back().data());
+    EXPECT_EQ(start % 64, 0u);
+    EXPECT_EQ(buffers.back().bytes(), 100u);
+    starts.insert(start);
+    std::memset(buffers.back().data(), i, 100);
+  }
+  EXPECT_EQ(starts.size(), 50u);
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(buffers[static_cast<size_t>(i)].data()[99], i);
+  }
+}
+
+TEST(BufferPoolTest, GrowsOnlyWhenNeeded) {
+  BufferPool pool = MakePool(kMiB, 8, 2 * kMiB);
+  EXPECT_EQ(pool.mapped_bytes(), 0u);
+  BufferRef first = *pool.Acquire();
+  BufferRef second = *pool.Acquire();
+  EXPECT_EQ(pool.mapped_bytes(), 2 * kMiB);
+  BufferRef third = *pool.Acquire();
+  EXPECT_EQ(pool.mapped_bytes(), 4 * kMiB);
+  EXPECT_EQ(pool.in_use(), 3u);
+}
+
+TEST(BufferPoolTest, AtTheLimitItRefusesUntilABufferReturns) {
+  BufferPool pool = MakePool(64, 2, 1);
+  BufferRef first = *pool.Acquire();
+  BufferRef second = *pool.Acquire();
+  const absl::Status status = pool.Acquire().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("all 2 buffers of 64B"));
+  char* const data = first.data();
+  first.Reset();
+  EXPECT_FALSE(first);
+  BufferRef again = *pool.Acquire();
+  EXPECT_EQ(again.data(), data);
+}
+
+TEST(BufferPoolTest, TheLastOfManyReferencesReturnsTheBuffer) {
+  BufferPool pool = MakePool(64, 1, 1);
+  BufferRef first = *pool.Acquire();
+  BufferRef copy = first;
+  BufferRef moved = std::move(first);
+  EXPECT_FALSE(first);
+  std::shared_ptr<char> shared = moved.ToShared();
+  EXPECT_EQ(shared.get(), copy.data());
+  copy = BufferRef();
+  moved.Reset();
+  EXPECT_EQ(pool.in_use(), 1u);
+  shared.reset();
+  EXPECT_EQ(pool.in_use(), 0u);
+}
+
+TEST(BufferPoolTest, BuffersOutliveThePool) {
+  BufferRef buffer;
+  {
+    BufferPool pool = MakePool(4096, 4, 1);
+    buffer = *pool.Acquire();
+  }
+  std::memset(buffer.data(), 7, buffer.bytes());
+  EXPECT_EQ(buffer.data()[4095], 7);
+}
+
+TEST(BufferPoolTest, ThreadsMayReleaseWhatOthersAcquired) {
+  BufferPool pool = MakePool(64, 8, 1);
+  std::atomic<int> torn{0};
+  std::vector<std::thread> threads;
+  for (int id = 1; id <= 4; ++id) {
+    threads.emplace_back([&, id] {
+      for (int i = 0; i < 500; ++i) {
+        BufferRef buffer = *pool.Acquire();
+        std::memset(buffer.data(), id, 64);
+        for (int byte = 0; byte < 64; ++byte) torn += buffer.data()[byte] != id;
+        if (i % 100 == 0)
+          std::thread([held = std::move(buffer)]() mutable { held.Reset(); }).join();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(torn, 0);
+  EXPECT_EQ(pool.in_use(), 0u);
+}
+
+TEST(BufferPoolTest, RefusesSizesThatMakeNoSense) {
+  for (const auto& [bytes, count] : std::vector<std::pair<size_t, size_t>>{
+           {0, 1}, {1, 0}, {SIZE_MAX, 1}, {1, SIZE_MAX}, {size_t{1} << 40, size_t{1} << 40}}) {
+    BufferPool::Options options;
+    options.buffer_bytes = bytes;
+    options.max_buffers = count;
+    EXPECT_EQ(BufferPool::Create(options).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace ballast

@@ -1,0 +1,104 @@
+// JobSpec validation: each bad field gets its own named error.
+#include "common/job/job_spec.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "common/base/reason.h"
+
+namespace ballast {
+namespace {
+
+JobSpec Good() {
+  JobSpec spec;
+  spec.name = "job-1";
+  spec.world = 2;
+  spec.group_count = 2;
+  spec.tensors = {{"a.weight", {3, 4}, DType::kF32, 0, {"a.tied"}}, {"b", {}, DType::kBF16, 1, {}}};
+  return spec;
+}
+
+TEST(JobSpecTest, AcceptsAGoodSpec) { EXPECT_TRUE(ValidateJobSpec(Good(), {}).ok()); }
+
+TEST(JobSpecTest, RefusesEachBadFieldByName) {
+  struct Case {
+    const char* expect;
+    std::function<void(JobSpec*)> spoil;
+  };
+  const double nan = std::nan("");
+  const Case cases[] = {
+      {"job name", [](JobSpec* s) { s->name = "../up"; }},
+      {"world is 0", [](JobSpec* s) { s->world = 0; }},
+      {"world is 5000", [](JobSpec* s) { s->world = 5000; }},
+      {"no tensors", [](JobSpec* s) { s->tensors.clear(); }},
+      {"group_count is 0", [](JobSpec* s) { s->group_count = 0; }},
+      {"is in group 1", [](JobSpec* s) { s->group_count = 1; }},
+      {"max_grad_norm", [&](JobSpec* s) { s->max_grad_norm = nan; }},
+      {"max_grad_norm", [](JobSpec* s) { s->max_grad_norm = -1; }},
+      {"loss_scale", [](JobSpec* s) { s->loss_scale = 0; }},
+      {"optimizer kind", [](JobSpec* s) { s->optimizer = OptimizerKind::kUnspecified; }},
+      {"reduction_id", [](JobSpec* s) { s->reduction_id = 9; }},
+      {"durability", [](JobSpec* s) { s->durability = Durability::kPower; }},
+      {"tile_elements", [](JobSpec* s) { s->tile_elements = 1; }},
+      {"extent_elements", [](JobSpec* s) { s->extent_elements = 65537; }},
+      {"tensor name \"b\" appears twice", [](JobSpec* s) { s->tensors[0].name = "b"; }},
+      {"\"a.tied\" appears twice", [](JobSpec* s) { s->tensors[1].name = "a.tied"; }},
+      {"control character", [](JobSpec* s) { s->tensors[0].name = "a\nb"; }},
+      {"has 300 bytes", [](JobSpec* s) { s->tensors[0].name = std::string(300, 'x'); }},
+      {"dtype", [](JobSpec* s) { s->tensors[0].dtype = DType::kUnspecified; }},
+      {"negative dimension", [](JobSpec* s) { s->tensors[0].shape = {-1}; }},
+      {"9 dimensions", [](JobSpec* s) { s->tensors[0].shape.assign(9, 1); }},
+      {"more than", [](JobSpec* s) { s->tensors[0].shape.assign(3, int64_t{1} << 40); }},
+      {"more than",
+       [](JobSpec* s) {
+         s->tensors[0].shape = {int64_t{1} << 62, 4};
+       }},
+  };
+  for (const Case& c : cases) {
+    JobSpec spec = Good();
+    c.spoil(&spec);
+    const absl::Status status = ValidateJobSpec(spec, {});
+    EXPECT_EQ(ReasonOf(status), Reason::kBadSpec) << c.expect << ": " << status;
+    EXPECT_NE(std::string(status.message()).find(c.expect), std::string::npos) << status;
+  }
+}
+
+TEST(JobSpecTest, FirstDifferenceNamesTheField) {
+  EXPECT_EQ(FirstDifference(Good(), Good()), "");
+  JobSpec other = Good();
+  other.world = 4;
+  EXPECT_EQ(FirstDifference(Good(), other), "world is 4, the job has 2");
+  other = Good();
+  other.tensors[0].shape = {4, 3};
+  EXPECT_EQ(FirstDifference(Good(), other),
+            "tensor 0 (\"a.weight\") has shape [4, 3], the job has [3, 4]");
+  other = Good();
+  other.tensors[1].name = "c";
+  EXPECT_NE(FirstDifference(Good(), other).find("is named \"c\""), std::string::npos);
+}
+
+TEST(JobSpecTest, HyperParametersMustBeFiniteAndInRange) {
+  const JobSpec spec = Good();
+  const Hyper good = {1e-3, 0.9, 0.999, 1e-8, 0.01};
+  EXPECT_TRUE(ValidateHyper(spec, {good, good}).ok());
+  EXPECT_FALSE(ValidateHyper(spec, {good}).ok());
+  EXPECT_FALSE(ValidateHyper(spec, {good, {1, 2}}).ok());
+  const double inf = std::numeric_limits<double>::infinity();
+  for (size_t k = 0; k < kAdamWKeyCount; ++k) {
+    for (const double value : {std::nan(""), inf, -1.0}) {
+      Hyper bad = good;
+      bad[k] = value;
+      const absl::Status status = ValidateHyper(spec, {good, bad});
+      EXPECT_EQ(ReasonOf(status), Reason::kBadHyperparam);
+      EXPECT_NE(std::string(status.message()).find(kAdamWKeys[k]), std::string::npos) << status;
+      EXPECT_NE(std::string(status.message()).find("group 1"), std::string::npos) << status;
+    }
+  }
+  EXPECT_FALSE(ValidateHyper(spec, {good, {1e-3, 1.0, 0.9, 0, 0}}).ok());
+}
+
+}  // namespace
+}  // namespace ballast

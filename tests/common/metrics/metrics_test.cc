@@ -1,0 +1,113 @@
+// Tests of common/metrics/metrics.h and process.h.
+#include "common/metrics/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+
+namespace ballast {
+namespace {
+
+BuildInfo TestBuild() { return BuildInfo{"0.1.0", "abc", "scalar"}; }
+
+// The sample with these labels, if a scrape would show it.
+std::optional<MetricSample> Find(const ServerMetrics& metrics, const std::string& family,
+                                 const MetricLabels& labels) {
+  for (const MetricFamily& candidate : metrics.registry().Collect()) {
+    if (candidate.name != family) continue;
+    for (const MetricSample& sample : candidate.samples) {
+      if (sample.labels == labels) return sample;
+    }
+  }
+  return std::nullopt;
+}
+
+TEST(ServerMetricsTest, JobHandlesShowUpUnderTheRunLabel) {
+  ServerMetrics metrics(TestBuild());
+  const std::shared_ptr<JobMetrics> job = metrics.Job("gpt");
+  job->rounds_committed.Add();
+  job->push_bytes.Add(1 << 20);
+  job->grad_norm.Set(0.25);
+  job->trainers_active.Set(2);
+  EXPECT_EQ(Find(metrics, "ballast_rounds_total", {{"run", "gpt"}, {"result", "committed"}})->value,
+            1);
+  EXPECT_EQ(Find(metrics, "ballast_rounds_total", {{"run", "gpt"}, {"result", "aborted"}})->value,
+            0);
+  EXPECT_EQ(Find(metrics, "ballast_push_bytes_total", {{"run", "gpt"}})->value, 1048576);
+  EXPECT_EQ(Find(metrics, "ballast_grad_norm", {{"run", "gpt"}})->value, 0.25);
+  EXPECT_EQ(Find(metrics, "ballast_trainers", {{"run", "gpt"}, {"state", "active"}})->value, 2);
+  EXPECT_EQ(metrics.Job("gpt"), job);
+}
+
+TEST(ServerMetricsTest, CommitTimeIsUnixTime) {
+  ServerMetrics metrics(TestBuild());
+  const std::shared_ptr<JobMetrics> job = metrics.Job("gpt");
+  EXPECT_EQ(job->last_round_commit_timestamp_s.value(), 0.0);
+  job->MarkCommit();
+  EXPECT_GT(job->last_round_commit_timestamp_s.value(), 1.6e9);
+}
+
+TEST(ServerMetricsTest, AFreedJobLeavesNoSeriesAndItsHandleStaysUsable) {
+  ServerMetrics metrics(TestBuild());
+  const std::shared_ptr<JobMetrics> job = metrics.Job("gpt");
+  metrics.Job("other");
+  metrics.RemoveJob("gpt");
+  metrics.RemoveJob("never-seen");
+  job->rounds_committed.Add(5);
+  for (const MetricFamily& family : metrics.registry().Collect()) {
+    for (const MetricSample& sample : family.samples) {
+      for (const auto& [name, value] : sample.labels) EXPECT_NE(value, "gpt") << family.name;
+    }
+  }
+  EXPECT_TRUE(Find(metrics, "ballast_grad_norm", {{"run", "other"}}).has_value());
+  EXPECT_EQ(metrics.Job("gpt")->rounds_committed.value(), 0u);
+}
+
+TEST(ServerMetricsTest, PhasesAreObservedInSeconds) {
+  ServerMetrics metrics(TestBuild());
+  metrics.ObserveRound(RoundPhase::kStep, std::chrono::milliseconds(250));
+  const auto step = Find(metrics, "ballast_round_duration_seconds", {{"phase", "step"}});
+  EXPECT_EQ(step->histogram.count, 1u);
+  EXPECT_EQ(step->histogram.sum, 0.25);
+  EXPECT_EQ(Find(metrics, "ballast_round_duration_seconds", {{"phase", "vote"}})->histogram.count,
+            0u);
+}
+
+TEST(ServerMetricsTest, ServerWideValuesHaveTheirFamilies) {
+  ServerMetrics metrics(TestBuild());
+  metrics.state_bytes(StateTier::kDram)->Set(4096);
+  metrics.push_duplicates()->Add(2);
+  metrics.push_conflicts()->Add(3);
+  metrics.checksum_errors("frame")->Add(4);
+  EXPECT_EQ(Find(metrics, "ballast_state_bytes", {{"tier", "dram"}})->value, 4096);
+  EXPECT_EQ(Find(metrics, "ballast_push_duplicates_total", {})->value, 2);
+  EXPECT_EQ(Find(metrics, "ballast_push_conflicts_total", {})->value, 3);
+  EXPECT_EQ(Find(metrics, "ballast_checksum_errors_total", {{"where", "frame"}})->value, 4);
+  EXPECT_EQ(Find(metrics, "ballast_build_info",
+                 {{"version", "0.1.0"}, {"revision", "abc"}, {"isa", "scalar"}})
+                ->value,
+            1);
+}
+
+TEST(ServerMetricsTest, RejectionReasonsAreBounded) {
+  ServerMetrics metrics(TestBuild());
+  Counter* const wrong_epoch = metrics.frames_rejected("WRONG_EPOCH");
+  EXPECT_EQ(metrics.frames_rejected("WRONG_EPOCH"), wrong_epoch);
+  for (int i = 0; i < 1000; ++i) metrics.frames_rejected("made-up-" + std::to_string(i))->Add();
+  const Counter* const other = metrics.frames_rejected("yet another");
+  EXPECT_EQ(other->value(), 1000u - 63u);
+  EXPECT_EQ(Find(metrics, "ballast_frames_rejected_total", {{"reason", "other"}})->value, 937);
+}
+
+TEST(ProcessMetricsTest, ReadsThisProcess) {
+  ServerMetrics metrics(TestBuild());
+  EXPECT_GT(Find(metrics, "process_resident_memory_bytes", {})->value, 1e5);
+  EXPECT_GT(Find(metrics, "process_cpu_seconds_total", {})->value, 0.0);
+  EXPECT_GE(Find(metrics, "process_open_fds", {})->value, 3.0);
+  EXPECT_GT(Find(metrics, "process_max_fds", {})->value, 3.0);
+  EXPECT_GT(Find(metrics, "process_start_time_seconds", {})->value, 1.6e9);
+}
+
+}  // namespace
+}  // namespace ballast

@@ -1,0 +1,92 @@
+// Connection settings, seen on the real sockets of this process.
+#include "proto/convert/channel.h"
+
+#include <dirent.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <set>
+#include <string>
+
+namespace ballast {
+namespace {
+
+// Congestion controls of all TCP sockets this process has open.
+std::multiset<std::string> OpenSockets() {
+  std::multiset<std::string> names;
+  DIR* dir = opendir("/proc/self/fd");
+  while (const dirent* entry = readdir(dir)) {
+    const std::string name = CongestionControlOf(std::atoi(entry->d_name));
+    if (!name.empty()) names.insert(name);
+  }
+  closedir(dir);
+  return names;
+}
+
+bool KernelHas(const char* name) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  const bool has =
+      setsockopt(fd, IPPROTO_TCP, 13 /* TCP_CONGESTION */, name, std::string(name).size()) == 0;
+  close(fd);
+  return has;
+}
+
+struct Loopback {
+  grpc::AsyncGenericService service;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue;
+  std::unique_ptr<grpc::Server> server;
+  int port = 0;
+
+  explicit Loopback(int wanted_port) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:" + std::to_string(wanted_port),
+                             grpc::InsecureServerCredentials(), &port);
+    builder.RegisterAsyncGenericService(&service);
+    queue = builder.AddCompletionQueue();
+    ConfigureServer(&builder, 1.0);
+    server = builder.BuildAndStart();
+  }
+
+  ~Loopback() {
+    if (server) server->Shutdown();
+    queue->Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue->Next(&tag, &ok)) {
+    }
+  }
+};
+
+TEST(Channel, BothEndsOfAConnectionAvoidBbr) {
+  Loopback loopback(0);
+  ASSERT_NE(loopback.server, nullptr);
+  auto channel =
+      grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(loopback.port),
+                                grpc::InsecureChannelCredentials(), MakeChannelArgs(1.0));
+  ASSERT_TRUE(
+      channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(30)));
+  const std::multiset<std::string> sockets = OpenSockets();
+  // Listener and client; the accepted one may not have been taken yet.
+  ASSERT_GE(sockets.size(), 2u);
+  const std::string wanted = KernelHas("cubic") ? "cubic" : "reno";
+  EXPECT_EQ(sockets.count(wanted), sockets.size());
+}
+
+TEST(Channel, TwoServersCannotShareAPort) {
+  Loopback first(0);
+  ASSERT_NE(first.server, nullptr);
+  Loopback second(first.port);
+  EXPECT_EQ(second.server, nullptr);
+}
+
+TEST(Channel, CongestionControlOfSomethingElseIsEmpty) { EXPECT_EQ(CongestionControlOf(-1), ""); }
+
+}  // namespace
+}  // namespace ballast

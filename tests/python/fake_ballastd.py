@@ -1,0 +1,62 @@
+"""A stand-in for ballastd: its flags and files, no service. FAKE_BALLASTD says how it misbehaves.
+
+FAKE_BALLASTD is a comma-separated list: "fail" (exit 3 at start), "die" (exit 4 once the peers file
+is there), "stubborn" (ignore SIGTERM), "mute" (never ready). FAKE_BALLASTD_TRACE names a file that
+gets one line per event.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sys
+import time
+
+HABITS = os.environ.get("FAKE_BALLASTD", "").split(",")
+
+
+def trace(text):
+    if "FAKE_BALLASTD_TRACE" in os.environ:
+        with open(os.environ["FAKE_BALLASTD_TRACE"], "a") as f:
+            f.write(text + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for flag in ("listen", "id", "peers-file", "ready-file", "data-dir"):
+        parser.add_argument(f"--{flag}", required=True)
+    flags = parser.parse_args()
+    if "fail" in HABITS:
+        print("line one\nstorage.data_dir: no such disk", file=sys.stderr)
+        sys.exit(3)
+
+    def on_term(*_):
+        trace(f"term {flags.id}")
+        if "stubborn" not in HABITS:
+            sys.exit(0)
+
+    signal.signal(signal.SIGTERM, on_term)
+    trace(f"start {flags.id} {os.getpid()} {os.environ.get('BALLAST_STORAGE_DRAM_BUDGET', '-')}")
+    host, _, port = flags.listen.rpartition(":")
+    listener = socket.create_server((host, int(port)))
+    address = f"{host}:{listener.getsockname()[1]}"
+    if "mute" not in HABITS:
+        ready = {"id": int(flags.id), "address": address, "admin": address, "pid": os.getpid()}
+        with open(flags.ready_file + ".tmp", "w") as f:
+            json.dump(ready, f)
+        os.replace(flags.ready_file + ".tmp", flags.ready_file)
+    while not os.path.exists(flags.peers_file):
+        time.sleep(0.01)
+    with open(flags.peers_file) as f:
+        peers = json.load(f)["peers"]
+    assert {"id": int(flags.id), "address": address} in peers
+    trace(f"peers {flags.id} {len(peers)}")
+    if "die" in HABITS:
+        print("out of luck", file=sys.stderr)
+        sys.exit(4)
+    while True:
+        time.sleep(0.05)
+
+
+main()

@@ -1,0 +1,173 @@
+"""A pure-Python stand-in for ballast._core with one trainer: torch steps fp32 masters in place.
+
+It has the extension's interface (client/python/binding/module.cc) and reads and writes the same raw
+addresses, so that everything above it is tested without servers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def at(address: int, shape, dtype: str) -> torch.Tensor:
+    """The memory at `address` as a contiguous tensor."""
+    count = 1
+    for n in shape:
+        count *= n
+    if count == 0:
+        return torch.empty(tuple(shape), dtype=DTYPES[dtype])
+    size = count * DTYPES[dtype].itemsize
+    raw = (ctypes.c_char * size).from_address(address)
+    return torch.frombuffer(raw, dtype=DTYPES[dtype]).reshape(tuple(shape))
+
+
+class FakeOperation:
+    """Ends after `polls` unsuccessful waits; then raises `error` or gives `result`."""
+
+    def __init__(self, result=None, error=None, polls=0):
+        self._result, self._error, self._polls = result, error, polls
+
+    def wait(self, timeout_s):
+        if self._polls:
+            self._polls -= 1
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def result(self):
+        return self._result
+
+
+class FakeConnection:
+    def __init__(self, core, options, tensors, weights):
+        self.core = core
+        self.options = options
+        self.tensors = []
+        self.masters = []
+        self.optimizer = None
+        self.round = 1
+        self.job_id = 77
+        self.server_count = 1
+        self.opt_step = 0
+        self.calls = []
+        self.aborted = False
+        self.on_wait = None
+        self.polls = 0
+        self.wait_error = None
+        self._append(tensors, weights)
+
+    def _append(self, tensors, weights):
+        masters = [at(w, t[1], t[2]).float().clone() for t, w in zip(tensors, weights)]
+        self.tensors += tensors
+        self.masters += masters
+        for group in sorted({t[3] for t in tensors}):
+            params = [m for t, m in zip(tensors, masters) if t[3] == group]
+            if self.optimizer is None:
+                self.optimizer = torch.optim.AdamW(params, foreach=False)
+            else:
+                self.optimizer.add_param_group({"params": params})
+
+    def begin_step(self, hyper, grads, weights):
+        self.calls.append(("step", hyper, grads))
+        assert len(hyper) == len(self.optimizer.param_groups)
+        assert len(grads) == len(weights) == len(self.tensors)
+        for group, (lr, b1, b2, eps, wd) in zip(self.optimizer.param_groups, hyper):
+            group.update(lr=lr, betas=(b1, b2), eps=eps, weight_decay=wd)
+        total = torch.zeros((), dtype=torch.float64)
+        for (_, shape, dtype, *_), master, grad in zip(self.tensors, self.masters, grads):
+            master.grad = None
+            if grad:
+                master.grad = at(grad, shape, dtype).float() / self.options["loss_scale"]
+                total += master.grad.double().square().sum()
+        norm = float(total.sqrt())
+        clip = self.options["max_grad_norm"]
+        coef = min(1.0, clip / (norm + 1e-6)) if clip else 1.0
+        applied = bool(torch.isfinite(total))
+        if applied:
+            self.opt_step += 1
+            self._apply(coef, grads, weights)
+        self.report = {
+            "round": self.round,
+            "applied": applied,
+            "grad_norm": norm,
+            "clip_coef": coef,
+            "opt_step": self.opt_step,
+        }
+
+    def _apply(self, coef, grads, weights):
+        if coef != 1.0:
+            for master in self.masters:
+                if master.grad is not None:
+                    master.grad.mul_(coef)
+        self.optimizer.step()
+        for (_, shape, dtype, *_), master, grad, weight in zip(
+            self.tensors, self.masters, grads, weights
+        ):
+            if grad:
+                at(weight, shape, dtype).copy_(master)
+
+    def wait(self, timeout_s):
+        if self.on_wait is not None:
+            self.on_wait()
+        if self.wait_error is not None:
+            raise self.wait_error
+        if self.polls:
+            self.polls -= 1
+            return None
+        self.round += 1
+        return self.report
+
+    def start_extend(self, tensors, weights, init):
+        self.calls.append(("extend", tensors, init))
+        self._append(tensors, weights)
+        return FakeOperation()
+
+    def start_fetch_state(self, masters, exp_avgs, exp_avg_sqs):
+        steps = []
+        for i, (_, shape, *_) in enumerate(self.tensors):
+            state = self.optimizer.state.get(self.masters[i], {})
+            zero = torch.zeros(tuple(shape))
+            at(masters[i], shape, "float32").copy_(self.masters[i])
+            at(exp_avgs[i], shape, "float32").copy_(state.get("exp_avg", zero))
+            at(exp_avg_sqs[i], shape, "float32").copy_(state.get("exp_avg_sq", zero))
+            steps.append(int(state.get("step", 0)))
+        return FakeOperation(steps, polls=1)
+
+    def start_fetch_weights(self, weights):
+        for (_, shape, dtype, *_), master, weight in zip(self.tensors, self.masters, weights):
+            at(weight, shape, dtype).copy_(master)
+        return FakeOperation()
+
+    def start_leave(self):
+        self.calls.append(("leave",))
+        return FakeOperation()
+
+    def abort(self):
+        self.aborted = True
+
+    def counters(self):
+        return {"payload_up_bytes": 1}
+
+
+class FakeCore:
+    """`attached` holds every connection made; `attach_error` and `attach_polls` act on the next."""
+
+    def __init__(self):
+        self.attached = []
+        self.attach_error = None
+        self.attach_polls = 2
+
+    def start_attach(self, *, tensors, weights, **options):
+        if self.attach_error is not None:
+            return FakeOperation(error=self.attach_error)
+        self.attached.append(FakeConnection(self, options, tensors, weights))
+        return FakeOperation(self.attached[-1], polls=self.attach_polls)
+
+    @property
+    def last(self):
+        return self.attached[-1]

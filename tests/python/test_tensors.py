@@ -1,0 +1,277 @@
+"""Which tensors may be parameters, and how odd ones travel: ballast.torch.manifest and .buffers."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import ballast
+import ballast.torch as bt
+
+
+def pair(make, lr=1e-1):
+    """Equal parameters under both optimizers."""
+    ours, theirs = nn.Parameter(make()), nn.Parameter(make())
+    return (ours, bt.AdamW([("w", ours)], lr=lr)), (
+        theirs,
+        torch.optim.AdamW([theirs], lr=lr, foreach=False),
+    )
+
+
+def steps_equal(make, grad, count=4):
+    ours, theirs = pair(make)
+    for i in range(count):
+        for p, optimizer in (ours, theirs):
+            p.grad = grad(i)
+            optimizer.step()
+    assert torch.equal(ours[0], theirs[0])
+    return ours[1]
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_scalar_parameter_steps(fake):
+    steps_equal(lambda: torch.tensor(2.0), lambda i: torch.tensor(0.5 + i))
+    assert fake.last.tensors[0][1] == ()
+
+
+def test_a_tensor_without_elements_has_a_gradient_too(fake):
+    opt = steps_equal(lambda: torch.zeros(0, 3), lambda i: torch.zeros(0, 3))
+    assert fake.last.calls[-1][2][0] != 0
+    assert opt.export_state()["state"][0]["exp_avg"].shape == (0, 3)
+
+
+def test_strided_parameters_travel_in_logical_order(fake):
+    steps_equal(lambda: randn(6, 4).t(), lambda i: randn(4, 6, seed=i).contiguous())
+    assert fake.last.tensors[0][1] == (4, 6)
+    logical = randn(6, 4).t().contiguous()
+    fake.attached.clear()
+    opt = bt.AdamW([("w", nn.Parameter(randn(6, 4).t()))])
+    opt.step()
+    assert torch.equal(fake.last.masters[0], logical)
+
+
+def test_channels_last_parameters_step(fake):
+    steps_equal(
+        lambda: randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
+        lambda i: randn(2, 3, 4, 4, seed=i).to(memory_format=torch.channels_last),
+    )
+
+
+def test_strided_and_expanded_gradients_are_copied_in_order(fake):
+    steps_equal(lambda: randn(4, 6), lambda i: randn(6, 4, seed=i).t())
+    steps_equal(lambda: randn(4, 6), lambda i: torch.full((1, 1), 0.1 + i).expand(4, 6))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_parameters_have_fp32_masters_in_the_service(fake, dtype):
+    p = nn.Parameter(randn(64).to(dtype))
+    master = nn.Parameter(p.detach().float())
+    ours = bt.AdamW([("w", p)], lr=1e-4)
+    theirs = torch.optim.AdamW([master], lr=1e-4, foreach=False)
+    for i in range(20):
+        p.grad = randn(64, seed=i).to(dtype)
+        master.grad = p.grad.float()
+        ours.step()
+        theirs.step()
+    assert torch.equal(p, master.to(dtype))
+    assert torch.equal(ours.export_state()["state"][0]["master"], master)
+
+
+def test_contiguous_gradients_are_lent_without_a_copy(fake):
+    p = nn.Parameter(randn(8))
+    p.grad = randn(8, seed=1)
+    bt.AdamW([p]).step()
+    assert fake.last.calls[0][2] == [p.grad.data_ptr()]
+
+
+def test_tied_weights_are_one_tensor_with_aliases(fake):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(7, 4)
+            self.head = nn.Linear(4, 7, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x):
+            return self.head(self.embed(x))
+
+    torch.manual_seed(0)
+    module = Tied()
+    twin = copy.deepcopy(module)
+    every_name = list(module.named_parameters(remove_duplicate=False))
+    assert len(every_name) == 2
+    ours = bt.AdamW(every_name)
+    theirs = torch.optim.AdamW(twin.parameters(), foreach=False)
+    for m, optimizer in ((module, ours), (twin, theirs)):
+        for _ in range(3):
+            optimizer.zero_grad()
+            m(torch.arange(7)).square().mean().backward()
+            optimizer.step()
+    assert torch.equal(module.embed.weight, twin.embed.weight)
+    assert [(t[0], t[4]) for t in fake.last.tensors] == [("embed.weight", ("head.weight",))]
+
+    bt.AdamW(module.parameters(), model=module).step()
+    assert [(t[0], t[4]) for t in fake.last.tensors] == [("embed.weight", ("head.weight",))]
+
+
+class Wrapper(torch.Tensor):
+    """A tensor without memory of its own, as DTensor is."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, requires_grad=True)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return NotImplemented
+
+
+def inference_tensor():
+    with torch.inference_mode():
+        return torch.zeros(2)
+
+
+REFUSED = {
+    "float64": lambda: nn.Parameter(torch.zeros(2, dtype=torch.float64)),
+    "complex64": lambda: nn.Parameter(torch.zeros(2, dtype=torch.complex64)),
+    "sparse": lambda: torch.eye(2).to_sparse().requires_grad_(),
+    "device meta": lambda: nn.Parameter(torch.zeros(2, device="meta")),
+    "share memory": lambda: nn.Parameter(torch.zeros(1).expand(3)),
+    "as_strided|share memory": lambda: nn.Parameter(torch.zeros(4).as_strided((3, 2), (1, 1))),
+    "not initialized": lambda: nn.LazyLinear(3).weight,
+    "Wrapper": lambda: Wrapper(torch.zeros(2)),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_other_tensors_are_refused_by_name(fake, what):
+    good = nn.Parameter(torch.zeros(2))
+    opt = bt.AdamW([("good", good), ("layer.bad", REFUSED[what]())])
+    with pytest.raises(ballast.Unsupported, match=rf"'layer.bad'.*({what})") as caught:
+        opt.step()
+    assert caught.value.reason == "UNSUPPORTED"
+    assert not fake.attached
+
+
+def test_a_tensor_of_inference_mode_is_refused(fake):
+    p = inference_tensor()
+    p.grad = None
+    good = nn.Parameter(torch.zeros(2))
+    opt = bt.AdamW([("good", good)])
+    with pytest.raises(ballast.Unsupported, match="inference_mode"):
+        ballast.torch.manifest.check_tensor(p, "w")
+    opt.step()
+
+
+def test_different_parameters_over_the_same_memory_are_refused(fake):
+    base = torch.zeros(10)
+    a, b = nn.Parameter(base[:6]), nn.Parameter(base[5:])
+    with pytest.raises(ballast.Unsupported, match="'a' and 'b' share memory"):
+        bt.AdamW([("a", a), ("b", b)]).step()
+    with pytest.raises(ballast.Unsupported, match="'a' and 'c' share memory"):
+        bt.AdamW([("a", a), ("c", nn.Parameter(base[:6].view(torch.bfloat16)))]).step()
+
+
+def test_interleaved_columns_share_no_memory(fake):
+    base = randn(6, 6)
+    columns = [nn.Parameter(base[:, i : i + 2]) for i in (0, 2, 4)]
+    opt = bt.AdamW([(f"c{i}", p) for i, p in enumerate(columns)])
+    for p in columns:
+        p.grad = torch.ones_like(p)
+    opt.step()
+    overlapping = nn.Parameter(base[:, 1:2])
+    opt.add_param_group({"params": [("late", overlapping)]})
+    with pytest.raises(ballast.Unsupported, match="'c0' and 'late' share memory"):
+        opt.step()
+
+
+def test_a_sparse_gradient_is_refused_by_name(fake):
+    embedding = nn.Embedding(4, 2, sparse=True)
+    opt = bt.AdamW(embedding.named_parameters())
+    embedding(torch.tensor([1])).sum().backward()
+    with pytest.raises(ballast.Unsupported, match="gradient of parameter 'weight'.*sparse"):
+        opt.step()
+
+
+def test_a_gradient_of_another_dtype_is_refused_by_name(fake):
+    p = nn.Parameter(torch.zeros(3))
+    opt = bt.AdamW([("w", p)])
+    opt.step()
+    p.data = p.data.bfloat16()
+    p.grad = torch.zeros(3, dtype=torch.bfloat16)
+    p.data = torch.zeros(3)
+    if p.grad.dtype == p.dtype:
+        pytest.skip("this torch keeps gradient and parameter dtypes equal")
+    opt.fetch_weights()
+    with pytest.raises(ballast.BadArgument, match="gradient of parameter 'w'.*bfloat16"):
+        opt.step()
+
+
+def test_weights_stay_correct_for_autograd(fake):
+    p = nn.Parameter(randn(3))
+    opt = bt.AdamW([p])
+    loss = (p * p).sum()
+    p.grad = torch.ones(3)
+    opt.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize(
+    "edit, how",
+    [
+        (lambda p: p.mul_(2), "in place"),
+        (lambda p: p.copy_(torch.ones(3)), "in place"),
+        (lambda p: setattr(p, "data", torch.ones(3)), "by giving it other memory"),
+        (lambda p: setattr(p, "data", torch.ones(6)[::2]), "by giving it other memory"),
+    ],
+)
+def test_edits_between_steps_are_noticed_and_can_be_dropped(fake, edit, how):
+    p = nn.Parameter(randn(3))
+    opt = bt.AdamW([("layer.w", p)])
+    p.grad = torch.ones(3)
+    edit_before = torch.ones(3)
+    with torch.no_grad():
+        p.copy_(edit_before)  # before attach everything is allowed
+    opt.upload_weights()
+    opt.step()
+    kept = p.detach().clone()
+    with torch.no_grad():
+        edit(p)
+    for _ in range(2):
+        with pytest.raises(ballast.WeightsEdited, match=f"'layer.w' was changed {how}"):
+            opt.step()
+    with pytest.raises(ballast.Unsupported, match="fetch_weights"):
+        opt.upload_weights()
+    opt.fetch_weights()
+    assert torch.equal(p, kept)
+    opt.step()
+    assert opt.round == 2
+
+
+def test_a_model_converted_during_the_job_is_refused_before_memory_is_touched(fake):
+    module = nn.Linear(3, 2)
+    opt = bt.AdamW(module.named_parameters())
+    opt.step()
+    module.half()
+    with pytest.raises(ballast.WeightsEdited):
+        opt.step()
+    with pytest.raises(ballast.Unsupported, match="'weight' is now torch.float16.*torch.float32"):
+        opt.fetch_weights()
+
+
+def test_calls_that_need_a_job_say_so_before_the_first_step(fake):
+    opt = bt.AdamW([nn.Parameter(torch.zeros(1))])
+    for call in (opt.export_state, opt.fetch_weights):
+        with pytest.raises(ballast.BadArgument, match="first step"):
+            call()

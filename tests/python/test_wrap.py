@@ -1,0 +1,86 @@
+"""ballast.torch.wrap: a torch optimizer's groups, names and hyper-parameters, or a refusal."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import ballast
+import ballast.torch as bt
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+
+
+def test_groups_names_and_hyperparameters_are_copied(fake):
+    module = model()
+    twin = copy.deepcopy(module)
+
+    def build(m):
+        groups = [
+            {"params": list(m[0].named_parameters("a")), "lr": 0.1, "tag": "first"},
+            {"params": list(m[1].named_parameters("b")), "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(groups, lr=0.2, betas=(0.8, 0.9), foreach=False)
+
+    ours, theirs = bt.wrap(build(module), max_grad_norm=None), build(twin)
+    assert ours.param_groups[0]["tag"] == "first"
+    assert ours.defaults["lr"] == 0.2
+    for m, optimizer in ((module, ours), (twin, theirs)):
+        for _ in range(3):
+            optimizer.zero_grad()
+            m(torch.ones(1, 4)).square().sum().backward()
+            optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), twin.parameters()))
+    assert [t[0] for t in fake.last.tensors] == ["a.weight", "a.bias", "b.weight", "b.bias"]
+
+
+def test_the_wrapped_optimizers_groups_stay_as_they_were(fake):
+    original = torch.optim.AdamW(model().parameters())
+    ours = bt.wrap(original)
+    ours.param_groups[0]["lr"] = 7.0
+    ours.param_groups[0]["params"].clear()
+    assert original.param_groups[0]["lr"] == 1e-3
+    assert len(original.param_groups[0]["params"]) == 4
+
+
+def test_adam_without_decay_is_the_same_formula(fake):
+    ours = bt.wrap(torch.optim.Adam(model().parameters(), lr=0.1))
+    ours.step()
+    ours.param_groups[0]["weight_decay"] = 0.1
+    with pytest.raises(ballast.Unsupported, match="L2 decay"):
+        ours.step()
+
+
+@pytest.mark.parametrize(
+    "build, match",
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.1), r"torch.optim.sgd.SGD"),
+        (lambda p: torch.optim.Adam(p, weight_decay=0.1), "L2 decay"),
+        (lambda p: torch.optim.AdamW(p, amsgrad=True), "amsgrad"),
+        (lambda p: torch.optim.AdamW(p, maximize=True), "maximize"),
+        (lambda p: type("Mine", (torch.optim.AdamW,), {})(p), "Mine"),
+    ],
+)
+def test_other_optimizers_and_options_are_refused_by_name(fake, build, match):
+    with pytest.raises(ballast.Unsupported, match=match):
+        bt.wrap(build(model().parameters()))
+
+
+def test_an_optimizer_that_has_stepped_is_refused(fake):
+    module = model()
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    with pytest.raises(ballast.Unsupported, match="already stepped"):
+        bt.wrap(optimizer)
+
+
+def test_a_scheduler_on_the_wrapped_optimizer_is_warned_of(fake):
+    optimizer = torch.optim.AdamW(model().parameters())
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with pytest.warns(UserWarning, match="scheduler"):
+        bt.wrap(optimizer)

@@ -1,0 +1,201 @@
+// Tests of server/admin/admin_server.h with a plain socket as the client.
+#include "server/admin/admin_server.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "common/metrics/metrics.h"
+
+namespace ballast {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// The whole answer to one request, or "" when nobody answers.
+std::string Request(int port, const std::string& method, const std::string& target) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::string answer;
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+    const std::string request = method + " " + target + " HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    EXPECT_EQ(send(fd, request.data(), request.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(request.size()));
+    char buffer[4096];
+    for (ssize_t n = 0; (n = recv(fd, buffer, sizeof(buffer), 0)) > 0;) {
+      answer.append(buffer, static_cast<size_t>(n));
+    }
+  }
+  close(fd);
+  return answer;
+}
+
+std::string Get(int port, const std::string& target) { return Request(port, "GET", target); }
+
+std::string Body(const std::string& answer) {
+  const size_t end = answer.find("\r\n\r\n");
+  return end == std::string::npos ? "" : answer.substr(end + 4);
+}
+
+class AdminServerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    AdminPages pages;
+    pages.metrics = &metrics_.registry();
+    pages.ready = [this] {
+      return ready_ ? absl::OkStatus() : absl::UnavailableError("waiting for server 2");
+    };
+    pages.status = [](bool json) { return json ? "{\"round\":7}" : "round 7\n"; };
+    pages.config = [](bool json) { return json ? "{\"port\":0}" : "port: 0\n"; };
+    absl::StatusOr<std::unique_ptr<AdminServer>> server = AdminServer::Start({}, std::move(pages));
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+  std::string Fetch(const std::string& target) { return Get(server_->port(), target); }
+
+  ServerMetrics metrics_{BuildInfo{"0.1.0", "", "scalar"}};
+  std::atomic<bool> ready_{true};
+  std::unique_ptr<AdminServer> server_;
+};
+
+TEST_F(AdminServerTest, PortZeroBindsAFreePort) {
+  EXPECT_GT(server_->port(), 0);
+  absl::StatusOr<std::unique_ptr<AdminServer>> second = AdminServer::Start({}, {});
+  ASSERT_TRUE(second.ok());
+  EXPECT_NE((*second)->port(), server_->port());
+}
+
+TEST_F(AdminServerTest, ServesMetricsThatFollowTheCounters) {
+  const std::shared_ptr<JobMetrics> job = metrics_.Job("gpt");
+  job->push_bytes.Add(5);
+  const std::string answer = Fetch("/metrics");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(answer, HasSubstr("Content-Type: text/plain; version=0.0.4"));
+  EXPECT_THAT(Body(answer), HasSubstr("\nballast_push_bytes_total{run=\"gpt\"} 5\n"));
+  metrics_.RemoveJob("gpt");
+  EXPECT_THAT(Body(Fetch("/metrics")), Not(HasSubstr("gpt")));
+}
+
+TEST_F(AdminServerTest, HealthzSaysOk) {
+  EXPECT_THAT(Fetch("/healthz"), StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_EQ(Body(Fetch("/healthz")), "ok\n");
+}
+
+TEST_F(AdminServerTest, ReadyzFollowsTheCallbackAndSaysWhyNot) {
+  EXPECT_THAT(Fetch("/readyz"), StartsWith("HTTP/1.1 200 OK\r\n"));
+  ready_ = false;
+  const std::string answer = Fetch("/readyz");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503 Service Unavailable\r\n"));
+  EXPECT_EQ(Body(answer), "not ready: waiting for server 2\n");
+}
+
+TEST_F(AdminServerTest, StatuszAndConfigzComeAsTextAndAsJson) {
+  EXPECT_EQ(Body(Fetch("/statusz")), "round 7\n");
+  EXPECT_EQ(Body(Fetch("/statusz?format=text")), "round 7\n");
+  EXPECT_EQ(Body(Fetch("/statusz?format=jsonish-and-long")), "round 7\n");
+  const std::string json = Fetch("/statusz?format=json");
+  EXPECT_EQ(Body(json), "{\"round\":7}");
+  EXPECT_THAT(json, HasSubstr("Content-Type: application/json\r\n"));
+  EXPECT_EQ(Body(Fetch("/configz")), "port: 0\n");
+  EXPECT_EQ(Body(Fetch("/configz?x=1&format=json")), "{\"port\":0}");
+}
+
+TEST_F(AdminServerTest, TheRootListsThePages) {
+  EXPECT_THAT(Body(Fetch("/")), HasSubstr("/metrics"));
+}
+
+TEST_F(AdminServerTest, UnknownPagesAre404AndNoFileIsServed) {
+  for (const char* target : {"/nope", "/metrics/x", "/healthz/", "/../../etc/passwd",
+                             "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd"}) {
+    EXPECT_THAT(Fetch(target), StartsWith("HTTP/1.1 404 Not Found\r\n")) << target;
+  }
+}
+
+TEST_F(AdminServerTest, OtherMethodsAreRefusedAndHeadHasNoBody) {
+  for (const char* method : {"POST", "PUT", "DELETE"}) {
+    EXPECT_THAT(Request(server_->port(), method, "/statusz"),
+                StartsWith("HTTP/1.1 405 Method Not Allowed\r\n"))
+        << method;
+  }
+  const std::string head = Request(server_->port(), "HEAD", "/healthz");
+  EXPECT_THAT(head, HasSubstr("Content-Length: 3\r\n"));
+  EXPECT_THAT(head, EndsWith("\r\n\r\n"));
+}
+
+TEST_F(AdminServerTest, ManyClientsAtOnceAllGetTheirPage) {
+  std::atomic<int> good{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.emplace_back([&] {
+      for (int n = 0; n < 5; ++n) good += Body(Fetch("/metrics")).empty() ? 0 : 1;
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(good, 40);
+}
+
+TEST_F(AdminServerTest, AfterStopNobodyAnswers) {
+  const int port = server_->port();
+  server_->Stop();
+  server_->Stop();
+  EXPECT_EQ(Get(port, "/healthz"), "");
+}
+
+TEST(AdminServerStartTest, PagesWithoutAContentAre404) {
+  absl::StatusOr<std::unique_ptr<AdminServer>> server = AdminServer::Start({}, {});
+  ASSERT_TRUE(server.ok()) << server.status();
+  for (const char* target : {"/metrics", "/statusz", "/configz"}) {
+    EXPECT_THAT(Get((*server)->port(), target), StartsWith("HTTP/1.1 404")) << target;
+  }
+  EXPECT_THAT(Get((*server)->port(), "/readyz"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(AdminServerStartTest, ATakenPortIsNamed) {
+  absl::StatusOr<std::unique_ptr<AdminServer>> first = AdminServer::Start({}, {});
+  ASSERT_TRUE(first.ok()) << first.status();
+  AdminOptions options;
+  options.port = (*first)->port();
+  const absl::Status status = AdminServer::Start(options, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("127.0.0.1:" + std::to_string(options.port)));
+}
+
+TEST(AdminServerStartTest, TakesIpv6WithAndWithoutBrackets) {
+  for (const char* host : {"::1", "[::1]"}) {
+    AdminOptions options;
+    options.host = host;
+    const absl::StatusOr<std::unique_ptr<AdminServer>> server = AdminServer::Start(options, {});
+    if (absl::IsUnavailable(server.status())) GTEST_SKIP() << "no IPv6 loopback here";
+    ASSERT_TRUE(server.ok()) << server.status();
+    EXPECT_GT((*server)->port(), 0);
+  }
+}
+
+TEST(AdminServerStartTest, BadAddressesAreRefused) {
+  for (const char* host : {"", "localhost,0.0.0.0", "1.2.3", "host name", "[127.0.0.1"}) {
+    AdminOptions options;
+    options.host = host;
+    EXPECT_EQ(AdminServer::Start(options, {}).status().code(), absl::StatusCode::kInvalidArgument)
+        << host;
+  }
+  for (int port : {-1, 65536}) {
+    AdminOptions options;
+    options.port = port;
+    EXPECT_EQ(AdminServer::Start(options, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace ballast

@@ -1,0 +1,397 @@
+// RoundFsm as a specification: every answer the protocol gives, without threads or bytes.
+#include "server/round/round_fsm.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/server/round/plans.h"
+
+namespace ballast::server {
+namespace {
+
+using testing::LayoutOf;
+using testing::MakeBegin;
+using testing::MakeFrame;
+using testing::MakePlan;
+
+constexpr uint32_t kChunk = 256;
+
+class Fixture {
+ public:
+  explicit Fixture(const JobPlan& plan, uint32_t self = 0, uint32_t window = 64)
+      : plan_(plan), fsm_(plan, LayoutOf(plan), self, kChunk, window) {}
+
+  Effects Feed(const Input& input) {
+    Effects effects;
+    fsm_.Step(input, &effects);
+    return effects;
+  }
+  // Uploads all initial weights of slot 0.
+  void Init() {
+    for (const uint32_t extent : fsm_.owned()) {
+      for (const ChunkRange& range : ChunkRanges(fsm_.layout(), extent, kChunk, {})) {
+        Feed(FrameInput{MakeFrame(plan_, FrameKind::kInit, 0, fsm_.round(), extent, range)});
+      }
+    }
+  }
+  Effects Begin(uint32_t slot, std::vector<bool> presence = {}) {
+    return Feed(BeginInput{slot, MakeBegin(fsm_.round(), std::move(presence))});
+  }
+  // Sends every frame of `slot`; completes reductions at once. Returns all effects.
+  Effects Push(uint32_t slot, const std::vector<bool>& presence = {}, uint64_t nonfinite = 0) {
+    Effects all;
+    for (const uint32_t extent : fsm_.owned()) {
+      for (const ChunkRange& range : ChunkRanges(fsm_.layout(), extent, kChunk, presence)) {
+        Append(&all, Feed(FrameInput{MakeFrame(plan_, FrameKind::kGradient, slot, fsm_.round(),
+                                               extent, range)}));
+      }
+    }
+    Reduce(&all, nonfinite);
+    return all;
+  }
+  void Reduce(Effects* all, uint64_t nonfinite = 0) {
+    for (size_t i = 0; i < all->size(); ++i) {
+      if (const auto* reduce = std::get_if<ReduceExtent>(&(*all)[i])) {
+        Append(all, Feed(ReducedInput{reduce->extent, 1.0, nonfinite}));
+      }
+    }
+  }
+  static void Append(Effects* all, Effects more) {
+    all->insert(all->end(), more.begin(), more.end());
+  }
+  JobPlan plan_;
+  RoundFsm fsm_;
+};
+
+template <typename T>
+size_t Count(const Effects& effects) {
+  size_t n = 0;
+  for (const Effect& e : effects) n += std::holds_alternative<T>(e) ? 1 : 0;
+  return n;
+}
+template <typename T>
+const T* First(const Effects& effects) {
+  for (const Effect& e : effects) {
+    if (const T* found = std::get_if<T>(&e)) return found;
+  }
+  return nullptr;
+}
+Reason RefusalOf(const Effects& effects) {
+  const auto* refusal = First<RefuseFrame>(effects);
+  return refusal == nullptr ? Reason::kUnspecified : refusal->refused.reason;
+}
+
+TEST(RoundFsmTest, OneSlotOneServerRunsARound) {
+  Fixture f(MakePlan({200, 100}, 1, {0}));
+  f.Init();
+  EXPECT_EQ(f.fsm_.phase(), Phase::kIdle);
+  f.Begin(0);
+  EXPECT_EQ(f.fsm_.phase(), Phase::kCollect);
+  const Effects pushed = f.Push(0);
+  EXPECT_EQ(Count<ReduceExtent>(pushed), 3u);
+  EXPECT_EQ(Count<PrepareRound>(pushed), 1u);
+  EXPECT_EQ(f.fsm_.phase(), Phase::kPreparing);
+  const Effects durable = f.Feed(DurableInput{});
+  const auto* apply = First<ApplyRound>(durable);
+  ASSERT_NE(apply, nullptr);
+  EXPECT_EQ(apply->decision.scalars.size(), 1u);
+  EXPECT_EQ(f.fsm_.phase(), Phase::kApplying);
+  const Effects stepped = f.Feed(SteppedInput{});
+  EXPECT_EQ(First<OpenRound>(stepped)->round, 1u);
+  EXPECT_EQ(f.fsm_.round(), 2u);
+  EXPECT_EQ(f.fsm_.tensor_steps(), (std::vector<uint64_t>{1, 1}));
+}
+
+TEST(RoundFsmTest, RoundIsPreparedOnlyWhenEverySlotIsIn) {
+  Fixture f(MakePlan({128}, 2, {0}));
+  f.Init();
+  f.Begin(0);
+  EXPECT_EQ(Count<ReduceExtent>(f.Push(0)), 0u);
+  f.Begin(1);
+  const Effects pushed = f.Push(1);
+  EXPECT_EQ(Count<ReduceExtent>(pushed), 1u);
+  EXPECT_EQ(Count<PrepareRound>(pushed), 1u);
+}
+
+TEST(RoundFsmTest, NoVoteBeforeDurableAndNoApplyBeforeAllVotes) {
+  Fixture f(MakePlan({128, 128}, 1, {0, 4}));
+  f.Init();
+  f.Begin(0);
+  EXPECT_EQ(Count<SendVote>(f.Push(0)), 0u);
+  const Effects durable = f.Feed(DurableInput{});
+  ASSERT_EQ(Count<SendVote>(durable), 1u);
+  EXPECT_EQ(Count<ApplyRound>(durable), 0u);
+  Vote vote = First<SendVote>(durable)->vote;
+  EXPECT_EQ(vote.norms.size(), 1u);
+  EXPECT_FALSE(vote.scalars.empty());
+  Vote other = vote;
+  other.server = 4;
+  other.scalars.clear();
+  other.norms[0].extent = 1 - vote.norms[0].extent;
+  EXPECT_EQ(Count<ApplyRound>(f.Feed(VoteInput{9, 1, other})), 0u) << "other epoch";
+  EXPECT_EQ(Count<ApplyRound>(f.Feed(VoteInput{1, 2, other})), 0u) << "other round";
+  other.server = 5;
+  EXPECT_EQ(Count<ApplyRound>(f.Feed(VoteInput{1, 1, other})), 0u) << "no member";
+  other.server = 4;
+  EXPECT_EQ(Count<ApplyRound>(f.Feed(VoteInput{1, 1, other})), 1u);
+}
+
+TEST(RoundFsmTest, VoteMayArriveBeforeTheOwnPush) {
+  Fixture f(MakePlan({128, 128}, 1, {0, 4}), 4);
+  Fixture lead(MakePlan({128, 128}, 1, {0, 4}), 0);
+  for (Fixture* s : {&f, &lead}) {
+    s->Init();
+    s->Begin(0);
+  }
+  lead.Push(0);
+  const Effects lead_durable = lead.Feed(DurableInput{});
+  EXPECT_TRUE(f.Feed(VoteInput{1, 1, First<SendVote>(lead_durable)->vote}).empty());
+  f.Push(0);
+  const Effects durable = f.Feed(DurableInput{});
+  const auto* apply = First<ApplyRound>(durable);
+  ASSERT_NE(apply, nullptr);
+  EXPECT_EQ(apply->decision.scalars, First<SendVote>(lead_durable)->vote.scalars);
+}
+
+TEST(RoundFsmTest, DuplicateConflictingAndForeignFramesGetTypedAnswers) {
+  Fixture f(MakePlan({300}, 2, {0, 1}));
+  f.Init();
+  const uint32_t mine = f.fsm_.owned().front();
+  const ChunkRange range = ChunkRanges(f.fsm_.layout(), mine, kChunk, {}).front();
+  const FrameInfo good = MakeFrame(f.plan_, FrameKind::kGradient, 0, 1, mine, range);
+  const auto answer = [&](auto spoil) {
+    FrameInfo info = good;
+    spoil(&info);
+    return RefusalOf(f.Feed(FrameInput{info}));
+  };
+  EXPECT_EQ(answer([](FrameInfo*) {}), Reason::kNotBegun);
+  f.Begin(0);
+  EXPECT_EQ(answer([](FrameInfo* i) { i->epoch = 0; }), Reason::kStaleEpoch);
+  EXPECT_EQ(answer([](FrameInfo* i) { i->epoch = 2; }), Reason::kFutureEpoch);
+  EXPECT_EQ(answer([](FrameInfo* i) { i->round = 0; }), Reason::kRoundClosed);
+  EXPECT_EQ(answer([](FrameInfo* i) { i->round = 2; }), Reason::kFutureRound);
+  EXPECT_EQ(answer([](FrameInfo* i) { i->incarnation = 1; }), Reason::kWrongIncarnation);
+  EXPECT_EQ(answer([](FrameInfo* i) { i->job = 1; }), Reason::kBadFrame);
+  EXPECT_EQ(answer([](FrameInfo* i) { i->slot = 9; }), Reason::kBadFrame);
+  EXPECT_EQ(answer([](FrameInfo* i) { i->extent = 99; }), Reason::kBadFrame);
+  EXPECT_EQ(answer([](FrameInfo* i) { i->dtype = DType::kBF16; }), Reason::kWrongDtype);
+  EXPECT_EQ(answer([](FrameInfo* i) { i->offset_bytes += 4; }), Reason::kBadFrame);
+  EXPECT_EQ(answer([](FrameInfo* i) { i->length_bytes -= 4; }), Reason::kBadFrame);
+  EXPECT_EQ(answer([](FrameInfo* i) { i->kind = FrameKind::kState; }), Reason::kBadFrame);
+  EXPECT_EQ(answer([](FrameInfo* i) { i->extent = 1; }), Reason::kWrongOwner);
+  EXPECT_EQ(answer([](FrameInfo*) {}), Reason::kUnspecified);  // The first one counts.
+  EXPECT_EQ(answer([](FrameInfo*) {}), Reason::kDuplicate);
+  EXPECT_EQ(answer([](FrameInfo* i) { i->crc32c = 6; }), Reason::kConflict);
+}
+
+TEST(RoundFsmTest, NotAContributorIsRefused) {
+  JobPlan plan = MakePlan({128}, 2, {0});
+  plan.epoch.contributors[0].slots = {1};
+  plan.epoch.contributors[0].divisor = 1;
+  Fixture f(plan);
+  f.Init();
+  f.Begin(0);
+  EXPECT_EQ(RefusalOf(f.Push(0)), Reason::kNotContributor);
+  f.Begin(1);
+  EXPECT_EQ(Count<PrepareRound>(f.Push(1)), 1u);
+}
+
+TEST(RoundFsmTest, FramesBeyondTheWindowAreFlowControlled) {
+  Fixture f(MakePlan({128 * 4}, 2, {0}), 0, 2);
+  f.Init();
+  f.Begin(0);
+  f.Begin(1);
+  const auto& owned = f.fsm_.owned();
+  const auto frames_of = [&](uint32_t slot, uint32_t position) {
+    Effects all;
+    for (const ChunkRange& range : ChunkRanges(f.fsm_.layout(), owned[position], kChunk, {})) {
+      Fixture::Append(&all, f.Feed(FrameInput{MakeFrame(f.plan_, FrameKind::kGradient, slot, 1,
+                                                        owned[position], range)}));
+    }
+    f.Reduce(&all);
+    return all;
+  };
+  EXPECT_EQ(RefusalOf(frames_of(0, 2)), Reason::kOutOfWindow);
+  frames_of(0, 0);
+  const Effects moved = frames_of(1, 0);
+  ASSERT_NE(First<MoveWindow>(moved), nullptr);
+  EXPECT_EQ(First<MoveWindow>(moved)->window_base, 1u);
+  EXPECT_EQ(RefusalOf(frames_of(0, 2)), Reason::kUnspecified);
+}
+
+TEST(RoundFsmTest, LateFramesAreRefusedOnceTheRoundIsPrepared) {
+  Fixture f(MakePlan({128}, 1, {0}));
+  f.Init();
+  f.Begin(0);
+  f.Push(0);
+  const FrameInfo again = MakeFrame(f.plan_, FrameKind::kGradient, 0, 1, 0, {0, kChunk});
+  EXPECT_EQ(RefusalOf(f.Feed(FrameInput{again})), Reason::kRoundClosed);
+}
+
+TEST(RoundFsmTest, AbsentGradientsAreNotWaitedForAndDoNotAdvanceTheirStep) {
+  Fixture f(MakePlan({128, 128, 64}, 2, {0}));
+  f.Init();
+  // Tensor 0: nobody; tensor 1: slot 1 only; tensor 2: both.
+  f.Begin(0, {false, false, true});
+  f.Begin(1, {false, true, true});
+  f.Push(0, {false, false, true});
+  const Effects pushed = f.Push(1, {false, true, true});
+  EXPECT_EQ(Count<PrepareRound>(pushed), 1u);
+  f.Feed(DurableInput{});
+  f.Feed(SteppedInput{});
+  EXPECT_EQ(f.fsm_.tensor_steps(), (std::vector<uint64_t>{0, 1, 1}));
+  // Now all: two different step counts need two scalar sets.
+  f.Begin(0);
+  f.Begin(1);
+  f.Push(0);
+  f.Push(1);
+  EXPECT_EQ(First<ApplyRound>(f.Feed(DurableInput{}))->decision.scalars.size(), 2u);
+}
+
+TEST(RoundFsmTest, NoGradientAtAllIsStillARound) {
+  Fixture f(MakePlan({128}, 1, {0}));
+  f.Init();
+  EXPECT_EQ(Count<PrepareRound>(f.Begin(0, {false})), 1u);
+}
+
+TEST(RoundFsmTest, ServerThatOwnsNothingStillVotes) {
+  Fixture f(MakePlan({64}, 1, {0, 1, 2}), 2);
+  ASSERT_TRUE(f.fsm_.owned().empty());
+  EXPECT_EQ(Count<PrepareRound>(f.Begin(0)), 1u);
+  EXPECT_EQ(Count<SendVote>(f.Feed(DurableInput{})), 1u);
+}
+
+TEST(RoundFsmTest, NonFiniteGradientsSkipTheRoundAndLeaveStepsAlone) {
+  Fixture f(MakePlan({128}, 1, {0}));
+  f.Init();
+  f.Begin(0);
+  f.Push(0, {}, 1);
+  const Effects durable = f.Feed(DurableInput{});
+  EXPECT_EQ(Count<SkipRound>(durable), 1u);
+  EXPECT_EQ(Count<OpenRound>(durable), 1u);
+  EXPECT_EQ(f.fsm_.round(), 2u);
+  EXPECT_EQ(f.fsm_.tensor_steps(), (std::vector<uint64_t>{0}));
+}
+
+TEST(RoundFsmTest, DifferentHyperParametersFailTheJobNamingGroupKeyAndSlots) {
+  Fixture f(MakePlan({128}, 2, {0}));
+  f.Init();
+  f.Begin(0);
+  RoundBegin begin = MakeBegin(1);
+  begin.hyper[0][kWeightDecay] = 0.2;
+  const Effects effects = f.Feed(BeginInput{1, begin});
+  const auto* fail = First<FailJob>(effects);
+  ASSERT_NE(fail, nullptr);
+  EXPECT_EQ(ReasonOf(fail->status), Reason::kHyperparamMismatch);
+  const std::string text(fail->status.message());
+  for (const char* part : {"group 0", "weight_decay", "slot 1", "slot 0", "0.2"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+  EXPECT_EQ(f.fsm_.tensor_steps()[0], 0u);
+}
+
+TEST(RoundFsmTest, BadBeginsAreRefusedAndTheOthersLearnOfTheLostSlot) {
+  struct Case {
+    Reason reason;
+    RoundBegin begin;
+  };
+  RoundBegin nan = MakeBegin(1);
+  nan.hyper[0][kLr] = std::numeric_limits<double>::quiet_NaN();
+  const Case cases[] = {{Reason::kFutureRound, MakeBegin(2)},
+                        {Reason::kRoundClosed, MakeBegin(0)},
+                        {Reason::kBadHyperparam, nan},
+                        {Reason::kBadFrame, MakeBegin(1, {true, true})}};
+  for (const Case& c : cases) {
+    Fixture f(MakePlan({128}, 2, {0}));
+    f.Init();
+    f.Begin(0);
+    const Effects effects = f.Feed(BeginInput{1, c.begin});
+    ASSERT_NE(First<FailSlot>(effects), nullptr);
+    EXPECT_EQ(ReasonOf(First<FailSlot>(effects)->status), c.reason);
+    ASSERT_NE(First<FailJob>(effects), nullptr);
+    EXPECT_EQ(ReasonOf(First<FailJob>(effects)->status), Reason::kTrainerLost);
+    EXPECT_EQ(f.fsm_.round(), 1u);
+  }
+}
+
+TEST(RoundFsmTest, BeginWithAnotherLayoutVersionFailsTheJob) {
+  Fixture f(MakePlan({128}, 1, {0}));
+  f.Init();
+  RoundBegin begin = MakeBegin(1);
+  begin.layout_version = 2;
+  const Effects effects = f.Feed(BeginInput{0, begin});
+  EXPECT_EQ(ReasonOf(First<FailJob>(effects)->status), Reason::kLayoutMismatch);
+}
+
+TEST(RoundFsmTest, SlotZeroCannotBeginBeforeItsInitialWeightsAreIn) {
+  Fixture f(MakePlan({128}, 1, {0}));
+  EXPECT_EQ(ReasonOf(First<FailSlot>(f.Begin(0))->status), Reason::kNotBegun);
+}
+
+TEST(RoundFsmTest, LostTrainerFailsARoundItStillOwes) {
+  Fixture f(MakePlan({128}, 2, {0}));
+  f.Init();
+  f.Begin(0);
+  f.Push(0);
+  const Effects effects = f.Feed(SlotLostInput{1, "stream closed"});
+  ASSERT_NE(First<FailJob>(effects), nullptr);
+  EXPECT_EQ(ReasonOf(First<FailJob>(effects)->status), Reason::kTrainerLost);
+  EXPECT_EQ(FieldsOf(First<FailJob>(effects)->status).slot, 1);
+}
+
+TEST(RoundFsmTest, TrainerLostAfterItsLastPushDoesNotStopTheRound) {
+  Fixture f(MakePlan({128}, 2, {0}));
+  f.Init();
+  f.Begin(0);
+  f.Begin(1);
+  f.Push(1);
+  EXPECT_EQ(Count<FailJob>(f.Feed(SlotLostInput{1, "killed"})), 0u);
+  EXPECT_EQ(Count<PrepareRound>(f.Push(0)), 1u);
+  EXPECT_EQ(Count<ApplyRound>(f.Feed(DurableInput{})), 1u);
+  const Effects stepped = f.Feed(SteppedInput{});
+  EXPECT_EQ(Count<OpenRound>(stepped), 1u);
+  EXPECT_EQ(Count<FailJob>(stepped), 1u) << "the next round cannot start without it";
+}
+
+TEST(RoundFsmTest, AllLeftFinishesTheJobAndLeavingEarlyFailsTheOthers) {
+  Fixture f(MakePlan({128}, 2, {0}));
+  f.Init();
+  EXPECT_TRUE(f.Feed(SlotLeftInput{0}).empty());
+  EXPECT_EQ(Count<FinishJob>(f.Feed(SlotLeftInput{1})), 1u);
+
+  Fixture g(MakePlan({128}, 2, {0}));
+  g.Init();
+  g.Feed(SlotLeftInput{1});
+  const Effects effects = g.Begin(0);
+  EXPECT_EQ(ReasonOf(First<FailJob>(effects)->status), Reason::kTrainerLeft);
+  EXPECT_EQ(FieldsOf(First<FailJob>(effects)->status).slot, 1);
+}
+
+TEST(RoundFsmTest, ExtendingAddsExtentsThatNeedInitialWeights) {
+  Fixture f(MakePlan({128}, 1, {0}));
+  f.Init();
+  JobPlan grown = MakePlan({128, 128}, 1, {0});
+  grown.spec.group_count = 2;
+  grown.spec.tensors[1].group = 1;
+  grown.epoch.contributors.push_back(grown.epoch.contributors[0]);
+  grown.layout_version = 2;
+  ASSERT_TRUE(f.fsm_.Extend(grown, LayoutOf(grown)).ok());
+  RoundBegin begin = MakeBegin(1);
+  begin.layout_version = 2;
+  begin.hyper.push_back(begin.hyper[0]);
+  EXPECT_EQ(Count<FailSlot>(f.Feed(BeginInput{0, begin})), 1u);
+  EXPECT_FALSE(f.fsm_.Extend(grown, LayoutOf(grown)).ok()) << "same version twice";
+}
+
+TEST(RoundFsmTest, FailedJobAnswersFramesAndNothingElse) {
+  Fixture f(MakePlan({128}, 1, {0}));
+  f.Init();
+  f.Feed(FailInput{absl::UnavailableError("gone")});
+  EXPECT_EQ(f.fsm_.phase(), Phase::kFailed);
+  EXPECT_TRUE(f.Begin(0).empty());
+  EXPECT_EQ(
+      RefusalOf(f.Feed(FrameInput{MakeFrame(f.plan_, FrameKind::kGradient, 0, 1, 0, {0, kChunk})})),
+      Reason::kRoundClosed);
+}
+
+}  // namespace
+}  // namespace ballast::server

@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""Holds the room table: which folder may include which. An edge not in the table is an error.
+
+Comes from: the working tree. Goes to: `ctest -L tidy` (test tidy_rooms), as file:line: error: ...
+Thread safety: one process, nothing shared.
+
+To allow a new edge, change ROOMS below and say why in the commit message.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import re
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import source_text  # noqa: E402  (found only after the line above)
+
+# Libraries by the prefix of their headers. What matches none of these and none of our rooms must
+# be a header of C, C++ or POSIX.
+THIRD_PARTY = (
+    "absl/", "google/protobuf/", "grpcpp/", "grpc/", "rocksdb/", "prometheus/", "civetweb.h",
+    "CivetServer.h", "yaml-cpp/", "libaio.h", "gtest/", "gmock/", "benchmark/", "nanobind/",
+    "Python.h", "torch/", "ATen/", "cuda", "nccl.h")
+SYSTEM_FOLDERS = ("sys/", "linux/", "netinet/", "arpa/", "net/", "asm/")
+
+COMMON = ("common/base", "common/io", "common/tensor", "common/job", "common/metrics")
+# Generated headers: ballast/v1/*.pb.h, and ballast/config/v1/*.pb.h.
+WIRE, CONFIG = "proto:wire", "proto:config"
+PUBLIC_CLIENT = "client/cpp/ballast"
+SERVER_ROOMS = (
+    "server/simd", "server/optim", "server/reduce", "server/tier", "server/state",
+    "server/durability", "server/round", "server/config", "server/cluster", "server/admin")
+PROTOBUF, GRPC = ("google/protobuf/",), ("grpcpp/", "grpc/")
+EVERYTHING = COMMON + (WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + (
+    "server/rpc", "server", PUBLIC_CLIENT, "client/cpp")
+
+# Kernels run inside the memory-bound pass over an extent: nothing in them may wait or allocate.
+KERNEL_BANS = (
+    "mutex", "shared_mutex", "thread", "condition_variable", "common/base/sync.h",
+    "common/base/executor.h", "common/base/worker_pool.h", "absl/container/",
+    "absl/synchronization/")
+
+
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """One row of the table: rooms and libraries that may be included, and headers that may not."""
+
+    rooms: tuple = ()
+    libraries: tuple = ("absl/",)
+    banned: tuple = ()
+
+
+ROOMS = {
+    "common/base": Room(),
+    "common/io": Room(("common/base",)),
+    "common/tensor": Room(("common/base",)),
+    "common/job": Room(("common/base", "common/tensor")),
+    "common/metrics": Room(("common/base",)),
+    "proto/convert": Room(COMMON + (WIRE, CONFIG), ("absl/",) + GRPC + PROTOBUF),
+    "server/simd": Room(("common/base",), banned=KERNEL_BANS),
+    "server/optim": Room(("common/base", "common/tensor", "server/simd"), banned=KERNEL_BANS),
+    "server/reduce": Room(("common/base", "common/tensor", "server/simd"), banned=KERNEL_BANS),
+    "server/tier": Room(COMMON + ("server/simd", "server/optim"), ("absl/", "libaio.h")),
+    "server/state": Room(COMMON + ("server/simd", "server/optim", "server/tier")),
+    "server/durability": Room(COMMON),
+    # server/simd: only the type Isa, which is chosen once and handed down to the kernels.
+    "server/round": Room(COMMON + (
+        "server/state", "server/reduce", "server/optim", "server/simd", "server/tier",
+        "server/durability")),
+    "server/config": Room(("common/base", CONFIG), ("absl/", "yaml-cpp/") + PROTOBUF),
+    "server/cluster": Room(COMMON + ("server/round",)),
+    "server/admin": Room(COMMON, ("absl/", "prometheus/", "civetweb.h", "CivetServer.h")),
+    "server/rpc": Room(
+        COMMON + SERVER_ROOMS + (WIRE, CONFIG, "proto/convert"), ("absl/",) + GRPC + PROTOBUF),
+    "server": Room(
+        COMMON + SERVER_ROOMS + ("server/rpc", WIRE, CONFIG, "proto/convert"),
+        ("absl/",) + GRPC + PROTOBUF),
+    PUBLIC_CLIENT: Room(),
+    "client/cpp": Room(
+        COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT), ("absl/",) + GRPC + PROTOBUF),
+    "client/python": Room(
+        (PUBLIC_CLIENT, "common/tensor"), ("absl/", "nanobind/", "Python.h")),
+    "examples": Room((PUBLIC_CLIENT,)),
+    "tools": Room(EVERYTHING, THIRD_PARTY),
+    "bench": Room(EVERYTHING, THIRD_PARTY),
+    "tests": Room(EVERYTHING + ("bench", "tools"), THIRD_PARTY),
+}
+# Rooms whose subfolders are rooms of their own.
+FLAT_ROOMS = ("server",)
+
+# The pure core: the same objects run under gRPC, under a seeded simulator and under replay, so
+# nothing in them may depend on threads, time, chance, the system or the order of a hash table.
+PURE_CORE = ("server/round/round_fsm.", "server/cluster/job_home.", "common/job/")
+PURE_BANS = (
+    "thread", "mutex", "shared_mutex", "atomic", "condition_variable", "future", "random",
+    "fstream", "iostream", "ctime", "time.h", "unistd.h", "fcntl.h", "sys/", "unordered_map",
+    "unordered_set", "absl/container/flat_hash", "absl/container/node_hash", "absl/random/",
+    "absl/synchronization/", "absl/time/clock.h", "common/base/sync.h", "common/base/executor.h",
+    "common/base/worker_pool.h", "common/base/clock.h", "common/base/log.h", "common/io/")
+PURE_TOKENS = re.compile(
+    r"\bstd::(?:jthread|thread|mutex|atomic|condition_variable|random_device|mt19937)\w*"
+    r"|\b(?:Mutex|MutexLock|CondVar)\b"
+    r"|\b(?:steady|system|high_resolution)_clock\b"
+    r"|\b(?:flat|node)_hash_(?:map|set)\b|\bunordered_(?:map|set)\b"
+    r"|(?<![\w.>:])(?:std::|::)?"
+    r"(?:s?rand|time|clock_gettime|gettimeofday|getenv|f?open|sleep|usleep)\s*\(")
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
+
+
+def room_of(path):
+    """Returns the room (key of ROOMS) that holds a file, or None."""
+    name = str(path)
+    for room in sorted(ROOMS, key=len, reverse=True):
+        if name.startswith(room + "/") and (
+                room not in FLAT_ROOMS or "/" not in name[len(room) + 1:]):
+            return room
+    return None
+
+
+def included_room(name):
+    """Returns the room that an include path leads to, or None when it is none of ours."""
+    if name.startswith("ballast/"):
+        if name.endswith(".pb.h"):
+            return CONFIG if name.startswith("ballast/config/") else WIRE
+        return PUBLIC_CLIENT
+    return room_of(name)
+
+
+def _matches(name, entries):
+    """Says whether name is one of entries; folders, *_hash and cuda stand for all that follows."""
+    return any(name == e or (name.startswith(e) and e.endswith(("/", "_hash", "cuda")))
+               for e in entries)
+
+
+def check_include(room_name, path, name, quoted):
+    """Returns why the file at path, which is in room_name, may not include name, or None."""
+    room = ROOMS[room_name]
+    if _matches(name, room.banned):
+        return f"{room_name} is a kernel room and may not include {name}"
+    if str(path).startswith(PURE_CORE) and _matches(name, PURE_BANS):
+        return f"{path} is pure core (no thread, clock, chance, I/O, hash order): not {name}"
+    target = included_room(name)
+    if target is not None:
+        if target == room_name or target in room.rooms:
+            return None
+        allowed = ", ".join(room.rooms) or "no other room"
+        return f"{room_name} may not include {target} ({name}); it may include {allowed}"
+    if _matches(name, THIRD_PARTY):
+        if _matches(name, room.libraries):
+            return None
+        return f"{room_name} may not use the library of {name}"
+    if quoted:
+        return f'unknown include "{name}": write our headers from the root, as "common/base/sync.h"'
+    if "/" in name and not _matches(name, SYSTEM_FOLDERS):
+        return f"unknown library header <{name}>: add it to THIRD_PARTY in tools/check_rooms.py"
+    return None
+
+
+def check_cpp(path, text):
+    """Yields (line, message) for each broken rule in one C++ file."""
+    room_name = room_of(path)
+    if room_name is None:
+        yield 1, f"{path} is in no room of tools/check_rooms.py: add the room to the table"
+        return
+    code, _ = source_text.split_cpp(text)
+    for match in _INCLUDE.finditer(code):
+        name = match.group(1) or match.group(2)
+        message = check_include(room_name, path, name, match.group(1) is not None)
+        if message:
+            yield source_text.line_of(code, match.start()), message
+    if str(path).startswith(PURE_CORE):
+        without_includes = _INCLUDE.sub(lambda m: " " * len(m.group(0)), code)
+        for match in PURE_TOKENS.finditer(without_includes):
+            yield source_text.line_of(code, match.start()), (
+                f"{path} is pure core (no thread, clock, chance, I/O, hash order): "
+                f"not {match.group(0).strip()}")
+
+
+def check_proto(path, text):
+    """Yields (line, message): a .proto file may import only ballast/ and google/protobuf/."""
+    code, _ = source_text.split_cpp(re.sub(r'import(\s+public)?\s+"', '#include "', text))
+    for match in re.finditer(r'^#include "([^"\n]*)"', code, re.MULTILINE):
+        if not match.group(1).startswith(("ballast/", "google/protobuf/")):
+            yield source_text.line_of(code, match.start()), (
+                f"a .proto file imports only ballast/ and google/protobuf/, not {match.group(1)}")
+
+
+def check_tree(root):
+    """Returns all violations under root as (path, line, message)."""
+    found = []
+    for path in source_text.list_files(root):
+        is_proto = path.suffix == ".proto"
+        if not is_proto and not source_text.is_cpp(path):
+            continue
+        text = source_text.read_text(pathlib.Path(root) / path)
+        if text is None:
+            found.append((path, 1, "not a UTF-8 text file"))
+            continue
+        check = check_proto if is_proto else check_cpp
+        found += [(path, line, message) for line, message in check(path, text)]
+    return found
+
+
+def main():
+    """Prints every violation; the exit code is 1 when there is one."""
+    parser = argparse.ArgumentParser(description="Checks the room table.")
+    parser.add_argument("--root", default=pathlib.Path(__file__).resolve().parent.parent)
+    violations = check_tree(parser.parse_args().root)
+    for path, line, message in violations:
+        print(f"{path}:{line}: error: {message}")
+    print(f"check_rooms: {len(violations)} violations", file=sys.stderr)
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
