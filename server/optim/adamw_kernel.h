@@ -189,12 +189,12 @@ class AdamWRun {
     *high = StepVector(p + kWidth, m + kWidth, v + kWidth, G::template Load<V>(grad + kWidth));
   }
 
-  // Writes a block's weights; `p` is where its masters were just stored.
-  void WriteBlock(const float* p, WeightT* weight, F low, F high, bool stream) const {
+  // Writes the weights of the block at element i, whose masters were just stored.
+  void WriteBlock(const float* p, WeightT* weight, size_t i, F low, F high, bool stream) const {
     if constexpr (kHasWeight) {
-      const bool any_inf = StoreWeights<V, W>(weight, low, high, stream);
+      const bool any_inf = StoreWeights<V, W>(weight + i, low, high, stream);
       if constexpr (W::kIsHalf) {
-        if (__builtin_expect(any_inf, false)) overflow_ += CountOverflow<W>(p, kBlock);
+        if (__builtin_expect(any_inf, false)) overflow_ += CountOverflow<W>(p + i, kBlock);
       }
     }
   }
@@ -211,11 +211,11 @@ class AdamWRun {
     for (i += kBlock; i + kBlock <= count; i += kBlock) {
       F next_low, next_high;
       StepBlock(p + i, m + i, v + i, grad + i, &next_low, &next_high);
-      WriteBlock(p + i - kBlock, weight + i - kBlock, low, high, stream);
+      WriteBlock(p, weight, i - kBlock, low, high, stream);
       low = next_low;
       high = next_high;
     }
-    WriteBlock(p + i - kBlock, weight + i - kBlock, low, high, stream);
+    WriteBlock(p, weight, i - kBlock, low, high, stream);
     return i;
   }
 
@@ -233,7 +233,7 @@ class AdamWRun {
     __builtin_memcpy(g, grad + begin, count * sizeof(GradT));
     F low, high;
     StepBlock(state[0], state[1], state[2], g, &low, &high);
-    WriteBlock(state[0], w, low, high, false);
+    WriteBlock(state[0], w, 0, low, high, false);
     __builtin_memcpy(p + begin, state[0], count * sizeof(float));
     __builtin_memcpy(m + begin, state[1], count * sizeof(float));
     __builtin_memcpy(v + begin, state[2], count * sizeof(float));

@@ -27,25 +27,28 @@ void Upcast(const void* from, float* to, size_t count) {
   __builtin_memcpy(to + i, widened, (count - i) * sizeof(float));
 }
 
+// One block of `2 x kWidth` elements; returns how many finite ones became Inf.
+template <class V, class W>
+uint64_t DowncastBlock(const float* from, typename W::T* to) {
+  const bool any_inf = StoreWeights<V, W>(to, V::Load(from), V::Load(from + V::kWidth), false);
+  if constexpr (W::kIsHalf) {
+    if (__builtin_expect(any_inf, false)) return CountOverflow<W>(from, 2 * V::kWidth);
+  }
+  return 0;
+}
+
 template <class V, class W>
 uint64_t Downcast(const float* from, void* to, size_t count) {
   constexpr size_t kBlock = 2 * V::kWidth;
   auto* target = static_cast<typename W::T*>(to);
   uint64_t overflow = 0;
-  const auto block = [&overflow](const float* source, typename W::T* out) {
-    const bool any_inf =
-        StoreWeights<V, W>(out, V::Load(source), V::Load(source + V::kWidth), false);
-    if constexpr (W::kIsHalf) {
-      if (__builtin_expect(any_inf, false)) overflow += CountOverflow<W>(source, kBlock);
-    }
-  };
   size_t i = 0;
-  for (; i + kBlock <= count; i += kBlock) block(from + i, target + i);
+  for (; i + kBlock <= count; i += kBlock) overflow += DowncastBlock<V, W>(from + i, target + i);
   if (i == count) return overflow;
   float padded[kBlock] = {};
   typename W::T rounded[kBlock];
   __builtin_memcpy(padded, from + i, (count - i) * sizeof(float));
-  block(padded, rounded);
+  overflow += DowncastBlock<V, W>(padded, rounded);
   __builtin_memcpy(target + i, rounded, (count - i) * sizeof(rounded[0]));
   return overflow;
 }

@@ -38,7 +38,7 @@ def clean_environment(monkeypatch):
 
 @pytest.fixture
 def fake(monkeypatch):
-    """The package with a pure-Python service behind it; BALLAST_ENDPOINTS and BALLAST_JOB are set."""
+    """The package over a pure-Python service; BALLAST_ENDPOINTS and BALLAST_JOB are set."""
     core = FakeCore()
     backend.use(core)
     monkeypatch.setenv("BALLAST_ENDPOINTS", "127.0.0.1:1")

@@ -51,7 +51,7 @@ class FakeConnection:
         self.masters = []
         self.optimizer = None
         self.round = 1
-        self.job_id = 77
+        self.job_id = 2**64 - 1  # the largest an uint64 holds
         self.server_count = 1
         self.opt_step = 0
         self.calls = []

@@ -50,7 +50,7 @@ def test_the_three_line_use_gives_torchs_bits(fake):
     assert_equal(ours[0], theirs[0])
     assert ours[1].round == ours[1].opt_step == 10
     assert ours[1].last_report["round"] == 10
-    assert ours[1].job_id == 77
+    assert ours[1].job_id == 2**64 - 1
 
 
 def test_nothing_is_attached_before_the_first_step(fake):
@@ -324,7 +324,8 @@ def test_wrong_hyperparameters_are_value_errors_as_in_torch(fake, arguments, mat
 def test_settings_reach_the_core(fake):
     opt = bt.AdamW(
         model().parameters(), job="mine", world_size=3, rank=2, max_grad_norm=1.5, loss_scale=128,
-        init="broadcast", extent_elements=128, tile_elements=64, attach_timeout=7, endpoints="x:1,y:2",
+        init="broadcast", extent_elements=128, tile_elements=64, attach_timeout=7,
+        endpoints="x:1,y:2",
     )  # fmt: skip
     opt.step()
     assert fake.last.options == {

@@ -147,7 +147,8 @@ lifetime.track(session)
 
 def ending_of(ending: str) -> list[str]:
     script = SCRIPT.format(client=str(REPO / "client" / "python"), ending=ending)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return done.stdout.split()
 
 

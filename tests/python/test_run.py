@@ -1,4 +1,4 @@
-"""ballast-run over a fake ballastd: environment, output, exit codes, and that nothing stays behind."""
+"""ballast-run over a fake ballastd: environment, output, exit codes, nothing left behind."""
 
 import json
 import os
@@ -27,7 +27,8 @@ class Launcher:
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
         self.server = folder / "ballastd"
-        self.server.write_text(f"#!/bin/sh\nexec {sys.executable} {HERE / 'fake_ballastd.py'} \"$@\"\n")
+        program = HERE / "fake_ballastd.py"
+        self.server.write_text(f'#!/bin/sh\nexec {sys.executable} {program} "$@"\n')
         self.server.chmod(0o755)
         self.env = {
             **os.environ,
@@ -143,7 +144,12 @@ def test_prefixes_mark_whole_lines_of_both_streams(launcher):
 
 @pytest.mark.parametrize(
     "text, code",
-    [("", 0), ("raise SystemExit(7)", 7), ("1 / 0", 1), ("import os; os.kill(os.getpid(), 9)", 137)],
+    [
+        ("", 0),
+        ("raise SystemExit(7)", 7),
+        ("1 / 0", 1),
+        ("import os; os.kill(os.getpid(), 9)", 137),
+    ],
 )
 def test_the_exit_code_is_the_scripts(launcher, text, code):
     assert launcher.run(launcher.script(text)).returncode == code

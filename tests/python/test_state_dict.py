@@ -79,7 +79,7 @@ def test_the_handle_is_small_and_passes_torch_load_with_weights_only(fake):
     assert size < 4096
     assert handle["state"] == {}
     assert handle["ballast"] == {
-        "format": 1, "job": "job", "job_id": 77, "round": 1, "opt_step": 1, "world_size": 1,
+        "format": 1, "job": "job", "job_id": 2**64 - 1, "round": 1, "opt_step": 1, "world_size": 1,
     }  # fmt: skip
     opt.load_state_dict(handle)
 

@@ -1,7 +1,7 @@
 """Ballast: optimizer state in a sharded service. This module needs neither torch nor the extension.
 
-Use `import ballast.torch as bt` for the optimizers. Errors are subclasses of `BallastError`, one per
-thing a caller can do about it; `BallastError.reason` is the contract, texts are not.
+Use `import ballast.torch as bt` for the optimizers. Errors are subclasses of `BallastError`, one
+per thing a caller can do about it; `BallastError.reason` is the contract, texts are not.
 """
 
 from ballast import errors

@@ -33,7 +33,6 @@ __all__ = [
     "Unsupported",
     "VoteMismatch",
     "WeightsEdited",
-    "from_status",
 ]
 
 

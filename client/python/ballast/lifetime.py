@@ -33,7 +33,7 @@ def crashed() -> bool:
     """
     if hasattr(sys, "ps1") or sys.flags.interactive:
         return False
-    return getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
+    return any(getattr(sys, name, None) is not None for name in ("last_exc", "last_value"))
 
 
 def end(session: Any) -> None:

@@ -126,7 +126,7 @@ class _Run:
             if self._interrupts.count:
                 break
             if first_failed is None and (first_failed := self._trainers.failed()) is not None:
-                self._say(f"trainer {first_failed} failed; stopping the others in {FAILURE_GRACE_S:g} s")
+                self._say(f"trainer {first_failed} failed; the others have {FAILURE_GRACE_S:g} s")
                 give_up = min(give_up, time.monotonic() + FAILURE_GRACE_S)
             if dead_server is None and (dead_server := self._servers.died()) is not None:
                 self._say(self._servers.report(dead_server))

@@ -65,11 +65,17 @@ TEST(ExecutorTest, ShutdownRunsWhatRunningTasksStillPost) {
   Executor executor("drain", 2);
   std::atomic<int> depth{0};
   std::function<void()> dig = [&] {
+    // Gives the idle thread every chance to leave too early.
+    for (int i = 0; i < 100; ++i) std::this_thread::yield();
     if (++depth < 50) {
       EXPECT_TRUE(executor.Post(dig));
     }
   };
-  executor.Post(dig);
+  executor.Post([&] {
+    // Timers are refused from the moment Shutdown has begun.
+    while (executor.PostAfter(hours(1), [] {})) std::this_thread::yield();
+    dig();
+  });
   executor.Shutdown();
   EXPECT_EQ(depth, 50);
 }

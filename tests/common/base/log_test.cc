@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <limits>
 #include <string>
@@ -91,23 +92,42 @@ TEST_F(LogTest, ShowsStatusAndStringKinds) {
   EXPECT_THAT(Take(), EndsWith("NOT_FOUND: no job abcdfalse7\n"));
 }
 
-TEST_F(LogTest, LinesOfManyThreadsStayWhole) {
-  const std::string body(3000, 'x');
+// A pipe takes long lines in parts, so without the lock they would mix.
+TEST(LogPipeTest, LongLinesOfManyThreadsStayWhole) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const int saved = dup(STDERR_FILENO);
+  ASSERT_EQ(dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
+  close(ends[1]);
+  std::string received;
+  std::thread reader([&] {
+    char buffer[4096];
+    for (ssize_t n = 0; (n = read(ends[0], buffer, sizeof(buffer))) > 0;) {
+      received.append(buffer, static_cast<size_t>(n));
+    }
+  });
+  const std::string body(100000, 'x');
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
-      for (int n = 0; n < 50; ++n) BALLAST_LOG(INFO) << body << "end";
+      for (int n = 0; n < 10; ++n) BALLAST_LOG(INFO) << body << "end";
     });
   }
   for (std::thread& thread : threads) thread.join();
-  std::vector<std::string> lines = absl::StrSplit(Take(), '\n');
-  ASSERT_EQ(lines.size(), 201u);
+  dup2(saved, STDERR_FILENO);  // Closes the last writing end.
+  close(saved);
+  reader.join();
+  close(ends[0]);
+  std::vector<std::string> lines = absl::StrSplit(received, '\n');
+  ASSERT_EQ(lines.size(), 41u);
   EXPECT_EQ(lines.back(), "");
   lines.pop_back();
   for (const std::string& line : lines) ASSERT_THAT(line, EndsWith(" " + body + "end"));
 }
 
 TEST_F(LogTest, RateLimitWritesTheFirstAndCountsTheRest) {
+  static int runs = 0;
+  if (runs++ > 0) GTEST_SKIP() << "a statement remembers for as long as the process lives";
   for (int i = 0; i < 10; ++i) BALLAST_LOG_EVERY(3600, WARN, LogField("i", i)) << "again";
   EXPECT_THAT(Take(), EndsWith("again i=0\n"));
 }

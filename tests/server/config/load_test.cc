@@ -257,6 +257,12 @@ TEST(Load, RulesAcrossFieldsNameThePlaceAndTheNextStep) {
       {"listen: {address: \"0.0.0.0:7000\", insecure_network: true}\n",
        "listen.advertise_address: must be set, because others cannot reach listen.address "
        "\"0.0.0.0:7000\""},
+      {"listen:\n  address: \"127.0.0.1:1\"\n  advertise_address: \"0.0.0.0:1\"\n"
+       "  insecure_network: true\ncluster:\n  peers: [{id: 0, address: \"[::]:1\"}]\n",
+       "server.yaml:3:22: listen.advertise_address: a wildcard cannot be reached; give this host's "
+       "address\n"
+       "server.yaml:6:28: cluster.peers[0].address: a wildcard cannot be reached; give the host's "
+       "address"},
       {"listen: {advertise_address: \"127.0.0.1:0\"}\n",
        "server.yaml:1:29: listen.advertise_address: port 0 cannot be reached; give the port others "
        "connect to"},

@@ -45,7 +45,7 @@ class Child:
         return self._popen.pid
 
     def ended(self) -> bool:
-        """Whether it has ended. Kills, at the first sight of that, data loader workers left over."""
+        """Whether it has ended; then, at first sight, also kills what it left in its group."""
         if self._popen.poll() is None:
             return False
         if not self._swept:

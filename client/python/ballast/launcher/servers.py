@@ -29,7 +29,8 @@ class LaunchError(Exception):
 
 def find_ballastd(given: str | None, environ: Mapping[str, str]) -> Path:
     """The server binary: --server-binary, BALLAST_BALLASTD, this checkout's build, PATH."""
-    for source, text in (("--server-binary", given), ("BALLAST_BALLASTD", environ.get("BALLAST_BALLASTD"))):
+    named = {"--server-binary": given, "BALLAST_BALLASTD": environ.get("BALLAST_BALLASTD")}
+    for source, text in named.items():
         if not text:
             continue
         if os.access(text, os.X_OK) and Path(text).is_file():
@@ -92,11 +93,7 @@ class Servers:
 
     def report(self, i: int) -> str:
         """What is known of server i that has ended: exit code and the end of its log."""
-        log = self._log_file(i)
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-        tail = "\n".join("    " + line for line in lines[-LOG_TAIL_LINES:]) or "    (empty)"
-        code = self.children[i].code()
-        return f"server {i} ended with exit code {code}; the end of its log:\n{tail}"
+        return f"server {i} ended with exit code {self.children[i].code()}; {self._log_tail(i)}"
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:
         process.stop(self.children, signal.SIGTERM, STOP_S, hurry)
@@ -132,9 +129,15 @@ class Servers:
             if ended:
                 raise LaunchError(self.report(i))
             if time.monotonic() > deadline:
-                raise LaunchError(f"server {i} was not ready in time; its log is {self._log_file(i)}")
+                raise LaunchError(f"server {i} was not ready in time; {self._log_tail(i)}")
             time.sleep(process.POLL_S / 2)
         return None
+
+    def _log_tail(self, i: int) -> str:
+        log = self._log_file(i)
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        tail = "\n".join("    " + line for line in lines[-LOG_TAIL_LINES:]) or "    (empty)"
+        return f"the end of its log:\n{tail}"
 
     def _peers_file(self) -> Path:
         return self._run_dir / "peers.json"

@@ -70,7 +70,7 @@ class Trainers:
         self.children: list[process.Child] = []
 
     def start(self, environments: Sequence[Mapping[str, str]]) -> None:
-        """Starts one process per environment. Without prefix they inherit the streams as they are."""
+        """Starts one process per environment; without prefix they inherit our streams."""
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} if self._prefix else {}
         for env in environments:
             self.children.append(process.Child(self._command, env, **streams))

@@ -2,6 +2,7 @@
 
 Comes from: user code. Goes to: ballast.session. The class is a torch.optim.Optimizer: schedulers,
 hooks, closures, gradient accumulation and add_param_group work as they do in torch.
+Thread safety: used by one thread at a time; several optimizers may be used by several threads.
 """
 
 from __future__ import annotations
@@ -193,7 +194,8 @@ class AdamW(torch.optim.Optimizer):
     def export_state(self) -> dict[str, Any]:
         """fp32 masters, moments and step counts as new CPU tensors; see ballast.torch.export.
 
-        Between rounds; downloads 12 bytes per parameter. Raises BadArgument before the first step().
+        Between rounds; downloads 12 bytes per parameter. Raises BadArgument before the first
+        step().
         """
         return export.export(self._attached("export_state"), self._manifest, self.param_groups)
 
@@ -299,9 +301,9 @@ class AdamW(torch.optim.Optimizer):
         for name in ("found_inf", "grad_scale"):
             self.__dict__.pop(name, None)
         raise Unsupported(
-            f"torch.amp.GradScaler with world_size={self._config.world_size} is not supported: each "
-            "trainer would skip other rounds. Pass loss_scale= to ballast.torch.AdamW and multiply "
-            "the loss by it; non-finite rounds are then skipped on all trainers together",
+            f"torch.amp.GradScaler with world_size={self._config.world_size} is not supported: "
+            "each trainer would skip other rounds. Pass loss_scale= to ballast.torch.AdamW and "
+            "multiply the loss by it; non-finite rounds are then skipped on all trainers together",
             job=self.job,
         )
 

@@ -85,9 +85,9 @@ def refuse_edits(entries: list[Entry], job: str) -> None:
             continue
         how = "in place" if p.data_ptr() == entry.address else "by giving it other memory"
         raise WeightsEdited(
-            f"parameter {entry.name!r} was changed {how} after the first step(), but its true value "
-            "lives in the service. Call opt.fetch_weights() to drop the change. Sending it instead "
-            "is opt.upload_weights(), which this version has only before the first step()",
+            f"parameter {entry.name!r} was changed {how} after the first step(), but its true "
+            "value lives in the service. Call opt.fetch_weights() to drop the change. To send it "
+            "there is opt.upload_weights(), in this version only before the first step()",
             job=job,
         )
 

@@ -47,10 +47,7 @@ def export(session: Session, manifest: Manifest, param_groups: list[dict[str, An
         state[index] = {"step": torch.tensor(float(steps[i]), dtype=torch.float32)}
         state[index].update({key: arrays[key][i] for key in _ARRAYS})
     order = sorted(state)
-    packed = [
-        {**{k: v for k, v in g.items() if k != "params"}, "params": [position[id(p)] for p in g["params"]]}
-        for g in param_groups
-    ]
+    packed = [{**g, "params": [position[id(p)] for p in g["params"]]} for g in param_groups]
     return {
         "state": {i: state[i] for i in order},
         "param_groups": packed,

@@ -30,7 +30,7 @@ def scalar(value: Any, what: str) -> float:
 
 
 def refuse_options(group: Mapping[str, Any], where: str) -> None:
-    """Unsupported, by name, for the options this version lacks. foreach and fused have no effect."""
+    """Unsupported, by name, for options this version lacks; foreach and fused have no effect."""
     for option in _REFUSED:
         if group.get(option):
             raise Unsupported(

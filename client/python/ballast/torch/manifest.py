@@ -96,7 +96,7 @@ def check_tensor(p: torch.Tensor, name: str) -> None:
     if torch.nn.parameter.is_lazy(p):
         problem = "is not initialized yet (a lazy module); run a forward pass before step()"
     elif type(p).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        problem = f"is a {type(p).__name__}, which may keep its data elsewhere; only plain tensors work"
+        problem = f"is a {type(p).__name__}, not a plain tensor; its data may lie elsewhere"
     elif p.layout is not torch.strided:
         problem = f"has layout {p.layout}; only dense (strided) tensors are supported"
     elif p.device.type != "cpu":

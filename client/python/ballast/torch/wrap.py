@@ -30,8 +30,8 @@ def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> AdamW:
     name = f"{kind.__module__}.{kind.__qualname__}"
     if kind not in (torch.optim.AdamW, torch.optim.Adam):
         raise Unsupported(
-            f"wrap() of {name} is not supported; torch.optim.AdamW is, and torch.optim.Adam without "
-            "weight decay"
+            f"wrap() of {name} is not supported; torch.optim.AdamW is, and torch.optim.Adam "
+            "without weight decay"
         )
     if any(len(state) for state in optimizer.state.values()):
         raise Unsupported(

@@ -1,0 +1,446 @@
+// The calls of the public interface: each starts an activity, waits for its end on the caller's
+// thread, and gives the lent memory back before it returns.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cpp/src/attach.h"
+#include "client/cpp/src/session.h"
+#include "client/cpp/src/unary_call.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "proto/convert/job_convert.h"
+#include "proto/convert/methods.h"
+
+namespace ballast::client {
+namespace {
+
+using std::chrono::nanoseconds;
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kLeaveTimeout{2};
+constexpr std::chrono::hours kForever{24 * 365};
+constexpr std::chrono::milliseconds kPollInterval{100};
+
+absl::Status BadArgument(absl::string_view message) {
+  return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadArgument, message);
+}
+
+std::vector<Hyper> ToHyper(const std::vector<AdamWHyper>& hyper) {
+  std::vector<Hyper> out;
+  out.reserve(hyper.size());
+  for (const AdamWHyper& h : hyper) {
+    out.push_back({h.lr, h.beta1, h.beta2, h.eps, h.weight_decay});
+  }
+  return out;
+}
+
+// Bit i, least significant first: tensor i has a gradient. Empty when all have.
+std::string PresenceBits(const std::vector<bool>& present) {
+  if (std::find(present.begin(), present.end(), false) == present.end()) return "";
+  std::string bits((present.size() + 7) / 8, '\0');
+  for (size_t i = 0; i < present.size(); ++i) {
+    if (present[i]) bits[i / 8] = static_cast<char>(bits[i / 8] | 1 << i % 8);
+  }
+  return bits;
+}
+
+}  // namespace
+
+absl::Status Session::CheckIdle() const {
+  if (!error_.ok()) return error_;
+  if (activity_ == Activity::kIdle) return absl::OkStatus();
+  ErrorFields fields;
+  fields.job = options_.job;
+  fields.round = round_;
+  return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kBadArgument,
+                       absl::StrCat("round ", round_, " is still running; Wait for it first"),
+                       fields);
+}
+
+absl::Status Session::PollDuringCall() {
+  bool opened = false;
+  {
+    MutexLock lock(&mu_);
+    if (!error_.ok()) return error_;
+    opened = opened_;
+  }
+  if (opened || !options_.should_stop || !options_.should_stop()) return absl::OkStatus();
+  return ReasonedError(absl::StatusCode::kCancelled, Reason::kClosed,
+                       "attaching was stopped by the caller");
+}
+
+bool Session::ActivityDone() const {
+  switch (activity_) {
+    case Activity::kIdle:
+      return true;
+    case Activity::kUpload:
+      return std::all_of(servers_.begin(), servers_.end(),
+                         [](const Server& server) { return server.plan->all_received(); });
+    case Activity::kFetch:
+      return std::all_of(servers_.begin(), servers_.end(), [](const Server& server) {
+        return server.has_info && server.received_bytes == server.expected_bytes;
+      });
+    case Activity::kStep:
+      return progress_->complete();
+  }
+  return true;
+}
+
+bool Session::Drain(Time deadline) {
+  {
+    MutexLock lock(&mu_);
+    while (!AllClosed()) {
+      const auto left = deadline - SteadyClock::now();
+      if (left <= nanoseconds::zero()) return false;
+      changed_.WaitFor(&mu_, left);
+    }
+  }
+  // A connection that a server has stopped reading from may still hold slices; it goes with its
+  // channel. No operation of these streams is under way, so nobody else looks at them.
+  std::vector<std::unique_ptr<Stream>> streams;
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  {
+    MutexLock lock(&mu_);
+    for (Server& server : servers_) {
+      streams.push_back(std::move(server.stream));
+      channels.push_back(std::move(server.channel));
+    }
+  }
+  streams.clear();
+  channels.clear();
+  return lease_.WaitReleased(
+      std::max<nanoseconds>(deadline - SteadyClock::now(), std::chrono::milliseconds(1)));
+}
+
+absl::StatusOr<bool> Session::AwaitActivity(nanoseconds timeout) {
+  const Time deadline = SteadyClock::now() + timeout;
+  absl::Status error;
+  {
+    MutexLock lock(&mu_);
+    while (error_.ok() && !ActivityDone()) {
+      const auto left = deadline - SteadyClock::now();
+      if (left <= nanoseconds::zero()) return false;
+      changed_.WaitFor(&mu_, left);
+    }
+    if (!ActivityDone()) error = error_;
+  }
+  if (error.ok()) {
+    return lease_.WaitReleased(
+        std::max<nanoseconds>(deadline - SteadyClock::now(), std::chrono::milliseconds(1)));
+  }
+  if (!Drain(deadline)) return false;
+  MutexLock lock(&mu_);
+  activity_ = Activity::kIdle;
+  return error;
+}
+
+absl::Status Session::FinishActivity() {
+  while (true) {
+    BALLAST_ASSIGN_OR_RETURN(const bool done, AwaitActivity(kPollInterval));
+    if (done) break;
+    const absl::Status stopped = PollDuringCall();
+    if (stopped.ok()) continue;
+    MutexLock lock(&mu_);
+    Fail(stopped);
+  }
+  MutexLock lock(&mu_);
+  activity_ = Activity::kIdle;
+  return absl::OkStatus();
+}
+
+absl::Status Session::Initialize(InitMode init, const std::vector<void*>& weights,
+                                 uint32_t first_extent) {
+  if (options_.slot == 0) return Upload(weights, first_extent);
+  if (init == InitMode::kEqual) return absl::OkStatus();
+  {
+    MutexLock lock(&mu_);
+    weights_ = weights;
+    for (Server& server : servers_) server.expected_bytes = server.owned_weight_bytes;
+  }
+  v1::FetchState request;
+  request.set_weights(true);
+  return Fetch(request);
+}
+
+absl::Status Session::Upload(const std::vector<void*>& weights, uint32_t first_extent) {
+  {
+    MutexLock lock(&mu_);
+    BALLAST_RETURN_IF_ERROR(CheckIdle());
+    activity_ = Activity::kUpload;
+    send_kind_ = v1::FRAME_KIND_INIT;
+    sources_.assign(weights.size(), nullptr);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      sources_[i] = static_cast<const char*>(weights[i]);
+    }
+    for (Server& server : servers_) {
+      std::vector<uint32_t> extents;
+      for (const uint32_t extent : server.owned) {
+        if (extent >= first_extent) extents.push_back(extent);
+      }
+      server.plan->Start(round_, std::move(extents), {}, /*windowed=*/false);
+      server.stream->Kick();
+    }
+  }
+  return FinishActivity();
+}
+
+absl::Status Session::Fetch(const v1::FetchState& request) {
+  {
+    MutexLock lock(&mu_);
+    BALLAST_RETURN_IF_ERROR(CheckIdle());
+    activity_ = Activity::kFetch;
+    tensor_step_.clear();
+    v1::ClientMessage message;
+    *message.mutable_fetch_state() = request;
+    message.mutable_fetch_state()->set_round(round_);
+    for (Server& server : servers_) {
+      server.has_info = false;
+      server.received_bytes = 0;
+      SendControl(&server, message);
+      server.stream->Kick();
+    }
+  }
+  return FinishActivity();
+}
+
+absl::Status Session::FetchWeights(const std::vector<TensorBuffers>& buffers) {
+  {
+    MutexLock lock(&mu_);
+    BALLAST_RETURN_IF_ERROR(CheckIdle());
+    BALLAST_ASSIGN_OR_RETURN(weights_, WeightsOf(buffers, spec_.tensors, layout_.tensors()));
+    for (Server& server : servers_) server.expected_bytes = server.owned_weight_bytes;
+  }
+  v1::FetchState request;
+  request.set_weights(true);
+  return Fetch(request);
+}
+
+absl::Status Session::FetchState(const std::vector<StateBuffers>& buffers,
+                                 std::vector<uint64_t>* tensor_step) {
+  v1::FetchState request;
+  {
+    MutexLock lock(&mu_);
+    BALLAST_RETURN_IF_ERROR(CheckIdle());
+    if (buffers.size() != layout_.tensors().size()) {
+      return BadArgument(absl::StrCat("got state buffers for ", buffers.size(),
+                                      " tensors, the job has ", layout_.tensors().size()));
+    }
+    for (std::vector<void*>& array : states_) array.assign(buffers.size(), nullptr);
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      states_[0][i] = buffers[i].master;
+      states_[1][i] = buffers[i].exp_avg;
+      states_[2][i] = buffers[i].exp_avg_sq;
+    }
+    for (uint32_t array = 0; array < states_.size(); ++array) {
+      const auto& wanted = states_[array];
+      if (std::any_of(wanted.begin(), wanted.end(), [](void* p) { return p != nullptr; })) {
+        request.add_arrays(array);
+      }
+    }
+    for (Server& server : servers_) {
+      server.expected_bytes =
+          server.owned_elements * sizeof(float) * static_cast<uint64_t>(request.arrays_size());
+    }
+  }
+  BALLAST_RETURN_IF_ERROR(Fetch(request));
+  MutexLock lock(&mu_);
+  if (tensor_step != nullptr) *tensor_step = tensor_step_;
+  return absl::OkStatus();
+}
+
+absl::Status Session::ValidateStep(const std::vector<Hyper>& hyper,
+                                   const std::vector<TensorBuffers>& buffers) const {
+  BALLAST_RETURN_IF_ERROR(ValidateHyper(spec_, hyper));
+  return WeightsOf(buffers, spec_.tensors, layout_.tensors()).status();
+}
+
+v1::ClientMessage Session::MakeRoundBegin(const std::vector<Hyper>& hyper,
+                                          const std::vector<bool>& present) const {
+  v1::ClientMessage message;
+  v1::RoundBegin* const begin = message.mutable_begin();
+  begin->set_round(round_);
+  begin->set_layout_version(layout_version_);
+  for (const Hyper& values : hyper) {
+    begin->add_hyper()->mutable_value()->Assign(values.begin(), values.end());
+  }
+  begin->set_presence(PresenceBits(present));
+  return message;
+}
+
+absl::Status Session::BeginStep(const std::vector<AdamWHyper>& hyper,
+                                const std::vector<TensorBuffers>& buffers) {
+  const std::vector<Hyper> values = ToHyper(hyper);
+  MutexLock lock(&mu_);
+  BALLAST_RETURN_IF_ERROR(CheckIdle());
+  BALLAST_RETURN_IF_ERROR(ValidateStep(values, buffers));
+  const Time now = SteadyClock::now();
+  activity_ = Activity::kStep;
+  send_kind_ = v1::FRAME_KIND_GRADIENT;
+  next_log_ = now + std::chrono::seconds(30);
+  step_up_bytes_ = 0;
+  std::vector<bool> present(buffers.size());
+  sources_.assign(buffers.size(), nullptr);
+  weights_.assign(buffers.size(), nullptr);
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    sources_[i] = static_cast<const char*>(buffers[i].grad);
+    weights_[i] = buffers[i].weight;
+    present[i] = buffers[i].grad != nullptr;
+  }
+  std::vector<uint32_t> ids;
+  std::vector<uint64_t> owned_bytes;
+  for (const Server& server : servers_) {
+    ids.push_back(server.id);
+    owned_bytes.push_back(server.owned_weight_bytes);
+  }
+  progress_ = std::make_unique<RoundProgress>(round_, ids, owned_bytes, now);
+  const v1::ClientMessage begin = MakeRoundBegin(values, present);
+  for (Server& server : servers_) {
+    SendControl(&server, begin);
+    server.plan->Start(round_, server.owned, present, /*windowed=*/true);
+    server.stream->Kick();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Session::Wait(std::chrono::milliseconds timeout, RoundReport* report) {
+  {
+    MutexLock lock(&mu_);
+    if (activity_ != Activity::kStep) {
+      if (!error_.ok()) return error_;
+      return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kBadArgument,
+                           "no round is running; call BeginStep first");
+    }
+  }
+  BALLAST_ASSIGN_OR_RETURN(const bool done, AwaitActivity(timeout));
+  if (!done) return false;
+  MutexLock lock(&mu_);
+  if (report != nullptr) {
+    *report = progress_->Report(SteadyClock::now());
+    report->bytes_up = step_up_bytes_;
+  }
+  activity_ = Activity::kIdle;
+  ++round_;
+  return true;
+}
+
+absl::StatusOr<RoundReport> Session::Step(const std::vector<AdamWHyper>& hyper,
+                                          const std::vector<TensorBuffers>& buffers) {
+  BALLAST_RETURN_IF_ERROR(BeginStep(hyper, buffers));
+  RoundReport report;
+  bool done = false;
+  while (!done) {
+    BALLAST_ASSIGN_OR_RETURN(done, Wait(kForever, &report));
+  }
+  return report;
+}
+
+v1::ExtendRequest Session::MakeExtendRequest(const JobSpec& grown,
+                                             const std::vector<void*>& weights,
+                                             const Layout& layout, InitMode init) const {
+  const size_t first = grown.tensors.size() - weights.size();
+  v1::ExtendRequest request;
+  request.set_job(job_);
+  request.set_slot(options_.slot);
+  request.set_incarnation(incarnation_);
+  request.set_group_count(grown.group_count);
+  for (size_t i = first; i < grown.tensors.size(); ++i) {
+    ToProto(grown.tensors[i], request.add_tensors());
+  }
+  request.set_init(init == InitMode::kEqual ? v1::INIT_MODE_EQUAL : v1::INIT_MODE_BROADCAST);
+  if (init == InitMode::kEqual) {
+    const std::vector<LayoutTensor> sizes(layout.tensors().begin() + static_cast<ptrdiff_t>(first),
+                                          layout.tensors().end());
+    for (const uint32_t digest : DigestsOf(weights, sizes)) request.add_tensor_crc32c(digest);
+  }
+  return request;
+}
+
+absl::Status Session::Extend(const std::vector<Tensor>& tensors,
+                             const std::vector<TensorBuffers>& buffers, InitMode init) {
+  if (tensors.empty()) return BadArgument("no tensors to add");
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<TensorSpec> added, ToTensorSpecs(tensors));
+  JobSpec grown;
+  Layout layout;
+  {
+    MutexLock lock(&mu_);
+    BALLAST_RETURN_IF_ERROR(CheckIdle());
+    grown = spec_;
+    layout = layout_;
+  }
+  const size_t old_tensors = grown.tensors.size();
+  const uint32_t first_extent = static_cast<uint32_t>(layout.extents().size());
+  for (const TensorSpec& tensor : added) {
+    grown.tensors.push_back(tensor);
+    grown.group_count = std::max(grown.group_count, tensor.group + 1);
+  }
+  BALLAST_RETURN_IF_ERROR(ValidateJobSpec(grown, JobLimits{}));
+  const std::vector<LayoutTensor> sizes = LayoutTensors(added);
+  BALLAST_RETURN_IF_ERROR(layout.Append(sizes));
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<void*> weights, WeightsOf(buffers, added, sizes));
+  v1::ExtendRequest request = MakeExtendRequest(grown, weights, layout, init);
+  {
+    MutexLock lock(&mu_);
+    request.set_epoch(epoch_);
+    request.set_base_layout_version(layout_version_);
+  }
+  v1::ExtendReply reply;
+  BALLAST_RETURN_IF_ERROR(CallUnary(
+      servers_[0].channel, method::kExtend, request, options_.attach_timeout,
+      [this] { return PollDuringCall(); }, &reply));
+  BALLAST_RETURN_IF_ERROR(TakePlan(reply.plan(), layout));
+  {
+    MutexLock lock(&mu_);
+    spec_ = std::move(grown);
+    epoch_ = reply.epoch().epoch();
+    layout_version_ = reply.layout_version();
+  }
+  // Only the new tensors have memory here; what a fetch brings of the others is left out.
+  std::vector<void*> all(old_tensors, nullptr);
+  all.insert(all.end(), weights.begin(), weights.end());
+  return Initialize(init, all, first_extent);
+}
+
+absl::Status Session::Leave() {
+  {
+    MutexLock lock(&mu_);
+    if (leaving_) return absl::OkStatus();
+    BALLAST_RETURN_IF_ERROR(CheckIdle());
+    leaving_ = true;
+    v1::ClientMessage message;
+    message.mutable_leave()->set_round(round_);
+    for (Server& server : servers_) {
+      SendControl(&server, message);
+      server.stream->HalfClose();
+    }
+    const Time deadline = SteadyClock::now() + std::chrono::duration_cast<nanoseconds>(
+                                                   kLeaveTimeout * options_.time_scale);
+    while (!AllClosed() && error_.ok()) {
+      const auto left = deadline - SteadyClock::now();
+      if (left <= nanoseconds::zero()) break;
+      changed_.WaitFor(&mu_, left);
+    }
+    error_ = absl::OkStatus();
+    Fail(ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kClosed,
+                       "this trainer has left the job"));
+  }
+  Drain(SteadyClock::now() + kForever);
+  return absl::OkStatus();
+}
+
+void Session::Abort() {
+  MutexLock lock(&mu_);
+  Fail(ReasonedError(absl::StatusCode::kCancelled, Reason::kClosed, "the client was aborted"));
+}
+
+uint64_t Session::round() const {
+  MutexLock lock(&mu_);
+  return round_;
+}
+
+TransferCounters Session::counters() const {
+  MutexLock lock(&mu_);
+  return counters_;
+}
+
+}  // namespace ballast::client

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and trains a small GPT through two state servers beside a shadow
+# torch optimizer. Flags: --steps N --servers N --trainers N --dtype fp32|bf16|fp16 --json
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# Bad flags should not cost a build; --help neither.
+if [[ -x .venv/bin/python ]] || command -v python3 >/dev/null; then
+  python=$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3)
+  for arg in "$@"; do
+    if [[ $arg == -h || $arg == --help ]]; then
+      exec "$python" examples/quickstart/quickstart.py --help
+    fi
+  done
+fi
+./scripts/setup.sh >&2
+# The shadow optimizer must run the same torch kernels on every machine (docs/numerics.md).
+export ATEN_CPU_CAPABILITY=avx2
+exec .venv/bin/python examples/quickstart/quickstart.py "$@"

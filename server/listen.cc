@@ -1,0 +1,45 @@
+#include "server/listen.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "server/config/address.h"
+
+namespace ballast::server {
+
+std::string JoinHostPort(absl::string_view host, int port) {
+  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port)
+                                      : absl::StrCat(host, ":", port);
+}
+
+absl::StatusOr<std::string> ToldAddress(absl::string_view listen, absl::string_view advertise,
+                                        int bound_port) {
+  BALLAST_ASSIGN_OR_RETURN(const config::HostPort told,
+                           config::ParseHostPort(advertise.empty() ? listen : advertise));
+  return JoinHostPort(told.host, told.port == 0 ? bound_port : told.port);
+}
+
+absl::Status WriteReadyFile(const std::string& path, const ReadyInfo& info) {
+  const std::string next = absl::StrCat(path, ".", getpid());
+  std::ofstream file(next, std::ios::trunc);
+  // Addresses have been parsed: nothing in them needs escaping.
+  file << "{\"id\": " << info.id << ", \"address\": \"" << info.address << "\", \"admin\": \""
+       << info.admin << "\", \"pid\": " << getpid() << "}\n";
+  file.close();
+  if (!file || std::rename(next.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    std::remove(next.c_str());
+    return absl::InternalError(
+        absl::StrCat("cannot write the ready file ", path, ": ", std::strerror(error)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ballast::server

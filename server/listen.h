@@ -1,0 +1,32 @@
+// Addresses a server binds and tells, and the file by which it says that it is ready.
+// Comes from: server.cc. Goes to: server/config/address.h. Thread safety: pure apart from the file.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace ballast::server {
+
+// "host:port", an IPv6 host in brackets.
+std::string JoinHostPort(absl::string_view host, int port);
+
+// The address told to others: `advertise`, or `listen` when that is empty, with `bound_port` in
+// place of port 0. Errors: those of ParseHostPort.
+absl::StatusOr<std::string> ToldAddress(absl::string_view listen, absl::string_view advertise,
+                                        int bound_port);
+
+// What --ready-file holds.
+struct ReadyInfo {
+  uint32_t id = 0;
+  std::string address;
+  std::string admin;  // empty without an admin port
+};
+
+// Writes {"id", "address", "admin", "pid"} as JSON to `path`, so that no reader ever sees half of
+// it. Error: INTERNAL with the path and the cause.
+absl::Status WriteReadyFile(const std::string& path, const ReadyInfo& info);
+
+}  // namespace ballast::server

@@ -1,0 +1,45 @@
+#include "server/memory_budget.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <string>
+
+namespace ballast::server {
+namespace {
+
+uint64_t MemAvailableBytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  uint64_t kib = 0;
+  std::string unit;
+  while (file >> key >> kib) {
+    if (key == "MemAvailable:") return kib * 1024;
+    std::getline(file, unit);
+  }
+  return 0;
+}
+
+// False when the file holds no number, such as "max".
+bool ReadNumber(const char* path, uint64_t* value) {
+  std::ifstream file(path);
+  return static_cast<bool>(file >> *value);
+}
+
+uint64_t ControlGroupBytes() {
+  uint64_t limit = 0;
+  uint64_t used = 0;
+  if (!ReadNumber("/sys/fs/cgroup/memory.max", &limit) ||
+      !ReadNumber("/sys/fs/cgroup/memory.current", &used)) {
+    return std::numeric_limits<uint64_t>::max();
+  }
+  return limit > used ? limit - used : 0;
+}
+
+}  // namespace
+
+uint64_t DefaultMemoryBudgetBytes() {
+  return std::min(MemAvailableBytes(), ControlGroupBytes()) / 5 * 4;
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,20 @@
+// StatusReply for people and for scripts.
+// Comes from: admin_service, ballastctl. Goes to: /statusz, ballastctl's output.
+// Thread safety: pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ballast/v1/admin.pb.h"
+
+namespace ballast::server {
+
+// Tables of servers, jobs and the seats of each job; a seat that owes extents of the open round
+// shows how many, and the first in push order.
+std::string StatusTable(const std::vector<v1::StatusReply>& servers);
+
+// {"servers": [...]}, field names as in admin.proto, job ids as hexadecimal text.
+std::string StatusJson(const std::vector<v1::StatusReply>& servers);
+
+}  // namespace ballast::server

@@ -1,0 +1,25 @@
+// Says from time to time who a round waits for: a slow trainer is waited for without limit, but
+// never in silence. Comes from: server.cc's timer. Goes to: the log.
+// Thread safety: thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "server/round/round_types.h"
+
+namespace ballast::server {
+
+class StragglerLog {
+ public:
+  // Lines for jobs whose open round was already open at the call before: who owes how many extents,
+  // and which votes are missing.
+  std::vector<std::string> Lines(const std::vector<JobSnapshot>& jobs);
+
+ private:
+  std::map<uint64_t, uint64_t> open_;  // job -> round, at the call before
+};
+
+}  // namespace ballast::server

@@ -1,0 +1,367 @@
+"""The package over real servers. Skipped, with the reason, where they are not built."""
+
+import copy
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import ballast
+import ballast.torch as bt
+from conftest import real_ballastd
+
+REPO = Path(__file__).resolve().parents[2]
+CLIENT = REPO / "client" / "python"
+SMALL = {"extent_elements": 128, "tile_elements": 64, "attach_timeout": 60}
+
+
+def model(dtype=torch.float32):
+    # Element counts are multiples of 8: there torch's fused AdamW is an exact oracle.
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 8)).to(dtype)
+
+
+def backward(module, i, seed=0):
+    generator = torch.Generator().manual_seed(1000 * seed + i)
+    x = torch.randn(4, 16, generator=generator).to(module[0].weight.dtype)
+    module(x).float().square().mean().backward()
+
+
+def run(module, optimizer, steps, first=0):
+    for i in range(first, first + steps):
+        optimizer.zero_grad()
+        backward(module, i)
+        optimizer.step()
+
+
+def fused(parameters, **hyper):
+    return torch.optim.AdamW(parameters, fused=True, **hyper)
+
+
+def assert_same_state(opt, oracle):
+    mine, torchs = opt.export_state()["state"], oracle.state_dict()["state"]
+    assert mine.keys() == torchs.keys()
+    for i, state in torchs.items():
+        for key in ("step", "exp_avg", "exp_avg_sq"):
+            assert torch.equal(mine[i][key], state[key]), (i, key)
+
+
+def in_threads(*bodies):
+    """Runs the trainers of one job side by side; raises the first error."""
+    errors = []
+
+    def guarded(body):
+        try:
+            body()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(b,)) for b in bodies]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(120)
+    assert not any(t.is_alive() for t in threads)
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_weights_and_moments_are_torchs_bit_for_bit(start_servers, servers):
+    module = model()
+    twin = copy.deepcopy(module)
+    opt = bt.AdamW(module.named_parameters(), lr=1e-2, endpoints=start_servers(servers), **SMALL)
+    oracle = fused(twin.parameters(), lr=1e-2)
+    for m, o in ((module, opt), (twin, oracle)):
+        schedule = torch.optim.lr_scheduler.OneCycleLR(o, max_lr=3e-2, total_steps=30)
+        for i in range(25):
+            run(m, o, 1, i)
+            schedule.step()
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), twin.parameters()))
+    assert_same_state(opt, oracle)
+    report = opt.last_report
+    assert (report["round"], report["opt_step"], report["applied"]) == (25, 25, True)
+    assert opt.counters["payload_up_bytes"] == 25 * 4 * sum(p.numel() for p in module.parameters())
+    opt.close()
+
+
+def test_missing_gradients_frozen_parameters_and_late_groups(start_servers):
+    module = model()
+    twin = copy.deepcopy(module)
+    late = [nn.Parameter(torch.ones(24)), nn.Parameter(torch.ones(24))]
+    opt = bt.AdamW(module.named_parameters(), lr=1e-2, endpoints=start_servers(2), **SMALL)
+    oracle = fused(twin.named_parameters(), lr=1e-2)
+    for m, o, extra in ((module, opt, late[0]), (twin, oracle, late[1])):
+        m[2].bias.requires_grad_(False)
+        run(m, o, 3)
+        o.zero_grad()
+        m[0].weight.grad = torch.ones(64, 16)
+        o.step()
+        m[2].bias.requires_grad_(True)
+        o.add_param_group({"params": [("late", extra)], "lr": 0.1})
+        extra.grad = torch.full((24,), 0.5)
+        o.step()
+        run(m, o, 3)
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), twin.parameters()))
+    assert torch.equal(*late)
+    assert_same_state(opt, oracle)
+    opt.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_parameters_step_fp32_masters(start_servers, dtype):
+    module = model(dtype)
+    masters = [nn.Parameter(p.detach().float()) for p in module.parameters()]
+    opt = bt.AdamW(module.named_parameters(), lr=1e-3, endpoints=start_servers(1), **SMALL)
+    oracle = fused(masters, lr=1e-3)
+    for i in range(10):
+        opt.zero_grad()
+        backward(module, i)
+        for p, master in zip(module.parameters(), masters):
+            master.grad = p.grad.float()
+        opt.step()
+        oracle.step()
+    assert all(torch.equal(p, q.to(dtype)) for p, q in zip(module.parameters(), masters))
+    assert_same_state(opt, oracle)
+    opt.close()
+
+
+def test_odd_tensors_travel_whole(start_servers):
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        "scalar": torch.tensor(2.0),
+        "empty": torch.zeros(0, 3),
+        "strided": torch.randn(24, 16, generator=generator).t(),
+    }
+    keep = torch.preserve_format
+    mine = {k: nn.Parameter(v.clone(memory_format=keep)) for k, v in tensors.items()}
+    opt = bt.AdamW(mine.items(), endpoints=start_servers(1), **SMALL)
+    contiguous = nn.Parameter(tensors["strided"].contiguous())
+    oracle = fused([contiguous])
+    for _ in range(3):
+        for p in mine.values():
+            p.grad = torch.full_like(p, 0.25)
+        contiguous.grad = torch.full_like(contiguous, 0.25)
+        opt.step()
+        oracle.step()
+    assert not mine["strided"].is_contiguous()
+    assert torch.equal(mine["strided"], contiguous)
+    state = opt.export_state()["state"]
+    assert state[0]["master"].shape == () and state[1]["master"].shape == (0, 3)
+    assert torch.equal(state[2]["exp_avg"], oracle.state[contiguous]["exp_avg"])
+    with torch.no_grad():
+        mine["strided"].zero_()
+    opt.fetch_weights()
+    assert torch.equal(mine["strided"], contiguous)
+    opt.close()
+
+
+@pytest.mark.parametrize("init", ["equal", "broadcast"])
+def test_two_trainers_step_the_mean_of_their_gradients(start_servers, init):
+    endpoints = start_servers(2)
+    modules = [model(), model()]
+    twin = model()
+    if init == "broadcast":
+        with torch.no_grad():
+            for p in modules[1].parameters():
+                p.zero_()
+    optimizers = [
+        bt.AdamW(m.named_parameters(), lr=1e-2, endpoints=endpoints, job="pair", world_size=2,
+                 rank=rank, init=init, **SMALL)
+        for rank, m in enumerate(modules)
+    ]  # fmt: skip
+    oracle = fused(twin.parameters(), lr=1e-2)
+
+    # The first gradient is taken before rank 1 has received rank 0's weights.
+    firsts = []
+    for rank in range(2):
+        replica = model()
+        backward(replica, 0, seed=rank)
+        firsts.append([p.grad for p in replica.parameters()])
+
+    def trainer(rank):
+        for i in range(8):
+            if i:
+                optimizers[rank].zero_grad()
+                backward(modules[rank], i, seed=rank)
+            else:
+                for p, g in zip(modules[rank].parameters(), firsts[rank]):
+                    p.grad = g
+            optimizers[rank].step()
+
+    in_threads(*(lambda r=r: trainer(r) for r in range(2)))
+    for i in range(8):
+        grads = []
+        for rank in range(2):
+            twin.zero_grad()
+            backward(twin, i, seed=rank)
+            grads.append([p.grad for p in twin.parameters()])
+        for p, a, b in zip(twin.parameters(), *grads):
+            p.grad = (a + b) * 0.5
+        oracle.step()
+    for m in modules:
+        assert all(torch.equal(a, b) for a, b in zip(m.parameters(), twin.parameters()))
+    in_threads(*(o.close for o in optimizers))
+
+
+def pair_of(endpoints, **different):
+    p = [nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(8))]
+    for q in p:
+        q.grad = torch.ones(8)
+    options = {"endpoints": endpoints, "job": "pair", "world_size": 2, **SMALL}
+    first = bt.AdamW([("w", p[0])], rank=0, **options)
+    second = bt.AdamW([("w", p[1])], rank=1, **{**options, **different})
+    return p, (first, second)
+
+
+def test_unequal_initial_weights_are_refused_with_the_tensors_name(start_servers):
+    p, optimizers = pair_of(start_servers(1))
+    with torch.no_grad():
+        p[1].mul_(2)
+    with pytest.raises(ballast.InitMismatch, match="w"):
+        in_threads(*(o.step for o in optimizers))
+
+
+def test_unequal_hyperparameters_are_refused_on_all_trainers(start_servers):
+    p, optimizers = pair_of(start_servers(1))
+    in_threads(*(o.step for o in optimizers))
+    before = p[0].detach().clone()
+    optimizers[1].param_groups[0]["lr"] = 0.5
+    seen = []
+
+    def refused(optimizer):
+        with pytest.raises(ballast.HyperparamMismatch, match="lr") as caught:
+            optimizer.step()
+        seen.append(caught.value.round)
+
+    in_threads(*(lambda o=o: refused(o) for o in optimizers))
+    assert seen == [2, 2]
+    assert torch.equal(p[0], before)
+
+
+def test_a_different_description_of_the_job_is_refused(start_servers):
+    _, optimizers = pair_of(start_servers(1), max_grad_norm=1.0)
+    seen = []
+
+    def attempt(optimizer):
+        try:
+            optimizer.step()
+        except (ballast.SpecMismatch, ballast.AttachTimeout) as error:
+            seen.append(type(error))
+
+    for o in optimizers:
+        o._config.__dict__["attach_timeout"] = 2.0
+    in_threads(*(lambda o=o: attempt(o) for o in optimizers))
+    assert ballast.SpecMismatch in seen and len(seen) == 2
+
+
+def test_a_missing_trainer_is_named(start_servers):
+    p = nn.Parameter(torch.ones(8))
+    opt = bt.AdamW([p], endpoints=start_servers(1), job="j", world_size=2, rank=0,
+                   **{**SMALL, "attach_timeout": 0.5})  # fmt: skip
+    with pytest.raises(ballast.AttachTimeout, match="1"):
+        opt.step()
+
+
+def test_clipping_and_skipping_are_reported(start_servers):
+    module = model()
+    opt = bt.AdamW(module.parameters(), max_grad_norm=1e-3, endpoints=start_servers(2), **SMALL)
+    run(module, opt, 1)
+    norm = torch.cat([p.grad.flatten() for p in module.parameters()]).double().norm().item()
+    assert opt.grad_norm == pytest.approx(norm, rel=1e-12)
+    assert opt.clip_coef == pytest.approx(1e-3 / (norm + 1e-6), rel=1e-12)
+    before = copy.deepcopy(module)
+    module[0].weight.grad[0, 0] = float("inf")
+    opt.step()
+    assert opt.step_was_skipped and (opt.round, opt.opt_step) == (2, 1)
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), before.parameters()))
+    opt.close()
+
+
+def test_data_loader_workers_after_the_first_step(start_servers):
+    module = model()
+    opt = bt.AdamW(module.parameters(), endpoints=start_servers(1), **SMALL)
+    run(module, opt, 1)
+    loader = torch.utils.data.DataLoader(torch.arange(8), batch_size=2, num_workers=2)
+    for _ in range(2):
+        assert sum(len(b) for b in loader) == 8
+        run(module, opt, 1)
+    assert opt.round == 3
+    opt.close()
+
+
+def test_without_a_server_the_error_is_unreachable():
+    real_ballastd()
+    opt = bt.AdamW([nn.Parameter(torch.ones(8))], endpoints="127.0.0.1:1", attach_timeout=2)
+    with pytest.raises((ballast.Unreachable, ballast.AttachTimeout), match="127.0.0.1:1"):
+        opt.step()
+
+
+WAITING = """
+import sys
+sys.path.insert(0, {client!r})
+import torch, ballast.torch as bt
+from ballast import backend
+
+class Announcing:
+    @staticmethod
+    def start_attach(real=backend.core(), **arguments):
+        operation = real.start_attach(**arguments)
+        print("waiting", flush=True)
+        return operation
+
+backend.use(Announcing)
+p = torch.nn.Parameter(torch.ones(8))
+bt.AdamW([p], endpoints={endpoint!r}, job="j", world_size=2, rank=0).step()
+"""
+
+
+def test_ctrl_c_ends_a_trainer_that_waits_for_others(start_servers):
+    script = WAITING.format(client=str(CLIENT), endpoint=start_servers(1)[0])
+    child = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "waiting\n"
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    assert "KeyboardInterrupt" in err
+    assert child.returncode in (1, -signal.SIGINT)
+
+
+TRAIN = """
+import hashlib, os, sys
+import torch, ballast.torch as bt
+torch.manual_seed(0)
+module = torch.nn.Linear(32, 16)
+opt = bt.AdamW(module.named_parameters(), lr=1e-2, extent_elements=128, tile_elements=64)
+torch.manual_seed(int(os.environ["RANK"]))
+for _ in range(5):
+    opt.zero_grad()
+    module(torch.randn(4, 32)).square().mean().backward()
+    opt.step()
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in module.parameters()))
+print(opt.round, digest.hexdigest())
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_ballast_run_two_by_two(tmp_path, code):
+    binary = real_ballastd()
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    env = {**os.environ, "PYTHONPATH": str(CLIENT), "BALLAST_BALLASTD": str(binary)}
+    done = subprocess.run(
+        [sys.executable, "-m", "ballast.run", "--servers", "2", "--nproc", "2", script, str(code)],
+        env=env, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    lines = sorted(done.stdout.splitlines())
+    assert [line[:6] for line in lines] == ["[0] 5 ", "[1] 5 "]
+    assert lines[0][4:] == lines[1][4:]
