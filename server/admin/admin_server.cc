@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/executor.h"
 #include "common/base/status_macros.h"
 #include "server/admin/exposition.h"
 
@@ -141,7 +142,8 @@ void AdminServer::Stop() {
   if (context_ == nullptr) return;
   // CivetWeb's accept loop looks at its stop flag every two seconds, or after a connection.
   std::atomic<bool> stopped{false};
-  std::thread waker([&] {
+  Executor waker("admin-waker", 1);
+  waker.Post([&] {
     while (!stopped) {
       Touch(host_, port_);
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -149,7 +151,7 @@ void AdminServer::Stop() {
   });
   mg_stop(std::exchange(context_, nullptr));
   stopped = true;
-  waker.join();
+  waker.Shutdown();
 }
 
 int AdminServer::HandleRequest(mg_connection* connection, void* self) {

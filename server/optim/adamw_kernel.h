@@ -147,7 +147,7 @@ class AdamWRun {
         eps_(V::Set(a.k.eps)),
         neg_step_size_(V::Set(a.k.neg_step_size)) {}
 
-  uint64_t Run(const StepArgs& a) const {
+  uint64_t Run(const StepArgs& a) {
     float* p = a.p;
     float* m = a.m;
     float* v = a.v;
@@ -190,7 +190,7 @@ class AdamWRun {
   }
 
   // Writes the weights of the block at element i, whose masters were just stored.
-  void WriteBlock(const float* p, WeightT* weight, size_t i, F low, F high, bool stream) const {
+  void WriteBlock(const float* p, WeightT* weight, size_t i, F low, F high, bool stream) {
     if constexpr (kHasWeight) {
       const bool any_inf = StoreWeights<V, W>(weight + i, low, high, stream);
       if constexpr (W::kIsHalf) {
@@ -203,7 +203,7 @@ class AdamWRun {
   // while the next block's divisions run: in AVX2 that is a fifth more elements per second, since
   // the rounding no longer waits in the scheduler for the end of the longest dependency chain.
   size_t Blocks(float* p, float* m, float* v, const GradT* grad, WeightT* weight, size_t begin,
-                size_t count, bool stream) const {
+                size_t count, bool stream) {
     size_t i = begin;
     if (i + kBlock > count) return i;
     F low, high;
@@ -222,7 +222,7 @@ class AdamWRun {
   // At most one block of a head or tail, through a zero-padded copy, so that its elements go
   // through the very same instructions. Returns how many elements that were.
   __attribute__((noinline)) size_t Part(float* p, float* m, float* v, const GradT* grad,
-                                        WeightT* weight, size_t begin, size_t left) const {
+                                        WeightT* weight, size_t begin, size_t left) {
     const size_t count = left < kBlock ? left : kBlock;
     float state[3][kBlock] = {};
     GradT g[kBlock] = {};
@@ -242,7 +242,7 @@ class AdamWRun {
   }
 
   F scale_, decay_, lerp_, b2_, w2_, den_, eps_, neg_step_size_;
-  mutable uint64_t overflow_ = 0;
+  uint64_t overflow_ = 0;
 };
 
 template <class V, class G, class W>

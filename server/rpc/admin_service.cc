@@ -16,13 +16,11 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
   reply.set_version(facts.version);
   reply.set_address(facts.address);
   reply.set_isa(facts.isa);
-  if (facts.peers) {
-    for (const PeerState& peer : facts.peers()) {
-      v1::PeerStatus* added = reply.add_peers();
-      added->set_id(peer.id);
-      added->set_address(peer.address);
-      added->set_reachable(peer.reachable);
-    }
+  for (const PeerState& peer : facts.peers) {
+    v1::PeerStatus* added = reply.add_peers();
+    added->set_id(peer.id);
+    added->set_address(peer.address);
+    added->set_reachable(peer.reachable);
   }
   const auto jobs = directory.Get();
   if (!jobs.ok()) {
@@ -40,10 +38,10 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
 }
 
 void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
-                     const ServerFacts* facts) {
+                     std::function<ServerFacts()> facts) {
   server->AddMethod(method::kAdminStatus,
                     UnaryCall::Factory([directory, facts](auto call, const auto&) {
-                      CollectStatus(*directory, *facts,
+                      CollectStatus(*directory, facts(),
                                     [call](const v1::StatusReply& reply) { call->Reply(reply); });
                     }));
 }

@@ -19,7 +19,7 @@ struct ServerFacts {
   std::string version;
   std::string address;  // told to trainers
   std::string isa;
-  std::function<std::vector<PeerState>()> peers;
+  std::vector<PeerState> peers;
 };
 
 // Calls `done`, now or on the directory's strand, with everything known at the moment. Before the
@@ -27,8 +27,9 @@ struct ServerFacts {
 void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
                    std::function<void(v1::StatusReply)> done);
 
-// Adds the methods of ballast.v1.Admin to `server`. Both pointers outlive it.
+// Adds the methods of ballast.v1.Admin to `server`. `directory` outlives it; `facts` may be called
+// from any thread.
 void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
-                     const ServerFacts* facts);
+                     std::function<ServerFacts()> facts);
 
 }  // namespace ballast::server

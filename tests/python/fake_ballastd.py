@@ -26,6 +26,7 @@ def main():
     parser = argparse.ArgumentParser()
     for flag in ("listen", "id", "peers-file", "ready-file", "data-dir"):
         parser.add_argument(f"--{flag}", required=True)
+    parser.add_argument("--dram-budget", default="-")
     flags = parser.parse_args()
     if "fail" in HABITS:
         print("line one\nstorage.data_dir: no such disk", file=sys.stderr)
@@ -37,7 +38,7 @@ def main():
             sys.exit(0)
 
     signal.signal(signal.SIGTERM, on_term)
-    trace(f"start {flags.id} {os.getpid()} {os.environ.get('BALLAST_STORAGE_DRAM_BUDGET', '-')}")
+    trace(f"start {flags.id} {os.getpid()} {flags.dram_budget}")
     host, _, port = flags.listen.rpartition(":")
     listener = socket.create_server((host, int(port)))
     address = f"{host}:{listener.getsockname()[1]}"

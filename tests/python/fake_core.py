@@ -62,6 +62,9 @@ class FakeConnection:
         self._append(tensors, weights)
 
     def _append(self, tensors, weights):
+        if self.options["init"] == "broadcast" and self.options["slot"] > 0:
+            for tensor, weight in zip(tensors, weights):
+                at(weight, tensor[1], tensor[2]).fill_(0.5)  # "rank 0's weights"
         masters = [at(w, t[1], t[2]).float().clone() for t, w in zip(tensors, weights)]
         self.tensors += tensors
         self.masters += masters

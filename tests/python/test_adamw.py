@@ -367,10 +367,17 @@ def test_an_attach_that_fails_can_be_tried_again(fake):
     assert opt.round == 1
 
 
-def test_broadcast_weights_are_known_to_be_ours(fake):
-    m = model()
-    opt = bt.AdamW(m.parameters(), world_size=2, rank=1, init="broadcast")
-    run(m, opt, 2)
+def test_broadcast_weights_arrive_before_the_first_round(fake):
+    strided = nn.Parameter(torch.zeros(4, 3).t())
+    plain = nn.Parameter(torch.zeros(5))
+    opt = bt.AdamW([strided, plain], world_size=2, rank=1, init="broadcast")
+    plain.grad = torch.full((5,), float("nan"))
+    opt.step()
+    assert opt.step_was_skipped
+    assert torch.equal(strided, torch.full((3, 4), 0.5))
+    assert torch.equal(plain, torch.full((5,), 0.5))
+    plain.grad = None
+    opt.step()
     assert opt.round == 2
 
 

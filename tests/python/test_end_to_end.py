@@ -87,7 +87,9 @@ def test_weights_and_moments_are_torchs_bit_for_bit(start_servers, servers):
     assert_same_state(opt, oracle)
     report = opt.last_report
     assert (report["round"], report["opt_step"], report["applied"]) == (25, 25, True)
-    assert opt.counters["payload_up_bytes"] == 25 * 4 * sum(p.numel() for p in module.parameters())
+    size = 4 * sum(p.numel() for p in module.parameters())
+    assert (report["bytes_up"], report["bytes_down"]) == (size, size)
+    assert opt.counters["payload_up_bytes"] == 26 * size  # the initial weights, then 25 gradients
     opt.close()
 
 

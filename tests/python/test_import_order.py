@@ -1,7 +1,6 @@
-"""The extension beside other users of gRPC and protobuf, in every order of import."""
+"""The extension beside other users of gRPC and protobuf, imported before or after them."""
 
 import importlib.util
-import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -66,5 +65,7 @@ def test_beside_one_library(extension, library, first):
 
 def test_beside_all_that_are_installed(extension):
     present = [n for n in USES if importlib.util.find_spec(n.partition(".")[0]) is not None]
-    for order in itertools.permutations([BALLAST, *(USES[n] for n in present)]):
-        assert reason_after(list(order)) in ("UNREACHABLE", "ATTACH_TIMEOUT")
+    uses = [USES[n] for n in present]
+    for place in range(len(uses) + 1):
+        order = [*uses[:place], BALLAST, *uses[place:]]
+        assert reason_after(order) in ("UNREACHABLE", "ATTACH_TIMEOUT")

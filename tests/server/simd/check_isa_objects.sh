@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fails when instructions of one kernel file could run on a CPU without them: objects outside the
-# *_avx512.cc files must hold no zmm register, those outside *_avx2.cc and *_avx512.cc no ymm either,
-# and the two kinds of kernel file must export no inline function, which the linker might pick for
+# *_avx512.cc files must hold no zmm register, those outside both kinds of kernel file no ymm
+# either, and the two kinds of kernel file must export no inline function, which the linker might pick for
 # everybody. Usage: check_isa_objects.sh OBJDUMP NM OBJECT...
 set -u
 objdump=$1

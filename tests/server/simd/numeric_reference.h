@@ -1,5 +1,5 @@
 // Slow, trivially right conversions between fp32 and the 16-bit types, random inputs, and names for
-// parameterised tests. The conversions share no code with the kernels, which are compared with them.
+// parameterised tests. The conversions share no code with the kernels.
 // Comes from: nothing. Goes to: the tests of optim and reduce. Thread safety: pure functions.
 #pragma once
 

@@ -68,13 +68,10 @@ class Servers:
         Returns early, without addresses, when `interrupted` says so.
         """
         self._run_dir.mkdir(parents=True, exist_ok=True)
-        env = dict(environ)
-        if self._dram_budget:
-            env["BALLAST_STORAGE_DRAM_BUDGET"] = self._dram_budget
         for stale in (self._peers_file(), *map(self._ready_file, range(self._count))):
             stale.unlink(missing_ok=True)
         for i in range(self._count):
-            self._spawn(i, env)
+            self._spawn(i, environ)
         scale = float(environ.get("BALLAST_TIME_SCALE") or 1)
         deadline = time.monotonic() + START_TIMEOUT_S * scale
         ready = []
@@ -109,6 +106,8 @@ class Servers:
             f"--ready-file={self._ready_file(i)}",
             f"--data-dir={data}",
         ]
+        if self._dram_budget:
+            command.append(f"--dram-budget={self._dram_budget}")
         with open(self._log_file(i), "wb") as log:
             try:
                 child = process.Child(command, env, stdout=log, stderr=subprocess.STDOUT)

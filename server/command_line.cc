@@ -1,0 +1,137 @@
+#include "server/command_line.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/names.h"
+#include "common/base/status_macros.h"
+
+namespace ballast::server {
+
+const char kUsage[] =
+    R"(ballastd keeps the fp32 master weights and optimizer state of training jobs, and steps them.
+
+usage: ballastd [--config FILE] [options]
+       ballastd --dev
+
+  --config FILE         YAML or JSON configuration; see docs/config.md
+  --dev                 one server on loopback with a free port and temporary data
+  --listen HOST:PORT    port for trainers and servers          (listen.address)
+  --admin HOST:PORT     port for metrics, probes and status    (admin.address)
+  --id N                this server's number in the cluster    (cluster.id)
+  --peers-file FILE     JSON list of all servers, waited for   (cluster.peers_file)
+  --data-dir DIR        everything on disk                     (storage.data_dir)
+  --dram-budget SIZE    memory for state, such as 64GiB        (storage.dram_budget)
+  --set FIELD=VALUE     any field of the configuration, such as timing.lease=20s; may be repeated
+  --ready-file FILE     written once the ports are bound: id, addresses and pid as JSON
+  --check-config        check the configuration and exit
+  --print-config        print the effective configuration with the origin of each value, and exit
+  --version, --help
+
+Every field can also be set by a variable: BALLAST_TIMING_LEASE=20s. Flags win over variables, and
+variables over the file. BALLAST_TIME_SCALE=4 stretches every time of failure detection.
+)";
+
+namespace {
+
+// Flags that stand for a field of the configuration.
+const std::map<std::string, std::string>& FieldFlags() {
+  static const auto* flags = new std::map<std::string, std::string>{
+      {"--listen", "listen.address"},
+      {"--admin", "admin.address"},
+      {"--id", "cluster.id"},
+      {"--peers-file", "cluster.peers_file"},
+      {"--data-dir", "storage.data_dir"},
+      {"--dram-budget", "storage.dram_budget"},
+  };
+  return *flags;
+}
+
+absl::Status UnknownFlag(const std::string& flag) {
+  std::vector<std::string> known = {"--config", "--dev",     "--set",          "--ready-file",
+                                    "--help",   "--version", "--check-config", "--print-config"};
+  for (const auto& [name, field] : FieldFlags()) known.push_back(name);
+  const std::string near = DidYouMean(flag, known);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown flag ", flag, near.empty() ? "" : absl::StrCat(" (did you mean ", near, "?)"),
+      "; ballastd --help lists them"));
+}
+
+// A flag without a value; false when it is none of these.
+bool SetSwitch(const std::string& flag, CommandLine* line) {
+  const std::map<std::string, bool*> switches = {
+      {"--help", &line->help},       {"-h", &line->help},
+      {"--version", &line->version}, {"--check-config", &line->check_config},
+      {"--dev", &line->dev},         {"--print-config", &line->print_config},
+  };
+  const auto found = switches.find(flag);
+  if (found != switches.end()) *found->second = true;
+  return found != switches.end();
+}
+
+absl::Status SetValue(const std::string& flag, const std::string& value, CommandLine* line) {
+  if (flag == "--config") {
+    line->load.file = value;
+  } else if (flag == "--ready-file") {
+    line->ready_file = value;
+  } else if (flag == "--set") {
+    const size_t equals = value.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--set takes FIELD=VALUE, such as timing.lease=20s, not \"", value, "\""));
+    }
+    line->load.flags[value.substr(0, equals)] = value.substr(equals + 1);
+  } else {
+    line->load.flags[FieldFlags().at(flag)] = value;
+  }
+  return absl::OkStatus();
+}
+
+bool TakesValue(const std::string& flag) {
+  return flag == "--config" || flag == "--ready-file" || flag == "--set" ||
+         FieldFlags().count(flag) != 0;
+}
+
+absl::Status ParseTimeScale(const std::map<std::string, std::string>& environment, double* scale) {
+  const auto found = environment.find("BALLAST_TIME_SCALE");
+  if (found == environment.end() || found->second.empty()) return absl::OkStatus();
+  if (!absl::SimpleAtod(found->second, scale) || !std::isfinite(*scale) || *scale <= 0 ||
+      *scale > 1000) {
+    return absl::InvalidArgumentError(absl::StrCat("BALLAST_TIME_SCALE is \"", found->second,
+                                                   "\"; it must be a number in (0, 1000]"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ParseCommandLine(
+    const std::vector<std::string>& arguments,
+    const std::map<std::string, std::string>& environment) {
+  CommandLine line;
+  line.load.env = environment;
+  BALLAST_RETURN_IF_ERROR(ParseTimeScale(environment, &line.time_scale));
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (SetSwitch(argument, &line)) continue;
+    const size_t equals = argument.find('=');
+    const std::string flag = argument.substr(0, equals);
+    if (!TakesValue(flag)) return UnknownFlag(flag);
+    if (equals != std::string::npos) {
+      BALLAST_RETURN_IF_ERROR(SetValue(flag, argument.substr(equals + 1), &line));
+    } else if (i + 1 < arguments.size()) {
+      BALLAST_RETURN_IF_ERROR(SetValue(flag, arguments[++i], &line));
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat("flag ", flag, " needs a value"));
+    }
+  }
+  if (line.dev && line.load.flags.count("cluster.peers_file") != 0) {
+    return absl::InvalidArgumentError("--dev runs one server; leave out --peers-file");
+  }
+  return line;
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,185 @@
+// ballastd: one state server as a process. Reads its command line, runs a Server until SIGTERM or
+// SIGINT, and says so in its exit code: 0 ended as asked, 1 failed, 2 wrong usage.
+// Comes from: the operator, ballast-run. Goes to: Server. Thread safety: the main thread.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "grpcpp/impl/codegen/sync.h"  // declares absl's deadlock detection, which gRPC uses
+#include "proto/convert/channel.h"
+#include "server/command_line.h"
+#include "server/config/print.h"
+#include "server/server.h"
+
+namespace ballast::server {
+namespace {
+
+constexpr int kUsageError = 2;
+// How often the peers file is looked for, and how often we say that it is missing.
+constexpr int kPollMs = 100;
+constexpr int kSayEveryPolls = 50;
+
+std::map<std::string, std::string> Environment() {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return variables;
+}
+
+int Fail(const absl::Status& status, int code) {
+  for (const absl::string_view line : absl::StrSplit(status.message(), '\n')) {
+    std::cerr << "ballastd: " << line << "\n";
+  }
+  return code;
+}
+
+// The two signals that end us, taken from a queue and not by a handler.
+sigset_t EndSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+// From now on the next signal ends the process on the spot.
+void EndAtNextSignal() {
+  struct sigaction action = {};
+  action.sa_handler = [](int signal) { _exit(128 + signal); };
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+  const sigset_t set = EndSignals();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+// Returns the signal, or 0 when `timeout_ms` passed first.
+int WaitForSignal(int timeout_ms) {
+  const sigset_t set = EndSignals();
+  const timespec timeout = {timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
+  const int signal = sigtimedwait(&set, nullptr, &timeout);
+  return signal > 0 ? signal : 0;
+}
+
+// A directory of --dev, removed with everything in it at the end.
+class TemporaryData {
+ public:
+  absl::Status Create() {
+    std::string name = (std::filesystem::temp_directory_path() / "ballast-dev-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) {
+      return absl::InternalError(absl::StrCat("cannot create ", name, ": ", std::strerror(errno)));
+    }
+    path_ = name;
+    return absl::OkStatus();
+  }
+  ~TemporaryData() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+absl::Status ApplyLog(const config::v1::Log& log) {
+  SetLogFormat(log.format() == config::v1::LOG_FORMAT_JSON ? LogFormat::kJson : LogFormat::kText);
+  SetMinLogSeverity(log.level() == config::v1::LOG_LEVEL_ERROR  ? LogSeverity::kError
+                    : log.level() == config::v1::LOG_LEVEL_WARN ? LogSeverity::kWarn
+                                                                : LogSeverity::kInfo);
+  return absl::OkStatus();
+}
+
+absl::Status MakeDataDir(const std::string& path) {
+  std::error_code error;
+  if (!path.empty()) std::filesystem::create_directories(path, error);
+  if (!error) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("cannot create storage.data_dir ", path, ": ", error.message()));
+}
+
+absl::Status RunUntilSignal(Server* server, const std::string& peers_file) {
+  for (int polls = 0;; ++polls) {
+    const int signal = WaitForSignal(server->serving() ? 60'000 : kPollMs);
+    if (signal != 0) {
+      EndAtNextSignal();
+      BALLAST_LOG(INFO) << "signal " << strsignal(signal) << ": shutting down";
+      return absl::OkStatus();
+    }
+    if (server->serving()) continue;
+    BALLAST_RETURN_IF_ERROR(server->PollPeers());
+    if (!server->serving() && polls % kSayEveryPolls == 0) {
+      BALLAST_LOG(INFO) << "waiting for peers file " << peers_file;
+    }
+  }
+}
+
+int Run(const CommandLine& line) {
+  TemporaryData temporary;
+  config::LoadOptions load = line.load;
+  if (line.dev && load.flags.count("storage.data_dir") == 0 && !line.check_config &&
+      !line.print_config) {
+    if (const absl::Status status = temporary.Create(); !status.ok()) return Fail(status, 1);
+    load.flags["storage.data_dir"] = temporary.path();
+  }
+  absl::StatusOr<config::LoadedConfig> loaded = config::Load(load);
+  if (!loaded.ok()) return Fail(loaded.status(), 1);
+  if (line.print_config) std::cout << config::Print(*loaded);
+  if (line.check_config) std::cout << "the configuration is valid\n";
+  if (line.print_config || line.check_config) return std::cout.flush() ? 0 : 1;
+
+  absl::Status status = ApplyLog(loaded->config.log());
+  if (status.ok()) status = MakeDataDir(loaded->config.storage().data_dir());
+  if (!status.ok()) return Fail(status, 1);
+  if (KernelUsesBbr()) {
+    BALLAST_LOG(WARN) << "the kernel's default congestion control is BBR, which halves loopback "
+                         "bandwidth; our own sockets ask for cubic";
+  }
+  const std::string peers_file = loaded->config.cluster().peers_file();
+  auto server = Server::Start({*std::move(loaded), line.time_scale, line.ready_file});
+  if (!server.ok()) return Fail(server.status(), 1);
+  if (line.dev) {
+    std::cout << "export BALLAST_ENDPOINTS=" << (*server)->address() << std::endl;
+  }
+  status = RunUntilSignal(server->get(), peers_file);
+  (*server)->Stop();
+  return status.ok() ? 0 : Fail(status, 1);
+}
+
+int Main(int argc, char** argv) {
+  TuneMalloc();
+  // Debian builds absl::Mutex with deadlock detection, which slows gRPC down and aborts on lock
+  // orders that are not ours to change.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  // What gRPC says of failed connections, we say ourselves.
+  setenv("GRPC_VERBOSITY", "NONE", 0);
+  const sigset_t set = EndSignals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  const absl::StatusOr<CommandLine> line =
+      ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc), Environment());
+  if (!line.ok()) return Fail(line.status(), kUsageError);
+  if (line->help) std::cout << kUsage;
+  if (line->version) std::cout << "ballastd " << BALLAST_VERSION << "\n";
+  if (line->help || line->version) return 0;
+  return Run(*line);
+}
+
+}  // namespace
+}  // namespace ballast::server
+
+int main(int argc, char** argv) { return ballast::server::Main(argc, argv); }

@@ -1,0 +1,351 @@
+#include "server/server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <future>
+#include <random>
+#include <sstream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/clock.h"
+#include "common/base/executor.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/base/sync.h"
+#include "common/base/units.h"
+#include "common/base/worker_pool.h"
+#include "common/metrics/metrics.h"
+#include "google/protobuf/util/json_util.h"
+#include "proto/convert/methods.h"
+#include "server/admin/admin_server.h"
+#include "server/cluster/job_directory.h"
+#include "server/config/address.h"
+#include "server/config/print.h"
+#include "server/listen.h"
+#include "server/memory_budget.h"
+#include "server/rpc/admin_service.h"
+#include "server/rpc/control_service.h"
+#include "server/rpc/directory_holder.h"
+#include "server/rpc/generic_server.h"
+#include "server/rpc/peer_link.h"
+#include "server/rpc/peer_service.h"
+#include "server/rpc/session.h"
+#include "server/rpc/status_text.h"
+#include "server/simd/isa.h"
+#include "server/straggler_log.h"
+
+namespace ballast::server {
+namespace {
+
+using config::v1::ServerConfig;
+
+// How long the streams may take to deliver SHUTTING_DOWN.
+constexpr std::chrono::milliseconds kStopGrace(1500);
+// How long a page of the admin port waits for the jobs' strands.
+constexpr std::chrono::seconds kStatusWait(2);
+
+uint64_t NewIncarnation() {
+  std::random_device random;
+  return static_cast<uint64_t>(random()) << 32 | random();
+}
+
+int ThreadCount(uint32_t configured) {
+  if (configured > 0) return static_cast<int>(configured);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+class ServerImpl : public Server {
+ public:
+  explicit ServerImpl(ServerOptions options)
+      : options_(std::move(options)),
+        config_(options_.loaded.config),
+        incarnation_(NewIncarnation()),
+        directory_("this server waits for its peers file") {}
+  ~ServerImpl() override { Stop(); }
+
+  absl::Status Open();
+
+  absl::Status PollPeers() override;
+  bool serving() const override { return peers_ != nullptr; }
+  const std::string& address() const override { return address_; }
+  const std::string& admin_address() const override { return admin_address_; }
+  void Stop() override;
+
+ private:
+  std::chrono::nanoseconds Scaled(int64_t ns) const {
+    return std::chrono::nanoseconds(
+        static_cast<int64_t>(static_cast<double>(ns) * options_.time_scale));
+  }
+  std::chrono::milliseconds ScaledMs(int64_t ns) const {
+    return std::chrono::ceil<std::chrono::milliseconds>(Scaled(ns));
+  }
+
+  absl::Status ChooseIsa();
+  void FillSessionDeps();
+  absl::Status Listen();
+  absl::Status OpenAdmin();
+  absl::Status SayReady() const;
+  void Serve(const std::vector<config::Peer>& peers);
+  DirectoryConfig MakeDirectoryConfig(std::vector<ServerAddress> servers) const;
+  ServerFacts Facts() const;
+  std::string StatusPage(bool json) const;
+  std::string ConfigPage(bool json) const;
+  void WatchStragglers();
+
+  const ServerOptions options_;
+  const ServerConfig& config_;
+  const uint64_t incarnation_;
+  simd::Isa isa_ = simd::Isa::kScalar;
+  std::string address_;
+  std::string admin_address_;
+  uint64_t memory_budget_bytes_ = 0;
+  bool stopped_ = false;
+
+  // In the order of construction; what comes later uses what stands before.
+  std::unique_ptr<ServerMetrics> metrics_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<WorkerPool> workers_;
+  DirectoryHolder directory_;
+  SessionDeps session_deps_;
+  mutable Mutex facts_mu_;  // calls come as soon as the port is open
+  ServerFacts facts_ ABSL_GUARDED_BY(facts_mu_);
+  std::shared_ptr<PeerClient> known_peers_ ABSL_GUARDED_BY(facts_mu_);
+  std::shared_ptr<PeerClient> peers_;
+  StragglerLog stragglers_;
+  GenericServer grpc_;
+  std::unique_ptr<AdminServer> admin_;
+};
+
+absl::Status ServerImpl::ChooseIsa() {
+  BALLAST_ASSIGN_OR_RETURN(isa_, simd::ChooseIsa(config_.isa()));
+  return absl::OkStatus();
+}
+
+absl::Status ServerImpl::Open() {
+  BALLAST_RETURN_IF_ERROR(ChooseIsa());
+  memory_budget_bytes_ = config_.storage().dram_budget() > 0
+                             ? static_cast<uint64_t>(config_.storage().dram_budget())
+                             : DefaultMemoryBudgetBytes();
+  metrics_ = std::make_unique<ServerMetrics>(BuildInfo{BALLAST_VERSION, "", simd::IsaName(isa_)});
+  executor_ =
+      std::make_unique<Executor>("round", static_cast<int>(config_.rounds().executor_threads()));
+  workers_ = std::make_unique<WorkerPool>(ThreadCount(config_.rounds().worker_threads()));
+  FillSessionDeps();
+  BALLAST_RETURN_IF_ERROR(Listen());
+  if (config_.admin().enabled()) BALLAST_RETURN_IF_ERROR(OpenAdmin());
+  if (config_.cluster().peers_file().empty()) {
+    Serve({config_.cluster().peers().begin(), config_.cluster().peers().end()});
+  }
+  return SayReady();
+}
+
+void ServerImpl::FillSessionDeps() {
+  session_deps_.directory = &directory_;
+  session_deps_.executor = executor_.get();
+  session_deps_.clock = RealClock::Get();
+  session_deps_.metrics = metrics_.get();
+  SessionConfig& session = session_deps_.config;
+  session.chunk_bytes = static_cast<uint32_t>(config_.rounds().chunk_bytes());
+  session.credit_bytes = static_cast<uint64_t>(config_.rounds().credit_bytes());
+  session.max_frame_bytes = static_cast<size_t>(config_.limits().max_frame_bytes());
+  session.max_control_bytes = static_cast<size_t>(config_.limits().max_control_message_bytes());
+  session.presence_bytes_max = config_.limits().max_tensors() / 8 + 1;
+  session.report_after = Scaled(config_.timing().report_after());
+}
+
+absl::Status ServerImpl::Listen() {
+  TransportTerms terms;
+  terms.chunk_bytes = session_deps_.config.chunk_bytes;
+  terms.credit_bytes = session_deps_.config.credit_bytes;
+  terms.heartbeat_ms =
+      static_cast<uint32_t>(ScaledMs(config_.timing().heartbeat_interval()).count());
+  terms.report_after_ms = static_cast<uint32_t>(ScaledMs(config_.timing().report_after()).count());
+  AddControlMethods(&grpc_, &directory_, terms);
+  AddPeerMethods(&grpc_, &directory_, {config_.cluster().id(), incarnation_});
+  AddAdminMethods(&grpc_, &directory_, [this] { return Facts(); });
+  grpc_.AddMethod(method::kExchange, Session::Factory(&session_deps_));
+
+  GenericServerOptions options;
+  options.address = config_.listen().address();
+  options.max_message_bytes = static_cast<int>(std::max(
+      config_.limits().max_control_message_bytes(), config_.limits().max_frame_bytes() + 4096));
+  options.max_metadata_bytes = static_cast<int>(config_.limits().max_metadata_bytes());
+  options.max_streams_per_connection =
+      static_cast<int>(config_.limits().max_streams_per_connection());
+  options.keepalive_time = ScaledMs(config_.timing().keepalive_time());
+  options.keepalive_timeout = ScaledMs(config_.timing().keepalive_timeout());
+  options.time_scale = options_.time_scale;
+  BALLAST_RETURN_IF_ERROR(grpc_.Start(options));
+  BALLAST_ASSIGN_OR_RETURN(
+      address_,
+      ToldAddress(config_.listen().address(), config_.listen().advertise_address(), grpc_.port()));
+  return absl::OkStatus();
+}
+
+absl::Status ServerImpl::OpenAdmin() {
+  BALLAST_ASSIGN_OR_RETURN(const config::HostPort listen,
+                           config::ParseHostPort(config_.admin().address()));
+  AdminOptions options;
+  options.host = listen.host == "localhost" ? "127.0.0.1" : listen.host;
+  options.port = listen.port;
+  AdminPages pages;
+  pages.metrics = &metrics_->registry();
+  pages.ready = [this] { return directory_.Get().status(); };
+  pages.status = [this](bool json) { return StatusPage(json); };
+  pages.config = [this](bool json) { return ConfigPage(json); };
+  BALLAST_ASSIGN_OR_RETURN(admin_, AdminServer::Start(options, std::move(pages)));
+  admin_address_ = JoinHostPort(listen.host, admin_->port());
+  return absl::OkStatus();
+}
+
+absl::Status ServerImpl::SayReady() const {
+  BALLAST_LOG(INFO, LogField("server", config_.cluster().id()), LogField("address", address_),
+              LogField("admin", admin_address_), LogField("isa", simd::IsaName(isa_)),
+              LogField("memory_budget", FormatBytes(memory_budget_bytes_)))
+      << "ballastd " << BALLAST_VERSION << " listens";
+  if (options_.ready_file.empty()) return absl::OkStatus();
+  return WriteReadyFile(options_.ready_file, {config_.cluster().id(), address_, admin_address_});
+}
+
+absl::Status ServerImpl::PollPeers() {
+  if (serving()) return absl::OkStatus();
+  const std::string& path = config_.cluster().peers_file();
+  std::ifstream file(path);
+  if (!file) return absl::OkStatus();
+  std::ostringstream text;
+  text << file.rdbuf();
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<config::Peer> peers,
+                           config::ParsePeersFile(text.str(), path));
+  BALLAST_RETURN_IF_ERROR(config::ValidatePeers(config_, peers));
+  Serve(peers);
+  return absl::OkStatus();
+}
+
+DirectoryConfig ServerImpl::MakeDirectoryConfig(std::vector<ServerAddress> servers) const {
+  DirectoryConfig directory;
+  directory.self = config_.cluster().id();
+  directory.servers = std::move(servers);
+  directory.engine.self = config_.cluster().id();
+  directory.engine.chunk_bytes = session_deps_.config.chunk_bytes;
+  directory.limits.slots_max = config_.limits().max_slots();
+  directory.limits.tensors_max = config_.limits().max_tensors();
+  directory.limits.groups_max = config_.limits().max_groups();
+  directory.limits.name_bytes_max = config_.limits().max_name_bytes();
+  directory.limits.rank_max = config_.limits().max_rank();
+  directory.jobs_max = config_.limits().max_jobs();
+  directory.memory_budget_bytes = memory_budget_bytes_;
+  directory.window_extents_min = config_.rounds().window_extents_min();
+  directory.attach_timeout = ScaledMs(config_.timing().attach_timeout());
+  directory.job_ttl = ScaledMs(config_.timing().job_ttl());
+  return directory;
+}
+
+void ServerImpl::Serve(const std::vector<config::Peer>& peers) {
+  std::vector<ServerAddress> servers;
+  for (const config::Peer& peer : peers) servers.push_back({peer.id(), peer.address()});
+  if (servers.empty()) servers.push_back({config_.cluster().id(), address_});
+  std::sort(servers.begin(), servers.end(),
+            [](const ServerAddress& a, const ServerAddress& b) { return a.id < b.id; });
+
+  PeerLinkConfig link;
+  link.self = config_.cluster().id();
+  link.incarnation = incarnation_;
+  link.servers = servers;
+  link.heartbeat_interval = Scaled(config_.timing().heartbeat_interval());
+  link.report_after = Scaled(config_.timing().report_after());
+  link.max_message_bytes = static_cast<int>(config_.limits().max_control_message_bytes());
+  link.time_scale = options_.time_scale;
+  peers_ = PeerClient::Create(link, executor_.get(), RealClock::Get());
+
+  EngineDeps deps;
+  deps.executor = executor_.get();
+  deps.workers = workers_.get();
+  deps.clock = RealClock::Get();
+  deps.isa = isa_;
+  deps.votes = peers_.get();
+  deps.metrics = metrics_.get();
+  const std::shared_ptr<JobDirectory> directory =
+      JobDirectory::Create(MakeDirectoryConfig(servers), deps, peers_.get());
+  directory_.Set(directory);
+  peers_->Start([this](uint32_t server, const std::string& why) {
+    if (const auto jobs = directory_.Get(); jobs.ok()) (*jobs)->PeerLost(server, why);
+  });
+  {
+    MutexLock lock(&facts_mu_);
+    known_peers_ = peers_;
+  }
+  WatchStragglers();
+  BALLAST_LOG(INFO, LogField("server", config_.cluster().id()), LogField("servers", servers.size()))
+      << "serving jobs";
+}
+
+ServerFacts ServerImpl::Facts() const {
+  MutexLock lock(&facts_mu_);
+  ServerFacts facts = facts_;
+  if (known_peers_ != nullptr) facts.peers = known_peers_->Peers();
+  return facts;
+}
+
+std::string ServerImpl::StatusPage(bool json) const {
+  // The callback may come after the wait is over, so the promise belongs to both.
+  const auto promise = std::make_shared<std::promise<v1::StatusReply>>();
+  std::future<v1::StatusReply> future = promise->get_future();
+  CollectStatus(directory_, Facts(),
+                [promise](v1::StatusReply reply) { promise->set_value(std::move(reply)); });
+  if (future.wait_for(kStatusWait) != std::future_status::ready) {
+    return json ? "{\"error\": \"the jobs do not answer\"}\n" : "the jobs do not answer\n";
+  }
+  const std::vector<v1::StatusReply> replies = {future.get()};
+  return json ? StatusJson(replies) : StatusTable(replies);
+}
+
+std::string ServerImpl::ConfigPage(bool json) const {
+  if (!json) return config::Print(options_.loaded);
+  std::string text;
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  const bool written = google::protobuf::util::MessageToJsonString(config_, &text, options).ok();
+  return written ? text + "\n" : "{}\n";
+}
+
+void ServerImpl::WatchStragglers() {
+  executor_->PostAfter(Scaled(config_.timing().straggler_log_interval()), [this] {
+    const auto directory = directory_.Get();
+    if (!directory.ok()) return;
+    (*directory)->Snapshot([this](const std::vector<JobSnapshot>& jobs) {
+      for (const std::string& line : stragglers_.Lines(jobs)) BALLAST_LOG(INFO) << line;
+    });
+    WatchStragglers();
+  });
+}
+
+void ServerImpl::Stop() {
+  if (std::exchange(stopped_, true)) return;
+  const absl::StatusOr<std::shared_ptr<JobDirectory>> directory = directory_.Get();
+  if (directory.ok()) {
+    const auto ended = std::make_shared<std::promise<void>>();
+    std::future<void> future = ended->get_future();
+    (*directory)->Shutdown([ended] { ended->set_value(); });
+    future.wait_for(kStopGrace);
+  }
+  grpc_.Shutdown(kStopGrace);
+  if (admin_ != nullptr) admin_->Stop();
+  if (peers_ != nullptr) peers_->Stop();
+  directory_.Set(nullptr);
+  if (executor_ != nullptr) executor_->Shutdown();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
+  auto server = std::make_unique<ServerImpl>(std::move(options));
+  BALLAST_RETURN_IF_ERROR(server->Open());
+  return std::unique_ptr<Server>(std::move(server));
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,42 @@
+// Server: the rooms of a state server put together in the order of their needs, and taken apart in
+// reverse. It listens first and serves jobs as soon as it knows its peers.
+// Comes from: main, ballast's own tests. Goes to: every server room.
+// Thread safety: one thread, the owner's.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/config/load.h"
+
+namespace ballast::server {
+
+struct ServerOptions {
+  config::LoadedConfig loaded;
+  double time_scale = 1;   // stretches every time in `timing`
+  std::string ready_file;  // empty: none
+};
+
+class Server {
+ public:
+  // Binds both ports, writes the ready file, and serves unless the peers file is still to come.
+  // Errors: INVALID_ARGUMENT for an instruction set this CPU lacks; UNAVAILABLE for an address that
+  // cannot be bound; INTERNAL for a ready file that cannot be written.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options);
+  // As Stop().
+  virtual ~Server() = default;
+
+  // Looks for the peers file once, and serves when it is there. Errors: what is wrong in it.
+  virtual absl::Status PollPeers() = 0;
+  virtual bool serving() const = 0;
+  // The address told to trainers and other servers; of the admin port, or "" without one.
+  virtual const std::string& address() const = 0;
+  virtual const std::string& admin_address() const = 0;
+
+  // Fails every job with SHUTTING_DOWN, gives the streams a moment to say so, and ends. Idempotent.
+  virtual void Stop() = 0;
+};
+
+}  // namespace ballast::server

@@ -1,0 +1,671 @@
+// The whole client against fake servers: what it sends, what it takes, and how it fails.
+#include "ballast/client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ballast/error.h"
+#include "tests/client/cpp/fake_server.h"
+
+namespace ballast::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A model of a few tensors in two groups and two dtypes, with memory for weights and gradients.
+struct Model {
+  std::vector<Tensor> tensors;
+  std::vector<std::string> weights;
+  std::vector<std::string> grads;
+
+  Model() {
+    Add("embed", {100, 11}, DType::kF32, 0);
+    Add("bias", {3}, DType::kF32, 0);
+    Add("empty", {0, 7}, DType::kF32, 0);
+    Add("head", {900}, DType::kBF16, 1);
+  }
+
+  void Add(const std::string& name, std::vector<int64_t> shape, DType dtype, uint32_t group) {
+    Tensor tensor;
+    tensor.name = name;
+    tensor.shape = std::move(shape);
+    tensor.dtype = dtype;
+    tensor.group = group;
+    size_t bytes = dtype == DType::kF32 ? 4 : 2;
+    for (const int64_t dimension : tensor.shape) bytes *= static_cast<size_t>(dimension);
+    std::string weight(bytes, '\0');
+    std::string grad(bytes, '\0');
+    for (size_t i = 0; i < bytes; ++i) {
+      weight[i] = static_cast<char>(i * 7 + tensors.size());
+      grad[i] = static_cast<char>(i * 13 + 5 * tensors.size() + 1);
+    }
+    tensors.push_back(std::move(tensor));
+    weights.push_back(std::move(weight));
+    grads.push_back(std::move(grad));
+  }
+
+  std::vector<TensorBuffers> Buffers() {
+    std::vector<TensorBuffers> buffers;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      TensorBuffers b;
+      b.grad = grads[i].data();
+      b.weight = weights[i].data();
+      buffers.push_back(b);
+    }
+    return buffers;
+  }
+};
+
+class ClientTest : public ::testing::Test {
+ protected:
+  void StartServers(size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      servers_.push_back(std::make_unique<FakeServer>(static_cast<uint32_t>(3 * i + 1), &job_));
+    }
+    for (auto& server : servers_) {
+      for (auto& peer : servers_) server->peers.push_back(peer.get());
+    }
+    options_.endpoints = {servers_[0]->address()};
+    options_.job = "test";
+    options_.tile_elements = 64;
+    options_.extent_elements = 512;
+    options_.attach_timeout = std::chrono::seconds(60);
+  }
+
+  absl::Status Attach() {
+    auto client = Client::Attach(options_, model_.tensors, model_.Buffers());
+    if (client.ok()) client_ = *std::move(client);
+    return client.status();
+  }
+
+  absl::StatusOr<RoundReport> Step() {
+    return client_->Step(std::vector<AdamWHyper>(2), model_.Buffers());
+  }
+
+  void ExpectReason(const absl::Status& status, absl::StatusCode code, const std::string& reason) {
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_EQ(GetErrorInfo(status).reason_name, reason) << status;
+  }
+
+  // The step fails so, and so does everything after it.
+  void ExpectBroken(const absl::Status& status, absl::StatusCode code, const std::string& reason) {
+    ExpectReason(status, code, reason);
+    EXPECT_EQ(Step().status(), status);
+    EXPECT_EQ(client_->FetchWeights(model_.Buffers()), status);
+  }
+
+  FakeServer& Server(size_t index) { return *servers_[index]; }
+
+  FakeJob job_;
+  JobOptions options_;
+  Model model_;
+  std::vector<std::unique_ptr<FakeServer>> servers_;
+  std::unique_ptr<Client> client_;
+};
+
+TEST_F(ClientTest, AttachSendsSpecAndDigestsAndUploadsTheWeights) {
+  StartServers(2);
+  ASSERT_TRUE(Attach().ok());
+  EXPECT_EQ(client_->round(), 1u);
+  EXPECT_EQ(client_->job_id(), FakeServer::kJob);
+  EXPECT_EQ(client_->server_count(), 2u);
+  const v1::AttachRequest& request = Server(0).attach;
+  EXPECT_EQ(request.spec().name(), "test");
+  EXPECT_EQ(request.spec().group_count(), 2u);
+  EXPECT_EQ(request.spec().tensors_size(), 4);
+  EXPECT_EQ(request.spec().durability(), v1::DURABILITY_NONE);
+  EXPECT_EQ(request.init(), v1::INIT_MODE_EQUAL);
+  ASSERT_EQ(request.tensor_crc32c_size(), 4);
+  EXPECT_EQ(request.tensor_crc32c(0), Crc32c(model_.weights[0].data(), model_.weights[0].size()));
+  EXPECT_EQ(request.tensor_crc32c(2), 0u);
+
+  // Both servers together hold the bytes of the model.
+  std::string held;
+  std::string expected;
+  for (const std::string& weight : model_.weights) expected += weight;
+  for (uint32_t extent = 0; extent < Server(0).layout().extents().size(); ++extent) {
+    for (auto& server : servers_) {
+      for (const uint32_t owned : server->Owned()) {
+        if (owned == extent) held += server->weights[extent];
+      }
+    }
+  }
+  EXPECT_EQ(held, expected);
+  const TransferCounters counters = client_->counters();
+  EXPECT_EQ(counters.payload_up_bytes, expected.size());
+  EXPECT_EQ(counters.copied_up_bytes, 0u);
+  for (auto& server : servers_) EXPECT_LE(server->max_outstanding, job_.credit_bytes);
+}
+
+TEST_F(ClientTest, StepPushesEveryGradientAndTakesTheWeights) {
+  StartServers(2);
+  ASSERT_TRUE(Attach().ok());
+  auto report = Step();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->round, 1u);
+  EXPECT_TRUE(report->applied);
+  EXPECT_EQ(report->grad_norm, 1.25);
+  uint64_t bytes = 0;
+  for (const std::string& grad : model_.grads) bytes += grad.size();
+  EXPECT_EQ(report->bytes_up, bytes);
+  EXPECT_EQ(report->bytes_down, bytes);
+  // The fake returns gradients as weights.
+  EXPECT_EQ(model_.weights, model_.grads);
+  EXPECT_EQ(client_->round(), 2u);
+  EXPECT_EQ(client_->counters().copied_down_bytes, bytes);
+  for (auto& server : servers_) {
+    ASSERT_EQ(server->begins.size(), 1u);
+    EXPECT_EQ(server->begins[0].round(), 1u);
+    EXPECT_EQ(server->begins[0].presence(), "");
+    ASSERT_EQ(server->begins[0].hyper_size(), 2);
+    EXPECT_EQ(server->begins[0].hyper(0).value_size(), 5);
+    EXPECT_EQ(server->begins[0].hyper(0).value(2), 0.999);
+  }
+  auto second = Step();
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->round, 2u);
+}
+
+TEST_F(ClientTest, GradientsFollowThePushOrder) {
+  StartServers(1);
+  ASSERT_TRUE(Attach().ok());
+  Server(0).frames.clear();
+  ASSERT_TRUE(Step().ok());
+  std::vector<uint32_t> order;
+  for (const DecodedFrame& frame : Server(0).frames) {
+    EXPECT_EQ(frame.header.kind, v1::FRAME_KIND_GRADIENT);
+    EXPECT_EQ(frame.header.round, 1u);
+    if (order.empty() || order.back() != frame.header.extent) order.push_back(frame.header.extent);
+  }
+  EXPECT_EQ(order, Server(0).layout().push_order());
+}
+
+TEST_F(ClientTest, AbsentGradientsAreNotSentButTheirWeightsReceived) {
+  StartServers(2);
+  ASSERT_TRUE(Attach().ok());
+  std::vector<TensorBuffers> buffers = model_.Buffers();
+  const std::string before = model_.weights[0];
+  buffers[0].grad = nullptr;
+  auto report = client_->Step(std::vector<AdamWHyper>(2), buffers);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->bytes_up, model_.grads[1].size() + model_.grads[3].size());
+  EXPECT_EQ(Server(0).begins[0].presence(), std::string("\x0e", 1));
+  EXPECT_EQ(model_.weights[0], before);
+  EXPECT_EQ(model_.weights[3], model_.grads[3]);
+}
+
+TEST_F(ClientTest, AServerThatOwnsNothingStillTakesPart) {
+  StartServers(7);
+  options_.extent_elements = 4096;
+  ASSERT_TRUE(Attach().ok());
+  EXPECT_TRUE(Server(6).Owned().empty());
+  ASSERT_TRUE(Step().ok());
+  EXPECT_EQ(Server(6).begins.size(), 1u);
+  EXPECT_EQ(model_.weights, model_.grads);
+}
+
+TEST_F(ClientTest, FramesOutOfTheWindowAreSentAgain) {
+  StartServers(1);
+  ASSERT_TRUE(Attach().ok());
+  int refused = 0;
+  Server(0).on_frame = [&](FakeStream* stream, const DecodedFrame& frame) {
+    if (frame.header.kind != v1::FRAME_KIND_GRADIENT || ++refused > 2) return false;
+    Server(0).Refuse(stream, frame.header, v1::REASON_OUT_OF_WINDOW);
+    Server(0).Ack(stream, frame.header.round, static_cast<uint32_t>(refused));
+    return true;
+  };
+  ASSERT_TRUE(Step().ok());
+  EXPECT_EQ(model_.weights, model_.grads);
+  EXPECT_EQ(client_->counters().frames_refused, 2u);
+}
+
+TEST_F(ClientTest, AnswersToDuplicatesAreHarmless) {
+  StartServers(1);
+  ASSERT_TRUE(Attach().ok());
+  Server(0).on_frame = [&](FakeStream* stream, const DecodedFrame& frame) {
+    Server(0).Refuse(stream, frame.header, v1::REASON_DUPLICATE);
+    return false;
+  };
+  EXPECT_TRUE(Step().ok());
+}
+
+TEST_F(ClientTest, AWindowOfOneExtentIsEnough) {
+  job_.window_extents = 1;
+  StartServers(1);
+  ASSERT_TRUE(Attach().ok());
+  const std::vector<uint32_t> order = Server(0).layout().push_order();
+  std::map<uint32_t, uint32_t> taken;
+  uint32_t base = 0;
+  Server(0).acknowledge = false;
+  Server(0).on_frame = [&](FakeStream* stream, const DecodedFrame& frame) {
+    if (frame.header.kind != v1::FRAME_KIND_GRADIENT) return false;
+    EXPECT_EQ(frame.header.extent, order[base]);
+    taken[frame.header.extent] += frame.header.length;
+    if (taken[order[base]] == Server(0).layout().ExtentWireBytes(order[base])) ++base;
+    Server(0).Ack(stream, frame.header.round, base);
+    return false;
+  };
+  ASSERT_TRUE(Step().ok());
+  EXPECT_EQ(model_.weights, model_.grads);
+}
+
+TEST_F(ClientTest, ADamagedFrameIsSentAgainOnceThenTheStepFails) {
+  StartServers(1);
+  ASSERT_TRUE(Attach().ok());
+  bool once = true;
+  Server(0).on_frame = [&](FakeStream* stream, const DecodedFrame& frame) {
+    if (frame.header.kind != v1::FRAME_KIND_GRADIENT || !once) return false;
+    once = false;
+    Server(0).Ack(stream, frame.header.round, 0);
+    Server(0).Refuse(stream, frame.header, v1::REASON_BAD_CHECKSUM);
+    return true;
+  };
+  ASSERT_TRUE(Step().ok());
+  EXPECT_EQ(model_.weights, model_.grads);
+  {
+    std::lock_guard<std::mutex> lock(Server(0).mutex());
+    Server(0).on_frame = [&](FakeStream* stream, const DecodedFrame& frame) {
+      Server(0).Refuse(stream, frame.header, v1::REASON_BAD_CHECKSUM);
+      return true;
+    };
+  }
+  ExpectBroken(Step().status(), absl::StatusCode::kDataLoss, "BAD_CHECKSUM");
+}
+
+TEST_F(ClientTest, AConflictBreaksTheClient) {
+  StartServers(1);
+  ASSERT_TRUE(Attach().ok());
+  Server(0).on_frame = [&](FakeStream* stream, const DecodedFrame& frame) {
+    Server(0).Refuse(stream, frame.header, v1::REASON_CONFLICT);
+    return true;
+  };
+  ExpectBroken(Step().status(), absl::StatusCode::kInternal, "CONFLICT");
+}
+
+TEST_F(ClientTest, AnErrorOfTheServerIsTheErrorOfTheStep) {
+  StartServers(2);
+  ASSERT_TRUE(Attach().ok());
+  Server(1).on_control = [&](FakeStream* stream, const v1::ClientMessage& message) {
+    if (!message.has_begin()) return false;
+    ErrorFields fields;
+    fields.job = "test";
+    fields.round = 1;
+    fields.slot = 3;
+    v1::ServerMessage error;
+    *error.mutable_error() = DetailOf(ReasonedError(
+        absl::StatusCode::kUnavailable, Reason::kTrainerLost, "slot 3 is gone", fields));
+    stream->Send(error);
+    return true;
+  };
+  const absl::Status status = Step().status();
+  ExpectBroken(status, absl::StatusCode::kUnavailable, "TRAINER_LOST");
+  EXPECT_EQ(GetErrorInfo(status).slot, 3);
+  EXPECT_EQ(status.message(), "slot 3 is gone");
+}
+
+TEST_F(ClientTest, AVanishedServerIsNamed) {
+  StartServers(2);
+  ASSERT_TRUE(Attach().ok());
+  std::atomic<bool> begun{false};
+  Server(1).on_control = [&](FakeStream*, const v1::ClientMessage& message) {
+    if (message.has_begin()) begun = true;
+    return message.has_begin();
+  };
+  std::thread killer([&] {
+    while (!begun) std::this_thread::yield();
+    Server(1).Kill();
+  });
+  const absl::Status status = Step().status();
+  killer.join();
+  ExpectBroken(status, absl::StatusCode::kUnavailable, "SERVER_LOST");
+  EXPECT_EQ(GetErrorInfo(status).server, 4);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(Server(1).address()));
+}
+
+TEST_F(ClientTest, ASilentServerIsNamed) {
+  job_.heartbeat_ms = 50;
+  job_.report_after_ms = 300;
+  StartServers(2);
+  ASSERT_TRUE(Attach().ok());
+  Server(1).on_control = [](FakeStream*, const v1::ClientMessage&) { return true; };
+  Server(1).on_frame = [](FakeStream*, const DecodedFrame&) { return true; };
+  const absl::Status status = Step().status();
+  ExpectBroken(status, absl::StatusCode::kUnavailable, "SERVER_LOST");
+  EXPECT_EQ(GetErrorInfo(status).server, 4);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("not responding"));
+}
+
+TEST_F(ClientTest, HeartbeatsKeepASlowRoundAlive) {
+  job_.heartbeat_ms = 20;
+  job_.report_after_ms = 1000;
+  StartServers(1);
+  ASSERT_TRUE(Attach().ok());
+  int beats = 0;
+  Server(0).on_control = [&](FakeStream* stream, const v1::ClientMessage& message) {
+    // The round ends only after many heartbeats.
+    if (message.has_heartbeat() && ++beats == 60) Server(0).FinishRound(stream);
+    return false;
+  };
+  Server(0).on_frame = [&](FakeStream*, const DecodedFrame&) { return true; };
+  job_.credit_bytes = 1 << 20;
+  EXPECT_TRUE(Step().ok());
+}
+
+TEST_F(ClientTest, ServersThatDisagreeFailTheStep) {
+  StartServers(2);
+  ASSERT_TRUE(Attach().ok());
+  Server(1).change_result = [](v1::RoundResult* result) { result->set_grad_norm(2); };
+  ExpectBroken(Step().status(), absl::StatusCode::kAborted, "VOTE_MISMATCH");
+}
+
+TEST_F(ClientTest, ASkippedRoundLeavesTheWeights) {
+  StartServers(2);
+  ASSERT_TRUE(Attach().ok());
+  const std::vector<std::string> before = model_.weights;
+  for (auto& server : servers_) {
+    server->change_result = [](v1::RoundResult* result) {
+      result->set_applied(false);
+      result->set_nonfinite(1);
+      result->set_weight_bytes(0);
+    };
+  }
+  auto report = Step();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_FALSE(report->applied);
+  EXPECT_EQ(report->nonfinite, 1u);
+  EXPECT_EQ(model_.weights, before);
+  EXPECT_EQ(client_->round(), 2u);
+}
+
+TEST_F(ClientTest, DamagedWeightsAreNotTaken) {
+  StartServers(1);
+  ASSERT_TRUE(Attach().ok());
+  const std::vector<std::string> before = model_.weights;
+  Server(0).on_control = [&](FakeStream* stream, const v1::ClientMessage& message) {
+    if (message.has_begin()) Server(0).FinishRound(stream, /*flip=*/true);
+    return message.has_begin();
+  };
+  Server(0).on_frame = [](FakeStream*, const DecodedFrame&) { return true; };
+  ExpectBroken(Step().status(), absl::StatusCode::kDataLoss, "BAD_CHECKSUM");
+  EXPECT_EQ(model_.weights, before);
+}
+
+TEST_F(ClientTest, GarbageFromAServerBreaksTheClient) {
+  StartServers(1);
+  ASSERT_TRUE(Attach().ok());
+  Server(0).on_control = [](FakeStream* stream, const v1::ClientMessage& message) {
+    const grpc::Slice slice(std::string("\x7a\x05xxx"));
+    if (message.has_begin()) stream->Send(grpc::ByteBuffer(&slice, 1));
+    return message.has_begin();
+  };
+  Server(0).on_frame = [](FakeStream*, const DecodedFrame&) { return true; };
+  ExpectBroken(Step().status(), absl::StatusCode::kInternal, "BAD_FRAME");
+}
+
+TEST_F(ClientTest, TheHomeIsFoundThroughAnotherServer) {
+  StartServers(2);
+  Server(1).on_attach = [&](const v1::AttachRequest&) {
+    ErrorFields fields;
+    fields.address = Server(0).address();
+    return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kNotHome, "ask", fields);
+  };
+  options_.endpoints = {Server(1).address()};
+  ASSERT_TRUE(Attach().ok());
+  EXPECT_TRUE(Step().ok());
+}
+
+TEST_F(ClientTest, EndpointsThatDoNotAnswerYetAreTriedAgain) {
+  StartServers(1);
+  int calls = 0;
+  Server(0).on_attach = [&](const v1::AttachRequest&) {
+    return ++calls < 3 ? absl::UnavailableError("starting") : absl::OkStatus();
+  };
+  // Nobody listens on port 1.
+  options_.endpoints = {"127.0.0.1:1", Server(0).address()};
+  ASSERT_TRUE(Attach().ok());
+  EXPECT_EQ(calls, 3);
+}
+
+TEST_F(ClientTest, NobodyThereIsUnreachable) {
+  StartServers(1);
+  options_.endpoints = {"127.0.0.1:1"};
+  options_.attach_timeout = std::chrono::milliseconds(300);
+  const absl::Status status = Attach();
+  ExpectReason(status, absl::StatusCode::kUnavailable, "UNREACHABLE");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1:1"));
+}
+
+TEST_F(ClientTest, RefusedAttachesKeepTheirReason) {
+  StartServers(1);
+  Server(0).on_attach = [](const v1::AttachRequest&) {
+    return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kSpecMismatch, "world");
+  };
+  ExpectReason(Attach(), absl::StatusCode::kFailedPrecondition, "SPEC_MISMATCH");
+}
+
+TEST_F(ClientTest, AttachStopsWhenTheCallerSaysSo) {
+  StartServers(1);
+  int polls = 0;
+  options_.endpoints = {"127.0.0.1:1"};
+  options_.should_stop = [&] { return ++polls == 3; };
+  ExpectReason(Attach(), absl::StatusCode::kCancelled, "CLOSED");
+}
+
+TEST_F(ClientTest, BadArgumentsAreNamed) {
+  StartServers(1);
+  const JobOptions good = options_;
+  const auto expect = [&](const std::string& reason, const std::string& word) {
+    const absl::Status status = Attach();
+    ExpectReason(status, absl::StatusCode::kInvalidArgument, reason);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(word));
+    options_ = good;
+  };
+  options_.endpoints.clear();
+  expect("BAD_ARGUMENT", "endpoint");
+  options_.slot = 1;
+  expect("BAD_ARGUMENT", "slot");
+  options_.attach_timeout = std::chrono::milliseconds(0);
+  expect("BAD_ARGUMENT", "attach_timeout");
+  options_.time_scale = std::numeric_limits<double>::quiet_NaN();
+  expect("BAD_ARGUMENT", "time_scale");
+  options_.job = "no spaces";
+  expect("BAD_SPEC", "no spaces");
+  options_.tile_elements = 100;
+  expect("BAD_SPEC", "100");
+  model_.tensors[1].name = "embed";
+  expect("BAD_SPEC", "embed");
+  model_.tensors[1].name = "bias";
+  model_.tensors[1].dtype = static_cast<DType>(9);
+  expect("BAD_ARGUMENT", "bias");
+}
+
+TEST_F(ClientTest, MissingMemoryIsNamed) {
+  StartServers(1);
+  std::vector<TensorBuffers> buffers = model_.Buffers();
+  buffers[1].weight = nullptr;
+  const absl::Status status = Client::Attach(options_, model_.tensors, buffers).status();
+  ExpectReason(status, absl::StatusCode::kInvalidArgument, "BAD_ARGUMENT");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("bias"));
+}
+
+TEST_F(ClientTest, BadHyperParametersAreRefusedWithoutBreakingTheClient) {
+  StartServers(1);
+  ASSERT_TRUE(Attach().ok());
+  std::vector<AdamWHyper> hyper(2);
+  hyper[1].lr = std::numeric_limits<double>::quiet_NaN();
+  ExpectReason(client_->Step(hyper, model_.Buffers()).status(), absl::StatusCode::kInvalidArgument,
+               "BAD_HYPERPARAM");
+  EXPECT_TRUE(Step().ok());
+}
+
+TEST_F(ClientTest, OtherSlotsReceiveTheWeightsOfABroadcast) {
+  StartServers(2);
+  options_.world = 2;
+  options_.slot = 1;
+  options_.init = InitMode::kBroadcast;
+  ASSERT_TRUE(Attach().ok());
+  EXPECT_EQ(Server(0).attach.tensor_crc32c_size(), 0);
+  for (const std::string& weight : model_.weights) {
+    EXPECT_EQ(weight, std::string(weight.size(), 'w'));
+  }
+  EXPECT_TRUE(Server(0).frames.empty());
+}
+
+TEST_F(ClientTest, StateIsFetchedIntoTheArraysAskedFor) {
+  StartServers(2);
+  ASSERT_TRUE(Attach().ok());
+  std::vector<std::string> master(4);
+  std::vector<std::string> square(4);
+  std::vector<StateBuffers> buffers(4);
+  const size_t elements[] = {1100, 3, 0, 900};
+  for (size_t i = 0; i < 4; ++i) {
+    master[i].resize(4 * elements[i]);
+    square[i].resize(4 * elements[i]);
+    buffers[i].master = reinterpret_cast<float*>(master[i].data());
+    if (i != 3) buffers[i].exp_avg_sq = reinterpret_cast<float*>(square[i].data());
+  }
+  std::vector<uint64_t> steps;
+  ASSERT_TRUE(client_->FetchState(buffers, &steps).ok());
+  EXPECT_EQ(steps, (std::vector<uint64_t>{0, 1, 2, 3}));
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(master[i], std::string(4 * elements[i], 'p'));
+    EXPECT_EQ(square[i], std::string(4 * elements[i], i == 3 ? '\0' : 'r'));
+  }
+  EXPECT_TRUE(Step().ok());
+}
+
+TEST_F(ClientTest, WeightsAreFetchedAgain) {
+  StartServers(2);
+  ASSERT_TRUE(Attach().ok());
+  const std::vector<std::string> before = model_.weights;
+  for (std::string& weight : model_.weights) weight.assign(weight.size(), '?');
+  ASSERT_TRUE(client_->FetchWeights(model_.Buffers()).ok());
+  EXPECT_EQ(model_.weights, before);
+}
+
+TEST_F(ClientTest, ExtendUploadsOnlyTheNewTensors) {
+  StartServers(1);
+  ASSERT_TRUE(Attach().ok());
+  Server(0).frames.clear();
+  const uint32_t first = static_cast<uint32_t>(Server(0).layout().extents().size());
+  Model late;
+  late.tensors.clear();
+  late.weights.clear();
+  late.grads.clear();
+  late.Add("late", {700}, DType::kF16, 2);
+  ASSERT_TRUE(client_->Extend(late.tensors, late.Buffers(), InitMode::kEqual).ok());
+  EXPECT_EQ(Server(0).extend.base_layout_version(), 1u);
+  EXPECT_EQ(Server(0).extend.group_count(), 3u);
+  EXPECT_EQ(Server(0).extend.tensor_crc32c_size(), 1);
+  EXPECT_FALSE(Server(0).frames.empty());
+  for (const DecodedFrame& frame : Server(0).frames) {
+    EXPECT_EQ(frame.header.kind, v1::FRAME_KIND_INIT);
+    EXPECT_GE(frame.header.extent, first);
+  }
+  std::vector<TensorBuffers> buffers = model_.Buffers();
+  buffers.push_back(late.Buffers()[0]);
+  auto report = client_->Step(std::vector<AdamWHyper>(3), buffers);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(Server(0).begins.back().layout_version(), 2u);
+  EXPECT_EQ(model_.weights, model_.grads);
+  EXPECT_EQ(late.weights, late.grads);
+}
+
+TEST_F(ClientTest, TensorsOfAnExistingGroupCannotBeAdded) {
+  StartServers(1);
+  ASSERT_TRUE(Attach().ok());
+  Model late;
+  late.tensors[0].name = "late";
+  EXPECT_EQ(client_->Extend({late.tensors[0]}, {late.Buffers()[0]}, InitMode::kEqual).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Step().ok());
+}
+
+TEST_F(ClientTest, LeaveTellsEveryServerAndCloses) {
+  StartServers(2);
+  ASSERT_TRUE(Attach().ok());
+  ASSERT_TRUE(Step().ok());
+  EXPECT_TRUE(client_->Leave().ok());
+  for (auto& server : servers_) {
+    ASSERT_EQ(server->leaves.size(), 1u);
+    EXPECT_EQ(server->leaves[0].round(), 2u);
+  }
+  EXPECT_TRUE(client_->Leave().ok());
+  ExpectBroken(Step().status(), absl::StatusCode::kFailedPrecondition, "CLOSED");
+}
+
+TEST_F(ClientTest, WaitReturnsFalseWhileTheRoundRuns) {
+  StartServers(1);
+  ASSERT_TRUE(Attach().ok());
+  FakeStream* held = nullptr;
+  Server(0).on_frame = [&](FakeStream* stream, const DecodedFrame&) {
+    held = stream;
+    return false;
+  };
+  Server(0).on_control = [&](FakeStream* stream, const v1::ClientMessage& message) {
+    if (message.has_begin()) held = stream;
+    return false;
+  };
+  Server(0).change_result = nullptr;
+  Server(0).on_frame = [&](FakeStream* stream, const DecodedFrame& frame) {
+    Server(0).Ack(stream, frame.header.round, 0);
+    return true;
+  };
+  ASSERT_TRUE(client_->BeginStep(std::vector<AdamWHyper>(2), model_.Buffers()).ok());
+  RoundReport report;
+  auto done = client_->Wait(std::chrono::milliseconds(20), &report);
+  ASSERT_TRUE(done.ok());
+  EXPECT_FALSE(*done);
+  EXPECT_EQ(client_->FetchWeights(model_.Buffers()).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(client_->BeginStep(std::vector<AdamWHyper>(2), model_.Buffers()).code(),
+            absl::StatusCode::kFailedPrecondition);
+  {
+    std::lock_guard<std::mutex> lock(Server(0).mutex());
+    Server(0).FinishRound(held);
+  }
+  done = client_->Wait(std::chrono::seconds(60), &report);
+  ASSERT_TRUE(done.ok()) << done.status();
+  EXPECT_TRUE(*done);
+  EXPECT_EQ(report.round, 1u);
+  EXPECT_EQ(client_->Wait(std::chrono::seconds(1), &report).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ClientTest, AbortEndsAWaitFromAnotherThread) {
+  StartServers(1);
+  ASSERT_TRUE(Attach().ok());
+  std::atomic<bool> begun{false};
+  Server(0).on_control = [&](FakeStream*, const v1::ClientMessage& message) {
+    if (message.has_begin()) begun = true;
+    return message.has_begin();
+  };
+  Server(0).on_frame = [](FakeStream*, const DecodedFrame&) { return true; };
+  std::thread aborter([&] {
+    while (!begun) std::this_thread::yield();
+    client_->Abort();
+  });
+  const absl::Status status = Step().status();
+  aborter.join();
+  ExpectBroken(status, absl::StatusCode::kCancelled, "CLOSED");
+}
+
+TEST_F(ClientTest, DestroyingAClientInTheMiddleOfARoundIsSafe) {
+  StartServers(2);
+  ASSERT_TRUE(Attach().ok());
+  for (auto& server : servers_) {
+    server->on_frame = [](FakeStream*, const DecodedFrame&) { return true; };
+  }
+  ASSERT_TRUE(client_->BeginStep(std::vector<AdamWHyper>(2), model_.Buffers()).ok());
+  client_.reset();
+}
+
+}  // namespace
+}  // namespace ballast::client

@@ -1,0 +1,405 @@
+// A state server for the client's tests: speaks the protocol for one trainer, remembers what it was
+// sent, and misbehaves on request. Its "optimizer" returns each gradient as the new weight.
+// Thread safety: handlers run under the fake's lock, on gRPC's threads.
+#pragma once
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ballast/v1/control.pb.h"
+#include "ballast/v1/data.pb.h"
+#include "common/job/job_spec.h"
+#include "common/tensor/layout.h"
+#include "proto/convert/frame_codec.h"
+#include "proto/convert/job_convert.h"
+#include "proto/convert/methods.h"
+#include "proto/convert/status_convert.h"
+
+namespace ballast::client {
+
+inline constexpr size_t kFakeMaxBytes = 16 << 20;
+
+// One call as a queue of outgoing messages. gRPC owns it from its creation to OnDone.
+class FakeStream : public grpc::ServerGenericBidiReactor {
+ public:
+  using Receive = std::function<void(FakeStream*, const grpc::ByteBuffer&)>;
+  using Gone = std::function<void(FakeStream*)>;
+
+  FakeStream(Receive receive, Gone gone) : receive_(std::move(receive)), gone_(std::move(gone)) {
+    StartRead(&incoming_);
+  }
+
+  void Send(const grpc::ByteBuffer& message) {
+    std::lock_guard<std::mutex> lock(mu_);
+    outgoing_.push_back(message);
+    if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
+  }
+  void Send(const v1::ServerMessage& message) { Send(SerializeMessage(message)); }
+
+  // Ends the call after everything sent so far.
+  void End(const grpc::Status& status) {
+    std::lock_guard<std::mutex> lock(mu_);
+    ending_ = true;
+    status_ = status;
+    EndIfFlushed();
+  }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (ok) {
+      receive_(this, incoming_);
+      incoming_.Clear();
+      StartRead(&incoming_);
+    } else {
+      End(grpc::Status::OK);
+    }
+  }
+  void OnWriteDone(bool) override {
+    std::lock_guard<std::mutex> lock(mu_);
+    outgoing_.pop_front();
+    if (!outgoing_.empty()) StartWrite(&outgoing_.front());
+    EndIfFlushed();
+  }
+  void OnDone() override {
+    gone_(this);
+    delete this;
+  }
+  void EndIfFlushed() {
+    if (!ending_ || ended_ || !outgoing_.empty()) return;
+    ended_ = true;
+    Finish(status_);
+  }
+
+  const Receive receive_;
+  const Gone gone_;
+  grpc::ByteBuffer incoming_;
+  std::mutex mu_;
+  std::deque<grpc::ByteBuffer> outgoing_;
+  bool ending_ = false;
+  bool ended_ = false;
+  grpc::Status status_;
+};
+
+// What all servers of the fake cluster agree on.
+struct FakeJob {
+  uint32_t chunk_bytes = 1024;
+  uint64_t credit_bytes = 8192;
+  uint32_t window_extents = 64;
+  uint32_t heartbeat_ms = 500;
+  uint32_t report_after_ms = 60'000;
+  uint64_t first_round = 1;
+  std::vector<std::pair<uint32_t, std::string>> servers;  // id, address
+};
+
+class FakeServer : public grpc::CallbackGenericService {
+ public:
+  // Sees every message first; true: handled, the fake does nothing.
+  using FrameHook = std::function<bool(FakeStream*, const DecodedFrame&)>;
+  using ControlHook = std::function<bool(FakeStream*, const v1::ClientMessage&)>;
+  using AttachHook = std::function<absl::Status(const v1::AttachRequest&)>;
+
+  FakeServer(uint32_t id, FakeJob* job) : id_(id), job_(job) {
+    grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(kFakeMaxBytes);
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterCallbackGenericService(this);
+    server_ = builder.BuildAndStart();
+    address_ = "127.0.0.1:" + std::to_string(port);
+    job_->servers.emplace_back(id, address_);
+  }
+  ~FakeServer() override { Kill(); }
+
+  // As if the process died.
+  void Kill() { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  const std::string& address() const { return address_; }
+
+  // Guard everything below.
+  std::mutex& mutex() { return mu_; }
+  FrameHook on_frame;
+  ControlHook on_control;
+  AttachHook on_attach;
+  std::vector<DecodedFrame> frames;  // in order of arrival, refused ones included
+  std::vector<v1::RoundBegin> begins;
+  std::vector<v1::Leave> leaves;
+  v1::AttachRequest attach;
+  v1::ExtendRequest extend;
+  uint64_t max_outstanding = 0;  // bytes received and not yet acknowledged
+  bool acknowledge = true;
+  std::function<void(v1::RoundResult*)> change_result;
+  FakeStream* stream = nullptr;
+  uint64_t received_bytes = 0;
+  uint64_t acknowledged_bytes = 0;
+
+  // Weights as they are held: the bytes of each extent. Empty before the first INIT frame.
+  std::map<uint32_t, std::string> weights;
+
+  void Ack(FakeStream* to, uint64_t round, uint32_t window_base) {
+    acknowledged_bytes = received_bytes;
+    v1::ServerMessage message;
+    message.mutable_ack()->set_received_bytes(received_bytes);
+    message.mutable_ack()->set_round(round);
+    message.mutable_ack()->set_window_base(window_base);
+    to->Send(message);
+  }
+
+  void Refuse(FakeStream* to, const FrameHeader& header, v1::Reason reason) {
+    v1::ServerMessage message;
+    message.mutable_refused()->set_reason(reason);
+    message.mutable_refused()->set_round(header.round);
+    message.mutable_refused()->set_extent(header.extent);
+    message.mutable_refused()->set_offset(header.offset);
+    message.mutable_refused()->set_message("refused by the test");
+    to->Send(message);
+  }
+
+  // Frames of `bytes` of an extent, in chunks; `flip` damages the first payload.
+  void SendBytes(FakeStream* to, v1::FrameKind kind, uint8_t array, uint64_t round, uint32_t extent,
+                 ::ballast::DType dtype, const std::string& bytes, bool flip = false) {
+    for (uint32_t at = 0; at < bytes.size(); at += job_->chunk_bytes) {
+      std::string payload = bytes.substr(at, job_->chunk_bytes);
+      FrameHeader header;
+      header.job = kJob;
+      header.epoch = 1;
+      header.slot = attach.slot();
+      header.round = round;
+      header.extent = extent;
+      header.incarnation = attach.incarnation();
+      header.offset = at;
+      header.length = static_cast<uint32_t>(payload.size());
+      header.dtype = dtype;
+      header.kind = kind;
+      header.array = array;
+      header.crc32c = Crc32c(payload.data(), payload.size(), IdentityCrc(header));
+      if (flip && at == 0) payload[0] = static_cast<char>(payload[0] ^ 1);
+      const grpc::Slice slice(payload);
+      to->Send(MakeFrame(header, {slice}));
+    }
+  }
+
+  std::vector<uint32_t> Owned() const {
+    std::vector<uint32_t> owned;
+    for (uint32_t extent = 0; extent < owner_.size(); ++extent) {
+      if (owner_[extent] == id_) owned.push_back(extent);
+    }
+    return owned;
+  }
+  const Layout& layout() const { return *layout_; }
+
+  // Decides the open round: results, weights and the end.
+  void FinishRound(FakeStream* to, bool flip = false) {
+    const uint64_t round = begins.back().round();
+    uint64_t bytes = 0;
+    for (const uint32_t extent : Owned()) bytes += layout_->ExtentWireBytes(extent);
+    v1::ServerMessage message;
+    v1::RoundResult* const result = message.mutable_result();
+    result->set_round(round);
+    result->set_applied(true);
+    result->set_grad_norm(1.25);
+    result->set_clip_coef(1);
+    result->set_loss_scale(1);
+    result->set_opt_step(round);
+    result->set_weight_bytes(bytes);
+    if (change_result) change_result(result);
+    to->Send(message);
+    if (result->applied()) {
+      for (const uint32_t extent : Owned()) {
+        SendBytes(to, v1::FRAME_KIND_WEIGHT, 0, round + 1, extent, layout_->extents()[extent].dtype,
+                  weights[extent], flip);
+      }
+    }
+    v1::ServerMessage done;
+    done.mutable_done()->set_round(round);
+    to->Send(done);
+  }
+
+  static constexpr uint64_t kJob = 0xba11a57;
+
+  // The layout and owners of the job, as the home tells its peers.
+  void Plan(const JobSpec& spec) {
+    layout_ = std::make_unique<Layout>(
+        *Layout::Build(LayoutTensors(spec.tensors), spec.tile_elements, spec.extent_elements));
+    owner_.clear();
+    for (const uint32_t index : PlanOwners(*layout_, static_cast<uint32_t>(job_->servers.size()))) {
+      owner_.push_back(job_->servers[index].first);
+    }
+  }
+  std::vector<FakeServer*> peers;  // this one included
+
+ private:
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override {
+    const std::string method = context->method();
+    auto receive = [this, method](FakeStream* call, const grpc::ByteBuffer& bytes) {
+      std::lock_guard<std::mutex> lock(mu_);
+      if (method == method::kAttach) return OnAttach(call, bytes);
+      if (method == method::kExtend) return OnExtend(call, bytes);
+      stream = call;
+      OnMessage(call, bytes);
+    };
+    auto gone = [this](FakeStream* call) {
+      std::lock_guard<std::mutex> lock(mu_);
+      if (stream == call) stream = nullptr;
+    };
+    return new FakeStream(receive, gone);
+  }
+
+  void OnAttach(FakeStream* call, const grpc::ByteBuffer& bytes) {
+    ASSERT_TRUE(ParseMessage(bytes, kFakeMaxBytes, &attach).ok());
+    const absl::Status status = on_attach ? on_attach(attach) : absl::OkStatus();
+    if (!status.ok()) return call->End(ToGrpc(status));
+    spec_ = *JobSpecFromProto(attach.spec());
+    v1::AttachReply reply;
+    reply.set_job(kJob);
+    reply.mutable_epoch()->set_epoch(1);
+    for (FakeServer* peer : peers) {
+      peer->Plan(spec_);
+      peer->attach = attach;
+    }
+    for (const uint32_t id : owner_) reply.mutable_plan()->add_owner(id);
+    for (const auto& [id, address] : job_->servers) {
+      v1::ServerAddress* const server = reply.add_servers();
+      server->set_id(id);
+      server->set_address(address);
+    }
+    reply.set_chunk_bytes(job_->chunk_bytes);
+    reply.set_credit_bytes(job_->credit_bytes);
+    reply.set_window_extents(job_->window_extents);
+    reply.set_layout_version(1);
+    reply.set_heartbeat_ms(job_->heartbeat_ms);
+    reply.set_report_after_ms(job_->report_after_ms);
+    reply.set_protocol(1);
+    call->Send(SerializeMessage(reply));
+    call->End(grpc::Status::OK);
+  }
+
+  void OnExtend(FakeStream* call, const grpc::ByteBuffer& bytes) {
+    ASSERT_TRUE(ParseMessage(bytes, kFakeMaxBytes, &extend).ok());
+    const auto added = TensorsFromProto(extend.tensors());
+    ASSERT_TRUE(added.ok()) << added.status();
+    spec_.tensors.insert(spec_.tensors.end(), added->begin(), added->end());
+    v1::ExtendReply reply;
+    reply.set_layout_version(extend.base_layout_version() + 1);
+    reply.mutable_epoch()->set_epoch(extend.epoch());
+    for (FakeServer* peer : peers) peer->Plan(spec_);
+    for (const uint32_t id : owner_) reply.mutable_plan()->add_owner(id);
+    call->Send(SerializeMessage(reply));
+    call->End(grpc::Status::OK);
+  }
+
+  void OnMessage(FakeStream* to, const grpc::ByteBuffer& bytes) {
+    auto input = DecodeClientMessage(bytes, kFakeMaxBytes, kFakeMaxBytes);
+    ASSERT_TRUE(input.ok()) << input.status();
+    if (absl::holds_alternative<DecodedFrame>(*input)) {
+      OnFrame(to, absl::get<DecodedFrame>(*input));
+    } else {
+      OnControl(to, absl::get<v1::ClientMessage>(*input));
+    }
+  }
+
+  void OnFrame(FakeStream* to, const DecodedFrame& frame) {
+    ASSERT_TRUE(VerifyChecksum(frame).ok());
+    const FrameHeader& header = frame.header;
+    frames.push_back(frame);
+    received_bytes += header.length;
+    max_outstanding = std::max(max_outstanding, received_bytes - acknowledged_bytes);
+    if (on_frame && on_frame(to, frame)) return;
+    Take(frame);
+    if (acknowledge) Ack(to, header.round, 0);
+    if (header.kind == v1::FRAME_KIND_GRADIENT) FinishIfComplete(to);
+  }
+
+  void Take(const DecodedFrame& frame) {
+    std::string& held = weights[frame.header.extent];
+    held.resize(layout_->ExtentWireBytes(frame.header.extent), '\0');
+    frame.payload.CopyTo(held.data() + frame.header.offset);
+    if (frame.header.kind == v1::FRAME_KIND_GRADIENT) taken_ += frame.header.length;
+  }
+
+  void FinishIfComplete(FakeStream* to) {
+    uint64_t expected = 0;
+    std::vector<bool> present;
+    const std::string& bits = begins.back().presence();
+    for (size_t i = 0; !bits.empty() && i < layout_->tensors().size(); ++i) {
+      present.push_back((bits[i / 8] >> i % 8 & 1) != 0);
+    }
+    for (const uint32_t extent : Owned()) {
+      for (const ChunkRange& range : ChunkRanges(*layout_, extent, job_->chunk_bytes, present)) {
+        expected += range.length_bytes;
+      }
+    }
+    if (taken_ == expected) FinishRound(to);
+  }
+
+  void OnControl(FakeStream* to, const v1::ClientMessage& message) {
+    if (message.has_begin()) {
+      begins.push_back(message.begin());
+      taken_ = 0;
+    }
+    if (message.has_leave()) leaves.push_back(message.leave());
+    if (on_control && on_control(to, message)) return;
+    v1::ServerMessage reply;
+    if (message.has_hello()) {
+      reply.mutable_welcome()->set_round(job_->first_round);
+      to->Send(reply);
+    } else if (message.has_heartbeat()) {
+      *reply.mutable_heartbeat() = message.heartbeat();
+      to->Send(reply);
+    } else if (message.has_begin()) {
+      FinishIfComplete(to);
+    } else if (message.has_fetch_state()) {
+      OnFetch(to, message.fetch_state());
+    }
+  }
+
+  // State array a of an extent is filled with the byte 'p' + a.
+  void OnFetch(FakeStream* to, const v1::FetchState& request) {
+    v1::ServerMessage info;
+    info.mutable_state()->set_round(request.round());
+    uint64_t bytes = 0;
+    for (const uint32_t extent : Owned()) {
+      if (request.weights()) bytes += layout_->ExtentWireBytes(extent);
+      bytes += uint64_t{4} * layout_->extents()[extent].elements * request.arrays().size();
+    }
+    info.mutable_state()->set_bytes(bytes);
+    for (size_t i = 0; i < layout_->tensors().size(); ++i) info.mutable_state()->add_tensor_step(i);
+    to->Send(info);
+    for (const uint32_t extent : Owned()) {
+      if (request.weights()) {
+        weights[extent].resize(layout_->ExtentWireBytes(extent), 'w');
+        SendBytes(to, v1::FRAME_KIND_WEIGHT, 0, request.round(), extent,
+                  layout_->extents()[extent].dtype, weights[extent]);
+      }
+      for (const uint32_t array : request.arrays()) {
+        SendBytes(to, v1::FRAME_KIND_STATE, static_cast<uint8_t>(array), request.round(), extent,
+                  ::ballast::DType::kF32,
+                  std::string(size_t{4} * layout_->extents()[extent].elements,
+                              static_cast<char>('p' + array)));
+      }
+    }
+  }
+
+  const uint32_t id_;
+  FakeJob* const job_;
+  std::string address_;
+  std::mutex mu_;
+  JobSpec spec_;
+  std::unique_ptr<Layout> layout_;
+  std::vector<uint32_t> owner_;
+  uint64_t taken_ = 0;  // gradient bytes of the open round
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace ballast::client

@@ -1,0 +1,163 @@
+"""Running servers, and the trainers of one job as threads of this process.
+
+Comes from: the fixtures in conftest.py. Goes to: ballast.launcher, ballast.torch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import ballast.torch as bt
+from ballast.launcher.servers import Servers
+
+# A call that takes this long hangs; every wait of these tests ends by then.
+HANG_S = 60.0
+# Small extents, so that a small model is spread over several servers.
+SMALL = {"tile_elements": 64, "extent_elements": 128}
+
+_job_numbers = itertools.count(1)
+
+
+def fresh_job(stem: str = "job") -> str:
+    return f"{stem}-{os.getpid()}-{next(_job_numbers)}"
+
+
+class Cluster:
+    """`count` ballastd processes. settings: BALLAST_<SECTION>_<FIELD> values of their config."""
+
+    def __init__(self, binary: Path, count: int, folder: Path, **settings: str) -> None:
+        self._servers = Servers(binary, count, folder, None)
+        # Jobs of earlier tests go quickly: a server holds a limited number.
+        env = {**os.environ, "BALLAST_TIMING_JOB_TTL": "1s", **settings}
+        self._servers.start(env, lambda: False)
+        self.endpoints = self._servers.addresses
+
+    def pid(self, server: int) -> int:
+        return self._servers.children[server].pid
+
+    def kill(self, server: int, signum: int) -> None:
+        os.kill(self.pid(server), signum)
+
+    def running(self) -> list[bool]:
+        return [not child.ended() for child in self._servers.children]
+
+    def exit_code(self, server: int) -> int:
+        """Waits for the end of a server that was told to end."""
+        child = self._servers.children[server]
+        wait_for(child.ended, f"the end of server {server}")
+        return child.code()
+
+    def jobs(self, server: int = 0) -> dict[str, dict[str, Any]]:
+        """What /statusz of a server says of its jobs, by name."""
+        url = f"http://{self._servers.admin_addresses[server]}/statusz?format=json"
+        with urllib.request.urlopen(url, timeout=HANG_S) as reply:
+            (status,) = json.load(reply)["servers"]
+        return {job["name"]: job for job in status["jobs"]}
+
+    def wait_until_slot_waits(self, job: str, slot: int) -> None:
+        """Until the home has seen `slot` attach to a job that is not complete yet."""
+
+        def seen() -> bool:
+            found = self.jobs().get(job)
+            return found is not None and found["slots"][slot]["state"] == "attached"
+
+        wait_for(seen, f"slot {slot} of job {job}")
+
+    def stop(self) -> None:
+        for server, alive in enumerate(self.running()):
+            if alive:
+                self.kill(server, signal.SIGCONT)
+        self._servers.stop()
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + HANG_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.02)
+
+
+class Trainers:
+    """The optimizers of all slots of one job; their blocking calls run side by side."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        replicas: Sequence[Any] | dict[int, Any],
+        job: str = "",
+        world: int = 0,
+        **options: Any,
+    ) -> None:
+        """replicas: what bt.AdamW takes as parameters, for every slot, or by slot where other
+        processes have the rest of a world of `world`."""
+        by_slot = replicas if isinstance(replicas, dict) else dict(enumerate(replicas))
+        self.job = job or fresh_job()
+        self.optimizers = [
+            bt.AdamW(
+                params,
+                endpoints=cluster.endpoints,
+                job=self.job,
+                world_size=world or len(by_slot),
+                rank=slot,
+                **{**SMALL, "attach_timeout": HANG_S, **options},
+            )
+            for slot, params in by_slot.items()
+        ]
+        self._pool = ThreadPoolExecutor(len(by_slot))
+
+    def start(self, call: Callable[[bt.AdamW], Any]) -> list[Future]:
+        """Runs `call` for every slot at the same time."""
+        return [self._pool.submit(call, opt) for opt in self.optimizers]
+
+    def each(self, call: Callable[[bt.AdamW], Any]) -> list[Any]:
+        """Runs `call` for every slot at the same time; results in slot order. First error."""
+        return [future.result(HANG_S) for future in self.start(call)]
+
+    def step(self) -> dict[str, Any]:
+        """One round of all slots; the report of slot 0, after comparing it with the others'."""
+        self.each(lambda opt: opt.step())
+        reports = [opt.last_report for opt in self.optimizers]
+        for key in ("round", "applied", "grad_norm", "clip_coef", "opt_step", "nonfinite"):
+            assert all(r[key] == reports[0][key] for r in reports), (key, reports)
+        return reports[0]
+
+    def errors(self) -> list[Exception | None]:
+        """One round of all slots that is expected to fail; what each slot's step() raised."""
+        return self.each(error_of_step)
+
+    def close(self) -> None:
+        self.each(lambda opt: opt.close())
+        self._pool.shutdown()
+
+
+def error_of_step(opt: bt.AdamW) -> Exception | None:
+    """What step() raises."""
+    try:
+        opt.step()
+        return None
+    except Exception as error:
+        return error
+
+
+def run_small_job(cluster: Cluster, world: int = 1) -> None:
+    """A fresh job, one round, the value of its first step: whatever happened before, this works."""
+    replicas = [[torch.nn.Parameter(torch.ones(300))] for _ in range(world)]
+    trainers = Trainers(cluster, replicas, lr=0.5, weight_decay=0.0, eps=0.0)
+    for (p,) in replicas:
+        p.grad = torch.full_like(p, 0.25)
+    trainers.step()
+    for (p,) in replicas:
+        # Without eps the first step of AdamW is lr * sign(gradient), up to rounding.
+        torch.testing.assert_close(p.detach(), torch.full((300,), 0.5))
+    trainers.close()

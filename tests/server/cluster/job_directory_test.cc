@@ -1,0 +1,204 @@
+// JobDirectory: creation on all servers, memory, time-outs and ends, with peers in the same
+// process.
+#include "server/cluster/job_directory.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "common/base/reason.h"
+#include "common/base/sync.h"
+
+namespace ballast::server {
+namespace {
+
+// Hands a callback's result to the test's thread.
+template <typename T>
+class Promise {
+ public:
+  std::function<void(T)> Setter() {
+    return [state = state_](T value) {
+      MutexLock lock(&state->mu);
+      state->value.push_back(std::move(value));
+      state->cv.NotifyAll();
+    };
+  }
+  T Get() {
+    MutexLock lock(&state_->mu);
+    while (state_->value.empty()) state_->cv.Wait(&state_->mu);
+    return state_->value.front();
+  }
+
+ private:
+  struct State {
+    Mutex mu;
+    CondVar cv;
+    std::vector<T> value;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+class NoVotes : public VoteSink {
+  void SendVote(uint64_t, uint32_t, uint64_t, uint32_t, const Vote&) override {}
+};
+
+// Servers 0..n-1 in one process; links call the other directories directly.
+class Cluster : public PeerLink {
+ public:
+  explicit Cluster(uint32_t servers, uint64_t budget = 1 << 30,
+                   std::chrono::milliseconds attach_timeout = std::chrono::seconds(60))
+      : executor_("test", 2), workers_(1) {
+    DirectoryConfig config;
+    for (uint32_t s = 0; s < servers; ++s) {
+      config.servers.push_back({s, "127.0.0.1:" + std::to_string(9000 + s)});
+    }
+    config.memory_budget_bytes = budget;
+    config.attach_timeout = attach_timeout;
+    config.job_ttl = std::chrono::milliseconds(1);
+    for (uint32_t s = 0; s < servers; ++s) {
+      config.self = s;
+      const EngineDeps deps{
+          .executor = &executor_, .workers = &workers_, .clock = &clock_, .votes = &votes_};
+      directories_.push_back(JobDirectory::Create(config, deps, this));
+    }
+  }
+  ~Cluster() override {
+    directories_.clear();
+    executor_.Shutdown();
+  }
+  void CreateJob(uint32_t server, const JobPlan& plan,
+                 std::function<void(absl::Status)> done) override {
+    if (server == broken_) return done(absl::UnavailableError("no such server"));
+    directories_[server]->PeerCreateJob(plan, std::move(done));
+  }
+  void ExtendJob(uint32_t server, const JobPlan& plan,
+                 std::function<void(absl::Status)> done) override {
+    directories_[server]->PeerExtendJob(plan, std::move(done));
+  }
+  void DropJob(uint32_t server, uint64_t job) override { directories_[server]->PeerDropJob(job); }
+
+  absl::StatusOr<AttachResult> AttachAll(const AttachCall& first, uint32_t world) {
+    std::vector<Promise<absl::StatusOr<AttachResult>>> answers(world);
+    for (uint32_t s = 0; s < world; ++s) {
+      AttachCall call = first;
+      call.slot = s;
+      call.incarnation = first.incarnation + s;
+      directories_[0]->Attach(call, answers[s].Setter());
+    }
+    for (auto& answer : answers) {
+      if (auto result = answer.Get(); !result.ok()) return result;
+    }
+    return answers[0].Get();
+  }
+
+  RealClock clock_;
+  NoVotes votes_;
+  Executor executor_;
+  WorkerPool workers_;
+  uint32_t broken_ = 99;
+  std::vector<std::shared_ptr<JobDirectory>> directories_;
+};
+
+AttachCall Call(uint32_t world, const std::string& name = "job") {
+  AttachCall call;
+  call.spec.name = name;
+  call.spec.world = world;
+  call.spec.tile_elements = 64;
+  call.spec.extent_elements = 128;
+  call.spec.tensors = {{"a", {1000}, DType::kF32, 0, {}}};
+  call.incarnation = 7;
+  call.tensor_crc32c = {1};
+  return call;
+}
+
+TEST(JobDirectoryTest, CreatesTheJobOnEveryServerWithOnePlan) {
+  Cluster cluster(3);
+  const auto result = cluster.AttachAll(Call(2), 2);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->plan.owner.size(), 8u);
+  EXPECT_EQ(result->plan.servers, (std::vector<uint32_t>{0, 1, 2}));
+  EXPECT_EQ(result->plan.epoch.members.size(), 2u);
+  for (const auto& directory : cluster.directories_) {
+    EXPECT_NE(directory->Find(result->plan.job), nullptr);
+    EXPECT_GT(directory->memory_used_bytes(), 0u);
+  }
+}
+
+TEST(JobDirectoryTest, OtherServersNameTheHome) {
+  Cluster cluster(2);
+  Promise<absl::StatusOr<AttachResult>> answer;
+  cluster.directories_[1]->Attach(Call(1), answer.Setter());
+  const absl::Status status = answer.Get().status();
+  EXPECT_EQ(ReasonOf(status), Reason::kNotHome);
+  EXPECT_EQ(FieldsOf(status).address, "127.0.0.1:9000");
+}
+
+TEST(JobDirectoryTest, AUsedNameIsRefused) {
+  Cluster cluster(1);
+  ASSERT_TRUE(cluster.AttachAll(Call(1), 1).ok());
+  EXPECT_EQ(ReasonOf(cluster.AttachAll(Call(1), 1).status()), Reason::kNameInUse);
+}
+
+TEST(JobDirectoryTest, TimeoutNamesTheMissingSlots) {
+  Cluster cluster(1, 1 << 30, std::chrono::milliseconds(1));
+  Promise<absl::StatusOr<AttachResult>> answer;
+  cluster.directories_[0]->Attach(Call(3), answer.Setter());
+  const absl::Status status = answer.Get().status();
+  EXPECT_EQ(ReasonOf(status), Reason::kAttachTimeout);
+  EXPECT_NE(std::string(status.message()).find("slots 1, 2"), std::string::npos) << status;
+}
+
+TEST(JobDirectoryTest, OverBudgetIsRefusedAndTakesNoMemory) {
+  Cluster cluster(2, 1000);
+  EXPECT_EQ(ReasonOf(cluster.AttachAll(Call(1), 1).status()), Reason::kOverBudget);
+  for (const auto& directory : cluster.directories_) EXPECT_EQ(directory->memory_used_bytes(), 0u);
+  // The name is free again.
+  EXPECT_EQ(ReasonOf(cluster.AttachAll(Call(1), 1).status()), Reason::kOverBudget);
+}
+
+TEST(JobDirectoryTest, AServerThatCannotCreateUndoesTheOthers) {
+  Cluster cluster(2);
+  cluster.broken_ = 1;
+  EXPECT_EQ(cluster.AttachAll(Call(1), 1).status().code(), absl::StatusCode::kUnavailable);
+  Promise<std::vector<JobSnapshot>> jobs;
+  cluster.directories_[0]->Snapshot(jobs.Setter());
+  EXPECT_TRUE(jobs.Get().empty());
+  EXPECT_EQ(cluster.directories_[0]->memory_used_bytes(), 0u);
+}
+
+TEST(JobDirectoryTest, ExtensionGrowsThePlanOnAllServers) {
+  Cluster cluster(2);
+  const auto attached = cluster.AttachAll(Call(1), 1);
+  ASSERT_TRUE(attached.ok());
+  // Initial weights must be in before a job can grow; an engine without them refuses.
+  ExtendCall call;
+  call.job = attached->plan.job;
+  call.incarnation = 7;
+  call.base_layout_version = 1;
+  call.group_count = 2;
+  call.tensors = {{"late", {500}, DType::kF32, 1, {}}};
+  call.tensor_crc32c = {2};
+  Promise<absl::StatusOr<JobPlan>> answer;
+  cluster.directories_[0]->Extend(call, answer.Setter());
+  EXPECT_EQ(ReasonOf(answer.Get().status()), Reason::kLayoutMismatch);
+}
+
+TEST(JobDirectoryTest, ShutdownAnswersThoseWhoWait) {
+  Cluster cluster(1);
+  Promise<absl::StatusOr<AttachResult>> answer;
+  cluster.directories_[0]->Attach(Call(2), answer.Setter());
+  cluster.directories_[0]->Shutdown([] {});
+  EXPECT_EQ(ReasonOf(answer.Get().status()), Reason::kShuttingDown);
+}
+
+TEST(JobDirectoryTest, BadSpecsAreRefusedBeforeAnythingIsKept) {
+  Cluster cluster(1);
+  AttachCall call = Call(1, "bad/name");
+  EXPECT_EQ(ReasonOf(cluster.AttachAll(call, 1).status()), Reason::kBadSpec);
+  Promise<std::vector<JobSnapshot>> jobs;
+  cluster.directories_[0]->Snapshot(jobs.Setter());
+  EXPECT_TRUE(jobs.Get().empty());
+}
+
+}  // namespace
+}  // namespace ballast::server

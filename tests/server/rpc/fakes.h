@@ -1,0 +1,283 @@
+// Stand-ins for the rooms behind the border, which record what reaches them, and a client that
+// speaks raw gRPC. Thread safety: the fakes are used by any thread, RawStream by one.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/sync.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/security/credentials.h"
+#include "proto/convert/channel.h"
+#include "proto/convert/frame_codec.h"
+#include "proto/convert/status_convert.h"
+#include "server/cluster/job_directory.h"
+
+namespace ballast::server {
+
+// Long enough for any machine: only a broken test reaches it.
+inline constexpr std::chrono::seconds kTestDeadline(60);
+
+class FakeEngine : public RoundEngine {
+ public:
+  struct Lost {
+    uint32_t slot = 0;
+    uint64_t incarnation = 0;
+    std::string why;
+  };
+  struct SeenFrame {
+    FrameInfo info;
+    Payload payload;
+  };
+
+  void AttachSlot(uint32_t slot, uint64_t, uint32_t, std::shared_ptr<SlotSink> sink,
+                  std::function<void(absl::StatusOr<uint64_t>)> done) override {
+    Change([&] { sink_ = std::move(sink); });
+    calls_ += absl::StrCat("attach ", slot, ";");
+    done(attach_answer);
+  }
+  void SlotLost(uint32_t slot, uint64_t incarnation, std::string why) override {
+    Change([&] {
+      lost_.push_back({slot, incarnation, why});
+      sink_ = nullptr;
+    });
+  }
+  void Begin(uint32_t, RoundBegin begin) override {
+    Change([&] { begins_.push_back(std::move(begin)); });
+  }
+  void Frame(const FrameInfo& info, Payload payload) override {
+    Change([&] {
+      frames_.push_back({info, std::move(payload)});
+      most_frames_ = std::max(most_frames_, frames_.size());
+    });
+  }
+  void Leave(uint32_t slot, uint64_t round) override {
+    Change([&] {
+      leaves_.push_back({slot, round});
+      sink_ = nullptr;
+    });
+  }
+  void FetchState(uint32_t, uint64_t round, bool, std::vector<uint32_t> arrays) override {
+    Change([&] { fetches_.push_back({round, arrays}); });
+  }
+  void PeerVote(uint32_t, uint64_t round, Vote vote) override {
+    Change([&] { votes_.push_back({round, std::move(vote)}); });
+  }
+  void PeerLost(uint32_t, std::string) override {}
+  void Extend(JobPlan, std::function<void(absl::Status)> done) override { done(absl::OkStatus()); }
+  void Snapshot(std::function<void(JobSnapshot)> done) override {
+    JobSnapshot snapshot;
+    snapshot.name = "fake";
+    done(std::move(snapshot));
+  }
+  void Fail(absl::Status) override {}
+  void OnEnd(std::function<void()>) override {}
+  uint64_t job() const override { return 77; }
+  uint32_t window_extents() const override { return 16; }
+
+  // Waits until `condition` holds for what was recorded; false after kTestDeadline.
+  bool WaitUntil(const std::function<bool(FakeEngine&)>& condition) {
+    MutexLock lock(&mu_);
+    const auto end = std::chrono::steady_clock::now() + kTestDeadline;
+    while (!condition(*this)) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      changed_.WaitFor(&mu_, std::chrono::milliseconds(100));
+    }
+    return true;
+  }
+  std::shared_ptr<SlotSink> sink() {
+    MutexLock lock(&mu_);
+    return sink_;
+  }
+  // Lets go of the payloads held so far, outside the lock.
+  size_t ReleaseFrames() {
+    std::vector<SeenFrame> frames;
+    {
+      MutexLock lock(&mu_);
+      frames.swap(frames_);
+    }
+    return frames.size();
+  }
+
+  absl::StatusOr<uint64_t> attach_answer = uint64_t{5};
+  // Written under the lock; read them in WaitUntil or when nothing can change them any more.
+  std::vector<Lost> lost_;
+  std::vector<RoundBegin> begins_;
+  std::vector<SeenFrame> frames_;
+  size_t most_frames_ = 0;
+  std::vector<std::pair<uint32_t, uint64_t>> leaves_;
+  std::vector<std::pair<uint64_t, std::vector<uint32_t>>> fetches_;
+  std::vector<std::pair<uint64_t, Vote>> votes_;
+  std::string calls_;
+
+ private:
+  void Change(const std::function<void()>& change) {
+    MutexLock lock(&mu_);
+    change();
+    changed_.NotifyAll();
+  }
+
+  Mutex mu_;
+  CondVar changed_;
+  std::shared_ptr<SlotSink> sink_;
+};
+
+class FakeDirectory : public JobDirectory {
+ public:
+  void Attach(AttachCall call, std::function<void(absl::StatusOr<AttachResult>)> done) override {
+    {
+      MutexLock lock(&mu_);
+      attaches_.push_back(std::move(call));
+      pending_.push_back(std::move(done));
+      changed_.NotifyAll();
+    }
+  }
+  void AttachCancelled(const std::string& job, uint32_t slot, uint64_t incarnation) override {
+    MutexLock lock(&mu_);
+    cancelled_.push_back(absl::StrCat(job, "/", slot, "/", incarnation));
+    changed_.NotifyAll();
+  }
+  void Extend(ExtendCall call, std::function<void(absl::StatusOr<JobPlan>)> done) override {
+    JobPlan plan;
+    plan.layout_version = call.base_layout_version + 1;
+    done(plan);
+  }
+  void PeerCreateJob(JobPlan plan, std::function<void(absl::Status)> done) override {
+    {
+      MutexLock lock(&mu_);
+      plans_.push_back(std::move(plan));
+      changed_.NotifyAll();
+    }
+    done(create_answer);
+  }
+  void PeerExtendJob(JobPlan plan, std::function<void(absl::Status)> done) override {
+    PeerCreateJob(std::move(plan), std::move(done));
+  }
+  void PeerDropJob(uint64_t) override {}
+  std::shared_ptr<RoundEngine> Find(uint64_t job) override {
+    return job == engine->job() ? engine : nullptr;
+  }
+  void PeerLost(uint32_t, const std::string&) override {}
+  void Snapshot(std::function<void(std::vector<JobSnapshot>)> done) override {
+    JobSnapshot snapshot;
+    snapshot.name = "fake";
+    snapshot.slots.push_back({1, "pushing", 3, 42});
+    done({snapshot});
+  }
+  void Shutdown(std::function<void()> done) override { done(); }
+  uint64_t memory_used_bytes() const override { return 10; }
+  uint64_t memory_budget_bytes() const override { return 100; }
+
+  bool WaitUntil(const std::function<bool(FakeDirectory&)>& condition) {
+    MutexLock lock(&mu_);
+    const auto end = std::chrono::steady_clock::now() + kTestDeadline;
+    while (!condition(*this)) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      changed_.WaitFor(&mu_, std::chrono::milliseconds(100));
+    }
+    return true;
+  }
+
+  std::shared_ptr<FakeEngine> engine = std::make_shared<FakeEngine>();
+  absl::Status create_answer;
+  std::vector<AttachCall> attaches_;
+  std::vector<std::function<void(absl::StatusOr<AttachResult>)>> pending_;
+  std::vector<std::string> cancelled_;
+  std::vector<JobPlan> plans_;
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+};
+
+// A call of any method, one operation at a time.
+class RawStream {
+ public:
+  RawStream(const std::string& address, const std::string& method)
+      : server_(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                          MakeChannelArgs(1))) {
+    context_.set_deadline(std::chrono::system_clock::now() + kTestDeadline);
+    stream_ = server_.PrepareCall(&context_, method, &queue_);
+    stream_->StartCall(this);
+    Wait();
+  }
+  ~RawStream() {
+    if (!finished_) {
+      context_.TryCancel();
+      Finish();
+    }
+    queue_.Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_.Next(&tag, &ok)) {
+    }
+  }
+
+  bool Write(const grpc::ByteBuffer& message) {
+    stream_->Write(message, this);
+    return Wait();
+  }
+  bool Write(const v1::ClientMessage& message) { return Write(SerializeMessage(message)); }
+  bool Read(grpc::ByteBuffer* message) {
+    stream_->Read(message, this);
+    return Wait();
+  }
+  // The next control message or frame; a frame stands in `frame`.
+  v1::ServerMessage ReadMessage(DecodedFrame* frame = nullptr) {
+    grpc::ByteBuffer bytes;
+    if (!Read(&bytes)) return {};
+    auto input = DecodeServerMessage(bytes, 64 << 20, 64 << 20);
+    if (!input.ok()) return {};
+    if (auto* control = absl::get_if<v1::ServerMessage>(&*input)) return *control;
+    if (frame != nullptr) *frame = absl::get<DecodedFrame>(*input);
+    return {};
+  }
+  void WritesDone() {
+    stream_->WritesDone(this);
+    Wait();
+  }
+  void Cancel() { context_.TryCancel(); }
+  absl::Status Finish() {
+    grpc::Status status;
+    stream_->Finish(&status, this);
+    Wait();
+    finished_ = true;
+    return FromGrpc(status);
+  }
+  // Reads on until the server has ended the call.
+  absl::Status Drain() {
+    grpc::ByteBuffer ignored;
+    while (Read(&ignored)) {
+    }
+    return Finish();
+  }
+
+ private:
+  bool Wait() {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue_.Next(&tag, &ok) && ok;
+  }
+
+  grpc::GenericStub server_;
+  grpc::ClientContext context_;
+  grpc::CompletionQueue queue_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
+  bool finished_ = false;
+};
+
+// A frame whose checksum is right.
+inline grpc::ByteBuffer GoodFrame(FrameHeader header, const std::string& payload) {
+  header.length = static_cast<uint32_t>(payload.size());
+  header.crc32c = Crc32c(payload.data(), payload.size(), IdentityCrc(header));
+  const grpc::Slice slice(payload);
+  return MakeFrame(header, absl::MakeConstSpan(&slice, 1));
+}
+
+}  // namespace ballast::server

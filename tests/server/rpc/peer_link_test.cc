@@ -1,0 +1,194 @@
+// Calls between servers: votes arrive, also late; a server that is gone is noticed, once.
+#include "server/rpc/peer_link.h"
+
+#include "common/base/reason.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/rpc/peer_service.h"
+#include "tests/server/rpc/fakes.h"
+
+namespace ballast::server {
+namespace {
+
+using testing::HasSubstr;
+
+// A peer: its services and the directory behind them.
+struct PeerProcess {
+  explicit PeerProcess(uint32_t id, const std::string& address = "127.0.0.1:0",
+                       uint64_t incarnation = 1)
+      : directory(std::make_shared<FakeDirectory>()) {
+    AddPeerMethods(&server, &holder, {id, incarnation});
+    GenericServerOptions options;
+    options.address = address;
+    EXPECT_TRUE(server.Start(options).ok());
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", server.port()); }
+
+  std::shared_ptr<FakeDirectory> directory;
+  DirectoryHolder holder;
+  GenericServer server;
+};
+
+class PeerLinkTest : public testing::Test {
+ protected:
+  ~PeerLinkTest() override {
+    if (client_ != nullptr) client_->Stop();
+    executor_.Shutdown();
+  }
+  void Connect(const std::string& address) {
+    PeerLinkConfig config;
+    config.self = 0;
+    config.servers = {{0, "127.0.0.1:1"}, {1, address}};
+    config.heartbeat_interval = std::chrono::milliseconds(20);
+    config.create_timeout = std::chrono::milliseconds(200);
+    client_ = PeerClient::Create(config, &executor_, RealClock::Get());
+    client_->Start([this](uint32_t server, const std::string& why) {
+      MutexLock lock(&mu_);
+      lost_.push_back(absl::StrCat(server, ": ", why));
+      changed_.NotifyAll();
+    });
+  }
+  bool WaitUntilReachable() {
+    const auto end = std::chrono::steady_clock::now() + kTestDeadline;
+    while (std::chrono::steady_clock::now() < end) {
+      if (client_->Peers()[0].reachable) return true;
+      std::this_thread::yield();
+    }
+    return false;
+  }
+  std::string WaitForLost() {
+    MutexLock lock(&mu_);
+    const auto end = std::chrono::steady_clock::now() + kTestDeadline;
+    while (lost_.empty() && std::chrono::steady_clock::now() < end) {
+      changed_.WaitFor(&mu_, std::chrono::milliseconds(100));
+    }
+    return lost_.empty() ? "nobody" : lost_.front();
+  }
+  absl::Status Create(const JobPlan& plan) {
+    absl::Status result = absl::UnknownError("not called");
+    bool called = false;
+    client_->CreateJob(1, plan, [&](const absl::Status& status) {
+      MutexLock lock(&mu_);
+      result = status;
+      called = true;
+      changed_.NotifyAll();
+    });
+    MutexLock lock(&mu_);
+    while (!called) changed_.Wait(&mu_);
+    return result;
+  }
+  static JobPlan Plan() {
+    JobPlan plan;
+    plan.job = 77;
+    plan.spec.name = "gpt";
+    plan.spec.tensors = {{"a", {3}, DType::kF32, 0, {}}};
+    plan.epoch.members = {{0, 100}};
+    plan.epoch.contributors = {{{0}, 1}};
+    plan.servers = {0, 1};
+    plan.owner = {1};
+    return plan;
+  }
+
+  Executor executor_{"test", 2};
+  std::shared_ptr<PeerClient> client_;
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<std::string> lost_;
+};
+
+TEST_F(PeerLinkTest, AVoteArrivesAtTheEngineOfItsJob) {
+  PeerProcess peer(1);
+  peer.holder.Set(peer.directory);
+  Connect(peer.address());
+  Vote vote;
+  vote.server = 0;
+  vote.norms = {{2, 0.5}};
+  client_->SendVote(77, 1, 6, 1, vote);
+  ASSERT_TRUE(
+      peer.directory->engine->WaitUntil([](FakeEngine& e) { return e.votes_.size() == 1; }));
+  EXPECT_EQ(peer.directory->engine->votes_[0].first, 6u);
+  EXPECT_EQ(peer.directory->engine->votes_[0].second.norms, vote.norms);
+}
+
+TEST_F(PeerLinkTest, AVoteIsRepeatedUntilThePeerTakesIt) {
+  PeerProcess peer(1);  // Answers UNAVAILABLE: it has no directory yet.
+  Connect(peer.address());
+  ASSERT_TRUE(WaitUntilReachable());
+  client_->SendVote(77, 1, 6, 1, Vote());
+  peer.holder.Set(peer.directory);
+  EXPECT_TRUE(
+      peer.directory->engine->WaitUntil([](FakeEngine& e) { return e.votes_.size() == 1; }));
+}
+
+TEST_F(PeerLinkTest, AVoteForAPeerThatStartsLaterIsDelivered) {
+  std::string address;
+  {
+    PeerProcess early(1);
+    address = early.address();
+  }
+  Connect(address);
+  client_->SendVote(77, 1, 6, 1, Vote());
+  PeerProcess peer(1, address);
+  peer.holder.Set(peer.directory);
+  EXPECT_TRUE(
+      peer.directory->engine->WaitUntil([](FakeEngine& e) { return e.votes_.size() == 1; }));
+}
+
+TEST_F(PeerLinkTest, APeerThatEndsIsLostOnce) {
+  auto peer = std::make_unique<PeerProcess>(1);
+  Connect(peer->address());
+  ASSERT_TRUE(WaitUntilReachable());
+  peer.reset();
+  EXPECT_THAT(WaitForLost(), HasSubstr("1: its connection broke"));
+  client_->Stop();
+  EXPECT_EQ(lost_.size(), 1u);
+  EXPECT_FALSE(client_->Peers()[0].reachable);
+}
+
+TEST_F(PeerLinkTest, APeerThatWasRestartedIsLostAndReachableAgain) {
+  auto peer = std::make_unique<PeerProcess>(1);
+  const std::string address = peer->address();
+  Connect(address);
+  ASSERT_TRUE(WaitUntilReachable());
+  peer.reset();
+  PeerProcess again(1, address, 2);
+  EXPECT_THAT(WaitForLost(), HasSubstr("1: "));
+  EXPECT_TRUE(WaitUntilReachable());
+}
+
+TEST_F(PeerLinkTest, APeerOfAnotherNumberIsNotReachable) {
+  PeerProcess wrong(5);
+  Connect(wrong.address());
+  EXPECT_EQ(ReasonOf(Create(Plan())), Reason::kUnspecified);
+  EXPECT_FALSE(client_->Peers()[0].reachable);
+}
+
+TEST_F(PeerLinkTest, AJobIsCreatedAtThePeerAndItsRefusalComesBack) {
+  PeerProcess peer(1);
+  peer.holder.Set(peer.directory);
+  Connect(peer.address());
+  EXPECT_TRUE(Create(Plan()).ok());
+  EXPECT_EQ(peer.directory->plans_[0].spec.name, "gpt");
+  peer.directory->create_answer = ReasonedError(absl::StatusCode::kResourceExhausted,
+                                                Reason::kOverBudget, "needs 5 of 3 bytes");
+  const absl::Status status = Create(Plan());
+  EXPECT_EQ(ReasonOf(status), Reason::kOverBudget);
+  EXPECT_THAT(status.message(), HasSubstr("5 of 3"));
+}
+
+TEST_F(PeerLinkTest, APeerThatDoesNotAnswerACreationIsNamed) {
+  Connect("127.0.0.1:1");
+  const absl::Status status = Create(Plan());
+  EXPECT_EQ(ReasonOf(status), Reason::kServerLost);
+  EXPECT_EQ(FieldsOf(status).server, 1);
+}
+
+TEST_F(PeerLinkTest, CallsUnderWayEndWhenTheClientStops) {
+  Connect("127.0.0.1:1");
+  client_->SendVote(77, 1, 6, 1, Vote());
+  client_->Stop();
+  EXPECT_EQ(Create(Plan()).code(), absl::StatusCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace ballast::server

@@ -1,0 +1,203 @@
+// Unary services over a real connection: requests reach the directory, errors keep their reasons,
+// and calls that end early are noticed.
+#include "common/base/reason.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/convert/job_convert.h"
+#include "proto/convert/methods.h"
+#include "server/rpc/admin_service.h"
+#include "server/rpc/control_service.h"
+#include "tests/server/rpc/fakes.h"
+
+namespace ballast::server {
+namespace {
+
+using testing::HasSubstr;
+
+class ServicesTest : public testing::Test {
+ protected:
+  ServicesTest() : holder_("waiting for peers file") {
+    TransportTerms terms;
+    terms.chunk_bytes = 1000;
+    terms.credit_bytes = 5000;
+    terms.heartbeat_ms = 500;
+    terms.report_after_ms = 2500;
+    AddControlMethods(&server_, &holder_, terms);
+    AddAdminMethods(&server_, &holder_, [] {
+      return ServerFacts{3, "0.1.0", "127.0.0.1:1", "avx2", {{4, "127.0.0.1:2", true}}};
+    });
+    EXPECT_TRUE(server_.Start({}).ok());
+  }
+
+  RawStream Open(const std::string& method) {
+    return RawStream(absl::StrCat("127.0.0.1:", server_.port()), method);
+  }
+  static v1::AttachRequest Request() {
+    v1::AttachRequest request;
+    *request.mutable_protocol() = OwnProtocolRange();
+    JobSpec spec;
+    spec.name = "gpt";
+    spec.world = 2;
+    spec.tensors = {{"a", {3}, DType::kF32, 0, {}}};
+    ballast::ToProto(spec, request.mutable_spec());
+    request.set_slot(1);
+    request.set_incarnation(9);
+    request.set_init(v1::INIT_MODE_BROADCAST);
+    return request;
+  }
+  // Sends one request and returns the status of the call.
+  absl::Status Call(const std::string& method, const google::protobuf::MessageLite& request) {
+    RawStream call = Open(method);
+    call.Write(SerializeMessage(request));
+    call.WritesDone();
+    return call.Drain();
+  }
+
+  std::shared_ptr<FakeDirectory> directory_ = std::make_shared<FakeDirectory>();
+  DirectoryHolder holder_;
+  GenericServer server_;
+};
+
+TEST_F(ServicesTest, AnAttachIsAnsweredWithPlanAndTerms) {
+  holder_.Set(directory_);
+  RawStream call = Open(method::kAttach);
+  ASSERT_TRUE(call.Write(SerializeMessage(Request())));
+  call.WritesDone();
+  ASSERT_TRUE(directory_->WaitUntil([](FakeDirectory& d) { return d.pending_.size() == 1; }));
+  EXPECT_EQ(directory_->attaches_[0].spec.name, "gpt");
+  EXPECT_EQ(directory_->attaches_[0].slot, 1u);
+  AttachResult result;
+  result.plan.job = 77;
+  result.plan.owner = {3, 4};
+  result.servers = {{3, "127.0.0.1:1"}, {4, "127.0.0.1:2"}};
+  result.window_extents = 64;
+  directory_->pending_[0](result);
+  grpc::ByteBuffer bytes;
+  ASSERT_TRUE(call.Read(&bytes));
+  v1::AttachReply reply;
+  ASSERT_TRUE(ParseMessage(bytes, 1 << 20, &reply).ok());
+  EXPECT_EQ(reply.job(), 77u);
+  EXPECT_EQ(reply.plan().owner(1), 4u);
+  EXPECT_EQ(reply.servers(1).address(), "127.0.0.1:2");
+  EXPECT_EQ(reply.chunk_bytes(), 1000u);
+  EXPECT_EQ(reply.credit_bytes(), 5000u);
+  EXPECT_EQ(reply.window_extents(), 64u);
+  EXPECT_EQ(reply.heartbeat_ms(), 500u);
+  EXPECT_EQ(reply.report_after_ms(), 2500u);
+  EXPECT_EQ(reply.protocol(), kProtocolMax);
+  EXPECT_TRUE(call.Drain().ok());
+  EXPECT_TRUE(directory_->cancelled_.empty());
+}
+
+TEST_F(ServicesTest, TheDirectorysErrorKeepsItsReasonAndFields) {
+  holder_.Set(directory_);
+  RawStream call = Open(method::kAttach);
+  ASSERT_TRUE(call.Write(SerializeMessage(Request())));
+  ASSERT_TRUE(directory_->WaitUntil([](FakeDirectory& d) { return d.pending_.size() == 1; }));
+  ErrorFields fields;
+  fields.address = "127.0.0.1:9";
+  directory_->pending_[0](ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kNotHome,
+                                        "ask server 0", fields));
+  const absl::Status status = call.Drain();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(status), Reason::kNotHome);
+  EXPECT_EQ(FieldsOf(status).address, "127.0.0.1:9");
+}
+
+TEST_F(ServicesTest, BeforeThePeersAreKnownAnAttachSaysWhatIsAwaited) {
+  const absl::Status status = Call(method::kAttach, Request());
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("waiting for peers file"));
+}
+
+TEST_F(ServicesTest, ACallerThatHangsUpIsReported) {
+  holder_.Set(directory_);
+  RawStream call = Open(method::kAttach);
+  ASSERT_TRUE(call.Write(SerializeMessage(Request())));
+  ASSERT_TRUE(directory_->WaitUntil([](FakeDirectory& d) { return d.pending_.size() == 1; }));
+  call.Cancel();
+  ASSERT_TRUE(directory_->WaitUntil([](FakeDirectory& d) { return !d.cancelled_.empty(); }));
+  EXPECT_EQ(directory_->cancelled_[0], "gpt/1/9");
+  directory_->pending_[0](AttachResult());  // Too late: no answer, no crash.
+}
+
+TEST_F(ServicesTest, BadRequestsAreNamedAndNeverReachTheDirectory) {
+  holder_.Set(directory_);
+  v1::AttachRequest request = Request();
+  request.mutable_protocol()->set_min(9);
+  request.mutable_protocol()->set_max(9);
+  EXPECT_EQ(ReasonOf(Call(method::kAttach, request)), Reason::kProtocolMismatch);
+  request = Request();
+  request.mutable_spec()->mutable_tensors(0)->clear_dtype();
+  EXPECT_EQ(ReasonOf(Call(method::kAttach, request)), Reason::kBadSpec);
+  RawStream garbage = Open(method::kAttach);
+  const grpc::Slice slice("\xff\xff\xff");
+  garbage.Write(grpc::ByteBuffer(&slice, 1));
+  EXPECT_EQ(ReasonOf(garbage.Drain()), Reason::kBadFrame);
+  RawStream nothing = Open(method::kAttach);
+  nothing.WritesDone();
+  EXPECT_EQ(ReasonOf(nothing.Drain()), Reason::kBadFrame);
+  EXPECT_TRUE(directory_->attaches_.empty());
+}
+
+TEST_F(ServicesTest, AnUnknownMethodIsUnimplemented) {
+  EXPECT_EQ(Call("/ballast.v1.Control/Explode", Request()).code(),
+            absl::StatusCode::kUnimplemented);
+}
+
+TEST_F(ServicesTest, AnExtendIsAnswered) {
+  holder_.Set(directory_);
+  v1::ExtendRequest request;
+  request.set_base_layout_version(4);
+  request.set_init(v1::INIT_MODE_BROADCAST);
+  RawStream call = Open(method::kExtend);
+  ASSERT_TRUE(call.Write(SerializeMessage(request)));
+  grpc::ByteBuffer bytes;
+  ASSERT_TRUE(call.Read(&bytes));
+  v1::ExtendReply reply;
+  ASSERT_TRUE(ParseMessage(bytes, 1 << 20, &reply).ok());
+  EXPECT_EQ(reply.layout_version(), 5u);
+}
+
+TEST_F(ServicesTest, StatusTellsServerPeersAndJobs) {
+  for (const bool serving : {false, true}) {
+    if (serving) holder_.Set(directory_);
+    RawStream call = Open(method::kAdminStatus);
+    ASSERT_TRUE(call.Write(SerializeMessage(v1::StatusRequest())));
+    grpc::ByteBuffer bytes;
+    ASSERT_TRUE(call.Read(&bytes));
+    v1::StatusReply reply;
+    ASSERT_TRUE(ParseMessage(bytes, 1 << 20, &reply).ok());
+    EXPECT_EQ(reply.id(), 3u);
+    EXPECT_EQ(reply.isa(), "avx2");
+    EXPECT_TRUE(reply.peers(0).reachable());
+    EXPECT_EQ(reply.serving(), serving);
+    EXPECT_EQ(reply.jobs_size(), serving ? 1 : 0);
+    if (serving) EXPECT_EQ(reply.jobs(0).slots(0).first_owed(), 42u);
+    EXPECT_TRUE(call.Drain().ok());
+  }
+}
+
+TEST_F(ServicesTest, AServerStopsWithCallsOpen) {
+  holder_.Set(directory_);
+  RawStream call = Open(method::kAttach);
+  ASSERT_TRUE(call.Write(SerializeMessage(Request())));
+  ASSERT_TRUE(directory_->WaitUntil([](FakeDirectory& d) { return d.pending_.size() == 1; }));
+  server_.Shutdown(std::chrono::milliseconds(0));
+  EXPECT_FALSE(call.Drain().ok());
+  directory_->pending_[0](AttachResult());  // The call object outlives the server.
+}
+
+TEST(GenericServerTest, AnAddressInUseIsNamed) {
+  GenericServer first;
+  ASSERT_TRUE(first.Start({}).ok());
+  GenericServerOptions options;
+  options.address = absl::StrCat("127.0.0.1:", first.port());
+  GenericServer second;
+  const absl::Status status = second.Start(options);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr(options.address));
+}
+
+}  // namespace
+}  // namespace ballast::server

@@ -1,0 +1,185 @@
+// ballastctl: what the state servers know, for operators and scripts.
+// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a server cannot be reached. Results go to stdout,
+// everything else to stderr.
+// Comes from: the operator. Goes to: the servers' Admin service. Thread safety: the main thread.
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "ballast/v1/admin.pb.h"
+#include "common/base/names.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/security/credentials.h"
+#include "proto/convert/channel.h"
+#include "proto/convert/frame_codec.h"
+#include "proto/convert/methods.h"
+#include "proto/convert/status_convert.h"
+#include "server/rpc/status_text.h"
+
+namespace ballast {
+namespace {
+
+constexpr int kFailure = 1;
+constexpr int kUsageError = 2;
+constexpr int kUnreachable = 3;
+constexpr std::chrono::seconds kTimeout(5);
+constexpr size_t kReplyBytesMax = 64 << 20;
+
+const char kUsage[] =
+    R"(usage: ballastctl status [--endpoint HOST:PORT]... [-o table|json]
+
+Shows servers, jobs, and which trainer owes what of the open round.
+
+  --endpoint HOST:PORT   a server to ask; may be repeated or hold a list with commas
+                         (default: BALLAST_ENDPOINTS)
+  -o table|json          form of the output (default: table)
+  --help
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a server cannot be reached.
+)";
+
+struct Options {
+  std::vector<std::string> endpoints;
+  bool json = false;
+  bool help = false;
+};
+
+void AddEndpoints(const std::string& text, Options* options) {
+  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+    options->endpoints.emplace_back(part.data(), part.size());
+  }
+}
+
+absl::Status SetOption(const std::string& flag, const std::string& value, Options* options) {
+  if (flag == "--endpoint") {
+    AddEndpoints(value, options);
+  } else if (value == "table" || value == "json") {
+    options->json = value == "json";
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat("-o takes table or json, not \"", value, "\""));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) {
+  Options options;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--help" || argument == "-h") {
+      options.help = true;
+      continue;
+    }
+    const size_t equals = argument.find('=');
+    const std::string flag = argument.substr(0, equals);
+    if (flag != "--endpoint" && flag != "-o" && flag != "--output") {
+      const std::string near = DidYouMean(flag, {"--endpoint", "--output", "--help"});
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown argument ", argument,
+                       near.empty() ? "" : absl::StrCat(" (did you mean ", near, "?)")));
+    }
+    if (equals == std::string::npos && i + 1 == arguments.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(flag, " needs a value"));
+    }
+    const std::string value =
+        equals == std::string::npos ? arguments[++i] : argument.substr(equals + 1);
+    if (const absl::Status status = SetOption(flag, value, &options); !status.ok()) return status;
+  }
+  const char* endpoints = std::getenv("BALLAST_ENDPOINTS");
+  if (options.endpoints.empty() && endpoints != nullptr) AddEndpoints(endpoints, &options);
+  return options;
+}
+
+// One unary call, waited for.
+absl::StatusOr<v1::StatusReply> AskStatus(const std::string& endpoint) {
+  grpc::ChannelArguments args = MakeChannelArgs(1);
+  args.SetMaxReceiveMessageSize(static_cast<int>(kReplyBytesMax));
+  grpc::GenericStub server(
+      grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), args));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kTimeout);
+  grpc::CompletionQueue queue;
+  grpc::ByteBuffer bytes;
+  grpc::Status result;
+  const auto call = server.PrepareUnaryCall(&context, method::kAdminStatus,
+                                            SerializeMessage(v1::StatusRequest()), &queue);
+  call->StartCall();
+  call->Finish(&bytes, &result, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+  if (!result.ok()) return FromGrpc(result);
+  v1::StatusReply reply;
+  const absl::Status parsed = ParseMessage(bytes, kReplyBytesMax, &reply);
+  if (!parsed.ok()) return parsed;
+  return reply;
+}
+
+bool IsUnreachable(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable ||
+         status.code() == absl::StatusCode::kDeadlineExceeded;
+}
+
+int Status(const Options& options) {
+  if (options.endpoints.empty()) {
+    std::cerr << "ballastctl: no server to ask; give --endpoint or set BALLAST_ENDPOINTS\n";
+    return kUsageError;
+  }
+  std::vector<v1::StatusReply> replies;
+  int code = 0;
+  for (const std::string& endpoint : options.endpoints) {
+    absl::StatusOr<v1::StatusReply> reply = AskStatus(endpoint);
+    if (reply.ok()) {
+      replies.push_back(*std::move(reply));
+      continue;
+    }
+    std::cerr << "ballastctl: " << endpoint << ": " << reply.status().message() << "\n";
+    code = std::max(code, IsUnreachable(reply.status()) ? kUnreachable : kFailure);
+  }
+  if (!replies.empty() || options.json) {
+    std::cout << (options.json ? server::StatusJson(replies) : server::StatusTable(replies));
+  }
+  return std::cout.flush() ? code : kFailure;
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  // Unreachable servers are reported by us, in one line.
+  setenv("GRPC_VERBOSITY", "NONE", 0);
+  if (!arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h")) {
+    std::cout << kUsage;
+    return 0;
+  }
+  if (arguments.empty() || arguments[0] != "status") {
+    if (!arguments.empty()) std::cerr << "ballastctl: unknown command " << arguments[0] << "\n";
+    std::cerr << kUsage;
+    return kUsageError;
+  }
+  const absl::StatusOr<Options> options =
+      ParseOptions(std::vector<std::string>(arguments.begin() + 1, arguments.end()));
+  if (!options.ok()) {
+    std::cerr << "ballastctl: " << options.status().message() << "\n" << kUsage;
+    return kUsageError;
+  }
+  if (options->help) {
+    std::cout << kUsage;
+    return 0;
+  }
+  return Status(*options);
+}
+
+}  // namespace
+}  // namespace ballast
+
+int main(int argc, char** argv) {
+  return ballast::Main(std::vector<std::string>(argv + 1, argv + argc));
+}
