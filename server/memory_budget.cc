@@ -39,7 +39,8 @@ uint64_t ControlGroupBytes() {
 }  // namespace
 
 uint64_t DefaultMemoryBudgetBytes() {
-  return std::min(MemAvailableBytes(), ControlGroupBytes()) / 5 * 4;
+  const uint64_t bytes = std::min(MemAvailableBytes(), ControlGroupBytes()) / 5 * 4;
+  return bytes >> 20 << 20;
 }
 
 }  // namespace ballast::server

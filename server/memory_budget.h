@@ -7,7 +7,7 @@
 namespace ballast::server {
 
 // 80 % of the memory available at the moment: MemAvailable, or what the control group of the
-// process still allows where that is less. 0 when the kernel does not tell.
+// process still allows where that is less; whole MiB. 0 when the kernel does not tell.
 uint64_t DefaultMemoryBudgetBytes();
 
 }  // namespace ballast::server

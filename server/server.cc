@@ -89,7 +89,6 @@ class ServerImpl : public Server {
   void FillSessionDeps();
   absl::Status Listen();
   absl::Status OpenAdmin();
-  absl::Status SayReady() const;
   void Serve(const std::vector<config::Peer>& peers);
   DirectoryConfig MakeDirectoryConfig(std::vector<ServerAddress> servers) const;
   ServerFacts Facts() const;
@@ -138,10 +137,15 @@ absl::Status ServerImpl::Open() {
   FillSessionDeps();
   BALLAST_RETURN_IF_ERROR(Listen());
   if (config_.admin().enabled()) BALLAST_RETURN_IF_ERROR(OpenAdmin());
+  BALLAST_LOG(INFO, LogField("server", config_.cluster().id()), LogField("address", address_),
+              LogField("admin", admin_address_), LogField("isa", simd::IsaName(isa_)),
+              LogField("memory_budget", FormatBytes(memory_budget_bytes_)))
+      << "ballastd " << BALLAST_VERSION << " listens";
   if (config_.cluster().peers_file().empty()) {
     Serve({config_.cluster().peers().begin(), config_.cluster().peers().end()});
   }
-  return SayReady();
+  if (options_.ready_file.empty()) return absl::OkStatus();
+  return WriteReadyFile(options_.ready_file, {config_.cluster().id(), address_, admin_address_});
 }
 
 void ServerImpl::FillSessionDeps() {
@@ -184,6 +188,11 @@ absl::Status ServerImpl::Listen() {
   BALLAST_ASSIGN_OR_RETURN(
       address_,
       ToldAddress(config_.listen().address(), config_.listen().advertise_address(), grpc_.port()));
+  MutexLock lock(&facts_mu_);
+  facts_.id = config_.cluster().id();
+  facts_.version = BALLAST_VERSION;
+  facts_.address = address_;
+  facts_.isa = simd::IsaName(isa_);
   return absl::OkStatus();
 }
 
@@ -201,15 +210,6 @@ absl::Status ServerImpl::OpenAdmin() {
   BALLAST_ASSIGN_OR_RETURN(admin_, AdminServer::Start(options, std::move(pages)));
   admin_address_ = JoinHostPort(listen.host, admin_->port());
   return absl::OkStatus();
-}
-
-absl::Status ServerImpl::SayReady() const {
-  BALLAST_LOG(INFO, LogField("server", config_.cluster().id()), LogField("address", address_),
-              LogField("admin", admin_address_), LogField("isa", simd::IsaName(isa_)),
-              LogField("memory_budget", FormatBytes(memory_budget_bytes_)))
-      << "ballastd " << BALLAST_VERSION << " listens";
-  if (options_.ready_file.empty()) return absl::OkStatus();
-  return WriteReadyFile(options_.ready_file, {config_.cluster().id(), address_, admin_address_});
 }
 
 absl::Status ServerImpl::PollPeers() {

@@ -80,7 +80,7 @@ class Engine final : public RoundEngine {
   }
 
   void Frame(const FrameInfo& info, Payload payload) override {
-    Post([this, info, payload = std::move(payload)] {
+    Post([this, info, payload = std::move(payload)]() mutable {
       payload_ = &payload;
       Feed(FrameInput{info});
       payload_ = nullptr;
@@ -223,7 +223,7 @@ class Engine final : public RoundEngine {
   std::unique_ptr<RoundLog> log_;
   std::vector<std::shared_ptr<SlotSink>> sinks_;
   std::vector<BufferPool> weight_pools_;  // fp32, 16-bit; made at the first use
-  const Payload* payload_ = nullptr;      // of the frame being fed
+  Payload* payload_ = nullptr;            // of the frame being fed
   size_t extents_to_step_ = 0;
   uint64_t weight_overflows_ = 0;
   std::chrono::nanoseconds begun_at_{0};
@@ -361,11 +361,11 @@ void Engine::Do(const StoreFrame& effect) {
     const std::string bytes = payload_->ToString();
     store_.WriteMaster(fsm_.layout(), info.extent, info.offset_bytes / width, bytes.data(),
                        info.length_bytes / width);
-    return;
-  }
-  if (absl::Status st = contributions_.Store(fsm_.layout(), info, *payload_); !st.ok()) {
+  } else if (absl::Status st = contributions_.Store(fsm_.layout(), info, *payload_); !st.ok()) {
     Fail(st);
   }
+  // Its bytes count as received from here on, so that the acknowledgement that follows covers them.
+  *payload_ = Payload();
 }
 
 void Engine::Do(const RefuseFrame& effect) {

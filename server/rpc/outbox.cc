@@ -29,7 +29,10 @@ void Outbox::AddPiece(const OutPiece& piece) {
 }
 
 void Outbox::AddHeartbeat(uint64_t sequence) {
-  if (!closed_) heartbeat_ = sequence;
+  if (closed_) return;
+  heartbeat_ = sequence;
+  // Merged acknowledgements are at most one heartbeat late.
+  ack_flush_ = ack_flush_ || received_bytes_ != acked_bytes_;
 }
 
 void Outbox::AddAck(const Ack& ack) {

@@ -24,7 +24,7 @@
 namespace ballast::server {
 namespace {
 
-constexpr std::chrono::milliseconds kVoteRetryDelay(50);
+constexpr std::chrono::milliseconds kRetryDelay(50);
 
 using Done = std::function<void(const absl::Status& status, const grpc::ByteBuffer& reply)>;
 
@@ -114,8 +114,18 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
   void Call(uint32_t server, const CallOptions& options, const grpc::ByteBuffer& request,
             Done done);
   void Finished(PeerCall* call);
+  struct PlanUnderWay {
+    const char* method = nullptr;
+    uint32_t server = 0;
+    grpc::ByteBuffer bytes;
+    std::chrono::nanoseconds give_up{0};
+    std::function<void(absl::Status)> done;
+  };
+
   void SendPlan(const char* method, uint32_t server, const JobPlan& plan,
                 std::function<void(absl::Status)> done);
+  void TryPlan(std::shared_ptr<PlanUnderWay> plan);
+  void OnPlanAnswer(const std::shared_ptr<PlanUnderWay>& plan, const absl::Status& status);
   void TryVote(std::shared_ptr<VoteUnderWay> vote);
   void OnVoteAnswer(const std::shared_ptr<VoteUnderWay>& vote, const absl::Status& status);
 
@@ -201,19 +211,41 @@ void PeerClientImpl::Finished(PeerCall* call) {
 
 void PeerClientImpl::SendPlan(const char* method, uint32_t server, const JobPlan& plan,
                               std::function<void(absl::Status)> done) {
-  const CallOptions options{method, config_.create_timeout, true};
-  Call(server, options, SerializeMessage(PeerJobToProto(plan)),
-       [server, done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
-         if (MayPass(status) && ReasonOf(status) == Reason::kUnspecified) {
-           ErrorFields fields;
-           fields.server = static_cast<int>(server);
-           done(ReasonedError(
-               absl::StatusCode::kUnavailable, Reason::kServerLost,
-               absl::StrCat("server ", server, " does not answer: ", status.message()), fields));
-         } else {
-           done(status);
-         }
+  auto under_way = std::make_shared<PlanUnderWay>();
+  under_way->method = method;
+  under_way->server = server;
+  under_way->bytes = SerializeMessage(PeerJobToProto(plan));
+  under_way->give_up = clock_->Now() + config_.create_timeout;
+  under_way->done = std::move(done);
+  TryPlan(std::move(under_way));
+}
+
+void PeerClientImpl::TryPlan(std::shared_ptr<PlanUnderWay> plan) {
+  const CallOptions options{plan->method, plan->give_up - clock_->Now(), true};
+  Call(plan->server, options, plan->bytes,
+       [this, plan](const absl::Status& status, const grpc::ByteBuffer&) {
+         OnPlanAnswer(plan, status);
        });
+}
+
+void PeerClientImpl::OnPlanAnswer(const std::shared_ptr<PlanUnderWay>& plan,
+                                  const absl::Status& status) {
+  // A peer that has just started answers UNAVAILABLE until it knows the cluster.
+  if (!MayPass(status) || ReasonOf(status) != Reason::kUnspecified) {
+    plan->done(status);
+    return;
+  }
+  const auto retry = [weak = weak_from_this(), plan] {
+    if (const auto self = weak.lock()) self->TryPlan(plan);
+  };
+  if (clock_->Now() + kRetryDelay < plan->give_up && executor_->PostAfter(kRetryDelay, retry)) {
+    return;
+  }
+  ErrorFields fields;
+  fields.server = static_cast<int>(plan->server);
+  plan->done(ReasonedError(
+      absl::StatusCode::kUnavailable, Reason::kServerLost,
+      absl::StrCat("server ", plan->server, " does not answer: ", status.message()), fields));
 }
 
 void PeerClientImpl::DropJob(uint32_t server, uint64_t job) {
@@ -264,7 +296,7 @@ void PeerClientImpl::OnVoteAnswer(const std::shared_ptr<VoteUnderWay>& vote,
     Lost(vote->server, absl::StrCat("it does not take votes: ", status.message()), true);
     return;
   }
-  executor_->PostAfter(kVoteRetryDelay, [weak = weak_from_this(), vote] {
+  executor_->PostAfter(kRetryDelay, [weak = weak_from_this(), vote] {
     if (const auto self = weak.lock()) self->TryVote(vote);
   });
 }

@@ -63,8 +63,8 @@ class HomeSearch {
         if (!IsTransient(status)) return WithReason(status);
         last_error_ = absl::StrCat(endpoint, ": ", ToText(status.message()));
       }
-      if (Left() <= backoff) return NobodyAnswered();
-      BALLAST_RETURN_IF_ERROR(Sleep(backoff));
+      BALLAST_RETURN_IF_ERROR(Sleep(std::min(backoff, Left())));
+      if (Left() <= milliseconds(0)) return NobodyAnswered();
       backoff = std::min(backoff * 2, kMaxBackoff);
     }
   }

@@ -319,6 +319,7 @@ TEST_F(ClientTest, AVanishedServerIsNamed) {
     if (message.has_begin()) begun = true;
     return message.has_begin();
   };
+  Server(1).on_frame = [](FakeStream*, const DecodedFrame&) { return true; };
   std::thread killer([&] {
     while (!begun) std::this_thread::yield();
     Server(1).Kill();
@@ -355,7 +356,6 @@ TEST_F(ClientTest, HeartbeatsKeepASlowRoundAlive) {
     return false;
   };
   Server(0).on_frame = [&](FakeStream*, const DecodedFrame&) { return true; };
-  job_.credit_bytes = 1 << 20;
   EXPECT_TRUE(Step().ok());
 }
 
@@ -606,15 +606,10 @@ TEST_F(ClientTest, WaitReturnsFalseWhileTheRoundRuns) {
   StartServers(1);
   ASSERT_TRUE(Attach().ok());
   FakeStream* held = nullptr;
-  Server(0).on_frame = [&](FakeStream* stream, const DecodedFrame&) {
-    held = stream;
-    return false;
-  };
   Server(0).on_control = [&](FakeStream* stream, const v1::ClientMessage& message) {
     if (message.has_begin()) held = stream;
     return false;
   };
-  Server(0).change_result = nullptr;
   Server(0).on_frame = [&](FakeStream* stream, const DecodedFrame& frame) {
     Server(0).Ack(stream, frame.header.round, 0);
     return true;

@@ -210,7 +210,7 @@ class RawStream {
   ~RawStream() {
     if (!finished_) {
       context_.TryCancel();
-      Finish();
+      Finish().IgnoreError();
     }
     queue_.Shutdown();
     void* tag = nullptr;

@@ -40,7 +40,7 @@ class PeerLinkTest : public testing::Test {
     config.self = 0;
     config.servers = {{0, "127.0.0.1:1"}, {1, address}};
     config.heartbeat_interval = std::chrono::milliseconds(20);
-    config.create_timeout = std::chrono::milliseconds(200);
+    config.create_timeout = create_timeout_;
     client_ = PeerClient::Create(config, &executor_, RealClock::Get());
     client_->Start([this](uint32_t server, const std::string& why) {
       MutexLock lock(&mu_);
@@ -90,6 +90,7 @@ class PeerLinkTest : public testing::Test {
   }
 
   Executor executor_{"test", 2};
+  std::chrono::nanoseconds create_timeout_ = std::chrono::milliseconds(200);
   std::shared_ptr<PeerClient> client_;
   Mutex mu_;
   CondVar changed_;
@@ -159,7 +160,7 @@ TEST_F(PeerLinkTest, APeerThatWasRestartedIsLostAndReachableAgain) {
 TEST_F(PeerLinkTest, APeerOfAnotherNumberIsNotReachable) {
   PeerProcess wrong(5);
   Connect(wrong.address());
-  EXPECT_EQ(ReasonOf(Create(Plan())), Reason::kUnspecified);
+  EXPECT_EQ(ReasonOf(Create(Plan())), Reason::kServerLost);
   EXPECT_FALSE(client_->Peers()[0].reachable);
 }
 
@@ -174,6 +175,14 @@ TEST_F(PeerLinkTest, AJobIsCreatedAtThePeerAndItsRefusalComesBack) {
   const absl::Status status = Create(Plan());
   EXPECT_EQ(ReasonOf(status), Reason::kOverBudget);
   EXPECT_THAT(status.message(), HasSubstr("5 of 3"));
+}
+
+TEST_F(PeerLinkTest, ACreationWaitsForAPeerThatIsStillStarting) {
+  create_timeout_ = kTestDeadline;
+  PeerProcess peer(1);
+  Connect(peer.address());
+  executor_.PostAfter(std::chrono::milliseconds(60), [&] { peer.holder.Set(peer.directory); });
+  EXPECT_TRUE(Create(Plan()).ok());
 }
 
 TEST_F(PeerLinkTest, APeerThatDoesNotAnswerACreationIsNamed) {

@@ -173,7 +173,9 @@ TEST_F(ServicesTest, StatusTellsServerPeersAndJobs) {
     EXPECT_TRUE(reply.peers(0).reachable());
     EXPECT_EQ(reply.serving(), serving);
     EXPECT_EQ(reply.jobs_size(), serving ? 1 : 0);
-    if (serving) EXPECT_EQ(reply.jobs(0).slots(0).first_owed(), 42u);
+    if (serving) {
+      EXPECT_EQ(reply.jobs(0).slots(0).first_owed(), 42u);
+    }
     EXPECT_TRUE(call.Drain().ok());
   }
 }

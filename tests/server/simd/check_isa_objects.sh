@@ -1,8 +1,8 @@
 #!/bin/sh
 # Fails when instructions of one kernel file could run on a CPU without them: objects outside the
 # *_avx512.cc files must hold no zmm register, those outside both kinds of kernel file no ymm
-# either, and the two kinds of kernel file must export no inline function, which the linker might pick for
-# everybody. Usage: check_isa_objects.sh OBJDUMP NM OBJECT...
+# either, and kernel files must export no inline function, which the linker might pick for all.
+# Usage: check_isa_objects.sh OBJDUMP NM OBJECT...
 set -u
 objdump=$1
 nm=$2
