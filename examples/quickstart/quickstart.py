@@ -26,7 +26,7 @@ def positive(text: str) -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="quickstart.sh", description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=positive, default=60, help="training steps (default 60)")
+    parser.add_argument("--steps", type=positive, default=150, help="training steps (default 150)")
     parser.add_argument("--servers", type=positive, default=2, help="state servers (default 2)")
     parser.add_argument("--trainers", type=positive, default=2, help="trainers (default 2)")
     parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), default="fp32")

@@ -1,0 +1,237 @@
+// The model, the optimizer alone and the scalar reference; see round_model.h.
+// Thread safety: one caller's thread; tiles are stepped by a pool.
+#include "bench/round_model.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "server/optim/dispatch.h"
+#include "server/optim/scalars.h"
+#include "server/simd/isa.h"
+#include "server/tier/tier.h"
+
+namespace ballast::bench {
+namespace {
+
+constexpr uint64_t kWidth = 1024;
+// Sampled tensors are small enough for the scalar kernel, and include a matrix of several extents.
+constexpr uint64_t kSmallElements = 65536;
+constexpr size_t kAlignmentBytes = 64;
+
+size_t AlignedBytes(uint64_t elements) {
+  return (elements * 2 + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+}
+
+void AddTensor(Model* model, const std::string& name, std::vector<int64_t> shape) {
+  uint64_t elements = 1;
+  for (const int64_t extent : shape) elements *= static_cast<uint64_t>(extent);
+  client::Tensor tensor;
+  tensor.name = name;
+  tensor.shape = std::move(shape);
+  tensor.dtype = client::DType::kBF16;
+  model->tensors.push_back(std::move(tensor));
+  model->tensor_elements.push_back(elements);
+  model->elements += elements;
+}
+
+void AddBlock(Model* model, uint64_t number) {
+  constexpr auto kW = static_cast<int64_t>(kWidth);
+  const std::string prefix = absl::StrCat("blocks.", number, ".");
+  AddTensor(model, prefix + "ln1.weight", {kW});
+  AddTensor(model, prefix + "ln1.bias", {kW});
+  AddTensor(model, prefix + "qkv.weight", {3 * kW, kW});
+  AddTensor(model, prefix + "qkv.bias", {3 * kW});
+  AddTensor(model, prefix + "proj.weight", {kW, kW});
+  AddTensor(model, prefix + "proj.bias", {kW});
+  AddTensor(model, prefix + "ln2.weight", {kW});
+  AddTensor(model, prefix + "ln2.bias", {kW});
+  AddTensor(model, prefix + "mlp.up.weight", {4 * kW, kW});
+  AddTensor(model, prefix + "mlp.up.bias", {4 * kW});
+  AddTensor(model, prefix + "mlp.down.weight", {kW, 4 * kW});
+  AddTensor(model, prefix + "mlp.down.bias", {kW});
+}
+
+// Finite bf16 values of both signs between about 2^-`low` and 2^-`low - 8`.
+void FillRandom(char* data, size_t bytes, uint32_t low, uint64_t seed) {
+  uint64_t state = seed;
+  for (size_t i = 0; i + sizeof(uint16_t) <= bytes; i += sizeof(uint16_t)) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    const auto random = static_cast<uint32_t>(state >> 32);
+    const uint32_t exponent = 127 - low - (random >> 16 & 7);
+    const auto bits = static_cast<uint16_t>((random & 0x807F) | exponent << 7);
+    std::memcpy(data + i, &bits, sizeof(bits));
+  }
+}
+
+// Where every byte of an extent comes from, put together as the server's registers hold it.
+void GatherExtent(const Layout& layout, const Model& model, uint32_t extent, char* to) {
+  const Extent& info = layout.extents()[extent];
+  for (uint32_t i = 0; i < info.run_count; ++i) {
+    const Run& run = layout.runs()[info.first_run + i];
+    const char* from = static_cast<const char*>(model.buffers[run.tensor].grad);
+    std::memcpy(to + size_t{run.extent_offset} * 2, from + run.tensor_offset * 2,
+                size_t{run.elements} * 2);
+  }
+}
+
+template <typename T>
+uint64_t DifferingBits(const std::vector<T>& expected, const T* actual) {
+  uint64_t differing = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    differing += std::memcmp(&expected[i], &actual[i], sizeof(T)) != 0 ? 1 : 0;
+  }
+  return differing;
+}
+
+optim::AdamWScalars ScalarsOf(uint64_t step) {
+  return optim::MakeAdamWScalars(kHyper.lr, kHyper.beta1, kHyper.beta2, kHyper.eps,
+                                 kHyper.weight_decay, step);
+}
+
+}  // namespace
+
+absl::StatusOr<Model> Model::Make(uint64_t parameters) {
+  Model model;
+  Model block;
+  AddBlock(&block, 0);
+  const uint64_t blocks = parameters / block.elements;
+  const uint64_t rest = parameters - blocks * block.elements;
+  AddTensor(&model, "embedding.weight",
+            {static_cast<int64_t>(rest / kWidth + 1), static_cast<int64_t>(kWidth)});
+  for (uint64_t i = 0; i < blocks; ++i) AddBlock(&model, i);
+
+  size_t bytes = 0;
+  for (const uint64_t elements : model.tensor_elements) bytes += AlignedBytes(elements);
+  BALLAST_ASSIGN_OR_RETURN(model.gradients, Arena::Create(bytes));
+  BALLAST_ASSIGN_OR_RETURN(model.weights, Arena::Create(bytes));
+  FillRandom(model.gradients.data(), bytes, 6, 0x9E3779B97F4A7C15);
+  FillRandom(model.weights.data(), bytes, 3, 0xD1B54A32D192ED03);
+  std::vector<LayoutTensor> layout;
+  size_t offset = 0;
+  for (size_t i = 0; i < model.tensors.size(); ++i) {
+    model.buffers.push_back({model.gradients.data() + offset, model.weights.data() + offset});
+    offset += AlignedBytes(model.tensor_elements[i]);
+    layout.push_back({model.tensor_elements[i], DType::kBF16, 0});
+    const bool matrix = model.tensors[i].name == "blocks.0.qkv.weight" ||
+                        i + 2 == model.tensors.size();
+    if (matrix || model.tensor_elements[i] <= kSmallElements) {
+      model.sampled.push_back(static_cast<uint32_t>(i));
+    }
+  }
+  BALLAST_ASSIGN_OR_RETURN(model.layout, Layout::Build(layout, kTileElements, kExtentElements));
+  return model;
+}
+
+absl::StatusOr<std::unique_ptr<OptimizerOnly>> OptimizerOnly::Make(const Model& model,
+                                                                   int threads) {
+  BALLAST_ASSIGN_OR_RETURN(const simd::Isa isa, simd::ChooseIsa(""));
+  ExtentStore store(MakeDramTier(kTileElements), &optim::Kernels(isa));
+  std::vector<uint32_t> extents;
+  for (uint32_t i = 0; i < model.layout.extents().size(); ++i) extents.push_back(i);
+  BALLAST_RETURN_IF_ERROR(store.Add(model.layout, extents));
+  std::unique_ptr<OptimizerOnly> out(new OptimizerOnly(model, std::move(store), threads));
+  BALLAST_RETURN_IF_ERROR(out->MakeBuffers());
+  for (const uint32_t extent : extents) {
+    GatherExtent(model.layout, model, extent,
+                 out->gradients_.data() + size_t{extent} * kExtentElements * 2);
+    for (uint32_t tile = 0; tile < TileCount(model.layout, extent); ++tile) {
+      out->tiles_.emplace_back(extent, tile);
+    }
+  }
+  return out;
+}
+
+absl::Status OptimizerOnly::MakeBuffers() {
+  const size_t bytes = layout_.extents().size() * kExtentElements * 2;
+  BALLAST_ASSIGN_OR_RETURN(gradients_, Arena::Create(bytes));
+  BALLAST_ASSIGN_OR_RETURN(weights_, Arena::Create(bytes));
+  return absl::OkStatus();
+}
+
+double OptimizerOnly::Step(uint64_t number) {
+  const optim::AdamWScalars scalars = ScalarsOf(number);
+  const std::vector<const optim::AdamWScalars*> by_tensor(layout_.tensors().size(), &scalars);
+  const auto start = std::chrono::steady_clock::now();
+  pool_.Run(tiles_.size(), [&](size_t task) {
+    const auto [extent, tile] = tiles_[task];
+    const size_t offset = size_t{extent} * kExtentElements * 2;
+    store_.StepTile(layout_, extent, tile,
+                    {.grad = gradients_.data() + offset,
+                     .grad_dtype = DType::kBF16,
+                     .weight = weights_.data() + offset,
+                     .scale = 1,
+                     .scalars = &by_tensor});
+  });
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+Reference::Reference(const Model& model) : tensor_count_(model.tensors.size()) {
+  const optim::KernelTable& kernels = optim::Kernels(simd::Isa::kScalar);
+  for (const uint32_t index : model.sampled) {
+    Tensor tensor;
+    tensor.index = index;
+    tensor.grad = model.buffers[index].grad;
+    const uint64_t elements = model.tensor_elements[index];
+    tensor.p.resize(elements);
+    tensor.m.resize(elements);
+    tensor.v.resize(elements);
+    tensor.weight.resize(elements);
+    optim::Upcast(kernels, DType::kBF16)(model.buffers[index].weight, tensor.p.data(), elements);
+    tensors_.push_back(std::move(tensor));
+  }
+}
+
+void Reference::Step() {
+  const optim::AdamWScalars scalars = ScalarsOf(++steps_);
+  const optim::StepFn step = optim::AdamWStep(optim::Kernels(simd::Isa::kScalar), DType::kBF16,
+                                              DType::kBF16);
+  for (Tensor& tensor : tensors_) {
+    step({.p = tensor.p.data(),
+          .m = tensor.m.data(),
+          .v = tensor.v.data(),
+          .grad = tensor.grad,
+          .weight = tensor.weight.data(),
+          .count = tensor.p.size(),
+          .scale = 1,
+          .k = scalars});
+  }
+}
+
+uint64_t Reference::DifferingWeights(const Model& model) const {
+  uint64_t differing = 0;
+  for (const Tensor& tensor : tensors_) {
+    differing += DifferingBits(tensor.weight,
+                               static_cast<const uint16_t*>(model.buffers[tensor.index].weight));
+  }
+  return differing;
+}
+
+absl::StatusOr<uint64_t> Reference::DifferingState(client::Client* client) const {
+  std::vector<client::StateBuffers> buffers(tensor_count_);
+  std::vector<Tensor> received(tensors_.size());
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    Tensor& to = received[i];
+    to.p.resize(tensors_[i].p.size());
+    to.m.resize(tensors_[i].p.size());
+    to.v.resize(tensors_[i].p.size());
+    buffers[tensors_[i].index] = {to.p.data(), to.m.data(), to.v.data()};
+  }
+  std::vector<uint64_t> steps;
+  BALLAST_RETURN_IF_ERROR(client->FetchState(buffers, &steps));
+  uint64_t differing = 0;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    differing += DifferingBits(tensors_[i].p, received[i].p.data()) +
+                 DifferingBits(tensors_[i].m, received[i].m.data()) +
+                 DifferingBits(tensors_[i].v, received[i].v.data());
+    differing += steps[tensors_[i].index] != steps_ ? 1 : 0;
+  }
+  return differing;
+}
+
+}  // namespace ballast::bench

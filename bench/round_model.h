@@ -1,0 +1,88 @@
+// What round_bench trains: the tensors of a transformer with random bf16 values, the optimizer
+// alone over the same layout, and a scalar reference for some of the tensors.
+// Comes from: round_bench. Goes to: server/state and server/optim, in this process.
+// Thread safety: one caller's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ballast/client.h"
+#include "common/base/worker_pool.h"
+#include "common/io/arena.h"
+#include "common/tensor/layout.h"
+#include "server/state/extent_store.h"
+
+namespace ballast::bench {
+
+inline constexpr uint32_t kTileElements = 65536;
+inline constexpr uint32_t kExtentElements = 1048576;
+
+// The same for every round.
+inline constexpr client::AdamWHyper kHyper{3e-4, 0.9, 0.95, 1e-8, 0.1};
+
+// Tensors and their memory: one arena of gradients and one of weights, each tensor at a multiple of
+// 64 bytes.
+struct Model {
+  // A model of at least `parameters` elements. Errors: RESOURCE_EXHAUSTED.
+  static absl::StatusOr<Model> Make(uint64_t parameters);
+
+  uint64_t elements = 0;
+  std::vector<client::Tensor> tensors;
+  std::vector<uint64_t> tensor_elements;
+  std::vector<client::TensorBuffers> buffers;
+  std::vector<uint32_t> sampled;               // tensors that are verified
+  Layout layout;
+  Arena gradients;
+  Arena weights;
+};
+
+// The optimizer's work of a round and nothing else: every tile of the job's layout stepped once by
+// a WorkerPool, from 16-bit gradients to 16-bit weights, with the kernel a server would choose.
+class OptimizerOnly {
+ public:
+  static absl::StatusOr<std::unique_ptr<OptimizerOnly>> Make(const Model& model, int threads);
+  // Seconds of one step; the first one has number 1.
+  double Step(uint64_t number);
+
+ private:
+  OptimizerOnly(const Model& model, ExtentStore store, int threads)
+      : layout_(model.layout), store_(std::move(store)), pool_(threads, "optimizer") {}
+  absl::Status MakeBuffers();
+
+  const Layout layout_;
+  ExtentStore store_;
+  WorkerPool pool_;
+  Arena gradients_;
+  Arena weights_;
+  std::vector<std::pair<uint32_t, uint32_t>> tiles_;  // extent, tile
+};
+
+// The sampled tensors stepped by the scalar kernel.
+class Reference {
+ public:
+  explicit Reference(const Model& model);
+  void Step();
+
+  // Elements of the sampled weights in `model` that differ from the reference.
+  uint64_t DifferingWeights(const Model& model) const;
+  // Differing values in the masters and moments that `client` hands out.
+  absl::StatusOr<uint64_t> DifferingState(client::Client* client) const;
+
+ private:
+  struct Tensor {
+    uint32_t index = 0;
+    const void* grad = nullptr;
+    std::vector<float> p, m, v;
+    std::vector<uint16_t> weight;
+  };
+  size_t tensor_count_ = 0;
+  std::vector<Tensor> tensors_;
+  uint64_t steps_ = 0;
+};
+
+}  // namespace ballast::bench

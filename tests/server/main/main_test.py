@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+"""Runs ballastd and ballastctl the way operators do: flags, files, signals and exit codes.
+
+Comes from: ctest, which passes the paths of both programs. Goes to: child processes only.
+Thread safety: one process, nothing shared.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+DEADLINE_S = 60
+BALLASTD, BALLASTCTL = "", ""
+
+
+def clean_environment(**extra):
+    """Returns the environment without settings of ours, proxies left out, plus `extra`."""
+    environment = {k: v for k, v in os.environ.items()
+                   if not k.startswith("BALLAST_") and not k.lower().endswith("_proxy")}
+    scale = os.environ.get("BALLAST_TIME_SCALE")
+    if scale:
+        environment["BALLAST_TIME_SCALE"] = scale
+    return environment | extra
+
+
+def run(*arguments, **environment):
+    """Runs a program to its end; returns (exit code, stdout, stderr)."""
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=DEADLINE_S,
+                          env=clean_environment(**environment))
+    return done.returncode, done.stdout, done.stderr
+
+
+class ServerProcess:
+    """A ballastd that ends with the test."""
+
+    def __init__(self, folder, *arguments, **environment):
+        self.ready_file = pathlib.Path(folder) / f"ready-{time.monotonic_ns()}.json"
+        self.process = subprocess.Popen(
+            [BALLASTD, "--ready-file", str(self.ready_file), *arguments], text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(**environment))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+    def ready(self):
+        """Waits for the ready file and returns its content."""
+        end = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end and self.process.poll() is None:
+            if self.ready_file.exists():
+                return json.loads(self.ready_file.read_text())
+            time.sleep(0.01)
+        raise AssertionError(f"not ready: {self.process.communicate()}")
+
+    def end(self, number=signal.SIGTERM):
+        """Sends a signal and returns (exit code, stdout, stderr)."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, out, err
+
+
+def get(address, page):
+    """Returns (HTTP status, text) of a page of the admin port."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://{address}{page}", timeout=DEADLINE_S) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+class FlagsTest(unittest.TestCase):
+    def test_a_good_configuration_passes_the_check(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "good.yaml"
+            path.write_text("storage:\n  dram_budget: 64MiB\n")
+            code, out, err = run(BALLASTD, "--config", str(path), "--check-config")
+            self.assertEqual((code, err), (0, ""))
+            self.assertIn("valid", out)
+
+    def test_a_bad_configuration_names_file_line_and_field(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "bad.yaml"
+            path.write_text("storage:\n  dram_bugdet: 64MiB\n")
+            code, out, err = run(BALLASTD, f"--config={path}", "--check-config")
+            self.assertEqual((code, out), (1, ""))
+            self.assertIn(f"{path}:2:3", err)
+            self.assertIn('did you mean "dram_budget"', err)
+
+    def test_a_missing_file_is_an_error(self):
+        code, _, err = run(BALLASTD, "--config", "no/such/file.yaml", "--check-config")
+        self.assertEqual(code, 1)
+        self.assertIn("no/such/file.yaml", err)
+
+    def test_print_config_shows_values_and_where_they_come_from(self):
+        code, out, _ = run(BALLASTD, "--print-config", "--dram-budget", "96MiB", "--id=3",
+                           "--set", "timing.lease=20s", BALLAST_ROUNDS_WORKER_THREADS="2")
+        self.assertEqual(code, 0)
+        for field, value, origin in (("dram_budget", "96MiB", "--storage.dram_budget"),
+                                     ("id", "3", "--cluster.id"),
+                                     ("lease", "20s", "--timing.lease"),
+                                     ("worker_threads", "2", "BALLAST_ROUNDS_WORKER_THREADS"),
+                                     ("max_jobs", "64", "default")):
+            self.assertRegex(out, rf"(?m)^ *{field}: {value} +# {origin}$")
+
+    def test_what_print_config_writes_can_be_read_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "printed.yaml"
+            path.write_text(run(BALLASTD, "--print-config", "--id", "3")[1])
+            code, out, err = run(BALLASTD, "--config", str(path), "--print-config")
+            self.assertEqual(code, 0, err)
+            self.assertRegex(out, r"(?m)^ *id: 3 ")
+
+    def test_wrong_usage_exits_with_2(self):
+        for arguments, text in (
+                (["--chekc-config"], "did you mean --check-config"),
+                (["--config"], "needs a value"),
+                (["--set", "lease"], "FIELD=VALUE"),
+                (["stray"], "unknown flag stray"),
+                (["--dev", "--peers-file", "f"], "leave out --peers-file")):
+            code, out, err = run(BALLASTD, *arguments)
+            self.assertEqual((code, out), (2, ""), arguments)
+            self.assertIn(text, err)
+
+    def test_a_bad_time_scale_is_named(self):
+        code, _, err = run(BALLASTD, "--check-config", BALLAST_TIME_SCALE="fast")
+        self.assertEqual(code, 2)
+        self.assertIn("BALLAST_TIME_SCALE", err)
+
+    def test_help_and_version(self):
+        code, out, _ = run(BALLASTD, "--help")
+        self.assertEqual(code, 0)
+        self.assertIn("--ready-file", out)
+        code, out, _ = run(BALLASTD, "--version")
+        self.assertEqual(code, 0)
+        self.assertRegex(out, r"^ballastd \d+\.\d+\.\d+$")
+
+
+class RunTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def test_the_ready_file_tells_the_bound_addresses_and_sigterm_ends_it(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with ServerProcess(self.folder) as server:
+                ready = server.ready()
+                self.assertEqual(ready["id"], 0)
+                self.assertEqual(ready["pid"], server.process.pid)
+                self.assertRegex(ready["address"], r"^127\.0\.0\.1:[1-9]\d*$")
+                self.assertEqual(get(ready["admin"], "/readyz")[0], 200)
+                code, _, err = server.end(number)
+                self.assertEqual(code, 0, err)
+        self.assertEqual([p.name for p in pathlib.Path(self.folder).iterdir()
+                          if not p.name.endswith(".json")], [])
+
+    def test_dev_uses_temporary_data_and_says_how_to_reach_it(self):
+        temporary = pathlib.Path(self.folder) / "tmp"
+        temporary.mkdir()
+        with ServerProcess(self.folder, "--dev", TMPDIR=str(temporary)) as server:
+            address = server.ready()["address"]
+            self.assertEqual(len(list(temporary.iterdir())), 1)
+            code, out, _ = server.end()
+        self.assertEqual(code, 0)
+        self.assertEqual(out, f"export BALLAST_ENDPOINTS={address}\n")
+        self.assertEqual(list(temporary.iterdir()), [])
+
+    def test_a_port_in_use_is_an_error(self):
+        with ServerProcess(self.folder) as server:
+            address = server.ready()["address"]
+            code, _, err = run(BALLASTD, "--listen", address)
+        self.assertEqual(code, 1)
+        self.assertIn(address, err)
+
+    def test_an_unknown_instruction_set_is_an_error(self):
+        code, _, err = run(BALLASTD, BALLAST_ISA="sse9")
+        self.assertEqual(code, 1)
+        self.assertIn("sse9", err)
+
+    def test_servers_wait_for_their_peers_file(self):
+        peers_file = pathlib.Path(self.folder) / "peers.json"
+        with ServerProcess(self.folder, "--id", "0", "--peers-file", str(peers_file)) as zero, \
+                ServerProcess(self.folder, "--id", "1", "--peers-file", str(peers_file)) as one:
+            ready = [zero.ready(), one.ready()]
+            self.assertEqual([r["id"] for r in ready], [0, 1])
+            status, text = get(ready[0]["admin"], "/readyz")
+            self.assertEqual(status, 503)
+            self.assertIn("peers file", text)
+            peers = [{"id": r["id"], "address": r["address"]} for r in ready]
+            peers_file.with_suffix(".tmp").write_text(json.dumps({"peers": peers}))
+            peers_file.with_suffix(".tmp").rename(peers_file)
+            end = time.monotonic() + DEADLINE_S
+            while time.monotonic() < end:
+                servers = json.loads(run(
+                    BALLASTCTL, "status", "-o", "json", "--endpoint", ready[0]["address"],
+                    "--endpoint", ready[1]["address"])[1])["servers"]
+                if all(s["serving"] and s["peers"][0]["reachable"] for s in servers):
+                    break
+            self.assertEqual([s["id"] for s in servers], [0, 1])
+            self.assertTrue(all(s["peers"][0]["reachable"] for s in servers), servers)
+            self.assertEqual(one.end()[0], 0)
+            self.assertEqual(zero.end()[0], 0)
+
+    def test_a_bad_peers_file_ends_the_server_with_an_error(self):
+        peers_file = pathlib.Path(self.folder) / "peers.json"
+        peers_file.write_text('{"peers": [{"id": 5, "address": "127.0.0.1:1"}]}')
+        with ServerProcess(self.folder, "--id", "0", "--peers-file", str(peers_file)) as server:
+            _, err = server.process.communicate(timeout=DEADLINE_S)
+            self.assertEqual(server.process.returncode, 1)
+            self.assertIn("peers", err)
+
+    def test_the_admin_port_shows_metrics_status_and_configuration(self):
+        with ServerProcess(self.folder, "--dram-budget", "96MiB") as server:
+            ready = server.ready()
+            self.assertIn("ballast_build_info", get(ready["admin"], "/metrics")[1])
+            status = json.loads(get(ready["admin"], "/statusz?format=json")[1])["servers"][0]
+            self.assertEqual(status["address"], ready["address"])
+            self.assertEqual(status["memory_budget_bytes"], 96 << 20)
+            self.assertIn("no jobs", get(ready["admin"], "/statusz")[1])
+            self.assertIn("dram_budget: 96MiB", get(ready["admin"], "/configz")[1])
+            json.loads(get(ready["admin"], "/configz?format=json")[1])
+
+
+class CtlTest(unittest.TestCase):
+    def test_status_shows_the_servers_of_the_environment(self):
+        with tempfile.TemporaryDirectory() as folder, ServerProcess(folder) as server:
+            address = server.ready()["address"]
+            code, out, err = run(BALLASTCTL, "status", BALLAST_ENDPOINTS=address)
+            self.assertEqual((code, err), (0, ""))
+            self.assertIn(address, out)
+            code, out, _ = run(BALLASTCTL, "status", "--endpoint", address, "-o", "json")
+            self.assertEqual(code, 0)
+            self.assertEqual(json.loads(out)["servers"][0]["address"], address)
+
+    def test_an_unreachable_server_exits_with_3(self):
+        code, out, err = run(BALLASTCTL, "status", "--endpoint", "127.0.0.1:1")
+        self.assertEqual((code, out), (3, ""))
+        self.assertIn("127.0.0.1:1", err)
+
+    def test_wrong_usage_exits_with_2(self):
+        for arguments in ([], ["explode"], ["status"], ["status", "--endpont", "x"],
+                          ["status", "--endpoint"], ["status", "-o", "xml", "--endpoint", "x:1"]):
+            code, out, err = run(BALLASTCTL, *arguments)
+            self.assertEqual((code, out), (2, ""), arguments)
+            self.assertTrue(err)
+
+
+if __name__ == "__main__":
+    BALLASTCTL, BALLASTD = sys.argv.pop(), sys.argv.pop()
+    unittest.main()
