@@ -118,8 +118,8 @@ absl::StatusOr<Model> Model::Make(uint64_t parameters) {
     model.buffers.push_back({model.gradients.data() + offset, model.weights.data() + offset});
     offset += AlignedBytes(model.tensor_elements[i]);
     layout.push_back({model.tensor_elements[i], DType::kBF16, 0});
-    const bool matrix = model.tensors[i].name == "blocks.0.qkv.weight" ||
-                        i + 2 == model.tensors.size();
+    const bool matrix =
+        model.tensors[i].name == "blocks.0.qkv.weight" || i + 2 == model.tensors.size();
     if (matrix || model.tensor_elements[i] <= kSmallElements) {
       model.sampled.push_back(static_cast<uint32_t>(i));
     }
@@ -131,7 +131,7 @@ absl::StatusOr<Model> Model::Make(uint64_t parameters) {
 absl::StatusOr<std::unique_ptr<OptimizerOnly>> OptimizerOnly::Make(const Model& model,
                                                                    int threads) {
   BALLAST_ASSIGN_OR_RETURN(const simd::Isa isa, simd::ChooseIsa(""));
-  ExtentStore store(MakeDramTier(kTileElements), &optim::Kernels(isa));
+  server::ExtentStore store(server::MakeDramTier(kTileElements), &optim::Kernels(isa));
   std::vector<uint32_t> extents;
   for (uint32_t i = 0; i < model.layout.extents().size(); ++i) extents.push_back(i);
   BALLAST_RETURN_IF_ERROR(store.Add(model.layout, extents));
@@ -140,7 +140,7 @@ absl::StatusOr<std::unique_ptr<OptimizerOnly>> OptimizerOnly::Make(const Model& 
   for (const uint32_t extent : extents) {
     GatherExtent(model.layout, model, extent,
                  out->gradients_.data() + size_t{extent} * kExtentElements * 2);
-    for (uint32_t tile = 0; tile < TileCount(model.layout, extent); ++tile) {
+    for (uint32_t tile = 0; tile < server::TileCount(model.layout, extent); ++tile) {
       out->tiles_.emplace_back(extent, tile);
     }
   }
@@ -189,8 +189,8 @@ Reference::Reference(const Model& model) : tensor_count_(model.tensors.size()) {
 
 void Reference::Step() {
   const optim::AdamWScalars scalars = ScalarsOf(++steps_);
-  const optim::StepFn step = optim::AdamWStep(optim::Kernels(simd::Isa::kScalar), DType::kBF16,
-                                              DType::kBF16);
+  const optim::StepFn step =
+      optim::AdamWStep(optim::Kernels(simd::Isa::kScalar), DType::kBF16, DType::kBF16);
   for (Tensor& tensor : tensors_) {
     step({.p = tensor.p.data(),
           .m = tensor.m.data(),

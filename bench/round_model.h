@@ -35,7 +35,7 @@ struct Model {
   std::vector<client::Tensor> tensors;
   std::vector<uint64_t> tensor_elements;
   std::vector<client::TensorBuffers> buffers;
-  std::vector<uint32_t> sampled;               // tensors that are verified
+  std::vector<uint32_t> sampled;  // tensors that are verified
   Layout layout;
   Arena gradients;
   Arena weights;
@@ -50,12 +50,12 @@ class OptimizerOnly {
   double Step(uint64_t number);
 
  private:
-  OptimizerOnly(const Model& model, ExtentStore store, int threads)
+  OptimizerOnly(const Model& model, server::ExtentStore store, int threads)
       : layout_(model.layout), store_(std::move(store)), pool_(threads, "optimizer") {}
   absl::Status MakeBuffers();
 
   const Layout layout_;
-  ExtentStore store_;
+  server::ExtentStore store_;
   WorkerPool pool_;
   Arena gradients_;
   Arena weights_;

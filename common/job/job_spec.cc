@@ -40,9 +40,12 @@ absl::Status CheckScalars(const JobSpec& spec) {
     return BadSpec(absl::StrCat("max_grad_norm is ", spec.max_grad_norm,
                                 "; it must be finite and at least 0 (0 switches clipping off)"));
   }
-  if (!std::isfinite(spec.loss_scale) || spec.loss_scale <= 0) {
-    return BadSpec(
-        absl::StrCat("loss_scale is ", spec.loss_scale, "; it must be finite and above 0"));
+  // Beyond these, unscaling could overflow fp32 by itself.
+  constexpr double kLossScaleMin = 1.0 / (1 << 20);
+  constexpr double kLossScaleMax = 1e18;
+  if (!(spec.loss_scale >= kLossScaleMin && spec.loss_scale <= kLossScaleMax)) {
+    return BadSpec(absl::StrCat("loss_scale is ", spec.loss_scale, "; it must be from ",
+                                kLossScaleMin, " to ", kLossScaleMax));
   }
   if (spec.optimizer != OptimizerKind::kAdamW) {
     return BadSpec(absl::StrCat("optimizer kind ", static_cast<int>(spec.optimizer),

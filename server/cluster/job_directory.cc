@@ -291,7 +291,11 @@ void Directory::CreateEverywhere(Pending* pending) {
 void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Status& status) {
   const auto it = pending_.find(name);
   if (it == pending_.end() || it->second.plan.job != job) {
-    Drop(job);  // Given up meanwhile, because a peer was lost.
+    // Given up meanwhile, because a peer was lost.
+    for (const ServerAddress& server : config_.servers) {
+      if (server.id != config_.self) peers_->DropJob(server.id, job);
+    }
+    Drop(job);
     return;
   }
   Pending& pending = it->second;
@@ -327,6 +331,12 @@ void Directory::DoExtend(const ExtendCall& call, const ExtendDone& done) {
                               absl::StrCat("job ", call.job, " is not known here"), {}));
   }
   Pending& pending = it->second;
+  if (call.epoch != pending.plan.epoch.epoch) {
+    return done(ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kStaleEpoch,
+                              absl::StrCat("extension in epoch ", call.epoch, ", the job is in ",
+                                           pending.plan.epoch.epoch),
+                              {.job = it->first, .slot = static_cast<int>(call.slot)}));
+  }
   JobSpec grown = pending.plan.spec;
   grown.group_count = call.group_count;
   grown.tensors.insert(grown.tensors.end(), call.tensors.begin(), call.tensors.end());
@@ -396,7 +406,15 @@ void Directory::OnExtended(const std::string& name, const JobPlan& plan,
 // --- This server's share ------------------------------------------------------------------------
 
 absl::Status Directory::CreateLocal(const JobPlan& plan) {
-  if (local_.count(plan.job) != 0) return absl::OkStatus();
+  if (const auto known = local_.find(plan.job); known != local_.end()) {
+    const JobPlan& ours = known->second.plan;
+    if (FirstDifference(ours.spec, plan.spec).empty() && ours.owner == plan.owner) {
+      return absl::OkStatus();
+    }
+    return ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
+                         absl::StrCat("job ", plan.job, " exists with another plan"),
+                         {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
+  }
   if (shutting_down_) return CheckHome();
   BALLAST_RETURN_IF_ERROR(ValidateJobSpec(plan.spec, config_.limits));
   const uint64_t used = memory_used_bytes();
@@ -434,6 +452,7 @@ void Directory::ExtendLocal(const JobPlan& plan, const std::function<void(absl::
                       absl::StrCat("job ", plan.job, " is not known at server ", config_.self),
                       {.server = static_cast<int>(config_.self)}));
   }
+  if (absl::Status st = ValidateJobSpec(plan.spec, config_.limits); !st.ok()) return done(st);
   const uint64_t others = memory_used_bytes() - it->second.memory_bytes;
   const uint64_t budget =
       config_.memory_budget_bytes > others ? config_.memory_budget_bytes - others : 0;

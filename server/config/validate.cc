@@ -150,6 +150,9 @@ class Checker {
 
   void CheckRounds() {
     const int64_t chunk = config_.rounds().chunk_bytes();
+    if (chunk % 64 != 0) {
+      Add("rounds.chunk_bytes", absl::StrCat(FormatBytes(chunk), " is not a multiple of 64 bytes"));
+    }
     const int64_t frame = config_.limits().max_frame_bytes();
     if (chunk > frame - kFrameHeaderRoom) {
       Add("rounds.chunk_bytes",

@@ -21,10 +21,6 @@
 namespace ballast::server {
 namespace {
 
-absl::StatusOr<Layout> BuildLayout(const JobSpec& spec) {
-  return Layout::Build(LayoutTensors(spec.tensors), spec.tile_elements, spec.extent_elements);
-}
-
 // Scalars and scales of one decided round, resolved per tensor; shared by all its step tasks.
 struct StepPlan {
   std::vector<optim::AdamWScalars> sets;
@@ -48,7 +44,8 @@ class Engine final : public RoundEngine {
         contributions_(std::move(contributions)),
         store_(std::move(store)),
         log_(std::make_unique<NullRoundLog>()),
-        sinks_(fsm_.plan().spec.world) {
+        sinks_(fsm_.plan().spec.world),
+        seen_(fsm_.plan().spec.world, false) {
     if (deps_.metrics != nullptr) metrics_ = deps_.metrics->Job(name_);
   }
 
@@ -164,6 +161,7 @@ class Engine final : public RoundEngine {
   absl::StatusOr<uint64_t> DoAttach(uint32_t slot, uint64_t incarnation, uint32_t epoch,
                                     const std::shared_ptr<SlotSink>& sink);
   absl::Status DoExtend(const JobPlan& plan);
+  void WatchSeats();
   void DoFetchState(uint32_t slot, uint64_t round, bool weights, std::vector<uint32_t> arrays);
   void SendWeightsOf(SlotSink* sink, uint32_t extent);
   void SendArrayOf(SlotSink* sink, uint32_t extent, uint32_t array);
@@ -199,7 +197,7 @@ class Engine final : public RoundEngine {
             .applied_round = fsm_.round() - 1,
             .flush = flush};
   }
-  std::shared_ptr<StepPlan> MakeStepPlan(const Decision& decision) const;
+  absl::StatusOr<std::shared_ptr<StepPlan>> MakeStepPlan(const Decision& decision) const;
   void SendResult(uint64_t round, const Decision& decision, uint64_t weight_bytes);
   void StepExtent(uint32_t extent, const std::shared_ptr<StepPlan>& plan);
   void OnExtentStepped(uint32_t extent, const BufferRef& weight,
@@ -222,8 +220,10 @@ class Engine final : public RoundEngine {
   ExtentStore store_;
   std::unique_ptr<RoundLog> log_;
   std::vector<std::shared_ptr<SlotSink>> sinks_;
-  std::vector<BufferPool> weight_pools_;  // fp32, 16-bit; made at the first use
-  Payload* payload_ = nullptr;            // of the frame being fed
+  std::vector<bool> seen_;                         // per slot: its stream has been open
+  std::vector<std::function<void()>> after_init_;  // fetches that wait for the initial weights
+  std::vector<BufferPool> weight_pools_;           // fp32, 16-bit; made at the first use
+  Payload* payload_ = nullptr;                     // of the frame being fed
   size_t extents_to_step_ = 0;
   uint64_t weight_overflows_ = 0;
   std::chrono::nanoseconds begun_at_{0};
@@ -238,15 +238,29 @@ class Engine final : public RoundEngine {
 absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
                                                      const EngineConfig& config,
                                                      const EngineDeps& deps) {
-  BALLAST_ASSIGN_OR_RETURN(Layout layout, BuildLayout(plan.spec));
+  BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
+  BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
   RoundFsm fsm(plan, layout, config.self, config.chunk_bytes, config.window_extents);
   ExtentStore store(MakeDramTier(plan.spec.tile_elements), &optim::Kernels(deps.isa));
   BALLAST_RETURN_IF_ERROR(store.Add(layout, fsm.owned()));
   BALLAST_ASSIGN_OR_RETURN(
       Contributions contributions,
       Contributions::Create(layout, fsm.owned().size(), plan.spec.world, config.window_extents));
-  return std::make_shared<Engine>(config, deps, std::move(fsm), std::move(contributions),
-                                  std::move(store));
+  auto engine = std::make_shared<Engine>(config, deps, std::move(fsm), std::move(contributions),
+                                         std::move(store));
+  engine->WatchSeats();
+  return engine;
+}
+
+// A trainer that got its seat must open its stream soon, or the others would wait for ever.
+void Engine::WatchSeats() {
+  strand_.PostAfter(config_.open_timeout, [weak = weak_from_this()] {
+    const auto self = std::static_pointer_cast<Engine>(weak.lock());
+    if (self == nullptr) return;
+    for (uint32_t slot = 0; slot < self->seen_.size(); ++slot) {
+      if (!self->seen_[slot]) self->Feed(SlotLostInput{slot, "it never opened its stream"});
+    }
+  });
 }
 
 // --- Slots --------------------------------------------------------------------------------------
@@ -262,18 +276,20 @@ absl::StatusOr<uint64_t> Engine::DoAttach(uint32_t slot, uint64_t incarnation, u
         absl::StrCat("stream of epoch ", epoch, ", the job is in epoch ", fsm_.plan().epoch.epoch),
         fields);
   }
-  if (!IsMember(slot, incarnation) || sinks_[slot] != nullptr) {
+  if (!IsMember(slot, incarnation) || sinks_[slot] != nullptr || fsm_.Gone(slot)) {
     return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kWrongIncarnation,
                          absl::StrCat("slot ", slot, " of job \"", name_,
                                       "\" is held by another process; attach again"),
                          fields);
   }
   sinks_[slot] = sink;
+  seen_[slot] = true;
   return fsm_.round();
 }
 
 absl::Status Engine::DoExtend(const JobPlan& plan) {
-  BALLAST_ASSIGN_OR_RETURN(Layout layout, BuildLayout(plan.spec));
+  BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
+  BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
   const std::vector<uint32_t> before = fsm_.owned();
   BALLAST_RETURN_IF_ERROR(fsm_.Extend(plan, layout));
   std::vector<uint32_t> fresh;
@@ -292,7 +308,13 @@ void Engine::DoFetchState(uint32_t slot, uint64_t round, bool weights,
                           std::vector<uint32_t> arrays) {
   if (slot >= sinks_.size() || sinks_[slot] == nullptr) return;
   SlotSink* sink = sinks_[slot].get();
-  const bool readable = fsm_.phase() == Phase::kIdle || fsm_.phase() == Phase::kCollect;
+  if (fsm_.init_missing() != 0 && round == fsm_.round()) {
+    after_init_.push_back([=, this] { DoFetchState(slot, round, weights, arrays); });
+    return;
+  }
+  // A slot that has begun the round could see it applied while the state is on its way out.
+  const bool readable =
+      (fsm_.phase() == Phase::kIdle || fsm_.phase() == Phase::kCollect) && !fsm_.Begun(slot);
   const bool known = std::all_of(arrays.begin(), arrays.end(),
                                  [](uint32_t array) { return array < kAdamWStateArrays; });
   if (!readable || round != fsm_.round() || !known) {
@@ -364,6 +386,9 @@ void Engine::Do(const StoreFrame& effect) {
   } else if (absl::Status st = contributions_.Store(fsm_.layout(), info, *payload_); !st.ok()) {
     Fail(st);
   }
+  if (info.kind == FrameKind::kInit && fsm_.init_missing() == 0) {
+    for (const auto& fetch : std::exchange(after_init_, {})) Post(fetch);
+  }
   // Its bytes count as received from here on, so that the acknowledgement that follows covers them.
   *payload_ = Payload();
 }
@@ -424,10 +449,10 @@ void Engine::Do(const ReduceExtent& effect) {
 
 // --- Effects: voting and applying ---------------------------------------------------------------
 
-void Engine::Do(const PrepareRound&) {
+void Engine::Do(const PrepareRound& effect) {
   prepared_at_ = deps_.clock->Now();
   auto self = std::static_pointer_cast<Engine>(shared_from_this());
-  log_->Prepare(fsm_.round(), 0, [self](absl::Status status) {
+  log_->Prepare(fsm_.round(), effect.contributor_digest, [self](absl::Status status) {
     self->Post([self = self.get(), status] {
       if (status.ok()) {
         self->Feed(DurableInput{});
@@ -441,27 +466,36 @@ void Engine::Do(const PrepareRound&) {
 void Engine::Do(const SendVote& effect) {
   for (const uint32_t server : fsm_.plan().servers) {
     if (server == config_.self) continue;
-    deps_.votes->SendVote(job_, fsm_.plan().epoch.epoch, fsm_.round(), server, effect.vote);
+    deps_.votes->SendVote(job_, fsm_.plan().epoch.epoch, effect.round, server, effect.vote);
   }
 }
 
-std::shared_ptr<StepPlan> Engine::MakeStepPlan(const Decision& decision) const {
+absl::StatusOr<std::shared_ptr<StepPlan>> Engine::MakeStepPlan(const Decision& decision) const {
   auto plan = std::make_shared<StepPlan>();
   plan->scale_by_group = decision.grad_scale;
   for (const ScalarSet& set : decision.scalars) {
+    if (set.bits.size() != kAdamWScalarCount) break;  // Missed below.
     plan->sets.push_back(ScalarsFromBits(set.bits));
   }
   const auto& tensors = fsm_.layout().tensors();
   plan->by_tensor.resize(tensors.size(), nullptr);
   for (uint32_t t = 0; t < tensors.size(); ++t) {
     if (!fsm_.PresentAnywhere(t)) continue;
-    for (size_t s = 0; s < decision.scalars.size(); ++s) {
+    for (size_t s = 0; s < plan->sets.size(); ++s) {
       if (decision.scalars[s].group == tensors[t].group &&
           decision.scalars[s].step == fsm_.tensor_steps()[t] + 1) {
         plan->by_tensor[t] = &plan->sets[s];
       }
     }
-    BALLAST_CHECK(plan->by_tensor[t] != nullptr);
+    if (plan->by_tensor[t] == nullptr) {
+      return ReasonedError(
+          absl::StatusCode::kAborted, Reason::kVoteMismatch,
+          absl::StrCat("job \"", name_, "\": the lead's vote lacks the scalars of ", "tensor ", t,
+                       " in round ", fsm_.round()),
+          {.job = name_,
+           .round = fsm_.round(),
+           .server = static_cast<int>(fsm_.plan().servers.front())});
+    }
   }
   return plan;
 }
@@ -489,7 +523,12 @@ void Engine::SendResult(uint64_t round, const Decision& decision, uint64_t weigh
 }
 
 void Engine::Do(const ApplyRound& effect) {
-  const std::shared_ptr<StepPlan> plan = MakeStepPlan(effect.decision);
+  absl::StatusOr<std::shared_ptr<StepPlan>> made = MakeStepPlan(effect.decision);
+  if (!made.ok()) {
+    Feed(FailInput{made.status()});
+    return;
+  }
+  const std::shared_ptr<StepPlan> plan = *std::move(made);
   std::vector<uint32_t> todo;
   uint64_t weight_bytes = 0;
   // First layers first: the next forward pass needs them first.
@@ -587,11 +626,12 @@ void Engine::Do(const OpenRound& effect) {
 absl::StatusOr<BufferRef> Engine::WeightBuffer(DType dtype) {
   if (weight_pools_.empty()) {
     for (const size_t width : {size_t{4}, size_t{2}}) {
-      // One set being sent, one being written, one whose last slices are on their way out.
+      // One set on its way out, one being written. Older ones are back: no slot begins a round
+      // before it has received all of the last one's weights.
       BALLAST_ASSIGN_OR_RETURN(
           BufferPool pool,
           BufferPool::Create({.buffer_bytes = fsm_.layout().extent_elements() * width,
-                              .max_buffers = 3 * std::max<size_t>(1, fsm_.owned().size())}));
+                              .max_buffers = 2 * fsm_.owned().size() + 8}));
       weight_pools_.push_back(std::move(pool));
     }
   }
@@ -631,42 +671,6 @@ void Engine::End() {
 }
 
 }  // namespace
-
-absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, uint64_t budget_bytes,
-                                      uint32_t window_extents_min) {
-  BALLAST_ASSIGN_OR_RETURN(const Layout layout, BuildLayout(plan.spec));
-  MemoryPlan memory;
-  uint32_t owned = 0;
-  uint64_t widest = 0;
-  for (uint32_t e = 0; e < layout.extents().size(); ++e) {
-    if (plan.owner[e] != self) continue;
-    ++owned;
-    const Extent& extent = layout.extents()[e];
-    const uint64_t buffer = uint64_t{layout.extent_elements()} * DTypeBytes(extent.dtype);
-    widest = std::max(widest, buffer);
-    memory.state_bytes += DramExtentBytes(extent.elements, layout.tile_elements());
-    memory.weight_bytes += 2 * buffer;
-    if (plan.spec.world > 1) memory.sum_bytes += uint64_t{layout.extent_elements()} * 4;
-  }
-  const uint64_t fixed = memory.total();
-  const uint64_t per_extent = widest * plan.spec.world;
-  // One contributor's registers are what the step reads, so all of them stay until it.
-  const uint32_t least = plan.spec.world == 1 ? owned : std::min(owned, window_extents_min);
-  uint32_t window = owned;
-  if (fixed + window * per_extent > budget_bytes && per_extent > 0 && budget_bytes > fixed) {
-    window = static_cast<uint32_t>((budget_bytes - fixed) / per_extent);
-  }
-  memory.window_extents = std::max({window, least, uint32_t{1}});
-  memory.register_bytes = uint64_t{std::min(memory.window_extents, owned)} * per_extent;
-  if (memory.total() <= budget_bytes) return memory;
-  return ReasonedError(
-      absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
-      absl::StrCat("job \"", plan.spec.name, "\" needs ", memory.total(), " bytes at server ", self,
-                   " (state ", memory.state_bytes, ", registers ", memory.register_bytes, ", sums ",
-                   memory.sum_bytes, ", weights ", memory.weight_bytes, "); ", budget_bytes,
-                   " are free. Raise storage.dram_budget or add servers"),
-      {.job = plan.spec.name, .server = static_cast<int>(self)});
-}
 
 absl::StatusOr<std::shared_ptr<RoundEngine>> RoundEngine::Create(const JobPlan& plan,
                                                                  const EngineConfig& config,

@@ -6,6 +6,7 @@
 // Sinks are called on that strand.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "common/base/executor.h"
 #include "common/base/worker_pool.h"
 #include "common/metrics/metrics.h"
+#include "server/round/job_plan.h"
 #include "server/round/round_types.h"
 #include "server/simd/isa.h"
 
@@ -27,6 +29,8 @@ struct EngineConfig {
   uint32_t self = 0;  // this server's id
   uint32_t chunk_bytes = 1 << 20;
   uint32_t window_extents = 64;  // registers per slot, in extents ahead of the slowest slot
+  // A slot whose stream has not opened this long after the job began is lost.
+  std::chrono::milliseconds open_timeout{10'000};
 };
 
 // Shared machinery of a server process; outlives every engine.
@@ -38,23 +42,6 @@ struct EngineDeps {
   VoteSink* votes = nullptr;
   ServerMetrics* metrics = nullptr;  // may be null
 };
-
-// Bytes a job will take at one server, before anything is allocated (decisions: 12 state +
-// W x gradient or window + 4 sum + 2 x weight per owned parameter).
-struct MemoryPlan {
-  uint64_t state_bytes = 0;
-  uint64_t register_bytes = 0;
-  uint64_t sum_bytes = 0;
-  uint64_t weight_bytes = 0;
-  uint32_t window_extents = 0;  // chosen: all owned extents if they fit, else at least the minimum
-  uint64_t total() const { return state_bytes + register_bytes + sum_bytes + weight_bytes; }
-};
-
-// Plan for server `self`. `budget_bytes` is what is still free; the window shrinks to
-// `window_extents_min` before the plan is refused.
-// Errors: RESOURCE_EXHAUSTED OVER_BUDGET naming bytes needed, their parts and the budget.
-absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, uint64_t budget_bytes,
-                                      uint32_t window_extents_min);
 
 class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
  public:

@@ -33,6 +33,15 @@ enum InputKind : size_t {
 
 uint32_t CrcOfValue(uint64_t value, uint32_t seed) { return Crc32c(&value, sizeof(value), seed); }
 
+// Presence bits travel in whole bytes; the zeros behind the last tensor's are no tensors.
+void CutPadding(size_t tensors, std::vector<bool>* presence) {
+  const bool padded = presence->size() > tensors && presence->size() < tensors + 8;
+  if (padded && std::find(presence->begin() + static_cast<ptrdiff_t>(tensors), presence->end(),
+                          true) == presence->end()) {
+    presence->resize(tensors);
+  }
+}
+
 }  // namespace
 
 const char* PhaseName(Phase phase) {
@@ -176,7 +185,8 @@ void RoundFsm::Step(const Input& input, Effects* effects) {
 // --- Begin --------------------------------------------------------------------------------------
 
 void RoundFsm::OnBegin(const Input& input, Effects* effects) {
-  const auto& [slot_id, begin] = std::get<BeginInput>(input);
+  auto [slot_id, begin] = std::get<BeginInput>(input);
+  CutPadding(layout_.tensors().size(), &begin.presence);
   Slot& slot = slots_[slot_id];
   if (absl::Status st = CheckBegin(slot_id, begin); !st.ok()) {
     // A refused slot can take no further part, so to the others it is lost.
@@ -200,7 +210,7 @@ void RoundFsm::OnBegin(const Input& input, Effects* effects) {
     return;
   }
   slot.begun = true;
-  slot.begin = begin;
+  slot.begin = std::move(begin);
   phase_ = Phase::kCollect;
   CheckSeats(effects);
   if (phase_ != Phase::kCollect) return;
@@ -209,7 +219,7 @@ void RoundFsm::OnBegin(const Input& input, Effects* effects) {
     const auto& contributors = Contributors(owned_[position]);
     if (!std::binary_search(contributors.begin(), contributors.end(), slot_id)) continue;
     registers_.Open(position, slot_id,
-                    ChunkRanges(layout_, owned_[position], chunk_bytes_, begin.presence));
+                    ChunkRanges(layout_, owned_[position], chunk_bytes_, slot.begin.presence));
     ++slot.owed;
   }
   if (slot.owed == 0) effects->push_back(AckSlot{slot_id, true});
@@ -471,13 +481,13 @@ bool RoundFsm::AllBegun() const {
 void RoundFsm::MaybePrepare(Effects* effects) {
   if (phase_ != Phase::kCollect || reduced_count_ != owned_.size() || !AllBegun()) return;
   phase_ = Phase::kPreparing;
-  effects->push_back(PrepareRound{});
+  effects->push_back(PrepareRound{ContributorDigest()});
 }
 
 void RoundFsm::OnDurable(const Input&, Effects* effects) {
   phase_ = Phase::kPrepared;
   Vote vote = OwnVote();
-  effects->push_back(SendVote{vote});
+  effects->push_back(SendVote{round_, vote});
   votes_[self_] = std::move(vote);
   MaybeDecide(effects);
 }
@@ -530,7 +540,9 @@ void RoundFsm::OnVote(const Input& input, Effects* effects) {
   const auto& [epoch, round, vote] = std::get<VoteInput>(input);
   const bool member = std::binary_search(plan_.servers.begin(), plan_.servers.end(), vote.server);
   if (epoch != plan_.epoch.epoch || round != round_ || !member || vote.server == self_) return;
-  votes_.emplace(vote.server, vote);  // A repeated vote changes nothing: the first is kept.
+  // A repeated vote changes nothing: the first is kept. A vote for the next round cannot come while
+  // this one is applied: trainers begin a round only after every server's RoundDone.
+  votes_.emplace(vote.server, vote);
   if (phase_ == Phase::kPrepared) MaybeDecide(effects);
 }
 

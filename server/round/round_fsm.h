@@ -84,8 +84,11 @@ struct MoveWindow {  // tell every slot
 struct ReduceExtent {
   uint32_t extent = 0;
 };
-struct PrepareRound {};  // log the PREPARE record and flush; answer with DurableInput
+struct PrepareRound {  // log the PREPARE record and flush; answer with DurableInput
+  uint32_t contributor_digest = 0;
+};
 struct SendVote {
+  uint64_t round = 0;
   Vote vote;
 };
 struct ApplyRound {  // step every extent with present tensors; answer with SteppedInput
@@ -133,6 +136,11 @@ class RoundFsm {
   const std::vector<uint64_t>& tensor_steps() const { return tensor_step_; }
   const std::vector<uint32_t>& owned() const { return owned_; }  // in push order
   uint32_t window_base() const { return window_base_; }
+  // Owned extents that still lack (part of) their initial weights.
+  uint32_t init_missing() const { return init_missing_; }
+  // Whether `slot` has opened the present round, and whether it is out of the job for good.
+  bool Begun(uint32_t slot) const { return slots_[slot].begun; }
+  bool Gone(uint32_t slot) const { return slots_[slot].lost || slots_[slot].left; }
   // Whether any contributor has a gradient for `tensor` in the open round.
   bool PresentAnywhere(uint32_t tensor) const;
   bool Present(uint32_t slot, uint32_t tensor) const;

@@ -65,8 +65,9 @@ struct FrameInfo {
 struct RoundBegin {
   uint64_t round = 0;
   uint32_t layout_version = 0;
-  std::vector<Hyper> hyper;    // one per group
-  std::vector<bool> presence;  // one per tensor; empty: every tensor has a gradient
+  std::vector<Hyper> hyper;  // one per group
+  // One per tensor, and up to 7 times false behind them; empty: every tensor has a gradient.
+  std::vector<bool> presence;
 };
 
 struct RoundResult {

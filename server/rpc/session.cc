@@ -1,5 +1,6 @@
 #include "server/rpc/session.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -415,8 +416,15 @@ void Session::ReadMore() {
   call_->Read();
 }
 
+// Looks again when the present silence would be too long, so that it is reported without delay.
 void Session::WatchSilence() {
-  deps_->executor->PostAfter(deps_->config.report_after / 4, [weak = weak_from_this()] {
+  std::chrono::nanoseconds delay;
+  {
+    MutexLock lock(&mu_);
+    delay = last_heard_ + deps_->config.report_after - deps_->clock->Now();
+  }
+  delay = std::max(delay, deps_->config.report_after / 25);
+  deps_->executor->PostAfter(delay, [weak = weak_from_this()] {
     if (const auto session = weak.lock()) session->CheckSilence();
   });
 }

@@ -88,7 +88,7 @@ def test_gradients_that_are_none(clusters, world):
 
 @pytest.mark.parametrize("servers, world", [(1, 1), (2, 2), (7, 4)])
 def test_a_group_that_comes_late(clusters, servers, world):
-    late = {"late": (50, 30), "late_odd": (13,)}
+    late = {"late": (50, 32), "late_odd": (13,)}
     run = Lockstep(clusters(servers), world, [{"params": FEW, "lr": 1e-2}])
     noise = Noise({**FEW, **late})
     for i in range(10):

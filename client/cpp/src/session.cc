@@ -321,15 +321,8 @@ absl::Status Session::OnControl(size_t index, const v1::ServerMessage& message) 
       return absl::OkStatus();
     case v1::ServerMessage::kState:
       return OnStateInfo(server, message.state());
-    case v1::ServerMessage::kRefused: {
-      const v1::FrameRefused& refused = message.refused();
-      ++counters_.frames_refused;
-      const absl::Status status =
-          server->plan->OnRefused(static_cast<Reason>(refused.reason()), refused.round(),
-                                  refused.extent(), refused.offset(), refused.message());
-      server->stream->Kick();
-      return status;
-    }
+    case v1::ServerMessage::kRefused:
+      return OnRefused(server, message.refused());
     case v1::ServerMessage::kDone:
       if (!stepping) return ServerBroke(*server, "ended a round that is not running");
       return progress_->OnDone(index, message.done());
@@ -361,6 +354,21 @@ absl::Status Session::OnAck(Server* server, const v1::Ack& ack) {
     progress_->OnPushed(std::chrono::steady_clock::now());
   }
   return absl::OkStatus();
+}
+
+absl::Status Session::OnRefused(Server* server, const v1::FrameRefused& refused) {
+  ++counters_.frames_refused;
+  const Reason reason = static_cast<Reason>(refused.reason());
+  const bool sending = activity_ == Activity::kStep || activity_ == Activity::kUpload;
+  if (!sending && reason != Reason::kDuplicate && refused.round() >= round_) {
+    // The memory has been given back, so the frame cannot be sent again.
+    return ServerBroke(*server, absl::StrCat("refused bytes that it had acknowledged: ",
+                                             ReasonName(reason), ": ", refused.message()));
+  }
+  const absl::Status status = server->plan->OnRefused(reason, refused.round(), refused.extent(),
+                                                      refused.offset(), refused.message());
+  server->stream->Kick();
+  return status;
 }
 
 absl::Status Session::OnStateInfo(Server* server, const v1::StateInfo& info) {

@@ -128,6 +128,8 @@ class Session final : public Client, private StreamHandler {
   absl::Status OnWelcome(Server* server, const v1::Welcome& welcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status OnAck(Server* server, const v1::Ack& ack) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status OnRefused(Server* server, const v1::FrameRefused& refused)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status OnStateInfo(Server* server, const v1::StateInfo& info)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status OnFrame(size_t index, const DecodedFrame& frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

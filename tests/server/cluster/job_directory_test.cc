@@ -174,6 +174,7 @@ TEST(JobDirectoryTest, ExtensionGrowsThePlanOnAllServers) {
   ExtendCall call;
   call.job = attached->plan.job;
   call.incarnation = 7;
+  call.epoch = 1;
   call.base_layout_version = 1;
   call.group_count = 2;
   call.tensors = {{"late", {500}, DType::kF32, 1, {}}};

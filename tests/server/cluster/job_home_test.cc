@@ -23,6 +23,7 @@ ExtendCall Growth(uint32_t slot) {
   ExtendCall call;
   call.slot = slot;
   call.incarnation = 100 + slot;
+  call.epoch = 1;
   call.base_layout_version = 1;
   call.group_count = 2;
   call.tensors = {{"c", {8}, DType::kF32, 1, {}}};

@@ -230,7 +230,7 @@ TEST(Load, ValueErrorsNameTheFieldTheValueAndTheBounds) {
       {"limits: {max_jobs: 4294967297}\n",
        "server.yaml:1:20: limits.max_jobs: 4294967297 is above the maximum 65536"},
       {"rounds: {chunk_bytes: 64MiB}\n",
-       "server.yaml:1:23: rounds.chunk_bytes: 64MiB is above the maximum 32MiB"},
+       "server.yaml:1:23: rounds.chunk_bytes: 64MiB is above the maximum 8MiB"},
       {"storage: {dram_budget: 1MiB}\n",
        "server.yaml:1:24: storage.dram_budget: 1MiB is below the minimum 16MiB; 0 means 80 % of "
        "the memory available at start"},

@@ -65,25 +65,49 @@ INSTANTIATE_TEST_SUITE_P(ServersAndTrainers, EngineRounds,
                          ::testing::Combine(::testing::Values(1, 2, 7),
                                             ::testing::Values(1, 2, 4)));
 
-TEST(RoundEngineTest, SkippedRoundSendsNoWeightsAndTheNextOneApplies) {
-  const std::vector<int64_t> sizes = {100};
-  Cluster cluster(MakePlan(sizes, 1, {0}));
+class SkippedRounds : public ::testing::TestWithParam<int> {};
+
+TEST_P(SkippedRounds, SendNoWeightsAndTheNextOneApplies) {
+  std::vector<uint32_t> ids;
+  for (int s = 0; s < GetParam(); ++s) ids.push_back(static_cast<uint32_t>(s));
+  const std::vector<int64_t> sizes = {1000};
+  Cluster cluster(MakePlan(sizes, 1, ids));
   cluster.Send(FrameKind::kInit, 0, 1, Random(sizes, 1));
-  auto grads = Random(sizes, 2);
-  grads[0][42] = INFINITY;
+  for (uint64_t round = 1; round <= 20; ++round) {
+    auto grads = Random(sizes, static_cast<uint32_t>(round));
+    const bool skipped = round % 2 == 1;
+    if (skipped) grads[0][42] = round % 4 == 1 ? INFINITY : NAN;
+    cluster.Begin(0, MakeBegin(round));
+    cluster.Send(FrameKind::kGradient, 0, round, grads);
+    ASSERT_TRUE(cluster.Wait(round).ok());
+    for (const uint32_t id : ids) {
+      auto& sink = cluster.sinks_[{id, 0}];
+      MutexLock lock(&sink->mu_);
+      EXPECT_EQ(sink->result_.applied, !skipped);
+      EXPECT_EQ(sink->result_.round, round);
+      EXPECT_EQ(sink->result_.nonfinite, skipped ? 1u : 0u);
+      EXPECT_EQ(sink->result_.opt_step, round / 2);
+      EXPECT_EQ(sink->weights_[0].empty(), round == 1 || cluster.plan_.owner[0] != id);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Servers, SkippedRounds, ::testing::Values(1, 2, 7));
+
+TEST(RoundEngineTest, FetchWaitsForTheInitialWeights) {
+  const std::vector<int64_t> sizes = {100};
+  Cluster cluster(MakePlan(sizes, 2, {0}));
+  cluster.engines_[0]->FetchState(1, 1, true, {0});
+  const auto init = Random(sizes, 1);
+  cluster.Send(FrameKind::kInit, 0, 1, init);
   cluster.Begin(0, MakeBegin(1));
-  cluster.Send(FrameKind::kGradient, 0, 1, grads);
+  cluster.Begin(1, MakeBegin(1));
+  for (const uint32_t slot : {0u, 1u})
+    cluster.Send(FrameKind::kGradient, slot, 1, Random(sizes, 2));
   ASSERT_TRUE(cluster.Wait(1).ok());
-  auto& sink = cluster.sinks_[{0, 0}];
-  EXPECT_FALSE(sink->result_.applied);
-  EXPECT_EQ(sink->result_.round, 1u);
-  EXPECT_EQ(sink->result_.nonfinite, 1u);
-  EXPECT_TRUE(sink->weights_[0].empty());
-  cluster.Begin(0, MakeBegin(2));
-  cluster.Send(FrameKind::kGradient, 0, 2, Random(sizes, 3));
-  ASSERT_TRUE(cluster.Wait(2).ok());
-  EXPECT_TRUE(sink->result_.applied);
-  EXPECT_EQ(sink->result_.opt_step, 1u);
+  auto& sink = cluster.sinks_[{0, 1}];
+  MutexLock lock(&sink->mu_);
+  EXPECT_EQ(std::memcmp(sink->state_[{0, 0}].data(), init[0].data(), 100 * 4), 0);
 }
 
 TEST(RoundEngineTest, DuplicatedFramesChangeNothing) {

@@ -253,6 +253,25 @@ TEST(RoundFsmTest, NoGradientAtAllIsStillARound) {
   EXPECT_EQ(Count<PrepareRound>(f.Begin(0, {false})), 1u);
 }
 
+TEST(RoundFsmTest, VoteOfASkippedRoundStillNamesThatRound) {
+  // The last voter decides at once, and is a round further when its vote goes out.
+  Fixture f(MakePlan({128, 128}, 1, {0, 4}), 4);
+  f.Init();
+  f.Begin(0);
+  const Effects pushed = f.Push(0);
+  const uint32_t other_extent = 1 - f.fsm_.owned().front();
+  f.Feed(VoteInput{1,
+                   1,
+                   {.server = 0,
+                    .norms = {{other_extent, 1.0}},
+                    .nonfinite = 1,
+                    .contributor_digest = First<PrepareRound>(pushed)->contributor_digest}});
+  const Effects durable = f.Feed(DurableInput{});
+  ASSERT_EQ(Count<SkipRound>(durable), 1u);
+  EXPECT_EQ(f.fsm_.round(), 2u);
+  EXPECT_EQ(First<SendVote>(durable)->round, 1u);
+}
+
 TEST(RoundFsmTest, ServerThatOwnsNothingStillVotes) {
   Fixture f(MakePlan({64}, 1, {0, 1, 2}), 2);
   ASSERT_TRUE(f.fsm_.owned().empty());

@@ -1,0 +1,39 @@
+// Checks on a job's plan and the memory it will take at a server.
+// Comes from: the home's attach barrier, or a peer. Goes to: RoundEngine, JobDirectory.
+// Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/tensor/layout.h"
+#include "server/round/round_types.h"
+
+namespace ballast::server {
+
+// Layout of a spec's manifest. Errors: INVALID_ARGUMENT.
+absl::StatusOr<Layout> LayoutOfSpec(const JobSpec& spec);
+
+// Whether a plan that came from another server holds together: owners, members and contributors fit
+// the spec, which must be valid. Errors: INVALID_ARGUMENT BAD_SPEC.
+absl::Status CheckPlan(const JobPlan& plan);
+
+// Bytes a job will take at one server, before anything is allocated (decisions: 12 state +
+// W x gradient or window + 4 sum + 2 x weight per owned parameter).
+struct MemoryPlan {
+  uint64_t state_bytes = 0;
+  uint64_t register_bytes = 0;
+  uint64_t sum_bytes = 0;
+  uint64_t weight_bytes = 0;
+  uint32_t window_extents = 0;  // chosen: all owned extents if they fit, else at least the minimum
+  uint64_t total() const { return state_bytes + register_bytes + sum_bytes + weight_bytes; }
+};
+
+// Plan for server `self`. `budget_bytes` is what is still free; the window shrinks to
+// `window_extents_min` before the plan is refused.
+// Errors: RESOURCE_EXHAUSTED OVER_BUDGET naming bytes needed, their parts and the budget.
+absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, uint64_t budget_bytes,
+                                      uint32_t window_extents_min);
+
+}  // namespace ballast::server
