@@ -5,8 +5,11 @@ include_guard(GLOBAL)
 add_library(ballast_options INTERFACE)
 target_include_directories(ballast_options INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
 target_compile_features(ballast_options INTERFACE cxx_std_20)
+set(ballast_warnings -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
+  -Wno-missing-field-initializers -Werror)
 target_compile_options(ballast_options INTERFACE
-  $<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wnon-virtual-dtor;-Wno-missing-field-initializers;-Werror;-ffp-contract=off;-fno-math-errno>>
+  "$<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:${ballast_warnings}>>"
+  $<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off;-fno-math-errno>>
   $<BUILD_INTERFACE:$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>>
   $<BUILD_INTERFACE:$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:Clang>>:-Wthread-safety>>)
 
@@ -17,7 +20,8 @@ function(ballast_room)
   add_library(ballast_${ARG_NAME} STATIC ${ARG_SOURCES})
   add_library(Ballast::${ARG_NAME} ALIAS ballast_${ARG_NAME})
   set_target_properties(ballast_${ARG_NAME} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  target_link_libraries(ballast_${ARG_NAME} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:ballast_options>)
+  target_link_libraries(ballast_${ARG_NAME} PUBLIC ${ARG_DEPS}
+    PRIVATE $<BUILD_INTERFACE:ballast_options>)
 endfunction()
 
 # ballast_test(NAME <file stem> SOURCES a_test.cc ... [DEPS ...] [LABELS ...])

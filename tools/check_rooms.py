@@ -80,7 +80,7 @@ ROOMS = {
     "client/cpp": Room(
         COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT), ("absl/",) + GRPC + PROTOBUF),
     "client/python": Room(
-        (PUBLIC_CLIENT, "common/tensor"), ("absl/", "nanobind/", "Python.h")),
+        (PUBLIC_CLIENT, "common/base", "common/tensor"), ("absl/", "nanobind/", "Python.h")),
     "examples": Room((PUBLIC_CLIENT,)),
     "tools": Room(EVERYTHING, THIRD_PARTY),
     "bench": Room(EVERYTHING, THIRD_PARTY),

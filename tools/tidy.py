@@ -56,7 +56,15 @@ BANNED_IN_CPP = (
 )
 THREAD = re.compile(r"\bstd::j?thread\b(?!::hardware_concurrency)|\bpthread_create\b")
 # Where threads are born. Everything else runs on an executor or in the worker pool.
-THREAD_HOMES = ("common/base/executor.", "common/base/worker_pool.", "tests/", "bench/")
+# Besides the pools: the client's one queue thread, and the binding's runner of blocking calls.
+THREAD_HOMES = (
+    "common/base/executor.",
+    "common/base/worker_pool.",
+    "client/cpp/src/session.",
+    "client/python/binding/operation.",
+    "tests/",
+    "bench/",
+)
 BANNED_IN_PYTHON = (
     (re.compile(r"\b[p]ickle\.loads?\b"), "executes what it reads"),
     (re.compile(r"\bweights_only\s*=\s*[F]alse\b"), "executes what it reads"),

@@ -1,4 +1,4 @@
-"""Front of the quickstart: starts ballast-run on train.py, draws the progress bar, shows the result.
+"""Front of the quickstart: runs train.py under ballast-run, draws progress, shows the result.
 
 Comes from: scripts/quickstart.sh. Progress goes to stderr; with --json stdout is one JSON object.
 """

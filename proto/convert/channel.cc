@@ -1,6 +1,7 @@
 #include "proto/convert/channel.h"
 
 #include <grpc/compression.h>
+#include <grpc/grpc.h>
 #include <grpc/support/sync.h>
 #include <malloc.h>
 #include <netinet/in.h>
@@ -82,8 +83,19 @@ void SetSocketMutator(grpc::ChannelArguments*) {}
 
 int Scaled(int ms, double time_scale) { return static_cast<int>(ms * time_scale); }
 
+// gRPC shuts down with its last user and then joins a poller of its own that may sleep for 10 s
+// (seen with 1.51 after blocked writes). So it stays initialised until the process ends.
+void KeepGrpcInitialized() {
+  static const bool kept = [] {
+    grpc_init();
+    return true;
+  }();
+  static_cast<void>(kept);
+}
+
 // Settings that both ends share.
 void SetCommonArgs(grpc::ChannelArguments* args, double time_scale) {
+  KeepGrpcInitialized();
   args->SetMaxReceiveMessageSize(kMaxMessageBytes);
   args->SetMaxSendMessageSize(kMaxMessageBytes);
   args->SetCompressionAlgorithm(GRPC_COMPRESS_NONE);

@@ -387,7 +387,7 @@ void Engine::Do(const StoreFrame& effect) {
     Fail(st);
   }
   if (info.kind == FrameKind::kInit && fsm_.init_missing() == 0) {
-    for (const auto& fetch : std::exchange(after_init_, {})) Post(fetch);
+    for (const auto& fetch : std::exchange(after_init_, {})) fetch();
   }
   // Its bytes count as received from here on, so that the acknowledgement that follows covers them.
   *payload_ = Payload();

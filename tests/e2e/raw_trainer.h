@@ -94,8 +94,8 @@ class RawTrainer {
   RawTrainer(const JobSpec& spec, uint32_t slot, v1::AttachReply reply)
       : slot_(slot),
         reply_(std::move(reply)),
-        layout_(*Layout::Build(LayoutTensors(spec.tensors), spec.tile_elements,
-                               spec.extent_elements)) {
+        layout_(
+            *Layout::Build(LayoutTensors(spec.tensors), spec.tile_elements, spec.extent_elements)) {
     for (const v1::ServerAddress& server : reply_.servers()) {
       streams_.push_back(std::make_unique<RawStream>(server.address(), method::kExchange));
     }
@@ -141,11 +141,8 @@ class RawTrainer {
     v1::ClientMessage message;
     message.mutable_begin()->set_round(round);
     message.mutable_begin()->set_layout_version(1);
-    for (const double value : {1e-2, 0.9, 0.999, 1e-8, 0.1}) {
-      message.mutable_begin()->mutable_hyper()->Add();
-      message.mutable_begin()->mutable_hyper(0)->add_value(value);
-    }
-    message.mutable_begin()->mutable_hyper()->DeleteSubrange(1, 4);
+    v1::GroupHyper* hyper = message.mutable_begin()->add_hyper();
+    for (const double value : {1e-2, 0.9, 0.999, 1e-8, 0.1}) hyper->add_value(value);
     return message;
   }
   void Begin(uint64_t round) {
@@ -196,9 +193,9 @@ class RawTrainer {
   }
   void SendExtent(v1::FrameKind kind, uint64_t round, const Tensors& values, uint32_t extent) {
     for (const ChunkRange& range : Ranges(extent)) {
-      EXPECT_TRUE(stream(owner(extent))
-                      ->Write(GoodFrame(Header(kind, round, extent, range),
-                                        Bytes(values, extent, range))));
+      EXPECT_TRUE(
+          stream(owner(extent))
+              ->Write(GoodFrame(Header(kind, round, extent, range), Bytes(values, extent, range))));
     }
   }
   void SendAll(v1::FrameKind kind, uint64_t round, const Tensors& values) {
@@ -241,8 +238,7 @@ class RawTrainer {
  private:
   void Place(const DecodedFrame& frame, Tensors* out) const {
     const Extent& extent = layout_.extents()[frame.header.extent];
-    std::string bytes(frame.payload.bytes(), '\0');
-    frame.payload.CopyTo(bytes.data());
+    const std::string bytes = frame.payload.ToString();
     const uint32_t first = frame.header.offset / 4;
     for (uint32_t at = 0; at < bytes.size() / 4; ++at) {
       for (uint32_t i = 0; i < extent.run_count; ++i) {
@@ -255,9 +251,9 @@ class RawTrainer {
     }
   }
 
-  const uint32_t slot_;
-  const v1::AttachReply reply_;
-  const Layout layout_;
+  uint32_t slot_;
+  v1::AttachReply reply_;
+  Layout layout_;
   std::vector<std::unique_ptr<RawStream>> streams_;
 };
 

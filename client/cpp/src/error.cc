@@ -1,3 +1,4 @@
+// Reads the typed detail that every status of the client carries. See ballast/error.h.
 #include "ballast/error.h"
 
 #include "common/base/reason.h"

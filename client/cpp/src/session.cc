@@ -139,9 +139,13 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const JobOptions& options
   BALLAST_RETURN_IF_ERROR(session->TakePlan(plan, layout));
   BALLAST_RETURN_IF_ERROR(session->OpenStreams());
   BALLAST_RETURN_IF_ERROR(session->Initialize(options.init, weights, 0));
-  MutexLock lock(&session->mu_);
-  session->opened_ = true;
+  session->MarkOpened();
   return session;
+}
+
+void Session::MarkOpened() {
+  MutexLock lock(&mu_);
+  opened_ = true;
 }
 
 absl::Status Session::OpenStreams() {
@@ -189,8 +193,6 @@ void Session::RunQueue() {
     static_cast<CompletionTag*>(tag)->OnEvent(ok);
   }
 }
-
-void Session::TickTag::OnEvent(bool ok) { session_->OnTick(ok); }
 
 void Session::ArmTick() {
   const auto interval = heartbeat_ / static_cast<int>(kTicksPerHeartbeat);

@@ -97,7 +97,8 @@ class Session final : public Client, private StreamHandler {
   class TickTag : public CompletionTag {
    public:
     explicit TickTag(Session* session) : session_(session) {}
-    void OnEvent(bool ok) override;
+    // Under the session's lock, as every tag; the analysis cannot see that.
+    void OnEvent(bool ok) override ABSL_NO_THREAD_SAFETY_ANALYSIS { session_->OnTick(ok); }
 
    private:
     Session* const session_;
@@ -109,6 +110,7 @@ class Session final : public Client, private StreamHandler {
   absl::Status TakePlan(const v1::Plan& plan, const Layout& layout);
   void AssignExtents() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status OpenStreams();
+  void MarkOpened();
   void RunQueue();
   void ArmTick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnTick(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

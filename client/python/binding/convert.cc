@@ -1,5 +1,5 @@
 // Conversions of the extension module. See convert.h.
-#include "convert.h"
+#include "client/python/binding/convert.h"
 
 #include <utility>
 

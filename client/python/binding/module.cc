@@ -10,8 +10,8 @@
 #include <memory>
 #include <utility>
 
-#include "convert.h"
-#include "operation.h"
+#include "client/python/binding/convert.h"
+#include "client/python/binding/operation.h"
 
 namespace ballast::python {
 namespace nb = nanobind;

@@ -1,5 +1,5 @@
 // Runs one blocking call on a thread. See operation.h.
-#include "operation.h"
+#include "client/python/binding/operation.h"
 
 #include <thread>
 #include <utility>

@@ -48,22 +48,6 @@ TEST(ConvertTest, AJobPlanSurvivesTheWire) {
   EXPECT_EQ(back->layout_version, 4u);
 }
 
-TEST(ConvertTest, APlanThatContradictsItselfIsABadFrame) {
-  const v1::PeerJob good = PeerJobToProto(MakePlan());
-  std::vector<v1::PeerJob> bad(7, good);
-  bad[0].clear_servers();
-  bad[1].set_servers(1, 2);
-  bad[2].mutable_plan()->set_owner(0, 3);
-  bad[3].mutable_epoch()->mutable_members(0)->set_slot(1);
-  bad[4].mutable_epoch()->mutable_members()->RemoveLast();
-  bad[5].mutable_epoch()->mutable_contributors(0)->set_divisor(0);
-  bad[6].mutable_epoch()->mutable_contributors(0)->set_slots(1, 2);
-  for (const v1::PeerJob& job : bad) {
-    const auto plan = PeerJobFromProto(job);
-    EXPECT_EQ(ReasonOf(plan.status()), Reason::kBadFrame) << plan.status();
-  }
-}
-
 TEST(ConvertTest, UnknownEnumNumbersOfASpecAreNamed) {
   v1::AttachRequest request;
   ballast::ToProto(MakePlan().spec, request.mutable_spec());
