@@ -1,5 +1,7 @@
-// CRC32C by tables (eight bytes per step) and by SSE4.2 (three streams at once, because the
-// instruction has a latency of three cycles and a throughput of one). See crc32c.h.
+// CRC32C by tables (eight bytes per step), by SSE4.2 (three streams at once, because the
+// instruction has a latency of three cycles and a throughput of one), and by folding 256 bytes at a
+// time with AVX-512's carry-less multiplication (Gopal et al., "Fast CRC Computation for Generic
+// Polynomials Using PCLMULQDQ", Intel 2009), twice as fast as the three streams. See crc32c.h.
 // Thread safety: pure functions over constant tables.
 #include "common/base/crc32c.h"
 
@@ -8,7 +10,7 @@
 #include <cstring>
 
 #if defined(__x86_64__)
-#include <nmmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace ballast {
@@ -140,6 +142,97 @@ __attribute__((target("sse4.2"))) uint32_t ExtendByHardware(uint32_t start, cons
   return tail;
 }
 
+// x^bits modulo the polynomial as a factor for carry-less multiplication: the product of two
+// reversed numbers comes out shifted by one.
+constexpr uint64_t FoldFactor(size_t bits) {
+  uint32_t factor = 0x80000000u;  // x^0
+  for (size_t i = 0; i < bits; ++i) {
+    factor = (factor >> 1) ^ ((factor & 1u) != 0 ? kPolynomial : 0u);
+  }
+  return uint64_t{factor} << 1;
+}
+
+// Factors that move the two halves of 16 bytes `distance` bytes further on.
+constexpr uint64_t FirstFactor(size_t distance) { return FoldFactor(8 * distance + 32); }
+constexpr uint64_t SecondFactor(size_t distance) { return FoldFactor(8 * distance - 32); }
+
+constexpr size_t kVectorBytes = 64;
+constexpr size_t kFoldBytes = 4 * kVectorBytes;
+constexpr uint64_t kFirst256 = FirstFactor(256), kSecond256 = SecondFactor(256);
+constexpr uint64_t kFirst64 = FirstFactor(64), kSecond64 = SecondFactor(64);
+constexpr uint64_t kFirst16 = FirstFactor(16), kSecond16 = SecondFactor(16);
+
+#define BALLAST_FOLD_TARGET __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2")))
+
+BALLAST_FOLD_TARGET inline __m512i Fold(__m512i value, __m512i factors, __m512i next) {
+  const __m512i first = _mm512_clmulepi64_epi128(value, factors, 0x00);
+  const __m512i second = _mm512_clmulepi64_epi128(value, factors, 0x11);
+  return _mm512_ternarylogic_epi64(first, second, next, 0x96);  // exclusive or of all three
+}
+
+BALLAST_FOLD_TARGET inline __m128i Fold16(__m128i value, __m128i next) {
+  const __m128i factors =
+      _mm_set_epi64x(static_cast<int64_t>(kSecond16), static_cast<int64_t>(kFirst16));
+  const __m128i first = _mm_clmulepi64_si128(value, factors, 0x00);
+  const __m128i second = _mm_clmulepi64_si128(value, factors, 0x11);
+  return _mm_xor_si128(_mm_xor_si128(first, second), next);
+}
+
+BALLAST_FOLD_TARGET inline __m512i Factors(uint64_t first, uint64_t second) {
+  const auto a = static_cast<int64_t>(first);
+  const auto b = static_cast<int64_t>(second);
+  return _mm512_set_epi64(b, a, b, a, b, a, b, a);
+}
+
+// The raw state after the 64 bytes of `value`, which already contain the state before them. By way
+// of memory, since GCC 12 warns inside the intrinsics that take a vector apart.
+BALLAST_FOLD_TARGET inline uint32_t Finish(__m512i value) {
+  alignas(kVectorBytes) __m128i part[4];
+  _mm512_store_si512(part, value);
+  alignas(16) uint64_t rest[2];
+  _mm_store_si128(reinterpret_cast<__m128i*>(rest),
+                  Fold16(Fold16(Fold16(part[0], part[1]), part[2]), part[3]));
+  return static_cast<uint32_t>(_mm_crc32_u64(_mm_crc32_u64(0, rest[0]), rest[1]));
+}
+
+// As ExtendByHardware for a positive multiple of 256 bytes. With kCopy they also go to `to`, which
+// is aligned to 64 bytes, past the caches.
+template <bool kCopy>
+BALLAST_FOLD_TARGET uint32_t ExtendByFolding(uint32_t crc, const unsigned char* p, size_t bytes,
+                                             unsigned char* to) {
+  const __m512i factors = Factors(kFirst256, kSecond256);
+  __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
+  // What is folded in front of the first block: nothing but the state.
+  __m512i state = _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc)));
+  for (const unsigned char* const end = p + bytes; p != end; p += kFoldBytes) {
+    const __m512i w = _mm512_loadu_si512(p);
+    const __m512i x = _mm512_loadu_si512(p + kVectorBytes);
+    const __m512i y = _mm512_loadu_si512(p + 2 * kVectorBytes);
+    const __m512i z = _mm512_loadu_si512(p + 3 * kVectorBytes);
+    if constexpr (kCopy) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to), w);
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to + kVectorBytes), x);
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to + 2 * kVectorBytes), y);
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to + 3 * kVectorBytes), z);
+      to += kFoldBytes;
+    }
+    a = _mm512_xor_si512(Fold(a, factors, w), state);
+    state = _mm512_setzero_si512();
+    b = Fold(b, factors, x);
+    c = Fold(c, factors, y);
+    d = Fold(d, factors, z);
+  }
+  const __m512i near = Factors(kFirst64, kSecond64);
+  return Finish(Fold(Fold(Fold(a, near, b), near, c), near, d));
+}
+
+bool FoldingAvailable() {
+  static const bool available = __builtin_cpu_supports("avx512f") != 0 &&
+                                __builtin_cpu_supports("avx512vl") != 0 &&
+                                __builtin_cpu_supports("vpclmulqdq") != 0;
+  return available;
+}
+
 #endif  // defined(__x86_64__)
 
 }  // namespace
@@ -158,6 +251,26 @@ uint32_t Crc32cHardware(const void* data, size_t bytes, uint32_t seed) {
 #endif
 }
 
+uint32_t Crc32cFolding(const void* data, size_t bytes, uint32_t seed) {
+#if defined(__x86_64__)
+  const auto* p = static_cast<const unsigned char*>(data);
+  const size_t whole = bytes / kFoldBytes * kFoldBytes;
+  uint32_t crc = ~seed;
+  if (whole > 0) crc = ExtendByFolding<false>(crc, p, whole, nullptr);
+  return ~ExtendByHardware(crc, p + whole, bytes - whole);
+#else
+  return Crc32cTable(data, bytes, seed);
+#endif
+}
+
+bool Crc32cFoldingAvailable() {
+#if defined(__x86_64__)
+  return Crc32cHardwareAvailable() && FoldingAvailable();
+#else
+  return false;
+#endif
+}
+
 bool Crc32cHardwareAvailable() {
 #if defined(__x86_64__)
   static const bool available = __builtin_cpu_supports("sse4.2") != 0;
@@ -170,8 +283,34 @@ bool Crc32cHardwareAvailable() {
 }  // namespace internal
 
 uint32_t Crc32c(const void* data, size_t bytes, uint32_t seed) {
+  // Below this the three multiplications at the end cost more than they save.
+  constexpr size_t kFoldingBytesMin = 1024;
+  if (bytes >= kFoldingBytesMin && internal::Crc32cFoldingAvailable()) {
+    return internal::Crc32cFolding(data, bytes, seed);
+  }
   return internal::Crc32cHardwareAvailable() ? internal::Crc32cHardware(data, bytes, seed)
                                              : internal::Crc32cTable(data, bytes, seed);
+}
+
+uint32_t Crc32cCopy(void* to, const void* from, size_t bytes, uint32_t seed) {
+#if defined(__x86_64__)
+  const auto* p = static_cast<const unsigned char*>(from);
+  auto* out = static_cast<unsigned char*>(to);
+  const size_t head =
+      (kVectorBytes - reinterpret_cast<uintptr_t>(out) % kVectorBytes) % kVectorBytes;
+  if (bytes >= head + 4 * kFoldBytes && internal::Crc32cFoldingAvailable()) {
+    const size_t whole = (bytes - head) / kFoldBytes * kFoldBytes;
+    std::memcpy(out, p, head);
+    uint32_t crc = ExtendByHardware(~seed, p, head);
+    crc = ExtendByFolding<true>(crc, p + head, whole, out + head);
+    _mm_sfence();  // Others may look for the bytes as soon as we say that they are there.
+    const size_t done = head + whole;
+    std::memcpy(out + done, p + done, bytes - done);
+    return ~ExtendByHardware(crc, p + done, bytes - done);
+  }
+#endif
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return Crc32c(from, bytes, seed);
 }
 
 }  // namespace ballast

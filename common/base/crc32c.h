@@ -10,16 +10,25 @@ namespace ballast {
 
 // Returns the CRC32C of `bytes` bytes at `data`. `seed` is the CRC of the bytes that came before,
 // so Crc32c(b, Crc32c(a)) equals Crc32c(a then b); 0 starts anew. `data` may be unaligned, and may
-// be null when `bytes` is 0. Uses SSE4.2 when the CPU has it, else tables; both give equal values.
+// be null when `bytes` is 0. Uses AVX-512 or SSE4.2 when the CPU has them, else tables; all give
+// equal values.
 uint32_t Crc32c(const void* data, size_t bytes, uint32_t seed = 0);
+
+// Copies `bytes` bytes from `from` to `to`, which must not overlap, and returns
+// Crc32c(from, bytes, seed): one pass over bytes that are in a cache, into memory that will be read
+// later. Long inputs are written past the caches where the CPU can.
+uint32_t Crc32cCopy(void* to, const void* from, size_t bytes, uint32_t seed = 0);
 
 namespace internal {
 
-// The two implementations behind Crc32c, visible so that the tests can compare them.
+// The implementations behind Crc32c, visible so that the tests can compare them.
 uint32_t Crc32cTable(const void* data, size_t bytes, uint32_t seed);
 // Only when Crc32cHardwareAvailable().
 uint32_t Crc32cHardware(const void* data, size_t bytes, uint32_t seed);
 bool Crc32cHardwareAvailable();
+// Only when Crc32cFoldingAvailable().
+uint32_t Crc32cFolding(const void* data, size_t bytes, uint32_t seed);
+bool Crc32cFoldingAvailable();
 
 }  // namespace internal
 }  // namespace ballast

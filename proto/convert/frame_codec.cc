@@ -447,8 +447,11 @@ absl::StatusOr<ServerInput> DecodeServerMessage(const grpc::ByteBuffer& message,
 }
 
 absl::Status VerifyChecksum(const DecodedFrame& frame) {
+  return VerifyChecksum(frame, frame.payload.Crc32c(IdentityCrc(frame.header)));
+}
+
+absl::Status VerifyChecksum(const DecodedFrame& frame, uint32_t computed) {
   const FrameHeader& header = frame.header;
-  const uint32_t computed = frame.payload.Crc32c(IdentityCrc(header));
   if (computed == header.crc32c) return absl::OkStatus();
   ErrorFields fields;
   fields.round = header.round;

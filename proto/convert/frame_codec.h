@@ -78,6 +78,8 @@ absl::StatusOr<ServerInput> DecodeServerMessage(const grpc::ByteBuffer& message,
 // OK when the frame's crc32c is that of its identity and payload; else DATA_LOSS BAD_CHECKSUM with
 // both values, and the frame's round, slot, extent and offset.
 absl::Status VerifyChecksum(const DecodedFrame& frame);
+// The same for a caller that has formed the checksum of identity and payload itself.
+absl::Status VerifyChecksum(const DecodedFrame& frame, uint32_t computed);
 
 // Control messages in one slice, for streams and generic unary calls.
 grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message);

@@ -219,8 +219,13 @@ void Directory::DoAttach(const AttachCall& call, const AttachDone& done) {
   }
   Pending& pending = it->second;
   if (absl::Status st = pending.home.Attach(call); !st.ok()) {
-    if (fresh) pending_.erase(it);
-    return done(st);
+    done(st);
+    const bool disagree =
+        ReasonOf(st) == Reason::kSpecMismatch || ReasonOf(st) == Reason::kInitMismatch;
+    // The world can never be complete: those who wait learn now what would otherwise time out.
+    if (disagree) FailPending(&pending, st);
+    if (fresh || disagree) pending_.erase(it);
+    return;
   }
   pending.waiting[call.slot] = done;
   if (fresh) {

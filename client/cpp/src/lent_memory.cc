@@ -1,7 +1,8 @@
 #include "client/cpp/src/lent_memory.h"
 
 #include <algorithm>
-#include <cstring>
+
+#include "common/base/crc32c.h"
 
 namespace ballast::client {
 
@@ -65,7 +66,7 @@ std::vector<TensorPiece> PiecesOf(const Layout& layout, uint32_t extent, size_t 
 }
 
 uint64_t Scatter(const Payload& payload, const std::vector<TensorPiece>& pieces,
-                 const std::vector<void*>& destinations) {
+                 const std::vector<void*>& destinations, uint32_t* crc) {
   uint64_t copied = 0;
   auto source = payload.pieces().begin();
   size_t source_offset = 0;
@@ -74,10 +75,13 @@ uint64_t Scatter(const Payload& payload, const std::vector<TensorPiece>& pieces,
     if (out != nullptr) out += piece.tensor_offset;
     for (size_t left = piece.bytes; left > 0 && source != payload.pieces().end();) {
       const size_t step = std::min(left, source->bytes - source_offset);
+      const char* const from = source->data + source_offset;
       if (out != nullptr) {
-        std::memcpy(out, source->data + source_offset, step);
+        *crc = Crc32cCopy(out, from, step, *crc);
         out += step;
         copied += step;
+      } else {
+        *crc = Crc32c(from, step, *crc);
       }
       left -= step;
       source_offset += step;

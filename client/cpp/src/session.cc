@@ -402,14 +402,6 @@ absl::Status Session::OnFrame(size_t index, const DecodedFrame& frame) {
   if (header.extent >= owner_.size() || owner_[header.extent] != server.id) {
     return ServerBroke(server, absl::StrCat("sent extent ", header.extent, ", not its own"));
   }
-  const absl::Status intact = VerifyChecksum(frame);
-  if (!intact.ok()) {
-    ErrorFields fields = FieldsOf(intact);
-    fields.job = options_.job;
-    fields.server = static_cast<int>(server.id);
-    return ReasonedError(intact.code(), Reason::kBadChecksum,
-                         absl::StrCat("server ", server.id, ": ", intact.message()), fields);
-  }
   counters_.payload_down_bytes += frame.payload.bytes();
   switch (header.kind) {
     case v1::FRAME_KIND_WEIGHT:
@@ -462,8 +454,15 @@ absl::Status Session::Store(const Server& server, const DecodedFrame& frame,
     return ServerBroke(server, absl::StrCat("sent ", header.length, " bytes at ", header.offset,
                                             " of extent ", header.extent, ", which has no such"));
   }
-  counters_.copied_down_bytes += Scatter(frame.payload, pieces, destinations);
-  return absl::OkStatus();
+  uint32_t crc = IdentityCrc(header);
+  counters_.copied_down_bytes += Scatter(frame.payload, pieces, destinations, &crc);
+  const absl::Status intact = VerifyChecksum(frame, crc);
+  if (intact.ok()) return absl::OkStatus();
+  ErrorFields fields = FieldsOf(intact);
+  fields.job = options_.job;
+  fields.server = static_cast<int>(server.id);
+  return ReasonedError(intact.code(), Reason::kBadChecksum,
+                       absl::StrCat("server ", server.id, ": ", intact.message()), fields);
 }
 
 void Session::SendControl(Server* server, const v1::ClientMessage& message) {

@@ -83,7 +83,9 @@ TEST(Scatter, WritesToTheTensorsWhateverThePiecesOfThePayload) {
                                         std::string(360, 'x')};
     std::vector<void*> destinations;
     for (std::string& tensor : tensors) destinations.push_back(tensor.data());
-    EXPECT_EQ(Scatter(Payload(parts, nullptr), pieces, destinations), 480u);
+    uint32_t crc = 5;
+    EXPECT_EQ(Scatter(Payload(parts, nullptr), pieces, destinations, &crc), 480u);
+    EXPECT_EQ(crc, Crc32c(bytes.data(), bytes.size(), 5));
     EXPECT_EQ(tensors[0], std::string(20, 'x') + bytes.substr(0, 20));
     EXPECT_EQ(tensors[1], bytes.substr(20, 400));
     EXPECT_EQ(tensors[3], bytes.substr(420, 60) + std::string(300, 'x'));
@@ -95,7 +97,9 @@ TEST(Scatter, LeavesOutTensorsWithoutMemory) {
   std::string last(360, 'x');
   const std::vector<void*> destinations = {nullptr, nullptr, nullptr, last.data()};
   const Payload payload = Payload::FromString(std::string(420, 'a') + std::string(60, 'b'));
-  EXPECT_EQ(Scatter(payload, PiecesOf(layout, 0, 4, 20, 480), destinations), 60u);
+  uint32_t crc = 0;
+  EXPECT_EQ(Scatter(payload, PiecesOf(layout, 0, 4, 20, 480), destinations, &crc), 60u);
+  EXPECT_EQ(crc, payload.Crc32c());
   EXPECT_EQ(last, std::string(60, 'b') + std::string(300, 'x'));
 }
 

@@ -148,6 +148,20 @@ TEST(JobDirectoryTest, TimeoutNamesTheMissingSlots) {
   EXPECT_NE(std::string(status.message()).find("slots 1, 2"), std::string::npos) << status;
 }
 
+TEST(JobDirectoryTest, TrainersThatDisagreeAreAllToldAtOnce) {
+  Cluster cluster(1);
+  Promise<absl::StatusOr<AttachResult>> first, second;
+  cluster.directories_[0]->Attach(Call(2), first.Setter());
+  AttachCall other = Call(2);
+  other.slot = 1;
+  other.incarnation = 8;
+  other.tensor_crc32c = {9};
+  cluster.directories_[0]->Attach(other, second.Setter());
+  EXPECT_EQ(ReasonOf(second.Get().status()), Reason::kInitMismatch);
+  EXPECT_EQ(ReasonOf(first.Get().status()), Reason::kInitMismatch);
+  EXPECT_TRUE(cluster.AttachAll(Call(2), 2).ok()) << "the name is free again";
+}
+
 TEST(JobDirectoryTest, OverBudgetIsRefusedAndTakesNoMemory) {
   Cluster cluster(2, 1000);
   EXPECT_EQ(ReasonOf(cluster.AttachAll(Call(1), 1).status()), Reason::kOverBudget);
