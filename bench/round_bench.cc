@@ -160,12 +160,13 @@ class Bench {
 };
 
 absl::Status Bench::Prepare() {
-  BALLAST_ASSIGN_OR_RETURN(model_, Model::Make(options_.parameters));
+  BALLAST_ASSIGN_OR_RETURN(model_, Model::Describe(options_.parameters));
   BALLAST_ASSIGN_OR_RETURN(congestion_control_, ChooseCongestionControl());
   BALLAST_ASSIGN_OR_RETURN(raw_, RawTcpPeer::Fork(PayloadBytes(), congestion_control_));
   std::vector<std::string> arguments = options_.server_arguments;
   arguments.push_back(absl::StrCat("--set=rounds.worker_threads=", options_.step_threads));
   BALLAST_ASSIGN_OR_RETURN(server_, ServerProcess::Start(options_.server, arguments));
+  BALLAST_RETURN_IF_ERROR(model_.Allocate());
   BALLAST_ASSIGN_OR_RETURN(optimizer_, OptimizerOnly::Make(model_, options_.step_threads));
   reference_ = std::make_unique<Reference>(model_);
 
@@ -245,7 +246,7 @@ absl::Status Bench::Measure() {
 absl::Status Bench::Verify() {
   BALLAST_ASSIGN_OR_RETURN(const uint64_t state, reference_->DifferingState(client_.get()));
   differing_ += state;
-  return absl::OkStatus();
+  return client_->Leave();
 }
 
 void Bench::AddTimes(JsonObject* json) const {

@@ -96,7 +96,7 @@ optim::AdamWScalars ScalarsOf(uint64_t step) {
 
 }  // namespace
 
-absl::StatusOr<Model> Model::Make(uint64_t parameters) {
+absl::StatusOr<Model> Model::Describe(uint64_t parameters) {
   Model model;
   Model block;
   AddBlock(&block, 0);
@@ -106,17 +106,8 @@ absl::StatusOr<Model> Model::Make(uint64_t parameters) {
             {static_cast<int64_t>(rest / kWidth + 1), static_cast<int64_t>(kWidth)});
   for (uint64_t i = 0; i < blocks; ++i) AddBlock(&model, i);
 
-  size_t bytes = 0;
-  for (const uint64_t elements : model.tensor_elements) bytes += AlignedBytes(elements);
-  BALLAST_ASSIGN_OR_RETURN(model.gradients, Arena::Create(bytes));
-  BALLAST_ASSIGN_OR_RETURN(model.weights, Arena::Create(bytes));
-  FillRandom(model.gradients.data(), bytes, 6, 0x9E3779B97F4A7C15);
-  FillRandom(model.weights.data(), bytes, 3, 0xD1B54A32D192ED03);
   std::vector<LayoutTensor> layout;
-  size_t offset = 0;
   for (size_t i = 0; i < model.tensors.size(); ++i) {
-    model.buffers.push_back({model.gradients.data() + offset, model.weights.data() + offset});
-    offset += AlignedBytes(model.tensor_elements[i]);
     layout.push_back({model.tensor_elements[i], DType::kBF16, 0});
     const bool matrix =
         model.tensors[i].name == "blocks.0.qkv.weight" || i + 2 == model.tensors.size();
@@ -126,6 +117,21 @@ absl::StatusOr<Model> Model::Make(uint64_t parameters) {
   }
   BALLAST_ASSIGN_OR_RETURN(model.layout, Layout::Build(layout, kTileElements, kExtentElements));
   return model;
+}
+
+absl::Status Model::Allocate() {
+  size_t bytes = 0;
+  for (const uint64_t count : tensor_elements) bytes += AlignedBytes(count);
+  BALLAST_ASSIGN_OR_RETURN(gradients, Arena::Create(bytes));
+  BALLAST_ASSIGN_OR_RETURN(weights, Arena::Create(bytes));
+  FillRandom(gradients.data(), bytes, 6, 0x9E3779B97F4A7C15);
+  FillRandom(weights.data(), bytes, 3, 0xD1B54A32D192ED03);
+  size_t offset = 0;
+  for (const uint64_t count : tensor_elements) {
+    buffers.push_back({gradients.data() + offset, weights.data() + offset});
+    offset += AlignedBytes(count);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<OptimizerOnly>> OptimizerOnly::Make(const Model& model,

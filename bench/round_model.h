@@ -28,8 +28,11 @@ inline constexpr client::AdamWHyper kHyper{3e-4, 0.9, 0.95, 1e-8, 0.1};
 // Tensors and their memory: one arena of gradients and one of weights, each tensor at a multiple of
 // 64 bytes.
 struct Model {
-  // A model of at least `parameters` elements. Errors: RESOURCE_EXHAUSTED.
-  static absl::StatusOr<Model> Make(uint64_t parameters);
+  // A model of at least `parameters` elements, without memory. INTERNAL for a bug of ours.
+  static absl::StatusOr<Model> Describe(uint64_t parameters);
+  // Maps and fills the tensors' memory. After every fork: a parent that writes to huge pages which
+  // it shares with a child gets small ones. Errors: RESOURCE_EXHAUSTED.
+  absl::Status Allocate();
 
   uint64_t elements = 0;
   std::vector<client::Tensor> tensors;

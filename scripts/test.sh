@@ -28,7 +28,7 @@ run_ctest() {
 }
 
 run_pytest() {
-  local arguments=(tests/python -ra --timeout=600)
+  local arguments=(tests/python tests/e2e -ra --timeout=600)
   ((quick)) && arguments+=(-m 'not slow and not bench and not e2e')
   # torch chooses its kernels by CPU; the bit-for-bit comparisons are defined for this choice.
   ATEN_CPU_CAPABILITY=avx2 PATH="$PWD/build/release/bin:$PATH" \

@@ -260,7 +260,7 @@ void ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   link.report_after = Scaled(config_.timing().report_after());
   link.max_message_bytes = static_cast<int>(config_.limits().max_control_message_bytes());
   link.time_scale = options_.time_scale;
-  peers_ = PeerClient::Create(link, executor_.get(), RealClock::Get());
+  peers_ = PeerClient::Create(link, executor_.get(), RealClock::Get(), grpc_.queue());
 
   EngineDeps deps;
   deps.executor = executor_.get();
@@ -333,9 +333,10 @@ void ServerImpl::Stop() {
     (*directory)->Shutdown([ended] { ended->set_value(); });
     future.wait_for(kStopGrace);
   }
+  // The peers' calls come back through the queues of grpc_.
+  if (peers_ != nullptr) peers_->Stop();
   grpc_.Shutdown(kStopGrace);
   if (admin_ != nullptr) admin_->Stop();
-  if (peers_ != nullptr) peers_->Stop();
   directory_.Set(nullptr);
   if (executor_ != nullptr) executor_->Shutdown();
 }

@@ -61,6 +61,8 @@ void ServerMetrics::DeclareFamilies() {
        "Time spent in each phase of a round: collect, vote, step, stream."},
       {"ballast_push_bytes_total", MetricKind::kCounter,
        "Gradient payload received from trainers in bytes, duplicates included."},
+      {"ballast_copied_bytes_total", MetricKind::kCounter,
+       "Payload received that was copied into registers or state, in bytes."},
       {"ballast_pull_bytes_total", MetricKind::kCounter,
        "Weight payload sent to trainers in bytes."},
       {"ballast_push_duplicates_total", MetricKind::kCounter,
@@ -105,6 +107,7 @@ void ServerMetrics::AddJobSeries(const std::string& run, const std::shared_ptr<J
   counter(rounds, {{"run", run}, {"result", "skipped_overflow"}}, &job->rounds_skipped_overflow);
   counter(rounds, {{"run", run}, {"result", "aborted"}}, &job->rounds_aborted);
   counter("ballast_push_bytes_total", {{"run", run}}, &job->push_bytes);
+  counter("ballast_copied_bytes_total", {{"run", run}}, &job->copied_bytes);
   counter("ballast_pull_bytes_total", {{"run", run}}, &job->pull_bytes);
   gauge("ballast_last_round_commit_timestamp_seconds", {{"run", run}},
         &job->last_round_commit_timestamp_s);

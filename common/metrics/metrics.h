@@ -27,6 +27,9 @@ struct JobMetrics {
   Counter rounds_aborted;
   // ballast_push_bytes_total{run}: gradient payload received, duplicates included.
   Counter push_bytes;
+  // ballast_copied_bytes_total{run}: payload received that was copied into registers or state. Over
+  // push_bytes: copies per byte.
+  Counter copied_bytes;
   // ballast_pull_bytes_total{run}: weight payload sent.
   Counter pull_bytes;
   // ballast_last_round_commit_timestamp_seconds{run}: Unix time; 0 before the first commit.

@@ -37,6 +37,27 @@ std::vector<ContributorSet> AllContribute(const JobSpec& spec) {
   return std::vector<ContributorSet>(spec.group_count, all);
 }
 
+// The plan of the same job with a grown spec: old extents keep their owners.
+absl::StatusOr<JobPlan> GrownPlan(JobPlan plan, JobSpec spec) {
+  BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
+  const std::vector<LayoutTensor> all = LayoutTensors(spec.tensors);
+  BALLAST_RETURN_IF_ERROR(layout.Append({all.begin() + plan.spec.tensors.size(), all.end()}));
+  plan.spec = std::move(spec);
+  plan.epoch.contributors = AllContribute(plan.spec);
+  ++plan.layout_version;
+  std::vector<uint32_t> before;
+  for (const uint32_t owner : plan.owner) {
+    before.push_back(static_cast<uint32_t>(
+        std::find(plan.servers.begin(), plan.servers.end(), owner) - plan.servers.begin()));
+  }
+  plan.owner.clear();
+  for (const uint32_t index :
+       PlanOwners(layout, static_cast<uint32_t>(plan.servers.size()), before)) {
+    plan.owner.push_back(plan.servers[index]);
+  }
+  return plan;
+}
+
 // Runs `done` with the first error, or OK, after `count` calls. Any thread.
 class Gather {
  public:
@@ -151,10 +172,11 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void CreateEverywhere(Pending* pending);
   void OnCreated(const std::string& name, uint64_t job, const absl::Status& status);
   void DoExtend(const ExtendCall& call, const ExtendDone& done);
+  void ExtendEverywhere(const std::string& name, const JobPlan& plan);
   void OnExtended(const std::string& name, const JobPlan& plan, const absl::Status& status);
   absl::Status CreateLocal(const JobPlan& plan);
   void ExtendLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done);
-  void OnJobEnded(uint64_t job);
+  void OnJobEnded(uint64_t job, const absl::Status& why);
   void ReportMemory() {
     if (deps_.metrics == nullptr) return;
     deps_.metrics->state_bytes(StateTier::kDram)->Set(static_cast<double>(memory_used_bytes()));
@@ -359,29 +381,21 @@ void Directory::DoExtend(const ExtendCall& call, const ExtendDone& done) {
     return;
   }
   pending.extending[call.slot] = done;
-  if (!pending.home.AllExtended()) return;
+  if (!pending.home.AllExtended()) {
+    if (auto engine = Find(call.job); engine != nullptr) engine->SlotGrows(call.slot);
+    return;
+  }
 
-  JobPlan plan = pending.plan;
-  plan.spec = pending.home.TakeExtended();
-  plan.epoch.contributors = AllContribute(plan.spec);
-  ++plan.layout_version;
-  Layout layout = *Layout::Build(LayoutTensors(pending.plan.spec.tensors), plan.spec.tile_elements,
-                                 plan.spec.extent_elements);
-  const std::vector<LayoutTensor> all = LayoutTensors(plan.spec.tensors);
-  st = layout.Append({all.begin() + pending.plan.spec.tensors.size(), all.end()});
-  std::vector<uint32_t> before;
-  for (const uint32_t owner : plan.owner) {
-    before.push_back(static_cast<uint32_t>(
-        std::find(plan.servers.begin(), plan.servers.end(), owner) - plan.servers.begin()));
+  const absl::StatusOr<JobPlan> plan = GrownPlan(pending.plan, pending.home.TakeExtended());
+  if (plan.ok()) {
+    ExtendEverywhere(it->first, *plan);
+  } else {
+    OnExtended(it->first, pending.plan, plan.status());
   }
-  if (!st.ok()) return OnExtended(it->first, plan, st);
-  plan.owner.clear();
-  for (const uint32_t index :
-       PlanOwners(layout, static_cast<uint32_t>(plan.servers.size()), before)) {
-    plan.owner.push_back(plan.servers[index]);
-  }
-  auto gather = std::make_shared<Gather>(plan.servers.size(), [self = shared_from_this(),
-                                                               name = it->first,
+}
+
+void Directory::ExtendEverywhere(const std::string& name, const JobPlan& plan) {
+  auto gather = std::make_shared<Gather>(plan.servers.size(), [self = shared_from_this(), name,
                                                                plan](absl::Status status) {
     self->Post([self = self.get(), name, plan, status] { self->OnExtended(name, plan, status); });
   });
@@ -435,9 +449,9 @@ absl::Status Directory::CreateLocal(const JobPlan& plan) {
   engine_config.window_extents = memory.window_extents;
   BALLAST_ASSIGN_OR_RETURN(std::shared_ptr<RoundEngine> engine,
                            RoundEngine::Create(plan, engine_config, deps_));
-  engine->OnEnd([self = weak_from_this(), job = plan.job] {
+  engine->OnEnd([self = weak_from_this(), job = plan.job](const absl::Status& why) {
     if (auto directory = self.lock()) {
-      directory->Post([directory = directory.get(), job] { directory->OnJobEnded(job); });
+      directory->Post([directory = directory.get(), job, why] { directory->OnJobEnded(job, why); });
     }
   });
   memory_used_.fetch_add(local.memory_bytes, std::memory_order_relaxed);
@@ -472,15 +486,12 @@ void Directory::ExtendLocal(const JobPlan& plan, const std::function<void(absl::
 }
 
 // A job that ended keeps its state readable for job_ttl, then gives its memory back.
-void Directory::OnJobEnded(uint64_t job) {
+void Directory::OnJobEnded(uint64_t job, const absl::Status& why) {
   const auto it = local_.find(job);
   if (it == local_.end()) return;
   const auto pending = pending_.find(it->second.plan.spec.name);
   if (pending != pending_.end() && pending->second.plan.job == job) {
-    FailPending(&pending->second,
-                ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobFailed,
-                              absl::StrCat("job \"", it->second.plan.spec.name, "\" has ended"),
-                              {.job = it->second.plan.spec.name}));
+    FailPending(&pending->second, why);
   }
   strand_.PostAfter(config_.job_ttl, [self = shared_from_this(), job] { self->Drop(job); });
 }

@@ -114,6 +114,10 @@ class Engine final : public RoundEngine {
     });
   }
 
+  void SlotGrows(uint32_t slot) override {
+    Post([this, slot] { Feed(SlotGrowsInput{slot}); });
+  }
+
   void Extend(JobPlan plan, std::function<void(absl::Status)> done) override {
     Post([this, plan = std::move(plan), done = std::move(done)] { done(DoExtend(plan)); });
   }
@@ -134,10 +138,10 @@ class Engine final : public RoundEngine {
     Post([this, status = std::move(status)] { Feed(FailInput{status}); });
   }
 
-  void OnEnd(std::function<void()> callback) override {
+  void OnEnd(std::function<void(const absl::Status&)> callback) override {
     Post([this, callback = std::move(callback)] {
       if (ended_) {
-        callback();
+        callback(failure_);
       } else {
         on_end_ = callback;
       }
@@ -223,7 +227,10 @@ class Engine final : public RoundEngine {
   std::vector<bool> seen_;                         // per slot: its stream has been open
   std::vector<std::function<void()>> after_init_;  // fetches that wait for the initial weights
   std::vector<BufferPool> weight_pools_;           // fp32, 16-bit; made at the first use
-  Payload* payload_ = nullptr;                     // of the frame being fed
+  // The weights of the present version by extent, as the step left them or a fetch formed them:
+  // whoever asks for them again gets the same buffers.
+  std::vector<BufferRef> weights_;
+  Payload* payload_ = nullptr;  // of the frame being fed
   size_t extents_to_step_ = 0;
   uint64_t weight_overflows_ = 0;
   std::chrono::nanoseconds begun_at_{0};
@@ -232,7 +239,7 @@ class Engine final : public RoundEngine {
   std::chrono::nanoseconds stepped_at_{0};
   absl::Status failure_;
   bool ended_ = false;
-  std::function<void()> on_end_;
+  std::function<void(const absl::Status&)> on_end_;
 };
 
 absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
@@ -301,6 +308,7 @@ absl::Status Engine::DoExtend(const JobPlan& plan) {
       contributions_,
       Contributions::Create(layout, fsm_.owned().size(), plan.spec.world, config_.window_extents));
   weight_pools_.clear();
+  weights_.clear();
   return absl::OkStatus();
 }
 
@@ -342,18 +350,23 @@ void Engine::DoFetchState(uint32_t slot, uint64_t round, bool weights,
 
 void Engine::SendWeightsOf(SlotSink* sink, uint32_t extent) {
   const DType dtype = fsm_.layout().extents()[extent].dtype;
-  const absl::StatusOr<BufferRef> buffer = WeightBuffer(dtype);
-  if (!buffer.ok()) {
-    sink->OnError(buffer.status());
-    return;
+  weights_.resize(fsm_.layout().extents().size());
+  BufferRef& weights = weights_[extent];
+  if (!weights) {
+    absl::StatusOr<BufferRef> buffer = WeightBuffer(dtype);
+    if (!buffer.ok()) {
+      sink->OnError(buffer.status());
+      return;
+    }
+    weights = *std::move(buffer);
+    store_.ReadWeights(fsm_.layout(), extent, weights.data());
   }
-  store_.ReadWeights(fsm_.layout(), extent, buffer->data());
   sink->OnExtent(
       {.kind = FrameKind::kWeight,
        .round = fsm_.round(),
        .extent = extent,
        .dtype = dtype,
-       .bytes = {buffer->data(), fsm_.layout().ExtentWireBytes(extent), buffer->ToShared()}});
+       .bytes = {weights.data(), fsm_.layout().ExtentWireBytes(extent), weights.ToShared()}});
 }
 
 // State planes go out in place: no round can be applied before the slot that asked begins it.
@@ -383,12 +396,14 @@ void Engine::Do(const StoreFrame& effect) {
     const std::string bytes = payload_->ToString();
     store_.WriteMaster(fsm_.layout(), info.extent, info.offset_bytes / width, bytes.data(),
                        info.length_bytes / width);
+    if (info.extent < weights_.size()) weights_[info.extent].Reset();
   } else if (absl::Status st = contributions_.Store(fsm_.layout(), info, *payload_); !st.ok()) {
     Fail(st);
   }
   if (info.kind == FrameKind::kInit && fsm_.init_missing() == 0) {
     for (const auto& fetch : std::exchange(after_init_, {})) fetch();
   }
+  if (metrics_ != nullptr) metrics_->copied_bytes.Add(info.length_bytes);
   // Its bytes count as received from here on, so that the acknowledgement that follows covers them.
   *payload_ = Payload();
 }
@@ -583,6 +598,8 @@ void Engine::StepExtent(uint32_t extent, const std::shared_ptr<StepPlan>& plan) 
 void Engine::OnExtentStepped(uint32_t extent, const BufferRef& weight,
                              const std::shared_ptr<StepPlan>& plan) {
   contributions_.Release(extent);
+  weights_.resize(fsm_.layout().extents().size());
+  weights_[extent] = weight;
   const OutPiece piece{
       .kind = FrameKind::kWeight,
       .round = fsm_.round() + 1,
@@ -667,7 +684,7 @@ void Engine::Do(const FinishJob&) {
 void Engine::End() {
   if (ended_) return;
   ended_ = true;
-  if (on_end_) std::exchange(on_end_, nullptr)();
+  if (on_end_) std::exchange(on_end_, nullptr)(failure_);
 }
 
 }  // namespace

@@ -67,13 +67,16 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
                           std::vector<uint32_t> arrays) = 0;
   virtual void PeerVote(uint32_t epoch, uint64_t round, Vote vote) = 0;
   virtual void PeerLost(uint32_t server, std::string why) = 0;
+  // The slot waits at the home to add groups before its next round.
+  virtual void SlotGrows(uint32_t slot) = 0;
   // A grown plan (same job, next layout version); between rounds only.
   virtual void Extend(JobPlan plan, std::function<void(absl::Status)> done) = 0;
   virtual void Snapshot(std::function<void(JobSnapshot)> done) = 0;
   // Fails the job with `status` (server shutdown, directory decision).
   virtual void Fail(absl::Status status) = 0;
-  // Called (on the strand) once when every slot has left or the job has failed.
-  virtual void OnEnd(std::function<void()> callback) = 0;
+  // Called (on the strand) once when every slot has left (JOB_FINISHED) or the job has failed; with
+  // the error that later calls get.
+  virtual void OnEnd(std::function<void(const absl::Status& why)> callback) = 0;
 
   virtual uint64_t job() const = 0;
   virtual uint32_t window_extents() const = 0;

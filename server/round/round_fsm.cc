@@ -28,6 +28,7 @@ enum InputKind : size_t {
   kStepped,
   kSlotLost,
   kSlotLeft,
+  kSlotGrows,
   kFailInput
 };
 
@@ -74,6 +75,7 @@ const std::vector<RoundFsm::Transition>& RoundFsm::Table() {
       {Phase::kIdle, kVote, &F::OnVote},
       {Phase::kIdle, kSlotLost, &F::OnSlotLost},
       {Phase::kIdle, kSlotLeft, &F::OnSlotLeft},
+      {Phase::kIdle, kSlotGrows, &F::OnSlotGrows},
       {Phase::kIdle, kFailInput, &F::OnFail},
 
       {Phase::kCollect, kBegin, &F::OnBegin},
@@ -82,6 +84,7 @@ const std::vector<RoundFsm::Transition>& RoundFsm::Table() {
       {Phase::kCollect, kVote, &F::OnVote},
       {Phase::kCollect, kSlotLost, &F::OnSlotLost},
       {Phase::kCollect, kSlotLeft, &F::OnSlotLeft},
+      {Phase::kCollect, kSlotGrows, &F::OnSlotGrows},
       {Phase::kCollect, kFailInput, &F::OnFail},
 
       {Phase::kPreparing, kFrame, &F::OnLateFrame},
@@ -129,6 +132,7 @@ void RoundFsm::SetPlan(JobPlan plan, Layout layout, uint32_t first_new_extent) {
     position_[extent] = static_cast<uint32_t>(owned_.size());
     owned_.push_back(extent);
   }
+  for (Slot& slot : slots_) slot.growing = false;
   init_.Reset(static_cast<uint32_t>(layout_.extents().size()), 1);
   for (uint32_t extent = first_new_extent; extent < layout_.extents().size(); ++extent) {
     if (position_[extent] == kNotOwned) continue;
@@ -212,6 +216,7 @@ void RoundFsm::OnBegin(const Input& input, Effects* effects) {
   slot.begun = true;
   slot.begin = std::move(begin);
   phase_ = Phase::kCollect;
+  CheckGrowing(effects);
   CheckSeats(effects);
   if (phase_ != Phase::kCollect) return;
 
@@ -601,6 +606,29 @@ void RoundFsm::OnSlotLeft(const Input& input, Effects* effects) {
   CheckSeats(effects);
 }
 
+void RoundFsm::OnSlotGrows(const Input& input, Effects* effects) {
+  slots_[std::get<SlotGrowsInput>(input).slot].growing = true;
+  CheckGrowing(effects);
+  CheckSeats(effects);
+}
+
+// Fails the job when a slot waits to add groups before a round that another began without them:
+// they would wait for each other for ever.
+void RoundFsm::CheckGrowing(Effects* effects) {
+  const auto growing =
+      std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.growing; });
+  const auto begun =
+      std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.begun; });
+  if (growing == slots_.end() || begun == slots_.end()) return;
+  const auto slot = static_cast<int>(growing - slots_.begin());
+  Fail(Error(absl::StatusCode::kFailedPrecondition, Reason::kLayoutMismatch,
+             absl::StrCat("slot ", slot, " adds groups before round ", round_, ", which slot ",
+                          begun - slots_.begin(), " has begun without them; all slots must add ",
+                          "the same groups between the same two rounds"),
+             slot),
+       effects);
+}
+
 // Ends the job when nobody is left, or fails it when somebody who is missing still owes something.
 // A slot that vanished after its last push does not stop the round it contributed to.
 void RoundFsm::CheckSeats(Effects* effects) {
@@ -615,8 +643,9 @@ void RoundFsm::CheckSeats(Effects* effects) {
   for (uint32_t s = 0; s < slots_.size(); ++s) {
     const Slot& slot = slots_[s];
     if (slot.begun && slot.owed == 0) continue;
-    const bool others_began =
-        std::any_of(slots_.begin(), slots_.end(), [](const Slot& other) { return other.begun; });
+    const bool others_began = std::any_of(slots_.begin(), slots_.end(), [](const Slot& other) {
+      return other.begun || other.growing;
+    });
     if (slot.left && others_began) {
       Fail(Error(absl::StatusCode::kFailedPrecondition, Reason::kTrainerLeft,
                  absl::StrCat("slot ", s, " left the job before round ", round_,

@@ -60,11 +60,14 @@ struct SlotLostInput {
 struct SlotLeftInput {
   uint32_t slot = 0;
 };
+struct SlotGrowsInput {  // it waits to add groups, and takes no round before all slots have
+  uint32_t slot = 0;
+};
 struct FailInput {
   absl::Status status;
 };
 using Input = std::variant<BeginInput, FrameInput, ReducedInput, DurableInput, VoteInput,
-                           SteppedInput, SlotLostInput, SlotLeftInput, FailInput>;
+                           SteppedInput, SlotLostInput, SlotLeftInput, SlotGrowsInput, FailInput>;
 
 // --- Effects ------------------------------------------------------------------------------------
 struct StoreFrame {  // copy the payload into the register (or, kInit, into the master weights)
@@ -153,6 +156,7 @@ class RoundFsm {
     bool begun = false;
     bool lost = false;
     bool left = false;
+    bool growing = false;
     uint32_t owed = 0;  // owned extents it still owes in the open round
     RoundBegin begin;
     std::string why_lost;
@@ -174,6 +178,7 @@ class RoundFsm {
   void OnStepped(const Input& input, Effects* effects);
   void OnSlotLost(const Input& input, Effects* effects);
   void OnSlotLeft(const Input& input, Effects* effects);
+  void OnSlotGrows(const Input& input, Effects* effects);
   void OnFail(const Input& input, Effects* effects);
 
   void SetPlan(JobPlan plan, Layout layout, uint32_t first_new_extent);
@@ -195,6 +200,7 @@ class RoundFsm {
   void MaybeDecide(Effects* effects);
   void CloseRound(Effects* effects);
   void CheckSeats(Effects* effects);
+  void CheckGrowing(Effects* effects);
   void Fail(absl::Status status, Effects* effects);
   absl::Status Error(absl::StatusCode code, Reason reason, const std::string& message,
                      int slot = -1, int server = -1) const;

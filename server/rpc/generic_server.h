@@ -49,6 +49,9 @@ class GenericServer {
   absl::Status Start(const GenericServerOptions& options);
   // The port bound; valid after Start.
   int port() const { return port_; }
+  // A queue that is polled from Start until Shutdown, for calls to other servers; their tags are
+  // CompletionTags, and all of them have come back before Shutdown.
+  grpc::CompletionQueue* queue() const { return queues_.front().get(); }
 
   // Takes no new calls, gives the open ones `grace` to end, breaks off the rest and joins the
   // pollers. Idempotent. Handlers must not be called from outside afterwards, but may be destroyed.

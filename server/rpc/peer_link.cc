@@ -54,8 +54,9 @@ bool MayPass(const absl::Status& status) {
 
 class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<PeerClientImpl> {
  public:
-  PeerClientImpl(const PeerLinkConfig& config, Executor* executor, const Clock* clock)
-      : config_(config), executor_(executor), clock_(clock), poller_("peers", 1) {
+  PeerClientImpl(const PeerLinkConfig& config, Executor* executor, const Clock* clock,
+                 grpc::CompletionQueue* queue)
+      : config_(config), executor_(executor), clock_(clock), queue_(queue) {
     grpc::ChannelArguments args = MakeChannelArgs(config.time_scale);
     args.SetMaxReceiveMessageSize(config.max_message_bytes);
     args.SetMaxSendMessageSize(config.max_message_bytes);
@@ -66,7 +67,11 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
       peer.connection = std::make_unique<grpc::GenericStub>(
           grpc::CreateCustomChannel(server.address, grpc::InsecureChannelCredentials(), args));
     }
-    poller_.Post([this] { PollUntilShutdown(&queue_); });
+    if (queue_ != nullptr) return;
+    own_queue_ = std::make_unique<grpc::CompletionQueue>();
+    queue_ = own_queue_.get();
+    poller_ = std::make_unique<Executor>("peers", 1);
+    poller_->Post([this] { PollUntilShutdown(own_queue_.get()); });
   }
 
   ~PeerClientImpl() override { Stop(); }
@@ -141,7 +146,7 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
   const PeerLinkConfig config_;
   Executor* const executor_;
   const Clock* const clock_;
-  grpc::CompletionQueue queue_;
+  grpc::CompletionQueue* queue_;  // constant after construction
 
   mutable Mutex mu_;
   CondVar changed_;
@@ -151,7 +156,9 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ = false;
 
-  Executor poller_;  // last: its thread uses all of the above
+  // Null when another's queue is used. Last: the thread uses all of the above.
+  std::unique_ptr<grpc::CompletionQueue> own_queue_;
+  std::unique_ptr<Executor> poller_;
 };
 
 void PeerClientImpl::Stop() {
@@ -162,8 +169,9 @@ void PeerClientImpl::Stop() {
     for (PeerCall* call : calls_) call->context.TryCancel();
     while (!calls_.empty()) changed_.Wait(&mu_);
   }
-  queue_.Shutdown();
-  poller_.Shutdown();
+  if (own_queue_ == nullptr) return;
+  own_queue_->Shutdown();
+  poller_->Shutdown();
 }
 
 std::vector<PeerState> PeerClientImpl::Peers() const {
@@ -190,7 +198,7 @@ void PeerClientImpl::Call(uint32_t server, const CallOptions& options,
       call->done = std::move(done);
       call->finished = [this](PeerCall* finished) { Finished(finished); };
       call->reader = peer->second.connection->PrepareUnaryCall(&call->context, options.method,
-                                                               request, &queue_);
+                                                               request, queue_);
       call->reader->StartCall();
       calls_.insert(call.get());
       PeerCall* const tag = call.release();
@@ -425,8 +433,8 @@ void PeerClientImpl::Lost(uint32_t server, const std::string& why, bool always) 
 }  // namespace
 
 std::shared_ptr<PeerClient> PeerClient::Create(const PeerLinkConfig& config, Executor* executor,
-                                               const Clock* clock) {
-  return std::make_shared<PeerClientImpl>(config, executor, clock);
+                                               const Clock* clock, grpc::CompletionQueue* queue) {
+  return std::make_shared<PeerClientImpl>(config, executor, clock, queue);
 }
 
 }  // namespace ballast::server

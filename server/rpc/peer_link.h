@@ -1,7 +1,7 @@
 // The other servers of the cluster, as this one calls them: votes, creation of jobs, and a
 // heartbeat that finds out who is gone.
 // Comes from: JobDirectory (PeerLink) and RoundEngine (VoteSink). Goes to: the peers' peer_service.
-// Thread safety: any thread. Callbacks run on the thread of the peers' completion queue or on the
+// Thread safety: any thread. Callbacks run on the thread that polls the completion queue or on the
 // caller's; no lock is held then.
 #pragma once
 
@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/base/executor.h"
+#include "grpcpp/completion_queue.h"
 #include "server/cluster/job_directory.h"
 
 namespace ballast::server {
@@ -40,9 +41,13 @@ class PeerClient : public PeerLink, public VoteSink {
   // A peer that was reachable does not answer any more.
   using LostCallback = std::function<void(uint32_t server, const std::string& why)>;
 
-  // `executor` and `clock` outlive the result.
+  // `executor` and `clock` outlive the result. `queue` is polled (PollUntilShutdown) until Stop()
+  // has returned; null stands for a queue and a thread of its own. A server gives its own queue:
+  // gRPC lets every polling thread read from every connection, so that a second one would take the
+  // trainers' messages off their sockets and then have to wake the first.
   static std::shared_ptr<PeerClient> Create(const PeerLinkConfig& config, Executor* executor,
-                                            const Clock* clock);
+                                            const Clock* clock,
+                                            grpc::CompletionQueue* queue = nullptr);
 
   // Begins the heartbeat. `lost` may be called again for a peer that came back in between.
   virtual void Start(LostCallback lost) = 0;

@@ -107,7 +107,9 @@ def test_a_trainer_that_is_killed_or_stopped_is_named(clusters, signum, mode):
     run_small_job(cluster, world=2)
 
 
-@pytest.mark.parametrize("mode, reason", [("raise", ballast.TrainerLost), ("exit", ballast.TrainerLeft)])
+@pytest.mark.parametrize(
+    "mode, reason", [("raise", ballast.TrainerLost), ("exit", ballast.TrainerLeft)]
+)
 def test_a_script_that_ends_early_is_named(clusters, mode, reason):
     cluster, job = clusters(2), fresh_job("victim")
     with victim(cluster, job, mode) as process:

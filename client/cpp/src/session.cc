@@ -167,7 +167,7 @@ absl::Status Session::OpenStreams() {
       server.last_heard = std::chrono::steady_clock::now();
       server.stream->Start();
     }
-    ArmTick();
+    ArmTick(TickInterval());
   }
   thread_ = std::thread([this] { RunQueue(); });
   while (true) {
@@ -194,8 +194,11 @@ void Session::RunQueue() {
   }
 }
 
-void Session::ArmTick() {
-  const auto interval = heartbeat_ / static_cast<int>(kTicksPerHeartbeat);
+std::chrono::nanoseconds Session::TickInterval() const {
+  return heartbeat_ / static_cast<int>(kTicksPerHeartbeat);
+}
+
+void Session::ArmTick(std::chrono::nanoseconds interval) {
   tick_armed_ = true;
   last_tick_ = std::chrono::steady_clock::now();
   tick_.Set(&queue_,
@@ -207,8 +210,16 @@ void Session::ArmTick() {
 void Session::OnTick(bool ok) {
   tick_armed_ = false;
   changed_.NotifyAll();
-  if (!ok || closing_ || !error_.ok()) return;
+  if (closing_ || !error_.ok()) return;
   const Time now = std::chrono::steady_clock::now();
+  if (!suspicion_.ok() && now - suspected_at_ >= SecondThought()) {
+    End(suspicion_);
+    return;
+  }
+  if (!ok) {
+    ArmTick(SecondThought());
+    return;
+  }
   const bool we_slept = now - last_tick_ > heartbeat_ * kLateTicks;
   const bool beat = ++ticks_ % kTicksPerHeartbeat == 0;
   if (beat) ++heartbeat_sequence_;
@@ -228,7 +239,7 @@ void Session::OnTick(bool ok) {
     server.stream->Kick();
   }
   LogLongWait(now);
-  ArmTick();
+  ArmTick(suspicion_.ok() ? TickInterval() : SecondThought());
 }
 
 void Session::LogLongWait(Time now) {
@@ -241,8 +252,34 @@ void Session::LogLongWait(Time now) {
       << "; `ballastctl status` names the trainers they wait for";
 }
 
+// A trainer that gives up because of a server looks lost to the other servers, and their word of
+// it may come before we notice what is wrong with that server: it may have reached our limit of
+// silence soon, or what it said is still on its way. Then the trainer is not the one to be named.
+absl::Status Session::BlameSilentServer(const absl::Status& status) const {
+  const Time now = std::chrono::steady_clock::now();
+  const bool we_slept = now - last_tick_ > heartbeat_ * kLateTicks;
+  if (ReasonOf(status) != Reason::kTrainerLost || we_slept) return status;
+  for (const Server& server : servers_) {
+    if (now - server.last_heard > report_after_ * 3 / 5) {
+      return ServerLost(server, "is not responding");
+    }
+  }
+  return status;
+}
+
 void Session::Fail(const absl::Status& status) {
   if (!error_.ok()) return;
+  const absl::Status blamed = BlameSilentServer(status);
+  if (ReasonOf(blamed) != Reason::kTrainerLost || servers_.size() == 1 || !tick_armed_) {
+    End(blamed);
+  } else if (suspicion_.ok()) {
+    suspicion_ = blamed;
+    suspected_at_ = std::chrono::steady_clock::now();
+    tick_.Cancel();
+  }
+}
+
+void Session::End(const absl::Status& status) {
   error_ = status;
   for (Server& server : servers_) {
     if (server.stream != nullptr && !server.stream->closed()) server.stream->Cancel();

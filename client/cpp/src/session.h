@@ -112,10 +112,16 @@ class Session final : public Client, private StreamHandler {
   absl::Status OpenStreams();
   void MarkOpened();
   void RunQueue();
-  void ArmTick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ArmTick(std::chrono::nanoseconds interval) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::chrono::nanoseconds TickInterval() const;
+  // How long the loss of a trainer is held back, in case a server turns out to be the cause.
+  std::chrono::nanoseconds SecondThought() const { return heartbeat_ / 5; }
   void OnTick(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LogLongWait(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status BlameSilentServer(const absl::Status& status) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ServerLost(const Server& server, absl::string_view how) const;
   absl::Status ServerBroke(const Server& server, absl::string_view what) const;
   bool AllClosed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -192,8 +198,10 @@ class Session final : public Client, private StreamHandler {
   std::vector<uint32_t> owner_ ABSL_GUARDED_BY(mu_);  // server id per extent
   uint32_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
   uint32_t layout_version_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t round_ ABSL_GUARDED_BY(mu_) = 0;  // next round, and version of the weights
-  absl::Status error_ ABSL_GUARDED_BY(mu_);  // first one; ends everything
+  uint64_t round_ ABSL_GUARDED_BY(mu_) = 0;      // next round, and version of the weights
+  absl::Status error_ ABSL_GUARDED_BY(mu_);      // first one; ends everything
+  absl::Status suspicion_ ABSL_GUARDED_BY(mu_);  // a lost trainer, held back
+  Time suspected_at_ ABSL_GUARDED_BY(mu_);
   bool leaving_ ABSL_GUARDED_BY(mu_) = false;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   bool opened_ ABSL_GUARDED_BY(mu_) = false;

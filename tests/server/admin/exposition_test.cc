@@ -71,8 +71,11 @@ TEST(ExpositionTest, ShowsTheCoreSet) {
         "ballast_round_duration_seconds_bucket{phase=\"collect\",le=\"0.005\"} 1\n",
         "ballast_round_duration_seconds_bucket{phase=\"collect\",le=\"+Inf\"} 1\n",
         "ballast_round_duration_seconds_count{phase=\"collect\"} 1\n",
-        "ballast_push_bytes_total{run=\"gpt\"} 0\n", "ballast_pull_bytes_total{run=\"gpt\"} 0\n",
-        "ballast_push_duplicates_total 0\n", "ballast_push_conflicts_total 0\n",
+        "ballast_push_bytes_total{run=\"gpt\"} 0\n",
+        "ballast_pull_bytes_total{run=\"gpt\"} 0\n",
+        "ballast_copied_bytes_total{run=\"gpt\"} 0\n",
+        "ballast_push_duplicates_total 0\n",
+        "ballast_push_conflicts_total 0\n",
         "ballast_frames_rejected_total{reason=\"WRONG_EPOCH\"} 1\n",
         "ballast_last_round_commit_timestamp_seconds{run=\"gpt\"} 0\n",
         "ballast_grad_norm{run=\"gpt\"} +Inf\n",
@@ -81,7 +84,8 @@ TEST(ExpositionTest, ShowsTheCoreSet) {
         "ballast_checksum_errors_total{where=\"frame\"} 1\n",
         "ballast_build_info{version=\"0.1.0\",revision=\"abc\",isa=\"avx2\"} 1\n",
         "# TYPE process_resident_memory_bytes gauge\n",
-        "# TYPE process_cpu_seconds_total counter\n", "# TYPE process_open_fds gauge\n"}) {
+        "# TYPE process_cpu_seconds_total counter\n",
+        "# TYPE process_open_fds gauge\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
 }

@@ -401,6 +401,32 @@ TEST(RoundFsmTest, ExtendingAddsExtentsThatNeedInitialWeights) {
   EXPECT_FALSE(f.fsm_.Extend(grown, LayoutOf(grown)).ok()) << "same version twice";
 }
 
+TEST(RoundFsmTest, AddingGroupsWhileAnotherSlotTakesTheRoundWithoutThemFailsTheJob) {
+  for (const bool begin_first : {false, true}) {
+    Fixture f(MakePlan({128}, 2, {0}));
+    f.Init();
+    Effects effects;
+    if (begin_first) {
+      EXPECT_EQ(Count<FailJob>(f.Begin(0)), 0u);
+      effects = f.Feed(SlotGrowsInput{1});
+    } else {
+      EXPECT_TRUE(f.Feed(SlotGrowsInput{1}).empty());
+      effects = f.Begin(0);
+    }
+    ASSERT_NE(First<FailJob>(effects), nullptr);
+    EXPECT_EQ(ReasonOf(First<FailJob>(effects)->status), Reason::kLayoutMismatch);
+  }
+}
+
+TEST(RoundFsmTest, AddingGroupsAfterAnotherSlotHasLeftFailsTheJob) {
+  Fixture f(MakePlan({128}, 2, {0}));
+  f.Init();
+  f.Feed(SlotLeftInput{0});
+  const Effects effects = f.Feed(SlotGrowsInput{1});
+  ASSERT_NE(First<FailJob>(effects), nullptr);
+  EXPECT_EQ(ReasonOf(First<FailJob>(effects)->status), Reason::kTrainerLeft);
+}
+
 TEST(RoundFsmTest, FailedJobAnswersFramesAndNothingElse) {
   Fixture f(MakePlan({128}, 1, {0}));
   f.Init();

@@ -77,7 +77,8 @@ class FakeEngine : public RoundEngine {
     done(std::move(snapshot));
   }
   void Fail(absl::Status) override {}
-  void OnEnd(std::function<void()>) override {}
+  void OnEnd(std::function<void(const absl::Status&)>) override {}
+  void SlotGrows(uint32_t) override {}
   uint64_t job() const override { return 77; }
   uint32_t window_extents() const override { return 16; }
 
