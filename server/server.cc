@@ -46,6 +46,9 @@ using config::v1::ServerConfig;
 
 // How long the streams may take to deliver SHUTTING_DOWN.
 constexpr std::chrono::milliseconds kStopGrace(1500);
+// How long the connections then stay: one that is closed while a trainer still pushes into it takes
+// what the trainer has not read yet, SHUTTING_DOWN, along.
+constexpr std::chrono::milliseconds kStopLinger(200);
 // How long a page of the admin port waits for the jobs' strands.
 constexpr std::chrono::seconds kStatusWait(2);
 
@@ -328,10 +331,12 @@ void ServerImpl::Stop() {
   if (std::exchange(stopped_, true)) return;
   const absl::StatusOr<std::shared_ptr<JobDirectory>> directory = directory_.Get();
   if (directory.ok()) {
+    const bool had_jobs = (*directory)->memory_used_bytes() > 0;
     const auto ended = std::make_shared<std::promise<void>>();
     std::future<void> future = ended->get_future();
     (*directory)->Shutdown([ended] { ended->set_value(); });
     future.wait_for(kStopGrace);
+    if (had_jobs) std::this_thread::sleep_for(kStopLinger);
   }
   // The peers' calls come back through the queues of grpc_.
   if (peers_ != nullptr) peers_->Stop();

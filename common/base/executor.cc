@@ -75,6 +75,11 @@ void Executor::Shutdown() {
   threads_.clear();
 }
 
+bool Executor::IsOpen() {
+  MutexLock lock(&mu_);
+  return !stopped_;
+}
+
 bool Executor::IsOwnThread() const { return t_executor == this; }
 
 void Executor::RunTasks(int index) {
@@ -163,13 +168,36 @@ void Strand::Drain(const std::shared_ptr<State>& state) {
     task();
   }
   t_strand = nullptr;
+  EndTurn(state);
+}
+
+void Strand::EndTurn(const std::shared_ptr<State>& state) {
+  std::deque<std::function<void()>> dropped;  // destroyed without the lock: they may own anything
   MutexLock lock(&state->mu);
   state->scheduled = false;
-  if (!state->tasks.empty()) {
-    // The executor drains before it stops, so it takes tasks from its own threads always.
-    BALLAST_CHECK(state->executor->Post([state] { Drain(state); }));
+  if (state->tasks.empty()) return;
+  // The executor drains before it stops, so that it takes this from its own threads always.
+  state->scheduled = state->executor->Post([state] { Drain(state); });
+  if (!state->scheduled) dropped.swap(state->tasks);
+}
+
+bool Strand::Dispatch(std::function<void()> task) {
+  const std::shared_ptr<State> state = state_;
+  {
+    MutexLock lock(&state->mu);
+    if (state->scheduled) {
+      state->tasks.push_back(std::move(task));
+      return true;
+    }
+    if (!state->executor->IsOpen()) return false;
     state->scheduled = true;
   }
+  const void* const outer = std::exchange(t_strand, state.get());
+  task();
+  task = nullptr;
+  t_strand = outer;
+  EndTurn(state);
+  return true;
 }
 
 bool Strand::IsCurrent() const { return t_strand == state_.get(); }

@@ -44,6 +44,8 @@ class Executor {
 
   // True on one of this executor's task threads.
   bool IsOwnThread() const;
+  // Whether Post would take a task.
+  bool IsOpen();
 
  private:
   struct Timer {
@@ -84,6 +86,10 @@ class Strand {
 
   // Queues `task`. Returns false, and drops it, after the executor has shut down.
   bool Post(std::function<void()> task);
+  // As Post, but a strand that has nothing to do runs `task` on the calling thread, before this
+  // returns: no thread has to be woken, and what the caller just touched is still in its cache. The
+  // caller holds no lock that a task of this strand may take.
+  bool Dispatch(std::function<void()> task);
   // As Post, after `delay`; see Executor::PostAfter.
   bool PostAfter(std::chrono::nanoseconds delay, std::function<void()> task);
 
@@ -96,6 +102,8 @@ class Strand {
   struct State;
   static void Drain(const std::shared_ptr<State>& state);
   static bool PostTo(const std::shared_ptr<State>& state, std::function<void()> task);
+  // Ends a turn, and asks for another when tasks wait.
+  static void EndTurn(const std::shared_ptr<State>& state);
 
   const std::shared_ptr<State> state_;
 };

@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/stream_copy.h"
 
 namespace ballast::server {
 
@@ -42,7 +43,11 @@ absl::Status Contributions::Store(const Layout& layout, const FrameInfo& info,
     BALLAST_ASSIGN_OR_RETURN(reg, Acquire(layout.extents()[info.extent].dtype));
   }
   BALLAST_CHECK(info.offset_bytes + payload.bytes() <= reg.bytes());
-  payload.CopyTo(reg.data() + info.offset_bytes);
+  char* to = reg.data() + info.offset_bytes;
+  for (const Payload::Piece& piece : payload.pieces()) {
+    StreamCopy(to, piece.data, piece.bytes);
+    to += piece.bytes;
+  }
   return absl::OkStatus();
 }
 

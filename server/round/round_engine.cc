@@ -77,11 +77,13 @@ class Engine final : public RoundEngine {
   }
 
   void Frame(const FrameInfo& info, Payload payload) override {
-    Post([this, info, payload = std::move(payload)]() mutable {
-      payload_ = &payload;
-      Feed(FrameInput{info});
-      payload_ = nullptr;
-    });
+    // On the poller that read it, if the job has nothing else to do: a copy, never more.
+    strand_.Dispatch(
+        [this, self = shared_from_this(), info, payload = std::move(payload)]() mutable {
+          payload_ = &payload;
+          Feed(FrameInput{info});
+          payload_ = nullptr;
+        });
   }
 
   void Leave(uint32_t slot, uint64_t) override {

@@ -115,8 +115,7 @@ def test_unequal_initial_weights_name_the_first_tensor_that_differs(cluster):
 def params_of(row: str) -> list:
     """Parameters beside those of pair(), by what differs."""
     if row == "dtype":
-        half = [(name, torch.nn.Parameter(p.detach().half())) for name, p in named(w=300, b=20)]
-        return half
+        return [(name, torch.nn.Parameter(p.detach().half())) for name, p in named(w=300, b=20)]
     if row == "groups":
         return [{"params": named(w=300)}, {"params": named(b=20)}]
     shapes = {"more": {"w": 300, "b": 20, "c": 1}, "name": {"w": 300, "c": 20}}

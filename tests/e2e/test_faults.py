@@ -24,6 +24,7 @@ from e2e.cluster import HANG_S, Cluster, Trainers, error_of_step, fresh_job, run
 # Told, and not hung: the limit of the report is 3 s on a quiet machine.
 TOLD_S = 10.0
 WORLD, VICTIM = 3, 1
+TILES = {"tile_elements": 1024, "extent_elements": 8192}
 
 
 def parameter() -> list[tuple[str, torch.nn.Parameter]]:
@@ -124,7 +125,7 @@ def test_a_script_that_ends_early_is_named(clusters, mode, reason):
 
 def test_a_trainer_that_closes_while_others_go_on_is_named(clusters):
     cluster = clusters(2)
-    trainers = Trainers(cluster, [parameter() for _ in range(3)])
+    trainers = Trainers(cluster, [parameter() for _ in range(3)], **TILES)
     trainers.step()
     stays, leaves, stays_too = trainers.optimizers
     waiting = trainers.start(lambda opt: None if opt is leaves else error_of_step(opt))
@@ -163,7 +164,7 @@ def test_missing_trainers_are_named_when_attaching_takes_too_long(clusters):
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_server_that_is_killed_or_stopped_is_named(start_cluster, signum, server, when):
     cluster = start_cluster(2)
-    trainers = Trainers(cluster, [parameter() for _ in range(2)])
+    trainers = Trainers(cluster, [parameter() for _ in range(2)], **TILES)
     for _ in range(3):
         trainers.step()
     late = trainers.optimizers[1] if when == "waiting" else None
@@ -187,7 +188,7 @@ def test_a_server_that_is_killed_or_stopped_is_named(start_cluster, signum, serv
 
 def test_a_server_that_is_stopped_in_order_says_so_and_ends(start_cluster):
     cluster = start_cluster(2)
-    trainers = Trainers(cluster, [parameter() for _ in range(2)])
+    trainers = Trainers(cluster, [parameter() for _ in range(2)], **TILES)
     trainers.step()
     futures = trainers.start(error_of_rounds)
     struck = time.monotonic()

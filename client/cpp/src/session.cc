@@ -326,8 +326,8 @@ void Session::OnClosed(size_t index, const absl::Status& status) {
 }
 
 void Session::OnMessage(size_t index, const grpc::ByteBuffer& message) {
-  if (!error_.ok()) return;
   Server& server = servers_[index];
+  if (!error_.ok() || server.gave_up) return;
   server.last_heard = std::chrono::steady_clock::now();
   const absl::StatusOr<ServerInput> input =
       DecodeServerMessage(message, limits_.chunk_bytes, kMaxMessageBytes);
@@ -355,6 +355,7 @@ absl::Status Session::OnControl(size_t index, const v1::ServerMessage& message) 
       if (!stepping) return ServerBroke(*server, "sent a result of no round");
       return progress_->OnResult(index, message.result(), std::chrono::steady_clock::now());
     case v1::ServerMessage::kError:
+      server->gave_up = true;
       return FromDetail(message.error());
     case v1::ServerMessage::kHeartbeat:
       return absl::OkStatus();

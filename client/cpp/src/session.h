@@ -87,6 +87,7 @@ class Session final : public Client, private StreamHandler {
     uint64_t owned_elements = 0;
     std::deque<grpc::ByteBuffer> control;  // goes out before any frame
     bool welcomed = false;
+    bool gave_up = false;  // it sent its error, which is the last of its messages that counts
     Time last_heard;
     // Of a fetch.
     bool has_info = false;

@@ -305,6 +305,8 @@ TEST_F(ClientTest, AnErrorOfTheServerIsTheErrorOfTheStep) {
     stream->Send(error);
     return true;
   };
+  // A server that has failed the job finishes no round.
+  Server(1).on_frame = [](FakeStream*, const DecodedFrame&) { return true; };
   const absl::Status status = Step().status();
   ExpectBroken(status, absl::StatusCode::kUnavailable, "TRAINER_LOST");
   EXPECT_EQ(GetErrorInfo(status).slot, 3);

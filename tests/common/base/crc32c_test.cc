@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <numeric>
 #include <random>
@@ -91,6 +92,38 @@ TEST(Crc32cTest, HardwareEqualsTablesForAllLengthsAndAlignments) {
     EXPECT_EQ(internal::Crc32cHardware(data.data(), bytes, 0),
               internal::Crc32cTable(data.data(), bytes, 0))
         << bytes;
+  }
+}
+
+TEST(Crc32cTest, FoldingEqualsTablesForAllLengthsAndAlignments) {
+  if (!internal::Crc32cFoldingAvailable()) GTEST_SKIP() << "this CPU has no VPCLMULQDQ";
+  const std::vector<unsigned char> data = RandomBytes(70000, 4);
+  std::mt19937 random(5);
+  for (size_t i = 0; i < 3000; ++i) {
+    const size_t bytes = i < 1500 ? i : random() % 69000;
+    const size_t offset = random() % 200;
+    const uint32_t seed = static_cast<uint32_t>(random());
+    ASSERT_EQ(internal::Crc32cFolding(data.data() + offset, bytes, seed),
+              internal::Crc32cTable(data.data() + offset, bytes, seed))
+        << bytes << " bytes at offset " << offset;
+  }
+}
+
+TEST(Crc32cTest, CopyGivesTheSameCrcAndExactlyTheBytes) {
+  const std::vector<unsigned char> data = RandomBytes(70000, 6);
+  std::mt19937 random(7);
+  for (size_t i = 0; i < 2500; ++i) {
+    const size_t bytes = i < 1500 ? i : random() % 69000;
+    const size_t from = random() % 200;
+    const size_t to = 1 + random() % 100;
+    std::vector<unsigned char> copy(to + bytes + 1, 0xEE);
+    ASSERT_EQ(Crc32cCopy(copy.data() + to, data.data() + from, bytes, 77),
+              Crc32c(data.data() + from, bytes, 77))
+        << bytes << " bytes from " << from << " to " << to;
+    ASSERT_TRUE(std::equal(copy.begin() + static_cast<ptrdiff_t>(to), copy.end() - 1,
+                           data.begin() + static_cast<ptrdiff_t>(from)));
+    ASSERT_EQ(copy[to - 1], 0xEE);
+    ASSERT_EQ(copy.back(), 0xEE);
   }
 }
 

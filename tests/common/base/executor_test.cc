@@ -215,6 +215,73 @@ TEST(StrandTest, RunsTasksAfterItsOwnDestruction) {
   ran.get_future().wait();
 }
 
+TEST(StrandTest, DispatchRunsHereWhenTheStrandIsIdle) {
+  Executor executor("dispatch", 1);
+  Strand strand(&executor);
+  std::thread::id ran_on;
+  EXPECT_TRUE(strand.Dispatch([&] {
+    strand.AssertCurrent();
+    ran_on = std::this_thread::get_id();
+  }));
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+  EXPECT_FALSE(strand.IsCurrent());
+}
+
+TEST(StrandTest, DispatchQueuesBehindATaskThatRuns) {
+  Executor executor("dispatch", 1);
+  Strand strand(&executor);
+  std::promise<void> entered;
+  std::promise<void> leave;
+  std::vector<int> seen;
+  strand.Post([&] {
+    entered.set_value();
+    leave.get_future().wait();
+    seen.push_back(1);
+  });
+  entered.get_future().wait();
+  strand.Post([&] { seen.push_back(2); });
+  strand.Dispatch([&] { seen.push_back(3); });
+  EXPECT_TRUE(seen.empty());
+  leave.set_value();
+  executor.Shutdown();
+  EXPECT_EQ(seen, (std::vector<int>{1, 2, 3}));
+}
+
+TEST(StrandTest, WhatADispatchedTaskPostsRunsAfterIt) {
+  Executor executor("dispatch", 1);
+  Strand strand(&executor);
+  std::vector<int> seen;
+  strand.Dispatch([&] {
+    strand.Dispatch([&] { seen.push_back(2); });
+    strand.Post([&] { seen.push_back(3); });
+    seen.push_back(1);
+  });
+  executor.Shutdown();
+  EXPECT_EQ(seen, (std::vector<int>{1, 2, 3}));
+}
+
+TEST(StrandTest, DispatchAndPostFromManyThreadsNeverOverlap) {
+  Executor executor("dispatch", 2);
+  Strand strand(&executor);
+  int count = 0;  // Not locked: the strand is what protects it.
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 4; ++i) {
+    callers.emplace_back([&, i] {
+      for (int task = 0; task < 500; ++task) {
+        if (i % 2 == 0) {
+          strand.Post([&count] { ++count; });
+        } else {
+          strand.Dispatch([&count] { ++count; });
+        }
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  executor.Shutdown();
+  EXPECT_EQ(count, 2000);
+  EXPECT_FALSE(strand.Dispatch([] { ADD_FAILURE() << "ran after the executor's end"; }));
+}
+
 TEST(StrandTest, TimersArriveOnTheStrand) {
   Executor executor("timed", 2);
   Strand strand(&executor);

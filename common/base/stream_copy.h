@@ -1,0 +1,14 @@
+// Copying into memory that is read much later: past the caches, so that the bytes that are about to
+// be used stay in them, and without first reading what is overwritten.
+// Comes from: server/round's registers. Goes to: nothing. Thread safety: pure function.
+#pragma once
+
+#include <cstddef>
+
+namespace ballast {
+
+// Copies `bytes` bytes from `from` to `to`, which must not overlap. Both may be unaligned, and null
+// when `bytes` is 0. The bytes are visible to whoever synchronises with this thread afterwards.
+void StreamCopy(void* to, const void* from, size_t bytes);
+
+}  // namespace ballast
