@@ -3,7 +3,7 @@
 # torch optimizer. Flags: --steps N --servers N --trainers N --dtype fp32|bf16|fp16 --json
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-# Bad flags should not cost a build; --help neither.
+# --help should not cost a build.
 if [[ -x .venv/bin/python ]] || command -v python3 >/dev/null; then
   python=$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3)
   for arg in "$@"; do

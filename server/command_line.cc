@@ -25,7 +25,7 @@ usage: ballastd [--config FILE] [options]
   --peers-file FILE     JSON list of all servers, waited for   (cluster.peers_file)
   --data-dir DIR        everything on disk                     (storage.data_dir)
   --dram-budget SIZE    memory for state, such as 64GiB        (storage.dram_budget)
-  --set FIELD=VALUE     any field of the configuration, such as timing.lease=20s; may be repeated
+  --set FIELD=VALUE     any field of the configuration, such as timing.job_ttl=1m; may be repeated
   --ready-file FILE     written once the ports are bound: id, addresses and pid as JSON
   --check-config        check the configuration and exit
   --print-config        print the effective configuration with the origin of each value, and exit
@@ -81,7 +81,7 @@ absl::Status SetValue(const std::string& flag, const std::string& value, Command
     const size_t equals = value.find('=');
     if (equals == std::string::npos || equals == 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--set takes FIELD=VALUE, such as timing.lease=20s, not \"", value, "\""));
+          absl::StrCat("--set takes FIELD=VALUE, such as timing.job_ttl=1m, not \"", value, "\""));
     }
     line->load.flags[value.substr(0, equals)] = value.substr(equals + 1);
   } else {

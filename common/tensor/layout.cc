@@ -27,7 +27,8 @@ absl::Status CheckGeometry(uint32_t tile_elements, uint32_t extent_elements) {
   return absl::OkStatus();
 }
 
-absl::Status CheckTensors(const std::vector<LayoutTensor>& tensors, uint64_t elements_before) {
+absl::Status CheckTensors(const std::vector<LayoutTensor>& tensors, uint64_t elements_before,
+                          uint32_t extent_elements) {
   // Extent ids and run offsets are 32-bit; 2^44 elements keep them far from their limits.
   constexpr uint64_t kElementsMax = uint64_t{1} << 44;
   uint64_t total = elements_before;
@@ -41,6 +42,14 @@ absl::Status CheckTensors(const std::vector<LayoutTensor>& tensors, uint64_t ele
     }
     total += tensors[i].elements;
   }
+  // Each tensor can begin a flat space, and with it a short extent. Known before any is made.
+  constexpr uint64_t kExtentsMax = uint64_t{1} << 21;
+  const uint64_t extents = total / extent_elements + tensors.size();
+  if (extents > kExtentsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(total, " elements in extents of ", extent_elements, " make up to ", extents,
+                     " extents; at most ", kExtentsMax, " are allowed. Raise extent_elements"));
+  }
   return absl::OkStatus();
 }
 
@@ -49,7 +58,7 @@ absl::Status CheckTensors(const std::vector<LayoutTensor>& tensors, uint64_t ele
 absl::StatusOr<Layout> Layout::Build(const std::vector<LayoutTensor>& tensors,
                                      uint32_t tile_elements, uint32_t extent_elements) {
   if (absl::Status st = CheckGeometry(tile_elements, extent_elements); !st.ok()) return st;
-  if (absl::Status st = CheckTensors(tensors, 0); !st.ok()) return st;
+  if (absl::Status st = CheckTensors(tensors, 0, extent_elements); !st.ok()) return st;
   Layout layout;
   layout.tile_elements_ = tile_elements;
   layout.extent_elements_ = extent_elements;
@@ -59,7 +68,8 @@ absl::StatusOr<Layout> Layout::Build(const std::vector<LayoutTensor>& tensors,
 }
 
 absl::Status Layout::Append(const std::vector<LayoutTensor>& tensors) {
-  if (absl::Status st = CheckTensors(tensors, total_elements_); !st.ok()) return st;
+  if (absl::Status st = CheckTensors(tensors, total_elements_, extent_elements_); !st.ok())
+    return st;
   for (size_t i = 0; i < tensors.size(); ++i) {
     for (const LayoutTensor& old : tensors_) {
       if (old.group == tensors[i].group) {

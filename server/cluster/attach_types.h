@@ -21,6 +21,7 @@ struct AttachCall {
   InitMode init = InitMode::kEqual;
   std::vector<uint32_t> tensor_crc32c;  // empty for broadcast
   std::chrono::milliseconds wait{0};    // 0: server default
+  uint64_t call = 0;                    // unique per call at this server, for AttachCancelled
 };
 
 struct ServerAddress {

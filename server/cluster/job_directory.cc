@@ -90,8 +90,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void Attach(AttachCall call, AttachDone done) override {
     Post([this, call = std::move(call), done = std::move(done)] { DoAttach(call, done); });
   }
-  void AttachCancelled(const std::string& job, uint32_t slot, uint64_t incarnation) override {
-    Post([=, this] { DoCancel(job, slot, incarnation); });
+  void AttachCancelled(const std::string& job, uint32_t slot, uint64_t call) override {
+    Post([=, this] { DoCancel(job, slot, call); });
   }
   void Extend(ExtendCall call, ExtendDone done) override {
     Post([this, call = std::move(call), done = std::move(done)] { DoExtend(call, done); });
@@ -139,6 +139,11 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   uint64_t memory_budget_bytes() const override { return config_.memory_budget_bytes; }
 
  private:
+  struct Waiting {
+    uint64_t call = 0;
+    uint64_t incarnation = 0;
+    AttachDone done;
+  };
   // A job at its home. `created`: all slots attached and all servers made it.
   struct Pending {
     explicit Pending(const AttachCall& first) : home(first) {}
@@ -147,12 +152,16 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     bool creating = false;
     bool created = false;
     uint64_t generation = 0;  // of the pending record, so that a late timer hits only its own
-    std::map<uint32_t, AttachDone> waiting;
+    std::map<uint32_t, Waiting> waiting;
+    // The world cannot come together: what slots that come later are told, and who knows.
+    absl::Status refused;
+    std::set<uint32_t> told;
     std::map<uint32_t, ExtendDone> extending;
   };
   struct Local {
     JobPlan plan;
     uint64_t memory_bytes = 0;
+    bool ended = false;
   };
 
   void Post(std::function<void()> task) {
@@ -167,13 +176,19 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
 
   absl::Status CheckHome() const;
   void DoAttach(const AttachCall& call, const AttachDone& done);
-  void DoCancel(const std::string& job, uint32_t slot, uint64_t incarnation);
+  // Whether the call was answered from what is known of the job already.
+  bool AnswerKnown(const AttachCall& call, const AttachDone& done);
+  void Refuse(Pending* pending, const absl::Status& status, uint32_t slot);
+  void DoCancel(const std::string& job, uint32_t slot, uint64_t call);
+  AttachResult ResultOf(const Pending& pending);
   void OnAttachTimeout(const std::string& name, uint64_t generation);
   void CreateEverywhere(Pending* pending);
   void OnCreated(const std::string& name, uint64_t job, const absl::Status& status);
   void DoExtend(const ExtendCall& call, const ExtendDone& done);
   void ExtendEverywhere(const std::string& name, const JobPlan& plan);
   void OnExtended(const std::string& name, const JobPlan& plan, const absl::Status& status);
+  absl::StatusOr<MemoryPlan> PlanHere(const JobPlan& plan) const;
+  bool DropEnded();
   absl::Status CreateLocal(const JobPlan& plan);
   void ExtendLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done);
   void OnJobEnded(uint64_t job, const absl::Status& why);
@@ -221,57 +236,108 @@ absl::Status Directory::CheckHome() const {
 void Directory::DoAttach(const AttachCall& call, const AttachDone& done) {
   if (absl::Status st = CheckHome(); !st.ok()) return done(st);
   if (absl::Status st = ValidateJobSpec(call.spec, config_.limits); !st.ok()) return done(st);
+  if (AnswerKnown(call, done)) return;
   auto it = pending_.find(call.spec.name);
-  if (it != pending_.end() && (it->second.created || it->second.creating)) {
-    return done(ReasonedError(
-        absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
-        absl::StrCat("job \"", call.spec.name, "\" already has all its trainers; use a fresh name"),
-        {.job = call.spec.name, .slot = static_cast<int>(call.slot)}));
-  }
   const bool fresh = it == pending_.end();
   if (fresh) {
+    if (pending_.size() >= config_.jobs_max) DropEnded();
     if (pending_.size() >= config_.jobs_max) {
-      return done(ReasonedError(
-          absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
-          absl::StrCat(pending_.size(), " jobs are known; limits.max_jobs is ", config_.jobs_max),
-          {.job = call.spec.name}));
+      return done(
+          ReasonedError(absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
+                        absl::StrCat(pending_.size(), " jobs are under way; limits.max_jobs is ",
+                                     config_.jobs_max, ". Wait for one to end, or raise it"),
+                        {.job = call.spec.name}));
     }
     it = pending_.emplace(call.spec.name, Pending(call)).first;
     it->second.generation = next_generation_++;
+    const auto wait = call.wait.count() > 0 ? call.wait : config_.attach_timeout;
+    strand_.PostAfter(
+        wait, [self = shared_from_this(), name = call.spec.name,
+               generation = it->second.generation] { self->OnAttachTimeout(name, generation); });
   }
   Pending& pending = it->second;
   if (absl::Status st = pending.home.Attach(call); !st.ok()) {
     done(st);
     const bool disagree =
         ReasonOf(st) == Reason::kSpecMismatch || ReasonOf(st) == Reason::kInitMismatch;
-    // The world can never be complete: those who wait learn now what would otherwise time out.
-    if (disagree) FailPending(&pending, st);
-    if (fresh || disagree) pending_.erase(it);
+    if (disagree) Refuse(&pending, st, call.slot);
+    if (fresh) pending_.erase(it);
     return;
   }
-  pending.waiting[call.slot] = done;
-  if (fresh) {
-    const auto wait = call.wait.count() > 0 ? call.wait : config_.attach_timeout;
-    strand_.PostAfter(
-        wait, [self = shared_from_this(), name = call.spec.name, generation = pending.generation] {
-          self->OnAttachTimeout(name, generation);
-        });
+  Waiting& waiting = pending.waiting[call.slot];
+  if (waiting.done) {  // The same process, again: its first call is lost on the way.
+    waiting.done(absl::CancelledError("a later call of the same trainer took its place"));
   }
+  waiting = {call.call, call.incarnation, done};
   if (pending.home.AllAttached()) CreateEverywhere(&pending);
 }
 
-void Directory::DoCancel(const std::string& job, uint32_t slot, uint64_t incarnation) {
+bool Directory::AnswerKnown(const AttachCall& call, const AttachDone& done) {
+  const auto it = pending_.find(call.spec.name);
+  if (it == pending_.end()) return false;
+  Pending& pending = it->second;
+  if (!pending.refused.ok()) {
+    // Each slot is told once; one that comes again belongs to a new attempt under the old name.
+    const bool first_time =
+        call.slot < pending.home.spec().world && pending.told.insert(call.slot).second;
+    if (first_time) done(pending.refused);
+    if (!first_time || pending.told.size() == pending.home.spec().world) pending_.erase(it);
+    return first_time;
+  }
+  if (!pending.created && !pending.creating) return false;
+  const auto& members = pending.plan.epoch.members;
+  const bool same_process =
+      call.slot < members.size() && members[call.slot].incarnation == call.incarnation;
+  if (same_process && pending.created) {
+    done(ResultOf(pending));
+  } else if (same_process) {
+    pending.waiting[call.slot] = {call.call, call.incarnation, done};
+  } else {
+    done(ReasonedError(
+        absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
+        absl::StrCat("job \"", call.spec.name, "\" already has all its trainers; use a fresh name"),
+        {.job = call.spec.name, .slot = static_cast<int>(call.slot)}));
+  }
+  return true;
+}
+
+// The world can never be complete: those who wait learn now what would otherwise time out, and
+// those who come later learn it then.
+void Directory::Refuse(Pending* pending, const absl::Status& status, uint32_t slot) {
+  pending->refused = status;
+  pending->told.insert(slot);
+  for (const auto& [waiting_slot, waiting] : pending->waiting) pending->told.insert(waiting_slot);
+  FailPending(pending, status);
+  if (pending->told.size() != pending->home.spec().world) return;
+  const std::string name = pending->home.spec().name;
+  pending_.erase(name);
+}
+
+void Directory::DoCancel(const std::string& job, uint32_t slot, uint64_t call) {
   const auto it = pending_.find(job);
   if (it == pending_.end() || it->second.creating || it->second.created) return;
-  it->second.home.Cancel(slot, incarnation);
-  it->second.waiting.erase(slot);
+  const auto waiting = it->second.waiting.find(slot);
+  if (waiting == it->second.waiting.end() || waiting->second.call != call) return;
+  it->second.home.Cancel(slot, waiting->second.incarnation);
+  it->second.waiting.erase(waiting);
   if (it->second.home.Empty()) pending_.erase(it);
+}
+
+AttachResult Directory::ResultOf(const Pending& pending) {
+  AttachResult result{.plan = pending.plan, .servers = config_.servers};
+  const std::shared_ptr<RoundEngine> engine = Find(pending.plan.job);
+  if (engine != nullptr) result.window_extents = engine->window_extents();
+  return result;
 }
 
 void Directory::OnAttachTimeout(const std::string& name, uint64_t generation) {
   const auto it = pending_.find(name);
   if (it == pending_.end() || it->second.generation != generation) return;
   if (it->second.creating || it->second.created) return;
+  if (!it->second.refused.ok()) {
+    pending_.erase(it);
+    return;
+  }
   const absl::Status status = ReasonedError(
       absl::StatusCode::kDeadlineExceeded, Reason::kAttachTimeout,
       absl::StrCat("job \"", name, "\" waited in vain for slots ",
@@ -283,7 +349,7 @@ void Directory::OnAttachTimeout(const std::string& name, uint64_t generation) {
 }
 
 void Directory::FailPending(Pending* pending, const absl::Status& status) {
-  for (auto& [slot, done] : std::exchange(pending->waiting, {})) done(status);
+  for (auto& [slot, waiting] : std::exchange(pending->waiting, {})) waiting.done(status);
   for (auto& [slot, done] : std::exchange(pending->extending, {})) done(status);
 }
 
@@ -337,13 +403,11 @@ void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Sta
     return;
   }
   pending.created = true;
-  const std::shared_ptr<RoundEngine> engine = Find(pending.plan.job);
-  AttachResult result{.plan = pending.plan, .servers = config_.servers};
-  if (engine != nullptr) result.window_extents = engine->window_extents();
+  const AttachResult result = ResultOf(pending);
   BALLAST_LOG(INFO, LogField("run", name), LogField("job", pending.plan.job))
       << "job created: world " << pending.plan.spec.world << ", " << pending.plan.owner.size()
       << " extents on " << pending.plan.servers.size() << " servers";
-  for (auto& [slot, done] : std::exchange(pending.waiting, {})) done(result);
+  for (auto& [slot, waiting] : std::exchange(pending.waiting, {})) waiting.done(result);
 }
 
 // --- Extend -------------------------------------------------------------------------------------
@@ -424,6 +488,23 @@ void Directory::OnExtended(const std::string& name, const JobPlan& plan,
 
 // --- This server's share ------------------------------------------------------------------------
 
+absl::StatusOr<MemoryPlan> Directory::PlanHere(const JobPlan& plan) const {
+  const uint64_t used = memory_used_bytes();
+  const uint64_t budget =
+      config_.memory_budget_bytes > used ? config_.memory_budget_bytes - used : 0;
+  return PlanMemory(plan, config_.self, budget, config_.window_extents_min);
+}
+
+// Gives back what ended jobs hold before their job_ttl is over. Returns whether there were any.
+bool Directory::DropEnded() {
+  std::vector<uint64_t> ended;
+  for (const auto& [job, local] : local_) {
+    if (local.ended) ended.push_back(job);
+  }
+  for (const uint64_t job : ended) Drop(job);
+  return !ended.empty();
+}
+
 absl::Status Directory::CreateLocal(const JobPlan& plan) {
   if (const auto known = local_.find(plan.job); known != local_.end()) {
     const JobPlan& ours = known->second.plan;
@@ -436,11 +517,9 @@ absl::Status Directory::CreateLocal(const JobPlan& plan) {
   }
   if (shutting_down_) return CheckHome();
   BALLAST_RETURN_IF_ERROR(ValidateJobSpec(plan.spec, config_.limits));
-  const uint64_t used = memory_used_bytes();
-  const uint64_t budget =
-      config_.memory_budget_bytes > used ? config_.memory_budget_bytes - used : 0;
-  BALLAST_ASSIGN_OR_RETURN(const MemoryPlan memory,
-                           PlanMemory(plan, config_.self, budget, config_.window_extents_min));
+  absl::StatusOr<MemoryPlan> planned = PlanHere(plan);
+  if (ReasonOf(planned.status()) == Reason::kOverBudget && DropEnded()) planned = PlanHere(plan);
+  BALLAST_ASSIGN_OR_RETURN(const MemoryPlan memory, std::move(planned));
   Local local;
   local.plan = plan;
   local.memory_bytes = memory.total();
@@ -489,6 +568,7 @@ void Directory::ExtendLocal(const JobPlan& plan, const std::function<void(absl::
 void Directory::OnJobEnded(uint64_t job, const absl::Status& why) {
   const auto it = local_.find(job);
   if (it == local_.end()) return;
+  it->second.ended = true;
   const auto pending = pending_.find(it->second.plan.spec.name);
   if (pending != pending_.end() && pending->second.plan.job == job) {
     FailPending(&pending->second, why);
@@ -508,8 +588,12 @@ void Directory::Drop(uint64_t job) {
   if (pending != pending_.end() && pending->second.created && pending->second.plan.job == job) {
     pending_.erase(pending);
   }
-  if (deps_.metrics != nullptr) deps_.metrics->RemoveJob(it->second.plan.spec.name);
+  const std::string name = it->second.plan.spec.name;
   local_.erase(it);
+  const bool name_in_use = std::any_of(local_.begin(), local_.end(), [&](const auto& entry) {
+    return entry.second.plan.spec.name == name;
+  });
+  if (deps_.metrics != nullptr && !name_in_use) deps_.metrics->RemoveJob(name);
   ReportMemory();
 }
 

@@ -52,8 +52,9 @@ class JobDirectory {
   // Answers when every slot has attached, or with the typed errors of client.h's Attach;
   // FAILED_PRECONDITION NOT_HOME (message and detail carry the home's address) elsewhere.
   virtual void Attach(AttachCall call, std::function<void(absl::StatusOr<AttachResult>)> done) = 0;
-  // The caller of a pending Attach hung up.
-  virtual void AttachCancelled(const std::string& job, uint32_t slot, uint64_t incarnation) = 0;
+  // The caller of the pending Attach with this AttachCall::call hung up. A later call of the same
+  // trainer keeps the seat.
+  virtual void AttachCancelled(const std::string& job, uint32_t slot, uint64_t call) = 0;
   virtual void Extend(ExtendCall call, std::function<void(absl::StatusOr<JobPlan>)> done) = 0;
 
   // From the home. Idempotent for an equal plan.

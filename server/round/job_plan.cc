@@ -86,6 +86,9 @@ absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, uint64
     memory.weight_bytes += 2 * buffer;
     if (plan.spec.world > 1) memory.sum_bytes += uint64_t{layout.extent_elements()} * 4;
   }
+  // What the round keeps per extent and slot beside the bytes: about a cell and one entry.
+  constexpr uint64_t kRegisterCellBytes = 64;
+  memory.state_bytes += uint64_t{owned} * plan.spec.world * kRegisterCellBytes;
   const uint64_t fixed = memory.total();
   const uint64_t per_extent = widest * plan.spec.world;
   // One contributor's registers are what the step reads, so all of them stay until it.

@@ -1,5 +1,7 @@
 #include "server/rpc/control_service.h"
 
+#include <atomic>
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,7 +26,8 @@ void Attach(const DirectoryHolder& holder, const TransportTerms& terms,
 
   const std::string job = attach->spec.name;
   const uint32_t slot = attach->slot;
-  const uint64_t incarnation = attach->incarnation;
+  static std::atomic<uint64_t> next_call{1};  // Relaxed: only uniqueness matters.
+  const uint64_t id = attach->call = next_call.fetch_add(1, std::memory_order_relaxed);
   (*directory)
       ->Attach(*std::move(attach),
                [call, terms, version = *protocol](const absl::StatusOr<AttachResult>& result) {
@@ -34,9 +37,8 @@ void Attach(const DirectoryHolder& holder, const TransportTerms& terms,
                    call->Fail(result.status());
                  }
                });
-  call->OnCancel([directory = *directory, job, slot, incarnation] {
-    directory->AttachCancelled(job, slot, incarnation);
-  });
+  call->OnCancel(
+      [directory = *directory, job, slot, id] { directory->AttachCancelled(job, slot, id); });
 }
 
 void Extend(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& call,

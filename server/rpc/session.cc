@@ -449,7 +449,14 @@ void Session::CheckSilence() {
     return;
   }
   const std::string why = absl::StrCat("no heartbeat for ", after);
-  Close(ReasonedError(absl::StatusCode::kUnavailable, Reason::kTrainerLost, why), why);
+  ErrorFields fields;
+  fields.slot = static_cast<int>(identity_.slot);
+  Close(ReasonedError(
+            absl::StatusCode::kUnavailable, Reason::kTrainerLost,
+            absl::StrCat("slot ", identity_.slot, " of this job sent no heartbeat for ", after,
+                         " and was given up; was the process stopped? Start the ", "job again"),
+            fields),
+        why);
   Lost(why);
 }
 

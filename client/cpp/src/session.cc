@@ -260,7 +260,8 @@ absl::Status Session::BlameSilentServer(const absl::Status& status) const {
   const bool we_slept = now - last_tick_ > heartbeat_ * kLateTicks;
   if (ReasonOf(status) != Reason::kTrainerLost || we_slept) return status;
   for (const Server& server : servers_) {
-    if (now - server.last_heard > report_after_ * 3 / 5) {
+    const bool open = server.stream != nullptr && !server.stream->closed();
+    if (open && now - server.last_heard > report_after_ * 3 / 5) {
       return ServerLost(server, "is not responding");
     }
   }

@@ -83,6 +83,10 @@ TEST(LayoutTest, BadGeometryIsRefused) {
   EXPECT_FALSE(Layout::Build(Mixed(), 128, 192).ok());
   EXPECT_FALSE(Layout::Build(Mixed(), 64, 32u << 20).ok());
   EXPECT_FALSE(Layout::Build({{uint64_t{1} << 60, DType::kF32, 0}}, 64, 128).ok());
+  // Few bytes of request must not make millions of extents.
+  EXPECT_FALSE(Layout::Build({{uint64_t{1} << 44, DType::kF32, 0}}, 64, 64).ok());
+  EXPECT_FALSE(Layout::Build({{uint64_t{1} << 29, DType::kF32, 0}}, 64, 64).ok());
+  EXPECT_TRUE(Layout::Build({{uint64_t{1} << 40, DType::kF32, 0}}, 64, 1 << 20).ok());
 }
 
 TEST(LayoutTest, PushOrderStartsWithTheLastTensors) {

@@ -46,7 +46,8 @@ class NoVotes : public VoteSink {
 class Cluster : public PeerLink {
  public:
   explicit Cluster(uint32_t servers, uint64_t budget = 1 << 30,
-                   std::chrono::milliseconds attach_timeout = std::chrono::seconds(60))
+                   std::chrono::milliseconds attach_timeout = std::chrono::seconds(60),
+                   std::chrono::milliseconds job_ttl = std::chrono::milliseconds(1))
       : executor_("test", 2), workers_(1) {
     DirectoryConfig config;
     for (uint32_t s = 0; s < servers; ++s) {
@@ -54,7 +55,7 @@ class Cluster : public PeerLink {
     }
     config.memory_budget_bytes = budget;
     config.attach_timeout = attach_timeout;
-    config.job_ttl = std::chrono::milliseconds(1);
+    config.job_ttl = job_ttl;
     for (uint32_t s = 0; s < servers; ++s) {
       config.self = s;
       const EngineDeps deps{
@@ -136,7 +137,9 @@ TEST(JobDirectoryTest, OtherServersNameTheHome) {
 TEST(JobDirectoryTest, AUsedNameIsRefused) {
   Cluster cluster(1);
   ASSERT_TRUE(cluster.AttachAll(Call(1), 1).ok());
-  EXPECT_EQ(ReasonOf(cluster.AttachAll(Call(1), 1).status()), Reason::kNameInUse);
+  AttachCall another = Call(1);
+  another.incarnation = 70;
+  EXPECT_EQ(ReasonOf(cluster.AttachAll(another, 1).status()), Reason::kNameInUse);
 }
 
 TEST(JobDirectoryTest, TimeoutNamesTheMissingSlots) {
@@ -160,6 +163,88 @@ TEST(JobDirectoryTest, TrainersThatDisagreeAreAllToldAtOnce) {
   EXPECT_EQ(ReasonOf(second.Get().status()), Reason::kInitMismatch);
   EXPECT_EQ(ReasonOf(first.Get().status()), Reason::kInitMismatch);
   EXPECT_TRUE(cluster.AttachAll(Call(2), 2).ok()) << "the name is free again";
+}
+
+TEST(JobDirectoryTest, ALateSlotOfARefusedWorldIsToldWhy) {
+  Cluster cluster(1);
+  std::vector<Promise<absl::StatusOr<AttachResult>>> answers(3);
+  for (uint32_t slot = 0; slot < 3; ++slot) {
+    AttachCall call = Call(3);
+    call.slot = slot;
+    call.incarnation = 7 + slot;
+    call.tensor_crc32c = {slot == 1 ? 9u : 1u};
+    cluster.directories_[0]->Attach(call, answers[slot].Setter());
+    if (slot == 1) {
+      EXPECT_FALSE(answers[1].Get().ok());
+    }
+  }
+  for (auto& answer : answers) {
+    EXPECT_EQ(ReasonOf(answer.Get().status()), Reason::kInitMismatch);
+  }
+  EXPECT_TRUE(cluster.AttachAll(Call(3), 3).ok()) << "everybody knows: the name is free";
+}
+
+TEST(JobDirectoryTest, ARestartedWorldNeedNotWaitForTheLateSlotOfARefusedOne) {
+  Cluster cluster(1);
+  Promise<absl::StatusOr<AttachResult>> first, second;
+  cluster.directories_[0]->Attach(Call(3), first.Setter());
+  AttachCall other = Call(3);
+  other.slot = 1;
+  other.incarnation = 8;
+  other.spec.max_grad_norm = 5;
+  cluster.directories_[0]->Attach(other, second.Setter());
+  EXPECT_EQ(ReasonOf(first.Get().status()), Reason::kSpecMismatch);
+  EXPECT_TRUE(cluster.AttachAll(Call(3), 3).ok());
+}
+
+TEST(JobDirectoryTest, ARetriedAttachKeepsTheSeatWhenTheFirstCallIsSeenToEnd) {
+  Cluster cluster(1);
+  Promise<absl::StatusOr<AttachResult>> lost, again, other;
+  AttachCall call = Call(2);
+  call.call = 1;
+  cluster.directories_[0]->Attach(call, lost.Setter());
+  call.call = 2;
+  cluster.directories_[0]->Attach(call, again.Setter());
+  EXPECT_EQ(lost.Get().status().code(), absl::StatusCode::kCancelled);
+  cluster.directories_[0]->AttachCancelled("job", 0, 1);
+  call.slot = 1;
+  call.incarnation = 8;
+  call.call = 3;
+  cluster.directories_[0]->Attach(call, other.Setter());
+  EXPECT_TRUE(other.Get().ok());
+  ASSERT_TRUE(again.Get().ok());
+  // Even once the job runs, the same process gets the same answer.
+  Promise<absl::StatusOr<AttachResult>> late;
+  call.call = 4;
+  cluster.directories_[0]->Attach(call, late.Setter());
+  ASSERT_TRUE(late.Get().ok());
+  EXPECT_EQ(late.Get()->plan.job, again.Get()->plan.job);
+}
+
+TEST(JobDirectoryTest, ACancelledAttachFreesItsSeat) {
+  Cluster cluster(1, 1 << 30, std::chrono::milliseconds(50));
+  Promise<absl::StatusOr<AttachResult>> gone, other;
+  AttachCall call = Call(2);
+  call.call = 1;
+  cluster.directories_[0]->Attach(call, gone.Setter());
+  cluster.directories_[0]->AttachCancelled("job", 0, 1);
+  call.slot = 1;
+  call.incarnation = 8;
+  cluster.directories_[0]->Attach(call, other.Setter());
+  EXPECT_EQ(ReasonOf(other.Get().status()), Reason::kAttachTimeout);
+}
+
+TEST(JobDirectoryTest, EndedJobsMakeRoomBeforeTheirTimeIsOver) {
+  Cluster cluster(1, 100'000, std::chrono::seconds(60), std::chrono::hours(1));
+  for (int i = 0; i < 20; ++i) {
+    const auto result = cluster.AttachAll(Call(1, "job" + std::to_string(i)), 1);
+    ASSERT_TRUE(result.ok()) << i << ": " << result.status();
+    const auto engine = cluster.directories_[0]->Find(result->plan.job);
+    engine->Fail(absl::UnavailableError("over"));
+    Promise<JobSnapshot> snapshot;  // Comes after the failure on the engine's strand.
+    engine->Snapshot(snapshot.Setter());
+    EXPECT_EQ(snapshot.Get().state, "failed");
+  }
 }
 
 TEST(JobDirectoryTest, OverBudgetIsRefusedAndTakesNoMemory) {

@@ -176,7 +176,9 @@ TEST(PlanMemoryTest, NamesTheParts) {
   const auto fits = PlanMemory(plan, 0, 1 << 30, 4);
   ASSERT_TRUE(fits.ok());
   EXPECT_EQ(fits->window_extents, 8u);
-  EXPECT_EQ(fits->state_bytes, DramExtentBytes(128, 64) * 7 + DramExtentBytes(104, 64));
+  // Extents of the tier, and 64 bytes for what each (extent, slot) needs beside its payload.
+  EXPECT_EQ(fits->state_bytes,
+            DramExtentBytes(128, 64) * 7 + DramExtentBytes(104, 64) + 8 * 2 * 64);
   const auto tight = PlanMemory(plan, 0, fits->total() - 1, 4);
   ASSERT_TRUE(tight.ok()) << "the window shrinks first";
   EXPECT_LT(tight->window_extents, 8u);

@@ -139,9 +139,9 @@ class FakeDirectory : public JobDirectory {
       changed_.NotifyAll();
     }
   }
-  void AttachCancelled(const std::string& job, uint32_t slot, uint64_t incarnation) override {
+  void AttachCancelled(const std::string& job, uint32_t slot, uint64_t call) override {
     MutexLock lock(&mu_);
-    cancelled_.push_back(absl::StrCat(job, "/", slot, "/", incarnation));
+    cancelled_.push_back(absl::StrCat(job, "/", slot, "/", call));
     changed_.NotifyAll();
   }
   void Extend(ExtendCall call, std::function<void(absl::StatusOr<JobPlan>)> done) override {

@@ -333,9 +333,13 @@ class AdamW(torch.optim.Optimizer):
         scalars = [hyper.read(self.param_groups[g], g) for g in self._manifest.service_groups]
         lent = [buffers.gradient(e) for e in entries]
         weights = [buffers.weight_address(e) for e in entries]
-        # Other trainers' gradients may step a tensor for which this one has none.
-        alone = self._config.world_size == 1
-        stepped = [e for e, (address, _) in zip(entries, lent) if address or not alone]
+        stepped = [e for e, (address, _) in zip(entries, lent) if address]
+        # Other trainers' gradients may step a tensor for which this one has none; only the weights
+        # that come back tell.
+        silent = [e for e, (address, _) in zip(entries, lent) if not address]
+        if self._config.world_size == 1:
+            silent = []
+        before = [buffers.weight_bits(e) for e in silent]
         applied = True
         try:
             addresses = [address for address, _ in lent]
@@ -344,7 +348,12 @@ class AdamW(torch.optim.Optimizer):
             applied = report["applied"]
         finally:
             if applied:
-                self._received(stepped)
+                changed = [
+                    e
+                    for e, bits in zip(silent, before)
+                    if not torch.equal(bits, buffers.weight_bits(e))
+                ]
+                self._received(stepped + changed)
 
     def _received(self, entries: list[Entry]) -> None:
         for entry in entries:

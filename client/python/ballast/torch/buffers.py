@@ -38,6 +38,13 @@ def weight_address(entry: Entry) -> int:
     return entry.weight_copy.data_ptr()
 
 
+def weight_bits(entry: Entry) -> torch.Tensor:
+    """A copy of the bits in the memory that weight_address() names, flat, as integers."""
+    held = entry.param if entry.weight_copy is None else entry.weight_copy
+    integers = torch.int32 if held.element_size() == 4 else torch.int16
+    return held.detach().reshape(-1).view(integers).clone()
+
+
 def copy_back(entry: Entry) -> None:
     """Moves a received weight from its contiguous twin into the parameter, if it has one."""
     if entry.weight_copy is not None:
