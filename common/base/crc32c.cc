@@ -9,6 +9,8 @@
 #include <bit>
 #include <cstring>
 
+#include "common/base/stream_copy.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -309,7 +311,7 @@ uint32_t Crc32cCopy(void* to, const void* from, size_t bytes, uint32_t seed) {
     return ~ExtendByHardware(crc, p + done, bytes - done);
   }
 #endif
-  if (bytes > 0) std::memcpy(to, from, bytes);
+  StreamCopy(to, from, bytes);
   return Crc32c(from, bytes, seed);
 }
 

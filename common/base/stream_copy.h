@@ -1,6 +1,6 @@
 // Copying into memory that is read much later: past the caches, so that the bytes that are about to
 // be used stay in them, and without first reading what is overwritten.
-// Comes from: server/round's registers. Goes to: nothing. Thread safety: pure function.
+// Comes from: Crc32cCopy. Goes to: nothing. Thread safety: pure function.
 #pragma once
 
 #include <cstddef>

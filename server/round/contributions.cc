@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/crc32c.h"
 #include "common/base/status_macros.h"
-#include "common/base/stream_copy.h"
 
 namespace ballast::server {
 
@@ -33,8 +33,8 @@ absl::StatusOr<BufferRef> Contributions::Acquire(DType dtype) {
   return dtype == DType::kF32 ? wide_[0].Acquire() : narrow_[0].Acquire();
 }
 
-absl::Status Contributions::Store(const Layout& layout, const FrameInfo& info,
-                                  const Payload& payload) {
+absl::StatusOr<uint32_t> Contributions::Store(const Layout& layout, const FrameInfo& info,
+                                              const Payload& payload) {
   extents_.resize(layout.extents().size());
   ExtentBuffers& buffers = extents_[info.extent];
   buffers.grads.resize(world_);
@@ -44,11 +44,12 @@ absl::Status Contributions::Store(const Layout& layout, const FrameInfo& info,
   }
   BALLAST_CHECK(info.offset_bytes + payload.bytes() <= reg.bytes());
   char* to = reg.data() + info.offset_bytes;
+  uint32_t crc = info.crc_seed;
   for (const Payload::Piece& piece : payload.pieces()) {
-    StreamCopy(to, piece.data, piece.bytes);
+    crc = Crc32cCopy(to, piece.data, piece.bytes, crc);
     to += piece.bytes;
   }
-  return absl::OkStatus();
+  return crc;
 }
 
 absl::StatusOr<std::shared_ptr<ReduceWork>> Contributions::MakeWork(const RoundFsm& fsm,

@@ -43,8 +43,11 @@ class Contributions {
   static absl::StatusOr<Contributions> Create(const Layout& layout, size_t owned_extents,
                                               uint32_t world, uint32_t window_extents);
 
-  // Copies a frame's payload to its place. Errors: RESOURCE_EXHAUSTED.
-  absl::Status Store(const Layout& layout, const FrameInfo& info, const Payload& payload);
+  // Copies a frame's payload to its place and returns its checksum, which goes on from
+  // info.crc_seed. What a frame with a wrong one leaves there counts as absent. Errors:
+  // RESOURCE_EXHAUSTED.
+  absl::StatusOr<uint32_t> Store(const Layout& layout, const FrameInfo& info,
+                                 const Payload& payload);
 
   // Resolves what must be summed for an extent the FSM declared complete.
   absl::StatusOr<std::shared_ptr<ReduceWork>> MakeWork(const RoundFsm& fsm, uint32_t extent);

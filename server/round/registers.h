@@ -29,21 +29,23 @@ class Registers {
     for (const ChunkRange& range : ranges) cell.entries.push_back({range, 0, false});
   }
 
+  // What Put would say.
+  FrameVerdict Look(uint32_t row, uint32_t column, ChunkRange range, uint32_t crc32c) const {
+    const Entry* entry = Find(row, column, range);
+    if (entry == nullptr) return FrameVerdict::kNoSuchRange;
+    if (!entry->present) return FrameVerdict::kNew;
+    return entry->crc32c == crc32c ? FrameVerdict::kDuplicate : FrameVerdict::kConflict;
+  }
+
   // Records one frame; kNew sets its entry.
   FrameVerdict Put(uint32_t row, uint32_t column, ChunkRange range, uint32_t crc32c) {
-    Cell& cell = At(row, column);
-    for (Entry& entry : cell.entries) {
-      if (entry.range.offset_bytes != range.offset_bytes) continue;
-      if (entry.range.length_bytes != range.length_bytes) return FrameVerdict::kNoSuchRange;
-      if (entry.present) {
-        return entry.crc32c == crc32c ? FrameVerdict::kDuplicate : FrameVerdict::kConflict;
-      }
-      entry.present = true;
-      entry.crc32c = crc32c;
-      --cell.missing;
-      return FrameVerdict::kNew;
-    }
-    return FrameVerdict::kNoSuchRange;
+    const FrameVerdict verdict = Look(row, column, range, crc32c);
+    if (verdict != FrameVerdict::kNew) return verdict;
+    auto* entry = const_cast<Entry*>(Find(row, column, range));
+    entry->present = true;
+    entry->crc32c = crc32c;
+    --At(row, column).missing;
+    return verdict;
   }
 
   bool Complete(uint32_t row, uint32_t column) const {
@@ -61,6 +63,14 @@ class Registers {
     uint32_t missing = 0;
   };
   Cell& At(uint32_t row, uint32_t column) { return cells_[size_t{row} * columns_ + column]; }
+  // The entry of exactly `range`, or null.
+  const Entry* Find(uint32_t row, uint32_t column, ChunkRange range) const {
+    for (const Entry& entry : cells_[size_t{row} * columns_ + column].entries) {
+      if (entry.range.offset_bytes != range.offset_bytes) continue;
+      return entry.range.length_bytes == range.length_bytes ? &entry : nullptr;
+    }
+    return nullptr;
+  }
 
   uint32_t columns_ = 0;
   std::vector<Cell> cells_;

@@ -78,12 +78,11 @@ class Engine final : public RoundEngine {
 
   void Frame(const FrameInfo& info, Payload payload) override {
     // On the poller that read it, if the job has nothing else to do: a copy, never more.
-    strand_.Dispatch(
-        [this, self = shared_from_this(), info, payload = std::move(payload)]() mutable {
-          payload_ = &payload;
-          Feed(FrameInput{info});
-          payload_ = nullptr;
-        });
+    Dispatch([this, info, payload = std::move(payload)]() mutable {
+      payload_ = &payload;
+      DoFrame(info);
+      payload_ = nullptr;
+    });
   }
 
   void Leave(uint32_t slot, uint64_t) override {
@@ -158,6 +157,11 @@ class Engine final : public RoundEngine {
   void Post(std::function<void()> task) {
     strand_.Post([self = shared_from_this(), task = std::move(task)] { task(); });
   }
+  // As Post, but on the calling thread when the job has nothing else to do. For what a poller or a
+  // worker brings: waking another thread for it costs more than doing it.
+  void Dispatch(std::function<void()> task) {
+    strand_.Dispatch([self = shared_from_this(), task = std::move(task)] { task(); });
+  }
 
   bool IsMember(uint32_t slot, uint64_t incarnation) const {
     const auto& members = fsm_.plan().epoch.members;
@@ -182,6 +186,7 @@ class Engine final : public RoundEngine {
     }
   }
 
+  void DoFrame(const FrameInfo& info);
   void Do(const StoreFrame& effect);
   void Do(const RefuseFrame& effect);
   void Do(const AckSlot& effect);
@@ -390,6 +395,29 @@ void Engine::SendArrayOf(SlotSink* sink, uint32_t extent, uint32_t array) {
 
 // --- Effects: collecting ------------------------------------------------------------------------
 
+// Checks the payload before the FSM hears of the frame. A gradient that will be stored is copied to
+// its register in the same pass.
+void Engine::DoFrame(const FrameInfo& info) {
+  const absl::StatusOr<uint32_t> crc =
+      fsm_.WouldStore(info) ? contributions_.Store(fsm_.layout(), info, *payload_)
+                            : absl::StatusOr<uint32_t>(payload_->Crc32c(info.crc_seed));
+  if (!crc.ok()) {
+    Fail(crc.status());
+    return;
+  }
+  if (*crc == info.crc32c) {
+    Feed(FrameInput{info});
+    return;
+  }
+  if (deps_.metrics != nullptr) deps_.metrics->checksum_errors("push")->Add();
+  Do(RefuseFrame{info.slot,
+                 {Reason::kBadChecksum, info.round, info.extent, info.offset_bytes,
+                  absl::StrCat("frame of round ", info.round, " extent ", info.extent, " offset ",
+                               info.offset_bytes, " from slot ", info.slot, ": crc32c ",
+                               absl::Hex(info.crc32c, absl::kZeroPad8), " on the wire, ",
+                               absl::Hex(*crc, absl::kZeroPad8), " computed; send it again")}});
+}
+
 void Engine::Do(const StoreFrame& effect) {
   const FrameInfo& info = effect.info;
   BALLAST_CHECK(payload_ != nullptr && payload_->bytes() == info.length_bytes);
@@ -399,11 +427,9 @@ void Engine::Do(const StoreFrame& effect) {
     store_.WriteMaster(fsm_.layout(), info.extent, info.offset_bytes / width, bytes.data(),
                        info.length_bytes / width);
     if (info.extent < weights_.size()) weights_[info.extent].Reset();
-  } else if (absl::Status st = contributions_.Store(fsm_.layout(), info, *payload_); !st.ok()) {
-    Fail(st);
-  }
-  if (info.kind == FrameKind::kInit && fsm_.init_missing() == 0) {
-    for (const auto& fetch : std::exchange(after_init_, {})) fetch();
+    if (fsm_.init_missing() == 0) {
+      for (const auto& fetch : std::exchange(after_init_, {})) fetch();
+    }
   }
   if (metrics_ != nullptr) metrics_->copied_bytes.Add(info.length_bytes);
   // Its bytes count as received from here on, so that the acknowledgement that follows covers them.
@@ -444,11 +470,19 @@ void Engine::Do(const ReduceExtent& effect) {
   }
   std::shared_ptr<ReduceWork> work = *std::move(made);
   auto self = std::static_pointer_cast<Engine>(shared_from_this());
+  // Sums are worth all workers. Norms alone only read what one connection brings: one worker keeps
+  // up, and is woken once per extent.
+  const size_t tiles = work->norms.size();
+  const size_t tiles_per_task = work->input.sum != nullptr ? 1 : std::max<size_t>(1, tiles);
   deps_.workers->Submit(
-      work->norms.size(),
-      [self, work](size_t tile) { ReduceTile(self->reduce_kernels_, work.get(), tile); },
+      tiles / tiles_per_task,
+      [self, work, tiles_per_task](size_t task) {
+        for (size_t i = 0; i < tiles_per_task; ++i) {
+          ReduceTile(self->reduce_kernels_, work.get(), task * tiles_per_task + i);
+        }
+      },
       [self, work] {
-        self->Post([self = self.get(), work] {
+        self->Dispatch([self = self.get(), work] {
           reduce::ExtentNorm norm;
           for (const reduce::TileNorm& tile : work->norms) norm.Add(tile);
           self->contributions_.OnReduced(*work);
@@ -591,7 +625,7 @@ void Engine::StepExtent(uint32_t extent, const std::shared_ptr<StepPlan>& plan) 
         if (overflows != 0) plan->overflows.fetch_add(overflows, std::memory_order_relaxed);
       },
       [self, plan, extent, buffer = *weight] {
-        self->Post([self = self.get(), plan, extent, buffer] {
+        self->Dispatch([self = self.get(), plan, extent, buffer] {
           self->OnExtentStepped(extent, buffer, plan);
         });
       });

@@ -397,47 +397,64 @@ void RoundFsm::OnInitFrame(const FrameInfo& info, Effects* effects) {
   effects->push_back(AckSlot{info.slot, init_missing_ == 0});
 }
 
-void RoundFsm::OnGradientFrame(const FrameInfo& info, Effects* effects) {
+Reason RoundFsm::CheckGradient(const FrameInfo& info, std::string* message) const {
+  const auto say = [&](Reason reason, std::string text) {
+    *message = std::move(text);
+    return reason;
+  };
   const uint32_t position = position_[info.extent];
   const auto& contributors = Contributors(info.extent);
   if (!std::binary_search(contributors.begin(), contributors.end(), info.slot)) {
-    Refuse(info, Reason::kNotContributor,
-           absl::StrCat("slot ", info.slot, " does not contribute to extent ", info.extent),
-           effects);
-    return;
+    return say(Reason::kNotContributor,
+               absl::StrCat("slot ", info.slot, " does not contribute to extent ", info.extent));
   }
   if (!slots_[info.slot].begun) {
-    Refuse(info, Reason::kNotBegun,
-           absl::StrCat("slot ", info.slot, " sent a gradient before its RoundBegin"), effects);
-    return;
+    return say(Reason::kNotBegun,
+               absl::StrCat("slot ", info.slot, " sent a gradient before its RoundBegin"));
   }
   if (position >= window_base_ + window_extents_) {
-    Refuse(info, Reason::kOutOfWindow,
-           absl::StrCat("position ", position, " is beyond the window [", window_base_, ", ",
-                        window_base_ + window_extents_, "); send it again when the window moves"),
-           effects);
-    return;
+    return say(
+        Reason::kOutOfWindow,
+        absl::StrCat("position ", position, " is beyond the window [", window_base_, ", ",
+                     window_base_ + window_extents_, "); send it again when the window moves"));
   }
   const ChunkRange range{info.offset_bytes, info.length_bytes};
-  switch (registers_.Put(position, info.slot, range, info.crc32c)) {
+  switch (registers_.Look(position, info.slot, range, info.crc32c)) {
     case FrameVerdict::kDuplicate:
-      Refuse(info, Reason::kDuplicate, "this frame is already in", effects);
-      return;
+      return say(Reason::kDuplicate, "this frame is already in");
     case FrameVerdict::kConflict:
-      Refuse(info, Reason::kConflict,
-             absl::StrCat("extent ", info.extent, " byte ", info.offset_bytes,
-                          " already holds other bytes of slot ", info.slot, "; those are kept"),
-             effects);
-      return;
+      return say(
+          Reason::kConflict,
+          absl::StrCat("extent ", info.extent, " byte ", info.offset_bytes,
+                       " already holds other bytes of slot ", info.slot, "; those are kept"));
     case FrameVerdict::kNoSuchRange:
-      Refuse(info, Reason::kBadFrame,
-             absl::StrCat("extent ", info.extent, " expects no frame at byte ", info.offset_bytes,
-                          " of length ", info.length_bytes, " from slot ", info.slot),
-             effects);
-      return;
+      return say(
+          Reason::kBadFrame,
+          absl::StrCat("extent ", info.extent, " expects no frame at byte ", info.offset_bytes,
+                       " of length ", info.length_bytes, " from slot ", info.slot));
     case FrameVerdict::kNew:
       break;
   }
+  return Reason::kUnspecified;
+}
+
+bool RoundFsm::WouldStore(const FrameInfo& info) const {
+  std::string message;
+  return (phase_ == Phase::kIdle || phase_ == Phase::kCollect) &&
+         info.kind == FrameKind::kGradient && info.round == round_ &&
+         CheckIdentity(info, &message) == Reason::kUnspecified &&
+         CheckGradient(info, &message) == Reason::kUnspecified;
+}
+
+void RoundFsm::OnGradientFrame(const FrameInfo& info, Effects* effects) {
+  std::string message;
+  const Reason reason = CheckGradient(info, &message);
+  if (reason != Reason::kUnspecified) {
+    Refuse(info, reason, std::move(message), effects);
+    return;
+  }
+  const uint32_t position = position_[info.extent];
+  registers_.Put(position, info.slot, {info.offset_bytes, info.length_bytes}, info.crc32c);
   effects->push_back(StoreFrame{info});
   if (registers_.Complete(position, info.slot)) SlotComplete(position, info.slot, effects);
   effects->push_back(AckSlot{info.slot, slots_[info.slot].owed == 0});

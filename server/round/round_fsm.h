@@ -147,6 +147,10 @@ class RoundFsm {
   // Whether any contributor has a gradient for `tensor` in the open round.
   bool PresentAnywhere(uint32_t tensor) const;
   bool Present(uint32_t slot, uint32_t tensor) const;
+  // Whether FrameInput{info} would store a gradient now: its payload may be copied to its register
+  // first, so that copying and checking its checksum are one pass over the bytes.
+  bool WouldStore(const FrameInfo& info) const;
+
   // Contributors of an extent, ascending.
   const std::vector<uint32_t>& Contributors(uint32_t extent) const;
   void FillSnapshot(JobSnapshot* snapshot) const;
@@ -187,6 +191,7 @@ class RoundFsm {
   absl::Status CheckSameHyper(uint32_t slot, const RoundBegin& begin) const;
   // Identity checks shared by gradient and init frames; kUnspecified means acceptable.
   Reason CheckIdentity(const FrameInfo& info, std::string* message) const;
+  Reason CheckGradient(const FrameInfo& info, std::string* message) const;
   void OnInitFrame(const FrameInfo& info, Effects* effects);
   void OnGradientFrame(const FrameInfo& info, Effects* effects);
   void Refuse(const FrameInfo& info, Reason reason, std::string message, Effects* effects) const;

@@ -47,7 +47,7 @@ struct JobPlan {
 
 enum class FrameKind : uint8_t { kGradient = 1, kInit = 2, kWeight = 3, kState = 4 };
 
-// Header of one bulk frame; the checksum has been verified before it gets here.
+// Header of one bulk frame. Whoever feeds it to the FSM has verified the checksum.
 struct FrameInfo {
   uint64_t job = 0;
   uint32_t epoch = 0;
@@ -59,7 +59,8 @@ struct FrameInfo {
   uint32_t length_bytes = 0;
   DType dtype = DType::kUnspecified;
   FrameKind kind = FrameKind::kGradient;
-  uint32_t crc32c = 0;
+  uint32_t crc32c = 0;    // of the header's identity and the payload, as the sender says
+  uint32_t crc_seed = 0;  // of the header's identity, as received: where the payload's goes on
 };
 
 struct RoundBegin {

@@ -214,6 +214,7 @@ absl::StatusOr<FrameInfo> FrameFromHeader(const FrameHeader& header) {
   info.dtype = header.dtype;
   info.kind = static_cast<FrameKind>(header.kind);
   info.crc32c = header.crc32c;
+  info.crc_seed = IdentityCrc(header);
   return info;
 }
 

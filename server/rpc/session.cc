@@ -219,7 +219,7 @@ absl::Status Session::CheckFrame(const DecodedFrame& frame) const {
     return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kWrongIncarnation,
                          "a frame of another incarnation than its stream's");
   }
-  return VerifyChecksum(frame);
+  return absl::OkStatus();
 }
 
 void Session::OnFrame(const DecodedFrame& frame) {
@@ -235,7 +235,6 @@ void Session::OnFrame(const DecodedFrame& frame) {
     const Reason reason = ReasonOf(status);
     if (deps_->metrics != nullptr) {  // The engine counts its own refusals.
       deps_->metrics->frames_rejected(ReasonName(reason))->Add();
-      if (reason == Reason::kBadChecksum) deps_->metrics->checksum_errors("push")->Add();
     }
     const FrameHeader& header = frame.header;
     OnRefused({reason, header.round, header.extent, header.offset, std::string(status.message())});

@@ -130,6 +130,35 @@ TEST(RoundEngineTest, DuplicatedFramesChangeNothing) {
   EXPECT_EQ(weights[0], weights[1]);
 }
 
+TEST(RoundEngineTest, AFrameWithABadChecksumChangesNothing) {
+  const std::vector<int64_t> sizes = {300, 70};
+  Cluster cluster(MakePlan(sizes, 1, {0}));
+  const auto init = Random(sizes, 1);
+  const auto grad = Random(sizes, 2);
+  cluster.Send(FrameKind::kInit, 0, 1, init);
+  cluster.Begin(0, MakeBegin(1));
+  const auto frames = cluster.Frames(FrameKind::kGradient, 0, 1, grad);
+  for (size_t i = 0; i < frames.size(); ++i) {
+    auto bad = frames[i];
+    bad.bytes.back() = static_cast<char>(bad.bytes.back() ^ 1);
+    cluster.Send(bad);
+    // Nor does one that comes after the good one, which its header makes look like a duplicate.
+    if (i > 0) {
+      auto late = frames[i - 1];
+      late.bytes.front() = static_cast<char>(late.bytes.front() ^ 1);
+      cluster.Send(late);
+    }
+    cluster.Send(frames[i]);
+  }
+  ASSERT_TRUE(cluster.Wait(1).ok());
+  const auto refusals = cluster.sinks_[{0, 0}]->TakeRefusals();
+  EXPECT_EQ(refusals.size(), 2 * frames.size() - 1);
+  for (const FrameRefused& r : refusals) EXPECT_EQ(r.reason, Reason::kBadChecksum) << r.message;
+  Reference reference(init);
+  reference.Step({grad}, 1.0f, MakeBegin(1).hyper[0], {true, true});
+  EXPECT_EQ(cluster.Weights(0), reference.p);
+}
+
 TEST(RoundEngineTest, StateCanBeFetchedBetweenRounds) {
   const std::vector<int64_t> sizes = {200};
   Cluster cluster(MakePlan(sizes, 1, {0}));

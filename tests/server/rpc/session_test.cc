@@ -176,26 +176,6 @@ TEST_F(SessionTest, AGoodFrameReachesTheEngineUnchanged) {
   EXPECT_EQ(metrics_.Job("fake")->push_bytes.value(), 8u);
 }
 
-TEST_F(SessionTest, AFrameWithABadChecksumIsRefusedAndTheStreamGoesOn) {
-  RawStream stream = Open();
-  Greet(&stream);
-  FrameHeader header = Header();
-  header.length = 4;
-  header.crc32c = 1;
-  const grpc::Slice payload("abcd");
-  ASSERT_TRUE(stream.Write(MakeFrame(header, absl::MakeConstSpan(&payload, 1))));
-  const v1::FrameRefused refused = stream.ReadMessage().refused();
-  EXPECT_EQ(refused.reason(), v1::REASON_BAD_CHECKSUM);
-  EXPECT_EQ(refused.round(), 5u);
-  EXPECT_EQ(refused.extent(), 11u);
-  EXPECT_EQ(refused.offset(), 64u);
-  EXPECT_EQ(metrics_.checksum_errors("push")->value(), 1u);
-  EXPECT_EQ(metrics_.frames_rejected("BAD_CHECKSUM")->value(), 1u);
-  ASSERT_TRUE(stream.Write(GoodFrame(Header(), "good")));
-  ASSERT_TRUE(engine().WaitUntil([](FakeEngine& e) { return !e.frames_.empty(); }));
-  EXPECT_EQ(engine().frames_[0].payload.ToString(), "good");
-}
-
 TEST_F(SessionTest, FramesThatAreNotTheStreamsOwnAreRefused) {
   RawStream stream = Open();
   Greet(&stream);
