@@ -1,0 +1,17 @@
+// Errors of the operating system as Status: one table of codes and one form of words for every
+// FileSystem, so that a simulated disk fails exactly as the real one does.
+// Comes from: posix_file.cc, memory_disk.cc. Goes to: callers of file.h.
+// Thread safety: a pure function.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace ballast {
+
+// The Status of errno value `error`, coded as file.h says. The text is "cannot <operation> <path>:
+// <system's words>" and, where the reader can do something, what. `operation` is a verb with its
+// numbers: "write 512 bytes at offset 0 of".
+absl::Status FileError(int error, absl::string_view operation, absl::string_view path);
+
+}  // namespace ballast

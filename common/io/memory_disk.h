@@ -1,0 +1,115 @@
+// A disk in memory that loses what was not synced: for the simulator and for tests of everything
+// that claims to survive power loss. It is as mean as POSIX allows:
+//   - written bytes are safe after the file's Sync; until then each write may, on its own, be
+//   there,
+//     be missing, or be there in some of its 512-byte sectors;
+//   - created, renamed and removed names are safe after SyncDirectory of their directory, also
+//   those
+//     of directories and of files that were synced themselves; until then each may be missing,
+//     together with the later changes of the same names;
+//   - after a failed Sync the bytes it was to save are readable, and no later Sync saves them.
+// Comes from: tests, the simulator. Goes to: whatever takes a FileSystem.
+// Thread safety: thread-safe; one mutex. No clock and no chance of its own: the same calls give the
+// same disk.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "common/base/sync.h"
+#include "common/io/file.h"
+
+namespace ballast {
+
+// Must outlive the files it opened. Paths are absolute or relative to the same root; "." is dropped
+// from them and ".." is a name like any other.
+class MemoryDisk : public FileSystem {
+ public:
+  // Where a crash takes its choices from. Answering always 0 keeps everything, always 1 loses
+  // everything that was not synced.
+  using Random = std::function<uint64_t()>;
+
+  // What can be made to fail. kSync is File::Sync and SyncDirectory.
+  enum class Operation : uint8_t { kOpen, kRead, kWrite, kAllocate, kSync, kRename, kRemove };
+
+  explicit MemoryDisk(uint64_t capacity_bytes = uint64_t{1} << 30);
+  ~MemoryDisk() override;
+
+  absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path,
+                                             const OpenOptions& options) override;
+  absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override;
+  absl::Status MakeDirectory(const std::string& directory) override;
+  absl::Status Rename(const std::string& from, const std::string& to) override;
+  absl::Status Remove(const std::string& path) override;
+  absl::Status RemoveAll(const std::string& directory) override;
+  absl::Status SyncDirectory(const std::string& directory) override;
+  absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override;
+  // Always: the disk has no cache to go past, and nothing differs.
+  bool DirectIo(const std::string& directory) override;
+
+  // Power loss and restart. Files that were open answer INTERNAL from now on. `random` must not
+  // call the disk.
+  void Crash(const Random& random);
+
+  // Makes the `nth` operation of this kind from now on (1: the next) fail with an errno value, EIO
+  // or ENOSPC for example. A failed write has written nothing. Several may be pending.
+  void Fail(Operation operation, uint64_t nth, int error);
+  // The next write is acknowledged and does not happen.
+  void LoseNextWrite();
+  // The next write goes to `offset` of its file instead.
+  void MisdirectNextWrite(uint64_t offset);
+  // Turns bit `bit` (0 to 7) of the byte at `offset` around, wherever the disk holds that byte.
+  // NOT_FOUND when there is no such file, OUT_OF_RANGE when it is shorter.
+  absl::Status FlipBit(const std::string& path, uint64_t offset, int bit);
+  // A write that does not fit writes what fits and fails.
+  void SetCapacity(uint64_t bytes);
+  // All files, ascending, without a leading "/".
+  std::vector<std::string> Paths() const;
+
+ private:
+  struct Node;
+  class OpenFile;
+  using NodePtr = std::shared_ptr<Node>;  // Open files and changes of names share it.
+
+  struct Entry {
+    NodePtr directory;
+    std::string name;
+    NodePtr node;  // What the name stands for; null for nothing.
+  };
+  // Names that change together or not at all: one, or both of a rename.
+  using EntryChange = std::vector<Entry>;
+
+  absl::Status TakeFault(Operation operation, absl::string_view words, const std::string& path)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  NodePtr Find(const std::string& path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The entry of `path`; its node is null when there is none. Fails when the parent is missing.
+  absl::StatusOr<Entry> Locate(const std::string& path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Change(EntryChange change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RemoveTree(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  uint64_t BytesLeft() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  absl::Status CheckOpen(const OpenFile& file) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<size_t> Read(const OpenFile& file, uint64_t offset, size_t bytes, void* to);
+  absl::Status Write(const OpenFile& file, uint64_t offset, std::string data);
+  absl::Status Sync(const OpenFile& file);
+  absl::Status Grow(const OpenFile& file, uint64_t bytes);
+  absl::StatusOr<uint64_t> SizeOf(const OpenFile& file) const;
+
+  mutable Mutex mu_;
+  const NodePtr root_;
+  uint64_t capacity_bytes_ ABSL_GUARDED_BY(mu_);
+  uint64_t crashes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<EntryChange> unsynced_ ABSL_GUARDED_BY(mu_);                    // Oldest first.
+  std::map<Operation, std::map<uint64_t, int>> faults_ ABSL_GUARDED_BY(mu_);  // Count -> errno.
+  std::map<Operation, uint64_t> operations_ ABSL_GUARDED_BY(mu_);
+  bool lose_next_write_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<uint64_t> misdirect_to_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ballast
