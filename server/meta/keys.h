@@ -1,0 +1,34 @@
+// The key space of the metadata store (docs/formats/meta.md), so that no room writes keys by hand.
+//   jobs/<name>               job id, decimal
+//   job/<id>/spec             the job's specification
+//   job/<id>/epoch/<epoch>    the epoch record, 20 digits, write-once
+//   server/<id>               a state server and its devices
+// Comes from: users of MetaStore. Goes to: nothing. Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace ballast::server {
+
+// Prefix of the keys of all jobs.
+inline constexpr char kJobNamesPrefix[] = "jobs/";
+// Prefix of the keys of all servers. Ids are not padded: server/10 comes before server/9.
+inline constexpr char kServersPrefix[] = "server/";
+
+// INVALID_ARGUMENT when `name` is not a job name (common/base/names.h).
+absl::StatusOr<std::string> JobNameKey(absl::string_view name);
+std::string JobSpecKey(uint64_t job);
+// Prefix of all epochs of `job`; they list in the order of their numbers.
+std::string JobEpochsPrefix(uint64_t job);
+std::string JobEpochKey(uint64_t job, uint64_t epoch);
+std::string ServerKey(uint32_t server);
+
+// The number behind the last '/' of a key of this module: of a server, or of an epoch.
+// INVALID_ARGUMENT, naming the key, when that is no decimal number below 2^64.
+absl::StatusOr<uint64_t> NumberOfKey(absl::string_view key);
+
+}  // namespace ballast::server

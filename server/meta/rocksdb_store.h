@@ -1,0 +1,42 @@
+// MetaStore in a RocksDB directory on the local disk. Every committed transaction is synced to
+// RocksDB's log before Txn returns. Values carry the header of value_codec.h, the newest revision
+// stands under a key of its own in the same write batch, and committed_mark.h notices lost commits.
+// Comes from: the server's start. Goes to: RocksDB, whose own background threads stay idle mostly.
+// Thread safety: as MetaStore.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/meta/meta_store.h"
+
+namespace rocksdb {
+class Env;
+}
+
+namespace ballast::server {
+
+struct RocksDbMetaStoreOptions {
+  // Created, with its parents, when it is not there. Belongs to the store alone.
+  std::string directory;
+  // File system of the store, for tests with faults; null: the machine's own. Outlives the store.
+  rocksdb::Env* env = nullptr;
+};
+
+// The key under which the newest revision is stored. No key that CheckMetaKey accepts.
+inline constexpr char kMetaRevisionKey[] = "\1revision";
+
+// Opens or creates the store. Errors, all naming the directory:
+//   UNAVAILABLE          another store, of this or another process, holds the directory; or the
+//                        system refuses to open it
+//   DATA_LOSS            files are damaged or missing, or commits are gone. Nothing was changed,
+//   and
+//                        nothing is created over the remains
+//   FAILED_PRECONDITION  written by another release, or by another program
+// The destructor closes the store and frees the directory. After a failed write the store answers
+// every Txn with UNAVAILABLE until it is opened anew: what the failed one left behind is unknown.
+absl::StatusOr<std::unique_ptr<MetaStore>> OpenRocksDbMetaStore(
+    const RocksDbMetaStoreOptions& options);
+
+}  // namespace ballast::server
