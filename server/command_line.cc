@@ -72,20 +72,29 @@ bool SetSwitch(const std::string& flag, CommandLine* line) {
   return found != switches.end();
 }
 
+void SetField(const std::string& path, const std::string& value, const std::string& typed,
+              config::LoadOptions* load) {
+  load->flags[path] = value;
+  load->flags_typed[path] = typed;
+}
+
 absl::Status SetValue(const std::string& flag, const std::string& value, CommandLine* line) {
-  if (flag == "--config") {
-    line->load.file = value;
-  } else if (flag == "--ready-file") {
-    line->ready_file = value;
+  if (flag == "--config" || flag == "--ready-file") {
+    if (value.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, " is empty; give the name of a file, or leave it out"));
+    }
+    (flag == "--config" ? line->load.file : line->ready_file) = value;
   } else if (flag == "--set") {
     const size_t equals = value.find('=');
     if (equals == std::string::npos || equals == 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("--set takes FIELD=VALUE, such as timing.job_ttl=1m, not \"", value, "\""));
     }
-    line->load.flags[value.substr(0, equals)] = value.substr(equals + 1);
+    const std::string path = value.substr(0, equals);
+    SetField(path, value.substr(equals + 1), absl::StrCat("--set ", path), &line->load);
   } else {
-    line->load.flags[FieldFlags().at(flag)] = value;
+    SetField(FieldFlags().at(flag), value, flag, &line->load);
   }
   return absl::OkStatus();
 }
@@ -119,6 +128,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(
     if (SetSwitch(argument, &line)) continue;
     const size_t equals = argument.find('=');
     const std::string flag = argument.substr(0, equals);
+    if (SetSwitch(flag, &line)) {
+      return absl::InvalidArgumentError(absl::StrCat("flag ", flag, " takes no value"));
+    }
     if (!TakesValue(flag)) return UnknownFlag(flag);
     if (equals != std::string::npos) {
       BALLAST_RETURN_IF_ERROR(SetValue(flag, argument.substr(equals + 1), &line));
@@ -131,6 +143,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(
   if (line.dev && line.load.flags.count("cluster.peers_file") != 0) {
     return absl::InvalidArgumentError("--dev runs one server; leave out --peers-file");
   }
+  // With --dev, main names a temporary directory unless one was given.
+  if (line.dev) line.load.flags_typed.emplace("storage.data_dir", "--dev");
   return line;
 }
 

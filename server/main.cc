@@ -1,5 +1,6 @@
 // ballastd: one state server as a process. Reads its command line, runs a Server until SIGTERM or
-// SIGINT, and says so in its exit code: 0 ended as asked, 1 failed, 2 wrong usage.
+// SIGINT, and says so in its exit code: 0 ended as asked, 1 failed, 2 wrong usage, 3 a disk refused
+// a write (start it again).
 // Comes from: the operator, ballast-run. Goes to: Server. Thread safety: the main thread.
 #include <signal.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "grpcpp/impl/codegen/sync.h"  // declares absl's deadlock detection, which gRPC uses
@@ -26,6 +28,7 @@ namespace ballast::server {
 namespace {
 
 constexpr int kUsageError = 2;
+constexpr int kStorageError = 3;
 // How often the peers file is looked for, and how often we say that it is missing.
 constexpr int kPollMs = 100;
 constexpr int kSayEveryPolls = 50;
@@ -149,7 +152,11 @@ int Run(const CommandLine& line) {
                          "bandwidth; our own sockets ask for cubic";
   }
   const std::string peers_file = loaded->config.cluster().peers_file();
-  auto server = Server::Start({*std::move(loaded), line.time_scale, line.ready_file});
+  // Nothing may be assumed of a file after a failed flush, so nothing more is said or written; the
+  // supervisor starts the server again, and it goes on from what was durable.
+  const auto storage_failed = [](const absl::Status&) { _exit(kStorageError); };
+  auto server =
+      Server::Start({*std::move(loaded), line.time_scale, line.ready_file, storage_failed});
   if (!server.ok()) return Fail(server.status(), 1);
   if (line.dev) {
     std::cout << "export BALLAST_ENDPOINTS=" << (*server)->address() << std::endl;
@@ -173,6 +180,11 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<CommandLine> line =
       ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc), Environment());
   if (!line.ok()) return Fail(line.status(), kUsageError);
+  if (const char* failpoints = std::getenv("BALLAST_FAILPOINTS"); failpoints != nullptr) {
+    if (const absl::Status known = Failpoints::Configure(failpoints); !known.ok()) {
+      return Fail(known, kUsageError);
+    }
+  }
   if (line->help) std::cout << kUsage;
   if (line->version) std::cout << "ballastd " << BALLAST_VERSION << "\n";
   if (line->help || line->version) return 0;

@@ -92,7 +92,8 @@ class ServerImpl : public Server {
   void FillSessionDeps();
   absl::Status Listen();
   absl::Status OpenAdmin();
-  void Serve(const std::vector<config::Peer>& peers);
+  absl::Status Serve(const std::vector<config::Peer>& peers);
+  std::unique_ptr<JobStore> OpenStore() const;
   DirectoryConfig MakeDirectoryConfig(std::vector<ServerAddress> servers) const;
   ServerFacts Facts() const;
   std::string StatusPage(bool json) const;
@@ -129,6 +130,7 @@ absl::Status ServerImpl::ChooseIsa() {
 }
 
 absl::Status ServerImpl::Open() {
+  for (const std::string& warning : options_.loaded.warnings) BALLAST_LOG(WARN) << warning;
   BALLAST_RETURN_IF_ERROR(ChooseIsa());
   memory_budget_bytes_ = config_.storage().dram_budget() > 0
                              ? static_cast<uint64_t>(config_.storage().dram_budget())
@@ -145,7 +147,8 @@ absl::Status ServerImpl::Open() {
               LogField("memory_budget", FormatBytes(memory_budget_bytes_)))
       << "ballastd " << BALLAST_VERSION << " listens";
   if (config_.cluster().peers_file().empty()) {
-    Serve({config_.cluster().peers().begin(), config_.cluster().peers().end()});
+    BALLAST_RETURN_IF_ERROR(
+        Serve({config_.cluster().peers().begin(), config_.cluster().peers().end()}));
   }
   if (options_.ready_file.empty()) return absl::OkStatus();
   return WriteReadyFile(options_.ready_file, {config_.cluster().id(), address_, admin_address_});
@@ -225,8 +228,7 @@ absl::Status ServerImpl::PollPeers() {
   BALLAST_ASSIGN_OR_RETURN(const std::vector<config::Peer> peers,
                            config::ParsePeersFile(text.str(), path));
   BALLAST_RETURN_IF_ERROR(config::ValidatePeers(config_, peers));
-  Serve(peers);
-  return absl::OkStatus();
+  return Serve(peers);
 }
 
 DirectoryConfig ServerImpl::MakeDirectoryConfig(std::vector<ServerAddress> servers) const {
@@ -235,6 +237,7 @@ DirectoryConfig ServerImpl::MakeDirectoryConfig(std::vector<ServerAddress> serve
   directory.servers = std::move(servers);
   directory.engine.self = config_.cluster().id();
   directory.engine.chunk_bytes = session_deps_.config.chunk_bytes;
+  directory.engine.checkpoint_rounds = config_.storage().checkpoint_rounds();
   directory.limits.slots_max = config_.limits().max_slots();
   directory.limits.tensors_max = config_.limits().max_tensors();
   directory.limits.groups_max = config_.limits().max_groups();
@@ -248,7 +251,22 @@ DirectoryConfig ServerImpl::MakeDirectoryConfig(std::vector<ServerAddress> serve
   return directory;
 }
 
-void ServerImpl::Serve(const std::vector<config::Peer>& peers) {
+// Durable jobs live under storage.data_dir; without one there are none.
+std::unique_ptr<JobStore> ServerImpl::OpenStore() const {
+  const std::string& data_dir = config_.storage().data_dir();
+  if (data_dir.empty()) return nullptr;
+  PlanCodec codec;
+  codec.encode = [](const JobPlan& plan) { return PeerJobToProto(plan).SerializeAsString(); };
+  codec.decode = [](const std::string& bytes) -> absl::StatusOr<JobPlan> {
+    v1::PeerJob job;
+    if (!job.ParseFromString(bytes)) return absl::DataLossError("it does not parse");
+    return PeerJobFromProto(job);
+  };
+  return std::make_unique<JobStore>(PosixFileSystem(), data_dir + "/jobs", config_.cluster().id(),
+                                    config_.storage().checkpoint_rounds(), std::move(codec));
+}
+
+absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   std::vector<ServerAddress> servers;
   for (const config::Peer& peer : peers) servers.push_back({peer.id(), peer.address()});
   if (servers.empty()) servers.push_back({config_.cluster().id(), address_});
@@ -272,12 +290,21 @@ void ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   deps.isa = isa_;
   deps.votes = peers_.get();
   deps.metrics = metrics_.get();
+  deps.storage_failed = options_.storage_failed;
   const std::shared_ptr<JobDirectory> directory =
-      JobDirectory::Create(MakeDirectoryConfig(servers), deps, peers_.get());
+      JobDirectory::Create(MakeDirectoryConfig(servers), deps, peers_.get(), OpenStore());
+  peers_->Start(
+      [this](uint32_t server, const std::string& why) {
+        if (const auto jobs = directory_.Get(); jobs.ok()) (*jobs)->PeerLost(server, why);
+      },
+      [this](uint64_t job, uint32_t epoch, uint64_t round, const Vote& vote) {
+        const auto jobs = directory_.Get();
+        const auto engine = jobs.ok() ? (*jobs)->Find(job) : nullptr;
+        if (engine != nullptr) engine->PeerVote(epoch, round, vote, [](std::optional<Vote>) {});
+      });
+  BALLAST_RETURN_IF_ERROR(directory->Recover());
   directory_.Set(directory);
-  peers_->Start([this](uint32_t server, const std::string& why) {
-    if (const auto jobs = directory_.Get(); jobs.ok()) (*jobs)->PeerLost(server, why);
-  });
+  directory->StartRecovered();
   {
     MutexLock lock(&facts_mu_);
     known_peers_ = peers_;
@@ -285,6 +312,7 @@ void ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   WatchStragglers();
   BALLAST_LOG(INFO, LogField("server", config_.cluster().id()), LogField("servers", servers.size()))
       << "serving jobs";
+  return absl::OkStatus();
 }
 
 ServerFacts ServerImpl::Facts() const {

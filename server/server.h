@@ -4,6 +4,7 @@
 // Thread safety: one thread, the owner's.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -17,6 +18,8 @@ struct ServerOptions {
   config::LoadedConfig loaded;
   double time_scale = 1;   // stretches every time in `timing`
   std::string ready_file;  // empty: none
+  // A disk refused a write or a flush: the process must end without another word.
+  std::function<void(const absl::Status&)> storage_failed;
 };
 
 class Server {

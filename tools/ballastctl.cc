@@ -10,6 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "ballast/v1/admin.pb.h"
@@ -22,6 +24,7 @@
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/methods.h"
 #include "proto/convert/status_convert.h"
+#include "server/config/address.h"
 #include "server/rpc/status_text.h"
 
 namespace ballast {
@@ -30,7 +33,7 @@ namespace {
 constexpr int kFailure = 1;
 constexpr int kUsageError = 2;
 constexpr int kUnreachable = 3;
-constexpr std::chrono::seconds kTimeout(5);
+constexpr int kTimeoutS = 5;
 constexpr size_t kReplyBytesMax = 64 << 20;
 
 const char kUsage[] =
@@ -41,27 +44,39 @@ Shows servers, jobs, and which trainer owes what of the open round.
   --endpoint HOST:PORT   a server to ask; may be repeated or hold a list with commas
                          (default: BALLAST_ENDPOINTS)
   -o table|json          form of the output (default: table)
-  --help
+  --version, --help
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a server cannot be reached.
 )";
 
 struct Options {
   std::vector<std::string> endpoints;
+  std::string source = "--endpoint";  // of the endpoints, for messages
   bool json = false;
   bool help = false;
 };
 
-void AddEndpoints(const std::string& text, Options* options) {
-  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+// Commas and blanks separate endpoints, as they do for trainers.
+absl::Status AddEndpoints(const std::string& text, Options* options) {
+  for (const absl::string_view part :
+       absl::StrSplit(text, absl::ByAnyChar(", \t\r\n"), absl::SkipEmpty())) {
+    const absl::StatusOr<config::HostPort> address = config::ParseHostPort(part);
+    if (!address.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(options->source, ": ", address.status().message()));
+    }
+    if (address->port == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          options->source, ": ", part, " has port 0; give the port that ballastd listens on"));
+    }
     options->endpoints.emplace_back(part.data(), part.size());
   }
+  return absl::OkStatus();
 }
 
 absl::Status SetOption(const std::string& flag, const std::string& value, Options* options) {
-  if (flag == "--endpoint") {
-    AddEndpoints(value, options);
-  } else if (value == "table" || value == "json") {
+  if (flag == "--endpoint") return AddEndpoints(value, options);
+  if (value == "table" || value == "json") {
     options->json = value == "json";
   } else {
     return absl::InvalidArgumentError(absl::StrCat("-o takes table or json, not \"", value, "\""));
@@ -93,7 +108,10 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
     if (const absl::Status status = SetOption(flag, value, &options); !status.ok()) return status;
   }
   const char* endpoints = std::getenv("BALLAST_ENDPOINTS");
-  if (options.endpoints.empty() && endpoints != nullptr) AddEndpoints(endpoints, &options);
+  if (options.endpoints.empty() && endpoints != nullptr) {
+    options.source = "BALLAST_ENDPOINTS";
+    if (const absl::Status status = AddEndpoints(endpoints, &options); !status.ok()) return status;
+  }
   return options;
 }
 
@@ -104,7 +122,7 @@ absl::StatusOr<v1::StatusReply> AskStatus(const std::string& endpoint) {
   grpc::GenericStub server(
       grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), args));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kTimeout);
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(kTimeoutS));
   grpc::CompletionQueue queue;
   grpc::ByteBuffer bytes;
   grpc::Status result;
@@ -130,6 +148,36 @@ bool IsUnreachable(const absl::Status& status) {
          status.code() == absl::StatusCode::kDeadlineExceeded;
 }
 
+// Why gRPC could not connect, in the words of an operator. Texts of gRPC that are not known here
+// are reduced to their last part, which is that of the operating system.
+std::string CauseOf(const absl::Status& status) {
+  if (status.code() == absl::StatusCode::kDeadlineExceeded ||
+      absl::StrContains(status.message(), "keepalive watchdog timeout")) {
+    return absl::StrCat("no answer within ", kTimeoutS, " s");
+  }
+  if (absl::StrContains(status.message(), "DNS resolution failed")) {
+    return "there is no host of that name";
+  }
+  if (absl::StrContains(status.message(), "Failed parsing HTTP/2")) {
+    return "it does not speak gRPC, as the admin port does not";
+  }
+  std::string last(status.message().substr(status.message().rfind(": ") + 1));
+  absl::StripAsciiWhitespace(&last);
+  if (!last.empty()) last[0] = absl::ascii_tolower(static_cast<unsigned char>(last[0]));
+  return last;
+}
+
+// One line for a server that did not tell its status.
+std::string ErrorText(const std::string& endpoint, const std::string& source,
+                      const absl::Status& status) {
+  // A detail says that a ballastd has answered, and its own text is the better one.
+  if (!IsUnreachable(status) || status.GetPayload(kErrorDetailTypeUrl).has_value()) {
+    return absl::StrCat(endpoint, ": ", status.message());
+  }
+  return absl::StrCat("cannot reach ", endpoint, ": ", CauseOf(status),
+                      "; is ballastd running there? (", source, ")");
+}
+
 int Status(const Options& options) {
   if (options.endpoints.empty()) {
     std::cerr << "ballastctl: no server to ask; give --endpoint or set BALLAST_ENDPOINTS\n";
@@ -143,7 +191,7 @@ int Status(const Options& options) {
       replies.push_back(*std::move(reply));
       continue;
     }
-    std::cerr << "ballastctl: " << endpoint << ": " << reply.status().message() << "\n";
+    std::cerr << "ballastctl: " << ErrorText(endpoint, options.source, reply.status()) << "\n";
     code = std::max(code, IsUnreachable(reply.status()) ? kUnreachable : kFailure);
   }
   if (!replies.empty() || options.json) {
@@ -159,6 +207,10 @@ int Main(const std::vector<std::string>& arguments) {
     std::cout << kUsage;
     return 0;
   }
+  if (!arguments.empty() && arguments[0] == "--version") {
+    std::cout << "ballastctl " << BALLAST_VERSION << "\n";
+    return 0;
+  }
   if (arguments.empty() || arguments[0] != "status") {
     if (!arguments.empty()) std::cerr << "ballastctl: unknown command " << arguments[0] << "\n";
     std::cerr << kUsage;
@@ -167,7 +219,7 @@ int Main(const std::vector<std::string>& arguments) {
   const absl::StatusOr<Options> options =
       ParseOptions(std::vector<std::string>(arguments.begin() + 1, arguments.end()));
   if (!options.ok()) {
-    std::cerr << "ballastctl: " << options.status().message() << "\n" << kUsage;
+    std::cerr << "ballastctl: " << options.status().message() << "; see ballastctl --help\n";
     return kUsageError;
   }
   if (options->help) {

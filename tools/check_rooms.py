@@ -30,7 +30,8 @@ WIRE, CONFIG = "proto:wire", "proto:config"
 PUBLIC_CLIENT = "client/cpp/ballast"
 SERVER_ROOMS = (
     "server/simd", "server/optim", "server/reduce", "server/tier", "server/state",
-    "server/durability", "server/round", "server/config", "server/cluster", "server/admin")
+    "server/durability", "server/meta", "server/round", "server/config", "server/cluster",
+    "server/admin")
 PROTOBUF, GRPC = ("google/protobuf/",), ("grpcpp/", "grpc/")
 EVERYTHING = COMMON + (WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + (
     "server/rpc", "server", PUBLIC_CLIENT, "client/cpp")
@@ -64,12 +65,13 @@ ROOMS = {
     "server/tier": Room(COMMON + ("server/simd", "server/optim"), ("absl/", "libaio.h")),
     "server/state": Room(COMMON + ("server/simd", "server/optim", "server/tier")),
     "server/durability": Room(COMMON),
+    "server/meta": Room(COMMON, ("absl/", "rocksdb/")),
     # server/simd: only the type Isa, which is chosen once and handed down to the kernels.
     "server/round": Room(COMMON + (
         "server/state", "server/reduce", "server/optim", "server/simd", "server/tier",
         "server/durability")),
     "server/config": Room(("common/base", CONFIG), ("absl/", "yaml-cpp/") + PROTOBUF),
-    "server/cluster": Room(COMMON + ("server/round",)),
+    "server/cluster": Room(COMMON + ("server/round", "server/durability")),
     "server/admin": Room(COMMON, ("absl/", "prometheus/", "civetweb.h", "CivetServer.h")),
     "server/rpc": Room(
         COMMON + SERVER_ROOMS + (WIRE, CONFIG, "proto/convert"), ("absl/",) + GRPC + PROTOBUF),

@@ -200,6 +200,10 @@ bool Strand::Dispatch(std::function<void()> task) {
   return true;
 }
 
+std::function<bool(std::function<void()>)> Strand::Poster() const {
+  return [state = state_](std::function<void()> task) { return PostTo(state, std::move(task)); };
+}
+
 bool Strand::IsCurrent() const { return t_strand == state_.get(); }
 
 void Strand::AssertCurrent() const { BALLAST_CHECK(IsCurrent()); }

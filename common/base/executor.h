@@ -93,6 +93,9 @@ class Strand {
   // As Post, after `delay`; see Executor::PostAfter.
   bool PostAfter(std::chrono::nanoseconds delay, std::function<void()> task);
 
+  // Post for callers that may outlive the strand, but not the executor.
+  std::function<bool(std::function<void()>)> Poster() const;
+
   // True while called from one of this strand's tasks.
   bool IsCurrent() const;
   // Ends the process unless called from one of this strand's tasks.

@@ -58,6 +58,9 @@ enum class Reason : int {
   kJobFailed = 57,
   kJobFinished = 58,
   kShuttingDown = 59,
+  kStateLost = 60,
+  kStorageFailed = 61,
+  kRecovering = 62,
 
   kUnreachable = 70,
   kUnsupported = 71,

@@ -55,9 +55,9 @@ absl::Status CheckScalars(const JobSpec& spec) {
     return BadSpec(absl::StrCat("reduction_id ", spec.reduction_id, " with formula_id ",
                                 spec.formula_id, " is not known; this version offers 1 and 1"));
   }
-  if (spec.durability != Durability::kNone) {
+  if (spec.durability < Durability::kPower || spec.durability > Durability::kNone) {
     return BadSpec(absl::StrCat("durability level ", static_cast<int>(spec.durability),
-                                " is not offered by this version; use none (3)"));
+                                " is not known; power (1), process (2) and none (3) are"));
   }
   return absl::OkStatus();
 }

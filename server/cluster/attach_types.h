@@ -14,6 +14,9 @@ namespace ballast::server {
 // Numbers equal ballast.v1.InitMode.
 enum class InitMode : uint8_t { kEqual = 1, kBroadcast = 2 };
 
+// What a used name means. Numbers equal ballast.v1.Resume.
+enum class Resume : uint8_t { kNever = 1, kAuto = 2, kMust = 3 };
+
 struct AttachCall {
   JobSpec spec;
   uint32_t slot = 0;
@@ -21,7 +24,8 @@ struct AttachCall {
   InitMode init = InitMode::kEqual;
   std::vector<uint32_t> tensor_crc32c;  // empty for broadcast
   std::chrono::milliseconds wait{0};    // 0: server default
-  uint64_t call = 0;                    // unique per call at this server, for AttachCancelled
+  Resume resume = Resume::kNever;
+  uint64_t call = 0;  // unique per call at this server, for AttachCancelled
 };
 
 struct ServerAddress {
@@ -33,6 +37,7 @@ struct AttachResult {
   JobPlan plan;  // spec of the whole job, epoch, owners
   std::vector<ServerAddress> servers;
   uint32_t window_extents = 0;
+  bool resumed = false;  // the job was there before this process came
 };
 
 struct ExtendCall {

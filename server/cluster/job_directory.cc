@@ -1,26 +1,16 @@
-// JobDirectory on one strand: the home's barriers, creation on the peers, memory and lifetime.
-// Thread safety: public methods post to the strand; Find and the memory figures use mu_.
+// Directory: attach and extend at the home. See directory.h.
+// Thread safety: on the strand.
 #include "server/cluster/job_directory.h"
 
 #include <algorithm>
-#include <atomic>
-#include <map>
-#include <set>
-#include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/crc32c.h"
-#include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "server/cluster/job_home.h"
+#include "server/cluster/directory.h"
 
 namespace ballast::server {
 namespace {
-
-using AttachDone = std::function<void(absl::StatusOr<AttachResult>)>;
-using ExtendDone = std::function<void(absl::StatusOr<JobPlan>)>;
 
 // A job id must differ between two lives of a name and between servers that were restarted, and be
 // chosen by the home alone: the first seat's random incarnation provides that.
@@ -58,164 +48,7 @@ absl::StatusOr<JobPlan> GrownPlan(JobPlan plan, JobSpec spec) {
   return plan;
 }
 
-// Runs `done` with the first error, or OK, after `count` calls. Any thread.
-class Gather {
- public:
-  Gather(size_t count, std::function<void(absl::Status)> done)
-      : left_(count), done_(std::move(done)) {
-    if (count == 0) done_(absl::OkStatus());
-  }
-  void Add(const absl::Status& status) {
-    bool last = false;
-    {
-      MutexLock lock(&mu_);
-      if (first_error_.ok()) first_error_ = status;
-      last = --left_ == 0;
-    }
-    if (last) done_(first_error_);
-  }
-
- private:
-  Mutex mu_;
-  size_t left_ ABSL_GUARDED_BY(mu_);
-  absl::Status first_error_;
-  const std::function<void(absl::Status)> done_;
-};
-
-class Directory final : public JobDirectory, public std::enable_shared_from_this<Directory> {
- public:
-  Directory(const DirectoryConfig& config, const EngineDeps& deps, PeerLink* peers)
-      : config_(config), deps_(deps), peers_(peers), strand_(deps.executor) {}
-
-  void Attach(AttachCall call, AttachDone done) override {
-    Post([this, call = std::move(call), done = std::move(done)] { DoAttach(call, done); });
-  }
-  void AttachCancelled(const std::string& job, uint32_t slot, uint64_t call) override {
-    Post([=, this] { DoCancel(job, slot, call); });
-  }
-  void Extend(ExtendCall call, ExtendDone done) override {
-    Post([this, call = std::move(call), done = std::move(done)] { DoExtend(call, done); });
-  }
-  void PeerCreateJob(JobPlan plan, std::function<void(absl::Status)> done) override {
-    Post([this, plan = std::move(plan), done = std::move(done)] { done(CreateLocal(plan)); });
-  }
-  void PeerExtendJob(JobPlan plan, std::function<void(absl::Status)> done) override {
-    Post([this, plan = std::move(plan), done = std::move(done)] { ExtendLocal(plan, done); });
-  }
-  void PeerDropJob(uint64_t job) override {
-    Post([this, job] { Drop(job); });
-  }
-
-  std::shared_ptr<RoundEngine> Find(uint64_t job) override {
-    MutexLock lock(&mu_);
-    const auto it = engines_.find(job);
-    return it == engines_.end() ? nullptr : it->second;
-  }
-
-  void PeerLost(uint32_t server, const std::string& why) override {
-    Post([=, this] {
-      for (auto& [name, pending] : pending_) {
-        (void)name;
-        FailPending(&pending,
-                    ReasonedError(absl::StatusCode::kUnavailable, Reason::kServerLost,
-                                  absl::StrCat("server ", server, " was lost (", why, ")"),
-                                  {.server = static_cast<int>(server)}));
-      }
-      std::erase_if(pending_, [](const auto& entry) { return !entry.second.created; });
-      for (const auto& engine : Engines()) engine->PeerLost(server, why);
-    });
-  }
-
-  void Snapshot(std::function<void(std::vector<JobSnapshot>)> done) override {
-    Post([this, done = std::move(done)] { DoSnapshot(done); });
-  }
-  void Shutdown(std::function<void()> done) override {
-    Post([this, done = std::move(done)] { DoShutdown(done); });
-  }
-
-  uint64_t memory_used_bytes() const override {
-    return memory_used_.load(std::memory_order_relaxed);
-  }
-  uint64_t memory_budget_bytes() const override { return config_.memory_budget_bytes; }
-
- private:
-  struct Waiting {
-    uint64_t call = 0;
-    uint64_t incarnation = 0;
-    AttachDone done;
-  };
-  // A job at its home. `created`: all slots attached and all servers made it.
-  struct Pending {
-    explicit Pending(const AttachCall& first) : home(first) {}
-    JobHome home;
-    JobPlan plan;
-    bool creating = false;
-    bool created = false;
-    uint64_t generation = 0;  // of the pending record, so that a late timer hits only its own
-    std::map<uint32_t, Waiting> waiting;
-    // The world cannot come together: what slots that come later are told, and who knows.
-    absl::Status refused;
-    std::set<uint32_t> told;
-    std::map<uint32_t, ExtendDone> extending;
-  };
-  struct Local {
-    JobPlan plan;
-    uint64_t memory_bytes = 0;
-    bool ended = false;
-  };
-
-  void Post(std::function<void()> task) {
-    strand_.Post([self = shared_from_this(), task = std::move(task)] { task(); });
-  }
-  std::vector<std::shared_ptr<RoundEngine>> Engines() {
-    MutexLock lock(&mu_);
-    std::vector<std::shared_ptr<RoundEngine>> out;
-    for (const auto& [id, engine] : engines_) out.push_back(engine);
-    return out;
-  }
-
-  absl::Status CheckHome() const;
-  void DoAttach(const AttachCall& call, const AttachDone& done);
-  // Whether the call was answered from what is known of the job already.
-  bool AnswerKnown(const AttachCall& call, const AttachDone& done);
-  void Refuse(Pending* pending, const absl::Status& status, uint32_t slot);
-  void DoCancel(const std::string& job, uint32_t slot, uint64_t call);
-  AttachResult ResultOf(const Pending& pending);
-  void OnAttachTimeout(const std::string& name, uint64_t generation);
-  void CreateEverywhere(Pending* pending);
-  void OnCreated(const std::string& name, uint64_t job, const absl::Status& status);
-  void DoExtend(const ExtendCall& call, const ExtendDone& done);
-  void ExtendEverywhere(const std::string& name, const JobPlan& plan);
-  void OnExtended(const std::string& name, const JobPlan& plan, const absl::Status& status);
-  absl::StatusOr<MemoryPlan> PlanHere(const JobPlan& plan) const;
-  bool DropEnded();
-  absl::Status CreateLocal(const JobPlan& plan);
-  void ExtendLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done);
-  void OnJobEnded(uint64_t job, const absl::Status& why);
-  void ReportMemory() {
-    if (deps_.metrics == nullptr) return;
-    deps_.metrics->state_bytes(StateTier::kDram)->Set(static_cast<double>(memory_used_bytes()));
-  }
-  void Drop(uint64_t job);
-  void FailPending(Pending* pending, const absl::Status& status);
-  void DoSnapshot(const std::function<void(std::vector<JobSnapshot>)>& done);
-  void DoShutdown(const std::function<void()>& done);
-
-  const DirectoryConfig config_;
-  const EngineDeps deps_;
-  PeerLink* const peers_;
-  Strand strand_;
-  std::atomic<uint64_t> memory_used_{0};
-
-  mutable Mutex mu_;
-  absl::flat_hash_map<uint64_t, std::shared_ptr<RoundEngine>> engines_ ABSL_GUARDED_BY(mu_);
-
-  // Owned by the strand.
-  std::map<std::string, Pending> pending_;  // at the home, by name
-  std::map<uint64_t, Local> local_;
-  uint64_t next_generation_ = 1;
-  bool shutting_down_ = false;
-};
+}  // namespace
 
 absl::Status Directory::CheckHome() const {
   if (shutting_down_) {
@@ -239,6 +72,13 @@ void Directory::DoAttach(const AttachCall& call, const AttachDone& done) {
   if (AnswerKnown(call, done)) return;
   auto it = pending_.find(call.spec.name);
   const bool fresh = it == pending_.end();
+  if (fresh && call.resume == Resume::kMust) {
+    return done(ReasonedError(
+        absl::StatusCode::kNotFound, Reason::kUnknownJob,
+        absl::StrCat("there is no job \"", call.spec.name, "\" to go on with; check the name, or ",
+                     "use resume=\"auto\" to start it when it is not there"),
+        {.job = call.spec.name}));
+  }
   if (fresh) {
     if (pending_.size() >= config_.jobs_max) DropEnded();
     if (pending_.size() >= config_.jobs_max) {
@@ -288,14 +128,20 @@ bool Directory::AnswerKnown(const AttachCall& call, const AttachDone& done) {
   const auto& members = pending.plan.epoch.members;
   const bool same_process =
       call.slot < members.size() && members[call.slot].incarnation == call.incarnation;
-  if (same_process && pending.created) {
+  if (same_process && pending.created && !pending.change.has_value()) {
     done(ResultOf(pending));
   } else if (same_process) {
     pending.waiting[call.slot] = {call.call, call.incarnation, done};
+  } else if (pending.created && call.resume != Resume::kNever &&
+             pending.plan.spec.durability != Durability::kNone) {
+    TakeSeat(&pending, call, done);
   } else {
     done(ReasonedError(
         absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
-        absl::StrCat("job \"", call.spec.name, "\" already has all its trainers; use a fresh name"),
+        absl::StrCat("job \"", call.spec.name, "\" already has all its trainers; use a fresh name",
+                     pending.plan.spec.durability == Durability::kNone
+                         ? ""
+                         : ", or resume=\"auto\" to go on with it"),
         {.job = call.spec.name, .slot = static_cast<int>(call.slot)}));
   }
   return true;
@@ -325,6 +171,7 @@ void Directory::DoCancel(const std::string& job, uint32_t slot, uint64_t call) {
 
 AttachResult Directory::ResultOf(const Pending& pending) {
   AttachResult result{.plan = pending.plan, .servers = config_.servers};
+  result.resumed = pending.plan.epoch.epoch > 1;
   const std::shared_ptr<RoundEngine> engine = Find(pending.plan.job);
   if (engine != nullptr) result.window_extents = engine->window_extents();
   return result;
@@ -486,166 +333,10 @@ void Directory::OnExtended(const std::string& name, const JobPlan& plan,
   for (auto& [slot, done] : std::exchange(it->second.extending, {})) done(plan);
 }
 
-// --- This server's share ------------------------------------------------------------------------
-
-absl::StatusOr<MemoryPlan> Directory::PlanHere(const JobPlan& plan) const {
-  const uint64_t used = memory_used_bytes();
-  const uint64_t budget =
-      config_.memory_budget_bytes > used ? config_.memory_budget_bytes - used : 0;
-  return PlanMemory(plan, config_.self, budget, config_.window_extents_min);
-}
-
-// Gives back what ended jobs hold before their job_ttl is over. Returns whether there were any.
-bool Directory::DropEnded() {
-  std::vector<uint64_t> ended;
-  for (const auto& [job, local] : local_) {
-    if (local.ended) ended.push_back(job);
-  }
-  for (const uint64_t job : ended) Drop(job);
-  return !ended.empty();
-}
-
-absl::Status Directory::CreateLocal(const JobPlan& plan) {
-  if (const auto known = local_.find(plan.job); known != local_.end()) {
-    const JobPlan& ours = known->second.plan;
-    if (FirstDifference(ours.spec, plan.spec).empty() && ours.owner == plan.owner) {
-      return absl::OkStatus();
-    }
-    return ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
-                         absl::StrCat("job ", plan.job, " exists with another plan"),
-                         {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
-  }
-  if (shutting_down_) return CheckHome();
-  BALLAST_RETURN_IF_ERROR(ValidateJobSpec(plan.spec, config_.limits));
-  absl::StatusOr<MemoryPlan> planned = PlanHere(plan);
-  if (ReasonOf(planned.status()) == Reason::kOverBudget && DropEnded()) planned = PlanHere(plan);
-  BALLAST_ASSIGN_OR_RETURN(const MemoryPlan memory, std::move(planned));
-  Local local;
-  local.plan = plan;
-  local.memory_bytes = memory.total();
-  EngineConfig engine_config = config_.engine;
-  engine_config.self = config_.self;
-  engine_config.window_extents = memory.window_extents;
-  BALLAST_ASSIGN_OR_RETURN(std::shared_ptr<RoundEngine> engine,
-                           RoundEngine::Create(plan, engine_config, deps_));
-  engine->OnEnd([self = weak_from_this(), job = plan.job](const absl::Status& why) {
-    if (auto directory = self.lock()) {
-      directory->Post([directory = directory.get(), job, why] { directory->OnJobEnded(job, why); });
-    }
-  });
-  memory_used_.fetch_add(local.memory_bytes, std::memory_order_relaxed);
-  ReportMemory();
-  local_.emplace(plan.job, std::move(local));
-  MutexLock lock(&mu_);
-  engines_[plan.job] = std::move(engine);
-  return absl::OkStatus();
-}
-
-void Directory::ExtendLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done) {
-  const auto it = local_.find(plan.job);
-  const std::shared_ptr<RoundEngine> engine = Find(plan.job);
-  if (it == local_.end() || engine == nullptr) {
-    return done(
-        ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
-                      absl::StrCat("job ", plan.job, " is not known at server ", config_.self),
-                      {.server = static_cast<int>(config_.self)}));
-  }
-  if (absl::Status st = ValidateJobSpec(plan.spec, config_.limits); !st.ok()) return done(st);
-  const uint64_t others = memory_used_bytes() - it->second.memory_bytes;
-  const uint64_t budget =
-      config_.memory_budget_bytes > others ? config_.memory_budget_bytes - others : 0;
-  const absl::StatusOr<MemoryPlan> memory =
-      PlanMemory(plan, config_.self, budget, engine->window_extents());
-  if (!memory.ok()) return done(memory.status());
-  memory_used_.fetch_add(memory->total() - it->second.memory_bytes, std::memory_order_relaxed);
-  it->second.memory_bytes = memory->total();
-  ReportMemory();
-  it->second.plan = plan;
-  engine->Extend(plan, done);
-}
-
-// A job that ended keeps its state readable for job_ttl, then gives its memory back.
-void Directory::OnJobEnded(uint64_t job, const absl::Status& why) {
-  const auto it = local_.find(job);
-  if (it == local_.end()) return;
-  it->second.ended = true;
-  const auto pending = pending_.find(it->second.plan.spec.name);
-  if (pending != pending_.end() && pending->second.plan.job == job) {
-    FailPending(&pending->second, why);
-  }
-  strand_.PostAfter(config_.job_ttl, [self = shared_from_this(), job] { self->Drop(job); });
-}
-
-void Directory::Drop(uint64_t job) {
-  {
-    MutexLock lock(&mu_);
-    engines_.erase(job);
-  }
-  const auto it = local_.find(job);
-  if (it == local_.end()) return;
-  memory_used_.fetch_sub(it->second.memory_bytes, std::memory_order_relaxed);
-  const auto pending = pending_.find(it->second.plan.spec.name);
-  if (pending != pending_.end() && pending->second.created && pending->second.plan.job == job) {
-    pending_.erase(pending);
-  }
-  const std::string name = it->second.plan.spec.name;
-  local_.erase(it);
-  const bool name_in_use = std::any_of(local_.begin(), local_.end(), [&](const auto& entry) {
-    return entry.second.plan.spec.name == name;
-  });
-  if (deps_.metrics != nullptr && !name_in_use) deps_.metrics->RemoveJob(name);
-  ReportMemory();
-}
-
-void Directory::DoSnapshot(const std::function<void(std::vector<JobSnapshot>)>& done) {
-  struct Collected {
-    Mutex mu;
-    std::vector<JobSnapshot> jobs ABSL_GUARDED_BY(mu);
-  };
-  auto collected = std::make_shared<Collected>();
-  for (const auto& [name, pending] : pending_) {
-    if (pending.created || pending.creating) continue;
-    JobSnapshot job{.name = name, .state = "attaching"};
-    job.world = pending.home.spec().world;
-    for (uint32_t s = 0; s < job.world; ++s) job.slots.push_back({.slot = s, .state = "attached"});
-    for (const uint32_t s : pending.home.MissingSlots()) job.slots[s].state = "absent";
-    MutexLock lock(&collected->mu);
-    collected->jobs.push_back(std::move(job));
-  }
-  const auto engines = Engines();
-  auto gather = std::make_shared<Gather>(engines.size(), [collected, done](absl::Status) {
-    MutexLock lock(&collected->mu);
-    std::sort(collected->jobs.begin(), collected->jobs.end(),
-              [](const JobSnapshot& a, const JobSnapshot& b) { return a.name < b.name; });
-    done(collected->jobs);
-  });
-  for (const auto& engine : engines) {
-    engine->Snapshot([collected, gather](JobSnapshot job) {
-      {
-        MutexLock lock(&collected->mu);
-        collected->jobs.push_back(std::move(job));
-      }
-      gather->Add(absl::OkStatus());
-    });
-  }
-}
-
-void Directory::DoShutdown(const std::function<void()>& done) {
-  shutting_down_ = true;
-  const absl::Status status =
-      ReasonedError(absl::StatusCode::kUnavailable, Reason::kShuttingDown,
-                    absl::StrCat("server ", config_.self, " is shutting down"),
-                    {.server = static_cast<int>(config_.self)});
-  for (auto& [name, pending] : pending_) FailPending(&pending, status);
-  for (const auto& engine : Engines()) engine->Fail(status);
-  done();
-}
-
-}  // namespace
-
 std::shared_ptr<JobDirectory> JobDirectory::Create(const DirectoryConfig& config,
-                                                   const EngineDeps& deps, PeerLink* peers) {
-  return std::make_shared<Directory>(config, deps, peers);
+                                                   const EngineDeps& deps, PeerLink* peers,
+                                                   std::unique_ptr<JobStore> store) {
+  return std::make_shared<Directory>(config, deps, peers, std::move(store));
 }
 
 }  // namespace ballast::server

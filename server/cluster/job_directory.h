@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/cluster/attach_types.h"
+#include "server/cluster/job_store.h"
 #include "server/round/round_engine.h"
 #include "server/round/round_types.h"
 
@@ -28,6 +29,11 @@ class PeerLink {
   virtual void ExtendJob(uint32_t server, const JobPlan& plan,
                          std::function<void(absl::Status)> done) = 0;
   virtual void DropJob(uint32_t server, uint64_t job) = 0;
+  // Both are repeated until the server answers or create_timeout is over.
+  virtual void Seal(uint32_t server, uint64_t job, uint32_t epoch,
+                    std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
+  virtual void AdoptEpoch(uint32_t server, const JobPlan& plan,
+                          std::function<void(absl::Status)> done) = 0;
 };
 
 struct DirectoryConfig {
@@ -40,14 +46,26 @@ struct DirectoryConfig {
   uint32_t window_extents_min = 64;
   std::chrono::milliseconds attach_timeout{600'000};
   std::chrono::milliseconds job_ttl{600'000};
+  // How long a seat whose process still looks alive may keep a newcomer waiting before that is told
+  // SLOT_TAKEN.
+  std::chrono::milliseconds takeover_wait{5'000};
 };
 
 class JobDirectory {
  public:
-  // Everything in `deps` and `peers` outlives the directory.
+  // Everything in `deps` and `peers` outlives the directory. `store` keeps durable jobs; null: they
+  // are refused.
   static std::shared_ptr<JobDirectory> Create(const DirectoryConfig& config, const EngineDeps& deps,
-                                              PeerLink* peers);
+                                              PeerLink* peers,
+                                              std::unique_ptr<JobStore> store = nullptr);
   virtual ~JobDirectory() = default;
+
+  // Brings back every durable job that is on disk; blocks for as long as reading takes. Called
+  // once, before anything else. Errors: DATA_LOSS STATE_LOST; RESOURCE_EXHAUSTED when they do not
+  // fit.
+  virtual absl::Status Recover() = 0;
+  // Starts the jobs that Recover brought back; their peers can reach this server now.
+  virtual void StartRecovered() = 0;
 
   // Answers when every slot has attached, or with the typed errors of client.h's Attach;
   // FAILED_PRECONDITION NOT_HOME (message and detail carry the home's address) elsewhere.
@@ -61,6 +79,9 @@ class JobDirectory {
   virtual void PeerCreateJob(JobPlan plan, std::function<void(absl::Status)> done) = 0;
   virtual void PeerExtendJob(JobPlan plan, std::function<void(absl::Status)> done) = 0;
   virtual void PeerDropJob(uint64_t job) = 0;
+  virtual void PeerSeal(uint64_t job, uint32_t epoch,
+                        std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
+  virtual void PeerAdoptEpoch(JobPlan plan, std::function<void(absl::Status)> done) = 0;
 
   // Engine of a job, or null. Any thread, does not wait for the strand.
   virtual std::shared_ptr<RoundEngine> Find(uint64_t job) = 0;

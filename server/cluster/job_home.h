@@ -17,6 +17,8 @@ class JobHome {
  public:
   // The job as its first attach describes it.
   explicit JobHome(const AttachCall& first);
+  // A job that was made before; nobody holds a seat.
+  explicit JobHome(JobSpec spec) : spec_(std::move(spec)) {}
 
   // Takes a seat. Errors: FAILED_PRECONDITION SPEC_MISMATCH (first differing field), INIT_MISMATCH
   // (first differing tensor), ALREADY_EXISTS SLOT_TAKEN; INVALID_ARGUMENT BAD_SPEC for a slot

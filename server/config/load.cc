@@ -7,11 +7,11 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/names.h"
 #include "common/base/status_macros.h"
+#include "server/config/environment.h"
 #include "server/config/error_list.h"
 #include "server/config/fields.h"
 #include "server/config/yaml_tree.h"
@@ -170,22 +170,28 @@ class Loader {
     for (const auto& [name, value] : env) {
       if (const Leaf* leaf = FindLeaf(&Leaf::env, name)) {
         SetLeaf(*leaf, value, name);
-      } else if (const std::string hint = ForeignEnv(name); !hint.empty()) {
-        errors_.Add(name, hint);
+        continue;
+      }
+      const VariableVerdict verdict = JudgeVariable(name, value);
+      if (verdict.kind == VariableVerdict::Kind::kMisspelt) errors_.Add(name, verdict.message);
+      if (verdict.kind == VariableVerdict::Kind::kUnknown) {
+        loaded_.warnings.push_back(absl::StrCat(name, ": ", verdict.message));
       }
     }
   }
 
-  void AddFlags(const std::map<std::string, std::string>& flags) {
-    for (const auto& [path, value] : flags) {
+  void AddFlags(const LoadOptions& options) {
+    for (const auto& [path, value] : options.flags) {
+      const auto typed = options.flags_typed.find(path);
+      const std::string where =
+          typed == options.flags_typed.end() ? absl::StrCat("--", path) : typed->second;
       if (const Leaf* leaf = FindLeaf(&Leaf::path, path)) {
-        SetLeaf(*leaf, value, absl::StrCat("--", path));
+        SetLeaf(*leaf, value, where);
         continue;
       }
       std::vector<std::string> paths;
       for (const Leaf& leaf : Leaves()) paths.push_back(leaf.path);
-      errors_.Add(absl::StrCat("--", path),
-                  absl::StrCat("unknown field ", Quoted(path), Suggestion(path, paths)));
+      errors_.Add(where, absl::StrCat("unknown field ", Quoted(path), Suggestion(path, paths)));
     }
   }
 
@@ -221,23 +227,6 @@ class Loader {
     }
   }
 
-  // What to say about a variable that sets nothing; "" when it is not ours to judge.
-  static std::string ForeignEnv(const std::string& name) {
-    const Descriptor* root = ServerConfig::descriptor();
-    for (int i = 0; i < root->field_count(); ++i) {
-      const FieldDescriptor* section = root->field(i);
-      if (section->message_type() == nullptr) continue;
-      if (!absl::StartsWith(name, SectionEnvPrefix(section))) continue;
-      std::vector<std::string> names;
-      for (const Leaf& leaf : Leaves()) {
-        if (leaf.section == section) names.push_back(leaf.env);
-      }
-      return absl::StrCat("unknown variable: section \"", section->name(), "\" has no such field",
-                          Suggestion(name, names));
-    }
-    return "";
-  }
-
   LoadedConfig loaded_;
   ErrorList errors_;
   Walker walker_;
@@ -260,7 +249,7 @@ absl::StatusOr<LoadedConfig> Load(const LoadOptions& options) {
     loader.AddFile(text, options.file);
   }
   loader.AddEnv(options.env);
-  loader.AddFlags(options.flags);
+  loader.AddFlags(options);
   return loader.Finish();
 }
 

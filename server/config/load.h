@@ -19,15 +19,20 @@ namespace ballast::config {
 struct LoadOptions {
   std::string file;                          // path of a YAML or JSON file; empty: no file
   std::optional<std::string> text;           // read instead of the file, which then only names it
-  std::map<std::string, std::string> env;    // the environment; foreign variables are ignored
+  std::map<std::string, std::string> env;    // the environment; see JudgeVariable for foreign ones
   std::map<std::string, std::string> flags;  // "storage.dram_budget" -> "64GiB"
+  // How the user wrote the flag of a path, for errors and origins: "listen.address" -> "--listen".
+  // "--<path>" where nothing stands here.
+  std::map<std::string, std::string> flags_typed;
 };
 
 struct LoadedConfig {
   ServerConfig config;  // every field is set
-  // Path -> "default", "server.yaml:12:5", "BALLAST_LISTEN_ADDRESS" or "--listen.address". Holds
-  // every path of Leaves() and, for lists, also "cluster.peers[0].id".
+  // Path -> "default", "server.yaml:12:5", "BALLAST_LISTEN_ADDRESS" or "--listen". Holds every path
+  // of Leaves() and, for lists, also "cluster.peers[0].id".
   std::map<std::string, std::string> origins;
+  // "NAME: what is odd about it" of variables that set nothing, for the log.
+  std::vector<std::string> warnings;
 };
 
 // The configuration without file, variables and flags.
@@ -38,7 +43,7 @@ ServerConfig DefaultConfig();
 // "[{id: 0, address: 'a:1'}]". Errors: NOT_FOUND or PERMISSION_DENIED when the file cannot be
 // opened; INVALID_ARGUMENT, one "file:line:col: message" per line, for everything else: not YAML,
 // above 1 MiB, anchors, aliases, tags, unknown or duplicate fields, wrong types, values out of
-// bounds, unknown variables under the prefix of a section, rules of Validate().
+// bounds, misspelt variables (JudgeVariable), rules of Validate().
 absl::StatusOr<LoadedConfig> Load(const LoadOptions& options);
 
 // Reads the text of a peers file, {"peers": [{"id": 0, "address": "127.0.0.1:7000"}]}, as

@@ -24,6 +24,9 @@ class Printer {
   std::string Run() {
     out_ = "# Effective configuration of ballastd; after each value, where it comes from.\n";
     PrintFields(loaded_.config, "", "");
+    for (const std::string& warning : loaded_.warnings) {
+      absl::StrAppend(&out_, "# ", absl::Utf8SafeCEscape(warning), "\n");
+    }
     return std::move(out_);
   }
 
@@ -112,7 +115,16 @@ constexpr absl::string_view kIntroduction =
     "\n"
     "Sizes are written with `B`, `KiB`, `MiB`, `GiB` or `TiB` (none means bytes), durations with "
     "`ns`, `us`, `ms`, `s`, `m` or `h`, bools as `true` and `false`. A list in a variable is YAML "
-    "text: `BALLAST_CLUSTER_PEERS='[{id: 0, address: \"127.0.0.1:7000\"}]'`.\n";
+    "text: `BALLAST_CLUSTER_PEERS='[{id: 0, address: \"127.0.0.1:7000\"}]'`.\n"
+    "\n"
+    "A misspelt variable is an error too: one that begins with `BALLAST_` and the name of a "
+    "section (`BALLAST_LISTEN_ADRESS`), that is nearly a field (`BALLAST_STROAGE_DATA_DIR`), or "
+    "that leaves the section out (`BALLAST_DRAM_BUDGET`). Any other unknown `BALLAST_*` variable "
+    "is ignored; the log warns of it at start, and `--print-config` lists it at its end. Nothing "
+    "is said of the variables of trainers and `ballast-run` (`BALLAST_ENDPOINTS`, `BALLAST_RANK` "
+    "and so on), of `BALLAST_TEST_*`, and of what Kubernetes and Docker set for a service called "
+    "ballast (`*_SERVICE_HOST`, `*_SERVICE_PORT*`, `*_PORT_7000_TCP*`, and `*_PORT` with a value "
+    "such as `tcp://10.0.0.1:7000`).\n";
 
 }  // namespace
 

@@ -8,8 +8,8 @@
 
 namespace ballast::config {
 
-// The effective configuration as YAML, every field with the origin of its value as a comment.
-// Load() of this text gives an equal configuration.
+// The effective configuration as YAML, every field with the origin of its value as a comment, and
+// warnings as comments at the end. Load() of this text gives an equal configuration.
 std::string Print(const LoadedConfig& loaded);
 
 // The reference of all fields as Markdown: default, range, variable and meaning, section by

@@ -1,53 +1,80 @@
 // RoundLog: what makes a round survive. The round room writes every reduced extent, the PREPARE
 // record and the decision to it before it tells anybody; what "survives" means is the job's level.
-// Comes from: server/round. Goes to: nothing at level `none`; the gradient log at the other levels.
+// It also keeps the rolling checkpoint that lets the log forget.
+// Comes from: server/round. Goes to: nothing at level `none`; JobStorage at the other levels.
 // Thread safety: thread-compatible; used on the job's strand. Completions may run on any thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "absl/status/status.h"
-#include "common/job/decide.h"
-#include "common/tensor/dtype.h"
+#include "server/durability/gradient_log.h"
+#include "server/durability/records.h"
 
 namespace ballast::server {
 
-// The reduced gradient of one extent, exactly as the step will consume it.
+// The reduced gradient of one extent, exactly as the step will consume it: the fp32 sum, or the
+// wire dtype when one slot contributes. `at` needs its first seven fields; `owner` keeps `data`
+// alive and unchanged.
 struct ReducedExtent {
-  uint64_t round = 0;
+  LoggedExtent at;
+  const void* data = nullptr;
+  std::shared_ptr<const void> owner;
+};
+
+// The state of one extent at the start of round `version`, laid out as SlotFile wants it.
+struct ExtentImage {
   uint32_t extent = 0;
-  DType dtype = DType::kF32;   // fp32 sum, or the wire dtype when one slot contributes
-  const void* data = nullptr;  // stays valid until the round is stepped
-  size_t bytes = 0;
+  uint64_t version = 0;
+  const void* data = nullptr;
+  std::shared_ptr<const void> owner;
 };
 
 class RoundLog {
  public:
+  using Done = std::function<void(absl::Status)>;
+
   virtual ~RoundLog() = default;
   // Starts writing `extent`; later extents may still be on the wire.
-  virtual void AppendExtent(const ReducedExtent& extent) = 0;
+  virtual void AppendExtent(ReducedExtent extent) = 0;
   // The decision of a round; durable with the next Prepare at the latest.
-  virtual void AppendDecision(uint64_t round, const Decision& decision) = 0;
+  virtual void AppendDecision(DecisionRecord record) = 0;
   // Writes the PREPARE record and flushes everything appended so far; `done` runs once it survives.
   // A failed status is fatal for the log: the round must not be voted for.
-  virtual void Prepare(uint64_t round, uint32_t contributor_digest,
-                       std::function<void(absl::Status)> done) = 0;
+  virtual void Prepare(PreparedRecord record, Done done) = 0;
+  // `done` runs once everything appended so far survives.
+  virtual void Flush(Done done) = 0;
   // Newest round whose contributions survive.
   virtual uint64_t durable_round() const = 0;
+
+  // Whether WriteImage does anything: whether images are worth making.
+  virtual bool keeps_images() const = 0;
+  // Whether rounds wait for room that only newer images of the oldest extents can make.
+  virtual bool short_of_room() const = 0;
+  // `callback` runs, on any thread, whenever that begins. Set once, before the first append.
+  virtual void OnShortOfRoom(std::function<void()> callback) = 0;
+  // Writes a checkpoint of one extent; `done` runs once it survives. A failed status is fatal.
+  virtual void WriteImage(ExtentImage image, Done done) = 0;
 };
 
 // Level `none`: nothing survives the process, and every Prepare completes at once.
 class NullRoundLog : public RoundLog {
  public:
-  void AppendExtent(const ReducedExtent&) override {}
-  void AppendDecision(uint64_t, const Decision&) override {}
-  void Prepare(uint64_t round, uint32_t, std::function<void(absl::Status)> done) override {
-    durable_round_ = round;
+  void AppendExtent(ReducedExtent) override {}
+  void AppendDecision(DecisionRecord) override {}
+  void Prepare(PreparedRecord record, Done done) override {
+    durable_round_ = record.round;
     done(absl::OkStatus());
   }
+  void Flush(Done done) override { done(absl::OkStatus()); }
   uint64_t durable_round() const override { return durable_round_; }
+  bool keeps_images() const override { return false; }
+  bool short_of_room() const override { return false; }
+  void OnShortOfRoom(std::function<void()>) override {}
+  void WriteImage(ExtentImage, Done done) override { done(absl::OkStatus()); }
 
  private:
   uint64_t durable_round_ = 0;

@@ -18,12 +18,14 @@ absl::StatusOr<Contributions> Contributions::Create(const Layout& layout, size_t
   const size_t registers =
       std::max<size_t>(1, std::min<size_t>(owned_extents, size_t{window_extents}) * world);
   const size_t limit = registers + std::max<size_t>(1, owned_extents) * 2;
+  // Whole pages, so that the log can write from them and read into them past the page cache.
+  const auto pages = [&](size_t width) {
+    return (layout.extent_elements() * width + kPageBytes - 1) / kPageBytes * kPageBytes;
+  };
   BALLAST_ASSIGN_OR_RETURN(BufferPool wide,
-                           BufferPool::Create({.buffer_bytes = size_t{layout.extent_elements()} * 4,
-                                               .max_buffers = limit}));
+                           BufferPool::Create({.buffer_bytes = pages(4), .max_buffers = limit}));
   BALLAST_ASSIGN_OR_RETURN(BufferPool narrow,
-                           BufferPool::Create({.buffer_bytes = size_t{layout.extent_elements()} * 2,
-                                               .max_buffers = limit}));
+                           BufferPool::Create({.buffer_bytes = pages(2), .max_buffers = limit}));
   out.wide_.push_back(std::move(wide));
   out.narrow_.push_back(std::move(narrow));
   return out;
@@ -99,8 +101,25 @@ void Contributions::OnReduced(const ReduceWork& work) {
 GradientView Contributions::Gradient(const Layout& layout, uint32_t extent_id) const {
   const ExtentBuffers& buffers = extents_[extent_id];
   const Extent& extent = layout.extents()[extent_id];
-  if (buffers.sum) return {buffers.sum.data(), DType::kF32, size_t{extent.elements} * 4};
-  return {buffers.grads[buffers.only_slot].data(), extent.dtype, layout.ExtentWireBytes(extent_id)};
+  if (buffers.sum) {
+    return {buffers.sum.data(), DType::kF32, size_t{extent.elements} * 4, buffers.sum.ToShared()};
+  }
+  const BufferRef& only = buffers.grads[buffers.only_slot];
+  return {only.data(), extent.dtype, layout.ExtentWireBytes(extent_id), only.ToShared()};
+}
+
+absl::StatusOr<char*> Contributions::Restore(const Layout& layout,
+                                             const std::vector<uint32_t>& contributors,
+                                             const LoggedExtent& logged) {
+  extents_.resize(layout.extents().size());
+  ExtentBuffers& buffers = extents_[logged.extent];
+  buffers.grads.resize(world_);
+  buffers.only_slot = contributors.front();
+  const bool sum = logged.dtype != layout.extents()[logged.extent].dtype ||
+                   (logged.dtype == DType::kF32 && contributors.size() > 1);
+  BufferRef& to = sum ? buffers.sum : buffers.grads[buffers.only_slot];
+  BALLAST_ASSIGN_OR_RETURN(to, Acquire(logged.dtype));
+  return to.data();
 }
 
 void Contributions::Release(uint32_t extent) {

@@ -15,6 +15,7 @@
 #include "common/base/payload.h"
 #include "common/io/arena.h"
 #include "common/tensor/layout.h"
+#include "server/durability/gradient_log.h"
 #include "server/reduce/reduce.h"
 #include "server/round/round_fsm.h"
 
@@ -35,6 +36,7 @@ struct GradientView {
   const void* data = nullptr;
   DType dtype = DType::kF32;
   size_t bytes = 0;
+  std::shared_ptr<const void> owner;  // keeps data alive and unchanged
 };
 
 class Contributions {
@@ -57,6 +59,11 @@ class Contributions {
 
   // Gradient of an extent for the step; MakeWork and its tiles must be done.
   GradientView Gradient(const Layout& layout, uint32_t extent) const;
+
+  // Makes room for a gradient that was reduced before a restart, with the dtype and bytes of
+  // `logged` (room up to the next page), and returns where it must be put.
+  absl::StatusOr<char*> Restore(const Layout& layout, const std::vector<uint32_t>& contributors,
+                                const LoggedExtent& logged);
 
   // Gives everything of `extent` back (stepped, skipped).
   void Release(uint32_t extent);

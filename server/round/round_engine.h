@@ -19,6 +19,7 @@
 #include "common/base/executor.h"
 #include "common/base/worker_pool.h"
 #include "common/metrics/metrics.h"
+#include "server/durability/job_storage.h"
 #include "server/round/job_plan.h"
 #include "server/round/round_types.h"
 #include "server/simd/isa.h"
@@ -31,6 +32,8 @@ struct EngineConfig {
   uint32_t window_extents = 64;  // registers per slot, in extents ahead of the slowest slot
   // A slot whose stream has not opened this long after the job began is lost.
   std::chrono::milliseconds open_timeout{10'000};
+  // Durable jobs: every extent is written to its slot once in this many rounds.
+  uint32_t checkpoint_rounds = 4;
 };
 
 // Shared machinery of a server process; outlives every engine.
@@ -41,23 +44,46 @@ struct EngineDeps {
   simd::Isa isa = simd::Isa::kScalar;
   VoteSink* votes = nullptr;
   ServerMetrics* metrics = nullptr;  // may be null
+  // A disk refused a write or a flush: the process must end (and start again). Empty: the job
+  // fails.
+  std::function<void(const absl::Status&)> storage_failed;
+};
+
+// Who opens a stream, and what it holds.
+struct SlotHello {
+  uint32_t slot = 0;
+  uint64_t incarnation = 0;
+  uint32_t epoch = 0;
+  uint64_t round = 0;  // version of its weights; 0: it does not say
+};
+
+// Where it goes on; docs/formats/wire.md, Welcome.
+struct SlotWelcome {
+  uint64_t round = 0;
+  std::vector<uint32_t> complete;
+  std::vector<uint32_t> init_missing;
 };
 
 class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
  public:
-  // Allocates the state. `plan` must be valid (ValidateJobSpec). Errors: RESOURCE_EXHAUSTED.
-  static absl::StatusOr<std::shared_ptr<RoundEngine>> Create(const JobPlan& plan,
-                                                             const EngineConfig& config,
-                                                             const EngineDeps& deps);
+  // Allocates the state. `plan` must be valid (ValidateJobSpec). A job whose durability is not
+  // `none` needs `storage`, and goes on where that ends; this then blocks for as long as the disk
+  // takes. Errors: RESOURCE_EXHAUSTED; DATA_LOSS STATE_LOST.
+  static absl::StatusOr<std::shared_ptr<RoundEngine>> Create(
+      const JobPlan& plan, const EngineConfig& config, const EngineDeps& deps,
+      std::unique_ptr<JobStorage> storage = nullptr);
   virtual ~RoundEngine() = default;
 
-  // A slot's stream opened. `done` is called with the next round, or with WRONG_INCARNATION,
-  // STALE_EPOCH, JOB_FAILED ...; the sink is used until Detach.
-  virtual void AttachSlot(uint32_t slot, uint64_t incarnation, uint32_t epoch,
-                          std::shared_ptr<SlotSink> sink,
-                          std::function<void(absl::StatusOr<uint64_t> round)> done) = 0;
-  // The slot's stream ended or fell silent without a Leave. `why` is for the error text.
-  virtual void SlotLost(uint32_t slot, uint64_t incarnation, std::string why) = 0;
+  // Begins: whoever must be able to find the engine (peers that answer its votes) can do so now.
+  virtual void Start() = 0;
+
+  // A slot's stream opened. `done` is called with where it goes on, or with WRONG_INCARNATION,
+  // STALE_EPOCH, WRONG_VERSION, JOB_FAILED ...; the sink is used until SlotLost or Leave. In a
+  // durable job a new stream of the same process takes the old one's place.
+  virtual void AttachSlot(const SlotHello& hello, std::shared_ptr<SlotSink> sink,
+                          std::function<void(absl::StatusOr<SlotWelcome>)> done) = 0;
+  // The stream behind `sink` ended or fell silent without a Leave. `why` is for the error text.
+  virtual void SlotLost(uint32_t slot, const SlotSink* sink, std::string why) = 0;
   virtual void Begin(uint32_t slot, RoundBegin begin) = 0;
   // One frame; `payload` has info.length_bytes bytes. Refusals go to the slot's sink.
   virtual void Frame(const FrameInfo& info, Payload payload) = 0;
@@ -65,8 +91,21 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   // Streams state of version `round` to the slot: StateInfo first, then extents.
   virtual void FetchState(uint32_t slot, uint64_t round, bool weights,
                           std::vector<uint32_t> arrays) = 0;
-  virtual void PeerVote(uint32_t epoch, uint64_t round, Vote vote) = 0;
+  // A peer's vote. `answer` gets this server's own vote on that round if it has given one: a peer
+  // that was restarted asks so.
+  virtual void PeerVote(uint32_t epoch, uint64_t round, Vote vote,
+                        std::function<void(std::optional<Vote>)> answer) = 0;
   virtual void PeerLost(uint32_t server, std::string why) = 0;
+  // Epoch change (server/cluster/epoch_change.h). Seal: no round of `epoch` is prepared any more;
+  // `done` gets where this server stands. Adopt: goes over to the next epoch as soon as the round
+  // before it is over; `save` must make the record survive, and is called on the strand; then all
+  // streams are told STALE_EPOCH and `done` runs. Both may be repeated.
+  virtual void Seal(uint32_t epoch, std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
+  virtual void Adopt(JobPlan plan, std::function<absl::Status()> save,
+                     std::function<void(absl::Status)> done) = 0;
+  // Whether a process holds the slot's stream open.
+  virtual void SlotOpen(uint32_t slot, std::function<void(bool)> done) = 0;
+
   // The slot waits at the home to add groups before its next round.
   virtual void SlotGrows(uint32_t slot) = 0;
   // A grown plan (same job, next layout version); between rounds only.

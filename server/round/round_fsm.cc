@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <set>
 #include <utility>
 
@@ -16,8 +15,6 @@
 namespace ballast::server {
 namespace {
 
-constexpr uint32_t kNotOwned = std::numeric_limits<uint32_t>::max();
-
 // Indices of Input's alternatives, for the transition table.
 enum InputKind : size_t {
   kBegin,
@@ -29,6 +26,8 @@ enum InputKind : size_t {
   kSlotLost,
   kSlotLeft,
   kSlotGrows,
+  kSlotBack,
+  kSeal,
   kFailInput
 };
 
@@ -76,6 +75,8 @@ const std::vector<RoundFsm::Transition>& RoundFsm::Table() {
       {Phase::kIdle, kSlotLost, &F::OnSlotLost},
       {Phase::kIdle, kSlotLeft, &F::OnSlotLeft},
       {Phase::kIdle, kSlotGrows, &F::OnSlotGrows},
+      {Phase::kIdle, kSlotBack, &F::OnSlotBack},
+      {Phase::kIdle, kSeal, &F::OnSeal},
       {Phase::kIdle, kFailInput, &F::OnFail},
 
       {Phase::kCollect, kBegin, &F::OnBegin},
@@ -85,25 +86,36 @@ const std::vector<RoundFsm::Transition>& RoundFsm::Table() {
       {Phase::kCollect, kSlotLost, &F::OnSlotLost},
       {Phase::kCollect, kSlotLeft, &F::OnSlotLeft},
       {Phase::kCollect, kSlotGrows, &F::OnSlotGrows},
+      {Phase::kCollect, kSlotBack, &F::OnSlotBack},
+      {Phase::kCollect, kSeal, &F::OnSeal},
       {Phase::kCollect, kFailInput, &F::OnFail},
 
+      {Phase::kPreparing, kBegin, &F::OnLateBegin},
       {Phase::kPreparing, kFrame, &F::OnLateFrame},
       {Phase::kPreparing, kDurable, &F::OnDurable},
       {Phase::kPreparing, kVote, &F::OnVote},
       {Phase::kPreparing, kSlotLost, &F::OnSlotLost},
       {Phase::kPreparing, kSlotLeft, &F::OnSlotLeft},
+      {Phase::kPreparing, kSlotBack, &F::OnSlotBack},
+      {Phase::kPreparing, kSeal, &F::OnSeal},
       {Phase::kPreparing, kFailInput, &F::OnFail},
 
+      {Phase::kPrepared, kBegin, &F::OnLateBegin},
       {Phase::kPrepared, kFrame, &F::OnLateFrame},
       {Phase::kPrepared, kVote, &F::OnVote},
       {Phase::kPrepared, kSlotLost, &F::OnSlotLost},
       {Phase::kPrepared, kSlotLeft, &F::OnSlotLeft},
+      {Phase::kPrepared, kSlotBack, &F::OnSlotBack},
+      {Phase::kPrepared, kSeal, &F::OnSeal},
       {Phase::kPrepared, kFailInput, &F::OnFail},
 
+      {Phase::kApplying, kBegin, &F::OnLateBegin},
       {Phase::kApplying, kFrame, &F::OnLateFrame},
       {Phase::kApplying, kStepped, &F::OnStepped},
       {Phase::kApplying, kSlotLost, &F::OnSlotLost},
       {Phase::kApplying, kSlotLeft, &F::OnSlotLeft},
+      {Phase::kApplying, kSlotBack, &F::OnSlotBack},
+      {Phase::kApplying, kSeal, &F::OnSeal},
       {Phase::kApplying, kFailInput, &F::OnFail},
 
       {Phase::kFailed, kFrame, &F::OnLateFrame},
@@ -116,6 +128,7 @@ RoundFsm::RoundFsm(JobPlan plan, Layout layout, uint32_t self, uint32_t chunk_by
                    uint32_t window_extents)
     : self_(self), chunk_bytes_(chunk_bytes), window_extents_(window_extents) {
   round_ = plan.epoch.start_round;
+  sealed_ = plan.sealed_epoch == plan.epoch.epoch;
   policy_.loss_scale = plan.spec.loss_scale;
   slots_.resize(plan.spec.world);
   SetPlan(std::move(plan), std::move(layout), 0);
@@ -170,6 +183,7 @@ void RoundFsm::ResetRound() {
   reduced_count_ = 0;
   window_base_ = 0;
   votes_.clear();
+  prepared_.reset();
   for (Slot& slot : slots_) {
     slot.begun = false;
     slot.owed = 0;
@@ -192,6 +206,10 @@ void RoundFsm::OnBegin(const Input& input, Effects* effects) {
   auto [slot_id, begin] = std::get<BeginInput>(input);
   CutPadding(layout_.tensors().size(), &begin.presence);
   Slot& slot = slots_[slot_id];
+  if (durable() && SameBegin(slot_id, begin)) {  // Its stream broke, and it says everything again.
+    effects->push_back(AckSlot{slot_id, slot.owed == 0});
+    return;
+  }
   if (absl::Status st = CheckBegin(slot_id, begin); !st.ok()) {
     // A refused slot can take no further part, so to the others it is lost.
     slot.lost = true;
@@ -220,22 +238,44 @@ void RoundFsm::OnBegin(const Input& input, Effects* effects) {
   CheckSeats(effects);
   if (phase_ != Phase::kCollect) return;
 
+  OpenRegisters(slot_id, effects);
+  MaybePrepare(effects);
+}
+
+// Opens the registers of what the slot owes: everything it contributes to, except what was reduced
+// before a restart.
+void RoundFsm::OpenRegisters(uint32_t slot_id, Effects* effects) {
+  Slot& slot = slots_[slot_id];
+  std::vector<uint32_t> opened;
   for (uint32_t position = 0; position < owned_.size(); ++position) {
     const auto& contributors = Contributors(owned_[position]);
-    if (!std::binary_search(contributors.begin(), contributors.end(), slot_id)) continue;
+    if (reduced_[position] != 0 ||
+        !std::binary_search(contributors.begin(), contributors.end(), slot_id)) {
+      continue;
+    }
     registers_.Open(position, slot_id,
                     ChunkRanges(layout_, owned_[position], chunk_bytes_, slot.begin.presence));
+    opened.push_back(position);
     ++slot.owed;
   }
   if (slot.owed == 0) effects->push_back(AckSlot{slot_id, true});
-  for (uint32_t position = 0; position < owned_.size(); ++position) {
-    const auto& contributors = Contributors(owned_[position]);
-    if (std::binary_search(contributors.begin(), contributors.end(), slot_id) &&
-        registers_.Complete(position, slot_id)) {
-      SlotComplete(position, slot_id, effects);
-    }
+  for (const uint32_t position : opened) {
+    if (registers_.Complete(position, slot_id)) SlotComplete(position, slot_id, effects);
   }
-  MaybePrepare(effects);
+}
+
+// The server has all it needs of the round. A slot whose stream broke cannot know.
+void RoundFsm::OnLateBegin(const Input& input, Effects* effects) {
+  const auto& [slot, begin] = std::get<BeginInput>(input);
+  if (durable() && begin.round == round_) effects->push_back(AckSlot{slot, true});
+}
+
+bool RoundFsm::SameBegin(uint32_t slot_id, const RoundBegin& begin) const {
+  const Slot& slot = slots_[slot_id];
+  return slot.begun && slot.begin.round == begin.round &&
+         slot.begin.layout_version == begin.layout_version &&
+         slot.begin.presence == begin.presence && slot.begin.hyper.size() == begin.hyper.size() &&
+         CheckSameHyper(slot_id, begin).ok();
 }
 
 absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) const {
@@ -501,17 +541,30 @@ bool RoundFsm::AllBegun() const {
 }
 
 void RoundFsm::MaybePrepare(Effects* effects) {
-  if (phase_ != Phase::kCollect || reduced_count_ != owned_.size() || !AllBegun()) return;
+  if (phase_ != Phase::kCollect || reduced_count_ != owned_.size() || !AllBegun() || sealed_) {
+    return;
+  }
   phase_ = Phase::kPreparing;
-  effects->push_back(PrepareRound{ContributorDigest()});
+  prepared_ = MakePrepared();
+  effects->push_back(PrepareRound{*prepared_});
 }
 
 void RoundFsm::OnDurable(const Input&, Effects* effects) {
   phase_ = Phase::kPrepared;
-  Vote vote = OwnVote();
-  effects->push_back(SendVote{round_, vote});
-  votes_[self_] = std::move(vote);
+  votes_[self_] = prepared_->vote;
+  effects->push_back(SendVote{round_, prepared_->vote});
   MaybeDecide(effects);
+}
+
+PreparedRecord RoundFsm::MakePrepared() const {
+  PreparedRecord record;
+  record.epoch = plan_.epoch.epoch;
+  record.round = round_;
+  record.vote = OwnVote();
+  record.present = PresentTensors();
+  record.policy = policy_;
+  record.tensor_step = tensor_step_;
+  return record;
 }
 
 Vote RoundFsm::OwnVote() const {
@@ -603,6 +656,7 @@ void RoundFsm::CloseRound(Effects* effects) {
   policy_ = decision_.policy;
   const uint64_t closed = round_++;
   phase_ = Phase::kIdle;
+  last_prepared_ = std::move(prepared_);
   ResetRound();
   effects->push_back(OpenRound{closed});
   CheckSeats(effects);
@@ -616,6 +670,12 @@ void RoundFsm::OnSlotLost(const Input& input, Effects* effects) {
   slots_[slot].lost = true;
   slots_[slot].why_lost = why;
   CheckSeats(effects);
+}
+
+void RoundFsm::OnSlotBack(const Input& input, Effects*) {
+  Slot& slot = slots_[std::get<SlotBackInput>(input).slot];
+  slot.lost = false;
+  slot.why_lost.clear();
 }
 
 void RoundFsm::OnSlotLeft(const Input& input, Effects* effects) {
@@ -671,7 +731,7 @@ void RoundFsm::CheckSeats(Effects* effects) {
            effects);
       return;
     }
-    if (slot.lost && !slot.left) {
+    if (slot.lost && !slot.left && !durable()) {
       Fail(Error(absl::StatusCode::kUnavailable, Reason::kTrainerLost,
                  absl::StrCat("trainer slot ", s, " was lost in round ", round_, " (",
                               slot.why_lost, "); it owes server ", self_, " ",
@@ -702,57 +762,6 @@ absl::Status RoundFsm::Error(absl::StatusCode code, Reason reason, const std::st
   fields.server = server;
   return ReasonedError(code, reason, absl::StrCat("job \"", plan_.spec.name, "\": ", message),
                        fields);
-}
-
-// --- Views --------------------------------------------------------------------------------------
-
-const std::vector<uint32_t>& RoundFsm::Contributors(uint32_t extent) const {
-  return plan_.epoch.contributors[layout_.extents()[extent].group].slots;
-}
-
-bool RoundFsm::Present(uint32_t slot, uint32_t tensor) const {
-  const auto& presence = slots_[slot].begin.presence;
-  return slots_[slot].begun && (presence.empty() || presence[tensor]);
-}
-
-bool RoundFsm::PresentAnywhere(uint32_t tensor) const {
-  const auto& slots = plan_.epoch.contributors[layout_.tensors()[tensor].group].slots;
-  return std::any_of(slots.begin(), slots.end(),
-                     [&](uint32_t slot) { return Present(slot, tensor); });
-}
-
-void RoundFsm::FillSnapshot(JobSnapshot* snapshot) const {
-  snapshot->name = plan_.spec.name;
-  snapshot->job = plan_.job;
-  snapshot->round = round_;
-  snapshot->phase = PhaseName(phase_);
-  snapshot->opt_step = policy_.opt_step;
-  snapshot->world = plan_.spec.world;
-  snapshot->extents = static_cast<uint32_t>(layout_.extents().size());
-  snapshot->owned_extents = static_cast<uint32_t>(owned_.size());
-  snapshot->parameters = layout_.total_elements();
-  snapshot->error = failure_.ok() ? "" : std::string(failure_.message());
-  for (uint32_t s = 0; s < slots_.size(); ++s) {
-    SlotSnapshot slot;
-    slot.slot = s;
-    slot.state = slots_[s].left     ? "left"
-                 : slots_[s].lost   ? "lost"
-                 : !slots_[s].begun ? "attached"
-                 : slots_[s].owed   ? "pushing"
-                                    : "done";
-    slot.owed_extents = slots_[s].owed;
-    for (uint32_t position = 0; position < owned_.size() && slots_[s].owed != 0; ++position) {
-      if (registers_.Complete(position, s)) continue;
-      slot.first_owed = owned_[position];
-      break;
-    }
-    snapshot->slots.push_back(slot);
-  }
-  if (phase_ == Phase::kPrepared) {
-    for (const uint32_t server : plan_.servers) {
-      if (votes_.find(server) == votes_.end()) snapshot->votes_missing.push_back(server);
-    }
-  }
 }
 
 }  // namespace ballast::server

@@ -5,18 +5,24 @@
 //   IDLE(t) -Begin-> COLLECT(t) -all extents reduced-> PREPARING(t) -durable-> PREPARED(t)
 //           -all votes-> APPLYING(t) -all stepped-> IDLE(t+1);   any -> FAILED | FINISHED
 //
+// A job whose durability is not `none` outlives its processes: a trainer or server that is away is
+// waited for, a slot may open its stream and its round again, and Restore puts a restarted server
+// back where its log ends.
+//
 // Comes from: RoundEngine (streams, kernels, peers). Goes to: RoundEngine, as effects.
 // Thread safety: thread-compatible; owned by the engine's strand.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "common/job/decide.h"
 #include "common/tensor/layout.h"
+#include "server/durability/records.h"
 #include "server/round/registers.h"
 #include "server/round/round_types.h"
 
@@ -63,11 +69,16 @@ struct SlotLeftInput {
 struct SlotGrowsInput {  // it waits to add groups, and takes no round before all slots have
   uint32_t slot = 0;
 };
+struct SlotBackInput {  // its stream is open again, the same process as before
+  uint32_t slot = 0;
+};
+struct SealInput {};  // no round of this epoch is prepared any more
 struct FailInput {
   absl::Status status;
 };
-using Input = std::variant<BeginInput, FrameInput, ReducedInput, DurableInput, VoteInput,
-                           SteppedInput, SlotLostInput, SlotLeftInput, SlotGrowsInput, FailInput>;
+using Input =
+    std::variant<BeginInput, FrameInput, ReducedInput, DurableInput, VoteInput, SteppedInput,
+                 SlotLostInput, SlotLeftInput, SlotGrowsInput, SlotBackInput, SealInput, FailInput>;
 
 // --- Effects ------------------------------------------------------------------------------------
 struct StoreFrame {  // copy the payload into the register (or, kInit, into the master weights)
@@ -88,7 +99,7 @@ struct ReduceExtent {
   uint32_t extent = 0;
 };
 struct PrepareRound {  // log the PREPARE record and flush; answer with DurableInput
-  uint32_t contributor_digest = 0;
+  PreparedRecord record;
 };
 struct SendVote {
   uint64_t round = 0;
@@ -117,6 +128,17 @@ using Effect =
                  ApplyRound, SkipRound, OpenRound, FailSlot, FailJob, FinishJob>;
 using Effects = std::vector<Effect>;
 
+// Where a restarted server goes on: what its slots and log hold.
+struct Restored {
+  uint64_t round = 1;  // of the state: every round below is applied
+  PolicyState policy;
+  std::vector<uint64_t> tensor_step;
+  std::vector<uint32_t> init_missing;           // owned extents without initial weights
+  std::map<uint32_t, ReducedInput> reduced;     // owned extents of `round` that are in the log
+  std::optional<PreparedRecord> prepared;       // `round` was prepared
+  std::optional<PreparedRecord> last_prepared;  // round - 1, whose vote a peer may still lack
+};
+
 class RoundFsm {
  public:
   // `plan` is valid; `window_extents` >= 1 counts positions in this server's push order.
@@ -126,6 +148,18 @@ class RoundFsm {
   // Appends to `effects` what must be done, in order. An input the phase does not expect gets its
   // typed refusal or, where it is harmless, no effect.
   void Step(const Input& input, Effects* effects);
+
+  // Puts a fresh FSM where a restarted server goes on, and appends what must be done at once.
+  void Restore(const Restored& restored, Effects* effects);
+
+  // Where this server stands; nothing while that is being decided (the log is being flushed), or
+  // unless the epoch is sealed.
+  std::optional<SealAnswer> Sealed() const;
+
+  // Goes over to the next epoch of the same world. What was collected or prepared of a round that
+  // the new epoch runs again is dropped. Errors: INTERNAL when the record contradicts where this
+  // server stands; a server that has not ended the round before it adopts it later.
+  absl::Status Adopt(const JobPlan& plan);
 
   // Grows the job between rounds. Errors: FAILED_PRECONDITION LAYOUT_MISMATCH when a round is open
   // or the version is not the next one.
@@ -151,6 +185,20 @@ class RoundFsm {
   // first, so that copying and checking its checksum are one pass over the bytes.
   bool WouldStore(const FrameInfo& info) const;
 
+  // Per tensor: PresentAnywhere.
+  std::vector<bool> PresentTensors() const;
+  // Whether all initial weights of an owned extent are in.
+  bool InitComplete(uint32_t extent) const { return init_.Complete(extent, 0); }
+  // Whether a slot that was lost may open its stream again.
+  bool MayReturn(uint32_t slot) const { return durable() && !slots_[slot].left; }
+  // This server's vote on `round`, if it has given one and still knows it.
+  std::optional<Vote> OwnVoteOn(uint64_t round) const;
+  // Owned extents of which no gradient frame of the open round is needed from `slot` any more.
+  std::vector<uint32_t> CompleteFor(uint32_t slot) const;
+  // Owned extents that still lack (part of) their initial weights.
+  std::vector<uint32_t> InitMissing() const;
+  bool durable() const { return plan_.spec.durability != Durability::kNone; }
+
   // Contributors of an extent, ascending.
   const std::vector<uint32_t>& Contributors(uint32_t extent) const;
   void FillSnapshot(JobSnapshot* snapshot) const;
@@ -174,6 +222,7 @@ class RoundFsm {
   static const std::vector<Transition>& Table();
 
   void OnBegin(const Input& input, Effects* effects);
+  void OnLateBegin(const Input& input, Effects* effects);
   void OnFrame(const Input& input, Effects* effects);
   void OnLateFrame(const Input& input, Effects* effects);
   void OnReduced(const Input& input, Effects* effects);
@@ -183,6 +232,8 @@ class RoundFsm {
   void OnSlotLost(const Input& input, Effects* effects);
   void OnSlotLeft(const Input& input, Effects* effects);
   void OnSlotGrows(const Input& input, Effects* effects);
+  void OnSlotBack(const Input& input, Effects* effects);
+  void OnSeal(const Input& input, Effects* effects);
   void OnFail(const Input& input, Effects* effects);
 
   void SetPlan(JobPlan plan, Layout layout, uint32_t first_new_extent);
@@ -199,6 +250,9 @@ class RoundFsm {
   void ExtentComplete(uint32_t position, Effects* effects);
   void MarkReduced(uint32_t position, double sumsq, uint64_t nonfinite, Effects* effects);
   void MaybePrepare(Effects* effects);
+  PreparedRecord MakePrepared() const;
+  bool SameBegin(uint32_t slot, const RoundBegin& begin) const;
+  void OpenRegisters(uint32_t slot, Effects* effects);
   Vote OwnVote() const;
   std::vector<ScalarSet> LeadScalars() const;
   uint32_t ContributorDigest() const;
@@ -211,6 +265,8 @@ class RoundFsm {
                      int slot = -1, int server = -1) const;
   bool AllBegun() const;
 
+  static constexpr uint32_t kNotOwned = UINT32_MAX;
+
   JobPlan plan_;
   Layout layout_;
   const uint32_t self_;
@@ -219,6 +275,7 @@ class RoundFsm {
 
   Phase phase_ = Phase::kIdle;
   uint64_t round_ = 1;
+  bool sealed_ = false;
   PolicyState policy_;
   std::vector<uint64_t> tensor_step_;
   std::vector<uint32_t> owned_;     // extents, push order
@@ -233,6 +290,9 @@ class RoundFsm {
   uint64_t nonfinite_ = 0;
   uint32_t reduced_count_ = 0;
   uint32_t window_base_ = 0;
+  // Of the open round once it is prepared, and of the round before.
+  std::optional<PreparedRecord> prepared_;
+  std::optional<PreparedRecord> last_prepared_;
   std::map<uint32_t, Vote> votes_;
   Decision decision_;
   absl::Status failure_;

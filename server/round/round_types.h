@@ -43,6 +43,13 @@ struct JobPlan {
   std::vector<uint32_t> servers;  // ids, ascending; the first is the home and the lead
   std::vector<uint32_t> owner;    // server id per extent
   uint32_t layout_version = 1;
+  uint32_t sealed_epoch = 0;  // the epoch this server has promised to prepare nothing of any more
+};
+
+// Where a server stands when it seals an epoch.
+struct SealAnswer {
+  uint64_t version = 0;   // the open round
+  bool prepared = false;  // its vote on that round is given
 };
 
 enum class FrameKind : uint8_t { kGradient = 1, kInit = 2, kWeight = 3, kState = 4 };
@@ -153,8 +160,12 @@ class SlotSink {
 class VoteSink {
  public:
   virtual ~VoteSink() = default;
+  // The vote is offered to the server until it has it, or until a newer one of the job takes its
+  // place, or DropVotes.
   virtual void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to_server,
                         const Vote& vote) = 0;
+  // The job is over.
+  virtual void DropVotes(uint64_t job) = 0;
 };
 
 // For /statusz and `ballastctl status`.

@@ -61,6 +61,9 @@ absl::StatusOr<AttachCall> AttachFromProto(const v1::AttachRequest& request) {
   // Later additions to the wait must not overflow; a day is more than any configuration allows.
   constexpr uint64_t kWaitMaxMs = 24 * 3600 * 1000;
   call.wait = std::chrono::milliseconds(std::min(request.wait_timeout_ms(), kWaitMaxMs));
+  call.resume = request.resume() == v1::RESUME_MUST   ? Resume::kMust
+                : request.resume() == v1::RESUME_AUTO ? Resume::kAuto
+                                                      : Resume::kNever;
   return call;
 }
 
@@ -98,6 +101,7 @@ v1::AttachReply AttachToProto(const AttachResult& result, const TransportTerms& 
   reply.set_heartbeat_ms(terms.heartbeat_ms);
   reply.set_report_after_ms(terms.report_after_ms);
   reply.set_protocol(protocol);
+  reply.set_resumed(result.resumed);
   return reply;
 }
 
@@ -162,6 +166,7 @@ v1::PeerJob PeerJobToProto(const JobPlan& plan) {
   job.mutable_plan()->mutable_owner()->Assign(plan.owner.begin(), plan.owner.end());
   job.mutable_servers()->Assign(plan.servers.begin(), plan.servers.end());
   job.set_layout_version(plan.layout_version);
+  job.set_sealed_epoch(plan.sealed_epoch);
   return job;
 }
 
@@ -173,6 +178,7 @@ absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job) {
   plan.owner.assign(job.plan().owner().begin(), job.plan().owner().end());
   plan.servers.assign(job.servers().begin(), job.servers().end());
   plan.layout_version = job.layout_version();
+  plan.sealed_epoch = job.sealed_epoch();
   return plan;
 }
 

@@ -76,10 +76,11 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
 
   ~PeerClientImpl() override { Stop(); }
 
-  void Start(LostCallback lost) override {
+  void Start(LostCallback lost, VoteCallback voted) override {
     {
       MutexLock lock(&mu_);
       lost_ = std::move(lost);
+      voted_ = std::move(voted);
     }
     Beat();
   }
@@ -96,8 +97,18 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
     SendPlan(method::kPeerExtendJob, server, plan, std::move(done));
   }
   void DropJob(uint32_t server, uint64_t job) override;
+  void Seal(uint32_t server, uint64_t job, uint32_t epoch,
+            std::function<void(absl::StatusOr<SealAnswer>)> done) override;
+  void AdoptEpoch(uint32_t server, const JobPlan& plan,
+                  std::function<void(absl::Status)> done) override {
+    SendPlan(method::kPeerAdoptEpoch, server, plan, std::move(done));
+  }
   void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to_server,
                 const Vote& vote) override;
+  void DropVotes(uint64_t job) override {
+    MutexLock lock(&mu_);
+    std::erase_if(newest_votes_, [job](const auto& entry) { return entry.first.first == job; });
+  }
 
  private:
   struct Peer {
@@ -110,10 +121,12 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
     uint64_t incarnation = 0;
   };
   struct VoteUnderWay {
+    uint64_t job = 0;
     uint32_t server = 0;
+    uint32_t epoch = 0;
     uint64_t round = 0;
     grpc::ByteBuffer bytes;
-    std::chrono::nanoseconds give_up{0};
+    std::chrono::nanoseconds give_up{0};  // then the peer counts as lost
   };
 
   void Call(uint32_t server, const CallOptions& options, const grpc::ByteBuffer& request,
@@ -125,6 +138,7 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
     grpc::ByteBuffer bytes;
     std::chrono::nanoseconds give_up{0};
     std::function<void(absl::Status)> done;
+    std::function<void(const grpc::ByteBuffer&)> replied;  // before done, when OK; may be empty
   };
 
   void SendPlan(const char* method, uint32_t server, const JobPlan& plan,
@@ -132,7 +146,9 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
   void TryPlan(std::shared_ptr<PlanUnderWay> plan);
   void OnPlanAnswer(const std::shared_ptr<PlanUnderWay>& plan, const absl::Status& status);
   void TryVote(std::shared_ptr<VoteUnderWay> vote);
-  void OnVoteAnswer(const std::shared_ptr<VoteUnderWay>& vote, const absl::Status& status);
+  void OnVoteAnswer(const std::shared_ptr<VoteUnderWay>& vote, const absl::Status& status,
+                    const grpc::ByteBuffer& reply);
+  bool Superseded(const std::shared_ptr<VoteUnderWay>& vote);
 
   void Beat();
   void Ask(uint32_t server);
@@ -153,6 +169,10 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
   std::map<uint32_t, Peer> peers_;  // keys, addresses and connections are constant
   std::set<PeerCall*> calls_ ABSL_GUARDED_BY(mu_);
   LostCallback lost_ ABSL_GUARDED_BY(mu_);
+  VoteCallback voted_ ABSL_GUARDED_BY(mu_);
+  // By (job, server): others are not offered any more.
+  std::map<std::pair<uint64_t, uint32_t>, std::shared_ptr<VoteUnderWay>> newest_votes_
+      ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ = false;
 
@@ -231,15 +251,17 @@ void PeerClientImpl::SendPlan(const char* method, uint32_t server, const JobPlan
 void PeerClientImpl::TryPlan(std::shared_ptr<PlanUnderWay> plan) {
   const CallOptions options{plan->method, plan->give_up - clock_->Now(), true};
   Call(plan->server, options, plan->bytes,
-       [this, plan](const absl::Status& status, const grpc::ByteBuffer&) {
+       [this, plan](const absl::Status& status, const grpc::ByteBuffer& reply) {
+         if (status.ok() && plan->replied) plan->replied(reply);
          OnPlanAnswer(plan, status);
        });
 }
 
 void PeerClientImpl::OnPlanAnswer(const std::shared_ptr<PlanUnderWay>& plan,
                                   const absl::Status& status) {
-  // A peer that has just started answers UNAVAILABLE until it knows the cluster.
-  if (!MayPass(status) || ReasonOf(status) != Reason::kUnspecified) {
+  // A peer that has just started answers UNAVAILABLE until it knows the cluster and its jobs.
+  if (!MayPass(status) ||
+      (ReasonOf(status) != Reason::kUnspecified && ReasonOf(status) != Reason::kShuttingDown)) {
     plan->done(status);
     return;
   }
@@ -254,6 +276,31 @@ void PeerClientImpl::OnPlanAnswer(const std::shared_ptr<PlanUnderWay>& plan,
   plan->done(ReasonedError(
       absl::StatusCode::kUnavailable, Reason::kServerLost,
       absl::StrCat("server ", plan->server, " does not answer: ", status.message()), fields));
+}
+
+void PeerClientImpl::Seal(uint32_t server, uint64_t job, uint32_t epoch,
+                          std::function<void(absl::StatusOr<SealAnswer>)> done) {
+  v1::PeerSeal message;
+  message.set_job(job);
+  message.set_epoch(epoch);
+  const auto answer =
+      std::make_shared<absl::StatusOr<SealAnswer>>(absl::InternalError("no answer"));
+  auto under_way = std::make_shared<PlanUnderWay>();
+  under_way->method = method::kPeerSeal;
+  under_way->server = server;
+  under_way->bytes = SerializeMessage(message);
+  under_way->give_up = clock_->Now() + config_.create_timeout;
+  under_way->replied = [this, answer](const grpc::ByteBuffer& reply) {
+    v1::PeerSealed sealed;
+    const absl::Status parsed =
+        ParseMessage(reply, static_cast<size_t>(config_.max_message_bytes), &sealed);
+    *answer =
+        parsed.ok() ? absl::StatusOr<SealAnswer>({sealed.version(), sealed.prepared()}) : parsed;
+  };
+  under_way->done = [answer, done = std::move(done)](const absl::Status& status) {
+    done(status.ok() ? *answer : status);
+  };
+  TryPlan(std::move(under_way));
 }
 
 void PeerClientImpl::DropJob(uint32_t server, uint64_t job) {
@@ -277,32 +324,60 @@ void PeerClientImpl::SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint
   message.set_round(round);
   ballast::ToProto(vote, &message);
   auto under_way = std::make_shared<VoteUnderWay>();
+  under_way->job = job;
   under_way->server = to_server;
+  under_way->epoch = epoch;
   under_way->round = round;
   under_way->bytes = SerializeMessage(message);
   under_way->give_up = clock_->Now() + config_.report_after;
+  {
+    MutexLock lock(&mu_);
+    newest_votes_[{job, to_server}] = under_way;
+  }
   TryVote(std::move(under_way));
 }
 
 void PeerClientImpl::TryVote(std::shared_ptr<VoteUnderWay> vote) {
   const CallOptions options{method::kPeerVote, config_.report_after, false};
   Call(vote->server, options, vote->bytes,
-       [this, vote](const absl::Status& status, const grpc::ByteBuffer&) {
-         OnVoteAnswer(vote, status);
+       [this, vote](const absl::Status& status, const grpc::ByteBuffer& reply) {
+         OnVoteAnswer(vote, status, reply);
        });
 }
 
+bool PeerClientImpl::Superseded(const std::shared_ptr<VoteUnderWay>& vote) {
+  MutexLock lock(&mu_);
+  const auto newest = newest_votes_.find({vote->job, vote->server});
+  return newest == newest_votes_.end() || newest->second != vote;
+}
+
 void PeerClientImpl::OnVoteAnswer(const std::shared_ptr<VoteUnderWay>& vote,
-                                  const absl::Status& status) {
-  if (status.ok() || status.code() == absl::StatusCode::kCancelled) return;
-  if (!MayPass(status)) {
+                                  const absl::Status& status, const grpc::ByteBuffer& reply) {
+  if (status.ok()) {
+    v1::VoteReply answer;
+    if (!ParseMessage(reply, static_cast<size_t>(config_.max_message_bytes), &answer).ok()) return;
+    if (!answer.has_vote()) return;
+    const absl::StatusOr<Vote> theirs = VoteFromProto(answer.vote());
+    if (!theirs.ok() || theirs->server != vote->server) return;
+    VoteCallback voted;
+    {
+      MutexLock lock(&mu_);
+      voted = voted_;
+    }
+    if (voted) voted(vote->job, vote->epoch, vote->round, *theirs);
+    return;
+  }
+  if (status.code() == absl::StatusCode::kCancelled || Superseded(vote)) return;
+  // A peer that was just started knows its jobs a little later.
+  const bool not_yet = MayPass(status) || ReasonOf(status) == Reason::kUnknownJob;
+  if (!not_yet) {
     BALLAST_LOG(WARN, LogField("server", vote->server), LogField("round", vote->round))
         << "vote refused: " << status;
     return;
   }
-  if (clock_->Now() >= vote->give_up) {
+  if (MayPass(status) && clock_->Now() >= vote->give_up) {
+    vote->give_up = std::chrono::nanoseconds::max();  // Said once; offered further.
     Lost(vote->server, absl::StrCat("it does not take votes: ", status.message()), true);
-    return;
   }
   executor_->PostAfter(kRetryDelay, [weak = weak_from_this(), vote] {
     if (const auto self = weak.lock()) self->TryVote(vote);

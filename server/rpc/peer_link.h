@@ -49,8 +49,12 @@ class PeerClient : public PeerLink, public VoteSink {
                                             const Clock* clock,
                                             grpc::CompletionQueue* queue = nullptr);
 
+  // A vote that came back as the answer to one of ours.
+  using VoteCallback =
+      std::function<void(uint64_t job, uint32_t epoch, uint64_t round, const Vote& vote)>;
+
   // Begins the heartbeat. `lost` may be called again for a peer that came back in between.
-  virtual void Start(LostCallback lost) = 0;
+  virtual void Start(LostCallback lost, VoteCallback voted) = 0;
   // Ends the heartbeat, breaks off every call (their callbacks get CANCELLED) and waits for them.
   virtual void Stop() = 0;
   virtual std::vector<PeerState> Peers() const = 0;

@@ -48,6 +48,21 @@ void TakePlan(const DirectoryHolder& holder, PlanMethod method, const Call& call
                           [call](const absl::Status& status) { Answer(call, status); });
 }
 
+void Seal(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+  v1::PeerSeal seal;
+  if (!call->Parse(bytes, &seal)) return;
+  const auto directory = holder.Get();
+  if (!directory.ok()) return call->Fail(directory.status());
+  (*directory)
+      ->PeerSeal(seal.job(), seal.epoch(), [call](const absl::StatusOr<SealAnswer>& answer) {
+        if (!answer.ok()) return call->Fail(answer.status());
+        v1::PeerSealed sealed;
+        sealed.set_version(answer->version);
+        sealed.set_prepared(answer->prepared);
+        call->Reply(sealed);
+      });
+}
+
 void DropJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerDropJob drop;
   if (!call->Parse(bytes, &drop)) return;
@@ -70,8 +85,18 @@ void TakeVote(const DirectoryHolder& holder, const Call& call, const grpc::ByteB
         absl::StatusCode::kNotFound, Reason::kUnknownJob,
         absl::StrCat("vote of server ", prepare.server(), " for a job unknown here")));
   }
-  engine->PeerVote(prepare.epoch(), prepare.round(), *std::move(vote));
-  call->Reply(v1::PeerAck());
+  engine->PeerVote(prepare.epoch(), prepare.round(), *std::move(vote),
+                   [call, prepare](const std::optional<Vote>& own) {
+                     v1::VoteReply reply;
+                     if (own.has_value()) {
+                       v1::Prepare* message = reply.mutable_vote();
+                       message->set_job(prepare.job());
+                       message->set_epoch(prepare.epoch());
+                       message->set_round(prepare.round());
+                       ballast::ToProto(*own, message);
+                     }
+                     call->Reply(reply);
+                   });
 }
 
 }  // namespace
@@ -87,6 +112,10 @@ void AddPeerMethods(GenericServer* server, const DirectoryHolder* directory,
   };
   server->AddMethod(method::kPeerCreateJob, plan_method(&JobDirectory::PeerCreateJob));
   server->AddMethod(method::kPeerExtendJob, plan_method(&JobDirectory::PeerExtendJob));
+  server->AddMethod(method::kPeerAdoptEpoch, plan_method(&JobDirectory::PeerAdoptEpoch));
+  server->AddMethod(method::kPeerSeal, UnaryCall::Factory([directory](auto call, auto bytes) {
+                      Seal(*directory, call, bytes);
+                    }));
   server->AddMethod(method::kPeerDropJob, UnaryCall::Factory([directory](auto call, auto bytes) {
                       DropJob(*directory, call, bytes);
                     }));

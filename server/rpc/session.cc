@@ -123,17 +123,18 @@ absl::Status Session::OnHello(const grpc::ByteBuffer& message) {
     outbox_ = std::make_unique<Outbox>(limits, identity_);
     state_ = State::kAttaching;
   }
-  engine->AttachSlot(identity_.slot, identity_.incarnation, identity_.epoch, shared_from_this(),
-                     [self = shared_from_this(), engine, protocol](absl::StatusOr<uint64_t> round) {
-                       self->OnAttached(engine, round, protocol);
-                     });
+  engine->AttachSlot(
+      {identity_.slot, identity_.incarnation, identity_.epoch, hello.round()}, shared_from_this(),
+      [self = shared_from_this(), engine, protocol](const absl::StatusOr<SlotWelcome>& welcome) {
+        self->OnAttached(engine, welcome, protocol);
+      });
   return absl::OkStatus();
 }
 
 void Session::OnAttached(const std::shared_ptr<RoundEngine>& engine,
-                         const absl::StatusOr<uint64_t>& round, uint32_t protocol) {
-  if (!round.ok()) {
-    Close(round.status(), "");
+                         const absl::StatusOr<SlotWelcome>& welcome, uint32_t protocol) {
+  if (!welcome.ok()) {
+    Close(welcome.status(), "");
     return;
   }
   bool over = false;
@@ -145,12 +146,16 @@ void Session::OnAttached(const std::shared_ptr<RoundEngine>& engine,
       state_ = State::kOpen;
       v1::ServerMessage message;
       message.mutable_welcome()->set_protocol(protocol);
-      message.mutable_welcome()->set_round(*round);
+      message.mutable_welcome()->set_round(welcome->round);
+      message.mutable_welcome()->mutable_complete()->Assign(welcome->complete.begin(),
+                                                            welcome->complete.end());
+      message.mutable_welcome()->mutable_init_missing()->Assign(welcome->init_missing.begin(),
+                                                                welcome->init_missing.end());
       outbox_->AddMessage(std::move(message));
     }
   }
   if (over) {  // The call ended while the engine was asked.
-    engine->SlotLost(identity_.slot, identity_.incarnation, kConnectionClosed);
+    engine->SlotLost(identity_.slot, this, kConnectionClosed);
     return;
   }
   ResolveMetrics(engine.get());
@@ -290,7 +295,7 @@ void Session::OnDone(bool cancelled) {
     seated_ = false;
     engine.swap(engine_);
   }
-  if (lost) engine->SlotLost(identity_.slot, identity_.incarnation, why);
+  if (lost) engine->SlotLost(identity_.slot, this, why);
 }
 
 // --- To the trainer -----------------------------------------------------------------------------
@@ -394,7 +399,7 @@ void Session::Lost(const std::string& why) {
     seated_ = false;
     engine = engine_;
   }
-  engine->SlotLost(identity_.slot, identity_.incarnation, why);
+  engine->SlotLost(identity_.slot, this, why);
 }
 
 bool Session::MayRead() const {

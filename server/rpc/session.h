@@ -71,8 +71,8 @@ class Session : public CallHandler, public SlotSink, public std::enable_shared_f
   struct PostedPayload;
 
   absl::Status OnHello(const grpc::ByteBuffer& message);
-  void OnAttached(const std::shared_ptr<RoundEngine>& engine, const absl::StatusOr<uint64_t>& round,
-                  uint32_t protocol);
+  void OnAttached(const std::shared_ptr<RoundEngine>& engine,
+                  const absl::StatusOr<SlotWelcome>& welcome, uint32_t protocol);
   absl::Status OnNext(const grpc::ByteBuffer& message);
   absl::Status OnControl(const v1::ClientMessage& message);
   void OnFrame(const DecodedFrame& frame);

@@ -1,7 +1,11 @@
 // Ballast's C++ client: attach a trainer to a job, push gradients, receive stepped weights.
 // Comes from: a training program (or the Python module). Goes to: every state server of the job.
-// C++17-clean: a torch extension may still be compiled as C++17.
-// Thread safety: a Client is used by one thread at a time; Abort() may be called from any thread.
+// When a server goes away: with JobOptions::durability kPower or kProcess a lost state server is a
+// pause, not the end. Calls wait, tell JobOptions::on_pause, open the stream to that server again,
+// send again what it lacks from the caller's buffers, and go on; the result has the same bits.
+// After JobOptions::reconnect_timeout they give up with SERVER_LOST. With kNone a lost server ends
+// the job. C++17-clean: a torch extension may still be compiled as C++17. Thread safety: a Client
+// is used by one thread at a time; Abort() may be called from any thread.
 #pragma once
 
 #include <chrono>
@@ -45,6 +49,28 @@ enum class InitMode {
   kBroadcast,  // slot 0 uploads, the others receive its weights at attach
 };
 
+// What a finished round survives. Numbers equal ballast.v1.Durability.
+enum class Durability : uint8_t {
+  kPower = 1,    // power loss of every host
+  kProcess = 2,  // kill -9 of every server process
+  kNone = 3,     // nothing: a lost server ends the job
+};
+
+// News of a server that is away. Times are counted from the moment the client noticed.
+struct Pause {
+  enum class Kind {
+    kLost,     // its stream broke, or it fell silent; the client tries to reach it again
+    kWaiting,  // still away; told every 5 s
+    kBack,     // reached again; what it lacks is being sent
+  };
+  Kind kind = Kind::kLost;
+  uint32_t server = 0;  // its id
+  std::string address;
+  uint64_t round = 0;                // the round that is running, or would be next
+  std::chrono::nanoseconds away{0};  // for how long so far; kBack: in all
+  std::string error;                 // why it was lost, or why the last try to reach it failed
+};
+
 struct JobOptions {
   std::vector<std::string> endpoints;  // any subset of the servers, "host:port"
   std::string job;                     // name, [A-Za-z0-9][A-Za-z0-9._-]{0,127}
@@ -60,6 +86,14 @@ struct JobOptions {
   // Called about ten times a second on the attaching thread while Attach waits; true ends it with
   // CANCELLED. For callers that poll for signals. May be empty.
   std::function<bool()> should_stop;
+  Durability durability = Durability::kNone;
+  // How long a server of a durable job may be away before the call that waits for it fails with
+  // SERVER_LOST. Stretched by time_scale.
+  std::chrono::milliseconds reconnect_timeout = std::chrono::minutes(10);
+  // Called on the thread that is inside Attach, Step, Wait or a fetch, with no lock held: news
+  // since the last call included, at most the newest 64. May call Abort. Empty: news are logged
+  // instead.
+  std::function<void(const Pause&)> on_pause;
 };
 
 // Memory of one tensor for one call. The caller owns it; it must stay valid and unchanged
@@ -78,8 +112,8 @@ struct RoundReport {
   uint64_t opt_step = 0;  // applied rounds so far
   uint64_t nonfinite = 0;
   uint64_t weight_overflows = 0;
-  uint64_t bytes_up = 0;  // payload pushed this round
-  uint64_t bytes_down = 0;
+  uint64_t bytes_up = 0;    // payload pushed this round, what was sent again included
+  uint64_t bytes_down = 0;  // payload of the weights, each counted once
   // Wall time seen by this client: first byte out -> last ack in; -> all results in; -> last
   // weight in. Server phases are the maximum over servers.
   uint64_t push_ns = 0;
@@ -88,6 +122,8 @@ struct RoundReport {
   uint64_t collect_ns = 0;
   uint64_t vote_ns = 0;
   uint64_t step_ns = 0;
+  uint64_t paused_ns = 0;   // part of this round during which at least one server was away
+  uint32_t reconnects = 0;  // times a server came back since the end of the round before
 };
 
 // Counts since the client was created. copies_per_byte = copied / payload bytes.
@@ -132,27 +168,34 @@ class Client {
   // weights into `buffers[i].weight`. `hyper` has one entry per group, `buffers` one per tensor in
   // manifest order. Equivalent to BeginStep followed by waiting until Wait returns true.
   // Errors: INVALID_ARGUMENT BAD_HYPERPARAM; ABORTED HYPERPARAM_MISMATCH; UNAVAILABLE TRAINER_LOST,
-  // SERVER_LOST (who, in the message and detail); FAILED_PRECONDITION JOB_FAILED, LAYOUT_MISMATCH,
-  // TRAINER_LEFT. After an error of a running round the weights may hold a mix of both versions.
+  // SERVER_LOST (who, in the message and detail; in a durable job only after reconnect_timeout);
+  // FAILED_PRECONDITION JOB_FAILED, LAYOUT_MISMATCH, TRAINER_LEFT, WRONG_VERSION (a server came
+  // back with another version). After an error of a running round the weights may hold a mix of
+  // both versions.
   virtual absl::StatusOr<RoundReport> Step(const std::vector<AdamWHyper>& hyper,
                                            const std::vector<TensorBuffers>& buffers) = 0;
 
   // The two halves of Step, so that a caller can interleave other work or poll for signals.
   // Wait returns false when `timeout` passed first; buffers stay lent to the client until it
-  // returned true or an error.
+  // returned true or an error. Both work while a server is away.
   virtual absl::Status BeginStep(const std::vector<AdamWHyper>& hyper,
                                  const std::vector<TensorBuffers>& buffers) = 0;
   virtual absl::StatusOr<bool> Wait(std::chrono::milliseconds timeout, RoundReport* report) = 0;
 
   // Copies fp32 state of the current version into `buffers` (one per tensor) and the per-tensor
-  // step counts into `tensor_step`. Between rounds only.
+  // step counts into `tensor_step`. Between rounds only. What was written is valid only when the
+  // call succeeded: bytes of a server that goes away meanwhile are fetched again.
+  // Errors: SERVER_LOST as Step; FAILED_PRECONDITION NOT_BEGUN when a server has lost the initial
+  // weights, which the next Step sends again.
   virtual absl::Status FetchState(const std::vector<StateBuffers>& buffers,
                                   std::vector<uint64_t>* tensor_step) = 0;
 
-  // Receives the current weights again into `buffers[i].weight`. Between rounds only.
+  // Receives the current weights again into `buffers[i].weight`. Between rounds only. Errors as
+  // FetchState.
   virtual absl::Status FetchWeights(const std::vector<TensorBuffers>& buffers) = 0;
 
-  // Says that this slot takes no further round, and closes the streams. Idempotent.
+  // Says that this slot takes no further round, and closes the streams. Idempotent. Waits for a
+  // server that is away no longer than the servers' report_after.
   virtual absl::Status Leave() = 0;
 
   // Ends every wait with CANCELLED. Any thread.

@@ -181,6 +181,14 @@ absl::Status ValidateOptions(const JobOptions& options) {
     return BadArgument(absl::StrCat("attach_timeout is ", options.attach_timeout.count(),
                                     " ms; it must be positive"));
   }
+  if (options.reconnect_timeout <= milliseconds(0)) {
+    return BadArgument(absl::StrCat("reconnect_timeout is ", options.reconnect_timeout.count(),
+                                    " ms; it must be positive"));
+  }
+  if (options.durability < Durability::kPower || options.durability > Durability::kNone) {
+    return BadArgument(absl::StrCat("durability is ", static_cast<int>(options.durability),
+                                    "; power (1), process (2) and none (3) are known"));
+  }
   if (!(options.time_scale > 0) || options.time_scale > 1000) {
     return BadArgument(
         absl::StrCat("time_scale is ", options.time_scale, "; give a number in (0, 1000]"));
@@ -208,6 +216,12 @@ absl::StatusOr<std::vector<TensorSpec>> ToTensorSpecs(const std::vector<Tensor>&
   return specs;
 }
 
+absl::Status CheckJobSpec(const JobSpec& spec) {
+  JobSpec offered = spec;
+  offered.durability = ::ballast::Durability::kNone;
+  return ValidateJobSpec(offered, JobLimits{});
+}
+
 absl::StatusOr<JobSpec> MakeJobSpec(const JobOptions& options, const std::vector<Tensor>& tensors) {
   JobSpec spec;
   spec.name = options.job;
@@ -219,10 +233,10 @@ absl::StatusOr<JobSpec> MakeJobSpec(const JobOptions& options, const std::vector
   BALLAST_ASSIGN_OR_RETURN(spec.tensors, ToTensorSpecs(tensors));
   spec.max_grad_norm = options.max_grad_norm;
   spec.loss_scale = options.loss_scale;
-  spec.durability = Durability::kNone;
   spec.tile_elements = options.tile_elements;
   spec.extent_elements = options.extent_elements;
-  BALLAST_RETURN_IF_ERROR(ValidateJobSpec(spec, JobLimits{}));
+  spec.durability = static_cast<::ballast::Durability>(options.durability);
+  BALLAST_RETURN_IF_ERROR(CheckJobSpec(spec));
   return spec;
 }
 

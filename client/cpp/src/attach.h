@@ -23,6 +23,9 @@ absl::Status ValidateOptions(const JobOptions& options);
 // The tensors as the job knows them. Error: INVALID_ARGUMENT BAD_ARGUMENT for an unknown dtype.
 absl::StatusOr<std::vector<TensorSpec>> ToTensorSpecs(const std::vector<Tensor>& tensors);
 
+// As ValidateJobSpec, but for the durability: which levels there are is the servers' to say.
+absl::Status CheckJobSpec(const JobSpec& spec);
+
 // The valid specification of a job over `tensors`. Errors: those of ValidateJobSpec, BAD_ARGUMENT.
 absl::StatusOr<JobSpec> MakeJobSpec(const JobOptions& options, const std::vector<Tensor>& tensors);
 

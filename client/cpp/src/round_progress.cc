@@ -65,7 +65,9 @@ absl::Status RoundProgress::OnResult(size_t index, const v1::RoundResult& result
   }
   server.has_result = true;
   server.weight_bytes = result.weight_bytes();
-  if (results_++ == 0) {
+  ++results_;
+  if (!has_result_) {
+    has_result_ = true;
     result_ = result;
   } else if (const char* field = FirstDifference(result_, result)) {
     ErrorFields fields;
@@ -112,6 +114,14 @@ absl::Status RoundProgress::OnDone(size_t index, const v1::RoundDone& done) {
   step_ns_ = std::max<uint64_t>(step_ns_, done.step_ns());
   weight_overflows_ += done.weight_overflows();
   return absl::OkStatus();
+}
+
+void RoundProgress::Restart(size_t index) {
+  Server& server = servers_[index];
+  if (server.has_result) --results_;
+  server.has_result = false;
+  server.weight_bytes = 0;
+  server.received_bytes = 0;
 }
 
 void RoundProgress::OnPushed(Time now) {

@@ -27,16 +27,21 @@ class RoundProgress {
   absl::Status OnResult(size_t index, const v1::RoundResult& result, Time now);
   absl::Status OnWeight(size_t index, uint64_t version, uint64_t bytes, Time now);
   absl::Status OnDone(size_t index, const v1::RoundDone& done);
+  // Server number `index`, which is not done, went away: what it has answered so far no longer
+  // counts. Its next result must still equal those seen before.
+  void Restart(size_t index);
   // Every pushed byte has been acknowledged. The first call counts.
   void OnPushed(Time now);
 
   uint64_t round() const { return round_; }
+  bool answered(size_t index) const { return servers_[index].has_result; }
+  bool done(size_t index) const { return servers_[index].done; }
   bool all_results() const { return results_ == servers_.size(); }
   bool complete() const { return done_ == servers_.size(); }
   // Ids of the servers whose result, or last weight, is missing.
   std::vector<uint32_t> Missing() const;
 
-  // Everything but bytes_up. The round must be complete.
+  // Everything but bytes_up and the pauses. The round must be complete.
   RoundReport Report(Time now) const;
 
  private:
@@ -58,6 +63,7 @@ class RoundProgress {
   Time decided_;
   Time last_weight_;
   bool has_pushed_ = false;
+  bool has_result_ = false;  // result_ is set
   size_t results_ = 0;
   size_t done_ = 0;
   v1::RoundResult result_;  // of the first server that answered; phase times are maxima

@@ -10,26 +10,52 @@ void SendPlan::Start(uint64_t round, std::vector<uint32_t> extents, std::vector<
                      bool windowed) {
   round_ = round;
   windowed_ = windowed;
-  window_base_ = 0;
+  resumed_ = false;
+  window_base_ = acked_round_ == round ? acked_base_ : 0;
   extents_ = std::move(extents);
   present_ = std::move(present);
+  complete_.clear();
   position_ = 0;
   chunk_ = 0;
   chunks_.clear();
   resend_.clear();
   checksum_failures_.clear();
   if (!extents_.empty()) {
-    chunks_ = ChunkRanges(*layout_, extents_[0], limits_.chunk_bytes, present_);
+    OpenExtent();
     SkipFinishedExtents();
   }
 }
 
+void SendPlan::Resume(uint64_t round, std::vector<uint32_t> extents, std::vector<bool> present,
+                      const std::vector<uint32_t>& complete) {
+  Start(round, {}, std::move(present), /*windowed=*/true);
+  resumed_ = true;
+  extents_ = std::move(extents);
+  complete_.insert(complete.begin(), complete.end());
+  if (!extents_.empty()) {
+    OpenExtent();
+    SkipFinishedExtents();
+  }
+}
+
+void SendPlan::OnNewStream() {
+  Start(round_, {}, {}, windowed_);
+  sent_bytes_ = 0;
+  received_bytes_ = 0;
+  acked_round_ = 0;
+}
+
+void SendPlan::OpenExtent() {
+  chunk_ = 0;
+  chunks_.clear();
+  const uint32_t extent = extents_[position_];
+  if (complete_.count(extent) > 0) return;
+  chunks_ = ChunkRanges(*layout_, extent, limits_.chunk_bytes, present_);
+}
+
 void SendPlan::SkipFinishedExtents() {
   while (position_ < extents_.size() && chunk_ == chunks_.size()) {
-    chunk_ = 0;
-    chunks_.clear();
-    if (++position_ == extents_.size()) return;
-    chunks_ = ChunkRanges(*layout_, extents_[position_], limits_.chunk_bytes, present_);
+    if (++position_ < extents_.size()) OpenExtent();
   }
 }
 
@@ -65,6 +91,9 @@ std::optional<FrameRange> SendPlan::Next() {
 
 void SendPlan::OnAck(uint64_t received_bytes, uint64_t round, uint32_t window_base) {
   received_bytes_ = std::max(received_bytes_, received_bytes);
+  if (round != acked_round_) acked_base_ = 0;
+  acked_round_ = round;
+  acked_base_ = std::max(acked_base_, window_base);
   if (round == round_) window_base_ = std::max(window_base_, window_base);
 }
 
@@ -83,6 +112,7 @@ std::optional<FrameRange> SendPlan::FindSent(uint32_t extent, uint32_t offset) c
 absl::Status SendPlan::OnRefused(Reason reason, uint64_t round, uint32_t extent, uint32_t offset,
                                  const std::string& message) {
   if (reason == Reason::kDuplicate || round < round_) return absl::OkStatus();
+  if (reason == Reason::kRoundClosed && resumed_) return absl::OkStatus();
   const bool may_resend =
       reason == Reason::kOutOfWindow ||
       (reason == Reason::kBadChecksum && ++checksum_failures_[FrameKey(extent, offset)] == 1);

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +44,15 @@ class SendPlan {
   void Start(uint64_t round, std::vector<uint32_t> extents, std::vector<bool> present,
              bool windowed);
 
+  // As Start with a window, for a round that went over another stream before: no frame of
+  // `complete` is sent. The server may have got more of the old stream than it knew when it named
+  // `complete`, so a frame that comes after the round's collecting (ROUND_CLOSED) is no error.
+  void Resume(uint64_t round, std::vector<uint32_t> extents, std::vector<bool> present,
+              const std::vector<uint32_t>& complete);
+
+  // The stream ended; another one follows. Nothing is left to send until the next Start or Resume.
+  void OnNewStream();
+
   // Takes the next frame that window and credits allow, and charges its bytes; nullopt when there
   // is none now. A frame bigger than all credit is let through once nothing is outstanding.
   std::optional<FrameRange> Next();
@@ -53,7 +63,8 @@ class SendPlan {
 
   // A frame did not enter its register. OUT_OF_WINDOW: it is sent again when the window has moved
   // (or by RetryRefused). BAD_CHECKSUM: it is sent again once. DUPLICATE, and answers to rounds
-  // before: nothing. Error otherwise, with `reason`: the step cannot succeed.
+  // before: nothing; after Resume ROUND_CLOSED, too. Error otherwise, with `reason`: the step
+  // cannot succeed.
   absl::Status OnRefused(Reason reason, uint64_t round, uint32_t extent, uint32_t offset,
                          const std::string& message);
 
@@ -77,6 +88,8 @@ class SendPlan {
 
   bool InWindow(uint32_t position) const;
   bool HasCredit(uint32_t bytes) const;
+  // Plans the chunks of the extent at position_.
+  void OpenExtent();
   // Moves on to the next extent that has frames.
   void SkipFinishedExtents();
   std::optional<FrameRange> FindSent(uint32_t extent, uint32_t offset) const;
@@ -85,12 +98,16 @@ class SendPlan {
   const SendLimits limits_;
   uint64_t round_ = 0;
   bool windowed_ = false;
+  bool resumed_ = false;
   uint32_t window_base_ = 0;
+  uint64_t acked_round_ = 0;  // of the newest ack, which may come before the Start of its round
+  uint32_t acked_base_ = 0;
   uint64_t sent_bytes_ = 0;
   uint64_t received_bytes_ = 0;
 
   std::vector<uint32_t> extents_;
   std::vector<bool> present_;
+  std::set<uint32_t> complete_;     // extents left out
   size_t position_ = 0;             // next extent to send from
   std::vector<ChunkRange> chunks_;  // of that extent
   size_t chunk_ = 0;

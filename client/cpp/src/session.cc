@@ -1,5 +1,6 @@
-// Set-up and end of a session, and its completion-queue thread: time, and what is received and
-// sent. The calls of the public interface are in session_calls.cc.
+// Set-up and end of a session, and its completion-queue thread's sense of time. What that thread
+// receives and sends is in session_stream.cc, how it copes with servers that go away in
+// session_pause.cc; the calls of the public interface are in session_calls.cc.
 #include "client/cpp/src/session.h"
 
 #include <grpc/support/time.h>
@@ -9,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/crc32c.h"
 #include "common/base/executor.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
@@ -25,9 +25,9 @@ namespace {
 
 // A server is looked after twice as often as it is sent a heartbeat, so that one that falls silent
 // is reported at most half a heartbeat late.
-constexpr uint64_t kTicksPerHeartbeat = 2;
-// A tick that comes this many intervals late says that this process was stopped, not the servers.
-constexpr int kLateTicks = 3;
+constexpr int kLooksPerHeartbeat = 2;
+// A tick that comes this many heartbeats late says that this process was stopped, not the servers.
+constexpr int kLateHeartbeats = 3;
 constexpr std::chrono::seconds kLogInterval{30};
 constexpr uint32_t kDefaultHeartbeatMs = 500;
 constexpr uint32_t kDefaultReportAfterMs = 2500;
@@ -35,6 +35,16 @@ constexpr uint32_t kDefaultReportAfterMs = 2500;
 std::chrono::nanoseconds Scaled(uint32_t ms, uint32_t default_ms, double time_scale) {
   const double scaled_ms = (ms > 0 ? ms : default_ms) * time_scale;
   return std::chrono::nanoseconds(static_cast<int64_t>(scaled_ms * 1e6));
+}
+
+Reconnect::Limits ReconnectLimits(const JobOptions& options) {
+  // More would overflow the clock.
+  constexpr double kTimeoutMaxMs = 1e12;
+  const double ms = static_cast<double>(options.reconnect_timeout.count()) * options.time_scale;
+  Reconnect::Limits limits;
+  limits.timeout =
+      std::chrono::milliseconds(static_cast<int64_t>(std::clamp(ms, 1.0, kTimeoutMaxMs)));
+  return limits;
 }
 
 SendLimits LimitsOf(const v1::AttachReply& reply) {
@@ -47,6 +57,8 @@ Session::Session(const JobOptions& options, Seat seat)
     : options_(options),
       job_(seat.reply.job()),
       incarnation_(seat.incarnation),
+      start_round_(seat.reply.epoch().start_round()),
+      durable_(options.durability != Durability::kNone),
       limits_(LimitsOf(seat.reply)),
       heartbeat_(Scaled(seat.reply.heartbeat_ms(), kDefaultHeartbeatMs, options.time_scale)),
       report_after_(
@@ -56,11 +68,9 @@ Session::Session(const JobOptions& options, Seat seat)
       epoch_(seat.reply.epoch().epoch()),
       layout_version_(seat.reply.layout_version()) {
   for (const v1::ServerAddress& address : seat.reply.servers()) {
-    Server server;
+    Server server(ReconnectLimits(options));
     server.id = address.id();
     server.address = address.address();
-    server.channel = grpc::CreateCustomChannel(server.address, grpc::InsecureChannelCredentials(),
-                                               MakeChannelArgs(options.time_scale));
     server.plan = std::make_unique<SendPlan>(&layout_, limits_);
     servers_.push_back(std::move(server));
   }
@@ -85,6 +95,8 @@ Session::~Session() {
   }
   // The last references to unsent slices go with the streams and their connections.
   servers_.clear();
+  MutexLock lock(&mu_);
+  retired_.clear();
 }
 
 absl::Status Session::TakePlan(const v1::Plan& plan, const Layout& layout) {
@@ -148,29 +160,48 @@ void Session::MarkOpened() {
   opened_ = true;
 }
 
+v1::ClientMessage Session::MakeHello(size_t index) const {
+  v1::ClientMessage message;
+  v1::Hello* const hello = message.mutable_hello();
+  *hello->mutable_protocol() = OwnProtocolRange();
+  hello->set_job(job_);
+  hello->set_epoch(epoch_);
+  hello->set_slot(options_.slot);
+  hello->set_incarnation(incarnation_);
+  hello->set_layout_version(layout_version_);
+  hello->set_round(round_ == 0 ? start_round_ : HeldVersion(index));
+  return message;
+}
+
+void Session::OpenStream(size_t index, Time now) {
+  Server& server = servers_[index];
+  // A connection of its own: the one before may still hold bytes that nobody takes any more.
+  server.channel = grpc::CreateCustomChannel(server.address, grpc::InsecureChannelCredentials(),
+                                             MakeChannelArgs(options_.time_scale));
+  StreamHandler* const handler = this;
+  server.stream = std::make_unique<Stream>(StreamKey{index, server.generation},
+                                           /*wait_for_server=*/!server.reconnect.away(),
+                                           server.channel, &queue_, handler);
+  server.control.push_back(SerializeMessage(MakeHello(index)));
+  server.last_heard = now;
+  server.stream->Start();
+}
+
 absl::Status Session::OpenStreams() {
-  const Time deadline = std::chrono::steady_clock::now() + options_.attach_timeout;
+  const Time now = std::chrono::steady_clock::now();
   {
     MutexLock lock(&mu_);
-    v1::ClientMessage hello;
-    *hello.mutable_hello()->mutable_protocol() = OwnProtocolRange();
-    hello.mutable_hello()->set_job(job_);
-    hello.mutable_hello()->set_epoch(epoch_);
-    hello.mutable_hello()->set_slot(options_.slot);
-    hello.mutable_hello()->set_incarnation(incarnation_);
-    hello.mutable_hello()->set_layout_version(layout_version_);
-    StreamHandler* const handler = this;
-    for (size_t i = 0; i < servers_.size(); ++i) {
-      Server& server = servers_[i];
-      server.stream = std::make_unique<Stream>(i, server.channel, &queue_, handler);
-      server.control.push_back(SerializeMessage(hello));
-      server.last_heard = std::chrono::steady_clock::now();
-      server.stream->Start();
-    }
-    ArmTick(TickInterval());
+    for (size_t i = 0; i < servers_.size(); ++i) OpenStream(i, now);
+    next_look_ = now + heartbeat_ / kLooksPerHeartbeat;
+    ArmTick(now);
   }
   thread_ = std::thread([this] { RunQueue(); });
+  return AwaitWelcomes(now + options_.attach_timeout);
+}
+
+absl::Status Session::AwaitWelcomes(Time deadline) {
   while (true) {
+    ReportPauses();
     BALLAST_RETURN_IF_ERROR(PollDuringCall());
     MutexLock lock(&mu_);
     if (!error_.ok()) return error_;
@@ -178,7 +209,9 @@ absl::Status Session::OpenStreams() {
                                      [](const Server& server) { return !server.welcomed; });
     if (silent == servers_.end()) return absl::OkStatus();
     if (std::chrono::steady_clock::now() >= deadline) {
-      return ServerLost(*silent, "did not answer Hello within the attach timeout");
+      const std::string& last = silent->reconnect.last_error();
+      return ServerLost(*silent, absl::StrCat("did not answer Hello within the attach timeout",
+                                              last.empty() ? "" : "; the last error was: ", last));
     }
     changed_.WaitFor(&mu_, std::chrono::milliseconds(100));
   }
@@ -189,25 +222,29 @@ void Session::RunQueue() {
   void* tag = nullptr;
   bool ok = false;
   while (queue_.Next(&tag, &ok)) {
+    std::vector<Retired> closed;  // Destroyed without the lock.
     MutexLock lock(&mu_);
     static_cast<CompletionTag*>(tag)->OnEvent(ok);
+    closed = TakeClosed();
   }
 }
 
-std::chrono::nanoseconds Session::TickInterval() const {
-  return heartbeat_ / static_cast<int>(kTicksPerHeartbeat);
-}
-
-void Session::ArmTick(std::chrono::nanoseconds interval) {
+// Sets the timer to whatever is due first.
+void Session::ArmTick(Time now) {
+  Time due = next_look_;
+  if (!suspicion_.ok()) due = std::min(due, suspected_at_ + SecondThought());
+  for (const Server& server : servers_) due = std::min(due, server.reconnect.due());
+  const Nanos wait = std::max(due - now, Nanos(0));
   tick_armed_ = true;
-  last_tick_ = std::chrono::steady_clock::now();
-  tick_.Set(&queue_,
-            gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                         gpr_time_from_nanos(interval.count(), GPR_TIMESPAN)),
-            &tick_tag_);
+  last_tick_ = now;
+  tick_.Set(
+      &queue_,
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(wait.count(), GPR_TIMESPAN)),
+      &tick_tag_);
 }
 
-void Session::OnTick(bool ok) {
+// Also called when the timer was cancelled, because something is due earlier than it knew.
+void Session::OnTick(bool) {
   tick_armed_ = false;
   changed_.NotifyAll();
   if (closing_ || !error_.ok()) return;
@@ -216,19 +253,26 @@ void Session::OnTick(bool ok) {
     End(suspicion_);
     return;
   }
-  if (!ok) {
-    ArmTick(SecondThought());
-    return;
+  if (now >= next_look_) {
+    next_look_ = now + heartbeat_ / kLooksPerHeartbeat;
+    LookAfterServers(now);
   }
-  const bool we_slept = now - last_tick_ > heartbeat_ * kLateTicks;
-  const bool beat = ++ticks_ % kTicksPerHeartbeat == 0;
+  if (error_.ok()) RetryLostServers(now);
+  if (error_.ok()) ArmTick(now);
+}
+
+void Session::LookAfterServers(Time now) {
+  const bool we_slept = now - last_tick_ > heartbeat_ * kLateHeartbeats;
+  const bool beat = ++looks_ % kLooksPerHeartbeat == 0;
   if (beat) ++heartbeat_sequence_;
-  for (Server& server : servers_) {
-    if (server.stream->closed()) continue;
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    Server& server = servers_[i];
+    if (server.stream == nullptr || server.stream->closed()) continue;
     if (we_slept) server.last_heard = now;
     if (now - server.last_heard > report_after_) {
-      Fail(ServerLost(server, "is not responding"));
-      return;
+      Lose(i, ServerLost(server, "is not responding"));
+      if (!error_.ok()) return;
+      continue;
     }
     server.plan->RetryRefused();
     if (beat && server.control.empty()) {
@@ -239,7 +283,6 @@ void Session::OnTick(bool ok) {
     server.stream->Kick();
   }
   LogLongWait(now);
-  ArmTick(suspicion_.ok() ? TickInterval() : SecondThought());
 }
 
 void Session::LogLongWait(Time now) {
@@ -255,10 +298,11 @@ void Session::LogLongWait(Time now) {
 // A trainer that gives up because of a server looks lost to the other servers, and their word of
 // it may come before we notice what is wrong with that server: it may have reached our limit of
 // silence soon, or what it said is still on its way. Then the trainer is not the one to be named.
+// In a durable job no trainer gives up so.
 absl::Status Session::BlameSilentServer(const absl::Status& status) const {
   const Time now = std::chrono::steady_clock::now();
-  const bool we_slept = now - last_tick_ > heartbeat_ * kLateTicks;
-  if (ReasonOf(status) != Reason::kTrainerLost || we_slept) return status;
+  const bool we_slept = now - last_tick_ > heartbeat_ * kLateHeartbeats;
+  if (durable_ || ReasonOf(status) != Reason::kTrainerLost || we_slept) return status;
   for (const Server& server : servers_) {
     const bool open = server.stream != nullptr && !server.stream->closed();
     if (open && now - server.last_heard > report_after_ * 3 / 5) {
@@ -271,7 +315,8 @@ absl::Status Session::BlameSilentServer(const absl::Status& status) const {
 void Session::Fail(const absl::Status& status) {
   if (!error_.ok()) return;
   const absl::Status blamed = BlameSilentServer(status);
-  if (ReasonOf(blamed) != Reason::kTrainerLost || servers_.size() == 1 || !tick_armed_) {
+  const bool sure = durable_ || servers_.size() == 1 || !tick_armed_;
+  if (sure || ReasonOf(blamed) != Reason::kTrainerLost) {
     End(blamed);
   } else if (suspicion_.ok()) {
     suspicion_ = blamed;
@@ -309,243 +354,9 @@ absl::Status Session::ServerBroke(const Server& server, absl::string_view what) 
 }
 
 bool Session::AllClosed() const {
-  return std::all_of(servers_.begin(), servers_.end(), [](const Server& server) {
-    return server.stream == nullptr || server.stream->closed();
-  });
-}
-
-void Session::OnClosed(size_t index, const absl::Status& status) {
-  changed_.NotifyAll();
-  if (!error_.ok() || leaving_) return;
-  if (ReasonOf(status) != Reason::kUnspecified) {
-    Fail(status);
-    return;
-  }
-  const std::string how =
-      status.ok() ? "closed the stream" : absl::StrCat("is gone: ", status.message());
-  Fail(ServerLost(servers_[index], how));
-}
-
-void Session::OnMessage(size_t index, const grpc::ByteBuffer& message) {
-  Server& server = servers_[index];
-  if (!error_.ok() || server.gave_up) return;
-  server.last_heard = std::chrono::steady_clock::now();
-  const absl::StatusOr<ServerInput> input =
-      DecodeServerMessage(message, limits_.chunk_bytes, kMaxMessageBytes);
-  absl::Status status;
-  if (!input.ok()) {
-    status = ServerBroke(server, absl::StrCat("sent a ", input.status().message()));
-  } else if (absl::holds_alternative<DecodedFrame>(*input)) {
-    status = OnFrame(index, absl::get<DecodedFrame>(*input));
-  } else {
-    status = OnControl(index, absl::get<v1::ServerMessage>(*input));
-  }
-  if (!status.ok()) Fail(status);
-  if (ActivityDone()) changed_.NotifyAll();
-}
-
-absl::Status Session::OnControl(size_t index, const v1::ServerMessage& message) {
-  Server* const server = &servers_[index];
-  const bool stepping = activity_ == Activity::kStep;
-  switch (message.kind_case()) {
-    case v1::ServerMessage::kWelcome:
-      return OnWelcome(server, message.welcome());
-    case v1::ServerMessage::kAck:
-      return OnAck(server, message.ack());
-    case v1::ServerMessage::kResult:
-      if (!stepping) return ServerBroke(*server, "sent a result of no round");
-      return progress_->OnResult(index, message.result(), std::chrono::steady_clock::now());
-    case v1::ServerMessage::kError:
-      server->gave_up = true;
-      return FromDetail(message.error());
-    case v1::ServerMessage::kHeartbeat:
-      return absl::OkStatus();
-    case v1::ServerMessage::kState:
-      return OnStateInfo(server, message.state());
-    case v1::ServerMessage::kRefused:
-      return OnRefused(server, message.refused());
-    case v1::ServerMessage::kDone:
-      if (!stepping) return ServerBroke(*server, "ended a round that is not running");
-      return progress_->OnDone(index, message.done());
-    default:
-      return ServerBroke(*server, "sent a message of an unknown kind");
-  }
-}
-
-absl::Status Session::OnWelcome(Server* server, const v1::Welcome& welcome) {
-  if (server->welcomed) return ServerBroke(*server, "said Welcome twice");
-  for (const Server& other : servers_) {
-    if (other.welcomed && round_ != welcome.round()) {
-      return ServerBroke(*server, absl::StrCat("is at round ", welcome.round(), ", server ",
-                                               other.id, " at ", round_));
-    }
-  }
-  server->welcomed = true;
-  round_ = welcome.round();
-  changed_.NotifyAll();
-  return absl::OkStatus();
-}
-
-absl::Status Session::OnAck(Server* server, const v1::Ack& ack) {
-  server->plan->OnAck(ack.received_bytes(), ack.round(), ack.window_base());
-  server->stream->Kick();
-  if (activity_ == Activity::kStep &&
-      std::all_of(servers_.begin(), servers_.end(),
-                  [](const Server& s) { return s.plan->all_received(); })) {
-    progress_->OnPushed(std::chrono::steady_clock::now());
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Session::OnRefused(Server* server, const v1::FrameRefused& refused) {
-  ++counters_.frames_refused;
-  const Reason reason = static_cast<Reason>(refused.reason());
-  const bool sending = activity_ == Activity::kStep || activity_ == Activity::kUpload;
-  if (!sending && reason != Reason::kDuplicate && refused.round() >= round_) {
-    // The memory has been given back, so the frame cannot be sent again.
-    return ServerBroke(*server, absl::StrCat("refused bytes that it had acknowledged: ",
-                                             ReasonName(reason), ": ", refused.message()));
-  }
-  const absl::Status status = server->plan->OnRefused(reason, refused.round(), refused.extent(),
-                                                      refused.offset(), refused.message());
-  server->stream->Kick();
-  return status;
-}
-
-absl::Status Session::OnStateInfo(Server* server, const v1::StateInfo& info) {
-  if (activity_ != Activity::kFetch || server->has_info) {
-    return ServerBroke(*server, "sent state that was not asked for");
-  }
-  if (info.round() != round_ || info.bytes() != server->expected_bytes) {
-    return ServerBroke(
-        *server, absl::StrCat("offers ", info.bytes(), " bytes of version ", info.round(),
-                              ", asked for ", server->expected_bytes, " of version ", round_));
-  }
-  server->has_info = true;
-  // Every server counts the steps of every tensor that it owns a part of.
-  const size_t tensors = layout_.tensors().size();
-  tensor_step_.resize(tensors);
-  for (size_t i = 0; i < std::min<size_t>(tensors, info.tensor_step_size()); ++i) {
-    tensor_step_[i] = std::max<uint64_t>(tensor_step_[i], info.tensor_step(static_cast<int>(i)));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Session::OnFrame(size_t index, const DecodedFrame& frame) {
-  Server& server = servers_[index];
-  const FrameHeader& header = frame.header;
-  if (header.job != job_ || header.slot != options_.slot) {
-    return ServerBroke(server,
-                       absl::StrCat("sent a frame for slot ", header.slot, " of job ", header.job));
-  }
-  if (header.extent >= owner_.size() || owner_[header.extent] != server.id) {
-    return ServerBroke(server, absl::StrCat("sent extent ", header.extent, ", not its own"));
-  }
-  counters_.payload_down_bytes += frame.payload.bytes();
-  switch (header.kind) {
-    case v1::FRAME_KIND_WEIGHT:
-      return OnWeightFrame(index, frame);
-    case v1::FRAME_KIND_STATE:
-      return OnStateFrame(&server, frame);
-    default:
-      return ServerBroke(server, "sent a frame of a kind that only trainers send");
-  }
-}
-
-absl::Status Session::OnWeightFrame(size_t index, const DecodedFrame& frame) {
-  Server& server = servers_[index];
-  if (frame.header.dtype != layout_.extents()[frame.header.extent].dtype) {
-    return ServerBroke(server, absl::StrCat("sent weights as ", DTypeName(frame.header.dtype)));
-  }
-  if (activity_ == Activity::kStep) {
-    BALLAST_RETURN_IF_ERROR(progress_->OnWeight(index, frame.header.round, frame.payload.bytes(),
-                                                std::chrono::steady_clock::now()));
-  } else {
-    BALLAST_RETURN_IF_ERROR(CountFetched(&server, frame));
-  }
-  return Store(server, frame, weights_);
-}
-
-absl::Status Session::OnStateFrame(Server* server, const DecodedFrame& frame) {
-  if (frame.header.dtype != ::ballast::DType::kF32 || frame.header.array >= states_.size()) {
-    return ServerBroke(*server, absl::StrCat("sent state array ", frame.header.array, " as ",
-                                             DTypeName(frame.header.dtype)));
-  }
-  BALLAST_RETURN_IF_ERROR(CountFetched(server, frame));
-  return Store(*server, frame, states_[frame.header.array]);
-}
-
-absl::Status Session::CountFetched(Server* server, const DecodedFrame& frame) {
-  server->received_bytes += frame.payload.bytes();
-  if (activity_ != Activity::kFetch || !server->has_info || frame.header.round != round_ ||
-      server->received_bytes > server->expected_bytes) {
-    return ServerBroke(*server, "sent bytes that were not asked for");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Session::Store(const Server& server, const DecodedFrame& frame,
-                            const std::vector<void*>& destinations) {
-  const FrameHeader& header = frame.header;
-  const std::vector<TensorPiece> pieces =
-      PiecesOf(layout_, header.extent, DTypeBytes(header.dtype), header.offset, header.length);
-  if (pieces.empty() || destinations.size() != layout_.tensors().size()) {
-    return ServerBroke(server, absl::StrCat("sent ", header.length, " bytes at ", header.offset,
-                                            " of extent ", header.extent, ", which has no such"));
-  }
-  uint32_t crc = IdentityCrc(header);
-  counters_.copied_down_bytes += Scatter(frame.payload, pieces, destinations, &crc);
-  const absl::Status intact = VerifyChecksum(frame, crc);
-  if (intact.ok()) return absl::OkStatus();
-  ErrorFields fields = FieldsOf(intact);
-  fields.job = options_.job;
-  fields.server = static_cast<int>(server.id);
-  return ReasonedError(intact.code(), Reason::kBadChecksum,
-                       absl::StrCat("server ", server.id, ": ", intact.message()), fields);
-}
-
-void Session::SendControl(Server* server, const v1::ClientMessage& message) {
-  server->control.push_back(SerializeMessage(message));
-}
-
-std::optional<grpc::ByteBuffer> Session::NextMessage(size_t index) {
-  Server& server = servers_[index];
-  if (!server.control.empty()) {
-    grpc::ByteBuffer message = std::move(server.control.front());
-    server.control.pop_front();
-    return message;
-  }
-  const bool sending = activity_ == Activity::kStep || activity_ == Activity::kUpload;
-  if (!sending || !error_.ok()) return std::nullopt;
-  const std::optional<FrameRange> range = server.plan->Next();
-  if (!range.has_value()) return std::nullopt;
-  return FormFrame(*range);
-}
-
-grpc::ByteBuffer Session::FormFrame(const FrameRange& range) {
-  FrameHeader header;
-  header.job = job_;
-  header.epoch = epoch_;
-  header.slot = options_.slot;
-  header.round = round_;
-  header.extent = range.extent;
-  header.incarnation = incarnation_;
-  header.offset = range.offset;
-  header.length = range.length;
-  header.dtype = layout_.extents()[range.extent].dtype;
-  header.kind = send_kind_;
-  // Right before the write, so that the kernel's copy finds the bytes in the cache.
-  header.crc32c = IdentityCrc(header);
-  std::vector<grpc::Slice> slices;
-  for (const TensorPiece& piece :
-       PiecesOf(layout_, range.extent, DTypeBytes(header.dtype), range.offset, range.length)) {
-    const char* data = sources_[piece.tensor] + piece.tensor_offset;
-    header.crc32c = Crc32c(data, piece.bytes, header.crc32c);
-    slices.push_back(lease_.Wrap(data, piece.bytes));
-  }
-  counters_.payload_up_bytes += range.length;
-  step_up_bytes_ += range.length;
-  return MakeFrame(header, slices);
+  const auto closed = [](const auto& of) { return of.stream == nullptr || of.stream->closed(); };
+  return std::all_of(servers_.begin(), servers_.end(), closed) &&
+         std::all_of(retired_.begin(), retired_.end(), closed);
 }
 
 }  // namespace ballast::client

@@ -1,5 +1,6 @@
 // An attached trainer: one stream per server, one thread that drives them all, and at most one
-// activity (a step, an upload, a fetch) at a time.
+// activity (a step, an upload, a fetch) at a time. In a durable job a server that goes away gets a
+// new stream (session_pause.cc); its part of the activity then starts over from the lent memory.
 // Comes from: Client::Attach. Goes to: the job's servers; the caller's buffers.
 // Thread safety: as Client. All state is under one lock, which the completion-queue thread holds
 // while it handles an event; gRPC calls back into the lease only, which has a lock of its own.
@@ -23,6 +24,7 @@
 #include "ballast/v1/control.pb.h"
 #include "ballast/v1/data.pb.h"
 #include "client/cpp/src/lent_memory.h"
+#include "client/cpp/src/reconnect.h"
 #include "client/cpp/src/round_progress.h"
 #include "client/cpp/src/send_plan.h"
 #include "client/cpp/src/stream.h"
@@ -72,27 +74,49 @@ class Session final : public Client, private StreamHandler {
 
  private:
   using Time = std::chrono::steady_clock::time_point;
+  using Nanos = std::chrono::nanoseconds;
   using StateArrays = std::array<std::vector<void*>, kAdamWStateArrays>;
 
   enum class Activity { kIdle, kUpload, kFetch, kStep };
 
+  // Everything up to `owned_elements` lasts as long as the session, the rest as long as a stream.
   struct Server {
+    explicit Server(const Reconnect::Limits& limits) : reconnect(limits) {}
+
     uint32_t id = 0;
     std::string address;
-    std::shared_ptr<grpc::Channel> channel;
-    std::unique_ptr<Stream> stream;
     std::unique_ptr<SendPlan> plan;
-    std::vector<uint32_t> owned;  // extents in push order
+    Reconnect reconnect;
+    std::vector<uint32_t> init_missing;  // slot 0: to upload again before the next RoundBegin
+    std::vector<uint32_t> owned;         // extents in push order
     uint64_t owned_weight_bytes = 0;
     uint64_t owned_elements = 0;
+
+    uint64_t generation = 0;  // of `stream`; what comes from an older one is ignored
+    std::shared_ptr<grpc::Channel> channel;
+    std::unique_ptr<Stream> stream;        // null between two tries to reach the server
     std::deque<grpc::ByteBuffer> control;  // goes out before any frame
     bool welcomed = false;
-    bool gave_up = false;  // it sent its error, which is the last of its messages that counts
+    bool gave_up = false;     // it sent its error, which is the last of its messages that counts
+    bool leave_sent = false;  // nothing more is expected but the stream's end
     Time last_heard;
+    v1::FrameKind send_kind = v1::FRAME_KIND_UNSPECIFIED;  // of the frames in `plan`
+    // In a step: init_missing goes first. Then the round begins, without the extents `complete`.
+    bool restoring = false;
+    bool resumed = false;  // the round went over another stream before
+    std::vector<uint32_t> complete;
     // Of a fetch.
     bool has_info = false;
     uint64_t expected_bytes = 0;
     uint64_t received_bytes = 0;
+
+    bool fetched() const { return has_info && received_bytes == expected_bytes; }
+  };
+
+  // A stream that is being broken off, and its connection.
+  struct Retired {
+    std::shared_ptr<grpc::Channel> channel;
+    std::unique_ptr<Stream> stream;
   };
 
   class TickTag : public CompletionTag {
@@ -111,13 +135,19 @@ class Session final : public Client, private StreamHandler {
   absl::Status TakePlan(const v1::Plan& plan, const Layout& layout);
   void AssignExtents() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status OpenStreams();
+  void OpenStream(size_t index, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  v1::ClientMessage MakeHello(size_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Waits until every server has said Welcome. Errors: SERVER_LOST at `deadline`, and the
+  // session's.
+  absl::Status AwaitWelcomes(Time deadline);
   void MarkOpened();
   void RunQueue();
-  void ArmTick(std::chrono::nanoseconds interval) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::chrono::nanoseconds TickInterval() const;
+  void ArmTick(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // How long the loss of a trainer is held back, in case a server turns out to be the cause.
-  std::chrono::nanoseconds SecondThought() const { return heartbeat_ / 5; }
+  Nanos SecondThought() const { return heartbeat_ / 5; }
   void OnTick(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Twice per heartbeat: looks for silent servers, and sends what is due.
+  void LookAfterServers(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LogLongWait(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status BlameSilentServer(const absl::Status& status) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -127,16 +157,48 @@ class Session final : public Client, private StreamHandler {
   absl::Status ServerBroke(const Server& server, absl::string_view what) const;
   bool AllClosed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Incoming (session.cc).
-  void OnMessage(size_t index, const grpc::ByteBuffer& message) override
+  // Servers that go away and come back (session_pause.cc).
+  // The end of a server's stream, or of its answering: a pause in a durable job, else an error.
+  void Lose(size_t index, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Suspend(Server* server, absl::string_view why, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Forgets the stream and all that was agreed on it. Its events come to an end unheard.
+  void Retire(Server* server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Retired streams that have come to their end, for the caller to destroy without the lock.
+  std::vector<Retired> TakeClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RetryLostServers(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Version of the weights that this slot holds of a server's extents.
+  uint64_t HeldVersion(size_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status OnWelcome(size_t index, const v1::Welcome& welcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void OnClosed(size_t index, const absl::Status& status) override
+  absl::Status CheckWelcome(size_t index, const v1::Welcome& welcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckOwned(const Server& server,
+                          const google::protobuf::RepeatedField<uint32_t>& extents) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status TakeMissing(size_t index, const v1::Welcome& welcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Goes on with the activity that runs.
+  absl::Status Resume(size_t index, const v1::Welcome& welcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ResumeUpload(Server* server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status ResumeFetch(Server* server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status LacksInit(const Server& server) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Sends a server its part of the open round, after the initial weights that it lacks.
+  void StartStep(Server* server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void BeginRound(Server* server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NotePause(const Server& server, Pause::Kind kind, Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Tells the caller's observer, on the caller's thread.
+  void ReportPauses();
+
+  // Incoming (session_stream.cc).
+  void OnMessage(const StreamKey& key, const grpc::ByteBuffer& message) override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnClosed(const StreamKey& key, const absl::Status& status) override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status OnControl(size_t index, const v1::ServerMessage& message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status OnWelcome(Server* server, const v1::Welcome& welcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status OnAck(Server* server, const v1::Ack& ack) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool AllPushed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status OnRefused(Server* server, const v1::FrameRefused& refused)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status OnStateInfo(Server* server, const v1::StateInfo& info)
@@ -151,25 +213,28 @@ class Session final : public Client, private StreamHandler {
   absl::Status Store(const Server& server, const DecodedFrame& frame,
                      const std::vector<void*>& destinations) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Outgoing (session.cc).
-  std::optional<grpc::ByteBuffer> NextMessage(size_t index) override
+  // Outgoing (session_stream.cc).
+  std::optional<grpc::ByteBuffer> NextMessage(const StreamKey& key) override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  grpc::ByteBuffer FormFrame(const FrameRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  grpc::ByteBuffer FormFrame(v1::FrameKind kind, const FrameRange& range)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SendControl(Server* server, const v1::ClientMessage& message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SendLeave(Server* server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Activities (session_calls.cc).
   absl::Status CheckIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ValidateStep(const std::vector<Hyper>& hyper,
                             const std::vector<TensorBuffers>& buffers) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  v1::ClientMessage MakeRoundBegin(const std::vector<Hyper>& hyper,
-                                   const std::vector<bool>& present) const
+  v1::ClientMessage MakeRoundBegin(const std::vector<Hyper>& hyper) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void LendBuffers(const std::vector<TensorBuffers>& buffers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Initialize(InitMode init, const std::vector<void*>& weights, uint32_t first_extent);
   absl::Status Upload(const std::vector<void*>& weights, uint32_t first_extent);
   absl::Status Fetch(const v1::FetchState& request);
   bool ActivityDone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool AllLeft() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Waits for the activity's end and for the lent memory; false when `timeout` passed first.
   absl::StatusOr<bool> AwaitActivity(std::chrono::nanoseconds timeout);
   // As AwaitActivity without a limit, polling JobOptions::should_stop while attaching.
@@ -183,6 +248,8 @@ class Session final : public Client, private StreamHandler {
   const JobOptions options_;
   const uint64_t job_;
   const uint64_t incarnation_;
+  const uint64_t start_round_;  // of the epoch that the attach began
+  const bool durable_;          // a lost server is a pause
   const SendLimits limits_;
   const std::chrono::nanoseconds heartbeat_;
   const std::chrono::nanoseconds report_after_;
@@ -194,12 +261,16 @@ class Session final : public Client, private StreamHandler {
   mutable Mutex mu_;
   CondVar changed_;
   std::vector<Server> servers_;  // ascending id; its size never changes
+  std::vector<Retired> retired_ ABSL_GUARDED_BY(mu_);
+  std::deque<Pause> pauses_ ABSL_GUARDED_BY(mu_);  // not told yet
+  PauseMeter meter_ ABSL_GUARDED_BY(mu_);
   JobSpec spec_ ABSL_GUARDED_BY(mu_);
   Layout layout_ ABSL_GUARDED_BY(mu_);
   std::vector<uint32_t> owner_ ABSL_GUARDED_BY(mu_);  // server id per extent
   uint32_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
   uint32_t layout_version_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t round_ ABSL_GUARDED_BY(mu_) = 0;      // next round, and version of the weights
+  // Next round, and version of the weights; 0 before the first Welcome.
+  uint64_t round_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status error_ ABSL_GUARDED_BY(mu_);      // first one; ends everything
   absl::Status suspicion_ ABSL_GUARDED_BY(mu_);  // a lost trainer, held back
   Time suspected_at_ ABSL_GUARDED_BY(mu_);
@@ -208,9 +279,15 @@ class Session final : public Client, private StreamHandler {
   bool opened_ ABSL_GUARDED_BY(mu_) = false;
 
   Activity activity_ ABSL_GUARDED_BY(mu_) = Activity::kIdle;
-  v1::FrameKind send_kind_ ABSL_GUARDED_BY(mu_) = v1::FRAME_KIND_UNSPECIFIED;
-  std::vector<const char*> sources_ ABSL_GUARDED_BY(mu_);  // per tensor, what frames are cut from
-  std::vector<void*> weights_ ABSL_GUARDED_BY(mu_);        // per tensor, where weights land
+  // What the caller has lent, per tensor. Initial weights are sent from where weights land.
+  std::vector<const char*> grads_ ABSL_GUARDED_BY(mu_);
+  std::vector<void*> weights_ ABSL_GUARDED_BY(mu_);
+  std::vector<bool> present_ ABSL_GUARDED_BY(mu_);  // has a gradient in this step
+  grpc::ByteBuffer begin_ ABSL_GUARDED_BY(mu_);     // RoundBegin of this step
+  grpc::ByteBuffer fetch_ ABSL_GUARDED_BY(mu_);     // FetchState of this fetch
+  uint32_t upload_first_ ABSL_GUARDED_BY(mu_) = 0;  // first extent of this upload
+  // From this extent on no finished round has changed the initial weights.
+  uint32_t fresh_extent_ ABSL_GUARDED_BY(mu_) = 0;
   StateArrays states_ ABSL_GUARDED_BY(mu_);
   std::vector<uint64_t> tensor_step_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<RoundProgress> progress_ ABSL_GUARDED_BY(mu_);
@@ -221,8 +298,9 @@ class Session final : public Client, private StreamHandler {
   grpc::Alarm tick_ ABSL_GUARDED_BY(mu_);
   bool tick_armed_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t heartbeat_sequence_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t ticks_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t looks_ ABSL_GUARDED_BY(mu_) = 0;
   Time last_tick_ ABSL_GUARDED_BY(mu_);
+  Time next_look_ ABSL_GUARDED_BY(mu_);
   Time next_log_ ABSL_GUARDED_BY(mu_);
 };
 

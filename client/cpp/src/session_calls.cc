@@ -1,6 +1,7 @@
 // The calls of the public interface: each starts an activity, waits for its end on the caller's
 // thread, and gives the lent memory back before it returns.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -75,12 +76,12 @@ bool Session::ActivityDone() const {
     case Activity::kIdle:
       return true;
     case Activity::kUpload:
-      return std::all_of(servers_.begin(), servers_.end(),
-                         [](const Server& server) { return server.plan->all_received(); });
-    case Activity::kFetch:
       return std::all_of(servers_.begin(), servers_.end(), [](const Server& server) {
-        return server.has_info && server.received_bytes == server.expected_bytes;
+        return server.welcomed && server.plan->all_received();
       });
+    case Activity::kFetch:
+      return std::all_of(servers_.begin(), servers_.end(),
+                         [](const Server& server) { return server.fetched(); });
     case Activity::kStep:
       return progress_->complete();
   }
@@ -98,17 +99,15 @@ bool Session::Drain(Time deadline) {
   }
   // A connection that a server has stopped reading from may still hold slices; it goes with its
   // channel. No operation of these streams is under way, so nobody else looks at them.
-  std::vector<std::unique_ptr<Stream>> streams;
-  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  std::vector<Retired> streams;
   {
     MutexLock lock(&mu_);
+    streams.swap(retired_);
     for (Server& server : servers_) {
-      streams.push_back(std::move(server.stream));
-      channels.push_back(std::move(server.channel));
+      streams.push_back({std::move(server.channel), std::move(server.stream)});
     }
   }
   streams.clear();
-  channels.clear();
   return lease_.WaitReleased(
       std::max<nanoseconds>(deadline - SteadyClock::now(), std::chrono::milliseconds(1)));
 }
@@ -116,14 +115,17 @@ bool Session::Drain(Time deadline) {
 absl::StatusOr<bool> Session::AwaitActivity(nanoseconds timeout) {
   const Time deadline = SteadyClock::now() + timeout;
   absl::Status error;
-  {
+  while (true) {
+    ReportPauses();
     MutexLock lock(&mu_);
-    while (error_.ok() && !ActivityDone()) {
+    while (error_.ok() && !ActivityDone() && pauses_.empty()) {
       const auto left = deadline - SteadyClock::now();
       if (left <= nanoseconds::zero()) return false;
       changed_.WaitFor(&mu_, left);
     }
+    if (error_.ok() && !pauses_.empty()) continue;
     if (!ActivityDone()) error = error_;
+    break;
   }
   if (error.ok()) {
     return lease_.WaitReleased(
@@ -168,18 +170,15 @@ absl::Status Session::Upload(const std::vector<void*>& weights, uint32_t first_e
     MutexLock lock(&mu_);
     BALLAST_RETURN_IF_ERROR(CheckIdle());
     activity_ = Activity::kUpload;
-    send_kind_ = v1::FRAME_KIND_INIT;
-    sources_.assign(weights.size(), nullptr);
-    for (size_t i = 0; i < weights.size(); ++i) {
-      sources_[i] = static_cast<const char*>(weights[i]);
-    }
+    weights_ = weights;
+    upload_first_ = first_extent;
     for (Server& server : servers_) {
-      std::vector<uint32_t> extents;
-      for (const uint32_t extent : server.owned) {
-        if (extent >= first_extent) extents.push_back(extent);
-      }
-      server.plan->Start(round_, std::move(extents), {}, /*windowed=*/false);
-      server.stream->Kick();
+      if (!server.welcomed) continue;  // Its Welcome will say what it lacks.
+      std::vector<uint32_t>& missing = server.init_missing;
+      const auto sent_now = [first_extent](uint32_t extent) { return extent >= first_extent; };
+      missing.erase(std::remove_if(missing.begin(), missing.end(), sent_now), missing.end());
+      std::copy_if(server.owned.begin(), server.owned.end(), std::back_inserter(missing), sent_now);
+      ResumeUpload(&server);
     }
   }
   return FinishActivity();
@@ -189,15 +188,18 @@ absl::Status Session::Fetch(const v1::FetchState& request) {
   {
     MutexLock lock(&mu_);
     BALLAST_RETURN_IF_ERROR(CheckIdle());
+    for (const Server& server : servers_) BALLAST_RETURN_IF_ERROR(LacksInit(server));
     activity_ = Activity::kFetch;
     tensor_step_.clear();
     v1::ClientMessage message;
     *message.mutable_fetch_state() = request;
     message.mutable_fetch_state()->set_round(round_);
+    fetch_ = SerializeMessage(message);
     for (Server& server : servers_) {
       server.has_info = false;
       server.received_bytes = 0;
-      SendControl(&server, message);
+      if (!server.welcomed) continue;  // Asked after its Welcome.
+      server.control.push_back(fetch_);
       server.stream->Kick();
     }
   }
@@ -255,8 +257,7 @@ absl::Status Session::ValidateStep(const std::vector<Hyper>& hyper,
   return WeightsOf(buffers, spec_.tensors, layout_.tensors()).status();
 }
 
-v1::ClientMessage Session::MakeRoundBegin(const std::vector<Hyper>& hyper,
-                                          const std::vector<bool>& present) const {
+v1::ClientMessage Session::MakeRoundBegin(const std::vector<Hyper>& hyper) const {
   v1::ClientMessage message;
   v1::RoundBegin* const begin = message.mutable_begin();
   begin->set_round(round_);
@@ -264,8 +265,19 @@ v1::ClientMessage Session::MakeRoundBegin(const std::vector<Hyper>& hyper,
   for (const Hyper& values : hyper) {
     begin->add_hyper()->mutable_value()->Assign(values.begin(), values.end());
   }
-  begin->set_presence(PresenceBits(present));
+  begin->set_presence(PresenceBits(present_));
   return message;
+}
+
+void Session::LendBuffers(const std::vector<TensorBuffers>& buffers) {
+  grads_.assign(buffers.size(), nullptr);
+  weights_.assign(buffers.size(), nullptr);
+  present_.assign(buffers.size(), false);
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    grads_[i] = static_cast<const char*>(buffers[i].grad);
+    weights_[i] = buffers[i].weight;
+    present_[i] = buffers[i].grad != nullptr;
+  }
 }
 
 absl::Status Session::BeginStep(const std::vector<AdamWHyper>& hyper,
@@ -276,17 +288,10 @@ absl::Status Session::BeginStep(const std::vector<AdamWHyper>& hyper,
   BALLAST_RETURN_IF_ERROR(ValidateStep(values, buffers));
   const Time now = SteadyClock::now();
   activity_ = Activity::kStep;
-  send_kind_ = v1::FRAME_KIND_GRADIENT;
   next_log_ = now + std::chrono::seconds(30);
   step_up_bytes_ = 0;
-  std::vector<bool> present(buffers.size());
-  sources_.assign(buffers.size(), nullptr);
-  weights_.assign(buffers.size(), nullptr);
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    sources_[i] = static_cast<const char*>(buffers[i].grad);
-    weights_[i] = buffers[i].weight;
-    present[i] = buffers[i].grad != nullptr;
-  }
+  meter_.StartRound(now);
+  LendBuffers(buffers);
   std::vector<uint32_t> ids;
   std::vector<uint64_t> owned_bytes;
   for (const Server& server : servers_) {
@@ -294,11 +299,10 @@ absl::Status Session::BeginStep(const std::vector<AdamWHyper>& hyper,
     owned_bytes.push_back(server.owned_weight_bytes);
   }
   progress_ = std::make_unique<RoundProgress>(round_, ids, owned_bytes, now);
-  const v1::ClientMessage begin = MakeRoundBegin(values, present);
+  begin_ = SerializeMessage(MakeRoundBegin(values));
   for (Server& server : servers_) {
-    SendControl(&server, begin);
-    server.plan->Start(round_, server.owned, present, /*windowed=*/true);
-    server.stream->Kick();
+    server.resumed = false;
+    if (server.welcomed) StartStep(&server);  // Otherwise after its Welcome.
   }
   return absl::OkStatus();
 }
@@ -316,9 +320,14 @@ absl::StatusOr<bool> Session::Wait(std::chrono::milliseconds timeout, RoundRepor
   if (!done) return false;
   MutexLock lock(&mu_);
   if (report != nullptr) {
-    *report = progress_->Report(SteadyClock::now());
+    const Time now = SteadyClock::now();
+    *report = progress_->Report(now);
     report->bytes_up = step_up_bytes_;
+    report->paused_ns = static_cast<uint64_t>(meter_.paused(now).count());
+    report->reconnects = meter_.reconnects();
   }
+  meter_.EndRound();
+  fresh_extent_ = static_cast<uint32_t>(layout_.extents().size());
   activity_ = Activity::kIdle;
   ++round_;
   return true;
@@ -360,13 +369,19 @@ absl::Status Session::Extend(const std::vector<Tensor>& tensors,
                              const std::vector<TensorBuffers>& buffers, InitMode init) {
   if (tensors.empty()) return BadArgument("no tensors to add");
   BALLAST_ASSIGN_OR_RETURN(const std::vector<TensorSpec> added, ToTensorSpecs(tensors));
-  JobSpec grown;
-  Layout layout;
   {
     MutexLock lock(&mu_);
     BALLAST_RETURN_IF_ERROR(CheckIdle());
+  }
+  BALLAST_RETURN_IF_ERROR(AwaitWelcomes(SteadyClock::now() + options_.attach_timeout));
+  JobSpec grown;
+  Layout layout;
+  std::shared_ptr<grpc::Channel> home;
+  {
+    MutexLock lock(&mu_);
     grown = spec_;
     layout = layout_;
+    home = servers_[0].channel;
   }
   const size_t old_tensors = grown.tensors.size();
   const uint32_t first_extent = static_cast<uint32_t>(layout.extents().size());
@@ -374,7 +389,7 @@ absl::Status Session::Extend(const std::vector<Tensor>& tensors,
     grown.tensors.push_back(tensor);
     grown.group_count = std::max(grown.group_count, tensor.group + 1);
   }
-  BALLAST_RETURN_IF_ERROR(ValidateJobSpec(grown, JobLimits{}));
+  BALLAST_RETURN_IF_ERROR(CheckJobSpec(grown));
   const std::vector<LayoutTensor> sizes = LayoutTensors(added);
   BALLAST_RETURN_IF_ERROR(layout.Append(sizes));
   BALLAST_ASSIGN_OR_RETURN(const std::vector<void*> weights, WeightsOf(buffers, added, sizes));
@@ -386,8 +401,8 @@ absl::Status Session::Extend(const std::vector<Tensor>& tensors,
   }
   v1::ExtendReply reply;
   BALLAST_RETURN_IF_ERROR(CallUnary(
-      servers_[0].channel, method::kExtend, request, options_.attach_timeout,
-      [this] { return PollDuringCall(); }, &reply));
+      home, method::kExtend, request, options_.attach_timeout, [this] { return PollDuringCall(); },
+      &reply));
   BALLAST_RETURN_IF_ERROR(TakePlan(reply.plan(), layout));
   {
     MutexLock lock(&mu_);
@@ -401,21 +416,29 @@ absl::Status Session::Extend(const std::vector<Tensor>& tensors,
   return Initialize(init, all, first_extent);
 }
 
+bool Session::AllLeft() const {
+  return std::all_of(servers_.begin(), servers_.end(), [](const Server& server) {
+    return server.leave_sent && server.stream->closed();
+  });
+}
+
 absl::Status Session::Leave() {
   {
     MutexLock lock(&mu_);
     if (leaving_) return absl::OkStatus();
     BALLAST_RETURN_IF_ERROR(CheckIdle());
     leaving_ = true;
-    v1::ClientMessage message;
-    message.mutable_leave()->set_round(round_);
+    nanoseconds limit =
+        std::chrono::duration_cast<nanoseconds>(kLeaveTimeout * options_.time_scale);
     for (Server& server : servers_) {
-      SendControl(&server, message);
-      server.stream->HalfClose();
+      if (server.welcomed) {
+        SendLeave(&server);
+      } else {
+        limit = report_after_;  // Its Welcome is answered with Leave, if it comes in time.
+      }
     }
-    const Time deadline = SteadyClock::now() + std::chrono::duration_cast<nanoseconds>(
-                                                   kLeaveTimeout * options_.time_scale);
-    while (!AllClosed() && error_.ok()) {
+    const Time deadline = SteadyClock::now() + limit;
+    while (!AllLeft() && error_.ok()) {
       const auto left = deadline - SteadyClock::now();
       if (left <= nanoseconds::zero()) break;
       changed_.WaitFor(&mu_, left);

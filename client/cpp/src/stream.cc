@@ -7,10 +7,10 @@
 
 namespace ballast::client {
 
-Stream::Stream(size_t index, std::shared_ptr<grpc::Channel> channel, grpc::CompletionQueue* queue,
-               StreamHandler* handler)
-    : index_(index), handler_(handler), queue_(queue), stub_(std::move(channel)) {
-  context_.set_wait_for_ready(true);
+Stream::Stream(StreamKey key, bool wait_for_server, std::shared_ptr<grpc::Channel> channel,
+               grpc::CompletionQueue* queue, StreamHandler* handler)
+    : key_(key), handler_(handler), queue_(queue), stub_(std::move(channel)) {
+  context_.set_wait_for_ready(wait_for_server);
 }
 
 void Stream::Start() {
@@ -37,7 +37,7 @@ void Stream::OnRead(bool ok) {
   }
   grpc::ByteBuffer message;
   message.Swap(&incoming_);
-  handler_->OnMessage(index_, message);
+  handler_->OnMessage(key_, message);
   Read();
 }
 
@@ -45,7 +45,7 @@ void Stream::Kick() { Pump(); }
 
 void Stream::Pump() {
   if (!open_ || writing_ || cannot_write_ || finishing_) return;
-  const std::optional<grpc::ByteBuffer> message = handler_->NextMessage(index_);
+  const std::optional<grpc::ByteBuffer> message = handler_->NextMessage(key_);
   if (message.has_value()) {
     writing_ = true;
     rpc_->Write(*message, &write_tag_);
@@ -91,7 +91,7 @@ void Stream::OnFinish(bool) {
 void Stream::CloseIfDone() {
   if (!finished_ || writing_ || closed_) return;
   closed_ = true;
-  handler_->OnClosed(index_, FromGrpc(status_));
+  handler_->OnClosed(key_, FromGrpc(status_));
 }
 
 }  // namespace ballast::client

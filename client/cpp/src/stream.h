@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -25,26 +26,33 @@ class CompletionTag {
   virtual void OnEvent(bool ok) = 0;
 };
 
-// Who takes what comes from stream number `index`, and gives what goes there.
+// Which stream: the server's number, and which of the streams to it, one after the other.
+struct StreamKey {
+  size_t server = 0;
+  uint64_t generation = 0;
+};
+
+// Who takes what comes from a stream, and gives what goes there.
 class StreamHandler {
  public:
   virtual ~StreamHandler() = default;
-  virtual void OnMessage(size_t index, const grpc::ByteBuffer& message) = 0;
+  virtual void OnMessage(const StreamKey& key, const grpc::ByteBuffer& message) = 0;
   // The next message to send; asked for when the one before has been taken by gRPC, and on Kick.
-  virtual std::optional<grpc::ByteBuffer> NextMessage(size_t index) = 0;
+  virtual std::optional<grpc::ByteBuffer> NextMessage(const StreamKey& key) = 0;
   // The stream is over and none of its operations is under way. Called once.
-  virtual void OnClosed(size_t index, const absl::Status& status) = 0;
+  virtual void OnClosed(const StreamKey& key, const absl::Status& status) = 0;
 };
 
 class Stream {
  public:
-  // `handler` and `queue` outlive the stream.
-  Stream(size_t index, std::shared_ptr<grpc::Channel> channel, grpc::CompletionQueue* queue,
-         StreamHandler* handler);
+  // `handler` and `queue` outlive the stream. `wait_for_server`: a server that cannot be reached
+  // yet is waited for; otherwise that ends the stream.
+  Stream(StreamKey key, bool wait_for_server, std::shared_ptr<grpc::Channel> channel,
+         grpc::CompletionQueue* queue, StreamHandler* handler);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // Connects, waiting for the server to appear, and begins to read and write.
+  // Connects, and begins to read and write.
   void Start();
   // NextMessage may have something.
   void Kick();
@@ -77,7 +85,7 @@ class Stream {
   void Finish();
   void CloseIfDone();
 
-  const size_t index_;
+  const StreamKey key_;
   StreamHandler* const handler_;
   grpc::CompletionQueue* const queue_;
   grpc::GenericStub stub_;

@@ -1,5 +1,6 @@
 // A state server for the client's tests: speaks the protocol for one trainer, remembers what it was
-// sent, and misbehaves on request. Its "optimizer" returns each gradient as the new weight.
+// sent, and misbehaves on request. Its "optimizer" returns each gradient as the new weight. What it
+// holds survives the end of its streams, and Kill.
 // Thread safety: handlers run under the fake's lock, on gRPC's threads.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +31,8 @@
 namespace ballast::client {
 
 inline constexpr size_t kFakeMaxBytes = 16 << 20;
+// So much that a sender is held up by TCP rather than by HTTP/2.
+inline constexpr int kFakeLookaheadBytes = 16 << 20;
 
 // One call as a queue of outgoing messages. gRPC owns it from its creation to OnDone.
 class FakeStream : public grpc::ServerGenericBidiReactor {
@@ -40,30 +44,40 @@ class FakeStream : public grpc::ServerGenericBidiReactor {
     StartRead(&incoming_);
   }
 
+  // Nothing goes out after End.
   void Send(const grpc::ByteBuffer& message) {
     std::lock_guard<std::mutex> lock(mu_);
+    if (ending_) return;
     outgoing_.push_back(message);
     if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
   }
   void Send(const v1::ServerMessage& message) { Send(SerializeMessage(message)); }
 
-  // Ends the call after everything sent so far.
+  // Ends the call after everything sent so far. What still comes in is dropped.
   void End(const grpc::Status& status) {
     std::lock_guard<std::mutex> lock(mu_);
+    if (ending_) return;
     ending_ = true;
     status_ = status;
     EndIfFlushed();
   }
 
+  // Reads no further. For the handler of a message.
+  void StopReading() { reading_ = false; }
+
  private:
   void OnReadDone(bool ok) override {
     if (ok) {
-      receive_(this, incoming_);
+      if (!Ending()) receive_(this, incoming_);
       incoming_.Clear();
-      StartRead(&incoming_);
+      if (reading_) StartRead(&incoming_);
     } else {
       End(grpc::Status::OK);
     }
+  }
+  bool Ending() {
+    std::lock_guard<std::mutex> lock(mu_);
+    return ending_;
   }
   void OnWriteDone(bool) override {
     std::lock_guard<std::mutex> lock(mu_);
@@ -71,6 +85,7 @@ class FakeStream : public grpc::ServerGenericBidiReactor {
     if (!outgoing_.empty()) StartWrite(&outgoing_.front());
     EndIfFlushed();
   }
+  void OnCancel() override { End(grpc::Status::CANCELLED); }
   void OnDone() override {
     gone_(this);
     delete this;
@@ -86,6 +101,7 @@ class FakeStream : public grpc::ServerGenericBidiReactor {
   grpc::ByteBuffer incoming_;
   std::mutex mu_;
   std::deque<grpc::ByteBuffer> outgoing_;
+  bool reading_ = true;  // touched by the handler's thread only
   bool ending_ = false;
   bool ended_ = false;
   grpc::Status status_;
@@ -102,27 +118,43 @@ struct FakeJob {
   std::vector<std::pair<uint32_t, std::string>> servers;  // id, address
 };
 
-class FakeServer : public grpc::CallbackGenericService {
+class FakeServer {
  public:
   // Sees every message first; true: handled, the fake does nothing.
   using FrameHook = std::function<bool(FakeStream*, const DecodedFrame&)>;
   using ControlHook = std::function<bool(FakeStream*, const v1::ClientMessage&)>;
+  using CompleteHook = std::function<bool(FakeStream*)>;
   using AttachHook = std::function<absl::Status(const v1::AttachRequest&)>;
 
-  FakeServer(uint32_t id, FakeJob* job) : id_(id), job_(job) {
-    grpc::ServerBuilder builder;
-    builder.SetMaxReceiveMessageSize(kFakeMaxBytes);
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterCallbackGenericService(this);
-    server_ = builder.BuildAndStart();
-    address_ = "127.0.0.1:" + std::to_string(port);
+  FakeServer(uint32_t id, FakeJob* job) : id_(id), job_(job), address_("127.0.0.1:0") {
+    Start();
     job_->servers.emplace_back(id, address_);
   }
-  ~FakeServer() override { Kill(); }
+  ~FakeServer() { Kill(); }
 
-  // As if the process died.
-  void Kill() { server_->Shutdown(std::chrono::system_clock::now()); }
+  // As if the process died. Not for handlers.
+  void Kill() {
+    if (server_ == nullptr) return;
+    server_->Shutdown(std::chrono::system_clock::now());
+    server_.reset();
+  }
+  // Listens; again at the same address after Kill.
+  void Start() {
+    service_ = std::make_unique<Service>(this);
+    grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(kFakeMaxBytes);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kFakeLookaheadBytes);
+    int port = 0;
+    builder.AddListeningPort(address_, grpc::InsecureServerCredentials(), &port);
+    builder.RegisterCallbackGenericService(service_.get());
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr);
+    address_ = "127.0.0.1:" + std::to_string(port);
+  }
+  // Ends a stream as if the connection broke.
+  static void Break(FakeStream* to) {
+    to->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "broken by the test"));
+  }
 
   const std::string& address() const { return address_; }
 
@@ -131,7 +163,10 @@ class FakeServer : public grpc::CallbackGenericService {
   FrameHook on_frame;
   ControlHook on_control;
   AttachHook on_attach;
+  CompleteHook on_complete;  // every gradient of the round is in; true: the fake does not decide
+  std::function<void(v1::Welcome*)> change_welcome;
   std::vector<DecodedFrame> frames;  // in order of arrival, refused ones included
+  std::vector<v1::Hello> hellos;
   std::vector<v1::RoundBegin> begins;
   std::vector<v1::Leave> leaves;
   v1::AttachRequest attach;
@@ -139,6 +174,7 @@ class FakeServer : public grpc::CallbackGenericService {
   uint64_t max_outstanding = 0;  // bytes received and not yet acknowledged
   bool acknowledge = true;
   std::function<void(v1::RoundResult*)> change_result;
+  uint32_t weights_before_break = UINT32_MAX;  // weight frames until the stream breaks
   FakeStream* stream = nullptr;
   uint64_t received_bytes = 0;
   uint64_t acknowledged_bytes = 0;
@@ -183,6 +219,7 @@ class FakeServer : public grpc::CallbackGenericService {
       header.kind = kind;
       header.array = array;
       header.crc32c = Crc32c(payload.data(), payload.size(), IdentityCrc(header));
+      if (kind == v1::FRAME_KIND_WEIGHT && weights_before_break-- == 0) Break(to);
       if (flip && at == 0) payload[0] = static_cast<char>(payload[0] ^ 1);
       const grpc::Slice slice(payload);
       to->Send(MakeFrame(header, {slice}));
@@ -198,9 +235,31 @@ class FakeServer : public grpc::CallbackGenericService {
   }
   const Layout& layout() const { return *layout_; }
 
+  // As if the server had lost what it had of these before it was durable.
+  void ForgetInit() { initialized_.clear(); }
+  void ForgetGradients(uint32_t extent) {
+    taken_.erase(taken_.lower_bound({extent, 0}), taken_.lower_bound({extent + 1, 0}));
+  }
+
+  // Owned extents whose gradients are all in.
+  std::vector<uint32_t> Complete() const {
+    std::vector<uint32_t> complete;
+    for (const uint32_t extent : Owned()) {
+      if (begins.empty() || begins.back().round() != round()) break;
+      bool all = true;
+      for (const ChunkRange& range : Expected(extent)) {
+        all = all && taken_.count({extent, range.offset_bytes}) > 0;
+      }
+      if (all) complete.push_back(extent);
+    }
+    return complete;
+  }
+  uint64_t round() const { return finished_ == 0 ? job_->first_round : finished_ + 1; }
+
   // Decides the open round: results, weights and the end.
   void FinishRound(FakeStream* to, bool flip = false) {
     const uint64_t round = begins.back().round();
+    finished_ = round;
     uint64_t bytes = 0;
     for (const uint32_t extent : Owned()) bytes += layout_->ExtentWireBytes(extent);
     v1::ServerMessage message;
@@ -239,8 +298,20 @@ class FakeServer : public grpc::CallbackGenericService {
   std::vector<FakeServer*> peers;  // this one included
 
  private:
-  grpc::ServerGenericBidiReactor* CreateReactor(
-      grpc::GenericCallbackServerContext* context) override {
+  // A service cannot be given to a second grpc::Server.
+  class Service : public grpc::CallbackGenericService {
+   public:
+    explicit Service(FakeServer* fake) : fake_(fake) {}
+    grpc::ServerGenericBidiReactor* CreateReactor(
+        grpc::GenericCallbackServerContext* context) override {
+      return fake_->CreateReactor(context);
+    }
+
+   private:
+    FakeServer* const fake_;
+  };
+
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) {
     const std::string method = context->method();
     auto receive = [this, method](FakeStream* call, const grpc::ByteBuffer& bytes) {
       std::lock_guard<std::mutex> lock(mu_);
@@ -264,6 +335,7 @@ class FakeServer : public grpc::CallbackGenericService {
     v1::AttachReply reply;
     reply.set_job(kJob);
     reply.mutable_epoch()->set_epoch(1);
+    reply.mutable_epoch()->set_start_round(job_->first_round);
     for (FakeServer* peer : peers) {
       peer->Plan(spec_);
       peer->attach = attach;
@@ -322,38 +394,69 @@ class FakeServer : public grpc::CallbackGenericService {
   }
 
   void Take(const DecodedFrame& frame) {
-    std::string& held = weights[frame.header.extent];
-    held.resize(layout_->ExtentWireBytes(frame.header.extent), '\0');
-    frame.payload.CopyTo(held.data() + frame.header.offset);
-    if (frame.header.kind == v1::FRAME_KIND_GRADIENT) taken_ += frame.header.length;
+    const FrameHeader& header = frame.header;
+    std::string& held = weights[header.extent];
+    held.resize(layout_->ExtentWireBytes(header.extent), '\0');
+    const bool gradient = header.kind == v1::FRAME_KIND_GRADIENT;
+    // What is there of the round's "step" stays.
+    if (gradient || taken_.empty()) frame.payload.CopyTo(held.data() + header.offset);
+    (gradient ? taken_ : initialized_).emplace(header.extent, header.offset);
   }
 
-  void FinishIfComplete(FakeStream* to) {
-    uint64_t expected = 0;
+  // Frames of an extent that the slot sends in the open round.
+  std::vector<ChunkRange> Expected(uint32_t extent) const {
     std::vector<bool> present;
     const std::string& bits = begins.back().presence();
     for (size_t i = 0; !bits.empty() && i < layout_->tensors().size(); ++i) {
       present.push_back((bits[i / 8] >> i % 8 & 1) != 0);
     }
+    return ChunkRanges(*layout_, extent, job_->chunk_bytes, present);
+  }
+
+  std::vector<uint32_t> InitMissing() const {
+    std::vector<uint32_t> missing;
     for (const uint32_t extent : Owned()) {
-      for (const ChunkRange& range : ChunkRanges(*layout_, extent, job_->chunk_bytes, present)) {
-        expected += range.length_bytes;
+      bool all = true;
+      for (const ChunkRange& range : ChunkRanges(*layout_, extent, job_->chunk_bytes, {})) {
+        all = all && initialized_.count({extent, range.offset_bytes}) > 0;
       }
+      if (!all) missing.push_back(extent);
     }
-    if (taken_ == expected) FinishRound(to);
+    return missing;
+  }
+
+  void FinishIfComplete(FakeStream* to) {
+    if (Complete() != Owned()) return;
+    if (!on_complete || !on_complete(to)) FinishRound(to);
+  }
+
+  void OnHello(FakeStream* to, const v1::Hello& hello) {
+    v1::ServerMessage reply;
+    v1::Welcome* const welcome = reply.mutable_welcome();
+    welcome->set_round(round());
+    for (const uint32_t extent : Complete()) welcome->add_complete(extent);
+    for (const uint32_t extent : InitMissing()) welcome->add_init_missing(extent);
+    if (change_welcome) change_welcome(welcome);
+    to->Send(reply);
+    if (hello.round() + 1 == welcome->round()) FinishRound(to);
   }
 
   void OnControl(FakeStream* to, const v1::ClientMessage& message) {
+    if (message.has_hello()) {
+      hellos.push_back(message.hello());
+      received_bytes = 0;
+      acknowledged_bytes = 0;
+    }
     if (message.has_begin()) {
+      EXPECT_TRUE(attach.slot() != 0 || InitMissing().empty());
+      if (begins.empty() || begins.back().round() != message.begin().round()) taken_.clear();
       begins.push_back(message.begin());
-      taken_ = 0;
     }
     if (message.has_leave()) leaves.push_back(message.leave());
     if (on_control && on_control(to, message)) return;
     v1::ServerMessage reply;
     if (message.has_hello()) {
-      reply.mutable_welcome()->set_round(job_->first_round);
-      to->Send(reply);
+      OnHello(to, message.hello());
     } else if (message.has_heartbeat()) {
       *reply.mutable_heartbeat() = message.heartbeat();
       to->Send(reply);
@@ -398,7 +501,10 @@ class FakeServer : public grpc::CallbackGenericService {
   JobSpec spec_;
   std::unique_ptr<Layout> layout_;
   std::vector<uint32_t> owner_;
-  uint64_t taken_ = 0;  // gradient bytes of the open round
+  std::set<std::pair<uint32_t, uint32_t>> taken_;  // extent, offset: gradients of the open round
+  std::set<std::pair<uint32_t, uint32_t>> initialized_;  // likewise: initial weights
+  uint64_t finished_ = 0;                                // newest round that was decided
+  std::unique_ptr<Service> service_;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -140,5 +140,35 @@ TEST(RoundProgress, AnswersOutOfOrderAreErrors) {
   EXPECT_FALSE(ended.OnWeight(0, 6, 0, At(1)).ok());
 }
 
+TEST(RoundProgress, AServerThatStartsOverCountsOnce) {
+  RoundProgress progress = TwoServers();
+  EXPECT_TRUE(progress.OnResult(0, Result(100), At(10)).ok());
+  EXPECT_TRUE(progress.OnWeight(0, 6, 70, At(20)).ok());
+  EXPECT_TRUE(progress.answered(0));
+  progress.Restart(0);
+  EXPECT_FALSE(progress.answered(0));
+  EXPECT_FALSE(progress.OnWeight(0, 6, 30, At(30)).ok()) << "before its new result";
+  EXPECT_TRUE(progress.OnResult(0, Result(100), At(30)).ok());
+  EXPECT_FALSE(progress.all_results());
+  EXPECT_TRUE(progress.OnWeight(0, 6, 100, At(40)).ok());
+  EXPECT_TRUE(progress.OnDone(0, Done()).ok());
+  EXPECT_TRUE(progress.done(0));
+  EXPECT_TRUE(progress.OnResult(1, Result(40), At(50)).ok());
+  EXPECT_TRUE(progress.all_results());
+  EXPECT_TRUE(progress.OnWeight(1, 6, 40, At(60)).ok());
+  EXPECT_TRUE(progress.OnDone(1, Done()).ok());
+  EXPECT_EQ(progress.Report(At(70)).bytes_down, 140u);
+}
+
+TEST(RoundProgress, AServerMayNotDecideOtherwiseTheSecondTime) {
+  RoundProgress progress = TwoServers();
+  EXPECT_TRUE(progress.OnResult(0, Result(100), At(10)).ok());
+  progress.Restart(0);
+  v1::RoundResult other = Result(100);
+  other.set_grad_norm(2);
+  const absl::Status status = progress.OnResult(0, other, At(20));
+  EXPECT_EQ(ReasonOf(status), Reason::kVoteMismatch) << status;
+}
+
 }  // namespace
 }  // namespace ballast::client

@@ -98,6 +98,60 @@ TEST(SendPlan, WindowBeginsAnewWithEachRound) {
   EXPECT_EQ(Take(&plan).size(), 8u);
 }
 
+TEST(SendPlan, AWindowThatIsToldBeforeTheRoundStartsCounts) {
+  const Layout layout = FiveExtents();
+  SendPlan plan(&layout, Limits(1 << 20, 2));
+  plan.OnAck(0, 1, 3);
+  plan.Resume(1, kOrder, {}, {});
+  EXPECT_EQ(Take(&plan).size(), 20u);
+  plan.Start(2, kOrder, {}, true);
+  EXPECT_EQ(Take(&plan).size(), 8u);
+}
+
+TEST(SendPlan, AnotherStreamBeginsWithFullCreditAndNothingToSend) {
+  const Layout layout = FiveExtents();
+  SendPlan plan(&layout, Limits(256, 64));
+  plan.Start(1, kOrder, {}, true);
+  EXPECT_EQ(Take(&plan).size(), 2u);
+  plan.OnAck(128, 1, 5);
+  plan.OnNewStream();
+  EXPECT_EQ(Take(&plan).size(), 0u);
+  EXPECT_EQ(plan.sent_bytes(), 0u);
+  plan.Resume(1, kOrder, {}, {});
+  EXPECT_EQ(Take(&plan).size(), 2u);
+  // What the old stream said of bytes and of the window holds no more.
+  plan.OnAck(128, 1, 0);
+  EXPECT_EQ(Take(&plan).size(), 1u);
+}
+
+TEST(SendPlan, ResumingLeavesOutCompleteExtentsAndKeepsPositions) {
+  const Layout layout = FiveExtents();
+  SendPlan plan(&layout, Limits(1 << 20, 2));
+  plan.Resume(1, kOrder, {}, {4, 2});
+  std::vector<FrameRange> frames = Take(&plan);
+  ASSERT_EQ(frames.size(), 4u);
+  EXPECT_EQ(frames[0].extent, 3u);
+  EXPECT_EQ(frames[0].position, 1u);
+  plan.OnAck(0, 1, 2);
+  frames = Take(&plan);
+  ASSERT_EQ(frames.size(), 4u);
+  EXPECT_EQ(frames[0].extent, 1u);
+  EXPECT_EQ(frames[0].position, 3u);
+  plan.Resume(1, kOrder, {}, kOrder);
+  EXPECT_TRUE(plan.all_sent());
+}
+
+TEST(SendPlan, AfterResumingAClosedRoundIsNoError) {
+  const Layout layout = FiveExtents();
+  SendPlan plan(&layout, Limits(1 << 20, 64));
+  plan.Resume(3, kOrder, {}, {});
+  Take(&plan);
+  EXPECT_TRUE(plan.OnRefused(Reason::kRoundClosed, 3, 1, 256, "").ok());
+  EXPECT_FALSE(plan.OnRefused(Reason::kConflict, 3, 1, 256, "").ok());
+  plan.Start(4, kOrder, {}, true);
+  EXPECT_FALSE(plan.OnRefused(Reason::kRoundClosed, 4, 1, 256, "").ok());
+}
+
 TEST(SendPlan, UploadsHaveNoWindow) {
   const Layout layout = FiveExtents();
   SendPlan plan(&layout, Limits(1 << 20, 1));

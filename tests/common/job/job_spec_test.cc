@@ -41,7 +41,7 @@ TEST(JobSpecTest, RefusesEachBadFieldByName) {
       {"loss_scale", [](JobSpec* s) { s->loss_scale = 0; }},
       {"optimizer kind", [](JobSpec* s) { s->optimizer = OptimizerKind::kUnspecified; }},
       {"reduction_id", [](JobSpec* s) { s->reduction_id = 9; }},
-      {"durability", [](JobSpec* s) { s->durability = Durability::kPower; }},
+      {"durability", [](JobSpec* s) { s->durability = Durability::kUnspecified; }},
       {"tile_elements", [](JobSpec* s) { s->tile_elements = 1; }},
       {"extent_elements", [](JobSpec* s) { s->extent_elements = 65537; }},
       {"tensor name \"b\" appears twice", [](JobSpec* s) { s->tensors[0].name = "b"; }},

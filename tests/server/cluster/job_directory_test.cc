@@ -40,6 +40,7 @@ class Promise {
 
 class NoVotes : public VoteSink {
   void SendVote(uint64_t, uint32_t, uint64_t, uint32_t, const Vote&) override {}
+  void DropVotes(uint64_t) override {}
 };
 
 // Servers 0..n-1 in one process; links call the other directories directly.
@@ -66,6 +67,14 @@ class Cluster : public PeerLink {
   ~Cluster() override {
     directories_.clear();
     executor_.Shutdown();
+  }
+  void Seal(uint32_t server, uint64_t job, uint32_t epoch,
+            std::function<void(absl::StatusOr<SealAnswer>)> done) override {
+    directories_[server]->PeerSeal(job, epoch, std::move(done));
+  }
+  void AdoptEpoch(uint32_t server, const JobPlan& plan,
+                  std::function<void(absl::Status)> done) override {
+    directories_[server]->PeerAdoptEpoch(plan, std::move(done));
   }
   void CreateJob(uint32_t server, const JobPlan& plan,
                  std::function<void(absl::Status)> done) override {

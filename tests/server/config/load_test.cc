@@ -2,6 +2,7 @@
 // exact message a user reads.
 #include "server/config/load.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -110,11 +111,80 @@ TEST(Load, AListInAVariableReplacesTheListOfTheFile) {
 
 TEST(Load, VariablesOfClientsAndOtherProgramsAreIgnored) {
   const auto loaded = LoadText("", {{"BALLAST_ENDPOINTS", "x"},
+                                    {"BALLAST_FAILPOINTS", "x"},
                                     {"BALLAST_JOB", "x"},
                                     {"BALLAST_TIME_SCALE", "4"},
                                     {"PATH", "/bin"},
                                     {"LISTEN_ADDRESS", "x"}});
-  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_THAT(loaded->warnings, testing::IsEmpty());
+}
+
+TEST(Load, WhatKubernetesAndDockerSetForAServiceIsIgnored) {
+  const auto loaded = LoadText("", {{"BALLAST_SERVICE_HOST", "10.0.0.1"},
+                                    {"BALLAST_SERVICE_PORT", "7000"},
+                                    {"BALLAST_SERVICE_PORT_GRPC", "7000"},
+                                    {"BALLAST_PORT", "tcp://10.0.0.1:7000"},
+                                    {"BALLAST_PORT_7000_TCP", "tcp://10.0.0.1:7000"},
+                                    {"BALLAST_PORT_7000_TCP_ADDR", "10.0.0.1"},
+                                    {"BALLAST_PORT_7000_TCP_PORT", "7000"},
+                                    {"BALLAST_PORT_7000_TCP_PROTO", "tcp"},
+                                    {"BALLAST_PORT_53_UDP", "udp://10.0.0.1:53"},
+                                    {"BALLAST_ADMIN_SERVICE_HOST", "10.0.0.2"},
+                                    {"BALLAST_ADMIN_PORT", "tcp://10.0.0.2:9000"},
+                                    {"BALLAST_LOG_PORT_24224_TCP", "tcp://10.0.0.3:24224"},
+                                    {"BALLAST_NAME", "/trainer/ballast"},
+                                    {"BALLAST_ENV_GOPATH", "/go"}});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_THAT(loaded->warnings, testing::IsEmpty());
+  EXPECT_EQ(loaded->config.SerializeAsString(), DefaultConfig().SerializeAsString());
+}
+
+TEST(Load, UnknownVariablesThatResembleNoFieldAreWarnedOf) {
+  const auto loaded = LoadText("", {{"BALLAST_ADDRESS", "127.0.0.1:1"},
+                                    {"BALLAST_HOME", "/opt/ballast"},
+                                    {"BALLAST_PORT", "7000"},
+                                    {"BALLAST_RANKS", "2"},
+                                    {"BALLAST_TEST_ANYTHING", "x"},
+                                    {"NOT_BALLAST_HOME", "x"}});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_THAT(
+      loaded->warnings,
+      testing::ElementsAre(
+          "BALLAST_ADDRESS: unknown variable, ignored (did you mean "
+          "\"BALLAST_LISTEN_ADDRESS\"?)",
+          "BALLAST_HOME: unknown variable, ignored", "BALLAST_PORT: unknown variable, ignored",
+          "BALLAST_RANKS: unknown variable, ignored (did you mean \"BALLAST_RANK\"?)"));
+  EXPECT_TRUE(absl::StrContains(Print(*loaded), "\n# BALLAST_HOME: unknown variable, ignored\n"));
+}
+
+TEST(Load, MisspeltVariablesOutsideAnySectionAreErrors) {
+  const auto loaded = LoadText("", {{"BALLAST_DRAM_BUDGET", "1GiB"},
+                                    {"BALLAST_LISTEN_PORT", "7000"},
+                                    {"BALLAST_STROAGE_DATA_DIR", "/data"},
+                                    {"BALLAST_TIMESCALE", "4"}});
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_EQ(std::string(loaded.status().message()),
+            "BALLAST_DRAM_BUDGET: unknown variable: the name of its section is missing (did you "
+            "mean \"BALLAST_STORAGE_DRAM_BUDGET\"?)\n"
+            "BALLAST_LISTEN_PORT: unknown variable: section \"listen\" has no such field\n"
+            "BALLAST_STROAGE_DATA_DIR: unknown variable (did you mean "
+            "\"BALLAST_STORAGE_DATA_DIR\"?); if it is not meant for ballastd, unset or rename it\n"
+            "BALLAST_TIMESCALE: unknown variable (did you mean \"BALLAST_TIME_SCALE\"?); if it is "
+            "not meant for ballastd, unset or rename it");
+}
+
+TEST(Load, FlagsAreNamedAsTheUserTypedThem) {
+  LoadOptions options;
+  options.flags = {{"listen.address", "foo"}, {"log.level", "loud"}, {"cluster.id", "-1"}};
+  options.flags_typed = {{"listen.address", "--listen"}, {"log.level", "--set log.level"}};
+  EXPECT_EQ(std::string(Load(options).status().message()),
+            "--cluster.id: cluster.id: -1 is below the minimum 0\n"
+            "--set log.level: log.level: expected one of info, warn, error, got \"loud\"");
+  options.flags = {{"listen.address", "foo"}};
+  EXPECT_EQ(std::string(Load(options).status().message()),
+            "--listen: listen.address: expected host:port such as 127.0.0.1:7000 or [::1]:7000, "
+            "got \"foo\": there is no port");
 }
 
 TEST(Load, MisspeltVariablesAndFlagsAreErrors) {

@@ -8,6 +8,7 @@ Thread safety: one process, nothing shared.
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import urllib.error
 import urllib.request
 
 DEADLINE_S = 60
+REPO = pathlib.Path(__file__).resolve().parents[3]
 BALLASTD, BALLASTCTL = "", ""
 
 
@@ -108,9 +110,9 @@ class FlagsTest(unittest.TestCase):
         code, out, _ = run(BALLASTD, "--print-config", "--dram-budget", "96MiB", "--id=3",
                            "--set", "timing.lease=20s", BALLAST_ROUNDS_WORKER_THREADS="2")
         self.assertEqual(code, 0)
-        for field, value, origin in (("dram_budget", "96MiB", "--storage.dram_budget"),
-                                     ("id", "3", "--cluster.id"),
-                                     ("lease", "20s", "--timing.lease"),
+        for field, value, origin in (("dram_budget", "96MiB", "--dram-budget"),
+                                     ("id", "3", "--id"),
+                                     ("lease", "20s", "--set timing.lease"),
                                      ("worker_threads", "2", "BALLAST_ROUNDS_WORKER_THREADS"),
                                      ("max_jobs", "64", "default")):
             self.assertRegex(out, rf"(?m)^ *{field}: {value} +# {origin}$")
@@ -127,12 +129,41 @@ class FlagsTest(unittest.TestCase):
         for arguments, text in (
                 (["--chekc-config"], "did you mean --check-config"),
                 (["--config"], "needs a value"),
+                (["--config="], "--config is empty"),
+                (["--dev=yes"], "--dev takes no value"),
                 (["--set", "lease"], "FIELD=VALUE"),
                 (["stray"], "unknown flag stray"),
                 (["--dev", "--peers-file", "f"], "leave out --peers-file")):
             code, out, err = run(BALLASTD, *arguments)
             self.assertEqual((code, out), (2, ""), arguments)
             self.assertIn(text, err)
+
+    def test_an_error_names_the_flag_as_it_was_typed(self):
+        for flag in ("--listen", "--admin"):
+            code, out, err = run(BALLASTD, f"{flag}=foo", "--check-config")
+            self.assertEqual((code, out), (1, ""))
+            self.assertRegex(err, rf'^ballastd: {flag}: \w+\.address: .*got "foo"')
+        _, _, err = run(BALLASTD, "--set", "listen.adress=foo", "--check-config")
+        self.assertIn('ballastd: --set listen.adress: unknown field', err)
+
+    def test_variables_of_clients_and_programs_pass_without_a_word(self):
+        sources = [*(REPO / "client" / "python").rglob("*.py"), REPO / "tools" / "ballastctl.cc",
+                   REPO / "bench" / "kernel_bench"]
+        names = set()
+        for path in sources:
+            names.update(re.findall(r"\bBALLAST_[A-Z_]*[A-Z]\b", path.read_text()))
+        names -= {"BALLAST_TIME_SCALE", "BALLAST_VERSION"}  # a number; a macro
+        self.assertLessEqual({"BALLAST_ENDPOINTS", "BALLAST_SLOT", "BALLAST_ADMIN"}, names)
+        code, out, err = run(BALLASTD, "--print-config", **dict.fromkeys(names, "x"))
+        self.assertEqual((code, err), (0, ""))
+        self.assertNotIn("unknown variable", out)
+
+    def test_a_misspelt_variable_is_an_error(self):
+        code, _, err = run(BALLASTD, "--check-config", BALLAST_LISTEN_ADRESS="127.0.0.1:1",
+                           BALLAST_SERVICE_HOST="10.0.0.1")
+        self.assertEqual(code, 1)
+        self.assertIn('did you mean "BALLAST_LISTEN_ADDRESS"', err)
+        self.assertNotIn("SERVICE_HOST", err)
 
     def test_a_bad_time_scale_is_named(self):
         code, _, err = run(BALLASTD, "--check-config", BALLAST_TIME_SCALE="fast")
@@ -189,6 +220,13 @@ class RunTest(unittest.TestCase):
         code, _, err = run(BALLASTD, BALLAST_ISA="sse9")
         self.assertEqual(code, 1)
         self.assertIn("sse9", err)
+
+    def test_the_log_warns_of_a_variable_that_sets_nothing(self):
+        with ServerProcess(self.folder, BALLAST_HOME="/opt/ballast") as server:
+            server.ready()
+            code, _, err = server.end()
+        self.assertEqual(code, 0)
+        self.assertRegex(err, r"(?m) WARN .*BALLAST_HOME: unknown variable, ignored$")
 
     def test_servers_wait_for_their_peers_file(self):
         peers_file = pathlib.Path(self.folder) / "peers.json"
@@ -248,14 +286,42 @@ class CtlTest(unittest.TestCase):
     def test_an_unreachable_server_exits_with_3(self):
         code, out, err = run(BALLASTCTL, "status", "--endpoint", "127.0.0.1:1")
         self.assertEqual((code, out), (3, ""))
-        self.assertIn("127.0.0.1:1", err)
+        self.assertEqual(err, "ballastctl: cannot reach 127.0.0.1:1: connection refused; "
+                              "is ballastd running there? (--endpoint)\n")
+        address = "a" * 64 + ":7000"  # longer than a label may be: refused without asking the DNS
+        code, _, err = run(BALLASTCTL, "status", BALLAST_ENDPOINTS=address)
+        self.assertEqual(code, 3)
+        self.assertEqual(err, f"ballastctl: cannot reach {address}: there is no host of that name; "
+                              "is ballastd running there? (BALLAST_ENDPOINTS)\n")
+
+    def test_a_port_that_does_not_speak_grpc_is_told_apart(self):
+        with tempfile.TemporaryDirectory() as folder, ServerProcess(folder) as server:
+            admin = server.ready()["admin"]
+            code, _, err = run(BALLASTCTL, "status", "--endpoint", admin)
+        self.assertEqual(code, 3)
+        self.assertIn(f"cannot reach {admin}: it does not speak gRPC", err)
+
+    def test_endpoints_are_separated_as_trainers_separate_them(self):
+        code, _, err = run(BALLASTCTL, "status", BALLAST_ENDPOINTS="127.0.0.1:1, [::1]:1\n")
+        self.assertEqual(code, 3)
+        self.assertRegex(err, r"cannot reach 127\.0\.0\.1:1: .*\n.*cannot reach \[::1\]:1: ")
+
+    def test_its_version_is_that_of_the_server(self):
+        code, out, err = run(BALLASTCTL, "--version")
+        self.assertEqual((code, err), (0, ""))
+        self.assertEqual(out, run(BALLASTD, "--version")[1].replace("ballastd", "ballastctl"))
 
     def test_wrong_usage_exits_with_2(self):
         for arguments in ([], ["explode"], ["status"], ["status", "--endpont", "x"],
-                          ["status", "--endpoint"], ["status", "-o", "xml", "--endpoint", "x:1"]):
+                          ["status", "--endpoint"], ["status", "-o", "xml", "--endpoint", "x:1"],
+                          ["status", "--endpoint", "foo"], ["status", "--endpoint", "foo:0"]):
             code, out, err = run(BALLASTCTL, *arguments)
             self.assertEqual((code, out), (2, ""), arguments)
             self.assertTrue(err)
+
+    def test_a_bad_endpoint_is_named_with_its_source(self):
+        _, _, err = run(BALLASTCTL, "status", BALLAST_ENDPOINTS="foo")
+        self.assertRegex(err, r'^ballastctl: BALLAST_ENDPOINTS: expected host:port .* "foo"')
 
 
 if __name__ == "__main__":

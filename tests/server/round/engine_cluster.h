@@ -97,11 +97,12 @@ class Cluster : public VoteSink {
                       .isa = simd::DetectIsa(),
                       .votes = this};
       engines_[id] = *RoundEngine::Create(plan_, config, deps);
+      engines_[id]->Start();
       for (uint32_t s = 0; s < plan_.spec.world; ++s) {
         sinks_[{id, s}] = std::make_shared<RecordingSink>(layout_.extents().size());
         engines_[id]->AttachSlot(
-            s, IncarnationOf(s), 1, sinks_[{id, s}],
-            [](const absl::StatusOr<uint64_t>& round) { ASSERT_TRUE(round.ok()); });
+            {.slot = s, .incarnation = IncarnationOf(s), .epoch = 1}, sinks_[{id, s}],
+            [](const absl::StatusOr<SlotWelcome>& welcome) { ASSERT_TRUE(welcome.ok()); });
       }
     }
   }
@@ -111,8 +112,9 @@ class Cluster : public VoteSink {
   }
 
   void SendVote(uint64_t, uint32_t epoch, uint64_t round, uint32_t to, const Vote& vote) override {
-    engines_[to]->PeerVote(epoch, round, vote);
+    engines_[to]->PeerVote(epoch, round, vote, [](const std::optional<Vote>&) {});
   }
+  void DropVotes(uint64_t) override {}
 
   // One frame, ready to be sent to the owner of its extent.
   struct Frame {

@@ -186,12 +186,13 @@ TEST(RoundEngineTest, AnotherIncarnationCannotTakeTheSlot) {
   Cluster cluster(MakePlan({300}, 1, {0}));
   Mutex mu;
   CondVar cv;
-  absl::StatusOr<uint64_t> answer = absl::UnknownError("");
+  absl::StatusOr<SlotWelcome> answer = absl::UnknownError("");
   bool done = false;
-  cluster.engines_[0]->AttachSlot(0, 5, 1, std::make_shared<RecordingSink>(3),
-                                  [&](absl::StatusOr<uint64_t> round) {
+  cluster.engines_[0]->AttachSlot({.slot = 0, .incarnation = 5, .epoch = 1},
+                                  std::make_shared<RecordingSink>(3),
+                                  [&](absl::StatusOr<SlotWelcome> welcome) {
                                     MutexLock lock(&mu);
-                                    answer = std::move(round);
+                                    answer = std::move(welcome);
                                     done = true;
                                     cv.NotifyAll();
                                   });

@@ -260,12 +260,13 @@ TEST(RoundFsmTest, VoteOfASkippedRoundStillNamesThatRound) {
   f.Begin(0);
   const Effects pushed = f.Push(0);
   const uint32_t other_extent = 1 - f.fsm_.owned().front();
-  f.Feed(VoteInput{1,
-                   1,
-                   {.server = 0,
-                    .norms = {{other_extent, 1.0}},
-                    .nonfinite = 1,
-                    .contributor_digest = First<PrepareRound>(pushed)->contributor_digest}});
+  f.Feed(VoteInput{
+      1,
+      1,
+      {.server = 0,
+       .norms = {{other_extent, 1.0}},
+       .nonfinite = 1,
+       .contributor_digest = First<PrepareRound>(pushed)->record.vote.contributor_digest}});
   const Effects durable = f.Feed(DurableInput{});
   ASSERT_EQ(Count<SkipRound>(durable), 1u);
   EXPECT_EQ(f.fsm_.round(), 2u);

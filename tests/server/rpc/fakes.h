@@ -28,7 +28,7 @@ class FakeEngine : public RoundEngine {
  public:
   struct Lost {
     uint32_t slot = 0;
-    uint64_t incarnation = 0;
+    bool own_sink = false;
     std::string why;
   };
   struct SeenFrame {
@@ -36,15 +36,19 @@ class FakeEngine : public RoundEngine {
     Payload payload;
   };
 
-  void AttachSlot(uint32_t slot, uint64_t, uint32_t, std::shared_ptr<SlotSink> sink,
-                  std::function<void(absl::StatusOr<uint64_t>)> done) override {
-    Change([&] { sink_ = std::move(sink); });
-    calls_ += absl::StrCat("attach ", slot, ";");
+  void Start() override {}
+  void AttachSlot(const SlotHello& hello, std::shared_ptr<SlotSink> sink,
+                  std::function<void(absl::StatusOr<SlotWelcome>)> done) override {
+    Change([&] {
+      sink_ = std::move(sink);
+      hello_ = hello;
+    });
+    calls_ += absl::StrCat("attach ", hello.slot, ";");
     done(attach_answer);
   }
-  void SlotLost(uint32_t slot, uint64_t incarnation, std::string why) override {
+  void SlotLost(uint32_t slot, const SlotSink* sink, std::string why) override {
     Change([&] {
-      lost_.push_back({slot, incarnation, why});
+      lost_.push_back({slot, sink != nullptr && sink == sink_.get(), why});
       sink_ = nullptr;
     });
   }
@@ -66,11 +70,21 @@ class FakeEngine : public RoundEngine {
   void FetchState(uint32_t, uint64_t round, bool, std::vector<uint32_t> arrays) override {
     Change([&] { fetches_.push_back({round, arrays}); });
   }
-  void PeerVote(uint32_t, uint64_t round, Vote vote) override {
+  void PeerVote(uint32_t, uint64_t round, Vote vote,
+                std::function<void(std::optional<Vote>)> answer) override {
     Change([&] { votes_.push_back({round, std::move(vote)}); });
+    answer(vote_answer);
   }
   void PeerLost(uint32_t, std::string) override {}
   void Extend(JobPlan, std::function<void(absl::Status)> done) override { done(absl::OkStatus()); }
+  void Seal(uint32_t, std::function<void(absl::StatusOr<SealAnswer>)> done) override {
+    done(SealAnswer());
+  }
+  void Adopt(JobPlan, std::function<absl::Status()>,
+             std::function<void(absl::Status)> done) override {
+    done(absl::OkStatus());
+  }
+  void SlotOpen(uint32_t, std::function<void(bool)> done) override { done(false); }
   void Snapshot(std::function<void(JobSnapshot)> done) override {
     JobSnapshot snapshot;
     snapshot.name = "fake";
@@ -106,7 +120,9 @@ class FakeEngine : public RoundEngine {
     return frames.size();
   }
 
-  absl::StatusOr<uint64_t> attach_answer = uint64_t{5};
+  absl::StatusOr<SlotWelcome> attach_answer = SlotWelcome{.round = 5};
+  std::optional<Vote> vote_answer;
+  SlotHello hello_;
   // Written under the lock; read them in WaitUntil or when nothing can change them any more.
   std::vector<Lost> lost_;
   std::vector<RoundBegin> begins_;
@@ -131,6 +147,8 @@ class FakeEngine : public RoundEngine {
 
 class FakeDirectory : public JobDirectory {
  public:
+  absl::Status Recover() override { return absl::OkStatus(); }
+  void StartRecovered() override {}
   void Attach(AttachCall call, std::function<void(absl::StatusOr<AttachResult>)> done) override {
     {
       MutexLock lock(&mu_);
@@ -161,6 +179,12 @@ class FakeDirectory : public JobDirectory {
     PeerCreateJob(std::move(plan), std::move(done));
   }
   void PeerDropJob(uint64_t) override {}
+  void PeerSeal(uint64_t, uint32_t, std::function<void(absl::StatusOr<SealAnswer>)> done) override {
+    done(SealAnswer{9, true});
+  }
+  void PeerAdoptEpoch(JobPlan plan, std::function<void(absl::Status)> done) override {
+    PeerCreateJob(std::move(plan), std::move(done));
+  }
   std::shared_ptr<RoundEngine> Find(uint64_t job) override {
     return job == engine->job() ? engine : nullptr;
   }

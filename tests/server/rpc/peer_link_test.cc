@@ -42,11 +42,17 @@ class PeerLinkTest : public testing::Test {
     config.heartbeat_interval = std::chrono::milliseconds(20);
     config.create_timeout = create_timeout_;
     client_ = PeerClient::Create(config, &executor_, RealClock::Get());
-    client_->Start([this](uint32_t server, const std::string& why) {
-      MutexLock lock(&mu_);
-      lost_.push_back(absl::StrCat(server, ": ", why));
-      changed_.NotifyAll();
-    });
+    client_->Start(
+        [this](uint32_t server, const std::string& why) {
+          MutexLock lock(&mu_);
+          lost_.push_back(absl::StrCat(server, ": ", why));
+          changed_.NotifyAll();
+        },
+        [this](uint64_t job, uint32_t epoch, uint64_t round, const Vote& vote) {
+          MutexLock lock(&mu_);
+          answers_.push_back(absl::StrCat(job, "/", epoch, "/", round, " from ", vote.server));
+          changed_.NotifyAll();
+        });
   }
   bool WaitUntilReachable() {
     const auto end = std::chrono::steady_clock::now() + kTestDeadline;
@@ -95,6 +101,7 @@ class PeerLinkTest : public testing::Test {
   Mutex mu_;
   CondVar changed_;
   std::vector<std::string> lost_;
+  std::vector<std::string> answers_;
 };
 
 TEST_F(PeerLinkTest, AVoteArrivesAtTheEngineOfItsJob) {
@@ -109,6 +116,22 @@ TEST_F(PeerLinkTest, AVoteArrivesAtTheEngineOfItsJob) {
       peer.directory->engine->WaitUntil([](FakeEngine& e) { return e.votes_.size() == 1; }));
   EXPECT_EQ(peer.directory->engine->votes_[0].first, 6u);
   EXPECT_EQ(peer.directory->engine->votes_[0].second.norms, vote.norms);
+}
+
+TEST_F(PeerLinkTest, TheAnswerToAVoteIsThePeersOwn) {
+  PeerProcess peer(1);
+  Vote own;
+  own.server = 1;
+  peer.directory->engine->vote_answer = own;
+  peer.holder.Set(peer.directory);
+  Connect(peer.address());
+  client_->SendVote(77, 1, 6, 1, Vote());
+  MutexLock lock(&mu_);
+  const auto end = std::chrono::steady_clock::now() + kTestDeadline;
+  while (answers_.empty() && std::chrono::steady_clock::now() < end) {
+    changed_.WaitFor(&mu_, std::chrono::milliseconds(100));
+  }
+  EXPECT_THAT(answers_, testing::ElementsAre("77/1/6 from 1"));
 }
 
 TEST_F(PeerLinkTest, AVoteIsRepeatedUntilThePeerTakesIt) {

@@ -1,0 +1,96 @@
+// When to try again to reach a state server that is away, when to say so, and when to give up.
+// Pure: events and the time come in, decisions go out; no clock, no chance, no I/O.
+// Comes from: Session (streams that end, Welcomes, its timer). Goes to: Session, which acts.
+// Thread safety: none; lives under the session's lock.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace ballast::client {
+
+// What `status`, the end of a stream of a durable job, means: true, the server is not there or not
+// ready yet, and another try may help; false, no try will. A status without a detail (OK included)
+// was made by the transport. `own_slot`: a server that had given up this very trainer takes it
+// back.
+bool IsNotYet(const absl::Status& status, uint32_t own_slot);
+
+// The tries to reach one server.
+class Reconnect {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  using Duration = std::chrono::nanoseconds;
+
+  struct Limits {
+    Duration first_backoff = std::chrono::milliseconds(100);  // doubled after each failed try
+    Duration max_backoff = std::chrono::seconds(1);
+    Duration timeout = std::chrono::minutes(10);
+    Duration report_every = std::chrono::seconds(5);
+  };
+
+  enum class Action {
+    kNothing,
+    kOpen,    // open a stream now; OnLost or OnBack tells what became of it
+    kReport,  // say that the server is still away
+    kGiveUp,  // the timeout has passed
+  };
+
+  explicit Reconnect(const Limits& limits) : limits_(limits), backoff_(limits.first_backoff) {}
+
+  // The server went away, or a try to reach it failed.
+  void OnLost(absl::string_view why, Time now);
+  // The server has answered. A server that is lost again within max_backoff is not taken for well:
+  // its backoff goes on from where it was.
+  void OnBack(Time now);
+
+  // What is due at `now`. Call again until kNothing; kOpen and kReport count as done.
+  Action Next(Time now);
+  // When Next has something to say; Time::max() while the server is there.
+  Time due() const;
+
+  bool away() const { return away_; }
+  Time since() const { return since_; }  // of being away
+  Duration timeout() const { return limits_.timeout; }
+  const std::string& last_error() const { return last_error_; }
+
+ private:
+  const Limits limits_;
+  bool away_ = false;
+  bool trying_ = false;  // a stream has been opened and has not been answered yet
+  Duration backoff_;     // before the next try
+  Time since_;
+  Time next_try_;
+  Time next_report_;
+  Time back_at_ = Time::min();
+  std::string last_error_;
+};
+
+// For how long a round had to do without some server, over all servers.
+class PauseMeter {
+ public:
+  using Time = Reconnect::Time;
+  using Duration = Reconnect::Duration;
+
+  // One more server is away; one of those that are away is back.
+  void OnLost(Time now);
+  void OnBack(Time now);
+  // A round begins: time counts from here.
+  void StartRound(Time now);
+  // A round is over: reconnects count from here.
+  void EndRound() { reconnects_ = 0; }
+
+  Duration paused(Time now) const;
+  uint32_t reconnects() const { return reconnects_; }
+
+ private:
+  uint32_t away_ = 0;  // servers
+  uint32_t reconnects_ = 0;
+  Time since_;  // while away_ > 0: what is not in paused_ yet begins here
+  Duration paused_{0};
+};
+
+}  // namespace ballast::client

@@ -1,0 +1,327 @@
+// How a session of a durable job lives through the loss of a server: the old stream is broken off,
+// a new one is tried (reconnect.h says when), and the server's Welcome says what it lacks.
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cpp/src/session.h"
+#include "common/base/log.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "common/base/units.h"
+#include "proto/convert/frame_codec.h"
+
+namespace ballast::client {
+namespace {
+
+constexpr size_t kPausesMax = 64;
+
+// Whole seconds, or milliseconds below 10 s.
+std::string Rounded(std::chrono::nanoseconds duration) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(duration);
+  if (seconds >= std::chrono::seconds(10)) return FormatDuration(seconds);
+  return FormatDuration(std::chrono::duration_cast<std::chrono::milliseconds>(duration));
+}
+
+std::string Describe(const Pause& pause) {
+  switch (pause.kind) {
+    case Pause::Kind::kLost:
+      return absl::StrCat(pause.error, "; trying to reach it again");
+    case Pause::Kind::kWaiting:
+      return absl::StrCat("away for ", Rounded(pause.away), ", last error: ", pause.error);
+    case Pause::Kind::kBack:
+      break;
+  }
+  return absl::StrCat("back after ", Rounded(pause.away));
+}
+
+}  // namespace
+
+// --- Going away ---------------------------------------------------------------------------------
+
+void Session::Lose(size_t index, const absl::Status& status) {
+  Server& server = servers_[index];
+  if (!durable_ || !IsNotYet(status, options_.slot)) {
+    Fail(status);
+  } else if (server.leave_sent) {
+    server.stream->Cancel();
+  } else {
+    Suspend(&server, status.message(), std::chrono::steady_clock::now());
+    if (tick_armed_) tick_.Cancel();  // The next try is due earlier.
+  }
+}
+
+void Session::Suspend(Server* server, absl::string_view why, Time now) {
+  const bool news = !server->reconnect.away();
+  Retire(server);
+  server->reconnect.OnLost(why, now);
+  if (news) {
+    meter_.OnLost(now);
+    NotePause(*server, Pause::Kind::kLost, now);
+  }
+  changed_.NotifyAll();
+}
+
+void Session::Retire(Server* server) {
+  if (server->stream != nullptr) {
+    if (!server->stream->closed()) server->stream->Cancel();
+    retired_.push_back({std::move(server->channel), std::move(server->stream)});
+  }
+  ++server->generation;
+  server->control.clear();
+  server->welcomed = false;
+  server->gave_up = false;
+  server->restoring = false;
+  server->complete.clear();
+  server->plan->OnNewStream();
+  if (!server->fetched()) {
+    server->has_info = false;
+    server->received_bytes = 0;
+  }
+}
+
+std::vector<Session::Retired> Session::TakeClosed() {
+  std::vector<Retired> closed;
+  const auto open_end =
+      std::partition(retired_.begin(), retired_.end(),
+                     [](const Retired& retired) { return !retired.stream->closed(); });
+  std::move(open_end, retired_.end(), std::back_inserter(closed));
+  retired_.erase(open_end, retired_.end());
+  return closed;
+}
+
+void Session::RetryLostServers(Time now) {
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    Server& server = servers_[i];
+    Reconnect::Action action = server.reconnect.Next(now);
+    for (; action != Reconnect::Action::kNothing; action = server.reconnect.Next(now)) {
+      if (action == Reconnect::Action::kOpen) OpenStream(i, now);
+      if (action == Reconnect::Action::kReport) NotePause(server, Pause::Kind::kWaiting, now);
+      if (action == Reconnect::Action::kGiveUp) {
+        Fail(ServerLost(
+            server, absl::StrCat("has been away for ", Rounded(now - server.reconnect.since()),
+                                 "; last error: ", server.reconnect.last_error(),
+                                 "; start it again on its data, or allow it more than ",
+                                 Rounded(server.reconnect.timeout()), " with reconnect_timeout")));
+        return;
+      }
+    }
+  }
+}
+
+// --- Coming back --------------------------------------------------------------------------------
+
+uint64_t Session::HeldVersion(size_t index) const {
+  const bool done = activity_ == Activity::kStep && progress_->done(index);
+  return done ? round_ + 1 : round_;
+}
+
+absl::Status Session::OnWelcome(size_t index, const v1::Welcome& welcome) {
+  Server& server = servers_[index];
+  if (server.welcomed) return ServerBroke(server, "said Welcome twice");
+  if (round_ == 0) round_ = welcome.round();
+  BALLAST_RETURN_IF_ERROR(CheckWelcome(index, welcome));
+  server.welcomed = true;
+  if (server.reconnect.away()) {
+    const Time now = std::chrono::steady_clock::now();
+    NotePause(server, Pause::Kind::kBack, now);
+    server.reconnect.OnBack(now);
+    meter_.OnBack(now);
+  }
+  changed_.NotifyAll();
+  if (leaving_) {
+    SendLeave(&server);
+    return absl::OkStatus();
+  }
+  return durable_ ? Resume(index, welcome) : absl::OkStatus();
+}
+
+absl::Status Session::CheckWelcome(size_t index, const v1::Welcome& welcome) {
+  const Server& server = servers_[index];
+  const uint64_t held = HeldVersion(index);
+  const uint64_t theirs = welcome.round();
+  const bool open = activity_ == Activity::kStep && held == round_;
+  if (theirs == held || (durable_ && open && theirs == held + 1)) return absl::OkStatus();
+  if (!durable_) {
+    return ServerBroke(server, absl::StrCat("is at round ", theirs, ", the others at ", held));
+  }
+  ErrorFields fields;
+  fields.job = options_.job;
+  fields.round = held;
+  fields.server = static_cast<int>(server.id);
+  const std::string text =
+      absl::StrCat("state server ", server.id, " at ", server.address, " is at version ", theirs,
+                   ", this trainer holds version ", held, " of its weights");
+  if (theirs + 1 == held) {
+    // It has decided this round before, and needs nothing of us to do so again.
+    return ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
+                         absl::StrCat(text, "; it has to catch up"), fields);
+  }
+  return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kWrongVersion,
+                       absl::StrCat(text,
+                                    "; it runs on other data than before: give it back its "
+                                    "own, or start a new job"),
+                       fields);
+}
+
+absl::Status Session::CheckOwned(const Server& server,
+                                 const google::protobuf::RepeatedField<uint32_t>& extents) const {
+  for (const uint32_t extent : extents) {
+    if (extent >= owner_.size() || owner_[extent] != server.id) {
+      return ServerBroke(server,
+                         absl::StrCat("says Welcome with extent ", extent, ", not its own"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Session::TakeMissing(size_t index, const v1::Welcome& welcome) {
+  Server& server = servers_[index];
+  const bool answered = activity_ == Activity::kStep && progress_->answered(index);
+  for (const uint32_t extent : welcome.init_missing()) {
+    if (extent >= fresh_extent_ && !answered) continue;
+    ErrorFields fields;
+    fields.job = options_.job;
+    fields.round = round_;
+    fields.server = static_cast<int>(server.id);
+    return ReasonedError(
+        absl::StatusCode::kDataLoss, Reason::kStateLost,
+        absl::StrCat("state server ", server.id, " at ", server.address,
+                     " lacks the initial weights of extent ", extent, " in round ", round_,
+                     ", when rounds have changed them already; give it back its data, or start a "
+                     "new job"),
+        fields);
+  }
+  server.init_missing.assign(welcome.init_missing().begin(), welcome.init_missing().end());
+  return absl::OkStatus();
+}
+
+absl::Status Session::Resume(size_t index, const v1::Welcome& welcome) {
+  Server& server = servers_[index];
+  BALLAST_RETURN_IF_ERROR(CheckOwned(server, welcome.complete()));
+  BALLAST_RETURN_IF_ERROR(CheckOwned(server, welcome.init_missing()));
+  if (options_.slot == 0) BALLAST_RETURN_IF_ERROR(TakeMissing(index, welcome));
+  switch (activity_) {
+    case Activity::kIdle:
+      return absl::OkStatus();
+    case Activity::kUpload:
+      ResumeUpload(&server);
+      return absl::OkStatus();
+    case Activity::kFetch:
+      return ResumeFetch(&server);
+    case Activity::kStep:
+      break;
+  }
+  if (progress_->done(index)) return absl::OkStatus();
+  progress_->Restart(index);
+  // Otherwise the round is decided: its result and weights follow.
+  if (welcome.round() == round_) {
+    server.resumed = true;
+    server.complete.assign(welcome.complete().begin(), welcome.complete().end());
+    StartStep(&server);
+  }
+  return absl::OkStatus();
+}
+
+void Session::ResumeUpload(Server* server) {
+  // Memory of older extents is not lent to this call; those wait for the next step.
+  const auto first_sent =
+      std::stable_partition(server->init_missing.begin(), server->init_missing.end(),
+                            [first = upload_first_](uint32_t extent) { return extent < first; });
+  std::vector<uint32_t> extents(first_sent, server->init_missing.end());
+  server->init_missing.erase(first_sent, server->init_missing.end());
+  server->send_kind = v1::FRAME_KIND_INIT;
+  server->plan->Start(round_, std::move(extents), {}, /*windowed=*/false);
+  server->stream->Kick();
+}
+
+absl::Status Session::LacksInit(const Server& server) const {
+  if (server.init_missing.empty()) return absl::OkStatus();
+  ErrorFields fields;
+  fields.job = options_.job;
+  fields.round = round_;
+  fields.server = static_cast<int>(server.id);
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kNotBegun,
+      absl::StrCat("state server ", server.id, " at ", server.address, " was lost before ",
+                   server.init_missing.size(), " extents of initial weights were on disk; run a ",
+                   "step, which sends them again, then fetch"),
+      fields);
+}
+
+absl::Status Session::ResumeFetch(Server* server) {
+  if (server->fetched()) return absl::OkStatus();
+  BALLAST_RETURN_IF_ERROR(LacksInit(*server));
+  server->control.push_back(fetch_);
+  server->stream->Kick();
+  return absl::OkStatus();
+}
+
+void Session::StartStep(Server* server) {
+  if (server->init_missing.empty()) {
+    BeginRound(server);
+    return;
+  }
+  // Its RoundBegin waits until the server has taken them: it is refused before.
+  server->restoring = true;
+  server->send_kind = v1::FRAME_KIND_INIT;
+  server->plan->Start(round_, server->init_missing, {}, /*windowed=*/false);
+  server->stream->Kick();
+}
+
+void Session::BeginRound(Server* server) {
+  server->restoring = false;
+  server->init_missing.clear();
+  server->send_kind = v1::FRAME_KIND_GRADIENT;
+  server->control.push_back(begin_);
+  if (server->resumed) {
+    server->plan->Resume(round_, server->owned, present_, server->complete);
+  } else {
+    server->plan->Start(round_, server->owned, present_, /*windowed=*/true);
+  }
+  server->stream->Kick();
+}
+
+// --- Telling ------------------------------------------------------------------------------------
+
+void Session::NotePause(const Server& server, Pause::Kind kind, Time now) {
+  Pause pause;
+  pause.kind = kind;
+  pause.server = server.id;
+  pause.address = server.address;
+  pause.round = round_;
+  pause.away = now - server.reconnect.since();
+  pause.error = server.reconnect.last_error();
+  if (!options_.on_pause) {
+    BALLAST_LOG(WARN, LogField("job", options_.job), LogField("slot", options_.slot),
+                LogField("round", round_), LogField("server", server.id))
+        << Describe(pause);
+    return;
+  }
+  // The caller may not be here to listen; of one server's waiting only the newest word counts.
+  const auto stale = std::find_if(pauses_.begin(), pauses_.end(), [&pause](const Pause& waiting) {
+    return waiting.kind == Pause::Kind::kWaiting && waiting.server == pause.server;
+  });
+  if (stale != pauses_.end()) pauses_.erase(stale);
+  if (pauses_.size() == kPausesMax) pauses_.pop_front();
+  pauses_.push_back(std::move(pause));
+  changed_.NotifyAll();
+}
+
+void Session::ReportPauses() {
+  if (!options_.on_pause) return;
+  while (true) {
+    Pause pause;
+    {
+      MutexLock lock(&mu_);
+      if (pauses_.empty()) return;
+      pause = std::move(pauses_.front());
+      pauses_.pop_front();
+    }
+    options_.on_pause(pause);
+  }
+}
+
+}  // namespace ballast::client

@@ -1,0 +1,227 @@
+// Directory: JobDirectory's one implementation, as a class of its own so that its parts can stand
+// in files of their own: attach and extend at the home in job_directory.cc, epochs in
+// directory_epochs.cc, this server's share of jobs in directory_local.cc.
+// Comes from: JobDirectory::Create. Goes to: RoundEngine, JobStore, the peers.
+// Thread safety: public methods post to the strand; Find and the memory figures use mu_.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/reason.h"
+#include "common/base/sync.h"
+#include "server/cluster/epoch_change.h"
+#include "server/cluster/job_directory.h"
+#include "server/cluster/job_home.h"
+#include "server/round/job_plan.h"
+
+namespace ballast::server {
+
+using AttachDone = std::function<void(absl::StatusOr<AttachResult>)>;
+using ExtendDone = std::function<void(absl::StatusOr<JobPlan>)>;
+
+// Runs `done` with the first error, or OK, after `count` calls. Any thread.
+class Gather {
+ public:
+  Gather(size_t count, std::function<void(absl::Status)> done)
+      : left_(count), done_(std::move(done)) {
+    if (count == 0) done_(absl::OkStatus());
+  }
+  void Add(const absl::Status& status) {
+    bool last = false;
+    {
+      MutexLock lock(&mu_);
+      if (first_error_.ok()) first_error_ = status;
+      last = --left_ == 0;
+    }
+    if (last) done_(first_error_);
+  }
+
+ private:
+  Mutex mu_;
+  size_t left_ ABSL_GUARDED_BY(mu_);
+  absl::Status first_error_;
+  const std::function<void(absl::Status)> done_;
+};
+
+class Directory final : public JobDirectory, public std::enable_shared_from_this<Directory> {
+ public:
+  Directory(const DirectoryConfig& config, const EngineDeps& deps, PeerLink* peers,
+            std::unique_ptr<JobStore> store)
+      : config_(config),
+        deps_(deps),
+        peers_(peers),
+        store_(std::move(store)),
+        strand_(deps.executor) {}
+
+  absl::Status Recover() override;
+  void StartRecovered() override;
+
+  void Attach(AttachCall call, AttachDone done) override {
+    Post([this, call = std::move(call), done = std::move(done)] { DoAttach(call, done); });
+  }
+  void AttachCancelled(const std::string& job, uint32_t slot, uint64_t call) override {
+    Post([=, this] { DoCancel(job, slot, call); });
+  }
+  void Extend(ExtendCall call, ExtendDone done) override {
+    Post([this, call = std::move(call), done = std::move(done)] { DoExtend(call, done); });
+  }
+  void PeerCreateJob(JobPlan plan, std::function<void(absl::Status)> done) override {
+    Post([this, plan = std::move(plan), done = std::move(done)] { done(CreateLocal(plan)); });
+  }
+  void PeerExtendJob(JobPlan plan, std::function<void(absl::Status)> done) override {
+    Post([this, plan = std::move(plan), done = std::move(done)] { ExtendLocal(plan, done); });
+  }
+  void PeerDropJob(uint64_t job) override {
+    Post([this, job] { Drop(job); });
+  }
+  void PeerSeal(uint64_t job, uint32_t epoch,
+                std::function<void(absl::StatusOr<SealAnswer>)> done) override {
+    Post([this, job, epoch, done = std::move(done)] { SealLocal(job, epoch, done); });
+  }
+  void PeerAdoptEpoch(JobPlan plan, std::function<void(absl::Status)> done) override {
+    Post([this, plan = std::move(plan), done = std::move(done)] { AdoptLocal(plan, done); });
+  }
+
+  std::shared_ptr<RoundEngine> Find(uint64_t job) override {
+    MutexLock lock(&mu_);
+    const auto it = engines_.find(job);
+    return it == engines_.end() ? nullptr : it->second;
+  }
+
+  void PeerLost(uint32_t server, const std::string& why) override {
+    Post([=, this] {
+      for (auto& [name, pending] : pending_) {
+        (void)name;
+        FailPending(&pending,
+                    ReasonedError(absl::StatusCode::kUnavailable, Reason::kServerLost,
+                                  absl::StrCat("server ", server, " was lost (", why, ")"),
+                                  {.server = static_cast<int>(server)}));
+      }
+      std::erase_if(pending_, [](const auto& entry) { return !entry.second.created; });
+      for (const auto& engine : Engines()) engine->PeerLost(server, why);
+    });
+  }
+
+  void Snapshot(std::function<void(std::vector<JobSnapshot>)> done) override {
+    Post([this, done = std::move(done)] { DoSnapshot(done); });
+  }
+  void Shutdown(std::function<void()> done) override {
+    Post([this, done = std::move(done)] { DoShutdown(done); });
+  }
+
+  uint64_t memory_used_bytes() const override {
+    return memory_used_.load(std::memory_order_relaxed);
+  }
+  uint64_t memory_budget_bytes() const override { return config_.memory_budget_bytes; }
+
+ private:
+  struct Waiting {
+    uint64_t call = 0;
+    uint64_t incarnation = 0;
+    AttachDone done;
+  };
+  // A job at its home. `created`: all slots attached and all servers made it.
+  struct Pending {
+    explicit Pending(const AttachCall& first) : home(first) {}
+    explicit Pending(const JobPlan& recovered)
+        : home(recovered.spec), plan(recovered), created(true) {}
+    JobHome home;
+    JobPlan plan;
+    bool creating = false;
+    bool created = false;
+    uint64_t generation = 0;  // of the pending record, so that a late timer hits only its own
+    std::map<uint32_t, Waiting> waiting;
+    // The world cannot come together: what slots that come later are told, and who knows.
+    absl::Status refused;
+    std::set<uint32_t> told;
+    std::map<uint32_t, ExtendDone> extending;
+    // Durable jobs: seats that processes of a later life ask for, and the change of epoch that
+    // gives them to them.
+    std::map<uint32_t, uint64_t> newcomers;  // slot -> incarnation
+    std::optional<EpochChange> change;
+  };
+  struct Local {
+    JobPlan plan;
+    uint64_t memory_bytes = 0;
+    bool ended = false;
+  };
+
+  void Post(std::function<void()> task) {
+    strand_.Post([self = shared_from_this(), task = std::move(task)] { task(); });
+  }
+  std::vector<std::shared_ptr<RoundEngine>> Engines() {
+    MutexLock lock(&mu_);
+    std::vector<std::shared_ptr<RoundEngine>> out;
+    for (const auto& [id, engine] : engines_) out.push_back(engine);
+    return out;
+  }
+
+  absl::Status CheckHome() const;
+  void DoAttach(const AttachCall& call, const AttachDone& done);
+  // Whether the call was answered from what is known of the job already.
+  void TakeSeat(Pending* pending, const AttachCall& call, const AttachDone& done);
+  void AwaitSeat(const std::string& name, uint32_t slot, std::chrono::nanoseconds give_up);
+  void StartChange(Pending* pending);
+  void OnSealed(const std::string& name, uint32_t epoch, uint32_t server,
+                const absl::StatusOr<SealAnswer>& answer);
+  void AdoptEverywhere(const std::string& name, const JobPlan& plan);
+  void OnAdopted(const std::string& name, const JobPlan& plan, const absl::Status& status);
+  void EndChange(Pending* pending, const absl::Status& status);
+  void SealLocal(uint64_t job, uint32_t epoch,
+                 const std::function<void(absl::StatusOr<SealAnswer>)>& done);
+  void AdoptLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done);
+  bool AnswerKnown(const AttachCall& call, const AttachDone& done);
+  void Refuse(Pending* pending, const absl::Status& status, uint32_t slot);
+  void DoCancel(const std::string& job, uint32_t slot, uint64_t call);
+  AttachResult ResultOf(const Pending& pending);
+  void OnAttachTimeout(const std::string& name, uint64_t generation);
+  void CreateEverywhere(Pending* pending);
+  void OnCreated(const std::string& name, uint64_t job, const absl::Status& status);
+  void DoExtend(const ExtendCall& call, const ExtendDone& done);
+  void ExtendEverywhere(const std::string& name, const JobPlan& plan);
+  void OnExtended(const std::string& name, const JobPlan& plan, const absl::Status& status);
+  absl::StatusOr<MemoryPlan> PlanHere(const JobPlan& plan) const;
+  bool DropEnded();
+  absl::Status CreateLocal(const JobPlan& plan);
+  absl::StatusOr<std::unique_ptr<JobStorage>> MakeStorage(const JobPlan& plan);
+  absl::Status OpenLocal(const JobPlan& plan, std::unique_ptr<JobStorage> storage);
+  void ExtendLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done);
+  void OnJobEnded(uint64_t job, const absl::Status& why);
+  void ReportMemory() {
+    if (deps_.metrics == nullptr) return;
+    deps_.metrics->state_bytes(StateTier::kDram)->Set(static_cast<double>(memory_used_bytes()));
+  }
+  void Drop(uint64_t job);
+  void FailPending(Pending* pending, const absl::Status& status);
+  void DoSnapshot(const std::function<void(std::vector<JobSnapshot>)>& done);
+  void DoShutdown(const std::function<void()>& done);
+
+  const DirectoryConfig config_;
+  const EngineDeps deps_;
+  PeerLink* const peers_;
+  const std::unique_ptr<JobStore> store_;  // may be null
+  Strand strand_;
+  std::atomic<uint64_t> memory_used_{0};
+
+  mutable Mutex mu_;
+  absl::flat_hash_map<uint64_t, std::shared_ptr<RoundEngine>> engines_ ABSL_GUARDED_BY(mu_);
+
+  // Owned by the strand.
+  std::map<std::string, Pending> pending_;  // at the home, by name
+  std::map<uint64_t, Local> local_;
+  uint64_t next_generation_ = 1;
+  bool shutting_down_ = false;
+};
+
+}  // namespace ballast::server

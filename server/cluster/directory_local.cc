@@ -1,0 +1,203 @@
+// Directory: the jobs as this server holds them: memory, engines, files, ends. See directory.h.
+// Thread safety: on the strand, apart from Recover, which runs before anything else.
+#include <algorithm>
+
+#include "common/base/status_macros.h"
+#include "server/cluster/directory.h"
+
+namespace ballast::server {
+
+absl::StatusOr<MemoryPlan> Directory::PlanHere(const JobPlan& plan) const {
+  const uint64_t used = memory_used_bytes();
+  const uint64_t budget =
+      config_.memory_budget_bytes > used ? config_.memory_budget_bytes - used : 0;
+  return PlanMemory(plan, config_.self, budget, config_.window_extents_min);
+}
+
+// Gives back what ended jobs hold before their job_ttl is over. Returns whether there were any.
+bool Directory::DropEnded() {
+  std::vector<uint64_t> ended;
+  for (const auto& [job, local] : local_) {
+    if (local.ended) ended.push_back(job);
+  }
+  for (const uint64_t job : ended) Drop(job);
+  return !ended.empty();
+}
+
+absl::Status Directory::CreateLocal(const JobPlan& plan) {
+  if (const auto known = local_.find(plan.job); known != local_.end()) {
+    const JobPlan& ours = known->second.plan;
+    if (FirstDifference(ours.spec, plan.spec).empty() && ours.owner == plan.owner) {
+      return absl::OkStatus();
+    }
+    return ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
+                         absl::StrCat("job ", plan.job, " exists with another plan"),
+                         {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
+  }
+  if (shutting_down_) return CheckHome();
+  BALLAST_RETURN_IF_ERROR(ValidateJobSpec(plan.spec, config_.limits));
+  BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
+  // Whether it fits is asked before files are made.
+  absl::Status fits = PlanHere(plan).status();
+  if (ReasonOf(fits) == Reason::kOverBudget && DropEnded()) fits = PlanHere(plan).status();
+  BALLAST_RETURN_IF_ERROR(fits);
+  std::unique_ptr<JobStorage> storage;
+  if (plan.spec.durability != Durability::kNone) {
+    BALLAST_ASSIGN_OR_RETURN(storage, MakeStorage(plan));
+  }
+  const absl::Status opened = OpenLocal(plan, std::move(storage));
+  if (opened.ok()) Find(plan.job)->Start();
+  if (!opened.ok() && plan.spec.durability != Durability::kNone) (void)store_->Remove(plan.job);
+  return opened;
+}
+
+absl::StatusOr<std::unique_ptr<JobStorage>> Directory::MakeStorage(const JobPlan& plan) {
+  if (store_ != nullptr) return store_->Create(plan);
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kBadSpec,
+      absl::StrCat("job \"", plan.spec.name, "\" wants durability, but server ", config_.self,
+                   " has no storage.data_dir; set one, or use durability none"),
+      {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
+}
+
+absl::Status Directory::OpenLocal(const JobPlan& plan, std::unique_ptr<JobStorage> storage) {
+  absl::StatusOr<MemoryPlan> planned = PlanHere(plan);
+  BALLAST_ASSIGN_OR_RETURN(const MemoryPlan memory, std::move(planned));
+  Local local;
+  local.plan = plan;
+  local.memory_bytes = memory.total();
+  EngineConfig engine_config = config_.engine;
+  engine_config.self = config_.self;
+  engine_config.window_extents = memory.window_extents;
+  BALLAST_ASSIGN_OR_RETURN(std::shared_ptr<RoundEngine> engine,
+                           RoundEngine::Create(plan, engine_config, deps_, std::move(storage)));
+  engine->OnEnd([self = weak_from_this(), job = plan.job](const absl::Status& why) {
+    if (auto directory = self.lock()) {
+      directory->Post([directory = directory.get(), job, why] { directory->OnJobEnded(job, why); });
+    }
+  });
+  memory_used_.fetch_add(local.memory_bytes, std::memory_order_relaxed);
+  ReportMemory();
+  local_.emplace(plan.job, std::move(local));
+  MutexLock lock(&mu_);
+  engines_[plan.job] = std::move(engine);
+  return absl::OkStatus();
+}
+
+void Directory::ExtendLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done) {
+  const auto it = local_.find(plan.job);
+  const std::shared_ptr<RoundEngine> engine = Find(plan.job);
+  if (it == local_.end() || engine == nullptr) {
+    return done(
+        ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
+                      absl::StrCat("job ", plan.job, " is not known at server ", config_.self),
+                      {.server = static_cast<int>(config_.self)}));
+  }
+  if (absl::Status st = ValidateJobSpec(plan.spec, config_.limits); !st.ok()) return done(st);
+  const uint64_t others = memory_used_bytes() - it->second.memory_bytes;
+  const uint64_t budget =
+      config_.memory_budget_bytes > others ? config_.memory_budget_bytes - others : 0;
+  const absl::StatusOr<MemoryPlan> memory =
+      PlanMemory(plan, config_.self, budget, engine->window_extents());
+  if (!memory.ok()) return done(memory.status());
+  memory_used_.fetch_add(memory->total() - it->second.memory_bytes, std::memory_order_relaxed);
+  it->second.memory_bytes = memory->total();
+  ReportMemory();
+  it->second.plan = plan;
+  engine->Extend(plan, done);
+}
+
+absl::Status Directory::Recover() {
+  if (store_ == nullptr) return absl::OkStatus();
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<JobPlan> plans, store_->Load());
+  for (const JobPlan& plan : plans) {
+    BALLAST_LOG(INFO, LogField("run", plan.spec.name), LogField("job", plan.job)) << "recovering";
+    BALLAST_RETURN_IF_ERROR(ValidateJobSpec(plan.spec, config_.limits));
+    BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
+    BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStorage> storage, store_->Open(plan));
+    BALLAST_RETURN_IF_ERROR(OpenLocal(plan, std::move(storage)));
+    if (config_.servers.front().id != config_.self) continue;
+    Pending& pending = pending_.emplace(plan.spec.name, Pending(plan)).first->second;
+    pending.generation = next_generation_++;
+  }
+  return absl::OkStatus();
+}
+
+// A job that ended keeps its state readable for job_ttl, then gives its memory back.
+void Directory::OnJobEnded(uint64_t job, const absl::Status& why) {
+  const auto it = local_.find(job);
+  if (it == local_.end()) return;
+  it->second.ended = true;
+  const auto pending = pending_.find(it->second.plan.spec.name);
+  if (pending != pending_.end() && pending->second.plan.job == job) {
+    FailPending(&pending->second, why);
+  }
+  strand_.PostAfter(config_.job_ttl, [self = shared_from_this(), job] { self->Drop(job); });
+}
+
+void Directory::Drop(uint64_t job) {
+  {
+    MutexLock lock(&mu_);
+    engines_.erase(job);
+  }
+  const auto it = local_.find(job);
+  if (it == local_.end()) return;
+  memory_used_.fetch_sub(it->second.memory_bytes, std::memory_order_relaxed);
+  const auto pending = pending_.find(it->second.plan.spec.name);
+  if (pending != pending_.end() && pending->second.created && pending->second.plan.job == job) {
+    pending_.erase(pending);
+  }
+  const std::string name = it->second.plan.spec.name;
+  local_.erase(it);
+  const bool name_in_use = std::any_of(local_.begin(), local_.end(), [&](const auto& entry) {
+    return entry.second.plan.spec.name == name;
+  });
+  if (deps_.metrics != nullptr && !name_in_use) deps_.metrics->RemoveJob(name);
+  ReportMemory();
+}
+
+void Directory::DoSnapshot(const std::function<void(std::vector<JobSnapshot>)>& done) {
+  struct Collected {
+    Mutex mu;
+    std::vector<JobSnapshot> jobs ABSL_GUARDED_BY(mu);
+  };
+  auto collected = std::make_shared<Collected>();
+  for (const auto& [name, pending] : pending_) {
+    if (pending.created || pending.creating) continue;
+    JobSnapshot job{.name = name, .state = "attaching"};
+    job.world = pending.home.spec().world;
+    for (uint32_t s = 0; s < job.world; ++s) job.slots.push_back({.slot = s, .state = "attached"});
+    for (const uint32_t s : pending.home.MissingSlots()) job.slots[s].state = "absent";
+    MutexLock lock(&collected->mu);
+    collected->jobs.push_back(std::move(job));
+  }
+  const auto engines = Engines();
+  auto gather = std::make_shared<Gather>(engines.size(), [collected, done](absl::Status) {
+    MutexLock lock(&collected->mu);
+    std::sort(collected->jobs.begin(), collected->jobs.end(),
+              [](const JobSnapshot& a, const JobSnapshot& b) { return a.name < b.name; });
+    done(collected->jobs);
+  });
+  for (const auto& engine : engines) {
+    engine->Snapshot([collected, gather](JobSnapshot job) {
+      {
+        MutexLock lock(&collected->mu);
+        collected->jobs.push_back(std::move(job));
+      }
+      gather->Add(absl::OkStatus());
+    });
+  }
+}
+
+void Directory::DoShutdown(const std::function<void()>& done) {
+  shutting_down_ = true;
+  const absl::Status status =
+      ReasonedError(absl::StatusCode::kUnavailable, Reason::kShuttingDown,
+                    absl::StrCat("server ", config_.self, " is shutting down"),
+                    {.server = static_cast<int>(config_.self)});
+  for (auto& [name, pending] : pending_) FailPending(&pending, status);
+  for (const auto& engine : Engines()) engine->Fail(status);
+  done();
+}
+
+}  // namespace ballast::server

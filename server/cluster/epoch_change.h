@@ -1,0 +1,42 @@
+// EpochChange: how a job passes from one set of trainers to the next. Every server seals the old
+// epoch (it prepares no round of it any more) and says where it stands; from the answers of all
+// follows the round the new epoch starts with. The home adopts the new record first, which makes it
+// final, then the others.
+//
+//   SEALING -all answers-> ADOPTING -all adopted-> DONE
+//
+// Pure: answers in, the new plan out; no thread, clock or I/O.
+// Comes from: JobDirectory at the job's home. Goes to: JobDirectory.
+// Thread safety: thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/round/round_types.h"
+
+namespace ballast::server {
+
+class EpochChange {
+ public:
+  // Changes the epoch of `plan`.
+  explicit EpochChange(JobPlan plan) : plan_(std::move(plan)) {}
+
+  // A server's answer; the first of each counts.
+  void OnSealed(uint32_t server, const SealAnswer& answer) { answers_.emplace(server, answer); }
+  bool AllSealed() const { return answers_.size() == plan_.servers.size(); }
+
+  // The plan of the next epoch, in which `newcomers` (slot -> incarnation) hold their seats and
+  // everybody else keeps theirs. Start round, of M = the newest open round: M + 1 when every server
+  // has prepared M (the round will be applied, nobody can stop it), else M (it is run again).
+  // AllSealed() must hold. Errors: INTERNAL when the answers contradict the protocol.
+  absl::StatusOr<JobPlan> NextPlan(const std::map<uint32_t, uint64_t>& newcomers) const;
+
+ private:
+  const JobPlan plan_;
+  std::map<uint32_t, SealAnswer> answers_;
+};
+
+}  // namespace ballast::server

@@ -1,0 +1,72 @@
+// JobStore: which durable jobs this server has, on disk: a manifest per job (spec, epoch, plan)
+// that is replaced as a whole, and the directory of its log and slots.
+//
+//   <root>/<job id, 16 hex digits>/manifest
+//
+// While a job is made or deleted its directory holds a marker file, so that what a crash leaves
+// half done is told from a job whose manifest was lost: the first is cleared away, the second is
+// reported and kept.
+//
+// Comes from: JobDirectory. Goes to: common/io files; the manifest's content is encoded by
+// functions that the composition root provides (this room knows no protobuf). Thread safety:
+// thread-compatible; every call may block on the disk.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/io/file.h"
+#include "server/durability/job_storage.h"
+#include "server/round/round_types.h"
+
+namespace ballast::server {
+
+// A plan as bytes and back; decoding checks everything, as for a plan that comes from a peer.
+struct PlanCodec {
+  std::function<std::string(const JobPlan&)> encode;
+  std::function<absl::StatusOr<JobPlan>(const std::string&)> decode;
+};
+
+class JobStore {
+ public:
+  // `root` is made when missing. `fs` outlives the store.
+  JobStore(FileSystem* fs, std::string root, uint32_t self, uint32_t checkpoint_rounds,
+           PlanCodec codec)
+      : fs_(fs),
+        root_(std::move(root)),
+        self_(self),
+        checkpoint_rounds_(checkpoint_rounds),
+        codec_(std::move(codec)) {}
+
+  // Every job, ascending id, after clearing away what was left half made or half deleted. Errors:
+  // DATA_LOSS STATE_LOST for a manifest that is missing or damaged, naming its path.
+  absl::StatusOr<std::vector<JobPlan>> Load();
+
+  // Makes the job's files, then its manifest. Errors: RESOURCE_EXHAUSTED OVER_BUDGET with the bytes
+  // needed and free, and then nothing of it is left.
+  absl::StatusOr<std::unique_ptr<JobStorage>> Create(const JobPlan& plan);
+  // Opens the files of a job that Load found.
+  absl::StatusOr<std::unique_ptr<JobStorage>> Open(const JobPlan& plan);
+  // Replaces the manifest: a new epoch or layout version.
+  absl::Status Save(const JobPlan& plan);
+  // Removes everything of the job.
+  absl::Status Remove(uint64_t job);
+
+ private:
+  std::string Directory(uint64_t job) const;
+  absl::Status Mark(const std::string& directory, const char* name);
+  absl::StatusOr<JobPlan> LoadOne(const std::string& directory);
+
+  FileSystem* const fs_;
+  const std::string root_;
+  const uint32_t self_;
+  const uint32_t checkpoint_rounds_;
+  const PlanCodec codec_;
+};
+
+}  // namespace ballast::server

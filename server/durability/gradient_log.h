@@ -1,0 +1,112 @@
+// GradientLog: the redo log of one job at one server. A ring of segments that are written once when
+// the job is created and recycled from then on, holding 4 KiB-aligned records: the reduced gradient
+// of every extent, one PREPARE and one decision a round. docs/formats/log.md has the grammar.
+//
+// What survives: everything appended before a Sync that returned OK. A PREPARE counts only when
+// every record in front of it is whole, so that one flush a round is enough.
+//
+// Comes from: DurableRoundLog (writes), recovery (reads). Goes to: common/io files.
+// Thread safety: thread-compatible; every call may block on the disk.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/io/arena.h"
+#include "common/io/file.h"
+#include "common/tensor/dtype.h"
+#include "server/durability/records.h"
+
+namespace ballast::server {
+
+struct LogOptions {
+  uint64_t job = 0;
+  uint32_t server = 0;
+  // Of each segment, a multiple of kPageBytes; at least one record of every size must fit.
+  uint64_t segment_bytes = uint64_t{256} << 20;
+  uint32_t segments = 4;  // >= 3
+  bool flush = true;      // Sync reaches the device (level power); else only the kernel
+  bool direct = true;     // past the page cache where possible
+};
+
+// The reduced gradient of one extent as it stands in the log.
+struct LoggedExtent {
+  uint32_t epoch = 0;
+  uint64_t round = 0;
+  uint32_t extent = 0;
+  DType dtype = DType::kF32;
+  double sumsq = 0;
+  uint64_t nonfinite = 0;
+  uint64_t bytes = 0;
+  uint32_t crc32c = 0;   // of the payload, bound to job, server, epoch, round and extent
+  uint32_t segment = 0;  // index of the segment's file
+  uint64_t offset = 0;   // of the payload in that file
+};
+
+// What the log knows of one round. Extents of an older epoch are replaced by those of a newer one,
+// which also undo a PREPARED of the older epoch.
+struct LoggedRound {
+  std::map<uint32_t, LoggedExtent> extents;
+  std::optional<PreparedRecord> prepared;
+  std::optional<DecisionRecord> decision;
+};
+
+class GradientLog {
+ public:
+  // Bytes Create will take on disk.
+  static uint64_t DiskBytes(const LogOptions& options);
+  // Bytes of the log that one appended payload takes.
+  static uint64_t RecordBytes(uint64_t payload_bytes);
+
+  // Makes the segments in the existing directory `directory` and writes each of them once. Errors:
+  // RESOURCE_EXHAUSTED with the bytes needed and free, checked first and changing nothing.
+  static absl::StatusOr<std::unique_ptr<GradientLog>> Create(FileSystem* fs,
+                                                             const std::string& directory,
+                                                             const LogOptions& options);
+
+  // Reads what is there. The unfinished tail (whatever follows the last Sync that returned and is
+  // not whole) is dropped; Rounds() then ends where it ended. Errors: DATA_LOSS, naming file,
+  // offset, round and extent, when a record in front of a later PREPARE is damaged, or segments are
+  // missing in between; FAILED_PRECONDITION for files of another job, server or format version.
+  static absl::StatusOr<std::unique_ptr<GradientLog>> Open(FileSystem* fs,
+                                                           const std::string& directory,
+                                                           const LogOptions& options);
+  virtual ~GradientLog() = default;
+
+  // What Open found and what was appended since, by round; rounds below the last TrimTo may be
+  // gone, also in part.
+  virtual const std::map<uint64_t, LoggedRound>& rounds() const = 0;
+
+  // Reads a payload into `to`, which has room for `extent.bytes` rounded up to kPageBytes and is
+  // aligned to kPageBytes. DATA_LOSS when it is not what was written.
+  virtual absl::Status ReadExtent(const LoggedExtent& extent, void* to) = 0;
+
+  // Appends. `extent.bytes` bytes at `data` are read before it returns; `extent` needs its first
+  // seven fields. An error of a write or flush is final: every later call returns it again. Nothing
+  // has changed after
+  //   RESOURCE_EXHAUSTED  no room; the call may be repeated after TrimTo
+  //   INVALID_ARGUMENT    larger than a segment; no dtype
+  //   INTERNAL            a record that may not follow: a second one of the same or an older epoch,
+  //                       an extent or PREPARED of a decided round, a PREPARED that counts an
+  //                       extent (sumsq not 0) that is not there
+  virtual absl::Status AppendExtent(const LoggedExtent& extent, const void* data) = 0;
+  virtual absl::Status AppendPrepared(const PreparedRecord& record) = 0;
+  virtual absl::Status AppendDecision(const DecisionRecord& record) = 0;
+  virtual absl::Status Sync() = 0;
+
+  // Rounds below `round` will not be read any more; their segments are used again once they hold
+  // nothing newer.
+  virtual void TrimTo(uint64_t round) = 0;
+
+  // Bytes that can be appended before TrimTo is needed, but for what stays unused at the ends of
+  // segments.
+  virtual uint64_t FreeBytes() const = 0;
+};
+
+}  // namespace ballast::server

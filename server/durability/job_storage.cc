@@ -1,0 +1,249 @@
+// JobStorage and the RoundLog behind it: two threads per job, one for the log and one for the
+// slots, so that a checkpoint never stands in front of a vote. Thread safety: see job_storage.h;
+// mu_ guards the log's queue.
+#include "server/durability/job_storage.h"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/executor.h"
+#include "common/base/log.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "common/base/sync.h"
+
+namespace ballast::server {
+namespace {
+
+constexpr uint64_t kSegmentBytesMin = uint64_t{1} << 20;
+// Opening reads the rest of the last segment, so they should not be larger than that is quick.
+constexpr uint64_t kSegmentBytesMax = uint64_t{1} << 30;
+// Room for a round's PREPARE and decision beside its gradients: a few bytes per extent and tensor.
+constexpr uint64_t kRoundOverheadBytes = uint64_t{256} << 10;
+constexpr char kSlotsName[] = "slots";
+
+uint64_t RoundUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
+
+absl::Status TooLittleRoom(const std::string& directory, uint64_t needed, uint64_t free) {
+  return ReasonedError(absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
+                       absl::StrCat("the job needs ", needed, " bytes of disk under ", directory,
+                                    " for its log and ", "checkpoint; ", free,
+                                    " are free. Free some, set storage.data_dir to a larger ",
+                                    "disk, use more servers, or lower storage.checkpoint_rounds"));
+}
+
+}  // namespace
+
+LogOptions JobStorage::LogGeometry(const StorageOptions& options) {
+  uint64_t round_bytes = kRoundOverheadBytes;
+  uint64_t largest = kRoundOverheadBytes;
+  for (const uint64_t bytes : options.gradient_bytes) {
+    round_bytes += GradientLog::RecordBytes(bytes);
+    largest = std::max(largest, GradientLog::RecordBytes(bytes));
+  }
+  LogOptions log;
+  log.job = options.slots.job;
+  log.server = options.slots.server;
+  log.flush = options.slots.flush;
+  log.direct = options.slots.direct;
+  log.segment_bytes =
+      RoundUp(std::max(std::clamp(round_bytes, kSegmentBytesMin, kSegmentBytesMax), 2 * largest) +
+                  kPageBytes,
+              kPageBytes);
+  // A record never crosses a segment, so the end of each may stay unused.
+  const uint64_t usable = log.segment_bytes - kPageBytes - largest;
+  const uint64_t rounds = options.checkpoint_rounds + 2;
+  log.segments = static_cast<uint32_t>((rounds * round_bytes + usable - 1) / usable) + 2;
+  return log;
+}
+
+uint64_t JobStorage::DiskBytes(const StorageOptions& options) {
+  return GradientLog::DiskBytes(LogGeometry(options)) + SlotFile::DiskBytes(options.shapes);
+}
+
+JobStorage::JobStorage(std::unique_ptr<GradientLog> log, std::unique_ptr<SlotFile> slots,
+                       std::vector<SlotShape> shapes)
+    : log_(std::move(log)), slots_(std::move(slots)), shapes_(std::move(shapes)) {}
+
+absl::StatusOr<std::unique_ptr<JobStorage>> JobStorage::Create(FileSystem* fs,
+                                                               const std::string& directory,
+                                                               const StorageOptions& options) {
+  BALLAST_RETURN_IF_ERROR(fs->MakeDirectory(directory));
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t free, fs->FreeBytes(directory));
+  const uint64_t needed = DiskBytes(options);
+  if (free < needed) return TooLittleRoom(directory, needed, free);
+  BALLAST_ASSIGN_OR_RETURN(auto log, GradientLog::Create(fs, directory, LogGeometry(options)));
+  BALLAST_ASSIGN_OR_RETURN(
+      auto slots, SlotFile::Create(fs, absl::StrCat(directory, "/", kSlotsName), options.slots,
+                                   options.shapes));
+  return std::make_unique<JobStorage>(std::move(log), std::move(slots), options.shapes);
+}
+
+absl::StatusOr<std::unique_ptr<JobStorage>> JobStorage::Open(FileSystem* fs,
+                                                             const std::string& directory,
+                                                             const StorageOptions& options) {
+  BALLAST_ASSIGN_OR_RETURN(auto log, GradientLog::Open(fs, directory, LogGeometry(options)));
+  BALLAST_ASSIGN_OR_RETURN(auto slots, SlotFile::Open(fs, absl::StrCat(directory, "/", kSlotsName),
+                                                      options.slots, options.shapes));
+  return std::make_unique<JobStorage>(std::move(log), std::move(slots), options.shapes);
+}
+
+absl::Status JobStorage::Extend(const std::vector<SlotShape>& shapes) {
+  BALLAST_RETURN_IF_ERROR(slots_->Extend(shapes));
+  shapes_.insert(shapes_.end(), shapes.begin(), shapes.end());
+  return absl::OkStatus();
+}
+
+uint64_t JobStorage::CoveredRound() const {
+  uint64_t covered = std::numeric_limits<uint64_t>::max();
+  for (const SlotShape& shape : shapes_) {
+    const std::vector<uint64_t> versions = slots_->Versions(shape.extent);
+    covered = std::min(covered, versions.empty() ? 0 : versions.front());
+  }
+  return covered;
+}
+
+class StorageRoundLog final : public RoundLog {
+ public:
+  StorageRoundLog(std::unique_ptr<JobStorage> storage, uint64_t durable_round)
+      : storage_(std::move(storage)),
+        durable_round_(durable_round),
+        prepared_round_(durable_round),
+        log_thread_("log", 1),
+        slot_thread_("slots", 1) {
+    Trim(storage_->CoveredRound());  // The log does not remember what it was told before.
+  }
+
+  ~StorageRoundLog() override {
+    {
+      // What waits for room would wait for ever.
+      MutexLock lock(&mu_);
+      ended_ = true;
+    }
+    slot_thread_.Shutdown();
+    log_thread_.Shutdown();
+  }
+
+  void AppendExtent(ReducedExtent extent) override {
+    Enqueue([this, extent = std::move(extent)] {
+      return storage_->log()->AppendExtent(extent.at, extent.data);
+    });
+  }
+
+  void AppendDecision(DecisionRecord record) override {
+    Enqueue([this, record = std::move(record)] { return storage_->log()->AppendDecision(record); });
+  }
+
+  void Prepare(PreparedRecord record, Done done) override {
+    Enqueue([this, record = std::move(record), done = std::move(done)] {
+      absl::Status status = storage_->log()->AppendPrepared(record);
+      if (absl::IsResourceExhausted(status)) return status;
+      if (status.ok()) status = storage_->log()->Sync();
+      if (status.ok()) {
+        prepared_round_ = record.round;
+        durable_round_.store(record.round, std::memory_order_relaxed);
+      }
+      done(status);
+      return absl::OkStatus();
+    });
+  }
+
+  void Flush(Done done) override {
+    Enqueue([this, done = std::move(done)] {
+      done(storage_->log()->Sync());
+      return absl::OkStatus();
+    });
+  }
+
+  uint64_t durable_round() const override { return durable_round_.load(std::memory_order_relaxed); }
+  bool keeps_images() const override { return true; }
+  bool short_of_room() const override { return short_of_room_.load(std::memory_order_relaxed); }
+
+  void OnShortOfRoom(std::function<void()> callback) override {
+    on_short_of_room_ = std::move(callback);
+  }
+
+  void WriteImage(ExtentImage image, Done done) override {
+    slot_thread_.Post([this, image = std::move(image), done = std::move(done)] {
+      SlotFile* const slots = storage_->slots();
+      absl::Status status = slots->Write(image.extent, image.version, image.data);
+      if (status.ok()) status = slots->Sync();
+      if (status.ok()) Trim(storage_->CoveredRound());
+      done(status);
+    });
+  }
+
+ private:
+  // Returns RESOURCE_EXHAUSTED to be tried again after the next trim. Other errors of an append are
+  // kept by the log and reported by the next Prepare.
+  using Task = std::function<absl::Status()>;
+
+  void Enqueue(Task task) {
+    {
+      MutexLock lock(&mu_);
+      tasks_.push_back(std::move(task));
+      if (std::exchange(pumping_, true)) return;
+    }
+    log_thread_.Post([this] { Pump(); });
+  }
+
+  void Trim(uint64_t covered) {
+    log_thread_.Post([this, covered] {
+      // The newest PREPARE is kept: a peer may still ask for that vote.
+      storage_->log()->TrimTo(std::min(covered, prepared_round_));
+      if (short_of_room()) Pump();
+    });
+  }
+
+  void Pump() {
+    for (;;) {
+      Task* task = nullptr;
+      {
+        MutexLock lock(&mu_);
+        if (tasks_.empty() || ended_) {
+          pumping_ = false;
+          return;
+        }
+        task = &tasks_.front();  // Stays in place: others only add behind it.
+      }
+      const absl::Status status = (*task)();
+      if (absl::IsResourceExhausted(status)) {
+        if (!short_of_room_.exchange(true)) {
+          BALLAST_LOG(WARN) << "the gradient log is full; rounds wait for the checkpoint: "
+                            << status;
+          if (on_short_of_room_) on_short_of_room_();
+        }
+        return;  // Trim goes on.
+      }
+      short_of_room_.store(false, std::memory_order_relaxed);
+      MutexLock lock(&mu_);
+      tasks_.pop_front();
+    }
+  }
+
+  const std::unique_ptr<JobStorage> storage_;
+  std::atomic<uint64_t> durable_round_;
+  std::atomic<bool> short_of_room_{false};
+  std::function<void()> on_short_of_room_;
+  uint64_t prepared_round_;  // on the log's thread
+
+  Mutex mu_;
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
+  bool pumping_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+
+  // Last: their threads use all of the above.
+  Executor log_thread_;
+  Executor slot_thread_;
+};
+
+std::unique_ptr<RoundLog> JobStorage::MakeRoundLog(std::unique_ptr<JobStorage> storage,
+                                                   uint64_t durable_round) {
+  return std::make_unique<StorageRoundLog>(std::move(storage), durable_round);
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,76 @@
+// JobStorage: one job's directory on one server (gradient log and slots), and the RoundLog that
+// writes to it on threads of its own, so that the job's strand never waits for a disk.
+//
+//   <directory>/log-NNN    gradient log (docs/formats/log.md)
+//   <directory>/slots      rolling checkpoint (docs/formats/slots.md)
+//
+// Comes from: server/cluster (creation, restart), server/round. Goes to: common/io files.
+// Thread safety: JobStorage is thread-compatible until MakeRoundLog; the RoundLog as its header
+// says.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/io/file.h"
+#include "server/durability/gradient_log.h"
+#include "server/durability/round_log.h"
+#include "server/durability/slot_file.h"
+
+namespace ballast::server {
+
+struct StorageOptions {
+  SlotOptions slots;
+  std::vector<SlotShape> shapes;  // of the owned extents, ascending extent
+  // Largest reduced gradient of each of `shapes`, bytes.
+  std::vector<uint64_t> gradient_bytes;
+  // Every extent is checkpointed once in this many rounds; the log holds that many and two more.
+  uint32_t checkpoint_rounds = 4;
+};
+
+class JobStorage {
+ public:
+  // The log's geometry for `options`.
+  static LogOptions LogGeometry(const StorageOptions& options);
+  // Bytes of disk Create will take.
+  static uint64_t DiskBytes(const StorageOptions& options);
+
+  // Makes the files. RESOURCE_EXHAUSTED OVER_BUDGET with the bytes needed and free, before anything
+  // is written; after other errors the caller removes the directory.
+  static absl::StatusOr<std::unique_ptr<JobStorage>> Create(FileSystem* fs,
+                                                            const std::string& directory,
+                                                            const StorageOptions& options);
+  // Opens them after a restart. Errors as GradientLog::Open and SlotFile::Open.
+  static absl::StatusOr<std::unique_ptr<JobStorage>> Open(FileSystem* fs,
+                                                          const std::string& directory,
+                                                          const StorageOptions& options);
+
+  GradientLog* log() { return log_.get(); }
+  SlotFile* slots() { return slots_.get(); }
+
+  // Adds extents; `shapes` and `gradient_bytes` of the new ones. Not while a RoundLog is at work on
+  // them (between rounds, from its own queue).
+  absl::Status Extend(const std::vector<SlotShape>& shapes);
+
+  // Starts the threads and hands everything to them. `durable_round` is what is known to survive.
+  static std::unique_ptr<RoundLog> MakeRoundLog(std::unique_ptr<JobStorage> storage,
+                                                uint64_t durable_round);
+
+  JobStorage(std::unique_ptr<GradientLog> log, std::unique_ptr<SlotFile> slots,
+             std::vector<SlotShape> shapes);
+
+ private:
+  friend class StorageRoundLog;
+  // Rounds below this are in the slots of every extent.
+  uint64_t CoveredRound() const;
+
+  std::unique_ptr<GradientLog> log_;
+  std::unique_ptr<SlotFile> slots_;
+  std::vector<SlotShape> shapes_;
+};
+
+}  // namespace ballast::server

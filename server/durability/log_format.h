@@ -1,0 +1,80 @@
+// The two header pages of the gradient log, as structs and as bytes. docs/formats/log.md has the
+// layout and a worked example.
+//
+//   log     := segment*                      ; file log-NNN, NNN = (sequence - 1) mod segments
+//   segment := segment header (4 KiB) record* unused
+//   record  := record header (4 KiB) payload padding to 4 KiB
+//
+// Comes from: GradientLog, log_scan. Goes to: docs/formats/log.md.
+// Thread safety: pure functions over plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/io/file.h"
+#include "common/tensor/dtype.h"
+
+namespace ballast::server {
+
+struct SegmentHeader {
+  uint64_t job = 0;
+  uint32_t server = 0;
+  uint32_t segments = 0;       // files of the log
+  uint64_t segment_bytes = 0;  // of each
+  uint32_t generation = 0;     // of the Open or Create that wrote it
+  uint64_t sequence = 0;       // from 1, grows for ever
+  uint64_t first_lsn = 0;      // of its first record
+  uint64_t flushed_lsn = 0;    // every record up to this one was flushed before
+  uint32_t previous_crc = 0;   // of the last record header in front of this segment; 0 for none
+};
+
+enum class RecordType : uint8_t { kExtent = 1, kPrepared = 2, kDecision = 3 };
+
+struct RecordHeader {
+  RecordType type = RecordType::kExtent;
+  DType dtype = DType::kUnspecified;  // of an EXTENT
+  uint64_t job = 0;
+  uint32_t server = 0;
+  uint32_t epoch = 0;
+  uint64_t round = 0;
+  uint32_t extent = 0;       // of an EXTENT
+  uint32_t generation = 0;   // of the Open or Create that wrote it
+  uint64_t lsn = 0;          // from 1, one more than the record in front
+  uint64_t sequence = 0;     // of its segment
+  uint64_t offset = 0;       // of this header in the segment's file
+  uint64_t flushed_lsn = 0;  // every record up to this one was flushed before
+  uint64_t payload_bytes = 0;
+  double sumsq = 0;           // of an EXTENT
+  uint64_t nonfinite = 0;     // of an EXTENT
+  uint32_t payload_crc = 0;   // PayloadSeed, then the payload
+  uint32_t previous_crc = 0;  // of the record header in front; 0 for the first
+};
+
+// Writes a header page; returns its checksum, which the next record or segment carries.
+uint32_t EncodePage(const SegmentHeader& header, char* page);
+uint32_t EncodePage(const RecordHeader& header, char* page);
+
+// Read kPageBytes. DATA_LOSS for anything EncodePage cannot have produced, FAILED_PRECONDITION for
+// a whole page of a newer format version.
+absl::StatusOr<SegmentHeader> DecodeSegmentPage(const char* page);
+absl::StatusOr<RecordHeader> DecodeRecordPage(const char* page);
+
+// Whether the page begins like a record header; cheap, proves nothing.
+bool LooksLikeRecord(const char* page);
+// The checksum a whole header page carries.
+uint32_t PageCrc(const char* page);
+
+// Where a payload's checksum starts from: CRC32C over the identity of the record.
+uint32_t PayloadSeed(const RecordHeader& header);
+
+// `bytes` rounded up to whole pages.
+constexpr uint64_t PaddedBytes(uint64_t bytes) {
+  return bytes / kPageBytes * kPageBytes + (bytes % kPageBytes == 0 ? 0 : kPageBytes);
+}
+
+// File of segment `index`, without the directory.
+std::string SegmentName(uint32_t index);
+
+}  // namespace ballast::server

@@ -1,0 +1,94 @@
+#include "server/durability/log_index.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace ballast::server {
+namespace {
+
+absl::Status Refused(const char* what, uint64_t round, uint32_t epoch, const std::string& why) {
+  return absl::InternalError(absl::StrCat(what, " of round ", round, ", epoch ", epoch,
+                                          " may not be logged: ", why,
+                                          "; the first record stays as it is"));
+}
+
+}  // namespace
+
+const LoggedRound* LogIndex::Find(uint64_t round) const {
+  const auto found = rounds_.find(round);
+  return found == rounds_.end() ? nullptr : &found->second;
+}
+
+absl::Status LogIndex::Check(const LoggedExtent& extent) const {
+  const LoggedRound* const round = Find(extent.round);
+  if (round == nullptr) return absl::OkStatus();
+  const std::string what = absl::StrCat("extent ", extent.extent);
+  if (round->decision.has_value()) {
+    return Refused(what.c_str(), extent.round, extent.epoch, "the round is decided");
+  }
+  if (round->prepared.has_value() && round->prepared->epoch >= extent.epoch) {
+    return Refused(what.c_str(), extent.round, extent.epoch,
+                   absl::StrCat("the round is prepared in epoch ", round->prepared->epoch));
+  }
+  const auto found = round->extents.find(extent.extent);
+  if (found != round->extents.end() && found->second.epoch >= extent.epoch) {
+    return Refused(what.c_str(), extent.round, extent.epoch,
+                   absl::StrCat("it is logged in epoch ", found->second.epoch));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LogIndex::Check(const PreparedRecord& record) const {
+  const LoggedRound* const round = Find(record.round);
+  if (round == nullptr) return absl::OkStatus();
+  if (round->decision.has_value()) {
+    return Refused("PREPARED", record.round, record.epoch, "the round is decided");
+  }
+  if (round->prepared.has_value() && round->prepared->epoch >= record.epoch) {
+    return Refused("PREPARED", record.round, record.epoch,
+                   absl::StrCat("it is prepared in epoch ", round->prepared->epoch));
+  }
+  for (const auto& [number, extent] : round->extents) {
+    if (extent.epoch > record.epoch) {
+      return Refused("PREPARED", record.round, record.epoch,
+                     absl::StrCat("extent ", number, " is logged in epoch ", extent.epoch));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LogIndex::Check(const DecisionRecord& record) const {
+  const LoggedRound* const round = Find(record.round);
+  if (round == nullptr || !round->decision.has_value()) return absl::OkStatus();
+  return Refused("DECISION", record.round, record.epoch,
+                 absl::StrCat("it is decided in epoch ", round->decision->epoch));
+}
+
+void LogIndex::Add(const LoggedExtent& extent) {
+  if (!Check(extent).ok()) return;
+  LoggedRound& round = rounds_[extent.round];
+  round.extents[extent.extent] = extent;
+  // Check let it pass, so a PREPARED is of an older epoch and counts no longer.
+  round.prepared.reset();
+}
+
+void LogIndex::Add(const PreparedRecord& record) {
+  if (Check(record).ok()) rounds_[record.round].prepared = record;
+}
+
+void LogIndex::Add(const DecisionRecord& record) {
+  if (Check(record).ok()) rounds_[record.round].decision = record;
+}
+
+absl::Status LogIndex::CheckWhole(const PreparedRecord& record) const {
+  const LoggedRound* const round = Find(record.round);
+  for (const ExtentNorm& norm : record.vote.norms) {
+    if (norm.sumsq == 0) continue;
+    if (round != nullptr && round->extents.count(norm.extent) != 0) continue;
+    return absl::InternalError(absl::StrCat("PREPARED of round ", record.round, ", epoch ",
+                                            record.epoch, " counts extent ", norm.extent,
+                                            ", which is not in the log"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ballast::server

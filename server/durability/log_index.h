@@ -1,0 +1,43 @@
+// What a gradient log holds, by round, and which record may follow: one place for the rules about
+// epochs and repetitions. docs/formats/log.md lists them.
+// Comes from: GradientLog (appends), log_scan (what is there). Goes to: recovery, as rounds().
+// Thread safety: thread-compatible, no I/O.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "absl/status/status.h"
+#include "server/durability/gradient_log.h"
+
+namespace ballast::server {
+
+class LogIndex {
+ public:
+  const std::map<uint64_t, LoggedRound>& rounds() const { return rounds_; }
+
+  // Whether the record may follow what is there. INTERNAL, naming round and extent, for a second
+  // one of the same or an older epoch, and for anything but a decision in a round that is decided.
+  absl::Status Check(const LoggedExtent& extent) const;
+  absl::Status Check(const PreparedRecord& record) const;
+  absl::Status Check(const DecisionRecord& record) const;
+
+  // Takes the record; one that may not follow is passed over: the first stays.
+  void Add(const LoggedExtent& extent);
+  void Add(const PreparedRecord& record);
+  void Add(const DecisionRecord& record);
+
+  // Forgets the rounds below `round`.
+  void TrimTo(uint64_t round) { rounds_.erase(rounds_.begin(), rounds_.lower_bound(round)); }
+
+  // Whether every extent the vote counts is there. One whose squares sum to 0 may be missing: none
+  // of its tensors had a gradient. INTERNAL naming the first that is missing.
+  absl::Status CheckWhole(const PreparedRecord& record) const;
+
+ private:
+  const LoggedRound* Find(uint64_t round) const;
+
+  std::map<uint64_t, LoggedRound> rounds_;
+};
+
+}  // namespace ballast::server

@@ -1,0 +1,38 @@
+// Reads a gradient log after a restart: follows the chain of records, tells an unfinished tail from
+// damage, and says where appending goes on. docs/formats/log.md explains the rules.
+// Cost: one page a record, the bodies of what was not flushed for sure, the rest of the last
+// segment. Comes from: GradientLog::Open. Goes to: GradientLog. Thread safety: pure but for
+// reading; writes nothing.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+#include "absl/status/statusor.h"
+#include "server/durability/gradient_log.h"
+#include "server/durability/log_files.h"
+#include "server/durability/log_index.h"
+
+namespace ballast::server {
+
+// A segment that holds something, oldest first in a row.
+struct LiveSegment {
+  uint64_t sequence = 0;
+  uint64_t newest_round = 0;  // 0 while it has no record
+};
+
+// Where appending goes on: at `offset` of the last of `live`.
+struct LogState {
+  LogIndex index;
+  std::deque<LiveSegment> live;
+  uint64_t offset = 0;
+  uint64_t next_lsn = 1;
+  uint32_t last_crc = 0;    // of the last record header; 0 for none
+  uint32_t generation = 1;  // newer than that of everything in the files
+};
+
+// Errors as GradientLog::Open. Reads into `scratch`, at least one page.
+absl::StatusOr<LogState> ScanLog(const LogFiles& files, const LogOptions& options,
+                                 const Arena& scratch);
+
+}  // namespace ballast::server

@@ -1,0 +1,197 @@
+#include "server/durability/records.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "server/durability/bytes.h"
+
+namespace ballast::server {
+namespace {
+
+constexpr uint32_t kRecordVersion = 1;
+constexpr uint32_t kPolicyVersion = 1;
+constexpr uint32_t kPolicyBytes = 24;  // of version 1, behind its version and length
+constexpr size_t kNormBytes = 12;
+constexpr size_t kScalarSetBytesMin = 16;
+
+void PutScalars(const std::vector<ScalarSet>& sets, ByteWriter* out) {
+  out->Put<uint32_t>(sets.size());
+  for (const ScalarSet& set : sets) {
+    out->Put(set.group);
+    out->Put(set.step);
+    out->Put<uint32_t>(set.bits.size());
+    for (const uint32_t bits : set.bits) out->Put(bits);
+  }
+}
+
+std::vector<ScalarSet> GetScalars(ByteReader* in) {
+  std::vector<ScalarSet> sets(in->GetCount(kScalarSetBytesMin));
+  for (ScalarSet& set : sets) {
+    set.group = in->Get<uint32_t>();
+    set.step = in->Get<uint64_t>();
+    set.bits.resize(in->GetCount(sizeof(uint32_t)));
+    for (uint32_t& bits : set.bits) bits = in->Get<uint32_t>();
+  }
+  return sets;
+}
+
+void PutPolicy(const PolicyState& policy, ByteWriter* out) {
+  BALLAST_CHECK(policy.version == kPolicyVersion);
+  out->Put(policy.version);
+  out->Put(kPolicyBytes);
+  out->Put(policy.loss_scale);
+  out->Put(policy.opt_step);
+  out->Put(policy.consecutive_skips);
+}
+
+absl::StatusOr<PolicyState> GetPolicy(ByteReader* in) {
+  PolicyState policy;
+  policy.version = in->Get<uint32_t>();
+  if (policy.version > kPolicyVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "policy state of version ", policy.version, "; this program reads versions up ", "to ",
+        kPolicyVersion, "; use the program that wrote it, or a newer one"));
+  }
+  const uint32_t bytes = in->Get<uint32_t>();
+  if (policy.version != kPolicyVersion || bytes != kPolicyBytes) in->Fail();
+  policy.loss_scale = in->Get<double>();
+  policy.opt_step = in->Get<uint64_t>();
+  policy.consecutive_skips = in->Get<uint64_t>();
+  return policy;
+}
+
+void PutPresent(const std::vector<bool>& present, ByteWriter* out) {
+  out->Put<uint32_t>(present.size());
+  for (size_t begin = 0; begin < present.size(); begin += 8) {
+    uint8_t bits = 0;
+    for (size_t i = begin; i < present.size() && i < begin + 8; ++i) {
+      if (present[i]) bits = static_cast<uint8_t>(bits | 1u << (i - begin));
+    }
+    out->Put(bits);
+  }
+}
+
+std::vector<bool> GetPresent(size_t bytes_max, ByteReader* in) {
+  const uint32_t count = in->Get<uint32_t>();
+  if (count / 8 > bytes_max) {
+    in->Fail();
+    return {};
+  }
+  std::vector<bool> present(count);
+  for (size_t begin = 0; begin < count; begin += 8) {
+    const uint8_t bits = in->Get<uint8_t>();
+    for (size_t i = begin; i < begin + 8; ++i) {
+      const bool set = (bits >> (i - begin) & 1) != 0;
+      if (i < count) {
+        present[i] = set;
+      } else if (set) {
+        in->Fail();
+      }
+    }
+  }
+  return present;
+}
+
+absl::Status CheckVersion(const char* what, uint32_t version) {
+  if (version <= kRecordVersion) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, " record of version ", version, "; this program reads versions up to ",
+                   kRecordVersion, "; use the program that wrote it, or a newer one"));
+}
+
+absl::Status Malformed(const char* what, size_t bytes) {
+  return absl::DataLossError(
+      absl::StrCat(what, " record of ", bytes, " bytes is not one that version ", kRecordVersion,
+                   " writes; the log was damaged or written by something else"));
+}
+
+}  // namespace
+
+std::string EncodePrepared(const PreparedRecord& record) {
+  ByteWriter out;
+  out.Put(kRecordVersion);
+  out.Put(record.epoch);
+  out.Put(record.round);
+  out.Put(record.vote.server);
+  out.Put(record.vote.contributor_digest);
+  out.Put(record.vote.nonfinite);
+  out.Put<uint32_t>(record.vote.norms.size());
+  for (const ExtentNorm& norm : record.vote.norms) {
+    out.Put(norm.extent);
+    out.Put(norm.sumsq);
+  }
+  PutScalars(record.vote.scalars, &out);
+  PutPresent(record.present, &out);
+  out.Put<uint32_t>(record.tensor_step.size());
+  for (const uint64_t step : record.tensor_step) out.Put(step);
+  PutPolicy(record.policy, &out);
+  return out.Take();
+}
+
+absl::StatusOr<PreparedRecord> DecodePrepared(absl::string_view bytes) {
+  ByteReader in(bytes);
+  const uint32_t version = in.Get<uint32_t>();
+  BALLAST_RETURN_IF_ERROR(CheckVersion("PREPARED", version));
+  PreparedRecord record;
+  record.epoch = in.Get<uint32_t>();
+  record.round = in.Get<uint64_t>();
+  record.vote.server = in.Get<uint32_t>();
+  record.vote.contributor_digest = in.Get<uint32_t>();
+  record.vote.nonfinite = in.Get<uint64_t>();
+  record.vote.norms.resize(in.GetCount(kNormBytes));
+  for (ExtentNorm& norm : record.vote.norms) {
+    norm.extent = in.Get<uint32_t>();
+    norm.sumsq = in.Get<double>();
+  }
+  record.vote.scalars = GetScalars(&in);
+  record.present = GetPresent(bytes.size(), &in);
+  record.tensor_step.resize(in.GetCount(sizeof(uint64_t)));
+  for (uint64_t& step : record.tensor_step) step = in.Get<uint64_t>();
+  BALLAST_ASSIGN_OR_RETURN(record.policy, GetPolicy(&in));
+  if (version != kRecordVersion || !in.AtEnd()) return Malformed("PREPARED", bytes.size());
+  return record;
+}
+
+std::string EncodeDecision(const DecisionRecord& record) {
+  const Decision& decision = record.decision;
+  ByteWriter out;
+  out.Put(kRecordVersion);
+  out.Put(record.epoch);
+  out.Put(record.round);
+  out.Put<uint32_t>(decision.applied ? 1 : 0);
+  out.Put(decision.grad_norm);
+  out.Put(decision.clip_coef);
+  out.Put(decision.nonfinite);
+  out.Put<uint32_t>(decision.grad_scale.size());
+  for (const float scale : decision.grad_scale) out.Put(scale);
+  PutScalars(decision.scalars, &out);
+  PutPolicy(decision.policy, &out);
+  return out.Take();
+}
+
+absl::StatusOr<DecisionRecord> DecodeDecision(absl::string_view bytes) {
+  ByteReader in(bytes);
+  const uint32_t version = in.Get<uint32_t>();
+  BALLAST_RETURN_IF_ERROR(CheckVersion("DECISION", version));
+  DecisionRecord record;
+  Decision& decision = record.decision;
+  record.epoch = in.Get<uint32_t>();
+  record.round = in.Get<uint64_t>();
+  const uint32_t applied = in.Get<uint32_t>();
+  if (applied > 1) in.Fail();
+  decision.applied = applied == 1;
+  decision.grad_norm = in.Get<double>();
+  decision.clip_coef = in.Get<double>();
+  decision.nonfinite = in.Get<uint64_t>();
+  decision.grad_scale.resize(in.GetCount(sizeof(float)));
+  for (float& scale : decision.grad_scale) scale = in.Get<float>();
+  decision.scalars = GetScalars(&in);
+  BALLAST_ASSIGN_OR_RETURN(decision.policy, GetPolicy(&in));
+  if (version != kRecordVersion || !in.AtEnd()) return Malformed("DECISION", bytes.size());
+  return record;
+}
+
+}  // namespace ballast::server

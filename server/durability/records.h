@@ -1,0 +1,42 @@
+// What the gradient log holds beside gradients: a server's PREPARE and the decision, as bytes.
+// Comes from: GradientLog. Goes to: docs/formats/log.md, which shows them byte by byte.
+// Thread safety: pure functions over plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/job/decide.h"
+
+namespace ballast::server {
+
+// A server's vote and all that a restarted server needs to give it again and to apply the round.
+struct PreparedRecord {
+  uint32_t epoch = 0;
+  uint64_t round = 0;
+  Vote vote;
+  std::vector<bool> present;          // per tensor: some contributor has a gradient
+  PolicyState policy;                 // before the round
+  std::vector<uint64_t> tensor_step;  // per tensor, before the round
+};
+
+struct DecisionRecord {
+  uint32_t epoch = 0;
+  uint64_t round = 0;
+  Decision decision;
+};
+
+// Little-endian, versioned; equal records give equal bytes.
+std::string EncodePrepared(const PreparedRecord& record);
+std::string EncodeDecision(const DecisionRecord& record);
+
+// The inverse. DATA_LOSS for anything EncodePrepared or EncodeDecision of this version cannot have
+// produced, FAILED_PRECONDITION for a newer version; nothing is allocated beyond `bytes`' own size
+// times a small factor.
+absl::StatusOr<PreparedRecord> DecodePrepared(absl::string_view bytes);
+absl::StatusOr<DecisionRecord> DecodeDecision(absl::string_view bytes);
+
+}  // namespace ballast::server

@@ -1,0 +1,416 @@
+#include "server/durability/slot_file.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
+#include "common/base/status_macros.h"
+#include "common/base/units.h"
+#include "common/io/arena.h"
+#include "server/durability/log_format.h"
+#include "server/durability/slot_format.h"
+
+namespace ballast::server {
+namespace {
+
+constexpr uint32_t kArraysMax = 64;  // far above any optimizer; keeps the arithmetic in range
+
+uint64_t SlotBytes(const SlotShape& shape) {
+  return SlotHeaderBytes(shape) + SlotFile::BufferBytes(shape);
+}
+
+std::string DirectoryOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+absl::Status CheckRoom(FileSystem* fs, const std::string& path, uint64_t bytes) {
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t free_bytes, fs->FreeBytes(DirectoryOf(path)));
+  if (bytes <= free_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the slots in ", path, " need ", bytes, " bytes (", FormatBytes(bytes), "), free are ",
+      free_bytes, "; free space, or give the job a directory with more of it"));
+}
+
+class TwoSlotFile : public SlotFile {
+ public:
+  TwoSlotFile(FileSystem* fs, std::string path, const SlotOptions& options, Arena scratch)
+      : fs_(fs), path_(std::move(path)), options_(options), scratch_(std::move(scratch)) {}
+
+  absl::Status CreateWith(const std::vector<SlotShape>& shapes);
+  absl::Status OpenWith(const std::vector<SlotShape>& shapes);
+
+  absl::Status Extend(const std::vector<SlotShape>& shapes) override;
+  std::vector<uint64_t> Versions(uint32_t extent) const override;
+  absl::Status Write(uint32_t extent, uint64_t version, const void* data) override;
+  absl::Status Sync() override;
+  absl::Status Read(uint32_t extent, uint64_t version, void* to) override;
+
+ private:
+  struct Slot {
+    uint64_t offset = 0;
+    std::optional<SlotHeader> header;  // none: empty, torn or damaged
+  };
+  struct Extent {
+    SlotShape shape;
+    std::array<Slot, 2> slots;
+    bool unflushed = false;  // the newer slot is not flushed yet: the other one must stay
+  };
+
+  // INVALID_ARGUMENT for shapes that cannot come behind those there are.
+  absl::Status CheckShapes(const std::vector<SlotShape>& shapes) const;
+  // Gives checked shapes their places.
+  void Place(const std::vector<SlotShape>& shapes);
+  absl::Status CheckFileHeader();
+  absl::Status ReadSlotHeader(const SlotShape& shape, Slot* slot);
+  SlotHeader HeaderOf(const SlotShape& shape, uint64_t offset, uint64_t version) const;
+  // The slot to overwrite: an empty one, else the older.
+  static Slot* Oldest(Extent* extent);
+  absl::StatusOr<Extent*> Find(uint32_t extent);
+  // The first chunk of `data` that is not what `header` says; none when all are.
+  static std::optional<uint32_t> FirstBadChunk(const SlotHeader& header, const char* data);
+  // Payload, then header; one flush makes both count.
+  absl::Status WriteSlot(uint64_t offset, ConstBytes header, ConstBytes payload);
+  absl::Status Flush();
+  absl::Status Fail(const absl::Status& cause);
+
+  FileSystem* const fs_;
+  const std::string path_;
+  const SlotOptions options_;
+  const Arena scratch_;  // for headers
+
+  std::unique_ptr<File> file_;
+  std::map<uint32_t, Extent> extents_;
+  uint64_t end_ = kPageBytes;  // of the slots
+  absl::Status failure_;
+};
+
+absl::Status TwoSlotFile::Fail(const absl::Status& cause) {
+  const auto code = absl::IsResourceExhausted(cause) ? absl::StatusCode::kInternal : cause.code();
+  failure_ = absl::Status(code, absl::StrCat("the slots take nothing more until they are opened ",
+                                             "again: ", cause.message()));
+  return failure_;
+}
+
+absl::Status TwoSlotFile::CheckShapes(const std::vector<SlotShape>& shapes) const {
+  std::set<uint32_t> seen;
+  for (const SlotShape& shape : shapes) {
+    if (shape.array_count > kArraysMax || SlotHeaderBytes(shape) > scratch_.bytes()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "extent ", shape.extent, " has ", shape.array_count, " state arrays of ", shape.elements,
+          " elements; a slot holds at most ", kArraysMax, " arrays and ",
+          scratch_.bytes() / sizeof(uint32_t) * kSlotChunkBytes, " bytes; use smaller extents"));
+    }
+    if (extents_.count(shape.extent) != 0 || !seen.insert(shape.extent).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("extent ", shape.extent, " is twice in the slots of ", path_));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void TwoSlotFile::Place(const std::vector<SlotShape>& shapes) {
+  for (const SlotShape& shape : shapes) {
+    Extent& extent = extents_[shape.extent];
+    extent.shape = shape;
+    for (Slot& slot : extent.slots) {
+      slot.offset = end_;
+      end_ += SlotBytes(shape);
+    }
+  }
+}
+
+// Making and opening.
+
+absl::Status TwoSlotFile::CreateWith(const std::vector<SlotShape>& shapes) {
+  BALLAST_RETURN_IF_ERROR(CheckShapes(shapes));
+  Place(shapes);
+  BALLAST_RETURN_IF_ERROR(CheckRoom(fs_, path_, end_));
+  BALLAST_ASSIGN_OR_RETURN(
+      file_, fs_->Open(path_, {.mode = OpenMode::kCreateNew, .direct = options_.direct}));
+  // Reserved space reads as zeros: all slots are empty.
+  absl::Status status = file_->Allocate(end_);
+  if (status.ok()) {
+    EncodeSlotFilePage(options_, scratch_.data());
+    const ConstBytes page{scratch_.data(), kPageBytes};
+    status = file_->WriteAt(0, {page});
+  }
+  if (status.ok()) status = file_->Sync();
+  if (status.ok()) status = fs_->SyncDirectory(DirectoryOf(path_));
+  if (!status.ok()) {
+    file_.reset();
+    fs_->Remove(path_).IgnoreError();  // The first error is the one to tell.
+  }
+  return status;
+}
+
+absl::Status TwoSlotFile::OpenWith(const std::vector<SlotShape>& shapes) {
+  BALLAST_RETURN_IF_ERROR(CheckShapes(shapes));
+  Place(shapes);
+  BALLAST_ASSIGN_OR_RETURN(file_,
+                           fs_->Open(path_, {.mode = OpenMode::kWrite, .direct = options_.direct}));
+  BALLAST_RETURN_IF_ERROR(CheckFileHeader());
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t bytes, file_->Size());
+  if (bytes < end_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path_, " has ", bytes, " bytes, the slots of ", extents_.size(),
+                     " extents need ", end_, "; open it with the extents it was made for"));
+  }
+  for (auto& [number, extent] : extents_) {
+    for (Slot& slot : extent.slots) BALLAST_RETURN_IF_ERROR(ReadSlotHeader(extent.shape, &slot));
+  }
+  // What was read may have been in the kernel's cache only.
+  return Sync();
+}
+
+absl::Status TwoSlotFile::CheckFileHeader() {
+  BALLAST_ASSIGN_OR_RETURN(const size_t count, file_->ReadAt(0, kPageBytes, scratch_.data()));
+  if (count < kPageBytes) {
+    return absl::DataLossError(absl::StrCat(
+        path_, " has ", count, " bytes and no whole header; it ", "was cut off or never finished"));
+  }
+  const absl::StatusOr<SlotOptions> made = DecodeSlotFilePage(scratch_.data());
+  if (!made.ok()) {
+    return absl::Status(made.status().code(), absl::StrCat(path_, ": ", made.status().message()));
+  }
+  const auto differs = [this](const char* what, uint64_t there, uint64_t wanted) {
+    if (there == wanted) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        path_, " was made for ", what, " ", there, ", not ", wanted, "; open it as it was made"));
+  };
+  BALLAST_RETURN_IF_ERROR(differs("job", made->job, options_.job));
+  BALLAST_RETURN_IF_ERROR(differs("server", made->server, options_.server));
+  BALLAST_RETURN_IF_ERROR(differs("optimizer", made->optimizer, options_.optimizer));
+  BALLAST_RETURN_IF_ERROR(differs("kernel formula", made->formula_id, options_.formula_id));
+  return differs("tiles of elements:", made->tile_elements, options_.tile_elements);
+}
+
+absl::Status TwoSlotFile::ReadSlotHeader(const SlotShape& shape, Slot* slot) {
+  const uint64_t bytes = SlotHeaderBytes(shape);
+  BALLAST_ASSIGN_OR_RETURN(const size_t count, file_->ReadAt(slot->offset, bytes, scratch_.data()));
+  if (count < bytes) return absl::OkStatus();
+  absl::StatusOr<SlotHeader> header = DecodeSlotHeader(shape, scratch_.data());
+  if (absl::IsFailedPrecondition(header.status())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path_, " at byte ", slot->offset, ": ", header.status().message()));
+  }
+  // Torn, damaged, or written to a wrong place: an empty slot.
+  if (!header.ok() || header->offset != slot->offset) return absl::OkStatus();
+  const SlotShape& there = header->shape;
+  if (header->job != options_.job || header->server != options_.server ||
+      there.extent != shape.extent || there.elements != shape.elements ||
+      there.array_count != shape.array_count || header->optimizer != options_.optimizer ||
+      header->formula_id != options_.formula_id ||
+      header->tile_elements != options_.tile_elements) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path_, " at byte ", slot->offset, " holds extent ", there.extent, " of job ", header->job,
+        ", server ", header->server, ", with ", there.array_count, " arrays of ", there.elements,
+        " elements, not extent ", shape.extent, " of job ", options_.job, ", server ",
+        options_.server, ", with ", shape.array_count, " of ", shape.elements,
+        "; open it with the extents it was made for"));
+  }
+  slot->header = *std::move(header);
+  return absl::OkStatus();
+}
+
+absl::Status TwoSlotFile::Extend(const std::vector<SlotShape>& shapes) {
+  BALLAST_RETURN_IF_ERROR(failure_);
+  BALLAST_RETURN_IF_ERROR(CheckShapes(shapes));
+  const uint64_t old_end = end_;
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t old_bytes, file_->Size());
+  const uint64_t new_end = old_end + DiskBytes(shapes) - kPageBytes;
+  if (new_end > old_bytes) BALLAST_RETURN_IF_ERROR(CheckRoom(fs_, path_, new_end - old_bytes));
+  BALLAST_RETURN_IF_ERROR(file_->Allocate(new_end));
+  Place(shapes);
+  // An Extend before a crash may have left slots that nobody knows of.
+  absl::Status status;
+  if (old_bytes > old_end) {
+    for (const SlotShape& shape : shapes) {
+      const uint64_t bytes = SlotHeaderBytes(shape);
+      std::fill_n(scratch_.data(), bytes, 0);
+      const ConstBytes zeros{scratch_.data(), bytes};
+      for (const Slot& slot : extents_.at(shape.extent).slots) {
+        if (status.ok()) status = file_->WriteAt(slot.offset, {zeros});
+      }
+    }
+  }
+  if (status.ok()) status = file_->Sync();
+  return status.ok() ? status : Fail(status);
+}
+
+// Slots.
+
+absl::StatusOr<TwoSlotFile::Extent*> TwoSlotFile::Find(uint32_t extent) {
+  const auto found = extents_.find(extent);
+  if (found != extents_.end()) return &found->second;
+  return absl::InvalidArgumentError(absl::StrCat("extent ", extent, " has no slots in ", path_));
+}
+
+std::vector<uint64_t> TwoSlotFile::Versions(uint32_t extent) const {
+  std::vector<uint64_t> versions;
+  const auto found = extents_.find(extent);
+  if (found == extents_.end()) return versions;
+  for (const Slot& slot : found->second.slots) {
+    if (slot.header.has_value()) versions.push_back(slot.header->version);
+  }
+  std::sort(versions.rbegin(), versions.rend());
+  return versions;
+}
+
+TwoSlotFile::Slot* TwoSlotFile::Oldest(Extent* extent) {
+  auto& [first, second] = extent->slots;
+  if (!first.header.has_value()) return &first;
+  if (!second.header.has_value()) return &second;
+  return first.header->version < second.header->version ? &first : &second;
+}
+
+SlotHeader TwoSlotFile::HeaderOf(const SlotShape& shape, uint64_t offset, uint64_t version) const {
+  return {.job = options_.job,
+          .server = options_.server,
+          .offset = offset,
+          .version = version,
+          .shape = shape,
+          .optimizer = options_.optimizer,
+          .formula_id = options_.formula_id,
+          .tile_elements = options_.tile_elements};
+}
+
+absl::Status TwoSlotFile::Write(uint32_t extent, uint64_t version, const void* data) {
+  BALLAST_RETURN_IF_ERROR(failure_);
+  BALLAST_ASSIGN_OR_RETURN(Extent* const target, Find(extent));
+  const std::vector<uint64_t> versions = Versions(extent);
+  if (target->unflushed) {
+    return absl::FailedPreconditionError(absl::StrCat("version ", versions.front(), " of extent ",
+                                                      extent, " is not flushed; call ",
+                                                      "Sync before writing version ", version));
+  }
+  if (!versions.empty() && version <= versions.front()) {
+    return absl::InternalError(absl::StrCat("extent ", extent, " has version ", versions.front(),
+                                            " in its slots; version ", version, " is not newer"));
+  }
+  Slot* const slot = Oldest(target);
+  const SlotShape& shape = target->shape;
+  const char* const bytes = static_cast<const char*>(data);
+  SlotHeader header = HeaderOf(shape, slot->offset, version);
+  const uint64_t payload_bytes = PayloadBytes(shape);
+  for (uint64_t at = 0; at < payload_bytes; at += kSlotChunkBytes) {
+    header.chunk_crcs.push_back(SlotChunkCrc(header, header.chunk_crcs.size(), bytes + at,
+                                             std::min(kSlotChunkBytes, payload_bytes - at)));
+  }
+  EncodeSlotHeader(header, scratch_.data());
+  const uint64_t header_bytes = SlotHeaderBytes(shape);
+  const ConstBytes payload{bytes, BufferBytes(shape)};
+  const ConstBytes head{scratch_.data(), header_bytes};
+  slot->header.reset();
+  target->unflushed = true;
+  const absl::Status status = WriteSlot(slot->offset, head, payload);
+  if (!status.ok()) return Fail(status);
+  slot->header = std::move(header);
+  return absl::OkStatus();
+}
+
+absl::Status TwoSlotFile::WriteSlot(uint64_t offset, ConstBytes header, ConstBytes payload) {
+  BALLAST_FAILPOINT_RETURN("slots.before_write");
+  BALLAST_RETURN_IF_ERROR(file_->WriteAt(offset + header.bytes, {payload}));
+  BALLAST_RETURN_IF_ERROR(file_->WriteAt(offset, {header}));
+  BALLAST_FAILPOINT_RETURN("slots.after_write");
+  return absl::OkStatus();
+}
+
+absl::Status TwoSlotFile::Sync() {
+  BALLAST_RETURN_IF_ERROR(failure_);
+  if (const absl::Status status = Flush(); !status.ok()) return Fail(status);
+  for (auto& [number, extent] : extents_) extent.unflushed = false;
+  return absl::OkStatus();
+}
+
+absl::Status TwoSlotFile::Flush() {
+  BALLAST_FAILPOINT_RETURN("slots.before_sync");
+  if (options_.flush) BALLAST_RETURN_IF_ERROR(file_->Sync());
+  BALLAST_FAILPOINT_RETURN("slots.after_sync");
+  return absl::OkStatus();
+}
+
+std::optional<uint32_t> TwoSlotFile::FirstBadChunk(const SlotHeader& header, const char* data) {
+  const uint64_t payload_bytes = PayloadBytes(header.shape);
+  for (uint32_t i = 0; i < header.chunk_crcs.size(); ++i) {
+    const uint64_t at = i * kSlotChunkBytes;
+    const uint64_t bytes = std::min(kSlotChunkBytes, payload_bytes - at);
+    if (SlotChunkCrc(header, i, data + at, bytes) != header.chunk_crcs[i]) return i;
+  }
+  return std::nullopt;
+}
+
+absl::Status TwoSlotFile::Read(uint32_t extent, uint64_t version, void* to) {
+  BALLAST_ASSIGN_OR_RETURN(Extent* const source, Find(extent));
+  const auto slot = std::find_if(source->slots.begin(), source->slots.end(), [&](const Slot& s) {
+    return s.header.has_value() && s.header->version == version;
+  });
+  if (slot == source->slots.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("no slot of extent ", extent, " in ", path_, " holds version ", version));
+  }
+  const uint64_t offset = slot->offset + SlotHeaderBytes(source->shape);
+  const uint64_t bytes = BufferBytes(source->shape);
+  const absl::StatusOr<size_t> count = file_->ReadAt(offset, bytes, to);
+  std::string damage;
+  if (!count.ok()) {
+    if (!absl::IsDataLoss(count.status())) return count.status();
+    damage = std::string(count.status().message());
+  } else if (*count < bytes) {
+    damage = absl::StrCat("the file ends at byte ", offset + *count);
+  } else if (const auto bad = FirstBadChunk(*slot->header, static_cast<const char*>(to)); bad) {
+    damage = absl::StrCat("the checksum of the bytes from ", offset + *bad * kSlotChunkBytes,
+                          " on does not match");
+  } else {
+    return absl::OkStatus();
+  }
+  // From now on an empty slot, so that the next Write leaves the other one alone.
+  slot->header.reset();
+  return absl::DataLossError(absl::StrCat("version ", version, " of extent ", extent, " in ", path_,
+                                          " is damaged: ", damage,
+                                          "; use the extent's other slot and the log"));
+}
+
+absl::StatusOr<std::unique_ptr<TwoSlotFile>> Make(FileSystem* fs, const std::string& path,
+                                                  const SlotOptions& options) {
+  BALLAST_ASSIGN_OR_RETURN(Arena scratch, Arena::Create(Arena::kAlignmentBytes));
+  return std::make_unique<TwoSlotFile>(fs, path, options, std::move(scratch));
+}
+
+}  // namespace
+
+uint64_t SlotFile::PayloadBytes(const SlotShape& shape) {
+  return uint64_t{shape.elements} * shape.array_count * sizeof(float);
+}
+
+uint64_t SlotFile::BufferBytes(const SlotShape& shape) { return PaddedBytes(PayloadBytes(shape)); }
+
+uint64_t SlotFile::DiskBytes(const std::vector<SlotShape>& shapes) {
+  uint64_t bytes = kPageBytes;
+  for (const SlotShape& shape : shapes) bytes += 2 * SlotBytes(shape);
+  return bytes;
+}
+
+absl::StatusOr<std::unique_ptr<SlotFile>> SlotFile::Create(FileSystem* fs, const std::string& path,
+                                                           const SlotOptions& options,
+                                                           const std::vector<SlotShape>& shapes) {
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<TwoSlotFile> file, Make(fs, path, options));
+  BALLAST_RETURN_IF_ERROR(file->CreateWith(shapes));
+  return file;
+}
+
+absl::StatusOr<std::unique_ptr<SlotFile>> SlotFile::Open(FileSystem* fs, const std::string& path,
+                                                         const SlotOptions& options,
+                                                         const std::vector<SlotShape>& shapes) {
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<TwoSlotFile> file, Make(fs, path, options));
+  BALLAST_RETURN_IF_ERROR(file->OpenWith(shapes));
+  return file;
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,79 @@
+// SlotFile: the rolling checkpoint of one job at one server. Two slots per extent, each with its
+// own version; the older one is overwritten, so that a crash in the middle leaves the other.
+// Recovery is the newest whole slot of each extent plus the gradient log. docs/formats/slots.md has
+// the grammar.
+// Comes from: DurableRoundLog (writes), recovery (reads). Goes to: common/io files.
+// Thread safety: thread-compatible; every call may block on the disk.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/io/file.h"
+
+namespace ballast::server {
+
+// What a slot holds. The payload is, tile after tile, each state array's values of that tile
+// (AdamW: p, m, v; fp32).
+struct SlotShape {
+  uint32_t extent = 0;
+  uint32_t elements = 0;
+  uint32_t array_count = 3;
+};
+
+struct SlotOptions {
+  uint64_t job = 0;
+  uint32_t server = 0;
+  uint32_t optimizer = 0;   // OptimizerKind
+  uint32_t formula_id = 0;  // of the kernels that made the values
+  uint32_t tile_elements = 0;
+  bool flush = true;
+  bool direct = true;
+};
+
+class SlotFile {
+ public:
+  // Bytes of disk for `shapes`.
+  static uint64_t DiskBytes(const std::vector<SlotShape>& shapes);
+  // Bytes of a payload, and of the buffer that Write and Read want: a multiple of kPageBytes.
+  static uint64_t PayloadBytes(const SlotShape& shape);
+  static uint64_t BufferBytes(const SlotShape& shape);
+
+  // Makes the file, all slots empty. RESOURCE_EXHAUSTED with the bytes needed and free.
+  static absl::StatusOr<std::unique_ptr<SlotFile>> Create(FileSystem* fs, const std::string& path,
+                                                          const SlotOptions& options,
+                                                          const std::vector<SlotShape>& shapes);
+  // Reads the headers. A slot whose header is damaged or torn counts as empty. FAILED_PRECONDITION
+  // for a file of another job, server, shape or format version.
+  static absl::StatusOr<std::unique_ptr<SlotFile>> Open(FileSystem* fs, const std::string& path,
+                                                        const SlotOptions& options,
+                                                        const std::vector<SlotShape>& shapes);
+  virtual ~SlotFile() = default;
+
+  // Adds extents behind those there are; errors as Create's.
+  virtual absl::Status Extend(const std::vector<SlotShape>& shapes) = 0;
+
+  // Versions in the extent's slots, newest first; empty slots are left out. Version v is the state
+  // that round v starts from. That a version stands here does not mean that its payload is whole.
+  virtual std::vector<uint64_t> Versions(uint32_t extent) const = 0;
+
+  // Overwrites the extent's older (or an empty) slot. `data` has BufferBytes, aligned to
+  // kPageBytes; bytes behind PayloadBytes are written as they are. Counts after Sync; until then
+  // another Write of the extent is FAILED_PRECONDITION, as it would overwrite the only slot that is
+  // safe. INTERNAL unless `version` is newer than those there. An error of a write or flush is
+  // final.
+  virtual absl::Status Write(uint32_t extent, uint64_t version, const void* data) = 0;
+  virtual absl::Status Sync() = 0;
+
+  // Reads the slot with `version`; `to` as in Write. NOT_FOUND when there is none. DATA_LOSS,
+  // naming extent, version and offset, when the bytes are not those that were written; the slot
+  // counts as empty from then on.
+  virtual absl::Status Read(uint32_t extent, uint64_t version, void* to) = 0;
+};
+
+}  // namespace ballast::server

@@ -1,0 +1,54 @@
+// The header pages of the slot file, as structs and as bytes. docs/formats/slots.md has the layout
+// and a worked example.
+//
+//   file := file header (4 KiB) (slot slot)*        ; two for each extent, in the order of the
+//   shapes slot := slot header (whole pages) payload padding to 4 KiB
+//
+// Comes from: SlotFile. Goes to: docs/formats/slots.md. Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/durability/slot_file.h"
+
+namespace ballast::server {
+
+// One checksum for each of these of a payload; the last piece is shorter.
+constexpr uint64_t kSlotChunkBytes = uint64_t{64} << 10;
+
+struct SlotHeader {
+  uint64_t job = 0;
+  uint32_t server = 0;
+  uint64_t offset = 0;   // of this header in the file
+  uint64_t version = 0;  // of the state: what round `version` starts from
+  SlotShape shape;
+  uint32_t optimizer = 0;
+  uint32_t formula_id = 0;
+  uint32_t tile_elements = 0;
+  std::vector<uint32_t> chunk_crcs;  // ChunkCrc of each chunk
+};
+
+// Bytes of a slot's header: whole pages, as many as the checksums need.
+uint64_t SlotHeaderBytes(const SlotShape& shape);
+// Chunks of a payload.
+uint64_t SlotChunks(const SlotShape& shape);
+
+// Writes the file's header page.
+void EncodeSlotFilePage(const SlotOptions& options, char* page);
+// The inverse; `flush` and `direct` are not in it. DATA_LOSS for what EncodeSlotFilePage cannot
+// have produced, FAILED_PRECONDITION for a whole page of a newer version.
+absl::StatusOr<SlotOptions> DecodeSlotFilePage(const char* page);
+
+// Writes SlotHeaderBytes(header.shape) bytes. `chunk_crcs` has SlotChunks entries.
+void EncodeSlotHeader(const SlotHeader& header, char* to);
+// The inverse for a slot of `shape`; errors as above. A header of another shape is returned too, as
+// far as it fits the same bytes; the caller compares.
+absl::StatusOr<SlotHeader> DecodeSlotHeader(const SlotShape& shape, const char* from);
+
+// Checksum of the `index`th chunk of a payload, bound to the slot's identity and the chunk's place.
+// Uses all of `header` but chunk_crcs.
+uint32_t SlotChunkCrc(const SlotHeader& header, uint32_t index, const char* chunk, uint64_t bytes);
+
+}  // namespace ballast::server

@@ -1,0 +1,63 @@
+// Checkpointer: which extent is written to its slot next, and when. Every round a share of the
+// extents is due, so that each of them is written once in `rounds` rounds; initial weights are due
+// at once.
+// Comes from: RoundEngine. Goes to: RoundLog::WriteImage.
+// Thread safety: thread-compatible; owned by the engine's strand.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/io/arena.h"
+#include "common/tensor/layout.h"
+#include "server/durability/round_log.h"
+#include "server/state/extent_store.h"
+
+namespace ballast::server {
+
+class Checkpointer {
+ public:
+  // `on_written` gets every write's outcome, on any thread; the engine brings it back to its strand
+  // and calls OnWritten.
+  using Written = std::function<void(absl::Status)>;
+  // `versions`: of the newest slot of each of `owned`, 0 for none.
+  static absl::StatusOr<Checkpointer> Create(const Layout& layout, std::vector<uint32_t> owned,
+                                             std::vector<uint64_t> versions, uint32_t rounds);
+
+  // The extent has all its initial weights: it must be on disk before the first vote.
+  void AddInitial(uint32_t extent) { initial_.push_back(extent); }
+  // Initial weights are not on disk yet.
+  bool initial_pending() const { return !initial_.empty() || initial_writing_ != 0; }
+
+  // A round ended: another share is due.
+  void OnRound();
+
+  // Starts writes of the present state, which is that of `version` and stays so until the next call
+  // of this or of anything that steps. `short_of_room`: the log waits for newer slots.
+  void Pump(const Layout& layout, ExtentStore* store, RoundLog* log, uint64_t version,
+            bool short_of_room, const Written& on_written);
+  // A write is over.
+  void OnWritten();
+
+ private:
+  // Copies under way: one is copied while the other is written.
+  static constexpr uint32_t kWritingMax = 2;
+
+  // Index in owned_ of the extent whose slot is oldest; SIZE_MAX when all are of `version`.
+  size_t Oldest(uint64_t version) const;
+
+  std::vector<uint32_t> owned_;
+  std::vector<uint64_t> versions_;  // of what was last written (or is being written)
+  uint32_t share_ = 1;
+  std::vector<BufferPool> pool_;  // one, or none without extents
+  std::deque<uint32_t> initial_;
+  std::deque<bool> writing_;  // in order of their start; true: initial weights
+  uint32_t initial_writing_ = 0;
+  uint64_t due_ = 0;
+};
+
+}  // namespace ballast::server

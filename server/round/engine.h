@@ -1,0 +1,324 @@
+// Engine: RoundEngine's one implementation, as a class of its own so that its parts can stand in
+// files of their own: rounds in round_engine.cc, slots and recovery in engine_slots.cc, disks in
+// engine_storage.cc.
+// Comes from: RoundEngine::Create. Goes to: RoundFsm, kernels, RoundLog, sinks.
+// Thread safety: public methods post to the strand; everything private runs on it, apart from the
+// tile bodies, which run on workers.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/reason.h"
+#include "server/durability/round_log.h"
+#include "server/optim/dispatch.h"
+#include "server/reduce/reduce.h"
+#include "server/round/checkpointer.h"
+#include "server/round/contributions.h"
+#include "server/round/recovery.h"
+#include "server/round/round_engine.h"
+#include "server/round/round_fsm.h"
+#include "server/round/step_plan.h"
+#include "server/state/extent_store.h"
+
+namespace ballast::server {
+
+// The result of a decided round, without what only this process' clock knows.
+RoundResult ResultOf(uint64_t round, const Decision& decision);
+
+class Engine final : public RoundEngine {
+ public:
+  Engine(const EngineConfig& config, const EngineDeps& deps, RoundFsm fsm,
+         Contributions contributions, ExtentStore store, Checkpointer checkpointer,
+         std::unique_ptr<RoundLog> log)
+      : config_(config),
+        deps_(deps),
+        strand_(deps.executor),
+        step_kernels_(optim::Kernels(deps.isa)),
+        reduce_kernels_(reduce::Kernels(deps.isa)),
+        job_(fsm.plan().job),
+        name_(fsm.plan().spec.name),
+        fsm_(std::move(fsm)),
+        contributions_(std::move(contributions)),
+        store_(std::move(store)),
+        checkpointer_(std::move(checkpointer)),
+        log_(std::move(log)),
+        sinks_(fsm_.plan().spec.world),
+        seen_(fsm_.plan().spec.world, false) {
+    if (deps_.metrics != nullptr) metrics_ = deps_.metrics->Job(name_);
+  }
+
+  static absl::StatusOr<std::shared_ptr<Engine>> Make(const JobPlan& plan,
+                                                      const EngineConfig& config,
+                                                      const EngineDeps& deps,
+                                                      std::unique_ptr<JobStorage> storage);
+
+  void Start() override;
+
+  void AttachSlot(const SlotHello& hello, std::shared_ptr<SlotSink> sink,
+                  std::function<void(absl::StatusOr<SlotWelcome>)> done) override {
+    Post([this, hello, sink = std::move(sink), done = std::move(done)] {
+      DoAttach(hello, sink, done);
+    });
+  }
+
+  void SlotLost(uint32_t slot, const SlotSink* sink, std::string why) override {
+    Post([=, this] {
+      if (slot >= sinks_.size() || sinks_[slot] == nullptr || sinks_[slot].get() != sink) return;
+      sinks_[slot] = nullptr;
+      BALLAST_LOG(WARN, LogField("run", name_), LogField("slot", slot)) << "trainer lost: " << why;
+      Feed(SlotLostInput{slot, why});
+    });
+  }
+
+  void Begin(uint32_t slot, RoundBegin begin) override {
+    Post([this, slot, begin = std::move(begin)] {
+      if (slot >= sinks_.size() || sinks_[slot] == nullptr) return;
+      if (fsm_.phase() == Phase::kIdle) begun_at_ = deps_.clock->Now();
+      Feed(BeginInput{slot, begin});
+    });
+  }
+
+  void Frame(const FrameInfo& info, Payload payload) override {
+    // On the poller that read it, if the job has nothing else to do: a copy, never more.
+    Dispatch([this, info, payload = std::move(payload)]() mutable {
+      payload_ = &payload;
+      DoFrame(info);
+      payload_ = nullptr;
+    });
+  }
+
+  void Leave(uint32_t slot, uint64_t) override {
+    Post([this, slot] {
+      if (slot >= sinks_.size()) return;
+      sinks_[slot] = nullptr;
+      Feed(SlotLeftInput{slot});
+    });
+  }
+
+  void FetchState(uint32_t slot, uint64_t round, bool weights,
+                  std::vector<uint32_t> arrays) override {
+    Post([=, this] { DoFetchState(slot, round, weights, arrays); });
+  }
+
+  void PeerVote(uint32_t epoch, uint64_t round, Vote vote,
+                std::function<void(std::optional<Vote>)> answer) override {
+    Post([this, epoch, round, vote = std::move(vote), answer = std::move(answer)] {
+      Feed(VoteInput{epoch, round, vote});
+      answer(fsm_.OwnVoteOn(round));
+    });
+  }
+
+  void PeerLost(uint32_t server, std::string why) override {
+    Post([=, this] {
+      const auto& servers = fsm_.plan().servers;
+      if (!std::binary_search(servers.begin(), servers.end(), server)) return;
+      if (fsm_.durable()) return;  // It comes back, and says what it lacks.
+      ErrorFields fields{.job = name_, .round = fsm_.round(), .server = static_cast<int>(server)};
+      Feed(
+          FailInput{ReasonedError(absl::StatusCode::kUnavailable, Reason::kServerLost,
+                                  absl::StrCat("job \"", name_, "\": server ", server,
+                                               " was lost in round ", fsm_.round(), " (", why, ")"),
+                                  fields)});
+    });
+  }
+
+  void Seal(uint32_t epoch, std::function<void(absl::StatusOr<SealAnswer>)> done) override {
+    Post([this, epoch, done = std::move(done)] { DoSeal(epoch, done); });
+  }
+  void Adopt(JobPlan plan, std::function<absl::Status()> save,
+             std::function<void(absl::Status)> done) override {
+    Post([this, plan = std::move(plan), save = std::move(save), done = std::move(done)] {
+      DoAdopt(plan, save, done);
+    });
+  }
+  void SlotOpen(uint32_t slot, std::function<void(bool)> done) override {
+    Post([this, slot, done = std::move(done)] {
+      done(slot < sinks_.size() && sinks_[slot] != nullptr);
+    });
+  }
+
+  void SlotGrows(uint32_t slot) override {
+    Post([this, slot] { Feed(SlotGrowsInput{slot}); });
+  }
+
+  void Extend(JobPlan plan, std::function<void(absl::Status)> done) override {
+    Post([this, plan = std::move(plan), done = std::move(done)] { done(DoExtend(plan)); });
+  }
+
+  void Snapshot(std::function<void(JobSnapshot)> done) override {
+    Post([this, done = std::move(done)] {
+      JobSnapshot snapshot;
+      fsm_.FillSnapshot(&snapshot);
+      snapshot.state_bytes = store_.bytes();
+      snapshot.state = fsm_.phase() == Phase::kFailed     ? "failed"
+                       : fsm_.phase() == Phase::kFinished ? "finished"
+                                                          : "running";
+      done(std::move(snapshot));
+    });
+  }
+
+  void Fail(absl::Status status) override {
+    Post([this, status = std::move(status)] { Feed(FailInput{status}); });
+  }
+
+  void OnEnd(std::function<void(const absl::Status&)> callback) override {
+    Post([this, callback = std::move(callback)] {
+      if (ended_) {
+        callback(failure_);
+      } else {
+        on_end_ = callback;
+      }
+    });
+  }
+
+  uint64_t job() const override { return job_; }
+  uint32_t window_extents() const override { return config_.window_extents; }
+
+ private:
+  // Keeps the engine alive until the task has run.
+  void Post(std::function<void()> task) {
+    strand_.Post([self = shared_from_this(), task = std::move(task)] { task(); });
+  }
+  // As Post, but on the calling thread when the job has nothing else to do. For what a poller or a
+  // worker brings: waking another thread for it costs more than doing it.
+  void Dispatch(std::function<void()> task) {
+    strand_.Dispatch([self = shared_from_this(), task = std::move(task)] { task(); });
+  }
+
+  // For the log's threads: runs `task` on the strand if the engine still lives. They never hold the
+  // engine themselves, since its end waits for theirs.
+  template <typename Task>
+  std::function<void(absl::Status)> FromDisk(Task task) {
+    return [weak = weak_from_this(), post = strand_.Poster(), task](absl::Status status) {
+      post([weak, task, status] {
+        const auto self = std::static_pointer_cast<Engine>(weak.lock());
+        if (self != nullptr) task(self.get(), status);
+      });
+    };
+  }
+
+  bool IsMember(uint32_t slot, uint64_t incarnation) const {
+    const auto& members = fsm_.plan().epoch.members;
+    return slot < members.size() && members[slot].incarnation == incarnation;
+  }
+
+  void Resume(const Recovered& recovered);
+  void DoSeal(uint32_t epoch, const std::function<void(absl::StatusOr<SealAnswer>)>& done);
+  void DoAdopt(const JobPlan& plan, const std::function<absl::Status()>& save,
+               const std::function<void(absl::Status)>& done);
+  void AdoptFlushed(const JobPlan& plan, const std::function<absl::Status()>& save,
+                    const std::function<void(absl::Status)>& done);
+  void GoOver(const JobPlan& plan);
+  absl::Status CheckAttach(const SlotHello& hello) const;
+  void DoAttach(const SlotHello& hello, const std::shared_ptr<SlotSink>& sink,
+                const std::function<void(absl::StatusOr<SlotWelcome>)>& done);
+  void SendLastRound(SlotSink* sink);
+  absl::Status DoExtend(const JobPlan& plan);
+  void WatchSeats();
+  void DoFetchState(uint32_t slot, uint64_t round, bool weights, std::vector<uint32_t> arrays);
+  void SendWeightsOf(SlotSink* sink, uint32_t extent);
+  void SendArrayOf(SlotSink* sink, uint32_t extent, uint32_t array);
+
+  // Steps the FSM and carries out its effects in order.
+  void Feed(const Input& input) {
+    strand_.AssertCurrent();
+    Effects effects;
+    fsm_.Step(input, &effects);
+    CarryOut(effects);
+  }
+  void CarryOut(const Effects& effects) {
+    for (const Effect& effect : effects) {
+      std::visit([this](const auto& e) { Do(e); }, effect);
+    }
+  }
+
+  void DoFrame(const FrameInfo& info);
+  void Do(const StoreFrame& effect);
+  void Do(const RefuseFrame& effect);
+  void Do(const AckSlot& effect);
+  void Do(const MoveWindow& effect);
+  void Do(const ReduceExtent& effect);
+  void Do(const PrepareRound& effect);
+  void Do(const SendVote& effect);
+  void Do(const ApplyRound& effect);
+  void Do(const SkipRound& effect);
+  void Do(const OpenRound& effect);
+  void Do(const FailSlot& effect);
+  void Do(const FailJob& effect);
+  void Do(const FinishJob& effect);
+
+  Ack MakeAck(bool flush) const {
+    return {.round = fsm_.round(),
+            .window_base = fsm_.window_base(),
+            .durable_round = log_->durable_round(),
+            .applied_round = fsm_.round() - 1,
+            .flush = flush};
+  }
+  // Durable jobs: writes of slots, and what waits for them.
+  void PumpCheckpoints();
+  void OnImageWritten(const absl::Status& status);
+  void StorageFailed(const absl::Status& status);
+  void LogExtent(uint32_t extent, const reduce::ExtentNorm& norm);
+  void PrepareNow(const PreparedRecord& record);
+  uint64_t WeightBytes(const std::vector<uint32_t>& extents) const;
+  void SendResult(uint64_t round, const Decision& decision, uint64_t weight_bytes);
+  void StepExtent(uint32_t extent, const std::shared_ptr<StepPlan>& plan);
+  void OnExtentStepped(uint32_t extent, const BufferRef& weight,
+                       const std::shared_ptr<StepPlan>& plan);
+  absl::StatusOr<BufferRef> WeightBuffer(DType dtype);
+  void End();
+
+  const EngineConfig config_;
+  const EngineDeps deps_;
+  Strand strand_;
+  const optim::KernelTable& step_kernels_;
+  const reduce::KernelTable& reduce_kernels_;
+  const uint64_t job_;
+  const std::string name_;
+  std::shared_ptr<JobMetrics> metrics_;  // null without metrics
+
+  // Everything below belongs to the strand.
+  RoundFsm fsm_;
+  Contributions contributions_;
+  ExtentStore store_;
+  Checkpointer checkpointer_;
+  std::unique_ptr<RoundLog> log_;
+  std::optional<PreparedRecord> prepare_waiting_;  // for the initial weights to be on disk
+  Effects start_effects_;                          // what Start carries out
+  std::set<uint32_t> ahead_;  // extents that hold the open round's result since before a restart
+  // The newest finished round, for trainers that were away when it ended.
+  std::optional<RoundResult> last_result_;
+  std::optional<RoundDone> last_done_;
+  // Seals that wait for the flush under way, and adoptions that wait for the workers.
+  std::vector<std::function<void()>> after_durable_;
+  std::vector<std::function<void()>> after_reduce_;
+  uint32_t reducing_ = 0;                           // extents the workers are summing
+  std::vector<std::function<void()>> after_apply_;  // attaches that wait for the open round's end
+  std::vector<std::shared_ptr<SlotSink>> sinks_;
+  std::vector<bool> seen_;                         // per slot: its stream has been open
+  std::vector<std::function<void()>> after_init_;  // fetches that wait for the initial weights
+  std::vector<BufferPool> weight_pools_;           // fp32, 16-bit; made at the first use
+  // The weights of the present version by extent, as the step left them or a fetch formed them:
+  // whoever asks for them again gets the same buffers.
+  std::vector<BufferRef> weights_;
+  Payload* payload_ = nullptr;  // of the frame being fed
+  size_t extents_to_step_ = 0;
+  uint64_t weight_overflows_ = 0;
+  std::chrono::nanoseconds begun_at_{0};
+  std::chrono::nanoseconds prepared_at_{0};
+  std::chrono::nanoseconds decided_at_{0};
+  std::chrono::nanoseconds stepped_at_{0};
+  absl::Status failure_;
+  bool ended_ = false;
+  std::function<void(const absl::Status&)> on_end_;
+};
+
+}  // namespace ballast::server

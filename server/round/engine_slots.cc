@@ -1,0 +1,315 @@
+// Engine: streams that open, close and come back, and what they are told. See engine.h.
+// Thread safety: on the job's strand.
+#include <algorithm>
+
+#include "common/base/status_macros.h"
+#include "server/round/engine.h"
+
+namespace ballast::server {
+
+// Puts a new engine, which nobody else knows yet, where the log ends.
+void Engine::Resume(const Recovered& recovered) {
+  log_->OnShortOfRoom([pump = FromDisk([](Engine* self, const absl::Status&) {
+                         self->PumpCheckpoints();
+                       })] { pump(absl::OkStatus()); });
+  ahead_.insert(recovered.ahead.begin(), recovered.ahead.end());
+  if (recovered.last_decision.has_value()) {
+    const DecisionRecord& last = *recovered.last_decision;
+    last_result_ = ResultOf(last.round, last.decision);
+    last_done_ = RoundDone{.round = last.round};
+  }
+  const bool fresh = !recovered.last_decision.has_value() && !recovered.fsm.prepared.has_value() &&
+                     recovered.fsm.init_missing.size() == fsm_.owned().size();
+  if (!fresh) {
+    BALLAST_LOG(INFO, LogField("run", name_), LogField("round", recovered.fsm.round))
+        << "recovered: " << recovered.slot_bytes << " bytes of slots and " << recovered.log_bytes
+        << " of log, " << recovered.replayed_rounds << " rounds replayed; round "
+        << recovered.fsm.round
+        << (recovered.fsm.prepared.has_value() ? " is prepared" : " is open");
+  }
+  fsm_.Restore(recovered.fsm, &start_effects_);
+}
+
+void Engine::Start() {
+  Post([this] { CarryOut(std::exchange(start_effects_, {})); });
+  WatchSeats();
+}
+
+// A trainer that got its seat must open its stream soon, or the others would wait for ever.
+void Engine::WatchSeats() {
+  strand_.PostAfter(config_.open_timeout, [weak = weak_from_this()] {
+    const auto self = std::static_pointer_cast<Engine>(weak.lock());
+    if (self == nullptr) return;
+    for (uint32_t slot = 0; slot < self->seen_.size(); ++slot) {
+      if (!self->seen_[slot]) self->Feed(SlotLostInput{slot, "it never opened its stream"});
+    }
+  });
+}
+
+// --- Slots --------------------------------------------------------------------------------------
+
+absl::Status Engine::CheckAttach(const SlotHello& hello) const {
+  ErrorFields fields{.job = name_, .round = fsm_.round(), .slot = static_cast<int>(hello.slot)};
+  const auto refuse = [&fields](Reason reason, const std::string& message) {
+    return ReasonedError(absl::StatusCode::kFailedPrecondition, reason, message, fields);
+  };
+  if (!failure_.ok()) return failure_;
+  if (hello.epoch != fsm_.plan().epoch.epoch) {
+    return refuse(
+        hello.epoch < fsm_.plan().epoch.epoch ? Reason::kStaleEpoch : Reason::kFutureEpoch,
+        absl::StrCat("stream of epoch ", hello.epoch, ", the job is in epoch ",
+                     fsm_.plan().epoch.epoch));
+  }
+  const auto taken = [&](uint32_t slot) {
+    return fsm_.durable() ? !fsm_.MayReturn(slot) : sinks_[slot] != nullptr || fsm_.Gone(slot);
+  };
+  if (!IsMember(hello.slot, hello.incarnation) || taken(hello.slot)) {
+    return refuse(Reason::kWrongIncarnation,
+                  absl::StrCat("slot ", hello.slot, " of job \"", name_,
+                               "\" is held by another process; attach again"));
+  }
+  const bool version_known = hello.round == 0 || hello.round == fsm_.round() ||
+                             (last_result_.has_value() && hello.round + 1 == fsm_.round());
+  if (version_known) return absl::OkStatus();
+  return refuse(Reason::kWrongVersion,
+                absl::StrCat("slot ", hello.slot, " holds version ", hello.round, ", server ",
+                             config_.self, " is at version ", fsm_.round(),
+                             "; was its data directory replaced or rolled back?"));
+}
+
+void Engine::DoAttach(const SlotHello& hello, const std::shared_ptr<SlotSink>& sink,
+                      const std::function<void(absl::StatusOr<SlotWelcome>)>& done) {
+  // Part of the round's weights went out already: the whole goes out when it is over. Or the slot
+  // has seen the round's end elsewhere, and this server is about to learn of it.
+  const bool prepared = fsm_.phase() == Phase::kPreparing || fsm_.phase() == Phase::kPrepared;
+  if (fsm_.durable() &&
+      (fsm_.phase() == Phase::kApplying || (prepared && hello.round == fsm_.round() + 1))) {
+    after_apply_.push_back([=, this] { DoAttach(hello, sink, done); });
+    return;
+  }
+  if (absl::Status status = CheckAttach(hello); !status.ok()) {
+    done(status);
+    return;
+  }
+  if (sinks_[hello.slot] != nullptr) {
+    sinks_[hello.slot]->OnError(ReasonedError(absl::StatusCode::kAborted, Reason::kWrongIncarnation,
+                                              "a newer stream took this one's place"));
+  }
+  sinks_[hello.slot] = sink;
+  if (seen_[hello.slot]) {
+    BALLAST_LOG(INFO, LogField("run", name_), LogField("slot", hello.slot)) << "trainer is back";
+  }
+  seen_[hello.slot] = true;
+  Feed(SlotBackInput{hello.slot});
+  SlotWelcome welcome{.round = fsm_.round()};
+  if (fsm_.durable()) {
+    welcome.complete = fsm_.CompleteFor(hello.slot);
+    welcome.init_missing = fsm_.InitMissing();
+  }
+  done(welcome);
+  // A slot that is back has to learn where the window stands.
+  if (fsm_.durable()) sink->OnAck(MakeAck(true));
+  if (hello.round != 0 && hello.round + 1 == fsm_.round()) SendLastRound(sink.get());
+}
+
+// All of a round that the slot did not see the end of.
+void Engine::SendLastRound(SlotSink* sink) {
+  RoundResult result = *last_result_;
+  result.weight_bytes = result.applied ? WeightBytes(fsm_.owned()) : 0;
+  sink->OnResult(result);
+  if (result.applied) {
+    for (auto it = fsm_.owned().rbegin(); it != fsm_.owned().rend(); ++it) SendWeightsOf(sink, *it);
+  }
+  sink->OnDone(*last_done_);
+}
+
+uint64_t Engine::WeightBytes(const std::vector<uint32_t>& extents) const {
+  uint64_t bytes = 0;
+  for (const uint32_t extent : extents) bytes += fsm_.layout().ExtentWireBytes(extent);
+  return bytes;
+}
+
+// --- Epochs -------------------------------------------------------------------------------------
+
+void Engine::DoSeal(uint32_t epoch, const std::function<void(absl::StatusOr<SealAnswer>)>& done) {
+  if (!failure_.ok()) {
+    done(failure_);
+    return;
+  }
+  if (epoch != fsm_.plan().epoch.epoch) {
+    const bool stale = epoch < fsm_.plan().epoch.epoch;
+    done(ReasonedError(absl::StatusCode::kFailedPrecondition,
+                       stale ? Reason::kStaleEpoch : Reason::kFutureEpoch,
+                       absl::StrCat("seal of epoch ", epoch, ", server ", config_.self,
+                                    " is in epoch ", fsm_.plan().epoch.epoch),
+                       {.job = name_, .round = fsm_.round()}));
+    return;
+  }
+  Feed(SealInput{});
+  const std::optional<SealAnswer> answer = fsm_.Sealed();
+  if (answer.has_value()) {
+    done(*answer);
+  } else {
+    after_durable_.push_back([=, this] { DoSeal(epoch, done); });
+  }
+}
+
+void Engine::DoAdopt(const JobPlan& plan, const std::function<absl::Status()>& save,
+                     const std::function<void(absl::Status)>& done) {
+  if (!failure_.ok() || plan.epoch.epoch <= fsm_.plan().epoch.epoch) {
+    done(failure_);
+    return;
+  }
+  if (fsm_.round() < plan.epoch.start_round) {  // The round before it is decided and ends soon.
+    after_apply_.push_back([=, this] { DoAdopt(plan, save, done); });
+    return;
+  }
+  // The record says that the rounds before it are over, so their decisions must survive before it.
+  log_->Flush(FromDisk([plan, save, done](Engine* self, const absl::Status& status) {
+    if (status.ok()) {
+      self->AdoptFlushed(plan, save, done);
+    } else {
+      self->StorageFailed(status);
+    }
+  }));
+}
+
+void Engine::AdoptFlushed(const JobPlan& plan, const std::function<absl::Status()>& save,
+                          const std::function<void(absl::Status)>& done) {
+  if (!failure_.ok() || plan.epoch.epoch <= fsm_.plan().epoch.epoch) {
+    done(failure_);
+    return;
+  }
+  if (reducing_ != 0) {  // The workers still read what would be given back.
+    after_reduce_.push_back([=, this] { AdoptFlushed(plan, save, done); });
+    return;
+  }
+  // Before anything is told or taken in the new epoch.
+  if (absl::Status saved = save(); !saved.ok()) {
+    StorageFailed(saved);
+    return;
+  }
+  const absl::Status adopted = fsm_.Adopt(plan);
+  if (adopted.ok()) GoOver(plan);
+  done(adopted);
+}
+
+// The FSM is in the new epoch: lets go of what belonged to the old one.
+void Engine::GoOver(const JobPlan& plan) {
+  contributions_.ReleaseAll();
+  prepare_waiting_.reset();
+  ahead_.clear();
+  for (auto& sink : sinks_) {
+    if (sink == nullptr) continue;
+    sink->OnError(ReasonedError(
+        absl::StatusCode::kFailedPrecondition, Reason::kStaleEpoch,
+        absl::StrCat("job \"", name_, "\" is in epoch ", plan.epoch.epoch, "; attach again"),
+        {.job = name_, .round = fsm_.round()}));
+    sink = nullptr;
+  }
+  BALLAST_LOG(INFO, LogField("run", name_), LogField("round", fsm_.round()))
+      << "epoch " << plan.epoch.epoch << " starts with round " << plan.epoch.start_round;
+}
+
+// --- State --------------------------------------------------------------------------------------
+
+absl::Status Engine::DoExtend(const JobPlan& plan) {
+  BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
+  if (fsm_.durable()) {
+    return ReasonedError(
+        absl::StatusCode::kUnimplemented, Reason::kUnsupported,
+        absl::StrCat("job \"", name_, "\": groups cannot be added to a job with ",
+                     "durability yet; give all groups at the start, or use ", "durability none"),
+        {.job = name_});
+  }
+  BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
+  const std::vector<uint32_t> before = fsm_.owned();
+  BALLAST_RETURN_IF_ERROR(fsm_.Extend(plan, layout));
+  std::vector<uint32_t> fresh;
+  for (const uint32_t extent : fsm_.owned()) {
+    if (std::find(before.begin(), before.end(), extent) == before.end()) fresh.push_back(extent);
+  }
+  BALLAST_RETURN_IF_ERROR(store_.Add(layout, fresh));
+  BALLAST_ASSIGN_OR_RETURN(
+      contributions_,
+      Contributions::Create(layout, fsm_.owned().size(), plan.spec.world, config_.window_extents));
+  weight_pools_.clear();
+  weights_.clear();
+  return absl::OkStatus();
+}
+
+void Engine::DoFetchState(uint32_t slot, uint64_t round, bool weights,
+                          std::vector<uint32_t> arrays) {
+  if (slot >= sinks_.size() || sinks_[slot] == nullptr) return;
+  SlotSink* sink = sinks_[slot].get();
+  if (fsm_.init_missing() != 0 && round == fsm_.round()) {
+    after_init_.push_back([=, this] { DoFetchState(slot, round, weights, arrays); });
+    return;
+  }
+  // A slot that has begun the round could see it applied while the state is on its way out.
+  const bool readable =
+      (fsm_.phase() == Phase::kIdle || fsm_.phase() == Phase::kCollect) && !fsm_.Begun(slot);
+  const bool known = std::all_of(arrays.begin(), arrays.end(),
+                                 [](uint32_t array) { return array < kAdamWStateArrays; });
+  if (!readable || round != fsm_.round() || !known) {
+    sink->OnError(ReasonedError(
+        absl::StatusCode::kFailedPrecondition, Reason::kWrongVersion,
+        absl::StrCat("state of version ", round, " was asked for; the job is at version ",
+                     fsm_.round(), " (", PhaseName(fsm_.phase()), ") with ", kAdamWStateArrays,
+                     " state arrays"),
+        {.job = name_, .round = fsm_.round(), .slot = static_cast<int>(slot)}));
+    return;
+  }
+  StateInfo info{.round = round, .tensor_step = fsm_.tensor_steps()};
+  info.opt_step = fsm_.policy().opt_step;
+  for (const uint32_t extent : fsm_.owned()) {
+    const uint64_t elements = fsm_.layout().extents()[extent].elements;
+    if (weights) info.bytes += fsm_.layout().ExtentWireBytes(extent);
+    info.bytes += elements * sizeof(float) * arrays.size();
+  }
+  sink->OnState(info);
+  for (const uint32_t extent : fsm_.owned()) {
+    if (weights) SendWeightsOf(sink, extent);
+    for (const uint32_t array : arrays) SendArrayOf(sink, extent, array);
+  }
+}
+
+void Engine::SendWeightsOf(SlotSink* sink, uint32_t extent) {
+  const DType dtype = fsm_.layout().extents()[extent].dtype;
+  weights_.resize(fsm_.layout().extents().size());
+  BufferRef& weights = weights_[extent];
+  if (!weights) {
+    absl::StatusOr<BufferRef> buffer = WeightBuffer(dtype);
+    if (!buffer.ok()) {
+      sink->OnError(buffer.status());
+      return;
+    }
+    weights = *std::move(buffer);
+    store_.ReadWeights(fsm_.layout(), extent, weights.data());
+  }
+  sink->OnExtent(
+      {.kind = FrameKind::kWeight,
+       .round = fsm_.round(),
+       .extent = extent,
+       .dtype = dtype,
+       .bytes = {weights.data(), fsm_.layout().ExtentWireBytes(extent), weights.ToShared()}});
+}
+
+// State planes go out in place: no round can be applied before the slot that asked begins it.
+void Engine::SendArrayOf(SlotSink* sink, uint32_t extent, uint32_t array) {
+  const Layout& layout = fsm_.layout();
+  for (uint32_t t = 0; t < TileCount(layout, extent); ++t) {
+    const TileView tile = store_.Tile(extent, t);
+    const float* plane = array == 0 ? tile.p : array == 1 ? tile.m : tile.v;
+    sink->OnExtent({.kind = FrameKind::kState,
+                    .array = static_cast<uint8_t>(array),
+                    .round = fsm_.round(),
+                    .extent = extent,
+                    .dtype = DType::kF32,
+                    .offset_bytes = t * layout.tile_elements() * 4,
+                    .bytes = {reinterpret_cast<const char*>(plane), size_t{tile.elements} * 4,
+                              shared_from_this()}});
+  }
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,107 @@
+// Engine: creation and what goes to disk: reduced extents, checkpoints, failures. See engine.h.
+// Thread safety: Make on any thread; the rest on the job's strand.
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "server/round/engine.h"
+
+namespace ballast::server {
+
+absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
+                                                     const EngineConfig& config,
+                                                     const EngineDeps& deps,
+                                                     std::unique_ptr<JobStorage> storage) {
+  BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
+  BALLAST_CHECK((storage != nullptr) == (plan.spec.durability != Durability::kNone));
+  BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
+  RoundFsm fsm(plan, layout, config.self, config.chunk_bytes, config.window_extents);
+  ExtentStore store(MakeDramTier(plan.spec.tile_elements), &optim::Kernels(deps.isa));
+  BALLAST_RETURN_IF_ERROR(store.Add(layout, fsm.owned()));
+  BALLAST_ASSIGN_OR_RETURN(
+      Contributions contributions,
+      Contributions::Create(layout, fsm.owned().size(), plan.spec.world, config.window_extents));
+  Recovered recovered;
+  std::vector<uint64_t> versions(fsm.owned().size(), 0);
+  std::unique_ptr<RoundLog> log;
+  if (storage == nullptr) {
+    log = std::make_unique<NullRoundLog>();
+  } else {
+    BALLAST_ASSIGN_OR_RETURN(recovered, Recover(plan, layout, fsm.owned(), storage.get(), &store));
+    for (const auto& [extent, logged] : recovered.open_extents) {
+      BALLAST_ASSIGN_OR_RETURN(char* const to,
+                               contributions.Restore(layout, fsm.Contributors(extent), logged));
+      BALLAST_RETURN_IF_ERROR(storage->log()->ReadExtent(logged, to));
+    }
+    versions = recovered.slot_versions;
+    const uint64_t durable =
+        recovered.fsm.prepared.has_value() ? recovered.fsm.round : recovered.fsm.round - 1;
+    log = JobStorage::MakeRoundLog(std::move(storage), durable);
+  }
+  BALLAST_ASSIGN_OR_RETURN(
+      Checkpointer checkpointer,
+      Checkpointer::Create(layout, fsm.owned(), versions, config.checkpoint_rounds));
+  auto engine = std::make_shared<Engine>(config, deps, std::move(fsm), std::move(contributions),
+                                         std::move(store), std::move(checkpointer), std::move(log));
+  if (engine->fsm_.durable()) engine->Resume(recovered);
+  return engine;
+}
+
+// Goes on where the log ends.
+
+void Engine::LogExtent(uint32_t extent, const reduce::ExtentNorm& norm) {
+  if (!fsm_.durable()) return;
+  const GradientView grad = contributions_.Gradient(fsm_.layout(), extent);
+  log_->AppendExtent({.at = {.epoch = fsm_.plan().epoch.epoch,
+                             .round = fsm_.round(),
+                             .extent = extent,
+                             .dtype = grad.dtype,
+                             .sumsq = norm.sumsq,
+                             .nonfinite = norm.nonfinite,
+                             .bytes = grad.bytes},
+                      .data = grad.data,
+                      .owner = grad.owner});
+}
+
+// Copies states that are due to their slots; the state is that of version fsm_.round() unless a
+// step is under way.
+void Engine::PumpCheckpoints() {
+  if (!log_->keeps_images() || fsm_.phase() == Phase::kApplying || ended_) return;
+  checkpointer_.Pump(
+      fsm_.layout(), &store_, log_.get(), fsm_.round(), log_->short_of_room(),
+      FromDisk([](Engine* self, const absl::Status& status) { self->OnImageWritten(status); }));
+}
+
+void Engine::OnImageWritten(const absl::Status& status) {
+  checkpointer_.OnWritten();
+  if (!status.ok()) {
+    StorageFailed(status);
+    return;
+  }
+  PumpCheckpoints();
+  if (prepare_waiting_.has_value() && !checkpointer_.initial_pending()) {
+    PrepareNow(*std::exchange(prepare_waiting_, std::nullopt));
+  }
+}
+
+// After a failed write or flush nothing may be assumed about the file: the server ends, and goes on
+// from what was durable when it is started again.
+void Engine::StorageFailed(const absl::Status& status) {
+  const absl::Status failed = ReasonedError(
+      absl::StatusCode::kUnavailable, Reason::kStorageFailed,
+      absl::StrCat("job \"", name_, "\": server ", config_.self, " cannot write its state: ",
+                   status.message(), ". Look at the disk and start the server again"),
+      {.job = name_, .round = fsm_.round(), .server = static_cast<int>(config_.self)});
+  BALLAST_LOG(ERROR, LogField("run", name_), LogField("round", fsm_.round())) << failed.message();
+  if (deps_.storage_failed) {
+    deps_.storage_failed(failed);
+  } else {
+    Feed(FailInput{failed});
+  }
+}
+
+absl::StatusOr<std::shared_ptr<RoundEngine>> RoundEngine::Create(
+    const JobPlan& plan, const EngineConfig& config, const EngineDeps& deps,
+    std::unique_ptr<JobStorage> storage) {
+  return Engine::Make(plan, config, deps, std::move(storage));
+}
+
+}  // namespace ballast::server

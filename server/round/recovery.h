@@ -1,0 +1,51 @@
+// Recovery: a restarted server's state out of its slots and its gradient log, by the kernels that a
+// live round uses: the newest whole slot of each extent, then every decided round behind it.
+// Comes from: RoundEngine::Create. Goes to: ExtentStore (filled), RoundFsm::Restore.
+// Thread safety: blocking; one thread, while nothing else uses the job.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/worker_pool.h"
+#include "common/tensor/layout.h"
+#include "server/durability/job_storage.h"
+#include "server/round/round_fsm.h"
+#include "server/round/round_types.h"
+#include "server/state/extent_store.h"
+
+namespace ballast::server {
+
+struct Recovered {
+  Restored fsm;
+  // The newest decision, for trainers that have not seen it.
+  std::optional<DecisionRecord> last_decision;
+  // Gradients of the open round that are in the log.
+  std::map<uint32_t, LoggedExtent> open_extents;
+  // Extents whose slot already holds the state after the open (prepared) round.
+  std::vector<uint32_t> ahead;
+  std::vector<uint64_t> slot_versions;  // the newest of each owned extent; 0: none
+  uint64_t replayed_rounds = 0;
+  uint64_t slot_bytes = 0;
+  uint64_t log_bytes = 0;
+};
+
+// What a job's directory on server `self` must hold.
+StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint32_t self,
+                                uint32_t checkpoint_rounds);
+
+// Copies the extent's state planes to `to`, or back, in the layout of a slot's payload.
+void CopyToImage(const Layout& layout, ExtentStore* store, uint32_t extent, void* to);
+void CopyFromImage(const Layout& layout, ExtentStore* store, uint32_t extent, const void* from);
+
+// Fills `store`, which has room for `owned`. A fresh directory gives round plan.epoch.start_round
+// with all initial weights missing. Errors: DATA_LOSS, naming extent, round and file, when a
+// decided round cannot be rebuilt.
+absl::StatusOr<Recovered> Recover(const JobPlan& plan, const Layout& layout,
+                                  const std::vector<uint32_t>& owned, JobStorage* storage,
+                                  ExtentStore* store);
+
+}  // namespace ballast::server

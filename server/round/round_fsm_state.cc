@@ -1,0 +1,153 @@
+// RoundFsm: how it goes on after a restart, and what others may read of it. See round_fsm.h; the
+// protocol itself is in round_fsm.cc. Thread safety: as round_fsm.h.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/round/round_fsm.h"
+
+namespace ballast::server {
+
+// --- After a restart ----------------------------------------------------------------------------
+
+void RoundFsm::Restore(const Restored& restored, Effects* effects) {
+  round_ = restored.round;
+  policy_ = restored.policy;
+  tensor_step_ = restored.tensor_step;
+  last_prepared_ = restored.last_prepared;
+  init_missing_ = static_cast<uint32_t>(restored.init_missing.size());
+  init_.Reset(static_cast<uint32_t>(layout_.extents().size()), 1);
+  for (const uint32_t extent : restored.init_missing) {
+    init_.Open(extent, 0, ChunkRanges(layout_, extent, chunk_bytes_, {}));
+  }
+  Effects quiet;  // Nobody is attached yet who could be told of a window.
+  for (const auto& [extent, reduced] : restored.reduced) {
+    MarkReduced(position_[extent], reduced.sumsq, reduced.nonfinite, &quiet);
+    pending_[position_[extent]] = 0;
+  }
+  if (!restored.prepared.has_value()) return;
+  prepared_ = restored.prepared;
+  phase_ = Phase::kPreparing;
+  OnDurable(DurableInput{}, effects);
+}
+
+// --- Epochs -------------------------------------------------------------------------------------
+
+void RoundFsm::OnSeal(const Input&, Effects*) { sealed_ = true; }
+
+std::optional<SealAnswer> RoundFsm::Sealed() const {
+  if (!sealed_ || phase_ == Phase::kPreparing) return std::nullopt;
+  return SealAnswer{round_, phase_ == Phase::kPrepared || phase_ == Phase::kApplying};
+}
+
+absl::Status RoundFsm::Adopt(const JobPlan& plan) {
+  if (plan.epoch.epoch <= plan_.epoch.epoch) return absl::OkStatus();
+  const uint64_t start = plan.epoch.start_round;
+  const bool can_drop =
+      phase_ == Phase::kIdle || phase_ == Phase::kCollect || phase_ == Phase::kPrepared;
+  if (round_ != start || !can_drop || plan.spec.world != plan_.spec.world ||
+      plan.owner != plan_.owner) {
+    return Error(
+        absl::StatusCode::kInternal, Reason::kVoteMismatch,
+        absl::StrCat("epoch ", plan.epoch.epoch, " starts with round ", start, ", but server ",
+                     self_, " is at round ", round_, " (", PhaseName(phase_), ")"));
+  }
+  plan_.epoch = plan.epoch;
+  plan_.sealed_epoch = 0;
+  sealed_ = false;
+  phase_ = Phase::kIdle;
+  slots_.assign(plan_.spec.world, Slot());
+  ResetRound();
+  return absl::OkStatus();
+}
+
+// --- Views --------------------------------------------------------------------------------------
+
+std::vector<uint32_t> RoundFsm::CompleteFor(uint32_t slot) const {
+  std::vector<uint32_t> complete;
+  const bool all = phase_ != Phase::kIdle && phase_ != Phase::kCollect;
+  for (uint32_t position = 0; position < owned_.size(); ++position) {
+    const auto& contributors = Contributors(owned_[position]);
+    const bool contributes = std::binary_search(contributors.begin(), contributors.end(), slot);
+    if (all || !contributes || reduced_[position] != 0 ||
+        (slots_[slot].begun && registers_.Complete(position, slot))) {
+      complete.push_back(owned_[position]);
+    }
+  }
+  return complete;
+}
+
+std::vector<uint32_t> RoundFsm::InitMissing() const {
+  std::vector<uint32_t> missing;
+  for (const uint32_t extent : owned_) {
+    if (!init_.Complete(extent, 0)) missing.push_back(extent);
+  }
+  return missing;
+}
+
+// --- Views --------------------------------------------------------------------------------------
+
+const std::vector<uint32_t>& RoundFsm::Contributors(uint32_t extent) const {
+  return plan_.epoch.contributors[layout_.extents()[extent].group].slots;
+}
+
+bool RoundFsm::Present(uint32_t slot, uint32_t tensor) const {
+  const auto& presence = slots_[slot].begin.presence;
+  return slots_[slot].begun && (presence.empty() || presence[tensor]);
+}
+
+bool RoundFsm::PresentAnywhere(uint32_t tensor) const {
+  if (prepared_.has_value()) return prepared_->present[tensor];  // The slots may be gone.
+  const auto& slots = plan_.epoch.contributors[layout_.tensors()[tensor].group].slots;
+  return std::any_of(slots.begin(), slots.end(),
+                     [&](uint32_t slot) { return Present(slot, tensor); });
+}
+
+void RoundFsm::FillSnapshot(JobSnapshot* snapshot) const {
+  snapshot->name = plan_.spec.name;
+  snapshot->job = plan_.job;
+  snapshot->round = round_;
+  snapshot->phase = PhaseName(phase_);
+  snapshot->opt_step = policy_.opt_step;
+  snapshot->world = plan_.spec.world;
+  snapshot->extents = static_cast<uint32_t>(layout_.extents().size());
+  snapshot->owned_extents = static_cast<uint32_t>(owned_.size());
+  snapshot->parameters = layout_.total_elements();
+  snapshot->error = failure_.ok() ? "" : std::string(failure_.message());
+  for (uint32_t s = 0; s < slots_.size(); ++s) {
+    SlotSnapshot slot;
+    slot.slot = s;
+    slot.state = slots_[s].left     ? "left"
+                 : slots_[s].lost   ? "lost"
+                 : !slots_[s].begun ? "attached"
+                 : slots_[s].owed   ? "pushing"
+                                    : "done";
+    slot.owed_extents = slots_[s].owed;
+    for (uint32_t position = 0; position < owned_.size() && slots_[s].owed != 0; ++position) {
+      if (registers_.Complete(position, s)) continue;
+      slot.first_owed = owned_[position];
+      break;
+    }
+    snapshot->slots.push_back(slot);
+  }
+  if (phase_ == Phase::kPrepared) {
+    for (const uint32_t server : plan_.servers) {
+      if (votes_.find(server) == votes_.end()) snapshot->votes_missing.push_back(server);
+    }
+  }
+}
+
+std::vector<bool> RoundFsm::PresentTensors() const {
+  std::vector<bool> present;
+  for (uint32_t t = 0; t < layout_.tensors().size(); ++t) present.push_back(PresentAnywhere(t));
+  return present;
+}
+
+std::optional<Vote> RoundFsm::OwnVoteOn(uint64_t round) const {
+  const bool given = phase_ == Phase::kPrepared || phase_ == Phase::kApplying;
+  if (round == round_ && given) return prepared_->vote;
+  if (last_prepared_.has_value() && last_prepared_->round == round) return last_prepared_->vote;
+  return std::nullopt;
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,35 @@
+// StepPlan: a decision resolved to what the kernels need, the same for a live round and for replay.
+// Comes from: RoundEngine, recovery. Goes to: ExtentStore::StepTile.
+// Thread safety: immutable once made, except `overflows`.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/job/decide.h"
+#include "common/tensor/layout.h"
+#include "server/optim/step_args.h"
+
+namespace ballast::server {
+
+struct StepPlan {
+  std::vector<optim::AdamWScalars> sets;
+  std::vector<const optim::AdamWScalars*> by_tensor;  // null: no gradient anywhere
+  std::vector<float> scale_by_group;
+  std::atomic<uint64_t> overflows{0};
+};
+
+// Resolves `decision` for tensors with a gradient (`present`) whose step counts before the round
+// are `tensor_step`. ABORTED VOTE_MISMATCH when scalars that are needed are missing.
+absl::StatusOr<std::shared_ptr<StepPlan>> MakeStepPlan(const Layout& layout,
+                                                       const std::vector<bool>& present,
+                                                       const std::vector<uint64_t>& tensor_step,
+                                                       const Decision& decision);
+
+// Whether any tensor of the extent has a gradient: whether the step touches it.
+bool Touches(const StepPlan& plan, const Layout& layout, uint32_t extent);
+
+}  // namespace ballast::server

@@ -1,0 +1,283 @@
+// Power loss at every point of a gradient log's life, on a disk that keeps, loses or tears whatever
+// was not flushed. What must hold after each restart: what was flushed is there, in order and with
+// the right bytes; what was not flushed is there up to some record and not beyond it; nothing else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/server/durability/log_testing.h"
+
+namespace ballast::server {
+namespace {
+
+using Operation = MemoryDisk::Operation;
+
+// A server that logs rounds, crashes, and goes on from what it finds.
+class CrashingServer {
+ public:
+  explicit CrashingServer(uint64_t seed) : random_(seed) {
+    extents_ = 1 + Draw(4);
+    for (uint32_t e = 0; e < extents_; ++e) extent_bytes_.push_back(Draw(5 * kPageBytes));
+    options_ = SmallLog(/*segment_pages=*/8 + Draw(20), /*segments=*/3 + Draw(3));
+    EXPECT_TRUE(disk_.MakeDirectory(kLogDirectory).ok());
+    EXPECT_TRUE(disk_.SyncDirectory(".").ok());
+    Adopt(GradientLog::Create(&disk_, kLogDirectory, options_));
+  }
+
+  // Does something. False when the log takes nothing more: then only a restart helps.
+  bool Act() {
+    if (Draw(10) == 0) disk_.Fail(Draw(2) == 0 ? Operation::kSync : Operation::kWrite, 1, EIO);
+    const TestRecord record = NextRecord();
+    absl::Status status = Append(log_.get(), record);
+    if (absl::IsResourceExhausted(status)) {
+      trimmed_ = record.round();
+      log_->TrimTo(trimmed_);
+      status = Append(log_.get(), record);
+      // Rounds that were begun again and again fill the ring; a real server would stop here too.
+      if (absl::IsResourceExhausted(status)) full_ = true;
+    }
+    if (!status.ok()) return false;
+    records_.push_back(record);
+    if (record.prepared.has_value() || Draw(8) == 0) {
+      if (!log_->Sync().ok()) return false;
+      flushed_ = records_.size();
+    }
+    return true;
+  }
+
+  // Power loss, restart, and the question what is there.
+  void Restart() {
+    ++attempt_;
+    disk_.Crash([this] { return random_(); });
+    if (Draw(4) == 0) {
+      // Opening is interrupted, too.
+      disk_.Fail(Draw(2) == 0 ? Operation::kSync : Operation::kWrite, 1, EIO);
+      GradientLog::Open(&disk_, kLogDirectory, options_).status().IgnoreError();
+      disk_.Crash([this] { return random_(); });
+    }
+    Adopt(GradientLog::Open(&disk_, kLogDirectory, options_));
+    if (log_ == nullptr) return;
+    const size_t found = FindEnd();
+    ASSERT_LE(found, records_.size()) << "the log holds what no prefix of the records explains:\n"
+                                      << Describe(log_->rounds(), trimmed_);
+    dropped_ += records_.size() - found;
+    records_.resize(found);
+    flushed_ = found;
+    log_->TrimTo(trimmed_);
+    CheckPayloads();
+    begin_again_ = Draw(2) == 0;
+  }
+
+  void Adopt(absl::StatusOr<std::unique_ptr<GradientLog>> log) {
+    // Faults that were still pending may strike; then once more.
+    while (!log.ok() && absl::StrContains(log.status().message(), "Input/output error")) {
+      log = GradientLog::Open(&disk_, kLogDirectory, options_);
+    }
+    ASSERT_TRUE(log.ok()) << log.status();
+    log_ = *std::move(log);
+  }
+
+  bool working() const { return log_ != nullptr && !full_; }
+  size_t dropped() const { return dropped_; }
+  uint64_t rounds() const { return records_.empty() ? 0 : records_.back().round(); }
+
+ private:
+  uint64_t Draw(uint64_t below) { return random_() % below; }
+
+  // The number of records, at least the flushed ones, that explains what the log answers; more than
+  // there are when none does.
+  size_t FindEnd() const {
+    const std::string found = Describe(log_->rounds(), trimmed_);
+    for (size_t count = records_.size() + 1; count-- > flushed_;) {
+      if (Describe(Model(records_, count), trimmed_) == found) return count;
+    }
+    return records_.size() + 1;
+  }
+
+  void CheckPayloads() {
+    for (const auto& [round, logged] : log_->rounds()) {
+      for (const auto& [number, extent] : logged.extents) {
+        const auto data = ReadBack(log_.get(), extent);
+        ASSERT_TRUE(data.ok()) << data.status();
+        ASSERT_EQ(*data == WrittenData(records_, records_.size(), extent), true)
+            << "round " << round << " extent " << number;
+      }
+    }
+  }
+
+  // What a server would log next. After a restart it may begin the open round again in a newer
+  // epoch, with the same sizes and other bytes.
+  TestRecord NextRecord() {
+    const std::map<uint64_t, LoggedRound> model = Model(records_, records_.size());
+    const uint64_t newest = model.empty() ? 1 : model.rbegin()->first;
+    const bool open = !model.empty() && !model.rbegin()->second.decision.has_value();
+    const uint64_t round = model.empty() || open ? newest : newest + 1;
+    const LoggedRound logged = open ? model.rbegin()->second : LoggedRound{};
+    if (begin_again_) {
+      begin_again_ = false;
+      ++epoch_;
+    } else if (logged.prepared.has_value()) {
+      return {.decision = MakeDecision(round, logged.prepared->epoch)};
+    }
+    for (uint32_t e = 0; e < extents_; ++e) {
+      const auto at = logged.extents.find(e);
+      // The last extent keeps its record of an older epoch.
+      if (at != logged.extents.end() && (at->second.epoch == epoch_ || e + 1 == extents_)) continue;
+      // The same bytes again in every other attempt: what was dropped must not come back even so.
+      return {.extent = MakeExtent(round, e, extent_bytes_[e], epoch_, attempt_ / 2)};
+    }
+    std::vector<uint32_t> all;
+    for (uint32_t e = 0; e < extents_; ++e) all.push_back(e);
+    return {.prepared = MakePrepared(round, all, epoch_)};
+  }
+
+  std::mt19937_64 random_;
+  MemoryDisk disk_;
+  LogOptions options_;
+  uint32_t extents_ = 0;
+  std::vector<size_t> extent_bytes_;
+
+  std::unique_ptr<GradientLog> log_;
+  std::vector<TestRecord> records_;  // all that was appended and may be there
+  size_t flushed_ = 0;               // how many of them must be there
+  uint64_t trimmed_ = 0;
+  uint32_t epoch_ = 1;
+  uint64_t attempt_ = 0;
+  size_t dropped_ = 0;
+  bool begin_again_ = false;
+  bool full_ = false;
+};
+
+TEST(LogCrash, WhatWasFlushedIsThereAndNothingElseAppears) {
+  size_t dropped = 0, restarts = 0, full = 0;
+  uint64_t rounds = 0;
+  for (uint64_t seed = 1; seed <= 600; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    CrashingServer server(seed);
+    std::mt19937_64 random(seed * 31);
+    for (int life = 0; life < 8 && server.working(); ++life) {
+      for (uint64_t acts = random() % 40; acts > 0 && server.Act();) --acts;
+      if (!server.working()) break;
+      server.Restart();
+      ++restarts;
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    dropped += server.dropped();
+    rounds += server.rounds();
+    full += server.working() ? 0 : 1;
+  }
+  // The test is about something.
+  EXPECT_GT(restarts, 3000u);
+  EXPECT_GT(dropped, 2000u);
+  EXPECT_GT(rounds, 4000u);
+  EXPECT_LT(full, 100u);
+}
+
+class LogTailTest : public ::testing::Test {
+ protected:
+  LogTailTest() {
+    EXPECT_TRUE(disk_.MakeDirectory(kLogDirectory).ok());
+    EXPECT_TRUE(disk_.SyncDirectory(".").ok());
+  }
+  std::unique_ptr<GradientLog> Create() {
+    auto log = GradientLog::Create(&disk_, kLogDirectory, SmallLog(32, 3));
+    EXPECT_TRUE(log.ok()) << log.status();
+    return *std::move(log);
+  }
+  std::unique_ptr<GradientLog> Open() {
+    auto log = GradientLog::Open(&disk_, kLogDirectory, SmallLog(32, 3));
+    EXPECT_TRUE(log.ok()) << log.status();
+    return log.ok() ? *std::move(log) : nullptr;
+  }
+  absl::Status Extent(GradientLog* log, uint32_t extent) {
+    const TestExtent made = MakeExtent(1, extent, 100);
+    return log->AppendExtent(made.at, made.data.data());
+  }
+
+  MemoryDisk disk_;
+};
+
+// The dropped records are whole and stand where the chain would look for them, since the same
+// record is written again in front of them.
+TEST_F(LogTailTest, DroppedRecordsStayDroppedWhenTheMissingOneIsWrittenAgain) {
+  auto log = Create();
+  disk_.LoseNextWrite();
+  for (const uint32_t extent : {0, 1, 2}) ASSERT_TRUE(Extent(log.get(), extent).ok());
+  ASSERT_TRUE(log->AppendPrepared(MakePrepared(1, {0, 1, 2})).ok());
+  disk_.Crash(kKeepAll);
+  log = Open();
+  EXPECT_TRUE(log->rounds().empty());
+  ASSERT_TRUE(Extent(log.get(), 0).ok());
+  disk_.Crash(kKeepAll);
+  log = Open();
+  EXPECT_EQ(log->rounds().at(1).extents.size(), 1u);
+  EXPECT_FALSE(log->rounds().at(1).prepared.has_value());
+}
+
+// Opening said that the round was not prepared; the body that was missing then arrives later, in
+// the place of the old one, without the header that goes with it.
+TEST_F(LogTailTest, DroppedRecordsStayDroppedWhenTheirMissingBodyArrivesLater) {
+  auto log = Create();
+  const TestExtent first = MakeExtent(1, 0, 100);
+  ASSERT_TRUE(log->AppendExtent(first.at, first.data.data()).ok());
+  ASSERT_TRUE(log->AppendPrepared(MakePrepared(1, {0})).ok());
+  log.reset();
+  auto file = disk_.Open("job/log-000", {.mode = OpenMode::kWrite});
+  std::string body(kPageBytes, '\0');
+  ASSERT_TRUE((*file)->WriteAt(2 * kPageBytes, {ConstBytes{body.data(), body.size()}}).ok());
+  log = Open();
+  EXPECT_TRUE(log->rounds().empty());
+  log.reset();
+  std::copy(first.data.begin(), first.data.end(), body.begin());
+  ASSERT_TRUE((*file)->WriteAt(2 * kPageBytes, {ConstBytes{body.data(), body.size()}}).ok());
+  log = Open();
+  EXPECT_TRUE(log->rounds().empty());
+}
+
+TEST_F(LogTailTest, WhatOpeningFoundIsFlushedBeforeItIsAnswered) {
+  auto log = Create();
+  ASSERT_TRUE(Extent(log.get(), 0).ok());
+  ASSERT_TRUE(log->AppendPrepared(MakePrepared(1, {0})).ok());
+  log.reset();  // The process dies without a flush; the kernel has everything.
+  log = Open();
+  ASSERT_TRUE(log->rounds().at(1).prepared.has_value());
+  disk_.Crash(kLoseAll);
+  log = Open();
+  EXPECT_TRUE(log->rounds().at(1).prepared.has_value());
+}
+
+TEST_F(LogTailTest, AVoteCountsOnlyWithAllItsExtents) {
+  for (const uint32_t lost : {0, 1, 2}) {
+    ASSERT_TRUE(disk_.RemoveAll(kLogDirectory).ok());
+    ASSERT_TRUE(disk_.MakeDirectory(kLogDirectory).ok());
+    auto log = Create();
+    for (const uint32_t extent : {0, 1, 2}) {
+      if (extent == lost) disk_.LoseNextWrite();
+      ASSERT_TRUE(Extent(log.get(), extent).ok());
+    }
+    ASSERT_TRUE(log->AppendPrepared(MakePrepared(1, {0, 1, 2})).ok());
+    log = Open();
+    const bool any = log->rounds().count(1) != 0;
+    EXPECT_EQ(any, lost != 0);
+    if (any) {
+      EXPECT_EQ(log->rounds().at(1).extents.size(), lost);
+      EXPECT_FALSE(log->rounds().at(1).prepared.has_value());
+    }
+  }
+}
+
+TEST_F(LogTailTest, OpeningAWholeLogWritesNothing) {
+  auto log = Create();
+  ASSERT_TRUE(Extent(log.get(), 0).ok());
+  ASSERT_TRUE(log->Sync().ok());
+  disk_.Fail(Operation::kWrite, 1, EIO);
+  log = Open();
+  EXPECT_EQ(log->rounds().size(), 1u);
+}
+
+}  // namespace
+}  // namespace ballast::server

@@ -1,0 +1,250 @@
+// Tests of server/durability/records.h: bytes of version 1, and refusal of everything else.
+#include "server/durability/records.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <limits>
+#include <random>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace ballast::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+PreparedRecord SmallPrepared() {
+  PreparedRecord record{.epoch = 2, .round = 41};
+  record.vote = {.server = 3,
+                 .norms = {{.extent = 5, .sumsq = 0.75}},
+                 .nonfinite = 1,
+                 .contributor_digest = 0xdeadbeef,
+                 .scalars = {{.group = 1, .step = 40, .bits = {0x3f800000}}}};
+  record.present = {true, false, true};
+  record.policy = {.loss_scale = 1024, .opt_step = 39, .consecutive_skips = 1};
+  record.tensor_step = {40, 41};
+  return record;
+}
+
+DecisionRecord SmallDecision() {
+  DecisionRecord record{.epoch = 2, .round = 41};
+  record.decision = {.applied = true,
+                     .grad_norm = 2,
+                     .clip_coef = 0.5,
+                     .grad_scale = {0.25f},
+                     .scalars = {{.group = 1, .step = 40, .bits = {0x3f800000}}},
+                     .policy = {.loss_scale = 1024, .opt_step = 40}};
+  return record;
+}
+
+// As docs/formats/log.md shows them.
+const char kPreparedHex[] =
+    "01000000"          // version
+    "02000000"          // epoch
+    "2900000000000000"  // round
+    "03000000"          // server
+    "efbeadde"          // contributor digest
+    "0100000000000000"  // non-finite elements
+    "01000000"
+    "05000000"
+    "000000000000e83f"  // one norm: extent 5, 0.75
+    "01000000"          // one set of scalars
+    "01000000"
+    "2800000000000000"
+    "01000000"
+    "0000803f"  // group 1, step 40, 1.0f
+    "03000000"
+    "05"  // three tensors, first and third present
+    "02000000"
+    "2800000000000000"
+    "2900000000000000"  // two steps
+    "01000000"
+    "18000000"  // policy of version 1, 24 bytes
+    "0000000000009040"
+    "2700000000000000"
+    "0100000000000000";
+const char kDecisionHex[] =
+    "01000000"          // version
+    "02000000"          // epoch
+    "2900000000000000"  // round
+    "01000000"          // applied
+    "0000000000000040"  // norm 2
+    "000000000000e03f"  // clip 0.5
+    "0000000000000000"  // non-finite elements
+    "01000000"
+    "0000803e"  // one factor, 0.25f
+    "01000000"  // one set of scalars
+    "01000000"
+    "2800000000000000"
+    "01000000"
+    "0000803f"
+    "01000000"
+    "18000000"  // policy of version 1, 24 bytes
+    "0000000000009040"
+    "2800000000000000"
+    "0000000000000000";
+
+TEST(Records, BytesOfVersionOneStayAsTheyAre) {
+  EXPECT_EQ(absl::BytesToHexString(EncodePrepared(SmallPrepared())), kPreparedHex);
+  EXPECT_EQ(absl::BytesToHexString(EncodeDecision(SmallDecision())), kDecisionHex);
+}
+
+std::vector<ScalarSet> RandomScalars(std::mt19937_64* random) {
+  std::vector<ScalarSet> sets((*random)() % 3);
+  for (ScalarSet& set : sets) {
+    set.group = static_cast<uint32_t>((*random)());
+    set.step = (*random)();
+    set.bits.resize((*random)() % 4);
+    for (uint32_t& bits : set.bits) bits = static_cast<uint32_t>((*random)());
+  }
+  return sets;
+}
+
+PolicyState RandomPolicy(std::mt19937_64* random) {
+  return {.loss_scale = std::bit_cast<double>((*random)()),
+          .opt_step = (*random)(),
+          .consecutive_skips = (*random)()};
+}
+
+PreparedRecord RandomPrepared(std::mt19937_64* random) {
+  PreparedRecord record{.epoch = static_cast<uint32_t>((*random)()), .round = (*random)()};
+  record.vote.server = static_cast<uint32_t>((*random)());
+  record.vote.contributor_digest = static_cast<uint32_t>((*random)());
+  record.vote.nonfinite = (*random)();
+  record.vote.norms.resize((*random)() % 5);
+  for (ExtentNorm& norm : record.vote.norms) {
+    norm = {.extent = static_cast<uint32_t>((*random)()),
+            .sumsq = std::bit_cast<double>((*random)())};
+  }
+  record.vote.scalars = RandomScalars(random);
+  for (size_t i = (*random)() % 20; i > 0; --i) record.present.push_back((*random)() % 2 == 0);
+  for (size_t i = (*random)() % 5; i > 0; --i) record.tensor_step.push_back((*random)());
+  record.policy = RandomPolicy(random);
+  return record;
+}
+
+DecisionRecord RandomDecision(std::mt19937_64* random) {
+  DecisionRecord record{.epoch = static_cast<uint32_t>((*random)()), .round = (*random)()};
+  Decision& decision = record.decision;
+  decision.applied = (*random)() % 2 == 0;
+  decision.grad_norm = std::bit_cast<double>((*random)());
+  decision.clip_coef = std::bit_cast<double>((*random)());
+  decision.nonfinite = (*random)();
+  for (size_t i = (*random)() % 4; i > 0; --i) {
+    decision.grad_scale.push_back(std::bit_cast<float>(static_cast<uint32_t>((*random)())));
+  }
+  decision.scalars = RandomScalars(random);
+  decision.policy = RandomPolicy(random);
+  return record;
+}
+
+// Bit for bit, NaN of every kind included, since equal records give equal bytes.
+TEST(Records, WhatIsReadIsWhatWasWritten) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 2000; ++i) {
+    const std::string prepared = EncodePrepared(RandomPrepared(&random));
+    const auto prepared_again = DecodePrepared(prepared);
+    ASSERT_TRUE(prepared_again.ok()) << prepared_again.status();
+    ASSERT_EQ(EncodePrepared(*prepared_again), prepared);
+    const std::string decision = EncodeDecision(RandomDecision(&random));
+    const auto decision_again = DecodeDecision(decision);
+    ASSERT_TRUE(decision_again.ok()) << decision_again.status();
+    ASSERT_EQ(EncodeDecision(*decision_again), decision);
+  }
+  const PreparedRecord small = *DecodePrepared(EncodePrepared(SmallPrepared()));
+  EXPECT_EQ(small.vote.norms, SmallPrepared().vote.norms);
+  EXPECT_EQ(small.vote.scalars, SmallPrepared().vote.scalars);
+  EXPECT_EQ(small.present, SmallPrepared().present);
+  EXPECT_EQ(small.policy, SmallPrepared().policy);
+  EXPECT_EQ(small.tensor_step, SmallPrepared().tensor_step);
+}
+
+TEST(Records, CutOffAtAnyByteOrWithMoreBehindIsDataLoss) {
+  const std::string prepared = EncodePrepared(SmallPrepared());
+  for (size_t bytes = 0; bytes < prepared.size(); ++bytes) {
+    EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(prepared.substr(0, bytes)).status())) << bytes;
+  }
+  EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(prepared + "x").status()));
+  const std::string decision = EncodeDecision(SmallDecision());
+  for (size_t bytes = 0; bytes < decision.size(); ++bytes) {
+    EXPECT_TRUE(absl::IsDataLoss(DecodeDecision(decision.substr(0, bytes)).status())) << bytes;
+  }
+  EXPECT_TRUE(absl::IsDataLoss(DecodeDecision(decision + "x").status()));
+}
+
+TEST(Records, NewerVersionsAreRefusedByNumber) {
+  std::string prepared = EncodePrepared(SmallPrepared());
+  prepared[0] = 2;
+  EXPECT_TRUE(absl::IsFailedPrecondition(DecodePrepared(prepared).status()));
+  EXPECT_THAT(DecodePrepared(prepared).status().message(), HasSubstr("version 2"));
+  std::string decision = EncodeDecision(SmallDecision());
+  decision[0] = 9;
+  EXPECT_TRUE(absl::IsFailedPrecondition(DecodeDecision(decision).status()));
+  decision[0] = 0;
+  EXPECT_TRUE(absl::IsDataLoss(DecodeDecision(decision).status()));
+  // The policy state has a version of its own, in front of its last 28 bytes.
+  prepared[0] = 1;
+  prepared[prepared.size() - 32] = 2;
+  EXPECT_TRUE(absl::IsFailedPrecondition(DecodePrepared(prepared).status()));
+  EXPECT_THAT(DecodePrepared(prepared).status().message(), HasSubstr("policy state of version 2"));
+}
+
+TEST(Records, ATruthThatIsNeitherYesNorNoIsDataLoss) {
+  std::string decision = EncodeDecision(SmallDecision());
+  decision[16] = 2;
+  EXPECT_TRUE(absl::IsDataLoss(DecodeDecision(decision).status()));
+  std::string prepared = EncodePrepared(SmallPrepared());
+  const size_t present = prepared.find(std::string("\x03\0\0\0\x05", 5));
+  ASSERT_NE(present, std::string::npos);
+  prepared[present + 4] = '\x0d';  // A fourth bit of three.
+  EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(prepared).status()));
+}
+
+// A decoder that accepts something must mean exactly these bytes.
+template <typename Decode, typename Encode>
+void ExpectCanonical(const std::string& bytes, Decode decode, Encode encode) {
+  const auto record = decode(bytes);
+  if (record.ok()) {
+    ASSERT_EQ(encode(*record), bytes) << absl::BytesToHexString(bytes);
+  }
+}
+
+TEST(Records, RandomAndMutatedBytesAreRefusedOrMeanThemselves) {
+  std::mt19937_64 random(2);
+  for (int i = 0; i < 10000; ++i) {
+    std::string bytes;
+    switch (random() % 3) {
+      case 0:
+        bytes = EncodePrepared(RandomPrepared(&random));
+        break;
+      case 1:
+        bytes = EncodeDecision(RandomDecision(&random));
+        break;
+      default:
+        bytes.resize(random() % 200);
+        for (char& c : bytes) c = static_cast<char>(random());
+        if (!bytes.empty()) bytes[0] = 1;
+    }
+    for (size_t flips = random() % 3; flips > 0 && !bytes.empty(); --flips) {
+      const uint64_t at = random() % bytes.size();
+      bytes[at] = static_cast<char>(bytes[at] ^ (1 << random() % 8));
+    }
+    if (random() % 4 == 0) bytes.resize(random() % (bytes.size() + 1));
+    ExpectCanonical(bytes, DecodePrepared, EncodePrepared);
+    ExpectCanonical(bytes, DecodeDecision, EncodeDecision);
+  }
+}
+
+TEST(Records, ACountThatCannotBeTrueAllocatesNothing) {
+  // 2^32 - 1 norms in 48 bytes; with an allocation of 64 GiB this would not end well.
+  std::string bytes = EncodePrepared(SmallPrepared()).substr(0, 48);
+  bytes.replace(32, 4, "\xff\xff\xff\xff");
+  EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(bytes).status()));
+}
+
+}  // namespace
+}  // namespace ballast::server

@@ -1,0 +1,117 @@
+// Power loss at every point of a slot file's life: of each extent the newest flushed version is
+// whole, or a newer one; no version ever has other bytes than were written for it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/server/durability/slot_testing.h"
+
+namespace ballast::server {
+namespace {
+
+using Operation = MemoryDisk::Operation;
+
+class CrashingSlots {
+ public:
+  explicit CrashingSlots(uint64_t seed) : random_(seed) {
+    Adopt(SlotFile::Create(&disk_, kSlotPath, SmallSlots(), shapes_));
+  }
+
+  // Writes a newer version of some extent or flushes. False when the file takes nothing more.
+  bool Act() {
+    if (random_() % 12 == 0) {
+      disk_.Fail(random_() % 2 == 0 ? Operation::kSync : Operation::kWrite, 1 + random_() % 2, EIO);
+    }
+    const SlotShape& shape = shapes_[random_() % shapes_.size()];
+    if (written_.count(shape.extent) != 0 || random_() % 4 == 0) {
+      if (!slots_->Sync().ok()) return false;
+      for (const auto& [extent, version] : written_) flushed_[extent] = version;
+      written_.clear();
+      return true;
+    }
+    const uint64_t version = newest_[shape.extent] + 1 + random_() % 3;
+    newest_[shape.extent] = version;
+    attempt_[{shape.extent, version}] = life_;
+    if (!WriteState(slots_.get(), shape, version, life_).ok()) return false;
+    written_[shape.extent] = version;
+    return true;
+  }
+
+  void Restart() {
+    disk_.Crash([this] { return random_(); });
+    ++life_;
+    written_.clear();
+    Adopt(SlotFile::Open(&disk_, kSlotPath, SmallSlots(), shapes_));
+    if (slots_ == nullptr) return;
+    for (const SlotShape& shape : shapes_) {
+      const uint64_t found = NewestWhole(shape);
+      ASSERT_GE(found, flushed_[shape.extent]) << "extent " << shape.extent;
+      // From here on it is flushed, and versions go on behind it.
+      flushed_[shape.extent] = found;
+      newest_[shape.extent] = found;
+    }
+  }
+
+  bool working() const { return slots_ != nullptr; }
+  size_t torn() const { return torn_; }
+
+ private:
+  void Adopt(absl::StatusOr<std::unique_ptr<SlotFile>> slots) {
+    // Faults that were still pending may strike; then once more.
+    while (!slots.ok() && absl::StrContains(slots.status().message(), "Input/output error")) {
+      slots = SlotFile::Open(&disk_, kSlotPath, SmallSlots(), shapes_);
+    }
+    ASSERT_TRUE(slots.ok()) << slots.status();
+    slots_ = *std::move(slots);
+  }
+
+  // As recovery looks for it: newest first, passing over what is damaged. 0 for none.
+  uint64_t NewestWhole(const SlotShape& shape) {
+    for (const uint64_t version : slots_->Versions(shape.extent)) {
+      const auto state = ReadState(slots_.get(), shape, version);
+      if (state.ok()) {
+        EXPECT_TRUE(*state == Payload(shape, version, attempt_[{shape.extent, version}]))
+            << "extent " << shape.extent << " version " << version;
+        return version;
+      }
+      EXPECT_TRUE(absl::IsDataLoss(state.status())) << state.status();
+      ++torn_;
+    }
+    return 0;
+  }
+
+  std::mt19937_64 random_;
+  MemoryDisk disk_;
+  const std::vector<SlotShape> shapes_ = SmallShapes();
+  std::unique_ptr<SlotFile> slots_;
+
+  std::map<uint32_t, uint64_t> newest_;   // version last tried
+  std::map<uint32_t, uint64_t> written_;  // since the last flush
+  std::map<uint32_t, uint64_t> flushed_;
+  std::map<std::pair<uint32_t, uint64_t>, uint64_t> attempt_;  // that wrote a version last
+  uint64_t life_ = 0;
+  size_t torn_ = 0;
+};
+
+TEST(SlotCrash, TheNewestFlushedVersionIsAlwaysThere) {
+  size_t torn = 0;
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    CrashingSlots slots(seed);
+    std::mt19937_64 random(seed * 17);
+    for (int life = 0; life < 6 && slots.working(); ++life) {
+      for (uint64_t acts = random() % 20; acts > 0 && slots.Act();) --acts;
+      slots.Restart();
+      if (::testing::Test::HasFailure()) return;
+    }
+    torn += slots.torn();
+  }
+  EXPECT_GT(torn, 100u);  // The test is about something.
+}
+
+}  // namespace
+}  // namespace ballast::server

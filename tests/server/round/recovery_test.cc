@@ -1,0 +1,376 @@
+// Restarted servers: engines of one durable job whose disks lose power at any moment, driven by
+// trainers that do what the client does, compared bit for bit with the plain loop.
+#include "server/round/recovery.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <future>
+#include <random>
+#include <set>
+
+#include "common/io/memory_disk.h"
+#include "server/cluster/epoch_change.h"
+#include "server/round/round_engine.h"
+#include "tests/server/round/engine_cluster.h"
+#include "tests/server/round/plans.h"
+
+namespace ballast::server {
+namespace {
+
+using testing::IncarnationOf;
+using testing::kChunk;
+using testing::LayoutOf;
+using testing::MakeBegin;
+using testing::MakeFrame;
+using testing::MakePlan;
+using testing::Random;
+using testing::RecordingSink;
+using testing::Reference;
+
+constexpr char kDirectory[] = "/jobs/1";
+
+// Servers with a disk each. What a server sends to one that is down is sent again when that is
+// back, as PeerClient does.
+class DurableCluster : public VoteSink {
+ public:
+  DurableCluster(std::vector<int64_t> sizes, uint32_t world, std::vector<uint32_t> servers,
+                 uint32_t seed)
+      : plan_(MakePlan(sizes, world, std::move(servers))), rng_(seed) {
+    plan_.spec.durability = Durability::kPower;
+    layout_ = LayoutOf(plan_);
+    for (const uint32_t id : plan_.servers) {
+      nodes_[id].disk = std::make_unique<MemoryDisk>();
+      Start(id, /*fresh=*/true);
+    }
+  }
+  ~DurableCluster() override {
+    for (auto& [id, node] : nodes_) Stop(&node);
+  }
+
+  void SendVote(uint64_t, uint32_t epoch, uint64_t round, uint32_t to, const Vote& vote) override {
+    {
+      MutexLock lock(&mu_);
+      votes_[{vote.server, to}] = {epoch, round, vote};
+    }
+    Deliver(epoch, round, to, vote);
+  }
+  void DropVotes(uint64_t) override {}
+
+  // Power loss and restart. Whoever held the old engine finds its files closed.
+  void Restart(uint32_t id, const MemoryDisk::Random& random) {
+    Node& node = nodes_[id];
+    Stop(&node);
+    node.disk->Crash(random);
+    Start(id, /*fresh=*/false);
+    std::map<std::pair<uint32_t, uint32_t>, SentVote> votes;
+    {
+      MutexLock lock(&mu_);
+      votes = votes_;
+    }
+    for (const auto& [from_to, sent] : votes) {
+      if (from_to.second == id) Deliver(sent.epoch, sent.round, id, sent.vote);
+    }
+  }
+
+  // The job's next epoch, in which `slot` is held by another process, as the home brings it about.
+  void ChangeEpoch(uint32_t slot) {
+    EpochChange change(plan_);
+    for (const uint32_t id : plan_.servers) {
+      std::promise<absl::StatusOr<SealAnswer>> sealed;
+      Engine(id)->Seal(plan_.epoch.epoch,
+                       [&](const absl::StatusOr<SealAnswer>& answer) { sealed.set_value(answer); });
+      const absl::StatusOr<SealAnswer> answer = sealed.get_future().get();
+      ASSERT_TRUE(answer.ok()) << answer.status();
+      change.OnSealed(id, *answer);
+    }
+    const auto next = change.NextPlan({{slot, plan_.epoch.members[slot].incarnation + 100}});
+    ASSERT_TRUE(next.ok()) << next.status();
+    std::vector<std::promise<absl::Status>> adopted(plan_.servers.size());
+    for (size_t i = 0; i < adopted.size(); ++i) {
+      Engine(plan_.servers[i])
+          ->Adopt(
+              *next, [] { return absl::OkStatus(); },
+              [&adopted, i](const absl::Status& status) { adopted[i].set_value(status); });
+    }
+    for (auto& promise : adopted) {
+      const absl::Status status = promise.get_future().get();
+      ASSERT_TRUE(status.ok()) << status;
+    }
+    plan_ = *next;
+  }
+
+  std::shared_ptr<RoundEngine> Engine(uint32_t id) {
+    MutexLock lock(&mu_);
+    return engines_[id];
+  }
+  const JobPlan& plan() const { return plan_; }
+  const Layout& layout() const { return layout_; }
+  std::mt19937& rng() { return rng_; }
+
+ private:
+  struct Node {
+    std::unique_ptr<MemoryDisk> disk;
+    std::unique_ptr<Executor> executor;
+    std::unique_ptr<WorkerPool> workers;
+  };
+  struct SentVote {
+    uint32_t epoch = 0;
+    uint64_t round = 0;
+    Vote vote;
+  };
+
+  void Deliver(uint32_t epoch, uint64_t round, uint32_t to, const Vote& vote) {
+    const std::shared_ptr<RoundEngine> engine = Engine(to);
+    if (engine == nullptr) return;
+    engine->PeerVote(epoch, round, vote, [=, this](const std::optional<Vote>& own) {
+      const std::shared_ptr<RoundEngine> asker = Engine(vote.server);
+      if (own.has_value() && asker != nullptr) {
+        asker->PeerVote(epoch, round, *own, [](const std::optional<Vote>&) {});
+      }
+    });
+  }
+
+  void Start(uint32_t id, bool fresh) {
+    Node& node = nodes_[id];
+    node.executor = std::make_unique<Executor>("test", 2);
+    node.workers = std::make_unique<WorkerPool>(1);
+    EngineConfig config{.self = id, .chunk_bytes = kChunk, .checkpoint_rounds = 2};
+    config.open_timeout = std::chrono::hours(1);
+    EngineDeps deps{.executor = node.executor.get(),
+                    .workers = node.workers.get(),
+                    .clock = &clock_,
+                    .isa = simd::DetectIsa(),
+                    .votes = this};
+    deps.storage_failed = [](const absl::Status&) {};  // An engine whose disk is gone.
+    const StorageOptions options = StorageOptionsOf(plan_, layout_, id, config.checkpoint_rounds);
+    auto storage = fresh ? JobStorage::Create(node.disk.get(), kDirectory, options)
+                         : JobStorage::Open(node.disk.get(), kDirectory, options);
+    ASSERT_TRUE(storage.ok()) << storage.status();
+    for (const char* parent : {"/", "/jobs"}) {
+      ASSERT_TRUE(node.disk->SyncDirectory(parent).ok());  // As JobStore does.
+    }
+    auto engine = RoundEngine::Create(plan_, config, deps, *std::move(storage));
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    {
+      MutexLock lock(&mu_);
+      engines_[id] = *engine;
+    }
+    (*engine)->Start();
+  }
+
+  void Stop(Node* node) {
+    if (node->executor == nullptr) return;
+    std::shared_ptr<RoundEngine> engine;
+    {
+      MutexLock lock(&mu_);
+      for (auto& [id, known] : engines_) {
+        if (nodes_[id].executor == node->executor) engine.swap(known);
+      }
+    }
+    engine.reset();
+    node->executor->Shutdown();
+    node->workers.reset();
+  }
+
+  JobPlan plan_;
+  Layout layout_ = LayoutOf(MakePlan({1}, 1, {0}));
+  RealClock clock_;
+  std::mt19937 rng_;
+  std::map<uint32_t, Node> nodes_;
+  Mutex mu_;
+  std::map<uint32_t, std::shared_ptr<RoundEngine>> engines_;
+  std::map<std::pair<uint32_t, uint32_t>, SentVote> votes_;
+};
+
+// One slot as the client plays it: it keeps what it pushed until it has seen the round's end from
+// every server, and says everything again to a server that was restarted.
+class Trainer {
+ public:
+  Trainer(DurableCluster* cluster, uint32_t slot, std::vector<std::vector<float>> init)
+      : cluster_(cluster), slot_(slot), weights_(std::move(init)) {
+    for (const uint32_t id : cluster_->plan().servers) Attach(id);
+  }
+
+  // Opens (again) the stream to a server, and sends what it lacks.
+  void Attach(uint32_t id) {
+    auto sink = std::make_shared<RecordingSink>(cluster_->layout().extents().size());
+    sinks_[id] = sink;
+    Mutex mu;
+    CondVar cv;
+    absl::StatusOr<SlotWelcome> answer = absl::UnknownError("no answer");
+    bool done = false;
+    cluster_->Engine(id)->AttachSlot(
+        {.slot = slot_,
+         .incarnation = cluster_->plan().epoch.members[slot_].incarnation,
+         .epoch = cluster_->plan().epoch.epoch,
+         .round = round_},
+        sink, [&](const absl::StatusOr<SlotWelcome>& welcome) {
+          MutexLock lock(&mu);
+          answer = welcome;
+          done = true;
+          cv.NotifyAll();
+        });
+    {
+      MutexLock lock(&mu);
+      while (!done) cv.Wait(&mu);
+    }
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    ASSERT_TRUE(answer->round == round_ || answer->round == round_ + 1) << answer->round;
+    if (answer->round != round_) return;
+    if (slot_ == 0) {
+      const std::set<uint32_t> missing(answer->init_missing.begin(), answer->init_missing.end());
+      for (const uint32_t extent : missing) SendExtent(id, extent, FrameKind::kInit, weights_);
+    }
+    complete_[id] = {answer->complete.begin(), answer->complete.end()};
+    if (open_) Begin(id);
+    for (const uint32_t extent : pushed_) Push(id, extent);
+  }
+
+  void BeginRound(const std::vector<std::vector<float>>& grads) {
+    grads_ = grads;
+    open_ = true;
+    pushed_.clear();
+    for (const uint32_t id : cluster_->plan().servers) {
+      complete_[id].clear();
+      Begin(id);
+    }
+  }
+  void PushExtent(uint32_t extent) {
+    pushed_.push_back(extent);
+    Push(cluster_->plan().owner[extent], extent);
+  }
+  // Whether `id` has ended the open round for this slot.
+  bool Ended(uint32_t id) { return sinks_[id]->Ended(round_); }
+
+  // Waits for every server, then takes the weights.
+  void EndRound() {
+    for (auto& [id, sink] : sinks_) {
+      const absl::Status status = sink->Wait(round_);
+      ASSERT_TRUE(status.ok()) << status;
+    }
+    for (uint32_t e = 0; e < cluster_->layout().extents().size(); ++e) {
+      RecordingSink* sink = sinks_[cluster_->plan().owner[e]].get();
+      MutexLock lock(&sink->mu_);
+      const Extent& extent = cluster_->layout().extents()[e];
+      for (uint32_t i = 0; i < extent.run_count && !sink->weights_[e].empty(); ++i) {
+        const Run& run = cluster_->layout().runs()[extent.first_run + i];
+        std::memcpy(weights_[run.tensor].data() + run.tensor_offset,
+                    sink->weights_[e].data() + run.extent_offset * 4, run.elements * 4);
+      }
+    }
+    ++round_;
+    open_ = false;
+    pushed_.clear();
+  }
+  const std::vector<std::vector<float>>& weights() const { return weights_; }
+  uint64_t round() const { return round_; }
+
+ private:
+  void Begin(uint32_t id) { cluster_->Engine(id)->Begin(slot_, MakeBegin(round_)); }
+  void Push(uint32_t id, uint32_t extent) {
+    if (cluster_->plan().owner[extent] != id || complete_[id].count(extent) != 0) return;
+    SendExtent(id, extent, FrameKind::kGradient, grads_);
+  }
+  void SendExtent(uint32_t id, uint32_t extent, FrameKind kind,
+                  const std::vector<std::vector<float>>& values) {
+    const Layout& layout = cluster_->layout();
+    const Extent& e = layout.extents()[extent];
+    std::vector<float> flat(e.elements);
+    for (uint32_t i = 0; i < e.run_count; ++i) {
+      const Run& run = layout.runs()[e.first_run + i];
+      std::copy_n(values[run.tensor].begin() + static_cast<int64_t>(run.tensor_offset),
+                  run.elements, flat.begin() + run.extent_offset);
+    }
+    for (const ChunkRange& range : ChunkRanges(layout, extent, kChunk, {})) {
+      const char* data = reinterpret_cast<const char*>(flat.data()) + range.offset_bytes;
+      FrameInfo info = MakeFrame(cluster_->plan(), kind, slot_, round_, extent, range);
+      info.epoch = cluster_->plan().epoch.epoch;
+      info.incarnation = cluster_->plan().epoch.members[slot_].incarnation;
+      info.crc32c = Crc32c(data, range.length_bytes);
+      cluster_->Engine(id)->Frame(info, Payload::FromString(std::string(data, range.length_bytes)));
+    }
+  }
+
+  DurableCluster* const cluster_;
+  const uint32_t slot_;
+  uint64_t round_ = 1;
+  bool open_ = false;
+  std::vector<std::vector<float>> weights_;
+  std::vector<std::vector<float>> grads_;
+  std::vector<uint32_t> pushed_;
+  std::map<uint32_t, std::set<uint32_t>> complete_;
+  std::map<uint32_t, std::shared_ptr<RecordingSink>> sinks_;
+};
+
+struct Shape {
+  std::vector<uint32_t> servers;
+  uint32_t world;
+};
+
+class PowerLoss : public ::testing::TestWithParam<int> {};
+
+// Random servers lose power, and seats change hands, between any two pushes and while the round is
+// decided.
+TEST_P(PowerLoss, ChangesNoBit) {
+  const auto seed = static_cast<uint32_t>(GetParam());
+  std::mt19937 rng(seed);
+  const std::vector<int64_t> sizes = {300, 1, 77, 640, 129};
+  const std::vector<Shape> shapes = {{{0}, 1}, {{0}, 2}, {{1, 4}, 1}, {{1, 4}, 2}, {{1, 2, 7}, 2}};
+  const Shape& shape = shapes[seed % shapes.size()];
+  DurableCluster cluster(sizes, shape.world, shape.servers, seed);
+  const auto init = Random(sizes, seed);
+  Reference reference(init);
+  std::vector<std::unique_ptr<Trainer>> trainers;
+  for (uint32_t s = 0; s < shape.world; ++s) {
+    trainers.push_back(std::make_unique<Trainer>(&cluster, s, init));
+  }
+  const auto maybe_restart = [&](uint32_t one_in) {
+    if (rng() % one_in != 0) return;
+    if (rng() % 3 == 0) {
+      cluster.ChangeEpoch(static_cast<uint32_t>(rng() % shape.world));
+      for (const uint32_t id : shape.servers) {
+        for (const auto& trainer : trainers) trainer->Attach(id);
+      }
+      return;
+    }
+    const uint32_t id = shape.servers[rng() % shape.servers.size()];
+    const uint32_t mood = rng() % 3;  // Keeps all, loses all, or each write on its own.
+    cluster.Restart(id, [&]() -> uint64_t { return mood == 0 ? 0 : mood == 1 ? 1 : rng(); });
+    for (const auto& trainer : trainers) trainer->Attach(id);
+  };
+  for (uint64_t round = 1; round <= 8; ++round) {
+    std::vector<std::vector<std::vector<float>>> grads;
+    for (uint32_t s = 0; s < shape.world; ++s) {
+      grads.push_back(Random(sizes, static_cast<uint32_t>(seed * 1000 + round * 10 + s)));
+      trainers[s]->BeginRound(grads.back());
+    }
+    std::vector<std::pair<uint32_t, uint32_t>> pushes;
+    for (uint32_t s = 0; s < shape.world; ++s) {
+      for (uint32_t e = 0; e < cluster.layout().extents().size(); ++e) pushes.push_back({s, e});
+    }
+    std::shuffle(pushes.begin(), pushes.end(), rng);
+    for (const auto& [slot, extent] : pushes) {
+      trainers[slot]->PushExtent(extent);
+      maybe_restart(20);
+    }
+    maybe_restart(2);
+    maybe_restart(4);
+    for (const auto& trainer : trainers) trainer->EndRound();
+    reference.Step(grads, 1.0f / static_cast<float>(shape.world), MakeBegin(round).hyper[0],
+                   std::vector<bool>(sizes.size(), true));
+    for (const auto& trainer : trainers) {
+      for (size_t t = 0; t < sizes.size(); ++t) {
+        ASSERT_EQ(std::memcmp(trainer->weights()[t].data(), reference.p[t].data(),
+                              reference.p[t].size() * 4),
+                  0)
+            << "seed " << seed << " round " << round << " tensor " << t;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, PowerLoss, ::testing::Range(0, 60));
+
+}  // namespace
+}  // namespace ballast::server
