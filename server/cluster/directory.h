@@ -171,6 +171,9 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void DoAttach(const AttachCall& call, const AttachDone& done);
   // Whether the call was answered from what is known of the job already.
   void TakeSeat(Pending* pending, const AttachCall& call, const AttachDone& done);
+  // Whether the call names a resting job, and was answered or will be.
+  bool WakeUp(const AttachCall& call, const AttachDone& done);
+  void OnAwake(const std::string& name, uint64_t job, const absl::Status& status);
   void AwaitSeat(const std::string& name, uint32_t slot, std::chrono::nanoseconds give_up);
   void StartChange(Pending* pending);
   void OnSealed(const std::string& name, uint32_t epoch, uint32_t server,
@@ -195,6 +198,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   bool DropEnded();
   absl::Status CreateLocal(const JobPlan& plan);
   absl::StatusOr<std::unique_ptr<JobStorage>> MakeStorage(const JobPlan& plan);
+  absl::Status ReopenLocal(const JobPlan& plan);
   absl::Status OpenLocal(const JobPlan& plan, std::unique_ptr<JobStorage> storage);
   void ExtendLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done);
   void OnJobEnded(uint64_t job, const absl::Status& why);
@@ -220,6 +224,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   // Owned by the strand.
   std::map<std::string, Pending> pending_;  // at the home, by name
   std::map<uint64_t, Local> local_;
+  // At the home: durable jobs that ended and are on disk only, by name.
+  std::map<std::string, JobPlan> resting_;
   uint64_t next_generation_ = 1;
   bool shutting_down_ = false;
 };

@@ -30,7 +30,65 @@ void Directory::TakeSeat(Pending* pending, const AttachCall& call, const AttachD
   }
   waiting = {call.call, call.incarnation, done};
   pending->newcomers[call.slot] = call.incarnation;
+  if (!pending->created) return;  // It is being woken up; the change follows.
   AwaitSeat(spec.name, call.slot, deps_.clock->Now() + config_.takeover_wait);
+}
+
+// A job that ended lies on disk at every server; whoever goes on with it makes them open it again.
+bool Directory::WakeUp(const AttachCall& call, const AttachDone& done) {
+  const std::string& name = call.spec.name;
+  const auto ended = pending_.find(name);
+  if (ended != pending_.end() && ended->second.created && call.resume != Resume::kNever) {
+    const auto local = local_.find(ended->second.plan.job);
+    const bool durable = ended->second.plan.spec.durability != Durability::kNone;
+    if (durable && local != local_.end() && local->second.ended) Drop(local->first);
+  }
+  const auto it = resting_.find(name);
+  if (it == resting_.end() || pending_.count(name) != 0) return false;
+  if (call.resume == Resume::kNever) {
+    done(ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
+                       absl::StrCat("job \"", name, "\" was run before and is kept on disk; use ",
+                                    "resume=\"auto\" to go on with it, or a fresh name"),
+                       {.job = name, .slot = static_cast<int>(call.slot)}));
+    return true;
+  }
+  const JobPlan plan = it->second;
+  Pending& pending = pending_.emplace(name, Pending(plan)).first->second;
+  pending.generation = next_generation_++;
+  pending.created = false;
+  pending.creating = true;
+  TakeSeat(&pending, call, done);
+  auto gather = std::make_shared<Gather>(
+      plan.servers.size(),
+      [self = shared_from_this(), name, job = plan.job](const absl::Status& status) {
+        self->Post([self = self.get(), name, job, status] { self->OnAwake(name, job, status); });
+      });
+  for (const uint32_t server : plan.servers) {
+    const auto add = [gather](const absl::Status& status) { gather->Add(status); };
+    if (server == config_.self) {
+      add(CreateLocal(plan));
+    } else {
+      peers_->CreateJob(server, plan, add);
+    }
+  }
+  return true;
+}
+
+void Directory::OnAwake(const std::string& name, uint64_t job, const absl::Status& status) {
+  const auto it = pending_.find(name);
+  if (it == pending_.end() || it->second.plan.job != job) return;
+  Pending& pending = it->second;
+  pending.creating = false;
+  if (!status.ok()) {
+    FailPending(&pending, status);
+    pending_.erase(it);
+    Drop(job);
+    return;
+  }
+  pending.created = true;
+  resting_.erase(name);
+  if (pending.newcomers.empty()) return;  // Its only caller did not fit the job.
+  StartChange(&pending);
 }
 
 // Begins the change once nobody holds the seat's stream open at this server.

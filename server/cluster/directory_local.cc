@@ -25,6 +25,9 @@ bool Directory::DropEnded() {
 }
 
 absl::Status Directory::CreateLocal(const JobPlan& plan) {
+  const bool durable = plan.spec.durability != Durability::kNone;
+  const auto ended = local_.find(plan.job);
+  if (durable && ended != local_.end() && ended->second.ended) Drop(plan.job);
   if (const auto known = local_.find(plan.job); known != local_.end()) {
     const JobPlan& ours = known->second.plan;
     if (FirstDifference(ours.spec, plan.spec).empty() && ours.owner == plan.owner) {
@@ -41,14 +44,29 @@ absl::Status Directory::CreateLocal(const JobPlan& plan) {
   absl::Status fits = PlanHere(plan).status();
   if (ReasonOf(fits) == Reason::kOverBudget && DropEnded()) fits = PlanHere(plan).status();
   BALLAST_RETURN_IF_ERROR(fits);
+  if (durable && store_ != nullptr && store_->Find(plan.job).ok()) return ReopenLocal(plan);
   std::unique_ptr<JobStorage> storage;
-  if (plan.spec.durability != Durability::kNone) {
+  if (durable) {
     BALLAST_ASSIGN_OR_RETURN(storage, MakeStorage(plan));
   }
   const absl::Status opened = OpenLocal(plan, std::move(storage));
   if (opened.ok()) Find(plan.job)->Start();
-  if (!opened.ok() && plan.spec.durability != Durability::kNone) (void)store_->Remove(plan.job);
+  if (!opened.ok() && durable) (void)store_->Remove(plan.job);
   return opened;
+}
+
+// A job that rested here, as this server left it; `plan` is what the home knows of it.
+absl::Status Directory::ReopenLocal(const JobPlan& plan) {
+  BALLAST_ASSIGN_OR_RETURN(const JobPlan ours, store_->Find(plan.job));
+  if (!FirstDifference(ours.spec, plan.spec).empty() || ours.owner != plan.owner) {
+    return ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
+                         absl::StrCat("job ", plan.job, " exists on disk with another plan"),
+                         {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
+  }
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStorage> storage, store_->Open(ours));
+  BALLAST_RETURN_IF_ERROR(OpenLocal(ours, std::move(storage)));
+  Find(plan.job)->Start();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<JobStorage>> Directory::MakeStorage(const JobPlan& plan) {
@@ -110,13 +128,18 @@ void Directory::ExtendLocal(const JobPlan& plan, const std::function<void(absl::
 absl::Status Directory::Recover() {
   if (store_ == nullptr) return absl::OkStatus();
   BALLAST_ASSIGN_OR_RETURN(const std::vector<JobPlan> plans, store_->Load());
+  const bool home = config_.servers.front().id == config_.self;
   for (const JobPlan& plan : plans) {
+    if (plan.resting) {
+      if (home) resting_[plan.spec.name] = plan;
+      continue;
+    }
     BALLAST_LOG(INFO, LogField("run", plan.spec.name), LogField("job", plan.job)) << "recovering";
     BALLAST_RETURN_IF_ERROR(ValidateJobSpec(plan.spec, config_.limits));
     BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
     BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStorage> storage, store_->Open(plan));
     BALLAST_RETURN_IF_ERROR(OpenLocal(plan, std::move(storage)));
-    if (config_.servers.front().id != config_.self) continue;
+    if (!home) continue;
     Pending& pending = pending_.emplace(plan.spec.name, Pending(plan)).first->second;
     pending.generation = next_generation_++;
   }
@@ -128,6 +151,15 @@ void Directory::OnJobEnded(uint64_t job, const absl::Status& why) {
   const auto it = local_.find(job);
   if (it == local_.end()) return;
   it->second.ended = true;
+  JobPlan& plan = it->second.plan;
+  // A job that failed rests, too: what was committed is kept. One that this server's end broke off
+  // goes on when it starts again.
+  if (plan.spec.durability != Durability::kNone && ReasonOf(why) != Reason::kShuttingDown) {
+    plan.resting = true;
+    const absl::Status saved = store_->Save(plan);
+    if (!saved.ok()) BALLAST_LOG(ERROR, LogField("run", plan.spec.name)) << saved;
+    if (config_.servers.front().id == config_.self) resting_[plan.spec.name] = plan;
+  }
   const auto pending = pending_.find(it->second.plan.spec.name);
   if (pending != pending_.end() && pending->second.plan.job == job) {
     FailPending(&pending->second, why);

@@ -29,6 +29,7 @@ absl::StatusOr<JobPlan> EpochChange::NextPlan(const std::map<uint32_t, uint64_t>
   ++next.epoch.epoch;
   next.epoch.start_round = all_prepared ? newest + 1 : newest;
   next.sealed_epoch = 0;
+  next.resting = false;
   for (const auto& [slot, incarnation] : newcomers)
     next.epoch.members[slot].incarnation = incarnation;
   return next;

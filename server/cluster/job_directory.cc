@@ -69,7 +69,7 @@ absl::Status Directory::CheckHome() const {
 void Directory::DoAttach(const AttachCall& call, const AttachDone& done) {
   if (absl::Status st = CheckHome(); !st.ok()) return done(st);
   if (absl::Status st = ValidateJobSpec(call.spec, config_.limits); !st.ok()) return done(st);
-  if (AnswerKnown(call, done)) return;
+  if (WakeUp(call, done) || AnswerKnown(call, done)) return;
   auto it = pending_.find(call.spec.name);
   const bool fresh = it == pending_.end();
   if (fresh && call.resume == Resume::kMust) {
@@ -132,8 +132,7 @@ bool Directory::AnswerKnown(const AttachCall& call, const AttachDone& done) {
     done(ResultOf(pending));
   } else if (same_process) {
     pending.waiting[call.slot] = {call.call, call.incarnation, done};
-  } else if (pending.created && call.resume != Resume::kNever &&
-             pending.plan.spec.durability != Durability::kNone) {
+  } else if (call.resume != Resume::kNever && pending.plan.spec.durability != Durability::kNone) {
     TakeSeat(&pending, call, done);
   } else {
     done(ReasonedError(

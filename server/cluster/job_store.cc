@@ -77,6 +77,8 @@ absl::StatusOr<std::vector<JobPlan>> JobStore::Load() {
   return plans;
 }
 
+absl::StatusOr<JobPlan> JobStore::Find(uint64_t job) { return LoadOne(Directory(job)); }
+
 absl::StatusOr<JobPlan> JobStore::LoadOne(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/", kManifest);
   BALLAST_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(fs_, path, kManifestBytesMax));

@@ -47,6 +47,9 @@ class JobStore {
   // DATA_LOSS STATE_LOST for a manifest that is missing or damaged, naming its path.
   absl::StatusOr<std::vector<JobPlan>> Load();
 
+  // The job's manifest; NOT_FOUND when there is no such job.
+  absl::StatusOr<JobPlan> Find(uint64_t job);
+
   // Makes the job's files, then its manifest. Errors: RESOURCE_EXHAUSTED OVER_BUDGET with the bytes
   // needed and free, and then nothing of it is left.
   absl::StatusOr<std::unique_ptr<JobStorage>> Create(const JobPlan& plan);

@@ -44,6 +44,7 @@ struct JobPlan {
   std::vector<uint32_t> owner;    // server id per extent
   uint32_t layout_version = 1;
   uint32_t sealed_epoch = 0;  // the epoch this server has promised to prepare nothing of any more
+  bool resting = false;       // on disk only: the job ended, and waits to be gone on with
 };
 
 // Where a server stands when it seals an epoch.

@@ -167,6 +167,7 @@ v1::PeerJob PeerJobToProto(const JobPlan& plan) {
   job.mutable_servers()->Assign(plan.servers.begin(), plan.servers.end());
   job.set_layout_version(plan.layout_version);
   job.set_sealed_epoch(plan.sealed_epoch);
+  job.set_resting(plan.resting);
   return job;
 }
 
@@ -179,6 +180,7 @@ absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job) {
   plan.servers.assign(job.servers().begin(), job.servers().end());
   plan.layout_version = job.layout_version();
   plan.sealed_epoch = job.sealed_epoch();
+  plan.resting = job.resting();
   return plan;
 }
 
