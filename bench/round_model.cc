@@ -119,17 +119,25 @@ absl::StatusOr<Model> Model::Describe(uint64_t parameters) {
   return model;
 }
 
-absl::Status Model::Allocate() {
+absl::Status Model::Allocate(size_t gradient_bytes_max) {
   size_t bytes = 0;
-  for (const uint64_t count : tensor_elements) bytes += AlignedBytes(count);
-  BALLAST_ASSIGN_OR_RETURN(gradients, Arena::Create(bytes));
+  size_t largest = 0;
+  for (const uint64_t count : tensor_elements) {
+    bytes += AlignedBytes(count);
+    largest = std::max(largest, AlignedBytes(count));
+  }
+  const size_t gradient_bytes = std::min(bytes, std::max(largest, gradient_bytes_max));
+  BALLAST_ASSIGN_OR_RETURN(gradients, Arena::Create(gradient_bytes));
   BALLAST_ASSIGN_OR_RETURN(weights, Arena::Create(bytes));
-  FillRandom(gradients.data(), bytes, 6, 0x9E3779B97F4A7C15);
+  FillRandom(gradients.data(), gradient_bytes, 6, 0x9E3779B97F4A7C15);
   FillRandom(weights.data(), bytes, 3, 0xD1B54A32D192ED03);
   size_t offset = 0;
+  size_t gradient_offset = 0;
   for (const uint64_t count : tensor_elements) {
-    buffers.push_back({gradients.data() + offset, weights.data() + offset});
+    if (gradient_offset + AlignedBytes(count) > gradient_bytes) gradient_offset = 0;
+    buffers.push_back({gradients.data() + gradient_offset, weights.data() + offset});
     offset += AlignedBytes(count);
+    gradient_offset += AlignedBytes(count);
   }
   return absl::OkStatus();
 }
@@ -190,6 +198,12 @@ Reference::Reference(const Model& model) : tensor_count_(model.tensors.size()) {
     tensor.weight.resize(elements);
     optim::Upcast(kernels, DType::kBF16)(model.buffers[index].weight, tensor.p.data(), elements);
     tensors_.push_back(std::move(tensor));
+  }
+}
+
+void Reference::Spoil(Model* model) const {
+  for (const Tensor& tensor : tensors_) {
+    std::memset(model->buffers[tensor.index].weight, 0xFF, tensor.weight.size() * sizeof(uint16_t));
   }
 }
 

@@ -1,6 +1,6 @@
-// What round_bench trains: the tensors of a transformer with random bf16 values, the optimizer
-// alone over the same layout, and a scalar reference for some of the tensors.
-// Comes from: round_bench. Goes to: server/state and server/optim, in this process.
+// What round_bench and recovery_bench train: the tensors of a transformer with random bf16 values,
+// the optimizer alone over the same layout, and a scalar reference for some of the tensors.
+// Comes from: round_bench, recovery_bench. Goes to: server/state and server/optim, in this process.
 // Thread safety: one caller's thread.
 #pragma once
 
@@ -31,8 +31,9 @@ struct Model {
   // A model of at least `parameters` elements, without memory. INTERNAL for a bug of ours.
   static absl::StatusOr<Model> Describe(uint64_t parameters);
   // Maps and fills the tensors' memory. After every fork: a parent that writes to huge pages which
-  // it shares with a child gets small ones. Errors: RESOURCE_EXHAUSTED.
-  absl::Status Allocate();
+  // it shares with a child gets small ones. With fewer than all their bytes as
+  // `gradient_bytes_max`, tensors share gradients. Errors: RESOURCE_EXHAUSTED.
+  absl::Status Allocate(size_t gradient_bytes_max = SIZE_MAX);
 
   uint64_t elements = 0;
   std::vector<client::Tensor> tensors;
@@ -70,6 +71,8 @@ class Reference {
  public:
   explicit Reference(const Model& model);
   void Step();
+  // Overwrites the sampled weights in `model`, so that those of before cannot pass for new ones.
+  void Spoil(Model* model) const;
 
   // Elements of the sampled weights in `model` that differ from the reference.
   uint64_t DifferingWeights(const Model& model) const;

@@ -21,6 +21,7 @@
 #include <set>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -96,31 +97,53 @@ std::vector<std::string> OwnCongestionControl(int port) {
 }
 
 absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
-    const std::string& binary, const std::vector<std::string>& arguments) {
-  std::string directory = (std::filesystem::temp_directory_path() / "round-bench-XXXXXX").string();
+    const std::string& binary, const std::vector<std::string>& arguments, bool keep_log) {
+  std::string directory =
+      (std::filesystem::temp_directory_path() / "ballast-bench-XXXXXX").string();
   if (mkdtemp(directory.data()) == nullptr) return SystemError("cannot create " + directory);
-  std::unique_ptr<ServerProcess> server(new ServerProcess(directory));
-  BALLAST_RETURN_IF_ERROR(server->Launch(binary, arguments));
+  std::unique_ptr<ServerProcess> server(new ServerProcess(directory, binary, arguments, keep_log));
+  BALLAST_RETURN_IF_ERROR(server->Launch());
   BALLAST_RETURN_IF_ERROR(server->AwaitReady());
   return server;
 }
 
-absl::Status ServerProcess::Launch(const std::string& binary,
-                                   const std::vector<std::string>& arguments) {
-  std::vector<std::string> words = {binary, "--dev", "--ready-file=" + directory_ + "/ready",
-                                    "--set=log.level=warn"};
-  words.insert(words.end(), arguments.begin(), arguments.end());
+absl::Status ServerProcess::Launch() {
+  std::vector<std::string> words = {binary_, "--dev", "--ready-file=" + directory_ + "/ready",
+                                    keep_log_ ? "--set=log.level=info" : "--set=log.level=warn"};
+  words.insert(words.end(), arguments_.begin(), arguments_.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
+  const std::string log_path = directory_ + "/log";
   pid_ = fork();
   if (pid_ < 0) return SystemError("fork");
   if (pid_ > 0) return absl::OkStatus();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const int log = keep_log_ ? open(log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644) : -1;
+  if (log >= 0) dup2(log, STDERR_FILENO);
   dup2(STDERR_FILENO, STDOUT_FILENO);
-  execv(binary.c_str(), argv.data());
+  execv(binary_.c_str(), argv.data());
   _exit(127);
 }
+
+void ServerProcess::Kill() {
+  if (pid_ <= 0) return;
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+}
+
+absl::Status ServerProcess::Restart() {
+  arguments_.push_back("--listen=" + std::exchange(address_, ""));
+  std::error_code ignored;
+  std::filesystem::remove(directory_ + "/ready", ignored);
+  BALLAST_RETURN_IF_ERROR(Launch());
+  const absl::Status ready = AwaitReady();
+  arguments_.pop_back();
+  return ready;
+}
+
+std::string ServerProcess::Log() const { return ReadFile(directory_ + "/log"); }
 
 absl::Status ServerProcess::AwaitReady() {
   const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
@@ -169,6 +192,17 @@ absl::StatusOr<uint64_t> ServerProcess::MinorFaults() const {
     if (fields.size() > 7 && absl::SimpleAtoi(fields[7], &faults)) return faults;
   }
   return absl::InternalError("cannot read the state server's page faults");
+}
+
+absl::StatusOr<uint64_t> ServerProcess::DiskReadBytes() const {
+  const std::string text = ReadFile(absl::StrCat("/proc/", pid_, "/io"));
+  for (const auto line : absl::StrSplit(text, '\n')) {
+    uint64_t bytes = 0;
+    if (absl::StartsWith(line, "read_bytes: ") && absl::SimpleAtoi(line.substr(12), &bytes)) {
+      return bytes;
+    }
+  }
+  return absl::InternalError("cannot read what the state server has read");
 }
 
 absl::StatusOr<double> ServerProcess::Metric(const std::string& family) const {

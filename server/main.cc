@@ -22,6 +22,7 @@
 #include "proto/convert/channel.h"
 #include "server/command_line.h"
 #include "server/config/print.h"
+#include "server/data_dir_lock.h"
 #include "server/server.h"
 
 namespace ballast::server {
@@ -106,10 +107,12 @@ absl::Status ApplyLog(const config::v1::Log& log) {
   return absl::OkStatus();
 }
 
-absl::Status MakeDataDir(const std::string& path) {
+// Makes the directory and takes it for this process.
+absl::StatusOr<DataDirLock> OpenDataDir(const std::string& path) {
+  if (path.empty()) return DataDirLock();
   std::error_code error;
-  if (!path.empty()) std::filesystem::create_directories(path, error);
-  if (!error) return absl::OkStatus();
+  std::filesystem::create_directories(path, error);
+  if (!error) return DataDirLock::Take(path);
   return absl::InvalidArgumentError(
       absl::StrCat("cannot create storage.data_dir ", path, ": ", error.message()));
 }
@@ -145,8 +148,10 @@ int Run(const CommandLine& line) {
   if (line.print_config || line.check_config) return std::cout.flush() ? 0 : 1;
 
   absl::Status status = ApplyLog(loaded->config.log());
-  if (status.ok()) status = MakeDataDir(loaded->config.storage().data_dir());
   if (!status.ok()) return Fail(status, 1);
+  // Until the process ends, also past Server's own end.
+  const absl::StatusOr<DataDirLock> data_dir = OpenDataDir(loaded->config.storage().data_dir());
+  if (!data_dir.ok()) return Fail(data_dir.status(), 1);
   if (KernelUsesBbr()) {
     BALLAST_LOG(WARN) << "the kernel's default congestion control is BBR, which halves loopback "
                          "bandwidth; our own sockets ask for cubic";

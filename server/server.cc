@@ -248,6 +248,9 @@ DirectoryConfig ServerImpl::MakeDirectoryConfig(std::vector<ServerAddress> serve
   directory.window_extents_min = config_.rounds().window_extents_min();
   directory.attach_timeout = ScaledMs(config_.timing().attach_timeout());
   directory.job_ttl = ScaledMs(config_.timing().job_ttl());
+  // A process that hangs still holds its stream until it is reported.
+  directory.takeover_wait = 2 * ScaledMs(config_.timing().report_after());
+  directory.engine.return_wait = ScaledMs(config_.timing().report_after());
   return directory;
 }
 
@@ -279,6 +282,8 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   link.servers = servers;
   link.heartbeat_interval = Scaled(config_.timing().heartbeat_interval());
   link.report_after = Scaled(config_.timing().report_after());
+  // Making a durable job writes its whole log once; the trainers wait as long.
+  link.create_timeout = Scaled(config_.timing().attach_timeout());
   link.max_message_bytes = static_cast<int>(config_.limits().max_control_message_bytes());
   link.time_scale = options_.time_scale;
   peers_ = PeerClient::Create(link, executor_.get(), RealClock::Get(), grpc_.queue());

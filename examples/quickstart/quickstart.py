@@ -6,15 +6,22 @@ Comes from: scripts/quickstart.sh. Progress goes to stderr; with --json stdout i
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
+import queue
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
+import chaos
+
 HERE = pathlib.Path(__file__).resolve().parent
+# Shorter than a round, so that a kill falls into the round that it was meant for.
+WATCH_S = 0.01
 
 
 def positive(text: str) -> int:
@@ -31,9 +38,24 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--trainers", type=positive, default=2, help="trainers (default 2)")
     parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), default="fp32")
     parser.add_argument("--batch", type=positive, default=4, help="sequences per trainer and step")
+    parser.add_argument(
+        "--durability",
+        choices=("power", "process", "none"),
+        help="what a finished round survives; power loss, kill -9 of every server, or nothing",
+    )
+    parser.add_argument(
+        "--chaos",
+        action="store_true",
+        help="kill -9 each of two servers while it trains; durability power unless given",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     parser.add_argument("--out", type=pathlib.Path, default=HERE.parents[1] / "out")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.chaos and args.durability == "none":
+        parser.error("--chaos kills servers, which a job with --durability none does not survive")
+    if args.chaos and args.durability is None:
+        args.durability = "power"
+    return args
 
 
 class Bar:
@@ -43,6 +65,7 @@ class Bar:
         self._steps = steps
         self._tty = sys.stderr.isatty()
         self._shown = -1
+        self._line = ""  # of the terminal, now
         self._start = time.monotonic()
 
     def show(self, state: dict) -> None:
@@ -57,45 +80,98 @@ class Bar:
             f"[{'#' * filled}{'.' * (width - filled)}] {step}/{self._steps}  "
             f"loss {state['loss']:.3f}  round {state['round_ms']:.0f} ms  {left:.0f} s left"
         )
-        print(f"\r{line}  " if self._tty else line, end="" if self._tty else "\n", file=sys.stderr)
-        sys.stderr.flush()
+        if self._tty:
+            self._line = line
+        self._print(f"\r{line}  " if self._tty else f"{line}\n")
+
+    def say(self, text: str) -> None:
+        """A line above the bar."""
+        wiped = f"\r{' ' * (len(self._line) + 2)}\r" if self._line else ""
+        self._print(f"{wiped}{text}\n{self._line}")
 
     def close(self) -> None:
-        if self._tty:
-            print(file=sys.stderr)
+        self._print("\n" if self._tty else "")
+
+    def _print(self, text: str) -> None:
+        print(text, end="", file=sys.stderr, flush=True)
 
     def _tenth(self) -> int:
         return self._shown * 10 // self._steps if self._shown >= 0 else -1
 
 
+class Training:
+    """ballast-run with train.py; what it prints goes above the bar, never into the JSON."""
+
+    def __init__(self, args: argparse.Namespace, folder: pathlib.Path) -> None:
+        self._progress = folder / "progress.json"
+        self._bar = Bar(args.steps)
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        kills = chaos.plan(args.steps, args.servers) if args.chaos else []
+        self.chaos = chaos.Chaos(kills, folder / "servers", self._bar.say)
+        env = dict(os.environ)
+        if args.durability is not None:
+            env["BALLAST_DURABILITY"] = args.durability
+        self._child = subprocess.Popen(
+            self._command(args, folder),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=env,
+            text=True,
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def run(self) -> int:
+        """Watches it to its end; returns its exit code."""
+        while self._child.poll() is None:
+            time.sleep(WATCH_S)
+            self._show()
+        self._reader.join()
+        self._show()
+        self._bar.close()
+        return self._child.returncode
+
+    def wait(self) -> None:
+        self._child.wait()
+
+    def _command(self, args: argparse.Namespace, folder: pathlib.Path) -> list[str]:
+        return [
+            str(pathlib.Path(sys.executable).with_name("ballast-run")),
+            *("--servers", str(args.servers), "--nproc", str(args.trainers)),
+            *(("--data-dir", str(folder / "servers")) if args.chaos else ()),
+            str(HERE / "train.py"),
+            *("--steps", str(args.steps), "--dtype", args.dtype, "--batch", str(args.batch)),
+            *("--progress", str(self._progress), "--result", str(folder / "result.json")),
+        ]
+
+    def _read(self) -> None:
+        for line in self._child.stdout:
+            self._lines.put(line.rstrip("\n"))
+
+    def _show(self) -> None:
+        while not self._lines.empty():
+            self._bar.say(self._lines.get())
+        if self._progress.exists():
+            state = json.loads(self._progress.read_text())
+            if "loss" in state:
+                self._bar.show(state)
+            self.chaos.during(state["round"])
+
+
 def train(args: argparse.Namespace, folder: pathlib.Path) -> dict:
-    """Runs servers and trainers; returns what rank 0 wrote. Exits with their code on failure."""
-    progress, result = folder / "progress.json", folder / "result.json"
-    command = [
-        *(str(pathlib.Path(sys.executable).with_name("ballast-run")),),
-        *("--servers", str(args.servers), "--nproc", str(args.trainers)),
-        str(HERE / "train.py"),
-        *("--steps", str(args.steps), "--dtype", args.dtype, "--batch", str(args.batch)),
-        *("--progress", str(progress), "--result", str(result)),
-    ]
-    bar = Bar(args.steps)
-    # Trainers' own output, and ballast-run's, belongs beside the progress, never into the JSON.
-    child = subprocess.Popen(command, stdout=sys.stderr, env=os.environ)
+    """Runs servers and trainers; returns what rank 0 wrote, and the kills. Exits on failure."""
+    training = Training(args, folder)
     try:
-        while child.poll() is None:
-            time.sleep(0.2)
-            if progress.exists():
-                bar.show(json.loads(progress.read_text()))
-        if progress.exists():
-            bar.show(json.loads(progress.read_text()))
+        code = training.run()
     except KeyboardInterrupt:
-        child.wait()
+        training.wait()
         raise SystemExit(130) from None
-    bar.close()
-    if child.returncode != 0:
-        print(f"quickstart: training failed with exit code {child.returncode}", file=sys.stderr)
-        raise SystemExit(child.returncode)
-    return json.loads(result.read_text())
+    if code != 0:
+        print(f"quickstart: training failed with exit code {code}", file=sys.stderr)
+        raise SystemExit(code)
+    kills = [dataclasses.asdict(kill) for kill in training.chaos.done]
+    return {**json.loads((folder / "result.json").read_text()), "kills": kills}
 
 
 def plot(result: dict, path: pathlib.Path) -> None:
@@ -122,8 +198,8 @@ def table(args: argparse.Namespace, result: dict, picture: pathlib.Path, seconds
     lines = [
         "",
         f"A byte-level GPT ({result['parameters'] / 1e6:.1f} M parameters, {args.dtype}), "
-        f"{args.trainers} trainers, {args.servers} state servers, {args.steps} steps "
-        f"in {seconds:.0f} s",
+        f"{args.trainers} trainers, {args.servers} state servers, durability "
+        f"{result['durability']}, {args.steps} steps in {seconds:.0f} s",
         "",
         "  held-out loss       step    Ballast      torch",
     ]
@@ -140,6 +216,13 @@ def table(args: argparse.Namespace, result: dict, picture: pathlib.Path, seconds
         "                      (push and pull overlap the servers' collect and step)",
         f"  loss plot           {picture}",
     ]
+    if result["kills"]:
+        for kill in result["kills"]:
+            lines.append(
+                f"  kill -9             {kill['kind']} {kill['number']} in step {kill['step']}"
+            )
+        waits = ", ".join(f"{ms:.0f} ms" for ms in result["pauses_ms"])
+        lines.append(f"  training waited     {waits}")
     if args.dtype != "fp32":
         lines.append(
             f"  {args.dtype}: parameters and gradients are stored and sent in {args.dtype}; the "
@@ -175,6 +258,9 @@ def main() -> None:
             "bytes_down": result["bytes_down"],
             "round_ms_p50": result["round_ms_p50"],
             "phases_ms_p50": result["phases_ms_p50"],
+            "durability": result["durability"],
+            "kills": result["kills"],
+            "pauses_ms": result["pauses_ms"],
             "plot": str(picture),
         }
         print(json.dumps(summary))

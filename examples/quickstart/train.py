@@ -50,21 +50,27 @@ class Report:
     """What rank 0 tells the quickstart: progress while it runs, the numbers at the end."""
 
     def __init__(self, args: argparse.Namespace, rank: int) -> None:
-        self._args = args
+        self._path = args.progress
         self._active = rank == 0
         self.losses: list[list[float]] = []  # step, train loss
         self.evals: list[list[float]] = []  # step, Ballast, torch
         self.rounds: list[dict] = []
 
+    def begin(self) -> None:
+        """The next round is about to run."""
+        self._tell(round=len(self.rounds) + 1)
+
     def step(self, step: int, loss: float, report: dict) -> None:
         self.losses.append([step, loss])
         self.rounds.append(report)
+        self._tell(round=step, loss=loss, round_ms=round_ms(report))
+
+    def _tell(self, **state: float) -> None:
         if not self._active:
             return
-        text = json.dumps({"step": step, "loss": loss, "round_ms": round_ms(report)})
-        temporary = self._args.progress.with_suffix(".tmp")
-        temporary.write_text(text)
-        temporary.replace(self._args.progress)
+        temporary = self._path.with_suffix(".tmp")
+        temporary.write_text(json.dumps({"step": len(self.rounds), **state}))
+        temporary.replace(self._path)
 
 
 def round_ms(report: dict) -> float:
@@ -114,6 +120,7 @@ def main() -> None:
         loss = loss_of(model, batch_at(train, step, rank, args.batch), widened(model))
         (loss * loss_scale).backward()
         shadow.step(lr)
+        report.begin()
         opt.step()
         opt.zero_grad()
         report.step(step + 1, float(loss.detach()), opt.last_report)
@@ -136,6 +143,8 @@ def write_result(args, opt, shadow, report, rank, world) -> None:
         return
     rounds = report.rounds[1:] or report.rounds  # the first one also warms everything up
     result = {
+        "durability": opt.durability,
+        "pauses_ms": [r["paused_ms"] for r in report.rounds if r["reconnects"]],
         "parameters": sum(m.numel() for m in shadow.masters),
         "differing": shadow.differing_bits(opt.export_state()),
         "losses": report.losses,

@@ -83,7 +83,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     Post([this, plan = std::move(plan), done = std::move(done)] { ExtendLocal(plan, done); });
   }
   void PeerDropJob(uint64_t job) override {
-    Post([this, job] { Drop(job); });
+    Post([this, job] { Forget(job); });
   }
   void PeerSeal(uint64_t job, uint32_t epoch,
                 std::function<void(absl::StatusOr<SealAnswer>)> done) override {
@@ -146,10 +146,12 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     absl::Status refused;
     std::set<uint32_t> told;
     std::map<uint32_t, ExtendDone> extending;
-    // Durable jobs: seats that processes of a later life ask for, and the change of epoch that
-    // gives them to them.
+    // Durable jobs: processes of a later life whose seat was seen free, and the change of epoch
+    // that gives it to them. Those who still wait for their seat are in `waiting` only.
     std::map<uint32_t, uint64_t> newcomers;  // slot -> incarnation
     std::optional<EpochChange> change;
+    // Members that attach again while the epoch changes; they learn of the new one.
+    std::map<uint32_t, Waiting> survivors;
   };
   struct Local {
     JobPlan plan;
@@ -174,7 +176,10 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   // Whether the call names a resting job, and was answered or will be.
   bool WakeUp(const AttachCall& call, const AttachDone& done);
   void OnAwake(const std::string& name, uint64_t job, const absl::Status& status);
-  void AwaitSeat(const std::string& name, uint32_t slot, std::chrono::nanoseconds give_up);
+  void AwaitSeat(const std::string& name, uint32_t slot, uint64_t incarnation,
+                 std::chrono::nanoseconds give_up);
+  void OnSeatSeen(const std::string& name, uint32_t slot, uint64_t incarnation,
+                  std::chrono::nanoseconds give_up, bool open);
   void StartChange(Pending* pending);
   void OnSealed(const std::string& name, uint32_t epoch, uint32_t server,
                 const absl::StatusOr<SealAnswer>& answer);
@@ -184,6 +189,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void SealLocal(uint64_t job, uint32_t epoch,
                  const std::function<void(absl::StatusOr<SealAnswer>)>& done);
   void AdoptLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done);
+  absl::Status NoDurableJob(uint64_t job) const;
   bool AnswerKnown(const AttachCall& call, const AttachDone& done);
   void Refuse(Pending* pending, const absl::Status& status, uint32_t slot);
   void DoCancel(const std::string& job, uint32_t slot, uint64_t call);
@@ -207,6 +213,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     deps_.metrics->state_bytes(StateTier::kDram)->Set(static_cast<double>(memory_used_bytes()));
   }
   void Drop(uint64_t job);
+  // As Drop, and removes its files: a job that could not be made everywhere.
+  void Forget(uint64_t job);
   void FailPending(Pending* pending, const absl::Status& status);
   void DoSnapshot(const std::function<void(std::vector<JobSnapshot>)>& done);
   void DoShutdown(const std::function<void()>& done);

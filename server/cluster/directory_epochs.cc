@@ -9,6 +9,8 @@ namespace {
 
 // How often a seat that still looks held is looked at again.
 constexpr std::chrono::milliseconds kSeatPoll{100};
+// How soon a server that did not adopt an epoch is asked again.
+constexpr std::chrono::milliseconds kAdoptAgain{500};
 
 }  // namespace
 
@@ -29,9 +31,12 @@ void Directory::TakeSeat(Pending* pending, const AttachCall& call, const AttachD
     waiting.done(absl::CancelledError("a later call for the same seat took its place"));
   }
   waiting = {call.call, call.incarnation, done};
-  pending->newcomers[call.slot] = call.incarnation;
-  if (!pending->created) return;  // It is being woken up; the change follows.
-  AwaitSeat(spec.name, call.slot, deps_.clock->Now() + config_.takeover_wait);
+  pending->newcomers.erase(call.slot);
+  if (pending->created) {
+    AwaitSeat(spec.name, call.slot, call.incarnation, deps_.clock->Now() + config_.takeover_wait);
+  } else {  // It is being made or woken up, so nobody has a stream; the change follows.
+    pending->newcomers[call.slot] = call.incarnation;
+  }
 }
 
 // A job that ended lies on disk at every server; whoever goes on with it makes them open it again.
@@ -92,38 +97,48 @@ void Directory::OnAwake(const std::string& name, uint64_t job, const absl::Statu
 }
 
 // Begins the change once nobody holds the seat's stream open at this server.
-void Directory::AwaitSeat(const std::string& name, uint32_t slot,
+void Directory::AwaitSeat(const std::string& name, uint32_t slot, uint64_t incarnation,
                           std::chrono::nanoseconds give_up) {
   const auto it = pending_.find(name);
-  if (it == pending_.end() || it->second.newcomers.count(slot) == 0) return;
+  if (it == pending_.end()) return;
   const std::shared_ptr<RoundEngine> engine = Find(it->second.plan.job);
   if (engine == nullptr) {
-    EndChange(&it->second, CheckHome());
+    EndChange(&it->second, NoDurableJob(it->second.plan.job));
     return;
   }
-  engine->SlotOpen(slot, [self = shared_from_this(), name, slot, give_up](bool open) {
-    self->Post([self = self.get(), name, slot, give_up, open] {
-      const auto found = self->pending_.find(name);
-      if (found == self->pending_.end()) return;
-      Pending& pending = found->second;
-      if (!open) {
-        self->StartChange(&pending);
-      } else if (self->deps_.clock->Now() < give_up) {
-        self->strand_.PostAfter(kSeatPoll, [self = self->shared_from_this(), name, slot, give_up] {
-          self->AwaitSeat(name, slot, give_up);
-        });
-      } else {
-        pending.newcomers.erase(slot);
-        const auto waiting = pending.waiting.extract(slot);
-        if (waiting.empty()) return;
-        waiting.mapped().done(ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kSlotTaken,
-                                            absl::StrCat("slot ", slot, " of job \"", name,
-                                                         "\" is held by a process that is alive; ",
-                                                         "end it first, or check the ranks"),
-                                            {.job = name, .slot = static_cast<int>(slot)}));
-      }
+  engine->SlotOpen(slot, [self = shared_from_this(), name, slot, incarnation, give_up](bool open) {
+    self->Post([self = self.get(), name, slot, incarnation, give_up, open] {
+      self->OnSeatSeen(name, slot, incarnation, give_up, open);
     });
   });
+}
+
+void Directory::OnSeatSeen(const std::string& name, uint32_t slot, uint64_t incarnation,
+                           std::chrono::nanoseconds give_up, bool open) {
+  const auto it = pending_.find(name);
+  if (it == pending_.end()) return;
+  Pending& pending = it->second;
+  const auto waiting = pending.waiting.find(slot);
+  // Answered meanwhile, or another process asks for the seat.
+  if (waiting == pending.waiting.end() || waiting->second.incarnation != incarnation) return;
+  if (!open) {
+    pending.newcomers[slot] = incarnation;
+    StartChange(&pending);
+    return;
+  }
+  if (deps_.clock->Now() < give_up) {
+    strand_.PostAfter(kSeatPoll, [self = shared_from_this(), name, slot, incarnation, give_up] {
+      self->AwaitSeat(name, slot, incarnation, give_up);
+    });
+    return;
+  }
+  const AttachDone done = std::move(waiting->second.done);
+  pending.waiting.erase(waiting);
+  done(ReasonedError(
+      absl::StatusCode::kAlreadyExists, Reason::kSlotTaken,
+      absl::StrCat("slot ", slot, " of job \"", name, "\" is held by a process that is alive; ",
+                   "end it first, or check the ranks"),
+      {.job = name, .slot = static_cast<int>(slot)}));
 }
 
 void Directory::StartChange(Pending* pending) {
@@ -150,7 +165,8 @@ void Directory::OnSealed(const std::string& name, uint32_t epoch, uint32_t serve
   const auto it = pending_.find(name);
   if (it == pending_.end() || !it->second.change.has_value()) return;
   Pending& pending = it->second;
-  if (pending.plan.epoch.epoch != epoch) return;
+  // One that comes late, of a change that was given up: the record must not be written twice.
+  if (pending.plan.epoch.epoch != epoch || pending.change->AllSealed()) return;
   if (!answer.ok()) {
     EndChange(&pending, answer.status());
     return;
@@ -165,10 +181,11 @@ void Directory::OnSealed(const std::string& name, uint32_t epoch, uint32_t serve
   // The home first: from then on the record is final.
   AdoptLocal(*next, [self = shared_from_this(), name, plan = *next](const absl::Status& status) {
     self->Post([self = self.get(), name, plan, status] {
+      const auto found = self->pending_.find(name);
       if (status.ok()) {
         self->AdoptEverywhere(name, plan);
-      } else {
-        self->OnAdopted(name, plan, status);
+      } else if (found != self->pending_.end()) {
+        self->EndChange(&found->second, status);
       }
     });
   });
@@ -176,7 +193,7 @@ void Directory::OnSealed(const std::string& name, uint32_t epoch, uint32_t serve
 
 void Directory::AdoptEverywhere(const std::string& name, const JobPlan& plan) {
   const auto it = pending_.find(name);
-  if (it == pending_.end()) return;
+  if (it == pending_.end() || it->second.plan.epoch.epoch > plan.epoch.epoch) return;
   it->second.plan = plan;
   auto gather = std::make_shared<Gather>(
       plan.servers.size() - 1, [self = shared_from_this(), name, plan](const absl::Status& status) {
@@ -192,34 +209,51 @@ void Directory::AdoptEverywhere(const std::string& name, const JobPlan& plan) {
 void Directory::OnAdopted(const std::string& name, const JobPlan& plan,
                           const absl::Status& status) {
   const auto it = pending_.find(name);
-  if (it == pending_.end()) return;
+  if (it == pending_.end() || it->second.plan.epoch.epoch != plan.epoch.epoch) return;
   Pending& pending = it->second;
-  if (!status.ok() && pending.plan.epoch.epoch == plan.epoch.epoch) {
-    // The record is final, so the rest must follow; a server may be away for longer.
-    BALLAST_LOG(WARN, LogField("run", name))
-        << "epoch " << plan.epoch.epoch << " is not adopted everywhere yet: " << status;
-    AdoptEverywhere(name, plan);
+  if (status.ok()) {
+    EndChange(&pending, status);
     return;
   }
-  EndChange(&pending, status);
+  // The record is final, so the rest must follow; a server may be away for longer.
+  BALLAST_LOG(WARN, LogField("run", name))
+      << "epoch " << plan.epoch.epoch << " is not adopted everywhere yet: " << status;
+  // Nobody should wait for a server that needs help.
+  if (!absl::IsUnavailable(status)) FailPending(&pending, status);
+  strand_.PostAfter(kAdoptAgain,
+                    [self = shared_from_this(), name, plan] { self->AdoptEverywhere(name, plan); });
 }
 
-// Answers everybody whose seat is settled now; others start the next change.
+// Answers everybody whose seat is settled now. Newcomers that came late start the next change;
+// those whose seat is still held go on waiting for it.
 void Directory::EndChange(Pending* pending, const absl::Status& status) {
   pending->change.reset();
-  std::map<uint32_t, Waiting> waiting = std::exchange(pending->waiting, {});
+  const auto& members = pending->plan.epoch.members;
   const AttachResult result = ResultOf(*pending);
+  for (auto& [slot, call] : std::exchange(pending->survivors, {})) {
+    if (!status.ok()) {
+      call.done(status);
+    } else if (members[slot].incarnation == call.incarnation) {
+      call.done(result);
+    } else {
+      call.done(ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kWrongIncarnation,
+                              absl::StrCat("slot ", slot, " of job \"", pending->plan.spec.name,
+                                           "\" is held by another process now"),
+                              {.job = pending->plan.spec.name, .slot = static_cast<int>(slot)}));
+    }
+  }
   bool again = false;
-  for (auto& [slot, call] : waiting) {
-    const bool seated = pending->plan.epoch.members[slot].incarnation == call.incarnation;
-    if (!status.ok() || seated) {
-      pending->newcomers.erase(slot);
+  for (auto& [slot, call] : std::exchange(pending->waiting, {})) {
+    if (!status.ok() || members[slot].incarnation == call.incarnation) {
       call.done(status.ok() ? absl::StatusOr<AttachResult>(result) : status);
     } else {
       pending->waiting[slot] = std::move(call);
-      again = true;
+      again = again || pending->newcomers.count(slot) != 0;
     }
   }
+  std::erase_if(pending->newcomers, [&](const auto& newcomer) {
+    return !status.ok() || members[newcomer.first].incarnation == newcomer.second;
+  });
   if (again) StartChange(pending);
 }
 
@@ -229,37 +263,36 @@ void Directory::SealLocal(uint64_t job, uint32_t epoch,
                           const std::function<void(absl::StatusOr<SealAnswer>)>& done) {
   const std::shared_ptr<RoundEngine> engine = Find(job);
   if (engine == nullptr || store_ == nullptr || local_.count(job) == 0) {
-    done(ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
-                       absl::StrCat("server ", config_.self, " has no durable job ", job)));
+    done(NoDurableJob(job));
     return;
   }
-  engine->Seal(epoch, [self = shared_from_this(), job, epoch,
-                       done](const absl::StatusOr<SealAnswer>& answer) {
-    self->Post([self = self.get(), job, epoch, done, answer] {
-      const auto local = self->local_.find(job);
-      if (!answer.ok() || local == self->local_.end()) {
-        done(answer);
-        return;
-      }
-      // The promise must outlive this process before anybody builds on it.
-      JobPlan sealed = local->second.plan;
-      sealed.sealed_epoch = epoch;
-      const absl::Status saved = self->store_->Save(sealed);
-      if (saved.ok()) {
-        local->second.plan = std::move(sealed);
-        done(answer);
-      } else {
-        done(saved);
-      }
-    });
-  });
+  // The promise must outlive this process before anybody builds on it. On the engine's strand, as
+  // AdoptLocal's: a seal that is repeated late must not undo the next epoch.
+  const auto save = [store = store_.get()](const JobPlan& sealed) { return store->Save(sealed); };
+  engine->Seal(
+      epoch, save,
+      [self = shared_from_this(), job, epoch, done](const absl::StatusOr<SealAnswer>& answer) {
+        self->Post([self = self.get(), job, epoch, done, answer] {
+          const auto local = self->local_.find(job);
+          if (answer.ok() && local != self->local_.end() &&
+              local->second.plan.epoch.epoch == epoch) {
+            local->second.plan.sealed_epoch = epoch;
+          }
+          done(answer);
+        });
+      });
+}
+
+absl::Status Directory::NoDurableJob(uint64_t job) const {
+  return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
+                       absl::StrCat("server ", config_.self, " has no durable job ", job),
+                       {.server = static_cast<int>(config_.self)});
 }
 
 void Directory::AdoptLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done) {
   const std::shared_ptr<RoundEngine> engine = Find(plan.job);
   if (engine == nullptr || store_ == nullptr || local_.count(plan.job) == 0) {
-    done(ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
-                       absl::StrCat("server ", config_.self, " has no durable job ", plan.job)));
+    done(NoDurableJob(plan.job));
     return;
   }
   const auto save = [store = store_.get(), plan] { return store->Save(plan); };
@@ -279,11 +312,10 @@ void Directory::AdoptLocal(const JobPlan& plan, const std::function<void(absl::S
 void Directory::StartRecovered() {
   for (const auto& engine : Engines()) engine->Start();
   Post([this] {
-    for (const auto& [name, pending] : pending_) {
-      for (const uint32_t server : pending.plan.servers) {
-        if (server == config_.self) continue;
-        peers_->AdoptEpoch(server, pending.plan, [](const absl::Status&) {});
-      }
+    for (auto& [name, pending] : pending_) {
+      if (!pending.created || pending.change.has_value()) continue;
+      pending.change.emplace(pending.plan);  // The next one comes after it.
+      AdoptEverywhere(name, JobPlan(pending.plan));
     }
   });
 }

@@ -188,6 +188,13 @@ void Directory::Drop(uint64_t job) {
   ReportMemory();
 }
 
+void Directory::Forget(uint64_t job) {
+  Drop(job);
+  if (store_ == nullptr) return;
+  const absl::Status removed = store_->Remove(job);
+  if (!removed.ok()) BALLAST_LOG(ERROR, LogField("job", job)) << "left on disk: " << removed;
+}
+
 void Directory::DoSnapshot(const std::function<void(std::vector<JobSnapshot>)>& done) {
   struct Collected {
     Mutex mu;

@@ -131,7 +131,11 @@ bool Directory::AnswerKnown(const AttachCall& call, const AttachDone& done) {
   if (same_process && pending.created && !pending.change.has_value()) {
     done(ResultOf(pending));
   } else if (same_process) {
-    pending.waiting[call.slot] = {call.call, call.incarnation, done};
+    Waiting& waiting = (pending.created ? pending.survivors : pending.waiting)[call.slot];
+    if (waiting.done) {
+      waiting.done(absl::CancelledError("a later call of the same trainer took its place"));
+    }
+    waiting = {call.call, call.incarnation, done};
   } else if (call.resume != Resume::kNever && pending.plan.spec.durability != Durability::kNone) {
     TakeSeat(&pending, call, done);
   } else {
@@ -160,9 +164,14 @@ void Directory::Refuse(Pending* pending, const absl::Status& status, uint32_t sl
 
 void Directory::DoCancel(const std::string& job, uint32_t slot, uint64_t call) {
   const auto it = pending_.find(job);
-  if (it == pending_.end() || it->second.creating || it->second.created) return;
+  if (it == pending_.end() || it->second.creating) return;
   const auto waiting = it->second.waiting.find(slot);
   if (waiting == it->second.waiting.end() || waiting->second.call != call) return;
+  if (it->second.created) {  // A newcomer that will not need its seat.
+    it->second.newcomers.erase(slot);
+    it->second.waiting.erase(waiting);
+    return;
+  }
   it->second.home.Cancel(slot, waiting->second.incarnation);
   it->second.waiting.erase(waiting);
   if (it->second.home.Empty()) pending_.erase(it);
@@ -196,6 +205,8 @@ void Directory::OnAttachTimeout(const std::string& name, uint64_t generation) {
 
 void Directory::FailPending(Pending* pending, const absl::Status& status) {
   for (auto& [slot, waiting] : std::exchange(pending->waiting, {})) waiting.done(status);
+  for (auto& [slot, waiting] : std::exchange(pending->survivors, {})) waiting.done(status);
+  pending->newcomers.clear();
   for (auto& [slot, done] : std::exchange(pending->extending, {})) done(status);
 }
 
@@ -234,7 +245,7 @@ void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Sta
     for (const ServerAddress& server : config_.servers) {
       if (server.id != config_.self) peers_->DropJob(server.id, job);
     }
-    Drop(job);
+    Forget(job);
     return;
   }
   Pending& pending = it->second;
@@ -245,15 +256,14 @@ void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Sta
     }
     FailPending(&pending, status);
     pending_.erase(it);
-    Drop(job);
+    Forget(job);
     return;
   }
   pending.created = true;
-  const AttachResult result = ResultOf(pending);
   BALLAST_LOG(INFO, LogField("run", name), LogField("job", pending.plan.job))
       << "job created: world " << pending.plan.spec.world << ", " << pending.plan.owner.size()
       << " extents on " << pending.plan.servers.size() << " servers";
-  for (auto& [slot, waiting] : std::exchange(pending.waiting, {})) waiting.done(result);
+  EndChange(&pending, absl::OkStatus());
 }
 
 // --- Extend -------------------------------------------------------------------------------------

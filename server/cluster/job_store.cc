@@ -22,7 +22,8 @@ constexpr size_t kHeaderBytes = 20;
 constexpr size_t kManifestBytesMax = size_t{64} << 20;
 constexpr char kManifest[] = "manifest";
 constexpr char kMaking[] = "making";
-constexpr char kDeleting[] = "deleting";
+constexpr char kGone[] = ".gone";
+constexpr size_t kNameBytes = 16;  // of a job's directory
 
 void PutU32(uint32_t value, std::string* to) {
   for (int shift = 0; shift < 32; shift += 8) to->push_back(static_cast<char>(value >> shift));
@@ -55,23 +56,25 @@ absl::StatusOr<std::vector<JobPlan>> JobStore::Load() {
   BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_->List(root_));
   std::vector<JobPlan> plans;
   for (const std::string& name : names) {
+    const std::string id = name.substr(0, kNameBytes);
     uint64_t job = 0;
-    if (name.size() != 16 || !absl::SimpleHexAtoi(name, &job) || job == 0) continue;
+    if (id.size() != kNameBytes || !absl::SimpleHexAtoi(id, &job) || job == 0) continue;
     const std::string directory = absl::StrCat(root_, "/", name);
+    if (name == id + kGone) BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(directory));
+    if (name != id) continue;
     BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> files, fs_->List(directory));
     const auto has = [&files](const char* file) {
       return std::find(files.begin(), files.end(), file) != files.end();
     };
-    if (has(kDeleting) || (has(kMaking) && !has(kManifest))) {
-      BALLAST_LOG(WARN) << "clearing away " << directory << ", which was left half "
-                        << (has(kDeleting) ? "deleted" : "made");
-      BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(directory));
+    if (files.empty() || (has(kMaking) && !has(kManifest))) {
+      BALLAST_LOG(WARN) << "clearing away " << directory << ", which was left half made";
+      BALLAST_RETURN_IF_ERROR(Discard(directory));
       continue;
     }
     absl::StatusOr<JobPlan> plan = LoadOne(directory);
     if (absl::IsNotFound(plan.status())) return Damaged(directory, "its manifest is missing");
     BALLAST_RETURN_IF_ERROR(plan.status());
-    if (plan->job != job) return Damaged(absl::StrCat(root_, "/", name), "it is another job's");
+    if (plan->job != job) return Damaged(directory, "it is another job's");
     plans.push_back(*std::move(plan));
   }
   return plans;
@@ -112,23 +115,32 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Create(const JobPlan& plan
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   const std::string directory = Directory(plan.job);
   BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(directory));
-  BALLAST_RETURN_IF_ERROR(Mark(directory, kMaking));
-  absl::StatusOr<std::unique_ptr<JobStorage>> storage =
-      JobStorage::Create(fs_, directory, StorageOptionsOf(plan, layout, self_, checkpoint_rounds_));
-  absl::Status status = storage.status();
+  const std::string mark = absl::StrCat(directory, "/", kMaking);
+  absl::Status status = fs_->Open(mark, {.mode = OpenMode::kCreate}).status();
+  if (status.ok()) status = fs_->SyncDirectory(directory);
+  std::unique_ptr<JobStorage> storage;
+  if (status.ok()) {
+    auto made = JobStorage::Create(fs_, directory,
+                                   StorageOptionsOf(plan, layout, self_, checkpoint_rounds_));
+    status = made.status();
+    if (status.ok()) storage = *std::move(made);
+  }
   if (status.ok()) status = fs_->SyncDirectory(root_);
   if (status.ok()) status = Save(plan);
-  if (status.ok()) status = fs_->Remove(absl::StrCat(directory, "/", kMaking));
+  if (status.ok()) status = fs_->Remove(mark);
   if (status.ok()) return storage;
-  storage = status;
-  (void)fs_->RemoveAll(directory);
+  storage.reset();
+  Discard(directory).IgnoreError();  // The first error is the one to tell.
   return status;
 }
 
-absl::Status JobStore::Mark(const std::string& directory, const char* name) {
-  BALLAST_RETURN_IF_ERROR(
-      fs_->Open(absl::StrCat(directory, "/", name), {.mode = OpenMode::kCreate}).status());
-  return fs_->SyncDirectory(directory);
+// Removing many files is not one step, giving their directory another name is.
+absl::Status JobStore::Discard(const std::string& directory) {
+  const std::string gone = directory + kGone;
+  BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(gone));
+  BALLAST_RETURN_IF_ERROR(fs_->Rename(directory, gone));
+  BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_));
+  return fs_->RemoveAll(gone);
 }
 
 absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Open(const JobPlan& plan) {
@@ -138,11 +150,8 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Open(const JobPlan& plan) 
 }
 
 absl::Status JobStore::Remove(uint64_t job) {
-  const std::string directory = Directory(job);
-  const absl::Status marked = Mark(directory, kDeleting);
-  if (!marked.ok() && !absl::IsNotFound(marked)) return marked;
-  BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(directory));
-  return fs_->SyncDirectory(root_);
+  const absl::Status status = Discard(Directory(job));
+  return absl::IsNotFound(status) ? absl::OkStatus() : status;
 }
 
 }  // namespace ballast::server

@@ -3,13 +3,13 @@
 //
 //   <root>/<job id, 16 hex digits>/manifest
 //
-// While a job is made or deleted its directory holds a marker file, so that what a crash leaves
-// half done is told from a job whose manifest was lost: the first is cleared away, the second is
-// reported and kept.
+// While a job is made its directory holds a file "making", and one that is removed is first given
+// the name <job id>.gone. So what a crash leaves half done is told from a job whose manifest was
+// lost: the first is cleared away, the second is reported and kept.
 //
 // Comes from: JobDirectory. Goes to: common/io files; the manifest's content is encoded by
-// functions that the composition root provides (this room knows no protobuf). Thread safety:
-// thread-compatible; every call may block on the disk.
+// functions that the composition root provides (this room knows no protobuf).
+// Thread safety: any thread, but one call at a time for a job; every call may block on the disk.
 #pragma once
 
 #include <cstdint>
@@ -57,12 +57,12 @@ class JobStore {
   absl::StatusOr<std::unique_ptr<JobStorage>> Open(const JobPlan& plan);
   // Replaces the manifest: a new epoch or layout version.
   absl::Status Save(const JobPlan& plan);
-  // Removes everything of the job.
+  // Removes everything of the job; it may be missing.
   absl::Status Remove(uint64_t job);
 
  private:
   std::string Directory(uint64_t job) const;
-  absl::Status Mark(const std::string& directory, const char* name);
+  absl::Status Discard(const std::string& directory);
   absl::StatusOr<JobPlan> LoadOne(const std::string& directory);
 
   FileSystem* const fs_;

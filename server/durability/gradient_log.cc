@@ -33,6 +33,7 @@ class SegmentedLog : public GradientLog {
   void Remove(FileSystem* fs) { files_.Remove(fs); }
   // Makes the end of what was found final: what follows it never comes back.
   absl::Status CutTail();
+  absl::Status WriteAgain(const PageRange& range);
 
   const std::map<uint64_t, LoggedRound>& rounds() const override { return state_.index.rounds(); }
   absl::Status ReadExtent(const LoggedExtent& extent, void* to) override;
@@ -96,9 +97,23 @@ absl::Status SegmentedLog::CutTail() {
       BALLAST_RETURN_IF_ERROR(files_.FileOf(sequence)->WriteAt(state_.offset, {zeros}));
     }
   }
+  for (const PageRange& range : state_.unproven) BALLAST_RETURN_IF_ERROR(WriteAgain(range));
   // What was read may have been in the kernel's cache only.
   for (const LiveSegment& segment : state_.live) unflushed_.insert(segment.sequence);
   return Sync();
+}
+
+// Writes what was read, so that the next flush has to save it.
+absl::Status SegmentedLog::WriteAgain(const PageRange& range) {
+  for (uint64_t done = 0; done < range.bytes;) {
+    const uint64_t bytes = std::min(range.bytes - done, bounce_bytes());
+    BALLAST_RETURN_IF_ERROR(
+        files_.Read(files_.IndexOf(range.sequence), range.offset + done, bytes, bounce()));
+    const ConstBytes again{bounce(), bytes};
+    BALLAST_RETURN_IF_ERROR(files_.FileOf(range.sequence)->WriteAt(range.offset + done, {again}));
+    done += bytes;
+  }
+  return absl::OkStatus();
 }
 
 // Appending.

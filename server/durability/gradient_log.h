@@ -6,7 +6,8 @@
 // every record in front of it is whole, so that one flush a round is enough.
 //
 // Comes from: DurableRoundLog (writes), recovery (reads). Goes to: common/io files.
-// Thread safety: thread-compatible; every call may block on the disk.
+// Thread safety: thread-compatible, except that several ReadExtent may run at the same time; every
+// call may block on the disk.
 #pragma once
 
 #include <cstdint>

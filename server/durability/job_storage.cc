@@ -22,8 +22,8 @@ namespace {
 constexpr uint64_t kSegmentBytesMin = uint64_t{1} << 20;
 // Opening reads the rest of the last segment, so they should not be larger than that is quick.
 constexpr uint64_t kSegmentBytesMax = uint64_t{1} << 30;
-// Room for a round's PREPARE and decision beside its gradients: a few bytes per extent and tensor.
-constexpr uint64_t kRoundOverheadBytes = uint64_t{256} << 10;
+// Room for a round's PREPARE and decision beside its gradients, at least.
+constexpr uint64_t kRecordBytesMin = uint64_t{256} << 10;
 constexpr char kSlotsName[] = "slots";
 
 uint64_t RoundUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
@@ -39,8 +39,9 @@ absl::Status TooLittleRoom(const std::string& directory, uint64_t needed, uint64
 }  // namespace
 
 LogOptions JobStorage::LogGeometry(const StorageOptions& options) {
-  uint64_t round_bytes = kRoundOverheadBytes;
-  uint64_t largest = kRoundOverheadBytes;
+  // Two records: as many headers and unfilled last pages.
+  uint64_t round_bytes = std::max(kRecordBytesMin, options.record_bytes + 4 * kPageBytes);
+  uint64_t largest = round_bytes;
   for (const uint64_t bytes : options.gradient_bytes) {
     round_bytes += GradientLog::RecordBytes(bytes);
     largest = std::max(largest, GradientLog::RecordBytes(bytes));
@@ -145,6 +146,7 @@ class StorageRoundLog final : public RoundLog {
       if (status.ok()) status = storage_->log()->Sync();
       if (status.ok()) {
         prepared_round_ = record.round;
+        storage_->log()->TrimTo(std::min(covered_round_, prepared_round_));
         durable_round_.store(record.round, std::memory_order_relaxed);
       }
       done(status);
@@ -193,6 +195,7 @@ class StorageRoundLog final : public RoundLog {
 
   void Trim(uint64_t covered) {
     log_thread_.Post([this, covered] {
+      covered_round_ = covered;
       // The newest PREPARE is kept: a peer may still ask for that vote.
       storage_->log()->TrimTo(std::min(covered, prepared_round_));
       if (short_of_room()) Pump();
@@ -229,7 +232,9 @@ class StorageRoundLog final : public RoundLog {
   std::atomic<uint64_t> durable_round_;
   std::atomic<bool> short_of_room_{false};
   std::function<void()> on_short_of_room_;
-  uint64_t prepared_round_;  // on the log's thread
+  // On the log's thread. A server that owns nothing has all rounds covered, and no slots to say so.
+  uint64_t prepared_round_;
+  uint64_t covered_round_ = 0;
 
   Mutex mu_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);

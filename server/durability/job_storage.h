@@ -28,6 +28,8 @@ struct StorageOptions {
   std::vector<SlotShape> shapes;  // of the owned extents, ascending extent
   // Largest reduced gradient of each of `shapes`, bytes.
   std::vector<uint64_t> gradient_bytes;
+  // Largest PREPARE and decision of one round, bytes together.
+  uint64_t record_bytes = 0;
   // Every extent is checkpointed once in this many rounds; the log holds that many and two more.
   uint32_t checkpoint_rounds = 4;
 };

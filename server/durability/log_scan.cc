@@ -331,13 +331,24 @@ class LogScanner {
 
   // Result.
 
+  void AddUnproven(const RecordHeader& header, LogState* state) const {
+    if (header.offset == kPageBytes && header.sequence != end_.sequence) {
+      state->unproven.push_back({.sequence = header.sequence, .bytes = kPageBytes});
+    }
+    state->unproven.push_back({.sequence = header.sequence,
+                               .offset = header.offset,
+                               .bytes = GradientLog::RecordBytes(header.payload_bytes)});
+  }
+
   absl::StatusOr<LogState> MakeState() {
     LogState state;
     for (uint64_t s = segments_.begin()->first; s <= end_.sequence; ++s) {
       state.live.push_back({.sequence = s});
     }
     const uint64_t first = state.live.front().sequence;
+    state.unproven.push_back({.sequence = end_.sequence, .bytes = kPageBytes});  // Its header.
     for (const ChainedRecord& record : chain_) {
+      if (record.header.lsn > proof_.lsn) AddUnproven(record.header, &state);
       LiveSegment& segment = state.live[record.header.sequence - first];
       segment.newest_round = std::max(segment.newest_round, record.header.round);
       if (record.prepared.has_value()) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/durability/gradient_log.h"
@@ -21,13 +22,23 @@ struct LiveSegment {
   uint64_t newest_round = 0;  // 0 while it has no record
 };
 
+// Whole pages of a segment.
+struct PageRange {
+  uint64_t sequence = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
 // Where appending goes on: at `offset` of the last of `live`.
 struct LogState {
   LogIndex index;
   std::deque<LiveSegment> live;
   uint64_t offset = 0;
   uint64_t next_lsn = 1;
-  uint32_t last_crc = 0;    // of the last record header; 0 for none
+  uint32_t last_crc = 0;  // of the last record header; 0 for none
+  // What was read whole, but of which nothing says that it was flushed: after a failed flush the
+  // kernel may give back bytes that the disk does not have, and no later flush writes them.
+  std::vector<PageRange> unproven;
   uint32_t generation = 1;  // newer than that of everything in the files
 };
 

@@ -47,6 +47,7 @@ class TwoSlotFile : public SlotFile {
 
   absl::Status Extend(const std::vector<SlotShape>& shapes) override;
   std::vector<uint64_t> Versions(uint32_t extent) const override;
+  void Forget(uint32_t extent) override;
   absl::Status Write(uint32_t extent, uint64_t version, const void* data) override;
   absl::Status Sync() override;
   absl::Status Read(uint32_t extent, uint64_t version, void* to) override;
@@ -278,6 +279,12 @@ SlotHeader TwoSlotFile::HeaderOf(const SlotShape& shape, uint64_t offset, uint64
           .optimizer = options_.optimizer,
           .formula_id = options_.formula_id,
           .tile_elements = options_.tile_elements};
+}
+
+void TwoSlotFile::Forget(uint32_t extent) {
+  const auto found = extents_.find(extent);
+  if (found == extents_.end()) return;
+  for (Slot& slot : found->second.slots) slot.header.reset();
 }
 
 absl::Status TwoSlotFile::Write(uint32_t extent, uint64_t version, const void* data) {

@@ -3,7 +3,8 @@
 // Recovery is the newest whole slot of each extent plus the gradient log. docs/formats/slots.md has
 // the grammar.
 // Comes from: DurableRoundLog (writes), recovery (reads). Goes to: common/io files.
-// Thread safety: thread-compatible; every call may block on the disk.
+// Thread safety: thread-compatible, except that Read, Versions and Forget of different extents may
+// run at the same time; every call may block on the disk.
 #pragma once
 
 #include <cstdint>
@@ -61,6 +62,9 @@ class SlotFile {
   // Versions in the extent's slots, newest first; empty slots are left out. Version v is the state
   // that round v starts from. That a version stands here does not mean that its payload is whole.
   virtual std::vector<uint64_t> Versions(uint32_t extent) const = 0;
+
+  // The extent's slots count as empty from now on, whatever is in them.
+  virtual void Forget(uint32_t extent) = 0;
 
   // Overwrites the extent's older (or an empty) slot. `data` has BufferBytes, aligned to
   // kPageBytes; bytes behind PayloadBytes are written as they are. Counts after Sync; until then

@@ -51,7 +51,8 @@ class Engine final : public RoundEngine {
         checkpointer_(std::move(checkpointer)),
         log_(std::move(log)),
         sinks_(fsm_.plan().spec.world),
-        seen_(fsm_.plan().spec.world, false) {
+        seen_(fsm_.plan().spec.world, false),
+        expected_until_(fsm_.plan().spec.world, std::chrono::nanoseconds::min()) {
     if (deps_.metrics != nullptr) metrics_ = deps_.metrics->Job(name_);
   }
 
@@ -130,8 +131,11 @@ class Engine final : public RoundEngine {
     });
   }
 
-  void Seal(uint32_t epoch, std::function<void(absl::StatusOr<SealAnswer>)> done) override {
-    Post([this, epoch, done = std::move(done)] { DoSeal(epoch, done); });
+  void Seal(uint32_t epoch, std::function<absl::Status(const JobPlan&)> save,
+            std::function<void(absl::StatusOr<SealAnswer>)> done) override {
+    Post([this, epoch, save = std::move(save), done = std::move(done)] {
+      DoSeal(epoch, save, done);
+    });
   }
   void Adopt(JobPlan plan, std::function<absl::Status()> save,
              std::function<void(absl::Status)> done) override {
@@ -141,7 +145,8 @@ class Engine final : public RoundEngine {
   }
   void SlotOpen(uint32_t slot, std::function<void(bool)> done) override {
     Post([this, slot, done = std::move(done)] {
-      done(slot < sinks_.size() && sinks_[slot] != nullptr);
+      done(slot < sinks_.size() &&
+           (sinks_[slot] != nullptr || deps_.clock->Now() < expected_until_[slot]));
     });
   }
 
@@ -211,7 +216,8 @@ class Engine final : public RoundEngine {
   }
 
   void Resume(const Recovered& recovered);
-  void DoSeal(uint32_t epoch, const std::function<void(absl::StatusOr<SealAnswer>)>& done);
+  void DoSeal(uint32_t epoch, const std::function<absl::Status(const JobPlan&)>& save,
+              const std::function<void(absl::StatusOr<SealAnswer>)>& done);
   void DoAdopt(const JobPlan& plan, const std::function<absl::Status()>& save,
                const std::function<void(absl::Status)>& done);
   void AdoptFlushed(const JobPlan& plan, const std::function<absl::Status()>& save,
@@ -303,7 +309,9 @@ class Engine final : public RoundEngine {
   uint32_t reducing_ = 0;                           // extents the workers are summing
   std::vector<std::function<void()>> after_apply_;  // attaches that wait for the open round's end
   std::vector<std::shared_ptr<SlotSink>> sinks_;
-  std::vector<bool> seen_;                         // per slot: its stream has been open
+  std::vector<bool> seen_;  // per slot: its stream has been open
+  // Per slot: a new epoch closed its stream, and it is expected to open it again until then.
+  std::vector<std::chrono::nanoseconds> expected_until_;
   std::vector<std::function<void()>> after_init_;  // fetches that wait for the initial weights
   std::vector<BufferPool> weight_pools_;           // fp32, 16-bit; made at the first use
   // The weights of the present version by extent, as the step left them or a fetch formed them:

@@ -96,6 +96,7 @@ void Engine::DoAttach(const SlotHello& hello, const std::shared_ptr<SlotSink>& s
                                               "a newer stream took this one's place"));
   }
   sinks_[hello.slot] = sink;
+  expected_until_[hello.slot] = std::chrono::nanoseconds::min();
   if (seen_[hello.slot]) {
     BALLAST_LOG(INFO, LogField("run", name_), LogField("slot", hello.slot)) << "trainer is back";
   }
@@ -131,7 +132,8 @@ uint64_t Engine::WeightBytes(const std::vector<uint32_t>& extents) const {
 
 // --- Epochs -------------------------------------------------------------------------------------
 
-void Engine::DoSeal(uint32_t epoch, const std::function<void(absl::StatusOr<SealAnswer>)>& done) {
+void Engine::DoSeal(uint32_t epoch, const std::function<absl::Status(const JobPlan&)>& save,
+                    const std::function<void(absl::StatusOr<SealAnswer>)>& done) {
   if (!failure_.ok()) {
     done(failure_);
     return;
@@ -147,11 +149,18 @@ void Engine::DoSeal(uint32_t epoch, const std::function<void(absl::StatusOr<Seal
   }
   Feed(SealInput{});
   const std::optional<SealAnswer> answer = fsm_.Sealed();
-  if (answer.has_value()) {
-    done(*answer);
-  } else {
-    after_durable_.push_back([=, this] { DoSeal(epoch, done); });
+  if (!answer.has_value()) {
+    after_durable_.push_back([=, this] { DoSeal(epoch, save, done); });
+    return;
   }
+  JobPlan sealed = fsm_.plan();
+  sealed.sealed_epoch = epoch;
+  if (const absl::Status saved = save(sealed); !saved.ok()) {
+    done(saved);
+    StorageFailed(saved);
+    return;
+  }
+  done(*answer);
 }
 
 void Engine::DoAdopt(const JobPlan& plan, const std::function<absl::Status()>& save,
@@ -199,13 +208,14 @@ void Engine::GoOver(const JobPlan& plan) {
   contributions_.ReleaseAll();
   prepare_waiting_.reset();
   ahead_.clear();
-  for (auto& sink : sinks_) {
-    if (sink == nullptr) continue;
-    sink->OnError(ReasonedError(
+  for (uint32_t slot = 0; slot < sinks_.size(); ++slot) {
+    if (sinks_[slot] == nullptr) continue;
+    sinks_[slot]->OnError(ReasonedError(
         absl::StatusCode::kFailedPrecondition, Reason::kStaleEpoch,
         absl::StrCat("job \"", name_, "\" is in epoch ", plan.epoch.epoch, "; attach again"),
         {.job = name_, .round = fsm_.round()}));
-    sink = nullptr;
+    sinks_[slot] = nullptr;
+    expected_until_[slot] = deps_.clock->Now() + config_.return_wait;
   }
   BALLAST_LOG(INFO, LogField("run", name_), LogField("round", fsm_.round()))
       << "epoch " << plan.epoch.epoch << " starts with round " << plan.epoch.start_round;
@@ -243,7 +253,10 @@ void Engine::DoFetchState(uint32_t slot, uint64_t round, bool weights,
   if (slot >= sinks_.size() || sinks_[slot] == nullptr) return;
   SlotSink* sink = sinks_[slot].get();
   if (fsm_.init_missing() != 0 && round == fsm_.round()) {
-    after_init_.push_back([=, this] { DoFetchState(slot, round, weights, arrays); });
+    after_init_.push_back([=, this, asker = sinks_[slot]] {
+      // Not for a stream that has taken its place meanwhile: that asks for itself.
+      if (sinks_[slot] == asker) DoFetchState(slot, round, weights, arrays);
+    });
     return;
   }
   // A slot that has begun the round could see it applied while the state is on its way out.

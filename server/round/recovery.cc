@@ -1,6 +1,7 @@
 #include "server/round/recovery.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -9,6 +10,8 @@
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/base/stream_copy.h"
+#include "common/base/worker_pool.h"
 #include "common/io/arena.h"
 #include "server/round/step_plan.h"
 
@@ -16,18 +19,41 @@ namespace ballast::server {
 namespace {
 
 constexpr uint32_t kAdamWArrays = 3;
+// Bounds for what EncodePrepared and EncodeDecision write, together. Per tensor: its step, its bit,
+// and twice a set of scalars, should no two tensors have taken equally many steps.
+constexpr uint64_t kRecordBytesPerTensor = 128;
+constexpr uint64_t kRecordBytesPerExtent = 16;
+constexpr uint64_t kRecordBytesPerGroup = 8;
+constexpr uint64_t kRecordBytesFixed = 1024;
 
 SlotShape ShapeOf(const Layout& layout, uint32_t extent) {
   return {extent, layout.extents()[extent].elements, kAdamWArrays};
 }
 
-// One server's recovery; its parts share what is known of the log.
+// What became of one extent.
+struct Loaded {
+  absl::Status status;
+  uint64_t slot_version = 0;  // the newest
+  bool init_missing = false;
+  bool ahead = false;
+  uint64_t replayed_rounds = 0;
+  uint64_t slot_bytes = 0;
+  uint64_t log_bytes = 0;
+};
+
+// What one thread needs.
+struct Lane {
+  Arena buffer;   // one slot or one gradient
+  Arena weights;  // what the step writes, which nobody reads here
+};
+
+// One server's recovery. What is known of the log is gathered first; loading extents only reads it.
 class Recovery {
  public:
   Recovery(const JobPlan& plan, const Layout& layout, JobStorage* storage, ExtentStore* store)
       : plan_(plan), layout_(layout), storage_(storage), store_(store) {}
 
-  absl::StatusOr<Recovered> Run(const std::vector<uint32_t>& owned);
+  absl::StatusOr<Recovered> Run(const std::vector<uint32_t>& owned, int lanes);
 
  private:
   const LoggedRound* Round(uint64_t round) const {
@@ -35,24 +61,27 @@ class Recovery {
     const auto it = rounds.find(round);
     return it == rounds.end() ? nullptr : &it->second;
   }
-  absl::Status FindRound(const std::vector<uint32_t>& owned);
-  absl::Status Load(uint32_t extent);
-  absl::Status LoadVersion(uint32_t extent, uint64_t version);
-  absl::Status Replay(uint32_t extent, uint64_t round);
-  absl::StatusOr<std::shared_ptr<StepPlan>> PlanOf(uint64_t round);
+  void FindRound(const std::vector<uint32_t>& owned);
+  void MakePlans();
+  absl::StatusOr<std::shared_ptr<StepPlan>> MakePlan(const LoggedRound& logged) const;
+  absl::StatusOr<std::vector<Lane>> MakeLanes(const std::vector<uint32_t>& owned, size_t count);
+  std::vector<Loaded> LoadAll(const std::vector<uint32_t>& owned, std::vector<Lane>* lanes);
+  absl::Status Merge(const std::vector<uint32_t>& owned, const std::vector<Loaded>& loaded);
+  // Of one extent; any thread.
+  absl::Status Load(uint32_t extent, Lane* lane, Loaded* loaded);
+  absl::Status LoadVersion(uint32_t extent, uint64_t version, Lane* lane, Loaded* loaded);
+  absl::Status Replay(uint32_t extent, uint64_t round, Lane* lane, Loaded* loaded);
 
   const JobPlan& plan_;
   const Layout& layout_;
   JobStorage* const storage_;
   ExtentStore* const store_;
   Recovered out_;
-  Arena buffer_;   // one slot or one gradient
-  Arena weights_;  // what the step writes, which nobody reads here
-  std::map<uint64_t, std::shared_ptr<StepPlan>> plans_;
+  std::map<uint64_t, absl::StatusOr<std::shared_ptr<StepPlan>>> plans_;  // of decided rounds
 };
 
 // Which round is open, and with which policy and step counts it begins.
-absl::Status Recovery::FindRound(const std::vector<uint32_t>& owned) {
+void Recovery::FindRound(const std::vector<uint32_t>& owned) {
   Restored& fsm = out_.fsm;
   fsm.round = plan_.epoch.start_round;
   fsm.policy.loss_scale = plan_.spec.loss_scale;
@@ -84,38 +113,106 @@ absl::Status Recovery::FindRound(const std::vector<uint32_t>& owned) {
     out_.open_extents[extent] = logged->second;
     fsm.reduced[extent] = {extent, logged->second.sumsq, logged->second.nonfinite};
   }
-  return absl::OkStatus();
 }
 
-absl::StatusOr<Recovered> Recovery::Run(const std::vector<uint32_t>& owned) {
+// A plan that cannot be made is an error only for an extent that needs it.
+void Recovery::MakePlans() {
+  for (const auto& [round, logged] : storage_->log()->rounds()) {
+    if (round >= out_.fsm.round) break;
+    if (!logged.decision.has_value() || !logged.prepared.has_value()) continue;
+    plans_.emplace(round, MakePlan(logged));
+  }
+}
+
+absl::StatusOr<std::shared_ptr<StepPlan>> Recovery::MakePlan(const LoggedRound& logged) const {
+  if (!logged.decision->decision.applied) return std::shared_ptr<StepPlan>();
+  std::vector<bool> present = logged.prepared->present;
+  std::vector<uint64_t> steps = logged.prepared->tensor_step;
+  present.resize(layout_.tensors().size(), false);
+  steps.resize(layout_.tensors().size(), 0);
+  return MakeStepPlan(layout_, present, steps, logged.decision->decision);
+}
+
+absl::StatusOr<Recovered> Recovery::Run(const std::vector<uint32_t>& owned, int lanes) {
+  FindRound(owned);
+  MakePlans();
+  const size_t count = std::clamp<size_t>(owned.size(), 1, static_cast<size_t>(lanes));
+  BALLAST_ASSIGN_OR_RETURN(std::vector<Lane> made, MakeLanes(owned, count));
+  BALLAST_RETURN_IF_ERROR(Merge(owned, LoadAll(owned, &made)));
+  return std::move(out_);
+}
+
+absl::StatusOr<std::vector<Lane>> Recovery::MakeLanes(const std::vector<uint32_t>& owned,
+                                                      size_t count) {
   size_t largest = kPageBytes;
   for (const uint32_t extent : owned) {
     largest = std::max<size_t>(largest, SlotFile::BufferBytes(ShapeOf(layout_, extent)));
   }
-  BALLAST_ASSIGN_OR_RETURN(buffer_, Arena::Create(largest));
-  BALLAST_ASSIGN_OR_RETURN(weights_, Arena::Create(size_t{layout_.extent_elements()} * 4));
-  BALLAST_RETURN_IF_ERROR(FindRound(owned));
-  for (const uint32_t extent : owned) BALLAST_RETURN_IF_ERROR(Load(extent));
-  return std::move(out_);
+  std::vector<Lane> lanes(count);
+  for (Lane& lane : lanes) {
+    BALLAST_ASSIGN_OR_RETURN(lane.buffer, Arena::Create(largest));
+    BALLAST_ASSIGN_OR_RETURN(lane.weights, Arena::Create(size_t{layout_.extent_elements()} * 4));
+  }
+  return lanes;
+}
+
+// Extents are begun in order, and none after one that failed: the first that fails, and its error,
+// are the same with any number of lanes.
+std::vector<Loaded> Recovery::LoadAll(const std::vector<uint32_t>& owned,
+                                      std::vector<Lane>* lanes) {
+  std::vector<Loaded> loaded(owned.size());
+  std::atomic<size_t> next{0};
+  std::atomic<bool> failed{false};
+  const auto load = [&](size_t lane) {
+    while (!failed) {
+      const size_t i = next++;
+      if (i >= owned.size()) break;
+      loaded[i].status = Load(owned[i], &(*lanes)[lane], &loaded[i]);
+      if (!loaded[i].status.ok()) failed = true;
+    }
+  };
+  if (lanes->size() == 1) {
+    load(0);
+  } else {
+    WorkerPool(static_cast<int>(lanes->size()), "recover").Run(lanes->size(), load);
+  }
+  return loaded;
+}
+
+absl::Status Recovery::Merge(const std::vector<uint32_t>& owned,
+                             const std::vector<Loaded>& loaded) {
+  for (size_t i = 0; i < owned.size(); ++i) {
+    const Loaded& one = loaded[i];
+    BALLAST_RETURN_IF_ERROR(one.status);
+    out_.slot_versions.push_back(one.slot_version);
+    if (one.init_missing) out_.fsm.init_missing.push_back(owned[i]);
+    if (one.ahead) out_.ahead.push_back(owned[i]);
+    out_.replayed_rounds = std::max(out_.replayed_rounds, one.replayed_rounds);
+    out_.slot_bytes += one.slot_bytes;
+    out_.log_bytes += one.log_bytes;
+  }
+  return absl::OkStatus();
 }
 
 // The newest slot that is whole and that the log can bring to the open round.
-absl::Status Recovery::Load(uint32_t extent) {
+absl::Status Recovery::Load(uint32_t extent, Lane* lane, Loaded* loaded) {
   const Restored& fsm = out_.fsm;
   const std::vector<uint64_t> versions = storage_->slots()->Versions(extent);
-  out_.slot_versions.push_back(versions.empty() ? 0 : versions.front());
+  loaded->slot_version = versions.empty() ? 0 : versions.front();
+  // Before the first vote slots may be half written, or may have been read from a cache after a
+  // failed flush; the trainer still has what belongs there.
+  if (!out_.last_decision.has_value() && !fsm.prepared.has_value()) {
+    storage_->slots()->Forget(extent);
+    loaded->init_missing = true;
+    loaded->slot_version = 0;
+    return absl::OkStatus();
+  }
   absl::Status why;
   for (const uint64_t version : versions) {
-    const absl::Status loaded = LoadVersion(extent, version);
-    if (loaded.ok()) return loaded;
-    if (!absl::IsDataLoss(loaded)) return loaded;
-    BALLAST_LOG(ERROR, LogField("run", plan_.spec.name)) << loaded.message();
-    if (why.ok()) why = loaded;
-  }
-  const bool untouched = !out_.last_decision.has_value() && !fsm.prepared.has_value();
-  if (versions.empty() && untouched) {
-    out_.fsm.init_missing.push_back(extent);
-    return absl::OkStatus();
+    const absl::Status status = LoadVersion(extent, version, lane, loaded);
+    if (!absl::IsDataLoss(status)) return status;
+    BALLAST_LOG(ERROR, LogField("run", plan_.spec.name)) << status.message();
+    if (why.ok()) why = status;
   }
   return ReasonedError(
       absl::StatusCode::kDataLoss, Reason::kStateLost,
@@ -126,7 +223,7 @@ absl::Status Recovery::Load(uint32_t extent) {
       {.job = plan_.spec.name, .round = fsm.round});
 }
 
-absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version) {
+absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version, Lane* lane, Loaded* loaded) {
   const uint64_t round = out_.fsm.round;
   const bool ahead = version == round + 1 && out_.fsm.prepared.has_value();
   if (version > round && !ahead) {
@@ -134,39 +231,27 @@ absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version) {
                                             ", but the log ends before round ", round,
                                             " was decided"));
   }
-  BALLAST_RETURN_IF_ERROR(storage_->slots()->Read(extent, version, buffer_.data()));
-  CopyFromImage(layout_, store_, extent, buffer_.data());
-  out_.slot_bytes += SlotFile::PayloadBytes(ShapeOf(layout_, extent));
+  BALLAST_RETURN_IF_ERROR(storage_->slots()->Read(extent, version, lane->buffer.data()));
+  CopyFromImage(layout_, store_, extent, lane->buffer.data());
+  loaded->slot_bytes += SlotFile::PayloadBytes(ShapeOf(layout_, extent));
   if (ahead) {
-    out_.ahead.push_back(extent);
+    loaded->ahead = true;
     return absl::OkStatus();
   }
-  for (uint64_t r = version; r < round; ++r) BALLAST_RETURN_IF_ERROR(Replay(extent, r));
-  out_.replayed_rounds = std::max(out_.replayed_rounds, round - version);
+  for (uint64_t r = version; r < round; ++r) {
+    BALLAST_RETURN_IF_ERROR(Replay(extent, r, lane, loaded));
+  }
+  loaded->replayed_rounds = round - version;
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<StepPlan>> Recovery::PlanOf(uint64_t round) {
-  if (const auto known = plans_.find(round); known != plans_.end()) return known->second;
-  const LoggedRound* const logged = Round(round);
-  if (logged == nullptr || !logged->decision.has_value() || !logged->prepared.has_value()) {
+absl::Status Recovery::Replay(uint32_t extent_id, uint64_t round, Lane* lane, Loaded* loaded) {
+  const auto known = plans_.find(round);
+  if (known == plans_.end()) {
     return absl::DataLossError(absl::StrCat("the log lacks the decision of round ", round));
   }
-  std::vector<bool> present = logged->prepared->present;
-  std::vector<uint64_t> steps = logged->prepared->tensor_step;
-  present.resize(layout_.tensors().size(), false);
-  steps.resize(layout_.tensors().size(), 0);
-  std::shared_ptr<StepPlan> plan;
-  if (logged->decision->decision.applied) {
-    BALLAST_ASSIGN_OR_RETURN(plan,
-                             MakeStepPlan(layout_, present, steps, logged->decision->decision));
-  }
-  plans_[round] = plan;
-  return plan;
-}
-
-absl::Status Recovery::Replay(uint32_t extent_id, uint64_t round) {
-  BALLAST_ASSIGN_OR_RETURN(const std::shared_ptr<StepPlan> plan, PlanOf(round));
+  BALLAST_RETURN_IF_ERROR(known->second.status());
+  const std::shared_ptr<StepPlan>& plan = *known->second;
   if (plan == nullptr || !Touches(*plan, layout_, extent_id)) return absl::OkStatus();
   const auto& extents = Round(round)->extents;
   const auto logged = extents.find(extent_id);
@@ -174,11 +259,11 @@ absl::Status Recovery::Replay(uint32_t extent_id, uint64_t round) {
     return absl::DataLossError(
         absl::StrCat("the log lacks extent ", extent_id, " of round ", round));
   }
-  BALLAST_RETURN_IF_ERROR(storage_->log()->ReadExtent(logged->second, buffer_.data()));
-  out_.log_bytes += logged->second.bytes;
-  const ExtentStep step{.grad = buffer_.data(),
+  BALLAST_RETURN_IF_ERROR(storage_->log()->ReadExtent(logged->second, lane->buffer.data()));
+  loaded->log_bytes += logged->second.bytes;
+  const ExtentStep step{.grad = lane->buffer.data(),
                         .grad_dtype = logged->second.dtype,
-                        .weight = weights_.data(),
+                        .weight = lane->weights.data(),
                         .scale = plan->scale_by_group[layout_.extents()[extent_id].group],
                         .scalars = &plan->by_tensor};
   for (uint32_t tile = 0; tile < TileCount(layout_, extent_id); ++tile) {
@@ -212,6 +297,9 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
   options.slots.tile_elements = plan.spec.tile_elements;
   options.slots.flush = plan.spec.durability == Durability::kPower;
   options.checkpoint_rounds = checkpoint_rounds;
+  options.record_bytes = kRecordBytesFixed + kRecordBytesPerTensor * layout.tensors().size() +
+                         kRecordBytesPerExtent * layout.extents().size() +
+                         kRecordBytesPerGroup * plan.spec.group_count;
   for (uint32_t extent = 0; extent < layout.extents().size(); ++extent) {
     if (plan.owner[extent] != self) continue;
     options.shapes.push_back(ShapeOf(layout, extent));
@@ -222,7 +310,7 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
 
 void CopyToImage(const Layout& layout, ExtentStore* store, uint32_t extent, void* to) {
   ForEachPlane(layout, store, extent, [to](const float* plane, size_t at, size_t bytes) {
-    std::memcpy(static_cast<char*>(to) + at, plane, bytes);
+    StreamCopy(static_cast<char*>(to) + at, plane, bytes);
   });
 }
 
@@ -234,8 +322,8 @@ void CopyFromImage(const Layout& layout, ExtentStore* store, uint32_t extent, co
 
 absl::StatusOr<Recovered> Recover(const JobPlan& plan, const Layout& layout,
                                   const std::vector<uint32_t>& owned, JobStorage* storage,
-                                  ExtentStore* store) {
-  return Recovery(plan, layout, storage, store).Run(owned);
+                                  ExtentStore* store, int lanes) {
+  return Recovery(plan, layout, storage, store).Run(owned, lanes);
 }
 
 }  // namespace ballast::server

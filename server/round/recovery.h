@@ -1,7 +1,8 @@
 // Recovery: a restarted server's state out of its slots and its gradient log, by the kernels that a
 // live round uses: the newest whole slot of each extent, then every decided round behind it.
 // Comes from: RoundEngine::Create. Goes to: ExtentStore (filled), RoundFsm::Restore.
-// Thread safety: blocking; one thread, while nothing else uses the job.
+// Thread safety: blocking; while nothing else uses the job. Extents are independent of one another,
+// so several may be loaded at a time: while one waits for the disk, others are checked and stepped.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/base/worker_pool.h"
 #include "common/tensor/layout.h"
 #include "server/durability/job_storage.h"
 #include "server/round/round_fsm.h"
@@ -41,11 +41,13 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
 void CopyToImage(const Layout& layout, ExtentStore* store, uint32_t extent, void* to);
 void CopyFromImage(const Layout& layout, ExtentStore* store, uint32_t extent, const void* from);
 
-// Fills `store`, which has room for `owned`. A fresh directory gives round plan.epoch.start_round
-// with all initial weights missing. Errors: DATA_LOSS, naming extent, round and file, when a
-// decided round cannot be rebuilt.
+// Fills `store`, which has room for `owned`, `lanes` extents at a time on as many threads; one lane
+// is the calling thread. Each takes memory for a slot and the weights of the largest extent. The
+// result does not depend on their number. A fresh directory gives round plan.epoch.start_round with
+// all initial weights missing. Errors: DATA_LOSS, naming extent, round and file, when a decided
+// round cannot be rebuilt.
 absl::StatusOr<Recovered> Recover(const JobPlan& plan, const Layout& layout,
                                   const std::vector<uint32_t>& owned, JobStorage* storage,
-                                  ExtentStore* store);
+                                  ExtentStore* store, int lanes = 1);
 
 }  // namespace ballast::server

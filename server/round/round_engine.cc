@@ -154,7 +154,7 @@ void Engine::PrepareNow(const PreparedRecord& record) {
 void Engine::Do(const SendVote& effect) {
   for (const uint32_t server : fsm_.plan().servers) {
     if (server == config_.self) continue;
-    deps_.votes->SendVote(job_, fsm_.plan().epoch.epoch, effect.round, server, effect.vote);
+    deps_.votes->SendVote(job_, effect.epoch, effect.round, server, effect.vote);
   }
 }
 
@@ -327,6 +327,9 @@ void Engine::End() {
   if (ended_) return;
   ended_ = true;
   deps_.votes->DropVotes(job_);
+  // Its files may be opened again once the end is told, so nothing may write to them any more. This
+  // waits for the disk; the job has nothing else to do.
+  log_ = std::make_unique<NullRoundLog>();
   for (const auto& attach : std::exchange(after_apply_, {})) attach();  // They get the failure.
   if (on_end_) std::exchange(on_end_, nullptr)(failure_);
 }

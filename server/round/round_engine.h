@@ -32,6 +32,8 @@ struct EngineConfig {
   uint32_t window_extents = 64;  // registers per slot, in extents ahead of the slowest slot
   // A slot whose stream has not opened this long after the job began is lost.
   std::chrono::milliseconds open_timeout{10'000};
+  // How long the process whose stream a new epoch closed keeps its seat to itself.
+  std::chrono::milliseconds return_wait{2'500};
   // Durable jobs: every extent is written to its slot once in this many rounds.
   uint32_t checkpoint_rounds = 4;
 };
@@ -98,12 +100,14 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   virtual void PeerLost(uint32_t server, std::string why) = 0;
   // Epoch change (server/cluster/epoch_change.h). Seal: no round of `epoch` is prepared any more;
   // `done` gets where this server stands. Adopt: goes over to the next epoch as soon as the round
-  // before it is over; `save` must make the record survive, and is called on the strand; then all
-  // streams are told STALE_EPOCH and `done` runs. Both may be repeated.
-  virtual void Seal(uint32_t epoch, std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
+  // before it is over; then all streams are told STALE_EPOCH and `done` runs. `save` must make the
+  // plan survive, and is called on the strand before anything is answered. Both may be repeated.
+  virtual void Seal(uint32_t epoch, std::function<absl::Status(const JobPlan& sealed)> save,
+                    std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
   virtual void Adopt(JobPlan plan, std::function<absl::Status()> save,
                      std::function<void(absl::Status)> done) = 0;
-  // Whether a process holds the slot's stream open.
+  // Whether a process holds the slot's stream open, or was told of a new epoch just now and is
+  // expected back (EngineConfig::return_wait).
   virtual void SlotOpen(uint32_t slot, std::function<void(bool)> done) = 0;
 
   // The slot waits at the home to add groups before its next round.

@@ -210,6 +210,12 @@ void RoundFsm::OnBegin(const Input& input, Effects* effects) {
     effects->push_back(AckSlot{slot_id, slot.owed == 0});
     return;
   }
+  if (durable() && begin.round + 1 == round_) {
+    // It said so after its stream broke, and the round ended while that was on its way: its result
+    // has been sent to the new stream.
+    effects->push_back(AckSlot{slot_id, true});
+    return;
+  }
   if (absl::Status st = CheckBegin(slot_id, begin); !st.ok()) {
     // A refused slot can take no further part, so to the others it is lost.
     slot.lost = true;
@@ -552,7 +558,7 @@ void RoundFsm::MaybePrepare(Effects* effects) {
 void RoundFsm::OnDurable(const Input&, Effects* effects) {
   phase_ = Phase::kPrepared;
   votes_[self_] = prepared_->vote;
-  effects->push_back(SendVote{round_, prepared_->vote});
+  effects->push_back(SendVote{round_, prepared_->vote, prepared_->epoch});
   MaybeDecide(effects);
 }
 

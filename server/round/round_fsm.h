@@ -104,6 +104,7 @@ struct PrepareRound {  // log the PREPARE record and flush; answer with DurableI
 struct SendVote {
   uint64_t round = 0;
   Vote vote;
+  uint32_t epoch = 0;  // the vote was given in
 };
 struct ApplyRound {  // step every extent with present tensors; answer with SteppedInput
   Decision decision;

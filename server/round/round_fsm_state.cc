@@ -25,7 +25,14 @@ void RoundFsm::Restore(const Restored& restored, Effects* effects) {
     MarkReduced(position_[extent], reduced.sumsq, reduced.nonfinite, &quiet);
     pending_[position_[extent]] = 0;
   }
-  if (!restored.prepared.has_value()) return;
+  if (!restored.prepared.has_value()) {
+    // A peer that took this server's last question, but not yet its vote, asks no more.
+    if (last_prepared_.has_value()) {
+      effects->push_back(
+          SendVote{last_prepared_->round, last_prepared_->vote, last_prepared_->epoch});
+    }
+    return;
+  }
   prepared_ = restored.prepared;
   phase_ = Phase::kPreparing;
   OnDurable(DurableInput{}, effects);

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import time
 import urllib.request
@@ -23,8 +24,9 @@ from ballast.launcher.servers import Servers
 
 # A call that takes this long hangs; every wait of these tests ends by then.
 HANG_S = 60.0
-# Small extents, so that a small model is spread over several servers.
-SMALL = {"tile_elements": 64, "extent_elements": 128}
+# Small extents, so that a small model is spread over several servers. Without durability, whatever
+# the package's default is: tests that want it say so.
+SMALL = {"tile_elements": 64, "extent_elements": 128, "durability": "none"}
 
 _job_numbers = itertools.count(1)
 
@@ -58,6 +60,30 @@ class Cluster:
         wait_for(child.ended, f"the end of server {server}")
         return child.code()
 
+    def restart(self, server: int) -> None:
+        """Starts a server that has ended, or is about to, on its data and port.
+
+        Returns when it listens. To be called by the main thread.
+        """
+        wait_for(self._servers.children[server].ended, f"the end of server {server}")
+        self._servers.restart(server)
+        wait_for(lambda: self._servers.ready(server), f"server {server} to listen again")
+
+    def strike(self, *servers: int, signum: int = signal.SIGKILL) -> None:
+        """Ends servers, all at once, and starts them again."""
+        for server in servers:
+            self.kill(server, signum)
+        for server in servers:
+            self.restart(server)
+
+    def pushed_bytes(self, server: int, job: str) -> int:
+        """Payload of a job that a server has taken so far: weights at its start, gradients."""
+        url = f"http://{self._servers.admin_addresses[server]}/metrics"
+        with urllib.request.urlopen(url, timeout=HANG_S) as reply:
+            text = reply.read().decode()
+        found = re.search(rf'^ballast_push_bytes_total{{run="{re.escape(job)}"}} (\S+)', text, re.M)
+        return int(float(found.group(1))) if found else 0
+
     def jobs(self, server: int = 0) -> dict[str, dict[str, Any]]:
         """What /statusz of a server says of its jobs, by name."""
         url = f"http://{self._servers.admin_addresses[server]}/statusz?format=json"
@@ -81,11 +107,11 @@ class Cluster:
         self._servers.stop()
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
+def wait_for(condition: Callable[[], bool], what: str, every_s: float = 0.02) -> None:
     deadline = time.monotonic() + HANG_S
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.02)
+        time.sleep(every_s)
 
 
 class Trainers:
@@ -140,6 +166,12 @@ class Trainers:
     def close(self) -> None:
         self.each(lambda opt: opt.close())
         self._pool.shutdown()
+
+    def abandon(self) -> None:
+        """Breaks every call off, so that a test that has failed can end."""
+        for opt in self.optimizers:
+            if opt._session is not None:
+                opt._session.abandon("the test has failed")
 
 
 def error_of_step(opt: bt.AdamW) -> Exception | None:

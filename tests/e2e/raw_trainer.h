@@ -42,6 +42,7 @@ class LocalServers {
       load.flags["cluster.id"] = std::to_string(id);
       load.flags["cluster.peers_file"] = peers_file;
       load.flags["admin.enabled"] = "false";
+      load.flags["storage.data_dir"] = folder_ / absl::StrCat("data", id);
       // The tests send no heartbeats.
       ServerOptions options{.loaded = *config::Load(load), .time_scale = 100};
       servers_.push_back(*Server::Start(std::move(options)));

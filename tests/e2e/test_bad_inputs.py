@@ -132,6 +132,7 @@ def params_of(row: str) -> list:
         ("", {"extent_elements": 256}, "extent_elements is 256, the job has 128"),
         ("", {"tile_elements": 128}, "tile_elements is 128, the job has 64"),
         ("", {"init": "broadcast"}, "init modes"),
+        ("", {"durability": "power"}, "durability is 1, the job has 3"),
         ("more", {}, "number of tensors is 3, the job has 2"),
         ("groups", {}, "number of groups is 2, the job has 1"),
         ("name", {}, 'tensor 1 ("b") is named "c" here'),

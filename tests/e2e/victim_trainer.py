@@ -23,7 +23,8 @@ def main() -> None:
     endpoints, job, world, slot, mode = sys.argv[1:]
     p = torch.nn.Parameter(torch.ones(200_000))
     p.grad = torch.ones_like(p)
-    opt = bt.AdamW([("w", p)], endpoints=endpoints, job=job, world_size=int(world), rank=int(slot))
+    seat = {"endpoints": endpoints, "job": job, "world_size": int(world), "rank": int(slot)}
+    opt = bt.AdamW([("w", p)], **seat, durability="none")
     print("attaching", flush=True)
     for _ in range(ROUNDS):
         opt.step()

@@ -1,8 +1,9 @@
 """A stand-in for ballastd: its flags and files, no service. FAKE_BALLASTD says how it misbehaves.
 
 FAKE_BALLASTD is a comma-separated list: "fail" (exit 3 at start), "die" (exit 4 once the peers file
-is there), "stubborn" (ignore SIGTERM), "mute" (never ready). FAKE_BALLASTD_TRACE names a file that
-gets one line per event.
+is there), "die-once" (the same, but not again on the same data directory), "misused" (exit 2 then),
+"stubborn" (ignore SIGTERM), "mute" (never ready). FAKE_BALLASTD_TRACE names a file that gets one
+line per event.
 """
 
 import argparse
@@ -52,10 +53,14 @@ def main():
     with open(flags.peers_file) as f:
         peers = json.load(f)["peers"]
     assert {"id": int(flags.id), "address": address} in peers
-    trace(f"peers {flags.id} {len(peers)}")
-    if "die" in HABITS:
+    trace(f"peers {flags.id} {len(peers)} {address}")
+    died = os.path.join(flags.data_dir, "died")
+    if "die" in HABITS or ("die-once" in HABITS and not os.path.exists(died)):
+        open(died, "w").close()
         print("out of luck", file=sys.stderr)
         sys.exit(4)
+    if "misused" in HABITS:
+        sys.exit(2)
     while True:
         time.sleep(0.05)
 

@@ -43,6 +43,17 @@ class FakeOperation:
         return self._result
 
 
+class FakePauseQueue:
+    """What a test puts into `news` is taken once."""
+
+    def __init__(self):
+        self.news = []
+
+    def take(self):
+        taken, self.news = self.news, []
+        return taken
+
+
 class FakeConnection:
     def __init__(self, core, options, tensors, weights):
         self.core = core
@@ -100,6 +111,8 @@ class FakeConnection:
             "grad_norm": norm,
             "clip_coef": coef,
             "opt_step": self.opt_step,
+            "paused_ms": 0.0,
+            "reconnects": 0,
         }
 
     def _apply(self, coef, grads, weights):
@@ -158,12 +171,20 @@ class FakeConnection:
 
 
 class FakeCore:
-    """`attached` holds every connection made; `attach_error` and `attach_polls` act on the next."""
+    """`attached` holds every connection made; `attach_error` and `attach_polls` act on the next.
+
+    `queue` is the pause queue of the last one.
+    """
 
     def __init__(self):
         self.attached = []
         self.attach_error = None
         self.attach_polls = 2
+        self.queue = None
+
+    def PauseQueue(self):
+        self.queue = FakePauseQueue()
+        return self.queue
 
     def start_attach(self, *, tensors, weights, **options):
         if self.attach_error is not None:

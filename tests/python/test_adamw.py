@@ -314,6 +314,13 @@ def test_foreach_and_fused_change_nothing(fake, value):
         ({"eps": -1e-8}, "eps"),
         ({"weight_decay": -0.1}, "weight_decay"),
         ({"lr": torch.zeros(2)}, "2 elements"),
+        ({"lr": 10**400}, "lr=1000.*must be a number"),
+        ({"lr": torch.tensor(1j)}, "lr=tensor.*must be a number"),
+        ({"betas": 5}, "betas=5: must be two numbers"),
+        ({"betas": None}, "betas=None: must be two numbers"),
+        ({"endpoints": 5}, "endpoints=5: must be"),
+        ({"tile_elements": 2**40}, "tile_elements=1099511627776: must be.*at most 16777216"),
+        ({"model": "gpt"}, "model='gpt': must be a torch.nn.Module"),
     ],
 )
 def test_wrong_hyperparameters_are_value_errors_as_in_torch(fake, arguments, match):
@@ -321,17 +328,34 @@ def test_wrong_hyperparameters_are_value_errors_as_in_torch(fake, arguments, mat
         bt.AdamW(model().parameters(), **arguments)
 
 
+def test_params_that_are_no_iterable_are_type_errors_as_in_torch(fake):
+    with pytest.raises(TypeError, match=r"params is a Sequential; .* pass model.parameters\(\)"):
+        bt.AdamW(model())
+    with pytest.raises(TypeError, match="params is a int; it must be an iterable of tensors"):
+        bt.AdamW(5)
+    with pytest.raises(TypeError, match='"params" of a parameter group is a int'):
+        bt.AdamW([{"params": 5}])
+
+
+@pytest.mark.parametrize("name", [5, None, "\ud800"])
+def test_a_name_that_is_no_text_is_refused(fake, name):
+    with pytest.raises(ballast.BadArgument, match=r"a parameter is named .*: must be Unicode text"):
+        bt.AdamW([(name, model()[0].weight)]).step()
+    assert not fake.attached
+
+
 def test_settings_reach_the_core(fake):
     opt = bt.AdamW(
         model().parameters(), job="mine", world_size=3, rank=2, max_grad_norm=1.5, loss_scale=128,
         init="broadcast", extent_elements=128, tile_elements=64, attach_timeout=7,
-        endpoints="x:1,y:2",
+        endpoints="x:1,y:2", durability="power", reconnect_timeout=30,
     )  # fmt: skip
     opt.step()
     assert fake.last.options == {
         "endpoints": ["x:1", "y:2"], "job": "mine", "world": 3, "slot": 2, "max_grad_norm": 1.5,
         "loss_scale": 128.0, "tile_elements": 64, "extent_elements": 128, "init": "broadcast",
-        "attach_timeout_s": 7.0, "time_scale": 1.0,
+        "attach_timeout_s": 7.0, "time_scale": 1.0, "durability": "power",
+        "reconnect_timeout_s": 30.0, "pauses": fake.queue,
     }  # fmt: skip
     assert (opt.job, opt.world_size, opt.rank) == ("mine", 3, 2)
 

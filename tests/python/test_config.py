@@ -3,8 +3,10 @@
 import math
 
 import pytest
+import torch
 
 import ballast
+from ballast import config
 from ballast.config import resolve
 
 SERVER = {"BALLAST_ENDPOINTS": "a:1"}
@@ -57,8 +59,20 @@ def test_without_a_server_the_error_says_how_to_get_one():
 
 
 def test_times_come_from_variables():
-    c = resolve(environ={**SERVER, "BALLAST_ATTACH_TIMEOUT": "5", "BALLAST_TIME_SCALE": "4"})
-    assert (c.attach_timeout, c.time_scale) == (5.0, 4.0)
+    env = {**SERVER, "BALLAST_ATTACH_TIMEOUT": "5", "BALLAST_TIME_SCALE": "4",
+           "BALLAST_RECONNECT_TIMEOUT": "6"}  # fmt: skip
+    c = resolve(environ=env)
+    assert (c.attach_timeout, c.time_scale, c.reconnect_timeout) == (5.0, 4.0, 6.0)
+    c = resolve(environ=SERVER)
+    assert (c.attach_timeout, c.time_scale, c.reconnect_timeout) == (600.0, 1.0, 600.0)
+    assert resolve(environ=env, reconnect_timeout=7).reconnect_timeout == 7.0
+
+
+def test_durability_comes_from_the_argument_then_the_variable_then_the_default():
+    env = {**SERVER, "BALLAST_DURABILITY": "power"}
+    assert resolve(environ=env, durability="process").durability == "process"
+    assert resolve(environ=env).durability == "power"
+    assert resolve(environ=SERVER).durability == config.DEFAULT_DURABILITY
 
 
 @pytest.mark.parametrize("value", [None, 0, 0.0, math.inf])
@@ -71,15 +85,34 @@ def test_small_extents_bring_their_tiles_along():
     assert (c.tile_elements, c.extent_elements) == (128, 128)
 
 
+def test_numbers_may_come_as_texts_and_as_other_types_numbers():
+    c = resolve(
+        world_size="2", rank=torch.tensor(1), job="j", tile_elements="128", extent_elements=256,
+        loss_scale=torch.tensor(2.0), max_grad_norm="1.5", attach_timeout="7", environ=SERVER,
+    )  # fmt: skip
+    assert (c.world_size, c.rank, c.tile_elements, c.extent_elements) == (2, 1, 128, 256)
+    assert (c.loss_scale, c.max_grad_norm, c.attach_timeout) == (2.0, 1.5, 7.0)
+    assert all(type(n) is int for n in (c.world_size, c.rank, c.tile_elements, c.extent_elements))
+
+
 @pytest.mark.parametrize(
     "arguments, extra, match",
     [
         ({"endpoints": ["nonsense"]}, {}, "'nonsense' is not host:port"),
         ({}, {"BALLAST_ENDPOINTS": "a:99999"}, "BALLAST_ENDPOINTS: 'a:99999'"),
+        ({"endpoints": 5}, {}, "endpoints=5: must be"),
+        ({"endpoints": [7000]}, {}, "endpoints: 7000 is not host:port"),
+        ({"endpoints": "\ud800:1"}, {}, "is not host:port"),
+        ({"endpoints": "a:0"}, {}, "ports 1 to 65535"),
         ({"job": "has space"}, {}, "job='has space'"),
+        ({"job": 5}, {}, "job=5"),
         ({"job": "x" * 129}, {}, "1 to 128"),
         ({}, {"BALLAST_JOB": "../up"}, "BALLAST_JOB"),
-        ({"world_size": 0}, {}, "world_size=0"),
+        ({"world_size": 0}, {}, r"world_size=0: must be in 1\.\.65536"),
+        ({"world_size": 2**40}, {}, r"world_size=1099511627776: must be in 1\.\.65536"),
+        ({"world_size": 2.0}, {}, r"world_size=2\.0: must be a whole number"),
+        ({"world_size": True}, {}, "world_size=True: must be a whole number"),
+        ({"rank": [0]}, {}, r"rank=\[0\]: must be a whole number"),
         ({}, {"WORLD_SIZE": "two"}, "WORLD_SIZE='two'"),
         ({"world_size": 2, "job": "j"}, {}, "rank is not known"),
         ({"world_size": 2, "rank": 2, "job": "j"}, {}, r"rank=2: must be in 0\.\.1"),
@@ -88,12 +121,28 @@ def test_small_extents_bring_their_tiles_along():
         ({"init": "guess"}, {}, "init='guess'"),
         ({"max_grad_norm": -1}, {}, "max_grad_norm=-1"),
         ({"max_grad_norm": math.nan}, {}, "max_grad_norm=nan"),
+        ({"max_grad_norm": "much"}, {}, "max_grad_norm='much': must be a positive number"),
         ({"loss_scale": 0}, {}, "loss_scale=0"),
+        ({"loss_scale": None}, {}, "loss_scale=None: must be a positive, finite number"),
+        ({"loss_scale": 10**400}, {}, "loss_scale=1000.*must be a positive, finite number"),
         ({"tile_elements": 100}, {}, "tile_elements=100"),
+        ({"tile_elements": "big"}, {}, "tile_elements='big': must be a whole number"),
+        ({"tile_elements": 2**40}, {}, "tile_elements=1099511627776: .* at most 16777216"),
+        ({"tile_elements": 192}, {}, "tile_elements=192, extent_elements=1048576: the second"),
+        ({"extent_elements": 2**25}, {}, "extent_elements=33554432: .* at most 16777216"),
+        ({"extent_elements": 0}, {}, "extent_elements=0: must be a multiple of 64"),
         ({"tile_elements": 128, "extent_elements": 192}, {}, "extent_elements=192"),
-        ({"attach_timeout": 0}, {}, "attach_timeout"),
+        ({"attach_timeout": 0}, {}, "attach_timeout=0: must be seconds"),
+        ({"attach_timeout": "soon"}, {}, "attach_timeout='soon': must be seconds"),
+        ({"attach_timeout": 86401}, {}, "attach_timeout=86401: .* at most 86400"),
         ({}, {"BALLAST_ATTACH_TIMEOUT": "soon"}, "BALLAST_ATTACH_TIMEOUT='soon'"),
+        ({"reconnect_timeout": 0}, {}, "reconnect_timeout=0: must be seconds"),
+        ({}, {"BALLAST_RECONNECT_TIMEOUT": "x"}, "BALLAST_RECONNECT_TIMEOUT='x': must be seconds"),
+        ({"durability": "disk"}, {}, "='disk': must be one of 'power', 'process', 'none'"),
+        ({"durability": 1}, {}, "durability=1: must be one of"),
+        ({}, {"BALLAST_DURABILITY": "Power"}, "BALLAST_DURABILITY='Power': must be one of"),
         ({}, {"BALLAST_TIME_SCALE": "-1"}, "BALLAST_TIME_SCALE='-1'"),
+        ({}, {"BALLAST_TIME_SCALE": "x"}, "BALLAST_TIME_SCALE='x': .* at most 1000"),
     ],
 )
 def test_wrong_settings_are_named_with_their_source(arguments, extra, match):

@@ -316,6 +316,8 @@ import torch, ballast.torch as bt
 from ballast import backend
 
 class Announcing:
+    PauseQueue = backend.core().PauseQueue
+
     @staticmethod
     def start_attach(real=backend.core(), **arguments):
         operation = real.start_attach(**arguments)

@@ -139,7 +139,7 @@ class Client:
     def abort(self):
         print("ABORT", flush=True)
 
-session = Session(Client(), JobConfig(("a:1",), "job", 1, 0))
+session = Session(Client(), JobConfig(("a:1",), "job", 1, 0), None)
 lifetime.track(session)
 {ending}
 """

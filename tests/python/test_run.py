@@ -1,18 +1,20 @@
 """ballast-run over a fake ballastd: environment, output, exit codes, nothing left behind."""
 
+import fcntl
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
 
 import pytest
 
-from ballast.launcher import servers, trainers
+from ballast.launcher import process, servers, trainers, workspace
 
 HERE = Path(__file__).resolve().parent
 CLIENT = HERE.parents[1] / "client" / "python"
@@ -79,6 +81,17 @@ def wait_for(path: Path, child: subprocess.Popen) -> None:
         time.sleep(0.02)
 
 
+def await_end(pids: list[int]) -> None:
+    """Waits until all these processes have ended; kills those that do not, and fails."""
+    deadline = time.monotonic() + 60
+    while left := [pid for pid in pids if not gone(pid)]:
+        if time.monotonic() > deadline:
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            raise AssertionError(f"{left} still run")
+        time.sleep(0.02)
+
+
 @pytest.fixture
 def launcher(tmp_path):
     launcher = Launcher(tmp_path)
@@ -110,7 +123,7 @@ def test_trainers_get_their_environment(launcher):
     assert len(first["BALLAST_ENDPOINTS"].split(",")) == len(first["BALLAST_ADMIN"].split(",")) == 2
     assert first["BALLAST_JOB"].startswith("train-")
     assert int(first["OMP_NUM_THREADS"]) == max(1, len(os.sched_getaffinity(0)) // 2)
-    assert sum(e.startswith("peers") and e.endswith(" 2") for e in launcher.events()) == 2
+    assert sum(e.startswith("peers") and e.split()[2] == "2" for e in launcher.events()) == 2
     assert sorted(e for e in launcher.events() if e.startswith("term")) == ["term 0", "term 1"]
 
 
@@ -243,12 +256,70 @@ def test_a_server_that_does_not_start_is_reported_with_its_log(launcher):
     assert re.search(r"server 0 ended with exit code 3.*no such disk", done.stderr, re.S)
 
 
-def test_a_server_that_dies_is_reported_and_ends_the_run(launcher):
+FOREVER = "import time\nwhile True: time.sleep(0.05)"
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_a_server_that_stays_down_is_reported_and_ends_the_run(launcher, restarts):
     launcher.env["FAKE_BALLASTD"] = "die"
-    script = launcher.script("import time\nwhile True: time.sleep(0.05)")
-    done = launcher.run(script)
+    done = launcher.run("--max-server-restarts", restarts, launcher.script(FOREVER))
     assert done.returncode == 1
     assert re.search(r"server 0 ended with exit code 4.*out of luck", done.stderr, re.S)
+    assert len(launcher.server_pids()) == 1 + restarts
+    assert done.stderr.count("starting it again") == restarts
+    assert ("(restart 2 of 2)" in done.stderr) == (restarts == 2)
+
+
+def test_a_server_that_was_misused_is_not_started_again(launcher):
+    launcher.env["FAKE_BALLASTD"] = "misused"
+    done = launcher.run(launcher.script(FOREVER))
+    assert done.returncode == 1
+    assert "server 0 ended with exit code 2" in done.stderr
+    assert len(launcher.server_pids()) == 1
+
+
+# Ends when every server has found its peers as often as "starts" says.
+UNTIL_STARTS = """
+    import os, time
+    starts = {starts}
+    while sum(e.startswith("peers") for e in open({trace!r})) < starts:
+        time.sleep(0.02)
+"""
+
+
+def test_a_server_that_ends_is_started_again_on_its_port_and_data(launcher):
+    launcher.env["FAKE_BALLASTD"] = "die-once"
+    script = launcher.script(UNTIL_STARTS.format(starts=4, trace=str(launcher.trace)))
+    done = launcher.run("--servers", 2, "--data-dir", launcher.folder / "kept", script)
+    assert done.returncode == 0, done.stderr
+    addresses = {}
+    for event in launcher.events():
+        if event.startswith("peers"):
+            addresses.setdefault(event.split()[1], []).append(event.split()[3])
+    assert sorted(addresses) == ["0", "1"]
+    for first, second in addresses.values():
+        assert first == second
+    for i in "01":
+        log = launcher.folder / "kept" / "run" / f"server-{i}.log"
+        assert log.read_text() == "out of luck\n"  # of the first life; the second one said nothing
+        assert f"server {i} ended with exit code 4" in done.stderr
+    assert "(restart 2 of 10)" in done.stderr
+
+
+def test_a_killed_server_is_one_line_and_its_ready_file_is_the_new_ones(launcher):
+    kept = launcher.folder / "kept"
+    ready = kept / "run" / "ready-0.json"
+    script = launcher.script(UNTIL_STARTS.format(starts=2, trace=str(launcher.trace)))
+    child = launcher.start("--data-dir", kept, script)
+    wait_for(ready, child)
+    while not any(e.startswith("peers") for e in launcher.events()):
+        time.sleep(0.02)
+    os.kill(json.loads(ready.read_text())["pid"], signal.SIGKILL)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 0, err
+    line = "server 0 ended by SIGKILL; starting it again on its data and port (restart 1 of 10)"
+    assert f"ballast-run: {line}\n" in err
+    assert json.loads(ready.read_text())["pid"] == launcher.server_pids()[1]
 
 
 def test_an_interrupt_during_start_up_is_obeyed(launcher):
@@ -276,10 +347,175 @@ def test_usage_errors_say_what_is_wrong(launcher):
     assert (done.returncode, "no script" in done.stderr) == (2, True)
     done = launcher.run("--job", "bad name", launcher.script(""))
     assert (done.returncode, "bad name" in done.stderr) == (2, True)
-    done = launcher.run("--servers", "0", launcher.script(""))
-    assert (done.returncode, "1..1024" in done.stderr) == (2, True)
+    for count in ("-1", "many"):
+        done = launcher.run("--max-server-restarts", count, launcher.script(""))
+        assert (done.returncode, "0 for never" in done.stderr) == (2, True)
+    for count in ("0", "-1", "many", "9" * 5000):
+        done = launcher.run("--servers", count, launcher.script(""))
+        assert (done.returncode, "1..1024" in done.stderr) == (2, True)
     done = launcher.run("--server-binary", launcher.folder / "nothing", launcher.script(""))
-    assert (done.returncode, "is not an executable file" in done.stderr) == (1, True)
+    assert (done.returncode, "is not an executable file" in done.stderr) == (2, True)
+    done = launcher.run("--dram-budget", "4GB", launcher.script(""))
+    assert (done.returncode, "'4GB': must be a size such as 4GiB" in done.stderr) == (2, True)
+
+
+def test_a_data_dir_that_cannot_be_made_is_one_line(launcher):
+    occupied = launcher.folder / "file"
+    occupied.write_text("")
+    for path in ("/proc/foo", occupied, occupied / "below"):
+        done = launcher.run("--data-dir", path, launcher.script(""))
+        assert done.returncode == 2
+        assert re.fullmatch(
+            rf"ballast-run: --data-dir {path}: cannot create .*; name a directory that .*\n",
+            done.stderr,
+        )
+    assert launcher.events() == []
+
+
+@pytest.mark.parametrize(
+    "name", ["BALLAST_TIME_SCALE", "BALLAST_ATTACH_TIMEOUT", "BALLAST_RECONNECT_TIMEOUT"]
+)
+def test_a_bad_variable_is_one_line_before_anything_starts(launcher, name):
+    launcher.env[name] = "x"
+    done = launcher.run(launcher.script(""))
+    assert done.returncode == 2
+    error = rf"ballast-run: {name}='x': must be .*above 0 and at most \d+\n"
+    assert re.fullmatch(error, done.stderr)
+    assert launcher.events() == []
+
+
+def test_a_temporary_directory_that_cannot_be_made_is_one_line(launcher):
+    program = (
+        "import sys, tempfile; from ballast import run; "
+        f"tempfile.tempdir = {str(launcher.folder / 'missing')!r}; "
+        f"sys.exit(run.main([{str(launcher.script(''))!r}]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=launcher.env, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert re.fullmatch(r"ballast-run: no temporary directory \(.*\); set TMPDIR .*\n", done.stderr)
+
+
+def test_what_a_killed_run_leaves_ends_with_it_and_is_removed_by_the_next(launcher):
+    pids = launcher.folder / "pids"
+    script = launcher.script(
+        f"""
+        import os, time
+        with open({str(pids)!r} + os.environ["RANK"] + ".tmp", "w") as f:
+            f.write(str(os.getpid()))
+        os.rename({str(pids)!r} + os.environ["RANK"] + ".tmp", {str(pids)!r} + os.environ["RANK"])
+        while True:
+            time.sleep(0.05)
+        """
+    )
+    child = launcher.start("--servers", 2, "--nproc", 2, script)
+    marks = [Path(f"{pids}{rank}") for rank in "01"]
+    for mark in marks:
+        wait_for(mark, child)
+    (left,) = launcher.temporary.glob("ballast-run-*")
+    # While it lives, another run leaves its directory alone.
+    assert launcher.run("--quiet", launcher.script("")).returncode == 0
+    assert left.exists()
+    child.kill()
+    child.communicate(timeout=60)
+    await_end([*launcher.server_pids(), *(int(mark.read_text()) for mark in marks)])
+    assert left.exists()
+    done = launcher.run(launcher.script(""))
+    assert done.returncode == 0
+    assert f"removed what killed runs left behind: {left}\n" in done.stderr
+    assert not left.exists()
+
+
+class Directories:
+    """Directories as ballast-run makes them, in a temporary folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def make(self, name: str, owner: str | None) -> Path:
+        path = self.folder / name
+        (path / "server-0").mkdir(parents=True)
+        (path / "server-0" / "data").write_text("x")
+        if owner is not None:
+            (path / "owner").write_text(owner)
+        return path
+
+
+@pytest.fixture
+def directories(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return Directories(tmp_path)
+
+
+def ended_process() -> int:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+    return child.pid
+
+
+def test_only_directories_of_processes_that_have_ended_are_stale(directories):
+    own_start = workspace.start_time(os.getpid())
+    gone_pid = ended_process()
+    stale = directories.make("ballast-run-ended", f"{gone_pid} 17\n")
+    reused = directories.make("ballast-run-reused", f"{os.getpid()} {int(own_start) - 1}\n")
+    kept = [
+        directories.make("ballast-run-live", f"{os.getpid()} {own_start}\n"),
+        directories.make("ballast-run-without-owner", None),
+        directories.make("ballast-run-nonsense", "nobody"),
+        directories.make("ballast-run-empty", ""),
+        directories.make("other-ended", f"{gone_pid} 17\n"),
+    ]
+    target = directories.make("target", f"{gone_pid} 17\n")
+    (directories.folder / "ballast-run-link").symlink_to(target)
+    kept += [target, directories.folder / "ballast-run-link"]
+    assert workspace.remove_stale() == [stale, reused]
+    assert not stale.exists() and not reused.exists()
+    assert all((path / "server-0" / "data").exists() for path in kept)
+
+
+def test_a_locked_directory_is_not_stale_whatever_its_owner_file_says(directories):
+    path = directories.make("ballast-run-locked", f"{ended_process()} 17\n")
+    with open(path / "owner", "r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert workspace.remove_stale() == []
+    assert workspace.remove_stale() == [path]
+
+
+def test_directories_of_other_users_are_not_stale(directories, monkeypatch):
+    path = directories.make("ballast-run-theirs", f"{ended_process()} 17\n")
+    other = path.stat().st_uid + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)
+    assert workspace.remove_stale() == []
+    assert path.exists()
+
+
+def test_a_workspace_is_locked_until_the_last_heir_of_its_lock_ends(directories):
+    space = workspace.Workspace()
+    assert workspace.remove_stale() == []
+    (space.path / "owner").write_text(f"{ended_process()} 17\n")  # as if its maker had been killed
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=(space.lock,)) as heir:
+        os.close(space.lock)
+        assert workspace.remove_stale() == []
+        heir.stdin.close()
+        heir.wait()
+    assert workspace.remove_stale() == [space.path]
+
+
+def test_a_workspace_removes_itself(directories):
+    space = workspace.Workspace()
+    (space.path / "run").mkdir()
+    (space.path / "run" / "peers.json").write_text("{}")
+    space.remove()
+    assert list(directories.folder.iterdir()) == []
+
+
+def test_a_child_whose_parent_died_before_it_was_told_ends_at_once():
+    pid = os.fork()
+    if pid == 0:
+        process._end_with(os.getpid())()  # the parent it is to end with is not its own
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGTERM
 
 
 def test_without_ballastd_the_error_says_how_to_build_it(tmp_path, monkeypatch):

@@ -126,6 +126,19 @@ def test_handles_to_other_state_are_refused(fake):
         opt.load_state_dict({**early, "ballast": {"format": 99}})
 
 
+@pytest.mark.parametrize(
+    "state, match",
+    [
+        (5, "this int is no state dict"),
+        ({}, 'a dict with "param_groups"'),
+        ({"param_groups": [], "ballast": {"format": 1}}, "handle lacks job, job_id, round"),
+    ],
+)
+def test_what_is_no_state_dict_is_refused(fake, state, match):
+    with pytest.raises(ballast.BadArgument, match=match):
+        bt.AdamW(model().parameters()).load_state_dict(state)
+
+
 def test_options_of_a_loaded_state_dict_are_checked(fake):
     opt = bt.AdamW(model().parameters())
     theirs = torch.optim.AdamW(model().parameters(), amsgrad=True)

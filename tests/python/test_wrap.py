@@ -70,6 +70,12 @@ def test_other_optimizers_and_options_are_refused_by_name(fake, build, match):
         bt.wrap(build(model().parameters()))
 
 
+def test_options_that_the_wrapped_optimizer_has_already_are_refused(fake):
+    for option in ("lr", "params", "fused"):
+        with pytest.raises(ballast.BadArgument, match=f"takes {option} from the wrapped optimizer"):
+            bt.wrap(torch.optim.AdamW(model().parameters()), **{option: 1})
+
+
 def test_an_optimizer_that_has_stepped_is_refused(fake):
     module = model()
     optimizer = torch.optim.AdamW(module.parameters())

@@ -4,8 +4,13 @@
 // pause, not the end. Calls wait, tell JobOptions::on_pause, open the stream to that server again,
 // send again what it lacks from the caller's buffers, and go on; the result has the same bits.
 // After JobOptions::reconnect_timeout they give up with SERVER_LOST. With kNone a lost server ends
-// the job. C++17-clean: a torch extension may still be compiled as C++17. Thread safety: a Client
-// is used by one thread at a time; Abort() may be called from any thread.
+// the job.
+// When a trainer goes away: in a durable job a new process may take its slot with
+// JobOptions::resume. It receives the weights and goes on where the job stands; the trainers that
+// are still there go through a pause and lose nothing. A process whose slot was taken ends with
+// WRONG_INCARNATION.
+// C++17-clean: a torch extension may still be compiled as C++17. Thread safety: a Client is used by
+// one thread at a time; Abort() may be called from any thread.
 #pragma once
 
 #include <chrono>
@@ -56,19 +61,32 @@ enum class Durability : uint8_t {
   kNone = 3,     // nothing: a lost server ends the job
 };
 
-// News of a server that is away. Times are counted from the moment the client noticed.
+// What a job's name means at Attach. Numbers equal ballast.v1.Resume.
+enum class Resume : uint8_t {
+  kNever = 1,  // a new job; NAME_IN_USE when there is one
+  kAuto = 2,   // the job of that name if there is one, else a new one
+  kMust = 3,   // the job of that name; UNKNOWN_JOB when there is none
+};
+
+// News of a server that is away, or of a trainer that is being replaced. Times are counted from the
+// moment the client noticed.
 struct Pause {
   enum class Kind {
-    kLost,     // its stream broke, or it fell silent; the client tries to reach it again
-    kWaiting,  // still away; told every 5 s
-    kBack,     // reached again; what it lacks is being sent
+    kLost,       // a server's stream broke, or it fell silent; the client tries to reach it again
+    kWaiting,    // it is still away; told every 5 s
+    kBack,       // it was reached again; what it lacks is being sent
+    kReplacing,  // `slots` are being replaced, in `epoch`. Every 5 s, and with epoch 0, while the
+                 // job's home has not said yet who they are
+    kReplaced,   // every server that is there has taken this trainer into the new epoch
   };
   Kind kind = Kind::kLost;
-  uint32_t server = 0;  // its id
+  uint32_t server = 0;  // id of the server; kReplacing, kReplaced: of the job's home
   std::string address;
   uint64_t round = 0;                // the round that is running, or would be next
-  std::chrono::nanoseconds away{0};  // for how long so far; kBack: in all
+  std::chrono::nanoseconds away{0};  // for how long so far; kBack, kReplaced: in all
   std::string error;                 // why it was lost, or why the last try to reach it failed
+  uint32_t epoch = 0;                // kReplacing, kReplaced: the job's new one
+  std::vector<uint32_t> slots;       // likewise: seats with a new process, ascending
 };
 
 struct JobOptions {
@@ -90,6 +108,9 @@ struct JobOptions {
   // How long a server of a durable job may be away before the call that waits for it fails with
   // SERVER_LOST. Stretched by time_scale.
   std::chrono::milliseconds reconnect_timeout = std::chrono::minutes(10);
+  // Whether this process may go on with a job that is there, in the place of one that ended or
+  // died. Durable jobs only: with Durability::kNone kAuto is kNever, and kMust is an error.
+  Resume resume = Resume::kNever;
   // Called on the thread that is inside Attach, Step, Wait or a fetch, with no lock held: news
   // since the last call included, at most the newest 64. May call Abort. Empty: news are logged
   // instead.
@@ -122,7 +143,8 @@ struct RoundReport {
   uint64_t collect_ns = 0;
   uint64_t vote_ns = 0;
   uint64_t step_ns = 0;
-  uint64_t paused_ns = 0;   // part of this round during which at least one server was away
+  // Part of this round during which at least one server was away, or a trainer was replaced.
+  uint64_t paused_ns = 0;
   uint32_t reconnects = 0;  // times a server came back since the end of the round before
 };
 
@@ -150,8 +172,13 @@ class Client {
   // Attaches to the job, creating it if this is the first slot; waits for the other slots; uploads
   // the initial weights (slot 0) or receives them (InitMode::kBroadcast). `buffers[i].weight`
   // belongs to `tensors[i]`.
+  // With JobOptions::resume, and a job that is there: takes the place of the slot's last process.
+  // Every weight is received from the servers, whatever `buffers` held before; only when that
+  // process died before the servers had all initial weights does slot 0 first upload what they
+  // lack. Then resumed() is true, and round() says where the job stands.
   // Errors: INVALID_ARGUMENT BAD_SPEC | BAD_ARGUMENT; FAILED_PRECONDITION SPEC_MISMATCH,
-  // INIT_MISMATCH (first tensor named), PROTOCOL_MISMATCH; ALREADY_EXISTS NAME_IN_USE, SLOT_TAKEN;
+  // INIT_MISMATCH (first tensor named), PROTOCOL_MISMATCH; ALREADY_EXISTS NAME_IN_USE, SLOT_TAKEN
+  // (resume: the slot's last process is alive); NOT_FOUND UNKNOWN_JOB (Resume::kMust);
   // DEADLINE_EXCEEDED ATTACH_TIMEOUT (missing slots named); RESOURCE_EXHAUSTED OVER_BUDGET;
   // UNAVAILABLE UNREACHABLE.
   static absl::StatusOr<std::unique_ptr<Client>> Attach(const JobOptions& options,
@@ -170,8 +197,8 @@ class Client {
   // Errors: INVALID_ARGUMENT BAD_HYPERPARAM; ABORTED HYPERPARAM_MISMATCH; UNAVAILABLE TRAINER_LOST,
   // SERVER_LOST (who, in the message and detail; in a durable job only after reconnect_timeout);
   // FAILED_PRECONDITION JOB_FAILED, LAYOUT_MISMATCH, TRAINER_LEFT, WRONG_VERSION (a server came
-  // back with another version). After an error of a running round the weights may hold a mix of
-  // both versions.
+  // back with another version), WRONG_INCARNATION (another process has taken this slot; this one
+  // must end). After an error of a running round the weights may hold a mix of both versions.
   virtual absl::StatusOr<RoundReport> Step(const std::vector<AdamWHyper>& hyper,
                                            const std::vector<TensorBuffers>& buffers) = 0;
 
@@ -201,7 +228,11 @@ class Client {
   // Ends every wait with CANCELLED. Any thread.
   virtual void Abort() = 0;
 
-  virtual uint64_t round() const = 0;  // next round to run
+  // Whether Attach took a seat in a job that was there before. Constant.
+  virtual bool resumed() const = 0;
+  // Next round to run; it grows by one with each round that has ended. A new job starts with 1, a
+  // resumed one where it stands: "resumed at round N".
+  virtual uint64_t round() const = 0;
   virtual uint64_t job_id() const = 0;
   virtual uint32_t server_count() const = 0;
   virtual TransferCounters counters() const = 0;

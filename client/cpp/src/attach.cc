@@ -36,12 +36,24 @@ absl::Status BadArgument(absl::string_view message) {
   return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadArgument, message);
 }
 
-// Worth another try: the server is not there yet, or is going away.
-bool IsTransient(const absl::Status& status) {
-  if (status.code() != absl::StatusCode::kUnavailable) return false;
+// Worth another try: the server is not there yet, or is going away. `resuming`: another server of
+// the job may be, or may not have followed the home into the job's epoch yet.
+bool IsTransient(const absl::Status& status, bool resuming) {
   const Reason reason = ReasonOf(status);
-  return reason == Reason::kUnspecified || reason == Reason::kUnreachable ||
-         reason == Reason::kShuttingDown;
+  if (resuming && reason == Reason::kFutureEpoch) return true;
+  if (status.code() != absl::StatusCode::kUnavailable) return false;
+  switch (reason) {
+    case Reason::kUnspecified:
+    case Reason::kUnreachable:
+    case Reason::kShuttingDown:
+    case Reason::kRecovering:
+      return true;
+    case Reason::kServerLost:
+    case Reason::kStorageFailed:
+      return resuming;
+    default:
+      return false;
+  }
 }
 
 // The search for a job's home, with one deadline over all tries.
@@ -50,6 +62,7 @@ class HomeSearch {
   HomeSearch(const JobOptions& options, v1::AttachRequest request)
       : options_(options),
         request_(std::move(request)),
+        resuming_(MayResume(options)),
         deadline_(SteadyClock::now() + options.attach_timeout),
         next_log_(SteadyClock::now() + kLogInterval) {}
 
@@ -60,7 +73,7 @@ class HomeSearch {
         v1::AttachReply reply;
         const absl::Status status = FollowRedirects(endpoint, &reply);
         if (status.ok()) return reply;
-        if (!IsTransient(status)) return WithReason(status);
+        if (!IsTransient(status, resuming_)) return WithReason(status);
         last_error_ = absl::StrCat(endpoint, ": ", ToText(status.message()));
       }
       BALLAST_RETURN_IF_ERROR(Sleep(std::min(backoff, Left())));
@@ -122,7 +135,7 @@ class HomeSearch {
     const absl::Status status = CallUnary(
         channel, method::kAttach, request_, left + kServerHeadStart, [this] { return Poll(); },
         reply);
-    connected_ = !IsTransient(status);
+    connected_ = !IsTransient(status, resuming_);
     return status;
   }
 
@@ -145,7 +158,8 @@ class HomeSearch {
         absl::StatusCode::kUnavailable, Reason::kUnreachable,
         absl::StrCat("no state server answered at ", absl::StrJoin(options_.endpoints, ", "),
                      " within ", options_.attach_timeout.count(), " ms (last: ", last_error_,
-                     "); check that ballastd runs there"),
+                     "); check that ", resuming_ ? "every ballastd of the job" : "ballastd",
+                     " runs there"),
         Fields());
   }
 
@@ -158,6 +172,7 @@ class HomeSearch {
 
   const JobOptions& options_;
   v1::AttachRequest request_;
+  const bool resuming_;
   const SteadyClock::time_point deadline_;
   SteadyClock::time_point next_log_;
   bool connected_ = false;
@@ -189,11 +204,24 @@ absl::Status ValidateOptions(const JobOptions& options) {
     return BadArgument(absl::StrCat("durability is ", static_cast<int>(options.durability),
                                     "; power (1), process (2) and none (3) are known"));
   }
+  if (options.resume < Resume::kNever || options.resume > Resume::kMust) {
+    return BadArgument(absl::StrCat("resume is ", static_cast<int>(options.resume),
+                                    "; never (1), auto (2) and must (3) are known"));
+  }
+  if (options.resume == Resume::kMust && options.durability == Durability::kNone) {
+    return BadArgument(
+        "resume is must, but a job of durability none cannot be gone on with; give the durability "
+        "that the job was started with");
+  }
   if (!(options.time_scale > 0) || options.time_scale > 1000) {
     return BadArgument(
         absl::StrCat("time_scale is ", options.time_scale, "; give a number in (0, 1000]"));
   }
   return absl::OkStatus();
+}
+
+bool MayResume(const JobOptions& options) {
+  return options.resume != Resume::kNever && options.durability != Durability::kNone;
 }
 
 absl::StatusOr<std::vector<TensorSpec>> ToTensorSpecs(const std::vector<Tensor>& tensors) {

@@ -20,6 +20,9 @@ namespace ballast::client {
 // Errors: INVALID_ARGUMENT BAD_ARGUMENT.
 absl::Status ValidateOptions(const JobOptions& options);
 
+// Whether an attach may take a seat in a job that is there.
+bool MayResume(const JobOptions& options);
+
 // The tensors as the job knows them. Error: INVALID_ARGUMENT BAD_ARGUMENT for an unknown dtype.
 absl::StatusOr<std::vector<TensorSpec>> ToTensorSpecs(const std::vector<Tensor>& tensors);
 
@@ -40,9 +43,10 @@ std::vector<uint32_t> DigestsOf(const std::vector<void*>& weights,
                                 const std::vector<LayoutTensor>& sizes);
 
 // Finds the job's home through any of `options.endpoints` and attaches there; waits until the whole
-// world has. Servers that do not answer are tried again, in turn, until the attach timeout.
-// Errors: the server's, UNAVAILABLE UNREACHABLE when no server has answered in time,
-// DEADLINE_EXCEEDED ATTACH_TIMEOUT, CANCELLED when should_stop said so.
+// world has. Servers that do not answer are tried again, in turn, until the attach timeout; when
+// the attach may resume a job, so is a home that misses one of the job's servers. Errors: the
+// server's, UNAVAILABLE UNREACHABLE when no server has answered in time, DEADLINE_EXCEEDED
+// ATTACH_TIMEOUT, CANCELLED when should_stop said so.
 absl::StatusOr<v1::AttachReply> AttachToHome(const JobOptions& options, v1::AttachRequest request);
 
 }  // namespace ballast::client

@@ -39,6 +39,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Attach(const JobOptions& options
   ToProto(seat.spec, request.mutable_spec());
   request.set_slot(options.slot);
   request.set_incarnation(seat.incarnation);
+  request.set_resume(MayResume(options) ? static_cast<v1::Resume>(options.resume)
+                                        : v1::RESUME_NEVER);
   const bool equal = options.init == InitMode::kEqual;
   request.set_init(equal ? v1::INIT_MODE_EQUAL : v1::INIT_MODE_BROADCAST);
   if (equal) {

@@ -12,6 +12,7 @@ bool IsNotYet(const absl::Status& status, uint32_t own_slot) {
     case Reason::kUnspecified:
       return unavailable || !status.GetPayload(kErrorDetailTypeUrl).has_value();
     case Reason::kUnknownJob:
+    case Reason::kFutureEpoch:
       return true;
     case Reason::kServerLost:
     case Reason::kShuttingDown:
@@ -73,6 +74,10 @@ void PauseMeter::OnLost(Time now) {
 
 void PauseMeter::OnBack(Time now) {
   ++reconnects_;
+  OnPassed(now);
+}
+
+void PauseMeter::OnPassed(Time now) {
   if (--away_ == 0) paused_ += now - since_;
 }
 

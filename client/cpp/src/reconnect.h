@@ -1,4 +1,5 @@
-// When to try again to reach a state server that is away, when to say so, and when to give up.
+// When to try again to reach a state server that is away, when to say so, and when to give up; the
+// same for attaching again at the job's home after a change of epoch.
 // Pure: events and the time come in, decisions go out; no clock, no chance, no I/O.
 // Comes from: Session (streams that end, Welcomes, its timer). Goes to: Session, which acts.
 // Thread safety: none; lives under the session's lock.
@@ -16,7 +17,7 @@ namespace ballast::client {
 // What `status`, the end of a stream of a durable job, means: true, the server is not there or not
 // ready yet, and another try may help; false, no try will. A status without a detail (OK included)
 // was made by the transport. `own_slot`: a server that had given up this very trainer takes it
-// back.
+// back; FUTURE_EPOCH: it is about to follow the home into the job's epoch.
 bool IsNotYet(const absl::Status& status, uint32_t own_slot);
 
 // The tries to reach one server.
@@ -69,7 +70,7 @@ class Reconnect {
   std::string last_error_;
 };
 
-// For how long a round had to do without some server, over all servers.
+// For how long a round had to do without some server or trainer, over all of them.
 class PauseMeter {
  public:
   using Time = Reconnect::Time;
@@ -78,6 +79,8 @@ class PauseMeter {
   // One more server is away; one of those that are away is back.
   void OnLost(Time now);
   void OnBack(Time now);
+  // The job's passage into its next epoch counts as a server that is away, but is no reconnect.
+  void OnPassed(Time now);
   // A round begins: time counts from here.
   void StartRound(Time now);
   // A round is over: reconnects count from here.
@@ -87,7 +90,7 @@ class PauseMeter {
   uint32_t reconnects() const { return reconnects_; }
 
  private:
-  uint32_t away_ = 0;  // servers
+  uint32_t away_ = 0;  // servers, and a passage
   uint32_t reconnects_ = 0;
   Time since_;  // while away_ > 0: what is not in paused_ yet begins here
   Duration paused_{0};

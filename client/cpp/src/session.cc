@@ -1,6 +1,7 @@
 // Set-up and end of a session, and its completion-queue thread's sense of time. What that thread
 // receives and sends is in session_stream.cc, how it copes with servers that go away in
-// session_pause.cc; the calls of the public interface are in session_calls.cc.
+// session_pause.cc, and with trainers that are replaced in session_epoch.cc; the calls of the
+// public interface are in session_calls.cc.
 #include "client/cpp/src/session.h"
 
 #include <grpc/support/time.h>
@@ -47,26 +48,46 @@ Reconnect::Limits ReconnectLimits(const JobOptions& options) {
   return limits;
 }
 
+// The home waits for the others itself, so the first try is made at once.
+Reconnect::Limits AttachLimits(const JobOptions& options) {
+  Reconnect::Limits limits = ReconnectLimits(options);
+  limits.first_backoff = std::chrono::milliseconds(1);
+  return limits;
+}
+
 SendLimits LimitsOf(const v1::AttachReply& reply) {
   return {reply.chunk_bytes(), reply.credit_bytes(), reply.window_extents()};
 }
 
+// A job's first round. Later ones have changed the initial weights.
+constexpr uint64_t kFirstRound = 1;
+
 }  // namespace
+
+std::map<uint32_t, uint64_t> Session::MembersOf(const v1::EpochRecord& record) {
+  std::map<uint32_t, uint64_t> members;
+  for (const v1::Member& member : record.members()) members[member.slot()] = member.incarnation();
+  return members;
+}
 
 Session::Session(const JobOptions& options, Seat seat)
     : options_(options),
       job_(seat.reply.job()),
       incarnation_(seat.incarnation),
-      start_round_(seat.reply.epoch().start_round()),
       durable_(options.durability != Durability::kNone),
+      resumed_(seat.reply.resumed()),
       limits_(LimitsOf(seat.reply)),
       heartbeat_(Scaled(seat.reply.heartbeat_ms(), kDefaultHeartbeatMs, options.time_scale)),
       report_after_(
           Scaled(seat.reply.report_after_ms(), kDefaultReportAfterMs, options.time_scale)),
+      passage_(AttachLimits(options)),
       spec_(std::move(seat.spec)),
       layout_(std::move(seat.layout)),
       epoch_(seat.reply.epoch().epoch()),
-      layout_version_(seat.reply.layout_version()) {
+      start_round_(seat.reply.epoch().start_round()),
+      members_(MembersOf(seat.reply.epoch())),
+      layout_version_(seat.reply.layout_version()),
+      round_(resumed_ ? start_round_ : 0) {
   for (const v1::ServerAddress& address : seat.reply.servers()) {
     Server server(ReconnectLimits(options));
     server.id = address.id();
@@ -74,6 +95,7 @@ Session::Session(const JobOptions& options, Seat seat)
     server.plan = std::make_unique<SendPlan>(&layout_, limits_);
     servers_.push_back(std::move(server));
   }
+  if (round_ > kFirstRound) fresh_extent_ = static_cast<uint32_t>(layout_.extents().size());
 }
 
 Session::~Session() {
@@ -82,7 +104,7 @@ Session::~Session() {
     closing_ = true;
     Fail(ReasonedError(absl::StatusCode::kCancelled, Reason::kClosed, "the client was closed"));
     tick_.Cancel();
-    while (!AllClosed() || tick_armed_) changed_.Wait(&mu_);
+    while (!AllClosed() || tick_armed_ || passage_.call != nullptr) changed_.Wait(&mu_);
   }
   queue_.Shutdown();
   if (thread_.joinable()) {
@@ -150,7 +172,8 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const JobOptions& options
   std::unique_ptr<Session> session(new Session(options, std::move(seat)));
   BALLAST_RETURN_IF_ERROR(session->TakePlan(plan, layout));
   BALLAST_RETURN_IF_ERROR(session->OpenStreams());
-  BALLAST_RETURN_IF_ERROR(session->Initialize(options.init, weights, 0));
+  BALLAST_RETURN_IF_ERROR(session->resumed_ ? session->TakeOver(weights)
+                                            : session->Initialize(options.init, weights, 0));
   session->MarkOpened();
   return session;
 }
@@ -233,6 +256,7 @@ void Session::RunQueue() {
 void Session::ArmTick(Time now) {
   Time due = next_look_;
   if (!suspicion_.ok()) due = std::min(due, suspected_at_ + SecondThought());
+  due = std::min(due, passage_.attach.due());
   for (const Server& server : servers_) due = std::min(due, server.reconnect.due());
   const Nanos wait = std::max(due - now, Nanos(0));
   tick_armed_ = true;
@@ -258,6 +282,7 @@ void Session::OnTick(bool) {
     LookAfterServers(now);
   }
   if (error_.ok()) RetryLostServers(now);
+  if (error_.ok()) RetryAttach(now);
   if (error_.ok()) ArmTick(now);
 }
 
@@ -330,6 +355,7 @@ void Session::End(const absl::Status& status) {
   for (Server& server : servers_) {
     if (server.stream != nullptr && !server.stream->closed()) server.stream->Cancel();
   }
+  if (passage_.call != nullptr) passage_.call->Cancel();
   changed_.NotifyAll();
 }
 

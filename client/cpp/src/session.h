@@ -1,6 +1,7 @@
 // An attached trainer: one stream per server, one thread that drives them all, and at most one
 // activity (a step, an upload, a fetch) at a time. In a durable job a server that goes away gets a
-// new stream (session_pause.cc); its part of the activity then starts over from the lent memory.
+// new stream (session_pause.cc), and when a trainer was replaced all of them do (session_epoch.cc);
+// a server's part of the activity then starts over from the lent memory.
 // Comes from: Client::Attach. Goes to: the job's servers; the caller's buffers.
 // Thread safety: as Client. All state is under one lock, which the completion-queue thread holds
 // while it handles an event; gRPC calls back into the lease only, which has a lock of its own.
@@ -11,8 +12,10 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,6 +31,7 @@
 #include "client/cpp/src/round_progress.h"
 #include "client/cpp/src/send_plan.h"
 #include "client/cpp/src/stream.h"
+#include "client/cpp/src/unary_call.h"
 #include "common/base/sync.h"
 #include "common/job/job_spec.h"
 #include "common/tensor/layout.h"
@@ -48,8 +52,8 @@ class Session final : public Client, private StreamHandler {
     uint64_t incarnation = 0;
   };
 
-  // Opens the streams and uploads (slot 0) or receives (InitMode::kBroadcast) `weights`, one
-  // address per tensor, which are lent until the return. Errors: as Client::Attach.
+  // Opens the streams and uploads (slot 0) or receives (InitMode::kBroadcast, a resumed job)
+  // `weights`, one address per tensor, which are lent until the return. Errors: as Client::Attach.
   static absl::StatusOr<std::unique_ptr<Session>> Open(const JobOptions& options, Seat seat,
                                                        const std::vector<void*>& weights);
   // Breaks the streams off, and waits until gRPC has let go of all lent memory.
@@ -67,6 +71,7 @@ class Session final : public Client, private StreamHandler {
   absl::Status FetchWeights(const std::vector<TensorBuffers>& buffers) override;
   absl::Status Leave() override;
   void Abort() override;
+  bool resumed() const override { return resumed_; }
   uint64_t round() const override;
   uint64_t job_id() const override { return job_; }
   uint32_t server_count() const override { return static_cast<uint32_t>(servers_.size()); }
@@ -113,10 +118,24 @@ class Session final : public Client, private StreamHandler {
     bool fetched() const { return has_info && received_bytes == expected_bytes; }
   };
 
-  // A stream that is being broken off, and its connection.
+  // A stream that is being broken off, and its connection; or a call that is over.
   struct Retired {
     std::shared_ptr<grpc::Channel> channel;
     std::unique_ptr<Stream> stream;
+    std::unique_ptr<AsyncCall> call;
+  };
+
+  // The job's way into its next epoch, or into several that follow each other quickly: from the
+  // first STALE_EPOCH until all servers that are there have said Welcome in the newest one.
+  struct Passage {
+    explicit Passage(const Reconnect::Limits& limits) : attach(limits) {}
+
+    bool open = false;
+    Time since;
+    Reconnect attach;  // the tries to attach again; "away" until the new record is here
+    std::unique_ptr<AsyncCall> call;  // the try under way
+    uint32_t epoch = 0;               // of the record; 0 until it is here
+    std::set<uint32_t> slots;         // with a new process
   };
 
   class TickTag : public CompletionTag {
@@ -168,6 +187,7 @@ class Session final : public Client, private StreamHandler {
   void RetryLostServers(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Version of the weights that this slot holds of a server's extents.
   uint64_t HeldVersion(size_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteBack(Server* server, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status OnWelcome(size_t index, const v1::Welcome& welcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckWelcome(size_t index, const v1::Welcome& welcome)
@@ -187,8 +207,25 @@ class Session final : public Client, private StreamHandler {
   void BeginRound(Server* server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NotePause(const Server& server, Pause::Kind kind, Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Logs it, or keeps it for ReportPauses.
+  void Tell(Pause pause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Tells the caller's observer, on the caller's thread.
   void ReportPauses();
+
+  // Trainers that are replaced (session_epoch.cc).
+  static std::map<uint32_t, uint64_t> MembersOf(const v1::EpochRecord& record);
+  // The server is in a later epoch than the stream that has ended so.
+  void OnStaleEpoch(size_t index, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RetryAttach(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CallAttach(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnAttachAnswer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckRecord(const v1::AttachReply& reply) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Goes over to the new epoch: every server gets a new stream.
+  void TakeRecord(const v1::EpochRecord& record, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndPassage(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NotePassage(Pause::Kind kind, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status SlotWasTaken(const absl::Status& status) const;
+  absl::Status JobIsForgotten() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Incoming (session_stream.cc).
   void OnMessage(const StreamKey& key, const grpc::ByteBuffer& message) override
@@ -231,10 +268,15 @@ class Session final : public Client, private StreamHandler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LendBuffers(const std::vector<TensorBuffers>& buffers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Initialize(InitMode init, const std::vector<void*>& weights, uint32_t first_extent);
+  // Into a job that was there before: receives all weights, after what slot 0 has to upload.
+  absl::Status TakeOver(const std::vector<void*>& weights);
   absl::Status Upload(const std::vector<void*>& weights, uint32_t first_extent);
+  absl::Status FetchWeightsInto(const std::vector<void*>& weights);
   absl::Status Fetch(const v1::FetchState& request);
   bool ActivityDone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool AllLeft() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // How long Leave may take.
+  Nanos LeaveLimit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Waits for the activity's end and for the lent memory; false when `timeout` passed first.
   absl::StatusOr<bool> AwaitActivity(std::chrono::nanoseconds timeout);
   // As AwaitActivity without a limit, polling JobOptions::should_stop while attaching.
@@ -248,8 +290,8 @@ class Session final : public Client, private StreamHandler {
   const JobOptions options_;
   const uint64_t job_;
   const uint64_t incarnation_;
-  const uint64_t start_round_;  // of the epoch that the attach began
-  const bool durable_;          // a lost server is a pause
+  const bool durable_;  // a lost server is a pause
+  const bool resumed_;  // the job was there before
   const SendLimits limits_;
   const std::chrono::nanoseconds heartbeat_;
   const std::chrono::nanoseconds report_after_;
@@ -264,12 +306,15 @@ class Session final : public Client, private StreamHandler {
   std::vector<Retired> retired_ ABSL_GUARDED_BY(mu_);
   std::deque<Pause> pauses_ ABSL_GUARDED_BY(mu_);  // not told yet
   PauseMeter meter_ ABSL_GUARDED_BY(mu_);
+  Passage passage_ ABSL_GUARDED_BY(mu_);
   JobSpec spec_ ABSL_GUARDED_BY(mu_);
   Layout layout_ ABSL_GUARDED_BY(mu_);
   std::vector<uint32_t> owner_ ABSL_GUARDED_BY(mu_);  // server id per extent
   uint32_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t start_round_ ABSL_GUARDED_BY(mu_) = 0;              // of that epoch
+  std::map<uint32_t, uint64_t> members_ ABSL_GUARDED_BY(mu_);  // slot -> incarnation
   uint32_t layout_version_ ABSL_GUARDED_BY(mu_) = 0;
-  // Next round, and version of the weights; 0 before the first Welcome.
+  // Next round, and version of the weights; of a new job 0 before the first Welcome.
   uint64_t round_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status error_ ABSL_GUARDED_BY(mu_);      // first one; ends everything
   absl::Status suspicion_ ABSL_GUARDED_BY(mu_);  // a lost trainer, held back

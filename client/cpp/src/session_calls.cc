@@ -154,15 +154,24 @@ absl::Status Session::FinishActivity() {
 absl::Status Session::Initialize(InitMode init, const std::vector<void*>& weights,
                                  uint32_t first_extent) {
   if (options_.slot == 0) return Upload(weights, first_extent);
-  if (init == InitMode::kEqual) return absl::OkStatus();
-  {
-    MutexLock lock(&mu_);
-    weights_ = weights;
-    for (Server& server : servers_) server.expected_bytes = server.owned_weight_bytes;
+  return init == InitMode::kEqual ? absl::OkStatus() : FetchWeightsInto(weights);
+}
+
+absl::Status Session::TakeOver(const std::vector<void*>& weights) {
+  if (options_.slot == 0) {
+    {
+      MutexLock lock(&mu_);
+      BALLAST_RETURN_IF_ERROR(CheckIdle());
+      activity_ = Activity::kUpload;
+      weights_ = weights;
+      upload_first_ = 0;
+      for (Server& server : servers_) {
+        if (server.welcomed) ResumeUpload(&server);
+      }
+    }
+    BALLAST_RETURN_IF_ERROR(FinishActivity());
   }
-  v1::FetchState request;
-  request.set_weights(true);
-  return Fetch(request);
+  return FetchWeightsInto(weights);
 }
 
 absl::Status Session::Upload(const std::vector<void*>& weights, uint32_t first_extent) {
@@ -206,16 +215,26 @@ absl::Status Session::Fetch(const v1::FetchState& request) {
   return FinishActivity();
 }
 
-absl::Status Session::FetchWeights(const std::vector<TensorBuffers>& buffers) {
+absl::Status Session::FetchWeightsInto(const std::vector<void*>& weights) {
   {
     MutexLock lock(&mu_);
     BALLAST_RETURN_IF_ERROR(CheckIdle());
-    BALLAST_ASSIGN_OR_RETURN(weights_, WeightsOf(buffers, spec_.tensors, layout_.tensors()));
+    weights_ = weights;
     for (Server& server : servers_) server.expected_bytes = server.owned_weight_bytes;
   }
   v1::FetchState request;
   request.set_weights(true);
   return Fetch(request);
+}
+
+absl::Status Session::FetchWeights(const std::vector<TensorBuffers>& buffers) {
+  std::vector<void*> weights;
+  {
+    MutexLock lock(&mu_);
+    BALLAST_RETURN_IF_ERROR(CheckIdle());
+    BALLAST_ASSIGN_OR_RETURN(weights, WeightsOf(buffers, spec_.tensors, layout_.tensors()));
+  }
+  return FetchWeightsInto(weights);
 }
 
 absl::Status Session::FetchState(const std::vector<StateBuffers>& buffers,
@@ -416,6 +435,15 @@ absl::Status Session::Extend(const std::vector<Tensor>& tensors,
   return Initialize(init, all, first_extent);
 }
 
+// A server that is away, or not in the job's epoch yet, may still come: its Welcome is answered
+// with Leave.
+nanoseconds Session::LeaveLimit() const {
+  const bool all_know = std::all_of(servers_.begin(), servers_.end(),
+                                    [](const Server& server) { return server.leave_sent; });
+  if (!all_know) return report_after_;
+  return std::chrono::duration_cast<nanoseconds>(kLeaveTimeout * options_.time_scale);
+}
+
 bool Session::AllLeft() const {
   return std::all_of(servers_.begin(), servers_.end(), [](const Server& server) {
     return server.leave_sent && server.stream->closed();
@@ -428,18 +456,12 @@ absl::Status Session::Leave() {
     if (leaving_) return absl::OkStatus();
     BALLAST_RETURN_IF_ERROR(CheckIdle());
     leaving_ = true;
-    nanoseconds limit =
-        std::chrono::duration_cast<nanoseconds>(kLeaveTimeout * options_.time_scale);
     for (Server& server : servers_) {
-      if (server.welcomed) {
-        SendLeave(&server);
-      } else {
-        limit = report_after_;  // Its Welcome is answered with Leave, if it comes in time.
-      }
+      if (server.welcomed) SendLeave(&server);
     }
-    const Time deadline = SteadyClock::now() + limit;
+    const Time start = SteadyClock::now();
     while (!AllLeft() && error_.ok()) {
-      const auto left = deadline - SteadyClock::now();
+      const auto left = start + LeaveLimit() - SteadyClock::now();
       if (left <= nanoseconds::zero()) break;
       changed_.WaitFor(&mu_, left);
     }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/cpp/src/session.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
@@ -25,8 +26,29 @@ std::string Rounded(std::chrono::nanoseconds duration) {
   return FormatDuration(std::chrono::duration_cast<std::chrono::milliseconds>(duration));
 }
 
+// News of a server, not of a trainer that is being replaced.
+bool OfServer(const Pause& pause) {
+  return pause.kind != Pause::Kind::kReplacing && pause.kind != Pause::Kind::kReplaced;
+}
+
+std::string Slots(const Pause& pause) {
+  if (pause.slots.empty()) return "a trainer";
+  return absl::StrCat(pause.slots.size() == 1 ? "slot " : "slots ",
+                      absl::StrJoin(pause.slots, ", "));
+}
+
 std::string Describe(const Pause& pause) {
+  const char* const verb = pause.slots.size() > 1 ? "are" : "is";
   switch (pause.kind) {
+    case Pause::Kind::kReplacing:
+      if (pause.epoch == 0) {
+        return absl::StrCat("a trainer is being replaced; the job's home has not said who for ",
+                            Rounded(pause.away), ", last error: ", pause.error);
+      }
+      return absl::StrCat(Slots(pause), " ", verb, " being replaced (epoch ", pause.epoch, ")");
+    case Pause::Kind::kReplaced:
+      return absl::StrCat(Slots(pause), " ", verb, " replaced (epoch ", pause.epoch, ") after ",
+                          Rounded(pause.away));
     case Pause::Kind::kLost:
       return absl::StrCat(pause.error, "; trying to reach it again");
     case Pause::Kind::kWaiting:
@@ -43,7 +65,12 @@ std::string Describe(const Pause& pause) {
 
 void Session::Lose(size_t index, const absl::Status& status) {
   Server& server = servers_[index];
-  if (!durable_ || !IsNotYet(status, options_.slot)) {
+  const Reason reason = ReasonOf(status);
+  if (durable_ && reason == Reason::kStaleEpoch) {
+    OnStaleEpoch(index, status);
+  } else if (durable_ && reason == Reason::kWrongIncarnation) {
+    Fail(SlotWasTaken(status));
+  } else if (!durable_ || !IsNotYet(status, options_.slot)) {
     Fail(status);
   } else if (server.leave_sent) {
     server.stream->Cancel();
@@ -61,6 +88,7 @@ void Session::Suspend(Server* server, absl::string_view why, Time now) {
     meter_.OnLost(now);
     NotePause(*server, Pause::Kind::kLost, now);
   }
+  EndPassage(now);  // It may have waited for this server only.
   changed_.NotifyAll();
 }
 
@@ -85,8 +113,9 @@ void Session::Retire(Server* server) {
 std::vector<Session::Retired> Session::TakeClosed() {
   std::vector<Retired> closed;
   const auto open_end =
-      std::partition(retired_.begin(), retired_.end(),
-                     [](const Retired& retired) { return !retired.stream->closed(); });
+      std::partition(retired_.begin(), retired_.end(), [](const Retired& retired) {
+        return retired.stream != nullptr && !retired.stream->closed();
+      });
   std::move(open_end, retired_.end(), std::back_inserter(closed));
   retired_.erase(open_end, retired_.end());
   return closed;
@@ -118,18 +147,22 @@ uint64_t Session::HeldVersion(size_t index) const {
   return done ? round_ + 1 : round_;
 }
 
+void Session::NoteBack(Server* server, Time now) {
+  if (!server->reconnect.away()) return;
+  NotePause(*server, Pause::Kind::kBack, now);
+  server->reconnect.OnBack(now);
+  meter_.OnBack(now);
+}
+
 absl::Status Session::OnWelcome(size_t index, const v1::Welcome& welcome) {
   Server& server = servers_[index];
   if (server.welcomed) return ServerBroke(server, "said Welcome twice");
   if (round_ == 0) round_ = welcome.round();
   BALLAST_RETURN_IF_ERROR(CheckWelcome(index, welcome));
   server.welcomed = true;
-  if (server.reconnect.away()) {
-    const Time now = std::chrono::steady_clock::now();
-    NotePause(server, Pause::Kind::kBack, now);
-    server.reconnect.OnBack(now);
-    meter_.OnBack(now);
-  }
+  const Time now = std::chrono::steady_clock::now();
+  NoteBack(&server, now);
+  EndPassage(now);
   changed_.NotifyAll();
   if (leaving_) {
     SendLeave(&server);
@@ -294,15 +327,21 @@ void Session::NotePause(const Server& server, Pause::Kind kind, Time now) {
   pause.round = round_;
   pause.away = now - server.reconnect.since();
   pause.error = server.reconnect.last_error();
+  Tell(std::move(pause));
+}
+
+void Session::Tell(Pause pause) {
   if (!options_.on_pause) {
     BALLAST_LOG(WARN, LogField("job", options_.job), LogField("slot", options_.slot),
-                LogField("round", round_), LogField("server", server.id))
+                LogField("round", round_), LogField("server", pause.server))
         << Describe(pause);
     return;
   }
-  // The caller may not be here to listen; of one server's waiting only the newest word counts.
+  // The caller may not be here to listen; of one wait only the newest word counts.
   const auto stale = std::find_if(pauses_.begin(), pauses_.end(), [&pause](const Pause& waiting) {
-    return waiting.kind == Pause::Kind::kWaiting && waiting.server == pause.server;
+    if (OfServer(pause) != OfServer(waiting) || waiting.server != pause.server) return false;
+    return waiting.kind == Pause::Kind::kWaiting ||
+           (waiting.kind == Pause::Kind::kReplacing && waiting.epoch == 0);
   });
   if (stale != pauses_.end()) pauses_.erase(stale);
   if (pauses_.size() == kPausesMax) pauses_.pop_front();

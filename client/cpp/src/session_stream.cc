@@ -11,13 +11,20 @@
 #include "proto/convert/status_convert.h"
 
 namespace ballast::client {
+namespace {
+
+constexpr uint32_t kFirstEpoch = 1;
+
+}  // namespace
 
 void Session::OnClosed(const StreamKey& key, const absl::Status& status) {
   changed_.NotifyAll();
   Server& server = servers_[key.server];
   if (key.generation != server.generation || !error_.ok()) return;
-  if (leaving_ && (server.leave_sent || !durable_)) return;
-  const bool typed = ReasonOf(status) != Reason::kUnspecified;
+  const Reason reason = ReasonOf(status);
+  const bool stale = durable_ && reason == Reason::kStaleEpoch;
+  if (leaving_ && !stale && (server.leave_sent || !durable_)) return;
+  const bool typed = reason != Reason::kUnspecified;
   if (typed || (durable_ && status.GetPayload(kErrorDetailTypeUrl).has_value())) {
     Lose(key.server, status);
     return;
@@ -96,6 +103,15 @@ bool Session::AllPushed() const {
 absl::Status Session::OnRefused(Server* server, const v1::FrameRefused& refused) {
   ++counters_.frames_refused;
   const Reason reason = static_cast<Reason>(refused.reason());
+  if (durable_ && reason == Reason::kStaleEpoch) {
+    return ReasonedError(absl::StatusCode::kFailedPrecondition, reason, refused.message());
+  }
+  // The same bytes have another checksum in another epoch, and what the server keeps of the slot's
+  // last process is fetched when the upload is over.
+  if (reason == Reason::kConflict && server->send_kind == v1::FRAME_KIND_INIT &&
+      epoch_ != kFirstEpoch) {
+    return absl::OkStatus();
+  }
   const bool sending = activity_ == Activity::kStep || activity_ == Activity::kUpload;
   if (!sending && reason != Reason::kDuplicate && refused.round() >= round_) {
     // The memory has been given back, so the frame cannot be sent again.

@@ -1,8 +1,7 @@
 #include "client/cpp/src/unary_call.h"
 
-#include "grpcpp/client_context.h"
-#include "grpcpp/completion_queue.h"
-#include "grpcpp/generic/generic_stub.h"
+#include <utility>
+
 #include "proto/convert/channel.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/status_convert.h"
@@ -13,7 +12,7 @@ namespace {
 constexpr std::chrono::milliseconds kPollInterval{100};
 
 // Waits for the only event of `queue`. Returns the error that ended the waiting early, if any.
-absl::Status AwaitCall(grpc::CompletionQueue* queue, grpc::ClientContext* context,
+absl::Status AwaitCall(grpc::CompletionQueue* queue, AsyncCall* call,
                        const std::function<absl::Status()>& poll) {
   absl::Status ended;
   void* tag = nullptr;
@@ -23,34 +22,42 @@ absl::Status AwaitCall(grpc::CompletionQueue* queue, grpc::ClientContext* contex
     if (next != grpc::CompletionQueue::TIMEOUT) return ended;
     if (!ended.ok() || !poll) continue;
     ended = poll();
-    if (!ended.ok()) context->TryCancel();
+    if (!ended.ok()) call->Cancel();
   }
 }
 
 }  // namespace
+
+AsyncCall::AsyncCall(const std::shared_ptr<grpc::Channel>& channel, const char* method,
+                     const google::protobuf::MessageLite& request,
+                     std::chrono::milliseconds timeout, grpc::CompletionQueue* queue,
+                     std::function<void()> done)
+    : done_(std::move(done)), stub_(channel) {
+  context_.set_deadline(std::chrono::system_clock::now() + timeout);
+  call_ = stub_.PrepareUnaryCall(&context_, method, SerializeMessage(request), queue);
+  call_->StartCall();
+  CompletionTag* const tag = this;
+  call_->Finish(&answer_, &status_, tag);
+}
+
+absl::Status AsyncCall::Take(google::protobuf::MessageLite* reply) const {
+  if (!status_.ok()) return FromGrpc(status_);
+  return ParseMessage(answer_, kMaxMessageBytes, reply);
+}
 
 absl::Status CallUnary(const std::shared_ptr<grpc::Channel>& channel, const char* method,
                        const google::protobuf::MessageLite& request,
                        std::chrono::milliseconds timeout, const std::function<absl::Status()>& poll,
                        google::protobuf::MessageLite* reply) {
   grpc::CompletionQueue queue;
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + timeout);
-  grpc::GenericStub stub(channel);
-  grpc::ByteBuffer answer;
-  grpc::Status status;
-  auto call = stub.PrepareUnaryCall(&context, method, SerializeMessage(request), &queue);
-  call->StartCall();
-  call->Finish(&answer, &status, &status);
-  const absl::Status ended = AwaitCall(&queue, &context, poll);
+  AsyncCall call(channel, method, request, timeout, &queue, [] {});
+  const absl::Status ended = AwaitCall(&queue, &call, poll);
   queue.Shutdown();
   void* tag = nullptr;
   bool ok = false;
   while (queue.Next(&tag, &ok)) {
   }
-  if (!ended.ok()) return ended;
-  if (!status.ok()) return FromGrpc(status);
-  return ParseMessage(answer, kMaxMessageBytes, reply);
+  return ended.ok() ? call.Take(reply) : ended;
 }
 
 }  // namespace ballast::client

@@ -1,7 +1,7 @@
-// One unary gRPC call with raw bytes, waited for on the calling thread in small steps so that the
-// caller can give up at any time.
+// One unary gRPC call with raw bytes: as an event of a completion queue, or waited for on the
+// calling thread in small steps so that the caller can give up at any time.
 // Comes from: attaching and extending. Goes to: the Control service.
-// Thread safety: the function may be called from any thread.
+// Thread safety: the function may be called from any thread; an AsyncCall is thread-compatible.
 #pragma once
 
 #include <chrono>
@@ -10,10 +10,38 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/cpp/src/stream.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/completion_queue.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/support/byte_buffer.h"
 
 namespace ballast::client {
+
+// A call whose end is an event of `queue`. Must not be destroyed before that event.
+class AsyncCall : public CompletionTag {
+ public:
+  // Calls `method` (proto/convert/methods.h). `done` is what OnEvent does.
+  AsyncCall(const std::shared_ptr<grpc::Channel>& channel, const char* method,
+            const google::protobuf::MessageLite& request, std::chrono::milliseconds timeout,
+            grpc::CompletionQueue* queue, std::function<void()> done);
+
+  // Lets the call end soon.
+  void Cancel() { context_.TryCancel(); }
+  void OnEvent(bool) override { done_(); }
+  // After the event: parses the answer into `reply`. Errors as CallUnary.
+  absl::Status Take(google::protobuf::MessageLite* reply) const;
+
+ private:
+  const std::function<void()> done_;
+  grpc::ClientContext context_;
+  grpc::GenericStub stub_;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<grpc::ByteBuffer>> call_;
+  grpc::ByteBuffer answer_;
+  grpc::Status status_;
+};
 
 // Calls `method` (proto/convert/methods.h) and parses the answer into `reply`. `poll` is called
 // about ten times a second while the call waits; an error of it cancels the call and is returned.

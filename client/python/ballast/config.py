@@ -8,18 +8,29 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import os
 import re
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ballast.errors import BadArgument
 
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-_ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:,\[\]]+):([0-9]{1,5})\Z")
+_ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})\Z")
 _INIT_MODES = ("equal", "broadcast")
+DURABILITIES = ("power", "process", "none")
+# What a job is given that does not say what it wants.
+DEFAULT_DURABILITY = "none"
+# Bounds of the service: limits.max_slots at its highest, and the layout's (common/tensor).
+WORLD_SIZE_MAX = 65536
+TILE_ELEMENTS_MIN = 64
+EXTENT_ELEMENTS_MAX = 16777216
+TIMEOUT_MAX_S = 86400.0
+TIME_SCALE_MAX = 1000.0
 
 # Optimizers of this process per job name from the environment: the second of a script (a GAN's
 # discriminator) gets the suffix ".2", since one name is one job. Equal scripts count equally.
@@ -41,6 +52,8 @@ class JobConfig:
     init: str = "equal"
     attach_timeout: float = 600.0
     time_scale: float = 1.0
+    durability: str = DEFAULT_DURABILITY
+    reconnect_timeout: float = 600.0
 
 
 def resolve(
@@ -55,12 +68,15 @@ def resolve(
     extent_elements: int | None = None,
     init: str = "equal",
     attach_timeout: float | None = None,
+    durability: str | None = None,
+    reconnect_timeout: float | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> JobConfig:
     """Resolves every setting: argument > BALLAST_* > torchrun's variables > default.
 
     Variables: BALLAST_ENDPOINTS, BALLAST_JOB, BALLAST_WORLD_SIZE, BALLAST_RANK (or BALLAST_SLOT),
-    BALLAST_ATTACH_TIMEOUT, BALLAST_TIME_SCALE; torchrun's WORLD_SIZE, RANK, TORCHELASTIC_RUN_ID.
+    BALLAST_DURABILITY, BALLAST_ATTACH_TIMEOUT, BALLAST_RECONNECT_TIMEOUT, BALLAST_TIME_SCALE;
+    torchrun's WORLD_SIZE, RANK, TORCHELASTIC_RUN_ID.
     max_grad_norm None, 0 and inf all mean: no clipping.
     Raises BadArgument naming the setting, where its value came from and what is allowed.
     """
@@ -70,23 +86,20 @@ def resolve(
     tile, extent = _tiling(tile_elements, extent_elements)
     if init not in _INIT_MODES:
         raise BadArgument(f"init={init!r}: must be one of {', '.join(map(repr, _INIT_MODES))}")
-    clip = 0.0 if max_grad_norm is None or max_grad_norm == math.inf else float(max_grad_norm)
-    if not clip >= 0.0:
-        raise BadArgument(f"max_grad_norm={max_grad_norm!r}: must be positive, or None for none")
-    if not 0.0 < float(loss_scale) < math.inf:
-        raise BadArgument(f"loss_scale={loss_scale!r}: must be positive and finite")
     return JobConfig(
         endpoints=_endpoints(endpoints, env),
         job=_job(job, world, env),
         world_size=world,
         rank=seat,
-        max_grad_norm=clip,
-        loss_scale=float(loss_scale),
+        max_grad_norm=_max_grad_norm(max_grad_norm),
+        loss_scale=_loss_scale(loss_scale),
         tile_elements=tile,
         extent_elements=extent,
         init=init,
-        attach_timeout=_seconds(attach_timeout, "attach_timeout", "BALLAST_ATTACH_TIMEOUT", env),
-        time_scale=_time_scale(env),
+        attach_timeout=_timeout(attach_timeout, "attach_timeout", env),
+        time_scale=time_scale(env),
+        durability=_durability(durability, env),
+        reconnect_timeout=_timeout(reconnect_timeout, "reconnect_timeout", env),
     )
 
 
@@ -94,8 +107,16 @@ def _endpoints(given: str | Sequence[str] | None, env: Mapping[str, str]) -> tup
     source = "endpoints"
     if given is None:
         source, given = "BALLAST_ENDPOINTS", env.get("BALLAST_ENDPOINTS", "")
-    listed = re.split(r"[,\s]+", given.strip()) if isinstance(given, str) else list(given)
-    listed = [e for e in listed if e]
+    if isinstance(given, str):
+        listed = re.split(r"[,\s]+", given.strip())
+    else:
+        try:
+            listed = list(given)
+        except TypeError:
+            raise BadArgument(
+                f"{source}={given!r}: must be \"host:port\" or a list of such texts"
+            ) from None
+    listed = [e for e in listed if e != ""]
     if not listed:
         raise BadArgument(
             "no Ballast server is known: pass endpoints=[\"host:port\"] or set BALLAST_ENDPOINTS. "
@@ -103,17 +124,45 @@ def _endpoints(given: str | Sequence[str] | None, env: Mapping[str, str]) -> tup
             "server with `ballastd --dev` and use the address it prints."
         )
     for endpoint in listed:
-        match = _ENDPOINT.match(endpoint)
+        match = _ENDPOINT.match(endpoint) if isinstance(endpoint, str) else None
         if not match or not 0 < int(match.group(2)) < 65536:
-            raise BadArgument(f"{source}: {endpoint!r} is not host:port")
+            raise BadArgument(
+                f"{source}: {endpoint!r} is not host:port, such as \"127.0.0.1:7000\" (ports 1 to "
+                "65535)"
+            )
     return tuple(dict.fromkeys(listed))
 
 
-def _integer(text: str, source: str) -> int:
+def _integer(value: Any, source: str) -> int:
+    # Texts come from the environment; scripts hand theirs on, so they are good as arguments too.
     try:
-        return int(text)
-    except ValueError:
-        raise BadArgument(f"{source}={text!r}: must be a whole number") from None
+        if isinstance(value, bool):
+            raise TypeError
+        return int(value) if isinstance(value, str) else operator.index(value)
+    except (TypeError, ValueError):
+        raise BadArgument(f"{source}={value!r}: must be a whole number") from None
+
+
+def _number(value: Any, source: str, good: Callable[[float], bool], what: str) -> float:
+    # `good` says which numbers are allowed, and `what` tells people.
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: odd tensors
+        number = math.nan
+    if not good(number):
+        raise BadArgument(f"{source}={value!r}: must be {what}")
+    return number
+
+
+def _max_grad_norm(given: float | None) -> float:
+    what = "a positive number, or None for no clipping"
+    norm = 0.0 if given is None else _number(given, "max_grad_norm", lambda n: n >= 0.0, what)
+    return 0.0 if norm == math.inf else norm
+
+
+def _loss_scale(given: float) -> float:
+    what = "a positive, finite number"
+    return _number(given, "loss_scale", lambda n: 0.0 < n < math.inf, what)
 
 
 def _from_environment(env: Mapping[str, str], names: Sequence[str]) -> tuple[str, str]:
@@ -124,17 +173,17 @@ def _from_environment(env: Mapping[str, str], names: Sequence[str]) -> tuple[str
 
 
 def _world_size(given: int | None, env: Mapping[str, str]) -> int:
-    source, text = ("world_size", str(given)) if given is not None else _from_environment(
+    source, value = ("world_size", given) if given is not None else _from_environment(
         env, ("BALLAST_WORLD_SIZE", "WORLD_SIZE")
     )
-    world = _integer(text, source) if source else 1
-    if world < 1:
-        raise BadArgument(f"{source}={world}: must be at least 1")
+    world = _integer(value, source) if source else 1
+    if not 1 <= world <= WORLD_SIZE_MAX:
+        raise BadArgument(f"{source}={world}: must be in 1..{WORLD_SIZE_MAX}")
     return world
 
 
 def _rank(given: int | None, world: int, env: Mapping[str, str]) -> int:
-    source, text = ("rank", str(given)) if given is not None else _from_environment(
+    source, value = ("rank", given) if given is not None else _from_environment(
         env, ("BALLAST_RANK", "BALLAST_SLOT", "RANK")
     )
     if not source and world > 1:
@@ -142,7 +191,7 @@ def _rank(given: int | None, world: int, env: Mapping[str, str]) -> int:
             f"world size is {world} but this trainer's rank is not known: pass rank= or set "
             "BALLAST_RANK (torchrun and ballast-run set RANK)"
         )
-    rank = _integer(text, source) if source else 0
+    rank = _integer(value, source) if source else 0
     if not 0 <= rank < world:
         raise BadArgument(f"{source}={rank}: must be in 0..{world - 1} (world size {world})")
     return rank
@@ -150,15 +199,15 @@ def _rank(given: int | None, world: int, env: Mapping[str, str]) -> int:
 
 def _job(given: str | None, world: int, env: Mapping[str, str]) -> str:
     if given is not None:
-        return _checked_job(given, "job")
+        return check_job(given, "job")
     if env.get("BALLAST_JOB"):
-        return _numbered(_checked_job(env["BALLAST_JOB"], "BALLAST_JOB"))
+        return _numbered(check_job(env["BALLAST_JOB"], "BALLAST_JOB"))
     # torchrun without --rdzv-id calls every run "none".
     run = env.get("TORCHELASTIC_RUN_ID", "")
     if run and run != "none":
         restarts = env.get("TORCHELASTIC_RESTART_COUNT", "0")
         name = run if restarts in ("", "0") else f"{run}.r{restarts}"
-        return _numbered(_checked_job(name, "TORCHELASTIC_RUN_ID"))
+        return _numbered(check_job(name, "TORCHELASTIC_RUN_ID"))
     if world > 1:
         raise BadArgument(
             f"world size is {world} but the job has no name that all trainers share: pass job= or "
@@ -167,7 +216,8 @@ def _job(given: str | None, world: int, env: Mapping[str, str]) -> str:
     return fresh_job_name(sys.argv[0] if sys.argv else "")
 
 
-def _checked_job(name: str, source: str) -> str:
+def check_job(name: str, source: str) -> str:
+    """`name`, or BadArgument naming `source` when no job can be called so."""
     if not isinstance(name, str) or not _JOB.match(name):
         raise BadArgument(
             f"{source}={name!r}: a job name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with a "
@@ -179,7 +229,7 @@ def _checked_job(name: str, source: str) -> str:
 def _numbered(name: str) -> str:
     count = _names_given.get(name, 0) + 1
     _names_given[name] = count
-    return name if count == 1 else _checked_job(f"{name}.{count}", "BALLAST_JOB")
+    return name if count == 1 else check_job(f"{name}.{count}", "BALLAST_JOB")
 
 
 def fresh_job_name(script: str) -> str:
@@ -189,35 +239,63 @@ def fresh_job_name(script: str) -> str:
 
 
 def _tiling(tile: int | None, extent: int | None) -> tuple[int, int]:
-    extent_elements = 1048576 if extent is None else int(extent)
-    tile_elements = min(65536, extent_elements) if tile is None else int(tile)
-    if tile_elements < 64 or tile_elements % 64:
-        raise BadArgument(f"tile_elements={tile_elements}: must be a multiple of 64")
-    if extent_elements < tile_elements or extent_elements % tile_elements:
-        raise BadArgument(
-            f"extent_elements={extent_elements}: must be a multiple of tile_elements "
-            f"({tile_elements})"
-        )
+    extent_elements = 1048576 if extent is None else _integer(extent, "extent_elements")
+    # A tile that was not given is no larger than its extent.
+    tile_elements = min(65536, extent_elements) if tile is None else _integer(tile, "tile_elements")
+    for given, name, elements in (
+        (extent, "extent_elements", extent_elements),
+        (tile, "tile_elements", tile_elements),
+    ):
+        if given is not None and (
+            not TILE_ELEMENTS_MIN <= elements <= EXTENT_ELEMENTS_MAX or elements % TILE_ELEMENTS_MIN
+        ):
+            raise BadArgument(
+                f"{name}={elements}: must be a multiple of {TILE_ELEMENTS_MIN}, at most "
+                f"{EXTENT_ELEMENTS_MAX}"
+            )
+    if extent_elements % tile_elements:
+        blamed = f"tile_elements={tile_elements}, extent_elements={extent_elements}"
+        raise BadArgument(f"{blamed}: the second must be a multiple of the first")
     return tile_elements, extent_elements
 
 
-def _seconds(given: float | None, argument: str, name: str, env: Mapping[str, str]) -> float:
-    source, text = (argument, str(given)) if given is not None else (name, env.get(name) or "600")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0.0 < seconds <= 86400.0:
-        raise BadArgument(f"{source}={text!r}: must be seconds, above 0 and at most 86400")
-    return seconds
+def _timeout(given: float | None, name: str, env: Mapping[str, str]) -> float:
+    # `name`: of the argument; that of its variable follows from it.
+    source, value = (name, given) if given is not None else _from_environment(
+        env, (f"BALLAST_{name.upper()}",)
+    )
+    what = f"seconds, above 0 and at most {TIMEOUT_MAX_S:g}"
+    if not source:
+        return 600.0
+    return _number(value, source, lambda n: 0.0 < n <= TIMEOUT_MAX_S, what)
 
 
-def _time_scale(env: Mapping[str, str]) -> float:
-    text = env.get("BALLAST_TIME_SCALE") or "1"
-    try:
-        scale = float(text)
-    except ValueError:
-        scale = math.nan
-    if not 0.0 < scale <= 1000.0:
-        raise BadArgument(f"BALLAST_TIME_SCALE={text!r}: must be a number in (0, 1000]")
-    return scale
+def _durability(given: str | None, env: Mapping[str, str]) -> str:
+    source, value = ("durability", given) if given is not None else _from_environment(
+        env, ("BALLAST_DURABILITY",)
+    )
+    if not source:
+        return DEFAULT_DURABILITY
+    if value not in DURABILITIES:
+        raise BadArgument(
+            f"{source}={value!r}: must be one of {', '.join(map(repr, DURABILITIES))}"
+        )
+    return value
+
+
+def time_scale(env: Mapping[str, str]) -> float:
+    """BALLAST_TIME_SCALE, or 1; BadArgument when it is no number in its range."""
+    source, value = _from_environment(env, ("BALLAST_TIME_SCALE",))
+    what = f"a number above 0 and at most {TIME_SCALE_MAX:g}"
+    return _number(value, source, lambda n: 0.0 < n <= TIME_SCALE_MAX, what) if source else 1.0
+
+
+def check_environment(env: Mapping[str, str]) -> None:
+    """Raises BadArgument for variables that would be wrong in every trainer of a launch.
+
+    For launchers: one error before anything starts, not one per trainer.
+    """
+    time_scale(env)
+    _timeout(None, "attach_timeout", env)
+    _timeout(None, "reconnect_timeout", env)
+    _durability(None, env)

@@ -23,7 +23,10 @@ __all__ = [
     "OverBudget",
     "ProtocolMismatch",
     "ServerLost",
+    "Recovering",
     "ShuttingDown",
+    "StateLost",
+    "StorageFailed",
     "SlotTaken",
     "SpecMismatch",
     "TrainerLeft",
@@ -188,7 +191,10 @@ class Unreachable(BallastError, ConnectionError):
 
 
 class ServerLost(BallastError, ConnectionError):
-    """A server died or became unreachable during the job; `server` says which."""
+    """A server died or became unreachable during the job; `server` says which.
+
+    With durability "power" or "process" only after it has been away for reconnect_timeout.
+    """
 
     default_reason = "SERVER_LOST"
 
@@ -227,6 +233,24 @@ class ShuttingDown(BallastError):
     """A server is being stopped. Start it again, or wait and re-run."""
 
     default_reason = "SHUTTING_DOWN"
+
+
+class StateLost(BallastError):
+    """A committed round cannot be rebuilt from what is on disk; the text names what is damaged."""
+
+    default_reason = "STATE_LOST"
+
+
+class StorageFailed(BallastError):
+    """A disk refused a write or a flush. Start the server again; nothing committed is lost."""
+
+    default_reason = "STORAGE_FAILED"
+
+
+class Recovering(BallastError):
+    """A server is still reading its state after a restart. Wait and ask again."""
+
+    default_reason = "RECOVERING"
 
 
 _BY_REASON = {

@@ -3,36 +3,54 @@
 Comes from: the shell. Goes to: launcher.servers, launcher.trainers.
 Exit code: 0 when all trainers succeed; that of the first trainer that failed (128 + signal when a
 signal ended it); 128 + signal when ballast-run itself was interrupted; 1 when the servers did not
-start or died; 2 for wrong usage.
+start or ended and were not started again; 2 for wrong usage.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import shutil
+import re
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from ballast import __version__
-from ballast.config import JobConfig, fresh_job_name, resolve
+from ballast.config import check_environment, check_job, fresh_job_name
 from ballast.errors import BadArgument
-from ballast.launcher import process, trainers
-from ballast.launcher.servers import LaunchError, Servers, find_ballastd
+from ballast.launcher import process, trainers, workspace
+from ballast.launcher.restarts import Restarts
+from ballast.launcher.servers import LaunchError, Servers, UsageError, find_ballastd
 from ballast.launcher.trainers import FAILURE_GRACE_S, Trainers
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+# As ballastd reads sizes; the bounds are its own to check.
+_SIZE = re.compile(r"[0-9]+(\.[0-9]+)? ?(B|[KMGT]iB)?\Z")
+
+
 def _count(text: str) -> int:
-    value = int(text)
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
     if not 1 <= value <= 1024:
-        raise argparse.ArgumentTypeError(f"{value}: must be in 1..1024")
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number in 1..1024")
     return value
+
+
+def _restarts(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, 0 for never")
+    return int(text)
+
+
+def _size(text: str) -> str:
+    if not _SIZE.match(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: must be a size such as 4GiB, in B, KiB, MiB, GiB or TiB"
+        )
+    return text
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,7 +62,16 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--servers", type=_count, default=1, metavar="N", help="state servers (1)")
     p.add_argument("--nproc", type=_count, default=1, metavar="N", help="trainer processes (1)")
     p.add_argument("--data-dir", type=Path, metavar="D", help="server data and logs; kept")
-    p.add_argument("--dram-budget", metavar="SIZE", help="memory per server, such as 4GiB")
+    p.add_argument(
+        "--dram-budget", type=_size, metavar="SIZE", help="memory per server, such as 4GiB"
+    )
+    p.add_argument(
+        "--max-server-restarts",
+        type=_restarts,
+        default=10,
+        metavar="N",
+        help="how often servers that end are started again, in all (10; 0: never)",
+    )
     p.add_argument("--server-binary", metavar="PATH", help="the ballastd to start")
     p.add_argument("--job", metavar="NAME", help="job name; default: a fresh one")
     p.add_argument("--no-prefix", action="store_true", help="output without [rank] in front")
@@ -72,10 +99,12 @@ class _Interrupts:
 class _Run:
     """One launch: servers, trainers, and the decision when and how all of it ends."""
 
-    def __init__(self, options: argparse.Namespace, data_dir: Path) -> None:
+    def __init__(
+        self, options: argparse.Namespace, binary: Path, data_dir: Path, inherited: Sequence[int]
+    ) -> None:
         self._options = options
-        binary = find_ballastd(options.server_binary, os.environ)
-        self._servers = Servers(binary, options.servers, data_dir, options.dram_budget)
+        self._servers = Servers(binary, options.servers, data_dir, options.dram_budget, inherited)
+        self._restarts = Restarts(self._servers, options.max_server_restarts, self._say)
         prefix = options.nproc > 1 and not options.no_prefix
         self._trainers = Trainers(options.script, options.args, prefix)
         self._interrupts = _Interrupts()
@@ -128,7 +157,7 @@ class _Run:
             if first_failed is None and (first_failed := self._trainers.failed()) is not None:
                 self._say(f"trainer {first_failed} failed; the others have {FAILURE_GRACE_S:g} s")
                 give_up = min(give_up, time.monotonic() + FAILURE_GRACE_S)
-            if dead_server is None and (dead_server := self._servers.died()) is not None:
+            if dead_server is None and (dead_server := self._restarts.poll()) is not None:
                 self._say(self._servers.report(dead_server))
                 give_up = min(give_up, time.monotonic() + FAILURE_GRACE_S)
             time.sleep(process.POLL_S)
@@ -144,29 +173,59 @@ class _Run:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit code."""
     options = parser().parse_args(argv)
-    if not options.script.is_file():
-        print(f"ballast-run: no script {options.script}", file=sys.stderr)
-        return 2
     try:
-        _check_job(options.job)
-    except BadArgument as error:
-        print(f"ballast-run: {error.message}", file=sys.stderr)
-        return 2
-    kept = options.data_dir
-    data_dir = (kept or Path(tempfile.mkdtemp(prefix="ballast-run-"))).resolve()
-    try:
-        data_dir.mkdir(parents=True, exist_ok=True)
-        return _Run(options, data_dir).execute()
+        return _launch(options)
     except LaunchError as error:
-        print(f"ballast-run: {error}", file=sys.stderr)
-        return 1
+        text, code = str(error), error.exit_code
+    except BadArgument as error:
+        text, code = error.message, UsageError.exit_code
+    except OSError as error:
+        text, code = str(error), LaunchError.exit_code
+    print(f"ballast-run: {text}", file=sys.stderr)
+    return code
+
+
+def _launch(options: argparse.Namespace) -> int:
+    if not options.script.is_file():
+        raise UsageError(f"no script {options.script}; name a Python file")
+    if options.job is not None:
+        check_job(options.job, "--job")
+    check_environment(os.environ)
+    data_dir = None if options.data_dir is None else _made(options.data_dir)
+    binary = find_ballastd(options.server_binary, os.environ)
+    if data_dir is not None:
+        return _Run(options, binary, data_dir, ()).execute()
+    stale = workspace.remove_stale()
+    if stale and not options.quiet:
+        names = " ".join(map(str, stale))
+        print(f"ballast-run: removed what killed runs left behind: {names}", file=sys.stderr)
+    space = _workspace()
+    try:
+        return _Run(options, binary, space.path, (space.lock,)).execute()
     finally:
-        if kept is None:
-            shutil.rmtree(data_dir, ignore_errors=True)
+        space.remove()
 
 
-def _check_job(job: str | None) -> JobConfig | None:
-    return None if job is None else resolve(endpoints="localhost:1", job=job, environ={})
+def _made(data_dir: Path) -> Path:
+    # The folder "run" in it is made here too, which shows whether it can be written.
+    try:
+        (data_dir / "run").mkdir(parents=True, exist_ok=True)
+        return data_dir.resolve()
+    except OSError as error:
+        raise UsageError(
+            f"--data-dir {data_dir}: cannot create {error.filename} ({error.strerror}); name a "
+            "directory that you may write to"
+        ) from error
+
+
+def _workspace() -> workspace.Workspace:
+    try:
+        return workspace.Workspace()
+    except OSError as error:
+        raise LaunchError(
+            f"no temporary directory ({error.strerror}); set TMPDIR to one that you may write to, "
+            "or use --data-dir"
+        ) from error
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ballast import backend, lifetime
 from ballast.config import JobConfig
 from ballast.errors import BallastError, Closed
+from ballast.pauses import PauseReporter
 
 # Waits are cut into slices so that Python runs its signal handlers (Ctrl-C) in between.
 SLICE_S = 0.1
@@ -24,7 +25,7 @@ LEAVE_S = 10.0
 # After these the job takes no further round, so there is nothing to leave.
 _JOB_OVER = frozenset(
     "TRAINER_LOST TRAINER_LEFT SERVER_LOST JOB_FAILED JOB_FINISHED VOTE_MISMATCH UNREACHABLE "
-    "SHUTTING_DOWN UNKNOWN_JOB".split()
+    "SHUTTING_DOWN STATE_LOST UNKNOWN_JOB".split()
 )
 
 # Calls that did not end after an interrupt, with the memory they may still touch: never freed.
@@ -44,8 +45,9 @@ class TensorSpec(NamedTuple):
 class Session:
     """An attached trainer. Create with `Session.attach`."""
 
-    def __init__(self, client: Any, config: JobConfig) -> None:
+    def __init__(self, client: Any, config: JobConfig, pauses: PauseReporter) -> None:
         self._client = client
+        self._pauses = pauses
         self._pid = os.getpid()
         self._end = ""  # why no further call is possible; empty: open
         self._job_over = False
@@ -62,6 +64,8 @@ class Session:
         held while the client may touch it, also when an interrupt ends the call early.
         Raises the errors of ballast::client::Client::Attach (client/cpp/ballast/client.h).
         """
+        queue = backend.core().PauseQueue()
+        pauses = PauseReporter(queue, config.rank, config.reconnect_timeout * config.time_scale)
         operation = backend.core().start_attach(
             endpoints=list(config.endpoints),
             job=config.job,
@@ -74,19 +78,24 @@ class Session:
             init=config.init,
             attach_timeout_s=config.attach_timeout,
             time_scale=config.time_scale,
+            durability=config.durability,
+            reconnect_timeout_s=config.reconnect_timeout,
+            pauses=queue,
             tensors=[tuple(t) for t in tensors],
             weights=weights,
         )
         try:
             while not operation.wait(SLICE_S):
-                pass
+                pauses.tell()
         except BallastError:
             raise
         except BaseException:
             # Attach has no handle to abort yet; it ends by itself at its timeout.
             _abandoned.append((operation, keep))
             raise
-        session = cls(operation.result(), config)
+        finally:
+            pauses.tell()
+        session = cls(operation.result(), config, pauses)
         lifetime.track(session)
         return session
 
@@ -138,12 +147,15 @@ class Session:
             self._client.begin_step(hyper, grads, weights)
             while report is None:
                 report = self._client.wait(SLICE_S)
+                self._pauses.tell()
         except BallastError as error:
             self._job_over = error.reason in _JOB_OVER
             raise
         except BaseException:
             self._interrupt(self._client.wait, keep)
             raise
+        finally:
+            self._pauses.tell()
         return dict(report)
 
     def extend(
@@ -197,12 +209,14 @@ class Session:
     def _run(self, operation: Any, keep: Any) -> Any:
         try:
             while not operation.wait(SLICE_S):
-                pass
+                self._pauses.tell()
         except BallastError:
             raise
         except BaseException:
             self._interrupt(operation.wait, keep)
             raise
+        finally:
+            self._pauses.tell()
         return operation.result()
 
     def _interrupt(self, wait: Any, keep: Any) -> None:

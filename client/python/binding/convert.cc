@@ -1,6 +1,7 @@
 // Conversions of the extension module. See convert.h.
 #include "client/python/binding/convert.h"
 
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,6 +30,22 @@ client::DType ToDType(const std::string& name, const std::string& tensor) {
   if (name == "float16") return client::DType::kF16;
   RaiseBadArgument(absl::StrCat("tensor '", tensor, "' has dtype '", name,
                                 "'; float32, bfloat16 and float16 are supported"));
+}
+
+const char* KindName(client::Pause::Kind kind) {
+  switch (kind) {
+    case client::Pause::Kind::kLost:
+      return "lost";
+    case client::Pause::Kind::kWaiting:
+      return "waiting";
+    case client::Pause::Kind::kReplacing:
+      return "replacing";
+    case client::Pause::Kind::kReplaced:
+      return "replaced";
+    case client::Pause::Kind::kBack:
+      break;
+  }
+  return "back";
 }
 
 }  // namespace
@@ -81,6 +98,14 @@ client::InitMode ToInitMode(const std::string& init) {
   RaiseBadArgument(absl::StrCat("init is '", init, "'; must be 'equal' or 'broadcast'"));
 }
 
+client::Durability ToDurability(const std::string& durability) {
+  if (durability == "power") return client::Durability::kPower;
+  if (durability == "process") return client::Durability::kProcess;
+  if (durability == "none") return client::Durability::kNone;
+  RaiseBadArgument(
+      absl::StrCat("durability is '", durability, "'; must be 'power', 'process' or 'none'"));
+}
+
 nb::dict ToDict(const client::RoundReport& report) {
   nb::dict fields;
   fields["round"] = report.round;
@@ -99,6 +124,8 @@ nb::dict ToDict(const client::RoundReport& report) {
   fields["collect_ns"] = report.collect_ns;
   fields["vote_ns"] = report.vote_ns;
   fields["step_ns"] = report.step_ns;
+  fields["paused_ms"] = static_cast<double>(report.paused_ns) * 1e-6;
+  fields["reconnects"] = report.reconnects;
   return fields;
 }
 
@@ -110,6 +137,16 @@ nb::dict ToDict(const client::TransferCounters& counters) {
   fields["copied_down_bytes"] = counters.copied_down_bytes;
   fields["frames_refused"] = counters.frames_refused;
   return fields;
+}
+
+nb::list ToList(const std::vector<client::Pause>& pauses) {
+  nb::list list;
+  for (const client::Pause& pause : pauses) {
+    const double away_s = std::chrono::duration<double>(pause.away).count();
+    list.append(nb::make_tuple(KindName(pause.kind), pause.server, pause.address, pause.round,
+                               away_s, pause.error, pause.slots));
+  }
+  return list;
 }
 
 }  // namespace ballast::python

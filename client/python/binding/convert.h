@@ -41,8 +41,12 @@ std::vector<client::TensorBuffers> ToBuffers(const Addresses& grads, const Addre
 
 // Raises BadArgument unless `init` is "equal" or "broadcast".
 client::InitMode ToInitMode(const std::string& init);
+// Raises BadArgument unless `durability` is "power", "process" or "none".
+client::Durability ToDurability(const std::string& durability);
 
-nanobind::dict ToDict(const client::RoundReport& report);
+nanobind::dict ToDict(const client::RoundReport& report);  // paused_ns as "paused_ms"
 nanobind::dict ToDict(const client::TransferCounters& counters);
+// (kind, server, address, round, away_s, error, slots) each: ballast.pauses.Pause.
+nanobind::list ToList(const std::vector<client::Pause>& pauses);
 
 }  // namespace ballast::python

@@ -12,6 +12,7 @@
 
 #include "client/python/binding/convert.h"
 #include "client/python/binding/operation.h"
+#include "client/python/binding/pause_queue.h"
 
 namespace ballast::python {
 namespace nb = nanobind;
@@ -47,7 +48,8 @@ class Connection {
 Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint32_t world,
                        uint32_t slot, double max_grad_norm, double loss_scale,
                        uint32_t tile_elements, uint32_t extent_elements, const std::string& init,
-                       double attach_timeout_s, double time_scale,
+                       double attach_timeout_s, double time_scale, const std::string& durability,
+                       double reconnect_timeout_s, const PauseQueue& pauses,
                        const std::vector<TensorTuple>& tensors, const Addresses& weights) {
   client::JobOptions options;
   options.endpoints = std::move(endpoints);
@@ -61,6 +63,9 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
   options.init = ToInitMode(init);
   options.attach_timeout = Milliseconds(attach_timeout_s);
   options.time_scale = time_scale;
+  options.durability = ToDurability(durability);
+  options.reconnect_timeout = Milliseconds(reconnect_timeout_s);
+  options.on_pause = pauses.Listener();
   return new Operation([options = std::move(options), specs = ToTensors(tensors),
                         buffers = ToBuffers({}, weights)](OperationResult* result) {
     auto attached = client::Client::Attach(options, specs, buffers);
@@ -175,10 +180,14 @@ NB_MODULE(_core, module) {
       .def("wait", &WaitOperation, nb::arg("timeout_s"))
       .def("result", &Result);
   DefineConnection(module);
+  nb::class_<PauseQueue>(module, "PauseQueue").def(nb::init<>()).def("take", [](PauseQueue& self) {
+    return ToList(self.Take());
+  });
   module.def("start_attach", &StartAttach, nb::kw_only(), nb::arg("endpoints"), nb::arg("job"),
              nb::arg("world"), nb::arg("slot"), nb::arg("max_grad_norm"), nb::arg("loss_scale"),
              nb::arg("tile_elements"), nb::arg("extent_elements"), nb::arg("init"),
-             nb::arg("attach_timeout_s"), nb::arg("time_scale"), nb::arg("tensors"),
+             nb::arg("attach_timeout_s"), nb::arg("time_scale"), nb::arg("durability"),
+             nb::arg("reconnect_timeout_s"), nb::arg("pauses"), nb::arg("tensors"),
              nb::arg("weights"));
 }
 

@@ -62,8 +62,10 @@ class FakeStream : public grpc::ServerGenericBidiReactor {
     EndIfFlushed();
   }
 
-  // Reads no further. For the handler of a message.
+  // Both for the handler of a message. Reads no further.
   void StopReading() { reading_ = false; }
+  // The other side's half-close does not end the call.
+  void Hold() { held_ = true; }
 
  private:
   void OnReadDone(bool ok) override {
@@ -71,7 +73,7 @@ class FakeStream : public grpc::ServerGenericBidiReactor {
       if (!Ending()) receive_(this, incoming_);
       incoming_.Clear();
       if (reading_) StartRead(&incoming_);
-    } else {
+    } else if (!held_) {
       End(grpc::Status::OK);
     }
   }
@@ -101,14 +103,42 @@ class FakeStream : public grpc::ServerGenericBidiReactor {
   grpc::ByteBuffer incoming_;
   std::mutex mu_;
   std::deque<grpc::ByteBuffer> outgoing_;
-  bool reading_ = true;  // touched by the handler's thread only
+  bool reading_ = true;  // touched by the handler's thread only, as the next
+  bool held_ = false;
   bool ending_ = false;
   bool ended_ = false;
   grpc::Status status_;
 };
 
-// What all servers of the fake cluster agree on.
+// What all servers of the fake cluster agree on. The epoch record has a lock of its own, because a
+// test changes it while the servers run.
 struct FakeJob {
+  // `slot` gets a new process, and the next epoch starts with `start_round`.
+  void NextEpoch(uint32_t slot, uint64_t start_round) {
+    std::lock_guard<std::mutex> lock(mu);
+    record.set_epoch(epoch() + 1);
+    record.set_start_round(start_round);
+    newcomers[slot] = 1000 * record.epoch() + slot;
+  }
+  // The record as `attach` is told of it: its own process has its seat, unless that got a new one.
+  v1::EpochRecord RecordFor(const v1::AttachRequest& attach) {
+    std::lock_guard<std::mutex> lock(mu);
+    v1::EpochRecord told = record;
+    told.set_epoch(epoch());
+    if (told.start_round() == 0) told.set_start_round(first_round);
+    for (uint32_t slot = 0; slot < attach.spec().world(); ++slot) {
+      v1::Member* const member = told.add_members();
+      member->set_slot(slot);
+      member->set_incarnation(slot == attach.slot() ? attach.incarnation() : slot);
+      if (newcomers.count(slot) > 0) member->set_incarnation(newcomers[slot]);
+    }
+    return told;
+  }
+  uint32_t CurrentEpoch() {
+    std::lock_guard<std::mutex> lock(mu);
+    return epoch();
+  }
+
   uint32_t chunk_bytes = 1024;
   uint64_t credit_bytes = 8192;
   uint32_t window_extents = 64;
@@ -116,6 +146,13 @@ struct FakeJob {
   uint32_t report_after_ms = 60'000;
   uint64_t first_round = 1;
   std::vector<std::pair<uint32_t, std::string>> servers;  // id, address
+
+  std::mutex mu;
+  v1::EpochRecord record;                  // without members
+  std::map<uint32_t, uint64_t> newcomers;  // slot -> incarnation
+
+ private:
+  uint32_t epoch() const { return std::max(record.epoch(), 1u); }
 };
 
 class FakeServer {
@@ -169,12 +206,18 @@ class FakeServer {
   std::vector<v1::Hello> hellos;
   std::vector<v1::RoundBegin> begins;
   std::vector<v1::Leave> leaves;
-  v1::AttachRequest attach;
+  v1::AttachRequest attach;                 // the first one
+  std::vector<v1::AttachRequest> attaches;  // all
+  std::function<void(v1::AttachReply*)> change_attach;
+  bool hold_attach = false;  // Attach is not answered
+  std::set<uint32_t> kept;   // extents whose gradients outlive the epoch
+  bool has_state = false;    // has initial weights from an earlier life
   v1::ExtendRequest extend;
   uint64_t max_outstanding = 0;  // bytes received and not yet acknowledged
   bool acknowledge = true;
   std::function<void(v1::RoundResult*)> change_result;
-  uint32_t weights_before_break = UINT32_MAX;  // weight frames until the stream breaks
+  uint32_t weights_before_break = UINT32_MAX;  // weight frames until break_weights
+  std::function<void(FakeStream*)> break_weights = Break;
   FakeStream* stream = nullptr;
   uint64_t received_bytes = 0;
   uint64_t acknowledged_bytes = 0;
@@ -208,7 +251,7 @@ class FakeServer {
       std::string payload = bytes.substr(at, job_->chunk_bytes);
       FrameHeader header;
       header.job = kJob;
-      header.epoch = 1;
+      header.epoch = epoch_;
       header.slot = attach.slot();
       header.round = round;
       header.extent = extent;
@@ -219,7 +262,7 @@ class FakeServer {
       header.kind = kind;
       header.array = array;
       header.crc32c = Crc32c(payload.data(), payload.size(), IdentityCrc(header));
-      if (kind == v1::FRAME_KIND_WEIGHT && weights_before_break-- == 0) Break(to);
+      if (kind == v1::FRAME_KIND_WEIGHT && weights_before_break-- == 0) break_weights(to);
       if (flip && at == 0) payload[0] = static_cast<char>(payload[0] ^ 1);
       const grpc::Slice slice(payload);
       to->Send(MakeFrame(header, {slice}));
@@ -239,6 +282,17 @@ class FakeServer {
   void ForgetInit() { initialized_.clear(); }
   void ForgetGradients(uint32_t extent) {
     taken_.erase(taken_.lower_bound({extent, 0}), taken_.lower_bound({extent + 1, 0}));
+  }
+
+  // As if the round had been decided, and nobody told.
+  void Decide() { finished_ = begins.back().round(); }
+  // As if it had not, after all.
+  void Undecide() { finished_ = begins.back().round() - 1; }
+
+  // Goes over to the job's newest epoch: the open round starts over, and the stream ends.
+  void Adopt() {
+    FollowEpoch();
+    if (stream != nullptr) EndStale(stream);
   }
 
   // Owned extents whose gradients are all in.
@@ -328,18 +382,24 @@ class FakeServer {
   }
 
   void OnAttach(FakeStream* call, const grpc::ByteBuffer& bytes) {
-    ASSERT_TRUE(ParseMessage(bytes, kFakeMaxBytes, &attach).ok());
-    const absl::Status status = on_attach ? on_attach(attach) : absl::OkStatus();
+    v1::AttachRequest request;
+    ASSERT_TRUE(ParseMessage(bytes, kFakeMaxBytes, &request).ok());
+    attaches.push_back(request);
+    const absl::Status status = on_attach ? on_attach(request) : absl::OkStatus();
     if (!status.ok()) return call->End(ToGrpc(status));
-    spec_ = *JobSpecFromProto(attach.spec());
+    if (hold_attach) return call->Hold();
+    if (attach.spec().SerializeAsString() != request.spec().SerializeAsString()) {
+      spec_ = *JobSpecFromProto(request.spec());
+      for (FakeServer* peer : peers) {
+        peer->Plan(spec_);
+        peer->attach = request;
+        peer->FollowEpoch();
+      }
+    }
     v1::AttachReply reply;
     reply.set_job(kJob);
-    reply.mutable_epoch()->set_epoch(1);
-    reply.mutable_epoch()->set_start_round(job_->first_round);
-    for (FakeServer* peer : peers) {
-      peer->Plan(spec_);
-      peer->attach = attach;
-    }
+    *reply.mutable_epoch() = job_->RecordFor(request);
+    reply.set_resumed(reply.epoch().epoch() > 1);
     for (const uint32_t id : owner_) reply.mutable_plan()->add_owner(id);
     for (const auto& [id, address] : job_->servers) {
       v1::ServerAddress* const server = reply.add_servers();
@@ -353,6 +413,7 @@ class FakeServer {
     reply.set_heartbeat_ms(job_->heartbeat_ms);
     reply.set_report_after_ms(job_->report_after_ms);
     reply.set_protocol(1);
+    if (change_attach) change_attach(&reply);
     call->Send(SerializeMessage(reply));
     call->End(grpc::Status::OK);
   }
@@ -384,6 +445,7 @@ class FakeServer {
   void OnFrame(FakeStream* to, const DecodedFrame& frame) {
     ASSERT_TRUE(VerifyChecksum(frame).ok());
     const FrameHeader& header = frame.header;
+    EXPECT_EQ(header.epoch, epoch_);
     frames.push_back(frame);
     received_bytes += header.length;
     max_outstanding = std::max(max_outstanding, received_bytes - acknowledged_bytes);
@@ -417,6 +479,7 @@ class FakeServer {
     std::vector<uint32_t> missing;
     for (const uint32_t extent : Owned()) {
       bool all = true;
+      if (has_state) break;
       for (const ChunkRange& range : ChunkRanges(*layout_, extent, job_->chunk_bytes, {})) {
         all = all && initialized_.count({extent, range.offset_bytes}) > 0;
       }
@@ -430,7 +493,26 @@ class FakeServer {
     if (!on_complete || !on_complete(to)) FinishRound(to);
   }
 
+  void FollowEpoch() {
+    if (epoch_ == job_->CurrentEpoch()) return;
+    epoch_ = job_->CurrentEpoch();
+    for (const auto& taken : std::exchange(taken_, {})) {
+      if (kept.count(taken.first) > 0) taken_.insert(taken);
+    }
+  }
+  void EndStale(FakeStream* to) {
+    const absl::Status stale =
+        ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kStaleEpoch,
+                      "the job is in epoch " + std::to_string(epoch_) + "; attach again");
+    v1::ServerMessage error;
+    *error.mutable_error() = DetailOf(stale);
+    to->Send(error);
+    to->End(ToGrpc(stale));
+  }
+
   void OnHello(FakeStream* to, const v1::Hello& hello) {
+    if (hello.epoch() > epoch_) FollowEpoch();
+    if (hello.epoch() < epoch_) return EndStale(to);
     v1::ServerMessage reply;
     v1::Welcome* const welcome = reply.mutable_welcome();
     welcome->set_round(round());
@@ -504,6 +586,7 @@ class FakeServer {
   std::set<std::pair<uint32_t, uint32_t>> taken_;  // extent, offset: gradients of the open round
   std::set<std::pair<uint32_t, uint32_t>> initialized_;  // likewise: initial weights
   uint64_t finished_ = 0;                                // newest round that was decided
+  uint32_t epoch_ = 1;
   std::unique_ptr<Service> service_;
   std::unique_ptr<grpc::Server> server_;
 };

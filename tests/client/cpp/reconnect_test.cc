@@ -127,6 +127,7 @@ TEST(IsNotYet, TellsAbsenceFromRefusal) {
         error(Code::kUnavailable, Reason::kRecovering),
         error(Code::kUnavailable, Reason::kStorageFailed),
         error(Code::kNotFound, Reason::kUnknownJob),
+        error(Code::kFailedPrecondition, Reason::kFutureEpoch),
         error(Code::kUnavailable, Reason::kTrainerLost, 2)}) {
     EXPECT_TRUE(IsNotYet(status, 2)) << status;
   }
@@ -157,6 +158,15 @@ TEST(PauseMeter, AbsencesThatOverlapCountOnce) {
   meter.OnLost(kStart + seconds(10));
   EXPECT_EQ(meter.paused(kStart + seconds(11)), seconds(5));
   EXPECT_EQ(meter.reconnects(), 2u);
+}
+
+TEST(PauseMeter, APassageCountsButIsNoReconnect) {
+  PauseMeter meter;
+  meter.StartRound(kStart);
+  meter.OnLost(kStart + seconds(1));
+  meter.OnPassed(kStart + seconds(3));
+  EXPECT_EQ(meter.paused(kStart + seconds(9)), seconds(2));
+  EXPECT_EQ(meter.reconnects(), 0u);
 }
 
 TEST(PauseMeter, ARoundCountsOnlyItsOwnTime) {

@@ -216,6 +216,38 @@ class RunTest(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn(address, err)
 
+    def test_a_data_directory_belongs_to_one_server(self):
+        data = pathlib.Path(self.folder) / "data"
+        with ServerProcess(self.folder, "--data-dir", str(data)) as server:
+            server.ready()
+            pid = server.process.pid
+            self.assertEqual((data / "lock").read_text(), f"{pid}\n")
+            before = sorted(data.rglob("*"))
+            code, out, err = run(BALLASTD, "--data-dir", str(data), "--id", "1")
+            self.assertEqual((code, out), (1, ""))
+            self.assertIn(f"storage.data_dir {data} is in use by process {pid};", err)
+            # By another name, too.
+            link = pathlib.Path(self.folder) / "link"
+            link.symlink_to(data)
+            code, _, err = run(BALLASTD, "--data-dir", str(link))
+            self.assertEqual(code, 1)
+            self.assertIn(f"in use by process {pid}", err)
+            self.assertEqual(sorted(data.rglob("*")), before)
+            code, _, err = server.end()
+            self.assertEqual(code, 0, err)
+        with ServerProcess(self.folder, "--data-dir", str(data)) as server:
+            server.ready()
+            server.end(signal.SIGKILL)
+        with ServerProcess(self.folder, "--data-dir", str(data)) as server:
+            self.assertEqual(server.ready()["pid"], server.process.pid)  # Nothing to clean up.
+
+    def test_a_data_directory_that_cannot_be_made_is_an_error(self):
+        path = pathlib.Path(self.folder) / "file"
+        path.write_text("")
+        code, _, err = run(BALLASTD, "--data-dir", str(path / "data"))
+        self.assertEqual(code, 1)
+        self.assertIn(f"cannot create storage.data_dir {path}/data", err)
+
     def test_an_unknown_instruction_set_is_an_error(self):
         code, _, err = run(BALLASTD, BALLAST_ISA="sse9")
         self.assertEqual(code, 1)

@@ -78,8 +78,9 @@ class DurableCluster : public VoteSink {
     EpochChange change(plan_);
     for (const uint32_t id : plan_.servers) {
       std::promise<absl::StatusOr<SealAnswer>> sealed;
-      Engine(id)->Seal(plan_.epoch.epoch,
-                       [&](const absl::StatusOr<SealAnswer>& answer) { sealed.set_value(answer); });
+      Engine(id)->Seal(
+          plan_.epoch.epoch, [](const JobPlan&) { return absl::OkStatus(); },
+          [&](const absl::StatusOr<SealAnswer>& answer) { sealed.set_value(answer); });
       const absl::StatusOr<SealAnswer> answer = sealed.get_future().get();
       ASSERT_TRUE(answer.ok()) << answer.status();
       change.OnSealed(id, *answer);

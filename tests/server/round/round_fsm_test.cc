@@ -439,5 +439,115 @@ TEST(RoundFsmTest, FailedJobAnswersFramesAndNothingElse) {
       Reason::kRoundClosed);
 }
 
+// --- Durable jobs: restarts, returning slots, epochs
+// ----------------------------------------------
+
+JobPlan Durable(JobPlan plan) {
+  plan.spec.durability = Durability::kPower;
+  return plan;
+}
+
+// The PREPARE of round 1 of a job that is pushed by all slots.
+PreparedRecord PrepareOf(Fixture* f, uint32_t world) {
+  f->Init();
+  for (uint32_t slot = 0; slot < world; ++slot) f->Begin(slot);
+  Effects effects;
+  for (uint32_t slot = 0; slot < world; ++slot) Fixture::Append(&effects, f->Push(slot));
+  return First<PrepareRound>(effects)->record;
+}
+
+TEST(RoundFsmTest, AServerRestoredWhilePreparedGivesItsVoteAgain) {
+  const JobPlan plan = Durable(MakePlan({300}, 1, {0, 1}));
+  Fixture before(plan, 1);
+  Restored restored;
+  restored.prepared = PrepareOf(&before, 1);
+  restored.tensor_step = {0};
+  Fixture after(plan, 1);
+  Effects effects;
+  after.fsm_.Restore(restored, &effects);
+  EXPECT_EQ(after.fsm_.phase(), Phase::kPrepared);
+  ASSERT_EQ(Count<SendVote>(effects), 1u);
+  EXPECT_EQ(First<SendVote>(effects)->vote.norms, restored.prepared->vote.norms);
+}
+
+// The peer may have asked for it when this server had not voted yet, and asks no more.
+TEST(RoundFsmTest, AServerRestoredBehindADecisionGivesItsLastVoteAgain) {
+  const JobPlan plan = Durable(MakePlan({300}, 1, {0, 1}));
+  Fixture before(plan, 1);
+  Restored restored;
+  restored.round = 2;
+  restored.last_prepared = PrepareOf(&before, 1);
+  restored.tensor_step = {1};
+  Fixture after(plan, 1);
+  Effects effects;
+  after.fsm_.Restore(restored, &effects);
+  EXPECT_EQ(after.fsm_.phase(), Phase::kIdle);
+  ASSERT_EQ(Count<SendVote>(effects), 1u);
+  EXPECT_EQ(First<SendVote>(effects)->round, 1u);
+  EXPECT_TRUE(after.fsm_.OwnVoteOn(1).has_value());
+  EXPECT_FALSE(after.fsm_.OwnVoteOn(2).has_value());
+}
+
+TEST(RoundFsmTest, ALostTrainerOfADurableJobIsWaitedFor) {
+  Fixture f(Durable(MakePlan({300}, 2, {0})));
+  f.Init();
+  f.Begin(0);
+  EXPECT_EQ(Count<FailJob>(f.Feed(SlotLostInput{1, "gone"})), 0u);
+  f.Feed(SlotBackInput{1});
+  f.Begin(1);
+  f.Push(0);
+  EXPECT_EQ(Count<PrepareRound>(f.Push(1)), 1u);
+}
+
+TEST(RoundFsmTest, ASlotThatIsBackMayBeginItsRoundAgain) {
+  Fixture f(Durable(MakePlan({300}, 2, {0})));
+  f.Init();
+  f.Begin(0);
+  f.Push(0);
+  EXPECT_EQ(f.fsm_.CompleteFor(0).size(), f.fsm_.owned().size());
+  EXPECT_EQ(f.fsm_.CompleteFor(1).size(), 0u);
+  const Effects again = f.Begin(0);
+  EXPECT_EQ(Count<FailSlot>(again), 0u);
+  EXPECT_EQ(Count<AckSlot>(again), 1u);
+}
+
+TEST(RoundFsmTest, ASealedServerPreparesNothing) {
+  Fixture f(Durable(MakePlan({300}, 1, {0})));
+  f.Init();
+  f.Begin(0);
+  f.Feed(SealInput{});
+  EXPECT_EQ(Count<PrepareRound>(f.Push(0)), 0u);
+  EXPECT_EQ(f.fsm_.Sealed()->version, 1u);
+  EXPECT_FALSE(f.fsm_.Sealed()->prepared);
+}
+
+TEST(RoundFsmTest, TheNextEpochRunsAnUnpreparedRoundAgain) {
+  Fixture f(Durable(MakePlan({300}, 1, {0})));
+  f.Init();
+  f.Begin(0);
+  f.Push(0);
+  JobPlan next = f.plan_;
+  next.epoch.epoch = 2;
+  next.epoch.start_round = 1;
+  next.epoch.members[0].incarnation = 99;
+  // While the PREPARE is on its way to the disk nobody knows how it will end.
+  f.Feed(SealInput{});
+  EXPECT_FALSE(f.fsm_.Sealed().has_value());
+  EXPECT_FALSE(f.fsm_.Adopt(next).ok());
+
+  Fixture g(Durable(MakePlan({300}, 1, {0})));
+  g.Init();
+  g.Begin(0);
+  g.Feed(SealInput{});
+  g.Push(0);
+  ASSERT_TRUE(g.fsm_.Adopt(next).ok());
+  EXPECT_EQ(g.fsm_.phase(), Phase::kIdle);
+  EXPECT_EQ(g.fsm_.round(), 1u);
+  const FrameInfo old = MakeFrame(g.plan_, FrameKind::kGradient, 0, 1, g.fsm_.owned()[0], {0, 4});
+  EXPECT_EQ(RefusalOf(g.Feed(FrameInput{old})), Reason::kStaleEpoch);
+  g.Begin(0);
+  EXPECT_TRUE(g.fsm_.CompleteFor(0).empty());
+}
+
 }  // namespace
 }  // namespace ballast::server

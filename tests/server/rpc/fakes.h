@@ -77,7 +77,8 @@ class FakeEngine : public RoundEngine {
   }
   void PeerLost(uint32_t, std::string) override {}
   void Extend(JobPlan, std::function<void(absl::Status)> done) override { done(absl::OkStatus()); }
-  void Seal(uint32_t, std::function<void(absl::StatusOr<SealAnswer>)> done) override {
+  void Seal(uint32_t, std::function<absl::Status(const JobPlan&)>,
+            std::function<void(absl::StatusOr<SealAnswer>)> done) override {
     done(SealAnswer());
   }
   void Adopt(JobPlan, std::function<absl::Status()>,

@@ -15,25 +15,36 @@ from typing import Any
 
 POLL_S = 0.05
 _PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
+# Looked up here, since nothing may be looked up between fork and exec once there are threads.
+_prctl = ctypes.CDLL(None).prctl
 
 
-def _end_with_parent() -> None:
-    # Runs in the child before exec: if ballast-run is killed, the kernel ends its children.
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _end_with(parent: int) -> Callable[[], None]:
+    # Runs in the child before exec: if ballast-run is killed, the kernel ends its children. The
+    # second look is for a parent that died before the kernel was told.
+    def prepare() -> None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(128 + signal.SIGTERM)
+
+    return prepare
 
 
 class Child:
     """A process in its own group. What it leaves behind in the group ends with it."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], **streams: Any) -> None:
-        """Starts `command` without standard input. To be called before this process has threads."""
+        """Starts `command` without standard input. To be called by the main thread: the kernel ends
+        the child when the thread that started it ends.
+
+        streams: stdout, stderr and pass_fds, as for subprocess.Popen. OSError when it cannot start.
+        """
         self._popen = subprocess.Popen(
             list(command),
             env=dict(env),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=_end_with(os.getpid()),
             **streams,
         )
         self.stdout = self._popen.stdout

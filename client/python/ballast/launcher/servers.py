@@ -2,7 +2,8 @@
 
 Comes from: ballast.run. Goes to: the ballastd binary.
 Each server binds port 0 and writes {"id", "address", "admin", "pid"} to its ready file; when all
-have, the peers file {"peers": [{"id", "address"}]} appears atomically and they find each other.
+have, the peers file {"peers": [{"id", "address"}]} appears atomically and they find each other. A
+server that is started again keeps its port, so the peers file stays true.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ballast.config import time_scale
 from ballast.launcher import process
 
 START_TIMEOUT_S = 30.0
@@ -26,6 +28,14 @@ LOG_TAIL_LINES = 20
 class LaunchError(Exception):
     """Something ballast-run needs is missing or did not start; the text is for the user."""
 
+    exit_code = 1
+
+
+class UsageError(LaunchError):
+    """An argument or variable of ballast-run is wrong."""
+
+    exit_code = 2
+
 
 def find_ballastd(given: str | None, environ: Mapping[str, str]) -> Path:
     """The server binary: --server-binary, BALLAST_BALLASTD, this checkout's build, PATH."""
@@ -35,7 +45,7 @@ def find_ballastd(given: str | None, environ: Mapping[str, str]) -> Path:
             continue
         if os.access(text, os.X_OK) and Path(text).is_file():
             return Path(text).resolve()
-        raise LaunchError(f"{source}: {text} is not an executable file")
+        raise UsageError(f"{source}: {text} is not an executable file; name a built ballastd")
     built = Path(__file__).resolve().parents[4] / "build" / "release" / "bin" / "ballastd"
     if os.access(built, os.X_OK):
         return built
@@ -52,12 +62,22 @@ def find_ballastd(given: str | None, environ: Mapping[str, str]) -> Path:
 class Servers:
     """N running servers; use start(), then stop()."""
 
-    def __init__(self, binary: Path, count: int, data_dir: Path, dram_budget: str | None) -> None:
+    def __init__(
+        self,
+        binary: Path,
+        count: int,
+        data_dir: Path,
+        dram_budget: str | None,
+        inherited: Sequence[int] = (),
+    ) -> None:
+        """inherited: file descriptors that every server keeps open as long as it lives."""
         self._binary = binary
         self._count = count
         self._run_dir = data_dir / "run"
         self._data_dir = data_dir
         self._dram_budget = dram_budget
+        self._inherited = tuple(inherited)
+        self._environ: Mapping[str, str] = {}
         self.children: list[process.Child] = []
         self.addresses: list[str] = []
         self.admin_addresses: list[str] = []
@@ -70,10 +90,10 @@ class Servers:
         self._run_dir.mkdir(parents=True, exist_ok=True)
         for stale in (self._peers_file(), *map(self._ready_file, range(self._count))):
             stale.unlink(missing_ok=True)
+        self._environ = dict(environ)
         for i in range(self._count):
-            self._spawn(i, environ)
-        scale = float(environ.get("BALLAST_TIME_SCALE") or 1)
-        deadline = time.monotonic() + START_TIMEOUT_S * scale
+            self.children.append(self._spawn(i, "127.0.0.1:0", "wb"))
+        deadline = time.monotonic() + START_TIMEOUT_S * time_scale(environ)
         ready = []
         for i in range(self._count):
             ready.append(self._await_ready(i, deadline, interrupted))
@@ -84,9 +104,23 @@ class Servers:
         peers = [{"id": i, "address": a} for i, a in enumerate(self.addresses)]
         _write_atomically(self._peers_file(), json.dumps({"peers": peers}))
 
-    def died(self) -> int | None:
-        """The number of a server that has ended, or None."""
-        return next((i for i, c in enumerate(self.children) if c.ended()), None)
+    def restart(self, i: int) -> None:
+        """Starts server i, which has ended, on its data directory and its port; does not wait.
+
+        LaunchError when the binary cannot be started.
+        """
+        self._ready_file(i).unlink(missing_ok=True)
+        self.children[i] = self._spawn(i, self.addresses[i], "ab")
+
+    def ready(self, i: int) -> bool:
+        """Whether server i listens; then its admin address, which a restart changes, is known."""
+        try:
+            told = json.loads(self._ready_file(i).read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return False
+        if told.get("admin") and i < len(self.admin_addresses):
+            self.admin_addresses[i] = told["admin"]
+        return True
 
     def report(self, i: int) -> str:
         """What is known of server i that has ended: exit code and the end of its log."""
@@ -95,12 +129,12 @@ class Servers:
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:
         process.stop(self.children, signal.SIGTERM, STOP_S, hurry)
 
-    def _spawn(self, i: int, env: Mapping[str, str]) -> None:
+    def _spawn(self, i: int, listen: str, log_mode: str) -> process.Child:
         data = self._data_dir / f"server-{i}"
         data.mkdir(exist_ok=True)
         command = [
             str(self._binary),
-            "--listen=127.0.0.1:0",
+            f"--listen={listen}",
             f"--id={i}",
             f"--peers-file={self._peers_file()}",
             f"--ready-file={self._ready_file(i)}",
@@ -108,12 +142,17 @@ class Servers:
         ]
         if self._dram_budget:
             command.append(f"--dram-budget={self._dram_budget}")
-        with open(self._log_file(i), "wb") as log:
+        with open(self._log_file(i), log_mode) as log:
             try:
-                child = process.Child(command, env, stdout=log, stderr=subprocess.STDOUT)
+                return process.Child(
+                    command,
+                    self._environ,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=self._inherited,
+                )
             except OSError as error:
                 raise LaunchError(f"cannot start {self._binary}: {error}") from error
-        self.children.append(child)
 
     def _await_ready(
         self, i: int, deadline: float, interrupted: Callable[[], bool]

@@ -44,6 +44,12 @@ class AdamW(torch.optim.Optimizer):
     model: a module that gives names to parameters passed without.
     extent_elements, tile_elements: advanced; how the state is cut (see docs/ARCHITECTURE.md).
     attach_timeout: seconds to wait for the other trainers at the first step().
+    durability: what a finished round survives: "power" (power loss of every host), "process"
+        (kill -9 of every server) or "none" (nothing: a lost server ends the job; the default).
+        With the first two, which need servers with a storage.data_dir, calls wait while a server is
+        away, say so on stderr, and go on with the same bits when it is back.
+    reconnect_timeout: seconds a server of a durable job may be away before the call that waits for
+        it raises ServerLost.
 
     The first step() attaches and uploads the weights; from then on the service owns them, and
     in-place edits of parameters raise WeightsEdited at the next step().
@@ -75,7 +81,16 @@ class AdamW(torch.optim.Optimizer):
         extent_elements: int | None = None,
         tile_elements: int | None = None,
         attach_timeout: float | None = None,
+        durability: str | None = None,
+        reconnect_timeout: float | None = None,
     ) -> None:
+        is_module = isinstance(params, torch.nn.Module)
+        if is_module or not hasattr(params, "__iter__"):
+            raise TypeError(
+                f"params is a {type(params).__name__}; it must be an iterable of tensors, of "
+                "(name, tensor) pairs or of group dicts"
+                + ("; pass model.parameters()" if is_module else "")
+            )
         hyper.check_defaults(lr, betas, eps, weight_decay)
         defaults = {
             "lr": lr,
@@ -106,6 +121,8 @@ class AdamW(torch.optim.Optimizer):
             extent_elements=extent_elements,
             init=init,
             attach_timeout=attach_timeout,
+            durability=durability,
+            reconnect_timeout=reconnect_timeout,
         )
 
     # ---- the torch contract
@@ -114,7 +131,8 @@ class AdamW(torch.optim.Optimizer):
         """Adds a group; after the first step() its tensors join the job at the next one.
 
         All trainers must add the same groups between the same two steps. Raises as torch does, and
-        Unsupported for options of the group that this version lacks.
+        Unsupported for options of the group that this version lacks. A job with durability takes no
+        further groups yet: that step() raises Unsupported.
         """
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
@@ -228,7 +246,11 @@ class AdamW(torch.optim.Optimizer):
 
     @property
     def last_report(self) -> dict[str, Any] | None:
-        """All fields of the last round's RoundReport (client/cpp/ballast/client.h); None before."""
+        """All fields of the last round's RoundReport (client/cpp/ballast/client.h); None before.
+
+        "paused_ms" has the part of the round during which a server was away, "reconnects" how often
+        one came back since the round before.
+        """
         return None if self._report is None else dict(self._report)
 
     @property
@@ -269,6 +291,11 @@ class AdamW(torch.optim.Optimizer):
     def job_id(self) -> int:
         """The servers' number of the job; 0 before the first step()."""
         return 0 if self._session is None else self._session.job_id
+
+    @property
+    def durability(self) -> str:
+        """What a finished round survives: "power", "process" or "none"."""
+        return self._config.durability
 
     @property
     def world_size(self) -> int:

@@ -35,6 +35,11 @@ def check(state_dict: Mapping[str, Any], *, job_id: int, round: int) -> None:
     before the first step, the handle of this very job and round, and a torch state dict without
     state (its hyper-parameters are loaded). Raises Unsupported or BadArgument otherwise.
     """
+    if not isinstance(state_dict, Mapping) or "param_groups" not in state_dict:
+        raise BadArgument(
+            f"this {type(state_dict).__name__} is no state dict of an optimizer: it must be a dict "
+            "with \"param_groups\", as state_dict() returns it"
+        )
     if state_dict.get("state"):
         raise Unsupported(
             "this state dict holds moments of a torch optimizer; loading them into the service is "
@@ -49,6 +54,9 @@ def check(state_dict: Mapping[str, Any], *, job_id: int, round: int) -> None:
         raise BadArgument(
             f"the state dict's ballast handle has format {version!r}; this version reads {FORMAT}"
         )
+    missing = [key for key in ("job", "job_id", "round") if key not in saved]
+    if missing:
+        raise BadArgument(f"the state dict's ballast handle lacks {', '.join(missing)}")
     if not saved["job_id"] or (saved["job_id"] == job_id and saved["round"] == round):
         return
     where = f"job {saved['job']!r} at round {saved['round']}"

@@ -20,13 +20,14 @@ _REFUSED = ("amsgrad", "maximize", "capturable", "differentiable")
 
 def scalar(value: Any, what: str) -> float:
     """A Python float of a number or one-element tensor. BadHyperparam names `what` otherwise."""
-    if isinstance(value, torch.Tensor):
-        if value.numel() != 1:
-            raise BadHyperparam(f"{what}: a tensor of {value.numel()} elements; must have one")
+    if isinstance(value, torch.Tensor) and value.numel() != 1:
+        raise BadHyperparam(f"{what}: a tensor of {value.numel()} elements; must have one")
+    try:
+        if isinstance(value, (bool, str)):
+            raise TypeError
         return float(value)
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
-        raise BadHyperparam(f"{what}={value!r}: must be a number")
-    return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: odd tensors
+        raise BadHyperparam(f"{what}={value!r}: must be a number") from None
 
 
 def refuse_options(group: Mapping[str, Any], where: str) -> None:
@@ -52,13 +53,14 @@ def read(group: Mapping[str, Any], index: int) -> tuple[float, float, float, flo
     """
     where = f"param_groups[{index}]"
     refuse_options(group, where)
-    betas = group["betas"]
-    if len(betas) != 2:
-        raise BadHyperparam(f"{where}: betas={betas!r}: must be two numbers")
+    try:
+        beta1, beta2 = group["betas"]
+    except (TypeError, ValueError):
+        raise BadHyperparam(f"{where}: betas={group['betas']!r}: must be two numbers") from None
     return (
         scalar(group["lr"], f"{where}: lr"),
-        scalar(betas[0], f"{where}: betas[0]"),
-        scalar(betas[1], f"{where}: betas[1]"),
+        scalar(beta1, f"{where}: betas[0]"),
+        scalar(beta2, f"{where}: betas[1]"),
         scalar(group["eps"], f"{where}: eps"),
         scalar(group["weight_decay"], f"{where}: weight_decay"),
     )

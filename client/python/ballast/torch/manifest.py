@@ -115,10 +115,18 @@ def _check_names(entries: list[Entry]) -> None:
     owner: dict[str, int] = {}
     for entry in entries:
         for name in (entry.name, *entry.aliases):
+            _check_name(name)
             if owner.setdefault(name, id(entry)) != id(entry):
                 raise BadArgument(
                     f"two parameters are named {name!r}; names must be unique in a job"
                 )
+
+
+def _check_name(name: Any) -> None:
+    try:
+        name.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise BadArgument(f"a parameter is named {name!r}: must be Unicode text") from None
 
 
 def _span(p: torch.Tensor) -> tuple[int, int]:

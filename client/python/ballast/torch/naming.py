@@ -20,6 +20,8 @@ class Naming:
         self._model_names: dict[int, list[str]] = {}
         self._aliases: dict[int, list[str]] = {}
         if model is not None:
+            if not isinstance(model, torch.nn.Module):
+                raise BadArgument(f"model={model!r}: must be a torch.nn.Module, or None")
             for name, parameter in model.named_parameters(remove_duplicate=False):
                 self._model_names.setdefault(id(parameter), []).append(name)
 
@@ -33,6 +35,11 @@ class Naming:
         params = group.get("params")
         if isinstance(params, (torch.Tensor, set)) or params is None:
             return dict(group)
+        if not hasattr(params, "__iter__"):
+            raise TypeError(
+                f"\"params\" of a parameter group is a {type(params).__name__}; it must be a "
+                "tensor or an iterable of tensors or of (name, tensor) pairs"
+            )
         params, names = list(params), list(group.get("param_names", ()))
         if names and len(names) != len(params):
             raise BadArgument(

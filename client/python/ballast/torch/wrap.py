@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ballast.errors import Unsupported
+from ballast.errors import BadArgument, Unsupported
 from ballast.torch.adamw import AdamW
 
 _DEFAULTS = ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach", "capturable",
@@ -24,7 +24,8 @@ def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> AdamW:
     that has not stepped yet; it must not be used afterwards. options: the keyword arguments of
     ballast.torch.AdamW that concern the job (endpoints, job, max_grad_norm, ...). Learning-rate
     schedulers belong on the result: one that holds the torch optimizer changes nothing here.
-    Raises Unsupported, by name, for other optimizers, options or existing state.
+    Raises Unsupported, by name, for other optimizers, options or existing state, and BadArgument
+    for options that the wrapped optimizer has already.
     """
     kind = type(optimizer)
     name = f"{kind.__module__}.{kind.__qualname__}"
@@ -44,6 +45,12 @@ def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> AdamW:
             "of wrap() instead, or it will have no effect",
             stacklevel=2,
         )
-    groups = [{**group, "params": list(group["params"])} for group in optimizer.param_groups]
     defaults = {key: optimizer.defaults[key] for key in _DEFAULTS if key in optimizer.defaults}
+    taken = [key for key in ("params", *defaults) if key in options]
+    if taken:
+        raise BadArgument(
+            f"wrap() takes {', '.join(taken)} from the wrapped optimizer; leave it out, or change "
+            "it in param_groups of the result"
+        )
+    groups = [{**group, "params": list(group["params"])} for group in optimizer.param_groups]
     return AdamW(groups, **defaults, **options)

@@ -1,0 +1,420 @@
+// How soon a state server that was killed works again: a durable job (level power) of N * 10^9
+// bytes of state (12 per parameter, bf16 gradients) in one ballastd, kill -9 right behind a round,
+// the same binary again on the same directory and port, and the trainer, which never ended, goes
+// on.
+//
+//   seconds      from starting the process until the trainer has finished a round
+//   limit_s      1.3 * bytes / bandwidth + 1
+//     bytes      of slots and log that the server says it had to read
+//     bandwidth  of O_DIRECT reads of a file of random bytes beside it, 4 MiB per read, four at a
+//                time; the mean of once before the kill and once behind the round
+//
+// The parts of `seconds`, from the times in the server's log and what the trainer was told:
+//   start_s      until the server begins to recover the job
+//   load_s       until its state stands in memory: slots read, rounds replayed; load_cpu_s is the
+//                user and system time that the server has taken when the trainer is back
+//   reach_s      until the trainer is back: it asks again after 0.1, 0.2, 0.4, ... at most 1 s
+//   round_s      the round itself; usual_round_s is the median of those before the kill
+//
+// `read_bytes` is what the kernel says the server has read from disks (/proc/<pid>/io): at least
+// `bytes`, or part of it came from the page cache, and then the repetition does not count as right.
+// Weights are compared after every round, masters and moments at the end, with the scalar kernel on
+// sampled tensors: any difference is exit status 1.
+// Comes from: bench/recovery_bench. Goes to: client/cpp, a ballastd, stdout. Thread safety: main
+// only.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "ballast/client.h"
+#include "bench/raw_disk.h"
+#include "bench/report.h"
+#include "bench/round_model.h"
+#include "bench/server_process.h"
+#include "common/base/status_macros.h"
+#include "proto/convert/channel.h"
+
+namespace ballast::bench {
+namespace {
+
+constexpr double kStateBytes = 12;      // of memory, per parameter
+constexpr double kServerBytes = 18;     // with registers and outgoing weights of a bf16 job
+constexpr double kTrainerBytes = 2;     // weights; gradients are shared between tensors
+constexpr double kDiskBytes = 24 + 24;  // two slots; log of six rounds, as large as fp32 ones
+constexpr uint64_t kDiskRest = uint64_t{6} << 30;    // segments in reserve, and the raw file
+constexpr uint64_t kMemoryRest = uint64_t{1} << 30;  // for everything else
+constexpr uint64_t kGradientBytes = uint64_t{256} << 20;
+constexpr uint64_t kRawBytes = uint64_t{2} << 30;
+constexpr int kReadDepth = 4;
+constexpr double kBandwidthFactor = 1.3;
+constexpr double kAllowanceS = 1;
+
+struct Options {
+  bool json = false;
+  std::vector<double> gigabytes = {1, 4, 12};
+  std::string path = ".";
+  int rounds = 6;  // before the first kill: more than it takes to checkpoint every extent once
+  int repeats = 3;
+  std::string server;
+  std::vector<std::string> server_arguments;
+};
+
+constexpr char kUsage[] =
+    "usage: recovery_bench [--json] [--gb N,...] [--path DIR] [--rounds N] [--repeats N]\n"
+    "                      [--server BALLASTD] [--set FIELD=VALUE]...\n";
+
+// One kill and what followed.
+struct Repetition {
+  double seconds = 0;
+  double start = 0, load = 0, reach = 0, round = 0;
+  double load_cpu = 0;
+  double slot_bytes = 0, log_bytes = 0, read_bytes = 0;
+  double replayed_rounds = 0;
+  double bandwidth = 0;
+
+  double bytes() const { return slot_bytes + log_bytes; }
+  double limit() const { return kBandwidthFactor * bytes() / bandwidth + kAllowanceS; }
+};
+
+// Seconds since the epoch of the line in a server's log that contains `text`; 0 without one.
+double LogTime(const std::string& log, const std::string& text, std::string* line_out = nullptr) {
+  for (const auto part : absl::StrSplit(log, '\n')) {
+    const std::string line(part);
+    if (!absl::StrContains(line, text)) continue;
+    const size_t at = line.find("20");  // of the year
+    std::tm parts = {};
+    double second = 0;
+    if (at == std::string::npos ||
+        std::sscanf(line.c_str() + at, "%4d-%2d-%2dT%2d:%2d:%lf", &parts.tm_year, &parts.tm_mon,
+                    &parts.tm_mday, &parts.tm_hour, &parts.tm_min, &second) != 6) {
+      continue;
+    }
+    parts.tm_year -= 1900;
+    parts.tm_mon -= 1;
+    if (line_out != nullptr) *line_out = line;
+    return static_cast<double>(timegm(&parts)) + second;
+  }
+  return 0;
+}
+
+double WallClock() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+// One size.
+class Job {
+ public:
+  Job(const Options& options, double gigabytes) : options_(options), gigabytes_(gigabytes) {}
+
+  // Why this machine cannot hold it; empty when it can.
+  std::string TooLarge() const;
+  absl::Status Prepare();
+  absl::Status Measure();
+  absl::Status Verify();
+  void AddTo(JsonObject* json, Bars* bars) const;
+  uint64_t differing() const { return differing_; }
+  // Whether everything came from the disk.
+  bool from_disk() const;
+
+ private:
+  uint64_t Parameters() const { return static_cast<uint64_t>(gigabytes_ * 1e9 / kStateBytes); }
+  absl::Status Round();
+  absl::StatusOr<Repetition> Repeat();
+  absl::Status RoundAfterKill(Repetition* repetition);
+  absl::Status ReadLog(double started, double back, Repetition* repetition) const;
+  double MedianOf(double Repetition::*member) const;
+
+  const Options& options_;
+  const double gigabytes_;
+  Model model_;
+  std::unique_ptr<TemporaryDirectory> directory_;
+  std::unique_ptr<RawFile> raw_;
+  std::unique_ptr<ServerProcess> server_;
+  std::unique_ptr<Reference> reference_;
+  std::unique_ptr<client::Client> client_;
+  double back_at_ = 0;  // wall clock, of the trainer's last return
+  double back_cpu_ = 0;
+  uint64_t differing_ = 0;
+  std::vector<double> round_seconds_;
+  std::vector<Repetition> repetitions_;
+};
+
+std::string Job::TooLarge() const {
+  const auto parameters = static_cast<double>(Parameters());
+  const auto memory =
+      static_cast<uint64_t>(parameters * (kServerBytes + kTrainerBytes)) + kMemoryRest;
+  const auto disk = static_cast<uint64_t>(parameters * kDiskBytes) + kDiskRest;
+  if (const uint64_t free = AvailableMemoryBytes(); free < memory) {
+    return absl::StrCat("it takes ", memory, " bytes of memory, ", free, " are available");
+  }
+  if (const uint64_t free = FreeDiskBytes(options_.path); free < disk) {
+    return absl::StrCat("it takes ", disk, " bytes of disk, ", free, " are free in ",
+                        options_.path);
+  }
+  return "";
+}
+
+absl::Status Job::Prepare() {
+  BALLAST_ASSIGN_OR_RETURN(directory_, TemporaryDirectory::Create(options_.path));
+  BALLAST_ASSIGN_OR_RETURN(raw_, RawFile::Create(directory_->path() + "/raw", kRawBytes));
+  BALLAST_ASSIGN_OR_RETURN(model_, Model::Describe(Parameters()));
+  const auto budget = static_cast<uint64_t>(static_cast<double>(Parameters()) * (kServerBytes + 1));
+  std::vector<std::string> arguments = {
+      absl::StrCat("--set=storage.data_dir=", directory_->path(), "/data"),
+      absl::StrCat("--set=storage.dram_budget=", budget + kGradientBytes, "B")};
+  arguments.insert(arguments.end(), options_.server_arguments.begin(),
+                   options_.server_arguments.end());
+  BALLAST_ASSIGN_OR_RETURN(server_, ServerProcess::Start(options_.server, arguments, true));
+  BALLAST_RETURN_IF_ERROR(model_.Allocate(kGradientBytes));
+  reference_ = std::make_unique<Reference>(model_);
+
+  client::JobOptions job;
+  job.endpoints = {server_->address()};
+  job.job = "recovery-bench";
+  job.tile_elements = kTileElements;
+  job.extent_elements = kExtentElements;
+  job.durability = client::Durability::kPower;
+  job.on_pause = [this](const client::Pause& pause) {
+    if (pause.kind != client::Pause::Kind::kBack) return;
+    back_at_ = WallClock();
+    back_cpu_ = server_->CpuSeconds().value_or(0);
+  };
+  BALLAST_ASSIGN_OR_RETURN(client_, client::Client::Attach(job, model_.tensors, model_.buffers));
+  for (int i = 0; i < options_.rounds; ++i) BALLAST_RETURN_IF_ERROR(Round());
+  std::cerr << absl::StreamFormat("%.3g GB: %d parameters, rounds of %.2f s\n", gigabytes_,
+                                  model_.elements, Median(round_seconds_));
+  return absl::OkStatus();
+}
+
+absl::Status Job::Round() {
+  const double start = Now();
+  BALLAST_RETURN_IF_ERROR(client_->Step({kHyper}, model_.buffers).status());
+  round_seconds_.push_back(Now() - start);
+  reference_->Step();
+  differing_ += reference_->DifferingWeights(model_);
+  return absl::OkStatus();
+}
+
+absl::Status Job::RoundAfterKill(Repetition* repetition) {
+  reference_->Spoil(&model_);
+  BALLAST_RETURN_IF_ERROR(client_->BeginStep({kHyper}, model_.buffers));
+  const double start = Now();
+  const double started = WallClock();
+  BALLAST_RETURN_IF_ERROR(server_->Restart());
+  client::RoundReport report;
+  for (bool done = false; !done;) {
+    BALLAST_ASSIGN_OR_RETURN(done, client_->Wait(std::chrono::minutes(5), &report));
+  }
+  repetition->seconds = Now() - start;
+  repetition->round = WallClock() - back_at_;
+  repetition->load_cpu = back_cpu_;
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t read, server_->DiskReadBytes());
+  repetition->read_bytes = static_cast<double>(read);
+  reference_->Step();
+  differing_ += reference_->DifferingWeights(model_);
+  return ReadLog(started, back_at_, repetition);
+}
+
+absl::Status Job::ReadLog(double started, double back, Repetition* repetition) const {
+  const std::string log = server_->Log();
+  std::string line;
+  const double begun = LogTime(log, "recovering");
+  const double recovered = LogTime(log, "recovered: ", &line);
+  if (begun == 0 || recovered == 0) {
+    return absl::InternalError("the state server did not say that it recovered:\n" + log);
+  }
+  repetition->start = begun - started;
+  repetition->load = recovered - begun;
+  repetition->reach = back - recovered;
+  const char* const numbers = line.c_str() + line.find("recovered: ");
+  if (std::sscanf(numbers, "recovered: %lf bytes of slots and %lf of log, %lf rounds",
+                  &repetition->slot_bytes, &repetition->log_bytes,
+                  &repetition->replayed_rounds) != 3) {
+    return absl::InternalError("cannot read: " + line);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Repetition> Job::Repeat() {
+  Repetition repetition;
+  BALLAST_ASSIGN_OR_RETURN(const double before, raw_->ReadDeep(kReadDepth));
+  BALLAST_RETURN_IF_ERROR(Round());
+  server_->Kill();
+  BALLAST_RETURN_IF_ERROR(RoundAfterKill(&repetition));
+  BALLAST_ASSIGN_OR_RETURN(const double after, raw_->ReadDeep(kReadDepth));
+  repetition.bandwidth = (before + after) / 2;
+  return repetition;
+}
+
+absl::Status Job::Measure() {
+  for (int i = 0; i < options_.repeats; ++i) {
+    BALLAST_ASSIGN_OR_RETURN(const Repetition one, Repeat());
+    std::cerr << absl::StreamFormat(
+        "         %.2f s of at most %.2f: start %.2f, load %.2f (cpu %.2f), reach %.2f, round "
+        "%.2f; %.2f GB of "
+        "slots, %.2f of log, %.2f read, disk %.2f GB/s, state loaded at %.2f of it\n",
+        one.seconds, one.limit(), one.start, one.load, one.load_cpu, one.reach, one.round,
+        one.slot_bytes / 1e9, one.log_bytes / 1e9, one.read_bytes / 1e9, one.bandwidth / 1e9,
+        one.bytes() / one.load / one.bandwidth);
+    repetitions_.push_back(one);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Job::Verify() {
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t state, reference_->DifferingState(client_.get()));
+  differing_ += state;
+  return client_->Leave();
+}
+
+bool Job::from_disk() const {
+  return std::all_of(repetitions_.begin(), repetitions_.end(),
+                     [](const Repetition& one) { return one.read_bytes >= one.bytes(); });
+}
+
+double Job::MedianOf(double Repetition::*member) const {
+  std::vector<double> values;
+  for (const Repetition& one : repetitions_) values.push_back(one.*member);
+  return Median(values);
+}
+
+void Job::AddTo(JsonObject* json, Bars* bars) const {
+  std::vector<double> limits, loads, seconds;
+  for (const Repetition& one : repetitions_) {
+    limits.push_back(one.limit());
+    loads.push_back(one.bytes() / one.load / one.bandwidth);
+    seconds.push_back(one.seconds);
+  }
+  JsonObject size;
+  size.Add("seconds", Median(seconds));
+  size.Add("limit_s", Median(limits));
+  size.Add("seconds_spread", Spread(seconds));
+  size.Add("start_s", MedianOf(&Repetition::start));
+  size.Add("load_s", MedianOf(&Repetition::load));
+  size.Add("load_cpu_s", MedianOf(&Repetition::load_cpu));
+  size.Add("reach_s", MedianOf(&Repetition::reach));
+  size.Add("round_s", MedianOf(&Repetition::round));
+  size.Add("usual_round_s", Median(round_seconds_));
+  size.Add("load_vs_disk", Median(loads));
+  size.Add("slot_bytes", MedianOf(&Repetition::slot_bytes));
+  size.Add("log_bytes", MedianOf(&Repetition::log_bytes));
+  size.Add("read_bytes", MedianOf(&Repetition::read_bytes));
+  size.Add("replayed_rounds", MedianOf(&Repetition::replayed_rounds));
+  size.Add("disk_read_mb_s", MedianOf(&Repetition::bandwidth) / 1e6);
+  size.Add("parameters", static_cast<double>(model_.elements));
+  size.Add("from_disk", from_disk());
+  const std::string key = absl::StrFormat("%.6gGB", gigabytes_);
+  json->AddRaw(key, size.Text());
+  bars->AtMost(key, Median(seconds), Median(limits));
+}
+
+bool ParseSizes(const std::string& text, std::vector<double>* sizes) {
+  sizes->clear();
+  for (const auto part : absl::StrSplit(text, ',')) {
+    double size = 0;
+    if (!ParseNumber(std::string(part), 0.1, 1e5, &size)) return false;
+    sizes->push_back(size);
+  }
+  return true;
+}
+
+bool ParseOptions(int argc, char** argv, Options* options) {
+  options->server = (std::filesystem::path(argv[0]).parent_path() / "ballastd").string();
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--json") {
+      options->json = true;
+      continue;
+    }
+    if (i + 1 == argc) return false;
+    const std::string value = argv[++i];
+    bool good = true;
+    if (flag == "--gb") {
+      good = ParseSizes(value, &options->gigabytes);
+    } else if (flag == "--path") {
+      options->path = value;
+    } else if (flag == "--rounds") {
+      good = ParseNumber(value, 1, 1000, &options->rounds);
+    } else if (flag == "--repeats") {
+      good = ParseNumber(value, 1, 1000, &options->repeats);
+    } else if (flag == "--server") {
+      options->server = value;
+    } else if (flag == "--set") {
+      options->server_arguments.push_back("--set=" + value);
+    } else {
+      good = false;
+    }
+    if (!good) return false;
+  }
+  return true;
+}
+
+absl::Status RunJob(Job* job) {
+  BALLAST_RETURN_IF_ERROR(job->Prepare());
+  BALLAST_RETURN_IF_ERROR(job->Measure());
+  return job->Verify();
+}
+
+absl::StatusOr<std::string> RunBench(const Options& options, bool* pass) {
+  JsonObject json;
+  Bars bars;
+  std::vector<std::string> skipped;
+  uint64_t differing = 0;
+  bool from_disk = true;
+  for (const double gigabytes : options.gigabytes) {
+    Job job(options, gigabytes);
+    if (const std::string why = job.TooLarge(); !why.empty()) {
+      std::cerr << absl::StreamFormat("%.3g GB skipped: %s\n", gigabytes, why);
+      skipped.push_back(absl::StrFormat("\"%.6gGB: %s\"", gigabytes, why));
+      continue;
+    }
+    BALLAST_RETURN_IF_ERROR(RunJob(&job));
+    job.AddTo(&json, &bars);
+    differing += job.differing();
+    from_disk = from_disk && job.from_disk();
+  }
+  json.AddRaw("skipped", absl::StrCat("[", absl::StrJoin(skipped, ", "), "]"));
+  bars.AddTo(&json);
+  json.Add("differing_elements", static_cast<double>(differing));
+  json.Add("from_disk", from_disk);
+  *pass = differing == 0 && from_disk;
+  json.Add("verified", differing == 0);
+  json.Add("pass", *pass && bars.met());
+  return json.Text();
+}
+
+int Main(int argc, char** argv) {
+  TuneMalloc();
+  Options options;
+  if (!ParseOptions(argc, argv, &options)) {
+    std::cerr << kUsage;
+    return 2;
+  }
+  bool pass = false;
+  const absl::StatusOr<std::string> result = RunBench(options, &pass);
+  if (!result.ok()) {
+    std::cerr << "recovery_bench: " << result.status().message() << "\n";
+    return 1;
+  }
+  std::cerr << *result << "\n";
+  if (options.json) std::cout << *result << "\n";
+  return pass ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace ballast::bench
+
+int main(int argc, char** argv) { return ballast::bench::Main(argc, argv); }

@@ -1,0 +1,124 @@
+"""Says on stderr which server is away or which trainer is being replaced, and when that is over.
+
+Comes from: the C++ client, through the extension's PauseQueue. Goes to: sys.stderr. Used by
+ballast.session between the slices of its waits, so that the client itself never waits for Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+# Rank 0 speaks for all, because a server that is away is away for all. Only after this time the
+# others speak, too: then the server may be out of their reach alone.
+OTHERS_AFTER_S = 10.0
+OTHERS_EVERY_S = 30.0
+
+# What gRPC says of connections, and what we say.
+_TRANSPORT = (
+    ("Connection reset", "connection reset"),
+    ("Connection refused", "connection refused"),
+    ("Socket closed", "connection closed"),
+)
+
+
+class Pause(NamedTuple):
+    """ballast::client::Pause (client/cpp/ballast/client.h).
+
+    kind: "lost", "waiting" (every 5 s) and "back" of a server; "replacing" and "replaced" of the
+    trainers in `slots`, which are not known while the job's home has not named them.
+    """
+
+    kind: str
+    server: int
+    address: str
+    round: int
+    away_s: float
+    error: str
+    slots: Sequence[int] = ()
+
+    @property
+    def of_server(self) -> bool:
+        return self.kind in ("lost", "waiting", "back")
+
+    @property
+    def over(self) -> bool:
+        return self.kind in ("back", "replaced")
+
+
+class PauseReporter:
+    """Prints the news of one trainer. Used by one thread at a time."""
+
+    def __init__(self, queue: Any, rank: int, timeout_s: float) -> None:
+        """queue: has take() -> list of Pause tuples. timeout_s: after which the client gives up."""
+        self._queue = queue
+        self._rank = rank
+        self._timeout_s = timeout_s
+        # By server that is away, and None for trainers: of which length of it we have told.
+        self._told: dict[int | None, float] = {}
+
+    def tell(self) -> None:
+        """Prints what is new. A stderr that cannot be written ends no round."""
+        for entry in self._queue.take():
+            text = self._text(Pause(*entry))
+            if text:
+                with contextlib.suppress(OSError, ValueError):
+                    # One write, so that lines of several threads stay whole.
+                    print(f"ballast: {text}\n", end="", file=sys.stderr, flush=True)
+
+    def _text(self, pause: Pause) -> str:
+        if not self._due(pause):
+            return ""
+        mark = "" if self._rank == 0 else f"rank {self._rank}: "
+        return mark + (self._of_server(pause) if pause.of_server else _of_trainers(pause))
+
+    def _due(self, pause: Pause) -> bool:
+        about = pause.server if pause.of_server else None
+        last = self._told.get(about)
+        if pause.over:
+            self._told.pop(about, None)
+            return self._rank == 0 or last is not None
+        after = OTHERS_AFTER_S if last is None else last + OTHERS_EVERY_S
+        if self._rank != 0 and pause.away_s < after:
+            return False
+        self._told[about] = pause.away_s
+        return True
+
+    def _of_server(self, pause: Pause) -> str:
+        if pause.over:
+            return f"server {pause.server} is back {_end_of(pause)}"
+        where, why = f"server {pause.server} ({pause.address})", reason_of(pause)
+        if pause.kind == "lost":
+            return f"{where} is away ({why}); training waits"
+        return (
+            f"{where} is still away after {pause.away_s:.0f} s ({why}); training waits, for at "
+            f"most {self._timeout_s:g} s"
+        )
+
+
+def _of_trainers(pause: Pause) -> str:
+    names = ", ".join(map(str, pause.slots))
+    many = len(pause.slots) > 1
+    who = f"trainers {names} are" if many else f"trainer {names} is" if names else "a trainer is"
+    if pause.over:
+        return f"{who} replaced {_end_of(pause)}"
+    if names:
+        return f"{who} being replaced; training waits"
+    return f"{who} being replaced, which one is not known yet ({reason_of(pause)}); training waits"
+
+
+def _end_of(pause: Pause) -> str:
+    return f"after {pause.away_s:.1f} s; round {pause.round} goes on"
+
+
+def reason_of(pause: Pause) -> str:
+    """The client's reason in a few words, without the server's name, which the line has already."""
+    for theirs, ours in _TRANSPORT:
+        if theirs in pause.error:
+            return ours
+    name = rf"state server {pause.server} at {re.escape(pause.address)} "
+    text = re.sub(rf"^{name}(is gone: )?", "", pause.error)
+    return text or "no reason was given"

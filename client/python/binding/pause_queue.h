@@ -1,0 +1,37 @@
+// News of servers that are away, from the thread that is inside a client call to Python, which
+// takes them between two slices of its wait: the client never waits for the GIL.
+// Comes from: JobOptions::on_pause. Goes to: ballast/pauses.py. Thread safety: thread-safe.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "ballast/client.h"
+#include "common/base/sync.h"
+
+namespace ballast::python {
+
+class PauseQueue {
+ public:
+  PauseQueue() : state_(std::make_shared<State>()) {}
+
+  // Adds what it is called with; may be called on any thread and may outlive the queue. When nobody
+  // takes, the newest 64 stay.
+  std::function<void(const client::Pause&)> Listener() const;
+
+  // What has been added since the last call, in order.
+  std::vector<client::Pause> Take();
+
+ private:
+  // Shared with the listener, which a client may hold longer than Python holds the queue.
+  struct State {
+    Mutex mutex;
+    std::deque<client::Pause> news ABSL_GUARDED_BY(mutex);
+  };
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace ballast::python

@@ -1,0 +1,160 @@
+"""What a trainer says while a state server is away: which lines, when, and who says them."""
+
+import io
+import sys
+
+import pytest
+import torch
+
+import ballast
+import ballast.torch as bt
+from ballast.pauses import Pause, PauseReporter, reason_of
+from fake_core import FakePauseQueue
+
+WHERE = (1, "127.0.0.1:7001", 57)  # server, address, round
+RESET = "state server 1 at 127.0.0.1:7001 is gone: recvmsg:Connection reset by peer"
+REFUSED = (
+    "state server 1 at 127.0.0.1:7001 is gone: failed to connect to all addresses; last error: "
+    "UNKNOWN: ipv4:127.0.0.1:7001: Failed to connect to remote host: Connection refused"
+)
+NEWS = [
+    ("lost", *WHERE, 0.0, RESET),
+    ("waiting", *WHERE, 5.0, REFUSED),
+    ("waiting", *WHERE, 10.0, REFUSED),
+    ("back", *WHERE, 13.24, REFUSED),
+]
+
+
+def lines(rank, news, capsys, timeout_s=600.0):
+    queue = FakePauseQueue()
+    reporter = PauseReporter(queue, rank, timeout_s)
+    queue.news = list(news)
+    reporter.tell()
+    reporter.tell()  # what was told is not told again
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err.splitlines()
+
+
+def test_rank_0_tells_everything(capsys):
+    still = "ballast: server 1 (127.0.0.1:7001) is still away after {} s (connection refused); "
+    still += "training waits, for at most 600 s"
+    assert lines(0, NEWS, capsys) == [
+        "ballast: server 1 (127.0.0.1:7001) is away (connection reset); training waits",
+        still.format(5),
+        still.format(10),
+        "ballast: server 1 is back after 13.2 s; round 57 goes on",
+    ]
+
+
+def test_other_ranks_are_silent_about_a_short_pause(capsys):
+    assert lines(3, [NEWS[0], NEWS[1], NEWS[3]], capsys) == []
+
+
+def test_other_ranks_tell_of_a_long_pause_now_and_then(capsys):
+    waits = [("waiting", *WHERE, 5.0 * i, REFUSED) for i in range(1, 13)]
+    told = lines(3, [NEWS[0], *waits, ("back", *WHERE, 61.0, REFUSED)], capsys)
+    assert [line.partition(" (connection refused)")[0] for line in told] == [
+        "ballast: rank 3: server 1 (127.0.0.1:7001) is still away after 10 s",
+        "ballast: rank 3: server 1 (127.0.0.1:7001) is still away after 40 s",
+        "ballast: rank 3: server 1 is back after 61.0 s; round 57 goes on",
+    ]
+    # The next pause begins anew.
+    assert lines(3, [NEWS[0], NEWS[1], NEWS[3]], capsys) == []
+
+
+@pytest.mark.parametrize(
+    "slots, who",
+    [([1], "trainer 1 is"), ([1, 3], "trainers 1, 3 are")],
+)
+def test_a_trainer_that_is_replaced_is_told_of(capsys, slots, who):
+    home = (0, "127.0.0.1:7000", 9)
+    news = [
+        ("replacing", *home, 0.0, "", []),
+        ("replacing", *home, 0.1, "", slots),
+        ("lost", *WHERE, 0.0, RESET, []),
+        ("replaced", *home, 1.26, "", slots),
+    ]
+    assert lines(0, news, capsys) == [
+        "ballast: a trainer is being replaced, which one is not known yet (no reason was given); "
+        "training waits",
+        f"ballast: {who} being replaced; training waits",
+        "ballast: server 1 (127.0.0.1:7001) is away (connection reset); training waits",
+        f"ballast: {who} replaced after 1.3 s; round 9 goes on",
+    ]
+    assert lines(2, news, capsys) == []
+
+
+@pytest.mark.parametrize(
+    "error, text",
+    [
+        (RESET, "connection reset"),
+        (REFUSED, "connection refused"),
+        ("state server 1 at 127.0.0.1:7001 is gone: Socket closed", "connection closed"),
+        ("state server 1 at 127.0.0.1:7001 is not responding", "is not responding"),
+        ("server 1 is shutting down", "server 1 is shutting down"),
+        ("", "no reason was given"),
+    ],
+)
+def test_the_reason_is_short(error, text):
+    assert reason_of(Pause("lost", *WHERE, 0.0, error)) == text
+
+
+def trained(fake):
+    p = torch.nn.Parameter(torch.ones(8))
+    opt = bt.AdamW([("p", p)])
+    p.grad = torch.ones(8)
+    opt.step()
+    return p, opt
+
+
+def test_a_step_tells_while_it_waits_and_at_its_end(fake, capsys):
+    _, opt = trained(fake)
+    told = []
+    news = iter(NEWS)
+
+    def on_wait():
+        told.append(capsys.readouterr().err.count("\n"))
+        fake.queue.news = [next(news)]
+
+    fake.last.on_wait, fake.last.polls = on_wait, 3
+    opt.step()
+    assert told == [0, 1, 1, 1]
+    assert "back after" in capsys.readouterr().err
+
+
+def test_a_step_that_fails_tells_before_it_raises(fake, capsys):
+    _, opt = trained(fake)
+    fake.queue.news = [NEWS[0]]
+    fake.last.wait_error = ballast.ServerLost("state server 1 has been away for 600 s", server=1)
+    with pytest.raises(ballast.ServerLost):
+        opt.step()
+    assert "server 1 (127.0.0.1:7001) is away" in capsys.readouterr().err
+
+
+def test_attaching_and_fetching_tell_too(fake, capsys):
+    _, opt = trained(fake)
+    fake.queue.news = [NEWS[0]]
+    opt.export_state()
+    assert "is away" in capsys.readouterr().err
+    make = fake.PauseQueue
+
+    def with_news():
+        queue = make()
+        queue.news = [NEWS[3]]
+        return queue
+
+    fake.PauseQueue = with_news
+    trained(fake)
+    assert "is back" in capsys.readouterr().err
+
+
+def test_a_stderr_that_is_closed_ends_no_round(fake, monkeypatch):
+    _, opt = trained(fake)
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    fake.queue.news = [NEWS[0]]
+    opt.step()
+    assert opt.round == 2
+    assert (opt.last_report["paused_ms"], opt.last_report["reconnects"]) == (0.0, 0)

@@ -1,0 +1,276 @@
+// Directories of durable jobs in one process, a disk each, that can be stopped and started again,
+// and a link between them that can be made to fail or to keep a call.
+// Comes from: the tests beside it. Goes to: JobDirectory.
+// Thread safety: one test's thread; the link is called on the directories' strands.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/reason.h"
+#include "common/base/sync.h"
+#include "server/cluster/job_directory.h"
+#include "tests/server/cluster/durable_plans.h"
+#include "tests/server/round/engine_cluster.h"
+
+namespace ballast::server::testing {
+
+// Hands a callback's result to the test's thread.
+template <typename T>
+class Answer {
+ public:
+  std::function<void(T)> Setter() {
+    return [state = state_](T value) {
+      MutexLock lock(&state->mu);
+      state->value.push_back(std::move(value));
+      state->cv.NotifyAll();
+    };
+  }
+  T Get() {
+    MutexLock lock(&state_->mu);
+    while (state_->value.empty()) state_->cv.Wait(&state_->mu);
+    return state_->value.front();
+  }
+  bool Has() {
+    MutexLock lock(&state_->mu);
+    return !state_->value.empty();
+  }
+
+ private:
+  struct State {
+    Mutex mu;
+    CondVar cv;
+    std::vector<T> value;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+using AttachAnswer = Answer<absl::StatusOr<AttachResult>>;
+
+class DurableDirectories : public PeerLink, public VoteSink {
+ public:
+  struct Options {
+    std::chrono::milliseconds takeover_wait = std::chrono::hours(1);
+    std::chrono::milliseconds return_wait{0};
+    std::chrono::milliseconds job_ttl = std::chrono::hours(1);
+  };
+  // What the link does with a call ("create", "seal", "adopt", "drop") to a server: OK lets it
+  // through, an error is its answer. Called on any thread.
+  using Rule = std::function<absl::Status(const std::string& call, uint32_t server)>;
+
+  explicit DurableDirectories(uint32_t servers) : DurableDirectories(servers, Options()) {}
+  DurableDirectories(uint32_t servers, const Options& options)
+      : options_(options), nodes_(servers) {
+    for (uint32_t id = 0; id < servers; ++id) {
+      nodes_[id].disk = std::make_unique<MemoryDisk>();
+      Start(id);
+      EXPECT_TRUE(nodes_[id].disk->SyncDirectory("/").ok());
+    }
+  }
+  ~DurableDirectories() override {
+    SetRule([](const std::string&, uint32_t) { return absl::CancelledError("the end"); });
+    for (uint32_t id = 0; id < nodes_.size(); ++id) Stop(id);
+  }
+
+  // --- The servers
+  std::shared_ptr<JobDirectory> At(uint32_t id) {
+    MutexLock lock(&mu_);
+    return nodes_[id].directory;
+  }
+  MemoryDisk* Disk(uint32_t id) { return nodes_[id].disk.get(); }
+  WorkerPool* Workers(uint32_t id) { return nodes_[id].workers.get(); }
+  std::shared_ptr<RoundEngine> Engine(uint32_t id, uint64_t job) { return At(id)->Find(job); }
+  // The job's manifest as a restarted server would read it; fails the test without one.
+  JobPlan Manifest(uint32_t id, uint64_t job) {
+    const auto plan = MakeStore(Disk(id), id)->Find(job);
+    EXPECT_TRUE(plan.ok()) << "server " << id << ": " << plan.status();
+    return plan.value_or(JobPlan());
+  }
+
+  // The process ends and its host loses power.
+  void Stop(uint32_t id) {
+    std::shared_ptr<JobDirectory> directory;
+    {
+      MutexLock lock(&mu_);
+      directory.swap(nodes_[id].directory);
+    }
+    if (nodes_[id].executor == nullptr) return;
+    directory.reset();
+    nodes_[id].executor->Shutdown();
+    nodes_[id].workers.reset();
+    nodes_[id].executor.reset();
+    nodes_[id].disk->Crash(kLoseAll);
+  }
+  void Start(uint32_t id) {
+    Node& node = nodes_[id];
+    node.executor = std::make_unique<Executor>("test", 2);
+    node.workers = std::make_unique<WorkerPool>(1);
+    DirectoryConfig config;
+    for (uint32_t s = 0; s < nodes_.size(); ++s) {
+      config.servers.push_back({s, "127.0.0.1:" + std::to_string(9000 + s)});
+    }
+    config.self = id;
+    config.memory_budget_bytes = 1 << 30;
+    config.takeover_wait = options_.takeover_wait;
+    config.job_ttl = options_.job_ttl;
+    config.engine.chunk_bytes = kChunk;
+    config.engine.checkpoint_rounds = 1;
+    config.engine.open_timeout = std::chrono::hours(1);
+    config.engine.return_wait = options_.return_wait;
+    EngineDeps deps{.executor = node.executor.get(),
+                    .workers = node.workers.get(),
+                    .clock = RealClock::Get(),
+                    .isa = simd::DetectIsa(),
+                    .votes = this};
+    deps.storage_failed = [](const absl::Status&) {};  // A server whose disk is gone.
+    auto directory = JobDirectory::Create(config, deps, this, MakeStore(node.disk.get(), id));
+    const absl::Status recovered = directory->Recover();
+    EXPECT_TRUE(recovered.ok()) << recovered;
+    {
+      MutexLock lock(&mu_);
+      node.directory = directory;
+    }
+    directory->StartRecovered();
+  }
+  void Restart(uint32_t id) {
+    Stop(id);
+    Start(id);
+  }
+
+  // --- The link
+  void SetRule(Rule rule) {
+    MutexLock lock(&mu_);
+    rule_ = std::move(rule);
+  }
+  // From now on calls of this name to `server` are kept until Release lets the oldest through.
+  void Keep(const std::string& call, uint32_t server) {
+    MutexLock lock(&mu_);
+    keep_ = {call, server};
+  }
+  void KeepNoMore() {
+    MutexLock lock(&mu_);
+    keep_ = {};
+  }
+  void Release() {
+    std::function<void()> call;
+    {
+      MutexLock lock(&mu_);
+      while (kept_.empty()) changed_.Wait(&mu_);
+      call = std::move(kept_.front());
+      kept_.pop_front();
+    }
+    call();
+  }
+  void WaitForKept(size_t calls) {
+    MutexLock lock(&mu_);
+    while (kept_.size() < calls) changed_.Wait(&mu_);
+  }
+  // Calls that reached their server.
+  int Calls(const std::string& call, uint32_t server) {
+    MutexLock lock(&mu_);
+    return calls_[{call, server}];
+  }
+
+  void CreateJob(uint32_t server, const JobPlan& plan,
+                 std::function<void(absl::Status)> done) override {
+    Call("create", server, done, [=](JobDirectory* to) { to->PeerCreateJob(plan, done); });
+  }
+  void ExtendJob(uint32_t server, const JobPlan& plan,
+                 std::function<void(absl::Status)> done) override {
+    Call("extend", server, done, [=](JobDirectory* to) { to->PeerExtendJob(plan, done); });
+  }
+  void DropJob(uint32_t server, uint64_t job) override {
+    Call(
+        "drop", server, [](const absl::Status&) {},
+        [=](JobDirectory* to) { to->PeerDropJob(job); });
+  }
+  void Seal(uint32_t server, uint64_t job, uint32_t epoch,
+            std::function<void(absl::StatusOr<SealAnswer>)> done) override {
+    Call("seal", server, done, [=](JobDirectory* to) { to->PeerSeal(job, epoch, done); });
+  }
+  void AdoptEpoch(uint32_t server, const JobPlan& plan,
+                  std::function<void(absl::Status)> done) override {
+    Call("adopt", server, done, [=](JobDirectory* to) { to->PeerAdoptEpoch(plan, done); });
+  }
+  void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to,
+                const Vote& vote) override {
+    const std::shared_ptr<JobDirectory> directory = At(to);
+    const auto engine = directory == nullptr ? nullptr : directory->Find(job);
+    if (engine != nullptr) engine->PeerVote(epoch, round, vote, [](const std::optional<Vote>&) {});
+  }
+  void DropVotes(uint64_t) override {}
+
+ private:
+  struct Node {
+    std::unique_ptr<MemoryDisk> disk;
+    std::unique_ptr<Executor> executor;
+    std::unique_ptr<WorkerPool> workers;
+    std::shared_ptr<JobDirectory> directory;
+  };
+
+  void Call(const std::string& name, uint32_t server,
+            const std::function<void(absl::Status)>& refuse,
+            const std::function<void(JobDirectory*)>& send) {
+    Rule rule;
+    {
+      MutexLock lock(&mu_);
+      if (keep_ == std::pair{name, server}) {
+        kept_.push_back([=, this] { Send(name, server, refuse, send); });
+        changed_.NotifyAll();
+        return;
+      }
+      rule = rule_;
+    }
+    const absl::Status ruled = rule ? rule(name, server) : absl::OkStatus();
+    if (ruled.ok()) {
+      Send(name, server, refuse, send);
+    } else {
+      refuse(ruled);
+    }
+  }
+  void Send(const std::string& name, uint32_t server,
+            const std::function<void(absl::Status)>& refuse,
+            const std::function<void(JobDirectory*)>& send) {
+    const std::shared_ptr<JobDirectory> directory = At(server);
+    if (directory == nullptr) {
+      refuse(absl::UnavailableError("the server is down"));
+      return;
+    }
+    {
+      MutexLock lock(&mu_);
+      ++calls_[{name, server}];
+    }
+    send(directory.get());
+  }
+
+  const Options options_;
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<Node> nodes_;
+  Rule rule_ ABSL_GUARDED_BY(mu_);
+  std::pair<std::string, uint32_t> keep_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::function<void()>> kept_ ABSL_GUARDED_BY(mu_);
+  std::map<std::pair<std::string, uint32_t>, int> calls_ ABSL_GUARDED_BY(mu_);
+};
+
+// A call that asks for `slot` of a durable job of two trainers.
+inline AttachCall SeatCall(uint32_t slot, uint64_t incarnation, Resume resume = Resume::kAuto) {
+  AttachCall call;
+  call.spec = DurablePlan().spec;
+  call.spec.name = "job";
+  call.slot = slot;
+  call.incarnation = incarnation;
+  call.init = InitMode::kEqual;
+  call.tensor_crc32c = {1, 2};
+  call.resume = resume;
+  return call;
+}
+
+}  // namespace ballast::server::testing

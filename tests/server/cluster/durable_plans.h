@@ -1,0 +1,50 @@
+// What the tests of durable jobs share: plans, the manifest's real encoding, and disks.
+// Comes from: the tests beside it and those of the round room. Thread safety: pure functions.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/io/memory_disk.h"
+#include "server/cluster/job_store.h"
+#include "server/round/recovery.h"
+#include "server/rpc/convert.h"
+#include "tests/server/round/plans.h"
+
+namespace ballast::server::testing {
+
+inline const MemoryDisk::Random kKeepAll = [] { return 0; };
+inline const MemoryDisk::Random kLoseAll = [] { return 1; };
+
+constexpr char kJobsRoot[] = "/data/jobs";
+
+// As server.cc encodes manifests.
+inline PlanCodec ProtoCodec() {
+  PlanCodec codec;
+  codec.encode = [](const JobPlan& plan) { return PeerJobToProto(plan).SerializeAsString(); };
+  codec.decode = [](const std::string& bytes) -> absl::StatusOr<JobPlan> {
+    v1::PeerJob job;
+    if (!job.ParseFromString(bytes)) return absl::DataLossError("it does not parse");
+    return PeerJobFromProto(job);
+  };
+  return codec;
+}
+
+inline std::unique_ptr<JobStore> MakeStore(FileSystem* disk, uint32_t self = 0) {
+  return std::make_unique<JobStore>(disk, kJobsRoot, self, /*checkpoint_rounds=*/1, ProtoCodec());
+}
+
+// A small durable job of two trainers on the servers 0 and 1.
+inline JobPlan DurablePlan(uint64_t job = 77) {
+  JobPlan plan = MakePlan({300, 40}, /*world=*/2, {0, 1});
+  plan.job = job;
+  plan.spec.name = "job" + std::to_string(job);
+  plan.spec.durability = Durability::kPower;
+  return plan;
+}
+
+inline std::string JobDirectoryOf(const std::string& id) {
+  return std::string(kJobsRoot) + "/" + id;
+}
+
+}  // namespace ballast::server::testing

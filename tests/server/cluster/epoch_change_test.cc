@@ -1,0 +1,116 @@
+// EpochChange: where the next epoch starts, for every combination of answers that the protocol
+// allows, and a refusal of every other.
+#include "server/cluster/epoch_change.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "common/base/reason.h"
+#include "tests/server/round/plans.h"
+
+namespace ballast::server {
+namespace {
+
+JobPlan PlanOf(uint32_t servers) {
+  std::vector<uint32_t> ids;
+  for (uint32_t i = 0; i < servers; ++i) ids.push_back(3 * i + 1);
+  JobPlan plan = testing::MakePlan({300}, /*world=*/3, ids);
+  plan.epoch.epoch = 6;
+  plan.epoch.start_round = 2;
+  plan.sealed_epoch = 6;
+  plan.resting = true;
+  return plan;
+}
+
+absl::StatusOr<JobPlan> Next(const std::vector<SealAnswer>& answers,
+                             const std::map<uint32_t, uint64_t>& newcomers = {{1, 55}}) {
+  const JobPlan plan = PlanOf(static_cast<uint32_t>(answers.size()));
+  EpochChange change(plan);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    EXPECT_FALSE(change.AllSealed());
+    change.OnSealed(plan.servers[i], answers[i]);
+  }
+  EXPECT_TRUE(change.AllSealed());
+  return change.NextPlan(newcomers);
+}
+
+struct Row {
+  const char* why;
+  std::vector<SealAnswer> answers;  // {version, prepared}
+  uint64_t start_round;
+};
+
+class StartRound : public ::testing::TestWithParam<Row> {};
+
+TEST_P(StartRound, FollowsFromTheAnswers) {
+  const auto next = Next(GetParam().answers);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(next->epoch.start_round, GetParam().start_round);
+  EXPECT_EQ(next->epoch.epoch, 7u);
+  EXPECT_EQ(next->sealed_epoch, 0u);
+  EXPECT_FALSE(next->resting);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, StartRound,
+    ::testing::Values(
+        Row{"one server, nothing prepared: the round is run again", {{9, false}}, 9},
+        Row{"one server that prepared applies the round by itself", {{9, true}}, 10},
+        Row{"all prepared: nobody can stop the round", {{9, true}, {9, true}, {9, true}}, 10},
+        Row{"one did not, and never will", {{9, true}, {9, false}, {9, true}}, 9},
+        Row{"nobody did", {{9, false}, {9, false}, {9, false}}, 9},
+        Row{"one still applies the round before", {{9, false}, {8, true}, {9, false}}, 9},
+        Row{"the first still applies the round before", {{8, true}, {9, false}, {9, false}}, 9},
+        Row{"all but one still do", {{8, true}, {8, true}, {9, false}}, 9},
+        Row{"one is ahead and has prepared", {{8, true}, {9, true}, {9, true}}, 9},
+        Row{"before the first round", {{1, false}, {1, false}}, 1}));
+
+class Contradiction : public ::testing::TestWithParam<Row> {};
+
+TEST_P(Contradiction, IsRefusedWithTheServerAndBothRounds) {
+  const absl::Status status = Next(GetParam().answers).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << GetParam().why;
+  EXPECT_EQ(ReasonOf(status), Reason::kVoteMismatch);
+  EXPECT_NE(std::string(status.message()).find("at round 8"), std::string::npos) << status;
+  EXPECT_EQ(FieldsOf(status).server, 4);
+  EXPECT_EQ(FieldsOf(status).round, GetParam().start_round) << "the newest one";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, Contradiction,
+    ::testing::Values(
+        Row{"round 8 ended elsewhere without this server's vote", {{9, false}, {8, false}}, 9},
+        Row{"two rounds behind, although prepared", {{10, true}, {8, true}}, 10},
+        Row{"two rounds behind", {{10, false}, {8, false}, {10, false}}, 10}));
+
+TEST(EpochChangeTest, NewcomersGetTheirSeatsAndEverybodyElseKeepsTheirs) {
+  const auto next = Next({{9, false}, {9, false}}, {{0, 70}, {2, 72}});
+  ASSERT_TRUE(next.ok()) << next.status();
+  const JobPlan old = PlanOf(2);
+  ASSERT_EQ(next->epoch.members.size(), 3u);
+  EXPECT_EQ(next->epoch.members[0].incarnation, 70u);
+  EXPECT_EQ(next->epoch.members[1].incarnation, old.epoch.members[1].incarnation);
+  EXPECT_EQ(next->epoch.members[2].incarnation, 72u);
+  for (uint32_t slot = 0; slot < 3; ++slot) EXPECT_EQ(next->epoch.members[slot].slot, slot);
+  EXPECT_EQ(next->epoch.contributors[0].slots, old.epoch.contributors[0].slots);
+  EXPECT_EQ(next->epoch.contributors[0].divisor, old.epoch.contributors[0].divisor);
+  EXPECT_EQ(next->job, old.job);
+  EXPECT_EQ(next->owner, old.owner);
+  EXPECT_EQ(next->servers, old.servers);
+}
+
+TEST(EpochChangeTest, TheFirstAnswerOfAServerCounts) {
+  // It answers again when a call is repeated; meanwhile the round it had prepared may have ended.
+  EpochChange change(PlanOf(2));
+  change.OnSealed(1, {9, true});
+  change.OnSealed(1, {10, false});
+  EXPECT_FALSE(change.AllSealed());
+  change.OnSealed(4, {9, true});
+  const auto next = change.NextPlan({});
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(next->epoch.start_round, 10u);
+}
+
+}  // namespace
+}  // namespace ballast::server

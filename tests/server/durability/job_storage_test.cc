@@ -1,0 +1,386 @@
+// JobStorage and its RoundLog: the geometry that a job's disk gets, and what rounds and checkpoints
+// see of a disk that is full or broken.
+#include "server/durability/job_storage.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+
+#include "common/base/reason.h"
+#include "common/base/sync.h"
+#include "tests/server/durability/log_testing.h"
+
+namespace ballast::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kDirectory[] = "/jobs/1";
+
+// `elements[i]` elements in extent i; gradients of 4 bytes.
+StorageOptions OptionsOf(const std::vector<uint32_t>& elements, uint32_t checkpoint_rounds = 1) {
+  StorageOptions options;
+  options.slots = {.job = 77, .server = 2, .optimizer = 1, .formula_id = 1, .tile_elements = 64};
+  for (uint32_t e = 0; e < elements.size(); ++e) {
+    options.shapes.push_back({e, elements[e], 3});
+    options.gradient_bytes.push_back(uint64_t{elements[e]} * 4);
+  }
+  options.checkpoint_rounds = checkpoint_rounds;
+  return options;
+}
+
+uint64_t UsedBytes(MemoryDisk* disk, uint64_t capacity) { return capacity - *disk->FreeBytes("/"); }
+
+// --- Geometry -----------------------------------------------------------------------------------
+
+struct GeometryCase {
+  std::vector<uint32_t> elements;
+  uint32_t checkpoint_rounds;
+  uint32_t tensors = 1;
+};
+
+StorageOptions OptionsOf(const GeometryCase& one) {
+  StorageOptions options = OptionsOf(one.elements, one.checkpoint_rounds);
+  options.record_bytes = 1024 + 9 * uint64_t{one.tensors} + 16 * one.elements.size();
+  return options;
+}
+
+std::vector<GeometryCase> GeometryCases() {
+  std::vector<GeometryCase> cases = {{{}, 4}, {{1}, 1}, {{1}, 9}, {{5}, 3, 1'000'000}};
+  std::mt19937 random(7);
+  for (int i = 0; i < 24; ++i) {
+    GeometryCase one{.checkpoint_rounds = static_cast<uint32_t>(1 + random() % 6)};
+    one.tensors = 1u << random() % 20;
+    const uint32_t extents = 1 + random() % 30;
+    // From many that fill no page to few that are larger than the smallest segment.
+    const uint32_t elements_max = 1u << (4 + random() % 15);
+    for (uint32_t e = 0; e < extents && e * elements_max < (4u << 20); ++e) {
+      one.elements.push_back(1 + random() % elements_max);
+    }
+    cases.push_back(std::move(one));
+  }
+  return cases;
+}
+
+class Geometry : public ::testing::TestWithParam<GeometryCase> {};
+
+// The promise rounds rely on: the log takes checkpoint_rounds and two more without any trimming.
+TEST_P(Geometry, TheLogTakesTheRoundsItIsMadeFor) {
+  const StorageOptions options = OptionsOf(GetParam());
+  MemoryDisk disk(uint64_t{4} << 30);
+  auto storage = JobStorage::Create(&disk, kDirectory, options);
+  ASSERT_TRUE(storage.ok()) << storage.status();
+  GradientLog* const log = (*storage)->log();
+  std::vector<uint32_t> extents;
+  for (const SlotShape& shape : options.shapes) extents.push_back(shape.extent);
+  std::mt19937 random(1);
+  for (uint64_t round = 1; round <= options.checkpoint_rounds + 2; ++round) {
+    std::shuffle(extents.begin(), extents.end(), random);  // In the order they are reduced.
+    for (const uint32_t extent : extents) {
+      TestExtent record = MakeExtent(round, extent, options.gradient_bytes[extent]);
+      const absl::Status status = log->AppendExtent(record.at, record.data.data());
+      ASSERT_TRUE(status.ok()) << "round " << round << ": " << status;
+    }
+    PreparedRecord prepared = MakePrepared(round, extents);
+    prepared.tensor_step.assign(GetParam().tensors, round);
+    prepared.present.assign(GetParam().tensors, true);
+    ASSERT_LE(EncodePrepared(prepared).size() + EncodeDecision(MakeDecision(round)).size(),
+              options.record_bytes);
+    absl::Status status = log->AppendPrepared(prepared);
+    if (status.ok()) status = log->Sync();
+    if (status.ok()) status = log->AppendDecision(MakeDecision(round));
+    ASSERT_TRUE(status.ok()) << "round " << round << ": " << status;
+  }
+}
+
+TEST_P(Geometry, DiskBytesAreWhatCreateTakes) {
+  const StorageOptions options = OptionsOf(GetParam());
+  const uint64_t needed = JobStorage::DiskBytes(options);
+  MemoryDisk disk(needed);
+  const auto storage = JobStorage::Create(&disk, kDirectory, options);
+  ASSERT_TRUE(storage.ok()) << storage.status();
+  EXPECT_EQ(UsedBytes(&disk, needed), needed);
+
+  MemoryDisk small(needed - 1);
+  const absl::Status refused = JobStorage::Create(&small, kDirectory, options).status();
+  EXPECT_EQ(ReasonOf(refused), Reason::kOverBudget) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(std::to_string(needed) + " bytes"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(std::to_string(needed - 1) + " are free"));
+  EXPECT_TRUE(small.Paths().empty()) << "refused before anything is written";
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Geometry, ::testing::ValuesIn(GeometryCases()));
+
+TEST(JobStorageTest, WhatWasMadeIsOpenedAgainWithTheSameOptionsOnly) {
+  MemoryDisk disk;
+  const StorageOptions options = OptionsOf({100, 200});
+  ASSERT_TRUE(JobStorage::Create(&disk, kDirectory, options).ok());
+  EXPECT_TRUE(JobStorage::Open(&disk, kDirectory, options).ok());
+  StorageOptions other = options;
+  other.slots.job = 78;
+  EXPECT_EQ(JobStorage::Open(&disk, kDirectory, other).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  other = options;
+  other.slots.server = 3;
+  EXPECT_EQ(JobStorage::Open(&disk, kDirectory, other).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+// --- The round log ------------------------------------------------------------------------------
+
+// Outcomes of calls, by the number the test gave them.
+class Outcomes {
+ public:
+  RoundLog::Done Of(int call) {
+    return [this, call](const absl::Status& status) {
+      MutexLock lock(&mu_);
+      outcomes_.emplace(call, status);
+      changed_.NotifyAll();
+    };
+  }
+  absl::Status Wait(int call) {
+    MutexLock lock(&mu_);
+    while (outcomes_.count(call) == 0) changed_.Wait(&mu_);
+    return outcomes_.at(call);
+  }
+  bool Has(int call) {
+    MutexLock lock(&mu_);
+    return outcomes_.count(call) != 0;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  std::map<int, absl::Status> outcomes_ ABSL_GUARDED_BY(mu_);
+};
+
+// A log of two extents that is full after a few rounds.
+class RoundLogTest : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kElements = 60'000;
+
+  RoundLogTest() : disk_(uint64_t{1} << 30) { Start(); }
+
+  void Start() {
+    auto storage = JobStorage::Create(&disk_, kDirectory, options_);
+    ASSERT_TRUE(storage.ok()) << storage.status();
+    for (const char* parent : {"/", "/jobs"}) ASSERT_TRUE(disk_.SyncDirectory(parent).ok());
+    log_ = JobStorage::MakeRoundLog(*std::move(storage), /*durable_round=*/0);
+    log_->OnShortOfRoom([this] {
+      MutexLock lock(&mu_);
+      ++short_of_room_;
+      changed_.NotifyAll();
+    });
+  }
+  void Append(uint64_t round, uint32_t extent) {
+    const auto data = std::make_shared<std::string>(Bytes(round * 10 + extent, kElements * 4));
+    log_->AppendExtent({.at = {.epoch = 1,
+                               .round = round,
+                               .extent = extent,
+                               .dtype = DType::kF32,
+                               .sumsq = 0.5 + extent,
+                               .bytes = data->size()},
+                        .data = data->data(),
+                        .owner = data});
+  }
+  // A whole round; its Prepare is answered as call `round`.
+  void Round(uint64_t round) {
+    for (const uint32_t extent : {0u, 1u}) Append(round, extent);
+    log_->Prepare(MakePrepared(round, {0, 1}), outcomes_.Of(static_cast<int>(round)));
+    log_->AppendDecision(MakeDecision(round));
+  }
+  // Both extents' states of `version`, and waits for them.
+  absl::Status Checkpoint(uint32_t extent, uint64_t version) {
+    const SlotShape& shape = options_.shapes[extent];
+    auto arena = std::make_shared<Arena>(*Arena::Create(SlotFile::BufferBytes(shape)));
+    const int call = next_image_++;
+    log_->WriteImage({extent, version, arena->data(), arena}, outcomes_.Of(call));
+    return outcomes_.Wait(call);
+  }
+  // Runs rounds until the log is full; returns the round whose Prepare waits.
+  uint64_t Fill() {
+    uint64_t round = 1;
+    for (;; ++round) {
+      Round(round);
+      const int call = static_cast<int>(round);
+      MutexLock lock(&mu_);
+      while (short_of_room_ == 0 && !outcomes_.Has(call)) {
+        changed_.WaitFor(&mu_, std::chrono::milliseconds(1));
+      }
+      if (!outcomes_.Has(call)) return round;
+    }
+  }
+
+  MemoryDisk disk_;
+  const StorageOptions options_ = OptionsOf({kElements, kElements});
+  Outcomes outcomes_;
+  Mutex mu_;
+  CondVar changed_;
+  int short_of_room_ ABSL_GUARDED_BY(mu_) = 0;
+  int next_image_ = 100'000;
+  std::unique_ptr<RoundLog> log_;  // Last: its threads use all of the above.
+};
+
+TEST_F(RoundLogTest, APreparedRoundIsDurableAndSurvivesPowerLoss) {
+  EXPECT_EQ(log_->durable_round(), 0u);
+  EXPECT_TRUE(log_->keeps_images());
+  Round(1);
+  ASSERT_TRUE(outcomes_.Wait(1).ok());
+  EXPECT_EQ(log_->durable_round(), 1u);
+  log_.reset();
+  disk_.Crash(kLoseAll);
+  const auto opened = JobStorage::Open(&disk_, kDirectory, options_);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const auto& rounds = (*opened)->log()->rounds();
+  ASSERT_EQ(rounds.count(1), 1u);
+  EXPECT_TRUE(rounds.at(1).prepared.has_value());
+  EXPECT_EQ(rounds.at(1).extents.size(), 2u);
+}
+
+TEST_F(RoundLogTest, ADecisionSurvivesAFlush) {
+  Round(1);
+  log_->Flush(outcomes_.Of(50));
+  ASSERT_TRUE(outcomes_.Wait(50).ok());
+  log_.reset();
+  disk_.Crash(kLoseAll);
+  const auto opened = JobStorage::Open(&disk_, kDirectory, options_);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_TRUE((*opened)->log()->rounds().at(1).decision.has_value());
+}
+
+TEST_F(RoundLogTest, AFullLogIsShortOfRoomOnceAndGoesOnAfterNewerImages) {
+  const uint64_t waiting = Fill();
+  EXPECT_GE(waiting, options_.checkpoint_rounds + 3) << "made for that many and two more";
+  EXPECT_TRUE(log_->short_of_room());
+  EXPECT_EQ(log_->durable_round(), waiting - 1);
+  // One extent's image frees nothing: the other still needs the old rounds.
+  ASSERT_TRUE(Checkpoint(0, waiting).ok());
+  EXPECT_TRUE(log_->short_of_room());
+  ASSERT_TRUE(Checkpoint(1, waiting).ok());
+  ASSERT_TRUE(outcomes_.Wait(static_cast<int>(waiting)).ok());
+  log_->Flush(outcomes_.Of(50));  // Behind the decision.
+  ASSERT_TRUE(outcomes_.Wait(50).ok());
+  EXPECT_FALSE(log_->short_of_room());
+  EXPECT_EQ(log_->durable_round(), waiting);
+  {
+    MutexLock lock(&mu_);
+    EXPECT_EQ(short_of_room_, 1);
+  }
+  // What waited was written in order and whole.
+  log_.reset();
+  const auto opened = JobStorage::Open(&disk_, kDirectory, options_);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const LoggedRound& round = (*opened)->log()->rounds().at(waiting);
+  ASSERT_EQ(round.extents.size(), 2u);
+  for (const uint32_t extent : {0u, 1u}) {
+    const auto bytes = ReadBack((*opened)->log(), round.extents.at(extent));
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+    EXPECT_EQ(*bytes, Bytes(waiting * 10 + extent, kElements * 4));
+  }
+}
+
+TEST_F(RoundLogTest, EveryShortageIsTold) {
+  uint64_t waiting = Fill();
+  for (int shortage = 2; shortage < 5; ++shortage) {
+    for (const uint32_t extent : {0u, 1u}) ASSERT_TRUE(Checkpoint(extent, waiting).ok());
+    ASSERT_TRUE(outcomes_.Wait(static_cast<int>(waiting)).ok());
+    for (;;) {
+      Round(++waiting);
+      const int call = static_cast<int>(waiting);
+      MutexLock lock(&mu_);
+      while (short_of_room_ < shortage && !outcomes_.Has(call)) {
+        changed_.WaitFor(&mu_, std::chrono::milliseconds(1));
+      }
+      if (!outcomes_.Has(call)) break;
+    }
+  }
+  MutexLock lock(&mu_);
+  EXPECT_EQ(short_of_room_, 4);
+}
+
+TEST_F(RoundLogTest, ALogThatIsShortOfRoomCanBeClosed) {
+  Fill();
+  log_.reset();
+  EXPECT_TRUE(JobStorage::Open(&disk_, kDirectory, options_).ok());
+}
+
+class DiskError : public RoundLogTest,
+                  public ::testing::WithParamInterface<std::pair<MemoryDisk::Operation, int>> {};
+
+// Whatever the disk says, nothing is called durable from then on.
+TEST_P(DiskError, OnTheLogReachesPrepareAndIsFinal) {
+  const auto [operation, error] = GetParam();
+  Round(1);
+  ASSERT_TRUE(outcomes_.Wait(1).ok());
+  log_->Flush(outcomes_.Of(50));
+  ASSERT_TRUE(outcomes_.Wait(50).ok());
+  disk_.Fail(operation, 1, error);
+  Round(2);
+  const absl::Status status = outcomes_.Wait(2);
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.code(), absl::StatusCode::kResourceExhausted) << "no trim makes it good";
+  EXPECT_THAT(std::string(status.message()), HasSubstr("log-00")) << status;
+  EXPECT_EQ(log_->durable_round(), 1u);
+  EXPECT_FALSE(log_->short_of_room());
+  // The disk works again; the log does not trust it.
+  Round(3);
+  EXPECT_FALSE(outcomes_.Wait(3).ok());
+  log_->Flush(outcomes_.Of(51));
+  EXPECT_FALSE(outcomes_.Wait(51).ok());
+  EXPECT_EQ(log_->durable_round(), 1u);
+}
+
+TEST_P(DiskError, OnTheSlotsReachesTheImagesOwner) {
+  const auto [operation, error] = GetParam();
+  ASSERT_TRUE(Checkpoint(0, 1).ok());
+  disk_.Fail(operation, 1, error);
+  const absl::Status status = Checkpoint(0, 2);
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr("slots")) << status;
+  EXPECT_FALSE(Checkpoint(0, 3).ok()) << "final";
+  EXPECT_FALSE(Checkpoint(1, 3).ok()) << "also for other extents";
+  // What was safe before is still there after a restart.
+  log_.reset();
+  disk_.Crash(kLoseAll);
+  const auto opened = JobStorage::Open(&disk_, kDirectory, options_);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_THAT((*opened)->slots()->Versions(0), ::testing::Contains(1u));
+}
+
+INSTANTIATE_TEST_SUITE_P(Errors, DiskError,
+                         ::testing::Values(std::pair{MemoryDisk::Operation::kWrite, EIO},
+                                           std::pair{MemoryDisk::Operation::kWrite, ENOSPC},
+                                           std::pair{MemoryDisk::Operation::kSync, EIO},
+                                           std::pair{MemoryDisk::Operation::kSync, ENOSPC}));
+
+TEST_F(RoundLogTest, ARoundIsNotDurableWhenOneOfItsExtentsIsNotInTheLog) {
+  Append(1, 0);  // Extent 1 is missing.
+  log_->Prepare(MakePrepared(1, {0, 1}), outcomes_.Of(1));
+  EXPECT_FALSE(outcomes_.Wait(1).ok());
+  EXPECT_EQ(log_->durable_round(), 0u);
+}
+
+TEST_F(RoundLogTest, AppendedMemoryIsHeldUntilItIsWritten) {
+  const auto data = std::make_shared<std::string>(Bytes(1, kElements * 4));
+  const std::weak_ptr<std::string> watched = data;
+  log_->AppendExtent({.at = {.epoch = 1,
+                             .round = 1,
+                             .extent = 0,
+                             .dtype = DType::kF32,
+                             .sumsq = 0.5,
+                             .bytes = data->size()},
+                      .data = data->data(),
+                      .owner = data});
+  log_->Flush(outcomes_.Of(50));
+  ASSERT_TRUE(outcomes_.Wait(50).ok());
+  EXPECT_LE(watched.use_count(), 2) << "the test's, and at most that of the task being put away";
+}
+
+}  // namespace
+}  // namespace ballast::server

@@ -1,0 +1,99 @@
+#include "tests/sim/disk.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+
+namespace ballast::sim {
+class SimDisk::SimFile : public File {
+ public:
+  SimFile(SimDisk* disk, std::unique_ptr<File> file, Watched* watched)
+      : disk_(disk), process_(disk->process_), file_(std::move(file)), watched_(watched) {}
+
+  absl::StatusOr<size_t> ReadAt(uint64_t offset, size_t bytes, void* to) override {
+    if (!Alive()) return SimDisk::Gone();
+    absl::StatusOr<size_t> count = file_->ReadAt(offset, bytes, to);
+    if (!count.ok()) ++disk_->errors_;
+    return count;
+  }
+  absl::Status WriteAt(uint64_t offset, absl::Span<const ConstBytes> parts) override {
+    return Change([&] {
+      if (watched_->oldest_unsynced == 0) watched_->oldest_unsynced = disk_->operations_;
+      if (offset == 0 && watched_->log && watched_->made) ++watched_->begun;
+      if (watched_->begun > 1) disk_->reused_segment_ = true;
+      return file_->WriteAt(offset, parts);
+    });
+  }
+  absl::Status Sync() override {
+    const bool lies =
+        (disk_->mutant_ == Mutant::kSlotSyncLies && watched_->slots && watched_->made) ||
+        (disk_->mutant_ == Mutant::kLogSyncLies && watched_->log);
+    if (lies) return absl::OkStatus();
+    return Change([&] {
+      const absl::Status status = file_->Sync();
+      if (status.ok()) {
+        watched_->oldest_unsynced = 0;
+        watched_->made = true;
+      }
+      return disk_->mutant_ == Mutant::kIgnoreSyncError ? absl::OkStatus() : status;
+    });
+  }
+  absl::Status Allocate(uint64_t bytes) override {
+    return Change([&] { return file_->Allocate(bytes); });
+  }
+  absl::StatusOr<uint64_t> Size() override {
+    if (!Alive()) return SimDisk::Gone();
+    return file_->Size();
+  }
+
+ private:
+  bool Alive() const { return process_ == disk_->process_ && process_ != disk_->dead_process_; }
+  template <typename Operation>
+  absl::Status Change(const Operation& operation) {
+    return Alive() ? disk_->Change(operation) : SimDisk::Gone();
+  }
+
+  SimDisk* const disk_;
+  const uint64_t process_;
+  const std::unique_ptr<File> file_;
+  Watched* const watched_;
+};
+
+void SimDisk::DieAt(uint64_t operations, bool happens, std::function<void()> died) {
+  die_at_ = operations_ + operations;
+  death_happens_after_ = happens;
+  died_ = std::move(died);
+}
+
+void SimDisk::PowerOff(const MemoryDisk::Random& random) {
+  Detach();
+  disk_.Crash(random);
+  for (auto& [path, watched] : watched_) watched.oldest_unsynced = 0;
+}
+
+uint64_t SimDisk::OldestUnsyncedLogWrite() const {
+  uint64_t oldest = 0;
+  for (const auto& [path, watched] : watched_) {
+    if (!watched.log || watched.oldest_unsynced == 0) continue;
+    oldest = oldest == 0 ? watched.oldest_unsynced : std::min(oldest, watched.oldest_unsynced);
+  }
+  return oldest;
+}
+
+absl::StatusOr<std::unique_ptr<File>> SimDisk::Open(const std::string& path,
+                                                    const OpenOptions& options) {
+  std::unique_ptr<File> file;
+  const absl::Status status = Change([&] {
+    absl::StatusOr<std::unique_ptr<File>> opened = disk_.Open(path, options);
+    if (opened.ok()) file = *std::move(opened);
+    return opened.status();
+  });
+  if (!status.ok()) return status;
+  Watched* const watched = &watched_[path];
+  watched->log = absl::StrContains(path, "/log-");
+  watched->slots = absl::StrContains(path, "/slots");
+  return std::make_unique<SimFile>(this, std::move(file), watched);
+}
+
+}  // namespace ballast::sim

@@ -1,0 +1,115 @@
+// SimDisk: MemoryDisk as one process after another sees it. A process can end inside any operation,
+// and nothing it does afterwards reaches the disk; what is on its way to the medium is known, so
+// that "told somebody before it was durable" shows at once.
+// Comes from: the simulated server. Goes to: GradientLog, SlotFile. Thread safety: one thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/io/memory_disk.h"
+#include "tests/sim/mutants.h"
+
+namespace ballast::sim {
+
+class SimDisk : public FileSystem {
+ public:
+  explicit SimDisk(Mutant mutant) : mutant_(mutant) {}
+
+  MemoryDisk* raw() { return &disk_; }
+
+  // The process ends inside its `operations`th change from now on (1: the next), before it (or,
+  // with `happens`, after it has been made). `died` must not call the disk.
+  void DieAt(uint64_t operations, bool happens, std::function<void()> died);
+  void Disarm() { die_at_ = 0; }
+  // The process has ended: what it still does is refused.
+  void Detach() {
+    ++process_;
+    die_at_ = 0;
+  }
+  // The power is off: what was not synced may be lost.
+  void PowerOff(const MemoryDisk::Random& random);
+
+  // Changes made so far, and the oldest one to a log that no Sync has covered (0: none).
+  uint64_t operations() const { return operations_; }
+  uint64_t OldestUnsyncedLogWrite() const;
+  // A segment of the log has been written a second time.
+  bool reused_segment() const { return reused_segment_; }
+  // Errors that a process was told since it began.
+  uint64_t errors() const { return errors_; }
+
+  absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path,
+                                             const OpenOptions& options) override;
+  absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override {
+    return disk_.List(directory);
+  }
+  absl::Status MakeDirectory(const std::string& directory) override {
+    return Change([&] { return disk_.MakeDirectory(directory); });
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    return Change([&] { return disk_.Rename(from, to); });
+  }
+  absl::Status Remove(const std::string& path) override {
+    return Change([&] { return disk_.Remove(path); });
+  }
+  absl::Status RemoveAll(const std::string& directory) override {
+    return Change([&] { return disk_.RemoveAll(directory); });
+  }
+  absl::Status SyncDirectory(const std::string& directory) override {
+    return Change([&] { return disk_.SyncDirectory(directory); });
+  }
+  absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override {
+    return disk_.FreeBytes(path);
+  }
+  bool DirectIo(const std::string& directory) override { return disk_.DirectIo(directory); }
+
+ private:
+  class SimFile;
+  // What is known of one file, over all processes.
+  struct Watched {
+    bool log = false;
+    bool slots = false;
+    bool made = false;  // its first Sync has returned
+    uint64_t oldest_unsynced = 0;
+    int begun = 0;  // segments that began in it
+  };
+
+  // Runs one operation that changes the disk, if the process is still there.
+  template <typename Operation>
+  absl::Status Change(const Operation& operation) {
+    if (dead_process_ == process_) return Gone();
+    if (++operations_ != die_at_) return Counted(operation());
+    return Die(operation);
+  }
+  template <typename Operation>
+  absl::Status Die(const Operation& operation) {
+    die_at_ = 0;
+    if (death_happens_after_) (void)operation();
+    dead_process_ = process_;
+    std::exchange(died_, nullptr)();
+    return Gone();
+  }
+  static absl::Status Gone() { return absl::InternalError("the process that asks has ended"); }
+  absl::Status Counted(const absl::Status& status) {
+    if (!status.ok()) ++errors_;
+    return status;
+  }
+
+  const Mutant mutant_;
+  MemoryDisk disk_;
+  uint64_t process_ = 1;
+  uint64_t dead_process_ = 0;
+  uint64_t operations_ = 0;
+  uint64_t errors_ = 0;
+  bool reused_segment_ = false;
+  uint64_t die_at_ = 0;  // 0: not
+  bool death_happens_after_ = false;
+  std::function<void()> died_;
+  std::map<std::string, Watched> watched_;
+};
+
+}  // namespace ballast::sim

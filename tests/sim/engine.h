@@ -1,0 +1,171 @@
+// SimEngine: the driver of one job's rounds in one server process. It does what server/round's
+// Engine does, in the same order, over the same production objects (RoundFsm, Contributions,
+// ExtentStore, Checkpointer, recovery, step plan, kernels); only strand, workers, log threads and
+// streams are replaced by events. Keep it in step with server/round/round_engine.cc,
+// engine_slots.cc and engine_storage.cc.
+// Comes from: SimServer. Goes to: the production objects, sinks, SimRoundLog.
+// Thread safety: one thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/optim/dispatch.h"
+#include "server/reduce/reduce.h"
+#include "server/round/checkpointer.h"
+#include "server/round/contributions.h"
+#include "server/round/recovery.h"
+#include "server/round/round_engine.h"
+#include "server/round/round_fsm.h"
+#include "server/round/step_plan.h"
+#include "server/state/extent_store.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/round_log.h"
+
+namespace ballast::sim {
+
+// The result of a decided round, as server/round's ResultOf forms it.
+server::RoundResult ResultOf(uint64_t round, const Decision& decision);
+
+// What the session of a slot adds to the production interface: bytes are counted as received when
+// the engine has taken them.
+class SimSink : public server::SlotSink {
+ public:
+  virtual void OnTaken(size_t bytes) = 0;
+};
+
+struct SimEngineDeps {
+  World* world = nullptr;
+  const Swarm* swarm = nullptr;
+  Oracle* oracle = nullptr;
+  SimDisk* disk = nullptr;
+  NodeId node = kNobody;
+  uint32_t server_id = 0;
+  uint32_t window_extents = 64;
+  Mutant mutant = Mutant::kNone;
+  bool damaged = false;  // the files were damaged while the server was down
+  // A peer is to be offered a vote; the disk failed and the process must end.
+  std::function<void(uint32_t epoch, uint64_t round, uint32_t to_server, const Vote&)> send_vote;
+  std::function<void(const absl::Status&)> storage_failed;
+};
+
+class SimEngine {
+ public:
+  using SinkPtr = std::shared_ptr<SimSink>;
+  using Attached = std::function<void(absl::StatusOr<server::SlotWelcome>)>;
+
+  // As Engine::Make: allocates, recovers from `storage`, and goes on where that ends.
+  static absl::StatusOr<std::unique_ptr<SimEngine>> Make(
+      const server::JobPlan& plan, const SimEngineDeps& deps, const server::StorageOptions& options,
+      std::unique_ptr<server::JobStorage> storage);
+
+  void Start();
+  void AttachSlot(const server::SlotHello& hello, const SinkPtr& sink, const Attached& done);
+  void SlotLost(uint32_t slot, const server::SlotSink* sink, const std::string& why);
+  void Begin(uint32_t slot, const server::RoundBegin& begin);
+  void Frame(const server::FrameInfo& info, Payload payload);
+  // A frame that comes from no session: what is refused is told to nobody.
+  void StrayFrame(const server::FrameInfo& info, Payload payload);
+  void Leave(uint32_t slot);
+  void FetchState(uint32_t slot, uint64_t round, bool weights, std::vector<uint32_t> arrays);
+  std::optional<Vote> PeerVote(uint32_t epoch, uint64_t round, const Vote& vote);
+
+  const server::RoundFsm& fsm() const { return fsm_; }
+  server::ExtentStore* store() { return &store_; }
+  bool ended() const { return ended_; }
+  const absl::Status& failure() const { return failure_; }
+  // Nothing is on its way to the disk.
+  bool disk_idle() const { return log_->idle() && !checkpointer_.initial_pending(); }
+
+  SimEngine(const SimEngineDeps& deps, server::RoundFsm fsm, server::Contributions contributions,
+            server::ExtentStore store, server::Checkpointer checkpointer,
+            std::unique_ptr<SimRoundLog> log);
+
+ private:
+  bool Alive() const { return deps_.world->Life(deps_.node) == life_; }
+  void After(Tick full, EventKind kind, std::function<void()> action);
+
+  void Resume(server::Recovered recovered);
+  absl::Status CheckAttach(const server::SlotHello& hello) const;
+  void SendLastRound(SimSink* sink);
+  uint64_t WeightBytes(const std::vector<uint32_t>& extents) const;
+  void SendWeightsOf(SimSink* sink, uint32_t extent);
+  void SendArrayOf(SimSink* sink, uint32_t extent, uint32_t array);
+
+  void Feed(const server::Input& input);
+  void CarryOut(const server::Effects& effects);
+  void DoFrame(const server::FrameInfo& info);
+  void Do(const server::StoreFrame& effect);
+  void Do(const server::RefuseFrame& effect);
+  void Do(const server::AckSlot& effect);
+  void Do(const server::MoveWindow& effect);
+  void Do(const server::ReduceExtent& effect);
+  void Do(const server::PrepareRound& effect);
+  void Do(const server::SendVote& effect);
+  void Do(const server::ApplyRound& effect);
+  void Do(const server::SkipRound& effect);
+  void Do(const server::OpenRound& effect);
+  void Do(const server::FailSlot& effect);
+  void Do(const server::FailJob& effect);
+  void Do(const server::FinishJob& effect);
+
+  server::Ack MakeAck(bool flush) const;
+  void PumpCheckpoints();
+  void OnImageWritten(const absl::Status& status);
+  void LogExtent(uint32_t extent, const reduce::ExtentNorm& norm);
+  void PrepareNow(const server::PreparedRecord& record);
+  void SendResult(uint64_t round, const Decision& decision, uint64_t weight_bytes);
+  void OnReduced(const std::shared_ptr<server::ReduceWork>& work);
+  void StepExtent(uint32_t extent, const std::shared_ptr<server::StepPlan>& plan);
+  void OnExtentStepped(uint32_t extent, std::shared_ptr<const std::vector<char>> weight,
+                       const std::shared_ptr<server::StepPlan>& plan);
+  void End();
+
+  // Mutants (engine_mutants.cc).
+  bool Is(Mutant mutant) const { return deps_.mutant == mutant; }
+  static void CoverRecovered(World* world, const server::Recovered& recovered);
+  static void SpoilRecovered(Mutant mutant, const server::JobPlan& plan,
+                             server::Recovered* recovered);
+  void SumInOrderOfArrival(server::ReduceWork* work);
+  void AddPushAgain(const server::RefuseFrame& effect);
+  void InventVotes(const server::SendVote& effect);
+
+  const SimEngineDeps deps_;
+  const uint64_t life_;
+  const optim::KernelTable& step_kernels_;
+  const reduce::KernelTable& reduce_kernels_;
+
+  server::RoundFsm fsm_;
+  server::Contributions contributions_;
+  server::ExtentStore store_;
+  server::Checkpointer checkpointer_;
+  std::unique_ptr<SimRoundLog> log_;
+  std::optional<server::PreparedRecord> prepare_waiting_;
+  server::Effects start_effects_;
+  std::set<uint32_t> ahead_;
+  std::optional<server::RoundResult> last_result_;
+  std::optional<server::RoundDone> last_done_;
+  std::vector<std::function<void()>> after_apply_;
+  std::vector<SinkPtr> sinks_;
+  std::vector<bool> seen_;           // per slot: its stream has been open
+  std::set<uint32_t> has_gradient_;  // extents that are reduced, in this process or the log
+  std::vector<std::function<void()>> after_init_;
+  // The weights of the present version by extent; whoever asks again gets the same bytes.
+  std::vector<std::shared_ptr<const std::vector<char>>> weights_;
+  std::vector<std::shared_ptr<const std::vector<char>>> older_weights_;  // for a mutant
+  Payload* payload_ = nullptr;                                           // of the frame being fed
+  bool stray_ = false;
+  bool taken_ = false;
+  size_t extents_to_step_ = 0;
+  uint64_t weight_overflows_ = 0;
+  std::map<uint32_t, std::vector<uint32_t>> arrivals_;  // slots per extent, for a mutant
+  absl::Status failure_;
+  bool ended_ = false;
+};
+
+}  // namespace ballast::sim

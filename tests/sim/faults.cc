@@ -1,0 +1,187 @@
+#include "tests/sim/faults.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "common/base/crc32c.h"
+
+namespace ballast::sim {
+
+FaultPlan::FaultPlan(const Context& context, std::vector<SimServer*> servers,
+                     std::vector<SimTrainer*> trainers)
+    : context_(context),
+      servers_(std::move(servers)),
+      trainers_(std::move(trainers)),
+      left_(context.swarm->faults.budget) {
+  const Faults& f = faults();
+  if (f.partitions) timed_.push_back(&FaultPlan::CutLink);
+  if (f.pause_servers) timed_.push_back(&FaultPlan::PauseServer);
+  if (f.pause_trainers) timed_.push_back(&FaultPlan::PauseTrainer);
+  if (f.write_errors) timed_.push_back(&FaultPlan::FailWrite);
+  if (f.sync_errors) timed_.push_back(&FaultPlan::FailSync);
+  if (f.lying_disk) timed_.push_back(&FaultPlan::LieOnce);
+  if (f.zombies) timed_.push_back(&FaultPlan::SendZombie);
+}
+
+void FaultPlan::Say(NodeId node, const char* what) {
+  if (context_.world->tracing()) context_.world->Trace(node, what);
+}
+
+void FaultPlan::Begin() {
+  context_.world->SetGate([this](NodeId node) { return Gate(node); });
+  if (faults().die_in_disk) {
+    for (uint32_t s = 0; s < servers_.size(); ++s) ArmDisk(s);
+  }
+  if (!timed_.empty()) Next();
+}
+
+void FaultPlan::Calm() {
+  calm_ = true;
+  left_ = 0;
+  context_.network->Calm();
+  context_.network->HealAll();
+  for (NodeId node = 0; node < servers_.size() + trainers_.size(); ++node) {
+    context_.world->Resume(node);
+  }
+  for (SimServer* const server : servers_) server->disk()->Disarm();
+}
+
+// --- Between two events -------------------------------------------------------------------------
+
+bool FaultPlan::Gate(NodeId node) {
+  if (calm_ || left_ == 0 || node >= servers_.size()) return true;
+  const bool power = random().OneIn(faults().power_one_in);
+  if (!power && !random().OneIn(faults().kill_one_in)) return true;
+  const bool all = power && faults().whole_cluster;
+  for (uint32_t s = 0; s < servers_.size(); ++s) {
+    if (all || s == node) Kill(s, power);
+  }
+  return false;
+}
+
+void FaultPlan::Kill(uint32_t server, bool power) {
+  if (left_ > 0) --left_;
+  if (!servers_[server]->running()) return;
+  servers_[server]->End(power);
+  Restart(server);
+}
+
+void FaultPlan::Restart(uint32_t server) {
+  if (faults().rot && left_ > 0 && random().OneIn(2)) {
+    --left_;
+    Say(server, "bits rot");
+    servers_[server]->RotBits(static_cast<uint32_t>(random().Spread(1, 16)));
+  }
+  const Tick down = random().Spread(1, random().OneIn(8) ? 4000 : 200) * kMillisecond;
+  context_.world->After(down, kNobody, EventKind::kStart, [this, server] {
+    servers_[server]->Start();
+    if (faults().die_in_disk && !calm_ && left_ > 0) ArmDisk(server);
+  });
+}
+
+void FaultPlan::ArmDisk(uint32_t server) {
+  const bool power = random().OneIn(2) && context_.plan->spec.durability == Durability::kPower;
+  servers_[server]->disk()->DieAt(
+      random().Spread(1, 400), random().OneIn(2), [this, server, power] {
+        if (calm_) return;
+        Say(server, "dies in the disk");
+        context_.world->Met(Cover::kDiedInDisk);
+        // Not from inside the operation: the process ends at once, its power a moment later.
+        servers_[server]->End(/*power=*/false);
+        if (left_ > 0) --left_;
+        context_.world->After(0, kNobody, EventKind::kFault, [this, server, power] {
+          if (power) servers_[server]->LosePower();
+          Restart(server);
+        });
+      });
+}
+
+// --- At a time ----------------------------------------------------------------------------------
+
+void FaultPlan::Next() {
+  const Tick gap = random().Between(1, 2 * faults().mean_gap);
+  context_.world->After(gap, kNobody, EventKind::kFault, [this] {
+    if (calm_ || left_ == 0) return;
+    --left_;
+    (this->*random().Pick(timed_))();
+    Next();
+  });
+}
+
+void FaultPlan::CutLink() {
+  const auto nodes = servers_.size() + trainers_.size();
+  const auto from = static_cast<NodeId>(random().Below(nodes));
+  const auto to = static_cast<NodeId>(random().Below(nodes));
+  const Tick until = context_.world->now() + random().Spread(1, 6000) * kMillisecond;
+  Say(from, "cannot reach another node");
+  context_.network->Cut(from, to, until);
+  if (random().OneIn(2)) context_.network->Cut(to, from, until);
+}
+
+void FaultPlan::Pause(NodeId node) {
+  Say(node, "is paused");
+  context_.world->Pause(node);
+  context_.world->After(random().Spread(1, 6000) * kMillisecond, kNobody, EventKind::kFault,
+                        [this, node] { context_.world->Resume(node); });
+}
+
+void FaultPlan::FailWrite() {
+  const int error = random().OneIn(2) ? EIO : ENOSPC;
+  AnyServer()->disk()->raw()->Fail(MemoryDisk::Operation::kWrite, random().Spread(1, 8), error);
+}
+
+void FaultPlan::FailSync() {
+  AnyServer()->disk()->raw()->Fail(MemoryDisk::Operation::kSync, random().Spread(1, 4), EIO);
+}
+
+void FaultPlan::LieOnce() {
+  SimServer* const server = AnyServer();
+  server->set_damaged();
+  if (random().OneIn(2)) {
+    server->disk()->raw()->LoseNextWrite();
+  } else {
+    server->disk()->raw()->MisdirectNextWrite(random().Below(64) * kPageBytes);
+  }
+}
+
+// A process of another incarnation or epoch says what a member could say now.
+void FaultPlan::SendZombie() {
+  SimServer* const server = AnyServer();
+  if (!server->Serves()) return;
+  const server::RoundFsm& fsm = server->engine()->fsm();
+  const auto slot = static_cast<uint32_t>(random().Below(context_.plan->spec.world));
+  uint64_t incarnation = context_.plan->epoch.members[slot].incarnation;
+  uint32_t epoch = context_.plan->epoch.epoch;
+  if (random().OneIn(2)) {
+    ++incarnation;
+  } else {
+    epoch += random().OneIn(2) ? 1 : -1;
+  }
+  if (fsm.owned().empty() || random().OneIn(4)) {
+    server->StrayHello({slot, incarnation, epoch, fsm.round()});
+    return;
+  }
+  const uint32_t extent = random().Pick(fsm.owned());
+  const Layout& layout = *context_.layout;
+  const bool init = random().OneIn(4);
+  for (const ChunkRange& range :
+       ChunkRanges(layout, extent, context_.swarm->shape.chunk_bytes, {})) {
+    std::string bytes(range.length_bytes, '\x3d');
+    server->StrayFrame({.job = context_.plan->job,
+                        .epoch = epoch,
+                        .slot = slot,
+                        .round = fsm.round() - (random().OneIn(4) ? 1 : 0),
+                        .extent = extent,
+                        .incarnation = incarnation,
+                        .offset_bytes = range.offset_bytes,
+                        .length_bytes = range.length_bytes,
+                        .dtype = layout.extents()[extent].dtype,
+                        .kind = init ? server::FrameKind::kInit : server::FrameKind::kGradient,
+                        .crc32c = Crc32c(bytes.data(), bytes.size())},
+                       Payload::FromString(bytes));
+  }
+}
+
+}  // namespace ballast::sim

@@ -1,0 +1,216 @@
+// ballast_sim: runs seeds of the simulator and says which are red. docs/simulator.md.
+//   ballast_sim --seconds N | --seeds A..B | --seed S [--trace]   [--mutant M] [--json]
+//   ballast_sim --mutants [--seeds A..B]     every mutant until a seed kills it
+//   ballast_sim --list-mutants
+// Comes from: the command line. Goes to: standard output; exit 0 when nothing is red, 1 when
+// something is (with a mutant: when nothing is), 2 for a wrong command line.
+// Thread safety: one thread.
+#include <sys/prctl.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/log.h"
+#include "tests/sim/simulation.h"
+
+namespace ballast::sim {
+namespace {
+
+constexpr uint64_t kMutantSeeds = 5000;
+constexpr uint64_t kRunTwiceOneIn = 20;
+
+struct Options {
+  double seconds = 0;  // 0: no limit
+  uint64_t first = 1;
+  uint64_t last = UINT64_MAX;
+  bool trace = false;
+  bool json = false;
+  bool all_mutants = false;
+  bool list_mutants = false;
+  bool twice = false;  // every seed
+  bool cover = false;
+  Mutant mutant = Mutant::kNone;
+};
+
+struct Totals {
+  uint64_t schedules = 0;
+  uint64_t red = 0;
+  uint64_t refused = 0;
+  uint64_t events = 0;
+  uint64_t mutants = 0;
+  uint64_t mutants_killed = 0;
+  std::array<uint64_t, static_cast<size_t>(Cover::kCount)> met{};  // seeds that met it
+};
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool ParseSeeds(const std::string& text, Options* options) {
+  const std::vector<std::string> parts = absl::StrSplit(text, "..");
+  return parts.size() == 2 && absl::SimpleAtoi(parts[0], &options->first) &&
+         absl::SimpleAtoi(parts[1], &options->last) && options->first <= options->last;
+}
+
+bool ParseOption(const std::string& name, const char* value, Options* options, bool* took_value) {
+  *took_value = false;
+  if (name == "--trace") return options->trace = true;
+  if (name == "--json") return options->json = true;
+  if (name == "--mutants") return options->all_mutants = true;
+  if (name == "--list-mutants") return options->list_mutants = true;
+  if (name == "--twice") return options->twice = true;
+  if (name == "--cover") return options->cover = true;
+  *took_value = true;
+  if (value == nullptr) return false;
+  if (name == "--seconds") return absl::SimpleAtod(value, &options->seconds);
+  if (name == "--seeds") return ParseSeeds(value, options);
+  if (name == "--seed") {
+    const bool ok = absl::SimpleAtoi(value, &options->first);
+    options->last = options->first;
+    return ok;
+  }
+  if (name != "--mutant") return false;
+  const MutantInfo* const info = FindMutant(value);
+  if (info != nullptr) options->mutant = info->mutant;
+  return info != nullptr;
+}
+
+const char* NameOf(Mutant mutant) {
+  for (const MutantInfo& info : kMutants) {
+    if (info.mutant == mutant) return info.name;
+  }
+  return "none";
+}
+
+// Runs one seed, some of them twice; a difference between the two is red.
+Outcome RunChecked(uint64_t seed, Mutant mutant, const Options& options) {
+  Outcome outcome = RunSeed(seed, mutant, options.trace);
+  const bool twice = options.twice || (mutant == Mutant::kNone && Mix(seed) % kRunTwiceOneIn == 0);
+  if (!twice || options.trace || !outcome.red.empty()) return outcome;
+  if (RunSeed(seed, mutant, false).hash != outcome.hash) {
+    outcome.red = "two runs of the same seed differ";
+  }
+  return outcome;
+}
+
+void ReportRed(uint64_t seed, Mutant mutant, const Outcome& outcome) {
+  const std::string with =
+      mutant == Mutant::kNone ? "" : absl::StrCat(" --mutant ", NameOf(mutant));
+  std::printf("RED %s\n    %s\n    repeat: ballast_sim --seed %llu --trace%s\n",
+              Describe(DrawSwarm(seed)).c_str(), outcome.red.c_str(),
+              static_cast<unsigned long long>(seed), with.c_str());
+}
+
+void RunSeeds(const Options& options, Totals* totals) {
+  const double until = options.seconds > 0 ? Seconds() + options.seconds : 0;
+  for (uint64_t seed = options.first; seed <= options.last; ++seed) {
+    if (until > 0 && Seconds() >= until) return;
+    if (options.trace) std::printf("%s\n", Describe(DrawSwarm(seed)).c_str());
+    const Outcome outcome = RunChecked(seed, options.mutant, options);
+    ++totals->schedules;
+    totals->events += outcome.events;
+    for (size_t i = 0; i < outcome.met.size(); ++i) totals->met[i] += outcome.met[i] > 0 ? 1 : 0;
+    if (!outcome.refusal.empty()) {
+      ++totals->refused;
+      if (options.trace) std::printf("refused: %s\n", outcome.refusal.c_str());
+    }
+    if (outcome.red.empty()) continue;
+    ++totals->red;
+    if (!options.json && totals->red <= 20) ReportRed(seed, options.mutant, outcome);
+    if (options.mutant != Mutant::kNone) return;  // It is dead.
+  }
+}
+
+// Returns after how many seeds a mutant dies; 0 when it survives.
+uint64_t SeedsToKill(Mutant mutant, const Options& options, std::string* how) {
+  const uint64_t last = std::min(options.last, options.first + kMutantSeeds - 1);
+  for (uint64_t seed = options.first; seed <= last; ++seed) {
+    const Outcome outcome = RunSeed(seed, mutant, false);
+    // A seed that is red without the mutant says nothing about it.
+    if (outcome.red.empty() || !RunSeed(seed, Mutant::kNone, false).red.empty()) continue;
+    *how = outcome.red;
+    return seed - options.first + 1;
+  }
+  return 0;
+}
+
+void RunMutant(Mutant mutant, const Options& options, Totals* totals) {
+  std::string how;
+  const uint64_t seeds = SeedsToKill(mutant, options, &how);
+  ++totals->mutants;
+  totals->mutants_killed += seeds > 0 ? 1 : 0;
+  if (options.json) return;
+  if (seeds > 0) {
+    std::printf("%-24s killed after %5llu seeds: %.120s\n", NameOf(mutant),
+                static_cast<unsigned long long>(seeds), how.c_str());
+  } else {
+    std::printf("%-24s SURVIVES %llu seeds\n", NameOf(mutant),
+                static_cast<unsigned long long>(kMutantSeeds));
+  }
+}
+
+void PrintTotals(const Options& options, const Totals& totals, double seconds) {
+  const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
+  if (options.json) {
+    std::printf(
+        "{\"schedules\": %llu, \"red\": %llu, \"seconds\": %.3f, \"refused\": %llu, "
+        "\"mutants\": %llu, \"mutants_killed\": %llu}\n",
+        number(totals.schedules), number(totals.red), seconds, number(totals.refused),
+        number(totals.mutants), number(totals.mutants_killed));
+  } else if (totals.schedules > 0) {
+    std::printf("%llu schedules, %llu red, %llu refused, %llu events, %.1f s, %.0f schedules/s\n",
+                number(totals.schedules), number(totals.red), number(totals.refused),
+                number(totals.events), seconds, static_cast<double>(totals.schedules) / seconds);
+  }
+  for (size_t i = 0; i < totals.met.size() && options.cover; ++i) {
+    std::printf("%-20s met by %llu seeds\n", CoverName(static_cast<Cover>(i)),
+                number(totals.met[i]));
+  }
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    bool took_value = false;
+    const char* const value = i + 1 < argc ? argv[i + 1] : nullptr;
+    if (!ParseOption(argv[i], value, &options, &took_value)) {
+      std::fprintf(stderr, "wrong option or value: %s; see docs/simulator.md\n", argv[i]);
+      return 2;
+    }
+    i += took_value ? 1 : 0;
+  }
+  if (options.list_mutants) {
+    for (const MutantInfo& info : kMutants) std::printf("%-24s %s\n", info.name, info.what);
+    return 0;
+  }
+  SetMinLogSeverity(static_cast<LogSeverity>(3));
+  // Arenas of 2 MiB are cheap when only the pages that are touched get memory.
+  prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+  const bool hunts = options.all_mutants || options.mutant != Mutant::kNone;
+  if (options.seconds == 0 && options.last == UINT64_MAX && !hunts) {
+    options.last = options.first + 999;
+  }
+  const double begin = Seconds();
+  Totals totals;
+  if (options.all_mutants) {
+    for (const MutantInfo& info : kMutants) RunMutant(info.mutant, options, &totals);
+  } else if (options.mutant != Mutant::kNone && !options.trace) {
+    RunMutant(options.mutant, options, &totals);
+  } else {
+    RunSeeds(options, &totals);
+  }
+  PrintTotals(options, totals, Seconds() - begin);
+  const bool good = totals.mutants == totals.mutants_killed && totals.red == 0;
+  return good ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace ballast::sim
+
+int main(int argc, char** argv) { return ballast::sim::Main(argc, argv); }

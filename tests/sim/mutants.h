@@ -1,0 +1,80 @@
+// Mutants: wrong drivers of the same production objects. Each breaks one rule that the protocol
+// rests on; the oracles must notice every one of them, else they prove nothing.
+// Comes from: the command line. Goes to: the simulated server, disk and client. Thread safety:
+// immutable table.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace ballast::sim {
+
+enum class Mutant : uint8_t {
+  kNone,
+  kVoteBeforeSync,
+  kCountPushes,
+  kArrivalOrderSum,
+  kDecideEarly,
+  kNoFence,
+  kApplyTwice,
+  kTrimBeforeSlotSync,
+  kSlotInPlace,
+  kPrepareIncomplete,
+  kStaleWeights,
+  kInitNotDurable,
+  kForgetLastVote,
+  kForgetPresence,
+  kForgetTensorStep,
+  kForgetPolicy,
+  kSlotSyncLies,
+  kLogSyncLies,
+  kIgnoreSyncError,
+  kImageWhileApplying,
+  kNoDecisionLogged,
+  kAttachWhileApplying,
+  kForgetOpenExtents,
+  kKeepComplete,
+  kFreeGradients,
+  kNoInitAgain,
+  kNoChecksum,
+};
+
+struct MutantInfo {
+  Mutant mutant;
+  const char* name;
+  const char* what;
+};
+
+inline constexpr std::array<MutantInfo, 26> kMutants = {{
+    {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
+    {Mutant::kCountPushes, "count_pushes", "a frame that comes again is added again"},
+    {Mutant::kArrivalOrderSum, "arrival_order_sum", "slots are summed as they arrive"},
+    {Mutant::kDecideEarly, "decide_early", "the lead decides without the other votes"},
+    {Mutant::kNoFence, "no_fence", "epoch and incarnation of frames are not looked at"},
+    {Mutant::kApplyTwice, "apply_twice", "extents whose slot is ahead are stepped again"},
+    {Mutant::kTrimBeforeSlotSync, "trim_before_slot_sync", "the log forgets before slots are safe"},
+    {Mutant::kSlotInPlace, "slot_in_place", "the newest slot is overwritten"},
+    {Mutant::kPrepareIncomplete, "prepare_incomplete", "PREPARE is logged without an extent"},
+    {Mutant::kStaleWeights, "stale_weights", "a trainer that is back gets the version before"},
+    {Mutant::kInitNotDurable, "init_not_durable", "the first vote does not wait for the images"},
+    {Mutant::kForgetLastVote, "forget_last_vote", "no vote of the round before is given again"},
+    {Mutant::kForgetPresence, "forget_presence", "a restart takes all gradients for present"},
+    {Mutant::kForgetTensorStep, "forget_tensor_step", "a restart sets the step counts to 0"},
+    {Mutant::kForgetPolicy, "forget_policy", "a restart sets the policy to its beginning"},
+    {Mutant::kSlotSyncLies, "slot_sync_lies", "an unsynced slot counts as durable"},
+    {Mutant::kLogSyncLies, "log_sync_lies", "the log is never synced"},
+    {Mutant::kIgnoreSyncError, "ignore_sync_error", "a failed flush counts as done"},
+    {Mutant::kImageWhileApplying, "image_while_applying", "slots are written during a step"},
+    {Mutant::kNoDecisionLogged, "no_decision_logged", "decisions are not in the log"},
+    {Mutant::kAttachWhileApplying, "attach_while_applying", "an attach does not wait for a step"},
+    {Mutant::kForgetOpenExtents, "forget_open_extents", "logged gradients are not loaded again"},
+    {Mutant::kKeepComplete, "keep_complete", "a client trusts what the server had before"},
+    {Mutant::kFreeGradients, "free_gradients", "a client forgets gradients once they are sent"},
+    {Mutant::kNoInitAgain, "no_init_again", "slot 0 uploads its weights once only"},
+    {Mutant::kNoChecksum, "no_checksum", "damaged frames are taken"},
+}};
+
+// Null for a name that is not in the table.
+const MutantInfo* FindMutant(const char* name);
+
+}  // namespace ballast::sim

@@ -1,0 +1,260 @@
+#include "tests/sim/network.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/reason.h"
+
+namespace ballast::sim {
+namespace {
+
+constexpr Tick kCallTimeout = 2500 * kMillisecond;
+constexpr Tick kVeryLateMax = 300 * kMillisecond;
+
+// For the trace.
+std::string Name(const UpMessage& message) {
+  if (const auto* hello = std::get_if<server::SlotHello>(&message)) {
+    return absl::StrCat("Hello version ", hello->round);
+  }
+  if (const auto* begin = std::get_if<server::RoundBegin>(&message)) {
+    return absl::StrCat("Begin ", begin->round);
+  }
+  if (const auto* frame = std::get_if<FrameMessage>(&message)) {
+    return absl::StrCat(frame->info.kind == server::FrameKind::kInit ? "Init" : "Gradient",
+                        " of round ", frame->info.round, " extent ", frame->info.extent, " at ",
+                        frame->info.offset_bytes);
+  }
+  if (std::holds_alternative<FetchMessage>(message)) return "Fetch";
+  return std::holds_alternative<LeaveMessage>(message) ? "Leave" : "";
+}
+
+std::string Name(const DownMessage& message) {
+  if (const auto* welcome = std::get_if<server::SlotWelcome>(&message)) {
+    return absl::StrCat("Welcome round ", welcome->round, ", complete ",
+                        absl::StrJoin(welcome->complete, ","), ", lacks ",
+                        absl::StrJoin(welcome->init_missing, ","));
+  }
+  if (const auto* result = std::get_if<server::RoundResult>(&message)) {
+    return absl::StrCat("Result ", result->round, result->applied ? "" : " skipped");
+  }
+  if (const auto* piece = std::get_if<PieceMessage>(&message)) {
+    return absl::StrCat("Piece of version ", piece->round, " extent ", piece->extent);
+  }
+  if (const auto* done = std::get_if<server::RoundDone>(&message)) {
+    return absl::StrCat("Done ", done->round);
+  }
+  if (const auto* refused = std::get_if<server::FrameRefused>(&message)) {
+    return absl::StrCat("Refused ", ReasonName(refused->reason), " round ", refused->round,
+                        " extent ", refused->extent, " at ", refused->offset_bytes);
+  }
+  if (const auto* error = std::get_if<ErrorMessage>(&message)) return error->status.ToString();
+  return std::holds_alternative<server::StateInfo>(message) ? "State" : "";
+}
+
+absl::Status Unavailable(const char* why) { return absl::UnavailableError(why); }
+
+}  // namespace
+
+Network::Network(World* world, const Swarm* swarm)
+    : world_(world),
+      swarm_(swarm),
+      nodes_(swarm->shape.servers + swarm->shape.trainers),
+      cut_until_(nodes_ * nodes_, 0) {}
+
+Tick Network::Latency() {
+  const Tick full = swarm_->pace.network;
+  Tick latency = world_->random().Between(full / 4, full);
+  if (OneIn(swarm_->faults.late_one_in)) latency += world_->random().Below(kVeryLateMax);
+  return latency;
+}
+
+Tick Network::StreamArrival(NodeId from, NodeId to, Tick* clear) {
+  const Tick sent = std::max(world_->now(), *CutUntil(from, to));
+  *clear = std::max(*clear + 1, sent + Latency());
+  return *clear - world_->now();
+}
+
+std::optional<Tick> Network::CallDelay(NodeId from, NodeId to) {
+  const Tick latency = Latency();
+  if (*CutUntil(from, to) > world_->now() || OneIn(swarm_->faults.lose_one_in)) return std::nullopt;
+  return latency;
+}
+
+void Network::Cut(NodeId from, NodeId to, Tick until) { *CutUntil(from, to) = until; }
+
+void Network::HealAll() { std::fill(cut_until_.begin(), cut_until_.end(), 0); }
+
+// --- Streams ------------------------------------------------------------------------------------
+
+StreamPtr Network::Open(uint32_t slot, uint32_t server, const server::SlotHello& hello) {
+  auto stream = std::make_shared<Stream>();
+  stream->slot = slot;
+  stream->server = server;
+  stream->server_life = world_->Life(ServerNode(server));
+  std::erase_if(streams_, [](const StreamPtr& s) { return !s->client_open && !s->server_open; });
+  streams_.push_back(stream);
+  if (!servers_[server]->Serves()) {
+    stream->server_open = false;
+    const Tick there = StreamArrival(TrainerNode(slot), ServerNode(server), &stream->up_clear);
+    CloseClientEnd(stream, there + Latency(), Unavailable("connection refused"));
+    return stream;
+  }
+  SendUp(stream, hello);
+  return stream;
+}
+
+template <typename Message>
+void Network::Trace(NodeId node, const char* from, uint32_t number, const Message& message) const {
+  if (!world_->tracing()) return;
+  const std::string name = Name(message);
+  if (!name.empty()) world_->Trace(node, absl::StrCat("hears from ", from, number, ": ", name));
+}
+
+void Network::MaybeBreak(const StreamPtr& stream) {
+  if (OneIn(swarm_->faults.break_one_in)) Break(stream);
+}
+
+void Network::SendUp(const StreamPtr& stream, UpMessage message) {
+  if (!stream->client_open) return;
+  MaybeBreak(stream);
+  const Tick delay =
+      StreamArrival(TrainerNode(stream->slot), ServerNode(stream->server), &stream->up_clear);
+  world_->AfterInLife(delay, ServerNode(stream->server), stream->server_life, EventKind::kMessage,
+                      [this, stream, message = std::move(message)]() mutable {
+                        if (!stream->server_open) return;
+                        Trace(ServerNode(stream->server), "slot ", stream->slot, message);
+                        servers_[stream->server]->OnUp(stream, std::move(message));
+                      });
+}
+
+void Network::SendDown(const StreamPtr& stream, DownMessage message) {
+  if (!stream->server_open) return;
+  MaybeBreak(stream);
+  const Tick delay =
+      StreamArrival(ServerNode(stream->server), TrainerNode(stream->slot), &stream->down_clear);
+  world_->After(delay, TrainerNode(stream->slot), EventKind::kMessage,
+                [this, stream, message = std::move(message)]() mutable {
+                  if (!stream->client_open) return;
+                  Trace(TrainerNode(stream->slot), "server index ", stream->server, message);
+                  clients_[stream->slot]->OnDown(stream, std::move(message));
+                });
+}
+
+void Network::CloseClientEnd(const StreamPtr& stream, Tick delay, const absl::Status& status) {
+  world_->After(delay, TrainerNode(stream->slot), EventKind::kClosed, [this, stream, status] {
+    if (!std::exchange(stream->client_open, false)) return;
+    if (world_->tracing()) {
+      world_->Trace(TrainerNode(stream->slot),
+                    absl::StrCat("stream to server index ", stream->server,
+                                 " ended: ", std::string(status.message())));
+    }
+    clients_[stream->slot]->OnDownClosed(stream, status);
+  });
+}
+
+void Network::CloseServerEnd(const StreamPtr& stream, Tick delay) {
+  world_->AfterInLife(delay, ServerNode(stream->server), stream->server_life, EventKind::kClosed,
+                      [this, stream] {
+                        if (!std::exchange(stream->server_open, false)) return;
+                        servers_[stream->server]->OnUpClosed(stream);
+                      });
+}
+
+void Network::CloseUp(const StreamPtr& stream) {
+  if (!std::exchange(stream->client_open, false)) return;
+  // A reset may overtake what was sent.
+  const Tick cut = *CutUntil(TrainerNode(stream->slot), ServerNode(stream->server));
+  const Tick healed = std::max(world_->now(), cut) - world_->now();
+  CloseServerEnd(stream, healed + Latency());
+}
+
+void Network::CloseDown(const StreamPtr& stream, const absl::Status& status) {
+  if (!stream->server_open) return;
+  const Tick delay =
+      StreamArrival(ServerNode(stream->server), TrainerNode(stream->slot), &stream->down_clear);
+  stream->server_open = false;
+  CloseClientEnd(stream, delay, status);
+}
+
+void Network::Break(const StreamPtr& stream) {
+  CloseClientEnd(stream, world_->random().Below(4 * swarm_->pace.network + 1),
+                 Unavailable("the connection broke"));
+  CloseServerEnd(stream, world_->random().Below(4 * swarm_->pace.network + 1));
+}
+
+void Network::EndProcess(uint32_t server, bool announced) {
+  for (const StreamPtr& stream : streams_) {
+    if (stream->server != server || !stream->server_open) continue;
+    stream->server_open = false;
+    const NodeId from = ServerNode(server), to = TrainerNode(stream->slot);
+    // With a cut or without power nobody says that the connection is gone; silence does.
+    if (announced && *CutUntil(from, to) <= world_->now()) {
+      CloseClientEnd(stream, Latency(), Unavailable("connection reset by peer"));
+    }
+  }
+}
+
+// --- Votes --------------------------------------------------------------------------------------
+
+struct Network::Call {
+  uint32_t from = 0;
+  uint32_t to = 0;
+  uint32_t epoch = 0;
+  uint64_t round = 0;
+  Vote vote;
+  uint64_t from_life = 0;
+  uint64_t to_life = 0;
+  VoteDone done;  // empty once it has run
+};
+
+void Network::CallVote(uint32_t from, uint32_t to, uint32_t epoch, uint64_t round, const Vote& vote,
+                       VoteDone done) {
+  auto call = std::make_shared<Call>();
+  *call = {from,
+           to,
+           epoch,
+           round,
+           vote,
+           world_->Life(ServerNode(from)),
+           world_->Life(ServerNode(to)),
+           std::move(done)};
+  const auto finish = [call](absl::StatusOr<std::optional<Vote>> answer) {
+    if (call->done) std::exchange(call->done, nullptr)(std::move(answer));
+  };
+  world_->After(kCallTimeout, ServerNode(from), EventKind::kTimer,
+                [finish] { finish(absl::DeadlineExceededError("no answer")); });
+  const std::optional<Tick> there = CallDelay(ServerNode(from), ServerNode(to));
+  if (!there.has_value()) return;
+  if (!servers_[to]->Serves()) {
+    const std::optional<Tick> back = CallDelay(ServerNode(to), ServerNode(from));
+    if (!back.has_value()) return;
+    world_->After(*there + *back, ServerNode(from), EventKind::kVoteAnswer,
+                  [finish] { finish(Unavailable("connection refused")); });
+    return;
+  }
+  const bool twice = OneIn(swarm_->faults.repeat_one_in);
+  for (int i = 0; i < (twice ? 2 : 1); ++i) {
+    const Tick extra = i == 0 ? 0 : world_->random().Below(kVeryLateMax);
+    world_->AfterInLife(*there + extra, ServerNode(to), call->to_life, EventKind::kVoteCall,
+                        [this, call] { DeliverCall(call); });
+  }
+}
+
+void Network::DeliverCall(const std::shared_ptr<Call>& call) {
+  if (world_->tracing()) {
+    world_->Trace(ServerNode(call->to),
+                  absl::StrCat("hears server index ", call->from, " vote on round ", call->round));
+  }
+  absl::StatusOr<std::optional<Vote>> answer =
+      servers_[call->to]->OnVoteCall(call->epoch, call->round, call->vote);
+  const std::optional<Tick> back = CallDelay(ServerNode(call->to), ServerNode(call->from));
+  if (!back.has_value()) return;
+  world_->AfterInLife(*back, ServerNode(call->from), call->from_life, EventKind::kVoteAnswer,
+                      [call, answer = std::move(answer)] {
+                        if (call->done) std::exchange(call->done, nullptr)(answer);
+                      });
+}
+
+}  // namespace ballast::sim

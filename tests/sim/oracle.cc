@@ -1,0 +1,161 @@
+#include "tests/sim/oracle.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/crc32c.h"
+
+namespace ballast::sim {
+namespace {
+
+uint64_t Bits(double value) { return std::bit_cast<uint64_t>(value); }
+
+// The first element that differs in its bits; SIZE_MAX when none does.
+size_t FirstDifference(const std::vector<float>& ours, const float* theirs, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (std::bit_cast<uint32_t>(ours[i]) != std::bit_cast<uint32_t>(theirs[i])) return i;
+  }
+  return SIZE_MAX;
+}
+
+}  // namespace
+
+void Oracle::OnVote(uint32_t server, uint64_t round, const Vote& vote, bool durable) {
+  world_->Note(round << 8 | server);
+  if (!durable) {
+    world_->Red(absl::StrCat("server ", server, " votes on round ", round,
+                             " before its PREPARE is durable"));
+  }
+  size_t owned = 0;
+  for (const uint32_t owner : plan_->owner) owned += owner == server ? 1 : 0;
+  if (vote.norms.size() != owned) {
+    world_->Red(
+        absl::StrCat("server ", server, " votes with ", vote.norms.size(), " norms of ", owned));
+    return;
+  }
+  for (const ExtentNorm& norm : vote.norms) {
+    const double expected = reference_.SumOfSquares(round, norm.extent);
+    const bool same = Bits(norm.sumsq) == Bits(expected) ||
+                      (!(norm.sumsq == norm.sumsq) && !(expected == expected));
+    if (same) continue;
+    world_->Red(absl::StrCat("server ", server, " votes on round ", round, " with sum of squares ",
+                             norm.sumsq, " of extent ", norm.extent, ", not ", expected));
+    return;
+  }
+}
+
+bool Oracle::SameDecision(uint64_t round, bool applied, double grad_norm, double clip_coef,
+                          uint64_t nonfinite, const PolicyState& policy) {
+  const Decision& expected = reference_.DecisionOf(round);
+  const bool same_norm = !expected.applied || Bits(expected.grad_norm) == Bits(grad_norm);
+  return expected.applied == applied && same_norm && expected.clip_coef == clip_coef &&
+         expected.nonfinite == nonfinite && expected.policy.opt_step == policy.opt_step &&
+         expected.policy.loss_scale == policy.loss_scale;
+}
+
+void Oracle::OnDecision(uint32_t server, uint64_t round, const Decision& decision) {
+  world_->Note(round << 16 | server);
+  const Decision& expected = reference_.DecisionOf(round);
+  if (SameDecision(round, decision.applied, decision.grad_norm, decision.clip_coef,
+                   decision.nonfinite, decision.policy) &&
+      decision.policy == expected.policy && decision.grad_scale == expected.grad_scale) {
+    return;
+  }
+  world_->Red(absl::StrCat("server ", server, " decides round ", round, " otherwise: applied ",
+                           decision.applied, " norm ", decision.grad_norm, " opt_step ",
+                           decision.policy.opt_step, ", expected ", expected.applied, " ",
+                           expected.grad_norm, " ", expected.policy.opt_step));
+}
+
+void Oracle::OnApplied(uint32_t server, uint64_t round) {
+  version_[server] = std::max(version_[server], round + 1);
+  committed_ = std::max(committed_, round + 1);
+  for (const uint32_t other : plan_->servers) {
+    const uint64_t theirs = std::max<uint64_t>(version_[other], 1);
+    if (theirs + 1 < round + 1) {
+      world_->Red(absl::StrCat("server ", server, " is at version ", round + 1, ", server ", other,
+                               " has never been beyond ", theirs));
+    }
+  }
+}
+
+void Oracle::OnRecovered(uint32_t server, const server::Recovered& recovered, bool damaged) {
+  const uint64_t round = recovered.fsm.round;
+  world_->Note(round << 24 | server);
+  const bool prepared = recovered.fsm.prepared.has_value();
+  version_[server] = std::max(version_[server], round);
+  // Before anybody had version c, everybody had prepared round c - 1 for good.
+  if (!damaged && round < committed_ && !(prepared && round + 1 == committed_)) {
+    world_->Red(absl::StrCat("server ", server, " is back at round ", round,
+                             prepared ? ", prepared" : ", not prepared",
+                             "; somebody has had version ", committed_));
+  }
+  if (recovered.fsm.init_missing.empty() &&
+      recovered.fsm.tensor_step.size() == layout_->tensors().size() &&
+      recovered.fsm.tensor_step != reference_.TensorSteps(round)) {
+    world_->Red(
+        absl::StrCat("server ", server, " is back at round ", round, " with other step counts"));
+  }
+}
+
+void Oracle::OnResult(uint32_t slot, const server::RoundResult& result) {
+  committed_ = std::max(committed_, result.round + 1);
+  PolicyState policy;
+  policy.opt_step = result.opt_step;
+  policy.loss_scale = result.loss_scale;
+  if (SameDecision(result.round, result.applied, result.grad_norm, result.clip_coef,
+                   result.nonfinite, policy)) {
+    return;
+  }
+  world_->Red(absl::StrCat("slot ", slot, " is told another result of round ", result.round));
+}
+
+void Oracle::OnWeights(uint32_t slot, uint64_t version, uint32_t extent,
+                       const std::vector<char>& bytes) {
+  committed_ = std::max(committed_, version);
+  world_->Note(Crc32c(bytes.data(), bytes.size()));
+  if (bytes == reference_.Weights(version, extent)) return;
+  world_->Red(
+      absl::StrCat("slot ", slot, " gets wrong weights of version ", version, ", extent ", extent));
+}
+
+void Oracle::OnTrainerRound(uint32_t slot, uint64_t round,
+                            const std::vector<std::vector<char>>& weights) {
+  for (uint32_t e = 0; e < weights.size(); ++e) {
+    if (weights[e] == reference_.Weights(round + 1, e)) continue;
+    world_->Red(
+        absl::StrCat("slot ", slot, " ends round ", round, " with wrong weights of extent ", e));
+    return;
+  }
+}
+
+void Oracle::OnRest(uint32_t server, const server::RoundFsm& fsm, server::ExtentStore* store) {
+  const uint64_t version = fsm.round();
+  for (const uint32_t extent : fsm.owned()) {
+    const ExtentState& expected = reference_.State(version, extent);
+    for (uint32_t t = 0; t < server::TileCount(*layout_, extent); ++t) {
+      const server::TileView tile = store->Tile(extent, t);
+      const size_t at = size_t{t} * layout_->tile_elements();
+      const std::pair<const std::vector<float>*, const float*> planes[] = {
+          {&expected.p, tile.p}, {&expected.m, tile.m}, {&expected.v, tile.v}};
+      for (int plane = 0; plane < 3; ++plane) {
+        const auto& [all, theirs] = planes[plane];
+        const std::vector<float> ours(all->begin() + static_cast<ptrdiff_t>(at),
+                                      all->begin() + static_cast<ptrdiff_t>(at + tile.elements));
+        const size_t differs = FirstDifference(ours, theirs, tile.elements);
+        if (differs == SIZE_MAX) continue;
+        world_->Red(absl::StrCat("server ", server, " keeps another state of version ", version,
+                                 ": extent ", extent, " element ", at + differs, " of plane ",
+                                 plane));
+        return;
+      }
+    }
+  }
+  if (fsm.tensor_steps() != reference_.TensorSteps(version)) {
+    world_->Red(absl::StrCat("server ", server, " keeps other step counts"));
+  }
+}
+
+}  // namespace ballast::sim

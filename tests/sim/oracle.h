@@ -1,0 +1,56 @@
+// Oracle: compares everything that is said and kept with the reference, and remembers what was said
+// before. The first disagreement makes the seed red.
+// Comes from: simulated servers and trainers, at every vote, decision, reply and restart.
+// Goes to: World::Red. Thread safety: one thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/round/recovery.h"
+#include "server/round/round_fsm.h"
+#include "server/state/extent_store.h"
+#include "tests/sim/reference.h"
+#include "tests/sim/world.h"
+
+namespace ballast::sim {
+
+class Oracle {
+ public:
+  Oracle(World* world, const Swarm* swarm, const server::JobPlan* plan, const Layout* layout)
+      : world_(world), plan_(plan), layout_(layout), reference_(swarm, plan, layout) {}
+
+  Reference* reference() { return &reference_; }
+
+  // A server tells its peers its vote. `durable`: everything it stands on has been synced.
+  void OnVote(uint32_t server, uint64_t round, const Vote& vote, bool durable);
+  // A server decided; once more after a restart.
+  void OnDecision(uint32_t server, uint64_t round, const Decision& decision);
+  // A server holds version round + 1.
+  void OnApplied(uint32_t server, uint64_t round);
+  // A restarted server goes on. `damaged`: its files were damaged, so it may know less; then others
+  // must notice.
+  void OnRecovered(uint32_t server, const server::Recovered& recovered, bool damaged);
+  // A trainer got (part of) the result, a piece of weights, or has finished a round.
+  void OnResult(uint32_t slot, const server::RoundResult& result);
+  void OnWeights(uint32_t slot, uint64_t version, uint32_t extent, const std::vector<char>& bytes);
+  void OnTrainerRound(uint32_t slot, uint64_t round, const std::vector<std::vector<char>>& weights);
+  // The state that a server keeps at rest.
+  void OnRest(uint32_t server, const server::RoundFsm& fsm, server::ExtentStore* store);
+
+ private:
+  bool SameDecision(uint64_t round, bool applied, double grad_norm, double clip_coef,
+                    uint64_t nonfinite, const PolicyState& policy);
+
+  World* const world_;
+  const server::JobPlan* const plan_;
+  const Layout* const layout_;
+  Reference reference_;
+  std::map<uint32_t, uint64_t> version_;  // of each server, the newest it ever had
+  uint64_t committed_ = 1;                // newest version of anybody
+};
+
+}  // namespace ballast::sim

@@ -1,0 +1,251 @@
+#include "tests/sim/reference.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+
+#include "common/base/check.h"
+#include "server/optim/scalars.h"
+#include "server/reduce/reduce.h"
+#include "server/round/scalar_bits.h"
+#include "tests/sim/random.h"
+
+namespace ballast::sim {
+namespace {
+
+float FromBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+// Nearest, ties to even.
+uint16_t ToBf16(float value) {
+  if (std::isnan(value)) return 0x7FC0;
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+float Load(DType dtype, const std::vector<char>& bytes, size_t i) {
+  if (dtype == DType::kF32) {
+    float value = 0;
+    std::memcpy(&value, bytes.data() + i * 4, 4);
+    return value;
+  }
+  uint16_t value = 0;
+  std::memcpy(&value, bytes.data() + i * 2, 2);
+  return FromBf16(value);
+}
+
+void Store(DType dtype, float value, std::vector<char>* bytes, size_t i) {
+  if (dtype == DType::kF32) {
+    std::memcpy(bytes->data() + i * 4, &value, 4);
+    return;
+  }
+  const uint16_t half = ToBf16(value);
+  std::memcpy(bytes->data() + i * 2, &half, 2);
+}
+
+// In [-1, 1), a function of its key only.
+float Noise(uint64_t seed, uint64_t round, uint64_t slot, uint64_t extent, uint64_t element) {
+  const uint64_t key = Mix(seed + 1) ^ round << 48 ^ slot << 40 ^ extent << 20 ^ element;
+  return static_cast<float>(static_cast<int32_t>(Mix(key) >> 32)) * 0x1p-31f;
+}
+
+}  // namespace
+
+Reference::Reference(const Swarm* swarm, const server::JobPlan* plan, const Layout* layout)
+    : swarm_(swarm), plan_(plan), layout_(layout) {
+  Version first;
+  first.tensor_step.assign(layout_->tensors().size(), 0);
+  first.policy.loss_scale = plan_->spec.loss_scale;
+  for (uint32_t e = 0; e < layout_->extents().size(); ++e) {
+    const Extent& extent = layout_->extents()[e];
+    std::vector<char> wire(layout_->ExtentWireBytes(e));
+    ExtentState state;
+    for (uint32_t i = 0; i < extent.elements; ++i) {
+      Store(extent.dtype, Noise(swarm_->seed, 0, 0, e, i), &wire, i);
+      state.p.push_back(Load(extent.dtype, wire, i));
+    }
+    state.m.assign(extent.elements, 0);
+    state.v.assign(extent.elements, 0);
+    first.extents.push_back(std::move(state));
+    first.weights.push_back(std::move(wire));
+  }
+  versions_.push_back(std::move(first));
+}
+
+// --- What trainers bring ------------------------------------------------------------------------
+
+bool Reference::Present(uint64_t round, uint32_t slot, uint32_t tensor) const {
+  const uint32_t n = swarm_->shape.absent_one_in;
+  if (n == 0) return true;
+  // Now and then the whole job leaves a tensor out.
+  if (Mix(swarm_->seed ^ round << 32 ^ tensor << 8 ^ 3) % (3 * n) == 0) return false;
+  return Mix(swarm_->seed ^ round << 32 ^ uint64_t{tensor} << 8 ^ slot << 2 ^ 1) % n != 0;
+}
+
+bool Reference::PresentAnywhere(uint64_t round, uint32_t tensor) const {
+  for (uint32_t slot = 0; slot < plan_->spec.world; ++slot) {
+    if (Present(round, slot, tensor)) return true;
+  }
+  return false;
+}
+
+bool Reference::Poisoned(uint64_t round, uint32_t slot, uint32_t extent, uint32_t element) const {
+  const uint32_t n = swarm_->shape.nonfinite_one_in;
+  if (n == 0) return false;
+  const uint64_t key = Mix(swarm_->seed ^ round << 32 ^ 7);
+  return key % n == 0 && (key >> 20) % plan_->spec.world == slot &&
+         (key >> 32) % layout_->extents().size() == extent &&
+         (key >> 44) % layout_->extents()[extent].elements == element;
+}
+
+Hyper Reference::HyperOf(uint64_t round, uint32_t group) const {
+  const double lr = (group == 0 ? 1e-2 : 3e-3) / static_cast<double>(round);
+  return {lr, 0.9, 0.999, 1e-8, group == 0 ? 0.1 : 0.0};
+}
+
+server::RoundBegin Reference::Begin(uint64_t round, uint32_t slot) const {
+  server::RoundBegin begin{.round = round, .layout_version = plan_->layout_version};
+  for (uint32_t g = 0; g < plan_->spec.group_count; ++g) begin.hyper.push_back(HyperOf(round, g));
+  bool all = true;
+  for (uint32_t t = 0; t < layout_->tensors().size(); ++t) {
+    begin.presence.push_back(Present(round, slot, t));
+    all = all && begin.presence.back();
+  }
+  if (all) begin.presence.clear();
+  return begin;
+}
+
+std::vector<char> Reference::Gradient(uint64_t round, uint32_t slot, uint32_t extent_id,
+                                      const std::vector<char>& weights) const {
+  const Extent& extent = layout_->extents()[extent_id];
+  std::vector<char> grad(weights.size());
+  for (uint32_t i = 0; i < extent.elements; ++i) {
+    float g = Noise(swarm_->seed, round, slot + 1, extent_id, i);
+    g += 0.1f * Load(extent.dtype, weights, i);
+    if (Poisoned(round, slot, extent_id, i)) g = std::numeric_limits<float>::quiet_NaN();
+    Store(extent.dtype, g, &grad, i);
+  }
+  return grad;
+}
+
+// --- What comes of it ---------------------------------------------------------------------------
+
+Reference::Version& Reference::At(uint64_t version) {
+  BALLAST_CHECK(version >= 1 && version <= swarm_->shape.rounds + 1);
+  while (versions_.size() < version) RunRound(versions_.size());
+  return versions_[version - 1];
+}
+
+const std::vector<char>& Reference::Weights(uint64_t version, uint32_t extent) {
+  return At(version).weights[extent];
+}
+const ExtentState& Reference::State(uint64_t version, uint32_t extent) {
+  return At(version).extents[extent];
+}
+const std::vector<uint64_t>& Reference::TensorSteps(uint64_t version) {
+  return At(version).tensor_step;
+}
+const Decision& Reference::DecisionOf(uint64_t round) {
+  At(round + 1);
+  return At(round).decision;
+}
+double Reference::SumOfSquares(uint64_t round, uint32_t extent) {
+  At(round + 1);
+  return At(round).sumsq[extent];
+}
+
+std::vector<float> Reference::Sum(uint64_t round, uint32_t extent_id, const Version& from) const {
+  const Extent& extent = layout_->extents()[extent_id];
+  std::vector<float> sum(extent.elements);
+  for (uint32_t slot = 0; slot < plan_->spec.world; ++slot) {
+    const std::vector<char> grad = Gradient(round, slot, extent_id, from.weights[extent_id]);
+    for (uint32_t r = 0; r < extent.run_count; ++r) {
+      const Run& run = layout_->runs()[extent.first_run + r];
+      const bool present = Present(round, slot, run.tensor);
+      for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
+        const float g = present ? Load(extent.dtype, grad, i) : 0.0f;
+        sum[i] = slot == 0 ? g : sum[i] + g;
+      }
+    }
+  }
+  return sum;
+}
+
+void Reference::RunRound(uint64_t round) {
+  Version from = std::move(versions_.back());
+  std::vector<std::vector<float>> sums;
+  for (uint32_t e = 0; e < layout_->extents().size(); ++e) sums.push_back(Sum(round, e, from));
+  Decide(round, sums, &from);
+  Version to{.extents = from.extents, .weights = from.weights, .tensor_step = from.tensor_step};
+  to.policy = from.decision.policy;
+  if (from.decision.applied) {
+    for (uint32_t e = 0; e < sums.size(); ++e) Step(round, e, sums[e], from, &to);
+    for (uint32_t t = 0; t < to.tensor_step.size(); ++t) {
+      if (PresentAnywhere(round, t)) ++to.tensor_step[t];
+    }
+  }
+  versions_.back() = std::move(from);
+  versions_.push_back(std::move(to));
+}
+
+// The votes of one server that owns everything.
+void Reference::Decide(uint64_t round, const std::vector<std::vector<float>>& sums,
+                       Version* from) const {
+  const reduce::NormTileFn norm = reduce::Kernels(simd::Isa::kScalar).norm_tile[0];
+  DecideInput input{.max_grad_norm = plan_->spec.max_grad_norm, .policy = from->policy};
+  for (const server::ContributorSet& set : plan_->epoch.contributors) {
+    input.divisor.push_back(set.divisor);
+  }
+  Vote vote;
+  for (uint32_t e = 0; e < sums.size(); ++e) {
+    input.extent_group.push_back(layout_->extents()[e].group);
+    reduce::ExtentNorm total;
+    for (size_t at = 0; at < sums[e].size(); at += layout_->tile_elements()) {
+      const size_t count = std::min<size_t>(layout_->tile_elements(), sums[e].size() - at);
+      total.Add(norm(sums[e].data() + at, count));
+    }
+    from->sumsq.push_back(total.sumsq);
+    vote.norms.push_back({e, total.sumsq});
+    vote.nonfinite += total.nonfinite;
+  }
+  absl::StatusOr<Decision> decision = ::ballast::Decide(input, {vote});
+  BALLAST_CHECK(decision.ok());
+  from->decision = *std::move(decision);
+  (void)round;
+}
+
+void Reference::Step(uint64_t round, uint32_t extent_id, const std::vector<float>& sum,
+                     const Version& from, Version* to) const {
+  const Extent& extent = layout_->extents()[extent_id];
+  const float scale = from.decision.grad_scale[extent.group];
+  const Hyper hyper = HyperOf(round, extent.group);
+  ExtentState& state = to->extents[extent_id];
+  for (uint32_t r = 0; r < extent.run_count; ++r) {
+    const Run& run = layout_->runs()[extent.first_run + r];
+    if (!PresentAnywhere(round, run.tensor)) continue;
+    const optim::AdamWScalars k =
+        optim::MakeAdamWScalars(hyper[kLr], hyper[kBeta1], hyper[kBeta2], hyper[kEps],
+                                hyper[kWeightDecay], from.tensor_step[run.tensor] + 1);
+    for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
+      const float g = sum[i] * scale;
+      float& p = state.p[i];
+      float& m = state.m[i];
+      float& v = state.v[i];
+      p *= k.decay;
+      m = std::fma(k.w1, g - m, m);
+      v = std::fma(k.w2 * g, g, v * k.b2);
+      p = p + k.neg_step_size * m / (std::sqrt(v) / k.den + k.eps);
+    }
+  }
+  to->weights[extent_id] = Rounded(extent_id, state.p);
+}
+
+std::vector<char> Reference::Rounded(uint32_t extent_id, const std::vector<float>& p) const {
+  const DType dtype = layout_->extents()[extent_id].dtype;
+  std::vector<char> wire(layout_->ExtentWireBytes(extent_id));
+  for (size_t i = 0; i < p.size(); ++i) Store(dtype, p[i], &wire, i);
+  return wire;
+}
+
+}  // namespace ballast::sim

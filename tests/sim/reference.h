@@ -1,0 +1,70 @@
+// Reference: what the job's state must be, from the specification alone: gradients that depend on
+// the weights they were computed on, their slot-order sum, one multiplication, canonical AdamW in a
+// plain loop. It knows nothing of servers, frames, votes or disks.
+// Comes from: the swarm. Goes to: trainers (their gradients), the oracle (every comparison).
+// Thread safety: one thread. Memory: the state of every version.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/job/decide.h"
+#include "common/tensor/layout.h"
+#include "server/round/round_types.h"
+#include "tests/sim/swarm.h"
+
+namespace ballast::sim {
+
+// State arrays of one extent.
+struct ExtentState {
+  std::vector<float> p, m, v;
+};
+
+class Reference {
+ public:
+  Reference(const Swarm* swarm, const server::JobPlan* plan, const Layout* layout);
+
+  // What the trainer of `slot` begins `round` with.
+  server::RoundBegin Begin(uint64_t round, uint32_t slot) const;
+  // Its gradient of `extent`, computed on `weights`; both in the extent's wire dtype.
+  std::vector<char> Gradient(uint64_t round, uint32_t slot, uint32_t extent,
+                             const std::vector<char>& weights) const;
+
+  // The weights of `version` in the extent's wire dtype, and the state of that version.
+  const std::vector<char>& Weights(uint64_t version, uint32_t extent);
+  const ExtentState& State(uint64_t version, uint32_t extent);
+  // Per tensor, before round `version`.
+  const std::vector<uint64_t>& TensorSteps(uint64_t version);
+  // The decision of `round`, and the sum of squares that its votes give for an extent.
+  const Decision& DecisionOf(uint64_t round);
+  double SumOfSquares(uint64_t round, uint32_t extent);
+
+ private:
+  struct Version {
+    std::vector<ExtentState> extents;
+    std::vector<std::vector<char>> weights;
+    std::vector<uint64_t> tensor_step;
+    PolicyState policy;
+    // Of the round that starts from it.
+    Decision decision;
+    std::vector<double> sumsq;
+  };
+  Version& At(uint64_t version);
+  void RunRound(uint64_t round);
+  std::vector<float> Sum(uint64_t round, uint32_t extent, const Version& from) const;
+  void Decide(uint64_t round, const std::vector<std::vector<float>>& sums, Version* from) const;
+  void Step(uint64_t round, uint32_t extent, const std::vector<float>& sum, const Version& from,
+            Version* to) const;
+  bool Present(uint64_t round, uint32_t slot, uint32_t tensor) const;
+  bool PresentAnywhere(uint64_t round, uint32_t tensor) const;
+  bool Poisoned(uint64_t round, uint32_t slot, uint32_t extent, uint32_t element) const;
+  Hyper HyperOf(uint64_t round, uint32_t group) const;
+  std::vector<char> Rounded(uint32_t extent, const std::vector<float>& p) const;
+
+  const Swarm* const swarm_;
+  const server::JobPlan* const plan_;
+  const Layout* const layout_;
+  std::vector<Version> versions_;  // [0] is version 1
+};
+
+}  // namespace ballast::sim

@@ -1,0 +1,109 @@
+// SimRoundLog: the RoundLog of JobStorage::MakeRoundLog with its two threads replaced by events, so
+// that a process can end between any two of their operations. Appends, waits for room, flushes,
+// slots and trims in the order in which the threads do them.
+// Comes from: the simulated engine. Goes to: JobStorage. Thread safety: one thread.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "server/durability/job_storage.h"
+#include "server/durability/round_log.h"
+#include "tests/sim/disk.h"
+#include "tests/sim/mutants.h"
+#include "tests/sim/swarm.h"
+#include "tests/sim/world.h"
+
+namespace ballast::sim {
+
+// The log's geometry as JobStorage::LogGeometry has it, for jobs of a few kilobytes: its least
+// segment would take most of a run's time to write.
+server::LogOptions SmallLogGeometry(const server::StorageOptions& options,
+                                    uint64_t segment_bytes_min);
+
+class SimRoundLog final : public server::RoundLog {
+ public:
+  struct Deps {
+    World* world = nullptr;
+    const Pace* pace = nullptr;
+    SimDisk* disk = nullptr;
+    NodeId node = kNobody;
+    Mutant mutant = Mutant::kNone;
+  };
+  SimRoundLog(const Deps& deps, std::unique_ptr<server::JobStorage> storage,
+              std::vector<server::SlotShape> shapes, uint64_t durable_round)
+      : deps_(deps),
+        life_(deps.world->Life(deps.node)),
+        storage_(std::move(storage)),
+        shapes_(std::move(shapes)),
+        durable_round_(durable_round),
+        prepared_round_(durable_round) {
+    Trim(CoveredRound());  // It may be all that a full log waits for.
+  }
+
+  void AppendExtent(server::ReducedExtent extent) override;
+  void AppendDecision(server::DecisionRecord record) override;
+  void Prepare(server::PreparedRecord record, Done done) override;
+  void Flush(Done done) override;
+  uint64_t durable_round() const override { return durable_round_; }
+  bool keeps_images() const override { return true; }
+  bool short_of_room() const override { return short_of_room_; }
+  void OnShortOfRoom(std::function<void()> callback) override { on_short_of_room_ = callback; }
+  void WriteImage(server::ExtentImage image, Done done) override;
+
+  // Whether everything that the newest PREPARE stands on has reached the medium.
+  bool PrepareIsDurable() const;
+  // Nothing is queued or under way.
+  bool idle() const { return tasks_.empty() && images_.empty(); }
+
+ private:
+  struct PrepareTask {
+    server::PreparedRecord record;
+    Done done;
+  };
+  struct FlushTask {
+    Done done;
+  };
+  using Task = std::variant<server::ReducedExtent, server::DecisionRecord, PrepareTask, FlushTask>;
+  struct Image {
+    server::ExtentImage image;
+    Done done;
+  };
+
+  void Trace(const std::string& text) const;
+  bool Alive() const { return deps_.world->Life(deps_.node) == life_; }
+  void Later(Tick full, EventKind kind, void (SimRoundLog::*step)());
+  void Enqueue(Task task);
+  void Pump();
+  void RunFront();
+  absl::Status Append(const Task& task);
+  absl::Status AppendPrepared(const PrepareTask& task);
+  void SyncLog();
+  void PopFront();
+  void WriteFront();
+  void SyncFront();
+  uint64_t CoveredRound() const;
+  void Trim(uint64_t covered);
+  void SpoilNewestSlot(uint32_t extent);
+
+  const Deps deps_;
+  const uint64_t life_;
+  const std::unique_ptr<server::JobStorage> storage_;
+  const std::vector<server::SlotShape> shapes_;
+  uint64_t durable_round_;
+  uint64_t prepared_round_;
+  uint64_t prepare_operation_ = 0;  // of the disk, when the newest PREPARE had been written
+  bool pumping_ = false;
+  bool short_of_room_ = false;
+  bool trying_again_ = false;  // after a trim
+  std::function<void()> on_short_of_room_;
+  std::deque<Task> tasks_;    // the log's thread
+  std::deque<Image> images_;  // the slots' thread
+};
+
+}  // namespace ballast::sim

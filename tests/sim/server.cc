@@ -1,0 +1,245 @@
+#include "tests/sim/server.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "tests/sim/session.h"
+
+namespace ballast::sim {
+namespace {
+
+constexpr char kDirectory[] = "/jobs/1";
+constexpr Tick kVoteRetry = 50 * kMillisecond;
+
+}  // namespace
+
+SimServer::SimServer(const Context& context, uint32_t index)
+    : context_(context),
+      index_(index),
+      id_(context.plan->servers[index]),
+      disk_(context.mutant),
+      options_(server::StorageOptionsOf(*context.plan, *context.layout, id_,
+                                        context.swarm->shape.checkpoint_rounds)),
+      log_options_(SmallLogGeometry(options_, context.swarm->shape.segment_bytes_min)) {}
+
+SimServer::~SimServer() = default;
+
+// --- Disk ---------------------------------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<server::JobStorage>> SimServer::CreateStorage() {
+  BALLAST_RETURN_IF_ERROR(disk_.MakeDirectory(kDirectory));
+  BALLAST_ASSIGN_OR_RETURN(auto log, server::GradientLog::Create(&disk_, kDirectory, log_options_));
+  BALLAST_ASSIGN_OR_RETURN(auto slots,
+                           server::SlotFile::Create(&disk_, absl::StrCat(kDirectory, "/slots"),
+                                                    options_.slots, options_.shapes));
+  for (const char* parent : {"/", "/jobs"}) {
+    BALLAST_RETURN_IF_ERROR(disk_.SyncDirectory(parent));
+  }
+  return std::make_unique<server::JobStorage>(std::move(log), std::move(slots), options_.shapes);
+}
+
+absl::StatusOr<std::unique_ptr<server::JobStorage>> SimServer::OpenStorage() {
+  BALLAST_ASSIGN_OR_RETURN(auto log, server::GradientLog::Open(&disk_, kDirectory, log_options_));
+  BALLAST_ASSIGN_OR_RETURN(
+      auto slots, server::SlotFile::Open(&disk_, absl::StrCat(kDirectory, "/slots"), options_.slots,
+                                         options_.shapes));
+  return std::make_unique<server::JobStorage>(std::move(log), std::move(slots), options_.shapes);
+}
+
+absl::Status SimServer::CreateJob() {
+  if (context_.swarm->faults.disk_full) {
+    const uint64_t needed =
+        server::GradientLog::DiskBytes(log_options_) + server::SlotFile::DiskBytes(options_.shapes);
+    disk_.raw()->SetCapacity(context_.world->random().Below(needed));
+    const absl::Status refused = CreateStorage().status();
+    if (!absl::IsResourceExhausted(refused)) {
+      context_.world->Red(absl::StrCat("a full disk gives ", refused.ToString()));
+    }
+    (void)disk_.RemoveAll(kDirectory);  // As JobStore does.
+    disk_.raw()->SetCapacity(uint64_t{1} << 30);
+  }
+  BALLAST_ASSIGN_OR_RETURN(fresh_, CreateStorage());
+  return absl::OkStatus();
+}
+
+void SimServer::RotBits(uint32_t bits) {
+  damaged_ = true;
+  for (; bits > 0; --bits) {
+    const std::vector<std::string> paths = disk_.raw()->Paths();
+    const std::string path = "/" + context_.world->random().Pick(paths);
+    auto file = disk_.raw()->Open(path, {.mode = OpenMode::kRead});
+    if (!file.ok()) continue;
+    const uint64_t size = *(*file)->Size();
+    if (size == 0) continue;
+    (void)disk_.raw()->FlipBit(path, context_.world->random().Below(size),
+                               static_cast<int>(context_.world->random().Below(8)));
+  }
+}
+
+// --- Processes ----------------------------------------------------------------------------------
+
+void SimServer::Start() {
+  if (running_ || !refusal_.ok()) return;
+  running_ = true;
+  if (context_.world->tracing()) context_.world->Trace(node(), "starts");
+  const Tick full = context_.swarm->pace.start;
+  context_.world->After(context_.world->random().Between(full / 4, full), node(), EventKind::kStart,
+                        [this] { Boot(); });
+}
+
+SimEngineDeps SimServer::EngineDeps() {
+  SimEngineDeps deps{.world = context_.world,
+                     .swarm = context_.swarm,
+                     .oracle = context_.oracle,
+                     .disk = &disk_,
+                     .node = node(),
+                     .server_id = id_,
+                     .window_extents = context_.swarm->shape.window_extents[index_],
+                     .mutant = context_.mutant,
+                     .damaged = damaged_};
+  deps.send_vote = [this](uint32_t epoch, uint64_t round, uint32_t to_server, const Vote& vote) {
+    auto under_way = std::make_shared<VoteUnderWay>(VoteUnderWay{epoch, round, vote});
+    OfferVote(to_server, std::move(under_way));
+  };
+  deps.storage_failed = [this](const absl::Status& status) {
+    if (context_.world->tracing()) {
+      context_.world->Trace(node(), absl::StrCat("storage failed: ", status.ToString()));
+    }
+    End(/*power=*/false);
+    StartAgainLater();
+  };
+  return deps;
+}
+
+void SimServer::StartAgainLater() {
+  const Tick delay = context_.world->random().Between(kMillisecond, 200 * kMillisecond);
+  context_.world->After(delay, kNobody, EventKind::kStart, [this] { Start(); });
+}
+
+void SimServer::Boot() {
+  const uint64_t life = context_.world->Life(node());
+  const uint64_t errors = disk_.errors();
+  absl::StatusOr<std::unique_ptr<server::JobStorage>> storage =
+      fresh_ != nullptr ? std::move(fresh_) : OpenStorage();
+  fresh_ = nullptr;
+  absl::StatusOr<std::unique_ptr<SimEngine>> engine =
+      storage.ok() ? SimEngine::Make(*context_.plan, EngineDeps(), options_, *std::move(storage))
+                   : absl::StatusOr<std::unique_ptr<SimEngine>>(storage.status());
+  if (context_.world->Life(node()) != life) return;  // It ended inside the disk.
+  if (engine.ok()) {
+    engine_ = *std::move(engine);
+    started_ = true;
+    if (context_.world->tracing()) {
+      context_.world->Trace(node(), absl::StrCat("serves at round ", engine_->fsm().round(), ", ",
+                                                 PhaseName(engine_->fsm().phase())));
+    }
+    engine_->Start();
+    return;
+  }
+  if (context_.world->tracing()) {
+    context_.world->Trace(node(), absl::StrCat("cannot start: ", engine.status().ToString()));
+  }
+  End(/*power=*/false);
+  if (disk_.errors() != errors) {  // The disk failed; it may do better next time.
+    StartAgainLater();
+  } else if (damaged_) {
+    refusal_ = engine.status();
+  } else {
+    context_.world->Red(
+        absl::StrCat("server ", id_, " cannot start: ", engine.status().ToString()));
+  }
+}
+
+void SimServer::End(bool power) {
+  if (!running_) return;
+  if (context_.world->tracing()) {
+    context_.world->Trace(node(), power ? "loses power" : "process ends");
+  }
+  running_ = false;
+  started_ = false;
+  context_.world->EndLife(node());
+  context_.network->EndProcess(index_, /*announced=*/!power);
+  if (engine_ != nullptr) graveyard_.push_back(std::move(engine_));
+  for (auto& [stream, session] : sessions_) graveyard_.push_back(std::move(session));
+  sessions_.clear();
+  newest_votes_.clear();
+  disk_.Detach();
+  if (power) LosePower();
+}
+
+void SimServer::LosePower() {
+  const CrashMood mood = context_.swarm->faults.mood;
+  Random* const random = &context_.world->random();
+  disk_.PowerOff([mood, random]() -> uint64_t {
+    if (mood == CrashMood::kMixed) return random->Next();
+    return mood == CrashMood::kKeepsAll ? 0 : 1;
+  });
+}
+
+// --- Trainers -----------------------------------------------------------------------------------
+
+void SimServer::OnUp(const StreamPtr& stream, UpMessage message) {
+  std::shared_ptr<Session>& session = sessions_[stream.get()];
+  if (session == nullptr) {
+    session = std::make_shared<Session>(context_, engine_.get(), stream);
+    session->WatchSilence();
+  }
+  const std::shared_ptr<Session> keep = session;
+  keep->OnUp(std::move(message));
+}
+
+void SimServer::OnUpClosed(const StreamPtr& stream) {
+  const auto session = sessions_.find(stream.get());
+  if (session == sessions_.end()) return;
+  const std::shared_ptr<Session> keep = std::move(session->second);
+  sessions_.erase(session);
+  keep->OnClosed();
+}
+
+void SimServer::StrayFrame(const server::FrameInfo& info, Payload payload) {
+  if (Serves()) engine_->StrayFrame(info, std::move(payload));
+}
+
+void SimServer::StrayHello(const server::SlotHello& hello) {
+  if (!Serves()) return;
+  engine_->AttachSlot(hello, nullptr, [this](const absl::StatusOr<server::SlotWelcome>& welcome) {
+    if (welcome.ok()) context_.world->Red("a process that is no member gets a seat");
+  });
+}
+
+// --- Peers --------------------------------------------------------------------------------------
+
+void SimServer::OfferVote(uint32_t to_server, std::shared_ptr<const VoteUnderWay> vote) {
+  newest_votes_[to_server] = vote;
+  CallVote(to_server, std::move(vote));
+}
+
+void SimServer::CallVote(uint32_t to_server, std::shared_ptr<const VoteUnderWay> vote) {
+  const auto& servers = context_.plan->servers;
+  const auto to = std::lower_bound(servers.begin(), servers.end(), to_server) - servers.begin();
+  context_.network->CallVote(
+      index_, static_cast<uint32_t>(to), vote->epoch, vote->round, vote->vote,
+      [this, to_server, vote](const absl::StatusOr<std::optional<Vote>>& answer) {
+        if (answer.ok()) {
+          if (answer->has_value() && Serves()) {
+            if (vote->round == engine_->fsm().round()) context_.world->Met(Cover::kVoteFromAnswer);
+            (void)engine_->PeerVote(vote->epoch, vote->round, **answer);
+          }
+          return;
+        }
+        if (newest_votes_[to_server] != vote) return;  // A newer one took its place.
+        context_.world->After(kVoteRetry, node(), EventKind::kTimer,
+                              [this, to_server, vote] { CallVote(to_server, vote); });
+      });
+}
+
+absl::StatusOr<std::optional<Vote>> SimServer::OnVoteCall(uint32_t epoch, uint64_t round,
+                                                          const Vote& vote) {
+  if (!Serves()) return absl::UnavailableError("the job is not known yet");
+  return engine_->PeerVote(epoch, round, vote);
+}
+
+}  // namespace ballast::sim

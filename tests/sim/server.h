@@ -1,0 +1,99 @@
+// SimServer: one machine with a disk and, while it runs, one server process: sessions of trainers,
+// votes to peers, the job's engine. Processes end and begin again; the disk stays.
+// Comes from: the simulation (faults), the network. Goes to: SimEngine.
+// Thread safety: one thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/sim/engine.h"
+#include "tests/sim/network.h"
+
+namespace ballast::sim {
+
+// What all parts of one run share.
+struct Context {
+  World* world = nullptr;
+  const Swarm* swarm = nullptr;
+  Network* network = nullptr;
+  Oracle* oracle = nullptr;
+  const server::JobPlan* plan = nullptr;
+  const Layout* layout = nullptr;
+  Mutant mutant = Mutant::kNone;
+};
+
+class SimServer : public StreamServer {
+ public:
+  SimServer(const Context& context, uint32_t index);
+  ~SimServer() override;
+
+  // Makes the job's files; with a disk that is too small at first, when the swarm says so.
+  absl::Status CreateJob();
+  // Starts the process; it serves a little later, if its disk lets it.
+  void Start();
+  // Ends the process. With `power` the machine loses what was not synced.
+  void End(bool power);
+  // The machine, whose process has ended already, loses what was not synced.
+  void LosePower();
+  bool running() const { return running_; }
+  // Damage while the process is down; the next start knows nothing of it.
+  void RotBits(uint32_t bits);
+  SimDisk* disk() { return &disk_; }
+  SimEngine* engine() { return engine_.get(); }
+  // A typed error that damage explains: the job cannot go on here.
+  const absl::Status& refusal() const { return refusal_; }
+  bool damaged() const { return damaged_; }
+  void set_damaged() { damaged_ = true; }
+  // After every event: frees what ended processes have left.
+  void Sweep() { graveyard_.clear(); }
+
+  // A frame of a process that is not, or not any more, a member.
+  void StrayFrame(const server::FrameInfo& info, Payload payload);
+  void StrayHello(const server::SlotHello& hello);
+
+  bool Serves() const override { return running_ && engine_ != nullptr && started_; }
+  void OnUp(const StreamPtr& stream, UpMessage message) override;
+  void OnUpClosed(const StreamPtr& stream) override;
+  absl::StatusOr<std::optional<Vote>> OnVoteCall(uint32_t epoch, uint64_t round,
+                                                 const Vote& vote) override;
+
+ private:
+  class Session;
+  struct VoteUnderWay {
+    uint32_t epoch = 0;
+    uint64_t round = 0;
+    Vote vote;
+  };
+
+  NodeId node() const { return context_.network->ServerNode(index_); }
+  void Boot();
+  absl::StatusOr<std::unique_ptr<server::JobStorage>> OpenStorage();
+  absl::StatusOr<std::unique_ptr<server::JobStorage>> CreateStorage();
+  SimEngineDeps EngineDeps();
+  void StartAgainLater();
+  void OfferVote(uint32_t to_server, std::shared_ptr<const VoteUnderWay> vote);
+  void CallVote(uint32_t to_server, std::shared_ptr<const VoteUnderWay> vote);
+
+  const Context context_;
+  const uint32_t index_;
+  const uint32_t id_;
+  SimDisk disk_;
+  server::StorageOptions options_;
+  server::LogOptions log_options_;
+  std::unique_ptr<server::JobStorage> fresh_;  // made by CreateJob, for the first process
+  bool running_ = false;
+  bool started_ = false;  // this process has come as far as serving
+  bool damaged_ = false;
+  bool power_off_ = false;
+  absl::Status refusal_;
+  std::unique_ptr<SimEngine> engine_;
+  std::map<const Stream*, std::shared_ptr<Session>> sessions_;
+  std::map<uint32_t, std::shared_ptr<const VoteUnderWay>> newest_votes_;  // by server
+  std::vector<std::shared_ptr<void>> graveyard_;
+};
+
+}  // namespace ballast::sim

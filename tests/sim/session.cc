@@ -1,0 +1,176 @@
+#include "tests/sim/session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
+
+namespace ballast::sim {
+namespace {
+
+constexpr Tick kReportAfter = 2500 * kMillisecond;
+
+template <class... Handlers>
+struct Overloaded : Handlers... {
+  using Handlers::operator()...;
+};
+template <class... Handlers>
+Overloaded(Handlers...) -> Overloaded<Handlers...>;
+
+}  // namespace
+
+// --- From the trainer ---------------------------------------------------------------------------
+
+void SimServer::Session::OnUp(UpMessage message) {
+  last_heard_ = context_.world->now();
+  if (state_ == State::kClosed) return;
+  std::visit(Overloaded{
+                 [this](const server::SlotHello& hello) { Hello(hello); },
+                 [this](const server::RoundBegin& begin) { engine_->Begin(hello_.slot, begin); },
+                 [this](FrameMessage& frame) { OnFrame(std::move(frame)); },
+                 [this](const HeartbeatMessage&) {
+                   if (received_bytes_ != acked_bytes_) FlushAck();
+                   Send(HeartbeatMessage{});
+                 },
+                 [this](const FetchMessage& fetch) {
+                   engine_->FetchState(hello_.slot, fetch.round, fetch.weights, fetch.arrays);
+                 },
+                 [this](const LeaveMessage&) {
+                   left_ = true;
+                   engine_->Leave(hello_.slot);
+                 },
+             },
+             message);
+}
+
+void SimServer::Session::Hello(const server::SlotHello& hello) {
+  hello_ = hello;
+  state_ = State::kAttaching;
+  engine_->AttachSlot(
+      hello, shared_from_this(),
+      [self = shared_from_this()](const absl::StatusOr<server::SlotWelcome>& welcome) {
+        self->OnAttached(welcome);
+      });
+}
+
+void SimServer::Session::OnAttached(const absl::StatusOr<server::SlotWelcome>& welcome) {
+  if (!welcome.ok()) {
+    Close(welcome.status(), "");
+    return;
+  }
+  const bool over = !stream_->server_open;
+  seated_ = !over;
+  if (state_ == State::kAttaching) {
+    state_ = State::kOpen;
+    Send(*welcome);
+  }
+  if (over) engine_->SlotLost(hello_.slot, this, "its connection closed");
+}
+
+void SimServer::Session::OnFrame(FrameMessage frame) {
+  const server::FrameInfo& info = frame.info;
+  if (info.slot != hello_.slot || info.incarnation != hello_.incarnation) {
+    context_.world->Red("a trainer sends frames that are not its own");
+    return;
+  }
+  engine_->Frame(info, std::move(frame.payload));
+}
+
+void SimServer::Session::OnTaken(size_t bytes) {
+  received_bytes_ += bytes;
+  if (AckDue()) FlushAck();
+}
+
+void SimServer::Session::OnClosed() {
+  const std::string why = close_why_.empty() ? "its connection broke" : close_why_;
+  state_ = State::kClosed;
+  Lost(why);
+}
+
+// --- To the trainer -----------------------------------------------------------------------------
+
+void SimServer::Session::Send(DownMessage message) {
+  if (state_ == State::kClosed) return;
+  context_.network->SendDown(stream_, std::move(message));
+}
+
+bool SimServer::Session::AckDue() const {
+  const Shape& shape = context_.swarm->shape;
+  if (received_bytes_ - acked_bytes_ >= std::max<uint64_t>(shape.credit_bytes / 4, 1)) return true;
+  const uint64_t told = ack_.round == acked_round_ ? acked_base_ : 0;
+  return ack_.window_base >= told + std::max<uint32_t>(shape.window_extents[0] / 4, 1);
+}
+
+void SimServer::Session::FlushAck() {
+  acked_bytes_ = received_bytes_;
+  acked_round_ = ack_.round;
+  acked_base_ = ack_.window_base;
+  Send(AckMessage{received_bytes_, ack_.round, ack_.window_base});
+}
+
+void SimServer::Session::OnAck(const server::Ack& ack) {
+  ack_ = ack;
+  if (ack.flush || AckDue()) FlushAck();
+}
+
+void SimServer::Session::OnResult(const server::RoundResult& result) { Send(result); }
+
+void SimServer::Session::OnExtent(const server::OutPiece& piece) {
+  std::shared_ptr<const std::vector<char>> bytes;
+  if (piece.bytes.owner != nullptr) {
+    bytes = std::static_pointer_cast<const std::vector<char>>(piece.bytes.owner);
+  } else {
+    bytes =
+        std::make_shared<std::vector<char>>(piece.bytes.data, piece.bytes.data + piece.bytes.bytes);
+  }
+  Send(PieceMessage{piece.kind, piece.array, piece.round, piece.extent, piece.offset_bytes,
+                    std::move(bytes)});
+}
+
+void SimServer::Session::OnDone(const server::RoundDone& done) { Send(done); }
+
+void SimServer::Session::OnRefused(const server::FrameRefused& refused) { Send(refused); }
+
+void SimServer::Session::OnState(const server::StateInfo& info) { Send(info); }
+
+void SimServer::Session::OnError(const absl::Status& status) {
+  Close(status, absl::StrCat("its calls failed: ", status.message()));
+}
+
+void SimServer::Session::Close(const absl::Status& status, const std::string& why) {
+  if (state_ == State::kClosed) return;
+  close_why_ = why;
+  Send(ErrorMessage{status});
+  state_ = State::kClosed;
+  context_.network->CloseDown(stream_, status);
+}
+
+void SimServer::Session::Lost(const std::string& why) {
+  if (!std::exchange(seated_, false) || left_) return;
+  engine_->SlotLost(hello_.slot, this, why);
+}
+
+void SimServer::Session::WatchSilence() {
+  const NodeId node = context_.network->ServerNode(stream_->server);
+  const Tick since = context_.world->now() - last_heard_;
+  const Tick delay = std::max(kReportAfter - std::min(since, kReportAfter), kReportAfter / 25);
+  context_.world->After(delay, node, EventKind::kTimer, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr || self->state_ == State::kClosed) return;
+    const bool silent = self->state_ != State::kAttaching &&
+                        self->context_.world->now() - self->last_heard_ >= kReportAfter;
+    if (!silent) {
+      self->WatchSilence();
+      return;
+    }
+    ErrorFields fields;
+    fields.slot = static_cast<int>(self->hello_.slot);
+    self->Close(
+        ReasonedError(absl::StatusCode::kUnavailable, Reason::kTrainerLost, "no heartbeat", fields),
+        "no heartbeat");
+    self->Lost("no heartbeat");
+  });
+}
+
+}  // namespace ballast::sim

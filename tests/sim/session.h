@@ -1,0 +1,65 @@
+// SimServer::Session: one stream of a slot at a server, the mirror of server/rpc's Session and
+// Outbox: identity, received bytes, merged acknowledgements, silence.
+// Comes from: SimServer. Goes to: SimEngine, the network. Thread safety: one thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tests/sim/server.h"
+
+namespace ballast::sim {
+
+class SimServer::Session : public SimSink, public std::enable_shared_from_this<SimServer::Session> {
+ public:
+  Session(const Context& context, SimEngine* engine, StreamPtr stream)
+      : context_(context),
+        engine_(engine),
+        stream_(std::move(stream)),
+        last_heard_(context.world->now()) {}
+
+  void OnUp(UpMessage message);
+  // The stream has come to its end.
+  void OnClosed();
+  // Gives a trainer up that has said nothing for too long.
+  void WatchSilence();
+
+  void OnTaken(size_t bytes) override;
+  void OnAck(const server::Ack& ack) override;
+  void OnResult(const server::RoundResult& result) override;
+  void OnExtent(const server::OutPiece& piece) override;
+  void OnDone(const server::RoundDone& done) override;
+  void OnRefused(const server::FrameRefused& refused) override;
+  void OnState(const server::StateInfo& info) override;
+  void OnError(const absl::Status& status) override;
+
+ private:
+  enum class State { kHello, kAttaching, kOpen, kClosed };
+
+  void Hello(const server::SlotHello& hello);
+  void OnAttached(const absl::StatusOr<server::SlotWelcome>& welcome);
+  void OnFrame(FrameMessage frame);
+  void Close(const absl::Status& status, const std::string& why);
+  void Lost(const std::string& why);
+  void FlushAck();
+  bool AckDue() const;
+  void Send(DownMessage message);
+
+  const Context context_;
+  SimEngine* const engine_;  // outlives the session
+  const StreamPtr stream_;
+  State state_ = State::kHello;
+  server::SlotHello hello_;
+  bool seated_ = false;
+  bool left_ = false;
+  Tick last_heard_ = 0;
+  std::string close_why_;
+  // Acknowledgements, merged as Outbox does.
+  server::Ack ack_;
+  uint64_t received_bytes_ = 0;
+  uint64_t acked_bytes_ = 0;
+  uint64_t acked_round_ = 0;
+  uint32_t acked_base_ = 0;
+};
+
+}  // namespace ballast::sim

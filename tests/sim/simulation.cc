@@ -1,0 +1,211 @@
+#include "tests/sim/simulation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "server/round/job_plan.h"
+
+namespace ballast::sim {
+namespace {
+
+constexpr Tick kFaultPhaseMax = 5 * kSecond;
+// For the last round after the last fault: several losses noticed by silence, one after the other,
+// on the slowest clock.
+constexpr Tick kQuietPhaseMax = 120 * kSecond;
+constexpr uint64_t kEventsMax = 3'000'000;
+
+server::JobPlan MakePlan(const Swarm& swarm) {
+  server::JobPlan plan;
+  plan.job = Mix(swarm.seed);
+  plan.spec = swarm.shape.spec;
+  for (uint32_t s = 0; s < swarm.shape.servers; ++s) plan.servers.push_back(2 * s + 1);
+  const absl::StatusOr<Layout> layout = server::LayoutOfSpec(plan.spec);
+  BALLAST_CHECK(layout.ok());
+  for (const uint32_t index : PlanOwners(*layout, swarm.shape.servers)) {
+    plan.owner.push_back(plan.servers[index]);
+  }
+  server::ContributorSet all;
+  all.divisor = plan.spec.world;
+  for (uint32_t slot = 0; slot < plan.spec.world; ++slot) {
+    plan.epoch.members.push_back({slot, Mix(swarm.seed + slot)});
+    all.slots.push_back(slot);
+  }
+  plan.epoch.contributors.assign(plan.spec.group_count, all);
+  return plan;
+}
+
+}  // namespace
+
+Simulation::Simulation(uint64_t seed, Mutant mutant, bool trace)
+    : swarm_(DrawSwarm(seed)),
+      plan_(MakePlan(swarm_)),
+      layout_(*server::LayoutOfSpec(plan_.spec)),
+      world_(Mix(seed), swarm_.shape.servers + swarm_.shape.trainers, trace),
+      network_(&world_, &swarm_),
+      oracle_(&world_, &swarm_, &plan_, &layout_) {
+  const Context context{&world_, &swarm_, &network_, &oracle_, &plan_, &layout_, mutant};
+  for (uint32_t s = 0; s < swarm_.shape.servers; ++s) {
+    servers_.push_back(std::make_unique<SimServer>(context, s));
+    network_.Add(servers_.back().get());
+  }
+  for (uint32_t t = 0; t < swarm_.shape.trainers; ++t) {
+    trainers_.push_back(std::make_unique<SimTrainer>(context, t));
+    network_.Add(trainers_.back().get());
+  }
+  std::vector<SimServer*> servers;
+  for (const auto& server : servers_) servers.push_back(server.get());
+  std::vector<SimTrainer*> trainers;
+  for (const auto& trainer : trainers_) trainers.push_back(trainer.get());
+  faults_ = std::make_unique<FaultPlan>(context, servers, trainers);
+}
+
+Simulation::~Simulation() = default;
+
+template <typename Done>
+bool Simulation::RunUntil(Tick deadline, const Done& done) {
+  while (!world_.stopped() && world_.now() <= deadline && world_.events() < kEventsMax) {
+    if (done()) return true;
+    if (!world_.Step()) break;
+    for (const auto& server : servers_) server->Sweep();
+  }
+  return !world_.stopped() && done();
+}
+
+// Damage may end the job, if it says so; nothing else may.
+bool Simulation::Refused() {
+  absl::Status error;
+  for (const auto& server : servers_) {
+    if (!server->refusal().ok()) error = server->refusal();
+    SimEngine* const engine = server->engine();
+    const bool failed = engine != nullptr && engine->ended() && !engine->failure().ok();
+    if (failed && error.ok()) error = engine->failure();
+  }
+  for (const auto& trainer : trainers_) {
+    if (error.ok()) error = trainer->error();
+  }
+  if (error.ok()) return false;
+  const bool damaged = std::any_of(servers_.begin(), servers_.end(),
+                                   [](const auto& server) { return server->damaged(); });
+  if (damaged) {
+    refusal_ = error.ToString();
+    world_.Stop();
+  } else {
+    world_.Red(absl::StrCat("the job ends: ", error.ToString()));
+  }
+  return true;
+}
+
+std::string Simulation::Stuck() const {
+  std::string text = absl::StrCat("stuck at ", world_.now() / kMillisecond, " ms after ",
+                                  world_.events(), " events:");
+  for (const auto& trainer : trainers_) absl::StrAppend(&text, " [", trainer->Waiting(), "]");
+  for (const auto& server : servers_) {
+    SimEngine* const engine = server->engine();
+    absl::StrAppend(&text, " [server ",
+                    engine == nullptr ? "down"
+                                      : absl::StrCat("round ", engine->fsm().round(), " ",
+                                                     PhaseName(engine->fsm().phase())),
+                    "]");
+  }
+  return text;
+}
+
+bool Simulation::RunRounds() {
+  const auto finished = [this] {
+    return Refused() || std::all_of(trainers_.begin(), trainers_.end(),
+                                    [](const auto& trainer) { return trainer->finished(); });
+  };
+  if (!RunUntil(kFaultPhaseMax, [&] { return finished() || faults_->spent(); })) {
+    if (world_.stopped()) return false;
+  }
+  if (world_.stopped()) return false;
+  faults_->Calm();
+  if (!RunUntil(world_.now() + kQuietPhaseMax, finished)) {
+    if (!world_.stopped()) world_.Red(Stuck());
+    return false;
+  }
+  return !world_.stopped();
+}
+
+void Simulation::CheckRest() {
+  for (const auto& server : servers_) {
+    oracle_.OnRest(plan_.servers[&server - servers_.data()], server->engine()->fsm(),
+                   server->engine()->store());
+  }
+}
+
+// All servers idle after the last round, all trainers with a stream to each.
+bool Simulation::FetchStates() {
+  const uint64_t last = swarm_.shape.rounds + 1;
+  const auto at_rest = [&] {
+    if (Refused()) return true;
+    for (const auto& server : servers_) {
+      if (!server->Serves() || server->engine()->fsm().round() != last ||
+          server->engine()->fsm().phase() != server::Phase::kIdle ||
+          !server->engine()->disk_idle()) {
+        return false;
+      }
+    }
+    return std::all_of(trainers_.begin(), trainers_.end(),
+                       [](const auto& trainer) { return trainer->at_rest(); });
+  };
+  if (!RunUntil(world_.now() + kQuietPhaseMax, at_rest)) {
+    if (!world_.stopped()) world_.Red(Stuck());
+    return false;
+  }
+  if (world_.stopped()) return false;
+  CheckRest();
+  if (world_.stopped()) return false;
+  for (const auto& trainer : trainers_) trainer->FetchState();
+  const auto fetched = [&] {
+    return Refused() || std::all_of(trainers_.begin(), trainers_.end(),
+                                    [](const auto& trainer) { return trainer->fetched(); });
+  };
+  if (RunUntil(world_.now() + kQuietPhaseMax, fetched)) return !world_.stopped();
+  if (!world_.stopped()) world_.Red(Stuck());
+  return false;
+}
+
+bool Simulation::PowerCycle() {
+  const bool power = plan_.spec.durability == Durability::kPower;
+  for (const auto& server : servers_) {
+    server->End(power);
+    server->Start();
+  }
+  return FetchStates();
+}
+
+void Simulation::LeaveAll() {
+  for (const auto& trainer : trainers_) trainer->Leave();
+  const auto left = [&] {
+    return std::all_of(servers_.begin(), servers_.end(),
+                       [](const auto& server) { return server->engine()->ended(); });
+  };
+  if (!RunUntil(world_.now() + kQuietPhaseMax, left) && !world_.stopped()) {
+    world_.Red("the job does not end when all have left");
+  }
+}
+
+Outcome Simulation::Run() {
+  for (const auto& server : servers_) {
+    if (const absl::Status made = server->CreateJob(); !made.ok()) world_.Red(made.ToString());
+    server->Start();
+  }
+  for (const auto& trainer : trainers_) trainer->Start();
+  faults_->Begin();
+  if (!world_.stopped() && RunRounds() && FetchStates() && PowerCycle()) LeaveAll();
+  for (const auto& server : servers_) {
+    if (server->disk()->reused_segment()) world_.Met(Cover::kSegmentReused);
+  }
+  Outcome outcome{world_.red(), refusal_, world_.hash(), world_.events(), world_.met()};
+  for (const auto& server : servers_) server->End(/*power=*/false);
+  return outcome;
+}
+
+Outcome RunSeed(uint64_t seed, Mutant mutant, bool trace) {
+  return Simulation(seed, mutant, trace).Run();
+}
+
+}  // namespace ballast::sim

@@ -1,0 +1,60 @@
+// Simulation: one seed from beginning to end. First faults, then none and every round must finish;
+// at last every server loses its power once more, and what it keeps is compared with the reference.
+// Comes from: main. Goes to: an Outcome. Thread safety: one thread.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/sim/faults.h"
+#include "tests/sim/network.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/server.h"
+#include "tests/sim/trainer.h"
+
+namespace ballast::sim {
+
+struct Outcome {
+  std::string red;      // what broke; empty: nothing
+  std::string refusal;  // the typed error with which damage ended the job; empty: none did
+  uint64_t hash = 0;    // of all that happened
+  uint64_t events = 0;
+  std::array<uint64_t, static_cast<size_t>(Cover::kCount)> met{};
+};
+
+// Runs one seed. The same seed and mutant give the same outcome.
+Outcome RunSeed(uint64_t seed, Mutant mutant, bool trace);
+
+class Simulation {
+ public:
+  Simulation(uint64_t seed, Mutant mutant, bool trace);
+  ~Simulation();
+  Outcome Run();
+
+ private:
+  // Steps the world until `done` or the end of its time. False when it did not come to that.
+  template <typename Done>
+  bool RunUntil(Tick deadline, const Done& done);
+  bool RunRounds();
+  bool Refused();
+  void CheckRest();
+  bool FetchStates();
+  bool PowerCycle();
+  void LeaveAll();
+  std::string Stuck() const;
+
+  const Swarm swarm_;
+  server::JobPlan plan_;
+  const Layout layout_;
+  World world_;
+  Network network_;
+  Oracle oracle_;
+  std::vector<std::unique_ptr<SimServer>> servers_;
+  std::vector<std::unique_ptr<SimTrainer>> trainers_;
+  std::unique_ptr<FaultPlan> faults_;
+  std::string refusal_;
+};
+
+}  // namespace ballast::sim

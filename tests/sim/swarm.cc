@@ -1,0 +1,165 @@
+#include "tests/sim/swarm.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "absl/strings/str_cat.h"
+
+namespace ballast::sim {
+namespace {
+
+constexpr uint32_t kTile = 64;
+
+JobSpec DrawSpec(uint32_t world, Random* random) {
+  JobSpec spec;
+  spec.name = "sim";
+  spec.world = world;
+  spec.tile_elements = kTile;
+  spec.extent_elements = random->OneIn(2) ? kTile : 2 * kTile;
+  spec.durability = random->OneIn(8) ? Durability::kProcess : Durability::kPower;
+  spec.group_count = random->OneIn(4) ? 2 : 1;
+  if (random->OneIn(3)) spec.max_grad_norm = random->OneIn(2) ? 1.0 : 30.0;
+  if (random->OneIn(8)) spec.loss_scale = 64;
+  const bool narrow = random->OneIn(5);
+  const uint64_t tensors = random->Between(std::max<uint64_t>(1, spec.group_count), 6);
+  for (uint64_t t = 0; t < tensors; ++t) {
+    TensorSpec tensor;
+    tensor.name = absl::StrCat("t", t);
+    tensor.shape = {static_cast<int64_t>(random->Spread(1, 300))};
+    tensor.group = t < spec.group_count ? static_cast<uint32_t>(t)
+                                        : static_cast<uint32_t>(random->Below(spec.group_count));
+    if (narrow && random->OneIn(2)) tensor.dtype = DType::kBF16;
+    spec.tensors.push_back(tensor);
+  }
+  return spec;
+}
+
+Shape DrawShape(Random* random) {
+  Shape shape;
+  shape.servers = static_cast<uint32_t>(random->Between(1, 3));
+  shape.trainers = static_cast<uint32_t>(random->Between(1, 3));
+  shape.rounds = random->OneIn(6) ? random->Between(9, 24) : random->Between(2, 8);
+  shape.spec = DrawSpec(shape.trainers, random);
+  shape.chunk_bytes = static_cast<uint32_t>(64 << random->Below(4));
+  shape.credit_bytes = random->Spread(256, 1 << 16);
+  for (uint32_t s = 0; s < shape.servers; ++s) {
+    // With one trainer the step reads the registers, so all of them must fit.
+    const bool small = shape.trainers > 1 && random->OneIn(3);
+    shape.window_extents.push_back(small ? static_cast<uint32_t>(random->Between(1, 3)) : 64);
+  }
+  shape.checkpoint_rounds = static_cast<uint32_t>(random->Between(1, 4));
+  shape.segment_bytes_min = uint64_t{1} << random->Between(13, 16);
+  shape.broadcast = random->OneIn(3);
+  if (random->OneIn(2)) shape.absent_one_in = static_cast<uint32_t>(random->Between(2, 6));
+  if (random->OneIn(5)) shape.nonfinite_one_in = static_cast<uint32_t>(random->Between(2, 4));
+  return shape;
+}
+
+Pace DrawPace(Random* random) {
+  return {.network = random->Spread(20, 2000) * kMicrosecond,
+          .kernel = random->Spread(1, 100'000) * kMicrosecond,
+          .log_write = random->Spread(1, 300) * kMicrosecond,
+          .log_sync = random->Spread(10, 100'000) * kMicrosecond,
+          .slot_write = random->Spread(1, 3000) * kMicrosecond,
+          .slot_sync = random->Spread(10, 300'000) * kMicrosecond,
+          .compute = random->Spread(10, 3000) * kMicrosecond,
+          .start = random->Spread(100, 100'000) * kMicrosecond};
+}
+
+// The classes; each draws its rates when it is switched on.
+std::vector<std::function<void(Faults*)>> Classes(Random* random) {
+  const auto rate = [random](uint64_t low, uint64_t high) {
+    return static_cast<uint32_t>(random->Spread(low, high));
+  };
+  return {
+      [=](Faults* f) { f->kill_one_in = rate(30, 1000); },
+      [=](Faults* f) { f->power_one_in = rate(30, 1000); },
+      [=](Faults* f) { f->die_in_disk = true; },
+      [=](Faults* f) { f->break_one_in = rate(10, 400); },
+      [=](Faults* f) { f->lose_one_in = rate(2, 20); },
+      [=](Faults* f) { f->repeat_one_in = rate(2, 20); },
+      [=](Faults* f) { f->late_one_in = rate(5, 100); },
+      [=](Faults* f) { f->partitions = true; },
+      [=](Faults* f) { f->pause_servers = true; },
+      [=](Faults* f) { f->pause_trainers = true; },
+      [=](Faults* f) { f->straggler_one_in = rate(2, 10); },
+      [=](Faults* f) { f->write_errors = true; },
+      [=](Faults* f) { f->sync_errors = true; },
+      [=](Faults* f) { f->disk_full = true; },
+      [=](Faults* f) { f->rot = true; },
+      [=](Faults* f) { f->lying_disk = true; },
+      [=](Faults* f) { f->zombies = true; },
+      [=](Faults* f) { f->corrupt_one_in = rate(20, 400); },
+      [=](Faults* f) { f->drift = true; },
+  };
+}
+
+Faults DrawFaults(const Shape& shape, Random* random) {
+  Faults faults;
+  const auto classes = Classes(random);
+  const uint64_t style = random->Below(8);
+  if (style < 3) {
+    random->Pick(classes)(&faults);
+  } else if (style > 3) {
+    for (const auto& switch_on : classes) {
+      if (random->OneIn(4)) switch_on(&faults);
+    }
+  }
+  // Damage needs a restart to be seen.
+  if ((faults.rot || faults.lying_disk) && faults.kill_one_in == 0) {
+    faults.kill_one_in = static_cast<uint32_t>(random->Spread(30, 300));
+  }
+  if (shape.spec.durability == Durability::kProcess) {
+    // This level survives the end of a process, not of the machine.
+    if (faults.power_one_in != 0) faults.kill_one_in = faults.power_one_in;
+    faults.power_one_in = 0;
+    faults.sync_errors = false;
+  }
+  faults.mood = static_cast<CrashMood>(random->Below(3));
+  faults.whole_cluster = random->OneIn(3);
+  faults.budget = static_cast<uint32_t>(random->Between(1, 10));
+  faults.mean_gap = random->Spread(500, 50'000) * kMicrosecond;
+  return faults;
+}
+
+}  // namespace
+
+Swarm DrawSwarm(uint64_t seed) {
+  Random random(Mix(seed) ^ 0x5157A12D);
+  Swarm swarm;
+  swarm.seed = seed;
+  swarm.shape = DrawShape(&random);
+  swarm.pace = DrawPace(&random);
+  swarm.faults = DrawFaults(swarm.shape, &random);
+  return swarm;
+}
+
+std::string Describe(const Swarm& swarm) {
+  const Shape& shape = swarm.shape;
+  const Faults& f = swarm.faults;
+  std::string sizes;
+  for (const TensorSpec& tensor : shape.spec.tensors) {
+    absl::StrAppend(&sizes, sizes.empty() ? "" : ",", tensor.shape[0],
+                    tensor.dtype == DType::kBF16 ? "h" : "");
+  }
+  std::string faults;
+  const auto say = [&faults](const char* name, uint64_t value) {
+    if (value != 0) absl::StrAppend(&faults, " ", name, value == 1 ? "" : absl::StrCat("/", value));
+  };
+  say("kill", f.kill_one_in), say("power", f.power_one_in), say("die_in_disk", f.die_in_disk);
+  say("break", f.break_one_in), say("lose", f.lose_one_in), say("repeat", f.repeat_one_in);
+  say("late", f.late_one_in), say("partitions", f.partitions);
+  say("pause_servers", f.pause_servers), say("pause_trainers", f.pause_trainers);
+  say("straggler", f.straggler_one_in), say("write_errors", f.write_errors);
+  say("sync_errors", f.sync_errors), say("disk_full", f.disk_full), say("rot", f.rot);
+  say("lying_disk", f.lying_disk), say("zombies", f.zombies), say("corrupt", f.corrupt_one_in);
+  say("drift", f.drift);
+  return absl::StrCat(
+      "seed ", swarm.seed, ": ", shape.servers, " servers, ", shape.trainers, " trainers, ",
+      shape.rounds, " rounds, tensors ", sizes, ", extents of ", shape.spec.extent_elements,
+      shape.spec.durability == Durability::kProcess ? ", level process" : ", level power",
+      ", checkpoint in ", shape.checkpoint_rounds,
+      " rounds; faults:", faults.empty() ? " none" : faults);
+}
+
+}  // namespace ballast::sim

@@ -1,0 +1,90 @@
+// What one seed is: the job's shape, how slow everything is, and which faults may happen how often.
+// Half of the seeds use no class of faults or one, so that what each of them does can be told; the
+// others mix.
+// Comes from: the seed. Goes to: the simulation. Thread safety: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/job/job_spec.h"
+#include "tests/sim/random.h"
+#include "tests/sim/world.h"
+
+namespace ballast::sim {
+
+// The job and its transport.
+struct Shape {
+  uint32_t servers = 1;
+  uint32_t trainers = 1;
+  uint64_t rounds = 2;
+  JobSpec spec;
+  uint32_t chunk_bytes = 256;
+  uint64_t credit_bytes = 4096;
+  std::vector<uint32_t> window_extents;  // per server
+  uint32_t checkpoint_rounds = 2;
+  uint64_t segment_bytes_min = 16384;
+  bool broadcast = false;         // slots other than 0 fetch the initial weights
+  uint32_t absent_one_in = 0;     // how often a gradient is None; 0: never
+  uint32_t nonfinite_one_in = 0;  // how often a round has a NaN; 0: never
+};
+
+// Virtual time that things take; each time is drawn between a quarter of it and all of it.
+struct Pace {
+  Tick network = 0;
+  Tick kernel = 0;
+  Tick log_write = 0;
+  Tick log_sync = 0;
+  Tick slot_write = 0;
+  Tick slot_sync = 0;
+  Tick compute = 0;  // of a trainer between two rounds
+  Tick start = 0;    // of a server process
+};
+
+// What a power loss leaves of what was not synced.
+enum class CrashMood : uint8_t { kKeepsAll, kLosesAll, kMixed };
+
+// 0 switches a class off. Rates are "once in so many events of a server" or "of messages".
+struct Faults {
+  uint32_t kill_one_in = 0;   // events of a server, kill -9
+  uint32_t power_one_in = 0;  // events of a server, power loss
+  bool die_in_disk = false;   // the process or its power ends inside a disk operation
+  CrashMood mood = CrashMood::kMixed;
+  bool whole_cluster = false;  // a power loss takes all servers
+  uint32_t break_one_in = 0;   // messages of a stream: the stream breaks
+  uint32_t lose_one_in = 0;    // votes and their answers
+  uint32_t repeat_one_in = 0;  // votes
+  uint32_t late_one_in = 0;    // messages: far later than others
+  bool partitions = false;
+  bool pause_servers = false;
+  bool pause_trainers = false;
+  uint32_t straggler_one_in = 0;  // rounds of a trainer
+  bool write_errors = false;
+  bool sync_errors = false;
+  bool disk_full = false;       // when the job is made
+  bool rot = false;             // bits turn around while a server is down
+  bool lying_disk = false;      // acknowledged writes that do not happen
+  bool zombies = false;         // frames of dead processes and older epochs
+  uint32_t corrupt_one_in = 0;  // gradient frames
+  bool drift = false;           // clocks of different speed
+
+  uint32_t budget = 0;           // faults in all
+  Tick mean_gap = kMillisecond;  // of the faults that happen at a time
+};
+
+struct Swarm {
+  uint64_t seed = 0;
+  Shape shape;
+  Pace pace;
+  Faults faults;
+  // Damage that checksums can find but not mend is allowed to end the job with a typed error.
+  bool may_refuse() const { return faults.rot || faults.lying_disk; }
+};
+
+Swarm DrawSwarm(uint64_t seed);
+
+// One line for people.
+std::string Describe(const Swarm& swarm);
+
+}  // namespace ballast::sim

@@ -1,0 +1,91 @@
+#include "tests/sim/world.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace ballast::sim {
+
+const char* CoverName(Cover cover) {
+  static constexpr std::array<const char*, static_cast<size_t>(Cover::kCount)> kNames = {
+      "skipped_round",   "untouched_extent", "log_full",          "segment_reused",
+      "extent_ahead",    "replay",           "restored_prepared", "restored_gradient",
+      "init_again",      "last_round_again", "attach_waits",      "vote_from_answer",
+      "duplicate_frame", "out_of_window",    "bad_checksum",      "died_in_disk"};
+  return kNames[static_cast<size_t>(cover)];
+}
+
+World::World(uint64_t seed, size_t nodes, bool trace)
+    : trace_(trace), random_(seed), nodes_(nodes) {}
+
+void World::Trace(NodeId node, const std::string& text) const {
+  const std::string who = node == kNobody ? std::string("world") : "node " + std::to_string(node);
+  std::printf("%12.6f ms  %-7s  %s\n", static_cast<double>(now_) / 1e6, who.c_str(), text.c_str());
+}
+
+void World::Push(Tick time, Event event) {
+  uint32_t index = 0;
+  if (free_.empty()) {
+    index = static_cast<uint32_t>(slab_.size());
+    slab_.push_back(std::move(event));
+  } else {
+    index = free_.back();
+    free_.pop_back();
+    slab_[index] = std::move(event);
+  }
+  heap_.push_back({time, sequence_++, index});
+  std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+}
+
+void World::AfterInLife(Tick delay, NodeId node, uint64_t life, EventKind kind,
+                        std::function<void()> action) {
+  Push(now_ + delay, {node, life, kind, std::move(action)});
+}
+
+bool World::Step() {
+  if (stopped_ || heap_.empty()) return false;
+  std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+  const Key key = heap_.back();
+  heap_.pop_back();
+  Event event = std::move(slab_[key.index]);
+  slab_[key.index] = Event();
+  free_.push_back(key.index);
+  now_ = key.time;
+  if (event.node != kNobody) {
+    Node& node = nodes_[event.node];
+    if (event.life != node.life) return true;  // Its process is gone.
+    if (node.paused) {
+      node.waiting.push_back(std::move(event));
+      return true;
+    }
+  }
+  ++events_;
+  Note(key.time);
+  Note(uint64_t{event.node} << 8 | static_cast<uint64_t>(event.kind));
+  if (event.node != kNobody && gate_ && !gate_(event.node)) return true;
+  event.action();
+  return true;
+}
+
+void World::EndLife(NodeId node) {
+  ++nodes_[node].life;
+  nodes_[node].paused = false;
+  nodes_[node].waiting.clear();
+}
+
+void World::Pause(NodeId node) { nodes_[node].paused = true; }
+
+void World::Resume(NodeId node) {
+  if (!nodes_[node].paused) return;
+  nodes_[node].paused = false;
+  for (Event& event : std::exchange(nodes_[node].waiting, {})) Push(now_, std::move(event));
+}
+
+void World::Red(const std::string& what) {
+  if (!red_.empty()) return;
+  red_ = what;
+  stopped_ = true;
+  if (trace_) Trace(kNobody, "RED: " + what);
+}
+
+}  // namespace ballast::sim
