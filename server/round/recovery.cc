@@ -10,7 +10,6 @@
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
-#include "common/base/stream_copy.h"
 #include "common/base/worker_pool.h"
 #include "common/io/arena.h"
 #include "server/round/step_plan.h"
@@ -310,7 +309,7 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
 
 void CopyToImage(const Layout& layout, ExtentStore* store, uint32_t extent, void* to) {
   ForEachPlane(layout, store, extent, [to](const float* plane, size_t at, size_t bytes) {
-    StreamCopy(static_cast<char*>(to) + at, plane, bytes);
+    std::memcpy(static_cast<char*>(to) + at, plane, bytes);
   });
 }
 

@@ -247,7 +247,7 @@ void SimEngine::Do(const SendVote& effect) {
                        !power || log_->PrepareIsDurable());
   for (const uint32_t server : fsm_.plan().servers) {
     if (server == deps_.server_id) continue;
-    deps_.send_vote(fsm_.plan().epoch.epoch, effect.round, server, effect.vote);
+    deps_.send_vote(effect.epoch, effect.round, server, effect.vote);
   }
   if (Is(Mutant::kDecideEarly)) InventVotes(effect);
 }

@@ -1,10 +1,12 @@
 // ballast_sim: runs seeds of the simulator and says which are red. docs/simulator.md.
-//   ballast_sim --seconds N | --seeds A..B | --seed S [--trace]   [--mutant M] [--json]
-//   ballast_sim --mutants [--seeds A..B]     every mutant until a seed kills it
+//   ballast_sim --seconds N | --seeds A..B | --seed S   [--trace] [--twice] [--cover] [--json]
+//   ballast_sim --mutant M [--seeds A..B]      until a seed kills it; with --trace one seed
+//   ballast_sim --mutants [--seconds N]        all of them; with --seconds after that many of seeds
 //   ballast_sim --list-mutants
 // Comes from: the command line. Goes to: standard output; exit 0 when nothing is red, 1 when
-// something is (with a mutant: when nothing is), 2 for a wrong command line.
+// something is or a mutant survives, 2 for a wrong command line.
 // Thread safety: one thread.
+#include <malloc.h>
 #include <sys/prctl.h>
 
 #include <chrono>
@@ -189,21 +191,24 @@ int Main(int argc, char** argv) {
     for (const MutantInfo& info : kMutants) std::printf("%-24s %s\n", info.name, info.what);
     return 0;
   }
+  std::setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
   SetMinLogSeverity(static_cast<LogSeverity>(3));
   // Arenas of 2 MiB are cheap when only the pages that are touched get memory.
   prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+  // Disks come and go with every seed; their memory need not go back to the system each time.
+  mallopt(M_MMAP_THRESHOLD, 1 << 28);
+  mallopt(M_TRIM_THRESHOLD, 1 << 28);
   const bool hunts = options.all_mutants || options.mutant != Mutant::kNone;
   if (options.seconds == 0 && options.last == UINT64_MAX && !hunts) {
     options.last = options.first + 999;
   }
   const double begin = Seconds();
   Totals totals;
-  if (options.all_mutants) {
-    for (const MutantInfo& info : kMutants) RunMutant(info.mutant, options, &totals);
-  } else if (options.mutant != Mutant::kNone && !options.trace) {
-    RunMutant(options.mutant, options, &totals);
-  } else {
-    RunSeeds(options, &totals);
+  const bool hunts_one = options.mutant != Mutant::kNone && !options.trace;
+  if (!hunts_one && (!options.all_mutants || options.seconds > 0)) RunSeeds(options, &totals);
+  if (hunts_one) RunMutant(options.mutant, options, &totals);
+  for (const MutantInfo& info : kMutants) {
+    if (options.all_mutants) RunMutant(info.mutant, options, &totals);
   }
   PrintTotals(options, totals, Seconds() - begin);
   const bool good = totals.mutants == totals.mutants_killed && totals.red == 0;

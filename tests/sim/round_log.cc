@@ -124,8 +124,10 @@ void SimRoundLog::SyncLog() {
   const absl::Status status = storage_->log()->Sync();
   if (!Alive()) return;
   if (const auto* prepare = std::get_if<PrepareTask>(&task)) {
-    if (status.ok()) prepared_round_ = durable_round_ = prepare->record.round;
-    if (status.ok() && shapes_.empty()) Trim(CoveredRound());
+    if (status.ok()) {
+      prepared_round_ = durable_round_ = prepare->record.round;
+      storage_->log()->TrimTo(std::min(covered_round_, prepared_round_));
+    }
     if (deps_.mutant != Mutant::kVoteBeforeSync || !status.ok()) prepare->done(status);
   } else {
     std::get<FlushTask>(task).done(status);
@@ -184,8 +186,6 @@ void SimRoundLog::SyncFront() {
 }
 
 uint64_t SimRoundLog::CoveredRound() const {
-  // A server that owns nothing writes no slots; the newest decision says where it stands.
-  if (shapes_.empty()) return prepared_round_ > 0 ? prepared_round_ - 1 : 0;
   uint64_t covered = std::numeric_limits<uint64_t>::max();
   for (const server::SlotShape& shape : shapes_) {
     const std::vector<uint64_t> versions = storage_->slots()->Versions(shape.extent);
@@ -197,6 +197,7 @@ uint64_t SimRoundLog::CoveredRound() const {
 // On the log's thread.
 void SimRoundLog::Trim(uint64_t covered) {
   deps_.world->AfterInLife(0, deps_.node, life_, EventKind::kLog, [this, covered] {
+    covered_round_ = covered;
     storage_->log()->TrimTo(std::min(covered, prepared_round_));
     if (short_of_room_ && !std::exchange(trying_again_, true)) Pump();
   });

@@ -43,7 +43,7 @@ class SimRoundLog final : public server::RoundLog {
         shapes_(std::move(shapes)),
         durable_round_(durable_round),
         prepared_round_(durable_round) {
-    Trim(CoveredRound());  // It may be all that a full log waits for.
+    Trim(CoveredRound());  // The log does not remember what it was told before.
   }
 
   void AppendExtent(server::ReducedExtent extent) override;
@@ -97,6 +97,7 @@ class SimRoundLog final : public server::RoundLog {
   const std::vector<server::SlotShape> shapes_;
   uint64_t durable_round_;
   uint64_t prepared_round_;
+  uint64_t covered_round_ = 0;
   uint64_t prepare_operation_ = 0;  // of the disk, when the newest PREPARE had been written
   bool pumping_ = false;
   bool short_of_room_ = false;
