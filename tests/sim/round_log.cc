@@ -89,6 +89,7 @@ void SimRoundLog::RunFront() {
   }
   if (!Alive()) return;
   if (flush && status.ok()) {
+    syncing_ = true;
     Later(deps_.pace->log_sync, EventKind::kLog, &SimRoundLog::SyncLog);
   } else {  // The log keeps an error for the next flush.
     PopFront();
@@ -119,6 +120,7 @@ absl::Status SimRoundLog::AppendPrepared(const PrepareTask& task) {
 }
 
 void SimRoundLog::SyncLog() {
+  syncing_ = false;
   const Task task = std::move(tasks_.front());
   tasks_.front() = server::DecisionRecord();  // Stands for the task until it is popped.
   const absl::Status status = storage_->log()->Sync();
@@ -199,7 +201,7 @@ void SimRoundLog::Trim(uint64_t covered) {
   deps_.world->AfterInLife(0, deps_.node, life_, EventKind::kLog, [this, covered] {
     covered_round_ = covered;
     storage_->log()->TrimTo(std::min(covered, prepared_round_));
-    if (short_of_room_ && !std::exchange(trying_again_, true)) Pump();
+    if (short_of_room_ && !syncing_ && !std::exchange(trying_again_, true)) Pump();
   });
 }
 

@@ -102,6 +102,7 @@ class SimRoundLog final : public server::RoundLog {
   bool pumping_ = false;
   bool short_of_room_ = false;
   bool trying_again_ = false;  // after a trim
+  bool syncing_ = false;       // the front task has been written and waits for its flush
   std::function<void()> on_short_of_room_;
   std::deque<Task> tasks_;    // the log's thread
   std::deque<Image> images_;  // the slots' thread
