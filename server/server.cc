@@ -57,6 +57,10 @@ uint64_t NewIncarnation() {
   return static_cast<uint64_t>(random()) << 32 | random();
 }
 
+// Weights leave while later extents are stepped only if the network's threads need not wait for a
+// worker's time slice; see docs/decisions/012.
+constexpr int kWorkerNiceness = 10;
+
 int ThreadCount(uint32_t configured) {
   if (configured > 0) return static_cast<int>(configured);
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -138,7 +142,8 @@ absl::Status ServerImpl::Open() {
   metrics_ = std::make_unique<ServerMetrics>(BuildInfo{BALLAST_VERSION, "", simd::IsaName(isa_)});
   executor_ =
       std::make_unique<Executor>("round", static_cast<int>(config_.rounds().executor_threads()));
-  workers_ = std::make_unique<WorkerPool>(ThreadCount(config_.rounds().worker_threads()));
+  workers_ = std::make_unique<WorkerPool>(ThreadCount(config_.rounds().worker_threads()), "worker",
+                                          kWorkerNiceness);
   FillSessionDeps();
   BALLAST_RETURN_IF_ERROR(Listen());
   if (config_.admin().enabled()) BALLAST_RETURN_IF_ERROR(OpenAdmin());

@@ -3,6 +3,10 @@
 // and job; handing out tasks is one atomic addition.
 #include "common/base/worker_pool.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <string>
 #include <utility>
 
@@ -24,6 +28,13 @@ void SetDefaultFloatMode() {
 #if defined(__SSE__)
   _mm_setcsr(0x1F80);
 #endif
+}
+
+// For the calling thread, which is what Linux means by a "process" here.
+void LowerPriority(int niceness) {
+  errno = 0;
+  const int now = getpriority(PRIO_PROCESS, 0);
+  if (errno == 0) setpriority(PRIO_PROCESS, 0, std::min(19, now + niceness));
 }
 
 }  // namespace
@@ -51,11 +62,13 @@ struct WorkerPool::Job {
   alignas(64) std::atomic<size_t> next_task{0};
 };
 
-WorkerPool::WorkerPool(int threads, absl::string_view name) {
-  BALLAST_CHECK(threads >= 1);
+WorkerPool::WorkerPool(int threads, absl::string_view name, int niceness) {
+  BALLAST_CHECK(threads >= 1 && niceness >= 0 && niceness <= 19);
   threads_.reserve(static_cast<size_t>(threads));
   for (int i = 0; i < threads; ++i) {
-    threads_.emplace_back([this, thread_name = absl::StrCat(name, "-", i)] { Work(thread_name); });
+    threads_.emplace_back([this, niceness, thread_name = absl::StrCat(name, "-", i)] {
+      Work(thread_name, niceness);
+    });
   }
 }
 
@@ -93,8 +106,9 @@ void WorkerPool::Enqueue(Job* job) {
   }
 }
 
-void WorkerPool::Work(absl::string_view name) {
+void WorkerPool::Work(absl::string_view name, int niceness) {
   SetThreadName(name);
+  if (niceness > 0) LowerPriority(niceness);
   SetDefaultFloatMode();
   t_pool = this;
   MutexLock lock(&mu_);

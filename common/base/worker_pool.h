@@ -23,8 +23,9 @@ namespace ballast {
 // no flush to zero), whatever the creating thread uses: results depend on it.
 class WorkerPool {
  public:
-  // Starts `threads` >= 1 workers called "<name>-<i>".
-  explicit WorkerPool(int threads, absl::string_view name = "worker");
+  // Starts `threads` >= 1 workers called "<name>-<i>". `niceness` in [0, 19] is added to that of
+  // the process (nice(7)): threads that feed the network should not wait behind long kernels.
+  explicit WorkerPool(int threads, absl::string_view name = "worker", int niceness = 0);
   // Finishes all submitted jobs, then joins.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -46,7 +47,7 @@ class WorkerPool {
  private:
   struct Job;
 
-  void Work(absl::string_view name);
+  void Work(absl::string_view name, int niceness);
   void Enqueue(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Both release mu_ while they run the job's functions.
   void WorkOnFirstJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

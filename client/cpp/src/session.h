@@ -160,6 +160,7 @@ class Session final : public Client, private StreamHandler {
   // session's.
   absl::Status AwaitWelcomes(Time deadline);
   void MarkOpened();
+  bool NextEvent(void** tag, bool* ok);
   void RunQueue();
   void ArmTick(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // How long the loss of a trainer is held back, in case a server turns out to be the cause.
