@@ -20,6 +20,8 @@ enum class Durability : uint8_t { kUnspecified = 0, kPower = 1, kProcess = 2, kN
 
 inline constexpr uint32_t kReductionSlotOrderFp32 = 1;
 inline constexpr uint32_t kFormulaCanonicalAdamW = 1;
+// What a slot may leave with a round for its script to go on from (RoundBegin.user_state).
+inline constexpr uint32_t kUserStateBytesMax = 65536;
 
 struct TensorSpec {
   std::string name;

@@ -37,7 +37,8 @@ struct AttachResult {
   JobPlan plan;  // spec of the whole job, epoch, owners
   std::vector<ServerAddress> servers;
   uint32_t window_extents = 0;
-  bool resumed = false;  // the job was there before this process came
+  bool resumed = false;    // the job was there before this process came
+  std::string user_state;  // what the slot's last process gave with the newest finished round
 };
 
 struct ExtendCall {

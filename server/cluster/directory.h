@@ -194,6 +194,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void Refuse(Pending* pending, const absl::Status& status, uint32_t slot);
   void DoCancel(const std::string& job, uint32_t slot, uint64_t call);
   AttachResult ResultOf(const Pending& pending);
+  // Tells whoever holds `slot` of a job that was made; on the job's strand.
+  void AnswerSeat(const Pending& pending, uint32_t slot, const AttachDone& done);
   void OnAttachTimeout(const std::string& name, uint64_t generation);
   void CreateEverywhere(Pending* pending);
   void OnCreated(const std::string& name, uint64_t job, const absl::Status& status);

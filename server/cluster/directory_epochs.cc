@@ -229,12 +229,11 @@ void Directory::OnAdopted(const std::string& name, const JobPlan& plan,
 void Directory::EndChange(Pending* pending, const absl::Status& status) {
   pending->change.reset();
   const auto& members = pending->plan.epoch.members;
-  const AttachResult result = ResultOf(*pending);
   for (auto& [slot, call] : std::exchange(pending->survivors, {})) {
     if (!status.ok()) {
       call.done(status);
     } else if (members[slot].incarnation == call.incarnation) {
-      call.done(result);
+      AnswerSeat(*pending, slot, call.done);
     } else {
       call.done(ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kWrongIncarnation,
                               absl::StrCat("slot ", slot, " of job \"", pending->plan.spec.name,
@@ -244,8 +243,10 @@ void Directory::EndChange(Pending* pending, const absl::Status& status) {
   }
   bool again = false;
   for (auto& [slot, call] : std::exchange(pending->waiting, {})) {
-    if (!status.ok() || members[slot].incarnation == call.incarnation) {
-      call.done(status.ok() ? absl::StatusOr<AttachResult>(result) : status);
+    if (!status.ok()) {
+      call.done(status);
+    } else if (members[slot].incarnation == call.incarnation) {
+      AnswerSeat(*pending, slot, call.done);
     } else {
       pending->waiting[slot] = std::move(call);
       again = again || pending->newcomers.count(slot) != 0;

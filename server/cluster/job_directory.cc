@@ -129,7 +129,7 @@ bool Directory::AnswerKnown(const AttachCall& call, const AttachDone& done) {
   const bool same_process =
       call.slot < members.size() && members[call.slot].incarnation == call.incarnation;
   if (same_process && pending.created && !pending.change.has_value()) {
-    done(ResultOf(pending));
+    AnswerSeat(pending, call.slot, done);
   } else if (same_process) {
     Waiting& waiting = (pending.created ? pending.survivors : pending.waiting)[call.slot];
     if (waiting.done) {
@@ -183,6 +183,16 @@ AttachResult Directory::ResultOf(const Pending& pending) {
   const std::shared_ptr<RoundEngine> engine = Find(pending.plan.job);
   if (engine != nullptr) result.window_extents = engine->window_extents();
   return result;
+}
+
+void Directory::AnswerSeat(const Pending& pending, uint32_t slot, const AttachDone& done) {
+  const std::shared_ptr<RoundEngine> engine = Find(pending.plan.job);
+  if (engine == nullptr) return done(NoDurableJob(pending.plan.job));
+  engine->UserState(slot, [result = ResultOf(pending), done](const std::string& state) {
+    AttachResult own = result;
+    own.user_state = state;
+    done(std::move(own));
+  });
 }
 
 void Directory::OnAttachTimeout(const std::string& name, uint64_t generation) {

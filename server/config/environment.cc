@@ -30,7 +30,8 @@ std::vector<std::string> ClientVariables() {
   return {
       "BALLAST_ADMIN",     "BALLAST_ATTACH_TIMEOUT",    "BALLAST_BALLASTD", "BALLAST_DURABILITY",
       "BALLAST_ENDPOINTS", "BALLAST_FAILPOINTS",        "BALLAST_JOB",      "BALLAST_KERNEL_BENCH",
-      "BALLAST_RANK",      "BALLAST_RECONNECT_TIMEOUT", "BALLAST_SLOT",     "BALLAST_WORLD_SIZE"};
+      "BALLAST_RANK",      "BALLAST_RECONNECT_TIMEOUT", "BALLAST_RESUME",   "BALLAST_SLOT",
+      "BALLAST_WORLD_SIZE"};
 }
 
 bool IsKnown(absl::string_view name) {

@@ -38,6 +38,7 @@ class ByteWriter {
     bytes_.resize(at + sizeof(T));
     StoreNumber(value, bytes_.data() + at);
   }
+  void PutBytes(absl::string_view bytes) { bytes_.append(bytes.data(), bytes.size()); }
   std::string Take() { return std::move(bytes_); }
 
  private:
@@ -69,6 +70,12 @@ class ByteReader {
       return 0;
     }
     return count;
+  }
+  // `count` bytes, as GetCount(1) gave it.
+  std::string GetBytes(uint32_t count) {
+    std::string bytes(bytes_.substr(0, count));
+    bytes_.remove_prefix(bytes.size());
+    return bytes;
   }
   void Fail() {
     ok_ = false;

@@ -11,11 +11,14 @@
 namespace ballast::server {
 namespace {
 
-constexpr uint32_t kRecordVersion = 1;
+constexpr uint32_t kDecisionVersion = 1;
+// Version 2 is version 1 with user states behind it, and is written only when there are some.
+constexpr uint32_t kPreparedVersion = 2;
 constexpr uint32_t kPolicyVersion = 1;
 constexpr uint32_t kPolicyBytes = 24;  // of version 1, behind its version and length
 constexpr size_t kNormBytes = 12;
 constexpr size_t kScalarSetBytesMin = 16;
+constexpr size_t kUserStateBytesMin = 8;
 
 void PutScalars(const std::vector<ScalarSet>& sets, ByteWriter* out) {
   out->Put<uint32_t>(sets.size());
@@ -95,24 +98,47 @@ std::vector<bool> GetPresent(size_t bytes_max, ByteReader* in) {
   return present;
 }
 
-absl::Status CheckVersion(const char* what, uint32_t version) {
-  if (version <= kRecordVersion) return absl::OkStatus();
+void PutUserStates(const std::map<uint32_t, std::string>& states, ByteWriter* out) {
+  out->Put<uint32_t>(states.size());
+  for (const auto& [slot, state] : states) {
+    out->Put(slot);
+    out->Put<uint32_t>(state.size());
+    out->PutBytes(state);
+  }
+}
+
+// At least one, none empty, slots ascending.
+std::map<uint32_t, std::string> GetUserStates(ByteReader* in) {
+  std::map<uint32_t, std::string> states;
+  const uint32_t count = in->GetCount(kUserStateBytesMin);
+  if (count == 0) in->Fail();
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t slot = in->Get<uint32_t>();
+    const std::string state = in->GetBytes(in->GetCount(1));
+    if (state.empty() || (!states.empty() && slot <= states.rbegin()->first)) in->Fail();
+    states.emplace_hint(states.end(), slot, state);
+  }
+  return states;
+}
+
+absl::Status CheckVersion(const char* what, uint32_t version, uint32_t newest) {
+  if (version <= newest) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(what, " record of version ", version, "; this program reads versions up to ",
-                   kRecordVersion, "; use the program that wrote it, or a newer one"));
+                   newest, "; use the program that wrote it, or a newer one"));
 }
 
 absl::Status Malformed(const char* what, size_t bytes) {
-  return absl::DataLossError(
-      absl::StrCat(what, " record of ", bytes, " bytes is not one that version ", kRecordVersion,
-                   " writes; the log was damaged or written by something else"));
+  return absl::DataLossError(absl::StrCat(what, " record of ", bytes,
+                                          " bytes is not one that this program writes; the ",
+                                          "log was damaged or written by something else"));
 }
 
 }  // namespace
 
 std::string EncodePrepared(const PreparedRecord& record) {
   ByteWriter out;
-  out.Put(kRecordVersion);
+  out.Put<uint32_t>(record.user_state.empty() ? 1 : kPreparedVersion);
   out.Put(record.epoch);
   out.Put(record.round);
   out.Put(record.vote.server);
@@ -128,13 +154,14 @@ std::string EncodePrepared(const PreparedRecord& record) {
   out.Put<uint32_t>(record.tensor_step.size());
   for (const uint64_t step : record.tensor_step) out.Put(step);
   PutPolicy(record.policy, &out);
+  if (!record.user_state.empty()) PutUserStates(record.user_state, &out);
   return out.Take();
 }
 
 absl::StatusOr<PreparedRecord> DecodePrepared(absl::string_view bytes) {
   ByteReader in(bytes);
   const uint32_t version = in.Get<uint32_t>();
-  BALLAST_RETURN_IF_ERROR(CheckVersion("PREPARED", version));
+  BALLAST_RETURN_IF_ERROR(CheckVersion("PREPARED", version, kPreparedVersion));
   PreparedRecord record;
   record.epoch = in.Get<uint32_t>();
   record.round = in.Get<uint64_t>();
@@ -151,14 +178,15 @@ absl::StatusOr<PreparedRecord> DecodePrepared(absl::string_view bytes) {
   record.tensor_step.resize(in.GetCount(sizeof(uint64_t)));
   for (uint64_t& step : record.tensor_step) step = in.Get<uint64_t>();
   BALLAST_ASSIGN_OR_RETURN(record.policy, GetPolicy(&in));
-  if (version != kRecordVersion || !in.AtEnd()) return Malformed("PREPARED", bytes.size());
+  if (version == kPreparedVersion) record.user_state = GetUserStates(&in);
+  if (version == 0 || !in.AtEnd()) return Malformed("PREPARED", bytes.size());
   return record;
 }
 
 std::string EncodeDecision(const DecisionRecord& record) {
   const Decision& decision = record.decision;
   ByteWriter out;
-  out.Put(kRecordVersion);
+  out.Put(kDecisionVersion);
   out.Put(record.epoch);
   out.Put(record.round);
   out.Put<uint32_t>(decision.applied ? 1 : 0);
@@ -175,7 +203,7 @@ std::string EncodeDecision(const DecisionRecord& record) {
 absl::StatusOr<DecisionRecord> DecodeDecision(absl::string_view bytes) {
   ByteReader in(bytes);
   const uint32_t version = in.Get<uint32_t>();
-  BALLAST_RETURN_IF_ERROR(CheckVersion("DECISION", version));
+  BALLAST_RETURN_IF_ERROR(CheckVersion("DECISION", version, kDecisionVersion));
   DecisionRecord record;
   Decision& decision = record.decision;
   record.epoch = in.Get<uint32_t>();
@@ -190,7 +218,7 @@ absl::StatusOr<DecisionRecord> DecodeDecision(absl::string_view bytes) {
   for (float& scale : decision.grad_scale) scale = in.Get<float>();
   decision.scalars = GetScalars(&in);
   BALLAST_ASSIGN_OR_RETURN(decision.policy, GetPolicy(&in));
-  if (version != kRecordVersion || !in.AtEnd()) return Malformed("DECISION", bytes.size());
+  if (version != kDecisionVersion || !in.AtEnd()) return Malformed("DECISION", bytes.size());
   return record;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct PreparedRecord {
   std::vector<bool> present;          // per tensor: some contributor has a gradient
   PolicyState policy;                 // before the round
   std::vector<uint64_t> tensor_step;  // per tensor, before the round
+  // At the home, by slot: what its script needs to go on after the round. None is empty.
+  std::map<uint32_t, std::string> user_state;
 };
 
 struct DecisionRecord {

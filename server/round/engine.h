@@ -150,6 +150,10 @@ class Engine final : public RoundEngine {
     });
   }
 
+  void UserState(uint32_t slot, std::function<void(std::string)> done) override {
+    Post([this, slot, done = std::move(done)] { done(fsm_.UserState(slot)); });
+  }
+
   void SlotGrows(uint32_t slot) override {
     Post([this, slot] { Feed(SlotGrowsInput{slot}); });
   }

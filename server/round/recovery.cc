@@ -24,6 +24,8 @@ constexpr uint64_t kRecordBytesPerTensor = 128;
 constexpr uint64_t kRecordBytesPerExtent = 16;
 constexpr uint64_t kRecordBytesPerGroup = 8;
 constexpr uint64_t kRecordBytesFixed = 1024;
+// Per slot, at the home.
+constexpr uint64_t kUserStateRecordBytes = kUserStateBytesMax + 8;
 
 SlotShape ShapeOf(const Layout& layout, uint32_t extent) {
   return {extent, layout.extents()[extent].elements, kAdamWArrays};
@@ -299,6 +301,9 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
   options.record_bytes = kRecordBytesFixed + kRecordBytesPerTensor * layout.tensors().size() +
                          kRecordBytesPerExtent * layout.extents().size() +
                          kRecordBytesPerGroup * plan.spec.group_count;
+  if (self == plan.servers.front()) {
+    options.record_bytes += kUserStateRecordBytes * plan.spec.world;
+  }
   for (uint32_t extent = 0; extent < layout.extents().size(); ++extent) {
     if (plan.owner[extent] != self) continue;
     options.shapes.push_back(ShapeOf(layout, extent));

@@ -110,6 +110,9 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   // expected back (EngineConfig::return_wait).
   virtual void SlotOpen(uint32_t slot, std::function<void(bool)> done) = 0;
 
+  // At the home: what the slot's process gave with the newest finished round (RoundBegin).
+  virtual void UserState(uint32_t slot, std::function<void(std::string)> done) = 0;
+
   // The slot waits at the home to add groups before its next round.
   virtual void SlotGrows(uint32_t slot) = 0;
   // A grown plan (same job, next layout version); between rounds only.

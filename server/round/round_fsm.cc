@@ -310,6 +310,13 @@ absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) con
                               " tensors; the job has ", layout_.tensors().size()),
                  slot);
   }
+  if (begin.user_state.size() > kUserStateBytesMax) {
+    return Error(absl::StatusCode::kInvalidArgument, Reason::kBadArgument,
+                 absl::StrCat("slot ", slot_id, " sends a user state of ", begin.user_state.size(),
+                              " bytes, the limit is ", kUserStateBytesMax,
+                              "; keep a position there, not the data"),
+                 slot);
+  }
   if (begin.layout_version != plan_.layout_version) return absl::OkStatus();
   if (absl::Status st = ValidateHyper(plan_.spec, begin.hyper); !st.ok()) {
     return Error(absl::StatusCode::kInvalidArgument, Reason::kBadHyperparam,
@@ -570,6 +577,11 @@ PreparedRecord RoundFsm::MakePrepared() const {
   record.present = PresentTensors();
   record.policy = policy_;
   record.tensor_step = tensor_step_;
+  if (self_ != plan_.servers.front()) return record;
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
+    const std::string& state = slots_[slot].begin.user_state;
+    if (!state.empty()) record.user_state.emplace(slot, state);
+  }
   return record;
 }
 

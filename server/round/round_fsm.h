@@ -192,6 +192,8 @@ class RoundFsm {
   bool InitComplete(uint32_t extent) const { return init_.Complete(extent, 0); }
   // Whether a slot that was lost may open its stream again.
   bool MayReturn(uint32_t slot) const { return durable() && !slots_[slot].left; }
+  // At the home: what `slot` gave with the newest finished round; empty when nothing.
+  std::string UserState(uint32_t slot) const;
   // This server's vote on `round`, if it has given one and still knows it.
   std::optional<Vote> OwnVoteOn(uint64_t round) const;
   // Owned extents of which no gradient frame of the open round is needed from `slot` any more.

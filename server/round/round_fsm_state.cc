@@ -150,6 +150,12 @@ std::vector<bool> RoundFsm::PresentTensors() const {
   return present;
 }
 
+std::string RoundFsm::UserState(uint32_t slot) const {
+  if (!last_prepared_.has_value()) return "";
+  const auto state = last_prepared_->user_state.find(slot);
+  return state == last_prepared_->user_state.end() ? "" : state->second;
+}
+
 std::optional<Vote> RoundFsm::OwnVoteOn(uint64_t round) const {
   const bool given = phase_ == Phase::kPrepared || phase_ == Phase::kApplying;
   if (round == round_ && given) return prepared_->vote;

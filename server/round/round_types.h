@@ -77,6 +77,7 @@ struct RoundBegin {
   std::vector<Hyper> hyper;  // one per group
   // One per tensor, and up to 7 times false behind them; empty: every tensor has a gradient.
   std::vector<bool> presence;
+  std::string user_state;  // to the home: what the slot's script needs to go on after the round
 };
 
 struct RoundResult {

@@ -102,6 +102,7 @@ v1::AttachReply AttachToProto(const AttachResult& result, const TransportTerms& 
   reply.set_report_after_ms(terms.report_after_ms);
   reply.set_protocol(protocol);
   reply.set_resumed(result.resumed);
+  reply.set_user_state(result.user_state);
   return reply;
 }
 
@@ -192,6 +193,7 @@ absl::StatusOr<RoundBegin> BeginFromProto(const v1::RoundBegin& begin, size_t pr
   RoundBegin out;
   out.round = begin.round();
   out.layout_version = begin.layout_version();
+  out.user_state = begin.user_state();
   out.hyper.reserve(static_cast<size_t>(begin.hyper_size()));
   for (const v1::GroupHyper& group : begin.hyper()) {
     out.hyper.emplace_back(group.value().begin(), group.value().end());

@@ -67,9 +67,12 @@ class Trainer {
   // The gradients of a round depend on slot and round alone.
   void Begin() {
     grads_ = Random(kSizes, static_cast<uint32_t>(100 * client_->round() + slot_));
+    ASSERT_TRUE(client_->SetUserState(StateOf(client_->round())).ok());
     const absl::Status begun = client_->BeginStep(std::vector<client::AdamWHyper>(1), Buffers());
     ASSERT_TRUE(begun.ok()) << begun;
   }
+  // What it leaves with a round.
+  std::string StateOf(uint64_t round) const { return absl::StrCat("slot ", slot_, ", ", round); }
   // Without a Leave, in the middle of whatever it does.
   void Vanish() { client_.reset(); }
 
@@ -128,7 +131,10 @@ TEST(Replace, ATrainerThatVanishesInARoundIsReplaced) {
   const absl::Status attached = newcomer.Attach();
   if (attached.ok()) {
     EXPECT_TRUE(newcomer.client().resumed());
-    EXPECT_TRUE(newcomer.client().round() == 5 || newcomer.client().round() == 6);
+    const uint64_t round = newcomer.client().round();
+    EXPECT_TRUE(round == 5 || round == 6) << round;
+    EXPECT_EQ(newcomer.client().user_state(), newcomer.StateOf(round - 1));
+    EXPECT_EQ(newcomer.client().opt_step(), round - 1);
     newcomer.RunTo(kRounds);
   } else {
     ADD_FAILURE() << attached;
@@ -148,11 +154,36 @@ TEST(Replace, AllTrainersMayBeReplaced) {
   world.RunTo(5);
   for (Trainer& trainer : world.slots) trainer.Vanish();
   World next(servers, "replaced", Resume::kMust, 2);
-  for (Trainer& trainer : next.slots) EXPECT_EQ(trainer.client().round(), 6u);
+  for (Trainer& trainer : next.slots) {
+    EXPECT_EQ(trainer.client().round(), 6u);
+    EXPECT_EQ(trainer.client().user_state(), trainer.StateOf(5));
+  }
   next.RunTo(kRounds);
   for (const Trainer& trainer : next.slots) {
     EXPECT_TRUE(trainer.weights() == calm.slots[0].weights());
   }
+}
+
+TEST(Replace, AJobThatAllHaveLeftIsGoneOnWithFromWhereTheyWere) {
+  LocalServers servers(2);
+  World world(servers, "ended", Resume::kNever);
+  world.RunTo(3);
+  Both([&](uint32_t slot) { ASSERT_TRUE(world.slots[slot].client().Leave().ok()); });
+  World next(servers, "ended", Resume::kAuto, 2);
+  for (Trainer& trainer : next.slots) {
+    EXPECT_EQ(trainer.client().round(), 4u);
+    EXPECT_EQ(trainer.client().user_state(), trainer.StateOf(3));
+  }
+}
+
+TEST(Replace, AUserStateThatIsTooLargeIsRefusedWithBothSizes) {
+  LocalServers servers(1);
+  World world(servers, "wordy", Resume::kNever);
+  EXPECT_EQ(world.slots[0].client().user_state(), "");
+  const absl::Status refused = world.slots[0].client().SetUserState(std::string(65537, 'x'));
+  EXPECT_EQ(client::GetErrorInfo(refused).reason_name, "BAD_ARGUMENT");
+  EXPECT_NE(refused.message().find("65537 bytes, the limit is 65536"), std::string::npos);
+  EXPECT_TRUE(world.slots[0].client().SetUserState(std::string(65536, 'x')).ok());
 }
 
 TEST(Replace, AJobThatNobodyHasStartedCannotBeGoneOnWith) {

@@ -65,12 +65,23 @@ class FakeConnection:
         self.job_id = 2**64 - 1  # the largest an uint64 holds
         self.server_count = 1
         self.opt_step = 0
+        self.resumed = False
+        self.user_state = b""
         self.calls = []
         self.aborted = False
         self.on_wait = None
         self.polls = 0
         self.wait_error = None
         self._append(tensors, weights)
+        if core.resumes is not None:
+            self._resume(weights, *core.resumes)
+
+    def _resume(self, weights, rounds, value, state):
+        self.resumed, self.round, self.opt_step = True, rounds + 1, rounds
+        self.user_state = state
+        for (_, shape, dtype, *_), master, weight in zip(self.tensors, self.masters, weights):
+            master.fill_(value)
+            at(weight, shape, dtype).fill_(value)
 
     def _append(self, tensors, weights):
         if self.options["init"] == "broadcast" and self.options["slot"] > 0:
@@ -86,8 +97,9 @@ class FakeConnection:
             else:
                 self.optimizer.add_param_group({"params": params})
 
-    def begin_step(self, hyper, grads, weights):
+    def begin_step(self, hyper, grads, weights, user_state):
         self.calls.append(("step", hyper, grads))
+        self.user_state = user_state
         assert len(hyper) == len(self.optimizer.param_groups)
         assert len(grads) == len(weights) == len(self.tensors)
         for group, (lr, b1, b2, eps, wd) in zip(self.optimizer.param_groups, hyper):
@@ -173,7 +185,8 @@ class FakeConnection:
 class FakeCore:
     """`attached` holds every connection made; `attach_error` and `attach_polls` act on the next.
 
-    `queue` is the pause queue of the last one.
+    `queue` is the pause queue of the last one. resumes: (rounds finished, value of every weight,
+    user state) of a job that is there.
     """
 
     def __init__(self):
@@ -181,6 +194,7 @@ class FakeCore:
         self.attach_error = None
         self.attach_polls = 2
         self.queue = None
+        self.resumes = None
 
     def PauseQueue(self):
         self.queue = FakePauseQueue()

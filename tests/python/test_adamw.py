@@ -355,7 +355,7 @@ def test_settings_reach_the_core(fake):
         "endpoints": ["x:1", "y:2"], "job": "mine", "world": 3, "slot": 2, "max_grad_norm": 1.5,
         "loss_scale": 128.0, "tile_elements": 64, "extent_elements": 128, "init": "broadcast",
         "attach_timeout_s": 7.0, "time_scale": 1.0, "durability": "power",
-        "reconnect_timeout_s": 30.0, "pauses": fake.queue,
+        "reconnect_timeout_s": 30.0, "resume": "never", "pauses": fake.queue,
     }  # fmt: skip
     assert (opt.job, opt.world_size, opt.rank) == ("mine", 3, 2)
 

@@ -13,7 +13,7 @@ TYPES = Path(__file__).resolve().parents[2] / "proto" / "ballast" / "v1" / "type
 # Answers to one frame and redirections: the C++ client deals with these itself.
 INTERNAL = set(
     "UNSPECIFIED DUPLICATE CONFLICT STALE_EPOCH FUTURE_EPOCH ROUND_CLOSED FUTURE_ROUND "
-    "OUT_OF_WINDOW WRONG_OWNER WRONG_DTYPE BAD_FRAME BAD_CHECKSUM WRONG_INCARNATION "
+    "OUT_OF_WINDOW WRONG_OWNER WRONG_DTYPE BAD_FRAME BAD_CHECKSUM "
     "NOT_CONTRIBUTOR NOT_BEGUN NOT_HOME WRONG_VERSION".split()
 )
 

@@ -65,24 +65,46 @@ def test_other_ranks_tell_of_a_long_pause_now_and_then(capsys):
 
 @pytest.mark.parametrize(
     "slots, who",
-    [([1], "trainer 1 is"), ([1, 3], "trainers 1, 3 are")],
+    [([1], "trainer 1 was"), ([1, 3], "trainers 1, 3 were")],
 )
-def test_a_trainer_that_is_replaced_is_told_of(capsys, slots, who):
+def test_a_trainer_that_was_replaced_is_told_of(capsys, slots, who):
     home = (0, "127.0.0.1:7000", 9)
     news = [
-        ("replacing", *home, 0.0, "", []),
-        ("replacing", *home, 0.1, "", slots),
-        ("lost", *WHERE, 0.0, RESET, []),
-        ("replaced", *home, 1.26, "", slots),
+        ("replacing", *home, 0.0, "", [], 0),
+        ("replacing", *home, 0.1, "", slots, 4),
+        ("lost", *WHERE, 0.0, RESET, [], 0),
+        ("replaced", *home, 1.26, "", slots, 4),
     ]
     assert lines(0, news, capsys) == [
-        "ballast: a trainer is being replaced, which one is not known yet (no reason was given); "
-        "training waits",
-        f"ballast: {who} being replaced; training waits",
+        "ballast: a trainer was started again; which one is not known yet (no reason was given)",
+        f"ballast: {who} started again and takes part from epoch 4 on; training waits",
         "ballast: server 1 (127.0.0.1:7001) is away (connection reset); training waits",
-        f"ballast: {who} replaced after 1.3 s; round 9 goes on",
+        f"ballast: {who} let in after 1.3 s; round 9 goes on",
     ]
     assert lines(2, news, capsys) == []
+
+
+def test_the_home_of_a_replaced_trainer_is_not_away(capsys):
+    """Its number stands in that news, too: its own pause is told apart from it."""
+    home = (1, "127.0.0.1:7001", 9)
+    news = [
+        ("lost", *home, 0.0, RESET, [], 0),
+        ("replacing", *home, 0.1, "", [2], 4),
+        ("replaced", *home, 0.2, "", [2], 4),
+        ("back", *home, 3.0, RESET, [], 0),
+    ]
+    assert [line.split(" (")[0] for line in lines(0, news, capsys)] == [
+        "ballast: server 1",
+        "ballast: trainer 2 was started again and takes part from epoch 4 on; training waits",
+        "ballast: trainer 2 was let in after 0.2 s; round 9 goes on",
+        "ballast: server 1 is back after 3.0 s; round 9 goes on",
+    ]
+    assert lines(1, news, capsys) == []
+    late = [("lost", *home, 0.0, RESET, [], 0), ("waiting", *home, 11.0, RESET, [], 0), *news[1:]]
+    assert [line.split(" (")[0] for line in lines(1, late, capsys)] == [
+        "ballast: rank 1: server 1",
+        "ballast: rank 1: server 1 is back after 3.0 s; round 9 goes on",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -322,6 +322,90 @@ def test_a_killed_server_is_one_line_and_its_ready_file_is_the_new_ones(launcher
     assert json.loads(ready.read_text())["pid"] == launcher.server_pids()[1]
 
 
+# Fails as often as "fails" says, in the seat of rank 1.
+FAILING = """
+    import os, pathlib, sys
+    rank, told = os.environ["RANK"], pathlib.Path({told!r})
+    with told.open("a") as f:
+        f.write(f"{{rank}} {{os.environ.get('BALLAST_RESUME')}} "
+                f"{{os.environ.get('BALLAST_DURABILITY')}} {{os.environ['BALLAST_JOB']}}\\n")
+    if rank == "1":
+        print("life", told.read_text().count("1 auto"))
+        if told.read_text().count("\\n1 ") + told.read_text().startswith("1 ") <= {fails}:
+            sys.exit(7)
+"""
+
+
+def failing(launcher, fails):
+    told = launcher.folder / "told"
+    return told, launcher.script(FAILING.format(told=str(told), fails=fails))
+
+
+def test_a_trainer_that_fails_is_started_again_in_its_seat(launcher):
+    told, script = failing(launcher, 2)
+    kept = launcher.folder / "kept"
+    done = launcher.run("--nproc", 2, "--max-restarts", 3, "--data-dir", kept, script)
+    assert done.returncode == 0, done.stderr
+    lives = sorted(told.read_text().splitlines())
+    assert [line.split()[:3] for line in lives] == [["0", "auto", "process"]] + 3 * [
+        ["1", "auto", "process"]
+    ]
+    assert len({line.split()[3] for line in lives}) == 1  # the job's name
+    assert [f"[1] life {i}" for i in (1, 2, 3)] == done.stdout.splitlines()
+    for i in (1, 2):
+        line = f"trainer 1 ended with exit code 7; starting it again in its seat (restart {i} of 3)"
+        assert f"ballast-run: {line}\n" in done.stderr
+    trainer = json.loads((kept / "run" / "trainer-1.json").read_text())
+    assert (trainer["rank"], trainer["restarts"]) == (1, 2)
+    assert json.loads((kept / "run" / "trainer-0.json").read_text())["restarts"] == 0
+
+
+def test_a_trainer_whose_restarts_are_used_up_ends_the_run_with_its_code(launcher):
+    told, script = failing(launcher, 9)
+    done = launcher.run("--nproc", 2, "--max-restarts", 2, script)
+    assert done.returncode == 7
+    assert len(told.read_text().splitlines()) == 4
+    assert "(restart 2 of 2)" in done.stderr and "trainer 1 failed" in done.stderr
+
+
+def test_without_restarts_nothing_is_resumed(launcher):
+    told, script = failing(launcher, 9)
+    assert launcher.run("--nproc", 2, script).returncode == 7
+    assert [line.split()[1:3] for line in told.read_text().splitlines()] == 2 * [["None", "None"]]
+
+
+def test_what_the_user_says_of_resume_and_durability_stays(launcher):
+    launcher.env.update(BALLAST_RESUME="must", BALLAST_DURABILITY="power")
+    told, script = failing(launcher, 0)
+    assert launcher.run("--max-restarts", 1, script).returncode == 0
+    assert told.read_text().split()[1:3] == ["must", "power"]
+
+
+def test_a_lone_trainer_that_was_killed_is_awaited(launcher):
+    mark = launcher.folder / "mark"
+    script = launcher.script(
+        f"""
+        import os, pathlib, signal
+        mark = pathlib.Path({str(mark)!r})
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        print("again")
+        """
+    )
+    done = launcher.run("--max-restarts", 1, script)
+    assert (done.returncode, done.stdout) == (0, "again\n"), done.stderr
+    assert "trainer 0 ended by SIGKILL; starting it again in its seat (restart 1" in done.stderr
+
+
+def test_trainers_are_not_started_again_without_their_server(launcher):
+    launcher.env["FAKE_BALLASTD"] = "die"
+    script = launcher.script("import sys, time; time.sleep(0.5); sys.exit(3)")
+    done = launcher.run("--max-restarts", 5, "--max-server-restarts", 0, script)
+    assert done.returncode in (1, 3)
+    assert "in its seat" not in done.stderr
+
+
 def test_an_interrupt_during_start_up_is_obeyed(launcher):
     launcher.env["FAKE_BALLASTD"] = "mute"
     child = launcher.start(launcher.script(""))
@@ -348,8 +432,9 @@ def test_usage_errors_say_what_is_wrong(launcher):
     done = launcher.run("--job", "bad name", launcher.script(""))
     assert (done.returncode, "bad name" in done.stderr) == (2, True)
     for count in ("-1", "many"):
-        done = launcher.run("--max-server-restarts", count, launcher.script(""))
-        assert (done.returncode, "0 for never" in done.stderr) == (2, True)
+        for option in ("--max-restarts", "--max-server-restarts"):
+            done = launcher.run(option, count, launcher.script(""))
+            assert (done.returncode, "0 for never" in done.stderr) == (2, True)
     for count in ("0", "-1", "many", "9" * 5000):
         done = launcher.run("--servers", count, launcher.script(""))
         assert (done.returncode, "1..1024" in done.stderr) == (2, True)

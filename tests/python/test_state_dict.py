@@ -119,7 +119,7 @@ def test_handles_to_other_state_are_refused(fake):
     with pytest.raises(ballast.Unsupported, match="at round 2, but the job is at round 3"):
         opt.load_state_dict(early)
     fresh = bt.AdamW(model().parameters())
-    with pytest.raises(ballast.Unsupported, match="resuming another job"):
+    with pytest.raises(ballast.Unsupported, match="To go on with that one, give its name"):
         fresh.load_state_dict(early)
     assert fresh.param_groups[0]["lr"] == 1e-3
     with pytest.raises(ballast.BadArgument, match="format 99"):

@@ -68,6 +68,9 @@ enum class Resume : uint8_t {
   kMust = 3,   // the job of that name; UNKNOWN_JOB when there is none
 };
 
+// Most bytes of a user state (Client::SetUserState).
+inline constexpr size_t kUserStateBytesMax = 65536;
+
 // News of a server that is away, or of a trainer that is being replaced. Times are counted from the
 // moment the client noticed.
 struct Pause {
@@ -209,6 +212,15 @@ class Client {
                                  const std::vector<TensorBuffers>& buffers) = 0;
   virtual absl::StatusOr<bool> Wait(std::chrono::milliseconds timeout, RoundReport* report) = 0;
 
+  // What this slot's program needs to go on after a round: where it is in its data, random state.
+  // Opaque; travels with every BeginStep from now on, is committed with the round, and is what
+  // user_state() of the seat's next process begins with. Between rounds only. Error:
+  // INVALID_ARGUMENT BAD_ARGUMENT, with both sizes, beyond kUserStateBytesMax bytes.
+  virtual absl::Status SetUserState(std::string state) = 0;
+  // What SetUserState was given last; in a resumed job at first what the seat's last process gave
+  // with the newest finished round, round() - 1. Empty when nothing was.
+  virtual std::string user_state() const = 0;
+
   // Copies fp32 state of the current version into `buffers` (one per tensor) and the per-tensor
   // step counts into `tensor_step`. Between rounds only. What was written is valid only when the
   // call succeeded: bytes of a server that goes away meanwhile are fetched again.
@@ -233,6 +245,8 @@ class Client {
   // Next round to run; it grows by one with each round that has ended. A new job starts with 1, a
   // resumed one where it stands: "resumed at round N".
   virtual uint64_t round() const = 0;
+  // Rounds applied so far, skipped ones not included; 0 before a new job's first round.
+  virtual uint64_t opt_step() const = 0;
   virtual uint64_t job_id() const = 0;
   virtual uint32_t server_count() const = 0;
   virtual TransferCounters counters() const = 0;

@@ -88,7 +88,8 @@ Session::Session(const JobOptions& options, Seat seat)
       start_round_(seat.reply.epoch().start_round()),
       members_(MembersOf(seat.reply.epoch())),
       layout_version_(seat.reply.layout_version()),
-      round_(resumed_ ? start_round_ : 0) {
+      round_(resumed_ ? start_round_ : 0),
+      user_state_(resumed_ ? std::string(seat.reply.user_state()) : std::string()) {
   for (const v1::ServerAddress& address : seat.reply.servers()) {
     Server server(ReconnectLimits(options));
     server.id = address.id();

@@ -66,6 +66,8 @@ class Session final : public Client, private StreamHandler {
   absl::Status BeginStep(const std::vector<AdamWHyper>& hyper,
                          const std::vector<TensorBuffers>& buffers) override;
   absl::StatusOr<bool> Wait(std::chrono::milliseconds timeout, RoundReport* report) override;
+  absl::Status SetUserState(std::string state) override;
+  std::string user_state() const override;
   absl::Status FetchState(const std::vector<StateBuffers>& buffers,
                           std::vector<uint64_t>* tensor_step) override;
   absl::Status FetchWeights(const std::vector<TensorBuffers>& buffers) override;
@@ -73,6 +75,7 @@ class Session final : public Client, private StreamHandler {
   void Abort() override;
   bool resumed() const override { return resumed_; }
   uint64_t round() const override;
+  uint64_t opt_step() const override;
   uint64_t job_id() const override { return job_; }
   uint32_t server_count() const override { return static_cast<uint32_t>(servers_.size()); }
   TransferCounters counters() const override;
@@ -317,6 +320,8 @@ class Session final : public Client, private StreamHandler {
   uint32_t layout_version_ ABSL_GUARDED_BY(mu_) = 0;
   // Next round, and version of the weights; of a new job 0 before the first Welcome.
   uint64_t round_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t opt_step_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string user_state_ ABSL_GUARDED_BY(mu_);  // travels with the next round
   absl::Status error_ ABSL_GUARDED_BY(mu_);      // first one; ends everything
   absl::Status suspicion_ ABSL_GUARDED_BY(mu_);  // a lost trainer, held back
   Time suspected_at_ ABSL_GUARDED_BY(mu_);
@@ -328,10 +333,11 @@ class Session final : public Client, private StreamHandler {
   // What the caller has lent, per tensor. Initial weights are sent from where weights land.
   std::vector<const char*> grads_ ABSL_GUARDED_BY(mu_);
   std::vector<void*> weights_ ABSL_GUARDED_BY(mu_);
-  std::vector<bool> present_ ABSL_GUARDED_BY(mu_);  // has a gradient in this step
-  grpc::ByteBuffer begin_ ABSL_GUARDED_BY(mu_);     // RoundBegin of this step
-  grpc::ByteBuffer fetch_ ABSL_GUARDED_BY(mu_);     // FetchState of this fetch
-  uint32_t upload_first_ ABSL_GUARDED_BY(mu_) = 0;  // first extent of this upload
+  std::vector<bool> present_ ABSL_GUARDED_BY(mu_);    // has a gradient in this step
+  grpc::ByteBuffer begin_ ABSL_GUARDED_BY(mu_);       // RoundBegin of this step
+  grpc::ByteBuffer home_begin_ ABSL_GUARDED_BY(mu_);  // the home's, which has the user state
+  grpc::ByteBuffer fetch_ ABSL_GUARDED_BY(mu_);       // FetchState of this fetch
+  uint32_t upload_first_ ABSL_GUARDED_BY(mu_) = 0;    // first extent of this upload
   // From this extent on no finished round has changed the initial weights.
   uint32_t fresh_extent_ ABSL_GUARDED_BY(mu_) = 0;
   StateArrays states_ ABSL_GUARDED_BY(mu_);

@@ -288,6 +288,22 @@ v1::ClientMessage Session::MakeRoundBegin(const std::vector<Hyper>& hyper) const
   return message;
 }
 
+absl::Status Session::SetUserState(std::string state) {
+  if (state.size() > kUserStateBytesMax) {
+    return BadArgument(absl::StrCat("the user state has ", state.size(), " bytes, the limit is ",
+                                    kUserStateBytesMax, "; keep a position there, not the data"));
+  }
+  MutexLock lock(&mu_);
+  BALLAST_RETURN_IF_ERROR(CheckIdle());
+  user_state_ = std::move(state);
+  return absl::OkStatus();
+}
+
+std::string Session::user_state() const {
+  MutexLock lock(&mu_);
+  return user_state_;
+}
+
 void Session::LendBuffers(const std::vector<TensorBuffers>& buffers) {
   grads_.assign(buffers.size(), nullptr);
   weights_.assign(buffers.size(), nullptr);
@@ -318,7 +334,10 @@ absl::Status Session::BeginStep(const std::vector<AdamWHyper>& hyper,
     owned_bytes.push_back(server.owned_weight_bytes);
   }
   progress_ = std::make_unique<RoundProgress>(round_, ids, owned_bytes, now);
-  begin_ = SerializeMessage(MakeRoundBegin(values));
+  v1::ClientMessage begin = MakeRoundBegin(values);
+  begin_ = SerializeMessage(begin);
+  begin.mutable_begin()->set_user_state(user_state_);
+  home_begin_ = SerializeMessage(begin);
   for (Server& server : servers_) {
     server.resumed = false;
     if (server.welcomed) StartStep(&server);  // Otherwise after its Welcome.
@@ -338,9 +357,11 @@ absl::StatusOr<bool> Session::Wait(std::chrono::milliseconds timeout, RoundRepor
   BALLAST_ASSIGN_OR_RETURN(const bool done, AwaitActivity(timeout));
   if (!done) return false;
   MutexLock lock(&mu_);
+  const Time now = SteadyClock::now();
+  const RoundReport round = progress_->Report(now);
+  opt_step_ = round.opt_step;
   if (report != nullptr) {
-    const Time now = SteadyClock::now();
-    *report = progress_->Report(now);
+    *report = round;
     report->bytes_up = step_up_bytes_;
     report->paused_ns = static_cast<uint64_t>(meter_.paused(now).count());
     report->reconnects = meter_.reconnects();
@@ -481,6 +502,11 @@ void Session::Abort() {
 uint64_t Session::round() const {
   MutexLock lock(&mu_);
   return round_;
+}
+
+uint64_t Session::opt_step() const {
+  MutexLock lock(&mu_);
+  return opt_step_;
 }
 
 TransferCounters Session::counters() const {

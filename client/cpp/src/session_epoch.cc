@@ -163,9 +163,11 @@ absl::Status Session::SlotWasTaken(const absl::Status& status) const {
   fields.job = options_.job;
   fields.slot = static_cast<int>(options_.slot);
   return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kWrongIncarnation,
-                       absl::StrCat("slot ", options_.slot, " of job \"", options_.job,
-                                    "\" was taken by another process, which goes on in its place; ",
-                                    "end this one (", status.message(), ")"),
+                       absl::StrCat("another process was started for slot ", options_.slot,
+                                    " of job \"", options_.job, "\" while this one was gone or ",
+                                    "thought dead, and goes on from the newest finished round; ",
+                                    "nothing is lost. End this one, or give the two different ",
+                                    "ranks (", status.message(), ")"),
                        fields);
 }
 

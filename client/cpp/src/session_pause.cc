@@ -308,7 +308,7 @@ void Session::BeginRound(Server* server) {
   server->restoring = false;
   server->init_missing.clear();
   server->send_kind = v1::FRAME_KIND_GRADIENT;
-  server->control.push_back(begin_);
+  server->control.push_back(server == servers_.data() ? home_begin_ : begin_);
   if (server->resumed) {
     server->plan->Resume(round_, server->owned, present_, server->complete);
   } else {

@@ -134,6 +134,7 @@ absl::Status Session::OnStateInfo(Server* server, const v1::StateInfo& info) {
                               ", asked for ", server->expected_bytes, " of version ", round_));
   }
   server->has_info = true;
+  opt_step_ = info.opt_step();
   // Every server counts the steps of every tensor that it owns a part of.
   const size_t tensors = layout_.tensors().size();
   tensor_step_.resize(tensors);

@@ -23,6 +23,7 @@ _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})\Z")
 _INIT_MODES = ("equal", "broadcast")
 DURABILITIES = ("power", "process", "none")
+RESUMES = ("never", "auto", "must")
 # What a job is given that does not say what it wants.
 DEFAULT_DURABILITY = "none"
 # Bounds of the service: limits.max_slots at its highest, and the layout's (common/tensor).
@@ -54,6 +55,7 @@ class JobConfig:
     time_scale: float = 1.0
     durability: str = DEFAULT_DURABILITY
     reconnect_timeout: float = 600.0
+    resume: str = "never"
 
 
 def resolve(
@@ -70,13 +72,14 @@ def resolve(
     attach_timeout: float | None = None,
     durability: str | None = None,
     reconnect_timeout: float | None = None,
+    resume: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> JobConfig:
     """Resolves every setting: argument > BALLAST_* > torchrun's variables > default.
 
     Variables: BALLAST_ENDPOINTS, BALLAST_JOB, BALLAST_WORLD_SIZE, BALLAST_RANK (or BALLAST_SLOT),
-    BALLAST_DURABILITY, BALLAST_ATTACH_TIMEOUT, BALLAST_RECONNECT_TIMEOUT, BALLAST_TIME_SCALE;
-    torchrun's WORLD_SIZE, RANK, TORCHELASTIC_RUN_ID.
+    BALLAST_DURABILITY, BALLAST_RESUME, BALLAST_ATTACH_TIMEOUT, BALLAST_RECONNECT_TIMEOUT,
+    BALLAST_TIME_SCALE; torchrun's WORLD_SIZE, RANK, TORCHELASTIC_RUN_ID.
     max_grad_norm None, 0 and inf all mean: no clipping.
     Raises BadArgument naming the setting, where its value came from and what is allowed.
     """
@@ -84,11 +87,13 @@ def resolve(
     world = _world_size(world_size, env)
     seat = _rank(rank, world, env)
     tile, extent = _tiling(tile_elements, extent_elements)
+    level = _durability(durability, env)
+    may_resume = _resume(resume, level, env)
     if init not in _INIT_MODES:
         raise BadArgument(f"init={init!r}: must be one of {', '.join(map(repr, _INIT_MODES))}")
     return JobConfig(
         endpoints=_endpoints(endpoints, env),
-        job=_job(job, world, env),
+        job=_job(job, world, may_resume != "never", env),
         world_size=world,
         rank=seat,
         max_grad_norm=_max_grad_norm(max_grad_norm),
@@ -98,8 +103,9 @@ def resolve(
         init=init,
         attach_timeout=_timeout(attach_timeout, "attach_timeout", env),
         time_scale=time_scale(env),
-        durability=_durability(durability, env),
+        durability=level,
         reconnect_timeout=_timeout(reconnect_timeout, "reconnect_timeout", env),
+        resume=may_resume,
     )
 
 
@@ -197,16 +203,17 @@ def _rank(given: int | None, world: int, env: Mapping[str, str]) -> int:
     return rank
 
 
-def _job(given: str | None, world: int, env: Mapping[str, str]) -> str:
+def _job(given: str | None, world: int, resumes: bool, env: Mapping[str, str]) -> str:
     if given is not None:
         return check_job(given, "job")
     if env.get("BALLAST_JOB"):
         return _numbered(check_job(env["BALLAST_JOB"], "BALLAST_JOB"))
-    # torchrun without --rdzv-id calls every run "none".
+    # torchrun without --rdzv-id calls every run "none". When it starts all again, those who may not
+    # resume need another name.
     run = env.get("TORCHELASTIC_RUN_ID", "")
     if run and run != "none":
         restarts = env.get("TORCHELASTIC_RESTART_COUNT", "0")
-        name = run if restarts in ("", "0") else f"{run}.r{restarts}"
+        name = run if resumes or restarts in ("", "0") else f"{run}.r{restarts}"
         return _numbered(check_job(name, "TORCHELASTIC_RUN_ID"))
     if world > 1:
         raise BadArgument(
@@ -283,6 +290,25 @@ def _durability(given: str | None, env: Mapping[str, str]) -> str:
     return value
 
 
+def _resume(given: str | None, durability: str, env: Mapping[str, str]) -> str:
+    source, value = ("resume", given) if given is not None else _from_environment(
+        env, ("BALLAST_RESUME",)
+    )
+    if not source:
+        return "never"
+    if value not in RESUMES:
+        raise BadArgument(f"{source}={value!r}: must be one of {', '.join(map(repr, RESUMES))}")
+    if value == "never" or durability != "none":
+        return value
+    # The environment speaks to every optimizer of a script; one that keeps nothing is free to.
+    if source == "BALLAST_RESUME" and value == "auto":
+        return "never"
+    raise BadArgument(
+        f"{source}={value!r}: a job of durability \"none\" cannot be resumed; use "
+        "durability=\"process\" (its servers may be killed) or \"power\" (and lose power)"
+    )
+
+
 def time_scale(env: Mapping[str, str]) -> float:
     """BALLAST_TIME_SCALE, or 1; BadArgument when it is no number in its range."""
     source, value = _from_environment(env, ("BALLAST_TIME_SCALE",))
@@ -298,4 +324,4 @@ def check_environment(env: Mapping[str, str]) -> None:
     time_scale(env)
     _timeout(None, "attach_timeout", env)
     _timeout(None, "reconnect_timeout", env)
-    _durability(None, env)
+    _resume(None, _durability(None, env), env)

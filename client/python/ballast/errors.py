@@ -22,6 +22,7 @@ __all__ = [
     "NameInUse",
     "OverBudget",
     "ProtocolMismatch",
+    "Replaced",
     "ServerLost",
     "Recovering",
     "ShuttingDown",
@@ -149,13 +150,13 @@ class HyperparamMismatch(BallastError):
 
 
 class NameInUse(BallastError):
-    """A job of this name exists. Choose a fresh name."""
+    """A job of this name exists. Choose a fresh name, or resume="auto" to go on with it."""
 
     default_reason = "NAME_IN_USE"
 
 
 class SlotTaken(BallastError):
-    """Another process has this rank. Check RANK / BALLAST_RANK of the trainers."""
+    """A process that is alive has this rank. End it, or check RANK / BALLAST_RANK."""
 
     default_reason = "SLOT_TAKEN"
 
@@ -200,9 +201,19 @@ class ServerLost(BallastError, ConnectionError):
 
 
 class TrainerLost(BallastError):
-    """Another trainer died; `slot` says which. The job cannot go on in this version."""
+    """Another trainer died; `slot` says which. Jobs with durability wait for it instead."""
 
     default_reason = "TRAINER_LOST"
+
+
+class Replaced(BallastError):
+    """Another process was started for this rank and has its seat. End this one; nothing is lost.
+
+    If both were meant to run, give them different ranks.
+    """
+
+    default_code = "FAILED_PRECONDITION"
+    default_reason = "WRONG_INCARNATION"
 
 
 class TrainerLeft(BallastError):

@@ -29,7 +29,8 @@ class Pause(NamedTuple):
     """ballast::client::Pause (client/cpp/ballast/client.h).
 
     kind: "lost", "waiting" (every 5 s) and "back" of a server; "replacing" and "replaced" of the
-    trainers in `slots`, which are not known while the job's home has not named them.
+    trainers in `slots` by processes that `epoch` begins with; neither is known while the job's
+    home, which is `server`, has not named them.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Pause(NamedTuple):
     away_s: float
     error: str
     slots: Sequence[int] = ()
+    epoch: int = 0
 
     @property
     def of_server(self) -> bool:
@@ -47,6 +49,14 @@ class Pause(NamedTuple):
     @property
     def over(self) -> bool:
         return self.kind in ("back", "replaced")
+
+
+def say(rank: int, text: str) -> None:
+    """A line on stderr; who speaks is told unless it is rank 0. What cannot be written is lost."""
+    mark = "" if rank == 0 else f"rank {rank}: "
+    with contextlib.suppress(OSError, ValueError):
+        # One write, so that lines of several threads stay whole.
+        print(f"ballast: {mark}{text}\n", end="", file=sys.stderr, flush=True)
 
 
 class PauseReporter:
@@ -61,19 +71,16 @@ class PauseReporter:
         self._told: dict[int | None, float] = {}
 
     def tell(self) -> None:
-        """Prints what is new. A stderr that cannot be written ends no round."""
+        """Prints what is new."""
         for entry in self._queue.take():
             text = self._text(Pause(*entry))
             if text:
-                with contextlib.suppress(OSError, ValueError):
-                    # One write, so that lines of several threads stay whole.
-                    print(f"ballast: {text}\n", end="", file=sys.stderr, flush=True)
+                say(self._rank, text)
 
     def _text(self, pause: Pause) -> str:
         if not self._due(pause):
             return ""
-        mark = "" if self._rank == 0 else f"rank {self._rank}: "
-        return mark + (self._of_server(pause) if pause.of_server else _of_trainers(pause))
+        return self._of_server(pause) if pause.of_server else _of_trainers(pause)
 
     def _due(self, pause: Pause) -> bool:
         about = pause.server if pause.of_server else None
@@ -100,14 +107,13 @@ class PauseReporter:
 
 
 def _of_trainers(pause: Pause) -> str:
+    if not pause.slots:
+        return f"a trainer was started again; which one is not known yet ({reason_of(pause)})"
     names = ", ".join(map(str, pause.slots))
-    many = len(pause.slots) > 1
-    who = f"trainers {names} are" if many else f"trainer {names} is" if names else "a trainer is"
+    who = f"trainers {names} were" if len(pause.slots) > 1 else f"trainer {names} was"
     if pause.over:
-        return f"{who} replaced {_end_of(pause)}"
-    if names:
-        return f"{who} being replaced; training waits"
-    return f"{who} being replaced, which one is not known yet ({reason_of(pause)}); training waits"
+        return f"{who} let in {_end_of(pause)}"
+    return f"{who} started again and takes part from epoch {pause.epoch} on; training waits"
 
 
 def _end_of(pause: Pause) -> str:

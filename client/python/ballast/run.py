@@ -1,9 +1,9 @@
 """ballast-run: a script on N local trainers with M local state servers, one command, no set-up.
 
 Comes from: the shell. Goes to: launcher.servers, launcher.trainers.
-Exit code: 0 when all trainers succeed; that of the first trainer that failed (128 + signal when a
-signal ended it); 128 + signal when ballast-run itself was interrupted; 1 when the servers did not
-start or ended and were not started again; 2 for wrong usage.
+Exit code: 0 when all trainers succeed; that of the first trainer that failed and was not started
+again (128 + signal when a signal ended it); 128 + signal when ballast-run itself was interrupted; 1
+when the servers did not start or ended and were not started again; 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ballast import __version__
 from ballast.config import check_environment, check_job, fresh_job_name
 from ballast.errors import BadArgument
 from ballast.launcher import process, trainers, workspace
-from ballast.launcher.restarts import Restarts
+from ballast.launcher.restarts import ServerRestarts, TrainerRestarts
 from ballast.launcher.servers import LaunchError, Servers, UsageError, find_ballastd
 from ballast.launcher.trainers import FAILURE_GRACE_S, Trainers
 
@@ -72,6 +72,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="how often servers that end are started again, in all (10; 0: never)",
     )
+    p.add_argument(
+        "--max-restarts",
+        type=_restarts,
+        default=0,
+        metavar="N",
+        help="how often trainers that fail are started again in their seats, in all (0); sets "
+        "BALLAST_RESUME=auto and BALLAST_DURABILITY=process unless they are set",
+    )
     p.add_argument("--server-binary", metavar="PATH", help="the ballastd to start")
     p.add_argument("--job", metavar="NAME", help="job name; default: a fresh one")
     p.add_argument("--no-prefix", action="store_true", help="output without [rank] in front")
@@ -104,9 +112,12 @@ class _Run:
     ) -> None:
         self._options = options
         self._servers = Servers(binary, options.servers, data_dir, options.dram_budget, inherited)
-        self._restarts = Restarts(self._servers, options.max_server_restarts, self._say)
         prefix = options.nproc > 1 and not options.no_prefix
-        self._trainers = Trainers(options.script, options.args, prefix)
+        self._trainers = Trainers(options.script, options.args, prefix, data_dir / "run")
+        self._server_restarts = ServerRestarts(
+            self._servers, options.max_server_restarts, self._say
+        )
+        self._trainer_restarts = TrainerRestarts(self._trainers, options.max_restarts, self._say)
         self._interrupts = _Interrupts()
 
     def execute(self) -> int:
@@ -141,6 +152,7 @@ class _Run:
                     admin=self._servers.admin_addresses,
                     job=job,
                     master_port=port,
+                    restarts=self._options.max_restarts > 0,
                 )
                 for rank in range(world)
             ]
@@ -151,15 +163,18 @@ class _Run:
         first_failed: int | None = None
         give_up = float("inf")
         dead_server: int | None = None
-        while self._trainers.running() and time.monotonic() < give_up:
-            if self._interrupts.count:
-                break
-            if first_failed is None and (first_failed := self._trainers.failed()) is not None:
-                self._say(f"trainer {first_failed} failed; the others have {FAILURE_GRACE_S:g} s")
-                give_up = min(give_up, time.monotonic() + FAILURE_GRACE_S)
-            if dead_server is None and (dead_server := self._restarts.poll()) is not None:
+        while time.monotonic() < give_up and not self._interrupts.count:
+            if dead_server is None and (dead_server := self._server_restarts.poll()) is not None:
                 self._say(self._servers.report(dead_server))
                 give_up = min(give_up, time.monotonic() + FAILURE_GRACE_S)
+            # Without its servers no trainer can go on.
+            going_on = first_failed is None and dead_server is None
+            if going_on and (first_failed := self._trainer_restarts.poll()) is not None:
+                self._say(f"trainer {first_failed} failed; the others have {FAILURE_GRACE_S:g} s")
+                give_up = min(give_up, time.monotonic() + FAILURE_GRACE_S)
+            awaited = going_on and self._trainer_restarts.pending()
+            if not self._trainers.running() and not awaited:
+                break
             time.sleep(process.POLL_S)
         if self._interrupts.count:
             return 128 + self._interrupts.signum

@@ -9,12 +9,13 @@ call and never touches the connection.
 from __future__ import annotations
 
 import os
+import time
 from typing import Any, NamedTuple
 
 from ballast import backend, lifetime
 from ballast.config import JobConfig
 from ballast.errors import BallastError, Closed
-from ballast.pauses import PauseReporter
+from ballast.pauses import PauseReporter, say
 
 # Waits are cut into slices so that Python runs its signal handlers (Ctrl-C) in between.
 SLICE_S = 0.1
@@ -25,7 +26,7 @@ LEAVE_S = 10.0
 # After these the job takes no further round, so there is nothing to leave.
 _JOB_OVER = frozenset(
     "TRAINER_LOST TRAINER_LEFT SERVER_LOST JOB_FAILED JOB_FINISHED VOTE_MISMATCH UNREACHABLE "
-    "SHUTTING_DOWN STATE_LOST UNKNOWN_JOB".split()
+    "SHUTTING_DOWN STATE_LOST UNKNOWN_JOB WRONG_INCARNATION".split()
 )
 
 # Calls that did not end after an interrupt, with the memory they may still touch: never freed.
@@ -61,9 +62,11 @@ class Session:
 
         weights: one address per tensor, contiguous row-major memory of the tensor's dtype; read,
         and with init="broadcast" written on every rank but 0. keep: owner of that memory; it is
-        held while the client may touch it, also when an interrupt ends the call early.
+        held while the client may touch it, also when an interrupt ends the call early. In a job
+        that was there (`resumed`) that memory holds the servers' weights afterwards, on every rank.
         Raises the errors of ballast::client::Client::Attach (client/cpp/ballast/client.h).
         """
+        began = time.monotonic()
         queue = backend.core().PauseQueue()
         pauses = PauseReporter(queue, config.rank, config.reconnect_timeout * config.time_scale)
         operation = backend.core().start_attach(
@@ -80,6 +83,7 @@ class Session:
             time_scale=config.time_scale,
             durability=config.durability,
             reconnect_timeout_s=config.reconnect_timeout,
+            resume=config.resume,
             pauses=queue,
             tensors=[tuple(t) for t in tensors],
             weights=weights,
@@ -97,6 +101,10 @@ class Session:
             pauses.tell()
         session = cls(operation.result(), config, pauses)
         lifetime.track(session)
+        if session.resumed:
+            took = time.monotonic() - began
+            where = f"resumed at round {session.round + 1}"
+            say(config.rank, f"job {config.job}: {where} ({took:.1f} s)")
         return session
 
     @property
@@ -107,6 +115,21 @@ class Session:
     def round(self) -> int:
         """Rounds finished so far, skipped ones included."""
         return int(self._client.round) - 1 if self._client is not None else 0
+
+    @property
+    def opt_step(self) -> int:
+        """Rounds applied so far."""
+        return int(self._client.opt_step)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether attach took a seat in a job that was there before."""
+        return bool(self._client.resumed)
+
+    @property
+    def user_state(self) -> bytes:
+        """In a resumed job, what this seat gave with the newest finished round; b"" for nothing."""
+        return bytes(self._client.user_state)
 
     @property
     def job_id(self) -> int:
@@ -132,19 +155,25 @@ class Session:
             raise Closed(self._end, job=self.config.job, slot=self.config.rank)
 
     def step(
-        self, hyper: list[tuple[float, ...]], grads: list[int], weights: list[int], keep: Any
+        self,
+        hyper: list[tuple[float, ...]],
+        grads: list[int],
+        weights: list[int],
+        user_state: bytes,
+        keep: Any,
     ) -> dict[str, Any]:
         """One round. hyper: (lr, beta1, beta2, eps, weight_decay) per service group.
 
         grads: address per tensor of its gradient, 0 for none. weights: address per tensor that
-        receives its stepped weight. keep: owner of all that memory. Returns the RoundReport's
-        fields. Raises as ballast::client::Client::Step; after an error during the round the
-        weights may hold a mix of both versions.
+        receives its stepped weight. user_state: committed with the round (ballast.user_state).
+        keep: owner of all that memory. Returns the RoundReport's fields. Raises as
+        ballast::client::Client::Step; after an error during the round the weights may hold a mix of
+        both versions.
         """
         self.check_open()
         report = None
         try:
-            self._client.begin_step(hyper, grads, weights)
+            self._client.begin_step(hyper, grads, weights, user_state)
             while report is None:
                 report = self._client.wait(SLICE_S)
                 self._pauses.tell()

@@ -106,6 +106,13 @@ client::Durability ToDurability(const std::string& durability) {
       absl::StrCat("durability is '", durability, "'; must be 'power', 'process' or 'none'"));
 }
 
+client::Resume ToResume(const std::string& resume) {
+  if (resume == "never") return client::Resume::kNever;
+  if (resume == "auto") return client::Resume::kAuto;
+  if (resume == "must") return client::Resume::kMust;
+  RaiseBadArgument(absl::StrCat("resume is '", resume, "'; must be 'never', 'auto' or 'must'"));
+}
+
 nb::dict ToDict(const client::RoundReport& report) {
   nb::dict fields;
   fields["round"] = report.round;
@@ -144,7 +151,7 @@ nb::list ToList(const std::vector<client::Pause>& pauses) {
   for (const client::Pause& pause : pauses) {
     const double away_s = std::chrono::duration<double>(pause.away).count();
     list.append(nb::make_tuple(KindName(pause.kind), pause.server, pause.address, pause.round,
-                               away_s, pause.error, pause.slots));
+                               away_s, pause.error, pause.slots, pause.epoch));
   }
   return list;
 }

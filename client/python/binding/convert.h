@@ -44,9 +44,12 @@ client::InitMode ToInitMode(const std::string& init);
 // Raises BadArgument unless `durability` is "power", "process" or "none".
 client::Durability ToDurability(const std::string& durability);
 
+// Raises BadArgument unless `resume` is "never", "auto" or "must".
+client::Resume ToResume(const std::string& resume);
+
 nanobind::dict ToDict(const client::RoundReport& report);  // paused_ns as "paused_ms"
 nanobind::dict ToDict(const client::TransferCounters& counters);
-// (kind, server, address, round, away_s, error, slots) each: ballast.pauses.Pause.
+// (kind, server, address, round, away_s, error, slots, epoch) each: ballast.pauses.Pause.
 nanobind::list ToList(const std::vector<client::Pause>& pauses);
 
 }  // namespace ballast::python

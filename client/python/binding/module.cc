@@ -49,8 +49,9 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
                        uint32_t slot, double max_grad_norm, double loss_scale,
                        uint32_t tile_elements, uint32_t extent_elements, const std::string& init,
                        double attach_timeout_s, double time_scale, const std::string& durability,
-                       double reconnect_timeout_s, const PauseQueue& pauses,
-                       const std::vector<TensorTuple>& tensors, const Addresses& weights) {
+                       double reconnect_timeout_s, const std::string& resume,
+                       const PauseQueue& pauses, const std::vector<TensorTuple>& tensors,
+                       const Addresses& weights) {
   client::JobOptions options;
   options.endpoints = std::move(endpoints);
   options.job = std::move(job);
@@ -65,6 +66,7 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
   options.time_scale = time_scale;
   options.durability = ToDurability(durability);
   options.reconnect_timeout = Milliseconds(reconnect_timeout_s);
+  options.resume = ToResume(resume);
   options.on_pause = pauses.Listener();
   return new Operation([options = std::move(options), specs = ToTensors(tensors),
                         buffers = ToBuffers({}, weights)](OperationResult* result) {
@@ -123,14 +125,17 @@ nb::object Result(const Operation& self) {
   return nb::cast(self.result().tensor_step);
 }
 
+// `user_state` is committed with the round.
 void BeginStep(const Connection& self, const std::vector<HyperTuple>& hyper, const Addresses& grads,
-               const Addresses& weights) {
+               const Addresses& weights, const nb::bytes& user_state) {
   const std::vector<client::AdamWHyper> scalars = ToHyper(hyper);
   const std::vector<client::TensorBuffers> buffers = ToBuffers(grads, weights);
+  std::string state(user_state.c_str(), user_state.size());
   absl::Status status;
   {
     nb::gil_scoped_release release;
-    status = self.client()->BeginStep(scalars, buffers);
+    status = self.client()->SetUserState(std::move(state));
+    if (status.ok()) status = self.client()->BeginStep(scalars, buffers);
   }
   if (!status.ok()) Raise(status);
 }
@@ -150,7 +155,8 @@ nb::object WaitStep(const Connection& self, double timeout_s) {
 
 void DefineConnection(nb::module_& module) {
   nb::class_<Connection>(module, "Connection")
-      .def("begin_step", &BeginStep, nb::arg("hyper"), nb::arg("grads"), nb::arg("weights"))
+      .def("begin_step", &BeginStep, nb::arg("hyper"), nb::arg("grads"), nb::arg("weights"),
+           nb::arg("user_state"))
       .def("wait", &WaitStep, nb::arg("timeout_s"))
       .def("start_extend", &StartExtend, nb::arg("tensors"), nb::arg("weights"), nb::arg("init"))
       .def("start_fetch_state", &StartFetchState, nb::arg("masters"), nb::arg("exp_avgs"),
@@ -163,6 +169,13 @@ void DefineConnection(nb::module_& module) {
              self.client()->Abort();
            })
       .def("counters", [](const Connection& self) { return ToDict(self.client()->counters()); })
+      .def_prop_ro("resumed", [](const Connection& self) { return self.client()->resumed(); })
+      .def_prop_ro("user_state",
+                   [](const Connection& self) {
+                     const std::string state = self.client()->user_state();
+                     return nb::bytes(state.data(), state.size());
+                   })
+      .def_prop_ro("opt_step", [](const Connection& self) { return self.client()->opt_step(); })
       .def_prop_ro("round", [](const Connection& self) { return self.client()->round(); })
       .def_prop_ro("job_id", [](const Connection& self) { return self.client()->job_id(); })
       .def_prop_ro("server_count",
@@ -187,8 +200,8 @@ NB_MODULE(_core, module) {
              nb::arg("world"), nb::arg("slot"), nb::arg("max_grad_norm"), nb::arg("loss_scale"),
              nb::arg("tile_elements"), nb::arg("extent_elements"), nb::arg("init"),
              nb::arg("attach_timeout_s"), nb::arg("time_scale"), nb::arg("durability"),
-             nb::arg("reconnect_timeout_s"), nb::arg("pauses"), nb::arg("tensors"),
-             nb::arg("weights"));
+             nb::arg("reconnect_timeout_s"), nb::arg("resume"), nb::arg("pauses"),
+             nb::arg("tensors"), nb::arg("weights"));
 }
 
 }  // namespace ballast::python

@@ -733,8 +733,8 @@ class ZombieTest : public SurvivorTest {
     ExpectBroken(status, absl::StatusCode::kFailedPrecondition, "WRONG_INCARNATION");
     EXPECT_EQ(GetErrorInfo(status).slot, 0);
     EXPECT_THAT(std::string(status.message()),
-                HasSubstr("slot 0 of job \"test\" was taken by another process"));
-    EXPECT_THAT(std::string(status.message()), HasSubstr("end this one"));
+                HasSubstr("another process was started for slot 0 of job \"test\""));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("nothing is lost. End this one"));
   }
 };
 

@@ -88,6 +88,40 @@ const char kDecisionHex[] =
     "2800000000000000"
     "0000000000000000";
 
+// Version 2 of PREPARED: version 1, and user states behind it.
+const char kUserStatesHex[] =
+    "02000000"  // two slots
+    "00000000"
+    "02000000"
+    "6869"  // slot 0: "hi"
+    "07000000"
+    "01000000"
+    "00";  // slot 7: a zero
+
+PreparedRecord PreparedWithStates() {
+  PreparedRecord record = SmallPrepared();
+  record.user_state = {{0, "hi"}, {7, std::string(1, '\0')}};
+  return record;
+}
+
+TEST(Records, BytesOfPreparedVersionTwoStayAsTheyAre) {
+  const std::string hex = absl::BytesToHexString(EncodePrepared(PreparedWithStates()));
+  EXPECT_EQ(hex, absl::StrCat("02", std::string(kPreparedHex).substr(2), kUserStatesHex));
+}
+
+TEST(Records, UserStatesThatNobodyWritesAreDataLoss) {
+  const std::string good = EncodePrepared(PreparedWithStates());
+  const size_t states = EncodePrepared(SmallPrepared()).size();
+  std::string bad = good;
+  bad[states + 14] = 0;  // Slot 0 twice.
+  EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(bad).status()));
+  bad = good;
+  bad[states + 18] = 0;  // An empty state, and a byte too many.
+  EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(bad).status()));
+  bad = good.substr(0, states) + std::string(4, '\0');  // None: that would be version 1.
+  EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(bad).status()));
+}
+
 TEST(Records, BytesOfVersionOneStayAsTheyAre) {
   EXPECT_EQ(absl::BytesToHexString(EncodePrepared(SmallPrepared())), kPreparedHex);
   EXPECT_EQ(absl::BytesToHexString(EncodeDecision(SmallDecision())), kDecisionHex);
@@ -124,6 +158,9 @@ PreparedRecord RandomPrepared(std::mt19937_64* random) {
   for (size_t i = (*random)() % 20; i > 0; --i) record.present.push_back((*random)() % 2 == 0);
   for (size_t i = (*random)() % 5; i > 0; --i) record.tensor_step.push_back((*random)());
   record.policy = RandomPolicy(random);
+  for (size_t i = (*random)() % 3; i > 0; --i) {
+    record.user_state[static_cast<uint32_t>((*random)() % 100)].assign(1 + (*random)() % 9, 'u');
+  }
   return record;
 }
 
@@ -161,6 +198,8 @@ TEST(Records, WhatIsReadIsWhatWasWritten) {
   EXPECT_EQ(small.present, SmallPrepared().present);
   EXPECT_EQ(small.policy, SmallPrepared().policy);
   EXPECT_EQ(small.tensor_step, SmallPrepared().tensor_step);
+  const PreparedRecord states = *DecodePrepared(EncodePrepared(PreparedWithStates()));
+  EXPECT_EQ(states.user_state, PreparedWithStates().user_state);
 }
 
 TEST(Records, CutOffAtAnyByteOrWithMoreBehindIsDataLoss) {
@@ -169,6 +208,11 @@ TEST(Records, CutOffAtAnyByteOrWithMoreBehindIsDataLoss) {
     EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(prepared.substr(0, bytes)).status())) << bytes;
   }
   EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(prepared + "x").status()));
+  const std::string states = EncodePrepared(PreparedWithStates());
+  for (size_t bytes = 0; bytes < states.size(); ++bytes) {
+    EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(states.substr(0, bytes)).status())) << bytes;
+  }
+  EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(states + "x").status()));
   const std::string decision = EncodeDecision(SmallDecision());
   for (size_t bytes = 0; bytes < decision.size(); ++bytes) {
     EXPECT_TRUE(absl::IsDataLoss(DecodeDecision(decision.substr(0, bytes)).status())) << bytes;
@@ -178,9 +222,9 @@ TEST(Records, CutOffAtAnyByteOrWithMoreBehindIsDataLoss) {
 
 TEST(Records, NewerVersionsAreRefusedByNumber) {
   std::string prepared = EncodePrepared(SmallPrepared());
-  prepared[0] = 2;
+  prepared[0] = 3;
   EXPECT_TRUE(absl::IsFailedPrecondition(DecodePrepared(prepared).status()));
-  EXPECT_THAT(DecodePrepared(prepared).status().message(), HasSubstr("version 2"));
+  EXPECT_THAT(DecodePrepared(prepared).status().message(), HasSubstr("version 3"));
   std::string decision = EncodeDecision(SmallDecision());
   decision[0] = 9;
   EXPECT_TRUE(absl::IsFailedPrecondition(DecodeDecision(decision).status()));
@@ -227,7 +271,7 @@ TEST(Records, RandomAndMutatedBytesAreRefusedOrMeanThemselves) {
       default:
         bytes.resize(random() % 200);
         for (char& c : bytes) c = static_cast<char>(random());
-        if (!bytes.empty()) bytes[0] = 1;
+        if (!bytes.empty()) bytes[0] = static_cast<char>(1 + random() % 2);
     }
     for (size_t flips = random() % 3; flips > 0 && !bytes.empty(); --flips) {
       const uint64_t at = random() % bytes.size();

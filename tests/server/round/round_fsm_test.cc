@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "tests/server/round/plans.h"
 
 namespace ballast::server {
@@ -316,7 +320,10 @@ TEST(RoundFsmTest, BadBeginsAreRefusedAndTheOthersLearnOfTheLostSlot) {
   };
   RoundBegin nan = MakeBegin(1);
   nan.hyper[0][kLr] = std::numeric_limits<double>::quiet_NaN();
+  RoundBegin wordy = MakeBegin(1);
+  wordy.user_state.assign(kUserStateBytesMax + 1, 'x');
   const Case cases[] = {{Reason::kFutureRound, MakeBegin(2)},
+                        {Reason::kBadArgument, wordy},
                         {Reason::kRoundClosed, MakeBegin(0)},
                         {Reason::kBadHyperparam, nan},
                         {Reason::kBadFrame, MakeBegin(1, {true, true})}};
@@ -331,6 +338,56 @@ TEST(RoundFsmTest, BadBeginsAreRefusedAndTheOthersLearnOfTheLostSlot) {
     EXPECT_EQ(ReasonOf(First<FailJob>(effects)->status), Reason::kTrainerLost);
     EXPECT_EQ(f.fsm_.round(), 1u);
   }
+}
+
+// A round of two slots, each of which says `state` and its number.
+PreparedRecord RoundWithStates(Fixture* f, const std::string& state) {
+  PreparedRecord prepared;
+  for (const uint32_t slot : {0u, 1u}) {
+    RoundBegin begin = MakeBegin(f->fsm_.round());
+    if (!state.empty()) begin.user_state = absl::StrCat(state, slot);
+    f->Feed(BeginInput{slot, begin});
+    const Effects effects = f->Push(slot);
+    if (const auto* prepare = First<PrepareRound>(effects)) prepared = prepare->record;
+  }
+  f->Feed(DurableInput{});
+  f->Feed(SteppedInput{});
+  return prepared;
+}
+
+TEST(RoundFsmTest, TheHomeKeepsEachSlotsUserStateWithTheRound) {
+  Fixture f(MakePlan({128}, 2, {0}));
+  f.Init();
+  EXPECT_EQ(f.fsm_.UserState(0), "");
+  const PreparedRecord first = RoundWithStates(&f, "a");
+  EXPECT_EQ(first.user_state, (std::map<uint32_t, std::string>{{0, "a0"}, {1, "a1"}}));
+  EXPECT_EQ(f.fsm_.UserState(1), "a1");
+
+  // Those of an open round count only when it is over; a slot that has none says so.
+  RoundBegin begin = MakeBegin(2);
+  begin.user_state = "b0";
+  f.Feed(BeginInput{0, begin});
+  EXPECT_EQ(f.fsm_.UserState(0), "a0");
+  f.Push(0);
+  f.Feed(BeginInput{1, MakeBegin(2)});
+  f.Push(1);
+  f.Feed(DurableInput{});
+  EXPECT_EQ(f.fsm_.UserState(0), "a0");
+  f.Feed(SteppedInput{});
+  EXPECT_EQ(f.fsm_.UserState(0), "b0");
+  EXPECT_EQ(f.fsm_.UserState(1), "");
+
+  // After a restart, as the log has it.
+  Fixture restarted(MakePlan({128}, 2, {0}));
+  Effects effects;
+  restarted.fsm_.Restore({.round = 2, .tensor_step = {1}, .last_prepared = first}, &effects);
+  EXPECT_EQ(restarted.fsm_.UserState(1), "a1");
+}
+
+TEST(RoundFsmTest, OtherServersKeepNoUserStates) {
+  Fixture f(MakePlan({128, 128}, 2, {0, 1}), 1);
+  f.Init();
+  EXPECT_TRUE(RoundWithStates(&f, "a").user_state.empty());
 }
 
 TEST(RoundFsmTest, BeginWithAnotherLayoutVersionFailsTheJob) {

@@ -93,6 +93,7 @@ class FakeEngine : public RoundEngine {
   }
   void Fail(absl::Status) override {}
   void OnEnd(std::function<void(const absl::Status&)>) override {}
+  void UserState(uint32_t, std::function<void(std::string)> done) override { done(""); }
   void SlotGrows(uint32_t) override {}
   uint64_t job() const override { return 77; }
   uint32_t window_extents() const override { return 16; }

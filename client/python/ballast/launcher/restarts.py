@@ -1,16 +1,18 @@
-"""Starts state servers again that have ended, so that a job with durability can go on.
+"""Starts processes again that have ended, so that a job with durability can go on.
 
-Comes from: ballast.run. Goes to: launcher.servers. A job with durability "none" is lost with its
-server all the same: its trainers fail, and the run with them.
+Comes from: ballast.run. Goes to: launcher.servers, launcher.trainers. A job with durability "none"
+is lost with any of its processes all the same: its trainers fail, and the run with them.
 """
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from ballast.launcher.process import Child
 from ballast.launcher.servers import LaunchError, Servers
+from ballast.launcher.trainers import Trainers
 
 # ballastd's exit code for wrong usage: it would end the same way again.
 USAGE_CODE = 2
@@ -18,43 +20,41 @@ USAGE_CODE = 2
 STEADY_S = 3.0
 FIRST_DELAY_S = 0.25
 DELAY_MAX_S = 5.0
-# Ended on purpose, by somebody: its log would say nothing of interest.
+# Ended on purpose, by somebody: a server's log would say nothing of interest.
 _ORDERED = {0: "in order", **{128 + s: f"by {s.name}" for s in (signal.SIGKILL, signal.SIGTERM)}}
 
 
-class Restarts:
-    """Watches the servers of one run; poll() from the main thread."""
+class _Restarts:
+    """Watches the processes of one kind of a run; poll() from the main thread."""
 
-    def __init__(self, servers: Servers, limit: int, say: Callable[[str], None]) -> None:
+    def __init__(self, limit: int, say: Callable[[str], None]) -> None:
         """limit: restarts in all; 0: none. say: prints a line for the user."""
-        self._servers = servers
         self._limit = limit
         self._say = say
         self._used = 0
-        self._started: dict[int, float] = {}  # by server that was started again: when last
-        self._due: dict[int, float] = {}  # by server that is down: when to start it
-        self._quick: dict[int, int] = {}  # by server: how often in a row it ended soon
-        self._awaited: set[int] = set()  # started again, do not listen yet
+        self._started: dict[int, float] = {}  # by process that was started again: when last
+        self._due: dict[int, float] = {}  # by process that is down: when to start it
+        self._quick: dict[int, int] = {}  # by process: how often in a row it ended soon
 
     def poll(self) -> int | None:
-        """Starts what is due. Returns the number of a server that stays down, or None."""
-        for i, child in enumerate(self._servers.children):
+        """Starts what is due. Returns the number of a process that stays down, or None."""
+        for i, child in enumerate(self._children()):
             if not child.ended():
-                self._note_ready(i)
+                self._note_running(i)
+            elif not self._missed(child):
+                continue
             elif i in self._due:
                 if time.monotonic() >= self._due[i] and not self._start(i):
                     return i
-            elif self._used >= self._limit or child.code() == USAGE_CODE:
+            elif self._used >= self._limit or self._hopeless(child):
                 return i
             else:
                 self._plan(i)
         return None
 
-    def _note_ready(self, i: int) -> None:
-        if i in self._awaited and self._servers.ready(i):
-            self._awaited.discard(i)
-            took = time.monotonic() - self._started[i]
-            self._say(f"server {i} is there again, {took:.1f} s after its start")
+    def pending(self) -> bool:
+        """Whether a process that is down will be started again."""
+        return bool(self._due)
 
     def _plan(self, i: int) -> None:
         now = time.monotonic()
@@ -63,21 +63,85 @@ class Restarts:
         delay = FIRST_DELAY_S * 2 ** (self._quick[i] - 1) if soon else 0.0
         self._due[i] = now + min(delay, DELAY_MAX_S)
         self._used += 1
-        code = self._servers.children[i].code()
-        how = f"server {i} ended {_ORDERED[code]}" if code in _ORDERED else self._servers.report(i)
-        joint = "; " if code in _ORDERED else "\n"
-        self._say(
-            f"{how}{joint}starting it again on its data and port (restart {self._used} of "
-            f"{self._limit})"
-        )
+        self._say(f"{self._story(i)} (restart {self._used} of {self._limit})")
 
     def _start(self, i: int) -> bool:
         del self._due[i]
         try:
-            self._servers.restart(i)
+            self._again(i)
         except LaunchError as error:
             self._say(str(error))
             return False
         self._started[i] = time.monotonic()
-        self._awaited.add(i)
         return True
+
+    # What the kinds differ in.
+    def _children(self) -> Sequence[Child]:
+        raise NotImplementedError
+
+    def _missed(self, child: Child) -> bool:
+        return True
+
+    def _hopeless(self, child: Child) -> bool:
+        return False
+
+    def _story(self, i: int) -> str:
+        raise NotImplementedError
+
+    def _again(self, i: int) -> None:
+        raise NotImplementedError
+
+    def _note_running(self, i: int) -> None:
+        pass
+
+
+class ServerRestarts(_Restarts):
+    """State servers come back on their data and port."""
+
+    def __init__(self, servers: Servers, limit: int, say: Callable[[str], None]) -> None:
+        super().__init__(limit, say)
+        self._servers = servers
+        self._awaited: set[int] = set()  # started again, do not listen yet
+
+    def _children(self) -> Sequence[Child]:
+        return self._servers.children
+
+    def _hopeless(self, child: Child) -> bool:
+        return child.code() == USAGE_CODE
+
+    def _story(self, i: int) -> str:
+        code = self._servers.children[i].code()
+        how = f"server {i} ended {_ORDERED[code]}; " if code in _ORDERED else None
+        return (how or f"{self._servers.report(i)}\n") + "starting it again on its data and port"
+
+    def _again(self, i: int) -> None:
+        self._servers.restart(i)
+        self._awaited.add(i)
+
+    def _note_running(self, i: int) -> None:
+        if i in self._awaited and self._servers.ready(i):
+            self._awaited.discard(i)
+            took = time.monotonic() - self._started[i]
+            self._say(f"server {i} is there again, {took:.1f} s after its start")
+
+
+class TrainerRestarts(_Restarts):
+    """Trainers that fail come back in their seats, where resume="auto" lets them go on."""
+
+    def __init__(self, trainers: Trainers, limit: int, say: Callable[[str], None]) -> None:
+        super().__init__(limit, say)
+        self._trainers = trainers
+
+    def _children(self) -> Sequence[Child]:
+        return self._trainers.children
+
+    def _missed(self, child: Child) -> bool:
+        return child.code() != 0
+
+    def _story(self, i: int) -> str:
+        code = self._trainers.children[i].code()
+        how = _ORDERED.get(code, f"with exit code {code}")
+        return f"trainer {i} ended {how}; starting it again in its seat"
+
+    def _again(self, i: int) -> None:
+        self._trainers.restart(i)

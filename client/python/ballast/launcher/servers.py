@@ -102,7 +102,7 @@ class Servers:
         self.addresses = [r["address"] for r in ready]
         self.admin_addresses = [r["admin"] for r in ready if r.get("admin")]
         peers = [{"id": i, "address": a} for i, a in enumerate(self.addresses)]
-        _write_atomically(self._peers_file(), json.dumps({"peers": peers}))
+        write_atomically(self._peers_file(), json.dumps({"peers": peers}))
 
     def restart(self, i: int) -> None:
         """Starts server i, which has ended, on its data directory and its port; does not wait.
@@ -187,7 +187,8 @@ class Servers:
         return self._run_dir / f"server-{i}.log"
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces the file as a whole: whoever reads it sees the old text or the new one."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(text)
     os.replace(temporary, path)

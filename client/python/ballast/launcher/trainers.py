@@ -1,10 +1,12 @@
 """The trainer processes of one ballast-run: environment, start, supervision.
 
-Comes from: ballast.run. Goes to: the user's script, launcher.output.
+Comes from: ballast.run. Goes to: the user's script, launcher.output; run/trainer-<rank>.json of the
+data directory, {"rank", "pid", "restarts"}.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -14,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ballast.launcher import output, process
+from ballast.launcher.servers import write_atomically
 
 FAILURE_GRACE_S = 5.0
 STOP_S = 10.0
@@ -29,15 +32,20 @@ def environment(
     admin: Sequence[str],
     job: str,
     master_port: int,
+    restarts: bool = False,
 ) -> dict[str, str]:
     """What a trainer finds in its environment: torchrun's variables and BALLAST_*.
 
     OMP_NUM_THREADS stays as it is when set, else the cores are shared out among the trainers.
+    restarts: a trainer that fails is started again, so its job must be one that can be resumed.
     """
     cores = len(os.sched_getaffinity(0))
     stale = ("BALLAST_RANK", "BALLAST_SLOT", "BALLAST_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
     env = {k: v for k, v in base.items() if k not in stale}
     env.setdefault("OMP_NUM_THREADS", str(max(1, cores // world)))
+    if restarts:
+        env.setdefault("BALLAST_RESUME", "auto")
+        env.setdefault("BALLAST_DURABILITY", "process")
     env.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
@@ -61,24 +69,39 @@ def free_port() -> int:
 
 
 class Trainers:
-    """N processes of the script; use start(), poll(), then stop()."""
+    """N processes of the script; use start(), then stop()."""
 
-    def __init__(self, script: Path, args: Sequence[str], prefix: bool) -> None:
+    def __init__(self, script: Path, args: Sequence[str], prefix: bool, run_dir: Path) -> None:
         self._command = [sys.executable, "-u", str(script), *args]
         self._prefix = prefix
+        self._run_dir = run_dir
+        self._environments: list[Mapping[str, str]] = []
+        self._restarts: list[int] = []
         self._pumps: list[threading.Thread] = []
         self.children: list[process.Child] = []
 
     def start(self, environments: Sequence[Mapping[str, str]]) -> None:
         """Starts one process per environment; without prefix they inherit our streams."""
+        self._environments = list(environments)
+        self._restarts = [0] * len(self._environments)
+        for rank in range(len(self._environments)):
+            self.children.append(self._spawn(rank))
+
+    def restart(self, rank: int) -> None:
+        """Starts the trainer of `rank`, which has ended, with the same environment and prefix."""
+        self._restarts[rank] += 1
+        self.children[rank] = self._spawn(rank)
+
+    def _spawn(self, rank: int) -> process.Child:
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} if self._prefix else {}
-        for env in environments:
-            self.children.append(process.Child(self._command, env, **streams))
+        child = process.Child(self._command, self._environments[rank], **streams)
         if self._prefix:
-            for rank, child in enumerate(self.children):
-                mark = f"[{rank}] ".encode()
-                self._pumps.append(output.forward(child.stdout, sys.stdout.buffer, mark))
-                self._pumps.append(output.forward(child.stderr, sys.stderr.buffer, mark))
+            mark = f"[{rank}] ".encode()
+            self._pumps.append(output.forward(child.stdout, sys.stdout.buffer, mark))
+            self._pumps.append(output.forward(child.stderr, sys.stderr.buffer, mark))
+        told = {"rank": rank, "pid": child.pid, "restarts": self._restarts[rank]}
+        write_atomically(self._run_dir / f"trainer-{rank}.json", json.dumps(told))
+        return child
 
     def failed(self) -> int | None:
         """The rank of a trainer that has ended with an error, or None."""

@@ -6,6 +6,7 @@
 """
 
 from ballast.torch.adamw import AdamW
+from ballast.torch.random_state import random_state, set_random_state
 from ballast.torch.wrap import wrap
 
-__all__ = ["AdamW", "wrap"]
+__all__ = ["AdamW", "random_state", "set_random_state", "wrap"]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ballast import config as job_config
-from ballast import lifetime
+from ballast import lifetime, user_state
 from ballast.errors import BadArgument, BadSpec, Closed, Unsupported
 from ballast.session import Session
 from ballast.torch import buffers, export, handle, hyper
@@ -50,9 +50,12 @@ class AdamW(torch.optim.Optimizer):
         away, say so on stderr, and go on with the same bits when it is back.
     reconnect_timeout: seconds a server of a durable job may be away before the call that waits for
         it raises ServerLost.
+    resume: what it means that a job of this name exists: "never" (an error), "auto" (take this
+        rank's seat in it, or start it when there is none) or "must" (an error when there is none).
+        Needs durability, and attach() before the first forward pass.
 
-    The first step() attaches and uploads the weights; from then on the service owns them, and
-    in-place edits of parameters raise WeightsEdited at the next step().
+    The first step(), or attach(), attaches and uploads the weights; from then on the service owns
+    them, and in-place edits of parameters raise WeightsEdited at the next step().
     Raises BadArgument, BadHyperparam (ValueErrors) and Unsupported at construction.
     """
 
@@ -83,14 +86,9 @@ class AdamW(torch.optim.Optimizer):
         attach_timeout: float | None = None,
         durability: str | None = None,
         reconnect_timeout: float | None = None,
+        resume: str | None = None,
     ) -> None:
-        is_module = isinstance(params, torch.nn.Module)
-        if is_module or not hasattr(params, "__iter__"):
-            raise TypeError(
-                f"params is a {type(params).__name__}; it must be an iterable of tensors, of "
-                "(name, tensor) pairs or of group dicts"
-                + ("; pass model.parameters()" if is_module else "")
-            )
+        _check_params(params)
         hyper.check_defaults(lr, betas, eps, weight_decay)
         defaults = {
             "lr": lr,
@@ -109,6 +107,7 @@ class AdamW(torch.optim.Optimizer):
         self._session: Session | None = None
         self._report: dict[str, Any] | None = None
         self._closed = False
+        self._user_state: Any = None
         super().__init__(params, defaults)
         self._config = job_config.resolve(
             endpoints=endpoints,
@@ -123,6 +122,7 @@ class AdamW(torch.optim.Optimizer):
             attach_timeout=attach_timeout,
             durability=durability,
             reconnect_timeout=reconnect_timeout,
+            resume=resume,
         )
 
     # ---- the torch contract
@@ -152,6 +152,7 @@ class AdamW(torch.optim.Optimizer):
         Errors: subclasses of ballast.BallastError. After one during the round the parameters may
         hold a mix of old and new values.
         """
+        self._refuse_late_resume()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -202,6 +203,18 @@ class AdamW(torch.optim.Optimizer):
         return self._config.world_size > 1
 
     # ---- the service
+
+    def attach(self) -> bool:
+        """Attaches now instead of at the first step(), and returns `resumed`. Idempotent.
+
+        To be called when the model has its final dtype, and with resume= before the first forward
+        pass: in a job that was there the parameters then hold its weights, `round` says how many
+        rounds it has finished and `user_state` is what this rank left with the last of them. Waits
+        for the other trainers. Errors: subclasses of ballast.BallastError.
+        """
+        with torch.no_grad():
+            self._join()
+        return self.resumed
 
     def close(self) -> None:
         """Says that this trainer takes no further round. Idempotent; also done at normal exit."""
@@ -276,7 +289,27 @@ class AdamW(torch.optim.Optimizer):
     @property
     def opt_step(self) -> int:
         """Rounds applied so far."""
-        return 0 if self._report is None else self._report["opt_step"]
+        return 0 if self._session is None else self._session.opt_step
+
+    @property
+    def resumed(self) -> bool:
+        """Whether attach() took a seat in a job that was there; False before."""
+        return self._session is not None and self._session.resumed
+
+    @property
+    def user_state(self) -> Any:
+        """What this rank's script needs to go on: data position, random_state(), scheduler state.
+
+        Bytes, or what JSON can hold; at most 64 KiB. step() commits its value at that moment with
+        the round, and after attach() in a resumed job it is the value of the newest finished round
+        (None when there was none). A step() with a value that is too large, or that JSON cannot
+        hold, raises BadArgument before anything is sent.
+        """
+        return self._user_state
+
+    @user_state.setter
+    def user_state(self, value: Any) -> None:
+        self._user_state = value
 
     @property
     def counters(self) -> dict[str, int]:
@@ -322,6 +355,16 @@ class AdamW(torch.optim.Optimizer):
         elif self._closed:
             raise Closed("the optimizer was closed", job=self.job, slot=self.rank)
 
+    def _refuse_late_resume(self) -> None:
+        # The gradients there are now were made with other weights than those of a resumed job.
+        if self._session is None and not self._closed and self._config.resume != "never":
+            raise BadArgument(
+                f"resume={self._config.resume!r} needs opt.attach() before the first forward pass: "
+                "it brings a resumed job's weights into the model, and opt.round and "
+                "opt.user_state say where to go on",
+                job=self.job,
+            )
+
     def _refuse_scaler(self) -> None:
         if not hasattr(self, "found_inf") and not hasattr(self, "grad_scale"):
             return
@@ -344,19 +387,24 @@ class AdamW(torch.optim.Optimizer):
             raise BadSpec("none of the optimizer's parameters requires a gradient", job=self.job)
         weights = [buffers.weight_address(e) for e in entries]
         specs = [e.spec() for e in entries]
+        received = self._config.init == "broadcast" and self._config.rank != 0
         if self._session is None:
             self._session = Session.attach(self._config, specs, weights, keep=entries)
             weakref.finalize(self, lifetime.end, self._session).atexit = False
+            if self._session.resumed:
+                received = True
+                self._user_state = user_state.decode(self._session.user_state)
         else:
             buffers.refuse_edits(self._manifest.entries, self.job)
             self._session.extend(specs, weights, self._config.init, keep=entries)
         self._manifest.add(entries)
-        if self._config.init == "broadcast" and self._config.rank != 0:
+        if received:
             self._received(entries)
 
     def _run_round(self) -> None:
         entries = self._manifest.entries
         buffers.refuse_edits(entries, self.job)
+        state = user_state.encode(self._user_state)
         scalars = [hyper.read(self.param_groups[g], g) for g in self._manifest.service_groups]
         lent = [buffers.gradient(e) for e in entries]
         weights = [buffers.weight_address(e) for e in entries]
@@ -370,7 +418,7 @@ class AdamW(torch.optim.Optimizer):
         applied = True
         try:
             addresses = [address for address, _ in lent]
-            report = self._session.step(scalars, addresses, weights, keep=(entries, lent))
+            report = self._session.step(scalars, addresses, weights, state, keep=(entries, lent))
             self._report = report
             applied = report["applied"]
         finally:
@@ -386,3 +434,13 @@ class AdamW(torch.optim.Optimizer):
         for entry in entries:
             buffers.copy_back(entry)
         buffers.written(entries)
+
+
+def _check_params(params: Any) -> None:
+    is_module = isinstance(params, torch.nn.Module)
+    if is_module or not hasattr(params, "__iter__"):
+        raise TypeError(
+            f"params is a {type(params).__name__}; it must be an iterable of tensors, of "
+            "(name, tensor) pairs or of group dicts"
+            + ("; pass model.parameters()" if is_module else "")
+        )

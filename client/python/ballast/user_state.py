@@ -1,0 +1,63 @@
+"""What a script leaves with each round so that it can go on from there, as bytes and back.
+
+Comes from: ballast.torch.adamw (opt.user_state). Goes to: the servers, which keep it with the round
+and do not look into it. The first byte says what follows: 0, bytes as they are; 1, JSON in UTF-8.
+No pickle: what comes back from a server is data, never code.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ballast.errors import BadArgument
+
+# The servers' limit, of the encoded form (ballast::client::kUserStateBytesMax).
+BYTES_MAX = 65536
+_BYTES, _JSON = b"\0", b"\1"
+
+
+def encode(value: Any) -> bytes:
+    """`value` for the wire; b"" for None.
+
+    Raises BadArgument for what is neither bytes-like nor JSON, and beyond BYTES_MAX bytes.
+    """
+    if value is None:
+        return b""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        encoded = _BYTES + bytes(value)
+    else:
+        try:
+            encoded = _JSON + json.dumps(value, separators=(",", ":")).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise BadArgument(
+                f"opt.user_state cannot be kept: {error}. Give bytes, or what JSON can hold (dict "
+                "with text keys, list, str, int, float, bool, None); "
+                "ballast.torch.random_state() makes that of random generators"
+            ) from None
+    if len(encoded) > BYTES_MAX:
+        raise BadArgument(
+            f"opt.user_state takes {len(encoded)} bytes, the limit is {BYTES_MAX}; keep a position "
+            "there, not the data"
+        )
+    return encoded
+
+
+def decode(encoded: bytes) -> Any:
+    """The value that encode() was given: None, bytes, or JSON's (a tuple comes back as a list).
+
+    Raises BadArgument for bytes that encode() never makes.
+    """
+    if not encoded:
+        return None
+    if encoded[:1] == _BYTES:
+        return encoded[1:]
+    try:
+        if encoded[:1] != _JSON:
+            raise ValueError(f"its first byte is {encoded[0]}")
+        return json.loads(encoded[1:])
+    except ValueError as error:
+        raise BadArgument(
+            f"the job's user state was written by another program than this package ({error}); "
+            "resume it with the program that began it"
+        ) from None

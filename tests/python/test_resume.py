@@ -1,0 +1,125 @@
+"""A job that is there is gone on with: what attach() brings, and who must call it."""
+
+import pytest
+import torch
+
+import ballast
+import ballast.torch as bt
+from ballast import config, user_state
+
+DURABLE = {"durability": "process", "resume": "auto"}
+
+
+def make(**options):
+    p = torch.nn.Parameter(torch.ones(8))
+    return p, bt.AdamW([("p", p)], **{**DURABLE, **options})
+
+
+def test_a_resumed_job_brings_weights_round_and_user_state(fake, capsys):
+    fake.resumes = (56, 0.25, user_state.encode({"position": 448}))
+    p, opt = make()
+    assert (opt.resumed, opt.round, opt.user_state) == (False, 0, None)
+    assert opt.attach() is True
+    assert (opt.resumed, opt.round, opt.opt_step) == (True, 56, 56)
+    assert opt.user_state == {"position": 448}
+    assert p.tolist() == [0.25] * 8
+    assert capsys.readouterr().err.startswith("ballast: job job: resumed at round 57 (0.")
+    assert fake.last.options["resume"] == "auto"
+    p.grad = torch.ones(8)
+    opt.user_state["position"] += 8  # in place is as good as anew
+    opt.step()  # the weights that came in are no edits of the user's
+    assert opt.round == 57
+    assert user_state.decode(fake.last.user_state) == {"position": 456}
+
+
+def test_strided_parameters_receive_the_weights_too(fake):
+    fake.resumes = (1, 0.5, b"")
+    p = torch.nn.Parameter(torch.ones(4, 3).t())
+    opt = bt.AdamW([("p", p)], **DURABLE)
+    opt.attach()
+    assert p.tolist() == [[0.5] * 4] * 3
+    assert opt.user_state is None
+
+
+def test_a_new_job_is_attached_once(fake, capsys):
+    p, opt = make()
+    assert (opt.attach(), opt.attach()) == (False, False)
+    p.grad = torch.ones(8)
+    opt.step()
+    assert len(fake.attached) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_the_user_state_travels_with_every_step(fake):
+    p, opt = make(resume=None)
+    p.grad = torch.ones(8)
+    opt.step()
+    assert fake.last.user_state == b""
+    opt.user_state = b"here"
+    opt.step()
+    opt.step()
+    assert user_state.decode(fake.last.user_state) == b"here"
+
+
+def test_a_user_state_that_is_too_large_stops_the_step_before_anything_is_sent(fake):
+    p, opt = make(resume=None)
+    p.grad = torch.ones(8)
+    opt.step()
+    opt.user_state = bytes(70000)
+    with pytest.raises(ballast.BadArgument, match="70001 bytes, the limit is 65536"):
+        opt.step()
+    assert opt.round == 1
+    opt.user_state = None
+    opt.step()
+    assert opt.round == 2
+
+
+def test_resume_without_attach_is_refused_at_the_first_step(fake):
+    p, opt = make()
+    p.grad = torch.ones(8)
+    with pytest.raises(ballast.BadArgument, match=r"opt.attach\(\) before the first forward pass"):
+        opt.step()
+    assert fake.attached == []
+
+
+def test_other_ranks_say_who_they_are(fake, capsys):
+    fake.resumes = (2, 0.5, b"")
+    _, opt = make(world_size=2, rank=1)
+    opt.attach()
+    assert capsys.readouterr().err.startswith("ballast: rank 1: job job: resumed at round 3 (")
+
+
+ENV = {"BALLAST_ENDPOINTS": "h:1", "BALLAST_JOB": "job"}
+
+
+def resolved(env=None, **given):
+    return config.resolve(environ={**ENV, **(env or {})}, **given)
+
+
+def test_resume_comes_from_argument_or_environment():
+    assert resolved().resume == "never"
+    env = {"BALLAST_RESUME": "auto", "BALLAST_DURABILITY": "power"}
+    assert resolved(env).resume == "auto"
+    assert resolved(env, resume="must").resume == "must"
+    # One optimizer of a script may keep nothing.
+    assert resolved(env, durability="none").resume == "never"
+
+
+@pytest.mark.parametrize("given", [{"resume": "auto"}, {"resume": "must"}])
+def test_resume_without_durability_is_refused(given):
+    with pytest.raises(ballast.BadArgument, match='durability "none" cannot be resumed'):
+        resolved(**given)
+
+
+def test_an_unknown_resume_is_refused():
+    with pytest.raises(ballast.BadArgument, match="resume='yes': must be one of 'never', 'auto'"):
+        resolved(resume="yes")
+    with pytest.raises(ballast.BadArgument, match="BALLAST_RESUME='1'"):
+        config.check_environment({"BALLAST_RESUME": "1"})
+
+
+def test_torchruns_restart_keeps_the_name_of_a_job_that_is_resumed():
+    env = {"BALLAST_ENDPOINTS": "h:1", "TORCHELASTIC_RUN_ID": "run",
+           "TORCHELASTIC_RESTART_COUNT": "2"}  # fmt: skip
+    assert config.resolve(environ=env).job == "run.r2"
+    assert config.resolve(environ=env, durability="power", resume="auto").job == "run"

@@ -1,0 +1,112 @@
+"""What a script leaves with each round, as bytes and back; and states of random generators."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+
+import ballast
+import ballast.torch as bt
+from ballast import user_state
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"\0\1\xff",
+        {"position": 17, "seen": [1, 2.5, None, True], "where": "ä"},
+        [],
+        0,
+        "text",
+        {"tiny": 5e-324, "third": 1 / 3, "huge": 2**100},
+    ],
+)
+def test_what_was_kept_comes_back(value):
+    assert user_state.decode(user_state.encode(value)) == value
+
+
+def test_bytes_may_be_of_any_kind():
+    for value in (bytearray(b"ab"), memoryview(b"ab")):
+        assert user_state.decode(user_state.encode(value)) == b"ab"
+
+
+@pytest.mark.parametrize("value", [torch.ones(1), {"x": {1, 2}}, np.float32(1), object()])
+def test_what_json_cannot_hold_is_refused(value):
+    with pytest.raises(ballast.BadArgument, match=r"opt.user_state cannot be kept: .*Give bytes"):
+        user_state.encode(value)
+
+
+def test_the_limit_and_the_size_are_named():
+    user_state.encode(bytes(65535))
+    with pytest.raises(ballast.BadArgument, match="takes 65537 bytes, the limit is 65536"):
+        user_state.encode(bytes(65536))
+
+
+@pytest.mark.parametrize("data", [b"\1{", b"\1\xff", b"\2x", b"cposix\nsystem\n"])
+def test_bytes_of_another_program_are_refused(data):
+    with pytest.raises(ballast.BadArgument, match="written by another program"):
+        user_state.decode(data)
+
+
+def draw(*generators):
+    """The next numbers of the global generators, or of those given."""
+    if not generators:
+        return [torch.rand(3).tolist(), random.random(), random.gauss(0, 1),
+                np.random.rand(3).tolist(), np.random.randn()]  # fmt: skip
+    numbers = []
+    for g in generators:
+        if isinstance(g, torch.Generator):
+            numbers.append(torch.rand(3, generator=g).tolist())
+        elif isinstance(g, random.Random):
+            numbers.append([g.random(), g.gauss(0, 1)])
+        elif isinstance(g, np.random.Generator):
+            numbers.append([g.random(), g.standard_normal(), int(g.integers(9, dtype=np.uint32))])
+        else:
+            numbers.append([g.rand(), g.randn()])
+    return numbers
+
+
+def test_the_global_generators_go_on_where_they_were():
+    draw()  # gauss and randn keep a second number back
+    state = json.loads(json.dumps(bt.random_state()))
+    expected = draw()
+    draw()
+    bt.set_random_state(state)
+    assert draw() == expected
+    assert len(user_state.encode(state)) < 16384
+
+
+def generators(seed):
+    torchs = torch.Generator().manual_seed(seed)
+    bits = (np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64)
+    numpys = [np.random.Generator(kind(seed)) for kind in bits]
+    return [torchs, random.Random(seed), np.random.RandomState(seed), *numpys]
+
+
+def test_given_generators_go_on_where_they_were():
+    ours = generators(1)
+    draw(*ours)
+    state = json.loads(json.dumps(bt.random_state(*ours)))
+    others = generators(2)
+    bt.set_random_state(state, *others)
+    assert draw(*others) == draw(*ours)
+
+
+def test_a_state_fits_only_generators_of_its_kinds():
+    state = bt.random_state(random.Random(1))
+    with pytest.raises(ballast.BadArgument, match=r"of \['random.Random'\], the generators are"):
+        bt.set_random_state(state, torch.Generator())
+    with pytest.raises(ballast.BadArgument, match="a int is no generator"):
+        bt.random_state(3)
+    pcg = bt.random_state(np.random.Generator(np.random.PCG64(1)))
+    with pytest.raises(ballast.BadArgument, match="is damaged"):
+        bt.set_random_state(pcg, np.random.Generator(np.random.SFC64(1)))
+    for damage in ({"words": "!!"}, {"words": ""}, {"version": 9}):
+        with pytest.raises(ballast.BadArgument, match="is damaged"):
+            bt.set_random_state([{**state[0], **damage}], random.Random(1))
+    with pytest.raises(ballast.BadArgument, match="is damaged"):
+        bt.set_random_state([{"kind": "torch.Generator", "state": "AAAA"}], torch.Generator())
