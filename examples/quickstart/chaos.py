@@ -11,38 +11,40 @@ import json
 import os
 import pathlib
 import signal
+import time
 from collections.abc import Callable
 
+# How to find the process to kill: which file of the run tells it, by its kind.
+VICTIMS = {"server": "ready-{}.json", "trainer": "trainer-{}.json"}
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass
 class Kill:
-    """kind: of process, a key of VICTIMS; number: which one of them; step: in whose round."""
+    """kind: of process, a key of VICTIMS; number: which one of them; step: in whose round.
+
+    pause_ms: the longest time without a finished step, from the kill to the end of the step after.
+    restarted: whether another process stood in its place then.
+    """
 
     kind: str
     number: int
     step: int
+    pause_ms: float = 0.0
+    restarted: bool = False
 
 
-def server_pid(data_dir: pathlib.Path, number: int) -> int | None:
-    """The process of a state server, or None while it is being started."""
-    try:
-        return json.loads((data_dir / "run" / f"ready-{number}.json").read_text())["pid"]
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-
-
-# How to find the process to kill, by its kind.
-VICTIMS: dict[str, Callable[[pathlib.Path, int], int | None]] = {"server": server_pid}
-
-
-def plan(steps: int, servers: int) -> list[Kill]:
-    """The last server after a third of the steps; the first one, the job's home, after two."""
-    third = max(1, steps // 3)
-    return [Kill("server", servers - 1, third), Kill("server", 0, 2 * third)]
+def plan(steps: int, servers: int, trainers: int) -> list[Kill]:
+    """The last server after a quarter of the steps, the last trainer after two, and server 0, which
+    is the job's home, after three."""
+    victims = [("server", servers - 1), ("trainer", trainers - 1), ("server", 0)]
+    return [
+        Kill(kind, number, max(1, steps * quarter // 4))
+        for quarter, (kind, number) in enumerate(victims, 1)
+    ]
 
 
 class Chaos:
-    """Carries a plan out; `done` has the kills so far, with the process that each one hit."""
+    """Carries a plan out, one kill after the other; `done` has those so far."""
 
     def __init__(
         self, kills: list[Kill], data_dir: pathlib.Path, say: Callable[[str], None]
@@ -51,17 +53,58 @@ class Chaos:
         self._data_dir = data_dir
         self._say = say
         self.done: list[Kill] = []
+        # Of the newest kill, while its pause is not known.
+        self._victim: int | None = None
+        self._quiet_since = 0.0
+        self._finished = 0
 
-    def during(self, step: int) -> None:
-        """Kills what is due in the round of `step`. One that is not up yet is due next time."""
-        while self._todo and self._todo[0].step <= step:
-            kill = self._todo[0]
-            pid = VICTIMS[kill.kind](self._data_dir, kill.number)
-            if pid is None:
-                return
-            os.kill(pid, signal.SIGKILL)
-            self._todo.pop(0)
-            self.done.append(dataclasses.replace(kill, step=step))
-            self._say(
-                f"quickstart: kill -9 of {kill.kind} {kill.number} (process {pid}) in step {step}"
-            )
+    def watch(self, begun: int, finished: int) -> None:
+        """begun, finished: the newest steps of which that is true. Kills what is due in the round
+        of step `begun`; one that is not up yet is due next time."""
+        if self._victim is not None:
+            self._measure(finished)
+        elif self._todo and self._todo[0].step <= begun and begun > finished:
+            self._strike(begun, finished)
+
+    def end(self) -> None:
+        """The run is over."""
+        if self._victim is not None:
+            self._conclude()
+
+    def _strike(self, step: int, finished: int) -> None:
+        kill = self._todo[0]
+        pid = self._pid(kill)
+        if pid is None:
+            return
+        os.kill(pid, signal.SIGKILL)
+        self._todo.pop(0)
+        kill.step = step
+        self.done.append(kill)
+        self._victim, self._finished = pid, finished
+        self._quiet_since = time.monotonic()
+        self._say(
+            f"quickstart: kill -9 of {kill.kind} {kill.number} (process {pid}) in step {step}"
+        )
+
+    def _measure(self, finished: int) -> None:
+        if finished == self._finished:
+            return
+        kill, now = self.done[-1], time.monotonic()
+        kill.pause_ms = max(kill.pause_ms, (now - self._quiet_since) * 1e3)
+        self._finished, self._quiet_since = finished, now
+        if finished > kill.step:
+            self._conclude()
+
+    def _conclude(self) -> None:
+        kill = self.done[-1]
+        kill.restarted = self._pid(kill) not in (None, self._victim)
+        self._victim = None
+        self._say(f"quickstart: training goes on, after a pause of {kill.pause_ms / 1e3:.1f} s")
+
+    def _pid(self, kill: Kill) -> int | None:
+        """The process now, or None while it is being started."""
+        path = self._data_dir / "run" / VICTIMS[kill.kind].format(kill.number)
+        try:
+            return json.loads(path.read_text())["pid"]
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None

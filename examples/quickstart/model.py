@@ -1,6 +1,6 @@
 """A byte-level GPT of 6.4 M parameters and the text it learns: Python's own standard library.
 
-Comes from: train.py. Plain torch; knows nothing of Ballast.
+Comes from: train.py, referee.py. Plain torch; knows nothing of Ballast.
 """
 
 from __future__ import annotations
@@ -97,9 +97,8 @@ def standard_library_text(limit_bytes: int = 8 << 20) -> torch.Tensor:
     return torch.frombuffer(bytearray(b"".join(pieces)[:limit_bytes]), dtype=torch.uint8)
 
 
-def batch_at(text: torch.Tensor, step: int, rank: int, size: int) -> torch.Tensor:
-    """The batch of one step and rank: a pure function, so that every run sees the same data."""
-    generator = torch.Generator().manual_seed(1_000_003 * step + rank)
+def batch(text: torch.Tensor, generator: torch.Generator, size: int) -> torch.Tensor:
+    """The next (size, CONTEXT + 1) batch that `generator` draws."""
     starts = torch.randint(0, len(text) - CONTEXT - 1, (size,), generator=generator)
     return torch.stack([text[s : s + CONTEXT + 1] for s in starts.tolist()]).long()
 

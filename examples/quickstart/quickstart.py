@@ -46,13 +46,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--chaos",
         action="store_true",
-        help="kill -9 each of two servers while it trains; durability power unless given",
+        help="kill -9 servers and a trainer while it trains; durability power unless given",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     parser.add_argument("--out", type=pathlib.Path, default=HERE.parents[1] / "out")
     args = parser.parse_args()
     if args.chaos and args.durability == "none":
-        parser.error("--chaos kills servers, which a job with --durability none does not survive")
+        parser.error("--chaos kills processes, which a job with --durability none does not survive")
     if args.chaos and args.durability is None:
         args.durability = "power"
     return args
@@ -68,8 +68,7 @@ class Bar:
         self._line = ""  # of the terminal, now
         self._start = time.monotonic()
 
-    def show(self, state: dict) -> None:
-        step = state["step"]
+    def show(self, step: int, loss: float, round_ms: float) -> None:
         if step == self._shown or (not self._tty and step * 10 // self._steps == self._tenth()):
             return
         self._shown = step
@@ -78,7 +77,7 @@ class Bar:
         left = (time.monotonic() - self._start) / step * (self._steps - step)
         line = (
             f"[{'#' * filled}{'.' * (width - filled)}] {step}/{self._steps}  "
-            f"loss {state['loss']:.3f}  round {state['round_ms']:.0f} ms  {left:.0f} s left"
+            f"loss {loss:.3f}  round {round_ms:.0f} ms  {left:.0f} s left"
         )
         if self._tty:
             self._line = line
@@ -103,10 +102,13 @@ class Training:
     """ballast-run with train.py; what it prints goes above the bar, never into the JSON."""
 
     def __init__(self, args: argparse.Namespace, folder: pathlib.Path) -> None:
-        self._progress = folder / "progress.json"
+        # Imported here: --help needs no torch.
+        from referee import Referee
+
+        self._referee = Referee(args, folder)
         self._bar = Bar(args.steps)
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        kills = chaos.plan(args.steps, args.servers) if args.chaos else []
+        kills = chaos.plan(args.steps, args.servers, args.trainers) if args.chaos else []
         self.chaos = chaos.Chaos(kills, folder / "servers", self._bar.say)
         env = dict(os.environ)
         if args.durability is not None:
@@ -129,20 +131,26 @@ class Training:
             self._show()
         self._reader.join()
         self._show()
+        self.chaos.end()
         self._bar.close()
         return self._child.returncode
 
-    def wait(self) -> None:
+    def verdict(self) -> dict:
+        return self._referee.verdict()
+
+    def close(self) -> None:
+        """Waits for ballast-run, which an interrupt ends as well."""
         self._child.wait()
+        self._referee.close()
 
     def _command(self, args: argparse.Namespace, folder: pathlib.Path) -> list[str]:
         return [
             str(pathlib.Path(sys.executable).with_name("ballast-run")),
             *("--servers", str(args.servers), "--nproc", str(args.trainers)),
-            *(("--data-dir", str(folder / "servers")) if args.chaos else ()),
+            *(("--data-dir", str(folder / "servers"), "--max-restarts", "3") if args.chaos else ()),
             str(HERE / "train.py"),
             *("--steps", str(args.steps), "--dtype", args.dtype, "--batch", str(args.batch)),
-            *("--progress", str(self._progress), "--result", str(folder / "result.json")),
+            *("--referee", self._referee.address),
         ]
 
     def _read(self) -> None:
@@ -152,26 +160,26 @@ class Training:
     def _show(self) -> None:
         while not self._lines.empty():
             self._bar.say(self._lines.get())
-        if self._progress.exists():
-            state = json.loads(self._progress.read_text())
-            if "loss" in state:
-                self._bar.show(state)
-            self.chaos.during(state["round"])
+        now = self._referee.progress()
+        if now.loss is not None:
+            self._bar.show(now.finished, now.loss, now.round_ms)
+        self.chaos.watch(now.begun, now.finished)
 
 
 def train(args: argparse.Namespace, folder: pathlib.Path) -> dict:
-    """Runs servers and trainers; returns what rank 0 wrote, and the kills. Exits on failure."""
+    """Runs servers and trainers; returns the referee's verdict, and the kills. Exits on failure."""
     training = Training(args, folder)
     try:
         code = training.run()
+        if code != 0:
+            print(f"quickstart: training failed with exit code {code}", file=sys.stderr)
+            raise SystemExit(code)
+        kills = [dataclasses.asdict(kill) for kill in training.chaos.done]
+        return {**training.verdict(), "kills": kills}
     except KeyboardInterrupt:
-        training.wait()
         raise SystemExit(130) from None
-    if code != 0:
-        print(f"quickstart: training failed with exit code {code}", file=sys.stderr)
-        raise SystemExit(code)
-    kills = [dataclasses.asdict(kill) for kill in training.chaos.done]
-    return {**json.loads((folder / "result.json").read_text()), "kills": kills}
+    finally:
+        training.close()
 
 
 def plot(result: dict, path: pathlib.Path) -> None:
@@ -216,13 +224,11 @@ def table(args: argparse.Namespace, result: dict, picture: pathlib.Path, seconds
         "                      (push and pull overlap the servers' collect and step)",
         f"  loss plot           {picture}",
     ]
-    if result["kills"]:
-        for kill in result["kills"]:
-            lines.append(
-                f"  kill -9             {kill['kind']} {kill['number']} in step {kill['step']}"
-            )
-        waits = ", ".join(f"{ms:.0f} ms" for ms in result["pauses_ms"])
-        lines.append(f"  training waited     {waits}")
+    for kill in result["kills"]:
+        lines.append(
+            f"  kill -9             {kill['kind']} {kill['number']} in step {kill['step']}, "
+            f"training paused for {kill['pause_ms'] / 1e3:.1f} s"
+        )
     if args.dtype != "fp32":
         lines.append(
             f"  {args.dtype}: parameters and gradients are stored and sent in {args.dtype}; the "
@@ -259,8 +265,11 @@ def main() -> None:
             "round_ms_p50": result["round_ms_p50"],
             "phases_ms_p50": result["phases_ms_p50"],
             "durability": result["durability"],
+            "losses": [loss for _, loss in result["losses"]],
+            "state_crc32": result["state_crc32"],
             "kills": result["kills"],
-            "pauses_ms": result["pauses_ms"],
+            "pauses_ms": [kill["pause_ms"] for kill in result["kills"]],
+            "restarts": sum(kill["restarted"] for kill in result["kills"]),
             "plot": str(picture),
         }
         print(json.dumps(summary))

@@ -10,7 +10,7 @@ import pytest
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart" / "quickstart.py"
 KEYS = """differing_bits steps servers trainers loss_first loss_last loss_torch_last bytes_up
-bytes_down round_ms_p50 durability kills pauses_ms""".split()
+bytes_down round_ms_p50 durability losses state_crc32 kills pauses_ms restarts""".split()
 
 
 def quickstart(*arguments: str) -> subprocess.CompletedProcess:
@@ -33,19 +33,35 @@ def test_the_quickstart_reports_zero_differing_bits_as_one_json_object(tmp_path,
     assert result["loss_last"] == result["loss_torch_last"] < result["loss_first"]
     assert result["bytes_up"] > 0 and result["bytes_down"] > 0
     assert (tmp_path / "quickstart-loss.png").stat().st_size > 1000
-    assert (result["kills"], result["pauses_ms"]) == ([], [])
+    assert (result["kills"], result["pauses_ms"], result["restarts"]) == ([], [], 0)
+    assert len(result["losses"]) == 2
 
 
-def test_chaos_kills_both_servers_and_no_bit_differs(tmp_path):
-    run = quickstart("--steps", "6", "--chaos", "--json", "--out", str(tmp_path))
-    assert run.returncode == 0, run.stderr[-2000:]
-    result = json.loads(run.stdout)
+@pytest.mark.parametrize("servers, trainers, dtype", [(2, 2, "fp32"), (1, 1, "bf16")])
+def test_chaos_changes_neither_the_losses_nor_the_bits(tmp_path, servers, trainers, dtype):
+    options = ["--steps", "8", "--servers", str(servers), "--trainers", str(trainers), "--dtype",
+               dtype, "--json", "--out", str(tmp_path)]  # fmt: skip
+    calm, run = quickstart(*options), quickstart(*options, "--chaos")
+    assert (calm.returncode, run.returncode) == (0, 0), calm.stderr[-2000:] + run.stderr[-2000:]
+    expected, result = json.loads(calm.stdout), json.loads(run.stdout)
     assert (result["differing_bits"], result["durability"]) == (0, "power")
-    assert [(k["kind"], k["number"]) for k in result["kills"]] == [("server", 1), ("server", 0)]
-    assert len(result["pauses_ms"]) == 2
-    for server in (0, 1):
-        assert f"quickstart: kill -9 of server {server}" in run.stderr
-        assert f"ballast: server {server} is back after" in run.stderr
+    for key in ("losses", "state_crc32", "loss_last"):
+        assert result[key] == expected[key], key
+    last = trainers - 1
+    assert [(k["kind"], k["number"]) for k in result["kills"]] == [
+        ("server", servers - 1), ("trainer", last), ("server", 0)
+    ]  # fmt: skip
+    assert result["restarts"] == 3
+    assert len(result["pauses_ms"]) == 3 and min(result["pauses_ms"]) > 0
+    for text in (
+        f"quickstart: kill -9 of trainer {last} (process ",
+        f"ballast-run: trainer {last} ended by SIGKILL; starting it again in its seat",
+        ": resumed at round ",
+        "quickstart: kill -9 of server 0 (process ",
+        "ballast: server 0 is back after",
+    ):
+        assert text in run.stderr, run.stderr
+    assert run.stderr.count("quickstart: training goes on, after a pause of ") == 3
 
 
 def test_bad_flags_end_with_usage_and_code_2():
