@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
@@ -133,11 +134,13 @@ absl::StatusOr<std::shared_ptr<StepPlan>> Recovery::MakePlan(const LoggedRound& 
 }
 
 absl::StatusOr<Recovered> Recovery::Run(const std::vector<uint32_t>& owned, int lanes) {
+  BALLAST_FAILPOINT_RETURN("recovery.before_load");
   FindRound(owned);
   MakePlans();
   const size_t count = std::clamp<size_t>(owned.size(), 1, static_cast<size_t>(lanes));
   BALLAST_ASSIGN_OR_RETURN(std::vector<Lane> made, MakeLanes(owned, count));
   BALLAST_RETURN_IF_ERROR(Merge(owned, LoadAll(owned, &made)));
+  BALLAST_FAILPOINT_RETURN("recovery.after_load");
   return std::move(out_);
 }
 
