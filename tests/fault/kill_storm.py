@@ -18,6 +18,7 @@ Thread safety: one thread.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import shutil
@@ -29,7 +30,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from processes import FENCED, STORAGE_ERROR, TRY_AGAIN, Process, Server, Trainer, clean_environment
+from processes import FENCED, FINISHED, STORAGE_ERROR, TRY_AGAIN, WRONG, Process, Server, Trainer
+from processes import clean_environment, mount_small_disk, unmount_small_disk
 
 POLL_S = 0.002
 # Whoever waits longer than this hangs.
@@ -62,6 +64,8 @@ class Cluster:
         self.armed: dict[str, str] = {}  # by server's name: the failpoint it shall die at
         self.forgiven: set[str] = set()  # servers whose disk is at fault right now
         self.by_hand: list[str] = []
+        self.damaged: Server | None = None  # whose files were damaged while it was down
+        self.noticed = ""  # who refused what because of that
         self.storage_failures = 0
         self.kills = 0
         self.fenced = 0
@@ -94,18 +98,29 @@ class Cluster:
             del self.armed[process.name]
             self.failpoints_hit[failpoint] = self.failpoints_hit.get(failpoint, 0) + 1
             self.kills += 1
-        elif process.name in self.forgiven:
+        elif process.name in self.forgiven and code in (1, STORAGE_ERROR):
             self.storage_failures += 1
-        elif isinstance(process, Trainer) and code == 0 and not process.wanted:
-            pass  # finished
+        elif isinstance(process, Trainer) and code == FINISHED:
+            process.wanted = False
         elif isinstance(process, Trainer) and code == TRY_AGAIN:
             pass
-        elif isinstance(process, Trainer) and code == 13:
+        elif isinstance(process, Trainer) and code == WRONG:
             raise Red(f"{process.name}: {tail(process.output())}")
+        elif self.damaged is not None and (words := self.refusal(process)):
+            self.noticed = words
         else:
             self.by_hand.append(f"{process.name} ended by itself with {code}")
             raise Red(f"{self.by_hand[-1]}; {tail(self.folder / (process.name + '.err'))}; "
                       f"{tail(process.output())}")
+
+    def refusal(self, process: Process) -> str:
+        """The named error that a process ended with after damage; nothing when it is none."""
+        if process is self.damaged:
+            words = process.last_words()
+            named = "STATE_LOST" in words or str(process.data) in words or "job \"" in words
+            return words if process.child.returncode == 1 and named else ""
+        words = tail(process.output(), 1)
+        return words if words.startswith("error ") and "UNSPECIFIED" not in words else ""
 
     def wait(self, condition: Callable[[], bool], what: str, limit_s: float = HANG_S) -> None:
         deadline = time.monotonic() + limit_s
@@ -157,6 +172,25 @@ def tail(path: Path, lines: int = 3) -> str:
     return " | ".join(text[-lines:]) or "(empty)"
 
 
+def flip_a_bit(data: Path, rng: random.Random) -> str:
+    """Every kind of file as often as the others, and mostly bytes that are not zero."""
+    kinds: dict[str, list[Path]] = {}
+    for path in sorted(data.rglob("*")):
+        if path.is_file() and path.stat().st_size > 0:
+            kinds.setdefault(path.name.split("-")[0], []).append(path)
+    path = rng.choice(kinds[rng.choice(sorted(kinds))])
+    content = path.read_bytes()
+    at = rng.randrange(len(content))
+    for _ in range(1000 if rng.random() < 0.9 else 0):
+        if content[at] != 0:
+            break
+        at = rng.randrange(len(content))
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(bytes([content[at] ^ (1 << rng.randrange(8))]))
+    return f"a bit of byte {at} of {path.relative_to(data)}"
+
+
 class Storm:
     """A run: jobs one behind the other, each with its strikes, and what came of them."""
 
@@ -166,7 +200,8 @@ class Storm:
         self.cluster = Cluster(options, folder, self.rng)
         self.pauses: list[float] = []
         self.counts: dict[str, int] = {}
-        self.rounds = self.jobs = 0
+        self.rounds = self.jobs = self.damages = self.damages_refused = 0
+        self.small_disk = False
         self.begun = time.monotonic()
         names = subprocess.run(
             [str(Path(options.bin) / "bin" / "ballastd"), "--list-failpoints"],
@@ -179,6 +214,12 @@ class Storm:
 
     def start_servers(self) -> None:
         cluster = self.cluster
+        small = cluster.servers[-1]
+        refusal = mount_small_disk(self.folder / "small")
+        if refusal:
+            self.say(f"skipped: full disks; {refusal}")
+        else:
+            self.small_disk, small.data = True, self.folder / "small" / "data"
         for server in cluster.servers:
             server.data.mkdir(exist_ok=True)
             server.wanted = True
@@ -211,14 +252,7 @@ class Storm:
         unfinished = shared / "last.tmp"
         unfinished.write_text(str(last))
         unfinished.rename(shared / "last")
-        for trainer in cluster.trainers:
-            trainer.wanted = False
-        cluster.wait(lambda: not any(t.alive() for t in cluster.trainers), "the job's end")
-        for trainer in cluster.trainers:
-            if trainer.child is not None and trainer.child.returncode != 0:
-                cluster.account(trainer, trainer.child.returncode)
-                raise Red(f"{trainer.name} did not finish: {tail(trainer.output())}")
-            trainer.child = None
+        cluster.wait(lambda: not any(t.wanted for t in cluster.trainers), "the job's end")
         cluster.wait(lambda: not cluster.zombies, "zombies to be fenced")
         self.rounds += last
         self.say(f"job {self.jobs} ended after {last} rounds with the reference's bits")
@@ -298,6 +332,48 @@ class Storm:
             cluster.kill(server)
         cluster.forgiven.discard(server.name)
 
+    def strike_damage(self) -> None:
+        """A bit of a server's files turns around while it is down. It may go on with the right bits
+        or refuse by name; then its files are put back."""
+        cluster = self.cluster
+        server = self.rng.choice(cluster.servers)
+        server.wanted = False
+        cluster.kill(server)
+        kept = self.folder / "kept"
+        shutil.copytree(server.data, kept)
+        where = flip_a_bit(server.data, self.rng)
+        cluster.damaged, cluster.noticed = server, ""
+        server.wanted = True
+        base = cluster.round()
+        cluster.wait(lambda: cluster.noticed
+                     or min(t.done() for t in cluster.trainers) >= base + 2, f"word of {where}")
+        self.damages += 1
+        if cluster.noticed:
+            self.damages_refused += 1
+            self.say(f"refused: {where}: {cluster.noticed[:160]}")
+            server.wanted = False
+            cluster.kill(server)
+            shutil.rmtree(server.data)
+            shutil.copytree(kept, server.data)
+            server.wanted = True
+            cluster.await_rounds()
+        cluster.damaged = None
+        shutil.rmtree(kept)
+
+    def strike_full_disk(self) -> None:
+        """The last server's disk is full while a new epoch must be written; then it is not."""
+        cluster, server = self.cluster, self.cluster.servers[-1]
+        filler = server.data.parent / "filler"
+        cluster.forgiven.add(server.name)
+        with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 16))
+        cluster.kill(self.rng.choice(cluster.trainers))
+        cluster.pass_time(self.rng.uniform(0.2, 1.5))
+        filler.unlink()
+        cluster.await_rounds()
+        cluster.forgiven.discard(server.name)
+
     # --- Failpoints
 
     def die_at(self, name: str) -> None:
@@ -345,6 +421,7 @@ class Storm:
             (2, self.strike_all_servers), (1, self.strike_all_trainers),
             (2, self.strike_everyone), (3, self.strike_again_and_again), (2, self.strike_stop),
             (1, self.strike_zombie), (6, self.strike_failpoint), (1, self.strike_disk_error),
+            (1, self.strike_damage), (int(self.small_disk), self.strike_full_disk),
         ]
 
     def strike(self) -> None:
@@ -421,6 +498,8 @@ class Storm:
             "strikes": dict(sorted(self.counts.items())),
             "zombies_fenced": self.cluster.fenced,
             "storage_failures": self.cluster.storage_failures,
+            "damages": self.damages,
+            "damages_refused": self.damages_refused,
             "failpoints": len(self.failpoints),
             "failpoints_hit": dict(sorted(self.cluster.failpoints_hit.items())),
             "pauses_ms": {"p50": share(0.5), "p99": share(0.99), "max": round(pauses[-1], 1)},
@@ -465,6 +544,7 @@ def main() -> int:
     if wrong:
         print(f"RED: {red}\nseed {options.seed}; logs: {folder}", file=sys.stderr, flush=True)
     elif not options.keep:
+        unmount_small_disk(folder / "small")
         shutil.rmtree(folder)
     print(json.dumps(result) if options.json else json.dumps(result, indent=2))
     return 1 if wrong else 0

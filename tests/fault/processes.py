@@ -18,7 +18,7 @@ from pathlib import Path
 
 # Exit codes: ballastd's for a disk that refused a write, and those of trainer.cc.
 STORAGE_ERROR = 3
-FENCED, TRY_AGAIN = 10, 11
+FINISHED, FENCED, TRY_AGAIN, WRONG = 0, 10, 11, 13
 # Short, so that what hangs is noticed within a storm's strikes.
 TIMING = {
     "BALLAST_TIMING_HEARTBEAT_INTERVAL": "100ms",
@@ -30,11 +30,32 @@ TIMING = {
 
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
+_CLONE_NEWNS = 0x20000
+SMALL_DISK_BYTES = 256 << 20
 
 
 def end_with_the_driver() -> None:
     """In a child: it is killed when the driver ends, however that comes about."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def mount_small_disk(folder: Path) -> str:
+    """Mounts a small file system at `folder`, seen by this process and its children only and gone
+    with them. Returns why it cannot, or nothing."""
+    if _LIBC.unshare(_CLONE_NEWNS) != 0:
+        return "this user may not mount"
+    folder.mkdir()
+    for words in (["--make-rprivate", "/"],
+                  ["-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "tmpfs", str(folder)]):
+        done = subprocess.run(["mount", *words], capture_output=True, text=True)
+        if done.returncode != 0:
+            return done.stderr.strip()
+    return ""
+
+
+def unmount_small_disk(folder: Path) -> None:
+    """Takes it away again; nobody may use it any more."""
+    subprocess.run(["umount", str(folder)], check=False, capture_output=True)
 
 
 def clean_environment() -> dict[str, str]:
