@@ -29,6 +29,7 @@ usage: ballastd [--config FILE] [options]
   --ready-file FILE     written once the ports are bound: id, addresses and pid as JSON
   --check-config        check the configuration and exit
   --print-config        print the effective configuration with the origin of each value, and exit
+  --list-failpoints     print the names that BALLAST_FAILPOINTS may set, for tests, and exit
   --version, --help
 
 Every field can also be set by a variable: BALLAST_TIMING_LEASE=20s. Flags win over variables, and
@@ -51,8 +52,10 @@ const std::map<std::string, std::string>& FieldFlags() {
 }
 
 absl::Status UnknownFlag(const std::string& flag) {
-  std::vector<std::string> known = {"--config", "--dev",     "--set",          "--ready-file",
-                                    "--help",   "--version", "--check-config", "--print-config"};
+  std::vector<std::string> known = {
+      "--config",  "--dev",          "--set",          "--ready-file",      "--help",
+      "--version", "--check-config", "--print-config", "--list-failpoints",
+  };
   for (const auto& [name, field] : FieldFlags()) known.push_back(name);
   const std::string near = DidYouMean(flag, known);
   return absl::InvalidArgumentError(absl::StrCat(
@@ -63,9 +66,13 @@ absl::Status UnknownFlag(const std::string& flag) {
 // A flag without a value; false when it is none of these.
 bool SetSwitch(const std::string& flag, CommandLine* line) {
   const std::map<std::string, bool*> switches = {
-      {"--help", &line->help},       {"-h", &line->help},
-      {"--version", &line->version}, {"--check-config", &line->check_config},
-      {"--dev", &line->dev},         {"--print-config", &line->print_config},
+      {"--help", &line->help},
+      {"-h", &line->help},
+      {"--version", &line->version},
+      {"--check-config", &line->check_config},
+      {"--dev", &line->dev},
+      {"--print-config", &line->print_config},
+      {"--list-failpoints", &line->list_failpoints},
   };
   const auto found = switches.find(flag);
   if (found != switches.end()) *found->second = true;

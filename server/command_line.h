@@ -18,6 +18,7 @@ struct CommandLine {
   bool version = false;
   bool check_config = false;
   bool print_config = false;
+  bool list_failpoints = false;
   bool dev = false;
   std::string ready_file;
   double time_scale = 1;

@@ -192,7 +192,10 @@ int Main(int argc, char** argv) {
   }
   if (line->help) std::cout << kUsage;
   if (line->version) std::cout << "ballastd " << BALLAST_VERSION << "\n";
-  if (line->help || line->version) return 0;
+  if (line->list_failpoints) {
+    for (const std::string& name : Failpoints::Names()) std::cout << name << "\n";
+  }
+  if (line->help || line->version || line->list_failpoints) return 0;
   return Run(*line);
 }
 

@@ -184,6 +184,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void OnSealed(const std::string& name, uint32_t epoch, uint32_t server,
                 const absl::StatusOr<SealAnswer>& answer);
   void AdoptEverywhere(const std::string& name, const JobPlan& plan);
+  void OpenAtPeer(uint32_t server, const JobPlan& plan, const std::shared_ptr<Gather>& gather);
   void OnAdopted(const std::string& name, const JobPlan& plan, const absl::Status& status);
   void EndChange(Pending* pending, const absl::Status& status);
   void SealLocal(uint64_t job, uint32_t epoch,

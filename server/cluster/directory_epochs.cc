@@ -202,8 +202,22 @@ void Directory::AdoptEverywhere(const std::string& name, const JobPlan& plan) {
       });
   for (const uint32_t server : plan.servers) {
     if (server == config_.self) continue;
-    peers_->AdoptEpoch(server, plan, [gather](const absl::Status& status) { gather->Add(status); });
+    peers_->AdoptEpoch(
+        server, plan,
+        [self = shared_from_this(), server, plan, gather](const absl::Status& status) {
+          if (!absl::IsNotFound(status)) return gather->Add(status);
+          self->Post([self = self.get(), server, plan, gather] {
+            self->OpenAtPeer(server, plan, gather);
+          });
+        });
   }
+}
+
+// A peer without the job: this home went down while it was made, and the peer never heard of it; or
+// while it ended, and there it rests already. A peer that lost its files refuses.
+void Directory::OpenAtPeer(uint32_t server, const JobPlan& plan,
+                           const std::shared_ptr<Gather>& gather) {
+  peers_->CreateJob(server, plan, [gather](const absl::Status& status) { gather->Add(status); });
 }
 
 void Directory::OnAdopted(const std::string& name, const JobPlan& plan,

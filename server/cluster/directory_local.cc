@@ -70,6 +70,14 @@ absl::Status Directory::ReopenLocal(const JobPlan& plan) {
 }
 
 absl::StatusOr<std::unique_ptr<JobStorage>> Directory::MakeStorage(const JobPlan& plan) {
+  // Every server sealed the epoch before, so every server had files then.
+  if (plan.epoch.epoch > 1) {
+    return ReasonedError(absl::StatusCode::kDataLoss, Reason::kStateLost,
+                         absl::StrCat("server ", config_.self, " lacks the files of job \"",
+                                      plan.spec.name, "\", which is in epoch ", plan.epoch.epoch,
+                                      "; check that the right storage.data_dir is mounted"),
+                         {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
+  }
   if (store_ != nullptr) return store_->Create(plan);
   return ReasonedError(
       absl::StatusCode::kFailedPrecondition, Reason::kBadSpec,

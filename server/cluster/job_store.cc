@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/crc32c.h"
+#include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
@@ -108,12 +109,17 @@ absl::Status JobStore::Save(const JobPlan& plan) {
   PutU32(kVersion, &bytes);
   PutU32(static_cast<uint32_t>(body.size()), &bytes);
   PutU32(Crc32c(body.data(), body.size()), &bytes);
-  return ReplaceFile(fs_, absl::StrCat(Directory(plan.job), "/", kManifest), bytes + body);
+  BALLAST_FAILPOINT_RETURN("manifest.before_replace");
+  BALLAST_RETURN_IF_ERROR(
+      ReplaceFile(fs_, absl::StrCat(Directory(plan.job), "/", kManifest), bytes + body));
+  BALLAST_FAILPOINT_RETURN("manifest.after_replace");
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Create(const JobPlan& plan) {
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   const std::string directory = Directory(plan.job);
+  BALLAST_FAILPOINT_RETURN("job.before_create");
   BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(directory));
   const std::string mark = absl::StrCat(directory, "/", kMaking);
   absl::Status status = fs_->Open(mark, {.mode = OpenMode::kCreate}).status();
@@ -128,6 +134,7 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Create(const JobPlan& plan
   if (status.ok()) status = fs_->SyncDirectory(root_);
   if (status.ok()) status = Save(plan);
   if (status.ok()) status = fs_->Remove(mark);
+  BALLAST_FAILPOINT("job.after_create");
   if (status.ok()) return storage;
   storage.reset();
   Discard(directory).IgnoreError();  // The first error is the one to tell.
@@ -138,8 +145,10 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Create(const JobPlan& plan
 absl::Status JobStore::Discard(const std::string& directory) {
   const std::string gone = directory + kGone;
   BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(gone));
+  BALLAST_FAILPOINT("job.before_remove");
   BALLAST_RETURN_IF_ERROR(fs_->Rename(directory, gone));
   BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_));
+  BALLAST_FAILPOINT("job.after_remove");
   return fs_->RemoveAll(gone);
 }
 

@@ -56,6 +56,7 @@ class SegmentedLog : public GradientLog {
   size_t Reusable() const;
   absl::Status MakeRoom(uint64_t record_bytes);
   absl::Status StartSegment();
+  absl::Status WriteSegmentHeader(uint64_t sequence);
   // Writes the record at the end; fills in what `header` does not say.
   absl::Status Append(RecordHeader* header, const void* data);
   absl::Status Write(const RecordHeader& header, const void* data);
@@ -295,12 +296,18 @@ absl::Status SegmentedLog::StartSegment() {
                            .flushed_lsn = flushed_lsn_,
                            .previous_crc = state_.last_crc},
              header_page());
-  const ConstBytes page{header_page(), kPageBytes};
-  absl::Status status = files_.FileOf(sequence)->WriteAt(0, {page});
-  if (status.ok() && options_.flush) status = files_.FileOf(sequence)->Sync();
-  if (!status.ok()) return Fail(status);
+  if (const absl::Status status = WriteSegmentHeader(sequence); !status.ok()) return Fail(status);
   state_.live.push_back({.sequence = sequence});
   state_.offset = kPageBytes;
+  return absl::OkStatus();
+}
+
+absl::Status SegmentedLog::WriteSegmentHeader(uint64_t sequence) {
+  BALLAST_FAILPOINT_RETURN("log.before_segment");
+  const ConstBytes page{header_page(), kPageBytes};
+  BALLAST_RETURN_IF_ERROR(files_.FileOf(sequence)->WriteAt(0, {page}));
+  if (options_.flush) BALLAST_RETURN_IF_ERROR(files_.FileOf(sequence)->Sync());
+  BALLAST_FAILPOINT_RETURN("log.after_segment");
   return absl::OkStatus();
 }
 

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/executor.h"
+#include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
@@ -141,6 +142,7 @@ class StorageRoundLog final : public RoundLog {
 
   void Prepare(PreparedRecord record, Done done) override {
     Enqueue([this, record = std::move(record), done = std::move(done)] {
+      BALLAST_FAILPOINT("prepare.before_log");
       absl::Status status = storage_->log()->AppendPrepared(record);
       if (absl::IsResourceExhausted(status)) return status;
       if (status.ok()) status = storage_->log()->Sync();
@@ -148,6 +150,7 @@ class StorageRoundLog final : public RoundLog {
         prepared_round_ = record.round;
         storage_->log()->TrimTo(std::min(covered_round_, prepared_round_));
         durable_round_.store(record.round, std::memory_order_relaxed);
+        BALLAST_FAILPOINT("prepare.after_log");
       }
       done(status);
       return absl::OkStatus();

@@ -2,6 +2,7 @@
 // Thread safety: on the job's strand.
 #include <algorithm>
 
+#include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
 #include "server/round/engine.h"
 
@@ -155,11 +156,13 @@ void Engine::DoSeal(uint32_t epoch, const std::function<absl::Status(const JobPl
   }
   JobPlan sealed = fsm_.plan();
   sealed.sealed_epoch = epoch;
+  BALLAST_FAILPOINT("seal.before_save");
   if (const absl::Status saved = save(sealed); !saved.ok()) {
     done(saved);
     StorageFailed(saved);
     return;
   }
+  BALLAST_FAILPOINT("seal.after_save");
   done(*answer);
 }
 
@@ -194,10 +197,12 @@ void Engine::AdoptFlushed(const JobPlan& plan, const std::function<absl::Status(
     return;
   }
   // Before anything is told or taken in the new epoch.
+  BALLAST_FAILPOINT("epoch.before_save");
   if (absl::Status saved = save(); !saved.ok()) {
     StorageFailed(saved);
     return;
   }
+  BALLAST_FAILPOINT("epoch.after_save");
   const absl::Status adopted = fsm_.Adopt(plan);
   if (adopted.ok()) GoOver(plan);
   done(adopted);

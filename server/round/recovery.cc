@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
@@ -63,6 +64,9 @@ class Recovery {
     return it == rounds.end() ? nullptr : &it->second;
   }
   void FindRound(const std::vector<uint32_t>& owned);
+  absl::Status CheckEpochs() const;
+  absl::Status CheckNotBeyond(uint32_t extent, uint64_t version) const;
+  absl::Status StateLost(const std::string& why) const;
   void MakePlans();
   absl::StatusOr<std::shared_ptr<StepPlan>> MakePlan(const LoggedRound& logged) const;
   absl::StatusOr<std::vector<Lane>> MakeLanes(const std::vector<uint32_t>& owned, size_t count);
@@ -135,11 +139,14 @@ absl::StatusOr<std::shared_ptr<StepPlan>> Recovery::MakePlan(const LoggedRound& 
 }
 
 absl::StatusOr<Recovered> Recovery::Run(const std::vector<uint32_t>& owned, int lanes) {
+  BALLAST_FAILPOINT_RETURN("recovery.before_load");
   FindRound(owned);
+  BALLAST_RETURN_IF_ERROR(CheckEpochs());
   MakePlans();
   const size_t count = std::clamp<size_t>(owned.size(), 1, static_cast<size_t>(lanes));
   BALLAST_ASSIGN_OR_RETURN(std::vector<Lane> made, MakeLanes(owned, count));
   BALLAST_RETURN_IF_ERROR(Merge(owned, LoadAll(owned, &made)));
+  BALLAST_FAILPOINT_RETURN("recovery.after_load");
   return std::move(out_);
 }
 
@@ -208,6 +215,7 @@ absl::Status Recovery::Load(uint32_t extent, Lane* lane, Loaded* loaded) {
     loaded->slot_version = 0;
     return absl::OkStatus();
   }
+  BALLAST_RETURN_IF_ERROR(CheckNotBeyond(extent, loaded->slot_version));
   absl::Status why;
   for (const uint64_t version : versions) {
     const absl::Status status = LoadVersion(extent, version, lane, loaded);
@@ -215,27 +223,46 @@ absl::Status Recovery::Load(uint32_t extent, Lane* lane, Loaded* loaded) {
     BALLAST_LOG(ERROR, LogField("run", plan_.spec.name)) << status.message();
     if (why.ok()) why = status;
   }
-  return ReasonedError(
-      absl::StatusCode::kDataLoss, Reason::kStateLost,
-      absl::StrCat("job \"", plan_.spec.name, "\": extent ", extent, " cannot be brought to round ",
-                   fsm.round, ": ",
-                   why.ok() ? std::string("it has no slot") : std::string(why.message()),
-                   ". Restore a snapshot, or start the run again under a new name"),
-      {.job = plan_.spec.name, .round = fsm.round});
+  return StateLost(absl::StrCat("extent ", extent, " cannot be brought to round ", fsm.round, ": ",
+                                why.ok() ? "it has no slot" : why.message()));
+}
+
+// Version t + 1 is written only after the vote of round t was flushed, so a slot beyond the log's
+// end says that the log has lost what was promised. An older slot would hide that.
+absl::Status Recovery::CheckNotBeyond(uint32_t extent, uint64_t version) const {
+  const Restored& fsm = out_.fsm;
+  const bool ahead = version == fsm.round + 1 && fsm.prepared.has_value();
+  if (version <= fsm.round || ahead) return absl::OkStatus();
+  return StateLost(absl::StrCat("the slot of extent ", extent, " holds version ", version,
+                                ", but the log ends before the vote of round ", fsm.round));
+}
+
+// A new epoch's record is in the manifest before anything of that epoch is logged.
+absl::Status Recovery::CheckEpochs() const {
+  uint32_t newest = 0;
+  for (const auto& [round, logged] : storage_->log()->rounds()) {
+    if (logged.prepared.has_value()) newest = std::max(newest, logged.prepared->epoch);
+    for (const auto& [extent, record] : logged.extents) newest = std::max(newest, record.epoch);
+  }
+  if (newest <= plan_.epoch.epoch) return absl::OkStatus();
+  return StateLost(absl::StrCat("the log has records of epoch ", newest,
+                                ", the manifest is older, of epoch ", plan_.epoch.epoch));
+}
+
+absl::Status Recovery::StateLost(const std::string& why) const {
+  return ReasonedError(absl::StatusCode::kDataLoss, Reason::kStateLost,
+                       absl::StrCat("job \"", plan_.spec.name, "\": ", why,
+                                    ". Put the right files back, restore a snapshot, or start the ",
+                                    "run again under a new name"),
+                       {.job = plan_.spec.name, .round = out_.fsm.round});
 }
 
 absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version, Lane* lane, Loaded* loaded) {
   const uint64_t round = out_.fsm.round;
-  const bool ahead = version == round + 1 && out_.fsm.prepared.has_value();
-  if (version > round && !ahead) {
-    return absl::DataLossError(absl::StrCat("slot of extent ", extent, " holds version ", version,
-                                            ", but the log ends before round ", round,
-                                            " was decided"));
-  }
   BALLAST_RETURN_IF_ERROR(storage_->slots()->Read(extent, version, lane->buffer.data()));
   CopyFromImage(layout_, store_, extent, lane->buffer.data());
   loaded->slot_bytes += SlotFile::PayloadBytes(ShapeOf(layout_, extent));
-  if (ahead) {
+  if (version > round) {
     loaded->ahead = true;
     return absl::OkStatus();
   }

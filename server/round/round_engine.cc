@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
 #include "server/round/engine.h"
 
@@ -85,7 +86,10 @@ void Engine::Do(const RefuseFrame& effect) {
 }
 
 void Engine::Do(const AckSlot& effect) {
-  if (sinks_[effect.slot] != nullptr) sinks_[effect.slot]->OnAck(MakeAck(effect.flush));
+  if (sinks_[effect.slot] == nullptr) return;
+  BALLAST_FAILPOINT("credit.before_tell");
+  sinks_[effect.slot]->OnAck(MakeAck(effect.flush));
+  BALLAST_FAILPOINT("credit.after_tell");
 }
 
 void Engine::Do(const MoveWindow&) {
@@ -152,10 +156,12 @@ void Engine::PrepareNow(const PreparedRecord& record) {
 }
 
 void Engine::Do(const SendVote& effect) {
+  BALLAST_FAILPOINT("vote.before_tell");
   for (const uint32_t server : fsm_.plan().servers) {
     if (server == config_.self) continue;
     deps_.votes->SendVote(job_, effect.epoch, effect.round, server, effect.vote);
   }
+  BALLAST_FAILPOINT("vote.after_tell");
 }
 
 void Engine::SendResult(uint64_t round, const Decision& decision, uint64_t weight_bytes) {
@@ -243,9 +249,11 @@ void Engine::OnExtentStepped(uint32_t extent, const BufferRef& weight,
       .extent = extent,
       .dtype = fsm_.layout().extents()[extent].dtype,
       .bytes = {weight.data(), fsm_.layout().ExtentWireBytes(extent), weight.ToShared()}};
+  BALLAST_FAILPOINT("weights.before_tell");
   for (const auto& sink : sinks_) {
     if (sink != nullptr) sink->OnExtent(piece);
   }
+  BALLAST_FAILPOINT("weights.after_tell");
   if (--extents_to_step_ != 0) return;
   stepped_at_ = deps_.clock->Now();
   weight_overflows_ = plan->overflows.load(std::memory_order_relaxed);
@@ -270,9 +278,11 @@ void Engine::Do(const OpenRound& effect) {
                        .weight_overflows = weight_overflows_};
   last_done_ = done;
   checkpointer_.OnRound();
+  BALLAST_FAILPOINT("round.before_tell");
   for (const auto& sink : sinks_) {
     if (sink != nullptr) sink->OnDone(done);
   }
+  BALLAST_FAILPOINT("round.after_tell");
   if (deps_.metrics != nullptr) {
     deps_.metrics->ObserveRound(RoundPhase::kCollect, prepared_at_ - begun_at_);
     deps_.metrics->ObserveRound(RoundPhase::kVote, decided_at_ - prepared_at_);

@@ -362,11 +362,11 @@ TEST_F(DurableJobsTest, AServerThatDoesNotAdoptIsAskedUntilItDoes) {
 TEST_F(DurableJobsTest, NobodyWaitsForAServerThatRefusesToAdoptButItIsAskedAgain) {
   Make(2);
   cluster_->SetRule([](const std::string& call, uint32_t) {
-    return call == "adopt" ? ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
-                                           "server 1 has no durable job", {.server = 1})
+    return call == "adopt" ? ReasonedError(absl::StatusCode::kDataLoss, Reason::kStateLost,
+                                           "server 1 has lost the job", {.server = 1})
                            : absl::OkStatus();
   });
-  EXPECT_EQ(ReasonOf(Ask(1, 900).Get().status()), Reason::kUnknownJob);
+  EXPECT_EQ(ReasonOf(Ask(1, 900).Get().status()), Reason::kStateLost);
   cluster_->SetRule(nullptr);
   const auto result = Ask(1, 900).Get();  // Answered when the change is over.
   ASSERT_TRUE(result.ok()) << result.status();

@@ -178,6 +178,17 @@ class FlagsTest(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertRegex(out, r"^ballastd \d+\.\d+\.\d+$")
 
+    def test_failpoints_come_in_pairs(self):
+        code, out, _ = run(BALLASTD, "--list-failpoints")
+        self.assertEqual(code, 0)
+        names = out.split()
+        self.assertIn("log.before_sync", names)
+        for name in names:
+            self.assertIn("before" if ".after_" in name else "after", {
+                n.split(".")[1].split("_")[0] for n in names
+                if n.split(".")[0] == name.split(".")[0]
+                and n.split("_", 1)[1] == name.split("_", 1)[1]})
+
 
 class RunTest(unittest.TestCase):
     def setUp(self):

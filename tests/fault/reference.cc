@@ -1,0 +1,239 @@
+#include "tests/fault/reference.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "server/optim/scalars.h"
+#include "server/reduce/reduce.h"
+#include "tests/sim/random.h"
+
+namespace ballast::fault {
+namespace {
+
+using sim::Mix;
+
+// One round in so many has a NaN; one gradient in so many is missing.
+constexpr uint64_t kPoisonedOneIn = 61;
+constexpr uint64_t kAbsentOneIn = 13;
+
+// In [-1, 1), a function of its key only.
+float Noise(uint64_t key) {
+  return static_cast<float>(static_cast<int32_t>(Mix(key) >> 32)) * 0x1p-31f;
+}
+
+template <typename T>
+void Write(const std::vector<T>& values, std::ofstream* to) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  to->write(reinterpret_cast<const char*>(values.data()),
+            static_cast<std::streamsize>(values.size() * sizeof(T)));
+}
+
+template <typename T>
+void Read(std::vector<T>* values, std::ifstream* from) {
+  from->read(reinterpret_cast<char*>(values->data()),
+             static_cast<std::streamsize>(values->size() * sizeof(T)));
+}
+
+}  // namespace
+
+float RoundTo(DType dtype, float value) {
+  if (dtype != DType::kBF16) return value;
+  if (std::isnan(value)) return std::bit_cast<float>(0x7FC00000u);
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  return std::bit_cast<float>((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000u);
+}
+
+const std::vector<Parameter>& Parameters() {
+  static const auto* const parameters =
+      new std::vector<Parameter>{{"layer.weight", 9000, DType::kF32, 0},
+                                 {"layer.bias", 77, DType::kF32, 0},
+                                 {"head.weight", 3000, DType::kBF16, 1}};
+  return *parameters;
+}
+
+Layout ModelLayout() {
+  std::vector<LayoutTensor> tensors;
+  for (const Parameter& parameter : Parameters()) {
+    tensors.push_back(
+        {static_cast<uint64_t>(parameter.elements), parameter.dtype, parameter.group});
+  }
+  absl::StatusOr<Layout> layout = Layout::Build(tensors, kTileElements, kExtentElements);
+  BALLAST_CHECK(layout.ok());
+  return *std::move(layout);
+}
+
+std::vector<double> HyperOf(uint64_t round, uint32_t group) {
+  const double lr = (group == 0 ? 1e-2 : 3e-3) / (1 + static_cast<double>(round % 100));
+  return {lr, 0.9, 0.999, 1e-8, group == 0 ? 0.1 : 0.0};
+}
+
+Reference::Reference(uint64_t seed, uint32_t world)
+    : seed_(Mix(seed)), world_(world), layout_(ModelLayout()) {
+  tensor_step_.assign(layout_.tensors().size(), 0);
+  for (uint32_t e = 0; e < layout_.extents().size(); ++e) {
+    const Extent& extent = layout_.extents()[e];
+    ExtentState state;
+    for (uint32_t i = 0; i < extent.elements; ++i) {
+      state.p.push_back(RoundTo(extent.dtype, Noise(seed_ ^ uint64_t{e} << 32 ^ i)));
+    }
+    state.m.assign(extent.elements, 0);
+    state.v.assign(extent.elements, 0);
+    state.weight = state.p;
+    extents_.push_back(std::move(state));
+  }
+}
+
+// --- What trainers bring ------------------------------------------------------------------------
+
+bool Reference::Present(uint64_t round, uint32_t slot, uint32_t tensor) const {
+  // Now and then the whole job leaves a tensor out.
+  if (Mix(seed_ ^ round << 8 ^ tensor) % (3 * kAbsentOneIn) == 0) return false;
+  return Mix(~seed_ ^ round << 16 ^ uint64_t{tensor} << 8 ^ slot) % kAbsentOneIn != 0;
+}
+
+bool Reference::PresentAnywhere(uint32_t tensor) const {
+  for (uint32_t slot = 0; slot < world_; ++slot) {
+    if (Present(round_, slot, tensor)) return true;
+  }
+  return false;
+}
+
+bool Reference::Poisoned(uint32_t slot, uint32_t extent, uint32_t element) const {
+  const uint64_t key = Mix(seed_ + 3 * round_);
+  return key % kPoisonedOneIn == 0 && (key >> 20) % world_ == slot &&
+         (key >> 32) % layout_.extents().size() == extent &&
+         (key >> 44) % layout_.extents()[extent].elements == element;
+}
+
+std::vector<float> Reference::Gradient(uint64_t life, uint32_t slot, uint32_t extent_id) const {
+  const Extent& extent = layout_.extents()[extent_id];
+  const uint64_t key = Mix(Mix(seed_ + round_) ^ life << 32 ^ uint64_t{slot} << 16 ^ extent_id);
+  std::vector<float> grad(extent.elements);
+  for (uint32_t i = 0; i < extent.elements; ++i) {
+    const float g = Noise(key + i) + 0.1f * extents_[extent_id].weight[i];
+    const bool poisoned = Poisoned(slot, extent_id, i);
+    grad[i] = RoundTo(extent.dtype, poisoned ? std::numeric_limits<float>::quiet_NaN() : g);
+  }
+  return grad;
+}
+
+// --- What comes of it ---------------------------------------------------------------------------
+
+std::vector<float> Reference::Sum(const std::vector<uint64_t>& lives, uint32_t extent_id) const {
+  const Extent& extent = layout_.extents()[extent_id];
+  std::vector<float> sum(extent.elements);
+  for (uint32_t slot = 0; slot < world_; ++slot) {
+    const std::vector<float> grad = Gradient(lives[slot], slot, extent_id);
+    for (uint32_t r = 0; r < extent.run_count; ++r) {
+      const Run& run = layout_.runs()[extent.first_run + r];
+      const bool present = Present(round_, slot, run.tensor);
+      for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
+        const float g = present ? grad[i] : 0.0f;
+        sum[i] = slot == 0 ? g : sum[i] + g;
+      }
+    }
+  }
+  return sum;
+}
+
+// The vote of one server that owns everything.
+Decision Reference::Decide(const std::vector<std::vector<float>>& sums) const {
+  const reduce::NormTileFn norm = reduce::Kernels(simd::Isa::kScalar).norm_tile[0];
+  DecideInput input{.max_grad_norm = kMaxGradNorm, .policy = policy_};
+  input.divisor.assign(2, static_cast<double>(world_));
+  Vote vote;
+  for (uint32_t e = 0; e < sums.size(); ++e) {
+    input.extent_group.push_back(layout_.extents()[e].group);
+    reduce::ExtentNorm total;
+    for (size_t at = 0; at < sums[e].size(); at += kTileElements) {
+      const size_t count = std::min<size_t>(kTileElements, sums[e].size() - at);
+      total.Add(norm(sums[e].data() + at, count));
+    }
+    vote.norms.push_back({e, total.sumsq});
+    vote.nonfinite += total.nonfinite;
+  }
+  absl::StatusOr<Decision> decision = ::ballast::Decide(input, {vote});
+  BALLAST_CHECK(decision.ok());
+  return *std::move(decision);
+}
+
+Decision Reference::Step(const std::vector<uint64_t>& lives) {
+  std::vector<std::vector<float>> sums;
+  for (uint32_t e = 0; e < extents_.size(); ++e) sums.push_back(Sum(lives, e));
+  Decision decision = Decide(sums);
+  policy_ = decision.policy;
+  if (decision.applied) {
+    for (uint32_t e = 0; e < sums.size(); ++e) {
+      StepExtent(e, sums[e], decision.grad_scale[layout_.extents()[e].group]);
+    }
+    for (uint32_t t = 0; t < tensor_step_.size(); ++t) {
+      if (PresentAnywhere(t)) ++tensor_step_[t];
+    }
+  }
+  ++round_;
+  return decision;
+}
+
+void Reference::StepExtent(uint32_t extent_id, const std::vector<float>& sum, float scale) {
+  const Extent& extent = layout_.extents()[extent_id];
+  const std::vector<double> hyper = HyperOf(round_, extent.group);
+  ExtentState& state = extents_[extent_id];
+  for (uint32_t r = 0; r < extent.run_count; ++r) {
+    const Run& run = layout_.runs()[extent.first_run + r];
+    if (!PresentAnywhere(run.tensor)) continue;
+    const optim::AdamWScalars k = optim::MakeAdamWScalars(hyper[0], hyper[1], hyper[2], hyper[3],
+                                                          hyper[4], tensor_step_[run.tensor] + 1);
+    for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
+      const float g = sum[i] * scale;
+      float& p = state.p[i];
+      float& m = state.m[i];
+      float& v = state.v[i];
+      p *= k.decay;
+      m = std::fma(k.w1, g - m, m);
+      v = std::fma(k.w2 * g, g, v * k.b2);
+      p = p + k.neg_step_size * m / (std::sqrt(v) / k.den + k.eps);
+      state.weight[i] = RoundTo(extent.dtype, p);
+    }
+  }
+}
+
+// --- On disk ------------------------------------------------------------------------------------
+
+absl::Status Reference::Save(const std::string& path) const {
+  const std::string unfinished = path + ".tmp";
+  std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
+  Write(std::vector<uint64_t>{round_}, &file);
+  Write(std::vector<PolicyState>{policy_}, &file);
+  Write(tensor_step_, &file);
+  for (const ExtentState& state : extents_) {
+    for (const auto* array : {&state.p, &state.m, &state.v, &state.weight}) Write(*array, &file);
+  }
+  file.close();
+  if (file && std::rename(unfinished.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("cannot write ", path));
+}
+
+absl::Status Reference::Load(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError(path);
+  std::vector<uint64_t> round(1);
+  std::vector<PolicyState> policy(1);
+  Read(&round, &file);
+  Read(&policy, &file);
+  Read(&tensor_step_, &file);
+  for (ExtentState& state : extents_) {
+    for (auto* array : {&state.p, &state.m, &state.v, &state.weight}) Read(array, &file);
+  }
+  if (!file) return absl::InternalError(absl::StrCat(path, " is too short"));
+  round_ = round[0];
+  policy_ = policy[0];
+  return absl::OkStatus();
+}
+
+}  // namespace ballast::fault

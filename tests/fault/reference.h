@@ -1,0 +1,90 @@
+// Reference: what the job of a kill storm must hold, from the specification alone, in the process
+// of each trainer: gradients that depend on the weights they were computed on and on the process
+// that computed them, their slot-order sum, one multiplication, canonical AdamW in a plain loop.
+//
+// A gradient is noise(seed, life, round, slot, extent, element) + 0.1 * weight. The `life` of a
+// slot counts its processes and stands for the epoch: each new process begins a new one. So a round
+// that mixes the gradients of two processes, applies one twice or starts from other weights has
+// other bits, and every round after it has.
+//
+// Comes from: seed and world, and who ran which round (Lives). Goes to: trainer.cc.
+// Thread safety: one thread. Memory: the state of one version.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/job/decide.h"
+#include "common/tensor/layout.h"
+
+namespace ballast::fault {
+
+// One parameter of the storm's model.
+struct Parameter {
+  const char* name;
+  int64_t elements;
+  DType dtype;
+  uint32_t group;
+};
+
+inline constexpr uint32_t kTileElements = 512;
+inline constexpr uint32_t kExtentElements = 2048;
+inline constexpr double kMaxGradNorm = 50;
+
+// Seven extents in two groups and two dtypes; none ends where a tensor does.
+const std::vector<Parameter>& Parameters();
+Layout ModelLayout();
+// Raw hyper-parameters of `group` in `round`: lr, beta1, beta2, eps, weight_decay.
+std::vector<double> HyperOf(uint64_t round, uint32_t group);
+
+// State arrays of one extent, and its weights as they travel, widened to fp32.
+struct ExtentState {
+  std::vector<float> p, m, v, weight;
+};
+
+class Reference {
+ public:
+  Reference(uint64_t seed, uint32_t world);
+
+  // The next round to run; the state is that of this version.
+  uint64_t round() const { return round_; }
+  uint64_t opt_step() const { return policy_.opt_step; }
+  const ExtentState& extent(uint32_t extent) const { return extents_[extent]; }
+  uint64_t tensor_step(uint32_t tensor) const { return tensor_step_[tensor]; }
+  const Layout& layout() const { return layout_; }
+
+  // Whether `slot` has a gradient for `tensor` in `round`.
+  bool Present(uint64_t round, uint32_t slot, uint32_t tensor) const;
+  // The gradient of an extent in this round by the process `life` of `slot`, rounded to the
+  // extent's dtype.
+  std::vector<float> Gradient(uint64_t life, uint32_t slot, uint32_t extent) const;
+
+  // Runs this round with the gradients of these processes, one per slot. Returns its decision.
+  Decision Step(const std::vector<uint64_t>& lives);
+
+  // The whole state to a file that replaces `path`, and back. Load: NOT_FOUND without a file.
+  absl::Status Save(const std::string& path) const;
+  absl::Status Load(const std::string& path);
+
+ private:
+  std::vector<float> Sum(const std::vector<uint64_t>& lives, uint32_t extent) const;
+  Decision Decide(const std::vector<std::vector<float>>& sums) const;
+  void StepExtent(uint32_t extent, const std::vector<float>& sum, float scale);
+  bool PresentAnywhere(uint32_t tensor) const;
+  bool Poisoned(uint32_t slot, uint32_t extent, uint32_t element) const;
+
+  uint64_t seed_;
+  uint32_t world_;
+  Layout layout_;
+  uint64_t round_ = 1;
+  PolicyState policy_;
+  std::vector<uint64_t> tensor_step_;
+  std::vector<ExtentState> extents_;
+};
+
+// Rounds to bf16 and back for that dtype, else returns `value`.
+float RoundTo(DType dtype, float value);
+
+}  // namespace ballast::fault

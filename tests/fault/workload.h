@@ -1,0 +1,84 @@
+// Workload: two servers of one durable job in this process, their disks in memory, run for as many
+// rounds as asked and then ended in the middle of one, as kill -9 would; with the state that each
+// version must have.
+// Comes from: corruptions.cc. Goes to: RoundEngine, JobStore. Thread safety: one thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/round/round_engine.h"
+#include "tests/fault/damage.h"
+#include "tests/server/cluster/durable_plans.h"
+#include "tests/server/round/engine_cluster.h"
+
+namespace ballast::fault {
+
+constexpr uint32_t kServers = 2;
+constexpr uint32_t kCheckpointRounds = 2;
+
+// The job: 9 extents of 128 elements, two trainers.
+server::JobPlan WorkloadPlan();
+std::unique_ptr<server::JobStore> WorkloadStore(FileSystem* disk, uint32_t self);
+
+// The disks at one instant, and what had been promised by then.
+struct Moment {
+  uint64_t committed = 0;  // the newest round whose weights trainers have got
+  Image disks[kServers];
+};
+
+// Arrays of every tensor at one version.
+struct Version {
+  std::vector<std::vector<float>> p, m, v;
+  std::vector<uint64_t> step;
+};
+
+class Workload : public server::VoteSink {
+ public:
+  Workload();
+  ~Workload() override;
+
+  // Runs rounds up to `last`; then, with `open_extents`, the next one until that many of its
+  // extents have all their gradients. Then kills both servers and returns what they leave; a later
+  // call starts them again.
+  Moment RunTo(uint64_t last, uint32_t open_extents);
+
+  const server::JobPlan& plan() const { return plan_; }
+  const Layout& layout() const { return layout_; }
+  // What `version` must be; rounds up to it must have been run.
+  const Version& At(uint64_t version) const { return versions_.at(version - 1); }
+  // The sum of the open round's gradients, tensor by tensor.
+  std::vector<std::vector<float>> OpenSum() const;
+
+  void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to,
+                const Vote& vote) override;
+  void DropVotes(uint64_t) override {}
+
+ private:
+  struct Node {
+    std::unique_ptr<MemoryDisk> disk;
+    std::unique_ptr<Executor> executor;
+    std::unique_ptr<WorkerPool> workers;
+    std::shared_ptr<server::RoundEngine> engine;
+    std::vector<std::shared_ptr<server::testing::RecordingSink>> sinks;
+  };
+  void Start(uint32_t id);
+  void Stop();
+  void Begin(uint64_t round);
+  void Push(server::FrameKind kind, uint64_t round, uint32_t slot, uint32_t extent,
+            const std::vector<std::vector<float>>& values);
+  std::vector<std::vector<std::vector<float>>> Gradients(uint64_t round) const;
+
+  const server::JobPlan plan_;
+  const Layout layout_;
+  const RealClock clock_;
+  uint64_t round_ = 1;  // the next to run
+  server::testing::Reference reference_;
+  std::vector<Version> versions_;
+  Mutex mu_;
+  Node nodes_[kServers];
+};
+
+}  // namespace ballast::fault

@@ -1,0 +1,88 @@
+// Durable jobs whose home goes down while they are made or while they end: the other servers and it
+// come to agree again, without anybody's help.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/server/cluster/durable_cluster.h"
+
+namespace ballast::server {
+namespace {
+
+using testing::Answer;
+using testing::AttachAnswer;
+using testing::DurableDirectories;
+using ::testing::HasSubstr;
+using testing::RecordingSink;
+using testing::SeatCall;
+
+AttachAnswer Ask(DurableDirectories* cluster, uint32_t slot, uint64_t incarnation) {
+  AttachAnswer answer;
+  cluster->At(0)->Attach(SeatCall(slot, incarnation), answer.Setter());
+  return answer;
+}
+
+uint64_t MakeJob(DurableDirectories* cluster) {
+  AttachAnswer zero = Ask(cluster, 0, 100), one = Ask(cluster, 1, 101);
+  EXPECT_TRUE(zero.Get().ok() && one.Get().ok());
+  return zero.Get()->plan.job;
+}
+
+TEST(HalfMadeJobs, AHomeThatGoesDownBeforeItsPeerHeardOfTheJobMakesItThereLater) {
+  DurableDirectories cluster(2);
+  cluster.Keep("create", 1);
+  AttachAnswer lost_zero = Ask(&cluster, 0, 100), lost_one = Ask(&cluster, 1, 101);
+  cluster.WaitForKept(1);
+  cluster.Stop(0);
+  cluster.KeepNoMore();
+  cluster.Start(0);
+  // The processes that were waiting call again; one has been started anew meanwhile.
+  AttachAnswer zero = Ask(&cluster, 0, 100), one = Ask(&cluster, 1, 201);
+  ASSERT_TRUE(one.Get().ok()) << one.Get().status();
+  ASSERT_TRUE(zero.Get().ok()) << zero.Get().status();
+  EXPECT_EQ(zero.Get()->plan.job, one.Get()->plan.job);
+  EXPECT_EQ(cluster.Manifest(1, zero.Get()->plan.job).epoch.epoch, 2u);
+}
+
+TEST(HalfMadeJobs, AHomeThatGoesDownBeforeTheJobsEndIsOnItsDiskWakesThePeerThatRests) {
+  DurableDirectories cluster(2);
+  const uint64_t job = MakeJob(&cluster);
+  const std::shared_ptr<RoundEngine> engine = cluster.Engine(1, job);
+  for (const uint32_t slot : {0u, 1u}) {
+    Answer<absl::StatusOr<SlotWelcome>> welcome;
+    engine->AttachSlot({.slot = slot, .incarnation = 100 + slot, .epoch = 1},
+                       std::make_shared<RecordingSink>(8), welcome.Setter());
+    ASSERT_TRUE(welcome.Get().ok());
+    engine->Leave(slot, 1);
+  }
+  Answer<JobSnapshot> ended;
+  engine->Snapshot(ended.Setter());
+  ASSERT_EQ(ended.Get().state, "finished");
+  Answer<std::vector<JobSnapshot>> settled;
+  cluster.At(1)->Snapshot(settled.Setter());
+  settled.Get();
+  ASSERT_TRUE(cluster.Manifest(1, job).resting);
+  cluster.Restart(1);
+  cluster.Restart(0);
+  AttachAnswer zero = Ask(&cluster, 0, 200), one = Ask(&cluster, 1, 201);
+  ASSERT_TRUE(zero.Get().ok()) << zero.Get().status();
+  ASSERT_TRUE(one.Get().ok()) << one.Get().status();
+  EXPECT_FALSE(cluster.Manifest(1, job).resting);
+}
+
+TEST(HalfMadeJobs, APeerThatLostItsFilesIsNotGivenNewOnes) {
+  DurableDirectories cluster(2);
+  const uint64_t job = MakeJob(&cluster);
+  AttachAnswer second = Ask(&cluster, 1, 201);
+  ASSERT_TRUE(second.Get().ok()) << second.Get().status();
+  cluster.Stop(1);
+  ASSERT_TRUE(cluster.Disk(1)->RemoveAll(testing::kJobsRoot).ok());
+  cluster.Start(1);
+  cluster.Restart(0);
+  const auto refused = Ask(&cluster, 0, 200).Get();
+  EXPECT_EQ(ReasonOf(refused.status()), Reason::kStateLost) << refused.status();
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("server 1 lacks the files"));
+  EXPECT_FALSE(testing::MakeStore(cluster.Disk(1), 1)->Find(job).ok());
+}
+
+}  // namespace
+}  // namespace ballast::server
