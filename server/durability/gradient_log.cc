@@ -42,6 +42,8 @@ class SegmentedLog : public GradientLog {
   absl::Status AppendDecision(const DecisionRecord& record) override;
   absl::Status Sync() override;
   void TrimTo(uint64_t round) override;
+  absl::Status Repeat(uint64_t round) override;
+  void BeginEpoch(uint32_t epoch, uint64_t start_round) override;
   uint64_t FreeBytes() const override;
 
  private:
@@ -57,6 +59,8 @@ class SegmentedLog : public GradientLog {
   absl::Status MakeRoom(uint64_t record_bytes);
   absl::Status StartSegment();
   absl::Status WriteSegmentHeader(uint64_t sequence);
+  absl::Status Write(const PreparedRecord& record);
+  absl::Status Write(const DecisionRecord& record);
   // Writes the record at the end; fills in what `header` does not say.
   absl::Status Append(RecordHeader* header, const void* data);
   absl::Status Write(const RecordHeader& header, const void* data);
@@ -73,7 +77,9 @@ class SegmentedLog : public GradientLog {
 
   uint64_t flushed_lsn_ = 0;
   uint64_t trim_round_ = 0;
-  std::set<uint64_t> unflushed_;  // sequences of segments
+  uint64_t repeated_round_ = 0;     // by the last Repeat
+  uint64_t repeated_sequence_ = 0;  // of the segment where that begins
+  std::set<uint64_t> unflushed_;    // sequences of segments
   absl::Status failure_;
 };
 
@@ -147,12 +153,7 @@ absl::Status SegmentedLog::AppendPrepared(const PreparedRecord& record) {
   BALLAST_RETURN_IF_ERROR(failure_);
   BALLAST_RETURN_IF_ERROR(state_.index.Check(record));
   BALLAST_RETURN_IF_ERROR(state_.index.CheckWhole(record));
-  const std::string payload = EncodePrepared(record);
-  RecordHeader header{.type = RecordType::kPrepared,
-                      .epoch = record.epoch,
-                      .round = record.round,
-                      .payload_bytes = payload.size()};
-  BALLAST_RETURN_IF_ERROR(Append(&header, payload.data()));
+  BALLAST_RETURN_IF_ERROR(Write(record));
   state_.index.Add(record);
   return absl::OkStatus();
 }
@@ -160,14 +161,27 @@ absl::Status SegmentedLog::AppendPrepared(const PreparedRecord& record) {
 absl::Status SegmentedLog::AppendDecision(const DecisionRecord& record) {
   BALLAST_RETURN_IF_ERROR(failure_);
   BALLAST_RETURN_IF_ERROR(state_.index.Check(record));
+  BALLAST_RETURN_IF_ERROR(Write(record));
+  state_.index.Add(record);
+  return absl::OkStatus();
+}
+
+absl::Status SegmentedLog::Write(const PreparedRecord& record) {
+  const std::string payload = EncodePrepared(record);
+  RecordHeader header{.type = RecordType::kPrepared,
+                      .epoch = record.epoch,
+                      .round = record.round,
+                      .payload_bytes = payload.size()};
+  return Append(&header, payload.data());
+}
+
+absl::Status SegmentedLog::Write(const DecisionRecord& record) {
   const std::string payload = EncodeDecision(record);
   RecordHeader header{.type = RecordType::kDecision,
                       .epoch = record.epoch,
                       .round = record.round,
                       .payload_bytes = payload.size()};
-  BALLAST_RETURN_IF_ERROR(Append(&header, payload.data()));
-  state_.index.Add(record);
-  return absl::OkStatus();
+  return Append(&header, payload.data());
 }
 
 absl::Status SegmentedLog::Append(RecordHeader* header, const void* data) {
@@ -186,7 +200,7 @@ absl::Status SegmentedLog::Append(RecordHeader* header, const void* data) {
   const uint32_t crc = EncodePage(*header, header_page());
   unflushed_.insert(segment.sequence);
   if (const absl::Status status = Write(*header, data); !status.ok()) return Fail(status);
-  segment.newest_round = std::max(segment.newest_round, header->round);
+  segment.newest_round = std::max(segment.newest_round, NeededBy(*header));
   state_.offset += record_bytes;
   state_.next_lsn += 1;
   state_.last_crc = crc;
@@ -314,6 +328,33 @@ absl::Status SegmentedLog::WriteSegmentHeader(uint64_t sequence) {
 void SegmentedLog::TrimTo(uint64_t round) {
   trim_round_ = std::max(trim_round_, round);
   state_.index.TrimTo(round);
+}
+
+// Epochs.
+
+absl::Status SegmentedLog::Repeat(uint64_t round) {
+  BALLAST_RETURN_IF_ERROR(failure_);
+  if (round == 0) return absl::OkStatus();
+  const LoggedRound* const last = state_.index.Find(round);
+  if (last == nullptr || !last->prepared.has_value() || !last->decision.has_value()) {
+    return absl::InternalError(absl::StrCat("the gradient log lacks vote or decision of round ",
+                                            round, ", which is said to be over"));
+  }
+  BALLAST_RETURN_IF_ERROR(Write(*last->prepared));
+  const uint64_t sequence = state_.live.back().sequence;
+  BALLAST_RETURN_IF_ERROR(Write(*last->decision));
+  repeated_round_ = round;
+  repeated_sequence_ = sequence;
+  return absl::OkStatus();
+}
+
+void SegmentedLog::BeginEpoch(uint32_t epoch, uint64_t start_round) {
+  state_.index.BeginEpoch(epoch, start_round);
+  const bool repeated = repeated_round_ != 0 && repeated_round_ + 1 == start_round;
+  for (LiveSegment& segment : state_.live) {
+    const bool kept = repeated && segment.sequence >= repeated_sequence_;
+    segment.newest_round = std::min(segment.newest_round, kept ? start_round : start_round - 1);
+  }
 }
 
 uint64_t SegmentedLog::FreeBytes() const {

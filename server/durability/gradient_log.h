@@ -34,6 +34,9 @@ struct LogOptions {
   uint32_t segments = 4;  // >= 3
   bool flush = true;      // Sync reaches the device (level power); else only the kernel
   bool direct = true;     // past the page cache where possible
+  // The job's epoch, as BeginEpoch: what older ones began of rounds from start_round on is dead.
+  uint32_t epoch = 0;
+  uint64_t start_round = 0;
 };
 
 // The reduced gradient of one extent as it stands in the log.
@@ -102,8 +105,18 @@ class GradientLog {
   virtual absl::Status Sync() = 0;
 
   // Rounds below `round` will not be read any more; their segments are used again once they hold
-  // nothing newer.
+  // nothing newer. Vote and decision of round - 1 stay: a peer may lack that vote, and they say how
+  // `round` begins.
   virtual void TrimTo(uint64_t round) = 0;
+
+  // A change of epoch, in two calls, because a round may be run again in any number of epochs and
+  // must not fill the log. First vote and decision of `round`, the last one that is over, are
+  // appended again, so that nothing older is needed for them; durable after Sync. INTERNAL when the
+  // log does not have them; round 0 has none, and then nothing happens.
+  virtual absl::Status Repeat(uint64_t round) = 0;
+  // Then, once a restart would Open the log with `epoch` and `start_round` = `round` + 1: all that
+  // stands in the log of rounds from start_round on is dead.
+  virtual void BeginEpoch(uint32_t epoch, uint64_t start_round) = 0;
 
   // Bytes that can be appended before TrimTo is needed, but for what stays unused at the ends of
   // segments.

@@ -52,6 +52,8 @@ LogOptions JobStorage::LogGeometry(const StorageOptions& options) {
   log.server = options.slots.server;
   log.flush = options.slots.flush;
   log.direct = options.slots.direct;
+  log.epoch = options.epoch;
+  log.start_round = options.start_round;
   log.segment_bytes =
       RoundUp(std::max(std::clamp(round_bytes, kSegmentBytesMin, kSegmentBytesMax), 2 * largest) +
                   kPageBytes,
@@ -68,8 +70,11 @@ uint64_t JobStorage::DiskBytes(const StorageOptions& options) {
 }
 
 JobStorage::JobStorage(std::unique_ptr<GradientLog> log, std::unique_ptr<SlotFile> slots,
-                       std::vector<SlotShape> shapes)
-    : log_(std::move(log)), slots_(std::move(slots)), shapes_(std::move(shapes)) {}
+                       std::vector<SlotShape> shapes, uint64_t start_round)
+    : log_(std::move(log)),
+      slots_(std::move(slots)),
+      shapes_(std::move(shapes)),
+      start_round_(start_round) {}
 
 absl::StatusOr<std::unique_ptr<JobStorage>> JobStorage::Create(FileSystem* fs,
                                                                const std::string& directory,
@@ -82,7 +87,8 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStorage::Create(FileSystem* fs,
   BALLAST_ASSIGN_OR_RETURN(
       auto slots, SlotFile::Create(fs, absl::StrCat(directory, "/", kSlotsName), options.slots,
                                    options.shapes));
-  return std::make_unique<JobStorage>(std::move(log), std::move(slots), options.shapes);
+  return std::make_unique<JobStorage>(std::move(log), std::move(slots), options.shapes,
+                                      options.start_round);
 }
 
 absl::StatusOr<std::unique_ptr<JobStorage>> JobStorage::Open(FileSystem* fs,
@@ -91,7 +97,8 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStorage::Open(FileSystem* fs,
   BALLAST_ASSIGN_OR_RETURN(auto log, GradientLog::Open(fs, directory, LogGeometry(options)));
   BALLAST_ASSIGN_OR_RETURN(auto slots, SlotFile::Open(fs, absl::StrCat(directory, "/", kSlotsName),
                                                       options.slots, options.shapes));
-  return std::make_unique<JobStorage>(std::move(log), std::move(slots), options.shapes);
+  return std::make_unique<JobStorage>(std::move(log), std::move(slots), options.shapes,
+                                      options.start_round);
 }
 
 absl::Status JobStorage::Extend(const std::vector<SlotShape>& shapes) {
@@ -115,6 +122,7 @@ class StorageRoundLog final : public RoundLog {
       : storage_(std::move(storage)),
         durable_round_(durable_round),
         prepared_round_(durable_round),
+        start_round_(storage_->start_round_),
         log_thread_("log", 1),
         slot_thread_("slots", 1) {
     Trim(storage_->CoveredRound());  // The log does not remember what it was told before.
@@ -148,7 +156,7 @@ class StorageRoundLog final : public RoundLog {
       if (status.ok()) status = storage_->log()->Sync();
       if (status.ok()) {
         prepared_round_ = record.round;
-        storage_->log()->TrimTo(std::min(covered_round_, prepared_round_));
+        TrimLog();
         durable_round_.store(record.round, std::memory_order_relaxed);
         BALLAST_FAILPOINT("prepare.after_log");
       }
@@ -157,9 +165,23 @@ class StorageRoundLog final : public RoundLog {
     });
   }
 
-  void Flush(Done done) override {
-    Enqueue([this, done = std::move(done)] {
-      done(storage_->log()->Sync());
+  void EndEpoch(uint64_t start_round, Done done) override {
+    Enqueue([this, start_round, done = std::move(done)] {
+      absl::Status status = storage_->log()->Repeat(start_round - 1);
+      if (absl::IsResourceExhausted(status)) return status;
+      if (status.ok()) status = storage_->log()->Sync();
+      done(status);
+      return absl::OkStatus();
+    });
+  }
+
+  void BeginEpoch(uint32_t epoch, uint64_t start_round) override {
+    Enqueue([this, epoch, start_round] {
+      storage_->log()->BeginEpoch(epoch, start_round);
+      start_round_ = start_round;
+      prepared_round_ = std::min(prepared_round_, start_round - 1);
+      durable_round_.store(prepared_round_, std::memory_order_relaxed);
+      TrimLog();
       return absl::OkStatus();
     });
   }
@@ -199,10 +221,15 @@ class StorageRoundLog final : public RoundLog {
   void Trim(uint64_t covered) {
     log_thread_.Post([this, covered] {
       covered_round_ = covered;
-      // The newest PREPARE is kept: a peer may still ask for that vote.
-      storage_->log()->TrimTo(std::min(covered, prepared_round_));
+      TrimLog();
       if (short_of_room()) Pump();
     });
+  }
+
+  // The newest PREPARE is kept: a peer may still ask for that vote. Of the rounds before this epoch
+  // nobody asks for more than the last, and the log keeps that.
+  void TrimLog() {
+    storage_->log()->TrimTo(std::min(covered_round_, std::max(prepared_round_, start_round_)));
   }
 
   void Pump() {
@@ -237,6 +264,7 @@ class StorageRoundLog final : public RoundLog {
   std::function<void()> on_short_of_room_;
   // On the log's thread. A server that owns nothing has all rounds covered, and no slots to say so.
   uint64_t prepared_round_;
+  uint64_t start_round_;
   uint64_t covered_round_ = 0;
 
   Mutex mu_;

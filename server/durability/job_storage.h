@@ -32,6 +32,9 @@ struct StorageOptions {
   uint64_t record_bytes = 0;
   // Every extent is checkpointed once in this many rounds; the log holds that many and two more.
   uint32_t checkpoint_rounds = 4;
+  // The job's epoch, and the round it started with.
+  uint32_t epoch = 0;
+  uint64_t start_round = 0;
 };
 
 class JobStorage {
@@ -63,7 +66,7 @@ class JobStorage {
                                                 uint64_t durable_round);
 
   JobStorage(std::unique_ptr<GradientLog> log, std::unique_ptr<SlotFile> slots,
-             std::vector<SlotShape> shapes);
+             std::vector<SlotShape> shapes, uint64_t start_round);
 
  private:
   friend class StorageRoundLog;
@@ -73,6 +76,7 @@ class JobStorage {
   std::unique_ptr<GradientLog> log_;
   std::unique_ptr<SlotFile> slots_;
   std::vector<SlotShape> shapes_;
+  const uint64_t start_round_;
 };
 
 }  // namespace ballast::server

@@ -72,11 +72,30 @@ void LogIndex::Add(const LoggedExtent& extent) {
 }
 
 void LogIndex::Add(const PreparedRecord& record) {
-  if (Check(record).ok()) rounds_[record.round].prepared = record;
+  const LoggedRound* const round = Find(record.round);
+  const bool lacking =
+      round != nullptr && round->decision.has_value() && !round->prepared.has_value();
+  if (lacking || Check(record).ok()) rounds_[record.round].prepared = record;
 }
 
 void LogIndex::Add(const DecisionRecord& record) {
   if (Check(record).ok()) rounds_[record.round].decision = record;
+}
+
+void LogIndex::TrimTo(uint64_t round) {
+  if (round == 0) return;
+  rounds_.erase(rounds_.begin(), rounds_.lower_bound(round - 1));
+  const auto last = rounds_.find(round - 1);
+  if (last != rounds_.end()) last->second.extents.clear();
+}
+
+void LogIndex::BeginEpoch(uint32_t epoch, uint64_t start_round) {
+  for (auto at = rounds_.lower_bound(start_round); at != rounds_.end(); ++at) {
+    LoggedRound& round = at->second;
+    if (round.decision.has_value()) continue;  // Then it is of this epoch.
+    std::erase_if(round.extents, [epoch](const auto& one) { return one.second.epoch < epoch; });
+    if (round.prepared.has_value() && round.prepared->epoch < epoch) round.prepared.reset();
+  }
 }
 
 absl::Status LogIndex::CheckWhole(const PreparedRecord& record) const {

@@ -22,21 +22,26 @@ class LogIndex {
   absl::Status Check(const PreparedRecord& record) const;
   absl::Status Check(const DecisionRecord& record) const;
 
-  // Takes the record; one that may not follow is passed over: the first stays.
+  // Takes the record; one that may not follow is passed over: the first stays. A PREPARED that was
+  // repeated behind its decision is taken where the first is gone.
   void Add(const LoggedExtent& extent);
   void Add(const PreparedRecord& record);
   void Add(const DecisionRecord& record);
 
-  // Forgets the rounds below `round`.
-  void TrimTo(uint64_t round) { rounds_.erase(rounds_.begin(), rounds_.lower_bound(round)); }
+  // Forgets the rounds below `round`, but for what was voted and decided of the last of them.
+  void TrimTo(uint64_t round);
+
+  // Forgets what epochs before `epoch` began of the rounds from `start_round` on.
+  void BeginEpoch(uint32_t epoch, uint64_t start_round);
 
   // Whether every extent the vote counts is there. One whose squares sum to 0 may be missing: none
   // of its tensors had a gradient. INTERNAL naming the first that is missing.
   absl::Status CheckWhole(const PreparedRecord& record) const;
 
- private:
+  // Null when nothing is known of the round.
   const LoggedRound* Find(uint64_t round) const;
 
+ private:
   std::map<uint64_t, LoggedRound> rounds_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -345,12 +346,9 @@ class LogScanner {
     for (uint64_t s = segments_.begin()->first; s <= end_.sequence; ++s) {
       state.live.push_back({.sequence = s});
     }
-    const uint64_t first = state.live.front().sequence;
     state.unproven.push_back({.sequence = end_.sequence, .bytes = kPageBytes});  // Its header.
     for (const ChainedRecord& record : chain_) {
       if (record.header.lsn > proof_.lsn) AddUnproven(record.header, &state);
-      LiveSegment& segment = state.live[record.header.sequence - first];
-      segment.newest_round = std::max(segment.newest_round, record.header.round);
       if (record.prepared.has_value()) {
         state.index.Add(*record.prepared);
       } else if (record.decision.has_value()) {
@@ -359,12 +357,30 @@ class LogScanner {
         state.index.Add(ExtentOf(record.header));
       }
     }
+    MarkNeeded(&state.live);
+    state.index.BeginEpoch(options_.epoch, options_.start_round);
     BALLAST_RETURN_IF_ERROR(CheckLastPrepared(state.index));
     state.offset = end_.offset;
     state.next_lsn = end_.lsn;
     state.last_crc = end_.previous_crc;
     state.generation = generation_ + 1;
     return state;
+  }
+
+  // Newest records first: of what was repeated, only the last is needed.
+  void MarkNeeded(std::deque<LiveSegment>* live) const {
+    std::set<RecordType> repeated;
+    for (auto record = chain_.rbegin(); record != chain_.rend(); ++record) {
+      const RecordHeader& header = record->header;
+      if (header.epoch < options_.epoch && header.round >= options_.start_round) continue;  // Dead.
+      uint64_t needed_by = NeededBy(header);
+      if (header.type != RecordType::kExtent && header.round + 1 == options_.start_round &&
+          !repeated.insert(header.type).second) {
+        needed_by = header.round;
+      }
+      LiveSegment& segment = (*live)[header.sequence - live->front().sequence];
+      segment.newest_round = std::max(segment.newest_round, needed_by);
+    }
   }
 
   LoggedExtent ExtentOf(const RecordHeader& header) const {

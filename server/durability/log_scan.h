@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "server/durability/gradient_log.h"
 #include "server/durability/log_files.h"
+#include "server/durability/log_format.h"
 #include "server/durability/log_index.h"
 
 namespace ballast::server {
@@ -19,8 +20,13 @@ namespace ballast::server {
 // A segment that holds something, oldest first in a row.
 struct LiveSegment {
   uint64_t sequence = 0;
-  uint64_t newest_round = 0;  // 0 while it has no record
+  uint64_t newest_round = 0;  // that needs a record in it (NeededBy); 0: none
 };
+
+// The newest round that needs a record: its own, and for a vote or decision the one behind it.
+constexpr uint64_t NeededBy(const RecordHeader& header) {
+  return header.type == RecordType::kExtent ? header.round : header.round + 1;
+}
 
 // Whole pages of a segment.
 struct PageRange {

@@ -45,8 +45,12 @@ class RoundLog {
   // Writes the PREPARE record and flushes everything appended so far; `done` runs once it survives.
   // A failed status is fatal for the log: the round must not be voted for.
   virtual void Prepare(PreparedRecord record, Done done) = 0;
-  // `done` runs once everything appended so far survives.
-  virtual void Flush(Done done) = 0;
+  // A change of epoch, in two calls. First: the rounds below `start_round` are over; `done` runs
+  // once everything appended so far survives, and what a restart needs of them stands at the end.
+  virtual void EndEpoch(uint64_t start_round, Done done) = 0;
+  // Then, once the new epoch survives: what older ones began of rounds from start_round on will
+  // never be asked for.
+  virtual void BeginEpoch(uint32_t epoch, uint64_t start_round) = 0;
   // Newest round whose contributions survive.
   virtual uint64_t durable_round() const = 0;
 
@@ -69,7 +73,8 @@ class NullRoundLog : public RoundLog {
     durable_round_ = record.round;
     done(absl::OkStatus());
   }
-  void Flush(Done done) override { done(absl::OkStatus()); }
+  void EndEpoch(uint64_t, Done done) override { done(absl::OkStatus()); }
+  void BeginEpoch(uint32_t, uint64_t) override {}
   uint64_t durable_round() const override { return durable_round_; }
   bool keeps_images() const override { return false; }
   bool short_of_room() const override { return false; }

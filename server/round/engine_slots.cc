@@ -177,13 +177,14 @@ void Engine::DoAdopt(const JobPlan& plan, const std::function<absl::Status()>& s
     return;
   }
   // The record says that the rounds before it are over, so their decisions must survive before it.
-  log_->Flush(FromDisk([plan, save, done](Engine* self, const absl::Status& status) {
+  const auto ended = [plan, save, done](Engine* self, const absl::Status& status) {
     if (status.ok()) {
       self->AdoptFlushed(plan, save, done);
     } else {
       self->StorageFailed(status);
     }
-  }));
+  };
+  log_->EndEpoch(plan.epoch.start_round, FromDisk(ended));
 }
 
 void Engine::AdoptFlushed(const JobPlan& plan, const std::function<absl::Status()>& save,
@@ -210,6 +211,7 @@ void Engine::AdoptFlushed(const JobPlan& plan, const std::function<absl::Status(
 
 // The FSM is in the new epoch: lets go of what belonged to the old one.
 void Engine::GoOver(const JobPlan& plan) {
+  log_->BeginEpoch(plan.epoch.epoch, plan.epoch.start_round);
   contributions_.ReleaseAll();
   prepare_waiting_.reset();
   ahead_.clear();

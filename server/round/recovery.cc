@@ -325,6 +325,8 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
   options.slots.tile_elements = plan.spec.tile_elements;
   options.slots.flush = plan.spec.durability == Durability::kPower;
   options.checkpoint_rounds = checkpoint_rounds;
+  options.epoch = plan.epoch.epoch;
+  options.start_round = plan.epoch.start_round;
   options.record_bytes = kRecordBytesFixed + kRecordBytesPerTensor * layout.tensors().size() +
                          kRecordBytesPerExtent * layout.extents().size() +
                          kRecordBytesPerGroup * plan.spec.group_count;

@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<SimEngine>> SimEngine::Make(const JobPlan& plan,
       recovered.fsm.prepared.has_value() ? recovered.fsm.round : recovered.fsm.round - 1;
   auto log = std::make_unique<SimRoundLog>(
       SimRoundLog::Deps{deps.world, &deps.swarm->pace, deps.disk, deps.node, deps.mutant},
-      std::move(storage), options.shapes, durable);
+      std::move(storage), options.shapes, durable, plan.epoch.start_round);
   BALLAST_ASSIGN_OR_RETURN(
       Checkpointer checkpointer,
       Checkpointer::Create(layout, fsm.owned(), recovered.slot_versions, shape.checkpoint_rounds));

@@ -28,6 +28,8 @@ server::LogOptions SmallLogGeometry(const server::StorageOptions& options,
   log.server = options.slots.server;
   log.flush = options.slots.flush;
   log.direct = options.slots.direct;
+  log.epoch = options.epoch;
+  log.start_round = options.start_round;
   const uint64_t wanted = std::clamp(round_bytes, segment_bytes_min, 4 * segment_bytes_min);
   log.segment_bytes = server::PaddedBytes(std::max(wanted, 2 * largest) + kPageBytes);
   const uint64_t usable = log.segment_bytes - kPageBytes - largest;
@@ -54,7 +56,13 @@ void SimRoundLog::Prepare(server::PreparedRecord record, Done done) {
   Enqueue(PrepareTask{std::move(record), std::move(done)});
 }
 
-void SimRoundLog::Flush(Done done) { Enqueue(FlushTask{std::move(done)}); }
+void SimRoundLog::EndEpoch(uint64_t start_round, Done done) {
+  Enqueue(EndEpochTask{start_round, std::move(done)});
+}
+
+void SimRoundLog::BeginEpoch(uint32_t epoch, uint64_t start_round) {
+  Enqueue(BeginEpochTask{epoch, start_round});
+}
 
 void SimRoundLog::Enqueue(Task task) {
   tasks_.push_back(std::move(task));
@@ -80,9 +88,12 @@ void SimRoundLog::RunFront() {
     return;  // Trim goes on.
   }
   auto* const prepare = std::get_if<PrepareTask>(&tasks_.front());
-  const bool flush = prepare != nullptr || std::holds_alternative<FlushTask>(tasks_.front());
+  auto* const ended = std::get_if<EndEpochTask>(&tasks_.front());
+  const bool flush = prepare != nullptr || ended != nullptr;
   if (prepare != nullptr && !status.ok()) {
     prepare->done(status);
+  } else if (ended != nullptr && !status.ok()) {
+    ended->done(status);
   } else if (prepare != nullptr) {
     prepare_operation_ = deps_.disk->operations();
     if (deps_.mutant == Mutant::kVoteBeforeSync) prepare->done(absl::OkStatus());
@@ -105,8 +116,17 @@ absl::Status SimRoundLog::Append(const Task& task) {
   if (const auto* decision = std::get_if<server::DecisionRecord>(&task)) {
     return storage_->log()->AppendDecision(*decision);
   }
-  const auto* prepare = std::get_if<PrepareTask>(&task);
-  return prepare != nullptr ? AppendPrepared(*prepare) : absl::OkStatus();
+  if (const auto* ended = std::get_if<EndEpochTask>(&task)) {
+    return storage_->log()->Repeat(ended->start_round - 1);
+  }
+  if (const auto* begun = std::get_if<BeginEpochTask>(&task)) {
+    storage_->log()->BeginEpoch(begun->epoch, begun->start_round);
+    start_round_ = begun->start_round;
+    prepared_round_ = durable_round_ = std::min(prepared_round_, start_round_ - 1);
+    TrimLog();
+    return absl::OkStatus();
+  }
+  return AppendPrepared(std::get<PrepareTask>(task));
 }
 
 absl::Status SimRoundLog::AppendPrepared(const PrepareTask& task) {
@@ -128,11 +148,11 @@ void SimRoundLog::SyncLog() {
   if (const auto* prepare = std::get_if<PrepareTask>(&task)) {
     if (status.ok()) {
       prepared_round_ = durable_round_ = prepare->record.round;
-      storage_->log()->TrimTo(std::min(covered_round_, prepared_round_));
+      TrimLog();
     }
     if (deps_.mutant != Mutant::kVoteBeforeSync || !status.ok()) prepare->done(status);
   } else {
-    std::get<FlushTask>(task).done(status);
+    std::get<EndEpochTask>(task).done(status);
   }
   if (Alive()) PopFront();
 }
@@ -200,9 +220,13 @@ uint64_t SimRoundLog::CoveredRound() const {
 void SimRoundLog::Trim(uint64_t covered) {
   deps_.world->AfterInLife(0, deps_.node, life_, EventKind::kLog, [this, covered] {
     covered_round_ = covered;
-    storage_->log()->TrimTo(std::min(covered, prepared_round_));
+    TrimLog();
     if (short_of_room_ && !syncing_ && !std::exchange(trying_again_, true)) Pump();
   });
+}
+
+void SimRoundLog::TrimLog() {
+  storage_->log()->TrimTo(std::min(covered_round_, std::max(prepared_round_, start_round_)));
 }
 
 // What writing over the newest slot instead of the older one would do to it.

@@ -36,20 +36,22 @@ class SimRoundLog final : public server::RoundLog {
     Mutant mutant = Mutant::kNone;
   };
   SimRoundLog(const Deps& deps, std::unique_ptr<server::JobStorage> storage,
-              std::vector<server::SlotShape> shapes, uint64_t durable_round)
+              std::vector<server::SlotShape> shapes, uint64_t durable_round, uint64_t start_round)
       : deps_(deps),
         life_(deps.world->Life(deps.node)),
         storage_(std::move(storage)),
         shapes_(std::move(shapes)),
         durable_round_(durable_round),
-        prepared_round_(durable_round) {
+        prepared_round_(durable_round),
+        start_round_(start_round) {
     Trim(CoveredRound());  // The log does not remember what it was told before.
   }
 
   void AppendExtent(server::ReducedExtent extent) override;
   void AppendDecision(server::DecisionRecord record) override;
   void Prepare(server::PreparedRecord record, Done done) override;
-  void Flush(Done done) override;
+  void EndEpoch(uint64_t start_round, Done done) override;
+  void BeginEpoch(uint32_t epoch, uint64_t start_round) override;
   uint64_t durable_round() const override { return durable_round_; }
   bool keeps_images() const override { return true; }
   bool short_of_room() const override { return short_of_room_; }
@@ -66,10 +68,16 @@ class SimRoundLog final : public server::RoundLog {
     server::PreparedRecord record;
     Done done;
   };
-  struct FlushTask {
+  struct EndEpochTask {
+    uint64_t start_round = 0;
     Done done;
   };
-  using Task = std::variant<server::ReducedExtent, server::DecisionRecord, PrepareTask, FlushTask>;
+  struct BeginEpochTask {
+    uint32_t epoch = 0;
+    uint64_t start_round = 0;
+  };
+  using Task = std::variant<server::ReducedExtent, server::DecisionRecord, PrepareTask,
+                            EndEpochTask, BeginEpochTask>;
   struct Image {
     server::ExtentImage image;
     Done done;
@@ -89,6 +97,7 @@ class SimRoundLog final : public server::RoundLog {
   void SyncFront();
   uint64_t CoveredRound() const;
   void Trim(uint64_t covered);
+  void TrimLog();
   void SpoilNewestSlot(uint32_t extent);
 
   const Deps deps_;
@@ -97,6 +106,7 @@ class SimRoundLog final : public server::RoundLog {
   const std::vector<server::SlotShape> shapes_;
   uint64_t durable_round_;
   uint64_t prepared_round_;
+  uint64_t start_round_;
   uint64_t covered_round_ = 0;
   uint64_t prepare_operation_ = 0;  // of the disk, when the newest PREPARE had been written
   bool pumping_ = false;

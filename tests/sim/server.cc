@@ -38,7 +38,8 @@ absl::StatusOr<std::unique_ptr<server::JobStorage>> SimServer::CreateStorage() {
   for (const char* parent : {"/", "/jobs"}) {
     BALLAST_RETURN_IF_ERROR(disk_.SyncDirectory(parent));
   }
-  return std::make_unique<server::JobStorage>(std::move(log), std::move(slots), options_.shapes);
+  return std::make_unique<server::JobStorage>(std::move(log), std::move(slots), options_.shapes,
+                                              options_.start_round);
 }
 
 absl::StatusOr<std::unique_ptr<server::JobStorage>> SimServer::OpenStorage() {
@@ -46,7 +47,8 @@ absl::StatusOr<std::unique_ptr<server::JobStorage>> SimServer::OpenStorage() {
   BALLAST_ASSIGN_OR_RETURN(
       auto slots, server::SlotFile::Open(&disk_, absl::StrCat(kDirectory, "/slots"), options_.slots,
                                          options_.shapes));
-  return std::make_unique<server::JobStorage>(std::move(log), std::move(slots), options_.shapes);
+  return std::make_unique<server::JobStorage>(std::move(log), std::move(slots), options_.shapes,
+                                              options_.start_round);
 }
 
 absl::Status SimServer::CreateJob() {

@@ -245,7 +245,7 @@ TEST_F(RoundLogTest, APreparedRoundIsDurableAndSurvivesPowerLoss) {
 
 TEST_F(RoundLogTest, ADecisionSurvivesAFlush) {
   Round(1);
-  log_->Flush(outcomes_.Of(50));
+  log_->EndEpoch(1, outcomes_.Of(50));
   ASSERT_TRUE(outcomes_.Wait(50).ok());
   log_.reset();
   disk_.Crash(kLoseAll);
@@ -264,7 +264,7 @@ TEST_F(RoundLogTest, AFullLogIsShortOfRoomOnceAndGoesOnAfterNewerImages) {
   EXPECT_TRUE(log_->short_of_room());
   ASSERT_TRUE(Checkpoint(1, waiting).ok());
   ASSERT_TRUE(outcomes_.Wait(static_cast<int>(waiting)).ok());
-  log_->Flush(outcomes_.Of(50));  // Behind the decision.
+  log_->EndEpoch(1, outcomes_.Of(50));  // Behind the decision.
   ASSERT_TRUE(outcomes_.Wait(50).ok());
   EXPECT_FALSE(log_->short_of_room());
   EXPECT_EQ(log_->durable_round(), waiting);
@@ -318,7 +318,7 @@ TEST_P(DiskError, OnTheLogReachesPrepareAndIsFinal) {
   const auto [operation, error] = GetParam();
   Round(1);
   ASSERT_TRUE(outcomes_.Wait(1).ok());
-  log_->Flush(outcomes_.Of(50));
+  log_->EndEpoch(1, outcomes_.Of(50));
   ASSERT_TRUE(outcomes_.Wait(50).ok());
   disk_.Fail(operation, 1, error);
   Round(2);
@@ -331,7 +331,7 @@ TEST_P(DiskError, OnTheLogReachesPrepareAndIsFinal) {
   // The disk works again; the log does not trust it.
   Round(3);
   EXPECT_FALSE(outcomes_.Wait(3).ok());
-  log_->Flush(outcomes_.Of(51));
+  log_->EndEpoch(1, outcomes_.Of(51));
   EXPECT_FALSE(outcomes_.Wait(51).ok());
   EXPECT_EQ(log_->durable_round(), 1u);
 }
@@ -377,7 +377,7 @@ TEST_F(RoundLogTest, AppendedMemoryIsHeldUntilItIsWritten) {
                              .bytes = data->size()},
                       .data = data->data(),
                       .owner = data});
-  log_->Flush(outcomes_.Of(50));
+  log_->EndEpoch(1, outcomes_.Of(50));
   ASSERT_TRUE(outcomes_.Wait(50).ok());
   EXPECT_LE(watched.use_count(), 2) << "the test's, and at most that of the task being put away";
 }

@@ -28,7 +28,8 @@ class Log : public RoundLog {
   void AppendExtent(ReducedExtent) override {}
   void AppendDecision(DecisionRecord) override {}
   void Prepare(PreparedRecord, Done) override {}
-  void Flush(Done) override {}
+  void EndEpoch(uint64_t, Done) override {}
+  void BeginEpoch(uint32_t, uint64_t) override {}
   uint64_t durable_round() const override { return 0; }
   bool keeps_images() const override { return true; }
   bool short_of_room() const override { return false; }

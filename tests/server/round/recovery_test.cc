@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <future>
 #include <random>
 #include <set>
@@ -41,6 +42,7 @@ class DurableCluster : public VoteSink {
     layout_ = LayoutOf(plan_);
     for (const uint32_t id : plan_.servers) {
       nodes_[id].disk = std::make_unique<MemoryDisk>();
+      nodes_[id].manifest = plan_;
       Start(id, /*fresh=*/true);
     }
   }
@@ -74,31 +76,31 @@ class DurableCluster : public VoteSink {
   }
 
   // The job's next epoch, in which `slot` is held by another process, as the home brings it about.
-  void ChangeEpoch(uint32_t slot) {
+  // `between` runs after each step.
+  void ChangeEpoch(
+      uint32_t slot, const std::function<void()>& between = [] {}) {
     EpochChange change(plan_);
     for (const uint32_t id : plan_.servers) {
       std::promise<absl::StatusOr<SealAnswer>> sealed;
-      Engine(id)->Seal(
-          plan_.epoch.epoch, [](const JobPlan&) { return absl::OkStatus(); },
-          [&](const absl::StatusOr<SealAnswer>& answer) { sealed.set_value(answer); });
+      Engine(id)->Seal(plan_.epoch.epoch, Save(id),
+                       [&](const absl::StatusOr<SealAnswer>& answer) { sealed.set_value(answer); });
       const absl::StatusOr<SealAnswer> answer = sealed.get_future().get();
       ASSERT_TRUE(answer.ok()) << answer.status();
       change.OnSealed(id, *answer);
+      between();
     }
     const auto next = change.NextPlan({{slot, plan_.epoch.members[slot].incarnation + 100}});
     ASSERT_TRUE(next.ok()) << next.status();
-    std::vector<std::promise<absl::Status>> adopted(plan_.servers.size());
-    for (size_t i = 0; i < adopted.size(); ++i) {
-      Engine(plan_.servers[i])
-          ->Adopt(
-              *next, [] { return absl::OkStatus(); },
-              [&adopted, i](const absl::Status& status) { adopted[i].set_value(status); });
-    }
-    for (auto& promise : adopted) {
-      const absl::Status status = promise.get_future().get();
-      ASSERT_TRUE(status.ok()) << status;
-    }
     plan_ = *next;
+    for (const uint32_t id : plan_.servers) {
+      std::promise<absl::Status> adopted;
+      Engine(id)->Adopt(
+          plan_, [this, id] { return Save(id)(plan_); },
+          [&](const absl::Status& status) { adopted.set_value(status); });
+      const absl::Status status = adopted.get_future().get();
+      ASSERT_TRUE(status.ok()) << status;
+      between();
+    }
   }
 
   std::shared_ptr<RoundEngine> Engine(uint32_t id) {
@@ -112,6 +114,7 @@ class DurableCluster : public VoteSink {
  private:
   struct Node {
     std::unique_ptr<MemoryDisk> disk;
+    JobPlan manifest;  // as the server knows it; what is saved survives
     std::unique_ptr<Executor> executor;
     std::unique_ptr<WorkerPool> workers;
   };
@@ -132,6 +135,13 @@ class DurableCluster : public VoteSink {
     });
   }
 
+  std::function<absl::Status(const JobPlan&)> Save(uint32_t id) {
+    return [this, id](const JobPlan& plan) {
+      nodes_[id].manifest = plan;
+      return absl::OkStatus();
+    };
+  }
+
   void Start(uint32_t id, bool fresh) {
     Node& node = nodes_[id];
     node.executor = std::make_unique<Executor>("test", 2);
@@ -144,14 +154,15 @@ class DurableCluster : public VoteSink {
                     .isa = simd::DetectIsa(),
                     .votes = this};
     deps.storage_failed = [](const absl::Status&) {};  // An engine whose disk is gone.
-    const StorageOptions options = StorageOptionsOf(plan_, layout_, id, config.checkpoint_rounds);
+    const JobPlan& plan = node.manifest;
+    const StorageOptions options = StorageOptionsOf(plan, layout_, id, config.checkpoint_rounds);
     auto storage = fresh ? JobStorage::Create(node.disk.get(), kDirectory, options)
                          : JobStorage::Open(node.disk.get(), kDirectory, options);
     ASSERT_TRUE(storage.ok()) << storage.status();
     for (const char* parent : {"/", "/jobs"}) {
       ASSERT_TRUE(node.disk->SyncDirectory(parent).ok());  // As JobStore does.
     }
-    auto engine = RoundEngine::Create(plan_, config, deps, *std::move(storage));
+    auto engine = RoundEngine::Create(plan, config, deps, *std::move(storage));
     ASSERT_TRUE(engine.ok()) << engine.status();
     {
       MutexLock lock(&mu_);
@@ -328,17 +339,23 @@ TEST_P(PowerLoss, ChangesNoBit) {
   }
   const auto maybe_restart = [&](uint32_t one_in) {
     if (rng() % one_in != 0) return;
-    if (rng() % 3 == 0) {
-      cluster.ChangeEpoch(static_cast<uint32_t>(rng() % shape.world));
-      for (const uint32_t id : shape.servers) {
-        for (const auto& trainer : trainers) trainer->Attach(id);
-      }
-      return;
-    }
     const uint32_t id = shape.servers[rng() % shape.servers.size()];
     const uint32_t mood = rng() % 3;  // Keeps all, loses all, or each write on its own.
-    cluster.Restart(id, [&]() -> uint64_t { return mood == 0 ? 0 : mood == 1 ? 1 : rng(); });
-    for (const auto& trainer : trainers) trainer->Attach(id);
+    const auto restart = [&] {
+      cluster.Restart(id, [&]() -> uint64_t { return mood == 0 ? 0 : mood == 1 ? 1 : rng(); });
+    };
+    if (rng() % 3 != 0) {
+      restart();
+      for (const auto& trainer : trainers) trainer->Attach(id);
+      return;
+    }
+    uint64_t steps = rng() % 20;  // until the power goes off
+    cluster.ChangeEpoch(static_cast<uint32_t>(rng() % shape.world), [&] {
+      if (steps-- == 0) restart();
+    });
+    for (const uint32_t each : shape.servers) {
+      for (const auto& trainer : trainers) trainer->Attach(each);
+    }
   };
   for (uint64_t round = 1; round <= 8; ++round) {
     std::vector<std::vector<std::vector<float>>> grads;
@@ -367,6 +384,52 @@ TEST_P(PowerLoss, ChangesNoBit) {
                   0)
             << "seed " << seed << " round " << round << " tensor " << t;
       }
+    }
+  }
+}
+
+// A trainer that crashes at the same batch each time: the dead attempts at one round are many times
+// what the log holds.
+TEST(Recovery, OneRoundInSixtyEpochsFillsNoLogAndChangesNoBit) {
+  constexpr int kEpochs = 60;
+  constexpr uint64_t kRepeated = 3;
+  const std::vector<int64_t> sizes = {9000, 5000};
+  const std::vector<uint32_t> servers = {1, 4};
+  DurableCluster cluster(sizes, /*world=*/2, servers, /*seed=*/1);
+  std::mt19937 rng(1);
+  const auto init = Random(sizes, 1);
+  Reference reference(init);
+  std::vector<std::unique_ptr<Trainer>> trainers;
+  for (const uint32_t s : {0, 1}) trainers.push_back(std::make_unique<Trainer>(&cluster, s, init));
+  const auto attach = [&](uint32_t id) {
+    for (const auto& trainer : trainers) trainer->Attach(id);
+  };
+  const auto extents = static_cast<uint32_t>(cluster.layout().extents().size());
+  for (uint64_t round = 1; round <= kRepeated + 2; ++round) {
+    std::vector<std::vector<std::vector<float>>> grads;
+    for (const uint32_t s : {0, 1}) {
+      grads.push_back(Random(sizes, static_cast<uint32_t>(round * 10 + s)));
+      trainers[s]->BeginRound(grads.back());
+      // One server has all of the round, and votes.
+      for (uint32_t e = s; e < extents; ++e) trainers[s]->PushExtent(e);
+    }
+    for (int i = 0; i < kEpochs && round == kRepeated; ++i) {
+      cluster.ChangeEpoch(1);
+      const uint32_t id = servers[rng() % 2];
+      if (i % 20 == 0) cluster.Restart(id, [&] { return rng(); });
+      for (const uint32_t each : servers) attach(each);
+      if (i % 20 == 19) {
+        cluster.Restart(id, [&] { return rng(); });
+        attach(id);
+      }
+    }
+    trainers[1]->PushExtent(0);
+    for (const auto& trainer : trainers) trainer->EndRound();
+    reference.Step(grads, 0.5f, MakeBegin(round).hyper[0], std::vector<bool>(sizes.size(), true));
+    for (size_t t = 0; t < sizes.size(); ++t) {
+      const std::vector<float>& got = trainers[0]->weights()[t];
+      ASSERT_EQ(std::memcmp(got.data(), reference.p[t].data(), got.size() * 4), 0)
+          << "round " << round << " tensor " << t;
     }
   }
 }
