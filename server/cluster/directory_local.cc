@@ -14,6 +14,11 @@ absl::StatusOr<MemoryPlan> Directory::PlanHere(const JobPlan& plan) const {
   return PlanMemory(plan, config_.self, budget, config_.window_extents_min);
 }
 
+uint64_t Directory::BudgetOf(const Local& local) const {
+  const uint64_t others = memory_used_bytes() - local.memory_bytes;
+  return config_.memory_budget_bytes > others ? config_.memory_budget_bytes - others : 0;
+}
+
 // Gives back what ended jobs hold before their job_ttl is over. Returns whether there were any.
 bool Directory::DropEnded() {
   std::vector<uint64_t> ended;
@@ -94,6 +99,14 @@ absl::Status Directory::OpenLocal(const JobPlan& plan, std::unique_ptr<JobStorag
       directory->Post([directory = directory.get(), job, why] { directory->OnJobEnded(job, why); });
     }
   });
+  engine->OnSeatFree([self = weak_from_this(), name = plan.spec.name](
+                         uint32_t slot, uint64_t incarnation, bool left) {
+    if (auto directory = self.lock()) {
+      directory->Post([directory = directory.get(), name, slot, incarnation, left] {
+        directory->OnSeatFree(name, slot, incarnation, left);
+      });
+    }
+  });
   memory_used_.fetch_add(local.memory_bytes, std::memory_order_relaxed);
   ReportMemory();
   local_.emplace(plan.job, std::move(local));
@@ -112,11 +125,8 @@ void Directory::ExtendLocal(const JobPlan& plan, const std::function<void(absl::
                       {.server = static_cast<int>(config_.self)}));
   }
   if (absl::Status st = ValidateJobSpec(plan.spec, config_.limits); !st.ok()) return done(st);
-  const uint64_t others = memory_used_bytes() - it->second.memory_bytes;
-  const uint64_t budget =
-      config_.memory_budget_bytes > others ? config_.memory_budget_bytes - others : 0;
   const absl::StatusOr<MemoryPlan> memory =
-      PlanMemory(plan, config_.self, budget, engine->window_extents());
+      PlanMemory(plan, config_.self, BudgetOf(it->second), engine->window_extents());
   if (!memory.ok()) return done(memory.status());
   memory_used_.fetch_add(memory->total() - it->second.memory_bytes, std::memory_order_relaxed);
   it->second.memory_bytes = memory->total();

@@ -20,20 +20,13 @@ uint64_t JobId(const std::string& name, uint64_t incarnation) {
   return id == 0 ? 1 : id;
 }
 
-std::vector<ContributorSet> AllContribute(const JobSpec& spec) {
-  ContributorSet all;
-  all.divisor = spec.world;
-  for (uint32_t s = 0; s < spec.world; ++s) all.slots.push_back(s);
-  return std::vector<ContributorSet>(spec.group_count, all);
-}
-
 // The plan of the same job with a grown spec: old extents keep their owners.
 absl::StatusOr<JobPlan> GrownPlan(JobPlan plan, JobSpec spec) {
   BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
   const std::vector<LayoutTensor> all = LayoutTensors(spec.tensors);
   BALLAST_RETURN_IF_ERROR(layout.Append({all.begin() + plan.spec.tensors.size(), all.end()}));
   plan.spec = std::move(spec);
-  plan.epoch.contributors = AllContribute(plan.spec);
+  plan.epoch.contributors = AllContribute(plan.epoch.members, plan.spec.group_count);
   ++plan.layout_version;
   std::vector<uint32_t> before;
   for (const uint32_t owner : plan.owner) {
@@ -125,9 +118,7 @@ bool Directory::AnswerKnown(const AttachCall& call, const AttachDone& done) {
     return first_time;
   }
   if (!pending.created && !pending.creating) return false;
-  const auto& members = pending.plan.epoch.members;
-  const bool same_process =
-      call.slot < members.size() && members[call.slot].incarnation == call.incarnation;
+  const bool same_process = pending.plan.epoch.Holds(call.slot, call.incarnation);
   if (same_process && pending.created && !pending.change.has_value()) {
     AnswerSeat(pending, call.slot, done);
   } else if (same_process) {
@@ -226,7 +217,7 @@ void Directory::CreateEverywhere(Pending* pending) {
   JobPlan& plan = pending->plan;
   plan.spec = spec;
   plan.epoch.members = pending->home.Members();
-  plan.epoch.contributors = AllContribute(spec);
+  plan.epoch.contributors = AllContribute(plan.epoch.members, spec.group_count);
   plan.job = JobId(spec.name, plan.epoch.members.front().incarnation);
   for (const ServerAddress& server : config_.servers) plan.servers.push_back(server.id);
   const auto layout =
@@ -271,7 +262,7 @@ void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Sta
   }
   pending.created = true;
   BALLAST_LOG(INFO, LogField("run", name), LogField("job", pending.plan.job))
-      << "job created: world " << pending.plan.spec.world << ", " << pending.plan.owner.size()
+      << "job created: world " << pending.plan.epoch.world() << ", " << pending.plan.owner.size()
       << " extents on " << pending.plan.servers.size() << " servers";
   EndChange(&pending, absl::OkStatus());
 }

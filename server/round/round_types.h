@@ -3,6 +3,7 @@
 // Comes from: server/rpc. Goes to: RoundFsm, RoundEngine. Thread safety: plain values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -27,12 +28,32 @@ struct ContributorSet {
   double divisor = 1;
 };
 
-// The immutable fencing record.
+// The immutable fencing record. How many take part is said here and nowhere else: a job with a
+// variable world has seats that are empty.
 struct EpochRecord {
   uint32_t epoch = 1;
   uint64_t start_round = 1;
-  std::vector<Member> members;               // one per slot, ascending
+  std::vector<Member> members;               // ascending slot, at least one
   std::vector<ContributorSet> contributors;  // one per group
+  // A new process uploads the initial weights, and some server lacks part of those of the old one:
+  // all are dropped, so that no weights of two processes are mixed.
+  bool init_again = false;
+
+  uint32_t world() const { return static_cast<uint32_t>(members.size()); }
+  // Slots are below this; some of them may be nobody's.
+  uint32_t seats() const { return members.empty() ? 0 : members.back().slot + 1; }
+  // The slot that uploads initial weights.
+  uint32_t lead() const { return members.front().slot; }
+  // Who holds the slot, or null.
+  const Member* Find(uint32_t slot) const {
+    const auto it = std::lower_bound(members.begin(), members.end(), slot,
+                                     [](const Member& m, uint32_t s) { return m.slot < s; });
+    return it != members.end() && it->slot == slot ? &*it : nullptr;
+  }
+  bool Holds(uint32_t slot, uint64_t incarnation) const {
+    const Member* const member = Find(slot);
+    return member != nullptr && member->incarnation == incarnation;
+  }
 };
 
 // Everything a server needs to run its share of a job. Equal on all servers of the job.
@@ -49,8 +70,10 @@ struct JobPlan {
 
 // Where a server stands when it seals an epoch.
 struct SealAnswer {
-  uint64_t version = 0;   // the open round
-  bool prepared = false;  // its vote on that round is given
+  uint64_t version = 0;             // the open round
+  bool prepared = false;            // its vote on that round is given
+  bool init_missing = false;        // it lacks (part of the) initial weights
+  uint32_t world_max = UINT32_MAX;  // the most trainers it has memory for
 };
 
 enum class FrameKind : uint8_t { kGradient = 1, kInit = 2, kWeight = 3, kState = 4 };

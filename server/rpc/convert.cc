@@ -130,13 +130,18 @@ void ToProto(const EpochRecord& epoch, v1::EpochRecord* out) {
     added->mutable_slots()->Assign(set.slots.begin(), set.slots.end());
     added->set_divisor(set.divisor);
   }
+  out->set_init_again(epoch.init_again);
 }
 
 absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch) {
   EpochRecord out;
   out.epoch = epoch.epoch();
   out.start_round = epoch.start_round();
+  out.init_again = epoch.init_again();
   for (const v1::Member& member : epoch.members()) {
+    if (!out.members.empty() && member.slot() <= out.members.back().slot) {
+      return BadFrame(absl::StrCat("member of slot ", member.slot(), " is out of order"));
+    }
     out.members.push_back({member.slot(), member.incarnation()});
   }
   for (const v1::ContributorSet& set : epoch.contributors()) {
@@ -146,8 +151,9 @@ absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch) {
     ContributorSet added;
     added.slots.assign(set.slots().begin(), set.slots().end());
     added.divisor = set.divisor();
-    if (!StrictlyAscending(added.slots) || added.slots.empty() ||
-        added.slots.back() >= out.members.size()) {
+    const bool seated = std::all_of(added.slots.begin(), added.slots.end(),
+                                    [&](uint32_t slot) { return out.Find(slot) != nullptr; });
+    if (!StrictlyAscending(added.slots) || added.slots.empty() || !seated) {
       return BadFrame(absl::StrCat("contributors of group ", set.group(),
                                    " are missing, not ascending or not members"));
     }

@@ -41,7 +41,7 @@ absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch);
 
 v1::PeerJob PeerJobToProto(const JobPlan& plan);
 // Errors: BAD_SPEC of the job's spec; BAD_FRAME of the rest: no servers, servers not ascending,
-// an owner that is none of them, members that are not the slots 0..world-1.
+// an owner that is none of them, members or contributors out of order.
 absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job);
 
 // Data, client to server. `presence` of the result has 8 bits per byte received, the last ones

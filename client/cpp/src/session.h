@@ -76,6 +76,7 @@ class Session final : public Client, private StreamHandler {
   bool resumed() const override { return resumed_; }
   uint64_t round() const override;
   uint64_t opt_step() const override;
+  uint32_t world() const override;
   uint64_t job_id() const override { return job_; }
   uint32_t server_count() const override { return static_cast<uint32_t>(servers_.size()); }
   TransferCounters counters() const override;
@@ -139,6 +140,7 @@ class Session final : public Client, private StreamHandler {
     std::unique_ptr<AsyncCall> call;  // the try under way
     uint32_t epoch = 0;               // of the record; 0 until it is here
     std::set<uint32_t> slots;         // with a new process
+    std::set<uint32_t> left;          // without one
   };
 
   class TickTag : public CompletionTag {
@@ -228,6 +230,10 @@ class Session final : public Client, private StreamHandler {
   void TakeRecord(const v1::EpochRecord& record, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndPassage(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NotePassage(Pause::Kind kind, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether this trainer uploads initial weights.
+  bool IsLead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return members_.begin()->first == options_.slot;
+  }
   absl::Status SlotWasTaken(const absl::Status& status) const;
   absl::Status JobIsForgotten() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -317,6 +323,7 @@ class Session final : public Client, private StreamHandler {
   uint32_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t start_round_ ABSL_GUARDED_BY(mu_) = 0;              // of that epoch
   std::map<uint32_t, uint64_t> members_ ABSL_GUARDED_BY(mu_);  // slot -> incarnation
+  uint32_t round_world_ ABSL_GUARDED_BY(mu_) = 0;              // trainers of the round that runs
   uint32_t layout_version_ ABSL_GUARDED_BY(mu_) = 0;
   // Next round, and version of the weights; of a new job 0 before the first Welcome.
   uint64_t round_ ABSL_GUARDED_BY(mu_) = 0;

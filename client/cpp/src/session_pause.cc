@@ -31,24 +31,29 @@ bool OfServer(const Pause& pause) {
   return pause.kind != Pause::Kind::kReplacing && pause.kind != Pause::Kind::kReplaced;
 }
 
-std::string Slots(const Pause& pause) {
-  if (pause.slots.empty()) return "a trainer";
-  return absl::StrCat(pause.slots.size() == 1 ? "slot " : "slots ",
-                      absl::StrJoin(pause.slots, ", "));
+std::string Slots(const std::vector<uint32_t>& slots) {
+  return absl::StrCat(slots.size() == 1 ? "slot " : "slots ", absl::StrJoin(slots, ", "));
+}
+
+// Who came and who went, and how many there are.
+std::string Changes(const Pause& pause) {
+  std::string text = absl::StrCat("epoch ", pause.epoch, " with ", pause.world,
+                                  pause.world == 1 ? " trainer" : " trainers");
+  if (!pause.slots.empty()) absl::StrAppend(&text, "; new in ", Slots(pause.slots));
+  if (!pause.left.empty()) absl::StrAppend(&text, "; gone from ", Slots(pause.left));
+  return text;
 }
 
 std::string Describe(const Pause& pause) {
-  const char* const verb = pause.slots.size() > 1 ? "are" : "is";
   switch (pause.kind) {
     case Pause::Kind::kReplacing:
       if (pause.epoch == 0) {
-        return absl::StrCat("a trainer is being replaced; the job's home has not said who for ",
+        return absl::StrCat("trainers change; the job's home has not said who for ",
                             Rounded(pause.away), ", last error: ", pause.error);
       }
-      return absl::StrCat(Slots(pause), " ", verb, " being replaced (epoch ", pause.epoch, ")");
+      return absl::StrCat("going over to ", Changes(pause));
     case Pause::Kind::kReplaced:
-      return absl::StrCat(Slots(pause), " ", verb, " replaced (epoch ", pause.epoch, ") after ",
-                          Rounded(pause.away));
+      return absl::StrCat("in ", Changes(pause), ", after ", Rounded(pause.away));
     case Pause::Kind::kLost:
       return absl::StrCat(pause.error, "; trying to reach it again");
     case Pause::Kind::kWaiting:
@@ -235,7 +240,8 @@ absl::Status Session::Resume(size_t index, const v1::Welcome& welcome) {
   Server& server = servers_[index];
   BALLAST_RETURN_IF_ERROR(CheckOwned(server, welcome.complete()));
   BALLAST_RETURN_IF_ERROR(CheckOwned(server, welcome.init_missing()));
-  if (options_.slot == 0) BALLAST_RETURN_IF_ERROR(TakeMissing(index, welcome));
+  server.init_missing.clear();
+  if (IsLead()) BALLAST_RETURN_IF_ERROR(TakeMissing(index, welcome));
   switch (activity_) {
     case Activity::kIdle:
       return absl::OkStatus();

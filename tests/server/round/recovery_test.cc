@@ -85,13 +85,14 @@ class DurableCluster : public VoteSink {
       ASSERT_TRUE(answer.ok()) << answer.status();
       change.OnSealed(id, *answer);
     }
-    const auto next = change.NextPlan({{slot, plan_.epoch.members[slot].incarnation + 100}});
+    const auto next =
+        change.NextPlan({.newcomers = {{slot, plan_.epoch.members[slot].incarnation + 100}}});
     ASSERT_TRUE(next.ok()) << next.status();
     std::vector<std::promise<absl::Status>> adopted(plan_.servers.size());
     for (size_t i = 0; i < adopted.size(); ++i) {
       Engine(plan_.servers[i])
           ->Adopt(
-              *next, [] { return absl::OkStatus(); },
+              *next, 64, [] { return absl::OkStatus(); },
               [&adopted, i](const absl::Status& status) { adopted[i].set_value(status); });
     }
     for (auto& promise : adopted) {
