@@ -213,6 +213,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void AnswerSeat(const Pending& pending, uint32_t slot, const AttachDone& done);
   void OnAttachTimeout(const std::string& name, uint64_t generation);
   void CreateEverywhere(Pending* pending);
+  void MakeEverywhere(const JobPlan& plan);
+  absl::Status SaveMade(const JobPlan& plan);
   void OnCreated(const std::string& name, uint64_t job, const absl::Status& status);
   void DoExtend(const ExtendCall& call, const ExtendDone& done);
   void ExtendEverywhere(const std::string& name, const JobPlan& plan);

@@ -422,6 +422,7 @@ void Directory::StartRecovered() {
   for (const auto& engine : Engines()) engine->Start();
   Post([this] {
     for (auto& [name, pending] : pending_) {
+      if (pending.creating) MakeEverywhere(JobPlan(pending.plan));
       if (!pending.created || pending.change.has_value()) continue;
       pending.change.emplace(pending.plan);  // The next one comes after it.
       // Its last life may have begun a change and not ended it.

@@ -1,6 +1,7 @@
 // Directory: the jobs as this server holds them: memory, engines, files, ends. See directory.h.
 // Thread safety: on the strand, apart from Recover, which runs before anything else.
 #include <algorithm>
+#include <utility>
 
 #include "common/base/status_macros.h"
 #include "server/cluster/directory.h"
@@ -52,7 +53,9 @@ absl::Status Directory::CreateLocal(const JobPlan& plan) {
   if (durable && store_ != nullptr && store_->Find(plan.job).ok()) return ReopenLocal(plan);
   std::unique_ptr<JobStorage> storage;
   if (durable) {
-    BALLAST_ASSIGN_OR_RETURN(storage, MakeStorage(plan));
+    JobPlan making = plan;
+    making.making = plan.servers.front() == config_.self && plan.servers.size() > 1;
+    BALLAST_ASSIGN_OR_RETURN(storage, MakeStorage(making));
   }
   const absl::Status opened = OpenLocal(plan, std::move(storage));
   if (opened.ok()) Find(plan.job)->Start();
@@ -139,7 +142,8 @@ absl::Status Directory::Recover() {
   if (store_ == nullptr) return absl::OkStatus();
   BALLAST_ASSIGN_OR_RETURN(const std::vector<JobPlan> plans, store_->Load());
   const bool home = config_.servers.front().id == config_.self;
-  for (const JobPlan& plan : plans) {
+  for (JobPlan plan : plans) {
+    const bool making = std::exchange(plan.making, false);
     if (plan.resting) {
       if (home) resting_[plan.spec.name] = plan;
       continue;
@@ -152,6 +156,8 @@ absl::Status Directory::Recover() {
     if (!home) continue;
     Pending& pending = pending_.emplace(plan.spec.name, Pending(plan)).first->second;
     pending.generation = next_generation_++;
+    pending.created = !making;
+    pending.creating = making;
   }
   return absl::OkStatus();
 }

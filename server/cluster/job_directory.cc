@@ -225,9 +225,15 @@ void Directory::CreateEverywhere(Pending* pending) {
   for (const uint32_t index : PlanOwners(*layout, static_cast<uint32_t>(plan.servers.size()))) {
     plan.owner.push_back(plan.servers[index]);
   }
+  MakeEverywhere(plan);
+}
+
+// Also goes on with a job that was being made when this server, its home, went down: the servers
+// that have it already say so.
+void Directory::MakeEverywhere(const JobPlan& plan) {
   auto gather = std::make_shared<Gather>(
       plan.servers.size(),
-      [self = shared_from_this(), name = spec.name, job = plan.job](absl::Status status) {
+      [self = shared_from_this(), name = plan.spec.name, job = plan.job](absl::Status status) {
         self->Post([self = self.get(), name, job, status] { self->OnCreated(name, job, status); });
       });
   for (const uint32_t server : plan.servers) {
@@ -239,7 +245,13 @@ void Directory::CreateEverywhere(Pending* pending) {
   }
 }
 
-void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Status& status) {
+// Nothing else of the job is saved before this.
+absl::Status Directory::SaveMade(const JobPlan& plan) {
+  const bool durable = plan.spec.durability != Durability::kNone && store_ != nullptr;
+  return durable && plan.servers.size() > 1 ? store_->Save(plan) : absl::OkStatus();
+}
+
+void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Status& made) {
   const auto it = pending_.find(name);
   if (it == pending_.end() || it->second.plan.job != job) {
     // Given up meanwhile, because a peer was lost.
@@ -251,6 +263,7 @@ void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Sta
   }
   Pending& pending = it->second;
   pending.creating = false;
+  const absl::Status status = made.ok() ? SaveMade(pending.plan) : made;
   if (!status.ok()) {
     for (const uint32_t server : pending.plan.servers) {
       if (server != config_.self) peers_->DropJob(server, pending.plan.job);

@@ -235,6 +235,7 @@ class Engine final : public RoundEngine {
     // While its stream is not open: nobody else gets the seat until then.
     std::chrono::nanoseconds held_until = std::chrono::nanoseconds::min();
     std::chrono::nanoseconds away_since{0};  // likewise: when it was heard last
+    std::string why_away;                    // likewise; told to the others
   };
 
   void Resume(const Recovered& recovered);
@@ -247,6 +248,8 @@ class Engine final : public RoundEngine {
   // Looks whether the slot is still away when its lease has run out.
   void WatchLease(uint32_t slot);
   void TellSeatFree(uint32_t slot);
+  // At the home of a durable job: says to `to` that the slot is away or back.
+  void TellOfTrainer(uint32_t slot, SlotSink* to);
   absl::Status CheckAttach(const SlotHello& hello) const;
   void DoAttach(const SlotHello& hello, const std::shared_ptr<SlotSink>& sink,
                 const std::function<void(absl::StatusOr<SlotWelcome>)>& done);

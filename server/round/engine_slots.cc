@@ -105,6 +105,10 @@ void Engine::DoAttach(const SlotHello& hello, const std::shared_ptr<SlotSink>& s
   sinks_[hello.slot] = sink;
   Seat& seat = seats_[hello.slot];
   seat.held_until = std::chrono::nanoseconds::min();
+  const bool was_told = !std::exchange(seat.why_away, "").empty();
+  for (uint32_t slot = 0; slot < sinks_.size(); ++slot) {
+    if (was_told && slot != hello.slot) TellOfTrainer(hello.slot, sinks_[slot].get());
+  }
   if (std::exchange(seat.seen, true)) {
     BALLAST_LOG(INFO, LogField("run", name_), LogField("slot", hello.slot)) << "trainer is back";
   }
@@ -115,6 +119,9 @@ void Engine::DoAttach(const SlotHello& hello, const std::shared_ptr<SlotSink>& s
     welcome.init_missing = fsm_.InitMissing();
   }
   done(welcome);
+  for (uint32_t slot = 0; slot < seats_.size(); ++slot) {
+    if (!seats_[slot].why_away.empty()) TellOfTrainer(slot, sink.get());
+  }
   // A slot that is back has to learn where the window stands.
   if (fsm_.durable()) sink->OnAck(MakeAck(true));
   if (hello.round != 0 && hello.round + 1 == fsm_.round()) SendLastRound(sink.get());
@@ -127,8 +134,22 @@ void Engine::DoSlotLost(uint32_t slot, const std::string& why,
   seat.away_since = deps_.clock->Now() - silent_for;
   if (silent_for.count() > 0) seat.held_until = seat.away_since + config_.lease;
   BALLAST_LOG(WARN, LogField("run", name_), LogField("slot", slot)) << "trainer lost: " << why;
+  seat.why_away = why;
+  for (const auto& sink : sinks_) TellOfTrainer(slot, sink.get());
   WatchLease(slot);
   Feed(SlotLostInput{slot, why});
+}
+
+void Engine::TellOfTrainer(uint32_t slot, SlotSink* to) {
+  if (to == nullptr || !fsm_.durable() || config_.self != fsm_.plan().servers.front()) return;
+  const Seat& seat = seats_[slot];
+  const auto left = seat.away_since + config_.lease - deps_.clock->Now();
+  TrainerNews news{.slot = slot, .away = sinks_[slot] == nullptr, .why = seat.why_away};
+  if (news.away && left.count() > 0) {
+    news.lease_left_ms = static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
+  }
+  to->OnTrainer(news);
 }
 
 void Engine::WatchLease(uint32_t slot) {

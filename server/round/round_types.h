@@ -66,6 +66,7 @@ struct JobPlan {
   uint32_t layout_version = 1;
   uint32_t sealed_epoch = 0;  // the epoch this server has promised to prepare nothing of any more
   bool resting = false;       // on disk only: the job ended, and waits to be gone on with
+  bool making = false;        // on the home's disk only: not every server has made it yet
 };
 
 // Where a server stands when it seals an epoch.
@@ -101,6 +102,14 @@ struct RoundBegin {
   // One per tensor, and up to 7 times false behind them; empty: every tensor has a gradient.
   std::vector<bool> presence;
   std::string user_state;  // to the home: what the slot's script needs to go on after the round
+};
+
+// Of another trainer of a durable job.
+struct TrainerNews {
+  uint32_t slot = 0;
+  bool away = false;  // else it is back
+  std::string why;
+  uint64_t lease_left_ms = 0;  // when away
 };
 
 struct RoundResult {
@@ -177,6 +186,8 @@ class SlotSink {
   virtual void OnDone(const RoundDone& done) = 0;
   virtual void OnRefused(const FrameRefused& refused) = 0;
   virtual void OnState(const StateInfo& info) = 0;
+  // Another trainer is away, or back.
+  virtual void OnTrainer(const TrainerNews&) {}
   // The slot's calls cannot succeed any more (reason and who is concerned in the status payload).
   virtual void OnError(const absl::Status& status) = 0;
 };

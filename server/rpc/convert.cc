@@ -175,6 +175,7 @@ v1::PeerJob PeerJobToProto(const JobPlan& plan) {
   job.set_layout_version(plan.layout_version);
   job.set_sealed_epoch(plan.sealed_epoch);
   job.set_resting(plan.resting);
+  job.set_making(plan.making);
   return job;
 }
 
@@ -188,6 +189,7 @@ absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job) {
   plan.layout_version = job.layout_version();
   plan.sealed_epoch = job.sealed_epoch();
   plan.resting = job.resting();
+  plan.making = job.making();
   return plan;
 }
 
@@ -259,6 +261,14 @@ void ToProto(const FrameRefused& refused, v1::FrameRefused* out) {
   out->set_extent(refused.extent);
   out->set_offset(refused.offset_bytes);
   out->set_message(refused.message);
+}
+
+void ToProto(const TrainerNews& news, v1::TrainerNews* out) {
+  out->Clear();
+  out->set_slot(news.slot);
+  out->set_away(news.away);
+  out->set_why(news.why);
+  out->set_lease_left_ms(news.lease_left_ms);
 }
 
 void ToProto(const StateInfo& info, v1::StateInfo* out) {

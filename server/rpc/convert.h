@@ -56,6 +56,7 @@ void ToProto(const RoundResult& result, v1::RoundResult* out);
 void ToProto(const RoundDone& done, v1::RoundDone* out);
 void ToProto(const FrameRefused& refused, v1::FrameRefused* out);
 void ToProto(const StateInfo& info, v1::StateInfo* out);
+void ToProto(const TrainerNews& news, v1::TrainerNews* out);
 
 // Admin.
 void ToProto(const JobSnapshot& job, v1::JobStatus* out);

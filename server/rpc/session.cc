@@ -369,6 +369,12 @@ void Session::OnState(const StateInfo& info) {
   Send(std::move(message));
 }
 
+void Session::OnTrainer(const TrainerNews& news) {
+  v1::ServerMessage message;
+  ToProto(news, message.mutable_trainer());
+  Send(std::move(message));
+}
+
 void Session::OnError(const absl::Status& status) {
   Close(status, absl::StrCat("its calls failed: ", status.message()));
 }

@@ -63,6 +63,7 @@ class Session : public CallHandler, public SlotSink, public std::enable_shared_f
   void OnDone(const RoundDone& done) override;
   void OnRefused(const FrameRefused& refused) override;
   void OnState(const StateInfo& info) override;
+  void OnTrainer(const TrainerNews& news) override;
   void OnError(const absl::Status& status) override;
 
  private:

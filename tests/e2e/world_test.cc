@@ -95,5 +95,73 @@ TEST(World, TwoThenOneThenThreeTrainersWithServersKilledBetween) {
   EXPECT_EQ(DifferingBits(zero.weights(), again.weights()), 0u);
 }
 
+// A trainer as a process of its own, which can be stopped.
+class TrainerProcess : public Child {
+ public:
+  TrainerProcess(const ServerProcesses& servers, uint32_t slot, const std::string& world)
+      : Child({TRAINER_PATH, servers.address(0), "job", std::to_string(slot), "2", world}) {}
+};
+
+const std::vector<std::string> kImpatient = {"timing.heartbeat_interval=100ms",
+                                             "timing.report_after=700ms", "timing.lease=3s"};
+
+bool Told(const std::vector<client::Pause>& pauses, client::Pause::Kind kind, uint32_t slot) {
+  return std::any_of(pauses.begin(), pauses.end(), [&](const client::Pause& pause) {
+    const bool left = std::count(pause.left.begin(), pause.left.end(), slot) != 0;
+    return pause.kind == kind && (left || std::count(pause.slots.begin(), pause.slots.end(), slot));
+  });
+}
+
+TEST(World, AStoppedTrainerIsReportedGoneOnWithoutAndFencedWhenItWakesUp) {
+  ServerProcesses servers(kBallastd, 2, kImpatient);
+  std::vector<client::Pause> pauses;
+  client::JobOptions options = VariableJob(servers, 0, 2);
+  options.on_pause = [&pauses](const client::Pause& pause) { pauses.push_back(pause); };
+  Trainer zero(options);
+  TrainerProcess one(servers, 1, "variable");
+  ASSERT_TRUE(zero.Attach().ok());
+  zero.RunTo(5);
+  ASSERT_TRUE(one.ReadUntil("round 4"));
+  one.Kill(SIGSTOP);
+  zero.RunTo(12);
+  EXPECT_EQ(zero.worlds().at(12), 1u);
+  EXPECT_TRUE(Told(pauses, client::Pause::Kind::kTrainerLost, 1));
+  EXPECT_TRUE(Told(pauses, client::Pause::Kind::kReplaced, 1));
+  one.Kill(SIGCONT);
+  EXPECT_TRUE(one.ReadUntil("WRONG_INCARNATION"));
+  EXPECT_EQ(one.Wait(), 3);
+  zero.RunTo(15);
+
+  std::vector<std::vector<uint32_t>> contributors;
+  for (const auto& [round, world] : zero.worlds()) {
+    contributors.push_back(world == 2 ? std::vector<uint32_t>{0, 1} : std::vector<uint32_t>{0});
+  }
+  EXPECT_EQ(DifferingBits(&zero.client(), contributors), 0u);
+}
+
+TEST(World, TheSeatOfAStoppedTrainerGoesToAnotherWhenItsLeaseIsOut) {
+  ServerProcesses servers(kBallastd, 2, kImpatient);
+  client::JobOptions options = VariableJob(servers, 0, 2);
+  options.variable_world = false;
+  Trainer zero(options);
+  TrainerProcess one(servers, 1, "fixed");
+  ASSERT_TRUE(zero.Attach().ok());
+  zero.RunTo(5);
+  one.Kill(SIGSTOP);
+  options.slot = 1;
+  Trainer other(options, 2);
+  Together({[&] { zero.RunTo(12); },
+            [&] {
+              const absl::Status attached = other.Attach();
+              ASSERT_TRUE(attached.ok()) << attached;
+              other.RunTo(12);
+            }});
+  one.Kill(SIGCONT);
+  EXPECT_TRUE(one.ReadUntil("WRONG_INCARNATION"));
+  EXPECT_EQ(one.Wait(), 3);
+  Together({[&] { zero.RunTo(15); }, [&] { other.RunTo(15); }});
+  EXPECT_EQ(DifferingBits(&zero.client(), std::vector<std::vector<uint32_t>>(15, {0, 1})), 0u);
+}
+
 }  // namespace
 }  // namespace ballast::server

@@ -81,16 +81,20 @@ struct Pause {
     kReplacing,  // `slots` are being replaced, in `epoch`. Every 5 s, and with epoch 0, while the
                  // job's home has not said yet who they are
     kReplaced,   // every server that is there has taken this trainer into the new epoch
+    kTrainerLost,  // `slots`: a trainer is away, and rounds wait for it until its lease is over, or
+                   // in a fixed world until its seat is taken. Told at once when it ended, and after
+                   // the servers' report_after when it hangs or cannot be reached
+    kTrainerBack,  // it is back, the same process
   };
   Kind kind = Kind::kLost;
-  uint32_t server = 0;  // id of the server; kReplacing, kReplaced: of the job's home
+  uint32_t server = 0;  // id of the server; in news of trainers: of the job's home
   std::string address;
   uint64_t round = 0;                // the round that is running, or would be next
   std::chrono::nanoseconds away{0};  // for how long so far; kBack, kReplaced: in all
   std::string error;                 // why it was lost, or why the last try to reach it failed
   uint32_t epoch = 0;                // kReplacing, kReplaced: the job's new one
-  std::vector<uint32_t> slots;       // likewise: seats with a new process, ascending
-  std::vector<uint32_t> left;        // likewise: seats that are empty now, ascending
+  std::vector<uint32_t> slots;       // seats with a new process, ascending; or who is away or back
+  std::vector<uint32_t> left;        // kReplacing, kReplaced: seats that are empty now, ascending
   uint32_t world = 0;                // likewise: trainers from now on
 };
 

@@ -185,6 +185,7 @@ class Session final : public Client, private StreamHandler {
   // Servers that go away and come back (session_pause.cc).
   // The end of a server's stream, or of its answering: a pause in a durable job, else an error.
   void Lose(size_t index, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status StateLost(const Server& server) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Suspend(Server* server, absl::string_view why, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Forgets the stream and all that was agreed on it. Its events come to an end unheard.
   void Retire(Server* server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -230,6 +231,10 @@ class Session final : public Client, private StreamHandler {
   void TakeRecord(const v1::EpochRecord& record, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndPassage(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NotePassage(Pause::Kind kind, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The home's word of another trainer.
+  void OnTrainerNews(const v1::TrainerNews& news) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What was said of trainers that are away is said again in the new epoch.
+  void ForgetTrainerNews(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether this trainer uploads initial weights.
   bool IsLead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return members_.begin()->first == options_.slot;
@@ -317,6 +322,7 @@ class Session final : public Client, private StreamHandler {
   std::deque<Pause> pauses_ ABSL_GUARDED_BY(mu_);  // not told yet
   PauseMeter meter_ ABSL_GUARDED_BY(mu_);
   Passage passage_ ABSL_GUARDED_BY(mu_);
+  std::map<uint32_t, Time> trainers_away_ ABSL_GUARDED_BY(mu_);  // slot -> since when
   JobSpec spec_ ABSL_GUARDED_BY(mu_);
   Layout layout_ ABSL_GUARDED_BY(mu_);
   std::vector<uint32_t> owner_ ABSL_GUARDED_BY(mu_);  // server id per extent

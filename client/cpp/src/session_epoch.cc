@@ -188,6 +188,7 @@ void Session::TakeRecord(const v1::EpochRecord& record, Time now) {
     passage_.left.insert(slot);
   }
   members_ = members;
+  ForgetTrainerNews(now);
   // What was fetched of the initial weights is another process' than what is still to come.
   for (Server& server : servers_) {
     if (!record.init_again() || activity_ != Activity::kFetch) break;
@@ -239,6 +240,35 @@ void Session::NotePassage(Pause::Kind kind, Time now) {
     pause.world = static_cast<uint32_t>(members_.size());
   }
   Tell(std::move(pause));
+}
+
+// --- Trainers that are away ---------------------------------------------------------------------
+
+void Session::OnTrainerNews(const v1::TrainerNews& news) {
+  const Time now = std::chrono::steady_clock::now();
+  const auto known = trainers_away_.find(news.slot());
+  if (news.away() == (known != trainers_away_.end())) return;
+  Pause pause;
+  pause.kind = news.away() ? Pause::Kind::kTrainerLost : Pause::Kind::kTrainerBack;
+  pause.server = servers_[0].id;
+  pause.address = servers_[0].address;
+  pause.round = round_;
+  pause.error = news.why();
+  pause.slots = {news.slot()};
+  if (news.away()) {
+    trainers_away_[news.slot()] = now;
+    meter_.OnLost(now);
+  } else {
+    pause.away = now - known->second;
+    trainers_away_.erase(known);
+    meter_.OnPassed(now);
+  }
+  Tell(std::move(pause));
+}
+
+void Session::ForgetTrainerNews(Time now) {
+  for (size_t i = 0; i < trainers_away_.size(); ++i) meter_.OnPassed(now);
+  trainers_away_.clear();
 }
 
 }  // namespace ballast::client

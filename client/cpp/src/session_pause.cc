@@ -28,7 +28,7 @@ std::string Rounded(std::chrono::nanoseconds duration) {
 
 // News of a server, not of a trainer that is being replaced.
 bool OfServer(const Pause& pause) {
-  return pause.kind != Pause::Kind::kReplacing && pause.kind != Pause::Kind::kReplaced;
+  return pause.kind <= Pause::Kind::kBack;
 }
 
 std::string Slots(const std::vector<uint32_t>& slots) {
@@ -54,6 +54,10 @@ std::string Describe(const Pause& pause) {
       return absl::StrCat("going over to ", Changes(pause));
     case Pause::Kind::kReplaced:
       return absl::StrCat("in ", Changes(pause), ", after ", Rounded(pause.away));
+    case Pause::Kind::kTrainerLost:
+      return absl::StrCat(Slots(pause.slots), " is away: ", pause.error);
+    case Pause::Kind::kTrainerBack:
+      return absl::StrCat(Slots(pause.slots), " is back after ", Rounded(pause.away));
     case Pause::Kind::kLost:
       return absl::StrCat(pause.error, "; trying to reach it again");
     case Pause::Kind::kWaiting:
@@ -75,6 +79,8 @@ void Session::Lose(size_t index, const absl::Status& status) {
     OnStaleEpoch(index, status);
   } else if (durable_ && reason == Reason::kWrongIncarnation) {
     Fail(SlotWasTaken(status));
+  } else if (durable_ && reason == Reason::kUnknownJob) {
+    Fail(StateLost(server));
   } else if (!durable_ || !IsNotYet(status, options_.slot)) {
     Fail(status);
   } else if (server.leave_sent) {
@@ -83,6 +89,20 @@ void Session::Lose(size_t index, const absl::Status& status) {
     Suspend(&server, status.message(), std::chrono::steady_clock::now());
     if (tick_armed_) tick_.Cancel();  // The next try is due earlier.
   }
+}
+
+// A server takes streams only when it has read its disk, so it will not know the job later either.
+absl::Status Session::StateLost(const Server& server) const {
+  ErrorFields fields;
+  fields.job = options_.job;
+  fields.round = round_;
+  fields.server = static_cast<int>(server.id);
+  return ReasonedError(
+      absl::StatusCode::kDataLoss, Reason::kStateLost,
+      absl::StrCat("state server ", server.id, " at ", server.address, " has nothing of job \"",
+                   options_.job, "\" on its disk; give it back its data directory, or start a ",
+                   "new job"),
+      fields);
 }
 
 void Session::Suspend(Server* server, absl::string_view why, Time now) {

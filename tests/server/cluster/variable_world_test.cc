@@ -229,6 +229,37 @@ TEST_F(VariableWorldTest, AfterItsLeaseAnotherMayHaveTheSeatOfASilentProcess) {
   EXPECT_TRUE(newcomer->plan.epoch.Holds(1, 900));
 }
 
+TEST_F(VariableWorldTest, TheHomeTellsTheOthersWhoIsAwayAndWhoIsBack) {
+  Make();
+  const auto other = OpenStream(0, 0, kFirst);
+  const auto elsewhere = OpenStream(1, 0, kFirst);
+  for (const uint32_t id : {0u, 1u}) {
+    const auto lost = OpenStream(id, 1, kFirst + 1);
+    cluster_->Engine(id, job_)->SlotLost(1, lost.get(), "no heartbeat", std::chrono::minutes(30));
+  }
+  const auto late = OpenStream(0, 0, kFirst);  // A new stream is told, too.
+  OpenStream(0, 1, kFirst + 1);
+  Settle(0);
+  Settle(1);
+  {
+    MutexLock lock(&other->mu_);
+    ASSERT_EQ(other->news_.size(), 1u);
+    EXPECT_EQ(other->news_[0].slot, 1u);
+    EXPECT_TRUE(other->news_[0].away);
+    EXPECT_EQ(other->news_[0].why, "no heartbeat");
+    EXPECT_GT(other->news_[0].lease_left_ms, 0u);
+    EXPECT_LE(other->news_[0].lease_left_ms, 30u * 60 * 1000);
+  }
+  {
+    MutexLock lock(&late->mu_);
+    ASSERT_EQ(late->news_.size(), 2u);
+    EXPECT_TRUE(late->news_[0].away);
+    EXPECT_FALSE(late->news_[1].away);
+  }
+  MutexLock lock(&elsewhere->mu_);
+  EXPECT_TRUE(elsewhere->news_.empty()) << "only the home tells";
+}
+
 // --- Changes that are interrupted ---------------------------------------------------------------
 
 TEST_F(VariableWorldTest, AChangeThatTheHomesEndBrokeOffIsTakenUpAgain) {
@@ -242,6 +273,24 @@ TEST_F(VariableWorldTest, AChangeThatTheHomesEndBrokeOffIsTakenUpAgain) {
   // Nobody asks for anything, but no round of the sealed epoch could be prepared any more.
   EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0, 1}));
   EXPECT_TRUE(cluster_->Manifest(0, job_).epoch.Holds(1, kFirst + 1));
+}
+
+TEST_F(VariableWorldTest, AJobThatTheHomesEndLeftHalfMadeIsMade) {
+  variable_ = false;
+  cluster_ = std::make_unique<DurableDirectories>(2);
+  cluster_->Keep("create", 1);
+  AttachAnswer zero = Ask(0, kFirst), one = Ask(1, kFirst + 1);
+  cluster_->WaitForKept(1);
+  cluster_->KeepNoMore();
+  cluster_->Restart(0);  // It has its part of the job on disk, the other server has none.
+  AttachAnswer same = Ask(0, kFirst), other = Ask(1, 900);
+  ASSERT_TRUE(same.Get().ok()) << same.Get().status();
+  ASSERT_TRUE(other.Get().ok()) << other.Get().status();
+  EXPECT_TRUE(other.Get()->plan.epoch.Holds(1, 900)) << "a process that was started again";
+  job_ = same.Get()->plan.job;
+  EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0, 1}));
+  EXPECT_FALSE(cluster_->Manifest(0, job_).making);
+  OpenStream(1, 0, kFirst, 2);
 }
 
 TEST_F(VariableWorldTest, AChangeThatNobodyWaitsForAnyMoreComesToItsEnd) {
