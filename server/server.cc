@@ -253,9 +253,14 @@ DirectoryConfig ServerImpl::MakeDirectoryConfig(std::vector<ServerAddress> serve
   directory.window_extents_min = config_.rounds().window_extents_min();
   directory.attach_timeout = ScaledMs(config_.timing().attach_timeout());
   directory.job_ttl = ScaledMs(config_.timing().job_ttl());
-  // A process that hangs still holds its stream until it is reported.
-  directory.takeover_wait = 2 * ScaledMs(config_.timing().report_after());
+  // A process that hangs holds its stream until it is reported, and its seat until its lease is
+  // out.
+  directory.takeover_wait =
+      ScaledMs(config_.timing().lease()) + ScaledMs(config_.timing().report_after());
+  directory.engine.open_timeout = std::chrono::ceil<std::chrono::milliseconds>(
+      directory.engine.open_timeout * options_.time_scale);
   directory.engine.return_wait = ScaledMs(config_.timing().report_after());
+  directory.engine.lease = ScaledMs(config_.timing().lease());
   return directory;
 }
 

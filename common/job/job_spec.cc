@@ -59,6 +59,11 @@ absl::Status CheckScalars(const JobSpec& spec) {
     return BadSpec(absl::StrCat("durability level ", static_cast<int>(spec.durability),
                                 " is not known; power (1), process (2) and none (3) are"));
   }
+  if (spec.variable_world && spec.durability == Durability::kNone) {
+    return BadSpec(
+        "variable_world needs durability power or process; a job of durability none ends with "
+        "its first lost trainer");
+  }
   return absl::OkStatus();
 }
 
@@ -188,7 +193,8 @@ bool Differs(absl::string_view field, const T& ours, const T& theirs, std::strin
 std::string FirstDifference(const JobSpec& ours, const JobSpec& theirs) {
   std::string text;
   if (Differs("name", ours.name, theirs.name, &text) ||
-      Differs("world", ours.world, theirs.world, &text) ||
+      Differs("variable_world", ours.variable_world, theirs.variable_world, &text) ||
+      (!ours.variable_world && Differs("world", ours.world, theirs.world, &text)) ||
       Differs("optimizer", static_cast<int>(ours.optimizer), static_cast<int>(theirs.optimizer),
               &text) ||
       Differs("max_grad_norm", ours.max_grad_norm, theirs.max_grad_norm, &text) ||

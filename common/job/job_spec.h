@@ -3,6 +3,7 @@
 // Thread safety: plain values and pure functions.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -35,7 +36,8 @@ struct TensorSpec {
 
 struct JobSpec {
   std::string name;
-  uint32_t world = 1;
+  uint32_t world = 1;           // trainers; of a variable world those that the job starts with
+  bool variable_world = false;  // trainers may come and go; else a lost one is waited for
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   uint32_t group_count = 1;
   std::vector<TensorSpec> tensors;
@@ -47,6 +49,14 @@ struct JobSpec {
   uint32_t reduction_id = kReductionSlotOrderFp32;
   uint32_t formula_id = kFormulaCanonicalAdamW;
 };
+
+// Bytes of all slots' user states of a round together. The home's log keeps room for so many: in a
+// variable world for those of 8 trainers, or of more smaller ones.
+inline uint64_t UserStatesBytesMax(const JobSpec& spec) {
+  constexpr uint32_t kVariableWorld = 8;
+  const uint32_t full = spec.variable_world ? std::max(spec.world, kVariableWorld) : spec.world;
+  return uint64_t{full} * kUserStateBytesMax;
+}
 
 // Limits of one server; each refusal names the value, the limit and the config key.
 struct JobLimits {
@@ -69,7 +79,7 @@ absl::Status ValidateJobSpec(const JobSpec& spec, const JobLimits& limits);
 std::vector<LayoutTensor> LayoutTensors(const std::vector<TensorSpec>& tensors);
 
 // First field in which `theirs` differs from the job's `ours`, as "world is 4, the job has 2";
-// empty when equal.
+// empty when equal. The world of a job that may change it is no difference.
 std::string FirstDifference(const JobSpec& ours, const JobSpec& theirs);
 
 // Checks one round's raw hyper-parameters of all groups: finite, and in AdamW's ranges (lr >= 0,

@@ -64,6 +64,7 @@ void ToProto(const JobSpec& spec, v1::JobSpec* out) {
   out->set_extent_elements(spec.extent_elements);
   out->set_reduction_id(spec.reduction_id);
   out->set_formula_id(spec.formula_id);
+  out->set_variable_world(spec.variable_world);
 }
 
 absl::StatusOr<TensorSpec> TensorFromProto(const v1::TensorSpec& tensor) {
@@ -114,6 +115,7 @@ absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& spec) {
   out.extent_elements = spec.extent_elements();
   out.reduction_id = spec.reduction_id();
   out.formula_id = spec.formula_id();
+  out.variable_world = spec.variable_world();
   return out;
 }
 

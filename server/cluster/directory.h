@@ -102,7 +102,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void PeerLost(uint32_t server, const std::string& why) override {
     Post([=, this] {
       for (auto& [name, pending] : pending_) {
-        (void)name;
+        // Seats of a durable job are waited for; its servers come back.
+        if (pending.created && pending.plan.spec.durability != Durability::kNone) continue;
         FailPending(&pending,
                     ReasonedError(absl::StatusCode::kUnavailable, Reason::kServerLost,
                                   absl::StrCat("server ", server, " was lost (", why, ")"),
@@ -149,7 +150,10 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     // Durable jobs: processes of a later life whose seat was seen free, and the change of epoch
     // that gives it to them. Those who still wait for their seat are in `waiting` only.
     std::map<uint32_t, uint64_t> newcomers;  // slot -> incarnation
+    // Variable worlds: members that have left, or whose lease ran out; they lose their seats.
+    std::map<uint32_t, uint64_t> gone;  // slot -> incarnation
     std::optional<EpochChange> change;
+    bool sealed = false;  // the epoch was sealed by a change that did not come to its end
     // Members that attach again while the epoch changes; they learn of the new one.
     std::map<uint32_t, Waiting> survivors;
   };
@@ -180,7 +184,17 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
                  std::chrono::nanoseconds give_up);
   void OnSeatSeen(const std::string& name, uint32_t slot, uint64_t incarnation,
                   std::chrono::nanoseconds give_up, bool open);
+  void OnSeatFree(const std::string& name, uint32_t slot, uint64_t incarnation, bool left);
+  // Whether the next epoch would have other members than this one.
+  bool WantsChange(const Pending& pending) const;
   void StartChange(Pending* pending);
+  // The home's own promise survives: asks the other servers.
+  void SealPeers(const JobPlan& plan);
+  // Tells those who wait, and goes on with what cannot be taken back any more.
+  void OnSealFailed(Pending* pending, uint32_t server, const absl::Status& status);
+  void WriteRecord(Pending* pending);
+  // Newcomers to new seats that some server has no room for are told so.
+  void TurnAway(Pending* pending, uint32_t world_max);
   void OnSealed(const std::string& name, uint32_t epoch, uint32_t server,
                 const absl::StatusOr<SealAnswer>& answer);
   void AdoptEverywhere(const std::string& name, const JobPlan& plan);
@@ -190,6 +204,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void SealLocal(uint64_t job, uint32_t epoch,
                  const std::function<void(absl::StatusOr<SealAnswer>)>& done);
   void AdoptLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done);
+  void OnAdoptedLocal(const JobPlan& plan, uint64_t memory_bytes);
   absl::Status NoDurableJob(uint64_t job) const;
   bool AnswerKnown(const AttachCall& call, const AttachDone& done);
   void Refuse(Pending* pending, const absl::Status& status, uint32_t slot);
@@ -199,6 +214,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void AnswerSeat(const Pending& pending, uint32_t slot, const AttachDone& done);
   void OnAttachTimeout(const std::string& name, uint64_t generation);
   void CreateEverywhere(Pending* pending);
+  void MakeEverywhere(const JobPlan& plan);
+  absl::Status SaveMade(const JobPlan& plan);
   void OnCreated(const std::string& name, uint64_t job, const absl::Status& status);
   void DoExtend(const ExtendCall& call, const ExtendDone& done);
   void ExtendEverywhere(const std::string& name, const JobPlan& plan);
@@ -209,6 +226,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   absl::StatusOr<std::unique_ptr<JobStorage>> MakeStorage(const JobPlan& plan);
   absl::Status ReopenLocal(const JobPlan& plan);
   absl::Status OpenLocal(const JobPlan& plan, std::unique_ptr<JobStorage> storage);
+  // What this job may take: its own share and what nobody has.
+  uint64_t BudgetOf(const Local& local) const;
   void ExtendLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done);
   void OnJobEnded(uint64_t job, const absl::Status& why);
   void ReportMemory() {

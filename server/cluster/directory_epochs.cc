@@ -9,8 +9,8 @@ namespace {
 
 // How often a seat that still looks held is looked at again.
 constexpr std::chrono::milliseconds kSeatPoll{100};
-// How soon a server that did not adopt an epoch is asked again.
-constexpr std::chrono::milliseconds kAdoptAgain{500};
+// How soon a server that did not seal or adopt an epoch is asked again.
+constexpr std::chrono::milliseconds kAskAgain{500};
 
 }  // namespace
 
@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds kAdoptAgain{500};
 void Directory::TakeSeat(Pending* pending, const AttachCall& call, const AttachDone& done) {
   const JobSpec& spec = pending->plan.spec;
   const std::string difference = FirstDifference(spec, call.spec);
-  if (!difference.empty() || call.slot >= spec.world) {
+  if (!difference.empty() || call.slot >= call.spec.world) {
     done(ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kSpecMismatch,
                        absl::StrCat("slot ", call.slot, " cannot go on with job \"", spec.name,
                                     "\": ", difference.empty() ? "no such seat" : difference),
@@ -57,7 +57,8 @@ bool Directory::WakeUp(const AttachCall& call, const AttachDone& done) {
                        {.job = name, .slot = static_cast<int>(call.slot)}));
     return true;
   }
-  const JobPlan plan = it->second;
+  JobPlan plan = it->second;
+  plan.resting = false;
   Pending& pending = pending_.emplace(name, Pending(plan)).first->second;
   pending.generation = next_generation_++;
   pending.created = false;
@@ -92,8 +93,9 @@ void Directory::OnAwake(const std::string& name, uint64_t job, const absl::Statu
   }
   pending.created = true;
   resting_.erase(name);
-  if (pending.newcomers.empty()) return;  // Its only caller did not fit the job.
-  StartChange(&pending);
+  // A server may have missed the last epoch before the end; newcomers have their turn after it.
+  pending.change.emplace(pending.plan);
+  AdoptEverywhere(name, JobPlan(pending.plan));
 }
 
 // Begins the change once nobody holds the seat's stream open at this server.
@@ -141,22 +143,57 @@ void Directory::OnSeatSeen(const std::string& name, uint32_t slot, uint64_t inca
       {.job = name, .slot = static_cast<int>(slot)}));
 }
 
+// A member has left, or its lease ran out. In a fixed world its seat is kept for its next process.
+void Directory::OnSeatFree(const std::string& name, uint32_t slot, uint64_t incarnation,
+                           bool left) {
+  const auto it = pending_.find(name);
+  if (it == pending_.end()) return;
+  Pending& pending = it->second;
+  if (!pending.plan.spec.variable_world || !pending.plan.epoch.Holds(slot, incarnation)) return;
+  pending.gone[slot] = incarnation;
+  if (!WantsChange(pending)) {
+    pending.gone.erase(slot);
+    return;
+  }
+  BALLAST_LOG(INFO, LogField("run", name), LogField("slot", slot))
+      << (left ? "trainer has left; the world shrinks" : "lease ran out; the world shrinks");
+  if (pending.created) StartChange(&pending);  // Else when it is.
+}
+
+bool Directory::WantsChange(const Pending& pending) const {
+  if (pending.sealed || !pending.newcomers.empty()) return true;
+  size_t stay = 0;
+  for (const Member& member : pending.plan.epoch.members) {
+    const auto gone = pending.gone.find(member.slot);
+    if (gone == pending.gone.end() || gone->second != member.incarnation) ++stay;
+  }
+  return stay != 0 && stay != pending.plan.epoch.members.size();
+}
+
+// The home seals first: should it end now, it knows afterwards that the epoch cannot go on.
 void Directory::StartChange(Pending* pending) {
   if (pending->change.has_value()) return;  // When it is over, those who came late have their turn.
-  const JobPlan& plan = pending->plan;
+  const JobPlan plan = pending->plan;
   pending->change.emplace(plan);
+  SealLocal(plan.job, plan.epoch.epoch,
+            [self = shared_from_this(), plan](const absl::StatusOr<SealAnswer>& answer) {
+              self->Post([self = self.get(), plan, answer] {
+                self->OnSealed(plan.spec.name, plan.epoch.epoch, self->config_.self, answer);
+                if (answer.ok()) self->SealPeers(plan);
+              });
+            });
+}
+
+void Directory::SealPeers(const JobPlan& plan) {
   for (const uint32_t server : plan.servers) {
-    const auto answered = [self = shared_from_this(), name = plan.spec.name, server,
-                           epoch = plan.epoch.epoch](const absl::StatusOr<SealAnswer>& answer) {
-      self->Post([self = self.get(), name, epoch, server, answer] {
-        self->OnSealed(name, epoch, server, answer);
-      });
-    };
-    if (server == config_.self) {
-      SealLocal(plan.job, plan.epoch.epoch, answered);
-    } else {
-      peers_->Seal(server, plan.job, plan.epoch.epoch, answered);
-    }
+    if (server == config_.self) continue;
+    peers_->Seal(server, plan.job, plan.epoch.epoch,
+                 [self = shared_from_this(), name = plan.spec.name, server,
+                  epoch = plan.epoch.epoch](const absl::StatusOr<SealAnswer>& answer) {
+                   self->Post([self = self.get(), name, epoch, server, answer] {
+                     self->OnSealed(name, epoch, server, answer);
+                   });
+                 });
   }
 }
 
@@ -168,14 +205,42 @@ void Directory::OnSealed(const std::string& name, uint32_t epoch, uint32_t serve
   // One that comes late, of a change that was given up: the record must not be written twice.
   if (pending.plan.epoch.epoch != epoch || pending.change->AllSealed()) return;
   if (!answer.ok()) {
-    EndChange(&pending, answer.status());
+    OnSealFailed(&pending, server, answer.status());
     return;
   }
   pending.change->OnSealed(server, *answer);
-  if (!pending.change->AllSealed()) return;
-  const absl::StatusOr<JobPlan> next = pending.change->NextPlan(pending.newcomers);
+  if (pending.change->AllSealed()) WriteRecord(&pending);
+}
+
+// No round of a sealed epoch can be prepared any more, so the next one must come, whoever hangs up.
+void Directory::OnSealFailed(Pending* pending, uint32_t server, const absl::Status& status) {
+  const std::shared_ptr<RoundEngine> engine = Find(pending->plan.job);
+  EndChange(pending, status);
+  if (server == config_.self || engine == nullptr) return;  // The job is over.
+  pending->sealed = true;
+  if (ReasonOf(status) == Reason::kJobFinished) {  // Every trainer has told that server its end.
+    engine->Fail(status);
+    return;
+  }
+  strand_.PostAfter(kAskAgain, [self = shared_from_this(), name = pending->plan.spec.name,
+                                epoch = pending->plan.epoch.epoch] {
+    const auto it = self->pending_.find(name);
+    if (it == self->pending_.end() || it->second.plan.epoch.epoch != epoch) return;
+    self->StartChange(&it->second);
+  });
+}
+
+void Directory::WriteRecord(Pending* pending) {
+  const std::string name = pending->plan.spec.name;
+  pending->sealed = false;
+  TurnAway(pending, pending->change->WorldMax());
+  SeatChanges changes{.newcomers = pending->newcomers};
+  for (const auto& [slot, incarnation] : std::exchange(pending->gone, {})) {
+    if (pending->plan.epoch.Holds(slot, incarnation)) changes.gone.insert(slot);
+  }
+  const absl::StatusOr<JobPlan> next = pending->change->NextPlan(changes);
   if (!next.ok()) {
-    EndChange(&pending, next.status());
+    EndChange(pending, next.status());
     return;
   }
   // The home first: from then on the record is final.
@@ -191,10 +256,30 @@ void Directory::OnSealed(const std::string& name, uint32_t epoch, uint32_t serve
   });
 }
 
+void Directory::TurnAway(Pending* pending, uint32_t world_max) {
+  const EpochRecord& epoch = pending->plan.epoch;
+  uint32_t world = epoch.world();
+  std::erase_if(pending->newcomers, [&](const auto& newcomer) {
+    const uint32_t slot = newcomer.first;
+    if (epoch.Find(slot) != nullptr || ++world <= world_max) return false;
+    const auto waiting = pending->waiting.find(slot);
+    if (waiting == pending->waiting.end()) return true;
+    waiting->second.done(
+        ReasonedError(absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
+                      absl::StrCat("job \"", pending->plan.spec.name, "\" has room for ", world_max,
+                                   " trainers; raise storage.dram_budget or add servers"),
+                      {.job = pending->plan.spec.name, .slot = static_cast<int>(slot)}));
+    pending->waiting.erase(waiting);
+    return true;
+  });
+}
+
 void Directory::AdoptEverywhere(const std::string& name, const JobPlan& plan) {
   const auto it = pending_.find(name);
   if (it == pending_.end() || it->second.plan.epoch.epoch > plan.epoch.epoch) return;
   it->second.plan = plan;
+  const auto local = local_.find(plan.job);
+  if (local == local_.end() || local->second.ended) return;  // What rests is told when it wakes up.
   auto gather = std::make_shared<Gather>(
       plan.servers.size() - 1, [self = shared_from_this(), name, plan](const absl::Status& status) {
         self->Post(
@@ -234,7 +319,7 @@ void Directory::OnAdopted(const std::string& name, const JobPlan& plan,
       << "epoch " << plan.epoch.epoch << " is not adopted everywhere yet: " << status;
   // Nobody should wait for a server that needs help.
   if (!absl::IsUnavailable(status)) FailPending(&pending, status);
-  strand_.PostAfter(kAdoptAgain,
+  strand_.PostAfter(kAskAgain,
                     [self = shared_from_this(), name, plan] { self->AdoptEverywhere(name, plan); });
 }
 
@@ -242,34 +327,32 @@ void Directory::OnAdopted(const std::string& name, const JobPlan& plan,
 // those whose seat is still held go on waiting for it.
 void Directory::EndChange(Pending* pending, const absl::Status& status) {
   pending->change.reset();
-  const auto& members = pending->plan.epoch.members;
+  const EpochRecord& epoch = pending->plan.epoch;
   for (auto& [slot, call] : std::exchange(pending->survivors, {})) {
     if (!status.ok()) {
       call.done(status);
-    } else if (members[slot].incarnation == call.incarnation) {
+    } else if (epoch.Holds(slot, call.incarnation)) {
       AnswerSeat(*pending, slot, call.done);
     } else {
       call.done(ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kWrongIncarnation,
                               absl::StrCat("slot ", slot, " of job \"", pending->plan.spec.name,
-                                           "\" is held by another process now"),
+                                           "\" is not this process' any more"),
                               {.job = pending->plan.spec.name, .slot = static_cast<int>(slot)}));
     }
   }
-  bool again = false;
   for (auto& [slot, call] : std::exchange(pending->waiting, {})) {
     if (!status.ok()) {
       call.done(status);
-    } else if (members[slot].incarnation == call.incarnation) {
+    } else if (epoch.Holds(slot, call.incarnation)) {
       AnswerSeat(*pending, slot, call.done);
     } else {
       pending->waiting[slot] = std::move(call);
-      again = again || pending->newcomers.count(slot) != 0;
     }
   }
   std::erase_if(pending->newcomers, [&](const auto& newcomer) {
-    return !status.ok() || members[newcomer.first].incarnation == newcomer.second;
+    return !status.ok() || epoch.Holds(newcomer.first, newcomer.second);
   });
-  if (again) StartChange(pending);
+  if (status.ok() && WantsChange(*pending)) StartChange(pending);
 }
 
 // --- At every server ----------------------------------------------------------------------------
@@ -286,12 +369,16 @@ void Directory::SealLocal(uint64_t job, uint32_t epoch,
   const auto save = [store = store_.get()](const JobPlan& sealed) { return store->Save(sealed); };
   engine->Seal(
       epoch, save,
-      [self = shared_from_this(), job, epoch, done](const absl::StatusOr<SealAnswer>& answer) {
-        self->Post([self = self.get(), job, epoch, done, answer] {
+      [self = shared_from_this(), job, epoch, done](const absl::StatusOr<SealAnswer>& sealed) {
+        self->Post([self = self.get(), job, epoch, done, sealed] {
+          absl::StatusOr<SealAnswer> answer = sealed;
           const auto local = self->local_.find(job);
           if (answer.ok() && local != self->local_.end() &&
               local->second.plan.epoch.epoch == epoch) {
             local->second.plan.sealed_epoch = epoch;
+            answer->world_max =
+                WorldMax(local->second.plan, self->config_.self, self->BudgetOf(local->second),
+                         self->config_.window_extents_min);
           }
           done(answer);
         });
@@ -306,21 +393,42 @@ absl::Status Directory::NoDurableJob(uint64_t job) const {
 
 void Directory::AdoptLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done) {
   const std::shared_ptr<RoundEngine> engine = Find(plan.job);
-  if (engine == nullptr || store_ == nullptr || local_.count(plan.job) == 0) {
+  const auto known = local_.find(plan.job);
+  if (engine == nullptr || store_ == nullptr || known == local_.end()) {
     done(NoDurableJob(plan.job));
     return;
   }
+  if (absl::Status st = CheckPlan(plan); !st.ok()) return done(st);
+  // Room for this world was asked for with the seal; the record is final, even if another job has
+  // taken it meanwhile.
+  absl::StatusOr<MemoryPlan> memory =
+      PlanMemory(plan, config_.self, BudgetOf(known->second), config_.window_extents_min);
+  if (!memory.ok()) {
+    BALLAST_LOG(WARN, LogField("run", plan.spec.name)) << memory.status().message();
+    memory = PlanMemory(plan, config_.self, UINT64_MAX, config_.window_extents_min);
+    memory->window_extents = engine->window_extents();
+  }
+  const uint32_t window = plan.epoch.world() == known->second.plan.epoch.world()
+                              ? engine->window_extents()
+                              : memory->window_extents;
   const auto save = [store = store_.get(), plan] { return store->Save(plan); };
-  engine->Adopt(plan, save, [self = shared_from_this(), plan, done](const absl::Status& status) {
-    self->Post([self = self.get(), plan, done, status] {
-      const auto local = self->local_.find(plan.job);
-      if (status.ok() && local != self->local_.end() &&
-          local->second.plan.epoch.epoch < plan.epoch.epoch) {
-        local->second.plan = plan;
-      }
-      done(status);
-    });
-  });
+  engine->Adopt(
+      plan, window, save,
+      [self = shared_from_this(), plan, bytes = memory->total(), done](const absl::Status& status) {
+        self->Post([self = self.get(), plan, bytes, done, status] {
+          if (status.ok()) self->OnAdoptedLocal(plan, bytes);
+          done(status);
+        });
+      });
+}
+
+void Directory::OnAdoptedLocal(const JobPlan& plan, uint64_t memory_bytes) {
+  const auto it = local_.find(plan.job);
+  if (it == local_.end() || it->second.plan.epoch.epoch >= plan.epoch.epoch) return;
+  it->second.plan = plan;
+  memory_used_.fetch_add(memory_bytes - it->second.memory_bytes, std::memory_order_relaxed);
+  it->second.memory_bytes = memory_bytes;
+  ReportMemory();
 }
 
 // Peers may have missed the newest record when this server, their home, went down.
@@ -328,8 +436,11 @@ void Directory::StartRecovered() {
   for (const auto& engine : Engines()) engine->Start();
   Post([this] {
     for (auto& [name, pending] : pending_) {
+      if (pending.creating) MakeEverywhere(JobPlan(pending.plan));
       if (!pending.created || pending.change.has_value()) continue;
       pending.change.emplace(pending.plan);  // The next one comes after it.
+      // Its last life may have begun a change and not ended it.
+      pending.sealed = std::exchange(pending.plan.sealed_epoch, 0) == pending.plan.epoch.epoch;
       AdoptEverywhere(name, JobPlan(pending.plan));
     }
   });

@@ -1,6 +1,7 @@
 // Directory: the jobs as this server holds them: memory, engines, files, ends. See directory.h.
 // Thread safety: on the strand, apart from Recover, which runs before anything else.
 #include <algorithm>
+#include <utility>
 
 #include "common/base/status_macros.h"
 #include "server/cluster/directory.h"
@@ -12,6 +13,11 @@ absl::StatusOr<MemoryPlan> Directory::PlanHere(const JobPlan& plan) const {
   const uint64_t budget =
       config_.memory_budget_bytes > used ? config_.memory_budget_bytes - used : 0;
   return PlanMemory(plan, config_.self, budget, config_.window_extents_min);
+}
+
+uint64_t Directory::BudgetOf(const Local& local) const {
+  const uint64_t others = memory_used_bytes() - local.memory_bytes;
+  return config_.memory_budget_bytes > others ? config_.memory_budget_bytes - others : 0;
 }
 
 // Gives back what ended jobs hold before their job_ttl is over. Returns whether there were any.
@@ -47,7 +53,9 @@ absl::Status Directory::CreateLocal(const JobPlan& plan) {
   if (durable && store_ != nullptr && store_->Find(plan.job).ok()) return ReopenLocal(plan);
   std::unique_ptr<JobStorage> storage;
   if (durable) {
-    BALLAST_ASSIGN_OR_RETURN(storage, MakeStorage(plan));
+    JobPlan making = plan;
+    making.making = plan.servers.front() == config_.self && plan.servers.size() > 1;
+    BALLAST_ASSIGN_OR_RETURN(storage, MakeStorage(making));
   }
   const absl::Status opened = OpenLocal(plan, std::move(storage));
   if (opened.ok()) Find(plan.job)->Start();
@@ -102,6 +110,14 @@ absl::Status Directory::OpenLocal(const JobPlan& plan, std::unique_ptr<JobStorag
       directory->Post([directory = directory.get(), job, why] { directory->OnJobEnded(job, why); });
     }
   });
+  engine->OnSeatFree([self = weak_from_this(), name = plan.spec.name](
+                         uint32_t slot, uint64_t incarnation, bool left) {
+    if (auto directory = self.lock()) {
+      directory->Post([directory = directory.get(), name, slot, incarnation, left] {
+        directory->OnSeatFree(name, slot, incarnation, left);
+      });
+    }
+  });
   memory_used_.fetch_add(local.memory_bytes, std::memory_order_relaxed);
   ReportMemory();
   local_.emplace(plan.job, std::move(local));
@@ -120,11 +136,8 @@ void Directory::ExtendLocal(const JobPlan& plan, const std::function<void(absl::
                       {.server = static_cast<int>(config_.self)}));
   }
   if (absl::Status st = ValidateJobSpec(plan.spec, config_.limits); !st.ok()) return done(st);
-  const uint64_t others = memory_used_bytes() - it->second.memory_bytes;
-  const uint64_t budget =
-      config_.memory_budget_bytes > others ? config_.memory_budget_bytes - others : 0;
   const absl::StatusOr<MemoryPlan> memory =
-      PlanMemory(plan, config_.self, budget, engine->window_extents());
+      PlanMemory(plan, config_.self, BudgetOf(it->second), engine->window_extents());
   if (!memory.ok()) return done(memory.status());
   memory_used_.fetch_add(memory->total() - it->second.memory_bytes, std::memory_order_relaxed);
   it->second.memory_bytes = memory->total();
@@ -137,7 +150,8 @@ absl::Status Directory::Recover() {
   if (store_ == nullptr) return absl::OkStatus();
   BALLAST_ASSIGN_OR_RETURN(const std::vector<JobPlan> plans, store_->Load());
   const bool home = config_.servers.front().id == config_.self;
-  for (const JobPlan& plan : plans) {
+  for (JobPlan plan : plans) {
+    const bool making = std::exchange(plan.making, false);
     if (plan.resting) {
       if (home) resting_[plan.spec.name] = plan;
       continue;
@@ -150,6 +164,8 @@ absl::Status Directory::Recover() {
     if (!home) continue;
     Pending& pending = pending_.emplace(plan.spec.name, Pending(plan)).first->second;
     pending.generation = next_generation_++;
+    pending.created = !making;
+    pending.creating = making;
   }
   return absl::OkStatus();
 }

@@ -5,11 +5,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "server/round/job_plan.h"
 
 namespace ballast::server {
 
-absl::StatusOr<JobPlan> EpochChange::NextPlan(const std::map<uint32_t, uint64_t>& newcomers) const {
-  BALLAST_CHECK(AllSealed());
+absl::StatusOr<uint64_t> EpochChange::StartRound() const {
   uint64_t newest = 0;
   for (const auto& [server, answer] : answers_) newest = std::max(newest, answer.version);
   bool all_prepared = true;
@@ -25,13 +26,43 @@ absl::StatusOr<JobPlan> EpochChange::NextPlan(const std::map<uint32_t, uint64_t>
                      "; was a data directory replaced or rolled back?"),
         {.job = plan_.spec.name, .round = newest, .server = static_cast<int>(server)});
   }
+  return all_prepared ? newest + 1 : newest;
+}
+
+uint32_t EpochChange::WorldMax() const {
+  BALLAST_CHECK(AllSealed());
+  uint32_t most = UINT32_MAX;
+  for (const auto& [server, answer] : answers_) most = std::min(most, answer.world_max);
+  return most;
+}
+
+std::vector<Member> EpochChange::NextMembers(const SeatChanges& changes, bool init_missing) const {
+  std::map<uint32_t, uint64_t> seats;
+  for (const Member& member : plan_.epoch.members) {
+    const bool uploads = init_missing && member.slot == plan_.epoch.lead();
+    if (uploads || changes.gone.count(member.slot) == 0) seats[member.slot] = member.incarnation;
+  }
+  for (const auto& [slot, incarnation] : changes.newcomers) seats[slot] = incarnation;
+  if (seats.empty()) return plan_.epoch.members;
+  std::vector<Member> members;
+  for (const auto& [slot, incarnation] : seats) members.push_back({slot, incarnation});
+  return members;
+}
+
+absl::StatusOr<JobPlan> EpochChange::NextPlan(const SeatChanges& changes) const {
+  BALLAST_CHECK(AllSealed());
+  const bool init_missing = std::any_of(answers_.begin(), answers_.end(),
+                                        [](const auto& of) { return of.second.init_missing; });
   JobPlan next = plan_;
-  ++next.epoch.epoch;
-  next.epoch.start_round = all_prepared ? newest + 1 : newest;
+  EpochRecord& epoch = next.epoch;
+  ++epoch.epoch;
+  BALLAST_ASSIGN_OR_RETURN(epoch.start_round, StartRound());
+  epoch.members = NextMembers(changes, init_missing);
+  epoch.contributors = AllContribute(epoch.members, plan_.spec.group_count);
+  const Member& lead = epoch.members.front();
+  epoch.init_again = init_missing && !plan_.epoch.Holds(lead.slot, lead.incarnation);
   next.sealed_epoch = 0;
   next.resting = false;
-  for (const auto& [slot, incarnation] : newcomers)
-    next.epoch.members[slot].incarnation = incarnation;
   return next;
 }
 

@@ -12,12 +12,20 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/round/round_types.h"
 
 namespace ballast::server {
+
+// Who comes and who goes.
+struct SeatChanges {
+  std::map<uint32_t, uint64_t> newcomers;  // slot -> incarnation
+  std::set<uint32_t> gone;                 // in a variable world: slots that become empty
+};
 
 class EpochChange {
  public:
@@ -28,13 +36,21 @@ class EpochChange {
   void OnSealed(uint32_t server, const SealAnswer& answer) { answers_.emplace(server, answer); }
   bool AllSealed() const { return answers_.size() == plan_.servers.size(); }
 
-  // The plan of the next epoch, in which `newcomers` (slot -> incarnation) hold their seats and
-  // everybody else keeps theirs. Start round, of M = the newest open round: M + 1 when every server
-  // has prepared M (the round will be applied, nobody can stop it), else M (it is run again).
-  // AllSealed() must hold. Errors: INTERNAL when the answers contradict the protocol.
-  absl::StatusOr<JobPlan> NextPlan(const std::map<uint32_t, uint64_t>& newcomers) const;
+  // The most trainers that every server has room for. AllSealed() must hold.
+  uint32_t WorldMax() const;
+
+  // The plan of the next epoch, in which `changes` are made and everybody else keeps their seat. A
+  // newcomer wins over the end of the process before it; a seat stays its process' when nobody
+  // would remain, or when it is to upload initial weights that some server lacks. Start round, of
+  // M = the newest open round: M + 1 when every server has prepared M (the round will be applied,
+  // nobody can stop it), else M (it is run again). AllSealed() must hold. Errors: INTERNAL when the
+  // answers contradict the protocol.
+  absl::StatusOr<JobPlan> NextPlan(const SeatChanges& changes) const;
 
  private:
+  absl::StatusOr<uint64_t> StartRound() const;
+  std::vector<Member> NextMembers(const SeatChanges& changes, bool init_missing) const;
+
   const JobPlan plan_;
   std::map<uint32_t, SealAnswer> answers_;
 };

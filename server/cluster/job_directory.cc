@@ -20,20 +20,13 @@ uint64_t JobId(const std::string& name, uint64_t incarnation) {
   return id == 0 ? 1 : id;
 }
 
-std::vector<ContributorSet> AllContribute(const JobSpec& spec) {
-  ContributorSet all;
-  all.divisor = spec.world;
-  for (uint32_t s = 0; s < spec.world; ++s) all.slots.push_back(s);
-  return std::vector<ContributorSet>(spec.group_count, all);
-}
-
 // The plan of the same job with a grown spec: old extents keep their owners.
 absl::StatusOr<JobPlan> GrownPlan(JobPlan plan, JobSpec spec) {
   BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
   const std::vector<LayoutTensor> all = LayoutTensors(spec.tensors);
   BALLAST_RETURN_IF_ERROR(layout.Append({all.begin() + plan.spec.tensors.size(), all.end()}));
   plan.spec = std::move(spec);
-  plan.epoch.contributors = AllContribute(plan.spec);
+  plan.epoch.contributors = AllContribute(plan.epoch.members, plan.spec.group_count);
   ++plan.layout_version;
   std::vector<uint32_t> before;
   for (const uint32_t owner : plan.owner) {
@@ -125,9 +118,7 @@ bool Directory::AnswerKnown(const AttachCall& call, const AttachDone& done) {
     return first_time;
   }
   if (!pending.created && !pending.creating) return false;
-  const auto& members = pending.plan.epoch.members;
-  const bool same_process =
-      call.slot < members.size() && members[call.slot].incarnation == call.incarnation;
+  const bool same_process = pending.plan.epoch.Holds(call.slot, call.incarnation);
   if (same_process && pending.created && !pending.change.has_value()) {
     AnswerSeat(pending, call.slot, done);
   } else if (same_process) {
@@ -226,7 +217,7 @@ void Directory::CreateEverywhere(Pending* pending) {
   JobPlan& plan = pending->plan;
   plan.spec = spec;
   plan.epoch.members = pending->home.Members();
-  plan.epoch.contributors = AllContribute(spec);
+  plan.epoch.contributors = AllContribute(plan.epoch.members, spec.group_count);
   plan.job = JobId(spec.name, plan.epoch.members.front().incarnation);
   for (const ServerAddress& server : config_.servers) plan.servers.push_back(server.id);
   const auto layout =
@@ -234,9 +225,15 @@ void Directory::CreateEverywhere(Pending* pending) {
   for (const uint32_t index : PlanOwners(*layout, static_cast<uint32_t>(plan.servers.size()))) {
     plan.owner.push_back(plan.servers[index]);
   }
+  MakeEverywhere(plan);
+}
+
+// Also goes on with a job that was being made when this server, its home, went down: the servers
+// that have it already say so.
+void Directory::MakeEverywhere(const JobPlan& plan) {
   auto gather = std::make_shared<Gather>(
       plan.servers.size(),
-      [self = shared_from_this(), name = spec.name, job = plan.job](absl::Status status) {
+      [self = shared_from_this(), name = plan.spec.name, job = plan.job](absl::Status status) {
         self->Post([self = self.get(), name, job, status] { self->OnCreated(name, job, status); });
       });
   for (const uint32_t server : plan.servers) {
@@ -248,7 +245,13 @@ void Directory::CreateEverywhere(Pending* pending) {
   }
 }
 
-void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Status& status) {
+// Nothing else of the job is saved before this.
+absl::Status Directory::SaveMade(const JobPlan& plan) {
+  const bool durable = plan.spec.durability != Durability::kNone && store_ != nullptr;
+  return durable && plan.servers.size() > 1 ? store_->Save(plan) : absl::OkStatus();
+}
+
+void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Status& made) {
   const auto it = pending_.find(name);
   if (it == pending_.end() || it->second.plan.job != job) {
     // Given up meanwhile, because a peer was lost.
@@ -260,6 +263,7 @@ void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Sta
   }
   Pending& pending = it->second;
   pending.creating = false;
+  const absl::Status status = made.ok() ? SaveMade(pending.plan) : made;
   if (!status.ok()) {
     for (const uint32_t server : pending.plan.servers) {
       if (server != config_.self) peers_->DropJob(server, pending.plan.job);
@@ -271,7 +275,7 @@ void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Sta
   }
   pending.created = true;
   BALLAST_LOG(INFO, LogField("run", name), LogField("job", pending.plan.job))
-      << "job created: world " << pending.plan.spec.world << ", " << pending.plan.owner.size()
+      << "job created: world " << pending.plan.epoch.world() << ", " << pending.plan.owner.size()
       << " extents on " << pending.plan.servers.size() << " servers";
   EndChange(&pending, absl::OkStatus());
 }

@@ -43,6 +43,12 @@ absl::Status JobHome::Attach(const AttachCall& call) {
     return Error(absl::StatusCode::kFailedPrecondition, Reason::kSpecMismatch,
                  absl::StrCat("slot ", slot, " does not match the job: ", difference), slot);
   }
+  if (call.spec.world != spec_.world) {
+    return Error(absl::StatusCode::kFailedPrecondition, Reason::kSpecMismatch,
+                 absl::StrCat("slot ", slot, " does not match the job: world is ", call.spec.world,
+                              ", the job starts with ", spec_.world),
+                 slot);
+  }
   if (slot >= spec_.world) {
     return Error(absl::StatusCode::kInvalidArgument, Reason::kBadSpec,
                  absl::StrCat("slot ", slot, " is outside the world of ", spec_.world), slot);

@@ -197,6 +197,7 @@ class StorageRoundLog final : public RoundLog {
   void WriteImage(ExtentImage image, Done done) override {
     slot_thread_.Post([this, image = std::move(image), done = std::move(done)] {
       SlotFile* const slots = storage_->slots();
+      if (image.initial) slots->Forget(image.extent);
       absl::Status status = slots->Write(image.extent, image.version, image.data);
       if (status.ok()) status = slots->Sync();
       if (status.ok()) Trim(storage_->CoveredRound());

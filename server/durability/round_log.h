@@ -31,6 +31,7 @@ struct ExtentImage {
   uint64_t version = 0;
   const void* data = nullptr;
   std::shared_ptr<const void> owner;
+  bool initial = false;  // initial weights: nothing that was written of the extent before counts
 };
 
 class RoundLog {

@@ -63,7 +63,8 @@ void Checkpointer::Pump(const Layout& layout, ExtentStore* store, RoundLog* log,
     versions_[index] = version;
     writing_.push_back(initial);
     CopyToImage(layout, store, owned_[index], buffer->data());
-    log->WriteImage({owned_[index], version, buffer->data(), buffer->ToShared()}, on_written);
+    log->WriteImage({owned_[index], version, buffer->data(), buffer->ToShared(), initial},
+                    on_written);
   }
 }
 

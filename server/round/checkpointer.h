@@ -30,6 +30,8 @@ class Checkpointer {
 
   // The extent has all its initial weights: it must be on disk before the first vote.
   void AddInitial(uint32_t extent) { initial_.push_back(extent); }
+  // Initial weights are taken anew: those that still wait to be written are not worth it.
+  void DropInitial() { initial_.clear(); }
   // Initial weights are not on disk yet.
   bool initial_pending() const { return !initial_.empty() || initial_writing_ != 0; }
 

@@ -10,13 +10,14 @@
 namespace ballast::server {
 
 absl::StatusOr<Contributions> Contributions::Create(const Layout& layout, size_t owned_extents,
-                                                    uint32_t world, uint32_t window_extents) {
+                                                    const EpochRecord& epoch,
+                                                    uint32_t window_extents) {
   Contributions out;
-  out.world_ = world;
+  out.seats_ = epoch.seats();
   out.extent_elements_ = layout.extent_elements();
   // The FSM's window bounds the registers; the pools' limits only have to be out of its way.
   const size_t registers =
-      std::max<size_t>(1, std::min<size_t>(owned_extents, size_t{window_extents}) * world);
+      std::max<size_t>(1, std::min<size_t>(owned_extents, size_t{window_extents}) * epoch.world());
   const size_t limit = registers + std::max<size_t>(1, owned_extents) * 2;
   // Whole pages, so that the log can write from them and read into them past the page cache.
   const auto pages = [&](size_t width) {
@@ -39,7 +40,7 @@ absl::StatusOr<uint32_t> Contributions::Store(const Layout& layout, const FrameI
                                               const Payload& payload) {
   extents_.resize(layout.extents().size());
   ExtentBuffers& buffers = extents_[info.extent];
-  buffers.grads.resize(world_);
+  buffers.grads.resize(seats_);
   BufferRef& reg = buffers.grads[info.slot];
   if (!reg) {
     BALLAST_ASSIGN_OR_RETURN(reg, Acquire(layout.extents()[info.extent].dtype));
@@ -61,7 +62,7 @@ absl::StatusOr<std::shared_ptr<ReduceWork>> Contributions::MakeWork(const RoundF
   const std::vector<uint32_t>& slots = fsm.Contributors(extent_id);
   extents_.resize(layout.extents().size());
   ExtentBuffers& buffers = extents_[extent_id];
-  buffers.grads.resize(world_);
+  buffers.grads.resize(seats_);
 
   auto work = std::make_shared<ReduceWork>();
   work->extent = extent_id;
@@ -113,7 +114,7 @@ absl::StatusOr<char*> Contributions::Restore(const Layout& layout,
                                              const LoggedExtent& logged) {
   extents_.resize(layout.extents().size());
   ExtentBuffers& buffers = extents_[logged.extent];
-  buffers.grads.resize(world_);
+  buffers.grads.resize(seats_);
   buffers.only_slot = contributors.front();
   const bool sum = logged.dtype != layout.extents()[logged.extent].dtype ||
                    (logged.dtype == DType::kF32 && contributors.size() > 1);

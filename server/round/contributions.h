@@ -41,9 +41,9 @@ struct GradientView {
 
 class Contributions {
  public:
-  // Room for `layout`'s owned extents of `world` slots, `window_extents` registers per slot.
+  // Room for `layout`'s owned extents of the epoch's members, `window_extents` registers of each.
   static absl::StatusOr<Contributions> Create(const Layout& layout, size_t owned_extents,
-                                              uint32_t world, uint32_t window_extents);
+                                              const EpochRecord& epoch, uint32_t window_extents);
 
   // Copies a frame's payload to its place and returns its checksum, which goes on from
   // info.crc_seed. What a frame with a wrong one leaves there counts as absent. Errors:
@@ -78,7 +78,7 @@ class Contributions {
     BufferRef sum;
     uint32_t only_slot = 0;  // whose register is the gradient when there is no sum
   };
-  uint32_t world_ = 0;
+  uint32_t seats_ = 0;
   uint32_t extent_elements_ = 0;
   std::vector<BufferPool> wide_;        // fp32 buffers (registers and sums); one pool, or none
   std::vector<BufferPool> narrow_;      // 16-bit buffers

@@ -6,6 +6,7 @@
 // tile bodies, which run on workers.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -45,14 +46,14 @@ class Engine final : public RoundEngine {
         reduce_kernels_(reduce::Kernels(deps.isa)),
         job_(fsm.plan().job),
         name_(fsm.plan().spec.name),
+        window_extents_(config.window_extents),
         fsm_(std::move(fsm)),
         contributions_(std::move(contributions)),
         store_(std::move(store)),
         checkpointer_(std::move(checkpointer)),
         log_(std::move(log)),
-        sinks_(fsm_.plan().spec.world),
-        seen_(fsm_.plan().spec.world, false),
-        expected_until_(fsm_.plan().spec.world, std::chrono::nanoseconds::min()) {
+        sinks_(fsm_.plan().epoch.seats()),
+        seats_(fsm_.plan().epoch.seats()) {
     if (deps_.metrics != nullptr) metrics_ = deps_.metrics->Job(name_);
   }
 
@@ -70,12 +71,12 @@ class Engine final : public RoundEngine {
     });
   }
 
-  void SlotLost(uint32_t slot, const SlotSink* sink, std::string why) override {
+  void SlotLost(uint32_t slot, const SlotSink* sink, std::string why,
+                std::chrono::nanoseconds silent_for) override {
     Post([=, this] {
-      if (slot >= sinks_.size() || sinks_[slot] == nullptr || sinks_[slot].get() != sink) return;
-      sinks_[slot] = nullptr;
-      BALLAST_LOG(WARN, LogField("run", name_), LogField("slot", slot)) << "trainer lost: " << why;
-      Feed(SlotLostInput{slot, why});
+      if (slot < sinks_.size() && sinks_[slot] != nullptr && sinks_[slot].get() == sink) {
+        DoSlotLost(slot, why, silent_for);
+      }
     });
   }
 
@@ -96,11 +97,13 @@ class Engine final : public RoundEngine {
     });
   }
 
-  void Leave(uint32_t slot, uint64_t) override {
-    Post([this, slot] {
-      if (slot >= sinks_.size()) return;
+  void Leave(uint32_t slot, uint64_t incarnation) override {
+    Post([this, slot, incarnation] {
+      // Its stream may have been closed by a new epoch meanwhile.
+      if (!fsm_.plan().epoch.Holds(slot, incarnation)) return;
       sinks_[slot] = nullptr;
       Feed(SlotLeftInput{slot});
+      TellSeatFree(slot);
     });
   }
 
@@ -137,17 +140,19 @@ class Engine final : public RoundEngine {
       DoSeal(epoch, save, done);
     });
   }
-  void Adopt(JobPlan plan, std::function<absl::Status()> save,
+  void Adopt(JobPlan plan, uint32_t window_extents, std::function<absl::Status()> save,
              std::function<void(absl::Status)> done) override {
-    Post([this, plan = std::move(plan), save = std::move(save), done = std::move(done)] {
-      DoAdopt(plan, save, done);
-    });
+    Post([this, adoption = Adoption{std::move(plan), window_extents, std::move(save),
+                                    std::move(done)}] { DoAdopt(adoption); });
   }
   void SlotOpen(uint32_t slot, std::function<void(bool)> done) override {
     Post([this, slot, done = std::move(done)] {
       done(slot < sinks_.size() &&
-           (sinks_[slot] != nullptr || deps_.clock->Now() < expected_until_[slot]));
+           (sinks_[slot] != nullptr || deps_.clock->Now() < seats_[slot].held_until));
     });
+  }
+  void OnSeatFree(SeatFree callback) override {
+    Post([this, callback = std::move(callback)] { on_seat_free_ = callback; });
   }
 
   void UserState(uint32_t slot, std::function<void(std::string)> done) override {
@@ -155,7 +160,9 @@ class Engine final : public RoundEngine {
   }
 
   void SlotGrows(uint32_t slot) override {
-    Post([this, slot] { Feed(SlotGrowsInput{slot}); });
+    Post([this, slot] {
+      if (slot < sinks_.size()) Feed(SlotGrowsInput{slot});
+    });
   }
 
   void Extend(JobPlan plan, std::function<void(absl::Status)> done) override {
@@ -189,7 +196,9 @@ class Engine final : public RoundEngine {
   }
 
   uint64_t job() const override { return job_; }
-  uint32_t window_extents() const override { return config_.window_extents; }
+  uint32_t window_extents() const override {
+    return window_extents_.load(std::memory_order_relaxed);
+  }
 
  private:
   // Keeps the engine alive until the task has run.
@@ -214,19 +223,33 @@ class Engine final : public RoundEngine {
     };
   }
 
-  bool IsMember(uint32_t slot, uint64_t incarnation) const {
-    const auto& members = fsm_.plan().epoch.members;
-    return slot < members.size() && members[slot].incarnation == incarnation;
-  }
+  struct Adoption {
+    JobPlan plan;
+    uint32_t window_extents = 0;
+    std::function<absl::Status()> save;
+    std::function<void(absl::Status)> done;
+  };
+  // What is known of the process in a seat beside its stream.
+  struct Seat {
+    bool seen = false;  // its stream has been open
+    // While its stream is not open: nobody else gets the seat until then.
+    std::chrono::nanoseconds held_until = std::chrono::nanoseconds::min();
+    std::chrono::nanoseconds away_since{0};  // likewise: when it was heard last
+    std::string why_away;                    // likewise; told to the others
+  };
 
   void Resume(const Recovered& recovered);
   void DoSeal(uint32_t epoch, const std::function<absl::Status(const JobPlan&)>& save,
               const std::function<void(absl::StatusOr<SealAnswer>)>& done);
-  void DoAdopt(const JobPlan& plan, const std::function<absl::Status()>& save,
-               const std::function<void(absl::Status)>& done);
-  void AdoptFlushed(const JobPlan& plan, const std::function<absl::Status()>& save,
-                    const std::function<void(absl::Status)>& done);
-  void GoOver(const JobPlan& plan);
+  void DoAdopt(const Adoption& adoption);
+  void AdoptFlushed(const Adoption& adoption);
+  absl::Status GoOver(const EpochRecord& before);
+  void DoSlotLost(uint32_t slot, const std::string& why, std::chrono::nanoseconds silent_for);
+  // Looks whether the slot is still away when its lease has run out.
+  void WatchLease(uint32_t slot);
+  void TellSeatFree(uint32_t slot);
+  // At the home of a durable job: says to `to` that the slot is away or back.
+  void TellOfTrainer(uint32_t slot, SlotSink* to);
   absl::Status CheckAttach(const SlotHello& hello) const;
   void DoAttach(const SlotHello& hello, const std::shared_ptr<SlotSink>& sink,
                 const std::function<void(absl::StatusOr<SlotWelcome>)>& done);
@@ -295,6 +318,8 @@ class Engine final : public RoundEngine {
   const std::string name_;
   std::shared_ptr<JobMetrics> metrics_;  // null without metrics
 
+  std::atomic<uint32_t> window_extents_;  // written on the strand
+
   // Everything below belongs to the strand.
   RoundFsm fsm_;
   Contributions contributions_;
@@ -312,10 +337,9 @@ class Engine final : public RoundEngine {
   std::vector<std::function<void()>> after_reduce_;
   uint32_t reducing_ = 0;                           // extents the workers are summing
   std::vector<std::function<void()>> after_apply_;  // attaches that wait for the open round's end
-  std::vector<std::shared_ptr<SlotSink>> sinks_;
-  std::vector<bool> seen_;  // per slot: its stream has been open
-  // Per slot: a new epoch closed its stream, and it is expected to open it again until then.
-  std::vector<std::chrono::nanoseconds> expected_until_;
+  std::vector<std::shared_ptr<SlotSink>> sinks_;    // per slot; null: no stream
+  std::vector<Seat> seats_;                         // per slot
+  SeatFree on_seat_free_;
   std::vector<std::function<void()>> after_init_;  // fetches that wait for the initial weights
   std::vector<BufferPool> weight_pools_;           // fp32, 16-bit; made at the first use
   // The weights of the present version by extent, as the step left them or a fetch formed them:

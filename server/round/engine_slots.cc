@@ -1,6 +1,7 @@
 // Engine: streams that open, close and come back, and what they are told. See engine.h.
 // Thread safety: on the job's strand.
 #include <algorithm>
+#include <utility>
 
 #include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
@@ -32,7 +33,13 @@ void Engine::Resume(const Recovered& recovered) {
 }
 
 void Engine::Start() {
-  Post([this] { CarryOut(std::exchange(start_effects_, {})); });
+  Post([this] {
+    CarryOut(std::exchange(start_effects_, {}));
+    for (const Member& member : fsm_.plan().epoch.members) {
+      seats_[member.slot].away_since = deps_.clock->Now();
+      WatchLease(member.slot);
+    }
+  });
   WatchSeats();
 }
 
@@ -41,8 +48,9 @@ void Engine::WatchSeats() {
   strand_.PostAfter(config_.open_timeout, [weak = weak_from_this()] {
     const auto self = std::static_pointer_cast<Engine>(weak.lock());
     if (self == nullptr) return;
-    for (uint32_t slot = 0; slot < self->seen_.size(); ++slot) {
-      if (!self->seen_[slot]) self->Feed(SlotLostInput{slot, "it never opened its stream"});
+    for (const Member& member : self->fsm_.plan().epoch.members) {
+      if (self->seats_[member.slot].seen) continue;
+      self->Feed(SlotLostInput{member.slot, "it never opened its stream"});
     }
   });
 }
@@ -64,10 +72,9 @@ absl::Status Engine::CheckAttach(const SlotHello& hello) const {
   const auto taken = [&](uint32_t slot) {
     return fsm_.durable() ? !fsm_.MayReturn(slot) : sinks_[slot] != nullptr || fsm_.Gone(slot);
   };
-  if (!IsMember(hello.slot, hello.incarnation) || taken(hello.slot)) {
-    return refuse(Reason::kWrongIncarnation,
-                  absl::StrCat("slot ", hello.slot, " of job \"", name_,
-                               "\" is held by another process; attach again"));
+  if (!fsm_.plan().epoch.Holds(hello.slot, hello.incarnation) || taken(hello.slot)) {
+    return refuse(Reason::kWrongIncarnation, absl::StrCat("slot ", hello.slot, " of job \"", name_,
+                                                          "\" is not this process'; attach again"));
   }
   const bool version_known = hello.round == 0 || hello.round == fsm_.round() ||
                              (last_result_.has_value() && hello.round + 1 == fsm_.round());
@@ -97,11 +104,15 @@ void Engine::DoAttach(const SlotHello& hello, const std::shared_ptr<SlotSink>& s
                                               "a newer stream took this one's place"));
   }
   sinks_[hello.slot] = sink;
-  expected_until_[hello.slot] = std::chrono::nanoseconds::min();
-  if (seen_[hello.slot]) {
+  Seat& seat = seats_[hello.slot];
+  seat.held_until = std::chrono::nanoseconds::min();
+  const bool was_told = !std::exchange(seat.why_away, "").empty();
+  for (uint32_t slot = 0; slot < sinks_.size(); ++slot) {
+    if (was_told && slot != hello.slot) TellOfTrainer(hello.slot, sinks_[slot].get());
+  }
+  if (std::exchange(seat.seen, true)) {
     BALLAST_LOG(INFO, LogField("run", name_), LogField("slot", hello.slot)) << "trainer is back";
   }
-  seen_[hello.slot] = true;
   Feed(SlotBackInput{hello.slot});
   SlotWelcome welcome{.round = fsm_.round()};
   if (fsm_.durable()) {
@@ -109,9 +120,58 @@ void Engine::DoAttach(const SlotHello& hello, const std::shared_ptr<SlotSink>& s
     welcome.init_missing = fsm_.InitMissing();
   }
   done(welcome);
+  for (uint32_t slot = 0; slot < seats_.size(); ++slot) {
+    if (!seats_[slot].why_away.empty()) TellOfTrainer(slot, sink.get());
+  }
   // A slot that is back has to learn where the window stands.
   if (fsm_.durable()) sink->OnAck(MakeAck(true));
   if (hello.round != 0 && hello.round + 1 == fsm_.round()) SendLastRound(sink.get());
+}
+
+void Engine::DoSlotLost(uint32_t slot, const std::string& why,
+                        std::chrono::nanoseconds silent_for) {
+  sinks_[slot] = nullptr;
+  Seat& seat = seats_[slot];
+  seat.away_since = deps_.clock->Now() - silent_for;
+  if (silent_for.count() > 0) seat.held_until = seat.away_since + config_.lease;
+  BALLAST_LOG(WARN, LogField("run", name_), LogField("slot", slot)) << "trainer lost: " << why;
+  seat.why_away = why;
+  for (const auto& sink : sinks_) TellOfTrainer(slot, sink.get());
+  WatchLease(slot);
+  Feed(SlotLostInput{slot, why});
+}
+
+void Engine::TellOfTrainer(uint32_t slot, SlotSink* to) {
+  if (to == nullptr || !fsm_.durable() || config_.self != fsm_.plan().servers.front()) return;
+  const Seat& seat = seats_[slot];
+  const auto left = seat.away_since + config_.lease - deps_.clock->Now();
+  TrainerNews news{.slot = slot, .away = sinks_[slot] == nullptr, .why = seat.why_away};
+  if (news.away && left.count() > 0) {
+    news.lease_left_ms = static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
+  }
+  to->OnTrainer(news);
+}
+
+void Engine::WatchLease(uint32_t slot) {
+  if (!on_seat_free_ || ended_) return;
+  const auto since = seats_[slot].away_since;
+  const auto left = since + config_.lease - deps_.clock->Now();
+  strand_.PostAfter(std::max(left, std::chrono::nanoseconds(0)),
+                    [weak = weak_from_this(), slot, since] {
+                      const auto self = std::static_pointer_cast<Engine>(weak.lock());
+                      if (self == nullptr || slot >= self->seats_.size()) return;
+                      const bool away = self->sinks_[slot] == nullptr;
+                      if (away && self->seats_[slot].away_since == since) self->TellSeatFree(slot);
+                    });
+}
+
+void Engine::TellSeatFree(uint32_t slot) {
+  const Member* const member = fsm_.plan().epoch.Find(slot);
+  if (member == nullptr || !on_seat_free_ || ended_) return;
+  // Nobody else can upload what it owes.
+  if (fsm_.init_missing() != 0 && slot == fsm_.plan().epoch.lead()) return;
+  on_seat_free_(slot, member->incarnation, fsm_.Left(slot));
 }
 
 // All of a round that the slot did not see the end of.
@@ -166,66 +226,88 @@ void Engine::DoSeal(uint32_t epoch, const std::function<absl::Status(const JobPl
   done(*answer);
 }
 
-void Engine::DoAdopt(const JobPlan& plan, const std::function<absl::Status()>& save,
-                     const std::function<void(absl::Status)>& done) {
-  if (!failure_.ok() || plan.epoch.epoch <= fsm_.plan().epoch.epoch) {
-    done(failure_);
+void Engine::DoAdopt(const Adoption& adoption) {
+  const EpochRecord& epoch = adoption.plan.epoch;
+  if (!failure_.ok() || epoch.epoch <= fsm_.plan().epoch.epoch) {
+    adoption.done(failure_);
     return;
   }
-  if (fsm_.round() < plan.epoch.start_round) {  // The round before it is decided and ends soon.
-    after_apply_.push_back([=, this] { DoAdopt(plan, save, done); });
+  if (fsm_.round() < epoch.start_round) {  // The round before it is decided and ends soon.
+    after_apply_.push_back([=, this] { DoAdopt(adoption); });
     return;
   }
   // The record says that the rounds before it are over, so their decisions must survive before it.
-  const auto ended = [plan, save, done](Engine* self, const absl::Status& status) {
+  const auto ended = [adoption](Engine* self, const absl::Status& status) {
     if (status.ok()) {
-      self->AdoptFlushed(plan, save, done);
+      self->AdoptFlushed(adoption);
     } else {
       self->StorageFailed(status);
     }
   };
-  log_->EndEpoch(plan.epoch.start_round, FromDisk(ended));
+  log_->EndEpoch(adoption.plan.epoch.start_round, FromDisk(ended));
 }
 
-void Engine::AdoptFlushed(const JobPlan& plan, const std::function<absl::Status()>& save,
-                          const std::function<void(absl::Status)>& done) {
-  if (!failure_.ok() || plan.epoch.epoch <= fsm_.plan().epoch.epoch) {
-    done(failure_);
+void Engine::AdoptFlushed(const Adoption& adoption) {
+  const EpochRecord before = fsm_.plan().epoch;
+  if (!failure_.ok() || adoption.plan.epoch.epoch <= before.epoch) {
+    adoption.done(failure_);
     return;
   }
   if (reducing_ != 0) {  // The workers still read what would be given back.
-    after_reduce_.push_back([=, this] { AdoptFlushed(plan, save, done); });
+    after_reduce_.push_back([=, this] { AdoptFlushed(adoption); });
     return;
   }
   // Before anything is told or taken in the new epoch.
   BALLAST_FAILPOINT("epoch.before_save");
-  if (absl::Status saved = save(); !saved.ok()) {
+  if (absl::Status saved = adoption.save(); !saved.ok()) {
     StorageFailed(saved);
     return;
   }
   BALLAST_FAILPOINT("epoch.after_save");
-  const absl::Status adopted = fsm_.Adopt(plan);
-  if (adopted.ok()) GoOver(plan);
-  done(adopted);
+  Effects effects;
+  absl::Status adopted = fsm_.Adopt(adoption.plan, adoption.window_extents, &effects);
+  if (adopted.ok()) {
+    window_extents_.store(adoption.window_extents, std::memory_order_relaxed);
+    adopted = GoOver(before);
+    CarryOut(effects);
+  }
+  adoption.done(adopted);
 }
 
 // The FSM is in the new epoch: lets go of what belonged to the old one.
-void Engine::GoOver(const JobPlan& plan) {
-  log_->BeginEpoch(plan.epoch.epoch, plan.epoch.start_round);
+absl::Status Engine::GoOver(const EpochRecord& before) {
+  const EpochRecord& epoch = fsm_.plan().epoch;
+  log_->BeginEpoch(epoch.epoch, epoch.start_round);
   contributions_.ReleaseAll();
   prepare_waiting_.reset();
   ahead_.clear();
+  if (epoch.init_again) checkpointer_.DropInitial();
+  const auto now = deps_.clock->Now();
   for (uint32_t slot = 0; slot < sinks_.size(); ++slot) {
     if (sinks_[slot] == nullptr) continue;
     sinks_[slot]->OnError(ReasonedError(
         absl::StatusCode::kFailedPrecondition, Reason::kStaleEpoch,
-        absl::StrCat("job \"", name_, "\" is in epoch ", plan.epoch.epoch, "; attach again"),
+        absl::StrCat("job \"", name_, "\" is in epoch ", epoch.epoch, "; attach again"),
         {.job = name_, .round = fsm_.round()}));
     sinks_[slot] = nullptr;
-    expected_until_[slot] = deps_.clock->Now() + config_.return_wait;
+    seats_[slot].away_since = now;
+    seats_[slot].held_until = now + config_.return_wait;
+  }
+  sinks_.resize(epoch.seats());
+  seats_.resize(epoch.seats());
+  for (const Member& member : epoch.members) {
+    if (!before.Holds(member.slot, member.incarnation)) seats_[member.slot] = {.away_since = now};
+    WatchLease(member.slot);
   }
   BALLAST_LOG(INFO, LogField("run", name_), LogField("round", fsm_.round()))
-      << "epoch " << plan.epoch.epoch << " starts with round " << plan.epoch.start_round;
+      << "epoch " << epoch.epoch << " starts with round " << epoch.start_round << " and "
+      << epoch.world() << " of " << before.world() << " trainers";
+  if (epoch.world() == before.world() && epoch.seats() == before.seats()) return absl::OkStatus();
+  absl::StatusOr<Contributions> made =
+      Contributions::Create(fsm_.layout(), fsm_.owned().size(), epoch, window_extents());
+  if (!made.ok()) return made.status();
+  contributions_ = *std::move(made);
+  return absl::OkStatus();
 }
 
 // --- State --------------------------------------------------------------------------------------
@@ -247,9 +329,8 @@ absl::Status Engine::DoExtend(const JobPlan& plan) {
     if (std::find(before.begin(), before.end(), extent) == before.end()) fresh.push_back(extent);
   }
   BALLAST_RETURN_IF_ERROR(store_.Add(layout, fresh));
-  BALLAST_ASSIGN_OR_RETURN(
-      contributions_,
-      Contributions::Create(layout, fsm_.owned().size(), plan.spec.world, config_.window_extents));
+  BALLAST_ASSIGN_OR_RETURN(contributions_, Contributions::Create(layout, fsm_.owned().size(),
+                                                                 plan.epoch, window_extents()));
   weight_pools_.clear();
   weights_.clear();
   return absl::OkStatus();

@@ -18,7 +18,7 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
   BALLAST_RETURN_IF_ERROR(store.Add(layout, fsm.owned()));
   BALLAST_ASSIGN_OR_RETURN(
       Contributions contributions,
-      Contributions::Create(layout, fsm.owned().size(), plan.spec.world, config.window_extents));
+      Contributions::Create(layout, fsm.owned().size(), plan.epoch, config.window_extents));
   Recovered recovered;
   std::vector<uint64_t> versions(fsm.owned().size(), 0);
   std::unique_ptr<RoundLog> log;

@@ -16,6 +16,13 @@ absl::StatusOr<Layout> LayoutOfSpec(const JobSpec& spec) {
   return Layout::Build(LayoutTensors(spec.tensors), spec.tile_elements, spec.extent_elements);
 }
 
+std::vector<ContributorSet> AllContribute(const std::vector<Member>& members, uint32_t groups) {
+  ContributorSet all;
+  all.divisor = static_cast<double>(members.size());
+  for (const Member& member : members) all.slots.push_back(member.slot);
+  return std::vector<ContributorSet>(groups, all);
+}
+
 namespace {
 
 absl::Status BadPlan(const JobPlan& plan, const std::string& message) {
@@ -29,22 +36,30 @@ bool Ascending(const std::vector<uint32_t>& ids) {
 }
 
 absl::Status CheckEpoch(const JobPlan& plan) {
-  if (plan.epoch.members.size() != plan.spec.world) {
-    return BadPlan(plan, "members do not fill the world");
+  const std::vector<Member>& members = plan.epoch.members;
+  const bool ascending =
+      std::adjacent_find(members.begin(), members.end(), [](const Member& a, const Member& b) {
+        return a.slot >= b.slot;
+      }) == members.end();
+  if (members.empty() || !ascending || plan.epoch.seats() > kSeatsMax) {
+    return BadPlan(plan, "members are missing, out of order or in seats that are too high");
   }
-  for (uint32_t s = 0; s < plan.spec.world; ++s) {
-    if (plan.epoch.members[s].slot != s) {
-      return BadPlan(plan, absl::StrCat("slot ", s, " has no member"));
-    }
+  if (!plan.spec.variable_world &&
+      (plan.epoch.world() != plan.spec.world || plan.epoch.seats() != plan.spec.world)) {
+    return BadPlan(plan, "members do not fill the world");
   }
   if (plan.epoch.contributors.size() != plan.spec.group_count) {
     return BadPlan(plan, absl::StrCat(plan.epoch.contributors.size(), " contributor sets of ",
                                       plan.spec.group_count, " groups"));
   }
   for (const ContributorSet& set : plan.epoch.contributors) {
-    if (set.slots.empty() || !Ascending(set.slots) || set.slots.back() >= plan.spec.world ||
-        !(set.divisor > 0)) {
-      return BadPlan(plan, "a contributor set is empty, out of order or without a divisor");
+    const bool seated = std::all_of(set.slots.begin(), set.slots.end(), [&](uint32_t slot) {
+      return plan.epoch.Find(slot) != nullptr;
+    });
+    if (set.slots.empty() || !Ascending(set.slots) || !seated || !(set.divisor > 0)) {
+      return BadPlan(plan,
+                     "a contributor set is empty, out of order, not of members or without a "
+                     "divisor");
     }
   }
   return absl::OkStatus();
@@ -69,10 +84,12 @@ absl::Status CheckPlan(const JobPlan& plan) {
   return CheckEpoch(plan);
 }
 
-absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, uint64_t budget_bytes,
-                                      uint32_t window_extents_min) {
-  BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
-  BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
+namespace {
+
+// What a job with `world` trainers takes at `self` when at least `window_extents_min` extents of
+// registers are kept, as much as fits `budget_bytes` of them.
+MemoryPlan MemoryOf(const JobPlan& plan, const Layout& layout, uint32_t self, uint32_t world,
+                    uint64_t budget_bytes, uint32_t window_extents_min) {
   MemoryPlan memory;
   uint32_t owned = 0;
   uint64_t widest = 0;
@@ -84,21 +101,32 @@ absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, uint64
     widest = std::max(widest, buffer);
     memory.state_bytes += DramExtentBytes(extent.elements, layout.tile_elements());
     memory.weight_bytes += 2 * buffer;
-    if (plan.spec.world > 1) memory.sum_bytes += uint64_t{layout.extent_elements()} * 4;
+    if (world > 1) memory.sum_bytes += uint64_t{layout.extent_elements()} * 4;
   }
   // What the round keeps per extent and slot beside the bytes: about a cell and one entry.
   constexpr uint64_t kRegisterCellBytes = 64;
-  memory.state_bytes += uint64_t{owned} * plan.spec.world * kRegisterCellBytes;
+  memory.state_bytes += uint64_t{owned} * world * kRegisterCellBytes;
   const uint64_t fixed = memory.total();
-  const uint64_t per_extent = widest * plan.spec.world;
+  const uint64_t per_extent = widest * world;
   // One contributor's registers are what the step reads, so all of them stay until it.
-  const uint32_t least = plan.spec.world == 1 ? owned : std::min(owned, window_extents_min);
+  const uint32_t least = world == 1 ? owned : std::min(owned, window_extents_min);
   uint32_t window = owned;
   if (fixed + window * per_extent > budget_bytes && per_extent > 0 && budget_bytes > fixed) {
     window = static_cast<uint32_t>((budget_bytes - fixed) / per_extent);
   }
   memory.window_extents = std::max({window, least, uint32_t{1}});
   memory.register_bytes = uint64_t{std::min(memory.window_extents, owned)} * per_extent;
+  return memory;
+}
+
+}  // namespace
+
+absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, uint64_t budget_bytes,
+                                      uint32_t window_extents_min) {
+  BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
+  BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
+  const MemoryPlan memory =
+      MemoryOf(plan, layout, self, plan.epoch.world(), budget_bytes, window_extents_min);
   if (memory.total() <= budget_bytes) return memory;
   return ReasonedError(
       absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
@@ -107,6 +135,23 @@ absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, uint64
                    memory.sum_bytes, ", weights ", memory.weight_bytes, "); ", budget_bytes,
                    " are free. Raise storage.dram_budget or add servers"),
       {.job = plan.spec.name, .server = static_cast<int>(self)});
+}
+
+uint32_t WorldMax(const JobPlan& plan, uint32_t self, uint64_t budget_bytes,
+                  uint32_t window_extents_min) {
+  const absl::StatusOr<Layout> layout = LayoutOfSpec(plan.spec);
+  if (!layout.ok()) return plan.epoch.world();
+  const auto fits = [&](uint32_t world) {
+    return MemoryOf(plan, *layout, self, world, budget_bytes, window_extents_min).total() <=
+           budget_bytes;
+  };
+  uint32_t most = plan.epoch.world();
+  uint32_t too_many = kSeatsMax + 1;
+  while (most + 1 < too_many) {
+    const uint32_t world = most + (too_many - most) / 2;
+    (fits(world) ? most : too_many) = world;
+  }
+  return most;
 }
 
 }  // namespace ballast::server

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,8 +13,14 @@
 
 namespace ballast::server {
 
+// Slots are below this, whatever a configuration allows: a plan's seats are allocated.
+inline constexpr uint32_t kSeatsMax = 1u << 16;
+
 // Layout of a spec's manifest. Errors: INVALID_ARGUMENT.
 absl::StatusOr<Layout> LayoutOfSpec(const JobSpec& spec);
+
+// Every member contributes to every group, and sums are divided by their number.
+std::vector<ContributorSet> AllContribute(const std::vector<Member>& members, uint32_t groups);
 
 // Whether a plan that came from another server holds together: owners, members and contributors fit
 // the spec, which must be valid. Errors: INVALID_ARGUMENT BAD_SPEC.
@@ -35,5 +42,10 @@ struct MemoryPlan {
 // Errors: RESOURCE_EXHAUSTED OVER_BUDGET naming bytes needed, their parts and the budget.
 absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, uint64_t budget_bytes,
                                       uint32_t window_extents_min);
+
+// The most trainers for whose registers server `self` has room, if it keeps no larger window than
+// it must; at least the present ones. Arguments as PlanMemory, whose budget holds this job, too.
+uint32_t WorldMax(const JobPlan& plan, uint32_t self, uint64_t budget_bytes,
+                  uint32_t window_extents_min);
 
 }  // namespace ballast::server

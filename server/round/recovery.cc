@@ -26,7 +26,7 @@ constexpr uint64_t kRecordBytesPerExtent = 16;
 constexpr uint64_t kRecordBytesPerGroup = 8;
 constexpr uint64_t kRecordBytesFixed = 1024;
 // Per slot, at the home.
-constexpr uint64_t kUserStateRecordBytes = kUserStateBytesMax + 8;
+constexpr uint64_t kRecordBytesPerUserState = 8;  // beside its bytes
 
 SlotShape ShapeOf(const Layout& layout, uint32_t extent) {
   return {extent, layout.extents()[extent].elements, kAdamWArrays};
@@ -331,7 +331,8 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
                          kRecordBytesPerExtent * layout.extents().size() +
                          kRecordBytesPerGroup * plan.spec.group_count;
   if (self == plan.servers.front()) {
-    options.record_bytes += kUserStateRecordBytes * plan.spec.world;
+    const uint32_t slots = plan.spec.variable_world ? JobLimits{}.slots_max : plan.spec.world;
+    options.record_bytes += UserStatesBytesMax(plan.spec) + kRecordBytesPerUserState * slots;
   }
   for (uint32_t extent = 0; extent < layout.extents().size(); ++extent) {
     if (plan.owner[extent] != self) continue;

@@ -34,6 +34,9 @@ struct EngineConfig {
   std::chrono::milliseconds open_timeout{10'000};
   // How long the process whose stream a new epoch closed keeps its seat to itself.
   std::chrono::milliseconds return_wait{2'500};
+  // Silence after which a seat is free: for a newcomer, if its stream fell silent, and, in a
+  // variable world, to be taken out of the job.
+  std::chrono::milliseconds lease{10'000};
   // Durable jobs: every extent is written to its slot once in this many rounds.
   uint32_t checkpoint_rounds = 4;
 };
@@ -84,12 +87,16 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   // durable job a new stream of the same process takes the old one's place.
   virtual void AttachSlot(const SlotHello& hello, std::shared_ptr<SlotSink> sink,
                           std::function<void(absl::StatusOr<SlotWelcome>)> done) = 0;
-  // The stream behind `sink` ended or fell silent without a Leave. `why` is for the error text.
-  virtual void SlotLost(uint32_t slot, const SlotSink* sink, std::string why) = 0;
+  // The stream behind `sink` ended without a Leave. `why` is for the error text. `silent_for`: it
+  // did not end, but nothing was heard for so long; the process may live, and holds its seat until
+  // its lease runs out.
+  virtual void SlotLost(uint32_t slot, const SlotSink* sink, std::string why,
+                        std::chrono::nanoseconds silent_for = {}) = 0;
   virtual void Begin(uint32_t slot, RoundBegin begin) = 0;
   // One frame; `payload` has info.length_bytes bytes. Refusals go to the slot's sink.
   virtual void Frame(const FrameInfo& info, Payload payload) = 0;
-  virtual void Leave(uint32_t slot, uint64_t round) = 0;
+  // The process takes no further round. Not heard of one that does not hold the slot.
+  virtual void Leave(uint32_t slot, uint64_t incarnation) = 0;
   // Streams state of version `round` to the slot: StateInfo first, then extents.
   virtual void FetchState(uint32_t slot, uint64_t round, bool weights,
                           std::vector<uint32_t> arrays) = 0;
@@ -101,14 +108,19 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   // Epoch change (server/cluster/epoch_change.h). Seal: no round of `epoch` is prepared any more;
   // `done` gets where this server stands. Adopt: goes over to the next epoch as soon as the round
   // before it is over; then all streams are told STALE_EPOCH and `done` runs. `save` must make the
-  // plan survive, and is called on the strand before anything is answered. Both may be repeated.
+  // plan survive, and is called on the strand before anything is answered. `window_extents`: what
+  // the new world leaves room for. Both may be repeated.
   virtual void Seal(uint32_t epoch, std::function<absl::Status(const JobPlan& sealed)> save,
                     std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
-  virtual void Adopt(JobPlan plan, std::function<absl::Status()> save,
+  virtual void Adopt(JobPlan plan, uint32_t window_extents, std::function<absl::Status()> save,
                      std::function<void(absl::Status)> done) = 0;
-  // Whether a process holds the slot's stream open, or was told of a new epoch just now and is
-  // expected back (EngineConfig::return_wait).
+  // Whether a process holds the slot's stream open, was told of a new epoch just now and is
+  // expected back (EngineConfig::return_wait), or fell silent and still has its lease.
   virtual void SlotOpen(uint32_t slot, std::function<void(bool)> done) = 0;
+  // `callback` is called (on the strand) when a member has left (`left`), or has been away for its
+  // lease. Of one that stays away once more after each change of epoch. Set once, before Start.
+  using SeatFree = std::function<void(uint32_t slot, uint64_t incarnation, bool left)>;
+  virtual void OnSeatFree(SeatFree callback) = 0;
 
   // At the home: what the slot's process gave with the newest finished round (RoundBegin).
   virtual void UserState(uint32_t slot, std::function<void(std::string)> done) = 0;

@@ -130,8 +130,14 @@ RoundFsm::RoundFsm(JobPlan plan, Layout layout, uint32_t self, uint32_t chunk_by
   round_ = plan.epoch.start_round;
   sealed_ = plan.sealed_epoch == plan.epoch.epoch;
   policy_.loss_scale = plan.spec.loss_scale;
-  slots_.resize(plan.spec.world);
+  slots_ = SlotsOf(plan.epoch);
   SetPlan(std::move(plan), std::move(layout), 0);
+}
+
+std::vector<RoundFsm::Slot> RoundFsm::SlotsOf(const EpochRecord& epoch) {
+  std::vector<Slot> slots(epoch.seats());
+  for (const Member& member : epoch.members) slots[member.slot].member = true;
+  return slots;
 }
 
 void RoundFsm::SetPlan(JobPlan plan, Layout layout, uint32_t first_new_extent) {
@@ -149,10 +155,14 @@ void RoundFsm::SetPlan(JobPlan plan, Layout layout, uint32_t first_new_extent) {
   init_.Reset(static_cast<uint32_t>(layout_.extents().size()), 1);
   for (uint32_t extent = first_new_extent; extent < layout_.extents().size(); ++extent) {
     if (position_[extent] == kNotOwned) continue;
-    init_.Open(extent, 0, ChunkRanges(layout_, extent, chunk_bytes_, {}));
+    OpenInit(extent);
     ++init_missing_;
   }
   ResetRound();
+}
+
+void RoundFsm::OpenInit(uint32_t extent) {
+  init_.Open(extent, 0, ChunkRanges(layout_, extent, chunk_bytes_, {}));
 }
 
 absl::Status RoundFsm::Extend(JobPlan plan, Layout layout) {
@@ -172,7 +182,7 @@ absl::Status RoundFsm::Extend(JobPlan plan, Layout layout) {
 
 void RoundFsm::ResetRound() {
   const auto rows = static_cast<uint32_t>(owned_.size());
-  registers_.Reset(rows, plan_.spec.world);
+  registers_.Reset(rows, static_cast<uint32_t>(slots_.size()));
   pending_.resize(rows);
   for (uint32_t i = 0; i < rows; ++i) {
     pending_[i] = static_cast<uint32_t>(Contributors(owned_[i]).size());
@@ -297,10 +307,10 @@ absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) con
     return Error(absl::StatusCode::kFailedPrecondition, Reason::kConflict,
                  absl::StrCat("slot ", slot_id, " begins round ", begin.round, " twice"), slot);
   }
-  if (slot_id == 0 && init_missing_ != 0) {
+  if (slot_id == plan_.epoch.lead() && init_missing_ != 0) {
     return Error(absl::StatusCode::kFailedPrecondition, Reason::kNotBegun,
-                 absl::StrCat("slot 0 begins round ", begin.round, " while ", init_missing_,
-                              " extents still lack their initial weights"),
+                 absl::StrCat("slot ", slot, " begins round ", begin.round, " while ",
+                              init_missing_, " extents still lack their initial weights"),
                  slot);
   }
   if (!begin.presence.empty() && begin.presence.size() != layout_.tensors().size() &&
@@ -315,6 +325,15 @@ absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) con
                  absl::StrCat("slot ", slot_id, " sends a user state of ", begin.user_state.size(),
                               " bytes, the limit is ", kUserStateBytesMax,
                               "; keep a position there, not the data"),
+                 slot);
+  }
+  uint64_t states = begin.user_state.size();
+  for (const Slot& other : slots_) states += other.begin.user_state.size();
+  if (states > UserStatesBytesMax(plan_.spec)) {
+    return Error(absl::StatusCode::kInvalidArgument, Reason::kBadArgument,
+                 absl::StrCat("with slot ", slot_id, " the user states of round ", round_, " take ",
+                              states, " bytes, the limit for all slots is ",
+                              UserStatesBytesMax(plan_.spec), "; give smaller ones"),
                  slot);
   }
   if (begin.layout_version != plan_.layout_version) return absl::OkStatus();
@@ -368,8 +387,9 @@ Reason RoundFsm::CheckIdentity(const FrameInfo& info, std::string* message) cons
     return say(info.epoch < plan_.epoch.epoch ? Reason::kStaleEpoch : Reason::kFutureEpoch,
                absl::StrCat("frame of epoch ", info.epoch, ", the job is in ", plan_.epoch.epoch));
   }
-  if (info.incarnation != plan_.epoch.members[info.slot].incarnation) {
-    return say(Reason::kWrongIncarnation, absl::StrCat("a newer process holds slot ", info.slot));
+  if (!plan_.epoch.Holds(info.slot, info.incarnation)) {
+    return say(Reason::kWrongIncarnation,
+               absl::StrCat("slot ", info.slot, " is not this process' any more"));
   }
   if (info.extent >= layout_.extents().size()) {
     return say(Reason::kBadFrame, absl::StrCat("extent ", info.extent, " does not exist; the job ",
@@ -424,8 +444,9 @@ void RoundFsm::OnFrame(const Input& input, Effects* effects) {
 }
 
 void RoundFsm::OnInitFrame(const FrameInfo& info, Effects* effects) {
-  if (info.slot != 0) {
-    Refuse(info, Reason::kNotContributor, "initial weights come from slot 0", effects);
+  if (info.slot != plan_.epoch.lead()) {
+    Refuse(info, Reason::kNotContributor,
+           absl::StrCat("initial weights come from slot ", plan_.epoch.lead()), effects);
     return;
   }
   switch (init_.Put(info.extent, 0, {info.offset_bytes, info.length_bytes}, info.crc32c)) {
@@ -550,7 +571,8 @@ void RoundFsm::MarkReduced(uint32_t position, double sumsq, uint64_t nonfinite, 
 }
 
 bool RoundFsm::AllBegun() const {
-  return std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.begun; });
+  return std::all_of(slots_.begin(), slots_.end(),
+                     [](const Slot& slot) { return slot.begun || !slot.member; });
 }
 
 void RoundFsm::MaybePrepare(Effects* effects) {
@@ -604,7 +626,7 @@ std::vector<ScalarSet> RoundFsm::LeadScalars() const {
   }
   std::vector<ScalarSet> sets;
   for (const auto& [group, step] : wanted) {
-    const Hyper& hyper = slots_[0].begin.hyper[group];
+    const Hyper& hyper = slots_[plan_.epoch.lead()].begin.hyper[group];
     const optim::AdamWScalars scalars = optim::MakeAdamWScalars(
         hyper[kLr], hyper[kBeta1], hyper[kBeta2], hyper[kEps], hyper[kWeightDecay], step);
     sets.push_back({group, step, ScalarsToBits(scalars)});
@@ -614,11 +636,12 @@ std::vector<ScalarSet> RoundFsm::LeadScalars() const {
 
 uint32_t RoundFsm::ContributorDigest() const {
   uint32_t crc = CrcOfValue(round_, 0);
-  for (const Hyper& hyper : slots_[0].begin.hyper) {
+  for (const Hyper& hyper : slots_[plan_.epoch.lead()].begin.hyper) {
     crc = Crc32c(hyper.data(), hyper.size() * sizeof(double), crc);
   }
   std::vector<uint8_t> bits;
   for (const Slot& slot : slots_) {
+    if (!slot.member) continue;
     bits.clear();
     // All present and an explicit list of ones must digest alike.
     for (size_t t = 0; t < layout_.tensors().size(); ++t) {
@@ -728,8 +751,8 @@ void RoundFsm::CheckGrowing(Effects* effects) {
 // A slot that vanished after its last push does not stop the round it contributed to.
 void RoundFsm::CheckSeats(Effects* effects) {
   if (phase_ != Phase::kIdle && phase_ != Phase::kCollect) return;
-  const bool all_left =
-      std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.left; });
+  const bool all_left = std::all_of(slots_.begin(), slots_.end(),
+                                    [](const Slot& slot) { return slot.left || !slot.member; });
   if (all_left) {
     phase_ = Phase::kFinished;
     effects->push_back(FinishJob{});
@@ -741,7 +764,9 @@ void RoundFsm::CheckSeats(Effects* effects) {
     const bool others_began = std::any_of(slots_.begin(), slots_.end(), [](const Slot& other) {
       return other.begun || other.growing;
     });
-    if (slot.left && others_began) {
+    // In a variable world the next epoch goes on without it, unless it owes the initial weights.
+    const bool owed = !plan_.spec.variable_world || (init_missing_ != 0 && s == plan_.epoch.lead());
+    if (slot.left && others_began && owed) {
       Fail(Error(absl::StatusCode::kFailedPrecondition, Reason::kTrainerLeft,
                  absl::StrCat("slot ", s, " left the job before round ", round_,
                               ", which other slots have begun; all slots must run as many rounds"),

@@ -157,10 +157,13 @@ class RoundFsm {
   // unless the epoch is sealed.
   std::optional<SealAnswer> Sealed() const;
 
-  // Goes over to the next epoch of the same world. What was collected or prepared of a round that
-  // the new epoch runs again is dropped. Errors: INTERNAL when the record contradicts where this
-  // server stands; a server that has not ended the round before it adopts it later.
-  absl::Status Adopt(const JobPlan& plan);
+  // Goes over to the next epoch, whose members may be others and more or fewer, with room for
+  // `window_extents` (as the constructor's). What was collected or prepared of a round that the new
+  // epoch runs again is dropped, and of initial weights every extent that is not complete, or all
+  // of them when the record says so. Who has left stays gone. Errors: INTERNAL when the record
+  // contradicts where this server stands; a server that has not ended the round before it adopts it
+  // later.
+  absl::Status Adopt(const JobPlan& plan, uint32_t window_extents, Effects* effects);
 
   // Grows the job between rounds. Errors: FAILED_PRECONDITION LAYOUT_MISMATCH when a round is open
   // or the version is not the next one.
@@ -179,6 +182,7 @@ class RoundFsm {
   // Whether `slot` has opened the present round, and whether it is out of the job for good.
   bool Begun(uint32_t slot) const { return slots_[slot].begun; }
   bool Gone(uint32_t slot) const { return slots_[slot].lost || slots_[slot].left; }
+  bool Left(uint32_t slot) const { return slots_[slot].left; }
   // Whether any contributor has a gradient for `tensor` in the open round.
   bool PresentAnywhere(uint32_t tensor) const;
   bool Present(uint32_t slot, uint32_t tensor) const;
@@ -208,6 +212,7 @@ class RoundFsm {
 
  private:
   struct Slot {
+    bool member = false;  // else the seat is empty, and nothing of it is waited for
     bool begun = false;
     bool lost = false;
     bool left = false;
@@ -239,7 +244,10 @@ class RoundFsm {
   void OnSeal(const Input& input, Effects* effects);
   void OnFail(const Input& input, Effects* effects);
 
+  static std::vector<Slot> SlotsOf(const EpochRecord& epoch);
   void SetPlan(JobPlan plan, Layout layout, uint32_t first_new_extent);
+  void OpenInit(uint32_t extent);
+  void DropInit(bool all);
   void ResetRound();
   absl::Status CheckBegin(uint32_t slot, const RoundBegin& begin) const;
   absl::Status CheckSameHyper(uint32_t slot, const RoundBegin& begin) const;
@@ -274,7 +282,7 @@ class RoundFsm {
   Layout layout_;
   const uint32_t self_;
   const uint32_t chunk_bytes_;
-  const uint32_t window_extents_;
+  uint32_t window_extents_;
 
   Phase phase_ = Phase::kIdle;
   uint64_t round_ = 1;

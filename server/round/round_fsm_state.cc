@@ -18,7 +18,7 @@ void RoundFsm::Restore(const Restored& restored, Effects* effects) {
   init_missing_ = static_cast<uint32_t>(restored.init_missing.size());
   init_.Reset(static_cast<uint32_t>(layout_.extents().size()), 1);
   for (const uint32_t extent : restored.init_missing) {
-    init_.Open(extent, 0, ChunkRanges(layout_, extent, chunk_bytes_, {}));
+    OpenInit(extent);
   }
   Effects quiet;  // Nobody is attached yet who could be told of a window.
   for (const auto& [extent, reduced] : restored.reduced) {
@@ -44,28 +44,48 @@ void RoundFsm::OnSeal(const Input&, Effects*) { sealed_ = true; }
 
 std::optional<SealAnswer> RoundFsm::Sealed() const {
   if (!sealed_ || phase_ == Phase::kPreparing) return std::nullopt;
-  return SealAnswer{round_, phase_ == Phase::kPrepared || phase_ == Phase::kApplying};
+  return SealAnswer{round_, phase_ == Phase::kPrepared || phase_ == Phase::kApplying,
+                    init_missing_ != 0};
 }
 
-absl::Status RoundFsm::Adopt(const JobPlan& plan) {
+absl::Status RoundFsm::Adopt(const JobPlan& plan, uint32_t window_extents, Effects* effects) {
   if (plan.epoch.epoch <= plan_.epoch.epoch) return absl::OkStatus();
   const uint64_t start = plan.epoch.start_round;
   const bool can_drop =
       phase_ == Phase::kIdle || phase_ == Phase::kCollect || phase_ == Phase::kPrepared;
-  if (round_ != start || !can_drop || plan.spec.world != plan_.spec.world ||
-      plan.owner != plan_.owner) {
+  if (round_ != start || !can_drop || plan.owner != plan_.owner) {
     return Error(
         absl::StatusCode::kInternal, Reason::kVoteMismatch,
         absl::StrCat("epoch ", plan.epoch.epoch, " starts with round ", start, ", but server ",
                      self_, " is at round ", round_, " (", PhaseName(phase_), ")"));
   }
+  std::vector<Slot> slots = SlotsOf(plan.epoch);
+  for (const Member& member : plan_.epoch.members) {
+    // Its Leave was heard in the old epoch, and is not said again.
+    if (plan.epoch.Holds(member.slot, member.incarnation)) {
+      slots[member.slot].left = slots_[member.slot].left;
+    }
+  }
   plan_.epoch = plan.epoch;
   plan_.sealed_epoch = 0;
   sealed_ = false;
+  window_extents_ = window_extents;
   phase_ = Phase::kIdle;
-  slots_.assign(plan_.spec.world, Slot());
+  slots_ = std::move(slots);
+  DropInit(plan.epoch.init_again);
   ResetRound();
+  CheckSeats(effects);
   return absl::OkStatus();
+}
+
+// Whoever sends initial weights now sends whole extents: none holds frames of two processes.
+void RoundFsm::DropInit(bool all) {
+  init_missing_ = 0;
+  for (const uint32_t extent : owned_) {
+    if (init_.Complete(extent, 0) && !all) continue;
+    OpenInit(extent);
+    ++init_missing_;
+  }
 }
 
 // --- Views --------------------------------------------------------------------------------------
@@ -116,12 +136,13 @@ void RoundFsm::FillSnapshot(JobSnapshot* snapshot) const {
   snapshot->round = round_;
   snapshot->phase = PhaseName(phase_);
   snapshot->opt_step = policy_.opt_step;
-  snapshot->world = plan_.spec.world;
+  snapshot->world = plan_.epoch.world();
   snapshot->extents = static_cast<uint32_t>(layout_.extents().size());
   snapshot->owned_extents = static_cast<uint32_t>(owned_.size());
   snapshot->parameters = layout_.total_elements();
   snapshot->error = failure_.ok() ? "" : std::string(failure_.message());
   for (uint32_t s = 0; s < slots_.size(); ++s) {
+    if (!slots_[s].member) continue;
     SlotSnapshot slot;
     slot.slot = s;
     slot.state = slots_[s].left     ? "left"

@@ -3,6 +3,7 @@
 // Comes from: server/rpc. Goes to: RoundFsm, RoundEngine. Thread safety: plain values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -27,12 +28,32 @@ struct ContributorSet {
   double divisor = 1;
 };
 
-// The immutable fencing record.
+// The immutable fencing record. How many take part is said here and nowhere else: a job with a
+// variable world has seats that are empty.
 struct EpochRecord {
   uint32_t epoch = 1;
   uint64_t start_round = 1;
-  std::vector<Member> members;               // one per slot, ascending
+  std::vector<Member> members;               // ascending slot, at least one
   std::vector<ContributorSet> contributors;  // one per group
+  // A new process uploads the initial weights, and some server lacks part of those of the old one:
+  // all are dropped, so that no weights of two processes are mixed.
+  bool init_again = false;
+
+  uint32_t world() const { return static_cast<uint32_t>(members.size()); }
+  // Slots are below this; some of them may be nobody's.
+  uint32_t seats() const { return members.empty() ? 0 : members.back().slot + 1; }
+  // The slot that uploads initial weights.
+  uint32_t lead() const { return members.front().slot; }
+  // Who holds the slot, or null.
+  const Member* Find(uint32_t slot) const {
+    const auto it = std::lower_bound(members.begin(), members.end(), slot,
+                                     [](const Member& m, uint32_t s) { return m.slot < s; });
+    return it != members.end() && it->slot == slot ? &*it : nullptr;
+  }
+  bool Holds(uint32_t slot, uint64_t incarnation) const {
+    const Member* const member = Find(slot);
+    return member != nullptr && member->incarnation == incarnation;
+  }
 };
 
 // Everything a server needs to run its share of a job. Equal on all servers of the job.
@@ -45,12 +66,15 @@ struct JobPlan {
   uint32_t layout_version = 1;
   uint32_t sealed_epoch = 0;  // the epoch this server has promised to prepare nothing of any more
   bool resting = false;       // on disk only: the job ended, and waits to be gone on with
+  bool making = false;        // on the home's disk only: not every server has made it yet
 };
 
 // Where a server stands when it seals an epoch.
 struct SealAnswer {
-  uint64_t version = 0;   // the open round
-  bool prepared = false;  // its vote on that round is given
+  uint64_t version = 0;             // the open round
+  bool prepared = false;            // its vote on that round is given
+  bool init_missing = false;        // it lacks (part of the) initial weights
+  uint32_t world_max = UINT32_MAX;  // the most trainers it has memory for
 };
 
 enum class FrameKind : uint8_t { kGradient = 1, kInit = 2, kWeight = 3, kState = 4 };
@@ -78,6 +102,14 @@ struct RoundBegin {
   // One per tensor, and up to 7 times false behind them; empty: every tensor has a gradient.
   std::vector<bool> presence;
   std::string user_state;  // to the home: what the slot's script needs to go on after the round
+};
+
+// Of another trainer of a durable job.
+struct TrainerNews {
+  uint32_t slot = 0;
+  bool away = false;  // else it is back
+  std::string why;
+  uint64_t lease_left_ms = 0;  // when away
 };
 
 struct RoundResult {
@@ -154,6 +186,8 @@ class SlotSink {
   virtual void OnDone(const RoundDone& done) = 0;
   virtual void OnRefused(const FrameRefused& refused) = 0;
   virtual void OnState(const StateInfo& info) = 0;
+  // Another trainer is away, or back.
+  virtual void OnTrainer(const TrainerNews&) {}
   // The slot's calls cannot succeed any more (reason and who is concerned in the status payload).
   virtual void OnError(const absl::Status& status) = 0;
 };

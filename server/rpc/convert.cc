@@ -130,13 +130,18 @@ void ToProto(const EpochRecord& epoch, v1::EpochRecord* out) {
     added->mutable_slots()->Assign(set.slots.begin(), set.slots.end());
     added->set_divisor(set.divisor);
   }
+  out->set_init_again(epoch.init_again);
 }
 
 absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch) {
   EpochRecord out;
   out.epoch = epoch.epoch();
   out.start_round = epoch.start_round();
+  out.init_again = epoch.init_again();
   for (const v1::Member& member : epoch.members()) {
+    if (!out.members.empty() && member.slot() <= out.members.back().slot) {
+      return BadFrame(absl::StrCat("member of slot ", member.slot(), " is out of order"));
+    }
     out.members.push_back({member.slot(), member.incarnation()});
   }
   for (const v1::ContributorSet& set : epoch.contributors()) {
@@ -146,8 +151,9 @@ absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch) {
     ContributorSet added;
     added.slots.assign(set.slots().begin(), set.slots().end());
     added.divisor = set.divisor();
-    if (!StrictlyAscending(added.slots) || added.slots.empty() ||
-        added.slots.back() >= out.members.size()) {
+    const bool seated = std::all_of(added.slots.begin(), added.slots.end(),
+                                    [&](uint32_t slot) { return out.Find(slot) != nullptr; });
+    if (!StrictlyAscending(added.slots) || added.slots.empty() || !seated) {
       return BadFrame(absl::StrCat("contributors of group ", set.group(),
                                    " are missing, not ascending or not members"));
     }
@@ -169,6 +175,7 @@ v1::PeerJob PeerJobToProto(const JobPlan& plan) {
   job.set_layout_version(plan.layout_version);
   job.set_sealed_epoch(plan.sealed_epoch);
   job.set_resting(plan.resting);
+  job.set_making(plan.making);
   return job;
 }
 
@@ -182,6 +189,7 @@ absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job) {
   plan.layout_version = job.layout_version();
   plan.sealed_epoch = job.sealed_epoch();
   plan.resting = job.resting();
+  plan.making = job.making();
   return plan;
 }
 
@@ -253,6 +261,14 @@ void ToProto(const FrameRefused& refused, v1::FrameRefused* out) {
   out->set_extent(refused.extent);
   out->set_offset(refused.offset_bytes);
   out->set_message(refused.message);
+}
+
+void ToProto(const TrainerNews& news, v1::TrainerNews* out) {
+  out->Clear();
+  out->set_slot(news.slot);
+  out->set_away(news.away);
+  out->set_why(news.why);
+  out->set_lease_left_ms(news.lease_left_ms);
 }
 
 void ToProto(const StateInfo& info, v1::StateInfo* out) {

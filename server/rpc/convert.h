@@ -41,7 +41,7 @@ absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch);
 
 v1::PeerJob PeerJobToProto(const JobPlan& plan);
 // Errors: BAD_SPEC of the job's spec; BAD_FRAME of the rest: no servers, servers not ascending,
-// an owner that is none of them, members that are not the slots 0..world-1.
+// an owner that is none of them, members or contributors out of order.
 absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job);
 
 // Data, client to server. `presence` of the result has 8 bits per byte received, the last ones
@@ -56,6 +56,7 @@ void ToProto(const RoundResult& result, v1::RoundResult* out);
 void ToProto(const RoundDone& done, v1::RoundDone* out);
 void ToProto(const FrameRefused& refused, v1::FrameRefused* out);
 void ToProto(const StateInfo& info, v1::StateInfo* out);
+void ToProto(const TrainerNews& news, v1::TrainerNews* out);
 
 // Admin.
 void ToProto(const JobSnapshot& job, v1::JobStatus* out);

@@ -294,8 +294,13 @@ void PeerClientImpl::Seal(uint32_t server, uint64_t job, uint32_t epoch,
     v1::PeerSealed sealed;
     const absl::Status parsed =
         ParseMessage(reply, static_cast<size_t>(config_.max_message_bytes), &sealed);
-    *answer =
-        parsed.ok() ? absl::StatusOr<SealAnswer>({sealed.version(), sealed.prepared()}) : parsed;
+    if (!parsed.ok()) {
+      *answer = parsed;
+      return;
+    }
+    SealAnswer said{sealed.version(), sealed.prepared(), sealed.init_missing()};
+    if (sealed.world_max() != 0) said.world_max = sealed.world_max();
+    *answer = said;
   };
   under_way->done = [answer, done = std::move(done)](const absl::Status& status) {
     done(status.ok() ? *answer : status);

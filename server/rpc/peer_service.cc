@@ -59,6 +59,8 @@ void Seal(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffe
         v1::PeerSealed sealed;
         sealed.set_version(answer->version);
         sealed.set_prepared(answer->prepared);
+        sealed.set_init_missing(answer->init_missing);
+        sealed.set_world_max(answer->world_max);
         call->Reply(sealed);
       });
 }

@@ -205,7 +205,7 @@ absl::Status Session::OnControl(const v1::ClientMessage& message) {
         MutexLock lock(&mu_);
         left_ = true;
       }
-      engine_->Leave(identity_.slot, message.leave().round());
+      engine_->Leave(identity_.slot, identity_.incarnation);
       return absl::OkStatus();
     }
     default:
@@ -369,6 +369,12 @@ void Session::OnState(const StateInfo& info) {
   Send(std::move(message));
 }
 
+void Session::OnTrainer(const TrainerNews& news) {
+  v1::ServerMessage message;
+  ToProto(news, message.mutable_trainer());
+  Send(std::move(message));
+}
+
 void Session::OnError(const absl::Status& status) {
   Close(status, absl::StrCat("its calls failed: ", status.message()));
 }
@@ -391,7 +397,7 @@ void Session::Close(const absl::Status& status, const std::string& why) {
   });
 }
 
-void Session::Lost(const std::string& why) {
+void Session::Lost(const std::string& why, std::chrono::nanoseconds silent_for) {
   std::shared_ptr<RoundEngine> engine;
   {
     MutexLock lock(&mu_);
@@ -399,7 +405,7 @@ void Session::Lost(const std::string& why) {
     seated_ = false;
     engine = engine_;
   }
-  engine->SlotLost(identity_.slot, this, why);
+  engine->SlotLost(identity_.slot, this, why, silent_for);
 }
 
 bool Session::MayRead() const {
@@ -461,7 +467,7 @@ void Session::CheckSilence() {
                          " and was given up; was the process stopped? Start the ", "job again"),
             fields),
         why);
-  Lost(why);
+  Lost(why, deps_->config.report_after);
 }
 
 void Session::ResolveMetrics(RoundEngine* engine) {

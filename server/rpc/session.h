@@ -63,6 +63,7 @@ class Session : public CallHandler, public SlotSink, public std::enable_shared_f
   void OnDone(const RoundDone& done) override;
   void OnRefused(const FrameRefused& refused) override;
   void OnState(const StateInfo& info) override;
+  void OnTrainer(const TrainerNews& news) override;
   void OnError(const absl::Status& status) override;
 
  private:
@@ -84,7 +85,8 @@ class Session : public CallHandler, public SlotSink, public std::enable_shared_f
   // Tells the trainer `status`, then ends the call. The engine hears `why` once the call is over.
   void Close(const absl::Status& status, const std::string& why);
   // Tells the engine now, unless it has been told or the slot never had its seat.
-  void Lost(const std::string& why);
+  // `silent_for`: the stream stands, and was silent for so long.
+  void Lost(const std::string& why, std::chrono::nanoseconds silent_for = {});
   void ReadMore();
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CheckSilence();

@@ -12,89 +12,21 @@
 #include "ballast/client.h"
 #include "ballast/error.h"
 #include "tests/e2e/raw_trainer.h"
-#include "tests/server/round/engine_cluster.h"
+#include "tests/e2e/trainer.h"
 
 namespace ballast::server {
 namespace {
 
-using client::Client;
 using client::Resume;
-using client::RoundReport;
-using testing::Random;
 
-const std::vector<int64_t> kSizes = {9000, 77, 3000};
 constexpr uint64_t kRounds = 10;
 
-// One process of a slot: its own copy of the model, and a client.
-class Trainer {
- public:
-  // `seed` is that of its own initial weights.
-  Trainer(const LocalServers& servers, const std::string& job, uint32_t slot, Resume resume,
-          uint32_t seed)
-      : slot_(slot), weights_(Random(kSizes, seed)) {
-    options_.endpoints = {servers.address(0)};
-    options_.job = job;
-    options_.world = 2;
-    options_.slot = slot;
-    options_.tile_elements = 64;
-    options_.extent_elements = 2048;
-    options_.durability = client::Durability::kPower;
-    options_.resume = resume;
-  }
-
-  absl::Status Attach() {
-    std::vector<client::Tensor> tensors;
-    for (size_t i = 0; i < kSizes.size(); ++i) {
-      client::Tensor tensor;
-      tensor.name = absl::StrCat("t", i);
-      tensor.shape = {kSizes[i]};
-      tensors.push_back(std::move(tensor));
-    }
-    auto attached = Client::Attach(options_, tensors, Buffers());
-    if (attached.ok()) client_ = *std::move(attached);
-    return attached.status();
-  }
-  // Runs every round up to `last`.
-  void RunTo(uint64_t last) {
-    while (client_->round() <= last) {
-      Begin();
-      RoundReport report;
-      absl::StatusOr<bool> done = false;
-      while (done.ok() && !*done) done = client_->Wait(std::chrono::seconds(1), &report);
-      ASSERT_TRUE(done.ok()) << "slot " << slot_ << ": " << done.status();
-    }
-  }
-  // The gradients of a round depend on slot and round alone.
-  void Begin() {
-    grads_ = Random(kSizes, static_cast<uint32_t>(100 * client_->round() + slot_));
-    ASSERT_TRUE(client_->SetUserState(StateOf(client_->round())).ok());
-    const absl::Status begun = client_->BeginStep(std::vector<client::AdamWHyper>(1), Buffers());
-    ASSERT_TRUE(begun.ok()) << begun;
-  }
-  // What it leaves with a round.
-  std::string StateOf(uint64_t round) const { return absl::StrCat("slot ", slot_, ", ", round); }
-  // Without a Leave, in the middle of whatever it does.
-  void Vanish() { client_.reset(); }
-
-  Client& client() { return *client_; }
-  const Tensors& weights() const { return weights_; }
-
- private:
-  std::vector<client::TensorBuffers> Buffers() {
-    std::vector<client::TensorBuffers> buffers(weights_.size());
-    for (size_t i = 0; i < weights_.size(); ++i) {
-      buffers[i].weight = weights_[i].data();
-      if (!grads_.empty()) buffers[i].grad = grads_[i].data();
-    }
-    return buffers;
-  }
-
-  const uint32_t slot_;
-  client::JobOptions options_;
-  Tensors weights_;
-  Tensors grads_;
-  std::unique_ptr<Client> client_;
-};
+Trainer TrainerOf(const LocalServers& servers, const std::string& job, uint32_t slot, Resume resume,
+                  uint32_t seed) {
+  client::JobOptions options = SmallJob(servers.address(0), job, slot, 2);
+  options.resume = resume;
+  return Trainer(std::move(options), seed);
+}
 
 // Both slots at the same time.
 void Both(const std::function<void(uint32_t)>& act) {
@@ -105,7 +37,7 @@ void Both(const std::function<void(uint32_t)>& act) {
 
 struct World {
   World(const LocalServers& servers, const std::string& job, Resume resume, uint32_t seed = 1)
-      : slots{Trainer(servers, job, 0, resume, seed), Trainer(servers, job, 1, resume, seed)} {
+      : slots{TrainerOf(servers, job, 0, resume, seed), TrainerOf(servers, job, 1, resume, seed)} {
     Both([&](uint32_t slot) {
       const absl::Status attached = slots[slot].Attach();
       ASSERT_TRUE(attached.ok()) << "slot " << slot << ": " << attached;
@@ -125,9 +57,9 @@ TEST(Replace, ATrainerThatVanishesInARoundIsReplaced) {
   World world(servers, "replaced", Resume::kNever);
   world.RunTo(4);
   std::thread survivor([&] { world.slots[0].RunTo(kRounds); });
-  world.slots[1].Begin();
+  ASSERT_TRUE(world.slots[1].Begin().ok());
   world.slots[1].Vanish();
-  Trainer newcomer(servers, "replaced", 1, Resume::kAuto, 2);
+  Trainer newcomer = TrainerOf(servers, "replaced", 1, Resume::kAuto, 2);
   const absl::Status attached = newcomer.Attach();
   if (attached.ok()) {
     EXPECT_TRUE(newcomer.client().resumed());
@@ -188,7 +120,7 @@ TEST(Replace, AUserStateThatIsTooLargeIsRefusedWithBothSizes) {
 
 TEST(Replace, AJobThatNobodyHasStartedCannotBeGoneOnWith) {
   LocalServers servers(2);
-  Trainer trainer(servers, "unknown", 1, Resume::kMust, 1);
+  Trainer trainer = TrainerOf(servers, "unknown", 1, Resume::kMust, 1);
   EXPECT_EQ(client::GetErrorInfo(trainer.Attach()).reason_name, "UNKNOWN_JOB");
 }
 

@@ -65,6 +65,7 @@ class FakeConnection:
         self.job_id = 2**64 - 1  # the largest an uint64 holds
         self.server_count = 1
         self.opt_step = 0
+        self.world = options["world"]
         self.resumed = False
         self.user_state = b""
         self.calls = []

@@ -68,6 +68,15 @@ def test_times_come_from_variables():
     assert resolve(environ=env, reconnect_timeout=7).reconnect_timeout == 7.0
 
 
+def test_a_variable_world_needs_durability():
+    assert resolve(environ=SERVER, durability="power", variable_world=True).variable_world
+    assert not resolve(environ=SERVER).variable_world
+    with pytest.raises(ballast.BadArgument, match='durability="process"'):
+        resolve(environ=SERVER, durability="none", variable_world=True)
+    with pytest.raises(ballast.BadArgument, match="must be True or False"):
+        resolve(environ=SERVER, durability="power", variable_world="yes")
+
+
 def test_durability_comes_from_the_argument_then_the_variable_then_the_default():
     env = {**SERVER, "BALLAST_DURABILITY": "power"}
     assert resolve(environ=env, durability="process").durability == "process"

@@ -104,6 +104,23 @@ def test_the_home_of_a_replaced_trainer_is_not_away(capsys):
     assert [line.split(" (")[0] for line in lines(1, late, capsys)] == [
         "ballast: rank 1: server 1",
         "ballast: rank 1: server 1 is back after 3.0 s; round 9 goes on",
+
+
+def test_a_trainer_that_is_away_and_then_gone_on_without_is_told_of(capsys):
+    home = (0, "127.0.0.1:7000", 9)
+    news = [
+        ("trainer_lost", *home, 0.0, "no heartbeat for 2.5s", [1]),
+        ("trainer_back", *home, 3.04, "", [1]),
+        ("trainer_lost", *home, 0.0, "its connection closed without a Leave", [1]),
+        ("replacing", *home, 0.1, "", [], 4, [1], 1),
+        ("replaced", *home, 0.26, "", [], 4, [1], 1),
+    ]
+    assert lines(0, news, capsys) == [
+        "ballast: trainer 1 is away (no heartbeat for 2.5s); training waits",
+        "ballast: trainer 1 is back after 3.0 s; round 9 goes on",
+        "ballast: trainer 1 is away (its connection closed without a Leave); training waits",
+        "ballast: going on without trainer 1; 1 in all",
+        "ballast: going on without trainer 1; 1 in all, after 0.3 s; round 9 goes on",
     ]
 
 

@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<SimEngine>> SimEngine::Make(const JobPlan& plan,
   BALLAST_RETURN_IF_ERROR(store.Add(layout, fsm.owned()));
   BALLAST_ASSIGN_OR_RETURN(
       Contributions contributions,
-      Contributions::Create(layout, fsm.owned().size(), plan.spec.world, deps.window_extents));
+      Contributions::Create(layout, fsm.owned().size(), plan.epoch, deps.window_extents));
   BALLAST_ASSIGN_OR_RETURN(Recovered recovered,
                            Recover(plan, layout, fsm.owned(), storage.get(), &store));
   deps.oracle->OnRecovered(deps.server_id, recovered, deps.damaged);

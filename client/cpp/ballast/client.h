@@ -81,15 +81,21 @@ struct Pause {
     kReplacing,  // `slots` are being replaced, in `epoch`. Every 5 s, and with epoch 0, while the
                  // job's home has not said yet who they are
     kReplaced,   // every server that is there has taken this trainer into the new epoch
+    kTrainerLost,  // `slots`: a trainer is away, and rounds wait for it until its lease is over, or
+                   // in a fixed world until its seat is taken. Told at once when it ended, and after
+                   // the servers' report_after when it hangs or cannot be reached
+    kTrainerBack,  // it is back, the same process
   };
   Kind kind = Kind::kLost;
-  uint32_t server = 0;  // id of the server; kReplacing, kReplaced: of the job's home
+  uint32_t server = 0;  // id of the server; in news of trainers: of the job's home
   std::string address;
   uint64_t round = 0;                // the round that is running, or would be next
   std::chrono::nanoseconds away{0};  // for how long so far; kBack, kReplaced: in all
   std::string error;                 // why it was lost, or why the last try to reach it failed
   uint32_t epoch = 0;                // kReplacing, kReplaced: the job's new one
-  std::vector<uint32_t> slots;       // likewise: seats with a new process, ascending
+  std::vector<uint32_t> slots;       // seats with a new process, ascending; or who is away or back
+  std::vector<uint32_t> left;        // kReplacing, kReplaced: seats that are empty now, ascending
+  uint32_t world = 0;                // likewise: trainers from now on
 };
 
 struct JobOptions {
@@ -114,6 +120,13 @@ struct JobOptions {
   // Whether this process may go on with a job that is there, in the place of one that ended or
   // died. Durable jobs only: with Durability::kNone kAuto is kNever, and kMust is an error.
   Resume resume = Resume::kNever;
+  // Trainers may come and go while the job runs; `world` is then how many it starts with, and how
+  // many seats the caller knows of: a process whose slot is beyond those of the job, or of one that
+  // is empty, joins with `resume`. Between two rounds the world changes by one epoch; the mean of a
+  // round is over those who take part in it. A trainer that leaves, or whose lease
+  // (`timing.lease` of the servers) runs out, is gone on without. False: the world is fixed, and a
+  // trainer that is lost is waited for. Needs a durable job. All trainers give the same.
+  bool variable_world = false;
   // Called on the thread that is inside Attach, Step, Wait or a fetch, with no lock held: news
   // since the last call included, at most the newest 64. May call Abort. Empty: news are logged
   // instead.
@@ -149,6 +162,7 @@ struct RoundReport {
   // Part of this round during which at least one server was away, or a trainer was replaced.
   uint64_t paused_ns = 0;
   uint32_t reconnects = 0;  // times a server came back since the end of the round before
+  uint32_t world = 0;       // trainers whose gradients were averaged
 };
 
 // Counts since the client was created. copies_per_byte = copied / payload bytes.
@@ -247,6 +261,8 @@ class Client {
   virtual uint64_t round() const = 0;
   // Rounds applied so far, skipped ones not included; 0 before a new job's first round.
   virtual uint64_t opt_step() const = 0;
+  // Trainers that take part in that round; of a fixed world JobOptions::world.
+  virtual uint32_t world() const = 0;
   virtual uint64_t job_id() const = 0;
   virtual uint32_t server_count() const = 0;
   virtual TransferCounters counters() const = 0;

@@ -213,6 +213,11 @@ absl::Status ValidateOptions(const JobOptions& options) {
         "resume is must, but a job of durability none cannot be gone on with; give the durability "
         "that the job was started with");
   }
+  if (options.variable_world && options.durability == Durability::kNone) {
+    return BadArgument(
+        "variable_world needs durability power or process: a job of durability none ends with its "
+        "first lost trainer");
+  }
   if (!(options.time_scale > 0) || options.time_scale > 1000) {
     return BadArgument(
         absl::StrCat("time_scale is ", options.time_scale, "; give a number in (0, 1000]"));
@@ -247,6 +252,7 @@ absl::StatusOr<std::vector<TensorSpec>> ToTensorSpecs(const std::vector<Tensor>&
 absl::Status CheckJobSpec(const JobSpec& spec) {
   JobSpec offered = spec;
   offered.durability = ::ballast::Durability::kNone;
+  offered.variable_world = false;  // Goes with the durability.
   return ValidateJobSpec(offered, JobLimits{});
 }
 
@@ -264,6 +270,7 @@ absl::StatusOr<JobSpec> MakeJobSpec(const JobOptions& options, const std::vector
   spec.tile_elements = options.tile_elements;
   spec.extent_elements = options.extent_elements;
   spec.durability = static_cast<::ballast::Durability>(options.durability);
+  spec.variable_world = options.variable_world;
   BALLAST_RETURN_IF_ERROR(CheckJobSpec(spec));
   return spec;
 }

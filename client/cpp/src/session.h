@@ -76,6 +76,7 @@ class Session final : public Client, private StreamHandler {
   bool resumed() const override { return resumed_; }
   uint64_t round() const override;
   uint64_t opt_step() const override;
+  uint32_t world() const override;
   uint64_t job_id() const override { return job_; }
   uint32_t server_count() const override { return static_cast<uint32_t>(servers_.size()); }
   TransferCounters counters() const override;
@@ -139,6 +140,7 @@ class Session final : public Client, private StreamHandler {
     std::unique_ptr<AsyncCall> call;  // the try under way
     uint32_t epoch = 0;               // of the record; 0 until it is here
     std::set<uint32_t> slots;         // with a new process
+    std::set<uint32_t> left;          // without one
   };
 
   class TickTag : public CompletionTag {
@@ -183,6 +185,7 @@ class Session final : public Client, private StreamHandler {
   // Servers that go away and come back (session_pause.cc).
   // The end of a server's stream, or of its answering: a pause in a durable job, else an error.
   void Lose(size_t index, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status StateLost(const Server& server) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Suspend(Server* server, absl::string_view why, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Forgets the stream and all that was agreed on it. Its events come to an end unheard.
   void Retire(Server* server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -228,6 +231,14 @@ class Session final : public Client, private StreamHandler {
   void TakeRecord(const v1::EpochRecord& record, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndPassage(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NotePassage(Pause::Kind kind, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The home's word of another trainer.
+  void OnTrainerNews(const v1::TrainerNews& news) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What was said of trainers that are away is said again in the new epoch.
+  void ForgetTrainerNews(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether this trainer uploads initial weights.
+  bool IsLead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return members_.begin()->first == options_.slot;
+  }
   absl::Status SlotWasTaken(const absl::Status& status) const;
   absl::Status JobIsForgotten() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -311,12 +322,14 @@ class Session final : public Client, private StreamHandler {
   std::deque<Pause> pauses_ ABSL_GUARDED_BY(mu_);  // not told yet
   PauseMeter meter_ ABSL_GUARDED_BY(mu_);
   Passage passage_ ABSL_GUARDED_BY(mu_);
+  std::map<uint32_t, Time> trainers_away_ ABSL_GUARDED_BY(mu_);  // slot -> since when
   JobSpec spec_ ABSL_GUARDED_BY(mu_);
   Layout layout_ ABSL_GUARDED_BY(mu_);
   std::vector<uint32_t> owner_ ABSL_GUARDED_BY(mu_);  // server id per extent
   uint32_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t start_round_ ABSL_GUARDED_BY(mu_) = 0;              // of that epoch
   std::map<uint32_t, uint64_t> members_ ABSL_GUARDED_BY(mu_);  // slot -> incarnation
+  uint32_t round_world_ ABSL_GUARDED_BY(mu_) = 0;              // trainers of the round that runs
   uint32_t layout_version_ ABSL_GUARDED_BY(mu_) = 0;
   // Next round, and version of the weights; of a new job 0 before the first Welcome.
   uint64_t round_ ABSL_GUARDED_BY(mu_) = 0;

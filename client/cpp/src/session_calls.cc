@@ -153,15 +153,22 @@ absl::Status Session::FinishActivity() {
 
 absl::Status Session::Initialize(InitMode init, const std::vector<void*>& weights,
                                  uint32_t first_extent) {
-  if (options_.slot == 0) return Upload(weights, first_extent);
+  bool lead = false;
+  {
+    MutexLock lock(&mu_);
+    lead = IsLead();
+  }
+  if (lead) return Upload(weights, first_extent);
   return init == InitMode::kEqual ? absl::OkStatus() : FetchWeightsInto(weights);
 }
 
 absl::Status Session::TakeOver(const std::vector<void*>& weights) {
-  if (options_.slot == 0) {
-    {
-      MutexLock lock(&mu_);
-      BALLAST_RETURN_IF_ERROR(CheckIdle());
+  bool lead = false;
+  {
+    MutexLock lock(&mu_);
+    BALLAST_RETURN_IF_ERROR(CheckIdle());
+    lead = IsLead();
+    if (lead) {
       activity_ = Activity::kUpload;
       weights_ = weights;
       upload_first_ = 0;
@@ -169,8 +176,8 @@ absl::Status Session::TakeOver(const std::vector<void*>& weights) {
         if (server.welcomed) ResumeUpload(&server);
       }
     }
-    BALLAST_RETURN_IF_ERROR(FinishActivity());
   }
+  if (lead) BALLAST_RETURN_IF_ERROR(FinishActivity());
   return FetchWeightsInto(weights);
 }
 
@@ -325,6 +332,7 @@ absl::Status Session::BeginStep(const std::vector<AdamWHyper>& hyper,
   activity_ = Activity::kStep;
   next_log_ = now + std::chrono::seconds(30);
   step_up_bytes_ = 0;
+  round_world_ = static_cast<uint32_t>(members_.size());
   meter_.StartRound(now);
   LendBuffers(buffers);
   std::vector<uint32_t> ids;
@@ -365,6 +373,7 @@ absl::StatusOr<bool> Session::Wait(std::chrono::milliseconds timeout, RoundRepor
     report->bytes_up = step_up_bytes_;
     report->paused_ns = static_cast<uint64_t>(meter_.paused(now).count());
     report->reconnects = meter_.reconnects();
+    report->world = round_world_;
   }
   meter_.EndRound();
   fresh_extent_ = static_cast<uint32_t>(layout_.extents().size());
@@ -507,6 +516,11 @@ uint64_t Session::round() const {
 uint64_t Session::opt_step() const {
   MutexLock lock(&mu_);
   return opt_step_;
+}
+
+uint32_t Session::world() const {
+  MutexLock lock(&mu_);
+  return static_cast<uint32_t>(members_.size());
 }
 
 TransferCounters Session::counters() const {

@@ -55,6 +55,7 @@ void Session::OnStaleEpoch(size_t index, const absl::Status& status) {
     passage_.open = true;
     passage_.since = now;
     passage_.slots.clear();
+    passage_.left.clear();
     meter_.OnLost(now);
   }
   passage_.epoch = 0;
@@ -163,10 +164,11 @@ absl::Status Session::SlotWasTaken(const absl::Status& status) const {
   fields.job = options_.job;
   fields.slot = static_cast<int>(options_.slot);
   return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kWrongIncarnation,
-                       absl::StrCat("another process was started for slot ", options_.slot,
-                                    " of job \"", options_.job, "\" while this one was gone or ",
-                                    "thought dead, and goes on from the newest finished round; ",
-                                    "nothing is lost. End this one, or give the two different ",
+                       absl::StrCat("slot ", options_.slot, " of job \"", options_.job,
+                                    "\" was given to another process, or given up when its lease ",
+                                    "ran out, while this one was gone or thought dead. The job ",
+                                    "goes on without it, from the newest finished round; nothing ",
+                                    "is lost. End this one, or give two processes different ",
                                     "ranks (", status.message(), ")"),
                        fields);
 }
@@ -178,8 +180,23 @@ void Session::TakeRecord(const v1::EpochRecord& record, Time now) {
   for (const auto& [slot, incarnation] : members) {
     const auto before = members_.find(slot);
     if (before == members_.end() || before->second != incarnation) passage_.slots.insert(slot);
+    passage_.left.erase(slot);
+  }
+  for (const auto& [slot, incarnation] : members_) {
+    if (members.count(slot) != 0) continue;
+    passage_.slots.erase(slot);
+    passage_.left.insert(slot);
   }
   members_ = members;
+  ForgetTrainerNews(now);
+  // What was fetched of the initial weights is another process' than what is still to come.
+  for (Server& server : servers_) {
+    if (!record.init_again() || activity_ != Activity::kFetch) break;
+    server.has_info = false;
+    server.received_bytes = 0;
+  }
+  // Else the round that runs has ended before it.
+  if (record.start_round() <= round_) round_world_ = static_cast<uint32_t>(members_.size());
   epoch_ = record.epoch();
   start_round_ = record.start_round();
   passage_.epoch = epoch_;
@@ -217,9 +234,41 @@ void Session::NotePassage(Pause::Kind kind, Time now) {
   pause.away = now - passage_.since;
   pause.error = passage_.attach.last_error();
   pause.epoch = passage_.epoch;
-  pause.slots.assign(passage_.slots.begin(), passage_.slots.end());
-  if (passage_.epoch == 0) pause.slots.clear();
+  if (passage_.epoch != 0) {
+    pause.slots.assign(passage_.slots.begin(), passage_.slots.end());
+    pause.left.assign(passage_.left.begin(), passage_.left.end());
+    pause.world = static_cast<uint32_t>(members_.size());
+  }
   Tell(std::move(pause));
+}
+
+// --- Trainers that are away ---------------------------------------------------------------------
+
+void Session::OnTrainerNews(const v1::TrainerNews& news) {
+  const Time now = std::chrono::steady_clock::now();
+  const auto known = trainers_away_.find(news.slot());
+  if (news.away() == (known != trainers_away_.end())) return;
+  Pause pause;
+  pause.kind = news.away() ? Pause::Kind::kTrainerLost : Pause::Kind::kTrainerBack;
+  pause.server = servers_[0].id;
+  pause.address = servers_[0].address;
+  pause.round = round_;
+  pause.error = news.why();
+  pause.slots = {news.slot()};
+  if (news.away()) {
+    trainers_away_[news.slot()] = now;
+    meter_.OnLost(now);
+  } else {
+    pause.away = now - known->second;
+    trainers_away_.erase(known);
+    meter_.OnPassed(now);
+  }
+  Tell(std::move(pause));
+}
+
+void Session::ForgetTrainerNews(Time now) {
+  for (size_t i = 0; i < trainers_away_.size(); ++i) meter_.OnPassed(now);
+  trainers_away_.clear();
 }
 
 }  // namespace ballast::client

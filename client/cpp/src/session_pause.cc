@@ -28,27 +28,36 @@ std::string Rounded(std::chrono::nanoseconds duration) {
 
 // News of a server, not of a trainer that is being replaced.
 bool OfServer(const Pause& pause) {
-  return pause.kind != Pause::Kind::kReplacing && pause.kind != Pause::Kind::kReplaced;
+  return pause.kind <= Pause::Kind::kBack;
 }
 
-std::string Slots(const Pause& pause) {
-  if (pause.slots.empty()) return "a trainer";
-  return absl::StrCat(pause.slots.size() == 1 ? "slot " : "slots ",
-                      absl::StrJoin(pause.slots, ", "));
+std::string Slots(const std::vector<uint32_t>& slots) {
+  return absl::StrCat(slots.size() == 1 ? "slot " : "slots ", absl::StrJoin(slots, ", "));
+}
+
+// Who came and who went, and how many there are.
+std::string Changes(const Pause& pause) {
+  std::string text = absl::StrCat("epoch ", pause.epoch, " with ", pause.world,
+                                  pause.world == 1 ? " trainer" : " trainers");
+  if (!pause.slots.empty()) absl::StrAppend(&text, "; new in ", Slots(pause.slots));
+  if (!pause.left.empty()) absl::StrAppend(&text, "; gone from ", Slots(pause.left));
+  return text;
 }
 
 std::string Describe(const Pause& pause) {
-  const char* const verb = pause.slots.size() > 1 ? "are" : "is";
   switch (pause.kind) {
     case Pause::Kind::kReplacing:
       if (pause.epoch == 0) {
-        return absl::StrCat("a trainer is being replaced; the job's home has not said who for ",
+        return absl::StrCat("trainers change; the job's home has not said who for ",
                             Rounded(pause.away), ", last error: ", pause.error);
       }
-      return absl::StrCat(Slots(pause), " ", verb, " being replaced (epoch ", pause.epoch, ")");
+      return absl::StrCat("going over to ", Changes(pause));
     case Pause::Kind::kReplaced:
-      return absl::StrCat(Slots(pause), " ", verb, " replaced (epoch ", pause.epoch, ") after ",
-                          Rounded(pause.away));
+      return absl::StrCat("in ", Changes(pause), ", after ", Rounded(pause.away));
+    case Pause::Kind::kTrainerLost:
+      return absl::StrCat(Slots(pause.slots), " is away: ", pause.error);
+    case Pause::Kind::kTrainerBack:
+      return absl::StrCat(Slots(pause.slots), " is back after ", Rounded(pause.away));
     case Pause::Kind::kLost:
       return absl::StrCat(pause.error, "; trying to reach it again");
     case Pause::Kind::kWaiting:
@@ -70,6 +79,8 @@ void Session::Lose(size_t index, const absl::Status& status) {
     OnStaleEpoch(index, status);
   } else if (durable_ && reason == Reason::kWrongIncarnation) {
     Fail(SlotWasTaken(status));
+  } else if (durable_ && reason == Reason::kUnknownJob) {
+    Fail(StateLost(server));
   } else if (!durable_ || !IsNotYet(status, options_.slot)) {
     Fail(status);
   } else if (server.leave_sent) {
@@ -78,6 +89,20 @@ void Session::Lose(size_t index, const absl::Status& status) {
     Suspend(&server, status.message(), std::chrono::steady_clock::now());
     if (tick_armed_) tick_.Cancel();  // The next try is due earlier.
   }
+}
+
+// A server takes streams only when it has read its disk, so it will not know the job later either.
+absl::Status Session::StateLost(const Server& server) const {
+  ErrorFields fields;
+  fields.job = options_.job;
+  fields.round = round_;
+  fields.server = static_cast<int>(server.id);
+  return ReasonedError(
+      absl::StatusCode::kDataLoss, Reason::kStateLost,
+      absl::StrCat("state server ", server.id, " at ", server.address, " has nothing of job \"",
+                   options_.job, "\" on its disk; give it back its data directory, or start a ",
+                   "new job"),
+      fields);
 }
 
 void Session::Suspend(Server* server, absl::string_view why, Time now) {
@@ -235,7 +260,8 @@ absl::Status Session::Resume(size_t index, const v1::Welcome& welcome) {
   Server& server = servers_[index];
   BALLAST_RETURN_IF_ERROR(CheckOwned(server, welcome.complete()));
   BALLAST_RETURN_IF_ERROR(CheckOwned(server, welcome.init_missing()));
-  if (options_.slot == 0) BALLAST_RETURN_IF_ERROR(TakeMissing(index, welcome));
+  server.init_missing.clear();
+  if (IsLead()) BALLAST_RETURN_IF_ERROR(TakeMissing(index, welcome));
   switch (activity_) {
     case Activity::kIdle:
       return absl::OkStatus();

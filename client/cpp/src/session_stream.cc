@@ -73,6 +73,9 @@ absl::Status Session::OnControl(size_t index, const v1::ServerMessage& message) 
       return OnStateInfo(server, message.state());
     case v1::ServerMessage::kRefused:
       return OnRefused(server, message.refused());
+    case v1::ServerMessage::kTrainer:
+      OnTrainerNews(message.trainer());
+      return absl::OkStatus();
     case v1::ServerMessage::kDone:
       if (!stepping) return ServerBroke(*server, "ended a round that is not running");
       return progress_->OnDone(index, message.done());

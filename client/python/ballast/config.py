@@ -56,6 +56,7 @@ class JobConfig:
     durability: str = DEFAULT_DURABILITY
     reconnect_timeout: float = 600.0
     resume: str = "never"
+    variable_world: bool = False
 
 
 def resolve(
@@ -73,6 +74,7 @@ def resolve(
     durability: str | None = None,
     reconnect_timeout: float | None = None,
     resume: str | None = None,
+    variable_world: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> JobConfig:
     """Resolves every setting: argument > BALLAST_* > torchrun's variables > default.
@@ -106,6 +108,7 @@ def resolve(
         durability=level,
         reconnect_timeout=_timeout(reconnect_timeout, "reconnect_timeout", env),
         resume=may_resume,
+        variable_world=_variable_world(variable_world, level),
     )
 
 
@@ -307,6 +310,17 @@ def _resume(given: str | None, durability: str, env: Mapping[str, str]) -> str:
         f"{source}={value!r}: a job of durability \"none\" cannot be resumed; use "
         "durability=\"process\" (its servers may be killed) or \"power\" (and lose power)"
     )
+
+
+def _variable_world(given: bool, durability: str) -> bool:
+    if not isinstance(given, bool):
+        raise BadArgument(f"variable_world={given!r}: must be True or False")
+    if given and durability == "none":
+        raise BadArgument(
+            'variable_world=True: a job of durability "none" ends with its first lost trainer; use '
+            'durability="process" (its servers may be killed) or "power" (and lose power)'
+        )
+    return given
 
 
 def time_scale(env: Mapping[str, str]) -> float:

@@ -28,9 +28,10 @@ _TRANSPORT = (
 class Pause(NamedTuple):
     """ballast::client::Pause (client/cpp/ballast/client.h).
 
-    kind: "lost", "waiting" (every 5 s) and "back" of a server; "replacing" and "replaced" of the
-    trainers in `slots` by processes that `epoch` begins with; neither is known while the job's
-    home, which is `server`, has not named them.
+    kind: "lost", "waiting" (every 5 s) and "back" of a server; "trainer_lost" and "trainer_back" of
+    the trainer in `slots`; "replacing" and "replaced" of the trainers in `slots` by processes that
+    `epoch` begins with, and of those in `left` by nobody; none is known while the job's home, which
+    is `server`, has not named them.
     """
 
     kind: str
@@ -41,6 +42,8 @@ class Pause(NamedTuple):
     error: str
     slots: Sequence[int] = ()
     epoch: int = 0
+    left: Sequence[int] = ()  # seats that are empty now
+    world: int = 0  # trainers from now on
 
     @property
     def of_server(self) -> bool:
@@ -48,7 +51,7 @@ class Pause(NamedTuple):
 
     @property
     def over(self) -> bool:
-        return self.kind in ("back", "replaced")
+        return self.kind in ("back", "replaced", "trainer_back")
 
 
 def say(rank: int, text: str) -> None:
@@ -107,9 +110,17 @@ class PauseReporter:
 
 
 def _of_trainers(pause: Pause) -> str:
+    if pause.left:
+        gone = ", ".join(map(str, pause.left))
+        text = f"going on without trainer {gone}; {pause.world} in all"
+        return f"{text}, {_end_of(pause)}" if pause.over else text
     if not pause.slots:
         return f"a trainer was started again; which one is not known yet ({reason_of(pause)})"
     names = ", ".join(map(str, pause.slots))
+    if pause.kind == "trainer_lost":
+        return f"trainer {names} is away ({reason_of(pause)}); training waits"
+    if pause.kind == "trainer_back":
+        return f"trainer {names} is back {_end_of(pause)}"
     who = f"trainers {names} were" if len(pause.slots) > 1 else f"trainer {names} was"
     if pause.over:
         return f"{who} let in {_end_of(pause)}"

@@ -84,6 +84,7 @@ class Session:
             durability=config.durability,
             reconnect_timeout_s=config.reconnect_timeout,
             resume=config.resume,
+            variable_world=config.variable_world,
             pauses=queue,
             tensors=[tuple(t) for t in tensors],
             weights=weights,
@@ -115,6 +116,11 @@ class Session:
     def round(self) -> int:
         """Rounds finished so far, skipped ones included."""
         return int(self._client.round) - 1 if self._client is not None else 0
+
+    @property
+    def world(self) -> int:
+        """Trainers that take part in the next round."""
+        return int(self._client.world)
 
     @property
     def opt_step(self) -> int:

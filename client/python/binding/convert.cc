@@ -42,6 +42,10 @@ const char* KindName(client::Pause::Kind kind) {
       return "replacing";
     case client::Pause::Kind::kReplaced:
       return "replaced";
+    case client::Pause::Kind::kTrainerLost:
+      return "trainer_lost";
+    case client::Pause::Kind::kTrainerBack:
+      return "trainer_back";
     case client::Pause::Kind::kBack:
       break;
   }
@@ -116,6 +120,7 @@ client::Resume ToResume(const std::string& resume) {
 nb::dict ToDict(const client::RoundReport& report) {
   nb::dict fields;
   fields["round"] = report.round;
+  fields["world"] = report.world;
   fields["applied"] = report.applied;
   fields["grad_norm"] = report.grad_norm;
   fields["clip_coef"] = report.clip_coef;
@@ -151,7 +156,8 @@ nb::list ToList(const std::vector<client::Pause>& pauses) {
   for (const client::Pause& pause : pauses) {
     const double away_s = std::chrono::duration<double>(pause.away).count();
     list.append(nb::make_tuple(KindName(pause.kind), pause.server, pause.address, pause.round,
-                               away_s, pause.error, pause.slots, pause.epoch));
+                               away_s, pause.error, pause.slots, pause.epoch, pause.left,
+                               pause.world));
   }
   return list;
 }

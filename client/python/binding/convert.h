@@ -49,7 +49,8 @@ client::Resume ToResume(const std::string& resume);
 
 nanobind::dict ToDict(const client::RoundReport& report);  // paused_ns as "paused_ms"
 nanobind::dict ToDict(const client::TransferCounters& counters);
-// (kind, server, address, round, away_s, error, slots, epoch) each: ballast.pauses.Pause.
+// (kind, server, address, round, away_s, error, slots, epoch, left, world) each:
+// ballast.pauses.Pause.
 nanobind::list ToList(const std::vector<client::Pause>& pauses);
 
 }  // namespace ballast::python

@@ -49,7 +49,7 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
                        uint32_t slot, double max_grad_norm, double loss_scale,
                        uint32_t tile_elements, uint32_t extent_elements, const std::string& init,
                        double attach_timeout_s, double time_scale, const std::string& durability,
-                       double reconnect_timeout_s, const std::string& resume,
+                       double reconnect_timeout_s, const std::string& resume, bool variable_world,
                        const PauseQueue& pauses, const std::vector<TensorTuple>& tensors,
                        const Addresses& weights) {
   client::JobOptions options;
@@ -67,6 +67,7 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
   options.durability = ToDurability(durability);
   options.reconnect_timeout = Milliseconds(reconnect_timeout_s);
   options.resume = ToResume(resume);
+  options.variable_world = variable_world;
   options.on_pause = pauses.Listener();
   return new Operation([options = std::move(options), specs = ToTensors(tensors),
                         buffers = ToBuffers({}, weights)](OperationResult* result) {
@@ -176,6 +177,7 @@ void DefineConnection(nb::module_& module) {
                      return nb::bytes(state.data(), state.size());
                    })
       .def_prop_ro("opt_step", [](const Connection& self) { return self.client()->opt_step(); })
+      .def_prop_ro("world", [](const Connection& self) { return self.client()->world(); })
       .def_prop_ro("round", [](const Connection& self) { return self.client()->round(); })
       .def_prop_ro("job_id", [](const Connection& self) { return self.client()->job_id(); })
       .def_prop_ro("server_count",
@@ -200,8 +202,8 @@ NB_MODULE(_core, module) {
              nb::arg("world"), nb::arg("slot"), nb::arg("max_grad_norm"), nb::arg("loss_scale"),
              nb::arg("tile_elements"), nb::arg("extent_elements"), nb::arg("init"),
              nb::arg("attach_timeout_s"), nb::arg("time_scale"), nb::arg("durability"),
-             nb::arg("reconnect_timeout_s"), nb::arg("resume"), nb::arg("pauses"),
-             nb::arg("tensors"), nb::arg("weights"));
+             nb::arg("reconnect_timeout_s"), nb::arg("resume"), nb::arg("variable_world"),
+             nb::arg("pauses"), nb::arg("tensors"), nb::arg("weights"));
 }
 
 }  // namespace ballast::python

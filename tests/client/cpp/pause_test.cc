@@ -257,11 +257,10 @@ TEST_F(PauseTest, AServerThatFallsSilentIsOpenedAgain) {
   for (const Pause& pause : pauses_) EXPECT_THAT(pause.error, HasSubstr("not responding"));
 }
 
-TEST_F(PauseTest, AServerThatDoesNotKnowTheJobYetIsAskedAgain) {
+TEST_F(PauseTest, AServerThatIsNotReadyYetIsAskedAgain) {
   StartJob(2);
   BreakAfterFrames(&Server(1), {2});
   const std::vector<absl::Status> answers = {
-      ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob, "no such job yet"),
       ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering, "reading its log"),
       absl::UnavailableError("starting"),
       ReasonedError(absl::StatusCode::kUnavailable, Reason::kShuttingDown, "stopping"),
@@ -309,6 +308,41 @@ TEST_F(PauseTest, FinalErrorsStayFinal) {
     };
     ExpectBroken(Step().status(), c.code, c.name);
   }
+}
+
+TEST_F(PauseTest, AServerThatHasNothingOfTheJobHasLostItsState) {
+  StartJob(2);
+  BreakAfterFrames(&Server(1), {2});
+  Server(1).on_control = [&](FakeStream* stream, const v1::ClientMessage& message) {
+    if (message.has_hello()) {
+      stream->End(ToGrpc(ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob, "no")));
+    }
+    return message.has_hello();
+  };
+  const absl::Status status = Step().status();
+  ExpectBroken(status, absl::StatusCode::kDataLoss, "STATE_LOST");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("data directory"));
+}
+
+TEST_F(PauseTest, ATrainerThatIsAwayIsTold) {
+  StartJob(2);
+  Server(0).on_control = [&](FakeStream* stream, const v1::ClientMessage& message) {
+    if (!message.has_begin()) return false;
+    for (const bool away : {true, true, false, false}) {
+      v1::ServerMessage news;
+      news.mutable_trainer()->set_slot(3);
+      news.mutable_trainer()->set_away(away);
+      news.mutable_trainer()->set_why(away ? "no heartbeat" : "");
+      stream->Send(news);
+    }
+    return false;
+  };
+  ExpectGoodStep(1, 1);
+  ASSERT_EQ(pauses_.size(), 2u) << "what is said twice is told once";
+  EXPECT_EQ(pauses_[0].kind, Pause::Kind::kTrainerLost);
+  EXPECT_EQ(pauses_[0].slots, (std::vector<uint32_t>{3}));
+  EXPECT_EQ(pauses_[0].error, "no heartbeat");
+  EXPECT_EQ(pauses_[1].kind, Pause::Kind::kTrainerBack);
 }
 
 TEST_F(PauseTest, AnErrorOfTheJobIsNoPause) {

@@ -60,6 +60,8 @@ class DurableDirectories : public PeerLink, public VoteSink {
     std::chrono::milliseconds takeover_wait = std::chrono::hours(1);
     std::chrono::milliseconds return_wait{0};
     std::chrono::milliseconds job_ttl = std::chrono::hours(1);
+    std::chrono::milliseconds lease = std::chrono::hours(1);
+    uint64_t memory_bytes = 1 << 30;
   };
   // What the link does with a call ("create", "seal", "adopt", "drop") to a server: OK lets it
   // through, an error is its answer. Called on any thread.
@@ -117,13 +119,14 @@ class DurableDirectories : public PeerLink, public VoteSink {
       config.servers.push_back({s, "127.0.0.1:" + std::to_string(9000 + s)});
     }
     config.self = id;
-    config.memory_budget_bytes = 1 << 30;
+    config.memory_budget_bytes = options_.memory_bytes;
     config.takeover_wait = options_.takeover_wait;
     config.job_ttl = options_.job_ttl;
     config.engine.chunk_bytes = kChunk;
     config.engine.checkpoint_rounds = 1;
     config.engine.open_timeout = std::chrono::hours(1);
     config.engine.return_wait = options_.return_wait;
+    config.engine.lease = options_.lease;
     EngineDeps deps{.executor = node.executor.get(),
                     .workers = node.workers.get(),
                     .clock = RealClock::Get(),

@@ -76,7 +76,7 @@ class DurableJobsTest : public ::testing::Test {
       const std::shared_ptr<RoundEngine> engine = cluster_->Engine(id, job_);
       for (const uint32_t slot : {0u, 1u}) {
         OpenStream(id, slot, kFirst + slot);
-        engine->Leave(slot, 1);
+        engine->Leave(slot, kFirst + slot);
       }
       Answer<JobSnapshot> snapshot;
       engine->Snapshot(snapshot.Setter());
@@ -447,7 +447,8 @@ TEST_F(DurableJobsTest, ASealThatIsRepeatedLateDoesNotUndoTheNextEpoch) {
   next.epoch.epoch = 2;
   Answer<absl::Status> adopted;
   engine->Adopt(
-      next, [&] { return testing::MakeStore(cluster_->Disk(0))->Save(next); }, adopted.Setter());
+      next, engine->window_extents(),
+      [&] { return testing::MakeStore(cluster_->Disk(0))->Save(next); }, adopted.Setter());
   ASSERT_TRUE(adopted.Get().ok()) << adopted.Get();
   at_answer.Open();
   EXPECT_TRUE(repeated.Get().ok()) << "it was given in epoch 1";

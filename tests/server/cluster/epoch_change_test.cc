@@ -32,7 +32,7 @@ absl::StatusOr<JobPlan> Next(const std::vector<SealAnswer>& answers,
     change.OnSealed(plan.servers[i], answers[i]);
   }
   EXPECT_TRUE(change.AllSealed());
-  return change.NextPlan(newcomers);
+  return change.NextPlan({.newcomers = newcomers});
 }
 
 struct Row {
@@ -110,6 +110,73 @@ TEST(EpochChangeTest, TheFirstAnswerOfAServerCounts) {
   const auto next = change.NextPlan({});
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_EQ(next->epoch.start_round, 10u);
+}
+
+// --- Worlds that change -------------------------------------------------------------------------
+
+std::vector<uint32_t> SlotsOf(const JobPlan& plan) {
+  std::vector<uint32_t> slots;
+  for (const Member& member : plan.epoch.members) slots.push_back(member.slot);
+  return slots;
+}
+
+JobPlan NextOf(const SeatChanges& changes, const std::vector<SealAnswer>& answers) {
+  const JobPlan plan = PlanOf(static_cast<uint32_t>(answers.size()));
+  EpochChange change(plan);
+  for (size_t i = 0; i < answers.size(); ++i) change.OnSealed(plan.servers[i], answers[i]);
+  const auto next = change.NextPlan(changes);
+  EXPECT_TRUE(next.ok()) << next.status();
+  return next.value_or(JobPlan());
+}
+
+TEST(EpochChangeTest, TheMeanIsOverThoseWhoStay) {
+  const JobPlan next = NextOf({.gone = {1}}, {{9, false}, {9, false}});
+  EXPECT_EQ(SlotsOf(next), (std::vector<uint32_t>{0, 2}));
+  for (const ContributorSet& set : next.epoch.contributors) {
+    EXPECT_EQ(set.slots, (std::vector<uint32_t>{0, 2}));
+    EXPECT_EQ(set.divisor, 2);
+  }
+}
+
+TEST(EpochChangeTest, NewcomersMakeTheWorldLargerAndMayLeaveSeatsEmpty) {
+  const JobPlan next = NextOf({.newcomers = {{3, 73}, {6, 76}}, .gone = {0}}, {{9, true}});
+  EXPECT_EQ(SlotsOf(next), (std::vector<uint32_t>{1, 2, 3, 6}));
+  EXPECT_EQ(next.epoch.seats(), 7u);
+  EXPECT_EQ(next.epoch.contributors[0].divisor, 4);
+  EXPECT_TRUE(next.epoch.Holds(6, 76));
+  EXPECT_EQ(next.epoch.Find(4), nullptr);
+}
+
+TEST(EpochChangeTest, ANewcomerTakesTheSeatOfOneWhoIsGone) {
+  const JobPlan next = NextOf({.newcomers = {{1, 71}}, .gone = {1}}, {{9, false}});
+  EXPECT_EQ(SlotsOf(next), (std::vector<uint32_t>{0, 1, 2}));
+  EXPECT_TRUE(next.epoch.Holds(1, 71));
+}
+
+TEST(EpochChangeTest, SomebodyStaysAlways) {
+  const JobPlan next = NextOf({.gone = {0, 1, 2}}, {{9, false}});
+  EXPECT_EQ(SlotsOf(next), (std::vector<uint32_t>{0, 1, 2}));
+}
+
+TEST(EpochChangeTest, TheSeatThatOwesInitialWeightsIsNotGivenUp) {
+  const std::vector<SealAnswer> answers = {{1, false, false}, {1, false, true}};
+  const JobPlan waits = NextOf({.gone = {0, 2}}, answers);
+  EXPECT_EQ(SlotsOf(waits), (std::vector<uint32_t>{0, 1}));
+  EXPECT_FALSE(waits.epoch.init_again);
+  // Its next process uploads them all: what the first one sent may have been others.
+  const JobPlan taken = NextOf({.newcomers = {{0, 70}}}, answers);
+  EXPECT_TRUE(taken.epoch.init_again);
+  // Another seat's newcomer changes nothing of that, and nor does one when nothing is missing.
+  EXPECT_FALSE(NextOf({.newcomers = {{1, 70}}}, answers).epoch.init_again);
+  EXPECT_FALSE(NextOf({.newcomers = {{0, 70}}}, {{1, false}, {1, false}}).epoch.init_again);
+}
+
+TEST(EpochChangeTest, TheTightestServerSaysHowManyTrainersThereMayBe) {
+  const JobPlan plan = PlanOf(2);
+  EpochChange change(plan);
+  change.OnSealed(plan.servers[0], {.version = 1, .world_max = 9});
+  change.OnSealed(plan.servers[1], {.version = 1, .world_max = 5});
+  EXPECT_EQ(change.WorldMax(), 5u);
 }
 
 }  // namespace

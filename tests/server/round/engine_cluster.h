@@ -48,6 +48,10 @@ class RecordingSink : public SlotSink {
     refusals_.push_back(refused);
   }
   void OnState(const StateInfo&) override {}
+  void OnTrainer(const TrainerNews& news) override {
+    MutexLock lock(&mu_);
+    news_.push_back(news);
+  }
   void OnError(const absl::Status& status) override { Finish(0, status); }
 
   // Refusals since the last call.
@@ -73,6 +77,7 @@ class RecordingSink : public SlotSink {
   absl::Status status_;
   RoundResult result_;
   std::vector<FrameRefused> refusals_;
+  std::vector<TrainerNews> news_;
   std::vector<std::vector<char>> weights_;
   std::map<std::pair<int, uint32_t>, std::vector<char>> state_;
 

@@ -199,7 +199,7 @@ class EpochTest : public ::testing::Test, public VoteSink {
   absl::Status Adopt(const JobPlan& plan) {
     Value<absl::Status> adopted;
     engine_->Adopt(
-        plan, [&, plan] { return Saver()(plan); }, adopted.Setter());
+        plan, 64, [&, plan] { return Saver()(plan); }, adopted.Setter());
     return adopted.Get();
   }
 
@@ -350,7 +350,7 @@ TEST_F(EpochTest, AServerThatStillOwesTheRoundBeforeAdoptsWhenItIsOver) {
   const JobPlan next = NextPlan(2);
   Value<absl::Status> adopted;
   engine_->Adopt(
-      next, [&] { return Saver()(next); }, adopted.Setter());
+      next, 64, [&] { return Saver()(next); }, adopted.Setter());
   Snapshot();
   EXPECT_FALSE(adopted.Has());
   AnswerVote(1, vote);
@@ -389,7 +389,7 @@ TEST_F(EpochTest, ARecordThatCannotBeSavedIsNotAdopted) {
   const JobPlan next = NextPlan(1);
   Value<absl::Status> adopted;
   engine_->Adopt(
-      next, [&] { return Saver()(next); }, adopted.Setter());
+      next, 64, [&] { return Saver()(next); }, adopted.Setter());
   while (storage_failures_ == 0) Snapshot();
   EXPECT_FALSE(adopted.Has());
   EXPECT_TRUE(Attach(1).ok()) << "the old epoch";
@@ -434,7 +434,7 @@ TEST_F(EpochTest, TheEndIsToldWhenNothingIsWrittenAnyMore) {
   std::atomic<bool> let_go{false};
   Value<bool> told_after;
   engine_->OnEnd([&](const absl::Status&) { told_after.Setter()(let_go); });
-  engine_->Leave(0, 1);
+  engine_->Leave(0, IncarnationOf(0));
   // Time for the engine to tell it too early: many turns of the same threads.
   for (int turn = 0; turn < 200; ++turn) {
     Value<int> done;

@@ -89,13 +89,14 @@ class DurableCluster : public VoteSink {
       change.OnSealed(id, *answer);
       between();
     }
-    const auto next = change.NextPlan({{slot, plan_.epoch.members[slot].incarnation + 100}});
+    const auto next =
+        change.NextPlan({.newcomers = {{slot, plan_.epoch.members[slot].incarnation + 100}}});
     ASSERT_TRUE(next.ok()) << next.status();
     plan_ = *next;
     for (const uint32_t id : plan_.servers) {
       std::promise<absl::Status> adopted;
       Engine(id)->Adopt(
-          plan_, [this, id] { return Save(id)(plan_); },
+          plan_, 64, [this, id] { return Save(id)(plan_); },
           [&](const absl::Status& status) { adopted.set_value(status); });
       const absl::Status status = adopted.get_future().get();
       ASSERT_TRUE(status.ok()) << status;

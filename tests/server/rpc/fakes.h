@@ -46,7 +46,8 @@ class FakeEngine : public RoundEngine {
     calls_ += absl::StrCat("attach ", hello.slot, ";");
     done(attach_answer);
   }
-  void SlotLost(uint32_t slot, const SlotSink* sink, std::string why) override {
+  void SlotLost(uint32_t slot, const SlotSink* sink, std::string why,
+                std::chrono::nanoseconds) override {
     Change([&] {
       lost_.push_back({slot, sink != nullptr && sink == sink_.get(), why});
       sink_ = nullptr;
@@ -61,9 +62,9 @@ class FakeEngine : public RoundEngine {
       most_frames_ = std::max(most_frames_, frames_.size());
     });
   }
-  void Leave(uint32_t slot, uint64_t round) override {
+  void Leave(uint32_t slot, uint64_t incarnation) override {
     Change([&] {
-      leaves_.push_back({slot, round});
+      leaves_.push_back({slot, incarnation});
       sink_ = nullptr;
     });
   }
@@ -81,11 +82,12 @@ class FakeEngine : public RoundEngine {
             std::function<void(absl::StatusOr<SealAnswer>)> done) override {
     done(SealAnswer());
   }
-  void Adopt(JobPlan, std::function<absl::Status()>,
+  void Adopt(JobPlan, uint32_t, std::function<absl::Status()>,
              std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
   void SlotOpen(uint32_t, std::function<void(bool)> done) override { done(false); }
+  void OnSeatFree(SeatFree) override {}
   void Snapshot(std::function<void(JobSnapshot)> done) override {
     JobSnapshot snapshot;
     snapshot.name = "fake";

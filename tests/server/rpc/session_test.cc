@@ -281,7 +281,7 @@ TEST_F(SessionTest, ALeaveFollowedByTheEndOfTheStreamIsNoLoss) {
   stream.WritesDone();
   EXPECT_TRUE(stream.Drain().ok());
   ASSERT_EQ(engine().leaves_.size(), 1u);
-  EXPECT_EQ(engine().leaves_[0], std::make_pair(2u, uint64_t{6}));
+  EXPECT_EQ(engine().leaves_[0], std::make_pair(2u, uint64_t{9}));
   server_.Shutdown(std::chrono::milliseconds(0));
   EXPECT_TRUE(engine().lost_.empty());
 }

@@ -53,6 +53,10 @@ class AdamW(torch.optim.Optimizer):
     resume: what it means that a job of this name exists: "never" (an error), "auto" (take this
         rank's seat in it, or start it when there is none) or "must" (an error when there is none).
         Needs durability, and attach() before the first forward pass.
+    variable_world: trainers may join and leave while the job runs. It starts with world_size
+        trainers; one with a higher rank, or a free one, joins with resume="auto", and those that
+        are there go on without one that closes or is lost. Gradients are averaged over those that
+        take part in the round. Needs durability.
 
     The first step(), or attach(), attaches and uploads the weights; from then on the service owns
     them, and in-place edits of parameters raise WeightsEdited at the next step().
@@ -87,6 +91,7 @@ class AdamW(torch.optim.Optimizer):
         durability: str | None = None,
         reconnect_timeout: float | None = None,
         resume: str | None = None,
+        variable_world: bool = False,
     ) -> None:
         _check_params(params)
         hyper.check_defaults(lr, betas, eps, weight_decay)
@@ -123,6 +128,7 @@ class AdamW(torch.optim.Optimizer):
             durability=durability,
             reconnect_timeout=reconnect_timeout,
             resume=resume,
+            variable_world=variable_world,
         )
 
     # ---- the torch contract
@@ -332,7 +338,10 @@ class AdamW(torch.optim.Optimizer):
 
     @property
     def world_size(self) -> int:
-        return self._config.world_size
+        """Trainers of the job; with variable_world, and once attached, those of the next round."""
+        if self._session is None or not self._config.variable_world:
+            return self._config.world_size
+        return self._session.world
 
     @property
     def rank(self) -> int:

@@ -1,0 +1,319 @@
+// Worlds that change: who comes and who goes, what a lease is good for, and that a change of epoch
+// once begun comes to its end, whoever hangs up or is started again.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/server/cluster/durable_cluster.h"
+
+namespace ballast::server {
+namespace {
+
+using testing::Answer;
+using testing::AttachAnswer;
+using testing::DurableDirectories;
+using testing::RecordingSink;
+using testing::SeatCall;
+
+constexpr uint64_t kFirst = 100;  // + slot: the processes that made the job
+
+class VariableWorldTest : public ::testing::Test {
+ protected:
+  // Two trainers make the job on two servers.
+  void Make(const DurableDirectories::Options& options = {}, bool variable = true) {
+    variable_ = variable;
+    cluster_ = std::make_unique<DurableDirectories>(2, options);
+    AttachAnswer zero = Ask(0, kFirst), one = Ask(1, kFirst + 1);
+    ASSERT_TRUE(one.Get().ok()) << one.Get().status();
+    ASSERT_TRUE(zero.Get().ok()) << zero.Get().status();
+    job_ = zero.Get()->plan.job;
+  }
+  AttachCall Call(uint32_t slot, uint64_t incarnation, uint32_t world = 2) {
+    AttachCall call = SeatCall(slot, incarnation);
+    call.spec.variable_world = variable_;
+    call.spec.world = world;
+    return call;
+  }
+  AttachAnswer Ask(uint32_t slot, uint64_t incarnation, uint32_t world = 2) {
+    AttachAnswer answer;
+    cluster_->At(0)->Attach(Call(slot, incarnation, world), answer.Setter());
+    return answer;
+  }
+  std::shared_ptr<RecordingSink> OpenStream(uint32_t server, uint32_t slot, uint64_t incarnation,
+                                            uint32_t epoch = 1) {
+    auto sink = std::make_shared<RecordingSink>(8);
+    Answer<absl::StatusOr<SlotWelcome>> welcome;
+    cluster_->Engine(server, job_)
+        ->AttachSlot({.slot = slot, .incarnation = incarnation, .epoch = epoch}, sink,
+                     welcome.Setter());
+    EXPECT_TRUE(welcome.Get().ok()) << welcome.Get().status();
+    return sink;
+  }
+  void Settle(uint32_t server) {
+    Answer<JobSnapshot> snapshot;
+    if (const auto engine = cluster_->Engine(server, job_)) {
+      engine->Snapshot(snapshot.Setter());
+      snapshot.Get();
+    }
+    Answer<std::vector<JobSnapshot>> jobs;
+    cluster_->At(server)->Snapshot(jobs.Setter());
+    jobs.Get();
+  }
+  // Waits until every server has `epoch` on disk; its members' slots.
+  std::vector<uint32_t> SlotsOnceIn(uint32_t epoch) {
+    std::vector<uint32_t> slots;
+    for (const uint32_t id : {0u, 1u}) {
+      while (cluster_->Manifest(id, job_).epoch.epoch < epoch) Settle(id);
+      const JobPlan plan = cluster_->Manifest(id, job_);
+      EXPECT_EQ(plan.epoch.epoch, epoch) << "server " << id;
+      EXPECT_EQ(plan.epoch.contributors[0].divisor, plan.epoch.world());
+      std::vector<uint32_t> here;
+      for (const Member& member : plan.epoch.members) here.push_back(member.slot);
+      if (id != 0) {
+        EXPECT_EQ(here, slots);
+      }
+      slots = here;
+    }
+    return slots;
+  }
+  uint32_t EpochNow() {
+    Settle(0);
+    return cluster_->Manifest(0, job_).epoch.epoch;
+  }
+
+  bool variable_ = true;
+  std::unique_ptr<DurableDirectories> cluster_;
+  uint64_t job_ = 0;
+};
+
+const std::chrono::milliseconds kShort(30);
+
+// --- Coming -------------------------------------------------------------------------------------
+
+TEST_F(VariableWorldTest, ARankBeyondTheWorldGetsASeatInTheNextEpoch) {
+  Make();
+  const auto result = Ask(2, 900, 3).Get();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->resumed);
+  EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0, 1, 2}));
+  const auto survivor = Ask(0, kFirst).Get();
+  ASSERT_TRUE(survivor.ok()) << survivor.status();
+  EXPECT_EQ(survivor->plan.epoch.world(), 3u);
+  for (const uint32_t id : {0u, 1u}) OpenStream(id, 2, 900, 2);
+}
+
+TEST_F(VariableWorldTest, InAFixedWorldThereIsNoSuchSeat) {
+  Make({}, /*variable=*/false);
+  EXPECT_EQ(ReasonOf(Ask(2, 900, 3).Get().status()), Reason::kSpecMismatch);
+  EXPECT_EQ(EpochNow(), 1u);
+}
+
+TEST_F(VariableWorldTest, AJobStartsWithTheWorldThatAllOfItsTrainersName) {
+  cluster_ = std::make_unique<DurableDirectories>(2);
+  AttachAnswer zero = Ask(0, kFirst);
+  const absl::Status other = Ask(1, kFirst + 1, 3).Get().status();
+  EXPECT_EQ(ReasonOf(other), Reason::kSpecMismatch);
+  EXPECT_THAT(std::string(other.message()), ::testing::HasSubstr("world is 3"));
+  EXPECT_EQ(ReasonOf(zero.Get().status()), Reason::kSpecMismatch);
+}
+
+TEST_F(VariableWorldTest, ANewcomerThatDoesNotFitIsTurnedAwayAndTheOthersGoOn) {
+  Make();
+  const uint64_t used =
+      std::max(cluster_->At(0)->memory_used_bytes(), cluster_->At(1)->memory_used_bytes());
+  Make({.memory_bytes = used + 100});
+  const absl::Status status = Ask(7, 900, 8).Get().status();
+  EXPECT_EQ(ReasonOf(status), Reason::kOverBudget) << status;
+  EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0, 1})) << "the old epoch was sealed";
+  EXPECT_TRUE(Ask(0, kFirst).Get().ok());
+}
+
+TEST_F(VariableWorldTest, MemoryFollowsTheWorld) {
+  Make();
+  const uint64_t two = cluster_->At(0)->memory_used_bytes();
+  ASSERT_TRUE(Ask(2, 900, 3).Get().ok());
+  Settle(0);
+  EXPECT_GT(cluster_->At(0)->memory_used_bytes(), two);
+}
+
+// --- Going --------------------------------------------------------------------------------------
+
+TEST_F(VariableWorldTest, WhoLeavesIsNotWaitedFor) {
+  Make();
+  for (const uint32_t id : {0u, 1u}) {
+    OpenStream(id, 0, kFirst);
+    OpenStream(id, 1, kFirst + 1);
+    cluster_->Engine(id, job_)->Leave(1, kFirst + 1);
+  }
+  EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0}));
+  EXPECT_EQ(ReasonOf(Ask(1, kFirst + 1).Get().status()), Reason::kUnspecified)
+      << "with resume it may come again";
+}
+
+TEST_F(VariableWorldTest, WhenAllHaveLeftTheJobIsFinished) {
+  Make();
+  for (const uint32_t id : {0u, 1u}) {
+    for (const uint32_t slot : {0u, 1u}) {
+      OpenStream(id, slot, kFirst + slot);
+    }
+  }
+  for (const uint32_t slot : {0u, 1u}) {
+    for (const uint32_t id : {0u, 1u}) cluster_->Engine(id, job_)->Leave(slot, kFirst + slot);
+  }
+  for (const uint32_t id : {0u, 1u}) {
+    while (!cluster_->Manifest(id, job_).resting) Settle(id);
+  }
+  // And whoever goes on with it finds servers that agree on the epoch.
+  const auto next = Ask(0, 900).Get();
+  ASSERT_TRUE(next.ok()) << next.status();
+}
+
+TEST_F(VariableWorldTest, WhoseLeaseRunsOutIsGoneOnWithout) {
+  Make({.lease = kShort});
+  OpenStream(0, 0, kFirst);
+  const auto lost = OpenStream(0, 1, kFirst + 1);
+  cluster_->Engine(0, job_)->SlotLost(1, lost.get(), "killed");
+  EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0}));
+  // Woken up, it is told that it is nobody: it must not make a job of the name, nor take the seat.
+  AttachCall zombie = Call(1, kFirst + 1);
+  zombie.resume = Resume::kNever;
+  AttachAnswer answer;
+  cluster_->At(0)->Attach(zombie, answer.Setter());
+  EXPECT_EQ(ReasonOf(answer.Get().status()), Reason::kNameInUse);
+}
+
+TEST_F(VariableWorldTest, WhoIsBackBeforeItsLeaseRunsOutStays) {
+  Make({.lease = std::chrono::hours(1)});
+  OpenStream(0, 0, kFirst);
+  const auto lost = OpenStream(0, 1, kFirst + 1);
+  cluster_->Engine(0, job_)->SlotLost(1, lost.get(), "a switch was rebooted");
+  OpenStream(0, 1, kFirst + 1);
+  EXPECT_EQ(EpochNow(), 1u);
+}
+
+TEST_F(VariableWorldTest, InAFixedWorldAnEmptySeatIsKept) {
+  Make({.lease = std::chrono::milliseconds(1)}, /*variable=*/false);
+  const auto lost = OpenStream(0, 1, kFirst + 1);
+  cluster_->Engine(0, job_)->SlotLost(1, lost.get(), "killed");
+  ASSERT_TRUE(Ask(1, 900).Get().ok());
+  EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0, 1}));
+}
+
+TEST_F(VariableWorldTest, TheLastOneIsWaitedFor) {
+  Make({.lease = std::chrono::milliseconds(1)});
+  // Nobody has a stream. One of both leases is the first to run out; the other seat remains.
+  EXPECT_EQ(SlotsOnceIn(2).size(), 1u);
+  EXPECT_EQ(EpochNow(), 2u);
+}
+
+// --- Leases -------------------------------------------------------------------------------------
+
+TEST_F(VariableWorldTest, AProcessThatFellSilentKeepsItsSeatForTheRestOfItsLease) {
+  Make({.lease = std::chrono::hours(1)}, /*variable=*/false);
+  const auto hung = OpenStream(0, 1, kFirst + 1);
+  cluster_->Engine(0, job_)->SlotLost(1, hung.get(), "no heartbeat", std::chrono::seconds(3));
+  AttachAnswer newcomer = Ask(1, 900);
+  for (int i = 0; i < 20; ++i) Settle(0);
+  EXPECT_FALSE(newcomer.Has());
+  // Its end, once the process is killed, frees the seat.
+  const auto again = OpenStream(0, 1, kFirst + 1);
+  cluster_->Engine(0, job_)->SlotLost(1, again.get(), "its connection closed");
+  ASSERT_TRUE(newcomer.Get().ok()) << newcomer.Get().status();
+}
+
+TEST_F(VariableWorldTest, AfterItsLeaseAnotherMayHaveTheSeatOfASilentProcess) {
+  Make({.lease = kShort}, /*variable=*/false);
+  const auto hung = OpenStream(0, 1, kFirst + 1);
+  cluster_->Engine(0, job_)->SlotLost(1, hung.get(), "no heartbeat", std::chrono::milliseconds(10));
+  const auto newcomer = Ask(1, 900).Get();
+  ASSERT_TRUE(newcomer.ok()) << newcomer.status();
+  EXPECT_TRUE(newcomer->plan.epoch.Holds(1, 900));
+}
+
+TEST_F(VariableWorldTest, TheHomeTellsTheOthersWhoIsAwayAndWhoIsBack) {
+  Make();
+  const auto other = OpenStream(0, 0, kFirst);
+  const auto elsewhere = OpenStream(1, 0, kFirst);
+  for (const uint32_t id : {0u, 1u}) {
+    const auto lost = OpenStream(id, 1, kFirst + 1);
+    cluster_->Engine(id, job_)->SlotLost(1, lost.get(), "no heartbeat", std::chrono::minutes(30));
+  }
+  const auto late = OpenStream(0, 0, kFirst);  // A new stream is told, too.
+  OpenStream(0, 1, kFirst + 1);
+  Settle(0);
+  Settle(1);
+  {
+    MutexLock lock(&other->mu_);
+    ASSERT_EQ(other->news_.size(), 1u);
+    EXPECT_EQ(other->news_[0].slot, 1u);
+    EXPECT_TRUE(other->news_[0].away);
+    EXPECT_EQ(other->news_[0].why, "no heartbeat");
+    EXPECT_GT(other->news_[0].lease_left_ms, 0u);
+    EXPECT_LE(other->news_[0].lease_left_ms, 30u * 60 * 1000);
+  }
+  {
+    MutexLock lock(&late->mu_);
+    ASSERT_EQ(late->news_.size(), 2u);
+    EXPECT_TRUE(late->news_[0].away);
+    EXPECT_FALSE(late->news_[1].away);
+  }
+  MutexLock lock(&elsewhere->mu_);
+  EXPECT_TRUE(elsewhere->news_.empty()) << "only the home tells";
+}
+
+// --- Changes that are interrupted ---------------------------------------------------------------
+
+TEST_F(VariableWorldTest, AChangeThatTheHomesEndBrokeOffIsTakenUpAgain) {
+  Make({}, /*variable=*/false);
+  cluster_->Keep("seal", 1);
+  AttachAnswer newcomer = Ask(1, 900);
+  cluster_->WaitForKept(1);
+  EXPECT_EQ(cluster_->Manifest(0, job_).sealed_epoch, 1u) << "the home has sealed first";
+  cluster_->KeepNoMore();
+  cluster_->Restart(0);
+  // Nobody asks for anything, but no round of the sealed epoch could be prepared any more.
+  EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0, 1}));
+  EXPECT_TRUE(cluster_->Manifest(0, job_).epoch.Holds(1, kFirst + 1));
+}
+
+TEST_F(VariableWorldTest, AJobThatTheHomesEndLeftHalfMadeIsMade) {
+  variable_ = false;
+  cluster_ = std::make_unique<DurableDirectories>(2);
+  cluster_->Keep("create", 1);
+  AttachAnswer zero = Ask(0, kFirst), one = Ask(1, kFirst + 1);
+  cluster_->WaitForKept(1);
+  cluster_->KeepNoMore();
+  cluster_->Restart(0);  // It has its part of the job on disk, the other server has none.
+  AttachAnswer same = Ask(0, kFirst), other = Ask(1, 900);
+  ASSERT_TRUE(same.Get().ok()) << same.Get().status();
+  ASSERT_TRUE(other.Get().ok()) << other.Get().status();
+  EXPECT_TRUE(other.Get()->plan.epoch.Holds(1, 900)) << "a process that was started again";
+  job_ = same.Get()->plan.job;
+  EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0, 1}));
+  EXPECT_FALSE(cluster_->Manifest(0, job_).making);
+  OpenStream(1, 0, kFirst, 2);
+}
+
+TEST_F(VariableWorldTest, AChangeThatNobodyWaitsForAnyMoreComesToItsEnd) {
+  Make({}, /*variable=*/false);
+  auto failures = std::make_shared<std::atomic<int>>(1);
+  cluster_->SetRule([failures](const std::string& call, uint32_t) {
+    return call == "seal" && failures->fetch_sub(1) > 0 ? absl::UnavailableError("away")
+                                                        : absl::OkStatus();
+  });
+  EXPECT_FALSE(Ask(1, 900).Get().ok());
+  EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0, 1}));
+}
+
+TEST_F(VariableWorldTest, ASeatIsWaitedForWhileAServerIsAway) {
+  Make({}, /*variable=*/false);
+  const auto sink = OpenStream(0, 1, kFirst + 1);
+  AttachAnswer newcomer = Ask(1, 900);
+  cluster_->At(0)->PeerLost(1, "killed");
+  Settle(0);
+  EXPECT_FALSE(newcomer.Has());
+  cluster_->Engine(0, job_)->SlotLost(1, sink.get(), "killed");
+  EXPECT_TRUE(newcomer.Get().ok()) << newcomer.Get().status();
+}
+
+}  // namespace
+}  // namespace ballast::server
