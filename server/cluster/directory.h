@@ -234,6 +234,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     if (deps_.metrics == nullptr) return;
     deps_.metrics->state_bytes(StateTier::kDram)->Set(static_cast<double>(memory_used_bytes()));
   }
+  void AskAgain(Pending* pending);
   void Drop(uint64_t job);
   // As Drop, and removes its files: a job that could not be made everywhere.
   void Forget(uint64_t job);

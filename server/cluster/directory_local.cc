@@ -186,9 +186,20 @@ void Directory::OnJobEnded(uint64_t job, const absl::Status& why) {
   }
   const auto pending = pending_.find(it->second.plan.spec.name);
   if (pending != pending_.end() && pending->second.plan.job == job) {
+    if (plan.resting && ReasonOf(why) == Reason::kJobFinished) AskAgain(&pending->second);
     FailPending(&pending->second, why);
   }
   strand_.PostAfter(config_.job_ttl, [self = shared_from_this(), job] { self->Drop(job); });
+}
+
+// Processes that wait for a seat of a job that all have left go on with it when they call again.
+void Directory::AskAgain(Pending* pending) {
+  const std::string& name = pending->plan.spec.name;
+  for (auto& [slot, waiting] : std::exchange(pending->waiting, {})) {
+    waiting.done(ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
+                               absl::StrCat("job \"", name, "\" has just come to rest"),
+                               {.job = name, .slot = static_cast<int>(slot)}));
+  }
 }
 
 void Directory::Drop(uint64_t job) {

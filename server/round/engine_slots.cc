@@ -147,8 +147,8 @@ void Engine::TellOfTrainer(uint32_t slot, SlotSink* to) {
   const auto left = seat.away_since + config_.lease - deps_.clock->Now();
   TrainerNews news{.slot = slot, .away = sinks_[slot] == nullptr, .why = seat.why_away};
   if (news.away && left.count() > 0) {
-    news.lease_left_ms = static_cast<uint64_t>(
-        std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
+    news.lease_left_ms =
+        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
   }
   to->OnTrainer(news);
 }
@@ -218,8 +218,8 @@ void Engine::DoSeal(uint32_t epoch, const std::function<absl::Status(const JobPl
   sealed.sealed_epoch = epoch;
   BALLAST_FAILPOINT("seal.before_save");
   if (const absl::Status saved = save(sealed); !saved.ok()) {
+    StorageFailed(saved);  // First: whoever asked sees a server that is away, and asks again.
     done(saved);
-    StorageFailed(saved);
     return;
   }
   BALLAST_FAILPOINT("seal.after_save");
@@ -295,8 +295,15 @@ absl::Status Engine::GoOver(const EpochRecord& before) {
   }
   sinks_.resize(epoch.seats());
   seats_.resize(epoch.seats());
+  const auto is_new = [&before](const Member& member) {
+    return !before.Holds(member.slot, member.incarnation);
+  };
+  // With a newcomer everybody who is away has a lease anew: a world that is started again as a
+  // whole does not come at once.
+  const bool newcomers = std::any_of(epoch.members.begin(), epoch.members.end(), is_new);
   for (const Member& member : epoch.members) {
-    if (!before.Holds(member.slot, member.incarnation)) seats_[member.slot] = {.away_since = now};
+    if (is_new(member)) seats_[member.slot] = Seat();
+    if (newcomers) seats_[member.slot].away_since = now;
     WatchLease(member.slot);
   }
   BALLAST_LOG(INFO, LogField("run", name_), LogField("round", fsm_.round()))

@@ -796,15 +796,4 @@ void RoundFsm::Fail(absl::Status status, Effects* effects) {
   effects->push_back(FailJob{std::move(status)});
 }
 
-absl::Status RoundFsm::Error(absl::StatusCode code, Reason reason, const std::string& message,
-                             int slot, int server) const {
-  ErrorFields fields;
-  fields.job = plan_.spec.name;
-  fields.round = round_;
-  fields.slot = slot;
-  fields.server = server;
-  return ReasonedError(code, reason, absl::StrCat("job \"", plan_.spec.name, "\": ", message),
-                       fields);
-}
-
 }  // namespace ballast::server

@@ -184,4 +184,15 @@ std::optional<Vote> RoundFsm::OwnVoteOn(uint64_t round) const {
   return std::nullopt;
 }
 
+absl::Status RoundFsm::Error(absl::StatusCode code, Reason reason, const std::string& message,
+                             int slot, int server) const {
+  ErrorFields fields;
+  fields.job = plan_.spec.name;
+  fields.round = round_;
+  fields.slot = slot;
+  fields.server = server;
+  return ReasonedError(code, reason, absl::StrCat("job \"", plan_.spec.name, "\": ", message),
+                       fields);
+}
+
 }  // namespace ballast::server

@@ -1,6 +1,7 @@
 // A trainer as a process of its own, for tests that stop or kill it:
 //   world_trainer ENDPOINT JOB SLOT WORLD fixed|variable
-// Joins the job, prints "round N" after each round, and "REASON" when it is refused or thrown out. Comes from: world_test.cc. Thread safety: one thread.
+// Joins the job, prints "round N" after each round, and "REASON" when it is refused or thrown out.
+// Comes from: world_test.cc. Thread safety: one thread.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

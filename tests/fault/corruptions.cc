@@ -241,7 +241,7 @@ Verdict Judge::AskTheOthers(const Image& image, uint64_t round) const {
     if (!answer.ok()) return Refused(answer.status());
     change.OnSealed(id, *answer);
   }
-  const absl::Status sealed = change.NextPlan({{0, 7}}).status();
+  const absl::Status sealed = change.NextPlan({.newcomers = {{0, 7}}}).status();
   const std::string text = absl::StrCat("at round ", round, "; a seal: ", sealed.ToString(),
                                         "; a trainer: ", trainer.ToString());
   const bool noticed =

@@ -104,6 +104,7 @@ def test_the_home_of_a_replaced_trainer_is_not_away(capsys):
     assert [line.split(" (")[0] for line in lines(1, late, capsys)] == [
         "ballast: rank 1: server 1",
         "ballast: rank 1: server 1 is back after 3.0 s; round 9 goes on",
+    ]
 
 
 def test_a_trainer_that_is_away_and_then_gone_on_without_is_told_of(capsys):

@@ -75,15 +75,15 @@ inline constexpr size_t kUserStateBytesMax = 65536;
 // moment the client noticed.
 struct Pause {
   enum class Kind {
-    kLost,       // a server's stream broke, or it fell silent; the client tries to reach it again
-    kWaiting,    // it is still away; told every 5 s
-    kBack,       // it was reached again; what it lacks is being sent
-    kReplacing,  // `slots` are being replaced, in `epoch`. Every 5 s, and with epoch 0, while the
-                 // job's home has not said yet who they are
-    kReplaced,   // every server that is there has taken this trainer into the new epoch
+    kLost,         // a server's stream broke, or it fell silent; the client tries to reach it again
+    kWaiting,      // it is still away; told every 5 s
+    kBack,         // it was reached again; what it lacks is being sent
+    kReplacing,    // `slots` are being replaced, in `epoch`. Every 5 s, and with epoch 0, while the
+                   // job's home has not said yet who they are
+    kReplaced,     // every server that is there has taken this trainer into the new epoch
     kTrainerLost,  // `slots`: a trainer is away, and rounds wait for it until its lease is over, or
-                   // in a fixed world until its seat is taken. Told at once when it ended, and after
-                   // the servers' report_after when it hangs or cannot be reached
+                   // in a fixed world until its seat is taken. Told at once when it ended, and
+                   // after the servers' report_after when it hangs or cannot be reached
     kTrainerBack,  // it is back, the same process
   };
   Kind kind = Kind::kLost;

@@ -27,9 +27,7 @@ std::string Rounded(std::chrono::nanoseconds duration) {
 }
 
 // News of a server, not of a trainer that is being replaced.
-bool OfServer(const Pause& pause) {
-  return pause.kind <= Pause::Kind::kBack;
-}
+bool OfServer(const Pause& pause) { return pause.kind <= Pause::Kind::kBack; }
 
 std::string Slots(const std::vector<uint32_t>& slots) {
   return absl::StrCat(slots.size() == 1 ? "slot " : "slots ", absl::StrJoin(slots, ", "));

@@ -68,7 +68,8 @@ class PauseTest : public ClientTest {
   static std::vector<std::string> Kinds(const std::vector<Pause>& pauses) {
     std::vector<std::string> kinds;
     for (const Pause& pause : pauses) {
-      const char* const names[] = {"lost", "waiting", "back", "replacing", "replaced"};
+      const char* const names[] = {"lost",     "waiting",      "back",        "replacing",
+                                   "replaced", "trainer lost", "trainer back"};
       kinds.push_back(names[static_cast<int>(pause.kind)] + std::to_string(pause.server));
     }
     return kinds;

@@ -337,7 +337,7 @@ TEST_F(PauseTest, ATrainerThatIsAwayIsTold) {
     }
     return false;
   };
-  ExpectGoodStep(1, 1);
+  ExpectGoodStep(1, 0);
   ASSERT_EQ(pauses_.size(), 2u) << "what is said twice is told once";
   EXPECT_EQ(pauses_[0].kind, Pause::Kind::kTrainerLost);
   EXPECT_EQ(pauses_[0].slots, (std::vector<uint32_t>{3}));

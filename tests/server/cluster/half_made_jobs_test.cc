@@ -52,7 +52,7 @@ TEST(HalfMadeJobs, AHomeThatGoesDownBeforeTheJobsEndIsOnItsDiskWakesThePeerThatR
     engine->AttachSlot({.slot = slot, .incarnation = 100 + slot, .epoch = 1},
                        std::make_shared<RecordingSink>(8), welcome.Setter());
     ASSERT_TRUE(welcome.Get().ok());
-    engine->Leave(slot, 1);
+    engine->Leave(slot, 100 + slot);
   }
   Answer<JobSnapshot> ended;
   engine->Snapshot(ended.Setter());
@@ -67,6 +67,24 @@ TEST(HalfMadeJobs, AHomeThatGoesDownBeforeTheJobsEndIsOnItsDiskWakesThePeerThatR
   ASSERT_TRUE(zero.Get().ok()) << zero.Get().status();
   ASSERT_TRUE(one.Get().ok()) << one.Get().status();
   EXPECT_FALSE(cluster.Manifest(1, job).resting);
+}
+
+TEST(HalfMadeJobs, AProcessThatWaitsForASeatOfAJobThatEndsIsAskedToCallAgain) {
+  DurableDirectories cluster(1);
+  const uint64_t job = MakeJob(&cluster);
+  const std::shared_ptr<RoundEngine> engine = cluster.Engine(0, job);
+  for (const uint32_t slot : {0u, 1u}) {
+    Answer<absl::StatusOr<SlotWelcome>> welcome;
+    engine->AttachSlot({.slot = slot, .incarnation = 100 + slot, .epoch = 1},
+                       std::make_shared<RecordingSink>(8), welcome.Setter());
+    ASSERT_TRUE(welcome.Get().ok());
+  }
+  AttachAnswer next = Ask(&cluster, 0, 200);
+  for (const uint32_t slot : {0u, 1u}) engine->Leave(slot, 100 + slot);
+  EXPECT_EQ(next.Get().status().code(), absl::StatusCode::kUnavailable) << next.Get().status();
+  AttachAnswer zero = Ask(&cluster, 0, 200), one = Ask(&cluster, 1, 201);
+  ASSERT_TRUE(zero.Get().ok()) << zero.Get().status();
+  ASSERT_TRUE(one.Get().ok()) << one.Get().status();
 }
 
 TEST(HalfMadeJobs, APeerThatLostItsFilesIsNotGivenNewOnes) {
