@@ -63,6 +63,7 @@ constexpr NamedReason kReasonNames[] = {
     {Reason::kStateLost, "STATE_LOST"},
     {Reason::kStorageFailed, "STORAGE_FAILED"},
     {Reason::kRecovering, "RECOVERING"},
+    {Reason::kNonfinite, "NONFINITE"},
     {Reason::kUnreachable, "UNREACHABLE"},
     {Reason::kUnsupported, "UNSUPPORTED"},
     {Reason::kWeightsEdited, "WEIGHTS_EDITED"},

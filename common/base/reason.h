@@ -61,6 +61,7 @@ enum class Reason : int {
   kStateLost = 60,
   kStorageFailed = 61,
   kRecovering = 62,
+  kNonfinite = 63,
 
   kUnreachable = 70,
   kUnsupported = 71,

@@ -139,7 +139,8 @@ absl::Status SegmentedLog::AppendExtent(const LoggedExtent& extent, const void* 
                       .extent = extent.extent,
                       .payload_bytes = extent.bytes,
                       .sumsq = extent.sumsq,
-                      .nonfinite = extent.nonfinite};
+                      .nonfinite = extent.nonfinite,
+                      .first_nonfinite = extent.first_nonfinite};
   BALLAST_RETURN_IF_ERROR(Append(&header, data));
   LoggedExtent logged = extent;
   logged.crc32c = header.payload_crc;

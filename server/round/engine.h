@@ -276,7 +276,7 @@ class Engine final : public RoundEngine {
   void PumpCheckpoints();
   void OnImageWritten(const absl::Status& status);
   void StorageFailed(const absl::Status& status);
-  void LogExtent(uint32_t extent, const reduce::ExtentNorm& norm);
+  void LogExtent(uint32_t extent, const ReducedNorm& reduced);
   void PrepareNow(const PreparedRecord& record);
   uint64_t WeightBytes(const std::vector<uint32_t>& extents) const;
   void SendResult(uint64_t round, const Decision& decision, uint64_t weight_bytes);

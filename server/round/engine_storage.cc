@@ -49,16 +49,17 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
 
 // Goes on where the log ends.
 
-void Engine::LogExtent(uint32_t extent, const reduce::ExtentNorm& norm) {
+void Engine::LogExtent(uint32_t extent, const ReducedNorm& reduced) {
   if (!fsm_.durable()) return;
   const GradientView grad = contributions_.Gradient(fsm_.layout(), extent);
   log_->AppendExtent({.at = {.epoch = fsm_.plan().epoch.epoch,
                              .round = fsm_.round(),
                              .extent = extent,
                              .dtype = grad.dtype,
-                             .sumsq = norm.sumsq,
-                             .nonfinite = norm.nonfinite,
-                             .bytes = grad.bytes},
+                             .sumsq = reduced.norm.sumsq,
+                             .nonfinite = reduced.norm.nonfinite,
+                             .bytes = grad.bytes,
+                             .first_nonfinite = reduced.first_nonfinite},
                       .data = grad.data,
                       .owner = grad.owner});
 }

@@ -116,7 +116,8 @@ void Recovery::FindRound(const std::vector<uint32_t>& owned) {
     const auto logged = open->extents.find(extent);
     if (logged == open->extents.end() || logged->second.epoch != plan_.epoch.epoch) continue;
     out_.open_extents[extent] = logged->second;
-    fsm.reduced[extent] = {extent, logged->second.sumsq, logged->second.nonfinite};
+    fsm.reduced[extent] = {extent, logged->second.sumsq, logged->second.nonfinite,
+                           logged->second.first_nonfinite};
   }
 }
 

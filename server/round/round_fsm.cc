@@ -180,6 +180,7 @@ void RoundFsm::ResetRound() {
   reduced_.assign(rows, 0);
   norms_.assign(rows, ExtentNorm());
   nonfinite_ = 0;
+  first_nonfinite_ = Nonfinite();
   reduced_count_ = 0;
   window_base_ = 0;
   votes_.clear();
@@ -527,23 +528,27 @@ void RoundFsm::ExtentComplete(uint32_t position, Effects* effects) {
       return;
     }
   }
-  MarkReduced(position, 0, 0, effects);  // No gradient at all: nothing to sum.
+  MarkReduced({.extent = owned_[position]}, effects);  // No gradient at all: nothing to sum.
 }
 
 // --- Reduced, prepared, voted -------------------------------------------------------------------
 
 void RoundFsm::OnReduced(const Input& input, Effects* effects) {
   const auto& reduced = std::get<ReducedInput>(input);
-  MarkReduced(position_[reduced.extent], reduced.sumsq, reduced.nonfinite, effects);
+  MarkReduced(reduced, effects);
   MaybePrepare(effects);
 }
 
-void RoundFsm::MarkReduced(uint32_t position, double sumsq, uint64_t nonfinite, Effects* effects) {
+void RoundFsm::MarkReduced(const ReducedInput& reduced, Effects* effects) {
+  const uint32_t position = position_[reduced.extent];
   BALLAST_CHECK(!reduced_[position]);
   reduced_[position] = 1;
   ++reduced_count_;
-  norms_[position] = {owned_[position], sumsq};
-  nonfinite_ += nonfinite;
+  norms_[position] = {reduced.extent, reduced.sumsq};
+  nonfinite_ += reduced.nonfinite;
+  if (ComesBefore(reduced.first_nonfinite, first_nonfinite_)) {
+    first_nonfinite_ = reduced.first_nonfinite;
+  }
   const uint32_t before = window_base_;
   while (window_base_ < owned_.size() && reduced_[window_base_]) ++window_base_;
   if (window_base_ != before) effects->push_back(MoveWindow{window_base_});
@@ -592,6 +597,7 @@ Vote RoundFsm::OwnVote() const {
   std::sort(vote.norms.begin(), vote.norms.end(),
             [](const ExtentNorm& a, const ExtentNorm& b) { return a.extent < b.extent; });
   vote.nonfinite = nonfinite_;
+  vote.first_nonfinite = first_nonfinite_;
   vote.contributor_digest = ContributorDigest();
   if (self_ == plan_.servers.front()) vote.scalars = LeadScalars();
   return vote;
@@ -643,6 +649,8 @@ void RoundFsm::MaybeDecide(Effects* effects) {
   if (votes_.size() != plan_.servers.size()) return;
   DecideInput input;
   input.max_grad_norm = plan_.spec.max_grad_norm;
+  input.nonfinite = plan_.spec.nonfinite;
+  input.max_consecutive_skips = plan_.spec.max_consecutive_skips;
   for (const ContributorSet& set : plan_.epoch.contributors) input.divisor.push_back(set.divisor);
   for (const Extent& extent : layout_.extents()) input.extent_group.push_back(extent.group);
   input.policy = policy_;

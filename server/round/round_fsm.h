@@ -51,6 +51,7 @@ struct ReducedInput {
   uint32_t extent = 0;
   double sumsq = 0;
   uint64_t nonfinite = 0;
+  Nonfinite first_nonfinite;
 };
 struct DurableInput {};  // everything prepared so far survives at the job's level
 struct VoteInput {
@@ -251,7 +252,7 @@ class RoundFsm {
   void Refuse(const FrameInfo& info, Reason reason, std::string message, Effects* effects) const;
   void SlotComplete(uint32_t position, uint32_t slot, Effects* effects);
   void ExtentComplete(uint32_t position, Effects* effects);
-  void MarkReduced(uint32_t position, double sumsq, uint64_t nonfinite, Effects* effects);
+  void MarkReduced(const ReducedInput& reduced, Effects* effects);
   void MaybePrepare(Effects* effects);
   PreparedRecord MakePrepared() const;
   bool SameBegin(uint32_t slot, const RoundBegin& begin) const;
@@ -291,6 +292,7 @@ class RoundFsm {
   std::vector<uint8_t> reduced_;   // per position
   std::vector<ExtentNorm> norms_;  // per position
   uint64_t nonfinite_ = 0;
+  Nonfinite first_nonfinite_;
   uint32_t reduced_count_ = 0;
   uint32_t window_base_ = 0;
   // Of the open round once it is prepared, and of the round before.

@@ -88,6 +88,9 @@ struct RoundResult {
   double loss_scale = 1;
   uint64_t opt_step = 0;
   uint64_t nonfinite = 0;
+  bool halted = false;
+  uint64_t consecutive_skips = 0;
+  Nonfinite first_nonfinite;
   uint64_t weight_bytes = 0;
   uint64_t collect_ns = 0;
   uint64_t vote_ns = 0;

@@ -239,6 +239,11 @@ void ToProto(const RoundResult& result, v1::RoundResult* out) {
   out->set_collect_ns(result.collect_ns);
   out->set_vote_ns(result.vote_ns);
   out->set_loss_scale(result.loss_scale);
+  out->set_halted(result.halted);
+  out->set_consecutive_skips(result.consecutive_skips);
+  if (result.first_nonfinite.kind != NonfiniteKind::kNone) {
+    ballast::ToProto(result.first_nonfinite, out->mutable_first_nonfinite());
+  }
 }
 
 void ToProto(const RoundDone& done, v1::RoundDone* out) {

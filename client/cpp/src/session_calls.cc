@@ -10,6 +10,7 @@
 #include "client/cpp/src/unary_call.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/job/nonfinite.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
 
@@ -365,11 +366,15 @@ absl::StatusOr<bool> Session::Wait(std::chrono::milliseconds timeout, RoundRepor
     report->bytes_up = step_up_bytes_;
     report->paused_ns = static_cast<uint64_t>(meter_.paused(now).count());
     report->reconnects = meter_.reconnects();
+    if (!report->applied) {
+      report->nonfinite_place = NonfiniteText(layout_, spec_, progress_->Unapplied().first);
+    }
   }
   meter_.EndRound();
   fresh_extent_ = static_cast<uint32_t>(layout_.extents().size());
   activity_ = Activity::kIdle;
   ++round_;
+  if (progress_->halted()) return HaltError(layout_, spec_, progress_->Unapplied());
   return true;
 }
 
