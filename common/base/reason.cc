@@ -64,6 +64,7 @@ constexpr NamedReason kReasonNames[] = {
     {Reason::kStorageFailed, "STORAGE_FAILED"},
     {Reason::kRecovering, "RECOVERING"},
     {Reason::kNonfinite, "NONFINITE"},
+    {Reason::kJobBusy, "JOB_BUSY"},
     {Reason::kUnreachable, "UNREACHABLE"},
     {Reason::kUnsupported, "UNSUPPORTED"},
     {Reason::kWeightsEdited, "WEIGHTS_EDITED"},

@@ -62,6 +62,7 @@ enum class Reason : int {
   kStorageFailed = 61,
   kRecovering = 62,
   kNonfinite = 63,
+  kJobBusy = 64,
 
   kUnreachable = 70,
   kUnsupported = 71,

@@ -142,7 +142,8 @@ void Directory::OnSeatSeen(const std::string& name, uint32_t slot, uint64_t inca
 }
 
 void Directory::StartChange(Pending* pending) {
-  if (pending->change.has_value()) return;  // When it is over, those who came late have their turn.
+  // When it is over, those who came late have their turn.
+  if (pending->change.has_value() || pending->growing) return;
   const JobPlan& plan = pending->plan;
   pending->change.emplace(plan);
   for (const uint32_t server : plan.servers) {
@@ -331,6 +332,8 @@ void Directory::StartRecovered() {
       if (!pending.created || pending.change.has_value()) continue;
       pending.change.emplace(pending.plan);  // The next one comes after it.
       AdoptEverywhere(name, JobPlan(pending.plan));
+      pending.growing = pending.plan.layout_version > 1;
+      GrowPeers(name);
     }
   });
 }

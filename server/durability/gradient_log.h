@@ -119,6 +119,10 @@ class GradientLog {
   // stands in the log of rounds from start_round on is dead.
   virtual void BeginEpoch(uint32_t epoch, uint64_t start_round) = 0;
 
+  // Begins a fresh log where another one ended: with vote and decision of the last round, whose
+  // extents stay behind. Survives when it returns.
+  virtual absl::Status Seed(const PreparedRecord& prepared, const DecisionRecord& decision) = 0;
+
   // Bytes that can be appended before TrimTo is needed, but for what stays unused at the ends of
   // segments.
   virtual uint64_t FreeBytes() const = 0;

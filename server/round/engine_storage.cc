@@ -47,7 +47,11 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
   return engine;
 }
 
-// Goes on where the log ends.
+void Engine::WatchRoom() {
+  log_->OnShortOfRoom([pump = FromDisk([](Engine* self, const absl::Status&) {
+                         self->PumpCheckpoints();
+                       })] { pump(absl::OkStatus()); });
+}
 
 void Engine::LogExtent(uint32_t extent, const ReducedNorm& reduced) {
   if (!fsm_.durable()) return;
@@ -70,7 +74,10 @@ void Engine::PumpCheckpoints() {
   if (!log_->keeps_images() || fsm_.phase() == Phase::kApplying || ended_) return;
   checkpointer_.Pump(
       fsm_.layout(), &store_, log_.get(), fsm_.round(), log_->short_of_room(),
-      FromDisk([](Engine* self, const absl::Status& status) { self->OnImageWritten(status); }));
+      FromDisk([generation = log_generation_](Engine* self, const absl::Status& status) {
+        // Not one of files that the job has outgrown.
+        if (self->log_generation_ == generation) self->OnImageWritten(status);
+      }));
 }
 
 void Engine::OnImageWritten(const absl::Status& status) {

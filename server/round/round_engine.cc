@@ -169,7 +169,8 @@ void Engine::Do(const SendVote& effect) {
 
 void Engine::SendResult(uint64_t round, const Decision& decision, uint64_t weight_bytes) {
   decided_at_ = deps_.clock->Now();
-  log_->AppendDecision({fsm_.plan().epoch.epoch, round, decision});
+  last_decision_ = DecisionRecord{fsm_.plan().epoch.epoch, round, decision};
+  log_->AppendDecision(*last_decision_);
   RoundResult result = ResultOf(round, decision);
   result.weight_bytes = weight_bytes;
   result.collect_ns = static_cast<uint64_t>((prepared_at_ - begun_at_).count());

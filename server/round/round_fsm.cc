@@ -155,16 +155,22 @@ void RoundFsm::SetPlan(JobPlan plan, Layout layout, uint32_t first_new_extent) {
   ResetRound();
 }
 
-absl::Status RoundFsm::Extend(JobPlan plan, Layout layout) {
+absl::Status RoundFsm::CheckGrowth(const JobPlan& plan) const {
   const bool any_begun =
       std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.begun; });
-  if (phase_ != Phase::kIdle || any_begun || init_missing_ != 0 ||
-      plan.layout_version != plan_.layout_version + 1) {
-    return Error(absl::StatusCode::kFailedPrecondition, Reason::kLayoutMismatch,
-                 absl::StrCat("layout version ", plan.layout_version, " cannot follow version ",
-                              plan_.layout_version, " in phase ", PhaseName(phase_),
-                              "; groups are added between rounds, by all slots alike"));
+  const bool other_round = plan.grown_round != 0 && plan.grown_round != round_;
+  if (phase_ == Phase::kIdle && !any_begun && init_missing_ == 0 && !other_round &&
+      plan.layout_version == plan_.layout_version + 1) {
+    return absl::OkStatus();
   }
+  return Error(absl::StatusCode::kFailedPrecondition, Reason::kLayoutMismatch,
+               absl::StrCat("layout version ", plan.layout_version, " cannot follow version ",
+                            plan_.layout_version, " in phase ", PhaseName(phase_), " of round ",
+                            round_, "; groups are added between rounds, by all slots alike"));
+}
+
+absl::Status RoundFsm::Extend(JobPlan plan, Layout layout) {
+  if (absl::Status status = CheckGrowth(plan); !status.ok()) return status;
   const auto first_new = static_cast<uint32_t>(layout_.extents().size());
   SetPlan(std::move(plan), std::move(layout), first_new);
   return absl::OkStatus();
@@ -710,7 +716,8 @@ void RoundFsm::OnSlotLeft(const Input& input, Effects* effects) {
 }
 
 void RoundFsm::OnSlotGrows(const Input& input, Effects* effects) {
-  slots_[std::get<SlotGrowsInput>(input).slot].growing = true;
+  const auto& [slot, grows] = std::get<SlotGrowsInput>(input);
+  slots_[slot].growing = grows;
   CheckGrowing(effects);
   CheckSeats(effects);
 }

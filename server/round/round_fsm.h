@@ -69,6 +69,7 @@ struct SlotLeftInput {
 };
 struct SlotGrowsInput {  // it waits to add groups, and takes no round before all slots have
   uint32_t slot = 0;
+  bool grows = true;  // false: it was refused, and goes on without
 };
 struct SlotBackInput {  // its stream is open again, the same process as before
   uint32_t slot = 0;
@@ -164,8 +165,9 @@ class RoundFsm {
   absl::Status Adopt(const JobPlan& plan);
 
   // Grows the job between rounds. Errors: FAILED_PRECONDITION LAYOUT_MISMATCH when a round is open
-  // or the version is not the next one.
+  // or the version is not the next one; CheckGrowth has the same and changes nothing.
   absl::Status Extend(JobPlan plan, Layout layout);
+  absl::Status CheckGrowth(const JobPlan& plan) const;
 
   Phase phase() const { return phase_; }
   uint64_t round() const { return round_; }
@@ -175,6 +177,9 @@ class RoundFsm {
   const std::vector<uint64_t>& tensor_steps() const { return tensor_step_; }
   const std::vector<uint32_t>& owned() const { return owned_; }  // in push order
   uint32_t window_base() const { return window_base_; }
+  bool sealed() const { return sealed_; }
+  // This server's PREPARE of the round before the present one, if it is known.
+  const std::optional<PreparedRecord>& last_prepared() const { return last_prepared_; }
   // Owned extents that still lack (part of) their initial weights.
   uint32_t init_missing() const { return init_missing_; }
   // Whether `slot` has opened the present round, and whether it is out of the job for good.

@@ -45,6 +45,10 @@ struct JobPlan {
   uint32_t layout_version = 1;
   uint32_t sealed_epoch = 0;  // the epoch this server has promised to prepare nothing of any more
   bool resting = false;       // on disk only: the job ended, and waits to be gone on with
+  // Of a durable job that has grown: the round before which it last did so, and its tensors then.
+  uint64_t grown_round = 0;
+  uint32_t tensors_before = 0;
+  bool growing = false;  // on the wire only: make room for this plan; it comes again to take effect
 };
 
 // Where a server stands when it seals an epoch.
@@ -195,6 +199,7 @@ struct JobSnapshot {
   uint64_t parameters = 0;
   std::vector<SlotSnapshot> slots;
   std::vector<uint32_t> votes_missing;
+  uint32_t open_streams = 0;
   std::string error;
 };
 

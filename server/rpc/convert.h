@@ -59,5 +59,6 @@ void ToProto(const StateInfo& info, v1::StateInfo* out);
 
 // Admin.
 void ToProto(const JobSnapshot& job, v1::JobStatus* out);
+void ToProto(const DurableJob& job, v1::DurableJob* out);
 
 }  // namespace ballast::server

@@ -72,7 +72,7 @@ def test_durability_comes_from_the_argument_then_the_variable_then_the_default()
     env = {**SERVER, "BALLAST_DURABILITY": "power"}
     assert resolve(environ=env, durability="process").durability == "process"
     assert resolve(environ=env).durability == "power"
-    assert resolve(environ=SERVER).durability == config.DEFAULT_DURABILITY
+    assert resolve(environ=SERVER).durability == "power"
 
 
 @pytest.mark.parametrize("value", [None, 0, 0.0, math.inf])

@@ -117,7 +117,8 @@ struct JobOptions {
   // Called about ten times a second on the attaching thread while Attach waits; true ends it with
   // CANCELLED. For callers that poll for signals. May be empty.
   std::function<bool()> should_stop;
-  Durability durability = Durability::kNone;
+  // Servers without a storage.data_dir refuse what is not kNone.
+  Durability durability = Durability::kPower;
   // How long a server of a durable job may be away before the call that waits for it fails with
   // SERVER_LOST. Stretched by time_scale.
   std::chrono::milliseconds reconnect_timeout = std::chrono::minutes(10);
@@ -203,8 +204,9 @@ class Client {
                                                         const std::vector<TensorBuffers>& buffers);
 
   // Appends tensors in new groups, before the next Step. All slots call it with equal content.
-  // `tensors[i].group` continues the existing group numbers.
-  // Errors as Attach; LAYOUT_MISMATCH when the slots disagree.
+  // `tensors[i].group` continues the existing group numbers. A durable job takes them after its
+  // first round, once before a round, and is as it was after OVER_BUDGET.
+  // Errors as Attach; LAYOUT_MISMATCH when the slots disagree; UNIMPLEMENTED UNSUPPORTED.
   virtual absl::Status Extend(const std::vector<Tensor>& tensors,
                               const std::vector<TensorBuffers>& buffers, InitMode init) = 0;
 

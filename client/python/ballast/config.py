@@ -26,7 +26,7 @@ _NONFINITE = ("skip", "halt")
 DURABILITIES = ("power", "process", "none")
 RESUMES = ("never", "auto", "must")
 # What a job is given that does not say what it wants.
-DEFAULT_DURABILITY = "none"
+DEFAULT_DURABILITY = "power"
 # Bounds of the service: limits.max_slots at its highest, and the layout's (common/tensor).
 WORLD_SIZE_MAX = 65536
 SKIPS_MAX = 2**32 - 1

@@ -49,8 +49,8 @@ class AdamW(torch.optim.Optimizer):
     model: a module that gives names to parameters passed without.
     extent_elements, tile_elements: advanced; how the state is cut (see docs/ARCHITECTURE.md).
     attach_timeout: seconds to wait for the other trainers at the first step().
-    durability: what a finished round survives: "power" (power loss of every host), "process"
-        (kill -9 of every server) or "none" (nothing: a lost server ends the job; the default).
+    durability: what a finished round survives: "power" (power loss of every host; the default),
+        "process" (kill -9 of every server) or "none" (nothing: a lost server ends the job).
         With the first two, which need servers with a storage.data_dir, calls wait while a server is
         away, say so on stderr, and go on with the same bits when it is back.
     reconnect_timeout: seconds a server of a durable job may be away before the call that waits for
@@ -133,8 +133,8 @@ class AdamW(torch.optim.Optimizer):
         """Adds a group; after the first step() its tensors join the job at the next one.
 
         All trainers must add the same groups between the same two steps. Raises as torch does, and
-        Unsupported for options of the group that this version lacks. A job with durability takes no
-        further groups yet: that step() raises Unsupported.
+        Unsupported for options of the group that this version lacks. When the servers have no room
+        for it, that step() raises OverBudget on all trainers, and the job stays as it was.
         """
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
