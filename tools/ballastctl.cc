@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "ballast/v1/admin.pb.h"
 #include "common/base/names.h"
+#include "common/base/reason.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"
@@ -34,13 +35,20 @@ constexpr int kFailure = 1;
 constexpr int kUsageError = 2;
 constexpr int kUnreachable = 3;
 constexpr int kTimeoutS = 5;
+constexpr int kDeleteTimeoutS = 60;  // Large files take a while to go.
 constexpr size_t kReplyBytesMax = 64 << 20;
 
 const char kUsage[] =
     R"(usage: ballastctl status [--endpoint HOST:PORT]... [-o table|json]
+       ballastctl jobs list [--endpoint HOST:PORT] [-o table|json]
+       ballastctl jobs show NAME [--endpoint HOST:PORT] [-o table|json]
+       ballastctl jobs delete NAME [--force] [--endpoint HOST:PORT]
 
-Shows servers, jobs, and which trainer owes what of the open round.
+status shows servers, jobs, and which trainer owes what of the open round. jobs is about durable
+jobs, running or resting on disk; delete removes a job's log, checkpoint and manifest from every
+server, and refuses while trainers are attached.
 
+  --force                delete: also while trainers are attached; they end with JOB_FAILED
   --endpoint HOST:PORT   a server to ask; may be repeated or hold a list with commas
                          (default: BALLAST_ENDPOINTS)
   -o table|json          form of the output (default: table)
@@ -50,6 +58,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a server cannot be reached.
 )";
 
 struct Options {
+  std::vector<std::string> words;  // that belong to no flag
+  bool force = false;
   std::vector<std::string> endpoints;
   std::string source = "--endpoint";  // of the endpoints, for messages
   bool json = false;
@@ -92,10 +102,18 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
       options.help = true;
       continue;
     }
+    if (argument == "--force") {
+      options.force = true;
+      continue;
+    }
+    if (!absl::StartsWith(argument, "-")) {
+      options.words.push_back(argument);
+      continue;
+    }
     const size_t equals = argument.find('=');
     const std::string flag = argument.substr(0, equals);
     if (flag != "--endpoint" && flag != "-o" && flag != "--output") {
-      const std::string near = DidYouMean(flag, {"--endpoint", "--output", "--help"});
+      const std::string near = DidYouMean(flag, {"--endpoint", "--output", "--force", "--help"});
       return absl::InvalidArgumentError(
           absl::StrCat("unknown argument ", argument,
                        near.empty() ? "" : absl::StrCat(" (did you mean ", near, "?)")));
@@ -116,18 +134,19 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
 }
 
 // One unary call, waited for.
-absl::StatusOr<v1::StatusReply> AskStatus(const std::string& endpoint) {
+template <typename Reply>
+absl::StatusOr<Reply> Ask(const std::string& endpoint, const char* method,
+                          const google::protobuf::MessageLite& request, int timeout_s) {
   grpc::ChannelArguments args = MakeChannelArgs(1);
   args.SetMaxReceiveMessageSize(static_cast<int>(kReplyBytesMax));
   grpc::GenericStub server(
       grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), args));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(kTimeoutS));
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(timeout_s));
   grpc::CompletionQueue queue;
   grpc::ByteBuffer bytes;
   grpc::Status result;
-  const auto call = server.PrepareUnaryCall(&context, method::kAdminStatus,
-                                            SerializeMessage(v1::StatusRequest()), &queue);
+  const auto call = server.PrepareUnaryCall(&context, method, SerializeMessage(request), &queue);
   call->StartCall();
   call->Finish(&bytes, &result, nullptr);
   void* tag = nullptr;
@@ -137,10 +156,20 @@ absl::StatusOr<v1::StatusReply> AskStatus(const std::string& endpoint) {
   while (queue.Next(&tag, &ok)) {
   }
   if (!result.ok()) return FromGrpc(result);
-  v1::StatusReply reply;
+  Reply reply;
   const absl::Status parsed = ParseMessage(bytes, kReplyBytesMax, &reply);
   if (!parsed.ok()) return parsed;
   return reply;
+}
+
+// Asks the first server, and then the jobs' home, if that is another one.
+template <typename Reply>
+absl::StatusOr<Reply> AskHome(std::string* endpoint, const char* method,
+                              const google::protobuf::MessageLite& request, int timeout_s) {
+  absl::StatusOr<Reply> reply = Ask<Reply>(*endpoint, method, request, timeout_s);
+  if (ReasonOf(reply.status()) != Reason::kNotHome) return reply;
+  *endpoint = FieldsOf(reply.status()).address;
+  return Ask<Reply>(*endpoint, method, request, timeout_s);
 }
 
 bool IsUnreachable(const absl::Status& status) {
@@ -178,15 +207,65 @@ std::string ErrorText(const std::string& endpoint, const std::string& source,
                       "; is ballastd running there? (", source, ")");
 }
 
+int Failed(const std::string& endpoint, const Options& options, const absl::Status& status) {
+  std::cerr << "ballastctl: " << ErrorText(endpoint, options.source, status) << "\n";
+  const bool answered = status.GetPayload(kErrorDetailTypeUrl).has_value();
+  return IsUnreachable(status) && !answered ? kUnreachable : kFailure;
+}
+
+// `jobs list` and, with a name, `jobs show`.
+int ListJobs(const Options& options, const std::string& name) {
+  std::string endpoint = options.endpoints.front();
+  absl::StatusOr<v1::ListJobsReply> reply = AskHome<v1::ListJobsReply>(
+      &endpoint, method::kAdminListJobs, v1::ListJobsRequest(), kTimeoutS);
+  if (!reply.ok()) return Failed(endpoint, options, reply.status());
+  v1::ListJobsReply shown;
+  for (const v1::DurableJob& job : reply->jobs()) {
+    if (name.empty() || job.name() == name) *shown.add_jobs() = job;
+  }
+  if (!name.empty() && shown.jobs().empty()) {
+    std::cerr << "ballastctl: there is no durable job \"" << name << "\" at " << endpoint << "\n";
+    return kFailure;
+  }
+  std::cout << (options.json ? server::JobsJson(shown) : server::JobsTable(shown));
+  return std::cout.flush() ? 0 : kFailure;
+}
+
+int DeleteJob(const Options& options, const std::string& name) {
+  std::string endpoint = options.endpoints.front();
+  v1::DeleteJobRequest request;
+  request.set_name(name);
+  request.set_force(options.force);
+  const absl::StatusOr<v1::DeleteJobReply> reply =
+      AskHome<v1::DeleteJobReply>(&endpoint, method::kAdminDeleteJob, request, kDeleteTimeoutS);
+  if (!reply.ok()) return Failed(endpoint, options, reply.status());
+  std::cout << "deleted " << name << "\n";
+  return std::cout.flush() ? 0 : kFailure;
+}
+
+int Jobs(const Options& options) {
+  const std::vector<std::string>& words = options.words;
+  const bool list = words.size() == 1 && words[0] == "list";
+  const bool show = words.size() == 2 && words[0] == "show";
+  const bool remove = words.size() == 2 && words[0] == "delete";
+  if (!list && !show && !remove) {
+    std::cerr << "ballastctl: jobs takes list, show NAME or delete NAME\n";
+    return kUsageError;
+  }
+  if (remove) return DeleteJob(options, words[1]);
+  return ListJobs(options, show ? words[1] : "");
+}
+
 int Status(const Options& options) {
-  if (options.endpoints.empty()) {
-    std::cerr << "ballastctl: no server to ask; give --endpoint or set BALLAST_ENDPOINTS\n";
+  if (!options.words.empty()) {
+    std::cerr << "ballastctl: status takes no " << options.words.front() << "\n";
     return kUsageError;
   }
   std::vector<v1::StatusReply> replies;
   int code = 0;
   for (const std::string& endpoint : options.endpoints) {
-    absl::StatusOr<v1::StatusReply> reply = AskStatus(endpoint);
+    absl::StatusOr<v1::StatusReply> reply =
+        Ask<v1::StatusReply>(endpoint, method::kAdminStatus, v1::StatusRequest(), kTimeoutS);
     if (reply.ok()) {
       replies.push_back(*std::move(reply));
       continue;
@@ -211,7 +290,7 @@ int Main(const std::vector<std::string>& arguments) {
     std::cout << "ballastctl " << BALLAST_VERSION << "\n";
     return 0;
   }
-  if (arguments.empty() || arguments[0] != "status") {
+  if (arguments.empty() || (arguments[0] != "status" && arguments[0] != "jobs")) {
     if (!arguments.empty()) std::cerr << "ballastctl: unknown command " << arguments[0] << "\n";
     std::cerr << kUsage;
     return kUsageError;
@@ -226,7 +305,11 @@ int Main(const std::vector<std::string>& arguments) {
     std::cout << kUsage;
     return 0;
   }
-  return Status(*options);
+  if (options->endpoints.empty()) {
+    std::cerr << "ballastctl: no server to ask; give --endpoint or set BALLAST_ENDPOINTS\n";
+    return kUsageError;
+  }
+  return arguments[0] == "jobs" ? Jobs(*options) : Status(*options);
 }
 
 }  // namespace

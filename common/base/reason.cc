@@ -63,6 +63,8 @@ constexpr NamedReason kReasonNames[] = {
     {Reason::kStateLost, "STATE_LOST"},
     {Reason::kStorageFailed, "STORAGE_FAILED"},
     {Reason::kRecovering, "RECOVERING"},
+    {Reason::kNonfinite, "NONFINITE"},
+    {Reason::kJobBusy, "JOB_BUSY"},
     {Reason::kUnreachable, "UNREACHABLE"},
     {Reason::kUnsupported, "UNSUPPORTED"},
     {Reason::kWeightsEdited, "WEIGHTS_EDITED"},

@@ -61,6 +61,8 @@ enum class Reason : int {
   kStateLost = 60,
   kStorageFailed = 61,
   kRecovering = 62,
+  kNonfinite = 63,
+  kJobBusy = 64,
 
   kUnreachable = 70,
   kUnsupported = 71,

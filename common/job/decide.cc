@@ -42,6 +42,9 @@ absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> vote
   for (Vote& vote : votes) {
     norms.insert(norms.end(), vote.norms.begin(), vote.norms.end());
     decision.nonfinite += vote.nonfinite;
+    if (ComesBefore(vote.first_nonfinite, decision.first_nonfinite)) {
+      decision.first_nonfinite = vote.first_nonfinite;
+    }
   }
   std::sort(norms.begin(), norms.end(),
             [](const ExtentNorm& a, const ExtentNorm& b) { return a.extent < b.extent; });
@@ -57,7 +60,9 @@ absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> vote
   decision.policy = input.policy;
   decision.applied = decision.nonfinite == 0 && std::isfinite(decision.grad_norm);
   if (!decision.applied) {
-    ++decision.policy.consecutive_skips;
+    const uint64_t skips = ++decision.policy.consecutive_skips;
+    decision.halted = input.nonfinite == NonfinitePolicy::kHalt ||
+                      (input.max_consecutive_skips != 0 && skips > input.max_consecutive_skips);
     return decision;
   }
   decision.policy.consecutive_skips = 0;

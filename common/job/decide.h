@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/job/job_spec.h"
+#include "common/job/nonfinite.h"
 
 namespace ballast {
 
@@ -36,31 +37,36 @@ struct Vote {
   uint64_t nonfinite = 0;
   uint32_t contributor_digest = 0;
   std::vector<ScalarSet> scalars;  // only from the lowest server id
+  Nonfinite first_nonfinite;       // of what the server owns
 };
 
 // Policy state that outlives a round; versioned because logs and snapshots will carry it.
 struct PolicyState {
   uint32_t version = 1;
   double loss_scale = 1;
-  uint64_t opt_step = 0;  // applied rounds
-  uint64_t consecutive_skips = 0;
+  uint64_t opt_step = 0;           // applied rounds
+  uint64_t consecutive_skips = 0;  // rounds in a row that were not applied
 
   bool operator==(const PolicyState&) const = default;
 };
 
 struct Decision {
   bool applied = false;
+  bool halted = false;   // not applied, and the trainers get an error
   double grad_norm = 0;  // global 2-norm of the unscaled mean, fp64
   double clip_coef = 1;
   // Factor per group folded into the step: fp32(coef / (divisor * loss_scale)).
   std::vector<float> grad_scale;
   uint64_t nonfinite = 0;
+  Nonfinite first_nonfinite;  // over all servers; of a round that is not applied
   std::vector<ScalarSet> scalars;
   PolicyState policy;  // after the round
 };
 
 struct DecideInput {
   double max_grad_norm = 0;
+  NonfinitePolicy nonfinite = NonfinitePolicy::kSkip;
+  uint32_t max_consecutive_skips = kMaxConsecutiveSkips;
   std::vector<double> divisor;         // per group, from the epoch's contributor sets
   std::vector<uint32_t> extent_group;  // per extent
   PolicyState policy;                  // before the round
@@ -70,7 +76,9 @@ struct DecideInput {
 // Norms are combined in extent-id order in fp64. With groups of one common divisor W:
 //   norm = sqrt(sum) / (W * loss_scale);  coef = min(1, max_grad_norm / (norm + 1e-6))
 // (DeepSpeed's form); 0 switches clipping off. A non-finite element or an overflowed sum of squares
-// skips the round everywhere.
+// skips the round everywhere, or halts it: under kHalt, and when max_consecutive_skips were skipped
+// before it. A halted round changes what a skipped one changes; the counter starts again with the
+// next round that is applied.
 // Errors: ABORTED VOTE_MISMATCH when servers saw different contributions; INTERNAL when extents are
 // missing or doubled.
 absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> votes);

@@ -55,6 +55,10 @@ absl::Status CheckScalars(const JobSpec& spec) {
     return BadSpec(absl::StrCat("reduction_id ", spec.reduction_id, " with formula_id ",
                                 spec.formula_id, " is not known; this version offers 1 and 1"));
   }
+  if (spec.nonfinite > NonfinitePolicy::kHalt) {
+    return BadSpec(absl::StrCat("nonfinite policy ", static_cast<int>(spec.nonfinite),
+                                " is not known; skip (0) and halt (1) are"));
+  }
   if (spec.durability < Durability::kPower || spec.durability > Durability::kNone) {
     return BadSpec(absl::StrCat("durability level ", static_cast<int>(spec.durability),
                                 " is not known; power (1), process (2) and none (3) are"));
@@ -205,6 +209,10 @@ std::string FirstDifference(const JobSpec& ours, const JobSpec& theirs) {
       Differs("extent_elements", ours.extent_elements, theirs.extent_elements, &text) ||
       Differs("reduction_id", ours.reduction_id, theirs.reduction_id, &text) ||
       Differs("formula_id", ours.formula_id, theirs.formula_id, &text) ||
+      Differs("nonfinite", static_cast<int>(ours.nonfinite), static_cast<int>(theirs.nonfinite),
+              &text) ||
+      Differs("max_consecutive_skips", ours.max_consecutive_skips, theirs.max_consecutive_skips,
+              &text) ||
       Differs("number of groups", ours.group_count, theirs.group_count, &text) ||
       Differs("number of tensors", ours.tensors.size(), theirs.tensors.size(), &text)) {
     return text;

@@ -19,6 +19,15 @@ namespace ballast {
 // Numbers equal ballast.v1.Durability.
 enum class Durability : uint8_t { kUnspecified = 0, kPower = 1, kProcess = 2, kNone = 3 };
 
+// What is done about a round whose gradient is not finite. Numbers equal
+// ballast.v1.NonfinitePolicy.
+enum class NonfinitePolicy : uint8_t {
+  kSkip = 0,  // nothing is applied, and the job goes on: at most max_consecutive_skips in a row
+  kHalt = 1,  // nothing is applied, and every trainer's step ends with the error NONFINITE
+};
+
+inline constexpr uint32_t kMaxConsecutiveSkips = 100;  // default
+
 inline constexpr uint32_t kReductionSlotOrderFp32 = 1;
 inline constexpr uint32_t kFormulaCanonicalAdamW = 1;
 // What a slot may leave with a round for its script to go on from (RoundBegin.user_state).
@@ -48,6 +57,9 @@ struct JobSpec {
   uint32_t extent_elements = 1u << 20;
   uint32_t reduction_id = kReductionSlotOrderFp32;
   uint32_t formula_id = kFormulaCanonicalAdamW;
+  NonfinitePolicy nonfinite = NonfinitePolicy::kSkip;
+  // Rounds in a row that may be skipped; one more is halted. 0: no limit.
+  uint32_t max_consecutive_skips = kMaxConsecutiveSkips;
 };
 
 // Bytes of all slots' user states of a round together. The home's log keeps room for so many: in a

@@ -16,6 +16,11 @@ static_assert(static_cast<int>(DType::kF16) == v1::DTYPE_F16);
 static_assert(static_cast<int>(Durability::kPower) == v1::DURABILITY_POWER);
 static_assert(static_cast<int>(Durability::kProcess) == v1::DURABILITY_PROCESS);
 static_assert(static_cast<int>(Durability::kNone) == v1::DURABILITY_NONE);
+static_assert(static_cast<int>(NonfinitePolicy::kSkip) == v1::NONFINITE_POLICY_SKIP);
+static_assert(static_cast<int>(NonfinitePolicy::kHalt) == v1::NONFINITE_POLICY_HALT);
+static_assert(static_cast<int>(NonfiniteKind::kGradient) == v1::NONFINITE_KIND_GRADIENT);
+static_assert(static_cast<int>(NonfiniteKind::kSum) == v1::NONFINITE_KIND_SUM);
+static_assert(static_cast<int>(NonfiniteKind::kNorm) == v1::NONFINITE_KIND_NORM);
 static_assert(static_cast<int>(OptimizerKind::kAdamW) == v1::OPTIMIZER_KIND_ADAMW);
 
 absl::Status BadSpec(absl::string_view message) {
@@ -65,6 +70,8 @@ void ToProto(const JobSpec& spec, v1::JobSpec* out) {
   out->set_reduction_id(spec.reduction_id);
   out->set_formula_id(spec.formula_id);
   out->set_variable_world(spec.variable_world);
+  out->set_nonfinite(static_cast<v1::NonfinitePolicy>(spec.nonfinite));
+  out->set_max_consecutive_skips(spec.max_consecutive_skips);
 }
 
 absl::StatusOr<TensorSpec> TensorFromProto(const v1::TensorSpec& tensor) {
@@ -102,6 +109,10 @@ absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& spec) {
     return BadSpec(absl::StrCat("durability number ", static_cast<int>(spec.durability()),
                                 " is not known; use none (3)"));
   }
+  if (!v1::NonfinitePolicy_IsValid(spec.nonfinite())) {
+    return BadSpec(absl::StrCat("nonfinite policy number ", static_cast<int>(spec.nonfinite()),
+                                " is not known; skip (0) and halt (1) are"));
+  }
   JobSpec out;
   out.name = spec.name();
   out.world = spec.world();
@@ -116,7 +127,27 @@ absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& spec) {
   out.reduction_id = spec.reduction_id();
   out.formula_id = spec.formula_id();
   out.variable_world = spec.variable_world();
+  out.nonfinite = static_cast<NonfinitePolicy>(spec.nonfinite());
+  out.max_consecutive_skips = spec.max_consecutive_skips();
   return out;
+}
+
+void ToProto(const Nonfinite& place, v1::Nonfinite* out) {
+  out->set_kind(static_cast<v1::NonfiniteKind>(place.kind));
+  out->set_extent(place.extent);
+  out->set_element(place.element);
+  out->set_slot(place.slot);
+  out->set_value_bits(place.value_bits);
+}
+
+Nonfinite NonfiniteFromProto(const v1::Nonfinite& place) {
+  // A kind of a newer peer reads as the one that says least.
+  const bool known = v1::NonfiniteKind_IsValid(place.kind());
+  return {.kind = known ? static_cast<NonfiniteKind>(place.kind()) : NonfiniteKind::kGradient,
+          .extent = place.extent(),
+          .element = place.element(),
+          .slot = place.slot(),
+          .value_bits = place.value_bits()};
 }
 
 void ToProto(const Vote& vote, v1::Prepare* out) {
@@ -129,6 +160,10 @@ void ToProto(const Vote& vote, v1::Prepare* out) {
     added->set_sumsq(norm.sumsq);
   }
   out->set_nonfinite(vote.nonfinite);
+  out->clear_first_nonfinite();
+  if (vote.first_nonfinite.kind != NonfiniteKind::kNone) {
+    ToProto(vote.first_nonfinite, out->mutable_first_nonfinite());
+  }
   out->set_contributor_digest(vote.contributor_digest);
   out->clear_scalars();
   for (const ScalarSet& scalars : vote.scalars) {
@@ -152,6 +187,7 @@ absl::StatusOr<Vote> VoteFromProto(const v1::Prepare& prepare) {
     out.norms.push_back({norm.extent(), norm.sumsq()});
   }
   out.nonfinite = prepare.nonfinite();
+  out.first_nonfinite = NonfiniteFromProto(prepare.first_nonfinite());
   out.contributor_digest = prepare.contributor_digest();
   for (const v1::ScalarSet& scalars : prepare.scalars()) {
     out.scalars.push_back(

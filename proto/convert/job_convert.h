@@ -40,6 +40,10 @@ absl::StatusOr<std::vector<TensorSpec>> TensorsFromProto(
     const google::protobuf::RepeatedPtrField<v1::TensorSpec>& tensors);
 absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& spec);
 
+// Fills all of `out`; and back.
+void ToProto(const Nonfinite& place, v1::Nonfinite* out);
+Nonfinite NonfiniteFromProto(const v1::Nonfinite& place);
+
 // Fills everything of `out` but job, epoch and round.
 void ToProto(const Vote& vote, v1::Prepare* out);
 

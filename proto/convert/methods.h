@@ -16,5 +16,7 @@ inline constexpr char kPeerSeal[] = "/ballast.v1.Peer/Seal";
 inline constexpr char kPeerAdoptEpoch[] = "/ballast.v1.Peer/AdoptEpoch";
 inline constexpr char kPeerVote[] = "/ballast.v1.Peer/Vote";
 inline constexpr char kAdminStatus[] = "/ballast.v1.Admin/Status";
+inline constexpr char kAdminListJobs[] = "/ballast.v1.Admin/ListJobs";
+inline constexpr char kAdminDeleteJob[] = "/ballast.v1.Admin/DeleteJob";
 
 }  // namespace ballast::method

@@ -51,6 +51,7 @@ struct ExtendCall {
   std::vector<TensorSpec> tensors;
   InitMode init = InitMode::kEqual;
   std::vector<uint32_t> tensor_crc32c;
+  uint64_t round = 0;  // the first with the new groups
 };
 
 }  // namespace ballast::server

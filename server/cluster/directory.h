@@ -1,6 +1,7 @@
 // Directory: JobDirectory's one implementation, as a class of its own so that its parts can stand
-// in files of their own: attach and extend at the home in job_directory.cc, epochs in
-// directory_epochs.cc, this server's share of jobs in directory_local.cc.
+// in files of their own: attach at the home in job_directory.cc, epochs in
+// directory_epochs.cc, growth in directory_growth.cc, what operators ask in
+// directory_jobs.cc, this server's share of jobs in directory_local.cc.
 // Comes from: JobDirectory::Create. Goes to: RoundEngine, JobStore, the peers.
 // Thread safety: public methods post to the strand; Find and the memory figures use mu_.
 #pragma once
@@ -29,6 +30,8 @@ namespace ballast::server {
 
 using AttachDone = std::function<void(absl::StatusOr<AttachResult>)>;
 using ExtendDone = std::function<void(absl::StatusOr<JobPlan>)>;
+
+// One set per group: every slot contributes, and the sum is divided by the world.
 
 // Runs `done` with the first error, or OK, after `count` calls. Any thread.
 class Gather {
@@ -82,8 +85,15 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void PeerExtendJob(JobPlan plan, std::function<void(absl::Status)> done) override {
     Post([this, plan = std::move(plan), done = std::move(done)] { ExtendLocal(plan, done); });
   }
-  void PeerDropJob(uint64_t job) override {
-    Post([this, job] { Forget(job); });
+  void PeerDropJob(uint64_t job, std::function<void(absl::Status)> done) override {
+    Post([this, job, done = std::move(done)] { DropLocal(job, done); });
+  }
+  void ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) override {
+    Post([this, done = std::move(done)] { DoListJobs(done); });
+  }
+  void DeleteJob(const std::string& name, bool force,
+                 std::function<void(absl::Status)> done) override {
+    Post([this, name, force, done = std::move(done)] { DoDeleteJob(name, force, done); });
   }
   void PeerSeal(uint64_t job, uint32_t epoch,
                 std::function<void(absl::StatusOr<SealAnswer>)> done) override {
@@ -147,6 +157,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     absl::Status refused;
     std::set<uint32_t> told;
     std::map<uint32_t, ExtendDone> extending;
+    bool growing = false;  // all slots have asked, and not every server has the grown plan
     // Durable jobs: processes of a later life whose seat was seen free, and the change of epoch
     // that gives it to them. Those who still wait for their seat are in `waiting` only.
     std::map<uint32_t, uint64_t> newcomers;  // slot -> incarnation
@@ -217,9 +228,14 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void MakeEverywhere(const JobPlan& plan);
   absl::Status SaveMade(const JobPlan& plan);
   void OnCreated(const std::string& name, uint64_t job, const absl::Status& status);
+  absl::Status CheckExtend(const ExtendCall& call, Pending* pending) const;
   void DoExtend(const ExtendCall& call, const ExtendDone& done);
   void ExtendEverywhere(const std::string& name, const JobPlan& plan);
   void OnExtended(const std::string& name, const JobPlan& plan, const absl::Status& status);
+  void GrowPeers(const std::string& name);
+  void OnPeersGrown(const std::string& name, uint64_t job, const absl::Status& status);
+  void EndGrowth(Pending* pending, const absl::Status& status);
+  void SetMemory(Local* local, uint64_t bytes);
   absl::StatusOr<MemoryPlan> PlanHere(const JobPlan& plan) const;
   bool DropEnded();
   absl::Status CreateLocal(const JobPlan& plan);
@@ -236,8 +252,16 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   }
   void AskAgain(Pending* pending);
   void Drop(uint64_t job);
-  // As Drop, and removes its files: a job that could not be made everywhere.
-  void Forget(uint64_t job);
+  // As Drop, and removes its files: a job that could not be made everywhere, or was deleted.
+  absl::Status Forget(uint64_t job);
+  void DropAtPeer(uint32_t server, uint64_t job);
+  void AskEngine(const std::shared_ptr<RoundEngine>& engine,
+                 std::function<void(const JobSnapshot&)> done);
+  void DoListJobs(const std::function<void(absl::StatusOr<DurableJobs>)>& done);
+  void DoDeleteJob(const std::string& name, bool force,
+                   const std::function<void(absl::Status)>& done);
+  void DeleteEverywhere(const JobPlan& plan, const std::function<void(absl::Status)>& done);
+  void DropLocal(uint64_t job, const std::function<void(absl::Status)>& done);
   void FailPending(Pending* pending, const absl::Status& status);
   void DoSnapshot(const std::function<void(std::vector<JobSnapshot>)>& done);
   void DoShutdown(const std::function<void()>& done);

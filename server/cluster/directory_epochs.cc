@@ -172,7 +172,8 @@ bool Directory::WantsChange(const Pending& pending) const {
 
 // The home seals first: should it end now, it knows afterwards that the epoch cannot go on.
 void Directory::StartChange(Pending* pending) {
-  if (pending->change.has_value()) return;  // When it is over, those who came late have their turn.
+  // When it is over, those who came late have their turn.
+  if (pending->change.has_value() || pending->growing) return;
   const JobPlan plan = pending->plan;
   pending->change.emplace(plan);
   SealLocal(plan.job, plan.epoch.epoch,
@@ -442,6 +443,8 @@ void Directory::StartRecovered() {
       // Its last life may have begun a change and not ended it.
       pending.sealed = std::exchange(pending.plan.sealed_epoch, 0) == pending.plan.epoch.epoch;
       AdoptEverywhere(name, JobPlan(pending.plan));
+      pending.growing = pending.plan.layout_version > 1;
+      GrowPeers(name);
     }
   });
 }

@@ -126,26 +126,6 @@ absl::Status Directory::OpenLocal(const JobPlan& plan, std::unique_ptr<JobStorag
   return absl::OkStatus();
 }
 
-void Directory::ExtendLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done) {
-  const auto it = local_.find(plan.job);
-  const std::shared_ptr<RoundEngine> engine = Find(plan.job);
-  if (it == local_.end() || engine == nullptr) {
-    return done(
-        ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
-                      absl::StrCat("job ", plan.job, " is not known at server ", config_.self),
-                      {.server = static_cast<int>(config_.self)}));
-  }
-  if (absl::Status st = ValidateJobSpec(plan.spec, config_.limits); !st.ok()) return done(st);
-  const absl::StatusOr<MemoryPlan> memory =
-      PlanMemory(plan, config_.self, BudgetOf(it->second), engine->window_extents());
-  if (!memory.ok()) return done(memory.status());
-  memory_used_.fetch_add(memory->total() - it->second.memory_bytes, std::memory_order_relaxed);
-  it->second.memory_bytes = memory->total();
-  ReportMemory();
-  it->second.plan = plan;
-  engine->Extend(plan, done);
-}
-
 absl::Status Directory::Recover() {
   if (store_ == nullptr) return absl::OkStatus();
   BALLAST_ASSIGN_OR_RETURN(const std::vector<JobPlan> plans, store_->Load());
@@ -223,11 +203,20 @@ void Directory::Drop(uint64_t job) {
   ReportMemory();
 }
 
-void Directory::Forget(uint64_t job) {
+absl::Status Directory::Forget(uint64_t job) {
   Drop(job);
-  if (store_ == nullptr) return;
+  std::erase_if(resting_, [job](const auto& entry) { return entry.second.job == job; });
+  if (store_ == nullptr) return absl::OkStatus();
   const absl::Status removed = store_->Remove(job);
   if (!removed.ok()) BALLAST_LOG(ERROR, LogField("job", job)) << "left on disk: " << removed;
+  return removed;
+}
+
+void Directory::DropAtPeer(uint32_t server, uint64_t job) {
+  peers_->DropJob(server, job, [server](const absl::Status& status) {
+    if (status.ok()) return;
+    BALLAST_LOG(WARN, LogField("server", server)) << "cannot drop a job there: " << status;
+  });
 }
 
 void Directory::DoSnapshot(const std::function<void(std::vector<JobSnapshot>)>& done) {

@@ -1,4 +1,4 @@
-// Directory: attach and extend at the home. See directory.h.
+// Directory: attach at the home. See directory.h.
 // Thread safety: on the strand.
 #include "server/cluster/job_directory.h"
 
@@ -18,27 +18,6 @@ uint64_t JobId(const std::string& name, uint64_t incarnation) {
   const uint32_t high = Crc32c(name.data(), name.size());
   const uint64_t id = (uint64_t{high} << 32) ^ (incarnation * 0x9E3779B97F4A7C15ull);
   return id == 0 ? 1 : id;
-}
-
-// The plan of the same job with a grown spec: old extents keep their owners.
-absl::StatusOr<JobPlan> GrownPlan(JobPlan plan, JobSpec spec) {
-  BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
-  const std::vector<LayoutTensor> all = LayoutTensors(spec.tensors);
-  BALLAST_RETURN_IF_ERROR(layout.Append({all.begin() + plan.spec.tensors.size(), all.end()}));
-  plan.spec = std::move(spec);
-  plan.epoch.contributors = AllContribute(plan.epoch.members, plan.spec.group_count);
-  ++plan.layout_version;
-  std::vector<uint32_t> before;
-  for (const uint32_t owner : plan.owner) {
-    before.push_back(static_cast<uint32_t>(
-        std::find(plan.servers.begin(), plan.servers.end(), owner) - plan.servers.begin()));
-  }
-  plan.owner.clear();
-  for (const uint32_t index :
-       PlanOwners(layout, static_cast<uint32_t>(plan.servers.size()), before)) {
-    plan.owner.push_back(plan.servers[index]);
-  }
-  return plan;
 }
 
 }  // namespace
@@ -256,9 +235,9 @@ void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Sta
   if (it == pending_.end() || it->second.plan.job != job) {
     // Given up meanwhile, because a peer was lost.
     for (const ServerAddress& server : config_.servers) {
-      if (server.id != config_.self) peers_->DropJob(server.id, job);
+      if (server.id != config_.self) DropAtPeer(server.id, job);
     }
-    Forget(job);
+    Forget(job).IgnoreError();  // Logged.
     return;
   }
   Pending& pending = it->second;
@@ -266,11 +245,11 @@ void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Sta
   const absl::Status status = made.ok() ? SaveMade(pending.plan) : made;
   if (!status.ok()) {
     for (const uint32_t server : pending.plan.servers) {
-      if (server != config_.self) peers_->DropJob(server, pending.plan.job);
+      if (server != config_.self) DropAtPeer(server, pending.plan.job);
     }
     FailPending(&pending, status);
     pending_.erase(it);
-    Forget(job);
+    Forget(job).IgnoreError();  // Logged.
     return;
   }
   pending.created = true;
@@ -278,82 +257,6 @@ void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Sta
       << "job created: world " << pending.plan.epoch.world() << ", " << pending.plan.owner.size()
       << " extents on " << pending.plan.servers.size() << " servers";
   EndChange(&pending, absl::OkStatus());
-}
-
-// --- Extend -------------------------------------------------------------------------------------
-
-void Directory::DoExtend(const ExtendCall& call, const ExtendDone& done) {
-  if (absl::Status st = CheckHome(); !st.ok()) return done(st);
-  const auto it = std::find_if(pending_.begin(), pending_.end(), [&](const auto& entry) {
-    return entry.second.created && entry.second.plan.job == call.job;
-  });
-  if (it == pending_.end()) {
-    return done(ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
-                              absl::StrCat("job ", call.job, " is not known here"), {}));
-  }
-  Pending& pending = it->second;
-  if (call.epoch != pending.plan.epoch.epoch) {
-    return done(ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kStaleEpoch,
-                              absl::StrCat("extension in epoch ", call.epoch, ", the job is in ",
-                                           pending.plan.epoch.epoch),
-                              {.job = it->first, .slot = static_cast<int>(call.slot)}));
-  }
-  JobSpec grown = pending.plan.spec;
-  grown.group_count = call.group_count;
-  grown.tensors.insert(grown.tensors.end(), call.tensors.begin(), call.tensors.end());
-  absl::Status st = call.tensors.empty() || call.group_count <= pending.plan.spec.group_count
-                        ? ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadSpec,
-                                        "an extension must bring new groups with tensors", {})
-                        : ValidateJobSpec(grown, config_.limits);
-  if (st.ok()) st = pending.home.Extend(call, pending.plan.layout_version);
-  if (!st.ok()) {
-    done(st);
-    // The slots disagree on the job's layout, so none of them can go on.
-    FailPending(&pending, st);
-    pending.home.DropExtension();
-    if (auto engine = Find(call.job); engine != nullptr) engine->Fail(st);
-    return;
-  }
-  pending.extending[call.slot] = done;
-  if (!pending.home.AllExtended()) {
-    if (auto engine = Find(call.job); engine != nullptr) engine->SlotGrows(call.slot);
-    return;
-  }
-
-  const absl::StatusOr<JobPlan> plan = GrownPlan(pending.plan, pending.home.TakeExtended());
-  if (plan.ok()) {
-    ExtendEverywhere(it->first, *plan);
-  } else {
-    OnExtended(it->first, pending.plan, plan.status());
-  }
-}
-
-void Directory::ExtendEverywhere(const std::string& name, const JobPlan& plan) {
-  auto gather = std::make_shared<Gather>(plan.servers.size(), [self = shared_from_this(), name,
-                                                               plan](absl::Status status) {
-    self->Post([self = self.get(), name, plan, status] { self->OnExtended(name, plan, status); });
-  });
-  for (const uint32_t server : plan.servers) {
-    const auto add = [gather](absl::Status status) { gather->Add(status); };
-    if (server == config_.self) {
-      ExtendLocal(plan, add);
-    } else {
-      peers_->ExtendJob(server, plan, add);
-    }
-  }
-}
-
-void Directory::OnExtended(const std::string& name, const JobPlan& plan,
-                           const absl::Status& status) {
-  const auto it = pending_.find(name);
-  if (it == pending_.end()) return;
-  if (!status.ok()) {
-    FailPending(&it->second, status);
-    if (auto engine = Find(plan.job); engine != nullptr) engine->Fail(status);
-    return;
-  }
-  it->second.plan = plan;
-  for (auto& [slot, done] : std::exchange(it->second.extending, {})) done(plan);
 }
 
 std::shared_ptr<JobDirectory> JobDirectory::Create(const DirectoryConfig& config,

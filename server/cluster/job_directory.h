@@ -28,7 +28,8 @@ class PeerLink {
                          std::function<void(absl::Status)> done) = 0;
   virtual void ExtendJob(uint32_t server, const JobPlan& plan,
                          std::function<void(absl::Status)> done) = 0;
-  virtual void DropJob(uint32_t server, uint64_t job) = 0;
+  // `done` runs when nothing of the job is left there, or with why that is not known.
+  virtual void DropJob(uint32_t server, uint64_t job, std::function<void(absl::Status)> done) = 0;
   // Both are repeated until the server answers or create_timeout is over.
   virtual void Seal(uint32_t server, uint64_t job, uint32_t epoch,
                     std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
@@ -50,6 +51,24 @@ struct DirectoryConfig {
   // SLOT_TAKEN.
   std::chrono::milliseconds takeover_wait{5'000};
 };
+
+// A durable job as its home knows it.
+struct DurableJob {
+  std::string name;
+  uint64_t job = 0;
+  std::string state;  // running | resting: on disk only
+  Durability durability = Durability::kPower;
+  uint32_t world = 0;
+  uint32_t epoch = 0;
+  uint64_t round = 0;  // the next; of a resting job the first of its epoch
+  uint64_t parameters = 0;
+  uint32_t tensors = 0;
+  uint32_t groups = 0;
+  std::vector<uint32_t> servers;
+  uint32_t open_streams = 0;  // trainers that are attached
+  uint64_t disk_bytes = 0;    // of all its servers, if they are set up as the home is
+};
+using DurableJobs = std::vector<DurableJob>;
 
 class JobDirectory {
  public:
@@ -78,7 +97,8 @@ class JobDirectory {
   // From the home. Idempotent for an equal plan.
   virtual void PeerCreateJob(JobPlan plan, std::function<void(absl::Status)> done) = 0;
   virtual void PeerExtendJob(JobPlan plan, std::function<void(absl::Status)> done) = 0;
-  virtual void PeerDropJob(uint64_t job) = 0;
+  // Ends the job, if it runs, with JOB_FAILED, and removes its files; it may be unknown.
+  virtual void PeerDropJob(uint64_t job, std::function<void(absl::Status)> done) = 0;
   virtual void PeerSeal(uint64_t job, uint32_t epoch,
                         std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
   virtual void PeerAdoptEpoch(JobPlan plan, std::function<void(absl::Status)> done) = 0;
@@ -88,6 +108,14 @@ class JobDirectory {
   // A peer fell silent: every job that spans it is told.
   virtual void PeerLost(uint32_t server, const std::string& why) = 0;
   virtual void Snapshot(std::function<void(std::vector<JobSnapshot>)> done) = 0;
+  // At the home, else NOT_HOME: every durable job, ascending name.
+  virtual void ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) = 0;
+  // At the home, else NOT_HOME: removes a durable job, its log, slots and manifest, at every
+  // server. Errors: NOT_FOUND UNKNOWN_JOB; FAILED_PRECONDITION JOB_BUSY while trainers are attached
+  // (with `force` these get JOB_FAILED) or attaching, UNSUPPORTED for durability none; UNAVAILABLE
+  // SERVER_LOST when a server does not answer: the job is still listed and can be deleted again.
+  virtual void DeleteJob(const std::string& name, bool force,
+                         std::function<void(absl::Status)> done) = 0;
   // Fails every job with SHUTTING_DOWN and answers pending attaches.
   virtual void Shutdown(std::function<void()> done) = 0;
 

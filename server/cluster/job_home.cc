@@ -114,7 +114,7 @@ absl::Status JobHome::Extend(const ExtendCall& call, uint32_t layout_version) {
   if (!extending_.empty()) {
     const auto& [other_slot, other] = *extending_.begin();
     if (other.group_count != call.group_count || !(other.tensors == call.tensors) ||
-        other.init != call.init) {
+        other.init != call.init || other.round != call.round) {
       return mismatch(absl::StrCat("slots ", call.slot, " and ", other_slot,
                                    " add different groups in the same round"));
     }
@@ -132,12 +132,9 @@ absl::Status JobHome::Extend(const ExtendCall& call, uint32_t layout_version) {
   return absl::OkStatus();
 }
 
-JobSpec JobHome::TakeExtended() {
-  const ExtendCall& call = extending_.begin()->second;
-  spec_.group_count = call.group_count;
-  spec_.tensors.insert(spec_.tensors.end(), call.tensors.begin(), call.tensors.end());
-  extending_.clear();
-  return spec_;
+void JobHome::Reseat(const std::vector<Member>& members) {
+  seats_.clear();
+  for (const Member& member : members) seats_[member.slot].incarnation = member.incarnation;
 }
 
 }  // namespace ballast::server

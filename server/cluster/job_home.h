@@ -36,10 +36,15 @@ class JobHome {
   // One slot's wish to grow the job; same errors, LAYOUT_MISMATCH when slots disagree.
   absl::Status Extend(const ExtendCall& call, uint32_t layout_version);
   bool AllExtended() const { return extending_.size() == spec_.world; }
-  // The grown spec; AllExtended() must hold. Starts over for the next extension.
-  JobSpec TakeExtended();
+  // The extension is over; the job is that of `spec` now, grown or not.
+  void EndExtension(const JobSpec& spec) {
+    spec_ = spec;
+    extending_.clear();
+  }
   // Drops a pending extension (it failed).
   void DropExtension() { extending_.clear(); }
+  // Seats as an epoch record has them: those who may grow the job.
+  void Reseat(const std::vector<Member>& members);
 
  private:
   struct Seat {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/crc32c.h"
@@ -24,6 +25,7 @@ constexpr size_t kManifestBytesMax = size_t{64} << 20;
 constexpr char kManifest[] = "manifest";
 constexpr char kMaking[] = "making";
 constexpr char kGone[] = ".gone";
+constexpr char kLayout[] = "layout-";
 constexpr size_t kNameBytes = 16;  // of a job's directory
 
 void PutU32(uint32_t value, std::string* to) {
@@ -51,6 +53,12 @@ std::string JobStore::Directory(uint64_t job) const {
   return absl::StrCat(root_, "/", absl::Hex(job, absl::kZeroPad16));
 }
 
+std::string JobStore::FilesOf(const JobPlan& plan) const {
+  const std::string directory = Directory(plan.job);
+  if (plan.layout_version == 1) return directory;
+  return absl::StrCat(directory, "/", kLayout, plan.layout_version);
+}
+
 absl::StatusOr<std::vector<JobPlan>> JobStore::Load() {
   BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(root_));
   BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_.substr(0, root_.rfind('/') + 1)));
@@ -76,6 +84,7 @@ absl::StatusOr<std::vector<JobPlan>> JobStore::Load() {
     if (absl::IsNotFound(plan.status())) return Damaged(directory, "its manifest is missing");
     BALLAST_RETURN_IF_ERROR(plan.status());
     if (plan->job != job) return Damaged(directory, "it is another job's");
+    DropOutgrown(*plan);
     plans.push_back(*std::move(plan));
   }
   return plans;
@@ -101,6 +110,12 @@ absl::StatusOr<JobPlan> JobStore::LoadOne(const std::string& directory) {
   absl::StatusOr<JobPlan> plan = codec_.decode(body);
   if (!plan.ok()) return Damaged(path, plan.status().message());
   return plan;
+}
+
+uint64_t JobStore::DiskBytes(const JobPlan& plan, uint32_t server) const {
+  const absl::StatusOr<Layout> layout = LayoutOfSpec(plan.spec);
+  if (!layout.ok()) return 0;  // Of a plan that was taken: cannot be.
+  return JobStorage::DiskBytes(StorageOptionsOf(plan, *layout, server, checkpoint_rounds_));
 }
 
 absl::Status JobStore::Save(const JobPlan& plan) {
@@ -141,6 +156,36 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Create(const JobPlan& plan
   return status;
 }
 
+absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Grow(const JobPlan& plan) {
+  BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
+  const std::string files = FilesOf(plan);
+  BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(files));
+  BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(files));
+  auto made =
+      JobStorage::Create(fs_, files, StorageOptionsOf(plan, layout, self_, checkpoint_rounds_));
+  absl::Status status = made.status();
+  if (status.ok()) status = fs_->SyncDirectory(Directory(plan.job));
+  if (status.ok()) return made;
+  fs_->RemoveAll(files).IgnoreError();  // The first error is the one to tell.
+  return status;
+}
+
+void JobStore::DropOutgrown(const JobPlan& plan) {
+  const std::string directory = Directory(plan.job);
+  const std::string files = FilesOf(plan);
+  const absl::StatusOr<std::vector<std::string>> names = fs_->List(directory);
+  absl::Status status = names.status();
+  for (size_t i = 0; status.ok() && i < names->size(); ++i) {
+    const std::string path = absl::StrCat(directory, "/", (*names)[i]);
+    if (absl::StartsWith((*names)[i], kLayout)) {
+      if (path != files) status = fs_->RemoveAll(path);
+    } else if (plan.layout_version > 1 && (*names)[i] != kManifest) {
+      status = fs_->Remove(path);
+    }
+  }
+  if (!status.ok()) BALLAST_LOG(WARN, LogField("run", plan.spec.name)) << "left over: " << status;
+}
+
 // Removing many files is not one step, giving their directory another name is.
 absl::Status JobStore::Discard(const std::string& directory) {
   const std::string gone = directory + kGone;
@@ -154,7 +199,7 @@ absl::Status JobStore::Discard(const std::string& directory) {
 
 absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Open(const JobPlan& plan) {
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
-  return JobStorage::Open(fs_, Directory(plan.job),
+  return JobStorage::Open(fs_, FilesOf(plan),
                           StorageOptionsOf(plan, layout, self_, checkpoint_rounds_));
 }
 

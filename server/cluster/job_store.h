@@ -3,6 +3,9 @@
 //
 //   <root>/<job id, 16 hex digits>/manifest
 //
+// The files of a job that has grown lie in a directory of their own, <job>/layout-<version>; what
+// else is there is left over.
+//
 // While a job is made its directory holds a file "making", and one that is removed is first given
 // the name <job id>.gone. So what a crash leaves half done is told from a job whose manifest was
 // lost: the first is cleared away, the second is reported and kept.
@@ -55,6 +58,13 @@ class JobStore {
   absl::StatusOr<std::unique_ptr<JobStorage>> Create(const JobPlan& plan);
   // Opens the files of a job that Load found.
   absl::StatusOr<std::unique_ptr<JobStorage>> Open(const JobPlan& plan);
+  // Makes files for a grown plan beside those in use, which stay those of the job until the plan is
+  // saved. Errors: as Create, and then nothing of it is left.
+  absl::StatusOr<std::unique_ptr<JobStorage>> Grow(const JobPlan& plan);
+  // Removes what an earlier layout version of the job, or a growth that was broken off, left.
+  void DropOutgrown(const JobPlan& plan);
+  // What Create takes on server `server`.
+  uint64_t DiskBytes(const JobPlan& plan, uint32_t server) const;
   // Replaces the manifest: a new epoch or layout version.
   absl::Status Save(const JobPlan& plan);
   // Removes everything of the job; it may be missing.
@@ -62,6 +72,7 @@ class JobStore {
 
  private:
   std::string Directory(uint64_t job) const;
+  std::string FilesOf(const JobPlan& plan) const;
   absl::Status Discard(const std::string& directory);
   absl::StatusOr<JobPlan> LoadOne(const std::string& directory);
 

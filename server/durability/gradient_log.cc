@@ -44,6 +44,7 @@ class SegmentedLog : public GradientLog {
   void TrimTo(uint64_t round) override;
   absl::Status Repeat(uint64_t round) override;
   void BeginEpoch(uint32_t epoch, uint64_t start_round) override;
+  absl::Status Seed(const PreparedRecord& prepared, const DecisionRecord& decision) override;
   uint64_t FreeBytes() const override;
 
  private:
@@ -139,7 +140,8 @@ absl::Status SegmentedLog::AppendExtent(const LoggedExtent& extent, const void* 
                       .extent = extent.extent,
                       .payload_bytes = extent.bytes,
                       .sumsq = extent.sumsq,
-                      .nonfinite = extent.nonfinite};
+                      .nonfinite = extent.nonfinite,
+                      .first_nonfinite = extent.first_nonfinite};
   BALLAST_RETURN_IF_ERROR(Append(&header, data));
   LoggedExtent logged = extent;
   logged.crc32c = header.payload_crc;
@@ -182,6 +184,15 @@ absl::Status SegmentedLog::Write(const DecisionRecord& record) {
                       .round = record.round,
                       .payload_bytes = payload.size()};
   return Append(&header, payload.data());
+}
+
+absl::Status SegmentedLog::Seed(const PreparedRecord& prepared, const DecisionRecord& decision) {
+  BALLAST_RETURN_IF_ERROR(failure_);
+  BALLAST_RETURN_IF_ERROR(Write(prepared));
+  state_.index.Add(prepared);
+  BALLAST_RETURN_IF_ERROR(Write(decision));
+  state_.index.Add(decision);
+  return Sync();
 }
 
 absl::Status SegmentedLog::Append(RecordHeader* header, const void* data) {

@@ -48,9 +48,10 @@ struct LoggedExtent {
   double sumsq = 0;
   uint64_t nonfinite = 0;
   uint64_t bytes = 0;
-  uint32_t crc32c = 0;   // of the payload, bound to job, server, epoch, round and extent
-  uint32_t segment = 0;  // index of the segment's file
-  uint64_t offset = 0;   // of the payload in that file
+  Nonfinite first_nonfinite;  // its `extent` is the one above
+  uint32_t crc32c = 0;        // of the payload, bound to job, server, epoch, round and extent
+  uint32_t segment = 0;       // index of the segment's file
+  uint64_t offset = 0;        // of the payload in that file
 };
 
 // What the log knows of one round. Extents of an older epoch are replaced by those of a newer one,
@@ -92,7 +93,7 @@ class GradientLog {
   virtual absl::Status ReadExtent(const LoggedExtent& extent, void* to) = 0;
 
   // Appends. `extent.bytes` bytes at `data` are read before it returns; `extent` needs its first
-  // seven fields. An error of a write or flush is final: every later call returns it again. Nothing
+  // eight fields. An error of a write or flush is final: every later call returns it again. Nothing
   // has changed after
   //   RESOURCE_EXHAUSTED  no room; the call may be repeated after TrimTo
   //   INVALID_ARGUMENT    larger than a segment; no dtype
@@ -117,6 +118,10 @@ class GradientLog {
   // Then, once a restart would Open the log with `epoch` and `start_round` = `round` + 1: all that
   // stands in the log of rounds from start_round on is dead.
   virtual void BeginEpoch(uint32_t epoch, uint64_t start_round) = 0;
+
+  // Begins a fresh log where another one ended: with vote and decision of the last round, whose
+  // extents stay behind. Survives when it returns.
+  virtual absl::Status Seed(const PreparedRecord& prepared, const DecisionRecord& decision) = 0;
 
   // Bytes that can be appended before TrimTo is needed, but for what stays unused at the ends of
   // segments.

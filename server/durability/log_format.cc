@@ -54,7 +54,11 @@ enum RecordField : size_t {
   kRecordNonfinite = 96,
   kRecordPayloadCrc = 104,
   kRecordPreviousCrc = 108,
-  kRecordEnd = 112,
+  kRecordPlaceKind = 112,
+  kRecordPlaceElement = 116,
+  kRecordPlaceSlot = 120,
+  kRecordPlaceValue = 124,
+  kRecordEnd = 128,
 };
 // What a payload's checksum is bound to: version, type, dtype, codec, job, server, epoch, round,
 // extent.
@@ -70,6 +74,22 @@ void PutIdentity(const RecordHeader& header, char* page) {
   StoreNumber(header.epoch, page + kRecordEpoch);
   StoreNumber(header.round, page + kRecordRound);
   StoreNumber(header.extent, page + kRecordExtent);
+}
+
+void PutPlace(const Nonfinite& place, char* page) {
+  StoreNumber(place.kind, page + kRecordPlaceKind);
+  StoreNumber(place.element, page + kRecordPlaceElement);
+  StoreNumber(place.slot, page + kRecordPlaceSlot);
+  StoreNumber(place.value_bits, page + kRecordPlaceValue);
+}
+
+Nonfinite GetPlace(const char* page) {
+  Nonfinite place{.kind = LoadNumber<NonfiniteKind>(page + kRecordPlaceKind),
+                  .element = LoadNumber<uint32_t>(page + kRecordPlaceElement),
+                  .slot = LoadNumber<uint32_t>(page + kRecordPlaceSlot),
+                  .value_bits = LoadNumber<uint32_t>(page + kRecordPlaceValue)};
+  if (place.kind != NonfiniteKind::kNone) place.extent = LoadNumber<uint32_t>(page + kRecordExtent);
+  return place;
 }
 
 uint32_t SealPage(char* page) {
@@ -106,11 +126,13 @@ absl::Status CheckPage(const char* page, const std::array<char, 8>& magic, size_
 bool FitsType(const RecordHeader& header) {
   switch (header.type) {
     case RecordType::kExtent:
-      return DTypeBytes(header.dtype) != 0;
+      return DTypeBytes(header.dtype) != 0 && header.first_nonfinite.kind <= NonfiniteKind::kNorm &&
+             (header.first_nonfinite.kind != NonfiniteKind::kNone ||
+              header.first_nonfinite == Nonfinite());
     case RecordType::kPrepared:
     case RecordType::kDecision:
       return header.dtype == DType::kUnspecified && header.extent == 0 && header.sumsq == 0 &&
-             header.nonfinite == 0;
+             header.nonfinite == 0 && header.first_nonfinite == Nonfinite();
   }
   return false;
 }
@@ -147,6 +169,7 @@ uint32_t EncodePage(const RecordHeader& header, char* page) {
   StoreNumber(header.nonfinite, page + kRecordNonfinite);
   StoreNumber(header.payload_crc, page + kRecordPayloadCrc);
   StoreNumber(header.previous_crc, page + kRecordPreviousCrc);
+  PutPlace(header.first_nonfinite, page);
   return SealPage(page);
 }
 
@@ -180,6 +203,7 @@ absl::StatusOr<RecordHeader> DecodeRecordPage(const char* page) {
                             .payload_bytes = LoadNumber<uint64_t>(page + kRecordPayloadBytes),
                             .sumsq = LoadNumber<double>(page + kRecordSumsq),
                             .nonfinite = LoadNumber<uint64_t>(page + kRecordNonfinite),
+                            .first_nonfinite = GetPlace(page),
                             .payload_crc = LoadNumber<uint32_t>(page + kRecordPayloadCrc),
                             .previous_crc = LoadNumber<uint32_t>(page + kRecordPreviousCrc)};
   if (LoadNumber<uint16_t>(page + kRecordCodec) != 0 || !FitsType(header)) {

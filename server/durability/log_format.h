@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/io/file.h"
+#include "common/job/nonfinite.h"
 #include "common/tensor/dtype.h"
 
 namespace ballast::server {
@@ -48,6 +49,7 @@ struct RecordHeader {
   uint64_t payload_bytes = 0;
   double sumsq = 0;           // of an EXTENT
   uint64_t nonfinite = 0;     // of an EXTENT
+  Nonfinite first_nonfinite;  // of an EXTENT; its `extent` is the one above, or 0 for kNone
   uint32_t payload_crc = 0;   // PayloadSeed, then the payload
   uint32_t previous_crc = 0;  // of the record header in front; 0 for the first
 };

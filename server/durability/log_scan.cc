@@ -391,6 +391,7 @@ class LogScanner {
             .sumsq = header.sumsq,
             .nonfinite = header.nonfinite,
             .bytes = header.payload_bytes,
+            .first_nonfinite = header.first_nonfinite,
             .crc32c = header.payload_crc,
             .segment = files_.IndexOf(header.sequence),
             .offset = header.offset + kPageBytes};

@@ -16,6 +16,9 @@ constexpr uint32_t kDecisionVersion = 1;
 constexpr uint32_t kPreparedVersion = 2;
 constexpr uint32_t kPolicyVersion = 1;
 constexpr uint32_t kPolicyBytes = 24;  // of version 1, behind its version and length
+constexpr uint32_t kSkipped = 0;
+constexpr uint32_t kApplied = 1;
+constexpr uint32_t kHalted = 2;
 constexpr size_t kNormBytes = 12;
 constexpr size_t kScalarSetBytesMin = 16;
 constexpr size_t kUserStateBytesMin = 8;
@@ -64,6 +67,24 @@ absl::StatusOr<PolicyState> GetPolicy(ByteReader* in) {
   policy.opt_step = in->Get<uint64_t>();
   policy.consecutive_skips = in->Get<uint64_t>();
   return policy;
+}
+
+void PutPlace(const Nonfinite& place, ByteWriter* out) {
+  out->Put(static_cast<uint32_t>(place.kind));
+  out->Put(place.extent);
+  out->Put(place.element);
+  out->Put(place.slot);
+  out->Put(place.value_bits);
+}
+
+Nonfinite GetPlace(ByteReader* in) {
+  const uint32_t kind = in->Get<uint32_t>();
+  if (kind > static_cast<uint32_t>(NonfiniteKind::kNorm)) in->Fail();
+  return {.kind = static_cast<NonfiniteKind>(kind),
+          .extent = in->Get<uint32_t>(),
+          .element = in->Get<uint32_t>(),
+          .slot = in->Get<uint32_t>(),
+          .value_bits = in->Get<uint32_t>()};
 }
 
 void PutPresent(const std::vector<bool>& present, ByteWriter* out) {
@@ -144,6 +165,7 @@ std::string EncodePrepared(const PreparedRecord& record) {
   out.Put(record.vote.server);
   out.Put(record.vote.contributor_digest);
   out.Put(record.vote.nonfinite);
+  PutPlace(record.vote.first_nonfinite, &out);
   out.Put<uint32_t>(record.vote.norms.size());
   for (const ExtentNorm& norm : record.vote.norms) {
     out.Put(norm.extent);
@@ -168,6 +190,7 @@ absl::StatusOr<PreparedRecord> DecodePrepared(absl::string_view bytes) {
   record.vote.server = in.Get<uint32_t>();
   record.vote.contributor_digest = in.Get<uint32_t>();
   record.vote.nonfinite = in.Get<uint64_t>();
+  record.vote.first_nonfinite = GetPlace(&in);
   record.vote.norms.resize(in.GetCount(kNormBytes));
   for (ExtentNorm& norm : record.vote.norms) {
     norm.extent = in.Get<uint32_t>();
@@ -189,10 +212,11 @@ std::string EncodeDecision(const DecisionRecord& record) {
   out.Put(kDecisionVersion);
   out.Put(record.epoch);
   out.Put(record.round);
-  out.Put<uint32_t>(decision.applied ? 1 : 0);
+  out.Put(decision.applied ? kApplied : decision.halted ? kHalted : kSkipped);
   out.Put(decision.grad_norm);
   out.Put(decision.clip_coef);
   out.Put(decision.nonfinite);
+  PutPlace(decision.first_nonfinite, &out);
   out.Put<uint32_t>(decision.grad_scale.size());
   for (const float scale : decision.grad_scale) out.Put(scale);
   PutScalars(decision.scalars, &out);
@@ -208,12 +232,14 @@ absl::StatusOr<DecisionRecord> DecodeDecision(absl::string_view bytes) {
   Decision& decision = record.decision;
   record.epoch = in.Get<uint32_t>();
   record.round = in.Get<uint64_t>();
-  const uint32_t applied = in.Get<uint32_t>();
-  if (applied > 1) in.Fail();
-  decision.applied = applied == 1;
+  const uint32_t outcome = in.Get<uint32_t>();
+  if (outcome > kHalted) in.Fail();
+  decision.applied = outcome == kApplied;
+  decision.halted = outcome == kHalted;
   decision.grad_norm = in.Get<double>();
   decision.clip_coef = in.Get<double>();
   decision.nonfinite = in.Get<uint64_t>();
+  decision.first_nonfinite = GetPlace(&in);
   decision.grad_scale.resize(in.GetCount(sizeof(float)));
   for (float& scale : decision.grad_scale) scale = in.Get<float>();
   decision.scalars = GetScalars(&in);

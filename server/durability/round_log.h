@@ -17,7 +17,7 @@
 namespace ballast::server {
 
 // The reduced gradient of one extent, exactly as the step will consume it: the fp32 sum, or the
-// wire dtype when one slot contributes. `at` needs its first seven fields; `owner` keeps `data`
+// wire dtype when one slot contributes. `at` needs its first eight fields; `owner` keeps `data`
 // alive and unchanged.
 struct ReducedExtent {
   LoggedExtent at;

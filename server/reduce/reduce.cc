@@ -3,6 +3,7 @@
 #include "server/reduce/reduce.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/base/check.h"
 
@@ -49,6 +50,18 @@ bool Uniform(const RunRange& runs, size_t slots) {
     if (!SamePresence(runs.first->present, run->present, slots)) return false;
   }
   return true;
+}
+
+// fp32 sum, in slot order, of what slots [first, last) have for one element.
+float SumOfSlots(const KernelTable& kernels, const ExtentContributions& extent, size_t element,
+                 size_t first, size_t last) {
+  const uint8_t* present = nullptr;
+  if (extent.run_count != 0) present = RunsOf(extent, element, element + 1).first->present;
+  float sum = 0;
+  kernels.sum[Index(extent.dtype)]({extent.grads + first,
+                                    present == nullptr ? nullptr : present + first, last - first,
+                                    element, 1, &sum});
+  return sum;
 }
 
 }  // namespace
@@ -104,6 +117,28 @@ TileNorm ReduceTile(const KernelTable& kernels, const ExtentContributions& exten
     kernels.sum[dtype](args);
   }
   return kernels.norm_tile[Index(DType::kF32)](extent.sum + begin, end - begin);
+}
+
+NonfiniteElement FindNonfinite(const KernelTable& kernels, const ExtentContributions& extent,
+                               size_t tile) {
+  const size_t begin = tile * extent.tile_elements;
+  const size_t end = std::min(begin + extent.tile_elements, extent.count);
+  NonfiniteElement found;
+  for (size_t i = begin; i < end && std::isfinite(found.sum); ++i) {
+    const float sum = SumOfSlots(kernels, extent, i, 0, extent.slots);
+    if (i != begin && std::fabs(sum) <= std::fabs(found.sum)) continue;
+    found.element = i;
+    found.sum = sum;
+  }
+  for (size_t slot = 0; slot < extent.slots; ++slot) {
+    const float value = SumOfSlots(kernels, extent, found.element, slot, slot + 1);
+    const bool turns = !std::isfinite(SumOfSlots(kernels, extent, found.element, 0, slot + 1));
+    if (!turns && std::fabs(value) <= std::fabs(found.value)) continue;
+    found.slot = slot;
+    found.value = value;
+    if (turns) break;
+  }
+  return found;
 }
 
 ExtentNorm ReduceExtent(const KernelTable& kernels, const ExtentContributions& extent) {

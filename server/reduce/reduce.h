@@ -67,6 +67,21 @@ size_t TileCount(const ExtentContributions& extent);
 // of squares gives Inf with nonfinite 0: such a round must be skipped too.
 TileNorm ReduceTile(const KernelTable& kernels, const ExtentContributions& extent, size_t tile);
 
+// Where a tile's norm stops being finite: the first element whose sum is NaN or Inf, and the slot
+// from which on it is so. When all sums are finite and only their squares overflow: the largest
+// element, the first of several, and the slot that contributed most to it.
+struct NonfiniteElement {
+  size_t element = 0;  // of the extent
+  size_t slot = 0;     // index into ExtentContributions::grads
+  float value = 0;     // what that slot contributed, widened
+  float sum = 0;       // of all slots
+};
+
+// Finds it in a tile whose sum of squares is not finite; the slots' gradients must still be there.
+// Costs one more pass over the tile.
+NonfiniteElement FindNonfinite(const KernelTable& kernels, const ExtentContributions& extent,
+                               size_t tile);
+
 // All tiles in order, in this thread.
 ExtentNorm ReduceExtent(const KernelTable& kernels, const ExtentContributions& extent);
 

@@ -1,6 +1,8 @@
 #include "server/round/contributions.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <utility>
 
 #include "common/base/check.h"
@@ -8,6 +10,12 @@
 #include "common/base/status_macros.h"
 
 namespace ballast::server {
+namespace {
+
+// The payload of a NaN depends on the instruction set.
+constexpr uint32_t kCanonicalNanBits = 0x7FC00000;
+
+}  // namespace
 
 absl::StatusOr<Contributions> Contributions::Create(const Layout& layout, size_t owned_extents,
                                                     const EpochRecord& epoch,
@@ -67,6 +75,7 @@ absl::StatusOr<std::shared_ptr<ReduceWork>> Contributions::MakeWork(const RoundF
   auto work = std::make_shared<ReduceWork>();
   work->extent = extent_id;
   for (const uint32_t slot : slots) work->grads.push_back(buffers.grads[slot].data());
+  work->slots = slots;
   bool all_present = true;
   for (uint32_t i = 0; i < extent.run_count; ++i) {
     const Run& run = layout.runs()[extent.first_run + i];
@@ -131,6 +140,28 @@ void Contributions::ReleaseAll() { extents_.clear(); }
 
 void ReduceTile(const reduce::KernelTable& kernels, ReduceWork* work, size_t tile) {
   work->norms[tile] = reduce::ReduceTile(kernels, work->input, tile);
+}
+
+ReducedNorm FinishReduce(const reduce::KernelTable& kernels, const ReduceWork& work) {
+  ReducedNorm out;
+  for (const reduce::TileNorm& tile : work.norms) out.norm.Add(tile);
+  if (std::isfinite(out.norm.sumsq)) return out;
+  const auto tile =
+      std::find_if(work.norms.begin(), work.norms.end(), [&](const reduce::TileNorm& norm) {
+        return out.norm.nonfinite != 0 ? norm.nonfinite != 0 : !std::isfinite(norm.sumsq);
+      });
+  const reduce::NonfiniteElement found =
+      reduce::FindNonfinite(kernels, work.input, static_cast<size_t>(tile - work.norms.begin()));
+  out.first_nonfinite = {.kind = !std::isfinite(found.value) ? NonfiniteKind::kGradient
+                                 : !std::isfinite(found.sum) ? NonfiniteKind::kSum
+                                                             : NonfiniteKind::kNorm,
+                         .extent = work.extent,
+                         .element = static_cast<uint32_t>(found.element),
+                         .slot = work.slots[found.slot],
+                         .value_bits = std::isnan(found.value)
+                                           ? kCanonicalNanBits
+                                           : std::bit_cast<uint32_t>(found.value)};
+  return out;
 }
 
 }  // namespace ballast::server

@@ -29,6 +29,13 @@ struct ReduceWork {
   std::vector<reduce::ContributionRun> runs;
   std::vector<std::vector<uint8_t>> present;  // what runs point to
   std::vector<reduce::TileNorm> norms;        // per tile
+  std::vector<uint32_t> slots;                // seats behind `grads`
+};
+
+// What of an extent goes into the vote.
+struct ReducedNorm {
+  reduce::ExtentNorm norm;
+  Nonfinite first_nonfinite;
 };
 
 // What the step reads.
@@ -87,5 +94,7 @@ class Contributions {
 
 // Writes the sum of one tile and keeps its norm in `work`.
 void ReduceTile(const reduce::KernelTable& kernels, ReduceWork* work, size_t tile);
+// After all tiles, before OnReduced: a gradient that is not finite is looked for in the registers.
+ReducedNorm FinishReduce(const reduce::KernelTable& kernels, const ReduceWork& work);
 
 }  // namespace ballast::server

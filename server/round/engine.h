@@ -1,6 +1,6 @@
 // Engine: RoundEngine's one implementation, as a class of its own so that its parts can stand in
 // files of their own: rounds in round_engine.cc, slots and recovery in engine_slots.cc, disks in
-// engine_storage.cc.
+// engine_storage.cc, growth in engine_growth.cc.
 // Comes from: RoundEngine::Create. Goes to: RoundFsm, kernels, RoundLog, sinks.
 // Thread safety: public methods post to the strand; everything private runs on it, apart from the
 // tile bodies, which run on workers.
@@ -159,14 +159,16 @@ class Engine final : public RoundEngine {
     Post([this, slot, done = std::move(done)] { done(fsm_.UserState(slot)); });
   }
 
-  void SlotGrows(uint32_t slot) override {
-    Post([this, slot] {
-      if (slot < sinks_.size()) Feed(SlotGrowsInput{slot});
+  void SlotGrows(uint32_t slot, bool grows) override {
+    Post([this, slot, grows] {
+      if (slot < sinks_.size()) Feed(SlotGrowsInput{slot, grows});
     });
   }
 
-  void Extend(JobPlan plan, std::function<void(absl::Status)> done) override {
-    Post([this, plan = std::move(plan), done = std::move(done)] { done(DoExtend(plan)); });
+  void Extend(JobPlan plan, GrowthFiles files, std::function<void(absl::Status)> done) override {
+    Post([this, plan = std::move(plan), files = std::move(files), done = std::move(done)] {
+      DoExtend(plan, files, done);
+    });
   }
 
   void Snapshot(std::function<void(JobSnapshot)> done) override {
@@ -174,6 +176,7 @@ class Engine final : public RoundEngine {
       JobSnapshot snapshot;
       fsm_.FillSnapshot(&snapshot);
       snapshot.state_bytes = store_.bytes();
+      for (const auto& sink : sinks_) snapshot.open_streams += sink != nullptr;
       snapshot.state = fsm_.phase() == Phase::kFailed     ? "failed"
                        : fsm_.phase() == Phase::kFinished ? "finished"
                                                           : "running";
@@ -254,7 +257,11 @@ class Engine final : public RoundEngine {
   void DoAttach(const SlotHello& hello, const std::shared_ptr<SlotSink>& sink,
                 const std::function<void(absl::StatusOr<SlotWelcome>)>& done);
   void SendLastRound(SlotSink* sink);
-  absl::Status DoExtend(const JobPlan& plan);
+  void DoExtend(const JobPlan& plan, const GrowthFiles& files,
+                const std::function<void(absl::Status)>& done);
+  absl::Status MakeGrownFiles(const JobPlan& plan, const GrowthFiles& files);
+  absl::Status CommitGrown(const JobPlan& plan, const GrowthFiles& files);
+  absl::Status TakeGrown(const JobPlan& plan);
   void WatchSeats();
   void DoFetchState(uint32_t slot, uint64_t round, bool weights, std::vector<uint32_t> arrays);
   void SendWeightsOf(SlotSink* sink, uint32_t extent);
@@ -298,8 +305,9 @@ class Engine final : public RoundEngine {
   // Durable jobs: writes of slots, and what waits for them.
   void PumpCheckpoints();
   void OnImageWritten(const absl::Status& status);
+  void WatchRoom();
   void StorageFailed(const absl::Status& status);
-  void LogExtent(uint32_t extent, const reduce::ExtentNorm& norm);
+  void LogExtent(uint32_t extent, const ReducedNorm& reduced);
   void PrepareNow(const PreparedRecord& record);
   uint64_t WeightBytes(const std::vector<uint32_t>& extents) const;
   void SendResult(uint64_t round, const Decision& decision, uint64_t weight_bytes);
@@ -326,12 +334,17 @@ class Engine final : public RoundEngine {
   ExtentStore store_;
   Checkpointer checkpointer_;
   std::unique_ptr<RoundLog> log_;
+  uint32_t log_generation_ = 0;  // grows when files of a grown job take the place of the old ones
+  // Files of the job as it will be, when it has been told to grow to this layout version.
+  std::unique_ptr<JobStorage> grown_files_;
+  uint32_t grown_version_ = 0;
   std::optional<PreparedRecord> prepare_waiting_;  // for the initial weights to be on disk
   Effects start_effects_;                          // what Start carries out
   std::set<uint32_t> ahead_;  // extents that hold the open round's result since before a restart
   // The newest finished round, for trainers that were away when it ended.
   std::optional<RoundResult> last_result_;
   std::optional<RoundDone> last_done_;
+  std::optional<DecisionRecord> last_decision_;
   // Seals that wait for the flush under way, and adoptions that wait for the workers.
   std::vector<std::function<void()>> after_durable_;
   std::vector<std::function<void()>> after_reduce_;

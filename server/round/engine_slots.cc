@@ -11,12 +11,11 @@ namespace ballast::server {
 
 // Puts a new engine, which nobody else knows yet, where the log ends.
 void Engine::Resume(const Recovered& recovered) {
-  log_->OnShortOfRoom([pump = FromDisk([](Engine* self, const absl::Status&) {
-                         self->PumpCheckpoints();
-                       })] { pump(absl::OkStatus()); });
+  WatchRoom();
   ahead_.insert(recovered.ahead.begin(), recovered.ahead.end());
   if (recovered.last_decision.has_value()) {
     const DecisionRecord& last = *recovered.last_decision;
+    last_decision_ = last;
     last_result_ = ResultOf(last.round, last.decision);
     last_done_ = RoundDone{.round = last.round};
   }
@@ -318,30 +317,6 @@ absl::Status Engine::GoOver(const EpochRecord& before) {
 }
 
 // --- State --------------------------------------------------------------------------------------
-
-absl::Status Engine::DoExtend(const JobPlan& plan) {
-  BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
-  if (fsm_.durable()) {
-    return ReasonedError(
-        absl::StatusCode::kUnimplemented, Reason::kUnsupported,
-        absl::StrCat("job \"", name_, "\": groups cannot be added to a job with ",
-                     "durability yet; give all groups at the start, or use ", "durability none"),
-        {.job = name_});
-  }
-  BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
-  const std::vector<uint32_t> before = fsm_.owned();
-  BALLAST_RETURN_IF_ERROR(fsm_.Extend(plan, layout));
-  std::vector<uint32_t> fresh;
-  for (const uint32_t extent : fsm_.owned()) {
-    if (std::find(before.begin(), before.end(), extent) == before.end()) fresh.push_back(extent);
-  }
-  BALLAST_RETURN_IF_ERROR(store_.Add(layout, fresh));
-  BALLAST_ASSIGN_OR_RETURN(contributions_, Contributions::Create(layout, fsm_.owned().size(),
-                                                                 plan.epoch, window_extents()));
-  weight_pools_.clear();
-  weights_.clear();
-  return absl::OkStatus();
-}
 
 void Engine::DoFetchState(uint32_t slot, uint64_t round, bool weights,
                           std::vector<uint32_t> arrays) {

@@ -47,18 +47,23 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
   return engine;
 }
 
-// Goes on where the log ends.
+void Engine::WatchRoom() {
+  log_->OnShortOfRoom([pump = FromDisk([](Engine* self, const absl::Status&) {
+                         self->PumpCheckpoints();
+                       })] { pump(absl::OkStatus()); });
+}
 
-void Engine::LogExtent(uint32_t extent, const reduce::ExtentNorm& norm) {
+void Engine::LogExtent(uint32_t extent, const ReducedNorm& reduced) {
   if (!fsm_.durable()) return;
   const GradientView grad = contributions_.Gradient(fsm_.layout(), extent);
   log_->AppendExtent({.at = {.epoch = fsm_.plan().epoch.epoch,
                              .round = fsm_.round(),
                              .extent = extent,
                              .dtype = grad.dtype,
-                             .sumsq = norm.sumsq,
-                             .nonfinite = norm.nonfinite,
-                             .bytes = grad.bytes},
+                             .sumsq = reduced.norm.sumsq,
+                             .nonfinite = reduced.norm.nonfinite,
+                             .bytes = grad.bytes,
+                             .first_nonfinite = reduced.first_nonfinite},
                       .data = grad.data,
                       .owner = grad.owner});
 }
@@ -69,7 +74,10 @@ void Engine::PumpCheckpoints() {
   if (!log_->keeps_images() || fsm_.phase() == Phase::kApplying || ended_) return;
   checkpointer_.Pump(
       fsm_.layout(), &store_, log_.get(), fsm_.round(), log_->short_of_room(),
-      FromDisk([](Engine* self, const absl::Status& status) { self->OnImageWritten(status); }));
+      FromDisk([generation = log_generation_](Engine* self, const absl::Status& status) {
+        // Not one of files that the job has outgrown.
+        if (self->log_generation_ == generation) self->OnImageWritten(status);
+      }));
 }
 
 void Engine::OnImageWritten(const absl::Status& status) {

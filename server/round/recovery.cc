@@ -72,6 +72,7 @@ class Recovery {
   absl::StatusOr<std::vector<Lane>> MakeLanes(const std::vector<uint32_t>& owned, size_t count);
   std::vector<Loaded> LoadAll(const std::vector<uint32_t>& owned, std::vector<Lane>* lanes);
   absl::Status Merge(const std::vector<uint32_t>& owned, const std::vector<Loaded>& loaded);
+  bool Unvoted(uint32_t extent) const;
   // Of one extent; any thread.
   absl::Status Load(uint32_t extent, Lane* lane, Loaded* loaded);
   absl::Status LoadVersion(uint32_t extent, uint64_t version, Lane* lane, Loaded* loaded);
@@ -116,7 +117,8 @@ void Recovery::FindRound(const std::vector<uint32_t>& owned) {
     const auto logged = open->extents.find(extent);
     if (logged == open->extents.end() || logged->second.epoch != plan_.epoch.epoch) continue;
     out_.open_extents[extent] = logged->second;
-    fsm.reduced[extent] = {extent, logged->second.sumsq, logged->second.nonfinite};
+    fsm.reduced[extent] = {extent, logged->second.sumsq, logged->second.nonfinite,
+                           logged->second.first_nonfinite};
   }
 }
 
@@ -202,6 +204,15 @@ absl::Status Recovery::Merge(const std::vector<uint32_t>& owned,
   return absl::OkStatus();
 }
 
+// Whether no vote has counted the extent yet: in a new job, and in groups that were added last.
+bool Recovery::Unvoted(uint32_t extent) const {
+  if (out_.fsm.prepared.has_value()) return false;
+  if (!out_.last_decision.has_value()) return true;
+  const uint32_t first_run = layout_.extents()[extent].first_run;
+  return out_.fsm.round == plan_.grown_round &&
+         layout_.runs()[first_run].tensor >= plan_.tensors_before;
+}
+
 // The newest slot that is whole and that the log can bring to the open round.
 absl::Status Recovery::Load(uint32_t extent, Lane* lane, Loaded* loaded) {
   const Restored& fsm = out_.fsm;
@@ -209,7 +220,7 @@ absl::Status Recovery::Load(uint32_t extent, Lane* lane, Loaded* loaded) {
   loaded->slot_version = versions.empty() ? 0 : versions.front();
   // Before the first vote slots may be half written, or may have been read from a cache after a
   // failed flush; the trainer still has what belongs there.
-  if (!out_.last_decision.has_value() && !fsm.prepared.has_value()) {
+  if (Unvoted(extent)) {
     storage_->slots()->Forget(extent);
     loaded->init_missing = true;
     loaded->slot_version = 0;

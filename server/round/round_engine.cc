@@ -19,7 +19,10 @@ RoundResult ResultOf(uint64_t round, const Decision& decision) {
           .clip_coef = decision.clip_coef,
           .loss_scale = decision.policy.loss_scale,
           .opt_step = decision.policy.opt_step,
-          .nonfinite = decision.nonfinite};
+          .nonfinite = decision.nonfinite,
+          .halted = decision.halted,
+          .consecutive_skips = decision.policy.consecutive_skips,
+          .first_nonfinite = decision.first_nonfinite};
 }
 
 // --- Effects: collecting ------------------------------------------------------------------------
@@ -119,16 +122,16 @@ void Engine::Do(const ReduceExtent& effect) {
         }
       },
       [self, work] {
-        self->Dispatch([self = self.get(), work] {
-          reduce::ExtentNorm norm;
-          for (const reduce::TileNorm& tile : work->norms) norm.Add(tile);
-          --self->reducing_;
-          self->contributions_.OnReduced(*work);
-          self->LogExtent(work->extent, norm);
-          self->Feed(ReducedInput{work->extent, norm.sumsq, norm.nonfinite});
-          if (self->reducing_ != 0) return;
-          for (const auto& adopt : std::exchange(self->after_reduce_, {})) adopt();
-        });
+        self->Dispatch(
+            [self = self.get(), work, reduced = FinishReduce(self->reduce_kernels_, *work)] {
+              --self->reducing_;
+              self->contributions_.OnReduced(*work);
+              self->LogExtent(work->extent, reduced);
+              self->Feed(ReducedInput{work->extent, reduced.norm.sumsq, reduced.norm.nonfinite,
+                                      reduced.first_nonfinite});
+              if (self->reducing_ != 0) return;
+              for (const auto& adopt : std::exchange(self->after_reduce_, {})) adopt();
+            });
       });
 }
 
@@ -166,7 +169,8 @@ void Engine::Do(const SendVote& effect) {
 
 void Engine::SendResult(uint64_t round, const Decision& decision, uint64_t weight_bytes) {
   decided_at_ = deps_.clock->Now();
-  log_->AppendDecision({fsm_.plan().epoch.epoch, round, decision});
+  last_decision_ = DecisionRecord{fsm_.plan().epoch.epoch, round, decision};
+  log_->AppendDecision(*last_decision_);
   RoundResult result = ResultOf(round, decision);
   result.weight_bytes = weight_bytes;
   result.collect_ns = static_cast<uint64_t>((prepared_at_ - begun_at_).count());
@@ -265,9 +269,19 @@ void Engine::Do(const SkipRound& effect) {
   SendResult(effect.round, effect.decision, 0);
   stepped_at_ = decided_at_;
   weight_overflows_ = 0;
+  const Decision& decision = effect.decision;
+  if (decision.halted) {
+    const UnappliedRound round{effect.round, decision.nonfinite, decision.policy.consecutive_skips,
+                               decision.first_nonfinite};
+    BALLAST_LOG(ERROR, LogField("run", name_), LogField("round", effect.round))
+        << HaltError(fsm_.layout(), fsm_.plan().spec, round).message();
+    return;
+  }
   BALLAST_LOG(WARN, LogField("run", name_), LogField("round", effect.round))
-      << "round skipped: " << effect.decision.nonfinite << " non-finite gradient elements, norm "
-      << effect.decision.grad_norm;
+      << "round skipped: "
+      << NonfiniteText(fsm_.layout(), fsm_.plan().spec, decision.first_nonfinite) << "; "
+      << decision.nonfinite << " elements are not finite; number "
+      << decision.policy.consecutive_skips << " in a row";
 }
 
 void Engine::Do(const OpenRound& effect) {

@@ -54,6 +54,16 @@ struct EngineDeps {
   std::function<void(const absl::Status&)> storage_failed;
 };
 
+// How a durable job's files follow its growth. Called on the job's strand; may block on the disk.
+struct GrowthFiles {
+  // Files for the grown plan beside those in use.
+  std::function<absl::StatusOr<std::unique_ptr<JobStorage>>(const JobPlan& plan)> make;
+  // Makes the plan survive: from then on a restart uses the new files.
+  std::function<absl::Status(const JobPlan& plan)> save;
+  // Nobody uses the old ones any more.
+  std::function<void(const JobPlan& plan)> drop_old;
+};
+
 // Who opens a stream, and what it holds.
 struct SlotHello {
   uint32_t slot = 0;
@@ -125,10 +135,13 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   // At the home: what the slot's process gave with the newest finished round (RoundBegin).
   virtual void UserState(uint32_t slot, std::function<void(std::string)> done) = 0;
 
-  // The slot waits at the home to add groups before its next round.
-  virtual void SlotGrows(uint32_t slot) = 0;
-  // A grown plan (same job, next layout version); between rounds only.
-  virtual void Extend(JobPlan plan, std::function<void(absl::Status)> done) = 0;
+  // The slot waits at the home to add groups before its next round; or does so no more.
+  virtual void SlotGrows(uint32_t slot, bool grows) = 0;
+  // A grown plan (same job, next layout version); between rounds only. A durable job grows in two
+  // steps, each of which may be repeated: with JobPlan::growing room is made for it on disk,
+  // without it the job is grown, and stays so. `files` is for durable jobs. Errors:
+  // LAYOUT_MISMATCH; OVER_BUDGET, and then nothing has changed.
+  virtual void Extend(JobPlan plan, GrowthFiles files, std::function<void(absl::Status)> done) = 0;
   virtual void Snapshot(std::function<void(JobSnapshot)> done) = 0;
   // Fails the job with `status` (server shutdown, directory decision).
   virtual void Fail(absl::Status status) = 0;

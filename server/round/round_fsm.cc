@@ -165,16 +165,22 @@ void RoundFsm::OpenInit(uint32_t extent) {
   init_.Open(extent, 0, ChunkRanges(layout_, extent, chunk_bytes_, {}));
 }
 
-absl::Status RoundFsm::Extend(JobPlan plan, Layout layout) {
+absl::Status RoundFsm::CheckGrowth(const JobPlan& plan) const {
   const bool any_begun =
       std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.begun; });
-  if (phase_ != Phase::kIdle || any_begun || init_missing_ != 0 ||
-      plan.layout_version != plan_.layout_version + 1) {
-    return Error(absl::StatusCode::kFailedPrecondition, Reason::kLayoutMismatch,
-                 absl::StrCat("layout version ", plan.layout_version, " cannot follow version ",
-                              plan_.layout_version, " in phase ", PhaseName(phase_),
-                              "; groups are added between rounds, by all slots alike"));
+  const bool other_round = plan.grown_round != 0 && plan.grown_round != round_;
+  if (phase_ == Phase::kIdle && !any_begun && init_missing_ == 0 && !other_round &&
+      plan.layout_version == plan_.layout_version + 1) {
+    return absl::OkStatus();
   }
+  return Error(absl::StatusCode::kFailedPrecondition, Reason::kLayoutMismatch,
+               absl::StrCat("layout version ", plan.layout_version, " cannot follow version ",
+                            plan_.layout_version, " in phase ", PhaseName(phase_), " of round ",
+                            round_, "; groups are added between rounds, by all slots alike"));
+}
+
+absl::Status RoundFsm::Extend(JobPlan plan, Layout layout) {
+  if (absl::Status status = CheckGrowth(plan); !status.ok()) return status;
   const auto first_new = static_cast<uint32_t>(layout_.extents().size());
   SetPlan(std::move(plan), std::move(layout), first_new);
   return absl::OkStatus();
@@ -190,6 +196,7 @@ void RoundFsm::ResetRound() {
   reduced_.assign(rows, 0);
   norms_.assign(rows, ExtentNorm());
   nonfinite_ = 0;
+  first_nonfinite_ = Nonfinite();
   reduced_count_ = 0;
   window_base_ = 0;
   votes_.clear();
@@ -548,23 +555,27 @@ void RoundFsm::ExtentComplete(uint32_t position, Effects* effects) {
       return;
     }
   }
-  MarkReduced(position, 0, 0, effects);  // No gradient at all: nothing to sum.
+  MarkReduced({.extent = owned_[position]}, effects);  // No gradient at all: nothing to sum.
 }
 
 // --- Reduced, prepared, voted -------------------------------------------------------------------
 
 void RoundFsm::OnReduced(const Input& input, Effects* effects) {
   const auto& reduced = std::get<ReducedInput>(input);
-  MarkReduced(position_[reduced.extent], reduced.sumsq, reduced.nonfinite, effects);
+  MarkReduced(reduced, effects);
   MaybePrepare(effects);
 }
 
-void RoundFsm::MarkReduced(uint32_t position, double sumsq, uint64_t nonfinite, Effects* effects) {
+void RoundFsm::MarkReduced(const ReducedInput& reduced, Effects* effects) {
+  const uint32_t position = position_[reduced.extent];
   BALLAST_CHECK(!reduced_[position]);
   reduced_[position] = 1;
   ++reduced_count_;
-  norms_[position] = {owned_[position], sumsq};
-  nonfinite_ += nonfinite;
+  norms_[position] = {reduced.extent, reduced.sumsq};
+  nonfinite_ += reduced.nonfinite;
+  if (ComesBefore(reduced.first_nonfinite, first_nonfinite_)) {
+    first_nonfinite_ = reduced.first_nonfinite;
+  }
   const uint32_t before = window_base_;
   while (window_base_ < owned_.size() && reduced_[window_base_]) ++window_base_;
   if (window_base_ != before) effects->push_back(MoveWindow{window_base_});
@@ -614,6 +625,7 @@ Vote RoundFsm::OwnVote() const {
   std::sort(vote.norms.begin(), vote.norms.end(),
             [](const ExtentNorm& a, const ExtentNorm& b) { return a.extent < b.extent; });
   vote.nonfinite = nonfinite_;
+  vote.first_nonfinite = first_nonfinite_;
   vote.contributor_digest = ContributorDigest();
   if (self_ == plan_.servers.front()) vote.scalars = LeadScalars();
   return vote;
@@ -666,6 +678,8 @@ void RoundFsm::MaybeDecide(Effects* effects) {
   if (votes_.size() != plan_.servers.size()) return;
   DecideInput input;
   input.max_grad_norm = plan_.spec.max_grad_norm;
+  input.nonfinite = plan_.spec.nonfinite;
+  input.max_consecutive_skips = plan_.spec.max_consecutive_skips;
   for (const ContributorSet& set : plan_.epoch.contributors) input.divisor.push_back(set.divisor);
   for (const Extent& extent : layout_.extents()) input.extent_group.push_back(extent.group);
   input.policy = policy_;
@@ -725,7 +739,8 @@ void RoundFsm::OnSlotLeft(const Input& input, Effects* effects) {
 }
 
 void RoundFsm::OnSlotGrows(const Input& input, Effects* effects) {
-  slots_[std::get<SlotGrowsInput>(input).slot].growing = true;
+  const auto& [slot, grows] = std::get<SlotGrowsInput>(input);
+  slots_[slot].growing = grows;
   CheckGrowing(effects);
   CheckSeats(effects);
 }

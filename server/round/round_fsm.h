@@ -51,6 +51,7 @@ struct ReducedInput {
   uint32_t extent = 0;
   double sumsq = 0;
   uint64_t nonfinite = 0;
+  Nonfinite first_nonfinite;
 };
 struct DurableInput {};  // everything prepared so far survives at the job's level
 struct VoteInput {
@@ -68,6 +69,7 @@ struct SlotLeftInput {
 };
 struct SlotGrowsInput {  // it waits to add groups, and takes no round before all slots have
   uint32_t slot = 0;
+  bool grows = true;  // false: it was refused, and goes on without
 };
 struct SlotBackInput {  // its stream is open again, the same process as before
   uint32_t slot = 0;
@@ -166,8 +168,9 @@ class RoundFsm {
   absl::Status Adopt(const JobPlan& plan, uint32_t window_extents, Effects* effects);
 
   // Grows the job between rounds. Errors: FAILED_PRECONDITION LAYOUT_MISMATCH when a round is open
-  // or the version is not the next one.
+  // or the version is not the next one; CheckGrowth has the same and changes nothing.
   absl::Status Extend(JobPlan plan, Layout layout);
+  absl::Status CheckGrowth(const JobPlan& plan) const;
 
   Phase phase() const { return phase_; }
   uint64_t round() const { return round_; }
@@ -177,6 +180,9 @@ class RoundFsm {
   const std::vector<uint64_t>& tensor_steps() const { return tensor_step_; }
   const std::vector<uint32_t>& owned() const { return owned_; }  // in push order
   uint32_t window_base() const { return window_base_; }
+  bool sealed() const { return sealed_; }
+  // This server's PREPARE of the round before the present one, if it is known.
+  const std::optional<PreparedRecord>& last_prepared() const { return last_prepared_; }
   // Owned extents that still lack (part of) their initial weights.
   uint32_t init_missing() const { return init_missing_; }
   // Whether `slot` has opened the present round, and whether it is out of the job for good.
@@ -259,7 +265,7 @@ class RoundFsm {
   void Refuse(const FrameInfo& info, Reason reason, std::string message, Effects* effects) const;
   void SlotComplete(uint32_t position, uint32_t slot, Effects* effects);
   void ExtentComplete(uint32_t position, Effects* effects);
-  void MarkReduced(uint32_t position, double sumsq, uint64_t nonfinite, Effects* effects);
+  void MarkReduced(const ReducedInput& reduced, Effects* effects);
   void MaybePrepare(Effects* effects);
   PreparedRecord MakePrepared() const;
   bool SameBegin(uint32_t slot, const RoundBegin& begin) const;
@@ -299,6 +305,7 @@ class RoundFsm {
   std::vector<uint8_t> reduced_;   // per position
   std::vector<ExtentNorm> norms_;  // per position
   uint64_t nonfinite_ = 0;
+  Nonfinite first_nonfinite_;
   uint32_t reduced_count_ = 0;
   uint32_t window_base_ = 0;
   // Of the open round once it is prepared, and of the round before.

@@ -22,7 +22,7 @@ void RoundFsm::Restore(const Restored& restored, Effects* effects) {
   }
   Effects quiet;  // Nobody is attached yet who could be told of a window.
   for (const auto& [extent, reduced] : restored.reduced) {
-    MarkReduced(position_[extent], reduced.sumsq, reduced.nonfinite, &quiet);
+    MarkReduced(reduced, &quiet);
     pending_[position_[extent]] = 0;
   }
   if (!restored.prepared.has_value()) {

@@ -67,6 +67,10 @@ struct JobPlan {
   uint32_t sealed_epoch = 0;  // the epoch this server has promised to prepare nothing of any more
   bool resting = false;       // on disk only: the job ended, and waits to be gone on with
   bool making = false;        // on the home's disk only: not every server has made it yet
+  // Of a durable job that has grown: the round before which it last did so, and its tensors then.
+  uint64_t grown_round = 0;
+  uint32_t tensors_before = 0;
+  bool growing = false;  // on the wire only: make room for this plan; it comes again to take effect
 };
 
 // Where a server stands when it seals an epoch.
@@ -120,6 +124,9 @@ struct RoundResult {
   double loss_scale = 1;
   uint64_t opt_step = 0;
   uint64_t nonfinite = 0;
+  bool halted = false;
+  uint64_t consecutive_skips = 0;
+  Nonfinite first_nonfinite;
   uint64_t weight_bytes = 0;
   uint64_t collect_ns = 0;
   uint64_t vote_ns = 0;
@@ -226,6 +233,7 @@ struct JobSnapshot {
   uint64_t parameters = 0;
   std::vector<SlotSnapshot> slots;
   std::vector<uint32_t> votes_missing;
+  uint32_t open_streams = 0;
   std::string error;
 };
 

@@ -37,12 +37,46 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
   });
 }
 
+namespace {
+
+void ListJobs(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& call) {
+  const auto directory = holder.Get();
+  if (!directory.ok()) return call->Fail(directory.status());
+  (*directory)->ListJobs([call](const absl::StatusOr<DurableJobs>& jobs) {
+    if (!jobs.ok()) return call->Fail(jobs.status());
+    v1::ListJobsReply reply;
+    for (const DurableJob& job : *jobs) ToProto(job, reply.add_jobs());
+    call->Reply(reply);
+  });
+}
+
+void DeleteJob(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& call,
+               const grpc::ByteBuffer& bytes) {
+  v1::DeleteJobRequest request;
+  if (!call->Parse(bytes, &request)) return;
+  const auto directory = holder.Get();
+  if (!directory.ok()) return call->Fail(directory.status());
+  (*directory)->DeleteJob(request.name(), request.force(), [call](const absl::Status& status) {
+    if (!status.ok()) return call->Fail(status);
+    call->Reply(v1::DeleteJobReply());
+  });
+}
+
+}  // namespace
+
 void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
                      std::function<ServerFacts()> facts) {
   server->AddMethod(method::kAdminStatus,
                     UnaryCall::Factory([directory, facts](auto call, const auto&) {
                       CollectStatus(*directory, facts(),
                                     [call](const v1::StatusReply& reply) { call->Reply(reply); });
+                    }));
+  server->AddMethod(method::kAdminListJobs, UnaryCall::Factory([directory](auto call, const auto&) {
+                      ListJobs(*directory, call);
+                    }));
+  server->AddMethod(method::kAdminDeleteJob,
+                    UnaryCall::Factory([directory](auto call, const auto& bytes) {
+                      DeleteJob(*directory, call, bytes);
                     }));
 }
 

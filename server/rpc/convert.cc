@@ -78,6 +78,7 @@ absl::StatusOr<ExtendCall> ExtendFromProto(const v1::ExtendRequest& request) {
   BALLAST_ASSIGN_OR_RETURN(call.tensors, TensorsFromProto(request.tensors()));
   BALLAST_ASSIGN_OR_RETURN(call.init, InitFromProto(request.init()));
   call.tensor_crc32c.assign(request.tensor_crc32c().begin(), request.tensor_crc32c().end());
+  call.round = request.round();
   BALLAST_RETURN_IF_ERROR(
       CheckDigests(call.init, call.slot, call.tensors.size(), call.tensor_crc32c.size()));
   return call;
@@ -176,6 +177,9 @@ v1::PeerJob PeerJobToProto(const JobPlan& plan) {
   job.set_sealed_epoch(plan.sealed_epoch);
   job.set_resting(plan.resting);
   job.set_making(plan.making);
+  job.set_grown_round(plan.grown_round);
+  job.set_tensors_before(plan.tensors_before);
+  job.set_growing(plan.growing);
   return job;
 }
 
@@ -190,6 +194,9 @@ absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job) {
   plan.sealed_epoch = job.sealed_epoch();
   plan.resting = job.resting();
   plan.making = job.making();
+  plan.grown_round = job.grown_round();
+  plan.tensors_before = job.tensors_before();
+  plan.growing = job.growing();
   return plan;
 }
 
@@ -247,6 +254,11 @@ void ToProto(const RoundResult& result, v1::RoundResult* out) {
   out->set_collect_ns(result.collect_ns);
   out->set_vote_ns(result.vote_ns);
   out->set_loss_scale(result.loss_scale);
+  out->set_halted(result.halted);
+  out->set_consecutive_skips(result.consecutive_skips);
+  if (result.first_nonfinite.kind != NonfiniteKind::kNone) {
+    ballast::ToProto(result.first_nonfinite, out->mutable_first_nonfinite());
+  }
 }
 
 void ToProto(const RoundDone& done, v1::RoundDone* out) {
@@ -276,6 +288,22 @@ void ToProto(const StateInfo& info, v1::StateInfo* out) {
   out->set_bytes(info.bytes);
   out->mutable_tensor_step()->Assign(info.tensor_step.begin(), info.tensor_step.end());
   out->set_opt_step(info.opt_step);
+}
+
+void ToProto(const DurableJob& job, v1::DurableJob* out) {
+  out->set_name(job.name);
+  out->set_job(job.job);
+  out->set_state(job.state);
+  out->set_durability(static_cast<v1::Durability>(job.durability));
+  out->set_world(job.world);
+  out->set_epoch(job.epoch);
+  out->set_round(job.round);
+  out->set_parameters(job.parameters);
+  out->set_tensors(job.tensors);
+  out->set_groups(job.groups);
+  out->mutable_servers()->Assign(job.servers.begin(), job.servers.end());
+  out->set_open_streams(job.open_streams);
+  out->set_disk_bytes(job.disk_bytes);
 }
 
 void ToProto(const JobSnapshot& job, v1::JobStatus* out) {

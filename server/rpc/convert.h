@@ -60,5 +60,6 @@ void ToProto(const TrainerNews& news, v1::TrainerNews* out);
 
 // Admin.
 void ToProto(const JobSnapshot& job, v1::JobStatus* out);
+void ToProto(const DurableJob& job, v1::DurableJob* out);
 
 }  // namespace ballast::server

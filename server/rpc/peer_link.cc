@@ -96,7 +96,7 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
                  std::function<void(absl::Status)> done) override {
     SendPlan(method::kPeerExtendJob, server, plan, std::move(done));
   }
-  void DropJob(uint32_t server, uint64_t job) override;
+  void DropJob(uint32_t server, uint64_t job, std::function<void(absl::Status)> done) override;
   void Seal(uint32_t server, uint64_t job, uint32_t epoch,
             std::function<void(absl::StatusOr<SealAnswer>)> done) override;
   void AdoptEpoch(uint32_t server, const JobPlan& plan,
@@ -308,14 +308,14 @@ void PeerClientImpl::Seal(uint32_t server, uint64_t job, uint32_t epoch,
   TryPlan(std::move(under_way));
 }
 
-void PeerClientImpl::DropJob(uint32_t server, uint64_t job) {
+void PeerClientImpl::DropJob(uint32_t server, uint64_t job,
+                             std::function<void(absl::Status)> done) {
   v1::PeerDropJob message;
   message.set_job(job);
   const CallOptions options{method::kPeerDropJob, config_.report_after, false};
   Call(server, options, SerializeMessage(message),
-       [server](const absl::Status& status, const grpc::ByteBuffer&) {
-         if (status.ok()) return;
-         BALLAST_LOG(WARN, LogField("server", server)) << "cannot drop a job there: " << status;
+       [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
+         done(status);
        });
 }
 

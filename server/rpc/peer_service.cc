@@ -70,8 +70,13 @@ void DropJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBu
   if (!call->Parse(bytes, &drop)) return;
   const auto directory = holder.Get();
   if (!directory.ok()) return call->Fail(directory.status());
-  (*directory)->PeerDropJob(drop.job());
-  call->Reply(v1::PeerAck());
+  (*directory)->PeerDropJob(drop.job(), [call](const absl::Status& status) {
+    if (status.ok()) {
+      call->Reply(v1::PeerAck());
+    } else {
+      call->Fail(status);
+    }
+  });
 }
 
 void TakeVote(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {

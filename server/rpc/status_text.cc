@@ -143,7 +143,44 @@ std::string ServerJson(const v1::StatusReply& server) {
                       absl::StrJoin(server.jobs(), ", ", job_json), "]}");
 }
 
+const char* DurabilityName(v1::Durability durability) {
+  return durability == v1::DURABILITY_POWER ? "power" : "process";
+}
+
+std::string DurableJobJson(const v1::DurableJob& job) {
+  return absl::StrCat(
+      "{\"name\": ", Quoted(job.name()), ", \"job\": \"",
+      absl::StrCat(absl::Hex(job.job(), absl::kZeroPad16)), "\", \"state\": ", Quoted(job.state()),
+      ", \"durability\": \"", DurabilityName(job.durability()), "\", \"world\": ", job.world(),
+      ", \"epoch\": ", job.epoch(), ", \"round\": ", job.round(),
+      ", \"parameters\": ", job.parameters(), ", \"tensors\": ", job.tensors(),
+      ", \"groups\": ", job.groups(), ", \"servers\": [", absl::StrJoin(job.servers(), ", "),
+      "], \"open_streams\": ", job.open_streams(), ", \"disk_bytes\": ", job.disk_bytes(), "}");
+}
+
 }  // namespace
+
+std::string JobsTable(const v1::ListJobsReply& reply) {
+  if (reply.jobs().empty()) return "no durable jobs\n";
+  std::vector<Row> rows = {{"JOB", "ID", "STATE", "ATTACHED", "EPOCH", "ROUND", "PARAMETERS",
+                            "TENSORS", "GROUPS", "DURABILITY", "SERVERS", "DISK"}};
+  for (const v1::DurableJob& job : reply.jobs()) {
+    rows.push_back({job.name(), absl::StrCat(absl::Hex(job.job(), absl::kZeroPad16)), job.state(),
+                    absl::StrCat(job.open_streams(), "/", job.world()), absl::StrCat(job.epoch()),
+                    absl::StrCat(job.round()), absl::StrCat(job.parameters()),
+                    absl::StrCat(job.tensors()), absl::StrCat(job.groups()),
+                    DurabilityName(job.durability()), absl::StrJoin(job.servers(), ", "),
+                    Bytes(job.disk_bytes())});
+  }
+  return Table(rows);
+}
+
+std::string JobsJson(const v1::ListJobsReply& reply) {
+  const auto job_json = [](std::string* out, const v1::DurableJob& job) {
+    *out += DurableJobJson(job);
+  };
+  return absl::StrCat("{\"jobs\": [", absl::StrJoin(reply.jobs(), ", ", job_json), "]}\n");
+}
 
 std::string StatusTable(const std::vector<v1::StatusReply>& servers) {
   return ServerTable(servers) + "\n" + JobTable(servers) + SlotTable(servers);

@@ -17,4 +17,8 @@ std::string StatusTable(const std::vector<v1::StatusReply>& servers);
 // {"servers": [...]}, field names as in admin.proto, job ids as hexadecimal text.
 std::string StatusJson(const std::vector<v1::StatusReply>& servers);
 
+// The same for durable jobs; as JSON {"jobs": [...]}.
+std::string JobsTable(const v1::ListJobsReply& reply);
+std::string JobsJson(const v1::ListJobsReply& reply);
+
 }  // namespace ballast::server

@@ -69,6 +69,13 @@ class Cluster:
         self._servers.restart(server)
         wait_for(lambda: self._servers.ready(server), f"server {server} to listen again")
 
+    def arm(self, server: int, failpoints: str) -> None:
+        """Starts a server again with failpoints (common/base/failpoint.h), once."""
+        clean = self._servers._environ
+        self._servers._environ = {**clean, "BALLAST_FAILPOINTS": failpoints}
+        self.strike(server)
+        self._servers._environ = clean
+
     def strike(self, *servers: int, signum: int = signal.SIGKILL) -> None:
         """Ends servers, all at once, and starts them again."""
         for server in servers:

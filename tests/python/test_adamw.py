@@ -253,6 +253,27 @@ def test_a_round_with_nan_is_skipped_and_says_so(fake):
     assert not opt.step_was_skipped
 
 
+def test_a_halted_round_raises_leaves_everything_and_the_next_step_works(fake):
+    m = model()
+    opt = bt.AdamW(m.parameters(), nonfinite="halt")
+    run(m, opt, 1)
+    before = copy.deepcopy(m)
+    report = opt.last_report
+    versions = [p._version for p in m.parameters()]
+    m[0].weight.grad[0, 0] = float("nan")
+    fake.last.wait_error = ballast.NonfiniteGradient("tensor named here", round=2, slot=1)
+    with pytest.raises(FloatingPointError, match="tensor named here"):
+        opt.step()
+    assert_equal(m, before)
+    assert versions == [p._version for p in m.parameters()]
+    assert opt.last_report == report
+    fake.last.wait_error = None
+    run(m, opt, 1)
+    assert not opt.step_was_skipped
+    opt.close()
+    assert fake.last.calls[-1] == ("leave",)  # The job is not over.
+
+
 def test_names_come_from_pairs_model_or_position(fake):
     def names(optimizer):
         optimizer.step()
@@ -348,7 +369,8 @@ def test_settings_reach_the_core(fake):
     opt = bt.AdamW(
         model().parameters(), job="mine", world_size=3, rank=2, max_grad_norm=1.5, loss_scale=128,
         init="broadcast", extent_elements=128, tile_elements=64, attach_timeout=7,
-        endpoints="x:1,y:2", durability="power", reconnect_timeout=30,
+        endpoints="x:1,y:2", durability="power", reconnect_timeout=30, nonfinite="halt",
+        max_consecutive_skips=None,
     )  # fmt: skip
     opt.step()
     assert fake.last.options == {
@@ -356,6 +378,7 @@ def test_settings_reach_the_core(fake):
         "loss_scale": 128.0, "tile_elements": 64, "extent_elements": 128, "init": "broadcast",
         "attach_timeout_s": 7.0, "time_scale": 1.0, "durability": "power",
         "reconnect_timeout_s": 30.0, "resume": "never", "pauses": fake.queue,
+        "nonfinite": "halt", "max_consecutive_skips": 0,
     }  # fmt: skip
     assert (opt.job, opt.world_size, opt.rank) == ("mine", 3, 2)
 

@@ -81,7 +81,7 @@ def test_durability_comes_from_the_argument_then_the_variable_then_the_default()
     env = {**SERVER, "BALLAST_DURABILITY": "power"}
     assert resolve(environ=env, durability="process").durability == "process"
     assert resolve(environ=env).durability == "power"
-    assert resolve(environ=SERVER).durability == config.DEFAULT_DURABILITY
+    assert resolve(environ=SERVER).durability == "power"
 
 
 @pytest.mark.parametrize("value", [None, 0, 0.0, math.inf])
@@ -128,6 +128,9 @@ def test_numbers_may_come_as_texts_and_as_other_types_numbers():
         ({"world_size": 2, "rank": 0}, {}, "no name that all trainers share"),
         ({"world_size": 2, "rank": 0}, {"TORCHELASTIC_RUN_ID": "none"}, "no name"),
         ({"init": "guess"}, {}, "init='guess'"),
+        ({"nonfinite": "raise"}, {}, "nonfinite='raise': must be one of 'skip', 'halt'"),
+        ({"max_consecutive_skips": 0}, {}, r"must be in 1\.\.4294967295, or None for no limit"),
+        ({"max_consecutive_skips": 1.5}, {}, r"max_consecutive_skips=1\.5: must be a whole number"),
         ({"max_grad_norm": -1}, {}, "max_grad_norm=-1"),
         ({"max_grad_norm": math.nan}, {}, "max_grad_norm=nan"),
         ({"max_grad_norm": "much"}, {}, "max_grad_norm='much': must be a positive number"),

@@ -10,11 +10,11 @@ import ballast
 from ballast import errors
 
 TYPES = Path(__file__).resolve().parents[2] / "proto" / "ballast" / "v1" / "types.proto"
-# Answers to one frame and redirections: the C++ client deals with these itself.
+# Answers to one frame, redirections: the C++ client deals with these itself. And to operators.
 INTERNAL = set(
     "UNSPECIFIED DUPLICATE CONFLICT STALE_EPOCH FUTURE_EPOCH ROUND_CLOSED FUTURE_ROUND "
     "OUT_OF_WINDOW WRONG_OWNER WRONG_DTYPE BAD_FRAME BAD_CHECKSUM "
-    "NOT_CONTRIBUTOR NOT_BEGUN NOT_HOME WRONG_VERSION".split()
+    "NOT_CONTRIBUTOR NOT_BEGUN NOT_HOME WRONG_VERSION JOB_BUSY".split()
 )
 
 

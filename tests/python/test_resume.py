@@ -108,7 +108,7 @@ def test_resume_comes_from_argument_or_environment():
 @pytest.mark.parametrize("given", [{"resume": "auto"}, {"resume": "must"}])
 def test_resume_without_durability_is_refused(given):
     with pytest.raises(ballast.BadArgument, match='durability "none" cannot be resumed'):
-        resolved(**given)
+        resolved(**given, durability="none")
 
 
 def test_an_unknown_resume_is_refused():

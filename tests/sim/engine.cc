@@ -18,7 +18,10 @@ server::RoundResult ResultOf(uint64_t round, const Decision& decision) {
           .clip_coef = decision.clip_coef,
           .loss_scale = decision.policy.loss_scale,
           .opt_step = decision.policy.opt_step,
-          .nonfinite = decision.nonfinite};
+          .nonfinite = decision.nonfinite,
+          .halted = decision.halted,
+          .consecutive_skips = decision.policy.consecutive_skips,
+          .first_nonfinite = decision.first_nonfinite};
 }
 
 SimEngine::SimEngine(const SimEngineDeps& deps, RoundFsm fsm, Contributions contributions,
@@ -210,12 +213,12 @@ void SimEngine::OnReduced(const std::shared_ptr<ReduceWork>& work) {
   for (size_t tile = 0; tile < work->norms.size(); ++tile) {
     ReduceTile(reduce_kernels_, work.get(), tile);
   }
-  reduce::ExtentNorm norm;
-  for (const reduce::TileNorm& tile : work->norms) norm.Add(tile);
+  const ReducedNorm reduced = FinishReduce(reduce_kernels_, *work);
   contributions_.OnReduced(*work);
   has_gradient_.insert(work->extent);
-  LogExtent(work->extent, norm);
-  Feed(ReducedInput{work->extent, norm.sumsq, norm.nonfinite});
+  LogExtent(work->extent, reduced);
+  Feed(ReducedInput{work->extent, reduced.norm.sumsq, reduced.norm.nonfinite,
+                    reduced.first_nonfinite});
 }
 
 // --- Voting and applying ------------------------------------------------------------------------

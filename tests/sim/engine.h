@@ -117,7 +117,7 @@ class SimEngine {
   server::Ack MakeAck(bool flush) const;
   void PumpCheckpoints();
   void OnImageWritten(const absl::Status& status);
-  void LogExtent(uint32_t extent, const reduce::ExtentNorm& norm);
+  void LogExtent(uint32_t extent, const server::ReducedNorm& reduced);
   void PrepareNow(const server::PreparedRecord& record);
   void SendResult(uint64_t round, const Decision& decision, uint64_t weight_bytes);
   void OnReduced(const std::shared_ptr<server::ReduceWork>& work);

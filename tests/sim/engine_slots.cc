@@ -193,15 +193,16 @@ void SimEngine::SendArrayOf(SimSink* sink, uint32_t extent, uint32_t array) {
 
 // --- Disk ---------------------------------------------------------------------------------------
 
-void SimEngine::LogExtent(uint32_t extent, const reduce::ExtentNorm& norm) {
+void SimEngine::LogExtent(uint32_t extent, const ReducedNorm& reduced) {
   const GradientView grad = contributions_.Gradient(fsm_.layout(), extent);
   log_->AppendExtent({.at = {.epoch = fsm_.plan().epoch.epoch,
                              .round = fsm_.round(),
                              .extent = extent,
                              .dtype = grad.dtype,
-                             .sumsq = norm.sumsq,
-                             .nonfinite = norm.nonfinite,
-                             .bytes = grad.bytes},
+                             .sumsq = reduced.norm.sumsq,
+                             .nonfinite = reduced.norm.nonfinite,
+                             .bytes = grad.bytes,
+                             .first_nonfinite = reduced.first_nonfinite},
                       .data = grad.data,
                       .owner = grad.owner});
 }

@@ -60,7 +60,8 @@ void Oracle::OnDecision(uint32_t server, uint64_t round, const Decision& decisio
   const Decision& expected = reference_.DecisionOf(round);
   if (SameDecision(round, decision.applied, decision.grad_norm, decision.clip_coef,
                    decision.nonfinite, decision.policy) &&
-      decision.policy == expected.policy && decision.grad_scale == expected.grad_scale) {
+      decision.policy == expected.policy && decision.grad_scale == expected.grad_scale &&
+      decision.halted == expected.halted && decision.first_nonfinite == expected.first_nonfinite) {
     return;
   }
   world_->Red(absl::StrCat("server ", server, " decides round ", round, " otherwise: applied ",
@@ -105,8 +106,11 @@ void Oracle::OnResult(uint32_t slot, const server::RoundResult& result) {
   PolicyState policy;
   policy.opt_step = result.opt_step;
   policy.loss_scale = result.loss_scale;
+  const Decision& expected = reference_.DecisionOf(result.round);
   if (SameDecision(result.round, result.applied, result.grad_norm, result.clip_coef,
-                   result.nonfinite, policy)) {
+                   result.nonfinite, policy) &&
+      result.halted == expected.halted && result.first_nonfinite == expected.first_nonfinite &&
+      result.consecutive_skips == expected.policy.consecutive_skips) {
     return;
   }
   world_->Red(absl::StrCat("slot ", slot, " is told another result of round ", result.round));

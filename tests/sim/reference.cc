@@ -155,7 +155,8 @@ double Reference::SumOfSquares(uint64_t round, uint32_t extent) {
   return At(round).sumsq[extent];
 }
 
-std::vector<float> Reference::Sum(uint64_t round, uint32_t extent_id, const Version& from) const {
+std::vector<float> Reference::Sum(uint64_t round, uint32_t extent_id, const Version& from,
+                                  Nonfinite* first) const {
   const Extent& extent = layout_->extents()[extent_id];
   std::vector<float> sum(extent.elements);
   for (uint32_t slot = 0; slot < plan_->spec.world; ++slot) {
@@ -166,6 +167,10 @@ std::vector<float> Reference::Sum(uint64_t round, uint32_t extent_id, const Vers
       for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
         const float g = present ? Load(extent.dtype, grad, i) : 0.0f;
         sum[i] = slot == 0 ? g : sum[i] + g;
+        if (std::isfinite(sum[i])) continue;
+        // Gradients here are NaN or small.
+        const Nonfinite place{NonfiniteKind::kGradient, extent_id, i, slot, 0x7FC00000};
+        if (ComesBefore(place, *first)) *first = place;
       }
     }
   }
@@ -175,8 +180,11 @@ std::vector<float> Reference::Sum(uint64_t round, uint32_t extent_id, const Vers
 void Reference::RunRound(uint64_t round) {
   Version from = std::move(versions_.back());
   std::vector<std::vector<float>> sums;
-  for (uint32_t e = 0; e < layout_->extents().size(); ++e) sums.push_back(Sum(round, e, from));
-  Decide(round, sums, &from);
+  Nonfinite first;
+  for (uint32_t e = 0; e < layout_->extents().size(); ++e) {
+    sums.push_back(Sum(round, e, from, &first));
+  }
+  Decide(sums, first, &from);
   Version to{.extents = from.extents, .weights = from.weights, .tensor_step = from.tensor_step};
   to.policy = from.decision.policy;
   if (from.decision.applied) {
@@ -190,14 +198,17 @@ void Reference::RunRound(uint64_t round) {
 }
 
 // The votes of one server that owns everything.
-void Reference::Decide(uint64_t round, const std::vector<std::vector<float>>& sums,
+void Reference::Decide(const std::vector<std::vector<float>>& sums, const Nonfinite& first,
                        Version* from) const {
   const reduce::NormTileFn norm = reduce::Kernels(simd::Isa::kScalar).norm_tile[0];
-  DecideInput input{.max_grad_norm = plan_->spec.max_grad_norm, .policy = from->policy};
+  DecideInput input{.max_grad_norm = plan_->spec.max_grad_norm,
+                    .nonfinite = plan_->spec.nonfinite,
+                    .max_consecutive_skips = plan_->spec.max_consecutive_skips,
+                    .policy = from->policy};
   for (const server::ContributorSet& set : plan_->epoch.contributors) {
     input.divisor.push_back(set.divisor);
   }
-  Vote vote;
+  Vote vote{.first_nonfinite = first};
   for (uint32_t e = 0; e < sums.size(); ++e) {
     input.extent_group.push_back(layout_->extents()[e].group);
     reduce::ExtentNorm total;
@@ -212,7 +223,6 @@ void Reference::Decide(uint64_t round, const std::vector<std::vector<float>>& su
   absl::StatusOr<Decision> decision = ::ballast::Decide(input, {vote});
   BALLAST_CHECK(decision.ok());
   from->decision = *std::move(decision);
-  (void)round;
 }
 
 void Reference::Step(uint64_t round, uint32_t extent_id, const std::vector<float>& sum,

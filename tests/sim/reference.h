@@ -51,8 +51,11 @@ class Reference {
   };
   Version& At(uint64_t version);
   void RunRound(uint64_t round);
-  std::vector<float> Sum(uint64_t round, uint32_t extent, const Version& from) const;
-  void Decide(uint64_t round, const std::vector<std::vector<float>>& sums, Version* from) const;
+  // Also puts the first element that is not finite into `first` if it comes before what is there.
+  std::vector<float> Sum(uint64_t round, uint32_t extent, const Version& from,
+                         Nonfinite* first) const;
+  void Decide(const std::vector<std::vector<float>>& sums, const Nonfinite& first,
+              Version* from) const;
   void Step(uint64_t round, uint32_t extent, const std::vector<float>& sum, const Version& from,
             Version* to) const;
   bool Present(uint64_t round, uint32_t slot, uint32_t tensor) const;

@@ -131,6 +131,8 @@ Swarm DrawSwarm(uint64_t seed) {
   swarm.shape = DrawShape(&random);
   swarm.pace = DrawPace(&random);
   swarm.faults = DrawFaults(swarm.shape, &random);
+  if (random.OneIn(4)) swarm.shape.spec.nonfinite = NonfinitePolicy::kHalt;
+  swarm.shape.spec.max_consecutive_skips = static_cast<uint32_t>(random.Below(3));
   return swarm;
 }
 

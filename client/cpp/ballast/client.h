@@ -61,6 +61,13 @@ enum class Durability : uint8_t {
   kNone = 3,     // nothing: a lost server ends the job
 };
 
+// What is done about a round in which a gradient, or their sum, is NaN or Inf. Either way nothing
+// of it is applied, on no server. Numbers equal ballast.v1.NonfinitePolicy.
+enum class NonfinitePolicy : uint8_t {
+  kSkip = 0,  // the job goes on: RoundReport::applied is false
+  kHalt = 1,  // the step of every trainer ends with NONFINITE
+};
+
 // What a job's name means at Attach. Numbers equal ballast.v1.Resume.
 enum class Resume : uint8_t {
   kNever = 1,  // a new job; NAME_IN_USE when there is one
@@ -105,6 +112,9 @@ struct JobOptions {
   uint32_t slot = 0;                   // this trainer's seat, 0..world-1
   double max_grad_norm = 0;            // global 2-norm clip; 0: off. ds_config gradient_clipping
   double loss_scale = 1;               // static; gradients arrive multiplied by it
+  NonfinitePolicy nonfinite = NonfinitePolicy::kSkip;
+  // Rounds in a row that may be skipped; the step of one more ends with NONFINITE. 0: no limit.
+  uint32_t max_consecutive_skips = 100;
   uint32_t tile_elements = 65536;      // multiple of 64
   uint32_t extent_elements = 1048576;  // multiple of tile_elements
   InitMode init = InitMode::kEqual;
@@ -113,7 +123,8 @@ struct JobOptions {
   // Called about ten times a second on the attaching thread while Attach waits; true ends it with
   // CANCELLED. For callers that poll for signals. May be empty.
   std::function<bool()> should_stop;
-  Durability durability = Durability::kNone;
+  // Servers without a storage.data_dir refuse what is not kNone.
+  Durability durability = Durability::kPower;
   // How long a server of a durable job may be away before the call that waits for it fails with
   // SERVER_LOST. Stretched by time_scale.
   std::chrono::milliseconds reconnect_timeout = std::chrono::minutes(10);
@@ -146,8 +157,12 @@ struct RoundReport {
   double grad_norm = 0;  // global 2-norm of the unscaled mean gradient
   double clip_coef = 1;
   double loss_scale = 1;
-  uint64_t opt_step = 0;  // applied rounds so far
-  uint64_t nonfinite = 0;
+  uint64_t opt_step = 0;           // applied rounds so far
+  uint64_t nonfinite = 0;          // elements of the gradients' sum that are NaN or Inf
+  uint64_t consecutive_skips = 0;  // rounds in a row that were not applied, this one included
+  // Of a round that was not applied: tensor, index and slot at which it first is not finite, in the
+  // order of the job's tensors, as text; the same on every trainer.
+  std::string nonfinite_place;
   uint64_t weight_overflows = 0;
   uint64_t bytes_up = 0;    // payload pushed this round, what was sent again included
   uint64_t bytes_down = 0;  // payload of the weights, each counted once
@@ -203,8 +218,9 @@ class Client {
                                                         const std::vector<TensorBuffers>& buffers);
 
   // Appends tensors in new groups, before the next Step. All slots call it with equal content.
-  // `tensors[i].group` continues the existing group numbers.
-  // Errors as Attach; LAYOUT_MISMATCH when the slots disagree.
+  // `tensors[i].group` continues the existing group numbers. A durable job takes them after its
+  // first round, once before a round, and is as it was after OVER_BUDGET.
+  // Errors as Attach; LAYOUT_MISMATCH when the slots disagree; UNIMPLEMENTED UNSUPPORTED.
   virtual absl::Status Extend(const std::vector<Tensor>& tensors,
                               const std::vector<TensorBuffers>& buffers, InitMode init) = 0;
 
@@ -216,10 +232,14 @@ class Client {
   // FAILED_PRECONDITION JOB_FAILED, LAYOUT_MISMATCH, TRAINER_LEFT, WRONG_VERSION (a server came
   // back with another version), WRONG_INCARNATION (another process has taken this slot; this one
   // must end). After an error of a running round the weights may hold a mix of both versions.
+  // Not so after ABORTED NONFINITE, which ends a halted round on every trainer, and names tensor,
+  // index and slot: nothing was applied, weights are those of before, round() has grown by one, and
+  // the next Step may follow.
   virtual absl::StatusOr<RoundReport> Step(const std::vector<AdamWHyper>& hyper,
                                            const std::vector<TensorBuffers>& buffers) = 0;
 
   // The two halves of Step, so that a caller can interleave other work or poll for signals.
+  // `*report` is written also when Wait returns NONFINITE.
   // Wait returns false when `timeout` passed first; buffers stay lent to the client until it
   // returned true or an error. Both work while a server is away.
   virtual absl::Status BeginStep(const std::vector<AdamWHyper>& hyper,

@@ -267,6 +267,8 @@ absl::StatusOr<JobSpec> MakeJobSpec(const JobOptions& options, const std::vector
   BALLAST_ASSIGN_OR_RETURN(spec.tensors, ToTensorSpecs(tensors));
   spec.max_grad_norm = options.max_grad_norm;
   spec.loss_scale = options.loss_scale;
+  spec.nonfinite = static_cast<::ballast::NonfinitePolicy>(options.nonfinite);
+  spec.max_consecutive_skips = options.max_consecutive_skips;
   spec.tile_elements = options.tile_elements;
   spec.extent_elements = options.extent_elements;
   spec.durability = static_cast<::ballast::Durability>(options.durability);

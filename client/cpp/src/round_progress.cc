@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
+#include "proto/convert/job_convert.h"
 
 namespace ballast::client {
 namespace {
@@ -24,6 +25,11 @@ const char* FirstDifference(const v1::RoundResult& a, const v1::RoundResult& b) 
   if (Bits(a.loss_scale()) != Bits(b.loss_scale())) return "loss_scale";
   if (a.opt_step() != b.opt_step()) return "opt_step";
   if (a.nonfinite() != b.nonfinite()) return "nonfinite";
+  if (a.halted() != b.halted()) return "halted";
+  if (a.consecutive_skips() != b.consecutive_skips()) return "consecutive_skips";
+  if (!(NonfiniteFromProto(a.first_nonfinite()) == NonfiniteFromProto(b.first_nonfinite()))) {
+    return "first_nonfinite";
+  }
   return nullptr;
 }
 
@@ -130,6 +136,13 @@ void RoundProgress::OnPushed(Time now) {
   pushed_ = now;
 }
 
+UnappliedRound RoundProgress::Unapplied() const {
+  return {.round = round_,
+          .nonfinite = result_.nonfinite(),
+          .consecutive_skips = result_.consecutive_skips(),
+          .first = NonfiniteFromProto(result_.first_nonfinite())};
+}
+
 std::vector<uint32_t> RoundProgress::Missing() const {
   std::vector<uint32_t> ids;
   for (const Server& server : servers_) {
@@ -147,6 +160,7 @@ RoundReport RoundProgress::Report(Time now) const {
   report.loss_scale = result_.loss_scale();
   report.opt_step = result_.opt_step();
   report.nonfinite = result_.nonfinite();
+  report.consecutive_skips = result_.consecutive_skips();
   report.weight_overflows = weight_overflows_;
   for (const Server& server : servers_) report.bytes_down += server.received_bytes;
   // The last ack may be merged into one that comes after the result.

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "ballast/client.h"
 #include "ballast/v1/data.pb.h"
+#include "common/job/nonfinite.h"
 
 namespace ballast::client {
 
@@ -41,7 +42,11 @@ class RoundProgress {
   // Ids of the servers whose result, or last weight, is missing.
   std::vector<uint32_t> Missing() const;
 
-  // Everything but bytes_up and the pauses. The round must be complete.
+  // Whether the round was halted, and what is known of one that was not applied. The round must be
+  // complete.
+  bool halted() const { return result_.halted(); }
+  UnappliedRound Unapplied() const;
+  // Everything but bytes_up, the pauses and nonfinite_place. The round must be complete.
   RoundReport Report(Time now) const;
 
  private:

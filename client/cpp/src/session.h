@@ -299,6 +299,8 @@ class Session final : public Client, private StreamHandler {
   // After an error: waits until no stream and no slice can touch the caller's memory.
   bool Drain(Time deadline);
   absl::Status PollDuringCall();
+  absl::Status AskToExtend(const std::shared_ptr<grpc::Channel>& home,
+                           const v1::ExtendRequest& request, v1::ExtendReply* reply);
   v1::ExtendRequest MakeExtendRequest(const JobSpec& grown, const std::vector<void*>& weights,
                                       const Layout& layout, InitMode init) const;
 

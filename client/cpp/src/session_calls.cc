@@ -2,14 +2,17 @@
 // thread, and gives the lent memory back before it returns.
 #include <algorithm>
 #include <iterator>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/src/attach.h"
+#include "client/cpp/src/reconnect.h"
 #include "client/cpp/src/session.h"
 #include "client/cpp/src/unary_call.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/job/nonfinite.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
 
@@ -374,11 +377,15 @@ absl::StatusOr<bool> Session::Wait(std::chrono::milliseconds timeout, RoundRepor
     report->paused_ns = static_cast<uint64_t>(meter_.paused(now).count());
     report->reconnects = meter_.reconnects();
     report->world = round_world_;
+    if (!report->applied) {
+      report->nonfinite_place = NonfiniteText(layout_, spec_, progress_->Unapplied().first);
+    }
   }
   meter_.EndRound();
   fresh_extent_ = static_cast<uint32_t>(layout_.extents().size());
   activity_ = Activity::kIdle;
   ++round_;
+  if (progress_->halted()) return HaltError(layout_, spec_, progress_->Unapplied());
   return true;
 }
 
@@ -414,6 +421,26 @@ v1::ExtendRequest Session::MakeExtendRequest(const JobSpec& grown,
   return request;
 }
 
+// The home of a durable job may go away meanwhile. What it made of the request is then found out by
+// asking again: it answers one that has taken effect as it would have before.
+absl::Status Session::AskToExtend(const std::shared_ptr<grpc::Channel>& home,
+                                  const v1::ExtendRequest& request, v1::ExtendReply* reply) {
+  const auto poll = [this] {
+    ReportPauses();
+    return PollDuringCall();
+  };
+  const Time give_up = SteadyClock::now() + options_.attach_timeout + options_.reconnect_timeout;
+  while (true) {
+    const absl::Status status =
+        CallUnary(home, method::kExtend, request, options_.attach_timeout, poll, reply);
+    const bool again = status.code() == absl::StatusCode::kUnavailable &&
+                       options_.durability != Durability::kNone && IsNotYet(status, options_.slot);
+    if (!again || SteadyClock::now() >= give_up) return status;
+    std::this_thread::sleep_for(kPollInterval);
+    BALLAST_RETURN_IF_ERROR(poll());
+  }
+}
+
 absl::Status Session::Extend(const std::vector<Tensor>& tensors,
                              const std::vector<TensorBuffers>& buffers, InitMode init) {
   if (tensors.empty()) return BadArgument("no tensors to add");
@@ -447,11 +474,10 @@ absl::Status Session::Extend(const std::vector<Tensor>& tensors,
     MutexLock lock(&mu_);
     request.set_epoch(epoch_);
     request.set_base_layout_version(layout_version_);
+    request.set_round(round_);
   }
   v1::ExtendReply reply;
-  BALLAST_RETURN_IF_ERROR(CallUnary(
-      home, method::kExtend, request, options_.attach_timeout, [this] { return PollDuringCall(); },
-      &reply));
+  BALLAST_RETURN_IF_ERROR(AskToExtend(home, request, &reply));
   BALLAST_RETURN_IF_ERROR(TakePlan(reply.plan(), layout));
   {
     MutexLock lock(&mu_);

@@ -225,6 +225,8 @@ absl::Status Session::CheckWelcome(size_t index, const v1::Welcome& welcome) {
 absl::Status Session::CheckOwned(const Server& server,
                                  const google::protobuf::RepeatedField<uint32_t>& extents) const {
   for (const uint32_t extent : extents) {
+    // Of groups that this slot is adding, and has no answer for yet.
+    if (extent >= owner_.size() && options_.durability != Durability::kNone) continue;
     if (extent >= owner_.size() || owner_[extent] != server.id) {
       return ServerBroke(server,
                          absl::StrCat("says Welcome with extent ", extent, ", not its own"));
@@ -236,7 +238,10 @@ absl::Status Session::CheckOwned(const Server& server,
 absl::Status Session::TakeMissing(size_t index, const v1::Welcome& welcome) {
   Server& server = servers_[index];
   const bool answered = activity_ == Activity::kStep && progress_->answered(index);
+  server.init_missing.clear();
   for (const uint32_t extent : welcome.init_missing()) {
+    if (extent >= owner_.size()) continue;
+    server.init_missing.push_back(extent);
     if (extent >= fresh_extent_ && !answered) continue;
     ErrorFields fields;
     fields.job = options_.job;
@@ -250,7 +255,6 @@ absl::Status Session::TakeMissing(size_t index, const v1::Welcome& welcome) {
                      "new job"),
         fields);
   }
-  server.init_missing.assign(welcome.init_missing().begin(), welcome.init_missing().end());
   return absl::OkStatus();
 }
 

@@ -22,12 +22,14 @@ from ballast.errors import BadArgument
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})\Z")
 _INIT_MODES = ("equal", "broadcast")
+_NONFINITE = ("skip", "halt")
 DURABILITIES = ("power", "process", "none")
 RESUMES = ("never", "auto", "must")
 # What a job is given that does not say what it wants.
-DEFAULT_DURABILITY = "none"
+DEFAULT_DURABILITY = "power"
 # Bounds of the service: limits.max_slots at its highest, and the layout's (common/tensor).
 WORLD_SIZE_MAX = 65536
+SKIPS_MAX = 2**32 - 1
 TILE_ELEMENTS_MIN = 64
 EXTENT_ELEMENTS_MAX = 16777216
 TIMEOUT_MAX_S = 86400.0
@@ -48,6 +50,8 @@ class JobConfig:
     rank: int
     max_grad_norm: float = 0.0  # 0: no clipping
     loss_scale: float = 1.0
+    nonfinite: str = "skip"
+    max_consecutive_skips: int = 100  # 0: no limit
     tile_elements: int = 65536
     extent_elements: int = 1048576
     init: str = "equal"
@@ -67,6 +71,8 @@ def resolve(
     rank: int | None = None,
     max_grad_norm: float | None = None,
     loss_scale: float = 1.0,
+    nonfinite: str = "skip",
+    max_consecutive_skips: int | None = 100,
     tile_elements: int | None = None,
     extent_elements: int | None = None,
     init: str = "equal",
@@ -82,7 +88,7 @@ def resolve(
     Variables: BALLAST_ENDPOINTS, BALLAST_JOB, BALLAST_WORLD_SIZE, BALLAST_RANK (or BALLAST_SLOT),
     BALLAST_DURABILITY, BALLAST_RESUME, BALLAST_ATTACH_TIMEOUT, BALLAST_RECONNECT_TIMEOUT,
     BALLAST_TIME_SCALE; torchrun's WORLD_SIZE, RANK, TORCHELASTIC_RUN_ID.
-    max_grad_norm None, 0 and inf all mean: no clipping.
+    max_grad_norm None, 0 and inf all mean: no clipping. max_consecutive_skips None: no limit.
     Raises BadArgument naming the setting, where its value came from and what is allowed.
     """
     env = os.environ if environ is None else environ
@@ -91,8 +97,9 @@ def resolve(
     tile, extent = _tiling(tile_elements, extent_elements)
     level = _durability(durability, env)
     may_resume = _resume(resume, level, env)
-    if init not in _INIT_MODES:
-        raise BadArgument(f"init={init!r}: must be one of {', '.join(map(repr, _INIT_MODES))}")
+    for name, value, allowed in (("init", init, _INIT_MODES), ("nonfinite", nonfinite, _NONFINITE)):
+        if value not in allowed:
+            raise BadArgument(f"{name}={value!r}: must be one of {', '.join(map(repr, allowed))}")
     return JobConfig(
         endpoints=_endpoints(endpoints, env),
         job=_job(job, world, may_resume != "never", env),
@@ -100,6 +107,8 @@ def resolve(
         rank=seat,
         max_grad_norm=_max_grad_norm(max_grad_norm),
         loss_scale=_loss_scale(loss_scale),
+        nonfinite=nonfinite,
+        max_consecutive_skips=_max_consecutive_skips(max_consecutive_skips),
         tile_elements=tile,
         extent_elements=extent,
         init=init,
@@ -172,6 +181,18 @@ def _max_grad_norm(given: float | None) -> float:
 def _loss_scale(given: float) -> float:
     what = "a positive, finite number"
     return _number(given, "loss_scale", lambda n: 0.0 < n < math.inf, what)
+
+
+def _max_consecutive_skips(given: int | None) -> int:
+    if given is None:
+        return 0
+    skips = _integer(given, "max_consecutive_skips")
+    if not 1 <= skips <= SKIPS_MAX:
+        raise BadArgument(
+            f"max_consecutive_skips={skips}: must be in 1..{SKIPS_MAX}, or None for no limit; "
+            "nonfinite=\"halt\" halts at the first"
+        )
+    return skips
 
 
 def _from_environment(env: Mapping[str, str], names: Sequence[str]) -> tuple[str, str]:

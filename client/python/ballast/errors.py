@@ -20,6 +20,7 @@ __all__ = [
     "JobFinished",
     "LayoutMismatch",
     "NameInUse",
+    "NonfiniteGradient",
     "OverBudget",
     "ProtocolMismatch",
     "Replaced",
@@ -256,6 +257,16 @@ class StorageFailed(BallastError):
     """A disk refused a write or a flush. Start the server again; nothing committed is lost."""
 
     default_reason = "STORAGE_FAILED"
+
+
+class NonfiniteGradient(BallastError, FloatingPointError):
+    """The round was halted: a gradient is NaN or Inf; the text names tensor, index and slot.
+
+    Every trainer gets it in the same step. Nothing was applied, and step() may be called again.
+    """
+
+    default_code = "ABORTED"
+    default_reason = "NONFINITE"
 
 
 class Recovering(BallastError):

@@ -76,6 +76,8 @@ class Session:
             slot=config.rank,
             max_grad_norm=config.max_grad_norm,
             loss_scale=config.loss_scale,
+            nonfinite=config.nonfinite,
+            max_consecutive_skips=config.max_consecutive_skips,
             tile_elements=config.tile_elements,
             extent_elements=config.extent_elements,
             init=config.init,

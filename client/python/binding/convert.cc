@@ -117,6 +117,12 @@ client::Resume ToResume(const std::string& resume) {
   RaiseBadArgument(absl::StrCat("resume is '", resume, "'; must be 'never', 'auto' or 'must'"));
 }
 
+client::NonfinitePolicy ToNonfinitePolicy(const std::string& nonfinite) {
+  if (nonfinite == "skip") return client::NonfinitePolicy::kSkip;
+  if (nonfinite == "halt") return client::NonfinitePolicy::kHalt;
+  RaiseBadArgument(absl::StrCat("nonfinite is '", nonfinite, "'; must be 'skip' or 'halt'"));
+}
+
 nb::dict ToDict(const client::RoundReport& report) {
   nb::dict fields;
   fields["round"] = report.round;
@@ -127,6 +133,8 @@ nb::dict ToDict(const client::RoundReport& report) {
   fields["loss_scale"] = report.loss_scale;
   fields["opt_step"] = report.opt_step;
   fields["nonfinite"] = report.nonfinite;
+  fields["consecutive_skips"] = report.consecutive_skips;
+  fields["nonfinite_place"] = report.nonfinite_place;
   fields["weight_overflows"] = report.weight_overflows;
   fields["bytes_up"] = report.bytes_up;
   fields["bytes_down"] = report.bytes_down;

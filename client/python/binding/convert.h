@@ -43,6 +43,7 @@ std::vector<client::TensorBuffers> ToBuffers(const Addresses& grads, const Addre
 client::InitMode ToInitMode(const std::string& init);
 // Raises BadArgument unless `durability` is "power", "process" or "none".
 client::Durability ToDurability(const std::string& durability);
+client::NonfinitePolicy ToNonfinitePolicy(const std::string& nonfinite);
 
 // Raises BadArgument unless `resume` is "never", "auto" or "must".
 client::Resume ToResume(const std::string& resume);

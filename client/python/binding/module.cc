@@ -47,6 +47,7 @@ class Connection {
 
 Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint32_t world,
                        uint32_t slot, double max_grad_norm, double loss_scale,
+                       const std::string& nonfinite, uint32_t max_consecutive_skips,
                        uint32_t tile_elements, uint32_t extent_elements, const std::string& init,
                        double attach_timeout_s, double time_scale, const std::string& durability,
                        double reconnect_timeout_s, const std::string& resume, bool variable_world,
@@ -59,6 +60,8 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
   options.slot = slot;
   options.max_grad_norm = max_grad_norm;
   options.loss_scale = loss_scale;
+  options.nonfinite = ToNonfinitePolicy(nonfinite);
+  options.max_consecutive_skips = max_consecutive_skips;
   options.tile_elements = tile_elements;
   options.extent_elements = extent_elements;
   options.init = ToInitMode(init);
@@ -200,10 +203,11 @@ NB_MODULE(_core, module) {
   });
   module.def("start_attach", &StartAttach, nb::kw_only(), nb::arg("endpoints"), nb::arg("job"),
              nb::arg("world"), nb::arg("slot"), nb::arg("max_grad_norm"), nb::arg("loss_scale"),
-             nb::arg("tile_elements"), nb::arg("extent_elements"), nb::arg("init"),
-             nb::arg("attach_timeout_s"), nb::arg("time_scale"), nb::arg("durability"),
-             nb::arg("reconnect_timeout_s"), nb::arg("resume"), nb::arg("variable_world"),
-             nb::arg("pauses"), nb::arg("tensors"), nb::arg("weights"));
+             nb::arg("nonfinite"), nb::arg("max_consecutive_skips"), nb::arg("tile_elements"),
+             nb::arg("extent_elements"), nb::arg("init"), nb::arg("attach_timeout_s"),
+             nb::arg("time_scale"), nb::arg("durability"), nb::arg("reconnect_timeout_s"),
+             nb::arg("resume"), nb::arg("variable_world"), nb::arg("pauses"), nb::arg("tensors"),
+             nb::arg("weights"));
 }
 
 }  // namespace ballast::python

@@ -61,6 +61,8 @@ struct Model {
 
 class ClientTest : public ::testing::Test {
  protected:
+  ClientTest() { options_.durability = Durability::kNone; }
+
   void StartServers(size_t count) {
     for (size_t i = 0; i < count; ++i) {
       servers_.push_back(std::make_unique<FakeServer>(static_cast<uint32_t>(3 * i + 1), &job_));

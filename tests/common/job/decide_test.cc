@@ -58,6 +58,44 @@ TEST(DecideTest, NonFiniteElementsSkipAndKeepTheStepCount) {
   EXPECT_EQ(decision->policy.consecutive_skips, 1u);
 }
 
+// What becomes of a round that is not finite, by policy, limit and the skips before it.
+TEST(DecideTest, ThePolicyAndTheLimitSayWhetherARoundIsSkippedOrHalted) {
+  struct Row {
+    NonfinitePolicy policy;
+    uint32_t max_skips;
+    uint64_t before;
+    bool halted;
+  };
+  constexpr auto kSkip = NonfinitePolicy::kSkip;
+  constexpr auto kHalt = NonfinitePolicy::kHalt;
+  const Row rows[] = {{kSkip, 2, 0, false}, {kSkip, 2, 1, false}, {kSkip, 2, 2, true},
+                      {kSkip, 2, 9, true},  {kSkip, 0, 9, false}, {kHalt, 2, 0, true},
+                      {kHalt, 0, 0, true}};
+  for (const Row& row : rows) {
+    DecideInput input = Input(0, 1, 1);
+    input.nonfinite = row.policy;
+    input.max_consecutive_skips = row.max_skips;
+    input.policy = {.opt_step = 5, .consecutive_skips = row.before};
+    const auto bad = Decide(input, {{.server = 0, .norms = {{0, 1.0}}, .nonfinite = 1}});
+    EXPECT_FALSE(bad->applied);
+    EXPECT_EQ(bad->halted, row.halted) << row.max_skips << " " << row.before;
+    EXPECT_EQ(bad->policy.consecutive_skips, row.before + 1);
+    EXPECT_EQ(bad->policy.opt_step, 5u);
+    const auto good = Decide(input, {{.server = 0, .norms = {{0, 1.0}}}});
+    EXPECT_TRUE(good->applied && !good->halted);
+    EXPECT_EQ(good->policy.consecutive_skips, 0u);
+  }
+}
+
+TEST(DecideTest, NamesTheFirstPlaceOfAllServersInAnyOrderOfVotes) {
+  const Nonfinite early{NonfiniteKind::kSum, 1, 7, 1, 0};
+  const Nonfinite late{NonfiniteKind::kGradient, 2, 3, 0, 0};
+  const Vote a{.server = 0, .norms = {{0, 1}, {2, 1}}, .nonfinite = 2, .first_nonfinite = late};
+  const Vote b{.server = 3, .norms = {{1, 1}}, .nonfinite = 1, .first_nonfinite = early};
+  EXPECT_EQ(Decide(Input(0, 3, 1), {a, b})->first_nonfinite, early);
+  EXPECT_EQ(Decide(Input(0, 3, 1), {b, a})->first_nonfinite, early);
+}
+
 TEST(DecideTest, OverflowedSumOfSquaresSkips) {
   const double inf = std::numeric_limits<double>::infinity();
   EXPECT_FALSE(Decide(Input(0, 1, 1), {{.server = 0, .norms = {{0, inf}}}})->applied);

@@ -42,6 +42,7 @@ TEST(JobSpecTest, RefusesEachBadFieldByName) {
       {"optimizer kind", [](JobSpec* s) { s->optimizer = OptimizerKind::kUnspecified; }},
       {"reduction_id", [](JobSpec* s) { s->reduction_id = 9; }},
       {"durability", [](JobSpec* s) { s->durability = Durability::kUnspecified; }},
+      {"nonfinite policy 7", [](JobSpec* s) { s->nonfinite = static_cast<NonfinitePolicy>(7); }},
       {"tile_elements", [](JobSpec* s) { s->tile_elements = 1; }},
       {"extent_elements", [](JobSpec* s) { s->extent_elements = 65537; }},
       {"tensor name \"b\" appears twice", [](JobSpec* s) { s->tensors[0].name = "b"; }},

@@ -189,10 +189,8 @@ class DurableDirectories : public PeerLink, public VoteSink {
                  std::function<void(absl::Status)> done) override {
     Call("extend", server, done, [=](JobDirectory* to) { to->PeerExtendJob(plan, done); });
   }
-  void DropJob(uint32_t server, uint64_t job) override {
-    Call(
-        "drop", server, [](const absl::Status&) {},
-        [=](JobDirectory* to) { to->PeerDropJob(job); });
+  void DropJob(uint32_t server, uint64_t job, std::function<void(absl::Status)> done) override {
+    Call("drop", server, done, [=](JobDirectory* to) { to->PeerDropJob(job, done); });
   }
   void Seal(uint32_t server, uint64_t job, uint32_t epoch,
             std::function<void(absl::StatusOr<SealAnswer>)> done) override {
@@ -206,7 +204,13 @@ class DurableDirectories : public PeerLink, public VoteSink {
                 const Vote& vote) override {
     const std::shared_ptr<JobDirectory> directory = At(to);
     const auto engine = directory == nullptr ? nullptr : directory->Find(job);
-    if (engine != nullptr) engine->PeerVote(epoch, round, vote, [](const std::optional<Vote>&) {});
+    if (engine == nullptr) return;
+    engine->PeerVote(epoch, round, vote, [=, this](const std::optional<Vote>& own) {
+      const std::shared_ptr<JobDirectory> asker = At(vote.server);
+      const auto asking = asker == nullptr || !own.has_value() ? nullptr : asker->Find(job);
+      if (asking == nullptr) return;
+      asking->PeerVote(epoch, round, *own, [](const std::optional<Vote>&) {});
+    });
   }
   void DropVotes(uint64_t) override {}
 

@@ -85,6 +85,16 @@ class DurableJobsTest : public ::testing::Test {
       EXPECT_TRUE(cluster_->Manifest(id, job_).resting);
     }
   }
+  absl::StatusOr<DurableJobs> List(uint32_t server) {
+    Answer<absl::StatusOr<DurableJobs>> jobs;
+    cluster_->At(server)->ListJobs(jobs.Setter());
+    return jobs.Get();
+  }
+  absl::Status Delete(const std::string& name, bool force = false) {
+    Answer<absl::Status> deleted;
+    cluster_->At(0)->DeleteJob(name, force, deleted.Setter());
+    return deleted.Get();
+  }
   absl::StatusOr<SealAnswer> Seal(uint32_t server, uint32_t epoch) {
     Answer<absl::StatusOr<SealAnswer>> sealed;
     cluster_->At(server)->PeerSeal(job_, epoch, sealed.Setter());
@@ -464,8 +474,8 @@ TEST_F(DurableJobsTest, AJobThatCannotBeMadeEverywhereIsNowhereOnDisk) {
   });
   EXPECT_FALSE(AttachWorld(kFirst).ok());
   for (uint32_t id : {0u, 1u}) {
-    Settle(id);
-    EXPECT_TRUE(cluster_->Disk(id)->Paths().empty()) << "server " << id;
+    // The peer's files go when its engine has let go of them.
+    while (!cluster_->Disk(id)->Paths().empty()) Settle(id);
   }
   cluster_->SetRule(nullptr);
   for (uint32_t id : {0u, 1u}) cluster_->Restart(id);
@@ -589,6 +599,88 @@ TEST_F(DurableJobsTest, AServerWithoutTheJobSaysSo) {
   Answer<absl::Status> adopted;
   cluster_->At(0)->PeerAdoptEpoch(plan, adopted.Setter());
   EXPECT_EQ(ReasonOf(adopted.Get()), Reason::kUnknownJob);
+}
+
+// --- What operators ask -------------------------------------------------------------------------
+
+TEST_F(DurableJobsTest, RunningAndRestingJobsAreListedAtTheHomeOnly) {
+  Make(2);
+  OpenStream(0, 1, kFirst + 1);
+  absl::StatusOr<DurableJobs> jobs = List(0);
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  ASSERT_EQ(jobs->size(), 1u);
+  EXPECT_EQ(jobs->front().name, "job");
+  EXPECT_EQ(jobs->front().state, "running");
+  EXPECT_EQ(jobs->front().open_streams, 1u);
+  EXPECT_EQ(jobs->front().parameters, 340u);
+  EXPECT_EQ(jobs->front().servers, (std::vector<uint32_t>{0, 1}));
+  EXPECT_GT(jobs->front().disk_bytes, 0u);
+  EXPECT_EQ(ReasonOf(List(1).status()), Reason::kNotHome);
+  Finish(2);
+  for (const uint32_t id : {0u, 1u}) cluster_->Restart(id);
+  jobs = List(0);
+  ASSERT_EQ(jobs->size(), 1u);
+  EXPECT_EQ(jobs->front().state, "resting");
+}
+
+TEST_F(DurableJobsTest, ADeletedRestingJobIsNowhereAndItsNameIsFree) {
+  Make(2);
+  Finish(2);
+  ASSERT_TRUE(Delete("job").ok());
+  for (const uint32_t id : {0u, 1u}) {
+    EXPECT_TRUE(cluster_->Disk(id)->Paths().empty()) << "server " << id;
+  }
+  EXPECT_TRUE(List(0)->empty());
+  EXPECT_EQ(ReasonOf(Delete("job")), Reason::kUnknownJob);
+  for (const uint32_t id : {0u, 1u}) cluster_->Restart(id);
+  EXPECT_TRUE(List(0)->empty());
+  EXPECT_TRUE(AttachWorld(kFirst, Resume::kNever).ok());
+}
+
+TEST_F(DurableJobsTest, AJobWithTrainersIsDeletedByForceOnlyAndTheyAreTold) {
+  Make(2);
+  const auto here = OpenStream(0, 0, kFirst);
+  const auto there = OpenStream(1, 0, kFirst);
+  const absl::Status busy = Delete("job");
+  EXPECT_EQ(ReasonOf(busy), Reason::kJobBusy) << busy;
+  EXPECT_EQ(List(0)->size(), 1u);
+  ASSERT_TRUE(Delete("job", /*force=*/true).ok());
+  EXPECT_EQ(ReasonOf(here->Wait(1)), Reason::kJobFailed);
+  EXPECT_EQ(ReasonOf(there->Wait(1)), Reason::kJobFailed);
+  for (const uint32_t id : {0u, 1u}) {
+    EXPECT_TRUE(cluster_->Disk(id)->Paths().empty()) << "server " << id;
+  }
+  EXPECT_TRUE(List(0)->empty());
+}
+
+TEST_F(DurableJobsTest, AJobWhoseTrainersAreGoneIsDeletedWithoutForce) {
+  Make(2);
+  ASSERT_TRUE(Delete("job").ok());
+  EXPECT_TRUE(List(0)->empty());
+}
+
+TEST_F(DurableJobsTest, AJobIsListedUntilItIsDeletedEverywhere) {
+  Make(2);
+  Finish(2);
+  cluster_->SetRule([](const std::string& call, uint32_t) {
+    return call == "drop" ? absl::UnavailableError("down") : absl::OkStatus();
+  });
+  const absl::Status status = Delete("job");
+  EXPECT_EQ(ReasonOf(status), Reason::kServerLost) << status;
+  EXPECT_EQ(List(0)->size(), 1u);
+  cluster_->SetRule(nullptr);
+  EXPECT_TRUE(Delete("job").ok());
+  EXPECT_TRUE(cluster_->Disk(1)->Paths().empty());
+}
+
+TEST_F(DurableJobsTest, AJobWithoutDurabilityIsNotDeleted) {
+  cluster_ = std::make_unique<DurableDirectories>(1);
+  AttachCall call = SeatCall(0, 100);
+  call.spec.world = 1;
+  call.spec.durability = Durability::kNone;
+  ASSERT_TRUE(Ask(call).Get().ok());
+  EXPECT_EQ(ReasonOf(Delete("job")), Reason::kUnsupported);
+  EXPECT_TRUE(List(0)->empty());
 }
 
 }  // namespace

@@ -85,7 +85,9 @@ class Cluster : public PeerLink {
                  std::function<void(absl::Status)> done) override {
     directories_[server]->PeerExtendJob(plan, std::move(done));
   }
-  void DropJob(uint32_t server, uint64_t job) override { directories_[server]->PeerDropJob(job); }
+  void DropJob(uint32_t server, uint64_t job, std::function<void(absl::Status)> done) override {
+    directories_[server]->PeerDropJob(job, std::move(done));
+  }
 
   absl::StatusOr<AttachResult> AttachAll(const AttachCall& first, uint32_t world) {
     std::vector<Promise<absl::StatusOr<AttachResult>>> answers(world);

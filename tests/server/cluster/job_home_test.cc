@@ -88,11 +88,26 @@ TEST(JobHomeTest, ExtensionNeedsEverySlotAndEqualContent) {
   EXPECT_EQ(ReasonOf(home.Extend(other, 1)), Reason::kInitMismatch);
   EXPECT_EQ(ReasonOf(home.Extend(Growth(1), 2)), Reason::kLayoutMismatch);
   other = Growth(1);
+  other.round = 9;
+  EXPECT_EQ(ReasonOf(home.Extend(other, 1)), Reason::kLayoutMismatch);
+  other = Growth(1);
   other.incarnation = 5;
   EXPECT_EQ(ReasonOf(home.Extend(other, 1)), Reason::kWrongIncarnation);
   ASSERT_TRUE(home.Extend(Growth(1), 1).ok());
   ASSERT_TRUE(home.AllExtended());
-  EXPECT_EQ(home.TakeExtended().tensors.size(), 3u);
+  JobSpec grown = home.spec();
+  grown.tensors.push_back(Growth(0).tensors[0]);
+  home.EndExtension(grown);
+  EXPECT_EQ(home.spec().tensors.size(), grown.tensors.size());
+  EXPECT_FALSE(home.AllExtended());
+}
+
+TEST(JobHomeTest, AfterAChangeOfEpochTheNewMembersGrowTheJob) {
+  JobHome home(Call(0).spec);  // As after a restart of the home: nobody has a seat.
+  EXPECT_EQ(ReasonOf(home.Extend(Growth(0), 1)), Reason::kWrongIncarnation);
+  home.Reseat({{0, Growth(0).incarnation}, {1, 7777}});
+  EXPECT_TRUE(home.Extend(Growth(0), 1).ok());
+  EXPECT_EQ(ReasonOf(home.Extend(Growth(1), 1)), Reason::kWrongIncarnation);
 }
 
 }  // namespace

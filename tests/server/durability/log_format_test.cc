@@ -110,6 +110,17 @@ TEST(LogFormat, RecordHeaderOfVersionOneStaysAsItIs) {
   EXPECT_EQ(Hex(page, kPageBytes - 4, kPageBytes), "3865ffae");
 }
 
+TEST(LogFormat, TheFirstNonfiniteElementStandsBehindTheChecksums) {
+  RecordHeader header = SmallRecord();
+  header.nonfinite = 1;
+  header.first_nonfinite = {NonfiniteKind::kSum, header.extent, 0x01020304, 5, 0x7f7fffff};
+  const Page page = Encoded(header);
+  EXPECT_EQ(Hex(page, 112, 128), "020000000403020105000000ffff7f7f");
+  const auto back = DecodeRecordPage(page.data());
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->first_nonfinite, header.first_nonfinite);
+}
+
 TEST(LogFormat, PayloadChecksumStartsFromTheIdentity) {
   const std::string identity = absl::HexStringToBytes(
       "01000000"
@@ -187,7 +198,9 @@ TEST(LogFormat, WholeHeadersThatNobodyWritesAreDataLoss) {
   EXPECT_TRUE(refused(13, 9));    // unknown dtype
   EXPECT_TRUE(refused(14, 1));    // unknown codec
   EXPECT_TRUE(refused(15, 1));    // reserved
-  EXPECT_TRUE(refused(112, 1));   // behind the last field
+  EXPECT_TRUE(refused(112, 4));   // unknown kind of place
+  EXPECT_TRUE(refused(116, 1));   // a place of no kind
+  EXPECT_TRUE(refused(128, 1));   // behind the last field
   EXPECT_TRUE(refused(4091, 1));  // in front of the checksum
   EXPECT_FALSE(refused(32, 99));  // another round is fine
 }

@@ -23,7 +23,8 @@ PreparedRecord SmallPrepared() {
                  .norms = {{.extent = 5, .sumsq = 0.75}},
                  .nonfinite = 1,
                  .contributor_digest = 0xdeadbeef,
-                 .scalars = {{.group = 1, .step = 40, .bits = {0x3f800000}}}};
+                 .scalars = {{.group = 1, .step = 40, .bits = {0x3f800000}}},
+                 .first_nonfinite = {NonfiniteKind::kGradient, 5, 9, 1, 0x7fc00000}};
   record.present = {true, false, true};
   record.policy = {.loss_scale = 1024, .opt_step = 39, .consecutive_skips = 1};
   record.tensor_step = {40, 41};
@@ -51,6 +52,11 @@ const char kPreparedHex[] =
     "0100000000000000"  // non-finite elements
     "01000000"
     "05000000"
+    "09000000"
+    "01000000"
+    "0000c07f"  // the first: a NaN of slot 1 in extent 5, element 9
+    "01000000"
+    "05000000"
     "000000000000e83f"  // one norm: extent 5, 0.75
     "01000000"          // one set of scalars
     "01000000"
@@ -75,6 +81,7 @@ const char kDecisionHex[] =
     "0000000000000040"  // norm 2
     "000000000000e03f"  // clip 0.5
     "0000000000000000"  // non-finite elements
+    "0000000000000000000000000000000000000000"
     "01000000"
     "0000803e"  // one factor, 0.25f
     "01000000"  // one set of scalars
@@ -138,6 +145,14 @@ std::vector<ScalarSet> RandomScalars(std::mt19937_64* random) {
   return sets;
 }
 
+Nonfinite RandomPlace(std::mt19937_64* random) {
+  return {.kind = static_cast<NonfiniteKind>((*random)() % 4),
+          .extent = static_cast<uint32_t>((*random)()),
+          .element = static_cast<uint32_t>((*random)()),
+          .slot = static_cast<uint32_t>((*random)()),
+          .value_bits = static_cast<uint32_t>((*random)())};
+}
+
 PolicyState RandomPolicy(std::mt19937_64* random) {
   return {.loss_scale = std::bit_cast<double>((*random)()),
           .opt_step = (*random)(),
@@ -149,6 +164,7 @@ PreparedRecord RandomPrepared(std::mt19937_64* random) {
   record.vote.server = static_cast<uint32_t>((*random)());
   record.vote.contributor_digest = static_cast<uint32_t>((*random)());
   record.vote.nonfinite = (*random)();
+  record.vote.first_nonfinite = RandomPlace(random);
   record.vote.norms.resize((*random)() % 5);
   for (ExtentNorm& norm : record.vote.norms) {
     norm = {.extent = static_cast<uint32_t>((*random)()),
@@ -168,6 +184,8 @@ DecisionRecord RandomDecision(std::mt19937_64* random) {
   DecisionRecord record{.epoch = static_cast<uint32_t>((*random)()), .round = (*random)()};
   Decision& decision = record.decision;
   decision.applied = (*random)() % 2 == 0;
+  decision.halted = !decision.applied && (*random)() % 2 == 0;
+  decision.first_nonfinite = RandomPlace(random);
   decision.grad_norm = std::bit_cast<double>((*random)());
   decision.clip_coef = std::bit_cast<double>((*random)());
   decision.nonfinite = (*random)();
@@ -197,6 +215,7 @@ TEST(Records, WhatIsReadIsWhatWasWritten) {
   EXPECT_EQ(small.vote.scalars, SmallPrepared().vote.scalars);
   EXPECT_EQ(small.present, SmallPrepared().present);
   EXPECT_EQ(small.policy, SmallPrepared().policy);
+  EXPECT_EQ(small.vote.first_nonfinite, SmallPrepared().vote.first_nonfinite);
   EXPECT_EQ(small.tensor_step, SmallPrepared().tensor_step);
   const PreparedRecord states = *DecodePrepared(EncodePrepared(PreparedWithStates()));
   EXPECT_EQ(states.user_state, PreparedWithStates().user_state);
@@ -237,9 +256,12 @@ TEST(Records, NewerVersionsAreRefusedByNumber) {
   EXPECT_THAT(DecodePrepared(prepared).status().message(), HasSubstr("policy state of version 2"));
 }
 
-TEST(Records, ATruthThatIsNeitherYesNorNoIsDataLoss) {
+TEST(Records, AnOutcomeOrAPresenceThatNobodyWritesIsDataLoss) {
   std::string decision = EncodeDecision(SmallDecision());
-  decision[16] = 2;
+  decision[16] = 3;
+  EXPECT_TRUE(absl::IsDataLoss(DecodeDecision(decision).status()));
+  decision = EncodeDecision(SmallDecision());
+  decision[44] = 4;  // The kind of the first place.
   EXPECT_TRUE(absl::IsDataLoss(DecodeDecision(decision).status()));
   std::string prepared = EncodePrepared(SmallPrepared());
   const size_t present = prepared.find(std::string("\x03\0\0\0\x05", 5));

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -219,6 +220,79 @@ TEST_P(ReduceIsaTest, AnOverflowOfTheNormIsInfiniteWithoutNonfiniteElements) {
   const ExtentNorm norm = ReduceExtent(Kernels(GetParam()), data.Contributions(64, false));
   EXPECT_TRUE(std::isinf(norm.sumsq));
   EXPECT_EQ(norm.nonfinite, 0u);
+}
+
+// Overwrites an element, in the dtype of the extent; `value` must be exact in it.
+void Put(ExtentData* data, size_t slot, size_t element, float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  uint16_t half = static_cast<uint16_t>(bits >> 16);
+  if (data->dtype == DType::kF16) half = std::isnan(value) ? 0x7E00 : value > 0 ? 0x7C00 : 0xFC00;
+  const size_t width = DTypeBytes(data->dtype);
+  uint8_t* const to = data->memory[slot].data() + element * width;
+  if (width == 4) {
+    std::memcpy(to, &bits, 4);
+  } else {
+    std::memcpy(to, &half, 2);
+  }
+}
+
+TEST_P(ReduceIsaTest, TheFirstNonfiniteElementAndItsSlotAreFound) {
+  const KernelTable& kernels = Kernels(GetParam());
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (size_t slots : {1, 2, 3}) {
+      for (size_t element :
+           {128, 200, 255, 256, 300}) {  // In the second tile, and in the short one.
+        for (float bad : {INFINITY, -INFINITY, NAN}) {
+          ExtentData data(dtype, slots, 301, false, 12);
+          Put(&data, slots - 1, element, bad);
+          Put(&data, 0, 300, -INFINITY);
+          const size_t tile = element / 128;
+          const bool last = element == 300;
+          const NonfiniteElement found =
+              FindNonfinite(kernels, data.Contributions(128, slots > 1), tile);
+          EXPECT_EQ(found.element, element) << DTypeName(dtype) << " slots " << slots;
+          EXPECT_EQ(found.slot, last ? 0 : slots - 1);
+          EXPECT_TRUE(SameFloat(found.value, last ? -INFINITY : bad));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ReduceIsaTest, OfFiniteGradientsTheSlotIsNamedAtWhichTheSumOverflows) {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    ExtentData data(dtype, 4, 200, false, 13);
+    for (size_t slot : {1, 2, 3}) Put(&data, slot, 70, 0x1.8p127f);
+    Put(&data, 0, 70, -0x1p126f);
+    const NonfiniteElement found = FindNonfinite(Kernels(GetParam()), data.Contributions(128), 0);
+    EXPECT_EQ(found.element, 70u);
+    EXPECT_EQ(found.slot, 2u);  // -0.25 + 0.75 = 0.5, + 0.75 = 1.25 of 2^128.
+    EXPECT_EQ(found.value, 0x1.8p127f);
+    EXPECT_TRUE(std::isinf(found.sum));
+  }
+}
+
+TEST_P(ReduceIsaTest, AbsentGradientsAreNotToBlame) {
+  ExtentData data(DType::kF32, 3, 200, false, 14);
+  data.CutIntoRuns({60, 130}, nullptr);
+  data.presence[1][0] = 0;  // Slot 0 has none for elements 60 to 129; its memory is garbage.
+  Put(&data, 0, 70, NAN);
+  Put(&data, 2, 71, INFINITY);
+  const NonfiniteElement found = FindNonfinite(Kernels(GetParam()), data.Contributions(128), 0);
+  EXPECT_EQ(found.element, 71u);
+  EXPECT_EQ(found.slot, 2u);
+}
+
+TEST_P(ReduceIsaTest, WhenOnlyTheNormOverflowsTheLargestElementIsFound) {
+  ExtentData data(DType::kF32, 2, 200, false, 15);
+  Put(&data, 1, 140, -3e30f);
+  Put(&data, 1, 141, 3e30f);
+  Put(&data, 0, 142, 1e30f);
+  const NonfiniteElement found = FindNonfinite(Kernels(GetParam()), data.Contributions(128), 1);
+  EXPECT_EQ(found.element, 140u);
+  EXPECT_EQ(found.slot, 1u);
+  EXPECT_EQ(found.value, -3e30f);
+  EXPECT_TRUE(std::isfinite(found.sum));
 }
 
 TEST(ReduceTest, OnlyASingleCompleteSlotNeedsNoSum) {

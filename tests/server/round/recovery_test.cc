@@ -39,6 +39,7 @@ class DurableCluster : public VoteSink {
                  uint32_t seed)
       : plan_(MakePlan(sizes, world, std::move(servers))), rng_(seed) {
     plan_.spec.durability = Durability::kPower;
+    plan_.spec.max_consecutive_skips = 1;
     layout_ = LayoutOf(plan_);
     for (const uint32_t id : plan_.servers) {
       nodes_[id].disk = std::make_unique<MemoryDisk>();
@@ -256,6 +257,16 @@ class Trainer {
   // Whether `id` has ended the open round for this slot.
   bool Ended(uint32_t id) { return sinks_[id]->Ended(round_); }
 
+  // What every server said of the round that ended last.
+  std::vector<RoundResult> results() {
+    std::vector<RoundResult> out;
+    for (auto& [id, sink] : sinks_) {
+      MutexLock lock(&sink->mu_);
+      out.push_back(sink->result_);
+    }
+    return out;
+  }
+
   // Waits for every server, then takes the weights.
   void EndRound() {
     for (auto& [id, sink] : sinks_) {
@@ -323,6 +334,26 @@ struct Shape {
 
 class PowerLoss : public ::testing::TestWithParam<int> {};
 
+// Rounds 3, 4 and 6 are not finite, and one of two in a row is halted.
+bool Poisoned(uint64_t round) { return round == 3 || round == 4 || round == 6; }
+
+// Flat element 301 + 40: extent 2, element 85; the last slot's, and a later one of slot 0.
+void Poison(std::vector<std::vector<std::vector<float>>>* grads) {
+  grads->back()[2][40] = NAN;
+  grads->front()[3][500] = INFINITY;
+}
+
+void ExpectResults(uint64_t round, uint32_t world, const std::vector<RoundResult>& results) {
+  const Nonfinite place{NonfiniteKind::kGradient, 2, 85, world - 1, 0x7FC00000};
+  for (const RoundResult& result : results) {
+    ASSERT_EQ(result.round, round);
+    EXPECT_EQ(result.applied, !Poisoned(round)) << round;
+    EXPECT_EQ(result.halted, round == 4) << round;
+    EXPECT_EQ(result.consecutive_skips, !Poisoned(round) ? 0u : round == 4 ? 2u : 1u) << round;
+    EXPECT_EQ(result.first_nonfinite, Poisoned(round) ? place : Nonfinite()) << round;
+  }
+}
+
 // Random servers lose power, and seats change hands, between any two pushes and while the round is
 // decided.
 TEST_P(PowerLoss, ChangesNoBit) {
@@ -362,8 +393,9 @@ TEST_P(PowerLoss, ChangesNoBit) {
     std::vector<std::vector<std::vector<float>>> grads;
     for (uint32_t s = 0; s < shape.world; ++s) {
       grads.push_back(Random(sizes, static_cast<uint32_t>(seed * 1000 + round * 10 + s)));
-      trainers[s]->BeginRound(grads.back());
     }
+    if (Poisoned(round)) Poison(&grads);
+    for (uint32_t s = 0; s < shape.world; ++s) trainers[s]->BeginRound(grads[s]);
     std::vector<std::pair<uint32_t, uint32_t>> pushes;
     for (uint32_t s = 0; s < shape.world; ++s) {
       for (uint32_t e = 0; e < cluster.layout().extents().size(); ++e) pushes.push_back({s, e});
@@ -375,9 +407,12 @@ TEST_P(PowerLoss, ChangesNoBit) {
     }
     maybe_restart(2);
     maybe_restart(4);
-    for (const auto& trainer : trainers) trainer->EndRound();
+    for (const auto& trainer : trainers) {
+      trainer->EndRound();
+      ExpectResults(round, shape.world, trainer->results());
+    }
     reference.Step(grads, 1.0f / static_cast<float>(shape.world), MakeBegin(round).hyper[0],
-                   std::vector<bool>(sizes.size(), true));
+                   std::vector<bool>(sizes.size(), !Poisoned(round)));
     for (const auto& trainer : trainers) {
       for (size_t t = 0; t < sizes.size(); ++t) {
         ASSERT_EQ(std::memcmp(trainer->weights()[t].data(), reference.p[t].data(),

@@ -92,6 +92,37 @@ TEST_P(SkippedRounds, SendNoWeightsAndTheNextOneApplies) {
   }
 }
 
+TEST_P(SkippedRounds, NameTheFirstPlaceAndAreHaltedWhenTheyAreTooMany) {
+  std::vector<uint32_t> ids;
+  for (int s = 0; s < GetParam(); ++s) ids.push_back(static_cast<uint32_t>(s));
+  const std::vector<int64_t> sizes = {100, 1000, 77};
+  JobPlan plan = MakePlan(sizes, 2, ids);
+  plan.spec.max_consecutive_skips = 1;
+  Cluster cluster(plan);
+  cluster.Send(FrameKind::kInit, 0, 1, Random(sizes, 1));
+  for (uint64_t round = 1; round <= 3; ++round) {
+    std::vector<std::vector<std::vector<float>>> grads = {Random(sizes, 2), Random(sizes, 3)};
+    if (round < 3) {
+      grads[0][2][5] = NAN;
+      grads[1][1][300] = INFINITY;  // Element 400 of the flat space: extent 3, element 16.
+    }
+    for (const uint32_t slot : {0u, 1u}) {
+      cluster.Begin(slot, MakeBegin(round));
+      cluster.Send(FrameKind::kGradient, slot, round, grads[slot]);
+    }
+    ASSERT_TRUE(cluster.Wait(round).ok());
+    for (const auto& [key, sink] : cluster.sinks_) {
+      MutexLock lock(&sink->mu_);
+      EXPECT_EQ(sink->result_.applied, round == 3);
+      EXPECT_EQ(sink->result_.halted, round == 2);
+      EXPECT_EQ(sink->result_.consecutive_skips, round % 3);
+      const Nonfinite place{NonfiniteKind::kGradient, 3, 16, 1, 0x7F800000};
+      EXPECT_EQ(sink->result_.first_nonfinite, round == 3 ? Nonfinite() : place);
+      EXPECT_EQ(sink->result_.opt_step, round / 3);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Servers, SkippedRounds, ::testing::Values(1, 2, 7));
 
 TEST(RoundEngineTest, FetchWaitsForTheInitialWeights) {

@@ -85,6 +85,7 @@ TEST(ConvertTest, AVoteSurvivesTheWireBitForBit) {
   vote.server = 4;
   vote.norms = {{1, 0.1}, {7, std::numeric_limits<double>::infinity()}};
   vote.nonfinite = 3;
+  vote.first_nonfinite = {NonfiniteKind::kSum, 7, 12, 2, 0x7F800000};
   vote.contributor_digest = 0xFFFFFFFF;
   vote.scalars = {{0, 12, {0x3F800000, 0x7FC00001}}};
   v1::Prepare message;
@@ -95,6 +96,7 @@ TEST(ConvertTest, AVoteSurvivesTheWireBitForBit) {
   EXPECT_EQ(back->scalars, vote.scalars);
   EXPECT_EQ(back->server, 4u);
   EXPECT_EQ(back->nonfinite, 3u);
+  EXPECT_EQ(back->first_nonfinite, vote.first_nonfinite);
   EXPECT_EQ(back->contributor_digest, 0xFFFFFFFFu);
   message.mutable_norms(1)->set_extent(1);
   EXPECT_EQ(ReasonOf(VoteFromProto(message).status()), Reason::kBadFrame);

@@ -77,7 +77,9 @@ class FakeEngine : public RoundEngine {
     answer(vote_answer);
   }
   void PeerLost(uint32_t, std::string) override {}
-  void Extend(JobPlan, std::function<void(absl::Status)> done) override { done(absl::OkStatus()); }
+  void Extend(JobPlan, GrowthFiles, std::function<void(absl::Status)> done) override {
+    done(absl::OkStatus());
+  }
   void Seal(uint32_t, std::function<absl::Status(const JobPlan&)>,
             std::function<void(absl::StatusOr<SealAnswer>)> done) override {
     done(SealAnswer());
@@ -96,7 +98,7 @@ class FakeEngine : public RoundEngine {
   void Fail(absl::Status) override {}
   void OnEnd(std::function<void(const absl::Status&)>) override {}
   void UserState(uint32_t, std::function<void(std::string)> done) override { done(""); }
-  void SlotGrows(uint32_t) override {}
+  void SlotGrows(uint32_t, bool) override {}
   uint64_t job() const override { return 77; }
   uint32_t window_extents() const override { return 16; }
 
@@ -182,7 +184,15 @@ class FakeDirectory : public JobDirectory {
   void PeerExtendJob(JobPlan plan, std::function<void(absl::Status)> done) override {
     PeerCreateJob(std::move(plan), std::move(done));
   }
-  void PeerDropJob(uint64_t) override {}
+  void PeerDropJob(uint64_t, std::function<void(absl::Status)> done) override {
+    done(absl::OkStatus());
+  }
+  void ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) override {
+    done(DurableJobs());
+  }
+  void DeleteJob(const std::string&, bool, std::function<void(absl::Status)> done) override {
+    done(absl::OkStatus());
+  }
   void PeerSeal(uint64_t, uint32_t, std::function<void(absl::StatusOr<SealAnswer>)> done) override {
     done(SealAnswer{9, true});
   }

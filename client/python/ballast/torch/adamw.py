@@ -15,7 +15,7 @@ import torch
 
 from ballast import config as job_config
 from ballast import lifetime, user_state
-from ballast.errors import BadArgument, BadSpec, Closed, Unsupported
+from ballast.errors import BadArgument, BadSpec, Closed, NonfiniteGradient, Unsupported
 from ballast.session import Session
 from ballast.torch import buffers, export, handle, hyper
 from ballast.torch.manifest import Entry, Manifest
@@ -39,13 +39,18 @@ class AdamW(torch.optim.Optimizer):
         torch.nn.utils.clip_grad_norm_ before step() is exact for one trainer; with several it
         clips each trainer's own gradient before the average, which is something else.
     loss_scale: static factor by which the loss was multiplied; the service divides it out.
+    nonfinite: what happens when a gradient, or the sum over the trainers, is NaN or Inf anywhere.
+        Nothing of that round is applied on any server. "skip": training goes on
+        (`step_was_skipped`, `last_report["nonfinite_place"]`). "halt": step() raises
+        NonfiniteGradient on all trainers, naming tensor, index and slot.
+    max_consecutive_skips: rounds in a row that may be skipped; one more is halted. None: no limit.
     init: "equal" (every trainer holds equal initial weights, which is checked) or "broadcast"
         (rank 0's are given to the others).
     model: a module that gives names to parameters passed without.
     extent_elements, tile_elements: advanced; how the state is cut (see docs/ARCHITECTURE.md).
     attach_timeout: seconds to wait for the other trainers at the first step().
-    durability: what a finished round survives: "power" (power loss of every host), "process"
-        (kill -9 of every server) or "none" (nothing: a lost server ends the job; the default).
+    durability: what a finished round survives: "power" (power loss of every host; the default),
+        "process" (kill -9 of every server) or "none" (nothing: a lost server ends the job).
         With the first two, which need servers with a storage.data_dir, calls wait while a server is
         away, say so on stderr, and go on with the same bits when it is back.
     reconnect_timeout: seconds a server of a durable job may be away before the call that waits for
@@ -83,6 +88,8 @@ class AdamW(torch.optim.Optimizer):
         rank: int | None = None,
         max_grad_norm: float | None = None,
         loss_scale: float = 1.0,
+        nonfinite: str = "skip",
+        max_consecutive_skips: int | None = 100,
         init: str = "equal",
         model: torch.nn.Module | None = None,
         extent_elements: int | None = None,
@@ -96,17 +103,10 @@ class AdamW(torch.optim.Optimizer):
         _check_params(params)
         hyper.check_defaults(lr, betas, eps, weight_decay)
         defaults = {
-            "lr": lr,
-            "betas": tuple(betas),
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": amsgrad,
-            "maximize": maximize,
-            "foreach": foreach,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "fused": fused,
-        }
+            "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay,
+            "amsgrad": amsgrad, "maximize": maximize, "foreach": foreach, "fused": fused,
+            "capturable": capturable, "differentiable": differentiable,
+        }  # fmt: skip
         self._naming = Naming(model)
         self._manifest = Manifest()
         self._session: Session | None = None
@@ -121,6 +121,8 @@ class AdamW(torch.optim.Optimizer):
             rank=rank,
             max_grad_norm=max_grad_norm,
             loss_scale=loss_scale,
+            nonfinite=nonfinite,
+            max_consecutive_skips=max_consecutive_skips,
             tile_elements=tile_elements,
             extent_elements=extent_elements,
             init=init,
@@ -137,8 +139,8 @@ class AdamW(torch.optim.Optimizer):
         """Adds a group; after the first step() its tensors join the job at the next one.
 
         All trainers must add the same groups between the same two steps. Raises as torch does, and
-        Unsupported for options of the group that this version lacks. A job with durability takes no
-        further groups yet: that step() raises Unsupported.
+        Unsupported for options of the group that this version lacks. When the servers have no room
+        for it, that step() raises OverBudget on all trainers, and the job stays as it was.
         """
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
@@ -154,9 +156,10 @@ class AdamW(torch.optim.Optimizer):
         returns; called once. The first call attaches (see the class). A parameter whose gradient is
         None on all trainers is left untouched and its step count does not advance; where only some
         trainers have one, the others count as zeros. A gradient that is not finite anywhere skips
-        the round on all trainers (`step_was_skipped`).
+        or halts the round on all trainers (see `nonfinite` above).
         Errors: subclasses of ballast.BallastError. After one during the round the parameters may
-        hold a mix of old and new values.
+        hold a mix of old and new values; after NonfiniteGradient they are unchanged, and step()
+        may be called again.
         """
         self._refuse_late_resume()
         loss = None
@@ -430,6 +433,9 @@ class AdamW(torch.optim.Optimizer):
             report = self._session.step(scalars, addresses, weights, state, keep=(entries, lent))
             self._report = report
             applied = report["applied"]
+        except NonfiniteGradient:
+            applied = False
+            raise
         finally:
             if applied:
                 changed = [

@@ -1,0 +1,91 @@
+#include "common/job/nonfinite.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/reason.h"
+
+namespace ballast {
+namespace {
+
+// Row-major index of `element` in `shape`; empty for a scalar.
+std::string IndexText(const std::vector<int64_t>& shape, uint64_t element) {
+  std::vector<uint64_t> index(shape.size());
+  for (size_t d = shape.size(); d-- > 0;) {
+    const auto size = std::max<uint64_t>(1, static_cast<uint64_t>(shape[d]));
+    index[d] = element % size;
+    element /= size;
+  }
+  return index.empty() ? "" : absl::StrCat("[", absl::StrJoin(index, ", "), "]");
+}
+
+// "tensor "w"[3, 17] (element 65)".
+std::string ElementText(const Layout& layout, const JobSpec& spec, const Nonfinite& place) {
+  if (place.extent >= layout.extents().size()) {
+    return absl::StrCat("extent ", place.extent, ", element ", place.element);
+  }
+  const Extent& extent = layout.extents()[place.extent];
+  const auto first = layout.runs().begin() + extent.first_run;
+  const auto after = std::upper_bound(
+      first, first + extent.run_count, place.element,
+      [](uint32_t element, const Run& run) { return element < run.extent_offset; });
+  const Run& run = after == first ? *first : *(after - 1);
+  const TensorSpec& tensor = spec.tensors[run.tensor];
+  const uint64_t element = run.tensor_offset + place.element - run.extent_offset;
+  return absl::StrCat("tensor \"", tensor.name, "\"", IndexText(tensor.shape, element),
+                      " (element ", element, ")");
+}
+
+}  // namespace
+
+bool ComesBefore(const Nonfinite& a, const Nonfinite& b) {
+  const auto rank = [](const Nonfinite& place) {
+    const int kind = place.kind == NonfiniteKind::kNone ? 2 : place.kind == NonfiniteKind::kNorm;
+    return std::make_tuple(kind, place.extent, place.element);
+  };
+  return rank(a) < rank(b);
+}
+
+std::string NonfiniteText(const Layout& layout, const JobSpec& spec, const Nonfinite& place) {
+  const std::string where = ElementText(layout, spec, place);
+  const std::string value = absl::StrFormat("%.9g", std::bit_cast<float>(place.value_bits));
+  switch (place.kind) {
+    case NonfiniteKind::kNone:
+      return "every element is finite";
+    case NonfiniteKind::kGradient:
+      return absl::StrCat(where, ": slot ", place.slot, "'s gradient is ", value);
+    case NonfiniteKind::kSum:
+      return absl::StrCat(where, ": the fp32 sum of the slots overflows when slot ", place.slot,
+                          "'s gradient of ", value, " is added");
+    case NonfiniteKind::kNorm:
+      break;
+  }
+  return absl::StrCat(where, ": slot ", place.slot, "'s gradient is ", value,
+                      ", finite, but the sum of squares of its tile overflows fp32");
+}
+
+absl::Status HaltError(const Layout& layout, const JobSpec& spec, const UnappliedRound& round) {
+  const std::string why =
+      spec.nonfinite == NonfinitePolicy::kHalt
+          ? std::string("nonfinite is halt")
+          : absl::StrCat("it is number ", round.consecutive_skips,
+                         " in a row that cannot be applied; max_consecutive_skips is ",
+                         spec.max_consecutive_skips);
+  return ReasonedError(
+      absl::StatusCode::kAborted, Reason::kNonfinite,
+      absl::StrCat(
+          "job \"", spec.name, "\": round ", round.round, " was halted (", why,
+          "): ", NonfiniteText(layout, spec, round.first), "; ", round.nonfinite,
+          " elements are not finite. Nothing was applied: weights and optimizer state are ",
+          "those of before the round. Find the cause (data, learning rate, loss_scale), ",
+          "then step again, or start the trainers again with resume=\"auto\""),
+      {.job = spec.name, .round = round.round, .slot = static_cast<int>(round.first.slot)});
+}
+
+}  // namespace ballast

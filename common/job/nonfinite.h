@@ -1,0 +1,57 @@
+// Nonfinite: the first place at which a round's gradient is not finite, and what a job does about
+// such rounds. The place travels in votes and decisions, so every server, every trainer and every
+// replay names the same one.
+// Comes from: server/reduce, through the votes. Goes to: Decide, logs, RoundResult, error texts.
+// Thread safety: plain values and pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/job/job_spec.h"
+#include "common/tensor/layout.h"
+
+namespace ballast {
+
+// What is wrong at a place. Numbers are those of logs and of ballast.v1.NonfiniteKind.
+enum class NonfiniteKind : uint32_t {
+  kNone = 0,      // everything is finite
+  kGradient = 1,  // the slot's own gradient is NaN or Inf
+  kSum = 2,       // it is finite, but the fp32 sum in slot order overflows when it is added
+  kNorm = 3,      // every sum is finite, but a tile's sum of squares overflows fp32
+};
+
+// One place. `slot` is the first, in slot order, after whose contribution the running fp32 sum of
+// the element is not finite. Of kNorm: the largest element of the first tile whose squares
+// overflow, the first of several, and the slot that contributed most to it.
+struct Nonfinite {
+  NonfiniteKind kind = NonfiniteKind::kNone;
+  uint32_t extent = 0;
+  uint32_t element = 0;     // in the extent
+  uint32_t slot = 0;        // seat in the job
+  uint32_t value_bits = 0;  // fp32: what the slot sent, widened; every NaN is 0x7FC00000
+
+  bool operator==(const Nonfinite&) const = default;
+};
+
+// Whether `a` is the one to name of two places of a round: any NaN, Inf or overflowing sum before
+// an overflowing norm, then flat-space order (extent, element). kNone comes last.
+bool ComesBefore(const Nonfinite& a, const Nonfinite& b);
+
+// "tensor "w"[3, 17] (element 65): slot 1's gradient is nan". Any `place` is safe to pass.
+std::string NonfiniteText(const Layout& layout, const JobSpec& spec, const Nonfinite& place);
+
+// A round that was not applied.
+struct UnappliedRound {
+  uint64_t round = 0;
+  uint64_t nonfinite = 0;          // elements of the sums
+  uint64_t consecutive_skips = 0;  // this round included
+  Nonfinite first;
+};
+
+// What the trainers of a halted round get: ABORTED NONFINITE, with the place, why the round was not
+// skipped, and what to do next. The same text on every server and trainer.
+absl::Status HaltError(const Layout& layout, const JobSpec& spec, const UnappliedRound& round);
+
+}  // namespace ballast

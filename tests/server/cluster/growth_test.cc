@@ -1,0 +1,214 @@
+// Durable jobs that grow: the grown plan is on every server's disk before a trainer hears of it,
+// and a growth that cannot be is one that never was.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "tests/server/cluster/durable_cluster.h"
+
+namespace ballast::server {
+namespace {
+
+using testing::Answer;
+using testing::AttachAnswer;
+using testing::DurableDirectories;
+using ::testing::HasSubstr;
+using testing::RecordingSink;
+using testing::SeatCall;
+
+using ExtendAnswer = Answer<absl::StatusOr<JobPlan>>;
+
+class GrowthTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    AttachAnswer zero, one;
+    cluster_.At(0)->Attach(SeatCall(0, 100), zero.Setter());
+    cluster_.At(0)->Attach(SeatCall(1, 101), one.Setter());
+    const auto made = one.Get();
+    ASSERT_TRUE(made.ok()) << made.status();
+    job_ = made->plan.job;
+    RunFirstRound(made->plan);
+  }
+
+  // Both trainers at every server: initial weights and gradients, each byte of which is 1.
+  void RunFirstRound(const JobPlan& plan) {
+    std::vector<std::shared_ptr<RecordingSink>> sinks;
+    for (const uint32_t server : plan.servers) {
+      for (const uint32_t slot : {0u, 1u}) sinks.push_back(OpenStream(server, slot));
+    }
+    Send(plan, FrameKind::kInit, 0);
+    for (const uint32_t slot : {0u, 1u}) {
+      for (const uint32_t server : plan.servers) {
+        cluster_.Engine(server, job_)->Begin(slot, testing::MakeBegin(1));
+      }
+      Send(plan, FrameKind::kGradient, slot);
+    }
+    for (const auto& sink : sinks) ASSERT_TRUE(sink->Wait(1).ok());
+  }
+  void Send(const JobPlan& plan, FrameKind kind, uint32_t slot) {
+    const Layout layout = *LayoutOfSpec(plan.spec);
+    for (uint32_t e = 0; e < layout.extents().size(); ++e) {
+      for (const ChunkRange& range : ChunkRanges(layout, e, testing::kChunk, {})) {
+        const std::string bytes(range.length_bytes, '\1');
+        FrameInfo info = testing::MakeFrame(plan, kind, slot, 1, e, range);
+        info.incarnation = 100 + slot;
+        info.crc32c = Crc32c(bytes.data(), bytes.size());
+        cluster_.Engine(plan.owner[e], job_)->Frame(info, Payload::FromString(bytes));
+      }
+    }
+  }
+  std::shared_ptr<RecordingSink> OpenStream(uint32_t server, uint32_t slot) {
+    auto sink = std::make_shared<RecordingSink>(16);
+    Answer<absl::StatusOr<SlotWelcome>> welcome;
+    cluster_.Engine(server, job_)
+        ->AttachSlot({.slot = slot, .incarnation = 100 + slot, .epoch = 1}, sink, welcome.Setter());
+    EXPECT_TRUE(welcome.Get().ok()) << welcome.Get().status();
+    return sink;
+  }
+
+  ExtendCall Growth(uint32_t slot, int64_t elements = 200) const {
+    ExtendCall call;
+    call.job = job_;
+    call.epoch = 1;
+    call.slot = slot;
+    call.incarnation = 100 + slot;
+    call.base_layout_version = 1;
+    call.group_count = 2;
+    call.tensors = {{"late", {elements}, DType::kF32, 1, {}}};
+    call.tensor_crc32c = {3};
+    call.round = 2;
+    return call;
+  }
+  ExtendAnswer Ask(const ExtendCall& call) {
+    ExtendAnswer answer;
+    cluster_.At(0)->Extend(call, answer.Setter());
+    return answer;
+  }
+  absl::StatusOr<JobPlan> GrowBoth(int64_t elements = 200) {
+    ExtendAnswer zero = Ask(Growth(0, elements));
+    const absl::StatusOr<JobPlan> one = Ask(Growth(1, elements)).Get();
+    const absl::StatusOr<JobPlan> other = zero.Get();
+    EXPECT_EQ(one.status(), other.status());
+    return one;
+  }
+  void ExpectLayout(uint32_t version) {
+    for (const uint32_t id : {0u, 1u}) {
+      EXPECT_EQ(cluster_.Manifest(id, job_).layout_version, version) << "server " << id;
+      Answer<JobSnapshot> snapshot;
+      cluster_.Engine(id, job_)->Snapshot(snapshot.Setter());
+      EXPECT_EQ(snapshot.Get().parameters, version == 1 ? 340u : 540u) << "server " << id;
+    }
+  }
+  // Files of both servers' disks, without the manifests.
+  size_t FilesNamed(const std::string& part) {
+    size_t count = 0;
+    for (const uint32_t id : {0u, 1u}) {
+      for (const std::string& path : cluster_.Disk(id)->Paths()) {
+        count += path.find(part) != std::string::npos;
+      }
+    }
+    return count;
+  }
+
+  DurableDirectories cluster_{2};
+  uint64_t job_ = 0;
+};
+
+TEST_F(GrowthTest, IsOnEveryDiskWhenTheTrainersHearOfItAndThereAfterARestart) {
+  const absl::StatusOr<JobPlan> plan = GrowBoth();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->layout_version, 2u);
+  EXPECT_FALSE(plan->growing);
+  ExpectLayout(2);
+  EXPECT_EQ(FilesNamed("/layout-2/slots"), 2u);
+  EXPECT_EQ(FilesNamed("/slots"), 2u) << "the old ones are gone";
+  for (const uint32_t id : {0u, 1u}) cluster_.Restart(id);
+  ExpectLayout(2);
+}
+
+TEST_F(GrowthTest, AskedForAgainIsAnsweredAsBefore) {
+  ASSERT_TRUE(GrowBoth().ok());
+  const absl::StatusOr<JobPlan> again = Ask(Growth(1)).Get();
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->layout_version, 2u);
+}
+
+TEST_F(GrowthTest, IsRefusedBeforeARoundInWhichTensorsTakePartForTheFirstTime) {
+  ExtendCall early = Growth(0);
+  early.round = 1;
+  EXPECT_EQ(ReasonOf(Ask(early).Get().status()), Reason::kUnsupported);
+  ASSERT_TRUE(GrowBoth().ok());
+  ExtendCall again = Growth(0);
+  again.base_layout_version = 2;
+  again.group_count = 3;
+  again.tensors = {{"later", {5}, DType::kF32, 2, {}}};
+  EXPECT_EQ(ReasonOf(Ask(again).Get().status()), Reason::kUnsupported);
+  ExpectLayout(2);
+}
+
+TEST_F(GrowthTest, ADiskThatIsTooSmallAnywhereLeavesTheJobAsItWas) {
+  cluster_.Disk(1)->SetCapacity(4096);
+  const absl::StatusOr<JobPlan> refused = GrowBoth();
+  EXPECT_EQ(ReasonOf(refused.status()), Reason::kOverBudget) << refused.status();
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("bytes of disk"));
+  ExpectLayout(1);
+  cluster_.Disk(1)->SetCapacity(uint64_t{1} << 30);
+  ASSERT_TRUE(GrowBoth().ok()) << "the job goes on, and may grow when there is room";
+  ExpectLayout(2);
+}
+
+TEST_F(GrowthTest, RoomThatWasMadeInVainIsClearedAwayAtTheNextStart) {
+  cluster_.SetRule([](const std::string& call, uint32_t) {
+    return call == "extend" ? absl::ResourceExhaustedError("no room") : absl::OkStatus();
+  });
+  EXPECT_FALSE(GrowBoth().ok());
+  EXPECT_EQ(FilesNamed("/layout-2/slots"), 1u);
+  cluster_.Restart(0);
+  EXPECT_EQ(FilesNamed("/layout-2/"), 0u);
+  ExpectLayout(1);
+}
+
+TEST_F(GrowthTest, AServerThatIsAwayAfterTheHomeHasGrownIsWaitedFor) {
+  auto calls = std::make_shared<std::atomic<int>>(0);
+  cluster_.SetRule([calls](const std::string& call, uint32_t) {
+    // The first makes room; the next three do not come through.
+    return call == "extend" && calls->fetch_add(1) >= 1 && calls->load() <= 4
+               ? absl::UnavailableError("not now")
+               : absl::OkStatus();
+  });
+  const absl::StatusOr<JobPlan> plan = GrowBoth();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_GE(calls->load(), 5);
+  ExpectLayout(2);
+}
+
+TEST_F(GrowthTest, AHomeThatGoesDownInBetweenSeesItThrough) {
+  auto calls = std::make_shared<std::atomic<int>>(0);
+  cluster_.SetRule([calls](const std::string& call, uint32_t) {
+    return call == "extend" && calls->fetch_add(1) >= 1 ? absl::UnavailableError("not now")
+                                                        : absl::OkStatus();
+  });
+  ExtendAnswer zero = Ask(Growth(0)), one = Ask(Growth(1));
+  while (calls->load() < 2) std::this_thread::yield();
+  EXPECT_EQ(cluster_.Manifest(0, job_).layout_version, 2u);
+  EXPECT_EQ(cluster_.Manifest(1, job_).layout_version, 1u);
+  EXPECT_FALSE(one.Has());
+  cluster_.SetRule(nullptr);
+  cluster_.Restart(1);  // It forgets the room it had made.
+  cluster_.Restart(0);
+  const absl::StatusOr<JobPlan> again = Ask(Growth(1)).Get();
+  ASSERT_TRUE(again.ok()) << again.status();
+  ExpectLayout(2);
+}
+
+TEST_F(GrowthTest, ALeftoverOfATrainerCannotGrowTheJobNorEndIt) {
+  ExtendCall leftover = Growth(0);
+  leftover.incarnation = 5;
+  EXPECT_EQ(ReasonOf(Ask(leftover).Get().status()), Reason::kWrongIncarnation);
+  ASSERT_TRUE(GrowBoth().ok());
+}
+
+}  // namespace
+}  // namespace ballast::server
