@@ -58,7 +58,7 @@ uint64_t NewIncarnation() {
 }
 
 // Weights leave while later extents are stepped only if the network's threads need not wait for a
-// worker's time slice; see docs/decisions/012.
+// worker's time slice; see docs/decisions/014.
 constexpr int kWorkerNiceness = 10;
 
 int ThreadCount(uint32_t configured) {

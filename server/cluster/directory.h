@@ -31,8 +31,6 @@ namespace ballast::server {
 using AttachDone = std::function<void(absl::StatusOr<AttachResult>)>;
 using ExtendDone = std::function<void(absl::StatusOr<JobPlan>)>;
 
-// One set per group: every slot contributes, and the sum is divided by the world.
-
 // Runs `done` with the first error, or OK, after `count` calls. Any thread.
 class Gather {
  public:

@@ -434,7 +434,10 @@ void Directory::OnAdoptedLocal(const JobPlan& plan, uint64_t memory_bytes) {
 
 // Peers may have missed the newest record when this server, their home, went down.
 void Directory::StartRecovered() {
-  for (const auto& engine : Engines()) engine->Start();
+  for (const auto& engine : Engines()) {
+    engine->Start();
+    engine->ExpectSlots();
+  }
   Post([this] {
     for (auto& [name, pending] : pending_) {
       if (pending.creating) MakeEverywhere(JobPlan(pending.plan));

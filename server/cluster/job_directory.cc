@@ -253,6 +253,7 @@ void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Sta
     return;
   }
   pending.created = true;
+  if (auto engine = Find(job); engine != nullptr) engine->ExpectSlots();
   BALLAST_LOG(INFO, LogField("run", name), LogField("job", pending.plan.job))
       << "job created: world " << pending.plan.epoch.world() << ", " << pending.plan.owner.size()
       << " extents on " << pending.plan.servers.size() << " servers";

@@ -159,6 +159,10 @@ class Engine final : public RoundEngine {
     Post([this, slot, done = std::move(done)] { done(fsm_.UserState(slot)); });
   }
 
+  void ExpectSlots() override {
+    Post([this] { WatchSeats(); });
+  }
+
   void SlotGrows(uint32_t slot, bool grows) override {
     Post([this, slot, grows] {
       if (slot < sinks_.size()) Feed(SlotGrowsInput{slot, grows});
@@ -263,6 +267,7 @@ class Engine final : public RoundEngine {
   absl::Status CommitGrown(const JobPlan& plan, const GrowthFiles& files);
   absl::Status TakeGrown(const JobPlan& plan);
   void WatchSeats();
+  bool watching_ = false;
   void DoFetchState(uint32_t slot, uint64_t round, bool weights, std::vector<uint32_t> arrays);
   void SendWeightsOf(SlotSink* sink, uint32_t extent);
   void SendArrayOf(SlotSink* sink, uint32_t extent, uint32_t array);

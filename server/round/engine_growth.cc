@@ -62,6 +62,7 @@ absl::Status Engine::MakeGrownFiles(const JobPlan& plan, const GrowthFiles& file
   if (last_decision_.has_value()) {
     BALLAST_RETURN_IF_ERROR(storage->log()->Seed(*fsm_.last_prepared(), *last_decision_));
   }
+  BALLAST_FAILPOINT_RETURN("growth.after_state");
   grown_files_ = std::move(storage);
   grown_version_ = plan.layout_version;
   return absl::OkStatus();
@@ -99,9 +100,8 @@ absl::Status Engine::TakeGrown(const JobPlan& plan) {
     versions.push_back(known ? fsm_.round() : 0);
   }
   BALLAST_RETURN_IF_ERROR(store_.Add(layout, fresh));
-  BALLAST_ASSIGN_OR_RETURN(
-      contributions_,
-      Contributions::Create(layout, fsm_.owned().size(), plan.epoch, window_extents()));
+  BALLAST_ASSIGN_OR_RETURN(contributions_, Contributions::Create(layout, fsm_.owned().size(),
+                                                                 plan.epoch, window_extents()));
   BALLAST_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(layout, fsm_.owned(), versions,
                                                                config_.checkpoint_rounds));
   weight_pools_.clear();

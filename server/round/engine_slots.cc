@@ -39,11 +39,11 @@ void Engine::Start() {
       WatchLease(member.slot);
     }
   });
-  WatchSeats();
 }
 
 // A trainer that got its seat must open its stream soon, or the others would wait for ever.
 void Engine::WatchSeats() {
+  if (std::exchange(watching_, true)) return;
   strand_.PostAfter(config_.open_timeout, [weak = weak_from_this()] {
     const auto self = std::static_pointer_cast<Engine>(weak.lock());
     if (self == nullptr) return;
@@ -112,6 +112,7 @@ void Engine::DoAttach(const SlotHello& hello, const std::shared_ptr<SlotSink>& s
   if (std::exchange(seat.seen, true)) {
     BALLAST_LOG(INFO, LogField("run", name_), LogField("slot", hello.slot)) << "trainer is back";
   }
+  WatchSeats();  // The others know of their seats, too.
   Feed(SlotBackInput{hello.slot});
   SlotWelcome welcome{.round = fsm_.round()};
   if (fsm_.durable()) {

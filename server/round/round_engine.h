@@ -91,6 +91,9 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
 
   // Begins: whoever must be able to find the engine (peers that answer its votes) can do so now.
   virtual void Start() = 0;
+  // The trainers are told of their seats now: one that opens no stream within open_timeout is lost.
+  // Implied by the first stream.
+  virtual void ExpectSlots() = 0;
 
   // A slot's stream opened. `done` is called with where it goes on, or with WRONG_INCARNATION,
   // STALE_EPOCH, WRONG_VERSION, JOB_FAILED ...; the sink is used until SlotLost or Leave. In a

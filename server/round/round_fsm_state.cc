@@ -1,5 +1,5 @@
-// RoundFsm: how it goes on after a restart, and what others may read of it. See round_fsm.h; the
-// protocol itself is in round_fsm.cc. Thread safety: as round_fsm.h.
+// RoundFsm: how it goes on after a restart, how it grows, and what others may read of it. See
+// round_fsm.h; the protocol itself is in round_fsm.cc. Thread safety: as round_fsm.h.
 #include <algorithm>
 #include <utility>
 
@@ -88,6 +88,27 @@ void RoundFsm::DropInit(bool all) {
   }
 }
 
+absl::Status RoundFsm::CheckGrowth(const JobPlan& plan) const {
+  const bool any_begun =
+      std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.begun; });
+  const bool other_round = plan.grown_round != 0 && plan.grown_round != round_;
+  if (phase_ == Phase::kIdle && !any_begun && init_missing_ == 0 && !other_round &&
+      plan.layout_version == plan_.layout_version + 1) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kFailedPrecondition, Reason::kLayoutMismatch,
+               absl::StrCat("layout version ", plan.layout_version, " cannot follow version ",
+                            plan_.layout_version, " in phase ", PhaseName(phase_), " of round ",
+                            round_, "; groups are added between rounds, by all slots alike"));
+}
+
+absl::Status RoundFsm::Extend(JobPlan plan, Layout layout) {
+  if (absl::Status status = CheckGrowth(plan); !status.ok()) return status;
+  const auto first_new = static_cast<uint32_t>(layout_.extents().size());
+  SetPlan(std::move(plan), std::move(layout), first_new);
+  return absl::OkStatus();
+}
+
 // --- Views --------------------------------------------------------------------------------------
 
 std::vector<uint32_t> RoundFsm::CompleteFor(uint32_t slot) const {
@@ -150,8 +171,9 @@ void RoundFsm::FillSnapshot(JobSnapshot* snapshot) const {
                  : !slots_[s].begun ? "attached"
                  : slots_[s].owed   ? "pushing"
                                     : "done";
-    slot.owed_extents = slots_[s].owed;
-    for (uint32_t position = 0; position < owned_.size() && slots_[s].owed != 0; ++position) {
+    const bool whole_push = phase_ == Phase::kCollect && !slots_[s].begun && !slots_[s].left;
+    slot.owed_extents = whole_push ? static_cast<uint32_t>(owned_.size()) : slots_[s].owed;
+    for (uint32_t position = 0; position < owned_.size() && slot.owed_extents != 0; ++position) {
       if (registers_.Complete(position, s)) continue;
       slot.first_owed = owned_[position];
       break;

@@ -244,7 +244,7 @@ absl::Status Session::AwaitWelcomes(Time deadline) {
 
 // Waits for the next event of the queue; false when it has shut down and is empty. Looks again and
 // again for a moment before it sleeps: within a round the next event is microseconds away, and
-// being woken up costs about as much, on both sides (docs/decisions/012).
+// being woken up costs about as much, on both sides (docs/decisions/014).
 bool Session::NextEvent(void** tag, bool* ok) {
   const Time sleep_at = std::chrono::steady_clock::now() + kSpinTime;
   do {

@@ -37,6 +37,7 @@ class FakeEngine : public RoundEngine {
   };
 
   void Start() override {}
+  void ExpectSlots() override {}
   void AttachSlot(const SlotHello& hello, std::shared_ptr<SlotSink> sink,
                   std::function<void(absl::StatusOr<SlotWelcome>)> done) override {
     Change([&] {
