@@ -35,7 +35,7 @@ class JobHome {
 
   // One slot's wish to grow the job; same errors, LAYOUT_MISMATCH when slots disagree.
   absl::Status Extend(const ExtendCall& call, uint32_t layout_version);
-  bool AllExtended() const { return extending_.size() == spec_.world; }
+  bool AllExtended() const { return extending_.size() == seats_.size(); }
   // The extension is over; the job is that of `spec` now, grown or not.
   void EndExtension(const JobSpec& spec) {
     spec_ = spec;
@@ -43,7 +43,7 @@ class JobHome {
   }
   // Drops a pending extension (it failed).
   void DropExtension() { extending_.clear(); }
-  // Seats as an epoch record has them: those who may grow the job.
+  // Seats as an epoch record has them: those who may grow the job. Wishes of others are dropped.
   void Reseat(const std::vector<Member>& members);
 
  private:

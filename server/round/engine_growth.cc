@@ -99,9 +99,8 @@ absl::Status Engine::TakeGrown(const JobPlan& plan) {
     versions.push_back(known ? fsm_.round() : 0);
   }
   BALLAST_RETURN_IF_ERROR(store_.Add(layout, fresh));
-  BALLAST_ASSIGN_OR_RETURN(
-      contributions_,
-      Contributions::Create(layout, fsm_.owned().size(), plan.epoch, window_extents()));
+  BALLAST_ASSIGN_OR_RETURN(contributions_, Contributions::Create(layout, fsm_.owned().size(),
+                                                                 plan.epoch, window_extents()));
   BALLAST_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(layout, fsm_.owned(), versions,
                                                                config_.checkpoint_rounds));
   weight_pools_.clear();

@@ -165,27 +165,6 @@ void RoundFsm::OpenInit(uint32_t extent) {
   init_.Open(extent, 0, ChunkRanges(layout_, extent, chunk_bytes_, {}));
 }
 
-absl::Status RoundFsm::CheckGrowth(const JobPlan& plan) const {
-  const bool any_begun =
-      std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.begun; });
-  const bool other_round = plan.grown_round != 0 && plan.grown_round != round_;
-  if (phase_ == Phase::kIdle && !any_begun && init_missing_ == 0 && !other_round &&
-      plan.layout_version == plan_.layout_version + 1) {
-    return absl::OkStatus();
-  }
-  return Error(absl::StatusCode::kFailedPrecondition, Reason::kLayoutMismatch,
-               absl::StrCat("layout version ", plan.layout_version, " cannot follow version ",
-                            plan_.layout_version, " in phase ", PhaseName(phase_), " of round ",
-                            round_, "; groups are added between rounds, by all slots alike"));
-}
-
-absl::Status RoundFsm::Extend(JobPlan plan, Layout layout) {
-  if (absl::Status status = CheckGrowth(plan); !status.ok()) return status;
-  const auto first_new = static_cast<uint32_t>(layout_.extents().size());
-  SetPlan(std::move(plan), std::move(layout), first_new);
-  return absl::OkStatus();
-}
-
 void RoundFsm::ResetRound() {
   const auto rows = static_cast<uint32_t>(owned_.size());
   registers_.Reset(rows, static_cast<uint32_t>(slots_.size()));
