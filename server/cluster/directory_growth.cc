@@ -210,7 +210,7 @@ void Directory::EndGrowth(Pending* pending, const absl::Status& status) {
   for (auto& [slot, done] : std::exchange(pending->extending, {})) {
     done(status.ok() ? absl::StatusOr<JobPlan>(pending->plan) : status);
   }
-  if (!pending->newcomers.empty()) StartChange(pending);
+  if (WantsChange(*pending)) StartChange(pending);
 }
 
 // --- At every server ----------------------------------------------------------------------------

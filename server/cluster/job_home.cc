@@ -135,6 +135,10 @@ absl::Status JobHome::Extend(const ExtendCall& call, uint32_t layout_version) {
 void JobHome::Reseat(const std::vector<Member>& members) {
   seats_.clear();
   for (const Member& member : members) seats_[member.slot].incarnation = member.incarnation;
+  std::erase_if(extending_, [this](const auto& wish) {
+    const auto seat = seats_.find(wish.first);
+    return seat == seats_.end() || seat->second.incarnation != wish.second.incarnation;
+  });
 }
 
 }  // namespace ballast::server

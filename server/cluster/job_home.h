@@ -43,7 +43,7 @@ class JobHome {
   }
   // Drops a pending extension (it failed).
   void DropExtension() { extending_.clear(); }
-  // Seats as an epoch record has them: those who may grow the job.
+  // Seats as an epoch record has them: those who may grow the job. Wishes of others are dropped.
   void Reseat(const std::vector<Member>& members);
 
  private:

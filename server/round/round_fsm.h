@@ -254,6 +254,8 @@ class RoundFsm {
   void SetPlan(JobPlan plan, Layout layout, uint32_t first_new_extent);
   void OpenInit(uint32_t extent);
   void DropInit(bool all);
+  // Whether no round with this extent is decided yet: it holds initial weights.
+  bool Unvoted(uint32_t extent) const;
   void ResetRound();
   absl::Status CheckBegin(uint32_t slot, const RoundBegin& begin) const;
   absl::Status CheckSameHyper(uint32_t slot, const RoundBegin& begin) const;

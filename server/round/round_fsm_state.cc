@@ -38,6 +38,29 @@ void RoundFsm::Restore(const Restored& restored, Effects* effects) {
   OnDurable(DurableInput{}, effects);
 }
 
+// --- Growth -------------------------------------------------------------------------------------
+
+absl::Status RoundFsm::CheckGrowth(const JobPlan& plan) const {
+  const bool any_begun =
+      std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.begun; });
+  const bool other_round = plan.grown_round != 0 && plan.grown_round != round_;
+  if (phase_ == Phase::kIdle && !any_begun && init_missing_ == 0 && !other_round &&
+      plan.layout_version == plan_.layout_version + 1) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kFailedPrecondition, Reason::kLayoutMismatch,
+               absl::StrCat("layout version ", plan.layout_version, " cannot follow version ",
+                            plan_.layout_version, " in phase ", PhaseName(phase_), " of round ",
+                            round_, "; groups are added between rounds, by all slots alike"));
+}
+
+absl::Status RoundFsm::Extend(JobPlan plan, Layout layout) {
+  if (absl::Status status = CheckGrowth(plan); !status.ok()) return status;
+  const auto first_new = static_cast<uint32_t>(layout_.extents().size());
+  SetPlan(std::move(plan), std::move(layout), first_new);
+  return absl::OkStatus();
+}
+
 // --- Epochs -------------------------------------------------------------------------------------
 
 void RoundFsm::OnSeal(const Input&, Effects*) { sealed_ = true; }
@@ -78,35 +101,21 @@ absl::Status RoundFsm::Adopt(const JobPlan& plan, uint32_t window_extents, Effec
   return absl::OkStatus();
 }
 
-// Whoever sends initial weights now sends whole extents: none holds frames of two processes.
+// Whoever sends initial weights now sends whole extents: none holds frames of two processes. What
+// rounds have changed stays.
 void RoundFsm::DropInit(bool all) {
   init_missing_ = 0;
   for (const uint32_t extent : owned_) {
-    if (init_.Complete(extent, 0) && !all) continue;
+    if (init_.Complete(extent, 0) && !(all && Unvoted(extent))) continue;
     OpenInit(extent);
     ++init_missing_;
   }
 }
 
-absl::Status RoundFsm::CheckGrowth(const JobPlan& plan) const {
-  const bool any_begun =
-      std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.begun; });
-  const bool other_round = plan.grown_round != 0 && plan.grown_round != round_;
-  if (phase_ == Phase::kIdle && !any_begun && init_missing_ == 0 && !other_round &&
-      plan.layout_version == plan_.layout_version + 1) {
-    return absl::OkStatus();
-  }
-  return Error(absl::StatusCode::kFailedPrecondition, Reason::kLayoutMismatch,
-               absl::StrCat("layout version ", plan.layout_version, " cannot follow version ",
-                            plan_.layout_version, " in phase ", PhaseName(phase_), " of round ",
-                            round_, "; groups are added between rounds, by all slots alike"));
-}
-
-absl::Status RoundFsm::Extend(JobPlan plan, Layout layout) {
-  if (absl::Status status = CheckGrowth(plan); !status.ok()) return status;
-  const auto first_new = static_cast<uint32_t>(layout_.extents().size());
-  SetPlan(std::move(plan), std::move(layout), first_new);
-  return absl::OkStatus();
+bool RoundFsm::Unvoted(uint32_t extent) const {
+  if (round_ == 1) return true;
+  const uint32_t first_run = layout_.extents()[extent].first_run;
+  return round_ == plan_.grown_round && layout_.runs()[first_run].tensor >= plan_.tensors_before;
 }
 
 // --- Views --------------------------------------------------------------------------------------

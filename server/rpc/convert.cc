@@ -103,6 +103,10 @@ v1::AttachReply AttachToProto(const AttachResult& result, const TransportTerms& 
   reply.set_report_after_ms(terms.report_after_ms);
   reply.set_protocol(protocol);
   reply.set_resumed(result.resumed);
+  if (result.plan.epoch.start_round == result.plan.grown_round) {
+    reply.set_fresh_tensors(static_cast<uint32_t>(result.plan.spec.tensors.size()) -
+                            result.plan.tensors_before);
+  }
   reply.set_user_state(result.user_state);
   return reply;
 }

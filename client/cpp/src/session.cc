@@ -63,6 +63,17 @@ SendLimits LimitsOf(const v1::AttachReply& reply) {
 // A job's first round. Later ones have changed the initial weights.
 constexpr uint64_t kFirstRound = 1;
 
+// The first extent of the last `tensors` tensors.
+uint32_t FirstFresh(const Layout& layout, uint32_t tensors) {
+  const size_t known = layout.tensors().size() - std::min<size_t>(tensors, layout.tensors().size());
+  uint32_t extent = 0;
+  for (const Extent& each : layout.extents()) {
+    if (layout.runs()[each.first_run].tensor >= known) break;
+    ++extent;
+  }
+  return extent;
+}
+
 }  // namespace
 
 std::map<uint32_t, uint64_t> Session::MembersOf(const v1::EpochRecord& record) {
@@ -97,7 +108,7 @@ Session::Session(const JobOptions& options, Seat seat)
     server.plan = std::make_unique<SendPlan>(&layout_, limits_);
     servers_.push_back(std::move(server));
   }
-  if (round_ > kFirstRound) fresh_extent_ = static_cast<uint32_t>(layout_.extents().size());
+  if (round_ > kFirstRound) fresh_extent_ = FirstFresh(layout_, seat.reply.fresh_tensors());
 }
 
 Session::~Session() {

@@ -141,6 +141,14 @@ TEST_F(ResumeTest, InitialWeightsAreNotUploadedIntoALaterRound) {
   EXPECT_TRUE(Server(1).frames.empty());
 }
 
+TEST_F(ResumeTest, InitialWeightsOfGroupsThatWereAddedLastAreUploadedIntoALaterRound) {
+  StartResumable(0, 5);
+  job_.fresh_tensors = static_cast<uint32_t>(model_.tensors.size());
+  Server(1).has_state = false;
+  ASSERT_TRUE(Attach().ok());
+  EXPECT_FALSE(Server(1).frames.empty());
+}
+
 TEST_F(ResumeTest, AServerThatStillEndsTheRoundBeforeIsAskedAgain) {
   StartResumable(1, 5);
   int behind = 2;

@@ -145,6 +145,7 @@ struct FakeJob {
   uint32_t heartbeat_ms = 500;
   uint32_t report_after_ms = 60'000;
   uint64_t first_round = 1;
+  uint32_t fresh_tensors = 0;  // at the end of a resumed job's, told at Attach
   std::vector<std::pair<uint32_t, std::string>> servers;  // id, address
 
   std::mutex mu;
@@ -400,6 +401,7 @@ class FakeServer {
     reply.set_job(kJob);
     *reply.mutable_epoch() = job_->RecordFor(request);
     reply.set_resumed(reply.epoch().epoch() > 1);
+    reply.set_fresh_tensors(job_->fresh_tensors);
     for (const uint32_t id : owner_) reply.mutable_plan()->add_owner(id);
     for (const auto& [id, address] : job_->servers) {
       v1::ServerAddress* const server = reply.add_servers();

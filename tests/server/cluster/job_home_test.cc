@@ -108,6 +108,12 @@ TEST(JobHomeTest, AfterAChangeOfEpochTheNewMembersGrowTheJob) {
   home.Reseat({{0, Growth(0).incarnation}, {1, 7777}});
   EXPECT_TRUE(home.Extend(Growth(0), 1).ok());
   EXPECT_EQ(ReasonOf(home.Extend(Growth(1), 1)), Reason::kWrongIncarnation);
+  // Who has left is not waited for, and has no say; nor has the process before.
+  EXPECT_FALSE(home.AllExtended());
+  home.Reseat({{0, Growth(0).incarnation}});
+  EXPECT_TRUE(home.AllExtended());
+  home.Reseat({{0, 555}});
+  EXPECT_FALSE(home.AllExtended());
 }
 
 }  // namespace

@@ -37,6 +37,17 @@ inline JobPlan MakePlan(const std::vector<int64_t>& sizes, uint32_t world,
   return plan;
 }
 
+// `plan` with one tensor more, in one extent of the first server, from `round` on.
+inline JobPlan Grown(JobPlan plan, int64_t elements, uint64_t round) {
+  plan.tensors_before = static_cast<uint32_t>(plan.spec.tensors.size());
+  plan.grown_round = round;
+  plan.spec.tensors.push_back({"late", {elements}, DType::kF32, plan.spec.group_count++, {}});
+  plan.epoch.contributors.push_back(plan.epoch.contributors[0]);
+  plan.owner.push_back(plan.servers[0]);
+  ++plan.layout_version;
+  return plan;
+}
+
 inline Layout LayoutOf(const JobPlan& plan) {
   return *Layout::Build(LayoutTensors(plan.spec.tensors), plan.spec.tile_elements,
                         plan.spec.extent_elements);

@@ -13,6 +13,7 @@
 namespace ballast::server {
 namespace {
 
+using testing::Grown;
 using testing::LayoutOf;
 using testing::MakeBegin;
 using testing::MakeFrame;
@@ -447,11 +448,7 @@ TEST(RoundFsmTest, AllLeftFinishesTheJobAndLeavingEarlyFailsTheOthers) {
 TEST(RoundFsmTest, ExtendingAddsExtentsThatNeedInitialWeights) {
   Fixture f(MakePlan({128}, 1, {0}));
   f.Init();
-  JobPlan grown = MakePlan({128, 128}, 1, {0});
-  grown.spec.group_count = 2;
-  grown.spec.tensors[1].group = 1;
-  grown.epoch.contributors.push_back(grown.epoch.contributors[0]);
-  grown.layout_version = 2;
+  const JobPlan grown = Grown(f.plan_, 128, 1);
   ASSERT_TRUE(f.fsm_.Extend(grown, LayoutOf(grown)).ok());
   RoundBegin begin = MakeBegin(1);
   begin.layout_version = 2;
@@ -689,6 +686,16 @@ TEST(RoundFsmTest, EveryRoundIsDividedByTheWorldOfItsEpoch) {
   EXPECT_EQ(snapshot.world, 3u);
   ASSERT_EQ(snapshot.slots.size(), 3u);
   EXPECT_EQ(snapshot.slots[2].slot, 5u);
+}
+
+TEST(RoundFsmTest, InitialWeightsThatAreSentAgainAreThoseOfTheNewestGroupsOnly) {
+  World f(2);
+  f.Init();
+  f.Round({0, 1});
+  f.plan_ = Grown(f.plan_, 100, 2);
+  ASSERT_TRUE(f.fsm_.Extend(f.plan_, LayoutOf(f.plan_)).ok());
+  f.Adopt({0, 1}, /*init_again=*/true);
+  EXPECT_EQ(f.fsm_.InitMissing(), std::vector<uint32_t>{3});
 }
 
 TEST(RoundFsmTest, UserStatesOfALargerWorldMayTakeNoMoreThanTheLogKeepsRoomFor) {
