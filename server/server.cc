@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/executor.h"
 #include "common/base/log.h"
+#include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
 #include "common/base/units.h"
@@ -317,6 +318,10 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
         const auto engine = jobs.ok() ? (*jobs)->Find(job) : nullptr;
         if (engine != nullptr) engine->PeerVote(epoch, round, vote, [](std::optional<Vote>) {});
       });
+  directory_.WaitFor(ReasonedError(
+      absl::StatusCode::kUnavailable, Reason::kRecovering,
+      absl::StrCat("server ", config_.cluster().id(), " reads its jobs from disk; ask again soon"),
+      {.server = static_cast<int>(config_.cluster().id())}));
   BALLAST_RETURN_IF_ERROR(directory->Recover());
   directory_.Set(directory);
   directory->StartRecovered();

@@ -40,11 +40,33 @@ uint32_t GetU32(const std::string& from, size_t at) {
   return value;
 }
 
+// The directory that holds the name behind `slash`, which is npos for the first of a relative path.
+std::string ParentAt(const std::string& path, size_t slash) {
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
 absl::Status Damaged(const std::string& path, absl::string_view why) {
   return ReasonedError(
       absl::StatusCode::kDataLoss, Reason::kStateLost,
       absl::StrCat(path, " is damaged (", why,
                    "); put back a copy, or move the job's directory away to give ", "the job up"));
+}
+
+// Returns when every name on the way to `path` survives power loss; this process may have made it,
+// or one before it that ended too soon. A parent of the data directory that this user may not open,
+// or whose file system flushes no directories, holds no name that this user's process has made.
+absl::Status SyncPathTo(FileSystem* fs, const std::string& path) {
+  size_t slash = path.rfind('/');
+  BALLAST_RETURN_IF_ERROR(fs->SyncDirectory(ParentAt(path, slash)));
+  while (slash != std::string::npos && slash != 0) {
+    slash = path.rfind('/', slash - 1);
+    const absl::Status status = fs->SyncDirectory(ParentAt(path, slash));
+    if (!absl::IsPermissionDenied(status) && !absl::IsInternal(status)) {
+      BALLAST_RETURN_IF_ERROR(status);
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -61,7 +83,7 @@ std::string JobStore::FilesOf(const JobPlan& plan) const {
 
 absl::StatusOr<std::vector<JobPlan>> JobStore::Load() {
   BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(root_));
-  BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_.substr(0, root_.rfind('/') + 1)));
+  BALLAST_RETURN_IF_ERROR(SyncPathTo(fs_, root_));
   BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_->List(root_));
   std::vector<JobPlan> plans;
   for (const std::string& name : names) {

@@ -32,8 +32,9 @@ class SegmentedLog : public GradientLog {
   // Takes back a Begin that failed.
   void Remove(FileSystem* fs) { files_.Remove(fs); }
   // Makes the end of what was found final: what follows it never comes back.
-  absl::Status CutTail();
-  absl::Status WriteAgain(const PageRange& range);
+  absl::Status CutTail(ReadLanes* lanes);
+  // Writes what was read, so that the next flush has to save it.
+  absl::Status WriteAgain(const std::vector<PageRange>& ranges, ReadLanes* lanes);
 
   const std::map<uint64_t, LoggedRound>& rounds() const override { return state_.index.rounds(); }
   absl::Status ReadExtent(const LoggedExtent& extent, void* to) override;
@@ -92,7 +93,7 @@ absl::Status SegmentedLog::Fail(const absl::Status& cause) {
   return failure_;
 }
 
-absl::Status SegmentedLog::CutTail() {
+absl::Status SegmentedLog::CutTail(ReadLanes* lanes) {
   const uint64_t sequence = state_.live.back().sequence;
   if (state_.offset < options_.segment_bytes) {
     BALLAST_RETURN_IF_ERROR(
@@ -105,23 +106,28 @@ absl::Status SegmentedLog::CutTail() {
       BALLAST_RETURN_IF_ERROR(files_.FileOf(sequence)->WriteAt(state_.offset, {zeros}));
     }
   }
-  for (const PageRange& range : state_.unproven) BALLAST_RETURN_IF_ERROR(WriteAgain(range));
+  BALLAST_RETURN_IF_ERROR(WriteAgain(state_.unproven, lanes));
   // What was read may have been in the kernel's cache only.
   for (const LiveSegment& segment : state_.live) unflushed_.insert(segment.sequence);
   return Sync();
 }
 
-// Writes what was read, so that the next flush has to save it.
-absl::Status SegmentedLog::WriteAgain(const PageRange& range) {
-  for (uint64_t done = 0; done < range.bytes;) {
-    const uint64_t bytes = std::min(range.bytes - done, bounce_bytes());
-    BALLAST_RETURN_IF_ERROR(
-        files_.Read(files_.IndexOf(range.sequence), range.offset + done, bytes, bounce()));
-    const ConstBytes again{bounce(), bytes};
-    BALLAST_RETURN_IF_ERROR(files_.FileOf(range.sequence)->WriteAt(range.offset + done, {again}));
-    done += bytes;
+absl::Status SegmentedLog::WriteAgain(const std::vector<PageRange>& ranges, ReadLanes* lanes) {
+  std::vector<PageRange> pieces;
+  for (const PageRange& range : ranges) {
+    for (uint64_t done = 0; done < range.bytes; done += kLogPieceBytes) {
+      pieces.push_back({.sequence = range.sequence,
+                        .offset = range.offset + done,
+                        .bytes = std::min(kLogPieceBytes, range.bytes - done)});
+    }
   }
-  return absl::OkStatus();
+  return lanes->ForEach(pieces.size(), [&](size_t i, const Arena& scratch) -> absl::Status {
+    const PageRange& piece = pieces[i];
+    BALLAST_RETURN_IF_ERROR(
+        files_.Read(files_.IndexOf(piece.sequence), piece.offset, piece.bytes, scratch.data()));
+    const ConstBytes again{scratch.data(), piece.bytes};
+    return files_.FileOf(piece.sequence)->WriteAt(piece.offset, {again});
+  });
 }
 
 // Appending.
@@ -427,10 +433,12 @@ absl::StatusOr<std::unique_ptr<GradientLog>> GradientLog::Open(FileSystem* fs,
                                                                const LogOptions& options) {
   BALLAST_ASSIGN_OR_RETURN(Arena scratch, Arena::Create(Arena::kAlignmentBytes));
   BALLAST_ASSIGN_OR_RETURN(LogFiles files, LogFiles::Open(fs, directory, options));
-  BALLAST_ASSIGN_OR_RETURN(LogState state, ScanLog(files, options, scratch));
+  BALLAST_ASSIGN_OR_RETURN(ReadLanes lanes,
+                           ReadLanes::Create(options.open_threads, kLogPieceBytes));
+  BALLAST_ASSIGN_OR_RETURN(LogState state, ScanLog(files, options, &lanes));
   auto log = std::make_unique<SegmentedLog>(std::move(files), options, std::move(state),
                                             std::move(scratch));
-  BALLAST_RETURN_IF_ERROR(log->CutTail());
+  BALLAST_RETURN_IF_ERROR(log->CutTail(&lanes));
   return log;
 }
 

@@ -34,6 +34,7 @@ struct LogOptions {
   uint32_t segments = 4;  // >= 3
   bool flush = true;      // Sync reaches the device (level power); else only the kernel
   bool direct = true;     // past the page cache where possible
+  int open_threads = 4;   // that Open reads with, several requests being under way at a time
   // The job's epoch, as BeginEpoch: what older ones began of rounds from start_round on is dead.
   uint32_t epoch = 0;
   uint64_t start_round = 0;

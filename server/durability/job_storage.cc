@@ -21,8 +21,10 @@ namespace ballast::server {
 namespace {
 
 constexpr uint64_t kSegmentBytesMin = uint64_t{1} << 20;
-// Opening reads the rest of the last segment, so they should not be larger than that is quick.
-constexpr uint64_t kSegmentBytesMax = uint64_t{1} << 30;
+// Opening reads the rest of the last segment, so they should not be larger than that is quick,
+// unless there would be too many files.
+constexpr uint64_t kSegmentBytesMax = uint64_t{256} << 20;
+constexpr uint64_t kSegmentsAimedAt = 200;
 // Room for a round's PREPARE and decision beside its gradients, at least.
 constexpr uint64_t kRecordBytesMin = uint64_t{256} << 10;
 constexpr char kSlotsName[] = "slots";
@@ -54,13 +56,13 @@ LogOptions JobStorage::LogGeometry(const StorageOptions& options) {
   log.direct = options.slots.direct;
   log.epoch = options.epoch;
   log.start_round = options.start_round;
+  const uint64_t rounds = options.checkpoint_rounds + 2;
+  const uint64_t most = std::max(kSegmentBytesMax, rounds * round_bytes / kSegmentsAimedAt);
   log.segment_bytes =
-      RoundUp(std::max(std::clamp(round_bytes, kSegmentBytesMin, kSegmentBytesMax), 2 * largest) +
-                  kPageBytes,
+      RoundUp(std::max(std::clamp(round_bytes, kSegmentBytesMin, most), 2 * largest) + kPageBytes,
               kPageBytes);
   // A record never crosses a segment, so the end of each may stay unused.
   const uint64_t usable = log.segment_bytes - kPageBytes - largest;
-  const uint64_t rounds = options.checkpoint_rounds + 2;
   log.segments = static_cast<uint32_t>((rounds * round_bytes + usable - 1) / usable) + 2;
   return log;
 }

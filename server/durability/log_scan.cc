@@ -1,6 +1,7 @@
 #include "server/durability/log_scan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -39,16 +40,36 @@ struct FlushProof {
   std::string witness;
 };
 
+// The records of one segment that follow its header, and where they end.
+struct SegmentChain {
+  absl::Status status;
+  std::vector<ChainedRecord> records;
+  Position end;
+};
+
+// What pages say of flushes and generations.
+struct Heard {
+  bool any_record = false;
+  uint32_t generation = 0;
+  FlushProof proof;
+
+  void Add(const Heard& other) {
+    any_record = any_record || other.any_record;
+    generation = std::max(generation, other.generation);
+    if (other.proof.lsn > proof.lsn) proof = other.proof;
+  }
+};
+
 class LogScanner {
  public:
-  LogScanner(const LogFiles& files, const LogOptions& options, const Arena& scratch)
-      : files_(files), options_(options), scratch_(scratch), sequence_of_file_(files.count()) {}
+  LogScanner(const LogFiles& files, const LogOptions& options, ReadLanes* lanes)
+      : files_(files), options_(options), lanes_(lanes), sequence_of_file_(files.count()) {}
 
   absl::StatusOr<LogState> Run() {
     BALLAST_RETURN_IF_ERROR(ReadSegmentHeaders());
     BALLAST_RETURN_IF_ERROR(FollowChain());
     BALLAST_RETURN_IF_ERROR(LookAhead());
-    if (end_.lsn <= proof_.lsn) return DamagedEnd();
+    if (end_.lsn <= heard_.proof.lsn) return DamagedEnd();
     BALLAST_RETURN_IF_ERROR(CheckBodies());
     return MakeState();
   }
@@ -57,9 +78,17 @@ class LogScanner {
   // What is there.
 
   absl::Status ReadSegmentHeaders() {
+    std::vector<absl::StatusOr<SegmentHeader>> headers(files_.count(), absl::UnknownError(""));
+    const absl::Status read =
+        lanes_->ForEach(files_.count(), [&](size_t index, const Arena& scratch) {
+          const auto file = static_cast<uint32_t>(index);
+          const absl::Status status = files_.Read(file, 0, kPageBytes, scratch.data());
+          if (status.ok()) headers[index] = DecodeSegmentPage(scratch.data());
+          return status;
+        });
+    BALLAST_RETURN_IF_ERROR(read);
     for (uint32_t index = 0; index < files_.count(); ++index) {
-      BALLAST_RETURN_IF_ERROR(files_.Read(index, 0, kPageBytes, scratch_.data()));
-      const absl::StatusOr<SegmentHeader> header = DecodeSegmentPage(scratch_.data());
+      const absl::StatusOr<SegmentHeader>& header = headers[index];
       if (absl::IsFailedPrecondition(header.status())) {
         return absl::FailedPreconditionError(
             absl::StrCat(files_.Path(index), ": ", header.status().message()));
@@ -98,55 +127,65 @@ class LogScanner {
 
   // The chain.
 
+  // Each segment by itself, from what its header says; then as far as one follows the other.
   absl::Status FollowChain() {
-    const SegmentHeader& first = segments_.begin()->second;
-    end_ = {.sequence = first.sequence,
-            .offset = kPageBytes,
-            .lsn = first.first_lsn,
-            .previous_crc = first.previous_crc,
-            .generation = first.generation};
-    for (bool more = true; more;) {
-      BALLAST_ASSIGN_OR_RETURN(more, TakeRecord());
-      if (!more) more = EnterNextSegment();
+    std::vector<const SegmentHeader*> headers;
+    for (const auto& [sequence, header] : segments_) headers.push_back(&header);
+    std::vector<SegmentChain> chains(headers.size());
+    BALLAST_RETURN_IF_ERROR(
+        lanes_->ForEach(headers.size(), [&](size_t i, const Arena& scratch) -> absl::Status {
+          chains[i].status = FollowSegment(*headers[i], scratch, &chains[i]);
+          return absl::OkStatus();
+        }));
+    for (size_t i = 0; i < chains.size(); ++i) {
+      if (i > 0 && !Follows(*headers[i])) break;
+      BALLAST_RETURN_IF_ERROR(chains[i].status);
+      std::move(chains[i].records.begin(), chains[i].records.end(), std::back_inserter(chain_));
+      end_ = chains[i].end;
     }
     return absl::OkStatus();
   }
 
-  // Moves the end behind the record that stands there, if it is the next one.
-  absl::StatusOr<bool> TakeRecord() {
-    if (end_.offset == options_.segment_bytes) return false;
+  absl::Status FollowSegment(const SegmentHeader& header, const Arena& scratch,
+                             SegmentChain* chain) const {
+    chain->end = {.sequence = header.sequence,
+                  .offset = kPageBytes,
+                  .lsn = header.first_lsn,
+                  .previous_crc = header.previous_crc,
+                  .generation = header.generation};
+    for (bool more = true; more;) {
+      BALLAST_ASSIGN_OR_RETURN(more, TakeRecord(scratch, chain));
+    }
+    return absl::OkStatus();
+  }
+
+  // Moves the chain's end behind the record that stands there, if it is the next one.
+  absl::StatusOr<bool> TakeRecord(const Arena& scratch, SegmentChain* chain) const {
+    Position& end = chain->end;
+    if (end.offset == options_.segment_bytes) return false;
     BALLAST_RETURN_IF_ERROR(
-        files_.Read(files_.IndexOf(end_.sequence), end_.offset, kPageBytes, scratch_.data()));
-    const absl::StatusOr<RecordHeader> header = DecodeRecordPage(scratch_.data());
+        files_.Read(files_.IndexOf(end.sequence), end.offset, kPageBytes, scratch.data()));
+    const absl::StatusOr<RecordHeader> header = DecodeRecordPage(scratch.data());
     if (absl::IsFailedPrecondition(header.status())) {
       return absl::FailedPreconditionError(absl::StrCat(
-          files_.PathOf(end_.sequence), " at byte ", end_.offset, ": ", header.status().message()));
+          files_.PathOf(end.sequence), " at byte ", end.offset, ": ", header.status().message()));
     }
-    if (!header.ok() || !Belongs(*header, end_.sequence, end_.offset) || header->lsn != end_.lsn ||
-        header->previous_crc != end_.previous_crc || header->generation < end_.generation) {
+    if (!header.ok() || !Belongs(*header, end.sequence, end.offset) || header->lsn != end.lsn ||
+        header->previous_crc != end.previous_crc || header->generation < end.generation) {
       return false;
     }
-    end_.offset += GradientLog::RecordBytes(header->payload_bytes);
-    end_.lsn += 1;
-    end_.previous_crc = PageCrc(scratch_.data());
-    end_.generation = header->generation;
-    chain_.push_back({.header = *header});
+    end.offset += GradientLog::RecordBytes(header->payload_bytes);
+    end.lsn += 1;
+    end.previous_crc = PageCrc(scratch.data());
+    end.generation = header->generation;
+    chain->records.push_back({.header = *header});
     return true;
   }
 
-  // Moves the end into the next segment, if that one follows the last record.
-  bool EnterNextSegment() {
-    const auto next = segments_.find(end_.sequence + 1);
-    if (next == segments_.end()) return false;
-    const SegmentHeader& header = next->second;
-    if (header.first_lsn != end_.lsn || header.previous_crc != end_.previous_crc ||
-        header.generation < end_.generation) {
-      return false;
-    }
-    end_.sequence = header.sequence;
-    end_.offset = kPageBytes;
-    end_.generation = header.generation;
-    return true;
+  // Whether the segment goes on where the chain ends.
+  bool Follows(const SegmentHeader& header) const {
+    return header.sequence == end_.sequence + 1 && header.first_lsn == end_.lsn &&
+           header.previous_crc == end_.previous_crc && header.generation >= end_.generation;
   }
 
   // Whether the record was written to this very place of this log.
@@ -162,8 +201,8 @@ class LogScanner {
   // Looks at every page behind the end for records that say what was flushed, and for the newest
   // generation.
   absl::Status LookAhead() {
-    if (!chain_.empty()) Hear(chain_.back().header);
-    generation_ = std::max(generation_, end_.generation);
+    if (!chain_.empty()) heard_.Add(Say(chain_.back().header));
+    heard_.generation = std::max(heard_.generation, end_.generation);
     BALLAST_RETURN_IF_ERROR(LookThrough(end_.sequence, end_.offset).status());
     for (uint32_t index = 0; index < files_.count(); ++index) {
       uint64_t sequence = sequence_of_file_[index];
@@ -173,7 +212,7 @@ class LogScanner {
         for (sequence = end_.sequence + 1; files_.IndexOf(sequence) != index;) ++sequence;
         if (sequence > segments_.rbegin()->first + 1) return DamagedHeader(index);
       } else if (sequence > end_.sequence) {
-        Hear(segments_.at(sequence));
+        heard_.Add(Say(segments_.at(sequence)));
       } else {
         continue;
       }
@@ -186,44 +225,60 @@ class LogScanner {
   // Whether neither a header nor a first record was ever written to the file. Saves reading all of
   // it during the first lap.
   absl::StatusOr<bool> NeverUsed(uint32_t index) {
-    BALLAST_RETURN_IF_ERROR(files_.Read(index, 0, 2 * kPageBytes, scratch_.data()));
-    return std::all_of(scratch_.data(), scratch_.data() + 2 * kPageBytes,
-                       [](char c) { return c == 0; });
+    bool zeros = false;
+    const absl::Status read = lanes_->ForEach(1, [&](size_t, const Arena& scratch) {
+      const absl::Status status = files_.Read(index, 0, 2 * kPageBytes, scratch.data());
+      zeros = status.ok() && std::all_of(scratch.data(), scratch.data() + 2 * kPageBytes,
+                                         [](char c) { return c == 0; });
+      return status;
+    });
+    BALLAST_RETURN_IF_ERROR(read);
+    return zeros;
   }
 
   // Hears every record of segment `sequence` from `offset` on; whether there is one.
   absl::StatusOr<bool> LookThrough(uint64_t sequence, uint64_t offset) {
+    const uint64_t left = options_.segment_bytes - offset;
+    std::vector<Heard> pieces((left + kLogPieceBytes - 1) / kLogPieceBytes);
+    BALLAST_RETURN_IF_ERROR(
+        lanes_->ForEach(pieces.size(), [&](size_t i, const Arena& scratch) -> absl::Status {
+          const uint64_t at = offset + i * kLogPieceBytes;
+          return LookAtPiece(sequence, at, std::min(kLogPieceBytes, options_.segment_bytes - at),
+                             scratch, &pieces[i]);
+        }));
     bool any = false;
-    const uint32_t index = files_.IndexOf(sequence);
-    while (offset < options_.segment_bytes) {
-      const uint64_t bytes = std::min<uint64_t>(scratch_.bytes(), options_.segment_bytes - offset);
-      BALLAST_RETURN_IF_ERROR(files_.Read(index, offset, bytes, scratch_.data()));
-      for (uint64_t at = 0; at < bytes; at += kPageBytes) {
-        const char* const page = scratch_.data() + at;
-        if (!LooksLikeRecord(page)) continue;
-        const absl::StatusOr<RecordHeader> header = DecodeRecordPage(page);
-        if (!header.ok() || !Belongs(*header, sequence, offset + at)) continue;
-        Hear(*header);
-        any = true;
-      }
-      offset += bytes;
+    for (const Heard& piece : pieces) {
+      any = any || piece.any_record;
+      heard_.Add(piece);
     }
     return any;
   }
 
-  void Hear(const SegmentHeader& header) {
-    generation_ = std::max(generation_, header.generation);
-    if (header.flushed_lsn <= proof_.lsn) return;
-    proof_ = {header.flushed_lsn, absl::StrCat("the header of segment ", header.sequence, " in ",
-                                               files_.PathOf(header.sequence))};
+  absl::Status LookAtPiece(uint64_t sequence, uint64_t offset, uint64_t bytes, const Arena& scratch,
+                           Heard* heard) const {
+    BALLAST_RETURN_IF_ERROR(files_.Read(files_.IndexOf(sequence), offset, bytes, scratch.data()));
+    for (uint64_t at = 0; at < bytes; at += kPageBytes) {
+      const char* const page = scratch.data() + at;
+      if (!LooksLikeRecord(page)) continue;
+      const absl::StatusOr<RecordHeader> header = DecodeRecordPage(page);
+      if (!header.ok() || !Belongs(*header, sequence, offset + at)) continue;
+      heard->Add(Say(*header));
+    }
+    return absl::OkStatus();
   }
 
-  void Hear(const RecordHeader& header) {
-    generation_ = std::max(generation_, header.generation);
-    if (header.flushed_lsn <= proof_.lsn) return;
-    proof_ = {header.flushed_lsn,
-              absl::StrCat("record ", header.lsn, " of round ", header.round, " at byte ",
-                           header.offset, " of ", files_.PathOf(header.sequence))};
+  Heard Say(const SegmentHeader& header) const {
+    return {.generation = header.generation,
+            .proof = {header.flushed_lsn, absl::StrCat("the header of segment ", header.sequence,
+                                                       " in ", files_.PathOf(header.sequence))}};
+  }
+
+  Heard Say(const RecordHeader& header) const {
+    return {.any_record = true,
+            .generation = header.generation,
+            .proof = {header.flushed_lsn,
+                      absl::StrCat("record ", header.lsn, " of round ", header.round, " at byte ",
+                                   header.offset, " of ", files_.PathOf(header.sequence))}};
   }
 
   // What the records say.
@@ -231,36 +286,47 @@ class LogScanner {
   // Reads PREPARED and DECISION records, and the bodies of extents that may not have been flushed.
   // The first body that is not whole ends the chain.
   absl::Status CheckBodies() {
+    std::vector<size_t> wanted;
     for (size_t i = 0; i < chain_.size(); ++i) {
-      ChainedRecord& record = chain_[i];
-      const bool flushed = record.header.lsn <= proof_.lsn;
-      if (flushed && record.header.type == RecordType::kExtent) continue;
-      BALLAST_ASSIGN_OR_RETURN(const bool whole, ReadBody(&record));
-      if (whole) continue;
-      if (flushed) return DamagedBody(record.header);
-      end_ = {.sequence = record.header.sequence,
-              .offset = record.header.offset,
-              .lsn = record.header.lsn,
-              .previous_crc = record.header.previous_crc};
-      chain_.resize(i);
+      const RecordHeader& header = chain_[i].header;
+      if (!Flushed(header) || header.type != RecordType::kExtent) wanted.push_back(i);
+    }
+    std::vector<absl::StatusOr<bool>> whole(wanted.size(), false);
+    BALLAST_RETURN_IF_ERROR(
+        lanes_->ForEach(wanted.size(), [&](size_t i, const Arena& scratch) -> absl::Status {
+          whole[i] = ReadBody(&chain_[wanted[i]], scratch);
+          return absl::OkStatus();
+        }));
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      BALLAST_RETURN_IF_ERROR(whole[i].status());
+      if (*whole[i]) continue;
+      const RecordHeader& header = chain_[wanted[i]].header;
+      if (Flushed(header)) return DamagedBody(header);
+      end_ = {.sequence = header.sequence,
+              .offset = header.offset,
+              .lsn = header.lsn,
+              .previous_crc = header.previous_crc};
+      chain_.resize(wanted[i]);
       break;
     }
     return absl::OkStatus();
   }
 
+  bool Flushed(const RecordHeader& header) const { return header.lsn <= heard_.proof.lsn; }
+
   // Whether the body's checksum matches; if so, what a PREPARED or DECISION says.
-  absl::StatusOr<bool> ReadBody(ChainedRecord* record) {
+  absl::StatusOr<bool> ReadBody(ChainedRecord* record, const Arena& scratch) const {
     const RecordHeader& header = record->header;
     const uint32_t index = files_.IndexOf(header.sequence);
     const bool keep = header.type != RecordType::kExtent;
     std::string body;
     uint32_t crc = PayloadSeed(header);
     for (uint64_t done = 0; done < header.payload_bytes;) {
-      const uint64_t bytes = std::min<uint64_t>(scratch_.bytes(), header.payload_bytes - done);
+      const uint64_t bytes = std::min(kLogPieceBytes, header.payload_bytes - done);
       BALLAST_RETURN_IF_ERROR(files_.Read(index, header.offset + kPageBytes + done,
-                                          PaddedBytes(bytes), scratch_.data()));
-      crc = Crc32c(scratch_.data(), bytes, crc);
-      if (keep) body.append(scratch_.data(), bytes);
+                                          PaddedBytes(bytes), scratch.data()));
+      crc = Crc32c(scratch.data(), bytes, crc);
+      if (keep) body.append(scratch.data(), bytes);
       done += bytes;
     }
     if (crc != header.payload_crc) return false;
@@ -310,7 +376,7 @@ class LogScanner {
     return absl::DataLossError(absl::StrCat(
         "the gradient log is damaged in ", files_.PathOf(end_.sequence), " at byte ", end_.offset,
         ": record ", end_.lsn, " is missing, after the last whole one, of round ", round, "; ",
-        proof_.witness, " says that all up to ", proof_.lsn,
+        heard_.proof.witness, " says that all up to ", heard_.proof.lsn,
         " had been flushed; restore the files ", "from a copy"));
   }
 
@@ -326,7 +392,7 @@ class LogScanner {
     return absl::DataLossError(
         absl::StrCat("the gradient log is damaged in ", Where(header), ": the ",
                      header.type == RecordType::kPrepared ? "PREPARED" : "DECISION",
-                     " record's checksum does not match, and ", proof_.witness,
+                     " record's checksum does not match, and ", heard_.proof.witness,
                      " says that it had been flushed; restore the files from a copy"));
   }
 
@@ -348,7 +414,7 @@ class LogScanner {
     }
     state.unproven.push_back({.sequence = end_.sequence, .bytes = kPageBytes});  // Its header.
     for (const ChainedRecord& record : chain_) {
-      if (record.header.lsn > proof_.lsn) AddUnproven(record.header, &state);
+      if (!Flushed(record.header)) AddUnproven(record.header, &state);
       if (record.prepared.has_value()) {
         state.index.Add(*record.prepared);
       } else if (record.decision.has_value()) {
@@ -363,7 +429,7 @@ class LogScanner {
     state.offset = end_.offset;
     state.next_lsn = end_.lsn;
     state.last_crc = end_.previous_crc;
-    state.generation = generation_ + 1;
+    state.generation = heard_.generation + 1;
     return state;
   }
 
@@ -413,21 +479,20 @@ class LogScanner {
 
   const LogFiles& files_;
   const LogOptions& options_;
-  const Arena& scratch_;
+  ReadLanes* const lanes_;
 
   std::map<uint64_t, SegmentHeader> segments_;  // by sequence
   std::vector<uint64_t> sequence_of_file_;      // 0: no whole header
   std::vector<ChainedRecord> chain_;
   Position end_;  // behind the last record of the chain
-  FlushProof proof_;
-  uint32_t generation_ = 0;
+  Heard heard_;
 };
 
 }  // namespace
 
 absl::StatusOr<LogState> ScanLog(const LogFiles& files, const LogOptions& options,
-                                 const Arena& scratch) {
-  return LogScanner(files, options, scratch).Run();
+                                 ReadLanes* lanes) {
+  return LogScanner(files, options, lanes).Run();
 }
 
 }  // namespace ballast::server

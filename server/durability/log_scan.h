@@ -1,8 +1,9 @@
 // Reads a gradient log after a restart: follows the chain of records, tells an unfinished tail from
 // damage, and says where appending goes on. docs/formats/log.md explains the rules.
 // Cost: one page a record, the bodies of what was not flushed for sure, the rest of the last
-// segment. Comes from: GradientLog::Open. Goes to: GradientLog. Thread safety: pure but for
-// reading; writes nothing.
+// segment; segments and bodies are read by several threads at a time.
+// Comes from: GradientLog::Open. Goes to: GradientLog. Thread safety: pure but for reading; writes
+// nothing.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include "server/durability/log_files.h"
 #include "server/durability/log_format.h"
 #include "server/durability/log_index.h"
+#include "server/durability/read_lanes.h"
 
 namespace ballast::server {
 
@@ -48,8 +50,11 @@ struct LogState {
   uint32_t generation = 1;  // newer than that of everything in the files
 };
 
-// Errors as GradientLog::Open. Reads into `scratch`, at least one page.
+// What a lane needs, and what one read takes at most.
+constexpr uint64_t kLogPieceBytes = uint64_t{2} << 20;
+
+// Errors as GradientLog::Open. The lanes have kLogPieceBytes each.
 absl::StatusOr<LogState> ScanLog(const LogFiles& files, const LogOptions& options,
-                                 const Arena& scratch);
+                                 ReadLanes* lanes);
 
 }  // namespace ballast::server

@@ -12,6 +12,7 @@
 #include "common/base/units.h"
 #include "common/io/arena.h"
 #include "server/durability/log_format.h"
+#include "server/durability/read_lanes.h"
 #include "server/durability/slot_format.h"
 
 namespace ballast::server {
@@ -68,7 +69,11 @@ class TwoSlotFile : public SlotFile {
   // Gives checked shapes their places.
   void Place(const std::vector<SlotShape>& shapes);
   absl::Status CheckFileHeader();
-  absl::Status ReadSlotHeader(const SlotShape& shape, Slot* slot);
+  absl::Status ReadSlotHeaders();
+  absl::Status ReadSlotHeader(const SlotShape& shape, const Arena& scratch, Slot* slot) const;
+  // Of all slots that may not have been flushed.
+  absl::Status WriteUnprovenAgain();
+  absl::Status WriteAgain(Slot* slot, const Arena& payload);
   SlotHeader HeaderOf(const SlotShape& shape, uint64_t offset, uint64_t version) const;
   // The slot to overwrite: an empty one, else the older.
   static Slot* Oldest(Extent* extent);
@@ -88,6 +93,8 @@ class TwoSlotFile : public SlotFile {
   std::unique_ptr<File> file_;
   std::map<uint32_t, Extent> extents_;
   uint64_t end_ = kPageBytes;  // of the slots
+  uint64_t last_serial_ = 0;
+  uint64_t flushed_serial_ = 0;
   absl::Status failure_;
 };
 
@@ -162,11 +169,59 @@ absl::Status TwoSlotFile::OpenWith(const std::vector<SlotShape>& shapes) {
         absl::StrCat(path_, " has ", bytes, " bytes, the slots of ", extents_.size(),
                      " extents need ", end_, "; open it with the extents it was made for"));
   }
-  for (auto& [number, extent] : extents_) {
-    for (Slot& slot : extent.slots) BALLAST_RETURN_IF_ERROR(ReadSlotHeader(extent.shape, &slot));
-  }
-  // What was read may have been in the kernel's cache only.
+  BALLAST_RETURN_IF_ERROR(ReadSlotHeaders());
+  BALLAST_RETURN_IF_ERROR(WriteUnprovenAgain());
   return Sync();
+}
+
+absl::Status TwoSlotFile::ReadSlotHeaders() {
+  std::vector<Extent*> extents;
+  for (auto& [number, extent] : extents_) extents.push_back(&extent);
+  BALLAST_ASSIGN_OR_RETURN(ReadLanes lanes,
+                           ReadLanes::Create(options_.open_threads, scratch_.bytes()));
+  return lanes.ForEach(extents.size(), [&](size_t i, const Arena& scratch) -> absl::Status {
+    for (Slot& slot : extents[i]->slots) {
+      BALLAST_RETURN_IF_ERROR(ReadSlotHeader(extents[i]->shape, scratch, &slot));
+    }
+    return absl::OkStatus();
+  });
+}
+
+// After a failed flush the kernel may give back bytes that the disk does not have, and no later
+// flush saves them. A slot counts as flushed when a later write says so; that is all but the newest
+// of them, or what one flush was to cover.
+absl::Status TwoSlotFile::WriteUnprovenAgain() {
+  for (const auto& [number, extent] : extents_) {
+    for (const Slot& slot : extent.slots) {
+      if (!slot.header.has_value()) continue;
+      last_serial_ = std::max(last_serial_, slot.header->serial);
+      flushed_serial_ = std::max(flushed_serial_, slot.header->flushed_serial);
+    }
+  }
+  for (auto& [number, extent] : extents_) {
+    for (Slot& slot : extent.slots) {
+      if (!slot.header.has_value() || slot.header->serial <= flushed_serial_) continue;
+      BALLAST_ASSIGN_OR_RETURN(const Arena payload,
+                               Arena::Create(std::max(BufferBytes(extent.shape), kPageBytes)));
+      BALLAST_RETURN_IF_ERROR(WriteAgain(&slot, payload));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TwoSlotFile::WriteAgain(Slot* slot, const Arena& payload) {
+  const SlotHeader header = *slot->header;
+  const absl::Status read = Read(header.shape.extent, header.version, payload.data());
+  if (absl::IsDataLoss(read)) {
+    slot->header = header;  // Torn or damaged: whoever reads it is told.
+    return absl::OkStatus();
+  }
+  BALLAST_RETURN_IF_ERROR(read);
+  EncodeSlotHeader(header, scratch_.data());
+  const absl::Status status =
+      WriteSlot(slot->offset, {scratch_.data(), SlotHeaderBytes(header.shape)},
+                {payload.data(), BufferBytes(header.shape)});
+  return status.ok() ? status : Fail(status);
 }
 
 absl::Status TwoSlotFile::CheckFileHeader() {
@@ -191,11 +246,12 @@ absl::Status TwoSlotFile::CheckFileHeader() {
   return differs("tiles of elements:", made->tile_elements, options_.tile_elements);
 }
 
-absl::Status TwoSlotFile::ReadSlotHeader(const SlotShape& shape, Slot* slot) {
+absl::Status TwoSlotFile::ReadSlotHeader(const SlotShape& shape, const Arena& scratch,
+                                         Slot* slot) const {
   const uint64_t bytes = SlotHeaderBytes(shape);
-  BALLAST_ASSIGN_OR_RETURN(const size_t count, file_->ReadAt(slot->offset, bytes, scratch_.data()));
+  BALLAST_ASSIGN_OR_RETURN(const size_t count, file_->ReadAt(slot->offset, bytes, scratch.data()));
   if (count < bytes) return absl::OkStatus();
-  absl::StatusOr<SlotHeader> header = DecodeSlotHeader(shape, scratch_.data());
+  absl::StatusOr<SlotHeader> header = DecodeSlotHeader(shape, scratch.data());
   if (absl::IsFailedPrecondition(header.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat(path_, " at byte ", slot->offset, ": ", header.status().message()));
@@ -304,6 +360,8 @@ absl::Status TwoSlotFile::Write(uint32_t extent, uint64_t version, const void* d
   const SlotShape& shape = target->shape;
   const char* const bytes = static_cast<const char*>(data);
   SlotHeader header = HeaderOf(shape, slot->offset, version);
+  header.serial = ++last_serial_;
+  header.flushed_serial = flushed_serial_;
   const uint64_t payload_bytes = PayloadBytes(shape);
   for (uint64_t at = 0; at < payload_bytes; at += kSlotChunkBytes) {
     header.chunk_crcs.push_back(SlotChunkCrc(header, header.chunk_crcs.size(), bytes + at,
@@ -333,6 +391,7 @@ absl::Status TwoSlotFile::Sync() {
   BALLAST_RETURN_IF_ERROR(failure_);
   if (const absl::Status status = Flush(); !status.ok()) return Fail(status);
   for (auto& [number, extent] : extents_) extent.unflushed = false;
+  flushed_serial_ = last_serial_;
   return absl::OkStatus();
 }
 

@@ -35,6 +35,7 @@ struct SlotOptions {
   uint32_t tile_elements = 0;
   bool flush = true;
   bool direct = true;
+  int open_threads = 4;  // that Open reads with, several requests being under way at a time
 };
 
 class SlotFile {
@@ -49,8 +50,9 @@ class SlotFile {
   static absl::StatusOr<std::unique_ptr<SlotFile>> Create(FileSystem* fs, const std::string& path,
                                                           const SlotOptions& options,
                                                           const std::vector<SlotShape>& shapes);
-  // Reads the headers. A slot whose header is damaged or torn counts as empty. FAILED_PRECONDITION
-  // for a file of another job, server, shape or format version.
+  // Reads the headers, and writes again what no later write says was flushed: it may have been in
+  // the kernel's cache only. A slot whose header is damaged or torn counts as empty.
+  // FAILED_PRECONDITION for a file of another job, server, shape or format version.
   static absl::StatusOr<std::unique_ptr<SlotFile>> Open(FileSystem* fs, const std::string& path,
                                                         const SlotOptions& options,
                                                         const std::vector<SlotShape>& shapes);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::array<char, 8> kFileMagic = {'B', 'A', 'L', 'L', 'S', 'L', 'F', '\n'};
 constexpr std::array<char, 8> kSlotMagic = {'B', 'A', 'L', 'L', 'S', 'L', 'T', '\n'};
-constexpr uint32_t kSlotVersion = 1;
+constexpr uint32_t kSlotVersion = 2;
 constexpr size_t kVersionAt = 8;
 constexpr size_t kCrcBytes = 4;  // at the end of each header
 
@@ -44,7 +44,9 @@ enum SlotField : size_t {
   kSlotPayloadBytes = 64,
   kSlotChunkCount = 72,
   kSlotReserved = 76,
-  kSlotCrcs = 80,
+  kSlotSerial = 80,
+  kSlotFlushedSerial = 88,
+  kSlotCrcs = 96,
 };
 
 bool AllZero(const char* begin, const char* end) {
@@ -63,13 +65,11 @@ absl::Status CheckHeader(const char* header, uint64_t bytes, const std::array<ch
     return absl::DataLossError("the header's checksum does not match");
   }
   const uint32_t version = LoadNumber<uint32_t>(header + kVersionAt);
-  if (version > kSlotVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "slot file of format version ", version, "; this program reads versions up to ",
-        kSlotVersion, "; use the program that wrote it, or a newer one"));
-  }
-  if (version != kSlotVersion) return absl::DataLossError("the header has no version");
-  return absl::OkStatus();
+  if (version == kSlotVersion) return absl::OkStatus();
+  if (version == 0) return absl::DataLossError("the header has no version");
+  return absl::FailedPreconditionError(absl::StrCat("slot file of format version ", version,
+                                                    "; this program reads version ", kSlotVersion,
+                                                    "; use the program that wrote it"));
 }
 
 // Everything in front of the checksums.
@@ -88,6 +88,8 @@ void PutSlotFields(const SlotHeader& header, char* to) {
   StoreNumber(header.tile_elements, to + kSlotTileElements);
   StoreNumber(SlotFile::PayloadBytes(header.shape), to + kSlotPayloadBytes);
   StoreNumber(static_cast<uint32_t>(SlotChunks(header.shape)), to + kSlotChunkCount);
+  StoreNumber(header.serial, to + kSlotSerial);
+  StoreNumber(header.flushed_serial, to + kSlotFlushedSerial);
 }
 
 }  // namespace
@@ -144,6 +146,8 @@ absl::StatusOr<SlotHeader> DecodeSlotHeader(const SlotShape& shape, const char* 
                     .server = LoadNumber<uint32_t>(from + kSlotServer),
                     .offset = LoadNumber<uint64_t>(from + kSlotOffset),
                     .version = LoadNumber<uint64_t>(from + kSlotStateVersion),
+                    .serial = LoadNumber<uint64_t>(from + kSlotSerial),
+                    .flushed_serial = LoadNumber<uint64_t>(from + kSlotFlushedSerial),
                     .shape = {.extent = LoadNumber<uint32_t>(from + kSlotExtent),
                               .elements = LoadNumber<uint32_t>(from + kSlotElements),
                               .array_count = LoadNumber<uint32_t>(from + kSlotArrays)},

@@ -23,6 +23,9 @@ struct SlotHeader {
   uint32_t server = 0;
   uint64_t offset = 0;   // of this header in the file
   uint64_t version = 0;  // of the state: what round `version` starts from
+  uint64_t serial = 0;   // of the write, from 1 in each file
+  // Every write up to this one was flushed before this one began.
+  uint64_t flushed_serial = 0;
   SlotShape shape;
   uint32_t optimizer = 0;
   uint32_t formula_id = 0;
@@ -37,8 +40,8 @@ uint64_t SlotChunks(const SlotShape& shape);
 
 // Writes the file's header page.
 void EncodeSlotFilePage(const SlotOptions& options, char* page);
-// The inverse; `flush` and `direct` are not in it. DATA_LOSS for what EncodeSlotFilePage cannot
-// have produced, FAILED_PRECONDITION for a whole page of a newer version.
+// The inverse; `flush`, `direct` and `open_threads` are not in it. DATA_LOSS for what
+// EncodeSlotFilePage cannot have produced, FAILED_PRECONDITION for a whole page of another version.
 absl::StatusOr<SlotOptions> DecodeSlotFilePage(const char* page);
 
 // Writes SlotHeaderBytes(header.shape) bytes. `chunk_crcs` has SlotChunks entries.

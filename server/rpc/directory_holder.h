@@ -1,6 +1,6 @@
-// The job directory as the handlers see it: absent until the server knows its peers.
-// Comes from: server main. Goes to: control_service, peer_service, admin_service, session.
-// Thread safety: any thread.
+// The job directory as the handlers see it: absent until the server knows its peers and has read
+// its jobs. Comes from: server main. Goes to: control_service, peer_service, admin_service,
+// session. Thread safety: any thread.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,14 @@ namespace ballast::server {
 class DirectoryHolder {
  public:
   // Until Set, calls are refused with `waiting_for`.
-  explicit DirectoryHolder(std::string waiting_for = "the server is starting")
-      : waiting_for_(std::move(waiting_for)) {}
+  explicit DirectoryHolder(const std::string& waiting_for = "the server is starting")
+      : waiting_for_(absl::UnavailableError(waiting_for)) {}
+
+  // What the server waits for from now on, as an error.
+  void WaitFor(absl::Status waiting_for) {
+    MutexLock lock(&mu_);
+    waiting_for_ = std::move(waiting_for);
+  }
 
   void Set(std::shared_ptr<JobDirectory> directory) {
     MutexLock lock(&mu_);
@@ -30,12 +36,12 @@ class DirectoryHolder {
   absl::StatusOr<std::shared_ptr<JobDirectory>> Get() const {
     MutexLock lock(&mu_);
     if (directory_ != nullptr) return directory_;
-    return absl::UnavailableError(waiting_for_);
+    return waiting_for_;
   }
 
  private:
-  const std::string waiting_for_;
   mutable Mutex mu_;
+  absl::Status waiting_for_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<JobDirectory> directory_ ABSL_GUARDED_BY(mu_);
 };
 

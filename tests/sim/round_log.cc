@@ -28,6 +28,7 @@ server::LogOptions SmallLogGeometry(const server::StorageOptions& options,
   log.server = options.slots.server;
   log.flush = options.slots.flush;
   log.direct = options.slots.direct;
+  log.open_threads = 1;
   log.epoch = options.epoch;
   log.start_round = options.start_round;
   const uint64_t wanted = std::clamp(round_bytes, segment_bytes_min, 4 * segment_bytes_min);

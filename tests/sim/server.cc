@@ -23,7 +23,9 @@ SimServer::SimServer(const Context& context, uint32_t index)
       disk_(context.mutant),
       options_(server::StorageOptionsOf(*context.plan, *context.layout, id_,
                                         context.swarm->shape.checkpoint_rounds)),
-      log_options_(SmallLogGeometry(options_, context.swarm->shape.segment_bytes_min)) {}
+      log_options_(SmallLogGeometry(options_, context.swarm->shape.segment_bytes_min)) {
+  options_.slots.open_threads = 1;
+}
 
 SimServer::~SimServer() = default;
 

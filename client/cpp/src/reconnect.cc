@@ -27,7 +27,7 @@ bool IsNotYet(const absl::Status& status, uint32_t own_slot) {
   }
 }
 
-void Reconnect::OnLost(absl::string_view why, Time now) {
+void Reconnect::OnLost(absl::string_view why, Time now, bool recovering) {
   last_error_ = std::string(why.data(), why.size());
   if (away_ && !trying_) return;
   if (!away_) {
@@ -36,6 +36,7 @@ void Reconnect::OnLost(absl::string_view why, Time now) {
     since_ = now;
     next_report_ = now + limits_.report_every;
   }
+  if (recovering) backoff_ = limits_.first_backoff;
   away_ = true;
   trying_ = false;
   next_try_ = now + backoff_;

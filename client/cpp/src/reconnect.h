@@ -42,8 +42,9 @@ class Reconnect {
 
   explicit Reconnect(const Limits& limits) : limits_(limits), backoff_(limits.first_backoff) {}
 
-  // The server went away, or a try to reach it failed.
-  void OnLost(absl::string_view why, Time now);
+  // The server went away, or a try to reach it failed. `recovering`: it answered, and will be ready
+  // soon, so it is asked again after first_backoff, however often it has been.
+  void OnLost(absl::string_view why, Time now, bool recovering = false);
   // The server has answered. A server that is lost again within max_backoff is not taken for well:
   // its backoff goes on from where it was.
   void OnBack(Time now);

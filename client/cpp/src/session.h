@@ -186,7 +186,8 @@ class Session final : public Client, private StreamHandler {
   // The end of a server's stream, or of its answering: a pause in a durable job, else an error.
   void Lose(size_t index, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status StateLost(const Server& server) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Suspend(Server* server, absl::string_view why, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Suspend(Server* server, const absl::Status& why, Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Forgets the stream and all that was agreed on it. Its events come to an end unheard.
   void Retire(Server* server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Retired streams that have come to their end, for the caller to destroy without the lock.

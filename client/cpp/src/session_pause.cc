@@ -84,7 +84,7 @@ void Session::Lose(size_t index, const absl::Status& status) {
   } else if (server.leave_sent) {
     server.stream->Cancel();
   } else {
-    Suspend(&server, status.message(), std::chrono::steady_clock::now());
+    Suspend(&server, status, std::chrono::steady_clock::now());
     if (tick_armed_) tick_.Cancel();  // The next try is due earlier.
   }
 }
@@ -103,10 +103,10 @@ absl::Status Session::StateLost(const Server& server) const {
       fields);
 }
 
-void Session::Suspend(Server* server, absl::string_view why, Time now) {
+void Session::Suspend(Server* server, const absl::Status& why, Time now) {
   const bool news = !server->reconnect.away();
   Retire(server);
-  server->reconnect.OnLost(why, now);
+  server->reconnect.OnLost(why.message(), now, ReasonOf(why) == Reason::kRecovering);
   if (news) {
     meter_.OnLost(now);
     NotePause(*server, Pause::Kind::kLost, now);

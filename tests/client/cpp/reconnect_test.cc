@@ -47,6 +47,29 @@ TEST(Reconnect, TriesBackOffFrom100MillisecondsToOneSecond) {
   EXPECT_EQ(reconnect.last_error(), "refused");
 }
 
+// One that reads its state is there, and a second lost at its end would be one for nothing.
+TEST(Reconnect, AServerThatRecoversIsAskedEvery100Milliseconds) {
+  Reconnect reconnect(Limits());
+  reconnect.OnLost("gone", kStart);
+  Time now = kStart;
+  const auto try_at = [&](int wait_ms) {
+    EXPECT_EQ(reconnect.due(), now + milliseconds(wait_ms));
+    now += milliseconds(wait_ms);
+    EXPECT_EQ(reconnect.Next(now), Action::kOpen);
+  };
+  for (const int wait_ms : {100, 200, 400}) {
+    try_at(wait_ms);
+    reconnect.OnLost("refused", now);
+  }
+  try_at(800);
+  for (int i = 0; i < 5; ++i) {
+    reconnect.OnLost("recovering", now, /*recovering=*/true);
+    try_at(100);
+  }
+  reconnect.OnLost("gone again", now);
+  try_at(200);
+}
+
 TEST(Reconnect, ASecondWordOfALossOnlyChangesTheError) {
   Reconnect reconnect(Limits());
   reconnect.OnLost("silent", kStart);

@@ -23,6 +23,7 @@ class CrashingServer {
     extents_ = 1 + Draw(4);
     for (uint32_t e = 0; e < extents_; ++e) extent_bytes_.push_back(Draw(5 * kPageBytes));
     options_ = SmallLog(/*segment_pages=*/8 + Draw(20), /*segments=*/5 + Draw(3));
+    options_.open_threads = static_cast<int>(1 + Draw(3));  // The result is the same.
     EXPECT_TRUE(disk_.MakeDirectory(kLogDirectory).ok());
     EXPECT_TRUE(disk_.SyncDirectory(".").ok());
     Adopt(GradientLog::Create(&disk_, kLogDirectory, options_));

@@ -25,8 +25,11 @@ inline const MemoryDisk::Random kLoseAll = [] { return 1; };
 constexpr char kLogDirectory[] = "job";
 
 inline LogOptions SmallLog(uint64_t segment_pages = 8, uint32_t segments = 3) {
-  return {
-      .job = 77, .server = 2, .segment_bytes = segment_pages * kPageBytes, .segments = segments};
+  return {.job = 77,
+          .server = 2,
+          .segment_bytes = segment_pages * kPageBytes,
+          .segments = segments,
+          .open_threads = 1};
 }
 
 // `bytes` bytes that differ for every seed.

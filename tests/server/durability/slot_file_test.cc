@@ -31,6 +31,8 @@ SlotHeader SmallHeader() {
           .server = 2,
           .offset = 4096,
           .version = 42,
+          .serial = 9,
+          .flushed_serial = 8,
           .shape = {.extent = 7, .elements = 20000, .array_count = 1},
           .optimizer = 1,
           .formula_id = 5,
@@ -54,27 +56,27 @@ void Seal(std::string* header) {
 }
 
 // As docs/formats/slots.md shows them.
-TEST(SlotFormat, BytesOfVersionOneStayAsTheyAre) {
+TEST(SlotFormat, BytesOfVersionTwoStayAsTheyAre) {
   std::string page(kPageBytes, 'x');
   SlotOptions options = SmallSlots();
   options.job = 0x0123456789abcdef;
   EncodeSlotFilePage(options, page.data());
   EXPECT_EQ(Hex(page, 0, 36),
             "42414c4c534c460a"  // BALLSLF\n
-            "01000000"          // version
+            "02000000"          // version
             "02000000"          // server
             "efcdab8967452301"  // job
             "01000000"          // optimizer
             "05000000"          // formula
             "40000000");        // elements of a tile
   EXPECT_EQ(Hex(page, 36, kPageBytes - 4), std::string(2 * (kPageBytes - 4 - 36), '0'));
-  EXPECT_EQ(Hex(page, kPageBytes - 4, kPageBytes), "6a0a30a9");
+  EXPECT_EQ(Hex(page, kPageBytes - 4, kPageBytes), "7e51863c");
 
   const std::string slot = Encoded(SmallHeader());
   ASSERT_EQ(slot.size(), kPageBytes);
-  EXPECT_EQ(Hex(slot, 0, 88),
+  EXPECT_EQ(Hex(slot, 0, 104),
             "42414c4c534c540a"  // BALLSLT\n
-            "01000000"          // version
+            "02000000"          // version
             "02000000"          // server
             "efcdab8967452301"  // job
             "0010000000000000"  // offset
@@ -88,15 +90,17 @@ TEST(SlotFormat, BytesOfVersionOneStayAsTheyAre) {
             "8038010000000000"  // payload bytes
             "02000000"          // chunks
             "00000000"          // reserved
+            "0900000000000000"  // serial
+            "0800000000000000"  // flushed serial
             "44332211"          // checksum of the first chunk
             "88776655");        // checksum of the second
-  EXPECT_EQ(Hex(slot, 88, kPageBytes - 4), std::string(2 * (kPageBytes - 4 - 88), '0'));
-  EXPECT_EQ(Hex(slot, kPageBytes - 4, kPageBytes), "ddce5fa9");
-  EXPECT_EQ(SlotChunkCrc(SmallHeader(), 1, "abcd", 4), 0x5b6b0cabu);
+  EXPECT_EQ(Hex(slot, 104, kPageBytes - 4), std::string(2 * (kPageBytes - 4 - 104), '0'));
+  EXPECT_EQ(Hex(slot, kPageBytes - 4, kPageBytes), "80f4c947");
+  EXPECT_EQ(SlotChunkCrc(SmallHeader(), 1, "abcd", 4), 0xcb57cfbbu);
 }
 
 TEST(SlotFormat, AChunksChecksumStartsFromTheHeadersFieldsAndItsIndex) {
-  std::string identity = Encoded(SmallHeader()).substr(0, 80);
+  std::string identity = Encoded(SmallHeader()).substr(0, 96);
   identity[76] = 1;
   EXPECT_EQ(SlotChunkCrc(SmallHeader(), 1, "abcd", 4),
             Crc32c("abcd", 4, Crc32c(identity.data(), identity.size())));
@@ -316,18 +320,21 @@ TEST_F(SlotFileTest, FilesMadeForSomethingElseAreRefusedByName) {
   ExpectState(shapes_[1], 1);
 }
 
-TEST_F(SlotFileTest, NewerVersionsAndDamagedFileHeadersAreRefused) {
+TEST_F(SlotFileTest, OtherVersionsAndDamagedFileHeadersAreRefused) {
   Create();
   std::string page(kPageBytes, '\0');
   EncodeSlotFilePage(SmallSlots(), page.data());
-  page[8] = 2;
   auto file = disk_.Open(kSlotPath, {.mode = OpenMode::kWrite});
-  ASSERT_TRUE((*file)->WriteAt(0, {ConstBytes{page.data(), page.size()}}).ok());
-  EXPECT_TRUE(absl::IsDataLoss(Open()));
-  Seal(&page);
-  ASSERT_TRUE((*file)->WriteAt(0, {ConstBytes{page.data(), page.size()}}).ok());
-  EXPECT_TRUE(absl::IsFailedPrecondition(Open()));
-  EXPECT_THAT(Open().message(), AllOf(HasSubstr("slots"), HasSubstr("version 2")));
+  for (const char version : {1, 3}) {
+    page[8] = version;
+    ASSERT_TRUE((*file)->WriteAt(0, {ConstBytes{page.data(), page.size()}}).ok());
+    EXPECT_TRUE(absl::IsDataLoss(Open()));
+    Seal(&page);
+    ASSERT_TRUE((*file)->WriteAt(0, {ConstBytes{page.data(), page.size()}}).ok());
+    EXPECT_TRUE(absl::IsFailedPrecondition(Open()));
+    EXPECT_THAT(Open().message(),
+                AllOf(HasSubstr("slots"), HasSubstr(absl::StrCat("format version ", version + 0))));
+  }
   ASSERT_TRUE(ReplaceFile(&disk_, kSlotPath, "short").ok());
   EXPECT_TRUE(absl::IsDataLoss(Open()));
   ASSERT_TRUE(disk_.Remove(kSlotPath).ok());
