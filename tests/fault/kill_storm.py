@@ -253,6 +253,9 @@ class Storm:
         unfinished = shared / "last.tmp"
         unfinished.write_text(str(last))
         unfinished.rename(shared / "last")
+        if self.rng.random() < 0.5:  # Others may have left by then.
+            cluster.pass_time(self.rng.uniform(0, 0.2))
+            cluster.kill(self.rng.choice([p for p in cluster.everyone() if p.wanted]))
         cluster.wait(lambda: not any(t.wanted for t in cluster.trainers), "the job's end")
         cluster.wait(lambda: not cluster.zombies, "zombies to be fenced")
         self.rounds += last

@@ -214,6 +214,11 @@ void ForEachElement(const Layout& layout, uint32_t extent_id, F f) {
   }
 }
 
+// What the process `life` commits with a round; of many sizes.
+std::string UserState(uint64_t round, uint64_t life) {
+  return absl::StrCat("round ", round, " of life ", life, std::string(round % 97, '.'));
+}
+
 uint64_t DifferingBits(float a, float b) {
   return static_cast<uint64_t>(
       std::popcount(std::bit_cast<uint32_t>(a) ^ std::bit_cast<uint32_t>(b)));
@@ -264,7 +269,8 @@ int Trainer::Attach() {
 }
 
 int Trainer::CatchUp() {
-  const std::string saved = absl::StrCat(options_.folder, "/reference-", options_.job.slot);
+  const uint32_t slot = options_.job.slot;
+  const std::string saved = absl::StrCat(options_.folder, "/reference-", slot);
   if (const absl::Status loaded = reference_.Load(saved);
       !loaded.ok() && !absl::IsNotFound(loaded)) {
     Say(loaded.ToString());
@@ -272,9 +278,15 @@ int Trainer::CatchUp() {
   }
   while (reference_.round() < client_->round()) reference_.Step(lives_.Of(reference_.round()));
   if (DifferingWeights() != 0) return kWrong;
-  lives_.Enter(options_.job.slot, options_.life, client_->round());
-  const std::string path =
-      absl::StrCat(options_.folder, "/done-", options_.job.slot, "-", options_.life);
+  const uint64_t before = client_->round() - 1;
+  const std::string state = before == 0 ? "" : UserState(before, lives_.Of(before)[slot]);
+  if (client_->user_state() != state) {
+    Say(absl::StrCat("differs 64 of ", before, " in the user state: \"", client_->user_state(),
+                     "\", not \"", state, "\""));
+    return kWrong;
+  }
+  lives_.Enter(slot, options_.life, client_->round());
+  const std::string path = absl::StrCat(options_.folder, "/done-", slot, "-", options_.life);
   done_ = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   return kFinished;
 }
@@ -306,6 +318,8 @@ int Trainer::RunRound() {
     const std::vector<double> value = HyperOf(round, group);
     hyper.push_back({value[0], value[1], value[2], value[3], value[4]});
   }
+  const absl::Status kept = client_->SetUserState(UserState(round, options_.life));
+  if (!kept.ok()) return Report(kept);
   const absl::StatusOr<client::RoundReport> report = client_->Step(hyper, Buffers());
   if (!report.ok()) return Report(report.status());
   if (report->paused_ns > 0) Say(absl::StrCat("pause ", report->paused_ns / 1'000'000));
