@@ -103,12 +103,6 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStorage::Open(FileSystem* fs,
                                       options.start_round);
 }
 
-absl::Status JobStorage::Extend(const std::vector<SlotShape>& shapes) {
-  BALLAST_RETURN_IF_ERROR(slots_->Extend(shapes));
-  shapes_.insert(shapes_.end(), shapes.begin(), shapes.end());
-  return absl::OkStatus();
-}
-
 uint64_t JobStorage::CoveredRound() const {
   uint64_t covered = std::numeric_limits<uint64_t>::max();
   for (const SlotShape& shape : shapes_) {

@@ -57,10 +57,6 @@ class JobStorage {
   GradientLog* log() { return log_.get(); }
   SlotFile* slots() { return slots_.get(); }
 
-  // Adds extents; `shapes` and `gradient_bytes` of the new ones. Not while a RoundLog is at work on
-  // them (between rounds, from its own queue).
-  absl::Status Extend(const std::vector<SlotShape>& shapes);
-
   // Starts the threads and hands everything to them. `durable_round` is what is known to survive.
   static std::unique_ptr<RoundLog> MakeRoundLog(std::unique_ptr<JobStorage> storage,
                                                 uint64_t durable_round);

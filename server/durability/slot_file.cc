@@ -46,7 +46,6 @@ class TwoSlotFile : public SlotFile {
   absl::Status CreateWith(const std::vector<SlotShape>& shapes);
   absl::Status OpenWith(const std::vector<SlotShape>& shapes);
 
-  absl::Status Extend(const std::vector<SlotShape>& shapes) override;
   std::vector<uint64_t> Versions(uint32_t extent) const override;
   void Forget(uint32_t extent) override;
   absl::Status Write(uint32_t extent, uint64_t version, const void* data) override;
@@ -114,7 +113,7 @@ absl::Status TwoSlotFile::CheckShapes(const std::vector<SlotShape>& shapes) cons
           " elements; a slot holds at most ", kArraysMax, " arrays and ",
           scratch_.bytes() / sizeof(uint32_t) * kSlotChunkBytes, " bytes; use smaller extents"));
     }
-    if (extents_.count(shape.extent) != 0 || !seen.insert(shape.extent).second) {
+    if (!seen.insert(shape.extent).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("extent ", shape.extent, " is twice in the slots of ", path_));
     }
@@ -273,31 +272,6 @@ absl::Status TwoSlotFile::ReadSlotHeader(const SlotShape& shape, const Arena& sc
   }
   slot->header = *std::move(header);
   return absl::OkStatus();
-}
-
-absl::Status TwoSlotFile::Extend(const std::vector<SlotShape>& shapes) {
-  BALLAST_RETURN_IF_ERROR(failure_);
-  BALLAST_RETURN_IF_ERROR(CheckShapes(shapes));
-  const uint64_t old_end = end_;
-  BALLAST_ASSIGN_OR_RETURN(const uint64_t old_bytes, file_->Size());
-  const uint64_t new_end = old_end + DiskBytes(shapes) - kPageBytes;
-  if (new_end > old_bytes) BALLAST_RETURN_IF_ERROR(CheckRoom(fs_, path_, new_end - old_bytes));
-  BALLAST_RETURN_IF_ERROR(file_->Allocate(new_end));
-  Place(shapes);
-  // An Extend before a crash may have left slots that nobody knows of.
-  absl::Status status;
-  if (old_bytes > old_end) {
-    for (const SlotShape& shape : shapes) {
-      const uint64_t bytes = SlotHeaderBytes(shape);
-      std::fill_n(scratch_.data(), bytes, 0);
-      const ConstBytes zeros{scratch_.data(), bytes};
-      for (const Slot& slot : extents_.at(shape.extent).slots) {
-        if (status.ok()) status = file_->WriteAt(slot.offset, {zeros});
-      }
-    }
-  }
-  if (status.ok()) status = file_->Sync();
-  return status.ok() ? status : Fail(status);
 }
 
 // Slots.

@@ -58,9 +58,6 @@ class SlotFile {
                                                         const std::vector<SlotShape>& shapes);
   virtual ~SlotFile() = default;
 
-  // Adds extents behind those there are; errors as Create's.
-  virtual absl::Status Extend(const std::vector<SlotShape>& shapes) = 0;
-
   // Versions in the extent's slots, newest first; empty slots are left out. Version v is the state
   // that round v starts from. That a version stands here does not mean that its payload is whole.
   virtual std::vector<uint64_t> Versions(uint32_t extent) const = 0;

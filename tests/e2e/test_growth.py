@@ -28,6 +28,7 @@ POINTS = [
     "log.before_append=1*kill",
     "log.after_append=1*off->1*kill",
     "growth.after_state=1*kill",
+    "growth.after_state=1*kill",
     "growth.before_manifest=1*kill",
     "growth.after_manifest=1*kill",
     "slots.before_write=4*off->1*kill",

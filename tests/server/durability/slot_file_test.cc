@@ -341,41 +341,16 @@ TEST_F(SlotFileTest, OtherVersionsAndDamagedFileHeadersAreRefused) {
   EXPECT_TRUE(absl::IsNotFound(Open()));
 }
 
-TEST_F(SlotFileTest, ExtendAddsExtentsAndKeepsTheOthers) {
-  const std::vector<SlotShape> before(shapes_.begin(), shapes_.begin() + 2);
-  const std::vector<SlotShape> more(shapes_.begin() + 2, shapes_.end());
-  Create(before);
-  ASSERT_TRUE(WriteAndSync(shapes_[0], 1).ok());
-  ASSERT_TRUE(slots_->Extend(more).ok());
-  disk_.Crash([] { return 1; });
-  Reopen();
-  for (const SlotShape& shape : more) {
-    EXPECT_THAT(slots_->Versions(shape.extent), IsEmpty());
-    ASSERT_TRUE(WriteAndSync(shape, 2).ok());
+TEST_F(SlotFileTest, UnusableShapesAreRefusedAndNothingIsMade) {
+  const SlotShape twice{.extent = 50, .elements = 1};
+  const SlotShape arrays{.extent = 50, .elements = 4000000000, .array_count = 4000000000};
+  const SlotShape large{.extent = 50, .elements = 4000000000, .array_count = 64};
+  for (const std::vector<SlotShape>& shapes :
+       {std::vector<SlotShape>{twice, twice}, {arrays}, {large}}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        SlotFile::Create(&disk_, kSlotPath, SmallSlots(), shapes).status()));
+    EXPECT_THAT(disk_.Paths(), IsEmpty());
   }
-  ExpectState(shapes_[0], 1);
-  ExpectState(shapes_[2], 2);
-  // A server that never heard of the new extents opens the file too, and adds them anew: empty.
-  ASSERT_TRUE(Open(SmallSlots(), before).ok());
-  ASSERT_TRUE(slots_->Extend(more).ok());
-  EXPECT_THAT(slots_->Versions(shapes_[2].extent), IsEmpty());
-  Reopen();
-  EXPECT_THAT(slots_->Versions(shapes_[2].extent), IsEmpty());
-  ExpectState(shapes_[0], 1);
-}
-
-TEST_F(SlotFileTest, UnusableShapesAreRefusedAndChangeNothing) {
-  Create();
-  EXPECT_TRUE(absl::IsInvalidArgument(slots_->Extend({{.extent = 4, .elements = 1}})));
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      slots_->Extend({{.extent = 50, .elements = 1}, {.extent = 50, .elements = 1}})));
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      slots_->Extend({{.extent = 50, .elements = 4000000000, .array_count = 4000000000}})));
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      slots_->Extend({{.extent = 50, .elements = 4000000000, .array_count = 64}})));
-  auto file = disk_.Open(kSlotPath, {.mode = OpenMode::kRead});
-  EXPECT_EQ(*(*file)->Size(), SlotFile::DiskBytes(shapes_));
-  ASSERT_TRUE(slots_->Extend({{.extent = 50, .elements = 1}}).ok());
 }
 
 // --- Errors of the disk ---
@@ -391,7 +366,6 @@ TEST_F(SlotFileTest, WithoutRoomNothingIsMade) {
   disk_.SetCapacity(needed);
   Create();
   ASSERT_TRUE(WriteAndSync(shapes_[0], 1).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(slots_->Extend({{.extent = 50, .elements = 1}})));
   ASSERT_TRUE(WriteAndSync(shapes_[0], 2).ok());
 }
 
@@ -416,7 +390,6 @@ TEST_F(SlotFileTest, AFailedWriteOrFlushIsFinal) {
     EXPECT_TRUE(absl::IsDataLoss(failed)) << failed;
     EXPECT_EQ(slots_->Sync(), failed);
     EXPECT_EQ(WriteState(slots_.get(), shapes_[1], 2), failed);
-    EXPECT_EQ(slots_->Extend({{.extent = 50, .elements = 1}}), failed);
     ExpectState(shapes_[0], 1);  // Reading goes on.
   }
 }
