@@ -22,6 +22,13 @@ import chaos
 HERE = pathlib.Path(__file__).resolve().parent
 # Shorter than a round, so that a kill falls into the round that it was meant for.
 WATCH_S = 0.01
+# On a terminal, by how a line begins: what was done to the run, how it went on, what was said.
+COLOURS = {
+    "quickstart: kill": "1;31",
+    "quickstart: training goes on": "1;32",
+    "ballast-run: ": "2",
+    "[": "2",
+}
 
 
 def positive(text: str) -> int:
@@ -85,6 +92,9 @@ class Bar:
 
     def say(self, text: str) -> None:
         """A line above the bar."""
+        if self._tty and "NO_COLOR" not in os.environ:
+            colour = next((c for begin, c in COLOURS.items() if text.startswith(begin)), "0")
+            text = f"\033[{colour}m{text}\033[0m"
         wiped = f"\r{' ' * (len(self._line) + 2)}\r" if self._line else ""
         self._print(f"{wiped}{text}\n{self._line}")
 
@@ -193,6 +203,13 @@ def plot(result: dict, path: pathlib.Path) -> None:
     steps, ours, theirs = zip(*result["evals"])
     axes.plot(steps, theirs, "s-", markersize=9, fillstyle="none", label="torch.optim.AdamW(fused)")
     axes.plot(steps, ours, "o-", markersize=4, label="Ballast")
+    for kill in result["kills"]:
+        axes.axvline(kill["step"], color="tab:red", linestyle=":")
+        name = f" kill -9 of {kill['kind']} {kill['number']}, {kill['pause_ms'] / 1e3:.1f} s"
+        axes.text(
+            kill["step"], 1.0, name, color="tab:red", rotation=90, ha="right", va="top",
+            transform=axes.get_xaxis_transform(),
+        )  # fmt: skip
     axes.set_xlabel("step")
     axes.set_ylabel("loss (nats per byte)")
     axes.set_title(f"held-out loss; {sum(result['differing'].values())} differing bits of state")
