@@ -36,10 +36,10 @@ uint32_t EpochChange::WorldMax() const {
   return most;
 }
 
-std::vector<Member> EpochChange::NextMembers(const SeatChanges& changes, bool init_missing) const {
+std::vector<Member> EpochChange::NextMembers(const SeatChanges& changes, bool keep_lead) const {
   std::map<uint32_t, uint64_t> seats;
   for (const Member& member : plan_.epoch.members) {
-    const bool uploads = init_missing && member.slot == plan_.epoch.lead();
+    const bool uploads = keep_lead && member.slot == plan_.epoch.lead();
     if (uploads || changes.gone.count(member.slot) == 0) seats[member.slot] = member.incarnation;
   }
   for (const auto& [slot, incarnation] : changes.newcomers) seats[slot] = incarnation;
@@ -57,7 +57,9 @@ absl::StatusOr<JobPlan> EpochChange::NextPlan(const SeatChanges& changes) const 
   EpochRecord& epoch = next.epoch;
   ++epoch.epoch;
   BALLAST_ASSIGN_OR_RETURN(epoch.start_round, StartRound());
-  epoch.members = NextMembers(changes, init_missing);
+  const uint64_t start = epoch.start_round;
+  const bool may_lose_init = start == 1 || start == plan_.grown_round;
+  epoch.members = NextMembers(changes, init_missing || may_lose_init);
   epoch.contributors = AllContribute(epoch.members, plan_.spec.group_count);
   const Member& lead = epoch.members.front();
   epoch.init_again = init_missing && !plan_.epoch.Holds(lead.slot, lead.incarnation);

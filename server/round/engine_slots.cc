@@ -154,7 +154,7 @@ void Engine::TellOfTrainer(uint32_t slot, SlotSink* to) {
 }
 
 void Engine::WatchLease(uint32_t slot) {
-  if (!on_seat_free_ || ended_) return;
+  if (!on_seat_free_ || ended_ || slot >= seats_.size()) return;
   const auto since = seats_[slot].away_since;
   const auto left = since + config_.lease - deps_.clock->Now();
   strand_.PostAfter(std::max(left, std::chrono::nanoseconds(0)),
@@ -169,8 +169,14 @@ void Engine::WatchLease(uint32_t slot) {
 void Engine::TellSeatFree(uint32_t slot) {
   const Member* const member = fsm_.plan().epoch.Find(slot);
   if (member == nullptr || !on_seat_free_ || ended_) return;
-  // Nobody else can upload what it owes.
-  if (fsm_.init_missing() != 0 && slot == fsm_.plan().epoch.lead()) return;
+  if (fsm_.InitIsFresh() && slot == fsm_.plan().epoch.lead()) {
+    // Nobody else can upload initial weights; it is looked for again.
+    strand_.PostAfter(config_.lease, [weak = weak_from_this(), slot] {
+      const auto self = std::static_pointer_cast<Engine>(weak.lock());
+      if (self != nullptr) self->WatchLease(slot);
+    });
+    return;
+  }
   on_seat_free_(slot, member->incarnation, fsm_.Left(slot));
 }
 

@@ -758,8 +758,8 @@ void RoundFsm::CheckSeats(Effects* effects) {
     const bool others_began = std::any_of(slots_.begin(), slots_.end(), [](const Slot& other) {
       return other.begun || other.growing;
     });
-    // In a variable world the next epoch goes on without it, unless it owes the initial weights.
-    const bool owed = !plan_.spec.variable_world || (init_missing_ != 0 && s == plan_.epoch.lead());
+    // In a variable world the next epoch goes on without it, unless it may owe initial weights.
+    const bool owed = !plan_.spec.variable_world || (InitIsFresh() && s == plan_.epoch.lead());
     if (slot.left && others_began && owed) {
       Fail(Error(absl::StatusCode::kFailedPrecondition, Reason::kTrainerLeft,
                  absl::StrCat("slot ", s, " left the job before round ", round_,

@@ -198,6 +198,10 @@ class RoundFsm {
 
   // Per tensor: PresentAnywhere.
   std::vector<bool> PresentTensors() const;
+  // Whether a server may still lack, or lose again, initial weights: no round has changed them.
+  bool InitIsFresh() const {
+    return init_missing_ != 0 || round_ == 1 || round_ == plan_.grown_round;
+  }
   // Whether all initial weights of an owned extent are in.
   bool InitComplete(uint32_t extent) const { return init_.Complete(extent, 0); }
   // Whether a slot that was lost may open its stream again.
