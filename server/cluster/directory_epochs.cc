@@ -435,7 +435,7 @@ void Directory::OnAdoptedLocal(const JobPlan& plan, uint64_t memory_bytes) {
 // Peers may have missed the newest record when this server, their home, went down.
 void Directory::StartRecovered() {
   for (const auto& engine : Engines()) {
-    engine->Start();
+    engine->Start(/*restarted=*/true);
     engine->ExpectSlots();
   }
   Post([this] {

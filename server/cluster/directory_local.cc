@@ -139,6 +139,8 @@ absl::Status Directory::Recover() {
     BALLAST_LOG(INFO, LogField("run", plan.spec.name), LogField("job", plan.job)) << "recovering";
     BALLAST_RETURN_IF_ERROR(ValidateJobSpec(plan.spec, config_.limits));
     BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
+    // The last process may have ended before this was on the medium; others will build on it now.
+    BALLAST_RETURN_IF_ERROR(store_->Save(plan));
     BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStorage> storage, store_->Open(plan));
     BALLAST_RETURN_IF_ERROR(OpenLocal(plan, std::move(storage)));
     if (!home) continue;

@@ -62,7 +62,7 @@ class Engine final : public RoundEngine {
                                                       const EngineDeps& deps,
                                                       std::unique_ptr<JobStorage> storage);
 
-  void Start() override;
+  void Start(bool restarted) override;
 
   void AttachSlot(const SlotHello& hello, std::shared_ptr<SlotSink> sink,
                   std::function<void(absl::StatusOr<SlotWelcome>)> done) override {

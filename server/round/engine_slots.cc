@@ -31,11 +31,13 @@ void Engine::Resume(const Recovered& recovered) {
   fsm_.Restore(recovered.fsm, &start_effects_);
 }
 
-void Engine::Start() {
-  Post([this] {
+void Engine::Start(bool restarted) {
+  Post([this, restarted] {
     CarryOut(std::exchange(start_effects_, {}));
+    const auto now = deps_.clock->Now();
     for (const Member& member : fsm_.plan().epoch.members) {
-      seats_[member.slot].away_since = deps_.clock->Now();
+      seats_[member.slot].away_since = now;
+      if (restarted) seats_[member.slot].held_until = now + 2 * config_.return_wait;
       WatchLease(member.slot);
     }
   });

@@ -90,7 +90,10 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   virtual ~RoundEngine() = default;
 
   // Begins: whoever must be able to find the engine (peers that answer its votes) can do so now.
-  virtual void Start() = 0;
+  // `restarted`: the job was running when this server's last process ended; its trainers are on
+  // their way back, and keep their seats for twice EngineConfig::return_wait: they may have to
+  // notice its silence first.
+  virtual void Start(bool restarted = false) = 0;
   // The trainers are told of their seats now: one that opens no stream within open_timeout is lost.
   // Implied by the first stream.
   virtual void ExpectSlots() = 0;

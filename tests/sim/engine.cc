@@ -35,8 +35,8 @@ SimEngine::SimEngine(const SimEngineDeps& deps, RoundFsm fsm, Contributions cont
       store_(std::move(store)),
       checkpointer_(std::move(checkpointer)),
       log_(std::move(log)),
-      sinks_(fsm_.plan().spec.world),
-      seen_(fsm_.plan().spec.world, false) {}
+      sinks_(fsm_.plan().epoch.seats()),
+      seats_(fsm_.plan().epoch.seats()) {}
 
 absl::StatusOr<std::unique_ptr<SimEngine>> SimEngine::Make(const JobPlan& plan,
                                                            const SimEngineDeps& deps,
@@ -54,6 +54,10 @@ absl::StatusOr<std::unique_ptr<SimEngine>> SimEngine::Make(const JobPlan& plan,
       Contributions::Create(layout, fsm.owned().size(), plan.epoch, deps.window_extents));
   BALLAST_ASSIGN_OR_RETURN(Recovered recovered,
                            Recover(plan, layout, fsm.owned(), storage.get(), &store));
+  // A record that was on the disk when the home's process ended is as good as one it had told of.
+  const bool home = plan.servers.front() == deps.server_id;
+  if (home && plan.epoch.epoch > deps.oracle->newest().epoch) deps.oracle->OnEpoch(plan.epoch);
+  deps.oracle->OnAdopted(deps.server_id, plan.epoch, deps.damaged);
   deps.oracle->OnRecovered(deps.server_id, recovered, deps.damaged);
   for (const auto& [extent, logged] : recovered.open_extents) {
     if (deps.mutant == Mutant::kForgetOpenExtents) break;
@@ -106,7 +110,7 @@ void SimEngine::CarryOut(const Effects& effects) {
 // --- Collecting ---------------------------------------------------------------------------------
 
 void SimEngine::Begin(uint32_t slot, const RoundBegin& begin) {
-  if (sinks_[slot] == nullptr) return;
+  if (slot >= sinks_.size() || sinks_[slot] == nullptr) return;
   Feed(BeginInput{slot, begin});
 }
 
@@ -123,9 +127,10 @@ void SimEngine::Frame(const FrameInfo& info, Payload payload) {
 void SimEngine::StrayFrame(const FrameInfo& info, Payload payload) {
   stray_ = true;
   FrameInfo as_seen = info;
-  if (Is(Mutant::kNoFence) && info.slot < fsm_.plan().epoch.members.size()) {
-    as_seen.epoch = fsm_.plan().epoch.epoch;
-    as_seen.incarnation = fsm_.plan().epoch.members[info.slot].incarnation;
+  const EpochRecord& epoch = fsm_.plan().epoch;
+  if (Is(Mutant::kNoFence) && epoch.Find(info.slot) != nullptr) {
+    as_seen.epoch = epoch.epoch;
+    as_seen.incarnation = epoch.Find(info.slot)->incarnation;
   }
   Frame(as_seen, std::move(payload));
   stray_ = false;
@@ -206,6 +211,7 @@ void SimEngine::Do(const ReduceExtent& effect) {
   }
   std::shared_ptr<ReduceWork> work = *std::move(made);
   if (Is(Mutant::kArrivalOrderSum)) SumInOrderOfArrival(work.get());
+  ++reducing_;
   After(deps_.swarm->pace.kernel, EventKind::kKernel, [this, work] { OnReduced(work); });
 }
 
@@ -214,11 +220,14 @@ void SimEngine::OnReduced(const std::shared_ptr<ReduceWork>& work) {
     ReduceTile(reduce_kernels_, work.get(), tile);
   }
   const ReducedNorm reduced = FinishReduce(reduce_kernels_, *work);
+  --reducing_;
   contributions_.OnReduced(*work);
   has_gradient_.insert(work->extent);
   LogExtent(work->extent, reduced);
   Feed(ReducedInput{work->extent, reduced.norm.sumsq, reduced.norm.nonfinite,
                     reduced.first_nonfinite});
+  if (reducing_ != 0 || !Alive()) return;
+  for (const auto& adopt : std::exchange(after_reduce_, {})) adopt();
 }
 
 // --- Voting and applying ------------------------------------------------------------------------
@@ -233,11 +242,13 @@ void SimEngine::Do(const PrepareRound& effect) {
 
 void SimEngine::PrepareNow(const PreparedRecord& record) {
   log_->Prepare(record, [this](const absl::Status& status) {
-    if (status.ok()) {
-      Feed(DurableInput{});
-    } else {
+    if (!status.ok()) {
       deps_.storage_failed(status);
+      return;
     }
+    Feed(DurableInput{});
+    if (!Alive()) return;
+    for (const auto& seal : std::exchange(after_durable_, {})) seal();
   });
 }
 
@@ -246,7 +257,7 @@ void SimEngine::Do(const SendVote& effect) {
     deps_.world->Trace(deps_.node, absl::StrCat("votes on round ", effect.round));
   }
   const bool power = fsm_.plan().spec.durability == Durability::kPower;
-  deps_.oracle->OnVote(deps_.server_id, effect.round, effect.vote,
+  deps_.oracle->OnVote(deps_.server_id, effect.epoch, effect.round, effect.vote,
                        !power || log_->PrepareIsDurable());
   for (const uint32_t server : fsm_.plan().servers) {
     if (server == deps_.server_id) continue;
@@ -262,7 +273,7 @@ std::optional<Vote> SimEngine::PeerVote(uint32_t epoch, uint64_t round, const Vo
 }
 
 void SimEngine::SendResult(uint64_t round, const Decision& decision, uint64_t weight_bytes) {
-  deps_.oracle->OnDecision(deps_.server_id, round, decision);
+  deps_.oracle->OnDecision(deps_.server_id, fsm_.plan().epoch.epoch, round, decision);
   if (deps_.world->tracing()) {
     deps_.world->Trace(deps_.node, absl::StrCat("decides round ", round,
                                                 decision.applied ? ": applied" : ": skipped"));

@@ -29,6 +29,9 @@
 
 namespace ballast::sim {
 
+// As timing.lease: silence after which a seat is taken away.
+inline constexpr Tick kLease = 10 * kSecond;
+
 // The result of a decided round, as server/round's ResultOf forms it.
 server::RoundResult ResultOf(uint64_t round, const Decision& decision);
 
@@ -64,16 +67,28 @@ class SimEngine {
       const server::JobPlan& plan, const SimEngineDeps& deps, const server::StorageOptions& options,
       std::unique_ptr<server::JobStorage> storage);
 
-  void Start();
+  void Start(bool restarted);
   void AttachSlot(const server::SlotHello& hello, const SinkPtr& sink, const Attached& done);
-  void SlotLost(uint32_t slot, const server::SlotSink* sink, const std::string& why);
+  // `silent_for`: the stream stands, and nothing was heard for so long.
+  void SlotLost(uint32_t slot, const server::SlotSink* sink, const std::string& why,
+                Tick silent_for = 0);
   void Begin(uint32_t slot, const server::RoundBegin& begin);
   void Frame(const server::FrameInfo& info, Payload payload);
   // A frame that comes from no session: what is refused is told to nobody.
   void StrayFrame(const server::FrameInfo& info, Payload payload);
-  void Leave(uint32_t slot);
+  void Leave(uint32_t slot, uint64_t incarnation);
   void FetchState(uint32_t slot, uint64_t round, bool weights, std::vector<uint32_t> arrays);
   std::optional<Vote> PeerVote(uint32_t epoch, uint64_t round, const Vote& vote);
+
+  // As RoundEngine's of the same names.
+  void Seal(uint32_t epoch, const std::function<absl::Status(const server::JobPlan&)>& save,
+            const std::function<void(absl::StatusOr<server::SealAnswer>)>& done);
+  void Adopt(const server::JobPlan& plan, const std::function<absl::Status()>& save,
+             const std::function<void(absl::Status)>& done);
+  bool SlotOpen(uint32_t slot) const;
+  void OnSeatFree(std::function<void(uint32_t slot, uint64_t incarnation, bool left)> callback) {
+    on_seat_free_ = std::move(callback);
+  }
 
   const server::RoundFsm& fsm() const { return fsm_; }
   server::ExtentStore* store() { return &store_; }
@@ -90,6 +105,17 @@ class SimEngine {
   bool Alive() const { return deps_.world->Life(deps_.node) == life_; }
   void After(Tick full, EventKind kind, std::function<void()> action);
 
+  struct Seat {
+    bool seen = false;
+    Tick held_until = 0;
+    Tick away_since = 0;
+  };
+
+  void AdoptFlushed(const server::JobPlan& plan, const std::function<absl::Status()>& save,
+                    const std::function<void(absl::Status)>& done);
+  void GoOver(const server::EpochRecord& before);
+  void WatchLease(uint32_t slot);
+  void TellSeatFree(uint32_t slot);
   void Resume(server::Recovered recovered);
   absl::Status CheckAttach(const server::SlotHello& hello) const;
   void SendLastRound(SimSink* sink);
@@ -151,8 +177,12 @@ class SimEngine {
   std::optional<server::RoundResult> last_result_;
   std::optional<server::RoundDone> last_done_;
   std::vector<std::function<void()>> after_apply_;
-  std::vector<SinkPtr> sinks_;
-  std::vector<bool> seen_;           // per slot: its stream has been open
+  std::vector<std::function<void()>> after_durable_;
+  std::vector<std::function<void()>> after_reduce_;
+  uint32_t reducing_ = 0;
+  std::vector<SinkPtr> sinks_;  // per slot
+  std::vector<Seat> seats_;     // per slot
+  std::function<void(uint32_t, uint64_t, bool)> on_seat_free_;
   std::set<uint32_t> has_gradient_;  // extents that are reduced, in this process or the log
   std::vector<std::function<void()>> after_init_;
   // The weights of the present version by extent; whoever asks again gets the same bytes.

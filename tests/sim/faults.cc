@@ -10,10 +10,12 @@
 namespace ballast::sim {
 
 FaultPlan::FaultPlan(const Context& context, std::vector<SimServer*> servers,
-                     std::vector<SimTrainer*> trainers)
+                     const std::vector<std::unique_ptr<SimTrainer>>* trainers, Spawn spawn)
     : context_(context),
       servers_(std::move(servers)),
-      trainers_(std::move(trainers)),
+      trainers_(trainers),
+      spawn_(std::move(spawn)),
+      epochs_(servers_.size(), {context.plan->epoch.epoch, false}),
       left_(context.swarm->faults.budget) {
   const Faults& f = faults();
   if (f.partitions) timed_.push_back(&FaultPlan::CutLink);
@@ -23,6 +25,9 @@ FaultPlan::FaultPlan(const Context& context, std::vector<SimServer*> servers,
   if (f.sync_errors) timed_.push_back(&FaultPlan::FailSync);
   if (f.lying_disk) timed_.push_back(&FaultPlan::LieOnce);
   if (f.zombies) timed_.push_back(&FaultPlan::SendZombie);
+  if (f.kill_trainers) timed_.push_back(&FaultPlan::KillTrainer);
+  if (f.hang_trainers) timed_.push_back(&FaultPlan::HangTrainer);
+  if (f.come_and_go) timed_.push_back(&FaultPlan::ComeOrGo);
 }
 
 void FaultPlan::Say(NodeId node, const char* what) {
@@ -40,9 +45,19 @@ void FaultPlan::Begin() {
 void FaultPlan::Calm() {
   calm_ = true;
   left_ = 0;
+  // Who is missing is started again: all of a fixed world, the first or somebody of a variable one.
+  const server::EpochRecord newest = context_.oracle->newest();
+  for (const server::Member& member : newest.members) {
+    const bool there = std::any_of(trainers_->begin(), trainers_->end(), [&](const auto& t) {
+      return t->alive() && t->error().ok() && t->who().slot == member.slot;
+    });
+    const bool wanted = !context_.plan->spec.variable_world || member.slot == newest.lead() ||
+                        (Active().empty() && spawning_.empty());
+    if (!there && spawning_.count(member.slot) == 0 && wanted) Replace(member.slot, true);
+  }
   context_.network->Calm();
   context_.network->HealAll();
-  for (NodeId node = 0; node < servers_.size() + trainers_.size(); ++node) {
+  for (NodeId node = 0; node < servers_.size() + trainers_->size(); ++node) {
     context_.world->Resume(node);
   }
   for (SimServer* const server : servers_) server->disk()->Disarm();
@@ -52,6 +67,7 @@ void FaultPlan::Calm() {
 
 bool FaultPlan::Gate(NodeId node) {
   if (calm_ || left_ == 0 || node >= servers_.size()) return true;
+  if (faults().die_in_change) WatchEpoch(node);
   const bool power = random().OneIn(faults().power_one_in);
   if (!power && !random().OneIn(faults().kill_one_in)) return true;
   const bool all = power && faults().whole_cluster;
@@ -59,6 +75,19 @@ bool FaultPlan::Gate(NodeId node) {
     if (all || s == node) Kill(s, power);
   }
   return false;
+}
+
+void FaultPlan::WatchEpoch(uint32_t server) {
+  if (!servers_[server]->Serves()) return;
+  const server::RoundFsm& fsm = servers_[server]->engine()->fsm();
+  const std::pair<uint32_t, bool> now = {fsm.plan().epoch.epoch, fsm.sealed()};
+  if (std::exchange(epochs_[server], now) == now || random().OneIn(3)) return;
+  const auto which = static_cast<uint32_t>(random().Below(servers_.size()));
+  const bool power = context_.plan->spec.durability == Durability::kPower && random().OneIn(2);
+  const Tick in = random().Spread(1, 300'000) * kMicrosecond;
+  context_.world->After(in, kNobody, EventKind::kFault, [this, which, power] {
+    if (!calm_ && left_ > 0) Kill(which, power);
+  });
 }
 
 void FaultPlan::Kill(uint32_t server, bool power) {
@@ -111,7 +140,7 @@ void FaultPlan::Next() {
 }
 
 void FaultPlan::CutLink() {
-  const auto nodes = servers_.size() + trainers_.size();
+  const auto nodes = servers_.size() + trainers_->size();
   const auto from = static_cast<NodeId>(random().Below(nodes));
   const auto to = static_cast<NodeId>(random().Below(nodes));
   const Tick until = context_.world->now() + random().Spread(1, 6000) * kMillisecond;
@@ -120,11 +149,75 @@ void FaultPlan::CutLink() {
   if (random().OneIn(2)) context_.network->Cut(to, from, until);
 }
 
-void FaultPlan::Pause(NodeId node) {
+void FaultPlan::Pause(NodeId node, Tick at_most) {
   Say(node, "is paused");
   context_.world->Pause(node);
-  context_.world->After(random().Spread(1, 6000) * kMillisecond, kNobody, EventKind::kFault,
-                        [this, node] { context_.world->Resume(node); });
+  context_.world->After(random().Spread(1, at_most / kMillisecond) * kMillisecond, kNobody,
+                        EventKind::kFault, [this, node] { context_.world->Resume(node); });
+}
+
+// --- Trainers -----------------------------------------------------------------------------------
+
+std::vector<SimTrainer*> FaultPlan::Active() const {
+  std::vector<SimTrainer*> active;
+  for (const auto& trainer : *trainers_) {
+    const bool member =
+        context_.oracle->newest().Holds(trainer->who().slot, trainer->who().incarnation);
+    if (member && trainer->alive() && !trainer->leaving() && trainer->error().ok()) {
+      active.push_back(trainer.get());
+    }
+  }
+  return active;
+}
+
+SimTrainer* FaultPlan::AnyActive() {
+  const std::vector<SimTrainer*> active = Active();
+  return active.empty() ? nullptr : random().Pick(active);
+}
+
+void FaultPlan::PauseTrainer() {
+  if (SimTrainer* const trainer = AnyActive()) Pause(trainer->node());
+}
+
+void FaultPlan::Replace(uint32_t slot, bool always) {
+  if (!always && context_.plan->spec.variable_world && random().OneIn(2)) return;
+  const Tick gap = random().Spread(1, random().OneIn(4) ? 6000 : 500) * kMillisecond;
+  spawning_.insert(slot);
+  context_.world->After(gap, kNobody, EventKind::kStart, [this, slot] {
+    spawning_.erase(spawning_.find(slot));
+    if (SimTrainer* const trainer = spawn_(slot)) trainer->Start();
+  });
+}
+
+void FaultPlan::KillTrainer() {
+  const std::vector<SimTrainer*> active = Active();
+  if (active.empty()) return;
+  SimTrainer* const trainer = random().Pick(active);
+  trainer->Kill(/*announced=*/!random().OneIn(3));
+  Replace(trainer->who().slot, /*always=*/active.size() == 1);
+}
+
+// Whoever started it thinks it dead.
+void FaultPlan::HangTrainer() {
+  SimTrainer* const trainer = AnyActive();
+  if (trainer == nullptr) return;
+  Pause(trainer->node(), 12 * kSecond);
+  if (random().OneIn(2)) Replace(trainer->who().slot, /*always=*/true);
+}
+
+void FaultPlan::ComeOrGo() {
+  const std::vector<SimTrainer*> active = Active();
+  const server::EpochRecord& newest = context_.oracle->newest();
+  const auto slot = static_cast<uint32_t>(random().Below(context_.swarm->shape.seats));
+  if (newest.Find(slot) == nullptr) {
+    Replace(slot, /*always=*/true);
+    return;
+  }
+  // Slot 0 has to stay for the first round, and somebody always.
+  SimTrainer* const trainer = active.empty() ? nullptr : random().Pick(active);
+  if (active.size() < 2 || !trainer->at_rest() || trainer->round() < 2) return;
+  Say(trainer->node(), "leaves");
+  trainer->Leave();
 }
 
 void FaultPlan::FailWrite() {
@@ -151,9 +244,10 @@ void FaultPlan::SendZombie() {
   SimServer* const server = AnyServer();
   if (!server->Serves()) return;
   const server::RoundFsm& fsm = server->engine()->fsm();
-  const auto slot = static_cast<uint32_t>(random().Below(context_.plan->spec.world));
-  uint64_t incarnation = context_.plan->epoch.members[slot].incarnation;
-  uint32_t epoch = context_.plan->epoch.epoch;
+  const server::Member& member = random().Pick(fsm.plan().epoch.members);
+  const uint32_t slot = member.slot;
+  uint64_t incarnation = member.incarnation;
+  uint32_t epoch = fsm.plan().epoch.epoch;
   if (random().OneIn(2)) {
     ++incarnation;
   } else {

@@ -3,6 +3,10 @@
 // Comes from: the swarm. Goes to: servers, trainers, network. Thread safety: one thread.
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "tests/sim/server.h"
@@ -12,12 +16,17 @@ namespace ballast::sim {
 
 class FaultPlan {
  public:
+  // Starts a trainer process that asks for `slot`; null when there have been enough.
+  using Spawn = std::function<SimTrainer*(uint32_t slot)>;
+  // `trainers`: every process there is or was; the list grows.
   FaultPlan(const Context& context, std::vector<SimServer*> servers,
-            std::vector<SimTrainer*> trainers);
+            const std::vector<std::unique_ptr<SimTrainer>>* trainers, Spawn spawn);
 
   void Begin();
   // From here on nothing goes wrong, and what is down or apart comes back.
   void Calm();
+  // Another process will ask for the slot soon. `always`: also in a variable world.
+  void Replace(uint32_t slot, bool always);
   // The budget is used up.
   bool spent() const { return left_ == 0; }
 
@@ -25,16 +34,22 @@ class FaultPlan {
   using Act = void (FaultPlan::*)();
 
   bool Gate(NodeId node);
+  // Ends some server soon if this one has been sealed or has another epoch since the last event.
+  void WatchEpoch(uint32_t server);
   void Next();
   void Kill(uint32_t server, bool power);
   void Restart(uint32_t server);
   void ArmDisk(uint32_t server);
   void CutLink();
   void PauseServer() { Pause(static_cast<NodeId>(random().Below(servers_.size()))); }
-  void PauseTrainer() {
-    Pause(static_cast<NodeId>(servers_.size() + random().Below(trainers_.size())));
-  }
-  void Pause(NodeId node);
+  void PauseTrainer();
+  void Pause(NodeId node, Tick at_most = 6 * kSecond);
+  void KillTrainer();
+  void HangTrainer();
+  void ComeOrGo();
+  // Members that can still do something; null when there is none.
+  std::vector<SimTrainer*> Active() const;
+  SimTrainer* AnyActive();
   void FailWrite();
   void FailSync();
   void LieOnce();
@@ -47,8 +62,11 @@ class FaultPlan {
 
   const Context context_;
   const std::vector<SimServer*> servers_;
-  const std::vector<SimTrainer*> trainers_;
-  std::vector<Act> timed_;  // classes that are on
+  const std::vector<std::unique_ptr<SimTrainer>>* const trainers_;
+  const Spawn spawn_;
+  std::multiset<uint32_t> spawning_;  // slots of processes that are about to start
+  std::vector<Act> timed_;            // classes that are on
+  std::vector<std::pair<uint32_t, bool>> epochs_;  // by server: its epoch, sealed or not
   uint32_t left_ = 0;
   bool calm_ = false;
 };

@@ -37,6 +37,16 @@ enum class Mutant : uint8_t {
   kFreeGradients,
   kNoInitAgain,
   kNoChecksum,
+  kPrepareSealed,
+  kSealNotSaved,
+  kForgetPrepared,
+  kAdoptUnflushed,
+  kOldDivisor,
+  kNoIncarnation,
+  kRecordNotSaved,
+  kStartFromHome,
+  kForgetChange,
+  kManifestAsRead,
 };
 
 struct MutantInfo {
@@ -45,7 +55,7 @@ struct MutantInfo {
   const char* what;
 };
 
-inline constexpr std::array<MutantInfo, 26> kMutants = {{
+inline constexpr std::array<MutantInfo, 36> kMutants = {{
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
     {Mutant::kCountPushes, "count_pushes", "a frame that comes again is added again"},
     {Mutant::kArrivalOrderSum, "arrival_order_sum", "slots are summed as they arrive"},
@@ -72,6 +82,16 @@ inline constexpr std::array<MutantInfo, 26> kMutants = {{
     {Mutant::kFreeGradients, "free_gradients", "a client forgets gradients once they are sent"},
     {Mutant::kNoInitAgain, "no_init_again", "slot 0 uploads its weights once only"},
     {Mutant::kNoChecksum, "no_checksum", "damaged frames are taken"},
+    {Mutant::kPrepareSealed, "prepare_sealed", "a sealed server prepares rounds"},
+    {Mutant::kSealNotSaved, "seal_not_saved", "a restarted server has forgotten its seal"},
+    {Mutant::kForgetPrepared, "forget_prepared", "a seal's answer never says prepared"},
+    {Mutant::kAdoptUnflushed, "adopt_unflushed", "a record is adopted before decisions are safe"},
+    {Mutant::kOldDivisor, "old_divisor", "sums are divided by the world before"},
+    {Mutant::kNoIncarnation, "no_incarnation", "a stream needs no incarnation"},
+    {Mutant::kRecordNotSaved, "record_not_saved", "peers hear of a record that is not on disk"},
+    {Mutant::kStartFromHome, "start_from_home", "the start round follows from the home's answer"},
+    {Mutant::kManifestAsRead, "manifest_as_read", "a restarted server takes a record for durable"},
+    {Mutant::kForgetChange, "forget_change", "a restarted home leaves a sealed epoch as it is"},
 }};
 
 // Null for a name that is not in the table.

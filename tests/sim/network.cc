@@ -60,7 +60,7 @@ absl::Status Unavailable(const char* why) { return absl::UnavailableError(why); 
 Network::Network(World* world, const Swarm* swarm)
     : world_(world),
       swarm_(swarm),
-      nodes_(swarm->shape.servers + swarm->shape.trainers),
+      nodes_(swarm->shape.servers + swarm->processes_max()),
       cut_until_(nodes_ * nodes_, 0) {}
 
 Tick Network::Latency() {
@@ -88,16 +88,16 @@ void Network::HealAll() { std::fill(cut_until_.begin(), cut_until_.end(), 0); }
 
 // --- Streams ------------------------------------------------------------------------------------
 
-StreamPtr Network::Open(uint32_t slot, uint32_t server, const server::SlotHello& hello) {
+StreamPtr Network::Open(uint32_t process, uint32_t server, const server::SlotHello& hello) {
   auto stream = std::make_shared<Stream>();
-  stream->slot = slot;
+  stream->process = process;
   stream->server = server;
   stream->server_life = world_->Life(ServerNode(server));
   std::erase_if(streams_, [](const StreamPtr& s) { return !s->client_open && !s->server_open; });
   streams_.push_back(stream);
   if (!servers_[server]->Serves()) {
     stream->server_open = false;
-    const Tick there = StreamArrival(TrainerNode(slot), ServerNode(server), &stream->up_clear);
+    const Tick there = StreamArrival(TrainerNode(process), ServerNode(server), &stream->up_clear);
     CloseClientEnd(stream, there + Latency(), Unavailable("connection refused"));
     return stream;
   }
@@ -120,11 +120,11 @@ void Network::SendUp(const StreamPtr& stream, UpMessage message) {
   if (!stream->client_open) return;
   MaybeBreak(stream);
   const Tick delay =
-      StreamArrival(TrainerNode(stream->slot), ServerNode(stream->server), &stream->up_clear);
+      StreamArrival(TrainerNode(stream->process), ServerNode(stream->server), &stream->up_clear);
   world_->AfterInLife(delay, ServerNode(stream->server), stream->server_life, EventKind::kMessage,
                       [this, stream, message = std::move(message)]() mutable {
                         if (!stream->server_open) return;
-                        Trace(ServerNode(stream->server), "slot ", stream->slot, message);
+                        Trace(ServerNode(stream->server), "trainer ", stream->process, message);
                         servers_[stream->server]->OnUp(stream, std::move(message));
                       });
 }
@@ -133,24 +133,24 @@ void Network::SendDown(const StreamPtr& stream, DownMessage message) {
   if (!stream->server_open) return;
   MaybeBreak(stream);
   const Tick delay =
-      StreamArrival(ServerNode(stream->server), TrainerNode(stream->slot), &stream->down_clear);
-  world_->After(delay, TrainerNode(stream->slot), EventKind::kMessage,
+      StreamArrival(ServerNode(stream->server), TrainerNode(stream->process), &stream->down_clear);
+  world_->After(delay, TrainerNode(stream->process), EventKind::kMessage,
                 [this, stream, message = std::move(message)]() mutable {
                   if (!stream->client_open) return;
-                  Trace(TrainerNode(stream->slot), "server index ", stream->server, message);
-                  clients_[stream->slot]->OnDown(stream, std::move(message));
+                  Trace(TrainerNode(stream->process), "server index ", stream->server, message);
+                  clients_[stream->process]->OnDown(stream, std::move(message));
                 });
 }
 
 void Network::CloseClientEnd(const StreamPtr& stream, Tick delay, const absl::Status& status) {
-  world_->After(delay, TrainerNode(stream->slot), EventKind::kClosed, [this, stream, status] {
+  world_->After(delay, TrainerNode(stream->process), EventKind::kClosed, [this, stream, status] {
     if (!std::exchange(stream->client_open, false)) return;
     if (world_->tracing()) {
-      world_->Trace(TrainerNode(stream->slot),
+      world_->Trace(TrainerNode(stream->process),
                     absl::StrCat("stream to server index ", stream->server,
                                  " ended: ", std::string(status.message())));
     }
-    clients_[stream->slot]->OnDownClosed(stream, status);
+    clients_[stream->process]->OnDownClosed(stream, status);
   });
 }
 
@@ -165,7 +165,7 @@ void Network::CloseServerEnd(const StreamPtr& stream, Tick delay) {
 void Network::CloseUp(const StreamPtr& stream) {
   if (!std::exchange(stream->client_open, false)) return;
   // A reset may overtake what was sent.
-  const Tick cut = *CutUntil(TrainerNode(stream->slot), ServerNode(stream->server));
+  const Tick cut = *CutUntil(TrainerNode(stream->process), ServerNode(stream->server));
   const Tick healed = std::max(world_->now(), cut) - world_->now();
   CloseServerEnd(stream, healed + Latency());
 }
@@ -173,7 +173,7 @@ void Network::CloseUp(const StreamPtr& stream) {
 void Network::CloseDown(const StreamPtr& stream, const absl::Status& status) {
   if (!stream->server_open) return;
   const Tick delay =
-      StreamArrival(ServerNode(stream->server), TrainerNode(stream->slot), &stream->down_clear);
+      StreamArrival(ServerNode(stream->server), TrainerNode(stream->process), &stream->down_clear);
   stream->server_open = false;
   CloseClientEnd(stream, delay, status);
 }
@@ -188,11 +188,53 @@ void Network::EndProcess(uint32_t server, bool announced) {
   for (const StreamPtr& stream : streams_) {
     if (stream->server != server || !stream->server_open) continue;
     stream->server_open = false;
-    const NodeId from = ServerNode(server), to = TrainerNode(stream->slot);
+    const NodeId from = ServerNode(server), to = TrainerNode(stream->process);
     // With a cut or without power nobody says that the connection is gone; silence does.
     if (announced && *CutUntil(from, to) <= world_->now()) {
       CloseClientEnd(stream, Latency(), Unavailable("connection reset by peer"));
     }
+  }
+}
+
+void Network::EndTrainer(uint32_t process, bool announced) {
+  for (const StreamPtr& stream : streams_) {
+    if (stream->process != process || !std::exchange(stream->client_open, false)) continue;
+    const NodeId from = TrainerNode(process), to = ServerNode(stream->server);
+    if (announced && *CutUntil(from, to) <= world_->now()) CloseServerEnd(stream, Latency());
+  }
+}
+
+// --- Calls --------------------------------------------------------------------------------------
+
+void Network::Ask(NodeId from, uint32_t to, const Question& question,
+                  const std::function<void(const absl::Status&)>& failed) {
+  const auto over = std::make_shared<bool>(false);
+  const auto fail = [over, failed](const absl::Status& status) {
+    if (!std::exchange(*over, true)) failed(status);
+  };
+  const NodeId there = ServerNode(to);
+  const uint64_t life = world_->Life(from);
+  world_->After(kCallTimeout, from, EventKind::kTimer,
+                [fail] { fail(absl::DeadlineExceededError("no answer")); });
+  const std::optional<Tick> delay = CallDelay(from, there);
+  if (!delay.has_value()) return;
+  if (!servers_[to]->Serves()) {
+    world_->After(*delay + Latency(), from, EventKind::kVoteAnswer,
+                  [fail] { fail(Unavailable("connection refused")); });
+    return;
+  }
+  const auto answer = [this, over, from, there, life](const AtCaller& at_caller) {
+    const std::optional<Tick> back = CallDelay(there, from);
+    if (!back.has_value()) return;
+    world_->AfterInLife(*back, from, life, EventKind::kVoteAnswer, [over, at_caller] {
+      if (!std::exchange(*over, true)) at_caller();
+    });
+  };
+  const bool twice = OneIn(swarm_->faults.repeat_one_in);
+  for (int i = 0; i < (twice ? 2 : 1); ++i) {
+    const Tick extra = i == 0 ? 0 : world_->random().Below(kVeryLateMax);
+    world_->AfterInLife(*delay + extra, there, world_->Life(there), EventKind::kVoteCall,
+                        [this, to, question, answer] { question(servers_[to], answer); });
   }
 }
 

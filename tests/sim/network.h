@@ -60,10 +60,10 @@ using DownMessage = std::variant<server::SlotWelcome, AckMessage, server::RoundR
                                  server::RoundDone, server::FrameRefused, server::StateInfo,
                                  ErrorMessage, HeartbeatMessage>;
 
-// One stream of a slot to a server; its two ends learn of its end at different times.
+// One stream of a trainer process to a server; its two ends learn of its end at different times.
 struct Stream {
-  uint32_t slot = 0;
-  uint32_t server = 0;  // index
+  uint32_t process = 0;  // of the trainer
+  uint32_t server = 0;   // index
   uint64_t server_life = 0;
   bool client_open = true;
   bool server_open = true;
@@ -83,6 +83,12 @@ class StreamServer {
   // A peer's vote; what this server answers. Errors: UNAVAILABLE.
   virtual absl::StatusOr<std::optional<Vote>> OnVoteCall(uint32_t epoch, uint64_t round,
                                                          const Vote& vote) = 0;
+  // Calls of the epoch machine; they may be answered later, or never.
+  virtual void OnSeal(uint32_t epoch, std::function<void(absl::StatusOr<server::SealAnswer>)>) = 0;
+  virtual void OnAdopt(const server::JobPlan& plan, std::function<void(absl::Status)>) = 0;
+  // At the home. `resume`: takes the seat of the slot's last process, or an empty one.
+  virtual void OnAttach(const server::Member& who, bool resume,
+                        std::function<void(absl::StatusOr<server::EpochRecord>)>) = 0;
 };
 class StreamClient {
  public:
@@ -97,10 +103,10 @@ class Network {
   void Add(StreamServer* server) { servers_.push_back(server); }
   void Add(StreamClient* client) { clients_.push_back(client); }
   NodeId ServerNode(uint32_t index) const { return index; }
-  NodeId TrainerNode(uint32_t slot) const { return swarm_->shape.servers + slot; }
+  NodeId TrainerNode(uint32_t process) const { return swarm_->shape.servers + process; }
 
   // Opens a stream and says `hello`. Where nobody listens it soon ends.
-  StreamPtr Open(uint32_t slot, uint32_t server, const server::SlotHello& hello);
+  StreamPtr Open(uint32_t process, uint32_t server, const server::SlotHello& hello);
   void SendUp(const StreamPtr& stream, UpMessage message);
   void SendDown(const StreamPtr& stream, DownMessage message);
   // The client breaks the stream off, or the server ends it after what it has sent.
@@ -110,12 +116,22 @@ class Network {
   void Break(const StreamPtr& stream);
   // The server's process has ended. `announced`: the other ends hear of it.
   void EndProcess(uint32_t server, bool announced);
+  // Likewise a trainer's.
+  void EndTrainer(uint32_t process, bool announced);
 
   // A vote on its way from one server to another and its answer back; `done` runs at the sender,
   // in its present life. Errors: UNAVAILABLE, DEADLINE_EXCEEDED.
   using VoteDone = std::function<void(absl::StatusOr<std::optional<Vote>>)>;
   void CallVote(uint32_t from, uint32_t to, uint32_t epoch, uint64_t round, const Vote& vote,
                 VoteDone done);
+
+  // Any other call to a server. `question` runs there, perhaps twice or late; what it hands to its
+  // answer runs at the caller, once, unless `failed` ran before. Errors: UNAVAILABLE,
+  // DEADLINE_EXCEEDED.
+  using AtCaller = std::function<void()>;
+  using Question = std::function<void(StreamServer* server, std::function<void(AtCaller)> answer)>;
+  void Ask(NodeId from, uint32_t to, const Question& question,
+           const std::function<void(const absl::Status&)>& failed);
 
   // Nothing goes from one node to another before `until`; streams wait, calls are lost.
   void Cut(NodeId from, NodeId to, Tick until);

@@ -22,12 +22,60 @@ size_t FirstDifference(const std::vector<float>& ours, const float* theirs, size
 
 }  // namespace
 
-void Oracle::OnVote(uint32_t server, uint64_t round, const Vote& vote, bool durable) {
+// --- Epochs -------------------------------------------------------------------------------------
+
+void Oracle::OnEpoch(const server::EpochRecord& record) {
+  world_->Note(uint64_t{record.epoch} << 40 | record.start_round << 8 | record.world());
+  if (record.epoch != newest().epoch + 1) {
+    world_->Red(absl::StrCat("epoch ", record.epoch, " is written behind epoch ", newest().epoch));
+    return;
+  }
+  // Who has had version v has seen round v - 1 decided: that round is not run again.
+  if (record.start_round < committed_ || record.start_round > committed_ + 1) {
+    world_->Red(absl::StrCat("epoch ", record.epoch, " starts with round ", record.start_round,
+                             "; the newest version of anybody is ", committed_));
+    return;
+  }
+  epochs_[record.epoch] = record;
+  reference_.OnEpoch(record);
+}
+
+void Oracle::OnAdopted(uint32_t server, const server::EpochRecord& record, bool damaged) {
+  uint32_t& newest_here = epoch_[server];
+  if (record.epoch < newest_here && !damaged) {
+    world_->Red(absl::StrCat("server ", server, " goes back from epoch ", newest_here, " to ",
+                             record.epoch));
+  }
+  newest_here = std::max(newest_here, record.epoch);
+  const auto known = epochs_.find(record.epoch);
+  const bool same =
+      known != epochs_.end() && known->second.start_round == record.start_round &&
+      known->second.world() == record.world() &&
+      std::all_of(record.members.begin(), record.members.end(), [&](const server::Member& m) {
+        return known->second.Holds(m.slot, m.incarnation);
+      });
+  if (!same) {
+    world_->Red(absl::StrCat("server ", server, " has another record of epoch ", record.epoch));
+  }
+}
+
+uint32_t Oracle::EpochOf(uint64_t round) const {
+  for (auto epoch = epochs_.rbegin(); epoch != epochs_.rend(); ++epoch) {
+    if (epoch->second.start_round <= round) return epoch->first;
+  }
+  return 0;
+}
+
+// --- Rounds -------------------------------------------------------------------------------------
+
+void Oracle::OnVote(uint32_t server, uint32_t epoch, uint64_t round, const Vote& vote,
+                    bool durable) {
   world_->Note(round << 8 | server);
   if (!durable) {
     world_->Red(absl::StrCat("server ", server, " votes on round ", round,
                              " before its PREPARE is durable"));
   }
+  if (epoch < EpochOf(round)) return;  // Of a round that another epoch runs again.
   size_t owned = 0;
   for (const uint32_t owner : plan_->owner) owned += owner == server ? 1 : 0;
   if (vote.norms.size() != owned) {
@@ -55,8 +103,13 @@ bool Oracle::SameDecision(uint64_t round, bool applied, double grad_norm, double
          expected.policy.loss_scale == policy.loss_scale;
 }
 
-void Oracle::OnDecision(uint32_t server, uint64_t round, const Decision& decision) {
+void Oracle::OnDecision(uint32_t server, uint32_t epoch, uint64_t round, const Decision& decision) {
   world_->Note(round << 16 | server);
+  if (epoch != EpochOf(round)) {
+    world_->Red(absl::StrCat("server ", server, " decides round ", round, " in epoch ", epoch,
+                             ", which is run in epoch ", EpochOf(round)));
+    return;
+  }
   const Decision& expected = reference_.DecisionOf(round);
   if (SameDecision(round, decision.applied, decision.grad_norm, decision.clip_coef,
                    decision.nonfinite, decision.policy) &&

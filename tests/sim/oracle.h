@@ -21,14 +21,23 @@ namespace ballast::sim {
 class Oracle {
  public:
   Oracle(World* world, const Swarm* swarm, const server::JobPlan* plan, const Layout* layout)
-      : world_(world), plan_(plan), layout_(layout), reference_(swarm, plan, layout) {}
+      : world_(world), plan_(plan), layout_(layout), reference_(swarm, plan, layout) {
+    epochs_[plan->epoch.epoch] = plan->epoch;
+  }
 
   Reference* reference() { return &reference_; }
 
+  // The home's record of the next epoch is on its disk.
+  void OnEpoch(const server::EpochRecord& record);
+  // A server has gone over to an epoch, or comes back in it.
+  void OnAdopted(uint32_t server, const server::EpochRecord& record, bool damaged);
+  // Who takes part by the newest record.
+  const server::EpochRecord& newest() const { return epochs_.rbegin()->second; }
+
   // A server tells its peers its vote. `durable`: everything it stands on has been synced.
-  void OnVote(uint32_t server, uint64_t round, const Vote& vote, bool durable);
+  void OnVote(uint32_t server, uint32_t epoch, uint64_t round, const Vote& vote, bool durable);
   // A server decided; once more after a restart.
-  void OnDecision(uint32_t server, uint64_t round, const Decision& decision);
+  void OnDecision(uint32_t server, uint32_t epoch, uint64_t round, const Decision& decision);
   // A server holds version round + 1.
   void OnApplied(uint32_t server, uint64_t round);
   // A restarted server goes on. `damaged`: its files were damaged, so it may know less; then others
@@ -49,6 +58,11 @@ class Oracle {
   const server::JobPlan* const plan_;
   const Layout* const layout_;
   Reference reference_;
+  // The epoch that `round` is run in, as far as is known.
+  uint32_t EpochOf(uint64_t round) const;
+
+  std::map<uint32_t, server::EpochRecord> epochs_;
+  std::map<uint32_t, uint32_t> epoch_;    // of each server, the newest it ever had
   std::map<uint32_t, uint64_t> version_;  // of each server, the newest it ever had
   uint64_t committed_ = 1;                // newest version of anybody
 };

@@ -53,7 +53,7 @@ float Noise(uint64_t seed, uint64_t round, uint64_t slot, uint64_t extent, uint6
 }  // namespace
 
 Reference::Reference(const Swarm* swarm, const server::JobPlan* plan, const Layout* layout)
-    : swarm_(swarm), plan_(plan), layout_(layout) {
+    : swarm_(swarm), plan_(plan), layout_(layout), epochs_{plan->epoch} {
   Version first;
   first.tensor_step.assign(layout_->tensors().size(), 0);
   first.policy.loss_scale = plan_->spec.loss_scale;
@@ -73,6 +73,20 @@ Reference::Reference(const Swarm* swarm, const server::JobPlan* plan, const Layo
   versions_.push_back(std::move(first));
 }
 
+void Reference::OnEpoch(const server::EpochRecord& record) {
+  epochs_.push_back(record);
+  if (versions_.size() < record.start_round) return;
+  versions_.resize(record.start_round);
+  versions_.back().decision = Decision();
+  versions_.back().sumsq.clear();
+}
+
+const std::vector<server::Member>& Reference::MembersOf(uint64_t round) const {
+  for (auto epoch = epochs_.rbegin();; ++epoch) {
+    if (epoch->start_round <= round) return epoch->members;
+  }
+}
+
 // --- What trainers bring ------------------------------------------------------------------------
 
 bool Reference::Present(uint64_t round, uint32_t slot, uint32_t tensor) const {
@@ -84,8 +98,8 @@ bool Reference::Present(uint64_t round, uint32_t slot, uint32_t tensor) const {
 }
 
 bool Reference::PresentAnywhere(uint64_t round, uint32_t tensor) const {
-  for (uint32_t slot = 0; slot < plan_->spec.world; ++slot) {
-    if (Present(round, slot, tensor)) return true;
+  for (const server::Member& member : MembersOf(round)) {
+    if (Present(round, member.slot, tensor)) return true;
   }
   return false;
 }
@@ -159,20 +173,23 @@ std::vector<float> Reference::Sum(uint64_t round, uint32_t extent_id, const Vers
                                   Nonfinite* first) const {
   const Extent& extent = layout_->extents()[extent_id];
   std::vector<float> sum(extent.elements);
-  for (uint32_t slot = 0; slot < plan_->spec.world; ++slot) {
+  bool alone = true;
+  for (const server::Member& member : MembersOf(round)) {
+    const uint32_t slot = member.slot;
     const std::vector<char> grad = Gradient(round, slot, extent_id, from.weights[extent_id]);
     for (uint32_t r = 0; r < extent.run_count; ++r) {
       const Run& run = layout_->runs()[extent.first_run + r];
       const bool present = Present(round, slot, run.tensor);
       for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
         const float g = present ? Load(extent.dtype, grad, i) : 0.0f;
-        sum[i] = slot == 0 ? g : sum[i] + g;
+        sum[i] = alone ? g : sum[i] + g;
         if (std::isfinite(sum[i])) continue;
         // Gradients here are NaN or small.
         const Nonfinite place{NonfiniteKind::kGradient, extent_id, i, slot, 0x7FC00000};
         if (ComesBefore(place, *first)) *first = place;
       }
     }
+    alone = false;
   }
   return sum;
 }
@@ -184,7 +201,7 @@ void Reference::RunRound(uint64_t round) {
   for (uint32_t e = 0; e < layout_->extents().size(); ++e) {
     sums.push_back(Sum(round, e, from, &first));
   }
-  Decide(sums, first, &from);
+  Decide(round, sums, first, &from);
   Version to{.extents = from.extents, .weights = from.weights, .tensor_step = from.tensor_step};
   to.policy = from.decision.policy;
   if (from.decision.applied) {
@@ -198,16 +215,14 @@ void Reference::RunRound(uint64_t round) {
 }
 
 // The votes of one server that owns everything.
-void Reference::Decide(const std::vector<std::vector<float>>& sums, const Nonfinite& first,
-                       Version* from) const {
+void Reference::Decide(uint64_t round, const std::vector<std::vector<float>>& sums,
+                       const Nonfinite& first, Version* from) const {
   const reduce::NormTileFn norm = reduce::Kernels(simd::Isa::kScalar).norm_tile[0];
   DecideInput input{.max_grad_norm = plan_->spec.max_grad_norm,
                     .nonfinite = plan_->spec.nonfinite,
                     .max_consecutive_skips = plan_->spec.max_consecutive_skips,
                     .policy = from->policy};
-  for (const server::ContributorSet& set : plan_->epoch.contributors) {
-    input.divisor.push_back(set.divisor);
-  }
+  input.divisor.assign(plan_->spec.group_count, static_cast<double>(MembersOf(round).size()));
   Vote vote{.first_nonfinite = first};
   for (uint32_t e = 0; e < sums.size(); ++e) {
     input.extent_group.push_back(layout_->extents()[e].group);

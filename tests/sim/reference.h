@@ -24,6 +24,10 @@ class Reference {
  public:
   Reference(const Swarm* swarm, const server::JobPlan* plan, const Layout* layout);
 
+  // From round record.start_round on, its members contribute. What was known of such rounds is not
+  // true any more.
+  void OnEpoch(const server::EpochRecord& record);
+
   // What the trainer of `slot` begins `round` with.
   server::RoundBegin Begin(uint64_t round, uint32_t slot) const;
   // Its gradient of `extent`, computed on `weights`; both in the extent's wire dtype.
@@ -49,12 +53,13 @@ class Reference {
     Decision decision;
     std::vector<double> sumsq;
   };
+  const std::vector<server::Member>& MembersOf(uint64_t round) const;
   Version& At(uint64_t version);
   void RunRound(uint64_t round);
   // Also puts the first element that is not finite into `first` if it comes before what is there.
   std::vector<float> Sum(uint64_t round, uint32_t extent, const Version& from,
                          Nonfinite* first) const;
-  void Decide(const std::vector<std::vector<float>>& sums, const Nonfinite& first,
+  void Decide(uint64_t round, const std::vector<std::vector<float>>& sums, const Nonfinite& first,
               Version* from) const;
   void Step(uint64_t round, uint32_t extent, const std::vector<float>& sum, const Version& from,
             Version* to) const;
@@ -67,6 +72,7 @@ class Reference {
   const Swarm* const swarm_;
   const server::JobPlan* const plan_;
   const Layout* const layout_;
+  std::vector<server::EpochRecord> epochs_;
   std::vector<Version> versions_;  // [0] is version 1
 };
 

@@ -6,12 +6,15 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "tests/sim/home.h"
+#include "tests/sim/manifest.h"
 #include "tests/sim/session.h"
 
 namespace ballast::sim {
 namespace {
 
 constexpr char kDirectory[] = "/jobs/1";
+constexpr char kManifest[] = "/jobs/1/manifest";
 constexpr Tick kVoteRetry = 50 * kMillisecond;
 
 }  // namespace
@@ -40,6 +43,7 @@ absl::StatusOr<std::unique_ptr<server::JobStorage>> SimServer::CreateStorage() {
   for (const char* parent : {"/", "/jobs"}) {
     BALLAST_RETURN_IF_ERROR(disk_.SyncDirectory(parent));
   }
+  BALLAST_RETURN_IF_ERROR(SaveManifest(&disk_, kManifest, *context_.plan));
   return std::make_unique<server::JobStorage>(std::move(log), std::move(slots), options_.shapes,
                                               options_.start_round);
 }
@@ -126,11 +130,23 @@ void SimServer::StartAgainLater() {
 void SimServer::Boot() {
   const uint64_t life = context_.world->Life(node());
   const uint64_t errors = disk_.errors();
-  absl::StatusOr<std::unique_ptr<server::JobStorage>> storage =
-      fresh_ != nullptr ? std::move(fresh_) : OpenStorage();
+  const bool restarted = fresh_ == nullptr;
+  absl::StatusOr<server::JobPlan> plan = LoadManifest(&disk_, kManifest, *context_.plan);
+  if (plan.ok() && context_.mutant != Mutant::kManifestAsRead) {
+    const absl::Status saved = SaveManifest(&disk_, kManifest, *plan);
+    if (!saved.ok()) plan = saved;
+  }
+  absl::StatusOr<std::unique_ptr<server::JobStorage>> storage = absl::UnknownError("not opened");
+  if (!plan.ok()) {
+    storage = plan.status();
+  } else {
+    log_options_.epoch = plan->epoch.epoch;
+    log_options_.start_round = options_.start_round = plan->epoch.start_round;
+    storage = fresh_ != nullptr ? std::move(fresh_) : OpenStorage();
+  }
   fresh_ = nullptr;
   absl::StatusOr<std::unique_ptr<SimEngine>> engine =
-      storage.ok() ? SimEngine::Make(*context_.plan, EngineDeps(), options_, *std::move(storage))
+      storage.ok() ? SimEngine::Make(*plan, EngineDeps(), options_, *std::move(storage))
                    : absl::StatusOr<std::unique_ptr<SimEngine>>(storage.status());
   if (context_.world->Life(node()) != life) return;  // It ended inside the disk.
   if (engine.ok()) {
@@ -140,7 +156,14 @@ void SimServer::Boot() {
       context_.world->Trace(node(), absl::StrCat("serves at round ", engine_->fsm().round(), ", ",
                                                  PhaseName(engine_->fsm().phase())));
     }
-    engine_->Start();
+    if (index_ == 0) {
+      home_ = std::make_unique<SimHome>(context_, this, *plan);
+      engine_->OnSeatFree([this](uint32_t slot, uint64_t incarnation, bool left) {
+        home_->OnSeatFree(slot, incarnation, left);
+      });
+    }
+    engine_->Start(restarted);
+    if (context_.world->Life(node()) == life && home_ != nullptr) home_->Start();
     return;
   }
   if (context_.world->tracing()) {
@@ -166,6 +189,7 @@ void SimServer::End(bool power) {
   started_ = false;
   context_.world->EndLife(node());
   context_.network->EndProcess(index_, /*announced=*/!power);
+  if (home_ != nullptr) graveyard_.push_back(std::move(home_));
   if (engine_ != nullptr) graveyard_.push_back(std::move(engine_));
   for (auto& [stream, session] : sessions_) graveyard_.push_back(std::move(session));
   sessions_.clear();
@@ -244,6 +268,34 @@ absl::StatusOr<std::optional<Vote>> SimServer::OnVoteCall(uint32_t epoch, uint64
                                                           const Vote& vote) {
   if (!Serves()) return absl::UnavailableError("the job is not known yet");
   return engine_->PeerVote(epoch, round, vote);
+}
+
+// --- Epochs -------------------------------------------------------------------------------------
+
+void SimServer::OnSeal(uint32_t epoch,
+                       std::function<void(absl::StatusOr<server::SealAnswer>)> done) {
+  if (!Serves()) return;
+  engine_->Seal(
+      epoch, [this](const server::JobPlan& plan) { return SaveManifest(&disk_, kManifest, plan); },
+      done);
+}
+
+void SimServer::OnAdopt(const server::JobPlan& plan, std::function<void(absl::Status)> done) {
+  if (!Serves()) return;
+  engine_->Adopt(
+      plan,
+      [this, plan] {
+        if (context_.mutant == Mutant::kRecordNotSaved && index_ == 0) return absl::OkStatus();
+        return SaveManifest(&disk_, kManifest, plan);
+      },
+      done);
+}
+
+void SimServer::OnAttach(const server::Member& who, bool resume,
+                         std::function<void(absl::StatusOr<server::EpochRecord>)> done) {
+  if (!Serves() || home_ == nullptr) return;
+  if (engine_->ended()) return done(engine_->failure());
+  home_->Attach(who, resume, std::move(done));
 }
 
 }  // namespace ballast::sim

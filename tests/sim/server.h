@@ -26,6 +26,8 @@ struct Context {
   Mutant mutant = Mutant::kNone;
 };
 
+class SimHome;
+
 class SimServer : public StreamServer {
  public:
   SimServer(const Context& context, uint32_t index);
@@ -60,6 +62,11 @@ class SimServer : public StreamServer {
   void OnUpClosed(const StreamPtr& stream) override;
   absl::StatusOr<std::optional<Vote>> OnVoteCall(uint32_t epoch, uint64_t round,
                                                  const Vote& vote) override;
+  void OnSeal(uint32_t epoch,
+              std::function<void(absl::StatusOr<server::SealAnswer>)> done) override;
+  void OnAdopt(const server::JobPlan& plan, std::function<void(absl::Status)> done) override;
+  void OnAttach(const server::Member& who, bool resume,
+                std::function<void(absl::StatusOr<server::EpochRecord>)> done) override;
 
  private:
   class Session;
@@ -91,6 +98,7 @@ class SimServer : public StreamServer {
   bool power_off_ = false;
   absl::Status refusal_;
   std::unique_ptr<SimEngine> engine_;
+  std::unique_ptr<SimHome> home_;  // at the home
   std::map<const Stream*, std::shared_ptr<Session>> sessions_;
   std::map<uint32_t, std::shared_ptr<const VoteUnderWay>> newest_votes_;  // by server
   std::vector<std::shared_ptr<void>> graveyard_;

@@ -38,7 +38,7 @@ void SimServer::Session::OnUp(UpMessage message) {
                  },
                  [this](const LeaveMessage&) {
                    left_ = true;
-                   engine_->Leave(hello_.slot);
+                   engine_->Leave(hello_.slot, hello_.incarnation);
                  },
              },
              message);
@@ -146,9 +146,9 @@ void SimServer::Session::Close(const absl::Status& status, const std::string& wh
   context_.network->CloseDown(stream_, status);
 }
 
-void SimServer::Session::Lost(const std::string& why) {
+void SimServer::Session::Lost(const std::string& why, Tick silent_for) {
   if (!std::exchange(seated_, false) || left_) return;
-  engine_->SlotLost(hello_.slot, this, why);
+  engine_->SlotLost(hello_.slot, this, why, silent_for);
 }
 
 void SimServer::Session::WatchSilence() {
@@ -169,7 +169,7 @@ void SimServer::Session::WatchSilence() {
     self->Close(
         ReasonedError(absl::StatusCode::kUnavailable, Reason::kTrainerLost, "no heartbeat", fields),
         "no heartbeat");
-    self->Lost("no heartbeat");
+    self->Lost("no heartbeat", kReportAfter);
   });
 }
 

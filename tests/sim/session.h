@@ -40,7 +40,7 @@ class SimServer::Session : public SimSink, public std::enable_shared_from_this<S
   void OnAttached(const absl::StatusOr<server::SlotWelcome>& welcome);
   void OnFrame(FrameMessage frame);
   void Close(const absl::Status& status, const std::string& why);
-  void Lost(const std::string& why);
+  void Lost(const std::string& why, Tick silent_for = 0);
   void FlushAck();
   bool AckDue() const;
   void Send(DownMessage message);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/reason.h"
 #include "server/round/job_plan.h"
 
 namespace ballast::sim {
@@ -42,23 +43,57 @@ Simulation::Simulation(uint64_t seed, Mutant mutant, bool trace)
     : swarm_(DrawSwarm(seed)),
       plan_(MakePlan(swarm_)),
       layout_(*server::LayoutOfSpec(plan_.spec)),
-      world_(Mix(seed), swarm_.shape.servers + swarm_.shape.trainers, trace),
+      world_(Mix(seed), swarm_.shape.servers + swarm_.processes_max(), trace),
       network_(&world_, &swarm_),
-      oracle_(&world_, &swarm_, &plan_, &layout_) {
-  const Context context{&world_, &swarm_, &network_, &oracle_, &plan_, &layout_, mutant};
+      oracle_(&world_, &swarm_, &plan_, &layout_),
+      context_{&world_, &swarm_, &network_, &oracle_, &plan_, &layout_, mutant} {
   for (uint32_t s = 0; s < swarm_.shape.servers; ++s) {
-    servers_.push_back(std::make_unique<SimServer>(context, s));
+    servers_.push_back(std::make_unique<SimServer>(context_, s));
     network_.Add(servers_.back().get());
   }
   for (uint32_t t = 0; t < swarm_.shape.trainers; ++t) {
-    trainers_.push_back(std::make_unique<SimTrainer>(context, t));
+    trainers_.push_back(
+        std::make_unique<SimTrainer>(context_, t, plan_.epoch.members[t], /*newcomer=*/false));
     network_.Add(trainers_.back().get());
   }
   std::vector<SimServer*> servers;
   for (const auto& server : servers_) servers.push_back(server.get());
-  std::vector<SimTrainer*> trainers;
-  for (const auto& trainer : trainers_) trainers.push_back(trainer.get());
-  faults_ = std::make_unique<FaultPlan>(context, servers, trainers);
+  faults_ = std::make_unique<FaultPlan>(context_, servers, &trainers_,
+                                        [this](uint32_t slot) { return Spawn(slot); });
+}
+
+SimTrainer* Simulation::Spawn(uint32_t slot) {
+  const auto process = static_cast<uint32_t>(trainers_.size());
+  if (process == swarm_.processes_max() || ending_) return nullptr;
+  const server::Member who{slot, Mix(swarm_.seed + 1000 + process)};
+  trainers_.push_back(std::make_unique<SimTrainer>(context_, process, who, /*newcomer=*/true));
+  network_.Add(trainers_.back().get());
+  return trainers_.back().get();
+}
+
+std::vector<SimTrainer*> Simulation::Members() const {
+  std::vector<SimTrainer*> members;
+  for (const server::Member& member : oracle_.newest().members) {
+    const auto it = std::find_if(trainers_.begin(), trainers_.end(), [&](const auto& trainer) {
+      return trainer->who().incarnation == member.incarnation;
+    });
+    members.push_back(it == trainers_.end() ? nullptr : it->get());
+  }
+  return members;
+}
+
+bool Simulation::AllMembers(const std::function<bool(const SimTrainer&)>& holds) const {
+  const std::vector<SimTrainer*> members = Members();
+  return std::all_of(members.begin(), members.end(), [&](const SimTrainer* trainer) {
+    return trainer != nullptr && trainer->alive() && holds(*trainer);
+  });
+}
+
+bool Simulation::RightlyOut(const SimTrainer& trainer) const {
+  if (oracle_.newest().Holds(trainer.who().slot, trainer.who().incarnation)) return false;
+  const Reason reason = ReasonOf(trainer.error());
+  return reason == Reason::kWrongIncarnation || reason == Reason::kSlotTaken ||
+         (reason == Reason::kJobFinished && ending_);
 }
 
 Simulation::~Simulation() = default;
@@ -82,8 +117,22 @@ bool Simulation::Refused() {
     const bool failed = engine != nullptr && engine->ended() && !engine->failure().ok();
     if (failed && error.ok()) error = engine->failure();
   }
+  // Everybody of the last epoch has left, or the last one but some who had died.
+  if (ReasonOf(error) == Reason::kJobFinished && swarm_.faults.come_and_go) {
+    world_.Stop();
+    return true;
+  }
   for (const auto& trainer : trainers_) {
-    if (error.ok()) error = trainer->error();
+    if (!error.ok() || trainer->error().ok() || !trainer->alive()) continue;
+    if (trainer->joining() && ReasonOf(trainer->error()) == Reason::kNotBegun) {
+      // A server has lost the initial weights again; whoever comes next uploads all of them.
+      trainer->Kill(/*announced=*/true);
+      faults_->Replace(trainer->who().slot, /*always=*/true);
+    } else if (RightlyOut(*trainer)) {
+      world_.Met(Cover::kFenced);
+    } else {
+      error = trainer->error();
+    }
   }
   if (error.ok()) return false;
   const bool damaged = std::any_of(servers_.begin(), servers_.end(),
@@ -114,8 +163,7 @@ std::string Simulation::Stuck() const {
 
 bool Simulation::RunRounds() {
   const auto finished = [this] {
-    return Refused() || std::all_of(trainers_.begin(), trainers_.end(),
-                                    [](const auto& trainer) { return trainer->finished(); });
+    return Refused() || AllMembers([](const SimTrainer& trainer) { return trainer.finished(); });
   };
   if (!RunUntil(kFaultPhaseMax, [&] { return finished() || faults_->spent(); })) {
     if (world_.stopped()) return false;
@@ -148,8 +196,8 @@ bool Simulation::FetchStates() {
         return false;
       }
     }
-    return std::all_of(trainers_.begin(), trainers_.end(),
-                       [](const auto& trainer) { return trainer->at_rest(); });
+    return AllMembers(
+        [](const SimTrainer& trainer) { return trainer.finished() && trainer.at_rest(); });
   };
   if (!RunUntil(world_.now() + kQuietPhaseMax, at_rest)) {
     if (!world_.stopped()) world_.Red(Stuck());
@@ -158,10 +206,14 @@ bool Simulation::FetchStates() {
   if (world_.stopped()) return false;
   CheckRest();
   if (world_.stopped()) return false;
-  for (const auto& trainer : trainers_) trainer->FetchState();
+  for (const auto& trainer : trainers_) trainer->ForgetState();
   const auto fetched = [&] {
-    return Refused() || std::all_of(trainers_.begin(), trainers_.end(),
-                                    [](const auto& trainer) { return trainer->fetched(); });
+    // Whoever is new meanwhile reads the state, too.
+    for (SimTrainer* const trainer : Members()) {
+      const bool ready = trainer != nullptr && trainer->finished() && trainer->at_rest();
+      if (ready && !trainer->asked()) trainer->FetchState();
+    }
+    return Refused() || AllMembers([](const SimTrainer& trainer) { return trainer.fetched(); });
   };
   if (RunUntil(world_.now() + kQuietPhaseMax, fetched)) return !world_.stopped();
   if (!world_.stopped()) world_.Red(Stuck());
@@ -178,7 +230,10 @@ bool Simulation::PowerCycle() {
 }
 
 void Simulation::LeaveAll() {
-  for (const auto& trainer : trainers_) trainer->Leave();
+  ending_ = true;
+  for (const auto& trainer : trainers_) {
+    if (trainer->alive() && trainer->error().ok()) trainer->Leave();
+  }
   const auto left = [&] {
     return std::all_of(servers_.begin(), servers_.end(),
                        [](const auto& server) { return server->engine()->ended(); });

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,6 +38,13 @@ class Simulation {
   // Steps the world until `done` or the end of its time. False when it did not come to that.
   template <typename Done>
   bool RunUntil(Tick deadline, const Done& done);
+  // A trainer process that asks for `slot`; null when there have been enough of them.
+  SimTrainer* Spawn(uint32_t slot);
+  // The processes that hold the seats of the newest epoch; null for one that is no more.
+  std::vector<SimTrainer*> Members() const;
+  bool AllMembers(const std::function<bool(const SimTrainer&)>& holds) const;
+  // A trainer that ended as it must: it has lost its seat, or never had it.
+  bool RightlyOut(const SimTrainer& trainer) const;
   bool RunRounds();
   bool Refused();
   void CheckRest();
@@ -51,10 +59,12 @@ class Simulation {
   World world_;
   Network network_;
   Oracle oracle_;
+  const Context context_;
   std::vector<std::unique_ptr<SimServer>> servers_;
   std::vector<std::unique_ptr<SimTrainer>> trainers_;
   std::unique_ptr<FaultPlan> faults_;
   std::string refusal_;
+  bool ending_ = false;
 };
 
 }  // namespace ballast::sim

@@ -38,13 +38,18 @@ Shape DrawShape(Random* random) {
   Shape shape;
   shape.servers = static_cast<uint32_t>(random->Between(1, 3));
   shape.trainers = static_cast<uint32_t>(random->Between(1, 3));
+  shape.seats = shape.trainers;
   shape.rounds = random->OneIn(6) ? random->Between(9, 24) : random->Between(2, 8);
   shape.spec = DrawSpec(shape.trainers, random);
+  if (random->OneIn(3)) {
+    shape.spec.variable_world = true;
+    shape.seats = static_cast<uint32_t>(random->Between(shape.trainers, 4));
+  }
   shape.chunk_bytes = static_cast<uint32_t>(64 << random->Below(4));
   shape.credit_bytes = random->Spread(256, 1 << 16);
   for (uint32_t s = 0; s < shape.servers; ++s) {
     // With one trainer the step reads the registers, so all of them must fit.
-    const bool small = shape.trainers > 1 && random->OneIn(3);
+    const bool small = shape.trainers > 1 && !shape.spec.variable_world && random->OneIn(3);
     shape.window_extents.push_back(small ? static_cast<uint32_t>(random->Between(1, 3)) : 64);
   }
   shape.checkpoint_rounds = static_cast<uint32_t>(random->Between(1, 4));
@@ -91,6 +96,10 @@ std::vector<std::function<void(Faults*)>> Classes(Random* random) {
       [=](Faults* f) { f->zombies = true; },
       [=](Faults* f) { f->corrupt_one_in = rate(20, 400); },
       [=](Faults* f) { f->drift = true; },
+      [=](Faults* f) { f->kill_trainers = true; },
+      [=](Faults* f) { f->hang_trainers = true; },
+      [=](Faults* f) { f->come_and_go = true; },
+      [=](Faults* f) { f->die_in_change = true; },
   };
 }
 
@@ -115,6 +124,9 @@ Faults DrawFaults(const Shape& shape, Random* random) {
     faults.power_one_in = 0;
     faults.sync_errors = false;
   }
+  if (!shape.spec.variable_world) faults.come_and_go = false;
+  const bool changes = faults.hang_trainers || faults.come_and_go;
+  if (faults.die_in_change && !changes) faults.kill_trainers = true;
   faults.mood = static_cast<CrashMood>(random->Below(3));
   faults.whole_cluster = random->OneIn(3);
   faults.budget = static_cast<uint32_t>(random->Between(1, 10));
@@ -155,10 +167,13 @@ std::string Describe(const Swarm& swarm) {
   say("straggler", f.straggler_one_in), say("write_errors", f.write_errors);
   say("sync_errors", f.sync_errors), say("disk_full", f.disk_full), say("rot", f.rot);
   say("lying_disk", f.lying_disk), say("zombies", f.zombies), say("corrupt", f.corrupt_one_in);
-  say("drift", f.drift);
+  say("drift", f.drift), say("kill_trainers", f.kill_trainers);
+  say("hang_trainers", f.hang_trainers), say("come_and_go", f.come_and_go);
+  say("die_in_change", f.die_in_change);
   return absl::StrCat(
-      "seed ", swarm.seed, ": ", shape.servers, " servers, ", shape.trainers, " trainers, ",
-      shape.rounds, " rounds, tensors ", sizes, ", extents of ", shape.spec.extent_elements,
+      "seed ", swarm.seed, ": ", shape.servers, " servers, ", shape.trainers, " trainers",
+      shape.spec.variable_world ? absl::StrCat(" of up to ", shape.seats) : "", ", ", shape.rounds,
+      " rounds, tensors ", sizes, ", extents of ", shape.spec.extent_elements,
       shape.spec.durability == Durability::kProcess ? ", level process" : ", level power",
       ", checkpoint in ", shape.checkpoint_rounds,
       " rounds; faults:", faults.empty() ? " none" : faults);

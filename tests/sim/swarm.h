@@ -17,7 +17,8 @@ namespace ballast::sim {
 // The job and its transport.
 struct Shape {
   uint32_t servers = 1;
-  uint32_t trainers = 1;
+  uint32_t trainers = 1;  // at the start
+  uint32_t seats = 1;     // the most there may be; more than `trainers` in a variable world only
   uint64_t rounds = 2;
   JobSpec spec;
   uint32_t chunk_bytes = 256;
@@ -68,6 +69,10 @@ struct Faults {
   bool zombies = false;         // frames of dead processes and older epochs
   uint32_t corrupt_one_in = 0;  // gradient frames
   bool drift = false;           // clocks of different speed
+  bool kill_trainers = false;   // and start others in their place
+  bool hang_trainers = false;   // likewise, but the first one wakes up again
+  bool come_and_go = false;     // variable worlds: trainers leave and join
+  bool die_in_change = false;   // servers end soon after a server is sealed or adopts an epoch
 
   uint32_t budget = 0;           // faults in all
   Tick mean_gap = kMillisecond;  // of the faults that happen at a time
@@ -78,6 +83,8 @@ struct Swarm {
   Shape shape;
   Pace pace;
   Faults faults;
+  // Trainer processes in all: each has a node of its own.
+  uint32_t processes_max() const { return shape.trainers + faults.budget + shape.seats + 4; }
   // Damage that checksums can find but not mend is allowed to end the job with a typed error.
   bool may_refuse() const { return faults.rot || faults.lying_disk; }
 };

@@ -40,7 +40,15 @@ absl::Status Broke(absl::string_view what) {
 
 }  // namespace
 
-SimTrainer::SimTrainer(const Context& context, uint32_t slot) : context_(context), slot_(slot) {
+SimTrainer::SimTrainer(const Context& context, uint32_t process, const server::Member& who,
+                       bool newcomer)
+    : context_(context),
+      process_(process),
+      who_(who),
+      slot_(who.slot),
+      newcomer_(newcomer),
+      seated_(!newcomer),
+      record_(context.plan->epoch) {
   const Shape& shape = context.swarm->shape;
   const Layout& layout = *context.layout;
   if (context.swarm->faults.drift) {
@@ -58,7 +66,7 @@ SimTrainer::SimTrainer(const Context& context, uint32_t slot) : context_(context
     }
     servers_.push_back(std::move(server));
   }
-  const bool own = slot == 0 || !shape.broadcast;
+  const bool own = slot_ == 0 || !shape.broadcast;
   for (uint32_t e = 0; e < layout.extents().size(); ++e) {
     weights_.push_back(own ? context.oracle->reference()->Weights(1, e)
                            : std::vector<char>(layout.ExtentWireBytes(e)));
@@ -81,10 +89,21 @@ void SimTrainer::Later(nanoseconds delay, std::function<void()> action) {
 // --- Activities ---------------------------------------------------------------------------------
 
 void SimTrainer::Start() {
-  for (size_t i = 0; i < servers_.size(); ++i) OpenStream(i);
+  if (newcomer_) {
+    CallAttach(/*resume=*/true);
+  } else {
+    for (size_t i = 0; i < servers_.size(); ++i) OpenStream(i);
+  }
   next_look_ = Now() + kHeartbeat / kLooksPerHeartbeat;
   last_tick_ = Now();
   ArmTick();
+}
+
+void SimTrainer::Kill(bool announced) {
+  if (!std::exchange(alive_, false)) return;
+  if (context_.world->tracing()) context_.world->Trace(node(), "is killed");
+  context_.world->EndLife(node());
+  context_.network->EndTrainer(process_, announced);
 }
 
 bool SimTrainer::at_rest() const {
@@ -112,7 +131,7 @@ bool SimTrainer::ActivityDone() const {
 
 // What the caller's thread does: waits for the activity's end, then begins the next one.
 void SimTrainer::GoOn() {
-  if (!error_.ok() || !ActivityDone()) return;
+  if (!error_.ok() || !seated_ || leaving_ || !ActivityDone()) return;
   if (!opened_) {
     opened_ = std::all_of(servers_.begin(), servers_.end(),
                           [](const Server& server) { return server.welcomed; });
@@ -120,7 +139,12 @@ void SimTrainer::GoOn() {
   }
   const Activity ended = std::exchange(activity_, Activity::kIdle);
   if (ended == Activity::kStep) EndStep();
-  if (ended == Activity::kFetch && initialized_) state_fetched_ = true;
+  if (ended == Activity::kFetch && initialized_) state_fetched_ = state_asked_;
+  if (!initialized_ && newcomer_) {
+    if (ended == Activity::kIdle && IsLead()) return BeginUpload();
+    if (ended != Activity::kFetch) return BeginFetch(/*weights=*/true, {});
+    initialized_ = true;
+  }
   if (!initialized_) {
     const bool waits = slot_ == 0 || context_.swarm->shape.broadcast;
     if (waits && ended == Activity::kIdle) {
@@ -145,7 +169,7 @@ void SimTrainer::BeginUpload() {
   activity_ = Activity::kUpload;
   for (Server& server : servers_) {
     if (!server.welcomed) continue;  // Its Welcome will say what it lacks.
-    server.init_missing = server.owned;
+    if (!newcomer_) server.init_missing = server.owned;
     ResumeUpload(&server);
   }
   GoOn();
@@ -170,17 +194,21 @@ void SimTrainer::BeginFetch(bool weights, std::vector<uint32_t> arrays) {
 }
 
 void SimTrainer::FetchState() {
+  state_asked_ = true;
   state_fetched_ = false;
   BeginFetch(/*weights=*/false, {0, 1, 2});
 }
 
 void SimTrainer::Leave() {
-  for (Server& server : servers_) context_.network->SendUp(server.stream, LeaveMessage{round_});
+  leaving_ = true;
+  for (Server& server : servers_) {
+    if (server.welcomed) context_.network->SendUp(server.stream, LeaveMessage{round_});
+  }
 }
 
 void SimTrainer::BeginStep() {
   next_planned_ = false;
-  if (!error_.ok() || activity_ != Activity::kIdle) return;
+  if (!error_.ok() || leaving_ || activity_ != Activity::kIdle) return;
   activity_ = Activity::kStep;
   Reference* const reference = context_.oracle->reference();
   for (uint32_t e = 0; e < weights_.size(); ++e) {
@@ -211,8 +239,9 @@ void SimTrainer::EndStep() {
 }
 
 std::string SimTrainer::Waiting() const {
-  std::string text = absl::StrCat("slot ", slot_, " round ", round_, " activity ",
-                                  static_cast<int>(activity_), " (");
+  std::string text = absl::StrCat("slot ", slot_, alive_ ? "" : " dead", seated_ ? "" : " asks",
+                                  leaving_ ? " leaving" : "", " epoch ", record_.epoch, " round ",
+                                  round_, " activity ", static_cast<int>(activity_), " (");
   for (size_t i = 0; i < servers_.size(); ++i) {
     const Server& server = servers_[i];
     const bool step = activity_ == Activity::kStep;
@@ -228,6 +257,7 @@ std::string SimTrainer::Waiting() const {
 // --- Messages -----------------------------------------------------------------------------------
 
 void SimTrainer::OnDownClosed(const StreamPtr& stream, const absl::Status& status) {
+  if (!alive_) return;
   for (size_t i = 0; i < servers_.size(); ++i) {
     if (servers_[i].stream != stream || !error_.ok()) continue;
     const bool typed = ReasonOf(status) != Reason::kUnspecified ||
@@ -239,6 +269,7 @@ void SimTrainer::OnDownClosed(const StreamPtr& stream, const absl::Status& statu
 }
 
 void SimTrainer::OnDown(const StreamPtr& stream, DownMessage message) {
+  if (!alive_) return;
   for (size_t i = 0; i < servers_.size(); ++i) {
     Server& server = servers_[i];
     if (server.stream != stream || !error_.ok() || server.gave_up) continue;
@@ -287,6 +318,11 @@ absl::Status SimTrainer::OnAck(Server* server, const AckMessage& ack) {
 }
 
 absl::Status SimTrainer::OnRefused(Server* server, const server::FrameRefused& refused) {
+  if (refused.reason == Reason::kStaleEpoch) {
+    return ReasonedError(absl::StatusCode::kFailedPrecondition, refused.reason, refused.message);
+  }
+  const bool init = server->send_kind == server::FrameKind::kInit;
+  if (refused.reason == Reason::kConflict && init && record_.epoch != 1) return absl::OkStatus();
   const bool sending = activity_ == Activity::kStep || activity_ == Activity::kUpload;
   if (!sending && refused.reason != Reason::kDuplicate && refused.round >= round_) {
     return Broke(absl::StrCat("refused bytes that it had acknowledged: ",
@@ -345,11 +381,11 @@ void SimTrainer::SendFrame(Server* server, const client::FrameRange& range) {
   std::string bytes(from.data() + range.offset, range.length);
   FrameMessage frame;
   frame.info = {.job = context_.plan->job,
-                .epoch = context_.plan->epoch.epoch,
+                .epoch = record_.epoch,
                 .slot = slot_,
                 .round = round_,
                 .extent = range.extent,
-                .incarnation = context_.plan->epoch.members[slot_].incarnation,
+                .incarnation = who_.incarnation,
                 .offset_bytes = range.offset,
                 .length_bytes = range.length,
                 .dtype = context_.layout->extents()[range.extent].dtype,

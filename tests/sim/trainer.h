@@ -20,12 +20,20 @@ namespace ballast::sim {
 
 class SimTrainer : public StreamClient {
  public:
-  SimTrainer(const Context& context, uint32_t slot);
+  // Process number `process`, who holds its seat in the first epoch or, as a newcomer, asks for it.
+  SimTrainer(const Context& context, uint32_t process, const server::Member& who, bool newcomer);
 
   // Opens the streams; the rounds follow by themselves.
   void Start();
+  // The process ends. `announced`: its machine says so.
+  void Kill(bool announced);
+  bool alive() const { return alive_; }
+  // It has asked for a seat, and does not take part yet.
+  bool joining() const { return newcomer_ && !initialized_; }
+  const server::Member& who() const { return who_; }
+  NodeId node() const { return context_.network->TrainerNode(process_); }
   // Every round is over.
-  bool finished() const { return round_ > context_.swarm->shape.rounds; }
+  bool finished() const { return initialized_ && round_ > context_.swarm->shape.rounds; }
   // Every server has answered and nothing runs.
   bool at_rest() const;
   uint64_t round() const { return round_; }
@@ -34,8 +42,11 @@ class SimTrainer : public StreamClient {
   // Reads the state arrays from all servers; `fetched()` when they are here and as they must be.
   void FetchState();
   bool fetched() const { return state_fetched_; }
+  bool asked() const { return state_asked_; }
+  void ForgetState() { state_asked_ = state_fetched_ = false; }
   // Says that it runs no further round.
   void Leave();
+  bool leaving() const { return leaving_; }
   // What it is waiting for, for the report of a run that is stuck.
   std::string Waiting() const;
 
@@ -74,7 +85,7 @@ class SimTrainer : public StreamClient {
     bool fetched() const { return has_info && received_bytes == expected_bytes; }
   };
 
-  NodeId node() const { return context_.network->TrainerNode(slot_); }
+  bool IsLead() const { return record_.lead() == slot_; }
   // This machine's clock, which may be slow or fast.
   Time Now() const;
   void Later(std::chrono::nanoseconds delay, std::function<void()> action);
@@ -84,6 +95,7 @@ class SimTrainer : public StreamClient {
   uint64_t HeldVersion(size_t index) const;
   void Lose(size_t index, const absl::Status& status);
   void Suspend(Server* server, absl::string_view why);
+  void Retire(Server* server);
   void Tick();
   void ArmTick();
   absl::Status OnWelcome(size_t index, const server::SlotWelcome& welcome);
@@ -94,6 +106,13 @@ class SimTrainer : public StreamClient {
   absl::Status LacksInit(const Server& server) const;
   void StartStep(Server* server);
   void BeginRound(Server* server);
+
+  // Epochs (session_epoch.cc).
+  void OnStaleEpoch(size_t index, const absl::Status& status);
+  void CallAttach(bool resume);
+  void OnAttachAnswer(const absl::StatusOr<server::EpochRecord>& answer);
+  void TakeRecord(const server::EpochRecord& record);
+  void GiveUp(const absl::Status& status);
 
   // Messages (session_stream.cc).
   absl::Status OnMessage(size_t index, const DownMessage& message);
@@ -113,7 +132,15 @@ class SimTrainer : public StreamClient {
   void EndStep();
 
   const Context context_;
+  const uint32_t process_;
+  const server::Member who_;
   const uint32_t slot_;
+  const bool newcomer_;
+  bool alive_ = true;
+  bool leaving_ = false;
+  bool seated_ = false;                                    // the job's record holds it
+  server::EpochRecord record_;                             // of the epoch it is in
+  client::Reconnect attach_{client::Reconnect::Limits()};  // the tries to get the next record
   double clock_rate_ = 1;
   std::vector<Server> servers_;
   uint64_t round_ = 0;  // 0 before the first Welcome
@@ -121,6 +148,7 @@ class SimTrainer : public StreamClient {
   bool opened_ = false;       // every server has said Welcome once
   bool initialized_ = false;  // initial weights are where they belong
   bool state_fetched_ = false;
+  bool state_asked_ = false;
   bool next_planned_ = false;  // a step is due
   uint64_t tick_ = 0;          // newer ticks make older ones void
   Time next_look_;

@@ -34,20 +34,25 @@ uint64_t SimTrainer::HeldVersion(size_t index) const {
 
 void SimTrainer::OpenStream(size_t index) {
   Server& server = servers_[index];
-  server::SlotHello hello{.slot = slot_,
-                          .incarnation = context_.plan->epoch.members[slot_].incarnation,
-                          .epoch = context_.plan->epoch.epoch};
-  hello.round = round_ == 0 ? context_.plan->epoch.start_round : HeldVersion(index);
+  server::SlotHello hello{.slot = slot_, .incarnation = who_.incarnation, .epoch = record_.epoch};
+  hello.round = round_ == 0 ? record_.start_round : HeldVersion(index);
   server.last_heard = Now();
-  server.stream = context_.network->Open(slot_, static_cast<uint32_t>(index), hello);
+  server.stream = context_.network->Open(process_, static_cast<uint32_t>(index), hello);
 }
 
 void SimTrainer::Lose(size_t index, const absl::Status& status) {
-  if (client::IsNotYet(status, slot_)) {
+  if (leaving_ && ReasonOf(status) == Reason::kJobFinished) return;  // It has heard the Leave.
+  if (ReasonOf(status) == Reason::kStaleEpoch) {
+    OnStaleEpoch(index, status);
+  } else if (client::IsNotYet(status, slot_)) {
     Suspend(&servers_[index], status.message());
     ArmTick();
-    return;
+  } else {
+    GiveUp(status);
   }
+}
+
+void SimTrainer::GiveUp(const absl::Status& status) {
   if (!error_.ok()) return;
   error_ = status;
   if (context_.world->tracing()) {
@@ -56,6 +61,11 @@ void SimTrainer::Lose(size_t index, const absl::Status& status) {
 }
 
 void SimTrainer::Suspend(Server* server, absl::string_view why) {
+  Retire(server);
+  server->reconnect.OnLost(why, Now());
+}
+
+void SimTrainer::Retire(Server* server) {
   if (server->stream != nullptr) context_.network->CloseUp(server->stream);
   server->stream = nullptr;
   server->welcomed = false;
@@ -67,12 +77,84 @@ void SimTrainer::Suspend(Server* server, absl::string_view why) {
     server->has_info = false;
     server->received_bytes = 0;
   }
-  server->reconnect.OnLost(why, Now());
+}
+
+// --- Epochs -------------------------------------------------------------------------------------
+
+void SimTrainer::OnStaleEpoch(size_t index, const absl::Status& status) {
+  Server& server = servers_[index];
+  if (server.reconnect.away()) server.reconnect.OnBack(Now());
+  Retire(&server);
+  if (attach_.away()) return;  // Another server was the first to say so.
+  attach_.OnLost(status.message(), Now());
+  ArmTick();
+}
+
+void SimTrainer::CallAttach(bool resume) {
+  context_.network->Ask(
+      node(), 0,
+      [this, resume, who = who_](StreamServer* server, const auto& answer) {
+        server->OnAttach(who, resume, [=, this](const absl::StatusOr<server::EpochRecord>& told) {
+          answer([=, this] { OnAttachAnswer(told); });
+        });
+      },
+      [this](const absl::Status& status) { OnAttachAnswer(status); });
+}
+
+void SimTrainer::OnAttachAnswer(const absl::StatusOr<server::EpochRecord>& answer) {
+  if (!alive_ || !error_.ok()) return;
+  const absl::Status& status = answer.status();
+  if (!seated_) {
+    if (answer.ok()) {
+      seated_ = true;
+      record_ = *answer;
+      round_ = record_.start_round;
+      if (round_ > 1) fresh_extent_ = static_cast<uint32_t>(weights_.size());
+      for (size_t i = 0; i < servers_.size(); ++i) OpenStream(i);
+      ArmTick();
+    } else if (client::IsNotYet(status, slot_)) {
+      Later(milliseconds(100), [this] { CallAttach(/*resume=*/true); });
+    } else {
+      GiveUp(status);
+    }
+    return;
+  }
+  const Reason reason = ReasonOf(status);
+  if (answer.ok() && answer->epoch > record_.epoch) {
+    TakeRecord(*answer);
+  } else if (reason == Reason::kNameInUse || reason == Reason::kSlotTaken) {
+    GiveUp(Typed(absl::StatusCode::kFailedPrecondition, Reason::kWrongIncarnation, "was taken"));
+  } else if (answer.ok() || client::IsNotYet(status, slot_)) {
+    attach_.OnLost(answer.ok() ? "still in the old epoch" : status.message(), Now());
+    ArmTick();
+  } else {
+    GiveUp(status);
+  }
+}
+
+void SimTrainer::TakeRecord(const server::EpochRecord& record) {
+  record_ = record;
+  attach_.OnBack(Now());
+  for (Server& server : servers_) {
+    if (!record.init_again || activity_ != Activity::kFetch) break;
+    server.has_info = false;
+    server.received_bytes = 0;
+  }
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    Server& server = servers_[i];
+    const bool away = server.reconnect.away();
+    const bool trying = away && server.stream != nullptr;
+    if (!away || trying) Retire(&server);
+    if (trying) server.reconnect.OnLost(server.reconnect.last_error(), Now());
+    if (!away) OpenStream(i);
+  }
+  ArmTick();
 }
 
 void SimTrainer::ArmTick() {
   Time due = next_look_;
   for (const Server& server : servers_) due = std::min(due, server.reconnect.due());
+  due = std::min(due, attach_.due());
   const uint64_t tick = ++tick_;
   Later(std::max(due - Now(), Time::duration(0)), [this, tick] {
     if (tick == tick_) Tick();
@@ -101,6 +183,12 @@ void SimTrainer::Tick() {
     }
   }
   last_tick_ = now;
+  for (auto action = attach_.Next(now); action != client::Reconnect::Action::kNothing;
+       action = attach_.Next(now)) {
+    if (action == client::Reconnect::Action::kOpen) CallAttach(/*resume=*/false);
+    if (action != client::Reconnect::Action::kGiveUp) continue;
+    return GiveUp(Typed(absl::StatusCode::kUnavailable, Reason::kServerLost, "no next epoch"));
+  }
   for (size_t i = 0; i < servers_.size(); ++i) {
     client::Reconnect& reconnect = servers_[i].reconnect;
     for (auto action = reconnect.Next(now); action != client::Reconnect::Action::kNothing;
@@ -125,6 +213,10 @@ absl::Status SimTrainer::OnWelcome(size_t index, const server::SlotWelcome& welc
   BALLAST_RETURN_IF_ERROR(CheckWelcome(index, welcome.round));
   server.welcomed = true;
   if (server.reconnect.away()) server.reconnect.OnBack(Now());
+  if (leaving_) {
+    context_.network->SendUp(server.stream, LeaveMessage{round_});
+    return absl::OkStatus();
+  }
   return Resume(index, welcome);
 }
 
@@ -155,7 +247,8 @@ absl::Status SimTrainer::TakeMissing(size_t index, const server::SlotWelcome& we
 
 absl::Status SimTrainer::Resume(size_t index, const server::SlotWelcome& welcome) {
   Server& server = servers_[index];
-  if (slot_ == 0) BALLAST_RETURN_IF_ERROR(TakeMissing(index, welcome));
+  server.init_missing.clear();
+  if (IsLead()) BALLAST_RETURN_IF_ERROR(TakeMissing(index, welcome));
   switch (activity_) {
     case Activity::kIdle:
       return absl::OkStatus();

@@ -8,10 +8,29 @@ namespace ballast::sim {
 
 const char* CoverName(Cover cover) {
   static constexpr std::array<const char*, static_cast<size_t>(Cover::kCount)> kNames = {
-      "skipped_round",   "untouched_extent", "log_full",          "segment_reused",
-      "extent_ahead",    "replay",           "restored_prepared", "restored_gradient",
-      "init_again",      "last_round_again", "attach_waits",      "vote_from_answer",
-      "duplicate_frame", "out_of_window",    "bad_checksum",      "died_in_disk"};
+      "skipped_round",
+      "untouched_extent",
+      "log_full",
+      "segment_reused",
+      "extent_ahead",
+      "replay",
+      "restored_prepared",
+      "restored_gradient",
+      "init_again",
+      "last_round_again",
+      "attach_waits",
+      "vote_from_answer",
+      "duplicate_frame",
+      "out_of_window",
+      "bad_checksum",
+      "died_in_disk",
+      "seal_waits",
+      "adopt_waits",
+      "replaced",
+      "other_world",
+      "init_dropped",
+      "change_taken_up",
+      "fenced"};
   return kNames[static_cast<size_t>(cover)];
 }
 

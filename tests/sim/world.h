@@ -53,6 +53,13 @@ enum class Cover : uint8_t {
   kOutOfWindow,
   kBadChecksum,
   kDiedInDisk,
+  kSealWaits,
+  kAdoptWaits,
+  kReplaced,
+  kOtherWorld,
+  kInitDropped,
+  kChangeTakenUp,
+  kFenced,
   kCount,
 };
 const char* CoverName(Cover cover);

@@ -73,7 +73,9 @@ std::string Describe(const Pause& pause) {
 void Session::Lose(size_t index, const absl::Status& status) {
   Server& server = servers_[index];
   const Reason reason = ReasonOf(status);
-  if (durable_ && reason == Reason::kStaleEpoch) {
+  if (leaving_ && reason == Reason::kJobFinished) {
+    server.leave_sent = true;  // It has heard it; the others may not have.
+  } else if (durable_ && reason == Reason::kStaleEpoch) {
     OnStaleEpoch(index, status);
   } else if (durable_ && reason == Reason::kWrongIncarnation) {
     Fail(SlotWasTaken(status));

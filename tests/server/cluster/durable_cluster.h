@@ -98,6 +98,11 @@ class DurableDirectories : public PeerLink, public VoteSink {
 
   // The process ends and its host loses power.
   void Stop(uint32_t id) {
+    Kill(id);
+    nodes_[id].disk->Crash(kLoseAll);
+  }
+  // The process ends.
+  void Kill(uint32_t id) {
     std::shared_ptr<JobDirectory> directory;
     {
       MutexLock lock(&mu_);
@@ -108,7 +113,6 @@ class DurableDirectories : public PeerLink, public VoteSink {
     nodes_[id].executor->Shutdown();
     nodes_[id].workers.reset();
     nodes_[id].executor.reset();
-    nodes_[id].disk->Crash(kLoseAll);
   }
   void Start(uint32_t id) {
     Node& node = nodes_[id];

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
+
 #include "tests/server/cluster/durable_cluster.h"
 
 namespace ballast::server {
@@ -229,6 +231,17 @@ TEST_F(VariableWorldTest, AfterItsLeaseAnotherMayHaveTheSeatOfASilentProcess) {
   EXPECT_TRUE(newcomer->plan.epoch.Holds(1, 900));
 }
 
+TEST_F(VariableWorldTest, ARestartOfTheHomeGivesNoSeatAwayWhoseProcessIsOnItsWayBack) {
+  Make({.return_wait = std::chrono::hours(1)}, /*variable=*/false);
+  cluster_->Restart(0);
+  AttachAnswer impostor = Ask(1, 900);
+  for (int i = 0; i < 20; ++i) Settle(0);
+  EXPECT_FALSE(impostor.Has());
+  const auto back = OpenStream(0, 1, kFirst + 1);
+  cluster_->Engine(0, job_)->SlotLost(1, back.get(), "killed");
+  ASSERT_TRUE(impostor.Get().ok()) << impostor.Get().status();
+}
+
 TEST_F(VariableWorldTest, TheHomeTellsTheOthersWhoIsAwayAndWhoIsBack) {
   Make();
   const auto other = OpenStream(0, 0, kFirst);
@@ -291,6 +304,25 @@ TEST_F(VariableWorldTest, AJobThatTheHomesEndLeftHalfMadeIsMade) {
   EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0, 1}));
   EXPECT_FALSE(cluster_->Manifest(0, job_).making);
   OpenStream(1, 0, kFirst, 2);
+}
+
+// Its name in the directory was read back by the next process, and would be lost with the power.
+TEST_F(VariableWorldTest, ARecordThatWasNotOnTheMediumIsPutThereBeforeAnybodyBuildsOnIt) {
+  bool seen = false;
+  for (uint64_t sync = 1; sync <= 4; ++sync) {
+    Make({}, /*variable=*/false);
+    cluster_->Disk(0)->Fail(MemoryDisk::Operation::kSync, sync, EIO);
+    AttachAnswer newcomer = Ask(1, 900);
+    // A server whose disk failed answers nobody any more.
+    for (int i = 0; i < 500 && !newcomer.Has(); ++i) Settle(0);
+    cluster_->Kill(0);
+    cluster_->Start(0);
+    const uint32_t told = cluster_->Manifest(0, job_).epoch.epoch;
+    seen = seen || told == 2;
+    cluster_->Restart(0);
+    EXPECT_GE(cluster_->Manifest(0, job_).epoch.epoch, told) << "sync " << sync;
+  }
+  EXPECT_TRUE(seen);
 }
 
 TEST_F(VariableWorldTest, AChangeThatNobodyWaitsForAnyMoreComesToItsEnd) {

@@ -36,7 +36,7 @@ class FakeEngine : public RoundEngine {
     Payload payload;
   };
 
-  void Start() override {}
+  void Start(bool) override {}
   void ExpectSlots() override {}
   void AttachSlot(const SlotHello& hello, std::shared_ptr<SlotSink> sink,
                   std::function<void(absl::StatusOr<SlotWelcome>)> done) override {

@@ -1,0 +1,225 @@
+#include "tests/sim/home.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
+
+namespace ballast::sim {
+namespace {
+
+constexpr Tick kSeatPoll = 100 * kMillisecond;
+constexpr Tick kAskAgain = 500 * kMillisecond;
+constexpr Tick kCallAgain = 50 * kMillisecond;
+constexpr Tick kTakeoverWait = kLease + 2500 * kMillisecond;
+
+absl::Status Refused(Reason reason, absl::string_view text) {
+  return ReasonedError(absl::StatusCode::kFailedPrecondition, reason, text);
+}
+
+}  // namespace
+
+SimHome::SimHome(const Context& context, SimServer* server, const server::JobPlan& plan)
+    : context_(context), server_(server), life_(context.world->Life(0)), plan_(plan) {}
+
+void SimHome::After(Tick delay, std::function<void()> action) {
+  context_.world->AfterInLife(delay, node(), life_, EventKind::kTimer, std::move(action));
+}
+
+void SimHome::Start() {
+  sealed_ = std::exchange(plan_.sealed_epoch, 0) == plan_.epoch.epoch;
+  if (sealed_) context_.world->Met(Cover::kChangeTakenUp);
+  if (context_.mutant == Mutant::kForgetChange) sealed_ = false;
+  change_.emplace(plan_);
+  AdoptEverywhere(plan_);
+}
+
+// --- Seats --------------------------------------------------------------------------------------
+
+void SimHome::Attach(const server::Member& who, bool resume, Told told) {
+  if (plan_.epoch.Holds(who.slot, who.incarnation)) {
+    if (!change_.has_value()) return told(plan_.epoch);
+    survivors_[who.slot] = {who.incarnation, std::move(told)};
+    return;
+  }
+  if (!resume) return told(Refused(Reason::kNameInUse, "the seat is not this process'"));
+  if (!plan_.spec.variable_world && who.slot >= plan_.spec.world) {
+    return told(Refused(Reason::kSpecMismatch, "no such seat"));
+  }
+  const auto asks = waiting_.find(who.slot);
+  const bool again = asks != waiting_.end() && asks->second.incarnation == who.incarnation;
+  waiting_[who.slot] = {who.incarnation, std::move(told)};
+  if (again) return;  // Its call was lost on the way; somebody looks after the seat already.
+  newcomers_.erase(who.slot);
+  AwaitSeat(who.slot, who.incarnation, context_.world->now() + kTakeoverWait);
+}
+
+void SimHome::AwaitSeat(uint32_t slot, uint64_t incarnation, Tick give_up) {
+  const auto waiting = waiting_.find(slot);
+  if (waiting == waiting_.end() || waiting->second.incarnation != incarnation) return;
+  if (!server_->engine()->SlotOpen(slot)) {
+    newcomers_[slot] = incarnation;
+    StartChange();
+    return;
+  }
+  if (context_.world->now() < give_up) {
+    After(kSeatPoll, [=, this] { AwaitSeat(slot, incarnation, give_up); });
+    return;
+  }
+  const Told told = std::move(waiting->second.told);
+  waiting_.erase(waiting);
+  told(ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kSlotTaken, "a process holds it"));
+}
+
+void SimHome::OnSeatFree(uint32_t slot, uint64_t incarnation, bool) {
+  if (!plan_.spec.variable_world || !plan_.epoch.Holds(slot, incarnation)) return;
+  gone_[slot] = incarnation;
+  if (WantsChange()) {
+    StartChange();
+  } else {
+    gone_.erase(slot);
+  }
+}
+
+bool SimHome::WantsChange() const {
+  if (sealed_ || !newcomers_.empty()) return true;
+  size_t stay = 0;
+  for (const server::Member& member : plan_.epoch.members) {
+    const auto gone = gone_.find(member.slot);
+    if (gone == gone_.end() || gone->second != member.incarnation) ++stay;
+  }
+  return stay != 0 && stay != plan_.epoch.members.size();
+}
+
+// --- Sealing ------------------------------------------------------------------------------------
+
+void SimHome::StartChange() {
+  if (change_.has_value()) return;
+  change_.emplace(plan_);
+  const uint32_t epoch = plan_.epoch.epoch;
+  server_->OnSeal(epoch, [this, epoch](const absl::StatusOr<server::SealAnswer>& answer) {
+    OnSealed(epoch, 0, answer);
+    if (!answer.ok()) return;
+    for (uint32_t index = 1; index < plan_.servers.size(); ++index) SealPeer(index, epoch);
+  });
+}
+
+void SimHome::SealPeer(uint32_t index, uint32_t epoch) {
+  if (plan_.epoch.epoch != epoch || !change_.has_value() || change_->AllSealed()) return;
+  context_.network->Ask(
+      node(), index,
+      [this, index, epoch](StreamServer* server, const auto& answer) {
+        server->OnSeal(epoch, [=, this](const absl::StatusOr<server::SealAnswer>& sealed) {
+          answer([=, this] { OnSealed(epoch, index, sealed); });
+        });
+      },
+      [this, index, epoch](const absl::Status&) {
+        After(kCallAgain, [=, this] { SealPeer(index, epoch); });
+      });
+}
+
+void SimHome::OnSealed(uint32_t epoch, uint32_t index,
+                       const absl::StatusOr<server::SealAnswer>& answer) {
+  if (!change_.has_value() || plan_.epoch.epoch != epoch || change_->AllSealed()) return;
+  if (!answer.ok()) {
+    OnSealFailed(index, answer.status());
+    return;
+  }
+  change_->OnSealed(plan_.servers[index], *answer);
+  if (context_.mutant == Mutant::kStartFromHome && index == 0) {
+    for (const uint32_t server : plan_.servers) change_->OnSealed(server, *answer);
+  }
+  if (change_->AllSealed()) WriteRecord();
+}
+
+void SimHome::OnSealFailed(uint32_t index, const absl::Status& status) {
+  EndChange(status);
+  if (index == 0) return;
+  sealed_ = true;
+  After(kAskAgain, [this, epoch = plan_.epoch.epoch] {
+    if (plan_.epoch.epoch == epoch) StartChange();
+  });
+}
+
+void SimHome::WriteRecord() {
+  sealed_ = false;
+  server::SeatChanges changes{.newcomers = newcomers_};
+  for (const auto& [slot, incarnation] : std::exchange(gone_, {})) {
+    if (plan_.epoch.Holds(slot, incarnation)) changes.gone.insert(slot);
+  }
+  const absl::StatusOr<server::JobPlan> next = change_->NextPlan(changes);
+  if (!next.ok()) {
+    context_.world->Red(absl::StrCat("no next epoch: ", next.status().ToString()));
+    return;
+  }
+  server_->OnAdopt(*next, [this, plan = *next](const absl::Status& status) {
+    if (status.ok()) {
+      AdoptEverywhere(plan);
+    } else {
+      EndChange(status);
+    }
+  });
+}
+
+// --- Adopting -----------------------------------------------------------------------------------
+
+void SimHome::AdoptEverywhere(const server::JobPlan& plan) {
+  if (plan_.epoch.epoch > plan.epoch.epoch || server_->engine()->ended()) return;
+  plan_ = plan;
+  adopted_.clear();
+  for (uint32_t index = 1; index < plan.servers.size(); ++index) {
+    AdoptAt(index, plan);
+  }
+  if (plan.servers.size() == 1) EndChange(absl::OkStatus());
+}
+
+void SimHome::AdoptAt(uint32_t index, const server::JobPlan& plan) {
+  if (plan_.epoch.epoch != plan.epoch.epoch || adopted_.count(index) != 0) return;
+  context_.network->Ask(
+      node(), index,
+      [this, index, plan](StreamServer* server, const auto& answer) {
+        server->OnAdopt(plan, [=, this](const absl::Status& status) {
+          answer([=, this] { OnAdopted(index, plan, status); });
+        });
+      },
+      [=, this](const absl::Status&) { After(kCallAgain, [=, this] { AdoptAt(index, plan); }); });
+}
+
+void SimHome::OnAdopted(uint32_t index, const server::JobPlan& plan, const absl::Status& status) {
+  if (plan_.epoch.epoch != plan.epoch.epoch || !change_.has_value()) return;
+  if (!status.ok()) {
+    After(kAskAgain, [=, this] { AdoptAt(index, plan); });
+    return;
+  }
+  adopted_[index] = status;
+  if (adopted_.size() + 1 == plan.servers.size()) EndChange(absl::OkStatus());
+}
+
+void SimHome::EndChange(const absl::Status& status) {
+  change_.reset();
+  const server::EpochRecord& epoch = plan_.epoch;
+  for (auto& [slot, call] : std::exchange(survivors_, {})) {
+    if (!status.ok()) {
+      call.told(status);
+    } else if (epoch.Holds(slot, call.incarnation)) {
+      call.told(epoch);
+    } else {
+      call.told(Refused(Reason::kWrongIncarnation, "the seat is not this process' any more"));
+    }
+  }
+  for (auto& [slot, call] : std::exchange(waiting_, {})) {
+    if (!status.ok()) {
+      call.told(status);
+    } else if (epoch.Holds(slot, call.incarnation)) {
+      call.told(epoch);
+    } else {
+      waiting_[slot] = std::move(call);
+    }
+  }
+  std::erase_if(newcomers_, [&](const auto& newcomer) {
+    return !status.ok() || epoch.Holds(newcomer.first, newcomer.second);
+  });
+  if (status.ok() && WantsChange()) StartChange();
+}
+
+}  // namespace ballast::sim
