@@ -41,11 +41,11 @@ class EpochChange {
 
   // The plan of the next epoch, in which `changes` are made and everybody else keeps their seat. A
   // newcomer wins over the end of the process before it; a seat stays its process' when nobody
-  // would remain, or when it is the first one and no round has changed the initial weights yet: nobody
-  // else could upload those that a server lacks, or loses again. Start round, of M = the newest open
-  // round: M + 1 when every server has prepared M (the round will be applied, nobody can stop it),
-  // else M (it is run again). AllSealed() must hold. Errors: INTERNAL when the answers contradict
-  // the protocol.
+  // would remain, or when it is the first one and no round has changed the initial weights yet:
+  // nobody else could upload those that a server lacks, or loses again. Start round, of M = the
+  // newest open round: M + 1 when every server has prepared M (the round will be applied, nobody
+  // can stop it), else M (it is run again). AllSealed() must hold. Errors: INTERNAL when the
+  // answers contradict the protocol.
   absl::StatusOr<JobPlan> NextPlan(const SeatChanges& changes) const;
 
  private:

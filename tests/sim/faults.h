@@ -64,8 +64,8 @@ class FaultPlan {
   const std::vector<SimServer*> servers_;
   const std::vector<std::unique_ptr<SimTrainer>>* const trainers_;
   const Spawn spawn_;
-  std::multiset<uint32_t> spawning_;  // slots of processes that are about to start
-  std::vector<Act> timed_;            // classes that are on
+  std::multiset<uint32_t> spawning_;               // slots of processes that are about to start
+  std::vector<Act> timed_;                         // classes that are on
   std::vector<std::pair<uint32_t, bool>> epochs_;  // by server: its epoch, sealed or not
   uint32_t left_ = 0;
   bool calm_ = false;
