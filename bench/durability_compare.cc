@@ -121,6 +121,8 @@ absl::Status Comparison::MeasureDisk() {
   return absl::OkStatus();
 }
 
+// A trainer that computes for as long as its rounds take, or longer when the disk needs that to
+// take a round's bytes in half of the time.
 absl::Status Comparison::ChooseThinkTime() {
   std::vector<double> rounds;
   for (int i = 0; i < 2 * kRoundsPerTurn; ++i) {
@@ -129,7 +131,7 @@ absl::Status Comparison::ChooseThinkTime() {
   }
   round_s_ = Median(rounds);
   think_s_ = options_.think_ms >= 0 ? options_.think_ms * 1e-3
-                                    : std::max(0.0, 2 * BytesPerRound() / write_rate_ - round_s_);
+                                    : std::max(round_s_, 2 * BytesPerRound() / write_rate_ - round_s_);
   std::cerr << absl::StreamFormat(
       "%d parameters: %.0f MB per round to a disk that writes %.0f MB/s; rounds of %.0f ms and "
       "%.0f ms between them: %.2f of what the disk takes\n",
