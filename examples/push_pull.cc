@@ -4,8 +4,7 @@
 // Prints one line every tenth of the run and exits 0 when the loss has fallen.
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,30 +23,48 @@ struct Flags {
   int steps = 200;
 };
 
+// The whole of `value` as a number of 1 to 9 digits, so that "abc" is not taken for 0.
+bool ParseNumber(const std::string& value, int* number) {
+  if (value.empty() || value.size() > 9) return false;
+  if (value.find_first_not_of("0123456789") != std::string::npos) return false;
+  *number = std::stoi(value);
+  return true;
+}
+
+// Says what is wrong with the flags on stderr.
 bool ParseFlags(int argc, char** argv, Flags* flags) {
   flags->job.job = "push-pull";
-  for (int i = 1; i + 1 < argc; i += 2) {
+  int world = 1;
+  int slot = 0;
+  const std::map<std::string, int*> numbers = {
+      {"--world", &world}, {"--slot", &slot}, {"--steps", &flags->steps}};
+  for (int i = 1; i < argc; i += 2) {
     const std::string flag = argv[i];
-    const char* value = argv[i + 1];
+    const char* value = i + 1 < argc ? argv[i + 1] : "";
+    const auto number = numbers.find(flag);
     if (flag == "--endpoint") {
       flags->job.endpoints.push_back(value);
     } else if (flag == "--job") {
       flags->job.job = value;
-    } else if (flag == "--world") {
-      flags->job.world = static_cast<uint32_t>(std::atoi(value));
-    } else if (flag == "--slot") {
-      flags->job.slot = static_cast<uint32_t>(std::atoi(value));
-    } else if (flag == "--steps") {
-      flags->steps = std::atoi(value);
-    } else {
+    } else if (number == numbers.end()) {
+      std::fprintf(stderr, "unknown argument %s\n", argv[i]);
+      return false;
+    } else if (!ParseNumber(value, number->second)) {
+      std::fprintf(stderr, "%s takes a whole number, not \"%s\"\n", argv[i], value);
       return false;
     }
   }
-  return argc % 2 == 1 && !flags->job.endpoints.empty() && flags->steps > 0;
+  flags->job.world = static_cast<uint32_t>(world);
+  flags->job.slot = static_cast<uint32_t>(slot);
+  if (flags->job.endpoints.empty()) std::fprintf(stderr, "--endpoint is missing\n");
+  if (flags->steps == 0) std::fprintf(stderr, "--steps must be at least 1\n");
+  return !flags->job.endpoints.empty() && flags->steps > 0;
 }
 
 int Report(const char* what, const absl::Status& status) {
-  std::fprintf(stderr, "%s: %s [%s]\n", what, status.ToString().c_str(),
+  // Without the payload of the status, which is binary: it is what GetErrorInfo reads.
+  std::fprintf(stderr, "%s: %s [%s]\n", what,
+               status.ToString(absl::StatusToStringMode::kWithNoExtraData).c_str(),
                bc::GetErrorInfo(status).reason_name.c_str());
   return 1;
 }

@@ -9,8 +9,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/address.h"
 #include "common/base/status_macros.h"
-#include "server/config/address.h"
 
 namespace ballast::server {
 
@@ -21,8 +21,8 @@ std::string JoinHostPort(absl::string_view host, int port) {
 
 absl::StatusOr<std::string> ToldAddress(absl::string_view listen, absl::string_view advertise,
                                         int bound_port) {
-  BALLAST_ASSIGN_OR_RETURN(const config::HostPort told,
-                           config::ParseHostPort(advertise.empty() ? listen : advertise));
+  BALLAST_ASSIGN_OR_RETURN(const HostPort told,
+                           ParseHostPort(advertise.empty() ? listen : advertise));
   return JoinHostPort(told.host, told.port == 0 ? bound_port : told.port);
 }
 

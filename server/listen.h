@@ -1,5 +1,5 @@
 // Addresses a server binds and tells, and the file by which it says that it is ready.
-// Comes from: server.cc. Goes to: server/config/address.h. Thread safety: pure apart from the file.
+// Comes from: server.cc. Goes to: common/base/address.h. Thread safety: pure apart from the file.
 #pragma once
 
 #include <string>

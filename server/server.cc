@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/address.h"
 #include "common/base/clock.h"
 #include "common/base/executor.h"
 #include "common/base/log.h"
@@ -25,7 +26,6 @@
 #include "proto/convert/methods.h"
 #include "server/admin/admin_server.h"
 #include "server/cluster/job_directory.h"
-#include "server/config/address.h"
 #include "server/config/print.h"
 #include "server/listen.h"
 #include "server/memory_budget.h"
@@ -209,8 +209,7 @@ absl::Status ServerImpl::Listen() {
 }
 
 absl::Status ServerImpl::OpenAdmin() {
-  BALLAST_ASSIGN_OR_RETURN(const config::HostPort listen,
-                           config::ParseHostPort(config_.admin().address()));
+  BALLAST_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(config_.admin().address()));
   AdminOptions options;
   options.host = listen.host == "localhost" ? "127.0.0.1" : listen.host;
   options.port = listen.port;

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "ballast/v1/admin.pb.h"
+#include "common/base/address.h"
 #include "common/base/names.h"
 #include "common/base/reason.h"
 #include "grpcpp/client_context.h"
@@ -25,7 +26,6 @@
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/methods.h"
 #include "proto/convert/status_convert.h"
-#include "server/config/address.h"
 #include "server/rpc/status_text.h"
 
 namespace ballast {
@@ -70,14 +70,8 @@ struct Options {
 absl::Status AddEndpoints(const std::string& text, Options* options) {
   for (const absl::string_view part :
        absl::StrSplit(text, absl::ByAnyChar(", \t\r\n"), absl::SkipEmpty())) {
-    const absl::StatusOr<config::HostPort> address = config::ParseHostPort(part);
-    if (!address.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(options->source, ": ", address.status().message()));
-    }
-    if (address->port == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          options->source, ": ", part, " has port 0; give the port that ballastd listens on"));
+    if (const absl::Status status = ParseEndpoint(part).status(); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(options->source, ": ", status.message()));
     }
     options->endpoints.emplace_back(part.data(), part.size());
   }

@@ -1,4 +1,4 @@
-// Name rules and edit distance; see names.h.
+// Name rules, edit distance and quotation; see names.h.
 // Thread safety: pure functions.
 #include "common/base/names.h"
 
@@ -67,6 +67,15 @@ std::string DidYouMean(absl::string_view word, const std::vector<std::string>& c
     }
   }
   return best;
+}
+
+std::string Quoted(absl::string_view text) {
+  constexpr size_t kMaxBytes = 64;
+  if (text.size() <= kMaxBytes) return absl::StrCat("\"", absl::Utf8SafeCEscape(text), "\"");
+  size_t cut = kMaxBytes;
+  while (cut > 0 && (text[cut] & 0xC0) == 0x80) --cut;  // not inside a UTF-8 sequence
+  return absl::StrCat("\"", absl::Utf8SafeCEscape(text.substr(0, cut)), "...\" (", text.size(),
+                      " bytes)");
 }
 
 }  // namespace ballast

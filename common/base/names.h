@@ -1,4 +1,5 @@
-// Rules for names that people choose (jobs, groups, servers), and help for misspelt ones.
+// Rules for names that people choose (jobs, groups, servers), help for misspelt ones, and how input
+// is shown.
 // Comes from: the config loader, job creation, command lines. Goes to: nothing.
 // Thread safety: pure functions.
 #pragma once
@@ -24,5 +25,8 @@ size_t EditDistance(absl::string_view a, absl::string_view b);
 // The candidate nearest to `word` (the first of equals), or "" when none is within a third of the
 // word's length, and at least one edit.
 std::string DidYouMean(absl::string_view word, const std::vector<std::string>& candidates);
+
+// Shows input inside an error message: escaped, in quotes, shortened to about 64 bytes.
+std::string Quoted(absl::string_view text);
 
 }  // namespace ballast

@@ -11,9 +11,6 @@
 
 namespace ballast::config {
 
-// Shows input inside an error message: escaped, in quotes, shortened to about 64 bytes.
-std::string Quoted(absl::string_view text);
-
 class ErrorList {
  public:
   // Adds "where: message"; `where` is "file:line:col", a variable's name or a flag. After 20

@@ -6,9 +6,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/address.h"
 #include "common/base/names.h"
 #include "common/base/units.h"
-#include "server/config/address.h"
 #include "server/config/error_list.h"
 #include "server/config/fields.h"
 

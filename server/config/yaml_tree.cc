@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/names.h"
 #include "yaml-cpp/eventhandler.h"
 
 namespace ballast::config {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cpp/src/unary_call.h"
+#include "common/base/address.h"
 #include "common/base/crc32c.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
@@ -186,7 +187,8 @@ absl::Status ValidateOptions(const JobOptions& options) {
     return BadArgument("no endpoints given; name at least one state server as host:port");
   }
   for (const std::string& endpoint : options.endpoints) {
-    if (endpoint.empty()) return BadArgument("an endpoint is empty; write host:port");
+    const absl::Status status = ParseEndpoint(endpoint).status();
+    if (!status.ok()) return BadArgument(absl::StrCat("endpoints: ", status.message()));
   }
   if (options.slot >= options.world) {
     return BadArgument(absl::StrCat("slot ", options.slot, " is outside the world of ",

@@ -378,6 +378,10 @@ TEST_F(ClientTest, BadArgumentsAreNamed) {
   };
   options_.endpoints.clear();
   expect("BAD_ARGUMENT", "endpoint");
+  for (const std::string bad : {"foo", "host:", "host:0", "host:99999", "", "::1:7000"}) {
+    options_.endpoints.push_back(bad);
+    expect("BAD_ARGUMENT", "expected host:port such as 127.0.0.1:7000 or [::1]:7000, got \"" + bad);
+  }
   options_.slot = 1;
   expect("BAD_ARGUMENT", "slot");
   options_.attach_timeout = std::chrono::milliseconds(0);

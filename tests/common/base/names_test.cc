@@ -66,5 +66,10 @@ TEST(DidYouMeanTest, IsSilentWhenNothingIsNear) {
   EXPECT_EQ(DidYouMean("address", {}), "");
 }
 
+TEST(QuotedTest, EscapesAndShortens) {
+  EXPECT_EQ(Quoted("a\nb"), "\"a\\nb\"");
+  EXPECT_EQ(Quoted(std::string(100, 'x')), "\"" + std::string(64, 'x') + "...\" (100 bytes)");
+}
+
 }  // namespace
 }  // namespace ballast

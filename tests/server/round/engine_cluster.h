@@ -90,6 +90,25 @@ class RecordingSink : public SlotSink {
   }
 };
 
+// What one thread waits for and another one reaches.
+class SyncPoint {
+ public:
+  void Reach() {
+    MutexLock lock(&mu_);
+    reached_ = true;
+    cv_.NotifyAll();
+  }
+  void Await() {
+    MutexLock lock(&mu_);
+    while (!reached_) cv_.Wait(&mu_);
+  }
+
+ private:
+  Mutex mu_;
+  CondVar cv_;
+  bool reached_ = false;
+};
+
 class Cluster : public VoteSink {
  public:
   explicit Cluster(JobPlan plan, uint32_t window_extents = 64, int threads = 2)
@@ -166,16 +185,43 @@ class Cluster : public VoteSink {
     return absl::OkStatus();
   }
   std::vector<std::vector<float>> Weights(uint32_t slot) {
+    return Gather([&](uint32_t extent) {
+      RecordingSink* sink = sinks_[{plan_.owner[extent], slot}].get();
+      MutexLock lock(&sink->mu_);
+      return sink->weights_[extent];
+    });
+  }
+  // Masters, m and v of version `round`, which is open and which slot 0 has not begun.
+  std::vector<std::vector<std::vector<float>>> FetchArrays(uint64_t round) {
+    for (auto& [id, engine] : engines_) {
+      engine->FetchState(0, round, false, {0, 1, 2});
+      SyncPoint fetched;  // What was posted to the strand before has run.
+      engine->Snapshot([&](const JobSnapshot&) { fetched.Reach(); });
+      fetched.Await();
+    }
+    std::vector<std::vector<std::vector<float>>> arrays;
+    for (int array = 0; array < 3; ++array) {
+      arrays.push_back(Gather([&](uint32_t extent) {
+        RecordingSink* sink = sinks_[{plan_.owner[extent], 0}].get();
+        MutexLock lock(&sink->mu_);
+        return sink->state_[{array, extent}];
+      }));
+    }
+    return arrays;
+  }
+
+  // Tensors out of extents; one of no bytes is left zero.
+  template <typename BytesOf>
+  std::vector<std::vector<float>> Gather(const BytesOf& bytes_of) const {
     std::vector<std::vector<float>> out;
     for (const LayoutTensor& tensor : layout_.tensors()) out.emplace_back(tensor.elements);
     for (uint32_t e = 0; e < layout_.extents().size(); ++e) {
-      RecordingSink* sink = sinks_[{plan_.owner[e], slot}].get();
-      MutexLock lock(&sink->mu_);
+      const std::vector<char> bytes = bytes_of(e);
       const Extent& extent = layout_.extents()[e];
-      for (uint32_t i = 0; i < extent.run_count && !sink->weights_[e].empty(); ++i) {
+      for (uint32_t i = 0; i < extent.run_count && !bytes.empty(); ++i) {
         const Run& run = layout_.runs()[extent.first_run + i];
         std::memcpy(out[run.tensor].data() + run.tensor_offset,
-                    sink->weights_[e].data() + run.extent_offset * 4, run.elements * 4);
+                    bytes.data() + run.extent_offset * 4, run.elements * 4);
       }
     }
     return out;

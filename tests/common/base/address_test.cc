@@ -1,11 +1,11 @@
 // host:port texts.
-#include "server/config/address.h"
+#include "common/base/address.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace ballast::config {
+namespace ballast {
 namespace {
 
 TEST(ParseHostPort, ReadsNamesIpv4AndIpv6) {
@@ -21,6 +21,14 @@ TEST(ParseHostPort, RefusesEverythingElse) {
                                  "[x]:1", "a b:1", "a/b:1", "host:000001", "user@host:1"}) {
     EXPECT_EQ(ParseHostPort(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
   }
+}
+
+TEST(ParseEndpoint, RefusesPort0AsWell) {
+  EXPECT_EQ(ParseEndpoint("host:7000")->port, 7000);
+  EXPECT_FALSE(ParseEndpoint("host").ok());
+  const absl::Status status = ParseEndpoint("host:0").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("got \"host:0\": port 0"), absl::string_view::npos) << status;
 }
 
 TEST(IsLoopback, KnowsTheLoopbackAddressesOnly) {
@@ -41,4 +49,4 @@ TEST(IsWildcard, KnowsBothWildcards) {
 }
 
 }  // namespace
-}  // namespace ballast::config
+}  // namespace ballast

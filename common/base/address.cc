@@ -1,5 +1,5 @@
 // host:port texts. See address.h.
-#include "server/config/address.h"
+#include "common/base/address.h"
 
 #include <arpa/inet.h>
 
@@ -8,9 +8,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "server/config/error_list.h"
+#include "common/base/names.h"
 
-namespace ballast::config {
+namespace ballast {
 namespace {
 
 absl::Status Bad(absl::string_view text, absl::string_view reason) {
@@ -54,6 +54,14 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
   return HostPort{std::string(host), static_cast<uint16_t>(port)};
 }
 
+absl::StatusOr<HostPort> ParseEndpoint(absl::string_view text) {
+  absl::StatusOr<HostPort> address = ParseHostPort(text);
+  if (address.ok() && address->port == 0) {
+    return Bad(text, "port 0 cannot be reached; give the port that ballastd listens on");
+  }
+  return address;
+}
+
 bool IsLoopback(absl::string_view host) {
   if (absl::AsciiStrToLower(host) == "localhost") return true;
   in_addr ip4;
@@ -69,4 +77,4 @@ bool IsWildcard(absl::string_view host) {
   return ParseIp(AF_INET6, host, &ip6) && IN6_IS_ADDR_UNSPECIFIED(&ip6);
 }
 
-}  // namespace ballast::config
+}  // namespace ballast
