@@ -130,8 +130,9 @@ absl::Status Comparison::ChooseThinkTime() {
     rounds.push_back(seconds);
   }
   round_s_ = Median(rounds);
-  think_s_ = options_.think_ms >= 0 ? options_.think_ms * 1e-3
-                                    : std::max(round_s_, 2 * BytesPerRound() / write_rate_ - round_s_);
+  think_s_ = options_.think_ms >= 0
+                 ? options_.think_ms * 1e-3
+                 : std::max(round_s_, 2 * BytesPerRound() / write_rate_ - round_s_);
   std::cerr << absl::StreamFormat(
       "%d parameters: %.0f MB per round to a disk that writes %.0f MB/s; rounds of %.0f ms and "
       "%.0f ms between them: %.2f of what the disk takes\n",

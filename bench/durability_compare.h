@@ -15,8 +15,8 @@ namespace ballast::bench {
 struct DurabilityOptions {
   uint64_t parameters = 0;
   int repeats = 0;
-  // Between two rounds, where a trainer would compute gradients. Negative: as long as a round takes,
-  // or longer when the disk needs that to write a round's bytes in half of the time.
+  // Between two rounds, where a trainer would compute gradients. Negative: as long as a round
+  // takes, or longer when the disk needs that to write a round's bytes in half of the time.
   double think_ms = -1;
   std::string path;    // of the files, an existing directory
   std::string server;  // path of ballastd

@@ -27,7 +27,7 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
   } else {
     // Twice as many extents at a time as can be worked on: the others wait for the disk.
     BALLAST_ASSIGN_OR_RETURN(recovered, Recover(plan, layout, fsm.owned(), storage.get(), &store,
-                                                2 * deps.workers->threads()));
+                                                4 * deps.workers->threads()));
     for (const auto& [extent, logged] : recovered.open_extents) {
       BALLAST_ASSIGN_OR_RETURN(char* const to,
                                contributions.Restore(layout, fsm.Contributors(extent), logged));

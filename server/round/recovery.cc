@@ -13,12 +13,13 @@
 #include "common/base/status_macros.h"
 #include "common/base/worker_pool.h"
 #include "common/io/arena.h"
+#include "common/job/optimizer.h"
 #include "server/round/step_plan.h"
+#include "server/tier/tile_layout.h"
 
 namespace ballast::server {
 namespace {
 
-constexpr uint32_t kAdamWArrays = 3;
 // Bounds for what EncodePrepared and EncodeDecision write, together. Per tensor: its step, its bit,
 // and twice a set of scalars, should no two tensors have taken equally many steps.
 constexpr uint64_t kRecordBytesPerTensor = 128;
@@ -29,7 +30,7 @@ constexpr uint64_t kRecordBytesFixed = 1024;
 constexpr uint64_t kRecordBytesPerUserState = 8;  // beside its bytes
 
 SlotShape ShapeOf(const Layout& layout, uint32_t extent) {
-  return {extent, layout.extents()[extent].elements, kAdamWArrays};
+  return {extent, layout.extents()[extent].elements, kAdamWStateArrays};
 }
 
 // What became of one extent.
@@ -45,8 +46,8 @@ struct Loaded {
 
 // What one thread needs.
 struct Lane {
-  Arena buffer;   // one slot or one gradient
-  Arena weights;  // what the step writes, which nobody reads here
+  Arena gradient;  // of one extent, as it was logged
+  Arena weights;   // what the step writes, which nobody reads here
 };
 
 // One server's recovery. What is known of the log is gathered first; loading extents only reads it.
@@ -69,7 +70,7 @@ class Recovery {
   absl::Status StateLost(const std::string& why) const;
   void MakePlans();
   absl::StatusOr<std::shared_ptr<StepPlan>> MakePlan(const LoggedRound& logged) const;
-  absl::StatusOr<std::vector<Lane>> MakeLanes(const std::vector<uint32_t>& owned, size_t count);
+  absl::StatusOr<std::vector<Lane>> MakeLanes(size_t count);
   std::vector<Loaded> LoadAll(const std::vector<uint32_t>& owned, std::vector<Lane>* lanes);
   absl::Status Merge(const std::vector<uint32_t>& owned, const std::vector<Loaded>& loaded);
   bool Unvoted(uint32_t extent) const;
@@ -146,22 +147,18 @@ absl::StatusOr<Recovered> Recovery::Run(const std::vector<uint32_t>& owned, int 
   BALLAST_RETURN_IF_ERROR(CheckEpochs());
   MakePlans();
   const size_t count = std::clamp<size_t>(owned.size(), 1, static_cast<size_t>(lanes));
-  BALLAST_ASSIGN_OR_RETURN(std::vector<Lane> made, MakeLanes(owned, count));
+  BALLAST_ASSIGN_OR_RETURN(std::vector<Lane> made, MakeLanes(count));
   BALLAST_RETURN_IF_ERROR(Merge(owned, LoadAll(owned, &made)));
   BALLAST_FAILPOINT_RETURN("recovery.after_load");
   return std::move(out_);
 }
 
-absl::StatusOr<std::vector<Lane>> Recovery::MakeLanes(const std::vector<uint32_t>& owned,
-                                                      size_t count) {
-  size_t largest = kPageBytes;
-  for (const uint32_t extent : owned) {
-    largest = std::max<size_t>(largest, SlotFile::BufferBytes(ShapeOf(layout_, extent)));
-  }
+absl::StatusOr<std::vector<Lane>> Recovery::MakeLanes(size_t count) {
+  const size_t bytes = size_t{layout_.extent_elements()} * sizeof(float);
   std::vector<Lane> lanes(count);
   for (Lane& lane : lanes) {
-    BALLAST_ASSIGN_OR_RETURN(lane.buffer, Arena::Create(largest));
-    BALLAST_ASSIGN_OR_RETURN(lane.weights, Arena::Create(size_t{layout_.extent_elements()} * 4));
+    BALLAST_ASSIGN_OR_RETURN(lane.gradient, Arena::Create(bytes));
+    BALLAST_ASSIGN_OR_RETURN(lane.weights, Arena::Create(bytes));
   }
   return lanes;
 }
@@ -270,8 +267,11 @@ absl::Status Recovery::StateLost(const std::string& why) const {
 
 absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version, Lane* lane, Loaded* loaded) {
   const uint64_t round = out_.fsm.round;
-  BALLAST_RETURN_IF_ERROR(storage_->slots()->Read(extent, version, lane->buffer.data()));
-  CopyFromImage(layout_, store_, extent, lane->buffer.data());
+  // Straight to its place: what fails its checksum is read over, or the job is refused.
+  float* const state = store_->State(extent);
+  BALLAST_RETURN_IF_ERROR(storage_->slots()->Read(extent, version, state));
+  tier::SpreadLastTile(layout_.extents()[extent].elements, layout_.tile_elements(),
+                       kAdamWStateArrays, state);
   loaded->slot_bytes += SlotFile::PayloadBytes(ShapeOf(layout_, extent));
   if (version > round) {
     loaded->ahead = true;
@@ -298,9 +298,9 @@ absl::Status Recovery::Replay(uint32_t extent_id, uint64_t round, Lane* lane, Lo
     return absl::DataLossError(
         absl::StrCat("the log lacks extent ", extent_id, " of round ", round));
   }
-  BALLAST_RETURN_IF_ERROR(storage_->log()->ReadExtent(logged->second, lane->buffer.data()));
+  BALLAST_RETURN_IF_ERROR(storage_->log()->ReadExtent(logged->second, lane->gradient.data()));
   loaded->log_bytes += logged->second.bytes;
-  const ExtentStep step{.grad = lane->buffer.data(),
+  const ExtentStep step{.grad = lane->gradient.data(),
                         .grad_dtype = logged->second.dtype,
                         .weight = lane->weights.data(),
                         .scale = plan->scale_by_group[layout_.extents()[extent_id].group],
@@ -309,19 +309,6 @@ absl::Status Recovery::Replay(uint32_t extent_id, uint64_t round, Lane* lane, Lo
     store_->StepTile(layout_, extent_id, tile, step);
   }
   return absl::OkStatus();
-}
-
-template <typename Copy>
-void ForEachPlane(const Layout& layout, ExtentStore* store, uint32_t extent, Copy copy) {
-  size_t at = 0;
-  for (uint32_t t = 0; t < TileCount(layout, extent); ++t) {
-    const TileView tile = store->Tile(extent, t);
-    const size_t bytes = size_t{tile.elements} * sizeof(float);
-    for (float* plane : {tile.p, tile.m, tile.v}) {
-      copy(plane, at, bytes);
-      at += bytes;
-    }
-  }
 }
 
 }  // namespace
@@ -354,15 +341,15 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
 }
 
 void CopyToImage(const Layout& layout, ExtentStore* store, uint32_t extent, void* to) {
-  ForEachPlane(layout, store, extent, [to](const float* plane, size_t at, size_t bytes) {
-    std::memcpy(static_cast<char*>(to) + at, plane, bytes);
-  });
-}
-
-void CopyFromImage(const Layout& layout, ExtentStore* store, uint32_t extent, const void* from) {
-  ForEachPlane(layout, store, extent, [from](float* plane, size_t at, size_t bytes) {
-    std::memcpy(plane, static_cast<const char*>(from) + at, bytes);
-  });
+  char* at = static_cast<char*>(to);
+  for (uint32_t t = 0; t < TileCount(layout, extent); ++t) {
+    const TileView tile = store->Tile(extent, t);
+    const size_t bytes = size_t{tile.elements} * sizeof(float);
+    for (const float* plane : {tile.p, tile.m, tile.v}) {
+      std::memcpy(at, plane, bytes);
+      at += bytes;
+    }
+  }
 }
 
 absl::StatusOr<Recovered> Recover(const JobPlan& plan, const Layout& layout,

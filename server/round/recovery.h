@@ -37,12 +37,11 @@ struct Recovered {
 StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint32_t self,
                                 uint32_t checkpoint_rounds);
 
-// Copies the extent's state planes to `to`, or back, in the layout of a slot's payload.
+// Copies the extent's state planes to `to`, in the layout of a slot's payload.
 void CopyToImage(const Layout& layout, ExtentStore* store, uint32_t extent, void* to);
-void CopyFromImage(const Layout& layout, ExtentStore* store, uint32_t extent, const void* from);
 
 // Fills `store`, which has room for `owned`, `lanes` extents at a time on as many threads; one lane
-// is the calling thread. Each takes memory for a slot and the weights of the largest extent. The
+// is the calling thread. Each takes memory for the gradient and the weights of an extent. The
 // result does not depend on their number. A fresh directory gives round plan.epoch.start_round with
 // all initial weights missing. Errors: DATA_LOSS, naming extent, round and file, when a decided
 // round cannot be rebuilt.

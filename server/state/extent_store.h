@@ -45,6 +45,8 @@ class ExtentStore {
 
   // A tile's planes, in place: read-only for exports while no round is applied.
   TileView Tile(uint32_t extent, uint32_t tile) { return tier_->Tile(extent, tile); }
+  // All planes of an extent, see Tier::State.
+  float* State(uint32_t extent) { return tier_->State(extent); }
   uint64_t bytes() const { return tier_->bytes(); }
 
  private:

@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/io/arena.h"
+#include "common/io/file.h"
 #include "common/job/optimizer.h"
 #include "server/tier/tier.h"
 #include "server/tier/tile_layout.h"
@@ -45,6 +46,12 @@ class DramTier : public Tier {
     return {plane(0), plane(1), plane(2), static_cast<uint32_t>(elements)};
   }
 
+  float* State(uint32_t extent) override {
+    const auto it = extents_.find(extent);
+    BALLAST_CHECK(it != extents_.end());
+    return it->second.base;
+  }
+
   uint64_t bytes() const override { return bytes_; }
 
  private:
@@ -63,7 +70,9 @@ class DramTier : public Tier {
 }  // namespace
 
 uint64_t DramExtentBytes(uint32_t elements, uint32_t tile_elements) {
-  return tier::StateFloats(elements, tile_elements, kAdamWStateArrays) * sizeof(float);
+  const uint64_t bytes =
+      tier::StateFloats(elements, tile_elements, kAdamWStateArrays) * sizeof(float);
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
 std::unique_ptr<Tier> MakeDramTier(uint32_t tile_elements) {

@@ -29,10 +29,13 @@ class Tier {
   // Errors: RESOURCE_EXHAUSTED with the bytes asked for.
   virtual absl::Status AddExtent(uint32_t extent, uint32_t elements) = 0;
   virtual TileView Tile(uint32_t extent, uint32_t tile) = 0;
+  // All state of the extent, as tile_layout.h places it: whole pages from a page's start, so that
+  // direct I/O can fill it. The tier's, while it lives.
+  virtual float* State(uint32_t extent) = 0;
   virtual uint64_t bytes() const = 0;
 };
 
-// Bytes AddExtent takes for an extent, for planning before anything is allocated.
+// Bytes AddExtent takes for an extent, whole pages, for planning before anything is allocated.
 uint64_t DramExtentBytes(uint32_t elements, uint32_t tile_elements);
 
 // State in huge-page memory, p|m|v interleaved per tile (tile_layout.h), updated in place.

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 
 namespace ballast::tier {
 
@@ -45,6 +46,18 @@ constexpr size_t StateFloats(size_t extent_elements, size_t tile_elements, size_
   const size_t whole_tiles = extent_elements / tile_elements;
   const size_t last = extent_elements - whole_tiles * tile_elements;
   return (whole_tiles * tile_elements + PlaneStride(last)) * planes;
+}
+
+// From the packed form of a slot, plane behind plane, to the one above: moves the planes of the
+// short last tile apart, in place. Whole tiles are the same in both.
+inline void SpreadLastTile(size_t extent_elements, size_t tile_elements, size_t planes,
+                           float* state) {
+  const size_t whole_tiles = extent_elements / tile_elements;
+  const size_t last = extent_elements - whole_tiles * tile_elements;
+  float* const tile = state + whole_tiles * tile_elements * planes;
+  for (size_t plane = planes; plane-- > 1 && last > 0;) {
+    std::memmove(tile + plane * PlaneStride(last), tile + plane * last, last * sizeof(float));
+  }
 }
 
 static_assert(PlaneOffset(1 << 20, 1 << 16, 3, 15, 2) == 15 * 3 * 65536 + 2 * 65536);
