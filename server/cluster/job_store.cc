@@ -156,26 +156,28 @@ absl::Status JobStore::Save(const JobPlan& plan) {
 absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Create(const JobPlan& plan) {
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   const std::string directory = Directory(plan.job);
-  BALLAST_FAILPOINT_RETURN("job.before_create");
   BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(directory));
+  auto made = CreateMarked(plan, layout, directory);
+  if (!made.ok()) Discard(directory).IgnoreError();  // The first error is the one to tell.
+  return made;
+}
+
+absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::CreateMarked(const JobPlan& plan,
+                                                                   const Layout& layout,
+                                                                   const std::string& directory) {
   const std::string mark = absl::StrCat(directory, "/", kMaking);
-  absl::Status status = fs_->Open(mark, {.mode = OpenMode::kCreate}).status();
-  if (status.ok()) status = fs_->SyncDirectory(directory);
-  std::unique_ptr<JobStorage> storage;
-  if (status.ok()) {
-    auto made = JobStorage::Create(fs_, directory,
-                                   StorageOptionsOf(plan, layout, self_, checkpoint_rounds_));
-    status = made.status();
-    if (status.ok()) storage = *std::move(made);
-  }
-  if (status.ok()) status = fs_->SyncDirectory(root_);
-  if (status.ok()) status = Save(plan);
-  if (status.ok()) status = fs_->Remove(mark);
+  BALLAST_RETURN_IF_ERROR(fs_->Open(mark, {.mode = OpenMode::kCreate}).status());
+  BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(directory));
+  BALLAST_FAILPOINT_RETURN("job.before_create");
+  BALLAST_ASSIGN_OR_RETURN(
+      std::unique_ptr<JobStorage> storage,
+      JobStorage::Create(fs_, directory,
+                         StorageOptionsOf(plan, layout, self_, checkpoint_rounds_)));
+  BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_));
+  BALLAST_RETURN_IF_ERROR(Save(plan));
+  BALLAST_RETURN_IF_ERROR(fs_->Remove(mark));
   BALLAST_FAILPOINT("job.after_create");
-  if (status.ok()) return storage;
-  storage.reset();
-  Discard(directory).IgnoreError();  // The first error is the one to tell.
-  return status;
+  return storage;
 }
 
 absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Grow(const JobPlan& plan) {

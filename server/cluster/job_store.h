@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/io/file.h"
+#include "common/tensor/layout.h"
 #include "server/durability/job_storage.h"
 #include "server/round/round_types.h"
 
@@ -73,6 +74,10 @@ class JobStore {
  private:
   std::string Directory(uint64_t job) const;
   std::string FilesOf(const JobPlan& plan) const;
+  // Create in a directory that is there; what a failed one has made stays.
+  absl::StatusOr<std::unique_ptr<JobStorage>> CreateMarked(const JobPlan& plan,
+                                                           const Layout& layout,
+                                                           const std::string& directory);
   absl::Status Discard(const std::string& directory);
   absl::StatusOr<JobPlan> LoadOne(const std::string& directory);
 

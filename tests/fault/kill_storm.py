@@ -275,7 +275,7 @@ class Storm:
         self.end_job()
         terms = f"{name}=1*kill"
         if name.endswith("_remove"):  # What could not be made is removed.
-            terms += ";manifest.before_replace=1*return(RESOURCE_EXHAUSTED)"
+            terms += ";job.before_create=1*return(RESOURCE_EXHAUSTED)"
         before = cluster.failpoints_hit.get(name, 0)
         starts = server.starts
         cluster.arm(server, terms, name)

@@ -81,7 +81,7 @@ TEST(JobPlanTest, AsManyTrainersFitAsPlanMemoryAdmits) {
     grown.epoch.contributors = AllContribute(grown.epoch.members, 1);
     return grown;
   };
-  for (const uint64_t budget : {uint64_t{100'000}, uint64_t{250'000}, uint64_t{777'777}}) {
+  for (const uint64_t budget : {uint64_t{400'000}, uint64_t{777'777}, uint64_t{2'500'000}}) {
     const uint32_t most = WorldMax(plan, 1, budget, 4);
     ASSERT_GE(most, 2u);
     EXPECT_TRUE(PlanMemory(with(most), 1, budget, 4).ok()) << most;
