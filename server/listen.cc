@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/match.h"
@@ -13,6 +14,12 @@
 #include "common/base/status_macros.h"
 
 namespace ballast::server {
+namespace {
+
+// What becomes the file when it is whole.
+std::string Unfinished(const std::string& path) { return absl::StrCat(path, ".", getpid()); }
+
+}  // namespace
 
 std::string JoinHostPort(absl::string_view host, int port) {
   return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port)
@@ -26,8 +33,19 @@ absl::StatusOr<std::string> ToldAddress(absl::string_view listen, absl::string_v
   return JoinHostPort(told.host, told.port == 0 ? bound_port : told.port);
 }
 
+absl::Status CheckReadyFile(const std::string& path) {
+  const std::string next = Unfinished(path);
+  const bool writable = std::ofstream(next, std::ios::trunc).good();
+  const int error = writable ? EISDIR : errno;
+  std::remove(next.c_str());
+  if (writable && !std::filesystem::is_directory(path)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--ready-file: cannot write ", path, ": ",
+                                                 std::strerror(error),
+                                                 "; name a file in a directory that is there"));
+}
+
 absl::Status WriteReadyFile(const std::string& path, const ReadyInfo& info) {
-  const std::string next = absl::StrCat(path, ".", getpid());
+  const std::string next = Unfinished(path);
   std::ofstream file(next, std::ios::trunc);
   // Addresses have been parsed: nothing in them needs escaping.
   file << "{\"id\": " << info.id << ", \"address\": \"" << info.address << "\", \"admin\": \""

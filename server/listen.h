@@ -25,6 +25,10 @@ struct ReadyInfo {
   std::string admin;  // empty without an admin port
 };
 
+// Whether WriteReadyFile will be able to write there, for a refusal before anything is served.
+// Error: INVALID_ARGUMENT with the path and the cause.
+absl::Status CheckReadyFile(const std::string& path);
+
 // Writes {"id", "address", "admin", "pid"} as JSON to `path`, so that no reader ever sees half of
 // it. Error: INTERNAL with the path and the cause.
 absl::Status WriteReadyFile(const std::string& path, const ReadyInfo& info);

@@ -1,6 +1,6 @@
-// ballastd: one state server as a process. Reads its command line, runs a Server until SIGTERM or
-// SIGINT, and says so in its exit code: 0 ended as asked, 1 failed, 2 wrong usage, 3 a disk refused
-// a write (start it again).
+// ballastd: one state server as a process. Reads its command line, runs a Server until SIGTERM,
+// SIGINT or SIGHUP, and says so in its exit code: 0 ended as asked, 1 failed, 2 wrong usage, 3 a
+// disk refused a write (start it again).
 // Comes from: the operator, ballast-run. Goes to: Server. Thread safety: the main thread.
 #include <signal.h>
 #include <unistd.h>
@@ -23,6 +23,7 @@
 #include "server/command_line.h"
 #include "server/config/print.h"
 #include "server/data_dir_lock.h"
+#include "server/listen.h"
 #include "server/server.h"
 
 namespace ballast::server {
@@ -51,22 +52,31 @@ int Fail(const absl::Status& status, int code) {
   return code;
 }
 
-// The two signals that end us, taken from a queue and not by a handler.
+// Whoever started us with nohup wants us to outlive the terminal.
+bool HangupEnds() {
+  struct sigaction action = {};
+  sigaction(SIGHUP, nullptr, &action);
+  return action.sa_handler != SIG_IGN;
+}
+
+// The signals that end us, taken from a queue and not by a handler.
 sigset_t EndSignals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  if (HangupEnds()) sigaddset(&set, SIGHUP);
   return set;
 }
 
 // From now on the next signal ends the process on the spot.
 void EndAtNextSignal() {
+  const sigset_t set = EndSignals();
   struct sigaction action = {};
   action.sa_handler = [](int signal) { _exit(128 + signal); };
-  sigaction(SIGTERM, &action, nullptr);
-  sigaction(SIGINT, &action, nullptr);
-  const sigset_t set = EndSignals();
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    if (sigismember(&set, signal)) sigaction(signal, &action, nullptr);
+  }
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
@@ -148,6 +158,8 @@ int Run(const CommandLine& line) {
   if (line.print_config || line.check_config) return std::cout.flush() ? 0 : 1;
 
   absl::Status status = ApplyLog(loaded->config.log());
+  if (!status.ok()) return Fail(status, 1);
+  if (!line.ready_file.empty()) status = CheckReadyFile(line.ready_file);
   if (!status.ok()) return Fail(status, 1);
   // Until the process ends, also past Server's own end.
   const absl::StatusOr<DataDirLock> data_dir = OpenDataDir(loaded->config.storage().data_dir());

@@ -32,6 +32,8 @@ absl::Status ValidateName(absl::string_view what, absl::string_view name) {
       "letter or digit"));
 }
 
+std::string JobIdText(uint64_t job) { return absl::StrCat(absl::Hex(job, absl::kZeroPad16)); }
+
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   const size_t width = b.size() + 1;
   // Rows i-2, i-1 and i of the table of distances between prefixes.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,10 @@ namespace ballast {
 // safe as a file name, a metric label and part of a URL. INVALID_ARGUMENT otherwise; the message
 // begins with `what` ("job name") and shows the name, escaped and shortened, and the rule.
 absl::Status ValidateName(absl::string_view what, absl::string_view name);
+
+// A job's number as people see it, in logs, errors, `ballastctl` and names of folders: 16 hex
+// digits.
+std::string JobIdText(uint64_t job);
 
 // The least number of insertions, deletions, replacements and swaps of neighbours that turn `a`
 // into `b`, in bytes (optimal string alignment).

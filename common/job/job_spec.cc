@@ -4,6 +4,7 @@
 #include <limits>
 #include <set>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/names.h"
@@ -21,15 +22,25 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
+// A name in a message: escaped, and shortened where it is long.
+std::string Shown(absl::string_view name) {
+  constexpr size_t kShownBytes = 60;
+  return absl::StrCat("\"", absl::CEscape(name.substr(0, kShownBytes)),
+                      name.size() > kShownBytes ? "..." : "", "\"");
+}
+
+// `what` the name is of: "tensor 3", "an alias of tensor 3".
 absl::Status CheckTensorName(absl::string_view what, const std::string& name,
                              const JobLimits& limits) {
   if (name.empty() || name.size() > limits.name_bytes_max) {
-    return BadSpec(absl::StrCat(what, " has ", name.size(), " bytes; 1 to ", limits.name_bytes_max,
+    return BadSpec(absl::StrCat("the name ", Shown(name), " of ", what, " has ", name.size(),
+                                " bytes; 1 to ", limits.name_bytes_max,
                                 " are allowed (limits.max_name_bytes)"));
   }
   for (const char c : name) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      return BadSpec(absl::StrCat(what, " contains a control character"));
+      return BadSpec(absl::StrCat("the name ", Shown(name), " of ", what,
+                                  " contains a control character; rename it"));
     }
   }
   return absl::OkStatus();
@@ -88,9 +99,10 @@ absl::Status CheckCounts(const JobSpec& spec, const JobLimits& limits) {
   return absl::OkStatus();
 }
 
-absl::Status CheckTensor(const TensorSpec& tensor, const JobSpec& spec, const JobLimits& limits,
+absl::Status CheckTensor(size_t number, const JobSpec& spec, const JobLimits& limits,
                          std::set<std::string>* names) {
-  BALLAST_RETURN_IF_ERROR(CheckTensorName("a tensor name", tensor.name, limits));
+  const TensorSpec& tensor = spec.tensors[number];
+  BALLAST_RETURN_IF_ERROR(CheckTensorName(absl::StrCat("tensor ", number), tensor.name, limits));
   if (DTypeBytes(tensor.dtype) == 0) {
     return BadSpec(absl::StrCat("tensor \"", tensor.name, "\" has dtype ",
                                 static_cast<int>(tensor.dtype), "; fp32, bf16 and fp16 are known"));
@@ -103,7 +115,8 @@ absl::Status CheckTensor(const TensorSpec& tensor, const JobSpec& spec, const Jo
   std::vector<std::string> all = tensor.aliases;
   all.push_back(tensor.name);
   for (const std::string& name : all) {
-    BALLAST_RETURN_IF_ERROR(CheckTensorName("a tensor alias", name, limits));
+    BALLAST_RETURN_IF_ERROR(CheckTensorName(
+        absl::StrCat("an alias of tensor ", number, " (\"", tensor.name, "\")"), name, limits));
     if (!names->insert(name).second) {
       return BadSpec(absl::StrCat("tensor name \"", name, "\" appears twice"));
     }
@@ -146,8 +159,8 @@ absl::Status ValidateJobSpec(const JobSpec& spec, const JobLimits& limits) {
   BALLAST_RETURN_IF_ERROR(CheckCounts(spec, limits));
   BALLAST_RETURN_IF_ERROR(CheckScalars(spec));
   std::set<std::string> names;
-  for (const TensorSpec& tensor : spec.tensors) {
-    BALLAST_RETURN_IF_ERROR(CheckTensor(tensor, spec, limits, &names));
+  for (size_t i = 0; i < spec.tensors.size(); ++i) {
+    BALLAST_RETURN_IF_ERROR(CheckTensor(i, spec, limits, &names));
   }
   const auto layout =
       Layout::Build(LayoutTensors(spec.tensors), spec.tile_elements, spec.extent_elements);

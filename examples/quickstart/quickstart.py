@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,9 @@ import chaos
 HERE = pathlib.Path(__file__).resolve().parent
 # Shorter than a round, so that a kill falls into the round that it was meant for.
 WATCH_S = 0.01
+WAIT_S = 0.1
+# How long the referee may take for what is left to do once all trainers have ended.
+VERDICT_S = 120.0
 # On a terminal, by how a line begins: what was done to the run, how it went on, what was said.
 COLOURS = {
     "quickstart: kill": "1;31",
@@ -58,11 +62,46 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     parser.add_argument("--out", type=pathlib.Path, default=HERE.parents[1] / "out")
     args = parser.parse_args()
+    if problem := check_out(args.out):
+        parser.error(problem)
     if args.chaos and args.durability == "none":
         parser.error("--chaos kills processes, which a job with --durability none does not survive")
     if args.chaos and args.durability is None:
         args.durability = "power"
     return args
+
+
+def check_out(folder: pathlib.Path) -> str:
+    """Why the plot cannot be written to `folder`, which is made; "" when it can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return f"--out {folder}: cannot write there ({error.strerror}); name another directory"
+
+
+class Signals:
+    """SIGINT, SIGTERM and SIGHUP are counted and obeyed by check(): whoever runs ends its work.
+
+    A SIGHUP that is ignored (nohup) stays so.
+    """
+
+    def __init__(self) -> None:
+        self.signum = 0
+        self.count = 0
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
+                signal.signal(signum, self._note)
+
+    def check(self) -> None:
+        """SystemExit with 128 + signal when there was one."""
+        if self.count:
+            raise SystemExit(128 + self.signum)
+
+    def _note(self, signum: int, frame: object) -> None:
+        self.signum = self.signum or signum
+        self.count += 1
 
 
 class Bar:
@@ -111,10 +150,13 @@ class Bar:
 class Training:
     """ballast-run with train.py; what it prints goes above the bar, never into the JSON."""
 
-    def __init__(self, args: argparse.Namespace, folder: pathlib.Path) -> None:
+    def __init__(
+        self, args: argparse.Namespace, folder: pathlib.Path, signals: Signals
+    ) -> None:
         # Imported here: --help needs no torch.
         from referee import Referee
 
+        self._signals = signals
         self._referee = Referee(args, folder)
         self._bar = Bar(args.steps)
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -130,13 +172,15 @@ class Training:
             env=env,
             text=True,
             errors="replace",
+            start_new_session=True,  # a Ctrl-C reaches it through us, once
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def run(self) -> int:
-        """Watches it to its end; returns its exit code."""
+        """Watches it to its end; returns its exit code. SystemExit after a signal."""
         while self._child.poll() is None:
+            self._signals.check()
             time.sleep(WATCH_S)
             self._show()
         self._reader.join()
@@ -146,11 +190,20 @@ class Training:
         return self._child.returncode
 
     def verdict(self) -> dict:
+        """The referee's. SystemExit after a signal."""
+        give_up = time.monotonic() + VERDICT_S
+        while not self._referee.done(WAIT_S) and time.monotonic() < give_up:
+            self._signals.check()
         return self._referee.verdict()
 
     def close(self) -> None:
-        """Waits for ballast-run, which an interrupt ends as well."""
-        self._child.wait()
+        """Ends ballast-run if it still runs, and waits for it; a further signal makes it hurry."""
+        passed_on = 0
+        while self._child.poll() is None:
+            if passed_on < max(1, self._signals.count):
+                passed_on += 1
+                self._child.send_signal(signal.SIGTERM)
+            time.sleep(WATCH_S)
         self._referee.close()
 
     def _command(self, args: argparse.Namespace, folder: pathlib.Path) -> list[str]:
@@ -176,9 +229,10 @@ class Training:
         self.chaos.watch(now.begun, now.finished)
 
 
-def train(args: argparse.Namespace, folder: pathlib.Path) -> dict:
-    """Runs servers and trainers; returns the referee's verdict, and the kills. Exits on failure."""
-    training = Training(args, folder)
+def train(args: argparse.Namespace, folder: pathlib.Path, signals: Signals) -> dict:
+    """Runs servers and trainers; returns the referee's verdict, and the kills. Exits on failure,
+    and with 128 + signal when one interrupted it."""
+    training = Training(args, folder, signals)
     try:
         code = training.run()
         if code != 0:
@@ -186,8 +240,6 @@ def train(args: argparse.Namespace, folder: pathlib.Path) -> dict:
             raise SystemExit(code)
         kills = [dataclasses.asdict(kill) for kill in training.chaos.done]
         return {**training.verdict(), "kills": kills}
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
     finally:
         training.close()
 
@@ -256,13 +308,15 @@ def table(args: argparse.Namespace, result: dict, picture: pathlib.Path, seconds
 
 def main() -> None:
     args = parse()
+    signals = Signals()
     start = time.monotonic()
     print(
         f"training with {args.trainers} trainers on {args.servers} state servers ...",
         file=sys.stderr,
     )
     with tempfile.TemporaryDirectory(prefix="ballast-quickstart-") as folder:
-        result = train(args, pathlib.Path(folder))
+        result = train(args, pathlib.Path(folder), signals)
+    signals.check()
     picture = args.out / "quickstart-loss.png"
     plot(result, picture)
     bits = sum(result["differing"].values())

@@ -28,7 +28,6 @@ ARRAYS = ("master", "exp_avg", "exp_avg_sq")
 PHASES = ("push_ns", "collect_ns", "vote_ns", "step_ns", "pull_ns")
 # Trainers are at most so many steps ahead of the referee.
 AHEAD = 8
-VERDICT_S = 120.0
 
 
 def eval_steps(steps: int) -> set[int]:
@@ -168,10 +167,16 @@ class Referee:
         with self._changed:
             return dataclasses.replace(self._progress)
 
-    def verdict(self) -> dict:
-        """What quickstart.py shows, once all trainers have ended well."""
+    def done(self, timeout_s: float) -> bool:
+        """Waits so long for the verdict, or for what makes it impossible; whether one is there."""
         with self._changed:
-            self._changed.wait_for(lambda: self._verdict or self._failure, VERDICT_S)
+            return bool(
+                self._changed.wait_for(lambda: self._verdict or self._failure, timeout_s)
+            )
+
+    def verdict(self) -> dict:
+        """What quickstart.py shows, once all trainers have ended well and it is done()."""
+        with self._changed:
             if self._verdict is None:
                 raise RuntimeError(f"the referee came to step {self._stepped}") from self._failure
             return self._verdict

@@ -216,6 +216,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void OnAdoptedLocal(const JobPlan& plan, uint64_t memory_bytes);
   absl::Status NoDurableJob(uint64_t job) const;
   bool AnswerKnown(const AttachCall& call, const AttachDone& done);
+  // Why no new job can have the name of `plan`, which runs or has ended, and what to do.
+  static absl::Status NameTaken(const AttachCall& call, const JobPlan& plan, bool ended);
   void Refuse(Pending* pending, const absl::Status& status, uint32_t slot);
   void DoCancel(const std::string& job, uint32_t slot, uint64_t call);
   AttachResult ResultOf(const Pending& pending);

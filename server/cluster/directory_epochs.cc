@@ -1,6 +1,7 @@
 // Directory: seats that change hands. A process that was started again asks for its seat; when the
 // old holder's stream is gone, the home leads the job into its next epoch. See epoch_change.h.
 // Thread safety: on the strand.
+#include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "server/cluster/directory.h"
 
@@ -51,10 +52,7 @@ bool Directory::WakeUp(const AttachCall& call, const AttachDone& done) {
   const auto it = resting_.find(name);
   if (it == resting_.end() || pending_.count(name) != 0) return false;
   if (call.resume == Resume::kNever) {
-    done(ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
-                       absl::StrCat("job \"", name, "\" was run before and is kept on disk; use ",
-                                    "resume=\"auto\" to go on with it, or a fresh name"),
-                       {.job = name, .slot = static_cast<int>(call.slot)}));
+    done(NameTaken(call, it->second, /*ended=*/true));
     return true;
   }
   JobPlan plan = it->second;
@@ -387,9 +385,10 @@ void Directory::SealLocal(uint64_t job, uint32_t epoch,
 }
 
 absl::Status Directory::NoDurableJob(uint64_t job) const {
-  return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
-                       absl::StrCat("server ", config_.self, " has no durable job ", job),
-                       {.server = static_cast<int>(config_.self)});
+  return ReasonedError(
+      absl::StatusCode::kNotFound, Reason::kUnknownJob,
+      absl::StrCat("server ", config_.self, " has no durable job ", JobIdText(job)),
+      {.server = static_cast<int>(config_.self)});
 }
 
 void Directory::AdoptLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done) {

@@ -8,6 +8,7 @@
 // Thread safety: on the strand.
 #include <algorithm>
 
+#include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "server/cluster/directory.h"
 
@@ -90,7 +91,7 @@ void Directory::DoExtend(const ExtendCall& call, const ExtendDone& done) {
   });
   if (it == pending_.end()) {
     return done(ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
-                              absl::StrCat("job ", call.job, " is not known here"), {}));
+                              absl::StrCat("job ", JobIdText(call.job), " is not known here"), {}));
   }
   Pending& pending = it->second;
   if (AlreadyGrown(pending.plan, call)) {
@@ -219,10 +220,10 @@ void Directory::ExtendLocal(const JobPlan& plan, const std::function<void(absl::
   const auto it = local_.find(plan.job);
   const std::shared_ptr<RoundEngine> engine = Find(plan.job);
   if (it == local_.end() || engine == nullptr || (IsDurable(plan) && store_ == nullptr)) {
-    return done(
-        ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
-                      absl::StrCat("job ", plan.job, " is not known at server ", config_.self),
-                      {.server = static_cast<int>(config_.self)}));
+    return done(ReasonedError(
+        absl::StatusCode::kNotFound, Reason::kUnknownJob,
+        absl::StrCat("job ", JobIdText(plan.job), " is not known at server ", config_.self),
+        {.server = static_cast<int>(config_.self)}));
   }
   if (absl::Status st = ValidateJobSpec(plan.spec, config_.limits); !st.ok()) return done(st);
   const absl::StatusOr<MemoryPlan> memory =

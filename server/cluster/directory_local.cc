@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "server/cluster/directory.h"
 
@@ -40,7 +41,7 @@ absl::Status Directory::CreateLocal(const JobPlan& plan) {
       return absl::OkStatus();
     }
     return ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
-                         absl::StrCat("job ", plan.job, " exists with another plan"),
+                         absl::StrCat("job ", JobIdText(plan.job), " exists with another plan"),
                          {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
   }
   if (shutting_down_) return CheckHome();
@@ -67,9 +68,10 @@ absl::Status Directory::CreateLocal(const JobPlan& plan) {
 absl::Status Directory::ReopenLocal(const JobPlan& plan) {
   BALLAST_ASSIGN_OR_RETURN(const JobPlan ours, store_->Find(plan.job));
   if (!FirstDifference(ours.spec, plan.spec).empty() || ours.owner != plan.owner) {
-    return ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
-                         absl::StrCat("job ", plan.job, " exists on disk with another plan"),
-                         {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
+    return ReasonedError(
+        absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
+        absl::StrCat("job ", JobIdText(plan.job), " exists on disk with another plan"),
+        {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
   }
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStorage> storage, store_->Open(ours));
   BALLAST_RETURN_IF_ERROR(OpenLocal(ours, std::move(storage)));
@@ -136,7 +138,8 @@ absl::Status Directory::Recover() {
       if (home) resting_[plan.spec.name] = plan;
       continue;
     }
-    BALLAST_LOG(INFO, LogField("run", plan.spec.name), LogField("job", plan.job)) << "recovering";
+    BALLAST_LOG(INFO, LogField("run", plan.spec.name), LogField("job", JobIdText(plan.job)))
+        << "recovering";
     BALLAST_RETURN_IF_ERROR(ValidateJobSpec(plan.spec, config_.limits));
     BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
     // The last process may have ended before this was on the medium; others will build on it now.
@@ -210,7 +213,9 @@ absl::Status Directory::Forget(uint64_t job) {
   std::erase_if(resting_, [job](const auto& entry) { return entry.second.job == job; });
   if (store_ == nullptr) return absl::OkStatus();
   const absl::Status removed = store_->Remove(job);
-  if (!removed.ok()) BALLAST_LOG(ERROR, LogField("job", job)) << "left on disk: " << removed;
+  if (!removed.ok()) {
+    BALLAST_LOG(ERROR, LogField("job", JobIdText(job))) << "left on disk: " << removed;
+  }
   return removed;
 }
 

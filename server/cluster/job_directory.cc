@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_join.h"
 #include "common/base/crc32c.h"
+#include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "server/cluster/directory.h"
 
@@ -109,15 +110,28 @@ bool Directory::AnswerKnown(const AttachCall& call, const AttachDone& done) {
   } else if (call.resume != Resume::kNever && pending.plan.spec.durability != Durability::kNone) {
     TakeSeat(&pending, call, done);
   } else {
-    done(ReasonedError(
-        absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
-        absl::StrCat("job \"", call.spec.name, "\" already has all its trainers; use a fresh name",
-                     pending.plan.spec.durability == Durability::kNone
-                         ? ""
-                         : ", or resume=\"auto\" to go on with it"),
-        {.job = call.spec.name, .slot = static_cast<int>(call.slot)}));
+    const auto local = local_.find(pending.plan.job);
+    done(NameTaken(call, pending.plan, local != local_.end() && local->second.ended));
   }
   return true;
+}
+
+absl::Status Directory::NameTaken(const AttachCall& call, const JobPlan& plan, bool ended) {
+  const std::string& name = plan.spec.name;
+  std::string text = absl::StrCat("job \"", name, "\" ");
+  if (plan.spec.durability == Durability::kNone) {
+    absl::StrAppend(&text, ended ? "has ended, and its name stays taken for a while "
+                                   "(timing.job_ttl); use another name"
+                                 : "already has all its trainers; use another name");
+  } else {
+    absl::StrAppend(&text,
+                    ended ? "was run before and is kept on disk" : "already has all its trainers",
+                    "; use resume=\"auto\" to go on with it, another name, or delete it with "
+                    "`ballastctl jobs delete ",
+                    name, ended ? "`" : " --force`");
+  }
+  return ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse, text,
+                       {.job = name, .slot = static_cast<int>(call.slot)});
 }
 
 // The world can never be complete: those who wait learn now what would otherwise time out, and
@@ -254,7 +268,7 @@ void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Sta
   }
   pending.created = true;
   if (auto engine = Find(job); engine != nullptr) engine->ExpectSlots();
-  BALLAST_LOG(INFO, LogField("run", name), LogField("job", pending.plan.job))
+  BALLAST_LOG(INFO, LogField("run", name), LogField("job", JobIdText(pending.plan.job)))
       << "job created: world " << pending.plan.epoch.world() << ", " << pending.plan.owner.size()
       << " extents on " << pending.plan.servers.size() << " servers";
   EndChange(&pending, absl::OkStatus());

@@ -9,6 +9,7 @@
 #include "common/base/crc32c.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "server/round/job_plan.h"
@@ -72,7 +73,7 @@ absl::Status SyncPathTo(FileSystem* fs, const std::string& path) {
 }  // namespace
 
 std::string JobStore::Directory(uint64_t job) const {
-  return absl::StrCat(root_, "/", absl::Hex(job, absl::kZeroPad16));
+  return absl::StrCat(root_, "/", JobIdText(job));
 }
 
 std::string JobStore::FilesOf(const JobPlan& plan) const {

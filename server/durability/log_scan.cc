@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/crc32c.h"
+#include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "common/io/arena.h"
 #include "server/durability/log_format.h"
@@ -107,8 +108,8 @@ class LogScanner {
   absl::Status CheckOwner(uint32_t index, const SegmentHeader& header) const {
     if (header.job != options_.job || header.server != options_.server) {
       return absl::FailedPreconditionError(
-          absl::StrCat(files_.Path(index), " belongs to job ", header.job, ", server ",
-                       header.server, ", not to ", "job ", options_.job, ", server ",
+          absl::StrCat(files_.Path(index), " belongs to job ", JobIdText(header.job), ", server ",
+                       header.server, ", not to ", "job ", JobIdText(options_.job), ", server ",
                        options_.server, "; put the right directory there"));
     }
     if (header.segment_bytes != options_.segment_bytes || header.segments != options_.segments) {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
+#include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
 #include "common/io/arena.h"
@@ -264,11 +265,11 @@ absl::Status TwoSlotFile::ReadSlotHeader(const SlotShape& shape, const Arena& sc
       header->formula_id != options_.formula_id ||
       header->tile_elements != options_.tile_elements) {
     return absl::FailedPreconditionError(absl::StrCat(
-        path_, " at byte ", slot->offset, " holds extent ", there.extent, " of job ", header->job,
-        ", server ", header->server, ", with ", there.array_count, " arrays of ", there.elements,
-        " elements, not extent ", shape.extent, " of job ", options_.job, ", server ",
-        options_.server, ", with ", shape.array_count, " of ", shape.elements,
-        "; open it with the extents it was made for"));
+        path_, " at byte ", slot->offset, " holds extent ", there.extent, " of job ",
+        JobIdText(header->job), ", server ", header->server, ", with ", there.array_count,
+        " arrays of ", there.elements, " elements, not extent ", shape.extent, " of job ",
+        JobIdText(options_.job), ", server ", options_.server, ", with ", shape.array_count, " of ",
+        shape.elements, "; open it with the extents it was made for"));
   }
   slot->header = *std::move(header);
   return absl::OkStatus();

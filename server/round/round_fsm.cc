@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/crc32c.h"
+#include "common/base/names.h"
 #include "server/optim/scalars.h"
 #include "server/round/scalar_bits.h"
 
@@ -366,8 +367,8 @@ Reason RoundFsm::CheckIdentity(const FrameInfo& info, std::string* message) cons
     return reason;
   };
   if (info.job != plan_.job || info.slot >= slots_.size()) {
-    return say(Reason::kBadFrame, absl::StrCat("frame of job ", info.job, " slot ", info.slot,
-                                               " on a stream of another"));
+    return say(Reason::kBadFrame, absl::StrCat("frame of job ", JobIdText(info.job), " slot ",
+                                               info.slot, " on a stream of another"));
   }
   if (info.epoch != plan_.epoch.epoch) {
     return say(info.epoch < plan_.epoch.epoch ? Reason::kStaleEpoch : Reason::kFutureEpoch,

@@ -273,6 +273,7 @@ void PeerClientImpl::OnPlanAnswer(const std::shared_ptr<PlanUnderWay>& plan,
   }
   ErrorFields fields;
   fields.server = static_cast<int>(plan->server);
+  fields.address = peers_.at(plan->server).address;
   plan->done(ReasonedError(
       absl::StatusCode::kUnavailable, Reason::kServerLost,
       absl::StrCat("server ", plan->server, " does not answer: ", status.message()), fields));

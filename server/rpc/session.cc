@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/crc32c.h"
 #include "common/base/log.h"
+#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
@@ -110,7 +111,7 @@ absl::Status Session::OnHello(const grpc::ByteBuffer& message) {
   if (engine == nullptr) {
     return ReasonedError(
         absl::StatusCode::kNotFound, Reason::kUnknownJob,
-        absl::StrCat("this server has no job ", absl::Hex(hello.job()), "; attach again"));
+        absl::StrCat("this server has no job ", JobIdText(hello.job()), "; attach again"));
   }
   identity_ = {hello.job(), hello.epoch(), hello.slot(), hello.incarnation()};
   {
@@ -216,8 +217,8 @@ absl::Status Session::OnControl(const v1::ClientMessage& message) {
 absl::Status Session::CheckFrame(const DecodedFrame& frame) const {
   const FrameHeader& header = frame.header;
   if (header.job != identity_.job || header.slot != identity_.slot) {
-    return BadFrame(absl::StrCat("a frame of job ", absl::Hex(header.job), " slot ", header.slot,
-                                 " on the stream of job ", absl::Hex(identity_.job), " slot ",
+    return BadFrame(absl::StrCat("a frame of job ", JobIdText(header.job), " slot ", header.slot,
+                                 " on the stream of job ", JobIdText(identity_.job), " slot ",
                                  identity_.slot));
   }
   if (header.incarnation != identity_.incarnation) {

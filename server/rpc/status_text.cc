@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/names.h"
 
 namespace ballast::server {
 namespace {
@@ -116,15 +117,14 @@ std::string JobJson(const v1::JobStatus& job) {
                     ", \"first_owed\": ", slot.first_owed(), "}");
   };
   return absl::StrCat(
-      "{\"name\": ", Quoted(job.name()), ", \"job\": \"",
-      absl::StrCat(absl::Hex(job.job(), absl::kZeroPad16)), "\", \"state\": ", Quoted(job.state()),
-      ", \"round\": ", job.round(), ", \"phase\": ", Quoted(job.phase()),
-      ", \"opt_step\": ", job.opt_step(), ", \"world\": ", job.world(),
-      ", \"extents\": ", job.extents(), ", \"owned_extents\": ", job.owned_extents(),
-      ", \"state_bytes\": ", job.state_bytes(), ", \"parameters\": ", job.parameters(),
-      ", \"slots\": [", absl::StrJoin(job.slots(), ", ", slot_json),
-      "], \"error\": ", Quoted(job.error()), ", \"votes_missing\": [",
-      absl::StrJoin(job.votes_missing(), ", "), "]}");
+      "{\"name\": ", Quoted(job.name()), ", \"job\": \"", JobIdText(job.job()),
+      "\", \"state\": ", Quoted(job.state()), ", \"round\": ", job.round(),
+      ", \"phase\": ", Quoted(job.phase()), ", \"opt_step\": ", job.opt_step(),
+      ", \"world\": ", job.world(), ", \"extents\": ", job.extents(),
+      ", \"owned_extents\": ", job.owned_extents(), ", \"state_bytes\": ", job.state_bytes(),
+      ", \"parameters\": ", job.parameters(), ", \"slots\": [",
+      absl::StrJoin(job.slots(), ", ", slot_json), "], \"error\": ", Quoted(job.error()),
+      ", \"votes_missing\": [", absl::StrJoin(job.votes_missing(), ", "), "]}");
 }
 
 std::string ServerJson(const v1::StatusReply& server) {
@@ -149,9 +149,9 @@ const char* DurabilityName(v1::Durability durability) {
 
 std::string DurableJobJson(const v1::DurableJob& job) {
   return absl::StrCat(
-      "{\"name\": ", Quoted(job.name()), ", \"job\": \"",
-      absl::StrCat(absl::Hex(job.job(), absl::kZeroPad16)), "\", \"state\": ", Quoted(job.state()),
-      ", \"durability\": \"", DurabilityName(job.durability()), "\", \"world\": ", job.world(),
+      "{\"name\": ", Quoted(job.name()), ", \"job\": \"", JobIdText(job.job()),
+      "\", \"state\": ", Quoted(job.state()), ", \"durability\": \"",
+      DurabilityName(job.durability()), "\", \"world\": ", job.world(),
       ", \"epoch\": ", job.epoch(), ", \"round\": ", job.round(),
       ", \"parameters\": ", job.parameters(), ", \"tensors\": ", job.tensors(),
       ", \"groups\": ", job.groups(), ", \"servers\": [", absl::StrJoin(job.servers(), ", "),
@@ -165,7 +165,7 @@ std::string JobsTable(const v1::ListJobsReply& reply) {
   std::vector<Row> rows = {{"JOB", "ID", "STATE", "ATTACHED", "EPOCH", "ROUND", "PARAMETERS",
                             "TENSORS", "GROUPS", "DURABILITY", "SERVERS", "DISK"}};
   for (const v1::DurableJob& job : reply.jobs()) {
-    rows.push_back({job.name(), absl::StrCat(absl::Hex(job.job(), absl::kZeroPad16)), job.state(),
+    rows.push_back({job.name(), JobIdText(job.job()), job.state(),
                     absl::StrCat(job.open_streams(), "/", job.world()), absl::StrCat(job.epoch()),
                     absl::StrCat(job.round()), absl::StrCat(job.parameters()),
                     absl::StrCat(job.tensors()), absl::StrCat(job.groups()),

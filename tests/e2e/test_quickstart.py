@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,51 @@ def test_chaos_changes_neither_the_losses_nor_the_bits(tmp_path, servers, traine
     ):
         assert text in run.stderr, run.stderr
     assert run.stderr.count("quickstart: training goes on, after a pause of ") == 3
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_everything_and_leaves_nothing(tmp_path, signum):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    command = [sys.executable, str(QUICKSTART), "--steps", "1000", "--out", str(tmp_path / "out")]
+    env = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as run:
+        said = []
+        for line in run.stderr:
+            said.append(line)
+            if "loss" in line:  # it trains
+                break
+        (launcher,) = children_of(run.pid)
+        below = [launcher, *children_of(launcher)]
+        run.send_signal(signum)
+        said += run.stderr.readlines()
+        assert run.wait(timeout=60) == 128 + signum, said
+    assert len(below) == 1 + 2 + 2
+    assert not any(map(running, below))
+    assert list(temporary.iterdir()) == []
+    assert list((tmp_path / "out").iterdir()) == []
+    assert not any("Traceback" in line for line in said if not line.startswith("[")), said
+
+
+def test_an_unwritable_out_is_refused_before_anything_runs(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    for out in (file, file / "below", Path("/proc/quickstart")):
+        run = quickstart("--out", str(out))
+        assert run.returncode == 2
+        assert f"--out {out}: cannot write there (" in run.stderr
+        assert "training" not in run.stderr
 
 
 def test_bad_flags_end_with_usage_and_code_2():

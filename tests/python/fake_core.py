@@ -70,6 +70,7 @@ class FakeConnection:
         self.user_state = b""
         self.calls = []
         self.aborted = False
+        self.ended = False
         self.on_wait = None
         self.polls = 0
         self.wait_error = None
@@ -175,6 +176,9 @@ class FakeConnection:
     def start_leave(self):
         self.calls.append(("leave",))
         return FakeOperation()
+
+    def leave_at_exit(self, job, timeout_s):
+        self.calls.append(("leave_at_exit", job))
 
     def abort(self):
         self.aborted = True

@@ -13,6 +13,7 @@ from torch import nn
 
 import ballast
 import ballast.torch as bt
+from ballast import lifetime
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -52,12 +53,35 @@ def test_a_forgotten_optimizer_leaves(fake):
 
 def test_after_the_job_has_failed_there_is_nothing_to_leave(fake):
     opt = stepped()
-    fake.last.wait_error = ballast.ServerLost("server 1 is gone", server=1)
-    with pytest.raises(ballast.ServerLost):
+    fake.last.wait_error = ballast.HyperparamMismatch("lr of slot 1 differs")
+    fake.last.ended = True
+    with pytest.raises(ballast.HyperparamMismatch):
         opt.step()
     opt.close()
     assert ("leave",) not in fake.last.calls
     assert fake.last.aborted
+
+
+def test_after_an_error_that_the_job_survives_there_is(fake):
+    opt = stepped()
+    fake.last.wait_error = ballast.NonfiniteGradient("the round was halted")
+    with pytest.raises(ballast.NonfiniteGradient):
+        opt.step()
+    opt.close()
+    assert ("leave",) in fake.last.calls
+    assert not fake.last.aborted
+
+
+def test_an_error_is_not_said_again_at_the_exit(fake, capsys):
+    opt = stepped()
+    fake.last.wait_error = ballast.LayoutMismatch("slot 1 adds other tensors")
+    fake.last.ended = True
+    with pytest.raises(ballast.LayoutMismatch):
+        opt.step()
+    lifetime._at_exit()
+    assert fake.last.aborted
+    assert not any(call[0].startswith("leave") for call in fake.last.calls)
+    assert capsys.readouterr().err == ""
 
 
 def test_an_interrupt_in_a_round_waits_until_the_memory_is_back(fake):
@@ -122,49 +146,74 @@ def test_data_loader_workers_after_the_first_step_change_nothing(fake):
     assert ("leave",) not in fake.last.calls
 
 
-# Without torch, so that a case costs a tenth of a second.
+# The trainer of rank 1, without torch, so that a case costs a tenth of a second.
 SCRIPT = """
-import sys
+import ctypes, gc, os, sys, weakref
 sys.path.insert(0, {client!r})
 from ballast import lifetime
 from ballast.config import JobConfig
-from ballast.session import Session
+from ballast.session import Session, TensorSpec
 
-class Client:
-    def start_leave(self):
-        print("LEAVE", flush=True)
-        return self
-    def wait(self, timeout_s):
-        return True
-    def abort(self):
-        print("ABORT", flush=True)
+class Owner: pass
 
-session = Session(Client(), JobConfig(("a:1",), "job", 1, 0), None)
-lifetime.track(session)
+weight = (ctypes.c_float * 8)()
+config = JobConfig(({address!r},), "ending", 2, 1, durability="none", attach_timeout=60.0)
+spec = TensorSpec("w", (8,), "float32", 0, ())
+session = Session.attach(config, [spec], [ctypes.addressof(weight)], weight)
+owner = Owner()  # as an optimizer owns its session
+weakref.finalize(owner, lifetime.end, session).atexit = False
 {ending}
 """
 
 
-def ending_of(ending: str) -> list[str]:
-    script = SCRIPT.format(client=str(REPO / "client" / "python"), ending=ending)
+def others_error(address: str, ending: str) -> tuple[type, str]:
+    """What rank 0 gets when the script of rank 1 ends so, and what that script says."""
+    script = SCRIPT.format(client=str(REPO / "client" / "python"), address=address, ending=ending)
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    return done.stdout.split()
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        p = nn.Parameter(torch.zeros(8))
+        p.grad = torch.ones(8)
+        opt = bt.AdamW(
+            [("w", p)], endpoints=address, job="ending", world_size=2, rank=0, durability="none"
+        )
+        opt.attach()
+        _, said = child.communicate(timeout=60)
+        with pytest.raises(ballast.BallastError) as caught:
+            opt.step()
+    opt.close()
+    return caught.type, said
+
+
+LEFT, LOST = ballast.TrainerLeft, ballast.TrainerLost
 
 
 @pytest.mark.parametrize(
     "ending, expected",
     [
-        ("", ["LEAVE"]),
-        ("sys.exit(0)", ["LEAVE"]),
-        ("session.leave()", ["LEAVE"]),
-        ("raise ValueError('crash')", ["ABORT"]),
-        ("raise KeyboardInterrupt", ["ABORT"]),
-        ("try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass", ["LEAVE"]),
-        ("import os\nos._exit(0)", []),
+        ("", LEFT),
+        ("sys.exit(0)", LEFT),
+        ("raise SystemExit", LEFT),
+        ("session.leave()", LEFT),
+        ("del owner", LEFT),
+        ("del owner\nsys.exit(7)", LEFT),  # it has left by then
+        ("sys.exit(7)", LOST),
+        ("raise SystemExit('no more data')", LOST),
+        ("exit(7)", LOST),
+        ("raise ValueError('crash')", LOST),
+        ("raise KeyboardInterrupt", LOST),
+        ("try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass", LEFT),
+        ("try:\n    sys.exit(7)\nexcept SystemExit:\n    pass", LEFT),
+        ("os._exit(0)", LOST),
+        # The exit frees the variables of a function before any exit handler runs.
+        ("def main(owner):\n    globals().clear()\n    import sys; sys.exit(7)\nmain(owner)", LOST),
+        ("def main(owner):\n    globals().clear()\n    import sys; sys.exit(0)\nmain(owner)", LEFT),
         # A child by os.fork() runs the exit handlers of its parent: it must say nothing.
-        ("import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)", ["LEAVE"]),
+        ("pid = os.fork()\nif pid: os.waitpid(pid, 0)\nelse: sys.exit(0)\nsys.exit(7)", LOST),
+        ("pid = os.fork()\nif pid: os.waitpid(pid, 0)\nelse: sys.exit(7)", LEFT),
     ],
 )
-def test_the_end_of_a_script_is_told_as_what_it_is(ending, expected):
-    assert ending_of(ending) == expected
+def test_the_end_of_a_script_is_told_as_what_it_is(start_servers, ending, expected):
+    (address,) = start_servers(1)
+    kind, said = others_error(address, ending)
+    assert kind is expected
+    assert "ballast:" not in said

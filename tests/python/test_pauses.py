@@ -27,7 +27,7 @@ NEWS = [
 
 def lines(rank, news, capsys, timeout_s=600.0):
     queue = FakePauseQueue()
-    reporter = PauseReporter(queue, rank, timeout_s)
+    reporter = PauseReporter(queue, rank, timeout_s, 300.0)
     queue.news = list(news)
     reporter.tell()
     reporter.tell()  # what was told is not told again
@@ -44,6 +44,28 @@ def test_rank_0_tells_everything(capsys):
         still.format(5),
         still.format(10),
         "ballast: server 1 is back after 13.2 s; round 57 goes on",
+    ]
+
+
+def test_an_attach_that_waits_says_for_which_server(capsys):
+    known, unknown = (1, "127.0.0.1:7001", 0), (-1, "127.0.0.1:7000", 0)
+    news = [
+        ("lost", *known, 3.0, "server 1 does not answer: it is stopped"),
+        ("waiting", *known, 8.0, REFUSED),
+        ("back", *known, 9.0, REFUSED),
+        ("lost", 1, "", 0, 3.0, "server 1 does not answer"),
+        ("lost", *unknown, 3.0, "failed to connect to all addresses; Connection refused"),
+        ("back", *unknown, 4.0, ""),
+    ]
+    assert lines(0, news, capsys) == [
+        "ballast: server 1 (127.0.0.1:7001) is away (server 1 does not answer: it is stopped); "
+        "attaching waits",
+        "ballast: server 1 (127.0.0.1:7001) is still away after 8 s (connection refused); "
+        "attaching waits, for at most 300 s",
+        "ballast: server 1 is back after 9.0 s; attaching goes on",
+        "ballast: server 1 is away (server 1 does not answer); attaching waits",
+        "ballast: the server at 127.0.0.1:7000 is away (connection refused); attaching waits",
+        "ballast: the server at 127.0.0.1:7000 is back after 4.0 s; attaching goes on",
     ]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ballast.launcher import process, servers, trainers, workspace
+from ballast.launcher.restarts import TrainerRestarts
 
 HERE = Path(__file__).resolve().parent
 CLIENT = HERE.parents[1] / "client" / "python"
@@ -186,7 +187,22 @@ def test_one_failing_trainer_stops_the_others(launcher, monkeypatch):
     assert "trainer 1 failed" in done.stderr
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_of_trainers_that_failed_the_first_one_counts(tmp_path):
+    late = tmp_path / "late"
+    wait = f"import os, time\nwhile not os.path.exists({str(late)!r}): time.sleep(0.01)\n"
+    scripts = (wait + "os._exit(3)", "import os; os._exit(5)", wait + "os._exit(0)")
+    group = trainers.Trainers(tmp_path / "none", [], False, tmp_path)
+    group.children = [process.Child([sys.executable, "-c", s], os.environ) for s in scripts]
+    group.children[1].wait()
+    late.touch()
+    for child in group.children:
+        child.wait()
+    assert process.by_end(group.children)[0] == 1
+    assert (group.failed(), group.children[1].code()) == (1, 5)
+    assert TrainerRestarts(group, 0, print).poll() == 1
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_trainers_then_servers(launcher, signum):
     started = launcher.folder / "started"
     script = launcher.script(
@@ -196,8 +212,8 @@ def test_a_signal_stops_trainers_then_servers(launcher, signum):
             with open({str(launcher.trace)!r}, "a") as f:
                 f.write(f"trainer {{signum}}\\n")
             sys.exit(0)
-        signal.signal(signal.SIGINT, stop)
-        signal.signal(signal.SIGTERM, stop)
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, stop)
         open({str(started)!r}, "w").close()
         while True:
             time.sleep(0.05)
@@ -211,6 +227,29 @@ def test_a_signal_stops_trainers_then_servers(launcher, signum):
     ends = [e for e in launcher.events() if e.startswith(("trainer", "term"))]
     assert ends[0] == f"trainer {int(signum)}"
     assert sorted(ends[1:]) == ["term 0", "term 1"]
+
+
+def test_under_nohup_a_hangup_does_not_end_the_run(launcher):
+    started, go_on = launcher.folder / "started", launcher.folder / "go-on"
+    script = launcher.script(
+        f"""
+        import os, time
+        open({str(started)!r}, "w").close()
+        while not os.path.exists({str(go_on)!r}):
+            time.sleep(0.02)
+        print("to the end")
+        """
+    )
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        child = launcher.start("--quiet", script)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    wait_for(started, child)
+    child.send_signal(signal.SIGHUP)
+    go_on.touch()
+    assert child.communicate(timeout=60)[0] == "to the end\n"
+    assert child.returncode == 0
 
 
 def test_a_second_interrupt_kills_what_does_not_listen(launcher):
@@ -424,6 +463,30 @@ def test_a_named_data_dir_stays_and_holds_logs(launcher):
     assert launcher.events()[0].endswith(" 64MiB")
     # A second run over the same directory does not trip over the first one's files.
     assert launcher.run("--data-dir", kept, launcher.script("")).returncode == 0
+
+
+def test_servers_share_the_memory_of_the_machine(launcher):
+    assert launcher.run("--servers", 3, launcher.script("")).returncode == 0
+    budgets = {e.split()[3] for e in launcher.events() if e.startswith("start")}
+    assert len(budgets) == 1
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 3 * (int(budgets.pop().removesuffix("MiB")) << 20) <= 0.8 * total
+
+
+def test_the_share_follows_the_kernels_files(tmp_path):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:  2000 kB\nMemAvailable:   1048576 kB\nBuffers:  1 kB\n")
+    assert servers.memory_share(1, meminfo, tmp_path) == "819MiB"
+    assert servers.memory_share(4, meminfo, tmp_path) == "204MiB"
+    (tmp_path / "memory.current").write_text(f"{100 << 20}\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert servers.memory_share(2, meminfo, tmp_path) == "409MiB"
+    (tmp_path / "memory.max").write_text(f"{600 << 20}\n")
+    assert servers.memory_share(2, meminfo, tmp_path) == "200MiB"
+    # What is not known, ballastd finds out itself, or says so.
+    meminfo.write_text("MemTotal:  2000 kB\n")
+    assert servers.memory_share(1, meminfo, tmp_path) is None
+    assert servers.memory_share(1, tmp_path / "none", tmp_path) is None
 
 
 def test_usage_errors_say_what_is_wrong(launcher):

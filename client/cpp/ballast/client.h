@@ -78,25 +78,29 @@ enum class Resume : uint8_t {
 // Most bytes of a user state (Client::SetUserState).
 inline constexpr size_t kUserStateBytesMax = 65536;
 
+// Pause::server while an attach has not learned which server is at Pause::address.
+inline constexpr uint32_t kServerUnknown = UINT32_MAX;
+
 // News of a server that is away, or of a trainer that is being replaced. Times are counted from the
 // moment the client noticed.
 struct Pause {
   enum class Kind {
-    kLost,         // a server's stream broke, or it fell silent; the client tries to reach it again
-    kWaiting,      // it is still away; told every 5 s
-    kBack,         // it was reached again; what it lacks is being sent
-    kReplacing,    // `slots` are being replaced, in `epoch`. Every 5 s, and with epoch 0, while the
-                   // job's home has not said yet who they are
-    kReplaced,     // every server that is there has taken this trainer into the new epoch
+    kLost,       // a server's stream broke, or it fell silent; the client tries to reach it again.
+                 // While attaching: it has kept the attach waiting for 3 s
+    kWaiting,    // it is still away; told every 5 s
+    kBack,       // it was reached again; what it lacks is being sent
+    kReplacing,  // `slots` are being replaced, in `epoch`. Every 5 s, and with epoch 0, while the
+                 // job's home has not said yet who they are
+    kReplaced,   // every server that is there has taken this trainer into the new epoch
     kTrainerLost,  // `slots`: a trainer is away, and rounds wait for it until its lease is over, or
                    // in a fixed world until its seat is taken. Told at once when it ended, and
                    // after the servers' report_after when it hangs or cannot be reached
     kTrainerBack,  // it is back, the same process
   };
   Kind kind = Kind::kLost;
-  uint32_t server = 0;  // id of the server; in news of trainers: of the job's home
-  std::string address;
-  uint64_t round = 0;                // the round that is running, or would be next
+  uint32_t server = 0;               // id of the server; in news of trainers: of the job's home
+  std::string address;               // empty where an attach was not told
+  uint64_t round = 0;                // the round that is running, or would be next; 0: attaching
   std::chrono::nanoseconds away{0};  // for how long so far; kBack, kReplaced: in all
   std::string error;                 // why it was lost, or why the last try to reach it failed
   uint32_t epoch = 0;                // kReplacing, kReplaced: the job's new one
@@ -274,6 +278,10 @@ class Client {
   // Ends every wait with CANCELLED. Any thread.
   virtual void Abort() = 0;
 
+  // Whether no call can succeed any more: after Leave, Abort, or an error that ends the job for
+  // this trainer. After other errors of a call, such as NONFINITE or BAD_HYPERPARAM, it stays
+  // false.
+  virtual bool ended() const = 0;
   // Whether Attach took a seat in a job that was there before. Constant.
   virtual bool resumed() const = 0;
   // Next round to run; it grows by one with each round that has ended. A new job starts with 1, a

@@ -381,8 +381,15 @@ void Session::Fail(const absl::Status& status) {
   }
 }
 
+absl::Status Session::InThisRound(const absl::Status& status) const {
+  ErrorFields fields = FieldsOf(status);
+  if (fields.round == 0) fields.round = round_;
+  if (fields.job.empty()) fields.job = options_.job;
+  return ReasonedError(status.code(), ReasonOf(status), status.message(), fields);
+}
+
 void Session::End(const absl::Status& status) {
-  error_ = status;
+  error_ = InThisRound(status);
   for (Server& server : servers_) {
     if (server.stream != nullptr && !server.stream->closed()) server.stream->Cancel();
   }

@@ -73,6 +73,7 @@ class Session final : public Client, private StreamHandler {
   absl::Status FetchWeights(const std::vector<TensorBuffers>& buffers) override;
   absl::Status Leave() override;
   void Abort() override;
+  bool ended() const override;
   bool resumed() const override { return resumed_; }
   uint64_t round() const override;
   uint64_t opt_step() const override;
@@ -178,6 +179,8 @@ class Session final : public Client, private StreamHandler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // `status` with this job's name and round, where it does not say them itself.
+  absl::Status InThisRound(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ServerLost(const Server& server, absl::string_view how) const;
   absl::Status ServerBroke(const Server& server, absl::string_view what) const;
   bool AllClosed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cpp/src/session.h"
 #include "common/base/crc32c.h"
+#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "proto/convert/channel.h"
@@ -151,8 +152,8 @@ absl::Status Session::OnFrame(size_t index, const DecodedFrame& frame) {
   Server& server = servers_[index];
   const FrameHeader& header = frame.header;
   if (header.job != job_ || header.slot != options_.slot) {
-    return ServerBroke(server,
-                       absl::StrCat("sent a frame for slot ", header.slot, " of job ", header.job));
+    return ServerBroke(server, absl::StrCat("sent a frame for slot ", header.slot, " of job ",
+                                            JobIdText(header.job)));
   }
   if (header.extent >= owner_.size() || owner_[header.extent] != server.id) {
     return ServerBroke(server, absl::StrCat("sent extent ", header.extent, ", not its own"));

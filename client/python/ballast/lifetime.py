@@ -1,8 +1,10 @@
-"""Ends sessions when the process ends: Leave after success, silence after a crash.
+"""Ends sessions when the process ends: Leave after success, silence after a failure.
 
-Comes from: ballast.session. Goes to: Session.leave / Session.abandon.
-A script that ends by an unhandled exception must not look as if it had finished: then no Leave is
-sent, and the other trainers get TRAINER_LOST. Forked children end nothing (Session checks the pid).
+Comes from: ballast.session. Goes to: Session.leave / Session.leave_at_exit.
+A script that ends by an unhandled exception, or with an exit code other than 0, must not look as if
+it had finished: then no Leave is sent, and the other trainers get TRAINER_LOST. No Python code
+learns that code, so the extension module decides, when Python has shut down. Forked children end
+nothing (Session checks the pid).
 """
 
 from __future__ import annotations
@@ -25,28 +27,30 @@ def track(session: Any) -> None:
         atexit.register(_at_exit)
 
 
-def crashed() -> bool:
-    """Whether an unhandled exception is ending this script.
-
-    Python sets sys.last_value (3.12: sys.last_exc) before it prints the traceback. An interactive
-    session sets them at every error and goes on, so there they mean nothing.
-    """
-    if hasattr(sys, "ps1") or sys.flags.interactive:
-        return False
-    return any(getattr(sys, name, None) is not None for name in ("last_exc", "last_value"))
-
-
 def end(session: Any) -> None:
-    """Leave, or abandon when the script crashed. Never raises: this runs during shutdown."""
+    """For a weakref.finalize of what uses the session. Never raises: this may run during shutdown.
+
+    Leaves at once, or at the end of the process when the script is over.
+    """
     try:
-        if crashed():
-            session.abandon("the script ended with an exception")
+        if _called_by_nobody():
+            session.leave_at_exit()
         else:
             session.leave()
-    except Exception as error:  # the process is ending; a traceback here would hide the real one
+    except Exception as error:  # a traceback here would hide what the user has to see
         print(f"ballast: closing job {session.config.job!r}: {error}", file=sys.stderr)
+
+
+def _called_by_nobody() -> bool:
+    # A SystemExit that ends the script frees the script's variables before the exit handlers run,
+    # when all frames of the script are gone: below this one there are end() and weakref's.
+    try:
+        sys._getframe(3)
+    except ValueError:
+        return True
+    return False
 
 
 def _at_exit() -> None:
     for session in list(_sessions):
-        end(session)
+        session.leave_at_exit()

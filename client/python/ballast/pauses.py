@@ -22,13 +22,15 @@ _TRANSPORT = (
     ("Connection reset", "connection reset"),
     ("Connection refused", "connection refused"),
     ("Socket closed", "connection closed"),
+    ("keepalive watchdog timeout", "no answer"),
 )
 
 
 class Pause(NamedTuple):
     """ballast::client::Pause (client/cpp/ballast/client.h).
 
-    kind: "lost", "waiting" (every 5 s) and "back" of a server; "trainer_lost" and "trainer_back" of
+    kind: "lost", "waiting" (every 5 s) and "back" of a server, which is -1 while only its address
+    is known; round is 0 while attaching; "trainer_lost" and "trainer_back" of
     the trainer in `slots`; "replacing" and "replaced" of the trainers in `slots` by processes that
     `epoch` begins with, and of those in `left` by nobody; none is known while the job's home, which
     is `server`, has not named them.
@@ -65,11 +67,15 @@ def say(rank: int, text: str) -> None:
 class PauseReporter:
     """Prints the news of one trainer. Used by one thread at a time."""
 
-    def __init__(self, queue: Any, rank: int, timeout_s: float) -> None:
-        """queue: has take() -> list of Pause tuples. timeout_s: after which the client gives up."""
+    def __init__(
+        self, queue: Any, rank: int, timeout_s: float, attach_timeout_s: float
+    ) -> None:
+        """queue: has take() -> list of Pause tuples. timeout_s, attach_timeout_s: after which the
+        client gives up waiting for a server in a running job, and in an attach."""
         self._queue = queue
         self._rank = rank
         self._timeout_s = timeout_s
+        self._attach_timeout_s = attach_timeout_s
         # By server that is away, and None for trainers: of which length of it we have told.
         self._told: dict[int | None, float] = {}
 
@@ -99,13 +105,17 @@ class PauseReporter:
 
     def _of_server(self, pause: Pause) -> str:
         if pause.over:
-            return f"server {pause.server} is back {_end_of(pause)}"
-        where, why = f"server {pause.server} ({pause.address})", reason_of(pause)
+            return f"{_name_of(pause)} is back {_end_of(pause)}"
+        known = pause.server >= 0 and pause.address
+        where = f"{_name_of(pause)} ({pause.address})" if known else _name_of(pause)
+        why = reason_of(pause)
+        waits = "training waits" if pause.round else "attaching waits"
         if pause.kind == "lost":
-            return f"{where} is away ({why}); training waits"
+            return f"{where} is away ({why}); {waits}"
+        limit = self._timeout_s if pause.round else self._attach_timeout_s
         return (
-            f"{where} is still away after {pause.away_s:.0f} s ({why}); training waits, for at "
-            f"most {self._timeout_s:g} s"
+            f"{where} is still away after {pause.away_s:.0f} s ({why}); {waits}, for at most "
+            f"{limit:g} s"
         )
 
 
@@ -127,8 +137,13 @@ def _of_trainers(pause: Pause) -> str:
     return f"{who} started again and takes part from epoch {pause.epoch} on; training waits"
 
 
+def _name_of(pause: Pause) -> str:
+    return f"server {pause.server}" if pause.server >= 0 else f"the server at {pause.address}"
+
+
 def _end_of(pause: Pause) -> str:
-    return f"after {pause.away_s:.1f} s; round {pause.round} goes on"
+    what = f"round {pause.round}" if pause.round else "attaching"
+    return f"after {pause.away_s:.1f} s; {what} goes on"
 
 
 def reason_of(pause: Pause) -> str:

@@ -1,6 +1,6 @@
 """ballast-run: a script on N local trainers with M local state servers, one command, no set-up.
 
-Comes from: the shell. Goes to: launcher.servers, launcher.trainers.
+Comes from: the shell. Goes to: launcher.servers, launcher.trainers, launcher.stragglers.
 Exit code: 0 when all trainers succeed; that of the first trainer that failed and was not started
 again (128 + signal when a signal ended it); 128 + signal when ballast-run itself was interrupted; 1
 when the servers did not start or ended and were not started again; 2 for wrong usage.
@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ballast import __version__
-from ballast.config import check_environment, check_job, fresh_job_name
+from ballast.config import check_environment, check_job, fresh_job_name, time_scale
 from ballast.errors import BadArgument
 from ballast.launcher import process, trainers, workspace
 from ballast.launcher.restarts import ServerRestarts, TrainerRestarts
 from ballast.launcher.servers import LaunchError, Servers, UsageError, find_ballastd
+from ballast.launcher.stragglers import StragglerWatch
 from ballast.launcher.trainers import FAILURE_GRACE_S, Trainers
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -63,7 +64,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--nproc", type=_count, default=1, metavar="N", help="trainer processes (1)")
     p.add_argument("--data-dir", type=Path, metavar="D", help="server data and logs; kept")
     p.add_argument(
-        "--dram-budget", type=_size, metavar="SIZE", help="memory per server, such as 4GiB"
+        "--dram-budget",
+        type=_size,
+        metavar="SIZE",
+        help="memory per server, such as 4GiB (80 %% of what is available, shared out among the "
+        "servers)",
     )
     p.add_argument(
         "--max-server-restarts",
@@ -91,13 +96,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 class _Interrupts:
-    """Counts SIGINT, SIGTERM and SIGHUP instead of dying of them, so that children are stopped."""
+    """Counts SIGINT, SIGTERM and SIGHUP instead of dying of them, so that children are stopped.
+
+    A SIGHUP that is ignored (nohup) stays so.
+    """
 
     def __init__(self) -> None:
         self.signum = 0
         self.count = 0
         for signum in _SIGNALS:
-            signal.signal(signum, self._note)
+            if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
+                signal.signal(signum, self._note)
 
     def _note(self, signum: int, frame: object) -> None:
         self.signum = self.signum or signum
@@ -118,6 +127,7 @@ class _Run:
             self._servers, options.max_server_restarts, self._say
         )
         self._trainer_restarts = TrainerRestarts(self._trainers, options.max_restarts, self._say)
+        self._stragglers = StragglerWatch(lambda: self._servers.admin_addresses, self._say)
         self._interrupts = _Interrupts()
 
     def execute(self) -> int:
@@ -126,8 +136,10 @@ class _Run:
             self._servers.start(os.environ, lambda: self._interrupts.count > 0)
             if not self._interrupts.count:
                 self._start_trainers()
+                self._stragglers.start(time_scale(os.environ))
             return self._supervise()
         finally:
+            self._stragglers.stop()
             self._trainers.stop(self._interrupts.signum or signal.SIGTERM, self._hurry)
             self._servers.stop(self._hurry)
 

@@ -23,12 +23,6 @@ SLICE_S = 0.1
 DRAIN_S = 5.0
 LEAVE_S = 10.0
 
-# After these the job takes no further round, so there is nothing to leave.
-_JOB_OVER = frozenset(
-    "TRAINER_LOST TRAINER_LEFT SERVER_LOST JOB_FAILED JOB_FINISHED VOTE_MISMATCH UNREACHABLE "
-    "SHUTTING_DOWN STATE_LOST UNKNOWN_JOB WRONG_INCARNATION".split()
-)
-
 # Calls that did not end after an interrupt, with the memory they may still touch: never freed.
 _abandoned: list[Any] = []
 
@@ -51,7 +45,7 @@ class Session:
         self._pauses = pauses
         self._pid = os.getpid()
         self._end = ""  # why no further call is possible; empty: open
-        self._job_over = False
+        self._failed = False  # for good, and the caller knows it: there is nothing to leave
         self.config = config
 
     @classmethod
@@ -68,7 +62,12 @@ class Session:
         """
         began = time.monotonic()
         queue = backend.core().PauseQueue()
-        pauses = PauseReporter(queue, config.rank, config.reconnect_timeout * config.time_scale)
+        pauses = PauseReporter(
+            queue,
+            config.rank,
+            config.reconnect_timeout * config.time_scale,
+            config.attach_timeout,
+        )
         operation = backend.core().start_attach(
             endpoints=list(config.endpoints),
             job=config.job,
@@ -185,8 +184,8 @@ class Session:
             while report is None:
                 report = self._client.wait(SLICE_S)
                 self._pauses.tell()
-        except BallastError as error:
-            self._job_over = error.reason in _JOB_OVER
+        except BallastError:
+            self._failed = self._client.ended
             raise
         except BaseException:
             self._interrupt(self._client.wait, keep)
@@ -220,7 +219,7 @@ class Session:
             return
         self._end = "the optimizer was closed"
         client = self._client
-        if self._job_over:
+        if self._failed:
             client.abort()
             return
         try:
@@ -236,6 +235,19 @@ class Session:
             client.abort()
             raise
 
+    def leave_at_exit(self) -> None:
+        """As leave(), when the process ends, and only if its exit code is 0 then.
+
+        Else the others see this trainer as lost.
+        """
+        if self._end or os.getpid() != self._pid:
+            return
+        self._end = "the script has ended"
+        if self._failed:
+            self._client.abort()
+        else:
+            self._client.leave_at_exit(self.config.job, LEAVE_S * self.config.time_scale)
+
     def abandon(self, why: str) -> None:
         """Closes the connection without Leave, so that the others see this trainer as lost."""
         if self._end or os.getpid() != self._pid:
@@ -248,6 +260,7 @@ class Session:
             while not operation.wait(SLICE_S):
                 self._pauses.tell()
         except BallastError:
+            self._failed = self._client.ended
             raise
         except BaseException:
             self._interrupt(operation.wait, keep)

@@ -163,9 +163,9 @@ nb::list ToList(const std::vector<client::Pause>& pauses) {
   nb::list list;
   for (const client::Pause& pause : pauses) {
     const double away_s = std::chrono::duration<double>(pause.away).count();
-    list.append(nb::make_tuple(KindName(pause.kind), pause.server, pause.address, pause.round,
-                               away_s, pause.error, pause.slots, pause.epoch, pause.left,
-                               pause.world));
+    const int64_t server = pause.server == client::kServerUnknown ? -1 : int64_t{pause.server};
+    list.append(nb::make_tuple(KindName(pause.kind), server, pause.address, pause.round, away_s,
+                               pause.error, pause.slots, pause.epoch, pause.left, pause.world));
   }
   return list;
 }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "client/python/binding/convert.h"
+#include "client/python/binding/exit_leave.h"
 #include "client/python/binding/operation.h"
 #include "client/python/binding/pause_queue.h"
 
@@ -167,12 +168,19 @@ void DefineConnection(nb::module_& module) {
            nb::arg("exp_avg_sqs"))
       .def("start_fetch_weights", &StartFetchWeights, nb::arg("weights"))
       .def("start_leave", &StartLeave)
+      .def(
+          "leave_at_exit",
+          [](const Connection& self, const std::string& job, double timeout_s) {
+            LeaveAtExit(self.client(), job, Milliseconds(timeout_s));
+          },
+          nb::arg("job"), nb::arg("timeout_s"))
       .def("abort",
            [](const Connection& self) {
              nb::gil_scoped_release release;
              self.client()->Abort();
            })
       .def("counters", [](const Connection& self) { return ToDict(self.client()->counters()); })
+      .def_prop_ro("ended", [](const Connection& self) { return self.client()->ended(); })
       .def_prop_ro("resumed", [](const Connection& self) { return self.client()->resumed(); })
       .def_prop_ro("user_state",
                    [](const Connection& self) {

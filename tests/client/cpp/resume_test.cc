@@ -2,6 +2,7 @@
 // servers lack, weights and the round it goes on in.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -173,6 +174,58 @@ TEST_F(ResumeTest, AttachIsTriedAgainWhileAServerIsAway) {
   ASSERT_TRUE(Attach().ok());
   EXPECT_EQ(Server(0).attaches.size(), 4u);
   EXPECT_EQ(Server(0).attaches[0].incarnation(), Server(0).attaches[3].incarnation());
+}
+
+TEST_F(ResumeTest, AnAttachTellsWhichServerKeepsItWaiting) {
+  StartResumable(1, 5);
+  options_.time_scale = 0.01;  // 3 s become 30 ms
+  std::atomic<int> told{0};
+  options_.on_pause = [&](const Pause& pause) {
+    pauses_.push_back(pause);
+    ++told;
+  };
+  // Until it has been told, and told again.
+  Server(0).on_attach = [&](const v1::AttachRequest&) {
+    ErrorFields fields;
+    fields.server = 4;
+    fields.address = "10.0.0.4:7";
+    if (told >= 2) return absl::OkStatus();
+    return ReasonedError(absl::StatusCode::kUnavailable, Reason::kServerLost,
+                         "server 4 does not answer", fields);
+  };
+  ASSERT_TRUE(Attach().ok());
+  const std::vector<std::string> kinds = Kinds(pauses_);
+  ASSERT_GE(kinds.size(), 3u);
+  EXPECT_EQ(kinds[0], "lost4");
+  EXPECT_EQ(kinds[1], "waiting4");
+  EXPECT_EQ(kinds.back(), "back4");
+  for (const Pause& pause : pauses_) {
+    EXPECT_EQ(pause.address, "10.0.0.4:7");
+    EXPECT_EQ(pause.error, "server 4 does not answer");
+    EXPECT_EQ(pause.round, 0u);
+  }
+}
+
+TEST_F(ResumeTest, AServerThatNobodyKnowsYetIsToldOfByItsAddress) {
+  StartResumable(1, 5);
+  options_.time_scale = 0.01;
+  options_.attach_timeout = std::chrono::seconds(60);
+  options_.endpoints = {"127.0.0.1:1"};  // Nobody listens there.
+  options_.should_stop = [this] { return !pauses_.empty(); };
+  options_.on_pause = [this](const Pause& pause) { pauses_.push_back(pause); };
+  EXPECT_EQ(Attach().code(), absl::StatusCode::kCancelled);
+  ASSERT_EQ(pauses_.size(), 1u);
+  EXPECT_EQ(pauses_[0].kind, Pause::Kind::kLost);
+  EXPECT_EQ(pauses_[0].server, kServerUnknown);
+  EXPECT_EQ(pauses_[0].address, "127.0.0.1:1");
+}
+
+TEST_F(ResumeTest, AnAttachThatIsQuickTellsNothing) {
+  StartResumable(1, 5);
+  options_.on_pause = [this](const Pause& pause) { pauses_.push_back(pause); };
+  AnswerAttach({ReasonedError(absl::StatusCode::kUnavailable, Reason::kServerLost, "one is away")});
+  ASSERT_TRUE(Attach().ok());
+  EXPECT_EQ(Kinds(pauses_), std::vector<std::string>{});
 }
 
 TEST_F(ResumeTest, WhatEndsAnAttach) {

@@ -41,6 +41,11 @@ TEST(ValidateNameTest, TheMessageShowsTheNameEscapedAndShortened) {
   EXPECT_LT(message.size(), 300u);
 }
 
+TEST(JobIdTextTest, IsSixteenHexDigits) {
+  EXPECT_EQ(JobIdText(0xabc), "0000000000000abc");
+  EXPECT_EQ(JobIdText(UINT64_MAX), "ffffffffffffffff");
+}
+
 TEST(EditDistanceTest, CountsEveryKindOfEdit) {
   EXPECT_EQ(EditDistance("", ""), 0u);
   EXPECT_EQ(EditDistance("abc", ""), 3u);

@@ -136,7 +136,9 @@ TEST_F(DurableJobsTest, WithoutResumeAUsedNameIsInUse) {
   Make(2);
   const absl::Status status = Ask(1, 900, Resume::kNever).Get().status();
   EXPECT_EQ(ReasonOf(status), Reason::kNameInUse);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("already has all its trainers"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("resume=\"auto\""));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("`ballastctl jobs delete job --force`"));
   EXPECT_EQ(cluster_->Manifest(0, job_).epoch.epoch, 1u);
 }
 
@@ -556,7 +558,11 @@ TEST_F(DurableJobsTest, AFinishedJobRestsOnDiskUntilItIsGoneOnWith) {
       for (const uint32_t id : {0u, 1u}) cluster_->Restart(id);
       EXPECT_EQ(cluster_->At(0)->memory_used_bytes(), 0u);
     }
-    EXPECT_EQ(ReasonOf(Ask(0, 900, Resume::kNever).Get().status()), Reason::kNameInUse);
+    const absl::Status in_use = Ask(0, 900, Resume::kNever).Get().status();
+    EXPECT_EQ(ReasonOf(in_use), Reason::kNameInUse);
+    EXPECT_THAT(std::string(in_use.message()),
+                HasSubstr("was run before and is kept on disk; use resume=\"auto\""));
+    EXPECT_THAT(std::string(in_use.message()), HasSubstr("`ballastctl jobs delete job`"));
     const auto result = AttachWorld(900, Resume::kMust);
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_TRUE(result->resumed);

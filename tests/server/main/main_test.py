@@ -197,7 +197,7 @@ class RunTest(unittest.TestCase):
         self.folder = folder.name
 
     def test_the_ready_file_tells_the_bound_addresses_and_sigterm_ends_it(self):
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             with ServerProcess(self.folder) as server:
                 ready = server.ready()
                 self.assertEqual(ready["id"], 0)
@@ -208,6 +208,32 @@ class RunTest(unittest.TestCase):
                 self.assertEqual(code, 0, err)
         self.assertEqual([p.name for p in pathlib.Path(self.folder).iterdir()
                           if not p.name.endswith(".json")], [])
+
+    def test_under_nohup_a_hangup_does_not_end_it(self):
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            server = ServerProcess(self.folder)
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        with server:
+            ready = server.ready()
+            server.process.send_signal(signal.SIGHUP)
+            self.assertEqual(get(ready["admin"], "/readyz")[0], 200)
+            code, _, err = server.end()
+            self.assertEqual(code, 0)
+            self.assertIn("signal Terminated", err)
+            self.assertNotIn("signal Hangup", err)
+
+    def test_a_ready_file_that_cannot_be_written_is_refused_at_the_start(self):
+        folder = pathlib.Path(self.folder)
+        for path, why in ((folder / "missing" / "ready.json", "No such file"),
+                          (folder, "Is a directory")):
+            data = folder / "data"
+            code, out, err = run(BALLASTD, "--ready-file", str(path), "--data-dir", str(data))
+            self.assertEqual((code, out), (1, ""))
+            self.assertIn(f"ballastd: --ready-file: cannot write {path}: {why}", err)
+            self.assertNotIn("listens", err)
+            self.assertEqual(list(folder.iterdir()), [])
 
     def test_dev_uses_temporary_data_and_says_how_to_reach_it(self):
         temporary = pathlib.Path(self.folder) / "tmp"

@@ -5,10 +5,13 @@ Comes from: launcher.servers, launcher.trainers, ballast.run. Linux only.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import math
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -50,6 +53,11 @@ class Child:
         self.stdout = self._popen.stdout
         self.stderr = self._popen.stderr
         self._swept = False
+        # When it ended, by time.monotonic(): tells who of several was the first. By a thread,
+        # because those who fail of the same cause end closer to each other than anybody polls.
+        self.ended_at = math.inf
+        self._watcher = threading.Thread(target=self._note_end, daemon=True)
+        self._watcher.start()
 
     @property
     def pid(self) -> int:
@@ -59,11 +67,17 @@ class Child:
         """Whether it has ended; then, at first sight, also kills what it left in its group."""
         if self._popen.poll() is None:
             return False
+        self._watcher.join()
         if not self._swept:
             # At once: later the number of the group may belong to somebody else.
             self._swept = True
             self._signal_group(signal.SIGKILL)
         return True
+
+    def _note_end(self) -> None:
+        with contextlib.suppress(ChildProcessError):  # poll() was first
+            os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
+        self.ended_at = time.monotonic()
 
     def code(self) -> int:
         """The shell's exit code of an ended child: 128 + signal when a signal ended it."""
@@ -84,6 +98,12 @@ class Child:
             os.killpg(self._popen.pid, signum)
         except (ProcessLookupError, PermissionError):
             pass
+
+
+def by_end(children: Sequence[Child]) -> list[int]:
+    """The numbers of all children in the order in which they ended, those that run at the end."""
+    ends = [child.ended_at if child.ended() else math.inf for child in children]
+    return sorted(range(len(children)), key=ends.__getitem__)
 
 
 def stop(

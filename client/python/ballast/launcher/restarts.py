@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 
+from ballast.launcher import process
 from ballast.launcher.process import Child
 from ballast.launcher.servers import LaunchError, Servers
 from ballast.launcher.trainers import Trainers
@@ -37,8 +38,11 @@ class _Restarts:
         self._quick: dict[int, int] = {}  # by process: how often in a row it ended soon
 
     def poll(self) -> int | None:
-        """Starts what is due. Returns the number of a process that stays down, or None."""
-        for i, child in enumerate(self._children()):
+        """Starts what is due. Returns the number of a process that stays down, or None; of several
+        the first one that ended: what befell the others may be its doing."""
+        children = self._children()
+        for i in process.by_end(children):
+            child = children[i]
             if not child.ended():
                 self._note_running(i)
             elif not self._missed(child):

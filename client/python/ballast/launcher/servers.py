@@ -8,8 +8,10 @@ server that is started again keeps its port, so the peers file stays true.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +22,8 @@ from pathlib import Path
 from ballast.config import time_scale
 from ballast.launcher import process
 
+MEMINFO = Path("/proc/meminfo")
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 START_TIMEOUT_S = 30.0
 STOP_S = 10.0
 LOG_TAIL_LINES = 20
@@ -59,6 +63,28 @@ def find_ballastd(given: str | None, environ: Mapping[str, str]) -> Path:
     )
 
 
+def memory_share(
+    count: int, meminfo: Path = MEMINFO, control_group: Path = CONTROL_GROUP
+) -> str | None:
+    """What each of `count` servers on this machine may use, as --dram-budget; None: not known.
+
+    Together 80 % of the memory that is available now, as one ballastd would take by itself: of
+    /proc/meminfo, or what the control group still allows where that is less.
+    """
+    try:
+        line = re.search(r"^MemAvailable: +(\d+) kB$", meminfo.read_text(), re.M)
+        available = int(line.group(1)) << 10
+    except (OSError, AttributeError):
+        return None
+    with contextlib.suppress(OSError, ValueError):  # no control group, or no limit in it
+        limit, used = (
+            int((control_group / name).read_text()) for name in ("memory.max", "memory.current")
+        )
+        available = min(available, max(0, limit - used))
+    mebibytes = (available * 4 // 5 // count) >> 20
+    return f"{mebibytes}MiB" if mebibytes else None
+
+
 class Servers:
     """N running servers; use start(), then stop()."""
 
@@ -70,12 +96,14 @@ class Servers:
         dram_budget: str | None,
         inherited: Sequence[int] = (),
     ) -> None:
-        """inherited: file descriptors that every server keeps open as long as it lives."""
+        """dram_budget: of each server; None: its share of this machine's memory.
+        inherited: file descriptors that every server keeps open as long as it lives."""
         self._binary = binary
         self._count = count
         self._run_dir = data_dir / "run"
         self._data_dir = data_dir
-        self._dram_budget = dram_budget
+        # Settled once: a server that is started again has to have room for the same jobs.
+        self._dram_budget = dram_budget or memory_share(count)
         self._inherited = tuple(inherited)
         self._environ: Mapping[str, str] = {}
         self.children: list[process.Child] = []

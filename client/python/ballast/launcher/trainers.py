@@ -104,8 +104,11 @@ class Trainers:
         return child
 
     def failed(self) -> int | None:
-        """The rank of a trainer that has ended with an error, or None."""
-        return next((i for i, c in enumerate(self.children) if c.ended() and c.code()), None)
+        """The rank of the first trainer that ended with an error, or None."""
+        for rank in process.by_end(self.children):
+            if self.children[rank].ended() and self.children[rank].code():
+                return rank
+        return None
 
     def running(self) -> bool:
         return not all(c.ended() for c in self.children)

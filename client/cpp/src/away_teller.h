@@ -1,0 +1,45 @@
+// Which server keeps an attach waiting: told after 3 s, again every 5 s, and when it is over.
+// Comes from: attach.cc, which passes the time in. Goes to: JobOptions::on_pause, or the log.
+// Thread safety: none; lives on the attaching thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "ballast/client.h"
+
+namespace ballast::client {
+
+class AwayTeller {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // Uses `options`, whose time_scale stretches the times, as long as it lives.
+  explicit AwayTeller(const JobOptions& options) : options_(options) {}
+
+  bool away() const { return away_; }
+
+  // `server` (kServerUnknown: so far only its address is known) is why nothing goes on. While
+  // another was before, the waiting counts from there; else from `since`.
+  void OnAway(Time since, uint32_t server, const std::string& address, const std::string& why);
+  // Nothing is waited for any more, or only the other trainers.
+  void OnBack(Time now);
+  // Says what is due. To be called often.
+  void TellWhatIsDue(Time now);
+
+ private:
+  void Tell(Pause::Kind kind, Time now) const;
+  Time::duration Scaled(std::chrono::milliseconds time) const;
+
+  const JobOptions& options_;
+  bool away_ = false;
+  bool told_ = false;
+  Time since_;
+  Time tell_at_;
+  uint32_t server_ = kServerUnknown;
+  std::string address_;
+  std::string why_;
+};
+
+}  // namespace ballast::client

@@ -1,0 +1,107 @@
+"""Says whom a round waits for: trainers that others have been waiting for, once per straggle.
+
+Comes from: the servers' /statusz. Goes to: ballast.run, which prints it. A trainer that has ended
+or does not answer is not told of here; the other trainers tell of it themselves.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+# Waiting so long for a trainer that is well is worth a line.
+TELL_AFTER_S = 3.0
+POLL_S = 1.0
+# States of a trainer that is there and owes something (SlotStatus in ballast/v1/admin.proto).
+_WAITED_FOR = ("attached", "pushing")
+
+
+class Stragglers:
+    """Who is late, from what the servers say and when. Pure but for its memory of what was."""
+
+    def __init__(self, tell_after_s: float) -> None:
+        self._tell_after_s = tell_after_s
+        self._since: dict[tuple[str, int, int], float] = {}  # job, round, slot -> first seen
+        self._told: dict[tuple[str, int], int] = {}  # job, slot -> newest round it was late in
+
+    def lines(self, servers: Iterable[dict[str, Any]], now: float) -> list[str]:
+        """What is to be said. servers: of /statusz, each with its jobs; now: seconds."""
+        owed = _owed(servers)
+        self._since = {key: self._since.get(key, now) for key in owed}
+        late = [key for key in sorted(owed) if now - self._since[key] >= self._tell_after_s]
+        lines = []
+        for job, round_, slot in late:
+            last = self._told.get((job, slot))
+            self._told[job, slot] = round_
+            if last is None or round_ - last > 1:  # else it is as late as in the round before
+                waited = now - self._since[job, round_, slot]
+                lines.append(
+                    f"round {round_} has waited {waited:.0f} s for trainer {slot}, "
+                    f"{_what(owed[job, round_, slot])}"
+                )
+        return lines
+
+
+def _owed(servers: Iterable[dict[str, Any]]) -> dict[tuple[str, int, int], int]:
+    # Extents that a slot owes in all, by job, round and slot; 0: it has not begun the round.
+    owed: dict[tuple[str, int, int], int] = {}
+    for server in servers:
+        for job in server["jobs"]:
+            if job["state"] != "running" or job["phase"] != "collect":
+                continue
+            for slot in job["slots"]:
+                if slot["state"] in _WAITED_FOR:
+                    key = (job["name"], job["round"], slot["slot"])
+                    begun = slot["state"] == "pushing"
+                    owed[key] = owed.get(key, 0) + (slot["owed_extents"] if begun else 0)
+    return owed
+
+
+def _what(extents: int) -> str:
+    if extents == 0:
+        return "which has not begun it"
+    return f"which owes the gradients of {extents} extent{'s' if extents > 1 else ''}"
+
+
+class StragglerWatch:
+    """Asks the servers on a thread of its own, as long as start() to stop()."""
+
+    def __init__(
+        self, addresses: Callable[[], Sequence[str]], say: Callable[[str], None]
+    ) -> None:
+        """addresses: the servers' admin ports now. say: prints a line; on the thread."""
+        self._addresses = addresses
+        self._say = say
+        self._stopped = threading.Event()
+
+    def start(self, time_scale: float) -> None:
+        """time_scale: stretches the time after which a trainer is late."""
+        watch = Stragglers(TELL_AFTER_S * time_scale)
+        threading.Thread(target=self._run, args=(watch,), daemon=True).start()
+
+    def stop(self) -> None:
+        """No line is said after this, but for one under way. Idempotent."""
+        self._stopped.set()
+
+    def _run(self, watch: Stragglers) -> None:
+        while not self._stopped.wait(POLL_S):
+            servers = [server for a in list(self._addresses()) for server in _status(a)]
+            for line in watch.lines(servers, time.monotonic()):
+                if not self._stopped.is_set():
+                    self._say(line)
+
+
+def _status(address: str) -> list[dict[str, Any]]:
+    """What /statusz says there; nothing where nobody answers."""
+    connection = http.client.HTTPConnection(address, timeout=POLL_S)
+    try:
+        connection.request("GET", "/statusz?format=json")
+        return json.loads(connection.getresponse().read()).get("servers", [])
+    except (OSError, http.client.HTTPException, ValueError):
+        return []
+    finally:
+        connection.close()

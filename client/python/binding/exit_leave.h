@@ -1,0 +1,21 @@
+// A trainer's Leave for the end of its script: whether it may be said depends on the exit code of
+// the process, which Python code never sees.
+// Comes from: module.cc. Goes to: ballast/client.h. Thread safety: thread-safe.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "ballast/client.h"
+
+namespace ballast::python {
+
+// When the process ends with exit code 0: leaves the job, waiting at most `timeout`, and says on
+// stderr why it could not. With another one, or after a signal: says nothing to the servers, so
+// that the other trainers see this one as lost. A process that is forked meanwhile does neither.
+// Keeps `client` until the process is gone.
+void LeaveAtExit(std::shared_ptr<client::Client> client, const std::string& job,
+                 std::chrono::milliseconds timeout);
+
+}  // namespace ballast::python
