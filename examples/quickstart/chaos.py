@@ -18,6 +18,10 @@ from collections.abc import Callable
 VICTIMS = {"server": "ready-{}.json", "trainer": "trainer-{}.json"}
 
 
+# Fewer steps are over before the third kill: each waits until the run has gone on after the last.
+STEPS_MIN = 6
+
+
 @dataclasses.dataclass
 class Kill:
     """kind: of process, a key of VICTIMS; number: which one of them; step: in whose round.

@@ -66,6 +66,8 @@ def parse() -> argparse.Namespace:
         parser.error(problem)
     if args.chaos and args.durability == "none":
         parser.error("--chaos kills processes, which a job with --durability none does not survive")
+    if args.chaos and args.steps < chaos.STEPS_MIN:
+        parser.error(f"--steps {args.steps}: --chaos needs at least {chaos.STEPS_MIN}")
     if args.chaos and args.durability is None:
         args.durability = "power"
     return args

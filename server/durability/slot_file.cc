@@ -234,12 +234,12 @@ absl::Status TwoSlotFile::CheckFileHeader() {
   if (!made.ok()) {
     return absl::Status(made.status().code(), absl::StrCat(path_, ": ", made.status().message()));
   }
-  const auto differs = [this](const char* what, uint64_t there, uint64_t wanted) {
+  const auto differs = [this](const char* what, const auto& there, const auto& wanted) {
     if (there == wanted) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
         path_, " was made for ", what, " ", there, ", not ", wanted, "; open it as it was made"));
   };
-  BALLAST_RETURN_IF_ERROR(differs("job", made->job, options_.job));
+  BALLAST_RETURN_IF_ERROR(differs("job", JobIdText(made->job), JobIdText(options_.job)));
   BALLAST_RETURN_IF_ERROR(differs("server", made->server, options_.server));
   BALLAST_RETURN_IF_ERROR(differs("optimizer", made->optimizer, options_.optimizer));
   BALLAST_RETURN_IF_ERROR(differs("kernel formula", made->formula_id, options_.formula_id));

@@ -296,3 +296,27 @@ def test_a_server_that_stays_away_too_long_is_named(start_cluster):
         assert isinstance(error, ballast.ServerLost), error
         assert error.server == 1
         assert "has been away" in str(error) and "reconnect_timeout" in str(error)
+
+
+@pytest.mark.parametrize("away", [0, 1])
+def test_an_attach_says_which_server_it_waits_for(start_cluster, capsys, away):
+    cluster = start_cluster(2)
+    address = cluster.endpoints[away]
+    cluster.kill(away, signal.SIGKILL)
+    p = torch.nn.Parameter(torch.zeros(300))
+    trainers = Trainers(cluster, [[p]], durability="process")
+    (attaching,) = trainers.start(lambda opt: opt.attach())
+    said = []
+
+    def told(text: str) -> bool:
+        said.extend(capsys.readouterr().err.splitlines())
+        return any(text in line for line in said)
+
+    wait_for(lambda: told(f"server {away} ({address}) is away ("), f"the word; {said}")
+    assert any(line.endswith("; attaching waits") for line in said), said
+    cluster.restart(away)
+    attaching.result(HANG_S)
+    assert told(f"server {away} is back after "), said
+    p.grad = torch.ones(300)
+    trainers.step()
+    trainers.close()

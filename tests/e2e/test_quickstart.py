@@ -111,8 +111,8 @@ def test_an_unwritable_out_is_refused_before_anything_runs(tmp_path):
 
 
 def test_bad_flags_end_with_usage_and_code_2():
-    without = ["--chaos", "--durability", "none"]
-    for bad in (["--steps", "0"], ["--dtype", "fp8"], ["--nonsense"], without):
+    without, short = ["--chaos", "--durability", "none"], ["--chaos", "--steps", "5"]
+    for bad in (["--steps", "0"], ["--dtype", "fp8"], ["--nonsense"], without, short):
         run = quickstart(*bad)
         assert run.returncode == 2
         assert run.stdout == ""

@@ -283,8 +283,9 @@ TEST_F(GradientLogTest, FilesOfAnotherJobOrServerAreRefusedByName) {
   LogOptions other = options_;
   other.job = 78;
   EXPECT_TRUE(absl::IsFailedPrecondition(Open(other)));
-  EXPECT_THAT(Open(other).message(), AllOf(HasSubstr("job/log-000"), HasSubstr("job 77, server 2"),
-                                           HasSubstr("job 78, server 2")));
+  EXPECT_THAT(Open(other).message(),
+              AllOf(HasSubstr("job/log-000"), HasSubstr("job 000000000000004d, server 2"),
+                    HasSubstr("job 000000000000004e, server 2")));
   other = options_;
   other.server = 3;
   EXPECT_TRUE(absl::IsFailedPrecondition(Open(other)));

@@ -304,7 +304,7 @@ TEST_F(SlotFileTest, FilesMadeForSomethingElseAreRefusedByName) {
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
     EXPECT_THAT(status.message(), HasSubstr(what));
   };
-  refused("job 77, not 78", [](SlotOptions* o) { o->job = 78; });
+  refused("job 000000000000004d, not 000000000000004e", [](SlotOptions* o) { o->job = 78; });
   refused("server 2, not 3", [](SlotOptions* o) { o->server = 3; });
   refused("optimizer 1, not 2", [](SlotOptions* o) { o->optimizer = 2; });
   refused("kernel formula 5, not 6", [](SlotOptions* o) { o->formula_id = 6; });
@@ -312,7 +312,8 @@ TEST_F(SlotFileTest, FilesMadeForSomethingElseAreRefusedByName) {
   std::vector<SlotShape> shapes = SmallShapes();
   shapes[1].extent = 2;
   EXPECT_TRUE(absl::IsFailedPrecondition(Open(SmallSlots(), shapes)));
-  EXPECT_THAT(Open(SmallSlots(), shapes).message(), HasSubstr("holds extent 1 of job 77"));
+  EXPECT_THAT(Open(SmallSlots(), shapes).message(),
+              HasSubstr("holds extent 1 of job 000000000000004d"));
   shapes = SmallShapes();
   shapes.push_back({.extent = 100, .elements = 5000});
   EXPECT_TRUE(absl::IsFailedPrecondition(Open(SmallSlots(), shapes)));
