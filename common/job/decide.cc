@@ -50,6 +50,15 @@ absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> vote
             [](const ExtentNorm& a, const ExtentNorm& b) { return a.extent < b.extent; });
   if (absl::Status st = CheckVotes(input, votes, norms); !st.ok()) return st;
 
+  decision.policy = input.policy;
+  if (input.upload) {
+    // Weights, unlike gradients, may be Inf: they are taken as they are.
+    decision.applied = decision.upload = true;
+    decision.nonfinite = 0;
+    decision.first_nonfinite = Nonfinite();
+    decision.grad_scale.assign(input.divisor.size(), 1.0f);
+    return decision;
+  }
   const double loss_scale = input.policy.loss_scale;
   double mean_sumsq = 0;
   for (const ExtentNorm& norm : norms) {
@@ -57,7 +66,6 @@ absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> vote
     mean_sumsq += norm.sumsq / (divisor * divisor);
   }
   decision.grad_norm = std::sqrt(mean_sumsq);
-  decision.policy = input.policy;
   decision.applied = decision.nonfinite == 0 && std::isfinite(decision.grad_norm);
   if (!decision.applied) {
     const uint64_t skips = ++decision.policy.consecutive_skips;

@@ -53,6 +53,7 @@ struct PolicyState {
 struct Decision {
   bool applied = false;
   bool halted = false;   // not applied, and the trainers get an error
+  bool upload = false;   // applied: what was pushed takes the place of the masters; nothing else
   double grad_norm = 0;  // global 2-norm of the unscaled mean, fp64
   double clip_coef = 1;
   // Factor per group folded into the step: fp32(coef / (divisor * loss_scale)).
@@ -70,6 +71,7 @@ struct DecideInput {
   std::vector<double> divisor;         // per group, from the epoch's contributor sets
   std::vector<uint32_t> extent_group;  // per extent
   PolicyState policy;                  // before the round
+  bool upload = false;                 // the round replaces the weights
 };
 
 // The decision of one round. `votes` must hold every server exactly once; order does not matter.

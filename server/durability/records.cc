@@ -11,14 +11,18 @@
 namespace ballast::server {
 namespace {
 
-constexpr uint32_t kDecisionVersion = 1;
+// Version 2 knows uploads, and is written for them only: older programs then say so.
+constexpr uint32_t kDecisionVersion = 2;
 // Version 2 is version 1 with user states behind it, and is written only when there are some.
-constexpr uint32_t kPreparedVersion = 2;
+// Version 3 is that of an upload: version 2, whose user states may be none.
+constexpr uint32_t kPreparedVersion = 3;
+constexpr uint32_t kPreparedUpload = 3;
 constexpr uint32_t kPolicyVersion = 1;
 constexpr uint32_t kPolicyBytes = 24;  // of version 1, behind its version and length
 constexpr uint32_t kSkipped = 0;
 constexpr uint32_t kApplied = 1;
 constexpr uint32_t kHalted = 2;
+constexpr uint32_t kUploaded = 3;
 constexpr size_t kNormBytes = 12;
 constexpr size_t kScalarSetBytesMin = 16;
 constexpr size_t kUserStateBytesMin = 8;
@@ -128,11 +132,10 @@ void PutUserStates(const std::map<uint32_t, std::string>& states, ByteWriter* ou
   }
 }
 
-// At least one, none empty, slots ascending.
+// None empty, slots ascending.
 std::map<uint32_t, std::string> GetUserStates(ByteReader* in) {
   std::map<uint32_t, std::string> states;
   const uint32_t count = in->GetCount(kUserStateBytesMin);
-  if (count == 0) in->Fail();
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t slot = in->Get<uint32_t>();
     const std::string state = in->GetBytes(in->GetCount(1));
@@ -140,6 +143,16 @@ std::map<uint32_t, std::string> GetUserStates(ByteReader* in) {
     states.emplace_hint(states.end(), slot, state);
   }
   return states;
+}
+
+uint32_t PreparedVersionOf(const PreparedRecord& record) {
+  if (record.upload) return kPreparedUpload;
+  return record.user_state.empty() ? 1 : 2;
+}
+
+uint32_t OutcomeOf(const Decision& decision) {
+  if (decision.upload) return kUploaded;
+  return decision.applied ? kApplied : decision.halted ? kHalted : kSkipped;
 }
 
 absl::Status CheckVersion(const char* what, uint32_t version, uint32_t newest) {
@@ -159,7 +172,8 @@ absl::Status Malformed(const char* what, size_t bytes) {
 
 std::string EncodePrepared(const PreparedRecord& record) {
   ByteWriter out;
-  out.Put<uint32_t>(record.user_state.empty() ? 1 : kPreparedVersion);
+  const uint32_t version = PreparedVersionOf(record);
+  out.Put(version);
   out.Put(record.epoch);
   out.Put(record.round);
   out.Put(record.vote.server);
@@ -176,7 +190,7 @@ std::string EncodePrepared(const PreparedRecord& record) {
   out.Put<uint32_t>(record.tensor_step.size());
   for (const uint64_t step : record.tensor_step) out.Put(step);
   PutPolicy(record.policy, &out);
-  if (!record.user_state.empty()) PutUserStates(record.user_state, &out);
+  if (version > 1) PutUserStates(record.user_state, &out);
   return out.Take();
 }
 
@@ -201,18 +215,20 @@ absl::StatusOr<PreparedRecord> DecodePrepared(absl::string_view bytes) {
   record.tensor_step.resize(in.GetCount(sizeof(uint64_t)));
   for (uint64_t& step : record.tensor_step) step = in.Get<uint64_t>();
   BALLAST_ASSIGN_OR_RETURN(record.policy, GetPolicy(&in));
-  if (version == kPreparedVersion) record.user_state = GetUserStates(&in);
-  if (version == 0 || !in.AtEnd()) return Malformed("PREPARED", bytes.size());
+  if (version > 1) record.user_state = GetUserStates(&in);
+  record.upload = version == kPreparedUpload;
+  if (version != PreparedVersionOf(record) || !in.AtEnd())
+    return Malformed("PREPARED", bytes.size());
   return record;
 }
 
 std::string EncodeDecision(const DecisionRecord& record) {
   const Decision& decision = record.decision;
   ByteWriter out;
-  out.Put(kDecisionVersion);
+  out.Put(decision.upload ? kDecisionVersion : 1);
   out.Put(record.epoch);
   out.Put(record.round);
-  out.Put(decision.applied ? kApplied : decision.halted ? kHalted : kSkipped);
+  out.Put(OutcomeOf(decision));
   out.Put(decision.grad_norm);
   out.Put(decision.clip_coef);
   out.Put(decision.nonfinite);
@@ -233,8 +249,9 @@ absl::StatusOr<DecisionRecord> DecodeDecision(absl::string_view bytes) {
   record.epoch = in.Get<uint32_t>();
   record.round = in.Get<uint64_t>();
   const uint32_t outcome = in.Get<uint32_t>();
-  if (outcome > kHalted) in.Fail();
-  decision.applied = outcome == kApplied;
+  if (version == kDecisionVersion ? outcome != kUploaded : outcome > kHalted) in.Fail();
+  decision.upload = outcome == kUploaded;
+  decision.applied = outcome == kApplied || decision.upload;
   decision.halted = outcome == kHalted;
   decision.grad_norm = in.Get<double>();
   decision.clip_coef = in.Get<double>();
@@ -244,7 +261,7 @@ absl::StatusOr<DecisionRecord> DecodeDecision(absl::string_view bytes) {
   for (float& scale : decision.grad_scale) scale = in.Get<float>();
   decision.scalars = GetScalars(&in);
   BALLAST_ASSIGN_OR_RETURN(decision.policy, GetPolicy(&in));
-  if (version != kDecisionVersion || !in.AtEnd()) return Malformed("DECISION", bytes.size());
+  if (version == 0 || !in.AtEnd()) return Malformed("DECISION", bytes.size());
   return record;
 }
 

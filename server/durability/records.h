@@ -24,6 +24,7 @@ struct PreparedRecord {
   std::vector<uint64_t> tensor_step;  // per tensor, before the round
   // At the home, by slot: what its script needs to go on after the round. None is empty.
   std::map<uint32_t, std::string> user_state;
+  bool upload = false;  // of a round that replaces the weights
 };
 
 struct DecisionRecord {

@@ -101,7 +101,8 @@ void Recovery::FindRound(const std::vector<uint32_t>& owned) {
     fsm.policy = decision.policy;
     fsm.tensor_step = logged.prepared->tensor_step;
     fsm.tensor_step.resize(layout_.tensors().size(), 0);
-    for (size_t t = 0; t < logged.prepared->present.size() && decision.applied; ++t) {
+    const bool stepped = decision.applied && !decision.upload;
+    for (size_t t = 0; t < logged.prepared->present.size() && stepped; ++t) {
       if (logged.prepared->present[t]) ++fsm.tensor_step[t];
     }
     fsm.last_prepared = logged.prepared;
@@ -300,11 +301,8 @@ absl::Status Recovery::Replay(uint32_t extent_id, uint64_t round, Lane* lane, Lo
   }
   BALLAST_RETURN_IF_ERROR(storage_->log()->ReadExtent(logged->second, lane->gradient.data()));
   loaded->log_bytes += logged->second.bytes;
-  const ExtentStep step{.grad = lane->gradient.data(),
-                        .grad_dtype = logged->second.dtype,
-                        .weight = lane->weights.data(),
-                        .scale = plan->scale_by_group[layout_.extents()[extent_id].group],
-                        .scalars = &plan->by_tensor};
+  const ExtentStep step = StepOf(*plan, layout_, extent_id, lane->gradient.data(),
+                                 logged->second.dtype, lane->weights.data());
   for (uint32_t tile = 0; tile < TileCount(layout_, extent_id); ++tile) {
     store_->StepTile(layout_, extent_id, tile, step);
   }

@@ -223,11 +223,7 @@ void Engine::StepExtent(uint32_t extent, const std::shared_ptr<StepPlan>& plan) 
     return;
   }
   const GradientView grad = contributions_.Gradient(layout, extent);
-  const ExtentStep step{.grad = grad.data,
-                        .grad_dtype = grad.dtype,
-                        .weight = weight->data(),
-                        .scale = plan->scale_by_group[layout.extents()[extent].group],
-                        .scalars = &plan->by_tensor};
+  const ExtentStep step = StepOf(*plan, layout, extent, grad.data, grad.dtype, weight->data());
   deps_.workers->Submit(
       TileCount(layout, extent),
       [self, plan, extent, step](size_t tile) {

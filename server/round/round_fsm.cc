@@ -1,12 +1,10 @@
 #include "server/round/round_fsm.h"
 
 #include <algorithm>
-#include <bit>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/crc32c.h"
 #include "common/base/names.h"
@@ -167,6 +165,7 @@ void RoundFsm::OpenInit(uint32_t extent) {
 }
 
 void RoundFsm::ResetRound() {
+  uploader_.clear();
   const auto rows = static_cast<uint32_t>(owned_.size());
   registers_.Reset(rows, static_cast<uint32_t>(slots_.size()));
   pending_.resize(rows);
@@ -230,10 +229,13 @@ void RoundFsm::OnBegin(const Input& input, Effects* effects) {
          effects);
     return;
   }
-  if (absl::Status st = CheckSameHyper(slot_id, begin); !st.ok()) {
-    Fail(st, effects);
+  absl::Status same = CheckSameUpload(slot_id, begin);
+  if (same.ok()) same = CheckSameHyper(slot_id, begin);
+  if (!same.ok()) {
+    Fail(same, effects);
     return;
   }
+  if (begin.upload && uploader_.empty()) OpenUpload();
   slot.begun = true;
   slot.begin = std::move(begin);
   phase_ = Phase::kCollect;
@@ -278,6 +280,7 @@ bool RoundFsm::SameBegin(uint32_t slot_id, const RoundBegin& begin) const {
   return slot.begun && slot.begin.round == begin.round &&
          slot.begin.layout_version == begin.layout_version &&
          slot.begin.presence == begin.presence && slot.begin.hyper.size() == begin.hyper.size() &&
+         slot.begin.upload == begin.upload && slot.begin.weight_crc32c == begin.weight_crc32c &&
          CheckSameHyper(slot_id, begin).ok();
 }
 
@@ -324,31 +327,10 @@ absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) con
                  slot);
   }
   if (begin.layout_version != plan_.layout_version) return absl::OkStatus();
+  if (begin.upload) return CheckUpload(slot_id, begin);
   if (absl::Status st = ValidateHyper(plan_.spec, begin.hyper); !st.ok()) {
     return Error(absl::StatusCode::kInvalidArgument, Reason::kBadHyperparam,
                  absl::StrCat("slot ", slot_id, ": ", st.message()), slot);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status RoundFsm::CheckSameHyper(uint32_t slot_id, const RoundBegin& begin) const {
-  for (uint32_t other = 0; other < slots_.size(); ++other) {
-    if (!slots_[other].begun) continue;
-    const auto& theirs = slots_[other].begin.hyper;
-    for (size_t g = 0; g < theirs.size(); ++g) {
-      for (size_t k = 0; k < theirs[g].size(); ++k) {
-        const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
-        if (bits(theirs[g][k]) == bits(begin.hyper[g][k])) continue;
-        return Error(absl::StatusCode::kAborted, Reason::kHyperparamMismatch,
-                     absl::StrCat("group ", g, ": ", kAdamWKeys[k], " is ",
-                                  absl::StrFormat("%.17g", begin.hyper[g][k]), " at slot ", slot_id,
-                                  " and ", absl::StrFormat("%.17g", theirs[g][k]), " at slot ",
-                                  other, "; every slot must send equal hyper-parameters. ",
-                                  "Nothing of round ", round_, " was applied"),
-                     static_cast<int>(slot_id));
-      }
-    }
-    return absl::OkStatus();  // All begun slots were found equal before.
   }
   return absl::OkStatus();
 }
@@ -590,6 +572,7 @@ PreparedRecord RoundFsm::MakePrepared() const {
   record.present = PresentTensors();
   record.policy = policy_;
   record.tensor_step = tensor_step_;
+  record.upload = !uploader_.empty();
   if (self_ != plan_.servers.front()) return record;
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
     const std::string& state = slots_[slot].begin.user_state;
@@ -612,6 +595,7 @@ Vote RoundFsm::OwnVote() const {
 }
 
 std::vector<ScalarSet> RoundFsm::LeadScalars() const {
+  if (!uploader_.empty()) return {};
   std::set<std::pair<uint32_t, uint64_t>> wanted;  // (group, step)
   for (uint32_t t = 0; t < tensor_step_.size(); ++t) {
     if (PresentAnywhere(t)) wanted.insert({layout_.tensors()[t].group, tensor_step_[t] + 1});
@@ -628,9 +612,11 @@ std::vector<ScalarSet> RoundFsm::LeadScalars() const {
 
 uint32_t RoundFsm::ContributorDigest() const {
   uint32_t crc = CrcOfValue(round_, 0);
-  for (const Hyper& hyper : slots_[plan_.epoch.lead()].begin.hyper) {
+  const RoundBegin& lead = slots_[plan_.epoch.lead()].begin;
+  for (const Hyper& hyper : lead.hyper) {
     crc = Crc32c(hyper.data(), hyper.size() * sizeof(double), crc);
   }
+  for (const uint32_t digest : lead.weight_crc32c) crc = CrcOfValue(digest, crc);
   std::vector<uint8_t> bits;
   for (const Slot& slot : slots_) {
     if (!slot.member) continue;
@@ -663,6 +649,7 @@ void RoundFsm::MaybeDecide(Effects* effects) {
   for (const ContributorSet& set : plan_.epoch.contributors) input.divisor.push_back(set.divisor);
   for (const Extent& extent : layout_.extents()) input.extent_group.push_back(extent.group);
   input.policy = policy_;
+  input.upload = prepared_->upload;
   std::vector<Vote> votes;
   for (const auto& [server, vote] : votes_) votes.push_back(vote);
   absl::StatusOr<Decision> decision = Decide(input, std::move(votes));
@@ -682,7 +669,7 @@ void RoundFsm::MaybeDecide(Effects* effects) {
 
 void RoundFsm::OnStepped(const Input&, Effects* effects) {
   for (uint32_t t = 0; t < tensor_step_.size(); ++t) {
-    if (PresentAnywhere(t)) ++tensor_step_[t];
+    if (PresentAnywhere(t) && !decision_.upload) ++tensor_step_[t];
   }
   CloseRound(effects);
 }

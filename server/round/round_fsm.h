@@ -5,6 +5,9 @@
 //   IDLE(t) -Begin-> COLLECT(t) -all extents reduced-> PREPARING(t) -durable-> PREPARED(t)
 //           -all votes-> APPLYING(t) -all stepped-> IDLE(t+1);   any -> FAILED | FINISHED
 //
+// An upload is a round like any other in which the lead pushes weights in place of gradients: it is
+// the only contributor, and the decision says that they take the place of the masters.
+//
 // A job whose durability is not `none` outlives its processes: a trainer or server that is away is
 // waited for, a slot may open its stream and its round again, and Restore puts a restarted server
 // back where its log ends.
@@ -263,6 +266,9 @@ class RoundFsm {
   void ResetRound();
   absl::Status CheckBegin(uint32_t slot, const RoundBegin& begin) const;
   absl::Status CheckSameHyper(uint32_t slot, const RoundBegin& begin) const;
+  absl::Status CheckUpload(uint32_t slot, const RoundBegin& begin) const;
+  absl::Status CheckSameUpload(uint32_t slot, const RoundBegin& begin) const;
+  void OpenUpload();
   // Identity checks shared by gradient and init frames; kUnspecified means acceptable.
   Reason CheckIdentity(const FrameInfo& info, std::string* message) const;
   Reason CheckGradient(const FrameInfo& info, std::string* message) const;
@@ -304,12 +310,13 @@ class RoundFsm {
   std::vector<uint32_t> owned_;     // extents, push order
   std::vector<uint32_t> position_;  // extent -> index in owned_, or UINT32_MAX
   std::vector<Slot> slots_;
-  Registers registers_;            // gradients of the open round
-  Registers init_;                 // initial weights, one pseudo-slot
-  uint32_t init_missing_ = 0;      // owned extents without initial weights
-  std::vector<uint32_t> pending_;  // per position: contributors that still owe it
-  std::vector<uint8_t> reduced_;   // per position
-  std::vector<ExtentNorm> norms_;  // per position
+  Registers registers_;             // gradients of the open round
+  std::vector<uint32_t> uploader_;  // the lead, while the open round is an upload; else empty
+  Registers init_;                  // initial weights, one pseudo-slot
+  uint32_t init_missing_ = 0;       // owned extents without initial weights
+  std::vector<uint32_t> pending_;   // per position: contributors that still owe it
+  std::vector<uint8_t> reduced_;    // per position
+  std::vector<ExtentNorm> norms_;   // per position
   uint64_t nonfinite_ = 0;
   Nonfinite first_nonfinite_;
   uint32_t reduced_count_ = 0;

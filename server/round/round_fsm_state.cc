@@ -1,9 +1,11 @@
-// RoundFsm: how it goes on after a restart, how it grows, and what others may read of it. See
-// round_fsm.h; the protocol itself is in round_fsm.cc. Thread safety: as round_fsm.h.
+// RoundFsm: restart, what slots must agree on, uploads, growth, epochs, and what others may read.
+// See round_fsm.h; the protocol itself is in round_fsm.cc. Thread safety: as round_fsm.h.
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "server/round/round_fsm.h"
 
 namespace ballast::server {
@@ -36,6 +38,83 @@ void RoundFsm::Restore(const Restored& restored, Effects* effects) {
   prepared_ = restored.prepared;
   phase_ = Phase::kPreparing;
   OnDurable(DurableInput{}, effects);
+}
+
+// --- What slots must begin a round with alike
+// -----------------------------------------------------
+
+absl::Status RoundFsm::CheckSameHyper(uint32_t slot_id, const RoundBegin& begin) const {
+  for (uint32_t other = 0; other < slots_.size(); ++other) {
+    if (!slots_[other].begun) continue;
+    const auto& theirs = slots_[other].begin.hyper;
+    for (size_t g = 0; g < theirs.size(); ++g) {
+      for (size_t k = 0; k < theirs[g].size(); ++k) {
+        const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
+        if (bits(theirs[g][k]) == bits(begin.hyper[g][k])) continue;
+        return Error(absl::StatusCode::kAborted, Reason::kHyperparamMismatch,
+                     absl::StrCat("group ", g, ": ", kAdamWKeys[k], " is ",
+                                  absl::StrFormat("%.17g", begin.hyper[g][k]), " at slot ", slot_id,
+                                  " and ", absl::StrFormat("%.17g", theirs[g][k]), " at slot ",
+                                  other, "; every slot must send equal hyper-parameters. ",
+                                  "Nothing of round ", round_, " was applied"),
+                     static_cast<int>(slot_id));
+      }
+    }
+    return absl::OkStatus();  // All begun slots were found equal before.
+  }
+  return absl::OkStatus();
+}
+
+// --- Uploads ------------------------------------------------------------------------------------
+
+absl::Status RoundFsm::CheckUpload(uint32_t slot_id, const RoundBegin& begin) const {
+  const size_t tensors = layout_.tensors().size();
+  const size_t digests = begin.weight_crc32c.size();
+  if (begin.hyper.empty() && begin.presence.empty() && (digests == 0 || digests == tensors)) {
+    return absl::OkStatus();
+  }
+  return Error(
+      absl::StatusCode::kInvalidArgument, Reason::kBadFrame,
+      absl::StrCat("slot ", slot_id, " uploads weights with hyper-parameters of ",
+                   begin.hyper.size(), " groups, presence of ", begin.presence.size(),
+                   " tensors and checksums of ", digests,
+                   "; an upload has neither of the first, and checksums of none or all ", tensors),
+      static_cast<int>(slot_id));
+}
+
+absl::Status RoundFsm::CheckSameUpload(uint32_t slot_id, const RoundBegin& begin) const {
+  const auto mismatch = [&](const std::string& message) {
+    return Error(absl::StatusCode::kFailedPrecondition, Reason::kInitMismatch,
+                 absl::StrCat(message, ". Nothing of round ", round_, " was applied"),
+                 static_cast<int>(slot_id));
+  };
+  for (uint32_t other = 0; other < slots_.size(); ++other) {
+    if (!slots_[other].begun) continue;
+    const RoundBegin& theirs = slots_[other].begin;
+    if (theirs.upload != begin.upload) {
+      return mismatch(absl::StrCat("slot ", begin.upload ? slot_id : other,
+                                   " uploads weights in round ", round_, ", which slot ",
+                                   begin.upload ? other : slot_id,
+                                   " steps; all slots must upload between the same two steps"));
+    }
+    if (theirs.weight_crc32c.empty() || begin.weight_crc32c.empty()) continue;
+    const auto differ = std::mismatch(theirs.weight_crc32c.begin(), theirs.weight_crc32c.end(),
+                                      begin.weight_crc32c.begin());
+    if (differ.first == theirs.weight_crc32c.end()) continue;
+    const auto tensor = static_cast<size_t>(differ.first - theirs.weight_crc32c.begin());
+    return mismatch(absl::StrCat("tensor \"", plan_.spec.tensors[tensor].name, "\" that slot ",
+                                 slot_id, " uploads differs from slot ", other,
+                                 "'s; all slots must make the same change to their weights"));
+  }
+  return absl::OkStatus();
+}
+
+// The lead alone contributes. What was reduced before a restart stays so.
+void RoundFsm::OpenUpload() {
+  uploader_ = {plan_.epoch.lead()};
+  for (uint32_t position = 0; position < owned_.size(); ++position) {
+    if (reduced_[position] == 0) pending_[position] = 1;
+  }
 }
 
 // --- Growth -------------------------------------------------------------------------------------
@@ -145,6 +224,7 @@ std::vector<uint32_t> RoundFsm::InitMissing() const {
 // --- Views --------------------------------------------------------------------------------------
 
 const std::vector<uint32_t>& RoundFsm::Contributors(uint32_t extent) const {
+  if (!uploader_.empty()) return uploader_;
   return plan_.epoch.contributors[layout_.extents()[extent].group].slots;
 }
 

@@ -106,6 +106,12 @@ struct RoundBegin {
   // One per tensor, and up to 7 times false behind them; empty: every tensor has a gradient.
   std::vector<bool> presence;
   std::string user_state;  // to the home: what the slot's script needs to go on after the round
+  // The round replaces the weights: the epoch's lead pushes all of its own in place of gradients,
+  // and there are no hyper-parameters and no presence.
+  bool upload = false;
+  // With `upload`: CRC32C of each of the slot's tensors, which must equal the others'; empty: it
+  // takes the lead's, whatever its own are.
+  std::vector<uint32_t> weight_crc32c;
 };
 
 // Of another trainer of a durable job.

@@ -12,12 +12,14 @@ absl::StatusOr<std::shared_ptr<StepPlan>> MakeStepPlan(const Layout& layout,
                                                        const Decision& decision) {
   auto plan = std::make_shared<StepPlan>();
   plan->scale_by_group = decision.grad_scale;
+  plan->upload = decision.upload;
   for (const ScalarSet& set : decision.scalars) {
     if (set.bits.size() != kAdamWScalarCount) break;  // Missed below.
     plan->sets.push_back(ScalarsFromBits(set.bits));
   }
   const auto& tensors = layout.tensors();
   plan->by_tensor.resize(tensors.size(), nullptr);
+  if (plan->upload) return plan;
   for (uint32_t t = 0; t < tensors.size(); ++t) {
     if (!present[t]) continue;
     for (size_t s = 0; s < plan->sets.size(); ++s) {
@@ -36,11 +38,22 @@ absl::StatusOr<std::shared_ptr<StepPlan>> MakeStepPlan(const Layout& layout,
 }
 
 bool Touches(const StepPlan& plan, const Layout& layout, uint32_t extent_id) {
+  if (plan.upload) return true;
   const Extent& extent = layout.extents()[extent_id];
   for (uint32_t i = 0; i < extent.run_count; ++i) {
     if (plan.by_tensor[layout.runs()[extent.first_run + i].tensor] != nullptr) return true;
   }
   return false;
+}
+
+ExtentStep StepOf(const StepPlan& plan, const Layout& layout, uint32_t extent, const void* grad,
+                  DType grad_dtype, void* weight) {
+  return {.grad = grad,
+          .grad_dtype = grad_dtype,
+          .weight = weight,
+          .scale = plan.scale_by_group[layout.extents()[extent].group],
+          .scalars = &plan.by_tensor,
+          .upload = plan.upload};
 }
 
 }  // namespace ballast::server

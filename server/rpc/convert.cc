@@ -213,6 +213,8 @@ absl::StatusOr<RoundBegin> BeginFromProto(const v1::RoundBegin& begin, size_t pr
   out.round = begin.round();
   out.layout_version = begin.layout_version();
   out.user_state = begin.user_state();
+  out.upload = begin.upload();
+  out.weight_crc32c.assign(begin.weight_crc32c().begin(), begin.weight_crc32c().end());
   out.hyper.reserve(static_cast<size_t>(begin.hyper_size()));
   for (const v1::GroupHyper& group : begin.hyper()) {
     out.hyper.emplace_back(group.value().begin(), group.value().end());

@@ -48,6 +48,12 @@ uint64_t ExtentStore::StepTile(const Layout& layout, uint32_t extent_id, uint32_
   const TileView tile = tier_->Tile(extent_id, tile_index);
   const uint32_t begin = tile_index * layout.tile_elements();
   const uint32_t end = begin + tile.elements;
+  if (step.upload) {
+    optim::Upcast(*kernels_, step.grad_dtype)(
+        static_cast<const char*>(step.grad) + begin * grad_bytes, tile.p, tile.elements);
+    return optim::Downcast(*kernels_, extent.dtype)(
+        tile.p, static_cast<char*>(step.weight) + begin * weight_bytes, tile.elements);
+  }
 
   // First run that reaches into the tile; runs are ascending and gapless.
   const auto first = layout.runs().begin() + extent.first_run;

@@ -22,6 +22,7 @@ struct ExtentStep {
   float scale = 1;
   // Per tensor; null: no gradient anywhere, p, m and v stay as they are.
   const std::vector<const optim::AdamWScalars*>* scalars = nullptr;
+  bool upload = false;  // `grad` holds weights, which take p's place; m and v stay as they are
 };
 
 class ExtentStore {

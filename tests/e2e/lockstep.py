@@ -114,6 +114,15 @@ class Lockstep:
             self.oracle.step([None if t is None else t * s for t in self.sums])
         return report
 
+    def upload(self, weights: dict[str, torch.Tensor]) -> None:
+        """Everybody's weights become these, by upload_weights() and torch's p.copy_()."""
+        with torch.no_grad():
+            for replica in self.replicas:
+                for name, weight in weights.items():
+                    replica[name].copy_(weight)
+            self.oracle.copy_(weights)
+        self.trainers.each(lambda opt: opt.upload_weights())
+
     def mean_norm(self) -> float:
         """2-norm of the unscaled mean gradient of the last round, in fp64."""
         flat = torch.cat([t.double().flatten() for t in self.sums if t is not None])

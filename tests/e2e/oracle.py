@@ -73,6 +73,13 @@ class Oracle:
         if self._fused is not None:
             self._fused.step()
 
+    def copy_(self, weights: dict[str, torch.Tensor]) -> None:
+        """Gives masters other values; moments stay, as they do in torch."""
+        for masters in (self._loop_masters, self._fused_masters):
+            for name, p in zip(self.names, masters, strict=True):
+                if p is not None and name in weights:
+                    p.detach().copy_(weights[name])
+
     def masters(self) -> list[torch.Tensor]:
         return [p.detach() for p in self._loop_masters]
 

@@ -129,6 +129,13 @@ class FakeConnection:
             "reconnects": 0,
         }
 
+    def begin_upload(self, weights, user_state):
+        self.calls.append(("upload", weights))
+        self.user_state = user_state
+        for (_, shape, dtype, *_), master, weight in zip(self.tensors, self.masters, weights):
+            master.copy_(at(weight, shape, dtype))
+        self.report = {"round": self.round, "applied": True, "opt_step": self.opt_step}
+
     def _apply(self, coef, grads, weights):
         if coef != 1.0:
             for master in self.masters:

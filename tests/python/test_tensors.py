@@ -251,12 +251,53 @@ def test_edits_between_steps_are_noticed_and_can_be_dropped(fake, edit, how):
     for _ in range(2):
         with pytest.raises(ballast.WeightsEdited, match=f"'layer.w' was changed {how}"):
             opt.step()
-    with pytest.raises(ballast.Unsupported, match="fetch_weights"):
-        opt.upload_weights()
     opt.fetch_weights()
     assert torch.equal(p, kept)
     opt.step()
     assert opt.round == 2
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda p: p.mul_(2),
+        lambda p: p.data.add_(1),  # which torch does not notice
+        lambda p: setattr(p, "data", torch.ones(2, 3)),
+        lambda p: setattr(p, "data", torch.arange(6.0).view(3, 2).t()),
+    ],
+)
+@pytest.mark.parametrize("strided", [False, True])
+def test_edits_can_be_uploaded_and_moments_stay(fake, edit, strided):
+    start = randn(2, 3)
+    p = nn.Parameter(start.t().contiguous().t() if strided else start.clone())
+    twin = nn.Parameter(start.clone())
+    opt, reference = bt.AdamW([("w", p)], lr=0.1), torch.optim.AdamW([twin], lr=0.1, foreach=False)
+    for i in range(4):
+        if i == 2:
+            with torch.no_grad():
+                edit(p)
+                twin.copy_(p)
+            report = opt.last_report
+            opt.upload_weights()
+            assert torch.equal(p, twin) and opt.last_report == report
+        for tensor, optimizer in ((p, opt), (twin, reference)):
+            tensor.grad = torch.full((2, 3), float(i + 1))
+            optimizer.step()
+    assert torch.equal(p, twin)
+    assert (opt.round, opt.opt_step) == (5, 4)
+
+
+def test_a_group_that_comes_with_an_edit_is_uploaded_too(fake):
+    p, late = nn.Parameter(randn(3)), nn.Parameter(randn(2))
+    opt = bt.AdamW([("w", p)])
+    opt.step()
+    opt.add_param_group({"params": [("late", late)]})
+    with torch.no_grad():
+        p.zero_()
+    opt.upload_weights()
+    opt.step()
+    assert [call[0] for call in fake.last.calls] == ["step", "extend", "upload", "step"]
+    assert torch.equal(fake.last.masters[0], torch.zeros(3))
 
 
 def test_a_model_converted_during_the_job_is_refused_before_memory_is_touched(fake):

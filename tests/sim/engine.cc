@@ -299,6 +299,7 @@ void SimEngine::Do(const ApplyRound& effect) {
   for (auto it = fsm_.owned().rbegin(); it != fsm_.owned().rend(); ++it) {
     if (Touches(*plan, fsm_.layout(), *it)) todo.push_back(*it);
   }
+  if (plan->upload) deps_.world->Met(Cover::kUpload);
   if (todo.size() < fsm_.owned().size()) deps_.world->Met(Cover::kUntouchedExtent);
   older_weights_ = weights_;
   SendResult(fsm_.round(), effect.decision, WeightBytes(todo));
@@ -326,11 +327,8 @@ void SimEngine::StepExtent(uint32_t extent, const std::shared_ptr<StepPlan>& pla
     return;
   }
   const GradientView grad = contributions_.Gradient(layout, extent);
-  const ExtentStep step{.grad = grad.data,
-                        .grad_dtype = grad.dtype,
-                        .weight = weight->data(),
-                        .scale = plan->scale_by_group[layout.extents()[extent].group],
-                        .scalars = &plan->by_tensor};
+  ExtentStep step = StepOf(*plan, layout, extent, grad.data, grad.dtype, weight->data());
+  if (Is(Mutant::kUploadIgnored)) step.upload = false;
   After(deps_.swarm->pace.kernel, EventKind::kKernel, [this, plan, extent, step, weight] {
     for (uint32_t tile = 0; tile < TileCount(fsm_.layout(), extent); ++tile) {
       plan->overflows += store_.StepTile(fsm_.layout(), extent, tile, step);

@@ -89,9 +89,14 @@ const std::vector<server::Member>& Reference::MembersOf(uint64_t round) const {
 
 // --- What trainers bring ------------------------------------------------------------------------
 
+bool Reference::Uploads(uint64_t round) const {
+  const uint32_t n = swarm_->shape.upload_one_in;
+  return n != 0 && Mix(swarm_->seed ^ round << 32 ^ 11) % n == 0;
+}
+
 bool Reference::Present(uint64_t round, uint32_t slot, uint32_t tensor) const {
   const uint32_t n = swarm_->shape.absent_one_in;
-  if (n == 0) return true;
+  if (n == 0 || Uploads(round)) return true;
   // Now and then the whole job leaves a tensor out.
   if (Mix(swarm_->seed ^ round << 32 ^ tensor << 8 ^ 3) % (3 * n) == 0) return false;
   return Mix(swarm_->seed ^ round << 32 ^ uint64_t{tensor} << 8 ^ slot << 2 ^ 1) % n != 0;
@@ -106,7 +111,7 @@ bool Reference::PresentAnywhere(uint64_t round, uint32_t tensor) const {
 
 bool Reference::Poisoned(uint64_t round, uint32_t slot, uint32_t extent, uint32_t element) const {
   const uint32_t n = swarm_->shape.nonfinite_one_in;
-  if (n == 0) return false;
+  if (n == 0 || Uploads(round)) return false;
   const uint64_t key = Mix(swarm_->seed ^ round << 32 ^ 7);
   return key % n == 0 && (key >> 20) % plan_->spec.world == slot &&
          (key >> 32) % layout_->extents().size() == extent &&
@@ -120,6 +125,13 @@ Hyper Reference::HyperOf(uint64_t round, uint32_t group) const {
 
 server::RoundBegin Reference::Begin(uint64_t round, uint32_t slot) const {
   server::RoundBegin begin{.round = round, .layout_version = plan_->layout_version};
+  if (Uploads(round)) {
+    begin.upload = true;
+    for (uint32_t t = 0; t < layout_->tensors().size(); ++t) {
+      begin.weight_crc32c.push_back(static_cast<uint32_t>(Mix(round << 32 ^ t)));
+    }
+    return begin;
+  }
   for (uint32_t g = 0; g < plan_->spec.group_count; ++g) begin.hyper.push_back(HyperOf(round, g));
   bool all = true;
   for (uint32_t t = 0; t < layout_->tensors().size(); ++t) {
@@ -135,7 +147,7 @@ std::vector<char> Reference::Gradient(uint64_t round, uint32_t slot, uint32_t ex
   const Extent& extent = layout_->extents()[extent_id];
   std::vector<char> grad(weights.size());
   for (uint32_t i = 0; i < extent.elements; ++i) {
-    float g = Noise(swarm_->seed, round, slot + 1, extent_id, i);
+    float g = Noise(swarm_->seed, round, Uploads(round) ? 0 : slot + 1, extent_id, i);
     g += 0.1f * Load(extent.dtype, weights, i);
     if (Poisoned(round, slot, extent_id, i)) g = std::numeric_limits<float>::quiet_NaN();
     Store(extent.dtype, g, &grad, i);
@@ -189,6 +201,7 @@ std::vector<float> Reference::Sum(uint64_t round, uint32_t extent_id, const Vers
         if (ComesBefore(place, *first)) *first = place;
       }
     }
+    if (Uploads(round)) break;  // The first member's alone.
     alone = false;
   }
   return sum;
@@ -207,7 +220,7 @@ void Reference::RunRound(uint64_t round) {
   if (from.decision.applied) {
     for (uint32_t e = 0; e < sums.size(); ++e) Step(round, e, sums[e], from, &to);
     for (uint32_t t = 0; t < to.tensor_step.size(); ++t) {
-      if (PresentAnywhere(round, t)) ++to.tensor_step[t];
+      if (PresentAnywhere(round, t) && !Uploads(round)) ++to.tensor_step[t];
     }
   }
   versions_.back() = std::move(from);
@@ -221,7 +234,8 @@ void Reference::Decide(uint64_t round, const std::vector<std::vector<float>>& su
   DecideInput input{.max_grad_norm = plan_->spec.max_grad_norm,
                     .nonfinite = plan_->spec.nonfinite,
                     .max_consecutive_skips = plan_->spec.max_consecutive_skips,
-                    .policy = from->policy};
+                    .policy = from->policy,
+                    .upload = Uploads(round)};
   input.divisor.assign(plan_->spec.group_count, static_cast<double>(MembersOf(round).size()));
   Vote vote{.first_nonfinite = first};
   for (uint32_t e = 0; e < sums.size(); ++e) {
@@ -243,9 +257,14 @@ void Reference::Decide(uint64_t round, const std::vector<std::vector<float>>& su
 void Reference::Step(uint64_t round, uint32_t extent_id, const std::vector<float>& sum,
                      const Version& from, Version* to) const {
   const Extent& extent = layout_->extents()[extent_id];
+  ExtentState& state = to->extents[extent_id];
+  if (Uploads(round)) {
+    state.p = sum;
+    to->weights[extent_id] = Rounded(extent_id, state.p);
+    return;
+  }
   const float scale = from.decision.grad_scale[extent.group];
   const Hyper hyper = HyperOf(round, extent.group);
-  ExtentState& state = to->extents[extent_id];
   for (uint32_t r = 0; r < extent.run_count; ++r) {
     const Run& run = layout_->runs()[extent.first_run + r];
     if (!PresentAnywhere(round, run.tensor)) continue;

@@ -28,6 +28,8 @@ class Reference {
   // true any more.
   void OnEpoch(const server::EpochRecord& record);
 
+  // Whether `round` replaces the weights: they then are what Gradient gives for any slot.
+  bool Uploads(uint64_t round) const;
   // What the trainer of `slot` begins `round` with.
   server::RoundBegin Begin(uint64_t round, uint32_t slot) const;
   // Its gradient of `extent`, computed on `weights`; both in the extent's wire dtype.

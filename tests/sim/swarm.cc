@@ -145,6 +145,7 @@ Swarm DrawSwarm(uint64_t seed) {
   swarm.faults = DrawFaults(swarm.shape, &random);
   if (random.OneIn(4)) swarm.shape.spec.nonfinite = NonfinitePolicy::kHalt;
   swarm.shape.spec.max_consecutive_skips = static_cast<uint32_t>(random.Below(3));
+  if (random.OneIn(4)) swarm.shape.upload_one_in = static_cast<uint32_t>(random.Between(2, 6));
   return swarm;
 }
 
@@ -175,8 +176,8 @@ std::string Describe(const Swarm& swarm) {
       shape.spec.variable_world ? absl::StrCat(" of up to ", shape.seats) : "", ", ", shape.rounds,
       " rounds, tensors ", sizes, ", extents of ", shape.spec.extent_elements,
       shape.spec.durability == Durability::kProcess ? ", level process" : ", level power",
-      ", checkpoint in ", shape.checkpoint_rounds,
-      " rounds; faults:", faults.empty() ? " none" : faults);
+      ", checkpoint in ", shape.checkpoint_rounds, " rounds",
+      shape.upload_one_in == 0 ? "" : ", uploads", "; faults:", faults.empty() ? " none" : faults);
 }
 
 }  // namespace ballast::sim

@@ -29,6 +29,7 @@ struct Shape {
   bool broadcast = false;         // slots other than 0 fetch the initial weights
   uint32_t absent_one_in = 0;     // how often a gradient is None; 0: never
   uint32_t nonfinite_one_in = 0;  // how often a round has a NaN; 0: never
+  uint32_t upload_one_in = 0;     // how often a round replaces the weights; 0: never
 };
 
 // Virtual time that things take; each time is drawn between a quarter of it and all of it.

@@ -309,10 +309,12 @@ void SimTrainer::BeginRound(Server* server) {
   server->init_missing.clear();
   server->send_kind = server::FrameKind::kGradient;
   context_.network->SendUp(server->stream, begin_);
+  std::vector<bool> pushed = begin_.presence;
+  if (begin_.upload && !IsLead()) pushed.assign(context_.layout->tensors().size(), false);
   if (server->resumed) {
-    server->plan.Resume(round_, server->owned, begin_.presence, server->complete);
+    server->plan.Resume(round_, server->owned, pushed, server->complete);
   } else {
-    server->plan.Start(round_, server->owned, begin_.presence, /*windowed=*/true);
+    server->plan.Start(round_, server->owned, pushed, /*windowed=*/true);
   }
   Kick(server);
 }

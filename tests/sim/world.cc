@@ -30,7 +30,8 @@ const char* CoverName(Cover cover) {
       "other_world",
       "init_dropped",
       "change_taken_up",
-      "fenced"};
+      "fenced",
+      "upload"};
   return kNames[static_cast<size_t>(cover)];
 }
 

@@ -60,6 +60,7 @@ enum class Cover : uint8_t {
   kInitDropped,
   kChangeTakenUp,
   kFenced,
+  kUpload,
   kCount,
 };
 const char* CoverName(Cover cover);

@@ -250,6 +250,16 @@ class Client {
                                  const std::vector<TensorBuffers>& buffers) = 0;
   virtual absl::StatusOr<bool> Wait(std::chrono::milliseconds timeout, RoundReport* report) = 0;
 
+  // Makes `buffers[i].weight` (gradients are not looked at) the service's weights: the fp32 masters
+  // become their exact values, moments and step counts stay. A round of its own, which counts in
+  // round() but not in opt_step(): all trainers call it between the same two steps, and Wait ends
+  // it. With InitMode::kEqual all trainers' weights must be equal; with kBroadcast, those of the
+  // trainer with the lowest slot are given to the others. After a crash either all servers have the
+  // new weights or none has; a call that was interrupted by one goes on by itself, as a step does.
+  // Errors as BeginStep, and of Wait also FAILED_PRECONDITION INIT_MISMATCH, which ends the job for
+  // all: the first tensor that differs, or a slot that steps in this round, is named.
+  virtual absl::Status BeginUpload(const std::vector<TensorBuffers>& buffers) = 0;
+
   // What this slot's program needs to go on after a round: where it is in its data, random state.
   // Opaque; travels with every BeginStep from now on, is committed with the round, and is what
   // user_state() of the seat's next process begins with. Between rounds only. Error:

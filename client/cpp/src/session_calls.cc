@@ -298,6 +298,19 @@ v1::ClientMessage Session::MakeRoundBegin(const std::vector<Hyper>& hyper) const
   return message;
 }
 
+v1::ClientMessage Session::MakeUploadBegin() const {
+  v1::ClientMessage message;
+  v1::RoundBegin* const begin = message.mutable_begin();
+  begin->set_round(round_);
+  begin->set_layout_version(layout_version_);
+  begin->set_upload(true);
+  if (options_.init == InitMode::kBroadcast) return message;
+  for (const uint32_t digest : DigestsOf(weights_, layout_.tensors())) {
+    begin->add_weight_crc32c(digest);
+  }
+  return message;
+}
+
 absl::Status Session::SetUserState(std::string state) {
   if (state.size() > kUserStateBytesMax) {
     return BadArgument(absl::StrCat("the user state has ", state.size(), " bytes, the limit is ",
@@ -331,13 +344,36 @@ absl::Status Session::BeginStep(const std::vector<AdamWHyper>& hyper,
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(CheckIdle());
   BALLAST_RETURN_IF_ERROR(ValidateStep(values, buffers));
+  upload_round_ = false;
+  LendBuffers(buffers);
+  BeginRounds(MakeRoundBegin(values));
+  return absl::OkStatus();
+}
+
+absl::Status Session::BeginUpload(const std::vector<TensorBuffers>& buffers) {
+  std::vector<TensorBuffers> lent = buffers;
+  for (TensorBuffers& tensor : lent) tensor.grad = tensor.weight;
+  MutexLock lock(&mu_);
+  BALLAST_RETURN_IF_ERROR(CheckIdle());
+  BALLAST_RETURN_IF_ERROR(WeightsOf(buffers, spec_.tensors, layout_.tensors()).status());
+  upload_round_ = true;
+  LendBuffers(lent);
+  BeginRounds(MakeUploadBegin());
+  return absl::OkStatus();
+}
+
+std::vector<bool> Session::Pushed() const {
+  if (!upload_round_) return present_;
+  return std::vector<bool>(present_.size(), IsLead());
+}
+
+void Session::BeginRounds(v1::ClientMessage begin) {
   const Time now = SteadyClock::now();
   activity_ = Activity::kStep;
   next_log_ = now + std::chrono::seconds(30);
   step_up_bytes_ = 0;
   round_world_ = static_cast<uint32_t>(members_.size());
   meter_.StartRound(now);
-  LendBuffers(buffers);
   std::vector<uint32_t> ids;
   std::vector<uint64_t> owned_bytes;
   for (const Server& server : servers_) {
@@ -345,7 +381,6 @@ absl::Status Session::BeginStep(const std::vector<AdamWHyper>& hyper,
     owned_bytes.push_back(server.owned_weight_bytes);
   }
   progress_ = std::make_unique<RoundProgress>(round_, ids, owned_bytes, now);
-  v1::ClientMessage begin = MakeRoundBegin(values);
   begin_ = SerializeMessage(begin);
   begin.mutable_begin()->set_user_state(user_state_);
   home_begin_ = SerializeMessage(begin);
@@ -353,7 +388,6 @@ absl::Status Session::BeginStep(const std::vector<AdamWHyper>& hyper,
     server.resumed = false;
     if (server.welcomed) StartStep(&server);  // Otherwise after its Welcome.
   }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> Session::Wait(std::chrono::milliseconds timeout, RoundReport* report) {

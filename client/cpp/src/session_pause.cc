@@ -340,9 +340,9 @@ void Session::BeginRound(Server* server) {
   server->send_kind = v1::FRAME_KIND_GRADIENT;
   server->control.push_back(server == servers_.data() ? home_begin_ : begin_);
   if (server->resumed) {
-    server->plan->Resume(round_, server->owned, present_, server->complete);
+    server->plan->Resume(round_, server->owned, Pushed(), server->complete);
   } else {
-    server->plan->Start(round_, server->owned, present_, /*windowed=*/true);
+    server->plan->Start(round_, server->owned, Pushed(), /*windowed=*/true);
   }
   server->stream->Kick();
 }

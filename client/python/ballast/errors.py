@@ -133,7 +133,10 @@ class SpecMismatch(BallastError):
 
 
 class InitMismatch(BallastError):
-    """Initial weights differ between trainers. Seed equally, or pass init="broadcast"."""
+    """Initial or uploaded weights differ between trainers, or one uploads where another steps.
+
+    Seed equally, or pass init="broadcast"; change weights on all trainers alike.
+    """
 
     default_reason = "INIT_MISMATCH"
 

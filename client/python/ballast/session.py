@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ballast import backend, lifetime
@@ -177,10 +178,23 @@ class Session:
         ballast::client::Client::Step; after an error during the round the weights may hold a mix of
         both versions.
         """
+        return self._round(
+            lambda: self._client.begin_step(hyper, grads, weights, user_state), keep
+        )
+
+    def upload(self, weights: list[int], user_state: bytes, keep: Any) -> dict[str, Any]:
+        """A round that makes the tensors at `weights` the service's; see Client::BeginUpload.
+
+        They are read on the lowest rank, and written with equal or, after init="broadcast", the
+        lowest rank's values on all. The other arguments and the result are those of step().
+        """
+        return self._round(lambda: self._client.begin_upload(weights, user_state), keep)
+
+    def _round(self, begin: Callable[[], None], keep: Any) -> dict[str, Any]:
         self.check_open()
         report = None
         try:
-            self._client.begin_step(hyper, grads, weights, user_state)
+            begin()
             while report is None:
                 report = self._client.wait(SLICE_S)
                 self._pauses.tell()

@@ -145,6 +145,19 @@ void BeginStep(const Connection& self, const std::vector<HyperTuple>& hyper, con
   if (!status.ok()) Raise(status);
 }
 
+// Like BeginStep, without gradients: the weights become the service's.
+void BeginUpload(const Connection& self, const Addresses& weights, const nb::bytes& user_state) {
+  const std::vector<client::TensorBuffers> buffers = ToBuffers({}, weights);
+  std::string state(user_state.c_str(), user_state.size());
+  absl::Status status;
+  {
+    nb::gil_scoped_release release;
+    status = self.client()->SetUserState(std::move(state));
+    if (status.ok()) status = self.client()->BeginUpload(buffers);
+  }
+  if (!status.ok()) Raise(status);
+}
+
 // The report's fields, or None when the round still runs after `timeout_s`; raises its error.
 nb::object WaitStep(const Connection& self, double timeout_s) {
   client::RoundReport report;
@@ -162,6 +175,7 @@ void DefineConnection(nb::module_& module) {
   nb::class_<Connection>(module, "Connection")
       .def("begin_step", &BeginStep, nb::arg("hyper"), nb::arg("grads"), nb::arg("weights"),
            nb::arg("user_state"))
+      .def("begin_upload", &BeginUpload, nb::arg("weights"), nb::arg("user_state"))
       .def("wait", &WaitStep, nb::arg("timeout_s"))
       .def("start_extend", &StartExtend, nb::arg("tensors"), nb::arg("weights"), nb::arg("init"))
       .def("start_fetch_state", &StartFetchState, nb::arg("masters"), nb::arg("exp_avgs"),

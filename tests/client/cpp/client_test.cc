@@ -82,6 +82,46 @@ TEST_F(ClientTest, StepPushesEveryGradientAndTakesTheWeights) {
   EXPECT_EQ(second->round, 2u);
 }
 
+TEST_F(ClientTest, AnUploadIsARoundThatSendsWeightsAndTheirDigests) {
+  StartServers(2);
+  ASSERT_TRUE(Attach().ok());
+  ASSERT_TRUE(Step().ok());
+  ASSERT_TRUE(client_->SetUserState("here").ok());
+  for (std::string& weight : model_.weights) {
+    for (char& byte : weight) byte = static_cast<char>(byte + 1);
+  }
+  const std::vector<std::string> edited = model_.weights;
+  std::vector<TensorBuffers> buffers = model_.Buffers();
+  for (TensorBuffers& tensor : buffers) tensor.grad = nullptr;
+  ASSERT_TRUE(client_->BeginUpload(buffers).ok());
+  RoundReport report;
+  ASSERT_EQ(*client_->Wait(std::chrono::seconds(60), &report), true);
+  EXPECT_EQ(report.round, 2u);
+  EXPECT_EQ(report.bytes_up, report.bytes_down);
+  EXPECT_TRUE(model_.weights == edited);  // The fake returns what it was sent.
+  for (auto& server : servers_) {
+    const v1::RoundBegin& begin = server->begins.back();
+    EXPECT_TRUE(begin.upload());
+    EXPECT_EQ(begin.hyper_size(), 0);
+    EXPECT_EQ(begin.presence(), "");
+    ASSERT_EQ(begin.weight_crc32c_size(), 4);
+    EXPECT_EQ(begin.weight_crc32c(0), Crc32c(edited[0].data(), edited[0].size()));
+  }
+  EXPECT_EQ(Server(0).begins.back().user_state(), "here");
+  ASSERT_TRUE(Step().ok());
+  EXPECT_FALSE(Server(0).begins.back().upload());
+}
+
+TEST_F(ClientTest, AnUploadForBroadcastSendsNoDigests) {
+  StartServers(1);
+  options_.init = InitMode::kBroadcast;
+  ASSERT_TRUE(Attach().ok());
+  ASSERT_TRUE(client_->BeginUpload(model_.Buffers()).ok());
+  ASSERT_EQ(*client_->Wait(std::chrono::seconds(60), nullptr), true);
+  EXPECT_TRUE(Server(0).begins.back().upload());
+  EXPECT_EQ(Server(0).begins.back().weight_crc32c_size(), 0);
+}
+
 TEST_F(ClientTest, GradientsFollowThePushOrder) {
   StartServers(1);
   ASSERT_TRUE(Attach().ok());

@@ -49,6 +49,23 @@ TEST(DecideTest, SmallNormIsNotScaledUp) {
   EXPECT_EQ(decision->grad_scale[0], 1.0f);
 }
 
+TEST(DecideTest, AnUploadTakesWeightsAsTheyAreAndIsNoStep) {
+  DecideInput input = Input(0.5, 1, 2);
+  input.upload = true;
+  input.nonfinite = NonfinitePolicy::kHalt;
+  input.policy = {.loss_scale = 4, .opt_step = 7, .consecutive_skips = 2};
+  Vote vote{.server = 0, .norms = {{0, std::numeric_limits<double>::infinity()}}, .nonfinite = 3};
+  vote.first_nonfinite = {.kind = NonfiniteKind::kGradient, .element = 5};
+  const auto decision = Decide(input, {vote});
+  ASSERT_TRUE(decision.ok());
+  EXPECT_TRUE(decision->applied && decision->upload);
+  EXPECT_EQ(decision->nonfinite, 0u);
+  EXPECT_EQ(decision->first_nonfinite, Nonfinite());
+  EXPECT_EQ(decision->clip_coef, 1.0);
+  EXPECT_EQ(decision->grad_scale, std::vector<float>{1.0f});
+  EXPECT_EQ(decision->policy, input.policy);
+}
+
 TEST(DecideTest, NonFiniteElementsSkipAndKeepTheStepCount) {
   DecideInput input = Input(0, 1, 1);
   input.policy.opt_step = 7;

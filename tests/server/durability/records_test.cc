@@ -129,6 +129,33 @@ TEST(Records, UserStatesThatNobodyWritesAreDataLoss) {
   EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(bad).status()));
 }
 
+// Version 3 of PREPARED and version 2 of DECISION are those of uploads.
+TEST(Records, BytesOfUploadsStayAsTheyAre) {
+  PreparedRecord prepared = PreparedWithStates();
+  prepared.upload = true;
+  EXPECT_EQ(absl::BytesToHexString(EncodePrepared(prepared)),
+            absl::StrCat("03", std::string(kPreparedHex).substr(2), kUserStatesHex));
+  prepared.user_state.clear();
+  EXPECT_EQ(absl::BytesToHexString(EncodePrepared(prepared)),
+            absl::StrCat("03", std::string(kPreparedHex).substr(2), "00000000"));
+  DecisionRecord decision = SmallDecision();
+  decision.decision.upload = true;
+  std::string hex = kDecisionHex;
+  hex.replace(0, 2, "02").replace(32, 2, "03");
+  EXPECT_EQ(absl::BytesToHexString(EncodeDecision(decision)), hex);
+}
+
+TEST(Records, UploadsOfOtherVersionsAreDataLoss) {
+  DecisionRecord decision = SmallDecision();
+  std::string bad = EncodeDecision(decision);
+  bad[16] = 3;  // Version 1 has no uploads,
+  EXPECT_TRUE(absl::IsDataLoss(DecodeDecision(bad).status()));
+  decision.decision.upload = true;
+  bad = EncodeDecision(decision);
+  bad[16] = 1;  // and version 2 nothing else.
+  EXPECT_TRUE(absl::IsDataLoss(DecodeDecision(bad).status()));
+}
+
 TEST(Records, BytesOfVersionOneStayAsTheyAre) {
   EXPECT_EQ(absl::BytesToHexString(EncodePrepared(SmallPrepared())), kPreparedHex);
   EXPECT_EQ(absl::BytesToHexString(EncodeDecision(SmallDecision())), kDecisionHex);
@@ -177,6 +204,7 @@ PreparedRecord RandomPrepared(std::mt19937_64* random) {
   for (size_t i = (*random)() % 3; i > 0; --i) {
     record.user_state[static_cast<uint32_t>((*random)() % 100)].assign(1 + (*random)() % 9, 'u');
   }
+  record.upload = (*random)() % 3 == 0;
   return record;
 }
 
@@ -185,6 +213,7 @@ DecisionRecord RandomDecision(std::mt19937_64* random) {
   Decision& decision = record.decision;
   decision.applied = (*random)() % 2 == 0;
   decision.halted = !decision.applied && (*random)() % 2 == 0;
+  decision.upload = decision.applied && (*random)() % 2 == 0;
   decision.first_nonfinite = RandomPlace(random);
   decision.grad_norm = std::bit_cast<double>((*random)());
   decision.clip_coef = std::bit_cast<double>((*random)());
@@ -241,11 +270,11 @@ TEST(Records, CutOffAtAnyByteOrWithMoreBehindIsDataLoss) {
 
 TEST(Records, NewerVersionsAreRefusedByNumber) {
   std::string prepared = EncodePrepared(SmallPrepared());
-  prepared[0] = 3;
+  prepared[0] = 4;
   EXPECT_TRUE(absl::IsFailedPrecondition(DecodePrepared(prepared).status()));
-  EXPECT_THAT(DecodePrepared(prepared).status().message(), HasSubstr("version 3"));
+  EXPECT_THAT(DecodePrepared(prepared).status().message(), HasSubstr("version 4"));
   std::string decision = EncodeDecision(SmallDecision());
-  decision[0] = 9;
+  decision[0] = 3;
   EXPECT_TRUE(absl::IsFailedPrecondition(DecodeDecision(decision).status()));
   decision[0] = 0;
   EXPECT_TRUE(absl::IsDataLoss(DecodeDecision(decision).status()));

@@ -64,7 +64,8 @@ class AdamW(torch.optim.Optimizer):
         take part in the round. Needs durability.
 
     The first step(), or attach(), attaches and uploads the weights; from then on the service owns
-    them, and in-place edits of parameters raise WeightsEdited at the next step().
+    them, and in-place edits of parameters raise WeightsEdited at the next step() unless
+    upload_weights() has sent them.
     Raises BadArgument, BadHyperparam (ValueErrors) and Unsupported at construction.
     """
 
@@ -251,18 +252,30 @@ class AdamW(torch.optim.Optimizer):
             buffers.written(entries)
 
     def upload_weights(self) -> None:
-        """Makes the parameters' present values the service's.
+        """Makes the parameters' present values the service's; moments and step counts stay.
 
-        Before the first step() this has nothing to do, since that step uploads them. Afterwards it
-        raises Unsupported: the servers of this version accept weights only at attach.
+        All trainers call it between the same two steps, as they do step(). It is a round of its
+        own: `round` grows by one, `opt_step` does not, user_state is committed with it, and
+        last_report stays that of the last step(). With init="equal" all trainers must have made the
+        same edits; else all get InitMismatch, which names the first tensor, and the job ends. With
+        init="broadcast" the lowest rank's values are given to the others. 16-bit values become fp32
+        masters exactly. When a server dies meanwhile, either all of them or none has the new
+        weights, and the call goes on as step() does. A script that may be resumed decides by
+        `round` or user_state whether to upload, so that a rank that is started again does as the
+        others do. Before the first step(), or attach(), there is nothing to do: that uploads.
         """
-        if self._session is not None:
-            raise Unsupported(
-                "upload_weights() after the first step() is not supported by this version: the "
-                "service accepts weights only when the job starts. opt.fetch_weights() drops local "
-                "edits instead",
-                job=self.job,
-            )
+        self._check_open()
+        if self._session is None:
+            return
+        with torch.no_grad():
+            self._join(edited=True)
+            entries = self._manifest.entries
+            state = user_state.encode(self._user_state)
+            weights = [buffers.edited_weight_address(e) for e in entries]
+            try:
+                self._session.upload(weights, state, keep=entries)
+            finally:
+                self._received(entries)
 
     # ---- what the last round said
 
@@ -389,8 +402,9 @@ class AdamW(torch.optim.Optimizer):
             job=self.job,
         )
 
-    def _join(self) -> None:
-        # Attaches at the first step; later brings in groups and parameters that are new.
+    def _join(self, edited: bool = False) -> None:
+        # Attaches at the first step; later brings in groups and parameters that are new. edited:
+        # changes that were made to the others are about to be uploaded.
         self._check_open()
         entries = self._manifest.pending(self.param_groups, self._naming)
         if self._session is not None and not entries:
@@ -407,7 +421,8 @@ class AdamW(torch.optim.Optimizer):
                 received = True
                 self._user_state = user_state.decode(self._session.user_state)
         else:
-            buffers.refuse_edits(self._manifest.entries, self.job)
+            if not edited:
+                buffers.refuse_edits(self._manifest.entries, self.job)
             self._session.extend(specs, weights, self._config.init, keep=entries)
         self._manifest.add(entries)
         if received:

@@ -38,6 +38,14 @@ def weight_address(entry: Entry) -> int:
     return entry.weight_copy.data_ptr()
 
 
+def edited_weight_address(entry: Entry) -> int:
+    """As weight_address, with the parameter's present values in that memory."""
+    address = weight_address(entry)
+    if entry.weight_copy is not None:
+        entry.weight_copy.copy_(entry.param.detach())
+    return address
+
+
 def weight_bits(entry: Entry) -> torch.Tensor:
     """A copy of the bits in the memory that weight_address() names, flat, as integers."""
     held = entry.param if entry.weight_copy is None else entry.weight_copy
@@ -93,8 +101,8 @@ def refuse_edits(entries: list[Entry], job: str) -> None:
         how = "in place" if p.data_ptr() == entry.address else "by giving it other memory"
         raise WeightsEdited(
             f"parameter {entry.name!r} was changed {how} after the first step(), but its true "
-            "value lives in the service. Call opt.fetch_weights() to drop the change. To send it "
-            "there is opt.upload_weights(), in this version only before the first step()",
+            "value lives in the service. Call opt.fetch_weights() to drop the change, or "
+            "opt.upload_weights() on all trainers to make it the service's",
             job=job,
         )
 
