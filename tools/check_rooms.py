@@ -54,7 +54,7 @@ class Room:
 
 ROOMS = {
     "common/base": Room(),
-    "common/io": Room(("common/base",)),
+    "common/io": Room(("common/base",), ("absl/", "libaio.h")),
     "common/tensor": Room(("common/base",)),
     "common/job": Room(("common/base", "common/tensor")),
     "common/metrics": Room(("common/base",)),
