@@ -200,27 +200,47 @@ std::string Fio::Describe() const {
                       ", buffers in huge pages");
 }
 
-absl::StatusOr<double> Fio::Write(const std::string& path, uint64_t bytes, double seconds) const {
-  // Debian's libc gives fio's buffers huge pages too; else the comparison is one of page sizes.
-  const std::string command = absl::StrFormat(
-      "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio --name=write --filename=%s --rw=write --bs=4M "
-      "--direct=1 --size=%d --time_based --runtime=%dms --ioengine=%s --output-format=json",
-      Quoted(path), bytes, static_cast<int>(seconds * 1e3), engine_);
+namespace {
+
+// The rate in the first object called `name`; 0 for none.
+double FioRate(const std::string& output, const std::string& name) {
+  constexpr char kKey[] = "\"bw_bytes\" : ";
+  const size_t object = output.find(absl::StrCat("\"", name, "\" : {"));
+  const size_t key = object == std::string::npos ? object : output.find(kKey, object);
+  if (key == std::string::npos) return 0;
+  const size_t at = key + sizeof(kKey) - 1;
+  double rate = 0;
+  return absl::SimpleAtod(output.substr(at, output.find(',', at) - at), &rate) ? rate : 0;
+}
+
+// Debian's libc gives fio's buffers huge pages too; else the comparison is one of page sizes.
+absl::StatusOr<double> RunFio(const std::string& arguments) {
+  const std::string command =
+      absl::StrCat("GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio --name=bench ",
+                   "--direct=1 --time_based --output-format=json ", arguments);
   const std::optional<std::string> output = OutputOf(command);
   if (!output.has_value()) return absl::InternalError("fio failed: " + command);
-  // The first "write" object holds the rate.
-  constexpr char kKey[] = "\"bw_bytes\" : ";
-  const size_t write = output->find("\"write\" : {");
-  const size_t at = write == std::string::npos ? write : output->find(kKey, write);
-  double rate = 0;
-  if (at == std::string::npos ||
-      !absl::SimpleAtod(
-          output->substr(at + sizeof(kKey) - 1, output->find(',', at) - at - sizeof(kKey) + 1),
-          &rate) ||
-      rate <= 0) {
-    return absl::InternalError("fio printed no rate: " + command);
-  }
+  const double rate = FioRate(*output, "read") + FioRate(*output, "write");
+  if (rate <= 0) return absl::InternalError("fio printed no rate: " + command);
   return rate;
+}
+
+}  // namespace
+
+absl::StatusOr<double> Fio::Write(const std::string& path, uint64_t bytes, double seconds) const {
+  return RunFio(
+      absl::StrFormat("--filename=%s --rw=write --bs=4M --size=%d --runtime=%dms "
+                      "--ioengine=%s",
+                      Quoted(path), bytes, static_cast<int>(seconds * 1e3), engine_));
+}
+
+absl::StatusOr<double> Fio::Run(FioMode mode, const std::string& path, uint64_t bytes,
+                                uint64_t block, int depth, double seconds) const {
+  const char* const rw = mode == FioMode::kRead ? "read" : mode == FioMode::kWrite ? "write" : "rw";
+  return RunFio(
+      absl::StrFormat("--filename=%s --rw=%s --bs=%d --size=%d --runtime=%dms "
+                      "--ioengine=libaio --iodepth=%d",
+                      Quoted(path), rw, block, bytes, static_cast<int>(seconds * 1e3), depth));
 }
 
 }  // namespace ballast::bench

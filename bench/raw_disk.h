@@ -84,15 +84,22 @@ class RawFile {
   uint64_t next_ = 0;  // block
 };
 
-// fio, writing blocks of 4 MiB with O_DIRECT to an existing file.
+enum class FioMode : uint8_t { kRead, kWrite, kMixed };
+
+// fio with O_DIRECT on an existing file.
 class Fio {
  public:
   // None when there is no fio on the PATH.
   static std::optional<Fio> Find();
-  // The engine and depth it runs with, and its version, for people.
+  const std::string& version() const { return version_; }
+  // How Write runs it, for people.
   std::string Describe() const;
   // Bytes per second of `seconds` of writing to `path`, whose size is `bytes`.
   absl::StatusOr<double> Write(const std::string& path, uint64_t bytes, double seconds) const;
+  // The same of blocks of `block` bytes with `depth` of them under way, reads and writes together;
+  // needs fio's libaio engine.
+  absl::StatusOr<double> Run(FioMode mode, const std::string& path, uint64_t bytes, uint64_t block,
+                             int depth, double seconds) const;
 
  private:
   Fio(std::string version, std::string engine)
