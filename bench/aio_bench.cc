@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <iostream>
 #include <memory>
@@ -27,9 +26,9 @@
 #include "bench/raw_disk.h"
 #include "bench/report.h"
 #include "common/base/status_macros.h"
-#include "common/base/sync.h"
 #include "common/io/arena.h"
 #include "common/io/io_engine.h"
+#include "common/io/io_stream.h"
 
 namespace ballast::bench {
 namespace {
@@ -52,67 +51,6 @@ struct Options {
   int repeats = 9;
 };
 
-// Keeps `depth` blocks under way until the time is over, each at the next place of the file.
-class Stream {
- public:
-  Stream(IoEngine* engine, int descriptor, uint64_t file_bytes, uint64_t block, FioMode mode)
-      : engine_(engine),
-        descriptor_(descriptor),
-        blocks_(file_bytes / block),
-        block_(block),
-        mode_(mode) {}
-
-  // Bytes per second.
-  absl::StatusOr<double> Run(char* memory, int depth, double seconds) {
-    const double begin = Now();
-    until_ = begin + seconds;
-    open_ = depth;
-    for (int i = 0; i < depth; ++i) Next(memory + static_cast<uint64_t>(i) * block_, i);
-    MutexLock lock(&mu_);
-    while (open_ > 0) ended_.Wait(&mu_);
-    BALLAST_RETURN_IF_ERROR(status_);
-    return static_cast<double>(done_ * block_) / (Now() - begin);
-  }
-
- private:
-  void Next(char* memory, int lane) {
-    const bool read = mode_ == FioMode::kRead || (mode_ == FioMode::kMixed && lane % 2 == 0);
-    engine_->Submit({.kind = read ? IoKind::kRead : IoKind::kWrite,
-                     .descriptor = descriptor_,
-                     .path = "the bench's file",
-                     .offset = next_++ % blocks_ * block_,
-                     .data = memory,
-                     .bytes = block_,
-                     .done = [this, memory, lane](const absl::Status& status) {
-                       OnDone(status, memory, lane);
-                     }});
-  }
-
-  void OnDone(const absl::Status& status, char* memory, int lane) {
-    ++done_;
-    if (status.ok() && Now() < until_) {
-      Next(memory, lane);
-      return;
-    }
-    MutexLock lock(&mu_);
-    if (status_.ok()) status_ = status;
-    if (--open_ == 0) ended_.NotifyAll();
-  }
-
-  IoEngine* const engine_;
-  const int descriptor_;
-  const uint64_t blocks_;
-  const uint64_t block_;
-  const FioMode mode_;
-  double until_ = 0;
-  std::atomic<uint64_t> next_{0};
-  std::atomic<uint64_t> done_{0};
-  Mutex mu_;
-  CondVar ended_;
-  int open_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Status status_ ABSL_GUARDED_BY(mu_);
-};
-
 class Bench {
  public:
   explicit Bench(const Options& options) : options_(options) {}
@@ -128,8 +66,19 @@ class Bench {
 
  private:
   absl::StatusOr<double> Engine(FioMode mode) {
-    return Stream(engine_.get(), descriptor_, raw_->bytes(), options_.block, mode)
-        .Run(memory_.data(), options_.depth, options_.seconds);
+    const IoMix mix = mode == FioMode::kRead    ? IoMix::kRead
+                      : mode == FioMode::kWrite ? IoMix::kWrite
+                                                : IoMix::kMixed;
+    return MeasureIo(engine_.get(),
+                     {.descriptor = descriptor_,
+                      .path = raw_->path(),
+                      .file_bytes = raw_->bytes(),
+                      .block_bytes = options_.block,
+                      .depth = options_.depth,
+                      .mix = mix,
+                      .memory = memory_.data(),
+                      .seconds = options_.seconds},
+                     Now);
   }
 
   const Options options_;

@@ -27,6 +27,7 @@
 #include "proto/convert/methods.h"
 #include "proto/convert/status_convert.h"
 #include "server/rpc/status_text.h"
+#include "tools/nvme_tune.h"
 
 namespace ballast {
 namespace {
@@ -43,10 +44,11 @@ const char kUsage[] =
        ballastctl jobs list [--endpoint HOST:PORT] [-o table|json]
        ballastctl jobs show NAME [--endpoint HOST:PORT] [-o table|json]
        ballastctl jobs delete NAME [--force] [--endpoint HOST:PORT]
+       ballastctl tune nvme --path DIR...    (see ballastctl tune nvme --help)
 
 status shows servers, jobs, and which trainer owes what of the open round. jobs is about durable
 jobs, running or resting on disk; delete removes a job's log, checkpoint and manifest from every
-server, and refuses while trainers are attached.
+server, and refuses while trainers are attached. tune measures a disk and needs no server.
 
   --force                delete: also while trainers are attached; they end with JOB_FAILED
   --endpoint HOST:PORT   a server to ask; may be repeated or hold a list with commas
@@ -283,6 +285,9 @@ int Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && arguments[0] == "--version") {
     std::cout << "ballastctl " << BALLAST_VERSION << "\n";
     return 0;
+  }
+  if (arguments.size() > 1 && arguments[0] == "tune" && arguments[1] == "nvme") {
+    return tools::TuneMain(std::vector<std::string>(arguments.begin() + 2, arguments.end()));
   }
   if (arguments.empty() || (arguments[0] != "status" && arguments[0] != "jobs")) {
     if (!arguments.empty()) std::cerr << "ballastctl: unknown command " << arguments[0] << "\n";

@@ -84,7 +84,7 @@ ROOMS = {
     "client/python": Room(
         (PUBLIC_CLIENT, "common/base", "common/tensor"), ("absl/", "nanobind/", "Python.h")),
     "examples": Room((PUBLIC_CLIENT,)),
-    "tools": Room(EVERYTHING, THIRD_PARTY),
+    "tools": Room(EVERYTHING + ("tools",), THIRD_PARTY),
     "bench": Room(EVERYTHING, THIRD_PARTY),
     "tests": Room(EVERYTHING + ("bench", "tools"), THIRD_PARTY),
 }

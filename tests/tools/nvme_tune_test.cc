@@ -1,0 +1,86 @@
+// ballastctl tune nvme: the choice, the section it prints, a short run on a real directory, and
+// wrong words.
+#include "tools/nvme_tune.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace ballast::tools {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+TEST(NvmeTuneTest, FewestBytesUnderWayWithinThreePercentOfTheBest) {
+  const std::vector<TuneSample> samples = {
+      {.block_bytes = kMiB, .queue_depth = 1, .mixed = 96.9},
+      {.block_bytes = kMiB, .queue_depth = 4, .mixed = 97.1},
+      {.block_bytes = 4 * kMiB, .queue_depth = 8, .mixed = 100},
+  };
+  EXPECT_EQ(ChooseSample(samples).queue_depth, 4);
+}
+
+TEST(NvmeTuneTest, MixedCountsAndNotTheSumOfReadAndWrite) {
+  const std::vector<TuneSample> samples = {
+      {.block_bytes = kMiB, .queue_depth = 1, .read = 500, .write = 500, .mixed = 10},
+      {.block_bytes = kMiB, .queue_depth = 8, .read = 5, .write = 5, .mixed = 100},
+  };
+  EXPECT_EQ(ChooseSample(samples).queue_depth, 8);
+}
+
+TEST(NvmeTuneTest, TheBetterOneOfEquallyManyBytes) {
+  const std::vector<TuneSample> samples = {
+      {.block_bytes = 4 * kMiB, .queue_depth = 1, .read = 98},
+      {.block_bytes = kMiB, .queue_depth = 4, .read = 100},
+  };
+  EXPECT_EQ(ChooseSample(samples).queue_depth, 4);
+}
+
+TEST(NvmeTuneTest, TheSectionHasNumbersAndBooleansAndNoText) {
+  EXPECT_EQ(AioSection({.block_bytes = kMiB, .queue_depth = 8}),
+            "{\"block_size\": 1048576, \"queue_depth\": 8, \"intra_op_parallelism\": 1, "
+            "\"single_submit\": false, \"overlap_events\": true}");
+}
+
+TEST(NvmeTuneTest, ADirectoryIsMeasuredAndLeftAsItWas) {
+  const std::string directory = testing::TempDir() + "nvme_tune";
+  std::filesystem::create_directory(directory);
+  const auto result =
+      TuneDevice({.io_bytes = 64 * kMiB, .write = false, .seconds = 0.01}, directory);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->samples.size(), 15u);
+  for (const TuneSample& sample : result->samples) {
+    EXPECT_GT(sample.read, 0);
+    EXPECT_EQ(sample.write, 0);
+    EXPECT_EQ(sample.mixed, 0);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(directory));
+  std::filesystem::remove(directory);
+}
+
+TEST(NvmeTuneTest, ADirectoryThatIsMissingIsNamed) {
+  const auto result = TuneDevice({}, "/missing/directory");
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(result.status().message()), testing::HasSubstr("/missing/directory"));
+}
+
+TEST(NvmeTuneTest, WrongWordsAreUsageErrors) {
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{},
+                                             {"--path"},
+                                             {"--path", ".", "--io-size", "1MiB"},
+                                             {"--path", ".", "--io-size", "65MiB"},
+                                             {"--path", ".", "--io-size", "many"},
+                                             {"--path", ".", "-o", "yaml"},
+                                             {"--path", ".", "--no-read", "--no-write"},
+                                             {"--path", ".", "--depth", "3"}}) {
+    EXPECT_EQ(TuneMain(words), 2) << testing::PrintToString(words);
+  }
+  EXPECT_EQ(TuneMain({"--help"}), 0);
+}
+
+}  // namespace
+}  // namespace ballast::tools
