@@ -205,6 +205,20 @@ bool Differs(absl::string_view field, const T& ours, const T& theirs, std::strin
   return true;
 }
 
+absl::string_view NameOf(Durability level) {
+  switch (level) {
+    case Durability::kPower:
+      return "power";
+    case Durability::kProcess:
+      return "process";
+    case Durability::kNone:
+      return "none";
+    case Durability::kUnspecified:
+      break;
+  }
+  return "unspecified";
+}
+
 }  // namespace
 
 std::string FirstDifference(const JobSpec& ours, const JobSpec& theirs) {
@@ -216,8 +230,7 @@ std::string FirstDifference(const JobSpec& ours, const JobSpec& theirs) {
               &text) ||
       Differs("max_grad_norm", ours.max_grad_norm, theirs.max_grad_norm, &text) ||
       Differs("loss_scale", ours.loss_scale, theirs.loss_scale, &text) ||
-      Differs("durability", static_cast<int>(ours.durability), static_cast<int>(theirs.durability),
-              &text) ||
+      Differs("durability", NameOf(ours.durability), NameOf(theirs.durability), &text) ||
       Differs("tile_elements", ours.tile_elements, theirs.tile_elements, &text) ||
       Differs("extent_elements", ours.extent_elements, theirs.extent_elements, &text) ||
       Differs("reduction_id", ours.reduction_id, theirs.reduction_id, &text) ||

@@ -148,6 +148,8 @@ class Trainers:
             for slot, params in by_slot.items()
         ]
         self._pool = ThreadPoolExecutor(len(by_slot))
+        if options.get("init") == "broadcast":
+            self.each(lambda opt: opt.attach())
 
     def start(self, call: Callable[[bt.AdamW], Any]) -> list[Future]:
         """Runs `call` for every slot at the same time."""

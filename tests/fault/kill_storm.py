@@ -377,16 +377,28 @@ class Storm:
         }
 
 
+def positive(kind: type) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        value = kind(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return value
+
+    return read
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bin", required=True, help="build folder with bin/ballastd")
     length = parser.add_mutually_exclusive_group(required=True)
-    length.add_argument("--kills", type=int, help="how many processes to kill")
-    length.add_argument("--minutes", type=float, help="how long to go on")
+    length.add_argument("--kills", type=positive(int), help="how many processes to kill")
+    length.add_argument("--minutes", type=positive(float), help="how long to go on")
     length.add_argument("--failpoints", action="store_true", help="each failpoint once")
-    parser.add_argument("--servers", type=int, default=2)
-    parser.add_argument("--trainers", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=None, help="drawn and printed when left out")
+    parser.add_argument("--servers", type=positive(int), default=2)
+    parser.add_argument("--trainers", type=positive(int), default=2)
+    parser.add_argument(
+        "--seed", type=positive(int), default=None, help="drawn and printed when left out"
+    )
     parser.add_argument("--durability", choices=("power", "process"), default="power")
     parser.add_argument("--think-us", type=int, default=2000, help="of a trainer, per round")
     parser.add_argument("--keep", action="store_true", help="keep the folder of a green run")

@@ -372,7 +372,7 @@ def test_settings_reach_the_core(fake):
         endpoints="x:1,y:2", durability="power", reconnect_timeout=30, nonfinite="halt",
         max_consecutive_skips=None,
     )  # fmt: skip
-    opt.step()
+    opt.attach()
     assert fake.last.options == {
         "endpoints": ["x:1", "y:2"], "job": "mine", "world": 3, "slot": 2, "max_grad_norm": 1.5,
         "loss_scale": 128.0, "tile_elements": 64, "extent_elements": 128, "init": "broadcast",
@@ -419,6 +419,9 @@ def test_broadcast_weights_arrive_before_the_first_round(fake):
     plain = nn.Parameter(torch.zeros(5))
     opt = bt.AdamW([strided, plain], world_size=2, rank=1, init="broadcast")
     plain.grad = torch.full((5,), float("nan"))
+    with pytest.raises(ballast.BadArgument, match="attach.. before the first forward pass"):
+        opt.step()
+    opt.attach()
     opt.step()
     assert opt.step_was_skipped
     assert torch.equal(strided, torch.full((3, 4), 0.5))

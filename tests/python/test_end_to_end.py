@@ -180,21 +180,12 @@ def test_two_trainers_step_the_mean_of_their_gradients(start_servers, init):
     ]  # fmt: skip
     oracle = fused(twin.parameters(), lr=1e-2)
 
-    # The first gradient is taken before rank 1 has received rank 0's weights.
-    firsts = []
-    for rank in range(2):
-        replica = model()
-        backward(replica, 0, seed=rank)
-        firsts.append([p.grad for p in replica.parameters()])
-
     def trainer(rank):
+        if init == "broadcast":
+            optimizers[rank].attach()
         for i in range(8):
-            if i:
-                optimizers[rank].zero_grad()
-                backward(modules[rank], i, seed=rank)
-            else:
-                for p, g in zip(modules[rank].parameters(), firsts[rank]):
-                    p.grad = g
+            optimizers[rank].zero_grad()
+            backward(modules[rank], i, seed=rank)
             optimizers[rank].step()
 
     in_threads(*(lambda r=r: trainer(r) for r in range(2)))

@@ -106,6 +106,23 @@ def test_a_trainer_that_was_replaced_is_told_of(capsys, slots, who):
     assert lines(2, news, capsys) == []
 
 
+def test_the_lowest_rank_that_is_there_tells_of_trainer_0(capsys):
+    home = (0, "127.0.0.1:7000", 9)
+    news = [
+        ("trainer_lost", *home, 0.0, "no heartbeat for 2.5s", [0]),
+        ("trainer_back", *home, 6.0, "", [0]),
+    ]
+    assert lines(1, news, capsys) == [
+        "ballast: rank 1: trainer 0 is away (no heartbeat for 2.5s); training waits",
+        "ballast: rank 1: trainer 0 is back after 6.0 s; round 9 goes on",
+    ]
+    assert lines(2, news, capsys) == []
+    both = [("trainer_lost", *home, 0.0, "no heartbeat for 2.5s", [0, 1])]
+    assert lines(2, both, capsys) == [
+        "ballast: rank 2: trainer 0, 1 is away (no heartbeat for 2.5s); training waits"
+    ]
+
+
 def test_the_home_of_a_replaced_trainer_is_not_away(capsys):
     """Its number stands in that news, too: its own pause is told apart from it."""
     home = (1, "127.0.0.1:7001", 9)

@@ -386,8 +386,8 @@ def test_a_trainer_that_fails_is_started_again_in_its_seat(launcher):
     done = launcher.run("--nproc", 2, "--max-restarts", 3, "--data-dir", kept, script)
     assert done.returncode == 0, done.stderr
     lives = sorted(told.read_text().splitlines())
-    assert [line.split()[:3] for line in lives] == [["0", "auto", "process"]] + 3 * [
-        ["1", "auto", "process"]
+    assert [line.split()[:3] for line in lives] == [["0", "auto", "None"]] + 3 * [
+        ["1", "auto", "None"]
     ]
     assert len({line.split()[3] for line in lives}) == 1  # the job's name
     assert [f"[1] life {i}" for i in (1, 2, 3)] == done.stdout.splitlines()

@@ -22,6 +22,10 @@ from ballast import user_state
         [],
         0,
         "text",
+        {1: "int", 2.5: "float", True: "bool", None: "none", "a": {3: {4: 5}}},
+        {"__pairs__": 1},
+        {"__counter__": {"a": 1}},
+        [{"__pairs__": []}, {0: {"__pairs__": {1: 2}}}],
         {"tiny": 5e-324, "third": 1 / 3, "huge": 2**100},
     ],
 )
@@ -29,12 +33,55 @@ def test_what_was_kept_comes_back(value):
     assert user_state.decode(user_state.encode(value)) == value
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [3, 5]),
+        lambda o: torch.optim.lr_scheduler.StepLR(o, 2),
+        lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 9),
+        lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.5, total_steps=20),
+        lambda o: torch.optim.lr_scheduler.SequentialLR(
+            o,
+            [
+                torch.optim.lr_scheduler.LinearLR(o, 0.1, total_iters=2),
+                torch.optim.lr_scheduler.MultiStepLR(o, [2, 4]),
+            ],
+            [3],
+        ),
+    ],
+)
+def test_schedulers_go_on_where_they_were(make):
+    def begin():
+        sgd = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
+        return sgd, make(sgd)
+
+    def rates(sgd, scheduler, count):
+        out = []
+        for _ in range(count):
+            sgd.step()
+            scheduler.step()
+            out.append(sgd.param_groups[0]["lr"])
+        return out
+
+    calm = rates(*begin(), 8)
+    sgd, scheduler = begin()
+    assert rates(sgd, scheduler, 2) == calm[:2]
+    kept = user_state.decode(user_state.encode(scheduler.state_dict()))
+    other, resumed = begin()
+    resumed.load_state_dict(kept)
+    for key in ("lr", "momentum"):
+        other.param_groups[0][key] = sgd.param_groups[0][key]
+    assert rates(other, resumed, 6) == calm[2:]
+
+
 def test_bytes_may_be_of_any_kind():
     for value in (bytearray(b"ab"), memoryview(b"ab")):
         assert user_state.decode(user_state.encode(value)) == b"ab"
 
 
-@pytest.mark.parametrize("value", [torch.ones(1), {"x": {1, 2}}, np.float32(1), object()])
+@pytest.mark.parametrize(
+    "value", [torch.ones(1), {"x": {1, 2}}, np.float32(1), object(), {(1, 2): 3}]
+)
 def test_what_json_cannot_hold_is_refused(value):
     with pytest.raises(ballast.BadArgument, match=r"opt.user_state cannot be kept: .*Give bytes"):
         user_state.encode(value)

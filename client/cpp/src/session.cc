@@ -346,8 +346,8 @@ void Session::LogLongWait(Time now) {
   next_log_ = now + kLogInterval;
   BALLAST_LOG(INFO, LogField("job", options_.job), LogField("slot", options_.slot),
               LogField("round", round_))
-      << "still waiting for the round, unfinished servers: "
-      << absl::StrJoin(progress_->Missing(), ", ")
+      << "still waiting for the round at server "
+      << absl::StrJoin(progress_->Missing(), ", server ")
       << "; `ballastctl status` names the trainers they wait for";
 }
 

@@ -98,7 +98,7 @@ class PauseReporter:
             self._told.pop(about, None)
             return self._rank == 0 or last is not None
         after = OTHERS_AFTER_S if last is None else last + OTHERS_EVERY_S
-        if self._rank != 0 and pause.away_s < after:
+        if self._rank != _speaker(pause) and pause.away_s < after:
             return False
         self._told[about] = pause.away_s
         return True
@@ -117,6 +117,12 @@ class PauseReporter:
             f"{where} is still away after {pause.away_s:.0f} s ({why}); {waits}, for at most "
             f"{limit:g} s"
         )
+
+
+def _speaker(pause: Pause) -> int:
+    # One rank tells for all: the lowest that is not what the pause is about.
+    away = {*pause.slots, *pause.left}
+    return next(rank for rank in range(len(away) + 1) if rank not in away)
 
 
 def _of_trainers(pause: Pause) -> str:

@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
         default=0,
         metavar="N",
         help="how often trainers that fail are started again in their seats, in all (0); sets "
-        "BALLAST_RESUME=auto and BALLAST_DURABILITY=process unless they are set",
+        "BALLAST_RESUME=auto unless it is set",
     )
     p.add_argument("--server-binary", metavar="PATH", help="the ballastd to start")
     p.add_argument("--job", metavar="NAME", help="job name; default: a fresh one")

@@ -2,12 +2,15 @@
 
 Comes from: ballast.torch.adamw (opt.user_state). Goes to: the servers, which keep it with the round
 and do not look into it. The first byte says what follows: 0, bytes as they are; 1, JSON in UTF-8.
-No pickle: what comes back from a server is data, never code.
+No pickle: what comes back from a server is data, never code. JSON has text keys only; a dict with
+others, as some schedulers have in their state, becomes {"__pairs__": [[key, value], ...]}, and a
+Counter, which they have too, {"__counter__": [[key, count], ...]}.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 from ballast.errors import BadArgument
@@ -15,6 +18,7 @@ from ballast.errors import BadArgument
 # The servers' limit, of the encoded form (ballast::client::kUserStateBytesMax).
 BYTES_MAX = 65536
 _BYTES, _JSON = b"\0", b"\1"
+_PAIRS, _COUNTER = "__pairs__", "__counter__"
 
 
 def encode(value: Any) -> bytes:
@@ -28,11 +32,11 @@ def encode(value: Any) -> bytes:
         encoded = _BYTES + bytes(value)
     else:
         try:
-            encoded = _JSON + json.dumps(value, separators=(",", ":")).encode()
+            encoded = _JSON + json.dumps(_without_odd_keys(value), separators=(",", ":")).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise BadArgument(
-                f"opt.user_state cannot be kept: {error}. Give bytes, or what JSON can hold (dict "
-                "with text keys, list, str, int, float, bool, None); "
+                f"opt.user_state cannot be kept: {error}. Give bytes, or what JSON can hold (dict, "
+                "list, str, int, float, bool, None); "
                 "ballast.torch.random_state() makes that of random generators"
             ) from None
     if len(encoded) > BYTES_MAX:
@@ -41,6 +45,29 @@ def encode(value: Any) -> bytes:
             "there, not the data"
         )
     return encoded
+
+
+def _without_odd_keys(value: Any) -> Any:
+    # JSON would make text of these keys without a word.
+    if isinstance(value, dict):
+        for key in value:
+            if not (key is None or isinstance(key, (str, int, float))):
+                raise TypeError(f"a dict has the key {key!r}; keys are text or numbers")
+        items = [(key, _without_odd_keys(item)) for key, item in value.items()]
+        if isinstance(value, Counter):
+            return {_COUNTER: items}
+        if all(isinstance(key, str) for key in value) and not value.keys() & {_PAIRS, _COUNTER}:
+            return dict(items)
+        return {_PAIRS: items}
+    if isinstance(value, (list, tuple)):
+        return [_without_odd_keys(item) for item in value]
+    return value
+
+
+def _with_odd_keys(value: dict[str, Any]) -> dict[Any, Any]:
+    if set(value) == {_COUNTER}:
+        return Counter(dict(value[_COUNTER]))
+    return dict(value[_PAIRS]) if set(value) == {_PAIRS} else value
 
 
 def decode(encoded: bytes) -> Any:
@@ -55,8 +82,8 @@ def decode(encoded: bytes) -> Any:
     try:
         if encoded[:1] != _JSON:
             raise ValueError(f"its first byte is {encoded[0]}")
-        return json.loads(encoded[1:])
-    except ValueError as error:
+        return json.loads(encoded[1:], object_hook=_with_odd_keys)
+    except (ValueError, TypeError) as error:
         raise BadArgument(
             f"the job's user state was written by another program than this package ({error}); "
             "resume it with the program that began it"

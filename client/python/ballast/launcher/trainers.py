@@ -45,7 +45,6 @@ def environment(
     env.setdefault("OMP_NUM_THREADS", str(max(1, cores // world)))
     if restarts:
         env.setdefault("BALLAST_RESUME", "auto")
-        env.setdefault("BALLAST_DURABILITY", "process")
     env.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),

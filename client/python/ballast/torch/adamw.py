@@ -162,7 +162,7 @@ class AdamW(torch.optim.Optimizer):
         hold a mix of old and new values; after NonfiniteGradient they are unchanged, and step()
         may be called again.
         """
-        self._refuse_late_resume()
+        self._refuse_late_attach()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -210,7 +210,7 @@ class AdamW(torch.optim.Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         # torch.amp.GradScaler asks this. With one trainer it unscales and skips by itself; with
         # several it must hand over, so that step() can refuse: ranks would skip different rounds.
-        return self._config.world_size > 1
+        return not self._alone
 
     # ---- the service
 
@@ -380,13 +380,29 @@ class AdamW(torch.optim.Optimizer):
         elif self._closed:
             raise Closed("the optimizer was closed", job=self.job, slot=self.rank)
 
-    def _refuse_late_resume(self) -> None:
-        # The gradients there are now were made with other weights than those of a resumed job.
-        if self._session is None and not self._closed and self._config.resume != "never":
+    @property
+    def _alone(self) -> bool:
+        # In a variable world others may join between any two rounds.
+        return self._config.world_size == 1 and not self._config.variable_world
+
+    def _refuse_late_attach(self) -> None:
+        # The gradients there are now were made with other weights than those the job has.
+        if self._closed:
+            return
+        if self._session is None and self._config.resume != "never":
             raise BadArgument(
                 f"resume={self._config.resume!r} needs opt.attach() before the first forward pass: "
                 "it brings a resumed job's weights into the model, and opt.round and "
                 "opt.user_state say where to go on",
+                job=self.job,
+            )
+        if self._config.init != "broadcast" or self._alone:
+            return
+        if self._session is None or self._manifest.pending(self.param_groups, self._naming):
+            raise BadArgument(
+                'init="broadcast" needs opt.attach() before the first forward pass, and again '
+                "after add_param_group(): it brings the lowest rank's weights into the model; "
+                "gradients made with others would be wrong",
                 job=self.job,
             )
 
@@ -439,7 +455,7 @@ class AdamW(torch.optim.Optimizer):
         # Other trainers' gradients may step a tensor for which this one has none; only the weights
         # that come back tell.
         silent = [e for e, (address, _) in zip(entries, lent) if not address]
-        if self._config.world_size == 1:
+        if self._alone:
             silent = []
         before = [buffers.weight_bits(e) for e in silent]
         applied = True
