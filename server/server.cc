@@ -312,10 +312,15 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
       [this](uint32_t server, const std::string& why) {
         if (const auto jobs = directory_.Get(); jobs.ok()) (*jobs)->PeerLost(server, why);
       },
-      [this](uint64_t job, uint32_t epoch, uint64_t round, const Vote& vote) {
+      [this](uint64_t job, uint32_t epoch, uint64_t round, const absl::StatusOr<Vote>& vote) {
         const auto jobs = directory_.Get();
         const auto engine = jobs.ok() ? (*jobs)->Find(job) : nullptr;
-        if (engine != nullptr) engine->PeerVote(epoch, round, vote, [](std::optional<Vote>) {});
+        if (engine == nullptr) return;
+        if (vote.ok()) {
+          engine->PeerVote(epoch, round, *vote, [](const VoteAnswer&) {});
+        } else {
+          engine->VoteRefused(round, vote.status());
+        }
       });
   directory_.WaitFor(ReasonedError(
       absl::StatusCode::kUnavailable, Reason::kRecovering,

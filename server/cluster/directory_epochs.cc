@@ -313,6 +313,11 @@ void Directory::OnAdopted(const std::string& name, const JobPlan& plan,
     EndChange(&pending, status);
     return;
   }
+  const std::shared_ptr<RoundEngine> engine = Find(plan.job);
+  if (ReasonOf(status) == Reason::kJobFinished && engine != nullptr) {
+    engine->Fail(status);  // As with a seal: every trainer has told that server its end.
+    return;
+  }
   // The record is final, so the rest must follow; a server may be away for longer.
   BALLAST_LOG(WARN, LogField("run", name))
       << "epoch " << plan.epoch.epoch << " is not adopted everywhere yet: " << status;

@@ -113,10 +113,16 @@ class Engine final : public RoundEngine {
   }
 
   void PeerVote(uint32_t epoch, uint64_t round, Vote vote,
-                std::function<void(std::optional<Vote>)> answer) override {
+                std::function<void(const VoteAnswer&)> answer) override {
     Post([this, epoch, round, vote = std::move(vote), answer = std::move(answer)] {
       Feed(VoteInput{epoch, round, vote});
-      answer(fsm_.OwnVoteOn(round));
+      answer(fsm_.AnswerVote(round, vote.server));
+    });
+  }
+
+  void VoteRefused(uint64_t round, absl::Status why) override {
+    Post([this, round, why = std::move(why)] {
+      if (fsm_.phase() == Phase::kPrepared && fsm_.round() == round) Feed(FailInput{why});
     });
   }
 

@@ -117,9 +117,12 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   virtual void FetchState(uint32_t slot, uint64_t round, bool weights,
                           std::vector<uint32_t> arrays) = 0;
   // A peer's vote. `answer` gets this server's own vote on that round if it has given one: a peer
-  // that was restarted asks so.
+  // that was restarted asks so. STATE_LOST for a round that is too long ago.
   virtual void PeerVote(uint32_t epoch, uint64_t round, Vote vote,
-                        std::function<void(std::optional<Vote>)> answer) = 0;
+                        std::function<void(const VoteAnswer&)> answer) = 0;
+  // A peer has answered this server's vote on `round` with STATE_LOST. Fails the job if it waits in
+  // that round; else the question was a late one.
+  virtual void VoteRefused(uint64_t round, absl::Status why) = 0;
   virtual void PeerLost(uint32_t server, std::string why) = 0;
   // Epoch change (server/cluster/epoch_change.h). Seal: no round of `epoch` is prepared any more;
   // `done` gets where this server stands. Adopt: goes over to the next epoch as soon as the round

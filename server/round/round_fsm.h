@@ -213,6 +213,10 @@ class RoundFsm {
   std::string UserState(uint32_t slot) const;
   // This server's vote on `round`, if it has given one and still knows it.
   std::optional<Vote> OwnVoteOn(uint64_t round) const;
+  // What `peer` is told, which has voted on `round`: OwnVoteOn. DATA_LOSS STATE_LOST when this
+  // server could not be where it is without a later vote of that peer. If the peer still waits in
+  // that round, its disk has lost it.
+  VoteAnswer AnswerVote(uint64_t round, uint32_t peer) const;
   // Owned extents of which no gradient frame of the open round is needed from `slot` any more.
   std::vector<uint32_t> CompleteFor(uint32_t slot) const;
   // Owned extents that still lack (part of) their initial weights.

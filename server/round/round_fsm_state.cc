@@ -295,6 +295,16 @@ std::optional<Vote> RoundFsm::OwnVoteOn(uint64_t round) const {
   return std::nullopt;
 }
 
+VoteAnswer RoundFsm::AnswerVote(uint64_t round, uint32_t peer) const {
+  if (!durable() || round + 1 >= round_) return OwnVoteOn(round);
+  return Error(absl::StatusCode::kDataLoss, Reason::kStateLost,
+               absl::StrCat("server ", peer, " votes on round ", round, ", but server ", self_,
+                            " is at round ", round_, ", where it could not be without later votes ",
+                            "of server ", peer, ": that one's disk has lost them. Put the right ",
+                            "files back there, or start the run again under a new name"),
+               -1, static_cast<int>(peer));
+}
+
 absl::Status RoundFsm::Error(absl::StatusCode code, Reason reason, const std::string& message,
                              int slot, int server) const {
   ErrorFields fields;

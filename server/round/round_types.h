@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/payload.h"
 #include "common/base/reason.h"
 #include "common/job/decide.h"
@@ -72,6 +74,10 @@ struct JobPlan {
   uint32_t tensors_before = 0;
   bool growing = false;  // on the wire only: make room for this plan; it comes again to take effect
 };
+
+// What a server answers to a peer's vote: its own on that round, if it has given one and knows it.
+// STATE_LOST: see RoundFsm::AnswerVote.
+using VoteAnswer = absl::StatusOr<std::optional<Vote>>;
 
 // Where a server stands when it seals an epoch.
 struct SealAnswer {

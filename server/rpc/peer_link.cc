@@ -148,6 +148,7 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
   void TryVote(std::shared_ptr<VoteUnderWay> vote);
   void OnVoteAnswer(const std::shared_ptr<VoteUnderWay>& vote, const absl::Status& status,
                     const grpc::ByteBuffer& reply);
+  void TellAnswer(const VoteUnderWay& vote, const absl::StatusOr<Vote>& answer);
   bool Superseded(const std::shared_ptr<VoteUnderWay>& vote);
 
   void Beat();
@@ -357,6 +358,15 @@ bool PeerClientImpl::Superseded(const std::shared_ptr<VoteUnderWay>& vote) {
   return newest == newest_votes_.end() || newest->second != vote;
 }
 
+void PeerClientImpl::TellAnswer(const VoteUnderWay& vote, const absl::StatusOr<Vote>& answer) {
+  VoteCallback voted;
+  {
+    MutexLock lock(&mu_);
+    voted = voted_;
+  }
+  if (voted) voted(vote.job, vote.epoch, vote.round, answer);
+}
+
 void PeerClientImpl::OnVoteAnswer(const std::shared_ptr<VoteUnderWay>& vote,
                                   const absl::Status& status, const grpc::ByteBuffer& reply) {
   if (status.ok()) {
@@ -364,16 +374,11 @@ void PeerClientImpl::OnVoteAnswer(const std::shared_ptr<VoteUnderWay>& vote,
     if (!ParseMessage(reply, static_cast<size_t>(config_.max_message_bytes), &answer).ok()) return;
     if (!answer.has_vote()) return;
     const absl::StatusOr<Vote> theirs = VoteFromProto(answer.vote());
-    if (!theirs.ok() || theirs->server != vote->server) return;
-    VoteCallback voted;
-    {
-      MutexLock lock(&mu_);
-      voted = voted_;
-    }
-    if (voted) voted(vote->job, vote->epoch, vote->round, *theirs);
+    if (theirs.ok() && theirs->server == vote->server) TellAnswer(*vote, *theirs);
     return;
   }
   if (status.code() == absl::StatusCode::kCancelled || Superseded(vote)) return;
+  if (ReasonOf(status) == Reason::kStateLost) return TellAnswer(*vote, status);
   // A peer that was just started knows its jobs a little later.
   const bool not_yet = MayPass(status) || ReasonOf(status) == Reason::kUnknownJob;
   if (!not_yet) {

@@ -49,9 +49,9 @@ class PeerClient : public PeerLink, public VoteSink {
                                             const Clock* clock,
                                             grpc::CompletionQueue* queue = nullptr);
 
-  // A vote that came back as the answer to one of ours.
-  using VoteCallback =
-      std::function<void(uint64_t job, uint32_t epoch, uint64_t round, const Vote& vote)>;
+  // A vote that came back as the answer to one of ours, or STATE_LOST: see RoundEngine::PeerVote.
+  using VoteCallback = std::function<void(uint64_t job, uint32_t epoch, uint64_t round,
+                                          const absl::StatusOr<Vote>& vote)>;
 
   // Begins the heartbeat. `lost` may be called again for a peer that came back in between.
   virtual void Start(LostCallback lost, VoteCallback voted) = 0;

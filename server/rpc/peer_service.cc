@@ -93,14 +93,15 @@ void TakeVote(const DirectoryHolder& holder, const Call& call, const grpc::ByteB
         absl::StrCat("vote of server ", prepare.server(), " for a job unknown here")));
   }
   engine->PeerVote(prepare.epoch(), prepare.round(), *std::move(vote),
-                   [call, prepare](const std::optional<Vote>& own) {
+                   [call, prepare](const VoteAnswer& own) {
+                     if (!own.ok()) return call->Fail(own.status());
                      v1::VoteReply reply;
-                     if (own.has_value()) {
+                     if (own->has_value()) {
                        v1::Prepare* message = reply.mutable_vote();
                        message->set_job(prepare.job());
                        message->set_epoch(prepare.epoch());
                        message->set_round(prepare.round());
-                       ballast::ToProto(*own, message);
+                       ballast::ToProto(**own, message);
                      }
                      call->Reply(reply);
                    });

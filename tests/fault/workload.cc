@@ -57,7 +57,7 @@ void Workload::SendVote(uint64_t, uint32_t epoch, uint64_t round, uint32_t to, c
     MutexLock lock(&mu_);
     engine = nodes_[to].engine;
   }
-  if (engine != nullptr) engine->PeerVote(epoch, round, vote, [](const std::optional<Vote>&) {});
+  if (engine != nullptr) engine->PeerVote(epoch, round, vote, [](const server::VoteAnswer&) {});
 }
 
 void Workload::Start(uint32_t id) {

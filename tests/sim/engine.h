@@ -31,6 +31,7 @@ namespace ballast::sim {
 
 // As timing.lease: silence after which a seat is taken away.
 inline constexpr Tick kLease = 10 * kSecond;
+inline constexpr Tick kReturnWait = 2500 * kMillisecond;
 
 // The result of a decided round, as server/round's ResultOf forms it.
 server::RoundResult ResultOf(uint64_t round, const Decision& decision);
@@ -78,7 +79,9 @@ class SimEngine {
   void StrayFrame(const server::FrameInfo& info, Payload payload);
   void Leave(uint32_t slot, uint64_t incarnation);
   void FetchState(uint32_t slot, uint64_t round, bool weights, std::vector<uint32_t> arrays);
-  std::optional<Vote> PeerVote(uint32_t epoch, uint64_t round, const Vote& vote);
+  server::VoteAnswer PeerVote(uint32_t epoch, uint64_t round, const Vote& vote);
+  void VoteRefused(uint64_t round, const absl::Status& why);
+  void Fail(const absl::Status& status) { Feed(server::FailInput{status}); }
 
   // As RoundEngine's of the same names.
   void Seal(uint32_t epoch, const std::function<absl::Status(const server::JobPlan&)>& save,

@@ -45,22 +45,28 @@ void FaultPlan::Begin() {
 void FaultPlan::Calm() {
   calm_ = true;
   left_ = 0;
-  // Who is missing is started again: all of a fixed world, the first or somebody of a variable one.
-  const server::EpochRecord newest = context_.oracle->newest();
-  for (const server::Member& member : newest.members) {
-    const bool there = std::any_of(trainers_->begin(), trainers_->end(), [&](const auto& t) {
-      return t->alive() && t->error().ok() && t->who().slot == member.slot;
-    });
-    const bool wanted = !context_.plan->spec.variable_world || member.slot == newest.lead() ||
-                        (Active().empty() && spawning_.empty());
-    if (!there && spawning_.count(member.slot) == 0 && wanted) Replace(member.slot, true);
-  }
+  StartMissing();
   context_.network->Calm();
   context_.network->HealAll();
   for (NodeId node = 0; node < servers_.size() + trainers_->size(); ++node) {
     context_.world->Resume(node);
   }
   for (SimServer* const server : servers_) server->disk()->Disarm();
+}
+
+void FaultPlan::StartMissing() {
+  const server::EpochRecord newest = context_.oracle->newest();
+  for (const server::Member& member : newest.members) {
+    // Not a process that has lost the seat and does not know it yet.
+    const bool there = std::any_of(trainers_->begin(), trainers_->end(), [&](const auto& t) {
+      const bool its = t->who().incarnation == member.incarnation || t->joining();
+      return t->alive() && t->error().ok() && t->who().slot == member.slot && its;
+    });
+    const bool wanted = !context_.plan->spec.variable_world || member.slot == newest.lead() ||
+                        (Active().empty() && spawning_.empty());
+    if (!there && spawning_.count(member.slot) == 0 && wanted) Replace(member.slot, true);
+  }
+  context_.world->After(kSecond, kNobody, EventKind::kStart, [this] { StartMissing(); });
 }
 
 // --- Between two events -------------------------------------------------------------------------

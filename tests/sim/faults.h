@@ -34,6 +34,9 @@ class FaultPlan {
   using Act = void (FaultPlan::*)();
 
   bool Gate(NodeId node);
+  // Starts again who is missing, from now on: all of a fixed world, the first one or somebody of a
+  // variable one.
+  void StartMissing();
   // Ends some server soon if this one has been sealed or has another epoch since the last event.
   void WatchEpoch(uint32_t server);
   void Next();

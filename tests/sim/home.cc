@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 
 namespace ballast::sim {
@@ -136,6 +135,7 @@ void SimHome::OnSealFailed(uint32_t index, const absl::Status& status) {
   EndChange(status);
   if (index == 0) return;
   sealed_ = true;
+  if (ReasonOf(status) == Reason::kJobFinished) return server_->engine()->Fail(status);
   After(kAskAgain, [this, epoch = plan_.epoch.epoch] {
     if (plan_.epoch.epoch == epoch) StartChange();
   });
@@ -148,10 +148,7 @@ void SimHome::WriteRecord() {
     if (plan_.epoch.Holds(slot, incarnation)) changes.gone.insert(slot);
   }
   const absl::StatusOr<server::JobPlan> next = change_->NextPlan(changes);
-  if (!next.ok()) {
-    context_.world->Red(absl::StrCat("no next epoch: ", next.status().ToString()));
-    return;
-  }
+  if (!next.ok()) return EndChange(next.status());
   server_->OnAdopt(*next, [this, plan = *next](const absl::Status& status) {
     if (status.ok()) {
       AdoptEverywhere(plan);
@@ -187,6 +184,7 @@ void SimHome::AdoptAt(uint32_t index, const server::JobPlan& plan) {
 
 void SimHome::OnAdopted(uint32_t index, const server::JobPlan& plan, const absl::Status& status) {
   if (plan_.epoch.epoch != plan.epoch.epoch || !change_.has_value()) return;
+  if (ReasonOf(status) == Reason::kJobFinished) return server_->engine()->Fail(status);
   if (!status.ok()) {
     After(kAskAgain, [=, this] { AdoptAt(index, plan); });
     return;

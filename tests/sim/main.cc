@@ -1,8 +1,5 @@
-// ballast_sim: runs seeds of the simulator and says which are red. docs/simulator.md.
-//   ballast_sim --seconds N | --seeds A..B | --seed S   [--trace] [--twice] [--cover] [--json]
-//   ballast_sim --mutant M [--seeds A..B]      until a seed kills it; with --trace one seed
-//   ballast_sim --mutants [--seconds N]        all of them; with --seconds after that many of seeds
-//   ballast_sim --list-mutants
+// ballast_sim: runs seeds of the simulator and says which are red. docs/simulator.md; kUsage says
+// with which options.
 // Comes from: the command line. Goes to: standard output; exit 0 when nothing is red, 1 when
 // something is or a mutant survives, 2 for a wrong command line.
 // Thread safety: one thread.
@@ -12,8 +9,10 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <fstream>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -27,16 +26,40 @@ namespace {
 constexpr uint64_t kMutantSeeds = 5000;
 constexpr uint64_t kRunTwiceOneIn = 20;
 
+constexpr char kUsage[] =
+    R"(usage: ballast_sim [--seconds N] [--seeds A..B | --seed S | --seeds-of FILE]
+                   [--trace] [--twice] [--cover] [--json]
+       ballast_sim --mutant M [--seeds A..B] [--trace]
+       ballast_sim --mutants [--seconds N] [--json]
+       ballast_sim --list-mutants | --help
+
+  --seconds N      seeds from 1 on, or of --seeds, for so long
+  --seeds A..B     these seeds; 1..1000 without any option
+  --seed S         one seed
+  --seeds-of FILE  the seeds that begin its lines; '#' begins a comment
+  --trace          every event
+  --twice          every seed twice; the two runs must be equal
+  --cover          how many seeds met which situation
+  --json           one line of JSON on standard output; red seeds on standard error
+  --mutant M       a driver that breaks one rule, until a seed kills it; with --trace one seed
+  --mutants        all of them; with --seconds after so much time of seeds
+  --list-mutants   their names and what they do
+
+Exit code: 0 nothing is red and no mutant survives, 1 something is or one does, 2 wrong options.
+)";
+
 struct Options {
   double seconds = 0;  // 0: no limit
   uint64_t first = 1;
   uint64_t last = UINT64_MAX;
+  std::vector<uint64_t> listed;  // instead of first to last
   bool trace = false;
   bool json = false;
   bool all_mutants = false;
   bool list_mutants = false;
   bool twice = false;  // every seed
   bool cover = false;
+  bool help = false;
   Mutant mutant = Mutant::kNone;
 };
 
@@ -60,8 +83,20 @@ bool ParseSeeds(const std::string& text, Options* options) {
          absl::SimpleAtoi(parts[1], &options->last) && options->first <= options->last;
 }
 
+bool ReadSeeds(const char* path, Options* options) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const std::string text = line.substr(0, line.find('#'));
+    std::istringstream words(text);
+    uint64_t seed = 0;
+    if (words >> seed) options->listed.push_back(seed);
+  }
+  return !options->listed.empty();
+}
+
 bool ParseOption(const std::string& name, const char* value, Options* options, bool* took_value) {
   *took_value = false;
+  if (name == "--help") return options->help = true;
   if (name == "--trace") return options->trace = true;
   if (name == "--json") return options->json = true;
   if (name == "--mutants") return options->all_mutants = true;
@@ -72,6 +107,7 @@ bool ParseOption(const std::string& name, const char* value, Options* options, b
   if (value == nullptr) return false;
   if (name == "--seconds") return absl::SimpleAtod(value, &options->seconds);
   if (name == "--seeds") return ParseSeeds(value, options);
+  if (name == "--seeds-of") return ReadSeeds(value, options);
   if (name == "--seed") {
     const bool ok = absl::SimpleAtoi(value, &options->first);
     options->last = options->first;
@@ -101,31 +137,38 @@ Outcome RunChecked(uint64_t seed, Mutant mutant, const Options& options) {
   return outcome;
 }
 
-void ReportRed(uint64_t seed, Mutant mutant, const Outcome& outcome) {
+void ReportRed(std::FILE* to, uint64_t seed, Mutant mutant, const Outcome& outcome) {
   const std::string with =
       mutant == Mutant::kNone ? "" : absl::StrCat(" --mutant ", NameOf(mutant));
-  std::printf("RED %s\n    %s\n    repeat: ballast_sim --seed %llu --trace%s\n",
-              Describe(DrawSwarm(seed)).c_str(), outcome.red.c_str(),
-              static_cast<unsigned long long>(seed), with.c_str());
+  std::fprintf(to, "RED %s\n    %s\n    repeat: ballast_sim --seed %llu --trace%s\n",
+               Describe(DrawSwarm(seed)).c_str(), outcome.red.c_str(),
+               static_cast<unsigned long long>(seed), with.c_str());
+}
+
+void RunOne(uint64_t seed, const Options& options, Totals* totals) {
+  if (options.trace) std::printf("%s\n", Describe(DrawSwarm(seed)).c_str());
+  const Outcome outcome = RunChecked(seed, options.mutant, options);
+  ++totals->schedules;
+  totals->events += outcome.events;
+  for (size_t i = 0; i < outcome.met.size(); ++i) totals->met[i] += outcome.met[i] > 0 ? 1 : 0;
+  if (!outcome.refusal.empty()) {
+    ++totals->refused;
+    if (options.trace) std::printf("refused: %s\n", outcome.refusal.c_str());
+  }
+  if (outcome.red.empty()) return;
+  ++totals->red;
+  if (totals->red > 20) return;
+  ReportRed(options.json ? stderr : stdout, seed, options.mutant, outcome);
 }
 
 void RunSeeds(const Options& options, Totals* totals) {
+  for (const uint64_t seed : options.listed) RunOne(seed, options, totals);
+  if (!options.listed.empty()) return;
   const double until = options.seconds > 0 ? Seconds() + options.seconds : 0;
   for (uint64_t seed = options.first; seed <= options.last; ++seed) {
     if (until > 0 && Seconds() >= until) return;
-    if (options.trace) std::printf("%s\n", Describe(DrawSwarm(seed)).c_str());
-    const Outcome outcome = RunChecked(seed, options.mutant, options);
-    ++totals->schedules;
-    totals->events += outcome.events;
-    for (size_t i = 0; i < outcome.met.size(); ++i) totals->met[i] += outcome.met[i] > 0 ? 1 : 0;
-    if (!outcome.refusal.empty()) {
-      ++totals->refused;
-      if (options.trace) std::printf("refused: %s\n", outcome.refusal.c_str());
-    }
-    if (outcome.red.empty()) continue;
-    ++totals->red;
-    if (!options.json && totals->red <= 20) ReportRed(seed, options.mutant, outcome);
-    if (options.mutant != Mutant::kNone) return;  // It is dead.
+    RunOne(seed, options, totals);
+    if (totals->red > 0 && options.mutant != Mutant::kNone) return;  // It is dead.
   }
 }
 
@@ -182,10 +225,14 @@ int Main(int argc, char** argv) {
     bool took_value = false;
     const char* const value = i + 1 < argc ? argv[i + 1] : nullptr;
     if (!ParseOption(argv[i], value, &options, &took_value)) {
-      std::fprintf(stderr, "wrong option or value: %s; see docs/simulator.md\n", argv[i]);
+      std::fprintf(stderr, "wrong option or value: %s\n%s", argv[i], kUsage);
       return 2;
     }
     i += took_value ? 1 : 0;
+  }
+  if (options.help) {
+    std::printf("%s", kUsage);
+    return 0;
   }
   if (options.list_mutants) {
     for (const MutantInfo& info : kMutants) std::printf("%-24s %s\n", info.name, info.what);

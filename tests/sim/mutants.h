@@ -48,6 +48,7 @@ enum class Mutant : uint8_t {
   kForgetChange,
   kManifestAsRead,
   kUploadIgnored,
+  kKeepInitialSlot,
 };
 
 struct MutantInfo {
@@ -56,7 +57,7 @@ struct MutantInfo {
   const char* what;
 };
 
-inline constexpr std::array<MutantInfo, 37> kMutants = {{
+inline constexpr std::array<MutantInfo, 38> kMutants = {{
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
     {Mutant::kCountPushes, "count_pushes", "a frame that comes again is added again"},
     {Mutant::kArrivalOrderSum, "arrival_order_sum", "slots are summed as they arrive"},
@@ -93,6 +94,7 @@ inline constexpr std::array<MutantInfo, 37> kMutants = {{
     {Mutant::kStartFromHome, "start_from_home", "the start round follows from the home's answer"},
     {Mutant::kManifestAsRead, "manifest_as_read", "a restarted server takes a record for durable"},
     {Mutant::kUploadIgnored, "upload_ignored", "uploaded weights do not replace the masters"},
+    {Mutant::kKeepInitialSlot, "keep_initial_slot", "initial weights replace none on disk"},
     {Mutant::kForgetChange, "forget_change", "a restarted home leaves a sealed epoch as it is"},
 }};
 

@@ -230,7 +230,9 @@ void Network::Ask(NodeId from, uint32_t to, const Question& question,
       if (!std::exchange(*over, true)) at_caller();
     });
   };
-  const bool twice = OneIn(swarm_->faults.repeat_one_in);
+  // Servers ask again by themselves. A trainer that asks for its seat does so only when it has no
+  // answer, and not when it is dead: two questions never overtake those of its successor.
+  const bool twice = OneIn(swarm_->faults.repeat_one_in) && from < servers_.size();
   for (int i = 0; i < (twice ? 2 : 1); ++i) {
     const Tick extra = i == 0 ? 0 : world_->random().Below(kVeryLateMax);
     world_->AfterInLife(*delay + extra, there, world_->Life(there), EventKind::kVoteCall,

@@ -185,6 +185,9 @@ void SimRoundLog::WriteImage(server::ExtentImage image, Done done) {
 void SimRoundLog::WriteFront() {
   const server::ExtentImage& image = images_.front().image;
   if (deps_.mutant == Mutant::kSlotInPlace) SpoilNewestSlot(image.extent);
+  if (image.initial && deps_.mutant != Mutant::kKeepInitialSlot) {
+    storage_->slots()->Forget(image.extent);
+  }
   const absl::Status status = storage_->slots()->Write(image.extent, image.version, image.data);
   if (!Alive()) return;
   if (status.ok()) {

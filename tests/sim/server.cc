@@ -112,7 +112,11 @@ SimEngineDeps SimServer::EngineDeps() {
     auto under_way = std::make_shared<VoteUnderWay>(VoteUnderWay{epoch, round, vote});
     OfferVote(to_server, std::move(under_way));
   };
-  deps.storage_failed = [this](const absl::Status& status) {
+  deps.storage_failed = [this, errors = disk_.errors()](const absl::Status& status) {
+    if (disk_.errors() == errors && !damaged_) {
+      context_.world->Red(
+          absl::StrCat("server ", id_, " ends for a disk that works: ", status.ToString()));
+    }
     if (context_.world->tracing()) {
       context_.world->Trace(node(), absl::StrCat("storage failed: ", status.ToString()));
     }
@@ -194,6 +198,7 @@ void SimServer::End(bool power) {
   for (auto& [stream, session] : sessions_) graveyard_.push_back(std::move(session));
   sessions_.clear();
   newest_votes_.clear();
+  fresh_ = nullptr;  // Its files were open in this process.
   disk_.Detach();
   if (power) LosePower();
 }
@@ -259,6 +264,10 @@ void SimServer::CallVote(uint32_t to_server, std::shared_ptr<const VoteUnderWay>
           return;
         }
         if (newest_votes_[to_server] != vote) return;  // A newer one took its place.
+        if (ReasonOf(answer.status()) == Reason::kStateLost) {
+          if (Serves()) engine_->VoteRefused(vote->round, answer.status());
+          return;
+        }
         context_.world->After(kVoteRetry, node(), EventKind::kTimer,
                               [this, to_server, vote] { CallVote(to_server, vote); });
       });

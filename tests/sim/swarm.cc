@@ -131,7 +131,39 @@ Faults DrawFaults(const Shape& shape, Random* random) {
   faults.whole_cluster = random->OneIn(3);
   faults.budget = static_cast<uint32_t>(random->Between(1, 10));
   faults.mean_gap = random->Spread(500, 50'000) * kMicrosecond;
+  if (style == 3) faults.budget = 0;
   return faults;
+}
+
+// What most mistakes show by: servers that end, also while the epoch changes, frames that come
+// twice, and slots that lag behind a log that wraps. Drawn apart from all else, so that other seeds
+// stay what they are without it.
+void AddRestarts(Swarm* swarm, Random* random) {
+  Faults& faults = swarm->faults;
+  const auto rate = [random](uint32_t* one_in, uint64_t least, uint64_t most) {
+    if (*one_in == 0) *one_in = static_cast<uint32_t>(random->Spread(least, most));
+  };
+  if (random->OneIn(3)) {
+    faults.die_in_disk = true;
+  } else if (swarm->shape.spec.durability == Durability::kPower && random->OneIn(2)) {
+    rate(&faults.power_one_in, 30, 1000);
+  } else {
+    rate(&faults.kill_one_in, 30, 1000);
+  }
+  if (random->OneIn(3)) {
+    rate(&faults.break_one_in, 10, 200);
+    swarm->shape.chunk_bytes = 64;
+  }
+  if (random->OneIn(4)) faults.kill_trainers = true;
+  const bool changes = faults.kill_trainers || faults.hang_trainers || faults.come_and_go;
+  if (changes && random->OneIn(2)) faults.die_in_change = true;
+  if (!random->OneIn(3)) return;
+  swarm->shape.rounds = std::max<uint64_t>(swarm->shape.rounds, random->Between(6, 12));
+  swarm->shape.checkpoint_rounds = static_cast<uint32_t>(random->Between(1, 2));
+  swarm->shape.segment_bytes_min = uint64_t{1} << 13;
+  swarm->pace.kernel = random->Spread(300, 30'000) * kMicrosecond;
+  swarm->pace.slot_write = random->Spread(1000, 30'000) * kMicrosecond;
+  swarm->pace.slot_sync = random->Spread(3000, 300'000) * kMicrosecond;
 }
 
 }  // namespace
@@ -146,6 +178,8 @@ Swarm DrawSwarm(uint64_t seed) {
   if (random.OneIn(4)) swarm.shape.spec.nonfinite = NonfinitePolicy::kHalt;
   swarm.shape.spec.max_consecutive_skips = static_cast<uint32_t>(random.Below(3));
   if (random.OneIn(4)) swarm.shape.upload_one_in = static_cast<uint32_t>(random.Between(2, 6));
+  Random more(Mix(seed) ^ 0x3A7B0C11);
+  if (swarm.faults.budget != 0 && more.OneIn(3)) AddRestarts(&swarm, &more);
   return swarm;
 }
 

@@ -1,6 +1,6 @@
 // What one seed is: the job's shape, how slow everything is, and which faults may happen how often.
 // Half of the seeds use no class of faults or one, so that what each of them does can be told; the
-// others mix.
+// others mix. A third of those with faults also have servers that end, whatever else they have.
 // Comes from: the seed. Goes to: the simulation. Thread safety: plain values.
 #pragma once
 

@@ -4,6 +4,7 @@
 // Comes from: the simulation. Goes to: the network. Thread safety: one thread.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <set>
@@ -55,6 +56,11 @@ class SimTrainer : public StreamClient {
 
  private:
   using Time = client::Reconnect::Time;
+  static constexpr std::chrono::milliseconds kHeartbeat{500};
+  static constexpr int kLooksPerHeartbeat = 2;
+  static constexpr int kLateHeartbeats = 3;
+  static constexpr std::chrono::milliseconds kReportAfter{2500};
+
   enum class Activity { kIdle, kUpload, kFetch, kStep };
 
   struct Server {

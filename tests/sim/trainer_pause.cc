@@ -14,11 +14,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kHeartbeat{500};
-constexpr int kLooksPerHeartbeat = 2;
-constexpr int kLateHeartbeats = 3;
-constexpr milliseconds kReportAfter{2500};
-
 absl::Status Typed(absl::StatusCode code, Reason reason, absl::string_view text) {
   return ReasonedError(code, reason, text);
 }

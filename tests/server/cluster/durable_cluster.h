@@ -209,11 +209,12 @@ class DurableDirectories : public PeerLink, public VoteSink {
     const std::shared_ptr<JobDirectory> directory = At(to);
     const auto engine = directory == nullptr ? nullptr : directory->Find(job);
     if (engine == nullptr) return;
-    engine->PeerVote(epoch, round, vote, [=, this](const std::optional<Vote>& own) {
+    engine->PeerVote(epoch, round, vote, [=, this](const VoteAnswer& own) {
       const std::shared_ptr<JobDirectory> asker = At(vote.server);
-      const auto asking = asker == nullptr || !own.has_value() ? nullptr : asker->Find(job);
+      const auto asking = asker == nullptr ? nullptr : asker->Find(job);
       if (asking == nullptr) return;
-      asking->PeerVote(epoch, round, *own, [](const std::optional<Vote>&) {});
+      if (!own.ok()) return asking->VoteRefused(round, own.status());
+      if (own->has_value()) asking->PeerVote(epoch, round, **own, [](const VoteAnswer&) {});
     });
   }
   void DropVotes(uint64_t) override {}

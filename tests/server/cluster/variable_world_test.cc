@@ -169,6 +169,24 @@ TEST_F(VariableWorldTest, WhenAllHaveLeftTheJobIsFinished) {
   ASSERT_TRUE(next.ok()) << next.status();
 }
 
+// The home goes on without the first one that leaves; the second one leaves meanwhile.
+TEST_F(VariableWorldTest, APeerThatFinishesBeforeItAdoptsEndsTheHomesJobToo) {
+  Make();
+  for (const uint32_t id : {0u, 1u}) {
+    for (const uint32_t slot : {0u, 1u}) OpenStream(id, slot, kFirst + slot);
+  }
+  cluster_->Keep("adopt", 1);
+  for (const uint32_t id : {1u, 0u}) cluster_->Engine(id, job_)->Leave(1, kFirst + 1);
+  cluster_->WaitForKept(1);
+  cluster_->Engine(1, job_)->Leave(0, kFirst);
+  while (!cluster_->Manifest(1, job_).resting) Settle(1);
+  cluster_->KeepNoMore();
+  cluster_->Release();
+  while (!cluster_->Manifest(0, job_).resting) Settle(0);
+  const auto next = Ask(0, 900).Get();
+  ASSERT_TRUE(next.ok()) << next.status();
+}
+
 TEST_F(VariableWorldTest, WhoseLeaseRunsOutIsGoneOnWithout) {
   Make({.lease = kShort});
   OpenStream(0, 0, kFirst);

@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
@@ -195,12 +197,13 @@ class RoundLogTest : public ::testing::Test {
     log_->Prepare(MakePrepared(round, {0, 1}), outcomes_.Of(static_cast<int>(round)));
     log_->AppendDecision(MakeDecision(round));
   }
-  // Both extents' states of `version`, and waits for them.
-  absl::Status Checkpoint(uint32_t extent, uint64_t version) {
+  // The extent's state of `version`, each byte of it `fill`, and waits for it.
+  absl::Status Checkpoint(uint32_t extent, uint64_t version, char fill = 0, bool initial = false) {
     const SlotShape& shape = options_.shapes[extent];
     auto arena = std::make_shared<Arena>(*Arena::Create(SlotFile::BufferBytes(shape)));
+    std::memset(arena->data(), fill, arena->bytes());
     const int call = next_image_++;
-    log_->WriteImage({extent, version, arena->data(), arena}, outcomes_.Of(call));
+    log_->WriteImage({extent, version, arena->data(), arena, initial}, outcomes_.Of(call));
     return outcomes_.Wait(call);
   }
   // Runs rounds until the log is full; returns the round whose Prepare waits.
@@ -241,6 +244,26 @@ TEST_F(RoundLogTest, APreparedRoundIsDurableAndSurvivesPowerLoss) {
   ASSERT_EQ(rounds.count(1), 1u);
   EXPECT_TRUE(rounds.at(1).prepared.has_value());
   EXPECT_EQ(rounds.at(1).extents.size(), 2u);
+}
+
+// Another trainer may have to upload them when the first one's are on disk already. Of the two only
+// the later may ever be read again.
+TEST_F(RoundLogTest, InitialWeightsThatAreSentAgainReplaceThoseInTheSlots) {
+  ASSERT_TRUE(Checkpoint(0, 1, 'a', /*initial=*/true).ok());
+  const absl::Status again = Checkpoint(0, 1, 'b', /*initial=*/true);
+  ASSERT_TRUE(again.ok()) << again;
+  ASSERT_TRUE(Checkpoint(1, 1, 'a').ok());
+  EXPECT_FALSE(Checkpoint(1, 1, 'b').ok()) << "no other image is of a version that is there";
+  log_.reset();
+  const auto opened = JobStorage::Open(&disk_, kDirectory, options_);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  SlotFile* const slots = (*opened)->slots();
+  ASSERT_EQ(slots->Versions(0), std::vector<uint64_t>{1});
+  const Arena image = *Arena::Create(SlotFile::BufferBytes(options_.shapes[0]));
+  ASSERT_TRUE(slots->Read(0, 1, image.data()).ok());
+  const auto is_later = [](char c) { return c == 'b'; };
+  const uint64_t bytes = SlotFile::PayloadBytes(options_.shapes[0]);
+  EXPECT_TRUE(std::all_of(image.data(), image.data() + bytes, is_later));
 }
 
 TEST_F(RoundLogTest, ADecisionSurvivesAFlush) {

@@ -136,7 +136,7 @@ class Cluster : public VoteSink {
   }
 
   void SendVote(uint64_t, uint32_t epoch, uint64_t round, uint32_t to, const Vote& vote) override {
-    engines_[to]->PeerVote(epoch, round, vote, [](const std::optional<Vote>&) {});
+    engines_[to]->PeerVote(epoch, round, vote, [](const VoteAnswer&) {});
   }
   void DropVotes(uint64_t) override {}
 

@@ -159,7 +159,7 @@ class EpochTest : public ::testing::Test, public VoteSink {
     for (uint32_t extent = 0; extent < layout_.extents().size(); ++extent) {
       if (plan_.owner[extent] == kPeer) own.norms.push_back({extent, 1.0});
     }
-    engine_->PeerVote(plan_.epoch.epoch, round, own, [](const std::optional<Vote>&) {});
+    engine_->PeerVote(plan_.epoch.epoch, round, own, [](const VoteAnswer&) {});
   }
   JobSnapshot Snapshot() {
     Value<JobSnapshot> snapshot;
@@ -332,7 +332,7 @@ TEST_F(EpochTest, WhatWasCollectedInTheOldEpochCountsForNothing) {
   // A late vote of the old epoch does not help the round along.
   Vote late = old;
   late.server = kPeer;
-  engine_->PeerVote(1, 1, late, [](const std::optional<Vote>&) {});
+  engine_->PeerVote(1, 1, late, [](const VoteAnswer&) {});
   ASSERT_TRUE(Attach(2, 900).ok());
   engine_->Begin(0, MakeBegin(1));
   Send(FrameKind::kGradient, 1, -3.0f);
@@ -393,6 +393,58 @@ TEST_F(EpochTest, ARecordThatCannotBeSavedIsNotAdopted) {
   while (storage_failures_ == 0) Snapshot();
   EXPECT_FALSE(adopted.Has());
   EXPECT_TRUE(Attach(1).ok()) << "the old epoch";
+}
+
+// --- Votes that were lost -----------------------------------------------------------------------
+
+absl::Status TooLongAgo() {
+  return ReasonedError(absl::StatusCode::kDataLoss, Reason::kStateLost,
+                       "server 0 votes on round 1");
+}
+
+TEST_F(EpochTest, AServerWhosePeersHaveLeftItsRoundBehindEndsItsJob) {
+  ASSERT_TRUE(Attach(1).ok());
+  Push(1);
+  WaitForVote(1);
+  engine_->VoteRefused(1, TooLongAgo());
+  EXPECT_EQ(ReasonOf(sink_->Wait(1)), Reason::kStateLost);
+  EXPECT_EQ(ReasonOf(Attach(1)), Reason::kStateLost) << "and says so to whoever comes";
+}
+
+TEST_F(EpochTest, AnAnswerToALateQuestionEndsNothing) {
+  ASSERT_TRUE(Attach(1).ok());
+  Push(1);
+  AnswerVote(1, WaitForVote(1));
+  ASSERT_TRUE(sink_->Wait(1).ok());
+  engine_->VoteRefused(1, TooLongAgo());
+  Push(2);
+  AnswerVote(2, WaitForVote(2));
+  EXPECT_TRUE(sink_->Wait(2).ok());
+}
+
+// Whoever is two rounds ahead has had the other's vote on the round between, which was durable.
+TEST_F(EpochTest, APeerThatIsTwoRoundsBehindIsToldThatItsDiskHasLostVotes) {
+  ASSERT_TRUE(Attach(1).ok());
+  Vote vote;
+  for (const uint64_t round : {1, 2}) {
+    Push(round);
+    vote = WaitForVote(round);
+    AnswerVote(round, vote);
+    ASSERT_TRUE(sink_->Wait(round).ok());
+  }
+  vote.server = kPeer;
+  const auto ask = [this, &vote](uint64_t round) {
+    Value<VoteAnswer> answer;
+    engine_->PeerVote(1, round, vote, answer.Setter());
+    return answer.Get();
+  };
+  EXPECT_FALSE(ask(3)->has_value()) << "not yet";
+  EXPECT_TRUE(ask(2)->has_value());
+  const absl::Status lost = ask(1).status();
+  EXPECT_EQ(ReasonOf(lost), Reason::kStateLost);
+  for (const char* part : {"server 1 votes on round 1", "server 0 is at round 3"}) {
+    EXPECT_NE(lost.message().find(part), absl::string_view::npos) << lost;
+  }
 }
 
 // --- Seats --------------------------------------------------------------------------------------

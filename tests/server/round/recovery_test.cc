@@ -129,11 +129,11 @@ class DurableCluster : public VoteSink {
   void Deliver(uint32_t epoch, uint64_t round, uint32_t to, const Vote& vote) {
     const std::shared_ptr<RoundEngine> engine = Engine(to);
     if (engine == nullptr) return;
-    engine->PeerVote(epoch, round, vote, [=, this](const std::optional<Vote>& own) {
+    engine->PeerVote(epoch, round, vote, [=, this](const VoteAnswer& own) {
       const std::shared_ptr<RoundEngine> asker = Engine(vote.server);
-      if (own.has_value() && asker != nullptr) {
-        asker->PeerVote(epoch, round, *own, [](const std::optional<Vote>&) {});
-      }
+      if (asker == nullptr) return;
+      if (!own.ok()) return asker->VoteRefused(round, own.status());
+      if (own->has_value()) asker->PeerVote(epoch, round, **own, [](const VoteAnswer&) {});
     });
   }
 

@@ -73,10 +73,11 @@ class FakeEngine : public RoundEngine {
     Change([&] { fetches_.push_back({round, arrays}); });
   }
   void PeerVote(uint32_t, uint64_t round, Vote vote,
-                std::function<void(std::optional<Vote>)> answer) override {
+                std::function<void(const VoteAnswer&)> answer) override {
     Change([&] { votes_.push_back({round, std::move(vote)}); });
     answer(vote_answer);
   }
+  void VoteRefused(uint64_t, absl::Status) override {}
   void PeerLost(uint32_t, std::string) override {}
   void Extend(JobPlan, GrowthFiles, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
@@ -128,7 +129,7 @@ class FakeEngine : public RoundEngine {
   }
 
   absl::StatusOr<SlotWelcome> attach_answer = SlotWelcome{.round = 5};
-  std::optional<Vote> vote_answer;
+  VoteAnswer vote_answer = std::optional<Vote>();
   SlotHello hello_;
   // Written under the lock; read them in WaitUntil or when nothing can change them any more.
   std::vector<Lost> lost_;

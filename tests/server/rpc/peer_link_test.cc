@@ -48,9 +48,11 @@ class PeerLinkTest : public testing::Test {
           lost_.push_back(absl::StrCat(server, ": ", why));
           changed_.NotifyAll();
         },
-        [this](uint64_t job, uint32_t epoch, uint64_t round, const Vote& vote) {
+        [this](uint64_t job, uint32_t epoch, uint64_t round, const absl::StatusOr<Vote>& vote) {
           MutexLock lock(&mu_);
-          answers_.push_back(absl::StrCat(job, "/", epoch, "/", round, " from ", vote.server));
+          answers_.push_back(absl::StrCat(job, "/", epoch, "/", round, " ",
+                                          vote.ok() ? absl::StrCat("from ", vote->server)
+                                                    : ReasonName(ReasonOf(vote.status()))));
           changed_.NotifyAll();
         });
   }
@@ -69,6 +71,14 @@ class PeerLinkTest : public testing::Test {
       changed_.WaitFor(&mu_, std::chrono::milliseconds(100));
     }
     return lost_.empty() ? "nobody" : lost_.front();
+  }
+  std::string WaitForAnswer() {
+    MutexLock lock(&mu_);
+    const auto end = std::chrono::steady_clock::now() + kTestDeadline;
+    while (answers_.empty() && std::chrono::steady_clock::now() < end) {
+      changed_.WaitFor(&mu_, std::chrono::milliseconds(100));
+    }
+    return answers_.empty() ? "nothing" : answers_.front();
   }
   absl::Status Create(const JobPlan& plan) {
     absl::Status result = absl::UnknownError("not called");
@@ -126,12 +136,17 @@ TEST_F(PeerLinkTest, TheAnswerToAVoteIsThePeersOwn) {
   peer.holder.Set(peer.directory);
   Connect(peer.address());
   client_->SendVote(77, 1, 6, 1, Vote());
-  MutexLock lock(&mu_);
-  const auto end = std::chrono::steady_clock::now() + kTestDeadline;
-  while (answers_.empty() && std::chrono::steady_clock::now() < end) {
-    changed_.WaitFor(&mu_, std::chrono::milliseconds(100));
-  }
-  EXPECT_THAT(answers_, testing::ElementsAre("77/1/6 from 1"));
+  EXPECT_EQ(WaitForAnswer(), "77/1/6 from 1");
+}
+
+TEST_F(PeerLinkTest, TheAnswerToAVoteMayBeThatTheDiskHasLostLaterOnes) {
+  PeerProcess peer(1);
+  peer.directory->engine->vote_answer =
+      ReasonedError(absl::StatusCode::kDataLoss, Reason::kStateLost, "its disk has lost them");
+  peer.holder.Set(peer.directory);
+  Connect(peer.address());
+  client_->SendVote(77, 1, 6, 1, Vote());
+  EXPECT_EQ(WaitForAnswer(), "77/1/6 STATE_LOST");
 }
 
 TEST_F(PeerLinkTest, AVoteIsRepeatedUntilThePeerTakesIt) {
