@@ -227,7 +227,7 @@ class Training:
             self._bar.say(self._lines.get())
         now = self._referee.progress()
         if now.loss is not None:
-            self._bar.show(now.finished, now.loss, now.round_ms)
+            self._bar.show(now.loss_step, now.loss, now.round_ms)
         self.chaos.watch(now.begun, now.finished)
 
 
@@ -273,12 +273,21 @@ def plot(result: dict, path: pathlib.Path) -> None:
     figure.savefig(path)
 
 
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
+
+
+def who_trains(args: argparse.Namespace) -> str:
+    """Such as: 2 trainers on 1 state server."""
+    return f"{counted(args.trainers, 'trainer')} on {counted(args.servers, 'state server')}"
+
+
 def table(args: argparse.Namespace, result: dict, picture: pathlib.Path, seconds: float) -> str:
     lines = [
         "",
         f"A byte-level GPT ({result['parameters'] / 1e6:.1f} M parameters, {args.dtype}), "
-        f"{args.trainers} trainers, {args.servers} state servers, durability "
-        f"{result['durability']}, {args.steps} steps in {seconds:.0f} s",
+        f"{who_trains(args)}, durability {result['durability']}, {args.steps} steps in "
+        f"{seconds:.0f} s",
         "",
         "  held-out loss       step    Ballast      torch",
     ]
@@ -292,7 +301,8 @@ def table(args: argparse.Namespace, result: dict, picture: pathlib.Path, seconds
         f"  bytes               up {result['bytes_up']:,}   down {result['bytes_down']:,}",
         f"  round (p50)         {result['round_ms_p50']:.1f} ms: "
         + ", ".join(f"{name} {ms:.1f}" for name, ms in result["phases_ms_p50"].items()),
-        "                      (push and pull overlap the servers' collect and step)",
+        "                      (collect: from the first trainer's push on; push and pull overlap",
+        "                      the servers' collect and step)",
         f"  loss plot           {picture}",
     ]
     for kill in result["kills"]:
@@ -312,10 +322,7 @@ def main() -> None:
     args = parse()
     signals = Signals()
     start = time.monotonic()
-    print(
-        f"training with {args.trainers} trainers on {args.servers} state servers ...",
-        file=sys.stderr,
-    )
+    print(f"training with {who_trains(args)} ...", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="ballast-quickstart-") as folder:
         result = train(args, pathlib.Path(folder), signals)
     signals.check()

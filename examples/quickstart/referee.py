@@ -58,10 +58,12 @@ class Line:
 
 @dataclasses.dataclass
 class Progress:
-    """begun, finished: steps, by whichever trainer is the furthest; the rest of rank 0's newest."""
+    """begun, finished: steps, by whichever trainer is the furthest; the rest of rank 0's newest,
+    which is loss_step."""
 
     begun: int = 0
     finished: int = 0
+    loss_step: int = 0
     loss: float | None = None
     round_ms: float = 0.0
 
@@ -235,8 +237,10 @@ class Referee:
             if told["report"] is not None:
                 self._reports.append({**told["report"], "rank": told["rank"]})
             if told["rank"] == 0:
+                progress.loss_step = step
                 self._losses[step] = progress.loss = told["loss"]
-                progress.round_ms = round_ms(told["report"]) if told["report"] else 0.0
+                if told["report"] is not None:  # else by a trainer that was started again
+                    progress.round_ms = round_ms(told["report"])
 
     # ---- judging
 
