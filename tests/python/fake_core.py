@@ -70,7 +70,7 @@ class FakeConnection:
         self.user_state = b""
         self.calls = []
         self.aborted = False
-        self.ended = False
+        self.leave_error = None
         self.on_wait = None
         self.polls = 0
         self.wait_error = None
@@ -182,10 +182,10 @@ class FakeConnection:
 
     def start_leave(self):
         self.calls.append(("leave",))
-        return FakeOperation()
+        return FakeOperation(error=self.leave_error)
 
-    def leave_at_exit(self, job, timeout_s):
-        self.calls.append(("leave_at_exit", job))
+    def leave_at_exit(self, job, told, timeout_s):
+        self.calls.append(("leave_at_exit", job, told))
 
     def abort(self):
         self.aborted = True

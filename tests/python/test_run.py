@@ -470,6 +470,10 @@ def test_servers_share_the_memory_of_the_machine(launcher):
     budgets = {e.split()[3] for e in launcher.events() if e.startswith("start")}
     assert len(budgets) == 1
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    launcher.trace.unlink()
+    launcher.env["BALLAST_STORAGE_DRAM_BUDGET"] = "64MiB"  # ballastd reads it itself
+    assert launcher.run(launcher.script("")).returncode == 0
+    assert launcher.events()[0].endswith(" -")
     assert 3 * (int(budgets.pop().removesuffix("MiB")) << 20) <= 0.8 * total
 
 

@@ -288,10 +288,6 @@ class Client {
   // Ends every wait with CANCELLED. Any thread.
   virtual void Abort() = 0;
 
-  // Whether no call can succeed any more: after Leave, Abort, or an error that ends the job for
-  // this trainer. After other errors of a call, such as NONFINITE or BAD_HYPERPARAM, it stays
-  // false.
-  virtual bool ended() const = 0;
   // Whether Attach took a seat in a job that was there before. Constant.
   virtual bool resumed() const = 0;
   // Next round to run; it grows by one with each round that has ended. A new job starts with 1, a

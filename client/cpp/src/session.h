@@ -74,7 +74,6 @@ class Session final : public Client, private StreamHandler {
   absl::Status FetchWeights(const std::vector<TensorBuffers>& buffers) override;
   absl::Status Leave() override;
   void Abort() override;
-  bool ended() const override;
   bool resumed() const override { return resumed_; }
   uint64_t round() const override;
   uint64_t opt_step() const override;

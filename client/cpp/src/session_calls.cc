@@ -568,11 +568,6 @@ void Session::Abort() {
   Fail(ReasonedError(absl::StatusCode::kCancelled, Reason::kClosed, "the client was aborted"));
 }
 
-bool Session::ended() const {
-  MutexLock lock(&mu_);
-  return !error_.ok();
-}
-
 uint64_t Session::round() const {
   MutexLock lock(&mu_);
   return round_;

@@ -46,7 +46,7 @@ class Session:
         self._pauses = pauses
         self._pid = os.getpid()
         self._end = ""  # why no further call is possible; empty: open
-        self._failed = False  # for good, and the caller knows it: there is nothing to leave
+        self._told = ""  # reason of the last error that was raised: not to be said again at the end
         self.config = config
 
     @classmethod
@@ -198,8 +198,8 @@ class Session:
             while report is None:
                 report = self._client.wait(SLICE_S)
                 self._pauses.tell()
-        except BallastError:
-            self._failed = self._client.ended
+        except BallastError as error:
+            self._told = error.reason
             raise
         except BaseException:
             self._interrupt(self._client.wait, keep)
@@ -233,9 +233,6 @@ class Session:
             return
         self._end = "the optimizer was closed"
         client = self._client
-        if self._failed:
-            client.abort()
-            return
         try:
             operation = client.start_leave()
             deadline = LEAVE_S * self.config.time_scale
@@ -245,9 +242,10 @@ class Session:
                 if waited >= deadline:
                     client.abort()
                     break
-        except BaseException:
+        except BaseException as error:
             client.abort()
-            raise
+            if not isinstance(error, BallastError) or error.reason != self._told:
+                raise
 
     def leave_at_exit(self) -> None:
         """As leave(), when the process ends, and only if its exit code is 0 then.
@@ -257,10 +255,8 @@ class Session:
         if self._end or os.getpid() != self._pid:
             return
         self._end = "the script has ended"
-        if self._failed:
-            self._client.abort()
-        else:
-            self._client.leave_at_exit(self.config.job, LEAVE_S * self.config.time_scale)
+        timeout_s = LEAVE_S * self.config.time_scale
+        self._client.leave_at_exit(self.config.job, self._told, timeout_s)
 
     def abandon(self, why: str) -> None:
         """Closes the connection without Leave, so that the others see this trainer as lost."""
@@ -273,8 +269,8 @@ class Session:
         try:
             while not operation.wait(SLICE_S):
                 self._pauses.tell()
-        except BallastError:
-            self._failed = self._client.ended
+        except BallastError as error:
+            self._told = error.reason
             raise
         except BaseException:
             self._interrupt(operation.wait, keep)

@@ -21,6 +21,7 @@ constexpr int kExitCodeMask = 0xff;
 struct Ending {
   std::shared_ptr<client::Client> client;
   std::string job;
+  std::string told;
   std::chrono::milliseconds timeout;
   pid_t pid = getpid();
 };
@@ -37,18 +38,19 @@ void OnExit(int status, void* argument) {
   if (!leave.Wait(ending->timeout)) {
     ending->client->Abort();
   } else if (!leave.status().ok()) {
-    const client::ErrorInfo info = client::GetErrorInfo(leave.status());
+    const std::string reason = client::GetErrorInfo(leave.status()).reason_name;
+    if (reason == ending->told) return;
     const std::string text(leave.status().message());
     std::fprintf(stderr, "ballast: closing job '%s': %s [%s]\n", ending->job.c_str(), text.c_str(),
-                 info.reason_name.c_str());
+                 reason.c_str());
   }
 }
 
 }  // namespace
 
 void LeaveAtExit(std::shared_ptr<client::Client> client, const std::string& job,
-                 std::chrono::milliseconds timeout) {
-  auto* const ending = new Ending{std::move(client), job, timeout};
+                 const std::string& told, std::chrono::milliseconds timeout) {
+  auto* const ending = new Ending{std::move(client), job, told, timeout};
   if (on_exit(&OnExit, ending) != 0) ending->client->Abort();
 }
 

@@ -14,8 +14,9 @@ namespace ballast::python {
 // When the process ends with exit code 0: leaves the job, waiting at most `timeout`, and says on
 // stderr why it could not. With another one, or after a signal: says nothing to the servers, so
 // that the other trainers see this one as lost. A process that is forked meanwhile does neither.
-// Keeps `client` until the process is gone.
+// `told`: name of the reason of an error that the user knows; it is not said again. Keeps `client`
+// until the process is gone.
 void LeaveAtExit(std::shared_ptr<client::Client> client, const std::string& job,
-                 std::chrono::milliseconds timeout);
+                 const std::string& told, std::chrono::milliseconds timeout);
 
 }  // namespace ballast::python

@@ -184,17 +184,15 @@ void DefineConnection(nb::module_& module) {
       .def("start_leave", &StartLeave)
       .def(
           "leave_at_exit",
-          [](const Connection& self, const std::string& job, double timeout_s) {
-            LeaveAtExit(self.client(), job, Milliseconds(timeout_s));
-          },
-          nb::arg("job"), nb::arg("timeout_s"))
+          [](const Connection& self, const std::string& job, const std::string& told,
+             double timeout_s) { LeaveAtExit(self.client(), job, told, Milliseconds(timeout_s)); },
+          nb::arg("job"), nb::arg("told"), nb::arg("timeout_s"))
       .def("abort",
            [](const Connection& self) {
              nb::gil_scoped_release release;
              self.client()->Abort();
            })
       .def("counters", [](const Connection& self) { return ToDict(self.client()->counters()); })
-      .def_prop_ro("ended", [](const Connection& self) { return self.client()->ended(); })
       .def_prop_ro("resumed", [](const Connection& self) { return self.client()->resumed(); })
       .def_prop_ro("user_state",
                    [](const Connection& self) {

@@ -24,6 +24,7 @@ from ballast.launcher import process
 
 MEMINFO = Path("/proc/meminfo")
 CONTROL_GROUP = Path("/sys/fs/cgroup")
+BUDGET_VARIABLE = "BALLAST_STORAGE_DRAM_BUDGET"  # ballastd's own
 START_TIMEOUT_S = 30.0
 STOP_S = 10.0
 LOG_TAIL_LINES = 20
@@ -96,14 +97,14 @@ class Servers:
         dram_budget: str | None,
         inherited: Sequence[int] = (),
     ) -> None:
-        """dram_budget: of each server; None: its share of this machine's memory.
+        """dram_budget: of each server; None: what start()'s environment says, else its share of
+        this machine's memory.
         inherited: file descriptors that every server keeps open as long as it lives."""
         self._binary = binary
         self._count = count
         self._run_dir = data_dir / "run"
         self._data_dir = data_dir
-        # Settled once: a server that is started again has to have room for the same jobs.
-        self._dram_budget = dram_budget or memory_share(count)
+        self._dram_budget = dram_budget
         self._inherited = tuple(inherited)
         self._environ: Mapping[str, str] = {}
         self.children: list[process.Child] = []
@@ -119,6 +120,9 @@ class Servers:
         for stale in (self._peers_file(), *map(self._ready_file, range(self._count))):
             stale.unlink(missing_ok=True)
         self._environ = dict(environ)
+        if not self._dram_budget and not environ.get(BUDGET_VARIABLE):
+            # Settled once: a server that is started again has to have room for the same jobs.
+            self._dram_budget = memory_share(self._count)
         for i in range(self._count):
             self.children.append(self._spawn(i, "127.0.0.1:0", "wb"))
         deadline = time.monotonic() + START_TIMEOUT_S * time_scale(environ)
