@@ -185,8 +185,13 @@ class Trainers:
 
 def error_of_step(opt: bt.AdamW) -> Exception | None:
     """What step() raises."""
+    return error_of(opt.step)
+
+
+def error_of(call: Callable[[], Any]) -> Exception | None:
+    """What `call` raises."""
     try:
-        opt.step()
+        call()
         return None
     except Exception as error:
         return error

@@ -15,7 +15,16 @@ import torch
 
 import ballast
 import ballast.torch as bt
-from e2e.cluster import HANG_S, SMALL, Trainers, error_of_step, fresh_job, run_small_job, wait_for
+from e2e.cluster import (
+    HANG_S,
+    SMALL,
+    Trainers,
+    error_of,
+    error_of_step,
+    fresh_job,
+    run_small_job,
+    wait_for,
+)
 from e2e.oracle import differing_bits
 
 
@@ -132,7 +141,7 @@ def params_of(row: str) -> list:
         ("", {"extent_elements": 256}, "extent_elements is 256, the job has 128"),
         ("", {"tile_elements": 128}, "tile_elements is 128, the job has 64"),
         ("", {"init": "broadcast"}, "init modes"),
-        ("", {"durability": "power"}, "durability is 1, the job has 3"),
+        ("", {"durability": "power"}, "durability is power, the job has none"),
         ("more", {}, "number of tensors is 3, the job has 2"),
         ("groups", {}, "number of groups is 2, the job has 1"),
         ("name", {}, 'tensor 1 ("b") is named "c" here'),
@@ -146,7 +155,7 @@ def test_a_difference_in_the_description_of_a_job_is_named_to_all(cluster, row, 
     cluster.wait_until_slot_waits(first.job, 0)
     arguments = {"endpoints": cluster.endpoints, "job": first.job, "world_size": 2, **SMALL}
     other = bt.AdamW(params_of(row), rank=1, **{**arguments, **options})
-    for error in (error_of_step(other), waiting.result(HANG_S)):
+    for error in (error_of(other.attach), waiting.result(HANG_S)):
         assert isinstance(error, ballast.SpecMismatch), error
         assert error.code == "FAILED_PRECONDITION" and error.slot == 1
         assert text in str(error), error

@@ -219,7 +219,9 @@ def test_a_signal_stops_trainers_then_servers(launcher, signum):
             time.sleep(0.05)
         """
     )
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored when the tests run in nohup
     child = launcher.start("--servers", 2, script)
+    signal.signal(signal.SIGHUP, inherited)
     wait_for(started, child)
     child.send_signal(signum)
     child.communicate(timeout=60)
