@@ -82,7 +82,10 @@ def test_a_signal_ends_everything_and_leaves_nothing(tmp_path, signum):
     temporary.mkdir()
     command = [sys.executable, str(QUICKSTART), "--steps", "1000", "--out", str(tmp_path / "out")]
     env = {**os.environ, "TMPDIR": str(temporary)}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as run:
+    inherited = signal.signal(signum, signal.SIG_DFL)  # nohup ignores some
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
+    signal.signal(signum, inherited)
+    with run:
         said = []
         for line in run.stderr:
             said.append(line)
