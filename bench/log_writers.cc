@@ -40,9 +40,9 @@ absl::StatusOr<std::unique_ptr<LogWriter>> LogWriter::Create(const std::string& 
   const server::LogOptions options{
       .job = 1, .segment_bytes = bytes / kSegments, .segments = kSegments};
   std::unique_ptr<LogWriter> out(new LogWriter(directory, options, payloads));
-  BALLAST_RETURN_IF_ERROR(PosixFileSystem()->MakeDirectory(directory));
+  BALLAST_RETURN_IF_ERROR(out->files_->MakeDirectory(directory));
   BALLAST_ASSIGN_OR_RETURN(out->log_,
-                           server::GradientLog::Create(PosixFileSystem(), directory, options));
+                           server::GradientLog::Create(out->files_.get(), directory, options));
   return out;
 }
 
@@ -53,7 +53,7 @@ absl::Status LogWriter::AppendExtent(uint32_t extent, size_t bytes) {
                              .dtype = DType::kF32,
                              .sumsq = 1,
                              .bytes = bytes},
-                            payloads_->Of(round_, extent));
+                            payloads_->Of(round_, extent), nullptr);
 }
 
 absl::Status LogWriter::Prepare(size_t extents) {
@@ -84,8 +84,7 @@ absl::StatusOr<double> LogWriter::WriteRounds(size_t extents, size_t bytes, doub
 
 absl::StatusOr<uint64_t> LogWriter::Verify(size_t extents, size_t bytes) {
   log_.reset();
-  BALLAST_ASSIGN_OR_RETURN(log_,
-                           server::GradientLog::Open(PosixFileSystem(), directory_, options_));
+  BALLAST_ASSIGN_OR_RETURN(log_, server::GradientLog::Open(files_.get(), directory_, options_));
   BALLAST_ASSIGN_OR_RETURN(const Arena buffer, Arena::Create(bytes));
   uint64_t differing = 0;
   const uint64_t first = round_ > kRoundsKept ? round_ - kRoundsKept : 1;

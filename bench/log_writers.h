@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "bench/raw_disk.h"
 #include "common/io/arena.h"
+#include "common/io/engine_files.h"
 #include "rocksdb/db.h"
 #include "server/durability/gradient_log.h"
 
@@ -60,6 +61,8 @@ class LogWriter {
   const std::string directory_;
   const server::LogOptions options_;
   const Payloads* const payloads_;
+  // As a server's: the log writes through an engine.
+  const std::unique_ptr<FileSystem> files_ = EngineFileSystem(PosixFileSystem(), IoOptions{});
   std::unique_ptr<server::GradientLog> log_;
   uint64_t round_ = 1;
 };

@@ -34,7 +34,9 @@
 //   copies_per_byte_server   payload bytes copied by our code on their way in, per byte received
 //                            (ballast_copied_bytes_total / ballast_push_bytes_total); out there is
 //                            no copy, the kernel writes into the buffers that gRPC sends
-//   copies_per_byte_client   payload bytes copied by our code, both ways, per byte up and down
+//   copies_per_byte_client   payload bytes copied by our code on their way in, per byte received
+//   copies_per_byte_client_up  of the bytes sent, those that gRPC did not get from the caller's own
+//                            memory, per byte sent
 //
 // Weights are compared after every round and after every fetch, masters and moments at the end,
 // with the scalar kernel on sampled tensors: any difference is exit status 1.
@@ -316,9 +318,12 @@ absl::StatusOr<std::string> Bench::Result(bool* pass) const {
   json.Add("pull_cpu_s_per_gb",
            Median(repetitions_, [](const Repetition& r) { return r.pull_cpu; }) / (round_gb / 2));
   json.Add("copies_per_byte_server", received > 0 ? copied / received : 0);
-  json.Add("copies_per_byte_client",
-           static_cast<double>(counters.copied_up_bytes + counters.copied_down_bytes) /
-               static_cast<double>(counters.payload_up_bytes + counters.payload_down_bytes));
+  const double copies_up = static_cast<double>(counters.copied_up_bytes) /
+                           static_cast<double>(counters.payload_up_bytes);
+  const double copies_down = static_cast<double>(counters.copied_down_bytes) /
+                             static_cast<double>(counters.payload_down_bytes);
+  json.Add("copies_per_byte_client", copies_down);
+  json.Add("copies_per_byte_client_up", copies_up);
   json.Add("parameters", static_cast<double>(model_.elements));
   if (options_.durability != client::Durability::kNone) json.Add("think_ms", options_.think_ms);
   json.Add("step_threads", static_cast<double>(options_.step_threads));
@@ -334,6 +339,9 @@ absl::StatusOr<std::string> Bench::Result(bool* pass) const {
   bars.AtLeast("push_vs_raw_tcp", push_ratio, 0.85);
   bars.AtLeast("pull_vs_raw_tcp", pull_ratio, 0.80);
   bars.AtLeast("round_vs_optimizer_only", round_ratio, 0.35);
+  bars.AtMost("copies_per_byte_server", received > 0 ? copied / received : 0, 1);
+  bars.AtMost("copies_per_byte_client", copies_down, 1);
+  bars.AtMost("copies_per_byte_client_up", copies_up, 0);
   bars.AddTo(&json);
   *pass = differing_ == 0 && same_tcp;
   json.Add("same_congestion_control", same_tcp);

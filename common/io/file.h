@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,6 +46,22 @@ class File {
   // I/O as for ReadAt.
   virtual absl::Status WriteAt(uint64_t offset, absl::Span<const ConstBytes> parts) = 0;
 
+  // ReadAt and WriteAt that may go on after the call: `done` runs once, on any thread, which it
+  // must not hold up. Memory stays valid, and what is written unchanged, until then; the file, too.
+  // Whoever needs an order among requests waits for one before it begins the next; Sync covers
+  // those that are done. Files without an engine (engine_files.h) do all of it before they return.
+  virtual void StartRead(uint64_t offset, size_t bytes, void* to,
+                         std::function<void(absl::StatusOr<size_t>)> done) {
+    done(ReadAt(offset, bytes, to));
+  }
+  virtual void StartWrite(uint64_t offset, absl::Span<const ConstBytes> parts,
+                          std::function<void(absl::Status)> done) {
+    done(WriteAt(offset, parts));
+  }
+
+  // The descriptor that an engine may hand whole pages to, past the page cache; -1: none.
+  virtual int direct_descriptor() const { return -1; }
+
   // Returns when everything written so far, and the file's size, survives power loss. After an
   // error nothing may be assumed about any earlier write, and calling it again proves nothing.
   virtual absl::Status Sync() = 0;
@@ -68,6 +85,8 @@ struct OpenOptions {
   // Past the page cache where the file system can (O_DIRECT); silently through it where not, see
   // FileSystem::DirectIo.
   bool direct = false;
+  // What an engine does for this file goes in front of other files': somebody waits for a vote.
+  bool urgent = false;
 };
 
 class FileSystem {

@@ -138,6 +138,8 @@ class PosixFile : public File {
     return absl::OkStatus();
   }
 
+  int direct_descriptor() const override { return direct_.ok() ? direct_.get() : -1; }
+
   absl::Status Sync() override {
     // The kernel reports a failed write-back once and then forgets the pages, so that a second call
     // would succeed although the bytes are gone. One descriptor speaks for both.

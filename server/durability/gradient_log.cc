@@ -14,18 +14,25 @@
 #include "server/durability/log_format.h"
 #include "server/durability/log_index.h"
 #include "server/durability/log_scan.h"
+#include "server/durability/log_writes.h"
 
 namespace ballast::server {
 namespace {
 
+// Shorter payloads are written before the next record is made: beginning a write and being told of
+// its end takes longer than it saves.
+constexpr uint64_t kBeginBytesMin = uint64_t{512} << 10;
+
 class SegmentedLog : public GradientLog {
  public:
   // `state` is what the files hold; its generation is that of everything written from now on.
-  SegmentedLog(LogFiles files, const LogOptions& options, LogState state, Arena scratch)
+  SegmentedLog(LogFiles files, const LogOptions& options, LogState state, Arena scratch,
+               std::unique_ptr<LogWrites> writes)
       : files_(std::move(files)),
         options_(options),
         state_(std::move(state)),
-        scratch_(std::move(scratch)) {}
+        scratch_(std::move(scratch)),
+        writes_(std::move(writes)) {}
 
   // Writes the header of the first segment: from then on there is a log.
   absl::Status Begin() { return StartSegment(); }
@@ -38,7 +45,8 @@ class SegmentedLog : public GradientLog {
 
   const std::map<uint64_t, LoggedRound>& rounds() const override { return state_.index.rounds(); }
   absl::Status ReadExtent(const LoggedExtent& extent, void* to) override;
-  absl::Status AppendExtent(const LoggedExtent& extent, const void* data) override;
+  absl::Status AppendExtent(const LoggedExtent& extent, const void* data,
+                            std::shared_ptr<const void> owner) override;
   absl::Status AppendPrepared(const PreparedRecord& record) override;
   absl::Status AppendDecision(const DecisionRecord& record) override;
   absl::Status Sync() override;
@@ -49,12 +57,10 @@ class SegmentedLog : public GradientLog {
   uint64_t FreeBytes() const override;
 
  private:
-  // The scratch arena: one page for headers, one for the end of a payload, the rest for payloads
-  // that do not lie on pages.
+  // The scratch arena: one page for headers, the rest for payloads that do not lie on pages.
   char* header_page() const { return scratch_.data(); }
-  char* last_page() const { return scratch_.data() + kPageBytes; }
-  char* bounce() const { return scratch_.data() + 2 * kPageBytes; }
-  uint64_t bounce_bytes() const { return scratch_.bytes() - 2 * kPageBytes; }
+  char* bounce() const { return scratch_.data() + kPageBytes; }
+  uint64_t bounce_bytes() const { return scratch_.bytes() - kPageBytes; }
 
   // Segments at the front of the row that hold nothing newer than TrimTo.
   size_t Reusable() const;
@@ -63,11 +69,14 @@ class SegmentedLog : public GradientLog {
   absl::Status WriteSegmentHeader(uint64_t sequence);
   absl::Status Write(const PreparedRecord& record);
   absl::Status Write(const DecisionRecord& record);
-  // Writes the record at the end; fills in what `header` does not say.
-  absl::Status Append(RecordHeader* header, const void* data);
-  absl::Status Write(const RecordHeader& header, const void* data);
-  absl::Status WriteOnPages(const RecordHeader& header, const char* data);
-  absl::Status WriteThroughBounce(const RecordHeader& header, const char* data);
+  // Begins to write the record at the end; fills in what `header` does not say.
+  absl::Status Append(RecordHeader* header, const void* data, std::shared_ptr<const void> owner);
+  absl::Status Write(const RecordHeader& header, const LogWrites::Pages& pages, const void* data,
+                     std::shared_ptr<const void> owner);
+  absl::Status WriteOnPages(const RecordHeader& header, const LogWrites::Pages& pages,
+                            const char* data, std::shared_ptr<const void> owner);
+  absl::Status WriteThroughBounce(const RecordHeader& header, const LogWrites::Pages& pages,
+                                  const char* data);
   absl::Status Flush();
   // Makes an error final, and returns it from now on.
   absl::Status Fail(const absl::Status& cause);
@@ -83,6 +92,7 @@ class SegmentedLog : public GradientLog {
   uint64_t repeated_sequence_ = 0;  // of the segment where that begins
   std::set<uint64_t> unflushed_;    // sequences of segments
   absl::Status failure_;
+  const std::unique_ptr<LogWrites> writes_;  // Last: it waits for writes to the files.
 };
 
 absl::Status SegmentedLog::Fail(const absl::Status& cause) {
@@ -132,7 +142,8 @@ absl::Status SegmentedLog::WriteAgain(const std::vector<PageRange>& ranges, Read
 
 // Appending.
 
-absl::Status SegmentedLog::AppendExtent(const LoggedExtent& extent, const void* data) {
+absl::Status SegmentedLog::AppendExtent(const LoggedExtent& extent, const void* data,
+                                        std::shared_ptr<const void> owner) {
   if (DTypeBytes(extent.dtype) == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("extent ", extent.extent, " of round ", extent.round, " has no dtype"));
@@ -148,7 +159,7 @@ absl::Status SegmentedLog::AppendExtent(const LoggedExtent& extent, const void* 
                       .sumsq = extent.sumsq,
                       .nonfinite = extent.nonfinite,
                       .first_nonfinite = extent.first_nonfinite};
-  BALLAST_RETURN_IF_ERROR(Append(&header, data));
+  BALLAST_RETURN_IF_ERROR(Append(&header, data, std::move(owner)));
   LoggedExtent logged = extent;
   logged.crc32c = header.payload_crc;
   logged.segment = files_.IndexOf(header.sequence);
@@ -180,7 +191,7 @@ absl::Status SegmentedLog::Write(const PreparedRecord& record) {
                       .epoch = record.epoch,
                       .round = record.round,
                       .payload_bytes = payload.size()};
-  return Append(&header, payload.data());
+  return Append(&header, payload.data(), nullptr);
 }
 
 absl::Status SegmentedLog::Write(const DecisionRecord& record) {
@@ -189,7 +200,7 @@ absl::Status SegmentedLog::Write(const DecisionRecord& record) {
                       .epoch = record.epoch,
                       .round = record.round,
                       .payload_bytes = payload.size()};
-  return Append(&header, payload.data());
+  return Append(&header, payload.data(), nullptr);
 }
 
 absl::Status SegmentedLog::Seed(const PreparedRecord& prepared, const DecisionRecord& decision) {
@@ -201,7 +212,8 @@ absl::Status SegmentedLog::Seed(const PreparedRecord& prepared, const DecisionRe
   return Sync();
 }
 
-absl::Status SegmentedLog::Append(RecordHeader* header, const void* data) {
+absl::Status SegmentedLog::Append(RecordHeader* header, const void* data,
+                                  std::shared_ptr<const void> owner) {
   const uint64_t record_bytes = RecordBytes(header->payload_bytes);
   BALLAST_RETURN_IF_ERROR(MakeRoom(record_bytes));
   LiveSegment& segment = state_.live.back();
@@ -214,9 +226,12 @@ absl::Status SegmentedLog::Append(RecordHeader* header, const void* data) {
   header->flushed_lsn = flushed_lsn_;
   header->payload_crc = Crc32c(data, header->payload_bytes, PayloadSeed(*header));
   header->previous_crc = state_.last_crc;
-  const uint32_t crc = EncodePage(*header, header_page());
+  const LogWrites::Pages pages = writes_->Take();
+  const uint32_t crc = EncodePage(*header, pages.header());
   unflushed_.insert(segment.sequence);
-  if (const absl::Status status = Write(*header, data); !status.ok()) return Fail(status);
+  if (const absl::Status status = Write(*header, pages, data, std::move(owner)); !status.ok()) {
+    return Fail(status);
+  }
   segment.newest_round = std::max(segment.newest_round, NeededBy(*header));
   state_.offset += record_bytes;
   state_.next_lsn += 1;
@@ -224,32 +239,38 @@ absl::Status SegmentedLog::Append(RecordHeader* header, const void* data) {
   return absl::OkStatus();
 }
 
-absl::Status SegmentedLog::Write(const RecordHeader& header, const void* data) {
+absl::Status SegmentedLog::Write(const RecordHeader& header, const LogWrites::Pages& pages,
+                                 const void* data, std::shared_ptr<const void> owner) {
   BALLAST_FAILPOINT_RETURN("log.before_append");
+  BALLAST_RETURN_IF_ERROR(writes_->status());
   const char* const bytes = static_cast<const char*>(data);
   const bool on_pages = reinterpret_cast<uintptr_t>(bytes) % kPageBytes == 0;
-  BALLAST_RETURN_IF_ERROR(on_pages ? WriteOnPages(header, bytes)
-                                   : WriteThroughBounce(header, bytes));
+  BALLAST_RETURN_IF_ERROR(on_pages ? WriteOnPages(header, pages, bytes, std::move(owner))
+                                   : WriteThroughBounce(header, pages, bytes));
   BALLAST_FAILPOINT_RETURN("log.after_append");
   return absl::OkStatus();
 }
 
-// One write: header, whole pages, and a copy of the last one.
-absl::Status SegmentedLog::WriteOnPages(const RecordHeader& header, const char* data) {
+absl::Status SegmentedLog::WriteOnPages(const RecordHeader& header, const LogWrites::Pages& pages,
+                                        const char* data, std::shared_ptr<const void> owner) {
   const uint64_t rest = header.payload_bytes % kPageBytes;
   const uint64_t whole = header.payload_bytes - rest;
-  std::vector<ConstBytes> parts = {{header_page(), kPageBytes}};
+  std::vector<ConstBytes> parts = {{pages.header(), kPageBytes}};
   if (whole > 0) parts.push_back({data, whole});
   if (rest > 0) {
-    std::memcpy(last_page(), data + whole, rest);
-    std::memset(last_page() + rest, 0, kPageBytes - rest);
-    parts.push_back({last_page(), kPageBytes});
+    std::memcpy(pages.last(), data + whole, rest);
+    std::memset(pages.last() + rest, 0, kPageBytes - rest);
+    parts.push_back({pages.last(), kPageBytes});
   }
-  return files_.FileOf(header.sequence)->WriteAt(header.offset, parts);
+  File* const file = files_.FileOf(header.sequence);
+  if (whole < kBeginBytesMin) return file->WriteAt(header.offset, parts);
+  writes_->Begin(pages, file, header.offset, parts, std::move(owner));
+  return absl::OkStatus();
 }
 
-absl::Status SegmentedLog::WriteThroughBounce(const RecordHeader& header, const char* data) {
-  std::vector<ConstBytes> parts = {{header_page(), kPageBytes}};
+absl::Status SegmentedLog::WriteThroughBounce(const RecordHeader& header,
+                                              const LogWrites::Pages& pages, const char* data) {
+  std::vector<ConstBytes> parts = {{pages.header(), kPageBytes}};
   uint64_t offset = header.offset;
   uint64_t left = header.payload_bytes;
   do {
@@ -276,6 +297,7 @@ absl::Status SegmentedLog::Sync() {
 }
 
 absl::Status SegmentedLog::Flush() {
+  BALLAST_RETURN_IF_ERROR(writes_->Wait());
   BALLAST_FAILPOINT_RETURN("log.before_sync");
   for (const uint64_t sequence : unflushed_) {
     if (options_.flush) BALLAST_RETURN_IF_ERROR(files_.FileOf(sequence)->Sync());
@@ -388,6 +410,7 @@ absl::Status SegmentedLog::ReadExtent(const LoggedExtent& extent, void* to) {
     return absl::InvalidArgumentError(absl::StrCat("extent ", extent.extent, " of round ",
                                                    extent.round, " is not one of this log"));
   }
+  BALLAST_RETURN_IF_ERROR(writes_->Wait());
   BALLAST_RETURN_IF_ERROR(files_.Read(extent.segment, extent.offset, bytes, to));
   const uint32_t seed = PayloadSeed({.type = RecordType::kExtent,
                                      .dtype = extent.dtype,
@@ -418,9 +441,10 @@ absl::StatusOr<std::unique_ptr<GradientLog>> GradientLog::Create(FileSystem* fs,
                                                                  const std::string& directory,
                                                                  const LogOptions& options) {
   BALLAST_ASSIGN_OR_RETURN(Arena scratch, Arena::Create(Arena::kAlignmentBytes));
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<LogWrites> writes, LogWrites::Create());
   BALLAST_ASSIGN_OR_RETURN(LogFiles files, LogFiles::Create(fs, directory, options));
-  auto log =
-      std::make_unique<SegmentedLog>(std::move(files), options, LogState{}, std::move(scratch));
+  auto log = std::make_unique<SegmentedLog>(std::move(files), options, LogState{},
+                                            std::move(scratch), std::move(writes));
   if (absl::Status status = log->Begin(); !status.ok()) {
     log->Remove(fs);
     return status;
@@ -432,12 +456,13 @@ absl::StatusOr<std::unique_ptr<GradientLog>> GradientLog::Open(FileSystem* fs,
                                                                const std::string& directory,
                                                                const LogOptions& options) {
   BALLAST_ASSIGN_OR_RETURN(Arena scratch, Arena::Create(Arena::kAlignmentBytes));
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<LogWrites> writes, LogWrites::Create());
   BALLAST_ASSIGN_OR_RETURN(LogFiles files, LogFiles::Open(fs, directory, options));
   BALLAST_ASSIGN_OR_RETURN(ReadLanes lanes,
                            ReadLanes::Create(options.open_threads, kLogPieceBytes));
   BALLAST_ASSIGN_OR_RETURN(LogState state, ScanLog(files, options, &lanes));
   auto log = std::make_unique<SegmentedLog>(std::move(files), options, std::move(state),
-                                            std::move(scratch));
+                                            std::move(scratch), std::move(writes));
   BALLAST_RETURN_IF_ERROR(log->CutTail(&lanes));
   return log;
 }

@@ -93,15 +93,17 @@ class GradientLog {
   // aligned to kPageBytes. DATA_LOSS when it is not what was written.
   virtual absl::Status ReadExtent(const LoggedExtent& extent, void* to) = 0;
 
-  // Appends. `extent.bytes` bytes at `data` are read before it returns; `extent` needs its first
-  // eight fields. An error of a write or flush is final: every later call returns it again. Nothing
-  // has changed after
+  // Appends. `extent.bytes` bytes at `data` are read until the next Sync returns at the latest, and
+  // `owner` is kept until then; `extent` needs its first eight fields. Several writes are under way
+  // at a time, so an error of a write may be told by a later call, by Sync at the latest. An error
+  // of a write or flush is final: every later call returns it again. Nothing has changed after
   //   RESOURCE_EXHAUSTED  no room; the call may be repeated after TrimTo
   //   INVALID_ARGUMENT    larger than a segment; no dtype
   //   INTERNAL            a record that may not follow: a second one of the same or an older epoch,
   //                       an extent or PREPARED of a decided round, a PREPARED that counts an
   //                       extent (sumsq not 0) that is not there
-  virtual absl::Status AppendExtent(const LoggedExtent& extent, const void* data) = 0;
+  virtual absl::Status AppendExtent(const LoggedExtent& extent, const void* data,
+                                    std::shared_ptr<const void> owner) = 0;
   virtual absl::Status AppendPrepared(const PreparedRecord& record) = 0;
   virtual absl::Status AppendDecision(const DecisionRecord& record) = 0;
   virtual absl::Status Sync() = 0;

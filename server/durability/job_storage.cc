@@ -136,7 +136,7 @@ class StorageRoundLog final : public RoundLog {
 
   void AppendExtent(ReducedExtent extent) override {
     Enqueue([this, extent = std::move(extent)] {
-      return storage_->log()->AppendExtent(extent.at, extent.data);
+      return storage_->log()->AppendExtent(extent.at, extent.data, extent.owner);
     });
   }
 

@@ -78,7 +78,8 @@ absl::Status LogFiles::CreateAll(FileSystem* fs, const LogOptions& options) {
   for (uint32_t index = 0; index < options.segments; ++index) {
     BALLAST_ASSIGN_OR_RETURN(
         std::unique_ptr<File> file,
-        fs->Open(Path(index), {.mode = OpenMode::kCreateNew, .direct = options.direct}));
+        fs->Open(Path(index),
+                 {.mode = OpenMode::kCreateNew, .direct = options.direct, .urgent = true}));
     files_.push_back(std::move(file));
     BALLAST_RETURN_IF_ERROR(files_.back()->Allocate(options.segment_bytes));
   }
@@ -95,8 +96,8 @@ absl::StatusOr<LogFiles> LogFiles::Open(FileSystem* fs, const std::string& direc
   LogFiles files(directory, options.segment_bytes);
   std::string missing;
   for (uint32_t index = 0; index < options.segments; ++index) {
-    absl::StatusOr<std::unique_ptr<File>> file =
-        fs->Open(files.Path(index), {.mode = OpenMode::kWrite, .direct = options.direct});
+    absl::StatusOr<std::unique_ptr<File>> file = fs->Open(
+        files.Path(index), {.mode = OpenMode::kWrite, .direct = options.direct, .urgent = true});
     if (absl::IsNotFound(file.status())) {
       absl::StrAppend(&missing, missing.empty() ? "" : ", ", SegmentName(index));
       continue;

@@ -90,6 +90,8 @@ def test_weights_and_moments_are_torchs_bit_for_bit(start_servers, servers):
     size = 4 * sum(p.numel() for p in module.parameters())
     assert (report["bytes_up"], report["bytes_down"]) == (size, size)
     assert opt.counters["payload_up_bytes"] == 26 * size  # the initial weights, then 25 gradients
+    assert opt.counters["copied_up_bytes"] == 0
+    assert opt.counters["copied_down_bytes"] == opt.counters["payload_down_bytes"] == 25 * size
     opt.close()
 
 
@@ -153,6 +155,10 @@ def test_odd_tensors_travel_whole(start_servers):
         opt.step()
         oracle.step()
     assert not mine["strided"].is_contiguous()
+    # What is strided is copied once more: the initial weights and three gradients; three weights.
+    counts, strided_bytes = opt.counters, mine["strided"].nbytes
+    assert counts["copied_up_bytes"] == 4 * strided_bytes
+    assert counts["copied_down_bytes"] - counts["payload_down_bytes"] == 3 * strided_bytes
     assert torch.equal(mine["strided"], contiguous)
     state = opt.export_state()["state"]
     assert state[0]["master"].shape == () and state[1]["master"].shape == (0, 3)

@@ -112,7 +112,7 @@ absl::Status SimRoundLog::Append(const Task& task) {
   if (const auto* extent = std::get_if<server::ReducedExtent>(&task)) {
     const bool dropped = deps_.mutant == Mutant::kPrepareIncomplete && extent->at.extent == 0;
     if (dropped) return absl::OkStatus();
-    return storage_->log()->AppendExtent(extent->at, extent->data);
+    return storage_->log()->AppendExtent(extent->at, extent->data, extent->owner);
   }
   if (const auto* decision = std::get_if<server::DecisionRecord>(&task)) {
     return storage_->log()->AppendDecision(*decision);

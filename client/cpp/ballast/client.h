@@ -184,7 +184,8 @@ struct RoundReport {
   uint32_t world = 0;       // trainers whose gradients were averaged
 };
 
-// Counts since the client was created. copies_per_byte = copied / payload bytes.
+// Counts since the client was created. Copies per byte are copied / payload bytes of a direction:
+// up 0, as gRPC gets the caller's own memory; down 1, from gRPC's memory to the caller's.
 struct TransferCounters {
   uint64_t payload_up_bytes = 0;
   uint64_t payload_down_bytes = 0;

@@ -38,6 +38,21 @@ void BufferLease::Release(void* lease) {
   if (--self->lent_ == 0) self->released_.NotifyAll();
 }
 
+uint64_t SharedBytes(const grpc::ByteBuffer& message, const std::vector<grpc::Slice>& slices) {
+  std::vector<grpc::Slice> parts;
+  if (!message.Dump(&parts).ok()) return 0;
+  uint64_t shared = 0;
+  auto part = parts.begin();
+  for (const grpc::Slice& slice : slices) {
+    part = std::find_if(part, parts.end(), [&](const grpc::Slice& p) {
+      return p.begin() == slice.begin() && p.size() == slice.size();
+    });
+    if (part == parts.end()) break;
+    shared += slice.size();
+  }
+  return shared;
+}
+
 std::vector<TensorPiece> PiecesOf(const Layout& layout, uint32_t extent, size_t element_bytes,
                                   uint32_t offset, uint32_t length) {
   std::vector<TensorPiece> pieces;

@@ -13,6 +13,7 @@
 #include "common/base/payload.h"
 #include "common/base/sync.h"
 #include "common/tensor/layout.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
 
 namespace ballast::client {
@@ -52,6 +53,10 @@ struct TensorPiece {
 // inside the extent or cuts an element.
 std::vector<TensorPiece> PiecesOf(const Layout& layout, uint32_t extent, size_t element_bytes,
                                   uint32_t offset, uint32_t length);
+
+// How many bytes of `slices`, which `message` was made of in this order, stand in it as the very
+// same memory: the others were copied.
+uint64_t SharedBytes(const grpc::ByteBuffer& message, const std::vector<grpc::Slice>& slices);
 
 // Writes `payload` to the pieces' tensors. destinations[t] is the memory of tensor t, or null to
 // leave it out. Returns the bytes copied. The pieces' bytes must add up to those of the payload.

@@ -274,7 +274,9 @@ grpc::ByteBuffer Session::FormFrame(v1::FrameKind kind, const FrameRange& range)
   }
   counters_.payload_up_bytes += range.length;
   step_up_bytes_ += range.length;
-  return MakeFrame(header, slices);
+  grpc::ByteBuffer message = MakeFrame(header, slices);
+  counters_.copied_up_bytes += range.length - SharedBytes(message, slices);
+  return message;
 }
 
 }  // namespace ballast::client

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "proto/convert/frame_codec.h"
+
 namespace ballast::client {
 namespace {
 
@@ -67,6 +69,21 @@ TEST(PiecesOf, RangesOutsideOrAcrossElementsHaveNone) {
   EXPECT_TRUE(PiecesOf(layout, 0, 4, 2, 4).empty());
   EXPECT_TRUE(PiecesOf(layout, 0, 4, 0, 6).empty());
   EXPECT_TRUE(PiecesOf(layout, 0, 4, 0, 0).empty());
+}
+
+TEST(SharedBytes, AreThoseThatTheMessageHoldsAsTheVerySameMemory) {
+  BufferLease lease;
+  const std::string first(300, 'a');
+  const std::string second(5, 'b');
+  const std::vector<grpc::Slice> slices = {lease.Wrap(first.data(), first.size()),
+                                           lease.Wrap(second.data(), second.size())};
+  FrameHeader header;
+  header.length = 305;
+  EXPECT_EQ(SharedBytes(MakeFrame(header, slices), slices), 305u);
+  // The same bytes elsewhere are a copy.
+  const std::vector<grpc::Slice> copies = {slices[0], grpc::Slice(second)};
+  EXPECT_EQ(SharedBytes(MakeFrame(header, copies), slices), 300u);
+  EXPECT_EQ(SharedBytes(grpc::ByteBuffer(), slices), 0u);
 }
 
 TEST(Scatter, WritesToTheTensorsWhateverThePiecesOfThePayload) {

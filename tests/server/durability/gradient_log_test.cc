@@ -46,7 +46,7 @@ class GradientLogTest : public ::testing::Test {
   }
   absl::Status Extent(uint64_t round, uint32_t extent, size_t bytes, uint32_t epoch = 1) {
     const TestExtent made = MakeExtent(round, extent, bytes, epoch);
-    return log_->AppendExtent(made.at, made.data.data());
+    return log_->AppendExtent(made.at, made.data.data(), nullptr);
   }
   // A whole round of extents 0 and 1.
   absl::Status Round(uint64_t round, size_t bytes) {
@@ -133,7 +133,7 @@ TEST_F(GradientLogTest, PayloadsOfEverySizeAndAlignmentComeBack) {
   for (const auto& [bytes, off] : cases) {
     const TestExtent made = MakeExtent(1, extent, bytes);
     std::copy(made.data.begin(), made.data.end(), arena->data() + off);
-    absl::Status status = log_->AppendExtent(made.at, arena->data() + off);
+    absl::Status status = log_->AppendExtent(made.at, arena->data() + off, nullptr);
     if (absl::IsResourceExhausted(status)) break;
     ASSERT_TRUE(status.ok()) << status;
     ExpectPayload(1, extent, bytes);
@@ -409,6 +409,25 @@ TEST_F(GradientLogTest, AFailedWriteIsFinalAndDoesNotLookLikeAFullRing) {
   EXPECT_TRUE(log_->rounds().empty());
   Reopen();
   EXPECT_TRUE(Extent(1, 0, 100).ok());
+}
+
+TEST_F(GradientLogTest, AWriteThatGoesOnAfterTheAppendFailsBySyncAtTheLatest) {
+  const auto arena = Arena::Create(size_t{1} << 20);
+  ASSERT_TRUE(arena.ok());
+  for (const bool append_again : {false, true}) {
+    ASSERT_TRUE(disk_.RemoveAll(kLogDirectory).ok());
+    ASSERT_TRUE(disk_.MakeDirectory(kLogDirectory).ok());
+    Create(SmallLog(1024, 4));
+    LoggedExtent extent{.epoch = 1, .round = 1, .sumsq = 1, .bytes = size_t{1} << 20};
+    disk_.Fail(Operation::kWrite, 1, EIO);
+    ASSERT_TRUE(log_->AppendExtent(extent, arena->data(), nullptr).ok());
+    extent.extent = 1;
+    const absl::Status failed =
+        append_again ? log_->AppendExtent(extent, arena->data(), nullptr) : log_->Sync();
+    EXPECT_TRUE(absl::IsDataLoss(failed)) << failed;
+    EXPECT_EQ(log_->Sync(), failed);
+    log_.reset();
+  }
 }
 
 TEST_F(GradientLogTest, AnErrorWhileASegmentBeginsIsFinal) {

@@ -86,7 +86,7 @@ TEST_P(Geometry, TheLogTakesTheRoundsItIsMadeFor) {
     std::shuffle(extents.begin(), extents.end(), random);  // In the order they are reduced.
     for (const uint32_t extent : extents) {
       TestExtent record = MakeExtent(round, extent, options.gradient_bytes[extent]);
-      const absl::Status status = log->AppendExtent(record.at, record.data.data());
+      const absl::Status status = log->AppendExtent(record.at, record.data.data(), nullptr);
       ASSERT_TRUE(status.ok()) << "round " << round << ": " << status;
     }
     PreparedRecord prepared = MakePrepared(round, extents);

@@ -205,7 +205,7 @@ class LogTailTest : public ::testing::Test {
   }
   absl::Status Extent(GradientLog* log, uint32_t extent) {
     const TestExtent made = MakeExtent(1, extent, 100);
-    return log->AppendExtent(made.at, made.data.data());
+    return log->AppendExtent(made.at, made.data.data(), nullptr);
   }
 
   MemoryDisk disk_;
@@ -233,7 +233,7 @@ TEST_F(LogTailTest, DroppedRecordsStayDroppedWhenTheMissingOneIsWrittenAgain) {
 TEST_F(LogTailTest, DroppedRecordsStayDroppedWhenTheirMissingBodyArrivesLater) {
   auto log = Create();
   const TestExtent first = MakeExtent(1, 0, 100);
-  ASSERT_TRUE(log->AppendExtent(first.at, first.data.data()).ok());
+  ASSERT_TRUE(log->AppendExtent(first.at, first.data.data(), nullptr).ok());
   ASSERT_TRUE(log->AppendPrepared(MakePrepared(1, {0})).ok());
   log.reset();
   auto file = disk_.Open("job/log-000", {.mode = OpenMode::kWrite});

@@ -37,7 +37,7 @@ class RepeatingServer {
       const uint32_t next = static_cast<uint32_t>(logged.extents.size());
       if (next < kExtents) {
         const TestExtent extent = MakeExtent(round_, next, kExtentBytes, epoch_);
-        const absl::Status status = log_->AppendExtent(extent.at, extent.data.data());
+        const absl::Status status = log_->AppendExtent(extent.at, extent.data.data(), nullptr);
         ASSERT_TRUE(status.ok()) << status;
         continue;
       }

@@ -335,8 +335,18 @@ class AdamW(torch.optim.Optimizer):
 
     @property
     def counters(self) -> dict[str, int]:
-        """Bytes moved and copied since attach (TransferCounters); {} before the first step()."""
-        return {} if self._session is None else self._session.counters()
+        """Bytes moved and copied since attach; {} before the first step().
+
+        payload_up_bytes, payload_down_bytes: of gradients and weights on the wire. copied_up_bytes,
+        copied_down_bytes: those that were copied in this process on their way: none up and each
+        once down, and once more, both ways, where a tensor is not contiguous.
+        """
+        if self._session is None:
+            return {}
+        counts = dict(self._session.counters())
+        counts["copied_up_bytes"] += sum(e.copied_up for e in self._manifest.entries)
+        counts["copied_down_bytes"] += sum(e.copied_down for e in self._manifest.entries)
+        return counts
 
     @property
     def job(self) -> str:

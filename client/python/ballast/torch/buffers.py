@@ -35,6 +35,7 @@ def weight_address(entry: Entry) -> int:
         return p.data_ptr()
     if entry.weight_copy is None:
         entry.weight_copy = p.detach().clone(memory_format=torch.contiguous_format)
+        entry.copied_up += p.nbytes
     return entry.weight_copy.data_ptr()
 
 
@@ -43,6 +44,7 @@ def edited_weight_address(entry: Entry) -> int:
     address = weight_address(entry)
     if entry.weight_copy is not None:
         entry.weight_copy.copy_(entry.param.detach())
+        entry.copied_up += entry.weight_copy.nbytes
     return address
 
 
@@ -57,6 +59,7 @@ def copy_back(entry: Entry) -> None:
     """Moves a received weight from its contiguous twin into the parameter, if it has one."""
     if entry.weight_copy is not None:
         entry.param.detach().copy_(entry.weight_copy)
+        entry.copied_down += entry.weight_copy.nbytes
 
 
 def gradient(entry: Entry) -> tuple[int, torch.Tensor | None]:
@@ -85,6 +88,7 @@ def gradient(entry: Entry) -> tuple[int, torch.Tensor | None]:
     if entry.grad_copy is None:
         entry.grad_copy = torch.empty(p.shape, dtype=p.dtype)
     entry.grad_copy.copy_(grad.detach())
+    entry.copied_up += entry.grad_copy.nbytes
     return entry.grad_copy.data_ptr(), entry.grad_copy
 
 

@@ -40,6 +40,8 @@ class Entry:
     version: int = 0
     weight_copy: torch.Tensor | None = None  # contiguous twin of a strided parameter
     grad_copy: torch.Tensor | None = None
+    copied_up: int = 0  # bytes that went through grad_copy, and through weight_copy
+    copied_down: int = 0
 
     def spec(self) -> TensorSpec:
         dtype = _DTYPES[self.dtype]
