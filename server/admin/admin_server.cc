@@ -108,11 +108,13 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const AdminOptio
   const std::string address = absl::StrCat(v6 ? "[" : "", host, v6 ? "]:" : ":", options.port);
   std::unique_ptr<AdminServer> server(new AdminServer(std::move(host), std::move(pages)));
 
-  // Four threads and a short timeout: a client that never finishes its request holds one of them
-  // for seconds, not for good.
+  // Many threads and a short timeout: a client that never finishes its request holds one of them
+  // for a moment, and a probe still finds another.
+  const std::string threads = absl::StrCat(kAdminThreads);
+  const std::string timeout_ms = absl::StrCat(options.request_timeout.count());
   const std::array<const char*, 7> settings = {
-      "listening_ports",    address.c_str(), "num_threads", "4",
-      "request_timeout_ms", "5000",          nullptr};
+      "listening_ports",    address.c_str(),    "num_threads", threads.c_str(),
+      "request_timeout_ms", timeout_ms.c_str(), nullptr};
   mg_callbacks callbacks{};
   callbacks.log_message = IgnoreLogMessage;
   mg_init_data init{};

@@ -8,6 +8,7 @@
 // threads, several at a time.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,7 +26,13 @@ namespace ballast {
 struct AdminOptions {
   std::string host = "127.0.0.1";  // An IP address; "[::1]" and bare "::1" both work.
   int port = 0;                    // 0 takes a free one.
+  // How long a client may take to send its request; then it is hung up on.
+  std::chrono::milliseconds request_timeout{1000};
 };
+
+// How many requests are read and answered at a time. Only as many that are never finished hold up
+// the others, for the time of the option above.
+constexpr int kAdminThreads = 32;
 
 // Where the pages come from. Callbacks must not throw or block for long; an empty one leaves its
 // page at 404, except `ready`: empty means always ready.

@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <thread>
+#include <vector>
 
 #include "common/metrics/metrics.h"
 
@@ -20,15 +22,25 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// The whole answer to one request, or "" when nobody answers.
-std::string Request(int port, const std::string& method, const std::string& target) {
+// A connection to the port, or -1. What is received over it comes within a minute or not at all.
+int Connect(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  const timeval limit = {60, 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+// The whole answer to one request, or "" when nobody answers.
+std::string Request(int port, const std::string& method, const std::string& target) {
+  const int fd = Connect(port);
   std::string answer;
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+  if (fd >= 0) {
     const std::string request = method + " " + target + " HTTP/1.1\r\nHost: localhost\r\n\r\n";
     EXPECT_EQ(send(fd, request.data(), request.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(request.size()));
@@ -36,8 +48,8 @@ std::string Request(int port, const std::string& method, const std::string& targ
     for (ssize_t n = 0; (n = recv(fd, buffer, sizeof(buffer), 0)) > 0;) {
       answer.append(buffer, static_cast<size_t>(n));
     }
+    close(fd);
   }
-  close(fd);
   return answer;
 }
 
@@ -143,6 +155,48 @@ TEST_F(AdminServerTest, ManyClientsAtOnceAllGetTheirPage) {
   }
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(good, 40);
+}
+
+// A client that has sent only a part of its request, until the end of the test.
+class HalfRequest {
+ public:
+  explicit HalfRequest(int port) : fd_(Connect(port)) {
+    const std::string half = "GET /healthz HTTP/1.1\r\nHost: loc";
+    EXPECT_EQ(send(fd_, half.data(), half.size(), MSG_NOSIGNAL), static_cast<ssize_t>(half.size()));
+  }
+  ~HalfRequest() { close(fd_); }
+  HalfRequest(const HalfRequest&) = delete;
+  // Until the server hangs up, after whatever it says; false when it does not.
+  bool HungUp() const {
+    char buffer[4096];
+    ssize_t bytes = 0;
+    while ((bytes = recv(fd_, buffer, sizeof(buffer), 0)) > 0) {
+    }
+    return bytes == 0 || errno == ECONNRESET;
+  }
+
+ private:
+  const int fd_;
+};
+
+TEST(AdminServerStartTest, ClientsThatNeverFinishTheirRequestsDoNotHoldUpAProbe) {
+  AdminOptions options;
+  options.request_timeout = std::chrono::minutes(10);  // beyond the end of the test
+  const absl::StatusOr<std::unique_ptr<AdminServer>> server = AdminServer::Start(options, {});
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::vector<std::unique_ptr<HalfRequest>> halves;
+  for (int i = 1; i < kAdminThreads; ++i) {
+    halves.push_back(std::make_unique<HalfRequest>((*server)->port()));
+  }
+  EXPECT_EQ(Body(Get((*server)->port(), "/healthz")), "ok\n");
+}
+
+TEST(AdminServerStartTest, AClientThatNeverFinishesItsRequestIsHungUpOn) {
+  AdminOptions options;
+  options.request_timeout = std::chrono::milliseconds(50);
+  const absl::StatusOr<std::unique_ptr<AdminServer>> server = AdminServer::Start(options, {});
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_TRUE(HalfRequest((*server)->port()).HungUp());
 }
 
 TEST_F(AdminServerTest, AfterStopNobodyAnswers) {
