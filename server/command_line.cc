@@ -6,8 +6,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "common/base/names.h"
 #include "common/base/status_macros.h"
+#include "server/config/fields.h"
 
 namespace ballast::server {
 
@@ -38,6 +41,9 @@ variables over the file. BALLAST_TIME_SCALE=4 stretches every time of failure de
 
 namespace {
 
+// Of a flag that is cut short: "--" and a letter say nothing.
+constexpr size_t kMinPrefixBytes = 4;
+
 // Flags that stand for a field of the configuration.
 const std::map<std::string, std::string>& FieldFlags() {
   static const auto* flags = new std::map<std::string, std::string>{
@@ -51,15 +57,32 @@ const std::map<std::string, std::string>& FieldFlags() {
   return *flags;
 }
 
+// What `flag` may have been meant for: a flag that is spelt nearly so, else one that begins so,
+// else the field of the configuration that is called so, which has no flag of its own. "" when
+// nothing is.
+std::string Meant(const std::string& flag, const std::vector<std::string>& known) {
+  if (const std::string near = DidYouMean(flag, known); !near.empty()) return near;
+  for (const std::string& name : known) {
+    if (flag.size() >= kMinPrefixBytes && absl::StartsWith(name, flag)) return name;
+  }
+  const std::string field = absl::StrReplaceAll(absl::StripPrefix(flag, "--"), {{"-", "_"}});
+  for (const config::Leaf& leaf : config::Leaves()) {
+    if (leaf.path == field || leaf.field->name() == field) {
+      return absl::StrCat("--set ", leaf.path, "=VALUE");
+    }
+  }
+  return "";
+}
+
 absl::Status UnknownFlag(const std::string& flag) {
   std::vector<std::string> known = {
       "--config",  "--dev",          "--set",          "--ready-file",      "--help",
       "--version", "--check-config", "--print-config", "--list-failpoints",
   };
   for (const auto& [name, field] : FieldFlags()) known.push_back(name);
-  const std::string near = DidYouMean(flag, known);
+  const std::string meant = Meant(flag, known);
   return absl::InvalidArgumentError(absl::StrCat(
-      "unknown flag ", flag, near.empty() ? "" : absl::StrCat(" (did you mean ", near, "?)"),
+      "unknown flag ", flag, meant.empty() ? "" : absl::StrCat(" (did you mean ", meant, "?)"),
       "; ballastd --help lists them"));
 }
 

@@ -25,6 +25,7 @@
 #include "server/data_dir_lock.h"
 #include "server/listen.h"
 #include "server/server.h"
+#include "server/temporary_data.h"
 
 namespace ballast::server {
 namespace {
@@ -88,26 +89,15 @@ int WaitForSignal(int timeout_ms) {
   return signal > 0 ? signal : 0;
 }
 
-// A directory of --dev, removed with everything in it at the end.
-class TemporaryData {
- public:
-  absl::Status Create() {
-    std::string name = (std::filesystem::temp_directory_path() / "ballast-dev-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) {
-      return absl::InternalError(absl::StrCat("cannot create ", name, ": ", std::strerror(errno)));
-    }
-    path_ = name;
-    return absl::OkStatus();
-  }
-  ~TemporaryData() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+// Where --dev keeps its data.
+absl::StatusOr<std::string> TemporaryParent() {
+  std::error_code error;
+  const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+  if (!error) return parent.string();
+  return absl::InternalError(
+      absl::StrCat("no directory for temporary data: ", error.message(),
+                   "; set TMPDIR to one that you may write to, or use --data-dir"));
+}
 
 absl::Status ApplyLog(const config::v1::Log& log) {
   SetLogFormat(log.format() == config::v1::LOG_FORMAT_JSON ? LogFormat::kJson : LogFormat::kText);
@@ -115,6 +105,14 @@ absl::Status ApplyLog(const config::v1::Log& log) {
                     : log.level() == config::v1::LOG_LEVEL_WARN ? LogSeverity::kWarn
                                                                 : LogSeverity::kInfo);
   return absl::OkStatus();
+}
+
+// Removes what killed servers of --dev have left behind beside the data of this one.
+void RemoveStaleData(const std::string& own) {
+  const std::string parent = std::filesystem::path(own).parent_path().string();
+  for (const std::string& path : RemoveStaleTemporaryData(parent)) {
+    BALLAST_LOG(INFO) << "removed " << path << ", left behind by a --dev server that was killed";
+  }
 }
 
 // Makes the directory and takes it for this process.
@@ -148,7 +146,11 @@ int Run(const CommandLine& line) {
   config::LoadOptions load = line.load;
   if (line.dev && load.flags.count("storage.data_dir") == 0 && !line.check_config &&
       !line.print_config) {
-    if (const absl::Status status = temporary.Create(); !status.ok()) return Fail(status, 1);
+    const absl::StatusOr<std::string> parent = TemporaryParent();
+    if (!parent.ok()) return Fail(parent.status(), 1);
+    absl::StatusOr<TemporaryData> made = TemporaryData::Create(*parent);
+    if (!made.ok()) return Fail(made.status(), 1);
+    temporary = *std::move(made);
     load.flags["storage.data_dir"] = temporary.path();
   }
   absl::StatusOr<config::LoadedConfig> loaded = config::Load(load);
@@ -159,6 +161,7 @@ int Run(const CommandLine& line) {
 
   absl::Status status = ApplyLog(loaded->config.log());
   if (!status.ok()) return Fail(status, 1);
+  if (!temporary.path().empty()) RemoveStaleData(temporary.path());
   if (!line.ready_file.empty()) status = CheckReadyFile(line.ready_file);
   if (!status.ok()) return Fail(status, 1);
   // Until the process ends, also past Server's own end.

@@ -127,7 +127,13 @@ class FlagsTest(unittest.TestCase):
 
     def test_wrong_usage_exits_with_2(self):
         for arguments, text in (
-                (["--chekc-config"], "did you mean --check-config"),
+                (["--chekc-config"], "unknown flag --chekc-config (did you mean --check-config?)"),
+                (["--lisen=127.0.0.1:0"], "unknown flag --lisen (did you mean --listen?)"),
+                (["--datadir", "d"], "unknown flag --datadir (did you mean --data-dir?)"),
+                (["--ready", "f"], "unknown flag --ready (did you mean --ready-file?)"),
+                (["--job-ttl", "1m"], "(did you mean --set timing.job_ttl=VALUE?)"),
+                (["--timing.lease=9s"], "(did you mean --set timing.lease=VALUE?)"),
+                (["--xyzzy"], "unknown flag --xyzzy; ballastd --help lists them"),
                 (["--config"], "needs a value"),
                 (["--config="], "--config is empty"),
                 (["--dev=yes"], "--dev takes no value"),
@@ -246,6 +252,25 @@ class RunTest(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertEqual(out, f"export BALLAST_ENDPOINTS={address}\n")
         self.assertEqual(list(temporary.iterdir()), [])
+
+    def test_dev_removes_what_a_killed_one_left_behind_and_nothing_of_one_that_lives(self):
+        temporary = pathlib.Path(self.folder) / "tmp"
+        temporary.mkdir()
+        with ServerProcess(self.folder, "--dev", TMPDIR=str(temporary)) as killed:
+            killed.ready()
+            killed.end(signal.SIGKILL)
+        (left,) = temporary.iterdir()
+        with ServerProcess(self.folder, "--dev", TMPDIR=str(temporary)) as lives:
+            lives.ready()
+            (own,) = temporary.iterdir()
+            self.assertNotEqual(own, left)
+            with ServerProcess(self.folder, "--dev", TMPDIR=str(temporary)) as other:
+                other.ready()
+                self.assertEqual(other.end()[0], 0)
+            self.assertEqual(list(temporary.iterdir()), [own])
+            code, _, err = lives.end()
+        self.assertEqual(code, 0)
+        self.assertIn(f"removed {left}, left behind by a --dev server that was killed", err)
 
     def test_a_port_in_use_is_an_error(self):
         with ServerProcess(self.folder) as server:
