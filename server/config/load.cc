@@ -14,6 +14,7 @@
 #include "server/config/environment.h"
 #include "server/config/error_list.h"
 #include "server/config/fields.h"
+#include "server/config/json_syntax.h"
 #include "server/config/yaml_tree.h"
 
 namespace ballast::config {
@@ -136,6 +137,14 @@ class Walker {
   Origins* const origins_;
 };
 
+// The tree of a file, which is JSON if it is called so, else YAML.
+YamlNode ParseFile(absl::string_view text, absl::string_view name, ErrorList* errors) {
+  // What is too large or no text at all is told by ParseYaml.
+  const bool plain = text.size() <= kMaxConfigBytes && IsPlainText(text);
+  if (IsJsonName(name) && plain && !CheckJson(text, name, errors)) return YamlNode();
+  return ParseYaml(text, name, errors);
+}
+
 // Reads at most one byte more than the limit, so that ParseYaml can refuse the rest.
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"),
@@ -163,7 +172,7 @@ class Loader {
   }
 
   void AddFile(absl::string_view text, absl::string_view name) {
-    walker_.WalkMap(ParseYaml(text, name, &errors_), "", &loaded_.config);
+    walker_.WalkMap(ParseFile(text, name, &errors_), "", &loaded_.config);
   }
 
   void AddEnv(const std::map<std::string, std::string>& env) {
@@ -257,7 +266,7 @@ absl::StatusOr<std::vector<Peer>> ParsePeersFile(absl::string_view text, absl::s
   ErrorList errors;
   Origins origins;
   v1::PeersFile file;
-  const YamlNode tree = ParseYaml(text, name, &errors);
+  const YamlNode tree = ParseFile(text, name, &errors);
   if (errors.empty() && tree.kind == YamlNode::Kind::kNull) {
     errors.Add(name, "empty; expected {\"peers\": [{\"id\": 0, \"address\": \"host:port\"}]}");
   }
