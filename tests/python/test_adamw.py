@@ -190,6 +190,37 @@ def test_a_group_added_later_joins_at_the_next_step(fake):
     assert ours[1].state_dict()["param_groups"][1]["params"] == [2, 3]
 
 
+@pytest.mark.parametrize("edit", ["emptied", "swapped", "moved", "popped"])
+def test_a_group_that_loses_parameters_after_the_first_step_is_refused(fake, edit):
+    module = model()
+    first, last = module[0], module[2]
+    groups = [{"params": list(first.parameters())}, {"params": list(last.parameters())}]
+    opt = bt.AdamW(groups)
+    run(module, opt, 1)
+    kept = [group["params"] for group in opt.param_groups]
+    popped = []
+    if edit == "emptied":
+        opt.param_groups[0]["params"] = []
+    elif edit == "swapped":
+        opt.param_groups[0]["params"] = [kept[0][0], nn.Parameter(torch.zeros(8))]
+    elif edit == "moved":
+        opt.param_groups[0]["params"] = kept[0][:1]
+        opt.param_groups[1]["params"] = kept[1] + kept[0][1:]
+    else:
+        popped = [opt.param_groups.pop()]
+    before = copy.deepcopy(module)
+    for call in (opt.step, opt.upload_weights):
+        with pytest.raises(ballast.BadArgument, match=r"not in opt\.param_groups\[[01]\] any more"):
+            call()
+    assert_equal(module, before)
+    assert opt.round == 1
+    opt.param_groups += popped
+    for group, params in zip(opt.param_groups, kept, strict=True):
+        group["params"] = params
+    run(module, opt, 1)
+    assert opt.round == 2
+
+
 def test_frozen_parameters_stay_out_until_they_are_trained(fake):
     ours, theirs = twins(
         lambda m: bt.AdamW(m.named_parameters(), lr=1e-1),

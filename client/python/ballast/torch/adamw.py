@@ -432,6 +432,7 @@ class AdamW(torch.optim.Optimizer):
         # Attaches at the first step; later brings in groups and parameters that are new. edited:
         # changes that were made to the others are about to be uploaded.
         self._check_open()
+        self._manifest.refuse_removals(self.param_groups, self.job)
         entries = self._manifest.pending(self.param_groups, self._naming)
         if self._session is not None and not entries:
             return

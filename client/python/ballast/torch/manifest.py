@@ -82,6 +82,23 @@ class Manifest:
             _check_overlap(self.entries + found)
         return found
 
+    def refuse_removals(self, param_groups: list[dict[str, Any]], job: str) -> None:
+        """BadArgument, naming the parameter, when one of the job's is not in its group any more.
+
+        The service would go on stepping it, with the hyper-parameters of that group's place.
+        """
+        present = [set(map(id, group["params"])) for group in param_groups]
+        for entry in self.entries:
+            g = entry.torch_group
+            if g < len(present) and id(entry.param) in present[g]:
+                continue
+            raise BadArgument(
+                f"parameter {entry.name!r} is not in opt.param_groups[{g}] any more, but the job "
+                "has it and would go on stepping it. Put it back; to leave a parameter out of a "
+                "step, set its .grad to None on all trainers, and to train others, start a new job",
+                job=job,
+            )
+
     def add(self, entries: list[Entry]) -> None:
         """Takes over entries of `pending` that the service has accepted."""
         for entry in entries:
