@@ -465,7 +465,8 @@ void Session::CheckSilence() {
   Close(ReasonedError(
             absl::StatusCode::kUnavailable, Reason::kTrainerLost,
             absl::StrCat("slot ", identity_.slot, " of this job sent no heartbeat for ", after,
-                         " and was given up; was the process stopped? Start the ", "job again"),
+                         " and was given up; was the process stopped? A job without durability ",
+                         "has failed by that: start it again"),
             fields),
         why);
   Lost(why, deps_->config.report_after);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -60,7 +61,12 @@ std::vector<std::vector<uint32_t>> ContributorsOf(
 // killed at least once while the world is smaller, larger, and changing.
 TEST(World, TwoThenOneThenThreeTrainersWithServersKilledBetween) {
   ServerProcesses servers(kBallastd, 2, {"timing.lease=3s"});
-  Trainer zero(VariableJob(servers, 0, 2)), one(VariableJob(servers, 1, 2));
+  std::set<uint32_t> newcomers;
+  client::JobOptions options = VariableJob(servers, 0, 2);
+  options.on_pause = [&newcomers](const client::Pause& pause) {
+    newcomers.insert(pause.joined.begin(), pause.joined.end());
+  };
+  Trainer zero(options), one(VariableJob(servers, 1, 2));
   Together({[&] { ASSERT_TRUE(zero.Attach().ok()); }, [&] { ASSERT_TRUE(one.Attach().ok()); }});
   Together({[&] { zero.RunTo(4); }, [&] { one.RunTo(4); }});
   EXPECT_EQ(zero.client().world(), 2u);
@@ -80,6 +86,7 @@ TEST(World, TwoThenOneThenThreeTrainersWithServersKilledBetween) {
   Together({[&] { zero.RunTo(14); }, [&] { again.RunTo(14); }, [&] { two.RunTo(14); },
             [&] { servers.Strike(1); }});
   EXPECT_EQ(zero.worlds().at(14), 3u);
+  EXPECT_EQ(newcomers, (std::set<uint32_t>{1, 2}));  // into seats that were empty
 
   // 3 -> 2: one dies in the middle of a round. Its lease runs out, and the round is run again.
   ASSERT_TRUE(two.Begin().ok());

@@ -69,6 +69,24 @@ def test_an_attach_that_waits_says_for_which_server(capsys):
     ]
 
 
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_trainer_that_was_given_up_and_lives_says_so_itself(rank, capsys):
+    error = "slot 3 of this job sent no heartbeat for 2500ms and was given up; was it stopped?"
+    news = [
+        ("lost", *WHERE, 0.0, error),
+        ("waiting", *WHERE, 40.0, error),
+        ("back", *WHERE, 41.26, error),
+    ]
+    mark = f"rank {rank}: " if rank else ""
+    assert lines(rank, news, capsys) == [
+        f"ballast: {mark}server 1 (127.0.0.1:7001) had heard nothing of this trainer for 2500ms "
+        "and has hung up; was this process stopped, or its machine too busy? Connecting again",
+        f"ballast: {mark}server 1 (127.0.0.1:7001) is still away after 40 s (it had heard nothing "
+        "of this trainer for 2500ms); training waits, for at most 600 s",
+        f"ballast: {mark}server 1 is back after 41.3 s; round 57 goes on",
+    ]
+
+
 def test_other_ranks_are_silent_about_a_short_pause(capsys):
     assert lines(3, [NEWS[0], NEWS[1], NEWS[3]], capsys) == []
 
@@ -86,10 +104,10 @@ def test_other_ranks_tell_of_a_long_pause_now_and_then(capsys):
 
 
 @pytest.mark.parametrize(
-    "slots, who",
-    [([1], "trainer 1 was"), ([1, 3], "trainers 1, 3 were")],
+    "slots, who, take",
+    [([1], "trainer 1 was", "takes"), ([1, 3], "trainers 1, 3 were", "take")],
 )
-def test_a_trainer_that_was_replaced_is_told_of(capsys, slots, who):
+def test_a_trainer_that_was_replaced_is_told_of(capsys, slots, who, take):
     home = (0, "127.0.0.1:7000", 9)
     news = [
         ("replacing", *home, 0.0, "", [], 0),
@@ -98,12 +116,31 @@ def test_a_trainer_that_was_replaced_is_told_of(capsys, slots, who):
         ("replaced", *home, 1.26, "", slots, 4),
     ]
     assert lines(0, news, capsys) == [
-        "ballast: a trainer was started again; which one is not known yet (no reason was given)",
-        f"ballast: {who} started again and takes part from epoch 4 on; training waits",
+        "ballast: the trainers change; who comes is not known yet (no reason was given)",
+        f"ballast: {who} started again and {take} part from epoch 4 on; training waits",
         "ballast: server 1 (127.0.0.1:7001) is away (connection reset); training waits",
         f"ballast: {who} let in after 1.3 s; round 9 goes on",
     ]
     assert lines(2, news, capsys) == []
+
+
+@pytest.mark.parametrize(
+    "slots, joined, text",
+    [
+        ([1], [1], "trainer 1 has joined and takes part"),
+        ([1, 2], [1, 2], "trainers 1, 2 have joined and take part"),
+        ([1, 2], [2], "trainer 1 was started again and trainer 2 has joined; they take part"),
+    ],
+)
+def test_who_joins_for_the_first_time_was_not_started_again(capsys, slots, joined, text):
+    home = (0, "127.0.0.1:7000", 9)
+    news = [
+        ("replacing", *home, 0.1, "", slots, 4, [], 3, joined),
+        ("replaced", *home, 1.26, "", slots, 4, [], 3, joined),
+    ]
+    first, last = lines(0, news, capsys)
+    assert first == f"ballast: {text} from epoch 4 on; training waits"
+    assert last.endswith("let in after 1.3 s; round 9 goes on")
 
 
 def test_the_lowest_rank_that_is_there_tells_of_trainer_0(capsys):

@@ -105,6 +105,7 @@ struct Pause {
   std::string error;                 // why it was lost, or why the last try to reach it failed
   uint32_t epoch = 0;                // kReplacing, kReplaced: the job's new one
   std::vector<uint32_t> slots;       // seats with a new process, ascending; or who is away or back
+  std::vector<uint32_t> joined;      // kReplacing, kReplaced: those of `slots` that were empty
   std::vector<uint32_t> left;        // kReplacing, kReplaced: seats that are empty now, ascending
   uint32_t world = 0;                // likewise: trainers from now on
 };

@@ -141,6 +141,7 @@ class Session final : public Client, private StreamHandler {
     std::unique_ptr<AsyncCall> call;  // the try under way
     uint32_t epoch = 0;               // of the record; 0 until it is here
     std::set<uint32_t> slots;         // with a new process
+    std::set<uint32_t> joined;        // of these, who has a seat that was empty
     std::set<uint32_t> left;          // without one
   };
 

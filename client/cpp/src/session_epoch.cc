@@ -55,6 +55,7 @@ void Session::OnStaleEpoch(size_t index, const absl::Status& status) {
     passage_.open = true;
     passage_.since = now;
     passage_.slots.clear();
+    passage_.joined.clear();
     passage_.left.clear();
     meter_.OnLost(now);
   }
@@ -180,11 +181,13 @@ void Session::TakeRecord(const v1::EpochRecord& record, Time now) {
   for (const auto& [slot, incarnation] : members) {
     const auto before = members_.find(slot);
     if (before == members_.end() || before->second != incarnation) passage_.slots.insert(slot);
-    passage_.left.erase(slot);
+    const bool had_left = passage_.left.erase(slot) != 0;
+    if (before == members_.end() && !had_left) passage_.joined.insert(slot);
   }
   for (const auto& [slot, incarnation] : members_) {
     if (members.count(slot) != 0) continue;
     passage_.slots.erase(slot);
+    passage_.joined.erase(slot);
     passage_.left.insert(slot);
   }
   members_ = members;
@@ -236,6 +239,7 @@ void Session::NotePassage(Pause::Kind kind, Time now) {
   pause.epoch = passage_.epoch;
   if (passage_.epoch != 0) {
     pause.slots.assign(passage_.slots.begin(), passage_.slots.end());
+    pause.joined.assign(passage_.joined.begin(), passage_.joined.end());
     pause.left.assign(passage_.left.begin(), passage_.left.end());
     pause.world = static_cast<uint32_t>(members_.size());
   }

@@ -32,8 +32,8 @@ class Pause(NamedTuple):
     kind: "lost", "waiting" (every 5 s) and "back" of a server, which is -1 while only its address
     is known; round is 0 while attaching; "trainer_lost" and "trainer_back" of
     the trainer in `slots`; "replacing" and "replaced" of the trainers in `slots` by processes that
-    `epoch` begins with, and of those in `left` by nobody; none is known while the job's home, which
-    is `server`, has not named them.
+    `epoch` begins with, where those in `joined` have no predecessor, and of those in `left` by
+    nobody; none is known while the job's home, which is `server`, has not named them.
     """
 
     kind: str
@@ -46,6 +46,7 @@ class Pause(NamedTuple):
     epoch: int = 0
     left: Sequence[int] = ()  # seats that are empty now
     world: int = 0  # trainers from now on
+    joined: Sequence[int] = ()
 
     @property
     def of_server(self) -> bool:
@@ -94,6 +95,10 @@ class PauseReporter:
     def _due(self, pause: Pause) -> bool:
         about = pause.server if pause.of_server else None
         last = self._told.get(about)
+        if pause.kind == "lost" and _silence_in(pause.error):
+            # Only this trainer can tell of its own silence.
+            self._told[about] = pause.away_s
+            return True
         if pause.over:
             self._told.pop(about, None)
             return self._rank == 0 or last is not None
@@ -108,6 +113,11 @@ class PauseReporter:
             return f"{_name_of(pause)} is back {_end_of(pause)}"
         known = pause.server >= 0 and pause.address
         where = f"{_name_of(pause)} ({pause.address})" if known else _name_of(pause)
+        if pause.kind == "lost" and (silence := _silence_in(pause.error)):
+            return (
+                f"{where} had heard nothing of this trainer for {silence} and has hung up; was "
+                "this process stopped, or its machine too busy? Connecting again"
+            )
         why = reason_of(pause)
         waits = "training waits" if pause.round else "attaching waits"
         if pause.kind == "lost":
@@ -125,22 +135,39 @@ def _speaker(pause: Pause) -> int:
     return next(rank for rank in range(len(away) + 1) if rank not in away)
 
 
+def _silence_in(error: str) -> str:
+    """For how long this trainer was silent, when a server has hung up because of that; else ""."""
+    silent = re.match(r"slot \d+ of this job sent no heartbeat for (\S+) ", error)
+    return silent[1] if silent else ""
+
+
 def _of_trainers(pause: Pause) -> str:
     if pause.left:
         gone = ", ".join(map(str, pause.left))
         text = f"going on without trainer {gone}; {pause.world} in all"
         return f"{text}, {_end_of(pause)}" if pause.over else text
     if not pause.slots:
-        return f"a trainer was started again; which one is not known yet ({reason_of(pause)})"
+        return f"the trainers change; who comes is not known yet ({reason_of(pause)})"
     names = ", ".join(map(str, pause.slots))
     if pause.kind == "trainer_lost":
         return f"trainer {names} is away ({reason_of(pause)}); training waits"
     if pause.kind == "trainer_back":
         return f"trainer {names} is back {_end_of(pause)}"
-    who = f"trainers {names} were" if len(pause.slots) > 1 else f"trainer {names} was"
+    several = len(pause.slots) > 1
     if pause.over:
+        who = f"trainers {names} were" if several else f"trainer {names} was"
         return f"{who} let in {_end_of(pause)}"
-    return f"{who} started again and takes part from epoch {pause.epoch} on; training waits"
+    again = [slot for slot in pause.slots if slot not in pause.joined]
+    parts = _did(again, "was", "were", "started again")
+    parts += _did(pause.joined, "has", "have", "joined")
+    takes = " and takes" if not several else " and take" if len(parts) == 1 else "; they take"
+    return f"{' and '.join(parts)}{takes} part from epoch {pause.epoch} on; training waits"
+
+
+def _did(slots: Sequence[int], one: str, many: str, what: str) -> list[str]:
+    names = ", ".join(map(str, slots))
+    who = f"trainers {names} {many}" if len(slots) > 1 else f"trainer {names} {one}"
+    return [f"{who} {what}"] if slots else []
 
 
 def _name_of(pause: Pause) -> str:
@@ -157,6 +184,8 @@ def reason_of(pause: Pause) -> str:
     for theirs, ours in _TRANSPORT:
         if theirs in pause.error:
             return ours
+    if silence := _silence_in(pause.error):
+        return f"it had heard nothing of this trainer for {silence}"
     name = rf"state server {pause.server} at {re.escape(pause.address)} "
     text = re.sub(rf"^{name}(is gone: )?", "", pause.error)
     return text or "no reason was given"

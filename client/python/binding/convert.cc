@@ -165,7 +165,8 @@ nb::list ToList(const std::vector<client::Pause>& pauses) {
     const double away_s = std::chrono::duration<double>(pause.away).count();
     const int64_t server = pause.server == client::kServerUnknown ? -1 : int64_t{pause.server};
     list.append(nb::make_tuple(KindName(pause.kind), server, pause.address, pause.round, away_s,
-                               pause.error, pause.slots, pause.epoch, pause.left, pause.world));
+                               pause.error, pause.slots, pause.epoch, pause.left, pause.world,
+                               pause.joined));
   }
   return list;
 }
