@@ -20,6 +20,7 @@ void SendPlan::Start(uint64_t round, std::vector<uint32_t> extents, std::vector<
   chunks_.clear();
   resend_.clear();
   checksum_failures_.clear();
+  base_when_sent_.clear();
   if (!extents_.empty()) {
     OpenExtent();
     SkipFinishedExtents();
@@ -75,7 +76,7 @@ std::optional<FrameRange> SendPlan::Next() {
     if (!HasCredit(it->frame.length)) return std::nullopt;
     const FrameRange frame = it->frame;
     resend_.erase(it);
-    sent_bytes_ += frame.length;
+    NoteSent(frame);
     return frame;
   }
   if (position_ == extents_.size()) return std::nullopt;
@@ -83,10 +84,15 @@ std::optional<FrameRange> SendPlan::Next() {
   const ChunkRange& chunk = chunks_[chunk_];
   if (!InWindow(position) || !HasCredit(chunk.length_bytes)) return std::nullopt;
   const FrameRange frame{extents_[position_], position, chunk.offset_bytes, chunk.length_bytes};
-  sent_bytes_ += frame.length;
+  NoteSent(frame);
   ++chunk_;
   SkipFinishedExtents();
   return frame;
+}
+
+void SendPlan::NoteSent(const FrameRange& frame) {
+  sent_bytes_ += frame.length;
+  if (windowed_) base_when_sent_[FrameKey(frame.extent, frame.offset)] = window_base_;
 }
 
 void SendPlan::OnAck(uint64_t received_bytes, uint64_t round, uint32_t window_base) {
@@ -119,7 +125,8 @@ absl::Status SendPlan::OnRefused(Reason reason, uint64_t round, uint32_t extent,
   const std::optional<FrameRange> frame =
       may_resend ? FindSent(extent, offset) : std::optional<FrameRange>();
   if (frame.has_value()) {
-    resend_.push_back({*frame, window_base_, reason == Reason::kOutOfWindow});
+    const uint32_t base = base_when_sent_[FrameKey(extent, offset)];
+    resend_.push_back({*frame, base, reason == Reason::kOutOfWindow});
     return absl::OkStatus();
   }
   ErrorFields fields;

@@ -62,9 +62,9 @@ class SendPlan {
   void OnAck(uint64_t received_bytes, uint64_t round, uint32_t window_base);
 
   // A frame did not enter its register. OUT_OF_WINDOW: it is sent again when the window has moved
-  // (or by RetryRefused). BAD_CHECKSUM: it is sent again once. DUPLICATE, and answers to rounds
-  // before: nothing; after Resume ROUND_CLOSED, too. Error otherwise, with `reason`: the step
-  // cannot succeed.
+  // since it was sent (or by RetryRefused); the ack of that may overtake the refusal. BAD_CHECKSUM:
+  // it is sent again once. DUPLICATE, and answers to rounds before: nothing; after Resume
+  // ROUND_CLOSED, too. Error otherwise, with `reason`: the step cannot succeed.
   absl::Status OnRefused(Reason reason, uint64_t round, uint32_t extent, uint32_t offset,
                          const std::string& message);
 
@@ -81,7 +81,7 @@ class SendPlan {
  private:
   struct Resend {
     FrameRange frame;
-    uint32_t after_base;  // waits until the window's base has passed this one
+    uint32_t after_base;  // waits until the window's base has passed this one, of when it was sent
     bool waits;
   };
   using FrameKey = std::pair<uint32_t, uint32_t>;  // extent, offset
@@ -92,6 +92,7 @@ class SendPlan {
   void OpenExtent();
   // Moves on to the next extent that has frames.
   void SkipFinishedExtents();
+  void NoteSent(const FrameRange& frame);
   std::optional<FrameRange> FindSent(uint32_t extent, uint32_t offset) const;
 
   const Layout* const layout_;
@@ -113,6 +114,7 @@ class SendPlan {
   size_t chunk_ = 0;
   std::deque<Resend> resend_;
   std::map<FrameKey, int> checksum_failures_;
+  std::map<FrameKey, uint32_t> base_when_sent_;  // window_base_ then, of every frame sent
 };
 
 }  // namespace ballast::client

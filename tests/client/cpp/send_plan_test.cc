@@ -218,6 +218,21 @@ TEST(SendPlan, FramesOutOfWindowGoAgainWhenTheWindowMoves) {
   EXPECT_FALSE(plan.all_received());  // its bytes count again
 }
 
+TEST(SendPlan, AMoveOfTheWindowThatOvertakesTheRefusalCounts) {
+  const Layout layout = FiveExtents();
+  SendPlan plan(&layout, Limits(1 << 20, 5));
+  plan.Start(3, kOrder, {}, true);
+  Take(&plan);
+  plan.OnAck(0, 3, 1);
+  EXPECT_TRUE(plan.OnRefused(Reason::kOutOfWindow, 3, 1, 256, "").ok());
+  EXPECT_EQ(Take(&plan).size(), 1u);
+  // Sent with the window as it is, it waits for the next move.
+  EXPECT_TRUE(plan.OnRefused(Reason::kOutOfWindow, 3, 1, 256, "").ok());
+  EXPECT_FALSE(plan.Next().has_value());
+  plan.OnAck(0, 3, 2);
+  EXPECT_EQ(Take(&plan).size(), 1u);
+}
+
 TEST(SendPlan, RefusedFramesGoAgainAfterATimeToo) {
   const Layout layout = FiveExtents();
   SendPlan plan(&layout, Limits(1 << 20, 5));
