@@ -215,6 +215,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void AdoptLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done);
   void OnAdoptedLocal(const JobPlan& plan, uint64_t memory_bytes);
   absl::Status NoDurableJob(uint64_t job) const;
+  // What the home is told of a job that this server does not run.
+  absl::Status WhyNotSealed(uint64_t job) const;
   bool AnswerKnown(const AttachCall& call, const AttachDone& done);
   // Why no new job can have the name of `plan`, which runs or has ended, and what to do.
   static absl::Status NameTaken(const AttachCall& call, const JobPlan& plan, bool ended);

@@ -214,6 +214,7 @@ void Directory::OnSealed(const std::string& name, uint32_t epoch, uint32_t serve
 // No round of a sealed epoch can be prepared any more, so the next one must come, whoever hangs up.
 void Directory::OnSealFailed(Pending* pending, uint32_t server, const absl::Status& status) {
   const std::shared_ptr<RoundEngine> engine = Find(pending->plan.job);
+  if (ReasonOf(status) == Reason::kJobFinished) AskAgain(pending);
   EndChange(pending, status);
   if (server == config_.self || engine == nullptr) return;  // The job is over.
   pending->sealed = true;
@@ -298,10 +299,15 @@ void Directory::AdoptEverywhere(const std::string& name, const JobPlan& plan) {
 }
 
 // A peer without the job: this home went down while it was made, and the peer never heard of it; or
-// while it ended, and there it rests already. A peer that lost its files refuses.
+// while it ended, and there it rests already, perhaps in the epoch before. A peer that lost its
+// files refuses.
 void Directory::OpenAtPeer(uint32_t server, const JobPlan& plan,
                            const std::shared_ptr<Gather>& gather) {
-  peers_->CreateJob(server, plan, [gather](const absl::Status& status) { gather->Add(status); });
+  peers_->CreateJob(server, plan, [=, self = shared_from_this()](const absl::Status& status) {
+    if (!status.ok()) return gather->Add(status);
+    self->peers_->AdoptEpoch(server, plan,
+                             [gather](const absl::Status& adopted) { gather->Add(adopted); });
+  });
 }
 
 void Directory::OnAdopted(const std::string& name, const JobPlan& plan,
@@ -365,7 +371,7 @@ void Directory::SealLocal(uint64_t job, uint32_t epoch,
                           const std::function<void(absl::StatusOr<SealAnswer>)>& done) {
   const std::shared_ptr<RoundEngine> engine = Find(job);
   if (engine == nullptr || store_ == nullptr || local_.count(job) == 0) {
-    done(NoDurableJob(job));
+    done(WhyNotSealed(job));
     return;
   }
   // The promise must outlive this process before anybody builds on it. On the engine's strand, as
@@ -387,6 +393,19 @@ void Directory::SealLocal(uint64_t job, uint32_t epoch,
           done(answer);
         });
       });
+}
+
+// A job that rests here has ended here, however long ago that was and whichever process saw it; to
+// the home that is the same as an engine that has ended. With UNKNOWN_JOB it would turn away
+// whoever wants to go on with the job.
+absl::Status Directory::WhyNotSealed(uint64_t job) const {
+  const absl::StatusOr<JobPlan> plan =
+      store_ == nullptr ? absl::StatusOr<JobPlan>(NoDurableJob(job)) : store_->Find(job);
+  if (!plan.ok() || !plan->resting) return NoDurableJob(job);
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kJobFinished,
+      absl::StrCat("job \"", plan->spec.name, "\" has ended on server ", config_.self),
+      {.job = plan->spec.name, .server = static_cast<int>(config_.self)});
 }
 
 absl::Status Directory::NoDurableJob(uint64_t job) const {

@@ -174,7 +174,12 @@ void Directory::OnJobEnded(uint64_t job, const absl::Status& why) {
     if (plan.resting && ReasonOf(why) == Reason::kJobFinished) AskAgain(&pending->second);
     FailPending(&pending->second, why);
   }
-  strand_.PostAfter(config_.job_ttl, [self = shared_from_this(), job] { self->Drop(job); });
+  // Unless somebody has gone on with it by then: the same job in another engine.
+  strand_.PostAfter(config_.job_ttl,
+                    [self = shared_from_this(), job, ended = std::weak_ptr(Find(job))] {
+                      const std::shared_ptr<RoundEngine> engine = ended.lock();
+                      if (engine != nullptr && engine == self->Find(job)) self->Drop(job);
+                    });
 }
 
 // Processes that wait for a seat of a job that all have left go on with it when they call again.

@@ -150,6 +150,12 @@ class DurableDirectories : public PeerLink, public VoteSink {
     Stop(id);
     Start(id);
   }
+  // Returns when every timer of server `id` that was due within `time` has run.
+  void PassTime(uint32_t id, std::chrono::nanoseconds time) {
+    Answer<bool> passed;
+    nodes_[id].executor->PostAfter(time, [set = passed.Setter()] { set(true); });
+    passed.Get();
+  }
 
   // --- The link
   void SetRule(Rule rule) {

@@ -27,6 +27,13 @@ uint64_t MakeJob(DurableDirectories* cluster) {
   return zero.Get()->plan.job;
 }
 
+// Everything the directory was given before has been taken in.
+void Settle(DurableDirectories* cluster, uint32_t id) {
+  Answer<std::vector<JobSnapshot>> jobs;
+  cluster->At(id)->Snapshot(jobs.Setter());
+  jobs.Get();
+}
+
 TEST(HalfMadeJobs, AHomeThatGoesDownBeforeItsPeerHeardOfTheJobMakesItThereLater) {
   DurableDirectories cluster(2);
   cluster.Keep("create", 1);
@@ -85,6 +92,96 @@ TEST(HalfMadeJobs, AProcessThatWaitsForASeatOfAJobThatEndsIsAskedToCallAgain) {
   AttachAnswer zero = Ask(&cluster, 0, 200), one = Ask(&cluster, 1, 201);
   ASSERT_TRUE(zero.Get().ok()) << zero.Get().status();
   ASSERT_TRUE(one.Get().ok()) << one.Get().status();
+}
+
+// --- Jobs that have ended at some servers only --------------------------------------------------
+
+// Both first processes leave server `id`, and the job rests there.
+void FinishAt(DurableDirectories* cluster, uint32_t id, uint64_t job) {
+  const std::shared_ptr<RoundEngine> engine = cluster->Engine(id, job);
+  for (const uint32_t slot : {0u, 1u}) {
+    Answer<absl::StatusOr<SlotWelcome>> welcome;
+    engine->AttachSlot({.slot = slot, .incarnation = 100 + slot, .epoch = 1},
+                       std::make_shared<RecordingSink>(8), welcome.Setter());
+    ASSERT_TRUE(welcome.Get().ok());
+    engine->Leave(slot, 100 + slot);
+  }
+  while (!cluster->Manifest(id, job).resting) Settle(cluster, id);
+}
+
+// Asks as the client does: again when it is told that the job is on its way.
+absl::StatusOr<AttachResult> AskUntilAnswered(DurableDirectories* cluster, uint32_t slot,
+                                              uint64_t incarnation) {
+  while (true) {
+    const auto answer = Ask(cluster, slot, incarnation).Get();
+    if (ReasonOf(answer.status()) != Reason::kRecovering) return answer;
+  }
+}
+
+// A trainer was killed while it said its Leave: the peer has heard it, the home has not.
+TEST(HalfMadeJobs, AJobThatHasEndedAtAPeerOnlyIsGoneOnWith) {
+  for (const bool restarted : {false, true}) {
+    DurableDirectories cluster(2);
+    const uint64_t job = MakeJob(&cluster);
+    FinishAt(&cluster, 1, job);
+    if (restarted) cluster.Restart(1);
+    const auto next = AskUntilAnswered(&cluster, 1, 201);
+    ASSERT_TRUE(next.ok()) << next.status() << (restarted ? ", after a restart" : "");
+    EXPECT_EQ(next->plan.job, job);
+    for (const uint32_t id : {0u, 1u}) {
+      EXPECT_TRUE(cluster.Manifest(id, job).epoch.Holds(1, 201)) << "server " << id;
+      EXPECT_FALSE(cluster.Manifest(id, job).resting) << "server " << id;
+    }
+  }
+}
+
+TEST(HalfMadeJobs, APeerThatGoesDownWhileItsJobIsWokenUpIsWokenUpAgain) {
+  DurableDirectories cluster(2);
+  const uint64_t job = MakeJob(&cluster);
+  for (const uint32_t id : {0u, 1u}) FinishAt(&cluster, id, job);
+  cluster.Keep("seal", 1);
+  AttachAnswer first = Ask(&cluster, 1, 201);
+  cluster.WaitForKept(1);  // The peer has opened its files again; its manifest does not say so yet.
+  cluster.Restart(1);
+  cluster.KeepNoMore();
+  cluster.Release();
+  EXPECT_EQ(first.Get().status().code(), absl::StatusCode::kUnavailable) << first.Get().status();
+  const auto next = AskUntilAnswered(&cluster, 1, 201);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_TRUE(cluster.Manifest(1, job).epoch.Holds(1, 201));
+  EXPECT_NE(cluster.Engine(1, job), nullptr);
+}
+
+// It has not heard of the epoch that the home answers with.
+TEST(HalfMadeJobs, APeerThatRestsInTheEpochBeforeComesToHoldTheNewestRecord) {
+  DurableDirectories cluster(2);
+  const uint64_t job = MakeJob(&cluster);
+  cluster.Keep("adopt", 1);
+  AttachAnswer next = Ask(&cluster, 1, 201);
+  cluster.WaitForKept(1);
+  FinishAt(&cluster, 1, job);
+  cluster.Restart(1);
+  cluster.KeepNoMore();
+  cluster.Release();
+  ASSERT_TRUE(next.Get().ok()) << next.Get().status();
+  EXPECT_EQ(cluster.Manifest(1, job).epoch.epoch, 2u);
+  EXPECT_TRUE(cluster.Manifest(1, job).epoch.Holds(1, 201));
+}
+
+// What frees an ended job after its time must not take the one that goes on in its place.
+TEST(HalfMadeJobs, AJobThatIsGoneOnWithOutlivesTheTimeOfItsEnd) {
+  constexpr std::chrono::milliseconds kTtl{100};
+  DurableDirectories cluster(2, {.job_ttl = kTtl});
+  const uint64_t job = MakeJob(&cluster);
+  for (const uint32_t id : {0u, 1u}) FinishAt(&cluster, id, job);
+  const auto next = AskUntilAnswered(&cluster, 1, 201);
+  ASSERT_TRUE(next.ok()) << next.status();
+  for (const uint32_t id : {0u, 1u}) {
+    cluster.PassTime(id, 2 * kTtl);
+    Settle(&cluster, id);
+    EXPECT_NE(cluster.Engine(id, job), nullptr) << "server " << id;
+  }
+  EXPECT_TRUE(AskUntilAnswered(&cluster, 1, 202).ok());
 }
 
 TEST(HalfMadeJobs, APeerThatLostItsFilesIsNotGivenNewOnes) {
