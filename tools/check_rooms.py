@@ -62,8 +62,11 @@ ROOMS = {
     "server/simd": Room(("common/base",), banned=KERNEL_BANS),
     "server/optim": Room(("common/base", "common/tensor", "server/simd"), banned=KERNEL_BANS),
     "server/reduce": Room(("common/base", "common/tensor", "server/simd"), banned=KERNEL_BANS),
-    "server/tier": Room(COMMON + ("server/simd", "server/optim"), ("absl/", "libaio.h")),
-    "server/state": Room(COMMON + ("server/simd", "server/optim", "server/tier")),
+    # server/durability: an extent on NVMe lives in the slots that its checkpoint would go to.
+    "server/tier": Room(
+        COMMON + ("server/simd", "server/optim", "server/durability"), ("absl/", "libaio.h")),
+    "server/state": Room(
+        COMMON + ("server/simd", "server/optim", "server/durability", "server/tier")),
     "server/durability": Room(COMMON),
     "server/meta": Room(COMMON, ("absl/", "rocksdb/")),
     # server/simd: only the type Isa, which is chosen once and handed down to the kernels.

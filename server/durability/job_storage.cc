@@ -106,21 +106,23 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStorage::Open(FileSystem* fs,
 uint64_t JobStorage::CoveredRound() const {
   uint64_t covered = std::numeric_limits<uint64_t>::max();
   for (const SlotShape& shape : shapes_) {
-    const std::vector<uint64_t> versions = slots_->Versions(shape.extent);
-    covered = std::min(covered, versions.empty() ? 0 : versions.front());
+    covered = std::min(covered, slots_->Flushed(shape.extent));
   }
   return covered;
 }
 
-class StorageRoundLog final : public RoundLog {
+class StorageRoundLog final : public RoundLog, private SlotIo {
  public:
-  StorageRoundLog(std::unique_ptr<JobStorage> storage, uint64_t durable_round)
+  using Done = RoundLog::Done;
+
+  StorageRoundLog(std::unique_ptr<JobStorage> storage, uint64_t durable_round, int tier_threads)
       : storage_(std::move(storage)),
         durable_round_(durable_round),
         prepared_round_(durable_round),
         start_round_(storage_->start_round_),
         log_thread_("log", 1),
-        slot_thread_("slots", 1) {
+        slot_writers_("slots", std::max(1, tier_threads)) {
+    if (tier_threads > 0) slot_readers_ = std::make_unique<Executor>("slot-reads", tier_threads);
     Trim(storage_->CoveredRound());  // The log does not remember what it was told before.
   }
 
@@ -130,7 +132,8 @@ class StorageRoundLog final : public RoundLog {
       MutexLock lock(&mu_);
       ended_ = true;
     }
-    slot_thread_.Shutdown();
+    if (slot_readers_ != nullptr) slot_readers_->Shutdown();
+    slot_writers_.Shutdown();
     log_thread_.Shutdown();
   }
 
@@ -191,17 +194,46 @@ class StorageRoundLog final : public RoundLog {
   }
 
   void WriteImage(ExtentImage image, Done done) override {
-    slot_thread_.Post([this, image = std::move(image), done = std::move(done)] {
-      SlotFile* const slots = storage_->slots();
-      if (image.initial) slots->Forget(image.extent);
-      absl::Status status = slots->Write(image.extent, image.version, image.data);
-      if (status.ok()) status = slots->Sync();
-      if (status.ok()) Trim(storage_->CoveredRound());
+    slot_writers_.Post([this, image = std::move(image), done = std::move(done)] {
+      absl::Status status = WriteNow(image);
+      if (status.ok()) status = FlushNow();
       done(status);
     });
   }
 
+  SlotIo* slot_io() override { return slot_readers_ != nullptr ? this : nullptr; }
+
  private:
+  void Read(uint32_t extent, void* to, Done done) override {
+    slot_readers_->Post([this, extent, to, done = std::move(done)] {
+      SlotFile* const slots = storage_->slots();
+      const std::vector<uint64_t> versions = slots->Versions(extent);
+      done(slots->Read(extent, versions.empty() ? 0 : versions.front(), to));
+    });
+  }
+
+  void Write(ExtentImage image, Done done) override {
+    slot_writers_.Post(
+        [this, image = std::move(image), done = std::move(done)] { done(WriteNow(image)); });
+  }
+
+  void Flush(Done done) override {
+    slot_writers_.Post([this, done = std::move(done)] { done(FlushNow()); });
+  }
+
+  absl::Status WriteNow(const ExtentImage& image) {
+    SlotFile* const slots = storage_->slots();
+    if (image.initial) slots->Forget(image.extent);
+    if (slots->NeedsSync(image.extent)) BALLAST_RETURN_IF_ERROR(FlushNow());
+    return slots->Write(image.extent, image.version, image.data);
+  }
+
+  absl::Status FlushNow() {
+    BALLAST_RETURN_IF_ERROR(storage_->slots()->Sync());
+    Trim(storage_->CoveredRound());
+    return absl::OkStatus();
+  }
+
   // Returns RESOURCE_EXHAUSTED to be tried again after the next trim. Other errors of an append are
   // kept by the log and reported by the next Prepare.
   using Task = std::function<absl::Status()>;
@@ -271,12 +303,13 @@ class StorageRoundLog final : public RoundLog {
 
   // Last: their threads use all of the above.
   Executor log_thread_;
-  Executor slot_thread_;
+  Executor slot_writers_;
+  std::unique_ptr<Executor> slot_readers_;  // for a tier only
 };
 
 std::unique_ptr<RoundLog> JobStorage::MakeRoundLog(std::unique_ptr<JobStorage> storage,
-                                                   uint64_t durable_round) {
-  return std::make_unique<StorageRoundLog>(std::move(storage), durable_round);
+                                                   uint64_t durable_round, int tier_threads) {
+  return std::make_unique<StorageRoundLog>(std::move(storage), durable_round, tier_threads);
 }
 
 }  // namespace ballast::server

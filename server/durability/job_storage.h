@@ -58,8 +58,10 @@ class JobStorage {
   SlotFile* slots() { return slots_.get(); }
 
   // Starts the threads and hands everything to them. `durable_round` is what is known to survive.
+  // `tier_threads`: as many slots are read, and as many written, at a time for a tier that lives in
+  // them; 0: there is none, and no slot_io().
   static std::unique_ptr<RoundLog> MakeRoundLog(std::unique_ptr<JobStorage> storage,
-                                                uint64_t durable_round);
+                                                uint64_t durable_round, int tier_threads = 0);
 
   JobStorage(std::unique_ptr<GradientLog> log, std::unique_ptr<SlotFile> slots,
              std::vector<SlotShape> shapes, uint64_t start_round);

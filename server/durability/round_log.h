@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "server/durability/gradient_log.h"
 #include "server/durability/records.h"
+#include "server/durability/slot_io.h"
 
 namespace ballast::server {
 
@@ -23,15 +24,6 @@ struct ReducedExtent {
   LoggedExtent at;
   const void* data = nullptr;
   std::shared_ptr<const void> owner;
-};
-
-// The state of one extent at the start of round `version`, laid out as SlotFile wants it.
-struct ExtentImage {
-  uint32_t extent = 0;
-  uint64_t version = 0;
-  const void* data = nullptr;
-  std::shared_ptr<const void> owner;
-  bool initial = false;  // initial weights: nothing that was written of the extent before counts
 };
 
 class RoundLog {
@@ -63,6 +55,8 @@ class RoundLog {
   virtual void OnShortOfRoom(std::function<void()> callback) = 0;
   // Writes a checkpoint of one extent; `done` runs once it survives. A failed status is fatal.
   virtual void WriteImage(ExtentImage image, Done done) = 0;
+  // The slots themselves, for a tier that lives in them; null where nothing could. The log's.
+  virtual SlotIo* slot_io() { return nullptr; }
 };
 
 // Level `none`: nothing survives the process, and every Prepare completes at once.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/names.h"
 #include "common/base/status_macros.h"
+#include "common/base/sync.h"
 #include "common/base/units.h"
 #include "common/io/arena.h"
 #include "server/durability/log_format.h"
@@ -48,6 +50,8 @@ class TwoSlotFile : public SlotFile {
   absl::Status OpenWith(const std::vector<SlotShape>& shapes);
 
   std::vector<uint64_t> Versions(uint32_t extent) const override;
+  uint64_t Flushed(uint32_t extent) const override;
+  bool NeedsSync(uint32_t extent) const override;
   void Forget(uint32_t extent) override;
   absl::Status Write(uint32_t extent, uint64_t version, const void* data) override;
   absl::Status Sync() override;
@@ -56,11 +60,13 @@ class TwoSlotFile : public SlotFile {
  private:
   struct Slot {
     uint64_t offset = 0;
-    std::optional<SlotHeader> header;  // none: empty, torn or damaged
+    std::optional<SlotHeader> header;  // none: empty, torn, damaged or being written
+    bool flushed = false;
   };
   struct Extent {
     SlotShape shape;
     std::array<Slot, 2> slots;
+    bool writing = false;
     bool unflushed = false;  // the newer slot is not flushed yet: the other one must stay
   };
 
@@ -77,13 +83,19 @@ class TwoSlotFile : public SlotFile {
   SlotHeader HeaderOf(const SlotShape& shape, uint64_t offset, uint64_t version) const;
   // The slot to overwrite: an empty one, else the older.
   static Slot* Oldest(Extent* extent);
+  static std::vector<uint64_t> VersionsOf(const Extent& extent);
+  // The beginning of a Write: its slot, which is empty from then on, and its header without
+  // checksums.
+  absl::StatusOr<std::pair<Slot*, SlotHeader>> BeginWrite(Extent* target, uint64_t version);
+  absl::Status WritePayload(SlotHeader* header, const char* data);
+  absl::StatusOr<SlotHeader> HeaderOfVersion(const Extent& source, uint64_t version) const;
   absl::StatusOr<Extent*> Find(uint32_t extent);
   // The first chunk of `data` that is not what `header` says; none when all are.
   static std::optional<uint32_t> FirstBadChunk(const SlotHeader& header, const char* data);
   // Payload, then header; one flush makes both count.
   absl::Status WriteSlot(uint64_t offset, ConstBytes header, ConstBytes payload);
   absl::Status Flush();
-  absl::Status Fail(const absl::Status& cause);
+  absl::Status Fail(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   FileSystem* const fs_;
   const std::string path_;
@@ -91,12 +103,32 @@ class TwoSlotFile : public SlotFile {
   const Arena scratch_;  // for headers
 
   std::unique_ptr<File> file_;
-  std::map<uint32_t, Extent> extents_;
   uint64_t end_ = kPageBytes;  // of the slots
-  uint64_t last_serial_ = 0;
-  uint64_t flushed_serial_ = 0;
-  absl::Status failure_;
+
+  // Guards what follows and everything in extents_, whose entries stay where they are; never held
+  // over I/O.
+  mutable Mutex mu_;
+  std::map<uint32_t, Extent> extents_;
+  uint64_t last_serial_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t flushed_serial_ ABSL_GUARDED_BY(mu_) = 0;
+  std::set<uint64_t> writing_serials_ ABSL_GUARDED_BY(mu_);
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
 };
+
+// Memory for one header, as direct I/O wants it.
+struct FreeMemory {
+  void operator()(char* memory) const { std::free(memory); }
+};
+using HeaderMemory = std::unique_ptr<char, FreeMemory>;
+
+absl::StatusOr<HeaderMemory> MakeHeaderMemory(uint64_t bytes) {
+  HeaderMemory memory(static_cast<char*>(std::aligned_alloc(kPageBytes, bytes)));
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for a header of ", bytes, " bytes"));
+  }
+  return memory;
+}
 
 absl::Status TwoSlotFile::Fail(const absl::Status& cause) {
   const auto code = absl::IsResourceExhausted(cause) ? absl::StatusCode::kInternal : cause.code();
@@ -191,16 +223,23 @@ absl::Status TwoSlotFile::ReadSlotHeaders() {
 // flush saves them. A slot counts as flushed when a later write says so; that is all but the newest
 // of them, or what one flush was to cover.
 absl::Status TwoSlotFile::WriteUnprovenAgain() {
-  for (const auto& [number, extent] : extents_) {
-    for (const Slot& slot : extent.slots) {
-      if (!slot.header.has_value()) continue;
-      last_serial_ = std::max(last_serial_, slot.header->serial);
-      flushed_serial_ = std::max(flushed_serial_, slot.header->flushed_serial);
+  uint64_t flushed = 0;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [number, extent] : extents_) {
+      for (const Slot& slot : extent.slots) {
+        if (!slot.header.has_value()) continue;
+        last_serial_ = std::max(last_serial_, slot.header->serial);
+        flushed_serial_ = std::max(flushed_serial_, slot.header->flushed_serial);
+      }
     }
+    flushed = flushed_serial_;
   }
   for (auto& [number, extent] : extents_) {
     for (Slot& slot : extent.slots) {
-      if (!slot.header.has_value() || slot.header->serial <= flushed_serial_) continue;
+      if (!slot.header.has_value()) continue;
+      slot.flushed = true;  // By the Sync that follows, at the latest.
+      if (slot.header->serial <= flushed) continue;
       BALLAST_ASSIGN_OR_RETURN(const Arena payload,
                                Arena::Create(std::max(BufferBytes(extent.shape), kPageBytes)));
       BALLAST_RETURN_IF_ERROR(WriteAgain(&slot, payload));
@@ -221,7 +260,9 @@ absl::Status TwoSlotFile::WriteAgain(Slot* slot, const Arena& payload) {
   const absl::Status status =
       WriteSlot(slot->offset, {scratch_.data(), SlotHeaderBytes(header.shape)},
                 {payload.data(), BufferBytes(header.shape)});
-  return status.ok() ? status : Fail(status);
+  if (status.ok()) return status;
+  MutexLock lock(&mu_);
+  return Fail(status);
 }
 
 absl::Status TwoSlotFile::CheckFileHeader() {
@@ -283,15 +324,38 @@ absl::StatusOr<TwoSlotFile::Extent*> TwoSlotFile::Find(uint32_t extent) {
   return absl::InvalidArgumentError(absl::StrCat("extent ", extent, " has no slots in ", path_));
 }
 
-std::vector<uint64_t> TwoSlotFile::Versions(uint32_t extent) const {
+std::vector<uint64_t> TwoSlotFile::VersionsOf(const Extent& extent) {
   std::vector<uint64_t> versions;
-  const auto found = extents_.find(extent);
-  if (found == extents_.end()) return versions;
-  for (const Slot& slot : found->second.slots) {
+  for (const Slot& slot : extent.slots) {
     if (slot.header.has_value()) versions.push_back(slot.header->version);
   }
   std::sort(versions.rbegin(), versions.rend());
   return versions;
+}
+
+std::vector<uint64_t> TwoSlotFile::Versions(uint32_t extent) const {
+  const auto found = extents_.find(extent);
+  if (found == extents_.end()) return {};
+  MutexLock lock(&mu_);
+  return VersionsOf(found->second);
+}
+
+uint64_t TwoSlotFile::Flushed(uint32_t extent) const {
+  const auto found = extents_.find(extent);
+  uint64_t newest = 0;
+  if (found == extents_.end()) return newest;
+  MutexLock lock(&mu_);
+  for (const Slot& slot : found->second.slots) {
+    if (slot.header.has_value() && slot.flushed) newest = std::max(newest, slot.header->version);
+  }
+  return newest;
+}
+
+bool TwoSlotFile::NeedsSync(uint32_t extent) const {
+  const auto found = extents_.find(extent);
+  if (found == extents_.end()) return false;
+  MutexLock lock(&mu_);
+  return found->second.unflushed;
 }
 
 TwoSlotFile::Slot* TwoSlotFile::Oldest(Extent* extent) {
@@ -315,43 +379,61 @@ SlotHeader TwoSlotFile::HeaderOf(const SlotShape& shape, uint64_t offset, uint64
 void TwoSlotFile::Forget(uint32_t extent) {
   const auto found = extents_.find(extent);
   if (found == extents_.end()) return;
+  MutexLock lock(&mu_);
   for (Slot& slot : found->second.slots) slot.header.reset();
 }
 
-absl::Status TwoSlotFile::Write(uint32_t extent, uint64_t version, const void* data) {
+absl::StatusOr<std::pair<TwoSlotFile::Slot*, SlotHeader>> TwoSlotFile::BeginWrite(
+    Extent* target, uint64_t version) {
+  const uint32_t extent = target->shape.extent;
+  MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(failure_);
-  BALLAST_ASSIGN_OR_RETURN(Extent* const target, Find(extent));
-  const std::vector<uint64_t> versions = Versions(extent);
+  const std::vector<uint64_t> versions = VersionsOf(*target);
   if (target->unflushed) {
-    return absl::FailedPreconditionError(absl::StrCat("version ", versions.front(), " of extent ",
-                                                      extent, " is not flushed; call ",
-                                                      "Sync before writing version ", version));
+    return absl::FailedPreconditionError(
+        absl::StrCat("version ", versions.empty() ? 0 : versions.front(), " of extent ", extent,
+                     " is not flushed; call Sync before writing version ", version));
   }
   if (!versions.empty() && version <= versions.front()) {
     return absl::InternalError(absl::StrCat("extent ", extent, " has version ", versions.front(),
                                             " in its slots; version ", version, " is not newer"));
   }
   Slot* const slot = Oldest(target);
-  const SlotShape& shape = target->shape;
-  const char* const bytes = static_cast<const char*>(data);
-  SlotHeader header = HeaderOf(shape, slot->offset, version);
+  SlotHeader header = HeaderOf(target->shape, slot->offset, version);
   header.serial = ++last_serial_;
   header.flushed_serial = flushed_serial_;
-  const uint64_t payload_bytes = PayloadBytes(shape);
-  for (uint64_t at = 0; at < payload_bytes; at += kSlotChunkBytes) {
-    header.chunk_crcs.push_back(SlotChunkCrc(header, header.chunk_crcs.size(), bytes + at,
-                                             std::min(kSlotChunkBytes, payload_bytes - at)));
-  }
-  EncodeSlotHeader(header, scratch_.data());
-  const uint64_t header_bytes = SlotHeaderBytes(shape);
-  const ConstBytes payload{bytes, BufferBytes(shape)};
-  const ConstBytes head{scratch_.data(), header_bytes};
+  writing_serials_.insert(header.serial);
   slot->header.reset();
+  slot->flushed = false;
   target->unflushed = true;
-  const absl::Status status = WriteSlot(slot->offset, head, payload);
+  target->writing = true;
+  return std::pair(slot, std::move(header));
+}
+
+absl::Status TwoSlotFile::Write(uint32_t extent, uint64_t version, const void* data) {
+  BALLAST_ASSIGN_OR_RETURN(Extent* const target, Find(extent));
+  BALLAST_ASSIGN_OR_RETURN(auto begun, BeginWrite(target, version));
+  auto& [slot, header] = begun;
+  const absl::Status status = WritePayload(&header, static_cast<const char*>(data));
+  MutexLock lock(&mu_);
+  writing_serials_.erase(header.serial);
+  target->writing = false;
   if (!status.ok()) return Fail(status);
   slot->header = std::move(header);
   return absl::OkStatus();
+}
+
+absl::Status TwoSlotFile::WritePayload(SlotHeader* header, const char* data) {
+  const uint64_t payload_bytes = PayloadBytes(header->shape);
+  for (uint64_t at = 0; at < payload_bytes; at += kSlotChunkBytes) {
+    header->chunk_crcs.push_back(
+        SlotChunkCrc(*header, static_cast<uint32_t>(header->chunk_crcs.size()), data + at,
+                     std::min(kSlotChunkBytes, payload_bytes - at)));
+  }
+  const uint64_t header_bytes = SlotHeaderBytes(header->shape);
+  BALLAST_ASSIGN_OR_RETURN(const HeaderMemory page, MakeHeaderMemory(header_bytes));
+  EncodeSlotHeader(*header, page.get());
+  return WriteSlot(header->offset, {page.get(), header_bytes}, {data, BufferBytes(header->shape)});
 }
 
 absl::Status TwoSlotFile::WriteSlot(uint64_t offset, ConstBytes header, ConstBytes payload) {
@@ -363,10 +445,24 @@ absl::Status TwoSlotFile::WriteSlot(uint64_t offset, ConstBytes header, ConstByt
 }
 
 absl::Status TwoSlotFile::Sync() {
-  BALLAST_RETURN_IF_ERROR(failure_);
-  if (const absl::Status status = Flush(); !status.ok()) return Fail(status);
-  for (auto& [number, extent] : extents_) extent.unflushed = false;
-  flushed_serial_ = last_serial_;
+  std::vector<Extent*> covered;
+  uint64_t serial = 0;
+  {
+    MutexLock lock(&mu_);
+    BALLAST_RETURN_IF_ERROR(failure_);
+    for (auto& [number, extent] : extents_) {
+      if (extent.unflushed && !extent.writing) covered.push_back(&extent);
+    }
+    serial = writing_serials_.empty() ? last_serial_ : *writing_serials_.begin() - 1;
+  }
+  const absl::Status status = Flush();
+  MutexLock lock(&mu_);
+  if (!status.ok()) return Fail(status);
+  for (Extent* const extent : covered) {
+    extent->unflushed = false;
+    for (Slot& slot : extent->slots) slot.flushed = slot.header.has_value();
+  }
+  flushed_serial_ = std::max(flushed_serial_, serial);
   return absl::OkStatus();
 }
 
@@ -387,16 +483,20 @@ std::optional<uint32_t> TwoSlotFile::FirstBadChunk(const SlotHeader& header, con
   return std::nullopt;
 }
 
+absl::StatusOr<SlotHeader> TwoSlotFile::HeaderOfVersion(const Extent& source,
+                                                        uint64_t version) const {
+  MutexLock lock(&mu_);
+  for (const Slot& slot : source.slots) {
+    if (slot.header.has_value() && slot.header->version == version) return *slot.header;
+  }
+  return absl::NotFoundError(absl::StrCat("no slot of extent ", source.shape.extent, " in ", path_,
+                                          " holds version ", version));
+}
+
 absl::Status TwoSlotFile::Read(uint32_t extent, uint64_t version, void* to) {
   BALLAST_ASSIGN_OR_RETURN(Extent* const source, Find(extent));
-  const auto slot = std::find_if(source->slots.begin(), source->slots.end(), [&](const Slot& s) {
-    return s.header.has_value() && s.header->version == version;
-  });
-  if (slot == source->slots.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("no slot of extent ", extent, " in ", path_, " holds version ", version));
-  }
-  const uint64_t offset = slot->offset + SlotHeaderBytes(source->shape);
+  BALLAST_ASSIGN_OR_RETURN(const SlotHeader header, HeaderOfVersion(*source, version));
+  const uint64_t offset = header.offset + SlotHeaderBytes(source->shape);
   const uint64_t bytes = BufferBytes(source->shape);
   const absl::StatusOr<size_t> count = file_->ReadAt(offset, bytes, to);
   std::string damage;
@@ -405,14 +505,17 @@ absl::Status TwoSlotFile::Read(uint32_t extent, uint64_t version, void* to) {
     damage = std::string(count.status().message());
   } else if (*count < bytes) {
     damage = absl::StrCat("the file ends at byte ", offset + *count);
-  } else if (const auto bad = FirstBadChunk(*slot->header, static_cast<const char*>(to)); bad) {
+  } else if (const auto bad = FirstBadChunk(header, static_cast<const char*>(to)); bad) {
     damage = absl::StrCat("the checksum of the bytes from ", offset + *bad * kSlotChunkBytes,
                           " on does not match");
   } else {
     return absl::OkStatus();
   }
   // From now on an empty slot, so that the next Write leaves the other one alone.
-  slot->header.reset();
+  MutexLock lock(&mu_);
+  for (Slot& slot : source->slots) {
+    if (slot.offset == header.offset) slot.header.reset();
+  }
   return absl::DataLossError(absl::StrCat("version ", version, " of extent ", extent, " in ", path_,
                                           " is damaged: ", damage,
                                           "; use the extent's other slot and the log"));

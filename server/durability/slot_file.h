@@ -2,9 +2,9 @@
 // own version; the older one is overwritten, so that a crash in the middle leaves the other.
 // Recovery is the newest whole slot of each extent plus the gradient log. docs/formats/slots.md has
 // the grammar.
-// Comes from: DurableRoundLog (writes), recovery (reads). Goes to: common/io files.
-// Thread safety: thread-compatible, except that Read, Versions and Forget of different extents may
-// run at the same time; every call may block on the disk.
+// Comes from: the round log and the NVMe tier (writes and reads), recovery. Goes to: common/io
+// files. Thread safety: thread-safe, but one Read, Write or Forget of an extent at a time. Every
+// call but Versions, Flushed and NeedsSync may block on the disk.
 #pragma once
 
 #include <cstdint>
@@ -65,12 +65,18 @@ class SlotFile {
   // The extent's slots count as empty from now on, whatever is in them.
   virtual void Forget(uint32_t extent) = 0;
 
+  // The newest version of the extent that a flush has covered; 0 for none.
+  virtual uint64_t Flushed(uint32_t extent) const = 0;
+  // Whether a Write of the extent would be refused until a Sync.
+  virtual bool NeedsSync(uint32_t extent) const = 0;
+
   // Overwrites the extent's older (or an empty) slot. `data` has BufferBytes, aligned to
   // kPageBytes; bytes behind PayloadBytes are written as they are. Counts after Sync; until then
   // another Write of the extent is FAILED_PRECONDITION, as it would overwrite the only slot that is
   // safe. INTERNAL unless `version` is newer than those there. An error of a write or flush is
   // final.
   virtual absl::Status Write(uint32_t extent, uint64_t version, const void* data) = 0;
+  // Makes every Write count that returned before this began.
   virtual absl::Status Sync() = 0;
 
   // Reads the slot with `version`; `to` as in Write. NOT_FOUND when there is none. DATA_LOSS,

@@ -1,6 +1,7 @@
 // Engine: RoundEngine's one implementation, as a class of its own so that its parts can stand in
 // files of their own: rounds in round_engine.cc, slots and recovery in engine_slots.cc, disks in
-// engine_storage.cc, growth in engine_growth.cc.
+// engine_storage.cc, what is different with a tier on NVMe in engine_tier.cc, growth in
+// engine_growth.cc.
 // Comes from: RoundEngine::Create. Goes to: RoundFsm, kernels, RoundLog, sinks.
 // Thread safety: public methods post to the strand; everything private runs on it, apart from the
 // tile bodies, which run on workers.
@@ -8,6 +9,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -37,7 +39,7 @@ RoundResult ResultOf(uint64_t round, const Decision& decision);
 class Engine final : public RoundEngine {
  public:
   Engine(const EngineConfig& config, const EngineDeps& deps, RoundFsm fsm,
-         Contributions contributions, ExtentStore store, Checkpointer checkpointer,
+         Contributions contributions, ExtentStore store, NvmeTier* nvme, Checkpointer checkpointer,
          std::unique_ptr<RoundLog> log)
       : config_(config),
         deps_(deps),
@@ -50,6 +52,7 @@ class Engine final : public RoundEngine {
         fsm_(std::move(fsm)),
         contributions_(std::move(contributions)),
         store_(std::move(store)),
+        nvme_(nvme),
         checkpointer_(std::move(checkpointer)),
         log_(std::move(log)),
         sinks_(fsm_.plan().epoch.seats()),
@@ -266,7 +269,7 @@ class Engine final : public RoundEngine {
   absl::Status CheckAttach(const SlotHello& hello) const;
   void DoAttach(const SlotHello& hello, const std::shared_ptr<SlotSink>& sink,
                 const std::function<void(absl::StatusOr<SlotWelcome>)>& done);
-  void SendLastRound(SlotSink* sink);
+  void SendLastRound(uint32_t slot);
   void DoExtend(const JobPlan& plan, const GrowthFiles& files,
                 const std::function<void(absl::Status)>& done);
   absl::Status MakeGrownFiles(const JobPlan& plan, const GrowthFiles& files);
@@ -276,7 +279,23 @@ class Engine final : public RoundEngine {
   bool watching_ = false;
   void DoFetchState(uint32_t slot, uint64_t round, bool weights, std::vector<uint32_t> arrays);
   void SendWeightsOf(SlotSink* sink, uint32_t extent);
-  void SendArrayOf(SlotSink* sink, uint32_t extent, uint32_t array);
+  // `owner` keeps the extent's planes where they are.
+  void SendArrayOf(SlotSink* sink, uint32_t extent, uint32_t array,
+                   const std::shared_ptr<const void>& owner);
+  // State on its way out, an extent after the other: as much at a time as is in memory.
+  struct StateStream {
+    uint32_t slot = 0;
+    std::shared_ptr<SlotSink> sink;
+    uint64_t round = 0;
+    bool weights = false;
+    std::vector<uint32_t> arrays;
+    std::vector<uint32_t> extents;
+    size_t next = 0;
+    std::function<void()> end;
+  };
+  void SendState(std::shared_ptr<StateStream> stream);
+  void SendExtentState(const std::shared_ptr<StateStream>& stream, uint32_t extent);
+  bool StillWanted(const StateStream& stream) const;
 
   // Steps the FSM and carries out its effects in order.
   void Feed(const Input& input) {
@@ -315,6 +334,19 @@ class Engine final : public RoundEngine {
   }
   // Durable jobs: writes of slots, and what waits for them.
   void PumpCheckpoints();
+  // With a tier on NVMe.
+  void ConnectTier();
+  void DisconnectTier();
+  void StageInitial(const FrameInfo& info);
+  void TakeInitial(uint32_t extent, const BufferRef& weights);
+  void OnInitialSaved(const absl::Status& status);
+  void OnInitialFlushed(const absl::Status& status);
+  void SaveOldExtents();
+  void FlushTier();
+  void EndSweep();
+  absl::Status ReadImage(uint32_t extent, void* to);
+  void GrowNow(const JobPlan& plan, const GrowthFiles& files,
+               const std::function<void(absl::Status)>& done);
   void OnImageWritten(const absl::Status& status);
   void WatchRoom();
   void StorageFailed(const absl::Status& status);
@@ -322,8 +354,11 @@ class Engine final : public RoundEngine {
   void PrepareNow(const PreparedRecord& record);
   uint64_t WeightBytes(const std::vector<uint32_t>& extents) const;
   void SendResult(uint64_t round, const Decision& decision, uint64_t weight_bytes);
+  // Takes the sweep's next extents into work.
+  void PumpSweep(const std::shared_ptr<StepPlan>& plan);
+  // `extent` is acquired. `version` of OnExtentStepped as in Tier::Release.
   void StepExtent(uint32_t extent, const std::shared_ptr<StepPlan>& plan);
-  void OnExtentStepped(uint32_t extent, const BufferRef& weight,
+  void OnExtentStepped(uint32_t extent, uint64_t version, const BufferRef& weight,
                        const std::shared_ptr<StepPlan>& plan);
   absl::StatusOr<BufferRef> WeightBuffer(DType dtype);
   void End();
@@ -343,6 +378,7 @@ class Engine final : public RoundEngine {
   RoundFsm fsm_;
   Contributions contributions_;
   ExtentStore store_;
+  NvmeTier* const nvme_;  // store_'s tier, if it is on NVMe; else null
   Checkpointer checkpointer_;
   std::unique_ptr<RoundLog> log_;
   uint32_t log_generation_ = 0;  // grows when files of a grown job take the place of the old ones
@@ -370,6 +406,17 @@ class Engine final : public RoundEngine {
   // whoever asks for them again gets the same buffers.
   std::vector<BufferRef> weights_;
   Payload* payload_ = nullptr;  // of the frame being fed
+  // The sweep of the round that is applied, and the direction of the next one.
+  std::vector<uint32_t> sweep_;
+  size_t sweep_next_ = 0;
+  size_t sweep_under_way_ = 0;
+  bool sweep_backward_ = false;
+  // Initial weights on their way to a tier on NVMe: what has come, what is being written, and
+  // whether all of it survives.
+  std::map<uint32_t, BufferRef> staged_;
+  size_t initial_saving_ = 0;
+  bool initial_unflushed_ = false;
+  size_t saving_old_ = 0;
   size_t extents_to_step_ = 0;
   uint64_t weight_overflows_ = 0;
   std::chrono::nanoseconds begun_at_{0};

@@ -34,6 +34,14 @@ void Engine::DoExtend(const JobPlan& plan, const GrowthFiles& files,
     after_apply_.push_back([=, this] { DoExtend(plan, files, done); });
     return;
   }
+  if (nvme_ == nullptr) return GrowNow(plan, files, done);
+  // What is under way belongs to the old files.
+  nvme_->WhenQuiet([=, this] { GrowNow(plan, files, done); });
+}
+
+void Engine::GrowNow(const JobPlan& plan, const GrowthFiles& files,
+                     const std::function<void(absl::Status)>& done) {
+  if (!failure_.ok()) return done(failure_);
   absl::Status status =
       grown_version_ == plan.layout_version ? absl::OkStatus() : MakeGrownFiles(plan, files);
   if (status.ok() && !plan.growing) status = CommitGrown(plan, files);
@@ -55,7 +63,11 @@ absl::Status Engine::MakeGrownFiles(const JobPlan& plan, const GrowthFiles& file
   }
   BALLAST_ASSIGN_OR_RETURN(const Arena image, Arena::Create(largest));
   for (const uint32_t extent : fsm_.owned()) {
-    CopyToImage(layout, &store_, extent, image.data());
+    if (nvme_ == nullptr || nvme_->IsHere(extent)) {
+      CopyToImage(layout, &store_, extent, image.data());
+    } else {
+      BALLAST_RETURN_IF_ERROR(ReadImage(extent, image.data()));
+    }
     BALLAST_RETURN_IF_ERROR(storage->slots()->Write(extent, fsm_.round(), image.data()));
   }
   BALLAST_RETURN_IF_ERROR(storage->slots()->Sync());
@@ -80,7 +92,8 @@ absl::Status Engine::CommitGrown(const JobPlan& plan, const GrowthFiles& files) 
     return saved;
   }
   BALLAST_FAILPOINT("growth.after_manifest");
-  log_ = JobStorage::MakeRoundLog(std::move(grown_files_), fsm_.round() - 1);
+  log_ = JobStorage::MakeRoundLog(std::move(grown_files_), fsm_.round() - 1,
+                                  nvme_ != nullptr ? config_.tier_threads : 0);
   grown_version_ = 0;
   ++log_generation_;
   WatchRoom();
@@ -100,10 +113,17 @@ absl::Status Engine::TakeGrown(const JobPlan& plan) {
     versions.push_back(known ? fsm_.round() : 0);
   }
   BALLAST_RETURN_IF_ERROR(store_.Add(layout, fresh));
+  if (nvme_ != nullptr) {
+    for (const uint32_t extent : before) nvme_->SetStored(extent, fsm_.round());
+    ConnectTier();
+    versions.clear();
+  }
   BALLAST_ASSIGN_OR_RETURN(contributions_, Contributions::Create(layout, fsm_.owned().size(),
                                                                  plan.epoch, window_extents()));
-  BALLAST_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(layout, fsm_.owned(), versions,
-                                                               config_.checkpoint_rounds));
+  BALLAST_ASSIGN_OR_RETURN(
+      checkpointer_,
+      Checkpointer::Create(layout, nvme_ == nullptr ? fsm_.owned() : std::vector<uint32_t>(),
+                           versions, config_.checkpoint_rounds));
   weight_pools_.clear();
   weights_.clear();
   BALLAST_LOG(INFO, LogField("run", name_), LogField("round", fsm_.round()))

@@ -127,7 +127,7 @@ void Engine::DoAttach(const SlotHello& hello, const std::shared_ptr<SlotSink>& s
   }
   // A slot that is back has to learn where the window stands.
   if (fsm_.durable()) sink->OnAck(MakeAck(true));
-  if (hello.round != 0 && hello.round + 1 == fsm_.round()) SendLastRound(sink.get());
+  if (hello.round != 0 && hello.round + 1 == fsm_.round()) SendLastRound(hello.slot);
 }
 
 void Engine::DoSlotLost(uint32_t slot, const std::string& why,
@@ -183,14 +183,23 @@ void Engine::TellSeatFree(uint32_t slot) {
 }
 
 // All of a round that the slot did not see the end of.
-void Engine::SendLastRound(SlotSink* sink) {
+void Engine::SendLastRound(uint32_t slot) {
+  SlotSink* const sink = sinks_[slot].get();
   RoundResult result = *last_result_;
   result.weight_bytes = result.applied ? WeightBytes(fsm_.owned()) : 0;
   sink->OnResult(result);
-  if (result.applied) {
-    for (auto it = fsm_.owned().rbegin(); it != fsm_.owned().rend(); ++it) SendWeightsOf(sink, *it);
+  if (!result.applied) {
+    sink->OnDone(*last_done_);
+    return;
   }
-  sink->OnDone(*last_done_);
+  auto stream = std::make_shared<StateStream>();
+  stream->slot = slot;
+  stream->sink = sinks_[slot];
+  stream->round = fsm_.round();
+  stream->weights = true;
+  stream->extents.assign(fsm_.owned().rbegin(), fsm_.owned().rend());
+  stream->end = [sink, done = *last_done_] { sink->OnDone(done); };
+  SendState(std::move(stream));
 }
 
 uint64_t Engine::WeightBytes(const std::vector<uint32_t>& extents) const {
@@ -289,7 +298,10 @@ absl::Status Engine::GoOver(const EpochRecord& before) {
   contributions_.ReleaseAll();
   prepare_waiting_.reset();
   ahead_.clear();
-  if (epoch.init_again) checkpointer_.DropInitial();
+  if (epoch.init_again) {
+    checkpointer_.DropInitial();
+    staged_.clear();
+  }
   const auto now = deps_.clock->Now();
   for (uint32_t slot = 0; slot < sinks_.size(); ++slot) {
     if (sinks_[slot] == nullptr) continue;
@@ -360,9 +372,47 @@ void Engine::DoFetchState(uint32_t slot, uint64_t round, bool weights,
     info.bytes += elements * sizeof(float) * arrays.size();
   }
   sink->OnState(info);
-  for (const uint32_t extent : fsm_.owned()) {
-    if (weights) SendWeightsOf(sink, extent);
-    for (const uint32_t array : arrays) SendArrayOf(sink, extent, array);
+  auto stream = std::make_shared<StateStream>();
+  stream->slot = slot;
+  stream->sink = sinks_[slot];
+  stream->round = round;
+  stream->weights = weights;
+  stream->arrays = std::move(arrays);
+  stream->extents = fsm_.owned();
+  SendState(std::move(stream));
+}
+
+// Whether the state is still that of the round that was asked for, and somebody listens.
+bool Engine::StillWanted(const StateStream& stream) const {
+  return !ended_ && fsm_.round() == stream.round && fsm_.phase() != Phase::kApplying &&
+         stream.slot < sinks_.size() && sinks_[stream.slot] == stream.sink;
+}
+
+// What is in memory goes out at once. Planes of a tier on NVMe stay there until they are sent, and
+// the next extent is loaded then.
+void Engine::SendState(std::shared_ptr<StateStream> stream) {
+  while (StillWanted(*stream)) {
+    if (stream->next == stream->extents.size()) {
+      if (stream->end) stream->end();
+      return;
+    }
+    const uint32_t extent = stream->extents[stream->next++];
+    const bool formed = extent < weights_.size() && weights_[extent];
+    if (nvme_ == nullptr || (stream->arrays.empty() && formed)) {
+      if (stream->weights) SendWeightsOf(stream->sink.get(), extent);
+      for (const uint32_t array : stream->arrays) {
+        SendArrayOf(stream->sink.get(), extent, array, shared_from_this());
+      }
+      continue;
+    }
+    nvme_->Acquire(extent, [this, stream, extent](const absl::Status& status) {
+      if (status.ok()) {
+        SendExtentState(stream, extent);
+      } else {
+        StorageFailed(status);
+      }
+    });
+    return;
   }
 }
 
@@ -388,19 +438,20 @@ void Engine::SendWeightsOf(SlotSink* sink, uint32_t extent) {
 }
 
 // State planes go out in place: no round can be applied before the slot that asked begins it.
-void Engine::SendArrayOf(SlotSink* sink, uint32_t extent, uint32_t array) {
+void Engine::SendArrayOf(SlotSink* sink, uint32_t extent, uint32_t array,
+                         const std::shared_ptr<const void>& owner) {
   const Layout& layout = fsm_.layout();
   for (uint32_t t = 0; t < TileCount(layout, extent); ++t) {
     const TileView tile = store_.Tile(extent, t);
     const float* plane = array == 0 ? tile.p : array == 1 ? tile.m : tile.v;
-    sink->OnExtent({.kind = FrameKind::kState,
-                    .array = static_cast<uint8_t>(array),
-                    .round = fsm_.round(),
-                    .extent = extent,
-                    .dtype = DType::kF32,
-                    .offset_bytes = t * layout.tile_elements() * 4,
-                    .bytes = {reinterpret_cast<const char*>(plane), size_t{tile.elements} * 4,
-                              shared_from_this()}});
+    sink->OnExtent(
+        {.kind = FrameKind::kState,
+         .array = static_cast<uint8_t>(array),
+         .round = fsm_.round(),
+         .extent = extent,
+         .dtype = DType::kF32,
+         .offset_bytes = t * layout.tile_elements() * 4,
+         .bytes = {reinterpret_cast<const char*>(plane), size_t{tile.elements} * 4, owner}});
   }
 }
 

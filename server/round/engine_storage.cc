@@ -1,10 +1,32 @@
 // Engine: creation and what goes to disk: reduced extents, checkpoints, failures. See engine.h.
 // Thread safety: Make on any thread; the rest on the job's strand.
+#include <algorithm>
+
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "server/round/engine.h"
 
 namespace ballast::server {
+
+namespace {
+
+// The tier that `config` asks for; `nvme` points to it if it is on NVMe.
+absl::StatusOr<std::unique_ptr<Tier>> MakeTier(const JobPlan& plan, const EngineConfig& config,
+                                               NvmeTier** nvme) {
+  if (config.nvme_extents == 0) return MakeDramTier(plan.spec.tile_elements);
+  if (plan.spec.durability == Durability::kNone) {
+    return absl::InvalidArgumentError(
+        "a job of durability none has no slots that its state could live in");
+  }
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<NvmeTier> made,
+                           NvmeTier::Create({.tile_elements = plan.spec.tile_elements,
+                                             .extent_elements = plan.spec.extent_elements,
+                                             .buffers = config.nvme_extents}));
+  *nvme = made.get();
+  return std::unique_ptr<Tier>(std::move(made));
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
                                                      const EngineConfig& config,
@@ -14,7 +36,9 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
   BALLAST_CHECK((storage != nullptr) == (plan.spec.durability != Durability::kNone));
   BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
   RoundFsm fsm(plan, layout, config.self, config.chunk_bytes, config.window_extents);
-  ExtentStore store(MakeDramTier(plan.spec.tile_elements), &optim::Kernels(deps.isa));
+  NvmeTier* nvme = nullptr;
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<Tier> tier, MakeTier(plan, config, &nvme));
+  ExtentStore store(std::move(tier), &optim::Kernels(deps.isa));
   BALLAST_RETURN_IF_ERROR(store.Add(layout, fsm.owned()));
   BALLAST_ASSIGN_OR_RETURN(
       Contributions contributions,
@@ -26,8 +50,10 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
     log = std::make_unique<NullRoundLog>();
   } else {
     // Twice as many extents at a time as can be worked on: the others wait for the disk.
-    BALLAST_ASSIGN_OR_RETURN(recovered, Recover(plan, layout, fsm.owned(), storage.get(), &store,
-                                                4 * deps.workers->threads()));
+    int lanes = 4 * deps.workers->threads();
+    if (nvme != nullptr) lanes = std::min(lanes, static_cast<int>(config.nvme_extents));
+    BALLAST_ASSIGN_OR_RETURN(
+        recovered, Recover(plan, layout, fsm.owned(), storage.get(), &store, lanes, nvme));
     for (const auto& [extent, logged] : recovered.open_extents) {
       BALLAST_ASSIGN_OR_RETURN(char* const to,
                                contributions.Restore(layout, fsm.Contributors(extent), logged));
@@ -36,14 +62,21 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
     versions = recovered.slot_versions;
     const uint64_t durable =
         recovered.fsm.prepared.has_value() ? recovered.fsm.round : recovered.fsm.round - 1;
-    log = JobStorage::MakeRoundLog(std::move(storage), durable);
+    log = JobStorage::MakeRoundLog(std::move(storage), durable,
+                                   nvme != nullptr ? config.tier_threads : 0);
   }
+  // A tier on NVMe writes its slots itself.
+  const std::vector<uint32_t> checkpointed =
+      nvme == nullptr ? fsm.owned() : std::vector<uint32_t>();
+  if (nvme != nullptr) versions.clear();
   BALLAST_ASSIGN_OR_RETURN(
       Checkpointer checkpointer,
-      Checkpointer::Create(layout, fsm.owned(), versions, config.checkpoint_rounds));
-  auto engine = std::make_shared<Engine>(config, deps, std::move(fsm), std::move(contributions),
-                                         std::move(store), std::move(checkpointer), std::move(log));
+      Checkpointer::Create(layout, checkpointed, versions, config.checkpoint_rounds));
+  auto engine =
+      std::make_shared<Engine>(config, deps, std::move(fsm), std::move(contributions),
+                               std::move(store), nvme, std::move(checkpointer), std::move(log));
   if (engine->fsm_.durable()) engine->Resume(recovered);
+  engine->ConnectTier();
   return engine;
 }
 
@@ -72,6 +105,7 @@ void Engine::LogExtent(uint32_t extent, const ReducedNorm& reduced) {
 // step is under way.
 void Engine::PumpCheckpoints() {
   if (!log_->keeps_images() || fsm_.phase() == Phase::kApplying || ended_) return;
+  if (nvme_ != nullptr) return SaveOldExtents();
   checkpointer_.Pump(
       fsm_.layout(), &store_, log_.get(), fsm_.round(), log_->short_of_room(),
       FromDisk([generation = log_generation_](Engine* self, const absl::Status& status) {
@@ -95,6 +129,7 @@ void Engine::OnImageWritten(const absl::Status& status) {
 // After a failed write or flush nothing may be assumed about the file: the server ends, and goes on
 // from what was durable when it is started again.
 void Engine::StorageFailed(const absl::Status& status) {
+  if (ended_) return;  // What was under way then is broken off.
   const absl::Status failed = ReasonedError(
       absl::StatusCode::kUnavailable, Reason::kStorageFailed,
       absl::StrCat("job \"", name_, "\": server ", config_.self, " cannot write its state: ",

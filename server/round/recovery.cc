@@ -39,6 +39,8 @@ struct Loaded {
   uint64_t slot_version = 0;  // the newest
   bool init_missing = false;
   bool ahead = false;
+  bool stepped = false;  // the state is newer than its slot
+  uint64_t version = 0;  // of the slot that the state comes from
   uint64_t replayed_rounds = 0;
   uint64_t slot_bytes = 0;
   uint64_t log_bytes = 0;
@@ -48,13 +50,37 @@ struct Loaded {
 struct Lane {
   Arena gradient;  // of one extent, as it was logged
   Arena weights;   // what the step writes, which nobody reads here
+  // The state of one extent, where the job's own store does not hold all of them.
+  std::unique_ptr<ExtentStore> scratch;
+  ExtentStore* store = nullptr;  // that, or the job's
+};
+
+// A tier that is the memory of one lane: of all extents it holds the one that is being loaded.
+class LaneTier final : public Tier {
+ public:
+  LaneTier(const Layout& layout, Arena memory) : layout_(layout), memory_(std::move(memory)) {}
+  absl::Status AddExtent(uint32_t, uint32_t) override { return absl::OkStatus(); }
+  void Acquire(uint32_t, Ready ready) override { ready(absl::OkStatus()); }
+  void Release(uint32_t, uint64_t) override {}
+  void BeginSweep(std::vector<uint32_t>) override {}
+  size_t sweep_depth() const override { return 1; }
+  TileView Tile(uint32_t extent, uint32_t tile) override {
+    return TileAt(State(extent), layout_.extents()[extent].elements, layout_.tile_elements(), tile);
+  }
+  float* State(uint32_t) override { return reinterpret_cast<float*>(memory_.data()); }
+  uint64_t bytes() const override { return memory_.bytes(); }
+
+ private:
+  const Layout& layout_;
+  const Arena memory_;
 };
 
 // One server's recovery. What is known of the log is gathered first; loading extents only reads it.
 class Recovery {
  public:
-  Recovery(const JobPlan& plan, const Layout& layout, JobStorage* storage, ExtentStore* store)
-      : plan_(plan), layout_(layout), storage_(storage), store_(store) {}
+  Recovery(const JobPlan& plan, const Layout& layout, JobStorage* storage, ExtentStore* store,
+           NvmeTier* nvme)
+      : plan_(plan), layout_(layout), storage_(storage), store_(store), nvme_(nvme) {}
 
   absl::StatusOr<Recovered> Run(const std::vector<uint32_t>& owned, int lanes);
 
@@ -78,11 +104,13 @@ class Recovery {
   absl::Status Load(uint32_t extent, Lane* lane, Loaded* loaded);
   absl::Status LoadVersion(uint32_t extent, uint64_t version, Lane* lane, Loaded* loaded);
   absl::Status Replay(uint32_t extent, uint64_t round, Lane* lane, Loaded* loaded);
+  absl::Status WriteBack(uint32_t extent, Lane* lane, Loaded* loaded);
 
   const JobPlan& plan_;
   const Layout& layout_;
   JobStorage* const storage_;
   ExtentStore* const store_;
+  NvmeTier* const nvme_;  // null: everything stays in memory
   Recovered out_;
   std::map<uint64_t, absl::StatusOr<std::shared_ptr<StepPlan>>> plans_;  // of decided rounds
 };
@@ -150,6 +178,7 @@ absl::StatusOr<Recovered> Recovery::Run(const std::vector<uint32_t>& owned, int 
   const size_t count = std::clamp<size_t>(owned.size(), 1, static_cast<size_t>(lanes));
   BALLAST_ASSIGN_OR_RETURN(std::vector<Lane> made, MakeLanes(count));
   BALLAST_RETURN_IF_ERROR(Merge(owned, LoadAll(owned, &made)));
+  if (nvme_ != nullptr) BALLAST_RETURN_IF_ERROR(storage_->slots()->Sync());
   BALLAST_FAILPOINT_RETURN("recovery.after_load");
   return std::move(out_);
 }
@@ -160,6 +189,13 @@ absl::StatusOr<std::vector<Lane>> Recovery::MakeLanes(size_t count) {
   for (Lane& lane : lanes) {
     BALLAST_ASSIGN_OR_RETURN(lane.gradient, Arena::Create(bytes));
     BALLAST_ASSIGN_OR_RETURN(lane.weights, Arena::Create(bytes));
+    lane.store = store_;
+    if (nvme_ == nullptr) continue;
+    BALLAST_ASSIGN_OR_RETURN(Arena state, Arena::Create(DramExtentBytes(layout_.extent_elements(),
+                                                                        layout_.tile_elements())));
+    lane.scratch = std::make_unique<ExtentStore>(
+        std::make_unique<LaneTier>(layout_, std::move(state)), store_->kernels());
+    lane.store = lane.scratch.get();
   }
   return lanes;
 }
@@ -193,6 +229,7 @@ absl::Status Recovery::Merge(const std::vector<uint32_t>& owned,
     const Loaded& one = loaded[i];
     BALLAST_RETURN_IF_ERROR(one.status);
     out_.slot_versions.push_back(one.slot_version);
+    if (nvme_ != nullptr && one.version != 0) nvme_->SetStored(owned[i], one.version);
     if (one.init_missing) out_.fsm.init_missing.push_back(owned[i]);
     if (one.ahead) out_.ahead.push_back(owned[i]);
     out_.replayed_rounds = std::max(out_.replayed_rounds, one.replayed_rounds);
@@ -269,11 +306,13 @@ absl::Status Recovery::StateLost(const std::string& why) const {
 absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version, Lane* lane, Loaded* loaded) {
   const uint64_t round = out_.fsm.round;
   // Straight to its place: what fails its checksum is read over, or the job is refused.
-  float* const state = store_->State(extent);
+  float* const state = lane->store->State(extent);
   BALLAST_RETURN_IF_ERROR(storage_->slots()->Read(extent, version, state));
   tier::SpreadLastTile(layout_.extents()[extent].elements, layout_.tile_elements(),
                        kAdamWStateArrays, state);
   loaded->slot_bytes += SlotFile::PayloadBytes(ShapeOf(layout_, extent));
+  loaded->version = version;
+  loaded->stepped = false;
   if (version > round) {
     loaded->ahead = true;
     return absl::OkStatus();
@@ -282,6 +321,23 @@ absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version, Lane* lane
     BALLAST_RETURN_IF_ERROR(Replay(extent, r, lane, loaded));
   }
   loaded->replayed_rounds = round - version;
+  return loaded->stepped && nvme_ != nullptr ? WriteBack(extent, lane, loaded) : absl::OkStatus();
+}
+
+// Over the older slot, or over one that was damaged; the one that was read stays until it counts.
+absl::Status Recovery::WriteBack(uint32_t extent, Lane* lane, Loaded* loaded) {
+  const uint64_t round = out_.fsm.round;
+  float* const state = lane->store->State(extent);
+  tier::PackLastTile(layout_.extents()[extent].elements, layout_.tile_elements(), kAdamWStateArrays,
+                     state);
+  if (const absl::Status written = storage_->slots()->Write(extent, round, state); !written.ok()) {
+    return ReasonedError(absl::StatusCode::kUnavailable, Reason::kStorageFailed,
+                         absl::StrCat("job \"", plan_.spec.name, "\": extent ", extent,
+                                      " cannot be written back: ", written.message()),
+                         {.job = plan_.spec.name, .round = round});
+  }
+  loaded->version = round;
+  loaded->slot_version = round;
   return absl::OkStatus();
 }
 
@@ -304,8 +360,9 @@ absl::Status Recovery::Replay(uint32_t extent_id, uint64_t round, Lane* lane, Lo
   const ExtentStep step = StepOf(*plan, layout_, extent_id, lane->gradient.data(),
                                  logged->second.dtype, lane->weights.data());
   for (uint32_t tile = 0; tile < TileCount(layout_, extent_id); ++tile) {
-    store_->StepTile(layout_, extent_id, tile, step);
+    lane->store->StepTile(layout_, extent_id, tile, step);
   }
+  loaded->stepped = true;
   return absl::OkStatus();
 }
 
@@ -352,8 +409,8 @@ void CopyToImage(const Layout& layout, ExtentStore* store, uint32_t extent, void
 
 absl::StatusOr<Recovered> Recover(const JobPlan& plan, const Layout& layout,
                                   const std::vector<uint32_t>& owned, JobStorage* storage,
-                                  ExtentStore* store, int lanes) {
-  return Recovery(plan, layout, storage, store).Run(owned, lanes);
+                                  ExtentStore* store, int lanes, NvmeTier* nvme) {
+  return Recovery(plan, layout, storage, store, nvme).Run(owned, lanes);
 }
 
 }  // namespace ballast::server

@@ -16,6 +16,7 @@
 #include "server/round/round_fsm.h"
 #include "server/round/round_types.h"
 #include "server/state/extent_store.h"
+#include "server/tier/nvme_tier.h"
 
 namespace ballast::server {
 
@@ -45,8 +46,10 @@ void CopyToImage(const Layout& layout, ExtentStore* store, uint32_t extent, void
 // result does not depend on their number. A fresh directory gives round plan.epoch.start_round with
 // all initial weights missing. Errors: DATA_LOSS, naming extent, round and file, when a decided
 // round cannot be rebuilt.
+// `nvme`: the store's tier when it is on NVMe. Then every lane takes memory for the state of an
+// extent, too; what was replayed is written to the slots, and the tier is told what they hold.
 absl::StatusOr<Recovered> Recover(const JobPlan& plan, const Layout& layout,
                                   const std::vector<uint32_t>& owned, JobStorage* storage,
-                                  ExtentStore* store, int lanes = 1);
+                                  ExtentStore* store, int lanes = 1, NvmeTier* nvme = nullptr);
 
 }  // namespace ballast::server

@@ -53,7 +53,9 @@ void Engine::DoFrame(const FrameInfo& info) {
 void Engine::Do(const StoreFrame& effect) {
   const FrameInfo& info = effect.info;
   BALLAST_CHECK(payload_ != nullptr && payload_->bytes() == info.length_bytes);
-  if (info.kind == FrameKind::kInit) {
+  if (info.kind == FrameKind::kInit && nvme_ != nullptr) {
+    StageInitial(info);
+  } else if (info.kind == FrameKind::kInit) {
     const auto width = static_cast<uint32_t>(DTypeBytes(info.dtype));
     const std::string bytes = payload_->ToString();
     store_.WriteMaster(fsm_.layout(), info.extent, info.offset_bytes / width, bytes.data(),
@@ -63,9 +65,9 @@ void Engine::Do(const StoreFrame& effect) {
       checkpointer_.AddInitial(info.extent);
       PumpCheckpoints();
     }
-    if (fsm_.init_missing() == 0) {
-      for (const auto& fetch : std::exchange(after_init_, {})) fetch();
-    }
+  }
+  if (info.kind == FrameKind::kInit && fsm_.init_missing() == 0) {
+    for (const auto& fetch : std::exchange(after_init_, {})) fetch();
   }
   if (metrics_ != nullptr) metrics_->copied_bytes.Add(info.length_bytes);
   // Its bytes count as received from here on, so that the acknowledgement that follows covers them.
@@ -139,7 +141,7 @@ void Engine::Do(const ReduceExtent& effect) {
 
 void Engine::Do(const PrepareRound& effect) {
   prepared_at_ = deps_.clock->Now();
-  if (checkpointer_.initial_pending()) {
+  if (checkpointer_.initial_pending() || initial_unflushed_) {
     prepare_waiting_ = effect.record;
   } else {
     PrepareNow(effect.record);
@@ -206,7 +208,29 @@ void Engine::Do(const ApplyRound& effect) {
     Feed(SteppedInput{});
     return;
   }
-  for (const uint32_t extent : todo) StepExtent(extent, plan);
+  // A tier that does not hold all extents still has those that the last sweep ended with.
+  if (nvme_ != nullptr && std::exchange(sweep_backward_, !sweep_backward_)) {
+    std::reverse(todo.begin(), todo.end());
+  }
+  sweep_ = todo;
+  sweep_next_ = 0;
+  sweep_under_way_ = 0;
+  store_.tier()->BeginSweep(std::move(todo));
+  PumpSweep(plan);
+}
+
+void Engine::PumpSweep(const std::shared_ptr<StepPlan>& plan) {
+  while (sweep_next_ < sweep_.size() && sweep_under_way_ < store_.tier()->sweep_depth()) {
+    const uint32_t extent = sweep_[sweep_next_++];
+    ++sweep_under_way_;
+    store_.tier()->Acquire(extent, [this, extent, plan](const absl::Status& status) {
+      if (status.ok()) {
+        StepExtent(extent, plan);
+      } else {
+        StorageFailed(status);
+      }
+    });
+  }
 }
 
 void Engine::StepExtent(uint32_t extent, const std::shared_ptr<StepPlan>& plan) {
@@ -219,7 +243,7 @@ void Engine::StepExtent(uint32_t extent, const std::shared_ptr<StepPlan>& plan) 
   auto self = std::static_pointer_cast<Engine>(shared_from_this());
   if (ahead_.erase(extent) != 0) {  // Stepped before the restart.
     store_.ReadWeights(layout, extent, weight->data());
-    Post([this, plan, extent, buffer = *weight] { OnExtentStepped(extent, buffer, plan); });
+    Post([this, plan, extent, buffer = *weight] { OnExtentStepped(extent, 0, buffer, plan); });
     return;
   }
   const GradientView grad = contributions_.Gradient(layout, extent);
@@ -233,13 +257,15 @@ void Engine::StepExtent(uint32_t extent, const std::shared_ptr<StepPlan>& plan) 
       },
       [self, plan, extent, buffer = *weight] {
         self->Dispatch([self = self.get(), plan, extent, buffer] {
-          self->OnExtentStepped(extent, buffer, plan);
+          self->OnExtentStepped(extent, self->fsm_.round() + 1, buffer, plan);
         });
       });
 }
 
-void Engine::OnExtentStepped(uint32_t extent, const BufferRef& weight,
+void Engine::OnExtentStepped(uint32_t extent, uint64_t version, const BufferRef& weight,
                              const std::shared_ptr<StepPlan>& plan) {
+  --sweep_under_way_;
+  store_.tier()->Release(extent, version);
   contributions_.Release(extent);
   weights_.resize(fsm_.layout().extents().size());
   weights_[extent] = weight;
@@ -254,7 +280,7 @@ void Engine::OnExtentStepped(uint32_t extent, const BufferRef& weight,
     if (sink != nullptr) sink->OnExtent(piece);
   }
   BALLAST_FAILPOINT("weights.after_tell");
-  if (--extents_to_step_ != 0) return;
+  if (--extents_to_step_ != 0) return PumpSweep(plan);
   stepped_at_ = deps_.clock->Now();
   weight_overflows_ = plan->overflows.load(std::memory_order_relaxed);
   // The FSM may have failed meanwhile; then the input has no effect.
@@ -298,6 +324,7 @@ void Engine::Do(const OpenRound& effect) {
     deps_.metrics->ObserveRound(RoundPhase::kVote, decided_at_ - prepared_at_);
     deps_.metrics->ObserveRound(RoundPhase::kStep, stepped_at_ - decided_at_);
   }
+  if (nvme_ != nullptr) EndSweep();
   PumpCheckpoints();
   for (const auto& attach : std::exchange(after_apply_, {})) attach();
 }
@@ -349,6 +376,7 @@ void Engine::End() {
   deps_.votes->DropVotes(job_);
   // Its files may be opened again once the end is told, so nothing may write to them any more. This
   // waits for the disk; the job has nothing else to do.
+  if (nvme_ != nullptr) DisconnectTier();
   log_ = std::make_unique<NullRoundLog>();
   for (const auto& attach : std::exchange(after_apply_, {})) attach();  // They get the failure.
   if (on_end_) std::exchange(on_end_, nullptr)(failure_);

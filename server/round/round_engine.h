@@ -39,6 +39,11 @@ struct EngineConfig {
   std::chrono::milliseconds lease{10'000};
   // Durable jobs: every extent is written to its slot once in this many rounds.
   uint32_t checkpoint_rounds = 4;
+  // Durable jobs: how many extents are in memory at a time, the others being in their slots only
+  // (server/tier/nvme_tier.h). 0: all of them.
+  uint32_t nvme_extents = 0;
+  // For those: slots that are read, and slots that are written, at a time.
+  int tier_threads = 2;
 };
 
 // Shared machinery of a server process; outlives every engine.

@@ -1,6 +1,7 @@
 // ExtentStore: the extents a server owns of one job, as typed reads and writes over a tier.
 // Comes from: server/round. Goes to: server/tier. Thread safety: Add and WriteMaster on the job's
-// strand while no step runs; StepTile from any worker, each tile once per round.
+// strand while no step runs; StepTile from any worker, each tile once per round. All but Add want
+// an extent that is acquired from the tier.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +50,8 @@ class ExtentStore {
   // All planes of an extent, see Tier::State.
   float* State(uint32_t extent) { return tier_->State(extent); }
   uint64_t bytes() const { return tier_->bytes(); }
+  Tier* tier() const { return tier_.get(); }
+  const optim::KernelTable* kernels() const { return kernels_; }
 
  private:
   std::unique_ptr<Tier> tier_;

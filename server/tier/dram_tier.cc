@@ -1,6 +1,7 @@
 // The tier in memory: extents one behind the other in huge-page arenas, stepped in place.
 // Comes from: server/state. Goes to: common/io arenas. Thread safety: see tier.h.
 #include <algorithm>
+#include <limits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -34,16 +35,15 @@ class DramTier : public Tier {
     return absl::OkStatus();
   }
 
+  void Acquire(uint32_t, Ready ready) override { ready(absl::OkStatus()); }
+  void Release(uint32_t, uint64_t) override {}
+  void BeginSweep(std::vector<uint32_t>) override {}
+  size_t sweep_depth() const override { return std::numeric_limits<size_t>::max(); }
+
   TileView Tile(uint32_t extent, uint32_t tile) override {
     const auto it = extents_.find(extent);
     BALLAST_CHECK(it != extents_.end());
-    const Place& place = it->second;
-    const auto plane = [&](size_t index) {
-      return place.base +
-             tier::PlaneOffset(place.elements, tile_elements_, kAdamWStateArrays, tile, index);
-    };
-    const size_t elements = tier::TileElements(place.elements, tile_elements_, tile);
-    return {plane(0), plane(1), plane(2), static_cast<uint32_t>(elements)};
+    return TileAt(it->second.base, it->second.elements, tile_elements_, tile);
   }
 
   float* State(uint32_t extent) override {
@@ -68,6 +68,14 @@ class DramTier : public Tier {
 };
 
 }  // namespace
+
+TileView TileAt(float* state, uint32_t elements, uint32_t tile_elements, uint32_t tile) {
+  const auto plane = [&](size_t index) {
+    return state + tier::PlaneOffset(elements, tile_elements, kAdamWStateArrays, tile, index);
+  };
+  return {plane(0), plane(1), plane(2),
+          static_cast<uint32_t>(tier::TileElements(elements, tile_elements, tile))};
+}
 
 uint64_t DramExtentBytes(uint32_t elements, uint32_t tile_elements) {
   const uint64_t bytes =

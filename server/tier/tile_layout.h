@@ -60,6 +60,17 @@ inline void SpreadLastTile(size_t extent_elements, size_t tile_elements, size_t 
   }
 }
 
+// The inverse.
+inline void PackLastTile(size_t extent_elements, size_t tile_elements, size_t planes,
+                         float* state) {
+  const size_t whole_tiles = extent_elements / tile_elements;
+  const size_t last = extent_elements - whole_tiles * tile_elements;
+  float* const tile = state + whole_tiles * tile_elements * planes;
+  for (size_t plane = 1; plane < planes && last > 0; ++plane) {
+    std::memmove(tile + plane * last, tile + plane * PlaneStride(last), last * sizeof(float));
+  }
+}
+
 static_assert(PlaneOffset(1 << 20, 1 << 16, 3, 15, 2) == 15 * 3 * 65536 + 2 * 65536);
 static_assert(PlaneOffset(65536 + 17, 1 << 16, 3, 1, 2) == 3 * 65536 + 2 * 32);
 static_assert(StateFloats(65536 + 17, 1 << 16, 3) == 3 * (65536 + 32));

@@ -35,9 +35,13 @@ constexpr char kDirectory[] = "/jobs/1";
 // back, as PeerClient does.
 class DurableCluster : public VoteSink {
  public:
-  DurableCluster(std::vector<int64_t> sizes, uint32_t world, std::vector<uint32_t> servers,
-                 uint32_t seed)
-      : plan_(MakePlan(sizes, world, std::move(servers))), rng_(seed) {
+  // `nvme_extents`: of EngineConfig, asked for anew at every start of a server.
+  DurableCluster(
+      std::vector<int64_t> sizes, uint32_t world, std::vector<uint32_t> servers, uint32_t seed,
+      std::function<uint32_t()> nvme_extents = [] { return 0; })
+      : plan_(MakePlan(sizes, world, std::move(servers))),
+        rng_(seed),
+        nvme_extents_(std::move(nvme_extents)) {
     plan_.spec.durability = Durability::kPower;
     plan_.spec.max_consecutive_skips = 1;
     layout_ = LayoutOf(plan_);
@@ -150,6 +154,7 @@ class DurableCluster : public VoteSink {
     node.workers = std::make_unique<WorkerPool>(1);
     EngineConfig config{.self = id, .chunk_bytes = kChunk, .checkpoint_rounds = 2};
     config.open_timeout = std::chrono::hours(1);
+    config.nvme_extents = nvme_extents_();
     EngineDeps deps{.executor = node.executor.get(),
                     .workers = node.workers.get(),
                     .clock = &clock_,
@@ -191,6 +196,7 @@ class DurableCluster : public VoteSink {
   Layout layout_ = LayoutOf(MakePlan({1}, 1, {0}));
   RealClock clock_;
   std::mt19937 rng_;
+  const std::function<uint32_t()> nvme_extents_;
   std::map<uint32_t, Node> nodes_;
   Mutex mu_;
   std::map<uint32_t, std::shared_ptr<RoundEngine>> engines_;
@@ -356,13 +362,12 @@ void ExpectResults(uint64_t round, uint32_t world, const std::vector<RoundResult
 
 // Random servers lose power, and seats change hands, between any two pushes and while the round is
 // decided.
-TEST_P(PowerLoss, ChangesNoBit) {
-  const auto seed = static_cast<uint32_t>(GetParam());
+void RunThroughPowerLoss(uint32_t seed, const std::vector<int64_t>& sizes,
+                         const std::function<uint32_t()>& nvme_extents) {
   std::mt19937 rng(seed);
-  const std::vector<int64_t> sizes = {300, 1, 77, 640, 129};
   const std::vector<Shape> shapes = {{{0}, 1}, {{0}, 2}, {{1, 4}, 1}, {{1, 4}, 2}, {{1, 2, 7}, 2}};
   const Shape& shape = shapes[seed % shapes.size()];
-  DurableCluster cluster(sizes, shape.world, shape.servers, seed);
+  DurableCluster cluster(sizes, shape.world, shape.servers, seed, nvme_extents);
   const auto init = Random(sizes, seed);
   Reference reference(init);
   std::vector<std::unique_ptr<Trainer>> trainers;
@@ -422,6 +427,21 @@ TEST_P(PowerLoss, ChangesNoBit) {
       }
     }
   }
+}
+
+TEST_P(PowerLoss, ChangesNoBit) {
+  RunThroughPowerLoss(static_cast<uint32_t>(GetParam()), {300, 1, 77, 640, 129}, [] { return 0; });
+}
+
+// The same with more extents than a server keeps in memory, or almost; every start may give
+// another tier.
+TEST_P(PowerLoss, ChangesNoBitOnNvme) {
+  const auto seed = static_cast<uint32_t>(GetParam());
+  std::mt19937 rng(seed + 1000);
+  RunThroughPowerLoss(seed, {300, 1, 77, 1840, 1129}, [&rng]() -> uint32_t {
+    const uint32_t extents[] = {4, 4, 5, 9, 64, 0};
+    return extents[rng() % 6];
+  });
 }
 
 // A trainer that crashes at the same batch each time: the dead attempts at one round are many times

@@ -1,0 +1,355 @@
+#include "server/tier/nvme_tier.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/job/optimizer.h"
+#include "server/tier/tile_layout.h"
+
+namespace ballast::server {
+namespace {
+
+// Extents read ahead, and as many written behind, at most: more only take room from the cache.
+constexpr uint32_t kAheadMax = 8;
+// How far ahead of a sweep it is looked for extents that will need room.
+constexpr size_t kLookahead = 4 * kAheadMax;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<NvmeTier>> NvmeTier::Create(const Options& options) {
+  if (options.buffers < kNvmeBuffersMin) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.buffers, " extents in memory are too few for the NVMe tier; it needs ",
+                     kNvmeBuffersMin));
+  }
+  const size_t bytes = DramExtentBytes(options.extent_elements, options.tile_elements);
+  BALLAST_ASSIGN_OR_RETURN(Arena memory, Arena::Create(bytes * options.buffers));
+  return std::unique_ptr<NvmeTier>(new NvmeTier(options, bytes, std::move(memory)));
+}
+
+NvmeTier::NvmeTier(const Options& options, size_t buffer_bytes, Arena memory)
+    : options_(options), buffer_bytes_(buffer_bytes), memory_(std::move(memory)) {
+  for (size_t i = options_.buffers; i-- > 0;) {
+    free_.push_back(reinterpret_cast<float*>(memory_.data() + i * buffer_bytes_));
+  }
+}
+
+void NvmeTier::Connect(SlotIo* io, Wrap wrap, std::function<void(absl::Status)> failed) {
+  io_ = io;
+  wrap_ = std::move(wrap);
+  failed_ = std::move(failed);
+  if (io_ == nullptr) Break(absl::CancelledError("the tier is closed"));
+}
+
+absl::Status NvmeTier::AddExtent(uint32_t extent, uint32_t elements) {
+  const uint64_t bytes = DramExtentBytes(elements, options_.tile_elements);
+  if (bytes > buffer_bytes_) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "extent ", extent, " takes ", bytes, " bytes, the tier's buffers have ", buffer_bytes_));
+  }
+  entries_[extent].elements = elements;
+  return absl::OkStatus();
+}
+
+NvmeTier::Entry& NvmeTier::Find(uint32_t extent) {
+  const auto it = entries_.find(extent);
+  BALLAST_CHECK(it != entries_.end());
+  return it->second;
+}
+
+const NvmeTier::Entry& NvmeTier::Find(uint32_t extent) const {
+  const auto it = entries_.find(extent);
+  BALLAST_CHECK(it != entries_.end());
+  return it->second;
+}
+
+TileView NvmeTier::Tile(uint32_t extent, uint32_t tile) {
+  const Entry& entry = Find(extent);
+  return TileAt(entry.base, entry.elements, options_.tile_elements, tile);
+}
+
+float* NvmeTier::State(uint32_t extent) { return Find(extent).base; }
+
+bool NvmeTier::IsHere(uint32_t extent) const { return Find(extent).place == Place::kHere; }
+
+size_t NvmeTier::sweep_depth() const { return std::clamp(options_.buffers / 2, 2u, kAheadMax); }
+
+void NvmeTier::SetStored(uint32_t extent, uint64_t version) {
+  Entry& entry = Find(extent);
+  entry.stored = version;
+  entry.dirty = 0;
+}
+
+// --- Users --------------------------------------------------------------------------------------
+
+void NvmeTier::Acquire(uint32_t extent, Ready ready) {
+  Entry& entry = Find(extent);
+  if (!failure_.ok()) return ready(failure_);
+  if (sweep_next_ < sweep_.size() && sweep_[sweep_next_] == extent) ++sweep_next_;
+  if (entry.place == Place::kHere) {
+    ++entry.users;
+    ready(absl::OkStatus());
+    Pump();  // The sweep has moved on.
+    return;
+  }
+  if (entry.place == Place::kAway && entry.waiting.empty()) wanted_.push_back(extent);
+  entry.waiting.push_back(std::move(ready));
+  Pump();
+}
+
+void NvmeTier::Release(uint32_t extent, uint64_t version) {
+  Entry& entry = Find(extent);
+  BALLAST_CHECK(entry.users > 0);
+  --entry.users;
+  if (version != 0) {
+    entry.dirty = version;
+    behind_.splice(behind_.end(), *entry.list, entry.at);
+    entry.list = &behind_;
+  }
+  if (entry.users == 0 && entry.save && entry.place == Place::kHere) {
+    StartWrite(extent, &entry, /*evicted=*/false);
+  }
+  Pump();
+}
+
+void NvmeTier::BeginSweep(std::vector<uint32_t> order) {
+  sweep_ = std::move(order);
+  sweep_next_ = 0;
+  for (const uint32_t extent : behind_) Find(extent).list = &ahead_;
+  ahead_.splice(ahead_.end(), behind_);
+}
+
+void NvmeTier::Save(uint32_t extent, bool initial, SlotIo::Done done) {
+  Acquire(extent, [this, extent, initial, done = std::move(done)](const absl::Status& status) {
+    if (!status.ok()) return done(status);
+    Entry& entry = Find(extent);
+    if (!initial && entry.dirty == 0 && entry.stored >= version_) {  // Written meanwhile.
+      Release(extent, 0);
+      return done(absl::OkStatus());
+    }
+    entry.save = true;
+    entry.initial = entry.initial || initial;
+    entry.saved.push_back(done);
+    Release(extent, 0);
+  });
+}
+
+void NvmeTier::Prefetch(const std::vector<uint32_t>& order) {
+  for (const uint32_t extent : order) {
+    if (free_.empty() || !wanted_.empty() || !failure_.ok()) return;
+    Entry& entry = Find(extent);
+    if (entry.place == Place::kAway && entry.stored != 0) StartRead(extent, &entry);
+  }
+}
+
+int64_t NvmeTier::OldestBelow(uint64_t version) const {
+  int64_t oldest = -1;
+  uint64_t stored = version;
+  for (const auto& [extent, entry] : entries_) {
+    const bool counts = entry.stored != 0 && !entry.save && entry.place != Place::kWriting;
+    if (!counts || entry.stored >= version || entry.stored > stored) continue;
+    // Of equals the lowest, whatever the order of the table.
+    if (entry.stored == stored && oldest >= 0 && extent > oldest) continue;
+    oldest = extent;
+    stored = entry.stored;
+  }
+  return oldest;
+}
+
+// --- Room ---------------------------------------------------------------------------------------
+
+size_t NvmeTier::Wanted() const {
+  size_t wanted = wanted_.size();
+  const size_t enough = sweep_depth();
+  const size_t end = std::min(sweep_.size(), sweep_next_ + kLookahead);
+  for (size_t i = sweep_next_; i < end && wanted < enough; ++i) {
+    wanted += Find(sweep_[i]).place == Place::kAway ? 1 : 0;
+  }
+  return std::min(wanted, enough);
+}
+
+void NvmeTier::Pump() {
+  if (pumping_) {
+    pump_again_ = true;
+    return;
+  }
+  pumping_ = true;
+  do {
+    pump_again_ = false;
+    while (!wanted_.empty() && !free_.empty() && failure_.ok()) {
+      const uint32_t extent = wanted_.front();
+      wanted_.pop_front();
+      StartRead(extent, &Find(extent));
+    }
+    while (failure_.ok() && free_.size() + evicting_ < Wanted() && EvictOne()) {
+    }
+  } while (pump_again_ || (!wanted_.empty() && !free_.empty() && failure_.ok()));
+  pumping_ = false;
+  TellQuiet();
+}
+
+bool NvmeTier::EvictOne() {
+  if (EvictFrom(&behind_)) return true;
+  // What this sweep still needs goes only when nothing else can.
+  const bool stuck = !wanted_.empty() && free_.empty() && evicting_ == 0;
+  return stuck && EvictFrom(&ahead_);
+}
+
+bool NvmeTier::EvictFrom(std::list<uint32_t>* list) {
+  for (const uint32_t extent : *list) {
+    Entry& entry = Find(extent);
+    if (entry.users != 0 || entry.place != Place::kHere || entry.save) continue;
+    if (entry.dirty == 0) {
+      GiveBack(&entry);
+    } else {
+      StartWrite(extent, &entry, /*evicted=*/true);
+    }
+    return true;
+  }
+  return false;
+}
+
+void NvmeTier::GiveBack(Entry* entry) {
+  if (entry->list != nullptr) entry->list->erase(entry->at);
+  entry->list = nullptr;
+  entry->place = Place::kAway;
+  free_.push_back(std::exchange(entry->base, nullptr));
+}
+
+// --- Disk ---------------------------------------------------------------------------------------
+
+void NvmeTier::StartRead(uint32_t extent, Entry* entry) {
+  entry->base = free_.back();
+  free_.pop_back();
+  entry->place = Place::kReading;
+  ++reading_;
+  if (entry->stored == 0) {
+    std::memset(entry->base, 0, buffer_bytes_);
+    return OnRead(extent, absl::OkStatus());
+  }
+  io_->Read(extent, entry->base,
+            wrap_([this, extent](const absl::Status& status) { OnRead(extent, status); }));
+}
+
+void NvmeTier::OnRead(uint32_t extent, const absl::Status& status) {
+  Entry& entry = Find(extent);
+  --reading_;
+  if (!status.ok()) {
+    GiveBack(&entry);
+    if (entry.waiting.empty()) Fail(status);
+    Serve(&entry, status);
+    Break(status);
+  } else {
+    if (entry.stored != 0) {
+      tier::SpreadLastTile(entry.elements, options_.tile_elements, kAdamWStateArrays, entry.base);
+    }
+    // What nobody has asked for was read ahead, the farthest last.
+    Arrive(extent, &entry, entry.waiting.empty() ? &ahead_ : &behind_);
+  }
+  Pump();
+}
+
+void NvmeTier::Arrive(uint32_t extent, Entry* entry, std::list<uint32_t>* list) {
+  entry->place = Place::kHere;
+  entry->list = list;
+  list->push_front(extent);
+  entry->at = list->begin();
+  Serve(entry, absl::OkStatus());
+}
+
+void NvmeTier::Serve(Entry* entry, const absl::Status& status) {
+  const std::vector<Ready> waiting = std::exchange(entry->waiting, {});
+  if (status.ok()) entry->users += static_cast<int>(waiting.size());
+  for (const Ready& ready : waiting) ready(status);
+}
+
+void NvmeTier::StartWrite(uint32_t extent, Entry* entry, bool evicted) {
+  entry->place = Place::kWriting;
+  entry->evicted = evicted;
+  entry->save = false;
+  entry->writing = std::max(entry->dirty, version_);
+  ++writing_;
+  if (evicted) ++evicting_;
+  tier::PackLastTile(entry->elements, options_.tile_elements, kAdamWStateArrays, entry->base);
+  io_->Write({.extent = extent,
+              .version = entry->writing,
+              .data = entry->base,
+              .owner = nullptr,
+              .initial = std::exchange(entry->initial, false)},
+             wrap_([this, extent](const absl::Status& status) { OnWritten(extent, status); }));
+}
+
+void NvmeTier::OnWritten(uint32_t extent, const absl::Status& status) {
+  Entry& entry = Find(extent);
+  --writing_;
+  if (entry.evicted) --evicting_;
+  const std::vector<SlotIo::Done> saved = std::exchange(entry.saved, {});
+  if (status.ok()) {
+    entry.stored = entry.writing;
+    entry.dirty = 0;
+  } else {
+    if (saved.empty()) Fail(status);
+    Break(status);
+  }
+  if (entry.evicted && entry.waiting.empty()) {
+    GiveBack(&entry);
+  } else {
+    tier::SpreadLastTile(entry.elements, options_.tile_elements, kAdamWStateArrays, entry.base);
+    entry.place = Place::kHere;
+    Serve(&entry, status);
+  }
+  for (const SlotIo::Done& done : saved) done(status);
+  if (writing_ == 0 && !flush_waiting_.empty()) StartFlush();
+  Pump();
+}
+
+void NvmeTier::Flush(SlotIo::Done done) {
+  flush_waiting_.push_back(std::move(done));
+  if (writing_ == 0) StartFlush();
+}
+
+void NvmeTier::StartFlush() {
+  if (flushing_ || io_ == nullptr) return;  // Its end looks again.
+  flushing_ = true;
+  flush_under_way_ = std::exchange(flush_waiting_, {});
+  io_->Flush(wrap_([this](const absl::Status& status) { OnFlushed(status); }));
+}
+
+void NvmeTier::OnFlushed(const absl::Status& status) {
+  flushing_ = false;
+  if (!status.ok()) Break(status);
+  for (const SlotIo::Done& done : std::exchange(flush_under_way_, {})) done(status);
+  if (writing_ == 0 && !flush_waiting_.empty()) StartFlush();
+  TellQuiet();
+}
+
+void NvmeTier::Fail(const absl::Status& status) {
+  if (failed_) failed_(status);
+}
+
+// Nothing is begun any more, and nobody waits for it.
+void NvmeTier::Break(const absl::Status& why) {
+  if (!failure_.ok()) return;
+  failure_ = why;
+  for (const uint32_t extent : std::exchange(wanted_, {})) Serve(&Find(extent), why);
+}
+
+bool NvmeTier::quiet() const {
+  return reading_ == 0 && writing_ == 0 && !flushing_ && flush_waiting_.empty() && wanted_.empty();
+}
+
+void NvmeTier::WhenQuiet(std::function<void()> callback) {
+  when_quiet_.push_back(std::move(callback));
+  TellQuiet();
+}
+
+void NvmeTier::TellQuiet() {
+  if (!quiet()) return;
+  for (const auto& callback : std::exchange(when_quiet_, {})) callback();
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,150 @@
+// The tier on NVMe: extents live in their slots, and a bounded number of them is in memory at a
+// time. What a step changed stays in memory until the room is wanted; the gradient log covers it
+// until then. Sweeps that alternate their direction find what the last one ended with: of N extents
+// of which B fit into memory, a sweep reads and writes N - B.
+//
+//   away --read--> here --(released, its room wanted)--> written, if it was changed --> away
+//
+// Evicted is what was stepped longest ago in this sweep: in a sweep the other way it is needed
+// last. As many buffers as a few reads and writes under way take are kept free ahead of the sweep.
+// Comes from: ExtentStore, the round engine. Goes to: SlotIo.
+// Thread safety: as Tier. Completions of the SlotIo come back through Wrap.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/io/arena.h"
+#include "server/durability/slot_io.h"
+#include "server/tier/tier.h"
+
+namespace ballast::server {
+
+// Fewer would leave nothing to read into while something is written.
+inline constexpr uint32_t kNvmeBuffersMin = 4;
+
+class NvmeTier final : public Tier {
+ public:
+  struct Options {
+    uint32_t tile_elements = 0;
+    uint32_t extent_elements = 0;        // of the largest extent
+    uint32_t buffers = kNvmeBuffersMin;  // extents in memory at a time
+  };
+  // Brings a completion to the thread that owns the tier.
+  using Wrap = std::function<SlotIo::Done(SlotIo::Done)>;
+
+  // Reserves the buffers; they get memory at their first use. INVALID_ARGUMENT for fewer than
+  // kNvmeBuffersMin; RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::unique_ptr<NvmeTier>> Create(const Options& options);
+
+  // Where slots are, before the first Acquire, and again when a job has got new files. `io` is used
+  // until the next call (null: no more) and must not be busy for this tier then. `failed` hears of
+  // writes and flushes that nobody waits for.
+  void Connect(SlotIo* io, Wrap wrap, std::function<void(absl::Status)> failed);
+
+  absl::Status AddExtent(uint32_t extent, uint32_t elements) override;
+  void Acquire(uint32_t extent, Ready ready) override;
+  void Release(uint32_t extent, uint64_t version) override;
+  void BeginSweep(std::vector<uint32_t> order) override;
+  size_t sweep_depth() const override;
+  TileView Tile(uint32_t extent, uint32_t tile) override;
+  float* State(uint32_t extent) override;
+  uint64_t bytes() const override { return options_.buffers * buffer_bytes_; }
+
+  // The newest slot of the extent holds its state as of `version`.
+  void SetStored(uint32_t extent, uint64_t version);
+  // Every state is from now on that of `version`, until it is stepped.
+  void SetVersion(uint64_t version) { version_ = version; }
+  // Makes the slots hold the extent as of now; not durable before a Flush. `initial` as in
+  // ExtentImage. `done` hears how the write ended.
+  void Save(uint32_t extent, bool initial, SlotIo::Done done);
+  // `done` runs when everything written so far survives; it waits for writes under way.
+  void Flush(SlotIo::Done done);
+  // Loads extents of `order`, first ones first, as long as buffers are free.
+  void Prefetch(const std::vector<uint32_t>& order);
+  // The extent whose slot is oldest, if that is below `version`; none: -1. Those that were never
+  // stored, or are about to be, do not count.
+  int64_t OldestBelow(uint64_t version) const;
+  // `quiet` runs when no read, write or flush is under way and nobody waits for one.
+  void WhenQuiet(std::function<void()> quiet);
+  // Whether the extent's planes are in memory; State may then be read until the next call.
+  bool IsHere(uint32_t extent) const;
+
+ private:
+  enum class Place : uint8_t { kAway, kReading, kHere, kWriting };
+  struct Entry {
+    uint32_t elements = 0;
+    Place place = Place::kAway;
+    float* base = nullptr;
+    int users = 0;
+    uint64_t stored = 0;   // version in the slots; 0: none
+    uint64_t dirty = 0;    // version of planes that the slots do not have; 0: they have it
+    uint64_t writing = 0;  // version under way
+    bool evicted = false;  // while it is written: somebody else gets its memory
+    bool save = false;     // written as soon as nobody uses it
+    bool initial = false;
+    std::vector<Ready> waiting;
+    std::vector<SlotIo::Done> saved;
+    std::list<uint32_t>* list = nullptr;  // of the two below; null: away
+    std::list<uint32_t>::iterator at;
+  };
+
+  NvmeTier(const Options& options, size_t buffer_bytes, Arena memory);
+  Entry& Find(uint32_t extent);
+  const Entry& Find(uint32_t extent) const;
+  // Starts what can be started: reads into free buffers, writes that free some.
+  void Pump();
+  // Buffers that should be free or become so: for those who wait, and for what a sweep needs next.
+  size_t Wanted() const;
+  bool EvictOne();
+  bool EvictFrom(std::list<uint32_t>* list);
+  void StartRead(uint32_t extent, Entry* entry);
+  void OnRead(uint32_t extent, const absl::Status& status);
+  void StartWrite(uint32_t extent, Entry* entry, bool evicted);
+  void OnWritten(uint32_t extent, const absl::Status& status);
+  void Arrive(uint32_t extent, Entry* entry, std::list<uint32_t>* list);
+  void GiveBack(Entry* entry);
+  static void Serve(Entry* entry, const absl::Status& status);
+  void StartFlush();
+  void OnFlushed(const absl::Status& status);
+  void TellQuiet();
+  bool quiet() const;
+  void Fail(const absl::Status& status);
+  void Break(const absl::Status& why);
+
+  const Options options_;
+  const size_t buffer_bytes_;
+  const Arena memory_;
+  SlotIo* io_ = nullptr;
+  Wrap wrap_;
+  std::function<void(absl::Status)> failed_;
+  absl::Status failure_;
+
+  std::unordered_map<uint32_t, Entry> entries_;  // entries stay where they are
+  std::vector<float*> free_;
+  std::deque<uint32_t> wanted_;  // away, and somebody waits
+  // In memory, those to be evicted first in front: what this sweep has stepped, and the rest.
+  std::list<uint32_t> behind_;
+  std::list<uint32_t> ahead_;
+  std::vector<uint32_t> sweep_;
+  size_t sweep_next_ = 0;
+  uint64_t version_ = 0;
+  size_t reading_ = 0;
+  size_t writing_ = 0;
+  size_t evicting_ = 0;
+  bool flushing_ = false;
+  std::vector<SlotIo::Done> flush_waiting_;
+  std::vector<SlotIo::Done> flush_under_way_;
+  std::vector<std::function<void()>> when_quiet_;
+  bool pumping_ = false;
+  bool pump_again_ = false;
+};
+
+}  // namespace ballast::server
