@@ -1,6 +1,6 @@
 // What durability costs a training run: three jobs of the same model at one ballastd, one per
 // level, that take turns.
-// Comes from: round_bench --compare-durability. Goes to: client/cpp, a ballastd.
+// Comes from: round_bench --durability. Goes to: client/cpp, a ballastd.
 // Thread safety: one thread.
 #pragma once
 

@@ -1,7 +1,7 @@
 // How much of the network and of the optimizer a round of Ballast keeps: push + step + pull of a
 // bf16 model by one trainer (this process) at one state server (a ballastd) over gRPC on loopback,
 // with checksums on, clipping off and durability none unless --durability says otherwise.
-// --compare-durability measures something else, see durability_compare.h.
+// --durability without a level compares all three, see durability_compare.h.
 //
 // Every repetition measures all of the following in turn, in this order, so that all see the same
 // moods of the machine; the keys are ratios of medians over the repetitions.
@@ -89,7 +89,7 @@ struct Options {
 constexpr char kUsage[] =
     "usage: round_bench [--json] [--parameters N] [--repeats N] [--warmups N]\n"
     "                   [--step-threads N] [--server BALLASTD] [--set FIELD=VALUE]...\n"
-    "                   [--durability none|process|power | --compare-durability]\n"
+    "                   [--durability [none|process|power]]\n"
     "                   [--think-ms T] [--path DIR]\n";
 
 // Times of one repetition, in seconds, and what the trainer was told about its round.
@@ -360,7 +360,9 @@ bool ParseOptions(int argc, char** argv, Options* options) {
       options->json = true;
       continue;
     }
-    if (flag == "--compare-durability") {
+    // Without a level: all of them.
+    const bool level = i + 1 < argc && !absl::StartsWith(argv[i + 1], "--");
+    if (flag == "--durability" && !level) {
       options->compare_durability = true;
       continue;
     }
