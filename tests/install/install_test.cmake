@@ -26,5 +26,5 @@ run(0 ${CMAKE_COMMAND} -S ${CONSUMER_DIR} -B ${consumer_build} -G ${GENERATOR}
   -DCMAKE_BUILD_TYPE=${BUILD_TYPE} -DBALLAST_VERSION=${VERSION}
   -DPUSH_PULL_SOURCE=${PUSH_PULL_SOURCE})
 run(0 ${CMAKE_COMMAND} --build ${consumer_build})
-# Without an endpoint it prints its usage; enough to know that it was linked and loads.
-run(2 ${consumer_build}/push_pull)
+run(2 ${consumer_build}/push_pull)  # its usage
+run(0 ${CMAKE_CURRENT_LIST_DIR}/one_round.sh ${BALLASTD} ${consumer_build}/push_pull ${WORK_DIR})
