@@ -1,7 +1,9 @@
 """Who dies, stops or leaves during a round is named to everybody else.
 
-The times between the fault and the error are printed (pytest -rP); what is asserted is that the
-error comes at all, since a busy machine may be late.
+The promise is 3 s from the fault to the error. By the configured times it holds with room to spare
+(Load.ByDefaultALossIsToldWithinThreeSeconds in tests/server/config); here it is measured, printed
+(pytest -rP) and asserted, less the time by which a thread of this process that only sleeps was
+late meanwhile (lateness.py): a busy machine is late with everything, which is no fault of ours.
 """
 
 from __future__ import annotations
@@ -19,12 +21,19 @@ import torch
 
 import ballast
 from e2e import victim_trainer
+from ballast.config import time_scale
 from e2e.cluster import HANG_S, Cluster, Trainers, error_of_step, fresh_job, run_small_job, wait_for
+from e2e.lateness import Lateness
 
-# Told, and not hung: the limit of the report is 3 s on a quiet machine.
-TOLD_S = 10.0
+TOLD_S = 3.0 * time_scale(os.environ)
 WORLD, VICTIM = 3, 1
 TILES = {"tile_elements": 1024, "extent_elements": 8192}
+
+
+@pytest.fixture
+def lateness():
+    with Lateness() as measured:
+        yield measured
 
 
 def parameter() -> list[tuple[str, torch.nn.Parameter]]:
@@ -69,12 +78,13 @@ def survivors_of(cluster: Cluster, job: str) -> Trainers:
     return Trainers(cluster, others, job, world=WORLD, **options)
 
 
-def told(futures, since: float, what: str) -> list[Exception]:
+def told(futures, since: float, what: str, lateness: Lateness) -> list[Exception]:
     """The errors of all, which came in time."""
     results = [future.result(HANG_S) for future in futures]
     delays = [when - since for _, when in results]
-    print(f"{what}: told after {', '.join(f'{d:.2f}' for d in delays)} s")
-    assert max(delays) < TOLD_S, delays
+    late = lateness.since(since)
+    print(f"{what}: told after {', '.join(f'{d:.2f}' for d in delays)} s; {late:.2f} s late")
+    assert max(delays) - late < TOLD_S, (delays, late)
     return [error for error, _ in results]
 
 
@@ -90,7 +100,7 @@ def wait_until_the_round_waits_for(cluster: Cluster, job: str, slot: int) -> Non
 
 @pytest.mark.parametrize("mode", ["hold", "push"])
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_trainer_that_is_killed_or_stopped_is_named(clusters, signum, mode):
+def test_a_trainer_that_is_killed_or_stopped_is_named(clusters, signum, mode, lateness):
     cluster, job = clusters(2), fresh_job("victim")
     with victim(cluster, job, mode) as process:
         survivors = survivors_of(cluster, job)
@@ -100,7 +110,7 @@ def test_a_trainer_that_is_killed_or_stopped_is_named(clusters, signum, mode):
             wait_until_the_round_waits_for(cluster, job, VICTIM)
         struck = time.monotonic()
         process.send_signal(signum)
-        for error in told(futures, struck, f"trainer {mode} {signum.name}"):
+        for error in told(futures, struck, f"trainer {mode} {signum.name}", lateness):
             assert isinstance(error, ballast.TrainerLost), error
             assert (error.slot, error.job) == (VICTIM, job)
             assert "slot 1" in str(error)
@@ -111,13 +121,13 @@ def test_a_trainer_that_is_killed_or_stopped_is_named(clusters, signum, mode):
 @pytest.mark.parametrize(
     "mode, reason", [("raise", ballast.TrainerLost), ("exit", ballast.TrainerLeft)]
 )
-def test_a_script_that_ends_early_is_named(clusters, mode, reason):
+def test_a_script_that_ends_early_is_named(clusters, mode, reason, lateness):
     cluster, job = clusters(2), fresh_job("victim")
     with victim(cluster, job, mode) as process:
         survivors = survivors_of(cluster, job)
         futures = survivors.start(error_of_rounds)
         assert process.stdout.readline() == "ready\n"
-        for error in told(futures, time.monotonic(), f"trainer {mode}"):
+        for error in told(futures, time.monotonic(), f"trainer {mode}", lateness):
             assert isinstance(error, reason), error
             assert error.slot == VICTIM
     run_small_job(cluster)
@@ -162,7 +172,7 @@ def test_missing_trainers_are_named_when_attaching_takes_too_long(clusters):
 @pytest.mark.parametrize("when", ["waiting", "pushing"])
 @pytest.mark.parametrize("server", [0, 1])
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_server_that_is_killed_or_stopped_is_named(start_cluster, signum, server, when):
+def test_a_server_that_is_killed_or_stopped_is_named(start_cluster, signum, server, when, lateness):
     cluster = start_cluster(2)
     trainers = Trainers(cluster, [parameter() for _ in range(2)], **TILES)
     for _ in range(3):
@@ -177,7 +187,7 @@ def test_a_server_that_is_killed_or_stopped_is_named(start_cluster, signum, serv
         wait_for(lambda: trainers.optimizers[0].round > rounds + 3, "some rounds")
     struck = time.monotonic()
     cluster.kill(server, signum)
-    errors = told(futures, struck, f"server {server} {signum.name} {when}")
+    errors = told(futures, struck, f"server {server} {signum.name} {when}", lateness)
     if late is not None:
         errors.append(error_of_step(late))
     for error in errors:
@@ -186,14 +196,14 @@ def test_a_server_that_is_killed_or_stopped_is_named(start_cluster, signum, serv
         assert f"server {server}" in str(error)
 
 
-def test_a_server_that_is_stopped_in_order_says_so_and_ends(start_cluster):
+def test_a_server_that_is_stopped_in_order_says_so_and_ends(start_cluster, lateness):
     cluster = start_cluster(2)
     trainers = Trainers(cluster, [parameter() for _ in range(2)], **TILES)
     trainers.step()
     futures = trainers.start(error_of_rounds)
     struck = time.monotonic()
     cluster.kill(1, signal.SIGTERM)
-    for error in told(futures, struck, "server 1 SIGTERM"):
+    for error in told(futures, struck, "server 1 SIGTERM", lateness):
         assert isinstance(error, ballast.ShuttingDown), error
         assert error.server == 1
     assert cluster.exit_code(1) == 0

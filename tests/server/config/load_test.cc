@@ -42,6 +42,18 @@ void ExpectMessages(const std::vector<BadInput>& table) {
   }
 }
 
+// Who fell silent is found at the first look after report_after: a server looks at its trainers 25
+// times in that time and at its peers with every heartbeat, a trainer at its servers twice as
+// often. A trainer thinks for a fifth of a heartbeat before it blames another trainer.
+TEST(Load, ByDefaultALossIsToldWithinThreeSeconds) {
+  const v1::Timing timing = DefaultConfig().timing();
+  const int64_t silence = timing.report_after();
+  const int64_t beat = timing.heartbeat_interval();
+  constexpr int64_t kSecond = 1'000'000'000;
+  EXPECT_LE(silence + silence / 25 + beat / 5, 3 * kSecond);
+  EXPECT_LE(silence + beat, 3 * kSecond);
+}
+
 TEST(Load, WithoutAnySourceGivesTheDefaults) {
   const auto loaded = Load({});
   ASSERT_TRUE(loaded.ok()) << loaded.status();
