@@ -222,6 +222,27 @@ TEST_P(ReduceIsaTest, AnOverflowOfTheNormIsInfiniteWithoutNonfiniteElements) {
   EXPECT_EQ(norm.nonfinite, 0u);
 }
 
+// Squares are fp32: of what is not above 2^-75 nothing is left.
+TEST_P(ReduceIsaTest, TheNormOfGradientsWhoseSquaresUnderflowIsZero) {
+  const float largest_lost = std::ldexp(1.0f, -75);
+  const float smallest_kept = std::nextafter(largest_lost, 1.0f);
+  for (const auto& [x, square] : {std::pair{largest_lost, 0.0},
+                                  {-largest_lost, 0.0},
+                                  {smallest_kept, std::ldexp(1.0, -149)},
+                                  {-smallest_kept, std::ldexp(1.0, -149)}}) {
+    for (const size_t slots : {1, 2}) {
+      ExtentData data(DType::kF32, slots, 64, false, 14);
+      const std::vector<float> equal(64, x);
+      const std::vector<float> zeros(64, 0.0f);
+      data.grads = {equal.data()};
+      if (slots == 2) data.grads.push_back(zeros.data());
+      const ExtentNorm norm = ReduceExtent(Kernels(GetParam()), data.Contributions(64));
+      EXPECT_EQ(norm.sumsq, 64 * square) << x;
+      EXPECT_EQ(norm.nonfinite, 0u);
+    }
+  }
+}
+
 // Overwrites an element, in the dtype of the extent; `value` must be exact in it.
 void Put(ExtentData* data, size_t slot, size_t element, float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
