@@ -120,6 +120,8 @@ def differing_bits(a: torch.Tensor, b: torch.Tensor) -> int:
     """Number of bits in which two tensors of one dtype and shape differ."""
     assert a.dtype == b.dtype and a.shape == b.shape, (a.dtype, b.dtype, a.shape, b.shape)
     left, right = (t.detach().contiguous().flatten().view(torch.uint8).numpy() for t in (a, b))
+    if np.array_equal(left, right):  # as a rule, and quickly
+        return 0
     return int(np.unpackbits(left ^ right).sum())
 
 
@@ -128,10 +130,10 @@ def slot_order_sum(contributions: Sequence[torch.Tensor | None]) -> torch.Tensor
     present = [c for c in contributions if c is not None]
     if not present:
         return None
-    total = torch.zeros(present[0].shape)
-    for slot, c in enumerate(contributions):
-        widened = torch.zeros_like(total) if c is None else c.float()
-        total = widened.clone() if slot == 0 else total + widened
+    total = None
+    for c in contributions:
+        widened = torch.zeros(present[0].shape) if c is None else c.float()
+        total = widened if total is None else total + widened
     return total
 
 
