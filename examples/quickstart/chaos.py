@@ -26,8 +26,9 @@ STEPS_MIN = 6
 class Kill:
     """kind: of process, a key of VICTIMS; number: which one of them; step: in whose round.
 
-    pause_ms: the longest time without a finished step, from the kill to the end of the step after.
-    restarted: whether another process stood in its place then.
+    pause_ms: the longest time without a finished step, from the kill to the end of that step, or of
+    the one after when nothing stood in the victim's place by then: what it had to give to the step
+    was there. restarted: whether another process stood in its place at the end.
     """
 
     kind: str
@@ -96,14 +97,17 @@ class Chaos:
         kill, now = self.done[-1], time.monotonic()
         kill.pause_ms = max(kill.pause_ms, (now - self._quiet_since) * 1e3)
         self._finished, self._quiet_since = finished, now
-        if finished > kill.step:
+        if finished > kill.step or self._replaced():
             self._conclude()
 
     def _conclude(self) -> None:
         kill = self.done[-1]
-        kill.restarted = self._pid(kill) not in (None, self._victim)
+        kill.restarted = self._replaced()
         self._victim = None
         self._say(f"quickstart: training goes on, after a pause of {kill.pause_ms / 1e3:.1f} s")
+
+    def _replaced(self) -> bool:
+        return self._pid(self.done[-1]) not in (None, self._victim)
 
     def _pid(self, kill: Kill) -> int | None:
         """The process now, or None while it is being started."""

@@ -12,6 +12,7 @@ import os
 
 import torch
 
+import ballast
 import ballast.torch as bt
 
 from model import ByteGPT, batch, learning_rate, loss_of, standard_library_text
@@ -79,4 +80,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ballast.BallastError as error:
+        # What is wrong and what to do about it stands in the text; where we were tells nothing.
+        raise SystemExit(f"train.py: {error}") from None

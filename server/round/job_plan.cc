@@ -133,7 +133,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, uint64
       absl::StrCat("job \"", plan.spec.name, "\" needs ", memory.total(), " bytes at server ", self,
                    " (state ", memory.state_bytes, ", registers ", memory.register_bytes, ", sums ",
                    memory.sum_bytes, ", weights ", memory.weight_bytes, "); ", budget_bytes,
-                   " are free. Raise storage.dram_budget or add servers"),
+                   " are free. Raise storage.dram_budget (--dram-budget) or add servers"),
       {.job = plan.spec.name, .server = static_cast<int>(self)});
 }
 

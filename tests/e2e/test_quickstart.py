@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,13 +15,13 @@ KEYS = """differing_bits steps servers trainers loss_first loss_last loss_torch_
 bytes_down round_ms_p50 durability losses state_crc32 kills pauses_ms restarts""".split()
 
 
-def quickstart(*arguments: str) -> subprocess.CompletedProcess:
+def quickstart(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, str(QUICKSTART), *arguments],
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, "ATEN_CPU_CAPABILITY": "avx2"},
+        env={**os.environ, "ATEN_CPU_CAPABILITY": "avx2", **environment},
     )
 
 
@@ -63,6 +64,36 @@ def test_chaos_changes_neither_the_losses_nor_the_bits(tmp_path, servers, traine
     ):
         assert text in run.stderr, run.stderr
     assert run.stderr.count("quickstart: training goes on, after a pause of ") == 3
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_training_goes_on_with_the_step_that_ends_after_the_restart(tmp_path, back):
+    sys.path.insert(0, str(QUICKSTART.parent))
+    import chaos
+
+    (tmp_path / "run").mkdir()
+    place = tmp_path / "run" / "ready-1.json"
+    said = []
+    with subprocess.Popen(["sleep", "600"]) as victim:
+        place.write_text(json.dumps({"pid": victim.pid}))
+        run = chaos.Chaos([chaos.Kill("server", 1, step=5)], tmp_path, said.append)
+        run.watch(begun=4, finished=3)
+        assert said == []
+        run.watch(begun=5, finished=4)
+        assert victim.wait(60) == -signal.SIGKILL
+    run.watch(begun=5, finished=4)
+    assert len(said) == 1
+    if back:
+        place.write_text(json.dumps({"pid": victim.pid + 1}))
+    run.watch(begun=6, finished=5)
+    assert len(said) == 1 + back
+    # The step had all it needed of the victim: the next one waits.
+    place.write_text(json.dumps({"pid": victim.pid + 1}))
+    run.watch(begun=6, finished=6)
+    run.end()
+    assert len(said) == 2 and "training goes on, after a pause of" in said[1]
+    (kill,) = run.done
+    assert kill.restarted and kill.pause_ms > 0
 
 
 def children_of(pid: int) -> list[int]:
@@ -111,6 +142,15 @@ def test_an_unwritable_out_is_refused_before_anything_runs(tmp_path):
         assert run.returncode == 2
         assert f"--out {out}: cannot write there (" in run.stderr
         assert "training" not in run.stderr
+
+
+def test_servers_without_enough_memory_are_a_message_and_no_traceback(tmp_path):
+    run = quickstart("--out", str(tmp_path), BALLAST_STORAGE_DRAM_BUDGET="64MiB")
+    assert (run.returncode, run.stdout) == (1, "")
+    said = r"\[0\] train\.py: job \S+ needs \d+ bytes at server 0 .* 67108864 are free\. Raise "
+    assert re.search(said + r"storage\.dram_budget \(--dram-budget\) or add servers", run.stderr)
+    assert "quickstart: training failed with exit code 1" in run.stderr
+    assert "Traceback" not in run.stderr, run.stderr
 
 
 def test_bad_flags_end_with_usage_and_code_2():
