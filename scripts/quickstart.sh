@@ -2,6 +2,7 @@
 # Installs what is missing, builds, and trains a small GPT through two state servers beside a shadow
 # torch optimizer. Flags: --steps N --servers N --trainers N --dtype fp32|bf16|fp16 --json
 # --durability power|process|none --chaos (kill -9 servers and a trainer while it trains)
+# --tier auto|cpu|nvme --dram-budget SIZE (state that does not fit lives on disk)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # --help should not cost a build.

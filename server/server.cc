@@ -113,6 +113,7 @@ class ServerImpl : public Server {
   std::string address_;
   std::string admin_address_;
   uint64_t memory_budget_bytes_ = 0;
+  uint64_t state_budget_bytes_ = 0;
   bool stopped_ = false;
 
   // In the order of construction; what comes later uses what stands before.
@@ -140,9 +141,12 @@ absl::Status ServerImpl::ChooseIsa() {
 absl::Status ServerImpl::Open() {
   for (const std::string& warning : options_.loaded.warnings) BALLAST_LOG(WARN) << warning;
   BALLAST_RETURN_IF_ERROR(ChooseIsa());
-  memory_budget_bytes_ = config_.storage().dram_budget() > 0
-                             ? static_cast<uint64_t>(config_.storage().dram_budget())
+  memory_budget_bytes_ = config_.storage().memory_budget() > 0
+                             ? static_cast<uint64_t>(config_.storage().memory_budget())
                              : DefaultMemoryBudgetBytes();
+  state_budget_bytes_ = config_.storage().dram_budget() > 0
+                            ? static_cast<uint64_t>(config_.storage().dram_budget())
+                            : memory_budget_bytes_;
   metrics_ = std::make_unique<ServerMetrics>(BuildInfo{BALLAST_VERSION, "", simd::IsaName(isa_)});
   executor_ =
       std::make_unique<Executor>("round", static_cast<int>(config_.rounds().executor_threads()));
@@ -153,7 +157,8 @@ absl::Status ServerImpl::Open() {
   if (config_.admin().enabled()) BALLAST_RETURN_IF_ERROR(OpenAdmin());
   BALLAST_LOG(INFO, LogField("server", config_.cluster().id()), LogField("address", address_),
               LogField("admin", admin_address_), LogField("isa", simd::IsaName(isa_)),
-              LogField("memory_budget", FormatBytes(memory_budget_bytes_)))
+              LogField("memory_budget", FormatBytes(memory_budget_bytes_)),
+              LogField("state_budget", FormatBytes(state_budget_bytes_)))
       << "ballastd " << BALLAST_VERSION << " listens";
   if (config_.cluster().peers_file().empty()) {
     BALLAST_RETURN_IF_ERROR(
@@ -253,6 +258,7 @@ DirectoryConfig ServerImpl::MakeDirectoryConfig(std::vector<ServerAddress> serve
   directory.limits.rank_max = config_.limits().max_rank();
   directory.jobs_max = config_.limits().max_jobs();
   directory.memory_budget_bytes = memory_budget_bytes_;
+  directory.state_budget_bytes = state_budget_bytes_;
   directory.window_extents_min = config_.rounds().window_extents_min();
   directory.attach_timeout = ScaledMs(config_.timing().attach_timeout());
   directory.job_ttl = ScaledMs(config_.timing().job_ttl());

@@ -19,6 +19,14 @@ namespace ballast {
 // Numbers equal ballast.v1.Durability.
 enum class Durability : uint8_t { kUnspecified = 0, kPower = 1, kProcess = 2, kNone = 3 };
 
+// Where the optimizer state should live. A hint that changes no bit: it is no part of what trainers
+// must agree on. Numbers equal ballast.v1.Device.
+enum class Device : uint8_t {
+  kAuto = 0,  // in memory if it fits, else on NVMe if the job is durable
+  kCpu = 1,   // in memory, or the job is refused
+  kNvme = 2,  // on NVMe, with as much of it in memory as fits
+};
+
 // What is done about a round whose gradient is not finite. Numbers equal
 // ballast.v1.NonfinitePolicy.
 enum class NonfinitePolicy : uint8_t {
@@ -60,6 +68,7 @@ struct JobSpec {
   NonfinitePolicy nonfinite = NonfinitePolicy::kSkip;
   // Rounds in a row that may be skipped; one more is halted. 0: no limit.
   uint32_t max_consecutive_skips = kMaxConsecutiveSkips;
+  Device device = Device::kAuto;
 };
 
 // Bytes of all slots' user states of a round together. The home's log keeps room for so many: in a

@@ -59,6 +59,18 @@ def parse() -> argparse.Namespace:
         action="store_true",
         help="kill -9 servers and a trainer while it trains; durability power unless given",
     )
+    parser.add_argument(
+        "--tier",
+        choices=("auto", "cpu", "nvme"),
+        default="auto",
+        help="where the servers keep the optimizer state: in memory, or on disk with as much of it "
+        "in memory as --dram-budget allows (auto: on disk if it does not fit)",
+    )
+    parser.add_argument(
+        "--dram-budget",
+        metavar="SIZE",
+        help="memory for optimizer state per server, such as 9MiB",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     parser.add_argument("--out", type=pathlib.Path, default=HERE.parents[1] / "out")
     args = parser.parse_args()
@@ -66,6 +78,8 @@ def parse() -> argparse.Namespace:
         parser.error(problem)
     if args.chaos and args.durability == "none":
         parser.error("--chaos kills processes, which a job with --durability none does not survive")
+    if args.tier == "nvme" and args.durability == "none":
+        parser.error("--tier nvme: a job with --durability none has no files to keep its state in")
     if args.chaos and args.steps < chaos.STEPS_MIN:
         parser.error(f"--steps {args.steps}: --chaos needs at least {chaos.STEPS_MIN}")
     if args.chaos and args.durability is None:
@@ -167,6 +181,7 @@ class Training:
         env = dict(os.environ)
         if args.durability is not None:
             env["BALLAST_DURABILITY"] = args.durability
+        env["BALLAST_DEVICE"] = args.tier
         self._child = subprocess.Popen(
             self._command(args, folder),
             stdout=subprocess.PIPE,
@@ -213,9 +228,11 @@ class Training:
             str(pathlib.Path(sys.executable).with_name("ballast-run")),
             *("--servers", str(args.servers), "--nproc", str(args.trainers)),
             *(("--data-dir", str(folder / "servers"), "--max-restarts", "3") if args.chaos else ()),
+            *(("--dram-budget", args.dram_budget) if args.dram_budget else ()),
             str(HERE / "train.py"),
             *("--steps", str(args.steps), "--dtype", args.dtype, "--batch", str(args.batch)),
             *("--referee", self._referee.address),
+            *(("--small-extents",) if args.dram_budget else ()),
         ]
 
     def _read(self) -> None:
@@ -345,6 +362,8 @@ def main() -> None:
             "round_ms_p50": result["round_ms_p50"],
             "phases_ms_p50": result["phases_ms_p50"],
             "durability": result["durability"],
+            "tier": args.tier,
+            "dram_budget": args.dram_budget,
             "losses": [loss for _, loss in result["losses"]],
             "state_crc32": result["state_crc32"],
             "kills": result["kills"],

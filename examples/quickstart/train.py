@@ -25,6 +25,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=DTYPES, required=True)
     parser.add_argument("--batch", type=int, required=True, help="sequences per trainer and step")
     parser.add_argument("--referee", required=True, help="the referee's address")
+    parser.add_argument(
+        "--small-extents",
+        action="store_true",
+        help="cut the state fine, so that a budget far below this small model's state makes sense",
+    )
     return parser.parse_args()
 
 
@@ -49,7 +54,8 @@ def main() -> None:
     torch.manual_seed(0)
     model = ByteGPT().to(DTYPES[args.dtype])
     loss_scale = LOSS_SCALES[args.dtype]
-    opt = bt.AdamW(model.named_parameters(), lr=1e-3, loss_scale=loss_scale)
+    extents = {"extent_elements": 65536} if args.small_extents else {}
+    opt = bt.AdamW(model.named_parameters(), lr=1e-3, loss_scale=loss_scale, **extents)
     sampler = torch.Generator().manual_seed(rank)  # draws this rank's batches
     line = Line(args.referee, rank)
 

@@ -21,6 +21,8 @@ static_assert(static_cast<int>(NonfinitePolicy::kHalt) == v1::NONFINITE_POLICY_H
 static_assert(static_cast<int>(NonfiniteKind::kGradient) == v1::NONFINITE_KIND_GRADIENT);
 static_assert(static_cast<int>(NonfiniteKind::kSum) == v1::NONFINITE_KIND_SUM);
 static_assert(static_cast<int>(NonfiniteKind::kNorm) == v1::NONFINITE_KIND_NORM);
+static_assert(static_cast<int>(Device::kCpu) == v1::DEVICE_CPU);
+static_assert(static_cast<int>(Device::kNvme) == v1::DEVICE_NVME);
 static_assert(static_cast<int>(OptimizerKind::kAdamW) == v1::OPTIMIZER_KIND_ADAMW);
 
 absl::Status BadSpec(absl::string_view message) {
@@ -72,6 +74,7 @@ void ToProto(const JobSpec& spec, v1::JobSpec* out) {
   out->set_variable_world(spec.variable_world);
   out->set_nonfinite(static_cast<v1::NonfinitePolicy>(spec.nonfinite));
   out->set_max_consecutive_skips(spec.max_consecutive_skips);
+  out->set_device(static_cast<v1::Device>(spec.device));
 }
 
 absl::StatusOr<TensorSpec> TensorFromProto(const v1::TensorSpec& tensor) {
@@ -129,6 +132,9 @@ absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& spec) {
   out.variable_world = spec.variable_world();
   out.nonfinite = static_cast<NonfinitePolicy>(spec.nonfinite());
   out.max_consecutive_skips = spec.max_consecutive_skips();
+  // A place that a newer trainer knows is left to this server.
+  out.device =
+      v1::Device_IsValid(spec.device()) ? static_cast<Device>(spec.device()) : Device::kAuto;
   return out;
 }
 

@@ -168,7 +168,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   };
   struct Local {
     JobPlan plan;
-    uint64_t memory_bytes = 0;
+    MemoryPlan memory;
     bool ended = false;
   };
 
@@ -213,7 +213,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void SealLocal(uint64_t job, uint32_t epoch,
                  const std::function<void(absl::StatusOr<SealAnswer>)>& done);
   void AdoptLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done);
-  void OnAdoptedLocal(const JobPlan& plan, uint64_t memory_bytes);
+  void OnAdoptedLocal(const JobPlan& plan, const MemoryPlan& memory);
   absl::Status NoDurableJob(uint64_t job) const;
   // What the home is told of a job that this server does not run.
   absl::Status WhyNotSealed(uint64_t job) const;
@@ -237,7 +237,10 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void GrowPeers(const std::string& name);
   void OnPeersGrown(const std::string& name, uint64_t job, const absl::Status& status);
   void EndGrowth(Pending* pending, const absl::Status& status);
-  void SetMemory(Local* local, uint64_t bytes);
+  // What a job takes from now on, in `local` and in the sums over all jobs.
+  void SetMemory(Local* local, const MemoryPlan& memory);
+  // What no job has.
+  MemoryRoom FreeRoom() const;
   absl::StatusOr<MemoryPlan> PlanHere(const JobPlan& plan) const;
   bool DropEnded();
   absl::Status CreateLocal(const JobPlan& plan);
@@ -245,12 +248,13 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   absl::Status ReopenLocal(const JobPlan& plan);
   absl::Status OpenLocal(const JobPlan& plan, std::unique_ptr<JobStorage> storage);
   // What this job may take: its own share and what nobody has.
-  uint64_t BudgetOf(const Local& local) const;
+  MemoryRoom RoomOf(const Local& local) const;
   void ExtendLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done);
   void OnJobEnded(uint64_t job, const absl::Status& why);
   void ReportMemory() {
     if (deps_.metrics == nullptr) return;
     deps_.metrics->state_bytes(StateTier::kDram)->Set(static_cast<double>(memory_used_bytes()));
+    deps_.metrics->state_bytes(StateTier::kNvme)->Set(static_cast<double>(nvme_bytes_));
   }
   void AskAgain(Pending* pending);
   void Drop(uint64_t job);
@@ -274,6 +278,11 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   const std::unique_ptr<JobStore> store_;  // may be null
   Strand strand_;
   std::atomic<uint64_t> memory_used_{0};
+  // What jobs that are still to be recovered need at least.
+  uint64_t memory_reserved_ = 0;
+  uint64_t state_reserved_ = 0;
+  uint64_t state_used_ = 0;  // in memory; this and the next belong to the strand
+  uint64_t nvme_bytes_ = 0;  // of states that live on NVMe
 
   mutable Mutex mu_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<RoundEngine>> engines_ ABSL_GUARDED_BY(mu_);

@@ -267,7 +267,7 @@ void Directory::TurnAway(Pending* pending, uint32_t world_max) {
     waiting->second.done(
         ReasonedError(absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
                       absl::StrCat("job \"", pending->plan.spec.name, "\" has room for ", world_max,
-                                   " trainers; raise storage.dram_budget or add servers"),
+                                   " trainers; raise storage.memory_budget or add servers"),
                       {.job = pending->plan.spec.name, .slot = static_cast<int>(slot)}));
     pending->waiting.erase(waiting);
     return true;
@@ -387,7 +387,7 @@ void Directory::SealLocal(uint64_t job, uint32_t epoch,
               local->second.plan.epoch.epoch == epoch) {
             local->second.plan.sealed_epoch = epoch;
             answer->world_max =
-                WorldMax(local->second.plan, self->config_.self, self->BudgetOf(local->second),
+                WorldMax(local->second.plan, self->config_.self, self->RoomOf(local->second),
                          self->config_.window_extents_min);
           }
           done(answer);
@@ -426,10 +426,11 @@ void Directory::AdoptLocal(const JobPlan& plan, const std::function<void(absl::S
   // Room for this world was asked for with the seal; the record is final, even if another job has
   // taken it meanwhile.
   absl::StatusOr<MemoryPlan> memory =
-      PlanMemory(plan, config_.self, BudgetOf(known->second), config_.window_extents_min);
+      PlanMemory(plan, config_.self, RoomOf(known->second), config_.window_extents_min);
   if (!memory.ok()) {
     BALLAST_LOG(WARN, LogField("run", plan.spec.name)) << memory.status().message();
-    memory = PlanMemory(plan, config_.self, UINT64_MAX, config_.window_extents_min);
+    const MemoryRoom all{.bytes = UINT64_MAX, .nvme_extents = known->second.memory.nvme_extents};
+    memory = PlanMemory(plan, config_.self, all, config_.window_extents_min);
     memory->window_extents = engine->window_extents();
   }
   const uint32_t window = plan.epoch.world() == known->second.plan.epoch.world()
@@ -438,21 +439,19 @@ void Directory::AdoptLocal(const JobPlan& plan, const std::function<void(absl::S
   const auto save = [store = store_.get(), plan] { return store->Save(plan); };
   engine->Adopt(
       plan, window, save,
-      [self = shared_from_this(), plan, bytes = memory->total(), done](const absl::Status& status) {
-        self->Post([self = self.get(), plan, bytes, done, status] {
-          if (status.ok()) self->OnAdoptedLocal(plan, bytes);
+      [self = shared_from_this(), plan, memory = *memory, done](const absl::Status& status) {
+        self->Post([self = self.get(), plan, memory, done, status] {
+          if (status.ok()) self->OnAdoptedLocal(plan, memory);
           done(status);
         });
       });
 }
 
-void Directory::OnAdoptedLocal(const JobPlan& plan, uint64_t memory_bytes) {
+void Directory::OnAdoptedLocal(const JobPlan& plan, const MemoryPlan& memory) {
   const auto it = local_.find(plan.job);
   if (it == local_.end() || it->second.plan.epoch.epoch >= plan.epoch.epoch) return;
   it->second.plan = plan;
-  memory_used_.fetch_add(memory_bytes - it->second.memory_bytes, std::memory_order_relaxed);
-  it->second.memory_bytes = memory_bytes;
-  ReportMemory();
+  SetMemory(&it->second, memory);
 }
 
 // Peers may have missed the newest record when this server, their home, went down.

@@ -227,10 +227,10 @@ void Directory::ExtendLocal(const JobPlan& plan, const std::function<void(absl::
   }
   if (absl::Status st = ValidateJobSpec(plan.spec, config_.limits); !st.ok()) return done(st);
   const absl::StatusOr<MemoryPlan> memory =
-      PlanMemory(plan, config_.self, BudgetOf(it->second), engine->window_extents());
+      PlanMemory(plan, config_.self, RoomOf(it->second), engine->window_extents());
   if (!memory.ok()) return done(memory.status());
-  const uint64_t before = it->second.memory_bytes;
-  if (!plan.growing) SetMemory(&it->second, memory->total());
+  const MemoryPlan before = it->second.memory;
+  if (!plan.growing) SetMemory(&it->second, *memory);
   GrowthFiles files;
   if (IsDurable(plan)) {
     files.make = [store = store_.get()](const JobPlan& grown) { return store->Grow(grown); };
@@ -251,9 +251,11 @@ void Directory::ExtendLocal(const JobPlan& plan, const std::function<void(absl::
   engine->Extend(plan, files, extended);
 }
 
-void Directory::SetMemory(Local* local, uint64_t bytes) {
-  memory_used_.fetch_add(bytes - local->memory_bytes, std::memory_order_relaxed);
-  local->memory_bytes = bytes;
+void Directory::SetMemory(Local* local, const MemoryPlan& memory) {
+  memory_used_.fetch_add(memory.total() - local->memory.total(), std::memory_order_relaxed);
+  state_used_ += memory.state_bytes - local->memory.state_bytes;
+  nvme_bytes_ += memory.nvme_bytes - local->memory.nvme_bytes;
+  local->memory = memory;
   ReportMemory();
 }
 

@@ -10,15 +10,24 @@
 namespace ballast::server {
 
 absl::StatusOr<MemoryPlan> Directory::PlanHere(const JobPlan& plan) const {
-  const uint64_t used = memory_used_bytes();
-  const uint64_t budget =
-      config_.memory_budget_bytes > used ? config_.memory_budget_bytes - used : 0;
-  return PlanMemory(plan, config_.self, budget, config_.window_extents_min);
+  return PlanMemory(plan, config_.self, FreeRoom(), config_.window_extents_min);
 }
 
-uint64_t Directory::BudgetOf(const Local& local) const {
-  const uint64_t others = memory_used_bytes() - local.memory_bytes;
-  return config_.memory_budget_bytes > others ? config_.memory_budget_bytes - others : 0;
+MemoryRoom Directory::FreeRoom() const {
+  const uint64_t used = memory_used_bytes() + memory_reserved_;
+  const uint64_t state = state_used_ + state_reserved_;
+  return {.bytes = config_.memory_budget_bytes - std::min(config_.memory_budget_bytes, used),
+          .state_bytes = config_.state_budget_bytes - std::min(config_.state_budget_bytes, state),
+          .nvme_extents = std::nullopt};
+}
+
+// A job that runs keeps its tier.
+MemoryRoom Directory::RoomOf(const Local& local) const {
+  MemoryRoom room = FreeRoom();
+  room.bytes += std::min(local.memory.total(), UINT64_MAX - room.bytes);
+  room.state_bytes += std::min(local.memory.state_bytes, UINT64_MAX - room.state_bytes);
+  room.nvme_extents = local.memory.nvme_extents;
+  return room;
 }
 
 // Gives back what ended jobs hold before their job_ttl is over. Returns whether there were any.
@@ -101,10 +110,14 @@ absl::Status Directory::OpenLocal(const JobPlan& plan, std::unique_ptr<JobStorag
   BALLAST_ASSIGN_OR_RETURN(const MemoryPlan memory, std::move(planned));
   Local local;
   local.plan = plan;
-  local.memory_bytes = memory.total();
   EngineConfig engine_config = config_.engine;
   engine_config.self = config_.self;
   engine_config.window_extents = memory.window_extents;
+  engine_config.nvme_extents = memory.nvme_extents;
+  const uint64_t disk = store_ == nullptr || plan.spec.durability == Durability::kNone
+                            ? 0
+                            : store_->DiskBytes(plan, config_.self);
+  BALLAST_LOG(INFO, LogField("run", plan.spec.name)) << MemoryText(memory, FreeRoom(), disk);
   BALLAST_ASSIGN_OR_RETURN(std::shared_ptr<RoundEngine> engine,
                            RoundEngine::Create(plan, engine_config, deps_, std::move(storage)));
   engine->OnEnd([self = weak_from_this(), job = plan.job](const absl::Status& why) {
@@ -120,8 +133,7 @@ absl::Status Directory::OpenLocal(const JobPlan& plan, std::unique_ptr<JobStorag
       });
     }
   });
-  memory_used_.fetch_add(local.memory_bytes, std::memory_order_relaxed);
-  ReportMemory();
+  SetMemory(&local, memory);
   local_.emplace(plan.job, std::move(local));
   MutexLock lock(&mu_);
   engines_[plan.job] = std::move(engine);
@@ -132,7 +144,17 @@ absl::Status Directory::Recover() {
   if (store_ == nullptr) return absl::OkStatus();
   BALLAST_ASSIGN_OR_RETURN(const std::vector<JobPlan> plans, store_->Load());
   const bool home = config_.servers.front().id == config_.self;
+  // So that the first of them, which takes for its cache what is free, leaves room for the others.
+  const auto reserve = [this](const JobPlan& plan, uint64_t sign) {
+    const MemoryPlan least = LeastMemory(plan, config_.self, config_.window_extents_min);
+    memory_reserved_ += sign * least.total();
+    state_reserved_ += sign * least.state_bytes;
+  };
+  for (const JobPlan& plan : plans) {
+    if (!plan.resting) reserve(plan, 1);
+  }
   for (JobPlan plan : plans) {
+    if (!plan.resting) reserve(plan, UINT64_MAX);  // Minus one.
     const bool making = std::exchange(plan.making, false);
     if (plan.resting) {
       if (home) resting_[plan.spec.name] = plan;
@@ -199,7 +221,7 @@ void Directory::Drop(uint64_t job) {
   }
   const auto it = local_.find(job);
   if (it == local_.end()) return;
-  memory_used_.fetch_sub(it->second.memory_bytes, std::memory_order_relaxed);
+  SetMemory(&it->second, MemoryPlan());
   const auto pending = pending_.find(it->second.plan.spec.name);
   if (pending != pending_.end() && pending->second.created && pending->second.plan.job == job) {
     pending_.erase(pending);

@@ -44,6 +44,8 @@ struct DirectoryConfig {
   JobLimits limits;
   uint32_t jobs_max = 64;
   uint64_t memory_budget_bytes = 0;
+  // Of that for states in memory.
+  uint64_t state_budget_bytes = UINT64_MAX;
   uint32_t window_extents_min = 64;
   std::chrono::milliseconds attach_timeout{600'000};
   std::chrono::milliseconds job_ttl{600'000};

@@ -195,9 +195,16 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
 
   void WriteImage(ExtentImage image, Done done) override {
     slot_writers_.Post([this, image = std::move(image), done = std::move(done)] {
-      absl::Status status = WriteNow(image);
-      if (status.ok()) status = FlushNow();
-      done(status);
+      const absl::Status status = WriteNow(image);
+      if (!status.ok()) return done(status);
+      bool first = false;
+      {
+        MutexLock lock(&mu_);
+        first = images_written_.empty();
+        images_written_.push_back(done);
+      }
+      // Behind the images that wait to be written: one flush for all of them.
+      if (first) slot_writers_.Post([this] { FlushWritten(); });
     });
   }
 
@@ -226,6 +233,16 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
     if (image.initial) slots->Forget(image.extent);
     if (slots->NeedsSync(image.extent)) BALLAST_RETURN_IF_ERROR(FlushNow());
     return slots->Write(image.extent, image.version, image.data);
+  }
+
+  void FlushWritten() {
+    std::vector<Done> written;
+    {
+      MutexLock lock(&mu_);
+      written.swap(images_written_);
+    }
+    const absl::Status status = FlushNow();
+    for (const Done& done : written) done(status);
   }
 
   absl::Status FlushNow() {
@@ -300,6 +317,7 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
   bool pumping_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<Done> images_written_ ABSL_GUARDED_BY(mu_);  // not flushed yet
 
   // Last: their threads use all of the above.
   Executor log_thread_;

@@ -125,7 +125,7 @@ absl::StatusOr<HeaderMemory> MakeHeaderMemory(uint64_t bytes) {
   HeaderMemory memory(static_cast<char*>(std::aligned_alloc(kPageBytes, bytes)));
   if (memory == nullptr) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for a header of ", bytes, " bytes"));
+        absl::StrCat("no memory for a slot header of ", bytes, " bytes"));
   }
   return memory;
 }

@@ -344,6 +344,7 @@ class Engine final : public RoundEngine {
   void SaveOldExtents();
   void FlushTier();
   void EndSweep();
+  std::vector<uint32_t> NextSweep() const;
   absl::Status ReadImage(uint32_t extent, void* to);
   void GrowNow(const JobPlan& plan, const GrowthFiles& files,
                const std::function<void(absl::Status)>& done);

@@ -132,7 +132,7 @@ void Engine::StorageFailed(const absl::Status& status) {
   if (ended_) return;  // What was under way then is broken off.
   const absl::Status failed = ReasonedError(
       absl::StatusCode::kUnavailable, Reason::kStorageFailed,
-      absl::StrCat("job \"", name_, "\": server ", config_.self, " cannot write its state: ",
+      absl::StrCat("job \"", name_, "\": server ", config_.self, " cannot use its disk: ",
                    status.message(), ". Look at the disk and start the server again"),
       {.job = name_, .round = fsm_.round(), .server = static_cast<int>(config_.self)});
   BALLAST_LOG(ERROR, LogField("run", name_), LogField("round", fsm_.round())) << failed.message();

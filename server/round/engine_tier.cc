@@ -27,6 +27,13 @@ void Engine::ConnectTier() {
       },
       [this](const absl::Status& status) { StorageFailed(status); });
   nvme_->SetVersion(fsm_.round());
+  nvme_->Prefetch(NextSweep());
+}
+
+std::vector<uint32_t> Engine::NextSweep() const {
+  std::vector<uint32_t> order(fsm_.owned().rbegin(), fsm_.owned().rend());
+  if (sweep_backward_) std::reverse(order.begin(), order.end());
+  return order;
 }
 
 void Engine::DisconnectTier() { nvme_->Connect(nullptr, nullptr, nullptr); }
@@ -91,10 +98,8 @@ void Engine::OnInitialFlushed(const absl::Status& status) {
 void Engine::EndSweep() {
   nvme_->SetVersion(fsm_.round());
   FlushTier();
-  std::vector<uint32_t> order(fsm_.owned().rbegin(), fsm_.owned().rend());
-  if (sweep_backward_) std::reverse(order.begin(), order.end());
   nvme_->BeginSweep({});
-  nvme_->Prefetch(order);
+  nvme_->Prefetch(NextSweep());
 }
 
 void Engine::FlushTier() {
@@ -112,7 +117,7 @@ void Engine::SaveOldExtents() {
   const uint64_t below = log_->short_of_room() ? round : round - std::min(round, rounds);
   while (saving_old_ < kSavingOldMax) {
     const int64_t extent = nvme_->OldestBelow(below);
-    if (extent < 0) return;
+    if (extent < 0) break;
     ++saving_old_;
     nvme_->Save(static_cast<uint32_t>(extent), /*initial=*/false,
                 [this](const absl::Status& status) {
@@ -121,6 +126,8 @@ void Engine::SaveOldExtents() {
                   if (saving_old_ == 0) FlushTier();
                 });
   }
+  // What was written for other reasons may be all that is missing.
+  if (log_->short_of_room() && saving_old_ == 0 && nvme_->unflushed()) FlushTier();
 }
 
 // --- State out of the server --------------------------------------------------------------------

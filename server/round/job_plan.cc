@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/base/units.h"
+#include "server/tier/nvme_tier.h"
 #include "server/tier/tier.h"
 
 namespace ballast::server {
@@ -86,64 +88,167 @@ absl::Status CheckPlan(const JobPlan& plan) {
 
 namespace {
 
-// What a job with `world` trainers takes at `self` when at least `window_extents_min` extents of
-// registers are kept, as much as fits `budget_bytes` of them.
-MemoryPlan MemoryOf(const JobPlan& plan, const Layout& layout, uint32_t self, uint32_t world,
-                    uint64_t budget_bytes, uint32_t window_extents_min) {
-  MemoryPlan memory;
+// What a job with `world` trainers takes at a server, apart from what can be chosen.
+struct Demand {
   uint32_t owned = 0;
-  uint64_t widest = 0;
-  for (uint32_t e = 0; e < layout.extents().size(); ++e) {
-    if (plan.owner[e] != self) continue;
-    ++owned;
-    const Extent& extent = layout.extents()[e];
-    const uint64_t buffer = uint64_t{layout.extent_elements()} * DTypeBytes(extent.dtype);
-    widest = std::max(widest, buffer);
-    memory.state_bytes += DramExtentBytes(extent.elements, layout.tile_elements());
-    memory.weight_bytes += 2 * buffer;
-    if (world > 1) memory.sum_bytes += uint64_t{layout.extent_elements()} * 4;
-  }
+  uint32_t world = 0;
+  uint64_t widest = 0;        // of a buffer for one extent's gradient
+  uint64_t state_bytes = 0;   // all of it
+  uint64_t extent_bytes = 0;  // state of one extent in memory, on NVMe
+  uint64_t cell_bytes = 0;
+  uint64_t sum_bytes = 0;
+  uint64_t weight_bytes = 0;
+};
+
+Demand DemandOf(const JobPlan& plan, const Layout& layout, uint32_t self, uint32_t world) {
   // What the round keeps per extent and slot beside the bytes: about a cell and one entry.
   constexpr uint64_t kRegisterCellBytes = 64;
-  memory.state_bytes += uint64_t{owned} * world * kRegisterCellBytes;
+  Demand demand{.world = world};
+  for (uint32_t e = 0; e < layout.extents().size(); ++e) {
+    if (plan.owner[e] != self) continue;
+    ++demand.owned;
+    const Extent& extent = layout.extents()[e];
+    const uint64_t buffer = uint64_t{layout.extent_elements()} * DTypeBytes(extent.dtype);
+    demand.widest = std::max(demand.widest, buffer);
+    demand.state_bytes += DramExtentBytes(extent.elements, layout.tile_elements());
+    demand.weight_bytes += 2 * buffer;
+    if (world > 1) demand.sum_bytes += uint64_t{layout.extent_elements()} * 4;
+  }
+  demand.extent_bytes = DramExtentBytes(layout.extent_elements(), layout.tile_elements());
+  demand.cell_bytes = uint64_t{demand.owned} * world * kRegisterCellBytes;
+  return demand;
+}
+
+// With `state_bytes` of state in memory, at least `window_extents_min` extents of registers are
+// kept, as much as fits `room_bytes` of them.
+MemoryPlan PlanOf(const Demand& demand, uint64_t state_bytes, uint64_t room_bytes,
+                  uint32_t window_extents_min) {
+  MemoryPlan memory;
+  memory.state_bytes = state_bytes;
+  memory.register_bytes = demand.cell_bytes;
+  memory.sum_bytes = demand.sum_bytes;
+  memory.weight_bytes = demand.weight_bytes;
   const uint64_t fixed = memory.total();
-  const uint64_t per_extent = widest * world;
+  const uint64_t per_extent = demand.widest * demand.world;
   // One contributor's registers are what the step reads, so all of them stay until it.
-  const uint32_t least = world == 1 ? owned : std::min(owned, window_extents_min);
-  uint32_t window = owned;
-  if (fixed + window * per_extent > budget_bytes && per_extent > 0 && budget_bytes > fixed) {
-    window = static_cast<uint32_t>((budget_bytes - fixed) / per_extent);
+  const uint32_t least =
+      demand.world == 1 ? demand.owned : std::min(demand.owned, window_extents_min);
+  uint32_t window = demand.owned;
+  if (fixed + window * per_extent > room_bytes && per_extent > 0 && room_bytes > fixed) {
+    window = static_cast<uint32_t>((room_bytes - fixed) / per_extent);
   }
   memory.window_extents = std::max({window, least, uint32_t{1}});
-  memory.register_bytes = uint64_t{std::min(memory.window_extents, owned)} * per_extent;
+  memory.register_bytes += uint64_t{std::min(memory.window_extents, demand.owned)} * per_extent;
   return memory;
 }
 
-}  // namespace
+// With the state on NVMe: `extents` of it in memory, and if `more`, what else there is room for.
+MemoryPlan PlanOnNvme(const Demand& demand, uint32_t extents, bool more, const MemoryRoom& room,
+                      uint32_t window_extents_min) {
+  MemoryPlan memory = PlanOf(demand, extents * demand.extent_bytes, room.bytes, window_extents_min);
+  if (more && room.bytes > memory.total() && room.state_bytes > memory.state_bytes) {
+    const uint64_t left =
+        std::min(room.bytes - memory.total(), room.state_bytes - memory.state_bytes);
+    const uint64_t others = demand.owned > extents ? demand.owned - extents : 0;
+    const auto added = static_cast<uint32_t>(std::min(left / demand.extent_bytes, others));
+    extents += added;
+    memory.state_bytes += added * demand.extent_bytes;
+  }
+  memory.nvme_extents = extents;
+  memory.nvme_bytes = demand.state_bytes;
+  return memory;
+}
 
-absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, uint64_t budget_bytes,
-                                      uint32_t window_extents_min) {
-  BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
-  BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
-  const MemoryPlan memory =
-      MemoryOf(plan, layout, self, plan.epoch.world(), budget_bytes, window_extents_min);
-  if (memory.total() <= budget_bytes) return memory;
+bool Fits(const MemoryPlan& memory, const MemoryRoom& room) {
+  return memory.total() <= room.bytes && memory.state_bytes <= room.state_bytes;
+}
+
+// The plan for a job that runs, or for the tier that suits a new one; it may not fit.
+MemoryPlan BestPlan(const JobPlan& plan, const Demand& demand, const MemoryRoom& room,
+                    uint32_t window_extents_min) {
+  if (room.nvme_extents.value_or(0) > 0) {
+    return PlanOnNvme(demand, *room.nvme_extents, false, room, window_extents_min);
+  }
+  const MemoryPlan dram = PlanOf(demand, demand.state_bytes, room.bytes, window_extents_min);
+  const bool may_choose = !room.nvme_extents.has_value() && demand.owned > 0 &&
+                          plan.spec.durability != Durability::kNone &&
+                          plan.spec.device != Device::kCpu;
+  if (!may_choose || (Fits(dram, room) && plan.spec.device == Device::kAuto)) return dram;
+  const MemoryPlan nvme = PlanOnNvme(demand, kNvmeBuffersMin, true, room, window_extents_min);
+  // A state of a few extents takes less as it is.
+  return Fits(nvme, room) && (nvme.state_bytes <= dram.state_bytes || !Fits(dram, room)) ? nvme
+                                                                                         : dram;
+}
+
+absl::Status OverBudget(const JobPlan& plan, uint32_t self, const MemoryPlan& memory,
+                        const MemoryRoom& room, const Demand& demand) {
+  const bool durable = plan.spec.durability != Durability::kNone;
+  std::string step = "Raise storage.memory_budget or add servers";
+  if (memory.state_bytes > room.state_bytes) {
+    step =
+        absl::StrCat("Raise storage.dram_budget, add servers",
+                     !durable ? ", or give the job durability, so that its state can live on NVMe"
+                     : plan.spec.device == Device::kCpu
+                         ? ", or let its state live on NVMe (device \"nvme\")"
+                         : absl::StrCat("; on NVMe it would need ",
+                                        kNvmeBuffersMin * demand.extent_bytes, " bytes of it"));
+  }
   return ReasonedError(
       absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
       absl::StrCat("job \"", plan.spec.name, "\" needs ", memory.total(), " bytes at server ", self,
                    " (state ", memory.state_bytes, ", registers ", memory.register_bytes, ", sums ",
-                   memory.sum_bytes, ", weights ", memory.weight_bytes, "); ", budget_bytes,
-                   " are free. Raise storage.dram_budget (--dram-budget) or add servers"),
+                   memory.sum_bytes, ", weights ", memory.weight_bytes, "); ", room.bytes,
+                   " are free (storage.memory_budget), ", std::min(room.bytes, room.state_bytes),
+                   " of them for state (storage.dram_budget). ", step),
       {.job = plan.spec.name, .server = static_cast<int>(self)});
 }
 
-uint32_t WorldMax(const JobPlan& plan, uint32_t self, uint64_t budget_bytes,
+}  // namespace
+
+absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, const MemoryRoom& room,
+                                      uint32_t window_extents_min) {
+  BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
+  BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
+  const Demand demand = DemandOf(plan, layout, self, plan.epoch.world());
+  const MemoryPlan memory = BestPlan(plan, demand, room, window_extents_min);
+  if (Fits(memory, room)) return memory;
+  return OverBudget(plan, self, memory, room, demand);
+}
+
+MemoryPlan LeastMemory(const JobPlan& plan, uint32_t self, uint32_t window_extents_min) {
+  const absl::StatusOr<Layout> layout = LayoutOfSpec(plan.spec);
+  if (!layout.ok()) return {};
+  const Demand demand = DemandOf(plan, *layout, self, plan.epoch.world());
+  uint64_t state = demand.state_bytes;
+  if (plan.spec.durability != Durability::kNone && plan.spec.device != Device::kCpu) {
+    state = std::min(state, kNvmeBuffersMin * demand.extent_bytes);
+  }
+  return PlanOf(demand, state, 0, window_extents_min);
+}
+
+std::string MemoryText(const MemoryPlan& memory, const MemoryRoom& room, uint64_t disk_bytes) {
+  std::string text =
+      absl::StrCat("memory plan: needs ", FormatBytes(memory.total()), " RAM (state ",
+                   FormatBytes(memory.state_bytes), ", registers ",
+                   FormatBytes(memory.register_bytes), ", sums ", FormatBytes(memory.sum_bytes),
+                   ", weights ", FormatBytes(memory.weight_bytes), ")");
+  if (disk_bytes > 0) absl::StrAppend(&text, ", ", FormatBytes(disk_bytes), " of disk");
+  absl::StrAppend(&text, "; has ", FormatBytes(room.bytes), " RAM, ",
+                  FormatBytes(std::min(room.bytes, room.state_bytes)), " of it for state");
+  if (memory.nvme_extents > 0) {
+    absl::StrAppend(&text, "; the state of ", FormatBytes(memory.nvme_bytes), " lives on NVMe, ",
+                    memory.nvme_extents, " extents at a time in memory");
+  }
+  return text;
+}
+
+uint32_t WorldMax(const JobPlan& plan, uint32_t self, const MemoryRoom& room,
                   uint32_t window_extents_min) {
   const absl::StatusOr<Layout> layout = LayoutOfSpec(plan.spec);
   if (!layout.ok()) return plan.epoch.world();
   const auto fits = [&](uint32_t world) {
-    return MemoryOf(plan, *layout, self, world, budget_bytes, window_extents_min).total() <=
-           budget_bytes;
+    const Demand demand = DemandOf(plan, *layout, self, world);
+    return Fits(BestPlan(plan, demand, room, window_extents_min), room);
   };
   uint32_t most = plan.epoch.world();
   uint32_t too_many = kSeatsMax + 1;

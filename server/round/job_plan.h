@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,23 +31,39 @@ absl::Status CheckPlan(const JobPlan& plan);
 // Bytes a job will take at one server, before anything is allocated (decisions: 12 state +
 // W x gradient or window + 4 sum + 2 x weight per owned parameter).
 struct MemoryPlan {
-  uint64_t state_bytes = 0;
+  uint64_t state_bytes = 0;  // in memory
   uint64_t register_bytes = 0;
   uint64_t sum_bytes = 0;
   uint64_t weight_bytes = 0;
   uint32_t window_extents = 0;  // chosen: all owned extents if they fit, else at least the minimum
+  uint32_t nvme_extents = 0;    // extents in memory when the state lives on NVMe; 0: it does not
+  uint64_t nvme_bytes = 0;      // of the state that lives on NVMe
   uint64_t total() const { return state_bytes + register_bytes + sum_bytes + weight_bytes; }
 };
 
-// Plan for server `self`. `budget_bytes` is what is still free; the window shrinks to
-// `window_extents_min` before the plan is refused.
-// Errors: RESOURCE_EXHAUSTED OVER_BUDGET naming bytes needed, their parts and the budget.
-absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, uint64_t budget_bytes,
+// What a server has left for a job.
+struct MemoryRoom {
+  uint64_t bytes = 0;                    // for everything (storage.memory_budget)
+  uint64_t state_bytes = UINT64_MAX;     // of that for state (storage.dram_budget)
+  std::optional<uint32_t> nvme_extents;  // of a job that runs: as its MemoryPlan says
+};
+
+// Plan for server `self` in what `room` leaves; the window shrinks to `window_extents_min` before
+// the plan is refused. State that does not fit lives on NVMe, if the job is durable and does not
+// ask for memory; JobSpec::device may ask for NVMe, too.
+// Errors: RESOURCE_EXHAUSTED OVER_BUDGET naming bytes needed, their parts and the room.
+absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, const MemoryRoom& room,
                                       uint32_t window_extents_min);
 
+// The least with which the job can go on at `self`: with its state on NVMe, if that may live there.
+MemoryPlan LeastMemory(const JobPlan& plan, uint32_t self, uint32_t window_extents_min);
+
+// "memory plan: needs ...; has ...": a line for the log. `disk_bytes`: of the job's files.
+std::string MemoryText(const MemoryPlan& memory, const MemoryRoom& room, uint64_t disk_bytes);
+
 // The most trainers for whose registers server `self` has room, if it keeps no larger window than
-// it must; at least the present ones. Arguments as PlanMemory, whose budget holds this job, too.
-uint32_t WorldMax(const JobPlan& plan, uint32_t self, uint64_t budget_bytes,
+// it must; at least the present ones. Arguments as PlanMemory, whose room holds this job, too.
+uint32_t WorldMax(const JobPlan& plan, uint32_t self, const MemoryRoom& room,
                   uint32_t window_extents_min);
 
 }  // namespace ballast::server

@@ -291,6 +291,7 @@ void NvmeTier::OnWritten(uint32_t extent, const absl::Status& status) {
   if (status.ok()) {
     entry.stored = entry.writing;
     entry.dirty = 0;
+    unflushed_ = true;
   } else {
     if (saved.empty()) Fail(status);
     Break(status);
@@ -315,6 +316,7 @@ void NvmeTier::Flush(SlotIo::Done done) {
 void NvmeTier::StartFlush() {
   if (flushing_ || io_ == nullptr) return;  // Its end looks again.
   flushing_ = true;
+  unflushed_ = false;
   flush_under_way_ = std::exchange(flush_waiting_, {});
   io_->Flush(wrap_([this](const absl::Status& status) { OnFlushed(status); }));
 }

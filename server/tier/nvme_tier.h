@@ -67,6 +67,8 @@ class NvmeTier final : public Tier {
   void Save(uint32_t extent, bool initial, SlotIo::Done done);
   // `done` runs when everything written so far survives; it waits for writes under way.
   void Flush(SlotIo::Done done);
+  // Whether a Flush would make anything survive that does not yet.
+  bool unflushed() const { return unflushed_; }
   // Loads extents of `order`, first ones first, as long as buffers are free.
   void Prefetch(const std::vector<uint32_t>& order);
   // The extent whose slot is oldest, if that is below `version`; none: -1. Those that were never
@@ -140,6 +142,7 @@ class NvmeTier final : public Tier {
   size_t writing_ = 0;
   size_t evicting_ = 0;
   bool flushing_ = false;
+  bool unflushed_ = false;
   std::vector<SlotIo::Done> flush_waiting_;
   std::vector<SlotIo::Done> flush_under_way_;
   std::vector<std::function<void()>> when_quiet_;

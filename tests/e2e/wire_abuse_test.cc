@@ -157,7 +157,7 @@ TEST(WireAbuse, CorruptedShortAndRepeatedFramesLeaveTheFirstGoodOne) {
 
 TEST(WireAbuse, FramesBeyondTheWindowAreRefusedUntilItMoves) {
   // Room for the state of ten extents and the registers of two.
-  LocalServers servers(1, {{"storage.dram_budget", "17MiB"}, {"rounds.window_extents_min", "1"}});
+  LocalServers servers(1, {{"storage.memory_budget", "17MiB"}, {"rounds.window_extents_min", "1"}});
   JobSpec spec = SmallSpec("window", 2, {10 * 65536});
   spec.tile_elements = spec.extent_elements = 65536;
   std::vector<RawTrainer> trainers = RawTrainer::AttachAll(servers, spec);

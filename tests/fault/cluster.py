@@ -29,8 +29,10 @@ class Cluster:
     def __init__(self, options: argparse.Namespace, folder: Path, rng: random.Random) -> None:
         self.options, self.folder, self.rng = options, folder, rng
         build = Path(options.bin)
+        # Room for five of the reference's extents: the fewest but one.
+        settings = ["storage.dram_budget=120KiB"] if options.tier == "nvme" else []
         self.servers = [
-            Server(build / "bin" / "ballastd", i, folder, folder / f"data-{i}")
+            Server(build / "bin" / "ballastd", i, folder, folder / f"data-{i}", settings)
             for i in range(options.servers)
         ]
         self.trainers = [

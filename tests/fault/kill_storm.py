@@ -2,7 +2,8 @@
 """Kill storm: real servers and trainers, killed, stopped and starved for as long as asked.
 
 usage: kill_storm.py --bin BUILD (--kills N | --minutes M | --failpoints) [--servers S]
-                     [--trainers W] [--seed X] [--durability power|process] [--think-us N]
+                     [--trainers W] [--seed X] [--durability power|process]
+                     [--tier dram|nvme] [--think-us N]
                      [--keep] [--json]
 
 Trainers compare every weight of every round with a reference in their own process, and masters and
@@ -106,6 +107,7 @@ class Storm:
                 "job": f"storm-{self.jobs}", "folder": str(shared),
                 "world": str(self.options.trainers), "seed": str(self.options.seed + self.jobs),
                 "durability": self.options.durability, "think-us": str(self.options.think_us),
+                "device": "nvme" if self.options.tier == "nvme" else "cpu",
             }
             trainer.endpoints = [s.address for s in self.cluster.servers]
             trainer.wanted = True
@@ -364,6 +366,7 @@ class Storm:
             "servers": self.options.servers,
             "trainers": self.options.trainers,
             "durability": self.options.durability,
+            "tier": self.options.tier,
             "jobs": self.jobs,
             "strikes": dict(sorted(self.counts.items())),
             "zombies_fenced": self.cluster.fenced,
@@ -400,6 +403,10 @@ def parse() -> argparse.Namespace:
         "--seed", type=positive(int), default=None, help="drawn and printed when left out"
     )
     parser.add_argument("--durability", choices=("power", "process"), default="power")
+    parser.add_argument(
+        "--tier", choices=("dram", "nvme"), default="dram",
+        help="nvme: servers keep a few extents of the state in memory, the rest in their slots",
+    )  # fmt: skip
     parser.add_argument("--think-us", type=int, default=2000, help="of a trainer, per round")
     parser.add_argument("--keep", action="store_true", help="keep the folder of a green run")
     parser.add_argument("--json", action="store_true")

@@ -120,9 +120,12 @@ class Process:
 class Server(Process):
     """One ballastd with its data directory; keeps its port over all its lives."""
 
-    def __init__(self, binary: Path, number: int, folder: Path, data: Path) -> None:
+    def __init__(
+        self, binary: Path, number: int, folder: Path, data: Path, settings: Sequence[str] = ()
+    ) -> None:
+        """settings: further "section.field=value" of its configuration."""
         super().__init__(f"server-{number}", folder)
-        self.binary, self.number, self.data = binary, number, data
+        self.binary, self.number, self.data, self.settings = binary, number, data, settings
         self.address = "127.0.0.1:0"
         self.failpoints = ""  # of the next start only
 
@@ -134,6 +137,7 @@ class Server(Process):
             str(self.binary), f"--listen={self.address}", f"--id={self.number}",
             f"--peers-file={self.folder / 'peers.json'}", f"--data-dir={self.data}",
             f"--ready-file={self.ready_file()}", "--set=storage.checkpoint_rounds=3",
+            *(f"--set={setting}" for setting in self.settings),
         ]
 
     def environment(self) -> dict[str, str]:

@@ -63,6 +63,8 @@ bool SetOption(const std::string& name, const std::string& value, Options* optio
     job.job = value;
   } else if (name == "--folder") {
     options->folder = value;
+  } else if (name == "--device") {
+    job.device = value == "nvme" ? client::Device::kNvme : client::Device::kCpu;
   } else if (name == "--durability") {
     job.durability = value == "process" ? client::Durability::kProcess : client::Durability::kPower;
     return value == "process" || value == "power";

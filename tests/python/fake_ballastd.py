@@ -28,6 +28,7 @@ def main():
     for flag in ("listen", "id", "peers-file", "ready-file", "data-dir"):
         parser.add_argument(f"--{flag}", required=True)
     parser.add_argument("--dram-budget", default="-")
+    parser.add_argument("--set", default="storage.memory_budget=-")
     flags = parser.parse_args()
     if "fail" in HABITS:
         print("line one\nstorage.data_dir: no such disk", file=sys.stderr)
@@ -39,7 +40,7 @@ def main():
             sys.exit(0)
 
     signal.signal(signal.SIGTERM, on_term)
-    trace(f"start {flags.id} {os.getpid()} {flags.dram_budget}")
+    trace(f"start {flags.id} {os.getpid()} {flags.set.partition('=')[2]} {flags.dram_budget}")
     host, _, port = flags.listen.rpartition(":")
     listener = socket.create_server((host, int(port)))
     address = f"{host}:{listener.getsockname()[1]}"

@@ -77,6 +77,22 @@ def test_a_variable_world_needs_durability():
         resolve(environ=SERVER, durability="power", variable_world="yes")
 
 
+def test_the_device_comes_from_the_argument_then_the_variable_then_the_default():
+    env = {**SERVER, "BALLAST_DEVICE": "nvme"}
+    assert resolve(environ=env, device="cpu").device == "cpu"
+    assert resolve(environ=env).device == "nvme"
+    assert resolve(environ=SERVER).device == "auto"
+    with pytest.raises(ballast.BadArgument, match="device='disk': must be one of"):
+        resolve(environ=SERVER, device="disk")
+
+
+def test_a_job_that_keeps_nothing_has_no_disk_to_live_on():
+    env = {**SERVER, "BALLAST_DEVICE": "nvme"}
+    assert resolve(environ=env, durability="none").device == "auto"
+    with pytest.raises(ballast.BadArgument, match='durability="process"'):
+        resolve(environ=SERVER, durability="none", device="nvme")
+
+
 def test_durability_comes_from_the_argument_then_the_variable_then_the_default():
     env = {**SERVER, "BALLAST_DURABILITY": "power"}
     assert resolve(environ=env, durability="process").durability == "process"

@@ -473,9 +473,9 @@ def test_servers_share_the_memory_of_the_machine(launcher):
     assert len(budgets) == 1
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     launcher.trace.unlink()
-    launcher.env["BALLAST_STORAGE_DRAM_BUDGET"] = "64MiB"  # ballastd reads it itself
+    launcher.env["BALLAST_STORAGE_MEMORY_BUDGET"] = "64MiB"  # ballastd reads it itself
     assert launcher.run(launcher.script("")).returncode == 0
-    assert launcher.events()[0].endswith(" -")
+    assert launcher.events()[0].endswith(" - -")
     assert 3 * (int(budgets.pop().removesuffix("MiB")) << 20) <= 0.8 * total
 
 

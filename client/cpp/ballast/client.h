@@ -61,6 +61,14 @@ enum class Durability : uint8_t {
   kNone = 3,     // nothing: a lost server ends the job
 };
 
+// Where the servers should keep the optimizer state: a hint that changes no bit. ds_config
+// offload_optimizer.device. Numbers equal ballast.v1.Device.
+enum class Device : uint8_t {
+  kAuto = 0,  // in memory if it fits, else on NVMe if the job is durable
+  kCpu = 1,   // in memory, or the job is refused with OVER_BUDGET
+  kNvme = 2,  // on NVMe, with as much of it in memory as fits; durable jobs only
+};
+
 // What is done about a round in which a gradient, or their sum, is NaN or Inf. Either way nothing
 // of it is applied, on no server. Numbers equal ballast.v1.NonfinitePolicy.
 enum class NonfinitePolicy : uint8_t {
@@ -143,6 +151,8 @@ struct JobOptions {
   // (`timing.lease` of the servers) runs out, is gone on without. False: the world is fixed, and a
   // trainer that is lost is waited for. Needs a durable job. All trainers give the same.
   bool variable_world = false;
+  // The first trainer's counts.
+  Device device = Device::kAuto;
   // Called on the thread that is inside Attach, Step, Wait or a fetch, with no lock held: news
   // since the last call included, at most the newest 64. May call Abort. Empty: news are logged
   // instead.

@@ -287,6 +287,14 @@ absl::Status ValidateOptions(const JobOptions& options) {
         "variable_world needs durability power or process: a job of durability none ends with its "
         "first lost trainer");
   }
+  if (options.device > Device::kNvme) {
+    return BadArgument(absl::StrCat("device is ", static_cast<int>(options.device),
+                                    "; auto (0), cpu (1) and nvme (2) are known"));
+  }
+  if (options.device == Device::kNvme && options.durability == Durability::kNone) {
+    return BadArgument(
+        "device nvme needs durability power or process: what lives on disk is what survives");
+  }
   if (!(options.time_scale > 0) || options.time_scale > 1000) {
     return BadArgument(
         absl::StrCat("time_scale is ", options.time_scale, "; give a number in (0, 1000]"));
@@ -342,6 +350,7 @@ absl::StatusOr<JobSpec> MakeJobSpec(const JobOptions& options, const std::vector
   spec.extent_elements = options.extent_elements;
   spec.durability = static_cast<::ballast::Durability>(options.durability);
   spec.variable_world = options.variable_world;
+  spec.device = static_cast<::ballast::Device>(options.device);
   BALLAST_RETURN_IF_ERROR(CheckJobSpec(spec));
   return spec;
 }

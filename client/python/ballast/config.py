@@ -24,6 +24,7 @@ _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})\Z")
 _INIT_MODES = ("equal", "broadcast")
 _NONFINITE = ("skip", "halt")
 DURABILITIES = ("power", "process", "none")
+DEVICES = ("auto", "cpu", "nvme")
 RESUMES = ("never", "auto", "must")
 # What a job is given that does not say what it wants.
 DEFAULT_DURABILITY = "power"
@@ -61,6 +62,7 @@ class JobConfig:
     reconnect_timeout: float = 600.0
     resume: str = "never"
     variable_world: bool = False
+    device: str = "auto"
 
 
 def resolve(
@@ -81,13 +83,14 @@ def resolve(
     reconnect_timeout: float | None = None,
     resume: str | None = None,
     variable_world: bool = False,
+    device: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> JobConfig:
     """Resolves every setting: argument > BALLAST_* > torchrun's variables > default.
 
     Variables: BALLAST_ENDPOINTS, BALLAST_JOB, BALLAST_WORLD_SIZE, BALLAST_RANK (or BALLAST_SLOT),
-    BALLAST_DURABILITY, BALLAST_RESUME, BALLAST_ATTACH_TIMEOUT, BALLAST_RECONNECT_TIMEOUT,
-    BALLAST_TIME_SCALE; torchrun's WORLD_SIZE, RANK, TORCHELASTIC_RUN_ID.
+    BALLAST_DURABILITY, BALLAST_DEVICE, BALLAST_RESUME, BALLAST_ATTACH_TIMEOUT,
+    BALLAST_RECONNECT_TIMEOUT, BALLAST_TIME_SCALE; torchrun's WORLD_SIZE, RANK, TORCHELASTIC_RUN_ID.
     max_grad_norm None, 0 and inf all mean: no clipping. max_consecutive_skips None: no limit.
     Raises BadArgument naming the setting, where its value came from and what is allowed.
     """
@@ -118,6 +121,7 @@ def resolve(
         reconnect_timeout=_timeout(reconnect_timeout, "reconnect_timeout", env),
         resume=may_resume,
         variable_world=_variable_world(variable_world, level),
+        device=_device(device, level, env),
     )
 
 
@@ -333,6 +337,25 @@ def _resume(given: str | None, durability: str, env: Mapping[str, str]) -> str:
     )
 
 
+def _device(given: str | None, durability: str, env: Mapping[str, str]) -> str:
+    source, value = ("device", given) if given is not None else _from_environment(
+        env, ("BALLAST_DEVICE",)
+    )
+    if not source:
+        return "auto"
+    if value not in DEVICES:
+        raise BadArgument(f"{source}={value!r}: must be one of {', '.join(map(repr, DEVICES))}")
+    if value != "nvme" or durability != "none":
+        return value
+    # The environment speaks to every optimizer of a script; one that keeps nothing is free to.
+    if source == "BALLAST_DEVICE":
+        return "auto"
+    raise BadArgument(
+        f"{source}={value!r}: a job of durability \"none\" has no files that its state could live "
+        "in; use durability=\"process\" (its servers may be killed) or \"power\" (and lose power)"
+    )
+
+
 def _variable_world(given: bool, durability: str) -> bool:
     if not isinstance(given, bool):
         raise BadArgument(f"variable_world={given!r}: must be True or False")
@@ -360,3 +383,4 @@ def check_environment(env: Mapping[str, str]) -> None:
     _timeout(None, "attach_timeout", env)
     _timeout(None, "reconnect_timeout", env)
     _resume(None, _durability(None, env), env)
+    _device(None, _durability(None, env), env)

@@ -67,8 +67,8 @@ def parser() -> argparse.ArgumentParser:
         "--dram-budget",
         type=_size,
         metavar="SIZE",
-        help="memory per server, such as 4GiB (80 %% of what is available, shared out among the "
-        "servers)",
+        help="memory for optimizer state per server, such as 4GiB; what does not fit lives in "
+        "--data-dir (80 %% of the memory that is available, shared out among the servers)",
     )
     p.add_argument(
         "--max-server-restarts",

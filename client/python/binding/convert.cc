@@ -110,6 +110,13 @@ client::Durability ToDurability(const std::string& durability) {
       absl::StrCat("durability is '", durability, "'; must be 'power', 'process' or 'none'"));
 }
 
+client::Device ToDevice(const std::string& device) {
+  if (device == "auto") return client::Device::kAuto;
+  if (device == "cpu") return client::Device::kCpu;
+  if (device == "nvme") return client::Device::kNvme;
+  RaiseBadArgument(absl::StrCat("device is '", device, "'; must be 'auto', 'cpu' or 'nvme'"));
+}
+
 client::Resume ToResume(const std::string& resume) {
   if (resume == "never") return client::Resume::kNever;
   if (resume == "auto") return client::Resume::kAuto;

@@ -43,6 +43,8 @@ std::vector<client::TensorBuffers> ToBuffers(const Addresses& grads, const Addre
 client::InitMode ToInitMode(const std::string& init);
 // Raises BadArgument unless `durability` is "power", "process" or "none".
 client::Durability ToDurability(const std::string& durability);
+// Raises BadArgument unless `device` is "auto", "cpu" or "nvme".
+client::Device ToDevice(const std::string& device);
 client::NonfinitePolicy ToNonfinitePolicy(const std::string& nonfinite);
 
 // Raises BadArgument unless `resume` is "never", "auto" or "must".

@@ -313,8 +313,8 @@ TEST(Load, ValueErrorsNameTheFieldTheValueAndTheBounds) {
        "server.yaml:1:20: limits.max_jobs: 4294967297 is above the maximum 65536"},
       {"rounds: {chunk_bytes: 64MiB}\n",
        "server.yaml:1:23: rounds.chunk_bytes: 64MiB is above the maximum 8MiB"},
-      {"storage: {dram_budget: 1MiB}\n",
-       "server.yaml:1:24: storage.dram_budget: 1MiB is below the minimum 16MiB; 0 means 80 % of "
+      {"storage: {memory_budget: 1MiB}\n",
+       "server.yaml:1:26: storage.memory_budget: 1MiB is below the minimum 16MiB; 0 means 80 % of "
        "the memory available at start"},
       {"timing: {keepalive_time: 10ms}\n",
        "server.yaml:1:26: timing.keepalive_time: 10ms is below the minimum 1s"},

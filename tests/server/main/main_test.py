@@ -356,12 +356,13 @@ class RunTest(unittest.TestCase):
             self.assertIn("peers", err)
 
     def test_the_admin_port_shows_metrics_status_and_configuration(self):
-        with ServerProcess(self.folder, "--dram-budget", "96MiB") as server:
+        with ServerProcess(self.folder, "--dram-budget", "96MiB",
+                           "--set=storage.memory_budget=128MiB") as server:
             ready = server.ready()
             self.assertIn("ballast_build_info", get(ready["admin"], "/metrics")[1])
             status = json.loads(get(ready["admin"], "/statusz?format=json")[1])["servers"][0]
             self.assertEqual(status["address"], ready["address"])
-            self.assertEqual(status["memory_budget_bytes"], 96 << 20)
+            self.assertEqual(status["memory_budget_bytes"], 128 << 20)
             self.assertIn("no jobs", get(ready["admin"], "/statusz")[1])
             self.assertIn("dram_budget: 96MiB", get(ready["admin"], "/configz")[1])
             json.loads(get(ready["admin"], "/configz?format=json")[1])

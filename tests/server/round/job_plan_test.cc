@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "tests/server/round/plans.h"
 
@@ -55,19 +56,19 @@ TEST(JobPlanTest, APlanThatContradictsItselfIsRefusedByName) {
     const absl::Status status = CheckPlan(plan);
     EXPECT_EQ(ReasonOf(status), Reason::kBadSpec) << c.expect;
     EXPECT_NE(std::string(status.message()).find(c.expect), std::string::npos) << status;
-    EXPECT_FALSE(PlanMemory(plan, 1, 1 << 30, 4).ok());
+    EXPECT_FALSE(PlanMemory(plan, 1, {1 << 30}, 4).ok());
   }
 }
 
 TEST(JobPlanTest, AVariableWorldMayHaveEmptySeatsAndIsPlannedByWhoIsThere) {
   JobPlan plan = MakePlan({300, 200}, 3, {1});
-  const uint64_t three = PlanMemory(plan, 1, 1 << 30, 4)->total();
+  const uint64_t three = PlanMemory(plan, 1, {1 << 30}, 4)->total();
   plan.epoch.members.erase(plan.epoch.members.begin());
   plan.epoch.contributors = AllContribute(plan.epoch.members, 1);
   EXPECT_FALSE(CheckPlan(plan).ok());
   plan.spec.variable_world = true;
   EXPECT_TRUE(CheckPlan(plan).ok()) << CheckPlan(plan);
-  EXPECT_LT(PlanMemory(plan, 1, 1 << 30, 4)->total(), three);
+  EXPECT_LT(PlanMemory(plan, 1, {1 << 30}, 4)->total(), three);
   plan.epoch.contributors[0].slots = {0, 1};
   EXPECT_FALSE(CheckPlan(plan).ok()) << "seat 0 is empty";
 }
@@ -82,12 +83,74 @@ TEST(JobPlanTest, AsManyTrainersFitAsPlanMemoryAdmits) {
     return grown;
   };
   for (const uint64_t budget : {uint64_t{400'000}, uint64_t{777'777}, uint64_t{2'500'000}}) {
-    const uint32_t most = WorldMax(plan, 1, budget, 4);
+    const uint32_t most = WorldMax(plan, 1, {budget}, 4);
     ASSERT_GE(most, 2u);
-    EXPECT_TRUE(PlanMemory(with(most), 1, budget, 4).ok()) << most;
-    EXPECT_FALSE(PlanMemory(with(most + 1), 1, budget, 4).ok()) << most;
+    EXPECT_TRUE(PlanMemory(with(most), 1, {budget}, 4).ok()) << most;
+    EXPECT_FALSE(PlanMemory(with(most + 1), 1, {budget}, 4).ok()) << most;
   }
-  EXPECT_EQ(WorldMax(plan, 1, 0, 4), 2u) << "those that are there stay";
+  EXPECT_EQ(WorldMax(plan, 1, {0}, 4), 2u) << "those that are there stay";
+}
+
+// 40 extents of a page of state each, of one trainer.
+JobPlan PlanOfFortyExtents(Durability durability, Device device) {
+  JobPlan plan = MakePlan({40 * 128}, 1, {1});
+  plan.spec.durability = durability;
+  plan.spec.device = device;
+  return plan;
+}
+
+TEST(JobPlanTest, StateThatDoesNotFitLivesOnNvmeIfItMay) {
+  constexpr uint64_t kPage = 4096;  // of an extent
+  struct Case {
+    Durability durability;
+    Device device;
+    uint64_t room;  // pages of state
+    uint32_t nvme_extents;
+    bool fits;
+  };
+  using enum Device;
+  const Case cases[] = {
+      {Durability::kPower, kAuto, 40, 0, true},  {Durability::kPower, kAuto, 39, 39, true},
+      {Durability::kProcess, kAuto, 4, 4, true}, {Durability::kPower, kAuto, 3, 0, false},
+      {Durability::kPower, kNvme, 40, 40, true}, {Durability::kPower, kNvme, 100, 40, true},
+      {Durability::kPower, kNvme, 10, 10, true}, {Durability::kPower, kCpu, 39, 0, false},
+      {Durability::kPower, kCpu, 40, 0, true},   {Durability::kNone, kAuto, 39, 0, false},
+      {Durability::kNone, kNvme, 39, 0, false},  {Durability::kNone, kNvme, 40, 0, true},
+  };
+  for (const Case& c : cases) {
+    const JobPlan plan = PlanOfFortyExtents(c.durability, c.device);
+    const MemoryRoom room{.bytes = 1 << 30, .state_bytes = c.room * kPage};
+    const auto memory = PlanMemory(plan, 1, room, 4);
+    const std::string what = absl::StrCat("durability ", static_cast<int>(c.durability),
+                                          ", device ", static_cast<int>(c.device), ", ", c.room);
+    ASSERT_EQ(memory.ok(), c.fits) << what << ": " << memory.status();
+    if (!c.fits) {
+      EXPECT_EQ(ReasonOf(memory.status()), Reason::kOverBudget) << what;
+      continue;
+    }
+    EXPECT_EQ(memory->nvme_extents, c.nvme_extents) << what;
+    EXPECT_EQ(memory->state_bytes, (c.nvme_extents == 0 ? 40 : c.nvme_extents) * kPage) << what;
+    EXPECT_EQ(memory->nvme_bytes, c.nvme_extents == 0 ? 0 : 40 * kPage) << what;
+  }
+}
+
+TEST(JobPlanTest, WhatABudgetForEverythingLeavesIsCache) {
+  const JobPlan plan = PlanOfFortyExtents(Durability::kPower, Device::kNvme);
+  const uint64_t all = PlanMemory(plan, 1, {1 << 30}, 4)->total();
+  const auto less = PlanMemory(plan, 1, {all - 7 * 4096}, 4);
+  ASSERT_TRUE(less.ok()) << less.status();
+  EXPECT_EQ(less->nvme_extents, 33u);
+  EXPECT_EQ(LeastMemory(plan, 1, 4).state_bytes, 4u * 4096);
+  EXPECT_LE(LeastMemory(plan, 1, 4).total(), less->total());
+}
+
+TEST(JobPlanTest, AJobThatRunsKeepsItsTier) {
+  const JobPlan plan = PlanOfFortyExtents(Durability::kPower, Device::kAuto);
+  const auto nvme = PlanMemory(plan, 1, {.bytes = 1 << 30, .nvme_extents = 6}, 4);
+  ASSERT_TRUE(nvme.ok()) << nvme.status();
+  EXPECT_EQ(nvme->nvme_extents, 6u);
+  const MemoryRoom tight{.bytes = 1 << 30, .state_bytes = 39 * 4096, .nvme_extents = 0};
+  EXPECT_EQ(ReasonOf(PlanMemory(plan, 1, tight, 4).status()), Reason::kOverBudget);
 }
 
 }  // namespace

@@ -116,6 +116,13 @@ class DurableCluster : public VoteSink {
   const JobPlan& plan() const { return plan_; }
   const Layout& layout() const { return layout_; }
   std::mt19937& rng() { return rng_; }
+  MemoryDisk* Disk(uint32_t id) { return nodes_[id].disk.get(); }
+  // What the first server to fail said of its disk; waits for it.
+  absl::Status Failure() {
+    MutexLock lock(&mu_);
+    while (failures_.empty()) failed_.Wait(&mu_);
+    return failures_.front();
+  }
 
  private:
   struct Node {
@@ -160,7 +167,12 @@ class DurableCluster : public VoteSink {
                     .clock = &clock_,
                     .isa = simd::DetectIsa(),
                     .votes = this};
-    deps.storage_failed = [](const absl::Status&) {};  // An engine whose disk is gone.
+    // Of an engine whose disk is gone.
+    deps.storage_failed = [this](const absl::Status& status) {
+      MutexLock lock(&mu_);
+      failures_.push_back(status);
+      failed_.NotifyAll();
+    };
     const JobPlan& plan = node.manifest;
     const StorageOptions options = StorageOptionsOf(plan, layout_, id, config.checkpoint_rounds);
     auto storage = fresh ? JobStorage::Create(node.disk.get(), kDirectory, options)
@@ -199,6 +211,8 @@ class DurableCluster : public VoteSink {
   const std::function<uint32_t()> nvme_extents_;
   std::map<uint32_t, Node> nodes_;
   Mutex mu_;
+  CondVar failed_;
+  std::vector<absl::Status> failures_;
   std::map<uint32_t, std::shared_ptr<RoundEngine>> engines_;
   std::map<std::pair<uint32_t, uint32_t>, SentVote> votes_;
 };
@@ -293,10 +307,49 @@ class Trainer {
     open_ = false;
     pushed_.clear();
   }
+  // Masters and moments of the open round, from all servers.
+  std::vector<std::vector<std::vector<float>>> FetchArrays() {
+    std::vector<std::vector<std::vector<float>>> arrays(3, weights_);
+    for (auto& [id, sink] : sinks_) {
+      {
+        MutexLock lock(&sink->mu_);
+        sink->state_.clear();
+      }
+      cluster_->Engine(id)->FetchState(slot_, round_, false, {0, 1, 2});
+    }
+    const Layout& layout = cluster_->layout();
+    for (uint32_t e = 0; e < layout.extents().size(); ++e) {
+      const uint32_t owner = cluster_->plan().owner[e];
+      for (int array = 0; array < 3; ++array) {
+        const std::vector<char> bytes = Arrived(owner, array, e);
+        const Extent& extent = layout.extents()[e];
+        for (uint32_t i = 0; i < extent.run_count; ++i) {
+          const Run& run = layout.runs()[extent.first_run + i];
+          std::memcpy(arrays[array][run.tensor].data() + run.tensor_offset,
+                      bytes.data() + run.extent_offset * 4, run.elements * 4);
+        }
+      }
+    }
+    return arrays;
+  }
   const std::vector<std::vector<float>>& weights() const { return weights_; }
   uint64_t round() const { return round_; }
 
  private:
+  // An array of an extent, once all of it is there.
+  std::vector<char> Arrived(uint32_t id, int array, uint32_t extent) {
+    const size_t bytes = size_t{cluster_->layout().extents()[extent].elements} * 4;
+    for (;;) {
+      {
+        MutexLock lock(&sinks_[id]->mu_);
+        const std::vector<char>& state = sinks_[id]->state_[{array, extent}];
+        if (state.size() == bytes) return state;
+      }
+      std::promise<void> turn;  // of the job's strand
+      cluster_->Engine(id)->Snapshot([&](const JobSnapshot&) { turn.set_value(); });
+      turn.get_future().get();
+    }
+  }
   void Begin(uint32_t id) { cluster_->Engine(id)->Begin(slot_, MakeBegin(round_)); }
   void Push(uint32_t id, uint32_t extent) {
     if (cluster_->plan().owner[extent] != id || complete_[id].count(extent) != 0) return;
@@ -442,6 +495,103 @@ TEST_P(PowerLoss, ChangesNoBitOnNvme) {
     const uint32_t extents[] = {4, 4, 5, 9, 64, 0};
     return extents[rng() % 6];
   });
+}
+
+const std::vector<int64_t> kNvmeSizes = {300, 1, 77, 1840, 1129};
+
+// One server with 27 extents, four of them in memory, and a trainer.
+struct NvmeJob {
+  explicit NvmeJob(uint32_t seed)
+      : init(Random(kNvmeSizes, seed)),
+        cluster(kNvmeSizes, 1, {0}, seed, [] { return 4; }),
+        reference(init),
+        trainer(&cluster, 0, init) {}
+
+  void Begin() {
+    const uint64_t round = trainer.round();
+    grads = {Random(kNvmeSizes, static_cast<uint32_t>(round))};
+    trainer.BeginRound(grads[0]);
+    for (uint32_t e = 0; e < cluster.layout().extents().size(); ++e) trainer.PushExtent(e);
+  }
+  void Round() {
+    Begin();
+    trainer.EndRound();
+    reference.Step(grads, 1.0f, MakeBegin(trainer.round() - 1).hyper[0],
+                   std::vector<bool>(kNvmeSizes.size(), true));
+  }
+
+  const std::vector<std::vector<float>> init;
+  DurableCluster cluster;
+  Reference reference;
+  Trainer trainer;
+  std::vector<std::vector<std::vector<float>>> grads;
+};
+
+TEST(NvmeJobTest, StateGoesOutThoughItDoesNotFit) {
+  NvmeJob job(1);
+  for (int rounds = 0; rounds < 3; ++rounds) {
+    const auto arrays = job.trainer.FetchArrays();
+    EXPECT_EQ(arrays[0], job.reference.p) << rounds;
+    EXPECT_EQ(arrays[1], job.reference.m) << rounds;
+    EXPECT_EQ(arrays[2], job.reference.v) << rounds;
+    job.Round();
+    if (rounds == 1) {
+      job.cluster.Restart(0, [] { return 1; });
+      job.trainer.Attach(0);
+    }
+  }
+}
+
+TEST(NvmeJobTest, AReadThatFailsNamesExtentAndVersion) {
+  NvmeJob job(2);
+  job.Round();
+  job.Round();
+  job.cluster.Disk(0)->Fail(MemoryDisk::Operation::kRead, 3, EIO);
+  job.Begin();
+  const absl::Status failure = job.cluster.Failure();
+  EXPECT_EQ(ReasonOf(failure), Reason::kStorageFailed) << failure;
+  for (const char* word : {"version", "extent", "slots"}) {
+    EXPECT_NE(std::string(failure.message()).find(word), std::string::npos) << failure;
+  }
+  // Nothing was lost: the disk reads again after the restart.
+  job.cluster.Restart(0, [] { return 1; });
+  job.trainer.Attach(0);
+  job.trainer.EndRound();
+  job.reference.Step(job.grads, 1.0f, MakeBegin(3).hyper[0],
+                     std::vector<bool>(kNvmeSizes.size(), true));
+  job.Round();
+  EXPECT_EQ(job.trainer.weights(), job.reference.p);
+}
+
+TEST(NvmeJobTest, ADamagedSlotIsNeverSteppedOn) {
+  NvmeJob job(3);
+  job.Round();
+  job.Round();
+  const std::string path = std::string(kDirectory) + "/slots";
+  for (uint64_t at = 100; job.cluster.Disk(0)->FlipBit(path, at, 2).ok(); at += kPageBytes) {
+  }
+  job.Begin();
+  const absl::Status failure = job.cluster.Failure();
+  EXPECT_EQ(ReasonOf(failure), Reason::kStorageFailed) << failure;
+  EXPECT_NE(std::string(failure.message()).find("is damaged"), std::string::npos) << failure;
+}
+
+TEST(NvmeJobTest, AWriteOrFlushThatFailsIsNamed) {
+  const std::pair<MemoryDisk::Operation, int> cases[] = {
+      {MemoryDisk::Operation::kWrite, EIO},
+      {MemoryDisk::Operation::kWrite, ENOSPC},
+      {MemoryDisk::Operation::kSync, EIO},
+  };
+  for (const auto& [operation, error] : cases) {
+    NvmeJob job(4);
+    job.Round();
+    // Every third from now on: the log's and the slots'.
+    for (uint64_t nth = 3; nth < 300; nth += 3) job.cluster.Disk(0)->Fail(operation, nth, error);
+    job.Begin();
+    const absl::Status failure = job.cluster.Failure();
+    EXPECT_EQ(ReasonOf(failure), Reason::kStorageFailed) << failure;
+    EXPECT_NE(std::string(failure.message()).find(kDirectory), std::string::npos) << failure;
+  }
 }
 
 // A trainer that crashes at the same batch each time: the dead attempts at one round are many times

@@ -234,16 +234,16 @@ TEST(RoundEngineTest, AnotherIncarnationCannotTakeTheSlot) {
 
 TEST(PlanMemoryTest, NamesTheParts) {
   const JobPlan plan = MakePlan({1000}, 2, {0});
-  const auto fits = PlanMemory(plan, 0, 1 << 30, 4);
+  const auto fits = PlanMemory(plan, 0, {1 << 30}, 4);
   ASSERT_TRUE(fits.ok());
   EXPECT_EQ(fits->window_extents, 8u);
-  // Extents of the tier, and 64 bytes for what each (extent, slot) needs beside its payload.
-  EXPECT_EQ(fits->state_bytes,
-            DramExtentBytes(128, 64) * 7 + DramExtentBytes(104, 64) + 8 * 2 * 64);
-  const auto tight = PlanMemory(plan, 0, fits->total() - 1, 4);
+  EXPECT_EQ(fits->state_bytes, DramExtentBytes(128, 64) * 7 + DramExtentBytes(104, 64));
+  // 64 bytes for what each (extent, slot) needs beside its payload.
+  EXPECT_EQ(fits->register_bytes, 8 * 2 * (128 * 4 + 64));
+  const auto tight = PlanMemory(plan, 0, {fits->total() - 1}, 4);
   ASSERT_TRUE(tight.ok()) << "the window shrinks first";
   EXPECT_LT(tight->window_extents, 8u);
-  const auto refused = PlanMemory(plan, 0, fits->state_bytes, 4);
+  const auto refused = PlanMemory(plan, 0, {fits->state_bytes}, 4);
   EXPECT_EQ(ReasonOf(refused.status()), Reason::kOverBudget);
   EXPECT_NE(std::string(refused.status().message()).find("storage.dram_budget"), std::string::npos);
 }

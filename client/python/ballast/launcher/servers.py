@@ -24,7 +24,7 @@ from ballast.launcher import process
 
 MEMINFO = Path("/proc/meminfo")
 CONTROL_GROUP = Path("/sys/fs/cgroup")
-BUDGET_VARIABLE = "BALLAST_STORAGE_DRAM_BUDGET"  # ballastd's own
+BUDGET_VARIABLE = "BALLAST_STORAGE_MEMORY_BUDGET"  # ballastd's own
 START_TIMEOUT_S = 30.0
 STOP_S = 10.0
 LOG_TAIL_LINES = 20
@@ -67,7 +67,7 @@ def find_ballastd(given: str | None, environ: Mapping[str, str]) -> Path:
 def memory_share(
     count: int, meminfo: Path = MEMINFO, control_group: Path = CONTROL_GROUP
 ) -> str | None:
-    """What each of `count` servers on this machine may use, as --dram-budget; None: not known.
+    """The storage.memory_budget of each of `count` servers on this machine; None: not known.
 
     Together 80 % of the memory that is available now, as one ballastd would take by itself: of
     /proc/meminfo, or what the control group still allows where that is less.
@@ -97,14 +97,16 @@ class Servers:
         dram_budget: str | None,
         inherited: Sequence[int] = (),
     ) -> None:
-        """dram_budget: of each server; None: what start()'s environment says, else its share of
-        this machine's memory.
+        """dram_budget: for the state in memory of each server; None: what start()'s environment
+        says. For everything together each server gets what that says, or its share of this
+        machine's memory.
         inherited: file descriptors that every server keeps open as long as it lives."""
         self._binary = binary
         self._count = count
         self._run_dir = data_dir / "run"
         self._data_dir = data_dir
         self._dram_budget = dram_budget
+        self._memory_budget: str | None = None
         self._inherited = tuple(inherited)
         self._environ: Mapping[str, str] = {}
         self.children: list[process.Child] = []
@@ -120,9 +122,9 @@ class Servers:
         for stale in (self._peers_file(), *map(self._ready_file, range(self._count))):
             stale.unlink(missing_ok=True)
         self._environ = dict(environ)
-        if not self._dram_budget and not environ.get(BUDGET_VARIABLE):
+        if not environ.get(BUDGET_VARIABLE):
             # Settled once: a server that is started again has to have room for the same jobs.
-            self._dram_budget = memory_share(self._count)
+            self._memory_budget = memory_share(self._count)
         for i in range(self._count):
             self.children.append(self._spawn(i, "127.0.0.1:0", "wb"))
         deadline = time.monotonic() + START_TIMEOUT_S * time_scale(environ)
@@ -172,6 +174,8 @@ class Servers:
             f"--ready-file={self._ready_file(i)}",
             f"--data-dir={data}",
         ]
+        if self._memory_budget:
+            command.append(f"--set=storage.memory_budget={self._memory_budget}")
         if self._dram_budget:
             command.append(f"--dram-budget={self._dram_budget}")
         with open(self._log_file(i), log_mode) as log:

@@ -62,6 +62,10 @@ class AdamW(torch.optim.Optimizer):
         trainers; one with a higher rank, or a free one, joins with resume="auto", and those that
         are there go on without one that closes or is lost. Gradients are averaged over those that
         take part in the round. Needs durability.
+    device: where the servers keep the state, as in ds_config's offload_optimizer.device; no bit
+        depends on it. "cpu": in memory, or OverBudget is raised. "nvme": on their disks, with as
+        much of it in memory as storage.dram_budget allows (docs/nvme.md); needs durability.
+        "auto", the default: in memory if it fits, else on disk if the job has durability.
 
     The first step(), or attach(), attaches and uploads the weights; from then on the service owns
     them, and in-place edits of parameters raise WeightsEdited at the next step() unless
@@ -100,6 +104,7 @@ class AdamW(torch.optim.Optimizer):
         reconnect_timeout: float | None = None,
         resume: str | None = None,
         variable_world: bool = False,
+        device: str | None = None,
     ) -> None:
         _check_params(params)
         hyper.check_defaults(lr, betas, eps, weight_decay)
@@ -132,6 +137,7 @@ class AdamW(torch.optim.Optimizer):
             reconnect_timeout=reconnect_timeout,
             resume=resume,
             variable_world=variable_world,
+            device=device,
         )
 
     # ---- the torch contract

@@ -1,0 +1,89 @@
+// Slots in memory for tests of the NVMe tier: calls are kept until the test lets them happen, or
+// happen at once, and are counted.
+// Comes from: the tests beside it. Goes to: NvmeTier. Thread safety: thread-compatible.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "server/durability/slot_io.h"
+
+namespace ballast::server::testing {
+
+class MemorySlots final : public SlotIo {
+ public:
+  // `bytes`: of every extent's payload.
+  explicit MemorySlots(size_t bytes) : bytes_(bytes) {}
+
+  void Read(uint32_t extent, void* to, Done done) override {
+    Later([this, extent, to, done = std::move(done)] {
+      ++reads;
+      if (!read_error.ok()) return done(read_error);
+      if (slots[extent].empty()) return done(absl::NotFoundError(absl::StrCat("extent ", extent)));
+      std::memcpy(to, slots[extent].rbegin()->second.data(), bytes_);
+      done(absl::OkStatus());
+    });
+  }
+
+  void Write(ExtentImage image, Done done) override {
+    Later([this, image, done = std::move(done)] {
+      ++writes;
+      if (!write_error.ok()) return done(write_error);
+      auto& versions = slots[image.extent];
+      if (image.initial) versions.clear();
+      if (!versions.empty() && versions.rbegin()->first >= image.version) {
+        return done(absl::InternalError(absl::StrCat("version ", image.version, " is not newer")));
+      }
+      versions[image.version] = std::string(static_cast<const char*>(image.data), bytes_);
+      if (versions.size() > 2) versions.erase(versions.begin());
+      done(absl::OkStatus());
+    });
+  }
+
+  void Flush(Done done) override {
+    Later([this, done = std::move(done)] {
+      ++flushes;
+      writes_flushed = writes;
+      done(absl::OkStatus());
+    });
+  }
+
+  // Lets happen what is kept, and what follows from it.
+  void Run() {
+    while (!kept.empty()) RunOne();
+  }
+  void RunOne() {
+    const std::function<void()> next = std::move(kept.front());
+    kept.pop_front();
+    next();
+  }
+
+  bool at_once = false;
+  std::deque<std::function<void()>> kept;
+  std::map<uint32_t, std::map<uint64_t, std::string>> slots;  // extent -> version -> payload
+  int reads = 0;
+  int writes = 0;
+  int flushes = 0;
+  int writes_flushed = 0;
+  absl::Status read_error;
+  absl::Status write_error;
+
+ private:
+  void Later(std::function<void()> call) {
+    kept.push_back(std::move(call));
+    if (at_once) Run();
+  }
+
+  const size_t bytes_;
+};
+
+}  // namespace ballast::server::testing

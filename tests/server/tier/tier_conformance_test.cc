@@ -1,0 +1,170 @@
+// What every tier promises, of the one in memory and of the one on NVMe with several sizes of its
+// memory.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "server/tier/nvme_tier.h"
+#include "server/tier/tier.h"
+#include "tests/server/tier/memory_slots.h"
+
+namespace ballast::server {
+namespace {
+
+using testing::MemorySlots;
+
+constexpr uint32_t kTile = 64;
+constexpr uint32_t kExtents = 12;
+// Two whole tiles and one that fills no cache line.
+constexpr uint32_t kElements = 2 * kTile + 23;
+
+struct TierCase {
+  const char* name;
+  uint32_t buffers;  // 0: the tier in memory
+  bool at_once;      // whether the disk answers within the call
+};
+
+class TierConformance : public ::testing::TestWithParam<TierCase> {
+ protected:
+  TierConformance() : slots_(kElements * 3 * sizeof(float)) {
+    slots_.at_once = GetParam().at_once;
+    if (GetParam().buffers == 0) {
+      tier_ = MakeDramTier(kTile);
+    } else {
+      auto made = *NvmeTier::Create(
+          {.tile_elements = kTile, .extent_elements = kElements, .buffers = GetParam().buffers});
+      made->Connect(
+          &slots_, [](SlotIo::Done done) { return done; },
+          [](const absl::Status& status) { ADD_FAILURE() << status; });
+      tier_ = std::move(made);
+    }
+    for (uint32_t e = 0; e < kExtents; ++e) EXPECT_TRUE(tier_->AddExtent(e, kElements).ok());
+  }
+
+  // Acquires, waiting for the disk.
+  void Acquire(uint32_t extent) {
+    bool ready = false;
+    tier_->Acquire(extent, [&](const absl::Status& status) {
+      EXPECT_TRUE(status.ok()) << status;
+      ready = true;
+    });
+    slots_.Run();
+    ASSERT_TRUE(ready) << "extent " << extent;
+  }
+
+  // Every value of the extent, plane by plane; `change` may alter it.
+  template <typename Change>
+  void ForEach(uint32_t extent, const Change& change) {
+    for (uint32_t t = 0; t < 3; ++t) {
+      const TileView tile = tier_->Tile(extent, t);
+      ASSERT_EQ(tile.elements, t < 2 ? kTile : 23u);
+      float* const planes[] = {tile.p, tile.m, tile.v};
+      for (uint32_t plane = 0; plane < 3; ++plane) {
+        for (uint32_t i = 0; i < tile.elements; ++i) {
+          change(plane, t * kTile + i, planes[plane] + i);
+        }
+      }
+    }
+  }
+  static float ValueOf(uint32_t extent, uint32_t plane, uint32_t element, uint64_t version) {
+    return static_cast<float>(extent * 1000 + plane * 333 + element) + 0.25f * version;
+  }
+  void Set(uint32_t extent, uint64_t version) {
+    ForEach(extent, [&](uint32_t plane, uint32_t i, float* value) {
+      *value = ValueOf(extent, plane, i, version);
+    });
+  }
+  void Expect(uint32_t extent, uint64_t version) {
+    ForEach(extent, [&](uint32_t plane, uint32_t i, const float* value) {
+      ASSERT_EQ(*value, version == 0 ? 0.0f : ValueOf(extent, plane, i, version))
+          << "extent " << extent << " plane " << plane << " element " << i;
+    });
+  }
+
+  MemorySlots slots_;
+  std::unique_ptr<Tier> tier_;
+};
+
+TEST_P(TierConformance, BeginsWithZerosAndKeepsWhatWasWritten) {
+  for (uint32_t e = 0; e < kExtents; ++e) {
+    Acquire(e);
+    Expect(e, 0);
+    Set(e, 1);
+    tier_->Release(e, 1);
+  }
+  for (uint32_t e = 0; e < kExtents; ++e) {
+    Acquire(e);
+    Expect(e, 1);
+    tier_->Release(e, 0);
+  }
+}
+
+TEST_P(TierConformance, SweepsInBothDirectionsAndAnyOrderLoseNothing) {
+  std::mt19937 rng(7);
+  std::vector<uint64_t> version(kExtents, 0);
+  std::vector<uint32_t> order(kExtents);
+  std::iota(order.begin(), order.end(), 0u);
+  for (uint64_t round = 1; round <= 40; ++round) {
+    std::vector<uint32_t> sweep = order;
+    if (round % 2 == 0) std::reverse(sweep.begin(), sweep.end());
+    if (round % 7 == 0) std::shuffle(sweep.begin(), sweep.end(), rng);
+    if (round % 5 == 0) sweep.resize(rng() % kExtents);
+    tier_->BeginSweep(sweep);
+    for (const uint32_t e : sweep) {
+      Acquire(e);
+      Expect(e, version[e]);
+      Set(e, round);
+      version[e] = round;
+      tier_->Release(e, round);
+    }
+  }
+}
+
+TEST_P(TierConformance, PlanesOfAnAcquiredExtentStay) {
+  Acquire(3);
+  Acquire(3);
+  Set(3, 5);
+  float* const state = tier_->State(3);
+  for (uint32_t e = 4; e < kExtents; ++e) {
+    Acquire(e);
+    Set(e, 1);
+    tier_->Release(e, 1);
+  }
+  EXPECT_EQ(tier_->State(3), state);
+  Expect(3, 5);
+  tier_->Release(3, 5);
+  for (uint32_t e = 4; e < kExtents; ++e) {
+    Acquire(e);
+    tier_->Release(e, 0);
+  }
+  EXPECT_EQ(tier_->State(3), state);  // It was acquired twice.
+  tier_->Release(3, 0);
+}
+
+TEST_P(TierConformance, AsManyAsASweepWantsAreHereAtATime) {
+  const auto depth = static_cast<uint32_t>(std::min<size_t>(tier_->sweep_depth(), kExtents));
+  std::vector<uint32_t> ready;
+  for (uint32_t e = 0; e < depth; ++e) {
+    tier_->Acquire(e, [&ready, e](const absl::Status&) { ready.push_back(e); });
+  }
+  slots_.Run();
+  ASSERT_EQ(ready.size(), depth);
+  std::set<float*> places;
+  for (const uint32_t e : ready) places.insert(tier_->State(e));
+  EXPECT_EQ(places.size(), depth);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiers, TierConformance,
+                         ::testing::Values(TierCase{"Dram", 0, true}, TierCase{"Nvme4", 4, false},
+                                           TierCase{"Nvme4AtOnce", 4, true},
+                                           TierCase{"Nvme5", 5, false},
+                                           TierCase{"Nvme11", 11, true},
+                                           TierCase{"Nvme40", 40, false}),
+                         [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace ballast::server
