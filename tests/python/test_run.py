@@ -467,6 +467,41 @@ def test_a_named_data_dir_stays_and_holds_logs(launcher):
     assert launcher.run("--data-dir", kept, launcher.script("")).returncode == 0
 
 
+def test_a_data_dir_in_use_is_refused_and_left_alone(launcher):
+    kept = launcher.folder / "kept"
+    script = launcher.script("import time; time.sleep(600)")
+    first = launcher.start("--data-dir", kept, script)
+    peers = kept / "run" / "peers.json"
+    wait_for(peers, first)
+    before = peers.read_text(), (kept / "run" / "server-0.log").stat().st_ino
+    second = launcher.run("--data-dir", kept, script)
+    assert second.returncode == 1
+    assert f"{kept} is in use by another ballast-run" in second.stderr
+    assert "Traceback" not in second.stderr
+    assert before == (peers.read_text(), (kept / "run" / "server-0.log").stat().st_ino)
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=60)
+    # The end of the first run frees the directory.
+    assert launcher.run("--data-dir", kept, launcher.script("")).returncode == 0
+
+
+def test_a_trainer_whose_file_cannot_be_written_is_started_again(launcher):
+    # As on a full disk: nothing can take the file's place.
+    script = launcher.script(
+        "import os, pathlib, sys, time\n"
+        "mark = pathlib.Path(os.environ['RUN_DIR'])\n"
+        "if not (mark / 'trainer-0.json.d').exists():\n"
+        "    (mark / 'trainer-0.json.d').mkdir()\n"
+        "    (mark / 'trainer-0.tmp').mkdir()\n"
+        "    sys.exit(3)\n"
+    )
+    kept = launcher.folder / "kept"
+    launcher.env["RUN_DIR"] = str(kept / "run")
+    done = launcher.run("--data-dir", kept, "--max-restarts", 1, script)
+    assert done.returncode == 0, done.stderr
+    assert "starting it again" in done.stderr
+
+
 def test_servers_share_the_memory_of_the_machine(launcher):
     assert launcher.run("--servers", 3, launcher.script("")).returncode == 0
     budgets = {e.split()[3] for e in launcher.events() if e.startswith("start")}

@@ -73,8 +73,8 @@ class _Restarts:
         del self._due[i]
         try:
             self._again(i)
-        except LaunchError as error:
-            self._say(str(error))
+        except (LaunchError, OSError) as error:
+            self._say(f"cannot start it again: {error}")
             return False
         self._started[i] = time.monotonic()
         return True

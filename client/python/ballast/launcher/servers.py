@@ -9,6 +9,7 @@ server that is started again keeps its port, so the peers file stays true.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -119,6 +120,7 @@ class Servers:
         Returns early, without addresses, when `interrupted` says so.
         """
         self._run_dir.mkdir(parents=True, exist_ok=True)
+        self._lock_data_dir()  # Before anything in it is touched: it may be a running job's.
         for stale in (self._peers_file(), *map(self._ready_file, range(self._count))):
             stale.unlink(missing_ok=True)
         self._environ = dict(environ)
@@ -162,6 +164,16 @@ class Servers:
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:
         process.stop(self.children, signal.SIGTERM, STOP_S, hurry)
+
+    def _lock_data_dir(self) -> None:
+        self._lock = open(self._run_dir / "lock", "a+")  # Open, hence locked, as long as we live.
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise LaunchError(
+                f"{self._data_dir} is in use by another ballast-run; wait for its end or name "
+                "another directory with --data-dir"
+            ) from error
 
     def _spawn(self, i: int, listen: str, log_mode: str) -> process.Child:
         data = self._data_dir / f"server-{i}"

@@ -6,6 +6,7 @@ data directory, {"rank", "pid", "restarts"}.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -99,7 +100,9 @@ class Trainers:
             self._pumps.append(output.forward(child.stdout, sys.stdout.buffer, mark))
             self._pumps.append(output.forward(child.stderr, sys.stderr.buffer, mark))
         told = {"rank": rank, "pid": child.pid, "restarts": self._restarts[rank]}
-        write_atomically(self._run_dir / f"trainer-{rank}.json", json.dumps(told))
+        # For people and scripts that look; a full disk is no reason to end the run.
+        with contextlib.suppress(OSError):
+            write_atomically(self._run_dir / f"trainer-{rank}.json", json.dumps(told))
         return child
 
     def failed(self) -> int | None:
