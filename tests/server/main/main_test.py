@@ -159,7 +159,7 @@ class FlagsTest(unittest.TestCase):
         for path in sources:
             names.update(re.findall(r"\bBALLAST_[A-Z_]*[A-Z]\b", path.read_text()))
         # A number, a macro, and a setting of the server itself.
-        names -= {"BALLAST_TIME_SCALE", "BALLAST_VERSION", "BALLAST_STORAGE_DRAM_BUDGET"}
+        names -= {"BALLAST_TIME_SCALE", "BALLAST_VERSION", "BALLAST_STORAGE_MEMORY_BUDGET"}
         self.assertLessEqual({"BALLAST_ENDPOINTS", "BALLAST_SLOT", "BALLAST_ADMIN"}, names)
         code, out, err = run(BALLASTD, "--print-config", **dict.fromkeys(names, "x"))
         self.assertEqual((code, err), (0, ""))
