@@ -379,13 +379,20 @@ void MemoryDisk::Crash(const Random& random) {
 absl::Status MemoryDisk::TakeFault(Operation operation, absl::string_view words,
                                    const std::string& path) {
   const auto fault = faults_[operation].extract(++operations_[operation]);
-  return fault.empty() ? absl::OkStatus() : FileError(fault.mapped(), words, path);
+  if (!fault.empty()) return FileError(fault.mapped(), words, path);
+  const auto of_path = path_faults_.extract({operation, path});
+  return of_path.empty() ? absl::OkStatus() : FileError(of_path.mapped(), words, path);
 }
 
 void MemoryDisk::Fail(Operation operation, uint64_t nth, int error) {
   BALLAST_CHECK(nth >= 1);
   MutexLock lock(&mu_);
   faults_[operation][operations_[operation] + nth] = error;
+}
+
+void MemoryDisk::FailNext(Operation operation, const std::string& path, int error) {
+  MutexLock lock(&mu_);
+  path_faults_[{operation, path}] = error;
 }
 
 void MemoryDisk::LoseNextWrite() {

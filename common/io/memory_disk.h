@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -60,6 +61,8 @@ class MemoryDisk : public FileSystem {
   // Makes the `nth` operation of this kind from now on (1: the next) fail with an errno value, EIO
   // or ENOSPC for example. A failed write has written nothing. Several may be pending.
   void Fail(Operation operation, uint64_t nth, int error);
+  // The same for the next one on the file `path`, whatever others do meanwhile.
+  void FailNext(Operation operation, const std::string& path, int error);
   // The next write is acknowledged and does not happen.
   void LoseNextWrite();
   // The next write goes to `offset` of its file instead.
@@ -107,6 +110,7 @@ class MemoryDisk : public FileSystem {
   uint64_t crashes_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<EntryChange> unsynced_ ABSL_GUARDED_BY(mu_);                    // Oldest first.
   std::map<Operation, std::map<uint64_t, int>> faults_ ABSL_GUARDED_BY(mu_);  // Count -> errno.
+  std::map<std::pair<Operation, std::string>, int> path_faults_ ABSL_GUARDED_BY(mu_);
   std::map<Operation, uint64_t> operations_ ABSL_GUARDED_BY(mu_);
   bool lose_next_write_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<uint64_t> misdirect_to_ ABSL_GUARDED_BY(mu_);

@@ -580,19 +580,16 @@ TEST(NvmeJobTest, AWriteOrFlushThatFailsIsNamed) {
   struct Case {
     MemoryDisk::Operation operation;
     int error;
-    uint64_t nth;  // in a round: behind what the log writes and flushes
   };
   const Case cases[] = {
-      {MemoryDisk::Operation::kWrite, EIO, 40},
-      {MemoryDisk::Operation::kWrite, ENOSPC, 40},
-      {MemoryDisk::Operation::kSync, EIO, 2},
+      {MemoryDisk::Operation::kWrite, EIO},
+      {MemoryDisk::Operation::kWrite, ENOSPC},
+      {MemoryDisk::Operation::kSync, EIO},
   };
   for (const Case& c : cases) {
     NvmeJob job(4);
     job.Round();
-    for (uint64_t nth = c.nth; nth < c.nth + 9; ++nth) {
-      job.cluster.Disk(0)->Fail(c.operation, nth, c.error);
-    }
+    job.cluster.Disk(0)->FailNext(c.operation, std::string(kDirectory) + "/slots", c.error);
     job.Begin();
     const absl::Status failure = job.cluster.Failure();
     EXPECT_EQ(ReasonOf(failure), Reason::kStorageFailed) << failure;
