@@ -33,6 +33,22 @@ absl::Status Refused(size_t bytes, const char* why) {
                    "; free memory, raise the memory limit, or lower the configured budget"));
 }
 
+// Null, with errno, when there is no room.
+char* Map(size_t bytes) {
+  void* const mapped =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return mapped == MAP_FAILED ? nullptr : static_cast<char*>(mapped);
+}
+
+// The aligned `bytes` of a mapping that is one alignment longer; gives back what is around them.
+char* CutAligned(char* begin, size_t bytes) {
+  constexpr size_t kAlignment = Arena::kAlignmentBytes;
+  const size_t head = (kAlignment - reinterpret_cast<uintptr_t>(begin) % kAlignment) % kAlignment;
+  if (head > 0) munmap(begin, head);
+  munmap(begin + head + bytes, kAlignment - head);
+  return begin + head;
+}
+
 }  // namespace
 
 absl::StatusOr<Arena> Arena::Create(size_t bytes) {
@@ -41,19 +57,18 @@ absl::StatusOr<Arena> Arena::Create(size_t bytes) {
     return Refused(bytes, "more than the address space");
   }
   const size_t rounded = RoundUp(bytes, kAlignmentBytes);
-  // One alignment more than needed, so that an aligned range lies inside; the rest goes back.
-  const size_t mapped_bytes = rounded + kAlignmentBytes;
-  void* mapped =
-      mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return Refused(bytes, std::strerror(errno));
-  char* const begin = static_cast<char*>(mapped);
-  const size_t head =
-      (kAlignmentBytes - reinterpret_cast<uintptr_t>(begin) % kAlignmentBytes) % kAlignmentBytes;
-  if (head > 0) munmap(begin, head);
-  munmap(begin + head + rounded, kAlignmentBytes - head);
+  char* begin = Map(rounded);
+  if (begin != nullptr && reinterpret_cast<uintptr_t>(begin) % kAlignmentBytes != 0) {
+    // Kernels before 6.7 align nothing: one alignment more than needed, so that an aligned range
+    // lies inside; the rest goes back.
+    munmap(begin, rounded);
+    begin = Map(rounded + kAlignmentBytes);
+    if (begin != nullptr) begin = CutAligned(begin, rounded);
+  }
+  if (begin == nullptr) return Refused(bytes, std::strerror(errno));
   // Advice only: without huge pages everything still works, slower.
-  madvise(begin + head, rounded, MADV_HUGEPAGE);
-  return Arena(begin + head, rounded);
+  madvise(begin, rounded, MADV_HUGEPAGE);
+  return Arena(begin, rounded);
 }
 
 Arena::~Arena() {

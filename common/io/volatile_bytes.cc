@@ -17,6 +17,10 @@ bool VolatileBytes::Change::Overlaps(const Change& other) const {
 
 void VolatileBytes::Change::ApplyTo(std::string* bytes) const {
   if (truncate) bytes->clear();
+  if (offset == bytes->size()) {
+    bytes->append(data);
+    return;
+  }
   if (bytes->size() < end()) bytes->resize(end());
   std::memcpy(bytes->data() + offset, data.data(), data.size());
 }

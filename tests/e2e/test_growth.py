@@ -5,6 +5,7 @@ The bits afterwards are those of an undisturbed torch that was given the same gr
 
 from __future__ import annotations
 
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -70,6 +71,14 @@ def test_groups_are_added_and_survive_the_servers(start_cluster, servers, durabi
 
 
 @pytest.mark.parametrize("server", [0, 1])
+def test_every_failpoint_of_growing_kills_a_server_here(ballastd):
+    """The kill storm dies at all the others; its jobs do not grow."""
+    names = subprocess.run([str(ballastd), "--list-failpoints"], check=True, capture_output=True,
+                           text=True).stdout.split()  # fmt: skip
+    ours = {point.split("=")[0] for point in POINTS}
+    assert {name for name in names if name.startswith("growth.")} <= ours <= set(names)
+
+
 @pytest.mark.parametrize("point", POINTS)
 def test_a_server_killed_at_any_point_of_it(start_cluster, point, server):
     cluster = start_cluster(2)

@@ -265,6 +265,7 @@ void Run(const Options& options, Totals* totals) {
   sim::Random random(options.seed);
   const std::pair<uint64_t, uint32_t> kMoments[] = {{3, 0}, {17, 4}, {45, 0}, {90, 5}, {130, 3}};
   Moment earlier = workload.RunTo(1, 0);
+  uint64_t places = std::size(kMoments) * kServers;  // that are still to come
   for (const auto& [last, open] : kMoments) {
     const Moment moment = workload.RunTo(last, open);
     for (uint32_t self = 0; self < kServers; ++self) {
@@ -275,7 +276,8 @@ void Run(const Options& options, Totals* totals) {
         ++totals->verdicts[Verdict::kSilent];
       }
       const Sources sources{&earlier.disks[self], &moment.disks[1 - self]};
-      for (uint64_t i = 0; i < options.count / (std::size(kMoments) * kServers); ++i) {
+      const uint64_t share = (options.count - totals->corruptions) / places--;
+      for (uint64_t i = 0; i < share; ++i) {
         Image image = moment.disks[self];
         const auto kind =
             static_cast<DamageKind>(random.Below(static_cast<uint64_t>(DamageKind::kCount)));
@@ -310,7 +312,8 @@ bool Parse(int argc, char** argv, Options* options) {
     if (flag == "--json") {  // It says nothing else.
     } else if (flag == "--trace") {
       options->trace = true;
-    } else if (flag == "--count" && absl::SimpleAtoi(value, &options->count)) {
+    } else if (flag == "--count" && absl::SimpleAtoi(value, &options->count) &&
+               options->count > 0) {
       ++i;
     } else if (flag == "--seed" && absl::SimpleAtoi(value, &options->seed)) {
       ++i;

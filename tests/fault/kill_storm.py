@@ -359,6 +359,7 @@ class Storm:
             "kills": self.cluster.kills,
             "rounds": self.rounds,
             "rounds_lost": sum(self.lines("lost")),
+            "uploads": sum(self.lines("uploads")),
             "differing_bits": sum(self.lines("differs")),
             "restarts_by_hand": len(self.cluster.by_hand),
             "seconds": round(time.monotonic() - self.begun, 1),
@@ -430,6 +431,8 @@ def main() -> int:
         storm.cluster.stop_servers()
     result = storm.result(red)
     wrong = red or result["rounds_lost"] or result["differing_bits"] or result["restarts_by_hand"]
+    if not wrong and result["rounds"] > 500 and not result["uploads"]:
+        wrong = red = "no round was an upload"
     if wrong:
         print(f"RED: {red}\nseed {options.seed}; logs: {folder}", file=sys.stderr, flush=True)
     elif not options.keep:

@@ -21,6 +21,7 @@ using sim::Mix;
 // One round in so many has a NaN; one gradient in so many is missing.
 constexpr uint64_t kPoisonedOneIn = 61;
 constexpr uint64_t kAbsentOneIn = 13;
+constexpr uint64_t kUploadOneIn = 17;
 
 // In [-1, 1), a function of its key only.
 float Noise(uint64_t key) {
@@ -123,6 +124,20 @@ std::vector<float> Reference::Gradient(uint64_t life, uint32_t slot, uint32_t ex
   return grad;
 }
 
+bool Reference::Uploads(uint64_t round) const {
+  return round > 1 && Mix(seed_ ^ (7 * round + 1)) % kUploadOneIn == 0;
+}
+
+std::vector<float> Reference::Edited(uint32_t extent_id) const {
+  const Extent& extent = layout_.extents()[extent_id];
+  const uint64_t key = Mix(~seed_ + round_) ^ uint64_t { extent_id } << 40;
+  std::vector<float> edited(extent.elements);
+  for (uint32_t i = 0; i < extent.elements; ++i) {
+    edited[i] = RoundTo(extent.dtype, 0.5f * extents_[extent_id].weight[i] + Noise(key + i));
+  }
+  return edited;
+}
+
 // --- What comes of it ---------------------------------------------------------------------------
 
 std::vector<float> Reference::Sum(const std::vector<uint64_t>& lives, uint32_t extent_id) const {
@@ -164,6 +179,14 @@ Decision Reference::Decide(const std::vector<std::vector<float>>& sums) const {
 }
 
 Decision Reference::Step(const std::vector<uint64_t>& lives) {
+  if (Uploads(round_)) {
+    for (uint32_t e = 0; e < extents_.size(); ++e) extents_[e].p = extents_[e].weight = Edited(e);
+    ++round_;
+    Decision decision;
+    decision.applied = decision.upload = true;
+    decision.policy = policy_;
+    return decision;
+  }
   std::vector<std::vector<float>> sums;
   for (uint32_t e = 0; e < extents_.size(); ++e) sums.push_back(Sum(lives, e));
   Decision decision = Decide(sums);

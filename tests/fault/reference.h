@@ -2,6 +2,7 @@
 // of each trainer: gradients that depend on the weights they were computed on and on the process
 // that computed them, their slot-order sum, one multiplication, canonical AdamW in a plain loop.
 //
+// Now and then a round is an upload of edited weights instead.
 // A gradient is noise(seed, life, round, slot, extent, element) + 0.1 * weight. The `life` of a
 // slot counts its processes and stands for the epoch: each new process begins a new one. So a round
 // that mixes the gradients of two processes, applies one twice or starts from other weights has
@@ -55,13 +56,19 @@ class Reference {
   uint64_t tensor_step(uint32_t tensor) const { return tensor_step_[tensor]; }
   const Layout& layout() const { return layout_; }
 
+  // Whether `round` replaces the weights; never the first one.
+  bool Uploads(uint64_t round) const;
+  // What by, when this round does: a function of those before it, the same on all trainers, rounded
+  // to the extent's dtype.
+  std::vector<float> Edited(uint32_t extent) const;
   // Whether `slot` has a gradient for `tensor` in `round`.
   bool Present(uint64_t round, uint32_t slot, uint32_t tensor) const;
   // The gradient of an extent in this round by the process `life` of `slot`, rounded to the
   // extent's dtype.
   std::vector<float> Gradient(uint64_t life, uint32_t slot, uint32_t extent) const;
 
-  // Runs this round with the gradients of these processes, one per slot. Returns its decision.
+  // Runs this round: an upload, or with the gradients of these processes, one per slot. Returns its
+  // decision.
   Decision Step(const std::vector<uint64_t>& lives);
 
   // The whole state to a file that replaces `path`, and back. Load: NOT_FOUND without a file.

@@ -1,5 +1,5 @@
-// A trainer process of the kill storm: takes its seat (resume), runs rounds until it is told which
-// one is the last, and compares every bit it gets with the reference.
+// A trainer process of the kill storm: takes its seat (resume), runs rounds, some of them uploads,
+// until it is told which one is the last, and compares every bit it gets with the reference.
 //
 //   fault_trainer --endpoint HOST:PORT... --job NAME --world W --slot S --life L --seed X
 //                 --folder DIR --durability power|process [--think-us N]
@@ -12,7 +12,8 @@
 //   reference-<slot>    the reference's state, now and then, so that a new process need not begin
 //                       with round 1
 // On standard output, a line each: "resumed ROUND" or "new", "pause MS", "lost ROUNDS",
-// "differs BITS of ROUND extent E array A", "finished ROUND", "error REASON text".
+// "differs BITS of ROUND extent E array A", "uploads ROUNDS" of the job, "finished ROUND",
+// "error REASON text".
 // Exit status: 0 finished; 10 another process holds the seat now (fenced); 11 the seat's last
 // process still lives, or nobody answered: start it again; 12 any other error; 13 rounds were lost
 // or bits differ.
@@ -156,12 +157,15 @@ class Trainer {
 
   int Attach();
   int RunRound();
+  // The round's one call of the client, as the reference has it: a step or an upload.
+  absl::StatusOr<client::RoundReport> CallClient();
   int Finish();
   // Brings the reference to the client's round.
   int CatchUp();
   int Report(const absl::Status& status) const;
   std::vector<client::TensorBuffers> Buffers();
   void MakeGradients();
+  void EditWeights();
   // Bits in which the weights differ from the reference, extent by extent.
   uint64_t DifferingWeights() const;
   // Likewise of one array, tensor by tensor.
@@ -309,26 +313,55 @@ void Trainer::MakeGradients() {
   }
 }
 
+void Trainer::EditWeights() {
+  const Layout& layout = reference_.layout();
+  for (uint32_t e = 0; e < layout.extents().size(); ++e) {
+    const std::vector<float> edited = reference_.Edited(e);
+    ForEachElement(layout, e, [&](uint32_t from, uint32_t tensor, uint64_t to) {
+      Store(layout.extents()[e].dtype, edited[from], to, &weights_[tensor]);
+    });
+  }
+}
+
+absl::StatusOr<client::RoundReport> Trainer::CallClient() {
+  if (!reference_.Uploads(reference_.round())) {
+    std::vector<client::AdamWHyper> hyper;
+    for (const uint32_t group : {0, 1}) {
+      const std::vector<double> value = HyperOf(reference_.round(), group);
+      hyper.push_back({value[0], value[1], value[2], value[3], value[4]});
+    }
+    return client_->Step(hyper, Buffers());
+  }
+  client::RoundReport report;
+  if (absl::Status begun = client_->BeginUpload(Buffers()); !begun.ok()) return begun;
+  while (true) {
+    const absl::StatusOr<bool> over = client_->Wait(std::chrono::hours(1), &report);
+    if (!over.ok()) return over.status();
+    if (*over) return report;
+  }
+}
+
 int Trainer::RunRound() {
   const uint64_t round = client_->round();
-  MakeGradients();
+  const bool upload = reference_.Uploads(round);
+  if (upload) {
+    EditWeights();
+  } else {
+    MakeGradients();
+  }
   if (options_.think_us > 0) {
     std::this_thread::sleep_for(std::chrono::microseconds(options_.think_us));
   }
-  std::vector<client::AdamWHyper> hyper;
-  for (const uint32_t group : {0, 1}) {
-    const std::vector<double> value = HyperOf(round, group);
-    hyper.push_back({value[0], value[1], value[2], value[3], value[4]});
-  }
   const absl::Status kept = client_->SetUserState(UserState(round, options_.life));
   if (!kept.ok()) return Report(kept);
-  const absl::StatusOr<client::RoundReport> report = client_->Step(hyper, Buffers());
+  const absl::StatusOr<client::RoundReport> report = CallClient();
   if (!report.ok()) return Report(report.status());
   if (report->paused_ns > 0) Say(absl::StrCat("pause ", report->paused_ns / 1'000'000));
   const Decision decision = reference_.Step(lives_.Of(round));
+  const bool has_norm = decision.applied && !upload;
   const bool same_report = report->round == round && report->applied == decision.applied &&
-                           (report->grad_norm == decision.grad_norm || !decision.applied) &&
-                           report->clip_coef == decision.clip_coef &&
+                           (report->grad_norm == decision.grad_norm || !has_norm) &&
+                           (report->clip_coef == decision.clip_coef || upload) &&
                            report->opt_step == reference_.opt_step();
   if (!same_report) {
     Say(absl::StrCat("differs 64 of ", round, " in the report: norm ", report->grad_norm, ", not ",
@@ -406,6 +439,9 @@ int Trainer::Finish() {
   if (bits != 0 || !same_steps) return kWrong;
   const absl::Status left = client_->Leave();
   if (!left.ok()) return Report(left);
+  uint64_t uploads = 0;
+  for (uint64_t round = 1; round < client_->round(); ++round) uploads += reference_.Uploads(round);
+  if (options_.job.slot == 0) Say(absl::StrCat("uploads ", uploads));
   Say(absl::StrCat("finished ", client_->round() - 1));
   return kFinished;
 }

@@ -22,7 +22,9 @@ class SimDisk::SimFile : public File {
       if (watched_->oldest_unsynced == 0) watched_->oldest_unsynced = disk_->operations_;
       if (offset == 0 && watched_->log && watched_->made) ++watched_->begun;
       if (watched_->begun > 1) disk_->reused_segment_ = true;
-      return file_->WriteAt(offset, parts);
+      const absl::Status status = file_->WriteAt(offset, parts);
+      if (!status.ok()) ++disk_->failed_writes_;
+      return disk_->mutant_ == Mutant::kIgnoreWriteError ? absl::OkStatus() : status;
     });
   }
   absl::Status Sync() override {
@@ -35,6 +37,8 @@ class SimDisk::SimFile : public File {
       if (status.ok()) {
         watched_->oldest_unsynced = 0;
         watched_->made = true;
+      } else {
+        ++disk_->failed_syncs_;
       }
       return disk_->mutant_ == Mutant::kIgnoreSyncError ? absl::OkStatus() : status;
     });
@@ -70,6 +74,12 @@ void SimDisk::PowerOff(const MemoryDisk::Random& random) {
   Detach();
   disk_.Crash(random);
   for (auto& [path, watched] : watched_) watched.oldest_unsynced = 0;
+  unsynced_names_ = false;
+}
+
+bool SimDisk::unsynced_bytes() const {
+  return std::any_of(watched_.begin(), watched_.end(),
+                     [](const auto& entry) { return entry.second.oldest_unsynced != 0; });
 }
 
 uint64_t SimDisk::OldestUnsyncedLogWrite() const {
@@ -84,6 +94,9 @@ uint64_t SimDisk::OldestUnsyncedLogWrite() const {
 absl::StatusOr<std::unique_ptr<File>> SimDisk::Open(const std::string& path,
                                                     const OpenOptions& options) {
   std::unique_ptr<File> file;
+  if (options.mode == OpenMode::kCreate || options.mode == OpenMode::kCreateNew) {
+    unsynced_names_ = true;
+  }
   const absl::Status status = Change([&] {
     absl::StatusOr<std::unique_ptr<File>> opened = disk_.Open(path, options);
     if (opened.ok()) file = *std::move(opened);

@@ -31,6 +31,11 @@ class SimDisk : public FileSystem {
     ++process_;
     die_at_ = 0;
   }
+  // The job's files are made. Mutants of directories lie from here on only.
+  void Made() { made_ = true; }
+  // What a power loss now may take: bytes, and names that were made, changed or removed.
+  bool unsynced_bytes() const;
+  bool unsynced_names() const { return unsynced_names_; }
   // The power is off: what was not synced may be lost.
   void PowerOff(const MemoryDisk::Random& random);
 
@@ -39,8 +44,10 @@ class SimDisk : public FileSystem {
   uint64_t OldestUnsyncedLogWrite() const;
   // A segment of the log has been written a second time.
   bool reused_segment() const { return reused_segment_; }
-  // Errors that a process was told since it began.
+  // Errors that a process was told since it began; of them, writes and syncs of files that failed.
   uint64_t errors() const { return errors_; }
+  uint64_t failed_writes() const { return failed_writes_; }
+  uint64_t failed_syncs() const { return failed_syncs_; }
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path,
                                              const OpenOptions& options) override;
@@ -48,19 +55,27 @@ class SimDisk : public FileSystem {
     return disk_.List(directory);
   }
   absl::Status MakeDirectory(const std::string& directory) override {
+    unsynced_names_ = true;
     return Change([&] { return disk_.MakeDirectory(directory); });
   }
   absl::Status Rename(const std::string& from, const std::string& to) override {
+    unsynced_names_ = true;
     return Change([&] { return disk_.Rename(from, to); });
   }
   absl::Status Remove(const std::string& path) override {
+    unsynced_names_ = true;
     return Change([&] { return disk_.Remove(path); });
   }
   absl::Status RemoveAll(const std::string& directory) override {
     return Change([&] { return disk_.RemoveAll(directory); });
   }
   absl::Status SyncDirectory(const std::string& directory) override {
-    return Change([&] { return disk_.SyncDirectory(directory); });
+    if (mutant_ == Mutant::kDirectorySyncLies && made_) return absl::OkStatus();
+    return Change([&] {
+      const absl::Status status = disk_.SyncDirectory(directory);
+      if (status.ok()) unsynced_names_ = false;
+      return status;
+    });
   }
   absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override {
     return disk_.FreeBytes(path);
@@ -95,7 +110,7 @@ class SimDisk : public FileSystem {
   }
   static absl::Status Gone() { return absl::InternalError("the process that asks has ended"); }
   absl::Status Counted(const absl::Status& status) {
-    if (!status.ok()) ++errors_;
+    if (!status.ok() && !absl::IsNotFound(status)) ++errors_;  // Nothing is wrong with the disk.
     return status;
   }
 
@@ -105,6 +120,10 @@ class SimDisk : public FileSystem {
   uint64_t dead_process_ = 0;
   uint64_t operations_ = 0;
   uint64_t errors_ = 0;
+  uint64_t failed_writes_ = 0;
+  uint64_t failed_syncs_ = 0;
+  bool made_ = false;
+  bool unsynced_names_ = false;
   bool reused_segment_ = false;
   uint64_t die_at_ = 0;  // 0: not
   bool death_happens_after_ = false;

@@ -106,6 +106,9 @@ class SimEngine {
 
  private:
   bool Alive() const { return deps_.world->Life(deps_.node) == life_; }
+  SimClock* clock() const { return deps_.world->clock(deps_.node); }
+  // Of seats and leases.
+  Tick Now() const { return Is(Mutant::kLeaseOnWallClock) ? clock()->Wall() : clock()->Now(); }
   void After(Tick full, EventKind kind, std::function<void()> action);
 
   struct Seat {

@@ -106,7 +106,7 @@ void SimEngine::GoOver(const EpochRecord& before) {
   prepare_waiting_.reset();
   ahead_.clear();
   if (epoch.init_again) checkpointer_.DropInitial();
-  const Tick now = deps_.world->now();
+  const Tick now = Now();
   for (uint32_t slot = 0; slot < sinks_.size(); ++slot) {
     if (sinks_[slot] == nullptr) continue;
     sinks_[slot]->OnError(
@@ -132,15 +132,14 @@ void SimEngine::GoOver(const EpochRecord& before) {
 }
 
 bool SimEngine::SlotOpen(uint32_t slot) const {
-  return slot < sinks_.size() &&
-         (sinks_[slot] != nullptr || deps_.world->now() < seats_[slot].held_until);
+  return slot < sinks_.size() && (sinks_[slot] != nullptr || Now() < seats_[slot].held_until);
 }
 
 void SimEngine::WatchLease(uint32_t slot) {
   if (!on_seat_free_ || ended_ || slot >= seats_.size()) return;
-  const Tick since = seats_[slot].away_since, now = deps_.world->now();
+  const Tick since = seats_[slot].away_since, now = Now();
   const Tick left = since + kLease > now ? since + kLease - now : 0;
-  deps_.world->AfterInLife(left, deps_.node, life_, EventKind::kTimer, [this, slot, since] {
+  clock()->AfterInLife(left, life_, EventKind::kTimer, [this, slot, since] {
     if (slot >= seats_.size()) return;
     if (sinks_[slot] == nullptr && seats_[slot].away_since == since) TellSeatFree(slot);
   });

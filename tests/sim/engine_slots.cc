@@ -35,11 +35,11 @@ void SimEngine::Start(bool restarted) {
   CarryOut(std::exchange(start_effects_, {}));
   if (!Alive()) return;
   for (const Member& member : fsm_.plan().epoch.members) {
-    seats_[member.slot].away_since = deps_.world->now();
-    if (restarted) seats_[member.slot].held_until = deps_.world->now() + 2 * kReturnWait;
+    seats_[member.slot].away_since = Now();
+    if (restarted) seats_[member.slot].held_until = Now() + 2 * kReturnWait;
     WatchLease(member.slot);
   }
-  deps_.world->AfterInLife(kOpenTimeout, deps_.node, life_, EventKind::kTimer, [this] {
+  clock()->AfterInLife(kOpenTimeout, life_, EventKind::kTimer, [this] {
     const std::vector<Member> members = fsm_.plan().epoch.members;
     for (const Member& member : members) {
       if (seats_[member.slot].seen) continue;
@@ -111,7 +111,7 @@ void SimEngine::SlotLost(uint32_t slot, const SlotSink* sink, const std::string&
   if (slot >= sinks_.size() || sinks_[slot] == nullptr || sinks_[slot].get() != sink) return;
   sinks_[slot] = nullptr;
   Seat& seat = seats_[slot];
-  seat.away_since = deps_.world->now() - silent_for;
+  seat.away_since = Now() - silent_for;
   if (silent_for > 0) seat.held_until = seat.away_since + kLease;
   WatchLease(slot);
   Feed(SlotLostInput{slot, why});

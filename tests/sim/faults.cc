@@ -28,6 +28,7 @@ FaultPlan::FaultPlan(const Context& context, std::vector<SimServer*> servers,
   if (f.kill_trainers) timed_.push_back(&FaultPlan::KillTrainer);
   if (f.hang_trainers) timed_.push_back(&FaultPlan::HangTrainer);
   if (f.come_and_go) timed_.push_back(&FaultPlan::ComeOrGo);
+  if (f.clock_jumps) timed_.push_back(&FaultPlan::LeapClock);
 }
 
 void FaultPlan::Say(NodeId node, const char* what) {
@@ -40,6 +41,7 @@ void FaultPlan::Begin() {
     for (uint32_t s = 0; s < servers_.size(); ++s) ArmDisk(s);
   }
   if (!timed_.empty()) Next();
+  if (faults().clock_jumps) SetWallClocks();
 }
 
 void FaultPlan::Calm() {
@@ -77,6 +79,7 @@ bool FaultPlan::Gate(NodeId node) {
   const bool power = random().OneIn(faults().power_one_in);
   if (!power && !random().OneIn(faults().kill_one_in)) return true;
   const bool all = power && faults().whole_cluster;
+  context_.world->Met(power ? Cover::kPowerLost : Cover::kServerKilled);
   for (uint32_t s = 0; s < servers_.size(); ++s) {
     if (all || s == node) Kill(s, power);
   }
@@ -92,7 +95,9 @@ void FaultPlan::WatchEpoch(uint32_t server) {
   const bool power = context_.plan->spec.durability == Durability::kPower && random().OneIn(2);
   const Tick in = random().Spread(1, 300'000) * kMicrosecond;
   context_.world->After(in, kNobody, EventKind::kFault, [this, which, power] {
-    if (!calm_ && left_ > 0) Kill(which, power);
+    if (calm_ || left_ == 0) return;
+    context_.world->Met(Cover::kEndInChange);
+    Kill(which, power);
   });
 }
 
@@ -106,8 +111,8 @@ void FaultPlan::Kill(uint32_t server, bool power) {
 void FaultPlan::Restart(uint32_t server) {
   if (faults().rot && left_ > 0 && random().OneIn(2)) {
     --left_;
-    Say(server, "bits rot");
-    servers_[server]->RotBits(static_cast<uint32_t>(random().Spread(1, 16)));
+    Say(server, "files rot");
+    servers_[server]->Rot(static_cast<uint32_t>(random().Spread(1, 16)));
   }
   const Tick down = random().Spread(1, random().OneIn(8) ? 4000 : 200) * kMillisecond;
   context_.world->After(down, kNobody, EventKind::kStart, [this, server] {
@@ -151,6 +156,7 @@ void FaultPlan::CutLink() {
   const auto to = static_cast<NodeId>(random().Below(nodes));
   const Tick until = context_.world->now() + random().Spread(1, 6000) * kMillisecond;
   Say(from, "cannot reach another node");
+  context_.world->Met(Cover::kLinkCut);
   context_.network->Cut(from, to, until);
   if (random().OneIn(2)) context_.network->Cut(to, from, until);
 }
@@ -160,6 +166,25 @@ void FaultPlan::Pause(NodeId node, Tick at_most) {
   context_.world->Pause(node);
   context_.world->After(random().Spread(1, at_most / kMillisecond) * kMillisecond, kNobody,
                         EventKind::kFault, [this, node] { context_.world->Resume(node); });
+}
+
+void FaultPlan::LeapClock() {
+  const auto nodes = servers_.size() + trainers_->size();
+  const auto node = static_cast<NodeId>(random().Below(nodes));
+  Say(node, "has a clock that leaps ahead");
+  context_.world->Met(Cover::kClockLeapt);
+  context_.world->clock(node)->Leap(random().Spread(1, 15'000) * kMillisecond);
+}
+
+// Goes on in the calm, too: to a cluster that does not look at wall clocks this is no fault.
+void FaultPlan::SetWallClocks() {
+  const auto node = static_cast<NodeId>(random().Below(servers_.size()));
+  const auto by = static_cast<int64_t>(random().Spread(kSecond, 24 * kHour));
+  Say(node, "gets another wall clock");
+  context_.world->Met(Cover::kWallClockSet);
+  context_.world->clock(node)->SetWall(random().OneIn(2) ? by : -by);
+  context_.world->After(random().Between(kSecond / 10, 3 * kSecond), kNobody, EventKind::kFault,
+                        [this] { SetWallClocks(); });
 }
 
 // --- Trainers -----------------------------------------------------------------------------------
@@ -182,7 +207,10 @@ SimTrainer* FaultPlan::AnyActive() {
 }
 
 void FaultPlan::PauseTrainer() {
-  if (SimTrainer* const trainer = AnyActive()) Pause(trainer->node());
+  SimTrainer* const trainer = AnyActive();
+  if (trainer == nullptr) return;
+  context_.world->Met(Cover::kTrainerPaused);
+  Pause(trainer->node());
 }
 
 void FaultPlan::Replace(uint32_t slot, bool always) {
@@ -199,6 +227,7 @@ void FaultPlan::KillTrainer() {
   const std::vector<SimTrainer*> active = Active();
   if (active.empty()) return;
   SimTrainer* const trainer = random().Pick(active);
+  context_.world->Met(Cover::kTrainerKilled);
   trainer->Kill(/*announced=*/!random().OneIn(3));
   Replace(trainer->who().slot, /*always=*/active.size() == 1);
 }
@@ -207,6 +236,7 @@ void FaultPlan::KillTrainer() {
 void FaultPlan::HangTrainer() {
   SimTrainer* const trainer = AnyActive();
   if (trainer == nullptr) return;
+  context_.world->Met(Cover::kTrainerHung);
   Pause(trainer->node(), 12 * kSecond);
   if (random().OneIn(2)) Replace(trainer->who().slot, /*always=*/true);
 }
@@ -216,14 +246,15 @@ void FaultPlan::ComeOrGo() {
   const server::EpochRecord& newest = context_.oracle->newest();
   const auto slot = static_cast<uint32_t>(random().Below(context_.swarm->shape.seats));
   if (newest.Find(slot) == nullptr) {
+    context_.world->Met(Cover::kTrainerJoined);
     Replace(slot, /*always=*/true);
     return;
   }
   // Slot 0 has to stay for the first round, and somebody always.
   SimTrainer* const trainer = active.empty() ? nullptr : random().Pick(active);
-  if (active.size() < 2 || !trainer->at_rest() || trainer->round() < 2) return;
-  Say(trainer->node(), "leaves");
-  trainer->Leave();
+  if (active.size() < 2) return;
+  Say(trainer->node(), "will leave");
+  trainer->LeaveSoon();
 }
 
 void FaultPlan::FailWrite() {
@@ -239,8 +270,10 @@ void FaultPlan::LieOnce() {
   SimServer* const server = AnyServer();
   server->set_damaged();
   if (random().OneIn(2)) {
+    context_.world->Met(Cover::kWriteLost);
     server->disk()->raw()->LoseNextWrite();
   } else {
+    context_.world->Met(Cover::kWriteMisdirected);
     server->disk()->raw()->MisdirectNextWrite(random().Below(64) * kPageBytes);
   }
 }
@@ -249,6 +282,7 @@ void FaultPlan::LieOnce() {
 void FaultPlan::SendZombie() {
   SimServer* const server = AnyServer();
   if (!server->Serves()) return;
+  context_.world->Met(Cover::kStray);
   const server::RoundFsm& fsm = server->engine()->fsm();
   const server::Member& member = random().Pick(fsm.plan().epoch.members);
   const uint32_t slot = member.slot;

@@ -44,7 +44,10 @@ class FaultPlan {
   void Restart(uint32_t server);
   void ArmDisk(uint32_t server);
   void CutLink();
-  void PauseServer() { Pause(static_cast<NodeId>(random().Below(servers_.size()))); }
+  void PauseServer() {
+    context_.world->Met(Cover::kServerPaused);
+    Pause(static_cast<NodeId>(random().Below(servers_.size())));
+  }
   void PauseTrainer();
   void Pause(NodeId node, Tick at_most = 6 * kSecond);
   void KillTrainer();
@@ -53,6 +56,8 @@ class FaultPlan {
   // Members that can still do something; null when there is none.
   std::vector<SimTrainer*> Active() const;
   SimTrainer* AnyActive();
+  void LeapClock();
+  void SetWallClocks();
   void FailWrite();
   void FailSync();
   void LieOnce();

@@ -22,7 +22,7 @@ SimHome::SimHome(const Context& context, SimServer* server, const server::JobPla
     : context_(context), server_(server), life_(context.world->Life(0)), plan_(plan) {}
 
 void SimHome::After(Tick delay, std::function<void()> action) {
-  context_.world->AfterInLife(delay, node(), life_, EventKind::kTimer, std::move(action));
+  clock()->AfterInLife(delay, life_, EventKind::kTimer, std::move(action));
 }
 
 void SimHome::Start() {
@@ -50,7 +50,7 @@ void SimHome::Attach(const server::Member& who, bool resume, Told told) {
   waiting_[who.slot] = {who.incarnation, std::move(told)};
   if (again) return;  // Its call was lost on the way; somebody looks after the seat already.
   newcomers_.erase(who.slot);
-  AwaitSeat(who.slot, who.incarnation, context_.world->now() + kTakeoverWait);
+  AwaitSeat(who.slot, who.incarnation, clock()->Now() + kTakeoverWait);
 }
 
 void SimHome::AwaitSeat(uint32_t slot, uint64_t incarnation, Tick give_up) {
@@ -61,7 +61,7 @@ void SimHome::AwaitSeat(uint32_t slot, uint64_t incarnation, Tick give_up) {
     StartChange();
     return;
   }
-  if (context_.world->now() < give_up) {
+  if (clock()->Now() < give_up) {
     After(kSeatPoll, [=, this] { AwaitSeat(slot, incarnation, give_up); });
     return;
   }

@@ -32,6 +32,7 @@ class SimHome {
   };
 
   NodeId node() const { return context_.network->ServerNode(0); }
+  SimClock* clock() const { return context_.world->clock(node()); }
   void After(Tick delay, std::function<void()> action);
   void AwaitSeat(uint32_t slot, uint64_t incarnation, Tick give_up);
   bool WantsChange() const;

@@ -49,6 +49,9 @@ enum class Mutant : uint8_t {
   kManifestAsRead,
   kUploadIgnored,
   kKeepInitialSlot,
+  kLeaseOnWallClock,
+  kDirectorySyncLies,
+  kIgnoreWriteError,
 };
 
 struct MutantInfo {
@@ -57,7 +60,7 @@ struct MutantInfo {
   const char* what;
 };
 
-inline constexpr std::array<MutantInfo, 38> kMutants = {{
+inline constexpr std::array<MutantInfo, 41> kMutants = {{
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
     {Mutant::kCountPushes, "count_pushes", "a frame that comes again is added again"},
     {Mutant::kArrivalOrderSum, "arrival_order_sum", "slots are summed as they arrive"},
@@ -95,6 +98,9 @@ inline constexpr std::array<MutantInfo, 38> kMutants = {{
     {Mutant::kManifestAsRead, "manifest_as_read", "a restarted server takes a record for durable"},
     {Mutant::kUploadIgnored, "upload_ignored", "uploaded weights do not replace the masters"},
     {Mutant::kKeepInitialSlot, "keep_initial_slot", "initial weights replace none on disk"},
+    {Mutant::kDirectorySyncLies, "directory_sync_lies", "directories are never synced"},
+    {Mutant::kIgnoreWriteError, "ignore_write_error", "a failed write counts as done"},
+    {Mutant::kLeaseOnWallClock, "lease_on_wall_clock", "seats are held by the wall clock"},
     {Mutant::kForgetChange, "forget_change", "a restarted home leaves a sealed epoch as it is"},
 }};
 

@@ -66,7 +66,10 @@ Network::Network(World* world, const Swarm* swarm)
 Tick Network::Latency() {
   const Tick full = swarm_->pace.network;
   Tick latency = world_->random().Between(full / 4, full);
-  if (OneIn(swarm_->faults.late_one_in)) latency += world_->random().Below(kVeryLateMax);
+  if (OneIn(swarm_->faults.late_one_in)) {
+    world_->Met(Cover::kMessageLate);
+    latency += world_->random().Below(kVeryLateMax);
+  }
   return latency;
 }
 
@@ -78,8 +81,10 @@ Tick Network::StreamArrival(NodeId from, NodeId to, Tick* clear) {
 
 std::optional<Tick> Network::CallDelay(NodeId from, NodeId to) {
   const Tick latency = Latency();
-  if (*CutUntil(from, to) > world_->now() || OneIn(swarm_->faults.lose_one_in)) return std::nullopt;
-  return latency;
+  if (*CutUntil(from, to) > world_->now()) return std::nullopt;
+  if (!OneIn(swarm_->faults.lose_one_in)) return latency;
+  world_->Met(Cover::kCallLost);
+  return std::nullopt;
 }
 
 void Network::Cut(NodeId from, NodeId to, Tick until) { *CutUntil(from, to) = until; }
@@ -179,6 +184,7 @@ void Network::CloseDown(const StreamPtr& stream, const absl::Status& status) {
 }
 
 void Network::Break(const StreamPtr& stream) {
+  world_->Met(Cover::kStreamBroke);
   CloseClientEnd(stream, world_->random().Below(4 * swarm_->pace.network + 1),
                  Unavailable("the connection broke"));
   CloseServerEnd(stream, world_->random().Below(4 * swarm_->pace.network + 1));
@@ -214,8 +220,8 @@ void Network::Ask(NodeId from, uint32_t to, const Question& question,
   };
   const NodeId there = ServerNode(to);
   const uint64_t life = world_->Life(from);
-  world_->After(kCallTimeout, from, EventKind::kTimer,
-                [fail] { fail(absl::DeadlineExceededError("no answer")); });
+  world_->clock(from)->After(kCallTimeout, EventKind::kTimer,
+                             [fail] { fail(absl::DeadlineExceededError("no answer")); });
   const std::optional<Tick> delay = CallDelay(from, there);
   if (!delay.has_value()) return;
   if (!servers_[to]->Serves()) {
@@ -233,6 +239,7 @@ void Network::Ask(NodeId from, uint32_t to, const Question& question,
   // Servers ask again by themselves. A trainer that asks for its seat does so only when it has no
   // answer, and not when it is dead: two questions never overtake those of its successor.
   const bool twice = OneIn(swarm_->faults.repeat_one_in) && from < servers_.size();
+  if (twice) world_->Met(Cover::kCallRepeated);
   for (int i = 0; i < (twice ? 2 : 1); ++i) {
     const Tick extra = i == 0 ? 0 : world_->random().Below(kVeryLateMax);
     world_->AfterInLife(*delay + extra, there, world_->Life(there), EventKind::kVoteCall,
@@ -267,8 +274,9 @@ void Network::CallVote(uint32_t from, uint32_t to, uint32_t epoch, uint64_t roun
   const auto finish = [call](absl::StatusOr<std::optional<Vote>> answer) {
     if (call->done) std::exchange(call->done, nullptr)(std::move(answer));
   };
-  world_->After(kCallTimeout, ServerNode(from), EventKind::kTimer,
-                [finish] { finish(absl::DeadlineExceededError("no answer")); });
+  world_->clock(ServerNode(from))->After(kCallTimeout, EventKind::kTimer, [finish] {
+    finish(absl::DeadlineExceededError("no answer"));
+  });
   const std::optional<Tick> there = CallDelay(ServerNode(from), ServerNode(to));
   if (!there.has_value()) return;
   if (!servers_[to]->Serves()) {
@@ -279,6 +287,7 @@ void Network::CallVote(uint32_t from, uint32_t to, uint32_t epoch, uint64_t roun
     return;
   }
   const bool twice = OneIn(swarm_->faults.repeat_one_in);
+  if (twice) world_->Met(Cover::kCallRepeated);
   for (int i = 0; i < (twice ? 2 : 1); ++i) {
     const Tick extra = i == 0 ? 0 : world_->random().Below(kVeryLateMax);
     world_->AfterInLife(*there + extra, ServerNode(to), call->to_life, EventKind::kVoteCall,

@@ -62,6 +62,7 @@ absl::Status SimServer::CreateJob() {
     const uint64_t needed =
         server::GradientLog::DiskBytes(log_options_) + server::SlotFile::DiskBytes(options_.shapes);
     disk_.raw()->SetCapacity(context_.world->random().Below(needed));
+    context_.world->Met(Cover::kFullDisk);
     const absl::Status refused = CreateStorage().status();
     if (!absl::IsResourceExhausted(refused)) {
       context_.world->Red(absl::StrCat("a full disk gives ", refused.ToString()));
@@ -70,11 +71,20 @@ absl::Status SimServer::CreateJob() {
     disk_.raw()->SetCapacity(uint64_t{1} << 30);
   }
   BALLAST_ASSIGN_OR_RETURN(fresh_, CreateStorage());
+  disk_.Made();
   return absl::OkStatus();
 }
 
-void SimServer::RotBits(uint32_t bits) {
+void SimServer::Rot(uint32_t bits) {
   damaged_ = true;
+  if (context_.world->random().OneIn(8)) {
+    context_.world->Met(Cover::kFileVanished);
+    const std::string path = "/" + context_.world->random().Pick(disk_.raw()->Paths());
+    (void)disk_.raw()->Remove(path);
+    (void)disk_.raw()->SyncDirectory(path.substr(0, path.rfind('/')));
+    return;
+  }
+  context_.world->Met(Cover::kBitsRotted);
   for (; bits > 0; --bits) {
     const std::vector<std::string> paths = disk_.raw()->Paths();
     const std::string path = "/" + context_.world->random().Pick(paths);
@@ -120,6 +130,7 @@ SimEngineDeps SimServer::EngineDeps() {
     if (context_.world->tracing()) {
       context_.world->Trace(node(), absl::StrCat("storage failed: ", status.ToString()));
     }
+    context_.world->Met(Cover::kStorageFailed);
     End(/*power=*/false);
     StartAgainLater();
   };
@@ -204,6 +215,9 @@ void SimServer::End(bool power) {
 }
 
 void SimServer::LosePower() {
+  context_.world->clock(node())->Reboot();
+  if (disk_.unsynced_bytes()) context_.world->Met(Cover::kUnsyncedBytesAtPowerLoss);
+  if (disk_.unsynced_names()) context_.world->Met(Cover::kUnsyncedNamesAtPowerLoss);
   const CrashMood mood = context_.swarm->faults.mood;
   Random* const random = &context_.world->random();
   disk_.PowerOff([mood, random]() -> uint64_t {
@@ -268,8 +282,8 @@ void SimServer::CallVote(uint32_t to_server, std::shared_ptr<const VoteUnderWay>
           if (Serves()) engine_->VoteRefused(vote->round, answer.status());
           return;
         }
-        context_.world->After(kVoteRetry, node(), EventKind::kTimer,
-                              [this, to_server, vote] { CallVote(to_server, vote); });
+        context_.world->clock(node())->After(
+            kVoteRetry, EventKind::kTimer, [this, to_server, vote] { CallVote(to_server, vote); });
       });
 }
 

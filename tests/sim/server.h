@@ -42,8 +42,9 @@ class SimServer : public StreamServer {
   // The machine, whose process has ended already, loses what was not synced.
   void LosePower();
   bool running() const { return running_; }
-  // Damage while the process is down; the next start knows nothing of it.
-  void RotBits(uint32_t bits);
+  // Damage while the process is down; the next start knows nothing of it: so many bits turn around,
+  // or a file is gone from its directory.
+  void Rot(uint32_t bits);
   SimDisk* disk() { return &disk_; }
   SimEngine* engine() { return engine_.get(); }
   // A typed error that damage explains: the job cannot go on here.

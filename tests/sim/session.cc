@@ -23,7 +23,7 @@ Overloaded(Handlers...) -> Overloaded<Handlers...>;
 // --- From the trainer ---------------------------------------------------------------------------
 
 void SimServer::Session::OnUp(UpMessage message) {
-  last_heard_ = context_.world->now();
+  last_heard_ = clock()->Now();
   if (state_ == State::kClosed) return;
   std::visit(Overloaded{
                  [this](const server::SlotHello& hello) { Hello(hello); },
@@ -152,14 +152,13 @@ void SimServer::Session::Lost(const std::string& why, Tick silent_for) {
 }
 
 void SimServer::Session::WatchSilence() {
-  const NodeId node = context_.network->ServerNode(stream_->server);
-  const Tick since = context_.world->now() - last_heard_;
+  const Tick since = clock()->Now() - last_heard_;
   const Tick delay = std::max(kReportAfter - std::min(since, kReportAfter), kReportAfter / 25);
-  context_.world->After(delay, node, EventKind::kTimer, [weak = weak_from_this()] {
+  clock()->After(delay, EventKind::kTimer, [weak = weak_from_this()] {
     const auto self = weak.lock();
     if (self == nullptr || self->state_ == State::kClosed) return;
     const bool silent = self->state_ != State::kAttaching &&
-                        self->context_.world->now() - self->last_heard_ >= kReportAfter;
+                        self->clock()->Now() - self->last_heard_ >= kReportAfter;
     if (!silent) {
       self->WatchSilence();
       return;

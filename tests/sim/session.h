@@ -16,7 +16,7 @@ class SimServer::Session : public SimSink, public std::enable_shared_from_this<S
       : context_(context),
         engine_(engine),
         stream_(std::move(stream)),
-        last_heard_(context.world->now()) {}
+        last_heard_(clock()->Now()) {}
 
   void OnUp(UpMessage message);
   // The stream has come to its end.
@@ -35,6 +35,10 @@ class SimServer::Session : public SimSink, public std::enable_shared_from_this<S
 
  private:
   enum class State { kHello, kAttaching, kOpen, kClosed };
+
+  SimClock* clock() const {
+    return context_.world->clock(context_.network->ServerNode(stream_->server));
+  }
 
   void Hello(const server::SlotHello& hello);
   void OnAttached(const absl::StatusOr<server::SlotWelcome>& welcome);

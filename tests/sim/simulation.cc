@@ -37,6 +37,14 @@ server::JobPlan MakePlan(const Swarm& swarm) {
   return plan;
 }
 
+// Servers' clocks, from half to double speed; trainers draw their own.
+void SetServerClocks(const Swarm& swarm, World* world) {
+  Random random(Mix(swarm.seed) ^ 0x0C10C5);
+  for (NodeId node = 0; swarm.faults.drift && node < swarm.shape.servers; ++node) {
+    world->clock(node)->SetRate(static_cast<double>(random.Between(50, 200)) / 100);
+  }
+}
+
 }  // namespace
 
 Simulation::Simulation(uint64_t seed, Mutant mutant, bool trace)
@@ -47,6 +55,7 @@ Simulation::Simulation(uint64_t seed, Mutant mutant, bool trace)
       network_(&world_, &swarm_),
       oracle_(&world_, &swarm_, &plan_, &layout_),
       context_{&world_, &swarm_, &network_, &oracle_, &plan_, &layout_, mutant} {
+  SetServerClocks(swarm_, &world_);
   for (uint32_t s = 0; s < swarm_.shape.servers; ++s) {
     servers_.push_back(std::make_unique<SimServer>(context_, s));
     network_.Add(servers_.back().get());
@@ -83,9 +92,13 @@ std::vector<SimTrainer*> Simulation::Members() const {
 }
 
 bool Simulation::AllMembers(const std::function<bool(const SimTrainer&)>& holds) const {
-  const std::vector<SimTrainer*> members = Members();
-  return std::all_of(members.begin(), members.end(), [&](const SimTrainer* trainer) {
-    return trainer != nullptr && trainer->alive() && holds(*trainer);
+  // Asked after every event.
+  const std::vector<server::Member>& members = oracle_.newest().members;
+  return std::all_of(members.begin(), members.end(), [&](const server::Member& member) {
+    const auto it = std::find_if(trainers_.begin(), trainers_.end(), [&](const auto& trainer) {
+      return trainer->who().incarnation == member.incarnation;
+    });
+    return it != trainers_.end() && (*it)->alive() && holds(**it);
   });
 }
 
@@ -118,7 +131,7 @@ bool Simulation::Refused() {
     if (failed && error.ok()) error = engine->failure();
   }
   // Everybody of the last epoch has left, or the last one but some who had died.
-  if (ReasonOf(error) == Reason::kJobFinished && swarm_.faults.come_and_go) {
+  if (!error.ok() && ReasonOf(error) == Reason::kJobFinished && swarm_.faults.come_and_go) {
     world_.Stop();
     return true;
   }
@@ -139,6 +152,7 @@ bool Simulation::Refused() {
                                    [](const auto& server) { return server->damaged(); });
   if (damaged) {
     refusal_ = error.ToString();
+    world_.Met(Cover::kRefused);
     world_.Stop();
   } else {
     world_.Red(absl::StrCat("the job ends: ", error.ToString()));
@@ -253,6 +267,8 @@ Outcome Simulation::Run() {
   if (!world_.stopped() && RunRounds() && FetchStates() && PowerCycle()) LeaveAll();
   for (const auto& server : servers_) {
     if (server->disk()->reused_segment()) world_.Met(Cover::kSegmentReused);
+    if (server->disk()->failed_writes() > 0) world_.Met(Cover::kWriteFailed);
+    if (server->disk()->failed_syncs() > 0) world_.Met(Cover::kSyncFailed);
   }
   Outcome outcome{world_.red(), refusal_, world_.hash(), world_.events(), world_.met()};
   for (const auto& server : servers_) server->End(/*power=*/false);

@@ -166,6 +166,16 @@ void AddRestarts(Swarm* swarm, Random* random) {
   swarm->pace.slot_sync = random->Spread(3000, 300'000) * kMicrosecond;
 }
 
+// Machines whose clocks jump, with seats to hold and leases to run out, and faults far enough apart
+// for that. Drawn apart, as the restarts are.
+void AddClockJumps(Swarm* swarm, Random* random) {
+  Faults& faults = swarm->faults;
+  faults.clock_jumps = faults.kill_trainers = true;
+  if (random->OneIn(2)) faults.drift = true;
+  faults.budget = std::max(faults.budget, static_cast<uint32_t>(random->Between(4, 12)));
+  faults.mean_gap = random->Spread(20, 1000) * kMillisecond;
+}
+
 }  // namespace
 
 Swarm DrawSwarm(uint64_t seed) {
@@ -180,6 +190,8 @@ Swarm DrawSwarm(uint64_t seed) {
   if (random.OneIn(4)) swarm.shape.upload_one_in = static_cast<uint32_t>(random.Between(2, 6));
   Random more(Mix(seed) ^ 0x3A7B0C11);
   if (swarm.faults.budget != 0 && more.OneIn(3)) AddRestarts(&swarm, &more);
+  Random clocks(Mix(seed) ^ 0x71C70C25);
+  if (swarm.faults.budget != 0 && clocks.OneIn(8)) AddClockJumps(&swarm, &clocks);
   return swarm;
 }
 
@@ -202,7 +214,8 @@ std::string Describe(const Swarm& swarm) {
   say("straggler", f.straggler_one_in), say("write_errors", f.write_errors);
   say("sync_errors", f.sync_errors), say("disk_full", f.disk_full), say("rot", f.rot);
   say("lying_disk", f.lying_disk), say("zombies", f.zombies), say("corrupt", f.corrupt_one_in);
-  say("drift", f.drift), say("kill_trainers", f.kill_trainers);
+  say("drift", f.drift), say("clock_jumps", f.clock_jumps);
+  say("kill_trainers", f.kill_trainers);
   say("hang_trainers", f.hang_trainers), say("come_and_go", f.come_and_go);
   say("die_in_change", f.die_in_change);
   return absl::StrCat(

@@ -70,6 +70,7 @@ struct Faults {
   bool zombies = false;         // frames of dead processes and older epochs
   uint32_t corrupt_one_in = 0;  // gradient frames
   bool drift = false;           // clocks of different speed
+  bool clock_jumps = false;     // steady clocks leap ahead, wall clocks are set
   bool kill_trainers = false;   // and start others in their place
   bool hang_trainers = false;   // likewise, but the first one wakes up again
   bool come_and_go = false;     // variable worlds: trainers leave and join

@@ -27,7 +27,8 @@ SimTrainer::SimTrainer(const Context& context, uint32_t process, const server::M
   const Shape& shape = context.swarm->shape;
   const Layout& layout = *context.layout;
   if (context.swarm->faults.drift) {
-    clock_rate_ = static_cast<double>(context.world->random().Between(50, 200)) / 100;
+    const auto percent = static_cast<double>(context.world->random().Between(50, 200));
+    context.world->clock(node())->SetRate(percent / 100);
   }
   const client::SendLimits limits{shape.chunk_bytes, shape.credit_bytes, shape.window_extents[0]};
   for (const uint32_t id : context.plan->servers) {
@@ -51,14 +52,13 @@ SimTrainer::SimTrainer(const Context& context, uint32_t process, const server::M
 }
 
 SimTrainer::Time SimTrainer::Now() const {
-  const double local = static_cast<double>(context_.world->now()) * clock_rate_;
-  return Time(nanoseconds(static_cast<int64_t>(local)));
+  return Time(nanoseconds(static_cast<int64_t>(context_.world->clock(node())->Now())));
 }
 
 void SimTrainer::Later(nanoseconds delay, std::function<void()> action) {
-  const double ticks = static_cast<double>(delay.count()) / clock_rate_;
-  context_.world->After(static_cast<ballast::sim::Tick>(std::max(0.0, ticks)) + 1, node(),
-                        EventKind::kTimer, std::move(action));
+  const nanoseconds::rep ticks = std::max<nanoseconds::rep>(delay.count(), 0) + 1;
+  context_.world->clock(node())->After(static_cast<ballast::sim::Tick>(ticks), EventKind::kTimer,
+                                       std::move(action));
 }
 
 // --- Activities ---------------------------------------------------------------------------------
@@ -133,10 +133,14 @@ void SimTrainer::GoOn() {
     initialized_ = true;
   }
   if (finished() || next_planned_) return;
+  if (leaves_soon_ && round_ > 1 && at_rest()) return Leave();
   next_planned_ = true;
   Random& random = context_.world->random();
   nanoseconds compute(random.Below(context_.swarm->pace.compute));
-  if (random.OneIn(context_.swarm->faults.straggler_one_in)) compute += milliseconds(300);
+  if (random.OneIn(context_.swarm->faults.straggler_one_in)) {
+    context_.world->Met(Cover::kStraggler);
+    compute += milliseconds(300);
+  }
   Later(compute, [this] { BeginStep(); });
 }
 
@@ -176,8 +180,9 @@ void SimTrainer::FetchState() {
 
 void SimTrainer::Leave() {
   leaving_ = true;
+  if (leaves_soon_) context_.world->Met(Cover::kTrainerLeft);
   for (Server& server : servers_) {
-    if (server.welcomed) context_.network->SendUp(server.stream, LeaveMessage{round_});
+    if (server.welcomed) SendLeave(&server);
   }
 }
 

@@ -45,9 +45,11 @@ class SimTrainer : public StreamClient {
   bool fetched() const { return state_fetched_; }
   bool asked() const { return state_asked_; }
   void ForgetState() { state_asked_ = state_fetched_ = false; }
-  // Says that it runs no further round.
+  // Says that it runs no further round; LeaveSoon does when the round it is in is over, but not
+  // before the first one is.
   void Leave();
-  bool leaving() const { return leaving_; }
+  void LeaveSoon() { leaves_soon_ = true; }
+  bool leaving() const { return leaving_ || leaves_soon_; }
   // What it is waiting for, for the report of a run that is stuck.
   std::string Waiting() const;
 
@@ -78,6 +80,7 @@ class SimTrainer : public StreamClient {
     StreamPtr stream;
     bool welcomed = false;
     bool gave_up = false;
+    bool leave_sent = false;  // nothing more is expected but the stream's end
     Time last_heard;
     server::FrameKind send_kind = server::FrameKind::kGradient;
     bool restoring = false;
@@ -102,6 +105,7 @@ class SimTrainer : public StreamClient {
   void Lose(size_t index, const absl::Status& status);
   void Suspend(Server* server, absl::string_view why);
   void Retire(Server* server);
+  void SendLeave(Server* server);
   void Tick();
   void ArmTick();
   absl::Status OnWelcome(size_t index, const server::SlotWelcome& welcome);
@@ -144,10 +148,10 @@ class SimTrainer : public StreamClient {
   const bool newcomer_;
   bool alive_ = true;
   bool leaving_ = false;
+  bool leaves_soon_ = false;
   bool seated_ = false;                                    // the job's record holds it
   server::EpochRecord record_;                             // of the epoch it is in
   client::Reconnect attach_{client::Reconnect::Limits()};  // the tries to get the next record
-  double clock_rate_ = 1;
   std::vector<Server> servers_;
   uint64_t round_ = 0;  // 0 before the first Welcome
   absl::Status error_;

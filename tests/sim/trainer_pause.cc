@@ -36,7 +36,13 @@ void SimTrainer::OpenStream(size_t index) {
 }
 
 void SimTrainer::Lose(size_t index, const absl::Status& status) {
-  if (leaving_ && ReasonOf(status) == Reason::kJobFinished) return;  // It has heard the Leave.
+  Server& server = servers_[index];
+  const bool stale = ReasonOf(status) == Reason::kStaleEpoch;
+  if (leaving_ && !stale && server.leave_sent) return;
+  if (leaving_ && ReasonOf(status) == Reason::kJobFinished) {
+    server.leave_sent = true;  // It has heard it.
+    return;
+  }
   if (ReasonOf(status) == Reason::kStaleEpoch) {
     OnStaleEpoch(index, status);
   } else if (client::IsNotYet(status, slot_)) {
@@ -47,8 +53,14 @@ void SimTrainer::Lose(size_t index, const absl::Status& status) {
   }
 }
 
+void SimTrainer::SendLeave(Server* server) {
+  server->leave_sent = true;
+  context_.network->SendUp(server->stream, LeaveMessage{round_});
+}
+
 void SimTrainer::GiveUp(const absl::Status& status) {
   if (!error_.ok()) return;
+  if (leaving_) return Kill(/*announced=*/true);  // It has done what it could.
   error_ = status;
   if (context_.world->tracing()) {
     context_.world->Trace(node(), absl::StrCat("slot ", slot_, " gives up: ", status.ToString()));
@@ -80,6 +92,7 @@ void SimTrainer::OnStaleEpoch(size_t index, const absl::Status& status) {
   Server& server = servers_[index];
   if (server.reconnect.away()) server.reconnect.OnBack(Now());
   Retire(&server);
+  server.leave_sent = false;
   if (attach_.away()) return;  // Another server was the first to say so.
   attach_.OnLost(status.message(), Now());
   ArmTick();
@@ -140,6 +153,7 @@ void SimTrainer::TakeRecord(const server::EpochRecord& record) {
     const bool away = server.reconnect.away();
     const bool trying = away && server.stream != nullptr;
     if (!away || trying) Retire(&server);
+    server.leave_sent = false;
     if (trying) server.reconnect.OnLost(server.reconnect.last_error(), Now());
     if (!away) OpenStream(i);
   }
@@ -209,7 +223,7 @@ absl::Status SimTrainer::OnWelcome(size_t index, const server::SlotWelcome& welc
   server.welcomed = true;
   if (server.reconnect.away()) server.reconnect.OnBack(Now());
   if (leaving_) {
-    context_.network->SendUp(server.stream, LeaveMessage{round_});
+    SendLeave(&server);
     return absl::OkStatus();
   }
   return Resume(index, welcome);

@@ -174,6 +174,7 @@ void SimTrainer::SendFrame(Server* server, const client::FrameRange& range) {
       !init && !server->stream->corrupted && random.OneIn(context_.swarm->faults.corrupt_one_in);
   if (corrupt) {
     server->stream->corrupted = true;
+    context_.world->Met(Cover::kFrameDamaged);
     bytes[random.Below(bytes.size())] ^= static_cast<char>(1 << random.Below(8));
   }
   frame.payload = Payload::FromString(std::move(bytes));

@@ -31,12 +31,44 @@ const char* CoverName(Cover cover) {
       "init_dropped",
       "change_taken_up",
       "fenced",
-      "upload"};
+      "upload",
+      "wall_clock_set",
+      "clock_leapt",
+      "server_killed",
+      "power_lost",
+      "end_in_change",
+      "unsynced_bytes_at_power_loss",
+      "unsynced_names_at_power_loss",
+      "stream_broke",
+      "call_lost",
+      "call_repeated",
+      "message_late",
+      "link_cut",
+      "server_paused",
+      "trainer_paused",
+      "straggler",
+      "write_failed",
+      "sync_failed",
+      "storage_failed",
+      "full_disk",
+      "bits_rotted",
+      "file_vanished",
+      "write_lost",
+      "write_misdirected",
+      "stray",
+      "frame_damaged",
+      "trainer_killed",
+      "trainer_hung",
+      "trainer_left",
+      "trainer_joined",
+      "refused"};
   return kNames[static_cast<size_t>(cover)];
 }
 
 World::World(uint64_t seed, size_t nodes, bool trace)
-    : trace_(trace), random_(seed), nodes_(nodes) {}
+    : trace_(trace), random_(seed), nodes_(nodes) {
+  for (NodeId node = 0; node < nodes; ++node) clocks_.emplace_back(this, node);
+}
 
 void World::Trace(NodeId node, const std::string& text) const {
   const std::string who = node == kNobody ? std::string("world") : "node " + std::to_string(node);

@@ -1,6 +1,7 @@
 // World: virtual time and the heap of events, ordered by (time, sequence); who lives, who is
-// paused; what went wrong. Everything in the simulator happens inside an event. Comes from: the
-// simulation. Goes to: network, servers, trainers, faults. Thread safety: one thread.
+// paused; every machine's clocks; what went wrong. Everything in the simulator happens inside an
+// event. Comes from: the simulation. Goes to: network, servers, trainers, faults. Thread safety:
+// one thread.
 #pragma once
 
 #include <array>
@@ -9,16 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/sim/clock.h"
 #include "tests/sim/random.h"
 
 namespace ballast::sim {
 
-using Tick = uint64_t;  // nanoseconds of virtual time
-inline constexpr Tick kMicrosecond = 1000;
-inline constexpr Tick kMillisecond = 1'000'000;
-inline constexpr Tick kSecond = 1'000'000'000;
-
-using NodeId = uint32_t;  // servers first, then trainers
 inline constexpr NodeId kNobody = UINT32_MAX;
 
 enum class EventKind : uint8_t {
@@ -35,7 +31,7 @@ enum class EventKind : uint8_t {
   kStrand,
 };
 
-// Situations that a long enough run must have met; see --cover.
+// Situations that a long enough run must have met, and every kind of fault; see --cover.
 enum class Cover : uint8_t {
   kSkippedRound,
   kUntouchedExtent,
@@ -61,6 +57,36 @@ enum class Cover : uint8_t {
   kChangeTakenUp,
   kFenced,
   kUpload,
+  kWallClockSet,
+  kClockLeapt,
+  kServerKilled,
+  kPowerLost,
+  kEndInChange,
+  kUnsyncedBytesAtPowerLoss,
+  kUnsyncedNamesAtPowerLoss,
+  kStreamBroke,
+  kCallLost,
+  kCallRepeated,
+  kMessageLate,
+  kLinkCut,
+  kServerPaused,
+  kTrainerPaused,
+  kStraggler,
+  kWriteFailed,
+  kSyncFailed,
+  kStorageFailed,
+  kFullDisk,
+  kBitsRotted,
+  kFileVanished,
+  kWriteLost,
+  kWriteMisdirected,
+  kStray,
+  kFrameDamaged,
+  kTrainerKilled,
+  kTrainerHung,
+  kTrainerLeft,
+  kTrainerJoined,
+  kRefused,
   kCount,
 };
 const char* CoverName(Cover cover);
@@ -69,7 +95,9 @@ class World {
  public:
   World(uint64_t seed, size_t nodes, bool trace);
 
+  // True time, which no process sees; what they see is their machine's clock.
   Tick now() const { return now_; }
+  SimClock* clock(NodeId node) { return &clocks_[node]; }
   Random& random() { return random_; }
   bool tracing() const { return trace_; }
   // Prints a line of the trace.
@@ -146,6 +174,7 @@ class World {
   std::vector<Event> slab_;
   std::vector<uint32_t> free_;
   std::vector<Node> nodes_;
+  std::vector<SimClock> clocks_;  // of each node's machine
   std::function<bool(NodeId)> gate_;
 };
 
