@@ -6,7 +6,8 @@
 //                  written out of place, one flush) / the raw loop
 //   sweep_vs_fio   the same / fio rw=rw
 //   cache_25, cache_50, cache_75
-//                  sweeps per second with that share of the extents in memory / with 8 extents
+//                  sweeps per second with that share of the extents in memory / without: with
+//                  --buffers extents, less what these save
 //   log_vs_limit   the sweep with every gradient logged in 2 bytes per element, divided by
 //                  24 / 26 of the sweep without
 //
@@ -35,9 +36,8 @@ namespace ballast::bench {
 namespace {
 
 constexpr char kUsage[] =
-    "usage: tier_bench [--json] [--path DIR] [--extents N] [--extent-elements N] [--threads N]\n"
-    "                  [--block BYTES] [--depth N] [--seconds S] [--repeats N]\n";
-constexpr uint32_t kFew = 8;  // extents in memory where there is no cache to speak of
+    "usage: tier_bench [--json] [--path DIR] [--extents N] [--extent-elements N] [--buffers N]\n"
+    "                  [--threads N] [--block BYTES] [--depth N] [--seconds S] [--repeats N]\n";
 constexpr std::array<int, 3> kShares = {25, 50, 75};
 constexpr std::array<double, 3> kShareBars = {1.25, 1.75, 3.0};
 constexpr double kRawBar = 0.92;
@@ -48,9 +48,10 @@ constexpr double kLogLimit = 24.0 / 26.0;
 struct Options {
   bool json = false;
   std::string path = ".";
-  int extents = 128;
-  int extent_elements = 1 << 19;
-  int threads = 3;
+  int extents = 192;
+  int extent_elements = 1 << 18;
+  int buffers = 16;  // extents in memory where there is no cache to speak of
+  int threads = 4;
   uint64_t block = uint64_t{1} << 20;
   int depth = 16;
   double seconds = 0.5;  // of a turn of the raw loop and of fio
@@ -77,6 +78,9 @@ class Bench {
   // Bytes read and written per second by one sweep.
   static absl::StatusOr<double> Rate(TierRig* rig);
   absl::StatusOr<double> Raw();
+  uint32_t few() const { return static_cast<uint32_t>(options_.buffers); }
+  // Of the extents, what a sweep without a cache really moves.
+  double moved() const { return 1.0 - static_cast<double>(options_.buffers) / options_.extents; }
   absl::Status Check(TierRig* rig);
 
   const Options options_;
@@ -151,12 +155,11 @@ absl::Status Bench::Check(TierRig* rig) {
 // Of the bytes a sweep counts as moved the few extents that stay in memory are not: the rate is
 // that of the others.
 absl::Status Bench::MeasureSweeps() {
-  BALLAST_ASSIGN_OR_RETURN(const auto rig, Rig("sweep", kFew, false));
-  const double moved = 1.0 - static_cast<double>(kFew) / options_.extents;
+  BALLAST_ASSIGN_OR_RETURN(const auto rig, Rig("sweep", few(), false));
   for (int i = 0; i < options_.repeats; ++i) {
     BALLAST_ASSIGN_OR_RETURN(const double before, Raw());
     BALLAST_ASSIGN_OR_RETURN(double sweep, Rate(rig.get()));
-    sweep *= moved;
+    sweep *= moved();
     BALLAST_ASSIGN_OR_RETURN(const double after, Raw());
     sweeps_.push_back(sweep);
     raws_.push_back((before + after) / 2);
@@ -175,7 +178,7 @@ absl::Status Bench::MeasureSweeps() {
 }
 
 absl::Status Bench::MeasureShares() {
-  BALLAST_ASSIGN_OR_RETURN(const auto few, Rig("few", kFew, false));
+  BALLAST_ASSIGN_OR_RETURN(const auto few, Rig("few", few(), false));
   for (size_t s = 0; s < kShares.size(); ++s) {
     const auto buffers = static_cast<uint32_t>(options_.extents * kShares[s] / 100);
     BALLAST_ASSIGN_OR_RETURN(const auto rig,
@@ -184,7 +187,7 @@ absl::Status Bench::MeasureShares() {
       BALLAST_ASSIGN_OR_RETURN(const double before, Rate(few.get()));
       BALLAST_ASSIGN_OR_RETURN(const double with, Rate(rig.get()));
       BALLAST_ASSIGN_OR_RETURN(const double after, Rate(few.get()));
-      shares_[s].push_back(2 * with / (before + after));
+      shares_[s].push_back(2 * with / (before + after) / moved());
     }
     std::cerr << absl::StreamFormat("%d %% in memory: %.2fx\n", kShares[s], Median(shares_[s]));
     BALLAST_RETURN_IF_ERROR(Check(rig.get()));
@@ -193,8 +196,8 @@ absl::Status Bench::MeasureShares() {
 }
 
 absl::Status Bench::MeasureLog() {
-  BALLAST_ASSIGN_OR_RETURN(const auto without, Rig("without-log", kFew, false));
-  BALLAST_ASSIGN_OR_RETURN(const auto with, Rig("with-log", kFew, true));
+  BALLAST_ASSIGN_OR_RETURN(const auto without, Rig("without-log", few(), false));
+  BALLAST_ASSIGN_OR_RETURN(const auto with, Rig("with-log", few(), true));
   for (int i = 0; i < options_.repeats; ++i) {
     BALLAST_ASSIGN_OR_RETURN(const double before, Rate(without.get()));
     BALLAST_ASSIGN_OR_RETURN(const double logged, Rate(with.get()));
@@ -233,6 +236,7 @@ std::string Bench::Result() const {
   json.Add("share_of_peak", Median(sweeps_) / Median(raws_));
   json.Add("state_bytes", static_cast<double>(options_.extents) * options_.extent_elements * 12);
   json.Add("extent_elements", static_cast<double>(options_.extent_elements));
+  json.Add("buffers", static_cast<double>(options_.buffers));
   json.Add("threads", static_cast<double>(options_.threads));
   json.Add("durability", std::string("power, one flush per sweep"));
   json.AddRaw("spread", spread.Text());
@@ -260,6 +264,8 @@ bool ParseOptions(int argc, char** argv, Options* options) {
     } else if (flag == "--extent-elements") {
       good = ParseNumber(value, 65536, 1 << 24, &options->extent_elements) &&
              options->extent_elements % 65536 == 0;
+    } else if (flag == "--buffers") {
+      good = ParseNumber(value, 4, 1 << 16, &options->buffers);
     } else if (flag == "--threads") {
       good = ParseNumber(value, 1, 64, &options->threads);
     } else if (flag == "--block") {
@@ -287,7 +293,7 @@ absl::StatusOr<std::string> RunBench(Bench* bench) {
 
 int Main(int argc, char** argv) {
   Options options;
-  if (!ParseOptions(argc, argv, &options)) {
+  if (!ParseOptions(argc, argv, &options) || options.buffers >= options.extents / 4) {
     std::cerr << kUsage;
     return 2;
   }
