@@ -70,7 +70,6 @@ def test_groups_are_added_and_survive_the_servers(start_cluster, servers, durabi
     job.run.finish()
 
 
-@pytest.mark.parametrize("server", [0, 1])
 def test_every_failpoint_of_growing_kills_a_server_here(ballastd):
     """The kill storm dies at all the others; its jobs do not grow."""
     names = subprocess.run([str(ballastd), "--list-failpoints"], check=True, capture_output=True,
@@ -79,6 +78,7 @@ def test_every_failpoint_of_growing_kills_a_server_here(ballastd):
     assert {name for name in names if name.startswith("growth.")} <= ours <= set(names)
 
 
+@pytest.mark.parametrize("server", [0, 1])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_server_killed_at_any_point_of_it(start_cluster, point, server):
     cluster = start_cluster(2)
