@@ -11,6 +11,21 @@ namespace ballast::sim {
 
 using namespace server;  // NOLINT: the room that this file mirrors.
 
+namespace {
+
+absl::StatusOr<std::unique_ptr<Tier>> MakeTier(const JobPlan& plan, const Shape& shape,
+                                               NvmeTier** nvme) {
+  if (shape.nvme_extents == 0) return MakeDramTier(plan.spec.tile_elements);
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<NvmeTier> made,
+                           NvmeTier::Create({.tile_elements = plan.spec.tile_elements,
+                                             .extent_elements = plan.spec.extent_elements,
+                                             .buffers = shape.nvme_extents}));
+  *nvme = made.get();
+  return std::unique_ptr<Tier>(std::move(made));
+}
+
+}  // namespace
+
 server::RoundResult ResultOf(uint64_t round, const Decision& decision) {
   return {.round = round,
           .applied = decision.applied,
@@ -25,7 +40,8 @@ server::RoundResult ResultOf(uint64_t round, const Decision& decision) {
 }
 
 SimEngine::SimEngine(const SimEngineDeps& deps, RoundFsm fsm, Contributions contributions,
-                     ExtentStore store, Checkpointer checkpointer, std::unique_ptr<SimRoundLog> log)
+                     ExtentStore store, NvmeTier* nvme, Checkpointer checkpointer,
+                     std::unique_ptr<SimRoundLog> log)
     : deps_(deps),
       life_(deps.world->Life(deps.node)),
       step_kernels_(optim::Kernels(simd::DetectIsa())),
@@ -33,6 +49,7 @@ SimEngine::SimEngine(const SimEngineDeps& deps, RoundFsm fsm, Contributions cont
       fsm_(std::move(fsm)),
       contributions_(std::move(contributions)),
       store_(std::move(store)),
+      nvme_(nvme),
       checkpointer_(std::move(checkpointer)),
       log_(std::move(log)),
       sinks_(fsm_.plan().epoch.seats()),
@@ -47,13 +64,16 @@ absl::StatusOr<std::unique_ptr<SimEngine>> SimEngine::Make(const JobPlan& plan,
   BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
   BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
   RoundFsm fsm(plan, layout, deps.server_id, shape.chunk_bytes, deps.window_extents);
-  ExtentStore store(MakeDramTier(plan.spec.tile_elements), &optim::Kernels(isa));
+  NvmeTier* nvme = nullptr;
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<Tier> tier, MakeTier(plan, shape, &nvme));
+  ExtentStore store(std::move(tier), &optim::Kernels(isa));
   BALLAST_RETURN_IF_ERROR(store.Add(layout, fsm.owned()));
   BALLAST_ASSIGN_OR_RETURN(
       Contributions contributions,
       Contributions::Create(layout, fsm.owned().size(), plan.epoch, deps.window_extents));
   BALLAST_ASSIGN_OR_RETURN(Recovered recovered,
-                           Recover(plan, layout, fsm.owned(), storage.get(), &store));
+                           Recover(plan, layout, fsm.owned(), storage.get(), &store,
+                                   /*lanes=*/1, nvme));
   // A record that was on the disk when the home's process ended is as good as one it had told of.
   const bool home = plan.servers.front() == deps.server_id;
   if (home && plan.epoch.epoch > deps.oracle->newest().epoch) deps.oracle->OnEpoch(plan.epoch);
@@ -70,15 +90,19 @@ absl::StatusOr<std::unique_ptr<SimEngine>> SimEngine::Make(const JobPlan& plan,
   const uint64_t durable =
       recovered.fsm.prepared.has_value() ? recovered.fsm.round : recovered.fsm.round - 1;
   auto log = std::make_unique<SimRoundLog>(
-      SimRoundLog::Deps{deps.world, &deps.swarm->pace, deps.disk, deps.node, deps.mutant},
+      SimRoundLog::Deps{deps.world, &deps.swarm->pace, deps.disk, deps.node, deps.mutant,
+                        nvme != nullptr},
       std::move(storage), options.shapes, durable, plan.epoch.start_round);
   BALLAST_ASSIGN_OR_RETURN(
       Checkpointer checkpointer,
-      Checkpointer::Create(layout, fsm.owned(), recovered.slot_versions, shape.checkpoint_rounds));
+      Checkpointer::Create(layout, nvme == nullptr ? fsm.owned() : std::vector<uint32_t>(),
+                           nvme == nullptr ? recovered.slot_versions : std::vector<uint64_t>(),
+                           shape.checkpoint_rounds));
   auto engine =
       std::make_unique<SimEngine>(deps, std::move(fsm), std::move(contributions), std::move(store),
-                                  std::move(checkpointer), std::move(log));
+                                  nvme, std::move(checkpointer), std::move(log));
   engine->Resume(std::move(recovered));
+  engine->ConnectTier();
   return engine;
 }
 
@@ -152,7 +176,9 @@ void SimEngine::DoFrame(const FrameInfo& info) {
 
 void SimEngine::Do(const StoreFrame& effect) {
   const FrameInfo& info = effect.info;
-  if (info.kind == FrameKind::kInit) {
+  if (info.kind == FrameKind::kInit && nvme_ != nullptr) {
+    StageInitial(info);
+  } else if (info.kind == FrameKind::kInit) {
     const auto width = static_cast<uint32_t>(DTypeBytes(info.dtype));
     const std::string bytes = payload_->ToString();
     store_.WriteMaster(fsm_.layout(), info.extent, info.offset_bytes / width, bytes.data(),
@@ -162,12 +188,12 @@ void SimEngine::Do(const StoreFrame& effect) {
       checkpointer_.AddInitial(info.extent);
       PumpCheckpoints();
     }
-    if (fsm_.init_missing() == 0) {
-      for (const auto& fetch : std::exchange(after_init_, {})) fetch();
-    }
   } else if (Is(Mutant::kArrivalOrderSum)) {
     auto& slots = arrivals_[info.extent];
     if (std::find(slots.begin(), slots.end(), info.slot) == slots.end()) slots.push_back(info.slot);
+  }
+  if (info.kind == FrameKind::kInit && fsm_.init_missing() == 0) {
+    for (const auto& fetch : std::exchange(after_init_, {})) fetch();
   }
   taken_ = true;
   if (!stray_ && sinks_[info.slot] != nullptr) sinks_[info.slot]->OnTaken(info.length_bytes);

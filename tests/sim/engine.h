@@ -2,7 +2,7 @@
 // Engine does, in the same order, over the same production objects (RoundFsm, Contributions,
 // ExtentStore, Checkpointer, recovery, step plan, kernels); only strand, workers, log threads and
 // streams are replaced by events. Keep it in step with server/round/round_engine.cc,
-// engine_slots.cc and engine_storage.cc.
+// engine_slots.cc, engine_storage.cc and engine_tier.cc.
 // Comes from: SimServer. Goes to: the production objects, sinks, SimRoundLog.
 // Thread safety: one thread.
 #pragma once
@@ -24,6 +24,7 @@
 #include "server/round/round_fsm.h"
 #include "server/round/step_plan.h"
 #include "server/state/extent_store.h"
+#include "server/tier/nvme_tier.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/round_log.h"
 
@@ -98,10 +99,15 @@ class SimEngine {
   bool ended() const { return ended_; }
   const absl::Status& failure() const { return failure_; }
   // Nothing is on its way to the disk.
-  bool disk_idle() const { return log_->idle() && !checkpointer_.initial_pending(); }
+  bool disk_idle() const {
+    return log_->idle() && !checkpointer_.initial_pending() && !initial_unflushed_;
+  }
+  // Whether the extent's planes are in memory.
+  bool IsHere(uint32_t extent) const { return nvme_ == nullptr || nvme_->IsHere(extent); }
 
+  // `nvme`: the store's tier, if it is on NVMe.
   SimEngine(const SimEngineDeps& deps, server::RoundFsm fsm, server::Contributions contributions,
-            server::ExtentStore store, server::Checkpointer checkpointer,
+            server::ExtentStore store, server::NvmeTier* nvme, server::Checkpointer checkpointer,
             std::unique_ptr<SimRoundLog> log);
 
  private:
@@ -124,7 +130,7 @@ class SimEngine {
   void TellSeatFree(uint32_t slot);
   void Resume(server::Recovered recovered);
   absl::Status CheckAttach(const server::SlotHello& hello) const;
-  void SendLastRound(SimSink* sink);
+  void SendLastRound(uint32_t slot);
   uint64_t WeightBytes(const std::vector<uint32_t>& extents) const;
   void SendWeightsOf(SimSink* sink, uint32_t extent);
   void SendArrayOf(SimSink* sink, uint32_t extent, uint32_t array);
@@ -146,6 +152,31 @@ class SimEngine {
   void Do(const server::FailJob& effect);
   void Do(const server::FinishJob& effect);
 
+  // What a tier on NVMe adds (engine_tier.cc), as server::Engine's of the same names.
+  struct StateStream {
+    uint32_t slot = 0;
+    SinkPtr sink;
+    uint64_t round = 0;
+    bool weights = false;
+    std::vector<uint32_t> arrays;
+    std::vector<uint32_t> extents;
+    size_t next = 0;
+    std::function<void()> end;
+  };
+  void ConnectTier();
+  std::vector<uint32_t> NextSweep() const;
+  void StageInitial(const server::FrameInfo& info);
+  void TakeInitial(uint32_t extent, const std::shared_ptr<std::vector<char>>& weights);
+  void OnInitialSaved(const absl::Status& status);
+  void OnInitialFlushed(const absl::Status& status);
+  void PumpSweep(const std::shared_ptr<server::StepPlan>& plan);
+  void EndSweep();
+  void FlushTier();
+  void SaveOldExtents();
+  bool StillWanted(const StateStream& stream) const;
+  void SendState(const std::shared_ptr<StateStream>& stream);
+  void SendExtentState(const StateStream& stream, uint32_t extent);
+
   server::Ack MakeAck(bool flush) const;
   void PumpCheckpoints();
   void OnImageWritten(const absl::Status& status);
@@ -154,7 +185,8 @@ class SimEngine {
   void SendResult(uint64_t round, const Decision& decision, uint64_t weight_bytes);
   void OnReduced(const std::shared_ptr<server::ReduceWork>& work);
   void StepExtent(uint32_t extent, const std::shared_ptr<server::StepPlan>& plan);
-  void OnExtentStepped(uint32_t extent, std::shared_ptr<const std::vector<char>> weight,
+  void OnExtentStepped(uint32_t extent, uint64_t version,
+                       const std::shared_ptr<const std::vector<char>>& weight,
                        const std::shared_ptr<server::StepPlan>& plan);
   void End();
 
@@ -175,6 +207,7 @@ class SimEngine {
   server::RoundFsm fsm_;
   server::Contributions contributions_;
   server::ExtentStore store_;
+  server::NvmeTier* const nvme_;  // store_'s tier, if it is on NVMe; else null
   server::Checkpointer checkpointer_;
   std::unique_ptr<SimRoundLog> log_;
   std::optional<server::PreparedRecord> prepare_waiting_;
@@ -198,6 +231,15 @@ class SimEngine {
   bool stray_ = false;
   bool taken_ = false;
   size_t extents_to_step_ = 0;
+  std::vector<uint32_t> sweep_;
+  size_t sweep_next_ = 0;
+  size_t sweep_under_way_ = 0;
+  bool sweep_backward_ = false;
+  size_t saving_old_ = 0;
+  // Initial weights by extent while their frames come in; how many are on their way to the slots.
+  std::map<uint32_t, std::shared_ptr<std::vector<char>>> staged_;
+  size_t initial_saving_ = 0;
+  bool initial_unflushed_ = false;
   uint64_t weight_overflows_ = 0;
   std::map<uint32_t, std::vector<uint32_t>> arrivals_;  // slots per extent, for a mutant
   absl::Status failure_;

@@ -13,7 +13,7 @@ using namespace server;  // NOLINT: the room that this file mirrors.
 // --- Voting and applying ------------------------------------------------------------------------
 
 void SimEngine::Do(const PrepareRound& effect) {
-  if (checkpointer_.initial_pending() && !Is(Mutant::kInitNotDurable)) {
+  if ((checkpointer_.initial_pending() || initial_unflushed_) && !Is(Mutant::kInitNotDurable)) {
     prepare_waiting_ = effect.record;
   } else {
     PrepareNow(effect.record);
@@ -93,7 +93,14 @@ void SimEngine::Do(const ApplyRound& effect) {
     Feed(SteppedInput{});
     return;
   }
-  for (const uint32_t extent : todo) StepExtent(extent, plan);
+  if (nvme_ != nullptr && std::exchange(sweep_backward_, !sweep_backward_)) {
+    std::reverse(todo.begin(), todo.end());
+  }
+  sweep_ = todo;
+  sweep_next_ = 0;
+  sweep_under_way_ = 0;
+  store_.tier()->BeginSweep(std::move(todo));
+  PumpSweep(plan);
 }
 
 void SimEngine::StepExtent(uint32_t extent, const std::shared_ptr<StepPlan>& plan) {
@@ -102,7 +109,7 @@ void SimEngine::StepExtent(uint32_t extent, const std::shared_ptr<StepPlan>& pla
   if (ahead_.erase(extent) != 0 && !Is(Mutant::kApplyTwice)) {  // Stepped before the restart.
     store_.ReadWeights(layout, extent, weight->data());
     After(0, EventKind::kStrand,
-          [this, plan, extent, weight] { OnExtentStepped(extent, weight, plan); });
+          [this, plan, extent, weight] { OnExtentStepped(extent, 0, weight, plan); });
     return;
   }
   if (has_gradient_.count(extent) == 0) {
@@ -117,12 +124,15 @@ void SimEngine::StepExtent(uint32_t extent, const std::shared_ptr<StepPlan>& pla
     for (uint32_t tile = 0; tile < TileCount(fsm_.layout(), extent); ++tile) {
       plan->overflows += store_.StepTile(fsm_.layout(), extent, tile, step);
     }
-    OnExtentStepped(extent, weight, plan);
+    OnExtentStepped(extent, fsm_.round() + 1, weight, plan);
   });
 }
 
-void SimEngine::OnExtentStepped(uint32_t extent, std::shared_ptr<const std::vector<char>> weight,
+void SimEngine::OnExtentStepped(uint32_t extent, uint64_t version,
+                                const std::shared_ptr<const std::vector<char>>& weight,
                                 const std::shared_ptr<StepPlan>& plan) {
+  --sweep_under_way_;
+  store_.tier()->Release(extent, version);
   contributions_.Release(extent);
   weights_.resize(fsm_.layout().extents().size());
   weights_[extent] = weight;
@@ -135,7 +145,7 @@ void SimEngine::OnExtentStepped(uint32_t extent, std::shared_ptr<const std::vect
     if (sink != nullptr) sink->OnExtent(piece);
   }
   if (Is(Mutant::kImageWhileApplying)) PumpCheckpoints();
-  if (--extents_to_step_ != 0) return;
+  if (--extents_to_step_ != 0) return PumpSweep(plan);
   weight_overflows_ = plan->overflows;
   Feed(SteppedInput{});
 }
@@ -157,6 +167,7 @@ void SimEngine::Do(const OpenRound& effect) {
   for (const auto& sink : sinks_) {
     if (sink != nullptr) sink->OnDone(*last_done_);
   }
+  if (nvme_ != nullptr) EndSweep();
   PumpCheckpoints();
   for (const auto& attach : std::exchange(after_apply_, {})) attach();
 }

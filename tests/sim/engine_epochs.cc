@@ -105,7 +105,10 @@ void SimEngine::GoOver(const EpochRecord& before) {
   has_gradient_.clear();
   prepare_waiting_.reset();
   ahead_.clear();
-  if (epoch.init_again) checkpointer_.DropInitial();
+  if (epoch.init_again) {
+    checkpointer_.DropInitial();
+    staged_.clear();
+  }
   const Tick now = Now();
   for (uint32_t slot = 0; slot < sinks_.size(); ++slot) {
     if (sinks_[slot] == nullptr) continue;

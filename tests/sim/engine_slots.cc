@@ -103,7 +103,7 @@ void SimEngine::AttachSlot(const SlotHello& hello, const SinkPtr& sink, const At
                    .complete = fsm_.CompleteFor(hello.slot),
                    .init_missing = fsm_.InitMissing()});
   sink->OnAck(MakeAck(true));  // A slot that is back has to learn where the window stands.
-  if (hello.round != 0 && hello.round + 1 == fsm_.round()) SendLastRound(sink.get());
+  if (hello.round != 0 && hello.round + 1 == fsm_.round()) SendLastRound(hello.slot);
 }
 
 void SimEngine::SlotLost(uint32_t slot, const SlotSink* sink, const std::string& why,
@@ -124,15 +124,18 @@ void SimEngine::Leave(uint32_t slot, uint64_t incarnation) {
   if (Alive()) TellSeatFree(slot);
 }
 
-void SimEngine::SendLastRound(SimSink* sink) {
+void SimEngine::SendLastRound(uint32_t slot) {
+  SimSink* const sink = sinks_[slot].get();
   deps_.world->Met(Cover::kLastRoundAgain);
   RoundResult result = *last_result_;
   result.weight_bytes = result.applied ? WeightBytes(fsm_.owned()) : 0;
   sink->OnResult(result);
-  if (result.applied) {
-    for (auto it = fsm_.owned().rbegin(); it != fsm_.owned().rend(); ++it) SendWeightsOf(sink, *it);
-  }
-  sink->OnDone(*last_done_);
+  if (!result.applied) return sink->OnDone(*last_done_);
+  auto stream = std::make_shared<StateStream>(
+      StateStream{.slot = slot, .sink = sinks_[slot], .round = fsm_.round(), .weights = true});
+  stream->extents.assign(fsm_.owned().rbegin(), fsm_.owned().rend());
+  stream->end = [sink, done = *last_done_] { sink->OnDone(done); };
+  SendState(stream);
 }
 
 uint64_t SimEngine::WeightBytes(const std::vector<uint32_t>& extents) const {
@@ -168,10 +171,13 @@ void SimEngine::FetchState(uint32_t slot, uint64_t round, bool weights,
     info.bytes += elements * sizeof(float) * arrays.size();
   }
   sink->OnState(info);
-  for (const uint32_t extent : fsm_.owned()) {
-    if (weights) SendWeightsOf(sink, extent);
-    for (const uint32_t array : arrays) SendArrayOf(sink, extent, array);
-  }
+  SendState(std::make_shared<StateStream>(StateStream{.slot = slot,
+                                                      .sink = sinks_[slot],
+                                                      .round = round,
+                                                      .weights = weights,
+                                                      .arrays = std::move(arrays),
+                                                      .extents = fsm_.owned(),
+                                                      .end = nullptr}));
 }
 
 void SimEngine::SendWeightsOf(SimSink* sink, uint32_t extent) {
@@ -229,6 +235,7 @@ void SimEngine::LogExtent(uint32_t extent, const ReducedNorm& reduced) {
 void SimEngine::PumpCheckpoints() {
   const bool applying = fsm_.phase() == Phase::kApplying && !Is(Mutant::kImageWhileApplying);
   if (!log_->keeps_images() || applying || ended_) return;
+  if (nvme_ != nullptr) return SaveOldExtents();
   checkpointer_.Pump(fsm_.layout(), &store_, log_.get(), fsm_.round(), log_->short_of_room(),
                      [this](const absl::Status& status) { OnImageWritten(status); });
 }

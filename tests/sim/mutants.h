@@ -52,6 +52,8 @@ enum class Mutant : uint8_t {
   kLeaseOnWallClock,
   kDirectorySyncLies,
   kIgnoreWriteError,
+  kEvictUnwritten,
+  kReadOlderSlot,
 };
 
 struct MutantInfo {
@@ -60,7 +62,7 @@ struct MutantInfo {
   const char* what;
 };
 
-inline constexpr std::array<MutantInfo, 41> kMutants = {{
+inline constexpr std::array<MutantInfo, 43> kMutants = {{
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
     {Mutant::kCountPushes, "count_pushes", "a frame that comes again is added again"},
     {Mutant::kArrivalOrderSum, "arrival_order_sum", "slots are summed as they arrive"},
@@ -101,6 +103,8 @@ inline constexpr std::array<MutantInfo, 41> kMutants = {{
     {Mutant::kDirectorySyncLies, "directory_sync_lies", "directories are never synced"},
     {Mutant::kIgnoreWriteError, "ignore_write_error", "a failed write counts as done"},
     {Mutant::kLeaseOnWallClock, "lease_on_wall_clock", "seats are held by the wall clock"},
+    {Mutant::kEvictUnwritten, "evict_unwritten", "what the tier evicts is not written"},
+    {Mutant::kReadOlderSlot, "read_older_slot", "the tier reads the older of two slots"},
     {Mutant::kForgetChange, "forget_change", "a restarted home leaves a sealed epoch as it is"},
 }};
 

@@ -188,9 +188,11 @@ void Oracle::OnTrainerRound(uint32_t slot, uint64_t round,
   }
 }
 
-void Oracle::OnRest(uint32_t server, const server::RoundFsm& fsm, server::ExtentStore* store) {
+void Oracle::OnRest(uint32_t server, const server::RoundFsm& fsm, server::ExtentStore* store,
+                    const std::function<bool(uint32_t extent)>& is_here) {
   const uint64_t version = fsm.round();
   for (const uint32_t extent : fsm.owned()) {
+    if (!is_here(extent)) continue;
     const ExtentState& expected = reference_.State(version, extent);
     for (uint32_t t = 0; t < server::TileCount(*layout_, extent); ++t) {
       const server::TileView tile = store->Tile(extent, t);

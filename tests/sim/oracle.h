@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -47,8 +48,9 @@ class Oracle {
   void OnResult(uint32_t slot, const server::RoundResult& result);
   void OnWeights(uint32_t slot, uint64_t version, uint32_t extent, const std::vector<char>& bytes);
   void OnTrainerRound(uint32_t slot, uint64_t round, const std::vector<std::vector<char>>& weights);
-  // The state that a server keeps at rest.
-  void OnRest(uint32_t server, const server::RoundFsm& fsm, server::ExtentStore* store);
+  // The state that a server keeps at rest, as far as it `is_here`, in memory.
+  void OnRest(uint32_t server, const server::RoundFsm& fsm, server::ExtentStore* store,
+              const std::function<bool(uint32_t extent)>& is_here);
 
  private:
   bool SameDecision(uint64_t round, bool applied, double grad_norm, double clip_coef,

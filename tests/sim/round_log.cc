@@ -214,8 +214,7 @@ void SimRoundLog::SyncFront() {
 uint64_t SimRoundLog::CoveredRound() const {
   uint64_t covered = std::numeric_limits<uint64_t>::max();
   for (const server::SlotShape& shape : shapes_) {
-    const std::vector<uint64_t> versions = storage_->slots()->Versions(shape.extent);
-    covered = std::min(covered, versions.empty() ? 0 : versions.front());
+    covered = std::min(covered, storage_->slots()->Flushed(shape.extent));
   }
   return covered;
 }

@@ -16,6 +16,7 @@
 #include "server/durability/round_log.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/mutants.h"
+#include "tests/sim/slot_io.h"
 #include "tests/sim/swarm.h"
 #include "tests/sim/world.h"
 
@@ -34,6 +35,7 @@ class SimRoundLog final : public server::RoundLog {
     SimDisk* disk = nullptr;
     NodeId node = kNobody;
     Mutant mutant = Mutant::kNone;
+    bool tier = false;  // on NVMe: it reads and writes the slots
   };
   SimRoundLog(const Deps& deps, std::unique_ptr<server::JobStorage> storage,
               std::vector<server::SlotShape> shapes, uint64_t durable_round, uint64_t start_round)
@@ -44,6 +46,11 @@ class SimRoundLog final : public server::RoundLog {
         durable_round_(durable_round),
         prepared_round_(durable_round),
         start_round_(start_round) {
+    if (deps.tier) {
+      slot_io_ = std::make_unique<SimSlotIo>(
+          SimSlotIo::Deps{deps.world, deps.pace, deps.node, deps.mutant}, storage_->slots(),
+          [this] { Trim(CoveredRound()); });
+    }
     Trim(CoveredRound());  // The log does not remember what it was told before.
   }
 
@@ -57,11 +64,14 @@ class SimRoundLog final : public server::RoundLog {
   bool short_of_room() const override { return short_of_room_; }
   void OnShortOfRoom(std::function<void()> callback) override { on_short_of_room_ = callback; }
   void WriteImage(server::ExtentImage image, Done done) override;
+  server::SlotIo* slot_io() override { return slot_io_.get(); }
 
   // Whether everything that the newest PREPARE stands on has reached the medium.
   bool PrepareIsDurable() const;
   // Nothing is queued or under way.
-  bool idle() const { return tasks_.empty() && images_.empty(); }
+  bool idle() const {
+    return tasks_.empty() && images_.empty() && (slot_io_ == nullptr || slot_io_->idle());
+  }
 
  private:
   struct PrepareTask {
@@ -114,8 +124,9 @@ class SimRoundLog final : public server::RoundLog {
   bool trying_again_ = false;  // after a trim
   bool syncing_ = false;       // the front task has been written and waits for its flush
   std::function<void()> on_short_of_room_;
-  std::deque<Task> tasks_;    // the log's thread
-  std::deque<Image> images_;  // the slots' thread
+  std::deque<Task> tasks_;              // the log's thread
+  std::deque<Image> images_;            // the slots' thread
+  std::unique_ptr<SimSlotIo> slot_io_;  // for a tier on NVMe only
 };
 
 }  // namespace ballast::sim

@@ -193,8 +193,9 @@ bool Simulation::RunRounds() {
 
 void Simulation::CheckRest() {
   for (const auto& server : servers_) {
-    oracle_.OnRest(plan_.servers[&server - servers_.data()], server->engine()->fsm(),
-                   server->engine()->store());
+    SimEngine* const engine = server->engine();
+    oracle_.OnRest(plan_.servers[&server - servers_.data()], engine->fsm(), engine->store(),
+                   [engine](uint32_t extent) { return engine->IsHere(extent); });
   }
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
+#include "server/tier/nvme_tier.h"
 
 namespace ballast::sim {
 namespace {
@@ -192,6 +193,11 @@ Swarm DrawSwarm(uint64_t seed) {
   if (swarm.faults.budget != 0 && more.OneIn(3)) AddRestarts(&swarm, &more);
   Random clocks(Mix(seed) ^ 0x71C70C25);
   if (swarm.faults.budget != 0 && clocks.OneIn(8)) AddClockJumps(&swarm, &clocks);
+  Random tier(Mix(seed) ^ 0x4E564D45);
+  if (tier.OneIn(4)) {
+    swarm.shape.nvme_extents =
+        server::kNvmeBuffersMin + static_cast<uint32_t>(tier.OneIn(2) ? 0 : tier.Below(6));
+  }
   return swarm;
 }
 
@@ -224,6 +230,8 @@ std::string Describe(const Swarm& swarm) {
       " rounds, tensors ", sizes, ", extents of ", shape.spec.extent_elements,
       shape.spec.durability == Durability::kProcess ? ", level process" : ", level power",
       ", checkpoint in ", shape.checkpoint_rounds, " rounds",
+      shape.nvme_extents == 0 ? ""
+                              : absl::StrCat(", on NVMe with ", shape.nvme_extents, " in memory"),
       shape.upload_one_in == 0 ? "" : ", uploads", "; faults:", faults.empty() ? " none" : faults);
 }
 

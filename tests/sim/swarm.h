@@ -25,6 +25,7 @@ struct Shape {
   uint64_t credit_bytes = 4096;
   std::vector<uint32_t> window_extents;  // per server
   uint32_t checkpoint_rounds = 2;
+  uint32_t nvme_extents = 0;  // in memory at a time when the state lives on NVMe; 0: it does not
   uint64_t segment_bytes_min = 16384;
   bool broadcast = false;         // slots other than 0 fetch the initial weights
   uint32_t absent_one_in = 0;     // how often a gradient is None; 0: never
