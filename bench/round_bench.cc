@@ -414,6 +414,7 @@ absl::StatusOr<std::string> RunBench(const Options& options, bool* pass) {
 
 int Main(int argc, char** argv) {
   TuneMalloc();
+  DisableLockOrderChecks();
   Options options;
   if (!ParseOptions(argc, argv, &options)) {
     std::cerr << kUsage;

@@ -18,7 +18,6 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "grpcpp/impl/codegen/sync.h"  // declares absl's deadlock detection, which gRPC uses
 #include "proto/convert/channel.h"
 #include "server/command_line.h"
 #include "server/config/print.h"
@@ -188,9 +187,7 @@ int Run(const CommandLine& line) {
 
 int Main(int argc, char** argv) {
   TuneMalloc();
-  // Debian builds absl::Mutex with deadlock detection, which slows gRPC down and aborts on lock
-  // orders that are not ours to change.
-  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  DisableLockOrderChecks();
   // What gRPC says of failed connections, we say ourselves.
   setenv("GRPC_VERBOSITY", "NONE", 0);
   const sigset_t set = EndSignals();

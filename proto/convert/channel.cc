@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "grpcpp/impl/codegen/sync.h"  // declares absl's deadlock detection, which gRPC uses
 #include "grpcpp/impl/server_builder_option.h"
 #include "grpcpp/impl/server_builder_plugin.h"
 
@@ -163,6 +164,10 @@ std::string CongestionControlOf(int fd) {
   socklen_t bytes = sizeof(name);
   if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &bytes) != 0) return "";
   return std::string(name, strnlen(name, sizeof(name)));
+}
+
+void DisableLockOrderChecks() {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }
 
 void TuneMalloc() {

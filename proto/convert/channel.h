@@ -34,4 +34,9 @@ std::string CongestionControlOf(int fd);
 // that we own; never in a library inside somebody else's process.
 void TuneMalloc();
 
+// Switches off the deadlock detection that Debian builds into Abseil's mutexes, for the whole
+// process: it slows gRPC down and aborts on lock orders that are not ours to change. For programs;
+// not for a library in somebody else's.
+void DisableLockOrderChecks();
+
 }  // namespace ballast

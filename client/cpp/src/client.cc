@@ -7,6 +7,7 @@
 #include "client/cpp/src/attach.h"
 #include "client/cpp/src/session.h"
 #include "common/base/status_macros.h"
+#include "proto/convert/channel.h"
 #include "proto/convert/job_convert.h"
 
 namespace ballast::client {
@@ -19,6 +20,8 @@ uint64_t RandomIncarnation() {
 }
 
 }  // namespace
+
+void DisableLockOrderChecks() { ballast::DisableLockOrderChecks(); }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Attach(const JobOptions& options,
                                                        const std::vector<Tensor>& tensors,

@@ -215,6 +215,7 @@ NB_MODULE(_core, module) {
       "Ballast's C++ client for ballast/session.py; see client/python/binding/module.cc.";
   // Objects still alive at exit are normal (an optimizer in a global), not a leak to report.
   nb::set_leak_warnings(false);
+  client::DisableLockOrderChecks();
   nb::class_<Operation>(module, "Operation")
       .def("wait", &WaitOperation, nb::arg("timeout_s"))
       .def("result", &Result);
