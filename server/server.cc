@@ -22,6 +22,7 @@
 #include "common/base/units.h"
 #include "common/base/worker_pool.h"
 #include "common/io/engine_files.h"
+#include "common/io/watched_files.h"
 #include "common/metrics/metrics.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/convert/methods.h"
@@ -39,6 +40,7 @@
 #include "server/rpc/session.h"
 #include "server/rpc/status_text.h"
 #include "server/simd/isa.h"
+#include "server/storage_warnings.h"
 #include "server/straggler_log.h"
 
 namespace ballast::server {
@@ -66,6 +68,11 @@ constexpr int kWorkerNiceness = 10;
 int ThreadCount(uint32_t configured) {
   if (configured > 0) return static_cast<int>(configured);
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+IoOptions IoOptionsOf(const config::v1::Aio& aio) {
+  return {.block_bytes = static_cast<size_t>(aio.block_size()),
+          .queue_depth = static_cast<int>(aio.queue_depth())};
 }
 
 class ServerImpl : public Server {
@@ -121,7 +128,11 @@ class ServerImpl : public Server {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<WorkerPool> workers_;
   // Under the jobs' files, so in front of what holds those.
-  const std::unique_ptr<FileSystem> files_ = EngineFileSystem(PosixFileSystem(), IoOptions{});
+  const std::unique_ptr<FileSystem> engine_files_ =
+      EngineFileSystem(PosixFileSystem(), IoOptionsOf(config_.aio()));
+  const std::unique_ptr<FileSystem> files_ =
+      WatchedFileSystem(engine_files_.get(), RealClock::Get(), {},
+                        [](const std::string& slow) { BALLAST_LOG(WARN) << slow; });
   DirectoryHolder directory_;
   SessionDeps session_deps_;
   mutable Mutex facts_mu_;  // calls come as soon as the port is open
@@ -277,6 +288,9 @@ DirectoryConfig ServerImpl::MakeDirectoryConfig(std::vector<ServerAddress> serve
 std::unique_ptr<JobStore> ServerImpl::OpenStore() const {
   const std::string& data_dir = config_.storage().data_dir();
   if (data_dir.empty()) return nullptr;
+  for (const std::string& warning : StorageWarnings(ReadStorageFacts(files_.get(), data_dir))) {
+    BALLAST_LOG(WARN) << warning;
+  }
   PlanCodec codec;
   codec.encode = [](const JobPlan& plan) { return PeerJobToProto(plan).SerializeAsString(); };
   codec.decode = [](const std::string& bytes) -> absl::StatusOr<JobPlan> {

@@ -35,20 +35,24 @@ constexpr std::array<int, 5> kDepths = {1, 2, 4, 8, 16};
 constexpr uint64_t kIoBytesMin = uint64_t{64} << 20;
 constexpr uint64_t kIoBytesMax = uint64_t{16} << 30;
 constexpr double kNearlyBest = 0.97;
+constexpr uint64_t kUnderWayMax = uint64_t{1} << 30;
 
 constexpr char kUsage[] =
     R"(usage: ballastctl tune nvme --path DIR [--path DIR]... [--io-size SIZE] [--no-read]
-                            [--no-write] [-o text|json]
+                            [--no-write] [--aio FILE] [-o text|json]
 
 Measures reading, writing and both at once in each directory, with blocks of 256 KiB to 4 MiB and
-1 to 16 of them under way, and prints the "aio" section for a ds_config.json: the best mixed
-bandwidth, and within 3 % of it the fewest bytes under way. About 20 s per directory.
+1 to 16 of them under way, and prints the "aio" section for a ds_config.json and the one for
+ballastd: the best mixed bandwidth, and within 3 % of it the fewest bytes under way. About 20 s per
+directory.
 
   --path DIR      a directory on the device; may be repeated
   --io-size SIZE  of the temporary file, 64MiB to 16GiB (default: 512MiB); larger than the device's
                   cache is better
   --no-read, --no-write
                   leave that out; then only the other counts
+  --aio FILE      a ds_config.json, or its "aio" section: these settings are measured, too, and
+                  compared; keys and texts that DeepSpeed's own tuner prints are understood
   -o text|json    form of the output (default: text)
 )";
 
@@ -113,7 +117,7 @@ class Tuner {
 
   absl::StatusOr<TuneResult> Run() {
     BALLAST_ASSIGN_OR_RETURN(file_, NamelessFile::Create(path_, options_.io_bytes));
-    BALLAST_ASSIGN_OR_RETURN(memory_, Arena::Create(kBlocks.back() * kDepths.back()));
+    BALLAST_ASSIGN_OR_RETURN(memory_, Arena::Create(MemoryBytes()));
     std::mt19937_64 random(1);
     auto* const words = reinterpret_cast<uint64_t*>(memory_.data());
     for (size_t i = 0; i < memory_.bytes() / sizeof(uint64_t); ++i) words[i] = random();
@@ -125,12 +129,29 @@ class Tuner {
         result.samples.push_back(sample);
       }
     }
+    if (options_.present.has_value()) {
+      BALLAST_ASSIGN_OR_RETURN(
+          result.present, Measure(options_.present->block_bytes, options_.present->queue_depth));
+    }
     std::cerr << "\n";
     result.chosen = ChooseSample(result.samples);
     return result;
   }
 
  private:
+  int Pairs() const {
+    return static_cast<int>(kBlocks.size() * kDepths.size()) + (options_.present ? 1 : 0);
+  }
+
+  uint64_t MemoryBytes() const {
+    uint64_t bytes = kBlocks.back() * kDepths.back();
+    if (options_.present.has_value()) {
+      bytes = std::max(bytes, options_.present->block_bytes *
+                                  static_cast<uint64_t>(options_.present->queue_depth));
+    }
+    return bytes;
+  }
+
   absl::StatusOr<std::unique_ptr<IoEngine>> Engine(uint64_t block, int depth) const {
     BALLAST_ASSIGN_OR_RETURN(auto backend, MakeLibaioBackend(depth));
     return IoEngine::Create({.block_bytes = block, .queue_depth = depth}, std::move(backend));
@@ -177,8 +198,7 @@ class Tuner {
     }
     ++done_;
     std::cerr << absl::StreamFormat("\r%s: %2d of %d, blocks of %s, %2d under way  ", path_, done_,
-                                    static_cast<int>(kBlocks.size() * kDepths.size()),
-                                    FormatBytes(block), depth);
+                                    Pairs(), FormatBytes(block), depth);
     std::cerr.flush();
     return sample;
   }
@@ -201,7 +221,13 @@ std::string Table(const TuneResult& result) {
                           FormatBytes(sample.block_bytes), sample.queue_depth, sample.read / 1e6,
                           sample.write / 1e6, sample.mixed / 1e6);
   }
-  return absl::StrCat(text, "\n\"aio\": ", AioSection(result.chosen), "\n");
+  if (result.present.has_value()) {
+    absl::StrAppendFormat(&text, "  yours, %s x %d: %.2f of the chosen one\n",
+                          FormatBytes(result.present->block_bytes), result.present->queue_depth,
+                          result.present->score() / result.chosen.score());
+  }
+  return absl::StrCat(text, "\nds_config.json:\n\"aio\": ", AioSection(result.chosen),
+                      "\n\nballastd:\n", ServerSection(result.chosen));
 }
 
 // Text for JSON.
@@ -215,26 +241,54 @@ std::string Quoted(const std::string& text) {
   return out + "\"";
 }
 
+std::string SampleJson(const TuneSample& sample) {
+  return absl::StrFormat(
+      "{\"block_size\": %d, \"queue_depth\": %d, \"read_mb_s\": %.1f, \"write_mb_s\": %.1f, "
+      "\"mixed_mb_s\": %.1f}",
+      sample.block_bytes, sample.queue_depth, sample.read / 1e6, sample.write / 1e6,
+      sample.mixed / 1e6);
+}
+
 std::string Json(const TuneResult& result) {
   std::vector<std::string> warnings;
   for (const std::string& warning : result.warnings) warnings.push_back(Quoted(warning));
   std::vector<std::string> samples;
   for (const TuneSample& sample : result.samples) {
-    samples.push_back(absl::StrFormat(
-        "{\"block_size\": %d, \"queue_depth\": %d, \"read_mb_s\": %.1f, \"write_mb_s\": %.1f, "
-        "\"mixed_mb_s\": %.1f}",
-        sample.block_bytes, sample.queue_depth, sample.read / 1e6, sample.write / 1e6,
-        sample.mixed / 1e6));
+    samples.push_back(SampleJson(sample));
   }
-  return absl::StrCat("{\"path\": ", Quoted(result.path), ", \"aio\": ", AioSection(result.chosen),
-                      ", \"warnings\": [", absl::StrJoin(warnings, ", "), "], \"samples\": [",
-                      absl::StrJoin(samples, ", "), "]}");
+  return absl::StrCat(
+      "{\"path\": ", Quoted(result.path), ", \"aio\": ", AioSection(result.chosen),
+      ", \"ballast\": ",
+      absl::StrFormat("{\"aio\": {\"block_size\": %d, \"queue_depth\": %d}}",
+                      result.chosen.block_bytes, result.chosen.queue_depth),
+      result.present ? absl::StrCat(", \"present\": ", SampleJson(*result.present)) : "",
+      ", \"warnings\": [", absl::StrJoin(warnings, ", "), "], \"samples\": [",
+      absl::StrJoin(samples, ", "), "]}");
 }
 
 struct Parsed {
   TuneOptions options;
   bool json = false;
 };
+
+absl::StatusOr<AioSettings> ReadAioFile(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) return absl::InvalidArgumentError(absl::StrCat("--aio ", path, ": cannot read it"));
+  absl::StatusOr<AioSettings> settings = ParseAioSettings(text.str());
+  if (!settings.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--aio ", path, ": ", settings.status().message()));
+  }
+  const uint64_t under_way = settings->block_bytes * static_cast<uint64_t>(settings->queue_depth);
+  if (under_way > kUnderWayMax) {
+    return absl::InvalidArgumentError(absl::StrCat("--aio ", path, ": block_size x queue_depth is ",
+                                                   FormatBytes(under_way), ", at most ",
+                                                   FormatBytes(kUnderWayMax), " is measured"));
+  }
+  return settings;
+}
 
 absl::StatusOr<Parsed> Parse(const std::vector<std::string>& arguments) {
   Parsed parsed;
@@ -244,13 +298,15 @@ absl::StatusOr<Parsed> Parse(const std::vector<std::string>& arguments) {
       (flag == "--no-read" ? parsed.options.read : parsed.options.write) = false;
       continue;
     }
-    if (flag != "--path" && flag != "--io-size" && flag != "-o") {
+    if (flag != "--path" && flag != "--io-size" && flag != "--aio" && flag != "-o") {
       return absl::InvalidArgumentError("unknown argument " + flag);
     }
     if (++i == arguments.size()) return absl::InvalidArgumentError(flag + " needs a value");
     const std::string& value = arguments[i];
     if (flag == "--path") {
       parsed.options.paths.push_back(value);
+    } else if (flag == "--aio") {
+      BALLAST_ASSIGN_OR_RETURN(parsed.options.present, ReadAioFile(value));
     } else if (flag == "-o") {
       if (value != "text" && value != "json") {
         return absl::InvalidArgumentError(absl::StrCat("-o ", value, "; it takes text or json"));
@@ -296,6 +352,11 @@ std::string AioSection(const TuneSample& sample) {
       sample.block_bytes, sample.queue_depth);
 }
 
+std::string ServerSection(const TuneSample& sample) {
+  return absl::StrFormat("aio:\n  block_size: %s\n  queue_depth: %d\n",
+                         FormatBytes(sample.block_bytes), sample.queue_depth);
+}
+
 absl::StatusOr<TuneResult> TuneDevice(const TuneOptions& options, const std::string& path) {
   return Tuner(options, path).Run();
 }
@@ -311,6 +372,11 @@ int TuneMain(const std::vector<std::string>& arguments) {
   if (!parsed.ok()) {
     std::cerr << "ballastctl: " << parsed.status().message() << "\n" << kUsage;
     return kUsageError;
+  }
+  if (parsed->options.present.has_value()) {
+    for (const std::string& warning : parsed->options.present->warnings) {
+      std::cerr << "ballastctl: warning: " << warning << "\n";
+    }
   }
   std::vector<std::string> results;
   for (const std::string& path : parsed->options.paths) {

@@ -5,11 +5,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tools/aio_section.h"
 
 namespace ballast::tools {
 
@@ -19,6 +21,8 @@ struct TuneOptions {
   bool read = true;
   bool write = true;
   double seconds = 0.3;  // of each measurement
+  // A pair to measure besides: what is in use now.
+  std::optional<AioSettings> present;
 };
 
 // What one combination gave, bytes per second; 0: not measured.
@@ -41,12 +45,16 @@ TuneSample ChooseSample(const std::vector<TuneSample>& samples);
 // The "aio" section of a ds_config.json, with DeepSpeed's keys, for `sample`.
 std::string AioSection(const TuneSample& sample);
 
+// The section of the same meaning for ballastd's configuration.
+std::string ServerSection(const TuneSample& sample);
+
 // One device.
 struct TuneResult {
   std::string path;
   std::vector<std::string> warnings;
   std::vector<TuneSample> samples;
   TuneSample chosen;
+  std::optional<TuneSample> present;  // of TuneOptions::present
 };
 
 // Measures one directory with a temporary file that is gone afterwards, also after a kill. Takes

@@ -71,6 +71,8 @@ absl::StatusOr<Arena> Arena::Create(size_t bytes) {
   return Arena(begin, rounded);
 }
 
+bool Arena::LockTouchedPages() { return mlock2(data_, bytes_, MLOCK_ONFAULT) == 0; }
+
 Arena::~Arena() {
   if (data_ != nullptr) munmap(data_, bytes_);
 }

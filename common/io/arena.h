@@ -29,6 +29,11 @@ class Arena {
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
 
+  // Keeps every page in memory from its first touch on, so that none is swapped out or moved while
+  // a disk fills it. False when the process may not lock so much (RLIMIT_MEMLOCK); then all works
+  // as before.
+  bool LockTouchedPages();
+
   char* data() const { return data_; }
   // The size asked for, rounded up to 2 MiB.
   size_t bytes() const { return bytes_; }

@@ -31,6 +31,7 @@ class Checker {
     CheckAdmin();
     CheckCluster();
     CheckRounds();
+    CheckAio();
     CheckTiming();
     return std::move(violations_);
   }
@@ -165,6 +166,13 @@ class Checker {
       Add("rounds.credit_bytes",
           absl::StrCat(FormatBytes(credit), " is below twice rounds.chunk_bytes ",
                        FormatBytes(chunk), "; raise the first or lower the second"));
+    }
+  }
+
+  void CheckAio() {
+    const int64_t block = config_.aio().block_size();
+    if (block % 4096 != 0) {
+      Add("aio.block_size", absl::StrCat(block, " bytes are not a multiple of 4096"));
     }
   }
 

@@ -3,9 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <set>
 #include <string>
 #include <thread>
@@ -126,6 +129,40 @@ TEST(BufferPoolTest, BuffersOutliveThePool) {
   }
   std::memset(buffer.data(), 7, buffer.bytes());
   EXPECT_EQ(buffer.data()[4095], 7);
+}
+
+// Kilobytes of a line of /proc/self/status.
+uint64_t StatusKilobytes(const std::string& name) {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    uint64_t value = 0;
+    if (word == name && file >> value) return value;
+  }
+  return 0;
+}
+
+TEST(ArenaTest, LocksPagesFromTheirFirstTouchOn) {
+  Arena arena = *Arena::Create(size_t{8} << 20);
+  const uint64_t before = StatusKilobytes("VmLck:");
+  const uint64_t resident = StatusKilobytes("VmRSS:");
+  if (!arena.LockTouchedPages()) GTEST_SKIP() << "this process may not lock 8 MiB";
+  EXPECT_EQ(StatusKilobytes("VmLck:"), before + 8 * 1024);
+  EXPECT_LT(StatusKilobytes("VmRSS:"), resident + 4 * 1024) << "untouched pages took memory";
+  std::memset(arena.data(), 1, arena.bytes());
+  EXPECT_GE(StatusKilobytes("VmRSS:"), resident + 7 * 1024);
+}
+
+TEST(ArenaTest, GoesOnWithoutTheRightToLock) {
+  rlimit limit = {};
+  ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+  Arena arena = *Arena::Create(size_t{8} << 20);
+  const rlimit none = {0, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &none), 0);
+  const bool locked = arena.LockTouchedPages();  // Root may all the same.
+  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+  EXPECT_TRUE(!locked || geteuid() == 0);
+  std::memset(arena.data(), 1, arena.bytes());
+  EXPECT_EQ(arena.data()[arena.bytes() - 1], 1);
 }
 
 TEST(BufferPoolTest, ThreadsMayReleaseWhatOthersAcquired) {

@@ -254,7 +254,7 @@ TEST(Load, StructureErrorsNameThePlace) {
       {"? [a]\n: 1\n",
        "server.yaml:1:3: a field name is expected here, got a list\n"
        "server.yaml:1:3: unknown field \"\" (known here: listen, admin, cluster, "
-       "storage, rounds, limits, timing, log, isa)"},
+       "storage, aio, rounds, limits, timing, log, isa)"},
   });
 }
 
@@ -268,7 +268,8 @@ TEST(Load, RefusesWhatYamlAllowsAndConfigurationDoesNotNeed) {
       {"isa: avx2\n---\nisa: scalar\n", "server.yaml:2:1: only one document is allowed"},
       {"a: [[[[[[[[[[1]]]]]]]]]]\n",
        "server.yaml:1:11: nested deeper than 8 levels\n"
-       "server.yaml:1:1: unknown field \"a\" (known here: listen, admin, cluster, storage, rounds, "
+       "server.yaml:1:1: unknown field \"a\" (known here: listen, admin, cluster, storage, aio, "
+       "rounds, "
        "limits, timing, log, isa)"},
       {"log: {level: info}\n,\n", "server.yaml:2:1: not valid YAML: end of map not found"},
       {",", "server.yaml:1:1: only one document is allowed"},
