@@ -362,6 +362,7 @@ class Engine final : public RoundEngine {
   void OnExtentStepped(uint32_t extent, uint64_t version, const BufferRef& weight,
                        const std::shared_ptr<StepPlan>& plan);
   absl::StatusOr<BufferRef> WeightBuffer(DType dtype);
+  void LogEnd(const absl::Status& why) const;
   void End();
 
   const EngineConfig config_;

@@ -352,10 +352,22 @@ void Engine::Do(const FailSlot& effect) {
   sinks_[effect.slot] = nullptr;
 }
 
+// That a server is stopped, or that everybody has left, is no failure.
+void Engine::LogEnd(const absl::Status& why) const {
+  const LogField run("run", name_), round("round", fsm_.round());
+  const Reason reason = ReasonOf(why);
+  if (reason != Reason::kShuttingDown && reason != Reason::kJobFinished) {
+    BALLAST_LOG(ERROR, run, round) << "job failed: " << why.message();
+  } else if (fsm_.durable() && reason == Reason::kShuttingDown) {
+    BALLAST_LOG(INFO, run, round) << "job waits for the next start of this server";
+  } else {
+    BALLAST_LOG(INFO, run, round) << "job ended: " << why.message();
+  }
+}
+
 void Engine::Do(const FailJob& effect) {
   failure_ = effect.status;
-  BALLAST_LOG(ERROR, LogField("run", name_), LogField("round", fsm_.round()))
-      << "job failed: " << effect.status.message();
+  LogEnd(effect.status);
   for (auto& sink : sinks_) {
     if (sink != nullptr) sink->OnError(effect.status);
   }

@@ -475,6 +475,27 @@ TEST_F(EpochTest, ASeatIsOpenWhileItsStreamIsAndWhileItsProcessIsOnItsWayBack) {
 
 // --- The end ------------------------------------------------------------------------------------
 
+TEST_F(EpochTest, AServersStopIsNoErrorInTheLog) {
+  ASSERT_TRUE(Attach(1).ok());
+  ::testing::internal::CaptureStderr();
+  engine_->Fail(
+      ReasonedError(absl::StatusCode::kUnavailable, Reason::kShuttingDown, "it is stopped"));
+  EXPECT_EQ(ReasonOf(Attach(1)), Reason::kShuttingDown);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("INFO"), std::string::npos) << log;
+  EXPECT_NE(log.find("job waits for the next start of this server"), std::string::npos) << log;
+  EXPECT_EQ(log.find("ERROR"), std::string::npos) << log;
+}
+
+TEST_F(EpochTest, WhatEndsAJobOtherwiseIsAnErrorInTheLog) {
+  ::testing::internal::CaptureStderr();
+  engine_->Fail(ReasonedError(absl::StatusCode::kInternal, Reason::kVoteMismatch, "a defect"));
+  EXPECT_EQ(ReasonOf(Attach(1)), Reason::kVoteMismatch);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("ERROR"), std::string::npos) << log;
+  EXPECT_NE(log.find("job failed: a defect"), std::string::npos) << log;
+}
+
 TEST_F(EpochTest, TheEndIsToldWhenNothingIsWrittenAnyMore) {
   ASSERT_TRUE(Attach(1).ok());
   Push(1);
