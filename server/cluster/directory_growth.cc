@@ -248,7 +248,7 @@ void Directory::ExtendLocal(const JobPlan& plan, const std::function<void(absl::
       done(status);
     });
   };
-  engine->Extend(plan, files, extended);
+  engine->Extend(plan, memory->window_extents, files, extended);
 }
 
 void Directory::SetMemory(Local* local, const MemoryPlan& memory) {

@@ -178,8 +178,11 @@ class Engine final : public RoundEngine {
     });
   }
 
-  void Extend(JobPlan plan, GrowthFiles files, std::function<void(absl::Status)> done) override {
-    Post([this, plan = std::move(plan), files = std::move(files), done = std::move(done)] {
+  void Extend(JobPlan plan, uint32_t window_extents, GrowthFiles files,
+              std::function<void(absl::Status)> done) override {
+    Post([this, window_extents, plan = std::move(plan), files = std::move(files),
+          done = std::move(done)] {
+      growth_window_ = window_extents;
       DoExtend(plan, files, done);
     });
   }
@@ -375,6 +378,7 @@ class Engine final : public RoundEngine {
   std::shared_ptr<JobMetrics> metrics_;  // null without metrics
 
   std::atomic<uint32_t> window_extents_;  // written on the strand
+  uint32_t growth_window_ = 0;            // that the grown job will have
 
   // Everything below belongs to the strand.
   RoundFsm fsm_;

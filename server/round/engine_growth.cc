@@ -104,7 +104,8 @@ absl::Status Engine::CommitGrown(const JobPlan& plan, const GrowthFiles& files) 
 absl::Status Engine::TakeGrown(const JobPlan& plan) {
   BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
   const std::vector<uint32_t> before = fsm_.owned();
-  BALLAST_RETURN_IF_ERROR(fsm_.Extend(plan, layout));
+  BALLAST_RETURN_IF_ERROR(fsm_.Extend(plan, layout, growth_window_));
+  window_extents_.store(growth_window_, std::memory_order_relaxed);
   std::vector<uint32_t> fresh;
   std::vector<uint64_t> versions;  // of the slots
   for (const uint32_t extent : fsm_.owned()) {

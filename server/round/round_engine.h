@@ -153,9 +153,11 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   virtual void SlotGrows(uint32_t slot, bool grows) = 0;
   // A grown plan (same job, next layout version); between rounds only. A durable job grows in two
   // steps, each of which may be repeated: with JobPlan::growing room is made for it on disk,
-  // without it the job is grown, and stays so. `files` is for durable jobs. Errors:
-  // LAYOUT_MISMATCH; OVER_BUDGET, and then nothing has changed.
-  virtual void Extend(JobPlan plan, GrowthFiles files, std::function<void(absl::Status)> done) = 0;
+  // without it the job is grown, and stays so. `window_extents`: what the grown job has room for.
+  // `files` is for durable jobs. Errors: LAYOUT_MISMATCH; OVER_BUDGET, and then nothing has
+  // changed.
+  virtual void Extend(JobPlan plan, uint32_t window_extents, GrowthFiles files,
+                      std::function<void(absl::Status)> done) = 0;
   virtual void Snapshot(std::function<void(JobSnapshot)> done) = 0;
   // Fails the job with `status` (server shutdown, directory decision).
   virtual void Fail(absl::Status status) = 0;

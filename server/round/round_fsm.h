@@ -172,7 +172,8 @@ class RoundFsm {
 
   // Grows the job between rounds. Errors: FAILED_PRECONDITION LAYOUT_MISMATCH when a round is open
   // or the version is not the next one; CheckGrowth has the same and changes nothing.
-  absl::Status Extend(JobPlan plan, Layout layout);
+  // `window_extents`: as the constructor's.
+  absl::Status Extend(JobPlan plan, Layout layout, uint32_t window_extents);
   absl::Status CheckGrowth(const JobPlan& plan) const;
 
   Phase phase() const { return phase_; }

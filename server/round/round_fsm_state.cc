@@ -133,9 +133,10 @@ absl::Status RoundFsm::CheckGrowth(const JobPlan& plan) const {
                             round_, "; groups are added between rounds, by all slots alike"));
 }
 
-absl::Status RoundFsm::Extend(JobPlan plan, Layout layout) {
+absl::Status RoundFsm::Extend(JobPlan plan, Layout layout, uint32_t window_extents) {
   if (absl::Status status = CheckGrowth(plan); !status.ok()) return status;
   const auto first_new = static_cast<uint32_t>(layout_.extents().size());
+  window_extents_ = window_extents;
   SetPlan(std::move(plan), std::move(layout), first_new);
   return absl::OkStatus();
 }

@@ -49,13 +49,14 @@ void Extend(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& cal
   if (!directory.ok()) return call->Fail(directory.status());
   absl::StatusOr<ExtendCall> extend = ExtendFromProto(request);
   if (!extend.ok()) return call->Fail(extend.status());
-  (*directory)->Extend(*std::move(extend), [call](const absl::StatusOr<JobPlan>& plan) {
-    if (plan.ok()) {
-      call->Reply(ExtendToProto(*plan));
-    } else {
-      call->Fail(plan.status());
-    }
-  });
+  (*directory)
+      ->Extend(*std::move(extend), [call, directory = std::weak_ptr(*directory)](
+                                       const absl::StatusOr<JobPlan>& plan) {
+        if (!plan.ok()) return call->Fail(plan.status());
+        const auto jobs = directory.lock();
+        const auto engine = jobs == nullptr ? nullptr : jobs->Find(plan->job);
+        call->Reply(ExtendToProto(*plan, engine == nullptr ? 0 : engine->window_extents()));
+      });
 }
 
 }  // namespace

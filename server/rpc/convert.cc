@@ -111,11 +111,12 @@ v1::AttachReply AttachToProto(const AttachResult& result, const TransportTerms& 
   return reply;
 }
 
-v1::ExtendReply ExtendToProto(const JobPlan& plan) {
+v1::ExtendReply ExtendToProto(const JobPlan& plan, uint32_t window_extents) {
   v1::ExtendReply reply;
   reply.set_layout_version(plan.layout_version);
   reply.mutable_plan()->mutable_owner()->Assign(plan.owner.begin(), plan.owner.end());
   ToProto(plan.epoch, reply.mutable_epoch());
+  reply.set_window_extents(window_extents);
   return reply;
 }
 

@@ -32,7 +32,8 @@ struct TransportTerms {
 };
 v1::AttachReply AttachToProto(const AttachResult& result, const TransportTerms& terms,
                               uint32_t protocol);
-v1::ExtendReply ExtendToProto(const JobPlan& plan);
+// `window_extents`: 0 when it is not known.
+v1::ExtendReply ExtendToProto(const JobPlan& plan, uint32_t window_extents);
 
 void ToProto(const EpochRecord& epoch, v1::EpochRecord* out);
 // Errors: INVALID_ARGUMENT BAD_FRAME: groups not 0, 1, 2..., slots not ascending, a divisor that

@@ -50,6 +50,11 @@ class SendPlan {
   void Resume(uint64_t round, std::vector<uint32_t> extents, std::vector<bool> present,
               const std::vector<uint32_t>& complete);
 
+  // The job has grown, and the window with it. 0: an older server, which keeps the one it had.
+  void SetWindow(uint32_t extents) {
+    if (extents != 0) limits_.window_extents = extents;
+  }
+
   // The stream ended; another one follows. Nothing is left to send until the next Start or Resume.
   void OnNewStream();
 
@@ -96,7 +101,7 @@ class SendPlan {
   std::optional<FrameRange> FindSent(uint32_t extent, uint32_t offset) const;
 
   const Layout* const layout_;
-  const SendLimits limits_;
+  SendLimits limits_;
   uint64_t round_ = 0;
   bool windowed_ = false;
   bool resumed_ = false;

@@ -518,6 +518,7 @@ absl::Status Session::Extend(const std::vector<Tensor>& tensors,
     spec_ = std::move(grown);
     epoch_ = reply.epoch().epoch();
     layout_version_ = reply.layout_version();
+    for (Server& server : servers_) server.plan->SetWindow(reply.window_extents());
   }
   // Only the new tensors have memory here; what a fetch brings of the others is left out.
   std::vector<void*> all(old_tensors, nullptr);

@@ -88,6 +88,17 @@ TEST(SendPlan, WindowHoldsBackLaterExtents) {
   EXPECT_TRUE(plan.all_sent());
 }
 
+TEST(SendPlan, TheWindowOfAGrownJobCountsFromTheNextRoundOn) {
+  const Layout layout = FiveExtents();
+  SendPlan plan(&layout, Limits(1 << 20, 2));
+  plan.SetWindow(0);  // of a server that does not say
+  plan.Start(1, kOrder, {}, true);
+  EXPECT_EQ(Take(&plan).size(), 8u);
+  plan.SetWindow(4);
+  plan.Start(2, kOrder, {}, true);
+  EXPECT_EQ(Take(&plan).size(), 16u);
+}
+
 TEST(SendPlan, WindowBeginsAnewWithEachRound) {
   const Layout layout = FiveExtents();
   SendPlan plan(&layout, Limits(1 << 20, 2));

@@ -116,6 +116,18 @@ class GrowthTest : public ::testing::Test {
   uint64_t job_ = 0;
 };
 
+TEST_F(GrowthTest, TheWindowGrowsToWhatTheJobHasRoomFor) {
+  const uint32_t before = cluster_.Engine(1, job_)->window_extents();
+  ASSERT_TRUE(GrowBoth(5000).ok());
+  for (const uint32_t id : {0u, 1u}) {
+    Answer<JobSnapshot> snapshot;
+    cluster_.Engine(id, job_)->Snapshot(snapshot.Setter());
+    const uint32_t owned = snapshot.Get().owned_extents;
+    ASSERT_GT(owned, before);
+    EXPECT_EQ(cluster_.Engine(id, job_)->window_extents(), owned) << "server " << id;
+  }
+}
+
 TEST_F(GrowthTest, IsOnEveryDiskWhenTheTrainersHearOfItAndThereAfterARestart) {
   const absl::StatusOr<JobPlan> plan = GrowBoth();
   ASSERT_TRUE(plan.ok()) << plan.status();

@@ -449,12 +449,12 @@ TEST(RoundFsmTest, ExtendingAddsExtentsThatNeedInitialWeights) {
   Fixture f(MakePlan({128}, 1, {0}));
   f.Init();
   const JobPlan grown = Grown(f.plan_, 128, 1);
-  ASSERT_TRUE(f.fsm_.Extend(grown, LayoutOf(grown)).ok());
+  ASSERT_TRUE(f.fsm_.Extend(grown, LayoutOf(grown), 8).ok());
   RoundBegin begin = MakeBegin(1);
   begin.layout_version = 2;
   begin.hyper.push_back(begin.hyper[0]);
   EXPECT_EQ(Count<FailSlot>(f.Feed(BeginInput{0, begin})), 1u);
-  EXPECT_FALSE(f.fsm_.Extend(grown, LayoutOf(grown)).ok()) << "same version twice";
+  EXPECT_FALSE(f.fsm_.Extend(grown, LayoutOf(grown), 8).ok()) << "same version twice";
 }
 
 TEST(RoundFsmTest, AddingGroupsWhileAnotherSlotTakesTheRoundWithoutThemFailsTheJob) {
@@ -693,7 +693,7 @@ TEST(RoundFsmTest, InitialWeightsThatAreSentAgainAreThoseOfTheNewestGroupsOnly) 
   f.Init();
   f.Round({0, 1});
   f.plan_ = Grown(f.plan_, 100, 2);
-  ASSERT_TRUE(f.fsm_.Extend(f.plan_, LayoutOf(f.plan_)).ok());
+  ASSERT_TRUE(f.fsm_.Extend(f.plan_, LayoutOf(f.plan_), 8).ok());
   f.Adopt({0, 1}, /*init_again=*/true);
   EXPECT_EQ(f.fsm_.InitMissing(), std::vector<uint32_t>{3});
 }

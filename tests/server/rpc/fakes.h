@@ -79,7 +79,7 @@ class FakeEngine : public RoundEngine {
   }
   void VoteRefused(uint64_t, absl::Status) override {}
   void PeerLost(uint32_t, std::string) override {}
-  void Extend(JobPlan, GrowthFiles, std::function<void(absl::Status)> done) override {
+  void Extend(JobPlan, uint32_t, GrowthFiles, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
   void Seal(uint32_t, std::function<absl::Status(const JobPlan&)>,
