@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/io/file_error.h"
 
 namespace ballast::server {
 namespace {
@@ -19,6 +20,15 @@ absl::Status Refused(const std::string& path, absl::string_view what) {
   return absl::InternalError(absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(errno),
                                           "; set storage.data_dir to a directory that this user ",
                                           "may write to"));
+}
+
+// After a write of `bytes` that fell short: with `error`, or with none where the device was full.
+absl::Status Unwritten(const std::string& path, size_t bytes, int error) {
+  if (error != 0 && error != ENOSPC && error != EDQUOT) {
+    errno = error;
+    return Refused(path, "write");
+  }
+  return FileError(ENOSPC, absl::StrCat("write ", bytes, " bytes to"), path);
 }
 
 // "process 17", or less when the holder has not written its pid yet.
@@ -45,10 +55,12 @@ absl::StatusOr<DataDirLock> DataDirLock::Take(const std::string& directory) {
                      "; stop that ballastd, or give this one a directory of its own"));
   }
   const std::string pid = absl::StrCat(getpid(), "\n");
-  if (ftruncate(descriptor, 0) != 0 ||
-      pwrite(descriptor, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
-    return Refused(path, "write");
+  // What is there already is overwritten first, so that a disk that is full by now is no obstacle.
+  const ssize_t written = pwrite(descriptor, pid.data(), pid.size(), 0);
+  if (written != static_cast<ssize_t>(pid.size())) {
+    return Unwritten(path, pid.size(), written < 0 ? errno : 0);
   }
+  if (ftruncate(descriptor, static_cast<off_t>(pid.size())) != 0) return Refused(path, "write");
   return lock;
 }
 

@@ -17,7 +17,9 @@
 #include "absl/time/time.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/io/file.h"
 #include "proto/convert/channel.h"
 #include "server/command_line.h"
 #include "server/config/print.h"
@@ -34,6 +36,8 @@ constexpr int kStorageError = 3;
 // How often the peers file is looked for, and how often we say that it is missing.
 constexpr int kPollMs = 100;
 constexpr int kSayEveryPolls = 50;
+// Disk space for the server's own small files, without those of jobs, which ask for theirs.
+constexpr uint64_t kOwnBytes = 64 * 1024;
 
 std::map<std::string, std::string> Environment() {
   std::map<std::string, std::string> variables;
@@ -124,6 +128,18 @@ absl::StatusOr<DataDirLock> OpenDataDir(const std::string& path) {
       absl::StrCat("cannot create storage.data_dir ", path, ": ", error.message()));
 }
 
+// An error for want of disk space, with how much there is.
+absl::Status WithFreeBytes(const absl::Status& status, const std::string& data_dir) {
+  const bool of_disk =
+      absl::IsResourceExhausted(status) && ReasonOf(status) == Reason::kUnspecified;
+  if (!of_disk || data_dir.empty()) return status;
+  const absl::StatusOr<uint64_t> free = PosixFileSystem()->FreeBytes(data_dir);
+  if (!free.ok()) return status;
+  return absl::Status(
+      status.code(), absl::StrCat(status.message(), "; storage.data_dir ", data_dir, " has ", *free,
+                                  " bytes free, and ballastd needs ", kOwnBytes, " for itself"));
+}
+
 absl::Status RunUntilSignal(Server* server, const std::string& peers_file) {
   for (int polls = 0;; ++polls) {
     const int signal = WaitForSignal(server->serving() ? 60'000 : kPollMs);
@@ -165,7 +181,8 @@ int Run(const CommandLine& line) {
   if (!status.ok()) return Fail(status, 1);
   // Until the process ends, also past Server's own end.
   const absl::StatusOr<DataDirLock> data_dir = OpenDataDir(loaded->config.storage().data_dir());
-  if (!data_dir.ok()) return Fail(data_dir.status(), 1);
+  const std::string data_path = loaded->config.storage().data_dir();
+  if (!data_dir.ok()) return Fail(WithFreeBytes(data_dir.status(), data_path), 1);
   if (KernelUsesBbr()) {
     BALLAST_LOG(WARN) << "the kernel's default congestion control is BBR, which halves loopback "
                          "bandwidth; our own sockets ask for cubic";
@@ -176,7 +193,7 @@ int Run(const CommandLine& line) {
   const auto storage_failed = [](const absl::Status&) { _exit(kStorageError); };
   auto server =
       Server::Start({*std::move(loaded), line.time_scale, line.ready_file, storage_failed});
-  if (!server.ok()) return Fail(server.status(), 1);
+  if (!server.ok()) return Fail(WithFreeBytes(server.status(), data_path), 1);
   if (line.dev) {
     std::cout << "export BALLAST_ENDPOINTS=" << (*server)->address() << std::endl;
   }

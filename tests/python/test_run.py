@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -465,6 +466,16 @@ def test_a_named_data_dir_stays_and_holds_logs(launcher):
     assert launcher.events()[0].endswith(" 64MiB")
     # A second run over the same directory does not trip over the first one's files.
     assert launcher.run("--data-dir", kept, launcher.script("")).returncode == 0
+
+
+def test_a_full_disk_is_named_before_the_servers_start(monkeypatch, tmp_path):
+    usage = shutil.disk_usage(tmp_path)._replace(free=4096)
+    monkeypatch.setattr(servers.shutil, "disk_usage", lambda path: usage)
+    two = servers.Servers(Path("no-such-ballastd"), 2, tmp_path, None)
+    wanted = rf"{tmp_path} has 4096 bytes free; 2 server\(s\) need 262144 "
+    with pytest.raises(servers.LaunchError, match=wanted):
+        two.start({}, lambda: False)
+    assert two.children == []
 
 
 def test_a_data_dir_in_use_is_refused_and_left_alone(launcher):

@@ -311,6 +311,18 @@ class RunTest(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn(f"cannot create storage.data_dir {path}/data", err)
 
+    def test_a_full_disk_is_named_with_what_is_free_and_what_is_needed(self):
+        data = pathlib.Path(self.folder) / "full"
+        data.mkdir()
+        script = ("mount -t tmpfs -o size=4k none \"$1\" && head -c 4096 /dev/zero > \"$1/filler\" "
+                  "&& exec \"$0\" --data-dir \"$1\"")
+        code, _, err = run("unshare", "--mount", "sh", "-c", script, BALLASTD, str(data))
+        if "unshare" in err or "mount:" in err:
+            self.skipTest(f"no mount namespace here: {err}")
+        self.assertEqual(code, 1)
+        self.assertRegex(err, rf"cannot write \d+ bytes to {data}/lock: No space left on device")
+        self.assertIn(f"storage.data_dir {data} has 0 bytes free, and ballastd needs 65536", err)
+
     def test_an_unknown_instruction_set_is_an_error(self):
         code, _, err = run(BALLASTD, BALLAST_ISA="sse9")
         self.assertEqual(code, 1)

@@ -29,6 +29,8 @@ BUDGET_VARIABLE = "BALLAST_STORAGE_MEMORY_BUDGET"  # ballastd's own
 START_TIMEOUT_S = 30.0
 STOP_S = 10.0
 LOG_TAIL_LINES = 20
+# Disk space that a server takes without any job.
+OWN_BYTES = 128 * 1024
 
 
 class LaunchError(Exception):
@@ -121,6 +123,7 @@ class Servers:
         """
         self._run_dir.mkdir(parents=True, exist_ok=True)
         self._lock_data_dir()  # Before anything in it is touched: it may be a running job's.
+        self._check_free_space()
         for stale in (self._peers_file(), *map(self._ready_file, range(self._count))):
             stale.unlink(missing_ok=True)
         self._environ = dict(environ)
@@ -174,6 +177,16 @@ class Servers:
                 f"{self._data_dir} is in use by another ballast-run; wait for its end or name "
                 "another directory with --data-dir"
             ) from error
+
+    def _check_free_space(self) -> None:
+        # A server whose log and ready file cannot be written ends without a word.
+        free, needed = shutil.disk_usage(self._run_dir).free, self._count * OWN_BYTES
+        if free < needed:
+            raise LaunchError(
+                f"{self._data_dir} has {free} bytes free; {self._count} server(s) need {needed} "
+                "there for their logs, and a job more. Free some, or name another directory with "
+                "--data-dir (TMPDIR without it)"
+            )
 
     def _spawn(self, i: int, listen: str, log_mode: str) -> process.Child:
         data = self._data_dir / f"server-{i}"
