@@ -72,6 +72,17 @@ def test_nobody_is_late_who_is_not_waited_for(job):
     assert watch.lines([job], 0.0) == watch.lines([job], 100.0) == []
 
 
+def test_the_start_of_a_job_waits_for_trainers_that_have_not_come():
+    watch = Stragglers(LATE_S)
+    attaching = [status(0, (0, "attached", 0), (1, "absent", 0), state="attaching")]
+    assert watch.lines(attaching, 0.0) == []
+    line = "the job has waited 4 s for trainer 1, which has not attached"
+    assert watch.lines(attaching, 4.0) == [line]
+    assert watch.lines(attaching, 9.0) == []
+    # Late once more, in round 1.
+    assert watch.lines([status(1, (1, "attached", 1))], 10.0) == []
+
+
 def test_a_trainer_that_takes_part_again_is_waited_for_anew():
     watch = Stragglers(LATE_S)
     watch.lines([status(3, (1, "attached", 1))], 0.0)

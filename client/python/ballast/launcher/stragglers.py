@@ -1,4 +1,4 @@
-"""Says whom a round waits for: trainers that others have been waiting for, once per straggle.
+"""Says whom a round, or the start of a job, waits for: once per straggle.
 
 Comes from: the servers' /statusz. Goes to: ballast.run, which prints it. A trainer that has ended
 or does not answer is not told of here; the other trainers tell of it themselves.
@@ -39,18 +39,24 @@ class Stragglers:
             self._told[job, slot] = round_
             if last is None or round_ - last > 1:  # else it is as late as in the round before
                 waited = now - self._since[job, round_, slot]
+                what = f"round {round_}" if round_ else "the job"
                 lines.append(
-                    f"round {round_} has waited {waited:.0f} s for trainer {slot}, "
-                    f"{_what(owed[job, round_, slot])}"
+                    f"{what} has waited {waited:.0f} s for trainer {slot}, "
+                    f"{_what(owed[job, round_, slot], round_)}"
                 )
         return lines
 
 
 def _owed(servers: Iterable[dict[str, Any]]) -> dict[tuple[str, int, int], int]:
-    # Extents that a slot owes in all, by job, round and slot; 0: it has not begun the round.
+    # Extents that a slot owes in all, by job, round and slot; 0: it has not begun the round, or, in
+    # round 0, which is that of attaching, not come.
     owed: dict[tuple[str, int, int], int] = {}
     for server in servers:
         for job in server["jobs"]:
+            if job["state"] == "attaching":
+                for slot in job["slots"]:
+                    if slot["state"] == "absent":
+                        owed[job["name"], 0, slot["slot"]] = 0
             if job["state"] != "running" or job["phase"] != "collect":
                 continue
             for slot in job["slots"]:
@@ -61,7 +67,9 @@ def _owed(servers: Iterable[dict[str, Any]]) -> dict[tuple[str, int, int], int]:
     return owed
 
 
-def _what(extents: int) -> str:
+def _what(extents: int, round_: int) -> str:
+    if round_ == 0:
+        return "which has not attached"
     if extents == 0:
         return "which has not begun it"
     return f"which owes the gradients of {extents} extent{'s' if extents > 1 else ''}"
