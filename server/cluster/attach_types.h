@@ -25,7 +25,8 @@ struct AttachCall {
   std::vector<uint32_t> tensor_crc32c;  // empty for broadcast
   std::chrono::milliseconds wait{0};    // 0: server default
   Resume resume = Resume::kNever;
-  uint64_t call = 0;  // unique per call at this server, for AttachCancelled
+  uint32_t min_world = 1;  // of a variable world; at most spec.world
+  uint64_t call = 0;       // unique per call at this server, for AttachCancelled
 };
 
 struct ServerAddress {

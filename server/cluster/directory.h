@@ -139,12 +139,19 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     uint64_t call = 0;
     uint64_t incarnation = 0;
     AttachDone done;
+    // Of a process that asks for a seat of a job that was made before.
+    uint32_t world = 1;
+    uint32_t min_world = 1;
+    std::chrono::nanoseconds until{0};  // how long it waits for others
   };
   // A job at its home. `created`: all slots attached and all servers made it.
   struct Pending {
     explicit Pending(const AttachCall& first) : home(first) {}
     explicit Pending(const JobPlan& recovered)
-        : home(recovered.spec), plan(recovered), created(true) {}
+        : home(recovered.spec),
+          plan(recovered),
+          created(true),
+          gathers(recovered.spec.variable_world) {}
     JobHome home;
     JobPlan plan;
     bool creating = false;
@@ -163,6 +170,11 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     std::map<uint32_t, uint64_t> gone;  // slot -> incarnation
     std::optional<EpochChange> change;
     bool sealed = false;  // the epoch was sealed by a change that did not come to its end
+    // Variable worlds: of this job nobody was seen yet since this server opened it, so its
+    // newcomers are not let in one by one; see Gathering. Until when the first of them waits.
+    bool gathers = false;
+    std::optional<std::chrono::nanoseconds> gathers_until;
+    bool rested = false;  // before that: its last trainers have heard its end, or have died
     // Members that attach again while the epoch changes; they learn of the new one.
     std::map<uint32_t, Waiting> survivors;
   };
@@ -192,8 +204,17 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void AwaitSeat(const std::string& name, uint32_t slot, uint64_t incarnation,
                  std::chrono::nanoseconds give_up);
   void OnSeatSeen(const std::string& name, uint32_t slot, uint64_t incarnation,
-                  std::chrono::nanoseconds give_up, bool open);
+                  std::chrono::nanoseconds give_up, const SeatUse& use);
   void OnSeatFree(const std::string& name, uint32_t slot, uint64_t incarnation, bool left);
+  // A newcomer whose seat is free: lets it in, or the whole world once it has come together.
+  // Returns whether it has to go on waiting.
+  bool OnNewcomer(Pending* pending, uint32_t slot);
+  Gathering GatheringOf(const Pending& pending) const;
+  void BeginAgain(Pending* pending, const Gathering& gathering);
+  // What is said to a newcomer whose world does not come together.
+  void GiveUpGathering(Pending* pending, uint32_t slot, const Gathering& gathering);
+  void AwaitNewcomers(const Pending& pending);
+  void SomebodyIsThere(Pending* pending);
   // Whether the next epoch would have other members than this one.
   bool WantsChange(const Pending& pending) const;
   void StartChange(Pending* pending);
@@ -269,6 +290,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void DeleteEverywhere(const JobPlan& plan, const std::function<void(absl::Status)>& done);
   void DropLocal(uint64_t job, const std::function<void(absl::Status)>& done);
   void FailPending(Pending* pending, const absl::Status& status);
+  static bool IsAttaching(const Pending& pending);
+  JobSnapshot AttachingSnapshot(const std::string& name, const Pending& pending) const;
   void DoSnapshot(const std::function<void(std::vector<JobSnapshot>)>& done);
   void DoShutdown(const std::function<void()>& done);
 

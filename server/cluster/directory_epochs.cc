@@ -31,10 +31,12 @@ void Directory::TakeSeat(Pending* pending, const AttachCall& call, const AttachD
   if (waiting.done) {
     waiting.done(absl::CancelledError("a later call for the same seat took its place"));
   }
-  waiting = {call.call, call.incarnation, done};
+  const auto now = deps_.clock->Now();
+  const auto wait = call.wait.count() > 0 ? call.wait : config_.attach_timeout;
+  waiting = {call.call, call.incarnation, done, call.spec.world, call.min_world, now + wait};
   pending->newcomers.erase(call.slot);
   if (pending->created) {
-    AwaitSeat(spec.name, call.slot, call.incarnation, deps_.clock->Now() + config_.takeover_wait);
+    AwaitSeat(spec.name, call.slot, call.incarnation, now + config_.takeover_wait);
   } else {  // It is being made or woken up, so nobody has a stream; the change follows.
     pending->newcomers[call.slot] = call.incarnation;
   }
@@ -61,6 +63,7 @@ bool Directory::WakeUp(const AttachCall& call, const AttachDone& done) {
   pending.generation = next_generation_++;
   pending.created = false;
   pending.creating = true;
+  pending.rested = true;
   TakeSeat(&pending, call, done);
   auto gather = std::make_shared<Gather>(
       plan.servers.size(),
@@ -94,6 +97,7 @@ void Directory::OnAwake(const std::string& name, uint64_t job, const absl::Statu
   // A server may have missed the last epoch before the end; newcomers have their turn after it.
   pending.change.emplace(pending.plan);
   AdoptEverywhere(name, JobPlan(pending.plan));
+  AwaitNewcomers(pending);
 }
 
 // Begins the change once nobody holds the seat's stream open at this server.
@@ -106,27 +110,28 @@ void Directory::AwaitSeat(const std::string& name, uint32_t slot, uint64_t incar
     EndChange(&it->second, NoDurableJob(it->second.plan.job));
     return;
   }
-  engine->SlotOpen(slot, [self = shared_from_this(), name, slot, incarnation, give_up](bool open) {
-    self->Post([self = self.get(), name, slot, incarnation, give_up, open] {
-      self->OnSeatSeen(name, slot, incarnation, give_up, open);
-    });
-  });
+  engine->SlotOpen(
+      slot, [self = shared_from_this(), name, slot, incarnation, give_up](const SeatUse& use) {
+        self->Post([self = self.get(), name, slot, incarnation, give_up, use] {
+          self->OnSeatSeen(name, slot, incarnation, give_up, use);
+        });
+      });
 }
 
 void Directory::OnSeatSeen(const std::string& name, uint32_t slot, uint64_t incarnation,
-                           std::chrono::nanoseconds give_up, bool open) {
+                           std::chrono::nanoseconds give_up, const SeatUse& use) {
   const auto it = pending_.find(name);
   if (it == pending_.end()) return;
   Pending& pending = it->second;
   const auto waiting = pending.waiting.find(slot);
   // Answered meanwhile, or another process asks for the seat.
   if (waiting == pending.waiting.end() || waiting->second.incarnation != incarnation) return;
-  if (!open) {
+  if (use.anybody) SomebodyIsThere(&pending);
+  if (!use.open) {
     pending.newcomers[slot] = incarnation;
-    StartChange(&pending);
-    return;
+    if (!OnNewcomer(&pending, slot)) return;
   }
-  if (deps_.clock->Now() < give_up) {
+  if (!use.open || deps_.clock->Now() < give_up) {
     strand_.PostAfter(kSeatPoll, [self = shared_from_this(), name, slot, incarnation, give_up] {
       self->AwaitSeat(name, slot, incarnation, give_up);
     });
@@ -159,13 +164,8 @@ void Directory::OnSeatFree(const std::string& name, uint32_t slot, uint64_t inca
 }
 
 bool Directory::WantsChange(const Pending& pending) const {
-  if (pending.sealed || !pending.newcomers.empty()) return true;
-  size_t stay = 0;
-  for (const Member& member : pending.plan.epoch.members) {
-    const auto gone = pending.gone.find(member.slot);
-    if (gone == pending.gone.end() || gone->second != member.incarnation) ++stay;
-  }
-  return stay != 0 && stay != pending.plan.epoch.members.size();
+  const bool comes = !pending.newcomers.empty() && !pending.gathers;
+  return pending.sealed || comes || MayShrink(pending.plan.epoch, pending.gone);
 }
 
 // The home seals first: should it end now, it knows afterwards that the epoch cannot go on.
@@ -233,8 +233,12 @@ void Directory::OnSealFailed(Pending* pending, uint32_t server, const absl::Stat
 void Directory::WriteRecord(Pending* pending) {
   const std::string name = pending->plan.spec.name;
   pending->sealed = false;
-  TurnAway(pending, pending->change->WorldMax());
-  SeatChanges changes{.newcomers = pending->newcomers};
+  SeatChanges changes;
+  if (!pending->gathers) {
+    TurnAway(pending, pending->change->WorldMax());
+    changes.newcomers = pending->newcomers;
+    if (!changes.newcomers.empty()) changes.min_world = GatheringOf(*pending).min_world;
+  }
   for (const auto& [slot, incarnation] : std::exchange(pending->gone, {})) {
     if (pending->plan.epoch.Holds(slot, incarnation)) changes.gone.insert(slot);
   }
@@ -342,6 +346,7 @@ void Directory::EndChange(Pending* pending, const absl::Status& status) {
     if (!status.ok()) {
       call.done(status);
     } else if (epoch.Holds(slot, call.incarnation)) {
+      SomebodyIsThere(pending);
       AnswerSeat(*pending, slot, call.done);
     } else {
       call.done(ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kWrongIncarnation,
@@ -354,6 +359,7 @@ void Directory::EndChange(Pending* pending, const absl::Status& status) {
     if (!status.ok()) {
       call.done(status);
     } else if (epoch.Holds(slot, call.incarnation)) {
+      SomebodyIsThere(pending);
       AnswerSeat(*pending, slot, call.done);
     } else {
       pending->waiting[slot] = std::move(call);
@@ -362,6 +368,7 @@ void Directory::EndChange(Pending* pending, const absl::Status& status) {
   std::erase_if(pending->newcomers, [&](const auto& newcomer) {
     return !status.ok() || epoch.Holds(newcomer.first, newcomer.second);
   });
+  if (pending->newcomers.empty()) pending->gathers_until.reset();
   if (status.ok() && WantsChange(*pending)) StartChange(pending);
 }
 

@@ -253,22 +253,36 @@ void Directory::DropAtPeer(uint32_t server, uint64_t job) {
   });
 }
 
+// A job that is not made yet, or a variable world that comes together to begin again.
+bool Directory::IsAttaching(const Pending& pending) {
+  const bool made = pending.created || pending.creating;
+  return !made || (pending.gathers && !pending.newcomers.empty());
+}
+
+JobSnapshot Directory::AttachingSnapshot(const std::string& name, const Pending& pending) const {
+  JobSnapshot job{.name = name, .job = pending.plan.job, .state = "attaching"};
+  const Gathering gathering = GatheringOf(pending);
+  job.world = pending.gathers ? gathering.world : pending.home.spec().world;
+  for (uint32_t s = 0; s < job.world; ++s) job.slots.push_back({.slot = s, .state = "attached"});
+  for (const uint32_t s : pending.gathers ? gathering.Missing() : pending.home.MissingSlots()) {
+    job.slots[s].state = "absent";
+  }
+  return job;
+}
+
 void Directory::DoSnapshot(const std::function<void(std::vector<JobSnapshot>)>& done) {
   struct Collected {
     Mutex mu;
     std::vector<JobSnapshot> jobs ABSL_GUARDED_BY(mu);
   };
   auto collected = std::make_shared<Collected>();
+  auto engines = Engines();
   for (const auto& [name, pending] : pending_) {
-    if (pending.created || pending.creating) continue;
-    JobSnapshot job{.name = name, .state = "attaching"};
-    job.world = pending.home.spec().world;
-    for (uint32_t s = 0; s < job.world; ++s) job.slots.push_back({.slot = s, .state = "attached"});
-    for (const uint32_t s : pending.home.MissingSlots()) job.slots[s].state = "absent";
+    if (!IsAttaching(pending)) continue;
+    std::erase_if(engines, [&](const auto& engine) { return engine->job() == pending.plan.job; });
     MutexLock lock(&collected->mu);
-    collected->jobs.push_back(std::move(job));
+    collected->jobs.push_back(AttachingSnapshot(name, pending));
   }
-  const auto engines = Engines();
   auto gather = std::make_shared<Gather>(engines.size(), [collected, done](absl::Status) {
     MutexLock lock(&collected->mu);
     std::sort(collected->jobs.begin(), collected->jobs.end(),

@@ -44,9 +44,30 @@ std::vector<Member> EpochChange::NextMembers(const SeatChanges& changes, bool ke
   }
   for (const auto& [slot, incarnation] : changes.newcomers) seats[slot] = incarnation;
   if (seats.empty()) return plan_.epoch.members;
+  const uint32_t least = changes.min_world != 0 ? changes.min_world : plan_.epoch.min_world;
+  for (const Member& member : plan_.epoch.members) {
+    if (seats.size() < least) seats.emplace(member.slot, member.incarnation);
+  }
   std::vector<Member> members;
   for (const auto& [slot, incarnation] : seats) members.push_back({slot, incarnation});
   return members;
+}
+
+bool MayShrink(const EpochRecord& epoch, const std::map<uint32_t, uint64_t>& gone) {
+  uint32_t stay = 0;
+  for (const Member& member : epoch.members) {
+    const auto it = gone.find(member.slot);
+    if (it == gone.end() || it->second != member.incarnation) ++stay;
+  }
+  return stay != epoch.world() && stay >= std::max(epoch.min_world, uint32_t{1});
+}
+
+std::vector<uint32_t> Gathering::Missing() const {
+  std::vector<uint32_t> missing;
+  for (uint32_t slot = 0; slot < world; ++slot) {
+    if (asking.count(slot) == 0) missing.push_back(slot);
+  }
+  return missing;
 }
 
 absl::StatusOr<JobPlan> EpochChange::NextPlan(const SeatChanges& changes) const {
@@ -60,6 +81,8 @@ absl::StatusOr<JobPlan> EpochChange::NextPlan(const SeatChanges& changes) const 
   const uint64_t start = epoch.start_round;
   const bool may_lose_init = start == 1 || start == plan_.grown_round;
   epoch.members = NextMembers(changes, init_missing || may_lose_init);
+  // Who joins asks for no more than are there, or those that are would have to stop.
+  if (changes.min_world != 0) epoch.min_world = std::min(changes.min_world, epoch.world());
   epoch.contributors = AllContribute(epoch.members, plan_.spec.group_count);
   const Member& lead = epoch.members.front();
   epoch.init_again = init_missing && !plan_.epoch.Holds(lead.slot, lead.incarnation);

@@ -25,6 +25,24 @@ namespace ballast::server {
 struct SeatChanges {
   std::map<uint32_t, uint64_t> newcomers;  // slot -> incarnation
   std::set<uint32_t> gone;                 // in a variable world: slots that become empty
+  uint32_t min_world = 0;                  // that the newcomers ask for; 0: nobody does
+};
+
+// Whether `epoch` may go on without `gone`: somebody stays, and no fewer than its min_world.
+bool MayShrink(const EpochRecord& epoch, const std::map<uint32_t, uint64_t>& gone);
+
+// Trainers of a variable world that begins again: nobody is in it, and these ask for seats.
+struct Gathering {
+  std::map<uint32_t, uint64_t> asking;  // slot -> incarnation
+  uint32_t world = 1;                   // the largest that one of them names
+  uint32_t min_world = 1;               // likewise
+  bool over = false;                    // a lease has passed since the first one asked
+
+  // Whether it begins with them: all seats of the world are asked for, or it has been waited for
+  // the others and these are enough.
+  bool Complete() const { return Missing().empty() || (over && asking.size() >= min_world); }
+  // Seats of the world that nobody asks for, ascending.
+  std::vector<uint32_t> Missing() const;
 };
 
 class EpochChange {
@@ -41,11 +59,11 @@ class EpochChange {
 
   // The plan of the next epoch, in which `changes` are made and everybody else keeps their seat. A
   // newcomer wins over the end of the process before it; a seat stays its process' when nobody
-  // would remain, or when it is the first one and no round has changed the initial weights yet:
-  // nobody else could upload those that a server lacks, or loses again. Start round, of M = the
-  // newest open round: M + 1 when every server has prepared M (the round will be applied, nobody
-  // can stop it), else M (it is run again). AllSealed() must hold. Errors: INTERNAL when the
-  // answers contradict the protocol.
+  // would remain, or fewer than min_world (the lowest seats first), or when it is the first one and
+  // no round has changed the initial weights yet: nobody else could upload those that a server
+  // lacks, or loses again. Start round, of M = the newest open round: M + 1 when every server has
+  // prepared M (the round will be applied, nobody can stop it), else M (it is run again).
+  // AllSealed() must hold. Errors: INTERNAL when the answers contradict the protocol.
   absl::StatusOr<JobPlan> NextPlan(const SeatChanges& changes) const;
 
  private:

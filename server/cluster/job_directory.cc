@@ -99,6 +99,7 @@ bool Directory::AnswerKnown(const AttachCall& call, const AttachDone& done) {
   }
   if (!pending.created && !pending.creating) return false;
   const bool same_process = pending.plan.epoch.Holds(call.slot, call.incarnation);
+  if (same_process) SomebodyIsThere(&pending);
   if (same_process && pending.created && !pending.change.has_value()) {
     AnswerSeat(pending, call.slot, done);
   } else if (same_process) {
@@ -154,6 +155,7 @@ void Directory::DoCancel(const std::string& job, uint32_t slot, uint64_t call) {
   if (it->second.created) {  // A newcomer that will not need its seat.
     it->second.newcomers.erase(slot);
     it->second.waiting.erase(waiting);
+    if (it->second.newcomers.empty()) it->second.gathers_until.reset();
     return;
   }
   it->second.home.Cancel(slot, waiting->second.incarnation);
@@ -201,6 +203,7 @@ void Directory::FailPending(Pending* pending, const absl::Status& status) {
   for (auto& [slot, waiting] : std::exchange(pending->waiting, {})) waiting.done(status);
   for (auto& [slot, waiting] : std::exchange(pending->survivors, {})) waiting.done(status);
   pending->newcomers.clear();
+  pending->gathers_until.reset();
   for (auto& [slot, done] : std::exchange(pending->extending, {})) done(status);
 }
 
@@ -210,6 +213,7 @@ void Directory::CreateEverywhere(Pending* pending) {
   JobPlan& plan = pending->plan;
   plan.spec = spec;
   plan.epoch.members = pending->home.Members();
+  plan.epoch.min_world = pending->home.min_world();
   plan.epoch.contributors = AllContribute(plan.epoch.members, spec.group_count);
   plan.job = JobId(spec.name, plan.epoch.members.front().incarnation);
   for (const ServerAddress& server : config_.servers) plan.servers.push_back(server.id);
@@ -272,6 +276,7 @@ void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Sta
       << "job created: world " << pending.plan.epoch.world() << ", " << pending.plan.owner.size()
       << " extents on " << pending.plan.servers.size() << " servers";
   EndChange(&pending, absl::OkStatus());
+  AwaitNewcomers(pending);
 }
 
 std::shared_ptr<JobDirectory> JobDirectory::Create(const DirectoryConfig& config,

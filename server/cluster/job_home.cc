@@ -7,7 +7,7 @@
 
 namespace ballast::server {
 
-JobHome::JobHome(const AttachCall& first) : spec_(first.spec) {}
+JobHome::JobHome(const AttachCall& first) : spec_(first.spec), min_world_(first.min_world) {}
 
 absl::Status JobHome::Error(absl::StatusCode code, Reason reason, const std::string& message,
                             uint32_t slot) const {
@@ -47,6 +47,12 @@ absl::Status JobHome::Attach(const AttachCall& call) {
     return Error(absl::StatusCode::kFailedPrecondition, Reason::kSpecMismatch,
                  absl::StrCat("slot ", slot, " does not match the job: world is ", call.spec.world,
                               ", the job starts with ", spec_.world),
+                 slot);
+  }
+  if (call.min_world != min_world_) {
+    return Error(absl::StatusCode::kFailedPrecondition, Reason::kSpecMismatch,
+                 absl::StrCat("slot ", slot, " does not match the job: min_world is ",
+                              call.min_world, ", others give ", min_world_),
                  slot);
   }
   if (slot >= spec_.world) {

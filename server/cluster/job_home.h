@@ -32,6 +32,7 @@ class JobHome {
   // Members, ascending slot.
   std::vector<Member> Members() const;
   const JobSpec& spec() const { return spec_; }
+  uint32_t min_world() const { return min_world_; }
 
   // One slot's wish to grow the job; same errors, LAYOUT_MISMATCH when slots disagree.
   absl::Status Extend(const ExtendCall& call, uint32_t layout_version);
@@ -59,6 +60,7 @@ class JobHome {
                      uint32_t slot) const;
 
   JobSpec spec_;
+  uint32_t min_world_ = 1;
   std::map<uint32_t, Seat> seats_;
   std::map<uint32_t, ExtendCall> extending_;
 };

@@ -154,11 +154,8 @@ class Engine final : public RoundEngine {
     Post([this, adoption = Adoption{std::move(plan), window_extents, std::move(save),
                                     std::move(done)}] { DoAdopt(adoption); });
   }
-  void SlotOpen(uint32_t slot, std::function<void(bool)> done) override {
-    Post([this, slot, done = std::move(done)] {
-      done(slot < sinks_.size() &&
-           (sinks_[slot] != nullptr || deps_.clock->Now() < seats_[slot].held_until));
-    });
+  void SlotOpen(uint32_t slot, std::function<void(SeatUse)> done) override {
+    Post([this, slot, done = std::move(done)] { done(UseOf(slot)); });
   }
   void OnSeatFree(SeatFree callback) override {
     Post([this, callback = std::move(callback)] { on_seat_free_ = callback; });
@@ -267,6 +264,7 @@ class Engine final : public RoundEngine {
   // Looks whether the slot is still away when its lease has run out.
   void WatchLease(uint32_t slot);
   void TellSeatFree(uint32_t slot);
+  SeatUse UseOf(uint32_t slot) const;
   // At the home of a durable job: says to `to` that the slot is away or back.
   void TellOfTrainer(uint32_t slot, SlotSink* to);
   absl::Status CheckAttach(const SlotHello& hello) const;

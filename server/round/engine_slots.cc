@@ -182,6 +182,15 @@ void Engine::TellSeatFree(uint32_t slot) {
   on_seat_free_(slot, member->incarnation, fsm_.Left(slot));
 }
 
+SeatUse Engine::UseOf(uint32_t slot) const {
+  SeatUse use;
+  use.open = slot < sinks_.size() &&
+             (sinks_[slot] != nullptr || deps_.clock->Now() < seats_[slot].held_until);
+  use.anybody =
+      std::any_of(sinks_.begin(), sinks_.end(), [](const auto& sink) { return sink != nullptr; });
+  return use;
+}
+
 // All of a round that the slot did not see the end of.
 void Engine::SendLastRound(uint32_t slot) {
   SlotSink* const sink = sinks_[slot].get();

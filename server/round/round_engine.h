@@ -84,6 +84,12 @@ struct SlotWelcome {
   std::vector<uint32_t> init_missing;
 };
 
+// Whether a seat is in use, and whether anybody has a stream open, whatever their seat.
+struct SeatUse {
+  bool open = false;
+  bool anybody = false;
+};
+
 class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
  public:
   // Allocates the state. `plan` must be valid (ValidateJobSpec). A job whose durability is not
@@ -140,7 +146,7 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
                      std::function<void(absl::Status)> done) = 0;
   // Whether a process holds the slot's stream open, was told of a new epoch just now and is
   // expected back (EngineConfig::return_wait), or fell silent and still has its lease.
-  virtual void SlotOpen(uint32_t slot, std::function<void(bool)> done) = 0;
+  virtual void SlotOpen(uint32_t slot, std::function<void(SeatUse)> done) = 0;
   // `callback` is called (on the strand) when a member has left (`left`), or has been away for its
   // lease. Of one that stays away once more after each change of epoch. Set once, before Start.
   using SeatFree = std::function<void(uint32_t slot, uint64_t incarnation, bool left)>;

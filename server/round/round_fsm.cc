@@ -746,8 +746,10 @@ void RoundFsm::CheckSeats(Effects* effects) {
     const bool others_began = std::any_of(slots_.begin(), slots_.end(), [](const Slot& other) {
       return other.begun || other.growing;
     });
-    // In a variable world the next epoch goes on without it, unless it may owe initial weights.
-    const bool owed = !plan_.spec.variable_world || (InitIsFresh() && s == plan_.epoch.lead());
+    // In a variable world the next epoch goes on without it, unless it may owe initial weights, or
+    // too few would be left.
+    const bool owed =
+        !plan_.spec.variable_world || TooFewStay() || (InitIsFresh() && s == plan_.epoch.lead());
     if (slot.left && others_began && owed) {
       Fail(Error(absl::StatusCode::kFailedPrecondition, Reason::kTrainerLeft,
                  absl::StrCat("slot ", s, " left the job before round ", round_,
@@ -766,6 +768,12 @@ void RoundFsm::CheckSeats(Effects* effects) {
       return;
     }
   }
+}
+
+bool RoundFsm::TooFewStay() const {
+  const auto stay = std::count_if(slots_.begin(), slots_.end(),
+                                  [](const Slot& slot) { return slot.member && !slot.left; });
+  return static_cast<uint64_t>(stay) < plan_.epoch.min_world;
 }
 
 void RoundFsm::OnFail(const Input& input, Effects* effects) {

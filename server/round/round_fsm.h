@@ -293,6 +293,7 @@ class RoundFsm {
   void MaybeDecide(Effects* effects);
   void CloseRound(Effects* effects);
   void CheckSeats(Effects* effects);
+  bool TooFewStay() const;
   void CheckGrowing(Effects* effects);
   void Fail(absl::Status status, Effects* effects);
   absl::Status Error(absl::StatusCode code, Reason reason, const std::string& message,

@@ -40,6 +40,8 @@ struct EpochRecord {
   // A new process uploads the initial weights, and some server lacks part of those of the old one:
   // all are dropped, so that no weights of two processes are mixed.
   bool init_again = false;
+  // Of a variable world: no later epoch has fewer members. Who is lost below that is waited for.
+  uint32_t min_world = 1;
 
   uint32_t world() const { return static_cast<uint32_t>(members.size()); }
   // Slots are below this; some of them may be nobody's.

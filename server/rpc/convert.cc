@@ -64,6 +64,11 @@ absl::StatusOr<AttachCall> AttachFromProto(const v1::AttachRequest& request) {
   call.resume = request.resume() == v1::RESUME_MUST   ? Resume::kMust
                 : request.resume() == v1::RESUME_AUTO ? Resume::kAuto
                                                       : Resume::kNever;
+  if (request.min_world() > call.spec.world) {
+    return BadSpec(absl::StrCat("min_world is ", request.min_world(), ", but slot ", call.slot,
+                                " names a world of ", call.spec.world));
+  }
+  call.min_world = std::max(request.min_world(), uint32_t{1});
   return call;
 }
 
@@ -137,6 +142,7 @@ void ToProto(const EpochRecord& epoch, v1::EpochRecord* out) {
     added->set_divisor(set.divisor);
   }
   out->set_init_again(epoch.init_again);
+  out->set_min_world(epoch.min_world);
 }
 
 absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch) {
@@ -144,6 +150,7 @@ absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch) {
   out.epoch = epoch.epoch();
   out.start_round = epoch.start_round();
   out.init_again = epoch.init_again();
+  out.min_world = std::max(epoch.min_world(), uint32_t{1});
   for (const v1::Member& member : epoch.members()) {
     if (!out.members.empty() && member.slot() <= out.members.back().slot) {
       return BadFrame(absl::StrCat("member of slot ", member.slot(), " is out of order"));

@@ -5,8 +5,9 @@ Who contributes to a round is settled by the test: trainers close and join betwe
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 import torch
@@ -42,16 +43,24 @@ class ChangingWorld:
     def join(self, slots: Iterable[int], world: int) -> None:
         """New trainers take these seats; who joins later begins with other weights."""
         for slot in slots:
-            replica = {
-                name: torch.nn.Parameter(w.clone() if self.round == 0 else torch.rand_like(w))
-                for name, w in self._initial.items()
-            }
-            self.replicas[slot] = replica
-            self.optimizers[slot] = bt.AdamW(
-                replica.items(), **HYPER, rank=slot, world_size=world, **self.options
-            )
-        resumed = list(self._pool.map(lambda slot: self.optimizers[slot].attach(), slots))
-        assert resumed == [self.round > 0] * len(resumed)
+            self.seat(slot, world)
+        attached = [self.attach_later(slot) for slot in slots]
+        assert [a.result(HANG_S) for a in attached] == [self.round > 0] * len(attached)
+
+    def seat(self, slot: int, world: int) -> None:
+        """A trainer that has not asked for its seat yet."""
+        replica = {
+            name: torch.nn.Parameter(w.clone() if self.round == 0 else torch.rand_like(w))
+            for name, w in self._initial.items()
+        }
+        self.replicas[slot] = replica
+        self.optimizers[slot] = bt.AdamW(
+            replica.items(), **HYPER, rank=slot, world_size=world, **self.options
+        )
+
+    def attach_later(self, slot: int) -> Future[bool]:
+        """It asks now; the answer comes when the others do."""
+        return self._pool.submit(self.optimizers[slot].attach)
 
     def leave(self, slot: int) -> None:
         self.optimizers.pop(slot).close()
@@ -108,6 +117,26 @@ def test_two_trainers_then_one_then_three(clusters, servers):
         world.step()
     world.finish()
     assert world.round == 3 * ROUNDS
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
+def test_a_world_that_is_started_again_begins_as_a_whole(clusters, order):
+    """Whoever asks first waits for the others, also when the job came to rest with one member."""
+    world = ChangingWorld(clusters(2))
+    world.join([0, 1, 2], world=3)
+    world.step()
+    for slot in [0, 1, 2]:
+        world.leave(slot)
+    attached = []
+    for slot in order:
+        assert not any(future.done() for future in attached)
+        world.seat(slot, world=3)
+        attached.append(world.attach_later(slot))
+        time.sleep(0.5)
+    assert [future.result(HANG_S) for future in attached] == [True] * 3
+    assert [world.optimizers[slot].world_size for slot in order] == [3] * 3
+    world.step()
+    world.finish()
 
 
 def test_the_first_trainer_may_leave_and_come_back(clusters):

@@ -409,7 +409,8 @@ def test_settings_reach_the_core(fake):
         "loss_scale": 128.0, "tile_elements": 64, "extent_elements": 128, "init": "broadcast",
         "attach_timeout_s": 7.0, "time_scale": 1.0, "durability": "power",
         "reconnect_timeout_s": 30.0, "resume": "never", "pauses": fake.queue,
-        "nonfinite": "halt", "max_consecutive_skips": 0, "variable_world": False, "device": "auto",
+        "nonfinite": "halt", "max_consecutive_skips": 0, "variable_world": False, "min_world": 1,
+        "device": "auto",
     }  # fmt: skip
     assert (opt.job, opt.world_size, opt.rank) == ("mine", 3, 2)
 

@@ -77,6 +77,22 @@ def test_a_variable_world_needs_durability():
         resolve(environ=SERVER, durability="power", variable_world="yes")
 
 
+def test_the_least_world_comes_from_the_argument_then_the_variable_then_the_default():
+    env = {**SERVER, "BALLAST_MIN_WORLD_SIZE": "2"}
+    seat = {"world_size": 3, "rank": 0, "job": "j", "variable_world": True}
+    assert resolve(environ=env, **seat).min_world == 2
+    assert resolve(environ=env, **seat, min_world=3).min_world == 3
+    assert resolve(environ=SERVER, **seat).min_world == 1
+    assert resolve(environ=env).min_world == 1  # a fixed world of the same script
+    for least in (0, 4):
+        with pytest.raises(ballast.BadArgument, match=rf"min_world={least}: must be in 1\.\.3"):
+            resolve(environ=SERVER, **seat, min_world=least)
+    with pytest.raises(ballast.BadArgument, match="BALLAST_MIN_WORLD_SIZE='x': must be a whole"):
+        resolve(environ={**SERVER, "BALLAST_MIN_WORLD_SIZE": "x"}, **seat)
+    with pytest.raises(ballast.BadArgument, match="only a variable_world"):
+        resolve(environ=SERVER, min_world=1)
+
+
 def test_the_device_comes_from_the_argument_then_the_variable_then_the_default():
     env = {**SERVER, "BALLAST_DEVICE": "nvme"}
     assert resolve(environ=env, device="cpu").device == "cpu"

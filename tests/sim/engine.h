@@ -90,6 +90,7 @@ class SimEngine {
   void Adopt(const server::JobPlan& plan, const std::function<absl::Status()>& save,
              const std::function<void(absl::Status)>& done);
   bool SlotOpen(uint32_t slot) const;
+  bool AnybodyOpen() const;
   void OnSeatFree(std::function<void(uint32_t slot, uint64_t incarnation, bool left)> callback) {
     on_seat_free_ = std::move(callback);
   }

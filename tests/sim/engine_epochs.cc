@@ -134,6 +134,11 @@ void SimEngine::GoOver(const EpochRecord& before) {
   if (made.ok()) contributions_ = *std::move(made);
 }
 
+bool SimEngine::AnybodyOpen() const {
+  return std::any_of(sinks_.begin(), sinks_.end(),
+                     [](const auto& sink) { return sink != nullptr; });
+}
+
 bool SimEngine::SlotOpen(uint32_t slot) const {
   return slot < sinks_.size() && (sinks_[slot] != nullptr || Now() < seats_[slot].held_until);
 }

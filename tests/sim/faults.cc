@@ -65,7 +65,7 @@ void FaultPlan::StartMissing() {
       return t->alive() && t->error().ok() && t->who().slot == member.slot && its;
     });
     const bool wanted = !context_.plan->spec.variable_world || member.slot == newest.lead() ||
-                        (Active().empty() && spawning_.empty());
+                        Active().size() + spawning_.size() < newest.min_world;
     if (!there && spawning_.count(member.slot) == 0 && wanted) Replace(member.slot, true);
   }
   context_.world->After(kSecond, kNobody, EventKind::kStart, [this] { StartMissing(); });
@@ -252,7 +252,7 @@ void FaultPlan::ComeOrGo() {
   }
   // Slot 0 has to stay for the first round, and somebody always.
   SimTrainer* const trainer = active.empty() ? nullptr : random().Pick(active);
-  if (active.size() < 2) return;
+  if (active.size() <= newest.min_world) return;
   Say(trainer->node(), "will leave");
   trainer->LeaveSoon();
 }

@@ -16,10 +16,19 @@ absl::Status Refused(Reason reason, absl::string_view text) {
   return ReasonedError(absl::StatusCode::kFailedPrecondition, reason, text);
 }
 
+server::JobPlan Least(server::JobPlan plan, Mutant mutant) {
+  if (mutant == Mutant::kShrinkTooFar) plan.epoch.min_world = 1;
+  return plan;
+}
+
 }  // namespace
 
 SimHome::SimHome(const Context& context, SimServer* server, const server::JobPlan& plan)
-    : context_(context), server_(server), life_(context.world->Life(0)), plan_(plan) {}
+    : context_(context),
+      server_(server),
+      life_(context.world->Life(0)),
+      plan_(Least(plan, context.mutant)),
+      gathers_(plan.spec.variable_world) {}
 
 void SimHome::After(Tick delay, std::function<void()> action) {
   clock()->AfterInLife(delay, life_, EventKind::kTimer, std::move(action));
@@ -37,6 +46,7 @@ void SimHome::Start() {
 
 void SimHome::Attach(const server::Member& who, bool resume, Told told) {
   if (plan_.epoch.Holds(who.slot, who.incarnation)) {
+    SomebodyIsThere();
     if (!change_.has_value()) return told(plan_.epoch);
     survivors_[who.slot] = {who.incarnation, std::move(told)};
     return;
@@ -56,18 +66,60 @@ void SimHome::Attach(const server::Member& who, bool resume, Told told) {
 void SimHome::AwaitSeat(uint32_t slot, uint64_t incarnation, Tick give_up) {
   const auto waiting = waiting_.find(slot);
   if (waiting == waiting_.end() || waiting->second.incarnation != incarnation) return;
-  if (!server_->engine()->SlotOpen(slot)) {
+  const bool open = server_->engine()->SlotOpen(slot);
+  if (server_->engine()->AnybodyOpen()) SomebodyIsThere();
+  if (!open) {
     newcomers_[slot] = incarnation;
-    StartChange();
-    return;
+    if (!OnNewcomer()) return;
   }
-  if (clock()->Now() < give_up) {
+  if (!open || clock()->Now() < give_up) {
     After(kSeatPoll, [=, this] { AwaitSeat(slot, incarnation, give_up); });
     return;
   }
   const Told told = std::move(waiting->second.told);
   waiting_.erase(waiting);
   told(ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kSlotTaken, "a process holds it"));
+}
+
+// --- Coming together ----------------------------------------------------------------------------
+
+void SimHome::SomebodyIsThere() {
+  gathers_ = false;
+  gathers_until_.reset();
+}
+
+// What every newcomer asks for.
+uint32_t SimHome::LeastNow() const {
+  return context_.mutant == Mutant::kShrinkTooFar ? 1 : context_.swarm->shape.min_world;
+}
+
+server::Gathering SimHome::GatheringNow() const {
+  server::Gathering gathering{.asking = newcomers_, .world = plan_.spec.world};
+  gathering.min_world = LeastNow();
+  gathering.over = gathers_until_.has_value() && clock()->Now() >= *gathers_until_;
+  return gathering;
+}
+
+// Whether the newcomer has to go on waiting. Its calls are repeated for ever, so nobody gives up.
+bool SimHome::OnNewcomer() {
+  if (!gathers_) {
+    StartChange();
+    return false;
+  }
+  if (!gathers_until_.has_value()) gathers_until_ = clock()->Now() + kLease;
+  const server::Gathering gathering = GatheringNow();
+  if (!gathering.Complete()) return true;
+  BeginAgain(gathering);
+  return false;
+}
+
+void SimHome::BeginAgain(const server::Gathering& gathering) {
+  SomebodyIsThere();
+  context_.world->Met(gathering.over ? Cover::kBegunWithFewer : Cover::kBegunAgain);
+  for (const server::Member& member : plan_.epoch.members) {
+    if (gathering.over) gone_[member.slot] = member.incarnation;
+  }
+  StartChange();
 }
 
 void SimHome::OnSeatFree(uint32_t slot, uint64_t incarnation, bool) {
@@ -81,13 +133,8 @@ void SimHome::OnSeatFree(uint32_t slot, uint64_t incarnation, bool) {
 }
 
 bool SimHome::WantsChange() const {
-  if (sealed_ || !newcomers_.empty()) return true;
-  size_t stay = 0;
-  for (const server::Member& member : plan_.epoch.members) {
-    const auto gone = gone_.find(member.slot);
-    if (gone == gone_.end() || gone->second != member.incarnation) ++stay;
-  }
-  return stay != 0 && stay != plan_.epoch.members.size();
+  const bool comes = !newcomers_.empty() && !gathers_;
+  return sealed_ || comes || server::MayShrink(plan_.epoch, gone_);
 }
 
 // --- Sealing ------------------------------------------------------------------------------------
@@ -143,7 +190,11 @@ void SimHome::OnSealFailed(uint32_t index, const absl::Status& status) {
 
 void SimHome::WriteRecord() {
   sealed_ = false;
-  server::SeatChanges changes{.newcomers = newcomers_};
+  server::SeatChanges changes;
+  if (!gathers_) {
+    changes.newcomers = newcomers_;
+    if (!newcomers_.empty()) changes.min_world = LeastNow();
+  }
   for (const auto& [slot, incarnation] : std::exchange(gone_, {})) {
     if (plan_.epoch.Holds(slot, incarnation)) changes.gone.insert(slot);
   }
@@ -200,6 +251,7 @@ void SimHome::EndChange(const absl::Status& status) {
     if (!status.ok()) {
       call.told(status);
     } else if (epoch.Holds(slot, call.incarnation)) {
+      SomebodyIsThere();
       call.told(epoch);
     } else {
       call.told(Refused(Reason::kWrongIncarnation, "the seat is not this process' any more"));
@@ -209,6 +261,7 @@ void SimHome::EndChange(const absl::Status& status) {
     if (!status.ok()) {
       call.told(status);
     } else if (epoch.Holds(slot, call.incarnation)) {
+      SomebodyIsThere();
       call.told(epoch);
     } else {
       waiting_[slot] = std::move(call);
@@ -217,6 +270,7 @@ void SimHome::EndChange(const absl::Status& status) {
   std::erase_if(newcomers_, [&](const auto& newcomer) {
     return !status.ok() || epoch.Holds(newcomer.first, newcomer.second);
   });
+  if (newcomers_.empty()) gathers_until_.reset();
   if (status.ok() && WantsChange()) StartChange();
 }
 

@@ -1,7 +1,7 @@
 // SimHome: how the job's home gives seats and leads changes of epoch: the mirror of
-// server/cluster's directory_epochs.cc over the production EpochChange. Keep it in step with that
-// file. Comes from: SimServer with index 0. Goes to: its engine, the other servers. Thread safety:
-// one thread.
+// server/cluster's directory_epochs.cc and directory_gathering.cc over the production EpochChange.
+// Keep it in step with those files. Comes from: SimServer with index 0. Goes to: its engine, the
+// other servers. Thread safety: one thread.
 #pragma once
 
 #include <functional>
@@ -35,6 +35,11 @@ class SimHome {
   SimClock* clock() const { return context_.world->clock(node()); }
   void After(Tick delay, std::function<void()> action);
   void AwaitSeat(uint32_t slot, uint64_t incarnation, Tick give_up);
+  bool OnNewcomer();
+  server::Gathering GatheringNow() const;
+  uint32_t LeastNow() const;
+  void BeginAgain(const server::Gathering& gathering);
+  void SomebodyIsThere();
   bool WantsChange() const;
   void StartChange();
   void SealPeer(uint32_t index, uint32_t epoch);
@@ -56,6 +61,8 @@ class SimHome {
   std::map<uint32_t, uint64_t> gone_;
   std::optional<server::EpochChange> change_;
   bool sealed_ = false;
+  bool gathers_ = false;
+  std::optional<Tick> gathers_until_;
   std::map<uint32_t, absl::Status> adopted_;  // by server index, of the record on its way
 };
 

@@ -54,6 +54,7 @@ enum class Mutant : uint8_t {
   kIgnoreWriteError,
   kEvictUnwritten,
   kReadOlderSlot,
+  kShrinkTooFar,
 };
 
 struct MutantInfo {
@@ -62,7 +63,7 @@ struct MutantInfo {
   const char* what;
 };
 
-inline constexpr std::array<MutantInfo, 43> kMutants = {{
+inline constexpr std::array<MutantInfo, 44> kMutants = {{
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
     {Mutant::kCountPushes, "count_pushes", "a frame that comes again is added again"},
     {Mutant::kArrivalOrderSum, "arrival_order_sum", "slots are summed as they arrive"},
@@ -105,6 +106,7 @@ inline constexpr std::array<MutantInfo, 43> kMutants = {{
     {Mutant::kLeaseOnWallClock, "lease_on_wall_clock", "seats are held by the wall clock"},
     {Mutant::kEvictUnwritten, "evict_unwritten", "what the tier evicts is not written"},
     {Mutant::kReadOlderSlot, "read_older_slot", "the tier reads the older of two slots"},
+    {Mutant::kShrinkTooFar, "shrink_too_far", "a world becomes smaller than its least"},
     {Mutant::kForgetChange, "forget_change", "a restarted home leaves a sealed epoch as it is"},
 }};
 

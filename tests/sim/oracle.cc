@@ -30,6 +30,11 @@ void Oracle::OnEpoch(const server::EpochRecord& record) {
     world_->Red(absl::StrCat("epoch ", record.epoch, " is written behind epoch ", newest().epoch));
     return;
   }
+  if (record.world() < plan_->epoch.min_world) {
+    world_->Red(absl::StrCat("epoch ", record.epoch, " has ", record.world(), " members, and not ",
+                             plan_->epoch.min_world, " or more"));
+    return;
+  }
   // Who has had version v has seen round v - 1 decided: that round is not run again.
   if (record.start_round < committed_ || record.start_round > committed_ + 1) {
     world_->Red(absl::StrCat("epoch ", record.epoch, " starts with round ", record.start_round,

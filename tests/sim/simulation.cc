@@ -34,6 +34,7 @@ server::JobPlan MakePlan(const Swarm& swarm) {
     all.slots.push_back(slot);
   }
   plan.epoch.contributors.assign(plan.spec.group_count, all);
+  plan.epoch.min_world = swarm.shape.min_world;
   return plan;
 }
 

@@ -189,6 +189,10 @@ Swarm DrawSwarm(uint64_t seed) {
   if (random.OneIn(4)) swarm.shape.spec.nonfinite = NonfinitePolicy::kHalt;
   swarm.shape.spec.max_consecutive_skips = static_cast<uint32_t>(random.Below(3));
   if (random.OneIn(4)) swarm.shape.upload_one_in = static_cast<uint32_t>(random.Between(2, 6));
+  Random least(Mix(seed) ^ 0x3E5701D4);
+  if (swarm.shape.spec.variable_world && least.OneIn(2)) {
+    swarm.shape.min_world = static_cast<uint32_t>(least.Between(1, swarm.shape.trainers));
+  }
   Random more(Mix(seed) ^ 0x3A7B0C11);
   if (swarm.faults.budget != 0 && more.OneIn(3)) AddRestarts(&swarm, &more);
   Random clocks(Mix(seed) ^ 0x71C70C25);
@@ -226,8 +230,8 @@ std::string Describe(const Swarm& swarm) {
   say("die_in_change", f.die_in_change);
   return absl::StrCat(
       "seed ", swarm.seed, ": ", shape.servers, " servers, ", shape.trainers, " trainers",
-      shape.spec.variable_world ? absl::StrCat(" of up to ", shape.seats) : "", ", ", shape.rounds,
-      " rounds, tensors ", sizes, ", extents of ", shape.spec.extent_elements,
+      shape.spec.variable_world ? absl::StrCat(" of ", shape.min_world, " to ", shape.seats) : "",
+      ", ", shape.rounds, " rounds, tensors ", sizes, ", extents of ", shape.spec.extent_elements,
       shape.spec.durability == Durability::kProcess ? ", level process" : ", level power",
       ", checkpoint in ", shape.checkpoint_rounds, " rounds",
       shape.nvme_extents == 0 ? ""

@@ -17,8 +17,9 @@ namespace ballast::sim {
 // The job and its transport.
 struct Shape {
   uint32_t servers = 1;
-  uint32_t trainers = 1;  // at the start
-  uint32_t seats = 1;     // the most there may be; more than `trainers` in a variable world only
+  uint32_t trainers = 1;   // at the start
+  uint32_t seats = 1;      // the most there may be; more than `trainers` in a variable world only
+  uint32_t min_world = 1;  // of a variable world
   uint64_t rounds = 2;
   JobSpec spec;
   uint32_t chunk_bytes = 256;

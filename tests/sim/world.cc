@@ -30,6 +30,8 @@ const char* CoverName(Cover cover) {
       "other_world",
       "init_dropped",
       "change_taken_up",
+      "begun_again",
+      "begun_with_fewer",
       "fenced",
       "upload",
       "old_extent_saved",

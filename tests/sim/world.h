@@ -55,6 +55,8 @@ enum class Cover : uint8_t {
   kOtherWorld,
   kInitDropped,
   kChangeTakenUp,
+  kBegunAgain,
+  kBegunWithFewer,
   kFenced,
   kUpload,
   kOldExtentSaved,

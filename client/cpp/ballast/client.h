@@ -151,6 +151,11 @@ struct JobOptions {
   // (`timing.lease` of the servers) runs out, is gone on without. False: the world is fixed, and a
   // trainer that is lost is waited for. Needs a durable job. All trainers give the same.
   bool variable_world = false;
+  // Of a variable world, at most `world`: a job that nobody is in begins again when `world`
+  // trainers are there, or after `timing.lease` with those that are, if they are so many; and
+  // after a loss the others go on without it only if they are. The value of the trainers that came
+  // last counts, from when so many take part.
+  uint32_t min_world = 1;
   // The first trainer's counts.
   Device device = Device::kAuto;
   // Called on the thread that is inside Attach, Step, Wait or a fetch, with no lock held: news

@@ -287,6 +287,14 @@ absl::Status ValidateOptions(const JobOptions& options) {
         "variable_world needs durability power or process: a job of durability none ends with its "
         "first lost trainer");
   }
+  if (options.min_world == 0 || options.min_world > options.world) {
+    return BadArgument(absl::StrCat("min_world is ", options.min_world, "; it must be in 1..",
+                                    options.world, " (the world)"));
+  }
+  if (options.min_world > 1 && !options.variable_world) {
+    return BadArgument(absl::StrCat("min_world is ", options.min_world,
+                                    ", but a world that is not variable is never smaller"));
+  }
   if (options.device > Device::kNvme) {
     return BadArgument(absl::StrCat("device is ", static_cast<int>(options.device),
                                     "; auto (0), cpu (1) and nvme (2) are known"));

@@ -42,6 +42,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Attach(const JobOptions& options
   ToProto(seat.spec, request.mutable_spec());
   request.set_slot(options.slot);
   request.set_incarnation(seat.incarnation);
+  request.set_min_world(options.min_world);
   request.set_resume(MayResume(options) ? static_cast<v1::Resume>(options.resume)
                                         : v1::RESUME_NEVER);
   const bool equal = options.init == InitMode::kEqual;

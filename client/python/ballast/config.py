@@ -62,6 +62,7 @@ class JobConfig:
     reconnect_timeout: float = 600.0
     resume: str = "never"
     variable_world: bool = False
+    min_world: int = 1
     device: str = "auto"
 
 
@@ -83,14 +84,16 @@ def resolve(
     reconnect_timeout: float | None = None,
     resume: str | None = None,
     variable_world: bool = False,
+    min_world: int | None = None,
     device: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> JobConfig:
     """Resolves every setting: argument > BALLAST_* > torchrun's variables > default.
 
     Variables: BALLAST_ENDPOINTS, BALLAST_JOB, BALLAST_WORLD_SIZE, BALLAST_RANK (or BALLAST_SLOT),
-    BALLAST_DURABILITY, BALLAST_DEVICE, BALLAST_RESUME, BALLAST_ATTACH_TIMEOUT,
-    BALLAST_RECONNECT_TIMEOUT, BALLAST_TIME_SCALE; torchrun's WORLD_SIZE, RANK, TORCHELASTIC_RUN_ID.
+    BALLAST_DURABILITY, BALLAST_DEVICE, BALLAST_RESUME, BALLAST_MIN_WORLD_SIZE,
+    BALLAST_ATTACH_TIMEOUT, BALLAST_RECONNECT_TIMEOUT, BALLAST_TIME_SCALE; torchrun's WORLD_SIZE,
+    RANK, TORCHELASTIC_RUN_ID.
     max_grad_norm None, 0 and inf all mean: no clipping. max_consecutive_skips None: no limit.
     Raises BadArgument naming the setting, where its value came from and what is allowed.
     """
@@ -121,6 +124,7 @@ def resolve(
         reconnect_timeout=_timeout(reconnect_timeout, "reconnect_timeout", env),
         resume=may_resume,
         variable_world=_variable_world(variable_world, level),
+        min_world=_min_world(min_world, world, variable_world, env),
         device=_device(device, level, env),
     )
 
@@ -365,6 +369,21 @@ def _variable_world(given: bool, durability: str) -> bool:
             'durability="process" (its servers may be killed) or "power" (and lose power)'
         )
     return given
+
+
+def _min_world(given: int | None, world: int, variable: bool, env: Mapping[str, str]) -> int:
+    source, value = ("min_world", given) if given is not None else _from_environment(
+        env, ("BALLAST_MIN_WORLD_SIZE",)
+    )
+    # The environment speaks to every optimizer of a script, also to one with a fixed world.
+    if not source or (given is None and not variable):
+        return 1
+    least = _integer(value, source)
+    if not variable:
+        raise BadArgument(f"{source}={least}: only a variable_world may become smaller")
+    if not 1 <= least <= world:
+        raise BadArgument(f"{source}={least}: must be in 1..{world} (world size {world})")
+    return least
 
 
 def time_scale(env: Mapping[str, str]) -> float:

@@ -87,6 +87,7 @@ class Session:
             reconnect_timeout_s=config.reconnect_timeout,
             resume=config.resume,
             variable_world=config.variable_world,
+            min_world=config.min_world,
             device=config.device,
             pauses=queue,
             tensors=[tuple(t) for t in tensors],

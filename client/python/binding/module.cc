@@ -52,7 +52,7 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
                        uint32_t tile_elements, uint32_t extent_elements, const std::string& init,
                        double attach_timeout_s, double time_scale, const std::string& durability,
                        double reconnect_timeout_s, const std::string& resume, bool variable_world,
-                       const std::string& device, const PauseQueue& pauses,
+                       uint32_t min_world, const std::string& device, const PauseQueue& pauses,
                        const std::vector<TensorTuple>& tensors, const Addresses& weights) {
   client::JobOptions options;
   options.endpoints = std::move(endpoints);
@@ -72,6 +72,7 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
   options.reconnect_timeout = Milliseconds(reconnect_timeout_s);
   options.resume = ToResume(resume);
   options.variable_world = variable_world;
+  options.min_world = min_world;
   options.device = ToDevice(device);
   options.on_pause = pauses.Listener();
   return new Operation([options = std::move(options), specs = ToTensors(tensors),
@@ -228,8 +229,8 @@ NB_MODULE(_core, module) {
              nb::arg("nonfinite"), nb::arg("max_consecutive_skips"), nb::arg("tile_elements"),
              nb::arg("extent_elements"), nb::arg("init"), nb::arg("attach_timeout_s"),
              nb::arg("time_scale"), nb::arg("durability"), nb::arg("reconnect_timeout_s"),
-             nb::arg("resume"), nb::arg("variable_world"), nb::arg("device"), nb::arg("pauses"),
-             nb::arg("tensors"), nb::arg("weights"));
+             nb::arg("resume"), nb::arg("variable_world"), nb::arg("min_world"), nb::arg("device"),
+             nb::arg("pauses"), nb::arg("tensors"), nb::arg("weights"));
 }
 
 }  // namespace ballast::python

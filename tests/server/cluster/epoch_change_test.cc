@@ -158,6 +158,56 @@ TEST(EpochChangeTest, SomebodyStaysAlways) {
   EXPECT_EQ(SlotsOf(next), (std::vector<uint32_t>{0, 1, 2}));
 }
 
+// --- The fewest that go on -----------------------------------------------------------------------
+
+JobPlan NextOfAtLeast(uint32_t min_world, const SeatChanges& changes) {
+  JobPlan plan = PlanOf(1);
+  plan.epoch.min_world = min_world;
+  EpochChange change(plan);
+  change.OnSealed(plan.servers[0], {9, false});
+  return change.NextPlan(changes).value_or(JobPlan());
+}
+
+TEST(EpochChangeTest, SoManySeatsStayWhoeverIsGone) {
+  EXPECT_EQ(SlotsOf(NextOfAtLeast(2, {.gone = {1}})), (std::vector<uint32_t>{0, 2}));
+  EXPECT_EQ(SlotsOf(NextOfAtLeast(2, {.gone = {0, 1}})), (std::vector<uint32_t>{0, 2}));
+  EXPECT_EQ(SlotsOf(NextOfAtLeast(2, {.newcomers = {{4, 74}}, .gone = {0, 1}})),
+            (std::vector<uint32_t>{2, 4}));
+  EXPECT_EQ(SlotsOf(NextOfAtLeast(3, {.newcomers = {{4, 74}}, .gone = {0, 1}})),
+            (std::vector<uint32_t>{0, 2, 4}));
+}
+
+TEST(EpochChangeTest, NewcomersSayHowManyThatAreButNotMoreThanThereAre) {
+  const SeatChanges one = {.newcomers = {{1, 71}}, .gone = {0, 2}, .min_world = 1};
+  EXPECT_EQ(SlotsOf(NextOfAtLeast(3, one)), std::vector<uint32_t>{1});
+  EXPECT_EQ(NextOfAtLeast(3, one).epoch.min_world, 1u);
+  EXPECT_EQ(NextOfAtLeast(1, {.newcomers = {{3, 73}}, .min_world = 9}).epoch.min_world, 4u);
+  EXPECT_EQ(NextOfAtLeast(2, {.gone = {1}}).epoch.min_world, 2u) << "nobody has said otherwise";
+}
+
+TEST(EpochChangeTest, AWorldShrinksToItsLeastAndNoFurther) {
+  EpochRecord epoch = PlanOf(1).epoch;
+  epoch.min_world = 2;
+  const uint64_t zero = epoch.members[0].incarnation, one = epoch.members[1].incarnation;
+  EXPECT_FALSE(MayShrink(epoch, {}));
+  EXPECT_TRUE(MayShrink(epoch, {{0, zero}}));
+  EXPECT_FALSE(MayShrink(epoch, {{0, zero + 1}})) << "another process has the seat";
+  EXPECT_FALSE(MayShrink(epoch, {{0, zero}, {1, one}}));
+}
+
+TEST(EpochChangeTest, AWorldBeginsAgainAsAWholeOrAfterAWhileWithEnough) {
+  Gathering gathering{.asking = {{0, 1}, {2, 3}}, .world = 3, .min_world = 2};
+  EXPECT_EQ(gathering.Missing(), std::vector<uint32_t>{1});
+  EXPECT_FALSE(gathering.Complete());
+  gathering.over = true;
+  EXPECT_TRUE(gathering.Complete());
+  gathering.min_world = 3;
+  EXPECT_FALSE(gathering.Complete());
+  gathering.over = false;
+  gathering.asking[1] = 2;
+  EXPECT_TRUE(gathering.Complete());
+}
+
 TEST(EpochChangeTest, TheSeatThatOwesInitialWeightsIsNotGivenUp) {
   const std::vector<SealAnswer> answers = {{1, false, false}, {1, false, true}};
   const JobPlan waits = NextOf({.gone = {0, 2}}, answers);

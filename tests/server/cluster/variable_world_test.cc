@@ -37,8 +37,33 @@ class VariableWorldTest : public ::testing::Test {
   }
   AttachAnswer Ask(uint32_t slot, uint64_t incarnation, uint32_t world = 2) {
     AttachAnswer answer;
-    cluster_->At(0)->Attach(Call(slot, incarnation, world), answer.Setter());
+    AttachCall call = Call(slot, incarnation, world);
+    call.min_world = min_world_;
+    call.wait = wait_;
+    cluster_->At(0)->Attach(call, answer.Setter());
     return answer;
+  }
+  // Both trainers leave, the second one last, and the job rests in an epoch of its own.
+  void Rest() {
+    for (const uint32_t slot : {0u, 1u}) {
+      for (const uint32_t id : {0u, 1u}) OpenStream(id, slot, kFirst + slot);
+    }
+    for (const uint32_t slot : {0u, 1u}) {
+      for (const uint32_t id : {0u, 1u}) cluster_->Engine(id, job_)->Leave(slot, kFirst + slot);
+    }
+    for (const uint32_t id : {0u, 1u}) {
+      while (!cluster_->Manifest(id, job_).resting) Settle(id);
+    }
+  }
+  // The slots of the epoch in which these three processes were let in.
+  std::vector<uint32_t> SlotsWith(AttachAnswer* answer) {
+    const auto result = answer->Get();
+    EXPECT_TRUE(result.ok()) << result.status();
+    std::vector<uint32_t> slots;
+    if (result.ok()) {
+      for (const Member& member : result->plan.epoch.members) slots.push_back(member.slot);
+    }
+    return slots;
   }
   std::shared_ptr<RecordingSink> OpenStream(uint32_t server, uint32_t slot, uint64_t incarnation,
                                             uint32_t epoch = 1) {
@@ -83,6 +108,8 @@ class VariableWorldTest : public ::testing::Test {
   }
 
   bool variable_ = true;
+  uint32_t min_world_ = 1;
+  std::chrono::milliseconds wait_{0};
   std::unique_ptr<DurableDirectories> cluster_;
   uint64_t job_ = 0;
 };
@@ -165,7 +192,7 @@ TEST_F(VariableWorldTest, WhenAllHaveLeftTheJobIsFinished) {
     while (!cluster_->Manifest(id, job_).resting) Settle(id);
   }
   // And whoever goes on with it finds servers that agree on the epoch.
-  const auto next = Ask(0, 900).Get();
+  const auto next = Ask(0, 900, 1).Get();
   ASSERT_TRUE(next.ok()) << next.status();
 }
 
@@ -183,7 +210,7 @@ TEST_F(VariableWorldTest, APeerThatFinishesBeforeItAdoptsEndsTheHomesJobToo) {
   cluster_->KeepNoMore();
   cluster_->Release();
   while (!cluster_->Manifest(0, job_).resting) Settle(0);
-  const auto next = Ask(0, 900).Get();
+  const auto next = Ask(0, 900, 1).Get();
   ASSERT_TRUE(next.ok()) << next.status();
 }
 
@@ -223,6 +250,106 @@ TEST_F(VariableWorldTest, TheLastOneIsWaitedFor) {
   // Nobody has a stream. One of both leases is the first to run out; the other seat remains.
   EXPECT_EQ(SlotsOnceIn(2).size(), 1u);
   EXPECT_EQ(EpochNow(), 2u);
+}
+
+// --- Beginning again ----------------------------------------------------------------------------
+
+TEST_F(VariableWorldTest, AJobThatRestsBeginsAgainWithAllWhoComeInWhateverOrder) {
+  for (const std::vector<uint32_t>& order :
+       {std::vector<uint32_t>{0, 1, 2}, std::vector<uint32_t>{2, 1, 0}}) {
+    Make();
+    Rest();
+    std::vector<AttachAnswer> answers;
+    for (const uint32_t slot : order) {
+      cluster_->PassTime(0, std::chrono::milliseconds(50));
+      for (AttachAnswer& early : answers) EXPECT_FALSE(early.Has()) << "before slot " << slot;
+      answers.push_back(Ask(slot, 900 + slot, 3));
+    }
+    for (AttachAnswer& answer : answers) {
+      EXPECT_EQ(SlotsWith(&answer), (std::vector<uint32_t>{0, 1, 2}));
+    }
+  }
+}
+
+TEST_F(VariableWorldTest, SoDoesOneWhoseServersWereStartedAgain) {
+  Make();
+  for (const uint32_t id : {0u, 1u}) cluster_->Restart(id);
+  AttachAnswer two = Ask(2, 902, 3), zero = Ask(0, 900, 3);
+  for (int i = 0; i < 20; ++i) Settle(0);
+  EXPECT_FALSE(zero.Has());
+  Answer<std::vector<JobSnapshot>> jobs;
+  cluster_->At(0)->Snapshot(jobs.Setter());
+  ASSERT_EQ(jobs.Get().size(), 1u);
+  EXPECT_EQ(jobs.Get()[0].state, "attaching");
+  ASSERT_EQ(jobs.Get()[0].slots.size(), 3u);
+  EXPECT_EQ(jobs.Get()[0].slots[0].state, "attached");
+  EXPECT_EQ(jobs.Get()[0].slots[1].state, "absent");
+  AttachAnswer one = Ask(1, 901, 3);
+  for (AttachAnswer* const answer : {&two, &zero, &one}) {
+    EXPECT_EQ(SlotsWith(answer), (std::vector<uint32_t>{0, 1, 2}));
+  }
+}
+
+TEST_F(VariableWorldTest, AfterALeaseItBeginsWithThoseWhoAreThere) {
+  Make({.lease = kShort});
+  Rest();
+  AttachAnswer zero = Ask(0, 900, 4), three = Ask(3, 903, 4);
+  EXPECT_EQ(SlotsWith(&zero), (std::vector<uint32_t>{0, 3}));
+  EXPECT_EQ(SlotsWith(&three), (std::vector<uint32_t>{0, 3}));
+}
+
+TEST_F(VariableWorldTest, ButNotWithFewerThanTheyAskFor) {
+  Make({.lease = std::chrono::milliseconds(1)});
+  Rest();
+  min_world_ = 2;
+  AttachAnswer zero = Ask(0, 900, 3);
+  cluster_->PassTime(0, std::chrono::milliseconds(250));
+  EXPECT_FALSE(zero.Has());
+  AttachAnswer two = Ask(2, 902, 3);
+  EXPECT_EQ(SlotsWith(&zero), (std::vector<uint32_t>{0, 2}));
+  EXPECT_EQ(zero.Get()->plan.epoch.min_world, 2u);
+  EXPECT_TRUE(two.Get().ok());
+}
+
+TEST_F(VariableWorldTest, WhoWaitsInVainIsToldForWhom) {
+  Make({.lease = std::chrono::milliseconds(1)});
+  Rest();
+  min_world_ = 3;
+  wait_ = std::chrono::milliseconds(200);
+  const absl::Status status = Ask(1, 900, 3).Get().status();
+  EXPECT_EQ(ReasonOf(status), Reason::kAttachTimeout);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("slots 0, 2 of a world of 3"));
+}
+
+TEST_F(VariableWorldTest, ATrainerThatIsThereIsJoinedAtOnceAlsoAfterARestartOfTheHome) {
+  Make();
+  cluster_->Restart(0);
+  for (const uint32_t id : {0u, 1u}) OpenStream(id, 0, kFirst);
+  AttachAnswer three = Ask(3, 903, 4);  // Nobody has asked for seat 2.
+  EXPECT_EQ(SlotsWith(&three), (std::vector<uint32_t>{0, 1, 3}));
+}
+
+// --- The fewest that go on ----------------------------------------------------------------------
+
+TEST_F(VariableWorldTest, WhoIsLostIsWaitedForWhenTooFewWouldBeLeft) {
+  min_world_ = 2;
+  Make({.lease = std::chrono::milliseconds(1)});
+  for (const uint32_t slot : {0u, 1u}) OpenStream(0, slot, kFirst + slot);
+  const auto lost = OpenStream(0, 1, kFirst + 1);
+  cluster_->Engine(0, job_)->SlotLost(1, lost.get(), "killed");
+  cluster_->PassTime(0, std::chrono::milliseconds(100));
+  EXPECT_EQ(EpochNow(), 1u);
+  AttachAnswer next = Ask(1, 901);
+  EXPECT_EQ(SlotsWith(&next), (std::vector<uint32_t>{0, 1}));
+}
+
+TEST_F(VariableWorldTest, AllTrainersOfANewJobAskForTheSame) {
+  cluster_ = std::make_unique<DurableDirectories>(2);
+  AttachAnswer zero = Ask(0, kFirst);
+  min_world_ = 2;
+  const absl::Status other = Ask(1, kFirst + 1).Get().status();
+  EXPECT_EQ(ReasonOf(other), Reason::kSpecMismatch);
+  EXPECT_THAT(std::string(other.message()), ::testing::HasSubstr("min_world is 2"));
 }
 
 // --- Leases -------------------------------------------------------------------------------------

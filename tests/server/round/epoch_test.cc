@@ -451,9 +451,9 @@ TEST_F(EpochTest, APeerThatIsTwoRoundsBehindIsToldThatItsDiskHasLostVotes) {
 
 TEST_F(EpochTest, ASeatIsOpenWhileItsStreamIsAndWhileItsProcessIsOnItsWayBack) {
   const auto open = [this] {
-    Value<bool> answer;
+    Value<SeatUse> answer;
     engine_->SlotOpen(0, answer.Setter());
-    return answer.Get();
+    return answer.Get().open;
   };
   EXPECT_FALSE(open());
   ASSERT_TRUE(Attach(1).ok());
@@ -468,9 +468,22 @@ TEST_F(EpochTest, ASeatIsOpenWhileItsStreamIsAndWhileItsProcessIsOnItsWayBack) {
   ASSERT_TRUE(Attach(2).ok());
   engine_->SlotLost(0, sink_.get(), "killed");
   EXPECT_FALSE(open()) << "it came, and went";
-  Value<bool> other;
+  Value<SeatUse> other;
   engine_->SlotOpen(7, other.Setter());
-  EXPECT_FALSE(other.Get()) << "no such seat";
+  EXPECT_FALSE(other.Get().open) << "no such seat";
+}
+
+TEST_F(EpochTest, SomebodyIsThereWhileAnyStreamIsOpen) {
+  const auto anybody = [this] {
+    Value<SeatUse> answer;
+    engine_->SlotOpen(7, answer.Setter());
+    return answer.Get().anybody;
+  };
+  EXPECT_FALSE(anybody());
+  ASSERT_TRUE(Attach(1).ok());
+  EXPECT_TRUE(anybody());
+  engine_->SlotLost(0, sink_.get(), "killed");
+  EXPECT_FALSE(anybody());
 }
 
 // --- The end ------------------------------------------------------------------------------------

@@ -734,6 +734,10 @@ TEST(RoundFsmTest, InAVariableWorldTheOthersGoOnWithoutWhoHasLeft) {
   f.Feed(SealInput{});
   f.Adopt({0});
   EXPECT_EQ(f.Round({0}).grad_scale[0], 1.0f);
+  f.plan_.epoch.min_world = 2;  // Unless fewer would be left than there must be.
+  f.Adopt({0, 1});
+  f.Begin(0);
+  EXPECT_EQ(Count<FailJob>(f.Feed(SlotLeftInput{1})), 1u);
 }
 
 TEST(RoundFsmTest, WhoHasLeftStaysGoneInTheNextEpoch) {

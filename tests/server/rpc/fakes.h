@@ -90,7 +90,7 @@ class FakeEngine : public RoundEngine {
              std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
-  void SlotOpen(uint32_t, std::function<void(bool)> done) override { done(false); }
+  void SlotOpen(uint32_t, std::function<void(SeatUse)> done) override { done(SeatUse()); }
   void OnSeatFree(SeatFree) override {}
   void Snapshot(std::function<void(JobSnapshot)> done) override {
     JobSnapshot snapshot;

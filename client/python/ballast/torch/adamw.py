@@ -62,6 +62,12 @@ class AdamW(torch.optim.Optimizer):
         trainers; one with a higher rank, or a free one, joins with resume="auto", and those that
         are there go on without one that closes or is lost. Gradients are averaged over those that
         take part in the round. Needs durability.
+    min_world: of a variable_world, the fewest trainers that training goes on with (1); as
+        torchrun's --nnodes=MIN:MAX with world_size as the other end, or BALLAST_MIN_WORLD_SIZE. A
+        job that is started again waits for world_size trainers, and after the servers'
+        timing.lease begins with those that are there, if they are so many. When fewer would be
+        left, a trainer that is lost is waited for, and one that closes while others go on ends
+        the job with TrainerLeft.
     device: where the servers keep the state, as in ds_config's offload_optimizer.device; no bit
         depends on it. "cpu": in memory, or OverBudget is raised. "nvme": on their disks, with as
         much of it in memory as storage.dram_budget allows (docs/nvme.md); needs durability.
@@ -104,6 +110,7 @@ class AdamW(torch.optim.Optimizer):
         reconnect_timeout: float | None = None,
         resume: str | None = None,
         variable_world: bool = False,
+        min_world: int | None = None,
         device: str | None = None,
     ) -> None:
         _check_params(params)
@@ -137,6 +144,7 @@ class AdamW(torch.optim.Optimizer):
             reconnect_timeout=reconnect_timeout,
             resume=resume,
             variable_world=variable_world,
+            min_world=min_world,
             device=device,
         )
 
