@@ -1,6 +1,7 @@
 """ballast.torch.AdamW against torch.optim.AdamW: same loop, same bits, over the fake core."""
 
 import copy
+import traceback
 
 import pytest
 import torch
@@ -433,6 +434,19 @@ def test_a_grad_scaler_works_alone_and_is_refused_in_company(fake):
             scaler.step(several)
     several.step()
     assert several.round == 1
+
+
+
+def test_the_traceback_of_an_error_ends_at_the_scripts_call(fake):
+    opt = bt.AdamW(model().parameters())
+    for call in (opt.attach, opt.step, opt.export_state):
+        fake.attach_error = ballast.OverBudget("no room")
+        with pytest.raises(ballast.BallastError) as told:
+            call()
+        frames = traceback.extract_tb(told.value.__traceback__)
+        own = [frame.name for frame in frames if "/client/python/ballast/" in frame.filename]
+        assert own == ["bordered"], frames
+        assert told.value.__context__ is None
 
 
 def test_an_attach_that_fails_can_be_tried_again(fake):

@@ -7,6 +7,10 @@ without its REASON_ prefix; it is the contract, the text is for people and may c
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 __all__ = [
     "BallastError",
     "AttachTimeout",
@@ -276,6 +280,25 @@ class Recovering(BallastError):
     """A server is still reading its state after a restart. Wait and ask again."""
 
     default_reason = "RECOVERING"
+
+
+_Call = TypeVar("_Call", bound=Callable[..., Any])
+
+
+def at_border(call: _Call) -> _Call:
+    """Decorates what scripts call: a BallastError's traceback ends there, with the script's line.
+
+    The way it took through this package tells a script's author nothing that the text does not.
+    """
+
+    @functools.wraps(call)
+    def bordered(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except BallastError as error:
+            raise error.with_traceback(None)
+
+    return bordered
 
 
 _BY_REASON = {

@@ -15,7 +15,14 @@ import torch
 
 from ballast import config as job_config
 from ballast import lifetime, user_state
-from ballast.errors import BadArgument, BadSpec, Closed, NonfiniteGradient, Unsupported
+from ballast.errors import (
+    BadArgument,
+    BadSpec,
+    Closed,
+    NonfiniteGradient,
+    Unsupported,
+    at_border,
+)
 from ballast.session import Session
 from ballast.torch import buffers, export, handle, hyper
 from ballast.torch.manifest import Entry, Manifest
@@ -164,6 +171,7 @@ class AdamW(torch.optim.Optimizer):
         hyper.refuse_options({**self.defaults, **group}, where)
         super().add_param_group(group)
 
+    @at_border
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One round: pushes all gradients, waits for the service, receives the stepped weights.
 
@@ -202,6 +210,7 @@ class AdamW(torch.optim.Optimizer):
         )
         return packed
 
+    @at_border
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the hyper-parameters of all groups, after checking the handle.
 
@@ -228,6 +237,7 @@ class AdamW(torch.optim.Optimizer):
 
     # ---- the service
 
+    @at_border
     def attach(self) -> bool:
         """Attaches now instead of at the first step(), and returns `resumed`. Idempotent.
 
@@ -240,12 +250,14 @@ class AdamW(torch.optim.Optimizer):
             self._join()
         return self.resumed
 
+    @at_border
     def close(self) -> None:
         """Says that this trainer takes no further round. Idempotent; also done at normal exit."""
         self._closed = True
         if self._session is not None:
             self._session.leave()
 
+    @at_border
     def export_state(self) -> dict[str, Any]:
         """fp32 masters, moments and step counts as new CPU tensors; see ballast.torch.export.
 
@@ -254,6 +266,7 @@ class AdamW(torch.optim.Optimizer):
         """
         return export.export(self._attached("export_state"), self._manifest, self.param_groups)
 
+    @at_border
     def fetch_weights(self) -> None:
         """Receives all weights from the service again, dropping edits made to the parameters."""
         session = self._attached("fetch_weights")
@@ -265,6 +278,7 @@ class AdamW(torch.optim.Optimizer):
                 buffers.copy_back(entry)
             buffers.written(entries)
 
+    @at_border
     def upload_weights(self) -> None:
         """Makes the parameters' present values the service's; moments and step counts stay.
 
