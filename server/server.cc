@@ -31,6 +31,8 @@
 #include "server/config/print.h"
 #include "server/listen.h"
 #include "server/memory_budget.h"
+#include "server/meta/rocksdb_store.h"
+#include "server/registration.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/control_service.h"
 #include "server/rpc/directory_holder.h"
@@ -106,7 +108,7 @@ class ServerImpl : public Server {
   absl::Status Listen();
   absl::Status OpenAdmin();
   absl::Status Serve(const std::vector<config::Peer>& peers);
-  std::unique_ptr<JobStore> OpenStore() const;
+  absl::StatusOr<std::unique_ptr<JobStore>> OpenStore();
   DirectoryConfig MakeDirectoryConfig(std::vector<ServerAddress> servers) const;
   ServerFacts Facts() const;
   std::string StatusPage(bool json) const;
@@ -133,6 +135,7 @@ class ServerImpl : public Server {
   const std::unique_ptr<FileSystem> files_ =
       WatchedFileSystem(engine_files_.get(), RealClock::Get(), {},
                         [](const std::string& slow) { BALLAST_LOG(WARN) << slow; });
+  std::unique_ptr<MetaStore> meta_;  // null without a data directory
   DirectoryHolder directory_;
   SessionDeps session_deps_;
   mutable Mutex facts_mu_;  // calls come as soon as the port is open
@@ -285,12 +288,21 @@ DirectoryConfig ServerImpl::MakeDirectoryConfig(std::vector<ServerAddress> serve
 }
 
 // Durable jobs live under storage.data_dir; without one there are none.
-std::unique_ptr<JobStore> ServerImpl::OpenStore() const {
+absl::StatusOr<std::unique_ptr<JobStore>> ServerImpl::OpenStore() {
   const std::string& data_dir = config_.storage().data_dir();
   if (data_dir.empty()) return nullptr;
   for (const std::string& warning : StorageWarnings(ReadStorageFacts(files_.get(), data_dir))) {
     BALLAST_LOG(WARN) << warning;
   }
+  RocksDbMetaStoreOptions options;
+  options.directory = data_dir + "/meta";
+  options.write_failed = [failed = options_.storage_failed](const absl::Status& status) {
+    BALLAST_LOG(ERROR) << status.message();
+    if (failed) failed(status);
+  };
+  BALLAST_ASSIGN_OR_RETURN(meta_, OpenRocksDbMetaStore(options));
+  BALLAST_RETURN_IF_ERROR(RegisterServer(meta_.get(), config_.cluster().id(), data_dir,
+                                         DescribeServer(address_, data_dir)));
   PlanCodec codec;
   codec.encode = [](const JobPlan& plan) { return PeerJobToProto(plan).SerializeAsString(); };
   codec.decode = [](const std::string& bytes) -> absl::StatusOr<JobPlan> {
@@ -298,8 +310,9 @@ std::unique_ptr<JobStore> ServerImpl::OpenStore() const {
     if (!job.ParseFromString(bytes)) return absl::DataLossError("it does not parse");
     return PeerJobFromProto(job);
   };
-  return std::make_unique<JobStore>(files_.get(), data_dir + "/jobs", config_.cluster().id(),
-                                    config_.storage().checkpoint_rounds(), std::move(codec));
+  return std::make_unique<JobStore>(files_.get(), data_dir + "/jobs", meta_.get(),
+                                    config_.cluster().id(), config_.storage().checkpoint_rounds(),
+                                    std::move(codec));
 }
 
 absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
@@ -329,8 +342,9 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   deps.votes = peers_.get();
   deps.metrics = metrics_.get();
   deps.storage_failed = options_.storage_failed;
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, OpenStore());
   const std::shared_ptr<JobDirectory> directory =
-      JobDirectory::Create(MakeDirectoryConfig(servers), deps, peers_.get(), OpenStore());
+      JobDirectory::Create(MakeDirectoryConfig(servers), deps, peers_.get(), std::move(store));
   peers_->Start(
       [this](uint32_t server, const std::string& why) {
         if (const auto jobs = directory_.Get(); jobs.ok()) (*jobs)->PeerLost(server, why);

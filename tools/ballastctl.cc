@@ -47,7 +47,7 @@ const char kUsage[] =
        ballastctl tune nvme --path DIR...    (see ballastctl tune nvme --help)
 
 status shows servers, jobs, and which trainer owes what of the open round. jobs is about durable
-jobs, running or resting on disk; delete removes a job's log, checkpoint and manifest from every
+jobs, running or resting on disk; delete removes a job's log, checkpoint and records from every
 server, and refuses while trainers are attached. tune measures a disk and needs no server.
 
   --force                delete: also while trainers are attached; they end with JOB_FAILED

@@ -74,7 +74,7 @@ ROOMS = {
         "server/state", "server/reduce", "server/optim", "server/simd", "server/tier",
         "server/durability")),
     "server/config": Room(("common/base", CONFIG), ("absl/", "yaml-cpp/") + PROTOBUF),
-    "server/cluster": Room(COMMON + ("server/round", "server/durability")),
+    "server/cluster": Room(COMMON + ("server/round", "server/durability", "server/meta")),
     "server/admin": Room(COMMON, ("absl/", "prometheus/", "civetweb.h", "CivetServer.h")),
     "server/rpc": Room(
         COMMON + SERVER_ROOMS + (WIRE, CONFIG, "proto/convert"), ("absl/",) + GRPC + PROTOBUF),

@@ -3,7 +3,7 @@
 // All slots ask at the home, which makes the grown plan when the last one has. A job without
 // durability is grown at every server at once, and fails if one cannot. A durable one grows in two
 // steps: every server makes room on its disk, and the first that cannot ends the attempt; then the
-// home takes the plan into its manifest, which makes it final, and the others follow, also after a
+// home takes the plan into its record, which makes it final, and the others follow, also after a
 // restart of the home, however long one of them is away.
 // Thread safety: on the strand.
 #include <algorithm>

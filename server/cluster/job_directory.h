@@ -112,7 +112,7 @@ class JobDirectory {
   virtual void Snapshot(std::function<void(std::vector<JobSnapshot>)> done) = 0;
   // At the home, else NOT_HOME: every durable job, ascending name.
   virtual void ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) = 0;
-  // At the home, else NOT_HOME: removes a durable job, its log, slots and manifest, at every
+  // At the home, else NOT_HOME: removes a durable job, its log, slots and records, at every
   // server. Errors: NOT_FOUND UNKNOWN_JOB; FAILED_PRECONDITION JOB_BUSY while trainers are attached
   // (with `force` these get JOB_FAILED) or attaching, UNSUPPORTED for durability none; UNAVAILABLE
   // SERVER_LOST when a server does not answer: the job is still listed and can be deleted again.

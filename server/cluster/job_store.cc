@@ -1,12 +1,10 @@
 #include "server/cluster/job_store.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/names.h"
@@ -18,28 +16,10 @@
 namespace ballast::server {
 namespace {
 
-// Manifest: magic, format version, length and CRC32C of what follows, then the encoded plan.
-constexpr char kMagic[8] = {'B', 'L', 'S', 'T', 'J', 'O', 'B', '\n'};
-constexpr uint32_t kVersion = 1;
-constexpr size_t kHeaderBytes = 20;
-constexpr size_t kManifestBytesMax = size_t{64} << 20;
-constexpr char kManifest[] = "manifest";
 constexpr char kMaking[] = "making";
 constexpr char kGone[] = ".gone";
 constexpr char kLayout[] = "layout-";
 constexpr size_t kNameBytes = 16;  // of a job's directory
-
-void PutU32(uint32_t value, std::string* to) {
-  for (int shift = 0; shift < 32; shift += 8) to->push_back(static_cast<char>(value >> shift));
-}
-
-uint32_t GetU32(const std::string& from, size_t at) {
-  uint32_t value = 0;
-  for (size_t i = 0; i < 4; ++i) {
-    value |= uint32_t{static_cast<unsigned char>(from[at + i])} << (8 * i);
-  }
-  return value;
-}
 
 // The directory that holds the name behind `slash`, which is npos for the first of a relative path.
 std::string ParentAt(const std::string& path, size_t slash) {
@@ -47,11 +27,13 @@ std::string ParentAt(const std::string& path, size_t slash) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-absl::Status Damaged(const std::string& path, absl::string_view why) {
+absl::Status Lost(const std::string& directory, absl::string_view what) {
   return ReasonedError(
       absl::StatusCode::kDataLoss, Reason::kStateLost,
-      absl::StrCat(path, " is damaged (", why,
-                   "); put back a copy, or move the job's directory away to give ", "the job up"));
+      absl::StrCat(directory, ": ", what,
+                   ". Nothing was changed: put back the data directory as a whole, or give this "
+                   "job up by giving its directory the name ",
+                   directory, kGone, " (make an empty one if it is gone), and start again"));
 }
 
 // Returns when every name on the way to `path` survives power loss; this process may have made it,
@@ -85,54 +67,68 @@ std::string JobStore::FilesOf(const JobPlan& plan) const {
 absl::StatusOr<std::vector<JobPlan>> JobStore::Load() {
   BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(root_));
   BALLAST_RETURN_IF_ERROR(SyncPathTo(fs_, root_));
-  BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_->List(root_));
+  BALLAST_ASSIGN_OR_RETURN(const std::set<uint64_t> jobs, FinishRemovals());
   std::vector<JobPlan> plans;
+  std::set<uint64_t> loaded;
+  for (const uint64_t job : jobs) {
+    BALLAST_ASSIGN_OR_RETURN(std::optional<JobPlan> plan, LoadOne(job));
+    if (!plan.has_value()) continue;
+    loaded.insert(job);
+    plans.push_back(*std::move(plan));
+  }
+  BALLAST_RETURN_IF_ERROR(CheckDirectories(loaded));
+  for (const JobPlan& plan : plans) DropOutgrown(plan);
+  return plans;
+}
+
+absl::StatusOr<std::set<uint64_t>> JobStore::FinishRemovals() {
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_->List(root_));
+  std::set<uint64_t> jobs, gone;
   for (const std::string& name : names) {
     const std::string id = name.substr(0, kNameBytes);
     uint64_t job = 0;
     if (id.size() != kNameBytes || !absl::SimpleHexAtoi(id, &job) || job == 0) continue;
-    const std::string directory = absl::StrCat(root_, "/", name);
-    if (name == id + kGone) BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(directory));
-    if (name != id) continue;
-    BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> files, fs_->List(directory));
-    const auto has = [&files](const char* file) {
-      return std::find(files.begin(), files.end(), file) != files.end();
-    };
-    if (files.empty() || (has(kMaking) && !has(kManifest))) {
-      BALLAST_LOG(WARN) << "clearing away " << directory << ", which was left half made";
-      BALLAST_RETURN_IF_ERROR(Discard(directory));
-      continue;
-    }
-    absl::StatusOr<JobPlan> plan = LoadOne(directory);
-    if (absl::IsNotFound(plan.status())) return Damaged(directory, "its manifest is missing");
-    BALLAST_RETURN_IF_ERROR(plan.status());
-    if (plan->job != job) return Damaged(directory, "it is another job's");
-    DropOutgrown(*plan);
-    plans.push_back(*std::move(plan));
+    if (name == id) jobs.insert(job);
+    if (name == id + kGone) gone.insert(job);
   }
-  return plans;
+  for (const uint64_t job : gone) {
+    if (jobs.count(job) == 0) BALLAST_RETURN_IF_ERROR(records_.Remove(job));
+    BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(Directory(job) + kGone));
+  }
+  return jobs;
 }
 
-absl::StatusOr<JobPlan> JobStore::Find(uint64_t job) { return LoadOne(Directory(job)); }
+absl::StatusOr<std::optional<JobPlan>> JobStore::LoadOne(uint64_t job) {
+  const std::string directory = Directory(job);
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> files, fs_->List(directory));
+  const bool marked = std::find(files.begin(), files.end(), kMaking) != files.end();
+  absl::StatusOr<JobPlan> plan = records_.Find(job);
+  if (absl::IsNotFound(plan.status()) && (files.empty() || marked)) {
+    BALLAST_LOG(WARN) << "clearing away " << directory << ", which was left half made";
+    BALLAST_RETURN_IF_ERROR(Discard(directory));
+    return std::optional<JobPlan>();
+  }
+  if (absl::IsNotFound(plan.status())) {
+    return Lost(directory, "the metadata store has no record of this job");
+  }
+  if (absl::IsDataLoss(plan.status())) return Lost(directory, plan.status().message());
+  BALLAST_RETURN_IF_ERROR(plan.status());
+  // A crash kept the mark; with it the job would be taken for half made should its record be lost.
+  if (marked) {
+    BALLAST_RETURN_IF_ERROR(fs_->Remove(absl::StrCat(directory, "/", kMaking)));
+    BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(directory));
+  }
+  return std::optional<JobPlan>(*std::move(plan));
+}
 
-absl::StatusOr<JobPlan> JobStore::LoadOne(const std::string& directory) {
-  const std::string path = absl::StrCat(directory, "/", kManifest);
-  BALLAST_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(fs_, path, kManifestBytesMax));
-  if (bytes.size() < kHeaderBytes || std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) != 0) {
-    return Damaged(path, "no manifest header");
+// A directory is made before its record and goes before it, so a record without one lost it.
+absl::Status JobStore::CheckDirectories(const std::set<uint64_t>& loaded) const {
+  BALLAST_ASSIGN_OR_RETURN(const auto names, records_.Names());
+  for (const auto& [name, job] : names) {
+    if (loaded.count(job) != 0) continue;
+    return Lost(Directory(job), absl::StrCat("the directory of job \"", name, "\" is missing"));
   }
-  if (GetU32(bytes, 8) != kVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(path, " has format version ",
-                                                      GetU32(bytes, 8), "; this build reads ",
-                                                      kVersion, ". Run a newer ballastd"));
-  }
-  const std::string body = bytes.substr(kHeaderBytes);
-  if (GetU32(bytes, 12) != body.size() || GetU32(bytes, 16) != Crc32c(body.data(), body.size())) {
-    return Damaged(path, "length or checksum");
-  }
-  absl::StatusOr<JobPlan> plan = codec_.decode(body);
-  if (!plan.ok()) return Damaged(path, plan.status().message());
-  return plan;
+  return absl::OkStatus();
 }
 
 uint64_t JobStore::DiskBytes(const JobPlan& plan, uint32_t server) const {
@@ -141,25 +137,13 @@ uint64_t JobStore::DiskBytes(const JobPlan& plan, uint32_t server) const {
   return JobStorage::DiskBytes(StorageOptionsOf(plan, *layout, server, checkpoint_rounds_));
 }
 
-absl::Status JobStore::Save(const JobPlan& plan) {
-  const std::string body = codec_.encode(plan);
-  std::string bytes(kMagic, sizeof(kMagic));
-  PutU32(kVersion, &bytes);
-  PutU32(static_cast<uint32_t>(body.size()), &bytes);
-  PutU32(Crc32c(body.data(), body.size()), &bytes);
-  BALLAST_FAILPOINT_RETURN("manifest.before_replace");
-  BALLAST_RETURN_IF_ERROR(
-      ReplaceFile(fs_, absl::StrCat(Directory(plan.job), "/", kManifest), bytes + body));
-  BALLAST_FAILPOINT_RETURN("manifest.after_replace");
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Create(const JobPlan& plan) {
+  BALLAST_RETURN_IF_ERROR(records_.CheckFits(plan));
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   const std::string directory = Directory(plan.job);
   BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(directory));
   auto made = CreateMarked(plan, layout, directory);
-  if (!made.ok()) Discard(directory).IgnoreError();  // The first error is the one to tell.
+  if (!made.ok()) Remove(plan.job).IgnoreError();  // The first error is the one to tell.
   return made;
 }
 
@@ -175,13 +159,14 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::CreateMarked(const JobPlan
       JobStorage::Create(fs_, directory,
                          StorageOptionsOf(plan, layout, self_, checkpoint_rounds_)));
   BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_));
-  BALLAST_RETURN_IF_ERROR(Save(plan));
+  BALLAST_RETURN_IF_ERROR(records_.Create(plan));
   BALLAST_RETURN_IF_ERROR(fs_->Remove(mark));
   BALLAST_FAILPOINT("job.after_create");
   return storage;
 }
 
 absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Grow(const JobPlan& plan) {
+  BALLAST_RETURN_IF_ERROR(records_.CheckFits(plan));
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   const std::string files = FilesOf(plan);
   BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(files));
@@ -204,7 +189,7 @@ void JobStore::DropOutgrown(const JobPlan& plan) {
     const std::string path = absl::StrCat(directory, "/", (*names)[i]);
     if (absl::StartsWith((*names)[i], kLayout)) {
       if (path != files) status = fs_->RemoveAll(path);
-    } else if (plan.layout_version > 1 && (*names)[i] != kManifest) {
+    } else if (plan.layout_version > 1) {
       status = fs_->Remove(path);
     }
   }
@@ -212,14 +197,20 @@ void JobStore::DropOutgrown(const JobPlan& plan) {
 }
 
 // Removing many files is not one step, giving their directory another name is.
-absl::Status JobStore::Discard(const std::string& directory) {
+absl::Status JobStore::MoveAway(const std::string& directory) {
   const std::string gone = directory + kGone;
   BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(gone));
   BALLAST_FAILPOINT("job.before_remove");
   BALLAST_RETURN_IF_ERROR(fs_->Rename(directory, gone));
   BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_));
   BALLAST_FAILPOINT("job.after_remove");
-  return fs_->RemoveAll(gone);
+  return absl::OkStatus();
+}
+
+// Of a job that has no record.
+absl::Status JobStore::Discard(const std::string& directory) {
+  BALLAST_RETURN_IF_ERROR(MoveAway(directory));
+  return fs_->RemoveAll(directory + kGone);
 }
 
 absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Open(const JobPlan& plan) {
@@ -229,8 +220,11 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Open(const JobPlan& plan) 
 }
 
 absl::Status JobStore::Remove(uint64_t job) {
-  const absl::Status status = Discard(Directory(job));
-  return absl::IsNotFound(status) ? absl::OkStatus() : status;
+  const std::string directory = Directory(job);
+  const absl::Status moved = MoveAway(directory);
+  if (!moved.ok() && !absl::IsNotFound(moved)) return moved;
+  BALLAST_RETURN_IF_ERROR(records_.Remove(job));
+  return fs_->RemoveAll(directory + kGone);
 }
 
 }  // namespace ballast::server

@@ -15,7 +15,7 @@ absl::StatusOr<std::string> JobNameKey(absl::string_view name) {
   return absl::StrCat(kJobNamesPrefix, name);
 }
 
-std::string JobSpecKey(uint64_t job) { return absl::StrCat("job/", job, "/spec"); }
+std::string JobPlanKey(uint64_t job) { return absl::StrCat("job/", job, "/plan"); }
 
 std::string JobEpochsPrefix(uint64_t job) { return absl::StrCat("job/", job, "/epoch/"); }
 

@@ -1,6 +1,6 @@
 // The key space of the metadata store (docs/formats/meta.md), so that no room writes keys by hand.
 //   jobs/<name>               job id, decimal
-//   job/<id>/spec             the job's specification
+//   job/<id>/plan             the plan in force
 //   job/<id>/epoch/<epoch>    the epoch record, 20 digits, write-once
 //   server/<id>               a state server and its devices
 // Comes from: users of MetaStore. Goes to: nothing. Thread safety: pure functions.
@@ -21,7 +21,7 @@ inline constexpr char kServersPrefix[] = "server/";
 
 // INVALID_ARGUMENT when `name` is not a job name (common/base/names.h).
 absl::StatusOr<std::string> JobNameKey(absl::string_view name);
-std::string JobSpecKey(uint64_t job);
+std::string JobPlanKey(uint64_t job);
 // Prefix of all epochs of `job`; they list in the order of their numbers.
 std::string JobEpochsPrefix(uint64_t job);
 std::string JobEpochKey(uint64_t job, uint64_t epoch);

@@ -1,5 +1,5 @@
-// MetaStore: the small records that a cluster must not lose (jobs, manifests, plans, epochs,
-// devices) as a revisioned key-value store with compare-and-write transactions. Bulk bytes never go
+// MetaStore: the small records that a cluster must not lose (jobs, plans, epochs, devices) as a
+// revisioned key-value store with compare-and-write transactions. Bulk bytes never go
 // here. The semantics are a part of etcd's, so that an etcd back-end can stand behind the same
 // interface; its leases and watches would become further methods here (Lease, Watch).
 // Comes from: server/cluster, recovery. Goes to: rocksdb_store.h, memory_store.h.

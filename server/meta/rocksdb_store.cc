@@ -2,6 +2,7 @@
 
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
+#include <rocksdb/file_checksum.h>
 #include <rocksdb/table.h>
 
 #include <algorithm>
@@ -13,10 +14,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
 #include "server/meta/committed_mark.h"
 #include "server/meta/request_checks.h"
+#include "server/meta/table_sums.h"
 #include "server/meta/value_codec.h"
 
 namespace ballast::server {
@@ -31,9 +34,11 @@ class Errors {
   explicit Errors(std::string directory) : directory_(std::move(directory)) {}
 
   absl::Status Lost(absl::string_view what) const {
-    return absl::DataLossError(absl::StrCat(
-        "metadata store ", directory_, ": ", what,
-        "; nothing was repaired or created: keep the directory, and restore it from a backup"));
+    return ReasonedError(
+        absl::StatusCode::kDataLoss, Reason::kStateLost,
+        absl::StrCat("metadata store ", directory_, ": ", what,
+                     "; nothing was repaired or created: keep the directory, and restore it from a "
+                     "backup"));
   }
   absl::Status Unavailable(absl::string_view what) const {
     return absl::UnavailableError(absl::StrCat("metadata store ", directory_, ": ", what));
@@ -64,12 +69,14 @@ class Errors {
 
 rocksdb::Options StoreOptions(rocksdb::Env* env) {
   rocksdb::BlockBasedTableOptions table;
-  table.block_cache = rocksdb::NewLRUCache(size_t{8} << 20);
+  table.block_cache = rocksdb::NewLRUCache(size_t{1} << 20);
   rocksdb::Options options;
   options.env = env;
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   options.create_if_missing = true;
-  options.write_buffer_size = size_t{4} << 20;
+  options.file_checksum_gen_factory = rocksdb::GetFileChecksumGenCrc32cFactory();
+  options.listeners.push_back(KeepTableSums());
+  options.write_buffer_size = size_t{1} << 20;
   options.compression = rocksdb::kNoCompression;
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   options.paranoid_checks = true;
@@ -85,9 +92,13 @@ rocksdb::Options StoreOptions(rocksdb::Env* env) {
 
 class RocksDbMetaStore : public MetaStore {
  public:
-  RocksDbMetaStore(const std::string& directory, std::unique_ptr<rocksdb::DB> db,
+  RocksDbMetaStore(const RocksDbMetaStoreOptions& options, std::unique_ptr<rocksdb::DB> db,
                    CommittedMark mark, uint64_t revision)
-      : errors_(directory), db_(std::move(db)), mark_(std::move(mark)), revision_(revision) {}
+      : errors_(options.directory),
+        db_(std::move(db)),
+        failed_(options.write_failed),
+        mark_(std::move(mark)),
+        revision_(revision) {}
 
   absl::StatusOr<std::optional<MetaEntry>> Get(absl::string_view key) override;
   absl::StatusOr<MetaPage> List(const MetaListRequest& request) override;
@@ -103,6 +114,7 @@ class RocksDbMetaStore : public MetaStore {
 
   const Errors errors_;
   const std::unique_ptr<rocksdb::DB> db_;
+  const std::function<void(const absl::Status&)> failed_;  // may be null
   // Makes compares and writes of one Txn a single step; held while the disk writes, so it is for
   // threads that may block. Reads do not take it.
   Mutex mu_;
@@ -182,9 +194,11 @@ absl::Status RocksDbMetaStore::Commit(uint64_t revision, rocksdb::WriteBatch* ba
   const rocksdb::Status written = WriteSynced(db_.get(), revision, batch);
   if (!written.ok()) {
     write_failed_ = true;
-    return errors_.Unavailable(
+    const absl::Status failed = errors_.Unavailable(
         absl::StrCat("writing revision ", revision, " failed, and whether it survives is unknown: ",
                      written.ToString(), "; check the disk and its space, then start again"));
+    if (failed_) failed_(failed);
+    return failed;
   }
   revision_ = revision;
   mark_.Advance(revision);
@@ -212,7 +226,8 @@ absl::StatusOr<MetaTxnResult> RocksDbMetaStore::Txn(const MetaTxn& txn) {
 class Opener {
  public:
   explicit Opener(const RocksDbMetaStoreOptions& options)
-      : directory_(options.directory),
+      : options_(options),
+        directory_(options.directory),
         env_(options.env == nullptr ? rocksdb::Env::Default() : options.env),
         errors_(options.directory) {}
 
@@ -227,8 +242,10 @@ class Opener {
   absl::Status CheckLocked();
   absl::Status CheckRemains();
   absl::Status CheckExisting();
+  absl::Status CheckTables();
   absl::StatusOr<std::optional<uint64_t>> ReadRevision(rocksdb::DB* db) const;
 
+  const RocksDbMetaStoreOptions& options_;
   const std::string directory_;
   rocksdb::Env* const env_;
   const Errors errors_;
@@ -289,8 +306,23 @@ absl::StatusOr<std::optional<uint64_t>> Opener::ReadRevision(rocksdb::DB* db) co
   return std::optional<uint64_t>();
 }
 
+absl::Status Opener::CheckTables() {
+  std::vector<std::string> names;
+  if (const rocksdb::Status status = env_->GetChildren(directory_, &names); !status.ok()) {
+    return errors_.Of("reading the directory", status);
+  }
+  for (const std::string& name : names) {
+    if (!absl::EndsWith(name, ".sst")) continue;
+    const absl::StatusOr<bool> whole = TableIsWhole(PathOf(name));
+    if (!whole.ok()) return errors_.Unavailable(whole.status().message());
+    if (!*whole) return errors_.Lost(absl::StrCat("its file ", name, " is damaged"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Opener::CheckExisting() {
   if (env_->FileExists(PathOf("CURRENT")).IsNotFound()) return CheckRemains();
+  BALLAST_RETURN_IF_ERROR(CheckTables());
   rocksdb::DB* opened = nullptr;
   const rocksdb::Status status =
       rocksdb::DB::OpenForReadOnly(StoreOptions(env_), directory_, &opened);
@@ -330,7 +362,7 @@ absl::StatusOr<std::unique_ptr<MetaStore>> Opener::Open() {
   }
   BALLAST_ASSIGN_OR_RETURN(CommittedMark mark, CommittedMark::Open(PathOf(kCommittedMarkName)));
   mark.Advance(*revision);
-  return std::make_unique<RocksDbMetaStore>(directory_, std::move(db), std::move(mark), *revision);
+  return std::make_unique<RocksDbMetaStore>(options_, std::move(db), std::move(mark), *revision);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 // Thread safety: as MetaStore.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -22,6 +23,8 @@ struct RocksDbMetaStoreOptions {
   std::string directory;
   // File system of the store, for tests with faults; null: the machine's own. Outlives the store.
   rocksdb::Env* env = nullptr;
+  // Called once when a write has failed, before its Txn returns: the process should end.
+  std::function<void(const absl::Status&)> write_failed;
 };
 
 // The key under which the newest revision is stored. No key that CheckMetaKey accepts.
@@ -30,7 +33,7 @@ inline constexpr char kMetaRevisionKey[] = "\1revision";
 // Opens or creates the store. Errors, all naming the directory:
 //   UNAVAILABLE          another store, of this or another process, holds the directory; or the
 //                        system refuses to open it
-//   DATA_LOSS            files are damaged or missing, or commits are gone. Nothing was changed,
+//   DATA_LOSS STATE_LOST files are damaged or missing, or commits are gone. Nothing was changed,
 //   and
 //                        nothing is created over the remains
 //   FAILED_PRECONDITION  written by another release, or by another program

@@ -1,7 +1,7 @@
 // Engine: a job that grows between two rounds, and its files with it. See engine.h.
 //
 // A durable job's files have the size of its layout, so a grown job gets new ones: made and filled
-// with the state of the open round while the old ones still count, then named by the manifest. A
+// with the state of the open round while the old ones still count, then named by its record. A
 // crash before that leaves the job as it was, one after it leaves it grown, without the new groups'
 // initial weights, which the trainers bring again. Cost: the whole state is written once.
 // Thread safety: on the job's strand, which waits for the disk; the job has nothing else to do.
@@ -80,18 +80,18 @@ absl::Status Engine::MakeGrownFiles(const JobPlan& plan, const GrowthFiles& file
   return absl::OkStatus();
 }
 
-// From the manifest on there is no way back: what fails behind it ends the server, which then goes
+// From the record on there is no way back: what fails behind it ends the server, which then goes
 // on with the grown job.
 absl::Status Engine::CommitGrown(const JobPlan& plan, const GrowthFiles& files) {
   BALLAST_RETURN_IF_ERROR(fsm_.CheckGrowth(plan));
   JobPlan grown = plan;
   grown.sealed_epoch = fsm_.sealed() ? plan.epoch.epoch : 0;
-  BALLAST_FAILPOINT("growth.before_manifest");
+  BALLAST_FAILPOINT("growth.before_record");
   if (absl::Status saved = files.save(grown); !saved.ok()) {
     StorageFailed(saved);
     return saved;
   }
-  BALLAST_FAILPOINT("growth.after_manifest");
+  BALLAST_FAILPOINT("growth.after_record");
   log_ = JobStorage::MakeRoundLog(std::move(grown_files_), fsm_.round() - 1,
                                   nvme_ != nullptr ? config_.tier_threads : 0);
   grown_version_ = 0;

@@ -283,7 +283,7 @@ absl::Status Recovery::CheckNotBeyond(uint32_t extent, uint64_t version) const {
                                 ", but the log ends before the vote of round ", fsm.round));
 }
 
-// A new epoch's record is in the manifest before anything of that epoch is logged.
+// A new epoch's record is in the metadata store before anything of that epoch is logged.
 absl::Status Recovery::CheckEpochs() const {
   uint32_t newest = 0;
   for (const auto& [round, logged] : storage_->log()->rounds()) {
@@ -292,7 +292,7 @@ absl::Status Recovery::CheckEpochs() const {
   }
   if (newest <= plan_.epoch.epoch) return absl::OkStatus();
   return StateLost(absl::StrCat("the log has records of epoch ", newest,
-                                ", the manifest is older, of epoch ", plan_.epoch.epoch));
+                                ", the job's record is older, of epoch ", plan_.epoch.epoch));
 }
 
 absl::Status Recovery::StateLost(const std::string& why) const {

@@ -18,7 +18,7 @@ from e2e.lockstep import Lockstep, Noise
 FIRST = {"embedding": (300, 200), "bias": (256,)}
 LATE = {"late": (111, 133), "later": (40,)}
 OPTIONS = {"tile_elements": 4096, "extent_elements": 8192, "reconnect_timeout": HANG_S / 2}
-# Making the new files, filling them, the manifest, and the initial weights of the new groups: each
+# Making the new files, filling them, the record, and the initial weights of the new groups: each
 # server owns four extents before and one after.
 POINTS = [
     "growth.before_state=1*kill",
@@ -30,8 +30,8 @@ POINTS = [
     "log.after_append=1*off->1*kill",
     "growth.after_state=1*kill",
     "growth.after_state=1*kill",
-    "growth.before_manifest=1*kill",
-    "growth.after_manifest=1*kill",
+    "growth.before_record=1*kill",
+    "growth.after_record=1*kill",
     "slots.before_write=4*off->1*kill",
     "slots.after_sync=1*off->1*kill",
 ]

@@ -24,6 +24,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "server/cluster/epoch_change.h"
 #include "server/optim/dispatch.h"
@@ -37,6 +38,9 @@ namespace {
 using server::EpochChange;
 using server::JobPlan;
 using server::JobStore;
+using server::MetaEntry;
+using server::MetaStore;
+using server::MetaTxn;
 using server::Recovered;
 using server::RoundEngine;
 using server::SealAnswer;
@@ -63,7 +67,8 @@ class NoPeers : public server::VoteSink {
 // An error that says what is wrong with which file, or that state was lost.
 bool Named(const absl::Status& status) {
   return ReasonOf(status) == Reason::kStateLost ||
-         absl::StrContains(status.message(), server::testing::kJobsRoot);
+         absl::StrContains(status.message(), server::testing::kJobsRoot) ||
+         absl::StrContains(status.message(), "metadata store");
 }
 
 Verdict Refused(const absl::Status& status) {
@@ -79,6 +84,10 @@ class Judge {
   Verdict Look(const Image& image) const;
 
  private:
+  // The metadata store of the image: a copy in memory if its files are whole, or else what `folder`
+  // makes of them.
+  absl::StatusOr<std::unique_ptr<MetaStore>> MetaOf(const Image& image,
+                                                    const MetaFolder& folder) const;
   Verdict Compare(const Recovered& recovered, server::JobStorage* storage,
                   server::ExtentStore* store) const;
   // Extent `extent`'s planes against `version`; the number of the first that differs.
@@ -93,9 +102,26 @@ class Judge {
   const uint32_t self_;
 };
 
+absl::StatusOr<std::unique_ptr<MetaStore>> Judge::MetaOf(const Image& image,
+                                                         const MetaFolder& folder) const {
+  if (!SameMeta(image, moment_.disks[self_])) {
+    folder.TakeFrom(image);
+    return folder.Open();
+  }
+  auto meta = std::make_unique<server::MemoryMetaStore>();
+  MetaTxn copy;
+  for (const MetaEntry& entry : moment_.records[self_])
+    copy.puts.push_back({entry.key, entry.value});
+  BALLAST_CHECK(meta->Txn(copy).ok());
+  return std::unique_ptr<MetaStore>(std::move(meta));
+}
+
 Verdict Judge::Look(const Image& image) const {
   const std::unique_ptr<MemoryDisk> disk = DiskOf(image);
-  const std::unique_ptr<JobStore> jobs = WorkloadStore(disk.get(), self_);
+  const MetaFolder folder;
+  const auto meta = MetaOf(image, folder);
+  if (!meta.ok()) return Refused(meta.status());
+  const std::unique_ptr<JobStore> jobs = WorkloadStore(disk.get(), meta->get(), self_);
   const auto plans = jobs->Load();
   if (!plans.ok()) return Refused(plans.status());
   if (plans->size() != 1) return {Verdict::kSilent, "the job is gone"};
@@ -207,7 +233,8 @@ absl::StatusOr<SealAnswer> Judge::SealOf(const Image& image, uint32_t server,
                                 .isa = simd::DetectIsa(),
                                 .votes = &peers};
   const JobPlan& plan = workload_.plan();
-  auto storage = WorkloadStore(disk.get(), server)->Open(plan);
+  server::MemoryMetaStore meta;  // The plan is known.
+  auto storage = WorkloadStore(disk.get(), &meta, server)->Open(plan);
   if (!storage.ok()) return storage.status();
   auto engine = RoundEngine::Create(plan, config, deps, *std::move(storage));
   if (!engine.ok()) return engine.status();

@@ -174,6 +174,7 @@ const char* DamageName(DamageKind kind) {
 }
 
 absl::string_view FileKind(absl::string_view path) {
+  if (absl::StrContains(path, "/meta/")) return "meta";
   const absl::string_view name = path.substr(path.rfind('/') + 1);
   return absl::StartsWith(name, "log-") ? name.substr(0, 3) : name;
 }

@@ -49,7 +49,7 @@ struct Sources {
 // struck four times in five, or most damage would go to empty space.
 std::string Damage(DamageKind kind, const Sources& sources, sim::Random* random, Image* image);
 
-// "log", "slots", "manifest": the kinds of files, for counting.
+// "log", "slots", "meta": the kinds of files, for counting.
 absl::string_view FileKind(absl::string_view path);
 
 }  // namespace ballast::fault

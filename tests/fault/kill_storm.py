@@ -256,7 +256,7 @@ class Storm:
             self.die_at_a_jobs_start(server, name)
             return
         hits = 0 if name.startswith("recovery.") else self.rng.choice((0, 0, 1, 2, 7))
-        if name.startswith(("seal.", "epoch.", "manifest.")):
+        if name.startswith(("seal.", "epoch.", "record.")):
             hits = 0
         before = cluster.failpoints_hit.get(name, 0)
         cluster.arm(server, f"{name}={hits}*off->kill" if hits else f"{name}=kill", name)

@@ -30,8 +30,9 @@ JobPlan WorkloadPlan() {
   return plan;
 }
 
-std::unique_ptr<server::JobStore> WorkloadStore(FileSystem* disk, uint32_t self) {
-  return std::make_unique<server::JobStore>(disk, server::testing::kJobsRoot, self,
+std::unique_ptr<server::JobStore> WorkloadStore(FileSystem* disk, server::MetaStore* meta,
+                                                uint32_t self) {
+  return std::make_unique<server::JobStore>(disk, server::testing::kJobsRoot, meta, self,
                                             kCheckpointRounds, server::testing::ProtoCodec());
 }
 
@@ -43,7 +44,9 @@ Workload::Workload()
   for (uint32_t id = 0; id < kServers; ++id) {
     nodes_[id].disk = std::make_unique<MemoryDisk>();
     BALLAST_CHECK(nodes_[id].disk->MakeDirectory("/data").ok());
-    const auto store = WorkloadStore(nodes_[id].disk.get(), id);
+    auto meta = nodes_[id].meta_folder.Open();
+    BALLAST_CHECK(meta.ok());
+    const auto store = WorkloadStore(nodes_[id].disk.get(), meta->get(), id);
     BALLAST_CHECK(store->Load().ok());
     BALLAST_CHECK(store->Create(plan_).ok());
   }
@@ -72,7 +75,12 @@ void Workload::Start(uint32_t id) {
                                 .clock = &clock_,
                                 .isa = simd::DetectIsa(),
                                 .votes = this};
-  auto storage = WorkloadStore(node.disk.get(), id)->Open(plan_);
+  auto meta = node.meta_folder.Open();
+  BALLAST_CHECK(meta.ok());
+  node.meta = *std::move(meta);
+  const auto store = WorkloadStore(node.disk.get(), node.meta.get(), id);
+  BALLAST_CHECK(store->Save(plan_).ok());  // As a starting server does.
+  auto storage = store->Open(plan_);
   BALLAST_CHECK(storage.ok());
   auto engine = RoundEngine::Create(plan_, config, deps, *std::move(storage));
   BALLAST_CHECK(engine.ok());
@@ -177,9 +185,22 @@ Moment Workload::RunTo(uint64_t last, uint32_t open_extents) {
       Push(FrameKind::kGradient, round_, slot, push_order[i], grads[slot]);
     }
   }
+  Moment moment{.committed = last};
+  Leave(&moment);
+  return moment;
+}
+
+void Workload::Leave(Moment* moment) {
   Stop();
-  return {.committed = last,
-          .disks = {ImageOf(nodes_[0].disk.get()), ImageOf(nodes_[1].disk.get())}};
+  for (uint32_t id = 0; id < kServers; ++id) {
+    Node& node = nodes_[id];
+    moment->disks[id] = ImageOf(node.disk.get());
+    node.meta_folder.CopyTo(&moment->disks[id]);  // Still open, as a killed server leaves it.
+    const auto records = node.meta->List({});
+    BALLAST_CHECK(records.ok() && records->next.empty());
+    moment->records[id] = records->entries;
+    node.meta.reset();
+  }
 }
 
 }  // namespace ballast::fault

@@ -11,6 +11,7 @@
 
 #include "server/round/round_engine.h"
 #include "tests/fault/damage.h"
+#include "tests/fault/meta_files.h"
 #include "tests/server/cluster/durable_plans.h"
 #include "tests/server/round/engine_cluster.h"
 
@@ -21,12 +22,15 @@ constexpr uint32_t kCheckpointRounds = 2;
 
 // The job: 9 extents of 128 elements, two trainers.
 server::JobPlan WorkloadPlan();
-std::unique_ptr<server::JobStore> WorkloadStore(FileSystem* disk, uint32_t self);
+std::unique_ptr<server::JobStore> WorkloadStore(FileSystem* disk, server::MetaStore* meta,
+                                                uint32_t self);
 
 // The disks at one instant, and what had been promised by then.
 struct Moment {
   uint64_t committed = 0;  // the newest round whose weights trainers have got
-  Image disks[kServers];
+  Image disks[kServers];   // with the files of the metadata stores
+  // What those say.
+  std::vector<server::MetaEntry> records[kServers];
 };
 
 // Arrays of every tensor at one version.
@@ -59,6 +63,8 @@ class Workload : public server::VoteSink {
  private:
   struct Node {
     std::unique_ptr<MemoryDisk> disk;
+    MetaFolder meta_folder;
+    std::unique_ptr<server::MetaStore> meta;
     std::unique_ptr<Executor> executor;
     std::unique_ptr<WorkerPool> workers;
     std::shared_ptr<server::RoundEngine> engine;
@@ -66,6 +72,8 @@ class Workload : public server::VoteSink {
   };
   void Start(uint32_t id);
   void Stop();
+  // Ends the servers, and adds what they leave to `moment`.
+  void Leave(Moment* moment);
   void Begin(uint64_t round);
   void Push(server::FrameKind kind, uint64_t round, uint32_t slot, uint32_t extent,
             const std::vector<std::vector<float>>& values);

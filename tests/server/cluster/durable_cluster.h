@@ -71,7 +71,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
   DurableDirectories(uint32_t servers, const Options& options)
       : options_(options), nodes_(servers) {
     for (uint32_t id = 0; id < servers; ++id) {
-      nodes_[id].disk = std::make_unique<MemoryDisk>();
+      nodes_[id].disk = std::make_unique<DurableDisk>();
       Start(id);
       EXPECT_TRUE(nodes_[id].disk->SyncDirectory("/").ok());
     }
@@ -86,11 +86,11 @@ class DurableDirectories : public PeerLink, public VoteSink {
     MutexLock lock(&mu_);
     return nodes_[id].directory;
   }
-  MemoryDisk* Disk(uint32_t id) { return nodes_[id].disk.get(); }
+  DurableDisk* Disk(uint32_t id) { return nodes_[id].disk.get(); }
   WorkerPool* Workers(uint32_t id) { return nodes_[id].workers.get(); }
   std::shared_ptr<RoundEngine> Engine(uint32_t id, uint64_t job) { return At(id)->Find(job); }
-  // The job's manifest as a restarted server would read it; fails the test without one.
-  JobPlan Manifest(uint32_t id, uint64_t job) {
+  // The job's record as a restarted server would read it; fails the test without one.
+  JobPlan Record(uint32_t id, uint64_t job) {
     const auto plan = MakeStore(Disk(id), id)->Find(job);
     EXPECT_TRUE(plan.ok()) << "server " << id << ": " << plan.status();
     return plan.value_or(JobPlan());
@@ -227,7 +227,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
 
  private:
   struct Node {
-    std::unique_ptr<MemoryDisk> disk;
+    std::unique_ptr<DurableDisk> disk;
     std::unique_ptr<Executor> executor;
     std::unique_ptr<WorkerPool> workers;
     std::shared_ptr<JobDirectory> directory;

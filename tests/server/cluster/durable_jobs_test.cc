@@ -82,7 +82,7 @@ class DurableJobsTest : public ::testing::Test {
       engine->Snapshot(snapshot.Setter());
       EXPECT_EQ(snapshot.Get().state, "finished");
       Settle(id);
-      EXPECT_TRUE(cluster_->Manifest(id, job_).resting);
+      EXPECT_TRUE(cluster_->Record(id, job_).resting);
     }
   }
   absl::StatusOr<DurableJobs> List(uint32_t server) {
@@ -102,7 +102,7 @@ class DurableJobsTest : public ::testing::Test {
   }
   void ExpectEpochEverywhere(uint32_t servers, const EpochRecord& epoch) {
     for (uint32_t id = 0; id < servers; ++id) {
-      const JobPlan plan = cluster_->Manifest(id, job_);
+      const JobPlan plan = cluster_->Record(id, job_);
       EXPECT_EQ(plan.epoch.epoch, epoch.epoch) << "server " << id;
       EXPECT_EQ(plan.epoch.start_round, epoch.start_round) << "server " << id;
       EXPECT_EQ(plan.sealed_epoch, 0u) << "server " << id;
@@ -139,7 +139,7 @@ TEST_F(DurableJobsTest, WithoutResumeAUsedNameIsInUse) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("already has all its trainers"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("resume=\"auto\""));
   EXPECT_THAT(std::string(status.message()), HasSubstr("`ballastctl jobs delete job --force`"));
-  EXPECT_EQ(cluster_->Manifest(0, job_).epoch.epoch, 1u);
+  EXPECT_EQ(cluster_->Record(0, job_).epoch.epoch, 1u);
 }
 
 TEST_F(DurableJobsTest, MustResumeAnUnknownJobIsRefusedAndMakesNothing) {
@@ -183,7 +183,7 @@ TEST_F(DurableJobsTest, ASeatThatIsHeldOpenIsTakenAndStaysWithItsProcess) {
   EXPECT_EQ(ReasonOf(status), Reason::kSlotTaken) << status;
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(FieldsOf(status).slot, 1);
-  EXPECT_EQ(cluster_->Manifest(0, job_).epoch.epoch, 1u);
+  EXPECT_EQ(cluster_->Record(0, job_).epoch.epoch, 1u);
   MutexLock lock(&sink->mu_);
   EXPECT_TRUE(sink->status_.ok()) << sink->status_;
 }
@@ -215,7 +215,7 @@ TEST_F(DurableJobsTest, TwoNewcomersAtOnceBothGetTheirSeats) {
   Make(2);
   const auto result = AttachWorld(900);
   ASSERT_TRUE(result.ok()) << result.status();
-  const EpochRecord epoch = cluster_->Manifest(0, job_).epoch;
+  const EpochRecord epoch = cluster_->Record(0, job_).epoch;
   EXPECT_EQ(epoch.members[0].incarnation, 900u);
   EXPECT_EQ(epoch.members[1].incarnation, 901u);
   EXPECT_LE(epoch.epoch, 3u);
@@ -349,7 +349,7 @@ TEST_F(DurableJobsTest, AServerThatCannotSealIsNamedAndAskedAgainByTheNextCall) 
   });
   const absl::Status status = Ask(1, 900).Get().status();
   EXPECT_EQ(ReasonOf(status), Reason::kServerLost);
-  EXPECT_EQ(cluster_->Manifest(1, job_).epoch.epoch, 1u);
+  EXPECT_EQ(cluster_->Record(1, job_).epoch.epoch, 1u);
   cluster_->SetRule(nullptr);
   const auto result = Ask(1, 900).Get();
   ASSERT_TRUE(result.ok()) << result.status();
@@ -443,7 +443,7 @@ class Gate {
 
 TEST_F(DurableJobsTest, ASealThatIsRepeatedLateDoesNotUndoTheNextEpoch) {
   Make(1);
-  const JobPlan plan = cluster_->Manifest(0, job_);
+  const JobPlan plan = cluster_->Record(0, job_);
   const std::shared_ptr<RoundEngine> engine = cluster_->Engine(0, job_);
   // Both seals reach the engine before the directory hears of the first answer, and stands still.
   Gate before, at_answer;
@@ -465,7 +465,7 @@ TEST_F(DurableJobsTest, ASealThatIsRepeatedLateDoesNotUndoTheNextEpoch) {
   at_answer.Open();
   EXPECT_TRUE(repeated.Get().ok()) << "it was given in epoch 1";
   Settle(0);
-  EXPECT_EQ(cluster_->Manifest(0, job_).epoch.epoch, 2u);
+  EXPECT_EQ(cluster_->Record(0, job_).epoch.epoch, 2u);
 }
 
 TEST_F(DurableJobsTest, AJobThatCannotBeMadeEverywhereIsNowhereOnDisk) {
@@ -507,8 +507,8 @@ TEST_F(DurableJobsTest, APeerThatMissedTheNewestEpochAdoptsItWhenTheHomeIsStarte
   cluster_->Keep("adopt", 1);
   AttachAnswer newcomer = Ask(1, 900);
   cluster_->WaitForKept(1);  // The home's record is final.
-  EXPECT_EQ(cluster_->Manifest(0, job_).epoch.epoch, 2u);
-  EXPECT_EQ(cluster_->Manifest(1, job_).epoch.epoch, 1u);
+  EXPECT_EQ(cluster_->Record(0, job_).epoch.epoch, 2u);
+  EXPECT_EQ(cluster_->Record(1, job_).epoch.epoch, 1u);
   cluster_->KeepNoMore();
   cluster_->Restart(0);
   const auto again = Ask(1, 900).Get();  // Its call was lost; it is a member.
@@ -539,9 +539,9 @@ TEST_F(DurableJobsTest, APeerThatWasSealedAndStartedAgainAdoptsTheEpoch) {
   cluster_->Keep("adopt", 1);
   AttachAnswer newcomer = Ask(1, 900);
   cluster_->WaitForKept(1);
-  EXPECT_EQ(cluster_->Manifest(1, job_).sealed_epoch, 1u);
+  EXPECT_EQ(cluster_->Record(1, job_).sealed_epoch, 1u);
   cluster_->Restart(1);
-  EXPECT_EQ(cluster_->Manifest(1, job_).sealed_epoch, 1u);
+  EXPECT_EQ(cluster_->Record(1, job_).sealed_epoch, 1u);
   cluster_->KeepNoMore();
   cluster_->Release();
   ASSERT_TRUE(newcomer.Get().ok()) << newcomer.Get().status();
@@ -568,8 +568,8 @@ TEST_F(DurableJobsTest, AFinishedJobRestsOnDiskUntilItIsGoneOnWith) {
     EXPECT_TRUE(result->resumed);
     EXPECT_EQ(result->plan.job, job_);
     for (const uint32_t id : {0u, 1u}) {
-      EXPECT_FALSE(cluster_->Manifest(id, job_).resting) << "server " << id;
-      const EpochRecord epoch = cluster_->Manifest(id, job_).epoch;
+      EXPECT_FALSE(cluster_->Record(id, job_).resting) << "server " << id;
+      const EpochRecord epoch = cluster_->Record(id, job_).epoch;
       EXPECT_EQ(epoch.members[0].incarnation, 900u);
       EXPECT_EQ(epoch.members[1].incarnation, 901u);
       OpenStream(id, 0, 900, epoch.epoch);
@@ -592,7 +592,7 @@ TEST_F(DurableJobsTest, ASealOfAnotherEpochIsRefusedByName) {
   EXPECT_EQ(ReasonOf(Seal(0, 2).status()), Reason::kFutureEpoch);
   ASSERT_TRUE(Ask(1, 900).Get().ok());
   EXPECT_EQ(ReasonOf(Seal(0, 1).status()), Reason::kStaleEpoch);
-  EXPECT_EQ(cluster_->Manifest(0, job_).sealed_epoch, 0u);
+  EXPECT_EQ(cluster_->Record(0, job_).sealed_epoch, 0u);
 }
 
 TEST_F(DurableJobsTest, AServerWithoutTheJobSaysSo) {
@@ -600,7 +600,7 @@ TEST_F(DurableJobsTest, AServerWithoutTheJobSaysSo) {
   Answer<absl::StatusOr<SealAnswer>> sealed;
   cluster_->At(0)->PeerSeal(job_ + 1, 1, sealed.Setter());
   EXPECT_EQ(ReasonOf(sealed.Get().status()), Reason::kUnknownJob);
-  JobPlan plan = cluster_->Manifest(0, job_);
+  JobPlan plan = cluster_->Record(0, job_);
   ++plan.job;
   Answer<absl::Status> adopted;
   cluster_->At(0)->PeerAdoptEpoch(plan, adopted.Setter());

@@ -1,4 +1,4 @@
-// What the tests of durable jobs share: plans, the manifest's real encoding, and disks.
+// What the tests of durable jobs share: plans, their real encoding, and disks.
 // Comes from: the tests beside it and those of the round room. Thread safety: pure functions.
 #pragma once
 
@@ -7,6 +7,7 @@
 
 #include "common/io/memory_disk.h"
 #include "server/cluster/job_store.h"
+#include "server/meta/memory_store.h"
 #include "server/round/recovery.h"
 #include "server/rpc/convert.h"
 #include "tests/server/round/plans.h"
@@ -18,7 +19,7 @@ inline const MemoryDisk::Random kLoseAll = [] { return 1; };
 
 constexpr char kJobsRoot[] = "/data/jobs";
 
-// As server.cc encodes manifests.
+// As server.cc encodes plans.
 inline PlanCodec ProtoCodec() {
   PlanCodec codec;
   codec.encode = [](const JobPlan& plan) { return PeerJobToProto(plan).SerializeAsString(); };
@@ -30,8 +31,26 @@ inline PlanCodec ProtoCodec() {
   return codec;
 }
 
-inline std::unique_ptr<JobStore> MakeStore(FileSystem* disk, uint32_t self = 0) {
-  return std::make_unique<JobStore>(disk, kJobsRoot, self, /*checkpoint_rounds=*/1, ProtoCodec());
+// A server's disk, and the metadata store on it, which loses nothing: its own tests crash it.
+class DurableDisk : public MemoryDisk {
+ public:
+  MetaStore* meta() { return meta_.get(); }
+  // The data directory is another one; its server is down.
+  void Replace() {
+    (void)RemoveAll("/data");
+    meta_ = std::make_unique<MemoryMetaStore>();
+  }
+
+ private:
+  std::unique_ptr<MemoryMetaStore> meta_ = std::make_unique<MemoryMetaStore>();
+};
+
+inline std::unique_ptr<JobStore> MakeStore(FileSystem* disk, MetaStore* meta, uint32_t self = 0) {
+  return std::make_unique<JobStore>(disk, kJobsRoot, meta, self, /*checkpoint_rounds=*/1,
+                                    ProtoCodec());
+}
+inline std::unique_ptr<JobStore> MakeStore(DurableDisk* disk, uint32_t self = 0) {
+  return MakeStore(disk, disk->meta(), self);
 }
 
 // A small durable job of two trainers on the servers 0 and 1.

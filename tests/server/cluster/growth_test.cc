@@ -95,7 +95,7 @@ class GrowthTest : public ::testing::Test {
   }
   void ExpectLayout(uint32_t version) {
     for (const uint32_t id : {0u, 1u}) {
-      EXPECT_EQ(cluster_.Manifest(id, job_).layout_version, version) << "server " << id;
+      EXPECT_EQ(cluster_.Record(id, job_).layout_version, version) << "server " << id;
       Answer<JobSnapshot> snapshot;
       cluster_.Engine(id, job_)->Snapshot(snapshot.Setter());
       EXPECT_EQ(snapshot.Get().parameters, version == 1 ? 340u : 540u) << "server " << id;
@@ -204,8 +204,8 @@ TEST_F(GrowthTest, AHomeThatGoesDownInBetweenSeesItThrough) {
   });
   ExtendAnswer zero = Ask(Growth(0)), one = Ask(Growth(1));
   while (calls->load() < 2) std::this_thread::yield();
-  EXPECT_EQ(cluster_.Manifest(0, job_).layout_version, 2u);
-  EXPECT_EQ(cluster_.Manifest(1, job_).layout_version, 1u);
+  EXPECT_EQ(cluster_.Record(0, job_).layout_version, 2u);
+  EXPECT_EQ(cluster_.Record(1, job_).layout_version, 1u);
   EXPECT_FALSE(one.Has());
   cluster_.SetRule(nullptr);
   cluster_.Restart(1);  // It forgets the room it had made.

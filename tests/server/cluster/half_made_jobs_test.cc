@@ -47,7 +47,7 @@ TEST(HalfMadeJobs, AHomeThatGoesDownBeforeItsPeerHeardOfTheJobMakesItThereLater)
   ASSERT_TRUE(one.Get().ok()) << one.Get().status();
   ASSERT_TRUE(zero.Get().ok()) << zero.Get().status();
   EXPECT_EQ(zero.Get()->plan.job, one.Get()->plan.job);
-  EXPECT_EQ(cluster.Manifest(1, zero.Get()->plan.job).epoch.epoch, 2u);
+  EXPECT_EQ(cluster.Record(1, zero.Get()->plan.job).epoch.epoch, 2u);
 }
 
 TEST(HalfMadeJobs, AHomeThatGoesDownBeforeTheJobsEndIsOnItsDiskWakesThePeerThatRests) {
@@ -67,13 +67,13 @@ TEST(HalfMadeJobs, AHomeThatGoesDownBeforeTheJobsEndIsOnItsDiskWakesThePeerThatR
   Answer<std::vector<JobSnapshot>> settled;
   cluster.At(1)->Snapshot(settled.Setter());
   settled.Get();
-  ASSERT_TRUE(cluster.Manifest(1, job).resting);
+  ASSERT_TRUE(cluster.Record(1, job).resting);
   cluster.Restart(1);
   cluster.Restart(0);
   AttachAnswer zero = Ask(&cluster, 0, 200), one = Ask(&cluster, 1, 201);
   ASSERT_TRUE(zero.Get().ok()) << zero.Get().status();
   ASSERT_TRUE(one.Get().ok()) << one.Get().status();
-  EXPECT_FALSE(cluster.Manifest(1, job).resting);
+  EXPECT_FALSE(cluster.Record(1, job).resting);
 }
 
 TEST(HalfMadeJobs, AProcessThatWaitsForASeatOfAJobThatEndsIsAskedToCallAgain) {
@@ -106,7 +106,7 @@ void FinishAt(DurableDirectories* cluster, uint32_t id, uint64_t job) {
     ASSERT_TRUE(welcome.Get().ok());
     engine->Leave(slot, 100 + slot);
   }
-  while (!cluster->Manifest(id, job).resting) Settle(cluster, id);
+  while (!cluster->Record(id, job).resting) Settle(cluster, id);
 }
 
 // Asks as the client does: again when it is told that the job is on its way.
@@ -129,8 +129,8 @@ TEST(HalfMadeJobs, AJobThatHasEndedAtAPeerOnlyIsGoneOnWith) {
     ASSERT_TRUE(next.ok()) << next.status() << (restarted ? ", after a restart" : "");
     EXPECT_EQ(next->plan.job, job);
     for (const uint32_t id : {0u, 1u}) {
-      EXPECT_TRUE(cluster.Manifest(id, job).epoch.Holds(1, 201)) << "server " << id;
-      EXPECT_FALSE(cluster.Manifest(id, job).resting) << "server " << id;
+      EXPECT_TRUE(cluster.Record(id, job).epoch.Holds(1, 201)) << "server " << id;
+      EXPECT_FALSE(cluster.Record(id, job).resting) << "server " << id;
     }
   }
 }
@@ -148,7 +148,7 @@ TEST(HalfMadeJobs, APeerThatGoesDownWhileItsJobIsWokenUpIsWokenUpAgain) {
   EXPECT_EQ(first.Get().status().code(), absl::StatusCode::kUnavailable) << first.Get().status();
   const auto next = AskUntilAnswered(&cluster, 1, 201);
   ASSERT_TRUE(next.ok()) << next.status();
-  EXPECT_TRUE(cluster.Manifest(1, job).epoch.Holds(1, 201));
+  EXPECT_TRUE(cluster.Record(1, job).epoch.Holds(1, 201));
   EXPECT_NE(cluster.Engine(1, job), nullptr);
 }
 
@@ -164,8 +164,8 @@ TEST(HalfMadeJobs, APeerThatRestsInTheEpochBeforeComesToHoldTheNewestRecord) {
   cluster.KeepNoMore();
   cluster.Release();
   ASSERT_TRUE(next.Get().ok()) << next.Get().status();
-  EXPECT_EQ(cluster.Manifest(1, job).epoch.epoch, 2u);
-  EXPECT_TRUE(cluster.Manifest(1, job).epoch.Holds(1, 201));
+  EXPECT_EQ(cluster.Record(1, job).epoch.epoch, 2u);
+  EXPECT_TRUE(cluster.Record(1, job).epoch.Holds(1, 201));
 }
 
 // What frees an ended job after its time must not take the one that goes on in its place.
@@ -190,7 +190,7 @@ TEST(HalfMadeJobs, APeerThatLostItsFilesIsNotGivenNewOnes) {
   AttachAnswer second = Ask(&cluster, 1, 201);
   ASSERT_TRUE(second.Get().ok()) << second.Get().status();
   cluster.Stop(1);
-  ASSERT_TRUE(cluster.Disk(1)->RemoveAll(testing::kJobsRoot).ok());
+  cluster.Disk(1)->Replace();
   cluster.Start(1);
   cluster.Restart(0);
   const auto refused = Ask(&cluster, 0, 200).Get();

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <random>
 
+#include "absl/strings/escaping.h"
 #include "common/base/reason.h"
 #include "tests/server/cluster/durable_plans.h"
 #include "tests/server/cluster/power_cut.h"
@@ -14,6 +15,7 @@
 namespace ballast::server {
 namespace {
 
+using testing::DurableDisk;
 using testing::DurablePlan;
 using ::testing::HasSubstr;
 using testing::kJobsRoot;
@@ -21,21 +23,21 @@ using testing::kKeepAll;
 using testing::kLoseAll;
 using testing::MakeStore;
 using testing::PowerCut;
+using testing::PowerCutMeta;
 using testing::ProtoCodec;
 
 constexpr char kDirectory77[] = "/data/jobs/000000000000004d";
-constexpr char kManifest77[] = "/data/jobs/000000000000004d/manifest";
 
 std::string Encoded(const JobPlan& plan) { return ProtoCodec().encode(plan); }
 
 // A disk on which the server has been started once.
-std::unique_ptr<MemoryDisk> NewDisk() {
-  auto disk = std::make_unique<MemoryDisk>();
+std::unique_ptr<DurableDisk> NewDisk() {
+  auto disk = std::make_unique<DurableDisk>();
   EXPECT_TRUE(MakeStore(disk.get())->Load().ok());
   return disk;
 }
 
-std::vector<std::string> JobsOf(MemoryDisk* disk) {
+std::vector<std::string> JobsOf(DurableDisk* disk) {
   std::vector<std::string> jobs;
   const auto plans = MakeStore(disk)->Load();
   EXPECT_TRUE(plans.ok()) << plans.status();
@@ -45,7 +47,7 @@ std::vector<std::string> JobsOf(MemoryDisk* disk) {
 
 // The disk as a restarted server needs it: every job that is listed can be opened, and nothing of
 // any other is left. Returns how many jobs there are.
-size_t CheckWholeJobsOnly(MemoryDisk* disk, const std::string& what) {
+size_t CheckWholeJobsOnly(DurableDisk* disk, const std::string& what) {
   const auto store = MakeStore(disk);
   const absl::StatusOr<std::vector<JobPlan>> plans = store->Load();
   EXPECT_TRUE(plans.ok()) << what << ": " << plans.status();
@@ -74,15 +76,15 @@ TEST(JobStoreTest, WhatWasCreatedIsFoundAgainAndCanBeOpened) {
 // A server that ended before it could flush them leaves directories that the next one finds there.
 TEST(JobStoreTest, TheDirectoriesOnTheWaySurviveWhoeverMadeThem) {
   for (const char* root : {"/a/b/data/jobs", "a/b/data/jobs", "jobs"}) {
-    MemoryDisk disk;
+    DurableDisk disk;
     ASSERT_TRUE(disk.MakeDirectory(root).ok());
     {
-      JobStore store(&disk, root, 0, 2, ProtoCodec());
+      JobStore store(&disk, root, disk.meta(), 0, 2, ProtoCodec());
       ASSERT_TRUE(store.Load().ok());
       ASSERT_TRUE(store.Create(DurablePlan(77)).ok());
     }
     disk.Crash(kLoseAll);
-    const auto plans = JobStore(&disk, root, 0, 2, ProtoCodec()).Load();
+    const auto plans = JobStore(&disk, root, disk.meta(), 0, 2, ProtoCodec()).Load();
     ASSERT_TRUE(plans.ok()) << plans.status();
     EXPECT_EQ(plans->size(), 1u) << root;
   }
@@ -117,6 +119,16 @@ TEST(JobStoreTest, RemoveLeavesNothing) {
   EXPECT_EQ(store->Find(77).status().code(), absl::StatusCode::kNotFound);
 }
 
+// A store whose server loses power at the `at`th operation.
+struct CutStore {
+  CutStore(DurableDisk* disk, uint64_t at)
+      : power(disk, at), meta(&power, disk->meta()), store(MakeStore(&power, &meta)) {}
+
+  PowerCut power;
+  PowerCutMeta meta;
+  const std::unique_ptr<JobStore> store;
+};
+
 // What can be left after a power loss: everything written, nothing unsynced, and mixtures.
 std::vector<MemoryDisk::Random> Moods(uint64_t seed) {
   std::vector<MemoryDisk::Random> moods = {kKeepAll, kLoseAll};
@@ -136,9 +148,9 @@ TEST(JobStoreTest, PowerLossAtAnyMomentOfCreateLeavesAWholeJobOrNothing) {
       ASSERT_TRUE(MakeStore(disk.get())->Create(DurablePlan(5)).ok());
       bool created = false;
       {
-        PowerCut power(disk.get(), at);
-        created = MakeStore(&power)->Create(DurablePlan(77)).ok();
-        finished = !power.off();
+        CutStore cut(disk.get(), at);
+        created = cut.store->Create(DurablePlan(77)).ok();
+        finished = !cut.power.off();
       }
       disk->Crash(Moods(at)[mood]);
       const size_t jobs = CheckWholeJobsOnly(disk.get(), what);
@@ -156,9 +168,9 @@ TEST(JobStoreTest, PowerLossAtAnyMomentOfRemoveLeavesAWholeJobOrNothing) {
       ASSERT_TRUE(MakeStore(disk.get())->Create(DurablePlan(77)).ok());
       bool removed = false;
       {
-        PowerCut power(disk.get(), at);
-        removed = MakeStore(&power)->Remove(77).ok();
-        finished = !power.off();
+        CutStore cut(disk.get(), at);
+        removed = cut.store->Remove(77).ok();
+        finished = !cut.power.off();
       }
       disk->Crash(Moods(at)[mood]);
       const size_t jobs = CheckWholeJobsOnly(disk.get(), what);
@@ -174,13 +186,13 @@ TEST(JobStoreTest, PowerLossWhileLeftoversAreClearedAwayLeavesLeftovers) {
     for (size_t mood = 0; mood < Moods(at).size(); ++mood) {
       const auto disk = NewDisk();
       {
-        PowerCut power(disk.get(), 12);  // Some files are there, the manifest is not.
-        EXPECT_FALSE(MakeStore(&power)->Create(DurablePlan(77)).ok());
+        CutStore cut(disk.get(), 12);  // Some files are there, the record is not.
+        EXPECT_FALSE(cut.store->Create(DurablePlan(77)).ok());
       }
       disk->Crash(kKeepAll);
       {
-        PowerCut power(disk.get(), at);
-        (void)MakeStore(&power)->Load();
+        CutStore cut(disk.get(), at);
+        (void)cut.store->Load();
       }
       disk->Crash(Moods(at)[mood]);
       EXPECT_EQ(CheckWholeJobsOnly(disk.get(), "operation " + std::to_string(at)), 0u);
@@ -199,9 +211,9 @@ TEST(JobStoreTest, PowerLossAtAnyMomentOfSaveLeavesTheOldPlanOrTheNew) {
       ASSERT_TRUE(MakeStore(disk.get())->Create(DurablePlan()).ok());
       bool saved = false;
       {
-        PowerCut power(disk.get(), at);
-        saved = MakeStore(&power)->Save(next).ok();
-        finished = !power.off();
+        CutStore cut(disk.get(), at);
+        saved = cut.store->Save(next).ok();
+        finished = !cut.power.off();
       }
       disk->Crash(mood);
       const std::vector<std::string> jobs = JobsOf(disk.get());
@@ -216,7 +228,7 @@ TEST(JobStoreTest, PowerLossAtAnyMomentOfSaveLeavesTheOldPlanOrTheNew) {
 TEST(JobStoreTest, ACreateThatADiskErrorEndsLeavesNothing) {
   using Operation = MemoryDisk::Operation;
   for (const Operation operation : {Operation::kOpen, Operation::kWrite, Operation::kAllocate,
-                                    Operation::kSync, Operation::kRename}) {
+                                    Operation::kSync, Operation::kRemove}) {
     absl::Status status = absl::UnknownError("not tried");
     for (uint64_t nth = 1; !status.ok(); ++nth) {
       const auto disk = NewDisk();
@@ -231,70 +243,182 @@ TEST(JobStoreTest, ACreateThatADiskErrorEndsLeavesNothing) {
   }
 }
 
-TEST(JobStoreTest, AMissingManifestIsStateLostAndNothingIsDeleted) {
-  const auto disk = NewDisk();
-  ASSERT_TRUE(MakeStore(disk.get())->Create(DurablePlan()).ok());
-  ASSERT_TRUE(disk->Remove(kManifest77).ok());
-  const std::vector<std::string> before = disk->Paths();
-  const absl::Status status = MakeStore(disk.get())->Load().status();
+// The keys of all records, and one record's value.
+std::vector<std::string> KeysOf(DurableDisk* disk) {
+  std::vector<std::string> keys;
+  const auto page = disk->meta()->List({});
+  EXPECT_TRUE(page.ok() && page->next.empty()) << page.status();
+  for (const MetaEntry& entry : page->entries) keys.push_back(entry.key);
+  return keys;
+}
+std::string ValueAt(DurableDisk* disk, const std::string& key) {
+  const auto entry = disk->meta()->Get(key);
+  EXPECT_TRUE(entry.ok() && entry->has_value()) << key;
+  return (*entry)->value;
+}
+void Put(DurableDisk* disk, const std::string& key, const std::string& value) {
+  MetaTxn txn;
+  txn.puts.push_back({key, value});
+  EXPECT_TRUE(disk->meta()->Txn(txn).ok());
+}
+void Delete(DurableDisk* disk, const std::string& key) {
+  MetaTxn txn;
+  txn.deletes.push_back(key);
+  EXPECT_TRUE(disk->meta()->Txn(txn).ok());
+}
+
+// Load refuses with STATE_LOST and `words`, and leaves everything as it is.
+void ExpectLost(DurableDisk* disk, const std::string& words) {
+  const std::vector<std::string> files = disk->Paths();
+  const std::vector<std::string> keys = KeysOf(disk);
+  const absl::Status status = MakeStore(disk)->Load().status();
   EXPECT_EQ(ReasonOf(status), Reason::kStateLost) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(kDirectory77));
-  EXPECT_EQ(disk->Paths(), before);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(words));
+  EXPECT_EQ(disk->Paths(), files);
+  EXPECT_EQ(KeysOf(disk), keys);
 }
 
-TEST(JobStoreTest, AnyFlippedBitOfAManifestIsStateLostOrAnOtherVersion) {
-  const auto reference = NewDisk();
-  ASSERT_TRUE(MakeStore(reference.get())->Create(DurablePlan()).ok());
-  const auto size = ReadWholeFile(reference.get(), kManifest77, 1 << 20)->size();
-  for (uint64_t byte = 0; byte < size; ++byte) {
-    ASSERT_TRUE(reference->FlipBit(kManifest77, byte, static_cast<int>(byte % 8)).ok());
-    const std::vector<std::string> before = reference->Paths();
-    const absl::Status status = MakeStore(reference.get())->Load().status();
-    if (byte >= 8 && byte < 12) {  // The format version.
-      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-    } else {
-      EXPECT_EQ(ReasonOf(status), Reason::kStateLost) << "byte " << byte << ": " << status;
-    }
-    EXPECT_THAT(std::string(status.message()), HasSubstr(kManifest77));
-    EXPECT_EQ(reference->Paths(), before);
-    ASSERT_TRUE(reference->FlipBit(kManifest77, byte, static_cast<int>(byte % 8)).ok());
-  }
-  EXPECT_EQ(CheckWholeJobsOnly(reference.get(), "all bits as they were"), 1u);
+TEST(JobStoreTest, TheRecordsAreThoseOfTheFormat) {
+  const auto disk = NewDisk();
+  ASSERT_TRUE(MakeStore(disk.get())->Create(DurablePlan(77)).ok());
+  EXPECT_EQ(KeysOf(disk.get()), (std::vector<std::string>{"job/77/epoch/00000000000000000001",
+                                                          "job/77/plan", "jobs/job77"}));
+  EXPECT_EQ(ValueAt(disk.get(), "jobs/job77"), "77");
+  EXPECT_EQ(ValueAt(disk.get(), "job/77/plan").substr(0, 4), std::string("\1\0\0\0", 4));
+  ASSERT_TRUE(MakeStore(disk.get())->Remove(77).ok());
+  EXPECT_TRUE(KeysOf(disk.get()).empty());
 }
 
-TEST(JobStoreTest, AManifestCutOffAnywhereIsStateLost) {
+// The bytes of docs/formats/meta.md.
+TEST(JobStoreTest, AnEpochRecordOfVersionOneStaysAsItIs) {
+  const auto disk = NewDisk();
+  const auto store = MakeStore(disk.get());
+  JobPlan plan = DurablePlan();
+  ASSERT_TRUE(store->Create(plan).ok());
+  plan.epoch = {.epoch = 2, .start_round = 6, .members = {{0, 0x1122334455667788}}};
+  ASSERT_TRUE(store->Save(plan).ok());
+  EXPECT_EQ(absl::BytesToHexString(ValueAt(disk.get(), "job/77/epoch/00000000000000000002")),
+            "0100000002000000060000000000000000000000"
+            "01000000"
+            "000000008877665544332211");
+}
+
+TEST(JobStoreTest, AMissingRecordIsStateLostAndNothingIsDeleted) {
   const auto disk = NewDisk();
   ASSERT_TRUE(MakeStore(disk.get())->Create(DurablePlan()).ok());
-  const std::string whole = *ReadWholeFile(disk.get(), kManifest77, 1 << 20);
-  for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
-    ASSERT_TRUE(ReplaceFile(disk.get(), kManifest77, whole.substr(0, bytes)).ok());
-    const absl::Status status = MakeStore(disk.get())->Load().status();
-    EXPECT_EQ(ReasonOf(status), Reason::kStateLost) << bytes << " bytes: " << status;
+  Delete(disk.get(), "job/77/plan");
+  ExpectLost(disk.get(), "no record");
+}
+
+TEST(JobStoreTest, AMissingDirectoryIsStateLostAndNamesTheJob) {
+  const auto disk = NewDisk();
+  ASSERT_TRUE(MakeStore(disk.get())->Create(DurablePlan()).ok());
+  ASSERT_TRUE(disk->RemoveAll(kDirectory77).ok());
+  ExpectLost(disk.get(), "job \"job77\" is missing");
+}
+
+// What the error tells people to do.
+TEST(JobStoreTest, AJobIsGivenUpByTheNameOfItsDirectory) {
+  const std::string gone = std::string(kDirectory77) + ".gone";
+  for (const bool directory_lost : {false, true}) {
+    const auto disk = NewDisk();
+    ASSERT_TRUE(MakeStore(disk.get())->Create(DurablePlan(77)).ok());
+    ASSERT_TRUE(MakeStore(disk.get())->Create(DurablePlan(5)).ok());
+    if (directory_lost) {
+      ASSERT_TRUE(disk->RemoveAll(kDirectory77).ok());
+      ASSERT_TRUE(disk->MakeDirectory(gone).ok());
+    } else {
+      ASSERT_TRUE(disk->Rename(kDirectory77, gone).ok());
+    }
+    EXPECT_EQ(CheckWholeJobsOnly(disk.get(), ""), 1u);
+    EXPECT_EQ(KeysOf(disk.get()).size(), 3u) << "of the other job";
   }
 }
 
-TEST(JobStoreTest, AManifestOfAnotherJobIsStateLost) {
+TEST(JobStoreTest, ADamagedRecordIsStateLost) {
   const auto disk = NewDisk();
   ASSERT_TRUE(MakeStore(disk.get())->Create(DurablePlan(77)).ok());
   ASSERT_TRUE(MakeStore(disk.get())->Create(DurablePlan(5)).ok());
-  const std::string other =
-      *ReadWholeFile(disk.get(), "/data/jobs/0000000000000005/manifest", 4096);
-  ASSERT_TRUE(ReplaceFile(disk.get(), kManifest77, other).ok());
-  const absl::Status status = MakeStore(disk.get())->Load().status();
-  EXPECT_EQ(ReasonOf(status), Reason::kStateLost) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr(kDirectory77));
+  const std::string whole = ValueAt(disk.get(), "job/77/plan");
+  for (const std::string& value :
+       {std::string(), whole.substr(0, 3), whole.substr(0, 4), whole.substr(0, whole.size() - 1),
+        ValueAt(disk.get(), "job/5/plan")}) {
+    Put(disk.get(), "job/77/plan", value);
+    ExpectLost(disk.get(), "job/77/plan is damaged");
+  }
+  Put(disk.get(), "job/77/plan", whole);
+  EXPECT_EQ(CheckWholeJobsOnly(disk.get(), "as it was"), 2u);
 }
 
 TEST(JobStoreTest, AnotherFormatVersionIsRefusedByNumber) {
   const auto disk = NewDisk();
   ASSERT_TRUE(MakeStore(disk.get())->Create(DurablePlan()).ok());
-  std::string bytes = *ReadWholeFile(disk.get(), kManifest77, 1 << 20);
-  bytes[8] = 9;
-  ASSERT_TRUE(ReplaceFile(disk.get(), kManifest77, bytes).ok());
+  std::string value = ValueAt(disk.get(), "job/77/plan");
+  value[0] = 9;
+  Put(disk.get(), "job/77/plan", value);
   const absl::Status status = MakeStore(disk.get())->Load().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr(kManifest77));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("format version 9"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("job/77/plan has format version 9"));
+}
+
+// Else a record that is lost later would look like one that was never written.
+TEST(JobStoreTest, AMarkThatACrashLeftGoesAtTheNextStart) {
+  const auto disk = NewDisk();
+  ASSERT_TRUE(MakeStore(disk.get())->Create(DurablePlan()).ok());
+  ASSERT_TRUE(ReplaceFile(disk.get(), std::string(kDirectory77) + "/making", "").ok());
+  EXPECT_EQ(CheckWholeJobsOnly(disk.get(), ""), 1u);
+  disk->Crash(kLoseAll);
+  Delete(disk.get(), "job/77/plan");
+  ExpectLost(disk.get(), "no record");
+}
+
+TEST(JobStoreTest, AnEpochIsWrittenOnce) {
+  const auto disk = NewDisk();
+  const auto store = MakeStore(disk.get());
+  JobPlan plan = DurablePlan();
+  ASSERT_TRUE(store->Create(plan).ok());
+  plan.epoch.epoch = 2;
+  plan.epoch.members[1].incarnation = 42;
+  ASSERT_TRUE(store->Save(plan).ok());
+  plan.sealed_epoch = 2;  // What changes within an epoch.
+  EXPECT_TRUE(store->Save(plan).ok());
+  const std::vector<std::string> saved = JobsOf(disk.get());
+  JobPlan other = plan;
+  other.epoch.members[1].incarnation = 43;
+  const absl::Status status = store->Save(other);
+  EXPECT_EQ(ReasonOf(status), Reason::kStateLost) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("epoch 2 of job \"job77\""));
+  other.epoch.epoch = 1;
+  EXPECT_EQ(ReasonOf(store->Save(other)), Reason::kStateLost);
+  EXPECT_EQ(JobsOf(disk.get()), saved);
+}
+
+TEST(JobStoreTest, AJobOfManyEpochsIsRemovedAsAWhole) {
+  const auto disk = NewDisk();
+  const auto store = MakeStore(disk.get());
+  JobPlan plan = DurablePlan();
+  ASSERT_TRUE(store->Create(plan).ok());
+  for (plan.epoch.epoch = 2; plan.epoch.epoch < 400; ++plan.epoch.epoch) {
+    ASSERT_TRUE(store->Save(plan).ok());
+  }
+  ASSERT_TRUE(store->Remove(77).ok());
+  EXPECT_TRUE(KeysOf(disk.get()).empty());
+}
+
+TEST(JobStoreTest, APlanThatTheMetadataStoreCannotHoldIsRefusedWithBothSizes) {
+  const auto disk = NewDisk();
+  JobPlan plan = DurablePlan();
+  for (size_t i = 0; i < 70'000; ++i) {
+    plan.spec.tensors.push_back({std::string(255, 'n'), {1}, DType::kF32, 0, {}});
+  }
+  for (const bool grows : {false, true}) {
+    const auto store = MakeStore(disk.get());
+    const absl::Status status = grows ? store->Grow(plan).status() : store->Create(plan).status();
+    EXPECT_EQ(ReasonOf(status), Reason::kOverBudget) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::to_string(kPlanBytesMax)));
+  }
+  EXPECT_TRUE(disk->Paths().empty());
 }
 
 TEST(JobStoreTest, ADiskThatIsTooSmallIsRefusedWithTheNumbersAndNothingIsLeft) {

@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/io/memory_disk.h"
+#include "server/meta/meta_store.h"
 
 namespace ballast::server::testing {
 
@@ -23,6 +25,13 @@ class PowerCut : public FileSystem {
 
   // Whether the power is gone: false when everything was over before.
   bool off() const { return off_; }
+  // One more operation; an error when the power is gone.
+  absl::Status Take() {
+    off_ = off_ || left_ == 0;
+    if (off_) return Off();
+    --left_;
+    return absl::OkStatus();
+  }
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path,
                                              const OpenOptions& options) override {
@@ -92,16 +101,31 @@ class PowerCut : public FileSystem {
   };
 
   static absl::Status Off() { return absl::DataLossError("the power is off"); }
-  absl::Status Take() {
-    off_ = off_ || left_ == 0;
-    if (off_) return Off();
-    --left_;
-    return absl::OkStatus();
-  }
 
   MemoryDisk* const disk_;
   uint64_t left_;
   bool off_ = false;
+};
+
+// The metadata store of the same server: a transaction is one operation, and survives.
+class PowerCutMeta : public MetaStore {
+ public:
+  PowerCutMeta(PowerCut* power, MetaStore* meta) : power_(power), meta_(meta) {}
+
+  absl::StatusOr<std::optional<MetaEntry>> Get(absl::string_view key) override {
+    return meta_->Get(key);
+  }
+  absl::StatusOr<MetaPage> List(const MetaListRequest& request) override {
+    return meta_->List(request);
+  }
+  absl::StatusOr<MetaTxnResult> Txn(const MetaTxn& txn) override {
+    if (const absl::Status power = power_->Take(); !power.ok()) return power;
+    return meta_->Txn(txn);
+  }
+
+ private:
+  PowerCut* const power_;
+  MetaStore* const meta_;
 };
 
 }  // namespace ballast::server::testing

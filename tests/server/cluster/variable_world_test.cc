@@ -52,7 +52,7 @@ class VariableWorldTest : public ::testing::Test {
       for (const uint32_t id : {0u, 1u}) cluster_->Engine(id, job_)->Leave(slot, kFirst + slot);
     }
     for (const uint32_t id : {0u, 1u}) {
-      while (!cluster_->Manifest(id, job_).resting) Settle(id);
+      while (!cluster_->Record(id, job_).resting) Settle(id);
     }
   }
   // The slots of the epoch in which these three processes were let in.
@@ -89,8 +89,8 @@ class VariableWorldTest : public ::testing::Test {
   std::vector<uint32_t> SlotsOnceIn(uint32_t epoch) {
     std::vector<uint32_t> slots;
     for (const uint32_t id : {0u, 1u}) {
-      while (cluster_->Manifest(id, job_).epoch.epoch < epoch) Settle(id);
-      const JobPlan plan = cluster_->Manifest(id, job_);
+      while (cluster_->Record(id, job_).epoch.epoch < epoch) Settle(id);
+      const JobPlan plan = cluster_->Record(id, job_);
       EXPECT_EQ(plan.epoch.epoch, epoch) << "server " << id;
       EXPECT_EQ(plan.epoch.contributors[0].divisor, plan.epoch.world());
       std::vector<uint32_t> here;
@@ -104,7 +104,7 @@ class VariableWorldTest : public ::testing::Test {
   }
   uint32_t EpochNow() {
     Settle(0);
-    return cluster_->Manifest(0, job_).epoch.epoch;
+    return cluster_->Record(0, job_).epoch.epoch;
   }
 
   bool variable_ = true;
@@ -189,7 +189,7 @@ TEST_F(VariableWorldTest, WhenAllHaveLeftTheJobIsFinished) {
     for (const uint32_t id : {0u, 1u}) cluster_->Engine(id, job_)->Leave(slot, kFirst + slot);
   }
   for (const uint32_t id : {0u, 1u}) {
-    while (!cluster_->Manifest(id, job_).resting) Settle(id);
+    while (!cluster_->Record(id, job_).resting) Settle(id);
   }
   // And whoever goes on with it finds servers that agree on the epoch.
   const auto next = Ask(0, 900, 1).Get();
@@ -206,10 +206,10 @@ TEST_F(VariableWorldTest, APeerThatFinishesBeforeItAdoptsEndsTheHomesJobToo) {
   for (const uint32_t id : {1u, 0u}) cluster_->Engine(id, job_)->Leave(1, kFirst + 1);
   cluster_->WaitForKept(1);
   cluster_->Engine(1, job_)->Leave(0, kFirst);
-  while (!cluster_->Manifest(1, job_).resting) Settle(1);
+  while (!cluster_->Record(1, job_).resting) Settle(1);
   cluster_->KeepNoMore();
   cluster_->Release();
-  while (!cluster_->Manifest(0, job_).resting) Settle(0);
+  while (!cluster_->Record(0, job_).resting) Settle(0);
   const auto next = Ask(0, 900, 1).Get();
   ASSERT_TRUE(next.ok()) << next.status();
 }
@@ -425,12 +425,12 @@ TEST_F(VariableWorldTest, AChangeThatTheHomesEndBrokeOffIsTakenUpAgain) {
   cluster_->Keep("seal", 1);
   AttachAnswer newcomer = Ask(1, 900);
   cluster_->WaitForKept(1);
-  EXPECT_EQ(cluster_->Manifest(0, job_).sealed_epoch, 1u) << "the home has sealed first";
+  EXPECT_EQ(cluster_->Record(0, job_).sealed_epoch, 1u) << "the home has sealed first";
   cluster_->KeepNoMore();
   cluster_->Restart(0);
   // Nobody asks for anything, but no round of the sealed epoch could be prepared any more.
   EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0, 1}));
-  EXPECT_TRUE(cluster_->Manifest(0, job_).epoch.Holds(1, kFirst + 1));
+  EXPECT_TRUE(cluster_->Record(0, job_).epoch.Holds(1, kFirst + 1));
 }
 
 TEST_F(VariableWorldTest, AJobThatTheHomesEndLeftHalfMadeIsMade) {
@@ -447,27 +447,8 @@ TEST_F(VariableWorldTest, AJobThatTheHomesEndLeftHalfMadeIsMade) {
   EXPECT_TRUE(other.Get()->plan.epoch.Holds(1, 900)) << "a process that was started again";
   job_ = same.Get()->plan.job;
   EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0, 1}));
-  EXPECT_FALSE(cluster_->Manifest(0, job_).making);
+  EXPECT_FALSE(cluster_->Record(0, job_).making);
   OpenStream(1, 0, kFirst, 2);
-}
-
-// Its name in the directory was read back by the next process, and would be lost with the power.
-TEST_F(VariableWorldTest, ARecordThatWasNotOnTheMediumIsPutThereBeforeAnybodyBuildsOnIt) {
-  bool seen = false;
-  for (uint64_t sync = 1; sync <= 4; ++sync) {
-    Make({}, /*variable=*/false);
-    cluster_->Disk(0)->Fail(MemoryDisk::Operation::kSync, sync, EIO);
-    AttachAnswer newcomer = Ask(1, 900);
-    // A server whose disk failed answers nobody any more.
-    for (int i = 0; i < 500 && !newcomer.Has(); ++i) Settle(0);
-    cluster_->Kill(0);
-    cluster_->Start(0);
-    const uint32_t told = cluster_->Manifest(0, job_).epoch.epoch;
-    seen = seen || told == 2;
-    cluster_->Restart(0);
-    EXPECT_GE(cluster_->Manifest(0, job_).epoch.epoch, told) << "sync " << sync;
-  }
-  EXPECT_TRUE(seen);
 }
 
 TEST_F(VariableWorldTest, AChangeThatNobodyWaitsForAnyMoreComesToItsEnd) {

@@ -14,7 +14,7 @@ constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
 
 TEST(MetaKeys, AreWrittenAsDocumented) {
   EXPECT_EQ(*JobNameKey("gpt-2.small_1"), "jobs/gpt-2.small_1");
-  EXPECT_EQ(JobSpecKey(42), "job/42/spec");
+  EXPECT_EQ(JobPlanKey(42), "job/42/plan");
   EXPECT_EQ(JobEpochsPrefix(42), "job/42/epoch/");
   EXPECT_EQ(JobEpochKey(42, 7), "job/42/epoch/00000000000000000007");
   EXPECT_EQ(JobEpochKey(kMax, kMax), "job/18446744073709551615/epoch/18446744073709551615");
@@ -23,7 +23,7 @@ TEST(MetaKeys, AreWrittenAsDocumented) {
 
 TEST(MetaKeys, AreKeysThatStoresAccept) {
   EXPECT_TRUE(CheckMetaKey(*JobNameKey(std::string(128, 'n'))).ok());
-  for (const std::string& key : {JobSpecKey(0), JobEpochKey(kMax, kMax), ServerKey(0)}) {
+  for (const std::string& key : {JobPlanKey(0), JobEpochKey(kMax, kMax), ServerKey(0)}) {
     EXPECT_TRUE(CheckMetaKey(key).ok()) << key;
   }
 }

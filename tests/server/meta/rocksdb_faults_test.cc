@@ -6,6 +6,7 @@
 
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -155,6 +156,40 @@ TEST_F(RocksDbFaults, AfterAFailedSyncNothingIsWrittenUntilTheStoreIsOpenedAnew)
   const auto next = (*store)->Txn(PutAlways("c", "3"));
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_EQ(next->revision, now->revision + 1);
+}
+
+// Of a write whose sync failed, or of a process that was killed before it: the next one reads it
+// from the cache, and others build on it.
+TEST_F(RocksDbFaults, WhatAnOpenedStoreShowsSurvivesPowerLoss) {
+  ASSERT_TRUE(store_->Txn(PutAlways("a", "1")).ok());
+  disk_.FailSyncs(true);
+  EXPECT_FALSE(store_->Txn(PutAlways("a", "2")).ok());
+  disk_.FailSyncs(false);
+  store_.reset();
+  const auto store = OpenStore(folder_.store(), env_.get());
+  ASSERT_TRUE(store.ok()) << store.status();
+  const std::string shown = ValueOf(store->get(), "a");
+  const auto survivor = OpenStore(AfterPowerLoss());
+  ASSERT_TRUE(survivor.ok()) << survivor.status();
+  EXPECT_EQ(ValueOf(survivor->get(), "a"), shown);
+}
+
+TEST_F(RocksDbFaults, AFailedWriteIsToldOnce) {
+  store_.reset();
+  RocksDbMetaStoreOptions options;
+  options.directory = folder_.store();
+  options.env = env_.get();
+  std::vector<absl::Status> told;
+  options.write_failed = [&told](const absl::Status& status) { told.push_back(status); };
+  const auto store = OpenRocksDbMetaStore(options);
+  ASSERT_TRUE(store.ok()) << store.status();
+  ASSERT_TRUE((*store)->Txn(PutAlways("a", "1")).ok());
+  EXPECT_TRUE(told.empty());
+  disk_.FailSyncs(true);
+  const absl::Status failed = (*store)->Txn(PutAlways("a", "2")).status();
+  EXPECT_FALSE((*store)->Txn(PutAlways("a", "3")).ok());
+  EXPECT_THAT(told, testing::ElementsAre(failed));
+  disk_.FailSyncs(false);
 }
 
 }  // namespace

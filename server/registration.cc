@@ -1,0 +1,89 @@
+#include "server/registration.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "server/meta/keys.h"
+
+namespace ballast::server {
+namespace {
+
+// By its number in statfs(2) where it has a name here.
+std::string FileSystemName(uint64_t type) {
+  switch (type) {
+    case 0xEF53:
+      return "ext4";
+    case 0x58465342:
+      return "xfs";
+    case 0x9123683E:
+      return "btrfs";
+    case 0x01021994:
+      return "tmpfs";
+    case 0x794C7630:
+      return "overlay";
+    case 0x2FC12FC1:
+      return "zfs";
+    case 0x6969:
+      return "nfs";
+    default:
+      return absl::StrCat("0x", absl::Hex(type));
+  }
+}
+
+// What the kernel wants direct I/O in `directory` aligned to; 0: it does not say.
+uint32_t DirectIoBytes([[maybe_unused]] const std::string& directory) {
+#ifdef STATX_DIOALIGN
+  struct statx found = {};
+  const int file = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (file < 0) return 0;
+  const bool known = statx(file, "", AT_EMPTY_PATH, STATX_DIOALIGN, &found) == 0 &&
+                     (found.stx_mask & STATX_DIOALIGN) != 0;
+  close(file);
+  if (known) return found.stx_dio_offset_align;
+#endif
+  return 0;
+}
+
+}  // namespace
+
+std::string DescribeServer(const std::string& address, const std::string& data_dir) {
+  std::string record = absl::StrCat("address ", address, "\ndata_dir ", data_dir, "\n");
+  struct statfs system = {};
+  if (statfs(data_dir.c_str(), &system) == 0) {
+    absl::StrAppend(&record, "file_system ", FileSystemName(static_cast<uint64_t>(system.f_type)),
+                    "\ncapacity_bytes ",
+                    static_cast<uint64_t>(system.f_blocks) * static_cast<uint64_t>(system.f_bsize),
+                    "\n");
+  }
+  struct stat directory = {};
+  if (stat(data_dir.c_str(), &directory) == 0) {
+    absl::StrAppend(&record, "device ", major(directory.st_dev), ":", minor(directory.st_dev),
+                    "\n");
+  }
+  if (const uint32_t bytes = DirectIoBytes(data_dir); bytes != 0) {
+    absl::StrAppend(&record, "direct_io_bytes ", bytes, "\n");
+  }
+  return record;
+}
+
+absl::Status RegisterServer(MetaStore* meta, uint32_t id, const std::string& data_dir,
+                            const std::string& record) {
+  BALLAST_ASSIGN_OR_RETURN(const MetaPage servers, meta->List({.prefix = kServersPrefix}));
+  for (const MetaEntry& entry : servers.entries) {
+    BALLAST_ASSIGN_OR_RETURN(const uint64_t other, NumberOfKey(entry.key));
+    if (other == id) continue;
+    return absl::FailedPreconditionError(absl::StrCat(data_dir, " is the data directory of server ",
+                                                      other, ", this is server ", id,
+                                                      "; check storage.data_dir and cluster.id"));
+  }
+  MetaTxn txn;
+  txn.puts.push_back({ServerKey(id), record});
+  return meta->Txn(txn).status();
+}
+
+}  // namespace ballast::server

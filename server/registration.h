@@ -1,0 +1,22 @@
+// Registration: what a state server says of itself in its metadata store, at every start: its
+// address, and the disk under its data directory. It also tells whose data directory it is.
+// Comes from: Server. Goes to: MetaStore (docs/formats/meta.md).
+// Thread safety: any thread; the calls block on the disk.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "server/meta/meta_store.h"
+
+namespace ballast::server {
+
+// The record: a line "name value" for each thing that is known.
+std::string DescribeServer(const std::string& address, const std::string& data_dir);
+
+// Writes the record of server `id`. FAILED_PRECONDITION when the store is another server's.
+absl::Status RegisterServer(MetaStore* meta, uint32_t id, const std::string& data_dir,
+                            const std::string& record);
+
+}  // namespace ballast::server

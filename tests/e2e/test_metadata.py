@@ -1,0 +1,82 @@
+"""Records and directories that do not fit each other: the server names them and does not start.
+
+What it then tells people to do works.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from e2e.cluster import Cluster, Trainers, fresh_job, run_small_job
+
+
+def make_job(cluster: Cluster, name: str) -> None:
+    parameter = torch.nn.Parameter(torch.ones(1000))
+    parameter.grad = torch.ones_like(parameter)
+    trainers = Trainers(cluster, [[parameter]], job=name, durability="power")
+    trainers.step()
+    trainers.close()
+
+
+def end(cluster: Cluster) -> None:
+    cluster.kill(0, signal.SIGKILL)
+    cluster.exit_code(0)
+
+
+def refusal(cluster: Cluster) -> str:
+    """Starts the server, which must refuse, and returns what it said."""
+    cluster.restart(0)
+    assert cluster.exit_code(0) == 1
+    return cluster._servers.report(0)
+
+
+@pytest.mark.parametrize("lost", ["directory", "store"])
+def test_what_is_missing_is_named_and_the_job_can_be_given_up(start_cluster, tmp_path, lost):
+    cluster, name = start_cluster(1), fresh_job()
+    make_job(cluster, name)
+    end(cluster)
+    data = tmp_path / "cluster-0" / "server-0"
+    (job,) = (data / "jobs").iterdir()
+    if lost == "directory":
+        shutil.rmtree(job)
+        assert f'the directory of job "{name}" is missing' in refusal(cluster)
+        Path(f"{job}.gone").mkdir()
+    else:
+        shutil.rmtree(data / "meta")
+        assert f"{job}: the metadata store has no record" in refusal(cluster)
+        job.rename(f"{job}.gone")
+    cluster.restart(0)
+    run_small_job(cluster)
+    make_job(cluster, name)  # The name is free again.
+
+
+def test_a_damaged_store_is_named(start_cluster, tmp_path):
+    cluster = start_cluster(1)
+    make_job(cluster, fresh_job())
+    cluster.strike(0)  # Its log becomes a table.
+    run_small_job(cluster)  # It serves.
+    end(cluster)
+    store = tmp_path / "cluster-0" / "server-0" / "meta"
+    tables = list(store.glob("*.sst"))
+    assert tables
+    for table in tables:
+        table.write_bytes(table.read_bytes()[:-100] + bytes(100))
+    assert f"metadata store {store}" in refusal(cluster)
+
+
+def test_the_data_directory_of_another_server_is_refused(start_cluster, tmp_path):
+    cluster = start_cluster(2)
+    run_small_job(cluster)  # They serve.
+    for server in (0, 1):
+        cluster.kill(server, signal.SIGKILL)
+        cluster.exit_code(server)
+    folder = tmp_path / "cluster-0"
+    (folder / "server-0").rename(folder / "other")
+    (folder / "server-1").rename(folder / "server-0")
+    said = refusal(cluster)
+    assert "is the data directory of server 1, this is server 0" in said
