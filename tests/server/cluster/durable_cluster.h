@@ -112,7 +112,8 @@ class DurableDirectories : public PeerLink, public VoteSink {
     directory.reset();
     nodes_[id].executor->Shutdown();
     nodes_[id].workers.reset();
-    nodes_[id].executor.reset();
+    // Answers of other servers may come late, and find nobody.
+    ended_.push_back(std::move(nodes_[id].executor));
   }
   void Start(uint32_t id) {
     Node& node = nodes_[id];
@@ -150,6 +151,8 @@ class DurableDirectories : public PeerLink, public VoteSink {
     Stop(id);
     Start(id);
   }
+  // Of servers that start from now on.
+  void SetLease(std::chrono::milliseconds lease) { options_.lease = lease; }
   // Returns when every timer of server `id` that was due within `time` has run.
   void PassTime(uint32_t id, std::chrono::nanoseconds time) {
     Answer<bool> passed;
@@ -268,9 +271,10 @@ class DurableDirectories : public PeerLink, public VoteSink {
     send(directory.get());
   }
 
-  const Options options_;
+  Options options_;
   Mutex mu_;
   CondVar changed_;
+  std::vector<std::unique_ptr<Executor>> ended_;
   std::vector<Node> nodes_;
   Rule rule_ ABSL_GUARDED_BY(mu_);
   std::pair<std::string, uint32_t> keep_ ABSL_GUARDED_BY(mu_);
