@@ -4,6 +4,7 @@
 #include <chrono>
 #include <fstream>
 #include <future>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <thread>
@@ -31,6 +32,7 @@
 #include "server/config/print.h"
 #include "server/listen.h"
 #include "server/memory_budget.h"
+#include "server/meta/reserved_store.h"
 #include "server/meta/rocksdb_store.h"
 #include "server/registration.h"
 #include "server/rpc/admin_service.h"
@@ -57,6 +59,9 @@ constexpr std::chrono::milliseconds kStopGrace(1500);
 constexpr std::chrono::milliseconds kStopLinger(200);
 // How long a page of the admin port waits for the jobs' strands.
 constexpr std::chrono::seconds kStatusWait(2);
+
+// What the metadata store finds on a disk that is full otherwise: a record and its log.
+constexpr uint64_t kReserveBytes = uint64_t{4} << 20;
 
 uint64_t NewIncarnation() {
   std::random_device random;
@@ -135,6 +140,7 @@ class ServerImpl : public Server {
   const std::unique_ptr<FileSystem> files_ =
       WatchedFileSystem(engine_files_.get(), RealClock::Get(), {},
                         [](const std::string& slow) { BALLAST_LOG(WARN) << slow; });
+  std::optional<DiskReserve> reserve_;
   std::unique_ptr<MetaStore> meta_;  // null without a data directory
   DirectoryHolder directory_;
   SessionDeps session_deps_;
@@ -300,7 +306,10 @@ absl::StatusOr<std::unique_ptr<JobStore>> ServerImpl::OpenStore() {
     BALLAST_LOG(ERROR) << status.message();
     if (failed) failed(status);
   };
-  BALLAST_ASSIGN_OR_RETURN(meta_, OpenRocksDbMetaStore(options));
+  reserve_.emplace(files_.get(), data_dir + "/reserve", kReserveBytes);
+  reserve_->GiveIfShort();
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, OpenRocksDbMetaStore(options));
+  meta_ = WithReserve(std::move(meta), &*reserve_);
   BALLAST_RETURN_IF_ERROR(RegisterServer(meta_.get(), config_.cluster().id(), data_dir,
                                          DescribeServer(address_, data_dir)));
   PlanCodec codec;
