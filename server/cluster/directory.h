@@ -78,7 +78,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     Post([this, call = std::move(call), done = std::move(done)] { DoExtend(call, done); });
   }
   void PeerCreateJob(JobPlan plan, std::function<void(absl::Status)> done) override {
-    Post([this, plan = std::move(plan), done = std::move(done)] { done(CreateLocal(plan)); });
+    Post([this, plan = std::move(plan), done = std::move(done)] { CreateAtPeer(plan, done); });
   }
   void PeerExtendJob(JobPlan plan, std::function<void(absl::Status)> done) override {
     Post([this, plan = std::move(plan), done = std::move(done)] { ExtendLocal(plan, done); });
@@ -266,6 +266,10 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   bool DropEnded();
   absl::Status CreateLocal(const JobPlan& plan);
   absl::StatusOr<std::unique_ptr<JobStorage>> MakeStorage(const JobPlan& plan);
+  void CreateAtPeer(const JobPlan& plan, const std::function<void(absl::Status)>& done);
+  // Makes a job whose name `other`, which its home does not know, has here.
+  absl::Status CreateInPlaceOf(const JobPlan& other, bool progress, const JobPlan& plan);
+  bool ProgressOnDisk(const JobPlan& plan) const;
   absl::Status ReopenLocal(const JobPlan& plan);
   absl::Status OpenLocal(const JobPlan& plan, std::unique_ptr<JobStorage> storage);
   // What this job may take: its own share and what nobody has.

@@ -302,9 +302,8 @@ void Directory::AdoptEverywhere(const std::string& name, const JobPlan& plan) {
   }
 }
 
-// A peer without the job: this home went down while it was made, and the peer never heard of it; or
-// while it ended, and there it rests already, perhaps in the epoch before. A peer that lost its
-// files refuses.
+// A peer without the job: this home went down while it ended, and there it rests already, perhaps
+// in the epoch before. A peer that lost its files refuses.
 void Directory::OpenAtPeer(uint32_t server, const JobPlan& plan,
                            const std::shared_ptr<Gather>& gather) {
   peers_->CreateJob(server, plan, [=, self = shared_from_this()](const absl::Status& status) {

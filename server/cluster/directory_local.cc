@@ -60,17 +60,78 @@ absl::Status Directory::CreateLocal(const JobPlan& plan) {
   absl::Status fits = PlanHere(plan).status();
   if (ReasonOf(fits) == Reason::kOverBudget && DropEnded()) fits = PlanHere(plan).status();
   BALLAST_RETURN_IF_ERROR(fits);
-  if (durable && store_ != nullptr && store_->Find(plan.job).ok()) return ReopenLocal(plan);
+  if (durable && store_ != nullptr) {
+    const absl::Status found = store_->Find(plan.job).status();
+    if (found.ok()) return ReopenLocal(plan);
+    if (!absl::IsNotFound(found)) return found;
+  }
   std::unique_ptr<JobStorage> storage;
   if (durable) {
-    JobPlan making = plan;
-    making.making = plan.servers.front() == config_.self && plan.servers.size() > 1;
-    BALLAST_ASSIGN_OR_RETURN(storage, MakeStorage(making));
+    BALLAST_ASSIGN_OR_RETURN(storage, MakeStorage(plan));
   }
-  const absl::Status opened = OpenLocal(plan, std::move(storage));
+  JobPlan made = plan;
+  made.making = false;
+  const absl::Status opened = OpenLocal(made, std::move(storage));
   if (opened.ok()) Find(plan.job)->Start();
   if (!opened.ok() && durable) (void)store_->Remove(plan.job);
   return opened;
+}
+
+// A new job of the home. If another of its name is here, either its creation was broken off, or the
+// home has lost its records: then the job must not begin again unnoticed.
+void Directory::CreateAtPeer(const JobPlan& plan, const std::function<void(absl::Status)>& done) {
+  const bool fresh = plan.making && plan.spec.durability != Durability::kNone && store_ != nullptr;
+  const absl::StatusOr<JobPlan> other =
+      fresh ? store_->FindNamed(plan.spec.name) : absl::NotFoundError("");
+  if (absl::IsNotFound(other.status()) || (other.ok() && other->job == plan.job)) {
+    return done(CreateLocal(plan));
+  }
+  if (!other.ok()) return done(other.status());
+  const auto local = local_.find(other->job);
+  const std::shared_ptr<RoundEngine> engine = Find(other->job);
+  if (engine == nullptr || local == local_.end() || local->second.ended) {
+    return done(CreateInPlaceOf(*other, ProgressOnDisk(*other), plan));
+  }
+  AskEngine(engine, [this, self = shared_from_this(), engine, other = *other, plan,
+                     done](const JobSnapshot& snapshot) {
+    const bool progress =
+        snapshot.round > 1 || snapshot.phase == "prepared" || snapshot.phase == "applying";
+    done(CreateInPlaceOf(other, progress, plan));
+  });
+}
+
+absl::Status Directory::CreateInPlaceOf(const JobPlan& other, bool progress, const JobPlan& plan) {
+  const std::string& name = plan.spec.name;
+  if (progress || other.epoch.epoch > 1) {
+    const std::string directory = store_->Directory(other.job);
+    return ReasonedError(
+        absl::StatusCode::kDataLoss, Reason::kStateLost,
+        absl::StrCat("server ", config_.self, " has files of job \"", name, "\" (",
+                     JobIdText(other.job), ", epoch ", other.epoch.epoch,
+                     "), of which its home, server ", config_.servers.front().id,
+                     ", has no record. Put back that server's data directory; or give the job up: "
+                     "stop server ",
+                     config_.self, ", give ", directory, " the name ", directory,
+                     ".gone, and start it"),
+        {.job = name, .server = static_cast<int>(config_.self)});
+  }
+  BALLAST_LOG(WARN, LogField("run", name))
+      << "clearing away job " << JobIdText(other.job) << ", whose creation was broken off";
+  if (const auto engine = Find(other.job); engine != nullptr) {
+    engine->Fail(ReasonedError(absl::StatusCode::kUnavailable, Reason::kJobFailed,
+                               "its creation was broken off", {.job = name}));
+  }
+  BALLAST_RETURN_IF_ERROR(Forget(other.job));
+  return CreateLocal(plan);
+}
+
+// Whether a vote was given in a job that does not run. What cannot be read may be anything.
+bool Directory::ProgressOnDisk(const JobPlan& plan) const {
+  const auto storage = store_->Open(plan);
+  if (!storage.ok()) return true;
+  const auto& rounds = (*storage)->log()->rounds();
+  return std::any_of(rounds.begin(), rounds.end(),
+                     [](const auto& round) { return round.second.prepared.has_value(); });
 }
 
 // A job that rested here, as this server left it; `plan` is what the home knows of it.
@@ -89,15 +150,18 @@ absl::Status Directory::ReopenLocal(const JobPlan& plan) {
 }
 
 absl::StatusOr<std::unique_ptr<JobStorage>> Directory::MakeStorage(const JobPlan& plan) {
-  // Every server sealed the epoch before, so every server had files then.
-  if (plan.epoch.epoch > 1) {
-    return ReasonedError(absl::StatusCode::kDataLoss, Reason::kStateLost,
-                         absl::StrCat("server ", config_.self, " lacks the files of job \"",
-                                      plan.spec.name, "\", which is in epoch ", plan.epoch.epoch,
-                                      "; check that the right storage.data_dir is mounted"),
-                         {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
+  // Else every server has told the home that it has files.
+  if (!plan.making && store_ != nullptr) {
+    return ReasonedError(
+        absl::StatusCode::kDataLoss, Reason::kStateLost,
+        absl::StrCat("server ", config_.self, " lacks the files of job \"", plan.spec.name,
+                     "\", which was made before, in epoch ", plan.epoch.epoch,
+                     " now; check that the right storage.data_dir is mounted"),
+        {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
   }
-  if (store_ != nullptr) return store_->Create(plan);
+  JobPlan record = plan;
+  record.making = plan.servers.front() == config_.self && plan.servers.size() > 1;
+  if (store_ != nullptr) return store_->Create(record);
   return ReasonedError(
       absl::StatusCode::kFailedPrecondition, Reason::kBadSpec,
       absl::StrCat("job \"", plan.spec.name, "\" wants durability, but server ", config_.self,
@@ -155,7 +219,6 @@ absl::Status Directory::Recover() {
   }
   for (JobPlan plan : plans) {
     if (!plan.resting) reserve(plan, UINT64_MAX);  // Minus one.
-    const bool making = std::exchange(plan.making, false);
     if (plan.resting) {
       if (home) resting_[plan.spec.name] = plan;
       continue;
@@ -166,6 +229,7 @@ absl::Status Directory::Recover() {
     BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
     // The last process may have ended before this was on the medium; others will build on it now.
     BALLAST_RETURN_IF_ERROR(store_->Save(plan));
+    const bool making = std::exchange(plan.making, false);
     BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStorage> storage, store_->Open(plan));
     BALLAST_RETURN_IF_ERROR(OpenLocal(plan, std::move(storage)));
     if (!home) continue;

@@ -233,11 +233,13 @@ void Directory::MakeEverywhere(const JobPlan& plan) {
       [self = shared_from_this(), name = plan.spec.name, job = plan.job](absl::Status status) {
         self->Post([self = self.get(), name, job, status] { self->OnCreated(name, job, status); });
       });
+  JobPlan making = plan;
+  making.making = true;
   for (const uint32_t server : plan.servers) {
     if (server == config_.self) {
-      gather->Add(CreateLocal(plan));
+      gather->Add(CreateLocal(making));
     } else {
-      peers_->CreateJob(server, plan, [gather](absl::Status status) { gather->Add(status); });
+      peers_->CreateJob(server, making, [gather](absl::Status status) { gather->Add(status); });
     }
   }
 }

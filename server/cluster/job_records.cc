@@ -98,6 +98,14 @@ absl::StatusOr<std::map<std::string, uint64_t>> JobRecords::Names() const {
   return names;
 }
 
+absl::StatusOr<uint64_t> JobRecords::IdOf(const std::string& name) const {
+  BALLAST_ASSIGN_OR_RETURN(const std::string key, JobNameKey(name));
+  BALLAST_ASSIGN_OR_RETURN(const std::optional<MetaEntry> entry, meta_->Get(key));
+  if (!entry.has_value()) return uint64_t{0};
+  const absl::StatusOr<uint64_t> job = NumberOfKey("/" + entry->value);
+  return job.ok() ? job : Damaged(key, "it is no job id");
+}
+
 absl::StatusOr<JobPlan> JobRecords::Find(uint64_t job) const {
   BALLAST_ASSIGN_OR_RETURN(const std::optional<MetaEntry> entry, meta_->Get(JobPlanKey(job)));
   if (entry.has_value()) return Decode(job, entry->value);

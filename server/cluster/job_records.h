@@ -38,6 +38,8 @@ class JobRecords {
 
   // Every job by name. DATA_LOSS STATE_LOST for a damaged entry.
   absl::StatusOr<std::map<std::string, uint64_t>> Names() const;
+  // The job of this name; 0: none.
+  absl::StatusOr<uint64_t> IdOf(const std::string& name) const;
   // The job's plan. NOT_FOUND when there is no record; DATA_LOSS STATE_LOST for a damaged one;
   // FAILED_PRECONDITION for one of another format version.
   absl::StatusOr<JobPlan> Find(uint64_t job) const;

@@ -58,6 +58,12 @@ std::string JobStore::Directory(uint64_t job) const {
   return absl::StrCat(root_, "/", JobIdText(job));
 }
 
+absl::StatusOr<JobPlan> JobStore::FindNamed(const std::string& name) const {
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t job, records_.IdOf(name));
+  if (job != 0) return records_.Find(job);
+  return absl::NotFoundError(absl::StrCat("there is no job \"", name, "\""));
+}
+
 std::string JobStore::FilesOf(const JobPlan& plan) const {
   const std::string directory = Directory(plan.job);
   if (plan.layout_version == 1) return directory;
@@ -215,8 +221,10 @@ absl::Status JobStore::Discard(const std::string& directory) {
 
 absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Open(const JobPlan& plan) {
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
-  return JobStorage::Open(fs_, FilesOf(plan),
-                          StorageOptionsOf(plan, layout, self_, checkpoint_rounds_));
+  auto opened = JobStorage::Open(fs_, FilesOf(plan),
+                                 StorageOptionsOf(plan, layout, self_, checkpoint_rounds_));
+  if (!opened.ok()) return StateLostIn(plan, self_, opened.status());
+  return opened;
 }
 
 absl::Status JobStore::Remove(uint64_t job) {

@@ -52,10 +52,15 @@ class JobStore {
   // The job's record; NOT_FOUND when there is no such job.
   absl::StatusOr<JobPlan> Find(uint64_t job) const { return records_.Find(job); }
 
+  // The job of this name; NOT_FOUND when there is none.
+  absl::StatusOr<JobPlan> FindNamed(const std::string& name) const;
+  // Where the job's files are.
+  std::string Directory(uint64_t job) const;
+
   // Makes the job's files, then its record. Errors: RESOURCE_EXHAUSTED OVER_BUDGET with the bytes
   // needed and free, and then nothing of it is left.
   absl::StatusOr<std::unique_ptr<JobStorage>> Create(const JobPlan& plan);
-  // Opens the files of a job that Load found.
+  // Opens the files of a job that Load found. Errors: DATA_LOSS STATE_LOST naming job and file.
   absl::StatusOr<std::unique_ptr<JobStorage>> Open(const JobPlan& plan);
   // Makes files for a grown plan beside those in use, which stay those of the job until the plan is
   // saved. Errors: as Create, and then nothing of it is left.
@@ -70,7 +75,6 @@ class JobStore {
   absl::Status Remove(uint64_t job);
 
  private:
-  std::string Directory(uint64_t job) const;
   std::string FilesOf(const JobPlan& plan) const;
   // Jobs that have a directory, after the removals that were begun came to their end.
   absl::StatusOr<std::set<uint64_t>> FinishRemovals();

@@ -107,7 +107,7 @@ class LogScanner {
 
   absl::Status CheckOwner(uint32_t index, const SegmentHeader& header) const {
     if (header.job != options_.job || header.server != options_.server) {
-      return absl::FailedPreconditionError(
+      return absl::DataLossError(
           absl::StrCat(files_.Path(index), " belongs to job ", JobIdText(header.job), ", server ",
                        header.server, ", not to ", "job ", JobIdText(options_.job), ", server ",
                        options_.server, "; put the right directory there"));
@@ -386,7 +386,11 @@ class LogScanner {
   absl::Status DamagedHeader(uint32_t index) const {
     return absl::DataLossError(absl::StrCat(
         "the gradient log is damaged in ", files_.Path(index), " at byte 0: the header ",
-        "of a segment in use does not match its checksum; restore the files from a ", "copy"));
+        "of a segment in use does not match its checksum; ",
+        chain_.empty()
+            ? "no whole record is left"
+            : absl::StrCat("the last whole record is of round ", chain_.back().header.round),
+        "; restore the files from a copy"));
   }
 
   absl::Status DamagedBody(const RecordHeader& header) const {

@@ -275,13 +275,17 @@ absl::Status TwoSlotFile::CheckFileHeader() {
   if (!made.ok()) {
     return absl::Status(made.status().code(), absl::StrCat(path_, ": ", made.status().message()));
   }
+  if (made->job != options_.job || made->server != options_.server) {
+    return absl::DataLossError(absl::StrCat(path_, " was made for job ", JobIdText(made->job),
+                                            ", server ", made->server, ", not for job ",
+                                            JobIdText(options_.job), ", server ", options_.server,
+                                            "; put the right file there"));
+  }
   const auto differs = [this](const char* what, const auto& there, const auto& wanted) {
     if (there == wanted) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
         path_, " was made for ", what, " ", there, ", not ", wanted, "; open it as it was made"));
   };
-  BALLAST_RETURN_IF_ERROR(differs("job", JobIdText(made->job), JobIdText(options_.job)));
-  BALLAST_RETURN_IF_ERROR(differs("server", made->server, options_.server));
   BALLAST_RETURN_IF_ERROR(differs("optimizer", made->optimizer, options_.optimizer));
   BALLAST_RETURN_IF_ERROR(differs("kernel formula", made->formula_id, options_.formula_id));
   return differs("tiles of elements:", made->tile_elements, options_.tile_elements);

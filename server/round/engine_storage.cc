@@ -5,6 +5,7 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "server/round/engine.h"
+#include "server/round/recovery.h"
 
 namespace ballast::server {
 
@@ -146,7 +147,9 @@ void Engine::StorageFailed(const absl::Status& status) {
 absl::StatusOr<std::shared_ptr<RoundEngine>> RoundEngine::Create(
     const JobPlan& plan, const EngineConfig& config, const EngineDeps& deps,
     std::unique_ptr<JobStorage> storage) {
-  return Engine::Make(plan, config, deps, std::move(storage));
+  auto engine = Engine::Make(plan, config, deps, std::move(storage));
+  if (!engine.ok()) return StateLostIn(plan, config.self, engine.status());
+  return engine;
 }
 
 }  // namespace ballast::server

@@ -368,6 +368,20 @@ absl::Status Recovery::Replay(uint32_t extent_id, uint64_t round, Lane* lane, Lo
 
 }  // namespace
 
+absl::Status StateLostIn(const JobPlan& plan, uint32_t server, const absl::Status& status) {
+  if (!absl::IsDataLoss(status) && !absl::IsNotFound(status)) return status;
+  if (ReasonOf(status) != Reason::kUnspecified) return status;
+  const std::string what =
+      absl::IsNotFound(status)
+          ? absl::StrCat("server ", server, " lacks the files of job \"", plan.spec.name, "\": ")
+          : absl::StrCat("job \"", plan.spec.name, "\", server ", server, ": ");
+  return ReasonedError(absl::StatusCode::kDataLoss, Reason::kStateLost,
+                       absl::StrCat(what, status.message(),
+                                    ". Check that the right storage.data_dir is mounted; else put ",
+                                    "it back as a whole, or start the run again under a new name"),
+                       {.job = plan.spec.name, .server = static_cast<int>(server)});
+}
+
 StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint32_t self,
                                 uint32_t checkpoint_rounds) {
   StorageOptions options;

@@ -34,6 +34,11 @@ struct Recovered {
   uint64_t log_bytes = 0;
 };
 
+// An error of a job's files as its trainers and operators get it: DATA_LOSS STATE_LOST with the
+// job's name and what to do, where bytes are damaged, missing or another job's; others stay as they
+// are.
+absl::Status StateLostIn(const JobPlan& plan, uint32_t server, const absl::Status& status);
+
 // What a job's directory on server `self` must hold.
 StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint32_t self,
                                 uint32_t checkpoint_rounds);

@@ -70,7 +70,9 @@ struct JobPlan {
   uint32_t layout_version = 1;
   uint32_t sealed_epoch = 0;  // the epoch this server has promised to prepare nothing of any more
   bool resting = false;       // on disk only: the job ended, and waits to be gone on with
-  bool making = false;        // on the home's disk only: not every server has made it yet
+  // On the home's disk: not every server has made it yet. To a server: it makes the job if it has
+  // no files; else they are lost.
+  bool making = false;
   // Of a durable job that has grown: the round before which it last did so, and its tensors then.
   uint64_t grown_round = 0;
   uint32_t tensors_before = 0;

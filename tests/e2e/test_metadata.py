@@ -5,6 +5,7 @@ What it then tells people to do works.
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from e2e.cluster import Cluster, Trainers, fresh_job, run_small_job
+import ballast
+from e2e.cluster import Cluster, Trainers, error_of, fresh_job, run_small_job, wait_for
 
 
 def make_job(cluster: Cluster, name: str) -> None:
@@ -53,6 +55,26 @@ def test_what_is_missing_is_named_and_the_job_can_be_given_up(start_cluster, tmp
     cluster.restart(0)
     run_small_job(cluster)
     make_job(cluster, name)  # The name is free again.
+
+
+def test_a_job_that_its_home_has_lost_does_not_begin_again(start_cluster, tmp_path):
+    cluster, name = start_cluster(2), fresh_job()
+    make_job(cluster, name)
+    end(cluster)
+    shutil.rmtree(tmp_path / "cluster-0" / "server-0")
+    cluster.restart(0)
+    parameter = torch.nn.Parameter(torch.ones(1000))
+    trainers = Trainers(cluster, [[parameter]], job=name, durability="power", resume="auto")
+    with pytest.raises(ballast.StateLost, match=f'server 1 has files of job "{name}"') as refused:
+        trainers.each(lambda opt: opt.attach())
+    (gone,) = re.findall(r"the name (\S+\.gone)", str(refused.value))
+    cluster.kill(1, signal.SIGTERM)
+    cluster.exit_code(1)
+    Path(gone.removesuffix(".gone")).rename(gone)
+    cluster.restart(1)
+    wait_for(lambda: not Path(gone).exists(), "server 1 to give the job up")
+    # The home may still be about to notice that server 1 was down.
+    wait_for(lambda: error_of(lambda: make_job(cluster, name)) is None, "a new job of the name")
 
 
 def test_a_damaged_store_is_named(start_cluster, tmp_path):

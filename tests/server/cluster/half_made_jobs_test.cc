@@ -199,5 +199,65 @@ TEST(HalfMadeJobs, APeerThatLostItsFilesIsNotGivenNewOnes) {
   EXPECT_FALSE(testing::MakeStore(cluster.Disk(1), 1)->Find(job).ok());
 }
 
+TEST(HalfMadeJobs, APeerThatLostItsFilesInTheFirstEpochIsNotGivenNewOnes) {
+  DurableDirectories cluster(2);
+  const uint64_t job = MakeJob(&cluster);
+  cluster.Stop(1);
+  cluster.Disk(1)->Replace();
+  cluster.Start(1);
+  cluster.Restart(0);
+  const auto refused = Ask(&cluster, 0, 200).Get();
+  EXPECT_EQ(ReasonOf(refused.status()), Reason::kStateLost) << refused.status();
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("server 1 lacks the files"));
+  EXPECT_FALSE(testing::MakeStore(cluster.Disk(1), 1)->Find(job).ok());
+}
+
+// --- A home that has lost its records -----------------------------------------------------------
+
+void LoseHome(DurableDirectories* cluster) {
+  cluster->Stop(0);
+  cluster->Disk(0)->Replace();
+  cluster->Start(0);
+}
+
+TEST(HalfMadeJobs, AJobThatItsHomeHasLostDoesNotBeginAgain) {
+  for (const bool rests : {false, true}) {
+    DurableDirectories cluster(2);
+    const uint64_t job = MakeJob(&cluster);
+    ASSERT_TRUE(Ask(&cluster, 1, 201).Get().ok());  // The second epoch.
+    LoseHome(&cluster);
+    if (rests) {
+      cluster.Engine(1, job)->Fail(absl::UnavailableError("over"));
+      while (!cluster.Record(1, job).resting) Settle(&cluster, 1);
+      cluster.Restart(1);
+    }
+    AttachAnswer zero = Ask(&cluster, 0, 300), one = Ask(&cluster, 1, 301);
+    for (AttachAnswer* answer : {&zero, &one}) {
+      const absl::Status refused = answer->Get().status();
+      EXPECT_EQ(ReasonOf(refused), Reason::kStateLost) << refused;
+      EXPECT_THAT(std::string(refused.message()), HasSubstr("server 1 has files of job \"job\""));
+      EXPECT_THAT(std::string(refused.message()), HasSubstr(".gone"));
+    }
+    Settle(&cluster, 0);
+    Settle(&cluster, 1);
+    EXPECT_EQ(cluster.Record(1, job).epoch.epoch, 2u);
+    EXPECT_TRUE(cluster.Disk(0)->Paths().empty());
+  }
+}
+
+TEST(HalfMadeJobs, WhatABrokenOffCreationLeftMakesRoomForTheNextOne) {
+  for (const bool restarted : {false, true}) {
+    DurableDirectories cluster(2);
+    const uint64_t leftover = MakeJob(&cluster);  // No round was voted on.
+    LoseHome(&cluster);
+    if (restarted) cluster.Restart(1);
+    AttachAnswer zero = Ask(&cluster, 0, 300), one = Ask(&cluster, 1, 301);
+    ASSERT_TRUE(zero.Get().ok()) << zero.Get().status();
+    EXPECT_NE(zero.Get()->plan.job, leftover);
+    EXPECT_FALSE(testing::MakeStore(cluster.Disk(1), 1)->Find(leftover).ok());
+    EXPECT_EQ(cluster.Disk(1)->List(testing::kJobsRoot)->size(), 1u);
+  }
+}
+
 }  // namespace
 }  // namespace ballast::server

@@ -421,6 +421,31 @@ TEST(JobStoreTest, APlanThatTheMetadataStoreCannotHoldIsRefusedWithBothSizes) {
   EXPECT_TRUE(disk->Paths().empty());
 }
 
+// Damage that opening finds: each names the job and the file.
+TEST(JobStoreTest, FilesThatAreMissingOrAnotherJobsAreStateLost) {
+  const auto damage = [](const std::string& file, bool copied) {
+    const auto disk = NewDisk();
+    const auto store = MakeStore(disk.get());
+    EXPECT_TRUE(store->Create(DurablePlan(77)).ok() && store->Create(DurablePlan(5)).ok());
+    const std::string path = std::string(kDirectory77) + "/" + file;
+    if (copied) {
+      const auto other = ReadWholeFile(
+          disk.get(), std::string(kJobsRoot) + "/0000000000000005/" + file, size_t{1} << 28);
+      EXPECT_TRUE(other.ok() && ReplaceFile(disk.get(), path, *other).ok());
+    } else {
+      EXPECT_TRUE(disk->Remove(path).ok());
+    }
+    const absl::Status status = store->Open(DurablePlan(77)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_EQ(ReasonOf(status), Reason::kStateLost) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("job \"job77\""));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(file));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("storage.data_dir"));
+  };
+  for (const char* file : {"slots", "log-000", "log-001"}) damage(file, /*copied=*/false);
+  for (const char* file : {"slots", "log-000"}) damage(file, /*copied=*/true);
+}
+
 TEST(JobStoreTest, ADiskThatIsTooSmallIsRefusedWithTheNumbersAndNothingIsLeft) {
   const auto disk = NewDisk();
   const JobPlan plan = DurablePlan();

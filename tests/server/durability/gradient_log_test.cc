@@ -282,13 +282,13 @@ TEST_F(GradientLogTest, FilesOfAnotherJobOrServerAreRefusedByName) {
   ASSERT_TRUE(Round(1, 100).ok());
   LogOptions other = options_;
   other.job = 78;
-  EXPECT_TRUE(absl::IsFailedPrecondition(Open(other)));
+  EXPECT_TRUE(absl::IsDataLoss(Open(other)));
   EXPECT_THAT(Open(other).message(),
               AllOf(HasSubstr("job/log-000"), HasSubstr("job 000000000000004d, server 2"),
                     HasSubstr("job 000000000000004e, server 2")));
   other = options_;
   other.server = 3;
-  EXPECT_TRUE(absl::IsFailedPrecondition(Open(other)));
+  EXPECT_TRUE(absl::IsDataLoss(Open(other)));
   Reopen();
   ExpectPayload(1, 0, 100);
 }

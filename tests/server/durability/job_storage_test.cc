@@ -127,11 +127,11 @@ TEST(JobStorageTest, WhatWasMadeIsOpenedAgainWithTheSameOptionsOnly) {
   StorageOptions other = options;
   other.slots.job = 78;
   EXPECT_EQ(JobStorage::Open(&disk, kDirectory, other).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+            absl::StatusCode::kDataLoss);
   other = options;
   other.slots.server = 3;
   EXPECT_EQ(JobStorage::Open(&disk, kDirectory, other).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+            absl::StatusCode::kDataLoss);
 }
 
 // --- The round log ------------------------------------------------------------------------------

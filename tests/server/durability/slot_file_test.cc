@@ -297,15 +297,19 @@ TEST_F(SlotFileTest, ALostWriteIsNoticedWhenTheSlotIsRead) {
 TEST_F(SlotFileTest, FilesMadeForSomethingElseAreRefusedByName) {
   Create();
   ASSERT_TRUE(WriteAndSync(shapes_[1], 1).ok());
+  auto code = absl::StatusCode::kDataLoss;
   const auto refused = [&](const char* what, auto change) {
     SlotOptions options = SmallSlots();
     change(&options);
     const absl::Status status = Open(options);
-    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_EQ(status.code(), code) << status;
     EXPECT_THAT(status.message(), HasSubstr(what));
   };
-  refused("job 000000000000004d, not 000000000000004e", [](SlotOptions* o) { o->job = 78; });
-  refused("server 2, not 3", [](SlotOptions* o) { o->server = 3; });
+  refused("job 000000000000004d, server 2, not for job 000000000000004e, server 2",
+          [](SlotOptions* o) { o->job = 78; });
+  refused("server 2, not for job 000000000000004d, server 3",
+          [](SlotOptions* o) { o->server = 3; });
+  code = absl::StatusCode::kFailedPrecondition;
   refused("optimizer 1, not 2", [](SlotOptions* o) { o->optimizer = 2; });
   refused("kernel formula 5, not 6", [](SlotOptions* o) { o->formula_id = 6; });
   refused("64, not 128", [](SlotOptions* o) { o->tile_elements = 128; });
