@@ -410,6 +410,35 @@ def test_a_trainer_whose_restarts_are_used_up_ends_the_run_with_its_code(launche
     assert "(restart 2 of 2)" in done.stderr and "trainer 1 failed" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("import ballast; raise ballast.StateLost('extent 3 of round 7')", "STATE_LOST: extent 3"),
+        ("import ballast; raise ballast.SpecMismatch('lr')", "SPEC_MISMATCH: lr"),
+        ("import ballast, no_such_module", "ModuleNotFoundError: No module named"),
+        ("def broken(:", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_trainer_that_would_fail_again_is_not_started_again(launcher, text, told):
+    done = launcher.run("--nproc", 2, "--max-restarts", 3, launcher.script(text))
+    assert done.returncode == 1
+    assert "is not started again: " + told in done.stderr
+    assert "starting it again" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import ballast; raise ballast.ServerLost('server 1')",
+        "import ballast, os\nif os.fork() == 0: raise ballast.StateLost('')\nos.wait(); 1 / 0",
+    ],
+)
+def test_a_trainer_that_may_succeed_is_started_again(launcher, text):
+    done = launcher.run("--max-restarts", 1, launcher.script(text))
+    assert done.returncode == 1
+    assert "(restart 1 of 1)" in done.stderr and "not started again" not in done.stderr
+
+
 def test_without_restarts_nothing_is_resumed(launcher):
     told, script = failing(launcher, 9)
     assert launcher.run("--nproc", 2, script).returncode == 7

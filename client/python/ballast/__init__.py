@@ -4,8 +4,10 @@ Use `import ballast.torch as bt` for the optimizers. Errors are subclasses of `B
 per thing a caller can do about it; `BallastError.reason` is the contract, texts are not.
 """
 
-from ballast import errors
+from ballast import errors, last_words
 from ballast.errors import *  # noqa: F403  (the public exception types)
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "errors", *errors.__all__]
+
+last_words.listen()

@@ -50,7 +50,11 @@ class _Restarts:
             elif i in self._due:
                 if time.monotonic() >= self._due[i] and not self._start(i):
                     return i
-            elif self._used >= self._limit or self._hopeless(child):
+            elif self._used >= self._limit:
+                return i
+            elif (why := self._hopeless(i)) is not None:
+                if why:
+                    self._say(why)
                 return i
             else:
                 self._plan(i)
@@ -86,8 +90,9 @@ class _Restarts:
     def _missed(self, child: Child) -> bool:
         return True
 
-    def _hopeless(self, child: Child) -> bool:
-        return False
+    def _hopeless(self, i: int) -> str | None:
+        # What to say of a process that would end the same way again; None: it may not.
+        raise NotImplementedError
 
     def _story(self, i: int) -> str:
         raise NotImplementedError
@@ -110,8 +115,8 @@ class ServerRestarts(_Restarts):
     def _children(self) -> Sequence[Child]:
         return self._servers.children
 
-    def _hopeless(self, child: Child) -> bool:
-        return child.code() == USAGE_CODE
+    def _hopeless(self, i: int) -> str | None:
+        return "" if self._servers.children[i].code() == USAGE_CODE else None
 
     def _story(self, i: int) -> str:
         code = self._servers.children[i].code()
@@ -141,6 +146,10 @@ class TrainerRestarts(_Restarts):
 
     def _missed(self, child: Child) -> bool:
         return child.code() != 0
+
+    def _hopeless(self, i: int) -> str | None:
+        why = self._trainers.why_hopeless(i)
+        return None if why is None else f"trainer {i} is not started again: {why}"
 
     def _story(self, i: int) -> str:
         code = self._trainers.children[i].code()

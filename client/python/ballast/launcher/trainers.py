@@ -1,7 +1,7 @@
 """The trainer processes of one ballast-run: environment, start, supervision.
 
 Comes from: ballast.run. Goes to: the user's script, launcher.output; run/trainer-<rank>.json of the
-data directory, {"rank", "pid", "restarts"}.
+data directory, {"rank", "pid", "restarts"}, and trainer-<rank>.end of a script that fails for good.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ballast import last_words
 from ballast.launcher import output, process
 from ballast.launcher.servers import write_atomically
 
@@ -72,6 +73,7 @@ class Trainers:
     """N processes of the script; use start(), then stop()."""
 
     def __init__(self, script: Path, args: Sequence[str], prefix: bool, run_dir: Path) -> None:
+        self._script = script
         self._command = [sys.executable, "-u", str(script), *args]
         self._prefix = prefix
         self._run_dir = run_dir
@@ -94,7 +96,10 @@ class Trainers:
 
     def _spawn(self, rank: int) -> process.Child:
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} if self._prefix else {}
-        child = process.Child(self._command, self._environments[rank], **streams)
+        env = {**self._environments[rank], last_words.VARIABLE: str(self._end_file(rank))}
+        with contextlib.suppress(OSError):
+            self._end_file(rank).unlink(missing_ok=True)
+        child = process.Child(self._command, env, **streams)
         if self._prefix:
             mark = f"[{rank}] ".encode()
             self._pumps.append(output.forward(child.stdout, sys.stdout.buffer, mark))
@@ -104,6 +109,23 @@ class Trainers:
         with contextlib.suppress(OSError):
             write_atomically(self._run_dir / f"trainer-{rank}.json", json.dumps(told))
         return child
+
+    def why_hopeless(self, rank: int) -> str | None:
+        """Why the trainer of `rank`, which has failed, would fail again; None: it may not."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            told = json.loads(self._end_file(rank).read_text())
+            if told["pid"] == self.children[rank].pid:
+                return f"{told['reason']}: {told['text']}"
+        try:  # It never came to telling us.
+            compile(self._script.read_bytes(), str(self._script), "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+        except OSError:
+            return None
+        return None
+
+    def _end_file(self, rank: int) -> Path:
+        return self._run_dir / f"trainer-{rank}.end"
 
     def failed(self) -> int | None:
         """The rank of the first trainer that ended with an error, or None."""
