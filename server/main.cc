@@ -33,6 +33,7 @@ namespace {
 
 constexpr int kUsageError = 2;
 constexpr int kStorageError = 3;
+constexpr int kStateLost = 4;
 // How often the peers file is looked for, and how often we say that it is missing.
 constexpr int kPollMs = 100;
 constexpr int kSayEveryPolls = 50;
@@ -53,8 +54,12 @@ int Fail(const absl::Status& status, int code) {
   for (const absl::string_view line : absl::StrSplit(status.message(), '\n')) {
     std::cerr << "ballastd: " << line << "\n";
   }
+  if (absl::IsDataLoss(status)) std::cerr << "ballastd: STATE_LOST: see docs/operations.md\n";
   return code;
 }
+
+// That of a server that will not start before somebody has put something back.
+int CodeOf(const absl::Status& status) { return absl::IsDataLoss(status) ? kStateLost : 1; }
 
 // Whoever started us with nohup wants us to outlive the terminal.
 bool HangupEnds() {
@@ -193,13 +198,13 @@ int Run(const CommandLine& line) {
   const auto storage_failed = [](const absl::Status&) { _exit(kStorageError); };
   auto server =
       Server::Start({*std::move(loaded), line.time_scale, line.ready_file, storage_failed});
-  if (!server.ok()) return Fail(WithFreeBytes(server.status(), data_path), 1);
+  if (!server.ok()) return Fail(WithFreeBytes(server.status(), data_path), CodeOf(server.status()));
   if (line.dev) {
     std::cout << "export BALLAST_ENDPOINTS=" << (*server)->address() << std::endl;
   }
   status = RunUntilSignal(server->get(), peers_file);
   (*server)->Stop();
-  return status.ok() ? 0 : Fail(status, 1);
+  return status.ok() ? 0 : Fail(status, CodeOf(status));
 }
 
 int Main(int argc, char** argv) {

@@ -62,6 +62,8 @@ constexpr std::chrono::seconds kStatusWait(2);
 
 // What the metadata store finds on a disk that is full otherwise: a record and its log.
 constexpr uint64_t kReserveBytes = uint64_t{4} << 20;
+// What RocksDB writes when it opens, and some of its log; less cannot be gone on with.
+constexpr uint64_t kMetaRoomBytes = uint64_t{1} << 20;
 
 uint64_t NewIncarnation() {
   std::random_device random;
@@ -308,6 +310,13 @@ absl::StatusOr<std::unique_ptr<JobStore>> ServerImpl::OpenStore() {
   };
   reserve_.emplace(files_.get(), data_dir + "/reserve", kReserveBytes);
   reserve_->GiveIfShort();
+  // RocksDB ends the process when it cannot write what it writes at its start.
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t free, files_->FreeBytes(data_dir));
+  if (free < kMetaRoomBytes) {
+    return absl::UnavailableError(absl::StrCat(
+        "storage.data_dir ", data_dir, " has ", free, " bytes free, and the metadata store needs ",
+        kMetaRoomBytes, " to start; make room, and start the server again"));
+  }
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, OpenRocksDbMetaStore(options));
   meta_ = WithReserve(std::move(meta), &*reserve_);
   BALLAST_RETURN_IF_ERROR(RegisterServer(meta_.get(), config_.cluster().id(), data_dir,

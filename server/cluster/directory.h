@@ -225,6 +225,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void WriteRecord(Pending* pending);
   // Newcomers to new seats that some server has no room for are told so.
   void TurnAway(Pending* pending, uint32_t world_max);
+  absl::Status SealError(const JobPlan& plan, uint32_t server, const absl::Status& status) const;
   void OnSealed(const std::string& name, uint32_t epoch, uint32_t server,
                 const absl::StatusOr<SealAnswer>& answer);
   void AdoptEverywhere(const std::string& name, const JobPlan& plan);
@@ -271,11 +272,13 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   absl::Status CreateInPlaceOf(const JobPlan& other, bool progress, const JobPlan& plan);
   bool ProgressOnDisk(const JobPlan& plan) const;
   absl::Status ReopenLocal(const JobPlan& plan);
+  // A loss with where it was found, said here, too; any other status as it is.
+  absl::Status LostHere(const JobPlan& plan, const absl::Status& status) const;
   absl::Status OpenLocal(const JobPlan& plan, std::unique_ptr<JobStorage> storage);
   // What this job may take: its own share and what nobody has.
   MemoryRoom RoomOf(const Local& local) const;
   void ExtendLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done);
-  void OnJobEnded(uint64_t job, const absl::Status& why);
+  void OnJobEnded(uint64_t job, const absl::Status& why, uint64_t round);
   void ReportMemory() {
     if (deps_.metrics == nullptr) return;
     deps_.metrics->state_bytes(StateTier::kDram)->Set(static_cast<double>(memory_used_bytes()));

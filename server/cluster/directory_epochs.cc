@@ -59,6 +59,7 @@ bool Directory::WakeUp(const AttachCall& call, const AttachDone& done) {
   }
   JobPlan plan = it->second;
   plan.resting = false;
+  plan.resting_round = 0;
   Pending& pending = pending_.emplace(name, Pending(plan)).first->second;
   pending.generation = next_generation_++;
   pending.created = false;
@@ -196,6 +197,21 @@ void Directory::SealPeers(const JobPlan& plan) {
   }
 }
 
+// Only the home writes epochs: a server in a later one knows more than the home's disk.
+absl::Status Directory::SealError(const JobPlan& plan, uint32_t server,
+                                  const absl::Status& status) const {
+  if (ReasonOf(status) != Reason::kStaleEpoch) return status;
+  return ReasonedError(
+      absl::StatusCode::kDataLoss, Reason::kStateLost,
+      absl::StrCat("job \"", plan.spec.name, "\": server ", server,
+                   " is in a later epoch than the ", plan.epoch.epoch, " that its home, server ",
+                   config_.self, ", has on record (", status.message(),
+                   "). The home's data directory is an older one: put back the newer, or delete "
+                   "the job (ballastctl jobs delete ",
+                   plan.spec.name, ")"),
+      {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
+}
+
 void Directory::OnSealed(const std::string& name, uint32_t epoch, uint32_t server,
                          const absl::StatusOr<SealAnswer>& answer) {
   const auto it = pending_.find(name);
@@ -204,7 +220,7 @@ void Directory::OnSealed(const std::string& name, uint32_t epoch, uint32_t serve
   // One that comes late, of a change that was given up: the record must not be written twice.
   if (pending.plan.epoch.epoch != epoch || pending.change->AllSealed()) return;
   if (!answer.ok()) {
-    OnSealFailed(&pending, server, answer.status());
+    OnSealFailed(&pending, server, SealError(pending.plan, server, answer.status()));
     return;
   }
   pending.change->OnSealed(server, *answer);

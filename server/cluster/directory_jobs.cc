@@ -21,7 +21,7 @@ DurableJob Describe(const JobPlan& plan, const std::string& state) {
   job.durability = plan.spec.durability;
   job.world = plan.spec.world;
   job.epoch = plan.epoch.epoch;
-  job.round = plan.epoch.start_round;
+  job.round = plan.resting ? plan.resting_round : plan.epoch.start_round;
   for (const LayoutTensor& tensor : LayoutTensors(plan.spec.tensors)) {
     job.parameters += tensor.elements;
   }

@@ -135,6 +135,17 @@ bool Directory::ProgressOnDisk(const JobPlan& plan) const {
 }
 
 // A job that rested here, as this server left it; `plan` is what the home knows of it.
+absl::Status Directory::LostHere(const JobPlan& plan, const absl::Status& status) const {
+  if (!absl::IsDataLoss(status)) return status;
+  const absl::Status located = ReasonedError(
+      absl::StatusCode::kDataLoss, Reason::kStateLost,
+      absl::StrCat(status.message(), " [server ", config_.self, ", ", store_->Directory(plan.job),
+                   "; if nothing can be put back: ballastctl jobs delete ", plan.spec.name, "]"),
+      {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
+  BALLAST_LOG(ERROR, LogField("run", plan.spec.name)) << located.message();
+  return located;
+}
+
 absl::Status Directory::ReopenLocal(const JobPlan& plan) {
   BALLAST_ASSIGN_OR_RETURN(const JobPlan ours, store_->Find(plan.job));
   if (!FirstDifference(ours.spec, plan.spec).empty() || ours.owner != plan.owner) {
@@ -143,8 +154,9 @@ absl::Status Directory::ReopenLocal(const JobPlan& plan) {
         absl::StrCat("job ", JobIdText(plan.job), " exists on disk with another plan"),
         {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
   }
-  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStorage> storage, store_->Open(ours));
-  BALLAST_RETURN_IF_ERROR(OpenLocal(ours, std::move(storage)));
+  absl::StatusOr<std::unique_ptr<JobStorage>> storage = store_->Open(ours);
+  if (!storage.ok()) return LostHere(ours, storage.status());
+  BALLAST_RETURN_IF_ERROR(LostHere(ours, OpenLocal(ours, *std::move(storage))));
   Find(plan.job)->Start();
   return absl::OkStatus();
 }
@@ -152,12 +164,11 @@ absl::Status Directory::ReopenLocal(const JobPlan& plan) {
 absl::StatusOr<std::unique_ptr<JobStorage>> Directory::MakeStorage(const JobPlan& plan) {
   // Else every server has told the home that it has files.
   if (!plan.making && store_ != nullptr) {
-    return ReasonedError(
-        absl::StatusCode::kDataLoss, Reason::kStateLost,
-        absl::StrCat("server ", config_.self, " lacks the files of job \"", plan.spec.name,
-                     "\", which was made before, in epoch ", plan.epoch.epoch,
-                     " now; check that the right storage.data_dir is mounted"),
-        {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
+    return LostHere(
+        plan, absl::DataLossError(absl::StrCat(
+                  "server ", config_.self, " lacks the files of job \"", plan.spec.name, "\" (",
+                  JobIdText(plan.job), "), which was made before, in epoch ", plan.epoch.epoch,
+                  " now; check that the right storage.data_dir is mounted, here and at its home")));
   }
   JobPlan record = plan;
   record.making = plan.servers.front() == config_.self && plan.servers.size() > 1;
@@ -184,9 +195,11 @@ absl::Status Directory::OpenLocal(const JobPlan& plan, std::unique_ptr<JobStorag
   BALLAST_LOG(INFO, LogField("run", plan.spec.name)) << MemoryText(memory, FreeRoom(), disk);
   BALLAST_ASSIGN_OR_RETURN(std::shared_ptr<RoundEngine> engine,
                            RoundEngine::Create(plan, engine_config, deps_, std::move(storage)));
-  engine->OnEnd([self = weak_from_this(), job = plan.job](const absl::Status& why) {
+  engine->OnEnd([self = weak_from_this(), job = plan.job](const absl::Status& why, uint64_t round) {
     if (auto directory = self.lock()) {
-      directory->Post([directory = directory.get(), job, why] { directory->OnJobEnded(job, why); });
+      directory->Post([directory = directory.get(), job, why, round] {
+        directory->OnJobEnded(job, why, round);
+      });
     }
   });
   engine->OnSeatFree([self = weak_from_this(), name = plan.spec.name](
@@ -242,7 +255,7 @@ absl::Status Directory::Recover() {
 }
 
 // A job that ended keeps its state readable for job_ttl, then gives its memory back.
-void Directory::OnJobEnded(uint64_t job, const absl::Status& why) {
+void Directory::OnJobEnded(uint64_t job, const absl::Status& why, uint64_t round) {
   const auto it = local_.find(job);
   if (it == local_.end()) return;
   it->second.ended = true;
@@ -251,6 +264,7 @@ void Directory::OnJobEnded(uint64_t job, const absl::Status& why) {
   // goes on when it starts again.
   if (plan.spec.durability != Durability::kNone && ReasonOf(why) != Reason::kShuttingDown) {
     plan.resting = true;
+    plan.resting_round = round;
     const absl::Status saved = store_->Save(plan);
     if (!saved.ok()) BALLAST_LOG(ERROR, LogField("run", plan.spec.name)) << saved;
     if (config_.servers.front().id == config_.self) resting_[plan.spec.name] = plan;

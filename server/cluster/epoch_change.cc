@@ -20,10 +20,12 @@ absl::StatusOr<uint64_t> EpochChange::StartRound() const {
         answer.version == newest || (answer.version + 1 == newest && answer.prepared);
     if (follows) continue;
     return ReasonedError(
-        absl::StatusCode::kInternal, Reason::kVoteMismatch,
-        absl::StrCat("job \"", plan_.spec.name, "\": server ", server, " is at round ",
-                     answer.version, " while another is at ", newest,
-                     "; was a data directory replaced or rolled back?"),
+        absl::StatusCode::kDataLoss, Reason::kStateLost,
+        absl::StrCat(
+            "job \"", plan_.spec.name, "\": server ", server, " is at round ", answer.version,
+            " while another is at ", newest,
+            ". The data directory of one of them was replaced or rolled back: put back the right "
+            "one, or delete the job (ballastctl jobs delete)"),
         {.job = plan_.spec.name, .round = newest, .server = static_cast<int>(server)});
   }
   return all_prepared ? newest + 1 : newest;
@@ -88,6 +90,7 @@ absl::StatusOr<JobPlan> EpochChange::NextPlan(const SeatChanges& changes) const 
   epoch.init_again = init_missing && !plan_.epoch.Holds(lead.slot, lead.incarnation);
   next.sealed_epoch = 0;
   next.resting = false;
+  next.resting_round = 0;
   return next;
 }
 

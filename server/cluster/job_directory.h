@@ -62,7 +62,7 @@ struct DurableJob {
   Durability durability = Durability::kPower;
   uint32_t world = 0;
   uint32_t epoch = 0;
-  uint64_t round = 0;  // the next; of a resting job the first of its epoch
+  uint64_t round = 0;  // the next
   uint64_t parameters = 0;
   uint32_t tensors = 0;
   uint32_t groups = 0;

@@ -201,10 +201,10 @@ class Engine final : public RoundEngine {
     Post([this, status = std::move(status)] { Feed(FailInput{status}); });
   }
 
-  void OnEnd(std::function<void(const absl::Status&)> callback) override {
+  void OnEnd(std::function<void(const absl::Status&, uint64_t)> callback) override {
     Post([this, callback = std::move(callback)] {
       if (ended_) {
-        callback(failure_);
+        callback(failure_, fsm_.round());
       } else {
         on_end_ = callback;
       }
@@ -429,7 +429,7 @@ class Engine final : public RoundEngine {
   std::chrono::nanoseconds stepped_at_{0};
   absl::Status failure_;
   bool ended_ = false;
-  std::function<void(const absl::Status&)> on_end_;
+  std::function<void(const absl::Status&, uint64_t)> on_end_;
 };
 
 }  // namespace ballast::server

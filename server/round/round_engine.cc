@@ -391,7 +391,7 @@ void Engine::End() {
   if (nvme_ != nullptr) DisconnectTier();
   log_ = std::make_unique<NullRoundLog>();
   for (const auto& attach : std::exchange(after_apply_, {})) attach();  // They get the failure.
-  if (on_end_) std::exchange(on_end_, nullptr)(failure_);
+  if (on_end_) std::exchange(on_end_, nullptr)(failure_, fsm_.round());
 }
 
 }  // namespace ballast::server

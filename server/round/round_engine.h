@@ -168,8 +168,8 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   // Fails the job with `status` (server shutdown, directory decision).
   virtual void Fail(absl::Status status) = 0;
   // Called (on the strand) once when every slot has left (JOB_FINISHED) or the job has failed; with
-  // the error that later calls get.
-  virtual void OnEnd(std::function<void(const absl::Status& why)> callback) = 0;
+  // the error that later calls get, and the next round.
+  virtual void OnEnd(std::function<void(const absl::Status& why, uint64_t round)> callback) = 0;
 
   virtual uint64_t job() const = 0;
   virtual uint32_t window_extents() const = 0;

@@ -68,8 +68,9 @@ struct JobPlan {
   std::vector<uint32_t> servers;  // ids, ascending; the first is the home and the lead
   std::vector<uint32_t> owner;    // server id per extent
   uint32_t layout_version = 1;
-  uint32_t sealed_epoch = 0;  // the epoch this server has promised to prepare nothing of any more
-  bool resting = false;       // on disk only: the job ended, and waits to be gone on with
+  uint32_t sealed_epoch = 0;   // the epoch this server has promised to prepare nothing of any more
+  bool resting = false;        // on disk only: the job ended, and waits to be gone on with
+  uint64_t resting_round = 0;  // with that: the next round
   // On the home's disk: not every server has made it yet. To a server: it makes the job if it has
   // no files; else they are lost.
   bool making = false;

@@ -188,6 +188,7 @@ v1::PeerJob PeerJobToProto(const JobPlan& plan) {
   job.set_layout_version(plan.layout_version);
   job.set_sealed_epoch(plan.sealed_epoch);
   job.set_resting(plan.resting);
+  job.set_resting_round(plan.resting_round);
   job.set_making(plan.making);
   job.set_grown_round(plan.grown_round);
   job.set_tensors_before(plan.tensors_before);
@@ -205,6 +206,7 @@ absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job) {
   plan.layout_version = job.layout_version();
   plan.sealed_epoch = job.sealed_epoch();
   plan.resting = job.resting();
+  plan.resting_round = job.resting_round();
   plan.making = job.making();
   plan.grown_round = job.grown_round();
   plan.tensors_before = job.tensors_before();

@@ -53,6 +53,7 @@ def test_a_finished_job_rests_until_it_is_deleted(start_cluster, ballastd, tmp_p
     job = ctl.jobs()[name]
     assert (job["state"], job["world"], job["parameters"], job["open_streams"]) == (
         "resting", 2, 1000, 0)  # fmt: skip
+    assert job["round"] == 2, "the next, after one step"
     assert name in ctl("show", name).stdout and files(tmp_path)
     done = ctl("delete", name)
     assert (done.returncode, done.stdout) == (0, f"deleted {name}\n"), done.stderr

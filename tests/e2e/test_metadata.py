@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -30,10 +31,10 @@ def end(cluster: Cluster) -> None:
     cluster.exit_code(0)
 
 
-def refusal(cluster: Cluster) -> str:
+def refusal(cluster: Cluster, code: int = 4) -> str:
     """Starts the server, which must refuse, and returns what it said."""
     cluster.restart(0)
-    assert cluster.exit_code(0) == 1
+    assert cluster.exit_code(0) == code
     return cluster._servers.report(0)
 
 
@@ -77,6 +78,54 @@ def test_a_job_that_its_home_has_lost_does_not_begin_again(start_cluster, tmp_pa
     wait_for(lambda: error_of(lambda: make_job(cluster, name)) is None, "a new job of the name")
 
 
+@pytest.mark.parametrize("server", [0, 1])
+def test_a_data_directory_that_was_rolled_back_is_state_lost(start_cluster, tmp_path, server):
+    cluster, name = start_cluster(2), fresh_job()
+    make_job(cluster, name)
+    data = tmp_path / "cluster-0" / f"server-{server}"
+
+    def stop() -> None:
+        cluster.kill(server, signal.SIGKILL)
+        cluster.exit_code(server)
+
+    stop()
+    shutil.copytree(data, tmp_path / "older")
+    cluster.restart(server)
+    parameter = torch.nn.Parameter(torch.ones(1000))
+    parameter.grad = torch.ones_like(parameter)
+    again = dict(job=name, durability="power", resume="auto")
+    trainers = Trainers(cluster, [[parameter]], **again)
+    trainers.each(lambda opt: opt.attach())
+    trainers.step()
+    trainers.step()
+    trainers.close()
+    stop()
+    shutil.rmtree(data)
+    shutil.move(tmp_path / "older", data)
+    cluster.restart(server)
+    said = "is in a later epoch than" if server == 0 else "is at round 2 while another is at 4"
+    trainers = Trainers(cluster, [[parameter]], **again)
+    with pytest.raises(ballast.StateLost, match=said):
+        trainers.each(lambda opt: opt.attach())
+
+
+def test_a_full_disk_is_named_before_the_store_opens(start_cluster, tmp_path):
+    cluster = start_cluster(1)
+    make_job(cluster, fresh_job())
+    end(cluster)
+    data = tmp_path / "cluster-0" / "server-0"
+    full = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(data)]
+    if subprocess.run(full, capture_output=True).returncode != 0:
+        pytest.skip("this user may not mount a tmpfs")
+    try:
+        said = refusal(cluster, code=1)
+    finally:
+        subprocess.run(["umount", str(data)], check=True)
+    assert f"storage.data_dir {data} has" in said and "bytes free" in said
+    cluster.restart(0)
+    run_small_job(cluster)
+
+
 def test_a_damaged_store_is_named(start_cluster, tmp_path):
     cluster = start_cluster(1)
     make_job(cluster, fresh_job())
@@ -100,5 +149,5 @@ def test_the_data_directory_of_another_server_is_refused(start_cluster, tmp_path
     folder = tmp_path / "cluster-0"
     (folder / "server-0").rename(folder / "other")
     (folder / "server-1").rename(folder / "server-0")
-    said = refusal(cluster)
+    said = refusal(cluster, code=1)
     assert "is the data directory of server 1, this is server 0" in said

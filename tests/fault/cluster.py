@@ -98,7 +98,7 @@ class Cluster:
         if process is self.damaged:
             words = process.last_words()
             named = "STATE_LOST" in words or str(process.data) in words or "job \"" in words
-            return words if process.child.returncode == 1 and named else ""
+            return words if process.child.returncode in (1, 4) and named else ""
         words = tail(process.output(), 1)
         return words if words.startswith("error ") and "UNSPECIFIED" not in words else ""
 

@@ -274,7 +274,7 @@ Verdict Judge::AskTheOthers(const Image& image, uint64_t round) const {
   const std::string text = absl::StrCat("at round ", round, "; a seal: ", sealed.ToString(),
                                         "; a trainer: ", trainer.ToString());
   const bool noticed =
-      ReasonOf(sealed) == Reason::kVoteMismatch && ReasonOf(trainer) == Reason::kWrongVersion;
+      ReasonOf(sealed) == Reason::kStateLost && ReasonOf(trainer) == Reason::kWrongVersion;
   return {noticed ? Verdict::kNoticed : Verdict::kSilent, text};
 }
 

@@ -449,6 +449,34 @@ def test_the_traceback_of_an_error_ends_at_the_scripts_call(fake):
         assert told.value.__context__ is None
 
 
+def test_the_traceback_keeps_the_scripts_lines_below_its_call(fake):
+    m = model()
+    opt = bt.AdamW(m.parameters())
+
+    def closure():
+        raise ballast.OverBudget("inside the closure")
+
+    with pytest.raises(ballast.OverBudget) as told:
+        opt.step(closure)
+    frames = traceback.extract_tb(told.value.__traceback__)
+    assert frames[-1].name == "closure", frames
+    assert [frame.name for frame in frames if "/client/python/ballast/" in frame.filename] == [
+        "bordered"
+    ]
+
+
+def test_the_traceback_of_a_wrong_argument_ends_at_the_scripts_call(fake):
+    for call in (
+        lambda: bt.AdamW(model().parameters(), lr=-1),
+        lambda: bt.wrap(torch.optim.AdamW(model().parameters(), amsgrad=True)),
+    ):
+        with pytest.raises(ballast.BallastError) as told:
+            call()
+        frames = traceback.extract_tb(told.value.__traceback__)
+        own = [frame.name for frame in frames if "/client/python/ballast/" in frame.filename]
+        assert own == ["bordered"], frames
+
+
 def test_an_attach_that_fails_can_be_tried_again(fake):
     m = model()
     opt = bt.AdamW(m.parameters())

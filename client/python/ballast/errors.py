@@ -8,7 +8,9 @@ without its REASON_ prefix; it is the contract, the text is for people and may c
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, TypeVar
 
 __all__ = [
@@ -283,12 +285,24 @@ class Recovering(BallastError):
 
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def _outside(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of this package."""
+    if trace is None:
+        return None
+    rest = _outside(trace.tb_next)
+    if os.path.abspath(trace.tb_frame.f_code.co_filename).startswith(_HERE):
+        return rest
+    return TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
 def at_border(call: _Call) -> _Call:
-    """Decorates what scripts call: a BallastError's traceback ends there, with the script's line.
+    """Decorates what scripts call: a BallastError's traceback shows the script's lines only.
 
     The way it took through this package tells a script's author nothing that the text does not.
+    Lines of the script that were called from here, such as a closure's, stay.
     """
 
     @functools.wraps(call)
@@ -296,7 +310,7 @@ def at_border(call: _Call) -> _Call:
         try:
             return call(*args, **kwargs)
         except BallastError as error:
-            raise error.with_traceback(None)
+            raise error.with_traceback(_outside(error.__traceback__))
 
     return bordered
 

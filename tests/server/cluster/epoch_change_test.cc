@@ -70,8 +70,8 @@ class Contradiction : public ::testing::TestWithParam<Row> {};
 
 TEST_P(Contradiction, IsRefusedWithTheServerAndBothRounds) {
   const absl::Status status = Next(GetParam().answers).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << GetParam().why;
-  EXPECT_EQ(ReasonOf(status), Reason::kVoteMismatch);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << GetParam().why;
+  EXPECT_EQ(ReasonOf(status), Reason::kStateLost);
   EXPECT_NE(std::string(status.message()).find("at round 8"), std::string::npos) << status;
   EXPECT_EQ(FieldsOf(status).server, 4);
   EXPECT_EQ(FieldsOf(status).round, GetParam().start_round) << "the newest one";

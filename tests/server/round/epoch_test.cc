@@ -519,7 +519,7 @@ TEST_F(EpochTest, TheEndIsToldWhenNothingIsWrittenAnyMore) {
   Failpoints::WaitForPause("slots.before_write");  // A checkpoint is under way.
   std::atomic<bool> let_go{false};
   Value<bool> told_after;
-  engine_->OnEnd([&](const absl::Status&) { told_after.Setter()(let_go); });
+  engine_->OnEnd([&](const absl::Status&, uint64_t) { told_after.Setter()(let_go); });
   engine_->Leave(0, IncarnationOf(0));
   // Time for the engine to tell it too early: many turns of the same threads.
   for (int turn = 0; turn < 200; ++turn) {

@@ -17,6 +17,8 @@ from ballast.launcher.trainers import Trainers
 
 # ballastd's exit code for wrong usage: it would end the same way again.
 USAGE_CODE = 2
+# One that lacks state, or finds it damaged.
+STATE_LOST_CODE = 4
 # One that ends sooner than this after its start waits before the next one, ever longer.
 STEADY_S = 3.0
 FIRST_DELAY_S = 0.25
@@ -116,7 +118,10 @@ class ServerRestarts(_Restarts):
         return self._servers.children
 
     def _hopeless(self, i: int) -> str | None:
-        return "" if self._servers.children[i].code() == USAGE_CODE else None
+        code = self._servers.children[i].code()
+        if code == STATE_LOST_CODE:
+            return f"server {i} is not started again: its state is lost or damaged (STATE_LOST)"
+        return "" if code == USAGE_CODE else None
 
     def _story(self, i: int) -> str:
         code = self._servers.children[i].code()

@@ -82,10 +82,12 @@ class AdamW(torch.optim.Optimizer):
 
     The first step(), or attach(), attaches and uploads the weights; from then on the service owns
     them, and in-place edits of parameters raise WeightsEdited at the next step() unless
-    upload_weights() has sent them.
+    upload_weights() has sent them. Edits through p.data leave no trace that torch shows: they are
+    lost at the next step() without a word, so send these with upload_weights(), too.
     Raises BadArgument, BadHyperparam (ValueErrors) and Unsupported at construction.
     """
 
+    @at_border
     def __init__(
         self,
         params: Any,
@@ -157,6 +159,7 @@ class AdamW(torch.optim.Optimizer):
 
     # ---- the torch contract
 
+    @at_border
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group; after the first step() its tensors join the job at the next one.
 

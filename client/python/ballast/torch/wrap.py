@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
-from ballast.errors import BadArgument, Unsupported
+from ballast.errors import BadArgument, Unsupported, at_border
 from ballast.torch.adamw import AdamW
 
 _DEFAULTS = ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach", "capturable",
              "differentiable", "fused")  # fmt: skip
 
 
+@at_border
 def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> AdamW:
     """A ballast.torch.AdamW with the groups, names and hyper-parameters of a torch optimizer.
 
