@@ -59,9 +59,12 @@ def main():
     if "die" in HABITS or ("die-once" in HABITS and not os.path.exists(died)):
         open(died, "w").close()
         print("out of luck", file=sys.stderr)
-        sys.exit(4)
+        sys.exit(5)
     if "misused" in HABITS:
         sys.exit(2)
+    if "lost" in HABITS:
+        print("its state is gone", file=sys.stderr)
+        sys.exit(4)
     while True:
         time.sleep(0.05)
 

@@ -306,7 +306,7 @@ def test_a_server_that_stays_down_is_reported_and_ends_the_run(launcher, restart
     launcher.env["FAKE_BALLASTD"] = "die"
     done = launcher.run("--max-server-restarts", restarts, launcher.script(FOREVER))
     assert done.returncode == 1
-    assert re.search(r"server 0 ended with exit code 4.*out of luck", done.stderr, re.S)
+    assert re.search(r"server 0 ended with exit code 5.*out of luck", done.stderr, re.S)
     assert len(launcher.server_pids()) == 1 + restarts
     assert done.stderr.count("starting it again") == restarts
     assert ("(restart 2 of 2)" in done.stderr) == (restarts == 2)
@@ -317,6 +317,15 @@ def test_a_server_that_was_misused_is_not_started_again(launcher):
     done = launcher.run(launcher.script(FOREVER))
     assert done.returncode == 1
     assert "server 0 ended with exit code 2" in done.stderr
+    assert len(launcher.server_pids()) == 1
+
+
+def test_a_server_whose_state_is_lost_is_not_started_again(launcher):
+    launcher.env["FAKE_BALLASTD"] = "lost"
+    done = launcher.run("--max-server-restarts", 5, launcher.script(FOREVER))
+    assert done.returncode == 1
+    assert "server 0 is not started again: its state is lost" in done.stderr
+    assert "its state is gone" in done.stderr
     assert len(launcher.server_pids()) == 1
 
 
@@ -344,7 +353,7 @@ def test_a_server_that_ends_is_started_again_on_its_port_and_data(launcher):
     for i in "01":
         log = launcher.folder / "kept" / "run" / f"server-{i}.log"
         assert log.read_text() == "out of luck\n"  # of the first life; the second one said nothing
-        assert f"server {i} ended with exit code 4" in done.stderr
+        assert f"server {i} ended with exit code 5" in done.stderr
     assert "(restart 2 of 10)" in done.stderr
 
 
