@@ -299,6 +299,7 @@ DirectoryConfig ServerImpl::MakeDirectoryConfig(std::vector<ServerAddress> serve
 absl::StatusOr<std::unique_ptr<JobStore>> ServerImpl::OpenStore() {
   const std::string& data_dir = config_.storage().data_dir();
   if (data_dir.empty()) return nullptr;
+  BALLAST_RETURN_IF_ERROR(files_->MakeDirectory(data_dir));
   for (const std::string& warning : StorageWarnings(ReadStorageFacts(files_.get(), data_dir))) {
     BALLAST_LOG(WARN) << warning;
   }

@@ -74,6 +74,7 @@ TEST(NonfiniteTest, TheErrorOfAHaltedRoundSaysWhyWhereAndWhatNext) {
   const auto layout = Layout::Build(LayoutTensors(spec.tensors), 64, 128);
   const UnappliedRound round{12, 4, 6, {NonfiniteKind::kGradient, 0, 51, 1, kNan}};
   spec.max_consecutive_skips = 5;
+  spec.durability = Durability::kPower;
   const absl::Status cap = HaltError(*layout, spec, round);
   EXPECT_EQ(ReasonOf(cap), Reason::kNonfinite);
   EXPECT_EQ(FieldsOf(cap).round, 12u);
@@ -87,6 +88,8 @@ TEST(NonfiniteTest, TheErrorOfAHaltedRoundSaysWhyWhereAndWhatNext) {
   spec.nonfinite = NonfinitePolicy::kHalt;
   EXPECT_NE(HaltError(*layout, spec, round).message().find("(nonfinite is halt)"),
             absl::string_view::npos);
+  spec.durability = Durability::kNone;  // Nothing could be gone on with.
+  EXPECT_EQ(HaltError(*layout, spec, round).message().find("resume"), absl::string_view::npos);
 }
 
 }  // namespace
