@@ -1,40 +1,21 @@
 #include "server/storage_warnings.h"
 
+#include <linux/magic.h>
 #include <sys/statfs.h>
 
-#include <fstream>
-
 #include "absl/strings/str_cat.h"
+#include "common/io/huge_pages.h"
 
 namespace ballast::server {
-namespace {
-
-constexpr char kHugePages[] = "/sys/kernel/mm/transparent_hugepage/enabled";
-
-// statfs(2): TMPFS_MAGIC and RAMFS_MAGIC.
-constexpr uint64_t kTmpfs = 0x01021994;
-constexpr uint64_t kRamfs = 0x858458F6;
-
-}  // namespace
-
-std::string ChosenWord(const std::string& line) {
-  const size_t begin = line.find('[');
-  const size_t end = line.find(']');
-  if (begin == std::string::npos || end == std::string::npos || end < begin) return "";
-  return line.substr(begin + 1, end - begin - 1);
-}
-
 StorageFacts ReadStorageFacts(FileSystem* files, const std::string& data_dir) {
   StorageFacts facts{.data_dir = data_dir};
   struct statfs system = {};
   if (statfs(data_dir.c_str(), &system) == 0) {
     const auto type = static_cast<uint64_t>(system.f_type) & 0xFFFFFFFF;
-    facts.in_memory = type == kTmpfs || type == kRamfs;
+    facts.in_memory = type == TMPFS_MAGIC || type == RAMFS_MAGIC;
   }
   facts.direct_io = files->DirectIo(data_dir);
-  std::string line;
-  std::getline(std::ifstream(kHugePages), line);
-  facts.huge_pages = ChosenWord(line);
+  facts.huge_pages = HugePageMode();
   return facts;
 }
 
@@ -54,7 +35,7 @@ std::vector<std::string> StorageWarnings(const StorageFacts& facts) {
   }
   if (facts.huge_pages == "never") {
     warnings.push_back(
-        absl::StrCat("the kernel gives no huge pages (", kHugePages,
+        absl::StrCat("the kernel gives no huge pages (", kHugePagesFile,
                      " is never): steps and direct I/O are slower. Set it to madvise"));
   }
   return warnings;

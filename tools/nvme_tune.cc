@@ -14,7 +14,6 @@
 #include <memory>
 #include <random>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -23,6 +22,7 @@
 #include "common/io/arena.h"
 #include "common/io/file.h"
 #include "common/io/file_error.h"
+#include "common/io/huge_pages.h"
 #include "common/io/io_engine.h"
 #include "common/io/io_stream.h"
 
@@ -100,13 +100,10 @@ std::vector<std::string> Warnings(const std::string& path, bool direct) {
   } else if (!direct) {
     warnings.push_back(path + " has no O_DIRECT: the page cache was measured with the device");
   }
-  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
-  std::string modes;
-  std::getline(file, modes);
-  if (absl::StrContains(modes, "[never]")) {
-    warnings.push_back(
-        "transparent huge pages are off (/sys/kernel/mm/transparent_hugepage/enabled): buffers "
-        "have small pages, which can cost half of the bandwidth");
+  if (HugePageMode() == "never") {
+    warnings.push_back(absl::StrCat("transparent huge pages are off (", kHugePagesFile,
+                                    "): buffers have small pages, which can cost half of the "
+                                    "bandwidth"));
   }
   return warnings;
 }

@@ -15,6 +15,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
+#include "common/io/forwarding_files.h"
 
 namespace ballast {
 namespace {
@@ -114,39 +115,19 @@ class EngineFile : public File {
   const std::shared_ptr<IoEngine> engine_;
 };
 
-class EngineFiles : public FileSystem {
+class EngineFiles : public ForwardingFiles {
  public:
   EngineFiles(FileSystem* below, const IoOptions& options, IoBackendMaker make_backend)
-      : below_(below), options_(options), make_backend_(std::move(make_backend)) {}
+      : ForwardingFiles(below), options_(options), make_backend_(std::move(make_backend)) {}
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path,
                                              const OpenOptions& options) override {
-    BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<File> file, below_->Open(path, options));
+    BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<File> file, below()->Open(path, options));
     if (file->direct_descriptor() < 0) return file;
     std::shared_ptr<IoEngine> engine = EngineOf(path, file->direct_descriptor());
     if (engine == nullptr) return file;
     return std::make_unique<EngineFile>(path, std::move(file), options.urgent, std::move(engine));
   }
-  absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override {
-    return below_->List(directory);
-  }
-  absl::Status MakeDirectory(const std::string& directory) override {
-    return below_->MakeDirectory(directory);
-  }
-  absl::Status Rename(const std::string& from, const std::string& to) override {
-    return below_->Rename(from, to);
-  }
-  absl::Status Remove(const std::string& path) override { return below_->Remove(path); }
-  absl::Status RemoveAll(const std::string& directory) override {
-    return below_->RemoveAll(directory);
-  }
-  absl::Status SyncDirectory(const std::string& directory) override {
-    return below_->SyncDirectory(directory);
-  }
-  absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override {
-    return below_->FreeBytes(path);
-  }
-  bool DirectIo(const std::string& directory) override { return below_->DirectIo(directory); }
 
  private:
   // The engine of the device that holds the file; null where there is none.
@@ -169,14 +150,13 @@ class EngineFiles : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<IoEngine>> MakeEngine(const std::string& path) {
     const std::string directory = std::filesystem::path(path).parent_path().string();
-    if (!below_->DirectIo(directory.empty() ? "." : directory)) {
+    if (!below()->DirectIo(directory.empty() ? "." : directory)) {
       return absl::FailedPreconditionError("its file system takes no direct I/O");
     }
     BALLAST_ASSIGN_OR_RETURN(auto backend, make_backend_(options_.queue_depth));
     return IoEngine::Create(options_, std::move(backend));
   }
 
-  FileSystem* const below_;
   const IoOptions options_;
   const IoBackendMaker make_backend_;
   Mutex mu_;

@@ -11,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
 #include "common/base/units.h"
+#include "common/io/forwarding_files.h"
 
 namespace ballast {
 namespace {
@@ -116,39 +117,18 @@ class WatchedFile : public File {
   const std::shared_ptr<SlowCalls> calls_;
 };
 
-class WatchedFiles : public FileSystem {
+class WatchedFiles : public ForwardingFiles {
  public:
   WatchedFiles(FileSystem* below, std::shared_ptr<SlowCalls> calls)
-      : below_(below), calls_(std::move(calls)) {}
+      : ForwardingFiles(below), calls_(std::move(calls)) {}
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path,
                                              const OpenOptions& options) override {
-    BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<File> file, below_->Open(path, options));
+    BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<File> file, below()->Open(path, options));
     return std::make_unique<WatchedFile>(path, std::move(file), calls_);
   }
-  absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override {
-    return below_->List(directory);
-  }
-  absl::Status MakeDirectory(const std::string& directory) override {
-    return below_->MakeDirectory(directory);
-  }
-  absl::Status Rename(const std::string& from, const std::string& to) override {
-    return below_->Rename(from, to);
-  }
-  absl::Status Remove(const std::string& path) override { return below_->Remove(path); }
-  absl::Status RemoveAll(const std::string& directory) override {
-    return below_->RemoveAll(directory);
-  }
-  absl::Status SyncDirectory(const std::string& directory) override {
-    return below_->SyncDirectory(directory);
-  }
-  absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override {
-    return below_->FreeBytes(path);
-  }
-  bool DirectIo(const std::string& directory) override { return below_->DirectIo(directory); }
 
  private:
-  FileSystem* const below_;
   const std::shared_ptr<SlowCalls> calls_;
 };
 

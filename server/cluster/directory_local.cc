@@ -134,7 +134,6 @@ bool Directory::ProgressOnDisk(const JobPlan& plan) const {
                      [](const auto& round) { return round.second.prepared.has_value(); });
 }
 
-// A job that rested here, as this server left it; `plan` is what the home knows of it.
 absl::Status Directory::LostHere(const JobPlan& plan, const absl::Status& status) const {
   if (!absl::IsDataLoss(status)) return status;
   const absl::Status located = ReasonedError(
@@ -146,6 +145,7 @@ absl::Status Directory::LostHere(const JobPlan& plan, const absl::Status& status
   return located;
 }
 
+// A job that rested here, as this server left it; `plan` is what the home knows of it.
 absl::Status Directory::ReopenLocal(const JobPlan& plan) {
   BALLAST_ASSIGN_OR_RETURN(const JobPlan ours, store_->Find(plan.job));
   if (!FirstDifference(ours.spec, plan.spec).empty() || ours.owner != plan.owner) {

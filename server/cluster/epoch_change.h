@@ -63,7 +63,7 @@ class EpochChange {
   // no round has changed the initial weights yet: nobody else could upload those that a server
   // lacks, or loses again. Start round, of M = the newest open round: M + 1 when every server has
   // prepared M (the round will be applied, nobody can stop it), else M (it is run again).
-  // AllSealed() must hold. Errors: INTERNAL when the answers contradict the protocol.
+  // AllSealed() must hold. Errors: DATA_LOSS STATE_LOST when the answers contradict each other.
   absl::StatusOr<JobPlan> NextPlan(const SeatChanges& changes) const;
 
  private:

@@ -8,35 +8,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
-#include "server/meta/little_endian.h"
+#include "server/meta/summed_file.h"
 
 namespace ballast::server {
 namespace {
 
 constexpr absl::string_view kMagic("BLMC", 4);
-constexpr size_t kMarkBytes = 16;
-
-std::string EncodeMark(uint64_t revision) {
-  std::string covered;
-  AppendLittleEndian(revision, &covered);
-  std::string mark(kMagic);
-  AppendLittleEndian(Crc32c(covered.data(), covered.size()), &mark);
-  return mark + covered;
-}
 
 }  // namespace
 
 std::optional<uint64_t> CommittedMark::Read(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return std::nullopt;
-  std::string bytes(kMarkBytes, '\0');
-  const ssize_t got = pread(file, bytes.data(), bytes.size(), 0);
-  close(file);
-  if (got != static_cast<ssize_t>(kMarkBytes)) return std::nullopt;
-  const auto revision = ReadLittleEndian<uint64_t>(bytes, 8);
-  if (bytes != EncodeMark(revision)) return std::nullopt;
-  return revision;
+  return ReadSummed<uint64_t>(kMagic, path);
 }
 
 absl::StatusOr<CommittedMark> CommittedMark::Open(const std::string& path) {
@@ -56,7 +38,7 @@ CommittedMark::~CommittedMark() {
 }
 
 void CommittedMark::Advance(uint64_t revision) {
-  const std::string mark = EncodeMark(revision);
+  const std::string mark = EncodeSummed(kMagic, revision);
   [[maybe_unused]] const ssize_t written = pwrite(file_, mark.data(), mark.size(), 0);
 }
 

@@ -12,41 +12,21 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/crc32c.h"
 #include "server/meta/little_endian.h"
+#include "server/meta/summed_file.h"
 
 namespace ballast::server {
 namespace {
 
 constexpr absl::string_view kMagic("BLMT", 4);
-constexpr size_t kSumBytes = 12;
 constexpr size_t kPieceBytes = size_t{1} << 16;
-
-std::string EncodeSum(uint32_t table) {
-  std::string covered;
-  AppendLittleEndian(table, &covered);
-  std::string sum(kMagic);
-  AppendLittleEndian(Crc32c(covered.data(), covered.size()), &sum);
-  return sum + covered;
-}
 
 // Synced before RocksDB takes the table over. A failure is ignored: the table is not compared then.
 void WriteSum(const std::string& path, uint32_t table) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) return;
-  const std::string sum = EncodeSum(table);
+  const std::string sum = EncodeSummed(kMagic, table);
   if (pwrite(file, sum.data(), sum.size(), 0) == static_cast<ssize_t>(sum.size())) fsync(file);
   close(file);
-}
-
-std::optional<uint32_t> ReadSum(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return std::nullopt;
-  std::string bytes(kSumBytes, '\0');
-  const ssize_t got = pread(file, bytes.data(), bytes.size(), 0);
-  close(file);
-  if (got != static_cast<ssize_t>(kSumBytes)) return std::nullopt;
-  const auto table = ReadLittleEndian<uint32_t>(bytes, 8);
-  if (bytes != EncodeSum(table)) return std::nullopt;
-  return table;
 }
 
 absl::StatusOr<uint32_t> SumOf(const std::string& path) {
@@ -90,7 +70,7 @@ class SumKeeper : public rocksdb::EventListener {
 std::shared_ptr<rocksdb::EventListener> KeepTableSums() { return std::make_shared<SumKeeper>(); }
 
 absl::StatusOr<bool> TableIsWhole(const std::string& path) {
-  const std::optional<uint32_t> promised = ReadSum(path + kTableSumSuffix);
+  const std::optional<uint32_t> promised = ReadSummed<uint32_t>(kMagic, path + kTableSumSuffix);
   if (!promised.has_value()) return true;
   const absl::StatusOr<uint32_t> sum = SumOf(path);
   if (!sum.ok()) return sum.status();

@@ -178,10 +178,7 @@ class Engine final : public RoundEngine {
   void Extend(JobPlan plan, uint32_t window_extents, GrowthFiles files,
               std::function<void(absl::Status)> done) override {
     Post([this, window_extents, plan = std::move(plan), files = std::move(files),
-          done = std::move(done)] {
-      growth_window_ = window_extents;
-      DoExtend(plan, files, done);
-    });
+          done = std::move(done)] { DoExtend(plan, window_extents, files, done); });
   }
 
   void Snapshot(std::function<void(JobSnapshot)> done) override {
@@ -271,11 +268,11 @@ class Engine final : public RoundEngine {
   void DoAttach(const SlotHello& hello, const std::shared_ptr<SlotSink>& sink,
                 const std::function<void(absl::StatusOr<SlotWelcome>)>& done);
   void SendLastRound(uint32_t slot);
-  void DoExtend(const JobPlan& plan, const GrowthFiles& files,
+  void DoExtend(const JobPlan& plan, uint32_t window_extents, const GrowthFiles& files,
                 const std::function<void(absl::Status)>& done);
   absl::Status MakeGrownFiles(const JobPlan& plan, const GrowthFiles& files);
-  absl::Status CommitGrown(const JobPlan& plan, const GrowthFiles& files);
-  absl::Status TakeGrown(const JobPlan& plan);
+  absl::Status CommitGrown(const JobPlan& plan, uint32_t window_extents, const GrowthFiles& files);
+  absl::Status TakeGrown(const JobPlan& plan, uint32_t window_extents);
   void WatchSeats();
   bool watching_ = false;
   void DoFetchState(uint32_t slot, uint64_t round, bool weights, std::vector<uint32_t> arrays);
@@ -347,7 +344,7 @@ class Engine final : public RoundEngine {
   void EndSweep();
   std::vector<uint32_t> NextSweep() const;
   absl::Status ReadImage(uint32_t extent, void* to);
-  void GrowNow(const JobPlan& plan, const GrowthFiles& files,
+  void GrowNow(const JobPlan& plan, uint32_t window_extents, const GrowthFiles& files,
                const std::function<void(absl::Status)>& done);
   void OnImageWritten(const absl::Status& status);
   void WatchRoom();
@@ -376,7 +373,6 @@ class Engine final : public RoundEngine {
   std::shared_ptr<JobMetrics> metrics_;  // null without metrics
 
   std::atomic<uint32_t> window_extents_;  // written on the strand
-  uint32_t growth_window_ = 0;            // that the grown job will have
 
   // Everything below belongs to the strand.
   RoundFsm fsm_;

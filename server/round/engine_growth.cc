@@ -14,11 +14,11 @@
 
 namespace ballast::server {
 
-void Engine::DoExtend(const JobPlan& plan, const GrowthFiles& files,
+void Engine::DoExtend(const JobPlan& plan, uint32_t window_extents, const GrowthFiles& files,
                       const std::function<void(absl::Status)>& done) {
   if (!failure_.ok()) return done(failure_);
   if (absl::Status status = CheckPlan(plan); !status.ok()) return done(status);
-  if (!fsm_.durable()) return done(TakeGrown(plan));
+  if (!fsm_.durable()) return done(TakeGrown(plan, window_extents));
   const JobPlan& ours = fsm_.plan();
   if (plan.layout_version == ours.layout_version && FirstDifference(ours.spec, plan.spec).empty()) {
     return done(absl::OkStatus());  // The home asks again.
@@ -31,20 +31,20 @@ void Engine::DoExtend(const JobPlan& plan, const GrowthFiles& files,
                       {.job = name_, .server = static_cast<int>(config_.self)}));
   }
   if (fsm_.round() < plan.grown_round) {  // The round before it is decided and ends soon.
-    after_apply_.push_back([=, this] { DoExtend(plan, files, done); });
+    after_apply_.push_back([=, this] { DoExtend(plan, window_extents, files, done); });
     return;
   }
-  if (nvme_ == nullptr) return GrowNow(plan, files, done);
+  if (nvme_ == nullptr) return GrowNow(plan, window_extents, files, done);
   // What is under way belongs to the old files.
-  nvme_->WhenQuiet([=, this] { GrowNow(plan, files, done); });
+  nvme_->WhenQuiet([=, this] { GrowNow(plan, window_extents, files, done); });
 }
 
-void Engine::GrowNow(const JobPlan& plan, const GrowthFiles& files,
+void Engine::GrowNow(const JobPlan& plan, uint32_t window_extents, const GrowthFiles& files,
                      const std::function<void(absl::Status)>& done) {
   if (!failure_.ok()) return done(failure_);
   absl::Status status =
       grown_version_ == plan.layout_version ? absl::OkStatus() : MakeGrownFiles(plan, files);
-  if (status.ok() && !plan.growing) status = CommitGrown(plan, files);
+  if (status.ok() && !plan.growing) status = CommitGrown(plan, window_extents, files);
   done(status);
 }
 
@@ -82,7 +82,8 @@ absl::Status Engine::MakeGrownFiles(const JobPlan& plan, const GrowthFiles& file
 
 // From the record on there is no way back: what fails behind it ends the server, which then goes
 // on with the grown job.
-absl::Status Engine::CommitGrown(const JobPlan& plan, const GrowthFiles& files) {
+absl::Status Engine::CommitGrown(const JobPlan& plan, uint32_t window_extents,
+                                 const GrowthFiles& files) {
   BALLAST_RETURN_IF_ERROR(fsm_.CheckGrowth(plan));
   JobPlan grown = plan;
   grown.sealed_epoch = fsm_.sealed() ? plan.epoch.epoch : 0;
@@ -98,14 +99,14 @@ absl::Status Engine::CommitGrown(const JobPlan& plan, const GrowthFiles& files) 
   ++log_generation_;
   WatchRoom();
   files.drop_old(grown);
-  return TakeGrown(grown);
+  return TakeGrown(grown, window_extents);
 }
 
-absl::Status Engine::TakeGrown(const JobPlan& plan) {
+absl::Status Engine::TakeGrown(const JobPlan& plan, uint32_t window_extents) {
   BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
   const std::vector<uint32_t> before = fsm_.owned();
-  BALLAST_RETURN_IF_ERROR(fsm_.Extend(plan, layout, growth_window_));
-  window_extents_.store(growth_window_, std::memory_order_relaxed);
+  BALLAST_RETURN_IF_ERROR(fsm_.Extend(plan, layout, window_extents));
+  window_extents_.store(window_extents, std::memory_order_relaxed);
   std::vector<uint32_t> fresh;
   std::vector<uint64_t> versions;  // of the slots
   for (const uint32_t extent : fsm_.owned()) {
@@ -120,7 +121,7 @@ absl::Status Engine::TakeGrown(const JobPlan& plan) {
     versions.clear();
   }
   BALLAST_ASSIGN_OR_RETURN(contributions_, Contributions::Create(layout, fsm_.owned().size(),
-                                                                 plan.epoch, window_extents()));
+                                                                 plan.epoch, window_extents));
   BALLAST_ASSIGN_OR_RETURN(
       checkpointer_,
       Checkpointer::Create(layout, nvme_ == nullptr ? fsm_.owned() : std::vector<uint32_t>(),

@@ -184,32 +184,30 @@ TEST(HalfMadeJobs, AJobThatIsGoneOnWithOutlivesTheTimeOfItsEnd) {
   EXPECT_TRUE(AskUntilAnswered(&cluster, 1, 202).ok());
 }
 
+// Server 1 comes back without its files, the home after it.
+void ExpectPeerGetsNoNewFiles(DurableDirectories* cluster, uint64_t job) {
+  cluster->Stop(1);
+  cluster->Disk(1)->Replace();
+  cluster->Start(1);
+  cluster->Restart(0);
+  const auto refused = Ask(cluster, 0, 200).Get();
+  EXPECT_EQ(ReasonOf(refused.status()), Reason::kStateLost) << refused.status();
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("server 1 lacks the files"));
+  EXPECT_FALSE(testing::MakeStore(cluster->Disk(1), 1)->Find(job).ok());
+}
+
 TEST(HalfMadeJobs, APeerThatLostItsFilesIsNotGivenNewOnes) {
   DurableDirectories cluster(2);
   const uint64_t job = MakeJob(&cluster);
   AttachAnswer second = Ask(&cluster, 1, 201);
   ASSERT_TRUE(second.Get().ok()) << second.Get().status();
-  cluster.Stop(1);
-  cluster.Disk(1)->Replace();
-  cluster.Start(1);
-  cluster.Restart(0);
-  const auto refused = Ask(&cluster, 0, 200).Get();
-  EXPECT_EQ(ReasonOf(refused.status()), Reason::kStateLost) << refused.status();
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("server 1 lacks the files"));
-  EXPECT_FALSE(testing::MakeStore(cluster.Disk(1), 1)->Find(job).ok());
+  ExpectPeerGetsNoNewFiles(&cluster, job);
 }
 
 TEST(HalfMadeJobs, APeerThatLostItsFilesInTheFirstEpochIsNotGivenNewOnes) {
   DurableDirectories cluster(2);
   const uint64_t job = MakeJob(&cluster);
-  cluster.Stop(1);
-  cluster.Disk(1)->Replace();
-  cluster.Start(1);
-  cluster.Restart(0);
-  const auto refused = Ask(&cluster, 0, 200).Get();
-  EXPECT_EQ(ReasonOf(refused.status()), Reason::kStateLost) << refused.status();
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("server 1 lacks the files"));
-  EXPECT_FALSE(testing::MakeStore(cluster.Disk(1), 1)->Find(job).ok());
+  ExpectPeerGetsNoNewFiles(&cluster, job);
 }
 
 // --- A home that has lost its records -----------------------------------------------------------

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/io/huge_pages.h"
 #include "common/io/memory_disk.h"
 
 namespace ballast::server {
