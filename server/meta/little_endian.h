@@ -1,5 +1,6 @@
 // Numbers in the bytes of stored records, least significant byte first on every machine.
-// Comes from: value_codec, summed_file, server/cluster. Goes to: nothing. Thread safety: pure functions.
+// Comes from: value_codec, summed_file, server/cluster. Goes to: nothing. Thread safety: pure
+// functions.
 #pragma once
 
 #include <cstddef>
