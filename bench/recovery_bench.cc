@@ -174,7 +174,9 @@ absl::Status Job::Prepare() {
   const auto budget = static_cast<uint64_t>(static_cast<double>(Parameters()) * (kServerBytes + 1));
   std::vector<std::string> arguments = {
       absl::StrCat("--set=storage.data_dir=", directory_->path(), "/data"),
-      absl::StrCat("--set=storage.dram_budget=", budget + kGradientBytes, "B")};
+      // Said, since what a server takes for granted is a share of the memory that is free when it
+      // starts: less at the second start, beside the trainer, and the state would move to NVMe.
+      absl::StrCat("--set=storage.memory_budget=", budget + kGradientBytes, "B")};
   arguments.insert(arguments.end(), options_.server_arguments.begin(),
                    options_.server_arguments.end());
   BALLAST_ASSIGN_OR_RETURN(server_, ServerProcess::Start(options_.server, arguments, true));

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <deque>
 #include <limits>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -73,6 +72,12 @@ absl::StatusOr<Arena> Arena::Create(size_t bytes) {
 
 bool Arena::LockTouchedPages() { return mlock2(data_, bytes_, MLOCK_ONFAULT) == 0; }
 
+void Arena::TouchAll() const {
+#ifdef MADV_POPULATE_WRITE
+  madvise(data_, bytes_, MADV_POPULATE_WRITE);
+#endif
+}
+
 Arena::~Arena() {
   if (data_ != nullptr) munmap(data_, bytes_);
 }
@@ -114,8 +119,9 @@ struct BufferPoolState {
   const BufferPool::Options options;
   const size_t stride;
   Mutex mu;
-  std::vector<Arena> arenas ABSL_GUARDED_BY(mu);
-  std::deque<BufferControl> controls ABSL_GUARDED_BY(mu);  // A deque: addresses must not change.
+  // Deques: addresses must not change.
+  std::deque<Arena> arenas ABSL_GUARDED_BY(mu);
+  std::deque<BufferControl> controls ABSL_GUARDED_BY(mu);
   BufferControl* free_list ABSL_GUARDED_BY(mu) = nullptr;
   size_t in_use ABSL_GUARDED_BY(mu) = 0;
   size_t mapped_bytes ABSL_GUARDED_BY(mu) = 0;
@@ -179,6 +185,19 @@ absl::StatusOr<BufferRef> BufferPool::Acquire() {
   control->state = state_;
   control->refs.store(1, std::memory_order_relaxed);
   return BufferRef(control, state_->options.buffer_bytes);
+}
+
+void BufferPool::Prepare(size_t buffers) {
+  for (;;) {
+    const Arena* made = nullptr;
+    {
+      MutexLock lock(&state_->mu);
+      if (state_->controls.size() >= std::min(buffers, state_->options.max_buffers)) return;
+      if (!state_->Grow().ok()) return;
+      made = &state_->arenas.back();
+    }
+    made->TouchAll();
+  }
 }
 
 size_t BufferPool::buffer_bytes() const { return state_->options.buffer_bytes; }

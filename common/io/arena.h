@@ -33,6 +33,9 @@ class Arena {
   // a disk fills it. False when the process may not lock so much (RLIMIT_MEMLOCK); then all works
   // as before.
   bool LockTouchedPages();
+  // Gives all pages memory now, on this thread, where the system can (Linux 5.14); else they get it
+  // at their first touch as ever.
+  void TouchAll() const;
 
   char* data() const { return data_; }
   // The size asked for, rounded up to 2 MiB.
@@ -120,6 +123,9 @@ class BufferPool {
   // A buffer nobody else uses; its bytes are what the last user left (zero at first use).
   // RESOURCE_EXHAUSTED, with the numbers, when max_buffers are out or memory is refused.
   absl::StatusOr<BufferRef> Acquire();
+  // Maps room for at least `buffers` (at most max_buffers) and gives it memory, see
+  // Arena::TouchAll. Best effort: what the system refuses now is asked for again by Acquire.
+  void Prepare(size_t buffers);
 
   size_t buffer_bytes() const;
   // Buffers that are out now.

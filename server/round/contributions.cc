@@ -22,6 +22,8 @@ absl::StatusOr<Contributions> Contributions::Create(const Layout& layout, size_t
                                                     uint32_t window_extents) {
   Contributions out;
   out.seats_ = epoch.seats();
+  out.world_ = epoch.world();
+  out.window_extents_ = window_extents;
   out.extent_elements_ = layout.extent_elements();
   // The FSM's window bounds the registers; the pools' limits only have to be out of its way.
   const size_t registers =
@@ -38,6 +40,15 @@ absl::StatusOr<Contributions> Contributions::Create(const Layout& layout, size_t
   out.wide_.push_back(std::move(wide));
   out.narrow_.push_back(std::move(narrow));
   return out;
+}
+
+void Contributions::Prepare(const Layout& layout, const std::vector<uint32_t>& owned) {
+  size_t wide = 0, narrow = 0;
+  for (size_t i = 0; i < std::min<size_t>(owned.size(), window_extents_); ++i) {
+    (layout.extents()[owned[i]].dtype == DType::kF32 ? wide : narrow) += world_;
+  }
+  wide_[0].Prepare(wide);
+  narrow_[0].Prepare(narrow);
 }
 
 absl::StatusOr<BufferRef> Contributions::Acquire(DType dtype) {

@@ -52,6 +52,10 @@ class Contributions {
   static absl::StatusOr<Contributions> Create(const Layout& layout, size_t owned_extents,
                                               const EpochRecord& epoch, uint32_t window_extents);
 
+  // Gives memory to the registers that a round of `owned` extents fills first, so that it does not
+  // have to. Any thread, before the first use of the others.
+  void Prepare(const Layout& layout, const std::vector<uint32_t>& owned);
+
   // Copies a frame's payload to its place and returns its checksum, which goes on from
   // info.crc_seed. What a frame with a wrong one leaves there counts as absent. Errors:
   // RESOURCE_EXHAUSTED.
@@ -86,6 +90,8 @@ class Contributions {
     uint32_t only_slot = 0;  // whose register is the gradient when there is no sum
   };
   uint32_t seats_ = 0;
+  uint32_t world_ = 0;
+  uint32_t window_extents_ = 0;
   uint32_t extent_elements_ = 0;
   std::vector<BufferPool> wide_;        // fp32 buffers (registers and sums); one pool, or none
   std::vector<BufferPool> narrow_;      // 16-bit buffers

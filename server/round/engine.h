@@ -359,6 +359,9 @@ class Engine final : public RoundEngine {
   void StepExtent(uint32_t extent, const std::shared_ptr<StepPlan>& plan);
   void OnExtentStepped(uint32_t extent, uint64_t version, const BufferRef& weight,
                        const std::shared_ptr<StepPlan>& plan);
+  // fp32, then 16-bit.
+  static absl::StatusOr<std::vector<BufferPool>> MakeWeightPools(const Layout& layout,
+                                                                 size_t owned);
   absl::StatusOr<BufferRef> WeightBuffer(DType dtype);
   void LogEnd(const absl::Status& why) const;
   void End();

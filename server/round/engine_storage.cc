@@ -1,9 +1,11 @@
 // Engine: creation and what goes to disk: reduced extents, checkpoints, failures. See engine.h.
 // Thread safety: Make on any thread; the rest on the job's strand.
 #include <algorithm>
+#include <optional>
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/worker_pool.h"
 #include "server/round/engine.h"
 #include "server/round/recovery.h"
 
@@ -27,6 +29,17 @@ absl::StatusOr<std::unique_ptr<Tier>> MakeTier(const JobPlan& plan, const Engine
   return std::unique_ptr<Tier>(std::move(made));
 }
 
+// Gives memory to the buffers of one round: the first after a restart is waited for, and where the
+// system is slow to give memory it would take several times as long as the others.
+void WarmBuffers(const Layout& layout, const std::vector<uint32_t>& owned,
+                 std::vector<BufferPool>* weight_pools, Contributions* contributions) {
+  size_t wide = 0;
+  for (const uint32_t extent : owned) wide += layout.extents()[extent].dtype == DType::kF32;
+  (*weight_pools)[0].Prepare(wide);
+  (*weight_pools)[1].Prepare(owned.size() - wide);
+  contributions->Prepare(layout, owned);
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
@@ -44,6 +57,16 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
   BALLAST_ASSIGN_OR_RETURN(
       Contributions contributions,
       Contributions::Create(layout, fsm.owned().size(), plan.epoch, config.window_extents));
+  BALLAST_ASSIGN_OR_RETURN(std::vector<BufferPool> weight_pools,
+                           MakeWeightPools(layout, fsm.owned().size()));
+  std::optional<WorkerPool> warming;  // while recovery waits for the disk
+  if (storage != nullptr && !storage->log()->rounds().empty()) {
+    warming.emplace(2, "warming");
+    warming->Submit(
+        1, [tier = store.tier()](size_t) { tier->Warm(); }, [] {});
+    warming->Submit(
+        1, [&](size_t) { WarmBuffers(layout, fsm.owned(), &weight_pools, &contributions); }, [] {});
+  }
   Recovered recovered;
   std::vector<uint64_t> versions(fsm.owned().size(), 0);
   std::unique_ptr<RoundLog> log;
@@ -55,6 +78,7 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
     if (nvme != nullptr) lanes = std::min(lanes, static_cast<int>(config.nvme_extents));
     BALLAST_ASSIGN_OR_RETURN(
         recovered, Recover(plan, layout, fsm.owned(), storage.get(), &store, lanes, nvme));
+    warming.reset();
     for (const auto& [extent, logged] : recovered.open_extents) {
       BALLAST_ASSIGN_OR_RETURN(char* const to,
                                contributions.Restore(layout, fsm.Contributors(extent), logged));
@@ -76,6 +100,7 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
   auto engine =
       std::make_shared<Engine>(config, deps, std::move(fsm), std::move(contributions),
                                std::move(store), nvme, std::move(checkpointer), std::move(log));
+  engine->weight_pools_ = std::move(weight_pools);
   if (engine->fsm_.durable()) engine->Resume(recovered);
   engine->ConnectTier();
   return engine;

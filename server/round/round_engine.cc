@@ -329,17 +329,23 @@ void Engine::Do(const OpenRound& effect) {
   for (const auto& attach : std::exchange(after_apply_, {})) attach();
 }
 
+absl::StatusOr<std::vector<BufferPool>> Engine::MakeWeightPools(const Layout& layout,
+                                                                size_t owned) {
+  std::vector<BufferPool> pools;
+  for (const size_t width : {size_t{4}, size_t{2}}) {
+    // One set on its way out, one being written. Older ones are back: no slot begins a round before
+    // it has received all of the last one's weights.
+    BALLAST_ASSIGN_OR_RETURN(BufferPool pool,
+                             BufferPool::Create({.buffer_bytes = layout.extent_elements() * width,
+                                                 .max_buffers = 2 * owned + 8}));
+    pools.push_back(std::move(pool));
+  }
+  return pools;
+}
+
 absl::StatusOr<BufferRef> Engine::WeightBuffer(DType dtype) {
   if (weight_pools_.empty()) {
-    for (const size_t width : {size_t{4}, size_t{2}}) {
-      // One set on its way out, one being written. Older ones are back: no slot begins a round
-      // before it has received all of the last one's weights.
-      BALLAST_ASSIGN_OR_RETURN(
-          BufferPool pool,
-          BufferPool::Create({.buffer_bytes = fsm_.layout().extent_elements() * width,
-                              .max_buffers = 2 * fsm_.owned().size() + 8}));
-      weight_pools_.push_back(std::move(pool));
-    }
+    BALLAST_ASSIGN_OR_RETURN(weight_pools_, MakeWeightPools(fsm_.layout(), fsm_.owned().size()));
   }
   return weight_pools_[dtype == DType::kF32 ? 0 : 1].Acquire();
 }

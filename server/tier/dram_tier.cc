@@ -54,6 +54,10 @@ class DramTier : public Tier {
 
   uint64_t bytes() const override { return bytes_; }
 
+  void Warm() const override {
+    for (const Arena& arena : arenas_) arena.TouchAll();
+  }
+
  private:
   struct Place {
     float* base = nullptr;

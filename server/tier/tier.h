@@ -58,6 +58,9 @@ class Tier {
   virtual float* State(uint32_t extent) = 0;
   // Of memory.
   virtual uint64_t bytes() const = 0;
+  // Gives its memory pages before anybody asks for them, see Arena::TouchAll. On any thread, beside
+  // State and Tile.
+  virtual void Warm() const {}
 };
 
 // Bytes AddExtent takes for an extent, whole pages, for planning before anything is allocated.

@@ -92,6 +92,22 @@ TEST(BufferPoolTest, GrowsOnlyWhenNeeded) {
   EXPECT_EQ(pool.in_use(), 3u);
 }
 
+TEST(BufferPoolTest, PreparedBuffersHaveMemoryAndAreNotMoreThanTheLimit) {
+  BufferPool pool = MakePool(kMiB, 8, 2 * kMiB);
+  const uint64_t resident = StatusKilobytes("VmRSS:");
+  pool.Prepare(5);
+  EXPECT_EQ(pool.mapped_bytes(), 6 * kMiB);
+  EXPECT_EQ(pool.in_use(), 0u);
+  EXPECT_GE(StatusKilobytes("VmRSS:"), resident + 5 * 1024) << "kernels before 5.14 cannot";
+  pool.Prepare(5);  // They are there.
+  EXPECT_EQ(pool.mapped_bytes(), 6 * kMiB);
+  pool.Prepare(100);
+  EXPECT_EQ(pool.mapped_bytes(), 8 * kMiB);
+  std::vector<BufferRef> out;
+  for (int i = 0; i < 8; ++i) out.push_back(*pool.Acquire());
+  EXPECT_FALSE(pool.Acquire().ok());
+}
+
 TEST(BufferPoolTest, AtTheLimitItRefusesUntilABufferReturns) {
   BufferPool pool = MakePool(64, 2, 1);
   BufferRef first = *pool.Acquire();
