@@ -92,6 +92,16 @@ TEST(BufferPoolTest, GrowsOnlyWhenNeeded) {
   EXPECT_EQ(pool.in_use(), 3u);
 }
 
+// Kilobytes of a line of /proc/self/status.
+uint64_t StatusKilobytes(const std::string& name) {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    uint64_t value = 0;
+    if (word == name && file >> value) return value;
+  }
+  return 0;
+}
+
 TEST(BufferPoolTest, PreparedBuffersHaveMemoryAndAreNotMoreThanTheLimit) {
   BufferPool pool = MakePool(kMiB, 8, 2 * kMiB);
   const uint64_t resident = StatusKilobytes("VmRSS:");
@@ -145,16 +155,6 @@ TEST(BufferPoolTest, BuffersOutliveThePool) {
   }
   std::memset(buffer.data(), 7, buffer.bytes());
   EXPECT_EQ(buffer.data()[4095], 7);
-}
-
-// Kilobytes of a line of /proc/self/status.
-uint64_t StatusKilobytes(const std::string& name) {
-  std::ifstream file("/proc/self/status");
-  for (std::string word; file >> word;) {
-    uint64_t value = 0;
-    if (word == name && file >> value) return value;
-  }
-  return 0;
 }
 
 TEST(ArenaTest, LocksPagesFromTheirFirstTouchOn) {
