@@ -77,6 +77,10 @@ rocksdb::Options StoreOptions(rocksdb::Env* env) {
   options.file_checksum_gen_factory = rocksdb::GetFileChecksumGenCrc32cFactory();
   options.listeners.push_back(KeepTableSums());
   options.write_buffer_size = size_t{1} << 20;
+  // Space ahead of the files' ends would be that of the reserve (reserved_store.h), and of a disk
+  // that is full.
+  options.allow_fallocate = false;
+  options.manifest_preallocation_size = 0;
   options.compression = rocksdb::kNoCompression;
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   options.paranoid_checks = true;
