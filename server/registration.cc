@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "server/meta/keys.h"
 
@@ -77,9 +78,10 @@ absl::Status RegisterServer(MetaStore* meta, uint32_t id, const std::string& dat
   for (const MetaEntry& entry : servers.entries) {
     BALLAST_ASSIGN_OR_RETURN(const uint64_t other, NumberOfKey(entry.key));
     if (other == id) continue;
-    return absl::FailedPreconditionError(absl::StrCat(data_dir, " is the data directory of server ",
-                                                      other, ", this is server ", id,
-                                                      "; check storage.data_dir and cluster.id"));
+    return ReasonedError(
+        absl::StatusCode::kDataLoss, Reason::kStateLost,
+        absl::StrCat(data_dir, " is the data directory of server ", other, ", this is server ", id,
+                     "; check storage.data_dir and cluster.id"));
   }
   MetaTxn txn;
   txn.puts.push_back({ServerKey(id), record});

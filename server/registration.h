@@ -15,7 +15,7 @@ namespace ballast::server {
 // The record: a line "name value" for each thing that is known.
 std::string DescribeServer(const std::string& address, const std::string& data_dir);
 
-// Writes the record of server `id`. FAILED_PRECONDITION when the store is another server's.
+// Writes the record of server `id`. DATA_LOSS STATE_LOST when the store is another server's.
 absl::Status RegisterServer(MetaStore* meta, uint32_t id, const std::string& data_dir,
                             const std::string& record);
 

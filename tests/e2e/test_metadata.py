@@ -149,5 +149,5 @@ def test_the_data_directory_of_another_server_is_refused(start_cluster, tmp_path
     folder = tmp_path / "cluster-0"
     (folder / "server-0").rename(folder / "other")
     (folder / "server-1").rename(folder / "server-0")
-    said = refusal(cluster, code=1)
+    said = refusal(cluster)
     assert "is the data directory of server 1, this is server 0" in said

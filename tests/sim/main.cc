@@ -107,7 +107,9 @@ bool ParseOption(const std::string& name, const char* value, Options* options, b
   if (name == "--cover") return options->cover = true;
   *took_value = true;
   if (value == nullptr) return false;
-  if (name == "--seconds") return absl::SimpleAtod(value, &options->seconds);
+  if (name == "--seconds") {
+    return absl::SimpleAtod(value, &options->seconds) && options->seconds > 0;
+  }
   if (name == "--seeds") return ParseSeeds(value, options);
   if (name == "--seeds-of") return ReadSeeds(value, options);
   if (name == "--seed") {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/base/reason.h"
 #include "server/meta/memory_store.h"
 
 namespace ballast::server {
@@ -35,7 +36,8 @@ TEST(RegistrationTest, AnotherServersDataDirectoryIsRefusedAndLeftAsItIs) {
   MemoryMetaStore meta;
   ASSERT_TRUE(RegisterServer(&meta, 3, "/data", "three").ok());
   const absl::Status status = RegisterServer(&meta, 1, "/data", "one");
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(ReasonOf(status), Reason::kStateLost);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("/data is the data directory of server 3, this is server 1"));
   EXPECT_FALSE((*meta.Get("server/1")).has_value());
