@@ -45,6 +45,7 @@ class SegmentedLog : public GradientLog {
 
   const std::map<uint64_t, LoggedRound>& rounds() const override { return state_.index.rounds(); }
   absl::Status ReadExtent(const LoggedExtent& extent, void* to) override;
+  absl::Status ReadFlushed(const LoggedExtent& extent, void* to) const override;
   absl::Status AppendExtent(const LoggedExtent& extent, const void* data,
                             std::shared_ptr<const void> owner) override;
   absl::Status AppendPrepared(const PreparedRecord& record) override;
@@ -404,13 +405,17 @@ uint64_t SegmentedLog::FreeBytes() const {
 // Reading.
 
 absl::Status SegmentedLog::ReadExtent(const LoggedExtent& extent, void* to) {
+  BALLAST_RETURN_IF_ERROR(writes_->Wait());
+  return ReadFlushed(extent, to);
+}
+
+absl::Status SegmentedLog::ReadFlushed(const LoggedExtent& extent, void* to) const {
   const uint64_t bytes = PaddedBytes(extent.bytes);
   if (extent.segment >= options_.segments || extent.bytes > options_.segment_bytes ||
       extent.offset > options_.segment_bytes - bytes) {
     return absl::InvalidArgumentError(absl::StrCat("extent ", extent.extent, " of round ",
                                                    extent.round, " is not one of this log"));
   }
-  BALLAST_RETURN_IF_ERROR(writes_->Wait());
   BALLAST_RETURN_IF_ERROR(files_.Read(extent.segment, extent.offset, bytes, to));
   const uint32_t seed = PayloadSeed({.type = RecordType::kExtent,
                                      .dtype = extent.dtype,

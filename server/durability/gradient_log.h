@@ -6,8 +6,8 @@
 // every record in front of it is whole, so that one flush a round is enough.
 //
 // Comes from: DurableRoundLog (writes), recovery (reads). Goes to: common/io files.
-// Thread safety: thread-compatible, except that several ReadExtent may run at the same time; every
-// call may block on the disk.
+// Thread safety: thread-compatible, except that several ReadExtent may run at the same time, and
+// ReadFlushed beside anything; every call may block on the disk.
 #pragma once
 
 #include <cstdint>
@@ -92,6 +92,10 @@ class GradientLog {
   // Reads a payload into `to`, which has room for `extent.bytes` rounded up to kPageBytes and is
   // aligned to kPageBytes. DATA_LOSS when it is not what was written.
   virtual absl::Status ReadExtent(const LoggedExtent& extent, void* to) = 0;
+
+  // As ReadExtent, of a round whose PREPARED was flushed and that is not trimmed; on any thread,
+  // beside every other call.
+  virtual absl::Status ReadFlushed(const LoggedExtent& extent, void* to) const = 0;
 
   // Appends. `extent.bytes` bytes at `data` are read until the next Sync returns at the latest, and
   // `owner` is kept until then; `extent` needs its first eight fields. Several writes are under way

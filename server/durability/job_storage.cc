@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <future>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -107,6 +109,8 @@ uint64_t JobStorage::CoveredRound() const {
   uint64_t covered = std::numeric_limits<uint64_t>::max();
   for (const SlotShape& shape : shapes_) {
     covered = std::min(covered, slots_->Flushed(shape.extent));
+    // It may be the only whole one while the other slot is written.
+    if (const auto held = slots_->Held(shape.extent)) covered = std::min(covered, *held);
   }
   return covered;
 }
@@ -210,7 +214,111 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
 
   SlotIo* slot_io() override { return slot_readers_ != nullptr ? this : nullptr; }
 
+  void Hold(std::function<void(absl::StatusOr<HeldState>)> done) override {
+    log_thread_.Post([this, done = std::move(done)] { done(HoldNow()); });
+  }
+
+  void LetGo(uint32_t extent) override {
+    {
+      MutexLock lock(&mu_);
+      if (held_.erase(extent) == 0) return;
+    }
+    storage_->slots()->LetGo(extent);  // The next flush, or want of room, trims the log.
+  }
+
+  void LetAllGo() override {
+    DropHeld();
+    {
+      MutexLock lock(&mu_);
+      holding_ = false;
+    }
+    Trim(storage_->CoveredRound());
+  }
+
+  absl::StatusOr<HeldRounds> ReadRounds(uint64_t until) override {
+    std::promise<absl::StatusOr<HeldRounds>> rounds;
+    log_thread_.Post([this, until, &rounds] { rounds.set_value(RoundsNow(until)); });
+    return rounds.get_future().get();
+  }
+
+  absl::Status ReadHeld(uint32_t extent, uint64_t version, void* to) override {
+    return UnlessGone(storage_->slots()->Read(extent, version, to));
+  }
+
+  absl::Status ReadHeld(const LoggedExtent& extent, void* to) override {
+    return UnlessGone(storage_->log()->ReadFlushed(extent, to));
+  }
+
  private:
+  // On the log's thread, so that nothing is trimmed meanwhile.
+  absl::StatusOr<HeldState> HoldNow() {
+    MutexLock lock(&mu_);
+    if (holding_) {
+      return absl::AlreadyExistsError("another snapshot of the job is being taken; wait for it");
+    }
+    HeldState held;
+    absl::Status status;
+    for (const SlotShape& shape : storage_->shapes_) {
+      const absl::StatusOr<uint64_t> version = storage_->slots()->Hold(shape.extent);
+      if (!version.ok()) {
+        status = version.status();
+        break;
+      }
+      held.versions[shape.extent] = *version;
+      held_.insert(shape.extent);
+    }
+    gave_way_ = false;
+    holding_ = status.ok();
+    if (holding_) return held;
+    for (const uint32_t extent : held_) storage_->slots()->LetGo(extent);
+    held_.clear();
+    return status;
+  }
+
+  void DropHeld() {
+    std::set<uint32_t> held;
+    {
+      MutexLock lock(&mu_);
+      held.swap(held_);
+    }
+    for (const uint32_t extent : held) storage_->slots()->LetGo(extent);
+  }
+
+  absl::StatusOr<HeldRounds> RoundsNow(uint64_t until) {
+    uint64_t oldest = until - 1;
+    {
+      MutexLock lock(&mu_);
+      for (const uint32_t extent : held_) {
+        oldest = std::min(oldest, storage_->slots()->Held(extent).value_or(until));
+      }
+    }
+    const auto& rounds = storage_->log()->rounds();
+    HeldRounds found(rounds.lower_bound(oldest), rounds.lower_bound(until));
+    BALLAST_RETURN_IF_ERROR(UnlessGone(absl::OkStatus()));
+    return found;
+  }
+
+  // What was let go for want of room may be overwritten already, whatever was read.
+  absl::Status UnlessGone(absl::Status status) {
+    MutexLock lock(&mu_);
+    if (!gave_way_) return status;
+    return absl::AbortedError(
+        "the gradient log needed the room that a snapshot held; take it again, or raise "
+        "storage.checkpoint_rounds");
+  }
+
+  // For a log that is full: what is held gives way. Whether rounds can be trimmed that could not.
+  bool Reclaim() {
+    {
+      MutexLock lock(&mu_);
+      gave_way_ = gave_way_ || !held_.empty();
+    }
+    DropHeld();
+    const uint64_t before = std::exchange(covered_round_, storage_->CoveredRound());
+    TrimLog();
+    return covered_round_ > before;
+  }
+
   void Read(uint32_t extent, void* to, Done done) override {
     slot_readers_->Post([this, extent, to, done = std::move(done)] {
       SlotFile* const slots = storage_->slots();
@@ -291,6 +399,7 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
       }
       const absl::Status status = (*task)();
       if (absl::IsResourceExhausted(status)) {
+        if (Reclaim()) continue;
         if (!short_of_room_.exchange(true)) {
           BALLAST_LOG(WARN) << "the gradient log is full; rounds wait for the checkpoint: "
                             << status;
@@ -318,6 +427,9 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
   bool pumping_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<Done> images_written_ ABSL_GUARDED_BY(mu_);  // not flushed yet
+  std::set<uint32_t> held_ ABSL_GUARDED_BY(mu_);           // extents
+  bool holding_ ABSL_GUARDED_BY(mu_) = false;              // from Hold to LetAllGo
+  bool gave_way_ ABSL_GUARDED_BY(mu_) = false;             // the last hold, to the log
 
   // Last: their threads use all of the above.
   Executor log_thread_;

@@ -2,15 +2,18 @@
 // record and the decision to it before it tells anybody; what "survives" means is the job's level.
 // It also keeps the rolling checkpoint that lets the log forget.
 // Comes from: server/round. Goes to: nothing at level `none`; JobStorage at the other levels.
-// Thread safety: thread-compatible; used on the job's strand. Completions may run on any thread.
+// Thread safety: thread-compatible; used on the job's strand, but for what reads and lets go held
+// state. Completions may run on any thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "server/durability/gradient_log.h"
 #include "server/durability/records.h"
 #include "server/durability/slot_io.h"
@@ -24,6 +27,12 @@ struct ReducedExtent {
   LoggedExtent at;
   const void* data = nullptr;
   std::shared_ptr<const void> owner;
+};
+
+// What RoundLog::Hold keeps: of each extent a version of its state, in a slot. With the rounds
+// since the oldest of them, which are kept too, every extent can be brought to any later version.
+struct HeldState {
+  std::map<uint32_t, uint64_t> versions;  // by extent
 };
 
 class RoundLog {
@@ -57,6 +66,33 @@ class RoundLog {
   virtual void WriteImage(ExtentImage image, Done done) = 0;
   // The slots themselves, for a tier that lives in them; null where nothing could. The log's.
   virtual SlotIo* slot_io() { return nullptr; }
+
+  // Holds what stands in the slots and the rounds since, for a snapshot; `done` runs on the log's
+  // thread. One at a time; it ends with LetAllGo. Rounds never wait for it: when the log needs the
+  // room, all of it is let go, and the calls below return ABORTED. Errors: ALREADY_EXISTS:
+  // something is held; NOT_FOUND: an extent has no version yet; UNIMPLEMENTED: nothing survives
+  // (level `none`).
+  virtual void Hold(std::function<void(absl::StatusOr<HeldState>)> done) {
+    done(absl::UnimplementedError("a job of durability none has nothing that could be held"));
+  }
+  // Lets one extent go, or all that are left. Any thread.
+  virtual void LetGo(uint32_t) {}
+  virtual void LetAllGo() {}
+  // What the log knows of the rounds from the oldest held version, or of `until` - 1, to that;
+  // their decisions were appended. Waits for the log's thread; any other. Errors: ABORTED.
+  using HeldRounds = std::map<uint64_t, LoggedRound>;
+  virtual absl::StatusOr<HeldRounds> ReadRounds(uint64_t) {
+    return absl::UnimplementedError("a job of durability none has nothing that is held");
+  }
+  // Reads the version of an extent that is held, `to` as in SlotFile::Read; and a gradient of one
+  // of ReadRounds', `to` as in GradientLog::ReadExtent. Block on the disk; any thread. Errors:
+  // ABORTED; DATA_LOSS as there.
+  virtual absl::Status ReadHeld(uint32_t, uint64_t, void*) {
+    return absl::UnimplementedError("a job of durability none has nothing that is held");
+  }
+  virtual absl::Status ReadHeld(const LoggedExtent&, void*) {
+    return absl::UnimplementedError("a job of durability none has nothing that is held");
+  }
 };
 
 // Level `none`: nothing survives the process, and every Prepare completes at once.

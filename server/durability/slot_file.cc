@@ -53,6 +53,9 @@ class TwoSlotFile : public SlotFile {
   uint64_t Flushed(uint32_t extent) const override;
   bool NeedsSync(uint32_t extent) const override;
   void Forget(uint32_t extent) override;
+  absl::StatusOr<uint64_t> Hold(uint32_t extent) override;
+  void LetGo(uint32_t extent) override;
+  std::optional<uint64_t> Held(uint32_t extent) const override;
   absl::Status Write(uint32_t extent, uint64_t version, const void* data) override;
   absl::Status Sync() override;
   absl::Status Read(uint32_t extent, uint64_t version, void* to) override;
@@ -68,6 +71,8 @@ class TwoSlotFile : public SlotFile {
     std::array<Slot, 2> slots;
     bool writing = false;
     bool unflushed = false;  // the newer slot is not flushed yet: the other one must stay
+    uint32_t holds = 0;
+    Slot* held = nullptr;  // while holds > 0
   };
 
   // INVALID_ARGUMENT for shapes that cannot come behind those there are.
@@ -81,8 +86,8 @@ class TwoSlotFile : public SlotFile {
   absl::Status WriteUnprovenAgain();
   absl::Status WriteAgain(Slot* slot, const Arena& payload);
   SlotHeader HeaderOf(const SlotShape& shape, uint64_t offset, uint64_t version) const;
-  // The slot to overwrite: an empty one, else the older.
-  static Slot* Oldest(Extent* extent);
+  // The slot to overwrite: an empty one, else the older; not the one that is held.
+  static Slot* Overwritable(Extent* extent);
   static std::vector<uint64_t> VersionsOf(const Extent& extent);
   // The beginning of a Write: its slot, which is empty from then on, and its header without
   // checksums.
@@ -362,8 +367,49 @@ bool TwoSlotFile::NeedsSync(uint32_t extent) const {
   return found->second.unflushed;
 }
 
-TwoSlotFile::Slot* TwoSlotFile::Oldest(Extent* extent) {
+absl::StatusOr<uint64_t> TwoSlotFile::Hold(uint32_t extent) {
+  BALLAST_ASSIGN_OR_RETURN(Extent* const target, Find(extent));
+  MutexLock lock(&mu_);
+  if (target->holds == 0) {
+    Slot* newest = nullptr;
+    for (Slot& slot : target->slots) {
+      if (!slot.header.has_value() || !slot.flushed) continue;
+      if (newest == nullptr || slot.header->version > newest->header->version) newest = &slot;
+    }
+    if (newest == nullptr) {
+      return absl::NotFoundError(
+          absl::StrCat("no slot of extent ", extent, " in ", path_, " is flushed"));
+    }
+    target->held = newest;
+  } else if (!target->held->header.has_value()) {
+    return absl::NotFoundError(
+        absl::StrCat("the slot of extent ", extent, " in ", path_, " that is held is empty now"));
+  }
+  ++target->holds;
+  return target->held->header->version;
+}
+
+void TwoSlotFile::LetGo(uint32_t extent) {
+  const auto found = extents_.find(extent);
+  if (found == extents_.end()) return;
+  MutexLock lock(&mu_);
+  Extent& target = found->second;
+  if (target.holds > 0 && --target.holds == 0) target.held = nullptr;
+}
+
+std::optional<uint64_t> TwoSlotFile::Held(uint32_t extent) const {
+  const auto found = extents_.find(extent);
+  if (found == extents_.end()) return std::nullopt;
+  MutexLock lock(&mu_);
+  const Slot* const held = found->second.held;
+  if (held == nullptr || !held->header.has_value()) return std::nullopt;
+  return held->header->version;
+}
+
+TwoSlotFile::Slot* TwoSlotFile::Overwritable(Extent* extent) {
   auto& [first, second] = extent->slots;
+  if (extent->held == &first) return &second;
+  if (extent->held == &second) return &first;
   if (!first.header.has_value()) return &first;
   if (!second.header.has_value()) return &second;
   return first.header->version < second.header->version ? &first : &second;
@@ -402,7 +448,7 @@ absl::StatusOr<std::pair<TwoSlotFile::Slot*, SlotHeader>> TwoSlotFile::BeginWrit
     return absl::InternalError(absl::StrCat("extent ", extent, " has version ", versions.front(),
                                             " in its slots; version ", version, " is not newer"));
   }
-  Slot* const slot = Oldest(target);
+  Slot* const slot = Overwritable(target);
   SlotHeader header = HeaderOf(target->shape, slot->offset, version);
   header.serial = ++last_serial_;
   header.flushed_serial = flushed_serial_;
@@ -518,7 +564,8 @@ absl::Status TwoSlotFile::Read(uint32_t extent, uint64_t version, void* to) {
   // From now on an empty slot, so that the next Write leaves the other one alone.
   MutexLock lock(&mu_);
   for (Slot& slot : source->slots) {
-    if (slot.offset == header.offset) slot.header.reset();
+    // Not one that was written meanwhile, should the version have been let go.
+    if (slot.header.has_value() && slot.header->serial == header.serial) slot.header.reset();
   }
   return absl::DataLossError(absl::StrCat("version ", version, " of extent ", extent, " in ", path_,
                                           " is damaged: ", damage,

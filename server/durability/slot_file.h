@@ -3,8 +3,8 @@
 // Recovery is the newest whole slot of each extent plus the gradient log. docs/formats/slots.md has
 // the grammar.
 // Comes from: the round log and the NVMe tier (writes and reads), recovery. Goes to: common/io
-// files. Thread safety: thread-safe, but one Read, Write or Forget of an extent at a time. Every
-// call but Versions, Flushed and NeedsSync may block on the disk.
+// files. Thread safety: thread-safe, but one Read, Write or Forget of an extent at a time; a held
+// version may be read beside that. Calls block on the disk where they say Read, Write or Sync.
 #pragma once
 
 #include <cstdint>
@@ -70,11 +70,22 @@ class SlotFile {
   // Whether a Write of the extent would be refused until a Sync.
   virtual bool NeedsSync(uint32_t extent) const = 0;
 
-  // Overwrites the extent's older (or an empty) slot. `data` has BufferBytes, aligned to
-  // kPageBytes; bytes behind PayloadBytes are written as they are. Counts after Sync; until then
-  // another Write of the extent is FAILED_PRECONDITION, as it would overwrite the only slot that is
-  // safe. INTERNAL unless `version` is newer than those there. An error of a write or flush is
-  // final.
+  // Holds the newest flushed version of the extent: until LetGo was called as often as Hold, no
+  // Write overwrites it, so that a snapshot need not copy it at once. Meanwhile the other slot
+  // takes every Write, also where that is the newer one: whoever holds keeps what can bring the
+  // held version to any later one (the log). Held extents return the version that they hold
+  // already. NOT_FOUND when the extent has none, INVALID_ARGUMENT for one that is not here. Not
+  // remembered by the file.
+  virtual absl::StatusOr<uint64_t> Hold(uint32_t extent) = 0;
+  virtual void LetGo(uint32_t extent) = 0;
+  // The version that is held; none: it is not.
+  virtual std::optional<uint64_t> Held(uint32_t extent) const = 0;
+
+  // Overwrites the extent's older (or an empty) slot, never one that is held. `data` has
+  // BufferBytes, aligned to kPageBytes; bytes behind PayloadBytes are written as they are. Counts
+  // after Sync; until then another Write of the extent is FAILED_PRECONDITION, as it would
+  // overwrite the only slot that is safe. INTERNAL unless `version` is newer than those there. An
+  // error of a write or flush is final.
   virtual absl::Status Write(uint32_t extent, uint64_t version, const void* data) = 0;
   // Makes every Write count that returned before this began.
   virtual absl::Status Sync() = 0;

@@ -1,0 +1,249 @@
+// Held state: slots that a snapshot pins instead of copying them, and the log behind them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <set>
+
+#include "common/base/failpoint.h"
+#include "tests/server/durability/round_log_testing.h"
+#include "tests/server/durability/slot_testing.h"
+
+namespace ballast::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+// --- Slots --------------------------------------------------------------------------------------
+
+class HeldSlots : public ::testing::Test {
+ protected:
+  HeldSlots() {
+    slots_ = *SlotFile::Create(&disk_, kSlotPath, SmallSlots(), SmallShapes());
+    shape_ = SmallShapes().front();
+  }
+  absl::Status Write(uint64_t version) {
+    const absl::Status written = WriteState(slots_.get(), shape_, version);
+    return written.ok() ? slots_->Sync() : written;
+  }
+  void ExpectWhole(uint64_t version) {
+    const auto state = ReadState(slots_.get(), shape_, version);
+    ASSERT_TRUE(state.ok()) << state.status();
+    EXPECT_TRUE(*state == Payload(shape_, version));
+  }
+
+  MemoryDisk disk_;
+  SlotShape shape_;
+  std::unique_ptr<SlotFile> slots_;
+};
+
+TEST_F(HeldSlots, AHeldVersionStaysWhateverIsWritten) {
+  ASSERT_TRUE(Write(1).ok());
+  ASSERT_TRUE(Write(2).ok());
+  EXPECT_EQ(*slots_->Hold(shape_.extent), 2u);
+  EXPECT_EQ(slots_->Held(shape_.extent), 2u);
+  for (uint64_t version = 3; version < 8; ++version) {
+    ASSERT_TRUE(Write(version).ok());
+    EXPECT_THAT(slots_->Versions(shape_.extent), ElementsAre(version, 2u));
+    ExpectWhole(2);
+    ExpectWhole(version);
+  }
+}
+
+TEST_F(HeldSlots, ASlotIsWrittenAgainOnceItWasLetGoAsOftenAsItWasHeld) {
+  ASSERT_TRUE(Write(1).ok());
+  ASSERT_EQ(*slots_->Hold(shape_.extent), 1u);
+  ASSERT_TRUE(Write(2).ok());
+  EXPECT_EQ(*slots_->Hold(shape_.extent), 1u) << "the version that is held already";
+  slots_->LetGo(shape_.extent);
+  ASSERT_TRUE(Write(3).ok());
+  EXPECT_THAT(slots_->Versions(shape_.extent), ElementsAre(3u, 1u));
+  slots_->LetGo(shape_.extent);
+  EXPECT_EQ(slots_->Held(shape_.extent), std::nullopt);
+  ASSERT_TRUE(Write(4).ok());
+  EXPECT_THAT(slots_->Versions(shape_.extent), ElementsAre(4u, 3u));
+  slots_->LetGo(shape_.extent);  // Once more than it was held: nothing.
+  EXPECT_EQ(*slots_->Hold(shape_.extent), 4u);
+}
+
+TEST_F(HeldSlots, OnlyWhatIsFlushedIsHeld) {
+  EXPECT_EQ(slots_->Hold(shape_.extent).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(WriteState(slots_.get(), shape_, 1).ok());
+  EXPECT_EQ(slots_->Hold(shape_.extent).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(slots_->Sync().ok());
+  ASSERT_TRUE(WriteState(slots_.get(), shape_, 2).ok());
+  EXPECT_EQ(*slots_->Hold(shape_.extent), 1u);
+  EXPECT_EQ(slots_->Hold(99).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(HeldSlots, WhatWasForgottenIsNotHeldAnyMore) {
+  ASSERT_TRUE(Write(1).ok());
+  ASSERT_TRUE(slots_->Hold(shape_.extent).ok());
+  slots_->Forget(shape_.extent);
+  EXPECT_EQ(slots_->Held(shape_.extent), std::nullopt);
+  EXPECT_EQ(slots_->Hold(shape_.extent).status().code(), absl::StatusCode::kNotFound);
+  slots_->LetGo(shape_.extent);
+  ASSERT_TRUE(Write(2).ok());
+  EXPECT_EQ(*slots_->Hold(shape_.extent), 2u);
+}
+
+// The write in whose middle the power goes is over the newer version: the held one is left.
+TEST_F(HeldSlots, PowerLossInAWriteLeavesTheHeldVersion) {
+  ASSERT_TRUE(Write(1).ok());
+  ASSERT_TRUE(disk_.SyncDirectory("/").ok());
+  ASSERT_TRUE(slots_->Hold(shape_.extent).ok());
+  ASSERT_TRUE(Write(2).ok());
+  disk_.Fail(MemoryDisk::Operation::kWrite, 2, EIO);
+  EXPECT_FALSE(Write(3).ok());
+  slots_.reset();
+  disk_.Crash(kLoseAll);
+  slots_ = *SlotFile::Open(&disk_, kSlotPath, SmallSlots(), SmallShapes());
+  EXPECT_EQ(slots_->Held(shape_.extent), std::nullopt) << "a file does not remember";
+  ExpectWhole(1);
+}
+
+// --- The log behind them ------------------------------------------------------------------------
+
+class HeldLog : public RoundLogTest {
+ protected:
+  absl::StatusOr<HeldState> Hold() {
+    std::promise<absl::StatusOr<HeldState>> held;
+    log_->Hold([&](absl::StatusOr<HeldState> state) { held.set_value(std::move(state)); });
+    return held.get_future().get();
+  }
+  void DoRound(uint64_t round) {
+    Round(round);
+    ASSERT_TRUE(outcomes_.Wait(static_cast<int>(round)).ok());
+  }
+  void CheckpointBoth(uint64_t version) {
+    for (const uint32_t extent : {0u, 1u}) {
+      ASSERT_TRUE(Checkpoint(extent, version, static_cast<char>('a' + version)).ok());
+    }
+  }
+  // The first byte of a held state, all of whose bytes are alike.
+  absl::StatusOr<char> ReadSlot(uint32_t extent, uint64_t version) {
+    const Arena image = *Arena::Create(SlotFile::BufferBytes(options_.shapes[extent]));
+    const absl::Status status = log_->ReadHeld(extent, version, image.data());
+    if (!status.ok()) return status;
+    return image.data()[0];
+  }
+  absl::StatusOr<std::string> ReadGradient(const LoggedExtent& extent) {
+    const Arena to = *Arena::Create(extent.bytes + kPageBytes);
+    const absl::Status status = log_->ReadHeld(extent, to.data());
+    if (!status.ok()) return status;
+    return std::string(to.data(), extent.bytes);
+  }
+};
+
+TEST_F(HeldLog, WhatIsHeldCanBeBroughtToALaterVersionWhileRoundsGoOn) {
+  CheckpointBoth(1);
+  DoRound(1);
+  const auto held = Hold();
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_THAT(held->versions, ElementsAre(Pair(0, 1), Pair(1, 1)));
+  DoRound(2);
+  CheckpointBoth(3);
+  DoRound(3);
+  const auto rounds = log_->ReadRounds(3);
+  ASSERT_TRUE(rounds.ok()) << rounds.status();
+  ASSERT_EQ(rounds->size(), 2u) << "1 and 2";
+  for (const auto& [round, logged] : *rounds) {
+    EXPECT_TRUE(logged.prepared.has_value());
+    EXPECT_TRUE(logged.decision.has_value());
+    for (const auto& [extent, gradient] : logged.extents) {
+      const auto bytes = ReadGradient(gradient);
+      ASSERT_TRUE(bytes.ok()) << bytes.status();
+      EXPECT_EQ(*bytes, Bytes(round * 10 + extent, kElements * 4));
+    }
+  }
+  for (const uint32_t extent : {0u, 1u}) {
+    const auto state = ReadSlot(extent, 1);
+    ASSERT_TRUE(state.ok()) << state.status();
+    EXPECT_EQ(*state, 'b');
+  }
+  log_->LetAllGo();
+}
+
+TEST_F(HeldLog, OnlyOneSnapshotHoldsUntilItLetsAllGo) {
+  EXPECT_EQ(Hold().status().code(), absl::StatusCode::kNotFound) << "no version yet";
+  CheckpointBoth(1);
+  ASSERT_TRUE(Hold().ok());
+  const absl::Status second = Hold().status();
+  EXPECT_EQ(second.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(second.message()), HasSubstr("another snapshot"));
+  for (const uint32_t extent : {0u, 1u}) log_->LetGo(extent);
+  EXPECT_FALSE(Hold().ok()) << "it has not ended";
+  log_->LetAllGo();
+  EXPECT_TRUE(Hold().ok());
+}
+
+// Rounds never wait: the snapshot does without, and is told.
+TEST_F(HeldLog, GivesWayToALogThatNeedsTheRoom) {
+  CheckpointBoth(1);
+  ASSERT_TRUE(Hold().ok());
+  uint64_t round = 1;
+  for (; ReadSlot(0, 1).ok(); ++round) {
+    ASSERT_LT(round, 100u) << "it never gives way";
+    DoRound(round);
+    CheckpointBoth(round + 1);
+  }
+  EXPECT_GE(round, options_.checkpoint_rounds + 2) << "what the log has room for";
+  const absl::Status slot = ReadSlot(1, 1).status();
+  EXPECT_EQ(slot.code(), absl::StatusCode::kAborted) << slot;
+  EXPECT_THAT(std::string(slot.message()), HasSubstr("storage.checkpoint_rounds"));
+  EXPECT_EQ(log_->ReadRounds(2).status().code(), absl::StatusCode::kAborted);
+  EXPECT_FALSE(log_->short_of_room());
+  {
+    MutexLock lock(&mu_);
+    EXPECT_EQ(short_of_room_, 0) << "no round has waited";
+  }
+  EXPECT_EQ(Hold().status().code(), absl::StatusCode::kAlreadyExists) << "it has not ended";
+  log_->LetAllGo();
+  DoRound(round);
+  const auto again = Hold();
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(ReadSlot(0, again->versions.at(0)).ok());
+}
+
+// While a held extent's other slot is written, a crash leaves the held one and the log since.
+TEST_F(HeldLog, ACrashWhileHeldFindsEveryRoundSinceTheHeldVersions) {
+  CheckpointBoth(1);
+  ASSERT_TRUE(Hold().ok());
+  DoRound(1);
+  CheckpointBoth(2);
+  DoRound(2);
+  DoRound(3);
+  log_.reset();
+  disk_.Crash(kLoseAll);
+  const auto opened = JobStorage::Open(&disk_, kDirectory, options_);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_THAT((*opened)->slots()->Versions(0), ElementsAre(2u, 1u));
+  for (uint64_t round = 1; round <= 3; ++round) {
+    EXPECT_EQ((*opened)->log()->rounds().count(round), 1u) << round;
+  }
+}
+
+TEST_F(HeldLog, WhatIsLetGoMakesRoomAgain) {
+  CheckpointBoth(1);
+  ASSERT_TRUE(Hold().ok());
+  for (uint64_t round = 1; round < 20; ++round) {
+    if (round == 2) log_->LetGo(0);
+    if (round == 3) log_->LetGo(1);
+    DoRound(round);
+    CheckpointBoth(round + 1);
+  }
+  MutexLock lock(&mu_);
+  EXPECT_EQ(short_of_room_, 0);
+}
+
+TEST(NullRoundLogTest, HoldsNothing) {
+  NullRoundLog log;
+  log.Hold([](const absl::StatusOr<HeldState>& held) {
+    EXPECT_EQ(held.status().code(), absl::StatusCode::kUnimplemented);
+  });
+}
+
+}  // namespace
+}  // namespace ballast::server
