@@ -1,7 +1,7 @@
 // Engine: RoundEngine's one implementation, as a class of its own so that its parts can stand in
 // files of their own: rounds in round_engine.cc, slots and recovery in engine_slots.cc, disks in
 // engine_storage.cc, what is different with a tier on NVMe in engine_tier.cc, growth in
-// engine_growth.cc.
+// engine_growth.cc, snapshots in engine_snapshot.cc.
 // Comes from: RoundEngine::Create. Goes to: RoundFsm, kernels, RoundLog, sinks.
 // Thread safety: public methods post to the strand; everything private runs on it, apart from the
 // tile bodies, which run on workers.
@@ -18,11 +18,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/executor.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "server/durability/round_log.h"
 #include "server/optim/dispatch.h"
 #include "server/reduce/reduce.h"
+#include "server/round/capture.h"
 #include "server/round/checkpointer.h"
 #include "server/round/contributions.h"
 #include "server/round/recovery.h"
@@ -40,7 +42,7 @@ class Engine final : public RoundEngine {
  public:
   Engine(const EngineConfig& config, const EngineDeps& deps, RoundFsm fsm,
          Contributions contributions, ExtentStore store, NvmeTier* nvme, Checkpointer checkpointer,
-         std::unique_ptr<RoundLog> log)
+         std::shared_ptr<RoundLog> log)
       : config_(config),
         deps_(deps),
         strand_(deps.executor),
@@ -194,6 +196,19 @@ class Engine final : public RoundEngine {
     });
   }
 
+  void HoldState(std::function<void(absl::StatusOr<uint64_t>)> done) override {
+    Post([this, done = std::move(done)] { DoHoldState(done); });
+  }
+  void CaptureState(uint64_t round, TakeExtent take,
+                    std::function<void(absl::StatusOr<CapturedRound>)> done) override {
+    Post([this, order = CaptureOrder{round, std::move(take), std::move(done)}] {
+      DoCaptureState(order);
+    });
+  }
+  void ReleaseState() override {
+    Post([this] { DoReleaseState(); });
+  }
+
   void Fail(absl::Status status) override {
     Post([this, status = std::move(status)] { Feed(FailInput{status}); });
   }
@@ -273,6 +288,21 @@ class Engine final : public RoundEngine {
   absl::Status MakeGrownFiles(const JobPlan& plan, const GrowthFiles& files);
   absl::Status CommitGrown(const JobPlan& plan, uint32_t window_extents, const GrowthFiles& files);
   absl::Status TakeGrown(const JobPlan& plan, uint32_t window_extents);
+  struct CaptureOrder {
+    uint64_t round = 0;
+    TakeExtent take;
+    std::function<void(absl::StatusOr<CapturedRound>)> done;
+  };
+  void DoHoldState(const std::function<void(absl::StatusOr<uint64_t>)>& done);
+  void OnHeld(const HeldState& held, const absl::Status& status,
+              const std::function<void(absl::StatusOr<uint64_t>)>& done);
+  void DoCaptureState(const CaptureOrder& order);
+  void StartCapture();
+  static absl::StatusOr<CapturedRound> RunCapture(Capture* capture, const TakeExtent& take,
+                                                  const std::atomic<bool>& cancelled);
+  void DoReleaseState();
+  void EndCapture();
+  absl::Status GivenUp() const;
   void WatchSeats();
   bool watching_ = false;
   void DoFetchState(uint32_t slot, uint64_t round, bool weights, std::vector<uint32_t> arrays);
@@ -383,8 +413,8 @@ class Engine final : public RoundEngine {
   ExtentStore store_;
   NvmeTier* const nvme_;  // store_'s tier, if it is on NVMe; else null
   Checkpointer checkpointer_;
-  std::unique_ptr<RoundLog> log_;
-  uint32_t log_generation_ = 0;  // grows when files of a grown job take the place of the old ones
+  std::shared_ptr<RoundLog> log_;  // a capture may outlive what takes its place
+  uint32_t log_generation_ = 0;    // grows when files of a grown job take the place of the old ones
   // Files of the job as it will be, when it has been told to grow to this layout version.
   std::unique_ptr<JobStorage> grown_files_;
   uint32_t grown_version_ = 0;
@@ -429,6 +459,13 @@ class Engine final : public RoundEngine {
   absl::Status failure_;
   bool ended_ = false;
   std::function<void(const absl::Status&, uint64_t)> on_end_;
+  // A snapshot: what is held for it, and until which round; or what tells its thread to give up.
+  std::shared_ptr<RoundLog> held_log_;  // from HoldState until a capture has it
+  std::optional<HeldState> held_;
+  bool release_wanted_ = false;  // while the log is asked to hold
+  std::optional<CaptureOrder> capture_order_;
+  std::shared_ptr<std::atomic<bool>> capturing_;
+  std::unique_ptr<Executor> capture_thread_;  // made at the first use; last: it ends first
 };
 
 }  // namespace ballast::server

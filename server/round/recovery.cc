@@ -12,9 +12,8 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/worker_pool.h"
-#include "common/io/arena.h"
 #include "common/job/optimizer.h"
-#include "server/round/step_plan.h"
+#include "server/round/replay.h"
 #include "server/tier/tile_layout.h"
 
 namespace ballast::server {
@@ -39,40 +38,19 @@ struct Loaded {
   uint64_t slot_version = 0;  // the newest
   bool init_missing = false;
   bool ahead = false;
-  bool stepped = false;  // the state is newer than its slot
-  uint64_t version = 0;  // of the slot that the state comes from
+  RoundReplay::Progress replay;  // since the slot that the state comes from
+  uint64_t version = 0;          // of that slot
   uint64_t replayed_rounds = 0;
   uint64_t slot_bytes = 0;
-  uint64_t log_bytes = 0;
+  uint64_t log_bytes = 0;  // of all slots that were tried
 };
 
 // What one thread needs.
 struct Lane {
-  Arena gradient;  // of one extent, as it was logged
-  Arena weights;   // what the step writes, which nobody reads here
+  RoundReplay::Lane replay;
   // The state of one extent, where the job's own store does not hold all of them.
   std::unique_ptr<ExtentStore> scratch;
   ExtentStore* store = nullptr;  // that, or the job's
-};
-
-// A tier that is the memory of one lane: of all extents it holds the one that is being loaded.
-class LaneTier final : public Tier {
- public:
-  LaneTier(const Layout& layout, Arena memory) : layout_(layout), memory_(std::move(memory)) {}
-  absl::Status AddExtent(uint32_t, uint32_t) override { return absl::OkStatus(); }
-  void Acquire(uint32_t, Ready ready) override { ready(absl::OkStatus()); }
-  void Release(uint32_t, uint64_t) override {}
-  void BeginSweep(std::vector<uint32_t>) override {}
-  size_t sweep_depth() const override { return 1; }
-  TileView Tile(uint32_t extent, uint32_t tile) override {
-    return TileAt(State(extent), layout_.extents()[extent].elements, layout_.tile_elements(), tile);
-  }
-  float* State(uint32_t) override { return reinterpret_cast<float*>(memory_.data()); }
-  uint64_t bytes() const override { return memory_.bytes(); }
-
- private:
-  const Layout& layout_;
-  const Arena memory_;
 };
 
 // One server's recovery. What is known of the log is gathered first; loading extents only reads it.
@@ -94,8 +72,6 @@ class Recovery {
   absl::Status CheckEpochs() const;
   absl::Status CheckNotBeyond(uint32_t extent, uint64_t version) const;
   absl::Status StateLost(const std::string& why) const;
-  void MakePlans();
-  absl::StatusOr<std::shared_ptr<StepPlan>> MakePlan(const LoggedRound& logged) const;
   absl::StatusOr<std::vector<Lane>> MakeLanes(size_t count);
   std::vector<Loaded> LoadAll(const std::vector<uint32_t>& owned, std::vector<Lane>* lanes);
   absl::Status Merge(const std::vector<uint32_t>& owned, const std::vector<Loaded>& loaded);
@@ -103,7 +79,6 @@ class Recovery {
   // Of one extent; any thread.
   absl::Status Load(uint32_t extent, Lane* lane, Loaded* loaded);
   absl::Status LoadVersion(uint32_t extent, uint64_t version, Lane* lane, Loaded* loaded);
-  absl::Status Replay(uint32_t extent, uint64_t round, Lane* lane, Loaded* loaded);
   absl::Status WriteBack(uint32_t extent, Lane* lane, Loaded* loaded);
 
   const JobPlan& plan_;
@@ -112,7 +87,7 @@ class Recovery {
   ExtentStore* const store_;
   NvmeTier* const nvme_;  // null: everything stays in memory
   Recovered out_;
-  std::map<uint64_t, absl::StatusOr<std::shared_ptr<StepPlan>>> plans_;  // of decided rounds
+  std::optional<RoundReplay> replay_;
 };
 
 // Which round is open, and with which policy and step counts it begins.
@@ -152,29 +127,14 @@ void Recovery::FindRound(const std::vector<uint32_t>& owned) {
   }
 }
 
-// A plan that cannot be made is an error only for an extent that needs it.
-void Recovery::MakePlans() {
-  for (const auto& [round, logged] : storage_->log()->rounds()) {
-    if (round >= out_.fsm.round) break;
-    if (!logged.decision.has_value() || !logged.prepared.has_value()) continue;
-    plans_.emplace(round, MakePlan(logged));
-  }
-}
-
-absl::StatusOr<std::shared_ptr<StepPlan>> Recovery::MakePlan(const LoggedRound& logged) const {
-  if (!logged.decision->decision.applied) return std::shared_ptr<StepPlan>();
-  std::vector<bool> present = logged.prepared->present;
-  std::vector<uint64_t> steps = logged.prepared->tensor_step;
-  present.resize(layout_.tensors().size(), false);
-  steps.resize(layout_.tensors().size(), 0);
-  return MakeStepPlan(layout_, present, steps, logged.decision->decision);
-}
-
 absl::StatusOr<Recovered> Recovery::Run(const std::vector<uint32_t>& owned, int lanes) {
   BALLAST_FAILPOINT_RETURN("recovery.before_load");
   FindRound(owned);
   BALLAST_RETURN_IF_ERROR(CheckEpochs());
-  MakePlans();
+  replay_.emplace(layout_, storage_->log()->rounds(), out_.fsm.round,
+                  [log = storage_->log()](const LoggedExtent& from, void* to) {
+                    return log->ReadExtent(from, to);
+                  });
   const size_t count = std::clamp<size_t>(owned.size(), 1, static_cast<size_t>(lanes));
   BALLAST_ASSIGN_OR_RETURN(std::vector<Lane> made, MakeLanes(count));
   BALLAST_RETURN_IF_ERROR(Merge(owned, LoadAll(owned, &made)));
@@ -184,17 +144,12 @@ absl::StatusOr<Recovered> Recovery::Run(const std::vector<uint32_t>& owned, int 
 }
 
 absl::StatusOr<std::vector<Lane>> Recovery::MakeLanes(size_t count) {
-  const size_t bytes = size_t{layout_.extent_elements()} * sizeof(float);
   std::vector<Lane> lanes(count);
   for (Lane& lane : lanes) {
-    BALLAST_ASSIGN_OR_RETURN(lane.gradient, Arena::Create(bytes));
-    BALLAST_ASSIGN_OR_RETURN(lane.weights, Arena::Create(bytes));
+    BALLAST_ASSIGN_OR_RETURN(lane.replay, RoundReplay::MakeLane(layout_));
     lane.store = store_;
     if (nvme_ == nullptr) continue;
-    BALLAST_ASSIGN_OR_RETURN(Arena state, Arena::Create(DramExtentBytes(layout_.extent_elements(),
-                                                                        layout_.tile_elements())));
-    lane.scratch = std::make_unique<ExtentStore>(
-        std::make_unique<LaneTier>(layout_, std::move(state)), store_->kernels());
+    BALLAST_ASSIGN_OR_RETURN(lane.scratch, RoundReplay::MakeScratch(layout_, store_->kernels()));
     lane.store = lane.scratch.get();
   }
   return lanes;
@@ -312,16 +267,18 @@ absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version, Lane* lane
                        kAdamWStateArrays, state);
   loaded->slot_bytes += SlotFile::PayloadBytes(ShapeOf(layout_, extent));
   loaded->version = version;
-  loaded->stepped = false;
+  loaded->replay = {};
   if (version > round) {
     loaded->ahead = true;
     return absl::OkStatus();
   }
   for (uint64_t r = version; r < round; ++r) {
-    BALLAST_RETURN_IF_ERROR(Replay(extent, r, lane, loaded));
+    BALLAST_RETURN_IF_ERROR(replay_->Apply(extent, r, lane->store, &lane->replay, &loaded->replay));
   }
+  loaded->log_bytes += loaded->replay.log_bytes;
   loaded->replayed_rounds = round - version;
-  return loaded->stepped && nvme_ != nullptr ? WriteBack(extent, lane, loaded) : absl::OkStatus();
+  const bool behind = loaded->replay.stepped && nvme_ != nullptr;
+  return behind ? WriteBack(extent, lane, loaded) : absl::OkStatus();
 }
 
 // Over the older slot, or over one that was damaged; the one that was read stays until it counts.
@@ -338,31 +295,6 @@ absl::Status Recovery::WriteBack(uint32_t extent, Lane* lane, Loaded* loaded) {
   }
   loaded->version = round;
   loaded->slot_version = round;
-  return absl::OkStatus();
-}
-
-absl::Status Recovery::Replay(uint32_t extent_id, uint64_t round, Lane* lane, Loaded* loaded) {
-  const auto known = plans_.find(round);
-  if (known == plans_.end()) {
-    return absl::DataLossError(absl::StrCat("the log lacks the decision of round ", round));
-  }
-  BALLAST_RETURN_IF_ERROR(known->second.status());
-  const std::shared_ptr<StepPlan>& plan = *known->second;
-  if (plan == nullptr || !Touches(*plan, layout_, extent_id)) return absl::OkStatus();
-  const auto& extents = Round(round)->extents;
-  const auto logged = extents.find(extent_id);
-  if (logged == extents.end()) {
-    return absl::DataLossError(
-        absl::StrCat("the log lacks extent ", extent_id, " of round ", round));
-  }
-  BALLAST_RETURN_IF_ERROR(storage_->log()->ReadExtent(logged->second, lane->gradient.data()));
-  loaded->log_bytes += logged->second.bytes;
-  const ExtentStep step = StepOf(*plan, layout_, extent_id, lane->gradient.data(),
-                                 logged->second.dtype, lane->weights.data());
-  for (uint32_t tile = 0; tile < TileCount(layout_, extent_id); ++tile) {
-    lane->store->StepTile(layout_, extent_id, tile, step);
-  }
-  loaded->stepped = true;
   return absl::OkStatus();
 }
 

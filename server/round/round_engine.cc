@@ -326,6 +326,7 @@ void Engine::Do(const OpenRound& effect) {
   }
   if (nvme_ != nullptr) EndSweep();
   PumpCheckpoints();
+  StartCapture();
   for (const auto& attach : std::exchange(after_apply_, {})) attach();
 }
 
@@ -395,6 +396,7 @@ void Engine::End() {
   // Its files may be opened again once the end is told, so nothing may write to them any more. This
   // waits for the disk; the job has nothing else to do.
   if (nvme_ != nullptr) DisconnectTier();
+  EndCapture();
   log_ = std::make_unique<NullRoundLog>();
   for (const auto& attach : std::exchange(after_apply_, {})) attach();  // They get the failure.
   if (on_end_) std::exchange(on_end_, nullptr)(failure_, fsm_.round());

@@ -20,6 +20,7 @@
 #include "common/base/worker_pool.h"
 #include "common/metrics/metrics.h"
 #include "server/durability/job_storage.h"
+#include "server/round/capture.h"
 #include "server/round/job_plan.h"
 #include "server/round/round_types.h"
 #include "server/simd/isa.h"
@@ -165,6 +166,19 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   virtual void Extend(JobPlan plan, uint32_t window_extents, GrowthFiles files,
                       std::function<void(absl::Status)> done) = 0;
   virtual void Snapshot(std::function<void(JobSnapshot)> done) = 0;
+  // What a snapshot is made of, in three calls at every server of the job. HoldState keeps what is
+  // on disk as it is, in no time, until ReleaseState or the end of CaptureState; `done` gets the
+  // first round whose beginning this server can tell. CaptureState, with the largest of those
+  // rounds, hands the state that this round begins with to `take`, on a thread of its own, once the
+  // round has begun; beside it rounds go on. ReleaseState breaks it off. `done` runs on any thread.
+  // Errors: UNIMPLEMENTED UNSUPPORTED: the job has durability none. FAILED_PRECONDITION: no round
+  // has finished yet; nothing is held. ALREADY_EXISTS: another one is being taken. NOT_FOUND: an
+  // extent is not on disk yet. ABORTED: rounds needed the room, or the job has grown; to be begun
+  // again. Those of `take` and of the disk.
+  virtual void HoldState(std::function<void(absl::StatusOr<uint64_t> round)> done) = 0;
+  virtual void CaptureState(uint64_t round, TakeExtent take,
+                            std::function<void(absl::StatusOr<CapturedRound>)> done) = 0;
+  virtual void ReleaseState() = 0;
   // Fails the job with `status` (server shutdown, directory decision).
   virtual void Fail(absl::Status status) = 0;
   // Called (on the strand) once when every slot has left (JOB_FINISHED) or the job has failed; with

@@ -92,6 +92,12 @@ class FakeEngine : public RoundEngine {
   }
   void SlotOpen(uint32_t, std::function<void(SeatUse)> done) override { done(SeatUse()); }
   void OnSeatFree(SeatFree) override {}
+  void HoldState(std::function<void(absl::StatusOr<uint64_t>)> done) override { done(1); }
+  void CaptureState(uint64_t, TakeExtent,
+                    std::function<void(absl::StatusOr<CapturedRound>)> done) override {
+    done(CapturedRound());
+  }
+  void ReleaseState() override {}
   void Snapshot(std::function<void(JobSnapshot)> done) override {
     JobSnapshot snapshot;
     snapshot.name = "fake";

@@ -1,0 +1,127 @@
+// Engine: the state of a round for a snapshot. It is held on the strand, in no time; bringing it to
+// the round and handing it on is a thread's own work, beside which rounds go on. See engine.h.
+// Thread safety: on the job's strand, but for CaptureExtents.
+#include <algorithm>
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "server/round/engine.h"
+
+namespace ballast::server {
+
+void Engine::DoHoldState(const std::function<void(absl::StatusOr<uint64_t>)>& done) {
+  if (!failure_.ok()) return done(failure_);
+  const ErrorFields fields{.job = name_, .server = static_cast<int>(config_.self)};
+  if (!fsm_.durable()) {
+    return done(ReasonedError(absl::StatusCode::kUnimplemented, Reason::kUnsupported,
+                              absl::StrCat("job \"", name_,
+                                           "\" has durability none, so nothing of it is on disk; "
+                                           "start it with durability power or process"),
+                              fields));
+  }
+  if (!last_decision_.has_value()) {
+    return done(
+        ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kBadArgument,
+                      absl::StrCat("job \"", name_, "\" has not finished a round yet; take ",
+                                   "the snapshot after the first one"),
+                      fields));
+  }
+  if (held_log_ != nullptr || capturing_ != nullptr) {
+    return done(absl::AlreadyExistsError(
+        absl::StrCat("another snapshot of job \"", name_, "\" is being taken; wait for it")));
+  }
+  // What the log's thread keeps must not own the log: it would end on that thread.
+  held_log_ = log_;
+  const auto held = std::make_shared<HeldState>();
+  log_->Hold([held, done = FromDisk([held, done](Engine* self, const absl::Status& status) {
+                      self->OnHeld(*held, status, done);
+                    })](absl::StatusOr<HeldState> found) {
+    if (found.ok()) *held = *std::move(found);
+    done(found.status());
+  });
+}
+
+void Engine::OnHeld(const HeldState& held, const absl::Status& status,
+                    const std::function<void(absl::StatusOr<uint64_t>)>& done) {
+  if (held_log_ == nullptr) return done(failure_);  // The job has ended.
+  if (status.ok() && !std::exchange(release_wanted_, false)) {
+    held_ = held;
+    uint64_t round = fsm_.round();
+    for (const auto& [extent, version] : held.versions) round = std::max(round, version);
+    return done(round);
+  }
+  if (status.ok()) held_log_->LetAllGo();
+  held_log_ = nullptr;
+  done(status.ok() ? GivenUp() : status);
+}
+
+absl::Status Engine::GivenUp() const {
+  return failure_.ok() ? absl::AbortedError("the snapshot was given up") : failure_;
+}
+
+void Engine::DoCaptureState(const CaptureOrder& order) {
+  if (!failure_.ok()) return order.done(failure_);
+  if (!held_.has_value() || capture_order_.has_value()) {
+    return order.done(absl::FailedPreconditionError(
+        absl::StrCat("server ", config_.self, " holds no state of job \"", name_,
+                     "\" that could be captured; take the snapshot again")));
+  }
+  capture_order_ = order;
+  StartCapture();
+}
+
+// Once the round whose beginning is wanted has begun.
+void Engine::StartCapture() {
+  if (!capture_order_.has_value() || fsm_.round() < capture_order_->round) return;
+  const auto capture = std::make_shared<Capture>(Capture{.layout = fsm_.layout(),
+                                                         .log = std::exchange(held_log_, nullptr),
+                                                         .held = *std::exchange(held_, {}),
+                                                         .round = capture_order_->round,
+                                                         .kernels = &step_kernels_});
+  capturing_ = std::make_shared<std::atomic<bool>>(false);
+  if (capture_thread_ == nullptr) capture_thread_ = std::make_unique<Executor>("capture", 1);
+  capture_thread_->Post([capture, cancelled = capturing_, weak = weak_from_this(),
+                         post = strand_.Poster(),
+                         order = *std::exchange(capture_order_, std::nullopt)] {
+    const absl::StatusOr<CapturedRound> result = RunCapture(capture.get(), order.take, *cancelled);
+    capture->log->LetAllGo();
+    capture->log = nullptr;
+    const auto end = [weak, result, done = order.done] {
+      const auto self = std::static_pointer_cast<Engine>(weak.lock());
+      if (self != nullptr) self->capturing_ = nullptr;
+      done(result);
+    };
+    if (!post(end)) order.done(result);
+  });
+}
+
+absl::StatusOr<CapturedRound> Engine::RunCapture(Capture* capture, const TakeExtent& take,
+                                                 const std::atomic<bool>& cancelled) {
+  BALLAST_ASSIGN_OR_RETURN(capture->rounds, capture->log->ReadRounds(capture->round));
+  BALLAST_ASSIGN_OR_RETURN(CapturedRound before, RoundBefore(*capture));
+  BALLAST_RETURN_IF_ERROR(CaptureExtents(*capture, take, cancelled));
+  return before;
+}
+
+void Engine::DoReleaseState() {
+  if (capturing_ != nullptr) *capturing_ = true;  // It lets go itself.
+  if (held_log_ == nullptr) return;
+  if (!held_.has_value()) {
+    release_wanted_ = true;
+    return;
+  }
+  held_log_->LetAllGo();
+  held_log_ = nullptr;
+  held_.reset();
+  if (!capture_order_.has_value()) return;
+  std::exchange(capture_order_, std::nullopt)->done(GivenUp());
+}
+
+// The log's files may be opened by another once the job has ended.
+void Engine::EndCapture() {
+  DoReleaseState();
+  if (capture_thread_ != nullptr) capture_thread_->Shutdown();
+  held_log_ = nullptr;
+}
+
+}  // namespace ballast::server

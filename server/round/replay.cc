@@ -1,0 +1,96 @@
+#include "server/round/replay.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "server/tier/tile_layout.h"
+
+namespace ballast::server {
+namespace {
+
+// A tier that is the memory of one extent: of all that there are it holds the one that is worked
+// on.
+class ScratchTier final : public Tier {
+ public:
+  ScratchTier(const Layout& layout, Arena memory) : layout_(layout), memory_(std::move(memory)) {}
+  absl::Status AddExtent(uint32_t, uint32_t) override { return absl::OkStatus(); }
+  void Acquire(uint32_t, Ready ready) override { ready(absl::OkStatus()); }
+  void Release(uint32_t, uint64_t) override {}
+  void BeginSweep(std::vector<uint32_t>) override {}
+  size_t sweep_depth() const override { return 1; }
+  TileView Tile(uint32_t extent, uint32_t tile) override {
+    return TileAt(State(extent), layout_.extents()[extent].elements, layout_.tile_elements(), tile);
+  }
+  float* State(uint32_t) override { return reinterpret_cast<float*>(memory_.data()); }
+  uint64_t bytes() const override { return memory_.bytes(); }
+
+ private:
+  const Layout& layout_;
+  const Arena memory_;
+};
+
+}  // namespace
+
+RoundReplay::RoundReplay(const Layout& layout, const Rounds& rounds, uint64_t until,
+                         ReadGradient read)
+    : layout_(layout), rounds_(rounds), read_(std::move(read)) {
+  for (const auto& [round, logged] : rounds_) {
+    if (round >= until) break;
+    if (!logged.decision.has_value() || !logged.prepared.has_value()) continue;
+    plans_.emplace(round, MakePlan(logged));
+  }
+}
+
+absl::StatusOr<std::shared_ptr<StepPlan>> RoundReplay::MakePlan(const LoggedRound& logged) const {
+  if (!logged.decision->decision.applied) return std::shared_ptr<StepPlan>();
+  std::vector<bool> present = logged.prepared->present;
+  std::vector<uint64_t> steps = logged.prepared->tensor_step;
+  present.resize(layout_.tensors().size(), false);
+  steps.resize(layout_.tensors().size(), 0);
+  return MakeStepPlan(layout_, present, steps, logged.decision->decision);
+}
+
+absl::StatusOr<RoundReplay::Lane> RoundReplay::MakeLane(const Layout& layout) {
+  const size_t bytes = size_t{layout.extent_elements()} * sizeof(float);
+  Lane lane;
+  BALLAST_ASSIGN_OR_RETURN(lane.gradient, Arena::Create(bytes));
+  BALLAST_ASSIGN_OR_RETURN(lane.weights, Arena::Create(bytes));
+  return lane;
+}
+
+absl::StatusOr<std::unique_ptr<ExtentStore>> RoundReplay::MakeScratch(
+    const Layout& layout, const optim::KernelTable* table) {
+  BALLAST_ASSIGN_OR_RETURN(Arena state, Arena::Create(DramExtentBytes(layout.extent_elements(),
+                                                                      layout.tile_elements())));
+  return std::make_unique<ExtentStore>(std::make_unique<ScratchTier>(layout, std::move(state)),
+                                       table);
+}
+
+absl::Status RoundReplay::Apply(uint32_t extent, uint64_t round, ExtentStore* store, Lane* lane,
+                                Progress* progress) const {
+  const auto known = plans_.find(round);
+  if (known == plans_.end()) {
+    return absl::DataLossError(absl::StrCat("the log lacks the decision of round ", round));
+  }
+  BALLAST_RETURN_IF_ERROR(known->second.status());
+  const std::shared_ptr<StepPlan>& plan = *known->second;
+  if (plan == nullptr || !Touches(*plan, layout_, extent)) return absl::OkStatus();
+  const auto& extents = rounds_.at(round).extents;
+  const auto logged = extents.find(extent);
+  if (logged == extents.end()) {
+    return absl::DataLossError(absl::StrCat("the log lacks extent ", extent, " of round ", round));
+  }
+  BALLAST_RETURN_IF_ERROR(read_(logged->second, lane->gradient.data()));
+  progress->log_bytes += logged->second.bytes;
+  const ExtentStep step = StepOf(*plan, layout_, extent, lane->gradient.data(),
+                                 logged->second.dtype, lane->weights.data());
+  for (uint32_t tile = 0; tile < TileCount(layout_, extent); ++tile) {
+    store->StepTile(layout_, extent, tile, step);
+  }
+  progress->stepped = true;
+  return absl::OkStatus();
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,64 @@
+// Replay: rounds of a gradient log applied to one extent by the kernels of a live round. Recovery
+// brings a slot's version to the open round so, a snapshot to the round that it is taken at.
+// Comes from: recovery, capture. Goes to: StepPlan, ExtentStore.
+// Thread safety: RoundReplay is immutable once made; a Lane and a store belong to one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/io/arena.h"
+#include "common/tensor/layout.h"
+#include "server/durability/gradient_log.h"
+#include "server/optim/dispatch.h"
+#include "server/round/step_plan.h"
+#include "server/state/extent_store.h"
+
+namespace ballast::server {
+
+class RoundReplay {
+ public:
+  using Rounds = std::map<uint64_t, LoggedRound>;
+  // Reads a gradient into memory of an extent's fp32 elements, aligned to pages.
+  using ReadGradient = std::function<absl::Status(const LoggedExtent& from, void* to)>;
+
+  // Memory that one thread works with.
+  struct Lane {
+    Arena gradient;  // of one extent, as it was logged
+    Arena weights;   // what the step writes, which nobody reads here
+  };
+  // What became of an extent.
+  struct Progress {
+    bool stepped = false;  // some round has changed it
+    uint64_t log_bytes = 0;
+  };
+
+  // Resolves the decisions of `rounds` below `until`. Both references outlive this. A decision that
+  // cannot be resolved is an error only for an extent that needs it.
+  RoundReplay(const Layout& layout, const Rounds& rounds, uint64_t until, ReadGradient read);
+
+  // RESOURCE_EXHAUSTED.
+  static absl::StatusOr<Lane> MakeLane(const Layout& layout);
+  // Memory for the state of one extent, whichever it is asked for. RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::unique_ptr<ExtentStore>> MakeScratch(const Layout& layout,
+                                                                  const optim::KernelTable* table);
+
+  // Applies one round to the extent's state in `store`. Errors: DATA_LOSS: the rounds lack its
+  // decision or gradient; what MakeStepPlan and ReadGradient say.
+  absl::Status Apply(uint32_t extent, uint64_t round, ExtentStore* store, Lane* lane,
+                     Progress* progress) const;
+
+ private:
+  absl::StatusOr<std::shared_ptr<StepPlan>> MakePlan(const LoggedRound& logged) const;
+
+  const Layout& layout_;
+  const Rounds& rounds_;
+  const ReadGradient read_;
+  std::map<uint64_t, absl::StatusOr<std::shared_ptr<StepPlan>>> plans_;  // of decided rounds
+};
+
+}  // namespace ballast::server

@@ -1,0 +1,275 @@
+// Captured state: what a snapshot gets while rounds go on is, bit for bit, what its round began
+// with on every server, in memory and on NVMe, whatever was checkpointed when.
+#include "server/round/capture.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/server/round/durable_engines.h"
+
+namespace ballast::server {
+namespace {
+
+using testing::DurableCluster;
+using ::testing::HasSubstr;
+using testing::Random;
+using testing::Trainer;
+
+using Arrays = std::vector<std::vector<std::vector<float>>>;  // p, m, v; by tensor
+
+// What TakeExtent got, as arrays of tensors; may be held up.
+class Taken {
+ public:
+  explicit Taken(const Layout& layout) : layout_(layout), arrays_(3) {
+    for (const LayoutTensor& tensor : layout.tensors()) {
+      for (auto& array : arrays_) array.emplace_back(tensor.elements, -1.0f);
+    }
+  }
+  TakeExtent Take() {
+    return [this](uint32_t extent, const void* image) {
+      MutexLock lock(&mu_);
+      ++waiting_;
+      changed_.NotifyAll();
+      while (held_up_) changed_.Wait(&mu_);
+      Unpack(extent, static_cast<const float*>(image));
+      return absl::OkStatus();
+    };
+  }
+  void HoldUp() {
+    MutexLock lock(&mu_);
+    held_up_ = true;
+  }
+  void GoOn() {
+    MutexLock lock(&mu_);
+    held_up_ = false;
+    changed_.NotifyAll();
+  }
+  void WaitForFirst() {
+    MutexLock lock(&mu_);
+    while (waiting_ == 0) changed_.Wait(&mu_);
+  }
+  Arrays arrays() {
+    MutexLock lock(&mu_);
+    return arrays_;
+  }
+
+ private:
+  void Unpack(uint32_t number, const float* image) {
+    const Extent& extent = layout_.extents()[number];
+    std::vector<std::vector<float>> planes(3);
+    for (uint32_t at = 0; at < extent.elements; at += layout_.tile_elements()) {
+      const uint32_t count = std::min(layout_.tile_elements(), extent.elements - at);
+      for (auto& plane : planes) {
+        plane.insert(plane.end(), image, image + count);
+        image += count;
+      }
+    }
+    for (uint32_t i = 0; i < extent.run_count; ++i) {
+      const Run& run = layout_.runs()[extent.first_run + i];
+      for (size_t array = 0; array < planes.size(); ++array) {
+        std::copy_n(planes[array].begin() + run.extent_offset, run.elements,
+                    arrays_[array][run.tensor].begin() + static_cast<int64_t>(run.tensor_offset));
+      }
+    }
+  }
+
+  const Layout& layout_;
+  Mutex mu_;
+  CondVar changed_;
+  bool held_up_ ABSL_GUARDED_BY(mu_) = false;
+  int waiting_ ABSL_GUARDED_BY(mu_) = 0;
+  Arrays arrays_ ABSL_GUARDED_BY(mu_);
+};
+
+// A job that runs, and what every round of it began with.
+class CapturedJob {
+ public:
+  CapturedJob(uint32_t seed, std::vector<uint32_t> servers, bool nvme)
+      : seed_(seed),
+        servers_(std::move(servers)),
+        cluster_(sizes_, /*world=*/2, servers_, seed, [nvme] { return nvme ? 4u : 0u; }),
+        taken_(cluster_.layout()) {
+    const auto init = Random(sizes_, seed);
+    for (const uint32_t s : {0, 1}) {
+      trainers_.push_back(std::make_unique<Trainer>(&cluster_, s, init));
+    }
+  }
+
+  // `middle` runs when half of the gradients have been pushed.
+  void Round(const std::function<void()>& middle = [] {}) {
+    const uint64_t round = trainers_[0]->round();
+    const auto extents = static_cast<uint32_t>(cluster_.layout().extents().size());
+    for (uint32_t s = 0; s < trainers_.size(); ++s) {
+      if (s == 1) middle();
+      trainers_[s]->BeginRound(
+          Random(sizes_, static_cast<uint32_t>(seed_ * 1000 + round * 10 + s)));
+      for (uint32_t e = 0; e < extents; ++e) trainers_[s]->PushExtent(e);
+    }
+    for (const auto& trainer : trainers_) trainer->EndRound();
+    began_[round + 1] = trainers_[0]->FetchArrays();
+  }
+
+  absl::StatusOr<uint64_t> Hold(uint32_t server) {
+    std::promise<absl::StatusOr<uint64_t>> held;
+    cluster_.Engine(server)->HoldState(
+        [&](absl::StatusOr<uint64_t> round) { held.set_value(std::move(round)); });
+    return held.get_future().get();
+  }
+  // The latest of all servers' rounds.
+  absl::StatusOr<uint64_t> HoldAll() {
+    uint64_t latest = 0;
+    for (const uint32_t server : servers_) {
+      const absl::StatusOr<uint64_t> round = Hold(server);
+      if (!round.ok()) return round;
+      latest = std::max(latest, *round);
+    }
+    return latest;
+  }
+  using Result = std::future<absl::StatusOr<CapturedRound>>;
+  Result Capture(uint32_t server, uint64_t round) {
+    const auto result = std::make_shared<std::promise<absl::StatusOr<CapturedRound>>>();
+    cluster_.Engine(server)->CaptureState(
+        round, taken_.Take(),
+        [result](absl::StatusOr<CapturedRound> end) { result->set_value(std::move(end)); });
+    return result->get_future();
+  }
+  std::vector<Result> CaptureAll(uint64_t round) {
+    std::vector<Result> results;
+    for (const uint32_t server : servers_) results.push_back(Capture(server, round));
+    return results;
+  }
+  void ExpectCaptured(uint64_t round, std::vector<Result> results) {
+    for (Result& result : results) {
+      const absl::StatusOr<CapturedRound> end = result.get();
+      ASSERT_TRUE(end.ok()) << end.status();
+      EXPECT_EQ(end->prepared.round, round - 1);
+      EXPECT_EQ(end->decision.round, round - 1);
+    }
+    const Arrays arrays = taken_.arrays();
+    for (size_t array = 0; array < arrays.size(); ++array) {
+      for (size_t t = 0; t < sizes_.size(); ++t) {
+        ASSERT_EQ(std::memcmp(arrays[array][t].data(), began_.at(round)[array][t].data(),
+                              arrays[array][t].size() * 4),
+                  0)
+            << "seed " << seed_ << " round " << round << " array " << array << " tensor " << t;
+      }
+    }
+  }
+
+  DurableCluster& cluster() { return cluster_; }
+  Taken& taken() { return taken_; }
+
+ private:
+  const std::vector<int64_t> sizes_ = {900, 5, 2000, 333, 1200};
+  const uint32_t seed_;
+  const std::vector<uint32_t> servers_;
+  DurableCluster cluster_;
+  Taken taken_;
+  std::vector<std::unique_ptr<Trainer>> trainers_;
+  std::map<uint64_t, Arrays> began_;
+};
+
+class CaptureTest : public ::testing::TestWithParam<std::tuple<int, bool>> {};
+
+// One server is asked in the middle of a round and the others after it: they agree on a round that
+// some of them are still to begin.
+TEST_P(CaptureTest, StateIsThatOfOneRoundOnAllServersWhileRoundsGoOn) {
+  const auto [seed, nvme] = GetParam();
+  const std::vector<std::vector<uint32_t>> clusters = {{0}, {1, 4}, {0, 2, 3}};
+  const std::vector<uint32_t> servers = clusters[static_cast<size_t>(seed) % 3];
+  CapturedJob job(static_cast<uint32_t>(seed), servers, nvme);
+  for (int round = 0; round < 1 + seed / 3; ++round) job.Round();
+  uint64_t at = 0;
+  std::vector<CapturedJob::Result> results;
+  job.Round([&] {
+    const auto held = job.HoldAll();
+    ASSERT_TRUE(held.ok()) << held.status();
+    at = *held + (seed % 2);  // the next one has not begun yet
+    results = job.CaptureAll(at);
+    if (at == *held) job.taken().WaitForFirst();
+  });
+  job.Round();
+  job.ExpectCaptured(at, std::move(results));
+  job.Round();
+  EXPECT_TRUE(job.HoldAll().ok()) << "the first one has ended";
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, CaptureTest,
+                         ::testing::Combine(::testing::Range(0, 9), ::testing::Bool()));
+
+TEST(CaptureGivenUp, RoundsDoNotWaitForACaptureThatHoldsTheLogUp) {
+  CapturedJob job(1, {0}, false);
+  job.Round();
+  const auto held = job.HoldAll();
+  ASSERT_TRUE(held.ok()) << held.status();
+  job.taken().HoldUp();
+  auto result = job.Capture(0, *held);
+  job.taken().WaitForFirst();
+  for (int round = 0; round < 20; ++round) job.Round();
+  job.taken().GoOn();
+  const auto end = result.get();
+  EXPECT_EQ(end.status().code(), absl::StatusCode::kAborted) << end.status();
+  EXPECT_THAT(std::string(end.status().message()), HasSubstr("storage.checkpoint_rounds"));
+  const auto again = job.HoldAll();
+  ASSERT_TRUE(again.ok()) << again.status();
+  std::vector<CapturedJob::Result> results = job.CaptureAll(*again);
+  job.ExpectCaptured(*again, std::move(results));
+}
+
+TEST(CaptureGivenUp, ReleasedStateIsNotCaptured) {
+  CapturedJob job(2, {0}, false);
+  job.Round();
+  auto held = job.HoldAll();
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_EQ(job.Hold(0).status().code(), absl::StatusCode::kAlreadyExists);
+  auto waits = job.Capture(0, *held + 5);
+  job.cluster().Engine(0)->ReleaseState();
+  EXPECT_EQ(waits.get().status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(job.Capture(0, *held).get().status().code(), absl::StatusCode::kFailedPrecondition);
+
+  held = job.HoldAll();
+  ASSERT_TRUE(held.ok()) << held.status();
+  job.taken().HoldUp();
+  auto runs = job.Capture(0, *held);
+  job.taken().WaitForFirst();
+  job.cluster().Engine(0)->ReleaseState();
+  EXPECT_EQ(job.Hold(0).status().code(), absl::StatusCode::kAlreadyExists) << "it has not ended";
+  job.taken().GoOn();
+  EXPECT_EQ(runs.get().status().code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(job.HoldAll().ok());
+}
+
+TEST(CaptureGivenUp, AJobThatEndsBreaksItOff) {
+  CapturedJob job(3, {0}, false);
+  job.Round();
+  const auto held = job.HoldAll();
+  ASSERT_TRUE(held.ok()) << held.status();
+  auto waits = job.Capture(0, *held + 5);
+  job.cluster().Engine(0)->Fail(absl::CancelledError("the test ends it"));
+  EXPECT_EQ(waits.get().status().message(), "the test ends it");
+  EXPECT_EQ(job.Hold(0).status().message(), "the test ends it");
+}
+
+TEST(CaptureGivenUp, ThereIsNothingToHoldBeforeTheFirstRoundHasEnded) {
+  CapturedJob job(4, {0}, false);
+  const absl::Status status = job.Hold(0).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has not finished a round"));
+}
+
+TEST(CaptureGivenUp, ADamagedSlotIsNamed) {
+  CapturedJob job(5, {0}, true);
+  job.Round();
+  job.Round();
+  const auto held = job.HoldAll();
+  ASSERT_TRUE(held.ok()) << held.status();
+  const std::string path = std::string(testing::kDirectory) + "/slots";
+  for (uint64_t at = 100; job.cluster().Disk(0)->FlipBit(path, at, 2).ok(); at += kPageBytes) {
+  }
+  const auto end = job.Capture(0, *held).get();
+  EXPECT_EQ(end.status().code(), absl::StatusCode::kDataLoss) << end.status();
+  EXPECT_THAT(std::string(end.status().message()), HasSubstr("/slots is damaged"));
+}
+
+}  // namespace
+}  // namespace ballast::server
