@@ -6,10 +6,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly PACKAGES=(
-  build-essential cmake ninja-build ccache clang-14 clang-format-14
+  build-essential cmake ninja-build ccache clang-14 clang-format-14 libclang-rt-14-dev
   libgrpc-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
   librocksdb-dev libaio-dev prometheus-cpp-dev libcivetweb-dev
-  libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev
+  libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev nlohmann-json3-dev
   fio ca-certificates python3 python3-dev python3-venv)
 # Debian's own interpreter: another python3 earlier on PATH may lack headers or the right version.
 readonly PYTHON=/usr/bin/python3

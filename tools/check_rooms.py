@@ -20,8 +20,8 @@ import source_text  # noqa: E402  (found only after the line above)
 # be a header of C, C++ or POSIX.
 THIRD_PARTY = (
     "absl/", "google/protobuf/", "grpcpp/", "grpc/", "rocksdb/", "prometheus/", "civetweb.h",
-    "CivetServer.h", "yaml-cpp/", "libaio.h", "gtest/", "gmock/", "benchmark/", "nanobind/",
-    "Python.h", "torch/", "ATen/", "cuda", "nccl.h")
+    "CivetServer.h", "yaml-cpp/", "nlohmann/", "libaio.h", "gtest/", "gmock/", "benchmark/",
+    "nanobind/", "Python.h", "torch/", "ATen/", "cuda", "nccl.h")
 SYSTEM_FOLDERS = ("sys/", "linux/", "netinet/", "arpa/", "net/", "asm/")
 
 COMMON = ("common/base", "common/io", "common/tensor", "common/job", "common/metrics")
@@ -33,7 +33,8 @@ SERVER_ROOMS = (
     "server/durability", "server/meta", "server/round", "server/config", "server/cluster",
     "server/admin")
 PROTOBUF, GRPC = ("google/protobuf/",), ("grpcpp/", "grpc/")
-EVERYTHING = COMMON + (WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + (
+SAFETENSORS = "common/safetensors"
+EVERYTHING = COMMON + (SAFETENSORS, WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + (
     "server/rpc", "server", PUBLIC_CLIENT, "client/cpp")
 
 # Kernels run inside the memory-bound pass over an extent: nothing in them may wait or allocate.
@@ -55,6 +56,7 @@ class Room:
 ROOMS = {
     "common/base": Room(),
     "common/io": Room(("common/base",), ("absl/", "libaio.h")),
+    "common/safetensors": Room(("common/base", "common/io"), ("absl/", "nlohmann/")),
     "common/tensor": Room(("common/base",)),
     "common/job": Room(("common/base", "common/tensor")),
     "common/metrics": Room(("common/base",)),

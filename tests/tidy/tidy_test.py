@@ -51,6 +51,10 @@ class Lines(unittest.TestCase):
         self.assertEqual(places({"a.h": GOOD_HEADER + "\n" * 798}), [])
         self.assertEqual(places({"a.h": GOOD_HEADER + "\n" * 799}), [("a.h", 801)])
 
+    def test_inputs_of_fuzzing_are_as_they_are(self):
+        self.assertEqual(places({"tests/fuzz/corpus/x/a.h": "\t \n int a;"}), [])
+        self.assertNotEqual(places({"tests/fuzz/a.h": "\t \n int a;"}), [])
+
     def test_binary_files_are_skipped(self):
         self.assertEqual(places({"a.bin": b"\x00\t \n", "b.h": b"\xff\xfe"}), [])
 

@@ -1,0 +1,215 @@
+#include "common/safetensors/index.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/names.h"
+#include "common/base/status_macros.h"
+#include "common/safetensors/json_visitor.h"
+
+namespace ballast {
+namespace {
+
+constexpr absl::string_view kTotal = "total_size";
+
+absl::Status Wrong(absl::string_view where, absl::string_view text) {
+  return absl::InvalidArgumentError(absl::StrCat(where, ": ", text));
+}
+
+// Builds the index while the text goes by.
+class IndexVisitor : public JsonVisitor {
+ public:
+  explicit IndexVisitor(const SafetensorsLimits& limits) : limits_(limits) {}
+
+  absl::Status BeginObject() override;
+  absl::Status EndObject() override;
+  absl::Status BeginArray() override { return Misplaced("an array"); }
+  absl::Status EndArray() override { return absl::OkStatus(); }
+  absl::Status Key(absl::string_view key) override;
+  absl::Status String(absl::string_view value) override;
+  absl::Status Number(uint64_t value) override;
+  absl::Status Other(absl::string_view shown) override;
+
+  absl::StatusOr<SafetensorsIndex> TakeIndex() {
+    if (!has_files_) return Wrong("index", "has no weight_map");
+    return std::move(index_);
+  }
+
+ private:
+  enum class Place : uint8_t { kStart, kTop, kMetadata, kFiles };
+
+  absl::Status Misplaced(absl::string_view shown) const;
+  bool AtTotal() const { return place_ == Place::kMetadata && key_ == kTotal; }
+
+  const SafetensorsLimits limits_;
+  SafetensorsIndex index_;
+  Place place_ = Place::kStart;
+  bool has_metadata_ = false;
+  bool has_files_ = false;
+  std::string key_;
+};
+
+absl::Status IndexVisitor::Misplaced(absl::string_view shown) const {
+  switch (place_) {
+    case Place::kStart:
+      return Wrong("index", absl::StrCat(shown, " stands where an object belongs"));
+    case Place::kTop:
+      return Wrong(key_, absl::StrCat(shown, " stands where an object belongs"));
+    case Place::kMetadata:
+      return Wrong(absl::StrCat("metadata key ", Quoted(key_)),
+                   AtTotal() ? absl::StrCat(shown, " is no whole number from 0 to 2^64-1")
+                             : absl::StrCat(shown, " stands where a plain value belongs"));
+    case Place::kFiles:
+      break;
+  }
+  return Wrong(absl::StrCat("tensor ", Quoted(key_)),
+               absl::StrCat(shown, " stands where the name of a file belongs"));
+}
+
+absl::Status IndexVisitor::BeginObject() {
+  if (place_ == Place::kStart) {
+    place_ = Place::kTop;
+    return absl::OkStatus();
+  }
+  if (place_ != Place::kTop) return Misplaced("an object");
+  const bool files = key_ == "weight_map";
+  if (std::exchange(files ? has_files_ : has_metadata_, true)) {
+    return Wrong(key_, "the key stands there twice");
+  }
+  place_ = files ? Place::kFiles : Place::kMetadata;
+  return absl::OkStatus();
+}
+
+absl::Status IndexVisitor::EndObject() {
+  place_ = Place::kTop;
+  return absl::OkStatus();
+}
+
+absl::Status IndexVisitor::Key(absl::string_view key) {
+  if (place_ == Place::kTop) {
+    if (key != "metadata" && key != "weight_map") {
+      return Wrong("index", absl::StrCat("unknown key ", Quoted(key),
+                                         "; the keys are metadata and weight_map"));
+    }
+  } else {
+    BALLAST_RETURN_IF_ERROR(internal::CheckSafetensorsName(
+        place_ == Place::kFiles ? "tensor" : "metadata key", key, limits_));
+  }
+  key_ = std::string(key);
+  return absl::OkStatus();
+}
+
+absl::Status IndexVisitor::String(absl::string_view value) {
+  if (place_ == Place::kStart || place_ == Place::kTop || AtTotal()) {
+    return Misplaced(Quoted(value));
+  }
+  const bool files = place_ == Place::kFiles;
+  const std::string where = absl::StrCat(files ? "tensor " : "metadata key ", Quoted(key_));
+  auto& map = files ? index_.files : index_.metadata;
+  const uint32_t entries_max = files ? limits_.tensors : limits_.metadata_entries;
+  if (map.size() >= entries_max) {
+    return Wrong(where, absl::StrCat("is one more than the limit of ", entries_max));
+  }
+  if (files) {
+    const absl::Status name = CheckSafetensorsFileName(value);
+    if (!name.ok()) return Wrong(where, name.message());
+  }
+  if (!map.emplace(key_, std::string(value)).second) return Wrong(where, "stands there twice");
+  return absl::OkStatus();
+}
+
+absl::Status IndexVisitor::Number(uint64_t value) {
+  if (!AtTotal()) return Other(absl::StrCat(value));
+  if (index_.total_bytes.has_value()) return Wrong(kTotal, "stands there twice");
+  index_.total_bytes = value;
+  return absl::OkStatus();
+}
+
+absl::Status IndexVisitor::Other(absl::string_view shown) {
+  if (place_ != Place::kMetadata || AtTotal()) return Misplaced(shown);
+  return absl::OkStatus();  // Of no use here.
+}
+
+absl::Status CheckEntry(absl::string_view what, absl::string_view key, absl::string_view value,
+                        const SafetensorsLimits& limits) {
+  BALLAST_RETURN_IF_ERROR(internal::CheckSafetensorsName(what, key, limits));
+  if (IsUtf8(key) && IsUtf8(value)) return absl::OkStatus();
+  return Wrong(absl::StrCat(what, " ", Quoted(key)), "the name or its value is not UTF-8");
+}
+
+absl::Status CheckIndex(const SafetensorsIndex& index, const SafetensorsLimits& limits) {
+  if (index.files.size() > limits.tensors || index.metadata.size() > limits.metadata_entries) {
+    return Wrong("index", absl::StrCat(index.files.size(), " tensors and ", index.metadata.size(),
+                                       " keys of metadata; the limits are ", limits.tensors,
+                                       " and ", limits.metadata_entries));
+  }
+  for (const auto& [key, value] : index.metadata) {
+    BALLAST_RETURN_IF_ERROR(CheckEntry("metadata key", key, value, limits));
+    if (key == kTotal) return Wrong(kTotal, "give it as total_bytes");
+  }
+  for (const auto& [name, file] : index.files) {
+    BALLAST_RETURN_IF_ERROR(CheckEntry("tensor", name, file, limits));
+    const absl::Status good = CheckSafetensorsFileName(file);
+    if (!good.ok()) return Wrong(absl::StrCat("tensor ", Quoted(name)), good.message());
+  }
+  return absl::OkStatus();
+}
+
+void AppendEntries(const std::map<std::string, std::string>& entries, std::string* json) {
+  for (const auto& [key, value] : entries) {
+    *json += json->back() == '{' ? "\n    " : ",\n    ";
+    AppendJsonString(key, json);
+    *json += ": ";
+    AppendJsonString(value, json);
+  }
+}
+
+}  // namespace
+
+absl::Status CheckSafetensorsFileName(absl::string_view name) {
+  constexpr size_t kNameBytesMax = 255;
+  const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
+    return c != '/' && c != '\\' && !absl::ascii_iscntrl(static_cast<unsigned char>(c));
+  });
+  if (plain && name.size() <= kNameBytesMax && IsUtf8(name) && !absl::StrContains(name, "..") &&
+      absl::EndsWith(name, ".safetensors")) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "file name ", Quoted(name), " is not allowed; use at most ", kNameBytesMax,
+      " bytes that end with .safetensors, without '/', '\\', \"..\" and control characters"));
+}
+
+absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::string_view json,
+                                                       const SafetensorsLimits& limits) {
+  if (json.size() > limits.header_bytes) {
+    return Wrong("index",
+                 absl::StrCat(json.size(), " bytes are above the limit of ", limits.header_bytes));
+  }
+  IndexVisitor visitor(limits);
+  BALLAST_RETURN_IF_ERROR(VisitJson(json, &visitor));
+  return visitor.TakeIndex();
+}
+
+absl::StatusOr<std::string> EncodeSafetensorsIndex(const SafetensorsIndex& index,
+                                                   const SafetensorsLimits& limits) {
+  BALLAST_RETURN_IF_ERROR(CheckIndex(index, limits));
+  std::string json = "{\n  \"metadata\": {";
+  if (index.total_bytes.has_value()) {
+    absl::StrAppend(&json, "\n    \"", kTotal, "\": ", *index.total_bytes);
+  }
+  AppendEntries(index.metadata, &json);
+  json += "\n  },\n  \"weight_map\": {";
+  AppendEntries(index.files, &json);
+  json += "\n  }\n}\n";
+  if (json.size() > limits.header_bytes) {
+    return Wrong("index",
+                 absl::StrCat(json.size(), " bytes are above the limit of ", limits.header_bytes));
+  }
+  return json;
+}
+
+}  // namespace ballast

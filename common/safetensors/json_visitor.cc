@@ -1,0 +1,109 @@
+#include "common/safetensors/json_visitor.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/names.h"
+
+namespace ballast {
+namespace {
+
+// Hands nlohmann-json's events on; false ends the parse. Its names are those that the parser wants.
+class Events {
+ public:
+  using Json = nlohmann::json;
+
+  explicit Events(JsonVisitor* visitor) : visitor_(visitor) {}
+
+  bool null() { return Go(visitor_->Other("null")); }
+  bool boolean(bool value) { return Go(visitor_->Other(value ? "true" : "false")); }
+  bool number_integer(Json::number_integer_t value) {
+    return Go(visitor_->Other(value == 0 ? std::string("-0") : absl::StrCat(value)));
+  }
+  bool number_unsigned(Json::number_unsigned_t value) { return Go(visitor_->Number(value)); }
+  bool number_float(Json::number_float_t /*value*/, const std::string& text) {
+    constexpr size_t kShownBytes = 40;
+    return Go(visitor_->Other(absl::string_view(text).substr(0, kShownBytes)));
+  }
+  bool string(const std::string& value) { return Go(visitor_->String(value)); }
+  bool binary(const Json::binary_t& /*value*/) { return Go(visitor_->Other("binary")); }
+  bool start_object(size_t /*unknown*/) { return Go(visitor_->BeginObject()); }
+  bool key(const std::string& name) { return Go(visitor_->Key(name)); }
+  bool end_object() { return Go(visitor_->EndObject()); }
+  bool start_array(size_t /*unknown*/) { return Go(visitor_->BeginArray()); }
+  bool end_array() { return Go(visitor_->EndArray()); }
+  bool parse_error(size_t byte, const std::string& last, const nlohmann::detail::exception& error) {
+    // 406: a number that is syntactically right and too large for a double.
+    return Go(absl::InvalidArgumentError(
+        absl::StrCat(error.id == 406 ? "a number is out of range at byte " : "no JSON at byte ",
+                     byte, ", near ", Quoted(last))));
+  }
+
+  absl::Status TakeStatus() { return std::move(status_); }
+
+ private:
+  bool Go(absl::Status status) {
+    status_ = std::move(status);
+    return status_.ok();
+  }
+
+  JsonVisitor* const visitor_;
+  absl::Status status_;
+};
+
+bool IsContinuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
+
+// Bytes of the UTF-8 sequence that `text`, not empty, begins with; 0: it begins with none.
+size_t SequenceBytes(absl::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  const size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || text.size() < bytes) return 0;
+  for (size_t i = 1; i < bytes; ++i) {
+    if (!IsContinuation(byte(i))) return 0;
+  }
+  const unsigned char second = byte(1);
+  const bool overlong = (first == 0xE0 && second < 0xA0) || (first == 0xF0 && second < 0x90);
+  const bool surrogate = first == 0xED && second >= 0xA0;
+  const bool too_high = first == 0xF4 && second >= 0x90;
+  return overlong || surrogate || too_high ? 0 : bytes;
+}
+
+}  // namespace
+
+absl::Status VisitJson(absl::string_view text, JsonVisitor* visitor) {
+  // The parser takes a byte 0 for the end of its input, and what is behind it for nothing.
+  if (const size_t zero = text.find('\0'); zero != absl::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat("no JSON at byte ", zero + 1, ": a byte 0"));
+  }
+  Events events(visitor);
+  nlohmann::json::sax_parse(text.data(), text.data() + text.size(), &events);
+  return events.TakeStatus();
+}
+
+bool IsUtf8(absl::string_view text) {
+  while (!text.empty()) {
+    const size_t bytes = SequenceBytes(text);
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
+  }
+  return true;
+}
+
+void AppendJsonString(absl::string_view text, std::string* json) {
+  json->push_back('"');
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20) {
+      absl::StrAppend(json, "\\u", absl::Hex(byte, absl::kZeroPad4));
+    } else {
+      if (c == '"' || c == '\\') json->push_back('\\');
+      json->push_back(c);
+    }
+  }
+  json->push_back('"');
+}
+
+}  // namespace ballast
