@@ -1,6 +1,7 @@
 #include "common/safetensors/index.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -41,6 +42,7 @@ class IndexVisitor : public JsonVisitor {
  private:
   enum class Place : uint8_t { kStart, kTop, kMetadata, kFiles };
 
+  absl::Status AddMetadataKey();
   absl::Status Misplaced(absl::string_view shown) const;
   bool AtTotal() const { return place_ == Place::kMetadata && key_ == kTotal; }
 
@@ -50,6 +52,7 @@ class IndexVisitor : public JsonVisitor {
   bool has_metadata_ = false;
   bool has_files_ = false;
   std::string key_;
+  std::set<std::string> metadata_keys_;  // Those of dropped values, too.
 };
 
 absl::Status IndexVisitor::Misplaced(absl::string_view shown) const {
@@ -99,6 +102,15 @@ absl::Status IndexVisitor::Key(absl::string_view key) {
         place_ == Place::kFiles ? "tensor" : "metadata key", key, limits_));
   }
   key_ = std::string(key);
+  return place_ == Place::kMetadata ? AddMetadataKey() : absl::OkStatus();
+}
+
+absl::Status IndexVisitor::AddMetadataKey() {
+  const std::string where = absl::StrCat("metadata key ", Quoted(key_));
+  if (metadata_keys_.size() >= limits_.metadata_entries) {
+    return Wrong(where, absl::StrCat("is one more than the limit of ", limits_.metadata_entries));
+  }
+  if (!metadata_keys_.insert(key_).second) return Wrong(where, "stands there twice");
   return absl::OkStatus();
 }
 
@@ -106,24 +118,23 @@ absl::Status IndexVisitor::String(absl::string_view value) {
   if (place_ == Place::kStart || place_ == Place::kTop || AtTotal()) {
     return Misplaced(Quoted(value));
   }
-  const bool files = place_ == Place::kFiles;
-  const std::string where = absl::StrCat(files ? "tensor " : "metadata key ", Quoted(key_));
-  auto& map = files ? index_.files : index_.metadata;
-  const uint32_t entries_max = files ? limits_.tensors : limits_.metadata_entries;
-  if (map.size() >= entries_max) {
-    return Wrong(where, absl::StrCat("is one more than the limit of ", entries_max));
+  if (place_ == Place::kMetadata) {
+    index_.metadata.emplace(key_, std::string(value));
+    return absl::OkStatus();
   }
-  if (files) {
-    const absl::Status name = CheckSafetensorsFileName(value);
-    if (!name.ok()) return Wrong(where, name.message());
+  const std::string where = absl::StrCat("tensor ", Quoted(key_));
+  if (index_.files.size() >= limits_.tensors) {
+    return Wrong(where, absl::StrCat("is one more than the limit of ", limits_.tensors));
   }
-  if (!map.emplace(key_, std::string(value)).second) return Wrong(where, "stands there twice");
+  const absl::Status name = CheckSafetensorsFileName(value);
+  if (!name.ok()) return Wrong(where, name.message());
+  if (!index_.files.emplace(key_, std::string(value)).second)
+    return Wrong(where, "stands there twice");
   return absl::OkStatus();
 }
 
 absl::Status IndexVisitor::Number(uint64_t value) {
   if (!AtTotal()) return Other(absl::StrCat(value));
-  if (index_.total_bytes.has_value()) return Wrong(kTotal, "stands there twice");
   index_.total_bytes = value;
   return absl::OkStatus();
 }
@@ -141,8 +152,9 @@ absl::Status CheckEntry(absl::string_view what, absl::string_view key, absl::str
 }
 
 absl::Status CheckIndex(const SafetensorsIndex& index, const SafetensorsLimits& limits) {
-  if (index.files.size() > limits.tensors || index.metadata.size() > limits.metadata_entries) {
-    return Wrong("index", absl::StrCat(index.files.size(), " tensors and ", index.metadata.size(),
+  const size_t keys = index.metadata.size() + (index.total_bytes.has_value() ? 1 : 0);
+  if (index.files.size() > limits.tensors || keys > limits.metadata_entries) {
+    return Wrong("index", absl::StrCat(index.files.size(), " tensors and ", keys,
                                        " keys of metadata; the limits are ", limits.tensors,
                                        " and ", limits.metadata_entries));
   }

@@ -90,6 +90,8 @@ TEST(SafetensorsIndex, RefusesKeysTwice) {
   ExpectRefused("{'weight_map':{},'weight_map':{}}", {"weight_map", "twice"});
   ExpectRefused("{'metadata':{},'metadata':{},'weight_map':{}}", {"metadata", "twice"});
   ExpectRefused("{'metadata':{'a':'','a':''},'weight_map':{}}", {"\"a\"", "twice"});
+  ExpectRefused("{'metadata':{'a':'','a':1},'weight_map':{}}", {"\"a\"", "twice"});
+  ExpectRefused("{'metadata':{'a':1,'a':true},'weight_map':{}}", {"\"a\"", "twice"});
   ExpectRefused("{'metadata':{'total_size':1,'total_size':1},'weight_map':{}}",
                 {"total_size", "twice"});
 }
@@ -144,6 +146,7 @@ TEST(SafetensorsIndex, EncodesOnlyWhatItReads) {
   EXPECT_EQ(code({.metadata = {{"total_size", "1"}}}), invalid);
   EXPECT_EQ(code({.files = {{"w", "a.safetensors"}}}, {.tensors = 0}), invalid);
   EXPECT_EQ(code({.files = {{"w", "a.safetensors"}}}, {.header_bytes = 10}), invalid);
+  EXPECT_EQ(code({.total_bytes = 1, .metadata = {{"k", "v"}}}, {.metadata_entries = 1}), invalid);
   EXPECT_EQ(code({.files = {{"w", "a.safetensors"}}}), absl::StatusCode::kOk);
 }
 
