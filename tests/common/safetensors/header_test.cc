@@ -76,6 +76,17 @@ TEST(SafetensorsHeader, TensorsComeInTheOrderOfTheirData) {
   EXPECT_THAT(names, ElementsAre("a", "z", "y", "b"));
 }
 
+TEST(SafetensorsHeader, TensorsWithoutBytesKeepTheOrderOfTheHeader) {
+  std::string json = "{'w':{'dtype':'U8','shape':[1],'data_offsets':[0,1]}";
+  for (int i = 100; i > 0; --i) {
+    absl::StrAppend(&json, ",'", i, "':{'dtype':'U8','shape':[0],'data_offsets':[0,0]}");
+  }
+  const SafetensorsHeader header = Parse(J(json + "}"), 1);
+  ASSERT_EQ(header.tensors.size(), 101u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(header.tensors[i].name, absl::StrCat(100 - i));
+  EXPECT_EQ(header.tensors[100].name, "w");
+}
+
 TEST(SafetensorsHeader, MayHoldNothing) {
   EXPECT_THAT(Parse("{}", 0).tensors, IsEmpty());
   EXPECT_THAT(Parse(J("{'__metadata__':{}}"), 0).tensors, IsEmpty());
@@ -211,6 +222,8 @@ TEST(SafetensorsHeader, RefusesOffsetsThatEndBeforeTheyBegin) {
 TEST(SafetensorsHeader, RefusesOffsetsThatDoNotFitShapeAndDtype) {
   ExpectRefused(One("'dtype':'F32','shape':[2,3],'data_offsets':[0,23]"), 23,
                 {"\"w\"", "23", "[2, 3]", "F32", "24"});
+  ExpectRefused(One("'dtype':'F32','shape':[2,3],'data_offsets':[0,25]"), 25,
+                {"\"w\"", "25", "[2, 3]", "F32", "24"});
   ExpectRefused(One("'dtype':'F32','shape':[],'data_offsets':[0,0]"), 0, {"\"w\"", "takes 4"});
 }
 

@@ -361,6 +361,17 @@ TEST(SafetensorsWriterSteps, BytesAreSafeBeforeTheyHaveTheirName) {
                                  "write 2", "sync", "rename", "sync directory"));
 }
 
+TEST(SafetensorsWriterSteps, TheFileOfAnotherExportOfTheSameMomentIsLeftAlone) {
+  MemoryDisk disk;
+  ASSERT_TRUE(disk.MakeDirectory("out").ok());
+  StepFiles files(&disk, [&](const std::string& what) {
+    if (what == "open direct") PutFile(&disk, kPartPath, "other");
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(Export(&files, kPath, "abcdEFGH").code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ReadWholeFile(&disk, kPartPath, 100).value_or("gone"), "other");
+}
+
 TEST(SafetensorsWriterSteps, LargePartsGoPastThePageCacheButForTheirEnds) {
   MemoryDisk disk;
   std::vector<std::string> steps;
