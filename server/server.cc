@@ -17,6 +17,7 @@
 #include "common/base/clock.h"
 #include "common/base/executor.h"
 #include "common/base/log.h"
+#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
@@ -84,6 +85,27 @@ IoOptions IoOptionsOf(const config::v1::Aio& aio) {
           .queue_depth = static_cast<int>(aio.queue_depth())};
 }
 
+PlanCodec MakePlanCodec() {
+  PlanCodec codec;
+  codec.encode = [](const JobPlan& plan) { return PeerJobToProto(plan).SerializeAsString(); };
+  codec.decode = [](const std::string& bytes) -> absl::StatusOr<JobPlan> {
+    v1::PeerJob job;
+    if (!job.ParseFromString(bytes)) return absl::DataLossError("it does not parse");
+    return PeerJobFromProto(job);
+  };
+  return codec;
+}
+
+// What tells the owner of a data directory from the others that share a snapshot directory with it.
+absl::StatusOr<std::string> SnapshotOwner(FileSystem* fs, const std::string& data_dir) {
+  const std::string path = data_dir + "/snapshot-owner";
+  const absl::StatusOr<std::string> known = ReadWholeFile(fs, path, 64);
+  if (!absl::IsNotFound(known.status()) && !(known.ok() && known->empty())) return known;
+  const std::string owner = JobIdText(NewIncarnation());
+  BALLAST_RETURN_IF_ERROR(ReplaceFile(fs, path, owner));
+  return owner;
+}
+
 class ServerImpl : public Server {
  public:
   explicit ServerImpl(ServerOptions options)
@@ -116,6 +138,7 @@ class ServerImpl : public Server {
   absl::Status OpenAdmin();
   absl::Status Serve(const std::vector<config::Peer>& peers);
   absl::StatusOr<std::unique_ptr<JobStore>> OpenStore();
+  absl::StatusOr<DirectorySnapshots> OpenSnapshots(size_t servers);
   DirectoryConfig MakeDirectoryConfig(std::vector<ServerAddress> servers) const;
   ServerFacts Facts() const;
   std::string StatusPage(bool json) const;
@@ -322,16 +345,32 @@ absl::StatusOr<std::unique_ptr<JobStore>> ServerImpl::OpenStore() {
   meta_ = WithReserve(std::move(meta), &*reserve_);
   BALLAST_RETURN_IF_ERROR(RegisterServer(meta_.get(), config_.cluster().id(), data_dir,
                                          DescribeServer(address_, data_dir)));
-  PlanCodec codec;
-  codec.encode = [](const JobPlan& plan) { return PeerJobToProto(plan).SerializeAsString(); };
-  codec.decode = [](const std::string& bytes) -> absl::StatusOr<JobPlan> {
-    v1::PeerJob job;
-    if (!job.ParseFromString(bytes)) return absl::DataLossError("it does not parse");
-    return PeerJobFromProto(job);
-  };
   return std::make_unique<JobStore>(files_.get(), data_dir + "/jobs", meta_.get(),
                                     config_.cluster().id(), config_.storage().checkpoint_rounds(),
-                                    std::move(codec));
+                                    MakePlanCodec());
+}
+
+// Snapshots of durable jobs, which need a data directory.
+absl::StatusOr<DirectorySnapshots> ServerImpl::OpenSnapshots(size_t servers) {
+  DirectorySnapshots snapshots;
+  const std::string& data_dir = config_.storage().data_dir();
+  if (data_dir.empty()) return snapshots;
+  const std::string& shared = config_.storage().snapshot_dir();
+  snapshots.codec = MakePlanCodec();
+  BALLAST_ASSIGN_OR_RETURN(std::string owner, SnapshotOwner(files_.get(), data_dir));
+  snapshots.store = std::make_unique<SnapshotStore>(
+      files_.get(), shared.empty() ? data_dir + "/snapshots" : shared, config_.cluster().id(),
+      std::move(owner));
+  if (shared.empty() && servers > 1) {
+    snapshots.refused = ReasonedError(
+        absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
+        absl::StrCat("a cluster of ", servers, " servers keeps no snapshots without ",
+                     "storage.snapshot_dir: name one directory that all of them share"),
+        {.server = static_cast<int>(config_.cluster().id())});
+    return snapshots;
+  }
+  BALLAST_RETURN_IF_ERROR(snapshots.store->Clear());
+  return snapshots;
 }
 
 absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
@@ -362,8 +401,9 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   deps.metrics = metrics_.get();
   deps.storage_failed = options_.storage_failed;
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, OpenStore());
-  const std::shared_ptr<JobDirectory> directory =
-      JobDirectory::Create(MakeDirectoryConfig(servers), deps, peers_.get(), std::move(store));
+  BALLAST_ASSIGN_OR_RETURN(DirectorySnapshots snapshots, OpenSnapshots(servers.size()));
+  const std::shared_ptr<JobDirectory> directory = JobDirectory::Create(
+      MakeDirectoryConfig(servers), deps, peers_.get(), std::move(store), std::move(snapshots));
   peers_->Start(
       [this](uint32_t server, const std::string& why) {
         if (const auto jobs = directory_.Get(); jobs.ok()) (*jobs)->PeerLost(server, why);

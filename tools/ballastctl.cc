@@ -2,6 +2,7 @@
 // Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a server cannot be reached. Results go to stdout,
 // everything else to stderr.
 // Comes from: the operator. Goes to: the servers' Admin service. Thread safety: the main thread.
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "ballast/v1/admin.pb.h"
@@ -36,7 +38,8 @@ constexpr int kFailure = 1;
 constexpr int kUsageError = 2;
 constexpr int kUnreachable = 3;
 constexpr int kTimeoutS = 5;
-constexpr int kDeleteTimeoutS = 60;  // Large files take a while to go.
+constexpr int kDeleteTimeoutS = 60;             // Large files take a while to go.
+constexpr int kWholeStateTimeoutS = 24 * 3600;  // All of a job is read or written.
 constexpr size_t kReplyBytesMax = 64 << 20;
 
 const char kUsage[] =
@@ -44,13 +47,23 @@ const char kUsage[] =
        ballastctl jobs list [--endpoint HOST:PORT] [-o table|json]
        ballastctl jobs show NAME [--endpoint HOST:PORT] [-o table|json]
        ballastctl jobs delete NAME [--force] [--endpoint HOST:PORT]
+       ballastctl snapshot create JOB NAME [--keep N] [--endpoint HOST:PORT]
+       ballastctl snapshot list [JOB] [--endpoint HOST:PORT] [-o table|json]
+       ballastctl snapshot show|verify|delete JOB NAME [--endpoint HOST:PORT]
+       ballastctl snapshot restore JOB NAME --as NEW [--world N] [--endpoint HOST:PORT]
        ballastctl tune nvme --path DIR...    (see ballastctl tune nvme --help)
 
 status shows servers, jobs, and which trainer owes what of the open round. jobs is about durable
 jobs, running or resting on disk; delete removes a job's log, checkpoint and records from every
-server, and refuses while trainers are attached. tune measures a disk and needs no server.
+server, and refuses while trainers are attached. snapshot keeps the state that a round of a running
+job begins with under a name; verify reads all of it; restore makes a job NEW of it, which rests
+until trainers attach with resume, on the servers there are now. tune measures a disk and needs no
+server.
 
   --force                delete: also while trainers are attached; they end with JOB_FAILED
+  --keep N               snapshot create: remove the job's oldest until N are left
+  --as NEW               snapshot restore: name of the job that goes on
+  --world N              snapshot restore: its number of trainers (default: as it was)
   --endpoint HOST:PORT   a server to ask; may be repeated or hold a list with commas
                          (default: BALLAST_ENDPOINTS)
   -o table|json          form of the output (default: table)
@@ -62,6 +75,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a server cannot be reached.
 struct Options {
   std::vector<std::string> words;  // that belong to no flag
   bool force = false;
+  uint32_t keep = 0;
+  std::string as;
+  uint32_t world = 0;
   std::vector<std::string> endpoints;
   std::string source = "--endpoint";  // of the endpoints, for messages
   bool json = false;
@@ -82,6 +98,16 @@ absl::Status AddEndpoints(const std::string& text, Options* options) {
 
 absl::Status SetOption(const std::string& flag, const std::string& value, Options* options) {
   if (flag == "--endpoint") return AddEndpoints(value, options);
+  if (flag == "--as") {
+    options->as = value;
+    return absl::OkStatus();
+  }
+  if (flag == "--keep" || flag == "--world") {
+    uint32_t* const to = flag == "--keep" ? &options->keep : &options->world;
+    if (absl::SimpleAtoi(value, to) && *to > 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " takes a number from 1 on, not \"", value, "\""));
+  }
   if (value == "table" || value == "json") {
     options->json = value == "json";
   } else {
@@ -108,8 +134,10 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
     }
     const size_t equals = argument.find('=');
     const std::string flag = argument.substr(0, equals);
-    if (flag != "--endpoint" && flag != "-o" && flag != "--output") {
-      const std::string near = DidYouMean(flag, {"--endpoint", "--output", "--force", "--help"});
+    const std::vector<std::string> flags = {"--endpoint", "--output", "--keep", "--as", "--world"};
+    if (flag != "-o" && std::find(flags.begin(), flags.end(), flag) == flags.end()) {
+      const std::string near = DidYouMean(
+          flag, {"--endpoint", "--output", "--keep", "--as", "--world", "--force", "--help"});
       return absl::InvalidArgumentError(
           absl::StrCat("unknown argument ", argument,
                        near.empty() ? "" : absl::StrCat(" (did you mean ", near, "?)")));
@@ -252,6 +280,78 @@ int Jobs(const Options& options) {
   return ListJobs(options, show ? words[1] : "");
 }
 
+int ShowSnapshots(const Options& options, const v1::ListSnapshotsReply& shown) {
+  std::cout << (options.json ? server::SnapshotsJson(shown) : server::SnapshotsTable(shown));
+  return std::cout.flush() ? 0 : kFailure;
+}
+
+// `snapshot list` and, with a name, `snapshot show`.
+int ListSnapshots(const Options& options, const std::string& job, const std::string& name) {
+  std::string endpoint = options.endpoints.front();
+  v1::ListSnapshotsRequest request;
+  request.set_job(job);
+  const auto reply =
+      AskHome<v1::ListSnapshotsReply>(&endpoint, method::kAdminListSnapshots, request, kTimeoutS);
+  if (!reply.ok()) return Failed(endpoint, options, reply.status());
+  v1::ListSnapshotsReply shown;
+  for (const v1::Snapshot& one : reply->snapshots()) {
+    if (name.empty() || one.name() == name) *shown.add_snapshots() = one;
+  }
+  if (name.empty() || !shown.snapshots().empty()) return ShowSnapshots(options, shown);
+  std::cerr << "ballastctl: job \"" << job << "\" has no snapshot \"" << name << "\" at "
+            << endpoint << "\n";
+  return kFailure;
+}
+
+// create, verify and delete.
+int ChangeSnapshot(const Options& options, const char* method, const char* done) {
+  std::string endpoint = options.endpoints.front();
+  v1::SnapshotRequest request;
+  request.set_job(options.words[1]);
+  request.set_name(options.words[2]);
+  request.set_keep(options.keep);
+  const auto reply = AskHome<v1::SnapshotReply>(&endpoint, method, request, kWholeStateTimeoutS);
+  if (!reply.ok()) return Failed(endpoint, options, reply.status());
+  if (!options.json) std::cout << done << " " << request.job() << " " << request.name() << "\n";
+  v1::ListSnapshotsReply shown;
+  *shown.add_snapshots() = reply->snapshot();
+  return ShowSnapshots(options, shown);
+}
+
+int RestoreSnapshot(const Options& options) {
+  std::string endpoint = options.endpoints.front();
+  v1::RestoreSnapshotRequest request;
+  request.set_job(options.words[1]);
+  request.set_name(options.words[2]);
+  request.set_as(options.as);
+  request.set_world(options.world);
+  const auto reply = AskHome<v1::RestoreSnapshotReply>(&endpoint, method::kAdminRestoreSnapshot,
+                                                       request, kWholeStateTimeoutS);
+  if (!reply.ok()) return Failed(endpoint, options, reply.status());
+  v1::ListJobsReply shown;
+  *shown.add_jobs() = reply->job();
+  std::cout << (options.json ? server::JobsJson(shown) : server::JobsTable(shown));
+  return std::cout.flush() ? 0 : kFailure;
+}
+
+int Snapshots(const Options& options) {
+  const std::vector<std::string>& words = options.words;
+  const std::string verb = words.empty() ? "" : words[0];
+  if (verb == "list" && words.size() <= 2) {
+    return ListSnapshots(options, words.size() == 2 ? words[1] : "", "");
+  }
+  if (words.size() == 3) {
+    if (verb == "show") return ListSnapshots(options, words[1], words[2]);
+    if (verb == "create") return ChangeSnapshot(options, method::kAdminCreateSnapshot, "taken");
+    if (verb == "verify") return ChangeSnapshot(options, method::kAdminVerifySnapshot, "whole");
+    if (verb == "delete") return ChangeSnapshot(options, method::kAdminDeleteSnapshot, "deleted");
+    if (verb == "restore" && !options.as.empty()) return RestoreSnapshot(options);
+  }
+  std::cerr << "ballastctl: snapshot takes create|show|verify|delete JOB NAME, list [JOB] or "
+               "restore JOB NAME --as NEW\n";
+  return kUsageError;
+}
+
 int Status(const Options& options) {
   if (!options.words.empty()) {
     std::cerr << "ballastctl: status takes no " << options.words.front() << "\n";
@@ -289,8 +389,9 @@ int Main(const std::vector<std::string>& arguments) {
   if (arguments.size() > 1 && arguments[0] == "tune" && arguments[1] == "nvme") {
     return tools::TuneMain(std::vector<std::string>(arguments.begin() + 2, arguments.end()));
   }
-  if (arguments.empty() || (arguments[0] != "status" && arguments[0] != "jobs")) {
-    if (!arguments.empty()) std::cerr << "ballastctl: unknown command " << arguments[0] << "\n";
+  const std::string command = arguments.empty() ? "" : arguments[0];
+  if (command != "status" && command != "jobs" && command != "snapshot") {
+    if (!command.empty()) std::cerr << "ballastctl: unknown command " << command << "\n";
     std::cerr << kUsage;
     return kUsageError;
   }
@@ -308,7 +409,8 @@ int Main(const std::vector<std::string>& arguments) {
     std::cerr << "ballastctl: no server to ask; give --endpoint or set BALLAST_ENDPOINTS\n";
     return kUsageError;
   }
-  return arguments[0] == "jobs" ? Jobs(*options) : Status(*options);
+  if (command == "snapshot") return Snapshots(*options);
+  return command == "jobs" ? Jobs(*options) : Status(*options);
 }
 
 }  // namespace

@@ -15,8 +15,15 @@ inline constexpr char kPeerDropJob[] = "/ballast.v1.Peer/DropJob";
 inline constexpr char kPeerSeal[] = "/ballast.v1.Peer/Seal";
 inline constexpr char kPeerAdoptEpoch[] = "/ballast.v1.Peer/AdoptEpoch";
 inline constexpr char kPeerVote[] = "/ballast.v1.Peer/Vote";
+inline constexpr char kPeerSnapshot[] = "/ballast.v1.Peer/Snapshot";
+inline constexpr char kPeerRestoreJob[] = "/ballast.v1.Peer/RestoreJob";
 inline constexpr char kAdminStatus[] = "/ballast.v1.Admin/Status";
 inline constexpr char kAdminListJobs[] = "/ballast.v1.Admin/ListJobs";
 inline constexpr char kAdminDeleteJob[] = "/ballast.v1.Admin/DeleteJob";
+inline constexpr char kAdminCreateSnapshot[] = "/ballast.v1.Admin/CreateSnapshot";
+inline constexpr char kAdminListSnapshots[] = "/ballast.v1.Admin/ListSnapshots";
+inline constexpr char kAdminVerifySnapshot[] = "/ballast.v1.Admin/VerifySnapshot";
+inline constexpr char kAdminDeleteSnapshot[] = "/ballast.v1.Admin/DeleteSnapshot";
+inline constexpr char kAdminRestoreSnapshot[] = "/ballast.v1.Admin/RestoreSnapshot";
 
 }  // namespace ballast::method

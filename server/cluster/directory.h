@@ -1,7 +1,8 @@
 // Directory: JobDirectory's one implementation, as a class of its own so that its parts can stand
 // in files of their own: attach at the home in job_directory.cc, epochs in
 // directory_epochs.cc, growth in directory_growth.cc, what operators ask in
-// directory_jobs.cc, this server's share of jobs in directory_local.cc.
+// directory_jobs.cc, snapshots in directory_snapshots.cc and directory_restore.cc, this server's
+// share of jobs in directory_local.cc.
 // Comes from: JobDirectory::Create. Goes to: RoundEngine, JobStore, the peers.
 // Thread safety: public methods post to the strand; Find and the memory figures use mu_.
 #pragma once
@@ -18,6 +19,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/executor.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/sync.h"
@@ -58,11 +60,12 @@ class Gather {
 class Directory final : public JobDirectory, public std::enable_shared_from_this<Directory> {
  public:
   Directory(const DirectoryConfig& config, const EngineDeps& deps, PeerLink* peers,
-            std::unique_ptr<JobStore> store)
+            std::unique_ptr<JobStore> store, DirectorySnapshots snapshots)
       : config_(config),
         deps_(deps),
         peers_(peers),
         store_(std::move(store)),
+        snapshots_(std::move(snapshots)),
         strand_(deps.executor) {}
 
   absl::Status Recover() override;
@@ -99,6 +102,37 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   }
   void PeerAdoptEpoch(JobPlan plan, std::function<void(absl::Status)> done) override {
     Post([this, plan = std::move(plan), done = std::move(done)] { AdoptLocal(plan, done); });
+  }
+
+  void CreateSnapshot(const std::string& job, const std::string& name, uint32_t keep,
+                      std::function<void(absl::StatusOr<SnapshotInfo>)> done) override {
+    Post([=, this, done = std::move(done)] { DoCreateSnapshot(job, name, keep, kTries, done); });
+  }
+  void ListSnapshots(const std::string& job,
+                     std::function<void(absl::StatusOr<std::vector<SnapshotInfo>>)> done) override {
+    Post([=, this, done = std::move(done)] { DoListSnapshots(job, done); });
+  }
+  void VerifySnapshot(const std::string& job, const std::string& name,
+                      std::function<void(absl::StatusOr<SnapshotInfo>)> done) override {
+    Post([=, this, done = std::move(done)] { DoVerifySnapshot(job, name, done); });
+  }
+  void DeleteSnapshot(const std::string& job, const std::string& name,
+                      std::function<void(absl::StatusOr<SnapshotInfo>)> done) override {
+    Post([=, this, done = std::move(done)] { DoDeleteSnapshot(job, name, done); });
+  }
+  void RestoreSnapshot(RestoreCall call,
+                       std::function<void(absl::StatusOr<DurableJob>)> done) override {
+    Post([this, call = std::move(call), done = std::move(done)] { DoRestore(call, done); });
+  }
+  void PeerSnapshot(SnapshotCall call,
+                    std::function<void(absl::StatusOr<uint64_t>)> done) override {
+    Post([this, call, done = std::move(done)] { SnapshotLocal(call, nullptr, done); });
+  }
+  void PeerRestoreJob(JobPlan plan, uint64_t snapshot,
+                      std::function<void(absl::Status)> done) override {
+    Post([this, plan = std::move(plan), snapshot, done = std::move(done)] {
+      RestoreLocal(plan, snapshot, done);
+    });
   }
 
   std::shared_ptr<RoundEngine> Find(uint64_t job) override {
@@ -296,6 +330,55 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
                    const std::function<void(absl::Status)>& done);
   void DeleteEverywhere(const JobPlan& plan, const std::function<void(absl::Status)>& done);
   void DropLocal(uint64_t job, const std::function<void(absl::Status)>& done);
+  // A snapshot that is being taken, at the home.
+  struct Taking {
+    uint64_t id = 0;
+    std::string name;
+    uint32_t keep = 0;
+    int tries = 0;  // that are left
+    JobPlan plan;
+    uint64_t bytes = 0;
+    uint64_t round = 0;
+    CapturedRound before;  // of this server, which is the home
+    std::function<void(absl::StatusOr<SnapshotInfo>)> done;
+  };
+  using TakingRef = std::shared_ptr<Taking>;
+  static constexpr int kTries = 3;
+  absl::Status CheckSnapshots() const;
+  // Runs `task`, which may block on the disk, on a thread for that, and what it returns on the
+  // strand.
+  void OnDisk(std::function<std::function<void()>()> task);
+  void DoCreateSnapshot(const std::string& job, const std::string& name, uint32_t keep, int tries,
+                        const std::function<void(absl::StatusOr<SnapshotInfo>)>& done);
+  absl::StatusOr<JobPlan> RunningJob(const std::string& job) const;
+  void SnapshotEverywhere(const TakingRef& taking, SnapshotCall::Step step,
+                          std::function<void(absl::Status)> done);
+  void HoldEverywhere(const TakingRef& taking);
+  void CaptureEverywhere(const TakingRef& taking);
+  void CommitSnapshot(const TakingRef& taking);
+  void DropOldest(const std::string& job, uint32_t keep) const;
+  void GiveUpSnapshot(const TakingRef& taking, const absl::Status& why);
+  void DoListSnapshots(const std::string& job,
+                       const std::function<void(absl::StatusOr<std::vector<SnapshotInfo>>)>& done);
+  void DoVerifySnapshot(const std::string& job, const std::string& name,
+                        const std::function<void(absl::StatusOr<SnapshotInfo>)>& done);
+  void DoDeleteSnapshot(const std::string& job, const std::string& name,
+                        const std::function<void(absl::StatusOr<SnapshotInfo>)>& done);
+  absl::StatusOr<SnapshotInfo> InfoOf(const SnapshotManifest& manifest) const;
+  // This server's part of a step. `before`: where a capture puts the end of the round before.
+  void SnapshotLocal(const SnapshotCall& call, CapturedRound* before,
+                     const std::function<void(absl::StatusOr<uint64_t>)>& done);
+  void CaptureLocal(const SnapshotCall& call, CapturedRound* before,
+                    const std::function<void(absl::StatusOr<uint64_t>)>& done);
+  void DoRestore(const RestoreCall& call,
+                 const std::function<void(absl::StatusOr<DurableJob>)>& done);
+  absl::StatusOr<JobPlan> PlanOfRestore(const RestoreCall& call,
+                                        const SnapshotManifest& manifest) const;
+  void RestoreEverywhere(const JobPlan& plan, uint64_t snapshot,
+                         const std::function<void(absl::StatusOr<DurableJob>)>& done);
+  void RestoreLocal(const JobPlan& plan, uint64_t snapshot,
+                    const std::function<void(absl::Status)>& done);
+  absl::Status RestoreFiles(const JobPlan& plan, uint64_t snapshot);
   void FailPending(Pending* pending, const absl::Status& status);
   static bool IsAttaching(const Pending& pending);
   JobSnapshot AttachingSnapshot(const std::string& name, const Pending& pending) const;
@@ -306,6 +389,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   const EngineDeps deps_;
   PeerLink* const peers_;
   const std::unique_ptr<JobStore> store_;  // may be null
+  const DirectorySnapshots snapshots_;
   Strand strand_;
   std::atomic<uint64_t> memory_used_{0};
   // What jobs that are still to be recovered need at least.
@@ -322,8 +406,14 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   std::map<uint64_t, Local> local_;
   // At the home: durable jobs that ended and are on disk only, by name.
   std::map<std::string, JobPlan> resting_;
+  std::set<uint64_t> taking_;        // jobs of which a snapshot is being taken, at the home
+  std::set<std::string> restoring_;  // names of jobs that are being made of snapshots, there
   uint64_t next_generation_ = 1;
   bool shutting_down_ = false;
+  Executor disk_{"snapshots", 1};  // Last: its thread uses all of the above.
 };
+
+// A durable job for those who list it.
+DurableJob Describe(const JobPlan& plan, const std::string& state);
 
 }  // namespace ballast::server

@@ -16,6 +16,8 @@ absl::Status Deleted(const JobPlan& plan) {
                        {.job = plan.spec.name});
 }
 
+}  // namespace
+
 DurableJob Describe(const JobPlan& plan, const std::string& state) {
   DurableJob job{.name = plan.spec.name, .job = plan.job, .state = state};
   job.durability = plan.spec.durability;
@@ -30,8 +32,6 @@ DurableJob Describe(const JobPlan& plan, const std::string& state) {
   job.servers = plan.servers;
   return job;
 }
-
-}  // namespace
 
 // Runs `done` with what the engine says, on the directory's strand.
 void Directory::AskEngine(const std::shared_ptr<RoundEngine>& engine,

@@ -283,8 +283,9 @@ void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Sta
 
 std::shared_ptr<JobDirectory> JobDirectory::Create(const DirectoryConfig& config,
                                                    const EngineDeps& deps, PeerLink* peers,
-                                                   std::unique_ptr<JobStore> store) {
-  return std::make_shared<Directory>(config, deps, peers, std::move(store));
+                                                   std::unique_ptr<JobStore> store,
+                                                   DirectorySnapshots snapshots) {
+  return std::make_shared<Directory>(config, deps, peers, std::move(store), std::move(snapshots));
 }
 
 }  // namespace ballast::server

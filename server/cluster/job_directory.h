@@ -17,8 +17,18 @@
 #include "server/cluster/job_store.h"
 #include "server/round/round_engine.h"
 #include "server/round/round_types.h"
+#include "server/snapshot/store.h"
 
 namespace ballast::server {
+
+// One step of a snapshot at one server; see RoundEngine::HoldState.
+struct SnapshotCall {
+  enum class Step : uint8_t { kHold = 1, kCapture = 2, kRelease = 3 };
+  Step step = Step::kHold;
+  uint64_t job = 0;
+  uint64_t snapshot = 0;  // id
+  uint64_t round = 0;     // kCapture
+};
 
 // Calls to the other servers; implemented in server/rpc. `done` may run on any thread.
 class PeerLink {
@@ -34,6 +44,11 @@ class PeerLink {
   virtual void Seal(uint32_t server, uint64_t job, uint32_t epoch,
                     std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
   virtual void AdoptEpoch(uint32_t server, const JobPlan& plan,
+                          std::function<void(absl::Status)> done) = 0;
+  // Both may take as long as reading and writing the state does. A hold gives the round.
+  virtual void Snapshot(uint32_t server, const SnapshotCall& call,
+                        std::function<void(absl::StatusOr<uint64_t>)> done) = 0;
+  virtual void RestoreJob(uint32_t server, const JobPlan& plan, uint64_t snapshot,
                           std::function<void(absl::Status)> done) = 0;
 };
 
@@ -72,13 +87,42 @@ struct DurableJob {
 };
 using DurableJobs = std::vector<DurableJob>;
 
+// A snapshot as its home knows it.
+struct SnapshotInfo {
+  uint64_t id = 0;
+  std::string job;
+  std::string name;
+  uint64_t round = 0;  // the next one of whoever goes on from it
+  uint64_t created_s = 0;
+  uint64_t bytes = 0;  // on disk
+  uint64_t parameters = 0;
+  uint32_t world = 0;
+  std::vector<uint32_t> servers;
+};
+
+// What a snapshot becomes when it is restored.
+struct RestoreCall {
+  std::string job;       // of the snapshot
+  std::string snapshot;  // its name
+  std::string as;        // name of the job that goes on from it
+  uint32_t world = 0;    // of that job; 0: as it was
+};
+
+// Where snapshots are kept. `refused`: why none are taken here, if it is not OK.
+struct DirectorySnapshots {
+  std::unique_ptr<SnapshotStore> store;
+  PlanCodec codec;
+  absl::Status refused;
+};
+
 class JobDirectory {
  public:
   // Everything in `deps` and `peers` outlives the directory. `store` keeps durable jobs; null: they
   // are refused.
   static std::shared_ptr<JobDirectory> Create(const DirectoryConfig& config, const EngineDeps& deps,
                                               PeerLink* peers,
-                                              std::unique_ptr<JobStore> store = nullptr);
+                                              std::unique_ptr<JobStore> store = nullptr,
+                                              DirectorySnapshots snapshots = {});
   virtual ~JobDirectory() = default;
 
   // Brings back every durable job that is on disk; blocks for as long as reading takes. Called
@@ -118,6 +162,35 @@ class JobDirectory {
   // SERVER_LOST when a server does not answer: the job is still listed and can be deleted again.
   virtual void DeleteJob(const std::string& name, bool force,
                          std::function<void(absl::Status)> done) = 0;
+
+  // Snapshots of durable jobs, at the home, else NOT_HOME. Other errors of all of them:
+  // FAILED_PRECONDITION UNSUPPORTED where none are kept; NOT_FOUND UNKNOWN_JOB.
+  // Create: `keep`: so many of the job stay, the oldest are removed; 0: all. Answers when it is
+  // whole on disk. Errors: INVALID_ARGUMENT BAD_ARGUMENT; ALREADY_EXISTS; OVER_BUDGET;
+  // FAILED_PRECONDITION JOB_BUSY when no trainer runs it; ABORTED when rounds needed the room each
+  // time it was tried; what RoundEngine::CaptureState says. Nothing is left then.
+  virtual void CreateSnapshot(const std::string& job, const std::string& name, uint32_t keep,
+                              std::function<void(absl::StatusOr<SnapshotInfo>)> done) = 0;
+  // Of `job`, or of all when it is empty, oldest first.
+  virtual void ListSnapshots(
+      const std::string& job,
+      std::function<void(absl::StatusOr<std::vector<SnapshotInfo>>)> done) = 0;
+  // Reads all of it. DATA_LOSS STATE_LOST naming file, extent and offset.
+  virtual void VerifySnapshot(const std::string& job, const std::string& name,
+                              std::function<void(absl::StatusOr<SnapshotInfo>)> done) = 0;
+  virtual void DeleteSnapshot(const std::string& job, const std::string& name,
+                              std::function<void(absl::StatusOr<SnapshotInfo>)> done) = 0;
+  // Makes a resting job of it, on the servers that this cluster has now. Errors: NAME_IN_USE;
+  // OVER_BUDGET; STATE_LOST; INVALID_ARGUMENT BAD_SPEC for a world that cannot be. Nothing is left
+  // then.
+  virtual void RestoreSnapshot(RestoreCall call,
+                               std::function<void(absl::StatusOr<DurableJob>)> done) = 0;
+  // From the home.
+  virtual void PeerSnapshot(SnapshotCall call,
+                            std::function<void(absl::StatusOr<uint64_t>)> done) = 0;
+  virtual void PeerRestoreJob(JobPlan plan, uint64_t snapshot,
+                              std::function<void(absl::Status)> done) = 0;
+
   // Fails every job with SHUTTING_DOWN and answers pending attaches.
   virtual void Shutdown(std::function<void()> done) = 0;
 

@@ -148,22 +148,35 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Create(const JobPlan& plan
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   const std::string directory = Directory(plan.job);
   BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(directory));
-  auto made = CreateMarked(plan, layout, directory);
+  auto made = CreateMarked(plan, layout, directory, nullptr);
+  if (!made.ok()) Remove(plan.job).IgnoreError();  // The first error is the one to tell.
+  return made;
+}
+
+absl::Status JobStore::CreateFilled(const JobPlan& plan, const Fill& fill) {
+  BALLAST_RETURN_IF_ERROR(records_.CheckFits(plan));
+  BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
+  const std::string directory = Directory(plan.job);
+  BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(directory));
+  const absl::Status made = CreateMarked(plan, layout, directory, fill).status();
   if (!made.ok()) Remove(plan.job).IgnoreError();  // The first error is the one to tell.
   return made;
 }
 
 absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::CreateMarked(const JobPlan& plan,
                                                                    const Layout& layout,
-                                                                   const std::string& directory) {
+                                                                   const std::string& directory,
+                                                                   const Fill& fill) {
   const std::string mark = absl::StrCat(directory, "/", kMaking);
   BALLAST_RETURN_IF_ERROR(fs_->Open(mark, {.mode = OpenMode::kCreate}).status());
   BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(directory));
   BALLAST_FAILPOINT_RETURN("job.before_create");
   BALLAST_ASSIGN_OR_RETURN(
       std::unique_ptr<JobStorage> storage,
-      JobStorage::Create(fs_, directory,
+      JobStorage::Create(fs_, FilesOf(plan),
                          StorageOptionsOf(plan, layout, self_, checkpoint_rounds_)));
+  if (fill != nullptr) BALLAST_RETURN_IF_ERROR(fill(storage.get()));
+  BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(directory));
   BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_));
   BALLAST_RETURN_IF_ERROR(records_.Create(plan));
   BALLAST_RETURN_IF_ERROR(fs_->Remove(mark));

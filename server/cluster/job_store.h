@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -60,6 +61,10 @@ class JobStore {
   // Makes the job's files, then its record. Errors: RESOURCE_EXHAUSTED OVER_BUDGET with the bytes
   // needed and free, and then nothing of it is left.
   absl::StatusOr<std::unique_ptr<JobStorage>> Create(const JobPlan& plan);
+  // As Create, of a job that goes on from elsewhere: `fill` puts its state and the end of its log
+  // there before the record says that it is there. Its errors, too.
+  using Fill = std::function<absl::Status(JobStorage*)>;
+  absl::Status CreateFilled(const JobPlan& plan, const Fill& fill);
   // Opens the files of a job that Load found. Errors: DATA_LOSS STATE_LOST naming job and file.
   absl::StatusOr<std::unique_ptr<JobStorage>> Open(const JobPlan& plan);
   // Makes files for a grown plan beside those in use, which stay those of the job until the plan is
@@ -84,7 +89,8 @@ class JobStore {
   // Create in a directory that is there; what a failed one has made stays.
   absl::StatusOr<std::unique_ptr<JobStorage>> CreateMarked(const JobPlan& plan,
                                                            const Layout& layout,
-                                                           const std::string& directory);
+                                                           const std::string& directory,
+                                                           const Fill& fill);
   // Gives the directory its last name. NOT_FOUND when there is none.
   absl::Status MoveAway(const std::string& directory);
   absl::Status Discard(const std::string& directory);

@@ -109,8 +109,6 @@ uint64_t JobStorage::CoveredRound() const {
   uint64_t covered = std::numeric_limits<uint64_t>::max();
   for (const SlotShape& shape : shapes_) {
     covered = std::min(covered, slots_->Flushed(shape.extent));
-    // It may be the only whole one while the other slot is written.
-    if (const auto held = slots_->Held(shape.extent)) covered = std::min(covered, *held);
   }
   return covered;
 }
@@ -118,6 +116,7 @@ uint64_t JobStorage::CoveredRound() const {
 class StorageRoundLog final : public RoundLog, private SlotIo {
  public:
   using Done = RoundLog::Done;
+  static constexpr uint64_t kNoRound = std::numeric_limits<uint64_t>::max();
 
   StorageRoundLog(std::unique_ptr<JobStorage> storage, uint64_t durable_round, int tier_threads)
       : storage_(std::move(storage)),
@@ -232,6 +231,7 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
       MutexLock lock(&mu_);
       holding_ = false;
     }
+    log_thread_.Post([this] { held_round_ = kNoRound; });
     Trim(storage_->CoveredRound());
   }
 
@@ -269,7 +269,10 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
     }
     gave_way_ = false;
     holding_ = status.ok();
-    if (holding_) return held;
+    if (holding_) {
+      held_round_ = std::max<uint64_t>(prepared_round_, 2) - 1;  // Until it is read.
+      return held;
+    }
     for (const uint32_t extent : held_) storage_->slots()->LetGo(extent);
     held_.clear();
     return status;
@@ -285,7 +288,8 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
   }
 
   absl::StatusOr<HeldRounds> RoundsNow(uint64_t until) {
-    uint64_t oldest = until - 1;
+    uint64_t oldest = std::max<uint64_t>(until, 1) - 1;
+    held_round_ = kNoRound;
     {
       MutexLock lock(&mu_);
       for (const uint32_t extent : held_) {
@@ -311,12 +315,13 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
   bool Reclaim() {
     {
       MutexLock lock(&mu_);
-      gave_way_ = gave_way_ || !held_.empty();
+      gave_way_ = gave_way_ || !held_.empty() || held_round_ != kNoRound;
     }
     DropHeld();
+    const bool held = std::exchange(held_round_, kNoRound) != kNoRound;
     const uint64_t before = std::exchange(covered_round_, storage_->CoveredRound());
     TrimLog();
-    return covered_round_ > before;
+    return held || covered_round_ > before;
   }
 
   void Read(uint32_t extent, void* to, Done done) override {
@@ -383,7 +388,8 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
   // The newest PREPARE is kept: a peer may still ask for that vote. Of the rounds before this epoch
   // nobody asks for more than the last, and the log keeps that.
   void TrimLog() {
-    storage_->log()->TrimTo(std::min(covered_round_, std::max(prepared_round_, start_round_)));
+    const uint64_t needed = std::min(covered_round_, std::max(prepared_round_, start_round_));
+    storage_->log()->TrimTo(std::min(needed, held_round_));
   }
 
   void Pump() {
@@ -421,6 +427,7 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
   uint64_t prepared_round_;
   uint64_t start_round_;
   uint64_t covered_round_ = 0;
+  uint64_t held_round_ = kNoRound;  // rounds from here on are kept for who holds
 
   Mutex mu_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);

@@ -1,7 +1,6 @@
 #include "server/durability/slot_file.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <map>
 #include <set>
@@ -68,7 +67,7 @@ class TwoSlotFile : public SlotFile {
   };
   struct Extent {
     SlotShape shape;
-    std::array<Slot, 2> slots;
+    std::vector<Slot> slots;  // one or two
     bool writing = false;
     bool unflushed = false;  // the newer slot is not flushed yet: the other one must stay
     uint32_t holds = 0;
@@ -89,6 +88,7 @@ class TwoSlotFile : public SlotFile {
   // The slot to overwrite: an empty one, else the older; not the one that is held.
   static Slot* Overwritable(Extent* extent);
   static std::vector<uint64_t> VersionsOf(const Extent& extent);
+  static uint64_t NewestSerial(const Extent& extent);
   // The beginning of a Write: its slot, which is empty from then on, and its header without
   // checksums.
   absl::StatusOr<std::pair<Slot*, SlotHeader>> BeginWrite(Extent* target, uint64_t version);
@@ -163,6 +163,7 @@ void TwoSlotFile::Place(const std::vector<SlotShape>& shapes) {
   for (const SlotShape& shape : shapes) {
     Extent& extent = extents_[shape.extent];
     extent.shape = shape;
+    extent.slots.resize(options_.places);
     for (Slot& slot : extent.slots) {
       slot.offset = end_;
       end_ += SlotBytes(shape);
@@ -197,8 +198,8 @@ absl::Status TwoSlotFile::CreateWith(const std::vector<SlotShape>& shapes) {
 absl::Status TwoSlotFile::OpenWith(const std::vector<SlotShape>& shapes) {
   BALLAST_RETURN_IF_ERROR(CheckShapes(shapes));
   Place(shapes);
-  BALLAST_ASSIGN_OR_RETURN(file_,
-                           fs_->Open(path_, {.mode = OpenMode::kWrite, .direct = options_.direct}));
+  const OpenMode mode = options_.read_only ? OpenMode::kRead : OpenMode::kWrite;
+  BALLAST_ASSIGN_OR_RETURN(file_, fs_->Open(path_, {.mode = mode, .direct = options_.direct}));
   BALLAST_RETURN_IF_ERROR(CheckFileHeader());
   BALLAST_ASSIGN_OR_RETURN(const uint64_t bytes, file_->Size());
   if (bytes < end_) {
@@ -207,6 +208,7 @@ absl::Status TwoSlotFile::OpenWith(const std::vector<SlotShape>& shapes) {
                      " extents need ", end_, "; open it with the extents it was made for"));
   }
   BALLAST_RETURN_IF_ERROR(ReadSlotHeaders());
+  if (options_.read_only) return absl::OkStatus();
   BALLAST_RETURN_IF_ERROR(WriteUnprovenAgain());
   return Sync();
 }
@@ -293,6 +295,7 @@ absl::Status TwoSlotFile::CheckFileHeader() {
   };
   BALLAST_RETURN_IF_ERROR(differs("optimizer", made->optimizer, options_.optimizer));
   BALLAST_RETURN_IF_ERROR(differs("kernel formula", made->formula_id, options_.formula_id));
+  BALLAST_RETURN_IF_ERROR(differs("slots of an extent:", made->places, options_.places));
   return differs("tiles of elements:", made->tile_elements, options_.tile_elements);
 }
 
@@ -357,6 +360,9 @@ uint64_t TwoSlotFile::Flushed(uint32_t extent) const {
   for (const Slot& slot : found->second.slots) {
     if (slot.header.has_value() && slot.flushed) newest = std::max(newest, slot.header->version);
   }
+  // It may be the only whole one while the other is written.
+  const Slot* const held = found->second.held;
+  if (held != nullptr && held->header.has_value()) return held->header->version;
   return newest;
 }
 
@@ -381,9 +387,9 @@ absl::StatusOr<uint64_t> TwoSlotFile::Hold(uint32_t extent) {
           absl::StrCat("no slot of extent ", extent, " in ", path_, " is flushed"));
     }
     target->held = newest;
-  } else if (!target->held->header.has_value()) {
+  } else if (!target->held->header.has_value()) {  // It was read, and is damaged.
     return absl::NotFoundError(
-        absl::StrCat("the slot of extent ", extent, " in ", path_, " that is held is empty now"));
+        absl::StrCat("the slot of extent ", extent, " in ", path_, " that is held is damaged"));
   }
   ++target->holds;
   return target->held->header->version;
@@ -407,7 +413,9 @@ std::optional<uint64_t> TwoSlotFile::Held(uint32_t extent) const {
 }
 
 TwoSlotFile::Slot* TwoSlotFile::Overwritable(Extent* extent) {
-  auto& [first, second] = extent->slots;
+  if (extent->slots.size() == 1) return &extent->slots[0];
+  Slot& first = extent->slots[0];
+  Slot& second = extent->slots[1];
   if (extent->held == &first) return &second;
   if (extent->held == &second) return &first;
   if (!first.header.has_value()) return &first;
@@ -430,7 +438,13 @@ void TwoSlotFile::Forget(uint32_t extent) {
   const auto found = extents_.find(extent);
   if (found == extents_.end()) return;
   MutexLock lock(&mu_);
-  for (Slot& slot : found->second.slots) slot.header.reset();
+  Extent& target = found->second;
+  for (Slot& slot : target.slots) {
+    slot.header.reset();
+    slot.flushed = false;
+  }
+  target.holds = 0;
+  target.held = nullptr;
 }
 
 absl::StatusOr<std::pair<TwoSlotFile::Slot*, SlotHeader>> TwoSlotFile::BeginWrite(
@@ -494,23 +508,35 @@ absl::Status TwoSlotFile::WriteSlot(uint64_t offset, ConstBytes header, ConstByt
   return absl::OkStatus();
 }
 
+uint64_t TwoSlotFile::NewestSerial(const Extent& extent) {
+  uint64_t newest = 0;
+  for (const Slot& slot : extent.slots) {
+    if (slot.header.has_value()) newest = std::max(newest, slot.header->serial);
+  }
+  return newest;
+}
+
 absl::Status TwoSlotFile::Sync() {
-  std::vector<Extent*> covered;
+  // Of each extent the last write that this flush covers. Another flush may end meanwhile, and let
+  // the next write begin.
+  std::vector<std::pair<Extent*, uint64_t>> covered;
   uint64_t serial = 0;
   {
     MutexLock lock(&mu_);
     BALLAST_RETURN_IF_ERROR(failure_);
     for (auto& [number, extent] : extents_) {
-      if (extent.unflushed && !extent.writing) covered.push_back(&extent);
+      if (extent.unflushed && !extent.writing) covered.emplace_back(&extent, NewestSerial(extent));
     }
     serial = writing_serials_.empty() ? last_serial_ : *writing_serials_.begin() - 1;
   }
   const absl::Status status = Flush();
   MutexLock lock(&mu_);
   if (!status.ok()) return Fail(status);
-  for (Extent* const extent : covered) {
-    extent->unflushed = false;
-    for (Slot& slot : extent->slots) slot.flushed = slot.header.has_value();
+  for (const auto& [extent, newest] : covered) {
+    for (Slot& slot : extent->slots) {
+      slot.flushed = slot.flushed || (slot.header.has_value() && slot.header->serial <= newest);
+    }
+    if (!extent->writing && NewestSerial(*extent) <= newest) extent->unflushed = false;
   }
   flushed_serial_ = std::max(flushed_serial_, serial);
   return absl::OkStatus();
@@ -586,9 +612,9 @@ uint64_t SlotFile::PayloadBytes(const SlotShape& shape) {
 
 uint64_t SlotFile::BufferBytes(const SlotShape& shape) { return PaddedBytes(PayloadBytes(shape)); }
 
-uint64_t SlotFile::DiskBytes(const std::vector<SlotShape>& shapes) {
+uint64_t SlotFile::DiskBytes(const std::vector<SlotShape>& shapes, uint32_t places) {
   uint64_t bytes = kPageBytes;
-  for (const SlotShape& shape : shapes) bytes += 2 * SlotBytes(shape);
+  for (const SlotShape& shape : shapes) bytes += places * SlotBytes(shape);
   return bytes;
 }
 

@@ -36,12 +36,16 @@ struct SlotOptions {
   bool flush = true;
   bool direct = true;
   int open_threads = 4;  // that Open reads with, several requests being under way at a time
+  // Slots of each extent: two; one in a file that is written once, as that of a snapshot is.
+  uint32_t places = 2;
+  // Open only: nothing is written, nor written again; Write and Sync are errors.
+  bool read_only = false;
 };
 
 class SlotFile {
  public:
-  // Bytes of disk for `shapes`.
-  static uint64_t DiskBytes(const std::vector<SlotShape>& shapes);
+  // Bytes of disk for `shapes`, with `places` slots of each.
+  static uint64_t DiskBytes(const std::vector<SlotShape>& shapes, uint32_t places = 2);
   // Bytes of a payload, and of the buffer that Write and Read want: a multiple of kPageBytes.
   static uint64_t PayloadBytes(const SlotShape& shape);
   static uint64_t BufferBytes(const SlotShape& shape);
@@ -62,10 +66,11 @@ class SlotFile {
   // that round v starts from. That a version stands here does not mean that its payload is whole.
   virtual std::vector<uint64_t> Versions(uint32_t extent) const = 0;
 
-  // The extent's slots count as empty from now on, whatever is in them.
+  // The extent's slots count as empty from now on, whatever is in them, and none is held.
   virtual void Forget(uint32_t extent) = 0;
 
-  // The newest version of the extent that a flush has covered; 0 for none.
+  // The newest version of the extent that a flush has covered, 0 for none; while one is held, that:
+  // the other slot may be written over.
   virtual uint64_t Flushed(uint32_t extent) const = 0;
   // Whether a Write of the extent would be refused until a Sync.
   virtual bool NeedsSync(uint32_t extent) const = 0;

@@ -27,8 +27,11 @@ enum FileField : size_t {
   kFileOptimizer = 24,
   kFileFormula = 28,
   kFileTileElements = 32,
-  kFileEnd = 36,
+  kFilePlaces = 36,  // 0 for two
+  kFileEnd = 40,
 };
+
+constexpr uint32_t kPlacesUsual = 2;
 
 enum SlotField : size_t {
   kSlotServer = 12,
@@ -111,6 +114,7 @@ void EncodeSlotFilePage(const SlotOptions& options, char* page) {
   StoreNumber(options.optimizer, page + kFileOptimizer);
   StoreNumber(options.formula_id, page + kFileFormula);
   StoreNumber(options.tile_elements, page + kFileTileElements);
+  if (options.places != kPlacesUsual) StoreNumber(options.places, page + kFilePlaces);
   Seal(page, kPageBytes);
 }
 
@@ -119,11 +123,14 @@ absl::StatusOr<SlotOptions> DecodeSlotFilePage(const char* page) {
   if (!AllZero(page + kFileEnd, page + kPageBytes - kCrcBytes)) {
     return absl::DataLossError("the header is not one that this format has");
   }
+  const auto places = LoadNumber<uint32_t>(page + kFilePlaces);
+  if (places > 1) return absl::DataLossError("the header is not one that this format has");
   return SlotOptions{.job = LoadNumber<uint64_t>(page + kFileJob),
                      .server = LoadNumber<uint32_t>(page + kFileServer),
                      .optimizer = LoadNumber<uint32_t>(page + kFileOptimizer),
                      .formula_id = LoadNumber<uint32_t>(page + kFileFormula),
-                     .tile_elements = LoadNumber<uint32_t>(page + kFileTileElements)};
+                     .tile_elements = LoadNumber<uint32_t>(page + kFileTileElements),
+                     .places = places == 0 ? kPlacesUsual : places};
 }
 
 void EncodeSlotHeader(const SlotHeader& header, char* to) {

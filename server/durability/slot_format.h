@@ -1,8 +1,9 @@
 // The header pages of the slot file, as structs and as bytes. docs/formats/slots.md has the layout
 // and a worked example.
 //
-//   file := file header (4 KiB) (slot slot)*        ; two for each extent, in the order of the
-//   shapes slot := slot header (whole pages) payload padding to 4 KiB
+//   file := file header (4 KiB) (slot slot)*   ; two for each extent, in the order of the shapes;
+//                                              ; one in a file that is written once
+//   slot := slot header (whole pages) payload padding to 4 KiB
 //
 // Comes from: SlotFile. Goes to: docs/formats/slots.md. Thread safety: pure functions.
 #pragma once
@@ -40,7 +41,7 @@ uint64_t SlotChunks(const SlotShape& shape);
 
 // Writes the file's header page.
 void EncodeSlotFilePage(const SlotOptions& options, char* page);
-// The inverse; `flush`, `direct` and `open_threads` are not in it. DATA_LOSS for what
+// The inverse; `flush`, `direct`, `open_threads` and `read_only` are not in it. DATA_LOSS for what
 // EncodeSlotFilePage cannot have produced, FAILED_PRECONDITION for a whole page of another version.
 absl::StatusOr<SlotOptions> DecodeSlotFilePage(const char* page);
 

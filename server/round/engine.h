@@ -462,6 +462,7 @@ class Engine final : public RoundEngine {
   // A snapshot: what is held for it, and until which round; or what tells its thread to give up.
   std::shared_ptr<RoundLog> held_log_;  // from HoldState until a capture has it
   std::optional<HeldState> held_;
+  uint32_t held_layout_ = 0;     // version of the layout that it is of
   bool release_wanted_ = false;  // while the log is asked to hold
   std::optional<CaptureOrder> capture_order_;
   std::shared_ptr<std::atomic<bool>> capturing_;

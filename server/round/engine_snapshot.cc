@@ -32,6 +32,7 @@ void Engine::DoHoldState(const std::function<void(absl::StatusOr<uint64_t>)>& do
   }
   // What the log's thread keeps must not own the log: it would end on that thread.
   held_log_ = log_;
+  held_layout_ = fsm_.plan().layout_version;
   const auto held = std::make_shared<HeldState>();
   log_->Hold([held, done = FromDisk([held, done](Engine* self, const absl::Status& status) {
                       self->OnHeld(*held, status, done);
@@ -44,7 +45,8 @@ void Engine::DoHoldState(const std::function<void(absl::StatusOr<uint64_t>)>& do
 void Engine::OnHeld(const HeldState& held, const absl::Status& status,
                     const std::function<void(absl::StatusOr<uint64_t>)>& done) {
   if (held_log_ == nullptr) return done(failure_);  // The job has ended.
-  if (status.ok() && !std::exchange(release_wanted_, false)) {
+  const bool released = std::exchange(release_wanted_, false);
+  if (status.ok() && !released) {
     held_ = held;
     uint64_t round = fsm_.round();
     for (const auto& [extent, version] : held.versions) round = std::max(round, version);
@@ -61,6 +63,7 @@ absl::Status Engine::GivenUp() const {
 
 void Engine::DoCaptureState(const CaptureOrder& order) {
   if (!failure_.ok()) return order.done(failure_);
+  if (order.round == 0) return order.done(absl::InvalidArgumentError("there is no round 0"));
   if (!held_.has_value() || capture_order_.has_value()) {
     return order.done(absl::FailedPreconditionError(
         absl::StrCat("server ", config_.self, " holds no state of job \"", name_,
@@ -73,6 +76,12 @@ void Engine::DoCaptureState(const CaptureOrder& order) {
 // Once the round whose beginning is wanted has begun.
 void Engine::StartCapture() {
   if (!capture_order_.has_value() || fsm_.round() < capture_order_->round) return;
+  if (fsm_.plan().layout_version != held_layout_) {
+    const CaptureOrder order = *std::exchange(capture_order_, std::nullopt);
+    DoReleaseState();
+    return order.done(absl::AbortedError(
+        absl::StrCat("job \"", name_, "\" has grown meanwhile; take the snapshot again")));
+  }
   const auto capture = std::make_shared<Capture>(Capture{.layout = fsm_.layout(),
                                                          .log = std::exchange(held_log_, nullptr),
                                                          .held = *std::exchange(held_, {}),

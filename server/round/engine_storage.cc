@@ -102,7 +102,8 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
                                std::move(store), nvme, std::move(checkpointer), std::move(log));
   engine->weight_pools_ = std::move(weight_pools);
   if (engine->fsm_.durable()) engine->Resume(recovered);
-  engine->ConnectTier();
+  // On the strand: the first reads may end while later ones are begun.
+  engine->Post([e = engine.get()] { e->ConnectTier(); });
   return engine;
 }
 

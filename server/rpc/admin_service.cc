@@ -1,7 +1,9 @@
 #include "server/rpc/admin_service.h"
 
+#include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "proto/convert/methods.h"
 #include "server/rpc/convert.h"
@@ -62,6 +64,75 @@ void DeleteJob(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& 
   });
 }
 
+using SnapshotDone = std::function<void(absl::StatusOr<SnapshotInfo>)>;
+
+SnapshotDone ReplyWith(const std::shared_ptr<UnaryCall>& call) {
+  return [call](const absl::StatusOr<SnapshotInfo>& snapshot) {
+    if (!snapshot.ok()) return call->Fail(snapshot.status());
+    v1::SnapshotReply reply;
+    ToProto(*snapshot, reply.mutable_snapshot());
+    call->Reply(reply);
+  };
+}
+
+void CreateSnapshot(const std::shared_ptr<JobDirectory>& directory,
+                    const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request) {
+  directory->CreateSnapshot(request.job(), request.name(), request.keep(), ReplyWith(call));
+}
+
+void VerifySnapshot(const std::shared_ptr<JobDirectory>& directory,
+                    const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request) {
+  directory->VerifySnapshot(request.job(), request.name(), ReplyWith(call));
+}
+
+void DeleteSnapshot(const std::shared_ptr<JobDirectory>& directory,
+                    const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request) {
+  directory->DeleteSnapshot(request.job(), request.name(), ReplyWith(call));
+}
+
+void ListSnapshots(const std::shared_ptr<JobDirectory>& directory,
+                   const std::shared_ptr<UnaryCall>& call,
+                   const v1::ListSnapshotsRequest& request) {
+  directory->ListSnapshots(request.job(),
+                           [call](const absl::StatusOr<std::vector<SnapshotInfo>>& snapshots) {
+                             if (!snapshots.ok()) return call->Fail(snapshots.status());
+                             v1::ListSnapshotsReply reply;
+                             for (const SnapshotInfo& snapshot : *snapshots)
+                               ToProto(snapshot, reply.add_snapshots());
+                             call->Reply(reply);
+                           });
+}
+
+void RestoreSnapshot(const std::shared_ptr<JobDirectory>& directory,
+                     const std::shared_ptr<UnaryCall>& call,
+                     const v1::RestoreSnapshotRequest& request) {
+  RestoreCall restore;
+  restore.job = request.job();
+  restore.snapshot = request.name();
+  restore.as = request.as();
+  restore.world = request.world();
+  directory->RestoreSnapshot(restore, [call](const absl::StatusOr<DurableJob>& job) {
+    if (!job.ok()) return call->Fail(job.status());
+    v1::RestoreSnapshotReply reply;
+    ToProto(*job, reply.mutable_job());
+    call->Reply(reply);
+  });
+}
+
+// A method whose request is parsed and given to the directory.
+template <typename Request>
+void AddMethod(GenericServer* server, const char* name, const DirectoryHolder* holder,
+               void (*method)(const std::shared_ptr<JobDirectory>&,
+                              const std::shared_ptr<UnaryCall>&, const Request&)) {
+  server->AddMethod(name, UnaryCall::Factory([holder, method](auto call, const auto& bytes) {
+                      Request request;
+                      if (!call->Parse(bytes, &request)) return;
+                      const auto directory = holder->Get();
+                      if (!directory.ok()) return call->Fail(directory.status());
+                      method(*directory, call, request);
+                    }));
+}
+
 }  // namespace
 
 void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
@@ -78,6 +149,11 @@ void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
                     UnaryCall::Factory([directory](auto call, const auto& bytes) {
                       DeleteJob(*directory, call, bytes);
                     }));
+  AddMethod(server, method::kAdminCreateSnapshot, directory, &CreateSnapshot);
+  AddMethod(server, method::kAdminListSnapshots, directory, &ListSnapshots);
+  AddMethod(server, method::kAdminVerifySnapshot, directory, &VerifySnapshot);
+  AddMethod(server, method::kAdminDeleteSnapshot, directory, &DeleteSnapshot);
+  AddMethod(server, method::kAdminRestoreSnapshot, directory, &RestoreSnapshot);
 }
 
 }  // namespace ballast::server

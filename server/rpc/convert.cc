@@ -322,6 +322,18 @@ void ToProto(const DurableJob& job, v1::DurableJob* out) {
   out->set_disk_bytes(job.disk_bytes);
 }
 
+void ToProto(const SnapshotInfo& snapshot, v1::Snapshot* out) {
+  out->set_job(snapshot.job);
+  out->set_name(snapshot.name);
+  out->set_id(snapshot.id);
+  out->set_round(snapshot.round);
+  out->set_created_s(snapshot.created_s);
+  out->set_bytes(snapshot.bytes);
+  out->set_parameters(snapshot.parameters);
+  out->set_world(snapshot.world);
+  out->mutable_servers()->Assign(snapshot.servers.begin(), snapshot.servers.end());
+}
+
 void ToProto(const JobSnapshot& job, v1::JobStatus* out) {
   out->set_name(job.name);
   out->set_job(job.job);

@@ -62,5 +62,6 @@ void ToProto(const TrainerNews& news, v1::TrainerNews* out);
 // Admin.
 void ToProto(const JobSnapshot& job, v1::JobStatus* out);
 void ToProto(const DurableJob& job, v1::DurableJob* out);
+void ToProto(const SnapshotInfo& snapshot, v1::Snapshot* out);
 
 }  // namespace ballast::server

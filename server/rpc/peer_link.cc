@@ -25,6 +25,8 @@ namespace ballast::server {
 namespace {
 
 constexpr std::chrono::milliseconds kRetryDelay(50);
+// Of a call that reads or writes the whole state; a peer that dies breaks it off before.
+constexpr std::chrono::hours kWholeState(24);
 
 using Done = std::function<void(const absl::Status& status, const grpc::ByteBuffer& reply)>;
 
@@ -103,6 +105,10 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
                   std::function<void(absl::Status)> done) override {
     SendPlan(method::kPeerAdoptEpoch, server, plan, std::move(done));
   }
+  void Snapshot(uint32_t server, const SnapshotCall& call,
+                std::function<void(absl::StatusOr<uint64_t>)> done) override;
+  void RestoreJob(uint32_t server, const JobPlan& plan, uint64_t snapshot,
+                  std::function<void(absl::Status)> done) override;
   void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to_server,
                 const Vote& vote) override;
   void DropVotes(uint64_t job) override {
@@ -315,6 +321,38 @@ void PeerClientImpl::DropJob(uint32_t server, uint64_t job,
   v1::PeerDropJob message;
   message.set_job(job);
   const CallOptions options{method::kPeerDropJob, config_.report_after, false};
+  Call(server, options, SerializeMessage(message),
+       [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
+         done(status);
+       });
+}
+
+// --- Snapshots ----------------------------------------------------------------------------------
+
+void PeerClientImpl::Snapshot(uint32_t server, const SnapshotCall& call,
+                              std::function<void(absl::StatusOr<uint64_t>)> done) {
+  v1::PeerSnapshot message;
+  message.set_job(call.job);
+  message.set_snapshot(call.snapshot);
+  message.set_step(static_cast<v1::SnapshotStep>(call.step));
+  message.set_round(call.round);
+  const CallOptions options{method::kPeerSnapshot, kWholeState, false};
+  Call(server, options, SerializeMessage(message),
+       [this, done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer& reply) {
+         if (!status.ok()) return done(status);
+         v1::PeerSnapshotReply answer;
+         const absl::Status parsed =
+             ParseMessage(reply, static_cast<size_t>(config_.max_message_bytes), &answer);
+         parsed.ok() ? done(answer.round()) : done(parsed);
+       });
+}
+
+void PeerClientImpl::RestoreJob(uint32_t server, const JobPlan& plan, uint64_t snapshot,
+                                std::function<void(absl::Status)> done) {
+  v1::PeerRestoreJob message;
+  *message.mutable_job() = PeerJobToProto(plan);
+  message.set_snapshot(snapshot);
+  const CallOptions options{method::kPeerRestoreJob, kWholeState, false};
   Call(server, options, SerializeMessage(message),
        [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
          done(status);

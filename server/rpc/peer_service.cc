@@ -107,6 +107,39 @@ void TakeVote(const DirectoryHolder& holder, const Call& call, const grpc::ByteB
                    });
 }
 
+void Snapshot(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+  v1::PeerSnapshot message;
+  if (!call->Parse(bytes, &message)) return;
+  const auto directory = holder.Get();
+  if (!directory.ok()) return call->Fail(directory.status());
+  if (message.step() == v1::SNAPSHOT_STEP_UNSPECIFIED ||
+      !v1::SnapshotStep_IsValid(message.step())) {
+    return call->Fail(
+        ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadArgument,
+                      absl::StrCat("a snapshot has no step ", static_cast<int>(message.step()))));
+  }
+  const SnapshotCall step{static_cast<SnapshotCall::Step>(message.step()), message.job(),
+                          message.snapshot(), message.round()};
+  (*directory)->PeerSnapshot(step, [call](const absl::StatusOr<uint64_t>& round) {
+    if (!round.ok()) return call->Fail(round.status());
+    v1::PeerSnapshotReply reply;
+    reply.set_round(*round);
+    call->Reply(reply);
+  });
+}
+
+void RestoreJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+  v1::PeerRestoreJob message;
+  if (!call->Parse(bytes, &message)) return;
+  const auto directory = holder.Get();
+  if (!directory.ok()) return call->Fail(directory.status());
+  absl::StatusOr<JobPlan> plan = PeerJobFromProto(message.job());
+  if (!plan.ok()) return call->Fail(plan.status());
+  (*directory)
+      ->PeerRestoreJob(*std::move(plan), message.snapshot(),
+                       [call](const absl::Status& status) { Answer(call, status); });
+}
+
 }  // namespace
 
 void AddPeerMethods(GenericServer* server, const DirectoryHolder* directory,
@@ -126,6 +159,12 @@ void AddPeerMethods(GenericServer* server, const DirectoryHolder* directory,
                     }));
   server->AddMethod(method::kPeerDropJob, UnaryCall::Factory([directory](auto call, auto bytes) {
                       DropJob(*directory, call, bytes);
+                    }));
+  server->AddMethod(method::kPeerSnapshot, UnaryCall::Factory([directory](auto call, auto bytes) {
+                      Snapshot(*directory, call, bytes);
+                    }));
+  server->AddMethod(method::kPeerRestoreJob, UnaryCall::Factory([directory](auto call, auto bytes) {
+                      RestoreJob(*directory, call, bytes);
                     }));
   server->AddMethod(method::kPeerVote, UnaryCall::Factory([directory](auto call, auto bytes) {
                       TakeVote(*directory, call, bytes);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "common/base/names.h"
 
 namespace ballast::server {
@@ -180,6 +181,32 @@ std::string JobsJson(const v1::ListJobsReply& reply) {
     *out += DurableJobJson(job);
   };
   return absl::StrCat("{\"jobs\": [", absl::StrJoin(reply.jobs(), ", ", job_json), "]}\n");
+}
+
+std::string SnapshotsTable(const v1::ListSnapshotsReply& reply) {
+  if (reply.snapshots().empty()) return "no snapshots\n";
+  std::vector<Row> rows = {
+      {"JOB", "SNAPSHOT", "ROUND", "TAKEN (UTC)", "PARAMETERS", "WORLD", "SERVERS", "DISK", "ID"}};
+  for (const v1::Snapshot& one : reply.snapshots()) {
+    const absl::Time taken = absl::FromUnixSeconds(static_cast<int64_t>(one.created_s()));
+    rows.push_back({one.job(), one.name(), absl::StrCat(one.round()),
+                    absl::FormatTime("%Y-%m-%d %H:%M:%S", taken, absl::UTCTimeZone()),
+                    absl::StrCat(one.parameters()), absl::StrCat(one.world()),
+                    absl::StrJoin(one.servers(), ", "), Bytes(one.bytes()), JobIdText(one.id())});
+  }
+  return Table(rows);
+}
+
+std::string SnapshotsJson(const v1::ListSnapshotsReply& reply) {
+  const auto one_json = [](std::string* out, const v1::Snapshot& one) {
+    absl::StrAppend(out, "{\"job\": ", Quoted(one.job()), ", \"name\": ", Quoted(one.name()),
+                    ", \"id\": \"", JobIdText(one.id()), "\", \"round\": ", one.round(),
+                    ", \"created_s\": ", one.created_s(), ", \"bytes\": ", one.bytes(),
+                    ", \"parameters\": ", one.parameters(), ", \"world\": ", one.world(),
+                    ", \"servers\": [", absl::StrJoin(one.servers(), ", "), "]}");
+  };
+  return absl::StrCat("{\"snapshots\": [", absl::StrJoin(reply.snapshots(), ", ", one_json),
+                      "]}\n");
 }
 
 std::string StatusTable(const std::vector<v1::StatusReply>& servers) {

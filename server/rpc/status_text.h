@@ -21,4 +21,8 @@ std::string StatusJson(const std::vector<v1::StatusReply>& servers);
 std::string JobsTable(const v1::ListJobsReply& reply);
 std::string JobsJson(const v1::ListJobsReply& reply);
 
+// The same for snapshots; as JSON {"snapshots": [...]}, times as seconds since 1970.
+std::string SnapshotsTable(const v1::ListSnapshotsReply& reply);
+std::string SnapshotsJson(const v1::ListSnapshotsReply& reply);
+
 }  // namespace ballast::server

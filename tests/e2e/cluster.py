@@ -39,6 +39,7 @@ class Cluster:
     """`count` ballastd processes. settings: BALLAST_<SECTION>_<FIELD> values of their config."""
 
     def __init__(self, binary: Path, count: int, folder: Path, **settings: str) -> None:
+        self.binary = binary
         self._servers = Servers(binary, count, folder, None)
         # Jobs of earlier tests go quickly: a server holds a limited number.
         env = {**os.environ, "BALLAST_TIMING_JOB_TTL": "1s", **settings}

@@ -180,6 +180,10 @@ class FakeConnection:
             at(weight, shape, dtype).copy_(master)
         return FakeOperation()
 
+    def start_snapshot(self, name, keep):
+        self.calls.append(("snapshot", name, keep))
+        return FakeOperation(self.round)
+
     def start_leave(self):
         self.calls.append(("leave",))
         return FakeOperation(error=self.leave_error)

@@ -298,6 +298,16 @@ class Client {
   // FetchState.
   virtual absl::Status FetchWeights(const std::vector<TensorBuffers>& buffers) = 0;
 
+  // Keeps the state that the next round begins with, on every server, under a name of 1 to 64
+  // letters, digits, '.', '_' and '-'. One trainer calls it, between rounds; the others may go on.
+  // Returns that round once the snapshot is whole on disk. `keep`: so many snapshots of the job
+  // stay, the oldest are removed; 0: all. Nothing is left after an error: ALREADY_EXISTS
+  // NAME_IN_USE; INVALID_ARGUMENT BAD_ARGUMENT; RESOURCE_EXHAUSTED OVER_BUDGET, with the bytes it
+  // takes and those that are free; FAILED_PRECONDITION UNSUPPORTED where the servers keep none, or
+  // JOB_BUSY while another is taken; UNIMPLEMENTED UNSUPPORTED for durability none; UNAVAILABLE
+  // when a server goes away meanwhile; ABORTED when rounds needed the room.
+  virtual absl::StatusOr<uint64_t> Snapshot(const std::string& name, uint32_t keep) = 0;
+
   // Says that this slot takes no further round, and closes the streams. Idempotent. Waits for a
   // server that is away no longer than the servers' report_after.
   virtual absl::Status Leave() = 0;

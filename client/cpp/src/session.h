@@ -72,6 +72,7 @@ class Session final : public Client, private StreamHandler {
   absl::Status FetchState(const std::vector<StateBuffers>& buffers,
                           std::vector<uint64_t>* tensor_step) override;
   absl::Status FetchWeights(const std::vector<TensorBuffers>& buffers) override;
+  absl::StatusOr<uint64_t> Snapshot(const std::string& name, uint32_t keep) override;
   absl::Status Leave() override;
   void Abort() override;
   bool resumed() const override { return resumed_; }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ballast/v1/admin.pb.h"
 #include "client/cpp/src/attach.h"
 #include "client/cpp/src/reconnect.h"
 #include "client/cpp/src/session.h"
@@ -25,6 +26,7 @@ using SteadyClock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kLeaveTimeout{2};
 constexpr std::chrono::hours kForever{24 * 365};
 constexpr std::chrono::milliseconds kPollInterval{100};
+constexpr std::chrono::hours kWholeStateTimeout{24};  // a server that dies ends it before
 
 absl::Status BadArgument(absl::string_view message) {
   return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadArgument, message);
@@ -524,6 +526,27 @@ absl::Status Session::Extend(const std::vector<Tensor>& tensors,
   std::vector<void*> all(old_tensors, nullptr);
   all.insert(all.end(), weights.begin(), weights.end());
   return Initialize(init, all, first_extent);
+}
+
+absl::StatusOr<uint64_t> Session::Snapshot(const std::string& name, uint32_t keep) {
+  v1::SnapshotRequest request;
+  request.set_name(name);
+  request.set_keep(keep);
+  std::shared_ptr<grpc::Channel> home;
+  {
+    MutexLock lock(&mu_);
+    BALLAST_RETURN_IF_ERROR(CheckIdle());
+    request.set_job(spec_.name);
+    home = servers_[0].channel;
+  }
+  const auto poll = [this] {
+    ReportPauses();
+    return PollDuringCall();
+  };
+  v1::SnapshotReply reply;
+  BALLAST_RETURN_IF_ERROR(
+      CallUnary(home, method::kAdminCreateSnapshot, request, kWholeStateTimeout, poll, &reply));
+  return reply.snapshot().round();
 }
 
 // A server that is away, or not in the job's epoch yet, may still come: its Welcome is answered

@@ -229,6 +229,11 @@ class Session:
         self.check_open()
         self._run(self._client.start_fetch_weights(weights), keep)
 
+    def snapshot(self, name: str, keep: int) -> int:
+        """Keeps the present state under a name; returns the rounds it has. See Client::Snapshot."""
+        self.check_open()
+        return self._run(self._client.start_snapshot(name, keep), None) - 1
+
     def leave(self) -> None:
         """Says that this trainer takes no further round. Idempotent; nothing in a forked child."""
         if self._end or os.getpid() != self._pid:

@@ -110,6 +110,15 @@ Operation* StartFetchWeights(const Connection& self, const Addresses& weights) {
                            OperationResult*) { return client->FetchWeights(buffers); });
 }
 
+Operation* StartSnapshot(const Connection& self, const std::string& name, uint32_t keep) {
+  return new Operation([client = self.client(), name, keep](OperationResult* result) {
+    const absl::StatusOr<uint64_t> round = client->Snapshot(name, keep);
+    if (!round.ok()) return round.status();
+    result->round = *round;
+    return absl::OkStatus();
+  });
+}
+
 Operation* StartLeave(const Connection& self) {
   return new Operation([client = self.client()](OperationResult*) { return client->Leave(); });
 }
@@ -129,6 +138,7 @@ nb::object Result(const Operation& self) {
   if (self.result().client != nullptr) {
     return nb::cast(new Connection(self.result().client), nb::rv_policy::take_ownership);
   }
+  if (self.result().round != 0) return nb::cast(self.result().round);
   return nb::cast(self.result().tensor_step);
 }
 
@@ -183,6 +193,7 @@ void DefineConnection(nb::module_& module) {
       .def("start_fetch_state", &StartFetchState, nb::arg("masters"), nb::arg("exp_avgs"),
            nb::arg("exp_avg_sqs"))
       .def("start_fetch_weights", &StartFetchWeights, nb::arg("weights"))
+      .def("start_snapshot", &StartSnapshot, nb::arg("name"), nb::arg("keep"))
       .def("start_leave", &StartLeave)
       .def(
           "leave_at_exit",

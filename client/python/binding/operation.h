@@ -20,6 +20,7 @@ namespace ballast::python {
 struct OperationResult {
   std::shared_ptr<client::Client> client;  // attach
   std::vector<uint64_t> tensor_step;       // fetch_state
+  uint64_t round = 0;                      // snapshot
 };
 
 class Operation {

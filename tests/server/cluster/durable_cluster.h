@@ -213,6 +213,15 @@ class DurableDirectories : public PeerLink, public VoteSink {
                   std::function<void(absl::Status)> done) override {
     Call("adopt", server, done, [=](JobDirectory* to) { to->PeerAdoptEpoch(plan, done); });
   }
+  void Snapshot(uint32_t server, const SnapshotCall& call,
+                std::function<void(absl::StatusOr<uint64_t>)> done) override {
+    Call("snapshot", server, done, [=](JobDirectory* to) { to->PeerSnapshot(call, done); });
+  }
+  void RestoreJob(uint32_t server, const JobPlan& plan, uint64_t snapshot,
+                  std::function<void(absl::Status)> done) override {
+    Call("restore", server, done,
+         [=](JobDirectory* to) { to->PeerRestoreJob(plan, snapshot, done); });
+  }
   void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to,
                 const Vote& vote) override {
     const std::shared_ptr<JobDirectory> directory = At(to);

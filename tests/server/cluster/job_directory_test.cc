@@ -76,6 +76,14 @@ class Cluster : public PeerLink {
                   std::function<void(absl::Status)> done) override {
     directories_[server]->PeerAdoptEpoch(plan, std::move(done));
   }
+  void Snapshot(uint32_t server, const SnapshotCall& call,
+                std::function<void(absl::StatusOr<uint64_t>)> done) override {
+    directories_[server]->PeerSnapshot(call, std::move(done));
+  }
+  void RestoreJob(uint32_t server, const JobPlan& plan, uint64_t snapshot,
+                  std::function<void(absl::Status)> done) override {
+    directories_[server]->PeerRestoreJob(plan, snapshot, std::move(done));
+  }
   void CreateJob(uint32_t server, const JobPlan& plan,
                  std::function<void(absl::Status)> done) override {
     if (server == broken_) return done(absl::UnavailableError("no such server"));

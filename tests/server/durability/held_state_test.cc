@@ -89,6 +89,25 @@ TEST_F(HeldSlots, WhatWasForgottenIsNotHeldAnyMore) {
   EXPECT_EQ(*slots_->Hold(shape_.extent), 2u);
 }
 
+TEST_F(HeldSlots, WhatIsWrittenAgainAfterItWasForgottenIsSafe) {
+  ASSERT_TRUE(Write(1).ok());
+  ASSERT_TRUE(slots_->Hold(shape_.extent).ok());
+  slots_->Forget(shape_.extent);
+  ASSERT_TRUE(Write(2).ok());
+  ASSERT_TRUE(WriteState(slots_.get(), shape_, 3).ok());
+  EXPECT_THAT(slots_->Versions(shape_.extent), ElementsAre(3u, 2u)) << "2 is flushed, 3 is not";
+  ExpectWhole(2);
+}
+
+TEST_F(HeldSlots, WhatIsCoveredIsTheHeldVersionUntilItIsLetGo) {
+  ASSERT_TRUE(Write(1).ok());
+  ASSERT_TRUE(slots_->Hold(shape_.extent).ok());
+  ASSERT_TRUE(Write(2).ok());
+  EXPECT_EQ(slots_->Flushed(shape_.extent), 1u) << "a write may be over version 2 any time";
+  slots_->LetGo(shape_.extent);
+  EXPECT_EQ(slots_->Flushed(shape_.extent), 2u);
+}
+
 // The write in whose middle the power goes is over the newer version: the held one is left.
 TEST_F(HeldSlots, PowerLossInAWriteLeavesTheHeldVersion) {
   ASSERT_TRUE(Write(1).ok());
@@ -236,6 +255,28 @@ TEST_F(HeldLog, WhatIsLetGoMakesRoomAgain) {
   }
   MutexLock lock(&mu_);
   EXPECT_EQ(short_of_room_, 0);
+}
+
+// A server that owns no extent has nothing to hold but the end of the last round.
+TEST_F(HeldLog, WithoutExtentsTheLastRoundIsKeptUntilItIsRead) {
+  const StorageOptions none = OptionsOf({});
+  auto storage = JobStorage::Create(&disk_, "/jobs/2", none);
+  ASSERT_TRUE(storage.ok()) << storage.status();
+  const auto log = JobStorage::MakeRoundLog(*std::move(storage), /*durable_round=*/0);
+  const auto round = [&](uint64_t number) {
+    log->Prepare(MakePrepared(number, {}), outcomes_.Of(static_cast<int>(number)));
+    log->AppendDecision(MakeDecision(number));
+    ASSERT_TRUE(outcomes_.Wait(static_cast<int>(number)).ok());
+  };
+  for (uint64_t number = 1; number <= 5; ++number) round(number);
+  std::promise<absl::Status> held;
+  log->Hold([&](const absl::StatusOr<HeldState>& state) { held.set_value(state.status()); });
+  ASSERT_TRUE(held.get_future().get().ok());
+  for (uint64_t number = 6; number <= 9; ++number) round(number);
+  const auto rounds = log->ReadRounds(6);
+  ASSERT_TRUE(rounds.ok()) << rounds.status();
+  EXPECT_EQ(rounds->count(5), 1u);
+  log->LetAllGo();
 }
 
 TEST(NullRoundLogTest, HoldsNothing) {

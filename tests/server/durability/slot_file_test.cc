@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -409,6 +410,29 @@ TEST_F(SlotFileTest, FailpointsStandAroundWritesAndFlushes) {
     EXPECT_TRUE(absl::IsUnavailable(slots_->Sync())) << name;
     Failpoints::Reset();
   }
+}
+
+// Two flushes beside one another: the one that ends last covers what was written when it began.
+TEST(SlotFlushes, AFlushCoversNoWriteThatBeganAfterIt) {
+  MemoryDisk disk;
+  const auto slots = *SlotFile::Create(&disk, kSlotPath, SmallSlots(), SmallShapes());
+  const SlotShape shape = SmallShapes().front();
+  ASSERT_TRUE(WriteState(slots.get(), shape, 1).ok());
+  ASSERT_TRUE(slots->Sync().ok());
+  ASSERT_TRUE(WriteState(slots.get(), shape, 2).ok());
+  ASSERT_TRUE(Failpoints::Configure("slots.after_sync=1*pause").ok());
+  std::thread late([&] { EXPECT_TRUE(slots->Sync().ok()); });
+  Failpoints::WaitForPause("slots.after_sync");
+  ASSERT_TRUE(slots->Sync().ok());
+  ASSERT_TRUE(WriteState(slots.get(), shape, 3).ok());
+  Failpoints::Reset();
+  late.join();
+  EXPECT_EQ(slots->Flushed(shape.extent), 2u);
+  EXPECT_TRUE(slots->NeedsSync(shape.extent));
+  EXPECT_EQ(WriteState(slots.get(), shape, 4).code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(slots->Sync().ok());
+  EXPECT_EQ(slots->Flushed(shape.extent), 3u);
+  EXPECT_TRUE(WriteState(slots.get(), shape, 4).ok());
 }
 
 TEST(SlotFileOnFiles, StatesComeBack) {

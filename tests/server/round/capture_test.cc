@@ -239,6 +239,24 @@ TEST(CaptureGivenUp, ReleasedStateIsNotCaptured) {
   EXPECT_TRUE(job.HoldAll().ok());
 }
 
+TEST(CaptureGivenUp, ThereIsNoRoundZero) {
+  CapturedJob job(6, {0}, false);
+  job.Round();
+  ASSERT_TRUE(job.HoldAll().ok());
+  EXPECT_EQ(job.Capture(0, 0).get().status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// A hold that fails beside a release leaves nothing behind.
+TEST(CaptureGivenUp, TheNextSnapshotIsNotGivenUpForTheOneBefore) {
+  CapturedJob job(7, {0}, false);
+  job.Round();
+  ASSERT_TRUE(job.HoldAll().ok());
+  EXPECT_FALSE(job.Hold(0).ok());
+  job.cluster().Engine(0)->ReleaseState();
+  job.cluster().Engine(0)->ReleaseState();
+  EXPECT_TRUE(job.HoldAll().ok());
+}
+
 TEST(CaptureGivenUp, AJobThatEndsBreaksItOff) {
   CapturedJob job(3, {0}, false);
   job.Round();

@@ -192,6 +192,32 @@ class FakeDirectory : public JobDirectory {
   void PeerExtendJob(JobPlan plan, std::function<void(absl::Status)> done) override {
     PeerCreateJob(std::move(plan), std::move(done));
   }
+  void CreateSnapshot(const std::string&, const std::string&, uint32_t,
+                      std::function<void(absl::StatusOr<SnapshotInfo>)> done) override {
+    done(SnapshotInfo());
+  }
+  void ListSnapshots(const std::string&,
+                     std::function<void(absl::StatusOr<std::vector<SnapshotInfo>>)> done) override {
+    done(std::vector<SnapshotInfo>());
+  }
+  void VerifySnapshot(const std::string&, const std::string&,
+                      std::function<void(absl::StatusOr<SnapshotInfo>)> done) override {
+    done(SnapshotInfo());
+  }
+  void DeleteSnapshot(const std::string&, const std::string&,
+                      std::function<void(absl::StatusOr<SnapshotInfo>)> done) override {
+    done(SnapshotInfo());
+  }
+  void RestoreSnapshot(RestoreCall, std::function<void(absl::StatusOr<DurableJob>)> done) override {
+    done(DurableJob());
+  }
+  void PeerSnapshot(SnapshotCall call,
+                    std::function<void(absl::StatusOr<uint64_t>)> done) override {
+    done(call.round);
+  }
+  void PeerRestoreJob(JobPlan, uint64_t, std::function<void(absl::Status)> done) override {
+    done(absl::OkStatus());
+  }
   void PeerDropJob(uint64_t, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }

@@ -207,7 +207,11 @@ class Servers:
             try:
                 return process.Child(
                     command,
-                    self._environ,
+                    # All servers of this launch share one; who has another says so.
+                    {
+                        "BALLAST_STORAGE_SNAPSHOT_DIR": str(self._data_dir / "snapshots"),
+                        **self._environ,
+                    },
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     pass_fds=self._inherited,

@@ -270,6 +270,18 @@ class AdamW(torch.optim.Optimizer):
         return export.export(self._attached("export_state"), self._manifest, self.param_groups)
 
     @at_border
+    def snapshot(self, name: str, keep: int = 0) -> int:
+        """Keeps the state after this step on the servers' disk, under a name.
+
+        One rank calls it, between steps: `if rank == 0: opt.snapshot("warm")`. Returns when all of
+        it survives, with the number of rounds it has; the other ranks go on until they need this
+        one. keep: so many snapshots of the job stay, the oldest are removed; 0: all. Needs a
+        durable job and, with several servers, their `storage.snapshot_dir`. Raises BadArgument for
+        a name that is none, NameInUse, OverBudget, Unsupported; then nothing is left of it.
+        """
+        return self._attached("snapshot").snapshot(name, keep)
+
+    @at_border
     def fetch_weights(self) -> None:
         """Receives all weights from the service again, dropping edits made to the parameters."""
         session = self._attached("fetch_weights")

@@ -1,0 +1,327 @@
+// Directory: snapshots of running jobs. The home has every server hold what is on its disk, which
+// takes no time; the latest of their open rounds is the snapshot's. Each server then writes its
+// part beside the rounds that go on, and when all of them survive the home writes the manifest,
+// before which there is no snapshot.
+// Thread safety: on the strand; what may block on the disk on a thread for that.
+#include <algorithm>
+#include <ctime>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/names.h"
+#include "common/base/status_macros.h"
+#include "server/cluster/directory.h"
+
+namespace ballast::server {
+namespace {
+
+constexpr std::chrono::seconds kRetryDelay(1);
+
+uint64_t NewSnapshotId() {
+  std::random_device random;
+  const uint64_t id = (uint64_t{random()} << 32) ^ random();
+  return id == 0 ? 1 : id;
+}
+
+}  // namespace
+
+absl::Status Directory::CheckSnapshots() const {
+  if (snapshots_.store != nullptr) return snapshots_.refused;
+  return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
+                       absl::StrCat("server ", config_.self, " keeps no snapshots, because it has ",
+                                    "no storage.data_dir and no storage.snapshot_dir"),
+                       {.server = static_cast<int>(config_.self)});
+}
+
+void Directory::OnDisk(std::function<std::function<void()>()> task) {
+  // The thread must not be the last to let go of the directory, which waits for it.
+  disk_.Post([weak = weak_from_this(), task = std::move(task)] {
+    const std::function<void()> then = task();
+    std::shared_ptr<Directory> self = weak.lock();
+    if (self == nullptr) return;
+    Strand* const strand = &self->strand_;
+    strand->Post([self = std::move(self), then] { then(); });
+  });
+}
+
+absl::StatusOr<JobPlan> Directory::RunningJob(const std::string& job) const {
+  const auto pending = pending_.find(job);
+  if (pending != pending_.end() && pending->second.created) {
+    const auto local = local_.find(pending->second.plan.job);
+    if (local != local_.end() && !local->second.ended) return local->second.plan;
+  }
+  const bool resting = resting_.count(job) != 0;
+  if (resting || pending != pending_.end()) {
+    return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobBusy,
+                         absl::StrCat("job \"", job, "\" does not run; snapshots are taken while ",
+                                      "its trainers are attached"),
+                         {.job = job});
+  }
+  return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
+                       absl::StrCat("there is no job \"", job, "\"; `ballastctl jobs list` shows ",
+                                    "those there are"),
+                       {.job = job});
+}
+
+// --- At the home: taking one --------------------------------------------------------------------
+
+void Directory::DoCreateSnapshot(const std::string& job, const std::string& name, uint32_t keep,
+                                 int tries,
+                                 const std::function<void(absl::StatusOr<SnapshotInfo>)>& done) {
+  absl::Status status = CheckHome();
+  if (status.ok()) status = CheckSnapshots();
+  if (status.ok()) status = CheckSnapshotName(name);
+  if (!status.ok()) return done(status);
+  const absl::StatusOr<JobPlan> plan = RunningJob(job);
+  if (!plan.ok()) return done(plan.status());
+  const absl::StatusOr<Layout> layout = LayoutOfSpec(plan->spec);
+  if (!layout.ok()) return done(layout.status());
+  if (!taking_.insert(plan->job).second) {
+    return done(ReasonedError(
+        absl::StatusCode::kFailedPrecondition, Reason::kJobBusy,
+        absl::StrCat("another snapshot of job \"", job, "\" is being taken; wait for it"),
+        {.job = job}));
+  }
+  const auto taking = std::make_shared<Taking>();
+  taking->id = NewSnapshotId();
+  taking->name = name;
+  taking->keep = keep;
+  taking->tries = tries - 1;
+  taking->plan = *plan;
+  taking->done = done;
+  for (const uint32_t server : plan->servers) {
+    taking->bytes += SnapshotStore::PartBytes(*plan, *layout, server);
+  }
+  OnDisk([this, taking]() -> std::function<void()> {
+    const absl::Status begun =
+        snapshots_.store->Begin(taking->id, taking->plan.spec.name, taking->name, taking->bytes);
+    return [this, taking, begun] {
+      if (begun.ok()) return HoldEverywhere(taking);
+      taking_.erase(taking->plan.job);
+      taking->done(begun);
+    };
+  });
+}
+
+// `done` runs on the strand with the first error, when all servers have answered; the latest round
+// they name is the snapshot's.
+void Directory::SnapshotEverywhere(const TakingRef& taking, SnapshotCall::Step step,
+                                   std::function<void(absl::Status)> done) {
+  const SnapshotCall call{step, taking->plan.job, taking->id, taking->round};
+  const auto self = shared_from_this();
+  const auto gather = std::make_shared<Gather>(
+      taking->plan.servers.size(), [self, done = std::move(done)](const absl::Status& status) {
+        self->Post([done, status] { done(status); });
+      });
+  const auto add = [this, self, taking, step, gather](const absl::StatusOr<uint64_t>& round) {
+    Post([taking, step, gather, round] {
+      if (step == SnapshotCall::Step::kHold && round.ok()) {
+        taking->round = std::max(taking->round, *round);
+      }
+      gather->Add(round.status());
+    });
+  };
+  for (const uint32_t server : taking->plan.servers) {
+    if (server == config_.self) {
+      SnapshotLocal(call, &taking->before, add);
+    } else {
+      peers_->Snapshot(server, call, add);
+    }
+  }
+}
+
+void Directory::HoldEverywhere(const TakingRef& taking) {
+  SnapshotEverywhere(taking, SnapshotCall::Step::kHold, [=, this](const absl::Status& status) {
+    if (!status.ok()) return GiveUpSnapshot(taking, status);
+    CaptureEverywhere(taking);
+  });
+}
+
+void Directory::CaptureEverywhere(const TakingRef& taking) {
+  SnapshotEverywhere(taking, SnapshotCall::Step::kCapture, [=, this](const absl::Status& status) {
+    if (!status.ok()) return GiveUpSnapshot(taking, status);
+    CommitSnapshot(taking);
+  });
+}
+
+void Directory::CommitSnapshot(const TakingRef& taking) {
+  OnDisk([this, taking]() -> std::function<void()> {
+    SnapshotManifest manifest;
+    manifest.id = taking->id;
+    manifest.name = taking->name;
+    manifest.job = taking->plan.spec.name;
+    manifest.created_s = static_cast<uint64_t>(std::time(nullptr));
+    manifest.round = taking->round;
+    manifest.bytes = taking->bytes;
+    manifest.plan = snapshots_.codec.encode(taking->plan);
+    manifest.prepared = taking->before.prepared;
+    manifest.decision = taking->before.decision;
+    const absl::Status committed = snapshots_.store->Commit(manifest);
+    if (!committed.ok()) return [=, this] { GiveUpSnapshot(taking, committed); };
+    if (taking->keep != 0) DropOldest(manifest.job, taking->keep);
+    const absl::StatusOr<SnapshotInfo> info = InfoOf(manifest);
+    return [this, taking, info] {
+      taking_.erase(taking->plan.job);
+      BALLAST_LOG(INFO, LogField("run", taking->plan.spec.name), LogField("round", taking->round))
+          << "snapshot \"" << taking->name << "\" taken, " << taking->bytes << " bytes in "
+          << snapshots_.store->Directory(taking->id);
+      taking->done(info);
+    };
+  });
+}
+
+// All that is kept beyond `keep`; what cannot be removed stays listed.
+void Directory::DropOldest(const std::string& job, uint32_t keep) const {
+  const absl::StatusOr<std::vector<SnapshotManifest>> all = snapshots_.store->List();
+  if (!all.ok()) return;
+  auto count = static_cast<size_t>(
+      std::count_if(all->begin(), all->end(), [&](const auto& one) { return one.job == job; }));
+  for (const SnapshotManifest& one : *all) {
+    if (one.job != job || count <= keep) continue;
+    --count;
+    const absl::Status removed = snapshots_.store->Remove(one.id);
+    if (!removed.ok()) BALLAST_LOG(WARN, LogField("run", job)) << removed;
+  }
+}
+
+// Every server lets go, and nothing is left on disk; then it may be tried again.
+void Directory::GiveUpSnapshot(const TakingRef& taking, const absl::Status& why) {
+  const auto end = [=, this](const absl::Status&) {
+    OnDisk([this, taking, why]() -> std::function<void()> {
+      const absl::Status removed = snapshots_.store->Remove(taking->id);
+      if (!removed.ok()) BALLAST_LOG(WARN) << removed;
+      return [this, taking, why] {
+        taking_.erase(taking->plan.job);
+        if (!absl::IsAborted(why) || taking->tries == 0) return taking->done(why);
+        strand_.PostAfter(kRetryDelay, [this, self = shared_from_this(), taking] {
+          DoCreateSnapshot(taking->plan.spec.name, taking->name, taking->keep, taking->tries,
+                           taking->done);
+        });
+      };
+    });
+  };
+  SnapshotEverywhere(taking, SnapshotCall::Step::kRelease, end);
+}
+
+// --- At the home: those there are ---------------------------------------------------------------
+
+absl::StatusOr<SnapshotInfo> Directory::InfoOf(const SnapshotManifest& manifest) const {
+  BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, snapshots_.codec.decode(manifest.plan));
+  SnapshotInfo info{.id = manifest.id,
+                    .job = manifest.job,
+                    .name = manifest.name,
+                    .round = manifest.round,
+                    .created_s = manifest.created_s,
+                    .bytes = manifest.bytes,
+                    .world = plan.spec.world,
+                    .servers = plan.servers};
+  for (const LayoutTensor& tensor : LayoutTensors(plan.spec.tensors)) {
+    info.parameters += tensor.elements;
+  }
+  return info;
+}
+
+void Directory::DoListSnapshots(
+    const std::string& job,
+    const std::function<void(absl::StatusOr<std::vector<SnapshotInfo>>)>& done) {
+  absl::Status status = CheckHome();
+  if (status.ok()) status = CheckSnapshots();
+  if (!status.ok()) return done(status);
+  OnDisk([this, job, done]() -> std::function<void()> {
+    const absl::StatusOr<std::vector<SnapshotManifest>> all = snapshots_.store->List();
+    if (!all.ok()) return [done, all] { done(all.status()); };
+    std::vector<SnapshotInfo> infos;
+    for (const SnapshotManifest& manifest : *all) {
+      if (!job.empty() && manifest.job != job) continue;
+      const absl::StatusOr<SnapshotInfo> info = InfoOf(manifest);
+      if (info.ok()) infos.push_back(*info);
+    }
+    return [done, infos] { done(infos); };
+  });
+}
+
+void Directory::DoVerifySnapshot(const std::string& job, const std::string& name,
+                                 const std::function<void(absl::StatusOr<SnapshotInfo>)>& done) {
+  absl::Status status = CheckHome();
+  if (status.ok()) status = CheckSnapshots();
+  if (!status.ok()) return done(status);
+  OnDisk([this, job, name, done]() -> std::function<void()> {
+    const auto verify = [&]() -> absl::StatusOr<SnapshotInfo> {
+      BALLAST_ASSIGN_OR_RETURN(const auto manifest, snapshots_.store->Find(job, name));
+      BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, snapshots_.codec.decode(manifest.plan));
+      BALLAST_RETURN_IF_ERROR(snapshots_.store->Verify(manifest, plan));
+      return InfoOf(manifest);
+    };
+    return [done, result = verify()] { done(result); };
+  });
+}
+
+void Directory::DoDeleteSnapshot(const std::string& job, const std::string& name,
+                                 const std::function<void(absl::StatusOr<SnapshotInfo>)>& done) {
+  absl::Status status = CheckHome();
+  if (status.ok()) status = CheckSnapshots();
+  if (!status.ok()) return done(status);
+  OnDisk([this, job, name, done]() -> std::function<void()> {
+    const auto remove = [&]() -> absl::StatusOr<SnapshotInfo> {
+      BALLAST_ASSIGN_OR_RETURN(const auto manifest, snapshots_.store->Find(job, name));
+      BALLAST_RETURN_IF_ERROR(snapshots_.store->Remove(manifest.id));
+      return InfoOf(manifest);
+    };
+    return [done, result = remove()] { done(result); };
+  });
+}
+
+// --- At every server ----------------------------------------------------------------------------
+
+void Directory::SnapshotLocal(const SnapshotCall& call, CapturedRound* before,
+                              const std::function<void(absl::StatusOr<uint64_t>)>& done) {
+  const std::shared_ptr<RoundEngine> engine = Find(call.job);
+  if (call.step == SnapshotCall::Step::kRelease) {
+    if (engine != nullptr) engine->ReleaseState();
+    if (snapshots_.store == nullptr) return done(0);
+    OnDisk([this, id = call.snapshot, done]() -> std::function<void()> {
+      const absl::Status dropped = snapshots_.store->DropPart(id);
+      if (!dropped.ok()) BALLAST_LOG(WARN) << dropped;
+      return [done] { done(0); };
+    });
+    return;
+  }
+  if (const absl::Status status = CheckSnapshots(); !status.ok()) return done(status);
+  if (engine == nullptr || local_.count(call.job) == 0) return done(NoDurableJob(call.job));
+  if (call.step == SnapshotCall::Step::kHold) return engine->HoldState(done);
+  CaptureLocal(call, before, done);
+}
+
+void Directory::CaptureLocal(const SnapshotCall& call, CapturedRound* before,
+                             const std::function<void(absl::StatusOr<uint64_t>)>& done) {
+  const auto finish = [=, this, self = shared_from_this()](
+                          const std::shared_ptr<SlotFile>& part,
+                          const absl::StatusOr<CapturedRound>& end) {
+    OnDisk([part, end, before, done, round = call.round]() -> std::function<void()> {
+      absl::Status status = end.status();
+      if (status.ok()) status = part->Sync();
+      return [=] {
+        if (status.ok() && before != nullptr) *before = *end;
+        status.ok() ? done(round) : done(status);
+      };
+    });
+  };
+  OnDisk([this, call, engine = Find(call.job), plan = local_.at(call.job).plan, done,
+          finish]() -> std::function<void()> {
+    const absl::StatusOr<Layout> layout = LayoutOfSpec(plan.spec);
+    if (!layout.ok()) return [done, layout] { done(layout.status()); };
+    auto made = snapshots_.store->CreatePart(call.snapshot, plan, *layout);
+    if (!made.ok()) return [done, status = made.status()] { done(status); };
+    const std::shared_ptr<SlotFile> part = *std::move(made);
+    return [=] {
+      engine->CaptureState(
+          call.round,
+          [part, round = call.round](uint32_t extent, const void* image) {
+            return part->Write(extent, round, image);
+          },
+          [finish, part](const absl::StatusOr<CapturedRound>& end) { finish(part, end); });
+    };
+  });
+}
+
+}  // namespace ballast::server

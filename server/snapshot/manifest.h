@@ -1,0 +1,42 @@
+// Manifest of a snapshot: what it is of, as bytes. A snapshot is there once this file is.
+// docs/formats/snapshot.md has the layout.
+// Comes from: SnapshotStore. Goes to: the file MANIFEST. Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/durability/records.h"
+
+namespace ballast::server {
+
+// Of names; longer or other ones are refused.
+inline constexpr size_t kSnapshotNameBytesMax = 64;
+// Of a whole manifest: a plan and two records.
+inline constexpr size_t kManifestBytesMax = size_t{256} << 20;
+
+struct SnapshotManifest {
+  uint64_t id = 0;
+  std::string name;
+  std::string job;          // its name
+  uint64_t created_s = 0;   // since 1970, UTC
+  uint64_t round = 0;       // whose beginning it is: the next one of whoever goes on from it
+  uint64_t bytes = 0;       // of all parts
+  std::string plan;         // as the server's plan codec writes it
+  PreparedRecord prepared;  // the home's vote on the round before
+  DecisionRecord decision;  // on that round
+};
+
+// A name is 1 to 64 letters, digits, '.', '_' and '-', and does not begin with '.' or '-'.
+// INVALID_ARGUMENT BAD_ARGUMENT.
+absl::Status CheckSnapshotName(absl::string_view name);
+
+std::string EncodeManifest(const SnapshotManifest& manifest);
+// The inverse. DATA_LOSS for anything that EncodeManifest cannot have produced, FAILED_PRECONDITION
+// for a newer version.
+absl::StatusOr<SnapshotManifest> DecodeManifest(absl::string_view bytes);
+
+}  // namespace ballast::server

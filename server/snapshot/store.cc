@@ -1,0 +1,223 @@
+#include "server/snapshot/store.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
+#include "common/base/names.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "common/base/units.h"
+#include "common/io/arena.h"
+#include "common/job/optimizer.h"
+#include "server/round/job_plan.h"
+#include "server/round/recovery.h"
+
+namespace ballast::server {
+namespace {
+
+constexpr char kManifest[] = "MANIFEST";
+constexpr char kTaking[] = "TAKING";
+constexpr size_t kOwnerBytesMax = 256;
+constexpr size_t kIdDigits = 16;
+
+// As a job's storage on `server`, but written once. `flush` as the job's own.
+StorageOptions PartOptions(const JobPlan& plan, const Layout& layout, uint32_t server) {
+  StorageOptions options = StorageOptionsOf(plan, layout, server, /*checkpoint_rounds=*/1);
+  options.slots.places = 1;
+  options.slots.flush = true;
+  return options;
+}
+
+absl::Status Lost(const std::string& directory, absl::string_view what) {
+  return ReasonedError(absl::StatusCode::kDataLoss, Reason::kStateLost,
+                       absl::StrCat("snapshot in ", directory, ": ", what,
+                                    ". Put the right files back, or take another snapshot"));
+}
+
+}  // namespace
+
+std::string SnapshotStore::Directory(uint64_t id) const {
+  return absl::StrCat(root_, "/", JobIdText(id));
+}
+
+std::string SnapshotStore::PartPath(uint64_t id, uint32_t server) const {
+  return absl::StrCat(Directory(id), "/part-", server);
+}
+
+std::string SnapshotStore::TakingPath(uint64_t id) const {
+  return absl::StrCat(Directory(id), "/", kTaking);
+}
+
+std::string SnapshotStore::ManifestPath(uint64_t id) const {
+  return absl::StrCat(Directory(id), "/", kManifest);
+}
+
+uint64_t SnapshotStore::PartBytes(const JobPlan& plan, const Layout& layout, uint32_t server) {
+  return SlotFile::DiskBytes(PartOptions(plan, layout, server).shapes, /*places=*/1);
+}
+
+absl::StatusOr<std::vector<uint64_t>> SnapshotStore::Ids() const {
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_->List(root_));
+  std::vector<uint64_t> ids;
+  for (const std::string& name : names) {
+    uint64_t id = 0;
+    if (name.size() == kIdDigits && absl::SimpleHexAtoi(name, &id) && id != 0) ids.push_back(id);
+  }
+  return ids;
+}
+
+absl::Status SnapshotStore::Clear() {
+  BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(root_));
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<uint64_t> ids, Ids());
+  for (const uint64_t id : ids) {
+    BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_->List(Directory(id)));
+    if (std::find(names.begin(), names.end(), kManifest) != names.end()) continue;
+    const auto by = ReadWholeFile(fs_, TakingPath(id), kOwnerBytesMax);
+    if (by.ok() && *by == owner_) BALLAST_RETURN_IF_ERROR(Remove(id));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SnapshotStore::Begin(uint64_t id, const std::string& job, const std::string& name,
+                                  uint64_t bytes) {
+  BALLAST_RETURN_IF_ERROR(CheckSnapshotName(name));
+  const absl::Status found = Find(job, name).status();
+  if (found.ok()) {
+    return ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
+                         absl::StrCat("job \"", job, "\" has a snapshot \"", name,
+                                      "\" already; choose another name, or delete that one"),
+                         {.job = job});
+  }
+  if (!absl::IsNotFound(found)) return found;
+  BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(root_));
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t free, fs_->FreeBytes(root_));
+  if (free < bytes) {
+    return ReasonedError(absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
+                         absl::StrCat("a snapshot of job \"", job, "\" takes ", bytes, " bytes (",
+                                      FormatBytes(bytes), ") in ", root_, "; ", free,
+                                      " are free. Free some, or delete older snapshots"),
+                         {.job = job});
+  }
+  BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(Directory(id)));
+  BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_));
+  BALLAST_RETURN_IF_ERROR(ReplaceFile(fs_, TakingPath(id), owner_));
+  BALLAST_FAILPOINT_RETURN("snapshot.after_begin");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<SlotFile>> SnapshotStore::CreatePart(uint64_t id,
+                                                                    const JobPlan& plan,
+                                                                    const Layout& layout) {
+  const std::string directory = Directory(id);
+  if (!fs_->List(directory).ok()) {
+    return ReasonedError(
+        absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
+        absl::StrCat("server ", self_, " does not see ", directory, ", which the job's home has ",
+                     "made: storage.snapshot_dir has to be one directory that all servers share"),
+        {.job = plan.spec.name, .server = static_cast<int>(self_)});
+  }
+  BALLAST_FAILPOINT_RETURN("snapshot.before_part");
+  const StorageOptions options = PartOptions(plan, layout, self_);
+  return SlotFile::Create(fs_, PartPath(id, self_), options.slots, options.shapes);
+}
+
+absl::Status SnapshotStore::Commit(const SnapshotManifest& manifest) {
+  BALLAST_FAILPOINT_RETURN("snapshot.before_manifest");
+  BALLAST_RETURN_IF_ERROR(ReplaceFile(fs_, ManifestPath(manifest.id), EncodeManifest(manifest)));
+  BALLAST_FAILPOINT("snapshot.after_manifest");
+  fs_->Remove(TakingPath(manifest.id)).IgnoreError();  // It means nothing any more.
+  return absl::OkStatus();
+}
+
+absl::Status SnapshotStore::DropPart(uint64_t id) {
+  const absl::Status removed = fs_->Remove(PartPath(id, self_));
+  if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+  return absl::OkStatus();
+}
+
+absl::Status SnapshotStore::Remove(uint64_t id) {
+  BALLAST_FAILPOINT_RETURN("snapshot.before_remove");
+  // So that Clear finds what a crash leaves; on a full disk it may be left.
+  ReplaceFile(fs_, TakingPath(id), owner_).IgnoreError();
+  const absl::Status removed = fs_->Remove(ManifestPath(id));
+  if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+  if (removed.ok()) BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(Directory(id)));
+  BALLAST_FAILPOINT_RETURN("snapshot.after_remove");
+  BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(Directory(id)));
+  return fs_->SyncDirectory(root_);
+}
+
+absl::StatusOr<SnapshotManifest> SnapshotStore::Find(uint64_t id) const {
+  BALLAST_ASSIGN_OR_RETURN(const std::string bytes,
+                           ReadWholeFile(fs_, ManifestPath(id), kManifestBytesMax));
+  absl::StatusOr<SnapshotManifest> manifest = DecodeManifest(bytes);
+  if (!manifest.ok()) return Lost(Directory(id), manifest.status().message());
+  if (manifest->id == id) return manifest;
+  return Lost(Directory(id), absl::StrCat("its manifest is of ", JobIdText(manifest->id)));
+}
+
+absl::StatusOr<std::vector<SnapshotManifest>> SnapshotStore::List() const {
+  std::vector<SnapshotManifest> found;
+  const absl::StatusOr<std::vector<uint64_t>> ids = Ids();
+  if (absl::IsNotFound(ids.status())) return found;
+  BALLAST_RETURN_IF_ERROR(ids.status());
+  for (const uint64_t id : *ids) {
+    absl::StatusOr<SnapshotManifest> manifest = Find(id);
+    if (manifest.ok()) {
+      found.push_back(*std::move(manifest));
+    } else if (!absl::IsNotFound(manifest.status())) {
+      BALLAST_LOG(ERROR) << manifest.status().message();
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const SnapshotManifest& a, const SnapshotManifest& b) {
+    return std::tie(a.created_s, a.round, a.id) < std::tie(b.created_s, b.round, b.id);
+  });
+  return found;
+}
+
+absl::StatusOr<SnapshotManifest> SnapshotStore::Find(const std::string& job,
+                                                     const std::string& name) const {
+  BALLAST_ASSIGN_OR_RETURN(std::vector<SnapshotManifest> all, List());
+  for (SnapshotManifest& manifest : all) {
+    if (manifest.job == job && manifest.name == name) return std::move(manifest);
+  }
+  return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
+                       absl::StrCat("job \"", job, "\" has no snapshot \"", name, "\" in ", root_,
+                                    "; `ballastctl snapshot list` shows those there are"),
+                       {.job = job});
+}
+
+absl::StatusOr<std::unique_ptr<SlotFile>> SnapshotStore::OpenPart(uint64_t id, const JobPlan& plan,
+                                                                  const Layout& layout,
+                                                                  uint32_t server) const {
+  StorageOptions options = PartOptions(plan, layout, server);
+  options.slots.read_only = true;
+  auto part = SlotFile::Open(fs_, PartPath(id, server), options.slots, options.shapes);
+  if (absl::IsNotFound(part.status()) || absl::IsDataLoss(part.status())) {
+    return Lost(Directory(id), part.status().message());
+  }
+  return part;
+}
+
+absl::Status SnapshotStore::Verify(const SnapshotManifest& manifest, const JobPlan& plan) const {
+  BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
+  BALLAST_ASSIGN_OR_RETURN(
+      const Arena to,
+      Arena::Create(SlotFile::BufferBytes({0, layout.extent_elements(), kAdamWStateArrays})));
+  for (const uint32_t server : plan.servers) {
+    const StorageOptions options = PartOptions(plan, layout, server);
+    BALLAST_ASSIGN_OR_RETURN(const auto part, OpenPart(manifest.id, plan, layout, server));
+    for (const SlotShape& shape : options.shapes) {
+      const absl::Status read = part->Read(shape.extent, manifest.round, to.data());
+      if (!read.ok()) return Lost(Directory(manifest.id), read.message());
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,83 @@
+// SnapshotStore: the snapshots in one directory, which all servers of a cluster share.
+//
+//   <root>/<snapshot id, 16 hex digits>/part-<server>   states of the extents of one server, a file
+//                                                       of slots with one place for each
+//   <root>/<snapshot id, 16 hex digits>/TAKING          while it is taken: by whom
+//   <root>/<snapshot id>/MANIFEST                       written last; without it there is none
+//
+// Comes from: JobDirectory. Goes to: common/io files, SlotFile.
+// Thread safety: any thread, but one call at a time for a snapshot; every call blocks on the disk.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/io/file.h"
+#include "common/tensor/layout.h"
+#include "server/durability/slot_file.h"
+#include "server/round/round_types.h"
+#include "server/snapshot/manifest.h"
+
+namespace ballast::server {
+
+class SnapshotStore {
+ public:
+  // `fs` outlives the store. `owner`: what tells this server from all others that may share the
+  // directory, also after a restart; not empty.
+  SnapshotStore(FileSystem* fs, std::string root, uint32_t self, std::string owner)
+      : fs_(fs), root_(std::move(root)), self_(self), owner_(std::move(owner)) {}
+
+  const std::string& root() const { return root_; }
+  std::string Directory(uint64_t id) const;
+
+  // After a start: makes the root, and removes what this server was taking when it ended. Errors as
+  // FileSystem's.
+  absl::Status Clear();
+
+  // Bytes of the part of `server`.
+  static uint64_t PartBytes(const JobPlan& plan, const Layout& layout, uint32_t server);
+
+  // Begins a snapshot at the home: makes its directory. Errors: ALREADY_EXISTS NAME_IN_USE: `job`
+  // has one of this name; RESOURCE_EXHAUSTED OVER_BUDGET with `bytes`, which it will take, and
+  // those that are free.
+  absl::Status Begin(uint64_t id, const std::string& job, const std::string& name, uint64_t bytes);
+  // Makes the part of this server in a directory that is there. FAILED_PRECONDITION when it is not:
+  // the servers do not share one.
+  absl::StatusOr<std::unique_ptr<SlotFile>> CreatePart(uint64_t id, const JobPlan& plan,
+                                                       const Layout& layout);
+  // All parts survive: the snapshot is there from now on.
+  absl::Status Commit(const SnapshotManifest& manifest);
+  // Removes the part of this server, for a snapshot that was given up.
+  absl::Status DropPart(uint64_t id);
+  // Removes the whole snapshot; the manifest goes first. It may be missing.
+  absl::Status Remove(uint64_t id);
+
+  // Those there are, oldest first. One whose manifest is damaged is logged and left out.
+  absl::StatusOr<std::vector<SnapshotManifest>> List() const;
+  // NOT_FOUND UNKNOWN_JOB when `job` has none of this name.
+  absl::StatusOr<SnapshotManifest> Find(const std::string& job, const std::string& name) const;
+  absl::StatusOr<SnapshotManifest> Find(uint64_t id) const;
+  // Opens a part of a snapshot to be read. DATA_LOSS STATE_LOST when it is missing or not its own.
+  absl::StatusOr<std::unique_ptr<SlotFile>> OpenPart(uint64_t id, const JobPlan& plan,
+                                                     const Layout& layout, uint32_t server) const;
+  // Reads every byte of the parts and compares the checksums; `plan` is the manifest's. DATA_LOSS
+  // STATE_LOST naming file, extent and offset.
+  absl::Status Verify(const SnapshotManifest& manifest, const JobPlan& plan) const;
+
+ private:
+  std::string PartPath(uint64_t id, uint32_t server) const;
+  std::string TakingPath(uint64_t id) const;
+  std::string ManifestPath(uint64_t id) const;
+  absl::StatusOr<std::vector<uint64_t>> Ids() const;
+
+  FileSystem* const fs_;
+  const std::string root_;
+  const uint32_t self_;
+  const std::string owner_;
+};
+
+}  // namespace ballast::server

@@ -1,0 +1,263 @@
+"""Snapshots: a moment of a run is named, comes back bit for bit on other servers and with other
+trainers, and both runs go their own way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+import torch
+
+import ballast
+from e2e.cluster import Cluster, Trainers, fresh_job, run_small_job, wait_for
+
+SIZES = (900, 33, 2000, 1, 641)
+
+
+def snapshots(
+    cluster: Cluster, *arguments: str, fails: bool = False
+) -> subprocess.CompletedProcess:
+    done = try_snapshots(cluster, *arguments)
+    assert (done.returncode != 0) == fails, done.stderr + done.stdout
+    return done
+
+
+def try_snapshots(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess:
+    command = [str(cluster.binary.parent / "ballastctl"), "snapshot", *arguments]
+    command += ["--endpoint", cluster.endpoints[0]]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def listed(cluster: Cluster) -> list[dict]:
+    return json.loads(snapshots(cluster, "list", "-o", "json").stdout)["snapshots"]
+
+
+def parameters() -> list[torch.nn.Parameter]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.nn.Parameter(torch.randn(size, generator=generator)) for size in SIZES]
+
+
+class Run:
+    """A job whose gradients follow from weights and round: any world of 1, 2 or 4 gives the same
+    mean, since all of its trainers have the same."""
+
+    def __init__(self, cluster: Cluster, job: str, world: int, **options) -> None:
+        self.replicas = [parameters() for _ in range(world)]
+        self.trainers = Trainers(
+            cluster, self.replicas, job=job, durability="process", lr=0.01, **options
+        )
+        if "resume" in options:
+            self.trainers.each(lambda opt: opt.attach())
+
+    @property
+    def round(self) -> int:
+        return self.trainers.optimizers[0].round
+
+    def step(self, rounds: int, seed: int = 0) -> None:
+        for _ in range(rounds):
+            generator = torch.Generator().manual_seed(1000 * seed + self.round)
+            noise = [torch.randn(size, generator=generator) for size in SIZES]
+            for replica in self.replicas:
+                for p, n in zip(replica, noise, strict=True):
+                    p.grad = n + 0.1 * p.detach()
+            self.trainers.step()
+
+    def state(self) -> list[torch.Tensor]:
+        """Masters, moments and step counts."""
+        exported = self.trainers.each(lambda opt: opt.export_state())[0]
+        return [
+            value
+            for entry in exported["state"].values()
+            for value in (entry["master"], entry["exp_avg"], entry["exp_avg_sq"], entry["step"])
+        ]
+
+    def close(self) -> None:
+        self.trainers.close()
+
+
+def assert_equal(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
+    assert len(ours) == len(theirs) > 0
+    for a, b in zip(ours, theirs, strict=True):
+        a, b = torch.as_tensor(a), torch.as_tensor(b)
+        assert torch.equal(a.view(-1).view(torch.uint8), b.view(-1).view(torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("servers", "world", "device"),
+    [((1, 3), (2, 1), "cpu"), ((3, 2), (1, 4), "cpu"), ((1, 3), (2, 4), "nvme")],
+)
+def test_what_is_restored_goes_on_as_the_run_did(start_cluster, tmp_path, servers, world, device):
+    shared = {"BALLAST_STORAGE_SNAPSHOT_DIR": str(tmp_path / "snapshots")}
+    before, after = (start_cluster(count, **shared) for count in servers)
+    job, fork = fresh_job(), fresh_job("fork")
+    run = Run(before, job, world[0], device=device)
+    run.step(3)
+    assert run.trainers.optimizers[-1].snapshot("third") == 3
+    at_snapshot = run.state()
+    run.step(3)
+    went_on = run.state()
+    run.step(1)
+
+    assert [(one["name"], one["round"]) for one in listed(after)] == [("third", 4)]
+    snapshots(after, "verify", job, "third")
+    snapshots(after, "restore", job, "third", "--as", fork, "--world", str(world[1]))
+    again = Run(after, fork, world[1], resume="must", device=device)
+    assert again.round == 3
+    assert_equal(again.state(), at_snapshot)
+    again.step(3)
+    assert_equal(again.state(), went_on)
+
+    # They are two jobs now.
+    again.step(1, seed=7)
+    assert not torch.equal(again.state()[0], run.state()[0])
+    run.step(1)
+    for one in (again, run):
+        one.close()
+    snapshots(before, "delete", job, "third")
+    assert listed(after) == []
+    assert list((tmp_path / "snapshots").iterdir()) == []
+
+
+def test_snapshots_are_taken_while_rounds_go_on_and_the_oldest_are_removed(start_cluster, tmp_path):
+    cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR=str(tmp_path / "snapshots"))
+    job = fresh_job()
+    run = Run(cluster, job, 2)
+    run.step(1)
+    states = {run.round: run.state()}
+    for i in range(4):
+        with_rounds = run.trainers._pool.submit(
+            snapshots, cluster, "create", job, f"s{i}", "--keep", "2"
+        )
+        while not with_rounds.done():
+            run.step(1)
+            states[run.round] = run.state()
+        with_rounds.result()
+    kept = listed(cluster)
+    assert [one["name"] for one in kept] == ["s2", "s3"]
+    for one in kept:
+        fork = fresh_job("fork")
+        snapshots(cluster, "restore", job, one["name"], "--as", fork)
+        again = Run(cluster, fork, 2, resume="must")
+        assert again.round == one["round"] - 1
+        assert_equal(again.state(), states[again.round])
+        again.close()
+    run.close()
+
+
+def test_what_cannot_be_is_refused_by_name(start_cluster, tmp_path):
+    cluster = start_cluster(1)
+    job = fresh_job()
+    run = Run(cluster, job, 1)
+    optimizer = run.trainers.optimizers[0]
+    run.step(1)
+    optimizer.snapshot("one")
+    with pytest.raises(ballast.NameInUse, match='has a snapshot "one" already'):
+        optimizer.snapshot("one")
+    for name in ("../up", ".hidden", "", "a" * 65, "a/b", "-x\n"):
+        with pytest.raises(ballast.BadArgument, match="is no name of a snapshot"):
+            optimizer.snapshot(name)
+    refused = {
+        ("create", "nobody", "x"): 'there is no job "nobody"',
+        ("show", job, "two"): 'has no snapshot "two"',
+        ("verify", job, "two"): 'has no snapshot "two"',
+        ("delete", job, "two"): 'has no snapshot "two"',
+        ("restore", job, "two", "--as", "new"): 'has no snapshot "two"',
+        ("restore", job, "one", "--as", job): f'job "{job}" exists',
+        ("restore", job, "one", "--as", "new", "--world", "100000"): "100000",
+        ("restore", job, "one"): "restore JOB NAME --as NEW",
+    }
+    for arguments, why in refused.items():
+        assert why in snapshots(cluster, *arguments, fails=True).stderr
+    assert [one["name"] for one in listed(cluster)] == ["one"]
+    run.step(1)
+    run.close()
+
+
+def test_a_cluster_without_a_shared_directory_says_so(start_cluster):
+    cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR="")
+    run = Run(cluster, fresh_job(), 1)
+    run.step(1)
+    with pytest.raises(ballast.Unsupported, match="storage.snapshot_dir"):
+        run.trainers.optimizers[0].snapshot("one")
+    run.step(1)
+    run.close()
+
+
+def test_a_damaged_snapshot_is_named_and_never_becomes_a_job(start_cluster, tmp_path):
+    cluster = start_cluster(1)
+    job = fresh_job()
+    run = Run(cluster, job, 1)
+    run.step(2)
+    run.trainers.optimizers[0].snapshot("one")
+    (part,) = (tmp_path / "cluster-0" / "snapshots").glob("*/part-0")
+    whole = part.read_bytes()
+    part.write_bytes(whole[:9000] + bytes([whole[9000] ^ 1]) + whole[9001:])
+    for arguments in (("verify", job, "one"), ("restore", job, "one", "--as", "new")):
+        said = snapshots(cluster, *arguments, fails=True).stderr
+        assert str(part) in said and "damaged" in said
+    manifest = part.with_name("MANIFEST")
+    manifest.write_bytes(manifest.read_bytes()[:-1] + b"x")
+    assert listed(cluster) == []
+    run.step(1)
+    run.close()
+    run_small_job(cluster)
+
+
+FAILPOINTS = [
+    "snapshot.after_begin",
+    "snapshot.before_part",
+    "snapshot.before_manifest",
+    "snapshot.after_manifest",
+    "snapshot.before_remove",
+    "snapshot.after_remove",
+    "restore.before_state",
+    "restore.after_state",
+    "job.before_create",
+    "job.after_create",
+]
+
+
+@pytest.mark.parametrize("failpoint", FAILPOINTS)
+def test_a_kill_at_any_point_loses_nothing(start_cluster, tmp_path, failpoint):
+    """Of the home, whose word it is: what it says is there is whole, and what is not is gone."""
+    folder = tmp_path / "snapshots"
+    cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR=str(folder))
+    job = fresh_job()
+    run = Run(cluster, job, 1)
+    run.step(2)
+    run.trainers.optimizers[0].snapshot("kept")
+    kept = run.state()
+    run.close()
+    cluster.arm(0, f"{failpoint}=1*kill")
+    run = Run(cluster, job, 1, resume="must")
+    run.step(1)
+    commands = [
+        ("create", job, "new"),
+        ("delete", job, "new"),
+        ("restore", job, "kept", "--as", f"{job}-fork"),
+    ]
+    killed = 0
+    for command in commands:
+        done = try_snapshots(cluster, *command)
+        if not cluster.running()[0]:
+            killed += 1
+            cluster.restart(0)
+            wait_for(lambda: try_snapshots(cluster, "list").returncode == 0, "the home to serve")
+            names = [one["name"] for one in listed(cluster)]
+            assert names in (["kept"], ["kept", "new"])
+            for name in names:
+                snapshots(cluster, "verify", job, name)
+            done = try_snapshots(cluster, *command)
+        assert done.returncode == 0 or "exists" in done.stderr or "already" in done.stderr or (
+            command[0] == "delete" and "has no snapshot" in done.stderr
+        ), done.stderr
+    assert killed == 1
+    assert [one["name"] for one in listed(cluster)] == ["kept"]
+    (directory,) = folder.iterdir()
+    assert sorted(path.name for path in directory.iterdir()) == ["MANIFEST", "part-0", "part-1"]
+    run.step(1)
+    fork = Run(cluster, f"{job}-fork", 1, resume="must")
+    assert_equal(fork.state(), kept)
+    for one in (run, fork):
+        one.close()

@@ -1,0 +1,169 @@
+// Snapshots on a disk: what is listed is whole, and what a crash leaves is cleared away by whoever
+// left it.
+#include "server/snapshot/store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/failpoint.h"
+#include "common/base/reason.h"
+#include "common/io/arena.h"
+#include "common/io/memory_disk.h"
+#include "server/round/job_plan.h"
+#include "tests/server/round/plans.h"
+
+namespace ballast::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kRoot[] = "/snapshots";
+constexpr uint64_t kId = 0xabc;
+
+class SnapshotStoreTest : public ::testing::Test {
+ protected:
+  SnapshotStoreTest() : plan_(testing::MakePlan({300, 5, 1000}, 1, {0, 1})) {
+    plan_.spec.durability = Durability::kPower;
+    layout_ = testing::LayoutOf(plan_);
+  }
+  SnapshotStore Store(uint32_t server, const std::string& owner = "me") {
+    return SnapshotStore(&disk_, kRoot, server, owner);
+  }
+  SnapshotManifest Manifest(const std::string& name = "one", uint64_t id = kId) const {
+    SnapshotManifest manifest;
+    manifest.id = id;
+    manifest.name = name;
+    manifest.job = plan_.spec.name;
+    manifest.created_s = id;
+    manifest.round = 7;
+    manifest.prepared.round = 6;
+    manifest.decision.round = 6;
+    return manifest;
+  }
+  void WriteParts(uint64_t id = kId) {
+    const Arena image = *Arena::Create(size_t{1} << 20);
+    for (const uint32_t server : plan_.servers) {
+      auto part = Store(server).CreatePart(id, plan_, layout_);
+      ASSERT_TRUE(part.ok()) << part.status();
+      for (uint32_t extent = 0; extent < layout_.extents().size(); ++extent) {
+        if (plan_.owner[extent] != server) continue;
+        std::fill(image.data(), image.data() + 4096, static_cast<char>(extent));
+        ASSERT_TRUE((*part)->Write(extent, 7, image.data()).ok());
+      }
+      ASSERT_TRUE((*part)->Sync().ok());
+    }
+  }
+  void Take(const std::string& name = "one", uint64_t id = kId) {
+    ASSERT_TRUE(Store(0).Begin(id, plan_.spec.name, name, 1000).ok());
+    WriteParts(id);
+    ASSERT_TRUE(Store(0).Commit(Manifest(name, id)).ok());
+  }
+  std::vector<std::string> Names() {
+    std::vector<std::string> names;
+    const auto all = Store(0).List();
+    EXPECT_TRUE(all.ok()) << all.status();
+    for (const SnapshotManifest& one : *all) names.push_back(one.name);
+    return names;
+  }
+
+  MemoryDisk disk_;
+  JobPlan plan_;
+  Layout layout_ = testing::LayoutOf(testing::MakePlan({1}, 1, {0}));
+};
+
+TEST_F(SnapshotStoreTest, IsListedOnceItsManifestIsThere) {
+  EXPECT_THAT(Names(), IsEmpty()) << "there is not even a directory";
+  ASSERT_TRUE(Store(0).Begin(kId, plan_.spec.name, "one", 1000).ok());
+  WriteParts();
+  EXPECT_THAT(Names(), IsEmpty());
+  ASSERT_TRUE(Store(0).Commit(Manifest()).ok());
+  EXPECT_THAT(Names(), ElementsAre("one"));
+  EXPECT_TRUE(Store(1).Verify(Manifest(), plan_).ok());
+  Take("two", kId + 1);
+  EXPECT_THAT(Names(), ElementsAre("one", "two"));
+  ASSERT_TRUE(Store(0).Remove(kId).ok());
+  EXPECT_THAT(Names(), ElementsAre("two"));
+  EXPECT_EQ(Store(0).Find(plan_.spec.name, "one").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(SnapshotStoreTest, PartsTakeTheBytesThatAreToldBefore) {
+  Take();
+  for (const uint32_t server : plan_.servers) {
+    const auto file = disk_.Open(Store(0).Directory(kId) + "/part-" + std::to_string(server), {});
+    ASSERT_TRUE(file.ok());
+    EXPECT_EQ(*(*file)->Size(), SnapshotStore::PartBytes(plan_, layout_, server));
+  }
+}
+
+TEST_F(SnapshotStoreTest, WhatACrashLeavesIsClearedByItsOwnerOnly) {
+  Take("whole", kId + 1);
+  ASSERT_TRUE(Store(0).Begin(kId, plan_.spec.name, "half", 1000).ok());
+  WriteParts();
+  for (const char* other : {"another server", "another cluster's"}) {
+    ASSERT_TRUE(Store(0, other).Clear().ok());
+    EXPECT_TRUE(disk_.List(Store(0).Directory(kId)).ok());
+  }
+  ASSERT_TRUE(Store(0).Clear().ok());
+  EXPECT_FALSE(disk_.List(Store(0).Directory(kId)).ok());
+  EXPECT_THAT(Names(), ElementsAre("whole"));
+}
+
+TEST_F(SnapshotStoreTest, ARemovalThatWasBrokenOffIsFinished) {
+  Take();
+  ASSERT_TRUE(Failpoints::Configure("snapshot.after_remove=1*return(UNAVAILABLE)").ok());
+  EXPECT_FALSE(Store(0).Remove(kId).ok());
+  EXPECT_THAT(Names(), IsEmpty());
+  ASSERT_TRUE(Store(0).Clear().ok());
+  EXPECT_FALSE(disk_.List(Store(0).Directory(kId)).ok());
+}
+
+TEST_F(SnapshotStoreTest, PowerLossLeavesAWholeOneOrNone) {
+  Take();
+  disk_.Crash([] { return 1; });
+  for (const std::string& name : Names()) {
+    const auto manifest = Store(0).Find(plan_.spec.name, name);
+    ASSERT_TRUE(manifest.ok()) << manifest.status();
+    const absl::Status whole = Store(0).Verify(*manifest, plan_);
+    EXPECT_TRUE(whole.ok()) << whole;
+  }
+}
+
+TEST_F(SnapshotStoreTest, NamesAreUniqueInAJob) {
+  Take();
+  const absl::Status again = Store(0).Begin(kId + 1, plan_.spec.name, "one", 1000);
+  EXPECT_EQ(ReasonOf(again), Reason::kNameInUse);
+  EXPECT_TRUE(Store(0).Begin(kId + 1, "another job", "one", 1000).ok());
+}
+
+TEST_F(SnapshotStoreTest, TooLittleRoomIsToldBeforeAnythingIsWritten) {
+  const absl::Status status = Store(0).Begin(kId, plan_.spec.name, "one", uint64_t{1} << 50);
+  EXPECT_EQ(ReasonOf(status), Reason::kOverBudget);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("takes 1125899906842624 bytes"));
+  EXPECT_FALSE(disk_.List(Store(0).Directory(kId)).ok());
+}
+
+TEST_F(SnapshotStoreTest, AServerThatSharesNoDirectorySaysSo) {
+  const absl::Status status = Store(1).CreatePart(kId, plan_, layout_).status();
+  EXPECT_EQ(ReasonOf(status), Reason::kUnsupported);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("storage.snapshot_dir"));
+}
+
+TEST_F(SnapshotStoreTest, DamageIsNamedWhereverItIs) {
+  Take();
+  const std::string part = Store(0).Directory(kId) + "/part-1";
+  ASSERT_TRUE(disk_.FlipBit(part, 3 * kPageBytes, 1).ok());
+  absl::Status status = Store(0).Verify(Manifest(), plan_);
+  EXPECT_EQ(ReasonOf(status), Reason::kStateLost) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+  ASSERT_TRUE(disk_.Remove(part).ok());
+  status = Store(0).Verify(Manifest(), plan_);
+  EXPECT_EQ(ReasonOf(status), Reason::kStateLost) << status;
+  ASSERT_TRUE(disk_.FlipBit(Store(0).Directory(kId) + "/MANIFEST", 30, 1).ok());
+  EXPECT_THAT(Names(), IsEmpty());
+  EXPECT_EQ(ReasonOf(Store(0).Find(kId).status()), Reason::kStateLost);
+}
+
+}  // namespace
+}  // namespace ballast::server
