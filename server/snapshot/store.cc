@@ -103,6 +103,7 @@ absl::Status SnapshotStore::Begin(uint64_t id, const std::string& job, const std
                                       " are free. Free some, or delete older snapshots"),
                          {.job = job});
   }
+  BALLAST_FAILPOINT_RETURN("snapshot.before_begin");
   BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(Directory(id)));
   BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_));
   BALLAST_RETURN_IF_ERROR(ReplaceFile(fs_, TakingPath(id), owner_));
@@ -123,7 +124,9 @@ absl::StatusOr<std::unique_ptr<SlotFile>> SnapshotStore::CreatePart(uint64_t id,
   }
   BALLAST_FAILPOINT_RETURN("snapshot.before_part");
   const StorageOptions options = PartOptions(plan, layout, self_);
-  return SlotFile::Create(fs_, PartPath(id, self_), options.slots, options.shapes);
+  auto part = SlotFile::Create(fs_, PartPath(id, self_), options.slots, options.shapes);
+  BALLAST_FAILPOINT_RETURN("snapshot.after_part");
+  return part;
 }
 
 absl::Status SnapshotStore::Commit(const SnapshotManifest& manifest) {

@@ -205,8 +205,10 @@ def test_a_damaged_snapshot_is_named_and_never_becomes_a_job(start_cluster, tmp_
 
 
 FAILPOINTS = [
+    "snapshot.before_begin",
     "snapshot.after_begin",
     "snapshot.before_part",
+    "snapshot.after_part",
     "snapshot.before_manifest",
     "snapshot.after_manifest",
     "snapshot.before_remove",
@@ -216,6 +218,12 @@ FAILPOINTS = [
     "job.before_create",
     "job.after_create",
 ]
+
+
+def test_every_failpoint_of_snapshots_is_killed_at(ballastd):
+    names = subprocess.run([ballastd, "--list-failpoints"], capture_output=True, text=True)
+    ours = {n for n in names.stdout.split() if n.startswith(("snapshot.", "restore."))}
+    assert ours and ours <= set(FAILPOINTS)
 
 
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
