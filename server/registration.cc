@@ -1,15 +1,14 @@
 #include "server/registration.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/sysmacros.h>
-#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "server/meta/keys.h"
+#include "server/storage_warnings.h"
 
 namespace ballast::server {
 namespace {
@@ -34,20 +33,6 @@ std::string FileSystemName(uint64_t type) {
     default:
       return absl::StrCat("0x", absl::Hex(type));
   }
-}
-
-// What the kernel wants direct I/O in `directory` aligned to; 0: it does not say.
-uint32_t DirectIoBytes([[maybe_unused]] const std::string& directory) {
-#ifdef STATX_DIOALIGN
-  struct statx found = {};
-  const int file = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (file < 0) return 0;
-  const bool known = statx(file, "", AT_EMPTY_PATH, STATX_DIOALIGN, &found) == 0 &&
-                     (found.stx_mask & STATX_DIOALIGN) != 0;
-  close(file);
-  if (known) return found.stx_dio_offset_align;
-#endif
-  return 0;
 }
 
 }  // namespace

@@ -1,12 +1,29 @@
 #include "server/storage_warnings.h"
 
+#include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/stat.h>
 #include <sys/statfs.h>
+#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 #include "common/io/huge_pages.h"
 
 namespace ballast::server {
+
+uint32_t DirectIoBytes([[maybe_unused]] const std::string& directory) {
+#ifdef STATX_DIOALIGN
+  struct statx found = {};
+  const int file = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (file < 0) return 0;
+  const bool known = statx(file, "", AT_EMPTY_PATH, STATX_DIOALIGN, &found) == 0 &&
+                     (found.stx_mask & STATX_DIOALIGN) != 0;
+  close(file);
+  if (known) return found.stx_dio_offset_align;
+#endif
+  return 0;
+}
+
 StorageFacts ReadStorageFacts(FileSystem* files, const std::string& data_dir) {
   StorageFacts facts{.data_dir = data_dir};
   struct statfs system = {};
@@ -15,6 +32,7 @@ StorageFacts ReadStorageFacts(FileSystem* files, const std::string& data_dir) {
     facts.in_memory = type == TMPFS_MAGIC || type == RAMFS_MAGIC;
   }
   facts.direct_io = files->DirectIo(data_dir);
+  facts.direct_io_bytes = DirectIoBytes(data_dir);
   facts.huge_pages = HugePageMode();
   return facts;
 }
@@ -28,10 +46,15 @@ std::vector<std::string> StorageWarnings(const StorageFacts& facts) {
         "and do not survive a reboot. Use a directory on a local disk"));
   }
   if (!facts.direct_io) {
-    warnings.push_back(absl::StrCat(
-        "storage.data_dir ", facts.data_dir,
-        " takes no direct I/O: log and state go through the page cache, which is slower and takes "
-        "memory that no budget counts. Use ext4 or xfs on a local disk"));
+    const std::string why =
+        facts.direct_io_bytes <= kPageBytes
+            ? ""
+            : absl::StrCat(" in pieces of ", kPageBytes, " bytes (its device wants ",
+                           facts.direct_io_bytes, ")");
+    warnings.push_back(
+        absl::StrCat("storage.data_dir ", facts.data_dir, " takes no direct I/O", why,
+                     ": log and state go through the page cache, which is slower and takes "
+                     "memory that no budget counts. Use ext4 or xfs on a local disk"));
   }
   if (facts.huge_pages == "never") {
     warnings.push_back(

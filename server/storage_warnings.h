@@ -16,8 +16,12 @@ struct StorageFacts {
   std::string data_dir;
   bool in_memory = false;  // tmpfs or ramfs
   bool direct_io = true;
-  std::string huge_pages;  // HugePageMode
+  uint32_t direct_io_bytes = 0;  // DirectIoBytes
+  std::string huge_pages;        // HugePageMode
 };
+
+// What the kernel (statx) wants direct I/O in `directory` aligned to; 0: it does not say.
+uint32_t DirectIoBytes(const std::string& directory);
 
 // Looks at `data_dir`, which exists.
 StorageFacts ReadStorageFacts(FileSystem* files, const std::string& data_dir);

@@ -35,6 +35,14 @@ TEST(StorageWarnings, EachFactIsNamedWithItsPlaceAndWhatToDo) {
   EXPECT_NE(warnings[2].find("Set it to madvise"), std::string::npos);
 }
 
+TEST(StorageWarnings, ADeviceThatWantsLargerPiecesIsNamedWithThem) {
+  const std::vector<std::string> warnings =
+      StorageWarnings({.data_dir = "/data", .direct_io = false, .direct_io_bytes = 16384});
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("in pieces of 4096 bytes (its device wants 16384)"),
+            std::string::npos);
+}
+
 TEST(StorageWarnings, ReadsWhatIsThere) {
   MemoryDisk disk;
   EXPECT_TRUE(ReadStorageFacts(&disk, "/").direct_io);
