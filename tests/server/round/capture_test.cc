@@ -156,6 +156,27 @@ class CapturedJob {
     }
   }
 
+  // Adds a group to the job of server 0 between two rounds, without its weights.
+  void Grow() {
+    MemoryDisk* const disk = cluster_.Disk(0);
+    JobPlan grown = testing::Grown(cluster_.plan(), 100, trainers_[0]->round());
+    const Layout layout = testing::LayoutOf(grown);
+    GrowthFiles files;
+    files.make = [&](const JobPlan& plan) {
+      return JobStorage::Create(disk, "/jobs/2", StorageOptionsOf(plan, layout, 0, 2));
+    };
+    files.save = [](const JobPlan&) { return absl::OkStatus(); };
+    files.drop_old = [](const JobPlan&) {};
+    for (const bool growing : {true, false}) {
+      grown.growing = growing;
+      std::promise<absl::Status> extended;
+      cluster_.Engine(0)->Extend(grown, 64, files,
+                                 [&](const absl::Status& status) { extended.set_value(status); });
+      const absl::Status status = extended.get_future().get();
+      ASSERT_TRUE(status.ok()) << status;
+    }
+  }
+
   DurableCluster& cluster() { return cluster_; }
   Taken& taken() { return taken_; }
 
@@ -244,6 +265,23 @@ TEST(CaptureGivenUp, ThereIsNoRoundZero) {
   job.Round();
   ASSERT_TRUE(job.HoldAll().ok());
   EXPECT_EQ(job.Capture(0, 0).get().status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// What is held belongs to the layout of before: the snapshot is taken again, not short of extents.
+TEST(CaptureGivenUp, AJobThatHasGrownIsCapturedAgain) {
+  for (const bool nvme : {false, true}) {
+    CapturedJob job(8, {0}, nvme);
+    job.Round();
+    const auto held = job.HoldAll();
+    ASSERT_TRUE(held.ok()) << held.status();
+    job.Grow();
+    const absl::Status status = job.Capture(0, *held).get().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has grown"));
+    // The new group's weights are on no disk yet, which is no reason to hang or to give up later.
+    EXPECT_EQ(job.Hold(0).status().code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(job.Hold(0).status().code(), absl::StatusCode::kNotFound);
+  }
 }
 
 // A hold that fails beside a release leaves nothing behind.
