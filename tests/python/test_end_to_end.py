@@ -308,7 +308,9 @@ def test_without_a_server_the_error_is_unreachable():
 
 
 WAITING = """
-import sys
+import signal, sys
+# Who starts the tests in the background of a script has them ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {client!r})
 import torch, ballast.torch as bt
 from ballast import backend
