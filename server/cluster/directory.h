@@ -32,6 +32,7 @@ namespace ballast::server {
 
 using AttachDone = std::function<void(absl::StatusOr<AttachResult>)>;
 using ExtendDone = std::function<void(absl::StatusOr<JobPlan>)>;
+using SnapshotDone = std::function<void(absl::StatusOr<SnapshotInfo>)>;
 
 // Runs `done` with the first error, or OK, after `count` calls. Any thread.
 class Gather {
@@ -340,16 +341,17 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     uint64_t bytes = 0;
     uint64_t round = 0;
     CapturedRound before;  // of this server, which is the home
-    std::function<void(absl::StatusOr<SnapshotInfo>)> done;
+    SnapshotDone done;
   };
   using TakingRef = std::shared_ptr<Taking>;
   static constexpr int kTries = 3;
   absl::Status CheckSnapshots() const;
+  absl::Status CheckSnapshotHome() const;
   // Runs `task`, which may block on the disk, on a thread for that, and what it returns on the
   // strand.
   void OnDisk(std::function<std::function<void()>()> task);
   void DoCreateSnapshot(const std::string& job, const std::string& name, uint32_t keep, int tries,
-                        const std::function<void(absl::StatusOr<SnapshotInfo>)>& done);
+                        const SnapshotDone& done);
   absl::StatusOr<JobPlan> RunningJob(const std::string& job) const;
   void SnapshotEverywhere(const TakingRef& taking, SnapshotCall::Step step,
                           std::function<void(absl::Status)> done);
@@ -360,10 +362,11 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void GiveUpSnapshot(const TakingRef& taking, const absl::Status& why);
   void DoListSnapshots(const std::string& job,
                        const std::function<void(absl::StatusOr<std::vector<SnapshotInfo>>)>& done);
-  void DoVerifySnapshot(const std::string& job, const std::string& name,
-                        const std::function<void(absl::StatusOr<SnapshotInfo>)>& done);
-  void DoDeleteSnapshot(const std::string& job, const std::string& name,
-                        const std::function<void(absl::StatusOr<SnapshotInfo>)>& done);
+  void UseSnapshot(const std::string& job, const std::string& name,
+                   const std::function<absl::Status(const SnapshotManifest&)>& use,
+                   const SnapshotDone& done);
+  void DoVerifySnapshot(const std::string& job, const std::string& name, const SnapshotDone& done);
+  void DoDeleteSnapshot(const std::string& job, const std::string& name, const SnapshotDone& done);
   absl::StatusOr<SnapshotInfo> InfoOf(const SnapshotManifest& manifest) const;
   // This server's part of a step. `before`: where a capture puts the end of the round before.
   void SnapshotLocal(const SnapshotCall& call, CapturedRound* before,
@@ -412,6 +415,11 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   bool shutting_down_ = false;
   Executor disk_{"snapshots", 1};  // Last: its thread uses all of the above.
 };
+
+// Never 0: of snapshots, and of jobs and seats that are made of one.
+uint64_t RandomId();
+
+uint64_t ParametersOf(const JobSpec& spec);
 
 // A durable job for those who list it.
 DurableJob Describe(const JobPlan& plan, const std::string& state);

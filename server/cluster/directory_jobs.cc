@@ -18,15 +18,19 @@ absl::Status Deleted(const JobPlan& plan) {
 
 }  // namespace
 
+uint64_t ParametersOf(const JobSpec& spec) {
+  uint64_t parameters = 0;
+  for (const LayoutTensor& tensor : LayoutTensors(spec.tensors)) parameters += tensor.elements;
+  return parameters;
+}
+
 DurableJob Describe(const JobPlan& plan, const std::string& state) {
   DurableJob job{.name = plan.spec.name, .job = plan.job, .state = state};
   job.durability = plan.spec.durability;
   job.world = plan.spec.world;
   job.epoch = plan.epoch.epoch;
   job.round = plan.resting ? plan.resting_round : plan.epoch.start_round;
-  for (const LayoutTensor& tensor : LayoutTensors(plan.spec.tensors)) {
-    job.parameters += tensor.elements;
-  }
+  job.parameters = ParametersOf(plan.spec);
   job.tensors = static_cast<uint32_t>(plan.spec.tensors.size());
   job.groups = plan.spec.group_count;
   job.servers = plan.servers;

@@ -4,7 +4,6 @@
 // Thread safety: on the strand; what blocks on the disk on a thread for that.
 #include <algorithm>
 #include <map>
-#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
@@ -24,11 +23,10 @@ absl::Status NameInUse(const std::string& name, const std::string& why) {
 
 // Seats of processes that are gone: whoever attaches first takes one.
 void Reseat(uint32_t world, JobPlan* plan) {
-  std::random_device random;
   EpochRecord& epoch = plan->epoch;
   epoch.members.clear();
   for (uint32_t slot = 0; slot < world; ++slot) {
-    epoch.members.push_back({slot, (uint64_t{random()} << 32) ^ random() ^ 1});
+    epoch.members.push_back({slot, RandomId()});
   }
   epoch.min_world = std::min(epoch.min_world, world);
   epoch.contributors = AllContribute(epoch.members, plan->spec.group_count);
@@ -77,9 +75,7 @@ PreparedRecord VoteOf(const SnapshotManifest& manifest, const JobPlan& plan, uin
 
 void Directory::DoRestore(const RestoreCall& call,
                           const std::function<void(absl::StatusOr<DurableJob>)>& done) {
-  absl::Status status = CheckHome();
-  if (status.ok()) status = CheckSnapshots();
-  if (!status.ok()) return done(status);
+  if (const absl::Status status = CheckSnapshotHome(); !status.ok()) return done(status);
   if (pending_.count(call.as) != 0 || resting_.count(call.as) != 0) {
     return done(NameInUse(call.as, "exists"));
   }
@@ -103,8 +99,7 @@ absl::StatusOr<JobPlan> Directory::PlanOfRestore(const RestoreCall& call,
   BALLAST_ASSIGN_OR_RETURN(JobPlan plan, snapshots_.codec.decode(manifest.plan));
   plan.spec.name = call.as;
   Reseat(call.world == 0 ? plan.spec.world : call.world, &plan);
-  std::random_device random;
-  plan.job = (uint64_t{random()} << 32) ^ random() ^ 1;
+  plan.job = RandomId();
   plan.epoch.epoch += 1;
   plan.epoch.start_round = manifest.round;
   plan.sealed_epoch = 0;
@@ -178,7 +173,7 @@ absl::Status Directory::RestoreFiles(const JobPlan& plan, uint64_t snapshot) {
   BALLAST_ASSIGN_OR_RETURN(
       const Arena image,
       Arena::Create(SlotFile::BufferBytes({0, layout.extent_elements(), kAdamWStateArrays})));
-  return store_->CreateFilled(made, [&](JobStorage* storage) -> absl::Status {
+  const auto fill = [&](JobStorage* storage) -> absl::Status {
     BALLAST_FAILPOINT_RETURN("restore.before_state");
     for (uint32_t extent = 0; extent < layout.extents().size(); ++extent) {
       if (plan.owner[extent] != config_.self) continue;
@@ -190,7 +185,8 @@ absl::Status Directory::RestoreFiles(const JobPlan& plan, uint64_t snapshot) {
         storage->log()->Seed(VoteOf(manifest, plan, config_.self), manifest.decision));
     BALLAST_FAILPOINT_RETURN("restore.after_state");
     return absl::OkStatus();
-  });
+  };
+  return store_->Create(made, fill).status();
 }
 
 }  // namespace ballast::server

@@ -17,13 +17,13 @@ namespace {
 
 constexpr std::chrono::seconds kRetryDelay(1);
 
-uint64_t NewSnapshotId() {
+}  // namespace
+
+uint64_t RandomId() {
   std::random_device random;
   const uint64_t id = (uint64_t{random()} << 32) ^ random();
   return id == 0 ? 1 : id;
 }
-
-}  // namespace
 
 absl::Status Directory::CheckSnapshots() const {
   if (snapshots_.store != nullptr) return snapshots_.refused;
@@ -31,6 +31,11 @@ absl::Status Directory::CheckSnapshots() const {
                        absl::StrCat("server ", config_.self, " keeps no snapshots, because it has ",
                                     "no storage.data_dir and no storage.snapshot_dir"),
                        {.server = static_cast<int>(config_.self)});
+}
+
+absl::Status Directory::CheckSnapshotHome() const {
+  BALLAST_RETURN_IF_ERROR(CheckHome());
+  return CheckSnapshots();
 }
 
 void Directory::OnDisk(std::function<std::function<void()>()> task) {
@@ -66,10 +71,8 @@ absl::StatusOr<JobPlan> Directory::RunningJob(const std::string& job) const {
 // --- At the home: taking one --------------------------------------------------------------------
 
 void Directory::DoCreateSnapshot(const std::string& job, const std::string& name, uint32_t keep,
-                                 int tries,
-                                 const std::function<void(absl::StatusOr<SnapshotInfo>)>& done) {
-  absl::Status status = CheckHome();
-  if (status.ok()) status = CheckSnapshots();
+                                 int tries, const SnapshotDone& done) {
+  absl::Status status = CheckSnapshotHome();
   if (status.ok()) status = CheckSnapshotName(name);
   if (!status.ok()) return done(status);
   const absl::StatusOr<JobPlan> plan = RunningJob(job);
@@ -83,7 +86,7 @@ void Directory::DoCreateSnapshot(const std::string& job, const std::string& name
         {.job = job}));
   }
   const auto taking = std::make_shared<Taking>();
-  taking->id = NewSnapshotId();
+  taking->id = RandomId();
   taking->name = name;
   taking->keep = keep;
   taking->tries = tries - 1;
@@ -213,20 +216,16 @@ absl::StatusOr<SnapshotInfo> Directory::InfoOf(const SnapshotManifest& manifest)
                     .round = manifest.round,
                     .created_s = manifest.created_s,
                     .bytes = manifest.bytes,
+                    .parameters = ParametersOf(plan.spec),
                     .world = plan.spec.world,
                     .servers = plan.servers};
-  for (const LayoutTensor& tensor : LayoutTensors(plan.spec.tensors)) {
-    info.parameters += tensor.elements;
-  }
   return info;
 }
 
 void Directory::DoListSnapshots(
     const std::string& job,
     const std::function<void(absl::StatusOr<std::vector<SnapshotInfo>>)>& done) {
-  absl::Status status = CheckHome();
-  if (status.ok()) status = CheckSnapshots();
-  if (!status.ok()) return done(status);
+  if (const absl::Status status = CheckSnapshotHome(); !status.ok()) return done(status);
   OnDisk([this, job, done]() -> std::function<void()> {
     const absl::StatusOr<std::vector<SnapshotManifest>> all = snapshots_.store->List();
     if (!all.ok()) return [done, all] { done(all.status()); };
@@ -240,35 +239,36 @@ void Directory::DoListSnapshots(
   });
 }
 
-void Directory::DoVerifySnapshot(const std::string& job, const std::string& name,
-                                 const std::function<void(absl::StatusOr<SnapshotInfo>)>& done) {
-  absl::Status status = CheckHome();
-  if (status.ok()) status = CheckSnapshots();
-  if (!status.ok()) return done(status);
-  OnDisk([this, job, name, done]() -> std::function<void()> {
-    const auto verify = [&]() -> absl::StatusOr<SnapshotInfo> {
+// Does `use` to the snapshot on the thread for the disk.
+void Directory::UseSnapshot(const std::string& job, const std::string& name,
+                            const std::function<absl::Status(const SnapshotManifest&)>& use,
+                            const SnapshotDone& done) {
+  if (const absl::Status status = CheckSnapshotHome(); !status.ok()) return done(status);
+  OnDisk([=, this]() -> std::function<void()> {
+    const auto found = [&]() -> absl::StatusOr<SnapshotInfo> {
       BALLAST_ASSIGN_OR_RETURN(const auto manifest, snapshots_.store->Find(job, name));
-      BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, snapshots_.codec.decode(manifest.plan));
-      BALLAST_RETURN_IF_ERROR(snapshots_.store->Verify(manifest, plan));
+      BALLAST_RETURN_IF_ERROR(use(manifest));
       return InfoOf(manifest);
     };
-    return [done, result = verify()] { done(result); };
+    return [done, result = found()] { done(result); };
   });
 }
 
+void Directory::DoVerifySnapshot(const std::string& job, const std::string& name,
+                                 const SnapshotDone& done) {
+  const auto verify = [this](const SnapshotManifest& manifest) -> absl::Status {
+    BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, snapshots_.codec.decode(manifest.plan));
+    return snapshots_.store->Verify(manifest, plan);
+  };
+  UseSnapshot(job, name, verify, done);
+}
+
 void Directory::DoDeleteSnapshot(const std::string& job, const std::string& name,
-                                 const std::function<void(absl::StatusOr<SnapshotInfo>)>& done) {
-  absl::Status status = CheckHome();
-  if (status.ok()) status = CheckSnapshots();
-  if (!status.ok()) return done(status);
-  OnDisk([this, job, name, done]() -> std::function<void()> {
-    const auto remove = [&]() -> absl::StatusOr<SnapshotInfo> {
-      BALLAST_ASSIGN_OR_RETURN(const auto manifest, snapshots_.store->Find(job, name));
-      BALLAST_RETURN_IF_ERROR(snapshots_.store->Remove(manifest.id));
-      return InfoOf(manifest);
-    };
-    return [done, result = remove()] { done(result); };
-  });
+                                 const SnapshotDone& done) {
+  const auto remove = [this](const SnapshotManifest& manifest) {
+    return snapshots_.store->Remove(manifest.id);
+  };
+  UseSnapshot(job, name, remove, done);
 }
 
 // --- At every server ----------------------------------------------------------------------------

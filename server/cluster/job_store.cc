@@ -143,22 +143,13 @@ uint64_t JobStore::DiskBytes(const JobPlan& plan, uint32_t server) const {
   return JobStorage::DiskBytes(StorageOptionsOf(plan, *layout, server, checkpoint_rounds_));
 }
 
-absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Create(const JobPlan& plan) {
+absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Create(const JobPlan& plan,
+                                                             const Fill& fill) {
   BALLAST_RETURN_IF_ERROR(records_.CheckFits(plan));
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   const std::string directory = Directory(plan.job);
   BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(directory));
-  auto made = CreateMarked(plan, layout, directory, nullptr);
-  if (!made.ok()) Remove(plan.job).IgnoreError();  // The first error is the one to tell.
-  return made;
-}
-
-absl::Status JobStore::CreateFilled(const JobPlan& plan, const Fill& fill) {
-  BALLAST_RETURN_IF_ERROR(records_.CheckFits(plan));
-  BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
-  const std::string directory = Directory(plan.job);
-  BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(directory));
-  const absl::Status made = CreateMarked(plan, layout, directory, fill).status();
+  auto made = CreateMarked(plan, layout, directory, fill);
   if (!made.ok()) Remove(plan.job).IgnoreError();  // The first error is the one to tell.
   return made;
 }

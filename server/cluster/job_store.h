@@ -60,11 +60,11 @@ class JobStore {
 
   // Makes the job's files, then its record. Errors: RESOURCE_EXHAUSTED OVER_BUDGET with the bytes
   // needed and free, and then nothing of it is left.
-  absl::StatusOr<std::unique_ptr<JobStorage>> Create(const JobPlan& plan);
-  // As Create, of a job that goes on from elsewhere: `fill` puts its state and the end of its log
-  // there before the record says that it is there. Its errors, too.
+  // Of a job that goes on from elsewhere `fill` puts its state and the end of its log there before
+  // the record says that it is there; its errors, too.
   using Fill = std::function<absl::Status(JobStorage*)>;
-  absl::Status CreateFilled(const JobPlan& plan, const Fill& fill);
+  absl::StatusOr<std::unique_ptr<JobStorage>> Create(const JobPlan& plan,
+                                                     const Fill& fill = nullptr);
   // Opens the files of a job that Load found. Errors: DATA_LOSS STATE_LOST naming job and file.
   absl::StatusOr<std::unique_ptr<JobStorage>> Open(const JobPlan& plan);
   // Makes files for a grown plan beside those in use, which stay those of the job until the plan is

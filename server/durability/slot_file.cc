@@ -88,6 +88,8 @@ class TwoSlotFile : public SlotFile {
   // The slot to overwrite: an empty one, else the older; not the one that is held.
   static Slot* Overwritable(Extent* extent);
   static std::vector<uint64_t> VersionsOf(const Extent& extent);
+  // Index of its slot.
+  static std::optional<size_t> NewestFlushed(const Extent& extent);
   static uint64_t NewestSerial(const Extent& extent);
   // The beginning of a Write: its slot, which is empty from then on, and its header without
   // checksums.
@@ -354,16 +356,13 @@ std::vector<uint64_t> TwoSlotFile::Versions(uint32_t extent) const {
 
 uint64_t TwoSlotFile::Flushed(uint32_t extent) const {
   const auto found = extents_.find(extent);
-  uint64_t newest = 0;
-  if (found == extents_.end()) return newest;
+  if (found == extents_.end()) return 0;
   MutexLock lock(&mu_);
-  for (const Slot& slot : found->second.slots) {
-    if (slot.header.has_value() && slot.flushed) newest = std::max(newest, slot.header->version);
-  }
-  // It may be the only whole one while the other is written.
+  // A held one may be the only whole one while the other is written.
   const Slot* const held = found->second.held;
   if (held != nullptr && held->header.has_value()) return held->header->version;
-  return newest;
+  const std::optional<size_t> newest = NewestFlushed(found->second);
+  return newest ? found->second.slots[*newest].header->version : 0;
 }
 
 bool TwoSlotFile::NeedsSync(uint32_t extent) const {
@@ -373,20 +372,26 @@ bool TwoSlotFile::NeedsSync(uint32_t extent) const {
   return found->second.unflushed;
 }
 
+std::optional<size_t> TwoSlotFile::NewestFlushed(const Extent& extent) {
+  std::optional<size_t> newest;
+  for (size_t i = 0; i < extent.slots.size(); ++i) {
+    const Slot& slot = extent.slots[i];
+    if (!slot.header.has_value() || !slot.flushed) continue;
+    if (!newest || slot.header->version > extent.slots[*newest].header->version) newest = i;
+  }
+  return newest;
+}
+
 absl::StatusOr<uint64_t> TwoSlotFile::Hold(uint32_t extent) {
   BALLAST_ASSIGN_OR_RETURN(Extent* const target, Find(extent));
   MutexLock lock(&mu_);
   if (target->holds == 0) {
-    Slot* newest = nullptr;
-    for (Slot& slot : target->slots) {
-      if (!slot.header.has_value() || !slot.flushed) continue;
-      if (newest == nullptr || slot.header->version > newest->header->version) newest = &slot;
-    }
-    if (newest == nullptr) {
+    const std::optional<size_t> newest = NewestFlushed(*target);
+    if (!newest) {
       return absl::NotFoundError(
           absl::StrCat("no slot of extent ", extent, " in ", path_, " is flushed"));
     }
-    target->held = newest;
+    target->held = &target->slots[*newest];
   } else if (!target->held->header.has_value()) {  // It was read, and is damaged.
     return absl::NotFoundError(
         absl::StrCat("the slot of extent ", extent, " in ", path_, " that is held is damaged"));

@@ -52,13 +52,9 @@ void ListJobs(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& c
   });
 }
 
-void DeleteJob(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& call,
-               const grpc::ByteBuffer& bytes) {
-  v1::DeleteJobRequest request;
-  if (!call->Parse(bytes, &request)) return;
-  const auto directory = holder.Get();
-  if (!directory.ok()) return call->Fail(directory.status());
-  (*directory)->DeleteJob(request.name(), request.force(), [call](const absl::Status& status) {
+void DeleteJob(const std::shared_ptr<JobDirectory>& directory,
+               const std::shared_ptr<UnaryCall>& call, const v1::DeleteJobRequest& request) {
+  directory->DeleteJob(request.name(), request.force(), [call](const absl::Status& status) {
     if (!status.ok()) return call->Fail(status);
     call->Reply(v1::DeleteJobReply());
   });
@@ -145,10 +141,7 @@ void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
   server->AddMethod(method::kAdminListJobs, UnaryCall::Factory([directory](auto call, const auto&) {
                       ListJobs(*directory, call);
                     }));
-  server->AddMethod(method::kAdminDeleteJob,
-                    UnaryCall::Factory([directory](auto call, const auto& bytes) {
-                      DeleteJob(*directory, call, bytes);
-                    }));
+  AddMethod(server, method::kAdminDeleteJob, directory, &DeleteJob);
   AddMethod(server, method::kAdminCreateSnapshot, directory, &CreateSnapshot);
   AddMethod(server, method::kAdminListSnapshots, directory, &ListSnapshots);
   AddMethod(server, method::kAdminVerifySnapshot, directory, &VerifySnapshot);
