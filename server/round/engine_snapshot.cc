@@ -26,9 +26,13 @@ void Engine::DoHoldState(const std::function<void(absl::StatusOr<uint64_t>)>& do
                                    "the snapshot after the first one"),
                       fields));
   }
+  // The home takes one snapshot of a job at a time, so what is held is for one that it has given up
+  // or does not know any more, having started again. It is tried again in a moment.
   if (held_log_ != nullptr || capturing_ != nullptr) {
-    return done(absl::AlreadyExistsError(
-        absl::StrCat("another snapshot of job \"", name_, "\" is being taken; wait for it")));
+    DoReleaseState();
+    return done(absl::AbortedError(
+        absl::StrCat("server ", config_.self, " still holds the state of job \"", name_,
+                     "\" for an earlier snapshot and lets it go; take ", "the snapshot again")));
   }
   // What the log's thread keeps must not own the log: it would end on that thread.
   held_log_ = log_;

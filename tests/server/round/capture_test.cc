@@ -237,12 +237,28 @@ TEST(CaptureGivenUp, RoundsDoNotWaitForACaptureThatHoldsTheLogUp) {
   job.ExpectCaptured(*again, std::move(results));
 }
 
+// The home that had it held has ended, and has started again since.
+TEST(CaptureGivenUp, WhatIsHeldForAnEarlierSnapshotGivesWay) {
+  CapturedJob job(3, {0}, false);
+  job.Round();
+  auto held = job.HoldAll();
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_EQ(job.Hold(0).status().code(), absl::StatusCode::kAborted);
+  held = job.HoldAll();
+  ASSERT_TRUE(held.ok()) << held.status();
+  auto waits = job.Capture(0, *held + 5);
+  EXPECT_EQ(job.Hold(0).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(waits.get().status().code(), absl::StatusCode::kAborted);
+  held = job.HoldAll();
+  ASSERT_TRUE(held.ok()) << held.status();
+  job.ExpectCaptured(*held, job.CaptureAll(*held));
+}
+
 TEST(CaptureGivenUp, ReleasedStateIsNotCaptured) {
   CapturedJob job(2, {0}, false);
   job.Round();
   auto held = job.HoldAll();
   ASSERT_TRUE(held.ok()) << held.status();
-  EXPECT_EQ(job.Hold(0).status().code(), absl::StatusCode::kAlreadyExists);
   auto waits = job.Capture(0, *held + 5);
   job.cluster().Engine(0)->ReleaseState();
   EXPECT_EQ(waits.get().status().code(), absl::StatusCode::kAborted);
@@ -254,7 +270,7 @@ TEST(CaptureGivenUp, ReleasedStateIsNotCaptured) {
   auto runs = job.Capture(0, *held);
   job.taken().WaitForFirst();
   job.cluster().Engine(0)->ReleaseState();
-  EXPECT_EQ(job.Hold(0).status().code(), absl::StatusCode::kAlreadyExists) << "it has not ended";
+  EXPECT_EQ(job.Hold(0).status().code(), absl::StatusCode::kAborted) << "it has not ended";
   job.taken().GoOn();
   EXPECT_EQ(runs.get().status().code(), absl::StatusCode::kAborted);
   EXPECT_TRUE(job.HoldAll().ok());
