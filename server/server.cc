@@ -358,9 +358,12 @@ absl::StatusOr<DirectorySnapshots> ServerImpl::OpenSnapshots(size_t servers) {
   const std::string& shared = config_.storage().snapshot_dir();
   snapshots.codec = MakePlanCodec();
   BALLAST_ASSIGN_OR_RETURN(std::string owner, SnapshotOwner(files_.get(), data_dir));
-  snapshots.store = std::make_unique<SnapshotStore>(
-      files_.get(), shared.empty() ? data_dir + "/snapshots" : shared, config_.cluster().id(),
-      std::move(owner));
+  const std::string root = shared.empty() ? data_dir + "/snapshots" : shared;
+  snapshots.store =
+      std::make_unique<SnapshotStore>(files_.get(), root, config_.cluster().id(), owner);
+  const std::string& exports = config_.storage().export_dir();
+  snapshots.exports =
+      std::make_unique<Exports>(files_.get(), exports.empty() ? root + "/exports" : exports, owner);
   if (shared.empty() && servers > 1) {
     snapshots.refused = ReasonedError(
         absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
@@ -370,6 +373,7 @@ absl::StatusOr<DirectorySnapshots> ServerImpl::OpenSnapshots(size_t servers) {
     return snapshots;
   }
   BALLAST_RETURN_IF_ERROR(snapshots.store->Clear());
+  BALLAST_RETURN_IF_ERROR(snapshots.exports->Clear());
   return snapshots;
 }
 

@@ -3,15 +3,15 @@
 // everything else to stderr.
 // Comes from: the operator. Goes to: the servers' Admin service. Thread safety: the main thread.
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -19,28 +19,15 @@
 #include "ballast/v1/admin.pb.h"
 #include "common/base/address.h"
 #include "common/base/names.h"
-#include "common/base/reason.h"
-#include "grpcpp/client_context.h"
-#include "grpcpp/create_channel.h"
-#include "grpcpp/generic/generic_stub.h"
-#include "grpcpp/security/credentials.h"
-#include "proto/convert/channel.h"
-#include "proto/convert/frame_codec.h"
 #include "proto/convert/methods.h"
-#include "proto/convert/status_convert.h"
 #include "server/rpc/status_text.h"
+#include "tools/admin_call.h"
+#include "tools/exchange.h"
 #include "tools/nvme_tune.h"
+#include "tools/work_watch.h"
 
-namespace ballast {
+namespace ballast::tools {
 namespace {
-
-constexpr int kFailure = 1;
-constexpr int kUsageError = 2;
-constexpr int kUnreachable = 3;
-constexpr int kTimeoutS = 5;
-constexpr int kDeleteTimeoutS = 60;             // Large files take a while to go.
-constexpr int kWholeStateTimeoutS = 24 * 3600;  // All of a job is read or written.
-constexpr size_t kReplyBytesMax = 64 << 20;
 
 const char kUsage[] =
     R"(usage: ballastctl status [--endpoint HOST:PORT]... [-o table|json]
@@ -51,19 +38,28 @@ const char kUsage[] =
        ballastctl snapshot list [JOB] [--endpoint HOST:PORT] [-o table|json]
        ballastctl snapshot show|verify|delete JOB NAME [--endpoint HOST:PORT]
        ballastctl snapshot restore JOB NAME --as NEW [--world N] [--endpoint HOST:PORT]
+       ballastctl export JOB [--snapshot NAME] [--name EXPORT] [--dtype native|fp32|bf16|fp16]
+                         [--state] [--consolidated] [--endpoint HOST:PORT] [-o table|json]
+       ballastctl import EXPORT --as NEW [--world N] [--endpoint HOST:PORT] [-o table|json]
        ballastctl tune nvme --path DIR...    (see ballastctl tune nvme --help)
 
 status shows servers, jobs, and which trainer owes what of the open round. jobs is about durable
 jobs, running or resting on disk; delete removes a job's log, checkpoint and records from every
 server, and refuses while trainers are attached. snapshot keeps the state that a round of a running
 job begins with under a name; verify reads all of it; restore makes a job NEW of it, which rests
-until trainers attach with resume, on the servers there are now. tune measures a disk and needs no
-server.
+until trainers attach with resume, on the servers there are now. export has the servers write a
+job's weights as safetensors files into a directory EXPORT below storage.export_dir; import makes a
+job NEW of such a directory. tune measures a disk and needs no server.
 
   --force                delete: also while trainers are attached; they end with JOB_FAILED
   --keep N               snapshot create: remove the job's oldest until N are left
-  --as NEW               snapshot restore: name of the job that goes on
-  --world N              snapshot restore: its number of trainers (default: as it was)
+  --as NEW               snapshot restore, import: name of the job that goes on
+  --world N              snapshot restore, import: its number of trainers (default: as it was)
+  --snapshot NAME        export: that snapshot of the job (default: its present state)
+  --name EXPORT          export: name of the directory (default: JOB and the time)
+  --dtype native|...     export: of the weights (default: native, each tensor's own)
+  --state                export: optimizer state, too, so that the job can be imported and go on
+  --consolidated         export: one file, written by one server, in place of one per server
   --endpoint HOST:PORT   a server to ask; may be repeated or hold a list with commas
                          (default: BALLAST_ENDPOINTS)
   -o table|json          form of the output (default: table)
@@ -71,18 +67,6 @@ server.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a server cannot be reached.
 )";
-
-struct Options {
-  std::vector<std::string> words;  // that belong to no flag
-  bool force = false;
-  uint32_t keep = 0;
-  std::string as;
-  uint32_t world = 0;
-  std::vector<std::string> endpoints;
-  std::string source = "--endpoint";  // of the endpoints, for messages
-  bool json = false;
-  bool help = false;
-};
 
 // Commas and blanks separate endpoints, as they do for trainers.
 absl::Status AddEndpoints(const std::string& text, Options* options) {
@@ -98,8 +82,12 @@ absl::Status AddEndpoints(const std::string& text, Options* options) {
 
 absl::Status SetOption(const std::string& flag, const std::string& value, Options* options) {
   if (flag == "--endpoint") return AddEndpoints(value, options);
-  if (flag == "--as") {
-    options->as = value;
+  const std::map<std::string, std::string*> texts = {{"--as", &options->as},
+                                                     {"--snapshot", &options->snapshot},
+                                                     {"--name", &options->name},
+                                                     {"--dtype", &options->dtype}};
+  if (const auto text = texts.find(flag); text != texts.end()) {
+    *text->second = value;
     return absl::OkStatus();
   }
   if (flag == "--keep" || flag == "--world") {
@@ -124,8 +112,11 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
       options.help = true;
       continue;
     }
-    if (argument == "--force") {
-      options.force = true;
+    const std::map<std::string, bool*> switches = {{"--force", &options.force},
+                                                   {"--state", &options.state},
+                                                   {"--consolidated", &options.consolidated}};
+    if (const auto one = switches.find(argument); one != switches.end()) {
+      *one->second = true;
       continue;
     }
     if (!absl::StartsWith(argument, "-")) {
@@ -134,10 +125,12 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
     }
     const size_t equals = argument.find('=');
     const std::string flag = argument.substr(0, equals);
-    const std::vector<std::string> flags = {"--endpoint", "--output", "--keep", "--as", "--world"};
+    const std::vector<std::string> flags = {"--endpoint", "--output",   "--keep", "--as",
+                                            "--world",    "--snapshot", "--name", "--dtype"};
     if (flag != "-o" && std::find(flags.begin(), flags.end(), flag) == flags.end()) {
-      const std::string near = DidYouMean(
-          flag, {"--endpoint", "--output", "--keep", "--as", "--world", "--force", "--help"});
+      std::vector<std::string> all = flags;
+      all.insert(all.end(), {"--force", "--state", "--consolidated", "--help"});
+      const std::string near = DidYouMean(flag, all);
       return absl::InvalidArgumentError(
           absl::StrCat("unknown argument ", argument,
                        near.empty() ? "" : absl::StrCat(" (did you mean ", near, "?)")));
@@ -155,86 +148,6 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
     if (const absl::Status status = AddEndpoints(endpoints, &options); !status.ok()) return status;
   }
   return options;
-}
-
-// One unary call, waited for.
-template <typename Reply>
-absl::StatusOr<Reply> Ask(const std::string& endpoint, const char* method,
-                          const google::protobuf::MessageLite& request, int timeout_s) {
-  grpc::ChannelArguments args = MakeChannelArgs(1);
-  args.SetMaxReceiveMessageSize(static_cast<int>(kReplyBytesMax));
-  grpc::GenericStub server(
-      grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), args));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(timeout_s));
-  grpc::CompletionQueue queue;
-  grpc::ByteBuffer bytes;
-  grpc::Status result;
-  const auto call = server.PrepareUnaryCall(&context, method, SerializeMessage(request), &queue);
-  call->StartCall();
-  call->Finish(&bytes, &result, nullptr);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  queue.Shutdown();
-  while (queue.Next(&tag, &ok)) {
-  }
-  if (!result.ok()) return FromGrpc(result);
-  Reply reply;
-  const absl::Status parsed = ParseMessage(bytes, kReplyBytesMax, &reply);
-  if (!parsed.ok()) return parsed;
-  return reply;
-}
-
-// Asks the first server, and then the jobs' home, if that is another one.
-template <typename Reply>
-absl::StatusOr<Reply> AskHome(std::string* endpoint, const char* method,
-                              const google::protobuf::MessageLite& request, int timeout_s) {
-  absl::StatusOr<Reply> reply = Ask<Reply>(*endpoint, method, request, timeout_s);
-  if (ReasonOf(reply.status()) != Reason::kNotHome) return reply;
-  *endpoint = FieldsOf(reply.status()).address;
-  return Ask<Reply>(*endpoint, method, request, timeout_s);
-}
-
-bool IsUnreachable(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnavailable ||
-         status.code() == absl::StatusCode::kDeadlineExceeded;
-}
-
-// Why gRPC could not connect, in the words of an operator. Texts of gRPC that are not known here
-// are reduced to their last part, which is that of the operating system.
-std::string CauseOf(const absl::Status& status) {
-  if (status.code() == absl::StatusCode::kDeadlineExceeded ||
-      absl::StrContains(status.message(), "keepalive watchdog timeout")) {
-    return absl::StrCat("no answer within ", kTimeoutS, " s");
-  }
-  if (absl::StrContains(status.message(), "DNS resolution failed")) {
-    return "there is no host of that name";
-  }
-  if (absl::StrContains(status.message(), "Failed parsing HTTP/2")) {
-    return "it does not speak gRPC, as the admin port does not";
-  }
-  std::string last(status.message().substr(status.message().rfind(": ") + 1));
-  absl::StripAsciiWhitespace(&last);
-  if (!last.empty()) last[0] = absl::ascii_tolower(static_cast<unsigned char>(last[0]));
-  return last;
-}
-
-// One line for a server that did not tell its status.
-std::string ErrorText(const std::string& endpoint, const std::string& source,
-                      const absl::Status& status) {
-  // A detail says that a ballastd has answered, and its own text is the better one.
-  if (!IsUnreachable(status) || status.GetPayload(kErrorDetailTypeUrl).has_value()) {
-    return absl::StrCat(endpoint, ": ", status.message());
-  }
-  return absl::StrCat("cannot reach ", endpoint, ": ", CauseOf(status),
-                      "; is ballastd running there? (", source, ")");
-}
-
-int Failed(const std::string& endpoint, const Options& options, const absl::Status& status) {
-  std::cerr << "ballastctl: " << ErrorText(endpoint, options.source, status) << "\n";
-  const bool answered = status.GetPayload(kErrorDetailTypeUrl).has_value();
-  return IsUnreachable(status) && !answered ? kUnreachable : kFailure;
 }
 
 // `jobs list` and, with a name, `jobs show`.
@@ -387,10 +300,11 @@ int Main(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (arguments.size() > 1 && arguments[0] == "tune" && arguments[1] == "nvme") {
-    return tools::TuneMain(std::vector<std::string>(arguments.begin() + 2, arguments.end()));
+    return TuneMain(std::vector<std::string>(arguments.begin() + 2, arguments.end()));
   }
   const std::string command = arguments.empty() ? "" : arguments[0];
-  if (command != "status" && command != "jobs" && command != "snapshot") {
+  const std::set<std::string> commands = {"status", "jobs", "snapshot", "export", "import"};
+  if (commands.count(command) == 0) {
     if (!command.empty()) std::cerr << "ballastctl: unknown command " << command << "\n";
     std::cerr << kUsage;
     return kUsageError;
@@ -410,12 +324,14 @@ int Main(const std::vector<std::string>& arguments) {
     return kUsageError;
   }
   if (command == "snapshot") return Snapshots(*options);
+  if (command == "export") return Export(*options);
+  if (command == "import") return Import(*options);
   return command == "jobs" ? Jobs(*options) : Status(*options);
 }
 
 }  // namespace
-}  // namespace ballast
+}  // namespace ballast::tools
 
 int main(int argc, char** argv) {
-  return ballast::Main(std::vector<std::string>(argv + 1, argv + argc));
+  return ballast::tools::Main(std::vector<std::string>(argv + 1, argv + argc));
 }

@@ -30,8 +30,8 @@ WIRE, CONFIG = "proto:wire", "proto:config"
 PUBLIC_CLIENT = "client/cpp/ballast"
 SERVER_ROOMS = (
     "server/simd", "server/optim", "server/reduce", "server/tier", "server/state",
-    "server/durability", "server/meta", "server/round", "server/snapshot", "server/config",
-    "server/cluster", "server/admin")
+    "server/durability", "server/meta", "server/round", "server/snapshot", "server/exchange",
+    "server/config", "server/cluster", "server/admin")
 PROTOBUF, GRPC = ("google/protobuf/",), ("grpcpp/", "grpc/")
 SAFETENSORS = "common/safetensors"
 EVERYTHING = COMMON + (SAFETENSORS, WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + (
@@ -76,9 +76,13 @@ ROOMS = {
         "server/state", "server/reduce", "server/optim", "server/simd", "server/tier",
         "server/durability")),
     "server/snapshot": Room(COMMON + ("server/round", "server/durability")),
+    "server/exchange": Room(COMMON + (
+        SAFETENSORS, "server/snapshot", "server/round", "server/durability", "server/optim",
+        "server/simd")),
     "server/config": Room(("common/base", CONFIG), ("absl/", "yaml-cpp/") + PROTOBUF),
     "server/cluster": Room(
-        COMMON + ("server/round", "server/snapshot", "server/durability", "server/meta")),
+        COMMON + ("server/round", "server/snapshot", "server/exchange", "server/durability",
+                  "server/meta")),
     "server/admin": Room(COMMON, ("absl/", "prometheus/", "civetweb.h", "CivetServer.h")),
     "server/rpc": Room(
         COMMON + SERVER_ROOMS + (WIRE, CONFIG, "proto/convert"), ("absl/",) + GRPC + PROTOBUF),

@@ -54,7 +54,7 @@ absl::StatusOr<uint64_t> ReadHeaderBytes(File* file, const std::string& path, ui
 
 absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(
     FileSystem* fs, const std::string& path, const SafetensorsLimits& limits) {
-  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<File> file, fs->Open(path, {}));
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<File> file, fs->Open(path, {.direct = true}));
   BALLAST_ASSIGN_OR_RETURN(const uint64_t file_bytes, file->Size());
   BALLAST_ASSIGN_OR_RETURN(const uint64_t json_bytes,
                            ReadHeaderBytes(file.get(), path, file_bytes, limits));
@@ -76,6 +76,19 @@ absl::Status SafetensorsReader::ReadAt(size_t tensor, uint64_t offset, size_t by
   BALLAST_RETURN_IF_ERROR(internal::CheckSafetensorsRange(path_, header_, tensor, offset, bytes));
   return ReadAll(file_.get(), path_, header_.data_offset + header_.tensors[tensor].begin + offset,
                  bytes, to);
+}
+
+absl::StatusOr<const char*> SafetensorsReader::ReadPages(size_t tensor, uint64_t offset,
+                                                         size_t bytes, char* pages) const {
+  BALLAST_RETURN_IF_ERROR(internal::CheckSafetensorsRange(path_, header_, tensor, offset, bytes));
+  const uint64_t begin = header_.data_offset + header_.tensors[tensor].begin + offset;
+  const uint64_t first = begin / kPageBytes * kPageBytes;
+  const uint64_t end = (begin + bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  BALLAST_ASSIGN_OR_RETURN(const size_t read, file_->ReadAt(first, end - first, pages));
+  if (first + read >= begin + bytes) return pages + (begin - first);
+  return absl::FailedPreconditionError(absl::StrCat(
+      path_, ": became shorter while it was read: ", first + read, " bytes are there, ",
+      begin + bytes, " are needed; let nobody write to it and begin again"));
 }
 
 namespace internal {

@@ -31,6 +31,11 @@ class SafetensorsReader {
   // the caller's memory `to`. INVALID_ARGUMENT: no such tensor, or the range leaves it;
   // FAILED_PRECONDITION: the file became shorter since Open; File's errors.
   absl::Status ReadAt(size_t tensor, uint64_t offset, size_t bytes, void* to) const;
+  // As ReadAt, for much at a time: reads the pages that hold the range, past the page cache, and
+  // returns where in `pages` it begins. `pages` is aligned to kPageBytes and has room for `bytes`
+  // and two pages more.
+  absl::StatusOr<const char*> ReadPages(size_t tensor, uint64_t offset, size_t bytes,
+                                        char* pages) const;
 
  private:
   SafetensorsReader(std::string path, std::unique_ptr<File> file, SafetensorsHeader header);

@@ -17,6 +17,8 @@ inline constexpr char kPeerAdoptEpoch[] = "/ballast.v1.Peer/AdoptEpoch";
 inline constexpr char kPeerVote[] = "/ballast.v1.Peer/Vote";
 inline constexpr char kPeerSnapshot[] = "/ballast.v1.Peer/Snapshot";
 inline constexpr char kPeerRestoreJob[] = "/ballast.v1.Peer/RestoreJob";
+inline constexpr char kPeerExport[] = "/ballast.v1.Peer/Export";
+inline constexpr char kPeerImportJob[] = "/ballast.v1.Peer/ImportJob";
 inline constexpr char kAdminStatus[] = "/ballast.v1.Admin/Status";
 inline constexpr char kAdminListJobs[] = "/ballast.v1.Admin/ListJobs";
 inline constexpr char kAdminDeleteJob[] = "/ballast.v1.Admin/DeleteJob";
@@ -25,5 +27,7 @@ inline constexpr char kAdminListSnapshots[] = "/ballast.v1.Admin/ListSnapshots";
 inline constexpr char kAdminVerifySnapshot[] = "/ballast.v1.Admin/VerifySnapshot";
 inline constexpr char kAdminDeleteSnapshot[] = "/ballast.v1.Admin/DeleteSnapshot";
 inline constexpr char kAdminRestoreSnapshot[] = "/ballast.v1.Admin/RestoreSnapshot";
+inline constexpr char kAdminExport[] = "/ballast.v1.Admin/Export";
+inline constexpr char kAdminImport[] = "/ballast.v1.Admin/Import";
 
 }  // namespace ballast::method

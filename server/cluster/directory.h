@@ -136,6 +136,23 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     });
   }
 
+  void Export(ExportCall call, std::function<void(absl::StatusOr<ExportInfo>)> done) override {
+    Post([this, call = std::move(call), done = std::move(done)] { DoExport(call, done); });
+  }
+  void Import(ImportCall call, std::function<void(absl::StatusOr<ImportInfo>)> done) override {
+    Post([this, call = std::move(call), done = std::move(done)] { DoImport(call, done); });
+  }
+  std::vector<std::shared_ptr<const Work>> ListWorks() const override { return works_.List(); }
+  void PeerExport(ExportPart part, std::function<void(absl::Status)> done) override {
+    Post([this, part = std::move(part), done = std::move(done)] { ExportLocal(part, done); });
+  }
+  void PeerImportJob(JobPlan plan, std::string from,
+                     std::function<void(absl::Status)> done) override {
+    Post([this, plan = std::move(plan), from = std::move(from), done = std::move(done)] {
+      ImportLocal(plan, from, done);
+    });
+  }
+
   std::shared_ptr<RoundEngine> Find(uint64_t job) override {
     MutexLock lock(&mu_);
     const auto it = engines_.find(job);
@@ -349,7 +366,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   absl::Status CheckSnapshotHome() const;
   // Runs `task`, which may block on the disk, on a thread for that, and what it returns on the
   // strand.
-  void OnDisk(std::function<std::function<void()>()> task);
+  void OnDisk(std::function<std::function<void()>()> task) { RunOn(&disk_, std::move(task)); }
+  void RunOn(Executor* thread, std::function<std::function<void()>()> task);
   void DoCreateSnapshot(const std::string& job, const std::string& name, uint32_t keep, int tries,
                         const SnapshotDone& done);
   absl::StatusOr<JobPlan> RunningJob(const std::string& job) const;
@@ -379,9 +397,46 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
                                         const SnapshotManifest& manifest) const;
   void RestoreEverywhere(const JobPlan& plan, uint64_t snapshot,
                          const std::function<void(absl::StatusOr<DurableJob>)>& done);
+  // NAME_IN_USE when a job has the name, or one that is being made.
+  absl::Status CheckNewName(const std::string& name) const;
+  // Makes a resting job at all of its servers: at_server(server, done) at the others, and then at
+  // this one, which is the home.
+  using AtServer = std::function<void(uint32_t server, std::function<void(absl::Status)> done)>;
+  void MakeEverywhere(const JobPlan& plan, const AtServer& at_server,
+                      const std::function<void(absl::StatusOr<DurableJob>)>& done);
   void RestoreLocal(const JobPlan& plan, uint64_t snapshot,
                     const std::function<void(absl::Status)>& done);
   absl::Status RestoreFiles(const JobPlan& plan, uint64_t snapshot);
+  using ExportDone = std::function<void(absl::StatusOr<ExportInfo>)>;
+  // An export that is being written, at the home.
+  struct Exporting {
+    ExportCall call;
+    SnapshotManifest manifest;
+    std::vector<ExportShard> shards;
+    ExportInfo info;
+    ExportDone done;
+  };
+  using ExportingRef = std::shared_ptr<Exporting>;
+  void DoExport(const ExportCall& call, const ExportDone& done);
+  // Of the present state, and of a snapshot that is there.
+  void ExportPresent(ExportCall call, const ExportDone& done);
+  void ExportSnapshot(const ExportCall& call, const ExportDone& done);
+  absl::Status BeginExport(Exporting* exporting) const;
+  void ExportEverywhere(const ExportingRef& exporting);
+  void EndExport(const ExportingRef& exporting, absl::Status status);
+  void ExportLocal(const ExportPart& part, const std::function<void(absl::Status)>& done);
+  absl::Status ExportFiles(const ExportPart& part);
+  using ImportDone = std::function<void(absl::StatusOr<ImportInfo>)>;
+  void DoImport(const ImportCall& call, const ImportDone& done);
+  // The plan of the job, and what is known of it, before anything is made.
+  absl::StatusOr<JobPlan> PlanOfImport(const ImportCall& call, ImportInfo* info) const;
+  void ImportEverywhere(const JobPlan& plan, const std::string& from, const ImportInfo& info,
+                        const ImportDone& done);
+  void ImportLocal(const JobPlan& plan, const std::string& from,
+                   const std::function<void(absl::Status)>& done);
+  absl::Status ImportFiles(const JobPlan& plan, const std::string& from);
+  // Makes this server's files of a job that goes on from elsewhere.
+  absl::Status MakeFiles(const JobPlan& plan, const JobStore::Fill& fill);
   void FailPending(Pending* pending, const absl::Status& status);
   static bool IsAttaching(const Pending& pending);
   JobSnapshot AttachingSnapshot(const std::string& name, const Pending& pending) const;
@@ -413,7 +468,10 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   std::set<std::string> restoring_;  // names of jobs that are being made of snapshots, there
   uint64_t next_generation_ = 1;
   bool shutting_down_ = false;
-  Executor disk_{"snapshots", 1};  // Last: its thread uses all of the above.
+  Works works_;
+  // Last: their threads use all of the above.
+  Executor disk_{"snapshots", 1};
+  Executor exchange_{"exchange", 1};
 };
 
 // Never 0: of snapshots, and of jobs and seats that are made of one.

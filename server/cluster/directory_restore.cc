@@ -73,13 +73,18 @@ PreparedRecord VoteOf(const SnapshotManifest& manifest, const JobPlan& plan, uin
 
 // --- At the home --------------------------------------------------------------------------------
 
+absl::Status Directory::CheckNewName(const std::string& name) const {
+  if (pending_.count(name) != 0 || resting_.count(name) != 0) return NameInUse(name, "exists");
+  if (restoring_.count(name) != 0) return NameInUse(name, "is being made");
+  return absl::OkStatus();
+}
+
 void Directory::DoRestore(const RestoreCall& call,
                           const std::function<void(absl::StatusOr<DurableJob>)>& done) {
-  if (const absl::Status status = CheckSnapshotHome(); !status.ok()) return done(status);
-  if (pending_.count(call.as) != 0 || resting_.count(call.as) != 0) {
-    return done(NameInUse(call.as, "exists"));
-  }
-  if (!restoring_.insert(call.as).second) return done(NameInUse(call.as, "is being restored"));
+  absl::Status status = CheckSnapshotHome();
+  if (status.ok()) status = CheckNewName(call.as);
+  if (!status.ok()) return done(status);
+  restoring_.insert(call.as);
   OnDisk([this, call, done]() -> std::function<void()> {
     absl::StatusOr<JobPlan> plan = absl::InternalError("");
     const auto manifest = snapshots_.store->Find(call.job, call.snapshot);
@@ -98,7 +103,10 @@ absl::StatusOr<JobPlan> Directory::PlanOfRestore(const RestoreCall& call,
                                                  const SnapshotManifest& manifest) const {
   BALLAST_ASSIGN_OR_RETURN(JobPlan plan, snapshots_.codec.decode(manifest.plan));
   plan.spec.name = call.as;
-  Reseat(call.world == 0 ? plan.spec.world : call.world, &plan);
+  // Before seats are made for it.
+  if (call.world != 0) plan.spec.world = call.world;
+  BALLAST_RETURN_IF_ERROR(ValidateJobSpec(plan.spec, config_.limits));
+  Reseat(plan.spec.world, &plan);
   plan.job = RandomId();
   plan.epoch.epoch += 1;
   plan.epoch.start_round = manifest.round;
@@ -112,20 +120,30 @@ absl::StatusOr<JobPlan> Directory::PlanOfRestore(const RestoreCall& call,
   for (const uint32_t index : PlanOwners(layout, static_cast<uint32_t>(plan.servers.size()))) {
     plan.owner.push_back(plan.servers[index]);
   }
-  BALLAST_RETURN_IF_ERROR(ValidateJobSpec(plan.spec, config_.limits));
   BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
   return plan;
 }
 
 void Directory::RestoreEverywhere(const JobPlan& plan, uint64_t snapshot,
                                   const std::function<void(absl::StatusOr<DurableJob>)>& done) {
+  MakeEverywhere(
+      plan,
+      [this, plan, snapshot](uint32_t server, const std::function<void(absl::Status)>& made) {
+        server == config_.self ? RestoreLocal(plan, snapshot, made)
+                               : peers_->RestoreJob(server, plan, snapshot, made);
+      },
+      done);
+}
+
+void Directory::MakeEverywhere(const JobPlan& plan, const AtServer& at_server,
+                               const std::function<void(absl::StatusOr<DurableJob>)>& done) {
   const auto self = shared_from_this();
   const auto end = [=, this](const absl::Status& status) {
     restoring_.erase(plan.spec.name);
     if (status.ok()) {
       resting_[plan.spec.name] = plan;
       BALLAST_LOG(INFO, LogField("run", plan.spec.name), LogField("round", plan.resting_round))
-          << "restored; it rests until trainers attach with resume";
+          << "made; it rests until trainers attach with resume";
       return done(Describe(plan, "resting"));
     }
     for (const uint32_t server : plan.servers) {
@@ -135,15 +153,11 @@ void Directory::RestoreEverywhere(const JobPlan& plan, uint64_t snapshot,
   };
   const auto gather =
       std::make_shared<Gather>(plan.servers.size() - 1, [=, this](const absl::Status& status) {
-        Post([=, this] {
-          if (!status.ok()) return end(status);
-          RestoreLocal(plan, snapshot, end);
-        });
+        Post([=, this] { status.ok() ? at_server(config_.self, end) : end(status); });
       });
   for (const uint32_t server : plan.servers) {
     if (server == config_.self) continue;
-    peers_->RestoreJob(server, plan, snapshot,
-                       [self, gather](const absl::Status& status) { gather->Add(status); });
+    at_server(server, [self, gather](const absl::Status& status) { gather->Add(status); });
   }
 }
 
@@ -161,14 +175,6 @@ absl::Status Directory::RestoreFiles(const JobPlan& plan, uint64_t snapshot) {
   BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, snapshots_.store->Find(snapshot));
   BALLAST_ASSIGN_OR_RETURN(const JobPlan from, snapshots_.codec.decode(manifest.plan));
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
-  if (const auto other = store_->FindNamed(plan.spec.name); other.ok()) {
-    // The home does not know it: what an earlier restore that was broken off has left.
-    if (!other->making)
-      return NameInUse(plan.spec.name, absl::StrCat("exists on server ", config_.self));
-    BALLAST_RETURN_IF_ERROR(store_->Remove(other->job));
-  }
-  JobPlan made = plan;
-  made.making = config_.self != plan.servers.front();
   Parts parts(snapshots_.store.get(), manifest, from, layout);
   BALLAST_ASSIGN_OR_RETURN(
       const Arena image,
@@ -186,6 +192,18 @@ absl::Status Directory::RestoreFiles(const JobPlan& plan, uint64_t snapshot) {
     BALLAST_FAILPOINT_RETURN("restore.after_state");
     return absl::OkStatus();
   };
+  return MakeFiles(plan, fill);
+}
+
+absl::Status Directory::MakeFiles(const JobPlan& plan, const JobStore::Fill& fill) {
+  if (const auto other = store_->FindNamed(plan.spec.name); other.ok()) {
+    // The home does not know it: what an earlier restore that was broken off has left.
+    if (!other->making)
+      return NameInUse(plan.spec.name, absl::StrCat("exists on server ", config_.self));
+    BALLAST_RETURN_IF_ERROR(store_->Remove(other->job));
+  }
+  JobPlan made = plan;
+  made.making = config_.self != plan.servers.front();
   return store_->Create(made, fill).status();
 }
 

@@ -38,9 +38,9 @@ absl::Status Directory::CheckSnapshotHome() const {
   return CheckSnapshots();
 }
 
-void Directory::OnDisk(std::function<std::function<void()>()> task) {
+void Directory::RunOn(Executor* thread, std::function<std::function<void()>()> task) {
   // The thread must not be the last to let go of the directory, which waits for it.
-  disk_.Post([weak = weak_from_this(), task = std::move(task)] {
+  thread->Post([weak = weak_from_this(), task = std::move(task)] {
     const std::function<void()> then = task();
     std::shared_ptr<Directory> self = weak.lock();
     if (self == nullptr) return;

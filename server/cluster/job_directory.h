@@ -15,6 +15,8 @@
 #include "absl/status/statusor.h"
 #include "server/cluster/attach_types.h"
 #include "server/cluster/job_store.h"
+#include "server/cluster/works.h"
+#include "server/exchange/exports.h"
 #include "server/round/round_engine.h"
 #include "server/round/round_types.h"
 #include "server/snapshot/store.h"
@@ -28,6 +30,14 @@ struct SnapshotCall {
   uint64_t job = 0;
   uint64_t snapshot = 0;  // id
   uint64_t round = 0;     // kCapture
+};
+
+// One server's share of an export.
+struct ExportPart {
+  uint64_t snapshot = 0;  // id
+  std::string name;       // of the export
+  ExportOptions options;
+  uint32_t shard = 0;  // of those that PlanExport gives
 };
 
 // Calls to the other servers; implemented in server/rpc. `done` may run on any thread.
@@ -50,6 +60,10 @@ class PeerLink {
                         std::function<void(absl::StatusOr<uint64_t>)> done) = 0;
   virtual void RestoreJob(uint32_t server, const JobPlan& plan, uint64_t snapshot,
                           std::function<void(absl::Status)> done) = 0;
+  virtual void Export(uint32_t server, const ExportPart& part,
+                      std::function<void(absl::Status)> done) = 0;
+  virtual void ImportJob(uint32_t server, const JobPlan& plan, const std::string& from,
+                         std::function<void(absl::Status)> done) = 0;
 };
 
 struct DirectoryConfig {
@@ -108,9 +122,42 @@ struct RestoreCall {
   uint32_t world = 0;    // of that job; 0: as it was
 };
 
-// Where snapshots are kept. `refused`: why none are taken here, if it is not OK.
+// What is written as safetensors files.
+struct ExportCall {
+  std::string job;
+  std::string snapshot;  // its name; empty: the present state, of which one is taken meanwhile
+  std::string name;      // of the export: its directory in storage.export_dir
+  DType dtype = DType::kUnspecified;  // of the weights; unspecified: each tensor's own
+  bool state = false;                 // optimizer state, too
+  bool consolidated = false;          // one server writes all of it, in one file of each kind
+};
+
+struct ExportInfo {
+  std::string directory;
+  uint64_t round = 0;  // the next one of whoever goes on from it
+  uint64_t bytes = 0;
+  uint32_t files = 0;  // of tensors
+  uint32_t tensors = 0;
+  uint64_t parameters = 0;
+};
+
+// What an export becomes when it is imported.
+struct ImportCall {
+  std::string from;    // name of the export
+  std::string as;      // name of the job that goes on from it
+  uint32_t world = 0;  // of that job; 0: as it was
+};
+
+struct ImportInfo {
+  DurableJob job;
+  bool state = false;  // with optimizer state; else moments and step counts begin at 0
+  uint64_t bytes = 0;
+};
+
+// Where snapshots are kept, and exports. `refused`: why none are taken here, if it is not OK.
 struct DirectorySnapshots {
   std::unique_ptr<SnapshotStore> store;
+  std::unique_ptr<Exports> exports;  // null where `store` is
   PlanCodec codec;
   absl::Status refused;
 };
@@ -185,7 +232,19 @@ class JobDirectory {
   // then.
   virtual void RestoreSnapshot(RestoreCall call,
                                std::function<void(absl::StatusOr<DurableJob>)> done) = 0;
+  // Safetensors files out and in, likewise at the home. Export: errors: those of CreateSnapshot or
+  // of finding one; INVALID_ARGUMENT BAD_ARGUMENT for a name that is none; NAME_IN_USE;
+  // OVER_BUDGET with both numbers. Nothing of it is left then.
+  virtual void Export(ExportCall call, std::function<void(absl::StatusOr<ExportInfo>)> done) = 0;
+  // Makes a resting job of an export. Errors: NOT_FOUND: there is none of that name;
+  // INVALID_ARGUMENT naming file and tensor; others as RestoreSnapshot's. Nothing is left then.
+  virtual void Import(ImportCall call, std::function<void(absl::StatusOr<ImportInfo>)> done) = 0;
+  // What takes long here and is under way. Any thread.
+  virtual std::vector<std::shared_ptr<const Work>> ListWorks() const = 0;
   // From the home.
+  virtual void PeerExport(ExportPart part, std::function<void(absl::Status)> done) = 0;
+  virtual void PeerImportJob(JobPlan plan, std::string from,
+                             std::function<void(absl::Status)> done) = 0;
   virtual void PeerSnapshot(SnapshotCall call,
                             std::function<void(absl::StatusOr<uint64_t>)> done) = 0;
   virtual void PeerRestoreJob(JobPlan plan, uint64_t snapshot,

@@ -1,10 +1,13 @@
 #include "server/rpc/admin_service.h"
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "proto/convert/methods.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/unary_call.h"
@@ -32,6 +35,7 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
   reply.set_serving(true);
   reply.set_memory_used_bytes((*jobs)->memory_used_bytes());
   reply.set_memory_budget_bytes((*jobs)->memory_budget_bytes());
+  for (const auto& work : (*jobs)->ListWorks()) ToProto(*work, reply.add_works());
   (*jobs)->Snapshot([reply = std::move(reply),
                      done = std::move(done)](const std::vector<JobSnapshot>& snapshots) mutable {
     for (const JobSnapshot& job : snapshots) ToProto(job, reply.add_jobs());
@@ -58,6 +62,11 @@ void DeleteJob(const std::shared_ptr<JobDirectory>& directory,
     if (!status.ok()) return call->Fail(status);
     call->Reply(v1::DeleteJobReply());
   });
+}
+
+uint64_t MillisecondsSince(absl::Time began) {
+  return static_cast<uint64_t>(
+      std::max<int64_t>(absl::ToInt64Milliseconds(absl::Now() - began), 0));
 }
 
 using SnapshotDone = std::function<void(absl::StatusOr<SnapshotInfo>)>;
@@ -115,6 +124,44 @@ void RestoreSnapshot(const std::shared_ptr<JobDirectory>& directory,
   });
 }
 
+void Export(const std::shared_ptr<JobDirectory>& directory, const std::shared_ptr<UnaryCall>& call,
+            const v1::ExportRequest& request) {
+  const absl::StatusOr<DType> dtype = WeightDType(request.dtype());
+  if (!dtype.ok()) return call->Fail(dtype.status());
+  const ExportCall what{request.job(), request.snapshot(), request.name(),
+                        *dtype,        request.state(),    request.consolidated()};
+  directory->Export(what,
+                    [call, request, began = absl::Now()](const absl::StatusOr<ExportInfo>& info) {
+                      if (!info.ok()) return call->Fail(info.status());
+                      v1::ExportReply reply;
+                      reply.set_job(request.job());
+                      reply.set_name(request.name());
+                      reply.set_directory(info->directory);
+                      reply.set_round(info->round);
+                      reply.set_bytes(info->bytes);
+                      reply.set_files(info->files);
+                      reply.set_tensors(info->tensors);
+                      reply.set_parameters(info->parameters);
+                      reply.set_state(request.state());
+                      reply.set_milliseconds(MillisecondsSince(began));
+                      call->Reply(reply);
+                    });
+}
+
+void Import(const std::shared_ptr<JobDirectory>& directory, const std::shared_ptr<UnaryCall>& call,
+            const v1::ImportRequest& request) {
+  const ImportCall what{request.from(), request.as(), request.world()};
+  directory->Import(what, [call, began = absl::Now()](const absl::StatusOr<ImportInfo>& info) {
+    if (!info.ok()) return call->Fail(info.status());
+    v1::ImportReply reply;
+    ToProto(info->job, reply.mutable_job());
+    reply.set_state(info->state);
+    reply.set_bytes(info->bytes);
+    reply.set_milliseconds(MillisecondsSince(began));
+    call->Reply(reply);
+  });
+}
+
 // A method whose request is parsed and given to the directory.
 template <typename Request>
 void AddMethod(GenericServer* server, const char* name, const DirectoryHolder* holder,
@@ -147,6 +194,8 @@ void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
   AddMethod(server, method::kAdminVerifySnapshot, directory, &VerifySnapshot);
   AddMethod(server, method::kAdminDeleteSnapshot, directory, &DeleteSnapshot);
   AddMethod(server, method::kAdminRestoreSnapshot, directory, &RestoreSnapshot);
+  AddMethod(server, method::kAdminExport, directory, &Export);
+  AddMethod(server, method::kAdminImport, directory, &Import);
 }
 
 }  // namespace ballast::server

@@ -334,6 +334,19 @@ void ToProto(const SnapshotInfo& snapshot, v1::Snapshot* out) {
   out->mutable_servers()->Assign(snapshot.servers.begin(), snapshot.servers.end());
 }
 
+void ToProto(const Work& work, v1::Work* out) {
+  out->set_kind(work.kind);
+  out->set_name(work.name);
+  out->set_done_bytes(work.done_bytes);
+  out->set_total_bytes(work.total_bytes);
+}
+
+absl::StatusOr<DType> WeightDType(v1::DType dtype) {
+  if (v1::DType_IsValid(dtype)) return static_cast<DType>(dtype);
+  return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadArgument,
+                       absl::StrCat("weights have no dtype ", static_cast<int>(dtype)));
+}
+
 void ToProto(const JobSnapshot& job, v1::JobStatus* out) {
   out->set_name(job.name);
   out->set_job(job.job);

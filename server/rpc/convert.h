@@ -63,5 +63,9 @@ void ToProto(const TrainerNews& news, v1::TrainerNews* out);
 void ToProto(const JobSnapshot& job, v1::JobStatus* out);
 void ToProto(const DurableJob& job, v1::DurableJob* out);
 void ToProto(const SnapshotInfo& snapshot, v1::Snapshot* out);
+void ToProto(const Work& work, v1::Work* out);
+// The dtype of exported weights; kUnspecified: each tensor's own. INVALID_ARGUMENT BAD_ARGUMENT for
+// a number that is none.
+absl::StatusOr<DType> WeightDType(v1::DType dtype);
 
 }  // namespace ballast::server

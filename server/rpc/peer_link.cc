@@ -107,6 +107,10 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
   }
   void Snapshot(uint32_t server, const SnapshotCall& call,
                 std::function<void(absl::StatusOr<uint64_t>)> done) override;
+  void Export(uint32_t server, const ExportPart& part,
+              std::function<void(absl::Status)> done) override;
+  void ImportJob(uint32_t server, const JobPlan& plan, const std::string& from,
+                 std::function<void(absl::Status)> done) override;
   void RestoreJob(uint32_t server, const JobPlan& plan, uint64_t snapshot,
                   std::function<void(absl::Status)> done) override;
   void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to_server,
@@ -353,6 +357,34 @@ void PeerClientImpl::RestoreJob(uint32_t server, const JobPlan& plan, uint64_t s
   *message.mutable_job() = PeerJobToProto(plan);
   message.set_snapshot(snapshot);
   const CallOptions options{method::kPeerRestoreJob, kWholeState, false};
+  Call(server, options, SerializeMessage(message),
+       [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
+         done(status);
+       });
+}
+
+void PeerClientImpl::Export(uint32_t server, const ExportPart& part,
+                            std::function<void(absl::Status)> done) {
+  v1::PeerExport message;
+  message.set_snapshot(part.snapshot);
+  message.set_name(part.name);
+  message.set_dtype(static_cast<v1::DType>(part.options.dtype));
+  message.set_state(part.options.state);
+  message.set_shard(part.shard);
+  message.set_shards(part.options.shards);
+  const CallOptions options{method::kPeerExport, kWholeState, false};
+  Call(server, options, SerializeMessage(message),
+       [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
+         done(status);
+       });
+}
+
+void PeerClientImpl::ImportJob(uint32_t server, const JobPlan& plan, const std::string& from,
+                               std::function<void(absl::Status)> done) {
+  v1::PeerImportJob message;
+  *message.mutable_job() = PeerJobToProto(plan);
+  message.set_from(from);
+  const CallOptions options{method::kPeerImportJob, kWholeState, false};
   Call(server, options, SerializeMessage(message),
        [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
          done(status);

@@ -140,6 +140,32 @@ void RestoreJob(const DirectoryHolder& holder, const Call& call, const grpc::Byt
                        [call](const absl::Status& status) { Answer(call, status); });
 }
 
+void Export(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+  v1::PeerExport message;
+  if (!call->Parse(bytes, &message)) return;
+  const auto directory = holder.Get();
+  if (!directory.ok()) return call->Fail(directory.status());
+  const absl::StatusOr<DType> dtype = WeightDType(message.dtype());
+  if (!dtype.ok()) return call->Fail(dtype.status());
+  const ExportPart part{message.snapshot(),
+                        message.name(),
+                        {*dtype, message.state(), message.shards()},
+                        message.shard()};
+  (*directory)->PeerExport(part, [call](const absl::Status& status) { Answer(call, status); });
+}
+
+void ImportJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+  v1::PeerImportJob message;
+  if (!call->Parse(bytes, &message)) return;
+  const auto directory = holder.Get();
+  if (!directory.ok()) return call->Fail(directory.status());
+  absl::StatusOr<JobPlan> plan = PeerJobFromProto(message.job());
+  if (!plan.ok()) return call->Fail(plan.status());
+  (*directory)->PeerImportJob(*std::move(plan), message.from(), [call](const absl::Status& status) {
+    Answer(call, status);
+  });
+}
+
 }  // namespace
 
 void AddPeerMethods(GenericServer* server, const DirectoryHolder* directory,
@@ -165,6 +191,12 @@ void AddPeerMethods(GenericServer* server, const DirectoryHolder* directory,
                     }));
   server->AddMethod(method::kPeerRestoreJob, UnaryCall::Factory([directory](auto call, auto bytes) {
                       RestoreJob(*directory, call, bytes);
+                    }));
+  server->AddMethod(method::kPeerExport, UnaryCall::Factory([directory](auto call, auto bytes) {
+                      Export(*directory, call, bytes);
+                    }));
+  server->AddMethod(method::kPeerImportJob, UnaryCall::Factory([directory](auto call, auto bytes) {
+                      ImportJob(*directory, call, bytes);
                     }));
   server->AddMethod(method::kPeerVote, UnaryCall::Factory([directory](auto call, auto bytes) {
                       TakeVote(*directory, call, bytes);

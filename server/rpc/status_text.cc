@@ -209,6 +209,16 @@ std::string SnapshotsJson(const v1::ListSnapshotsReply& reply) {
                       "]}\n");
 }
 
+std::string ExportJson(const v1::ExportReply& reply) {
+  return absl::StrCat("{\"job\": ", Quoted(reply.job()), ", \"name\": ", Quoted(reply.name()),
+                      ", \"directory\": ", Quoted(reply.directory()),
+                      ", \"round\": ", reply.round(), ", \"bytes\": ", reply.bytes(),
+                      ", \"files\": ", reply.files(), ", \"tensors\": ", reply.tensors(),
+                      ", \"parameters\": ", reply.parameters(),
+                      ", \"state\": ", reply.state() ? "true" : "false",
+                      ", \"seconds\": ", static_cast<double>(reply.milliseconds()) / 1000, "}\n");
+}
+
 std::string StatusTable(const std::vector<v1::StatusReply>& servers) {
   return ServerTable(servers) + "\n" + JobTable(servers) + SlotTable(servers);
 }

@@ -222,6 +222,14 @@ class DurableDirectories : public PeerLink, public VoteSink {
     Call("restore", server, done,
          [=](JobDirectory* to) { to->PeerRestoreJob(plan, snapshot, done); });
   }
+  void Export(uint32_t server, const ExportPart& part,
+              std::function<void(absl::Status)> done) override {
+    Call("export", server, done, [=](JobDirectory* to) { to->PeerExport(part, done); });
+  }
+  void ImportJob(uint32_t server, const JobPlan& plan, const std::string& from,
+                 std::function<void(absl::Status)> done) override {
+    Call("import", server, done, [=](JobDirectory* to) { to->PeerImportJob(plan, from, done); });
+  }
   void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to,
                 const Vote& vote) override {
     const std::shared_ptr<JobDirectory> directory = At(to);

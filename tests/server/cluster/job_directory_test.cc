@@ -84,6 +84,14 @@ class Cluster : public PeerLink {
                   std::function<void(absl::Status)> done) override {
     directories_[server]->PeerRestoreJob(plan, snapshot, std::move(done));
   }
+  void Export(uint32_t server, const ExportPart& part,
+              std::function<void(absl::Status)> done) override {
+    directories_[server]->PeerExport(part, std::move(done));
+  }
+  void ImportJob(uint32_t server, const JobPlan& plan, const std::string& from,
+                 std::function<void(absl::Status)> done) override {
+    directories_[server]->PeerImportJob(plan, from, std::move(done));
+  }
   void CreateJob(uint32_t server, const JobPlan& plan,
                  std::function<void(absl::Status)> done) override {
     if (server == broken_) return done(absl::UnavailableError("no such server"));

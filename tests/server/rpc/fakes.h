@@ -218,6 +218,19 @@ class FakeDirectory : public JobDirectory {
   void PeerRestoreJob(JobPlan, uint64_t, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
+  void Export(ExportCall, std::function<void(absl::StatusOr<ExportInfo>)> done) override {
+    done(ExportInfo());
+  }
+  void Import(ImportCall, std::function<void(absl::StatusOr<ImportInfo>)> done) override {
+    done(ImportInfo());
+  }
+  std::vector<std::shared_ptr<const Work>> ListWorks() const override { return {}; }
+  void PeerExport(ExportPart, std::function<void(absl::Status)> done) override {
+    done(absl::OkStatus());
+  }
+  void PeerImportJob(JobPlan, std::string, std::function<void(absl::Status)> done) override {
+    done(absl::OkStatus());
+  }
   void PeerDropJob(uint64_t, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }

@@ -1,0 +1,174 @@
+// Directory: a job that goes on from an export. Every server fills its share of the new job's slots
+// from the safetensors files; the home comes last, so that the job is there for good or not at all.
+// It rests until trainers attach with `resume`. Nobody vouches for the files.
+// Thread safety: on the strand; what blocks on the disk on a thread for that.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
+#include "common/base/status_macros.h"
+#include "server/cluster/directory.h"
+#include "server/durability/read_lanes.h"
+#include "server/exchange/import_source.h"
+
+namespace ballast::server {
+namespace {
+
+// Extents under way at a time: enough for reads and writes to overlap.
+constexpr int kLanes = 4;
+constexpr uint64_t kRoundsMax = uint64_t{1} << 48;
+constexpr uint32_t kEpochsMax = 1u << 30;
+
+absl::Status NoJobFile(const std::string& what) {
+  return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadArgument,
+                       absl::StrCat(kJobFile, " of the export ", what));
+}
+
+// How the round before the job's first ended: nothing was applied, and this is where it stands.
+std::pair<PreparedRecord, DecisionRecord> RoundBefore(const SnapshotManifest& manifest,
+                                                      const JobPlan& plan,
+                                                      const ImportSource& source, uint32_t self) {
+  PolicyState policy;
+  policy.loss_scale = plan.spec.loss_scale;
+  if (source.has_state()) {
+    policy.opt_step = manifest.decision.decision.policy.opt_step;
+    policy.consecutive_skips = manifest.decision.decision.policy.consecutive_skips;
+  }
+  PreparedRecord prepared;
+  prepared.epoch = plan.epoch.epoch - 1;
+  prepared.round = manifest.round - 1;
+  prepared.vote.server = self;
+  prepared.present.assign(plan.spec.tensors.size(), false);
+  prepared.tensor_step = source.tensor_step();
+  prepared.policy = policy;
+  if (self == plan.servers.front()) prepared.user_state = manifest.prepared.user_state;
+  std::erase_if(prepared.user_state, [&](const auto& state) {
+    return state.first >= plan.spec.world || state.second.size() > kUserStateBytesMax;
+  });
+  DecisionRecord decision;
+  decision.epoch = prepared.epoch;
+  decision.round = prepared.round;
+  decision.decision.policy = policy;
+  return {prepared, decision};
+}
+
+}  // namespace
+
+// --- At the home --------------------------------------------------------------------------------
+
+void Directory::DoImport(const ImportCall& call, const ImportDone& done) {
+  absl::Status status = CheckSnapshotHome();
+  if (status.ok()) status = CheckSnapshotName(call.from);
+  if (status.ok()) status = CheckNewName(call.as);
+  if (!status.ok()) return done(status);
+  restoring_.insert(call.as);
+  RunOn(&exchange_, [this, call, done]() -> std::function<void()> {
+    ImportInfo info;
+    const absl::StatusOr<JobPlan> plan = PlanOfImport(call, &info);
+    if (plan.ok()) {
+      return [=, this] { ImportEverywhere(*plan, call.from, info, done); };
+    }
+    return [=, this] {
+      restoring_.erase(call.as);
+      done(plan.status());
+    };
+  });
+}
+
+absl::StatusOr<JobPlan> Directory::PlanOfImport(const ImportCall& call, ImportInfo* info) const {
+  const std::string directory = snapshots_.exports->Directory(call.from);
+  FileSystem* const fs = snapshots_.exports->fs();
+  BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, ReadJobFile(fs, directory));
+  if (manifest.round < 2 || manifest.round > kRoundsMax) {
+    return NoJobFile(absl::StrCat("is of round ", manifest.round));
+  }
+  const absl::StatusOr<JobPlan> was = snapshots_.codec.decode(manifest.plan);
+  if (!was.ok()) return NoJobFile(absl::StrCat("has no valid job: ", was.status().message()));
+  if (was->epoch.epoch > kEpochsMax || was->spec.durability == Durability::kNone) {
+    return NoJobFile("is of a job that cannot be");
+  }
+  BALLAST_ASSIGN_OR_RETURN(JobPlan plan,
+                           PlanOfRestore({.as = call.as, .world = call.world}, manifest));
+  BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
+  BALLAST_ASSIGN_OR_RETURN(const auto source,
+                           ImportSource::Open(fs, directory, plan.spec, layout, deps_.isa));
+  info->state = source->has_state();
+  info->bytes = source->bytes();
+  return plan;
+}
+
+void Directory::ImportEverywhere(const JobPlan& plan, const std::string& from,
+                                 const ImportInfo& info, const ImportDone& done) {
+  MakeEverywhere(
+      plan,
+      [this, plan, from](uint32_t server, const std::function<void(absl::Status)>& made) {
+        server == config_.self ? ImportLocal(plan, from, made)
+                               : peers_->ImportJob(server, plan, from, made);
+      },
+      [info, done](const absl::StatusOr<DurableJob>& job) {
+        if (!job.ok()) return done(job.status());
+        ImportInfo whole = info;
+        whole.job = *job;
+        done(whole);
+      });
+}
+
+// --- At every server ----------------------------------------------------------------------------
+
+void Directory::ImportLocal(const JobPlan& plan, const std::string& from,
+                            const std::function<void(absl::Status)>& done) {
+  if (const absl::Status status = CheckSnapshots(); !status.ok()) return done(status);
+  RunOn(&exchange_, [=, this]() -> std::function<void()> {
+    return [done, status = ImportFiles(plan, from)] { done(status); };
+  });
+}
+
+absl::Status Directory::ImportFiles(const JobPlan& plan, const std::string& from) {
+  BALLAST_RETURN_IF_ERROR(CheckSnapshotName(from));
+  const std::string directory = snapshots_.exports->Directory(from);
+  FileSystem* const fs = snapshots_.exports->fs();
+  BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, ReadJobFile(fs, directory));
+  BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
+  BALLAST_ASSIGN_OR_RETURN(const auto source,
+                           ImportSource::Open(fs, directory, plan.spec, layout, deps_.isa));
+  if (manifest.round != plan.resting_round) {
+    return NoJobFile(absl::StrCat("is of round ", manifest.round, ", and the home has read ",
+                                  plan.resting_round, "; storage.export_dir has to be one ",
+                                  "directory that all servers share"));
+  }
+  std::vector<uint32_t> owned;
+  uint64_t bytes = 0;
+  for (uint32_t extent = 0; extent < layout.extents().size(); ++extent) {
+    if (plan.owner[extent] != config_.self) continue;
+    owned.push_back(extent);
+    bytes += SlotFile::PayloadBytes({extent, layout.extents()[extent].elements});
+  }
+  const std::shared_ptr<Work> work = works_.Begin("import", plan.spec.name, bytes);
+  const size_t image_bytes = SlotFile::BufferBytes({0, layout.extent_elements()});
+  BALLAST_ASSIGN_OR_RETURN(ReadLanes lanes,
+                           ReadLanes::Create(kLanes, image_bytes + source->scratch_bytes()));
+  const auto copy = [&](JobStorage* storage, uint32_t extent, const Arena& memory) -> absl::Status {
+    const uint64_t payload = SlotFile::PayloadBytes({extent, layout.extents()[extent].elements});
+    auto* const image = reinterpret_cast<float*>(memory.data());
+    BALLAST_RETURN_IF_ERROR(source->ReadExtent(extent, image, memory.data() + image_bytes));
+    std::memset(memory.data() + payload, 0, image_bytes - payload);
+    BALLAST_RETURN_IF_ERROR(storage->slots()->Write(extent, manifest.round, image));
+    work->done_bytes += payload;
+    return absl::OkStatus();
+  };
+  return MakeFiles(plan, [&](JobStorage* storage) -> absl::Status {
+    BALLAST_FAILPOINT_RETURN("import.before_state");
+    BALLAST_RETURN_IF_ERROR(lanes.ForEach(owned.size(), [&](size_t i, const Arena& memory) {
+      return copy(storage, owned[i], memory);
+    }));
+    BALLAST_RETURN_IF_ERROR(storage->slots()->Sync());
+    const auto [prepared, decision] = RoundBefore(manifest, plan, *source, config_.self);
+    BALLAST_RETURN_IF_ERROR(storage->log()->Seed(prepared, decision));
+    BALLAST_FAILPOINT_RETURN("import.after_state");
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,68 @@
+// What the files of an export are called and what each of them holds. Tensors are never cut: each
+// server of the cluster writes a shard of whole tensors, in the job's order, of about as many bytes
+// as the others'. docs/formats/export.md.
+// Comes from: Directory. Goes to: ExportWriter, Exports (indexes). Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/job/job_spec.h"
+#include "common/safetensors/header.h"
+
+namespace ballast::server {
+
+// Beside the weights, in an export's directory: its optimizer state.
+inline constexpr absl::string_view kStateDirectory = "optimizer";
+// What a tensor of the optimizer state is called: one of these and the parameter's name.
+inline constexpr absl::string_view kMasterPrefix = "master.";
+inline constexpr absl::string_view kFirstMomentPrefix = "exp_avg.";
+inline constexpr absl::string_view kSecondMomentPrefix = "exp_avg_sq.";
+inline constexpr absl::string_view kStepPrefix = "step.";
+
+struct ExportOptions {
+  DType dtype = DType::kUnspecified;  // of the weights; unspecified: each tensor's own
+  bool state = false;                 // optimizer state, too
+  uint32_t shards = 1;                // servers that write
+};
+
+// What a tensor of a file is made of.
+enum class ExportKind : uint8_t { kWeight, kMaster, kFirstMoment, kSecondMoment, kStep };
+
+struct ExportTensor {
+  uint32_t tensor = 0;  // of the job
+  ExportKind kind = ExportKind::kWeight;
+};
+
+struct ExportFile {
+  std::string name;  // below the export's directory; empty: there is none
+  std::vector<TensorEntry> entries;
+  std::vector<ExportTensor> sources;  // of each entry
+  std::map<std::string, std::string> metadata;
+};
+
+// The files of one shard.
+struct ExportShard {
+  uint32_t first_tensor = 0;
+  uint32_t tensor_count = 0;
+  ExportFile weights;
+  ExportFile state;  // with ExportOptions::state
+};
+
+// Shards, none of them empty: at most options.shards. Tied names and `round` are metadata of the
+// weights, as model hubs have them. INVALID_ARGUMENT BAD_SPEC: a name or a shape that safetensors
+// files cannot hold.
+absl::StatusOr<std::vector<ExportShard>> PlanExport(const JobSpec& spec, uint64_t round,
+                                                    const ExportOptions& options);
+
+// The dtype of weights in a file. kF32, kBF16 or kF16.
+SafeDType ToSafeDType(DType dtype);
+
+// Of all files, headers included. INVALID_ARGUMENT as PlanExport.
+absl::StatusOr<uint64_t> ExportBytes(const std::vector<ExportShard>& shards);
+
+}  // namespace ballast::server

@@ -1,0 +1,119 @@
+#include "server/exchange/exports.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
+#include "common/base/names.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "common/base/units.h"
+#include "common/safetensors/index.h"
+
+namespace ballast::server {
+namespace {
+
+constexpr char kExporting[] = "EXPORTING";
+constexpr size_t kOwnerBytesMax = 256;
+constexpr absl::string_view kStateIndexName = "state.safetensors.index.json";
+
+// Nothing for a single file, which needs no index.
+absl::Status WriteIndex(FileSystem* fs, const std::string& path,
+                        const std::vector<const ExportFile*>& files) {
+  if (files.size() < 2) return absl::OkStatus();
+  SafetensorsIndex index;
+  uint64_t bytes = 0;
+  for (const ExportFile* file : files) {
+    const std::string name = file->name.substr(file->name.rfind('/') + 1);
+    for (const TensorEntry& entry : file->entries) {
+      BALLAST_ASSIGN_OR_RETURN(const uint64_t size, SafetensorBytes(entry.dtype, entry.shape));
+      bytes += size;
+      index.files[entry.name] = name;
+    }
+  }
+  index.total_bytes = bytes;
+  BALLAST_ASSIGN_OR_RETURN(const std::string text, EncodeSafetensorsIndex(index));
+  return ReplaceFile(fs, path, text);
+}
+
+}  // namespace
+
+absl::Status Exports::Clear() {
+  const auto names = fs_->List(root_);
+  if (absl::IsNotFound(names.status())) return absl::OkStatus();
+  BALLAST_RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
+    if (!CheckSnapshotName(name).ok()) continue;
+    const auto by =
+        ReadWholeFile(fs_, absl::StrCat(Directory(name), "/", kExporting), kOwnerBytesMax);
+    if (by.ok() && *by == owner_) BALLAST_RETURN_IF_ERROR(Remove(name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Exports::CheckNew(const std::string& name) const {
+  BALLAST_RETURN_IF_ERROR(CheckSnapshotName(name));
+  const std::string directory = Directory(name);
+  const absl::Status listed = fs_->List(directory).status();
+  if (absl::IsNotFound(listed)) return absl::OkStatus();
+  return ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
+                       absl::StrCat(directory, " is there already; choose another name with ",
+                                    "--name, or remove it"));
+}
+
+absl::Status Exports::Begin(const std::string& name, uint64_t bytes, bool state) {
+  BALLAST_RETURN_IF_ERROR(CheckNew(name));
+  BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(root_));
+  const std::string directory = Directory(name);
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t free, fs_->FreeBytes(root_));
+  if (free < bytes) {
+    return ReasonedError(
+        absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
+        absl::StrCat("the export takes ", bytes, " bytes (", FormatBytes(bytes), ") in ", root_,
+                     "; ", free, " are free. Free some, or choose ", "another storage.export_dir"));
+  }
+  BALLAST_FAILPOINT_RETURN("export.before_begin");
+  BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(directory));
+  BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_));
+  BALLAST_RETURN_IF_ERROR(ReplaceFile(fs_, absl::StrCat(directory, "/", kExporting), owner_));
+  if (state) {
+    BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(absl::StrCat(directory, "/", kStateDirectory)));
+    BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(directory));
+  }
+  BALLAST_FAILPOINT_RETURN("export.after_begin");
+  return absl::OkStatus();
+}
+
+absl::Status Exports::WriteIndexes(const std::string& directory,
+                                   const std::vector<ExportShard>& shards) {
+  std::vector<const ExportFile*> weights, state;
+  for (const ExportShard& shard : shards) {
+    weights.push_back(&shard.weights);
+    if (!shard.state.name.empty()) state.push_back(&shard.state);
+  }
+  BALLAST_RETURN_IF_ERROR(
+      WriteIndex(fs_, absl::StrCat(directory, "/", kSafetensorsIndexName), weights));
+  return WriteIndex(fs_, absl::StrCat(directory, "/", kStateDirectory, "/", kStateIndexName),
+                    state);
+}
+
+absl::Status Exports::Commit(const std::string& name, const std::vector<ExportShard>& shards,
+                             const SnapshotManifest& manifest) {
+  const std::string directory = Directory(name);
+  BALLAST_FAILPOINT_RETURN("export.before_commit");
+  BALLAST_RETURN_IF_ERROR(WriteIndexes(directory, shards));
+  BALLAST_RETURN_IF_ERROR(
+      ReplaceFile(fs_, absl::StrCat(directory, "/", kJobFile), EncodeManifest(manifest)));
+  // While the mark is there, a restart removes all of it.
+  BALLAST_RETURN_IF_ERROR(fs_->Remove(absl::StrCat(directory, "/", kExporting)));
+  BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(directory));
+  BALLAST_FAILPOINT("export.after_commit");
+  return absl::OkStatus();
+}
+
+absl::Status Exports::Remove(const std::string& name) {
+  BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(Directory(name)));
+  return fs_->SyncDirectory(root_);
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,59 @@
+// Exports: the exports in one directory, which all servers of a cluster share.
+//
+//   <root>/<name>/model*.safetensors, model.safetensors.index.json    weights
+//   <root>/<name>/optimizer/state*.safetensors, ...index.json         optimizer state
+//   <root>/<name>/job.ballast                                         what job it is of, last
+//   <root>/<name>/EXPORTING                                           while it is written: by whom
+//
+// A name is one that CheckSnapshotName takes, so it is a single harmless component of a path.
+// Comes from: Directory. Goes to: common/io files. Layout: docs/formats/export.md.
+// Thread safety: any thread, but one call at a time for an export; every call blocks on the disk.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/io/file.h"
+#include "server/exchange/export_plan.h"
+#include "server/snapshot/manifest.h"
+
+namespace ballast::server {
+
+// Written last, in the form of a snapshot's MANIFEST.
+inline constexpr absl::string_view kJobFile = "job.ballast";
+
+class Exports {
+ public:
+  // `fs` outlives this. `owner`: as SnapshotStore's.
+  Exports(FileSystem* fs, std::string root, std::string owner)
+      : fs_(fs), root_(std::move(root)), owner_(std::move(owner)) {}
+
+  FileSystem* fs() const { return fs_; }
+  // Of an export; the name was checked.
+  std::string Directory(const std::string& name) const { return root_ + "/" + name; }
+
+  // After a start: removes what this server was writing when it ended. Errors as FileSystem's.
+  absl::Status Clear();
+  // Whether an export could have the name. INVALID_ARGUMENT BAD_ARGUMENT for one that is none;
+  // ALREADY_EXISTS NAME_IN_USE.
+  absl::Status CheckNew(const std::string& name) const;
+  // Makes an export's directory, for `bytes` bytes. Errors: CheckNew's; RESOURCE_EXHAUSTED
+  // OVER_BUDGET with both numbers.
+  absl::Status Begin(const std::string& name, uint64_t bytes, bool state);
+  // All files are there: writes the indexes, then what job it is of.
+  absl::Status Commit(const std::string& name, const std::vector<ExportShard>& shards,
+                      const SnapshotManifest& manifest);
+  // Removes an export that was given up.
+  absl::Status Remove(const std::string& name);
+
+ private:
+  absl::Status WriteIndexes(const std::string& directory, const std::vector<ExportShard>& shards);
+
+  FileSystem* const fs_;
+  const std::string root_;
+  const std::string owner_;
+};
+
+}  // namespace ballast::server

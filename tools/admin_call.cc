@@ -1,0 +1,91 @@
+#include "tools/admin_call.h"
+
+#include <chrono>
+#include <iostream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/security/credentials.h"
+#include "proto/convert/channel.h"
+#include "proto/convert/status_convert.h"
+
+namespace ballast::tools {
+namespace {
+
+// Why gRPC could not connect, in the words of an operator. Texts of gRPC that are not known here
+// are reduced to their last part, which is that of the operating system.
+std::string CauseOf(const absl::Status& status) {
+  if (status.code() == absl::StatusCode::kDeadlineExceeded ||
+      absl::StrContains(status.message(), "keepalive watchdog timeout")) {
+    return absl::StrCat("no answer within ", kTimeoutS, " s");
+  }
+  if (absl::StrContains(status.message(), "DNS resolution failed")) {
+    return "there is no host of that name";
+  }
+  if (absl::StrContains(status.message(), "Failed parsing HTTP/2")) {
+    return "it does not speak gRPC, as the admin port does not";
+  }
+  std::string last(status.message().substr(status.message().rfind(": ") + 1));
+  absl::StripAsciiWhitespace(&last);
+  if (!last.empty()) last[0] = absl::ascii_tolower(static_cast<unsigned char>(last[0]));
+  return last;
+}
+
+}  // namespace
+
+absl::StatusOr<grpc::ByteBuffer> CallServer(const std::string& endpoint, const char* method,
+                                            const google::protobuf::MessageLite& request,
+                                            int timeout_s) {
+  grpc::ChannelArguments args = MakeChannelArgs(1);
+  args.SetMaxReceiveMessageSize(static_cast<int>(kReplyBytesMax));
+  grpc::GenericStub server(
+      grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), args));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(timeout_s));
+  grpc::CompletionQueue queue;
+  grpc::ByteBuffer bytes;
+  grpc::Status result;
+  const auto call = server.PrepareUnaryCall(&context, method, SerializeMessage(request), &queue);
+  call->StartCall();
+  call->Finish(&bytes, &result, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+  if (!result.ok()) return FromGrpc(result);
+  return bytes;
+}
+
+std::string HomeOf(const absl::Status& status) {
+  return ReasonOf(status) == Reason::kNotHome ? FieldsOf(status).address : "";
+}
+
+bool IsUnreachable(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable ||
+         status.code() == absl::StatusCode::kDeadlineExceeded;
+}
+
+std::string ErrorText(const std::string& endpoint, const std::string& source,
+                      const absl::Status& status) {
+  // A detail says that a ballastd has answered, and its own text is the better one.
+  if (!IsUnreachable(status) || status.GetPayload(kErrorDetailTypeUrl).has_value()) {
+    return absl::StrCat(endpoint, ": ", status.message());
+  }
+  return absl::StrCat("cannot reach ", endpoint, ": ", CauseOf(status),
+                      "; is ballastd running there? (", source, ")");
+}
+
+int Failed(const std::string& endpoint, const Options& options, const absl::Status& status) {
+  std::cerr << "ballastctl: " << ErrorText(endpoint, options.source, status) << "\n";
+  const bool answered = status.GetPayload(kErrorDetailTypeUrl).has_value();
+  return IsUnreachable(status) && !answered ? kUnreachable : kFailure;
+}
+
+}  // namespace ballast::tools

@@ -1,0 +1,83 @@
+// Calls of ballastctl: one unary call of a server's Admin service, waited for, and how its errors
+// are told.
+// Comes from: ballastctl's commands. Goes to: the servers. Thread safety: any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "google/protobuf/message_lite.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "proto/convert/frame_codec.h"
+
+namespace ballast::tools {
+
+// Exit codes.
+inline constexpr int kFailure = 1;
+inline constexpr int kUsageError = 2;
+inline constexpr int kUnreachable = 3;
+// How long a server may take to answer, seconds.
+inline constexpr int kTimeoutS = 5;
+inline constexpr int kDeleteTimeoutS = 60;             // Large files take a while to go.
+inline constexpr int kWholeStateTimeoutS = 24 * 3600;  // All of a job is read or written.
+inline constexpr size_t kReplyBytesMax = 64 << 20;
+
+// What the command line says.
+struct Options {
+  std::vector<std::string> words;  // that belong to no flag
+  bool force = false;
+  uint32_t keep = 0;
+  std::string as;
+  uint32_t world = 0;
+  std::string snapshot;
+  std::string name;
+  std::string dtype;
+  bool state = false;
+  bool consolidated = false;
+  std::vector<std::string> endpoints;
+  std::string source = "--endpoint";  // of the endpoints, for messages
+  bool json = false;
+  bool help = false;
+};
+
+// The reply's bytes. Errors: the server's own; UNAVAILABLE and DEADLINE_EXCEEDED of gRPC.
+absl::StatusOr<grpc::ByteBuffer> CallServer(const std::string& endpoint, const char* method,
+                                            const google::protobuf::MessageLite& request,
+                                            int timeout_s);
+
+template <typename Reply>
+absl::StatusOr<Reply> Ask(const std::string& endpoint, const char* method,
+                          const google::protobuf::MessageLite& request, int timeout_s) {
+  const absl::StatusOr<grpc::ByteBuffer> bytes = CallServer(endpoint, method, request, timeout_s);
+  if (!bytes.ok()) return bytes.status();
+  Reply reply;
+  const absl::Status parsed = ParseMessage(*bytes, kReplyBytesMax, &reply);
+  if (!parsed.ok()) return parsed;
+  return reply;
+}
+
+// Where the home of the jobs listens, if `status` says that another server was asked; else empty.
+std::string HomeOf(const absl::Status& status);
+
+// Asks the first server, and then the jobs' home, if that is another one, which `endpoint` is then.
+template <typename Reply>
+absl::StatusOr<Reply> AskHome(std::string* endpoint, const char* method,
+                              const google::protobuf::MessageLite& request, int timeout_s) {
+  absl::StatusOr<Reply> reply = Ask<Reply>(*endpoint, method, request, timeout_s);
+  const std::string home = HomeOf(reply.status());
+  if (home.empty()) return reply;
+  *endpoint = home;
+  return Ask<Reply>(*endpoint, method, request, timeout_s);
+}
+
+bool IsUnreachable(const absl::Status& status);
+// One line for a server that did not do what was asked. `source`: of the endpoint.
+std::string ErrorText(const std::string& endpoint, const std::string& source,
+                      const absl::Status& status);
+// Says it on stderr, and returns the exit code.
+int Failed(const std::string& endpoint, const Options& options, const absl::Status& status);
+
+}  // namespace ballast::tools

@@ -1,0 +1,103 @@
+#include "tools/exchange.h"
+
+#include <iostream>
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "ballast/v1/admin.pb.h"
+#include "common/base/names.h"
+#include "proto/convert/methods.h"
+#include "server/rpc/status_text.h"
+#include "tools/work_watch.h"
+
+namespace ballast::tools {
+namespace {
+
+int Usage(const std::string& what) {
+  std::cerr << "ballastctl: " << what << "; see ballastctl --help\n";
+  return kUsageError;
+}
+
+std::string Took(uint64_t bytes, uint64_t milliseconds) {
+  const double seconds = static_cast<double>(milliseconds) / 1000;
+  return absl::StrCat(HumanBytes(static_cast<double>(bytes)), " in ", seconds, " s, ",
+                      HumanRate(static_cast<double>(bytes), seconds));
+}
+
+}  // namespace
+
+int Export(const Options& options) {
+  const std::map<std::string, v1::DType> dtypes = {{"", v1::DTYPE_UNSPECIFIED},
+                                                   {"native", v1::DTYPE_UNSPECIFIED},
+                                                   {"fp32", v1::DTYPE_F32},
+                                                   {"bf16", v1::DTYPE_BF16},
+                                                   {"fp16", v1::DTYPE_F16}};
+  const auto dtype = dtypes.find(options.dtype);
+  if (options.words.size() != 1) return Usage("export takes the name of a job");
+  if (dtype == dtypes.end()) {
+    return Usage(
+        absl::StrCat("--dtype takes native, fp32, bf16 or fp16, not ", Quoted(options.dtype)));
+  }
+  const std::string& job = options.words[0];
+  const std::string time = absl::FormatTime("%Y%m%dT%H%M%S", absl::Now(), absl::UTCTimeZone());
+  v1::ExportRequest request;
+  request.set_job(job);
+  request.set_snapshot(options.snapshot);
+  request.set_name(options.name.empty() ? absl::StrCat(job, "-", time) : options.name);
+  request.set_dtype(dtype->second);
+  request.set_state(options.state);
+  request.set_consolidated(options.consolidated);
+  std::string endpoint = options.endpoints.front();
+  const auto reply = [&] {
+    const WorkWatch watch(endpoint, [&](const v1::Work& work) {
+      return work.kind() == "export"
+                 ? work.name() == request.name()
+                 : work.kind() == "snapshot" && absl::StartsWith(work.name(), job + "/export-");
+    });
+    return AskHome<v1::ExportReply>(&endpoint, method::kAdminExport, request, kWholeStateTimeoutS);
+  }();
+  if (!reply.ok()) return Failed(endpoint, options, reply.status());
+  if (options.json) {
+    std::cout << server::ExportJson(*reply);
+  } else {
+    std::cout << "exported " << job << ", round " << reply->round() << ", to " << reply->directory()
+              << "\n"
+              << reply->tensors() << " tensors, " << reply->parameters() << " parameters in "
+              << reply->files() << " files; " << Took(reply->bytes(), reply->milliseconds())
+              << "\n";
+  }
+  return std::cout.flush() ? 0 : kFailure;
+}
+
+int Import(const Options& options) {
+  if (options.words.size() != 1) return Usage("import takes the name of an export");
+  if (options.as.empty()) return Usage("import needs --as, the name of the job that it makes");
+  v1::ImportRequest request;
+  request.set_from(options.words[0]);
+  request.set_as(options.as);
+  request.set_world(options.world);
+  std::string endpoint = options.endpoints.front();
+  const auto reply = [&] {
+    const WorkWatch watch(endpoint, [&](const v1::Work& work) {
+      return work.kind() == "import" && work.name() == options.as;
+    });
+    return AskHome<v1::ImportReply>(&endpoint, method::kAdminImport, request, kWholeStateTimeoutS);
+  }();
+  if (!reply.ok()) return Failed(endpoint, options, reply.status());
+  v1::ListJobsReply shown;
+  *shown.add_jobs() = reply->job();
+  if (options.json) {
+    std::cout << server::JobsJson(shown);
+  } else {
+    std::cout << "imported " << options.words[0]
+              << (reply->state() ? " with" : ", weights only, without") << " optimizer state; "
+              << Took(reply->bytes(), reply->milliseconds()) << "\n"
+              << server::JobsTable(shown);
+  }
+  return std::cout.flush() ? 0 : kFailure;
+}
+
+}  // namespace ballast::tools
