@@ -41,8 +41,9 @@ std::string HumanRate(double bytes, double seconds) {
 WorkWatch::WorkWatch(std::string endpoint, std::function<bool(const v1::Work&)> is_ours)
     : is_ours_(std::move(is_ours)),
       terminal_(isatty(STDERR_FILENO) == 1),
-      endpoints_({std::move(endpoint)}),
-      thread_([this] { Run(); }) {}
+      endpoints_({std::move(endpoint)}) {
+  thread_.Post([this] { Run(); });
+}
 
 WorkWatch::~WorkWatch() {
   {
@@ -50,7 +51,7 @@ WorkWatch::~WorkWatch() {
     stop_ = true;
   }
   change_.NotifyAll();
-  thread_.join();
+  thread_.Shutdown();
   if (on_line_) std::cerr << "\n";
 }
 

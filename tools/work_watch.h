@@ -6,10 +6,10 @@
 #include <functional>
 #include <set>
 #include <string>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "ballast/v1/admin.pb.h"
+#include "common/base/executor.h"
 #include "common/base/sync.h"
 
 namespace ballast::tools {
@@ -49,7 +49,7 @@ class WorkWatch {
   Mutex mu_;
   CondVar change_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last: it uses all of the above
+  Executor thread_{"watch", 1};  // last: it uses all of the above
 };
 
 }  // namespace ballast::tools

@@ -1,0 +1,179 @@
+// States of extents into files and back: the same bits, whatever lies across tiles, extents, pages
+// and files.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+
+#include "common/io/arena.h"
+#include "common/io/memory_disk.h"
+#include "server/durability/slot_file.h"
+#include "server/exchange/export_writer.h"
+#include "server/exchange/exports.h"
+#include "server/exchange/import_source.h"
+#include "server/round/job_plan.h"
+
+namespace ballast::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kDirectory[] = "/exports/one";
+
+// Random tensors of all dtypes in two groups, and a random state of each extent.
+class RoundTrip {
+ public:
+  explicit RoundTrip(uint32_t seed) : random_(seed), layout_(MakeLayout()) {
+    for (uint32_t e = 0; e < layout_.extents().size(); ++e) {
+      std::vector<float>& state = states_[e];
+      state.resize(size_t{layout_.extents()[e].elements} * 3);
+      for (float& value : state) value = std::normal_distribution<float>()(random_);
+    }
+    for (size_t t = 0; t < spec_.tensors.size(); ++t) steps_.push_back(random_() % 1000);
+  }
+
+  absl::Status Export(const ExportOptions& options) {
+    for (const char* directory : {kDirectory, "/exports/one/optimizer"}) {
+      const absl::Status made = disk_.MakeDirectory(directory);
+      if (!made.ok()) return made;
+    }
+    const auto shards = PlanExport(spec_, 5, options);
+    if (!shards.ok()) return shards.status();
+    ExportSource source;
+    source.layout = &layout_;
+    source.read = [this](uint32_t extent, void* image) {
+      std::memcpy(image, states_.at(extent).data(), states_.at(extent).size() * sizeof(float));
+      return absl::OkStatus();
+    };
+    source.tensor_step = steps_;
+    for (const ExportShard& shard : *shards) {
+      const absl::Status status = WriteExport(&disk_, kDirectory, shard, source);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<ImportSource>> Open() {
+    return ImportSource::Open(&disk_, kDirectory, spec_, layout_, simd::Isa::kScalar);
+  }
+  void ExpectEqualStates(const ImportSource& source) {
+    const size_t bytes = SlotFile::BufferBytes({0, layout_.extent_elements()});
+    const Arena image = *Arena::Create(bytes);
+    const Arena scratch = *Arena::Create(source.scratch_bytes());
+    for (const auto& [extent, state] : states_) {
+      auto* const floats = reinterpret_cast<float*>(image.data());
+      const absl::Status read = source.ReadExtent(extent, floats, scratch.data());
+      ASSERT_TRUE(read.ok()) << read;
+      ASSERT_EQ(std::memcmp(floats, state.data(), state.size() * sizeof(float)), 0) << extent;
+    }
+  }
+
+  MemoryDisk& disk() { return disk_; }
+  JobSpec& spec() { return spec_; }
+  const std::vector<uint64_t>& steps() const { return steps_; }
+
+ private:
+  Layout MakeLayout() {
+    spec_.name = "job";
+    spec_.group_count = 2;
+    spec_.tile_elements = 64;
+    spec_.extent_elements = 256;
+    for (uint32_t t = 0; t < 12; ++t) {
+      const auto dtype = static_cast<DType>(1 + random_() % 3);
+      const auto rows = static_cast<int64_t>(random_() % 40);
+      spec_.tensors.push_back({"t" + std::to_string(t),
+                               {rows, 1 + static_cast<int64_t>(random_() % 30)},
+                               dtype,
+                               static_cast<uint32_t>(random_() % 2),
+                               {}});
+    }
+    spec_.tensors.push_back({"scalar", {}, DType::kF16, 1, {}});
+    return *LayoutOfSpec(spec_);
+  }
+
+  std::mt19937 random_;
+  JobSpec spec_;
+  MemoryDisk disk_;
+  Layout layout_;
+  std::map<uint32_t, std::vector<float>> states_;
+  std::vector<uint64_t> steps_;
+};
+
+TEST(ExchangeRoundTrip, BringsBackEveryBit) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    RoundTrip trip(seed);
+    ExportOptions options{.state = true, .shards = 1 + seed % 4};
+    if (seed % 3 == 1) options.dtype = DType::kF16;
+    const absl::Status exported = trip.Export(options);
+    ASSERT_TRUE(exported.ok()) << exported;
+    const auto source = trip.Open();
+    ASSERT_TRUE(source.ok()) << source.status();
+    EXPECT_TRUE((*source)->has_state());
+    EXPECT_EQ((*source)->tensor_step(), trip.steps());
+    trip.ExpectEqualStates(**source);
+  }
+}
+
+TEST(ExchangeRoundTrip, AJobOfOtherTensorsIsRefused) {
+  RoundTrip trip(1);
+  ASSERT_TRUE(trip.Export({.state = true}).ok());
+  TensorSpec& tensor = trip.spec().tensors[3];
+  tensor.shape[0] += 1;
+  absl::Status status = trip.Open().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("t3\" has shape"));
+  tensor.shape[0] -= 1;
+  tensor.name = "other";
+  status = trip.Open().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no tensor \"other\""));
+}
+
+TEST(ExchangeRoundTrip, AReadThatFailsLeavesNoFile) {
+  RoundTrip trip(2);
+  ASSERT_TRUE(trip.disk().MakeDirectory(kDirectory).ok());
+  const auto shards = PlanExport(trip.spec(), 5, {});
+  ASSERT_TRUE(shards.ok());
+  ExportSource source;
+  const Layout layout = *LayoutOfSpec(trip.spec());
+  source.layout = &layout;
+  source.read = [](uint32_t, void*) { return absl::DataLossError("this extent is damaged"); };
+  const absl::Status status = WriteExport(&trip.disk(), kDirectory, shards->front(), source);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_TRUE(trip.disk().List(kDirectory)->empty());
+}
+
+TEST(ExportsTest, ANameIsNoPath) {
+  MemoryDisk disk;
+  Exports exports(&disk, "/exports", "me");
+  for (const char* name : {"", "..", "a/b", "../up", ".hidden", "-x", "a\nb"}) {
+    EXPECT_EQ(exports.Begin(name, 1, false).code(), absl::StatusCode::kInvalidArgument) << name;
+  }
+  EXPECT_FALSE(disk.List("/exports").ok());
+}
+
+TEST(ExportsTest, WhatACrashLeavesIsClearedByItsOwnerOnly) {
+  MemoryDisk disk;
+  Exports mine(&disk, "/exports", "me");
+  Exports other(&disk, "/exports", "another");
+  ASSERT_TRUE(mine.Begin("half", 1, true).ok());
+  ASSERT_TRUE(mine.Begin("whole", 1, false).ok());
+  SnapshotManifest manifest;
+  manifest.id = 1;
+  manifest.name = "s";
+  manifest.round = 5;
+  manifest.prepared.round = 4;
+  manifest.decision.round = 4;
+  ASSERT_TRUE(mine.Commit("whole", {}, manifest).ok());
+  ASSERT_TRUE(other.Clear().ok());
+  EXPECT_TRUE(disk.List("/exports/half").ok());
+  ASSERT_TRUE(mine.Clear().ok());
+  EXPECT_FALSE(disk.List("/exports/half").ok());
+  EXPECT_TRUE(ReadJobFile(&disk, "/exports/whole").ok());
+  EXPECT_EQ(mine.CheckNew("whole").code(), absl::StatusCode::kAlreadyExists);
+}
+
+}  // namespace
+}  // namespace ballast::server
