@@ -51,9 +51,11 @@ absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> vote
   if (absl::Status st = CheckVotes(input, votes, norms); !st.ok()) return st;
 
   decision.policy = input.policy;
-  if (input.upload) {
-    // Weights, unlike gradients, may be Inf: they are taken as they are.
-    decision.applied = decision.upload = true;
+  if (IsUpload(input.upload)) {
+    // State, unlike gradients, may be Inf: it is taken as it is.
+    decision.applied = true;
+    decision.upload = input.upload;
+    decision.policy.opt_step = input.opt_step.value_or(decision.policy.opt_step);
     decision.nonfinite = 0;
     decision.first_nonfinite = Nonfinite();
     decision.grad_scale.assign(input.divisor.size(), 1.0f);

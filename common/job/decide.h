@@ -5,11 +5,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/job/job_spec.h"
 #include "common/job/nonfinite.h"
+#include "common/job/upload_plane.h"
 
 namespace ballast {
 
@@ -52,8 +54,9 @@ struct PolicyState {
 
 struct Decision {
   bool applied = false;
-  bool halted = false;   // not applied, and the trainers get an error
-  bool upload = false;   // applied: what was pushed takes the place of the masters; nothing else
+  bool halted = false;  // not applied, and the trainers get an error
+  // Applied: what was pushed takes the place of this part of the state, and of nothing else.
+  UploadPlane upload = UploadPlane::kNone;
   double grad_norm = 0;  // global 2-norm of the unscaled mean, fp64
   double clip_coef = 1;
   // Factor per group folded into the step: fp32(coef / (divisor * loss_scale)).
@@ -71,7 +74,8 @@ struct DecideInput {
   std::vector<double> divisor;         // per group, from the epoch's contributor sets
   std::vector<uint32_t> extent_group;  // per extent
   PolicyState policy;                  // before the round
-  bool upload = false;                 // the round replaces the weights
+  UploadPlane upload = UploadPlane::kNone;
+  std::optional<uint64_t> opt_step;  // after the round, where an upload sets it
 };
 
 // The decision of one round. `votes` must hold every server exactly once; order does not matter.

@@ -11,18 +11,22 @@
 namespace ballast::server {
 namespace {
 
-// Version 2 knows uploads, and is written for them only: older programs then say so.
-constexpr uint32_t kDecisionVersion = 2;
+// Version 2 knows uploads of weights, version 3 those of state planes, and each is written for
+// them only: older programs then say so.
+constexpr uint32_t kDecisionVersion = 3;
 // Version 2 is version 1 with user states behind it, and is written only when there are some.
-// Version 3 is that of an upload: version 2, whose user states may be none.
-constexpr uint32_t kPreparedVersion = 3;
+// Version 3 is that of an upload of weights: version 2, whose user states may be none. Version 4 is
+// that of a state plane: version 3 with the plane and step counts behind it.
+constexpr uint32_t kPreparedVersion = 4;
 constexpr uint32_t kPreparedUpload = 3;
+constexpr uint32_t kPreparedPlane = 4;
 constexpr uint32_t kPolicyVersion = 1;
 constexpr uint32_t kPolicyBytes = 24;  // of version 1, behind its version and length
 constexpr uint32_t kSkipped = 0;
 constexpr uint32_t kApplied = 1;
 constexpr uint32_t kHalted = 2;
 constexpr uint32_t kUploaded = 3;
+constexpr uint32_t kPlaneSet = 4;
 constexpr size_t kNormBytes = 12;
 constexpr size_t kScalarSetBytesMin = 16;
 constexpr size_t kUserStateBytesMin = 8;
@@ -146,12 +150,45 @@ std::map<uint32_t, std::string> GetUserStates(ByteReader* in) {
 }
 
 uint32_t PreparedVersionOf(const PreparedRecord& record) {
-  if (record.upload) return kPreparedUpload;
+  if (IsStatePlane(record.upload)) return kPreparedPlane;
+  if (IsUpload(record.upload)) return kPreparedUpload;
   return record.user_state.empty() ? 1 : 2;
 }
 
+uint32_t DecisionVersionOf(const Decision& decision) {
+  return IsStatePlane(decision.upload) ? 3 : IsUpload(decision.upload) ? 2 : 1;
+}
+
+void PutPlane(UploadPlane plane, ByteWriter* out) { out->Put(static_cast<uint32_t>(plane)); }
+
+UploadPlane GetPlane(ByteReader* in) {
+  const uint32_t plane = in->Get<uint32_t>();
+  if (plane < static_cast<uint32_t>(UploadPlane::kP) || plane > kUploadPlaneMax) in->Fail();
+  return static_cast<UploadPlane>(plane);
+}
+
+void PutSteps(const std::optional<StepCounts>& steps, ByteWriter* out) {
+  out->Put<uint32_t>(steps.has_value() ? 1 : 0);
+  if (!steps.has_value()) return;
+  out->Put(steps->opt_step);
+  out->Put<uint32_t>(steps->tensor.size());
+  for (const uint64_t step : steps->tensor) out->Put(step);
+}
+
+std::optional<StepCounts> GetSteps(ByteReader* in) {
+  const uint32_t has = in->Get<uint32_t>();
+  if (has > 1) in->Fail();
+  if (has != 1) return std::nullopt;
+  StepCounts steps;
+  steps.opt_step = in->Get<uint64_t>();
+  steps.tensor.resize(in->GetCount(sizeof(uint64_t)));
+  for (uint64_t& step : steps.tensor) step = in->Get<uint64_t>();
+  return steps;
+}
+
 uint32_t OutcomeOf(const Decision& decision) {
-  if (decision.upload) return kUploaded;
+  if (IsStatePlane(decision.upload)) return kPlaneSet;
+  if (IsUpload(decision.upload)) return kUploaded;
   return decision.applied ? kApplied : decision.halted ? kHalted : kSkipped;
 }
 
@@ -191,6 +228,10 @@ std::string EncodePrepared(const PreparedRecord& record) {
   for (const uint64_t step : record.tensor_step) out.Put(step);
   PutPolicy(record.policy, &out);
   if (version > 1) PutUserStates(record.user_state, &out);
+  if (version == kPreparedPlane) {
+    PutPlane(record.upload, &out);
+    PutSteps(record.steps, &out);
+  }
   return out.Take();
 }
 
@@ -216,7 +257,11 @@ absl::StatusOr<PreparedRecord> DecodePrepared(absl::string_view bytes) {
   for (uint64_t& step : record.tensor_step) step = in.Get<uint64_t>();
   BALLAST_ASSIGN_OR_RETURN(record.policy, GetPolicy(&in));
   if (version > 1) record.user_state = GetUserStates(&in);
-  record.upload = version == kPreparedUpload;
+  if (version == kPreparedUpload) record.upload = UploadPlane::kWeights;
+  if (version == kPreparedPlane) {
+    record.upload = GetPlane(&in);
+    record.steps = GetSteps(&in);
+  }
   if (version != PreparedVersionOf(record) || !in.AtEnd())
     return Malformed("PREPARED", bytes.size());
   return record;
@@ -225,7 +270,8 @@ absl::StatusOr<PreparedRecord> DecodePrepared(absl::string_view bytes) {
 std::string EncodeDecision(const DecisionRecord& record) {
   const Decision& decision = record.decision;
   ByteWriter out;
-  out.Put(decision.upload ? kDecisionVersion : 1);
+  const uint32_t version = DecisionVersionOf(decision);
+  out.Put(version);
   out.Put(record.epoch);
   out.Put(record.round);
   out.Put(OutcomeOf(decision));
@@ -237,6 +283,7 @@ std::string EncodeDecision(const DecisionRecord& record) {
   for (const float scale : decision.grad_scale) out.Put(scale);
   PutScalars(decision.scalars, &out);
   PutPolicy(decision.policy, &out);
+  if (version == 3) PutPlane(decision.upload, &out);
   return out.Take();
 }
 
@@ -249,9 +296,9 @@ absl::StatusOr<DecisionRecord> DecodeDecision(absl::string_view bytes) {
   record.epoch = in.Get<uint32_t>();
   record.round = in.Get<uint64_t>();
   const uint32_t outcome = in.Get<uint32_t>();
-  if (version == kDecisionVersion ? outcome != kUploaded : outcome > kHalted) in.Fail();
-  decision.upload = outcome == kUploaded;
-  decision.applied = outcome == kApplied || decision.upload;
+  if (version == 1 ? outcome > kHalted : outcome != version + 1) in.Fail();
+  if (outcome == kUploaded) decision.upload = UploadPlane::kWeights;
+  decision.applied = outcome != kSkipped && outcome != kHalted;
   decision.halted = outcome == kHalted;
   decision.grad_norm = in.Get<double>();
   decision.clip_coef = in.Get<double>();
@@ -261,6 +308,7 @@ absl::StatusOr<DecisionRecord> DecodeDecision(absl::string_view bytes) {
   for (float& scale : decision.grad_scale) scale = in.Get<float>();
   decision.scalars = GetScalars(&in);
   BALLAST_ASSIGN_OR_RETURN(decision.policy, GetPolicy(&in));
+  if (version == 3) decision.upload = GetPlane(&in);
   if (version == 0 || !in.AtEnd()) return Malformed("DECISION", bytes.size());
   return record;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,8 @@ struct PreparedRecord {
   std::vector<uint64_t> tensor_step;  // per tensor, before the round
   // At the home, by slot: what its script needs to go on after the round. None is empty.
   std::map<uint32_t, std::string> user_state;
-  bool upload = false;  // of a round that replaces the weights
+  UploadPlane upload = UploadPlane::kNone;
+  std::optional<StepCounts> steps;  // after the round, where an upload of state sets them
 };
 
 struct DecisionRecord {

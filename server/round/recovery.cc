@@ -20,7 +20,8 @@ namespace ballast::server {
 namespace {
 
 // Bounds for what EncodePrepared and EncodeDecision write, together. Per tensor: its step, its bit,
-// and twice a set of scalars, should no two tensors have taken equally many steps.
+// and twice a set of scalars, should no two tensors have taken equally many steps; or the step that
+// an upload sets, which has no scalars.
 constexpr uint64_t kRecordBytesPerTensor = 128;
 constexpr uint64_t kRecordBytesPerExtent = 16;
 constexpr uint64_t kRecordBytesPerGroup = 8;
@@ -102,9 +103,10 @@ void Recovery::FindRound(const std::vector<uint32_t>& owned) {
     const Decision& decision = logged.decision->decision;
     fsm.round = round + 1;
     fsm.policy = decision.policy;
-    fsm.tensor_step = logged.prepared->tensor_step;
+    const std::optional<StepCounts>& set = logged.prepared->steps;
+    fsm.tensor_step = set.has_value() ? set->tensor : logged.prepared->tensor_step;
     fsm.tensor_step.resize(layout_.tensors().size(), 0);
-    const bool stepped = decision.applied && !decision.upload;
+    const bool stepped = decision.applied && !IsUpload(decision.upload);
     for (size_t t = 0; t < logged.prepared->present.size() && stepped; ++t) {
       if (logged.prepared->present[t]) ++fsm.tensor_step[t];
     }

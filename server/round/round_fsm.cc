@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/crc32c.h"
 #include "common/base/names.h"
 #include "server/optim/scalars.h"
 #include "server/round/scalar_bits.h"
@@ -29,8 +28,6 @@ enum InputKind : size_t {
   kSeal,
   kFailInput
 };
-
-uint32_t CrcOfValue(uint64_t value, uint32_t seed) { return Crc32c(&value, sizeof(value), seed); }
 
 // Presence bits travel in whole bytes; the zeros behind the last tensor's are no tensors.
 void CutPadding(size_t tensors, std::vector<bool>* presence) {
@@ -235,7 +232,7 @@ void RoundFsm::OnBegin(const Input& input, Effects* effects) {
     Fail(same, effects);
     return;
   }
-  if (begin.upload && uploader_.empty()) OpenUpload();
+  if (IsUpload(begin.upload) && uploader_.empty()) OpenUpload();
   slot.begun = true;
   slot.begin = std::move(begin);
   phase_ = Phase::kCollect;
@@ -281,7 +278,7 @@ bool RoundFsm::SameBegin(uint32_t slot_id, const RoundBegin& begin) const {
          slot.begin.layout_version == begin.layout_version &&
          slot.begin.presence == begin.presence && slot.begin.hyper.size() == begin.hyper.size() &&
          slot.begin.upload == begin.upload && slot.begin.weight_crc32c == begin.weight_crc32c &&
-         CheckSameHyper(slot_id, begin).ok();
+         slot.begin.steps == begin.steps && CheckSameHyper(slot_id, begin).ok();
 }
 
 absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) const {
@@ -327,7 +324,7 @@ absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) con
                  slot);
   }
   if (begin.layout_version != plan_.layout_version) return absl::OkStatus();
-  if (begin.upload) return CheckUpload(slot_id, begin);
+  if (IsUpload(begin.upload)) return CheckUpload(slot_id, begin);
   if (absl::Status st = ValidateHyper(plan_.spec, begin.hyper); !st.ok()) {
     return Error(absl::StatusCode::kInvalidArgument, Reason::kBadHyperparam,
                  absl::StrCat("slot ", slot_id, ": ", st.message()), slot);
@@ -572,7 +569,11 @@ PreparedRecord RoundFsm::MakePrepared() const {
   record.present = PresentTensors();
   record.policy = policy_;
   record.tensor_step = tensor_step_;
-  record.upload = !uploader_.empty();
+  if (!uploader_.empty()) {
+    const RoundBegin& lead = slots_[uploader_.front()].begin;
+    record.upload = lead.upload;
+    record.steps = lead.steps;
+  }
   if (self_ != plan_.servers.front()) return record;
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
     const std::string& state = slots_[slot].begin.user_state;
@@ -610,26 +611,6 @@ std::vector<ScalarSet> RoundFsm::LeadScalars() const {
   return sets;
 }
 
-uint32_t RoundFsm::ContributorDigest() const {
-  uint32_t crc = CrcOfValue(round_, 0);
-  const RoundBegin& lead = slots_[plan_.epoch.lead()].begin;
-  for (const Hyper& hyper : lead.hyper) {
-    crc = Crc32c(hyper.data(), hyper.size() * sizeof(double), crc);
-  }
-  for (const uint32_t digest : lead.weight_crc32c) crc = CrcOfValue(digest, crc);
-  std::vector<uint8_t> bits;
-  for (const Slot& slot : slots_) {
-    if (!slot.member) continue;
-    bits.clear();
-    // All present and an explicit list of ones must digest alike.
-    for (size_t t = 0; t < layout_.tensors().size(); ++t) {
-      bits.push_back(slot.begin.presence.empty() || slot.begin.presence[t] ? 1 : 0);
-    }
-    crc = Crc32c(bits.data(), bits.size(), crc);
-  }
-  return crc;
-}
-
 void RoundFsm::OnVote(const Input& input, Effects* effects) {
   const auto& [epoch, round, vote] = std::get<VoteInput>(input);
   const bool member = std::binary_search(plan_.servers.begin(), plan_.servers.end(), vote.server);
@@ -650,6 +631,7 @@ void RoundFsm::MaybeDecide(Effects* effects) {
   for (const Extent& extent : layout_.extents()) input.extent_group.push_back(extent.group);
   input.policy = policy_;
   input.upload = prepared_->upload;
+  if (prepared_->steps.has_value()) input.opt_step = prepared_->steps->opt_step;
   std::vector<Vote> votes;
   for (const auto& [server, vote] : votes_) votes.push_back(vote);
   absl::StatusOr<Decision> decision = Decide(input, std::move(votes));
@@ -669,8 +651,9 @@ void RoundFsm::MaybeDecide(Effects* effects) {
 
 void RoundFsm::OnStepped(const Input&, Effects* effects) {
   for (uint32_t t = 0; t < tensor_step_.size(); ++t) {
-    if (PresentAnywhere(t) && !decision_.upload) ++tensor_step_[t];
+    if (PresentAnywhere(t) && !IsUpload(decision_.upload)) ++tensor_step_[t];
   }
+  if (prepared_->steps.has_value()) tensor_step_ = prepared_->steps->tensor;
   CloseRound(effects);
 }
 

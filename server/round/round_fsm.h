@@ -5,8 +5,9 @@
 //   IDLE(t) -Begin-> COLLECT(t) -all extents reduced-> PREPARING(t) -durable-> PREPARED(t)
 //           -all votes-> APPLYING(t) -all stepped-> IDLE(t+1);   any -> FAILED | FINISHED
 //
-// An upload is a round like any other in which the lead pushes weights in place of gradients: it is
-// the only contributor, and the decision says that they take the place of the masters.
+// An upload is a round like any other in which the lead pushes weights, or a plane of the state, in
+// place of gradients: it is the only contributor, and the decision says what they take the place
+// of.
 //
 // A job whose durability is not `none` outlives its processes: a trainer or server that is away is
 // waited for, a slot may open its stream and its round again, and Restore puts a restarted server
@@ -273,6 +274,8 @@ class RoundFsm {
   absl::Status CheckSameHyper(uint32_t slot, const RoundBegin& begin) const;
   absl::Status CheckUpload(uint32_t slot, const RoundBegin& begin) const;
   absl::Status CheckSameUpload(uint32_t slot, const RoundBegin& begin) const;
+  // What makes the Begins of one upload differ; empty: nothing.
+  std::string UploadDifference(uint32_t slot, const RoundBegin& begin, uint32_t other) const;
   void OpenUpload();
   // Identity checks shared by gradient and init frames; kUnspecified means acceptable.
   Reason CheckIdentity(const FrameInfo& info, std::string* message) const;

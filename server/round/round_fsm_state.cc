@@ -2,13 +2,20 @@
 // See round_fsm.h; the protocol itself is in round_fsm.cc. Thread safety: as round_fsm.h.
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/crc32c.h"
 #include "server/round/round_fsm.h"
 
 namespace ballast::server {
+namespace {
+
+uint32_t CrcOfValue(uint64_t value, uint32_t seed) { return Crc32c(&value, sizeof(value), seed); }
+
+}  // namespace
 
 // --- After a restart ----------------------------------------------------------------------------
 
@@ -65,48 +72,111 @@ absl::Status RoundFsm::CheckSameHyper(uint32_t slot_id, const RoundBegin& begin)
   return absl::OkStatus();
 }
 
+uint32_t RoundFsm::ContributorDigest() const {
+  uint32_t crc = CrcOfValue(round_, 0);
+  const RoundBegin& lead = slots_[plan_.epoch.lead()].begin;
+  for (const Hyper& hyper : lead.hyper) {
+    crc = Crc32c(hyper.data(), hyper.size() * sizeof(double), crc);
+  }
+  for (const uint32_t digest : lead.weight_crc32c) crc = CrcOfValue(digest, crc);
+  if (IsStatePlane(lead.upload)) crc = CrcOfValue(static_cast<uint64_t>(lead.upload), crc);
+  if (lead.steps.has_value()) {
+    crc = CrcOfValue(lead.steps->opt_step, crc);
+    for (const uint64_t step : lead.steps->tensor) crc = CrcOfValue(step, crc);
+  }
+  std::vector<uint8_t> bits;
+  for (const Slot& slot : slots_) {
+    if (!slot.member) continue;
+    bits.clear();
+    // All present and an explicit list of ones must digest alike.
+    for (size_t t = 0; t < layout_.tensors().size(); ++t) {
+      bits.push_back(slot.begin.presence.empty() || slot.begin.presence[t] ? 1 : 0);
+    }
+    crc = Crc32c(bits.data(), bits.size(), crc);
+  }
+  return crc;
+}
+
 // --- Uploads ------------------------------------------------------------------------------------
 
 absl::Status RoundFsm::CheckUpload(uint32_t slot_id, const RoundBegin& begin) const {
-  const size_t tensors = layout_.tensors().size();
+  const auto& tensors = layout_.tensors();
   const size_t digests = begin.weight_crc32c.size();
-  if (begin.hyper.empty() && begin.presence.empty() && (digests == 0 || digests == tensors)) {
+  const auto bad = [&](const std::string& message) {
+    return Error(
+        absl::StatusCode::kInvalidArgument, Reason::kBadFrame,
+        absl::StrCat("slot ", slot_id, " uploads ", UploadPlaneText(begin.upload), message),
+        static_cast<int>(slot_id));
+  };
+  if (!begin.hyper.empty() || (digests != 0 && digests != tensors.size()) ||
+      (!begin.presence.empty() && !IsLowPlane(begin.upload))) {
+    return bad(absl::StrCat(
+        " with hyper-parameters of ", begin.hyper.size(), " groups, presence of ",
+        begin.presence.size(), " tensors and checksums of ", digests,
+        "; an upload has neither of the ", "first, and checksums of none or all ", tensors.size()));
+  }
+  for (size_t t = 0; t < tensors.size() && IsLowPlane(begin.upload); ++t) {
+    if ((begin.presence.empty() || begin.presence[t]) == Carries(begin.upload, tensors[t].dtype)) {
+      continue;
+    }
+    return bad(absl::StrCat(", but its presence is wrong for tensor \"", plan_.spec.tensors[t].name,
+                            "\"; 16-bit tensors have a low half, and no others"));
+  }
+  if (!begin.steps.has_value()) return absl::OkStatus();
+  const std::vector<uint64_t>& steps = begin.steps->tensor;
+  const uint64_t most =
+      std::accumulate(steps.begin(), steps.end(), begin.steps->opt_step,
+                      [](uint64_t so_far, uint64_t step) { return std::max(so_far, step); });
+  if (IsStatePlane(begin.upload) && steps.size() == tensors.size() && most <= kStepCountMax) {
     return absl::OkStatus();
   }
-  return Error(
-      absl::StatusCode::kInvalidArgument, Reason::kBadFrame,
-      absl::StrCat("slot ", slot_id, " uploads weights with hyper-parameters of ",
-                   begin.hyper.size(), " groups, presence of ", begin.presence.size(),
-                   " tensors and checksums of ", digests,
-                   "; an upload has neither of the first, and checksums of none or all ", tensors),
-      static_cast<int>(slot_id));
+  return bad(absl::StrCat(" with step counts of ", steps.size(), " tensors, the largest ", most,
+                          "; they come with a plane of the state, for all ", tensors.size(),
+                          " tensors, and the limit is ", kStepCountMax));
 }
 
 absl::Status RoundFsm::CheckSameUpload(uint32_t slot_id, const RoundBegin& begin) const {
-  const auto mismatch = [&](const std::string& message) {
-    return Error(absl::StatusCode::kFailedPrecondition, Reason::kInitMismatch,
-                 absl::StrCat(message, ". Nothing of round ", round_, " was applied"),
-                 static_cast<int>(slot_id));
-  };
   for (uint32_t other = 0; other < slots_.size(); ++other) {
     if (!slots_[other].begun) continue;
-    const RoundBegin& theirs = slots_[other].begin;
-    if (theirs.upload != begin.upload) {
-      return mismatch(absl::StrCat("slot ", begin.upload ? slot_id : other,
-                                   " uploads weights in round ", round_, ", which slot ",
-                                   begin.upload ? other : slot_id,
-                                   " steps; all slots must upload between the same two steps"));
-    }
-    if (theirs.weight_crc32c.empty() || begin.weight_crc32c.empty()) continue;
-    const auto differ = std::mismatch(theirs.weight_crc32c.begin(), theirs.weight_crc32c.end(),
-                                      begin.weight_crc32c.begin());
-    if (differ.first == theirs.weight_crc32c.end()) continue;
-    const auto tensor = static_cast<size_t>(differ.first - theirs.weight_crc32c.begin());
-    return mismatch(absl::StrCat("tensor \"", plan_.spec.tensors[tensor].name, "\" that slot ",
-                                 slot_id, " uploads differs from slot ", other,
-                                 "'s; all slots must make the same change to their weights"));
+    const std::string difference = UploadDifference(slot_id, begin, other);
+    if (difference.empty()) continue;
+    return Error(absl::StatusCode::kFailedPrecondition, Reason::kInitMismatch,
+                 absl::StrCat(difference, ". Nothing of round ", round_, " was applied"),
+                 static_cast<int>(slot_id));
   }
   return absl::OkStatus();
+}
+
+std::string RoundFsm::UploadDifference(uint32_t slot_id, const RoundBegin& begin,
+                                       uint32_t other) const {
+  const RoundBegin& theirs = slots_[other].begin;
+  if (IsUpload(theirs.upload) != IsUpload(begin.upload)) {
+    const bool ours = IsUpload(begin.upload);
+    return absl::StrCat("slot ", ours ? slot_id : other, " uploads ",
+                        UploadPlaneText(ours ? begin.upload : theirs.upload), " in round ", round_,
+                        ", which slot ", ours ? other : slot_id,
+                        " steps; all slots must upload between the same two steps");
+  }
+  if (theirs.upload != begin.upload) {
+    return absl::StrCat("slot ", slot_id, " uploads ", UploadPlaneText(begin.upload), " in round ",
+                        round_, ", in which slot ", other, " uploads ",
+                        UploadPlaneText(theirs.upload),
+                        "; all slots must upload the same, and begin with it together");
+  }
+  if (theirs.steps != begin.steps) {
+    return absl::StrCat("slot ", slot_id, " uploads other step counts than slot ", other,
+                        "; all slots must load the same state");
+  }
+  if (theirs.weight_crc32c.empty() || begin.weight_crc32c.empty()) return "";
+  const auto differ = std::mismatch(theirs.weight_crc32c.begin(), theirs.weight_crc32c.end(),
+                                    begin.weight_crc32c.begin());
+  if (differ.first == theirs.weight_crc32c.end()) return "";
+  const auto tensor = static_cast<size_t>(differ.first - theirs.weight_crc32c.begin());
+  const std::string what =
+      IsStatePlane(begin.upload) ? absl::StrCat(UploadPlaneText(begin.upload), " of ") : "";
+  return absl::StrCat(what, "tensor \"", plan_.spec.tensors[tensor].name, "\" that slot ", slot_id,
+                      " uploads differs from slot ", other,
+                      "'s; all slots must make the same change to their weights");
 }
 
 // The lead alone contributes. What was reduced before a restart stays so.

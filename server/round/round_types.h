@@ -117,12 +117,14 @@ struct RoundBegin {
   // One per tensor, and up to 7 times false behind them; empty: every tensor has a gradient.
   std::vector<bool> presence;
   std::string user_state;  // to the home: what the slot's script needs to go on after the round
-  // The round replaces the weights: the epoch's lead pushes all of its own in place of gradients,
-  // and there are no hyper-parameters and no presence.
-  bool upload = false;
-  // With `upload`: CRC32C of each of the slot's tensors, which must equal the others'; empty: it
-  // takes the lead's, whatever its own are.
+  // The round replaces weights, or a plane of the state: the epoch's lead pushes all of its own in
+  // place of gradients, and there are no hyper-parameters. Presence is empty, or with a low plane
+  // names the tensors that have one.
+  UploadPlane upload = UploadPlane::kNone;
+  // With `upload`: CRC32C of what the slot has of each tensor, which must equal the others'; empty:
+  // it takes the lead's, whatever its own is.
   std::vector<uint32_t> weight_crc32c;
+  std::optional<StepCounts> steps;  // with a state plane: the job's from this round on
 };
 
 // Of another trainer of a durable job.

@@ -19,7 +19,7 @@ absl::StatusOr<std::shared_ptr<StepPlan>> MakeStepPlan(const Layout& layout,
   }
   const auto& tensors = layout.tensors();
   plan->by_tensor.resize(tensors.size(), nullptr);
-  if (plan->upload) return plan;
+  if (IsUpload(plan->upload)) return plan;
   for (uint32_t t = 0; t < tensors.size(); ++t) {
     if (!present[t]) continue;
     for (size_t s = 0; s < plan->sets.size(); ++s) {
@@ -38,8 +38,8 @@ absl::StatusOr<std::shared_ptr<StepPlan>> MakeStepPlan(const Layout& layout,
 }
 
 bool Touches(const StepPlan& plan, const Layout& layout, uint32_t extent_id) {
-  if (plan.upload) return true;
   const Extent& extent = layout.extents()[extent_id];
+  if (IsUpload(plan.upload)) return Carries(plan.upload, extent.dtype);
   for (uint32_t i = 0; i < extent.run_count; ++i) {
     if (plan.by_tensor[layout.runs()[extent.first_run + i].tensor] != nullptr) return true;
   }

@@ -20,7 +20,7 @@ struct StepPlan {
   std::vector<optim::AdamWScalars> sets;
   std::vector<const optim::AdamWScalars*> by_tensor;  // null: no gradient anywhere
   std::vector<float> scale_by_group;
-  bool upload = false;  // every extent's masters are replaced; there are no scalars
+  UploadPlane upload = UploadPlane::kNone;  // else state is replaced, and there are no scalars
   std::atomic<uint64_t> overflows{0};
 };
 
@@ -31,10 +31,11 @@ absl::StatusOr<std::shared_ptr<StepPlan>> MakeStepPlan(const Layout& layout,
                                                        const std::vector<uint64_t>& tensor_step,
                                                        const Decision& decision);
 
-// Whether any tensor of the extent has a gradient: whether the step touches it.
+// Whether any tensor of the extent has a gradient, or the uploaded plane has it: whether the step
+// touches it.
 bool Touches(const StepPlan& plan, const Layout& layout, uint32_t extent);
 
-// The step of one extent by `plan`, whose gradient or uploaded weights are the whole extent at
+// The step of one extent by `plan`, whose gradient or uploaded plane is the whole extent at
 // `grad`, and whose new weights go to `weight`. It points into `plan`.
 ExtentStep StepOf(const StepPlan& plan, const Layout& layout, uint32_t extent, const void* grad,
                   DType grad_dtype, void* weight);

@@ -19,6 +19,9 @@ static_assert(static_cast<int>(FrameKind::kState) == v1::FRAME_KIND_STATE);
 static_assert(static_cast<int>(InitMode::kEqual) == v1::INIT_MODE_EQUAL);
 static_assert(static_cast<int>(InitMode::kBroadcast) == v1::INIT_MODE_BROADCAST);
 
+static_assert(static_cast<int>(UploadPlane::kP) == v1::STATE_PLANE_P);
+static_assert(static_cast<int>(UploadPlane::kVLow) == v1::STATE_PLANE_V_LOW);
+
 absl::Status BadSpec(absl::string_view message) {
   return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadSpec, message);
 }
@@ -45,6 +48,17 @@ absl::Status CheckDigests(InitMode init, uint32_t slot, size_t tensors, size_t d
 
 bool StrictlyAscending(const std::vector<uint32_t>& values) {
   return std::adjacent_find(values.begin(), values.end(), std::greater_equal<>()) == values.end();
+}
+
+absl::StatusOr<UploadPlane> UploadFromProto(const v1::RoundBegin& begin) {
+  if (begin.plane() == v1::STATE_PLANE_NONE) {
+    return begin.upload() ? UploadPlane::kWeights : UploadPlane::kNone;
+  }
+  const auto plane = static_cast<int>(begin.plane());
+  if (!begin.upload() && v1::StatePlane_IsValid(plane)) return static_cast<UploadPlane>(plane);
+  return BadFrame(absl::StrCat("a round uploads plane number ", plane,
+                               begin.upload() ? " and weights; it uploads one of them"
+                                              : "; planes have the numbers 2 to 7"));
 }
 
 }  // namespace
@@ -223,7 +237,10 @@ absl::StatusOr<RoundBegin> BeginFromProto(const v1::RoundBegin& begin, size_t pr
   out.round = begin.round();
   out.layout_version = begin.layout_version();
   out.user_state = begin.user_state();
-  out.upload = begin.upload();
+  BALLAST_ASSIGN_OR_RETURN(out.upload, UploadFromProto(begin));
+  if (begin.tensor_step_size() != 0) {
+    out.steps = {{begin.tensor_step().begin(), begin.tensor_step().end()}, begin.opt_step()};
+  }
   out.weight_crc32c.assign(begin.weight_crc32c().begin(), begin.weight_crc32c().end());
   out.hyper.reserve(static_cast<size_t>(begin.hyper_size()));
   for (const v1::GroupHyper& group : begin.hyper()) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/job/upload_plane.h"
 #include "common/tensor/layout.h"
 #include "server/optim/step_args.h"
 #include "server/tier/tier.h"
@@ -23,7 +24,9 @@ struct ExtentStep {
   float scale = 1;
   // Per tensor; null: no gradient anywhere, p, m and v stay as they are.
   const std::vector<const optim::AdamWScalars*>* scalars = nullptr;
-  bool upload = false;  // `grad` holds weights, which take p's place; m and v stay as they are
+  // Else a step: `grad` holds weights, which take p's place, or a plane of state, in the extent's
+  // wire dtype; all other bits of p, m and v stay as they are.
+  UploadPlane upload = UploadPlane::kNone;
 };
 
 class ExtentStore {

@@ -183,7 +183,8 @@ Decision Reference::Step(const std::vector<uint64_t>& lives) {
     for (uint32_t e = 0; e < extents_.size(); ++e) extents_[e].p = extents_[e].weight = Edited(e);
     ++round_;
     Decision decision;
-    decision.applied = decision.upload = true;
+    decision.applied = true;
+    decision.upload = UploadPlane::kWeights;
     decision.policy = policy_;
     return decision;
   }

@@ -136,6 +136,29 @@ class FakeConnection:
             master.copy_(at(weight, shape, dtype))
         self.report = {"round": self.round, "applied": True, "opt_step": self.opt_step}
 
+    def begin_state_upload(self, *, plane, bits, weights, tensor_step, opt_step, user_state):
+        self.calls.append(("plane", plane, tensor_step))
+        self.user_state = user_state
+        array, low = divmod(plane - 2, 2)
+        for i, (_, shape, dtype, *_) in enumerate(self.tensors):
+            master = self.masters[i]
+            state = self.optimizer.state[master]
+            for key in ("exp_avg", "exp_avg_sq"):
+                state.setdefault(key, torch.zeros_like(master))
+            state.setdefault("step", torch.tensor(0.0))
+            target = (master, state["exp_avg"], state["exp_avg_sq"])[array]
+            if dtype != "float32":
+                halves = target.view(-1).view(torch.int16).view(-1, 2)
+                pushed = at(bits[i], (target.numel(),), "bfloat16").view(torch.int16)
+                halves[:, 0 if low else 1] = pushed
+            elif bits[i]:
+                target.copy_(at(bits[i], shape, dtype))
+            if tensor_step:
+                state["step"] = torch.tensor(float(tensor_step[i]))
+            at(weights[i], shape, dtype).copy_(master)
+        self.opt_step = opt_step if tensor_step else self.opt_step
+        self.report = {"round": self.round, "applied": True, "opt_step": self.opt_step}
+
     def _apply(self, coef, grads, weights):
         if coef != 1.0:
             for master in self.masters:

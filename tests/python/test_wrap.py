@@ -76,13 +76,51 @@ def test_options_that_the_wrapped_optimizer_has_already_are_refused(fake):
             bt.wrap(torch.optim.AdamW(model().parameters()), **{option: 1})
 
 
-def test_an_optimizer_that_has_stepped_is_refused(fake):
+def stepped(module, steps, optimizer):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        module(torch.ones(1, 4)).square().sum().backward()
+        optimizer.step()
+    return optimizer
+
+
+def test_an_optimizer_that_has_stepped_goes_on_with_its_moments_and_steps(fake):
+    module, twin = model(), model()
+    theirs = stepped(twin, 5, torch.optim.AdamW(twin.parameters(), lr=0.1, foreach=False))
+    ours = bt.wrap(
+        stepped(module, 3, torch.optim.AdamW(module.parameters(), lr=0.1, foreach=False)),
+        max_grad_norm=None,
+    )
+    assert ours.opt_step == 0
+    stepped(module, 2, ours)
+    assert (ours.opt_step, ours.round) == (5, 5)
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), twin.parameters()))
+    state, expected = ours.export_state()["state"], theirs.state_dict()["state"]
+    for i in range(4):
+        for key in ("step", "exp_avg", "exp_avg_sq"):
+            assert torch.equal(state[i][key], expected[i][key])
+
+
+@pytest.mark.parametrize("rounds_before, planes", [(4, 0), (0, 3)])
+def test_the_state_of_a_job_that_has_taken_steps_counts(fake, rounds_before, planes):
+    fake.resumes = (rounds_before, 0.25, b"")
     module = model()
-    optimizer = torch.optim.AdamW(module.parameters())
-    module(torch.ones(1, 4)).sum().backward()
-    optimizer.step()
-    with pytest.raises(ballast.Unsupported, match="already stepped"):
-        bt.wrap(optimizer)
+    theirs = stepped(module, 3, torch.optim.AdamW(module.parameters()))
+    before = module[0].weight.detach().clone()
+    ours = bt.wrap(theirs, durability="power", resume="must")
+    assert ours.attach()
+    assert len([call for call in fake.last.calls if call[0] == "plane"]) == planes
+    expected = torch.full_like(before, 0.25) if rounds_before else before
+    assert torch.equal(module[0].weight, expected)
+    assert ours.opt_step == rounds_before or 3
+
+
+def test_state_that_does_not_fit_is_refused_when_wrapped(fake):
+    module = model()
+    theirs = stepped(module, 1, torch.optim.AdamW(module.parameters()))
+    theirs.state[module[0].weight]["exp_avg"] = torch.zeros(3)
+    with pytest.raises(ballast.BadArgument, match=r"exp_avg has shape \(3,\)"):
+        bt.wrap(theirs)
 
 
 def test_a_scheduler_on_the_wrapped_optimizer_is_warned_of(fake):

@@ -83,7 +83,8 @@ void SimEngine::Do(const ApplyRound& effect) {
   for (auto it = fsm_.owned().rbegin(); it != fsm_.owned().rend(); ++it) {
     if (Touches(*plan, fsm_.layout(), *it)) todo.push_back(*it);
   }
-  if (plan->upload) deps_.world->Met(Cover::kUpload);
+  if (IsUpload(plan->upload)) deps_.world->Met(Cover::kUpload);
+  if (IsStatePlane(plan->upload)) deps_.world->Met(Cover::kStatePlane);
   if (todo.size() < fsm_.owned().size()) deps_.world->Met(Cover::kUntouchedExtent);
   older_weights_ = weights_;
   SendResult(fsm_.round(), effect.decision, WeightBytes(todo));
@@ -119,7 +120,8 @@ void SimEngine::StepExtent(uint32_t extent, const std::shared_ptr<StepPlan>& pla
   }
   const GradientView grad = contributions_.Gradient(layout, extent);
   ExtentStep step = StepOf(*plan, layout, extent, grad.data, grad.dtype, weight->data());
-  if (Is(Mutant::kUploadIgnored)) step.upload = false;
+  if (Is(Mutant::kUploadIgnored)) step.upload = UploadPlane::kNone;
+  if (Is(Mutant::kPlaneIgnored) && IsStatePlane(step.upload)) step.upload = UploadPlane::kNone;
   After(deps_.swarm->pace.kernel, EventKind::kKernel, [this, plan, extent, step, weight] {
     for (uint32_t tile = 0; tile < TileCount(fsm_.layout(), extent); ++tile) {
       plan->overflows += store_.StepTile(fsm_.layout(), extent, tile, step);

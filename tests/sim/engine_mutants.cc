@@ -18,6 +18,8 @@ void SimEngine::SpoilRecovered(Mutant mutant, const JobPlan& plan, Recovered* re
     fsm.prepared->present.assign(fsm.prepared->present.size(), true);
   } else if (mutant == Mutant::kForgetTensorStep) {
     std::fill(fsm.tensor_step.begin(), fsm.tensor_step.end(), 0);
+  } else if (mutant == Mutant::kForgetSetSteps && fsm.last_prepared.has_value()) {
+    if (fsm.last_prepared->steps.has_value()) fsm.tensor_step = fsm.last_prepared->tensor_step;
   } else if (mutant == Mutant::kForgetPolicy) {
     fsm.policy = PolicyState();
     fsm.policy.loss_scale = plan.spec.loss_scale;

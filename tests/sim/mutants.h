@@ -48,6 +48,8 @@ enum class Mutant : uint8_t {
   kForgetChange,
   kManifestAsRead,
   kUploadIgnored,
+  kPlaneIgnored,
+  kForgetSetSteps,
   kKeepInitialSlot,
   kLeaseOnWallClock,
   kDirectorySyncLies,
@@ -63,7 +65,7 @@ struct MutantInfo {
   const char* what;
 };
 
-inline constexpr std::array<MutantInfo, 44> kMutants = {{
+inline constexpr std::array<MutantInfo, 46> kMutants = {{
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
     {Mutant::kCountPushes, "count_pushes", "a frame that comes again is added again"},
     {Mutant::kArrivalOrderSum, "arrival_order_sum", "slots are summed as they arrive"},
@@ -100,6 +102,8 @@ inline constexpr std::array<MutantInfo, 44> kMutants = {{
     {Mutant::kStartFromHome, "start_from_home", "the start round follows from the home's answer"},
     {Mutant::kManifestAsRead, "manifest_as_read", "a restarted server takes a record for durable"},
     {Mutant::kUploadIgnored, "upload_ignored", "uploaded weights do not replace the masters"},
+    {Mutant::kPlaneIgnored, "plane_ignored", "an uploaded plane of the state changes nothing"},
+    {Mutant::kForgetSetSteps, "forget_set_steps", "a restart forgets step counts of an upload"},
     {Mutant::kKeepInitialSlot, "keep_initial_slot", "initial weights replace none on disk"},
     {Mutant::kDirectorySyncLies, "directory_sync_lies", "directories are never synced"},
     {Mutant::kIgnoreWriteError, "ignore_write_error", "a failed write counts as done"},

@@ -89,14 +89,30 @@ const std::vector<server::Member>& Reference::MembersOf(uint64_t round) const {
 
 // --- What trainers bring ------------------------------------------------------------------------
 
-bool Reference::Uploads(uint64_t round) const {
+// Half of the uploads are weights.
+UploadPlane Reference::PlaneOf(uint64_t round) const {
   const uint32_t n = swarm_->shape.upload_one_in;
-  return n != 0 && Mix(swarm_->seed ^ round << 32 ^ 11) % n == 0;
+  if (n == 0 || Mix(swarm_->seed ^ round << 32 ^ 11) % n != 0) return UploadPlane::kNone;
+  const uint64_t key = Mix(swarm_->seed ^ round << 32 ^ 13);
+  if (key % 2 == 0) return UploadPlane::kWeights;
+  return static_cast<UploadPlane>(2 + (key >> 8) % (kUploadPlaneMax - 1));
+}
+
+std::optional<StepCounts> Reference::SetSteps(uint64_t round) const {
+  const uint64_t key = Mix(swarm_->seed ^ round << 32 ^ 17);
+  if (!IsStatePlane(PlaneOf(round)) || key % 2 == 0) return std::nullopt;
+  StepCounts steps;
+  for (uint32_t t = 0; t < layout_->tensors().size(); ++t) {
+    steps.tensor.push_back(Mix(key + t) % 100);
+  }
+  steps.opt_step = (key >> 8) % 100;
+  return steps;
 }
 
 bool Reference::Present(uint64_t round, uint32_t slot, uint32_t tensor) const {
   const uint32_t n = swarm_->shape.absent_one_in;
-  if (n == 0 || Uploads(round)) return true;
+  if (Uploads(round)) return Carries(PlaneOf(round), layout_->tensors()[tensor].dtype);
+  if (n == 0) return true;
   // Now and then the whole job leaves a tensor out.
   if (Mix(swarm_->seed ^ round << 32 ^ tensor << 8 ^ 3) % (3 * n) == 0) return false;
   return Mix(swarm_->seed ^ round << 32 ^ uint64_t{tensor} << 8 ^ slot << 2 ^ 1) % n != 0;
@@ -126,7 +142,11 @@ Hyper Reference::HyperOf(uint64_t round, uint32_t group) const {
 server::RoundBegin Reference::Begin(uint64_t round, uint32_t slot) const {
   server::RoundBegin begin{.round = round, .layout_version = plan_->layout_version};
   if (Uploads(round)) {
-    begin.upload = true;
+    begin.upload = PlaneOf(round);
+    begin.steps = SetSteps(round);
+    for (uint32_t t = 0; t < layout_->tensors().size() && IsLowPlane(begin.upload); ++t) {
+      begin.presence.push_back(Present(round, slot, t));
+    }
     for (uint32_t t = 0; t < layout_->tensors().size(); ++t) {
       begin.weight_crc32c.push_back(static_cast<uint32_t>(Mix(round << 32 ^ t)));
     }
@@ -149,6 +169,7 @@ std::vector<char> Reference::Gradient(uint64_t round, uint32_t slot, uint32_t ex
   for (uint32_t i = 0; i < extent.elements; ++i) {
     float g = Noise(swarm_->seed, round, Uploads(round) ? 0 : slot + 1, extent_id, i);
     g += 0.1f * Load(extent.dtype, weights, i);
+    if (PlaneOf(round) == UploadPlane::kV) g = std::fabs(g);  // There is a root of it.
     if (Poisoned(round, slot, extent_id, i)) g = std::numeric_limits<float>::quiet_NaN();
     Store(extent.dtype, g, &grad, i);
   }
@@ -222,6 +243,7 @@ void Reference::RunRound(uint64_t round) {
     for (uint32_t t = 0; t < to.tensor_step.size(); ++t) {
       if (PresentAnywhere(round, t) && !Uploads(round)) ++to.tensor_step[t];
     }
+    if (const auto steps = SetSteps(round)) to.tensor_step = steps->tensor;
   }
   versions_.back() = std::move(from);
   versions_.push_back(std::move(to));
@@ -235,7 +257,8 @@ void Reference::Decide(uint64_t round, const std::vector<std::vector<float>>& su
                     .nonfinite = plan_->spec.nonfinite,
                     .max_consecutive_skips = plan_->spec.max_consecutive_skips,
                     .policy = from->policy,
-                    .upload = Uploads(round)};
+                    .upload = PlaneOf(round)};
+  if (const auto steps = SetSteps(round)) input.opt_step = steps->opt_step;
   input.divisor.assign(plan_->spec.group_count, static_cast<double>(MembersOf(round).size()));
   Vote vote{.first_nonfinite = first};
   for (uint32_t e = 0; e < sums.size(); ++e) {
@@ -259,7 +282,7 @@ void Reference::Step(uint64_t round, uint32_t extent_id, const std::vector<float
   const Extent& extent = layout_->extents()[extent_id];
   ExtentState& state = to->extents[extent_id];
   if (Uploads(round)) {
-    state.p = sum;
+    SetPlane(PlaneOf(round), extent_id, sum, &state);
     to->weights[extent_id] = Rounded(extent_id, state.p);
     return;
   }
@@ -283,6 +306,27 @@ void Reference::Step(uint64_t round, uint32_t extent_id, const std::vector<float
     }
   }
   to->weights[extent_id] = Rounded(extent_id, state.p);
+}
+
+// `sum` is what was pushed, widened. The bits of a 16-bit plane are those of the bf16 it came from.
+void Reference::SetPlane(UploadPlane plane, uint32_t extent_id, const std::vector<float>& sum,
+                         ExtentState* state) const {
+  const DType dtype = layout_->extents()[extent_id].dtype;
+  if (!Carries(plane, dtype)) return;
+  if (plane == UploadPlane::kWeights) {
+    state->p = sum;
+    return;
+  }
+  std::vector<float>& array = ArrayOf(plane) == 0   ? state->p
+                              : ArrayOf(plane) == 1 ? state->m
+                                                    : state->v;
+  for (size_t i = 0; i < sum.size(); ++i) {
+    const auto pushed = std::bit_cast<uint32_t>(sum[i]);
+    const auto was = std::bit_cast<uint32_t>(array[i]);
+    const uint32_t halves =
+        IsLowPlane(plane) ? (was & 0xFFFF0000u) | pushed >> 16 : pushed | (was & 0xFFFFu);
+    array[i] = std::bit_cast<float>(dtype == DType::kF32 ? pushed : halves);
+  }
 }
 
 std::vector<char> Reference::Rounded(uint32_t extent_id, const std::vector<float>& p) const {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/job/decide.h"
@@ -28,8 +29,12 @@ class Reference {
   // true any more.
   void OnEpoch(const server::EpochRecord& record);
 
-  // Whether `round` replaces the weights: they then are what Gradient gives for any slot.
-  bool Uploads(uint64_t round) const;
+  // What `round` replaces, weights or a plane of the state: it then is what Gradient gives for any
+  // slot.
+  UploadPlane PlaneOf(uint64_t round) const;
+  bool Uploads(uint64_t round) const { return IsUpload(PlaneOf(round)); }
+  // The step counts that it sets, if it does.
+  std::optional<StepCounts> SetSteps(uint64_t round) const;
   // What the trainer of `slot` begins `round` with.
   server::RoundBegin Begin(uint64_t round, uint32_t slot) const;
   // Its gradient of `extent`, computed on `weights`; both in the extent's wire dtype.
@@ -67,6 +72,8 @@ class Reference {
             Version* to) const;
   bool Present(uint64_t round, uint32_t slot, uint32_t tensor) const;
   bool PresentAnywhere(uint64_t round, uint32_t tensor) const;
+  void SetPlane(UploadPlane plane, uint32_t extent, const std::vector<float>& sum,
+                ExtentState* state) const;
   bool Poisoned(uint64_t round, uint32_t slot, uint32_t extent, uint32_t element) const;
   Hyper HyperOf(uint64_t round, uint32_t group) const;
   std::vector<char> Rounded(uint32_t extent, const std::vector<float>& p) const;

@@ -319,7 +319,7 @@ void SimTrainer::BeginRound(Server* server) {
   server->send_kind = server::FrameKind::kGradient;
   context_.network->SendUp(server->stream, begin_);
   std::vector<bool> pushed = begin_.presence;
-  if (begin_.upload && !IsLead()) pushed.assign(context_.layout->tensors().size(), false);
+  if (IsUpload(begin_.upload) && !IsLead()) pushed.assign(context_.layout->tensors().size(), false);
   if (server->resumed) {
     server->plan.Resume(round_, server->owned, pushed, server->complete);
   } else {

@@ -34,6 +34,7 @@ const char* CoverName(Cover cover) {
       "begun_with_fewer",
       "fenced",
       "upload",
+      "state_plane",
       "old_extent_saved",
       "extent_loaded",
       "extent_written_back",

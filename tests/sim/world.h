@@ -59,6 +59,7 @@ enum class Cover : uint8_t {
   kBegunWithFewer,
   kFenced,
   kUpload,
+  kStatePlane,
   kOldExtentSaved,
   kExtentLoaded,
   kExtentWrittenBack,

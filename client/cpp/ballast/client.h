@@ -210,6 +210,25 @@ struct TransferCounters {
   uint64_t frames_refused = 0;
 };
 
+// Bits of one state array, so much as a tensor's dtype holds per element: of fp32 tensors all 32,
+// of bf16 and fp16 ones the high or the low half. Numbers equal ballast.v1.StatePlane.
+enum class StatePlane : uint8_t {
+  kMaster = 2,
+  kMasterLow = 3,  // fp32 tensors have no low planes
+  kExpAvg = 4,
+  kExpAvgLow = 5,
+  kExpAvgSq = 6,
+  kExpAvgSqLow = 7,
+};
+
+// What one round of an import of optimizer state sets.
+struct StateUpload {
+  StatePlane plane = StatePlane::kMaster;
+  // Steps taken, per tensor, and of the job, from this round on; at most 2^53. Empty: they stay.
+  std::vector<uint64_t> tensor_step;
+  uint64_t opt_step = 0;
+};
+
 // fp32 state of one tensor, for export. Each pointer is caller-owned, numel floats, or null to
 // skip.
 struct StateBuffers {
@@ -276,6 +295,18 @@ class Client {
   // Errors as BeginStep, and of Wait also FAILED_PRECONDITION INIT_MISMATCH, which ends the job for
   // all: the first tensor that differs, or a slot that steps in this round, is named.
   virtual absl::Status BeginUpload(const std::vector<TensorBuffers>& buffers) = 0;
+
+  // Makes the bits at `buffers[i].grad` one plane of the service's state, as they are: numel
+  // elements of the tensor's size, not looked at as numbers. All other planes stay. In a low plane
+  // the `grad` of fp32 tensors is null, all others have one. A round of its own, as BeginUpload's,
+  // which it is like in all else: equal bits and step counts on all trainers, or with kBroadcast
+  // equal step counts. `buffers[i].weight` receives the weights that the round leaves behind.
+  // A whole state is the planes of three arrays, the last of which brings the step counts: until
+  // then opt_step() is what it was, so that whoever is started again knows that all of it, which
+  // does no harm, must be sent again.
+  // Errors as BeginUpload; INVALID_ARGUMENT BAD_ARGUMENT for another number of steps or buffers.
+  virtual absl::Status BeginStateUpload(const StateUpload& upload,
+                                        const std::vector<TensorBuffers>& buffers) = 0;
 
   // What this slot's program needs to go on after a round: where it is in its data, random state.
   // Opaque; travels with every BeginStep from now on, is committed with the round, and is what

@@ -66,6 +66,8 @@ class Session final : public Client, private StreamHandler {
   absl::Status BeginStep(const std::vector<AdamWHyper>& hyper,
                          const std::vector<TensorBuffers>& buffers) override;
   absl::Status BeginUpload(const std::vector<TensorBuffers>& buffers) override;
+  absl::Status BeginStateUpload(const StateUpload& upload,
+                                const std::vector<TensorBuffers>& buffers) override;
   absl::StatusOr<bool> Wait(std::chrono::milliseconds timeout, RoundReport* report) override;
   absl::Status SetUserState(std::string state) override;
   std::string user_state() const override;
@@ -287,10 +289,16 @@ class Session final : public Client, private StreamHandler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   v1::ClientMessage MakeRoundBegin(const std::vector<Hyper>& hyper) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  v1::ClientMessage MakeUploadBegin() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of an upload of what is lent: of weights, or with `plane` of that.
+  v1::ClientMessage MakeUploadBegin(const StateUpload* plane) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckStateUpload(const StateUpload& upload,
+                                const std::vector<TensorBuffers>& buffers) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Begins a round with the lent buffers, on every server that is there.
   void BeginRounds(v1::ClientMessage begin) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Which tensors this slot pushes in the round: of an upload the lead all, the others none.
+  // Which tensors this slot pushes in the round: of an upload the lead all that it has lent, the
+  // others none.
   std::vector<bool> Pushed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LendBuffers(const std::vector<TensorBuffers>& buffers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Initialize(InitMode init, const std::vector<void*>& weights, uint32_t first_extent);
@@ -360,7 +368,7 @@ class Session final : public Client, private StreamHandler {
   std::vector<const char*> grads_ ABSL_GUARDED_BY(mu_);
   std::vector<void*> weights_ ABSL_GUARDED_BY(mu_);
   std::vector<bool> present_ ABSL_GUARDED_BY(mu_);    // has a gradient in this step
-  bool upload_round_ ABSL_GUARDED_BY(mu_) = false;    // this step uploads weights; they are grads_
+  bool upload_round_ ABSL_GUARDED_BY(mu_) = false;    // this step uploads what is at grads_
   grpc::ByteBuffer begin_ ABSL_GUARDED_BY(mu_);       // RoundBegin of this step
   grpc::ByteBuffer home_begin_ ABSL_GUARDED_BY(mu_);  // the home's, which has the user state
   grpc::ByteBuffer fetch_ ABSL_GUARDED_BY(mu_);       // FetchState of this fetch

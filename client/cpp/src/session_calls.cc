@@ -300,14 +300,20 @@ v1::ClientMessage Session::MakeRoundBegin(const std::vector<Hyper>& hyper) const
   return message;
 }
 
-v1::ClientMessage Session::MakeUploadBegin() const {
+v1::ClientMessage Session::MakeUploadBegin(const StateUpload* plane) const {
   v1::ClientMessage message;
   v1::RoundBegin* const begin = message.mutable_begin();
   begin->set_round(round_);
   begin->set_layout_version(layout_version_);
-  begin->set_upload(true);
+  begin->set_upload(plane == nullptr);
+  if (plane != nullptr) {
+    begin->set_plane(static_cast<v1::StatePlane>(plane->plane));
+    begin->set_presence(PresenceBits(present_));
+    begin->mutable_tensor_step()->Assign(plane->tensor_step.begin(), plane->tensor_step.end());
+    begin->set_opt_step(plane->opt_step);
+  }
   if (options_.init == InitMode::kBroadcast) return message;
-  for (const uint32_t digest : DigestsOf(weights_, layout_.tensors())) {
+  for (const uint32_t digest : DigestsOf(grads_, layout_.tensors())) {
     begin->add_weight_crc32c(digest);
   }
   return message;
@@ -360,13 +366,52 @@ absl::Status Session::BeginUpload(const std::vector<TensorBuffers>& buffers) {
   BALLAST_RETURN_IF_ERROR(WeightsOf(buffers, spec_.tensors, layout_.tensors()).status());
   upload_round_ = true;
   LendBuffers(lent);
-  BeginRounds(MakeUploadBegin());
+  BeginRounds(MakeUploadBegin(nullptr));
+  return absl::OkStatus();
+}
+
+absl::Status Session::CheckStateUpload(const StateUpload& upload,
+                                       const std::vector<TensorBuffers>& buffers) const {
+  BALLAST_RETURN_IF_ERROR(WeightsOf(buffers, spec_.tensors, layout_.tensors()).status());
+  const auto plane = static_cast<UploadPlane>(upload.plane);
+  if (!IsStatePlane(plane) || static_cast<uint32_t>(plane) > kUploadPlaneMax) {
+    return BadArgument(absl::StrCat("plane number ", static_cast<int>(upload.plane),
+                                    " is not known; planes have the numbers 2 to 7"));
+  }
+  for (size_t t = 0; t < buffers.size(); ++t) {
+    if ((buffers[t].grad != nullptr) == Carries(plane, layout_.tensors()[t].dtype)) continue;
+    return BadArgument(absl::StrCat("tensor \"", spec_.tensors[t].name, "\" has ",
+                                    buffers[t].grad == nullptr ? "no " : "", "bytes of ",
+                                    UploadPlaneText(plane), "; in a low plane fp32 tensors ",
+                                    "have none, and else all have"));
+  }
+  const size_t steps = upload.tensor_step.size();
+  if (steps != 0 && steps != buffers.size()) {
+    return BadArgument(absl::StrCat("got step counts of ", steps, " tensors, the job has ",
+                                    buffers.size(), "; give all or none"));
+  }
+  for (const uint64_t step : upload.tensor_step) {
+    if (std::max(step, upload.opt_step) <= kStepCountMax) continue;
+    return BadArgument(absl::StrCat("a step count is ", std::max(step, upload.opt_step),
+                                    ", the limit is ", kStepCountMax));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Session::BeginStateUpload(const StateUpload& upload,
+                                       const std::vector<TensorBuffers>& buffers) {
+  MutexLock lock(&mu_);
+  BALLAST_RETURN_IF_ERROR(CheckIdle());
+  BALLAST_RETURN_IF_ERROR(CheckStateUpload(upload, buffers));
+  upload_round_ = true;
+  LendBuffers(buffers);
+  BeginRounds(MakeUploadBegin(&upload));
   return absl::OkStatus();
 }
 
 std::vector<bool> Session::Pushed() const {
   if (!upload_round_) return present_;
-  return std::vector<bool>(present_.size(), IsLead());
+  return IsLead() ? present_ : std::vector<bool>(present_.size(), false);
 }
 
 void Session::BeginRounds(v1::ClientMessage begin) {

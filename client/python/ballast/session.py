@@ -192,6 +192,35 @@ class Session:
         """
         return self._round(lambda: self._client.begin_upload(weights, user_state), keep)
 
+    def upload_state(
+        self,
+        plane: int,
+        bits: list[int],
+        weights: list[int],
+        tensor_step: list[int],
+        opt_step: int,
+        user_state: bytes,
+        keep: Any,
+    ) -> dict[str, Any]:
+        """A round that makes the bits at `bits` a plane of the state; Client::BeginStateUpload.
+
+        plane: a number of ballast::client::StatePlane. bits: address per tensor, 0 for those that
+        lack the plane. weights: address per tensor that receives the weights of after the round.
+        tensor_step: the step counts from this round on, with opt_step the job's; [] leaves both.
+        The other arguments and the result are those of step().
+        """
+        return self._round(
+            lambda: self._client.begin_state_upload(
+                plane=plane,
+                bits=bits,
+                weights=weights,
+                tensor_step=tensor_step,
+                opt_step=opt_step,
+                user_state=user_state,
+            ),
+            keep,
+        )
+
     def _round(self, begin: Callable[[], None], keep: Any) -> dict[str, Any]:
         self.check_open()
         report = None

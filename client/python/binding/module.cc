@@ -170,6 +170,24 @@ void BeginUpload(const Connection& self, const Addresses& weights, const nb::byt
   if (!status.ok()) Raise(status);
 }
 
+// Like BeginUpload, with a plane of the state at `bits` (0: the tensor has none) and, when
+// `tensor_step` is not empty, step counts.
+void BeginStateUpload(const Connection& self, int plane, const Addresses& bits,
+                      const Addresses& weights, std::vector<uint64_t> tensor_step,
+                      uint64_t opt_step, const nb::bytes& user_state) {
+  const client::StateUpload upload{static_cast<client::StatePlane>(plane), std::move(tensor_step),
+                                   opt_step};
+  const std::vector<client::TensorBuffers> buffers = ToBuffers(bits, weights);
+  std::string state(user_state.c_str(), user_state.size());
+  absl::Status status;
+  {
+    nb::gil_scoped_release release;
+    status = self.client()->SetUserState(std::move(state));
+    if (status.ok()) status = self.client()->BeginStateUpload(upload, buffers);
+  }
+  if (!status.ok()) Raise(status);
+}
+
 // The report's fields, or None when the round still runs after `timeout_s`; raises its error.
 nb::object WaitStep(const Connection& self, double timeout_s) {
   client::RoundReport report;
@@ -188,6 +206,9 @@ void DefineConnection(nb::module_& module) {
       .def("begin_step", &BeginStep, nb::arg("hyper"), nb::arg("grads"), nb::arg("weights"),
            nb::arg("user_state"))
       .def("begin_upload", &BeginUpload, nb::arg("weights"), nb::arg("user_state"))
+      .def("begin_state_upload", &BeginStateUpload, nb::kw_only(), nb::arg("plane"),
+           nb::arg("bits"), nb::arg("weights"), nb::arg("tensor_step"), nb::arg("opt_step"),
+           nb::arg("user_state"))
       .def("wait", &WaitStep, nb::arg("timeout_s"))
       .def("start_extend", &StartExtend, nb::arg("tensors"), nb::arg("weights"), nb::arg("init"))
       .def("start_fetch_state", &StartFetchState, nb::arg("masters"), nb::arg("exp_avgs"),

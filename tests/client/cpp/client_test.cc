@@ -122,6 +122,66 @@ TEST_F(ClientTest, AnUploadForBroadcastSendsNoDigests) {
   EXPECT_EQ(Server(0).begins.back().weight_crc32c_size(), 0);
 }
 
+TEST_F(ClientTest, AStatePlaneIsARoundThatSendsItsBitsAndStepCounts) {
+  StartServers(2);
+  ASSERT_TRUE(Attach().ok());
+  const std::vector<std::string> bits = model_.grads;
+  ASSERT_TRUE(
+      client_->BeginStateUpload({StatePlane::kExpAvgSq, {5, 6, 0, 7}, 9}, model_.Buffers()).ok());
+  ASSERT_EQ(*client_->Wait(std::chrono::seconds(60), nullptr), true);
+  for (auto& server : servers_) {
+    const v1::RoundBegin& begin = server->begins.back();
+    EXPECT_FALSE(begin.upload());
+    EXPECT_EQ(begin.plane(), v1::STATE_PLANE_V);
+    EXPECT_EQ(begin.hyper_size(), 0);
+    EXPECT_EQ(begin.presence(), "");
+    EXPECT_EQ(begin.opt_step(), 9u);
+    EXPECT_EQ(std::vector<uint64_t>(begin.tensor_step().begin(), begin.tensor_step().end()),
+              (std::vector<uint64_t>{5, 6, 0, 7}));
+    ASSERT_EQ(begin.weight_crc32c_size(), 4);
+    EXPECT_EQ(begin.weight_crc32c(3), Crc32c(bits[3].data(), bits[3].size()));
+  }
+  // The low plane of 16-bit tensors, of which there is one.
+  std::vector<TensorBuffers> low = model_.Buffers();
+  for (size_t t = 0; t < 3; ++t) low[t].grad = nullptr;
+  RoundReport report;
+  ASSERT_TRUE(client_->BeginStateUpload({StatePlane::kMasterLow, {}, 0}, low).ok());
+  ASSERT_EQ(*client_->Wait(std::chrono::seconds(60), &report), true);
+  EXPECT_EQ(report.bytes_up, bits[3].size());
+  const v1::RoundBegin& begin = Server(0).begins.back();
+  EXPECT_EQ(begin.plane(), v1::STATE_PLANE_P_LOW);
+  EXPECT_EQ(begin.presence(), std::string(1, '\x08'));
+  EXPECT_EQ(begin.tensor_step_size(), 0);
+  EXPECT_EQ(begin.weight_crc32c(0), 0u);
+  ASSERT_TRUE(Step().ok());
+  EXPECT_EQ(Server(0).begins.back().plane(), v1::STATE_PLANE_NONE);
+}
+
+TEST_F(ClientTest, MalformedStatePlanesAreRefusedBeforeAnythingIsSent) {
+  StartServers(1);
+  ASSERT_TRUE(Attach().ok());
+  const size_t begun = Server(0).begins.size();
+  const auto reason = [&](const StateUpload& upload, const std::vector<TensorBuffers>& buffers) {
+    return ReasonOf(client_->BeginStateUpload(upload, buffers));
+  };
+  const std::vector<TensorBuffers> all = model_.Buffers();
+  std::vector<TensorBuffers> lacking = all;
+  lacking[1].grad = nullptr;
+  std::vector<TensorBuffers> short_of_one = all;
+  short_of_one.pop_back();
+  const uint64_t too_many = (uint64_t{1} << 53) + 1;
+  EXPECT_EQ(reason({StatePlane::kExpAvg, {}, 0}, lacking), Reason::kBadArgument);
+  EXPECT_EQ(reason({StatePlane::kExpAvg, {}, 0}, short_of_one), Reason::kBadArgument);
+  EXPECT_EQ(reason({StatePlane::kExpAvgLow, {}, 0}, all), Reason::kBadArgument);
+  EXPECT_EQ(reason({static_cast<StatePlane>(1), {}, 0}, all), Reason::kBadArgument);
+  EXPECT_EQ(reason({static_cast<StatePlane>(8), {}, 0}, all), Reason::kBadArgument);
+  EXPECT_EQ(reason({StatePlane::kExpAvg, {1, 2}, 0}, all), Reason::kBadArgument);
+  EXPECT_EQ(reason({StatePlane::kExpAvg, {1, 2, 3, too_many}, 4}, all), Reason::kBadArgument);
+  EXPECT_EQ(reason({StatePlane::kExpAvg, {1, 2, 3, 4}, too_many}, all), Reason::kBadArgument);
+  EXPECT_EQ(Server(0).begins.size(), begun);
+  ASSERT_TRUE(Step().ok());
+}
+
 TEST_F(ClientTest, GradientsFollowThePushOrder) {
   StartServers(1);
   ASSERT_TRUE(Attach().ok());

@@ -51,19 +51,31 @@ TEST(DecideTest, SmallNormIsNotScaledUp) {
 
 TEST(DecideTest, AnUploadTakesWeightsAsTheyAreAndIsNoStep) {
   DecideInput input = Input(0.5, 1, 2);
-  input.upload = true;
+  input.upload = UploadPlane::kWeights;
   input.nonfinite = NonfinitePolicy::kHalt;
   input.policy = {.loss_scale = 4, .opt_step = 7, .consecutive_skips = 2};
   Vote vote{.server = 0, .norms = {{0, std::numeric_limits<double>::infinity()}}, .nonfinite = 3};
   vote.first_nonfinite = {.kind = NonfiniteKind::kGradient, .element = 5};
   const auto decision = Decide(input, {vote});
   ASSERT_TRUE(decision.ok());
-  EXPECT_TRUE(decision->applied && decision->upload);
+  EXPECT_TRUE(decision->applied && decision->upload == UploadPlane::kWeights);
   EXPECT_EQ(decision->nonfinite, 0u);
   EXPECT_EQ(decision->first_nonfinite, Nonfinite());
   EXPECT_EQ(decision->clip_coef, 1.0);
   EXPECT_EQ(decision->grad_scale, std::vector<float>{1.0f});
   EXPECT_EQ(decision->policy, input.policy);
+}
+
+TEST(DecideTest, AnUploadOfStateMaySetTheStepCount) {
+  DecideInput input = Input(0.5, 1, 2);
+  input.upload = UploadPlane::kV;
+  input.policy = {.loss_scale = 4, .opt_step = 7, .consecutive_skips = 2};
+  const std::vector<Vote> votes = {{.server = 0, .norms = {{0, 1.0}}}};
+  EXPECT_EQ(Decide(input, votes)->policy, input.policy);
+  input.opt_step = 3;
+  PolicyState expected = input.policy;
+  expected.opt_step = 3;
+  EXPECT_EQ(Decide(input, votes)->policy, expected);
 }
 
 TEST(DecideTest, NonFiniteElementsSkipAndKeepTheStepCount) {

@@ -132,17 +132,50 @@ TEST(Records, UserStatesThatNobodyWritesAreDataLoss) {
 // Version 3 of PREPARED and version 2 of DECISION are those of uploads.
 TEST(Records, BytesOfUploadsStayAsTheyAre) {
   PreparedRecord prepared = PreparedWithStates();
-  prepared.upload = true;
+  prepared.upload = UploadPlane::kWeights;
   EXPECT_EQ(absl::BytesToHexString(EncodePrepared(prepared)),
             absl::StrCat("03", std::string(kPreparedHex).substr(2), kUserStatesHex));
   prepared.user_state.clear();
   EXPECT_EQ(absl::BytesToHexString(EncodePrepared(prepared)),
             absl::StrCat("03", std::string(kPreparedHex).substr(2), "00000000"));
   DecisionRecord decision = SmallDecision();
-  decision.decision.upload = true;
+  decision.decision.upload = UploadPlane::kWeights;
   std::string hex = kDecisionHex;
   hex.replace(0, 2, "02").replace(32, 2, "03");
   EXPECT_EQ(absl::BytesToHexString(EncodeDecision(decision)), hex);
+}
+
+// Version 4 of PREPARED and version 3 of DECISION are those of planes of the state.
+TEST(Records, BytesOfStatePlanesStayAsTheyAre) {
+  PreparedRecord prepared = SmallPrepared();
+  prepared.upload = UploadPlane::kMLow;
+  const std::string hex = absl::StrCat("04", std::string(kPreparedHex).substr(2), "00000000");
+  EXPECT_EQ(absl::BytesToHexString(EncodePrepared(prepared)),
+            absl::StrCat(hex, "05000000", "00000000"));
+  prepared.upload = UploadPlane::kV;
+  prepared.steps = StepCounts{{3, 0x100}, 9};
+  EXPECT_EQ(absl::BytesToHexString(EncodePrepared(prepared)),
+            absl::StrCat(hex, "06000000",  // the plane
+                         "01000000",       // step counts:
+                         "0900000000000000", "02000000", "0300000000000000", "0001000000000000"));
+  DecisionRecord decision = SmallDecision();
+  decision.decision.upload = UploadPlane::kV;
+  std::string decided = kDecisionHex;
+  decided.replace(0, 2, "03").replace(32, 2, "04");
+  EXPECT_EQ(absl::BytesToHexString(EncodeDecision(decision)), decided + "06000000");
+}
+
+TEST(Records, PlanesThatDoNotExistAreDataLoss) {
+  PreparedRecord prepared = SmallPrepared();
+  prepared.upload = UploadPlane::kP;
+  for (const char plane : {0, 1, 8}) {
+    std::string bad = EncodePrepared(prepared);
+    bad[bad.size() - 8] = plane;
+    EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(bad).status())) << int{plane};
+  }
+  std::string bad = EncodePrepared(prepared);
+  bad[bad.size() - 4] = 2;  // Neither with step counts nor without.
+  EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(bad).status()));
 }
 
 TEST(Records, UploadsOfOtherVersionsAreDataLoss) {
@@ -150,7 +183,7 @@ TEST(Records, UploadsOfOtherVersionsAreDataLoss) {
   std::string bad = EncodeDecision(decision);
   bad[16] = 3;  // Version 1 has no uploads,
   EXPECT_TRUE(absl::IsDataLoss(DecodeDecision(bad).status()));
-  decision.decision.upload = true;
+  decision.decision.upload = UploadPlane::kWeights;
   bad = EncodeDecision(decision);
   bad[16] = 1;  // and version 2 nothing else.
   EXPECT_TRUE(absl::IsDataLoss(DecodeDecision(bad).status()));
@@ -186,6 +219,11 @@ PolicyState RandomPolicy(std::mt19937_64* random) {
           .consecutive_skips = (*random)()};
 }
 
+UploadPlane RandomPlane(std::mt19937_64* random) {
+  return (*random)() % 2 == 0 ? UploadPlane::kNone
+                              : static_cast<UploadPlane>(1 + (*random)() % kUploadPlaneMax);
+}
+
 PreparedRecord RandomPrepared(std::mt19937_64* random) {
   PreparedRecord record{.epoch = static_cast<uint32_t>((*random)()), .round = (*random)()};
   record.vote.server = static_cast<uint32_t>((*random)());
@@ -204,7 +242,10 @@ PreparedRecord RandomPrepared(std::mt19937_64* random) {
   for (size_t i = (*random)() % 3; i > 0; --i) {
     record.user_state[static_cast<uint32_t>((*random)() % 100)].assign(1 + (*random)() % 9, 'u');
   }
-  record.upload = (*random)() % 3 == 0;
+  record.upload = RandomPlane(random);
+  if (IsStatePlane(record.upload) && (*random)() % 2 == 0) {
+    record.steps = StepCounts{{(*random)(), (*random)()}, (*random)()};
+  }
   return record;
 }
 
@@ -213,7 +254,7 @@ DecisionRecord RandomDecision(std::mt19937_64* random) {
   Decision& decision = record.decision;
   decision.applied = (*random)() % 2 == 0;
   decision.halted = !decision.applied && (*random)() % 2 == 0;
-  decision.upload = decision.applied && (*random)() % 2 == 0;
+  if (decision.applied) decision.upload = RandomPlane(random);
   decision.first_nonfinite = RandomPlace(random);
   decision.grad_norm = std::bit_cast<double>((*random)());
   decision.clip_coef = std::bit_cast<double>((*random)());
@@ -270,11 +311,11 @@ TEST(Records, CutOffAtAnyByteOrWithMoreBehindIsDataLoss) {
 
 TEST(Records, NewerVersionsAreRefusedByNumber) {
   std::string prepared = EncodePrepared(SmallPrepared());
-  prepared[0] = 4;
+  prepared[0] = 5;
   EXPECT_TRUE(absl::IsFailedPrecondition(DecodePrepared(prepared).status()));
-  EXPECT_THAT(DecodePrepared(prepared).status().message(), HasSubstr("version 4"));
+  EXPECT_THAT(DecodePrepared(prepared).status().message(), HasSubstr("version 5"));
   std::string decision = EncodeDecision(SmallDecision());
-  decision[0] = 3;
+  decision[0] = 4;
   EXPECT_TRUE(absl::IsFailedPrecondition(DecodeDecision(decision).status()));
   decision[0] = 0;
   EXPECT_TRUE(absl::IsDataLoss(DecodeDecision(decision).status()));

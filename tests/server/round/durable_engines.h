@@ -262,13 +262,17 @@ class Trainer {
   void BeginRound(const std::vector<std::vector<float>>& grads) {
     BeginWith(MakeBegin(round_), grads);
   }
-  // A round that makes `weights` the job's: slot 0 pushes them, the others none.
-  void BeginUpload(const std::vector<std::vector<float>>& weights) {
-    RoundBegin begin{.round = round_, .layout_version = 1, .upload = true};
-    for (const auto& tensor : weights) {
+  // A round that makes `values` the job's weights, or a plane of its state: slot 0 pushes them, the
+  // others none.
+  void BeginUpload(const std::vector<std::vector<float>>& values,
+                   UploadPlane plane = UploadPlane::kWeights,
+                   std::optional<StepCounts> steps = std::nullopt) {
+    RoundBegin begin{.round = round_, .layout_version = 1, .upload = plane};
+    begin.steps = std::move(steps);
+    for (const auto& tensor : values) {
       begin.weight_crc32c.push_back(Crc32c(tensor.data(), tensor.size() * sizeof(float)));
     }
-    BeginWith(begin, weights);
+    BeginWith(begin, values);
   }
   void BeginWith(const RoundBegin& begin, const std::vector<std::vector<float>>& values) {
     begin_ = begin;
@@ -362,7 +366,7 @@ class Trainer {
   }
   void Begin(uint32_t id) { cluster_->Engine(id)->Begin(slot_, begin_); }
   void Push(uint32_t id, uint32_t extent) {
-    if (begin_.upload && slot_ != 0) return;
+    if (IsUpload(begin_.upload) && slot_ != 0) return;
     if (cluster_->plan().owner[extent] != id || complete_[id].count(extent) != 0) return;
     SendExtent(id, extent, FrameKind::kGradient, grads_);
   }

@@ -36,13 +36,27 @@ class PowerLoss : public ::testing::TestWithParam<int> {};
 // Rounds 3, 4 and 6 are not finite, and one of two in a row is halted.
 bool Poisoned(uint64_t round) { return round == 3 || round == 4 || round == 6; }
 
-// Rounds 2 and 7 replace the weights; what is counted of skipped rounds stays.
-bool Uploaded(uint64_t round) { return round == 2 || round == 7; }
+// Round 2 replaces the weights, round 7 the second moments and the step counts; what is counted of
+// skipped rounds stays.
+bool Uploaded(uint64_t round) { return round == 2; }
+bool PlaneSet(uint64_t round) { return round == 7; }
+
+StepCounts SetSteps(size_t tensors) {
+  StepCounts steps{{}, 3};
+  for (size_t t = 0; t < tensors; ++t) steps.tensor.push_back(5 + 100 * t);
+  return steps;
+}
 
 // Flat element 301 + 40: extent 2, element 85; the last slot's, and a later one of slot 0.
 void Poison(std::vector<std::vector<std::vector<float>>>* grads) {
   grads->back()[2][40] = NAN;
   grads->front()[3][500] = INFINITY;
+}
+
+void MakePositive(std::vector<std::vector<float>>* values) {
+  for (auto& tensor : *values) {
+    for (float& value : tensor) value = std::fabs(value);
+  }
 }
 
 void ExpectResults(uint64_t round, uint32_t world, const std::vector<RoundResult>& results) {
@@ -64,6 +78,8 @@ void BeginEverywhere(uint64_t round, const Grads& grads,
   for (size_t slot = 0; slot < trainers.size(); ++slot) {
     if (Uploaded(round)) {
       trainers[slot]->BeginUpload(grads[0]);
+    } else if (PlaneSet(round)) {
+      trainers[slot]->BeginUpload(grads[0], UploadPlane::kV, SetSteps(grads[0].size()));
     } else {
       trainers[slot]->BeginRound(grads[slot]);
     }
@@ -73,6 +89,9 @@ void BeginEverywhere(uint64_t round, const Grads& grads,
 void RunReference(uint64_t round, const Grads& grads, Reference* reference) {
   if (Uploaded(round)) {
     reference->p = grads[0];
+  } else if (PlaneSet(round)) {
+    reference->v = grads[0];
+    reference->step = SetSteps(grads[0].size()).tensor;
   } else {
     reference->Step(grads, 1.0f / static_cast<float>(grads.size()), MakeBegin(round).hyper[0],
                     std::vector<bool>(reference->p.size(), !Poisoned(round)));
@@ -119,6 +138,7 @@ void RunThroughPowerLoss(uint32_t seed, const std::vector<int64_t>& sizes,
       grads.push_back(Random(sizes, static_cast<uint32_t>(seed * 1000 + round * 10 + s)));
     }
     if (Poisoned(round)) Poison(&grads);
+    if (PlaneSet(round)) MakePositive(&grads[0]);
     BeginEverywhere(round, grads, trainers);
     std::vector<std::pair<uint32_t, uint32_t>> pushes;
     for (uint32_t s = 0; s < shape.world; ++s) {

@@ -1,7 +1,8 @@
-// Uploads: rounds in which the lead pushes weights in place of gradients. What the protocol
-// answers, and the bits that engines make of it.
+// Uploads: rounds in which the lead pushes weights, or planes of the state, in place of gradients.
+// What the protocol answers, and the bits that engines make of it.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -26,15 +27,34 @@ using testing::Random;
 using testing::Reference;
 
 RoundBegin MakeUpload(uint64_t round, std::vector<uint32_t> digests) {
-  return {.round = round, .layout_version = 1, .upload = true, .weight_crc32c = digests};
+  return {.round = round,
+          .layout_version = 1,
+          .upload = UploadPlane::kWeights,
+          .weight_crc32c = digests};
+}
+
+RoundBegin MakePlane(UploadPlane plane, std::optional<StepCounts> steps = std::nullopt) {
+  RoundBegin begin = MakeUpload(1, {7, 8});
+  begin.upload = plane;
+  begin.steps = std::move(steps);
+  return begin;
+}
+
+// Tensor 1 is of 16 bits.
+JobPlan MakeMixedPlan(uint32_t world) {
+  JobPlan plan = MakePlan({200, 100}, world, {0});
+  plan.spec.tensors[1].dtype = DType::kBF16;
+  plan.owner.assign(LayoutOf(plan).extents().size(), 0);
+  return plan;
 }
 
 // One server that owns all of a job of `world` trainers.
 class Server {
  public:
   explicit Server(uint32_t world, Durability durability = Durability::kNone)
-      : plan_(MakePlan({200, 100}, world, {0})),
-        fsm_(Plan(durability), LayoutOf(plan_), 0, kChunk, 64) {
+      : Server(MakePlan({200, 100}, world, {0}), durability) {}
+  Server(JobPlan plan, Durability durability)
+      : plan_(std::move(plan)), fsm_(Plan(durability), LayoutOf(plan_), 0, kChunk, 64) {
     Push(FrameKind::kInit, 0);
   }
 
@@ -56,6 +76,7 @@ class Server {
     for (const uint32_t extent : fsm_.owned()) {
       for (const ChunkRange& range : ChunkRanges(fsm_.layout(), extent, kChunk, {})) {
         FrameInfo info = MakeFrame(plan_, kind, slot, fsm_.round(), extent, range);
+        info.dtype = fsm_.layout().extents()[extent].dtype;
         info.epoch = fsm_.plan().epoch.epoch;
         info.incarnation = fsm_.plan().epoch.Find(slot)->incarnation;
         Effects more = Feed(FrameInput{info});
@@ -92,12 +113,12 @@ TEST(UploadTest, OnlyTheLeadPushesAndNothingButTheWeightsChanges) {
   const Effects last = server.Begin(1, MakeUpload(1, {7, 8}));
   const auto* const prepare = First<PrepareRound>(last);
   ASSERT_NE(prepare, nullptr);
-  EXPECT_TRUE(prepare->record.upload);
+  EXPECT_EQ(prepare->record.upload, UploadPlane::kWeights);
   EXPECT_TRUE(prepare->record.vote.scalars.empty());
   const Effects durable = server.Feed(DurableInput{});
   const auto* const apply = First<ApplyRound>(durable);
   ASSERT_NE(apply, nullptr);
-  EXPECT_TRUE(apply->decision.upload);
+  EXPECT_EQ(apply->decision.upload, UploadPlane::kWeights);
   server.Feed(SteppedInput{});
   EXPECT_EQ(server.fsm_.round(), 2u);
   EXPECT_EQ(server.fsm_.policy().opt_step, 0u);
@@ -146,7 +167,7 @@ TEST(UploadTest, AnUploadAndAStepOfOneRoundFailTheJob) {
 
 TEST(UploadTest, MalformedUploadsAreRefused) {
   RoundBegin with_hyper = MakeBegin(1);
-  with_hyper.upload = true;
+  with_hyper.upload = UploadPlane::kWeights;
   RoundBegin with_presence = MakeUpload(1, {7, 8});
   with_presence.presence = {true, false};
   for (const RoundBegin& bad : {with_hyper, with_presence, MakeUpload(1, {7})}) {
@@ -177,7 +198,7 @@ TEST(UploadTest, ARestartedServerGoesOnWithWhatOfAnUploadIsInTheLog) {
   server.Begin(1, MakeUpload(5, {7, 8}));
   server.Begin(0, MakeUpload(5, {7, 8}));
   EXPECT_NE(First<PrepareRound>(server.Push(FrameKind::kGradient, 0)), nullptr);
-  EXPECT_TRUE(First<ApplyRound>(server.Feed(DurableInput{}))->decision.upload);
+  EXPECT_EQ(First<ApplyRound>(server.Feed(DurableInput{}))->decision.upload, UploadPlane::kWeights);
   server.Feed(SteppedInput{});
   EXPECT_EQ(server.fsm_.tensor_steps(), (std::vector<uint64_t>{3, 4}));
   EXPECT_EQ(server.fsm_.policy().opt_step, 4u);
@@ -193,7 +214,7 @@ TEST(UploadTest, AServerRestoredWhilePreparedUploadsAllTheSame) {
   Effects effects;
   after.fsm_.Restore(restored, &effects);
   ASSERT_NE(First<ApplyRound>(effects), nullptr);
-  EXPECT_TRUE(First<ApplyRound>(effects)->decision.upload);
+  EXPECT_EQ(First<ApplyRound>(effects)->decision.upload, UploadPlane::kWeights);
 }
 
 TEST(UploadTest, TheNextEpochMayStepInTheRoundThatWasAnUpload) {
@@ -210,7 +231,127 @@ TEST(UploadTest, TheNextEpochMayStepInTheRoundThatWasAnUpload) {
   EXPECT_EQ(First<PrepareRound>(server.Push(FrameKind::kGradient, 0)), nullptr);
   const Effects pushed = server.Push(FrameKind::kGradient, 1);
   ASSERT_NE(First<PrepareRound>(pushed), nullptr);
-  EXPECT_FALSE(First<PrepareRound>(pushed)->record.upload);
+  EXPECT_EQ(First<PrepareRound>(pushed)->record.upload, UploadPlane::kNone);
+}
+
+// --- Planes of the state ------------------------------------------------------------------------
+
+TEST(StatePlaneTest, StepCountsTakeEffectWithTheDecision) {
+  Server server(2);
+  const StepCounts steps{{5, 9}, 11};
+  server.Begin(1, MakePlane(UploadPlane::kV, steps));
+  server.Begin(0, MakePlane(UploadPlane::kV, steps));
+  const Effects pushed = server.Push(FrameKind::kGradient, 0);
+  ASSERT_NE(First<PrepareRound>(pushed), nullptr);
+  EXPECT_EQ(First<PrepareRound>(pushed)->record.upload, UploadPlane::kV);
+  EXPECT_EQ(First<PrepareRound>(pushed)->record.steps, steps);
+  EXPECT_EQ(server.fsm_.tensor_steps(), (std::vector<uint64_t>{0, 0}));
+  const Effects decided = server.Feed(DurableInput{});
+  EXPECT_EQ(First<ApplyRound>(decided)->decision.upload, UploadPlane::kV);
+  EXPECT_EQ(First<ApplyRound>(decided)->decision.policy.opt_step, 11u);
+  server.Feed(SteppedInput{});
+  EXPECT_EQ(server.fsm_.tensor_steps(), steps.tensor);
+  EXPECT_EQ(server.fsm_.policy().opt_step, 11u);
+}
+
+TEST(StatePlaneTest, WithoutStepCountsTheyStay) {
+  Server server(1);
+  Restored restored{.round = 1, .tensor_step = {3, 4}};
+  restored.policy.opt_step = 4;
+  Effects effects;
+  server.fsm_.Restore(restored, &effects);
+  server.Begin(0, MakePlane(UploadPlane::kP));
+  server.Push(FrameKind::kGradient, 0);
+  server.Feed(DurableInput{});
+  server.Feed(SteppedInput{});
+  EXPECT_EQ(server.fsm_.round(), 2u);
+  EXPECT_EQ(server.fsm_.tensor_steps(), (std::vector<uint64_t>{3, 4}));
+  EXPECT_EQ(server.fsm_.policy().opt_step, 4u);
+}
+
+TEST(StatePlaneTest, OnlySixteenBitTensorsArePushedInALowPlane) {
+  Server server(MakeMixedPlan(2), Durability::kNone);
+  RoundBegin begin = MakePlane(UploadPlane::kMLow);
+  begin.presence = {false, true};
+  server.Begin(0, begin);
+  server.Begin(1, begin);
+  Effects refused;
+  bool prepared = false;
+  for (const Effect& effect : server.Push(FrameKind::kGradient, 0)) {
+    prepared = prepared || std::holds_alternative<PrepareRound>(effect);
+    if (std::holds_alternative<RefuseFrame>(effect)) refused.push_back(effect);
+  }
+  EXPECT_TRUE(prepared);
+  // The helper sends all; the extents of tensor 0 are not expected.
+  ASSERT_FALSE(refused.empty());
+  for (const Effect& effect : refused) {
+    const uint32_t extent = std::get<RefuseFrame>(effect).refused.extent;
+    EXPECT_EQ(server.fsm_.layout().extents()[extent].dtype, DType::kF32);
+  }
+  EXPECT_EQ(server.fsm_.PresentTensors(), (std::vector<bool>{false, true}));
+}
+
+TEST(StatePlaneTest, MalformedPlanesAreRefused) {
+  const std::vector<uint64_t> two = {1, 2};
+  RoundBegin low_of_all = MakePlane(UploadPlane::kPLow);
+  RoundBegin low_of_none = low_of_all;
+  low_of_none.presence = {false, false};
+  RoundBegin high_of_one = MakePlane(UploadPlane::kP);
+  high_of_one.presence = {false, true};
+  for (const RoundBegin& bad :
+       {low_of_all, low_of_none, high_of_one, MakePlane(UploadPlane::kWeights, StepCounts{two, 1}),
+        MakePlane(UploadPlane::kV, StepCounts{{1}, 1}),
+        MakePlane(UploadPlane::kV, StepCounts{{1, kStepCountMax + 1}, 1}),
+        MakePlane(UploadPlane::kV, StepCounts{two, kStepCountMax + 1})}) {
+    Server server(MakeMixedPlan(2), Durability::kNone);
+    const Effects effects = server.Begin(1, bad);
+    const auto* const failed = First<FailSlot>(effects);
+    ASSERT_NE(failed, nullptr);
+    EXPECT_EQ(ReasonOf(failed->status), Reason::kBadFrame);
+    EXPECT_FALSE(server.fsm_.Begun(1));
+  }
+}
+
+TEST(StatePlaneTest, OtherPlanesOrStepCountsFailTheJob) {
+  const RoundBegin first = MakePlane(UploadPlane::kV, StepCounts{{5, 9}, 9});
+  RoundBegin other_bits = first;
+  other_bits.weight_crc32c = {7, 9};
+  const std::vector<std::pair<RoundBegin, std::string>> others = {
+      {MakePlane(UploadPlane::kM),
+       "slot 1 uploads first moments in round 1, in which slot 0 "
+       "uploads second moments"},
+      {MakePlane(UploadPlane::kWeights), "slot 1 uploads weights in round 1, in which slot 0"},
+      {MakePlane(UploadPlane::kV), "slot 1 uploads other step counts than slot 0"},
+      {MakePlane(UploadPlane::kV, StepCounts{{5, 8}, 9}), "other step counts"},
+      {MakePlane(UploadPlane::kV, StepCounts{{5, 9}, 8}), "other step counts"},
+      {other_bits, "second moments of tensor \"t1\" that slot 1 uploads differs from slot 0's"},
+      {MakeBegin(1), "slot 0 uploads second moments in round 1, which slot 1 steps"}};
+  for (const auto& [other, why] : others) {
+    Server server(2);
+    server.Begin(0, first);
+    const Effects effects = server.Begin(1, other);
+    const auto* const failed = First<FailJob>(effects);
+    ASSERT_NE(failed, nullptr) << why;
+    EXPECT_EQ(ReasonOf(failed->status), Reason::kInitMismatch);
+    EXPECT_NE(failed->status.message().find(why), std::string::npos) << failed->status;
+  }
+}
+
+TEST(StatePlaneTest, AServerRestoredWhilePreparedKnowsTheStepCounts) {
+  const StepCounts steps{{5, 9}, 11};
+  Server before(1, Durability::kPower);
+  before.Begin(0, MakePlane(UploadPlane::kV, steps));
+  const Effects pushed = before.Push(FrameKind::kGradient, 0);
+  Server after(1, Durability::kPower);
+  Restored restored{.round = 1, .tensor_step = {0, 0}};
+  restored.prepared = First<PrepareRound>(pushed)->record;
+  Effects effects;
+  after.fsm_.Restore(restored, &effects);
+  ASSERT_NE(First<ApplyRound>(effects), nullptr);
+  EXPECT_EQ(First<ApplyRound>(effects)->decision.upload, UploadPlane::kV);
+  after.Feed(SteppedInput{});
+  EXPECT_EQ(after.fsm_.tensor_steps(), steps.tensor);
+  EXPECT_EQ(after.fsm_.policy().opt_step, 11u);
 }
 
 // --- Bits ---------------------------------------------------------------------------------------
@@ -269,6 +410,34 @@ TEST_P(Uploads, ReplaceMastersAndKeepMomentsAndStepCounts) {
       ExpectSameBits(cluster.Weights(slot), reference.p, absl::StrCat("weights of slot ", slot));
     }
     const std::vector<Tensors> state = cluster.FetchArrays(round + 1);
+    ExpectSameBits(state[0], reference.p, "masters");
+    ExpectSameBits(state[1], reference.m, "m");
+    ExpectSameBits(state[2], reference.v, "v");
+    ASSERT_FALSE(HasFailure()) << "round " << round;
+  }
+}
+
+TEST_P(Uploads, OfStateReplaceOneArrayAndTheStepCounts) {
+  Cluster cluster(MakePlan(kSizes, 2, GetParam()));
+  const Tensors init = Random(kSizes, 1);
+  Reference reference(init);
+  cluster.Send(FrameKind::kInit, 0, 1, init);
+  for (uint64_t round = 1; round <= 6; round += 2) {
+    StepAll(&cluster, round, &reference);
+    const auto array = static_cast<uint32_t>(round / 2);
+    Tensors values = Random(kSizes, static_cast<uint32_t>(round));
+    for (float& value : values[2]) value = 0;
+    // No second moment is negative; the last array is of any bits, and no step follows.
+    values[0][7] = round == 5 ? std::bit_cast<float>(0xFF800001) : 1e-40f;
+    *std::vector{&reference.p, &reference.m, &reference.v}[array] = values;
+    reference.step = {round, 0, 3, 4, 1000};
+    RoundBegin begin = MakeUpload(round + 1, std::vector<uint32_t>(kSizes.size(), 5));
+    begin.upload = static_cast<UploadPlane>(2 + 2 * array);
+    begin.steps = StepCounts{reference.step, 7};
+    for (const uint32_t slot : {1u, 0u}) cluster.Begin(slot, begin);
+    cluster.Send(FrameKind::kGradient, 0, round + 1, values);
+    ASSERT_TRUE(cluster.Wait(round + 1).ok());
+    const std::vector<Tensors> state = cluster.FetchArrays(round + 2);
     ExpectSameBits(state[0], reference.p, "masters");
     ExpectSameBits(state[1], reference.m, "m");
     ExpectSameBits(state[2], reference.v, "v");

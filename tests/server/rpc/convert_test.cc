@@ -115,6 +115,25 @@ TEST(ConvertTest, PresenceBitsComeLeastSignificantFirst) {
   EXPECT_EQ(ReasonOf(BeginFromProto(begin, 1).status()), Reason::kBadFrame);
 }
 
+TEST(ConvertTest, ARoundUploadsNothingWeightsOrOnePlane) {
+  v1::RoundBegin begin;
+  EXPECT_EQ(BeginFromProto(begin, 1)->upload, UploadPlane::kNone);
+  EXPECT_FALSE(BeginFromProto(begin, 1)->steps.has_value());
+  begin.set_upload(true);
+  EXPECT_EQ(BeginFromProto(begin, 1)->upload, UploadPlane::kWeights);
+  begin.set_plane(v1::STATE_PLANE_M_LOW);
+  EXPECT_EQ(ReasonOf(BeginFromProto(begin, 1).status()), Reason::kBadFrame);
+  begin.set_upload(false);
+  EXPECT_EQ(BeginFromProto(begin, 1)->upload, UploadPlane::kMLow);
+  begin.add_tensor_step(7);
+  begin.set_opt_step(8);
+  EXPECT_EQ(BeginFromProto(begin, 1)->steps, (StepCounts{{7}, 8}));
+  for (const int unknown : {1, 8, -1}) {
+    begin.set_plane(static_cast<v1::StatePlane>(unknown));
+    EXPECT_EQ(ReasonOf(BeginFromProto(begin, 1).status()), Reason::kBadFrame) << unknown;
+  }
+}
+
 TEST(ConvertTest, ProtocolRangesWithoutOverlapAreRefusedWithBoth) {
   v1::ProtocolRange theirs;
   theirs.set_min(kProtocolMax + 1);

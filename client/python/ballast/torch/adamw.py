@@ -24,7 +24,7 @@ from ballast.errors import (
     at_border,
 )
 from ballast.session import Session
-from ballast.torch import buffers, export, handle, hyper
+from ballast.torch import buffers, export, handle, hyper, load
 from ballast.torch.manifest import Entry, Manifest
 from ballast.torch.naming import Naming
 
@@ -84,6 +84,7 @@ class AdamW(torch.optim.Optimizer):
     them, and in-place edits of parameters raise WeightsEdited at the next step() unless
     upload_weights() has sent them. Edits through p.data leave no trace that torch shows: they are
     lost at the next step() without a word, so send these with upload_weights(), too.
+    load_export() brings moments and step counts in, export_state() takes them out again.
     Raises BadArgument, BadHyperparam (ValueErrors) and Unsupported at construction.
     """
 
@@ -135,6 +136,7 @@ class AdamW(torch.optim.Optimizer):
         self._report: dict[str, Any] | None = None
         self._closed = False
         self._user_state: Any = None
+        self._carried: dict[str, Any] | None = None  # the wrapped optimizer's state, until attached
         super().__init__(params, defaults)
         self._config = job_config.resolve(
             endpoints=endpoints,
@@ -320,6 +322,34 @@ class AdamW(torch.optim.Optimizer):
             finally:
                 self._received(entries)
 
+    @at_border
+    def load_export(self, source: dict[str, Any]) -> None:
+        """Makes `source` the service's state: masters, both moments and step counts, bit for bit.
+
+        source: what export_state() gives, or a torch.optim.AdamW's state_dict(). Per parameter: a
+        step, exp_avg, exp_avg_sq and optionally master, without which its present value counts.
+        Parameters are found by "names" where the source has them, else by position, as in torch.
+        Those without state there start anew, with moments of 0; frozen ones are left alone. The
+        hyper-parameters of its groups become those of param_groups.
+
+        All trainers call it, with equal sources, between the same two steps; it attaches if that
+        has not been done. It takes a round per plane, 3, or 6 where parameters have 16 bits, so
+        `round` grows by as many; user_state is committed with each. `opt_step` becomes the largest
+        step with the last of them. So a script that is started again and finds opt_step 0 calls
+        it again, on all ranks, and all is as if nothing had been. A server that dies meanwhile
+        costs a pause. Afterwards the parameters hold the job's weights. last_report stays.
+        Raises BadArgument, BadHyperparam or Unsupported, naming parameter or group, for a source
+        that does not fit; then nothing was sent or changed. InitMismatch ends the job for all when
+        the sources differ or another trainer does something else in that round.
+        """
+        self._check_open()
+        with torch.no_grad():
+            state = self._state_of(source)
+            state.keep_weights(self._all_entries())
+            self._carried = None  # This is loaded in its place.
+            self._join(edited=True)
+            self._load(state)
+
     # ---- what the last round said
 
     @property
@@ -481,6 +511,10 @@ class AdamW(torch.optim.Optimizer):
             return
         if not entries:
             raise BadSpec("none of the optimizer's parameters requires a gradient", job=self.job)
+        carried = None
+        if self._carried is not None:
+            carried = self._state_of(self._carried)
+            carried.keep_weights(entries)
         weights = [buffers.weight_address(e) for e in entries]
         specs = [e.spec() for e in entries]
         received = self._config.init == "broadcast" and self._config.rank != 0
@@ -497,6 +531,44 @@ class AdamW(torch.optim.Optimizer):
         self._manifest.add(entries)
         if received:
             self._received(entries)
+        if carried is not None:
+            self._carried = None
+            # With steps taken the job is past its beginning; without, a load may have been cut off.
+            if self._session.opt_step == 0:
+                self._load(carried)
+
+    def _carry(self, source: dict[str, Any]) -> None:
+        """For wrap(): `source` is loaded once attached, unless the job has taken steps already.
+
+        Raises as load_export() for one that does not fit.
+        """
+        self._state_of(source)
+        self._carried = source
+
+    def _state_of(self, source: Any) -> load.State:
+        return load.state_of(source, self.param_groups, self._all_entries(), self._naming)
+
+    def _all_entries(self) -> list[Entry]:
+        # Also of those that join at the next call.
+        return self._manifest.entries + self._manifest.pending(self.param_groups, self._naming)
+
+    def _load(self, state: load.State) -> None:
+        # One round per plane; the last brings the step counts.
+        entries = self._manifest.entries
+        user = user_state.encode(self._user_state)
+        weights = [buffers.weight_address(e) for e in entries]
+        steps = [state.of(e).step for e in entries]
+        try:
+            for plane, bits, last in load.planes(state, entries):
+                lent = [buffers.plane_address(b) for b in bits]
+                set_steps, opt_step = (steps, max(steps)) if last else ([], 0)
+                keep = (entries, state, bits)
+                self._session.upload_state(
+                    plane, lent, weights, set_steps, opt_step, user, keep=keep
+                )
+        finally:
+            self._received(entries)
+        state.apply_groups(self.param_groups)
 
     def _run_round(self) -> None:
         entries = self._manifest.entries

@@ -39,6 +39,13 @@ def weight_address(entry: Entry) -> int:
     return entry.weight_copy.data_ptr()
 
 
+def plane_address(bits: torch.Tensor | None) -> int:
+    """Memory of a plane of the state (ballast.torch.load.planes), 0 where a tensor has none."""
+    if bits is None:
+        return 0
+    return bits.data_ptr() if bits.numel() else _EMPTY.data_ptr()
+
+
 def edited_weight_address(entry: Entry) -> int:
     """As weight_address, with the parameter's present values in that memory."""
     address = weight_address(entry)

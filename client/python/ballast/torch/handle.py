@@ -42,9 +42,9 @@ def check(state_dict: Mapping[str, Any], *, job_id: int, round: int) -> None:
         )
     if state_dict.get("state"):
         raise Unsupported(
-            "this state dict holds moments of a torch optimizer; loading them into the service is "
-            "not supported yet. Load only its hyper-parameters by passing "
-            "{'state': {}, 'param_groups': sd['param_groups']}, and the moments start at zero"
+            "this state dict holds moments of a torch optimizer; call opt.load_export(state_dict) "
+            "on all trainers to load them into the service. Or load only its hyper-parameters by "
+            "passing {'state': {}, 'param_groups': sd['param_groups']}"
         )
     saved = state_dict.get("ballast")
     if saved is None:

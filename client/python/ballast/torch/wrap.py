@@ -21,12 +21,14 @@ _DEFAULTS = ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "forea
 def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> AdamW:
     """A ballast.torch.AdamW with the groups, names and hyper-parameters of a torch optimizer.
 
-    optimizer: a torch.optim.AdamW, or a torch.optim.Adam without weight decay (the same formula),
-    that has not stepped yet; it must not be used afterwards. options: the keyword arguments of
+    optimizer: a torch.optim.AdamW, or a torch.optim.Adam without weight decay (the same formula);
+    it must not be used afterwards. If it has stepped, its moments and step counts are taken along:
+    the first step(), or attach(), loads them as load_export() does, on all trainers, unless the job
+    has taken steps already (resume), whose state then counts. options: the keyword arguments of
     ballast.torch.AdamW that concern the job (endpoints, job, max_grad_norm, ...). Learning-rate
     schedulers belong on the result: one that holds the torch optimizer changes nothing here.
-    Raises Unsupported, by name, for other optimizers, options or existing state, and BadArgument
-    for options that the wrapped optimizer has already.
+    Raises Unsupported, by name, for other optimizers or options, and BadArgument for options that
+    the wrapped optimizer has already and for state that is not AdamW's.
     """
     kind = type(optimizer)
     name = f"{kind.__module__}.{kind.__qualname__}"
@@ -34,11 +36,6 @@ def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> AdamW:
         raise Unsupported(
             f"wrap() of {name} is not supported; torch.optim.AdamW is, and torch.optim.Adam "
             "without weight decay"
-        )
-    if any(len(state) for state in optimizer.state.values()):
-        raise Unsupported(
-            f"this {name} has already stepped; wrap() it before its first step, since its moments "
-            "cannot be moved into the service yet"
         )
     if any("initial_lr" in group for group in optimizer.param_groups):
         warnings.warn(
@@ -54,4 +51,7 @@ def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> AdamW:
             "it in param_groups of the result"
         )
     groups = [{**group, "params": list(group["params"])} for group in optimizer.param_groups]
-    return AdamW(groups, **defaults, **options)
+    wrapped = AdamW(groups, **defaults, **options)
+    if any(len(state) for state in optimizer.state.values()):
+        wrapped._carry(optimizer.state_dict())
+    return wrapped

@@ -1,0 +1,244 @@
+"""Optimizer state into a running job, bit for bit: what load_export() takes, checks and sends.
+
+Comes from: ballast.torch.adamw, .wrap. Goes to: ballast.session.upload_state, a round per plane.
+A plane is what a tensor's dtype holds per element of one fp32 array: all of it for fp32 parameters,
+the high or the low 16 bits for bf16 and fp16 ones. Another kind of source is added in state_of().
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ballast.errors import BadArgument, Unsupported
+from ballast.torch import hyper
+from ballast.torch.manifest import Entry
+from ballast.torch.naming import Naming
+
+# State arrays of the service, in its order, and their keys in a state dict.
+ARRAYS = ("master", "exp_avg", "exp_avg_sq")
+_FIRST_PLANE = 2  # numbers as ballast::client::StatePlane's: the high plane of array a is 2 + 2a
+_STEP_MAX = 2**53
+_NAME_OF_POSITION = re.compile(r"g\d+\.p\d+")
+# What a saved group has that is not a hyper-parameter.
+_NOT_HYPER = ("params", "param_names")
+
+
+@dataclasses.dataclass
+class TensorState:
+    """What a parameter is to get: contiguous fp32 CPU tensors of its shape. None: not given."""
+
+    step: int = 0
+    master: torch.Tensor | None = None
+    exp_avg: torch.Tensor | None = None
+    exp_avg_sq: torch.Tensor | None = None
+
+
+@dataclasses.dataclass
+class State:
+    """A checked source: what each parameter gets, by id(), and each torch group, by position."""
+
+    tensors: dict[int, TensorState]
+    groups: list[dict[str, Any]]
+
+    def of(self, entry: Entry) -> TensorState:
+        return self.tensors.get(id(entry.param)) or TensorState()
+
+    def keep_weights(self, entries: list[Entry]) -> None:
+        """Takes the parameters' present values, widened, where the source has no masters."""
+        for entry in entries:
+            mine = self.tensors.setdefault(id(entry.param), TensorState())
+            if mine.master is None:
+                mine.master = torch.empty(entry.shape, dtype=torch.float32)
+                mine.master.copy_(entry.param.detach())
+
+    def apply_groups(self, param_groups: list[dict[str, Any]]) -> None:
+        """Gives opt.param_groups the source's hyper-parameters."""
+        for group, saved in zip(param_groups, self.groups):
+            group.update(copy.deepcopy(saved))
+
+
+def state_of(
+    source: Any, param_groups: list[dict[str, Any]], entries: list[Entry], naming: Naming
+) -> State:
+    """Everything that `source` says of the parameters of `entries`, checked.
+
+    source: a dict as export_state() or torch.optim.AdamW.state_dict() gives it. Of other parameters
+    nothing is looked at. Raises BadArgument, or Unsupported for options this version lacks; both
+    name the parameter or group.
+    """
+    if not isinstance(source, Mapping) or "state" not in source or "param_groups" not in source:
+        raise BadArgument(
+            f"load_export() got a {type(source).__name__}; it takes a dict with \"state\" and "
+            "\"param_groups\": what opt.export_state() or torch.optim.AdamW.state_dict() returns"
+        )
+    if source.get("ballast") is not None:
+        raise BadArgument(
+            "load_export() got what opt.state_dict() of a Ballast optimizer returns: a handle, "
+            "which holds no tensors. Save opt.export_state() instead"
+        )
+    groups = _groups(source["param_groups"], param_groups)
+    known = {id(e.param): e for e in entries}
+    tensors: dict[int, TensorState] = {}
+    for parameter, saved in _by_parameter(source, param_groups, naming):
+        entry = known.get(id(parameter))
+        if entry is not None and saved:
+            tensors[id(parameter)] = _tensor_state(saved, entry)
+    return State(tensors, groups)
+
+
+def planes(
+    state: State, entries: list[Entry]
+) -> Iterator[tuple[int, list[torch.Tensor | None], bool]]:
+    """(plane's number, bits per entry, whether it is the last): all that `state` is made of.
+
+    Bits are contiguous tensors of the entry's element size; None where it has no such plane. Those
+    of fp32 entries are the state's own memory.
+    """
+    halves = any(e.dtype != torch.float32 for e in entries)
+    for array, key in enumerate(ARRAYS):
+        values = [getattr(state.of(e), key) for e in entries]
+        for low in (False, True) if halves else (False,):
+            bits = [_plane(value, e, low) for e, value in zip(entries, values)]
+            yield (
+                _FIRST_PLANE + 2 * array + low,
+                bits,
+                array == len(ARRAYS) - 1 and low == halves,
+            )
+
+
+def _plane(value: torch.Tensor | None, entry: Entry, low: bool) -> torch.Tensor | None:
+    if entry.dtype == torch.float32:
+        if low:
+            return None
+        return torch.zeros(entry.shape, dtype=torch.float32) if value is None else value
+    if value is None:
+        return torch.zeros(entry.shape, dtype=torch.int16)
+    return value.reshape(-1).view(torch.int16).view(-1, 2)[:, 0 if low else 1].contiguous()
+
+
+def _groups(saved: Any, param_groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    # The hyper-parameters of each saved group, after checking what the group would then have.
+    if not isinstance(saved, list) or not all(
+        isinstance(g, Mapping) and isinstance(g.get("params"), list) for g in saved
+    ):
+        raise BadArgument(
+            "load_export(): \"param_groups\" must be a list of dicts with \"params\", a list"
+        )
+    if len(saved) > len(param_groups):
+        raise BadArgument(
+            f"load_export(): the source has {len(saved)} parameter groups, this optimizer "
+            f"{len(param_groups)}; add the missing ones with add_param_group() first"
+        )
+    groups = []
+    for g, (theirs, ours) in enumerate(zip(saved, param_groups)):
+        values = {key: value for key, value in theirs.items() if key not in _NOT_HYPER}
+        hyper.refuse_options(values, f"load_export(): param_groups[{g}] of the source")
+        hyper.read({**ours, **values}, g)
+        groups.append(values)
+    return groups
+
+
+def _by_parameter(
+    source: Mapping[str, Any], param_groups: list[dict[str, Any]], naming: Naming
+) -> list[tuple[torch.Tensor, Mapping[str, Any]]]:
+    # Pairs of a parameter and its saved state: by names where both sides have them, else by
+    # position, as torch does it.
+    state = source["state"]
+    if not isinstance(state, Mapping) or not all(isinstance(s, Mapping) for s in state.values()):
+        raise BadArgument("load_export(): \"state\" must be a dict of dicts, one per parameter")
+    by_index = _named(source, param_groups, naming)
+    if by_index is None:
+        by_index = _positioned(source["param_groups"], param_groups)
+    unknown = [index for index in state if index not in by_index]
+    if unknown:
+        what = source.get("names", {}).get(unknown[0], unknown[0])
+        raise BadArgument(
+            f"load_export(): the source has state of parameter {what!r}, which this optimizer does "
+            "not have; build it over the same parameters"
+        )
+    return [(by_index[index], saved) for index, saved in state.items()]
+
+
+def _named(
+    source: Mapping[str, Any], param_groups: list[dict[str, Any]], naming: Naming
+) -> dict[Any, torch.Tensor] | None:
+    # Saved index -> parameter of that name; None when one side does not know names.
+    names = source.get("names")
+    if not isinstance(names, Mapping) or set(names) != set(source["state"]):
+        return None
+    if any(_NAME_OF_POSITION.fullmatch(str(name)) for name in names.values()):
+        return None
+    ours: dict[str, torch.Tensor] = {}
+    for g, group in enumerate(param_groups):
+        for i, parameter in enumerate(group["params"]):
+            name, aliases, named = naming.of(group, g, i)
+            if not named:
+                return None
+            for each in (name, *aliases):
+                ours[each] = parameter
+    return {index: ours[name] for index, name in names.items() if name in ours}
+
+
+def _positioned(saved: list[Any], param_groups: list[dict[str, Any]]) -> dict[Any, torch.Tensor]:
+    by_index: dict[Any, torch.Tensor] = {}
+    for g, (theirs, ours) in enumerate(zip(saved, param_groups)):
+        if len(theirs["params"]) != len(ours["params"]):
+            raise BadArgument(
+                f"load_export(): param_groups[{g}] has {len(theirs['params'])} parameters in the "
+                f"source and {len(ours['params'])} in this optimizer; they are matched by "
+                "position, so build it over the same parameters in the same order"
+            )
+        by_index.update(zip(theirs["params"], ours["params"]))
+    return by_index
+
+
+def _tensor_state(saved: Mapping[str, Any], entry: Entry) -> TensorState:
+    where = f"load_export(): parameter {entry.name!r}"
+    if "max_exp_avg_sq" in saved:
+        raise Unsupported(
+            f"{where} has max_exp_avg_sq: amsgrad is not supported by ballast.torch.AdamW"
+        )
+    missing = [key for key in ("step", "exp_avg", "exp_avg_sq") if saved.get(key) is None]
+    if missing:
+        raise BadArgument(
+            f"{where} has {', '.join(map(repr, saved)) or 'nothing'} in the source, but no "
+            f"{' and no '.join(map(repr, missing))}; it takes the state of AdamW"
+        )
+    arrays = {key: _array(saved[key], f"{where}: {key}", entry) for key in ARRAYS if key in saved}
+    return TensorState(step=_step(saved["step"], where), **arrays)
+
+
+def _step(value: Any, where: str) -> int:
+    what = repr(value)
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    whole = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not whole or not math.isfinite(value) or value != int(value) or not 0 <= value <= _STEP_MAX:
+        raise BadArgument(f"{where}: step is {what}; it must be a whole number from 0 to 2**53")
+    return int(value)
+
+
+def _array(value: Any, where: str, entry: Entry) -> torch.Tensor | None:
+    if value is None:  # A master that is not given.
+        return None
+    if not isinstance(value, torch.Tensor):
+        raise BadArgument(f"{where} is a {type(value).__name__}; it must be a tensor")
+    if value.shape != entry.shape or value.layout is not torch.strided:
+        raise BadArgument(
+            f"{where} has shape {tuple(value.shape)} ({value.layout}); the parameter's is "
+            f"{tuple(entry.shape)}"
+        )
+    if value.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise BadArgument(
+            f"{where} is {value.dtype}; it must be float32, or bfloat16 or float16, which become "
+            "float32 exactly"
+        )
+    widened = value.detach().to(device="cpu", dtype=torch.float32)
+    return widened.resolve_neg().contiguous()
