@@ -93,7 +93,8 @@ ROOMS = {
     "client/cpp": Room(
         COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT), ("absl/",) + GRPC + PROTOBUF),
     "client/python": Room(
-        (PUBLIC_CLIENT, "common/base", "common/tensor"), ("absl/", "nanobind/", "Python.h")),
+        (PUBLIC_CLIENT, "common/base", "common/io", "common/tensor", SAFETENSORS),
+        ("absl/", "nanobind/", "Python.h")),
     "examples": Room((PUBLIC_CLIENT,)),
     "tools": Room(EVERYTHING + ("tools",), THIRD_PARTY),
     "bench": Room(EVERYTHING, THIRD_PARTY),

@@ -135,7 +135,7 @@ absl::Status Directory::ExportFiles(const ExportPart& part) {
   ExportSource source;
   source.layout = &layout;
   source.read = [&](uint32_t extent, void* image) { return states->Read(extent, image); };
-  source.tensor_step = StepsOf(manifest);
+  source.tensor_step = StepsAfter(manifest.prepared, manifest.decision.decision);
   source.isa = deps_.isa;
   source.progress = [&](uint64_t written) { work->done_bytes += written; };
   BALLAST_FAILPOINT_RETURN("export.before_files");

@@ -207,6 +207,16 @@ absl::Status Malformed(const char* what, size_t bytes) {
 
 }  // namespace
 
+std::vector<uint64_t> StepsAfter(const PreparedRecord& prepared, const Decision& decision) {
+  std::vector<uint64_t> steps =
+      prepared.steps.has_value() ? prepared.steps->tensor : prepared.tensor_step;
+  if (!decision.applied || IsUpload(decision.upload)) return steps;
+  for (size_t t = 0; t < steps.size() && t < prepared.present.size(); ++t) {
+    if (prepared.present[t]) ++steps[t];
+  }
+  return steps;
+}
+
 std::string EncodePrepared(const PreparedRecord& record) {
   ByteWriter out;
   const uint32_t version = PreparedVersionOf(record);

@@ -35,6 +35,9 @@ struct DecisionRecord {
   Decision decision;
 };
 
+// Step counts of the tensors after a round that ended so.
+std::vector<uint64_t> StepsAfter(const PreparedRecord& prepared, const Decision& decision);
+
 // Little-endian, versioned; equal records give equal bytes.
 std::string EncodePrepared(const PreparedRecord& record);
 std::string EncodeDecision(const DecisionRecord& record);

@@ -103,13 +103,8 @@ void Recovery::FindRound(const std::vector<uint32_t>& owned) {
     const Decision& decision = logged.decision->decision;
     fsm.round = round + 1;
     fsm.policy = decision.policy;
-    const std::optional<StepCounts>& set = logged.prepared->steps;
-    fsm.tensor_step = set.has_value() ? set->tensor : logged.prepared->tensor_step;
+    fsm.tensor_step = StepsAfter(*logged.prepared, decision);
     fsm.tensor_step.resize(layout_.tensors().size(), 0);
-    const bool stepped = decision.applied && !IsUpload(decision.upload);
-    for (size_t t = 0; t < logged.prepared->present.size() && stepped; ++t) {
-      if (logged.prepared->present[t]) ++fsm.tensor_step[t];
-    }
     fsm.last_prepared = logged.prepared;
     out_.last_decision = logged.decision;
   }

@@ -22,15 +22,4 @@ absl::Status SnapshotReader::Read(uint32_t extent, void* to) const {
   return absl::DataLossError(read.message());
 }
 
-std::vector<uint64_t> StepsOf(const SnapshotManifest& manifest) {
-  std::vector<uint64_t> steps = manifest.prepared.tensor_step;
-  const Decision& decision = manifest.decision.decision;
-  const std::vector<bool>& present = manifest.prepared.present;
-  if (!decision.applied || decision.upload) return steps;
-  for (size_t t = 0; t < steps.size() && t < present.size(); ++t) {
-    if (present[t]) ++steps[t];
-  }
-  return steps;
-}
-
 }  // namespace ballast::server

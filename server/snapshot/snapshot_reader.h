@@ -35,7 +35,4 @@ class SnapshotReader {
   std::map<uint32_t, std::unique_ptr<SlotFile>> parts_;  // by server
 };
 
-// Step counts of the tensors at the beginning of the snapshot's round.
-std::vector<uint64_t> StepsOf(const SnapshotManifest& manifest);
-
 }  // namespace ballast::server

@@ -14,6 +14,7 @@
 #include "client/python/binding/exit_leave.h"
 #include "client/python/binding/operation.h"
 #include "client/python/binding/pause_queue.h"
+#include "client/python/binding/safetensors.h"
 
 namespace ballast::python {
 namespace nb = nanobind;
@@ -253,6 +254,7 @@ NB_MODULE(_core, module) {
       .def("wait", &WaitOperation, nb::arg("timeout_s"))
       .def("result", &Result);
   DefineConnection(module);
+  DefineSafetensors(module);
   nb::class_<PauseQueue>(module, "PauseQueue").def(nb::init<>()).def("take", [](PauseQueue& self) {
     return ToList(self.Take());
   });

@@ -7,6 +7,7 @@ Thread safety: used by one thread at a time; several optimizers may be used by s
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ from ballast.errors import (
     at_border,
 )
 from ballast.session import Session
-from ballast.torch import buffers, export, handle, hyper, load
+from ballast.torch import buffers, export, files, handle, hyper, load
 from ballast.torch.manifest import Entry, Manifest
 from ballast.torch.naming import Naming
 
@@ -323,11 +324,14 @@ class AdamW(torch.optim.Optimizer):
                 self._received(entries)
 
     @at_border
-    def load_export(self, source: dict[str, Any]) -> None:
+    def load_export(self, source: dict[str, Any] | str | os.PathLike[str]) -> None:
         """Makes `source` the service's state: masters, both moments and step counts, bit for bit.
 
-        source: what export_state() gives, or a torch.optim.AdamW's state_dict(). Per parameter: a
-        step, exp_avg, exp_avg_sq and optionally master, without which its present value counts.
+        source: what export_state() gives, or a torch.optim.AdamW's state_dict(), or a path on this
+        machine: a directory that `ballastctl export` has written, or safetensors weights (one file,
+        or a directory, with or without an index), with which moments and steps begin at 0. In files
+        parameters are found by name, frozen ones, too. In dicts, per parameter: a step, exp_avg,
+        exp_avg_sq and optionally master, without which its present value counts.
         Parameters are found by "names" where the source has them, else by position, as in torch.
         Those without state there start anew, with moments of 0; frozen ones are left alone. The
         hyper-parameters of its groups become those of param_groups.
@@ -347,8 +351,11 @@ class AdamW(torch.optim.Optimizer):
             state = self._state_of(source)
             state.keep_weights(self._all_entries())
             self._carried = None  # This is loaded in its place.
+            if self._session is None and self._config.resume == "never":
+                state.put_weights(self._all_entries())
             self._join(edited=True)
             self._load(state)
+            state.put_frozen()
 
     # ---- what the last round said
 
@@ -546,6 +553,11 @@ class AdamW(torch.optim.Optimizer):
         self._carried = source
 
     def _state_of(self, source: Any) -> load.State:
+        if isinstance(source, (str, os.PathLike)):
+            path = os.fspath(source)
+            return files.state_of_files(
+                path, self.param_groups, self._all_entries(), self._naming
+            )
         return load.state_of(source, self.param_groups, self._all_entries(), self._naming)
 
     def _all_entries(self) -> list[Entry]:

@@ -42,10 +42,14 @@ class TensorState:
 
 @dataclasses.dataclass
 class State:
-    """A checked source: what each parameter gets, by id(), and each torch group, by position."""
+    """A checked source: what each parameter gets, by id(), and each torch group, by position.
+
+    frozen: parameters that are none of the job's, each with its value.
+    """
 
     tensors: dict[int, TensorState]
     groups: list[dict[str, Any]]
+    frozen: list[tuple[torch.Tensor, torch.Tensor]] = dataclasses.field(default_factory=list)
 
     def of(self, entry: Entry) -> TensorState:
         return self.tensors.get(id(entry.param)) or TensorState()
@@ -57,6 +61,17 @@ class State:
             if mine.master is None:
                 mine.master = torch.empty(entry.shape, dtype=torch.float32)
                 mine.master.copy_(entry.param.detach())
+
+    def put_weights(self, entries: list[Entry]) -> None:
+        """Gives the parameters the source's weights, for a job that begins with them."""
+        for entry in entries:
+            master = self.of(entry).master
+            if master is not None:
+                entry.param.copy_(master)
+
+    def put_frozen(self) -> None:
+        for parameter, value in self.frozen:
+            parameter.copy_(value)
 
     def apply_groups(self, param_groups: list[dict[str, Any]]) -> None:
         """Gives opt.param_groups the source's hyper-parameters."""

@@ -1,0 +1,164 @@
+"""Safetensors files on this machine, as a source of weights and optimizer state for load_export().
+
+Comes from: ballast.torch.adamw. Goes to: ballast.torch.load. A source is one file, or a directory:
+an export of Ballast (weights, and in "optimizer" what the servers keep beside them), or weights as
+model hubs have them, with or without an index. Nobody vouches for the files: the extension checks
+every header before memory is taken, and nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from ballast import backend
+from ballast.errors import BadArgument
+from ballast.torch.load import State, TensorState
+from ballast.torch.manifest import Entry
+from ballast.torch.naming import Naming
+
+_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_INDEX = "model.safetensors.index.json"
+_STATE = "optimizer"
+_STEP_MAX = 2**53
+
+
+class _Tensors:
+    """The tensors of several files by name; names of tied weights, too."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, tuple[str, Any, int, str, tuple[int, ...]]] = {}
+        self._aliases: dict[str, str] = {}
+
+    def add(self, path: str) -> None:
+        if not os.path.isfile(path):
+            raise BadArgument(f"load_export(): {path} is no file")
+        opened = backend.core().SafetensorsFile(path)
+        for i, (name, dtype, shape) in enumerate(opened.tensors):
+            if name in self._places:
+                raise BadArgument(
+                    f"load_export(): tensor {name!r} is in {path} and in {self._places[name][0]}"
+                )
+            self._places[name] = (path, opened, i, dtype, tuple(shape))
+        self._aliases.update(opened.metadata)
+
+    def name_of(self, names: tuple[str, ...]) -> str | None:
+        """The first of `names` that is there, itself or as another name of what is."""
+        for name in names:
+            if name in self._places:
+                return name
+            if self._aliases.get(name) in self._places:
+                return self._aliases[name]
+        return None
+
+    def read(self, name: str, shape: torch.Size) -> torch.Tensor:
+        """A new fp32 tensor. BadArgument unless it is there with that shape and a float dtype."""
+        if name not in self._places:
+            raise BadArgument(f"load_export(): there is no tensor {name!r} in the files")
+        path, opened, i, dtype, theirs = self._places[name]
+        if theirs != tuple(shape) or dtype not in _DTYPES:
+            raise BadArgument(
+                f"load_export(): tensor {name!r} of {path} is {dtype} of shape {theirs}; expected "
+                f"are F32, BF16 or F16 and {tuple(shape)}"
+            )
+        value = torch.empty(shape, dtype=_DTYPES[dtype])
+        opened.read(i, value.data_ptr())
+        return value.to(torch.float32)
+
+    def read_step(self, name: str) -> int:
+        path, opened, i, dtype, shape = self._places.get(name, ("", None, 0, "", ()))
+        value = torch.full((), -1, dtype=torch.int64)
+        if dtype == "I64" and shape == ():
+            opened.read(i, value.data_ptr())
+        step = int(value)
+        if not 0 <= step <= _STEP_MAX:
+            raise BadArgument(
+                f"load_export(): {name!r} must be one I64 from 0 to 2**53 in {path or 'the files'}"
+            )
+        return step
+
+
+def state_of_files(
+    path: str, param_groups: list[dict[str, Any]], entries: list[Entry], naming: Naming
+) -> State:
+    """What the files say of the parameters, checked; parameters are found by their names.
+
+    Every parameter of `entries` has to be there; tensors that none of them is called are left. A
+    frozen parameter that is there gets its value, too. Without optimizer state: moments of 0, and
+    no steps. Raises BadArgument naming file and tensor.
+    """
+    tensors, state = _open(path)
+    found: dict[int, TensorState] = {}
+    for entry in entries:
+        if not entry.named:
+            raise BadArgument(
+                "load_export(): files are read by names; build the optimizer from "
+                "model.named_parameters() or pass model="
+            )
+        name = tensors.name_of((entry.name, *entry.aliases))
+        if name is None:
+            raise BadArgument(f"load_export(): {path} has no tensor {entry.name!r}")
+        found[id(entry.param)] = _tensor_state(tensors, state, name, entry.shape)
+    return State(found, [], _frozen(tensors, param_groups, found, naming))
+
+
+def _tensor_state(
+    tensors: _Tensors, state: _Tensors | None, name: str, shape: torch.Size
+) -> TensorState:
+    if state is None:
+        return TensorState(master=tensors.read(name, shape))
+    master = state.name_of((f"master.{name}",))
+    return TensorState(
+        step=state.read_step(f"step.{name}"),
+        master=state.read(master, shape) if master else tensors.read(name, shape),
+        exp_avg=state.read(f"exp_avg.{name}", shape),
+        exp_avg_sq=state.read(f"exp_avg_sq.{name}", shape),
+    )
+
+
+def _frozen(
+    tensors: _Tensors,
+    param_groups: list[dict[str, Any]],
+    found: dict[int, TensorState],
+    naming: Naming,
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    frozen = []
+    for g, group in enumerate(param_groups):
+        for i, parameter in enumerate(group["params"]):
+            if id(parameter) in found:
+                continue
+            name, aliases, named = naming.of(group, g, i)
+            at = tensors.name_of((name, *aliases)) if named else None
+            if at is not None:
+                frozen.append((parameter, tensors.read(at, parameter.shape)))
+    return frozen
+
+
+def _open(path: str) -> tuple[_Tensors, _Tensors | None]:
+    """Weights, and optimizer state if there is some."""
+    tensors = _Tensors()
+    if not os.path.isdir(path):
+        tensors.add(path)
+        return tensors, None
+    for file in _files(path):
+        tensors.add(file)
+    state_path = os.path.join(path, _STATE)
+    if not os.path.isdir(state_path):
+        return tensors, None
+    state = _Tensors()
+    for file in _files(state_path):
+        state.add(file)
+    return tensors, state
+
+
+def _files(path: str) -> list[str]:
+    index = os.path.join(path, _INDEX)
+    if os.path.isfile(index):
+        names = sorted(set(backend.core().read_safetensors_index(index)))
+    else:
+        names = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
+    if not names:
+        raise BadArgument(f"load_export(): {path} has no .safetensors files")
+    return [os.path.join(path, name) for name in names]
