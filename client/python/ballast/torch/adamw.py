@@ -351,6 +351,7 @@ class AdamW(torch.optim.Optimizer):
             self._carried = None  # This is loaded in its place.
             self._join(edited=True)
             self._load(state, fingerprint)
+            state.apply_groups(self.param_groups)
 
     # ---- what the last round said
 
@@ -534,6 +535,7 @@ class AdamW(torch.optim.Optimizer):
         if carried is not None:
             self._carried = None
             # With steps taken the job is past its beginning; without, a load may have been cut off.
+            # The groups' hyper-parameters were taken along, and may have been changed since.
             if self._session.opt_step == 0:
                 self._load(*carried)
 
@@ -578,7 +580,6 @@ class AdamW(torch.optim.Optimizer):
                 )
         finally:
             self._received(entries)
-        state.apply_groups(self.param_groups)
 
     def _run_round(self) -> None:
         entries = self._manifest.entries
