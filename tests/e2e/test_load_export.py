@@ -299,44 +299,105 @@ def first_planes(count: int):
     return mock.patch.object(load, "planes", cut)
 
 
-@pytest.mark.parametrize("way", ["load_export", "wrap"])
-@pytest.mark.parametrize("rounds", [0, 2, 5])
-def test_trainers_that_are_started_again_load_what_their_last_processes_did_not(
-    start_cluster, rounds, way
-):
-    cluster = start_cluster(2)
-    net = Net(MIXED)
-    other = Trainers(cluster, [net.groups()])
-    ballast_steps([net], other, Gradients(1, MIXED), range(8))
-    source = other.optimizers[0].export_state()
-    other.close()
-    options = {"durability": "power", "job": fresh_job()}
+def export_of(cluster, world: int = 1) -> dict:
+    """State of a job with 16-bit parameters after 8 steps."""
+    nets = [Net(MIXED) for _ in range(world)]
+    trainers = Trainers(cluster, [n.groups() for n in nets])
+    ballast_steps(nets, trainers, Gradients(world, MIXED), range(8))
+    source = trainers.optimizers[0].export_state()
+    trainers.close()
+    return source
 
-    def start(resume: str) -> Trainers:
-        trainers = Trainers(cluster, [Net(MIXED).groups()], resume=resume, **options)
-        if way == "wrap":
+
+def other_than(source: dict) -> dict:
+    other = copy.deepcopy(source)
+    for state in other["state"].values():
+        state["exp_avg"].add_(1)
+    return other
+
+
+class Seats:
+    """Trainers of a durable job that are started one by one, and load `source` if nobody has."""
+
+    def __init__(self, cluster, world: int, way: str = "load_export") -> None:
+        self._cluster, self._way = cluster, way
+        self._options = {"durability": "power", "job": fresh_job(), "world": world}
+        self._options["reconnect_timeout"] = HANG_S / 2
+
+    def start(self, slot: int, source: dict, resume: str = "auto") -> Trainers:
+        groups = {slot: Net(MIXED).groups()}
+        trainers = Trainers(self._cluster, groups, resume=resume, **self._options)
+        if self._way == "wrap":
             trainers.optimizers[0]._carry(source)
+        trainers.source = source
         return trainers
 
-    def begin(opt: bt.AdamW) -> None:
-        opt.attach()
-        if way == "load_export" and opt.opt_step == 0:
-            opt.load_export(source)
+    def begin(self, trainers: Trainers):
+        def call(opt: bt.AdamW) -> None:
+            opt.attach()
+            if self._way == "load_export" and opt.opt_step == 0:
+                opt.load_export(trainers.source)
 
-    killed = start("auto")
+        return trainers.start(call)[0]
+
+
+@pytest.mark.parametrize("way", ["load_export", "wrap"])
+@pytest.mark.parametrize("rounds, same", [(0, True), (2, True), (5, True), (3, False)])
+def test_trainers_that_are_started_again_load_what_their_last_processes_did_not(
+    start_cluster, rounds, same, way
+):
+    cluster = start_cluster(2)
+    source = export_of(cluster)
+    seats = Seats(cluster, 1, way)
+    killed = seats.start(0, source if same else other_than(source))
     with first_planes(rounds):
         with pytest.raises(KeyboardInterrupt):
-            begin(killed.optimizers[0])
+            seats.begin(killed).result(HANG_S)
     assert killed.optimizers[0].opt_step == 0
     killed.abandon()
     cluster.strike(0, 1)
-    again = start("must")
-    begin(again.optimizers[0])
-    assert (again.optimizers[0].round, again.optimizers[0].opt_step) == (rounds + 6, 8)
-    expect_same_state(source, again.optimizers[0].export_state())
+    again = seats.start(0, source, "must")
+    seats.begin(again).result(HANG_S)
+    opt = again.optimizers[0]
+    assert (opt.round, opt.opt_step) == (6 if same else rounds + 6, 8)
+    expect_same_state(source, opt.export_state())
     again.close()
     # A third process finds the steps, and loads nothing.
-    third = start("must")
-    begin(third.optimizers[0])
-    assert third.optimizers[0].round == rounds + 6
+    third = seats.start(0, source, "must")
+    seats.begin(third).result(HANG_S)
+    assert third.optimizers[0].round == opt.round
     third.close()
+
+
+@pytest.mark.parametrize("way", ["load_export", "wrap"])
+@pytest.mark.parametrize("slot, rounds", [(0, 1), (1, 4), (1, 5)])
+def test_a_trainer_that_is_killed_while_state_is_loaded_is_waited_for(
+    start_cluster, slot, rounds, way
+):
+    cluster = start_cluster(2)
+    source = export_of(cluster)
+    seats = Seats(cluster, 2, way)
+    stays, killed = seats.start(1 - slot, source), seats.start(slot, source)
+    killed.optimizers[0].user_state = {"position": 7}
+    real, its_own = load.planes, killed.optimizers[0].param_groups[0]["params"][0]
+
+    def planes(state, entries):
+        for i, plane in enumerate(real(state, entries)):
+            if i == rounds and entries[0].param is its_own:
+                raise KeyboardInterrupt
+            yield plane
+
+    with mock.patch.object(load, "planes", planes):
+        waits, ends = seats.begin(stays), seats.begin(killed)
+        with pytest.raises(KeyboardInterrupt):
+            ends.result(HANG_S)
+        killed.abandon()
+        again = seats.start(slot, source, "must")
+        seats.begin(again).result(HANG_S)
+        waits.result(HANG_S)
+    assert again.optimizers[0].user_state == {"position": 7}
+    for trainers in (stays, again):
+        assert (trainers.optimizers[0].round, trainers.optimizers[0].opt_step) == (6, 8)
+        expect_same_state(source, trainers.optimizers[0].export_state())
+    for done in [t.start(lambda opt: opt.close())[0] for t in (stays, again)]:
+        done.result(HANG_S)

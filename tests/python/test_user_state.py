@@ -157,3 +157,22 @@ def test_a_state_fits_only_generators_of_its_kinds():
             bt.set_random_state([{**state[0], **damage}], random.Random(1))
     with pytest.raises(ballast.BadArgument, match="is damaged"):
         bt.set_random_state([{"kind": "torch.Generator", "state": "AAAA"}], torch.Generator())
+
+
+@pytest.mark.parametrize("value", [None, b"\2", {"position": 3}])
+def test_how_far_a_load_has_come_stands_in_front_of_the_value(value):
+    encoded, loading = user_state.encode(value), user_state.Loading(bytes(range(16)), 5)
+    during = user_state.encode_loading(encoded, loading)
+    assert user_state.loading_of(during) == loading
+    assert user_state.decode(during) == value
+    assert user_state.loading_of(encoded) is None
+    with pytest.raises(ballast.BadArgument, match="first byte is 2"):
+        user_state.decode(during[:17])
+
+
+def test_the_limit_is_lower_during_a_load():
+    loading = user_state.Loading(bytes(16), 1)
+    largest = user_state.encode(b"x" * (user_state.BYTES_MAX - 19))
+    assert len(user_state.encode_loading(largest, loading)) == user_state.BYTES_MAX
+    with pytest.raises(ballast.BadArgument, match="during load_export"):
+        user_state.encode_loading(largest + b"x", loading)

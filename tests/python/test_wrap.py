@@ -101,6 +101,16 @@ def test_an_optimizer_that_has_stepped_goes_on_with_its_moments_and_steps(fake):
             assert torch.equal(state[i][key], expected[i][key])
 
 
+def test_hyperparameters_that_were_changed_after_wrapping_stay(fake):
+    module = model()
+    ours = bt.wrap(stepped(module, 3, torch.optim.AdamW(module.parameters(), lr=0.1)))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(ours, lambda step: 0.5)
+    stepped(module, 1, ours)
+    scheduler.step()
+    assert [call[1][0][0] for call in fake.last.calls if call[0] == "step"] == [0.05]
+    assert ours.param_groups[0]["lr"] == 0.05
+
+
 @pytest.mark.parametrize("rounds_before, planes", [(4, 0), (0, 3)])
 def test_the_state_of_a_job_that_has_taken_steps_counts(fake, rounds_before, planes):
     fake.resumes = (rounds_before, 0.25, b"")

@@ -1,24 +1,51 @@
 """What a script leaves with each round so that it can go on from there, as bytes and back.
 
 Comes from: ballast.torch.adamw (opt.user_state). Goes to: the servers, which keep it with the round
-and do not look into it. The first byte says what follows: 0, bytes as they are; 1, JSON in UTF-8.
-No pickle: what comes back from a server is data, never code. JSON has text keys only; a dict with
-others, as some schedulers have in their state, becomes {"__pairs__": [[key, value], ...]}, and a
-Counter, which they have too, {"__counter__": [[key, count], ...]}.
+and do not look into it. The first byte says what follows: 0, bytes as they are; 1, JSON in UTF-8;
+2, how far load_export() has come (Loading, 16 bytes and one), and then one of the others or
+nothing. No pickle: what comes back from a server is data, never code. JSON has text keys only; a
+dict with others, as some schedulers have in their state, becomes {"__pairs__": [[key, value],
+...]}, and a Counter, which they have too, {"__counter__": [[key, count], ...]}.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from ballast.errors import BadArgument
 
 # The servers' limit, of the encoded form (ballast::client::kUserStateBytesMax).
 BYTES_MAX = 65536
-_BYTES, _JSON = b"\0", b"\1"
+_BYTES, _JSON, _LOADING = b"\0", b"\1", b"\2"
+_FINGERPRINT_BYTES = 16
 _PAIRS, _COUNTER = "__pairs__", "__counter__"
+
+
+class Loading(NamedTuple):
+    """Of a round of load_export(), but for its last: of which source, and planes that are in."""
+
+    fingerprint: bytes
+    planes: int
+
+
+def encode_loading(encoded: bytes, loading: Loading) -> bytes:
+    """What encode() gave, with `loading`. Raises BadArgument when that is too large together."""
+    head = _LOADING + loading.fingerprint + bytes([loading.planes])
+    if len(head) + len(encoded) > BYTES_MAX:
+        raise BadArgument(
+            f"opt.user_state takes {len(encoded)} bytes, the limit during load_export() is "
+            f"{BYTES_MAX - len(head)}; keep a position there, not the data"
+        )
+    return head + encoded
+
+
+def loading_of(encoded: bytes) -> Loading | None:
+    """What encode_loading() was given; None for what comes from encode()."""
+    if encoded[:1] != _LOADING or len(encoded) < 2 + _FINGERPRINT_BYTES:
+        return None
+    return Loading(encoded[1 : 1 + _FINGERPRINT_BYTES], encoded[1 + _FINGERPRINT_BYTES])
 
 
 def encode(value: Any) -> bytes:
@@ -73,8 +100,10 @@ def _with_odd_keys(value: dict[str, Any]) -> dict[Any, Any]:
 def decode(encoded: bytes) -> Any:
     """The value that encode() was given: None, bytes, or JSON's (a tuple comes back as a list).
 
-    Raises BadArgument for bytes that encode() never makes.
+    Raises BadArgument for bytes that neither encode() nor encode_loading() makes.
     """
+    if loading_of(encoded) is not None:
+        encoded = encoded[2 + _FINGERPRINT_BYTES :]
     if not encoded:
         return None
     if encoded[:1] == _BYTES:

@@ -138,6 +138,7 @@ class AdamW(torch.optim.Optimizer):
         self._closed = False
         self._user_state: Any = None
         self._carried: dict[str, Any] | None = None  # the wrapped optimizer's state, until attached
+        self._loading: user_state.Loading | None = None  # how far this seat's last process came
         super().__init__(params, defaults)
         self._config = job_config.resolve(
             endpoints=endpoints,
@@ -317,6 +318,7 @@ class AdamW(torch.optim.Optimizer):
             self._join(edited=True)
             entries = self._manifest.entries
             state = user_state.encode(self._user_state)
+            self._loading = None
             weights = [buffers.edited_weight_address(e) for e in entries]
             try:
                 self._session.upload(weights, state, keep=entries)
@@ -339,22 +341,23 @@ class AdamW(torch.optim.Optimizer):
         All trainers call it, with equal sources, between the same two steps; it attaches if that
         has not been done. It takes a round per plane, 3, or 6 where parameters have 16 bits, so
         `round` grows by as many; user_state is committed with each. `opt_step` becomes the largest
-        step with the last of them. So a script that is started again and finds opt_step 0 calls
-        it again, on all ranks, and all is as if nothing had been. A server that dies meanwhile
-        costs a pause. Afterwards the parameters hold the job's weights. last_report stays.
+        step with the last of them. So a script that is started again with resume, on one rank or
+        all, and finds opt_step 0 calls it again: it goes on with the plane that the others are at.
+        A server that dies meanwhile costs a pause. Afterwards the parameters hold the job's
+        weights. last_report stays.
         Raises BadArgument, BadHyperparam or Unsupported, naming parameter or group, for a source
         that does not fit; then nothing was sent or changed. InitMismatch ends the job for all when
         the sources differ or another trainer does something else in that round.
         """
         self._check_open()
         with torch.no_grad():
-            state = self._state_of(source)
-            state.keep_weights(self._all_entries())
+            state, fingerprint = self._state_of(source)
             self._carried = None  # This is loaded in its place.
             if self._session is None and self._config.resume == "never":
                 state.put_weights(self._all_entries())
             self._join(edited=True)
-            self._load(state)
+            self._load(state, fingerprint)
+            state.apply_groups(self.param_groups)
             state.put_frozen()
 
     # ---- what the last round said
@@ -518,10 +521,7 @@ class AdamW(torch.optim.Optimizer):
             return
         if not entries:
             raise BadSpec("none of the optimizer's parameters requires a gradient", job=self.job)
-        carried = None
-        if self._carried is not None:
-            carried = self._state_of(self._carried)
-            carried.keep_weights(entries)
+        carried = None if self._carried is None else self._state_of(self._carried)
         weights = [buffers.weight_address(e) for e in entries]
         specs = [e.spec() for e in entries]
         received = self._config.init == "broadcast" and self._config.rank != 0
@@ -531,6 +531,7 @@ class AdamW(torch.optim.Optimizer):
             if self._session.resumed:
                 received = True
                 self._user_state = user_state.decode(self._session.user_state)
+                self._loading = user_state.loading_of(self._session.user_state)
         else:
             if not edited:
                 buffers.refuse_edits(self._manifest.entries, self.job)
@@ -541,8 +542,9 @@ class AdamW(torch.optim.Optimizer):
         if carried is not None:
             self._carried = None
             # With steps taken the job is past its beginning; without, a load may have been cut off.
+            # The groups' hyper-parameters were taken along, and may have been changed since.
             if self._session.opt_step == 0:
-                self._load(carried)
+                self._load(*carried)
 
     def _carry(self, source: dict[str, Any]) -> None:
         """For wrap(): `source` is loaded once attached, unless the job has taken steps already.
@@ -552,40 +554,52 @@ class AdamW(torch.optim.Optimizer):
         self._state_of(source)
         self._carried = source
 
-    def _state_of(self, source: Any) -> load.State:
+    def _state_of(self, source: Any) -> tuple[load.State, bytes]:
+        # Also for parameters that join at the next call. With what tells it from other sources.
+        entries = self._all_entries()
         if isinstance(source, (str, os.PathLike)):
             path = os.fspath(source)
-            return files.state_of_files(
-                path, self.param_groups, self._all_entries(), self._naming
-            )
-        return load.state_of(source, self.param_groups, self._all_entries(), self._naming)
+            state = files.state_of_files(path, self.param_groups, entries, self._naming)
+        else:
+            state = load.state_of(source, self.param_groups, entries, self._naming)
+        fingerprint = state.fingerprint(entries)
+        state.keep_weights(entries)
+        return state, fingerprint
 
     def _all_entries(self) -> list[Entry]:
-        # Also of those that join at the next call.
         return self._manifest.entries + self._manifest.pending(self.param_groups, self._naming)
 
-    def _load(self, state: load.State) -> None:
-        # One round per plane; the last brings the step counts.
+    def _load(self, state: load.State, fingerprint: bytes) -> None:
+        # One round per plane; the last brings the step counts. A process that takes the seat of one
+        # that was cut off goes on behind its planes, as the others do.
         entries = self._manifest.entries
         user = user_state.encode(self._user_state)
+        before, self._loading = self._loading, None
+        done = before.planes if before is not None and before.fingerprint == fingerprint else 0
         weights = [buffers.weight_address(e) for e in entries]
         steps = [state.of(e).step for e in entries]
         try:
-            for plane, bits, last in load.planes(state, entries):
-                lent = [buffers.plane_address(b) for b in bits]
-                set_steps, opt_step = (steps, max(steps)) if last else ([], 0)
-                keep = (entries, state, bits)
+            for i, (plane, bits, last) in enumerate(load.planes(state, entries)):
+                if i < done:
+                    continue
+                so_far = user_state.Loading(fingerprint, i + 1)
                 self._session.upload_state(
-                    plane, lent, weights, set_steps, opt_step, user, keep=keep
+                    plane,
+                    [buffers.plane_address(b) for b in bits],
+                    weights,
+                    steps if last else [],
+                    max(steps) if last else 0,
+                    user if last else user_state.encode_loading(user, so_far),
+                    keep=(entries, state, bits),
                 )
         finally:
             self._received(entries)
-        state.apply_groups(self.param_groups)
 
     def _run_round(self) -> None:
         entries = self._manifest.entries
         buffers.refuse_edits(entries, self.job)
         state = user_state.encode(self._user_state)
+        self._loading = None
         scalars = [hyper.read(self.param_groups[g], g) for g in self._manifest.service_groups]
         lent = [buffers.gradient(e) for e in entries]
         weights = [buffers.weight_address(e) for e in entries]
