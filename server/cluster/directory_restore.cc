@@ -1,6 +1,7 @@
 // Directory: a job that goes on from a snapshot. Every server makes its share of the new job's
-// files out of the parts, whichever servers wrote them; the home comes last, so that the job is
-// there for good or not at all. It rests until trainers attach with `resume`.
+// files out of the parts, whichever servers wrote them, or lets its slots begin in them (a fork);
+// the home comes last, so that the job is there for good or not at all. It rests until trainers
+// attach with `resume`.
 // Thread safety: on the strand; what blocks on the disk on a thread for that.
 #include <algorithm>
 #include <map>
@@ -69,12 +70,21 @@ PreparedRecord VoteOf(const SnapshotManifest& manifest, const JobPlan& plan, uin
   return prepared;
 }
 
+// Said here and to whoever asked for a fork.
+std::string CopiedBecause(uint32_t self, const JobPlan& plan, const absl::Status& why) {
+  const std::string text =
+      absl::StrCat("server ", self, " copies the state of job \"", plan.spec.name,
+                   "\" because it cannot share the files of ", "the snapshot: ", why.message());
+  BALLAST_LOG(WARN, LogField("run", plan.spec.name)) << text;
+  return text;
+}
+
 }  // namespace
 
 // --- At the home --------------------------------------------------------------------------------
 
 void Directory::DoRestore(const RestoreCall& call,
-                          const std::function<void(absl::StatusOr<DurableJob>)>& done) {
+                          const std::function<void(absl::StatusOr<RestoredJob>)>& done) {
   if (const absl::Status status = CheckSnapshotHome(); !status.ok()) return done(status);
   if (pending_.count(call.as) != 0 || resting_.count(call.as) != 0) {
     return done(NameInUse(call.as, "exists"));
@@ -85,7 +95,8 @@ void Directory::DoRestore(const RestoreCall& call,
     const auto manifest = snapshots_.store->Find(call.job, call.snapshot);
     plan = manifest.ok() ? PlanOfRestore(call, *manifest) : manifest.status();
     if (plan.ok()) {
-      return [=, this, id = manifest->id] { RestoreEverywhere(*plan, id, done); };
+      const RestoreOrder order{*plan, manifest->id, call.share};
+      return [=, this] { RestoreEverywhere(order, done); };
     }
     return [=, this] {
       restoring_.erase(call.as);
@@ -117,48 +128,57 @@ absl::StatusOr<JobPlan> Directory::PlanOfRestore(const RestoreCall& call,
   return plan;
 }
 
-void Directory::RestoreEverywhere(const JobPlan& plan, uint64_t snapshot,
-                                  const std::function<void(absl::StatusOr<DurableJob>)>& done) {
+void Directory::RestoreEverywhere(const RestoreOrder& order,
+                                  const std::function<void(absl::StatusOr<RestoredJob>)>& done) {
   const auto self = shared_from_this();
-  const auto end = [=, this](const absl::Status& status) {
+  const JobPlan& plan = order.plan;
+  const auto copied = std::make_shared<std::string>();  // On the strand.
+  const auto end = [=, this, plan = order.plan](const absl::StatusOr<std::string>& ours) {
     restoring_.erase(plan.spec.name);
-    if (status.ok()) {
+    if (ours.ok()) {
+      if (copied->empty()) *copied = *ours;
       resting_[plan.spec.name] = plan;
       BALLAST_LOG(INFO, LogField("run", plan.spec.name), LogField("round", plan.resting_round))
-          << "restored; it rests until trainers attach with resume";
-      return done(Describe(plan, "resting"));
+          << (order.share ? "forked" : "restored")
+          << "; it rests until trainers attach with resume";
+      return done(RestoredJob{Describe(plan, "resting"), *copied});
     }
     for (const uint32_t server : plan.servers) {
       if (server != config_.self) DropAtPeer(server, plan.job);
     }
-    done(status);
+    done(ours.status());
   };
   const auto gather =
       std::make_shared<Gather>(plan.servers.size() - 1, [=, this](const absl::Status& status) {
         Post([=, this] {
           if (!status.ok()) return end(status);
-          RestoreLocal(plan, snapshot, end);
+          RestoreLocal(order, end);
         });
       });
   for (const uint32_t server : plan.servers) {
     if (server == config_.self) continue;
-    peers_->RestoreJob(server, plan, snapshot,
-                       [self, gather](const absl::Status& status) { gather->Add(status); });
+    peers_->RestoreJob(server, order, [=, this](const absl::StatusOr<std::string>& theirs) {
+      self->Post([=] {
+        if (theirs.ok() && copied->empty()) *copied = *theirs;
+        gather->Add(theirs.status());
+      });
+    });
   }
 }
 
 // --- At every server ----------------------------------------------------------------------------
 
-void Directory::RestoreLocal(const JobPlan& plan, uint64_t snapshot,
-                             const std::function<void(absl::Status)>& done) {
+void Directory::RestoreLocal(const RestoreOrder& order,
+                             const std::function<void(absl::StatusOr<std::string>)>& done) {
   if (const absl::Status status = CheckSnapshots(); !status.ok()) return done(status);
   OnDisk([=, this]() -> std::function<void()> {
-    return [done, status = RestoreFiles(plan, snapshot)] { done(status); };
+    return [done, copied = RestoreFiles(order)] { done(copied); };
   });
 }
 
-absl::Status Directory::RestoreFiles(const JobPlan& plan, uint64_t snapshot) {
-  BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, snapshots_.store->Find(snapshot));
+absl::StatusOr<std::string> Directory::RestoreFiles(const RestoreOrder& order) {
+  const JobPlan& plan = order.plan;
+  BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, snapshots_.store->Find(order.snapshot));
   BALLAST_ASSIGN_OR_RETURN(const JobPlan from, snapshots_.codec.decode(manifest.plan));
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   if (const auto other = store_->FindNamed(plan.spec.name); other.ok()) {
@@ -169,24 +189,35 @@ absl::Status Directory::RestoreFiles(const JobPlan& plan, uint64_t snapshot) {
   }
   JobPlan made = plan;
   made.making = config_.self != plan.servers.front();
-  Parts parts(snapshots_.store.get(), manifest, from, layout);
-  BALLAST_ASSIGN_OR_RETURN(
-      const Arena image,
-      Arena::Create(SlotFile::BufferBytes({0, layout.extent_elements(), kAdamWStateArrays})));
-  const auto fill = [&](JobStorage* storage) -> absl::Status {
-    BALLAST_FAILPOINT_RETURN("restore.before_state");
+  const auto copy = [&](SlotFile* slots) -> absl::Status {
+    Parts parts(snapshots_.store.get(), manifest, from, layout);
+    BALLAST_ASSIGN_OR_RETURN(
+        const Arena image,
+        Arena::Create(SlotFile::BufferBytes({0, layout.extent_elements(), kAdamWStateArrays})));
     for (uint32_t extent = 0; extent < layout.extents().size(); ++extent) {
       if (plan.owner[extent] != config_.self) continue;
       BALLAST_RETURN_IF_ERROR(parts.Read(extent, image.data()));
-      BALLAST_RETURN_IF_ERROR(storage->slots()->Write(extent, manifest.round, image.data()));
+      BALLAST_RETURN_IF_ERROR(slots->Write(extent, manifest.round, image.data()));
     }
-    BALLAST_RETURN_IF_ERROR(storage->slots()->Sync());
+    return slots->Sync();
+  };
+  std::string copied;
+  const auto fill = [&](JobStorage* storage) -> absl::Status {
+    BALLAST_FAILPOINT_RETURN("restore.before_state");
+    absl::Status status = absl::UnimplementedError("");
+    if (order.share) {
+      status = snapshots_.store->Lend(manifest, from, layout, made, store_->FilesOf(made));
+      if (absl::IsUnimplemented(status)) copied = CopiedBecause(config_.self, plan, status);
+    }
+    if (absl::IsUnimplemented(status)) status = copy(storage->slots());
+    BALLAST_RETURN_IF_ERROR(status);
     BALLAST_RETURN_IF_ERROR(
         storage->log()->Seed(VoteOf(manifest, plan, config_.self), manifest.decision));
     BALLAST_FAILPOINT_RETURN("restore.after_state");
     return absl::OkStatus();
   };
-  return store_->Create(made, fill).status();
+  BALLAST_RETURN_IF_ERROR(store_->Create(made, fill).status());
+  return copied;
 }
 
 }  // namespace ballast::server
