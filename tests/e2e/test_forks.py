@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import Cluster, fresh_job, run_small_job, wait_for
-from e2e.test_snapshots import Run, ask, assert_equal, snapshots
+from e2e.test_snapshots import Run, ask, assert_equal, listed, snapshots
 
 
 def borrowed(folder: Path) -> list[str]:
@@ -141,6 +141,65 @@ def test_a_fork_can_be_taken_a_snapshot_of_forked_and_deleted_before_its_first_r
     assert_equal(third.state(), again.state())
     for one in (run, again, third):
         one.close()
+
+
+@pytest.mark.parametrize("device", ["cpu", "nvme"])
+def test_a_fork_that_grows_takes_what_it_borrowed_along(start_cluster, tmp_path, shared, device):
+    cluster = start_cluster(2, **shared)
+    job = fresh_job()
+    run = Run(cluster, job, 2, device=device)
+    run.step(2)
+    run.trainers.optimizers[0].snapshot("one")
+    again = Run(cluster, fork(cluster, job, "one"), 2, resume="must", device=device)
+    for one in (run, again):
+        one.step(1)  # Not every extent has a version of its own yet.
+        one.grow()
+        one.step(2)
+    assert_equal(again.state(), run.state())
+    assert borrowed(tmp_path / "cluster-0") == []
+    # A job whose files lie in a directory of its second layout.
+    run.trainers.optimizers[0].snapshot("two")
+    grown = fork(cluster, job, "two")
+    for one in (run, again):
+        one.close()
+    cluster.strike(0, 1)
+    assert ask(cluster, "delete", job, "two").returncode == 0
+    assert len(list((tmp_path / "cluster-0").glob("**/layout-2/base"))) == 2
+    assert ask(cluster, "create", grown, "three").returncode == 0
+    third = fork(cluster, grown, "three")
+    subprocess.run(
+        [str(cluster.binary.parent / "ballastctl"), "jobs", "delete", grown, "--endpoint",
+         cluster.endpoints[0]], check=True, timeout=60,
+    )  # fmt: skip
+    restored = fresh_job("restored")
+    snapshots(cluster, "restore", grown, "three", "--as", restored)
+    left = [snapshot_of(tmp_path / "snapshots", cluster, name) for name in (third, restored)]
+    assert left[0] == left[1]
+
+
+def snapshot_of(folder: Path, cluster: Cluster, job: str) -> dict[int, bytes]:
+    """The state of every extent of a job that rests."""
+    assert ask(cluster, "create", job, "compared").returncode == 0
+    (found,) = [one for one in listed(cluster) if one["job"] == job]
+    return {
+        extent: payload
+        for part in (folder / found["id"]).glob("part-*")
+        for extent, payload in payloads(part).items()
+    }
+
+
+def payloads(part: Path) -> dict[int, bytes]:
+    """The states in a slot file with one place for each extent (docs/formats/slots.md)."""
+    content, at, found = part.read_bytes(), 4096, {}
+    while at < len(content):
+        extent, payload_bytes, chunks = (
+            int.from_bytes(content[at + place : at + place + size], "little")
+            for place, size in ((40, 4), (64, 8), (72, 4))
+        )
+        begin = at + -(-(100 + 4 * chunks) // 4096) * 4096
+        found[extent] = content[begin : begin + payload_bytes]
+        at = begin + -(-payload_bytes // 4096) * 4096
+    return found
 
 
 def test_what_is_lost_of_a_fork_is_named_and_nothing_is_changed(start_cluster, tmp_path, shared):

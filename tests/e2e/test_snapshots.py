@@ -71,11 +71,18 @@ class Run:
     def step(self, rounds: int, seed: int = 0) -> None:
         for _ in range(rounds):
             generator = torch.Generator().manual_seed(1000 * seed + self.round)
-            noise = [torch.randn(size, generator=generator) for size in SIZES]
+            noise = [torch.randn(p.numel(), generator=generator) for p in self.replicas[0]]
             for replica in self.replicas:
                 for p, n in zip(replica, noise, strict=True):
                     p.grad = n + 0.1 * p.detach()
             self.trainers.step()
+
+    def grow(self) -> None:
+        """Adds a group."""
+        for replica, opt in zip(self.replicas, self.trainers.optimizers, strict=True):
+            late = torch.nn.Parameter(torch.ones(700))
+            replica.append(late)
+            opt.add_param_group({"params": [late], "lr": 0.03})
 
     def state(self) -> list[torch.Tensor]:
         """Masters, moments and step counts."""
@@ -259,6 +266,33 @@ def test_a_server_that_dies_in_a_snapshot_of_a_resting_job_takes_only_that(
     assert ask(cluster, "create", job, "two").returncode == 0
     assert [one["name"] for one in listed(cluster)] == ["two"]
     assert len(list(folder.iterdir())) == 1
+    snapshots(cluster, "verify", job, "two")
+
+
+def test_a_home_that_dies_in_a_snapshot_of_a_resting_job_finds_it_ready_to_wake(
+    start_cluster, tmp_path
+):
+    """Its peer still has the job's files open for the snapshot that nobody knows any more."""
+    cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR=str(tmp_path / "snapshots"))
+    job = fresh_job()
+    run = Run(cluster, job, 1)
+    run.step(2)
+    left = run.state()
+    run.close()
+    cluster.arm(1, "snapshot.before_part=1*sleep(2000)")
+    with ThreadPoolExecutor(1) as pool:
+        creating = pool.submit(ask, cluster, "create", job, "one")
+        parts = tmp_path / "snapshots"
+        wait_for(lambda: creating.done() or list(parts.glob("*/part-0")), "the first part")
+        assert not creating.done()
+        cluster.strike(0)
+        assert creating.result().returncode != 0
+    run = Run(cluster, job, 1, resume="must")
+    assert_equal(run.state(), left)
+    run.step(1)
+    assert ask(cluster, "create", job, "two").returncode == 0
+    run.close()
+    assert [one["name"] for one in listed(cluster)] == ["two"]
     snapshots(cluster, "verify", job, "two")
 
 
