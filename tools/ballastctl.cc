@@ -37,7 +37,7 @@ const char kUsage[] =
        ballastctl snapshot create JOB NAME [--keep N] [--endpoint HOST:PORT]
        ballastctl snapshot list [JOB] [--endpoint HOST:PORT] [-o table|json]
        ballastctl snapshot show|verify|delete JOB NAME [--endpoint HOST:PORT]
-       ballastctl snapshot restore JOB NAME --as NEW [--world N] [--endpoint HOST:PORT]
+       ballastctl snapshot restore|fork JOB NAME --as NEW [--world N] [--endpoint HOST:PORT]
        ballastctl export JOB [--snapshot NAME] [--name EXPORT] [--dtype native|fp32|bf16|fp16]
                          [--state] [--consolidated] [--endpoint HOST:PORT] [-o table|json]
        ballastctl import EXPORT --as NEW [--world N] [--endpoint HOST:PORT] [-o table|json]
@@ -45,16 +45,17 @@ const char kUsage[] =
 
 status shows servers, jobs, and which trainer owes what of the open round. jobs is about durable
 jobs, running or resting on disk; delete removes a job's log, checkpoint and records from every
-server, and refuses while trainers are attached. snapshot keeps the state that a round of a running
-job begins with under a name; verify reads all of it; restore makes a job NEW of it, which rests
-until trainers attach with resume, on the servers there are now. export has the servers write a
-job's weights as safetensors files into a directory EXPORT below storage.export_dir; import makes a
-job NEW of such a directory. tune measures a disk and needs no server.
+server, and refuses while trainers are attached. snapshot keeps the state that a round of a job
+begins with under a name; verify reads all of it; restore makes a job NEW of it, which rests until
+trainers attach with resume, on the servers there are now; fork does so without copying: NEW shares
+the snapshot's files until its rounds have written its own. export has the servers write a job's
+weights as safetensors files into a directory EXPORT below storage.export_dir; import makes a job
+NEW of such a directory. tune measures a disk and needs no server.
 
   --force                delete: also while trainers are attached; they end with JOB_FAILED
   --keep N               snapshot create: remove the job's oldest until N are left
-  --as NEW               snapshot restore, import: name of the job that goes on
-  --world N              snapshot restore, import: its number of trainers (default: as it was)
+  --as NEW               snapshot restore and fork, import: name of the job that goes on
+  --world N              and its number of trainers (default: as it was)
   --snapshot NAME        export: that snapshot of the job (default: its present state)
   --name EXPORT          export: name of the directory (default: JOB and the time)
   --dtype native|...     export: of the weights (default: native, each tensor's own)
@@ -231,16 +232,19 @@ int ChangeSnapshot(const Options& options, const char* method, const char* done)
   return ShowSnapshots(options, shown);
 }
 
-int RestoreSnapshot(const Options& options) {
+// `share`: fork.
+int RestoreSnapshot(const Options& options, bool share) {
   std::string endpoint = options.endpoints.front();
   v1::RestoreSnapshotRequest request;
   request.set_job(options.words[1]);
   request.set_name(options.words[2]);
   request.set_as(options.as);
   request.set_world(options.world);
+  request.set_share(share);
   const auto reply = AskHome<v1::RestoreSnapshotReply>(&endpoint, method::kAdminRestoreSnapshot,
                                                        request, kWholeStateTimeoutS);
   if (!reply.ok()) return Failed(endpoint, options, reply.status());
+  if (!reply->copied().empty()) std::cerr << "ballastctl: " << reply->copied() << "\n";
   v1::ListJobsReply shown;
   *shown.add_jobs() = reply->job();
   std::cout << (options.json ? server::JobsJson(shown) : server::JobsTable(shown));
@@ -258,10 +262,11 @@ int Snapshots(const Options& options) {
     if (verb == "create") return ChangeSnapshot(options, method::kAdminCreateSnapshot, "taken");
     if (verb == "verify") return ChangeSnapshot(options, method::kAdminVerifySnapshot, "whole");
     if (verb == "delete") return ChangeSnapshot(options, method::kAdminDeleteSnapshot, "deleted");
-    if (verb == "restore" && !options.as.empty()) return RestoreSnapshot(options);
+    const bool fork = verb == "fork";
+    if ((fork || verb == "restore") && !options.as.empty()) return RestoreSnapshot(options, fork);
   }
   std::cerr << "ballastctl: snapshot takes create|show|verify|delete JOB NAME, list [JOB] or "
-               "restore JOB NAME --as NEW\n";
+               "fork|restore JOB NAME --as NEW\n";
   return kUsageError;
 }
 

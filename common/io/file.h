@@ -102,11 +102,16 @@ class FileSystem {
   virtual absl::Status MakeDirectory(const std::string& directory) = 0;
   // Replaces `to` if it exists. Survives power loss only after SyncDirectory.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
+  // Gives the file `from` the second name `to`: one file, whose bytes stay until both are removed.
+  // Survives power loss only after SyncDirectory. ALREADY_EXISTS; UNIMPLEMENTED where it cannot be
+  // done: `to` is on another device, or the file system has no such names, too few, or not for this
+  // user.
+  virtual absl::Status Link(const std::string& from, const std::string& to) = 0;
   // NOT_FOUND when it is not there.
   virtual absl::Status Remove(const std::string& path) = 0;
   // Removes a directory with everything in it; it may be missing.
   virtual absl::Status RemoveAll(const std::string& directory) = 0;
-  // Returns when creations, renames and removals in `directory` so far survive power loss.
+  // Returns when creations, links, renames and removals in `directory` so far survive power loss.
   virtual absl::Status SyncDirectory(const std::string& directory) = 0;
   // Bytes that may still be written by this user in the file system of `path`.
   virtual absl::StatusOr<uint64_t> FreeBytes(const std::string& path) = 0;

@@ -43,6 +43,19 @@ const char* NextStep(absl::StatusCode code) {
 
 }  // namespace
 
+bool CannotLink(int error) {
+  switch (error) {
+    case EXDEV:
+    case EPERM:
+    case EOPNOTSUPP:
+    case ENOSYS:
+    case EMLINK:
+      return true;
+    default:
+      return false;
+  }
+}
+
 absl::Status FileError(int error, absl::string_view operation, absl::string_view path) {
   const absl::StatusCode code = CodeOf(error);
   return absl::Status(code, absl::StrCat("cannot ", operation, " ", path, ": ",

@@ -9,6 +9,9 @@
 
 namespace ballast {
 
+// Whether a link failed with errno value `error` because there cannot be one.
+bool CannotLink(int error);
+
 // The Status of errno value `error`, coded as file.h says. The text is "cannot <operation> <path>:
 // <system's words>" and, where the reader can do something, what. `operation` is a verb with its
 // numbers: "write 512 bytes at offset 0 of".

@@ -28,6 +28,9 @@ class ForwardingFiles : public FileSystem {
   absl::Status Rename(const std::string& from, const std::string& to) override {
     return below_->Rename(from, to);
   }
+  absl::Status Link(const std::string& from, const std::string& to) override {
+    return below_->Link(from, to);
+  }
   absl::Status Remove(const std::string& path) override { return below_->Remove(path); }
   absl::Status RemoveAll(const std::string& directory) override {
     return below_->RemoveAll(directory);

@@ -40,11 +40,13 @@ struct MemoryDisk::Node {
   // Changes names, either as they are seen or as the medium has them.
   static void Set(const EntryChange& change, Entries Node::*entries);
 
-  // Becomes what a power loss leaves, here and below.
-  void Crash(const Random& random) {
+  // Becomes what a power loss leaves, here and below. `crashed`: what has become so already; a file
+  // may have several names.
+  void Crash(const Random& random, std::set<Node*>* crashed) {
+    if (!crashed->insert(this).second) return;
     content.Crash(random);
     entries = synced_entries;
-    for (const auto& [name, node] : entries) node->Crash(random);
+    for (const auto& [name, node] : entries) node->Crash(random, crashed);
   }
 
   // Calls `visit(path, node)` for each file here and below, names ascending.
@@ -212,6 +214,22 @@ absl::Status MemoryDisk::Rename(const std::string& from, const std::string& to) 
   return absl::OkStatus();
 }
 
+absl::Status MemoryDisk::Link(const std::string& from, const std::string& to) {
+  MutexLock lock(&mu_);
+  const std::string words = absl::StrCat("link ", from, " to");
+  if (const absl::Status fault = TakeFault(Operation::kLink, words, to); !fault.ok()) {
+    return absl::UnimplementedError(fault.message());  // The only reason there is here.
+  }
+  BALLAST_ASSIGN_OR_RETURN(const Entry old_entry, Locate(from));
+  BALLAST_ASSIGN_OR_RETURN(Entry new_entry, Locate(to));
+  if (old_entry.node == nullptr) return FileError(ENOENT, words, to);
+  if (new_entry.node != nullptr) return FileError(EEXIST, words, to);
+  if (old_entry.node->is_directory) return FileError(EISDIR, words, to);
+  new_entry.node = old_entry.node;
+  Change({new_entry});
+  return absl::OkStatus();
+}
+
 absl::Status MemoryDisk::Remove(const std::string& path) {
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(TakeFault(Operation::kRemove, "remove", path));
@@ -267,8 +285,10 @@ absl::Status MemoryDisk::SyncDirectory(const std::string& directory) {
 
 uint64_t MemoryDisk::BytesLeft() const {
   uint64_t used = 0;
-  root_->ForEachFile(
-      "", [&](const std::string&, const Node& file) { used += file.content.seen().size(); });
+  std::set<const Node*> counted;
+  root_->ForEachFile("", [&](const std::string&, const Node& file) {
+    if (counted.insert(&file).second) used += file.content.seen().size();
+  });
   return capacity_bytes_ - std::min(capacity_bytes_, used);
 }
 
@@ -372,7 +392,8 @@ void MemoryDisk::Crash(const Random& random) {
     }
   }
   unsynced_.clear();
-  root_->Crash(random);
+  std::set<Node*> crashed;
+  root_->Crash(random, &crashed);
   ++crashes_;
 }
 

@@ -37,7 +37,16 @@ class MemoryDisk : public FileSystem {
   using Random = std::function<uint64_t()>;
 
   // What can be made to fail. kSync is File::Sync and SyncDirectory.
-  enum class Operation : uint8_t { kOpen, kRead, kWrite, kAllocate, kSync, kRename, kRemove };
+  enum class Operation : uint8_t {
+    kOpen,
+    kRead,
+    kWrite,
+    kAllocate,
+    kSync,
+    kRename,
+    kRemove,
+    kLink
+  };
 
   explicit MemoryDisk(uint64_t capacity_bytes = uint64_t{1} << 30);
   ~MemoryDisk() override;
@@ -47,6 +56,7 @@ class MemoryDisk : public FileSystem {
   absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override;
   absl::Status MakeDirectory(const std::string& directory) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
+  absl::Status Link(const std::string& from, const std::string& to) override;
   absl::Status Remove(const std::string& path) override;
   absl::Status RemoveAll(const std::string& directory) override;
   absl::Status SyncDirectory(const std::string& directory) override;

@@ -256,6 +256,13 @@ class PosixFiles : public FileSystem {
     return FileError(errno, absl::StrCat("rename ", from, " to"), to);
   }
 
+  absl::Status Link(const std::string& from, const std::string& to) override {
+    if (link(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+    const int error = errno;
+    const absl::Status status = FileError(error, absl::StrCat("link ", from, " to"), to);
+    return CannotLink(error) ? absl::UnimplementedError(status.message()) : status;
+  }
+
   absl::Status Remove(const std::string& path) override {
     if (unlink(path.c_str()) == 0) return absl::OkStatus();
     return FileError(errno, "remove", path);

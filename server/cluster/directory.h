@@ -1,8 +1,8 @@
 // Directory: JobDirectory's one implementation, as a class of its own so that its parts can stand
 // in files of their own: attach at the home in job_directory.cc, epochs in
 // directory_epochs.cc, growth in directory_growth.cc, what operators ask in
-// directory_jobs.cc, snapshots in directory_snapshots.cc and directory_restore.cc, this server's
-// share of jobs in directory_local.cc.
+// directory_jobs.cc, snapshots in directory_snapshots.cc, directory_resting.cc and
+// directory_restore.cc, this server's share of jobs in directory_local.cc.
 // Comes from: JobDirectory::Create. Goes to: RoundEngine, JobStore, the peers.
 // Thread safety: public methods post to the strand; Find and the memory figures use mu_.
 #pragma once
@@ -27,6 +27,7 @@
 #include "server/cluster/job_directory.h"
 #include "server/cluster/job_home.h"
 #include "server/round/job_plan.h"
+#include "server/round/resting_state.h"
 
 namespace ballast::server {
 
@@ -122,18 +123,16 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     Post([=, this, done = std::move(done)] { DoDeleteSnapshot(job, name, done); });
   }
   void RestoreSnapshot(RestoreCall call,
-                       std::function<void(absl::StatusOr<DurableJob>)> done) override {
+                       std::function<void(absl::StatusOr<RestoredJob>)> done) override {
     Post([this, call = std::move(call), done = std::move(done)] { DoRestore(call, done); });
   }
   void PeerSnapshot(SnapshotCall call,
                     std::function<void(absl::StatusOr<uint64_t>)> done) override {
     Post([this, call, done = std::move(done)] { SnapshotLocal(call, nullptr, done); });
   }
-  void PeerRestoreJob(JobPlan plan, uint64_t snapshot,
-                      std::function<void(absl::Status)> done) override {
-    Post([this, plan = std::move(plan), snapshot, done = std::move(done)] {
-      RestoreLocal(plan, snapshot, done);
-    });
+  void PeerRestoreJob(RestoreOrder order,
+                      std::function<void(absl::StatusOr<std::string>)> done) override {
+    Post([this, order = std::move(order), done = std::move(done)] { RestoreLocal(order, done); });
   }
 
   void Export(ExportCall call, std::function<void(absl::StatusOr<ExportInfo>)> done) override {
@@ -361,6 +360,13 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     SnapshotDone done;
   };
   using TakingRef = std::shared_ptr<Taking>;
+  // A job that rests here and of which a snapshot is being taken.
+  struct RestingHold {
+    uint64_t snapshot = 0;
+    std::shared_ptr<std::atomic<bool>> cancelled;
+    std::shared_ptr<RestingState> state;  // null until it is opened
+    bool busy = true;                     // the thread for the disk uses its files
+  };
   static constexpr int kTries = 3;
   absl::Status CheckSnapshots() const;
   absl::Status CheckSnapshotHome() const;
@@ -370,7 +376,11 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void RunOn(Executor* thread, std::function<std::function<void()>()> task);
   void DoCreateSnapshot(const std::string& job, const std::string& name, uint32_t keep, int tries,
                         const SnapshotDone& done);
-  absl::StatusOr<JobPlan> RunningJob(const std::string& job) const;
+  // The plan of a job that a snapshot can be taken of, running or resting.
+  absl::StatusOr<JobPlan> WholeJob(const std::string& job) const;
+  // Of a job that is asked to run, or to go, while a snapshot of it is taken at rest, at the home.
+  absl::Status HeldAtRest(const JobPlan& plan) const;
+  static bool MayBeTriedAgain(const absl::Status& why);
   void SnapshotEverywhere(const TakingRef& taking, SnapshotCall::Step step,
                           std::function<void(absl::Status)> done);
   void HoldEverywhere(const TakingRef& taking);
@@ -391,12 +401,23 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
                      const std::function<void(absl::StatusOr<uint64_t>)>& done);
   void CaptureLocal(const SnapshotCall& call, CapturedRound* before,
                     const std::function<void(absl::StatusOr<uint64_t>)>& done);
+  // The same of a job that rests, in directory_resting.cc.
+  bool RestsHere(uint64_t job) const;
+  void HoldResting(const SnapshotCall& call,
+                   const std::function<void(absl::StatusOr<uint64_t>)>& done);
+  void CaptureResting(const SnapshotCall& call, CapturedRound* before,
+                      const std::function<void(absl::StatusOr<uint64_t>)>& done);
+  // Whether its files are closed; if not, they will be soon.
+  bool ReleaseResting(uint64_t job);
   void DoRestore(const RestoreCall& call,
-                 const std::function<void(absl::StatusOr<DurableJob>)>& done);
+                 const std::function<void(absl::StatusOr<RestoredJob>)>& done);
   absl::StatusOr<JobPlan> PlanOfRestore(const RestoreCall& call,
                                         const SnapshotManifest& manifest) const;
-  void RestoreEverywhere(const JobPlan& plan, uint64_t snapshot,
-                         const std::function<void(absl::StatusOr<DurableJob>)>& done);
+  void RestoreEverywhere(const RestoreOrder& order,
+                         const std::function<void(absl::StatusOr<RestoredJob>)>& done);
+  void RestoreLocal(const RestoreOrder& order,
+                    const std::function<void(absl::StatusOr<std::string>)>& done);
+  absl::StatusOr<std::string> RestoreFiles(const RestoreOrder& order);
   // NAME_IN_USE when a job has the name, or one that is being made.
   absl::Status CheckNewName(const std::string& name) const;
   // Makes a resting job at all of its servers: at_server(server, done) at the others, and then at
@@ -404,9 +425,6 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   using AtServer = std::function<void(uint32_t server, std::function<void(absl::Status)> done)>;
   void MakeEverywhere(const JobPlan& plan, const AtServer& at_server,
                       const std::function<void(absl::StatusOr<DurableJob>)>& done);
-  void RestoreLocal(const JobPlan& plan, uint64_t snapshot,
-                    const std::function<void(absl::Status)>& done);
-  absl::Status RestoreFiles(const JobPlan& plan, uint64_t snapshot);
   using ExportDone = std::function<void(absl::StatusOr<ExportInfo>)>;
   // An export that is being written, at the home.
   struct Exporting {
@@ -437,6 +455,11 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   absl::Status ImportFiles(const JobPlan& plan, const std::string& from);
   // Makes this server's files of a job that goes on from elsewhere.
   absl::Status MakeFiles(const JobPlan& plan, const JobStore::Fill& fill);
+  // Writes the states of its extents; several `read` them at a time, into memory on pages. `kind`:
+  // of the Work.
+  using ReadState = std::function<absl::Status(uint32_t extent, char* image, char* scratch)>;
+  absl::Status FillSlots(const std::string& kind, const JobPlan& plan, const Layout& layout,
+                         SlotFile* slots, size_t scratch_bytes, const ReadState& read);
   void FailPending(Pending* pending, const absl::Status& status);
   static bool IsAttaching(const Pending& pending);
   JobSnapshot AttachingSnapshot(const std::string& name, const Pending& pending) const;
@@ -466,6 +489,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   std::map<std::string, JobPlan> resting_;
   std::set<uint64_t> taking_;        // jobs of which a snapshot is being taken, at the home
   std::set<std::string> restoring_;  // names of jobs that are being made of snapshots, there
+  std::map<uint64_t, RestingHold> resting_holds_;  // by job
   uint64_t next_generation_ = 1;
   bool shutting_down_ = false;
   Works works_;

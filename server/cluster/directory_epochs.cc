@@ -57,6 +57,10 @@ bool Directory::WakeUp(const AttachCall& call, const AttachDone& done) {
     done(NameTaken(call, it->second, /*ended=*/true));
     return true;
   }
+  if (const absl::Status held = HeldAtRest(it->second); !held.ok()) {
+    done(held);
+    return true;
+  }
   JobPlan plan = it->second;
   plan.resting = false;
   plan.resting_round = 0;

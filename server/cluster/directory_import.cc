@@ -3,21 +3,16 @@
 // It rests until trainers attach with `resume`. Nobody vouches for the files.
 // Thread safety: on the strand; what blocks on the disk on a thread for that.
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
 #include "server/cluster/directory.h"
-#include "server/durability/read_lanes.h"
 #include "server/exchange/import_source.h"
 
 namespace ballast::server {
 namespace {
 
-// Extents under way at a time: enough for reads and writes to overlap.
-constexpr int kLanes = 4;
 constexpr uint64_t kRoundsMax = uint64_t{1} << 48;
 constexpr uint32_t kEpochsMax = 1u << 30;
 
@@ -138,32 +133,13 @@ absl::Status Directory::ImportFiles(const JobPlan& plan, const std::string& from
                                   plan.resting_round, "; storage.export_dir has to be one ",
                                   "directory that all servers share"));
   }
-  std::vector<uint32_t> owned;
-  uint64_t bytes = 0;
-  for (uint32_t extent = 0; extent < layout.extents().size(); ++extent) {
-    if (plan.owner[extent] != config_.self) continue;
-    owned.push_back(extent);
-    bytes += SlotFile::PayloadBytes({extent, layout.extents()[extent].elements});
-  }
-  const std::shared_ptr<Work> work = works_.Begin("import", plan.spec.name, bytes);
-  const size_t image_bytes = SlotFile::BufferBytes({0, layout.extent_elements()});
-  BALLAST_ASSIGN_OR_RETURN(ReadLanes lanes,
-                           ReadLanes::Create(kLanes, image_bytes + source->scratch_bytes()));
-  const auto copy = [&](JobStorage* storage, uint32_t extent, const Arena& memory) -> absl::Status {
-    const uint64_t payload = SlotFile::PayloadBytes({extent, layout.extents()[extent].elements});
-    auto* const image = reinterpret_cast<float*>(memory.data());
-    BALLAST_RETURN_IF_ERROR(source->ReadExtent(extent, image, memory.data() + image_bytes));
-    std::memset(memory.data() + payload, 0, image_bytes - payload);
-    BALLAST_RETURN_IF_ERROR(storage->slots()->Write(extent, manifest.round, image));
-    work->done_bytes += payload;
-    return absl::OkStatus();
+  const auto read = [&](uint32_t extent, char* image, char* scratch) {
+    return source->ReadExtent(extent, reinterpret_cast<float*>(image), scratch);
   };
   return MakeFiles(plan, [&](JobStorage* storage) -> absl::Status {
     BALLAST_FAILPOINT_RETURN("import.before_state");
-    BALLAST_RETURN_IF_ERROR(lanes.ForEach(owned.size(), [&](size_t i, const Arena& memory) {
-      return copy(storage, owned[i], memory);
-    }));
-    BALLAST_RETURN_IF_ERROR(storage->slots()->Sync());
+    BALLAST_RETURN_IF_ERROR(
+        FillSlots("import", plan, layout, storage->slots(), source->scratch_bytes(), read));
     const auto [prepared, decision] = RoundBefore(manifest, plan, *source, config_.self);
     BALLAST_RETURN_IF_ERROR(storage->log()->Seed(prepared, decision));
     BALLAST_FAILPOINT_RETURN("import.after_state");

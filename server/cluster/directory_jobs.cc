@@ -109,6 +109,10 @@ void Directory::DoDeleteJob(const std::string& name, bool force,
                   absl::StrCat("job \"", name, "\" has durability none: nothing of it is on disk, ",
                                "and it ends with its trainers"));
   }
+  if (const absl::Status held = HeldAtRest(plan); !held.ok()) {
+    return refuse(absl::StatusCode::kFailedPrecondition, Reason::kJobBusy,
+                  std::string(held.message()));
+  }
   const std::shared_ptr<RoundEngine> engine = Find(plan.job);
   const auto local = local_.find(plan.job);
   if (engine == nullptr || local == local_.end() || local->second.ended) {

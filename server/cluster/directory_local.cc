@@ -154,6 +154,12 @@ absl::Status Directory::ReopenLocal(const JobPlan& plan) {
         absl::StrCat("job ", JobIdText(plan.job), " exists on disk with another plan"),
         {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
   }
+  if (!ReleaseResting(plan.job)) {
+    return ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
+                         absl::StrCat("server ", config_.self, " gives up a snapshot of job \"",
+                                      plan.spec.name, "\", which rested; call again"),
+                         {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
+  }
   absl::StatusOr<std::unique_ptr<JobStorage>> storage = store_->Open(ours);
   if (!storage.ok()) return LostHere(ours, storage.status());
   BALLAST_RETURN_IF_ERROR(LostHere(ours, OpenLocal(ours, *std::move(storage))));
@@ -315,6 +321,7 @@ void Directory::Drop(uint64_t job) {
 
 absl::Status Directory::Forget(uint64_t job) {
   Drop(job);
+  ReleaseResting(job);
   std::erase_if(resting_, [job](const auto& entry) { return entry.second.job == job; });
   if (store_ == nullptr) return absl::OkStatus();
   const absl::Status removed = store_->Remove(job);

@@ -1,18 +1,23 @@
 // Directory: a job that goes on from a snapshot. Every server makes its share of the new job's
-// files out of the parts, whichever servers wrote them; the home comes last, so that the job is
-// there for good or not at all. It rests until trainers attach with `resume`.
+// files out of the parts, whichever servers wrote them, or lets its slots begin in them (a fork);
+// the home comes last, so that the job is there for good or not at all. It rests until trainers
+// attach with `resume`.
 // Thread safety: on the strand; what blocks on the disk on a thread for that.
 #include <algorithm>
-#include <map>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
-#include "common/io/arena.h"
 #include "server/cluster/directory.h"
+#include "server/durability/read_lanes.h"
+#include "server/snapshot/snapshot_reader.h"
 
 namespace ballast::server {
 namespace {
+
+// Extents under way at a time: enough for reads and writes to overlap.
+constexpr int kLanes = 4;
 
 absl::Status NameInUse(const std::string& name, const std::string& why) {
   return ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
@@ -33,32 +38,6 @@ void Reseat(uint32_t world, JobPlan* plan) {
   plan->spec.world = world;
 }
 
-// Reads extents of a snapshot, from whichever part they are in.
-class Parts {
- public:
-  Parts(const SnapshotStore* store, const SnapshotManifest& manifest, const JobPlan& plan,
-        const Layout& layout)
-      : store_(store), manifest_(manifest), plan_(plan), layout_(layout) {}
-
-  absl::Status Read(uint32_t extent, void* to) {
-    const uint32_t server = plan_.owner[extent];
-    std::unique_ptr<SlotFile>& part = parts_[server];
-    if (part == nullptr) {
-      BALLAST_ASSIGN_OR_RETURN(part, store_->OpenPart(manifest_.id, plan_, layout_, server));
-    }
-    const absl::Status read = part->Read(extent, manifest_.round, to);
-    if (!absl::IsNotFound(read)) return read;
-    return absl::DataLossError(read.message());
-  }
-
- private:
-  const SnapshotStore* const store_;
-  const SnapshotManifest& manifest_;
-  const JobPlan& plan_;
-  const Layout& layout_;
-  std::map<uint32_t, std::unique_ptr<SlotFile>> parts_;
-};
-
 // What a server of the new job remembers of the round before its first.
 PreparedRecord VoteOf(const SnapshotManifest& manifest, const JobPlan& plan, uint32_t self) {
   PreparedRecord prepared = manifest.prepared;
@@ -67,6 +46,15 @@ PreparedRecord VoteOf(const SnapshotManifest& manifest, const JobPlan& plan, uin
   std::erase_if(prepared.user_state,
                 [&](const auto& state) { return state.first >= plan.spec.world; });
   return prepared;
+}
+
+// Said here and to whoever asked for a fork.
+std::string CopiedBecause(uint32_t self, const JobPlan& plan, const absl::Status& why) {
+  const std::string text =
+      absl::StrCat("server ", self, " copies the state of job \"", plan.spec.name,
+                   "\" because it cannot share the files of ", "the snapshot: ", why.message());
+  BALLAST_LOG(WARN, LogField("run", plan.spec.name)) << text;
+  return text;
 }
 
 }  // namespace
@@ -80,7 +68,7 @@ absl::Status Directory::CheckNewName(const std::string& name) const {
 }
 
 void Directory::DoRestore(const RestoreCall& call,
-                          const std::function<void(absl::StatusOr<DurableJob>)>& done) {
+                          const std::function<void(absl::StatusOr<RestoredJob>)>& done) {
   absl::Status status = CheckSnapshotHome();
   if (status.ok()) status = CheckNewName(call.as);
   if (!status.ok()) return done(status);
@@ -90,7 +78,8 @@ void Directory::DoRestore(const RestoreCall& call,
     const auto manifest = snapshots_.store->Find(call.job, call.snapshot);
     plan = manifest.ok() ? PlanOfRestore(call, *manifest) : manifest.status();
     if (plan.ok()) {
-      return [=, this, id = manifest->id] { RestoreEverywhere(*plan, id, done); };
+      const RestoreOrder order{*plan, manifest->id, call.share};
+      return [=, this] { RestoreEverywhere(order, done); };
     }
     return [=, this] {
       restoring_.erase(call.as);
@@ -124,15 +113,22 @@ absl::StatusOr<JobPlan> Directory::PlanOfRestore(const RestoreCall& call,
   return plan;
 }
 
-void Directory::RestoreEverywhere(const JobPlan& plan, uint64_t snapshot,
-                                  const std::function<void(absl::StatusOr<DurableJob>)>& done) {
-  MakeEverywhere(
-      plan,
-      [this, plan, snapshot](uint32_t server, const std::function<void(absl::Status)>& made) {
-        server == config_.self ? RestoreLocal(plan, snapshot, made)
-                               : peers_->RestoreJob(server, plan, snapshot, made);
-      },
-      done);
+void Directory::RestoreEverywhere(const RestoreOrder& order,
+                                  const std::function<void(absl::StatusOr<RestoredJob>)>& done) {
+  const auto copied = std::make_shared<std::string>();  // On the strand.
+  const auto self = shared_from_this();
+  const auto at_server = [=, this](uint32_t server, const std::function<void(absl::Status)>& made) {
+    const auto add = [=](const absl::StatusOr<std::string>& theirs) {
+      self->Post([=] {
+        if (theirs.ok() && copied->empty()) *copied = *theirs;
+        made(theirs.status());
+      });
+    };
+    server == config_.self ? RestoreLocal(order, add) : peers_->RestoreJob(server, order, add);
+  };
+  MakeEverywhere(order.plan, at_server, [=](const absl::StatusOr<DurableJob>& job) {
+    job.ok() ? done(RestoredJob{*job, *copied}) : done(job.status());
+  });
 }
 
 void Directory::MakeEverywhere(const JobPlan& plan, const AtServer& at_server,
@@ -163,36 +159,43 @@ void Directory::MakeEverywhere(const JobPlan& plan, const AtServer& at_server,
 
 // --- At every server ----------------------------------------------------------------------------
 
-void Directory::RestoreLocal(const JobPlan& plan, uint64_t snapshot,
-                             const std::function<void(absl::Status)>& done) {
+void Directory::RestoreLocal(const RestoreOrder& order,
+                             const std::function<void(absl::StatusOr<std::string>)>& done) {
   if (const absl::Status status = CheckSnapshots(); !status.ok()) return done(status);
   OnDisk([=, this]() -> std::function<void()> {
-    return [done, status = RestoreFiles(plan, snapshot)] { done(status); };
+    return [done, copied = RestoreFiles(order)] { done(copied); };
   });
 }
 
-absl::Status Directory::RestoreFiles(const JobPlan& plan, uint64_t snapshot) {
-  BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, snapshots_.store->Find(snapshot));
+absl::StatusOr<std::string> Directory::RestoreFiles(const RestoreOrder& order) {
+  const JobPlan& plan = order.plan;
+  BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, snapshots_.store->Find(order.snapshot));
   BALLAST_ASSIGN_OR_RETURN(const JobPlan from, snapshots_.codec.decode(manifest.plan));
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
-  Parts parts(snapshots_.store.get(), manifest, from, layout);
-  BALLAST_ASSIGN_OR_RETURN(
-      const Arena image,
-      Arena::Create(SlotFile::BufferBytes({0, layout.extent_elements(), kAdamWStateArrays})));
+  const auto copy = [&](SlotFile* slots) -> absl::Status {
+    BALLAST_ASSIGN_OR_RETURN(const auto states,
+                             SnapshotReader::Open(*snapshots_.store, manifest, from, layout));
+    return FillSlots("restore", plan, layout, slots, 0, [&](uint32_t extent, char* image, char*) {
+      return states->Read(extent, image);
+    });
+  };
+  std::string copied;
   const auto fill = [&](JobStorage* storage) -> absl::Status {
     BALLAST_FAILPOINT_RETURN("restore.before_state");
-    for (uint32_t extent = 0; extent < layout.extents().size(); ++extent) {
-      if (plan.owner[extent] != config_.self) continue;
-      BALLAST_RETURN_IF_ERROR(parts.Read(extent, image.data()));
-      BALLAST_RETURN_IF_ERROR(storage->slots()->Write(extent, manifest.round, image.data()));
+    absl::Status status = absl::UnimplementedError("");
+    if (order.share) {
+      status = snapshots_.store->Lend(manifest, from, layout, plan, store_->FilesOf(plan));
+      if (absl::IsUnimplemented(status)) copied = CopiedBecause(config_.self, plan, status);
     }
-    BALLAST_RETURN_IF_ERROR(storage->slots()->Sync());
+    if (absl::IsUnimplemented(status)) status = copy(storage->slots());
+    BALLAST_RETURN_IF_ERROR(status);
     BALLAST_RETURN_IF_ERROR(
         storage->log()->Seed(VoteOf(manifest, plan, config_.self), manifest.decision));
     BALLAST_FAILPOINT_RETURN("restore.after_state");
     return absl::OkStatus();
   };
-  return MakeFiles(plan, fill);
+  BALLAST_RETURN_IF_ERROR(MakeFiles(plan, fill));
+  return copied;
 }
 
 absl::Status Directory::MakeFiles(const JobPlan& plan, const JobStore::Fill& fill) {
@@ -205,6 +208,32 @@ absl::Status Directory::MakeFiles(const JobPlan& plan, const JobStore::Fill& fil
   JobPlan made = plan;
   made.making = config_.self != plan.servers.front();
   return store_->Create(made, fill).status();
+}
+
+absl::Status Directory::FillSlots(const std::string& kind, const JobPlan& plan,
+                                  const Layout& layout, SlotFile* slots, size_t scratch_bytes,
+                                  const ReadState& read) {
+  std::vector<uint32_t> owned;
+  uint64_t bytes = 0;
+  for (uint32_t extent = 0; extent < layout.extents().size(); ++extent) {
+    if (plan.owner[extent] != config_.self) continue;
+    owned.push_back(extent);
+    bytes += SlotFile::PayloadBytes({extent, layout.extents()[extent].elements});
+  }
+  const std::shared_ptr<Work> work = works_.Begin(kind, plan.spec.name, bytes);
+  const size_t image_bytes = SlotFile::BufferBytes({0, layout.extent_elements()});
+  BALLAST_ASSIGN_OR_RETURN(ReadLanes lanes, ReadLanes::Create(kLanes, image_bytes + scratch_bytes));
+  const auto fill = [&](size_t i, const Arena& memory) -> absl::Status {
+    const SlotShape shape{owned[i], layout.extents()[owned[i]].elements};
+    const uint64_t payload = SlotFile::PayloadBytes(shape);
+    BALLAST_RETURN_IF_ERROR(read(owned[i], memory.data(), memory.data() + image_bytes));
+    std::memset(memory.data() + payload, 0, SlotFile::BufferBytes(shape) - payload);
+    BALLAST_RETURN_IF_ERROR(slots->Write(owned[i], plan.resting_round, memory.data()));
+    work->done_bytes += payload;
+    return absl::OkStatus();
+  };
+  BALLAST_RETURN_IF_ERROR(lanes.ForEach(owned.size(), fill));
+  return slots->Sync();
 }
 
 }  // namespace ballast::server

@@ -1,7 +1,7 @@
-// Directory: snapshots of running jobs. The home has every server hold what is on its disk, which
+// Directory: snapshots. Of a running job the home has every server hold what is on its disk, which
 // takes no time; the latest of their open rounds is the snapshot's. Each server then writes its
 // part beside the rounds that go on, and when all of them survive the home writes the manifest,
-// before which there is no snapshot.
+// before which there is no snapshot. Of one that rests: directory_resting.cc.
 // Thread safety: on the strand; what may block on the disk on a thread for that.
 #include <algorithm>
 #include <ctime>
@@ -49,23 +49,31 @@ void Directory::RunOn(Executor* thread, std::function<std::function<void()>()> t
   });
 }
 
-absl::StatusOr<JobPlan> Directory::RunningJob(const std::string& job) const {
+absl::StatusOr<JobPlan> Directory::WholeJob(const std::string& job) const {
   const auto pending = pending_.find(job);
-  if (pending != pending_.end() && pending->second.created) {
+  const bool made = pending == pending_.end() || pending->second.created;
+  if (pending != pending_.end() && made) {
     const auto local = local_.find(pending->second.plan.job);
     if (local != local_.end() && !local->second.ended) return local->second.plan;
   }
-  const bool resting = resting_.count(job) != 0;
-  if (resting || pending != pending_.end()) {
+  if (const auto resting = resting_.find(job); made && resting != resting_.end()) {
+    return resting->second;
+  }
+  if (pending != pending_.end()) {
     return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobBusy,
-                         absl::StrCat("job \"", job, "\" does not run; snapshots are taken while ",
-                                      "its trainers are attached"),
+                         absl::StrCat("trainers are attaching to job \"", job, "\"; take the ",
+                                      "snapshot when they have begun"),
                          {.job = job});
   }
   return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
                        absl::StrCat("there is no job \"", job, "\"; `ballastctl jobs list` shows ",
                                     "those there are"),
                        {.job = job});
+}
+
+// Whether another try may go better: room was wanted, or the job came to rest meanwhile.
+bool Directory::MayBeTriedAgain(const absl::Status& why) {
+  return absl::IsAborted(why) || ReasonOf(why) == Reason::kJobFinished;
 }
 
 // --- At the home: taking one --------------------------------------------------------------------
@@ -75,7 +83,7 @@ void Directory::DoCreateSnapshot(const std::string& job, const std::string& name
   absl::Status status = CheckSnapshotHome();
   if (status.ok()) status = CheckSnapshotName(name);
   if (!status.ok()) return done(status);
-  const absl::StatusOr<JobPlan> plan = RunningJob(job);
+  const absl::StatusOr<JobPlan> plan = WholeJob(job);
   if (!plan.ok()) return done(plan.status());
   const absl::StatusOr<Layout> layout = LayoutOfSpec(plan->spec);
   if (!layout.ok()) return done(layout.status());
@@ -195,7 +203,7 @@ void Directory::GiveUpSnapshot(const TakingRef& taking, const absl::Status& why)
       if (!removed.ok()) BALLAST_LOG(WARN) << removed;
       return [this, taking, why] {
         taking_.erase(taking->plan.job);
-        if (!absl::IsAborted(why) || taking->tries == 0) return taking->done(why);
+        if (!MayBeTriedAgain(why) || taking->tries == 0) return taking->done(why);
         strand_.PostAfter(kRetryDelay, [this, self = shared_from_this(), taking] {
           DoCreateSnapshot(taking->plan.spec.name, taking->name, taking->keep, taking->tries,
                            taking->done);
@@ -278,6 +286,7 @@ void Directory::SnapshotLocal(const SnapshotCall& call, CapturedRound* before,
   const std::shared_ptr<RoundEngine> engine = Find(call.job);
   if (call.step == SnapshotCall::Step::kRelease) {
     if (engine != nullptr) engine->ReleaseState();
+    ReleaseResting(call.job);
     if (snapshots_.store == nullptr) return done(0);
     OnDisk([this, id = call.snapshot, done]() -> std::function<void()> {
       const absl::Status dropped = snapshots_.store->DropPart(id);
@@ -287,9 +296,11 @@ void Directory::SnapshotLocal(const SnapshotCall& call, CapturedRound* before,
     return;
   }
   if (const absl::Status status = CheckSnapshots(); !status.ok()) return done(status);
+  const bool hold = call.step == SnapshotCall::Step::kHold;
+  if (hold && RestsHere(call.job)) return HoldResting(call, done);
+  if (resting_holds_.count(call.job) != 0) return CaptureResting(call, before, done);
   if (engine == nullptr || local_.count(call.job) == 0) return done(NoDurableJob(call.job));
-  if (call.step == SnapshotCall::Step::kHold) return engine->HoldState(done);
-  CaptureLocal(call, before, done);
+  hold ? engine->HoldState(done) : CaptureLocal(call, before, done);
 }
 
 void Directory::CaptureLocal(const SnapshotCall& call, CapturedRound* before,

@@ -40,6 +40,13 @@ struct ExportPart {
   uint32_t shard = 0;  // of those that PlanExport gives
 };
 
+// What a server is to make of a snapshot: its share of a job.
+struct RestoreOrder {
+  JobPlan plan;
+  uint64_t snapshot = 0;  // id
+  bool share = false;     // RestoreCall::share
+};
+
 // Calls to the other servers; implemented in server/rpc. `done` may run on any thread.
 class PeerLink {
  public:
@@ -58,8 +65,9 @@ class PeerLink {
   // Both may take as long as reading and writing the state does. A hold gives the round.
   virtual void Snapshot(uint32_t server, const SnapshotCall& call,
                         std::function<void(absl::StatusOr<uint64_t>)> done) = 0;
-  virtual void RestoreJob(uint32_t server, const JobPlan& plan, uint64_t snapshot,
-                          std::function<void(absl::Status)> done) = 0;
+  // A restore gives RestoredJob::copied.
+  virtual void RestoreJob(uint32_t server, const RestoreOrder& order,
+                          std::function<void(absl::StatusOr<std::string>)> done) = 0;
   virtual void Export(uint32_t server, const ExportPart& part,
                       std::function<void(absl::Status)> done) = 0;
   virtual void ImportJob(uint32_t server, const JobPlan& plan, const std::string& from,
@@ -120,6 +128,13 @@ struct RestoreCall {
   std::string snapshot;  // its name
   std::string as;        // name of the job that goes on from it
   uint32_t world = 0;    // of that job; 0: as it was
+  // A fork: the job's slots begin in the snapshot's files (borrowed_slots.h); nothing is copied.
+  bool share = false;
+};
+
+struct RestoredJob {
+  DurableJob job;
+  std::string copied;  // why a server copied what was to be shared; empty: none did
 };
 
 // What is written as safetensors files.
@@ -214,8 +229,9 @@ class JobDirectory {
   // FAILED_PRECONDITION UNSUPPORTED where none are kept; NOT_FOUND UNKNOWN_JOB.
   // Create: `keep`: so many of the job stay, the oldest are removed; 0: all. Answers when it is
   // whole on disk. Errors: INVALID_ARGUMENT BAD_ARGUMENT; ALREADY_EXISTS; OVER_BUDGET;
-  // FAILED_PRECONDITION JOB_BUSY when no trainer runs it; ABORTED when rounds needed the room each
-  // time it was tried; what RoundEngine::CaptureState says. Nothing is left then.
+  // FAILED_PRECONDITION JOB_BUSY while its trainers are attaching, or when it rests in the middle
+  // of a round; ABORTED when rounds needed the room each time it was tried; what
+  // RoundEngine::CaptureState says. Nothing is left then. A job that rests is not woken meanwhile.
   virtual void CreateSnapshot(const std::string& job, const std::string& name, uint32_t keep,
                               std::function<void(absl::StatusOr<SnapshotInfo>)> done) = 0;
   // Of `job`, or of all when it is empty, oldest first.
@@ -231,7 +247,7 @@ class JobDirectory {
   // OVER_BUDGET; STATE_LOST; INVALID_ARGUMENT BAD_SPEC for a world that cannot be. Nothing is left
   // then.
   virtual void RestoreSnapshot(RestoreCall call,
-                               std::function<void(absl::StatusOr<DurableJob>)> done) = 0;
+                               std::function<void(absl::StatusOr<RestoredJob>)> done) = 0;
   // Safetensors files out and in, likewise at the home. Export: errors: those of CreateSnapshot or
   // of finding one; INVALID_ARGUMENT BAD_ARGUMENT for a name that is none; NAME_IN_USE;
   // OVER_BUDGET with both numbers. Nothing of it is left then.
@@ -247,8 +263,8 @@ class JobDirectory {
                              std::function<void(absl::Status)> done) = 0;
   virtual void PeerSnapshot(SnapshotCall call,
                             std::function<void(absl::StatusOr<uint64_t>)> done) = 0;
-  virtual void PeerRestoreJob(JobPlan plan, uint64_t snapshot,
-                              std::function<void(absl::Status)> done) = 0;
+  virtual void PeerRestoreJob(RestoreOrder order,
+                              std::function<void(absl::StatusOr<std::string>)> done) = 0;
 
   // Fails every job with SHUTTING_DOWN and answers pending attaches.
   virtual void Shutdown(std::function<void()> done) = 0;

@@ -57,6 +57,8 @@ class JobStore {
   absl::StatusOr<JobPlan> FindNamed(const std::string& name) const;
   // Where the job's files are.
   std::string Directory(uint64_t job) const;
+  // In that: where those of the plan's layout version are.
+  std::string FilesOf(const JobPlan& plan) const;
 
   // Makes the job's files, then its record. Errors: RESOURCE_EXHAUSTED OVER_BUDGET with the bytes
   // needed and free, and then nothing of it is left.
@@ -80,7 +82,6 @@ class JobStore {
   absl::Status Remove(uint64_t job);
 
  private:
-  std::string FilesOf(const JobPlan& plan) const;
   // Jobs that have a directory, after the removals that were begun came to their end.
   absl::StatusOr<std::set<uint64_t>> FinishRemovals();
   // The job of a directory that is there; nullopt when it was half made, and is gone now.

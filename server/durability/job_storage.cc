@@ -18,6 +18,7 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
+#include "server/durability/borrowed_slots.h"
 
 namespace ballast::server {
 namespace {
@@ -99,8 +100,10 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStorage::Open(FileSystem* fs,
                                                              const std::string& directory,
                                                              const StorageOptions& options) {
   BALLAST_ASSIGN_OR_RETURN(auto log, GradientLog::Open(fs, directory, LogGeometry(options)));
-  BALLAST_ASSIGN_OR_RETURN(auto slots, SlotFile::Open(fs, absl::StrCat(directory, "/", kSlotsName),
-                                                      options.slots, options.shapes));
+  BALLAST_ASSIGN_OR_RETURN(auto own, SlotFile::Open(fs, absl::StrCat(directory, "/", kSlotsName),
+                                                    options.slots, options.shapes));
+  BALLAST_ASSIGN_OR_RETURN(
+      auto slots, OpenBorrowed(fs, directory, options.slots, options.shapes, std::move(own)));
   return std::make_unique<JobStorage>(std::move(log), std::move(slots), options.shapes,
                                       options.start_round);
 }

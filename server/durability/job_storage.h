@@ -3,6 +3,7 @@
 //
 //   <directory>/log-NNN    gradient log (docs/formats/log.md)
 //   <directory>/slots      rolling checkpoint (docs/formats/slots.md)
+//   <directory>/base...    what a forked job has borrowed (borrowed_slots.h)
 //
 // Comes from: server/cluster (creation, restart), server/round. Goes to: common/io files.
 // Thread safety: JobStorage is thread-compatible until MakeRoundLog; the RoundLog as its header
@@ -49,7 +50,8 @@ class JobStorage {
   static absl::StatusOr<std::unique_ptr<JobStorage>> Create(FileSystem* fs,
                                                             const std::string& directory,
                                                             const StorageOptions& options);
-  // Opens them after a restart. Errors as GradientLog::Open and SlotFile::Open.
+  // Opens them after a restart. Errors as GradientLog::Open, SlotFile::Open and
+  // OpenBorrowed.
   static absl::StatusOr<std::unique_ptr<JobStorage>> Open(FileSystem* fs,
                                                           const std::string& directory,
                                                           const StorageOptions& options);

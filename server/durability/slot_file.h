@@ -25,6 +25,8 @@ struct SlotShape {
   uint32_t extent = 0;
   uint32_t elements = 0;
   uint32_t array_count = 3;
+
+  bool operator==(const SlotShape&) const = default;
 };
 
 struct SlotOptions {

@@ -116,10 +116,12 @@ void RestoreSnapshot(const std::shared_ptr<JobDirectory>& directory,
   restore.snapshot = request.name();
   restore.as = request.as();
   restore.world = request.world();
-  directory->RestoreSnapshot(restore, [call](const absl::StatusOr<DurableJob>& job) {
-    if (!job.ok()) return call->Fail(job.status());
+  restore.share = request.share();
+  directory->RestoreSnapshot(restore, [call](const absl::StatusOr<RestoredJob>& restored) {
+    if (!restored.ok()) return call->Fail(restored.status());
     v1::RestoreSnapshotReply reply;
-    ToProto(*job, reply.mutable_job());
+    ToProto(restored->job, reply.mutable_job());
+    reply.set_copied(restored->copied);
     call->Reply(reply);
   });
 }

@@ -111,8 +111,8 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
               std::function<void(absl::Status)> done) override;
   void ImportJob(uint32_t server, const JobPlan& plan, const std::string& from,
                  std::function<void(absl::Status)> done) override;
-  void RestoreJob(uint32_t server, const JobPlan& plan, uint64_t snapshot,
-                  std::function<void(absl::Status)> done) override;
+  void RestoreJob(uint32_t server, const RestoreOrder& order,
+                  std::function<void(absl::StatusOr<std::string>)> done) override;
   void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to_server,
                 const Vote& vote) override;
   void DropVotes(uint64_t job) override {
@@ -351,15 +351,20 @@ void PeerClientImpl::Snapshot(uint32_t server, const SnapshotCall& call,
        });
 }
 
-void PeerClientImpl::RestoreJob(uint32_t server, const JobPlan& plan, uint64_t snapshot,
-                                std::function<void(absl::Status)> done) {
+void PeerClientImpl::RestoreJob(uint32_t server, const RestoreOrder& order,
+                                std::function<void(absl::StatusOr<std::string>)> done) {
   v1::PeerRestoreJob message;
-  *message.mutable_job() = PeerJobToProto(plan);
-  message.set_snapshot(snapshot);
+  *message.mutable_job() = PeerJobToProto(order.plan);
+  message.set_snapshot(order.snapshot);
+  message.set_share(order.share);
   const CallOptions options{method::kPeerRestoreJob, kWholeState, false};
   Call(server, options, SerializeMessage(message),
-       [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
-         done(status);
+       [this, done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer& reply) {
+         if (!status.ok()) return done(status);
+         v1::PeerRestored answer;
+         const absl::Status parsed =
+             ParseMessage(reply, static_cast<size_t>(config_.max_message_bytes), &answer);
+         parsed.ok() ? done(answer.copied()) : done(parsed);
        });
 }
 

@@ -135,9 +135,13 @@ void RestoreJob(const DirectoryHolder& holder, const Call& call, const grpc::Byt
   if (!directory.ok()) return call->Fail(directory.status());
   absl::StatusOr<JobPlan> plan = PeerJobFromProto(message.job());
   if (!plan.ok()) return call->Fail(plan.status());
-  (*directory)
-      ->PeerRestoreJob(*std::move(plan), message.snapshot(),
-                       [call](const absl::Status& status) { Answer(call, status); });
+  const RestoreOrder order{*std::move(plan), message.snapshot(), message.share()};
+  (*directory)->PeerRestoreJob(order, [call](const absl::StatusOr<std::string>& copied) {
+    if (!copied.ok()) return call->Fail(copied.status());
+    v1::PeerRestored reply;
+    reply.set_copied(*copied);
+    call->Reply(reply);
+  });
 }
 
 void Export(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {

@@ -207,6 +207,53 @@ absl::StatusOr<std::unique_ptr<SlotFile>> SnapshotStore::OpenPart(uint64_t id, c
   return part;
 }
 
+absl::Status SnapshotStore::LinkParts(uint64_t id, const SlotBase& base,
+                                      const std::string& directory) const {
+  BALLAST_FAILPOINT_RETURN("fork.before_links");
+  for (const SlotBasePart& part : base.parts) {
+    BALLAST_RETURN_IF_ERROR(
+        fs_->Link(PartPath(id, part.server), SlotBasePartPath(directory, part.server)));
+  }
+  BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(directory));
+  BALLAST_RETURN_IF_ERROR(ReplaceFile(fs_, SlotBasePath(directory), EncodeSlotBase(base)));
+  BALLAST_FAILPOINT_RETURN("fork.after_links");
+  return absl::OkStatus();
+}
+
+absl::Status SnapshotStore::Lend(const SnapshotManifest& manifest, const JobPlan& from,
+                                 const Layout& layout, const JobPlan& to,
+                                 const std::string& directory) const {
+  SlotBase base{.job = to.job,
+                .server = self_,
+                .lender = from.job,
+                .round = manifest.round,
+                .optimizer = static_cast<uint32_t>(from.spec.optimizer),
+                .formula_id = from.spec.formula_id,
+                .tile_elements = from.spec.tile_elements};
+  for (const uint32_t server : from.servers) {
+    std::vector<uint32_t> extents;
+    for (uint32_t extent = 0; extent < layout.extents().size(); ++extent) {
+      if (to.owner[extent] == self_ && from.owner[extent] == server) extents.push_back(extent);
+    }
+    if (extents.empty()) continue;
+    BALLAST_ASSIGN_OR_RETURN(const auto part, OpenPart(manifest.id, from, layout, server));
+    for (const uint32_t extent : extents) {
+      if (part->Versions(extent) == std::vector<uint64_t>{manifest.round}) continue;
+      return Lost(Directory(manifest.id),
+                  absl::StrCat(PartPath(manifest.id, server), " lacks extent ", extent));
+    }
+    base.parts.push_back({server, PartOptions(from, layout, server).shapes});
+  }
+  if (base.parts.empty()) return absl::OkStatus();
+  const absl::Status linked = LinkParts(manifest.id, base, directory);
+  if (!absl::IsUnimplemented(linked)) return linked;
+  for (const SlotBasePart& part : base.parts) {
+    const absl::Status removed = fs_->Remove(SlotBasePartPath(directory, part.server));
+    if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+  }
+  return linked;
+}
+
 absl::Status SnapshotStore::Verify(const SnapshotManifest& manifest, const JobPlan& plan) const {
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   BALLAST_ASSIGN_OR_RETURN(

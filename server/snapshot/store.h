@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "common/io/file.h"
 #include "common/tensor/layout.h"
+#include "server/durability/slot_base.h"
 #include "server/durability/slot_file.h"
 #include "server/round/round_types.h"
 #include "server/snapshot/manifest.h"
@@ -64,11 +65,20 @@ class SnapshotStore {
   // Opens a part of a snapshot to be read. DATA_LOSS STATE_LOST when it is missing or not its own.
   absl::StatusOr<std::unique_ptr<SlotFile>> OpenPart(uint64_t id, const JobPlan& plan,
                                                      const Layout& layout, uint32_t server) const;
+  // Gives the slots of job `to` at this server, which are empty and in `directory`, the parts that
+  // hold its extents as what they begin in (slot_base.h); `from` is the manifest's plan, `layout`
+  // that of both. Nothing is copied, and the snapshot may be removed. Errors: UNIMPLEMENTED where
+  // files of the snapshot cannot be linked to `directory`, and then nothing is left there; as
+  // OpenPart.
+  absl::Status Lend(const SnapshotManifest& manifest, const JobPlan& from, const Layout& layout,
+                    const JobPlan& to, const std::string& directory) const;
   // Reads every byte of the parts and compares the checksums; `plan` is the manifest's. DATA_LOSS
   // STATE_LOST naming file, extent and offset.
   absl::Status Verify(const SnapshotManifest& manifest, const JobPlan& plan) const;
 
  private:
+  // Links the parts to `directory`.
+  absl::Status LinkParts(uint64_t id, const SlotBase& base, const std::string& directory) const;
   std::string PartPath(uint64_t id, uint32_t server) const;
   std::string TakingPath(uint64_t id) const;
   std::string ManifestPath(uint64_t id) const;

@@ -74,8 +74,8 @@ class Storm:
             [str(Path(options.bin) / "bin" / "ballastd"), "--list-failpoints"],
             check=True, capture_output=True, text=True, env=clean_environment(),
         ).stdout.split()
-        # Its jobs neither grow nor are kept: test_growth.py and test_snapshots.py in tests/e2e.
-        others = ("growth.", "snapshot.", "restore.")
+        # Its jobs neither grow nor are kept: test_growth.py, test_snapshots.py, test_forks.py.
+        others = ("growth.", "snapshot.", "restore.", "fork.")
         self.failpoints = [name for name in names if not name.startswith(others)]
         self.next_failpoint = self.rng.randrange(len(self.failpoints))
 

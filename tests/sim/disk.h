@@ -62,6 +62,10 @@ class SimDisk : public FileSystem {
     unsynced_names_ = true;
     return Change([&] { return disk_.Rename(from, to); });
   }
+  absl::Status Link(const std::string& from, const std::string& to) override {
+    unsynced_names_ = true;
+    return Change([&] { return disk_.Link(from, to); });
+  }
   absl::Status Remove(const std::string& path) override {
     unsynced_names_ = true;
     return Change([&] { return disk_.Remove(path); });

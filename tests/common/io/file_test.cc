@@ -184,6 +184,20 @@ TEST_P(FileTest, NamesAreListedRenamedAndRemoved) {
   EXPECT_EQ(fs_->List(Path("b")).status().code(), absl::StatusCode::kInternal);
 }
 
+TEST_P(FileTest, AFileWithTwoNamesIsThereUntilBothAreRemoved) {
+  ASSERT_TRUE(ReplaceFile(fs_, Path("a"), "text").ok());
+  ASSERT_TRUE(fs_->MakeDirectory(Path("x")).ok());
+  ASSERT_TRUE(fs_->Link(Path("a"), Path("x/b")).ok());
+  ASSERT_TRUE(WriteText(Open("a", OpenMode::kWrite)->get(), 0, "T").ok());
+  EXPECT_EQ(*ReadWholeFile(fs_, Path("x/b"), 9), "Text") << "it is one file";
+  ASSERT_TRUE(fs_->Remove(Path("a")).ok());
+  EXPECT_EQ(*ReadWholeFile(fs_, Path("x/b"), 9), "Text");
+  EXPECT_EQ(fs_->Link(Path("a"), Path("c")).code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(ReplaceFile(fs_, Path("a"), "other").ok());
+  EXPECT_EQ(fs_->Link(Path("a"), Path("x/b")).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_FALSE(fs_->Link(Path("x"), Path("y")).ok()) << "no directories";
+}
+
 TEST_P(FileTest, DirectoriesAreMadeWithParentsMovedAndRemovedWhole) {
   ASSERT_TRUE(fs_->MakeDirectory(Path("x/y/z")).ok());
   ASSERT_TRUE(fs_->MakeDirectory(Path("x/y")).ok());

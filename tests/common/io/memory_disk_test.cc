@@ -48,6 +48,23 @@ std::unique_ptr<MemoryDisk> DiskWith(const std::string& content) {
   return disk;
 }
 
+TEST(MemoryDiskTest, ALinkIsSafeOnceItsDirectoryIsSyncedAndTakesNoSpace) {
+  auto disk = DiskWith("text");
+  const uint64_t free = *disk->FreeBytes("/");
+  ASSERT_TRUE(disk->Link("a", "lost").ok());
+  EXPECT_EQ(*disk->FreeBytes("/"), free);
+  disk->Crash(kLoseAll);
+  EXPECT_THAT(disk->Paths(), ElementsAre("a"));
+  ASSERT_TRUE(disk->Link("a", "b").ok());
+  ASSERT_TRUE(disk->SyncDirectory("/").ok());
+  ASSERT_TRUE(disk->Remove("a").ok());
+  ASSERT_TRUE(disk->SyncDirectory("/").ok());
+  disk->Crash(kLoseAll);
+  EXPECT_EQ(Content(disk.get(), "b"), "text");
+  disk->Fail(Operation::kLink, 1, EXDEV);
+  EXPECT_EQ(disk->Link("b", "c").code(), absl::StatusCode::kUnimplemented);
+}
+
 TEST(MemoryDiskTest, ACrashMayKeepOrLoseWhatWasNotSynced) {
   for (const bool keep : {true, false}) {
     auto disk = DiskWith("old");

@@ -217,10 +217,9 @@ class DurableDirectories : public PeerLink, public VoteSink {
                 std::function<void(absl::StatusOr<uint64_t>)> done) override {
     Call("snapshot", server, done, [=](JobDirectory* to) { to->PeerSnapshot(call, done); });
   }
-  void RestoreJob(uint32_t server, const JobPlan& plan, uint64_t snapshot,
-                  std::function<void(absl::Status)> done) override {
-    Call("restore", server, done,
-         [=](JobDirectory* to) { to->PeerRestoreJob(plan, snapshot, done); });
+  void RestoreJob(uint32_t server, const RestoreOrder& order,
+                  std::function<void(absl::StatusOr<std::string>)> done) override {
+    Call("restore", server, done, [=](JobDirectory* to) { to->PeerRestoreJob(order, done); });
   }
   void Export(uint32_t server, const ExportPart& part,
               std::function<void(absl::Status)> done) override {

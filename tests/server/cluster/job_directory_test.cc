@@ -80,9 +80,9 @@ class Cluster : public PeerLink {
                 std::function<void(absl::StatusOr<uint64_t>)> done) override {
     directories_[server]->PeerSnapshot(call, std::move(done));
   }
-  void RestoreJob(uint32_t server, const JobPlan& plan, uint64_t snapshot,
-                  std::function<void(absl::Status)> done) override {
-    directories_[server]->PeerRestoreJob(plan, snapshot, std::move(done));
+  void RestoreJob(uint32_t server, const RestoreOrder& order,
+                  std::function<void(absl::StatusOr<std::string>)> done) override {
+    directories_[server]->PeerRestoreJob(order, std::move(done));
   }
   void Export(uint32_t server, const ExportPart& part,
               std::function<void(absl::Status)> done) override {

@@ -52,6 +52,10 @@ class PowerCut : public FileSystem {
     const absl::Status power = Take();
     return power.ok() ? disk_->Rename(from, to) : power;
   }
+  absl::Status Link(const std::string& from, const std::string& to) override {
+    const absl::Status power = Take();
+    return power.ok() ? disk_->Link(from, to) : power;
+  }
   absl::Status Remove(const std::string& path) override {
     const absl::Status power = Take();
     return power.ok() ? disk_->Remove(path) : power;

@@ -208,15 +208,17 @@ class FakeDirectory : public JobDirectory {
                       std::function<void(absl::StatusOr<SnapshotInfo>)> done) override {
     done(SnapshotInfo());
   }
-  void RestoreSnapshot(RestoreCall, std::function<void(absl::StatusOr<DurableJob>)> done) override {
-    done(DurableJob());
+  void RestoreSnapshot(RestoreCall,
+                       std::function<void(absl::StatusOr<RestoredJob>)> done) override {
+    done(RestoredJob());
   }
   void PeerSnapshot(SnapshotCall call,
                     std::function<void(absl::StatusOr<uint64_t>)> done) override {
     done(call.round);
   }
-  void PeerRestoreJob(JobPlan, uint64_t, std::function<void(absl::Status)> done) override {
-    done(absl::OkStatus());
+  void PeerRestoreJob(RestoreOrder order,
+                      std::function<void(absl::StatusOr<std::string>)> done) override {
+    done(order.share ? "shared" : "");
   }
   void Export(ExportCall, std::function<void(absl::StatusOr<ExportInfo>)> done) override {
     done(ExportInfo());

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
+
 #include "common/base/failpoint.h"
 #include "common/base/reason.h"
 #include "common/io/arena.h"
@@ -148,6 +150,60 @@ TEST_F(SnapshotStoreTest, AServerThatSharesNoDirectorySaysSo) {
   const absl::Status status = Store(1).CreatePart(kId, plan_, layout_).status();
   EXPECT_EQ(ReasonOf(status), Reason::kUnsupported);
   EXPECT_THAT(std::string(status.message()), HasSubstr("storage.snapshot_dir"));
+}
+
+// A job on one server that goes on from the snapshot of two.
+class LentParts : public SnapshotStoreTest {
+ protected:
+  LentParts() : to_(plan_) {
+    to_.job = 99;
+    to_.servers = {3};
+    for (uint32_t& owner : to_.owner) owner = 3;
+    EXPECT_TRUE(disk_.MakeDirectory("job").ok());
+    Take();
+  }
+  absl::Status Lend() { return Store(3).Lend(Manifest(), plan_, layout_, to_, "job"); }
+
+  JobPlan to_;
+};
+
+TEST_F(LentParts, AreLinkedAndOutliveTheSnapshot) {
+  ASSERT_TRUE(Lend().ok());
+  EXPECT_THAT(*disk_.List("job"), ElementsAre("base", "base-0", "base-1"));
+  ASSERT_TRUE(Store(0).Remove(kId).ok());
+  const auto base = DecodeSlotBase(*ReadWholeFile(&disk_, SlotBasePath("job"), 1 << 20));
+  ASSERT_TRUE(base.ok()) << base.status();
+  EXPECT_EQ(base->job, 99u);
+  EXPECT_EQ(base->server, 3u);
+  EXPECT_EQ(base->round, 7u);
+  size_t extents = 0;
+  for (const SlotBasePart& part : base->parts) {
+    auto opened = SlotFile::Open(&disk_, SlotBasePartPath("job", part.server),
+                                 SlotBasePartOptions(*base, part.server, true), part.shapes);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    for (const SlotShape& shape : part.shapes) {
+      EXPECT_THAT((*opened)->Versions(shape.extent), ElementsAre(7u));
+      ++extents;
+    }
+  }
+  EXPECT_EQ(extents, layout_.extents().size());
+}
+
+TEST_F(LentParts, LeaveNothingWhereTheyCannotBeLinked) {
+  disk_.Fail(MemoryDisk::Operation::kLink, 2, EXDEV);
+  const absl::Status lent = Lend();
+  EXPECT_EQ(lent.code(), absl::StatusCode::kUnimplemented) << lent;
+  EXPECT_THAT(std::string(lent.message()), HasSubstr("job/base-1"));
+  EXPECT_THAT(*disk_.List("job"), IsEmpty());
+}
+
+TEST_F(LentParts, AreRefusedWhenOneIsDamagedOrMissing) {
+  const std::string part = Store(0).Directory(kId) + "/part-1";
+  ASSERT_TRUE(disk_.FlipBit(part, kPageBytes + 33, 1).ok());
+  EXPECT_EQ(ReasonOf(Lend()), Reason::kStateLost);
+  ASSERT_TRUE(disk_.Remove(part).ok());
+  EXPECT_EQ(ReasonOf(Lend()), Reason::kStateLost);
+  EXPECT_THAT(*disk_.List("job"), IsEmpty());
 }
 
 TEST_F(SnapshotStoreTest, DamageIsNamedWhereverItIs) {

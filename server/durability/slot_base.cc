@@ -1,0 +1,120 @@
+#include "server/durability/slot_base.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/crc32c.h"
+#include "common/base/status_macros.h"
+#include "server/durability/bytes.h"
+
+namespace ballast::server {
+namespace {
+
+constexpr absl::string_view kMagic = "BALLBAS\n";
+constexpr uint32_t kVersion = 1;
+constexpr size_t kFixedBytes = 24;  // magic, version, reserved, length
+constexpr size_t kCrcBytes = 4;     // at the end, of all that is in front
+constexpr size_t kPartBytes = 8;    // at least
+constexpr size_t kShapeBytes = 12;
+
+absl::StatusOr<absl::string_view> Body(absl::string_view bytes) {
+  if (bytes.size() < kFixedBytes + kCrcBytes || bytes.substr(0, kMagic.size()) != kMagic) {
+    return absl::DataLossError("it says of no slots what they have borrowed, or was cut off");
+  }
+  const auto version = LoadNumber<uint32_t>(bytes.data() + kMagic.size());
+  const size_t end = bytes.size() - kCrcBytes;
+  if (LoadNumber<uint32_t>(bytes.data() + end) != Crc32c(bytes.data(), end)) {
+    return absl::DataLossError("its checksum does not match");
+  }
+  if (version > kVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("it has format version ", version,
+                                                      "; this program reads version ", kVersion,
+                                                      "; use the program that wrote it"));
+  }
+  const bool whole = version == kVersion && LoadNumber<uint32_t>(bytes.data() + 12) == 0 &&
+                     LoadNumber<uint64_t>(bytes.data() + 16) == bytes.size();
+  if (!whole) return absl::DataLossError("its header is not one that this format has");
+  return bytes.substr(kFixedBytes, end - kFixedBytes);
+}
+
+SlotBasePart GetPart(ByteReader* from) {
+  SlotBasePart part;
+  part.server = from->Get<uint32_t>();
+  part.shapes.resize(from->GetCount(kShapeBytes));
+  for (SlotShape& shape : part.shapes) {
+    shape.extent = from->Get<uint32_t>();
+    shape.elements = from->Get<uint32_t>();
+    shape.array_count = from->Get<uint32_t>();
+  }
+  return part;
+}
+
+}  // namespace
+
+std::string EncodeSlotBase(const SlotBase& base) {
+  ByteWriter body;
+  body.Put(base.job);
+  body.Put(base.server);
+  body.Put(base.lender);
+  body.Put(base.round);
+  body.Put(base.optimizer);
+  body.Put(base.formula_id);
+  body.Put(base.tile_elements);
+  body.Put(static_cast<uint32_t>(base.parts.size()));
+  for (const SlotBasePart& part : base.parts) {
+    body.Put(part.server);
+    body.Put(static_cast<uint32_t>(part.shapes.size()));
+    for (const SlotShape& shape : part.shapes) {
+      body.Put(shape.extent);
+      body.Put(shape.elements);
+      body.Put(shape.array_count);
+    }
+  }
+  const std::string content = body.Take();
+  ByteWriter file;
+  file.PutBytes(kMagic);
+  file.Put(kVersion);
+  file.Put<uint32_t>(0);
+  file.Put<uint64_t>(kFixedBytes + content.size() + kCrcBytes);
+  file.PutBytes(content);
+  std::string bytes = file.Take();
+  ByteWriter crc;
+  crc.Put(Crc32c(bytes.data(), bytes.size()));
+  return bytes + crc.Take();
+}
+
+absl::StatusOr<SlotBase> DecodeSlotBase(absl::string_view bytes) {
+  BALLAST_ASSIGN_OR_RETURN(const absl::string_view body, Body(bytes));
+  ByteReader from(body);
+  SlotBase base;
+  base.job = from.Get<uint64_t>();
+  base.server = from.Get<uint32_t>();
+  base.lender = from.Get<uint64_t>();
+  base.round = from.Get<uint64_t>();
+  base.optimizer = from.Get<uint32_t>();
+  base.formula_id = from.Get<uint32_t>();
+  base.tile_elements = from.Get<uint32_t>();
+  const uint32_t parts = from.GetCount(kPartBytes);
+  for (uint32_t i = 0; i < parts; ++i) base.parts.push_back(GetPart(&from));
+  if (from.AtEnd() && base.round != 0 && !base.parts.empty()) return base;
+  return absl::DataLossError("its fields are not those of this format");
+}
+
+std::string SlotBasePath(const std::string& directory) { return absl::StrCat(directory, "/base"); }
+
+std::string SlotBasePartPath(const std::string& directory, uint32_t server) {
+  return absl::StrCat(directory, "/base-", server);
+}
+
+SlotOptions SlotBasePartOptions(const SlotBase& base, uint32_t server, bool direct) {
+  SlotOptions options;
+  options.job = base.lender;
+  options.server = server;
+  options.optimizer = base.optimizer;
+  options.formula_id = base.formula_id;
+  options.tile_elements = base.tile_elements;
+  options.direct = direct;
+  options.places = 1;
+  options.read_only = true;
+  return options;
+}
+
+}  // namespace ballast::server

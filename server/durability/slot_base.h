@@ -1,0 +1,59 @@
+// SlotBase: what a forked job has borrowed, as the file `base` in its directory. Its slots begin in
+// those of a snapshot: hard links `base-<server>` beside it, which the snapshot may be removed
+// under. docs/formats/slots.md has the grammar.
+//
+//   file := magic, version, reserved, length      ; 24 bytes
+//           job, server, lender, round, optimizer, formula, tile elements, part count
+//           (server, shape count, (extent, elements, arrays)*)*
+//           crc                                   ; CRC32C of everything in front
+//
+// Comes from: SnapshotStore (writes), BorrowedSlots (reads). Goes to: common/io files.
+// Thread safety: plain values; reading and writing block on the disk.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/io/file.h"
+#include "server/durability/slot_file.h"
+
+namespace ballast::server {
+
+constexpr size_t kSlotBaseBytesMax = size_t{256} << 20;
+
+// A slot file with one place for each extent, and all extents it was made with.
+struct SlotBasePart {
+  uint32_t server = 0;  // that wrote it
+  std::vector<SlotShape> shapes;
+
+  bool operator==(const SlotBasePart&) const = default;
+};
+
+struct SlotBase {
+  uint64_t job = 0;  // that borrows, and at which server
+  uint32_t server = 0;
+  uint64_t lender = 0;  // the job whose states they are
+  uint64_t round = 0;   // version of every extent
+  uint32_t optimizer = 0;
+  uint32_t formula_id = 0;
+  uint32_t tile_elements = 0;
+  std::vector<SlotBasePart> parts;
+
+  bool operator==(const SlotBase&) const = default;
+};
+
+std::string EncodeSlotBase(const SlotBase& base);
+// DATA_LOSS for what EncodeSlotBase cannot have written, FAILED_PRECONDITION for a newer version.
+absl::StatusOr<SlotBase> DecodeSlotBase(absl::string_view bytes);
+
+// Where the base of the slots in `directory` is, and the part of `server`.
+std::string SlotBasePath(const std::string& directory);
+std::string SlotBasePartPath(const std::string& directory, uint32_t server);
+// How the part of `server` is opened, to be read.
+SlotOptions SlotBasePartOptions(const SlotBase& base, uint32_t server, bool direct);
+
+}  // namespace ballast::server
