@@ -401,3 +401,29 @@ def test_a_trainer_that_is_killed_while_state_is_loaded_is_waited_for(
         expect_same_state(source, trainers.optimizers[0].export_state())
     for done in [t.start(lambda opt: opt.close())[0] for t in (stays, again)]:
         done.result(HANG_S)
+
+
+def test_state_on_nvme_takes_every_bit_and_keeps_it(start_cluster):
+    """75 extents of 96 KiB of state, with room for 10 of them in memory."""
+    cluster = start_cluster(1, BALLAST_STORAGE_DRAM_BUDGET="1MiB")
+    values = {"half": torch.bfloat16, "whole": torch.float32}
+    params = [(n, nn.Parameter(torch.ones(300_000, dtype=d))) for n, d in values.items()]
+    trainers = Trainers(
+        cluster, [params], durability="process", device="nvme", tile_elements=4096,
+        extent_elements=8192, reconnect_timeout=HANG_S / 2,
+    )  # fmt: skip
+    opt = trainers.optimizers[0]
+    opt.attach()
+    source = opt.export_state()
+    generator = torch.Generator().manual_seed(4)
+    for i, state in source["state"].items():
+        state["step"] = torch.tensor(3.0 + i)
+        for key in ARRAYS:
+            state[key] = torch.randn(300_000, generator=generator)
+    for strike in (False, True):
+        opt.load_export(source)
+        if strike:
+            cluster.strike(0)
+        expect_same_state(source, opt.export_state())
+        source["state"][0]["exp_avg"].add_(1)
+    trainers.close()

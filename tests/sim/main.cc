@@ -24,7 +24,8 @@
 namespace ballast::sim {
 namespace {
 
-constexpr uint64_t kMutantSeeds = 5000;
+// One in some 2,500 meets the rarest, trim_before_slot_sync.
+constexpr uint64_t kMutantSeeds = 10000;
 constexpr uint64_t kRunTwiceOneIn = 20;
 
 constexpr char kUsage[] =
