@@ -31,6 +31,8 @@ class Cluster:
         build = Path(options.bin)
         # Room for five of the reference's extents: the fewest but one.
         settings = ["storage.dram_budget=120KiB"] if options.tier == "nvme" else []
+        if options.snapshots:
+            settings.append(f"storage.snapshot_dir={folder / 'snapshots'}")
         self.servers = [
             Server(build / "bin" / "ballastd", i, folder, folder / f"data-{i}", settings)
             for i in range(options.servers)
@@ -49,6 +51,7 @@ class Cluster:
         self.storage_failures = 0
         self.kills = 0
         self.fenced = 0
+        self.beside: Callable[[], None] = lambda: None  # what else is to be looked after
 
     def everyone(self) -> list[Process]:
         return [*self.servers, *self.trainers]
@@ -57,6 +60,7 @@ class Cluster:
 
     def pump(self) -> None:
         """One look at every process: who ended is accounted for and started again when due."""
+        self.beside()
         for process in self.everyone():
             if process.child is not None and not process.alive():
                 self.account(process, process.child.returncode)

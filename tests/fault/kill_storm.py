@@ -4,7 +4,7 @@
 usage: kill_storm.py --bin BUILD (--kills N | --minutes M | --failpoints) [--servers S]
                      [--trainers W] [--seed X] [--durability power|process]
                      [--tier dram|nvme] [--think-us N]
-                     [--keep] [--json]
+                     [--snapshots] [--keep] [--json]
 
 Trainers compare every weight of every round with a reference in their own process, and masters and
 moments at the end of each job (reference.h). Here is decided who is struck, how and when. Progress
@@ -33,6 +33,7 @@ from pathlib import Path
 
 from cluster import HANG_S, POLL_S, Cluster, Red
 from processes import Server, Trainer, clean_environment, mount_small_disk, unmount_small_disk
+from snapshots import Snapshots
 
 # How long an armed failpoint may take before something is done so that it is reached.
 PROVOKE_S = 1.0
@@ -69,6 +70,10 @@ class Storm:
         self.counts: dict[str, int] = {}
         self.rounds = self.jobs = self.damages = self.damages_refused = 0
         self.small_disk = False
+        self.snapshots: Snapshots | None = None
+        if options.snapshots:
+            self.snapshots = Snapshots(self.cluster, folder / "snapshots", self.rng)
+            self.cluster.beside = self.snapshots.pump
         self.begun = time.monotonic()
         names = subprocess.run(
             [str(Path(options.bin) / "bin" / "ballastd"), "--list-failpoints"],
@@ -84,7 +89,9 @@ class Storm:
     def start_servers(self) -> None:
         cluster = self.cluster
         small = cluster.servers[-1]
-        refusal = mount_small_disk(self.folder / "small")
+        # Forks share files with snapshots, which lie elsewhere.
+        wanted = self.snapshots is None
+        refusal = mount_small_disk(self.folder / "small") if wanted else "snapshots are taken"
         if refusal:
             self.say(f"skipped: full disks; {refusal}")
         else:
@@ -112,6 +119,8 @@ class Storm:
             }
             trainer.endpoints = [s.address for s in self.cluster.servers]
             trainer.wanted = True
+        if self.snapshots is not None:
+            self.snapshots.jobs.append(f"storm-{self.jobs}")
 
     def end_job(self) -> None:
         """All trainers run up to the same round, compare everything and leave."""
@@ -294,7 +303,9 @@ class Storm:
             (2, self.strike_all_servers), (1, self.strike_all_trainers),
             (2, self.strike_everyone), (3, self.strike_again_and_again), (2, self.strike_stop),
             (1, self.strike_zombie), (6, self.strike_failpoint), (1, self.strike_disk_error),
-            (1, self.strike_damage), (int(self.small_disk), self.strike_full_disk),
+            # Damage of what rests would be found at the end only.
+            (int(self.snapshots is None), self.strike_damage),
+            (int(self.small_disk), self.strike_full_disk),
         ]
 
     def strike(self) -> None:
@@ -337,6 +348,8 @@ class Storm:
                 self.begin_job()
                 self.cluster.await_rounds()
         self.end_job()
+        if self.snapshots is not None:
+            self.snapshots.finish()
 
     # --- The result
 
@@ -375,6 +388,7 @@ class Storm:
             "storage_failures": self.cluster.storage_failures,
             "damages": self.damages,
             "damages_refused": self.damages_refused,
+            "snapshots": self.snapshots.counts if self.snapshots is not None else {},
             "failpoints": len(self.failpoints),
             "failpoints_hit": dict(sorted(self.cluster.failpoints_hit.items())),
             "pauses_ms": {"p50": share(0.5), "p99": share(0.99), "max": round(pauses[-1], 1)},
@@ -409,6 +423,9 @@ def parse() -> argparse.Namespace:
         "--tier", choices=("dram", "nvme"), default="dram",
         help="nvme: servers keep a few extents of the state in memory, the rest in their slots",
     )  # fmt: skip
+    parser.add_argument(
+        "--snapshots", action="store_true", help="take, fork and delete them beside the strikes"
+    )
     parser.add_argument("--think-us", type=int, default=2000, help="of a trainer, per round")
     parser.add_argument("--keep", action="store_true", help="keep the folder of a green run")
     parser.add_argument("--json", action="store_true")
