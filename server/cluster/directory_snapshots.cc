@@ -57,12 +57,17 @@ absl::StatusOr<JobPlan> Directory::WholeJob(const std::string& job) const {
     if (local != local_.end() && !local->second.ended) return local->second.plan;
   }
   if (const auto resting = resting_.find(job); made && resting != resting_.end()) {
-    return resting->second;
+    JobPlan plan = resting->second;
+    plan.resting = false;
+    plan.resting_round = 0;
+    return plan;
   }
   if (pending != pending_.end()) {
     return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobBusy,
-                         absl::StrCat("trainers are attaching to job \"", job, "\"; take the ",
-                                      "snapshot when they have begun"),
+                         absl::StrCat("job \"", job, "\" ",
+                                      made ? "has ended, and nothing of it is on disk"
+                                           : "is being attached to; take the snapshot when its "
+                                             "trainers have begun"),
                          {.job = job});
   }
   return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
