@@ -15,6 +15,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
+import ballast
 import ballast.torch as bt
 from e2e.cluster import Cluster, fresh_job, wait_for
 from e2e.test_snapshots import Run, assert_equal, snapshots
@@ -387,3 +388,108 @@ def test_a_disk_that_fills_midway_leaves_the_job_running_and_nothing_half(start_
     run.step(1)
     export(cluster, job, "--name", "out")
     run.close()
+
+
+def states_of(optimizer: bt.AdamW) -> dict[str, list[torch.Tensor]]:
+    state = optimizer.export_state()
+    return {name: list(state["state"][i].values()) for i, name in state["names"].items()}
+
+
+def assert_equal_states(ours: bt.AdamW, theirs: bt.AdamW) -> None:
+    a, b = states_of(ours), states_of(theirs)
+    assert set(a) == set(b)
+    for name in a:
+        assert_equal(a[name], b[name])
+
+
+@pytest.mark.parametrize("dtype", ["native", "bf16", "fp32"])
+@pytest.mark.parametrize("attached", [False, True])
+def test_a_script_loads_what_was_exported(start_cluster, tmp_path, dtype, attached):
+    cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR=str(tmp_path))
+    job = fresh_job()
+    model, optimizer = open_job(cluster, job)
+    train(model, optimizer, 2)
+    add_late(model, optimizer)
+    train(model, optimizer, 2)
+    said = export(cluster, job, "--name", "out", "--state", "--dtype", dtype)
+    ours, loaded = open_job(cluster, fresh_job("load"))
+    if attached:
+        train(ours, loaded, 1)
+    add_late(ours, loaded)
+    loaded.load_export(pathlib.Path(said["directory"]))
+    assert loaded.opt_step == 4
+    assert_equal_states(loaded, optimizer)
+    for (name, p), (_, q) in zip(model.named_parameters(), ours.named_parameters(), strict=True):
+        assert torch.equal(p, q), name
+    optimizer.close()
+    loaded.close()
+
+
+def test_a_script_starts_from_weights_that_somebody_else_has_written(start_cluster, tmp_path):
+    """As a model hub has them: two files, an index, tied names once, frozen and foreign tensors."""
+    cluster = start_cluster(2)
+    theirs = Model()
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.copy_(torch.randn(p.shape))
+    weights = {n: p.detach().clone() for n, p in theirs.named_parameters()}
+    weights["head.weight"] = weights.pop("embed.weight")  # the other of the tied names
+    weights["low"] = weights["low"].float() + 0.001  # finer than the parameter's dtype
+    weights["a.buffer"] = torch.arange(3)
+    names = sorted(weights)
+    files = {"model-1.safetensors": names[:3], "model-2.safetensors": names[3:]}
+    for file, mine in files.items():
+        safetensors.torch.save_file({n: weights[n] for n in mine}, tmp_path / file)
+    index = {"weight_map": {n: file for file, mine in files.items() for n in mine}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "other.safetensors").write_bytes(b"nobody reads this")
+
+    model, optimizer = open_job(cluster, fresh_job())
+    optimizer.add_param_group({"params": [model.frozen]})
+    optimizer.load_export(tmp_path)
+    state = optimizer.export_state()
+    index = {name: i for i, name in state["names"].items()}
+    assert torch.equal(state["state"][index["low"]]["master"], weights["low"])
+    assert torch.equal(model.low, weights["low"].bfloat16())
+    assert torch.equal(model.embed.weight, weights["head.weight"])
+    assert torch.equal(model.frozen, weights["frozen"])
+    assert optimizer.opt_step == 0
+    train(model, optimizer, 1)
+    optimizer.close()
+
+
+def test_files_that_do_not_fit_change_nothing(start_cluster, tmp_path):
+    cluster = start_cluster(1)
+    model, optimizer = open_job(cluster, fresh_job())
+    train(model, optimizer, 1)
+    before = states_of(optimizer)
+    weights = {n: p.detach().clone() for n, p in model.trainable(late=False)}
+
+    def refused(why: str, path: pathlib.Path = tmp_path) -> None:
+        with pytest.raises(ballast.BadArgument, match=why):
+            optimizer.load_export(path)
+        assert optimizer.round == 1
+
+    refused("has no .safetensors files")
+    refused("is no file", tmp_path / "nothing")
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"\x00")
+    refused("has 1 bytes")
+    safetensors.torch.save_file({**weights, "low": weights["low"][:-1].clone()}, file)
+    refused(r"'low' .* is BF16 of shape \(128, 17\)")
+    safetensors.torch.save_file({**weights, "low": weights["low"].int()}, file)
+    refused("'low' .* is I32")
+    safetensors.torch.save_file({n: w for n, w in weights.items() if n != "scale"}, file)
+    refused("no tensor 'scale'")
+    safetensors.torch.save_file(weights, file)
+    safetensors.torch.save_file({"scale": weights["scale"]}, tmp_path / "more.safetensors")
+    refused("'scale' is in")
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"scale": "../model.safetensors"}})
+    )
+    refused("weight_map|file name")
+    after = states_of(optimizer)
+    for name, values in before.items():
+        assert_equal(values, after[name])
+    train(model, optimizer, 1)
+    optimizer.close()
