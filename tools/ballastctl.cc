@@ -224,7 +224,12 @@ int ChangeSnapshot(const Options& options, const char* method, const char* done)
   request.set_job(options.words[1]);
   request.set_name(options.words[2]);
   request.set_keep(options.keep);
-  const auto reply = AskHome<v1::SnapshotReply>(&endpoint, method, request, kWholeStateTimeoutS);
+  const auto reply = [&] {
+    const WorkWatch watch(endpoint, [&](const v1::Work& work) {
+      return work.kind() == "snapshot" && work.name() == request.job();
+    });
+    return AskHome<v1::SnapshotReply>(&endpoint, method, request, kWholeStateTimeoutS);
+  }();
   if (!reply.ok()) return Failed(endpoint, options, reply.status());
   if (!options.json) std::cout << done << " " << request.job() << " " << request.name() << "\n";
   v1::ListSnapshotsReply shown;
@@ -241,8 +246,13 @@ int RestoreSnapshot(const Options& options, bool share) {
   request.set_as(options.as);
   request.set_world(options.world);
   request.set_share(share);
-  const auto reply = AskHome<v1::RestoreSnapshotReply>(&endpoint, method::kAdminRestoreSnapshot,
-                                                       request, kWholeStateTimeoutS);
+  const auto reply = [&] {
+    const WorkWatch watch(endpoint, [&](const v1::Work& work) {
+      return work.kind() == "restore" && work.name() == request.as();
+    });
+    return AskHome<v1::RestoreSnapshotReply>(&endpoint, method::kAdminRestoreSnapshot, request,
+                                             kWholeStateTimeoutS);
+  }();
   if (!reply.ok()) return Failed(endpoint, options, reply.status());
   if (!reply->copied().empty()) std::cerr << "ballastctl: " << reply->copied() << "\n";
   v1::ListJobsReply shown;

@@ -3,7 +3,6 @@
 #include <iostream>
 #include <map>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -53,9 +52,8 @@ int Export(const Options& options) {
   std::string endpoint = options.endpoints.front();
   const auto reply = [&] {
     const WorkWatch watch(endpoint, [&](const v1::Work& work) {
-      return work.kind() == "export"
-                 ? work.name() == request.name()
-                 : work.kind() == "snapshot" && absl::StartsWith(work.name(), job + "/export-");
+      const bool mine = work.kind() == "export" && work.name() == request.name();
+      return mine || (work.kind() == "snapshot" && work.name() == job);
     });
     return AskHome<v1::ExportReply>(&endpoint, method::kAdminExport, request, kWholeStateTimeoutS);
   }();

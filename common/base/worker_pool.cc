@@ -3,16 +3,14 @@
 // and job; handing out tasks is one atomic addition.
 #include "common/base/worker_pool.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/executor.h"
+#include "common/base/priority.h"
 
 #if defined(__SSE__)
 #include <xmmintrin.h>
@@ -28,13 +26,6 @@ void SetDefaultFloatMode() {
 #if defined(__SSE__)
   _mm_setcsr(0x1F80);
 #endif
-}
-
-// For the calling thread, which is what Linux means by a "process" here.
-void LowerPriority(int niceness) {
-  errno = 0;
-  const int now = getpriority(PRIO_PROCESS, 0);
-  if (errno == 0) setpriority(PRIO_PROCESS, 0, std::min(19, now + niceness));
 }
 
 }  // namespace

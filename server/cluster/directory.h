@@ -401,6 +401,9 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
                      const std::function<void(absl::StatusOr<uint64_t>)>& done);
   void CaptureLocal(const SnapshotCall& call, CapturedRound* before,
                     const std::function<void(absl::StatusOr<uint64_t>)>& done);
+  // Writes states of this server's extents to a part, and says how far that is.
+  TakeExtent TakeInto(const std::shared_ptr<SlotFile>& part, const JobPlan& plan,
+                      const Layout& layout, uint64_t round);
   // The same of a job that rests, in directory_resting.cc.
   bool RestsHere(uint64_t job) const;
   void HoldResting(const SnapshotCall& call,

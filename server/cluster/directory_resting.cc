@@ -87,13 +87,12 @@ void Directory::CaptureResting(const SnapshotCall& call, CapturedRound* before,
           cancelled = found->second.cancelled]() mutable -> std::function<void()> {
     const auto capture = [&]() -> absl::StatusOr<CapturedRound> {
       BALLAST_ASSIGN_OR_RETURN(
-          const std::unique_ptr<SlotFile> part,
+          const std::shared_ptr<SlotFile> part,
           snapshots_.store->CreatePart(call.snapshot, state->plan(), state->layout()));
-      const auto take = [&](uint32_t extent, const void* image) {
-        return part->Write(extent, call.round, image);
-      };
-      BALLAST_ASSIGN_OR_RETURN(const CapturedRound end,
-                               state->Capture(call.round, take, *cancelled));
+      BALLAST_ASSIGN_OR_RETURN(
+          const CapturedRound end,
+          state->Capture(call.round, TakeInto(part, state->plan(), state->layout(), call.round),
+                         *cancelled));
       BALLAST_RETURN_IF_ERROR(part->Sync());
       return end;
     };

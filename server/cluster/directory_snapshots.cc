@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/names.h"
+#include "common/base/priority.h"
 #include "common/base/status_macros.h"
 #include "server/cluster/directory.h"
 
@@ -41,6 +42,7 @@ absl::Status Directory::CheckSnapshotHome() const {
 void Directory::RunOn(Executor* thread, std::function<std::function<void()>()> task) {
   // The thread must not be the last to let go of the directory, which waits for it.
   thread->Post([weak = weak_from_this(), task = std::move(task)] {
+    GiveWay(kBesideRounds);
     const std::function<void()> then = task();
     std::shared_ptr<Directory> self = weak.lock();
     if (self == nullptr) return;
@@ -329,15 +331,29 @@ void Directory::CaptureLocal(const SnapshotCall& call, CapturedRound* before,
     auto made = snapshots_.store->CreatePart(call.snapshot, plan, *layout);
     if (!made.ok()) return [done, status = made.status()] { done(status); };
     const std::shared_ptr<SlotFile> part = *std::move(made);
-    return [=] {
+    return [=, take = TakeInto(part, plan, *layout, call.round)] {
       engine->CaptureState(
-          call.round,
-          [part, round = call.round](uint32_t extent, const void* image) {
-            return part->Write(extent, round, image);
-          },
+          call.round, take,
           [finish, part](const absl::StatusOr<CapturedRound>& end) { finish(part, end); });
     };
   });
+}
+
+TakeExtent Directory::TakeInto(const std::shared_ptr<SlotFile>& part, const JobPlan& plan,
+                               const Layout& layout, uint64_t round) {
+  std::vector<uint64_t> bytes;  // by extent
+  uint64_t total = 0;
+  for (uint32_t extent = 0; extent < layout.extents().size(); ++extent) {
+    bytes.push_back(SlotFile::PayloadBytes({extent, layout.extents()[extent].elements}));
+    if (plan.owner[extent] == config_.self) total += bytes.back();
+  }
+  return [part, round, bytes = std::move(bytes),
+          work = works_.Begin("snapshot", plan.spec.name, total)](
+             uint32_t extent, const void* image) -> absl::Status {
+    BALLAST_RETURN_IF_ERROR(part->Write(extent, round, image));
+    work->done_bytes += bytes[extent];
+    return absl::OkStatus();
+  };
 }
 
 }  // namespace ballast::server

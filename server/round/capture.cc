@@ -72,6 +72,7 @@ absl::Status CaptureExtents(const Capture& capture, const TakeExtent& take,
                            RoundReplay::MakeScratch(layout, capture.kernels));
   for (const uint32_t extent : OldestFirst(capture.held)) {
     if (cancelled) return absl::AbortedError("the snapshot was given up");
+    const auto began = std::chrono::steady_clock::now();
     const uint32_t elements = layout.extents()[extent].elements;
     const SlotShape shape{extent, elements, kAdamWStateArrays};
     float* const state = store->State(extent);
@@ -88,6 +89,7 @@ absl::Status CaptureExtents(const Capture& capture, const TakeExtent& take,
                 SlotFile::BufferBytes(shape) - payload);
     BALLAST_RETURN_IF_ERROR(take(extent, state));
     capture.log->LetGo(extent);
+    if (capture.rest) capture.rest(std::chrono::steady_clock::now() - began);
   }
   return absl::OkStatus();
 }

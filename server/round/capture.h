@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -27,6 +28,9 @@ struct Capture {
   RoundLog::HeldRounds rounds;  // log->ReadRounds(round)
   uint64_t round = 0;           // whose beginning is captured; not before any version that is held
   const optim::KernelTable* kernels = nullptr;
+  // Called behind every extent with the time that it took: whoever works beside rounds rests here.
+  // May be empty.
+  std::function<void(std::chrono::nanoseconds took)> rest;
 };
 
 // What the state is worth nothing without: how the round before it ended.

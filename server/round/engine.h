@@ -460,6 +460,7 @@ class Engine final : public RoundEngine {
   bool ended_ = false;
   std::function<void(const absl::Status&, uint64_t)> on_end_;
   // A snapshot: what is held for it, and until which round; or what tells its thread to give up.
+  bool pace_captures_ = true;           // not after one for which the log had no room
   std::shared_ptr<RoundLog> held_log_;  // from HoldState until a capture has it
   std::optional<HeldState> held_;
   uint32_t held_layout_ = 0;     // version of the layout that it is of

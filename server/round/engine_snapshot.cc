@@ -2,12 +2,25 @@
 // the round and handing it on is a thread's own work, beside which rounds go on. See engine.h.
 // Thread safety: on the job's strand, but for CaptureExtents.
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
+#include "common/base/priority.h"
 #include "common/base/status_macros.h"
 #include "server/round/engine.h"
 
 namespace ballast::server {
+namespace {
+
+constexpr std::chrono::milliseconds kLongestRest(50);
+
+// Half of the time belongs to the rounds.
+void Rest(std::chrono::nanoseconds took) {
+  std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(took, kLongestRest));
+}
+
+}  // namespace
 
 void Engine::DoHoldState(const std::function<void(absl::StatusOr<uint64_t>)>& done) {
   if (!failure_.ok()) return done(failure_);
@@ -91,17 +104,22 @@ void Engine::StartCapture() {
                                                          .held = *std::exchange(held_, {}),
                                                          .round = capture_order_->round,
                                                          .kernels = &step_kernels_});
+  if (pace_captures_) capture->rest = &Rest;
   capturing_ = std::make_shared<std::atomic<bool>>(false);
   if (capture_thread_ == nullptr) capture_thread_ = std::make_unique<Executor>("capture", 1);
   capture_thread_->Post([capture, cancelled = capturing_, weak = weak_from_this(),
                          post = strand_.Poster(),
                          order = *std::exchange(capture_order_, std::nullopt)] {
+    GiveWay(kBesideRounds);
     const absl::StatusOr<CapturedRound> result = RunCapture(capture.get(), order.take, *cancelled);
     capture->log->LetAllGo();
     capture->log = nullptr;
     const auto end = [weak, result, done = order.done] {
       const auto self = std::static_pointer_cast<Engine>(weak.lock());
-      if (self != nullptr) self->capturing_ = nullptr;
+      if (self != nullptr) {
+        self->capturing_ = nullptr;
+        self->pace_captures_ = !absl::IsAborted(result.status());
+      }
       done(result);
     };
     if (!post(end)) order.done(result);
