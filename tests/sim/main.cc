@@ -25,7 +25,7 @@ namespace ballast::sim {
 namespace {
 
 // One in some 2,500 meets the rarest, trim_before_slot_sync.
-constexpr uint64_t kMutantSeeds = 10000;
+constexpr uint64_t kMutantSeeds = 5000;
 constexpr uint64_t kRunTwiceOneIn = 20;
 
 constexpr char kUsage[] =

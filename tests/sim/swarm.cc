@@ -177,6 +177,30 @@ void AddClockJumps(Swarm* swarm, Random* random) {
   faults.mean_gap = random->Spread(20, 1000) * kMillisecond;
 }
 
+// Slots that lag many rounds behind a log that wraps, at servers that own several extents and end in
+// the middle: whether the log keeps what its slots still need shows here only. Drawn apart, as the
+// restarts are.
+void AddLaggingSlots(Swarm* swarm, Random* random) {
+  Shape& shape = swarm->shape;
+  shape.rounds = random->Between(9, 18);
+  shape.checkpoint_rounds = static_cast<uint32_t>(random->Between(1, 2));
+  shape.segment_bytes_min = uint64_t{1} << 13;
+  for (TensorSpec& tensor : shape.spec.tensors) {
+    tensor.shape = {static_cast<int64_t>(random->Between(100, 300))};
+  }
+  Pace& pace = swarm->pace;
+  pace.slot_write = random->Spread(1000, 30'000) * kMicrosecond;
+  pace.slot_sync = random->Spread(30'000, 600'000) * kMicrosecond;
+  const auto at_most = [](Tick* tick, Tick most) { *tick = std::min(*tick, most); };
+  at_most(&pace.network, 300 * kMicrosecond);
+  at_most(&pace.kernel, kMillisecond);
+  at_most(&pace.log_sync, 3 * kMillisecond);
+  at_most(&pace.compute, kMillisecond);
+  Faults& faults = swarm->faults;
+  faults.budget = std::max(faults.budget, static_cast<uint32_t>(random->Between(2, 6)));
+  faults.kill_one_in = static_cast<uint32_t>(random->Spread(200, 2000));
+}
+
 }  // namespace
 
 Swarm DrawSwarm(uint64_t seed) {
@@ -202,6 +226,9 @@ Swarm DrawSwarm(uint64_t seed) {
     swarm.shape.nvme_extents =
         server::kNvmeBuffersMin + static_cast<uint32_t>(tier.OneIn(2) ? 0 : tier.Below(6));
   }
+  Random lag(Mix(seed) ^ 0x51074A6);
+  const bool may_lag = swarm.faults.budget != 0 && swarm.shape.nvme_extents == 0;
+  if (may_lag && lag.OneIn(12)) AddLaggingSlots(&swarm, &lag);
   return swarm;
 }
 
