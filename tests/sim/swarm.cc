@@ -177,9 +177,9 @@ void AddClockJumps(Swarm* swarm, Random* random) {
   faults.mean_gap = random->Spread(20, 1000) * kMillisecond;
 }
 
-// Slots that lag many rounds behind a log that wraps, at servers that own several extents and end in
-// the middle: whether the log keeps what its slots still need shows here only. Drawn apart, as the
-// restarts are.
+// Slots that lag many rounds behind a log that wraps, at servers that own several extents and end
+// in the middle: whether the log keeps what its slots still need shows here only. Drawn apart, as
+// the restarts are.
 void AddLaggingSlots(Swarm* swarm, Random* random) {
   Shape& shape = swarm->shape;
   shape.rounds = random->Between(9, 18);
