@@ -32,11 +32,18 @@ class SimDisk::SimFile : public File {
         (disk_->mutant_ == Mutant::kSlotSyncLies && watched_->slots && watched_->made) ||
         (disk_->mutant_ == Mutant::kLogSyncLies && watched_->log);
     if (lies) return absl::OkStatus();
+    Beside(/*safe=*/false);
+    absl::Status status = SyncNow();
+    Beside(/*safe=*/true);
+    return Alive() ? status : SimDisk::Gone();
+  }
+  absl::Status SyncNow() {
     return Change([&] {
       const absl::Status status = file_->Sync();
       if (status.ok()) {
         watched_->oldest_unsynced = 0;
         watched_->made = true;
+        if (watched_->slots) disk_->slots_synced_ = disk_->operations_;
       } else {
         ++disk_->failed_syncs_;
       }
@@ -52,6 +59,11 @@ class SimDisk::SimFile : public File {
   }
 
  private:
+  void Beside(bool safe) {
+    if (!watched_->slots || !Alive()) return;
+    const std::function<void(bool)> beside = disk_->beside_slot_sync_;  // It may end the process.
+    if (beside) beside(safe);
+  }
   bool Alive() const { return process_ == disk_->process_ && process_ != disk_->dead_process_; }
   template <typename Operation>
   absl::Status Change(const Operation& operation) {
@@ -66,6 +78,13 @@ class SimDisk::SimFile : public File {
 
 void SimDisk::DieAt(uint64_t operations, bool happens, std::function<void()> died) {
   die_at_ = operations_ + operations;
+  death_happens_after_ = happens;
+  died_ = std::move(died);
+}
+
+void SimDisk::DieAtRename(bool happens, std::function<void()> died) {
+  die_at_ = 0;
+  die_at_rename_ = true;
   death_happens_after_ = happens;
   died_ = std::move(died);
 }

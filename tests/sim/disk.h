@@ -25,11 +25,22 @@ class SimDisk : public FileSystem {
   // The process ends inside its `operations`th change from now on (1: the next), before it (or,
   // with `happens`, after it has been made). `died` must not call the disk.
   void DieAt(uint64_t operations, bool happens, std::function<void()> died);
-  void Disarm() { die_at_ = 0; }
+  // The same inside the next Rename.
+  void DieAtRename(bool happens, std::function<void()> died);
+  void Disarm() {
+    die_at_ = 0;
+    die_at_rename_ = false;
+  }
   // The process has ended: what it still does is refused.
   void Detach() {
     ++process_;
-    die_at_ = 0;
+    Disarm();
+    beside_slot_sync_ = nullptr;
+  }
+  // What others do while the process flushes its slots; called within that flush, before what was
+  // written is safe (false) and after.
+  void SetBesideSlotSync(std::function<void(bool safe)> beside) {
+    beside_slot_sync_ = std::move(beside);
   }
   // The job's files are made. Mutants of directories lie from here on only.
   void Made() { made_ = true; }
@@ -42,6 +53,8 @@ class SimDisk : public FileSystem {
   // Changes made so far, and the oldest one to a log that no Sync has covered (0: none).
   uint64_t operations() const { return operations_; }
   uint64_t OldestUnsyncedLogWrite() const;
+  // The slots that changes up to this one have made are safe.
+  uint64_t slots_synced() const { return slots_synced_; }
   // A segment of the log has been written a second time.
   bool reused_segment() const { return reused_segment_; }
   // Errors that a process was told since it began; of them, writes and syncs of files that failed.
@@ -60,6 +73,7 @@ class SimDisk : public FileSystem {
   }
   absl::Status Rename(const std::string& from, const std::string& to) override {
     unsynced_names_ = true;
+    if (std::exchange(die_at_rename_, false)) die_at_ = operations_ + 1;
     return Change([&] { return disk_.Rename(from, to); });
   }
   absl::Status Link(const std::string& from, const std::string& to) override {
@@ -130,7 +144,10 @@ class SimDisk : public FileSystem {
   bool unsynced_names_ = false;
   bool reused_segment_ = false;
   uint64_t die_at_ = 0;  // 0: not
+  bool die_at_rename_ = false;
   bool death_happens_after_ = false;
+  uint64_t slots_synced_ = 0;
+  std::function<void(bool)> beside_slot_sync_;
   std::function<void()> died_;
   std::map<std::string, Watched> watched_;
 };

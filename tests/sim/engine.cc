@@ -91,7 +91,8 @@ absl::StatusOr<std::unique_ptr<SimEngine>> SimEngine::Make(const JobPlan& plan,
       recovered.fsm.prepared.has_value() ? recovered.fsm.round : recovered.fsm.round - 1;
   auto log = std::make_unique<SimRoundLog>(
       SimRoundLog::Deps{deps.world, &deps.swarm->pace, deps.disk, deps.node, deps.mutant,
-                        nvme != nullptr},
+                        nvme != nullptr, plan.spec.durability == Durability::kPower,
+                        shape.overlapping_flushes},
       std::move(storage), options.shapes, durable, plan.epoch.start_round);
   BALLAST_ASSIGN_OR_RETURN(
       Checkpointer checkpointer,

@@ -103,6 +103,8 @@ void SimEngine::AttachSlot(const SlotHello& hello, const SinkPtr& sink, const At
                    .complete = fsm_.CompleteFor(hello.slot),
                    .init_missing = fsm_.InitMissing()});
   sink->OnAck(MakeAck(true));  // A slot that is back has to learn where the window stands.
+  // What was sent may have broken the stream: elsewhere that is heard of later.
+  if (sinks_[hello.slot] != sink) return;
   if (hello.round != 0 && hello.round + 1 == fsm_.round()) SendLastRound(hello.slot);
 }
 

@@ -75,7 +75,10 @@ void FaultPlan::StartMissing() {
 
 bool FaultPlan::Gate(NodeId node) {
   if (calm_ || left_ == 0 || node >= servers_.size()) return true;
-  if (faults().die_in_change) WatchEpoch(node);
+  if ((faults().die_in_change || faults().die_in_record) && EpochChanged(node)) {
+    if (faults().die_in_change) EndSoon();
+    if (faults().die_in_record) EndInRecord(node);
+  }
   const bool power = random().OneIn(faults().power_one_in);
   if (!power && !random().OneIn(faults().kill_one_in)) return true;
   const bool all = power && faults().whole_cluster;
@@ -86,11 +89,28 @@ bool FaultPlan::Gate(NodeId node) {
   return false;
 }
 
-void FaultPlan::WatchEpoch(uint32_t server) {
-  if (!servers_[server]->Serves()) return;
+bool FaultPlan::EpochChanged(uint32_t server) {
+  if (!servers_[server]->Serves()) return false;
   const server::RoundFsm& fsm = servers_[server]->engine()->fsm();
   const std::pair<uint32_t, bool> now = {fsm.plan().epoch.epoch, fsm.sealed()};
-  if (std::exchange(epochs_[server], now) == now || random().OneIn(3)) return;
+  return std::exchange(epochs_[server], now) != now;
+}
+
+// Between the seal and the end of the record lie some twenty changes of the disk. The next process
+// reads what the one before had not made durable; the machine ends later.
+void FaultPlan::EndInRecord(uint32_t server) {
+  if (!epochs_[server].second || random().OneIn(3)) return;
+  const uint64_t operations = random().OneIn(2) ? 0 : random().Between(1, 20);
+  DieInDisk(server, operations, random().OneIn(2), /*power=*/false, Cover::kEndInRecord);
+  if (context_.plan->spec.durability != Durability::kPower) return;
+  const Tick in = random().Spread(1, 1000) * kMillisecond;
+  context_.world->After(in, kNobody, EventKind::kFault, [this, server] {
+    if (!calm_ && left_ > 0) Kill(server, /*power=*/true);
+  });
+}
+
+void FaultPlan::EndSoon() {
+  if (random().OneIn(3)) return;
   const auto which = static_cast<uint32_t>(random().Below(servers_.size()));
   const bool power = context_.plan->spec.durability == Durability::kPower && random().OneIn(2);
   const Tick in = random().Spread(1, 300'000) * kMicrosecond;
@@ -123,19 +143,27 @@ void FaultPlan::Restart(uint32_t server) {
 
 void FaultPlan::ArmDisk(uint32_t server) {
   const bool power = random().OneIn(2) && context_.plan->spec.durability == Durability::kPower;
-  servers_[server]->disk()->DieAt(
-      random().Spread(1, 400), random().OneIn(2), [this, server, power] {
-        if (calm_) return;
-        Say(server, "dies in the disk");
-        context_.world->Met(Cover::kDiedInDisk);
-        // Not from inside the operation: the process ends at once, its power a moment later.
-        servers_[server]->End(/*power=*/false);
-        if (left_ > 0) --left_;
-        context_.world->After(0, kNobody, EventKind::kFault, [this, server, power] {
-          if (power) servers_[server]->LosePower();
-          Restart(server);
-        });
-      });
+  const bool happens = random().OneIn(2);
+  const uint64_t operations = random().Spread(1, 400);
+  DieInDisk(server, operations, happens, power, Cover::kDiedInDisk);
+}
+
+void FaultPlan::DieInDisk(uint32_t server, uint64_t operations, bool happens, bool power,
+                          Cover met) {
+  const auto died = [this, server, power, met] {
+    if (calm_) return;
+    Say(server, "dies in the disk");
+    context_.world->Met(met);
+    // Not from inside the operation: the process ends at once, its power a moment later.
+    servers_[server]->End(/*power=*/false);
+    if (left_ > 0) --left_;
+    context_.world->After(0, kNobody, EventKind::kFault, [this, server, power] {
+      if (power) servers_[server]->LosePower();
+      Restart(server);
+    });
+  };
+  SimDisk* const disk = servers_[server]->disk();
+  operations == 0 ? disk->DieAtRename(happens, died) : disk->DieAt(operations, happens, died);
 }
 
 // --- At a time ----------------------------------------------------------------------------------

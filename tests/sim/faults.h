@@ -37,12 +37,18 @@ class FaultPlan {
   // Starts again who is missing, from now on: all of a fixed world, the first one or somebody of a
   // variable one.
   void StartMissing();
-  // Ends some server soon if this one has been sealed or has another epoch since the last event.
-  void WatchEpoch(uint32_t server);
+  // Whether the server has been sealed or has another epoch since the last event.
+  bool EpochChanged(uint32_t server);
+  // Ends some server soon.
+  void EndSoon();
+  // The server is sealed, and will write the record of the next epoch.
+  void EndInRecord(uint32_t server);
   void Next();
   void Kill(uint32_t server, bool power);
   void Restart(uint32_t server);
   void ArmDisk(uint32_t server);
+  // `operations` as of SimDisk::DieAt; 0: at the next rename.
+  void DieInDisk(uint32_t server, uint64_t operations, bool happens, bool power, Cover met);
   void CutLink();
   void PauseServer() {
     context_.world->Met(Cover::kServerPaused);

@@ -24,7 +24,7 @@
 namespace ballast::sim {
 namespace {
 
-// One in some 2,500 meets the rarest, trim_before_slot_sync.
+// The rarest dies by one in some 1,200: docs/simulator.md.
 constexpr uint64_t kMutantSeeds = 5000;
 constexpr uint64_t kRunTwiceOneIn = 20;
 

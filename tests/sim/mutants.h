@@ -57,6 +57,7 @@ enum class Mutant : uint8_t {
   kEvictUnwritten,
   kReadOlderSlot,
   kShrinkTooFar,
+  kFlushCountsLaterWrites,
 };
 
 struct MutantInfo {
@@ -65,7 +66,7 @@ struct MutantInfo {
   const char* what;
 };
 
-inline constexpr std::array<MutantInfo, 46> kMutants = {{
+inline constexpr std::array<MutantInfo, 47> kMutants = {{
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
     {Mutant::kCountPushes, "count_pushes", "a frame that comes again is added again"},
     {Mutant::kArrivalOrderSum, "arrival_order_sum", "slots are summed as they arrive"},
@@ -111,6 +112,7 @@ inline constexpr std::array<MutantInfo, 46> kMutants = {{
     {Mutant::kEvictUnwritten, "evict_unwritten", "what the tier evicts is not written"},
     {Mutant::kReadOlderSlot, "read_older_slot", "the tier reads the older of two slots"},
     {Mutant::kShrinkTooFar, "shrink_too_far", "a world becomes smaller than its least"},
+    {Mutant::kFlushCountsLaterWrites, "flush_counts_later_writes", "later writes count, too"},
     {Mutant::kForgetChange, "forget_change", "a restarted home leaves a sealed epoch as it is"},
 }};
 

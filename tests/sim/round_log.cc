@@ -214,7 +214,8 @@ void SimRoundLog::SyncFront() {
 uint64_t SimRoundLog::CoveredRound() const {
   uint64_t covered = std::numeric_limits<uint64_t>::max();
   for (const server::SlotShape& shape : shapes_) {
-    covered = std::min(covered, storage_->slots()->Flushed(shape.extent));
+    covered = std::min(covered, slot_io_ != nullptr ? slot_io_->Flushed(shape.extent)
+                                                    : storage_->slots()->Flushed(shape.extent));
   }
   return covered;
 }

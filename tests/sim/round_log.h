@@ -35,7 +35,9 @@ class SimRoundLog final : public server::RoundLog {
     SimDisk* disk = nullptr;
     NodeId node = kNobody;
     Mutant mutant = Mutant::kNone;
-    bool tier = false;  // on NVMe: it reads and writes the slots
+    bool tier = false;         // on NVMe: it reads and writes the slots
+    bool power = true;         // the job's level: flushes reach the medium
+    bool overlapping = false;  // flushes of the slots, with a tier
   };
   SimRoundLog(const Deps& deps, std::unique_ptr<server::JobStorage> storage,
               std::vector<server::SlotShape> shapes, uint64_t durable_round, uint64_t start_round)
@@ -47,9 +49,10 @@ class SimRoundLog final : public server::RoundLog {
         prepared_round_(durable_round),
         start_round_(start_round) {
     if (deps.tier) {
-      slot_io_ = std::make_unique<SimSlotIo>(
-          SimSlotIo::Deps{deps.world, deps.pace, deps.node, deps.mutant}, storage_->slots(),
-          [this] { Trim(CoveredRound()); });
+      slot_io_ =
+          std::make_unique<SimSlotIo>(SimSlotIo::Deps{deps.world, deps.pace, deps.disk, deps.node,
+                                                      deps.mutant, deps.power, deps.overlapping},
+                                      storage_->slots(), [this] { Trim(CoveredRound()); });
     }
     Trim(CoveredRound());  // The log does not remember what it was told before.
   }

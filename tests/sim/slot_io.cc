@@ -1,22 +1,56 @@
 #include "tests/sim/slot_io.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace ballast::sim {
+namespace {
+
+// Threads of a tier, as far as they matter here.
+constexpr int kFlushesMax = 3;
+
+}  // namespace
 
 void SimSlotIo::Later(Tick full, std::function<absl::Status()> work, Done done) {
   ++under_way_;
   const Tick delay = deps_.world->random().Between(full / 4, full);
+  const uint64_t number = ++last_number_;
+  waiting_[number] = {std::move(work), std::move(done)};
   deps_.world->AfterInLife(delay, deps_.node, life_, EventKind::kSlots,
-                           [this, work = std::move(work), done = std::move(done)] {
-                             const absl::Status status = work();
-                             if (deps_.world->Life(deps_.node) != life_) return;
-                             --under_way_;
-                             done(status);
-                           });
+                           [this, number] { Run(number); });
+}
+
+void SimSlotIo::Run(uint64_t number) {
+  const auto found = waiting_.find(number);
+  if (found == waiting_.end()) return;  // It ran beside a flush.
+  const Operation operation = std::move(found->second);
+  waiting_.erase(found);
+  const absl::Status status = operation.work();
+  if (deps_.world->Life(deps_.node) != life_) return;
+  // Never from inside a flush.
+  if (flushing_ > 0) {
+    deps_.world->AfterInLife(0, deps_.node, life_, EventKind::kSlots,
+                             [this, status, done = operation.done] {
+                               --under_way_;
+                               done(status);
+                             });
+    return;
+  }
+  --under_way_;
+  operation.done(status);
+}
+
+void SimSlotIo::RunBeside() {
+  while (!waiting_.empty() && deps_.world->Life(deps_.node) == life_ && flushing_ < kFlushesMax &&
+         deps_.world->random().OneIn(2)) {
+    const auto which = static_cast<ptrdiff_t>(deps_.world->random().Below(waiting_.size()));
+    Run(std::next(waiting_.begin(), which)->first);
+  }
 }
 
 void SimSlotIo::Read(uint32_t extent, void* to, Done done) {
@@ -47,14 +81,45 @@ void SimSlotIo::Flush(Done done) {
 absl::Status SimSlotIo::WriteNow(const server::ExtentImage& image) {
   if (!image.initial && deps_.mutant == Mutant::kEvictUnwritten) return absl::OkStatus();
   if (image.initial && deps_.mutant != Mutant::kKeepInitialSlot) slots_->Forget(image.extent);
+  if (image.initial) counted_.erase(image.extent);
   if (slots_->NeedsSync(image.extent)) BALLAST_RETURN_IF_ERROR(FlushNow());
-  return slots_->Write(image.extent, image.version, image.data);
+  BALLAST_RETURN_IF_ERROR(slots_->Write(image.extent, image.version, image.data));
+  written_[{image.extent, image.version}] = deps_.disk->operations();
+  newest_[image.extent] = image.version;
+  return absl::OkStatus();
 }
 
 absl::Status SimSlotIo::FlushNow() {
-  BALLAST_RETURN_IF_ERROR(slots_->Sync());
-  if (deps_.world->Life(deps_.node) == life_) flushed_();
+  std::vector<uint32_t> unflushed;
+  for (const auto& [extent, version] : newest_) {
+    if (slots_->NeedsSync(extent)) unflushed.push_back(extent);
+  }
+  if (++flushing_ > 1) deps_.world->Met(Cover::kFlushesOverlap);
+  const absl::Status status = slots_->Sync();
+  --flushing_;
+  BALLAST_RETURN_IF_ERROR(status);
+  if (deps_.world->Life(deps_.node) != life_) return absl::OkStatus();
+  for (const uint32_t extent : unflushed) {
+    if (deps_.mutant == Mutant::kFlushCountsLaterWrites) counted_[extent] = newest_[extent];
+  }
+  CheckFlushed();
+  flushed_();
   return absl::OkStatus();
+}
+
+uint64_t SimSlotIo::Flushed(uint32_t extent) const {
+  const auto counted = counted_.find(extent);
+  return std::max(slots_->Flushed(extent), counted == counted_.end() ? 0 : counted->second);
+}
+
+void SimSlotIo::CheckFlushed() const {
+  for (const auto& [extent, newest] : newest_) {
+    const auto written = written_.find({extent, Flushed(extent)});
+    if (!deps_.power || written == written_.end()) continue;
+    if (written->second <= deps_.disk->slots_synced()) continue;
+    deps_.world->Red(absl::StrCat("version ", written->first.second, " of extent ", extent,
+                                  " counts as flushed, and no flush has covered it"));
+  }
 }
 
 }  // namespace ballast::sim

@@ -225,7 +225,14 @@ Swarm DrawSwarm(uint64_t seed) {
   if (tier.OneIn(4)) {
     swarm.shape.nvme_extents =
         server::kNvmeBuffersMin + static_cast<uint32_t>(tier.OneIn(2) ? 0 : tier.Below(6));
+    // As of `record` below.
+    swarm.shape.overlapping_flushes = !Random(Mix(seed) ^ 0xF1054EE).OneIn(4);
   }
+  // The salt leaves the seeds of tests/sim/regressions what they are.
+  Random record(Mix(seed) ^ 0x4EC04D00);
+  const bool changes =
+      swarm.faults.kill_trainers || swarm.faults.hang_trainers || swarm.faults.come_and_go;
+  if (changes && swarm.faults.budget != 0) swarm.faults.die_in_record = record.OneIn(4);
   Random lag(Mix(seed) ^ 0x51074A6);
   const bool may_lag = swarm.faults.budget != 0 && swarm.shape.nvme_extents == 0;
   if (may_lag && lag.OneIn(12)) AddLaggingSlots(&swarm, &lag);
@@ -254,7 +261,7 @@ std::string Describe(const Swarm& swarm) {
   say("drift", f.drift), say("clock_jumps", f.clock_jumps);
   say("kill_trainers", f.kill_trainers);
   say("hang_trainers", f.hang_trainers), say("come_and_go", f.come_and_go);
-  say("die_in_change", f.die_in_change);
+  say("die_in_change", f.die_in_change), say("die_in_record", f.die_in_record);
   return absl::StrCat(
       "seed ", swarm.seed, ": ", shape.servers, " servers, ", shape.trainers, " trainers",
       shape.spec.variable_world ? absl::StrCat(" of ", shape.min_world, " to ", shape.seats) : "",

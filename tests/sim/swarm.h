@@ -27,6 +27,7 @@ struct Shape {
   std::vector<uint32_t> window_extents;  // per server
   uint32_t checkpoint_rounds = 2;
   uint32_t nvme_extents = 0;  // in memory at a time when the state lives on NVMe; 0: it does not
+  bool overlapping_flushes = false;  // of its slots
   uint64_t segment_bytes_min = 16384;
   bool broadcast = false;         // slots other than 0 fetch the initial weights
   uint32_t absent_one_in = 0;     // how often a gradient is None; 0: never
@@ -77,6 +78,7 @@ struct Faults {
   bool hang_trainers = false;   // likewise, but the first one wakes up again
   bool come_and_go = false;     // variable worlds: trainers leave and join
   bool die_in_change = false;   // servers end soon after a server is sealed or adopts an epoch
+  bool die_in_record = false;   // or inside the disk about when they write an epoch's record
 
   uint32_t budget = 0;           // faults in all
   Tick mean_gap = kMillisecond;  // of the faults that happen at a time
