@@ -334,6 +334,12 @@ KILLS = [
 ]
 
 
+def test_every_failpoint_of_exports_and_imports_is_killed_at(ballastd):
+    names = subprocess.run([ballastd, "--list-failpoints"], capture_output=True, text=True)
+    ours = {n for n in names.stdout.split() if n.startswith(("export.", "import."))}
+    assert ours == {failpoint for failpoint, _ in KILLS}
+
+
 @pytest.mark.parametrize(("failpoint", "server"), KILLS)
 def test_a_kill_at_any_point_loses_nothing(start_cluster, tmp_path, failpoint, server):
     """What is there afterwards is whole, what is not is gone, and it can be asked for again."""

@@ -79,8 +79,9 @@ class Storm:
             [str(Path(options.bin) / "bin" / "ballastd"), "--list-failpoints"],
             check=True, capture_output=True, text=True, env=clean_environment(),
         ).stdout.split()
-        # Its jobs neither grow nor are kept: test_growth.py, test_snapshots.py, test_forks.py.
-        others = ("growth.", "snapshot.", "restore.", "fork.")
+        # Its jobs neither grow nor are kept: test_growth.py, test_snapshots.py, test_forks.py,
+        # test_exchange.py.
+        others = ("growth.", "snapshot.", "restore.", "fork.", "export.", "import.")
         self.failpoints = [name for name in names if not name.startswith(others)]
         self.next_failpoint = self.rng.randrange(len(self.failpoints))
 
