@@ -93,7 +93,8 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  // Errors as File's, and NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED.
+  // Errors as File's, and NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED; INVALID_ARGUMENT for what
+  // is there but no regular file: a FIFO would hold its reader up.
   virtual absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path,
                                                      const OpenOptions& options) = 0;
   // Names in `directory`, ascending, without "." and "..".

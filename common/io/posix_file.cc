@@ -73,7 +73,7 @@ Descriptor OpenDescriptor(const std::string& path, int flags) {
 int OpenFlags(OpenMode mode) {
   switch (mode) {
     case OpenMode::kRead:
-      return O_RDONLY;
+      return O_RDONLY | O_NONBLOCK;  // A FIFO would wait for somebody who writes to it.
     case OpenMode::kWrite:
       return O_RDWR;
     case OpenMode::kCreate:
@@ -224,6 +224,11 @@ class PosixFiles : public FileSystem {
                                              const OpenOptions& options) override {
     Descriptor cached = OpenDescriptor(path, OpenFlags(options.mode));
     if (!cached.ok()) return FileError(errno, "open", path);
+    struct stat about = {};
+    if (fstat(cached.get(), &about) != 0) return FileError(errno, "look at", path);
+    if (!S_ISREG(about.st_mode)) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " is no regular file"));
+    }
     Descriptor direct;
     if (options.direct) {
       // Read-ahead would bring pages into the cache that the next direct write must drop.

@@ -81,6 +81,10 @@ absl::StatusOr<JobPlan> Directory::PlanOfImport(const ImportCall& call, ImportIn
   }
   const absl::StatusOr<JobPlan> was = snapshots_.codec.decode(manifest.plan);
   if (!was.ok()) return NoJobFile(absl::StrCat("has no valid job: ", was.status().message()));
+  if (manifest.decision.decision.policy.opt_step > kStepCountMax) {
+    return NoJobFile(absl::StrCat("has taken ", manifest.decision.decision.policy.opt_step,
+                                  " steps; at most ", kStepCountMax, " are believed"));
+  }
   if (was->epoch.epoch > kEpochsMax || was->spec.durability == Durability::kNone) {
     return NoJobFile("is of a job that cannot be");
   }

@@ -100,6 +100,11 @@ absl::StatusOr<JobPlan> Directory::PlanOfRestore(const RestoreCall& call,
   plan.epoch.epoch += 1;
   plan.epoch.start_round = manifest.round;
   plan.sealed_epoch = 0;
+  // Nothing of it is to come: also the weights of a group that no round has stepped are in the
+  // state.
+  plan.grown_round = 0;
+  plan.tensors_before = 0;
+  plan.growing = plan.making = false;
   plan.resting = true;
   plan.resting_round = manifest.round;
   plan.servers.clear();

@@ -56,6 +56,7 @@ absl::Status Exports::CheckNew(const std::string& name) const {
   const std::string directory = Directory(name);
   const absl::Status listed = fs_->List(directory).status();
   if (absl::IsNotFound(listed)) return absl::OkStatus();
+  if (!listed.ok()) return listed;
   return ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
                        absl::StrCat(directory, " is there already; choose another name with ",
                                     "--name, or remove it"));
@@ -73,6 +74,12 @@ absl::Status Exports::Begin(const std::string& name, uint64_t bytes, bool state)
                      "; ", free, " are free. Free some, or choose ", "another storage.export_dir"));
   }
   BALLAST_FAILPOINT_RETURN("export.before_begin");
+  const absl::Status made = MakeMarked(directory, state);
+  if (!made.ok()) Remove(name).IgnoreError();  // The first error is the one to tell.
+  return made;
+}
+
+absl::Status Exports::MakeMarked(const std::string& directory, bool state) {
   BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(directory));
   BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_));
   BALLAST_RETURN_IF_ERROR(ReplaceFile(fs_, absl::StrCat(directory, "/", kExporting), owner_));

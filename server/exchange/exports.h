@@ -49,6 +49,7 @@ class Exports {
   absl::Status Remove(const std::string& name);
 
  private:
+  absl::Status MakeMarked(const std::string& directory, bool state);
   absl::Status WriteIndexes(const std::string& directory, const std::vector<ExportShard>& shards);
 
   FileSystem* const fs_;

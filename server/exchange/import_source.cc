@@ -11,6 +11,7 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/job/optimizer.h"
+#include "common/job/upload_plane.h"
 #include "server/exchange/export_plan.h"
 #include "server/exchange/exports.h"
 #include "server/exchange/state_image.h"
@@ -39,7 +40,9 @@ std::string ShapeText(const std::vector<uint64_t>& shape) {
 }  // namespace
 
 absl::StatusOr<SnapshotManifest> ReadJobFile(FileSystem* fs, const std::string& directory) {
-  if (!fs->List(directory).ok()) {
+  const absl::Status listed = fs->List(directory).status();
+  if (!listed.ok() && !absl::IsNotFound(listed)) return listed;
+  if (!listed.ok()) {
     return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
                          absl::StrCat("there is no export ", directory,
                                       "; give the name of a directory in storage.export_dir"));
@@ -51,6 +54,7 @@ absl::StatusOr<SnapshotManifest> ReadJobFile(FileSystem* fs, const std::string& 
                             "are of; start a job of plain weights in the script that trains it: ",
                             "opt.load_export(DIRECTORY)"));
   }
+  if (absl::IsInvalidArgument(bytes.status())) return Bad(bytes.status().message());
   BALLAST_RETURN_IF_ERROR(bytes.status());
   absl::StatusOr<SnapshotManifest> manifest = DecodeManifest(*bytes);
   if (absl::IsDataLoss(manifest.status())) {
@@ -65,10 +69,13 @@ absl::StatusOr<std::unique_ptr<ImportSource>> ImportSource::Open(FileSystem* fs,
                                                                  const Layout& layout,
                                                                  simd::Isa isa) {
   std::unique_ptr<ImportSource> source(new ImportSource(spec, layout, isa));
-  BALLAST_RETURN_IF_ERROR(source->OpenFiles(fs, directory, "model"));
+  BALLAST_RETURN_IF_ERROR(source->OpenFiles(fs, directory, "model", &source->weights_));
   const std::string state = absl::StrCat(directory, "/", kStateDirectory);
-  source->has_state_ = fs->List(state).ok();
-  if (source->has_state_) BALLAST_RETURN_IF_ERROR(source->OpenFiles(fs, state, "state"));
+  const absl::Status listed = fs->List(state).status();
+  if (!listed.ok() && !absl::IsNotFound(listed)) return listed;
+  source->has_state_ = listed.ok();
+  if (source->has_state_)
+    BALLAST_RETURN_IF_ERROR(source->OpenFiles(fs, state, "state", &source->state_));
   source->places_.resize(spec.tensors.size());
   source->tensor_step_.resize(spec.tensors.size(), 0);
   for (uint32_t t = 0; t < spec.tensors.size(); ++t) BALLAST_RETURN_IF_ERROR(source->Check(t));
@@ -77,25 +84,25 @@ absl::StatusOr<std::unique_ptr<ImportSource>> ImportSource::Open(FileSystem* fs,
 
 // All files of the directory that begin with `stem`: an index says no more than their headers do.
 absl::Status ImportSource::OpenFiles(FileSystem* fs, const std::string& directory,
-                                     absl::string_view stem) {
+                                     absl::string_view stem, Tensors* tensors) {
   BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs->List(directory));
   bool any = false;
   for (const std::string& name : names) {
     if (!absl::StartsWith(name, stem) || !absl::EndsWith(name, kSuffix)) continue;
     any = true;
-    BALLAST_RETURN_IF_ERROR(AddReader(fs, absl::StrCat(directory, "/", name)));
+    BALLAST_RETURN_IF_ERROR(AddReader(fs, absl::StrCat(directory, "/", name), tensors));
   }
   if (any) return absl::OkStatus();
   return Bad(absl::StrCat(directory, " has no files ", stem, "*", kSuffix));
 }
 
-absl::Status ImportSource::AddReader(FileSystem* fs, const std::string& path) {
+absl::Status ImportSource::AddReader(FileSystem* fs, const std::string& path, Tensors* tensors) {
   absl::StatusOr<std::unique_ptr<SafetensorsReader>> reader = SafetensorsReader::Open(fs, path);
   if (absl::IsInvalidArgument(reader.status())) return Bad(reader.status().message());
   BALLAST_RETURN_IF_ERROR(reader.status());
   const std::vector<TensorEntry>& entries = (*reader)->header().tensors;
   for (size_t i = 0; i < entries.size(); ++i) {
-    if (tensors_.emplace(entries[i].name, Place{reader->get(), i}).second) continue;
+    if (tensors->emplace(entries[i].name, Place{reader->get(), i}).second) continue;
     return Bad(absl::StrCat(path, ": tensor ", Quoted(entries[i].name),
                             " is in another file of this export, too"));
   }
@@ -107,8 +114,9 @@ absl::Status ImportSource::AddReader(FileSystem* fs, const std::string& path) {
 absl::StatusOr<ImportSource::Place> ImportSource::Find(const TensorSpec& tensor,
                                                        absl::string_view prefix) const {
   const std::string name = absl::StrCat(prefix, tensor.name);
-  const auto found = tensors_.find(name);
-  if (found == tensors_.end()) {
+  const Tensors& tensors = prefix.empty() ? weights_ : state_;
+  const auto found = tensors.find(name);
+  if (found == tensors.end()) {
     return Bad(absl::StrCat("the export has no tensor ", Quoted(name)));
   }
   const TensorEntry& entry = found->second.reader->header().tensors[found->second.entry];
@@ -128,7 +136,7 @@ absl::Status ImportSource::Check(uint32_t t) {
   const TensorSpec& tensor = spec_.tensors[t];
   Places& places = places_[t];
   places.resize(kAdamWStateArrays);
-  const bool master = tensors_.count(absl::StrCat(kMasterPrefix, tensor.name)) != 0;
+  const bool master = state_.count(absl::StrCat(kMasterPrefix, tensor.name)) != 0;
   BALLAST_ASSIGN_OR_RETURN(places[0], Find(tensor, master ? kMasterPrefix : ""));
   if (has_state_) {
     BALLAST_ASSIGN_OR_RETURN(places[1], Find(tensor, kFirstMomentPrefix));
@@ -143,8 +151,8 @@ absl::Status ImportSource::Check(uint32_t t) {
 
 absl::Status ImportSource::ReadSteps(uint32_t t) {
   const std::string name = absl::StrCat(kStepPrefix, spec_.tensors[t].name);
-  const auto found = tensors_.find(name);
-  if (found == tensors_.end()) {
+  const auto found = state_.find(name);
+  if (found == state_.end()) {
     return Bad(absl::StrCat("the export has no tensor ", Quoted(name)));
   }
   const TensorEntry& entry = found->second.reader->header().tensors[found->second.entry];
@@ -153,7 +161,9 @@ absl::Status ImportSource::ReadSteps(uint32_t t) {
     BALLAST_RETURN_IF_ERROR(
         found->second.reader->ReadAt(found->second.entry, 0, sizeof(step), &step));
   }
-  if (step < 0) return Bad(absl::StrCat("tensor ", Quoted(name), " is no I64 of 0 or more"));
+  if (step < 0 || static_cast<uint64_t>(step) > kStepCountMax) {
+    return Bad(absl::StrCat("tensor ", Quoted(name), " is no I64 from 0 to ", kStepCountMax));
+  }
   tensor_step_[t] = static_cast<uint64_t>(step);
   return absl::OkStatus();
 }

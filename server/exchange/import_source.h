@@ -61,8 +61,10 @@ class ImportSource {
   ImportSource(const JobSpec& spec, const Layout& layout, simd::Isa isa)
       : spec_(spec), layout_(layout), isa_(isa) {}
 
-  absl::Status OpenFiles(FileSystem* fs, const std::string& directory, absl::string_view stem);
-  absl::Status AddReader(FileSystem* fs, const std::string& path);
+  using Tensors = std::map<std::string, Place>;
+  absl::Status OpenFiles(FileSystem* fs, const std::string& directory, absl::string_view stem,
+                         Tensors* tensors);
+  absl::Status AddReader(FileSystem* fs, const std::string& path, Tensors* tensors);
   absl::StatusOr<Place> Find(const TensorSpec& tensor, absl::string_view prefix) const;
   absl::Status Check(uint32_t tensor);
   absl::Status ReadSteps(uint32_t tensor);
@@ -75,7 +77,9 @@ class ImportSource {
   bool has_state_ = false;
   uint64_t bytes_ = 0;
   std::vector<std::unique_ptr<SafetensorsReader>> readers_;
-  std::map<std::string, Place> tensors_;
+  // Of the two kinds of files: a weight may be called as another one's state is.
+  Tensors weights_;
+  Tensors state_;
   std::vector<Places> places_;  // by tensor of the job
   std::vector<uint64_t> tensor_step_;
 };

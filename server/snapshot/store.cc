@@ -75,8 +75,10 @@ absl::Status SnapshotStore::Clear() {
   BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(root_));
   BALLAST_ASSIGN_OR_RETURN(const std::vector<uint64_t> ids, Ids());
   for (const uint64_t id : ids) {
-    BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_->List(Directory(id)));
-    if (std::find(names.begin(), names.end(), kManifest) != names.end()) continue;
+    // One that cannot be looked into is somebody else's, or another server is just removing it.
+    const auto names = fs_->List(Directory(id));
+    if (!names.ok()) BALLAST_LOG(WARN) << names.status().message();
+    if (!names.ok() || std::find(names->begin(), names->end(), kManifest) != names->end()) continue;
     const auto by = ReadWholeFile(fs_, TakingPath(id), kOwnerBytesMax);
     if (by.ok() && *by == owner_) BALLAST_RETURN_IF_ERROR(Remove(id));
   }

@@ -4,6 +4,7 @@ reads, and a job that comes back from them goes on bit for bit."""
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -213,6 +214,54 @@ def test_names_ties_rounding_and_late_groups_survive(start_cluster, tmp_path):
     assert ours.head.weight is ours.embed.weight
     optimizer.close()
     imported.close()
+
+
+@pytest.mark.parametrize("how", ["restore", "fork", "import"])
+def test_a_late_group_that_no_round_has_stepped_keeps_its_weights(start_cluster, tmp_path, how):
+    cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR=str(tmp_path))
+    job, again = fresh_job(), fresh_job(how)
+    model, optimizer = open_job(cluster, job)
+    train(model, optimizer, 2)
+    add_late(model, optimizer)
+    optimizer.attach()
+    wanted = states_of(optimizer)
+    snapshots(cluster, "create", job, "grown")
+    if how == "import":
+        export(cluster, job, "--snapshot", "grown", "--name", "out", "--state")
+        ctl(cluster, "import", "out", "--as", again)
+    else:
+        snapshots(cluster, how, job, "grown", "--as", again)
+    ours, loaded = open_job(cluster, again, resume="must")
+    with torch.no_grad():
+        ours.late.zero_()
+    add_late(ours, loaded)
+    loaded.attach()
+    found = states_of(loaded)
+    for name, values in wanted.items():
+        assert_equal(values, found[name])
+    assert torch.equal(ours.late, model.late)
+    optimizer.close()
+    loaded.close()
+
+
+def test_what_is_no_file_holds_nobody_up(start_cluster, tmp_path):
+    cluster = start_cluster(1, BALLAST_STORAGE_EXPORT_DIR=str(tmp_path / "exports"))
+    job = fresh_job()
+    run = Run(cluster, job, 1)
+    run.step(2)
+    export(cluster, job, "--name", "out", "--state")
+    for name in ("job.ballast", "model.safetensors", "optimizer/state.safetensors", "EXPORTING"):
+        bad = tmp_path / "exports" / f"bad-{name.replace('/', '-')}"
+        shutil.copytree(tmp_path / "exports" / "out", bad)
+        (bad / name).unlink(missing_ok=True)
+        os.mkfifo(bad / name)
+        if name != "EXPORTING":
+            refused = ctl(cluster, "import", bad.name, "--as", "new", fails=True)
+            assert "is no regular file" in refused.stderr
+    run.close()
+    cluster.strike(0)
+    wait_for(lambda: try_ctl(cluster, "snapshot", "list").returncode == 0, "the server")
+    ctl(cluster, "import", "out", "--as", "new")
 
 
 def test_weights_alone_begin_with_a_fresh_optimizer(start_cluster):

@@ -7,6 +7,7 @@
 #include <map>
 #include <random>
 
+#include "common/base/failpoint.h"
 #include "common/io/arena.h"
 #include "common/io/memory_disk.h"
 #include "server/durability/slot_file.h"
@@ -131,6 +132,22 @@ TEST(ExchangeRoundTrip, AJobOfOtherTensorsIsRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("no tensor \"other\""));
 }
 
+TEST(ExchangeRoundTrip, AWeightMayBeCalledAsAnothersState) {
+  for (const bool state : {false, true}) {
+    RoundTrip trip(4);
+    const char* const names[] = {"w", "master.w", "exp_avg.w", "step.w"};
+    for (size_t t = 0; t < 4; ++t) trip.spec().tensors[t].name = names[t];
+    ASSERT_TRUE(trip.Export({.dtype = DType::kF32, .state = state}).ok());
+    if (!state) {
+      ASSERT_TRUE(trip.disk().RemoveAll("/exports/one/optimizer").ok());
+    }
+    const auto source = trip.Open();
+    ASSERT_TRUE(source.ok()) << source.status();
+    EXPECT_EQ((*source)->has_state(), state);
+    if (state) trip.ExpectEqualStates(**source);
+  }
+}
+
 TEST(ExchangeRoundTrip, AReadThatFailsLeavesNoFile) {
   RoundTrip trip(2);
   ASSERT_TRUE(trip.disk().MakeDirectory(kDirectory).ok());
@@ -152,6 +169,15 @@ TEST(ExportsTest, ANameIsNoPath) {
     EXPECT_EQ(exports.Begin(name, 1, false).code(), absl::StatusCode::kInvalidArgument) << name;
   }
   EXPECT_FALSE(disk.List("/exports").ok());
+}
+
+TEST(ExportsTest, ABeginThatFailsLeavesNothing) {
+  MemoryDisk disk;
+  Exports exports(&disk, "/exports", "me");
+  ASSERT_TRUE(Failpoints::Configure("export.after_begin=1*return(RESOURCE_EXHAUSTED)").ok());
+  EXPECT_FALSE(exports.Begin("one", 1, true).ok());
+  EXPECT_TRUE(disk.List("/exports")->empty());
+  EXPECT_TRUE(exports.Begin("one", 1, true).ok());
 }
 
 TEST(ExportsTest, WhatACrashLeavesIsClearedByItsOwnerOnly) {
