@@ -136,7 +136,7 @@ absl::Status Directory::ExportFiles(const ExportPart& part) {
   source.layout = &layout;
   source.read = [&](uint32_t extent, void* image) { return states->Read(extent, image); };
   source.tensor_step = StepsAfter(manifest.prepared, manifest.decision.decision);
-  source.tensor_step.resize(plan.spec.tensors.size(), 0);  // Some may have joined behind that round.
+  source.tensor_step.resize(plan.spec.tensors.size(), 0);  // Some joined behind that round.
   source.isa = deps_.isa;
   source.progress = [&](uint64_t written) { work->done_bytes += written; };
   BALLAST_FAILPOINT_RETURN("export.before_files");
