@@ -3,7 +3,6 @@
 // for as long as that lasts. An export is whole once its last file, which the home writes, is
 // there.
 // Thread safety: on the strand; what blocks on the disk on a thread for that.
-#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"

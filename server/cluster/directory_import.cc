@@ -2,7 +2,6 @@
 // from the safetensors files; the home comes last, so that the job is there for good or not at all.
 // It rests until trainers attach with `resume`. Nobody vouches for the files.
 // Thread safety: on the strand; what blocks on the disk on a thread for that.
-#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"

@@ -1,38 +1,21 @@
 #include "server/durability/slot_base.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
 #include "common/base/status_macros.h"
 #include "server/durability/bytes.h"
+#include "server/durability/sealed_bytes.h"
 
 namespace ballast::server {
 namespace {
 
 constexpr absl::string_view kMagic = "BALLBAS\n";
 constexpr uint32_t kVersion = 1;
-constexpr size_t kFixedBytes = 24;  // magic, version, reserved, length
-constexpr size_t kCrcBytes = 4;     // at the end, of all that is in front
-constexpr size_t kPartBytes = 8;    // at least
+constexpr size_t kPartBytes = 8;  // at least
 constexpr size_t kShapeBytes = 12;
 
 absl::StatusOr<absl::string_view> Body(absl::string_view bytes) {
-  if (bytes.size() < kFixedBytes + kCrcBytes || bytes.substr(0, kMagic.size()) != kMagic) {
-    return absl::DataLossError("it says of no slots what they have borrowed, or was cut off");
-  }
-  const auto version = LoadNumber<uint32_t>(bytes.data() + kMagic.size());
-  const size_t end = bytes.size() - kCrcBytes;
-  if (LoadNumber<uint32_t>(bytes.data() + end) != Crc32c(bytes.data(), end)) {
-    return absl::DataLossError("its checksum does not match");
-  }
-  if (version > kVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("it has format version ", version,
-                                                      "; this program reads version ", kVersion,
-                                                      "; use the program that wrote it"));
-  }
-  const bool whole = version == kVersion && LoadNumber<uint32_t>(bytes.data() + 12) == 0 &&
-                     LoadNumber<uint64_t>(bytes.data() + 16) == bytes.size();
-  if (!whole) return absl::DataLossError("its header is not one that this format has");
-  return bytes.substr(kFixedBytes, end - kFixedBytes);
+  return OpenSealed(kMagic, kVersion, bytes,
+                    "it says of no slots what they have borrowed, or was cut off");
 }
 
 SlotBasePart GetPart(ByteReader* from) {
@@ -68,17 +51,7 @@ std::string EncodeSlotBase(const SlotBase& base) {
       body.Put(shape.array_count);
     }
   }
-  const std::string content = body.Take();
-  ByteWriter file;
-  file.PutBytes(kMagic);
-  file.Put(kVersion);
-  file.Put<uint32_t>(0);
-  file.Put<uint64_t>(kFixedBytes + content.size() + kCrcBytes);
-  file.PutBytes(content);
-  std::string bytes = file.Take();
-  ByteWriter crc;
-  crc.Put(Crc32c(bytes.data(), bytes.size()));
-  return bytes + crc.Take();
+  return SealBytes(kMagic, kVersion, body.Take());
 }
 
 absl::StatusOr<SlotBase> DecodeSlotBase(absl::string_view bytes) {

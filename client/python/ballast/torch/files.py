@@ -15,14 +15,13 @@ import torch
 
 from ballast import backend
 from ballast.errors import BadArgument
-from ballast.torch.load import State, TensorState
+from ballast.torch.load import STEP_MAX, State, TensorState
 from ballast.torch.manifest import Entry
 from ballast.torch.naming import Naming
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _INDEX = "model.safetensors.index.json"
 _STATE = "optimizer"
-_STEP_MAX = 2**53
 
 
 class _Tensors:
@@ -73,7 +72,7 @@ class _Tensors:
         if dtype == "I64" and shape == ():
             opened.read(i, value.data_ptr())
         step = int(value)
-        if not 0 <= step <= _STEP_MAX:
+        if not 0 <= step <= STEP_MAX:
             raise BadArgument(
                 f"load_export(): {name!r} must be one I64 from 0 to 2**53 in {path or 'the files'}"
             )

@@ -27,7 +27,7 @@ from ballast.torch.naming import Naming
 # State arrays of the service, in its order, and their keys in a state dict.
 ARRAYS = ("master", "exp_avg", "exp_avg_sq")
 _FIRST_PLANE = 2  # numbers as ballast::client::StatePlane's: the high plane of array a is 2 + 2a
-_STEP_MAX = 2**53
+STEP_MAX = 2**53
 _NAME_OF_POSITION = re.compile(r"g\d+\.p\d+")
 # What a saved group has that is not a hyper-parameter.
 _NOT_HYPER = ("params", "param_names")
@@ -254,7 +254,7 @@ def _step(value: Any, where: str) -> int:
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
     whole = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not whole or not math.isfinite(value) or value != int(value) or not 0 <= value <= _STEP_MAX:
+    if not whole or not math.isfinite(value) or value != int(value) or not 0 <= value <= STEP_MAX:
         raise BadArgument(f"{where}: step is {what}; it must be a whole number from 0 to 2**53")
     return int(value)
 
