@@ -401,6 +401,11 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
                      const std::function<void(absl::StatusOr<uint64_t>)>& done);
   void CaptureLocal(const SnapshotCall& call, CapturedRound* before,
                     const std::function<void(absl::StatusOr<uint64_t>)>& done);
+  // The extents that this server owns, as slots hold them.
+  std::vector<SlotShape> OwnedShapes(const JobPlan& plan, const Layout& layout) const;
+  // Work on the states of `shapes`.
+  std::shared_ptr<Work> BeginWork(const std::string& kind, const std::string& name,
+                                  const std::vector<SlotShape>& shapes);
   // Writes states of this server's extents to a part, and says how far that is.
   TakeExtent TakeInto(const std::shared_ptr<SlotFile>& part, const JobPlan& plan,
                       const Layout& layout, uint64_t round);

@@ -218,22 +218,16 @@ absl::Status Directory::MakeFiles(const JobPlan& plan, const JobStore::Fill& fil
 absl::Status Directory::FillSlots(const std::string& kind, const JobPlan& plan,
                                   const Layout& layout, SlotFile* slots, size_t scratch_bytes,
                                   const ReadState& read) {
-  std::vector<uint32_t> owned;
-  uint64_t bytes = 0;
-  for (uint32_t extent = 0; extent < layout.extents().size(); ++extent) {
-    if (plan.owner[extent] != config_.self) continue;
-    owned.push_back(extent);
-    bytes += SlotFile::PayloadBytes({extent, layout.extents()[extent].elements});
-  }
-  const std::shared_ptr<Work> work = works_.Begin(kind, plan.spec.name, bytes);
+  const std::vector<SlotShape> owned = OwnedShapes(plan, layout);
+  const std::shared_ptr<Work> work = BeginWork(kind, plan.spec.name, owned);
   const size_t image_bytes = SlotFile::BufferBytes({0, layout.extent_elements()});
   BALLAST_ASSIGN_OR_RETURN(ReadLanes lanes, ReadLanes::Create(kLanes, image_bytes + scratch_bytes));
   const auto fill = [&](size_t i, const Arena& memory) -> absl::Status {
-    const SlotShape shape{owned[i], layout.extents()[owned[i]].elements};
-    const uint64_t payload = SlotFile::PayloadBytes(shape);
-    BALLAST_RETURN_IF_ERROR(read(owned[i], memory.data(), memory.data() + image_bytes));
-    std::memset(memory.data() + payload, 0, SlotFile::BufferBytes(shape) - payload);
-    BALLAST_RETURN_IF_ERROR(slots->Write(owned[i], plan.resting_round, memory.data()));
+    const uint32_t extent = owned[i].extent;
+    const uint64_t payload = SlotFile::PayloadBytes(owned[i]);
+    BALLAST_RETURN_IF_ERROR(read(extent, memory.data(), memory.data() + image_bytes));
+    std::memset(memory.data() + payload, 0, SlotFile::BufferBytes(owned[i]) - payload);
+    BALLAST_RETURN_IF_ERROR(slots->Write(extent, plan.resting_round, memory.data()));
     work->done_bytes += payload;
     return absl::OkStatus();
   };

@@ -12,6 +12,7 @@
 #include "common/base/priority.h"
 #include "common/base/status_macros.h"
 #include "server/cluster/directory.h"
+#include "server/round/recovery.h"
 
 namespace ballast::server {
 namespace {
@@ -339,21 +340,29 @@ void Directory::CaptureLocal(const SnapshotCall& call, CapturedRound* before,
   });
 }
 
+std::vector<SlotShape> Directory::OwnedShapes(const JobPlan& plan, const Layout& layout) const {
+  return StorageOptionsOf(plan, layout, config_.self, /*checkpoint_rounds=*/1).shapes;
+}
+
+std::shared_ptr<Work> Directory::BeginWork(const std::string& kind, const std::string& name,
+                                           const std::vector<SlotShape>& shapes) {
+  uint64_t bytes = 0;
+  for (const SlotShape& shape : shapes) bytes += SlotFile::PayloadBytes(shape);
+  return works_.Begin(kind, name, bytes);
+}
+
 TakeExtent Directory::TakeInto(const std::shared_ptr<SlotFile>& part, const JobPlan& plan,
                                const Layout& layout, uint64_t round) {
-  std::vector<uint64_t> bytes;  // by extent
-  uint64_t total = 0;
-  for (uint32_t extent = 0; extent < layout.extents().size(); ++extent) {
-    bytes.push_back(SlotFile::PayloadBytes({extent, layout.extents()[extent].elements}));
-    if (plan.owner[extent] == config_.self) total += bytes.back();
-  }
-  return [part, round, bytes = std::move(bytes),
-          work = works_.Begin("snapshot", plan.spec.name, total)](
-             uint32_t extent, const void* image) -> absl::Status {
-    BALLAST_RETURN_IF_ERROR(part->Write(extent, round, image));
-    work->done_bytes += bytes[extent];
-    return absl::OkStatus();
-  };
+  const std::vector<SlotShape> owned = OwnedShapes(plan, layout);
+  std::map<uint32_t, uint64_t> bytes;  // by extent
+  for (const SlotShape& shape : owned) bytes[shape.extent] = SlotFile::PayloadBytes(shape);
+  return
+      [part, round, bytes = std::move(bytes), work = BeginWork("snapshot", plan.spec.name, owned)](
+          uint32_t extent, const void* image) -> absl::Status {
+        BALLAST_RETURN_IF_ERROR(part->Write(extent, round, image));
+        work->done_bytes += bytes.at(extent);
+        return absl::OkStatus();
+      };
 }
 
 }  // namespace ballast::server

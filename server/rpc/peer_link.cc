@@ -141,6 +141,14 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
 
   void Call(uint32_t server, const CallOptions& options, const grpc::ByteBuffer& request,
             Done done);
+  // A call whose reply says nothing.
+  void CallForStatus(uint32_t server, const CallOptions& options, const grpc::ByteBuffer& request,
+                     std::function<void(absl::Status)> done) {
+    Call(server, options, request,
+         [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
+           done(status);
+         });
+  }
   void Finished(PeerCall* call);
   struct PlanUnderWay {
     const char* method = nullptr;
@@ -325,10 +333,7 @@ void PeerClientImpl::DropJob(uint32_t server, uint64_t job,
   v1::PeerDropJob message;
   message.set_job(job);
   const CallOptions options{method::kPeerDropJob, config_.report_after, false};
-  Call(server, options, SerializeMessage(message),
-       [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
-         done(status);
-       });
+  CallForStatus(server, options, SerializeMessage(message), std::move(done));
 }
 
 // --- Snapshots ----------------------------------------------------------------------------------
@@ -378,10 +383,7 @@ void PeerClientImpl::Export(uint32_t server, const ExportPart& part,
   message.set_shard(part.shard);
   message.set_shards(part.options.shards);
   const CallOptions options{method::kPeerExport, kWholeState, false};
-  Call(server, options, SerializeMessage(message),
-       [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
-         done(status);
-       });
+  CallForStatus(server, options, SerializeMessage(message), std::move(done));
 }
 
 void PeerClientImpl::ImportJob(uint32_t server, const JobPlan& plan, const std::string& from,
@@ -390,10 +392,7 @@ void PeerClientImpl::ImportJob(uint32_t server, const JobPlan& plan, const std::
   *message.mutable_job() = PeerJobToProto(plan);
   message.set_from(from);
   const CallOptions options{method::kPeerImportJob, kWholeState, false};
-  Call(server, options, SerializeMessage(message),
-       [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
-         done(status);
-       });
+  CallForStatus(server, options, SerializeMessage(message), std::move(done));
 }
 
 // --- Votes --------------------------------------------------------------------------------------

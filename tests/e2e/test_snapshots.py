@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -214,20 +215,31 @@ def test_of_a_job_that_rests_it_is_the_state_its_trainers_left(
     run.close()
 
 
-def test_a_resting_job_wakes_when_its_snapshot_is_there(start_cluster, tmp_path):
-    """Those who attach meanwhile wait; deleting it is refused."""
-    cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR=str(tmp_path / "snapshots"))
-    job = fresh_job()
+def leave(cluster: Cluster, job: str) -> list[torch.Tensor]:
+    """Two rounds of a job that rests then; its state."""
     run = Run(cluster, job, 1)
     run.step(2)
     left = run.state()
     run.close()
+    return left
+
+
+def begin_at_rest(pool: ThreadPoolExecutor, cluster: Cluster, job: str, folder: Path) -> Future:
+    """Begins snapshot "one" of a resting job; its first part is there, the other server is late."""
+    creating = pool.submit(ask, cluster, "create", job, "one")
+    wait_for(lambda: creating.done() or list(folder.glob("*/part-0")), "the first part")
+    assert not creating.done()
+    return creating
+
+
+def test_a_resting_job_wakes_when_its_snapshot_is_there(start_cluster, tmp_path):
+    """Those who attach meanwhile wait; deleting it is refused."""
+    cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR=str(tmp_path / "snapshots"))
+    job = fresh_job()
+    left = leave(cluster, job)
     cluster.arm(1, "snapshot.before_part=1*sleep(3000)")
     with ThreadPoolExecutor(1) as pool:
-        creating = pool.submit(ask, cluster, "create", job, "one")
-        parts = tmp_path / "snapshots"
-        wait_for(lambda: creating.done() or list(parts.glob("*/part-0")), "the first part")
-        assert not creating.done()
+        creating = begin_at_rest(pool, cluster, job, tmp_path / "snapshots")
         jobs = [str(cluster.binary.parent / "ballastctl"), "jobs", "delete", job]
         jobs += ["--endpoint", cluster.endpoints[0]]
         refused = subprocess.run(jobs, capture_output=True, text=True, timeout=60)
@@ -252,10 +264,7 @@ def test_a_server_that_dies_in_a_snapshot_of_a_resting_job_takes_only_that(
     folder = tmp_path / "snapshots"
     cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR=str(folder))
     job = fresh_job()
-    run = Run(cluster, job, 1)
-    run.step(2)
-    left = run.state()
-    run.close()
+    left = leave(cluster, job)
     cluster.arm(victim, f"{failpoint}=1*kill")
     assert ask(cluster, "create", job, "one").returncode != 0
     cluster.restart(victim)
@@ -275,16 +284,10 @@ def test_a_home_that_dies_in_a_snapshot_of_a_resting_job_finds_it_ready_to_wake(
     """Its peer still has the job's files open for the snapshot that nobody knows any more."""
     cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR=str(tmp_path / "snapshots"))
     job = fresh_job()
-    run = Run(cluster, job, 1)
-    run.step(2)
-    left = run.state()
-    run.close()
+    left = leave(cluster, job)
     cluster.arm(1, "snapshot.before_part=1*sleep(2000)")
     with ThreadPoolExecutor(1) as pool:
-        creating = pool.submit(ask, cluster, "create", job, "one")
-        parts = tmp_path / "snapshots"
-        wait_for(lambda: creating.done() or list(parts.glob("*/part-0")), "the first part")
-        assert not creating.done()
+        creating = begin_at_rest(pool, cluster, job, tmp_path / "snapshots")
         cluster.strike(0)
         assert creating.result().returncode != 0
     run = Run(cluster, job, 1, resume="must")

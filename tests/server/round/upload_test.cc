@@ -165,6 +165,15 @@ TEST(UploadTest, AnUploadAndAStepOfOneRoundFailTheJob) {
   }
 }
 
+// Slot 1 begins no round so.
+void ExpectRefused(Server* server, const RoundBegin& bad) {
+  const Effects effects = server->Begin(1, bad);
+  const auto* const failed = First<FailSlot>(effects);
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(ReasonOf(failed->status), Reason::kBadFrame);
+  EXPECT_FALSE(server->fsm_.Begun(1));
+}
+
 TEST(UploadTest, MalformedUploadsAreRefused) {
   RoundBegin with_hyper = MakeBegin(1);
   with_hyper.upload = UploadPlane::kWeights;
@@ -172,11 +181,7 @@ TEST(UploadTest, MalformedUploadsAreRefused) {
   with_presence.presence = {true, false};
   for (const RoundBegin& bad : {with_hyper, with_presence, MakeUpload(1, {7})}) {
     Server server(2);
-    const Effects effects = server.Begin(1, bad);
-    const auto* const failed = First<FailSlot>(effects);
-    ASSERT_NE(failed, nullptr);
-    EXPECT_EQ(ReasonOf(failed->status), Reason::kBadFrame);
-    EXPECT_FALSE(server.fsm_.Begun(1));
+    ExpectRefused(&server, bad);
   }
 }
 
@@ -304,11 +309,7 @@ TEST(StatePlaneTest, MalformedPlanesAreRefused) {
         MakePlane(UploadPlane::kV, StepCounts{{1, kStepCountMax + 1}, 1}),
         MakePlane(UploadPlane::kV, StepCounts{two, kStepCountMax + 1})}) {
     Server server(MakeMixedPlan(2), Durability::kNone);
-    const Effects effects = server.Begin(1, bad);
-    const auto* const failed = First<FailSlot>(effects);
-    ASSERT_NE(failed, nullptr);
-    EXPECT_EQ(ReasonOf(failed->status), Reason::kBadFrame);
-    EXPECT_FALSE(server.fsm_.Begun(1));
+    ExpectRefused(&server, bad);
   }
 }
 
