@@ -314,8 +314,14 @@ int Main(const std::vector<std::string>& arguments) {
     std::cout << "ballastctl " << BALLAST_VERSION << "\n";
     return 0;
   }
-  if (arguments.size() > 1 && arguments[0] == "tune" && arguments[1] == "nvme") {
-    return TuneMain(std::vector<std::string>(arguments.begin() + 2, arguments.end()));
+  if (!arguments.empty() && arguments[0] == "tune") {
+    if (arguments.size() > 1 && arguments[1] == "nvme") {
+      return TuneMain(std::vector<std::string>(arguments.begin() + 2, arguments.end()));
+    }
+    std::cerr << "ballastctl: tune measures \"nvme\" only"
+              << (arguments.size() > 1 ? ", not \"" + arguments[1] + "\"" : "")
+              << ": ballastctl tune nvme --path DIR\n";
+    return kUsageError;
   }
   const std::string command = arguments.empty() ? "" : arguments[0];
   const std::set<std::string> commands = {"status", "jobs", "snapshot", "export", "import"};

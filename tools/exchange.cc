@@ -4,9 +4,11 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "ballast/v1/admin.pb.h"
+#include "common/base/crc32c.h"
 #include "common/base/names.h"
 #include "proto/convert/methods.h"
 #include "server/rpc/status_text.h"
@@ -14,6 +16,9 @@
 
 namespace ballast::tools {
 namespace {
+
+// As the servers have it (docs/formats/export.md).
+constexpr size_t kExportNameBytesMax = 64;
 
 int Usage(const std::string& what) {
   std::cerr << "ballastctl: " << what << "; see ballastctl --help\n";
@@ -24,6 +29,19 @@ std::string Took(uint64_t bytes, uint64_t milliseconds) {
   const double seconds = static_cast<double>(milliseconds) / 1000;
   return absl::StrCat(HumanBytes(static_cast<double>(bytes)), " in ", seconds, " s, ",
                       HumanRate(static_cast<double>(bytes), seconds));
+}
+
+// A job's name may be longer than what a name of an export leaves beside the time: then it is cut,
+// and a checksum tells two such jobs apart.
+std::string DefaultName(const std::string& job) {
+  const std::string time = absl::FormatTime("%Y%m%dT%H%M%S", absl::Now(), absl::UTCTimeZone());
+  const size_t stem_bytes = kExportNameBytesMax - time.size() - 1;
+  std::string stem = job;
+  if (stem.size() > stem_bytes) {
+    const std::string sum = absl::StrFormat("-%08x", Crc32c(job.data(), job.size()));
+    stem = absl::StrCat(stem.substr(0, stem_bytes - sum.size()), sum);
+  }
+  return absl::StrCat(stem, "-", time);
 }
 
 }  // namespace
@@ -41,11 +59,10 @@ int Export(const Options& options) {
         absl::StrCat("--dtype takes native, fp32, bf16 or fp16, not ", Quoted(options.dtype)));
   }
   const std::string& job = options.words[0];
-  const std::string time = absl::FormatTime("%Y%m%dT%H%M%S", absl::Now(), absl::UTCTimeZone());
   v1::ExportRequest request;
   request.set_job(job);
   request.set_snapshot(options.snapshot);
-  request.set_name(options.name.empty() ? absl::StrCat(job, "-", time) : options.name);
+  request.set_name(options.name.empty() ? DefaultName(job) : options.name);
   request.set_dtype(dtype->second);
   request.set_state(options.state);
   request.set_consolidated(options.consolidated);
@@ -85,11 +102,11 @@ int Import(const Options& options) {
     return AskHome<v1::ImportReply>(&endpoint, method::kAdminImport, request, kWholeStateTimeoutS);
   }();
   if (!reply.ok()) return Failed(endpoint, options, reply.status());
-  v1::ListJobsReply shown;
-  *shown.add_jobs() = reply->job();
   if (options.json) {
-    std::cout << server::JobsJson(shown);
+    std::cout << server::ImportJson(*reply);
   } else {
+    v1::ListJobsReply shown;
+    *shown.add_jobs() = reply->job();
     std::cout << "imported " << options.words[0]
               << (reply->state() ? " with" : ", weights only, without") << " optimizer state; "
               << Took(reply->bytes(), reply->milliseconds()) << "\n"

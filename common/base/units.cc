@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace ballast {
 namespace {
@@ -137,6 +138,17 @@ absl::StatusOr<std::chrono::nanoseconds> ParseDuration(absl::string_view text) {
 }
 
 std::string FormatBytes(uint64_t bytes) { return Format(bytes, ByteUnits()); }
+
+std::string BytesText(uint64_t bytes) {
+  const Unit* best = &ByteUnits().front();
+  for (const Unit& unit : ByteUnits()) {
+    if (bytes >= unit.factor) best = &unit;
+  }
+  const std::string exact = absl::StrCat(bytes, " bytes");
+  if (best->factor == 1) return exact;
+  const double rough = static_cast<double>(bytes) / static_cast<double>(best->factor);
+  return absl::StrFormat("%s (%.1f %s)", exact, rough, std::string(best->name));
+}
 
 std::string FormatDuration(std::chrono::nanoseconds duration) {
   const int64_t ns = duration.count();

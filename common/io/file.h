@@ -116,6 +116,9 @@ class FileSystem {
   virtual absl::Status SyncDirectory(const std::string& directory) = 0;
   // Bytes that may still be written by this user in the file system of `path`.
   virtual absl::StatusOr<uint64_t> FreeBytes(const std::string& path) = 0;
+  // Whether what is written below one of the two directories, which are there, takes the bytes that
+  // are free for the other.
+  virtual absl::StatusOr<bool> ShareSpace(const std::string& a, const std::string& b) = 0;
   // Whether files in `directory` can be opened past the page cache.
   virtual bool DirectIo(const std::string& directory) = 0;
 };

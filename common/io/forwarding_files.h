@@ -41,6 +41,9 @@ class ForwardingFiles : public FileSystem {
   absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override {
     return below_->FreeBytes(path);
   }
+  absl::StatusOr<bool> ShareSpace(const std::string& a, const std::string& b) override {
+    return below_->ShareSpace(a, b);
+  }
   bool DirectIo(const std::string& directory) override { return below_->DirectIo(directory); }
 
  protected:

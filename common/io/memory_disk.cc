@@ -298,6 +298,10 @@ absl::StatusOr<uint64_t> MemoryDisk::FreeBytes(const std::string& path) {
   return BytesLeft();
 }
 
+absl::StatusOr<bool> MemoryDisk::ShareSpace(const std::string& /*a*/, const std::string& /*b*/) {
+  return true;
+}
+
 bool MemoryDisk::DirectIo(const std::string& /*directory*/) { return true; }
 
 // Open files.

@@ -61,6 +61,8 @@ class MemoryDisk : public FileSystem {
   absl::Status RemoveAll(const std::string& directory) override;
   absl::Status SyncDirectory(const std::string& directory) override;
   absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override;
+  // Always.
+  absl::StatusOr<bool> ShareSpace(const std::string& a, const std::string& b) override;
   // Always: the disk has no cache to go past, and nothing differs.
   bool DirectIo(const std::string& directory) override;
 

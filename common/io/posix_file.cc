@@ -294,6 +294,14 @@ class PosixFiles : public FileSystem {
     return uint64_t{status.f_bavail} * status.f_frsize;
   }
 
+  absl::StatusOr<bool> ShareSpace(const std::string& a, const std::string& b) override {
+    struct stat of_a {
+    }, of_b{};
+    if (stat(a.c_str(), &of_a) != 0) return FileError(errno, "ask the device of", a);
+    if (stat(b.c_str(), &of_b) != 0) return FileError(errno, "ask the device of", b);
+    return of_a.st_dev == of_b.st_dev;
+  }
+
   bool DirectIo(const std::string& directory) override {
     // Some file systems accept the flag and refuse the request, so one page is written.
     std::string path = directory + "/.direct-io-XXXXXX";

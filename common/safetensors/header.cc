@@ -87,7 +87,13 @@ std::string HeaderVisitor::Expected() const {
 }
 
 absl::Status HeaderVisitor::Misplaced(absl::string_view shown) const {
-  return Wrong(absl::StrCat(shown, " stands where ", Expected(), " belongs"));
+  // What somebody who calls a tensor by that name writes.
+  const bool like_tensor =
+      place_ == Place::kMetadata && (key_ == "shape" || key_ == "data_offsets");
+  return Wrong(absl::StrCat(shown, " stands where ", Expected(), " belongs",
+                            like_tensor ? "; no tensor can be called so: give it another name and "
+                                          "write the file again"
+                                        : ""));
 }
 
 absl::Status HeaderVisitor::BeginObject() {

@@ -1,11 +1,14 @@
 #include "common/safetensors/index.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/names.h"
 #include "common/base/status_macros.h"
@@ -18,6 +21,17 @@ constexpr absl::string_view kTotal = "total_size";
 
 absl::Status Wrong(absl::string_view where, absl::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat(where, ": ", text));
+}
+
+// What a writer that sums bytes as floating point says: 7.0, 1.5e9; up to 2^53, where they are
+// whole.
+std::optional<uint64_t> WholeNumber(absl::string_view text) {
+  constexpr double kWholeMax = static_cast<double>(uint64_t{1} << 53);
+  constexpr size_t kTextBytesMax = 39;  // What is longer may have been cut.
+  double value = -1;
+  if (text.size() > kTextBytesMax || !absl::SimpleAtod(text, &value)) return std::nullopt;
+  if (!(value > 0) || value > kWholeMax || value != std::floor(value)) return std::nullopt;
+  return static_cast<uint64_t>(value);
 }
 
 // Builds the index while the text goes by.
@@ -140,6 +154,11 @@ absl::Status IndexVisitor::Number(uint64_t value) {
 }
 
 absl::Status IndexVisitor::Other(absl::string_view shown) {
+  if (AtTotal()) {
+    if (const std::optional<uint64_t> total = WholeNumber(shown); total.has_value()) {
+      return Number(*total);
+    }
+  }
   if (place_ != Place::kMetadata || AtTotal()) return Misplaced(shown);
   return absl::OkStatus();  // Of no use here.
 }

@@ -31,10 +31,10 @@ struct SafetensorsIndex {
 absl::Status CheckSafetensorsFileName(absl::string_view name);
 
 // INVALID_ARGUMENT, with the key and the rule: no JSON object, a key twice, a key other than
-// metadata and weight_map, no weight_map, a total_size that is no whole number, an array or object
-// in the metadata, a file name that CheckSafetensorsFileName refuses, more than `limits` allows
-// (header_bytes: of the text). Numbers and truth values in the metadata besides total_size are
-// dropped. Holds at most 16 times the text's bytes of memory.
+// metadata and weight_map, no weight_map, a total_size that is no whole number (7 or 7.0), an array
+// or object in the metadata, a file name that CheckSafetensorsFileName refuses, more than `limits`
+// allows (header_bytes: of the text). Numbers and truth values in the metadata besides total_size
+// are dropped. Holds at most 16 times the text's bytes of memory.
 absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::string_view json,
                                                        const SafetensorsLimits& limits = {});
 

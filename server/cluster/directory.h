@@ -2,7 +2,9 @@
 // in files of their own: attach at the home in job_directory.cc, epochs in
 // directory_epochs.cc, growth in directory_growth.cc, what operators ask in
 // directory_jobs.cc, snapshots in directory_snapshots.cc, directory_resting.cc and
-// directory_restore.cc, this server's share of jobs in directory_local.cc.
+// directory_restore.cc, exports and imports in directory_export.cc and directory_import.cc, what
+// all of these are ordered to do in directory_orders.cc, this server's share of jobs in
+// directory_local.cc.
 // Comes from: JobDirectory::Create. Goes to: RoundEngine, JobStore, the peers.
 // Thread safety: public methods post to the strand; Find and the memory figures use mu_.
 #pragma once
@@ -24,6 +26,7 @@
 #include "common/base/reason.h"
 #include "common/base/sync.h"
 #include "server/cluster/epoch_change.h"
+#include "server/cluster/halt.h"
 #include "server/cluster/job_directory.h"
 #include "server/cluster/job_home.h"
 #include "server/round/job_plan.h"
@@ -46,10 +49,21 @@ class Gather {
     bool last = false;
     {
       MutexLock lock(&mu_);
+      if (left_ == 0) return;  // Given up.
       if (first_error_.ok()) first_error_ = status;
       last = --left_ == 0;
     }
     if (last) done_(first_error_);
+  }
+  // Runs `done` now, unless it has run; what is added later counts for nothing.
+  void GiveUp(const absl::Status& why) {
+    {
+      MutexLock lock(&mu_);
+      if (left_ == 0) return;
+      left_ = 0;
+      first_error_ = why;
+    }
+    done_(why);
   }
 
  private:
@@ -108,7 +122,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
 
   void CreateSnapshot(const std::string& job, const std::string& name, uint32_t keep,
                       std::function<void(absl::StatusOr<SnapshotInfo>)> done) override {
-    Post([=, this, done = std::move(done)] { DoCreateSnapshot(job, name, keep, kTries, done); });
+    Post([=, this, done = std::move(done)] { DoCreateSnapshot(job, name, keep, done); });
   }
   void ListSnapshots(const std::string& job,
                      std::function<void(absl::StatusOr<std::vector<SnapshotInfo>>)> done) override {
@@ -124,7 +138,9 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   }
   void RestoreSnapshot(RestoreCall call,
                        std::function<void(absl::StatusOr<RestoredJob>)> done) override {
-    Post([this, call = std::move(call), done = std::move(done)] { DoRestore(call, done); });
+    Post([this, call = std::move(call), done = std::move(done)] {
+      DoRestore(call, UnderWay(done));
+    });
   }
   void PeerSnapshot(SnapshotCall call,
                     std::function<void(absl::StatusOr<uint64_t>)> done) override {
@@ -136,20 +152,19 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   }
 
   void Export(ExportCall call, std::function<void(absl::StatusOr<ExportInfo>)> done) override {
-    Post([this, call = std::move(call), done = std::move(done)] { DoExport(call, done); });
+    Post(
+        [this, call = std::move(call), done = std::move(done)] { DoExport(call, UnderWay(done)); });
   }
   void Import(ImportCall call, std::function<void(absl::StatusOr<ImportInfo>)> done) override {
-    Post([this, call = std::move(call), done = std::move(done)] { DoImport(call, done); });
+    Post(
+        [this, call = std::move(call), done = std::move(done)] { DoImport(call, UnderWay(done)); });
   }
   std::vector<std::shared_ptr<const Work>> ListWorks() const override { return works_.List(); }
   void PeerExport(ExportPart part, std::function<void(absl::Status)> done) override {
     Post([this, part = std::move(part), done = std::move(done)] { ExportLocal(part, done); });
   }
-  void PeerImportJob(JobPlan plan, std::string from,
-                     std::function<void(absl::Status)> done) override {
-    Post([this, plan = std::move(plan), from = std::move(from), done = std::move(done)] {
-      ImportLocal(plan, from, done);
-    });
+  void PeerImportJob(ImportOrder order, std::function<void(absl::Status)> done) override {
+    Post([this, order = std::move(order), done = std::move(done)] { ImportLocal(order, done); });
   }
 
   std::shared_ptr<RoundEngine> Find(uint64_t job) override {
@@ -170,6 +185,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
       }
       std::erase_if(pending_, [](const auto& entry) { return !entry.second.created; });
       for (const auto& engine : Engines()) engine->PeerLost(server, why);
+      if (server == config_.servers.front().id) HaltOrders(HomeLost(why));
     });
   }
 
@@ -374,8 +390,11 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   // strand.
   void OnDisk(std::function<std::function<void()>()> task) { RunOn(&disk_, std::move(task)); }
   void RunOn(Executor* thread, std::function<std::function<void()>()> task);
-  void DoCreateSnapshot(const std::string& job, const std::string& name, uint32_t keep, int tries,
+  void DoCreateSnapshot(const std::string& job, const std::string& name, uint32_t keep,
                         const SnapshotDone& done);
+  // `name`: one that was checked, or kPassingSnapshotName.
+  void TakeSnapshot(const std::string& job, const std::string& name, uint32_t keep, int tries,
+                    const SnapshotDone& done);
   // The plan of a job that a snapshot can be taken of, running or resting.
   absl::StatusOr<JobPlan> WholeJob(const std::string& job) const;
   // Of a job that is asked to run, or to go, while a snapshot of it is taken at rest, at the home.
@@ -386,12 +405,12 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void HoldEverywhere(const TakingRef& taking);
   void CaptureEverywhere(const TakingRef& taking);
   void CommitSnapshot(const TakingRef& taking);
-  void DropOldest(const std::string& job, uint32_t keep) const;
+  void DropOldest(const SnapshotManifest& taken, uint64_t job, uint32_t keep) const;
   void GiveUpSnapshot(const TakingRef& taking, const absl::Status& why);
   void DoListSnapshots(const std::string& job,
                        const std::function<void(absl::StatusOr<std::vector<SnapshotInfo>>)>& done);
-  void UseSnapshot(const std::string& job, const std::string& name,
-                   const std::function<absl::Status(const SnapshotManifest&)>& use,
+  using Use = std::function<absl::Status(const SnapshotManifest&, const Halt&)>;
+  void UseSnapshot(const std::string& job, const std::string& name, const Use& use,
                    const SnapshotDone& done);
   void DoVerifySnapshot(const std::string& job, const std::string& name, const SnapshotDone& done);
   void DoDeleteSnapshot(const std::string& job, const std::string& name, const SnapshotDone& done);
@@ -425,7 +444,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
                          const std::function<void(absl::StatusOr<RestoredJob>)>& done);
   void RestoreLocal(const RestoreOrder& order,
                     const std::function<void(absl::StatusOr<std::string>)>& done);
-  absl::StatusOr<std::string> RestoreFiles(const RestoreOrder& order);
+  absl::StatusOr<std::string> RestoreFiles(const RestoreOrder& order, const Halt& halt);
   // NAME_IN_USE when a job has the name, or one that is being made.
   absl::Status CheckNewName(const std::string& name) const;
   // Makes a resting job at all of its servers: at_server(server, done) at the others, and then at
@@ -445,29 +464,77 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   using ExportingRef = std::shared_ptr<Exporting>;
   void DoExport(const ExportCall& call, const ExportDone& done);
   // Of the present state, and of a snapshot that is there.
-  void ExportPresent(ExportCall call, const ExportDone& done);
-  void ExportSnapshot(const ExportCall& call, const ExportDone& done);
-  absl::Status BeginExport(Exporting* exporting) const;
+  void ExportPresent(const ExportCall& call, const ExportDone& done);
+  // Of the snapshot `id`; 0: of the one that the call names.
+  void ExportSnapshot(const ExportCall& call, uint64_t id, const ExportDone& done);
+  // The manifest that the home has found. FAILED_PRECONDITION UNSUPPORTED where it is not seen.
+  absl::StatusOr<SnapshotManifest> SharedSnapshot(uint64_t id) const;
+  ExportOptions OptionsOf(const ExportCall& call) const;
+  // Whether an export of the present state fits, and the snapshot that it takes.
+  absl::Status CheckExportRoom(const ExportCall& call, const JobPlan& plan) const;
+  absl::Status BeginExport(uint64_t id, Exporting* exporting) const;
   void ExportEverywhere(const ExportingRef& exporting);
   void EndExport(const ExportingRef& exporting, absl::Status status);
   void ExportLocal(const ExportPart& part, const std::function<void(absl::Status)>& done);
-  absl::Status ExportFiles(const ExportPart& part);
+  absl::Status ExportFiles(const ExportPart& part, const Halt& halt);
   using ImportDone = std::function<void(absl::StatusOr<ImportInfo>)>;
   void DoImport(const ImportCall& call, const ImportDone& done);
   // The plan of the job, and what is known of it, before anything is made.
   absl::StatusOr<JobPlan> PlanOfImport(const ImportCall& call, ImportInfo* info) const;
-  void ImportEverywhere(const JobPlan& plan, const std::string& from, const ImportInfo& info,
-                        const ImportDone& done);
-  void ImportLocal(const JobPlan& plan, const std::string& from,
-                   const std::function<void(absl::Status)>& done);
-  absl::Status ImportFiles(const JobPlan& plan, const std::string& from);
+  void ImportEverywhere(const ImportOrder& order, const ImportInfo& info, const ImportDone& done);
+  void ImportLocal(const ImportOrder& order, const std::function<void(absl::Status)>& done);
+  absl::Status ImportFiles(const ImportOrder& order, const Halt& halt);
   // Makes this server's files of a job that goes on from elsewhere.
   absl::Status MakeFiles(const JobPlan& plan, const JobStore::Fill& fill);
-  // Writes the states of its extents; several `read` them at a time, into memory on pages. `kind`:
-  // of the Work.
+  // Writes the states of its extents; several `read` them at a time, into memory on pages.
   using ReadState = std::function<absl::Status(uint32_t extent, char* image, char* scratch)>;
-  absl::Status FillSlots(const std::string& kind, const JobPlan& plan, const Layout& layout,
-                         SlotFile* slots, size_t scratch_bytes, const ReadState& read);
+  struct Filling {
+    std::string kind;  // of the Work
+    SlotFile* slots = nullptr;
+    size_t scratch_bytes = 0;
+    const Halt* halt = nullptr;
+  };
+  absl::Status FillSlots(const Filling& filling, const JobPlan& plan, const Layout& layout,
+                         const ReadState& read);
+  // What takes long here and is carried out on a thread for the disk: a share of an export, of a
+  // restore or of an import, a verification.
+  struct Order {
+    uint64_t job = 0;  // that it makes; 0: none
+    std::string name;  // of that job
+    const std::shared_ptr<Halt> halt = std::make_shared<Halt>();
+    std::vector<std::function<void()>> then;  // on the strand, when it has ended
+  };
+  using OrderRef = std::shared_ptr<Order>;
+  using Carry = std::function<std::function<void()>(const Halt&)>;
+  // As RunOn, with a way to end it early. One that makes a job of the same name gives way first.
+  void CarryOut(Executor* thread, const OrderRef& order, const Carry& carry);
+  void EndOrder(const OrderRef& order);
+  void HaltOrders(const absl::Status& why);
+  // Whether the job is being made here; then that is halted, and `then` runs when it has ended.
+  bool HaltMaking(uint64_t job, const std::function<void()>& then);
+  absl::Status ShuttingDown() const;
+  absl::Status HomeLost(const std::string& why) const;
+  // What a call to a server said while this, its home, waited for it to do `what`.
+  static absl::Status SaidBy(uint32_t server, const std::string& what, const absl::Status& status);
+  // A Gather that a shutdown gives up.
+  std::shared_ptr<Gather> GatherPeers(size_t count, std::function<void(absl::Status)> done);
+  // Orders `server`: again, when it took that for an order of the home's process before this one,
+  // whose end it had only just noticed.
+  void Tell(uint32_t server, const AtServer& order, const std::function<void(absl::Status)>& done);
+  // Others are about to make the job; it survives that they may have something of it.
+  absl::Status MarkOrdered(const JobPlan& plan);
+  // Removes what others have of a job that was not made; again and again until they have answered.
+  void DropOrdered(uint64_t job);
+  // Counts what has to end before a shutdown is answered.
+  template <typename T>
+  std::function<void(absl::StatusOr<T>)> UnderWay(std::function<void(absl::StatusOr<T>)> done) {
+    ++under_way_;
+    return [this, done = std::move(done)](const absl::StatusOr<T>& result) {
+      done(result);
+      EndUnderWay();
+    };
+  }
+  void EndUnderWay();
   void FailPending(Pending* pending, const absl::Status& status);
   static bool IsAttaching(const Pending& pending);
   JobSnapshot AttachingSnapshot(const std::string& name, const Pending& pending) const;
@@ -500,6 +567,11 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   std::map<uint64_t, RestingHold> resting_holds_;  // by job
   uint64_t next_generation_ = 1;
   bool shutting_down_ = false;
+  std::vector<OrderRef> orders_;
+  std::vector<std::weak_ptr<Gather>> waits_for_peers_;
+  std::vector<uint64_t> ordered_only_;  // from Recover to StartRecovered
+  int under_way_ = 0;
+  std::function<void()> when_idle_;  // of a shutdown
   Works works_;
   // Last: their threads use all of the above.
   Executor disk_{"snapshots", 1};

@@ -487,6 +487,7 @@ void Directory::StartRecovered() {
     engine->ExpectSlots();
   }
   Post([this] {
+    for (const uint64_t job : std::exchange(ordered_only_, {})) DropOrdered(job);
     for (auto& [name, pending] : pending_) {
       if (pending.creating) MakeEverywhere(JobPlan(pending.plan));
       if (!pending.created || pending.change.has_value()) continue;

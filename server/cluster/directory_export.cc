@@ -13,57 +13,95 @@
 #include "server/snapshot/snapshot_reader.h"
 
 namespace ballast::server {
+namespace {
+
+// Why a server could not read the snapshot, where that is so: somebody has deleted it.
+absl::Status DeletedMeanwhile(const SnapshotStore& store, const ExportCall& call,
+                              const SnapshotManifest& manifest, const absl::Status& status) {
+  if (!absl::IsNotFound(store.Find(manifest.id).status())) return status;
+  return ReasonedError(
+      absl::StatusCode::kNotFound, Reason::kUnknownJob,
+      absl::StrCat("snapshot ", Quoted(manifest.name), " of job ", Quoted(call.job),
+                   " was deleted while it was exported; export another one, or leave --snapshot ",
+                   "out to export the present state"),
+      {.job = call.job});
+}
+
+}  // namespace
 
 // --- At the home --------------------------------------------------------------------------------
 
 void Directory::DoExport(const ExportCall& call, const ExportDone& done) {
   if (const absl::Status status = CheckSnapshotHome(); !status.ok()) return done(status);
-  if (!call.snapshot.empty()) return ExportSnapshot(call, done);
-  RunOn(&exchange_, [this, call, done]() -> std::function<void()> {
-    const absl::Status is_new = snapshots_.exports->CheckNew(call.name);
-    if (!is_new.ok()) return [done, is_new] { done(is_new); };
+  if (!call.snapshot.empty()) return ExportSnapshot(call, /*id=*/0, done);
+  const absl::StatusOr<JobPlan> plan = WholeJob(call.job);
+  if (!plan.ok()) return done(plan.status());
+  RunOn(&exchange_, [this, call, done, plan = *plan]() -> std::function<void()> {
+    absl::Status fits = snapshots_.exports->CheckNew(call.name);
+    if (fits.ok()) fits = CheckExportRoom(call, plan);
+    if (!fits.ok()) return [done, fits] { done(fits); };
     return [=, this] { ExportPresent(call, done); };
   });
 }
 
-void Directory::ExportPresent(ExportCall call, const ExportDone& done) {
-  call.snapshot = absl::StrCat("export-", JobIdText(RandomId()));
-  const auto end = [=, this](const absl::StatusOr<ExportInfo>& info) {
-    DoDeleteSnapshot(call.job, call.snapshot, [=](const absl::StatusOr<SnapshotInfo>& gone) {
-      if (!gone.ok()) BALLAST_LOG(WARN, LogField("run", call.job)) << gone.status();
-      done(info);
-    });
-  };
-  DoCreateSnapshot(call.job, call.snapshot, /*keep=*/0, kTries,
-                   [=, this](const absl::StatusOr<SnapshotInfo>& taken) {
-                     taken.ok() ? ExportSnapshot(call, end) : done(taken.status());
-                   });
+ExportOptions Directory::OptionsOf(const ExportCall& call) const {
+  return {call.dtype, call.state,
+          call.consolidated ? 1 : static_cast<uint32_t>(config_.servers.size())};
 }
 
-void Directory::ExportSnapshot(const ExportCall& call, const ExportDone& done) {
-  RunOn(&exchange_, [this, call, done]() -> std::function<void()> {
+absl::Status Directory::CheckExportRoom(const ExportCall& call, const JobPlan& plan) const {
+  BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
+  // The round is only known later; none has more digits.
+  BALLAST_ASSIGN_OR_RETURN(const auto shards,
+                           PlanExport(plan.spec, {UINT64_MAX, UINT64_MAX}, OptionsOf(call)));
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t bytes, ExportBytes(shards));
+  uint64_t snapshot_bytes = 0;
+  for (const uint32_t server : plan.servers) {
+    snapshot_bytes += SnapshotStore::PartBytes(plan, layout, server);
+  }
+  return snapshots_.exports->CheckRoom(bytes, snapshot_bytes, snapshots_.store->root());
+}
+
+void Directory::ExportPresent(const ExportCall& call, const ExportDone& done) {
+  const auto taken = [=, this](const absl::StatusOr<SnapshotInfo>& snapshot) {
+    if (!snapshot.ok()) return done(snapshot.status());
+    const uint64_t id = snapshot->id;
+    ExportSnapshot(call, id, [=, this](const absl::StatusOr<ExportInfo>& info) {
+      OnDisk([=, this]() -> std::function<void()> {
+        const absl::Status removed = snapshots_.store->Remove(id);
+        if (!removed.ok()) BALLAST_LOG(WARN, LogField("run", call.job)) << removed;
+        return [done, info] { done(info); };
+      });
+    });
+  };
+  TakeSnapshot(call.job, std::string(kPassingSnapshotName), /*keep=*/0, kTries, taken);
+}
+
+void Directory::ExportSnapshot(const ExportCall& call, uint64_t id, const ExportDone& done) {
+  RunOn(&exchange_, [this, call, id, done]() -> std::function<void()> {
     const auto exporting = std::make_shared<Exporting>();
     exporting->call = call;
     exporting->done = done;
-    const absl::Status begun = BeginExport(exporting.get());
+    const absl::Status begun = BeginExport(id, exporting.get());
     if (!begun.ok()) return [done, begun] { done(begun); };
     return [this, exporting] { ExportEverywhere(exporting); };
   });
 }
 
-absl::Status Directory::BeginExport(Exporting* exporting) const {
+absl::Status Directory::BeginExport(uint64_t id, Exporting* exporting) const {
   const ExportCall& call = exporting->call;
-  BALLAST_ASSIGN_OR_RETURN(exporting->manifest, snapshots_.store->Find(call.job, call.snapshot));
-  BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, snapshots_.codec.decode(exporting->manifest.plan));
-  const ExportOptions options{
-      call.dtype, call.state,
-      call.consolidated ? 1 : static_cast<uint32_t>(config_.servers.size())};
+  SnapshotManifest& manifest = exporting->manifest;
+  BALLAST_ASSIGN_OR_RETURN(manifest, id == 0 ? snapshots_.store->Find(call.job, call.snapshot)
+                                             : snapshots_.store->Find(id));
+  // The copy in the export is one of a name that anybody may have.
+  if (id != 0) manifest.name = call.name;
+  BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, snapshots_.codec.decode(manifest.plan));
   BALLAST_ASSIGN_OR_RETURN(exporting->shards,
-                           PlanExport(plan.spec, exporting->manifest.round, options));
+                           PlanExport(plan.spec, {manifest.id, manifest.round}, OptionsOf(call)));
   ExportInfo& info = exporting->info;
   BALLAST_ASSIGN_OR_RETURN(info.bytes, ExportBytes(exporting->shards));
   info.directory = snapshots_.exports->Directory(call.name);
-  info.round = exporting->manifest.round;
+  info.round = manifest.round;
   info.files = static_cast<uint32_t>(exporting->shards.size()) * (call.state ? 2 : 1);
   info.tensors = static_cast<uint32_t>(plan.spec.tensors.size());
   info.parameters = ParametersOf(plan.spec);
@@ -71,12 +109,12 @@ absl::Status Directory::BeginExport(Exporting* exporting) const {
 }
 
 void Directory::ExportEverywhere(const ExportingRef& exporting) {
+  if (shutting_down_) return EndExport(exporting, ShuttingDown());
   const auto self = shared_from_this();
   const auto shards = static_cast<uint32_t>(exporting->shards.size());
-  const auto gather =
-      std::make_shared<Gather>(shards, [self, exporting](const absl::Status& status) {
-        self->Post([self, exporting, status] { self->EndExport(exporting, status); });
-      });
+  const auto gather = GatherPeers(shards, [self, exporting](const absl::Status& status) {
+    self->Post([self, exporting, status] { self->EndExport(exporting, status); });
+  });
   BALLAST_LOG(INFO, LogField("run", exporting->call.job))
       << "exporting " << exporting->info.bytes << " bytes to " << exporting->info.directory;
   for (uint32_t shard = 0; shard < shards; ++shard) {
@@ -84,9 +122,14 @@ void Directory::ExportEverywhere(const ExportingRef& exporting) {
                           exporting->call.name,
                           {exporting->call.dtype, exporting->call.state, shards},
                           shard};
-    const auto add = [self, gather](const absl::Status& status) { gather->Add(status); };
     const uint32_t server = config_.servers[shard].id;  // The first is the home.
-    server == config_.self ? ExportLocal(part, add) : peers_->Export(server, part, add);
+    const auto add = [self, gather, server, name = part.name](const absl::Status& status) {
+      gather->Add(SaidBy(server, absl::StrCat("wrote its files of export ", Quoted(name)), status));
+    };
+    const auto order = [self, part](uint32_t to, const auto& end) {
+      self->peers_->Export(to, part, end);
+    };
+    server == config_.self ? ExportLocal(part, add) : Tell(server, order, add);
   }
 }
 
@@ -98,6 +141,7 @@ void Directory::EndExport(const ExportingRef& exporting, absl::Status status) {
       status = snapshots_.exports->Commit(name, exporting->shards, exporting->manifest);
     }
     if (!status.ok()) {
+      status = DeletedMeanwhile(*snapshots_.store, exporting->call, exporting->manifest, status);
       const absl::Status removed = snapshots_.exports->Remove(name);
       if (!removed.ok()) BALLAST_LOG(WARN) << removed;
     }
@@ -111,17 +155,20 @@ void Directory::EndExport(const ExportingRef& exporting, absl::Status status) {
 
 void Directory::ExportLocal(const ExportPart& part, const std::function<void(absl::Status)>& done) {
   if (const absl::Status status = CheckSnapshots(); !status.ok()) return done(status);
-  RunOn(&exchange_, [this, part, done]() -> std::function<void()> {
-    return [done, status = ExportFiles(part)] { done(status); };
-  });
+  const auto carry = [this, part, done](const Halt& halt) -> std::function<void()> {
+    return [done, status = ExportFiles(part, halt)] { done(status); };
+  };
+  CarryOut(&exchange_, std::make_shared<Order>(), carry);
 }
 
-absl::Status Directory::ExportFiles(const ExportPart& part) {
+absl::Status Directory::ExportFiles(const ExportPart& part, const Halt& halt) {
+  BALLAST_RETURN_IF_ERROR(halt.status());
   BALLAST_RETURN_IF_ERROR(CheckSnapshotName(part.name));
-  BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, snapshots_.store->Find(part.snapshot));
+  BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, SharedSnapshot(part.snapshot));
   BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, snapshots_.codec.decode(manifest.plan));
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
-  BALLAST_ASSIGN_OR_RETURN(const auto shards, PlanExport(plan.spec, manifest.round, part.options));
+  BALLAST_ASSIGN_OR_RETURN(const auto shards,
+                           PlanExport(plan.spec, {manifest.id, manifest.round}, part.options));
   if (part.shard >= shards.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("an export of ", shards.size(), " shards has no shard ", part.shard));
@@ -137,6 +184,7 @@ absl::Status Directory::ExportFiles(const ExportPart& part) {
   source.tensor_step = StepsAfter(manifest.prepared, manifest.decision.decision);
   source.tensor_step.resize(plan.spec.tensors.size(), 0);  // Some joined behind that round.
   source.isa = deps_.isa;
+  source.go_on = [&] { return halt.status(); };
   source.progress = [&](uint64_t written) { work->done_bytes += written; };
   BALLAST_FAILPOINT_RETURN("export.before_files");
   BALLAST_RETURN_IF_ERROR(WriteExport(snapshots_.exports->fs(),

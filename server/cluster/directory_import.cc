@@ -20,6 +20,18 @@ absl::Status NoJobFile(const std::string& what) {
                        absl::StrCat(kJobFile, " of the export ", what));
 }
 
+// A server that sees optimizer state where its home has seen none, or the other way round.
+absl::Status OtherFiles(uint32_t self, const std::string& directory, bool home_has_state) {
+  const absl::string_view seen = home_has_state ? "none" : "some";
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kBadArgument,
+      absl::StrCat("server ", self, " sees ", seen, " of the optimizer state in ", directory, "/",
+                   kStateDirectory, ", and the home has seen ", home_has_state ? "some" : "none",
+                   "; leave the files alone while they are imported, and let storage.export_dir ",
+                   "be one directory that all servers share"),
+      {.server = static_cast<int>(self)});
+}
+
 // How the round before the job's first ended: nothing was applied, and this is where it stands.
 std::pair<PreparedRecord, DecisionRecord> RoundBefore(const SnapshotManifest& manifest,
                                                       const JobPlan& plan,
@@ -61,12 +73,14 @@ void Directory::DoImport(const ImportCall& call, const ImportDone& done) {
   RunOn(&exchange_, [this, call, done]() -> std::function<void()> {
     ImportInfo info;
     const absl::StatusOr<JobPlan> plan = PlanOfImport(call, &info);
-    if (plan.ok()) {
-      return [=, this] { ImportEverywhere(*plan, call.from, info, done); };
+    const absl::Status ready = plan.ok() ? MarkOrdered(*plan) : plan.status();
+    if (ready.ok()) {
+      const ImportOrder order{*plan, call.from, info.state};
+      return [=, this] { ImportEverywhere(order, info, done); };
     }
     return [=, this] {
       restoring_.erase(call.as);
-      done(plan.status());
+      done(ready);
     };
   });
 }
@@ -91,19 +105,19 @@ absl::StatusOr<JobPlan> Directory::PlanOfImport(const ImportCall& call, ImportIn
                            PlanOfRestore({.as = call.as, .world = call.world}, manifest));
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   BALLAST_ASSIGN_OR_RETURN(const auto source,
-                           ImportSource::Open(fs, directory, plan.spec, layout, deps_.isa));
+                           ImportSource::Open(fs, directory, plan.spec, layout,
+                                              {manifest.id, manifest.round}, deps_.isa));
   info->state = source->has_state();
   info->bytes = source->bytes();
   return plan;
 }
 
-void Directory::ImportEverywhere(const JobPlan& plan, const std::string& from,
-                                 const ImportInfo& info, const ImportDone& done) {
+void Directory::ImportEverywhere(const ImportOrder& order, const ImportInfo& info,
+                                 const ImportDone& done) {
   MakeEverywhere(
-      plan,
-      [this, plan, from](uint32_t server, const std::function<void(absl::Status)>& made) {
-        server == config_.self ? ImportLocal(plan, from, made)
-                               : peers_->ImportJob(server, plan, from, made);
+      order.plan,
+      [this, order](uint32_t server, const std::function<void(absl::Status)>& made) {
+        server == config_.self ? ImportLocal(order, made) : peers_->ImportJob(server, order, made);
       },
       [info, done](const absl::StatusOr<DurableJob>& job) {
         if (!job.ok()) return done(job.status());
@@ -115,34 +129,41 @@ void Directory::ImportEverywhere(const JobPlan& plan, const std::string& from,
 
 // --- At every server ----------------------------------------------------------------------------
 
-void Directory::ImportLocal(const JobPlan& plan, const std::string& from,
+void Directory::ImportLocal(const ImportOrder& order,
                             const std::function<void(absl::Status)>& done) {
   if (const absl::Status status = CheckSnapshots(); !status.ok()) return done(status);
-  RunOn(&exchange_, [=, this]() -> std::function<void()> {
-    return [done, status = ImportFiles(plan, from)] { done(status); };
+  const auto making = std::make_shared<Order>();
+  making->job = order.plan.job;
+  making->name = order.plan.spec.name;
+  CarryOut(&exchange_, making, [this, order, done](const Halt& halt) -> std::function<void()> {
+    return [done, status = ImportFiles(order, halt)] { done(status); };
   });
 }
 
-absl::Status Directory::ImportFiles(const JobPlan& plan, const std::string& from) {
-  BALLAST_RETURN_IF_ERROR(CheckSnapshotName(from));
-  const std::string directory = snapshots_.exports->Directory(from);
+absl::Status Directory::ImportFiles(const ImportOrder& order, const Halt& halt) {
+  const JobPlan& plan = order.plan;
+  BALLAST_RETURN_IF_ERROR(halt.status());
+  BALLAST_RETURN_IF_ERROR(CheckSnapshotName(order.from));
+  const std::string directory = snapshots_.exports->Directory(order.from);
   FileSystem* const fs = snapshots_.exports->fs();
   BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, ReadJobFile(fs, directory));
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   BALLAST_ASSIGN_OR_RETURN(const auto source,
-                           ImportSource::Open(fs, directory, plan.spec, layout, deps_.isa));
+                           ImportSource::Open(fs, directory, plan.spec, layout,
+                                              {manifest.id, manifest.round}, deps_.isa));
   if (manifest.round != plan.resting_round) {
     return NoJobFile(absl::StrCat("is of round ", manifest.round, ", and the home has read ",
                                   plan.resting_round, "; storage.export_dir has to be one ",
                                   "directory that all servers share"));
   }
+  if (source->has_state() != order.state) return OtherFiles(config_.self, directory, order.state);
   const auto read = [&](uint32_t extent, char* image, char* scratch) {
     return source->ReadExtent(extent, reinterpret_cast<float*>(image), scratch);
   };
   return MakeFiles(plan, [&](JobStorage* storage) -> absl::Status {
     BALLAST_FAILPOINT_RETURN("import.before_state");
-    BALLAST_RETURN_IF_ERROR(
-        FillSlots("import", plan, layout, storage->slots(), source->scratch_bytes(), read));
+    BALLAST_RETURN_IF_ERROR(FillSlots({"import", storage->slots(), source->scratch_bytes(), &halt},
+                                      plan, layout, read));
     const auto [prepared, decision] = RoundBefore(manifest, plan, *source, config_.self);
     BALLAST_RETURN_IF_ERROR(storage->log()->Seed(prepared, decision));
     BALLAST_FAILPOINT_RETURN("import.after_state");

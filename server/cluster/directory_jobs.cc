@@ -158,6 +158,7 @@ void Directory::DeleteEverywhere(const JobPlan& plan,
 
 // Ends the job if it runs, tells its trainers, and removes its files; it may be unknown.
 void Directory::DropLocal(uint64_t job, const std::function<void(absl::Status)>& done) {
+  if (HaltMaking(job, [=, this] { DropLocal(job, done); })) return;
   const std::shared_ptr<RoundEngine> engine = Find(job);
   const auto local = local_.find(job);
   if (engine != nullptr && local != local_.end() && !local->second.ended &&

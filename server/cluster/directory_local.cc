@@ -227,6 +227,7 @@ absl::Status Directory::Recover() {
   if (store_ == nullptr) return absl::OkStatus();
   BALLAST_ASSIGN_OR_RETURN(const std::vector<JobPlan> plans, store_->Load());
   const bool home = config_.servers.front().id == config_.self;
+  BALLAST_ASSIGN_OR_RETURN(ordered_only_, store_->OrderedOnly());
   // So that the first of them, which takes for its cache what is free, leaves room for the others.
   const auto reserve = [this](const JobPlan& plan, uint64_t sign) {
     const MemoryPlan least = LeastMemory(plan, config_.self, config_.window_extents_min);
@@ -383,17 +384,6 @@ void Directory::DoSnapshot(const std::function<void(std::vector<JobSnapshot>)>& 
       gather->Add(absl::OkStatus());
     });
   }
-}
-
-void Directory::DoShutdown(const std::function<void()>& done) {
-  shutting_down_ = true;
-  const absl::Status status =
-      ReasonedError(absl::StatusCode::kUnavailable, Reason::kShuttingDown,
-                    absl::StrCat("server ", config_.self, " is shutting down"),
-                    {.server = static_cast<int>(config_.self)});
-  for (auto& [name, pending] : pending_) FailPending(&pending, status);
-  for (const auto& engine : Engines()) engine->Fail(status);
-  done();
 }
 
 }  // namespace ballast::server

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
+#include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "server/cluster/directory.h"
 #include "server/durability/read_lanes.h"
@@ -77,13 +78,14 @@ void Directory::DoRestore(const RestoreCall& call,
     absl::StatusOr<JobPlan> plan = absl::InternalError("");
     const auto manifest = snapshots_.store->Find(call.job, call.snapshot);
     plan = manifest.ok() ? PlanOfRestore(call, *manifest) : manifest.status();
-    if (plan.ok()) {
+    const absl::Status ready = plan.ok() ? MarkOrdered(*plan) : plan.status();
+    if (ready.ok()) {
       const RestoreOrder order{*plan, manifest->id, call.share};
       return [=, this] { RestoreEverywhere(order, done); };
     }
     return [=, this] {
       restoring_.erase(call.as);
-      done(plan.status());
+      done(ready);
     };
   });
 }
@@ -143,22 +145,29 @@ void Directory::MakeEverywhere(const JobPlan& plan, const AtServer& at_server,
     restoring_.erase(plan.spec.name);
     if (status.ok()) {
       resting_[plan.spec.name] = plan;
+      OnDisk([this, job = plan.job]() -> std::function<void()> {
+        const absl::Status cleared = store_->ClearOrdered(job);
+        if (!cleared.ok()) BALLAST_LOG(WARN) << cleared;
+        return [] {};
+      });
       BALLAST_LOG(INFO, LogField("run", plan.spec.name), LogField("round", plan.resting_round))
           << "made; it rests until trainers attach with resume";
       return done(Describe(plan, "resting"));
     }
-    for (const uint32_t server : plan.servers) {
-      if (server != config_.self) DropAtPeer(server, plan.job);
-    }
+    DropOrdered(plan.job);
     done(status);
   };
-  const auto gather =
-      std::make_shared<Gather>(plan.servers.size() - 1, [=, this](const absl::Status& status) {
-        Post([=, this] { status.ok() ? at_server(config_.self, end) : end(status); });
-      });
+  if (shutting_down_) return end(ShuttingDown());
+  const auto gather = GatherPeers(plan.servers.size() - 1, [=, this](const absl::Status& status) {
+    Post([=, this] { status.ok() ? at_server(config_.self, end) : end(status); });
+  });
   for (const uint32_t server : plan.servers) {
     if (server == config_.self) continue;
-    at_server(server, [self, gather](const absl::Status& status) { gather->Add(status); });
+    Tell(
+        server, at_server,
+        [self, gather, server, name = plan.spec.name](const absl::Status& status) {
+          gather->Add(SaidBy(server, absl::StrCat("made its share of job ", Quoted(name)), status));
+        });
   }
 }
 
@@ -167,22 +176,38 @@ void Directory::MakeEverywhere(const JobPlan& plan, const AtServer& at_server,
 void Directory::RestoreLocal(const RestoreOrder& order,
                              const std::function<void(absl::StatusOr<std::string>)>& done) {
   if (const absl::Status status = CheckSnapshots(); !status.ok()) return done(status);
-  OnDisk([=, this]() -> std::function<void()> {
-    return [done, copied = RestoreFiles(order)] { done(copied); };
+  const auto making = std::make_shared<Order>();
+  making->job = order.plan.job;
+  making->name = order.plan.spec.name;
+  CarryOut(&disk_, making, [=, this](const Halt& halt) -> std::function<void()> {
+    return [done, copied = RestoreFiles(order, halt)] { done(copied); };
   });
 }
 
-absl::StatusOr<std::string> Directory::RestoreFiles(const RestoreOrder& order) {
+absl::StatusOr<SnapshotManifest> Directory::SharedSnapshot(uint64_t id) const {
+  absl::StatusOr<SnapshotManifest> manifest = snapshots_.store->Find(id);
+  if (!absl::IsNotFound(manifest.status())) return manifest;
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
+      absl::StrCat(
+          "server ", config_.self, " does not see snapshot ", snapshots_.store->Directory(id),
+          ", which the home has found: it was deleted ",
+          "meanwhile, or storage.snapshot_dir is not one directory that all servers share"),
+      {.server = static_cast<int>(config_.self)});
+}
+
+absl::StatusOr<std::string> Directory::RestoreFiles(const RestoreOrder& order, const Halt& halt) {
   const JobPlan& plan = order.plan;
-  BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, snapshots_.store->Find(order.snapshot));
+  BALLAST_RETURN_IF_ERROR(halt.status());
+  BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, SharedSnapshot(order.snapshot));
   BALLAST_ASSIGN_OR_RETURN(const JobPlan from, snapshots_.codec.decode(manifest.plan));
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   const auto copy = [&](SlotFile* slots) -> absl::Status {
     BALLAST_ASSIGN_OR_RETURN(const auto states,
                              SnapshotReader::Open(*snapshots_.store, manifest, from, layout));
-    return FillSlots("restore", plan, layout, slots, 0, [&](uint32_t extent, char* image, char*) {
-      return states->Read(extent, image);
-    });
+    return FillSlots(
+        {"restore", slots, 0, &halt}, plan, layout,
+        [&](uint32_t extent, char* image, char*) { return states->Read(extent, image); });
   };
   std::string copied;
   const auto fill = [&](JobStorage* storage) -> absl::Status {
@@ -215,24 +240,25 @@ absl::Status Directory::MakeFiles(const JobPlan& plan, const JobStore::Fill& fil
   return store_->Create(made, fill).status();
 }
 
-absl::Status Directory::FillSlots(const std::string& kind, const JobPlan& plan,
-                                  const Layout& layout, SlotFile* slots, size_t scratch_bytes,
+absl::Status Directory::FillSlots(const Filling& filling, const JobPlan& plan, const Layout& layout,
                                   const ReadState& read) {
   const std::vector<SlotShape> owned = OwnedShapes(plan, layout);
-  const std::shared_ptr<Work> work = BeginWork(kind, plan.spec.name, owned);
+  const std::shared_ptr<Work> work = BeginWork(filling.kind, plan.spec.name, owned);
   const size_t image_bytes = SlotFile::BufferBytes({0, layout.extent_elements()});
-  BALLAST_ASSIGN_OR_RETURN(ReadLanes lanes, ReadLanes::Create(kLanes, image_bytes + scratch_bytes));
+  BALLAST_ASSIGN_OR_RETURN(ReadLanes lanes,
+                           ReadLanes::Create(kLanes, image_bytes + filling.scratch_bytes));
   const auto fill = [&](size_t i, const Arena& memory) -> absl::Status {
     const uint32_t extent = owned[i].extent;
     const uint64_t payload = SlotFile::PayloadBytes(owned[i]);
+    BALLAST_RETURN_IF_ERROR(filling.halt->status());
     BALLAST_RETURN_IF_ERROR(read(extent, memory.data(), memory.data() + image_bytes));
     std::memset(memory.data() + payload, 0, SlotFile::BufferBytes(owned[i]) - payload);
-    BALLAST_RETURN_IF_ERROR(slots->Write(extent, plan.resting_round, memory.data()));
+    BALLAST_RETURN_IF_ERROR(filling.slots->Write(extent, plan.resting_round, memory.data()));
     work->done_bytes += payload;
     return absl::OkStatus();
   };
   BALLAST_RETURN_IF_ERROR(lanes.ForEach(owned.size(), fill));
-  return slots->Sync();
+  return filling.slots->Sync();
 }
 
 }  // namespace ballast::server

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <ctime>
 #include <random>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/names.h"
@@ -87,10 +90,15 @@ bool Directory::MayBeTriedAgain(const absl::Status& why) {
 // --- At the home: taking one --------------------------------------------------------------------
 
 void Directory::DoCreateSnapshot(const std::string& job, const std::string& name, uint32_t keep,
-                                 int tries, const SnapshotDone& done) {
+                                 const SnapshotDone& done) {
   absl::Status status = CheckSnapshotHome();
   if (status.ok()) status = CheckSnapshotName(name);
-  if (!status.ok()) return done(status);
+  status.ok() ? TakeSnapshot(job, name, keep, kTries, done) : done(status);
+}
+
+void Directory::TakeSnapshot(const std::string& job, const std::string& name, uint32_t keep,
+                             int tries, const SnapshotDone& done) {
+  if (const absl::Status status = CheckSnapshotHome(); !status.ok()) return done(status);
   const absl::StatusOr<JobPlan> plan = WholeJob(job);
   if (!plan.ok()) return done(plan.status());
   const absl::StatusOr<Layout> layout = LayoutOfSpec(plan->spec);
@@ -177,7 +185,7 @@ void Directory::CommitSnapshot(const TakingRef& taking) {
     manifest.decision = taking->before.decision;
     const absl::Status committed = snapshots_.store->Commit(manifest);
     if (!committed.ok()) return [=, this] { GiveUpSnapshot(taking, committed); };
-    if (taking->keep != 0) DropOldest(manifest.job, taking->keep);
+    if (taking->keep != 0) DropOldest(manifest, taking->plan.job, taking->keep);
     const absl::StatusOr<SnapshotInfo> info = InfoOf(manifest);
     return [this, taking, info] {
       taking_.erase(taking->plan.job);
@@ -189,17 +197,23 @@ void Directory::CommitSnapshot(const TakingRef& taking) {
   });
 }
 
-// All that is kept beyond `keep`; what cannot be removed stays listed.
-void Directory::DropOldest(const std::string& job, uint32_t keep) const {
+// All that is kept beyond `keep`, but never the one that has just been taken; what cannot be
+// removed stays listed. Older is, whatever the clocks said, what an earlier job of this name left
+// (`job` is the present one's id), and then the earlier round.
+void Directory::DropOldest(const SnapshotManifest& taken, uint64_t job, uint32_t keep) const {
   const absl::StatusOr<std::vector<SnapshotManifest>> all = snapshots_.store->List();
   if (!all.ok()) return;
-  auto count = static_cast<size_t>(
-      std::count_if(all->begin(), all->end(), [&](const auto& one) { return one.job == job; }));
+  std::vector<std::pair<std::tuple<bool, uint64_t, uint64_t>, uint64_t>> others;  // and ids
   for (const SnapshotManifest& one : *all) {
-    if (one.job != job || count <= keep) continue;
-    --count;
-    const absl::Status removed = snapshots_.store->Remove(one.id);
-    if (!removed.ok()) BALLAST_LOG(WARN, LogField("run", job)) << removed;
+    if (one.job != taken.job || one.id == taken.id) continue;
+    const absl::StatusOr<JobPlan> plan = snapshots_.codec.decode(one.plan);
+    const bool ours = plan.ok() && plan->job == job;
+    others.push_back({{ours, ours ? one.round : 0, one.created_s}, one.id});
+  }
+  std::sort(others.begin(), others.end());
+  for (size_t i = 0; i + keep < others.size() + 1; ++i) {
+    const absl::Status removed = snapshots_.store->Remove(others[i].second);
+    if (!removed.ok()) BALLAST_LOG(WARN, LogField("run", taken.job)) << removed;
   }
 }
 
@@ -213,8 +227,8 @@ void Directory::GiveUpSnapshot(const TakingRef& taking, const absl::Status& why)
         taking_.erase(taking->plan.job);
         if (!MayBeTriedAgain(why) || taking->tries == 0) return taking->done(why);
         strand_.PostAfter(kRetryDelay, [this, self = shared_from_this(), taking] {
-          DoCreateSnapshot(taking->plan.spec.name, taking->name, taking->keep, taking->tries,
-                           taking->done);
+          TakeSnapshot(taking->plan.spec.name, taking->name, taking->keep, taking->tries,
+                       taking->done);
         });
       };
     });
@@ -256,14 +270,13 @@ void Directory::DoListSnapshots(
 }
 
 // Does `use` to the snapshot on the thread for the disk.
-void Directory::UseSnapshot(const std::string& job, const std::string& name,
-                            const std::function<absl::Status(const SnapshotManifest&)>& use,
+void Directory::UseSnapshot(const std::string& job, const std::string& name, const Use& use,
                             const SnapshotDone& done) {
   if (const absl::Status status = CheckSnapshotHome(); !status.ok()) return done(status);
-  OnDisk([=, this]() -> std::function<void()> {
+  CarryOut(&disk_, std::make_shared<Order>(), [=, this](const Halt& halt) -> std::function<void()> {
     const auto found = [&]() -> absl::StatusOr<SnapshotInfo> {
       BALLAST_ASSIGN_OR_RETURN(const auto manifest, snapshots_.store->Find(job, name));
-      BALLAST_RETURN_IF_ERROR(use(manifest));
+      BALLAST_RETURN_IF_ERROR(use(manifest, halt));
       return InfoOf(manifest);
     };
     return [done, result = found()] { done(result); };
@@ -272,16 +285,16 @@ void Directory::UseSnapshot(const std::string& job, const std::string& name,
 
 void Directory::DoVerifySnapshot(const std::string& job, const std::string& name,
                                  const SnapshotDone& done) {
-  const auto verify = [this](const SnapshotManifest& manifest) -> absl::Status {
+  const auto verify = [this](const SnapshotManifest& manifest, const Halt& halt) -> absl::Status {
     BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, snapshots_.codec.decode(manifest.plan));
-    return snapshots_.store->Verify(manifest, plan);
+    return snapshots_.store->Verify(manifest, plan, [&] { return halt.status(); });
   };
   UseSnapshot(job, name, verify, done);
 }
 
 void Directory::DoDeleteSnapshot(const std::string& job, const std::string& name,
                                  const SnapshotDone& done) {
-  const auto remove = [this](const SnapshotManifest& manifest) {
+  const auto remove = [this](const SnapshotManifest& manifest, const Halt&) {
     return snapshots_.store->Remove(manifest.id);
   };
   UseSnapshot(job, name, remove, done);

@@ -47,6 +47,13 @@ struct RestoreOrder {
   bool share = false;     // RestoreCall::share
 };
 
+// What a server is to make of an export: its share of a job.
+struct ImportOrder {
+  JobPlan plan;
+  std::string from;    // name of the export
+  bool state = false;  // whether it has optimizer state, as the home has seen it
+};
+
 // Calls to the other servers; implemented in server/rpc. `done` may run on any thread.
 class PeerLink {
  public:
@@ -70,7 +77,7 @@ class PeerLink {
                           std::function<void(absl::StatusOr<std::string>)> done) = 0;
   virtual void Export(uint32_t server, const ExportPart& part,
                       std::function<void(absl::Status)> done) = 0;
-  virtual void ImportJob(uint32_t server, const JobPlan& plan, const std::string& from,
+  virtual void ImportJob(uint32_t server, const ImportOrder& order,
                          std::function<void(absl::Status)> done) = 0;
 };
 
@@ -259,8 +266,7 @@ class JobDirectory {
   virtual std::vector<std::shared_ptr<const Work>> ListWorks() const = 0;
   // From the home.
   virtual void PeerExport(ExportPart part, std::function<void(absl::Status)> done) = 0;
-  virtual void PeerImportJob(JobPlan plan, std::string from,
-                             std::function<void(absl::Status)> done) = 0;
+  virtual void PeerImportJob(ImportOrder order, std::function<void(absl::Status)> done) = 0;
   virtual void PeerSnapshot(SnapshotCall call,
                             std::function<void(absl::StatusOr<uint64_t>)> done) = 0;
   virtual void PeerRestoreJob(RestoreOrder order,

@@ -10,6 +10,7 @@
 #include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/io/sync_path.h"
 #include "server/round/job_plan.h"
 #include "server/round/recovery.h"
 
@@ -18,15 +19,11 @@ namespace {
 
 constexpr char kMaking[] = "making";
 constexpr char kGone[] = ".gone";
+constexpr char kOrdered[] = ".ordered";
 constexpr char kLayout[] = "layout-";
 constexpr size_t kNameBytes = 16;  // of a job's directory
 
 // The directory that holds the name behind `slash`, which is npos for the first of a relative path.
-std::string ParentAt(const std::string& path, size_t slash) {
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
 absl::Status Lost(const std::string& directory, absl::string_view what) {
   return ReasonedError(
       absl::StatusCode::kDataLoss, Reason::kStateLost,
@@ -34,22 +31,6 @@ absl::Status Lost(const std::string& directory, absl::string_view what) {
                    ". Nothing was changed: put back the data directory as a whole, or give this "
                    "job up by giving its directory the name ",
                    directory, kGone, " (make an empty one if it is gone), and start again"));
-}
-
-// Returns when every name on the way to `path` survives power loss; this process may have made it,
-// or one before it that ended too soon. A parent of the data directory that this user may not open,
-// or whose file system flushes no directories, holds no name that this user's process has made.
-absl::Status SyncPathTo(FileSystem* fs, const std::string& path) {
-  size_t slash = path.rfind('/');
-  BALLAST_RETURN_IF_ERROR(fs->SyncDirectory(ParentAt(path, slash)));
-  while (slash != std::string::npos && slash != 0) {
-    slash = path.rfind('/', slash - 1);
-    const absl::Status status = fs->SyncDirectory(ParentAt(path, slash));
-    if (!absl::IsPermissionDenied(status) && !absl::IsInternal(status)) {
-      BALLAST_RETURN_IF_ERROR(status);
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -237,6 +218,37 @@ absl::Status JobStore::Remove(uint64_t job) {
   if (!moved.ok() && !absl::IsNotFound(moved)) return moved;
   BALLAST_RETURN_IF_ERROR(records_.Remove(job));
   return fs_->RemoveAll(directory + kGone);
+}
+
+// --- At the home of jobs that go on from elsewhere ----------------------------------------------
+
+std::string JobStore::OrderedPath(uint64_t job) const {
+  return absl::StrCat(Directory(job), kOrdered);
+}
+
+absl::Status JobStore::MarkOrdered(uint64_t job) { return ReplaceFile(fs_, OrderedPath(job), ""); }
+
+absl::Status JobStore::ClearOrdered(uint64_t job) {
+  const absl::Status removed = fs_->Remove(OrderedPath(job));
+  return absl::IsNotFound(removed) ? absl::OkStatus() : removed;
+}
+
+absl::StatusOr<std::vector<uint64_t>> JobStore::OrderedOnly() {
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_->List(root_));
+  std::vector<uint64_t> jobs;
+  for (const std::string& name : names) {
+    uint64_t job = 0;
+    const std::string id = name.substr(0, kNameBytes);
+    if (name != id + kOrdered || !absl::SimpleHexAtoi(id, &job) || job == 0) continue;
+    const absl::Status found = records_.Find(job).status();
+    if (absl::IsNotFound(found)) {
+      jobs.push_back(job);
+    } else {
+      BALLAST_RETURN_IF_ERROR(found);
+      BALLAST_RETURN_IF_ERROR(ClearOrdered(job));
+    }
+  }
+  return jobs;
 }
 
 }  // namespace ballast::server

@@ -11,6 +11,10 @@
 // done is told from a job whose record or directory was lost: the first is cleared away, the second
 // is reported and kept.
 //
+// At the home a file "<job id>.ordered" stands from before the first order to make a job of a
+// snapshot or an export, to the home's own record, which comes last, or to when nothing of the job
+// is left at the others.
+//
 // Comes from: JobDirectory. Goes to: common/io files, MetaStore.
 // Thread safety: any thread, but one call at a time for a job; every call may block on the disk.
 #pragma once
@@ -81,6 +85,15 @@ class JobStore {
   // Removes everything of the job; it may be missing.
   absl::Status Remove(uint64_t job);
 
+  // At the home: other servers are about to make their share of the job. Returns when that
+  // survives.
+  absl::Status MarkOrdered(uint64_t job);
+  // The home has a record of the job, or the others have nothing of it. It may be missing.
+  absl::Status ClearOrdered(uint64_t job);
+  // Jobs that are marked and that this server has no record of: others may have something of them.
+  // Clears marks of jobs that are whole. Errors as FileSystem's and JobRecords'.
+  absl::StatusOr<std::vector<uint64_t>> OrderedOnly();
+
  private:
   // Jobs that have a directory, after the removals that were begun came to their end.
   absl::StatusOr<std::set<uint64_t>> FinishRemovals();
@@ -95,6 +108,7 @@ class JobStore {
   // Gives the directory its last name. NOT_FOUND when there is none.
   absl::Status MoveAway(const std::string& directory);
   absl::Status Discard(const std::string& directory);
+  std::string OrderedPath(uint64_t job) const;
 
   FileSystem* const fs_;
   const std::string root_;

@@ -33,9 +33,9 @@ absl::Status CheckOptions(const LogOptions& options) {
 absl::Status CheckRoom(FileSystem* fs, const std::string& directory, uint64_t bytes) {
   BALLAST_ASSIGN_OR_RETURN(const uint64_t free_bytes, fs->FreeBytes(directory));
   if (bytes <= free_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "a gradient log in ", directory, " needs ", bytes, " bytes (", FormatBytes(bytes),
-      "), free are ", free_bytes, "; free space or make the log smaller"));
+  return absl::ResourceExhaustedError(absl::StrCat("a gradient log in ", directory, " needs ",
+                                                   BytesText(bytes), ", free are ", free_bytes,
+                                                   "; free space or make the log smaller"));
 }
 
 // Writes zeros over the whole file, so that later writes neither allocate nor change its length.

@@ -35,9 +35,9 @@ std::string DirectoryOf(const std::string& path) {
 absl::Status CheckRoom(FileSystem* fs, const std::string& path, uint64_t bytes) {
   BALLAST_ASSIGN_OR_RETURN(const uint64_t free_bytes, fs->FreeBytes(DirectoryOf(path)));
   if (bytes <= free_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the slots in ", path, " need ", bytes, " bytes (", FormatBytes(bytes), "), free are ",
-      free_bytes, "; free space, or give the job a directory with more of it"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the slots in ", path, " need ", BytesText(bytes), ", free are ", free_bytes,
+                   "; free space, or give the job a directory with more of it"));
 }
 
 class TwoSlotFile : public SlotFile {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/safetensors/writer.h"
@@ -58,7 +59,12 @@ SafeDType ToSafeDType(DType dtype) {
   return dtype == DType::kF16 ? SafeDType::kF16 : SafeDType::kF32;
 }
 
-absl::StatusOr<std::vector<ExportShard>> PlanExport(const JobSpec& spec, uint64_t round,
+std::map<std::string, std::string> OriginMetadata(const ExportOrigin& origin) {
+  return {{std::string(kRoundKey), absl::StrCat(origin.round)},
+          {std::string(kSnapshotKey), JobIdText(origin.snapshot)}};
+}
+
+absl::StatusOr<std::vector<ExportShard>> PlanExport(const JobSpec& spec, const ExportOrigin& origin,
                                                     const ExportOptions& options) {
   const std::vector<uint32_t> cuts = Cut(spec, std::max(options.shards, 1u));
   std::vector<ExportShard> shards(cuts.size() - 1);
@@ -67,10 +73,11 @@ absl::StatusOr<std::vector<ExportShard>> PlanExport(const JobSpec& spec, uint64_
     shard.first_tensor = cuts[s];
     shard.tensor_count = cuts[s + 1] - cuts[s];
     shard.weights.name = FileName("model", s, shards.size());
-    shard.weights.metadata = {{"format", "pt"}, {"ballast.round", absl::StrCat(round)}};
+    shard.weights.metadata = OriginMetadata(origin);
+    shard.weights.metadata.emplace("format", "pt");
     if (options.state) {
       shard.state.name = absl::StrCat(kStateDirectory, "/", FileName("state", s, shards.size()));
-      shard.state.metadata = {{"ballast.round", absl::StrCat(round)}};
+      shard.state.metadata = OriginMetadata(origin);
     }
     for (uint32_t t = cuts[s]; t < cuts[s + 1]; ++t) {
       const TensorSpec& tensor = spec.tensors[t];

@@ -16,6 +16,10 @@
 
 namespace ballast::server {
 
+// Metadata of every file: the next round of whoever goes on from it, and the snapshot that was
+// exported.
+inline constexpr absl::string_view kRoundKey = "ballast.round";
+inline constexpr absl::string_view kSnapshotKey = "ballast.snapshot";
 // Beside the weights, in an export's directory: its optimizer state.
 inline constexpr absl::string_view kStateDirectory = "optimizer";
 // What a tensor of the optimizer state is called: one of these and the parameter's name.
@@ -23,6 +27,14 @@ inline constexpr absl::string_view kMasterPrefix = "master.";
 inline constexpr absl::string_view kFirstMomentPrefix = "exp_avg.";
 inline constexpr absl::string_view kSecondMomentPrefix = "exp_avg_sq.";
 inline constexpr absl::string_view kStepPrefix = "step.";
+
+// What an export is of.
+struct ExportOrigin {
+  uint64_t snapshot = 0;  // its id
+  uint64_t round = 0;
+};
+// As the metadata of every file says it.
+std::map<std::string, std::string> OriginMetadata(const ExportOrigin& origin);
 
 struct ExportOptions {
   DType dtype = DType::kUnspecified;  // of the weights; unspecified: each tensor's own
@@ -53,10 +65,10 @@ struct ExportShard {
   ExportFile state;  // with ExportOptions::state
 };
 
-// Shards, none of them empty: at most options.shards. Tied names and `round` are metadata of the
-// weights, as model hubs have them. INVALID_ARGUMENT BAD_SPEC: a name or a shape that safetensors
-// files cannot hold.
-absl::StatusOr<std::vector<ExportShard>> PlanExport(const JobSpec& spec, uint64_t round,
+// Shards, none of them empty: at most options.shards. Tied names are metadata of the
+// weights, as model hubs have them; one that is called as other metadata is left out.
+// INVALID_ARGUMENT BAD_SPEC: a name or a shape that safetensors files cannot hold.
+absl::StatusOr<std::vector<ExportShard>> PlanExport(const JobSpec& spec, const ExportOrigin& origin,
                                                     const ExportOptions& options);
 
 // The dtype of weights in a file. kF32, kBF16 or kF16.

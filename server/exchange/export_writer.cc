@@ -113,6 +113,7 @@ absl::Status ShardWriter::WriteExtents() {
 absl::Status ShardWriter::WriteExtent(uint32_t extent_id, const Arena& scratch) {
   const Layout& layout = *source_.layout;
   const Extent& extent = layout.extents()[extent_id];
+  if (source_.go_on) BALLAST_RETURN_IF_ERROR(source_.go_on());
   BALLAST_RETURN_IF_ERROR(source_.read(extent_id, scratch.data()));
   const auto* const image = reinterpret_cast<const float*>(scratch.data());
   const SlotShape largest{0, layout.extent_elements(), kAdamWStateArrays};

@@ -8,7 +8,9 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
+#include "common/io/sync_path.h"
 #include "common/safetensors/index.h"
+#include "server/snapshot/marked_directory.h"
 
 namespace ballast::server {
 namespace {
@@ -43,6 +45,7 @@ absl::Status Exports::Clear() {
   if (absl::IsNotFound(names.status())) return absl::OkStatus();
   BALLAST_RETURN_IF_ERROR(names.status());
   for (const std::string& name : *names) {
+    BALLAST_RETURN_IF_ERROR(ClearUnmarked(fs_, root_, name, owner_));
     if (!CheckSnapshotName(name).ok()) continue;
     const auto by =
         ReadWholeFile(fs_, absl::StrCat(Directory(name), "/", kExporting), kOwnerBytesMax);
@@ -62,31 +65,54 @@ absl::Status Exports::CheckNew(const std::string& name) const {
                                     "--name, or remove it"));
 }
 
+absl::Status Exports::CheckRoom(uint64_t bytes, uint64_t snapshot_bytes,
+                                const std::string& snapshot_root) const {
+  BALLAST_RETURN_IF_ERROR(MakeLastingDirectory(fs_, root_));
+  uint64_t before = 0;
+  if (snapshot_bytes != 0) {
+    BALLAST_RETURN_IF_ERROR(MakeLastingDirectory(fs_, snapshot_root));
+    BALLAST_ASSIGN_OR_RETURN(const bool together, fs_->ShareSpace(root_, snapshot_root));
+    if (together) before = snapshot_bytes;
+  }
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t free, fs_->FreeBytes(root_));
+  if (before <= free && bytes <= free - before) return absl::OkStatus();
+  std::string what = absl::StrCat("the export takes ", BytesText(bytes), " in ", root_);
+  if (before != 0) {
+    absl::StrAppend(&what, ", and the snapshot that is taken for it ", BytesText(before), " in ",
+                    snapshot_root, ", which share one file system");
+  }
+  return ReasonedError(
+      absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
+      absl::StrCat(what, "; ", free, " are free. Free some, choose another storage.export_dir",
+                   before != 0 ? ", or export a snapshot that is there with --snapshot" : ""));
+}
+
 absl::Status Exports::Begin(const std::string& name, uint64_t bytes, bool state) {
   BALLAST_RETURN_IF_ERROR(CheckNew(name));
-  BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(root_));
-  const std::string directory = Directory(name);
-  BALLAST_ASSIGN_OR_RETURN(const uint64_t free, fs_->FreeBytes(root_));
-  if (free < bytes) {
-    return ReasonedError(
-        absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
-        absl::StrCat("the export takes ", bytes, " bytes (", FormatBytes(bytes), ") in ", root_,
-                     "; ", free, " are free. Free some, or choose ", "another storage.export_dir"));
-  }
+  BALLAST_RETURN_IF_ERROR(CheckRoom(bytes, /*snapshot_bytes=*/0, root_));
   BALLAST_FAILPOINT_RETURN("export.before_begin");
-  const absl::Status made = MakeMarked(directory, state);
-  if (!made.ok()) Remove(name).IgnoreError();  // The first error is the one to tell.
+  const auto make = [this, state](const std::string& path) { return MakeMarked(path, state); };
+  BALLAST_RETURN_IF_ERROR(MakeMarkedDirectory(fs_, root_, name, owner_, make));
+  const absl::Status made = SyncNew();
+  if (!made.ok()) Remove(name).IgnoreError();
   return made;
 }
 
 absl::Status Exports::MakeMarked(const std::string& directory, bool state) {
+  BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(directory));
   BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(directory));
-  BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_));
+  BALLAST_FAILPOINT_RETURN("export.before_mark");
   BALLAST_RETURN_IF_ERROR(ReplaceFile(fs_, absl::StrCat(directory, "/", kExporting), owner_));
   if (state) {
     BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(absl::StrCat(directory, "/", kStateDirectory)));
     BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(directory));
   }
+  BALLAST_FAILPOINT_RETURN("export.after_mark");
+  return absl::OkStatus();
+}
+
+absl::Status Exports::SyncNew() {
+  BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_));
   BALLAST_FAILPOINT_RETURN("export.after_begin");
   return absl::OkStatus();
 }
@@ -118,8 +144,13 @@ absl::Status Exports::Commit(const std::string& name, const std::vector<ExportSh
   return absl::OkStatus();
 }
 
+// A server that has not heard of it yet may still write files there: the name is free at once.
 absl::Status Exports::Remove(const std::string& name) {
-  BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(Directory(name)));
+  const std::string gone = UnmarkedPath(root_, name, owner_);
+  BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(gone));
+  const absl::Status moved = fs_->Rename(Directory(name), gone);
+  if (!moved.ok() && !absl::IsNotFound(moved)) return moved;
+  BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(gone));
   return fs_->SyncDirectory(root_);
 }
 

@@ -4,6 +4,8 @@
 //   <root>/<name>/optimizer/state*.safetensors, ...index.json         optimizer state
 //   <root>/<name>/job.ballast                                         what job it is of, last
 //   <root>/<name>/EXPORTING                                           while it is written: by whom
+//   <root>/.<name>.<owner>                                            until that mark is in it, and
+//                                                                     while it is removed
 //
 // A name is one that CheckSnapshotName takes, so it is a single harmless component of a path.
 // Comes from: Directory. Goes to: common/io files. Layout: docs/formats/export.md.
@@ -26,7 +28,7 @@ inline constexpr absl::string_view kJobFile = "job.ballast";
 
 class Exports {
  public:
-  // `fs` outlives this. `owner`: as SnapshotStore's.
+  // `fs` outlives this. `owner`: as SnapshotStore's; part of a file's name.
   Exports(FileSystem* fs, std::string root, std::string owner)
       : fs_(fs), root_(std::move(root)), owner_(std::move(owner)) {}
 
@@ -39,6 +41,10 @@ class Exports {
   // Whether an export could have the name. INVALID_ARGUMENT BAD_ARGUMENT for one that is none;
   // ALREADY_EXISTS NAME_IN_USE.
   absl::Status CheckNew(const std::string& name) const;
+  // Whether `bytes` of an export fit beside the `snapshot_bytes` that are first written below
+  // `snapshot_root`. Makes both directories. RESOURCE_EXHAUSTED OVER_BUDGET with all numbers.
+  absl::Status CheckRoom(uint64_t bytes, uint64_t snapshot_bytes,
+                         const std::string& snapshot_root) const;
   // Makes an export's directory, for `bytes` bytes. Errors: CheckNew's; RESOURCE_EXHAUSTED
   // OVER_BUDGET with both numbers.
   absl::Status Begin(const std::string& name, uint64_t bytes, bool state);
@@ -50,6 +56,7 @@ class Exports {
 
  private:
   absl::Status MakeMarked(const std::string& directory, bool state);
+  absl::Status SyncNew();
   absl::Status WriteIndexes(const std::string& directory, const std::vector<ExportShard>& shards);
 
   FileSystem* const fs_;

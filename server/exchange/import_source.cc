@@ -33,6 +33,13 @@ absl::StatusOr<DType> FromSafeDType(SafeDType dtype) {
   return absl::InvalidArgumentError("");
 }
 
+// Of a name that a directory has and that cannot be opened.
+absl::Status LinkToNothing(const std::string& path) {
+  return Bad(absl::StrCat(path,
+                          " is there, but what it links to is not; put the file itself "
+                          "there, or mend the link"));
+}
+
 std::string ShapeText(const std::vector<uint64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
@@ -40,9 +47,9 @@ std::string ShapeText(const std::vector<uint64_t>& shape) {
 }  // namespace
 
 absl::StatusOr<SnapshotManifest> ReadJobFile(FileSystem* fs, const std::string& directory) {
-  const absl::Status listed = fs->List(directory).status();
-  if (!listed.ok() && !absl::IsNotFound(listed)) return listed;
-  if (!listed.ok()) {
+  const auto names = fs->List(directory);
+  if (!names.ok() && !absl::IsNotFound(names.status())) return names.status();
+  if (!names.ok()) {
     return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
                          absl::StrCat("there is no export ", directory,
                                       "; give the name of a directory in storage.export_dir"));
@@ -50,6 +57,9 @@ absl::StatusOr<SnapshotManifest> ReadJobFile(FileSystem* fs, const std::string& 
   const std::string path = absl::StrCat(directory, "/", kJobFile);
   const auto bytes = ReadWholeFile(fs, path, kManifestBytesMax);
   if (absl::IsNotFound(bytes.status())) {
+    if (std::find(names->begin(), names->end(), kJobFile) != names->end()) {
+      return LinkToNothing(path);
+    }
     return Bad(absl::StrCat(directory, " has no ", kJobFile, ", which says what job its weights ",
                             "are of; start a job of plain weights in the script that trains it: ",
                             "opt.load_export(DIRECTORY)"));
@@ -63,12 +73,10 @@ absl::StatusOr<SnapshotManifest> ReadJobFile(FileSystem* fs, const std::string& 
   return manifest;
 }
 
-absl::StatusOr<std::unique_ptr<ImportSource>> ImportSource::Open(FileSystem* fs,
-                                                                 const std::string& directory,
-                                                                 const JobSpec& spec,
-                                                                 const Layout& layout,
-                                                                 simd::Isa isa) {
-  std::unique_ptr<ImportSource> source(new ImportSource(spec, layout, isa));
+absl::StatusOr<std::unique_ptr<ImportSource>> ImportSource::Open(
+    FileSystem* fs, const std::string& directory, const JobSpec& spec, const Layout& layout,
+    const ExportOrigin& origin, simd::Isa isa) {
+  std::unique_ptr<ImportSource> source(new ImportSource(spec, layout, origin, isa));
   BALLAST_RETURN_IF_ERROR(source->OpenFiles(fs, directory, "model", &source->weights_));
   const std::string state = absl::StrCat(directory, "/", kStateDirectory);
   const absl::Status listed = fs->List(state).status();
@@ -93,13 +101,19 @@ absl::Status ImportSource::OpenFiles(FileSystem* fs, const std::string& director
     BALLAST_RETURN_IF_ERROR(AddReader(fs, absl::StrCat(directory, "/", name), tensors));
   }
   if (any) return absl::OkStatus();
-  return Bad(absl::StrCat(directory, " has no files ", stem, "*", kSuffix));
+  const bool state = stem != "model";
+  return Bad(absl::StrCat(directory, " has no files ", stem, "*", kSuffix,
+                          state ? "; if it is not of this export, move it away: the weights are "
+                                  "then imported alone"
+                                : ""));
 }
 
 absl::Status ImportSource::AddReader(FileSystem* fs, const std::string& path, Tensors* tensors) {
   absl::StatusOr<std::unique_ptr<SafetensorsReader>> reader = SafetensorsReader::Open(fs, path);
   if (absl::IsInvalidArgument(reader.status())) return Bad(reader.status().message());
+  if (absl::IsNotFound(reader.status())) return LinkToNothing(path);
   BALLAST_RETURN_IF_ERROR(reader.status());
+  BALLAST_RETURN_IF_ERROR(CheckOrigin(path, (*reader)->header().metadata));
   const std::vector<TensorEntry>& entries = (*reader)->header().tensors;
   for (size_t i = 0; i < entries.size(); ++i) {
     if (tensors->emplace(entries[i].name, Place{reader->get(), i}).second) continue;
@@ -107,6 +121,19 @@ absl::Status ImportSource::AddReader(FileSystem* fs, const std::string& path, Te
                             " is in another file of this export, too"));
   }
   readers_.push_back(*std::move(reader));
+  return absl::OkStatus();
+}
+
+absl::Status ImportSource::CheckOrigin(const std::string& path,
+                                       const std::map<std::string, std::string>& metadata) const {
+  for (const auto& [key, ours] : origin_) {
+    const auto said = metadata.find(key);
+    if (said == metadata.end() || said->second == ours) continue;
+    const absl::string_view what = key == kRoundKey ? "round " : "snapshot ";
+    return Bad(absl::StrCat(path, " is of ", what, Quoted(said->second), ", its ", key, ", and ",
+                            kJobFile, " of ", what, ours,
+                            "; put the files of one export together, or export again"));
+  }
   return absl::OkStatus();
 }
 

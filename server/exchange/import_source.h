@@ -16,6 +16,7 @@
 #include "common/job/job_spec.h"
 #include "common/safetensors/reader.h"
 #include "common/tensor/layout.h"
+#include "server/exchange/export_plan.h"
 #include "server/simd/isa.h"
 #include "server/snapshot/manifest.h"
 
@@ -28,14 +29,14 @@ absl::StatusOr<SnapshotManifest> ReadJobFile(FileSystem* fs, const std::string& 
 
 class ImportSource {
  public:
-  // Opens the files below `directory` and compares them with the job's tensors. `fs` outlives
-  // the result; `isa`: of the kernels that widen weights. Errors name file and tensor:
-  // INVALID_ARGUMENT BAD_ARGUMENT: a tensor is missing, is there twice, or has another shape or a
-  // dtype that is none of its kind; what SafetensorsReader::Open says.
-  static absl::StatusOr<std::unique_ptr<ImportSource>> Open(FileSystem* fs,
-                                                            const std::string& directory,
-                                                            const JobSpec& spec,
-                                                            const Layout& layout, simd::Isa isa);
+  // Opens the files below `directory` and compares them with the job's tensors and with what
+  // kJobFile says it is of; files that do not say that are taken. `fs` outlives the result; `isa`:
+  // of the kernels that widen weights. Errors name file and tensor: INVALID_ARGUMENT BAD_ARGUMENT:
+  // a tensor is missing, is there twice, or has another shape or a dtype that is none of its kind;
+  // a file is of another export, or a link to nothing; what SafetensorsReader::Open says.
+  static absl::StatusOr<std::unique_ptr<ImportSource>> Open(
+      FileSystem* fs, const std::string& directory, const JobSpec& spec, const Layout& layout,
+      const ExportOrigin& origin, simd::Isa isa);
 
   // Whether there is optimizer state; else moments are zero, and so are step counts.
   bool has_state() const { return has_state_; }
@@ -58,13 +59,16 @@ class ImportSource {
   // Where a tensor's three arrays come from.
   using Places = std::vector<Place>;
 
-  ImportSource(const JobSpec& spec, const Layout& layout, simd::Isa isa)
-      : spec_(spec), layout_(layout), isa_(isa) {}
+  ImportSource(const JobSpec& spec, const Layout& layout, const ExportOrigin& origin, simd::Isa isa)
+      : spec_(spec), layout_(layout), origin_(OriginMetadata(origin)), isa_(isa) {}
 
   using Tensors = std::map<std::string, Place>;
   absl::Status OpenFiles(FileSystem* fs, const std::string& directory, absl::string_view stem,
                          Tensors* tensors);
   absl::Status AddReader(FileSystem* fs, const std::string& path, Tensors* tensors);
+  // `metadata`: that of a file at `path`.
+  absl::Status CheckOrigin(const std::string& path,
+                           const std::map<std::string, std::string>& metadata) const;
   absl::StatusOr<Place> Find(const TensorSpec& tensor, absl::string_view prefix) const;
   absl::Status Check(uint32_t tensor);
   absl::Status ReadSteps(uint32_t tensor);
@@ -73,6 +77,7 @@ class ImportSource {
 
   const JobSpec spec_;
   const Layout layout_;
+  const std::map<std::string, std::string> origin_;
   const simd::Isa isa_;
   bool has_state_ = false;
   uint64_t bytes_ = 0;

@@ -48,6 +48,22 @@ std::vector<uint32_t> OldestFirst(const HeldState& held) {
   return extents;
 }
 
+// Rests between steps of the work, so that no round beside it meets all of it.
+class Pace {
+ public:
+  explicit Pace(const Capture& capture) : rest_(capture.rest) {}
+
+  void StepDone() {
+    if (!rest_) return;
+    rest_(std::chrono::steady_clock::now() - began_);
+    began_ = std::chrono::steady_clock::now();
+  }
+
+ private:
+  const std::function<void(std::chrono::nanoseconds)>& rest_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+};
+
 }  // namespace
 
 absl::StatusOr<CapturedRound> RoundBefore(const Capture& capture) {
@@ -70,18 +86,20 @@ absl::Status CaptureExtents(const Capture& capture, const TakeExtent& take,
   BALLAST_ASSIGN_OR_RETURN(RoundReplay::Lane lane, RoundReplay::MakeLane(layout));
   BALLAST_ASSIGN_OR_RETURN(const std::unique_ptr<ExtentStore> store,
                            RoundReplay::MakeScratch(layout, capture.kernels));
+  Pace pace(capture);
   for (const uint32_t extent : OldestFirst(capture.held)) {
     if (cancelled) return absl::AbortedError("the snapshot was given up");
-    const auto began = std::chrono::steady_clock::now();
     const uint32_t elements = layout.extents()[extent].elements;
     const SlotShape shape{extent, elements, kAdamWStateArrays};
     float* const state = store->State(extent);
     const uint64_t version = capture.held.versions.at(extent);
     BALLAST_RETURN_IF_ERROR(capture.log->ReadHeld(extent, version, state));
+    pace.StepDone();
     tier::SpreadLastTile(elements, layout.tile_elements(), kAdamWStateArrays, state);
     RoundReplay::Progress progress;
     for (uint64_t round = version; round < capture.round; ++round) {
       BALLAST_RETURN_IF_ERROR(replay.Apply(extent, round, store.get(), &lane, &progress));
+      pace.StepDone();
     }
     tier::PackLastTile(elements, layout.tile_elements(), kAdamWStateArrays, state);
     const uint64_t payload = SlotFile::PayloadBytes(shape);
@@ -89,7 +107,7 @@ absl::Status CaptureExtents(const Capture& capture, const TakeExtent& take,
                 SlotFile::BufferBytes(shape) - payload);
     BALLAST_RETURN_IF_ERROR(take(extent, state));
     capture.log->LetGo(extent);
-    if (capture.rest) capture.rest(std::chrono::steady_clock::now() - began);
+    pace.StepDone();
   }
   return absl::OkStatus();
 }

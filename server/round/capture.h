@@ -28,8 +28,8 @@ struct Capture {
   RoundLog::HeldRounds rounds;  // log->ReadRounds(round)
   uint64_t round = 0;           // whose beginning is captured; not before any version that is held
   const optim::KernelTable* kernels = nullptr;
-  // Called behind every extent with the time that it took: whoever works beside rounds rests here.
-  // May be empty.
+  // Called behind every step of the work, which reads, writes or brings by one round one extent,
+  // with the time that it took: whoever works beside rounds rests here. May be empty.
   std::function<void(std::chrono::nanoseconds took)> rest;
 };
 

@@ -398,7 +398,9 @@ void Engine::End() {
   if (nvme_ != nullptr) DisconnectTier();
   EndCapture();
   log_ = std::make_unique<NullRoundLog>();
-  for (const auto& attach : std::exchange(after_apply_, {})) attach();  // They get the failure.
+  // They get the failure.
+  for (const auto& seal : std::exchange(after_durable_, {})) seal();
+  for (const auto& attach : std::exchange(after_apply_, {})) attach();
   if (on_end_) std::exchange(on_end_, nullptr)(failure_, fsm_.round());
 }
 

@@ -109,7 +109,7 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
                 std::function<void(absl::StatusOr<uint64_t>)> done) override;
   void Export(uint32_t server, const ExportPart& part,
               std::function<void(absl::Status)> done) override;
-  void ImportJob(uint32_t server, const JobPlan& plan, const std::string& from,
+  void ImportJob(uint32_t server, const ImportOrder& order,
                  std::function<void(absl::Status)> done) override;
   void RestoreJob(uint32_t server, const RestoreOrder& order,
                   std::function<void(absl::StatusOr<std::string>)> done) override;
@@ -386,11 +386,12 @@ void PeerClientImpl::Export(uint32_t server, const ExportPart& part,
   CallForStatus(server, options, SerializeMessage(message), std::move(done));
 }
 
-void PeerClientImpl::ImportJob(uint32_t server, const JobPlan& plan, const std::string& from,
+void PeerClientImpl::ImportJob(uint32_t server, const ImportOrder& order,
                                std::function<void(absl::Status)> done) {
   v1::PeerImportJob message;
-  *message.mutable_job() = PeerJobToProto(plan);
-  message.set_from(from);
+  *message.mutable_job() = PeerJobToProto(order.plan);
+  message.set_from(order.from);
+  message.set_state(order.state);
   const CallOptions options{method::kPeerImportJob, kWholeState, false};
   CallForStatus(server, options, SerializeMessage(message), std::move(done));
 }

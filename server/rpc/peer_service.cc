@@ -165,9 +165,8 @@ void ImportJob(const DirectoryHolder& holder, const Call& call, const grpc::Byte
   if (!directory.ok()) return call->Fail(directory.status());
   absl::StatusOr<JobPlan> plan = PeerJobFromProto(message.job());
   if (!plan.ok()) return call->Fail(plan.status());
-  (*directory)->PeerImportJob(*std::move(plan), message.from(), [call](const absl::Status& status) {
-    Answer(call, status);
-  });
+  const ImportOrder order{*std::move(plan), message.from(), message.state()};
+  (*directory)->PeerImportJob(order, [call](const absl::Status& status) { Answer(call, status); });
 }
 
 }  // namespace

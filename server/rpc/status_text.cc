@@ -219,6 +219,12 @@ std::string ExportJson(const v1::ExportReply& reply) {
                       ", \"seconds\": ", static_cast<double>(reply.milliseconds()) / 1000, "}\n");
 }
 
+std::string ImportJson(const v1::ImportReply& reply) {
+  return absl::StrCat("{\"jobs\": [", DurableJobJson(reply.job()), "], \"bytes\": ", reply.bytes(),
+                      ", \"state\": ", reply.state() ? "true" : "false",
+                      ", \"seconds\": ", static_cast<double>(reply.milliseconds()) / 1000, "}\n");
+}
+
 std::string StatusTable(const std::vector<v1::StatusReply>& servers) {
   return ServerTable(servers) + "\n" + JobTable(servers) + SlotTable(servers);
 }

@@ -28,4 +28,8 @@ std::string SnapshotsJson(const v1::ListSnapshotsReply& reply);
 // What was exported, as a JSON object; "seconds" from the request to the end.
 std::string ExportJson(const v1::ExportReply& reply);
 
+// What was imported: JobsJson's object of one job, and "bytes", "seconds" and whether optimizer
+// "state" came along.
+std::string ImportJson(const v1::ImportReply& reply);
+
 }  // namespace ballast::server

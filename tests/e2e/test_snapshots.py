@@ -170,6 +170,18 @@ def test_snapshots_are_taken_while_rounds_go_on_and_the_oldest_are_removed(start
 # --- Jobs that rest
 
 
+def test_the_snapshot_just_taken_is_never_one_too_many(start_cluster, tmp_path):
+    cluster = start_cluster(1)
+    job = fresh_job()
+    run = Run(cluster, job, 1)
+    run.step(1)
+    run.close()
+    for i in range(9):  # All are of one round, most of one second.
+        snapshots(cluster, "create", job, f"s{i}", "--keep", "2")
+        kept = [one["name"] for one in listed(cluster)]
+        assert f"s{i}" in kept and len(kept) == min(i + 1, 2)
+
+
 @pytest.mark.parametrize(("servers", "device"), [((2, 3), "cpu"), ((1, 2), "nvme")])
 def test_of_a_job_that_rests_it_is_the_state_its_trainers_left(
     start_cluster, tmp_path, servers, device

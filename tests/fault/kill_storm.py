@@ -425,7 +425,8 @@ def parse() -> argparse.Namespace:
         help="nvme: servers keep a few extents of the state in memory, the rest in their slots",
     )  # fmt: skip
     parser.add_argument(
-        "--snapshots", action="store_true", help="take, fork and delete them beside the strikes"
+        "--snapshots", action="store_true",
+        help="take, fork, export and delete them beside the strikes",
     )
     parser.add_argument("--think-us", type=int, default=2000, help="of a trainer, per round")
     parser.add_argument("--keep", action="store_true", help="keep the folder of a green run")

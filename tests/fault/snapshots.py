@@ -1,9 +1,10 @@
-"""Snapshots beside the strikes of a kill storm: taken, verified, forked and deleted, of the job
-that runs and of one that rests, by one ballastctl at a time, refused whenever a server is down.
+"""Snapshots beside the strikes of a kill storm: taken, verified, forked, exported and deleted, of
+the job that runs and of one that rests, and exports imported, by one ballastctl at a time, refused
+whenever a server is down.
 
 What was acknowledged must be there at the end, and what was deleted must not. Of every snapshot
-that is left a restored job and a fork must have its bits, and so must every fork that was made
-during the storm, whatever became of its snapshot.
+that is left a restored job and a fork must have its bits, and so must every fork and every import
+that was made during the storm, whatever became of its snapshot. No export is left half written.
 
 Comes from: kill_storm.py. Goes to: ballastctl, and the parts on disk. Thread safety: one thread.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -47,9 +49,12 @@ class Snapshots:
         self.jobs: list[str] = []  # the last one runs
         self.whole: set[Name] = set()  # acknowledged
         self.unclear: set[Name] = set()  # asked for, or to go, without an answer
-        self.forks: dict[str, dict[int, str]] = {}  # acknowledged, and what they began with
+        # Acknowledged forks and imports, and what they began with.
+        self.forks: dict[str, dict[int, str]] = {}
+        self.exports: dict[str, dict[int, str]] = {}  # acknowledged, and what they hold
         self.counts = {
-            "taken": 0, "verified": 0, "forked": 0, "deleted": 0, "refused": 0, "compared": 0,
+            "taken": 0, "verified": 0, "forked": 0, "exported": 0, "imported": 0, "deleted": 0,
+            "refused": 0, "compared": 0,
         }  # fmt: skip
         self.asked = 0
         self.child: subprocess.Popen | None = None
@@ -79,7 +84,12 @@ class Snapshots:
         if len(self.whole) > KEPT:
             return ["snapshot", "delete", *one]
         fork = ["snapshot", "fork", *one, "--as", f"fork-{self.asked}"]
-        return self.rng.choice([create, create, fork, fork, ["snapshot", "verify", *one]])
+        export = ["export", one[0], "--snapshot", one[1], "--name", f"export-{self.asked}"]
+        commands = [create, create, fork, fork, ["snapshot", "verify", *one], export + ["--state"]]
+        if self.exports:
+            name = self.rng.choice(sorted(self.exports))
+            commands += 2 * [["import", name, "--as", f"import-{self.asked}"]]
+        return self.rng.choice(commands)
 
     def start(self, command: list[str]) -> None:
         self.command, self.begun = command, time.monotonic()
@@ -90,6 +100,8 @@ class Snapshots:
         )  # fmt: skip
 
     def answer(self, code: int, words: str) -> None:
+        if self.command[0] in ("export", "import"):
+            return self.answer_exchange(code, words)
         verb, about = self.command[1], (self.command[2], self.command[-1])
         if "damaged" in words or "STATE_LOST" in words or "lacks" in words:
             raise Red(f"{' '.join(self.command)}: {words}")
@@ -111,6 +123,24 @@ class Snapshots:
         elif code == 0:  # A fork; the snapshot stays until it is asked to go, here.
             self.forks[self.command[5]] = self.states_of(about)
             self.counts["forked"] += 1
+
+    def answer_exchange(self, code: int, words: str) -> None:
+        command = self.command
+        if "BAD_ARGUMENT" in words or "STATE_LOST" in words:
+            raise Red(f"{' '.join(command)}: {words}")
+        self.counts["refused"] += code != 0
+        if code:
+            return
+        if command[0] == "import":
+            self.forks[command[3]] = self.exports[command[1]]
+            self.counts["imported"] += 1
+            return
+        self.exports[command[5]] = self.states_of((command[1], command[3]))
+        self.counts["exported"] += 1
+        if len(self.exports) > KEPT:
+            oldest = min(self.exports, key=lambda name: int(name.split("-")[1]))
+            del self.exports[oldest]
+            shutil.rmtree(self.folder / "exports" / oldest)
 
     # --- At the end, when nobody is struck any more
 
@@ -158,6 +188,15 @@ class Snapshots:
                 self.compare(new, wanted)
         for fork, wanted in sorted(self.forks.items()):
             self.compare(fork, wanted)
+        for name, wanted in sorted(self.exports.items()):
+            self.asked += 1
+            self.ask("import", name, "--as", f"end-{self.asked}")
+            self.compare(f"end-{self.asked}", wanted)
+        # What nobody was told of may be whole, too.
+        folder = self.folder / "exports"
+        for export in folder.iterdir() if folder.exists() else ():
+            if not (export / "job.ballast").exists() or (export / "EXPORTING").exists():
+                raise Red(f"{export} was left half written")
 
     def compare(self, job: str, wanted: dict[int, str]) -> None:
         """A job that rests has the bits that it began with; it is removed."""

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the first inputs of tests/fuzz/corpus/safetensors; the names say what becomes of them.
+"""Writes the first inputs of tests/fuzz/corpus; the names say what becomes of them. Those of
+job_file are made of file-good-export, a job.ballast that a server has written.
 
 Comes from: people who change the format's rules. Goes to: the corpus, which is committed.
 Thread safety: one process, nothing shared.
@@ -9,7 +10,9 @@ import json
 import pathlib
 import struct
 
-FOLDER = pathlib.Path(__file__).resolve().parent / "corpus" / "safetensors"
+CORPUS = pathlib.Path(__file__).resolve().parent / "corpus"
+FOLDER = CORPUS / "safetensors"
+JOB_FILES = CORPUS / "job_file"
 
 
 def entry(dtype, shape, begin, end):
@@ -88,11 +91,51 @@ BAD = {
 }
 
 
+def parts_of(body):
+    """Where the texts of a manifest's body begin and end (docs/formats/snapshot.md)."""
+    spans, at = {}, 8
+    for name in ("name", "job", "", "plan", "prepared", "decision"):
+        if not name:
+            at += 24  # created, round, bytes
+            continue
+        (size,) = struct.unpack_from("<I", body, at)
+        spans[name] = (at + 4, at + 4 + size)
+        at += 4 + size
+    return spans
+
+
+def job_files(whole):
+    """Inputs by name: whole files, and what stands in one between head and checksum."""
+    body = whole[24:-4]
+    spans = parts_of(body)
+    part = {name: body[begin:end] for name, (begin, end) in spans.items()}
+    name_at = spans["name"][0]
+    long_name = struct.pack("<I", 2**32 - 1)
+    return {
+        "file-bad-cut-off": whole[:-1],
+        "file-bad-newer": whole[:8] + b"\x02" + whole[9:],
+        "file-bad-checksum": whole[:-1] + bytes([whole[-1] ^ 1]),
+        "file-bad-magic": b"BALLSNQ" + whole[7:],
+        "body-good-whole": body,
+        "body-bad-id": bytes(8) + body[8:],
+        "body-bad-longer": body + b"\x00",
+        "body-bad-name": body[:name_at] + b"/" + body[name_at + 1 :],
+        "body-bad-name-length": body[: name_at - 4] + long_name + body[name_at:],
+        "body-bad-no-decision": body[: spans["decision"][0] - 4] + bytes(4),
+        "body-bad-round": body[: spans["job"][1] + 8] + bytes(8) + body[spans["job"][1] + 16 :],
+        "prepared-good-whole": part["prepared"],
+        "decision-good-whole": part["decision"],
+    }
+
+
 def main():
     """Writes every input; those that fuzzing found stay."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, content in {**GOOD, **BAD}.items():
         (FOLDER / name).write_bytes(content)
+    whole = (JOB_FILES / "file-good-export").read_bytes()
+    for name, content in job_files(whole).items():
+        (JOB_FILES / name).write_bytes(content)
 
 
 if __name__ == "__main__":

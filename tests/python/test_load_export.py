@@ -206,6 +206,21 @@ BAD = {
         ballast.Unsupported,
         "'0.weight' has max_exp_avg_sq",
     ),
+    "negative lr": (
+        lambda: broken(lambda s: s["param_groups"][0].update(lr=-1.0)),
+        ballast.BadHyperparam,
+        r"param_groups\[0\] of the source: lr=-1.0: must be at least 0",
+    ),
+    "lr that is nan": (
+        lambda: broken(lambda s: s["param_groups"][0].update(lr=float("nan"))),
+        ballast.BadHyperparam,
+        r"param_groups\[0\] of the source: lr=nan: must be",
+    ),
+    "betas of 1": (
+        lambda: broken(lambda s: s["param_groups"][0].update(betas=(1.0, 0.9))),
+        ballast.BadHyperparam,
+        r"betas\[0\]=1.0: must be",
+    ),
     "hyper": (
         lambda: broken(lambda s: s["param_groups"][0].update(lr="fast")),
         ballast.BadHyperparam,

@@ -91,7 +91,7 @@ void SimDisk::DieAtRename(bool happens, std::function<void()> died) {
 
 void SimDisk::PowerOff(const MemoryDisk::Random& random) {
   Detach();
-  disk_.Crash(random);
+  disk_->Crash(random);
   for (auto& [path, watched] : watched_) watched.oldest_unsynced = 0;
   unsynced_names_ = false;
 }
@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<File>> SimDisk::Open(const std::string& path,
     unsynced_names_ = true;
   }
   const absl::Status status = Change([&] {
-    absl::StatusOr<std::unique_ptr<File>> opened = disk_.Open(path, options);
+    absl::StatusOr<std::unique_ptr<File>> opened = disk_->Open(path, options);
     if (opened.ok()) file = *std::move(opened);
     return opened.status();
   });

@@ -18,9 +18,11 @@ namespace ballast::sim {
 
 class SimDisk : public FileSystem {
  public:
-  explicit SimDisk(Mutant mutant) : mutant_(mutant) {}
+  // `shared`: a disk that other machines see, too, and which outlives this; none: its own.
+  explicit SimDisk(Mutant mutant, MemoryDisk* shared = nullptr)
+      : mutant_(mutant), disk_(shared != nullptr ? shared : &own_) {}
 
-  MemoryDisk* raw() { return &disk_; }
+  MemoryDisk* raw() { return disk_; }
 
   // The process ends inside its `operations`th change from now on (1: the next), before it (or,
   // with `happens`, after it has been made). `died` must not call the disk.
@@ -47,7 +49,7 @@ class SimDisk : public FileSystem {
   // What a power loss now may take: bytes, and names that were made, changed or removed.
   bool unsynced_bytes() const;
   bool unsynced_names() const { return unsynced_names_; }
-  // The power is off: what was not synced may be lost.
+  // The power is off: what was not synced may be lost. Not of a disk that is shared.
   void PowerOff(const MemoryDisk::Random& random);
 
   // Changes made so far, and the oldest one to a log that no Sync has covered (0: none).
@@ -65,40 +67,43 @@ class SimDisk : public FileSystem {
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path,
                                              const OpenOptions& options) override;
   absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override {
-    return disk_.List(directory);
+    return disk_->List(directory);
   }
   absl::Status MakeDirectory(const std::string& directory) override {
     unsynced_names_ = true;
-    return Change([&] { return disk_.MakeDirectory(directory); });
+    return Change([&] { return disk_->MakeDirectory(directory); });
   }
   absl::Status Rename(const std::string& from, const std::string& to) override {
     unsynced_names_ = true;
     if (std::exchange(die_at_rename_, false)) die_at_ = operations_ + 1;
-    return Change([&] { return disk_.Rename(from, to); });
+    return Change([&] { return disk_->Rename(from, to); });
   }
   absl::Status Link(const std::string& from, const std::string& to) override {
     unsynced_names_ = true;
-    return Change([&] { return disk_.Link(from, to); });
+    return Change([&] { return disk_->Link(from, to); });
   }
   absl::Status Remove(const std::string& path) override {
     unsynced_names_ = true;
-    return Change([&] { return disk_.Remove(path); });
+    return Change([&] { return disk_->Remove(path); });
   }
   absl::Status RemoveAll(const std::string& directory) override {
-    return Change([&] { return disk_.RemoveAll(directory); });
+    return Change([&] { return disk_->RemoveAll(directory); });
   }
   absl::Status SyncDirectory(const std::string& directory) override {
     if (mutant_ == Mutant::kDirectorySyncLies && made_) return absl::OkStatus();
     return Change([&] {
-      const absl::Status status = disk_.SyncDirectory(directory);
+      const absl::Status status = disk_->SyncDirectory(directory);
       if (status.ok()) unsynced_names_ = false;
       return status;
     });
   }
   absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override {
-    return disk_.FreeBytes(path);
+    return disk_->FreeBytes(path);
   }
-  bool DirectIo(const std::string& directory) override { return disk_.DirectIo(directory); }
+  absl::StatusOr<bool> ShareSpace(const std::string& a, const std::string& b) override {
+    return disk_->ShareSpace(a, b);
+  }
+  bool DirectIo(const std::string& directory) override { return disk_->DirectIo(directory); }
 
  private:
   class SimFile;
@@ -133,7 +138,8 @@ class SimDisk : public FileSystem {
   }
 
   const Mutant mutant_;
-  MemoryDisk disk_;
+  MemoryDisk own_;
+  MemoryDisk* const disk_;
   uint64_t process_ = 1;
   uint64_t dead_process_ = 0;
   uint64_t operations_ = 0;

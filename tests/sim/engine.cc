@@ -282,6 +282,7 @@ void SimEngine::Do(const FinishJob&) {
 void SimEngine::End() {
   if (ended_) return;
   ended_ = true;
+  ReleaseState();
   for (const auto& attach : std::exchange(after_apply_, {})) attach();
 }
 

@@ -2,21 +2,24 @@
 // Engine does, in the same order, over the same production objects (RoundFsm, Contributions,
 // ExtentStore, Checkpointer, recovery, step plan, kernels); only strand, workers, log threads and
 // streams are replaced by events. Keep it in step with server/round/round_engine.cc,
-// engine_slots.cc, engine_storage.cc and engine_tier.cc.
+// engine_slots.cc, engine_storage.cc, engine_tier.cc and engine_snapshot.cc.
 // Comes from: SimServer. Goes to: the production objects, sinks, SimRoundLog.
 // Thread safety: one thread.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/optim/dispatch.h"
 #include "server/reduce/reduce.h"
+#include "server/round/capture.h"
 #include "server/round/checkpointer.h"
 #include "server/round/contributions.h"
 #include "server/round/recovery.h"
@@ -94,6 +97,14 @@ class SimEngine {
   void OnSeatFree(std::function<void(uint32_t slot, uint64_t incarnation, bool left)> callback) {
     on_seat_free_ = std::move(callback);
   }
+
+  // As RoundEngine's of the same names. What becomes of `done` ends with the process.
+  void HoldState(const std::function<void(absl::StatusOr<uint64_t>)>& done);
+  void CaptureState(uint64_t round, server::TakeExtent take,
+                    std::function<void(absl::StatusOr<server::CapturedRound>)> done);
+  void ReleaseState();
+  // Whether the last capture was told to end, or the log wanted the room that it held.
+  bool had_to_give_way() const { return had_to_give_way_; }
 
   const server::RoundFsm& fsm() const { return fsm_; }
   server::ExtentStore* store() { return &store_; }
@@ -178,6 +189,29 @@ class SimEngine {
   void SendState(const std::shared_ptr<StateStream>& stream);
   void SendExtentState(const StateStream& stream, uint32_t extent);
 
+  // What snapshots ask for (engine_snapshot.cc), as server::Engine's of the same names.
+  struct CaptureOrder {
+    uint64_t round = 0;
+    server::TakeExtent take;
+    std::function<void(absl::StatusOr<server::CapturedRound>)> done;
+  };
+  struct Capturing {
+    server::Capture capture;
+    std::vector<std::pair<uint64_t, uint32_t>> left;  // version and extent, the next one last
+    std::atomic<bool> cancelled{false};
+    CaptureOrder order;
+    server::CapturedRound before;
+  };
+  using CapturingRef = std::shared_ptr<Capturing>;
+  void OnHeld(const absl::StatusOr<server::HeldState>& held,
+              const std::function<void(absl::StatusOr<uint64_t>)>& done);
+  absl::Status GivenUp() const;
+  void StartCapture();
+  void BeginCapture(const CapturingRef& capturing,
+                    const absl::StatusOr<server::RoundLog::HeldRounds>& rounds);
+  void CaptureNext(const CapturingRef& capturing);
+  void EndCapture(const CapturingRef& capturing, const absl::Status& status);
+
   server::Ack MakeAck(bool flush) const;
   void PumpCheckpoints();
   void OnImageWritten(const absl::Status& status);
@@ -243,6 +277,12 @@ class SimEngine {
   bool initial_unflushed_ = false;
   uint64_t weight_overflows_ = 0;
   std::map<uint32_t, std::vector<uint32_t>> arrivals_;  // slots per extent, for a mutant
+  bool holds_ = false;                                  // from Hold until it is let go, or captured
+  std::optional<server::HeldState> held_;
+  bool release_wanted_ = false;  // while the hold is on its way
+  std::optional<CaptureOrder> capture_order_;
+  CapturingRef capturing_;
+  bool had_to_give_way_ = false;
   absl::Status failure_;
   bool ended_ = false;
 };

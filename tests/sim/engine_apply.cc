@@ -171,6 +171,7 @@ void SimEngine::Do(const OpenRound& effect) {
   }
   if (nvme_ != nullptr) EndSweep();
   PumpCheckpoints();
+  StartCapture();
   for (const auto& attach : std::exchange(after_apply_, {})) attach();
 }
 

@@ -40,6 +40,9 @@ void FaultPlan::Begin() {
   if (faults().die_in_disk) {
     for (uint32_t s = 0; s < servers_.size(); ++s) ArmDisk(s);
   }
+  if (context_.swarm->snapshots.die_at_shelf) {
+    for (uint32_t s = 0; s < servers_.size(); ++s) ArmShelf(s);
+  }
   if (!timed_.empty()) Next();
   if (faults().clock_jumps) SetWallClocks();
 }
@@ -54,6 +57,7 @@ void FaultPlan::Calm() {
     context_.world->Resume(node);
   }
   for (SimServer* const server : servers_) server->disk()->Disarm();
+  for (SimServer* const server : servers_) server->shelf_disk()->Disarm();
 }
 
 void FaultPlan::StartMissing() {
@@ -138,6 +142,7 @@ void FaultPlan::Restart(uint32_t server) {
   context_.world->After(down, kNobody, EventKind::kStart, [this, server] {
     servers_[server]->Start();
     if (faults().die_in_disk && !calm_ && left_ > 0) ArmDisk(server);
+    if (context_.swarm->snapshots.die_at_shelf && !calm_ && left_ > 0) ArmShelf(server);
   });
 }
 
@@ -148,8 +153,15 @@ void FaultPlan::ArmDisk(uint32_t server) {
   DieInDisk(server, operations, happens, power, Cover::kDiedInDisk);
 }
 
-void FaultPlan::DieInDisk(uint32_t server, uint64_t operations, bool happens, bool power,
-                          Cover met) {
+void FaultPlan::ArmShelf(uint32_t server) {
+  const bool power = random().OneIn(2) && context_.plan->spec.durability == Durability::kPower;
+  const bool happens = random().OneIn(2);
+  DieIn(servers_[server]->shelf_disk(), server, random().Spread(1, 60), happens, power,
+        Cover::kDiedAtShelf);
+}
+
+void FaultPlan::DieIn(SimDisk* disk, uint32_t server, uint64_t operations, bool happens, bool power,
+                      Cover met) {
   const auto died = [this, server, power, met] {
     if (calm_) return;
     Say(server, "dies in the disk");
@@ -162,7 +174,6 @@ void FaultPlan::DieInDisk(uint32_t server, uint64_t operations, bool happens, bo
       Restart(server);
     });
   };
-  SimDisk* const disk = servers_[server]->disk();
   operations == 0 ? disk->DieAtRename(happens, died) : disk->DieAt(operations, happens, died);
 }
 

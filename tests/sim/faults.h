@@ -48,7 +48,13 @@ class FaultPlan {
   void Restart(uint32_t server);
   void ArmDisk(uint32_t server);
   // `operations` as of SimDisk::DieAt; 0: at the next rename.
-  void DieInDisk(uint32_t server, uint64_t operations, bool happens, bool power, Cover met);
+  void DieInDisk(uint32_t server, uint64_t operations, bool happens, bool power, Cover met) {
+    DieIn(servers_[server]->disk(), server, operations, happens, power, met);
+  }
+  void DieIn(SimDisk* disk, uint32_t server, uint64_t operations, bool happens, bool power,
+             Cover met);
+  // The same in that of the snapshots.
+  void ArmShelf(uint32_t server);
   void CutLink();
   void PauseServer() {
     context_.world->Met(Cover::kServerPaused);

@@ -58,6 +58,11 @@ enum class Mutant : uint8_t {
   kReadOlderSlot,
   kShrinkTooFar,
   kFlushCountsLaterWrites,
+  kHeldSlotOverwritten,
+  kHeldRoundsTrimmed,
+  kGaveWayUntold,
+  kSnapshotOfTwoRounds,
+  kPartNotFlushed,
 };
 
 struct MutantInfo {
@@ -66,7 +71,7 @@ struct MutantInfo {
   const char* what;
 };
 
-inline constexpr std::array<MutantInfo, 47> kMutants = {{
+inline constexpr std::array<MutantInfo, 52> kMutants = {{
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
     {Mutant::kCountPushes, "count_pushes", "a frame that comes again is added again"},
     {Mutant::kArrivalOrderSum, "arrival_order_sum", "slots are summed as they arrive"},
@@ -113,6 +118,11 @@ inline constexpr std::array<MutantInfo, 47> kMutants = {{
     {Mutant::kReadOlderSlot, "read_older_slot", "the tier reads the older of two slots"},
     {Mutant::kShrinkTooFar, "shrink_too_far", "a world becomes smaller than its least"},
     {Mutant::kFlushCountsLaterWrites, "flush_counts_later_writes", "later writes count, too"},
+    {Mutant::kHeldSlotOverwritten, "held_slot_overwritten", "slots are written over what is held"},
+    {Mutant::kHeldRoundsTrimmed, "held_rounds_trimmed", "the log forgets rounds that are held"},
+    {Mutant::kGaveWayUntold, "gave_way_untold", "a capture reads what has given way"},
+    {Mutant::kSnapshotOfTwoRounds, "snapshot_of_two_rounds", "servers capture different rounds"},
+    {Mutant::kPartNotFlushed, "part_not_flushed", "a snapshot is taken when its parts are written"},
     {Mutant::kForgetChange, "forget_change", "a restarted home leaves a sealed epoch as it is"},
 }};
 

@@ -10,7 +10,6 @@
 namespace ballast::sim {
 namespace {
 
-constexpr Tick kCallTimeout = 2500 * kMillisecond;
 constexpr Tick kVeryLateMax = 300 * kMillisecond;
 
 // For the trace.
@@ -213,14 +212,14 @@ void Network::EndTrainer(uint32_t process, bool announced) {
 // --- Calls --------------------------------------------------------------------------------------
 
 void Network::Ask(NodeId from, uint32_t to, const Question& question,
-                  const std::function<void(const absl::Status&)>& failed) {
+                  const std::function<void(const absl::Status&)>& failed, Tick timeout) {
   const auto over = std::make_shared<bool>(false);
   const auto fail = [over, failed](const absl::Status& status) {
     if (!std::exchange(*over, true)) failed(status);
   };
   const NodeId there = ServerNode(to);
   const uint64_t life = world_->Life(from);
-  world_->clock(from)->After(kCallTimeout, EventKind::kTimer,
+  world_->clock(from)->After(timeout, EventKind::kTimer,
                              [fail] { fail(absl::DeadlineExceededError("no answer")); });
   const std::optional<Tick> delay = CallDelay(from, there);
   if (!delay.has_value()) return;

@@ -15,12 +15,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/payload.h"
+#include "server/cluster/job_directory.h"
+#include "server/round/capture.h"
 #include "server/round/round_engine.h"
 #include "server/round/round_types.h"
 #include "tests/sim/swarm.h"
 #include "tests/sim/world.h"
 
 namespace ballast::sim {
+
+// After which a call has no answer.
+inline constexpr Tick kCallTimeout = 2500 * kMillisecond;
 
 // What trainers say.
 struct FrameMessage {
@@ -89,6 +94,11 @@ class StreamServer {
   // At the home. `resume`: takes the seat of the slot's last process, or an empty one.
   virtual void OnAttach(const server::Member& who, bool resume,
                         std::function<void(absl::StatusOr<server::EpochRecord>)>) = 0;
+  // One step of a snapshot; answered later, or never. `before`, if any: what a capture makes of the
+  // round before.
+  virtual void OnSnapshot(const server::SnapshotCall& call,
+                          const std::shared_ptr<server::CapturedRound>& before,
+                          const std::function<void(absl::StatusOr<uint64_t>)>& done) = 0;
 };
 class StreamClient {
  public:
@@ -127,11 +137,11 @@ class Network {
 
   // Any other call to a server. `question` runs there, perhaps twice or late; what it hands to its
   // answer runs at the caller, once, unless `failed` ran before. Errors: UNAVAILABLE,
-  // DEADLINE_EXCEEDED.
+  // DEADLINE_EXCEEDED after `timeout`.
   using AtCaller = std::function<void()>;
   using Question = std::function<void(StreamServer* server, std::function<void(AtCaller)> answer)>;
   void Ask(NodeId from, uint32_t to, const Question& question,
-           const std::function<void(const absl::Status&)>& failed);
+           const std::function<void(const absl::Status&)>& failed, Tick timeout = kCallTimeout);
 
   // Nothing goes from one node to another before `until`; streams wait, calls are lost.
   void Cut(NodeId from, NodeId to, Tick until);

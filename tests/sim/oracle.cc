@@ -222,4 +222,39 @@ void Oracle::OnRest(uint32_t server, const server::RoundFsm& fsm, server::Extent
   }
 }
 
+// --- Snapshots ----------------------------------------------------------------------------------
+
+void Oracle::OnImage(const std::string& whose, uint64_t round, uint32_t extent,
+                     const float* image) {
+  const ExtentState& expected = reference_.State(round, extent);
+  const size_t elements = expected.p.size();
+  for (size_t at = 0; at < elements; at += layout_->tile_elements()) {
+    const size_t count = std::min<size_t>(layout_->tile_elements(), elements - at);
+    const std::vector<float>* const planes[] = {&expected.p, &expected.m, &expected.v};
+    for (size_t plane = 0; plane < 3; ++plane) {
+      const auto from = planes[plane]->begin() + static_cast<ptrdiff_t>(at);
+      const std::vector<float> ours(from, from + static_cast<ptrdiff_t>(count));
+      const size_t differs = FirstDifference(ours, image + 3 * at + plane * count, count);
+      if (differs == SIZE_MAX) continue;
+      world_->Red(absl::StrCat(whose, " has another state of version ", round, ": extent ", extent,
+                               " element ", at + differs, " of plane ", plane));
+      return;
+    }
+  }
+  world_->Note(round << 32 | extent);
+}
+
+void Oracle::OnRoundBefore(const std::string& whose, uint64_t round,
+                           const server::CapturedRound& before) {
+  const Decision& decision = before.decision.decision;
+  const Decision& expected = reference_.DecisionOf(round - 1);
+  const bool same_round = before.decision.round + 1 == round && before.prepared.round + 1 == round;
+  if (!same_round || decision.applied != expected.applied || decision.policy != expected.policy ||
+      decision.grad_scale != expected.grad_scale) {
+    world_->Red(absl::StrCat(whose, " says that round ", round - 1, " ended otherwise"));
+  } else if (server::StepsAfter(before.prepared, decision) != reference_.TensorSteps(round)) {
+    world_->Red(absl::StrCat(whose, " has other step counts of version ", round));
+  }
+}
+
 }  // namespace ballast::sim

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/round/capture.h"
 #include "server/round/recovery.h"
 #include "server/round/round_fsm.h"
 #include "server/state/extent_store.h"
@@ -51,6 +52,10 @@ class Oracle {
   // The state that a server keeps at rest, as far as it `is_here`, in memory.
   void OnRest(uint32_t server, const server::RoundFsm& fsm, server::ExtentStore* store,
               const std::function<bool(uint32_t extent)>& is_here);
+  // A snapshot of the beginning of `round` has this image of an extent, as a slot keeps it, and
+  // says that the round before ended so.
+  void OnImage(const std::string& whose, uint64_t round, uint32_t extent, const float* image);
+  void OnRoundBefore(const std::string& whose, uint64_t round, const server::CapturedRound& before);
 
  private:
   bool SameDecision(uint64_t round, bool applied, double grad_norm, double clip_coef,

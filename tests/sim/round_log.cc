@@ -83,9 +83,7 @@ void SimRoundLog::RunFront() {
   const absl::Status status = Append(tasks_.front());
   if (!Alive()) return;
   if (absl::IsResourceExhausted(status)) {
-    deps_.world->Met(Cover::kLogFull);
-    Trace(absl::StrCat("the log is full; ", status.message()));
-    if (!std::exchange(short_of_room_, true) && on_short_of_room_) on_short_of_room_();
+    OnFull(status);
     return;  // Trim goes on.
   }
   auto* const prepare = std::get_if<PrepareTask>(&tasks_.front());
@@ -109,6 +107,10 @@ void SimRoundLog::RunFront() {
 }
 
 absl::Status SimRoundLog::Append(const Task& task) {
+  if (const auto* aside = std::get_if<Aside>(&task)) {
+    (*aside)();
+    return absl::OkStatus();
+  }
   if (const auto* extent = std::get_if<server::ReducedExtent>(&task)) {
     const bool dropped = deps_.mutant == Mutant::kPrepareIncomplete && extent->at.extent == 0;
     if (dropped) return absl::OkStatus();
@@ -188,6 +190,7 @@ void SimRoundLog::WriteFront() {
   if (image.initial && deps_.mutant != Mutant::kKeepInitialSlot) {
     storage_->slots()->Forget(image.extent);
   }
+  if (deps_.mutant == Mutant::kHeldSlotOverwritten) storage_->slots()->LetGo(image.extent);
   const absl::Status status = storage_->slots()->Write(image.extent, image.version, image.data);
   if (!Alive()) return;
   if (status.ok()) {
@@ -230,7 +233,9 @@ void SimRoundLog::Trim(uint64_t covered) {
 }
 
 void SimRoundLog::TrimLog() {
-  storage_->log()->TrimTo(std::min(covered_round_, std::max(prepared_round_, start_round_)));
+  const uint64_t needed = std::min(covered_round_, std::max(prepared_round_, start_round_));
+  const bool held = deps_.mutant != Mutant::kHeldRoundsTrimmed;
+  storage_->log()->TrimTo(held ? std::min(needed, held_round_) : needed);
 }
 
 // What writing over the newest slot instead of the older one would do to it.

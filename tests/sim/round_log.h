@@ -6,9 +6,10 @@
 
 #include <deque>
 #include <functional>
-#include <map>
+#include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <variant>
 #include <vector>
 
@@ -69,6 +70,17 @@ class SimRoundLog final : public server::RoundLog {
   void WriteImage(server::ExtentImage image, Done done) override;
   server::SlotIo* slot_io() override { return slot_io_.get(); }
 
+  // What snapshots hold (round_log_held.cc). Completions run on the log's thread.
+  void Hold(std::function<void(absl::StatusOr<server::HeldState>)> done) override;
+  void LetGo(uint32_t extent) override;
+  void LetAllGo() override;
+  // ReadRounds, which nobody can wait for here.
+  void ReadRoundsThen(uint64_t until, std::function<void(absl::StatusOr<HeldRounds>)> then);
+  absl::Status ReadHeld(uint32_t extent, uint64_t version, void* to) override;
+  absl::Status ReadHeld(const server::LoggedExtent& extent, void* to) override;
+  // Whether the log was too full for what was held last.
+  bool wanted_room() const { return gave_way_ || read_when_full_; }
+
   // Whether everything that the newest PREPARE stands on has reached the medium.
   bool PrepareIsDurable() const;
   // Nothing is queued or under way.
@@ -89,8 +101,10 @@ class SimRoundLog final : public server::RoundLog {
     uint32_t epoch = 0;
     uint64_t start_round = 0;
   };
+  // What the log's thread does behind the tasks before it, unless these wait for room.
+  using Aside = std::function<void()>;
   using Task = std::variant<server::ReducedExtent, server::DecisionRecord, PrepareTask,
-                            EndEpochTask, BeginEpochTask>;
+                            EndEpochTask, BeginEpochTask, Aside>;
   struct Image {
     server::ExtentImage image;
     Done done;
@@ -112,6 +126,14 @@ class SimRoundLog final : public server::RoundLog {
   void Trim(uint64_t covered);
   void TrimLog();
   void SpoilNewestSlot(uint32_t extent);
+  void DoAside(Aside aside);
+  void DoWaitingAsides();
+  void OnFull(const absl::Status& status);
+  absl::StatusOr<server::HeldState> HoldNow();
+  void DropHeld();
+  absl::StatusOr<HeldRounds> RoundsNow(uint64_t until);
+  absl::Status UnlessGone(const absl::Status& status) const;
+  bool Reclaim();
 
   const Deps deps_;
   const uint64_t life_;
@@ -127,6 +149,12 @@ class SimRoundLog final : public server::RoundLog {
   bool trying_again_ = false;  // after a trim
   bool syncing_ = false;       // the front task has been written and waits for its flush
   std::function<void()> on_short_of_room_;
+  static constexpr uint64_t kNoRound = std::numeric_limits<uint64_t>::max();
+  uint64_t held_round_ = kNoRound;      // rounds from here on are kept for who holds
+  std::set<uint32_t> held_;             // extents
+  bool holding_ = false;                // from Hold to LetAllGo
+  bool gave_way_ = false;               // the last hold, to the log
+  bool read_when_full_ = false;         // its rounds, while others waited for room
   std::deque<Task> tasks_;              // the log's thread
   std::deque<Image> images_;            // the slots' thread
   std::unique_ptr<SimSlotIo> slot_io_;  // for a tier on NVMe only

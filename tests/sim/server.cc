@@ -9,6 +9,7 @@
 #include "tests/sim/home.h"
 #include "tests/sim/manifest.h"
 #include "tests/sim/session.h"
+#include "tests/sim/snapshots.h"
 
 namespace ballast::sim {
 namespace {
@@ -24,6 +25,7 @@ SimServer::SimServer(const Context& context, uint32_t index)
       index_(index),
       id_(context.plan->servers[index]),
       disk_(context.mutant),
+      shelf_disk_(Mutant::kNone, context.shelf->disk()),
       options_(server::StorageOptionsOf(*context.plan, *context.layout, id_,
                                         context.swarm->shape.checkpoint_rounds)),
       log_options_(SmallLogGeometry(options_, context.swarm->shape.segment_bytes_min)) {
@@ -144,7 +146,7 @@ void SimServer::StartAgainLater() {
 
 void SimServer::Boot() {
   const uint64_t life = context_.world->Life(node());
-  const uint64_t errors = disk_.errors();
+  const uint64_t errors = disk_errors_ = disk_.errors();
   const bool restarted = fresh_ == nullptr;
   absl::StatusOr<server::JobPlan> plan = LoadManifest(&disk_, kManifest, *context_.plan);
   if (plan.ok() && context_.mutant != Mutant::kManifestAsRead) {
@@ -176,9 +178,11 @@ void SimServer::Boot() {
       engine_->OnSeatFree([this](uint32_t slot, uint64_t incarnation, bool left) {
         home_->OnSeatFree(slot, incarnation, left);
       });
+      snapshots_ = std::make_unique<SimSnapshots>(context_, this);
     }
     engine_->Start(restarted);
     if (context_.world->Life(node()) == life && home_ != nullptr) home_->Start();
+    if (context_.world->Life(node()) == life && snapshots_ != nullptr) snapshots_->Start();
     return;
   }
   if (context_.world->tracing()) {
@@ -204,6 +208,8 @@ void SimServer::End(bool power) {
   started_ = false;
   context_.world->EndLife(node());
   context_.network->EndProcess(index_, /*announced=*/!power);
+  if (context_.shelf->being_taken()) context_.world->Met(Cover::kEndInSnapshot);
+  if (snapshots_ != nullptr) graveyard_.push_back(std::move(snapshots_));
   if (home_ != nullptr) graveyard_.push_back(std::move(home_));
   if (engine_ != nullptr) graveyard_.push_back(std::move(engine_));
   for (auto& [stream, session] : sessions_) graveyard_.push_back(std::move(session));
@@ -211,6 +217,7 @@ void SimServer::End(bool power) {
   newest_votes_.clear();
   fresh_ = nullptr;  // Its files were open in this process.
   disk_.Detach();
+  shelf_disk_.Detach();
   if (power) LosePower();
 }
 
@@ -224,6 +231,8 @@ void SimServer::LosePower() {
     if (mood == CrashMood::kMixed) return random->Next();
     return mood == CrashMood::kKeepsAll ? 0 : 1;
   });
+  // The machine with the snapshots hangs on the same mains, sometimes.
+  if (context_.swarm->snapshots.most > 0 && random->OneIn(2)) context_.shelf->LosePower();
 }
 
 // --- Trainers -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@
 
 #include "tests/sim/engine.h"
 #include "tests/sim/network.h"
+#include "tests/sim/snapshot_shelf.h"
 
 namespace ballast::sim {
 
@@ -21,12 +22,14 @@ struct Context {
   const Swarm* swarm = nullptr;
   Network* network = nullptr;
   Oracle* oracle = nullptr;
+  SnapshotShelf* shelf = nullptr;
   const server::JobPlan* plan = nullptr;
   const Layout* layout = nullptr;
   Mutant mutant = Mutant::kNone;
 };
 
 class SimHome;
+class SimSnapshots;
 
 class SimServer : public StreamServer {
  public:
@@ -46,11 +49,17 @@ class SimServer : public StreamServer {
   // or a file is gone from its directory.
   void Rot(uint32_t bits);
   SimDisk* disk() { return &disk_; }
+  // The directory of snapshots, as this machine sees it.
+  SimDisk* shelf_disk() { return &shelf_disk_; }
   SimEngine* engine() { return engine_.get(); }
+  // At the home, while it serves; else null.
+  SimSnapshots* snapshots() { return started_ ? snapshots_.get() : nullptr; }
   // A typed error that damage explains: the job cannot go on here.
   const absl::Status& refusal() const { return refusal_; }
   bool damaged() const { return damaged_; }
   void set_damaged() { damaged_ = true; }
+  // Its files were damaged, or its disk has told this process of an error.
+  bool disk_failed() const { return damaged_ || disk_.errors() != disk_errors_; }
   // After every event: frees what ended processes have left.
   void Sweep() { graveyard_.clear(); }
 
@@ -68,6 +77,9 @@ class SimServer : public StreamServer {
   void OnAdopt(const server::JobPlan& plan, std::function<void(absl::Status)> done) override;
   void OnAttach(const server::Member& who, bool resume,
                 std::function<void(absl::StatusOr<server::EpochRecord>)> done) override;
+  void OnSnapshot(const server::SnapshotCall& call,
+                  const std::shared_ptr<server::CapturedRound>& before,
+                  const std::function<void(absl::StatusOr<uint64_t>)>& done) override;
 
  private:
   class Session;
@@ -85,11 +97,20 @@ class SimServer : public StreamServer {
   void StartAgainLater();
   void OfferVote(uint32_t to_server, std::shared_ptr<const VoteUnderWay> vote);
   void CallVote(uint32_t to_server, std::shared_ptr<const VoteUnderWay> vote);
+  // Snapshots (server_snapshots.cc).
+  struct Part;
+  void OnShelf(std::function<void()> task);
+  void BeginPart(const std::shared_ptr<Part>& part);
+  absl::Status TakeInto(Part* part, uint32_t extent, const void* image);
+  void EndPart(const std::shared_ptr<Part>& part,
+               const absl::StatusOr<server::CapturedRound>& before);
+  void CheckSnapshotError(const absl::Status& status, bool may_give_way) const;
 
   const Context context_;
   const uint32_t index_;
   const uint32_t id_;
   SimDisk disk_;
+  SimDisk shelf_disk_;
   server::StorageOptions options_;
   server::LogOptions log_options_;
   std::unique_ptr<server::JobStorage> fresh_;  // made by CreateJob, for the first process
@@ -100,6 +121,8 @@ class SimServer : public StreamServer {
   absl::Status refusal_;
   std::unique_ptr<SimEngine> engine_;
   std::unique_ptr<SimHome> home_;  // at the home
+  std::unique_ptr<SimSnapshots> snapshots_;
+  uint64_t disk_errors_ = 0;  // when this process began
   std::map<const Stream*, std::shared_ptr<Session>> sessions_;
   std::map<uint32_t, std::shared_ptr<const VoteUnderWay>> newest_votes_;  // by server
   std::vector<std::shared_ptr<void>> graveyard_;

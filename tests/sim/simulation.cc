@@ -16,6 +16,7 @@ constexpr Tick kFaultPhaseMax = 5 * kSecond;
 // on the slowest clock.
 constexpr Tick kQuietPhaseMax = 120 * kSecond;
 constexpr uint64_t kEventsMax = 3'000'000;
+constexpr uint32_t kLastSnapshotTries = 10;
 
 server::JobPlan MakePlan(const Swarm& swarm) {
   server::JobPlan plan;
@@ -55,7 +56,8 @@ Simulation::Simulation(uint64_t seed, Mutant mutant, bool trace)
       world_(Mix(seed), swarm_.shape.servers + swarm_.processes_max(), trace),
       network_(&world_, &swarm_),
       oracle_(&world_, &swarm_, &plan_, &layout_),
-      context_{&world_, &swarm_, &network_, &oracle_, &plan_, &layout_, mutant} {
+      shelf_(&world_, &swarm_, &oracle_, &plan_, &layout_),
+      context_{&world_, &swarm_, &network_, &oracle_, &shelf_, &plan_, &layout_, mutant} {
   SetServerClocks(swarm_, &world_);
   for (uint32_t s = 0; s < swarm_.shape.servers; ++s) {
     servers_.push_back(std::make_unique<SimServer>(context_, s));
@@ -236,13 +238,44 @@ bool Simulation::FetchStates() {
   return false;
 }
 
+bool Simulation::TakeLastSnapshot() {
+  if (swarm_.snapshots.most == 0) return true;
+  shelf_.BeginNoMore();
+  bool taken = false;
+  bool damaged = false;
+  uint64_t asked_in = 0;  // the home's life
+  uint32_t asked = 0;
+  const auto done = [&] {
+    if (taken || Refused()) return true;
+    SimSnapshots* const home = servers_[0]->snapshots();
+    if (home == nullptr || !home->ready() || asked_in == world_.Life(0)) return false;
+    for (const auto& server : servers_) damaged = damaged || server->disk_failed();
+    if (asked == kLastSnapshotTries) return true;
+    ++asked;
+    asked_in = world_.Life(0);
+    home->Take(absl::StrCat("last", asked), [&](const absl::Status& status) {
+      taken = status.ok();
+      asked_in = 0;
+    });
+    return false;
+  };
+  const bool in_time = RunUntil(world_.now() + kQuietPhaseMax, done);
+  if (world_.stopped()) return false;
+  if (!taken && !damaged) world_.Red(in_time ? "no snapshot can be taken any more" : Stuck());
+  shelf_.Check(/*cleared=*/taken);
+  return !world_.stopped();
+}
+
 bool Simulation::PowerCycle() {
   const bool power = plan_.spec.durability == Durability::kPower;
   for (const auto& server : servers_) {
     server->End(power);
     server->Start();
   }
-  return FetchStates();
+  if (swarm_.snapshots.most > 0) shelf_.LosePower();
+  if (!FetchStates()) return false;
+  shelf_.Check(/*cleared=*/false);
+  return !world_.stopped();
 }
 
 void Simulation::LeaveAll() {
@@ -266,7 +299,8 @@ Outcome Simulation::Run() {
   }
   for (const auto& trainer : trainers_) trainer->Start();
   faults_->Begin();
-  if (!world_.stopped() && RunRounds() && FetchStates() && PowerCycle()) LeaveAll();
+  if (!world_.stopped() && RunRounds() && FetchStates() && TakeLastSnapshot() && PowerCycle())
+    LeaveAll();
   for (const auto& server : servers_) {
     if (server->disk()->reused_segment()) world_.Met(Cover::kSegmentReused);
     if (server->disk()->failed_writes() > 0) world_.Met(Cover::kWriteFailed);

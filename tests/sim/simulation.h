@@ -13,6 +13,8 @@
 #include "tests/sim/network.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/server.h"
+#include "tests/sim/snapshot_shelf.h"
+#include "tests/sim/snapshots.h"
 #include "tests/sim/trainer.h"
 
 namespace ballast::sim {
@@ -49,6 +51,8 @@ class Simulation {
   bool Refused();
   void CheckRest();
   bool FetchStates();
+  // Nothing that held the state once keeps others from it.
+  bool TakeLastSnapshot();
   bool PowerCycle();
   void LeaveAll();
   std::string Stuck() const;
@@ -59,6 +63,7 @@ class Simulation {
   World world_;
   Network network_;
   Oracle oracle_;
+  SnapshotShelf shelf_;
   const Context context_;
   std::vector<std::unique_ptr<SimServer>> servers_;
   std::vector<std::unique_ptr<SimTrainer>> trainers_;

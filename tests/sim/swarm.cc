@@ -201,6 +201,25 @@ void AddLaggingSlots(Swarm* swarm, Random* random) {
   faults.kill_one_in = static_cast<uint32_t>(random->Spread(200, 2000));
 }
 
+// Snapshots, in half of the seeds beside many rounds and logs that soon want the room that is held.
+// Drawn apart, as the restarts are.
+void AddSnapshots(Swarm* swarm, Random* random) {
+  Snapshots& snapshots = swarm->snapshots;
+  snapshots.most = static_cast<uint32_t>(random->Between(2, 8));
+  const Pace& pace = swarm->pace;
+  const Tick round = 4 * pace.network + 2 * pace.kernel + 8 * pace.log_write + pace.log_sync;
+  snapshots.mean_gap = round * random->Spread(1, 32) / 16;
+  snapshots.pace = round * random->Spread(1, 256) / 64;
+  const bool faults = swarm->faults.budget != 0;
+  snapshots.write_errors = faults && random->OneIn(4);
+  snapshots.die_at_shelf = faults && random->OneIn(3);
+  if (random->OneIn(2)) return;
+  Shape& shape = swarm->shape;
+  shape.rounds = std::max<uint64_t>(shape.rounds, random->Between(8, 18));
+  shape.checkpoint_rounds = static_cast<uint32_t>(random->Between(1, 2));
+  shape.segment_bytes_min = uint64_t{1} << 13;
+}
+
 }  // namespace
 
 Swarm DrawSwarm(uint64_t seed) {
@@ -236,6 +255,8 @@ Swarm DrawSwarm(uint64_t seed) {
   Random lag(Mix(seed) ^ 0x51074A6);
   const bool may_lag = swarm.faults.budget != 0 && swarm.shape.nvme_extents == 0;
   if (may_lag && lag.OneIn(12)) AddLaggingSlots(&swarm, &lag);
+  Random snapshots(Mix(seed) ^ 0x54A95407);
+  if (snapshots.OneIn(6)) AddSnapshots(&swarm, &snapshots);
   return swarm;
 }
 
@@ -270,7 +291,8 @@ std::string Describe(const Swarm& swarm) {
       ", checkpoint in ", shape.checkpoint_rounds, " rounds",
       shape.nvme_extents == 0 ? ""
                               : absl::StrCat(", on NVMe with ", shape.nvme_extents, " in memory"),
-      shape.upload_one_in == 0 ? "" : ", uploads", "; faults:", faults.empty() ? " none" : faults);
+      shape.upload_one_in == 0 ? "" : ", uploads", swarm.snapshots.most == 0 ? "" : ", snapshots",
+      "; faults:", faults.empty() ? " none" : faults);
 }
 
 }  // namespace ballast::sim

@@ -84,11 +84,21 @@ struct Faults {
   Tick mean_gap = kMillisecond;  // of the faults that happen at a time
 };
 
+// Snapshots that are taken beside rounds, and removed again.
+struct Snapshots {
+  uint32_t most = 0;          // begun beside rounds; 0: there are none in this seed
+  Tick mean_gap = 0;          // between two
+  Tick pace = 0;              // of one extent, and of the disk they lie on
+  bool write_errors = false;  // of that disk
+  bool die_at_shelf = false;  // servers end inside one of its operations
+};
+
 struct Swarm {
   uint64_t seed = 0;
   Shape shape;
   Pace pace;
   Faults faults;
+  Snapshots snapshots;
   // Trainer processes in all: each has a node of its own.
   uint32_t processes_max() const { return shape.trainers + faults.budget + shape.seats + 4; }
   // Damage that checksums can find but not mend is allowed to end the job with a typed error.

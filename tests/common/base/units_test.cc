@@ -75,6 +75,10 @@ TEST(ParseDurationTest, RefusesWhatItCannotRepresent) {
 }
 
 TEST(FormatTest, UsesTheLargestUnitThatDivides) {
+  EXPECT_EQ(BytesText(0), "0 bytes");
+  EXPECT_EQ(BytesText(1023), "1023 bytes");
+  EXPECT_EQ(BytesText(3608200), "3608200 bytes (3.4 MiB)");
+  EXPECT_EQ(BytesText(uint64_t{12} << 30), "12884901888 bytes (12.0 GiB)");
   EXPECT_EQ(FormatBytes(0), "0B");
   EXPECT_EQ(FormatBytes(4097), "4097B");
   EXPECT_EQ(FormatBytes((uint64_t{3} << 30) / 2), "1536MiB");

@@ -171,6 +171,9 @@ TEST(SafetensorsHeader, RefusesAnythingButStringsInTheMetadata) {
     ExpectRefused(J(absl::StrCat("{'__metadata__':{'k':", value, "}}")), 0,
                   {"__metadata__", "\"k\"", "a string"});
   }
+  // As somebody writes it who gives a tensor that name.
+  ExpectRefused(J("{'__metadata__':{'dtype':'F32','shape':[1],'data_offsets':[0,4]}}"), 4,
+                {"__metadata__", "no tensor can be called so"});
   for (const char* value : {"1", "null", "[]", "'x'"}) {
     ExpectRefused(J(absl::StrCat("{'__metadata__':", value, "}")), 0,
                   {"__metadata__", "an object of strings"});

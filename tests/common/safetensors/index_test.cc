@@ -111,7 +111,14 @@ TEST(SafetensorsIndex, RefusesWhatIsNotAnIndex) {
   for (const char* value : {"[]", "{}"}) {
     ExpectRefused(absl::StrCat("{'metadata':{'k':", value, "}}"), {"\"k\"", "plain value"});
   }
-  for (const char* value : {"-1", "1.5", "'1'", "null", "18446744073709551616", "[]"}) {
+  for (const auto& [value, total] : {std::pair{"7.0", uint64_t{7}}, {"1.5e9", 1500000000}}) {
+    const auto index = ParseSafetensorsIndex(
+        J(absl::StrCat("{'metadata':{'total_size':", value, "},'weight_map':{}}")));
+    ASSERT_TRUE(index.ok()) << index.status();
+    EXPECT_EQ(index->total_bytes, total);
+  }
+  for (const char* value : {"-1", "1.5", "'1'", "null", "18446744073709551616", "[]", "-7.0",
+                            "9007199254740993e1", "true"}) {
     ExpectRefused(absl::StrCat("{'metadata':{'total_size':", value, "}}"),
                   {"total_size", "whole number"});
   }

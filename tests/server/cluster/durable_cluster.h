@@ -225,9 +225,9 @@ class DurableDirectories : public PeerLink, public VoteSink {
               std::function<void(absl::Status)> done) override {
     Call("export", server, done, [=](JobDirectory* to) { to->PeerExport(part, done); });
   }
-  void ImportJob(uint32_t server, const JobPlan& plan, const std::string& from,
+  void ImportJob(uint32_t server, const ImportOrder& order,
                  std::function<void(absl::Status)> done) override {
-    Call("import", server, done, [=](JobDirectory* to) { to->PeerImportJob(plan, from, done); });
+    Call("import", server, done, [=](JobDirectory* to) { to->PeerImportJob(order, done); });
   }
   void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to,
                 const Vote& vote) override {

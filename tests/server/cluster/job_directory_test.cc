@@ -88,9 +88,9 @@ class Cluster : public PeerLink {
               std::function<void(absl::Status)> done) override {
     directories_[server]->PeerExport(part, std::move(done));
   }
-  void ImportJob(uint32_t server, const JobPlan& plan, const std::string& from,
+  void ImportJob(uint32_t server, const ImportOrder& order,
                  std::function<void(absl::Status)> done) override {
-    directories_[server]->PeerImportJob(plan, from, std::move(done));
+    directories_[server]->PeerImportJob(order, std::move(done));
   }
   void CreateJob(uint32_t server, const JobPlan& plan,
                  std::function<void(absl::Status)> done) override {

@@ -502,5 +502,22 @@ TEST(JobStoreTest, WhatIsNotAJobIsLeftAlone) {
   EXPECT_EQ(disk->Paths().size(), 4u);
 }
 
+TEST(JobStoreTest, RemembersWhatOthersWereToldToMakeUntilItHasTheJob) {
+  const auto disk = NewDisk();
+  const auto store = MakeStore(disk.get());
+  const JobPlan plan = DurablePlan();
+  ASSERT_TRUE(store->MarkOrdered(plan.job).ok());
+  ASSERT_TRUE(store->MarkOrdered(5).ok());
+  disk->Crash(kLoseAll);
+  EXPECT_TRUE(MakeStore(disk.get())->Load()->empty());
+  EXPECT_EQ(*MakeStore(disk.get())->OrderedOnly(), (std::vector<uint64_t>{5, plan.job}));
+  ASSERT_TRUE(MakeStore(disk.get())->Create(plan).ok());
+  EXPECT_EQ(*MakeStore(disk.get())->OrderedOnly(), std::vector<uint64_t>{5});
+  ASSERT_TRUE(MakeStore(disk.get())->ClearOrdered(5).ok());
+  ASSERT_TRUE(MakeStore(disk.get())->ClearOrdered(5).ok()) << "again";
+  EXPECT_TRUE(MakeStore(disk.get())->OrderedOnly()->empty());
+  EXPECT_EQ(MakeStore(disk.get())->Load()->size(), 1u);
+}
+
 }  // namespace
 }  // namespace ballast::server

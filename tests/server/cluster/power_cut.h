@@ -72,6 +72,10 @@ class PowerCut : public FileSystem {
     if (off_) return Off();
     return disk_->FreeBytes(path);
   }
+  absl::StatusOr<bool> ShareSpace(const std::string& a, const std::string& b) override {
+    if (off_) return Off();
+    return disk_->ShareSpace(a, b);
+  }
   bool DirectIo(const std::string& directory) override { return disk_->DirectIo(directory); }
 
  private:

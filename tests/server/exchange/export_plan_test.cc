@@ -14,6 +14,8 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
+constexpr ExportOrigin kOrigin = {.snapshot = 0xabc, .round = 5};
+
 JobSpec Spec(const std::vector<int64_t>& sizes) {
   JobSpec spec;
   spec.name = "job";
@@ -24,7 +26,7 @@ JobSpec Spec(const std::vector<int64_t>& sizes) {
 }
 
 std::vector<uint32_t> Counts(const std::vector<int64_t>& sizes, uint32_t shards) {
-  const auto plan = PlanExport(Spec(sizes), 5, {.shards = shards});
+  const auto plan = PlanExport(Spec(sizes), kOrigin, {.shards = shards});
   EXPECT_TRUE(plan.ok()) << plan.status();
   std::vector<uint32_t> counts;
   uint32_t next = 0;
@@ -60,7 +62,7 @@ TEST(ExportPlan, StateHasMastersOnlyWhereWeightsSayLess) {
   JobSpec spec = Spec({4, 6});
   spec.tensors[1].dtype = DType::kBF16;
   spec.tensors[1].aliases = {"tied"};
-  const auto plan = PlanExport(spec, 5, {.state = true});
+  const auto plan = PlanExport(spec, kOrigin, {.state = true});
   ASSERT_TRUE(plan.ok()) << plan.status();
   ASSERT_EQ(plan->size(), 1u);
   const ExportShard& shard = plan->front();
@@ -70,7 +72,8 @@ TEST(ExportPlan, StateHasMastersOnlyWhereWeightsSayLess) {
   EXPECT_EQ(shard.weights.entries[1].dtype, SafeDType::kBF16);
   EXPECT_THAT(
       shard.weights.metadata,
-      UnorderedElementsAre(Pair("format", "pt"), Pair("ballast.round", "5"), Pair("tied", "t1")));
+      UnorderedElementsAre(Pair("format", "pt"), Pair("ballast.round", "5"),
+                           Pair("ballast.snapshot", "0000000000000abc"), Pair("tied", "t1")));
   std::vector<std::string> names;
   for (const TensorEntry& entry : shard.state.entries) names.push_back(entry.name);
   EXPECT_THAT(names, ElementsAre("exp_avg.t0", "exp_avg_sq.t0", "master.t1", "exp_avg.t1",
@@ -78,7 +81,7 @@ TEST(ExportPlan, StateHasMastersOnlyWhereWeightsSayLess) {
 }
 
 TEST(ExportPlan, NamesOfSeveralFilesSayHowManyThereAre) {
-  const auto plan = PlanExport(Spec({5, 5}), 5, {.state = true, .shards = 2});
+  const auto plan = PlanExport(Spec({5, 5}), kOrigin, {.state = true, .shards = 2});
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ((*plan)[1].weights.name, "model-00002-of-00002.safetensors");
   EXPECT_EQ((*plan)[0].state.name, "optimizer/state-00001-of-00002.safetensors");
@@ -87,7 +90,7 @@ TEST(ExportPlan, NamesOfSeveralFilesSayHowManyThereAre) {
 TEST(ExportPlan, AJobThatSafetensorsCannotHoldIsRefused) {
   JobSpec spec = Spec({5, 5});
   spec.tensors[1].name = "__metadata__";
-  const absl::Status status = PlanExport(spec, 5, {}).status();
+  const absl::Status status = PlanExport(spec, kOrigin, {}).status();
   EXPECT_EQ(ReasonOf(status), Reason::kBadSpec) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("__metadata__"));
 }

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "common/base/failpoint.h"
 #include "common/io/arena.h"
@@ -21,6 +23,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
+constexpr ExportOrigin kOrigin = {.snapshot = 0xabc, .round = 5};
 constexpr char kDirectory[] = "/exports/one";
 
 // Random tensors of all dtypes in two groups, and a random state of each extent.
@@ -35,12 +38,12 @@ class RoundTrip {
     for (size_t t = 0; t < spec_.tensors.size(); ++t) steps_.push_back(random_() % 1000);
   }
 
-  absl::Status Export(const ExportOptions& options) {
+  absl::Status Export(const ExportOptions& options, ExportOrigin origin = kOrigin) {
     for (const char* directory : {kDirectory, "/exports/one/optimizer"}) {
       const absl::Status made = disk_.MakeDirectory(directory);
       if (!made.ok()) return made;
     }
-    const auto shards = PlanExport(spec_, 5, options);
+    const auto shards = PlanExport(spec_, origin, options);
     if (!shards.ok()) return shards.status();
     ExportSource source;
     source.layout = &layout_;
@@ -57,7 +60,7 @@ class RoundTrip {
   }
 
   absl::StatusOr<std::unique_ptr<ImportSource>> Open() {
-    return ImportSource::Open(&disk_, kDirectory, spec_, layout_, simd::Isa::kScalar);
+    return ImportSource::Open(&disk_, kDirectory, spec_, layout_, kOrigin, simd::Isa::kScalar);
   }
   void ExpectEqualStates(const ImportSource& source) {
     const size_t bytes = SlotFile::BufferBytes({0, layout_.extent_elements()});
@@ -151,7 +154,7 @@ TEST(ExchangeRoundTrip, AWeightMayBeCalledAsAnothersState) {
 TEST(ExchangeRoundTrip, AReadThatFailsLeavesNoFile) {
   RoundTrip trip(2);
   ASSERT_TRUE(trip.disk().MakeDirectory(kDirectory).ok());
-  const auto shards = PlanExport(trip.spec(), 5, {});
+  const auto shards = PlanExport(trip.spec(), kOrigin, {});
   ASSERT_TRUE(shards.ok());
   ExportSource source;
   const Layout layout = *LayoutOfSpec(trip.spec());
@@ -180,6 +183,22 @@ TEST(ExportsTest, ABeginThatFailsLeavesNothing) {
   EXPECT_TRUE(exports.Begin("one", 1, true).ok());
 }
 
+// The directory itself was made by the server.
+TEST(ExportsTest, AFinishedOneSurvivesPowerLoss) {
+  MemoryDisk disk;
+  Exports exports(&disk, "/data/exports", "me");
+  ASSERT_TRUE(exports.Begin("one", 1, false).ok());
+  SnapshotManifest manifest;
+  manifest.id = 1;
+  manifest.name = "s";
+  manifest.round = 5;
+  manifest.prepared.round = 4;
+  manifest.decision.round = 4;
+  ASSERT_TRUE(exports.Commit("one", {}, manifest).ok());
+  disk.Crash([] { return 1; });
+  EXPECT_TRUE(ReadJobFile(&disk, "/data/exports/one").ok());
+}
+
 TEST(ExportsTest, WhatACrashLeavesIsClearedByItsOwnerOnly) {
   MemoryDisk disk;
   Exports mine(&disk, "/exports", "me");
@@ -199,6 +218,96 @@ TEST(ExportsTest, WhatACrashLeavesIsClearedByItsOwnerOnly) {
   EXPECT_FALSE(disk.List("/exports/half").ok());
   EXPECT_TRUE(ReadJobFile(&disk, "/exports/whole").ok());
   EXPECT_EQ(mine.CheckNew("whole").code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST(ExchangeRoundTrip, FilesOfAnotherRoundAreRefusedWithBothRounds) {
+  RoundTrip trip(3);
+  ASSERT_TRUE(trip.Export({.state = true}, kOrigin).ok());
+  ASSERT_TRUE(trip.Export({.state = false}, {.snapshot = kOrigin.snapshot, .round = 6}).ok());
+  const absl::Status status = trip.Open().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("/exports/one/model.safetensors is of round \"6\""),
+                    HasSubstr("job.ballast of round 5")));
+}
+
+TEST(ExchangeRoundTrip, FilesOfAnotherExportOfTheSameRoundAreRefused) {
+  RoundTrip trip(3);
+  ASSERT_TRUE(trip.Export({.state = true}).ok());
+  ASSERT_TRUE(trip.Export({}, {.snapshot = kOrigin.snapshot + 1, .round = kOrigin.round}).ok());
+  const absl::Status status = trip.Open().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("/exports/one/model.safetensors is of snapshot \"0000000000000abd\""),
+                    HasSubstr("job.ballast of snapshot 0000000000000abc")));
+}
+
+TEST(ExchangeRoundTrip, FilesThatDoNotSayTheirRoundAreTaken) {
+  RoundTrip trip(3);
+  ASSERT_TRUE(trip.Export({}).ok());
+  const std::string path = std::string(kDirectory) + "/model.safetensors";
+  std::string file = *ReadWholeFile(&trip.disk(), path, size_t{1} << 30);
+  for (const std::string key : {"ballast.round", "ballast.snapshot"}) {
+    file.replace(file.find(key), key.size(), std::string(key.size(), 'x'));
+  }
+  ASSERT_TRUE(ReplaceFile(&trip.disk(), path, file).ok());
+  ASSERT_TRUE(trip.disk().RemoveAll("/exports/one/optimizer").ok());
+  EXPECT_TRUE(trip.Open().ok()) << trip.Open().status();
+}
+
+TEST(ExchangeRoundTrip, ExportsEndWhenTheyAreToldToAndLeaveNoFile) {
+  RoundTrip trip(2);
+  ASSERT_TRUE(trip.disk().MakeDirectory(kDirectory).ok());
+  const auto shards = PlanExport(trip.spec(), kOrigin, {});
+  ASSERT_TRUE(shards.ok());
+  const Layout layout = *LayoutOfSpec(trip.spec());
+  ExportSource source;
+  source.layout = &layout;
+  source.read = [](uint32_t, void* image) {
+    std::memset(image, 0, 4096);
+    return absl::OkStatus();
+  };
+  std::atomic<int> extents{0};
+  source.go_on = [&] {
+    return ++extents > 2 ? absl::UnavailableError("the server stops") : absl::OkStatus();
+  };
+  const absl::Status status = WriteExport(&trip.disk(), kDirectory, shards->front(), source);
+  EXPECT_EQ(status.message(), "the server stops");
+  EXPECT_TRUE(trip.disk().List(kDirectory)->empty());
+}
+
+TEST(ExportsTest, ADirectoryHasItsMarkBeforeAnybodySeesItsName) {
+  MemoryDisk disk;
+  Exports exports(&disk, "/exports", "me");
+  // What a kill before the mark leaves.
+  ASSERT_TRUE(disk.MakeDirectory("/exports/.one.me").ok());
+  ASSERT_TRUE(disk.MakeDirectory("/exports/.two.another").ok());
+  ASSERT_TRUE(Failpoints::Configure("export.before_mark=pause").ok());
+  std::thread begin([&] { EXPECT_TRUE(exports.Begin("one", 1, true).ok()); });
+  Failpoints::WaitForPause("export.before_mark");
+  EXPECT_FALSE(disk.List("/exports/one").ok());
+  Failpoints::Reset();
+  begin.join();
+  EXPECT_TRUE(ReadWholeFile(&disk, "/exports/one/EXPORTING", 64).ok());
+  ASSERT_TRUE(disk.MakeDirectory("/exports/.three.me").ok());
+  ASSERT_TRUE(exports.Clear().ok());
+  EXPECT_THAT(*disk.List("/exports"), ::testing::ElementsAre(".two.another"));
+}
+
+TEST(ExportsTest, AnExportAndItsSnapshotHaveToFitTogether) {
+  MemoryDisk disk;
+  disk.SetCapacity(1 << 20);
+  const Exports exports(&disk, "/exports", "me");
+  EXPECT_TRUE(exports.CheckRoom(600 << 10, 400 << 10, "/snapshots").ok());
+  EXPECT_TRUE(exports.CheckRoom(0, 1 << 20, "/snapshots").ok());
+  for (const auto& [bytes, before] : {std::pair{600 << 10, 500 << 10}, {1, 2 << 20}}) {
+    const absl::Status status = exports.CheckRoom(bytes, before, "/snapshots");
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr(std::to_string(bytes) + " bytes"), HasSubstr("in /exports"),
+                      HasSubstr(std::to_string(before) + " bytes"), HasSubstr("in /snapshots"),
+                      HasSubstr("1048576 are free"), HasSubstr("--snapshot")));
+  }
 }
 
 }  // namespace

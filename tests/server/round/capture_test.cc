@@ -5,6 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
+#include "common/base/failpoint.h"
+#include "common/base/reason.h"
+#include "server/round/resting_state.h"
 #include "tests/server/round/durable_engines.h"
 
 namespace ballast::server {
@@ -177,6 +182,20 @@ class CapturedJob {
     }
   }
 
+  // What a server that has ended left on its disk.
+  absl::StatusOr<std::shared_ptr<RestingState>> AtRest(uint32_t server) {
+    const JobPlan& plan = cluster_.plan();
+    auto storage = JobStorage::Open(cluster_.Disk(server), testing::kDirectory,
+                                    StorageOptionsOf(plan, cluster_.layout(), server, 2));
+    if (!storage.ok()) return storage.status();
+    return RestingState::Open(plan, server, *std::move(storage), simd::DetectIsa());
+  }
+  static Result Done(absl::StatusOr<CapturedRound> end) {
+    std::promise<absl::StatusOr<CapturedRound>> done;
+    done.set_value(std::move(end));
+    return done.get_future();
+  }
+
   DurableCluster& cluster() { return cluster_; }
   Taken& taken() { return taken_; }
 
@@ -217,6 +236,27 @@ TEST_P(CaptureTest, StateIsThatOfOneRoundOnAllServersWhileRoundsGoOn) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, CaptureTest,
                          ::testing::Combine(::testing::Range(0, 9), ::testing::Bool()));
+
+// Round 1 is decided, and its extents are being stepped.
+TEST(CaptureBeginning, TheFirstRoundThatCanBeCapturedIsTheSecond) {
+  CapturedJob job(5, {0}, /*nvme=*/true);
+  ASSERT_TRUE(Failpoints::Configure("weights.before_tell=pause").ok());
+  absl::StatusOr<uint64_t> held = absl::UnknownError("not asked");
+  std::thread asks([&] {
+    Failpoints::WaitForPause("weights.before_tell");
+    std::promise<absl::StatusOr<uint64_t>> answer;
+    job.cluster().Engine(0)->HoldState(
+        [&](absl::StatusOr<uint64_t> round) { answer.set_value(std::move(round)); });
+    ASSERT_TRUE(Failpoints::Configure("weights.before_tell=sleep(1)").ok());
+    held = answer.get_future().get();
+  });
+  job.Round();
+  asks.join();
+  Failpoints::Reset();
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_EQ(*held, 2u);
+  job.ExpectCaptured(*held, job.CaptureAll(*held));
+}
 
 TEST(CaptureGivenUp, RoundsDoNotWaitForACaptureThatHoldsTheLogUp) {
   CapturedJob job(1, {0}, false);
@@ -329,6 +369,37 @@ TEST(CaptureGivenUp, ThereIsNothingToHoldBeforeTheFirstRoundHasEnded) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("has not finished a round"));
 }
 
+// Holds all extents at the round that is captured; there is nothing else.
+class SlotsOfNow : public NullRoundLog {
+ public:
+  absl::Status ReadHeld(uint32_t extent, uint64_t, void* to) override {
+    static_cast<float*>(to)[0] = static_cast<float>(extent);
+    return absl::OkStatus();
+  }
+};
+
+// A round beside it meets one step of the work, not an extent's.
+TEST(Capture, RestsBehindEveryReadAndWrite) {
+  DurableCluster cluster({900, 5, 2000}, /*world=*/1, {0}, /*seed=*/1);
+  Capture capture{.layout = cluster.layout(),
+                  .log = std::make_shared<SlotsOfNow>(),
+                  .round = 3,
+                  .kernels = &optim::Kernels(simd::Isa::kScalar)};
+  const auto extents = static_cast<int>(capture.layout.extents().size());
+  for (int extent = 0; extent < extents; ++extent) capture.held.versions[extent] = 3;
+  std::vector<std::string> steps;
+  capture.rest = [&](std::chrono::nanoseconds) { steps.push_back("rest"); };
+  const auto take = [&](uint32_t, const void*) {
+    steps.push_back("take");
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(CaptureExtents(capture, take, std::atomic<bool>(false)).ok());
+  std::vector<std::string> expected;
+  for (int i = 0; i < extents; ++i) expected.insert(expected.end(), {"rest", "take", "rest"});
+  EXPECT_GT(extents, 1);
+  EXPECT_EQ(steps, expected);
+}
+
 TEST(CaptureGivenUp, ADamagedSlotIsNamed) {
   CapturedJob job(5, {0}, true);
   job.Round();
@@ -341,6 +412,49 @@ TEST(CaptureGivenUp, ADamagedSlotIsNamed) {
   const auto end = job.Capture(0, *held).get();
   EXPECT_EQ(end.status().code(), absl::StatusCode::kDataLoss) << end.status();
   EXPECT_THAT(std::string(end.status().message()), HasSubstr("/slots is damaged"));
+}
+
+class RestingTest : public ::testing::TestWithParam<std::tuple<int, bool>> {};
+
+TEST_P(RestingTest, TheStateOfAJobThatRestsIsThatOfItsNextRound) {
+  const auto [rounds, nvme] = GetParam();
+  const std::vector<uint32_t> servers = {0, 2};
+  CapturedJob job(static_cast<uint32_t>(rounds), servers, nvme);
+  for (int round = 0; round < rounds; ++round) job.Round();
+  const auto next = static_cast<uint64_t>(rounds) + 1;
+  std::vector<CapturedJob::Result> results;
+  for (const uint32_t server : servers) {
+    job.cluster().Shut(server);
+    const auto state = job.AtRest(server);
+    ASSERT_TRUE(state.ok()) << state.status();
+    ASSERT_EQ((*state)->round(), next);
+    results.push_back(CapturedJob::Done((*state)->Capture(next, job.taken().Take(), false)));
+  }
+  job.ExpectCaptured(next, std::move(results));
+}
+
+INSTANTIATE_TEST_SUITE_P(Rounds, RestingTest,
+                         ::testing::Combine(::testing::Values(1, 2, 5, 9), ::testing::Bool()));
+
+TEST(RestingStateTest, SaysWhichRoundItRestsAtAndEndsWhenItIsCancelled) {
+  CapturedJob job(1, {0}, false);
+  for (int round = 0; round < 3; ++round) job.Round();
+  job.cluster().Shut(0);
+  const auto state = job.AtRest(0);
+  ASSERT_TRUE(state.ok()) << state.status();
+  const absl::Status later = (*state)->Capture(5, job.taken().Take(), false).status();
+  EXPECT_EQ(ReasonOf(later), Reason::kJobBusy);
+  EXPECT_THAT(std::string(later.message()), HasSubstr("round 4, another one at round 5"));
+  EXPECT_TRUE(absl::IsAborted((*state)->Capture(4, job.taken().Take(), true).status()));
+  EXPECT_TRUE((*state)->Capture(4, job.taken().Take(), false).ok());
+}
+
+TEST(RestingStateTest, AJobThatHasNotFinishedARoundHasNone) {
+  CapturedJob job(1, {0}, false);
+  job.cluster().Shut(0);
+  const absl::Status status = job.AtRest(0).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has not finished a round yet"));
 }
 
 }  // namespace

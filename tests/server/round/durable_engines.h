@@ -78,6 +78,12 @@ class DurableCluster : public VoteSink {
     }
   }
 
+  // The process of a server ends, and its files rest.
+  void Shut(uint32_t id) {
+    Stop(&nodes_[id]);
+    nodes_[id].executor.reset();
+  }
+
   // The job's next epoch, in which `slot` is held by another process, as the home brings it about.
   // `between` runs after each step.
   void ChangeEpoch(

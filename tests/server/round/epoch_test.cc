@@ -273,6 +273,21 @@ TEST_F(EpochTest, AVoteThatWasGivenStandsAndItsRoundGoesOn) {
   EXPECT_FALSE(Seal(1)->prepared);
 }
 
+// The home waits for the answer.
+TEST_F(EpochTest, ASealThatWaitsForAVoteGetsTheErrorWhenTheJobEnds) {
+  ASSERT_TRUE(Attach(1).ok());
+  ASSERT_TRUE(Failpoints::Configure("log.before_sync=pause").ok());
+  Push(1);
+  Failpoints::WaitForPause("log.before_sync");
+  Sealed sealed;
+  engine_->Seal(1, Saver(), sealed.Setter());
+  Snapshot();  // The seal waits now.
+  disk_.Fail(MemoryDisk::Operation::kSync, 1, EIO);
+  Failpoints::Reset();
+  engine_->Fail(absl::CancelledError("the test ends it"));
+  EXPECT_EQ(sealed.Get().status().message(), "the test ends it");
+}
+
 TEST_F(EpochTest, ASealedServerThatIsStartedAgainStaysSealed) {
   ASSERT_TRUE(Attach(1).ok());
   ASSERT_TRUE(Seal(1).ok());

@@ -230,7 +230,7 @@ class FakeDirectory : public JobDirectory {
   void PeerExport(ExportPart, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
-  void PeerImportJob(JobPlan, std::string, std::function<void(absl::Status)> done) override {
+  void PeerImportJob(ImportOrder, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
   void PeerDropJob(uint64_t, std::function<void(absl::Status)> done) override {

@@ -123,5 +123,15 @@ TEST(SnapshotNameTest, IsLettersDigitsAndThreeSigns) {
   }
 }
 
+TEST(SnapshotNameTest, OfAPassingSnapshotIsNoUsers) {
+  const std::string name(kPassingSnapshotName);
+  EXPECT_FALSE(CheckSnapshotName(name).ok());
+  SnapshotManifest manifest = Example();
+  manifest.name = name;
+  EXPECT_EQ(DecodeManifest(EncodeManifest(manifest))->name, name);
+  manifest.name = ".other";
+  EXPECT_TRUE(absl::IsDataLoss(DecodeManifest(EncodeManifest(manifest)).status()));
+}
+
 }  // namespace
 }  // namespace ballast::server

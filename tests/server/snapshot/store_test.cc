@@ -17,6 +17,7 @@
 namespace ballast::server {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -112,6 +113,26 @@ TEST_F(SnapshotStoreTest, WhatACrashLeavesIsClearedByItsOwnerOnly) {
   EXPECT_THAT(Names(), ElementsAre("whole"));
 }
 
+TEST_F(SnapshotStoreTest, ADirectoryThatIsNotMarkedYetIsClearedByItsOwnerOnly) {
+  Take();
+  const std::string name = std::string(kRoot) + "/.0000000000000009.";
+  for (const char* owner : {"this", "other"}) {
+    ASSERT_TRUE(disk_.MakeDirectory(name + owner).ok());
+    ASSERT_TRUE(ReplaceFile(&disk_, name + owner + "/TAKING.tmp", owner).ok());
+  }
+  ASSERT_TRUE(Store(0, "this").Clear().ok());
+  EXPECT_FALSE(disk_.List(name + "this").ok());
+  EXPECT_TRUE(disk_.List(name + "other").ok());
+  EXPECT_THAT(Names(), ElementsAre("one"));
+}
+
+TEST_F(SnapshotStoreTest, ABeginThatFailsLeavesNothing) {
+  ASSERT_TRUE(Store(0).Clear().ok());  // The root is there.
+  disk_.Fail(MemoryDisk::Operation::kWrite, 1, ENOSPC);
+  EXPECT_FALSE(Store(0).Begin(kId, plan_.spec.name, "one", 0).ok());
+  EXPECT_THAT(*disk_.List(kRoot), IsEmpty());
+}
+
 TEST_F(SnapshotStoreTest, ARemovalThatWasBrokenOffIsFinished) {
   Take();
   ASSERT_TRUE(Failpoints::Configure("snapshot.after_remove=1*return(UNAVAILABLE)").ok());
@@ -119,6 +140,19 @@ TEST_F(SnapshotStoreTest, ARemovalThatWasBrokenOffIsFinished) {
   EXPECT_THAT(Names(), IsEmpty());
   ASSERT_TRUE(Store(0).Clear().ok());
   EXPECT_FALSE(disk_.List(Store(0).Directory(kId)).ok());
+}
+
+// The directory itself was made by the server.
+TEST_F(SnapshotStoreTest, ATakenOneSurvivesPowerLoss) {
+  for (const bool cleared : {true, false}) {
+    if (cleared) {
+      ASSERT_TRUE(Store(0).Clear().ok());
+    }
+    Take(cleared ? "one" : "two", cleared ? kId : kId + 1);
+    disk_.Crash([] { return 1; });
+    EXPECT_THAT(Names(), Contains(cleared ? "one" : "two"));
+    ASSERT_TRUE(disk_.RemoveAll(kRoot).ok());
+  }
 }
 
 TEST_F(SnapshotStoreTest, PowerLossLeavesAWholeOneOrNone) {
@@ -219,6 +253,39 @@ TEST_F(SnapshotStoreTest, DamageIsNamedWhereverItIs) {
   ASSERT_TRUE(disk_.FlipBit(Store(0).Directory(kId) + "/MANIFEST", 30, 1).ok());
   EXPECT_THAT(Names(), IsEmpty());
   EXPECT_EQ(ReasonOf(Store(0).Find(kId).status()), Reason::kStateLost);
+}
+
+TEST_F(SnapshotStoreTest, APassingOneIsNobodysAndGoesWithWhoeverTookIt) {
+  const std::string name(kPassingSnapshotName);
+  Take();
+  Take(name, kId + 1);
+  Take(name, kId + 2);  // Two exports at a time.
+  EXPECT_THAT(Names(), ElementsAre("one"));
+  EXPECT_EQ(Store(0).Find(plan_.spec.name, name).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Store(0).Find(kId + 1)->name, name);
+  ASSERT_TRUE(Store(1, "another").Clear().ok());
+  EXPECT_TRUE(Store(0).Find(kId + 1).ok());
+  ASSERT_TRUE(Store(0).Clear().ok());
+  EXPECT_EQ(disk_.List(kRoot)->size(), 1u);
+  EXPECT_THAT(Names(), ElementsAre("one"));
+}
+
+TEST_F(SnapshotStoreTest, ANamedOneSurvivesACrashThatKeptItsMark) {
+  Take();
+  const std::string mark = Store(0).Directory(kId) + "/TAKING";
+  ASSERT_TRUE(ReplaceFile(&disk_, mark, "me").ok());
+  ASSERT_TRUE(Store(0).Clear().ok());
+  EXPECT_THAT(Names(), ElementsAre("one"));
+}
+
+TEST_F(SnapshotStoreTest, VerifyingEndsWhenItIsToldTo) {
+  Take();
+  int asked = 0;
+  const absl::Status status = Store(0).Verify(Manifest(), plan_, [&] {
+    return ++asked == 2 ? absl::CancelledError("no more") : absl::OkStatus();
+  });
+  EXPECT_EQ(status.message(), "no more");
+  EXPECT_EQ(asked, 2);
 }
 
 }  // namespace

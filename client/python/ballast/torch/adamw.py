@@ -557,8 +557,13 @@ class AdamW(torch.optim.Optimizer):
     def _state_of(self, source: Any) -> tuple[load.State, bytes]:
         # Also for parameters that join at the next call. With what tells it from other sources.
         entries = self._all_entries()
-        if isinstance(source, (str, os.PathLike)):
-            path = os.fspath(source)
+        path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
+        if isinstance(source, bytes) or isinstance(path, bytes):
+            raise BadArgument(
+                f"load_export() got the path {path or source!r} as bytes; give it as str: "
+                "os.fsdecode(path)"
+            )
+        if path is not None:
             state = files.state_of_files(path, self.param_groups, entries, self._naming)
         else:
             state = load.state_of(source, self.param_groups, entries, self._naming)

@@ -22,6 +22,10 @@ from ballast.torch.naming import Naming
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _INDEX = "model.safetensors.index.json"
 _STATE = "optimizer"
+# Keys of a file's metadata that are no other name of a tensor: which framework's, and what is the
+# same in all files of one export.
+_FORMAT = "format"
+_ORIGIN = {"ballast.round": "round", "ballast.snapshot": "snapshot"}
 
 
 class _Tensors:
@@ -30,8 +34,14 @@ class _Tensors:
     def __init__(self) -> None:
         self._places: dict[str, tuple[str, Any, int, str, tuple[int, ...]]] = {}
         self._aliases: dict[str, str] = {}
+        self.origin: dict[str, tuple[str, str]] = {}  # with the file that says it
 
     def add(self, path: str) -> None:
+        if os.path.islink(path) and not os.path.exists(path):
+            raise BadArgument(
+                f"load_export(): {path} is there, but what it links to is not; put the file itself "
+                "there, or mend the link"
+            )
         if not os.path.isfile(path):
             raise BadArgument(f"load_export(): {path} is no file")
         opened = backend.core().SafetensorsFile(path)
@@ -41,7 +51,21 @@ class _Tensors:
                     f"load_export(): tensor {name!r} is in {path} and in {self._places[name][0]}"
                 )
             self._places[name] = (path, opened, i, dtype, tuple(shape))
-        self._aliases.update(opened.metadata)
+        names = dict(opened.metadata)
+        names.pop(_FORMAT, None)
+        self.compare({key: (names.pop(key), path) for key in _ORIGIN if key in names})
+        self._aliases.update(names)
+
+    def compare(self, said: dict[str, tuple[str, str]]) -> None:
+        """BadArgument when a file says it is of something else than those before it."""
+        for key, (value, path) in said.items():
+            first, where = self.origin.setdefault(key, (value, path))
+            if value != first:
+                raise BadArgument(
+                    f"load_export(): {path} is of {_ORIGIN[key]} {value!r} and {where} of "
+                    f"{_ORIGIN[key]} {first!r}; put the files of one export together, or export "
+                    "again"
+                )
 
     def name_of(self, names: tuple[str, ...]) -> str | None:
         """The first of `names` that is there, itself or as another name of what is."""
@@ -68,13 +92,15 @@ class _Tensors:
 
     def read_step(self, name: str) -> int:
         path, opened, i, dtype, shape = self._places.get(name, ("", None, 0, "", ()))
+        if not path:
+            raise BadArgument(f"load_export(): there is no tensor {name!r} in the files")
         value = torch.full((), -1, dtype=torch.int64)
         if dtype == "I64" and shape == ():
             opened.read(i, value.data_ptr())
         step = int(value)
         if not 0 <= step <= STEP_MAX:
             raise BadArgument(
-                f"load_export(): {name!r} must be one I64 from 0 to 2**53 in {path or 'the files'}"
+                f"load_export(): {name!r} must be one I64 from 0 to 2**53 in {path}"
             )
         return step
 
@@ -147,9 +173,21 @@ def _open(path: str) -> tuple[_Tensors, _Tensors | None]:
     if not os.path.isdir(state_path):
         return tensors, None
     state = _Tensors()
-    for file in _files(state_path):
+    for file in _state_files(state_path):
         state.add(file)
+    state.compare(tensors.origin)
     return tensors, state
+
+
+def _state_files(path: str) -> list[str]:
+    names = sorted(os.listdir(path))
+    ours = [name for name in names if name.startswith("state") and name.endswith(".safetensors")]
+    if not ours:
+        raise BadArgument(
+            f"load_export(): {path} has no state*.safetensors, so it is no optimizer state that "
+            "`ballastctl export --state` has written; move it away to load the weights alone"
+        )
+    return [os.path.join(path, name) for name in ours]
 
 
 def _files(path: str) -> list[str]:

@@ -68,9 +68,13 @@ def read(group: Mapping[str, Any], index: int) -> tuple[float, float, float, flo
 
 def check_defaults(lr: Any, betas: Any, eps: Any, weight_decay: Any) -> None:
     """The checks of torch.optim.AdamW's constructor, as BadHyperparam (a ValueError)."""
-    values = read({"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, 0)
+    check_ranges(read({"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, 0))
+
+
+def check_ranges(values: tuple[float, float, float, float, float], where: str = "") -> None:
+    """BadHyperparam, with `where` in front, unless read()'s numbers are those of an AdamW."""
     names = ("lr", "betas[0]", "betas[1]", "eps", "weight_decay")
     for name, value in zip(names, values):
         top = 1.0 if name.startswith("betas") else math.inf
         if not 0.0 <= value < top:
-            raise BadHyperparam(f"{name}={value!r}: must be at least 0 and below {top}")
+            raise BadHyperparam(f"{where}{name}={value!r}: must be at least 0 and below {top}")

@@ -173,8 +173,9 @@ def _groups(saved: Any, param_groups: list[dict[str, Any]]) -> list[dict[str, An
     groups = []
     for g, (theirs, ours) in enumerate(zip(saved, param_groups)):
         values = {key: value for key, value in theirs.items() if key not in _NOT_HYPER}
-        hyper.refuse_options(values, f"load_export(): param_groups[{g}] of the source")
-        hyper.read({**ours, **values}, g)
+        where = f"load_export(): param_groups[{g}] of the source"
+        hyper.refuse_options(values, where)
+        hyper.check_ranges(hyper.read({**ours, **values}, g), f"{where}: ")
         groups.append(values)
     return groups
 

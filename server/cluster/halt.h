@@ -1,0 +1,37 @@
+// Halt: tells work on other threads that it is not wanted any more, and why.
+// Comes from: Directory (a server that stops, a home that is gone, a job that is dropped). Goes to:
+// exports, imports, restores and verifications, which ask between two extents.
+// Thread safety: thread-safe.
+#pragma once
+
+#include <atomic>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "common/base/sync.h"
+
+namespace ballast::server {
+
+class Halt {
+ public:
+  // The work is to end with `why`, an error. The first call counts.
+  void Call(const absl::Status& why) {
+    MutexLock lock(&mu_);
+    if (why_.ok()) why_ = why;
+    called_.store(true, std::memory_order_release);
+  }
+
+  // OK while the work may go on.
+  absl::Status status() const {
+    if (!called_.load(std::memory_order_acquire)) return absl::OkStatus();
+    MutexLock lock(&mu_);
+    return why_;
+  }
+
+ private:
+  std::atomic<bool> called_{false};
+  mutable Mutex mu_;
+  absl::Status why_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ballast::server

@@ -1,0 +1,29 @@
+// Directories that say whose they are before anybody sees them: those of snapshots and exports.
+// Until then one is called ".<name>.<owner>", which its owner knows again after a crash.
+// Comes from: SnapshotStore, Exports. Goes to: FileSystem.
+// Thread safety: as FileSystem; blocks on the disk.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/io/file.h"
+
+namespace ballast::server {
+
+// What `<root>/<name>` is called while it is not whole.
+std::string UnmarkedPath(const std::string& root, const std::string& name,
+                         const std::string& owner);
+
+// Gives the directory that `make` makes and marks at the path it gets the name `<root>/<name>`; the
+// caller flushes `root`. Errors: those of `make` and of Rename; then nothing is left.
+absl::Status MakeMarkedDirectory(FileSystem* fs, const std::string& root, const std::string& name,
+                                 const std::string& owner,
+                                 const std::function<absl::Status(const std::string& path)>& make);
+
+// Removes what a crash has left of `owner`'s below `root`, if `name`, of a file there, says so.
+absl::Status ClearUnmarked(FileSystem* fs, const std::string& root, const std::string& name,
+                           const std::string& owner);
+
+}  // namespace ballast::server

@@ -1,0 +1,397 @@
+"""Exports and imports that are broken off, or whose files change on the way: nothing half is left
+anywhere, and everybody is told what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+import ballast
+import ballast.torch as bt
+from e2e.cluster import Cluster, fresh_job, wait_for
+from e2e.test_exchange import ctl, export, open_job, train, try_ctl
+from e2e.test_snapshots import Run, ask, assert_equal, listed, snapshots
+
+# Longer than what a test does meanwhile, shorter than a server that stops waits.
+SLEEP = "sleep(1000)"
+
+
+def shared(tmp_path: Path) -> dict[str, str]:
+    return {
+        "BALLAST_STORAGE_SNAPSHOT_DIR": str(tmp_path / "snapshots"),
+        "BALLAST_STORAGE_EXPORT_DIR": str(tmp_path / "exports"),
+    }
+
+
+def rested(cluster: Cluster, rounds: int = 2) -> str:
+    """A job that has run and rests."""
+    job = fresh_job()
+    run = Run(cluster, job, 1)
+    run.step(rounds)
+    run.close()
+    wait_for(lambda: jobs(cluster)[job] == "resting", "the job to rest")
+    return job
+
+
+def jobs(cluster: Cluster) -> dict[str, str]:
+    said = try_ctl(cluster, "jobs", "list", "-o", "json")
+    return {j["name"]: j["state"] for j in json.loads(said.stdout or '{"jobs": []}')["jobs"]}
+
+
+def on_disk(tmp_path: Path, server: int) -> list[str]:
+    """What a server has below its directory of jobs."""
+    return sorted(os.listdir(tmp_path / "cluster-0" / f"server-{server}" / "jobs"))
+
+
+def in_exports(tmp_path: Path) -> list[str]:
+    return sorted(os.listdir(tmp_path / "exports"))
+
+
+def arm(cluster: Cluster, server: int, failpoints: str, job: str) -> None:
+    """As Cluster.arm; returns when all servers, which a snapshot of `job` needs, answer."""
+    cluster.arm(server, failpoints)
+    wait_for(
+        lambda: try_ctl(cluster, "snapshot", "create", job, "probe").returncode == 0,
+        "the servers to find each other",
+    )
+    snapshots(cluster, "delete", job, "probe")
+
+
+def test_a_home_killed_while_it_exports_the_present_state_leaves_no_snapshot(
+    start_cluster, tmp_path
+):
+    cluster = start_cluster(1, **shared(tmp_path))
+    job = rested(cluster)
+    snapshots(cluster, "create", job, "kept")
+    before = sorted(os.listdir(tmp_path / "snapshots"))
+    arm(cluster, 0, "export.before_files=1*kill", job)
+    assert try_ctl(cluster, "export", job, "--name", "out").returncode != 0
+    assert len(os.listdir(tmp_path / "snapshots")) == len(before) + 1
+    cluster.restart(0)
+    ask(cluster, "list")
+    assert sorted(os.listdir(tmp_path / "snapshots")) == before
+    assert [one["name"] for one in listed(cluster)] == ["kept"]
+    assert in_exports(tmp_path) == []
+
+
+def test_the_snapshot_of_an_export_is_nobodys(start_cluster, tmp_path):
+    """While it is there it is in no list, and pushes no other one out."""
+    cluster = start_cluster(1, **shared(tmp_path))
+    job = rested(cluster)
+    snapshots(cluster, "create", job, "kept")
+    arm(cluster, 0, f"export.before_files=1*{SLEEP}", job)
+    with ThreadPoolExecutor(1) as pool:
+        exported = pool.submit(export, cluster, job, "--name", "out")
+        wait_for(lambda: (tmp_path / "exports" / "out").exists(), "the export to begin")
+        assert [one["name"] for one in listed(cluster)] == ["kept"]
+        snapshots(cluster, "create", job, "newer", "--keep", "2")
+        assert sorted(one["name"] for one in listed(cluster)) == ["kept", "newer"]
+        for verb in ("delete", "verify", "show"):
+            assert "no snapshot" in snapshots(cluster, verb, job, ".export", fails=True).stderr
+        assert exported.result()["files"] == 1
+    assert "no name" in snapshots(cluster, "create", job, ".export", fails=True).stderr
+    assert len(os.listdir(tmp_path / "snapshots")) == 2
+    ctl(cluster, "import", "out", "--as", "again")
+
+
+def test_a_home_killed_during_an_import_leaves_nothing_at_its_peers(start_cluster, tmp_path):
+    cluster = start_cluster(2, **shared(tmp_path))
+    job = rested(cluster)
+    export(cluster, job, "--name", "out", "--state")
+    whole = on_disk(tmp_path, 1)
+    arm(cluster, 0, "import.before_state=1*kill", job)
+    assert try_ctl(cluster, "import", "out", "--as", "new").returncode != 0
+    assert len(on_disk(tmp_path, 1)) == len(whole) + 1  # The home comes last.
+    cluster.restart(0)
+    ask(cluster, "list")
+    wait_for(lambda: on_disk(tmp_path, 1) == whole, "the peer to drop the job")
+    wait_for(lambda: on_disk(tmp_path, 0) == whole, "the home to know of it")
+    assert jobs(cluster) == {job: "resting"}
+
+
+@pytest.mark.parametrize("again", ["import", "restore"])
+def test_a_name_that_was_being_imported_can_be_taken_at_once(start_cluster, tmp_path, again):
+    """The peer still makes the job of the home's last life when the next order comes."""
+    cluster = start_cluster(2, **shared(tmp_path))
+    job = rested(cluster)
+    snapshots(cluster, "create", job, "one")
+    export(cluster, job, "--snapshot", "one", "--name", "out", "--state")
+    arm(cluster, 1, f"import.before_state=1*{SLEEP}", job)
+    with ThreadPoolExecutor(1) as pool:
+        broken = pool.submit(try_ctl, cluster, "import", "out", "--as", "new")
+        wait_for(lambda: len(on_disk(tmp_path, 1)) == 2, "the peer to begin")
+        cluster.strike(0)
+        assert broken.result().returncode != 0
+    ask(cluster, "list")
+    if again == "import":
+        ctl(cluster, "import", "out", "--as", "new")
+    else:
+        snapshots(cluster, "restore", job, "one", "--as", "new")
+    wait_for(lambda: on_disk(tmp_path, 1) == on_disk(tmp_path, 0), "both to have the same jobs")
+    assert jobs(cluster) == {job: "resting", "new": "resting"}
+    runs = [Run(cluster, name, 1, resume="must") for name in (job, "new")]
+    assert_equal(runs[0].state(), runs[1].state())
+    for run in runs:
+        run.step(1)
+        run.close()
+
+
+@pytest.mark.parametrize("server", [0, 1])
+@pytest.mark.parametrize("what", ["export", "import"])
+def test_a_server_that_stops_does_not_wait_for_the_end(start_cluster, tmp_path, what, server):
+    cluster = start_cluster(2, **shared(tmp_path))
+    job = rested(cluster)
+    export(cluster, job, "--name", "out", "--state")
+    place = "export.before_files" if what == "export" else "import.before_state"
+    arm(cluster, server, f"{place}=1*{SLEEP}", job)
+    command = {
+        "export": ("export", job, "--name", "new", "--state"),
+        "import": ("import", "out", "--as", "new"),
+    }[what]
+
+    def begun() -> bool:
+        if what == "export":
+            return (tmp_path / "exports" / "new").exists()
+        return len(on_disk(tmp_path, server)) == (3 if server == 0 else 2)
+
+    with ThreadPoolExecutor(1) as pool:
+        said = pool.submit(try_ctl, cluster, *command)
+        wait_for(begun, "the work to begin")
+        cluster.kill(server, signal.SIGTERM)
+        assert cluster.exit_code(server) == 0
+        refused = said.result()
+    assert refused.returncode != 0
+    assert f"server {server} is shutting down" in refused.stderr
+    cluster.restart(server)
+    ask(cluster, "list")
+    assert in_exports(tmp_path) == ["out"]
+    assert jobs(cluster) == {job: "resting"}
+    wait_for(lambda: all(len(on_disk(tmp_path, s)) == 1 for s in (0, 1)), "nothing half to be left")
+    assert listed(cluster) == [] and os.listdir(tmp_path / "snapshots") == []
+    wait_for(lambda: try_ctl(cluster, *command).returncode == 0, "the servers to do it")
+
+
+@pytest.mark.parametrize(
+    ("place", "command"),
+    [
+        ("export.before_files", ("export", "JOB", "--name", "new")),
+        ("import.before_state", ("import", "out", "--as", "new")),
+        ("restore.before_state", ("snapshot", "restore", "JOB", "one", "--as", "new")),
+    ],
+)
+def test_a_peer_that_is_lost_is_named(start_cluster, tmp_path, place, command):
+    cluster = start_cluster(2, **shared(tmp_path))
+    job = rested(cluster)
+    snapshots(cluster, "create", job, "one")
+    export(cluster, job, "--snapshot", "one", "--name", "out", "--state")
+    arm(cluster, 1, f"{place}=1*kill", job)
+    refused = ctl(cluster, *(job if word == "JOB" else word for word in command), fails=True)
+    assert "server 1 was lost while it" in refused.stderr
+    assert "call again when that server runs" in refused.stderr
+    assert '"new"' in refused.stderr
+    cluster.restart(1)
+
+
+def test_a_snapshot_that_is_deleted_while_it_is_exported_is_named(start_cluster, tmp_path):
+    cluster = start_cluster(2, **shared(tmp_path))
+    job = rested(cluster)
+    snapshots(cluster, "create", job, "one")
+    arm(cluster, 1, f"export.before_files=1*{SLEEP}", job)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(export, cluster, job, "--name", "first")
+        wait_for(lambda: (tmp_path / "exports" / "first").exists(), "the first to begin")
+        # Server 1 is still at the first one.
+        second = pool.submit(
+            try_ctl, cluster, "export", job, "--snapshot", "one", "--name", "second"
+        )
+        wait_for(lambda: (tmp_path / "exports" / "second").exists(), "the second to begin")
+        snapshots(cluster, "delete", job, "one")
+        assert first.result()["files"] == 2
+        refused = second.result()
+    assert refused.returncode != 0
+    assert f'snapshot "one" of job "{job}" was deleted while it was exported' in refused.stderr
+    assert in_exports(tmp_path) == ["first"]
+
+
+def test_a_server_that_sees_other_files_than_the_home_says_so(start_cluster, tmp_path):
+    cluster = start_cluster(2, **shared(tmp_path))
+    job = rested(cluster)
+    export(cluster, job, "--name", "out", "--state")
+    arm(cluster, 1, f"export.before_files=1*{SLEEP}", job)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(export, cluster, job, "--name", "first")
+        wait_for(lambda: (tmp_path / "exports" / "first").exists(), "the export to begin")
+        imported = pool.submit(try_ctl, cluster, "import", "out", "--as", "new")
+        wait_for(
+            lambda: any(name.endswith(".ordered") for name in on_disk(tmp_path, 0)),
+            "the home to have looked",
+        )
+        shutil.rmtree(tmp_path / "exports" / "out" / "optimizer")
+        first.result()
+        refused = imported.result()
+    assert refused.returncode != 0
+    assert "server 1 sees none of the optimizer state" in refused.stderr
+    assert "the home has seen some" in refused.stderr
+    assert jobs(cluster) == {job: "resting"}
+
+
+def test_files_of_two_exports_are_not_mixed(start_cluster, tmp_path):
+    cluster = start_cluster(1, **shared(tmp_path))
+    job = fresh_job()
+    run = Run(cluster, job, 1)
+    for name in ("a", "b"):
+        run.step(1)
+        export(cluster, job, "--name", name, "--state")
+    export(cluster, job, "--name", "c", "--state")  # Of the round of b.
+    run.close()
+    mixed = tmp_path / "exports" / "mixed"
+    shutil.copytree(tmp_path / "exports" / "a", mixed)
+    shutil.rmtree(mixed / "optimizer")
+    shutil.copytree(tmp_path / "exports" / "b" / "optimizer", mixed / "optimizer")
+    refused = ctl(cluster, "import", "mixed", "--as", "new", fails=True).stderr
+    assert "state.safetensors is of round" in refused and "job.ballast of round 2" in refused
+    shutil.copy(tmp_path / "exports" / "c" / "model.safetensors", tmp_path / "exports" / "b")
+    refused = ctl(cluster, "import", "b", "--as", "new", fails=True).stderr
+    assert "model.safetensors is of snapshot" in refused and "export again" in refused
+
+
+def test_a_link_to_nothing_is_named(start_cluster, tmp_path):
+    cluster = start_cluster(1, **shared(tmp_path))
+    job = rested(cluster)
+    export(cluster, job, "--name", "out", "--state")
+    for name in ("job.ballast", "model.safetensors", "optimizer/state.safetensors"):
+        bad = tmp_path / "exports" / "bad"
+        shutil.copytree(tmp_path / "exports" / "out", bad)
+        (bad / name).unlink()
+        (bad / name).symlink_to(tmp_path / "gone")
+        refused = ctl(cluster, "import", "bad", "--as", "new", fails=True).stderr
+        assert f"{bad / name} is there, but what it links to is not" in refused
+        assert "mend the link" in refused
+        shutil.rmtree(bad)
+
+
+def test_a_tensor_with_the_name_of_the_metadata_is_named(start_cluster, tmp_path):
+    cluster = start_cluster(1, **shared(tmp_path))
+    job = rested(cluster)
+    export(cluster, job, "--name", "out")
+    header = json.dumps(
+        {"__metadata__": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
+    ).encode()
+    file = tmp_path / "exports" / "out" / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    refused = ctl(cluster, "import", "out", "--as", "new", fails=True).stderr
+    assert "model.safetensors: __metadata__" in refused
+    assert "no tensor can be called so: give it another name" in refused
+
+
+def test_an_export_has_a_name_however_long_the_jobs_is(start_cluster, tmp_path):
+    cluster = start_cluster(1, **shared(tmp_path))
+    names = []
+    for job in ("x" * 48, "x" * 49, "y" * 100 + "1", "y" * 100 + "2"):
+        run = Run(cluster, job, 1)
+        run.step(1)
+        said = export(cluster, job)
+        assert Path(said["directory"]).name == said["name"]
+        assert said["job"] == job
+        names.append(said["name"])
+        run.close()
+    assert [len(name) for name in names] == [64] * 4
+    assert len({name[:48] for name in names}) == 4
+
+
+def test_an_import_tells_scripts_what_it_read(start_cluster, tmp_path):
+    cluster = start_cluster(1, **shared(tmp_path))
+    job = rested(cluster)
+    for state in (True, False):
+        name = f"state-{state}"
+        bytes_out = export(cluster, job, "--name", name, *["--state"] * state)["bytes"]
+        said = json.loads(ctl(cluster, "import", name, "--as", name, "-o", "json").stdout)
+        assert said["state"] is state
+        assert 0 < said["bytes"] < bytes_out and said["seconds"] >= 0
+        assert [one["name"] for one in said["jobs"]] == [name]
+
+
+def test_a_script_is_told_what_is_wrong_with_files(start_cluster, tmp_path):
+    cluster = start_cluster(1)
+    job = fresh_job()
+    model, optimizer = open_job(cluster, job)
+    folders = []
+    for name in ("a", "b"):
+        train(model, optimizer, 1)
+        folders.append(Path(export(cluster, job, "--name", name, "--state")["directory"]))
+    optimizer.close()
+    mine, target = open_job(cluster, fresh_job())
+
+    def refused(path: object, *why: str) -> None:
+        with pytest.raises(ballast.BadArgument) as error:
+            target.load_export(path)
+        for part in why:
+            assert part in str(error.value)
+
+    refused(os.fsencode(folders[0]), "as bytes", "os.fsdecode")
+    mixed = tmp_path / "mixed"
+    shutil.copytree(folders[0], mixed)
+    shutil.copy(folders[1] / "optimizer" / "state.safetensors", mixed / "optimizer")
+    refused(mixed, "is of round '2'", "of round '3'", "export again")
+    again = Path(export(cluster, job, "--name", "again", "--state")["directory"])
+    shutil.copy(folders[1] / "model.safetensors", again)
+    refused(again, "is of snapshot", "export again")
+    (mixed / "optimizer" / "state.safetensors").rename(mixed / "optimizer" / "theirs.bin")
+    refused(mixed, "optimizer has no state*.safetensors", "move it away")
+    shutil.rmtree(mixed / "optimizer")
+    weights = mixed / "model.safetensors"
+    kept = weights.read_bytes()
+    weights.unlink()
+    weights.symlink_to(tmp_path / "gone")
+    refused(mixed, "what it links to is not")
+    weights.unlink()
+    weights.write_bytes(kept)
+    # Some writers sum bytes as floating point.
+    (mixed / "model.safetensors.index.json").write_text(
+        json.dumps(
+            {
+                "metadata": {"total_size": 1234.0},
+                "weight_map": {name: "model.safetensors" for name in ("low", "scale")},
+            }
+        )
+    )
+    target.load_export(mixed)
+    assert target.opt_step == 0
+    target.close()
+
+
+def test_what_a_file_says_of_its_format_is_no_name_of_a_weight(start_cluster, tmp_path):
+    cluster = start_cluster(1)
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = bt.AdamW(
+        [("format", parameter)], endpoints=cluster.endpoints, job=fresh_job(), world_size=1,
+        rank=0, durability="process",
+    )  # fmt: skip
+    file = tmp_path / "model.safetensors"
+    safetensors.torch.save_file({"pt": torch.zeros(3)}, file, metadata={"format": "pt"})
+    with pytest.raises(ballast.BadArgument, match="no tensor 'format'"):
+        optimizer.load_export(file)
+    safetensors.torch.save_file({"format": torch.zeros(3)}, file, metadata={"format": "pt"})
+    optimizer.load_export(file)
+    assert parameter.tolist() == [0, 0, 0]
+    optimizer.close()
+
+
+def test_who_waits_for_an_export_is_told_how_far_it_is(start_cluster, tmp_path):
+    cluster = start_cluster(1, **shared(tmp_path))
+    job = rested(cluster)
+    arm(cluster, 0, "export.after_files=1*sleep(3000)", job)
+    said = ctl(cluster, "export", job, "--name", "new")
+    line = r"^export: [\d.]+ KiB of [\d.]+ KiB \(\d+ %\), \d+ MB/s$"
+    assert re.search(line, said.stderr, re.MULTILINE), said.stderr
+    assert "MB/s" in said.stdout
