@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -54,6 +55,16 @@ class Cluster:
 
     def running(self) -> list[bool]:
         return [not child.ended() for child in self._servers.children]
+
+    def killed_by(self, server: int, done: subprocess.CompletedProcess[str]) -> bool:
+        """Whether a failpoint of `server` has ended it during a command that nothing else fails.
+
+        The command hears of the broken connection before the process is gone.
+        """
+        if done.returncode != 0:
+            ended = self._servers.children[server].ended
+            wait_for(ended, f"the end of server {server}, which failed: {done.stderr}")
+        return not self.running()[server]
 
     def exit_code(self, server: int) -> int:
         """Waits for the end of a server that was told to end."""

@@ -408,7 +408,7 @@ def test_a_kill_at_any_point_loses_nothing(start_cluster, tmp_path, failpoint, s
     commands = [("export", job, "--name", "new", "--state"), ("import", "whole", "--as", "copy")]
     for command in commands:
         done = try_ctl(cluster, *command)
-        if not cluster.running()[server]:
+        if cluster.killed_by(server, done):
             killed += 1
             assert done.returncode != 0 or "after_commit" in failpoint
             cluster.restart(server)

@@ -296,7 +296,7 @@ def test_a_kill_at_any_point_of_a_fork_loses_nothing(
     run.close()
     cluster.arm(victim, f"{failpoint}=1*kill")
     done = ask(cluster, "fork", job, "one", "--as", new)
-    killed = not cluster.running()[victim]
+    killed = cluster.killed_by(victim, done)
     if killed:
         cluster.restart(victim)
         ask(cluster, "verify", job, "one")

@@ -427,7 +427,7 @@ def test_a_kill_at_any_point_loses_nothing(start_cluster, tmp_path, failpoint):
     killed = 0
     for command in commands:
         done = try_snapshots(cluster, *command)
-        if not cluster.running()[0]:
+        if cluster.killed_by(0, done):
             killed += 1
             cluster.restart(0)
             wait_for(lambda: try_snapshots(cluster, "list").returncode == 0, "the home to serve")

@@ -309,6 +309,8 @@ class Session final : public Client, private StreamHandler {
   absl::Status Fetch(const v1::FetchState& request);
   bool ActivityDone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool AllLeft() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // For a Leave that a server may not have heard.
+  void LogUnheardLeave(const Server& server) const;
   // How long Leave may take.
   Nanos LeaveLimit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Waits for the activity's end and for the lent memory; false when `timeout` passed first.

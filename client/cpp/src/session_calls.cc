@@ -11,6 +11,7 @@
 #include "client/cpp/src/reconnect.h"
 #include "client/cpp/src/session.h"
 #include "client/cpp/src/unary_call.h"
+#include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/job/nonfinite.h"
@@ -609,6 +610,13 @@ bool Session::AllLeft() const {
   });
 }
 
+void Session::LogUnheardLeave(const Server& server) const {
+  BALLAST_LOG(WARN, LogField("job", options_.job), LogField("slot", options_.slot))
+      << "left without an answer of server " << server.id
+      << "; unless it heard of that, it keeps the seat until this trainer's lease (timing.lease) "
+      << "is over";
+}
+
 absl::Status Session::Leave() {
   {
     MutexLock lock(&mu_);
@@ -623,6 +631,10 @@ absl::Status Session::Leave() {
       const auto left = start + LeaveLimit() - SteadyClock::now();
       if (left <= nanoseconds::zero()) break;
       changed_.WaitFor(&mu_, left);
+    }
+    for (const Server& server : servers_) {
+      const bool left = server.leave_sent && server.stream->closed();
+      if (durable_ && error_.ok() && !left) LogUnheardLeave(server);
     }
     error_ = absl::OkStatus();
     Fail(ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kClosed,

@@ -84,6 +84,7 @@ void Session::Lose(size_t index, const absl::Status& status) {
   } else if (!durable_ || !IsNotYet(status, options_.slot)) {
     Fail(status);
   } else if (server.leave_sent) {
+    LogUnheardLeave(server);
     server.stream->Cancel();
   } else {
     Suspend(&server, status, std::chrono::steady_clock::now());
