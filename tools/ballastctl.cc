@@ -88,6 +88,7 @@ absl::Status SetOption(const std::string& flag, const std::string& value, Option
                                                      {"--name", &options->name},
                                                      {"--dtype", &options->dtype}};
   if (const auto text = texts.find(flag); text != texts.end()) {
+    if (value.empty()) return absl::InvalidArgumentError(absl::StrCat(flag, " needs a value"));
     *text->second = value;
     return absl::OkStatus();
   }

@@ -11,6 +11,8 @@ import pytest
         (["tune"], 'tune measures "nvme" only: ballastctl tune nvme'),
         (["tune", "hdd"], 'tune measures "nvme" only, not "hdd": ballastctl tune nvme'),
         (["tunes"], "unknown command tunes"),
+        (["export", "job", "--name", ""], "--name needs a value"),
+        (["import", "files", "--as="], "--as needs a value"),
         (["jobs", "list"], "no server to ask; give --endpoint"),
     ],
 )

@@ -520,3 +520,24 @@ def test_the_optimizer_cannot_be_copied_or_pickled(fake):
     opt = bt.AdamW(model().parameters())
     with pytest.raises(TypeError, match="export_state"):
         copy.deepcopy(opt)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((None,), "name=None"),
+        ((b"warm",), "name=b'warm'"),
+        (("warm", -1), "keep=-1"),
+        (("warm", 1.5), "keep=1.5"),
+        (("warm", True), "keep=True"),
+        (("warm", 2**32), "keep=4294967296"),
+    ],
+)
+def test_a_snapshot_that_cannot_be_asked_for_is_a_bad_argument(fake, arguments, named):
+    ours = model()
+    opt = bt.AdamW(ours.parameters())
+    run(ours, opt, 1)
+    with pytest.raises(ballast.BadArgument, match=named):
+        opt.snapshot(*arguments)
+    assert opt.snapshot("warm", 2) == 1
+    assert [call for call in fake.last.calls if call[0] == "snapshot"] == [("snapshot", "warm", 2)]

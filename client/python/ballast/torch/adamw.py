@@ -29,6 +29,8 @@ from ballast.torch import buffers, export, files, handle, hyper, load
 from ballast.torch.manifest import Entry, Manifest
 from ballast.torch.naming import Naming
 
+KEEP_MAX = 2**32 - 1  # of snapshot(), as SnapshotRequest has it
+
 
 class AdamW(torch.optim.Optimizer):
     """torch.optim.AdamW, stepped by a sharded service; same formula, same hyper-parameters.
@@ -283,6 +285,11 @@ class AdamW(torch.optim.Optimizer):
         durable job and, with several servers, their `storage.snapshot_dir`. Raises BadArgument for
         a name that is none, NameInUse, OverBudget, Unsupported; then nothing is left of it.
         """
+        if not isinstance(name, str):
+            raise BadArgument(f"snapshot(): name={name!r} must be a str")
+        whole = isinstance(keep, int) and not isinstance(keep, bool)
+        if not whole or not 0 <= keep <= KEEP_MAX:
+            raise BadArgument(f"snapshot(): keep={keep!r} must be an int in 0..{KEEP_MAX}")
         return self._attached("snapshot").snapshot(name, keep)
 
     @at_border
