@@ -358,6 +358,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void DropAtPeer(uint32_t server, uint64_t job);
   void AskEngine(const std::shared_ptr<RoundEngine>& engine,
                  std::function<void(const JobSnapshot&)> done);
+  // A durable job for those who list it.
+  DurableJob Describe(const JobPlan& plan, const std::string& state) const;
   void DoListJobs(const std::function<void(absl::StatusOr<DurableJobs>)>& done);
   void DoDeleteJob(const std::string& name, bool force,
                    const std::function<void(absl::Status)>& done);
@@ -582,8 +584,5 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
 uint64_t RandomId();
 
 uint64_t ParametersOf(const JobSpec& spec);
-
-// A durable job for those who list it.
-DurableJob Describe(const JobPlan& plan, const std::string& state);
 
 }  // namespace ballast::server

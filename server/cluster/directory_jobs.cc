@@ -24,19 +24,6 @@ uint64_t ParametersOf(const JobSpec& spec) {
   return parameters;
 }
 
-DurableJob Describe(const JobPlan& plan, const std::string& state) {
-  DurableJob job{.name = plan.spec.name, .job = plan.job, .state = state};
-  job.durability = plan.spec.durability;
-  job.world = plan.spec.world;
-  job.epoch = plan.epoch.epoch;
-  job.round = plan.resting ? plan.resting_round : plan.epoch.start_round;
-  job.parameters = ParametersOf(plan.spec);
-  job.tensors = static_cast<uint32_t>(plan.spec.tensors.size());
-  job.groups = plan.spec.group_count;
-  job.servers = plan.servers;
-  return job;
-}
-
 // Runs `done` with what the engine says, on the directory's strand.
 void Directory::AskEngine(const std::shared_ptr<RoundEngine>& engine,
                           std::function<void(const JobSnapshot&)> done) {
@@ -47,14 +34,25 @@ void Directory::AskEngine(const std::shared_ptr<RoundEngine>& engine,
 
 // --- At the home --------------------------------------------------------------------------------
 
+DurableJob Directory::Describe(const JobPlan& plan, const std::string& state) const {
+  DurableJob job{.name = plan.spec.name, .job = plan.job, .state = state};
+  job.durability = plan.spec.durability;
+  job.world = plan.spec.world;
+  job.epoch = plan.epoch.epoch;
+  job.round = plan.resting ? plan.resting_round : plan.epoch.start_round;
+  job.parameters = ParametersOf(plan.spec);
+  job.tensors = static_cast<uint32_t>(plan.spec.tensors.size());
+  job.groups = plan.spec.group_count;
+  job.servers = plan.servers;
+  for (const uint32_t server : plan.servers) job.disk_bytes += store_->DiskBytes(plan, server);
+  return job;
+}
+
 void Directory::DoListJobs(const std::function<void(absl::StatusOr<DurableJobs>)>& done) {
   if (absl::Status st = CheckHome(); !st.ok()) return done(st);
   auto jobs = std::make_shared<DurableJobs>();
   const auto add = [this, jobs](const JobPlan& plan, const std::string& state) {
     jobs->push_back(Describe(plan, state));
-    for (const uint32_t server : plan.servers) {
-      jobs->back().disk_bytes += store_->DiskBytes(plan, server);
-    }
   };
   std::vector<std::shared_ptr<RoundEngine>> running;
   for (const auto& [name, plan] : resting_) {

@@ -318,7 +318,8 @@ def test_an_import_tells_scripts_what_it_read(start_cluster, tmp_path):
         said = json.loads(ctl(cluster, "import", name, "--as", name, "-o", "json").stdout)
         assert said["state"] is state
         assert 0 < said["bytes"] < bytes_out and said["seconds"] >= 0
-        assert [one["name"] for one in said["jobs"]] == [name]
+        listed = json.loads(ctl(cluster, "jobs", "show", name, "-o", "json").stdout)
+        assert said["jobs"] == listed["jobs"] and said["jobs"][0]["disk_bytes"] > 0
 
 
 def test_a_script_is_told_what_is_wrong_with_files(start_cluster, tmp_path):
