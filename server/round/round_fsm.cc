@@ -127,6 +127,7 @@ RoundFsm::RoundFsm(JobPlan plan, Layout layout, uint32_t self, uint32_t chunk_by
   sealed_ = plan.sealed_epoch == plan.epoch.epoch;
   policy_.loss_scale = plan.spec.loss_scale;
   slots_ = SlotsOf(plan.epoch);
+  for (Slot& slot : slots_) slot.rested = plan.resting && slot.member;
   SetPlan(std::move(plan), std::move(layout), 0);
 }
 
@@ -680,6 +681,7 @@ void RoundFsm::OnSlotLost(const Input& input, Effects* effects) {
 void RoundFsm::OnSlotBack(const Input& input, Effects*) {
   Slot& slot = slots_[std::get<SlotBackInput>(input).slot];
   slot.lost = false;
+  slot.rested = false;
   slot.why_lost.clear();
 }
 
@@ -712,13 +714,20 @@ void RoundFsm::CheckGrowing(Effects* effects) {
        effects);
 }
 
+// All have left, at least one of them since the job was gone on with: whoever was a member when it
+// came to rest is not waited for then.
+bool RoundFsm::NobodyIsLeft() const {
+  const bool gone = std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
+    return slot.left || slot.rested || !slot.member;
+  });
+  return gone && std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.left; });
+}
+
 // Ends the job when nobody is left, or fails it when somebody who is missing still owes something.
 // A slot that vanished after its last push does not stop the round it contributed to.
 void RoundFsm::CheckSeats(Effects* effects) {
   if (phase_ != Phase::kIdle && phase_ != Phase::kCollect) return;
-  const bool all_left = std::all_of(slots_.begin(), slots_.end(),
-                                    [](const Slot& slot) { return slot.left || !slot.member; });
-  if (all_left) {
+  if (NobodyIsLeft()) {
     phase_ = Phase::kFinished;
     effects->push_back(FinishJob{});
     return;

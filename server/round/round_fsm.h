@@ -235,6 +235,7 @@ class RoundFsm {
     bool begun = false;
     bool lost = false;
     bool left = false;
+    bool rested = false;  // its holder was a member when the job came to rest, and is not back
     bool growing = false;
     uint32_t owed = 0;  // owned extents it still owes in the open round
     RoundBegin begin;
@@ -295,6 +296,7 @@ class RoundFsm {
   uint32_t ContributorDigest() const;
   void MaybeDecide(Effects* effects);
   void CloseRound(Effects* effects);
+  bool NobodyIsLeft() const;
   void CheckSeats(Effects* effects);
   bool TooFewStay() const;
   void CheckGrowing(Effects* effects);

@@ -237,6 +237,7 @@ absl::Status RoundFsm::Adopt(const JobPlan& plan, uint32_t window_extents, Effec
     // Its Leave was heard in the old epoch, and is not said again.
     if (plan.epoch.Holds(member.slot, member.incarnation)) {
       slots[member.slot].left = slots_[member.slot].left;
+      slots[member.slot].rested = slots_[member.slot].rested;
     }
   }
   plan_.epoch = plan.epoch;

@@ -43,6 +43,19 @@ void Settle(DurableDirectories* cluster, uint32_t id) {
   jobs.Get();
 }
 
+// Both first processes leave server `id`, and the job rests there.
+void FinishAt(DurableDirectories* cluster, uint32_t id, uint64_t job) {
+  const std::shared_ptr<RoundEngine> engine = cluster->Engine(id, job);
+  for (const uint32_t slot : {0u, 1u}) {
+    Answer<absl::StatusOr<SlotWelcome>> welcome;
+    engine->AttachSlot({.slot = slot, .incarnation = 100 + slot, .epoch = 1},
+                       std::make_shared<RecordingSink>(8), welcome.Setter());
+    ASSERT_TRUE(welcome.Get().ok());
+    engine->Leave(slot, 100 + slot);
+  }
+  while (!cluster->Record(id, job).resting) Settle(cluster, id);
+}
+
 TEST(HalfMadeJobs, AHomeThatGoesDownBeforeItsPeerHeardOfTheJobMakesItThereLater) {
   DurableDirectories cluster(2);
   cluster.Keep("create", 1);
@@ -105,20 +118,28 @@ TEST(HalfMadeJobs, AProcessThatWaitsForASeatOfAJobThatEndsIsAskedToCallAgain) {
   }
 }
 
-// --- Jobs that have ended at some servers only --------------------------------------------------
-
-// Both first processes leave server `id`, and the job rests there.
-void FinishAt(DurableDirectories* cluster, uint32_t id, uint64_t job) {
-  const std::shared_ptr<RoundEngine> engine = cluster->Engine(id, job);
-  for (const uint32_t slot : {0u, 1u}) {
-    Answer<absl::StatusOr<SlotWelcome>> welcome;
-    engine->AttachSlot({.slot = slot, .incarnation = 100 + slot, .epoch = 1},
-                       std::make_shared<RecordingSink>(8), welcome.Setter());
-    ASSERT_TRUE(welcome.Get().ok());
-    engine->Leave(slot, 100 + slot);
-  }
-  while (!cluster->Record(id, job).resting) Settle(cluster, id);
+// The process of slot 0 was killed after its Leave and before its end, and is started again.
+TEST(HalfMadeJobs, AJobThatOneProcessLooksIntoAfterItsEndRestsAgain) {
+  DurableDirectories cluster(1);
+  const uint64_t job = MakeJob(&cluster);
+  FinishAt(&cluster, 0, job);
+  const auto again = AskUntilAnswered(&cluster, 0, 200);
+  ASSERT_TRUE(again.ok()) << again.status();
+  ASSERT_FALSE(cluster.Record(0, job).resting);
+  const std::shared_ptr<RoundEngine> engine = cluster.Engine(0, job);
+  Answer<absl::StatusOr<SlotWelcome>> welcome;
+  engine->AttachSlot({.slot = 0, .incarnation = 200, .epoch = again->plan.epoch.epoch},
+                     std::make_shared<RecordingSink>(8), welcome.Setter());
+  ASSERT_TRUE(welcome.Get().ok()) << welcome.Get().status();
+  engine->Leave(0, 200);
+  Answer<JobSnapshot> ended;
+  engine->Snapshot(ended.Setter());
+  EXPECT_EQ(ended.Get().state, "finished");
+  Settle(&cluster, 0);
+  EXPECT_TRUE(cluster.Record(0, job).resting);
 }
+
+// --- Jobs that have ended at some servers only --------------------------------------------------
 
 // A trainer was killed while it said its Leave: the peer has heard it, the home has not.
 TEST(HalfMadeJobs, AJobThatHasEndedAtAPeerOnlyIsGoneOnWith) {

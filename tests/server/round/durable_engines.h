@@ -78,8 +78,12 @@ class DurableCluster : public VoteSink {
     }
   }
 
-  // The process of a server ends, and its files rest.
+  // The process of a server ends in good order: what it was writing is written, and its files rest.
   void Shut(uint32_t id) {
+    Engine(id)->Fail(absl::UnavailableError("the server is shut down"));
+    std::promise<void> ended;
+    Engine(id)->Snapshot([&](const JobSnapshot&) { ended.set_value(); });
+    ended.get_future().get();
     Stop(&nodes_[id]);
     nodes_[id].executor.reset();
   }

@@ -1,0 +1,88 @@
+// A RoundFsm fed by hand, and what it answered.
+// Comes from: the tests beside it. Goes to: RoundFsm. Thread safety: none needed.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "server/round/job_plan.h"
+#include "server/round/round_fsm.h"
+#include "tests/server/round/plans.h"
+
+namespace ballast::server::testing {
+
+inline constexpr uint32_t kFsmChunk = 256;
+
+class FsmFixture {
+ public:
+  explicit FsmFixture(const JobPlan& plan, uint32_t self = 0, uint32_t window = 64)
+      : plan_(plan), fsm_(plan, LayoutOf(plan), self, kFsmChunk, window) {}
+
+  Effects Feed(const Input& input) {
+    Effects effects;
+    fsm_.Step(input, &effects);
+    return effects;
+  }
+  // Uploads all initial weights of slot 0.
+  void Init() {
+    for (const uint32_t extent : fsm_.owned()) {
+      for (const ChunkRange& range : ChunkRanges(fsm_.layout(), extent, kFsmChunk, {})) {
+        Feed(FrameInput{MakeFrame(plan_, FrameKind::kInit, 0, fsm_.round(), extent, range)});
+      }
+    }
+  }
+  Effects Begin(uint32_t slot, std::vector<bool> presence = {}) {
+    return Feed(BeginInput{slot, MakeBegin(fsm_.round(), std::move(presence))});
+  }
+  // Sends every frame of `slot`; completes reductions at once. Returns all effects.
+  Effects Push(uint32_t slot, const std::vector<bool>& presence = {}, uint64_t nonfinite = 0) {
+    Effects all;
+    for (const uint32_t extent : fsm_.owned()) {
+      for (const ChunkRange& range : ChunkRanges(fsm_.layout(), extent, kFsmChunk, presence)) {
+        Append(&all, Feed(FrameInput{MakeFrame(plan_, FrameKind::kGradient, slot, fsm_.round(),
+                                               extent, range)}));
+      }
+    }
+    Reduce(&all, nonfinite);
+    return all;
+  }
+  void Reduce(Effects* all, uint64_t nonfinite = 0) {
+    for (size_t i = 0; i < all->size(); ++i) {
+      if (const auto* reduce = std::get_if<ReduceExtent>(&(*all)[i])) {
+        Append(all, Feed(ReducedInput{reduce->extent, 1.0, nonfinite}));
+      }
+    }
+  }
+  static void Append(Effects* all, Effects more) {
+    all->insert(all->end(), more.begin(), more.end());
+  }
+  JobPlan plan_;
+  RoundFsm fsm_;
+};
+
+template <typename T>
+size_t Count(const Effects& effects) {
+  size_t n = 0;
+  for (const Effect& e : effects) n += std::holds_alternative<T>(e) ? 1 : 0;
+  return n;
+}
+template <typename T>
+const T* First(const Effects& effects) {
+  for (const Effect& e : effects) {
+    if (const T* found = std::get_if<T>(&e)) return found;
+  }
+  return nullptr;
+}
+inline Reason RefusalOf(const Effects& effects) {
+  const auto* refusal = First<RefuseFrame>(effects);
+  return refusal == nullptr ? Reason::kUnspecified : refusal->refused.reason;
+}
+
+inline JobPlan Durable(JobPlan plan) {
+  plan.spec.durability = Durability::kPower;
+  return plan;
+}
+
+}  // namespace ballast::server::testing
