@@ -134,7 +134,7 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
 
   ~StorageRoundLog() override {
     {
-      // What waits for room would wait for ever.
+      // From now on only decisions are written: a job that rests is behind its last round.
       MutexLock lock(&mu_);
       ended_ = true;
     }
@@ -150,7 +150,8 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
   }
 
   void AppendDecision(DecisionRecord record) override {
-    Enqueue([this, record = std::move(record)] { return storage_->log()->AppendDecision(record); });
+    Enqueue([this, record = std::move(record)] { return storage_->log()->AppendDecision(record); },
+            /*after_end=*/true);
   }
 
   void Prepare(PreparedRecord record, Done done) override {
@@ -369,12 +370,15 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
 
   // Returns RESOURCE_EXHAUSTED to be tried again after the next trim. Other errors of an append are
   // kept by the log and reported by the next Prepare.
-  using Task = std::function<absl::Status()>;
+  struct Task {
+    std::function<absl::Status()> run;
+    bool after_end;  // also when the log is being closed
+  };
 
-  void Enqueue(Task task) {
+  void Enqueue(std::function<absl::Status()> run, bool after_end = false) {
     {
       MutexLock lock(&mu_);
-      tasks_.push_back(std::move(task));
+      tasks_.push_back({std::move(run), after_end});
       if (std::exchange(pumping_, true)) return;
     }
     log_thread_.Post([this] { Pump(); });
@@ -395,18 +399,21 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
     storage_->log()->TrimTo(std::min(needed, held_round_));
   }
 
+  // Of the task to run next; null for none. It stays in place: others only add behind it.
+  Task* NextTask() {
+    std::deque<Task> dropped;  // Destroyed behind the lock: closures may own anything.
+    MutexLock lock(&mu_);
+    while (ended_ && !tasks_.empty() && !tasks_.front().after_end) {
+      dropped.push_back(std::move(tasks_.front()));
+      tasks_.pop_front();
+    }
+    pumping_ = !tasks_.empty();
+    return pumping_ ? &tasks_.front() : nullptr;
+  }
+
   void Pump() {
-    for (;;) {
-      Task* task = nullptr;
-      {
-        MutexLock lock(&mu_);
-        if (tasks_.empty() || ended_) {
-          pumping_ = false;
-          return;
-        }
-        task = &tasks_.front();  // Stays in place: others only add behind it.
-      }
-      const absl::Status status = (*task)();
+    while (Task* const task = NextTask()) {
+      const absl::Status status = task->run();
       if (absl::IsResourceExhausted(status)) {
         if (Reclaim()) continue;
         if (!short_of_room_.exchange(true)) {

@@ -94,6 +94,7 @@ class Judge {
   std::string CompareExtent(uint32_t extent, uint64_t version, server::ExtentStore* store) const;
   std::string CompareOpen(const Recovered& recovered, server::JobStorage* storage) const;
   Verdict AskTheOthers(const Image& image, uint64_t round) const;
+  absl::Status AnswerTo(uint64_t round, RoundEngine* engine) const;
   absl::StatusOr<SealAnswer> SealOf(const Image& image, uint32_t server,
                                     absl::Status* trainer) const;
 
@@ -216,8 +217,20 @@ std::string Judge::CompareOpen(const Recovered& recovered, server::JobStorage* s
   return "";
 }
 
-// Where a server stands whose files are `image`, and what it tells a trainer that has seen the
-// newest version.
+// What the engine tells a trainer that is at `round`.
+absl::Status Judge::AnswerTo(uint64_t round, RoundEngine* engine) const {
+  std::promise<absl::Status> attached;
+  engine->AttachSlot(
+      {.slot = 0, .incarnation = server::testing::IncarnationOf(0), .epoch = 1, .round = round},
+      std::make_shared<server::testing::RecordingSink>(workload_.layout().extents().size()),
+      [&](const absl::StatusOr<server::SlotWelcome>& welcome) {
+        attached.set_value(welcome.status());
+      });
+  return attached.get_future().get();
+}
+
+// Where a server stands whose files are `image`, and unless `trainer` is null what it tells a
+// trainer that has seen the newest version. One that has prepared that would wait for its peers.
 absl::StatusOr<SealAnswer> Judge::SealOf(const Image& image, uint32_t server,
                                          absl::Status* trainer) const {
   const std::unique_ptr<MemoryDisk> disk = DiskOf(image);
@@ -239,17 +252,7 @@ absl::StatusOr<SealAnswer> Judge::SealOf(const Image& image, uint32_t server,
   auto engine = RoundEngine::Create(plan, config, deps, *std::move(storage));
   if (!engine.ok()) return engine.status();
   (*engine)->Start();
-  std::promise<absl::Status> attached;
-  (*engine)->AttachSlot(
-      {.slot = 0,
-       .incarnation = server::testing::IncarnationOf(0),
-       .epoch = 1,
-       .round = moment_.committed + 1},
-      std::make_shared<server::testing::RecordingSink>(workload_.layout().extents().size()),
-      [&](const absl::StatusOr<server::SlotWelcome>& welcome) {
-        attached.set_value(welcome.status());
-      });
-  *trainer = attached.get_future().get();
+  if (trainer != nullptr) *trainer = AnswerTo(moment_.committed + 1, engine->get());
   std::promise<absl::StatusOr<SealAnswer>> sealed;
   (*engine)->Seal(
       plan.epoch.epoch, [](const JobPlan&) { return absl::OkStatus(); },
@@ -262,11 +265,10 @@ absl::StatusOr<SealAnswer> Judge::SealOf(const Image& image, uint32_t server,
 
 Verdict Judge::AskTheOthers(const Image& image, uint64_t round) const {
   EpochChange change(workload_.plan());
-  absl::Status trainer, other_trainer;
+  absl::Status trainer;
   for (uint32_t id = 0; id < kServers; ++id) {
     const bool self = id == self_;
-    const auto answer =
-        SealOf(self ? image : moment_.disks[id], id, self ? &trainer : &other_trainer);
+    const auto answer = SealOf(self ? image : moment_.disks[id], id, self ? &trainer : nullptr);
     if (!answer.ok()) return Refused(answer.status());
     change.OnSealed(id, *answer);
   }

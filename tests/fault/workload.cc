@@ -1,6 +1,7 @@
 #include "tests/fault/workload.h"
 
 #include <algorithm>
+#include <future>
 
 #include "common/base/check.h"
 #include "common/base/crc32c.h"
@@ -54,13 +55,21 @@ Workload::Workload()
 
 Workload::~Workload() { Stop(); }
 
+// As PeerClient: a server that lost its last decision learns of it from the answer to its vote.
 void Workload::SendVote(uint64_t, uint32_t epoch, uint64_t round, uint32_t to, const Vote& vote) {
-  std::shared_ptr<RoundEngine> engine;
-  {
-    MutexLock lock(&mu_);
-    engine = nodes_[to].engine;
-  }
-  if (engine != nullptr) engine->PeerVote(epoch, round, vote, [](const server::VoteAnswer&) {});
+  const std::shared_ptr<RoundEngine> engine = Engine(to);
+  if (engine == nullptr) return;
+  engine->PeerVote(epoch, round, vote, [=, this](const server::VoteAnswer& own) {
+    const std::shared_ptr<RoundEngine> asker = Engine(vote.server);
+    if (asker == nullptr) return;
+    if (!own.ok()) return asker->VoteRefused(round, own.status());
+    if (own->has_value()) asker->PeerVote(epoch, round, **own, [](const server::VoteAnswer&) {});
+  });
+}
+
+std::shared_ptr<RoundEngine> Workload::Engine(uint32_t id) {
+  MutexLock lock(&mu_);
+  return nodes_[id].engine;
 }
 
 void Workload::Start(uint32_t id) {
@@ -160,6 +169,7 @@ Moment Workload::RunTo(uint64_t last, uint32_t open_extents) {
           [](const absl::StatusOr<SlotWelcome>& welcome) { BALLAST_CHECK(welcome.ok()); });
     }
   }
+  for (Node& node : nodes_) AwaitRound(node.engine.get());
   const auto& push_order = layout_.push_order();
   if (round_ == 1) {
     for (const uint32_t extent : push_order) Push(FrameKind::kInit, 1, 0, extent, reference_.p);
@@ -188,6 +198,16 @@ Moment Workload::RunTo(uint64_t last, uint32_t open_extents) {
   Moment moment{.committed = last};
   Leave(&moment);
   return moment;
+}
+
+// One whose last decision did not come to its disk takes it from the other first.
+void Workload::AwaitRound(RoundEngine* engine) const {
+  uint64_t round = 0;
+  while (round != round_) {
+    std::promise<uint64_t> now;
+    engine->Snapshot([&](const server::JobSnapshot& job) { now.set_value(job.round); });
+    round = now.get_future().get();
+  }
 }
 
 void Workload::Leave(Moment* moment) {

@@ -70,8 +70,11 @@ class Workload : public server::VoteSink {
     std::shared_ptr<server::RoundEngine> engine;
     std::vector<std::shared_ptr<server::testing::RecordingSink>> sinks;
   };
+  std::shared_ptr<server::RoundEngine> Engine(uint32_t id);
   void Start(uint32_t id);
   void Stop();
+  // Until the engine is at the round that is to be run next.
+  void AwaitRound(server::RoundEngine* engine) const;
   // Ends the servers, and adds what they leave to `moment`.
   void Leave(Moment* moment);
   void Begin(uint64_t round);

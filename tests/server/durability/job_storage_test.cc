@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <future>
 #include <memory>
 #include <random>
+#include <thread>
 
 #include "common/base/reason.h"
 #include "tests/server/durability/log_testing.h"
@@ -163,6 +166,29 @@ TEST_F(RoundLogTest, ADecisionSurvivesAFlush) {
   const auto opened = JobStorage::Open(&disk_, kDirectory, options_);
   ASSERT_TRUE(opened.ok()) << opened.status();
   EXPECT_TRUE((*opened)->log()->rounds().at(1).decision.has_value());
+}
+
+TEST_F(RoundLogTest, ALogThatIsClosedStillWritesADecisionThatWaits) {
+  for (const uint32_t extent : {0u, 1u}) Append(1, extent);
+  log_->Prepare(MakePrepared(1, {0, 1}), outcomes_.Of(1));
+  ASSERT_TRUE(outcomes_.Wait(1).ok());
+  // The log's thread is busy until the log is being closed.
+  std::promise<void> busy, closing;
+  log_->Hold([&](const absl::StatusOr<HeldState>&) {
+    busy.set_value();
+    closing.get_future().get();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  });
+  busy.get_future().get();
+  log_->AppendDecision(MakeDecision(1));
+  Append(2, 0);
+  closing.set_value();
+  log_.reset();
+  const auto opened = JobStorage::Open(&disk_, kDirectory, options_);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const auto& rounds = (*opened)->log()->rounds();
+  EXPECT_TRUE(rounds.at(1).decision.has_value());
+  EXPECT_EQ(rounds.count(2), 0u);
 }
 
 TEST_F(RoundLogTest, AFullLogIsShortOfRoomOnceAndGoesOnAfterNewerImages) {
