@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -428,7 +429,8 @@ class Engine final : public RoundEngine {
   // Seals that wait for the flush under way, and adoptions that wait for the workers.
   std::vector<std::function<void()>> after_durable_;
   std::vector<std::function<void()>> after_reduce_;
-  uint32_t reducing_ = 0;                           // extents the workers are summing
+  std::deque<Adoption> adopting_;  // wait for the disk, in the order in which it answers
+  uint32_t reducing_ = 0;          // extents the workers are summing
   std::vector<std::function<void()>> after_apply_;  // attaches that wait for the open round's end
   std::vector<std::shared_ptr<SlotSink>> sinks_;    // per slot; null: no stream
   std::vector<Seat> seats_;                         // per slot

@@ -263,13 +263,17 @@ void Engine::DoAdopt(const Adoption& adoption) {
     return;
   }
   // The record says that the rounds before it are over, so their decisions must survive before it.
-  const auto ended = [adoption](Engine* self, const absl::Status& status) {
+  const auto ended = [](Engine* self, const absl::Status& status) {
+    if (self->adopting_.empty()) return;  // The job has ended meanwhile.
+    const Adoption flushed = std::move(self->adopting_.front());
+    self->adopting_.pop_front();
     if (status.ok()) {
-      self->AdoptFlushed(adoption);
+      self->AdoptFlushed(flushed);
     } else {
       self->StorageFailed(status);
     }
   };
+  adopting_.push_back(adoption);
   log_->EndEpoch(adoption.plan.epoch.start_round, FromDisk(ended));
 }
 

@@ -401,6 +401,7 @@ void Engine::End() {
   // They get the failure.
   for (const auto& seal : std::exchange(after_durable_, {})) seal();
   for (const auto& attach : std::exchange(after_apply_, {})) attach();
+  for (const Adoption& adoption : std::exchange(adopting_, {})) adoption.done(failure_);
   if (on_end_) std::exchange(on_end_, nullptr)(failure_, fsm_.round());
 }
 

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/base/crc32c.h"
@@ -286,6 +288,21 @@ TEST_F(EpochTest, ASealThatWaitsForAVoteGetsTheErrorWhenTheJobEnds) {
   Failpoints::Reset();
   engine_->Fail(absl::CancelledError("the test ends it"));
   EXPECT_EQ(sealed.Get().status().message(), "the test ends it");
+}
+
+// All have left while the epoch's end was on its way to the disk.
+TEST_F(EpochTest, AnAdoptionThatWaitsForTheDiskGetsTheErrorWhenTheJobEnds) {
+  ASSERT_TRUE(Attach(1).ok());
+  ASSERT_TRUE(Failpoints::Configure("log.before_sync=pause").ok());
+  Push(1);
+  Failpoints::WaitForPause("log.before_sync");
+  Value<absl::Status> adopted;
+  engine_->Adopt(NextPlan(1), 64, [] { return absl::OkStatus(); }, adopted.Setter());
+  Snapshot();  // The adoption waits now.
+  engine_->Fail(absl::CancelledError("the test ends it"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // The job is closing its log.
+  Failpoints::Reset();
+  EXPECT_EQ(adopted.Get().message(), "the test ends it");
 }
 
 TEST_F(EpochTest, ASealedServerThatIsStartedAgainStaysSealed) {
