@@ -297,7 +297,8 @@ TEST_F(EpochTest, AnAdoptionThatWaitsForTheDiskGetsTheErrorWhenTheJobEnds) {
   Push(1);
   Failpoints::WaitForPause("log.before_sync");
   Value<absl::Status> adopted;
-  engine_->Adopt(NextPlan(1), 64, [] { return absl::OkStatus(); }, adopted.Setter());
+  engine_->Adopt(
+      NextPlan(1), 64, [] { return absl::OkStatus(); }, adopted.Setter());
   Snapshot();  // The adoption waits now.
   engine_->Fail(absl::CancelledError("the test ends it"));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // The job is closing its log.
