@@ -12,13 +12,11 @@
 #include "common/base/names.h"
 #include "proto/convert/methods.h"
 #include "server/rpc/status_text.h"
+#include "server/snapshot/manifest.h"
 #include "tools/work_watch.h"
 
 namespace ballast::tools {
 namespace {
-
-// As the servers have it (docs/formats/export.md).
-constexpr size_t kExportNameBytesMax = 64;
 
 int Usage(const std::string& what) {
   std::cerr << "ballastctl: " << what << "; see ballastctl --help\n";
@@ -35,7 +33,7 @@ std::string Took(uint64_t bytes, uint64_t milliseconds) {
 // and a checksum tells two such jobs apart.
 std::string DefaultName(const std::string& job) {
   const std::string time = absl::FormatTime("%Y%m%dT%H%M%S", absl::Now(), absl::UTCTimeZone());
-  const size_t stem_bytes = kExportNameBytesMax - time.size() - 1;
+  const size_t stem_bytes = server::kSnapshotNameBytesMax - time.size() - 1;
   std::string stem = job;
   if (stem.size() > stem_bytes) {
     const std::string sum = absl::StrFormat("-%08x", Crc32c(job.data(), job.size()));

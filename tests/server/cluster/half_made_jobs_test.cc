@@ -43,14 +43,25 @@ void Settle(DurableDirectories* cluster, uint32_t id) {
   jobs.Get();
 }
 
+// The process opens its stream.
+void OpenStream(RoundEngine* engine, uint32_t slot, uint64_t incarnation, uint32_t epoch = 1) {
+  Answer<absl::StatusOr<SlotWelcome>> welcome;
+  engine->AttachSlot({.slot = slot, .incarnation = incarnation, .epoch = epoch},
+                     std::make_shared<RecordingSink>(8), welcome.Setter());
+  ASSERT_TRUE(welcome.Get().ok()) << welcome.Get().status();
+}
+
+void ExpectFinished(RoundEngine* engine) {
+  Answer<JobSnapshot> ended;
+  engine->Snapshot(ended.Setter());
+  ASSERT_EQ(ended.Get().state, "finished");
+}
+
 // Both first processes leave server `id`, and the job rests there.
 void FinishAt(DurableDirectories* cluster, uint32_t id, uint64_t job) {
   const std::shared_ptr<RoundEngine> engine = cluster->Engine(id, job);
   for (const uint32_t slot : {0u, 1u}) {
-    Answer<absl::StatusOr<SlotWelcome>> welcome;
-    engine->AttachSlot({.slot = slot, .incarnation = 100 + slot, .epoch = 1},
-                       std::make_shared<RecordingSink>(8), welcome.Setter());
-    ASSERT_TRUE(welcome.Get().ok());
+    ASSERT_NO_FATAL_FAILURE(OpenStream(engine.get(), slot, 100 + slot));
     engine->Leave(slot, 100 + slot);
   }
   while (!cluster->Record(id, job).resting) Settle(cluster, id);
@@ -77,18 +88,11 @@ TEST(HalfMadeJobs, AHomeThatGoesDownBeforeTheJobsEndIsOnItsDiskWakesThePeerThatR
   const uint64_t job = MakeJob(&cluster);
   const std::shared_ptr<RoundEngine> engine = cluster.Engine(1, job);
   for (const uint32_t slot : {0u, 1u}) {
-    Answer<absl::StatusOr<SlotWelcome>> welcome;
-    engine->AttachSlot({.slot = slot, .incarnation = 100 + slot, .epoch = 1},
-                       std::make_shared<RecordingSink>(8), welcome.Setter());
-    ASSERT_TRUE(welcome.Get().ok());
+    ASSERT_NO_FATAL_FAILURE(OpenStream(engine.get(), slot, 100 + slot));
     engine->Leave(slot, 100 + slot);
   }
-  Answer<JobSnapshot> ended;
-  engine->Snapshot(ended.Setter());
-  ASSERT_EQ(ended.Get().state, "finished");
-  Answer<std::vector<JobSnapshot>> settled;
-  cluster.At(1)->Snapshot(settled.Setter());
-  settled.Get();
+  ASSERT_NO_FATAL_FAILURE(ExpectFinished(engine.get()));
+  Settle(&cluster, 1);
   ASSERT_TRUE(cluster.Record(1, job).resting);
   cluster.Restart(1);
   cluster.Restart(0);
@@ -103,10 +107,7 @@ TEST(HalfMadeJobs, AProcessThatWaitsForASeatOfAJobThatEndsIsAskedToCallAgain) {
   const uint64_t job = MakeJob(&cluster);
   const std::shared_ptr<RoundEngine> engine = cluster.Engine(0, job);
   for (const uint32_t slot : {0u, 1u}) {
-    Answer<absl::StatusOr<SlotWelcome>> welcome;
-    engine->AttachSlot({.slot = slot, .incarnation = 100 + slot, .epoch = 1},
-                       std::make_shared<RecordingSink>(8), welcome.Setter());
-    ASSERT_TRUE(welcome.Get().ok());
+    ASSERT_NO_FATAL_FAILURE(OpenStream(engine.get(), slot, 100 + slot));
   }
   AttachAnswer next = Ask(&cluster, 0, 200);
   // The seat that is waited for is the last one: free any earlier, it would be given away.
@@ -127,14 +128,9 @@ TEST(HalfMadeJobs, AJobThatOneProcessLooksIntoAfterItsEndRestsAgain) {
   ASSERT_TRUE(again.ok()) << again.status();
   ASSERT_FALSE(cluster.Record(0, job).resting);
   const std::shared_ptr<RoundEngine> engine = cluster.Engine(0, job);
-  Answer<absl::StatusOr<SlotWelcome>> welcome;
-  engine->AttachSlot({.slot = 0, .incarnation = 200, .epoch = again->plan.epoch.epoch},
-                     std::make_shared<RecordingSink>(8), welcome.Setter());
-  ASSERT_TRUE(welcome.Get().ok()) << welcome.Get().status();
+  ASSERT_NO_FATAL_FAILURE(OpenStream(engine.get(), 0, 200, again->plan.epoch.epoch));
   engine->Leave(0, 200);
-  Answer<JobSnapshot> ended;
-  engine->Snapshot(ended.Setter());
-  EXPECT_EQ(ended.Get().state, "finished");
+  ASSERT_NO_FATAL_FAILURE(ExpectFinished(engine.get()));
   Settle(&cluster, 0);
   EXPECT_TRUE(cluster.Record(0, job).resting);
 }
