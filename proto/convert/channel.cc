@@ -48,11 +48,11 @@ constexpr int kKeepaliveTimeoutMs = 1000;
 // A peer that pings more often than this is taken for hostile.
 constexpr int kMinPingIntervalMs = 1000;
 constexpr int kMaxHttp2FrameBytes = 1 << 20;
-// What a stream may have under way beyond what the receiver has asked for: two chunks. More, or a
-// window that gRPC widens by itself (its BDP probe), fills the socket buffers as soon as the
-// receiver is the slower side, and then every byte has left the caches when its turn comes: the
-// receiver's kernel copy, checksum and store cost up to twice as much. It is enough for 10 Gbit/s
-// over 1.6 ms of round trip, or 100 Gbit/s over 160 us.
+// What a stream may have under way beyond what the receiver has asked for, on a new connection.
+// From then on gRPC's BDP probe sets the windows of stream and connection by the bytes that arrive
+// within a round trip. Without the probe the connection's window stays at HTTP/2's 64 KiB, whatever
+// this says, and each chunk waits for a round trip (docs/decisions/017-what-bounds-a-round.md).
+// What a trainer has under way is bounded by its credit.
 constexpr int kLookaheadBytes = 2 << 20;
 constexpr int kFirstReconnectMs = 100;
 constexpr int kMaxReconnectMs = 1000;
@@ -107,7 +107,7 @@ void SetCommonArgs(grpc::ChannelArguments* args, double time_scale) {
   args->SetCompressionAlgorithm(GRPC_COMPRESS_NONE);
   args->SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxHttp2FrameBytes);
   args->SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kLookaheadBytes);
-  args->SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  args->SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 1);
   args->SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Scaled(kKeepaliveMs, time_scale));
   args->SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Scaled(kKeepaliveTimeoutMs, time_scale));
   args->SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -14,6 +15,9 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
+
+#include "tests/proto/convert/delayed_link.h"
 
 namespace ballast {
 namespace {
@@ -84,6 +88,64 @@ TEST(Channel, TwoServersCannotShareAPort) {
   ASSERT_NE(first.server, nullptr);
   Loopback second(first.port);
   EXPECT_EQ(second.server, nullptr);
+}
+
+// Reads all messages of the one call that comes, then ends it.
+void TakeAll(Loopback* loopback) {
+  grpc::GenericServerContext context;
+  grpc::GenericServerAsyncReaderWriter stream(&context);
+  void* tag = nullptr;
+  bool ok = false;
+  loopback->service.RequestCall(&context, &stream, loopback->queue.get(), loopback->queue.get(),
+                                nullptr);
+  grpc::ByteBuffer message;
+  while (loopback->queue->Next(&tag, &ok) && ok) stream.Read(&message, nullptr);
+  stream.Finish(grpc::Status::OK, nullptr);
+  loopback->queue->Next(&tag, &ok);
+}
+
+// Without a probe of the network's latency the connection keeps HTTP/2's first window, 64 KiB, and
+// no more than that and the message being read is ever under way.
+TEST(Channel, MoreAndMoreMessagesAreUnderWayWhereTheNetworkHasALatency) {
+  constexpr size_t kMessageBytes = 1 << 20;
+  constexpr size_t kWantedBytes = 5 * kMessageBytes;
+  constexpr int kMessagesMax = 400;
+  Loopback loopback(0);
+  ASSERT_NE(loopback.server, nullptr);
+  testing::DelayedLink link(loopback.port, std::chrono::milliseconds(10));
+  std::thread taker([&] { TakeAll(&loopback); });
+  grpc::GenericStub stub(grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(link.port()),
+                                                   grpc::InsecureChannelCredentials(),
+                                                   MakeChannelArgs(1.0)));
+  grpc::CompletionQueue queue;
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  const auto call = stub.PrepareCall(&context, "/ballast.test/Take", &queue);
+  void* tag = nullptr;
+  bool ok = false;
+  const auto done = [&] { return queue.Next(&tag, &ok) && ok; };
+  call->StartCall(nullptr);
+  ASSERT_TRUE(done());
+  const grpc::Slice slice(std::string(kMessageBytes, 'x'));
+  const grpc::ByteBuffer message(&slice, 1);
+  int messages = 0;
+  while (link.greatest_bytes() < kWantedBytes && messages < kMessagesMax) {
+    call->Write(message, nullptr);
+    ASSERT_TRUE(done());
+    ++messages;
+  }
+  EXPECT_GE(link.greatest_bytes(), kWantedBytes) << "after " << messages << " messages";
+  RecordProperty("messages", messages);
+  call->WritesDone(nullptr);
+  ASSERT_TRUE(done());
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  ASSERT_TRUE(done());
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  taker.join();
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
 }
 
 TEST(Channel, CongestionControlOfSomethingElseIsEmpty) { EXPECT_EQ(CongestionControlOf(-1), ""); }
