@@ -20,6 +20,9 @@
 //   optimizer only       the step's tiles with the same kernel, layout, data and number of threads
 //                        in this process, while the server idles (round_model.h)
 //
+// Both step with half of the machine's cores, since the other half is the trainer's: its network
+// thread sends and receives as many bytes as the server's. --step-threads sets another number.
+//
 //   push_vs_raw_tcp          raw push / push
 //   pull_vs_raw_tcp          raw pull / pull
 //   push_vs_raw_tcp_fastest, pull_vs_raw_tcp_fastest
@@ -77,7 +80,7 @@ struct Options {
   uint64_t parameters = uint64_t{64} << 20;
   int warmups = 3;
   int repeats = 15;
-  int step_threads = 0;  // 0: one per core
+  int step_threads = 1;
   client::Durability durability = client::Durability::kNone;
   bool compare_durability = false;
   double think_ms = -1;    // between rounds; negative: none, and chosen when levels are compared
@@ -353,7 +356,7 @@ absl::StatusOr<std::string> Bench::Result(bool* pass) const {
 bool ParseOptions(int argc, char** argv, Options* options) {
   const std::filesystem::path own = argv[0];
   options->server = (own.parent_path() / "ballastd").string();
-  options->step_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  options->step_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency() / 2));
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     if (flag == "--json") {
