@@ -45,14 +45,16 @@ namespace {
 
 constexpr int kKeepaliveMs = 2000;
 constexpr int kKeepaliveTimeoutMs = 1000;
-// A peer that pings more often than this is taken for hostile.
+// A peer that pings more often than this without data in between is taken for hostile; the pings of
+// the BDP probe follow data.
 constexpr int kMinPingIntervalMs = 1000;
 constexpr int kMaxHttp2FrameBytes = 1 << 20;
 // What a stream may have under way beyond what the receiver has asked for, on a new connection.
 // From then on gRPC's BDP probe sets the windows of stream and connection by the bytes that arrive
 // within a round trip. Without the probe the connection's window stays at HTTP/2's 64 KiB, whatever
 // this says, and each chunk waits for a round trip (docs/decisions/017-what-bounds-a-round.md).
-// What a trainer has under way is bounded by its credit.
+// What a trainer pushes is bounded by its credit as well; weights on their way down by windows
+// only.
 constexpr int kLookaheadBytes = 2 << 20;
 constexpr int kFirstReconnectMs = 100;
 constexpr int kMaxReconnectMs = 1000;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -137,10 +138,16 @@ class DelayedLink {
   void AcceptAll() {
     while (true) {
       const int near = accept(listener_, nullptr, nullptr);
+      if (near < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
       if (near < 0) return;
       const int far = socket(AF_INET, SOCK_STREAM, 0);
       const sockaddr_in address = Loopback(target_);
-      EXPECT_EQ(connect(far, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+      if (connect(far, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+        ADD_FAILURE() << "nobody listens at port " << target_ << " of loopback";
+        close(near);
+        close(far);
+        continue;
+      }
       const int on = 1;
       for (const int fd : {near, far}) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
       std::lock_guard<std::mutex> lock(mu_);
