@@ -20,8 +20,9 @@
 //   optimizer only       the step's tiles with the same kernel, layout, data and number of threads
 //                        in this process, while the server idles (round_model.h)
 //
-// Both step with half of the machine's cores, since the other half is the trainer's: its network
-// thread sends and receives as many bytes as the server's. --step-threads sets another number.
+// Both step with as many threads as half of the machine's cores, since the trainer's network thread
+// has as many bytes to move as the server's. Nothing is pinned. --step-threads sets another number;
+// a server's own default, rounds.worker_threads, is one per core.
 //
 //   push_vs_raw_tcp          raw push / push
 //   pull_vs_raw_tcp          raw pull / pull
@@ -91,7 +92,7 @@ struct Options {
 
 constexpr char kUsage[] =
     "usage: round_bench [--json] [--parameters N] [--repeats N] [--warmups N]\n"
-    "                   [--step-threads N] [--server BALLASTD] [--set FIELD=VALUE]...\n"
+    "                   [--step-threads N (half of the cores)] [--server BALLASTD] [--set FIELD=VALUE]...\n"
     "                   [--durability [none|process|power]]\n"
     "                   [--think-ms T] [--path DIR]\n";
 
