@@ -92,7 +92,8 @@ struct Options {
 
 constexpr char kUsage[] =
     "usage: round_bench [--json] [--parameters N] [--repeats N] [--warmups N]\n"
-    "                   [--step-threads N (half of the cores)] [--server BALLASTD] [--set FIELD=VALUE]...\n"
+    "                   [--step-threads N (half of the cores)]\n"
+    "                   [--server BALLASTD] [--set FIELD=VALUE]...\n"
     "                   [--durability [none|process|power]]\n"
     "                   [--think-ms T] [--path DIR]\n";
 
