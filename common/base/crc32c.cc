@@ -62,8 +62,6 @@ uint32_t ExtendByTables(uint32_t crc, const unsigned char* p, size_t bytes) {
   return crc;
 }
 
-#if defined(__x86_64__)
-
 // a * b modulo the polynomial, in the reversed representation.
 constexpr uint32_t MultiplyModulo(uint32_t a, uint32_t b) {
   uint32_t product = 0;
@@ -74,16 +72,28 @@ constexpr uint32_t MultiplyModulo(uint32_t a, uint32_t b) {
   return product;
 }
 
+// x^(8 * 2^k) modulo the polynomial.
+constexpr std::array<uint32_t, 64> MakeSquares() {
+  std::array<uint32_t, 64> squares{};
+  squares[0] = 0x00800000u;
+  for (size_t k = 1; k < squares.size(); ++k) {
+    squares[k] = MultiplyModulo(squares[k - 1], squares[k - 1]);
+  }
+  return squares;
+}
+
+constexpr std::array<uint32_t, 64> kSquares = MakeSquares();
+
 // x^(8 * bytes) modulo the polynomial: what appending `bytes` zero bytes multiplies a state by.
 constexpr uint32_t ZeroBytesFactor(size_t bytes) {
   uint32_t factor = 0x80000000u;  // x^0
-  uint32_t square = 0x00800000u;  // x^8
-  for (; bytes != 0; bytes >>= 1) {
-    if ((bytes & 1u) != 0) factor = MultiplyModulo(factor, square);
-    square = MultiplyModulo(square, square);
+  for (size_t k = 0; bytes != 0; bytes >>= 1, ++k) {
+    if ((bytes & 1u) != 0) factor = MultiplyModulo(kSquares[k], factor);
   }
   return factor;
 }
+
+#if defined(__x86_64__)
 
 using ShiftTable = std::array<std::array<uint32_t, 256>, 4>;
 
@@ -299,6 +309,10 @@ uint32_t Crc32c(const void* data, size_t bytes, uint32_t seed) {
   }
   return internal::Crc32cHardwareAvailable() ? internal::Crc32cHardware(data, bytes, seed)
                                              : internal::Crc32cTable(data, bytes, seed);
+}
+
+uint32_t Crc32cJoin(uint32_t front, uint32_t back, size_t back_bytes) {
+  return MultiplyModulo(ZeroBytesFactor(back_bytes), front) ^ back;
 }
 
 uint32_t Crc32cCopy(void* to, const void* from, size_t bytes, uint32_t seed) {

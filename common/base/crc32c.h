@@ -14,6 +14,11 @@ namespace ballast {
 // equal values.
 uint32_t Crc32c(const void* data, size_t bytes, uint32_t seed = 0);
 
+// Returns the checksum of bytes from those of their two parts, without the bytes:
+// Crc32cJoin(Crc32c(a), Crc32c(b), bytes of b) is Crc32c(a then b). Costs some 0.1 us where
+// `back_bytes` is a power of two, and up to 64 times that otherwise.
+uint32_t Crc32cJoin(uint32_t front, uint32_t back, size_t back_bytes);
+
 // Copies `bytes` bytes from `from` to `to`, which must not overlap, and returns
 // Crc32c(from, bytes, seed): one pass over bytes that are in a cache, into memory that will be read
 // later. Long inputs are written past the caches where the CPU can.

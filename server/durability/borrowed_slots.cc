@@ -112,7 +112,9 @@ class BorrowedSlots : public SlotFile {
     return IsLent(extent) ? std::optional(round_) : std::nullopt;
   }
 
-  absl::Status Write(uint32_t extent, uint64_t version, const void* data) override {
+  using SlotFile::Write;
+  absl::Status Write(uint32_t extent, uint64_t version, const void* data,
+                     std::vector<uint32_t> chunk_crcs) override {
     {
       MutexLock lock(&mu_);
       if (IsLent(extent) && version <= round_) {
@@ -120,7 +122,7 @@ class BorrowedSlots : public SlotFile {
                                                 "; version ", version, " is not newer"));
       }
     }
-    BALLAST_RETURN_IF_ERROR(own_->Write(extent, version, data));
+    BALLAST_RETURN_IF_ERROR(own_->Write(extent, version, data, std::move(chunk_crcs)));
     MutexLock lock(&mu_);
     const auto found = extents_.find(extent);
     if (found != extents_.end()) found->second.written = true;

@@ -349,7 +349,7 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
     SlotFile* const slots = storage_->slots();
     if (image.initial) slots->Forget(image.extent);
     if (slots->NeedsSync(image.extent)) BALLAST_RETURN_IF_ERROR(FlushNow());
-    return slots->Write(image.extent, image.version, image.data);
+    return slots->Write(image.extent, image.version, image.data, image.chunk_crcs);
   }
 
   void FlushWritten() {

@@ -55,7 +55,9 @@ class TwoSlotFile : public SlotFile {
   absl::StatusOr<uint64_t> Hold(uint32_t extent) override;
   void LetGo(uint32_t extent) override;
   std::optional<uint64_t> Held(uint32_t extent) const override;
-  absl::Status Write(uint32_t extent, uint64_t version, const void* data) override;
+  using SlotFile::Write;
+  absl::Status Write(uint32_t extent, uint64_t version, const void* data,
+                     std::vector<uint32_t> chunk_crcs) override;
   absl::Status Sync() override;
   absl::Status Read(uint32_t extent, uint64_t version, void* to) override;
 
@@ -94,7 +96,8 @@ class TwoSlotFile : public SlotFile {
   // The beginning of a Write: its slot, which is empty from then on, and its header without
   // checksums.
   absl::StatusOr<std::pair<Slot*, SlotHeader>> BeginWrite(Extent* target, uint64_t version);
-  absl::Status WritePayload(SlotHeader* header, const char* data);
+  absl::Status WritePayload(SlotHeader* header, const char* data,
+                            const std::vector<uint32_t>& chunk_crcs);
   absl::StatusOr<SlotHeader> HeaderOfVersion(const Extent& source, uint64_t version) const;
   absl::StatusOr<Extent*> Find(uint32_t extent);
   // The first chunk of `data` that is not what `header` says; none when all are.
@@ -479,11 +482,17 @@ absl::StatusOr<std::pair<TwoSlotFile::Slot*, SlotHeader>> TwoSlotFile::BeginWrit
   return std::pair(slot, std::move(header));
 }
 
-absl::Status TwoSlotFile::Write(uint32_t extent, uint64_t version, const void* data) {
+absl::Status TwoSlotFile::Write(uint32_t extent, uint64_t version, const void* data,
+                                std::vector<uint32_t> chunk_crcs) {
   BALLAST_ASSIGN_OR_RETURN(Extent* const target, Find(extent));
+  if (!chunk_crcs.empty() && chunk_crcs.size() != SlotChunks(target->shape)) {
+    return absl::InvalidArgumentError(absl::StrCat("extent ", extent, " has ",
+                                                   SlotChunks(target->shape), " chunks, but ",
+                                                   chunk_crcs.size(), " checksums came with it"));
+  }
   BALLAST_ASSIGN_OR_RETURN(auto begun, BeginWrite(target, version));
   auto& [slot, header] = begun;
-  const absl::Status status = WritePayload(&header, static_cast<const char*>(data));
+  const absl::Status status = WritePayload(&header, static_cast<const char*>(data), chunk_crcs);
   MutexLock lock(&mu_);
   writing_serials_.erase(header.serial);
   target->writing = false;
@@ -492,12 +501,15 @@ absl::Status TwoSlotFile::Write(uint32_t extent, uint64_t version, const void* d
   return absl::OkStatus();
 }
 
-absl::Status TwoSlotFile::WritePayload(SlotHeader* header, const char* data) {
+absl::Status TwoSlotFile::WritePayload(SlotHeader* header, const char* data,
+                                       const std::vector<uint32_t>& chunk_crcs) {
   const uint64_t payload_bytes = PayloadBytes(header->shape);
-  for (uint64_t at = 0; at < payload_bytes; at += kSlotChunkBytes) {
-    header->chunk_crcs.push_back(
-        SlotChunkCrc(*header, static_cast<uint32_t>(header->chunk_crcs.size()), data + at,
-                     std::min(kSlotChunkBytes, payload_bytes - at)));
+  for (uint32_t i = 0; i < SlotChunks(header->shape); ++i) {
+    const uint64_t at = i * kSlotChunkBytes;
+    const uint64_t bytes = std::min(kSlotChunkBytes, payload_bytes - at);
+    header->chunk_crcs.push_back(chunk_crcs.empty()
+                                     ? SlotChunkCrc(*header, i, data + at, bytes)
+                                     : SlotChunkCrc(*header, i, chunk_crcs[i], bytes));
   }
   const uint64_t header_bytes = SlotHeaderBytes(header->shape);
   BALLAST_ASSIGN_OR_RETURN(const HeaderMemory page, MakeHeaderMemory(header_bytes));

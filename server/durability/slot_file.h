@@ -19,6 +19,9 @@
 
 namespace ballast::server {
 
+// One checksum for each of these of a payload; the last piece is shorter.
+constexpr uint64_t kSlotChunkBytes = uint64_t{64} << 10;
+
 // What a slot holds. The payload is, tile after tile, each state array's values of that tile
 // (AdamW: p, m, v; fp32).
 struct SlotShape {
@@ -89,11 +92,17 @@ class SlotFile {
   virtual std::optional<uint64_t> Held(uint32_t extent) const = 0;
 
   // Overwrites the extent's older (or an empty) slot, never one that is held. `data` has
-  // BufferBytes, aligned to kPageBytes; bytes behind PayloadBytes are written as they are. Counts
+  // BufferBytes, aligned to kPageBytes; bytes behind PayloadBytes are written as they are.
+  // `chunk_crcs`: Crc32c of each kSlotChunkBytes of the payload, from whoever made it and had it in
+  // a cache then; empty, they are formed here. INVALID_ARGUMENT for another number of them. Counts
   // after Sync; until then another Write of the extent is FAILED_PRECONDITION, as it would
   // overwrite the only slot that is safe. INTERNAL unless `version` is newer than those there. An
   // error of a write or flush is final.
-  virtual absl::Status Write(uint32_t extent, uint64_t version, const void* data) = 0;
+  virtual absl::Status Write(uint32_t extent, uint64_t version, const void* data,
+                             std::vector<uint32_t> chunk_crcs) = 0;
+  absl::Status Write(uint32_t extent, uint64_t version, const void* data) {
+    return Write(extent, version, data, {});
+  }
   // Makes every Write count that returned before this began.
   virtual absl::Status Sync() = 0;
 

@@ -95,6 +95,14 @@ void PutSlotFields(const SlotHeader& header, char* to) {
   StoreNumber(header.flushed_serial, to + kSlotFlushedSerial);
 }
 
+// Where a chunk's checksum starts from: CRC32C over the identity of the slot and the chunk's place.
+uint32_t ChunkSeed(const SlotHeader& header, uint32_t index) {
+  std::array<char, kSlotCrcs> identity = {};
+  PutSlotFields(header, identity.data());
+  StoreNumber(index, identity.data() + kSlotReserved);
+  return Crc32c(identity.data(), identity.size());
+}
+
 }  // namespace
 
 uint64_t SlotChunks(const SlotShape& shape) {
@@ -175,10 +183,11 @@ absl::StatusOr<SlotHeader> DecodeSlotHeader(const SlotShape& shape, const char* 
 }
 
 uint32_t SlotChunkCrc(const SlotHeader& header, uint32_t index, const char* chunk, uint64_t bytes) {
-  std::array<char, kSlotCrcs> identity = {};
-  PutSlotFields(header, identity.data());
-  StoreNumber(index, identity.data() + kSlotReserved);
-  return Crc32c(chunk, bytes, Crc32c(identity.data(), identity.size()));
+  return Crc32c(chunk, bytes, ChunkSeed(header, index));
+}
+
+uint32_t SlotChunkCrc(const SlotHeader& header, uint32_t index, uint32_t crc, uint64_t bytes) {
+  return Crc32cJoin(ChunkSeed(header, index), crc, bytes);
 }
 
 }  // namespace ballast::server

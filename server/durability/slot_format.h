@@ -16,9 +16,6 @@
 
 namespace ballast::server {
 
-// One checksum for each of these of a payload; the last piece is shorter.
-constexpr uint64_t kSlotChunkBytes = uint64_t{64} << 10;
-
 struct SlotHeader {
   uint64_t job = 0;
   uint32_t server = 0;
@@ -54,5 +51,7 @@ absl::StatusOr<SlotHeader> DecodeSlotHeader(const SlotShape& shape, const char* 
 // Checksum of the `index`th chunk of a payload, bound to the slot's identity and the chunk's place.
 // Uses all of `header` but chunk_crcs.
 uint32_t SlotChunkCrc(const SlotHeader& header, uint32_t index, const char* chunk, uint64_t bytes);
+// The same from Crc32c of the chunk alone.
+uint32_t SlotChunkCrc(const SlotHeader& header, uint32_t index, uint32_t crc, uint64_t bytes);
 
 }  // namespace ballast::server

@@ -18,6 +18,7 @@ struct ExtentImage {
   uint64_t version = 0;
   const void* data = nullptr;
   std::shared_ptr<const void> owner;
+  std::vector<uint32_t> chunk_crcs;  // as SlotFile::Write wants them; may be empty
   bool initial = false;  // initial weights: nothing that was written of the extent before counts
 };
 

@@ -62,8 +62,12 @@ void Checkpointer::Pump(const Layout& layout, ExtentStore* store, RoundLog* log,
     }
     versions_[index] = version;
     writing_.push_back(initial);
-    CopyToImage(layout, store, owned_[index], buffer->data());
-    log->WriteImage({owned_[index], version, buffer->data(), buffer->ToShared(), initial},
+    log->WriteImage({.extent = owned_[index],
+                     .version = version,
+                     .data = buffer->data(),
+                     .owner = buffer->ToShared(),
+                     .chunk_crcs = CopyToImage(layout, store, owned_[index], buffer->data()),
+                     .initial = initial},
                     on_written);
   }
 }

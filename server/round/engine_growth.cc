@@ -63,12 +63,14 @@ absl::Status Engine::MakeGrownFiles(const JobPlan& plan, const GrowthFiles& file
   }
   BALLAST_ASSIGN_OR_RETURN(const Arena image, Arena::Create(largest));
   for (const uint32_t extent : fsm_.owned()) {
+    std::vector<uint32_t> chunk_crcs;
     if (nvme_ == nullptr || nvme_->IsHere(extent)) {
-      CopyToImage(layout, &store_, extent, image.data());
+      chunk_crcs = CopyToImage(layout, &store_, extent, image.data());
     } else {
       BALLAST_RETURN_IF_ERROR(ReadImage(extent, image.data()));
     }
-    BALLAST_RETURN_IF_ERROR(storage->slots()->Write(extent, fsm_.round(), image.data()));
+    BALLAST_RETURN_IF_ERROR(
+        storage->slots()->Write(extent, fsm_.round(), image.data(), std::move(chunk_crcs)));
   }
   BALLAST_RETURN_IF_ERROR(storage->slots()->Sync());
   if (last_decision_.has_value()) {

@@ -191,7 +191,8 @@ void SimRoundLog::WriteFront() {
     storage_->slots()->Forget(image.extent);
   }
   if (deps_.mutant == Mutant::kHeldSlotOverwritten) storage_->slots()->LetGo(image.extent);
-  const absl::Status status = storage_->slots()->Write(image.extent, image.version, image.data);
+  const absl::Status status =
+      storage_->slots()->Write(image.extent, image.version, image.data, image.chunk_crcs);
   if (!Alive()) return;
   if (status.ok()) {
     Later(deps_.pace->slot_sync, EventKind::kSlots, &SimRoundLog::SyncFront);

@@ -84,7 +84,7 @@ absl::Status SimSlotIo::WriteNow(const server::ExtentImage& image) {
   if (image.initial) counted_.erase(image.extent);
   if (slots_->NeedsSync(image.extent)) BALLAST_RETURN_IF_ERROR(FlushNow());
   if (deps_.mutant == Mutant::kHeldSlotOverwritten) slots_->LetGo(image.extent);
-  BALLAST_RETURN_IF_ERROR(slots_->Write(image.extent, image.version, image.data));
+  BALLAST_RETURN_IF_ERROR(slots_->Write(image.extent, image.version, image.data, image.chunk_crcs));
   written_[{image.extent, image.version}] = deps_.disk->operations();
   newest_[image.extent] = image.version;
   return absl::OkStatus();

@@ -127,5 +127,25 @@ TEST(Crc32cTest, CopyGivesTheSameCrcAndExactlyTheBytes) {
   }
 }
 
+TEST(Crc32cTest, JoinOfTwoPartsIsThatOfBoth) {
+  const std::vector<unsigned char> data = RandomBytes(140000, 8);
+  std::mt19937 random(9);
+  for (size_t i = 0; i < 2000; ++i) {
+    const size_t front = i < 300 ? i % 20 : random() % 69000;
+    const size_t back = i < 300 ? i / 20 : random() % 69000;
+    const uint32_t seed = i % 2 == 0 ? 0 : static_cast<uint32_t>(random());
+    ASSERT_EQ(Crc32cJoin(Crc32c(data.data(), front, seed), Crc32c(data.data() + front, back), back),
+              Crc32c(data.data(), front + back, seed))
+        << front << " bytes and " << back;
+  }
+}
+
+TEST(Crc32cTest, JoinKnowsLengthsThatNoMemoryHas) {
+  // As many zero bytes at once as in two halves: their checksums need no bytes.
+  const size_t half = (size_t{1} << 62) + 12345;
+  const uint32_t zeros_at_once = Crc32cJoin(0x12345678u, 0, 2 * half);
+  EXPECT_EQ(Crc32cJoin(Crc32cJoin(0x12345678u, 0, half), 0, half), zeros_at_once);
+}
+
 }  // namespace
 }  // namespace ballast

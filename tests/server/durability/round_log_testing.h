@@ -100,7 +100,7 @@ class RoundLogTest : public ::testing::Test {
     auto arena = std::make_shared<Arena>(*Arena::Create(SlotFile::BufferBytes(shape)));
     std::memset(arena->data(), fill, arena->bytes());
     const int call = next_image_++;
-    log_->WriteImage({extent, version, arena->data(), arena, initial}, outcomes_.Of(call));
+    log_->WriteImage({extent, version, arena->data(), arena, {}, initial}, outcomes_.Of(call));
     return outcomes_.Wait(call);
   }
   // Runs rounds until the log is full; returns the round whose Prepare waits.

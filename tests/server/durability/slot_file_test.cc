@@ -178,6 +178,13 @@ class SlotFileTest : public ::testing::Test {
     EXPECT_EQ(*state, Payload(shape, version));
   }
 
+  std::string FileBytes() {
+    auto file = disk_.Open(kSlotPath, {.mode = OpenMode::kRead});
+    std::string bytes(*(*file)->Size(), '\0');
+    EXPECT_TRUE((*file)->ReadAt(0, bytes.size(), bytes.data()).ok());
+    return bytes;
+  }
+
   MemoryDisk disk_;
   std::unique_ptr<SlotFile> slots_;
   const std::vector<SlotShape> shapes_ = SmallShapes();
@@ -216,6 +223,52 @@ TEST_F(SlotFileTest, TheTwoNewestVersionsStay) {
       ExpectState(shape, version * 3);
     }
   }
+}
+
+// Crc32c of each chunk of a payload, as whoever makes it may bring them.
+std::vector<uint32_t> ChunkCrcs(const std::string& payload) {
+  std::vector<uint32_t> crcs;
+  for (size_t at = 0; at < payload.size(); at += kSlotChunkBytes) {
+    const std::string chunk = payload.substr(at, kSlotChunkBytes);
+    crcs.push_back(Crc32c(chunk.data(), chunk.size()));
+  }
+  return crcs;
+}
+
+TEST_F(SlotFileTest, ChecksumsThatCameWithAPayloadGiveTheSameFile) {
+  std::string files[2];
+  for (const bool brought : {false, true}) {
+    Create();
+    for (const SlotShape& shape : shapes_) {
+      const std::string state = State(shape, 5);
+      std::copy(state.begin(), state.end(), SlotBuffer());
+      const auto crcs = brought ? ChunkCrcs(Payload(shape, 5)) : std::vector<uint32_t>();
+      ASSERT_TRUE(slots_->Write(shape.extent, 5, SlotBuffer(), crcs).ok());
+    }
+    ASSERT_TRUE(slots_->Sync().ok());
+    for (const SlotShape& shape : shapes_) ExpectState(shape, 5);
+    files[brought] = FileBytes();
+    slots_.reset();
+    ASSERT_TRUE(disk_.Remove(kSlotPath).ok());
+  }
+  EXPECT_EQ(files[0], files[1]);
+}
+
+TEST_F(SlotFileTest, AnotherNumberOfChecksumsIsRefusedAndAWrongOneIsDamage) {
+  Create();
+  const SlotShape& shape = shapes_[0];
+  const std::string state = State(shape, 5);
+  std::copy(state.begin(), state.end(), SlotBuffer());
+  std::vector<uint32_t> crcs = ChunkCrcs(Payload(shape, 5));
+  crcs.push_back(0);
+  const absl::Status refused = slots_->Write(shape.extent, 5, SlotBuffer(), crcs);
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(refused.message(), AllOf(HasSubstr("extent 4 has 3 chunks"), HasSubstr("4 checks")));
+  EXPECT_THAT(slots_->Versions(shape.extent), IsEmpty());
+  crcs.pop_back();
+  crcs.back() ^= 1;
+  ASSERT_TRUE(slots_->Write(shape.extent, 5, SlotBuffer(), crcs).ok());
+  EXPECT_TRUE(absl::IsDataLoss(ReadState(slots_.get(), shape, 5).status()));
 }
 
 TEST_F(SlotFileTest, TheOnlyFlushedSlotIsNeverOverwritten) {

@@ -9,6 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "common/base/crc32c.h"
+#include "common/io/arena.h"
 #include "server/optim/dispatch.h"
 #include "server/round/recovery.h"
 #include "server/tier/tier.h"
@@ -262,6 +264,39 @@ TEST_F(CheckpointerTest, AnImageHoldsTheStateAsASlotWantsIt) {
     EXPECT_EQ(values[64], -values[0]) << "m of the first tile";
     EXPECT_EQ(values[128], values[0] * 2) << "v of the first tile";
     EXPECT_EQ(values[192], values[0] + 100) << "p of the second tile";
+  }
+}
+
+// Tiles of one chunk per plane and of several, and a last one whose planes lie across chunks.
+TEST(CopyToImage, BringsTheChecksumsOfItsChunks) {
+  JobPlan plan = testing::MakePlan({100'003}, 1, {0});
+  plan.spec.tile_elements = 16'384;
+  plan.spec.extent_elements = 65'536;
+  plan.owner = {0, 0};
+  const Layout layout = testing::LayoutOf(plan);
+  ExtentStore store(MakeDramTier(plan.spec.tile_elements), &optim::Kernels(simd::Isa::kScalar));
+  ASSERT_TRUE(store.Add(layout, {0, 1}).ok());
+  for (const uint32_t extent : {0u, 1u}) {
+    std::vector<float> expected;
+    for (uint32_t t = 0; t < TileCount(layout, extent); ++t) {
+      const TileView tile = store.Tile(extent, t);
+      for (float* const plane : {tile.p, tile.m, tile.v}) {
+        for (uint32_t i = 0; i < tile.elements; ++i) {
+          plane[i] = static_cast<float>(expected.size());
+          expected.push_back(plane[i]);
+        }
+      }
+    }
+    const size_t bytes = expected.size() * sizeof(float);
+    const SlotShape shape{extent, layout.extents()[extent].elements};
+    const Arena image = *Arena::Create(SlotFile::BufferBytes(shape));
+    const std::vector<uint32_t> crcs = CopyToImage(layout, &store, extent, image.data());
+    EXPECT_EQ(std::memcmp(image.data(), expected.data(), bytes), 0);
+    std::vector<uint32_t> wanted;
+    for (size_t at = 0; at < bytes; at += kSlotChunkBytes) {
+      wanted.push_back(Crc32c(image.data() + at, std::min<size_t>(kSlotChunkBytes, bytes - at)));
+    }
+    EXPECT_EQ(crcs, wanted);
   }
 }
 
