@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from torch import nn
 
 import ballast
 import ballast.torch as bt
+from ballast import backend
 from conftest import real_ballastd
 
 REPO = Path(__file__).resolve().parents[2]
@@ -340,6 +343,85 @@ def test_ctrl_c_ends_a_trainer_that_waits_for_others(start_servers):
     _, err = child.communicate(timeout=60)
     assert "KeyboardInterrupt" in err
     assert child.returncode in (1, -signal.SIGINT)
+
+
+class Interrupted:
+    """The extension module, whose start_attach is interrupted when `when(operation)` says so."""
+
+    PauseQueue = staticmethod(backend.core().PauseQueue)
+
+    def __init__(self, when):
+        self.when = when
+
+    def start_attach(self, real=backend.core(), **arguments):
+        operation = real.start_attach(**arguments)
+        when = self.when
+
+        class Waited:
+            stop, result = operation.stop, operation.result
+            polls = 0
+
+            def wait(self, timeout_s):
+                self.polls += 1
+                if self.polls == 1:
+                    when(operation)
+                    raise KeyboardInterrupt
+                return operation.wait(timeout_s)
+
+        return Waited()
+
+
+def interrupted_attach(monkeypatch, endpoint, when, **arguments):
+    p = nn.Parameter(torch.ones(8))
+    opt = bt.AdamW([p], endpoints=endpoint, job="j", world_size=2, **arguments, **SMALL)
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "_module", Interrupted(when))
+        with pytest.raises(KeyboardInterrupt):
+            opt.step()
+
+
+def test_after_ctrl_c_in_an_attach_the_seat_is_free_again(start_servers, monkeypatch):
+    endpoint = start_servers(1)[0]
+    for _ in range(3):
+        interrupted_attach(monkeypatch, endpoint, lambda _: time.sleep(0.3), rank=0)
+    results = [None, None]
+
+    def train(rank):
+        p = nn.Parameter(torch.ones(8))
+        opt = bt.AdamW([p], endpoints=endpoint, job="j", world_size=2, rank=rank, **SMALL)
+        with closing(opt):
+            opt.step()
+            results[rank] = opt.round
+
+    in_threads(lambda: train(0), lambda: train(1))
+    assert results == [1, 1]
+
+
+def test_ctrl_c_when_the_attach_has_just_ended_is_no_trainer_that_is_there(
+    start_servers, monkeypatch
+):
+    endpoint = start_servers(1)[0]
+    errors = []
+
+    def other():
+        p = nn.Parameter(torch.ones(8))
+        one = {"world_size": 2, "rank": 1, "durability": "none"}
+        opt = bt.AdamW([p], endpoints=endpoint, job="j", **one, **SMALL)
+        try:
+            opt.step()
+        except ballast.BallastError as error:
+            errors.append(error)
+
+    def ended(operation):
+        while not operation.wait(1.0):
+            pass
+
+    thread = threading.Thread(target=other, daemon=True)
+    thread.start()
+    interrupted_attach(monkeypatch, endpoint, ended, rank=0, durability="none")
+    thread.join(30)
+    assert not thread.is_alive()
+    assert [(type(error), error.slot) for error in errors] == [(ballast.TrainerLost, 0)]
 
 
 TRAIN = """

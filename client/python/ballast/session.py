@@ -28,6 +28,20 @@ LEAVE_S = 10.0
 _abandoned: list[Any] = []
 
 
+def _drain(wait: Callable[[float], Any], held: Any) -> bool:
+    """Waits until a call that was told to end has ended; True: well. Else keeps `held` for ever."""
+    waited = 0.0
+    while waited < DRAIN_S:
+        try:
+            if wait(SLICE_S):
+                return True
+        except BallastError:
+            return False
+        waited += SLICE_S
+    _abandoned.append(held)
+    return False
+
+
 class TensorSpec(NamedTuple):
     """A tensor of the job's manifest. dtype: "float32", "bfloat16" or "float16"."""
 
@@ -99,8 +113,10 @@ class Session:
         except BallastError:
             raise
         except BaseException:
-            # Attach has no handle to abort yet; it ends by itself at its timeout.
-            _abandoned.append((operation, keep))
+            # The seat must be free again: for another try here, and for what the others are told.
+            operation.stop()
+            if _drain(operation.wait, (operation, keep)):
+                operation.result().abort()
             raise
         finally:
             pauses.tell()
@@ -318,12 +334,4 @@ class Session:
     def _interrupt(self, wait: Any, keep: Any) -> None:
         # Lent memory must not be freed or changed before the client has let go of it.
         self.abandon("the optimizer was interrupted during a round")
-        waited = 0.0
-        while waited < DRAIN_S:
-            try:
-                if wait(SLICE_S):
-                    return
-            except BallastError:
-                return
-            waited += SLICE_S
-        _abandoned.append((self._client, keep))
+        _drain(wait, (self._client, keep))

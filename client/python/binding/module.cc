@@ -6,6 +6,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <utility>
@@ -76,13 +77,18 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
   options.min_world = min_world;
   options.device = ToDevice(device);
   options.on_pause = pauses.Listener();
-  return new Operation([options = std::move(options), specs = ToTensors(tensors),
-                        buffers = ToBuffers({}, weights)](OperationResult* result) {
+  auto stop = std::make_shared<std::atomic<bool>>(false);
+  options.should_stop = [stop] { return stop->load(); };
+  const auto attach = [options = std::move(options), specs = ToTensors(tensors),
+                       buffers = ToBuffers({}, weights)](OperationResult* result) {
     auto attached = client::Client::Attach(options, specs, buffers);
     if (!attached.ok()) return attached.status();
     result->client = *std::move(attached);
+    // Nobody waits for it any more: the others must not take this trainer for one that is there.
+    if (options.should_stop()) result->client->Abort();
     return absl::OkStatus();
-  });
+  };
+  return new Operation(attach, std::move(stop));
 }
 
 Operation* StartExtend(const Connection& self, const std::vector<TensorTuple>& tensors,
@@ -252,6 +258,7 @@ NB_MODULE(_core, module) {
   client::DisableLockOrderChecks();
   nb::class_<Operation>(module, "Operation")
       .def("wait", &WaitOperation, nb::arg("timeout_s"))
+      .def("stop", &Operation::Stop)
       .def("result", &Result);
   DefineConnection(module);
   DefineSafetensors(module);

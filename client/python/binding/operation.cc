@@ -6,7 +6,8 @@
 
 namespace ballast::python {
 
-Operation::Operation(Body body) : state_(std::make_shared<State>()) {
+Operation::Operation(Body body, std::shared_ptr<std::atomic<bool>> stop)
+    : state_(std::make_shared<State>()), stop_(std::move(stop)) {
   std::thread([state = state_, body = std::move(body)]() mutable {
     OperationResult result;
     absl::Status status = body(&result);
@@ -28,6 +29,10 @@ bool Operation::Wait(std::chrono::nanoseconds timeout) {
     state_->ended_changed.WaitFor(&state_->mutex, left);
   }
   return true;
+}
+
+void Operation::Stop() {
+  if (stop_ != nullptr) stop_->store(true);
 }
 
 const absl::Status& Operation::status() const { return state_->status; }

@@ -1,9 +1,11 @@
 // A blocking client call on its own thread, so that Python can wait for it in slices and run its
 // signal handlers (Ctrl-C) in between.
 // Comes from: module.cc. Goes to: ballast/client.h.
-// Thread safety: Wait and the results are for one thread at a time; the body runs on its own.
+// Thread safety: Wait and the results are for one thread at a time; Stop for any; the body runs on
+// its own.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -29,10 +31,14 @@ class Operation {
 
   // Starts `body` on a new thread. Memory that it uses must live until Wait returned true; an
   // Operation dropped earlier goes on by itself.
-  explicit Operation(Body body);
+  // `stop` is what Stop sets, for a body that looks at it; null for one that does not.
+  explicit Operation(Body body, std::shared_ptr<std::atomic<bool>> stop = nullptr);
 
   // True when the body has ended, false when `timeout` passed first. Call without the GIL.
   bool Wait(std::chrono::nanoseconds timeout);
+
+  // Asks the body to end soon; nothing where it has no `stop`.
+  void Stop();
 
   // Its status and result. Requires that Wait returned true.
   const absl::Status& status() const;
@@ -48,6 +54,7 @@ class Operation {
     OperationResult result;
   };
   std::shared_ptr<State> state_;
+  std::shared_ptr<std::atomic<bool>> stop_;
 };
 
 }  // namespace ballast::python
