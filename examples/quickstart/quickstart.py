@@ -299,6 +299,14 @@ def who_trains(args: argparse.Namespace) -> str:
     return f"{counted(args.trainers, 'trainer')} on {counted(args.servers, 'state server')}"
 
 
+def precision(args: argparse.Namespace) -> str:
+    """What 16-bit numbers are used for."""
+    return (
+        f"{args.dtype}: parameters and gradients are stored and sent in {args.dtype}; the model "
+        "computes in fp32 on the CPU, masters are fp32 in the service"
+    )
+
+
 def table(args: argparse.Namespace, result: dict, picture: pathlib.Path, seconds: float) -> str:
     lines = [
         "",
@@ -328,10 +336,7 @@ def table(args: argparse.Namespace, result: dict, picture: pathlib.Path, seconds
             f"training paused for {kill['pause_ms'] / 1e3:.1f} s"
         )
     if args.dtype != "fp32":
-        lines.append(
-            f"  {args.dtype}: parameters and gradients are stored and sent in {args.dtype}; the "
-            "model computes in fp32 on the CPU, masters are fp32 in the service"
-        )
+        lines.append(f"  {precision(args)}")
     return "\n".join(lines)
 
 
@@ -340,6 +345,8 @@ def main() -> None:
     signals = Signals()
     start = time.monotonic()
     print(f"training with {who_trains(args)} ...", file=sys.stderr)
+    if args.json and args.dtype != "fp32":  # else the table says it
+        print(precision(args), file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="ballast-quickstart-") as folder:
         result = train(args, pathlib.Path(folder), signals)
     signals.check()

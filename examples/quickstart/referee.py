@@ -89,9 +89,12 @@ class Shadow:
         self._batches = [batch(valid, torch.Generator().manual_seed(i), 4) for i in range(2)]
 
     def step(self, number: int, gradients: list[torch.Tensor]) -> None:
+        """Skips as the service must: judged by the sum here, not by what the service reports."""
         total = gradients[0].clone()
         for other in gradients[1:]:
             total += other
+        if not torch.isfinite(total).all():
+            return
         total *= self._scale
         for master, gradient in zip(self.masters, self._split(total), strict=True):
             master.grad = gradient
@@ -113,14 +116,14 @@ class Shadow:
 
     def differing_bits(self, state: torch.Tensor) -> dict[str, int]:
         """Bits that differ between the service's state and this one's, by array."""
-        moments = [self._opt.state[master] for master in self.masters]
-        mine = [
-            flat(self.masters),
-            flat(m["exp_avg"] for m in moments),
-            flat(m["exp_avg_sq"] for m in moments),
-        ]
+        mine = [flat(self.masters), self._moments("exp_avg"), self._moments("exp_avg_sq")]
         theirs = state.split(len(state) // len(ARRAYS))
         return {n: _differing(a, b) for n, a, b in zip(ARRAYS, mine, theirs, strict=True)}
+
+    def _moments(self, key: str) -> torch.Tensor:
+        # torch has none before the first step that is not skipped.
+        state = self._opt.state
+        return flat(state[m].get(key, torch.zeros_like(m)) for m in self.masters)
 
     def _split(self, values: torch.Tensor) -> list[torch.Tensor]:
         parts = values.split([m.numel() for m in self.masters])

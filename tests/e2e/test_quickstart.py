@@ -1,5 +1,6 @@
 """The quickstart itself, short: its JSON, its exit code, its picture."""
 
+import argparse
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart" / "quickstart.py"
 KEYS = """differing_bits steps servers trainers loss_first loss_last loss_torch_last bytes_up
@@ -37,6 +39,7 @@ def test_the_quickstart_reports_zero_differing_bits_as_one_json_object(tmp_path,
     assert (tmp_path / "quickstart-loss.png").stat().st_size > 1000
     assert (result["kills"], result["pauses_ms"], result["restarts"]) == ([], [], 0)
     assert len(result["losses"]) == 2
+    assert ("computes in fp32 on the CPU" in run.stderr) == (dtype != "fp32")
 
 
 @pytest.mark.parametrize("servers, trainers, dtype", [(2, 2, "fp32"), (1, 1, "bf16")])
@@ -64,6 +67,43 @@ def test_chaos_changes_neither_the_losses_nor_the_bits(tmp_path, servers, traine
     ):
         assert text in run.stderr, run.stderr
     assert run.stderr.count("quickstart: training goes on, after a pause of ") == 3
+
+
+@pytest.fixture
+def shadow(monkeypatch):
+    """shadow() -> a fresh torch optimizer of the referee, of two trainers in fp16."""
+    monkeypatch.syspath_prepend(str(QUICKSTART.parent))
+    import referee
+
+    return lambda: referee.Shadow(argparse.Namespace(dtype="fp16", steps=4, trainers=2))
+
+
+def state_of(shadow) -> torch.Tensor:
+    """Masters and moments, as a trainer tells them."""
+    moments = [shadow._opt.state[m] for m in shadow.masters]
+    arrays = [shadow.masters, *([m[key] for m in moments] for key in ("exp_avg", "exp_avg_sq"))]
+    return torch.cat([t.detach().reshape(-1) for tensors in arrays for t in tensors])
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_the_referee_skips_a_round_that_the_servers_must_skip(shadow, bad):
+    calm, skipping = shadow(), shadow()
+    count = calm.weights().numel()
+    gradients = [torch.randn(count, generator=torch.Generator().manual_seed(i)) for i in range(2)]
+    overflown = gradients[1].clone()
+    overflown[count // 2] = bad
+    before = skipping.weights()
+    skipping.step(1, [gradients[0], overflown])
+    assert torch.equal(skipping.weights(), before)
+    masters = [m.detach().reshape(-1) for m in skipping.masters]
+    nothing = torch.cat([*masters, torch.zeros(2 * count)])
+    assert set(skipping.differing_bits(nothing).values()) == {0}
+    # The round's number is used up, its step count is not.
+    for number in (2, 4):
+        calm.step(number, gradients)
+        skipping.step(number, gradients)
+        skipping.step(number + 1, [overflown, gradients[0]])
+    assert set(skipping.differing_bits(state_of(calm)).values()) == {0}
 
 
 @pytest.mark.parametrize("back", [True, False])

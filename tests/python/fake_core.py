@@ -7,12 +7,25 @@ addresses, so that everything above it is tested without servers.
 from __future__ import annotations
 
 import ctypes
+import functools
 
 import torch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+def on_cpu(call):
+    """Servers know nothing of torch.set_default_device() in the trainer."""
+
+    @functools.wraps(call)
+    def there(*args, **named):
+        with torch.device("cpu"):
+            return call(*args, **named)
+
+    return there
+
+
+@on_cpu
 def at(address: int, shape, dtype: str) -> torch.Tensor:
     """The memory at `address` as a contiguous tensor."""
     count = 1
@@ -20,6 +33,7 @@ def at(address: int, shape, dtype: str) -> torch.Tensor:
         count *= n
     if count == 0:
         return torch.empty(tuple(shape), dtype=DTYPES[dtype])
+    assert address, "no memory was lent"
     size = count * DTYPES[dtype].itemsize
     raw = (ctypes.c_char * size).from_address(address)
     return torch.frombuffer(raw, dtype=DTYPES[dtype]).reshape(tuple(shape))
@@ -85,6 +99,7 @@ class FakeConnection:
             master.fill_(value)
             at(weight, shape, dtype).fill_(value)
 
+    @on_cpu
     def _append(self, tensors, weights):
         if self.options["init"] == "broadcast" and self.options["slot"] > 0:
             for tensor, weight in zip(tensors, weights):
@@ -99,6 +114,7 @@ class FakeConnection:
             else:
                 self.optimizer.add_param_group({"params": params})
 
+    @on_cpu
     def begin_step(self, hyper, grads, weights, user_state):
         self.calls.append(("step", hyper, grads))
         self.user_state = user_state
@@ -136,6 +152,7 @@ class FakeConnection:
             master.copy_(at(weight, shape, dtype))
         self.report = {"round": self.round, "applied": True, "opt_step": self.opt_step}
 
+    @on_cpu
     def begin_state_upload(self, *, plane, bits, weights, tensor_step, opt_step, user_state):
         self.calls.append(("plane", plane, tensor_step))
         self.user_state = user_state
@@ -187,6 +204,7 @@ class FakeConnection:
         self._append(tensors, weights)
         return FakeOperation()
 
+    @on_cpu
     def start_fetch_state(self, masters, exp_avgs, exp_avg_sqs):
         steps = []
         for i, (_, shape, *_) in enumerate(self.tensors):

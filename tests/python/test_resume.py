@@ -1,5 +1,7 @@
 """A job that is there is gone on with: what attach() brings, and who must call it."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -39,6 +41,46 @@ def test_strided_parameters_receive_the_weights_too(fake):
     opt.attach()
     assert p.tolist() == [[0.5] * 4] * 3
     assert opt.user_state is None
+
+
+def without_names(**options):
+    p = torch.nn.Parameter(torch.ones(8))
+    return p, bt.AdamW([p], **{**DURABLE, **options})
+
+
+@pytest.mark.parametrize("first_call", ["attach", "load_export"])
+def test_a_job_resumed_without_names_warns_once_that_order_matters(fake, recwarn, first_call):
+    fake.resumes = (3, 0.5, b"")
+    p, opt = without_names()
+    source = {"state": {}, "param_groups": []}
+    with pytest.warns(UserWarning, match="order of parameters .* the resumed job's") as warned:
+        opt.attach() if first_call == "attach" else opt.load_export(source)
+    assert [w.filename for w in warned] == [__file__]
+    recwarn.clear()
+    opt.attach()
+    opt.add_param_group({"params": [torch.nn.Parameter(torch.ones(4))]})
+    p.grad = torch.ones(8)
+    opt.step()
+    assert not recwarn.list
+
+
+def test_neither_names_nor_a_new_job_are_warned_of(fake, recwarn):
+    without_names()[1].attach()
+    fake.resumes = (3, 0.5, b"")
+    make(job="named")[1].attach()
+    assert not recwarn.list
+
+
+def test_a_warning_that_raises_leaves_an_attached_optimizer(fake):
+    fake.resumes = (3, 0.5, b"")
+    p, opt = without_names()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="order of parameters"):
+            opt.attach()
+    p.grad = torch.ones(8)
+    opt.step()
+    assert (opt.resumed, opt.round, len(fake.attached)) == (True, 4, 1)
 
 
 def test_a_new_job_is_attached_once(fake, capsys):

@@ -180,8 +180,9 @@ def test_export_without_names_warns_that_order_matters(fake, recwarn):
     module = model()
     opt = bt.AdamW(module.parameters())
     run(module, opt, 1)
-    with pytest.warns(UserWarning, match="order of parameters"):
+    with pytest.warns(UserWarning, match="order of parameters") as warned:
         opt.export_state()
+    assert [w.filename for w in warned] == [__file__]
     named = bt.AdamW(module.parameters(), model=module)
     named.step()
     recwarn.clear()

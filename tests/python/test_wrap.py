@@ -55,6 +55,37 @@ def test_adam_without_decay_is_the_same_formula(fake):
         ours.step()
 
 
+@pytest.mark.parametrize("default, given", [(0.0, {"weight_decay": 0.1}), (0.1, {})])
+def test_adams_decay_is_refused_in_groups_that_are_added_too(fake, default, given):
+    module, more = model(), torch.nn.Parameter(torch.ones(3))
+    theirs = torch.optim.Adam(
+        [{"params": list(module.parameters()), "weight_decay": 0.0}], weight_decay=default
+    )
+    ours = bt.wrap(theirs)
+    named = r"param_groups\[1\]: weight_decay=0.1 .* L2 decay"
+    with pytest.raises(ballast.Unsupported, match=named):
+        ours.add_param_group({"params": [more], **given})
+    assert len(ours.param_groups) == 1
+
+
+def test_groups_without_adams_decay_may_be_added(fake):
+    ours = bt.wrap(torch.optim.Adam(model().parameters()))
+    ours.add_param_group({"params": [torch.nn.Parameter(torch.ones(3))]})
+    decoupled = {"weight_decay": 0.1, "decoupled_weight_decay": True}
+    ours.add_param_group({"params": [torch.nn.Parameter(torch.ones(3))], **decoupled})
+    ours.step()
+    ours.param_groups[1]["weight_decay"] = 0.1
+    with pytest.raises(ballast.Unsupported, match="L2 decay"):
+        ours.step()
+
+
+def test_a_wrapped_adamws_decay_may_be_that_of_added_groups(fake):
+    ours = bt.wrap(torch.optim.AdamW(model().parameters()))
+    more = {"params": [torch.nn.Parameter(torch.ones(3))], "weight_decay": 0.1}
+    ours.add_param_group(more)
+    ours.step()
+
+
 @pytest.mark.parametrize(
     "build, match",
     [
@@ -136,5 +167,6 @@ def test_state_that_does_not_fit_is_refused_when_wrapped(fake):
 def test_a_scheduler_on_the_wrapped_optimizer_is_warned_of(fake):
     optimizer = torch.optim.AdamW(model().parameters())
     torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    with pytest.warns(UserWarning, match="scheduler"):
+    with pytest.warns(UserWarning, match="scheduler") as warned:
         bt.wrap(optimizer)
+    assert [w.filename for w in warned] == [__file__]

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
+import warnings
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 __all__ = [
@@ -313,6 +315,19 @@ def at_border(call: _Call) -> _Call:
             raise error.with_traceback(_outside(error.__traceback__))
 
     return bordered
+
+
+def warn(message: str) -> None:
+    """A UserWarning at the script's line, whoever called this on the way there."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and _ours(frame):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
+
+
+def _ours(frame: FrameType) -> bool:
+    # torch's own wrappers of step() too, and those of its schedulers.
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("ballast", "torch")
 
 
 _BY_REASON = {

@@ -23,9 +23,11 @@ from ballast.errors import (
     NonfiniteGradient,
     Unsupported,
     at_border,
+    warn,
 )
 from ballast.session import Session
 from ballast.torch import buffers, export, files, handle, hyper, load
+from ballast.torch.local_clip import LocalClipWatch
 from ballast.torch.manifest import Entry, Manifest
 from ballast.torch.naming import Naming
 
@@ -47,7 +49,8 @@ class AdamW(torch.optim.Optimizer):
         Each of these comes from: argument > BALLAST_* variable > torchrun's variable > default.
     max_grad_norm: clips the averaged gradient by its global 2-norm, over all tensors and servers.
         torch.nn.utils.clip_grad_norm_ before step() is exact for one trainer; with several it
-        clips each trainer's own gradient before the average, which is something else.
+        clips each trainer's own gradient before the average, which is something else, and is warned
+        of, once, when the first rounds look like it.
     loss_scale: static factor by which the loss was multiplied; the service divides it out.
     nonfinite: what happens when a gradient, or the sum over the trainers, is NaN or Inf anywhere.
         Nothing of that round is applied on any server. "skip": training goes on
@@ -67,7 +70,8 @@ class AdamW(torch.optim.Optimizer):
         it raises ServerLost.
     resume: what it means that a job of this name exists: "never" (an error), "auto" (take this
         rank's seat in it, or start it when there is none) or "must" (an error when there is none).
-        Needs durability, and attach() before the first forward pass.
+        Needs durability, and attach() before the first forward pass. Warns when parameters have no
+        name: their order then says which of the job's tensors is which.
     variable_world: trainers may join and leave while the job runs. It starts with world_size
         trainers; one with a higher rank, or a free one, joins with resume="auto", and those that
         are there go on without one that closes or is lost. Gradients are averaged over those that
@@ -133,10 +137,10 @@ class AdamW(torch.optim.Optimizer):
             "amsgrad": amsgrad, "maximize": maximize, "foreach": foreach, "fused": fused,
             "capturable": capturable, "differentiable": differentiable,
         }  # fmt: skip
-        self._naming = Naming(model)
-        self._manifest = Manifest()
+        self._naming, self._manifest = Naming(model), Manifest()
         self._session: Session | None = None
         self._report: dict[str, Any] | None = None
+        self._clip_watch = LocalClipWatch()
         self._closed = False
         self._user_state: Any = None
         self._carried: dict[str, Any] | None = None  # the wrapped optimizer's state, until attached
@@ -532,7 +536,8 @@ class AdamW(torch.optim.Optimizer):
         weights = [buffers.weight_address(e) for e in entries]
         specs = [e.spec() for e in entries]
         received = self._config.init == "broadcast" and self._config.rank != 0
-        if self._session is None:
+        attaches = self._session is None
+        if attaches:
             self._session = Session.attach(self._config, specs, weights, keep=entries)
             weakref.finalize(self, lifetime.end, self._session).atexit = False
             if self._session.resumed:
@@ -552,6 +557,8 @@ class AdamW(torch.optim.Optimizer):
             # The groups' hyper-parameters were taken along, and may have been changed since.
             if self._session.opt_step == 0:
                 self._load(*carried)
+        if attaches and self._session.resumed:
+            _warn_of_order(entries)
 
     def _carry(self, source: dict[str, Any]) -> None:
         """For wrap(): `source` is loaded once attached, unless the job has taken steps already.
@@ -614,6 +621,7 @@ class AdamW(torch.optim.Optimizer):
         self._loading = None
         scalars = [hyper.read(self.param_groups[g], g) for g in self._manifest.service_groups]
         lent = [buffers.gradient(e) for e in entries]
+        self._look_for_local_clips()
         weights = [buffers.weight_address(e) for e in entries]
         stepped = [e for e, (address, _) in zip(entries, lent) if address]
         # Other trainers' gradients may step a tensor for which this one has none; only the weights
@@ -640,10 +648,32 @@ class AdamW(torch.optim.Optimizer):
                 ]
                 self._received(stepped + changed)
 
+    def _look_for_local_clips(self) -> None:
+        if self._alone or self._config.max_grad_norm > 0:
+            return
+        gradients = [e.param.grad for e in self._manifest.entries if e.param.grad is not None]
+        if self._clip_watch.saw(gradients):
+            warn(
+                "all gradients of this trainer have one norm, as clip_grad_norm_ before step() "
+                "leaves them. With several trainers that clips each one's own gradient, not their "
+                "mean; for that pass max_grad_norm= to the optimizer instead"
+            )
+
     def _received(self, entries: list[Entry]) -> None:
         for entry in entries:
             buffers.copy_back(entry)
         buffers.written(entries)
+
+
+def _warn_of_order(entries: list[Entry]) -> None:
+    # For a call of a script that ends in _join(). The last thing there: it raises if that is asked.
+    if all(entry.named for entry in entries):
+        return
+    warn(
+        "some parameters have no name: the order of parameters is what says which of the resumed "
+        "job's tensors each of them is. Build the optimizer of the next job from "
+        "model.named_parameters() or pass model="
+    )
 
 
 def _check_params(params: Any) -> None:

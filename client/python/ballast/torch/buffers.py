@@ -1,7 +1,9 @@
 """Addresses of gradients and weights for one call, with row-major copies where torch's differ.
 
 Comes from: ballast.torch.adamw. Goes to: ballast.session. Contiguous tensors are lent as they are
-(no copy); strided ones travel through a contiguous twin that is kept for the next round.
+(no copy); strided ones travel through a contiguous twin that is kept for the next round. Here and
+in the modules beside it every new tensor names its device: torch.set_default_device() may have
+named another one.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from ballast.errors import BadArgument, Unsupported, WeightsEdited
 from ballast.torch.manifest import Entry
 
 # Stands in for tensors without elements: torch's address for them is 0, which means "no gradient".
-_EMPTY = torch.zeros(64, dtype=torch.uint8)
+_EMPTY = torch.zeros(64, dtype=torch.uint8, device="cpu")
 
 
 def weight_address(entry: Entry) -> int:
@@ -93,7 +95,7 @@ def gradient(entry: Entry) -> tuple[int, torch.Tensor | None]:
     if grad.is_contiguous() and not grad.is_neg():
         return grad.data_ptr(), grad
     if entry.grad_copy is None:
-        entry.grad_copy = torch.empty(p.shape, dtype=p.dtype)
+        entry.grad_copy = torch.empty(p.shape, dtype=p.dtype, device="cpu")
     entry.grad_copy.copy_(grad.detach())
     entry.copied_up += entry.grad_copy.nbytes
     return entry.grad_copy.data_ptr(), entry.grad_copy

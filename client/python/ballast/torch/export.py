@@ -5,11 +5,11 @@ Comes from: ballast.torch.adamw.export_state. Goes to: checkpoints, torch.optim.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 
+from ballast.errors import warn
 from ballast.session import Session
 from ballast.torch.manifest import Manifest
 
@@ -25,13 +25,12 @@ def export(session: Session, manifest: Manifest, param_groups: list[dict[str, An
     Warns when names are missing: without them only the order says which tensor is which.
     """
     if not all(e.named for e in manifest.entries):
-        warnings.warn(
+        warn(
             "some parameters have no name: the order of parameters is what identifies them in this "
-            "export. Build the optimizer from model.named_parameters() or pass model=",
-            stacklevel=3,
+            "export. Build the optimizer from model.named_parameters() or pass model="
         )
     arrays = {
-        key: [torch.empty(e.param.shape, dtype=torch.float32) for e in manifest.entries]
+        key: [torch.empty(e.shape, dtype=torch.float32, device="cpu") for e in manifest.entries]
         for key in _ARRAYS
     }
     pointers = [[t.data_ptr() for t in arrays[key]] for key in _ARRAYS]
@@ -44,7 +43,8 @@ def export(session: Session, manifest: Manifest, param_groups: list[dict[str, An
     for i, entry in enumerate(manifest.entries):
         index = position[id(entry.param)]
         names[index] = entry.name
-        state[index] = {"step": torch.tensor(float(steps[i]), dtype=torch.float32)}
+        step = torch.tensor(float(steps[i]), dtype=torch.float32, device="cpu")
+        state[index] = {"step": step}
         state[index].update({key: arrays[key][i] for key in _ARRAYS})
     order = sorted(state)
     packed = [{**g, "params": [position[id(p)] for p in g["params"]]} for g in param_groups]

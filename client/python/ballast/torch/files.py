@@ -86,7 +86,7 @@ class _Tensors:
                 f"load_export(): tensor {name!r} of {path} is {dtype} of shape {theirs}; expected "
                 f"are F32, BF16 or F16 and {tuple(shape)}"
             )
-        value = torch.empty(shape, dtype=_DTYPES[dtype])
+        value = torch.empty(shape, dtype=_DTYPES[dtype], device="cpu")
         opened.read(i, value.data_ptr())
         return value.to(torch.float32)
 
@@ -94,7 +94,7 @@ class _Tensors:
         path, opened, i, dtype, shape = self._places.get(name, ("", None, 0, "", ()))
         if not path:
             raise BadArgument(f"load_export(): there is no tensor {name!r} in the files")
-        value = torch.full((), -1, dtype=torch.int64)
+        value = torch.full((), -1, dtype=torch.int64, device="cpu")
         if dtype == "I64" and shape == ():
             opened.read(i, value.data_ptr())
         step = int(value)

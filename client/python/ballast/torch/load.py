@@ -72,7 +72,7 @@ class State:
         for entry in entries:
             mine = self.tensors.setdefault(id(entry.param), TensorState())
             if mine.master is None:
-                mine.master = torch.empty(entry.shape, dtype=torch.float32)
+                mine.master = torch.empty(entry.shape, dtype=torch.float32, device="cpu")
                 mine.master.copy_(entry.param.detach())
 
     def put_weights(self, entries: list[Entry]) -> None:
@@ -151,10 +151,14 @@ def _plane(value: torch.Tensor | None, entry: Entry, low: bool) -> torch.Tensor 
     if entry.dtype == torch.float32:
         if low:
             return None
-        return torch.zeros(entry.shape, dtype=torch.float32) if value is None else value
+        return _zeros(entry, torch.float32) if value is None else value
     if value is None:
-        return torch.zeros(entry.shape, dtype=torch.int16)
+        return _zeros(entry, torch.int16)
     return value.reshape(-1).view(torch.int16).view(-1, 2)[:, 0 if low else 1].contiguous()
+
+
+def _zeros(entry: Entry, dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(entry.shape, dtype=dtype, device="cpu")
 
 
 def _groups(saved: Any, param_groups: list[dict[str, Any]]) -> list[dict[str, Any]]:

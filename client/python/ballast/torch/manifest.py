@@ -158,11 +158,15 @@ def _span(p: torch.Tensor) -> tuple[int, int]:
 def _granules(p: torch.Tensor) -> torch.Tensor:
     # Address / 2 of every two bytes of every element, for the rare exact comparison.
     width = p.element_size() // 2
-    cells = torch.full((1,), p.data_ptr() // 2, dtype=torch.int64)
+    cells = torch.full((1,), p.data_ptr() // 2, dtype=torch.int64, device="cpu")
     for n, stride in zip(p.shape, p.stride()):
-        steps = torch.arange(n, dtype=torch.int64) * (stride * width)
+        steps = _counted(n) * (stride * width)
         cells = (cells[:, None] + steps).reshape(-1)
-    return (cells[:, None] + torch.arange(width, dtype=torch.int64)).reshape(-1)
+    return (cells[:, None] + _counted(width)).reshape(-1)
+
+
+def _counted(count: int) -> torch.Tensor:
+    return torch.arange(count, dtype=torch.int64, device="cpu")
 
 
 def _distinct(cells: torch.Tensor) -> bool:

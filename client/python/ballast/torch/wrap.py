@@ -5,16 +5,17 @@ Comes from: user code. Goes to: ballast.torch.adamw.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 
-from ballast.errors import BadArgument, Unsupported, at_border
+from ballast.errors import BadArgument, Unsupported, at_border, warn
 from ballast.torch.adamw import AdamW
 
 _DEFAULTS = ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach", "capturable",
              "differentiable", "fused")  # fmt: skip
+# Whose decay it is; no argument of AdamW, but groups that are added later must know it.
+_DECAY = "decoupled_weight_decay"
 
 
 @at_border
@@ -28,7 +29,8 @@ def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> AdamW:
     ballast.torch.AdamW that concern the job (endpoints, job, max_grad_norm, ...). Learning-rate
     schedulers belong on the result: one that holds the torch optimizer changes nothing here.
     Raises Unsupported, by name, for other optimizers or options, and BadArgument for options that
-    the wrapped optimizer has already and for state that is not AdamW's.
+    the wrapped optimizer has already and for state that is not AdamW's. Groups that are added to
+    the result of a wrapped Adam are refused with a weight decay, too, as those it has are.
     """
     kind = type(optimizer)
     name = f"{kind.__module__}.{kind.__qualname__}"
@@ -38,10 +40,9 @@ def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> AdamW:
             "without weight decay"
         )
     if any("initial_lr" in group for group in optimizer.param_groups):
-        warnings.warn(
+        warn(
             "a learning-rate scheduler was built on the wrapped optimizer; build it on the result "
-            "of wrap() instead, or it will have no effect",
-            stacklevel=2,
+            "of wrap() instead, or it will have no effect"
         )
     defaults = {key: optimizer.defaults[key] for key in _DEFAULTS if key in optimizer.defaults}
     taken = [key for key in ("params", *defaults) if key in options]
@@ -52,6 +53,7 @@ def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> AdamW:
         )
     groups = [{**group, "params": list(group["params"])} for group in optimizer.param_groups]
     wrapped = AdamW(groups, **defaults, **options)
+    wrapped.defaults[_DECAY] = optimizer.defaults.get(_DECAY, True)
     if any(len(state) for state in optimizer.state.values()):
         wrapped._carry(optimizer.state_dict())
     return wrapped
