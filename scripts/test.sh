@@ -27,6 +27,19 @@ run_ctest() {
   ctest "${arguments[@]}" </dev/null
 }
 
+# The last lines of what each failed test of ctest wrote, which are where a reader looks first.
+last_words() {
+  awk '
+    function tell(i) {
+      for (i = lines > 8 ? lines - 8 : 0; i < lines; i++) print "    " said[i]
+      lines = 0
+    }
+    /^ *(Start +[0-9]+:|[0-9]+\/[0-9]+ Test +#)/ || /^[0-9]+% tests passed/ { tell(); failed = 0 }
+    failed && NF { said[lines++] = $0 }
+    / Test +#.*\*\*\*/ && !/\*\*\*(Skipped|Not Run)/ { failed = 1; print $3, $4 }
+  ' "$1"
+}
+
 run_pytest() {
   local arguments=(tests/python tests/e2e -ra --timeout=600)
   ((quick)) && arguments+=(-m 'not slow and not bench and not e2e')
@@ -78,6 +91,7 @@ echo "== summary =="
 if ((ctest_ran)); then
   grep -E 'tests passed|No tests were found' build/logs/ctest.log || true
   sed -n '/^The following tests FAILED:/,/^Errors while/p' build/logs/ctest.log
+  last_words build/logs/ctest.log
   echo "ctest: exit code $ctest_code"
 fi
 if ((pytest_ran)); then

@@ -32,7 +32,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cluster import HANG_S, POLL_S, Cluster, Red
-from processes import Server, Trainer, clean_environment, mount_small_disk, unmount_small_disk
+from processes import (
+    Server, Trainer, clean_environment, enter_own_network, mount_small_disk, unmount_small_disk,
+)  # fmt: skip
 from snapshots import Snapshots
 
 # How long an armed failpoint may take before something is done so that it is reached.
@@ -441,6 +443,8 @@ def main() -> int:
     options = parse()
     folder = Path(tempfile.mkdtemp(prefix="ballast-storm-"))
     print(f"kill storm, seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
+    if refusal := enter_own_network():
+        print(f"its ports are shared with others; {refusal}", file=sys.stderr, flush=True)
     storm = Storm(options, folder)
     red = ""
     try:

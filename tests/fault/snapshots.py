@@ -148,10 +148,13 @@ class Snapshots:
         """Until it is done: servers that have just started may want to be asked again."""
         deadline = time.monotonic() + HANG_S
         while True:
-            done = subprocess.run(
-                [self.ballastctl, *words, "--endpoint", self.cluster.servers[0].address],
-                capture_output=True, text=True, env=clean_environment(), timeout=HANG_S,
-            )  # fmt: skip
+            try:
+                done = subprocess.run(
+                    [self.ballastctl, *words, "--endpoint", self.cluster.servers[0].address],
+                    capture_output=True, text=True, env=clean_environment(), timeout=HANG_S,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired:
+                raise Red(f"{' '.join(words)} has no answer after {HANG_S:.0f} s") from None
             if done.returncode == 0:
                 return done.stdout
             if time.monotonic() > deadline or "damaged" in done.stderr:
@@ -165,7 +168,10 @@ class Snapshots:
     def states_of(self, name: Name) -> dict[int, str]:
         """Of a snapshot that is acknowledged: its parts do not change, and the home may be down."""
         for manifest in self.folder.glob("*/MANIFEST"):
-            content = manifest.read_bytes()
+            try:
+                content = manifest.read_bytes()
+            except FileNotFoundError:  # A deletion that had no answer is carried out now.
+                continue
             texts = [len(text).to_bytes(4, "little") + text.encode() for text in reversed(name)]
             if content[32:].startswith(b"".join(texts)):
                 return states(manifest.parent)

@@ -346,15 +346,19 @@ def test_ctrl_c_ends_a_trainer_that_waits_for_others(start_servers):
 
 
 class Interrupted:
-    """The extension module, whose start_attach is interrupted when `when(operation)` says so."""
-
-    PauseQueue = staticmethod(backend.core().PauseQueue)
+    """The extension module, whose start_attach is interrupted when `when(operation)` says so, in
+    the thread that made this; for all others it is as it was."""
 
     def __init__(self, when):
-        self.when = when
+        self.when, self.thread, self.real = when, threading.get_ident(), backend.core()
 
-    def start_attach(self, real=backend.core(), **arguments):
-        operation = real.start_attach(**arguments)
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    def start_attach(self, **arguments):
+        operation = self.real.start_attach(**arguments)
+        if threading.get_ident() != self.thread:
+            return operation
         when = self.when
 
         class Waited:
