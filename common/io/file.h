@@ -31,8 +31,10 @@ struct ConstBytes {
 // An open file. Closed by the destructor, which reports nothing: whoever needs the bytes calls Sync
 // first. Errors of all methods name the path and the operation:
 //   RESOURCE_EXHAUSTED  no space left (or quota), with the bytes asked for
-//   DATA_LOSS           the device reported an error (EIO); after it the file must not be trusted
-//   INTERNAL            anything else the system refused
+//   DATA_LOSS           the device cannot give back what is there (EIO of a read or list, or when a
+//                       file that is there is opened)
+//   INTERNAL            anything else the system refused, also EIO of a write or flush, after which
+//                       the file must not be trusted
 class File {
  public:
   virtual ~File() = default;
@@ -79,6 +81,10 @@ enum class OpenMode : uint8_t {
   kCreate,     // read and write, created or emptied
   kCreateNew,  // read and write, ALREADY_EXISTS when it is there
 };
+
+constexpr bool Creates(OpenMode mode) {
+  return mode == OpenMode::kCreate || mode == OpenMode::kCreateNew;
+}
 
 struct OpenOptions {
   OpenMode mode = OpenMode::kRead;

@@ -21,24 +21,26 @@ absl::StatusCode CodeOf(int error) {
     case ENOSPC:
     case EDQUOT:
       return absl::StatusCode::kResourceExhausted;
-    case EIO:
-      return absl::StatusCode::kDataLoss;
     default:
       return absl::StatusCode::kInternal;
   }
 }
 
-const char* NextStep(absl::StatusCode code) {
-  switch (code) {
+const char* NextStep(int error) {
+  switch (CodeOf(error)) {
     case absl::StatusCode::kPermissionDenied:
       return "; give this user the right, or choose another directory";
     case absl::StatusCode::kResourceExhausted:
       return "; free space on this file system or raise the quota";
-    case absl::StatusCode::kDataLoss:
-      return "; the device failed, do not trust this file any more";
     default:
-      return "";
+      return error == EIO ? "; the device failed, do not trust this file any more" : "";
   }
+}
+
+absl::Status ErrorOf(absl::StatusCode code, int error, absl::string_view operation,
+                     absl::string_view path) {
+  return absl::Status(code, absl::StrCat("cannot ", operation, " ", path, ": ",
+                                         std::strerror(error), NextStep(error)));
 }
 
 }  // namespace
@@ -57,9 +59,12 @@ bool CannotLink(int error) {
 }
 
 absl::Status FileError(int error, absl::string_view operation, absl::string_view path) {
-  const absl::StatusCode code = CodeOf(error);
-  return absl::Status(code, absl::StrCat("cannot ", operation, " ", path, ": ",
-                                         std::strerror(error), NextStep(code)));
+  return ErrorOf(CodeOf(error), error, operation, path);
+}
+
+absl::Status FileReadError(int error, absl::string_view operation, absl::string_view path) {
+  return ErrorOf(error == EIO ? absl::StatusCode::kDataLoss : CodeOf(error), error, operation,
+                 path);
 }
 
 }  // namespace ballast

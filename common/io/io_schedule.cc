@@ -14,10 +14,11 @@ namespace {
 absl::Status PieceError(const IoPiece& piece, int error) {
   const IoRequest& request = piece.of->request;
   if (request.kind == IoKind::kSync) return FileError(error, "sync", request.path);
-  return FileError(error,
-                   absl::StrCat(request.kind == IoKind::kRead ? "read " : "write ", piece.bytes,
-                                " bytes at offset ", request.offset + piece.at, " of"),
-                   request.path);
+  const std::string where =
+      absl::StrCat(piece.bytes, " bytes at offset ", request.offset + piece.at, " of");
+  return request.kind == IoKind::kRead
+             ? FileReadError(error, absl::StrCat("read ", where), request.path)
+             : FileError(error, absl::StrCat("write ", where), request.path);
 }
 
 }  // namespace

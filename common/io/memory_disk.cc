@@ -145,9 +145,10 @@ void MemoryDisk::Change(EntryChange change) {
 absl::StatusOr<std::unique_ptr<File>> MemoryDisk::Open(const std::string& path,
                                                        const OpenOptions& options) {
   MutexLock lock(&mu_);
-  BALLAST_RETURN_IF_ERROR(TakeFault(Operation::kOpen, "open", path));
+  const bool create = Creates(options.mode);
+  BALLAST_RETURN_IF_ERROR(
+      TakeFault(Operation::kOpen, "open", path, create ? &FileError : &FileReadError));
   BALLAST_ASSIGN_OR_RETURN(Entry entry, Locate(path));
-  const bool create = options.mode == OpenMode::kCreate || options.mode == OpenMode::kCreateNew;
   if (entry.node == nullptr) {
     if (!create) return FileError(ENOENT, "open", path);
     entry.node.reset(new Node{.is_directory = false});
@@ -317,7 +318,7 @@ absl::StatusOr<size_t> MemoryDisk::Read(const OpenFile& file, uint64_t offset, s
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(CheckOpen(file));
   const std::string words = absl::StrCat("read ", bytes, " bytes at offset ", offset, " of");
-  BALLAST_RETURN_IF_ERROR(TakeFault(Operation::kRead, words, file.name));
+  BALLAST_RETURN_IF_ERROR(TakeFault(Operation::kRead, words, file.name, &FileReadError));
   const std::string& content = file.node->content.seen();
   if (offset >= content.size()) return 0;
   return content.copy(static_cast<char*>(to), bytes, offset);
@@ -402,11 +403,11 @@ void MemoryDisk::Crash(const Random& random) {
 }
 
 absl::Status MemoryDisk::TakeFault(Operation operation, absl::string_view words,
-                                   const std::string& path) {
+                                   const std::string& path, ErrorOf* error) {
   const auto fault = faults_[operation].extract(++operations_[operation]);
-  if (!fault.empty()) return FileError(fault.mapped(), words, path);
+  if (!fault.empty()) return error(fault.mapped(), words, path);
   const auto of_path = path_faults_.extract({operation, path});
-  return of_path.empty() ? absl::OkStatus() : FileError(of_path.mapped(), words, path);
+  return of_path.empty() ? absl::OkStatus() : error(of_path.mapped(), words, path);
 }
 
 void MemoryDisk::Fail(Operation operation, uint64_t nth, int error) {

@@ -25,6 +25,7 @@
 #include "absl/base/thread_annotations.h"
 #include "common/base/sync.h"
 #include "common/io/file.h"
+#include "common/io/file_error.h"
 
 namespace ballast {
 
@@ -100,8 +101,9 @@ class MemoryDisk : public FileSystem {
   // Names that change together or not at all: one, or both of a rename.
   using EntryChange = std::vector<Entry>;
 
-  absl::Status TakeFault(Operation operation, absl::string_view words, const std::string& path)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  using ErrorOf = absl::Status(int error, absl::string_view words, absl::string_view path);
+  absl::Status TakeFault(Operation operation, absl::string_view words, const std::string& path,
+                         ErrorOf* error = &FileError) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   NodePtr Find(const std::string& path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The entry of `path`; its node is null when there is none. Fails when the parent is missing.
   absl::StatusOr<Entry> Locate(const std::string& path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

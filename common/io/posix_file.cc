@@ -104,8 +104,8 @@ class PosixFile : public File {
       if (count > 0) {
         done += count;
       } else if (!FallBack(&fd)) {
-        return FileError(errno, absl::StrCat("read ", bytes, " bytes at offset ", offset, " of"),
-                         path_);
+        return FileReadError(
+            errno, absl::StrCat("read ", bytes, " bytes at offset ", offset, " of"), path_);
       }
     }
     return done;
@@ -163,7 +163,7 @@ class PosixFile : public File {
 
   absl::StatusOr<uint64_t> Size() override {
     struct stat status {};
-    if (fstat(cached_.get(), &status) != 0) return FileError(errno, "ask the size of", path_);
+    if (fstat(cached_.get(), &status) != 0) return FileReadError(errno, "ask the size of", path_);
     return status.st_size;
   }
 
@@ -213,7 +213,7 @@ class PosixFile : public File {
 absl::StatusOr<Descriptor> OpenDirect(const std::string& path, bool writable) {
   Descriptor direct = OpenDescriptor(path, O_DIRECT | (writable ? O_RDWR : O_RDONLY));
   if (!direct.ok() && errno != EINVAL && errno != EOPNOTSUPP) {
-    return FileError(errno, "open for direct I/O", path);
+    return FileReadError(errno, "open for direct I/O", path);
   }
   return direct;
 }
@@ -223,9 +223,10 @@ class PosixFiles : public FileSystem {
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path,
                                              const OpenOptions& options) override {
     Descriptor cached = OpenDescriptor(path, OpenFlags(options.mode));
-    if (!cached.ok()) return FileError(errno, "open", path);
+    const auto error = Creates(options.mode) ? &FileError : &FileReadError;
+    if (!cached.ok()) return error(errno, "open", path);
     struct stat about = {};
-    if (fstat(cached.get(), &about) != 0) return FileError(errno, "look at", path);
+    if (fstat(cached.get(), &about) != 0) return FileReadError(errno, "look at", path);
     if (!S_ISREG(about.st_mode)) {
       return absl::InvalidArgumentError(absl::StrCat(path, " is no regular file"));
     }
@@ -245,7 +246,7 @@ class PosixFiles : public FileSystem {
     for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
       names.push_back(entry->path().filename().string());
     }
-    if (error) return FileError(error.value(), "list", directory);
+    if (error) return FileReadError(error.value(), "list", directory);
     std::sort(names.begin(), names.end());
     return names;
   }

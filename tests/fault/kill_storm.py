@@ -199,10 +199,11 @@ class Storm:
         self.die_at(self.failpoints[self.next_failpoint])
 
     def strike_disk_error(self) -> None:
-        """A write or flush fails; the server ends at once and is started again."""
+        """A write or flush fails; the server ends at once and is started again. The codes are those
+        that writes have: file_error.cc."""
         cluster = self.cluster
         point = self.rng.choice([n for n in self.failpoints if n.startswith(("log.", "slots."))])
-        code = self.rng.choice(("INTERNAL", "RESOURCE_EXHAUSTED", "DATA_LOSS"))
+        code = self.rng.choice(("INTERNAL", "RESOURCE_EXHAUSTED", "PERMISSION_DENIED"))
         server = self.rng.choice(cluster.servers)
         cluster.kill(server)
         server.failpoints = f"{point}={self.rng.choice((1, 3, 10))}*off->1*return({code})"

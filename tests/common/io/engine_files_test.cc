@@ -181,7 +181,7 @@ TEST_F(EngineFilesTest, AnErrorOfAnyBlockIsTheWritesAndNamesTheFile) {
   shared_.result = -EIO;
   const absl::Status status =
       Write(file.get(), 0, {{memory_.data(), 4096}, {memory_.data() + 4096, 3 * kMiB}});
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
   EXPECT_THAT(status.message(), testing::HasSubstr(directory_ + "/a"));
 }
 

@@ -260,10 +260,17 @@ TEST(FileErrorTest, CodesSayWhatToDoNext) {
       {EROFS, absl::StatusCode::kPermissionDenied},
       {ENOSPC, absl::StatusCode::kResourceExhausted},
       {EDQUOT, absl::StatusCode::kResourceExhausted},
-      {EIO, absl::StatusCode::kDataLoss},
+      {EIO, absl::StatusCode::kInternal},
       {EBADF, absl::StatusCode::kInternal},
       {EMFILE, absl::StatusCode::kInternal}};
-  for (const auto& [error, code] : codes) EXPECT_EQ(FileError(error, "open", "/a").code(), code);
+  for (const auto& [error, code] : codes) {
+    EXPECT_EQ(FileError(error, "write", "/a").code(), code);
+    EXPECT_EQ(FileReadError(error, "read", "/a").code(),
+              error == EIO ? absl::StatusCode::kDataLoss : code);
+  }
+  for (const auto error : {FileError, FileReadError}) {
+    EXPECT_THAT(Text(error(EIO, "touch", "/a")), HasSubstr("do not trust this file any more"));
+  }
   EXPECT_EQ(Text(FileError(ENOSPC, "write 512 bytes at offset 0 of", "/a")),
             "cannot write 512 bytes at offset 0 of /a: No space left on device; free space on this "
             "file system or raise the quota");

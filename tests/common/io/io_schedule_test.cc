@@ -77,7 +77,7 @@ TEST(IoScheduleTest, TheFirstErrorIsToldOnceAllBlocksHaveEnded) {
   EXPECT_FALSE(schedule.Finish(first, -ENOSPC).has_value());
   const auto done = schedule.Finish(third, kBlock);
   ASSERT_TRUE(done.has_value());
-  EXPECT_EQ(done->status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(done->status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(done->status.message()),
               testing::HasSubstr("write 8192 bytes at offset 12288 of slots"));
 }

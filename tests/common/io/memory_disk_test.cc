@@ -230,7 +230,7 @@ TEST(MemoryDiskTest, ReplaceFileLeavesOldOrNewWhateverIsLost) {
   for (int i = 0; i < 300; ++i) {
     auto disk = DiskWith(old_content);
     disk->Fail(Operation::kSync, 2, EIO);  // Of the directory: the new name is not safe.
-    EXPECT_EQ(ReplaceFile(disk.get(), "a", new_content).code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(ReplaceFile(disk.get(), "a", new_content).code(), absl::StatusCode::kInternal);
     disk->Crash(std::ref(random));
     seen.insert(Content(disk.get(), "a"));
   }
@@ -273,7 +273,7 @@ TEST(MemoryDiskTest, NoLaterSyncSavesWhatAFailedOneDidNot) {
   ASSERT_TRUE(Write(file.get(), 0, "11").ok());
   ASSERT_TRUE(Write(file.get(), 3, "33").ok());
   disk->Fail(Operation::kSync, 1, EIO);
-  EXPECT_EQ(file->Sync().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(file->Sync().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(Content(disk.get(), "a"), "11.33.");
   ASSERT_TRUE(Write(file.get(), 4, "44").ok());
   ASSERT_TRUE(file->Sync().ok());
@@ -300,7 +300,7 @@ TEST(MemoryDiskTest, TheNthOperationFailsAndOnlyThat) {
   disk->Fail(Operation::kWrite, 4, ENOSPC);
   EXPECT_TRUE(Write(file.get(), 0, "1").ok());
   const absl::Status failed = Write(file.get(), 1, "2");
-  EXPECT_EQ(failed.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(failed.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(failed.message()), HasSubstr("cannot write 1 bytes at offset 1 of a:"));
   EXPECT_TRUE(Write(file.get(), 2, "3").ok());
   EXPECT_EQ(Write(file.get(), 3, "4").code(), absl::StatusCode::kResourceExhausted);
@@ -311,13 +311,16 @@ TEST(MemoryDiskTest, TheNthOperationFailsAndOnlyThat) {
                               Operation::kAllocate, Operation::kRename, Operation::kRemove}) {
     disk->Fail(operation, 1, EIO);
   }
-  const auto data_loss = absl::StatusCode::kDataLoss;
-  EXPECT_EQ(disk->Open("a", {}).status().code(), data_loss);
-  EXPECT_EQ(file->ReadAt(0, 1, &byte).status().code(), data_loss);
-  EXPECT_EQ(disk->SyncDirectory("").code(), data_loss);
-  EXPECT_EQ(file->Allocate(100).code(), data_loss);
-  EXPECT_EQ(disk->Rename("a", "b").code(), data_loss);
-  EXPECT_EQ(disk->Remove("a").code(), data_loss);
+  EXPECT_EQ(disk->Open("a", {}).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(file->ReadAt(0, 1, &byte).status().code(), absl::StatusCode::kDataLoss);
+  disk->Fail(Operation::kOpen, 1, EIO);
+  EXPECT_EQ(disk->Open("b", {.mode = OpenMode::kCreate}).status().code(),
+            absl::StatusCode::kInternal);
+  const auto internal = absl::StatusCode::kInternal;
+  EXPECT_EQ(disk->SyncDirectory("").code(), internal);
+  EXPECT_EQ(file->Allocate(100).code(), internal);
+  EXPECT_EQ(disk->Rename("a", "b").code(), internal);
+  EXPECT_EQ(disk->Remove("a").code(), internal);
   EXPECT_TRUE(disk->Remove("a").ok());
 }
 

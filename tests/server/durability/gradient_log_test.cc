@@ -391,7 +391,7 @@ TEST_F(GradientLogTest, AFailedFlushIsFinal) {
   ASSERT_TRUE(Extent(1, 0, 100).ok());
   disk_.Fail(Operation::kSync, 1, EIO);
   const absl::Status failed = log_->Sync();
-  EXPECT_TRUE(absl::IsDataLoss(failed)) << failed;
+  EXPECT_TRUE(absl::IsInternal(failed)) << failed;
   EXPECT_EQ(log_->Sync(), failed);
   EXPECT_EQ(Extent(1, 1, 100), failed);
   EXPECT_EQ(log_->AppendPrepared(MakePrepared(1, {0})), failed);
@@ -424,7 +424,7 @@ TEST_F(GradientLogTest, AWriteThatGoesOnAfterTheAppendFailsBySyncAtTheLatest) {
     extent.extent = 1;
     const absl::Status failed =
         append_again ? log_->AppendExtent(extent, arena->data(), nullptr) : log_->Sync();
-    EXPECT_TRUE(absl::IsDataLoss(failed)) << failed;
+    EXPECT_TRUE(absl::IsInternal(failed)) << failed;
     EXPECT_EQ(log_->Sync(), failed);
     log_.reset();
   }
@@ -435,7 +435,7 @@ TEST_F(GradientLogTest, AnErrorWhileASegmentBeginsIsFinal) {
   ASSERT_TRUE(Extent(1, 0, 2 * kPageBytes).ok());
   disk_.Fail(Operation::kSync, 1, EIO);
   const absl::Status failed = Extent(1, 1, 100);
-  EXPECT_TRUE(absl::IsDataLoss(failed));
+  EXPECT_TRUE(absl::IsInternal(failed));
   EXPECT_EQ(Extent(1, 1, 100), failed);
 }
 
