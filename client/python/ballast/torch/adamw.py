@@ -649,7 +649,7 @@ class AdamW(torch.optim.Optimizer):
                 self._received(stepped + changed)
 
     def _look_for_local_clips(self) -> None:
-        if self._alone or self._config.max_grad_norm > 0:
+        if self._clip_watch.over or self._alone or self._config.max_grad_norm > 0:
             return
         gradients = [e.param.grad for e in self._manifest.entries if e.param.grad is not None]
         if self._clip_watch.saw(gradients):

@@ -29,12 +29,17 @@ class LocalClipWatch:
         self._last: torch.Tensor | None = None  # norm of each gradient, fp64 on the CPU
         self._alike = 1
 
+    @property
+    def over(self) -> bool:
+        """Whether saw() will not be True any more, whatever it is given."""
+        return self._left == 0
+
     def saw(self, gradients: list[torch.Tensor]) -> bool:
         """Whether the gradients of this and of earlier rounds look clipped; True once at most.
 
         gradients: of this trainer, dense, of any dtype and device; read only.
         """
-        if self._left == 0 or not gradients:
+        if self.over or not gradients:
             return False
         self._left -= 1
         short = any(g.dtype != torch.float32 for g in gradients)
