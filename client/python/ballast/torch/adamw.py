@@ -28,7 +28,7 @@ from ballast.errors import (
 from ballast.session import Session
 from ballast.torch import buffers, export, files, handle, hyper, load
 from ballast.torch.local_clip import LocalClipWatch
-from ballast.torch.manifest import Entry, Manifest
+from ballast.torch.manifest import Entry, Manifest, warn_of_order
 from ballast.torch.naming import Naming
 
 KEEP_MAX = 2**32 - 1  # of snapshot(), as SnapshotRequest has it
@@ -558,7 +558,12 @@ class AdamW(torch.optim.Optimizer):
             if self._session.opt_step == 0:
                 self._load(*carried)
         if attaches and self._session.resumed:
-            _warn_of_order(entries)
+            # The last thing here: it raises if that is asked.
+            warn_of_order(
+                entries,
+                "says which of the resumed job's tensors each of them is",
+                "the optimizer of the next job",
+            )
 
     def _carry(self, source: dict[str, Any]) -> None:
         """For wrap(): `source` is loaded once attached, unless the job has taken steps already.
@@ -663,17 +668,6 @@ class AdamW(torch.optim.Optimizer):
         for entry in entries:
             buffers.copy_back(entry)
         buffers.written(entries)
-
-
-def _warn_of_order(entries: list[Entry]) -> None:
-    # For a call of a script that ends in _join(). The last thing there: it raises if that is asked.
-    if all(entry.named for entry in entries):
-        return
-    warn(
-        "some parameters have no name: the order of parameters is what says which of the resumed "
-        "job's tensors each of them is. Build the optimizer of the next job from "
-        "model.named_parameters() or pass model="
-    )
 
 
 def _check_params(params: Any) -> None:

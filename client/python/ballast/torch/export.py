@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from ballast.errors import warn
 from ballast.session import Session
-from ballast.torch.manifest import Manifest
+from ballast.torch.manifest import Manifest, warn_of_order
 
 _ARRAYS = ("master", "exp_avg", "exp_avg_sq")
 
@@ -24,11 +23,7 @@ def export(session: Session, manifest: Manifest, param_groups: list[dict[str, An
     torch.optim.AdamW.load_state_dict accepts it ("master" is kept and ignored there).
     Warns when names are missing: without them only the order says which tensor is which.
     """
-    if not all(e.named for e in manifest.entries):
-        warn(
-            "some parameters have no name: the order of parameters is what identifies them in this "
-            "export. Build the optimizer from model.named_parameters() or pass model="
-        )
+    warn_of_order(manifest.entries, "identifies them in this export", "the optimizer")
     arrays = {
         key: [torch.empty(e.shape, dtype=torch.float32, device="cpu") for e in manifest.entries]
         for key in _ARRAYS

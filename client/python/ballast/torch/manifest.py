@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ballast.errors import BadArgument, Unsupported
+from ballast.errors import BadArgument, Unsupported, warn
 from ballast.session import TensorSpec
 from ballast.torch.naming import Naming
 
@@ -128,6 +128,19 @@ def check_tensor(p: torch.Tensor, name: str) -> None:
         problem = "is a view whose elements share memory or are negated; pass a contiguous tensor"
     if problem:
         raise Unsupported(f"parameter {name!r} {problem}")
+
+
+def warn_of_order(entries: list[Entry], says: str, optimizer: str) -> None:
+    """Warns, at the script's line, when some of `entries` have no name.
+
+    says: what, for want of names, the order of parameters does. optimizer: which one should be
+    built with names.
+    """
+    if not all(entry.named for entry in entries):
+        warn(
+            f"some parameters have no name: the order of parameters is what {says}. "
+            f"Build {optimizer} from model.named_parameters() or pass model="
+        )
 
 
 def _check_names(entries: list[Entry]) -> None:
