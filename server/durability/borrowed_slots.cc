@@ -114,7 +114,7 @@ class BorrowedSlots : public SlotFile {
 
   using SlotFile::Write;
   absl::Status Write(uint32_t extent, uint64_t version, const void* data,
-                     std::vector<uint32_t> chunk_crcs) override {
+                     absl::Span<const uint32_t> chunk_crcs) override {
     {
       MutexLock lock(&mu_);
       if (IsLent(extent) && version <= round_) {
@@ -122,7 +122,7 @@ class BorrowedSlots : public SlotFile {
                                                 "; version ", version, " is not newer"));
       }
     }
-    BALLAST_RETURN_IF_ERROR(own_->Write(extent, version, data, std::move(chunk_crcs)));
+    BALLAST_RETURN_IF_ERROR(own_->Write(extent, version, data, chunk_crcs));
     MutexLock lock(&mu_);
     const auto found = extents_.find(extent);
     if (found != extents_.end()) found->second.written = true;

@@ -57,7 +57,7 @@ class TwoSlotFile : public SlotFile {
   std::optional<uint64_t> Held(uint32_t extent) const override;
   using SlotFile::Write;
   absl::Status Write(uint32_t extent, uint64_t version, const void* data,
-                     std::vector<uint32_t> chunk_crcs) override;
+                     absl::Span<const uint32_t> chunk_crcs) override;
   absl::Status Sync() override;
   absl::Status Read(uint32_t extent, uint64_t version, void* to) override;
 
@@ -97,7 +97,7 @@ class TwoSlotFile : public SlotFile {
   // checksums.
   absl::StatusOr<std::pair<Slot*, SlotHeader>> BeginWrite(Extent* target, uint64_t version);
   absl::Status WritePayload(SlotHeader* header, const char* data,
-                            const std::vector<uint32_t>& chunk_crcs);
+                            absl::Span<const uint32_t> chunk_crcs);
   absl::StatusOr<SlotHeader> HeaderOfVersion(const Extent& source, uint64_t version) const;
   absl::StatusOr<Extent*> Find(uint32_t extent);
   // The first chunk of `data` that is not what `header` says; none when all are.
@@ -483,7 +483,7 @@ absl::StatusOr<std::pair<TwoSlotFile::Slot*, SlotHeader>> TwoSlotFile::BeginWrit
 }
 
 absl::Status TwoSlotFile::Write(uint32_t extent, uint64_t version, const void* data,
-                                std::vector<uint32_t> chunk_crcs) {
+                                absl::Span<const uint32_t> chunk_crcs) {
   BALLAST_ASSIGN_OR_RETURN(Extent* const target, Find(extent));
   if (!chunk_crcs.empty() && chunk_crcs.size() != SlotChunks(target->shape)) {
     return absl::InvalidArgumentError(absl::StrCat("extent ", extent, " has ",
@@ -502,7 +502,7 @@ absl::Status TwoSlotFile::Write(uint32_t extent, uint64_t version, const void* d
 }
 
 absl::Status TwoSlotFile::WritePayload(SlotHeader* header, const char* data,
-                                       const std::vector<uint32_t>& chunk_crcs) {
+                                       absl::Span<const uint32_t> chunk_crcs) {
   const uint64_t payload_bytes = PayloadBytes(header->shape);
   for (uint32_t i = 0; i < SlotChunks(header->shape); ++i) {
     const uint64_t at = i * kSlotChunkBytes;

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/io/file.h"
 
 namespace ballast::server {
@@ -99,7 +100,7 @@ class SlotFile {
   // overwrite the only slot that is safe. INTERNAL unless `version` is newer than those there. An
   // error of a write or flush is final.
   virtual absl::Status Write(uint32_t extent, uint64_t version, const void* data,
-                             std::vector<uint32_t> chunk_crcs) = 0;
+                             absl::Span<const uint32_t> chunk_crcs) = 0;
   absl::Status Write(uint32_t extent, uint64_t version, const void* data) {
     return Write(extent, version, data, {});
   }

@@ -70,7 +70,7 @@ absl::Status Engine::MakeGrownFiles(const JobPlan& plan, const GrowthFiles& file
       BALLAST_RETURN_IF_ERROR(ReadImage(extent, image.data()));
     }
     BALLAST_RETURN_IF_ERROR(
-        storage->slots()->Write(extent, fsm_.round(), image.data(), std::move(chunk_crcs)));
+        storage->slots()->Write(extent, fsm_.round(), image.data(), chunk_crcs));
   }
   BALLAST_RETURN_IF_ERROR(storage->slots()->Sync());
   if (last_decision_.has_value()) {
