@@ -112,7 +112,7 @@ class ServerImpl : public Server {
       : options_(std::move(options)),
         config_(options_.loaded.config),
         incarnation_(NewIncarnation()),
-        directory_("this server waits for its peers file") {}
+        directory_(StillStarting(config_.cluster().id(), "waits for its peers file")) {}
   ~ServerImpl() override { Stop(); }
 
   absl::Status Open();
@@ -378,6 +378,7 @@ absl::StatusOr<DirectorySnapshots> ServerImpl::OpenSnapshots(size_t servers) {
 }
 
 absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
+  directory_.WaitFor(StillStarting(config_.cluster().id(), "reads its jobs from disk"));
   std::vector<ServerAddress> servers;
   for (const config::Peer& peer : peers) servers.push_back({peer.id(), peer.address()});
   if (servers.empty()) servers.push_back({config_.cluster().id(), address_});
@@ -422,10 +423,6 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
           engine->VoteRefused(round, vote.status());
         }
       });
-  directory_.WaitFor(ReasonedError(
-      absl::StatusCode::kUnavailable, Reason::kRecovering,
-      absl::StrCat("server ", config_.cluster().id(), " reads its jobs from disk; ask again soon"),
-      {.server = static_cast<int>(config_.cluster().id())}));
   BALLAST_RETURN_IF_ERROR(directory->Recover());
   directory_.Set(directory);
   directory->StartRecovered();

@@ -178,10 +178,10 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
       for (auto& [name, pending] : pending_) {
         // Seats of a durable job are waited for; its servers come back.
         if (pending.created && pending.plan.spec.durability != Durability::kNone) continue;
-        FailPending(&pending,
-                    ReasonedError(absl::StatusCode::kUnavailable, Reason::kServerLost,
-                                  absl::StrCat("server ", server, " was lost (", why, ")"),
-                                  {.server = static_cast<int>(server)}));
+        FailPending(&pending, ReasonedError(absl::StatusCode::kUnavailable, Reason::kServerLost,
+                                            absl::StrCat("server ", server, " was lost (", why,
+                                                         "); attach again, which waits for it"),
+                                            {.server = static_cast<int>(server)}));
       }
       std::erase_if(pending_, [](const auto& entry) { return !entry.second.created; });
       for (const auto& engine : Engines()) engine->PeerLost(server, why);
@@ -520,9 +520,11 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   static absl::Status SaidBy(uint32_t server, const std::string& what, const absl::Status& status);
   // A Gather that a shutdown gives up.
   std::shared_ptr<Gather> GatherPeers(size_t count, std::function<void(absl::Status)> done);
-  // Orders `server`: again, when it took that for an order of the home's process before this one,
-  // whose end it had only just noticed.
+  // Orders `server`: again while it still starts, for attach_timeout at most, and when it took that
+  // for an order of the home's process before this one, whose end it had only just noticed.
   void Tell(uint32_t server, const AtServer& order, const std::function<void(absl::Status)>& done);
+  void TryTelling(uint32_t server, const AtServer& order, std::chrono::nanoseconds until,
+                  const std::function<void(absl::Status)>& done);
   // Others are about to make the job; it survives that they may have something of it.
   absl::Status MarkOrdered(const JobPlan& plan);
   // Removes what others have of a job that was not made; again and again until they have answered.

@@ -99,14 +99,21 @@ std::shared_ptr<Gather> Directory::GatherPeers(size_t count,
 
 void Directory::Tell(uint32_t server, const AtServer& order,
                      const std::function<void(absl::Status)>& done) {
+  TryTelling(server, order, deps_.clock->Now() + config_.attach_timeout, done);
+}
+
+void Directory::TryTelling(uint32_t server, const AtServer& order, std::chrono::nanoseconds until,
+                           const std::function<void(absl::Status)>& done) {
   const auto self = shared_from_this();
   order(server, [=, this](const absl::Status& status) {
     const bool mistaken = ReasonOf(status) == Reason::kServerLost &&
                           FieldsOf(status).server == static_cast<int>(config_.self);
-    if (!mistaken) return done(status);
+    const bool too_early = IsStillStarting(status) && deps_.clock->Now() < until;
+    if (!mistaken && !too_early) return done(status);
+    BALLAST_LOG_EVERY(10, INFO, LogField("server", server)) << "waits to order again: " << status;
     Post([=, this] {
       if (shutting_down_) return done(ShuttingDown());
-      strand_.PostAfter(kOrderRetry, [=, this] { self->Tell(server, order, done); });
+      strand_.PostAfter(kOrderRetry, [=, this] { self->TryTelling(server, order, until, done); });
     });
   });
 }

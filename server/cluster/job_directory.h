@@ -13,6 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
 #include "server/cluster/attach_types.h"
 #include "server/cluster/job_store.h"
 #include "server/cluster/works.h"
@@ -80,6 +82,18 @@ class PeerLink {
   virtual void ImportJob(uint32_t server, const ImportOrder& order,
                          std::function<void(absl::Status)> done) = 0;
 };
+
+// Said by a server that listens but does not serve jobs yet: UNAVAILABLE RECOVERING, of no job.
+// `what` completes "server 3 ...".
+inline absl::Status StillStarting(uint32_t server, const std::string& what) {
+  return ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
+                       absl::StrCat("server ", server, " ", what, "; ask again soon"),
+                       {.server = static_cast<int>(server)});
+}
+// Whether a server has said so. Whatever it was asked, it has done nothing of it.
+inline bool IsStillStarting(const absl::Status& status) {
+  return ReasonOf(status) == Reason::kRecovering && FieldsOf(status).job.empty();
+}
 
 struct DirectoryConfig {
   uint32_t self = 0;

@@ -18,8 +18,7 @@ namespace ballast::server {
 class DirectoryHolder {
  public:
   // Until Set, calls are refused with `waiting_for`.
-  explicit DirectoryHolder(const std::string& waiting_for = "the server is starting")
-      : waiting_for_(absl::UnavailableError(waiting_for)) {}
+  explicit DirectoryHolder(absl::Status waiting_for) : waiting_for_(std::move(waiting_for)) {}
 
   // What the server waits for from now on, as an error.
   void WaitFor(absl::Status waiting_for) {

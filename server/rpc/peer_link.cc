@@ -278,12 +278,11 @@ void PeerClientImpl::TryPlan(std::shared_ptr<PlanUnderWay> plan) {
 
 void PeerClientImpl::OnPlanAnswer(const std::shared_ptr<PlanUnderWay>& plan,
                                   const absl::Status& status) {
-  // A peer that has just started answers UNAVAILABLE until it knows the cluster and its jobs.
-  if (!MayPass(status) ||
-      (ReasonOf(status) != Reason::kUnspecified && ReasonOf(status) != Reason::kShuttingDown)) {
-    plan->done(status);
-    return;
-  }
+  const Reason reason = ReasonOf(status);
+  const bool may_pass =
+      MayPass(status) && (reason == Reason::kUnspecified || reason == Reason::kShuttingDown ||
+                          IsStillStarting(status));
+  if (!may_pass) return plan->done(status);
   const auto retry = [weak = weak_from_this(), plan] {
     if (const auto self = weak.lock()) self->TryPlan(plan);
   };

@@ -5,6 +5,7 @@ Comes from: the fixtures in conftest.py. Goes to: ballast.launcher, ballast.torc
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -12,8 +13,9 @@ import re
 import signal
 import subprocess
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,20 @@ class Cluster:
 
     def kill(self, server: int, signum: int) -> None:
         os.kill(self.pid(server), signum)
+
+    def serves(self, server: int) -> bool:
+        """Whether it knows its peers and has read its jobs."""
+        url = f"http://{self._servers.admin_addresses[server]}/readyz"
+        try:
+            with urllib.request.urlopen(url, timeout=HANG_S):
+                return True
+        except urllib.error.HTTPError:
+            return False
+
+    def wait_until_serving(self) -> None:
+        """Trainers wait by themselves; a command is refused by a server that still starts."""
+        for server in range(len(self.endpoints)):
+            wait_for(lambda s=server: self.serves(s), f"server {server} to serve jobs")
 
     def running(self) -> list[bool]:
         return [not child.ended() for child in self._servers.children]
@@ -94,6 +110,21 @@ class Cluster:
             self.kill(server, signum)
         for server in servers:
             self.restart(server)
+
+    @contextlib.contextmanager
+    def starting(self, server: int) -> Iterator[None]:
+        """Starts a server again that inside of this listens, but does not know its peers."""
+        peers = self._servers._peers_file()
+        hidden = peers.rename(peers.with_suffix(".hidden"))
+        found = f"peer is reachable server={server}"
+        before = self.log(0).count(found)
+        self.strike(server)
+        wait_for(lambda: self.log(0).count(found) > before, f"the home to reach server {server}")
+        yield
+        hidden.rename(peers)
+
+    def log(self, server: int) -> str:
+        return self._servers._log_file(server).read_text()
 
     def pushed_bytes(self, server: int, job: str) -> int:
         """Payload of a job that a server has taken so far: weights at its start, gradients."""

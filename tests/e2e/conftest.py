@@ -56,6 +56,7 @@ def clusters(ballastd, tmp_path_factory):
         if servers not in running:
             folder = tmp_path_factory.mktemp(f"servers-{servers}")
             running[servers] = Cluster(ballastd, servers, folder)
+            running[servers].wait_until_serving()
         return running[servers]
 
     yield get
@@ -72,6 +73,7 @@ def start_cluster(ballastd, tmp_path):
         folder = tmp_path / f"cluster-{len(started)}"
         folder.mkdir()
         started.append(Cluster(ballastd, servers, folder, **settings))
+        started[-1].wait_until_serving()
         return started[-1]
 
     yield start

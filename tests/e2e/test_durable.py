@@ -302,7 +302,10 @@ def test_a_server_that_stays_away_too_long_is_named(start_cluster):
 def test_an_attach_says_which_server_it_waits_for(start_cluster, capsys, away):
     cluster = start_cluster(2)
     address = cluster.endpoints[away]
+    wait_for(lambda: "peer is reachable" in cluster.log(1 - away), "the servers to find each other")
     cluster.kill(away, signal.SIGKILL)
+    # An attach that is under way by then is told at once that the server was lost.
+    wait_for(lambda: "peer lost" in cluster.log(1 - away), "the other to notice")
     p = torch.nn.Parameter(torch.zeros(300))
     trainers = Trainers(cluster, [[p]], durability="process")
     (attaching,) = trainers.start(lambda opt: opt.attach())

@@ -202,6 +202,33 @@ def test_a_peer_that_is_lost_is_named(start_cluster, tmp_path, place, command):
     cluster.restart(1)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("export", "JOB", "--snapshot", "one", "--name", "new"),
+        ("import", "out", "--as", "new"),
+        ("snapshot", "restore", "JOB", "one", "--as", "new"),
+        ("snapshot", "fork", "JOB", "one", "--as", "new"),
+    ],
+)
+def test_a_peer_that_still_starts_is_waited_for(start_cluster, tmp_path, command):
+    cluster = start_cluster(2, **shared(tmp_path))
+    job = rested(cluster)
+    snapshots(cluster, "create", job, "one")
+    export(cluster, job, "--snapshot", "one", "--name", "out", "--state")
+    with ThreadPoolExecutor(1) as pool:
+        with cluster.starting(1):
+            words = [job if word == "JOB" else word for word in command]
+            said = pool.submit(try_ctl, cluster, *words)
+            wait_for(
+                lambda: said.done() or "waits for its peers file" in cluster.log(0),
+                "the home to wait for its peer",
+            )
+            assert not said.done(), said.result().stderr
+        assert said.result().returncode == 0, said.result().stderr
+    assert "new" in (in_exports(tmp_path) if command[0] == "export" else jobs(cluster))
+
+
 def test_a_snapshot_that_is_deleted_while_it_is_exported_is_named(start_cluster, tmp_path):
     cluster = start_cluster(2, **shared(tmp_path))
     job = rested(cluster)

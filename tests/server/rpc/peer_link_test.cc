@@ -25,7 +25,7 @@ struct PeerProcess {
   std::string address() const { return absl::StrCat("127.0.0.1:", server.port()); }
 
   std::shared_ptr<FakeDirectory> directory;
-  DirectoryHolder holder;
+  DirectoryHolder holder{StillStarting(1, "waits")};
   GenericServer server;
 };
 

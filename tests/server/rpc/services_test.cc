@@ -16,7 +16,7 @@ using testing::HasSubstr;
 
 class ServicesTest : public testing::Test {
  protected:
-  ServicesTest() : holder_("waiting for peers file") {
+  ServicesTest() {
     TransportTerms terms;
     terms.chunk_bytes = 1000;
     terms.credit_bytes = 5000;
@@ -54,7 +54,7 @@ class ServicesTest : public testing::Test {
   }
 
   std::shared_ptr<FakeDirectory> directory_ = std::make_shared<FakeDirectory>();
-  DirectoryHolder holder_;
+  DirectoryHolder holder_{StillStarting(3, "waits for its peers file")};
   GenericServer server_;
 };
 
@@ -107,7 +107,7 @@ TEST_F(ServicesTest, TheDirectorysErrorKeepsItsReasonAndFields) {
 TEST_F(ServicesTest, BeforeThePeersAreKnownAnAttachSaysWhatIsAwaited) {
   const absl::Status status = Call(method::kAttach, Request());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(status.message(), HasSubstr("waiting for peers file"));
+  EXPECT_THAT(status.message(), HasSubstr("server 3 waits for its peers file"));
 }
 
 TEST_F(ServicesTest, ACallerThatHangsUpIsReported) {
