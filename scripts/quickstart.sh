@@ -5,7 +5,7 @@
 # --tier auto|cpu|nvme --dram-budget SIZE (state that does not fit lives on disk)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-# --help should not cost a build.
+# Neither --help nor a wrong flag should cost a build.
 if [[ -x .venv/bin/python ]] || command -v python3 >/dev/null; then
   python=$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3)
   for arg in "$@"; do
@@ -13,6 +13,7 @@ if [[ -x .venv/bin/python ]] || command -v python3 >/dev/null; then
       exec "$python" examples/quickstart/quickstart.py --help
     fi
   done
+  "$python" examples/quickstart/quickstart.py --check-flags "$@" || { (($? != 2)) || exit 2; }
 fi
 ./scripts/setup.sh >&2
 # The shadow optimizer must run the same torch kernels on every machine (docs/numerics.md).

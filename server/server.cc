@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <future>
 #include <optional>
 #include <random>
-#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -278,15 +276,11 @@ absl::Status ServerImpl::OpenAdmin() {
 
 absl::Status ServerImpl::PollPeers() {
   if (serving()) return absl::OkStatus();
-  const std::string& path = config_.cluster().peers_file();
-  std::ifstream file(path);
-  if (!file) return absl::OkStatus();
-  std::ostringstream text;
-  text << file.rdbuf();
-  BALLAST_ASSIGN_OR_RETURN(const std::vector<config::Peer> peers,
-                           config::ParsePeersFile(text.str(), path));
-  BALLAST_RETURN_IF_ERROR(config::ValidatePeers(config_, peers));
-  return Serve(peers);
+  const auto peers = config::ReadPeersFile(config_.cluster().peers_file());
+  if (absl::IsNotFound(peers.status())) return absl::OkStatus();
+  BALLAST_RETURN_IF_ERROR(peers.status());
+  BALLAST_RETURN_IF_ERROR(config::ValidatePeers(config_, *peers));
+  return Serve(*peers);
 }
 
 DirectoryConfig ServerImpl::MakeDirectoryConfig(std::vector<ServerAddress> servers) const {

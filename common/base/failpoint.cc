@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/check.h"
+#include "common/base/log.h"
 #include "common/base/names.h"
 #include "common/base/sync.h"
 
@@ -216,6 +217,7 @@ absl::Status Failpoint::Hit() {
     case Action::kAbort:
       std::abort();
     case Action::kSleep:
+      BALLAST_LOG(INFO) << "failpoint " << name_ << " sleeps " << term.argument << " ms";
       std::this_thread::sleep_for(std::chrono::milliseconds(term.argument));
       break;
     case Action::kReturn:

@@ -10,7 +10,7 @@
 //   off            nothing
 //   kill           SIGKILL to this process, as the kernel's out-of-memory killer would
 //   abort          SIGABRT
-//   sleep(250)     waits 250 milliseconds
+//   sleep(250)     waits 250 milliseconds, and the log says so when it begins
 //   pause          waits until the failpoint is set anew
 //   return(CODE)   returns a Status of this code, UNAVAILABLE for example
 // "1*kill" kills at the first hit only, "3*off->kill" at the fourth, "5%kill" at one in twenty.

@@ -145,21 +145,22 @@ YamlNode ParseFile(absl::string_view text, absl::string_view name, ErrorList* er
   return ParseYaml(text, name, errors);
 }
 
-// Reads at most one byte more than the limit, so that ParseYaml can refuse the rest.
-absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
+// Reads at most one byte more than the limit, so that ParseYaml can refuse the rest. `what` it is,
+// for messages. NOT_FOUND or PERMISSION_DENIED when it cannot be opened.
+absl::StatusOr<std::string> ReadText(const std::string& path, absl::string_view what) {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"),
                                                        std::fclose);
   if (file == nullptr) {
     const int error = errno;
     const std::string message =
-        absl::StrCat("cannot open the configuration ", path, ": ", std::strerror(error));
+        absl::StrCat("cannot open the ", what, " ", path, ": ", std::strerror(error));
     return error == EACCES ? absl::PermissionDeniedError(message) : absl::NotFoundError(message);
   }
   std::string text(kMaxConfigBytes + 1, '\0');
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));
   if (std::ferror(file.get()) != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("cannot read the configuration ", path, "; is it a file?"));
+        absl::StrCat("cannot read the ", what, " ", path, "; is it a file?"));
   }
   return text;
 }
@@ -254,7 +255,7 @@ absl::StatusOr<LoadedConfig> Load(const LoadOptions& options) {
   if (options.text.has_value()) {
     loader.AddFile(*options.text, options.file.empty() ? "configuration" : options.file);
   } else if (!options.file.empty()) {
-    BALLAST_ASSIGN_OR_RETURN(const std::string text, ReadConfigFile(options.file));
+    BALLAST_ASSIGN_OR_RETURN(const std::string text, ReadText(options.file, "configuration"));
     loader.AddFile(text, options.file);
   }
   loader.AddEnv(options.env);
@@ -274,6 +275,11 @@ absl::StatusOr<std::vector<Peer>> ParsePeersFile(absl::string_view text, absl::s
   if (errors.empty() && file.peers().empty()) errors.Add(name, "names no peers");
   BALLAST_RETURN_IF_ERROR(errors.ToStatus());
   return std::vector<Peer>(file.peers().begin(), file.peers().end());
+}
+
+absl::StatusOr<std::vector<Peer>> ReadPeersFile(const std::string& path) {
+  BALLAST_ASSIGN_OR_RETURN(const std::string text, ReadText(path, "peers file"));
+  return ParsePeersFile(text, path);
 }
 
 }  // namespace ballast::config

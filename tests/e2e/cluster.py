@@ -53,7 +53,11 @@ class Cluster:
         return self._servers.children[server].pid
 
     def kill(self, server: int, signum: int) -> None:
+        """A server that is stopped has stopped on return: its threads do so one by one."""
         os.kill(self.pid(server), signum)
+        if signum == signal.SIGSTOP:
+            tasks = Path(f"/proc/{self.pid(server)}/task")
+            wait_for(lambda: set(map(state_of, tasks.iterdir())) == {"T"}, "a stop", every_s=0.001)
 
     def serves(self, server: int) -> bool:
         """Whether it knows its peers and has read its jobs."""
@@ -155,6 +159,11 @@ class Cluster:
             if alive:
                 self.kill(server, signal.SIGCONT)
         self._servers.stop()
+
+
+def state_of(task: Path) -> str:
+    """T: stopped; see proc(5)."""
+    return (task / "stat").read_text().rpartition(") ")[2][0]
 
 
 def wait_for(condition: Callable[[], bool], what: str, every_s: float = 0.02) -> None:

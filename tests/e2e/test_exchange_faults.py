@@ -22,8 +22,9 @@ from e2e.cluster import Cluster, fresh_job, wait_for
 from e2e.test_exchange import ctl, export, open_job, train, try_ctl
 from e2e.test_snapshots import Run, ask, assert_equal, listed, snapshots
 
-# Longer than what a test does meanwhile, shorter than a server that stops waits.
+# Longer than what a test does meanwhile; the first is shorter than a server that stops waits.
 SLEEP = "sleep(1000)"
+LONG_SLEEP = "sleep(4000)"
 
 
 def shared(tmp_path: Path) -> dict[str, str]:
@@ -67,6 +68,11 @@ def arm(cluster: Cluster, server: int, failpoints: str, job: str) -> None:
     snapshots(cluster, "delete", job, "probe")
 
 
+def wait_until_asleep(cluster: Cluster, server: int, place: str) -> None:
+    """Until a server that was armed to sleep at `place` does."""
+    wait_for(lambda: f"failpoint {place} sleeps" in cluster.log(server), f"{place} to be reached")
+
+
 def test_a_home_killed_while_it_exports_the_present_state_leaves_no_snapshot(
     start_cluster, tmp_path
 ):
@@ -89,10 +95,10 @@ def test_the_snapshot_of_an_export_is_nobodys(start_cluster, tmp_path):
     cluster = start_cluster(1, **shared(tmp_path))
     job = rested(cluster)
     snapshots(cluster, "create", job, "kept")
-    arm(cluster, 0, f"export.before_files=1*{SLEEP}", job)
+    arm(cluster, 0, f"export.before_files=1*{LONG_SLEEP}", job)
     with ThreadPoolExecutor(1) as pool:
         exported = pool.submit(export, cluster, job, "--name", "out")
-        wait_for(lambda: (tmp_path / "exports" / "out").exists(), "the export to begin")
+        wait_until_asleep(cluster, 0, "export.before_files")
         assert [one["name"] for one in listed(cluster)] == ["kept"]
         snapshots(cluster, "create", job, "newer", "--keep", "2")
         assert sorted(one["name"] for one in listed(cluster)) == ["kept", "newer"]
@@ -126,10 +132,10 @@ def test_a_name_that_was_being_imported_can_be_taken_at_once(start_cluster, tmp_
     job = rested(cluster)
     snapshots(cluster, "create", job, "one")
     export(cluster, job, "--snapshot", "one", "--name", "out", "--state")
-    arm(cluster, 1, f"import.before_state=1*{SLEEP}", job)
+    arm(cluster, 1, f"import.before_state=1*{LONG_SLEEP}", job)
     with ThreadPoolExecutor(1) as pool:
         broken = pool.submit(try_ctl, cluster, "import", "out", "--as", "new")
-        wait_for(lambda: len(on_disk(tmp_path, 1)) == 2, "the peer to begin")
+        wait_until_asleep(cluster, 1, "import.before_state")
         cluster.strike(0)
         assert broken.result().returncode != 0
     ask(cluster, "list")
@@ -158,15 +164,9 @@ def test_a_server_that_stops_does_not_wait_for_the_end(start_cluster, tmp_path, 
         "export": ("export", job, "--name", "new", "--state"),
         "import": ("import", "out", "--as", "new"),
     }[what]
-
-    def begun() -> bool:
-        if what == "export":
-            return (tmp_path / "exports" / "new").exists()
-        return len(on_disk(tmp_path, server)) == (3 if server == 0 else 2)
-
     with ThreadPoolExecutor(1) as pool:
         said = pool.submit(try_ctl, cluster, *command)
-        wait_for(begun, "the work to begin")
+        wait_until_asleep(cluster, server, place)
         cluster.kill(server, signal.SIGTERM)
         assert cluster.exit_code(server) == 0
         refused = said.result()
@@ -233,10 +233,10 @@ def test_a_snapshot_that_is_deleted_while_it_is_exported_is_named(start_cluster,
     cluster = start_cluster(2, **shared(tmp_path))
     job = rested(cluster)
     snapshots(cluster, "create", job, "one")
-    arm(cluster, 1, f"export.before_files=1*{SLEEP}", job)
+    arm(cluster, 1, f"export.before_files=1*{LONG_SLEEP}", job)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(export, cluster, job, "--name", "first")
-        wait_for(lambda: (tmp_path / "exports" / "first").exists(), "the first to begin")
+        wait_until_asleep(cluster, 1, "export.before_files")
         # Server 1 is still at the first one.
         second = pool.submit(
             try_ctl, cluster, "export", job, "--snapshot", "one", "--name", "second"
@@ -254,10 +254,10 @@ def test_a_server_that_sees_other_files_than_the_home_says_so(start_cluster, tmp
     cluster = start_cluster(2, **shared(tmp_path))
     job = rested(cluster)
     export(cluster, job, "--name", "out", "--state")
-    arm(cluster, 1, f"export.before_files=1*{SLEEP}", job)
+    arm(cluster, 1, f"export.before_files=1*{LONG_SLEEP}", job)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(export, cluster, job, "--name", "first")
-        wait_for(lambda: (tmp_path / "exports" / "first").exists(), "the export to begin")
+        wait_until_asleep(cluster, 1, "export.before_files")
         imported = pool.submit(try_ctl, cluster, "import", "out", "--as", "new")
         wait_for(
             lambda: any(name.endswith(".ordered") for name in on_disk(tmp_path, 0)),

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -200,3 +201,22 @@ def test_bad_flags_end_with_usage_and_code_2():
         assert run.returncode == 2
         assert run.stdout == ""
         assert "usage" in run.stderr
+
+
+def test_a_wrong_flag_costs_no_build(tmp_path):
+    root = QUICKSTART.parents[2]
+    shutil.copytree(QUICKSTART.parent, tmp_path / "examples" / "quickstart")
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(root / "scripts" / "quickstart.sh", tmp_path / "scripts")
+    setup = tmp_path / "scripts" / "setup.sh"
+    setup.write_text("#!/bin/sh\necho building; exit 1\n")
+    setup.chmod(0o755)
+
+    def run(*flags: str) -> subprocess.CompletedProcess:
+        command = [str(tmp_path / "scripts" / "quickstart.sh"), *flags]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    wrong = run("--dtype", "fp8")
+    assert wrong.returncode == 2
+    assert "fp8" in wrong.stderr and "building" not in wrong.stderr
+    assert (run("--steps", "2").returncode, run("--steps", "2").stderr) == (1, "building\n")

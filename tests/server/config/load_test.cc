@@ -437,6 +437,15 @@ TEST(ParsePeersFile, ReadsJsonAndRefusesTheRest) {
   }
 }
 
+TEST(ReadPeersFile, TellsWhatIsNotThereFromWhatIsNoFile) {
+  EXPECT_EQ(ReadPeersFile(testing::TempDir() + "/no-such-file").status().code(),
+            absl::StatusCode::kNotFound);
+  const absl::Status status = ReadPeersFile(testing::TempDir()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(status.message()),
+            "cannot read the peers file " + testing::TempDir() + "; is it a file?");
+}
+
 TEST(ValidatePeers, HoldsThemAgainstTheServersOwnConfiguration) {
   ServerConfig config;
   config.mutable_cluster()->set_id(1);
