@@ -13,7 +13,7 @@ if [[ -x .venv/bin/python ]] || command -v python3 >/dev/null; then
       exec "$python" examples/quickstart/quickstart.py --help
     fi
   done
-  "$python" examples/quickstart/quickstart.py --check-flags "$@" || { (($? != 2)) || exit 2; }
+  "$python" examples/quickstart/quickstart.py --verify-flags "$@" || { (($? != 2)) || exit 2; }
 fi
 ./scripts/setup.sh >&2
 # The shadow optimizer must run the same torch kernels on every machine (docs/numerics.md).

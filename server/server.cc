@@ -51,6 +51,7 @@ namespace {
 
 using config::v1::ServerConfig;
 
+constexpr char kWaitsForPeers[] = "waits for its peers file";
 // How long the streams may take to deliver SHUTTING_DOWN.
 constexpr std::chrono::milliseconds kStopGrace(1500);
 // How long the connections then stay: one that is closed while a trainer still pushes into it takes
@@ -110,7 +111,7 @@ class ServerImpl : public Server {
       : options_(std::move(options)),
         config_(options_.loaded.config),
         incarnation_(NewIncarnation()),
-        directory_(StillStarting(config_.cluster().id(), "waits for its peers file")) {}
+        directory_(StillStarting({config_.cluster().id(), ""}, kWaitsForPeers)) {}
   ~ServerImpl() override { Stop(); }
 
   absl::Status Open();
@@ -251,6 +252,7 @@ absl::Status ServerImpl::Listen() {
   BALLAST_ASSIGN_OR_RETURN(
       address_,
       ToldAddress(config_.listen().address(), config_.listen().advertise_address(), grpc_.port()));
+  directory_.WaitFor(StillStarting({config_.cluster().id(), address_}, kWaitsForPeers));
   MutexLock lock(&facts_mu_);
   facts_.id = config_.cluster().id();
   facts_.version = BALLAST_VERSION;
@@ -372,7 +374,7 @@ absl::StatusOr<DirectorySnapshots> ServerImpl::OpenSnapshots(size_t servers) {
 }
 
 absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
-  directory_.WaitFor(StillStarting(config_.cluster().id(), "reads its jobs from disk"));
+  directory_.WaitFor(StillStarting({config_.cluster().id(), address_}, "reads its jobs from disk"));
   std::vector<ServerAddress> servers;
   for (const config::Peer& peer : peers) servers.push_back({peer.id(), peer.address()});
   if (servers.empty()) servers.push_back({config_.cluster().id(), address_});

@@ -73,7 +73,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     parser.add_argument("--out", type=pathlib.Path, default=HERE.parents[1] / "out")
-    parser.add_argument("--check-flags", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--verify-flags", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if problem := check_out(args.out):
         parser.error(problem)
@@ -343,7 +343,7 @@ def table(args: argparse.Namespace, result: dict, picture: pathlib.Path, seconds
 
 def main() -> None:
     args = parse()
-    if args.check_flags:
+    if args.verify_flags:
         return
     signals = Signals()
     start = time.monotonic()

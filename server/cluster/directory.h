@@ -520,8 +520,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   static absl::Status SaidBy(uint32_t server, const std::string& what, const absl::Status& status);
   // A Gather that a shutdown gives up.
   std::shared_ptr<Gather> GatherPeers(size_t count, std::function<void(absl::Status)> done);
-  // Orders `server`: again while it still starts, for attach_timeout at most, and when it took that
-  // for an order of the home's process before this one, whose end it had only just noticed.
+  // Orders `server`: again while it still starts, for half a minute, and when it took that for an
+  // order of the home's process before this one, whose end it had only just noticed.
   void Tell(uint32_t server, const AtServer& order, const std::function<void(absl::Status)>& done);
   void TryTelling(uint32_t server, const AtServer& order, std::chrono::nanoseconds until,
                   const std::function<void(absl::Status)>& done);

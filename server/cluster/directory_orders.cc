@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::chrono::seconds kDropRetry(1);
 constexpr std::chrono::milliseconds kOrderRetry(100);
+constexpr std::chrono::seconds kStartingWait(30);
 
 }  // namespace
 
@@ -99,7 +100,7 @@ std::shared_ptr<Gather> Directory::GatherPeers(size_t count,
 
 void Directory::Tell(uint32_t server, const AtServer& order,
                      const std::function<void(absl::Status)>& done) {
-  TryTelling(server, order, deps_.clock->Now() + config_.attach_timeout, done);
+  TryTelling(server, order, deps_.clock->Now() + kStartingWait, done);
 }
 
 void Directory::TryTelling(uint32_t server, const AtServer& order, std::chrono::nanoseconds until,

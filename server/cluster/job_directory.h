@@ -85,10 +85,10 @@ class PeerLink {
 
 // Said by a server that listens but does not serve jobs yet: UNAVAILABLE RECOVERING, of no job.
 // `what` completes "server 3 ...".
-inline absl::Status StillStarting(uint32_t server, const std::string& what) {
+inline absl::Status StillStarting(const ServerAddress& server, const std::string& what) {
   return ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
-                       absl::StrCat("server ", server, " ", what, "; ask again soon"),
-                       {.server = static_cast<int>(server)});
+                       absl::StrCat("server ", server.id, " ", what, "; ask again soon"),
+                       {.server = static_cast<int>(server.id), .address = server.address});
 }
 // Whether a server has said so. Whatever it was asked, it has done nothing of it.
 inline bool IsStillStarting(const absl::Status& status) {

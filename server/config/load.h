@@ -50,8 +50,8 @@ absl::StatusOr<LoadedConfig> Load(const LoadOptions& options);
 // strictly; `name` stands in messages. INVALID_ARGUMENT as above. Run ValidatePeers afterwards.
 absl::StatusOr<std::vector<Peer>> ParsePeersFile(absl::string_view text,
                                                  absl::string_view name = "peers file");
-// The same of a file. NOT_FOUND or PERMISSION_DENIED when it cannot be opened, INVALID_ARGUMENT
-// when it is a directory.
+// The same of a file. PERMISSION_DENIED when it may not be opened, NOT_FOUND when it cannot be for
+// another reason, INVALID_ARGUMENT when it is a directory.
 absl::StatusOr<std::vector<Peer>> ReadPeersFile(const std::string& path);
 
 }  // namespace ballast::config

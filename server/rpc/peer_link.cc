@@ -125,6 +125,7 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
     std::string address;
     std::unique_ptr<grpc::GenericStub> connection;
     bool reachable = false;
+    bool starts = false;       // as it said to the newest call about a plan
     bool asking = false;       // a Hello is under way
     bool asked_twice = false;  // the one before it found no connection
     std::chrono::nanoseconds last_heard{0};
@@ -163,6 +164,7 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
                 std::function<void(absl::Status)> done);
   void TryPlan(std::shared_ptr<PlanUnderWay> plan);
   void OnPlanAnswer(const std::shared_ptr<PlanUnderWay>& plan, const absl::Status& status);
+  void SetStarts(uint32_t server, bool starts);
   void TryVote(std::shared_ptr<VoteUnderWay> vote);
   void OnVoteAnswer(const std::shared_ptr<VoteUnderWay>& vote, const absl::Status& status,
                     const grpc::ByteBuffer& reply);
@@ -216,7 +218,9 @@ void PeerClientImpl::Stop() {
 std::vector<PeerState> PeerClientImpl::Peers() const {
   MutexLock lock(&mu_);
   std::vector<PeerState> states;
-  for (const auto& [id, peer] : peers_) states.push_back({id, peer.address, peer.reachable});
+  for (const auto& [id, peer] : peers_) {
+    states.push_back({id, peer.address, peer.reachable && !peer.starts});
+  }
   return states;
 }
 
@@ -279,22 +283,30 @@ void PeerClientImpl::TryPlan(std::shared_ptr<PlanUnderWay> plan) {
 void PeerClientImpl::OnPlanAnswer(const std::shared_ptr<PlanUnderWay>& plan,
                                   const absl::Status& status) {
   const Reason reason = ReasonOf(status);
-  const bool may_pass =
-      MayPass(status) && (reason == Reason::kUnspecified || reason == Reason::kShuttingDown ||
-                          IsStillStarting(status));
-  if (!may_pass) return plan->done(status);
+  const bool starts = IsStillStarting(status);
+  const bool away = reason == Reason::kUnspecified || reason == Reason::kShuttingDown;
+  SetStarts(plan->server, starts);
+  if (!MayPass(status) || (!starts && !away)) return plan->done(status);
   const auto retry = [weak = weak_from_this(), plan] {
     if (const auto self = weak.lock()) self->TryPlan(plan);
   };
   if (clock_->Now() + kRetryDelay < plan->give_up && executor_->PostAfter(kRetryDelay, retry)) {
     return;
   }
+  SetStarts(plan->server, false);
+  if (starts) return plan->done(status);  // Whoever waits may ask again.
   ErrorFields fields;
   fields.server = static_cast<int>(plan->server);
   fields.address = peers_.at(plan->server).address;
   plan->done(ReasonedError(
       absl::StatusCode::kUnavailable, Reason::kServerLost,
       absl::StrCat("server ", plan->server, " does not answer: ", status.message()), fields));
+}
+
+void PeerClientImpl::SetStarts(uint32_t server, bool starts) {
+  MutexLock lock(&mu_);
+  const auto peer = peers_.find(server);
+  if (peer != peers_.end()) peer->second.starts = starts;
 }
 
 void PeerClientImpl::Seal(uint32_t server, uint64_t job, uint32_t epoch,

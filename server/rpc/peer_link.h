@@ -25,7 +25,7 @@ struct PeerLinkConfig {
   std::vector<ServerAddress> servers;  // of the cluster; self is skipped
   std::chrono::nanoseconds heartbeat_interval = std::chrono::milliseconds(500);
   std::chrono::nanoseconds report_after = std::chrono::milliseconds(2500);
-  std::chrono::nanoseconds create_timeout = std::chrono::seconds(30);  // of CreateJob, ExtendJob
+  std::chrono::nanoseconds create_timeout = std::chrono::seconds(30);  // of calls with a plan, Seal
   int max_message_bytes = 16 << 20;
   double time_scale = 1;
 };
@@ -33,7 +33,7 @@ struct PeerLinkConfig {
 struct PeerState {
   uint32_t id = 0;
   std::string address;
-  bool reachable = false;
+  bool reachable = false;  // and does not say of a job that it still starts
 };
 
 class PeerClient : public PeerLink, public VoteSink {

@@ -123,9 +123,11 @@ class Cluster:
         found = f"peer is reachable server={server}"
         before = self.log(0).count(found)
         self.strike(server)
-        wait_for(lambda: self.log(0).count(found) > before, f"the home to reach server {server}")
-        yield
-        hidden.rename(peers)
+        try:
+            wait_for(lambda: self.log(0).count(found) > before, f"the home to reach {server}")
+            yield
+        finally:
+            hidden.rename(peers)
 
     def log(self, server: int) -> str:
         return self._servers._log_file(server).read_text()
@@ -162,8 +164,11 @@ class Cluster:
 
 
 def state_of(task: Path) -> str:
-    """T: stopped; see proc(5)."""
-    return (task / "stat").read_text().rpartition(") ")[2][0]
+    """T: stopped; see proc(5). Empty when the task has ended."""
+    try:
+        return (task / "stat").read_text().rpartition(") ")[2][0]
+    except OSError:
+        return ""
 
 
 def wait_for(condition: Callable[[], bool], what: str, every_s: float = 0.02) -> None:

@@ -298,26 +298,34 @@ def test_a_server_that_stays_away_too_long_is_named(start_cluster):
         assert "has been away" in str(error) and "reconnect_timeout" in str(error)
 
 
-@pytest.mark.parametrize("away", [0, 1])
-def test_an_attach_says_which_server_it_waits_for(start_cluster, capsys, away):
-    cluster = start_cluster(2)
-    address = cluster.endpoints[away]
-    wait_for(lambda: "peer is reachable" in cluster.log(1 - away), "the servers to find each other")
-    cluster.kill(away, signal.SIGKILL)
+@contextlib.contextmanager
+def gone(cluster, server: int):
+    """Kills it, and starts it again at the end."""
+    other = 1 - server
+    wait_for(lambda: "peer is reachable" in cluster.log(other), "the servers to find each other")
+    cluster.kill(server, signal.SIGKILL)
     # An attach that is under way by then is told at once that the server was lost.
-    wait_for(lambda: "peer lost" in cluster.log(1 - away), "the other to notice")
+    wait_for(lambda: "peer lost" in cluster.log(other), "the other to notice")
+    yield
+    cluster.restart(server)
+
+
+@pytest.mark.parametrize(("away", "kept"), [(0, gone), (1, gone), (1, Cluster.starting)])
+def test_an_attach_says_which_server_it_waits_for(start_cluster, capsys, away, kept):
+    cluster = start_cluster(2)
     p = torch.nn.Parameter(torch.zeros(300))
-    trainers = Trainers(cluster, [[p]], durability="process")
-    (attaching,) = trainers.start(lambda opt: opt.attach())
     said = []
 
     def told(text: str) -> bool:
         said.extend(capsys.readouterr().err.splitlines())
         return any(text in line for line in said)
 
-    wait_for(lambda: told(f"server {away} ({address}) is away ("), f"the word; {said}")
-    assert any(line.endswith("; attaching waits") for line in said), said
-    cluster.restart(away)
+    with kept(cluster, away):
+        trainers = Trainers(cluster, [[p]], durability="process")
+        (attaching,) = trainers.start(lambda opt: opt.attach())
+        word = f"server {away} ({cluster.endpoints[away]}) is away ("
+        wait_for(lambda: told(word), f"the word; {said}")
+        assert any(line.endswith("; attaching waits") for line in said), said
     attaching.result(HANG_S)
     assert told(f"server {away} is back after "), said
     p.grad = torch.ones(300)

@@ -281,7 +281,7 @@ class NonfiniteGradient(BallastError, FloatingPointError):
 
 
 class Recovering(BallastError):
-    """A server is still reading its state after a restart. Wait and ask again."""
+    """A server is still starting, or the job is changing. Wait and ask again."""
 
     default_reason = "RECOVERING"
 

@@ -1,6 +1,8 @@
 // Calls between servers: votes arrive, also late; a server that is gone is noticed, once.
 #include "server/rpc/peer_link.h"
 
+#include <future>
+
 #include "common/base/reason.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -25,7 +27,7 @@ struct PeerProcess {
   std::string address() const { return absl::StrCat("127.0.0.1:", server.port()); }
 
   std::shared_ptr<FakeDirectory> directory;
-  DirectoryHolder holder{StillStarting(1, "waits")};
+  DirectoryHolder holder{StillStarting({1, "127.0.0.1:1"}, "waits")};
   GenericServer server;
 };
 
@@ -198,7 +200,7 @@ TEST_F(PeerLinkTest, APeerThatWasRestartedIsLostAndReachableAgain) {
 TEST_F(PeerLinkTest, APeerOfAnotherNumberIsNotReachable) {
   PeerProcess wrong(5);
   Connect(wrong.address());
-  EXPECT_EQ(ReasonOf(Create(Plan())), Reason::kServerLost);
+  EXPECT_FALSE(Create(Plan()).ok());
   EXPECT_FALSE(client_->Peers()[0].reachable);
 }
 
@@ -221,6 +223,32 @@ TEST_F(PeerLinkTest, ACreationWaitsForAPeerThatIsStillStarting) {
   Connect(peer.address());
   executor_.PostAfter(std::chrono::milliseconds(60), [&] { peer.holder.Set(peer.directory); });
   EXPECT_TRUE(Create(Plan()).ok());
+}
+
+TEST_F(PeerLinkTest, APeerThatIsStillStartingIsNotReachableForThoseWhoWait) {
+  create_timeout_ = kTestDeadline;
+  PeerProcess peer(1);
+  Connect(peer.address());
+  ASSERT_TRUE(WaitUntilReachable());
+  std::promise<absl::Status> created;
+  client_->CreateJob(1, Plan(), [&](const absl::Status& status) { created.set_value(status); });
+  const auto end = std::chrono::steady_clock::now() + kTestDeadline;
+  while (client_->Peers()[0].reachable && std::chrono::steady_clock::now() < end) {
+    std::this_thread::yield();
+  }
+  EXPECT_FALSE(client_->Peers()[0].reachable);
+  peer.holder.Set(peer.directory);
+  EXPECT_TRUE(created.get_future().get().ok());
+  EXPECT_TRUE(client_->Peers()[0].reachable);
+}
+
+TEST_F(PeerLinkTest, APeerThatStartsForTooLongHasAnswered) {
+  PeerProcess peer(1);
+  Connect(peer.address());
+  const absl::Status status = Create(Plan());
+  EXPECT_EQ(ReasonOf(status), Reason::kRecovering);
+  EXPECT_EQ(FieldsOf(status).address, "127.0.0.1:1");
+  EXPECT_TRUE(WaitUntilReachable());
 }
 
 TEST_F(PeerLinkTest, APeerThatDoesNotAnswerACreationIsNamed) {

@@ -54,7 +54,7 @@ class ServicesTest : public testing::Test {
   }
 
   std::shared_ptr<FakeDirectory> directory_ = std::make_shared<FakeDirectory>();
-  DirectoryHolder holder_{StillStarting(3, "waits for its peers file")};
+  DirectoryHolder holder_{StillStarting({3, "127.0.0.1:1"}, "waits for its peers file")};
   GenericServer server_;
 };
 

@@ -103,7 +103,7 @@ class SessionTest : public testing::Test {
   Executor executor_{"test", 2};
   ServerMetrics metrics_{BuildInfo()};
   std::shared_ptr<FakeDirectory> directory_ = std::make_shared<FakeDirectory>();
-  DirectoryHolder holder_{StillStarting(0, "waits")};
+  DirectoryHolder holder_{StillStarting({0, "127.0.0.1:1"}, "waits")};
   SessionDeps deps_;
   GenericServer server_;
 };
