@@ -1,7 +1,7 @@
 // Directory: JobDirectory's one implementation, as a class of its own so that its parts can stand
-// in files of their own: attach at the home in job_directory.cc, epochs in
-// directory_epochs.cc, growth in directory_growth.cc, what operators ask in
-// directory_jobs.cc, snapshots in directory_snapshots.cc, directory_resting.cc and
+// in files of their own: attach at the home in job_directory.cc, epochs in directory_epochs.cc,
+// growth in directory_growth.cc, ends that a server has missed in directory_missed_ends.cc, what
+// operators ask in directory_jobs.cc, snapshots in directory_snapshots.cc, directory_resting.cc and
 // directory_restore.cc, exports and imports in directory_export.cc and directory_import.cc, what
 // all of these are ordered to do in directory_orders.cc, this server's share of jobs in
 // directory_local.cc.
@@ -97,7 +97,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     Post([this, call = std::move(call), done = std::move(done)] { DoExtend(call, done); });
   }
   void PeerCreateJob(JobPlan plan, std::function<void(absl::Status)> done) override {
-    Post([this, plan = std::move(plan), done = std::move(done)] { CreateAtPeer(plan, done); });
+    Post([this, plan = std::move(plan), done = std::move(done)] { CreateOrMakeRoom(plan, done); });
   }
   void PeerExtendJob(JobPlan plan, std::function<void(absl::Status)> done) override {
     Post([this, plan = std::move(plan), done = std::move(done)] { ExtendLocal(plan, done); });
@@ -111,6 +111,10 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void DeleteJob(const std::string& name, bool force,
                  std::function<void(absl::Status)> done) override {
     Post([this, name, force, done = std::move(done)] { DoDeleteJob(name, force, done); });
+  }
+  void PeerWhichRest(std::vector<uint64_t> jobs,
+                     std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override {
+    Post([this, jobs = std::move(jobs), done = std::move(done)] { DoWhichRest(jobs, done); });
   }
   void PeerSeal(uint64_t job, uint32_t epoch,
                 std::function<void(absl::StatusOr<SealAnswer>)> done) override {
@@ -249,6 +253,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     JobPlan plan;
     MemoryPlan memory;
     bool ended = false;
+    uint64_t told = 0;  // how often its home has said that it goes on
   };
 
   void Post(std::function<void()> task) {
@@ -261,6 +266,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     return out;
   }
 
+  bool IsHome() const { return config_.servers.front().id == config_.self; }
   absl::Status CheckHome() const;
   void DoAttach(const AttachCall& call, const AttachDone& done);
   // Whether the call was answered from what is known of the job already.
@@ -332,9 +338,21 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   MemoryRoom FreeRoom() const;
   absl::StatusOr<MemoryPlan> PlanHere(const JobPlan& plan) const;
   bool DropEnded();
+  // Why there is no room; at the home, while a peer may still say that a job here has ended, that.
+  absl::Status NoRoom(const JobPlan& plan, const absl::Status& why) const;
   absl::Status CreateLocal(const JobPlan& plan);
   absl::StatusOr<std::unique_ptr<JobStorage>> MakeStorage(const JobPlan& plan);
   void CreateAtPeer(const JobPlan& plan, const std::function<void(absl::Status)>& done);
+  // As CreateAtPeer; lets jobs rest that rest at their home before it refuses for lack of room.
+  void CreateOrMakeRoom(const JobPlan& plan, const std::function<void(absl::Status)>& done);
+  void DoWhichRest(const std::vector<uint64_t>& jobs,
+                   const std::function<void(absl::StatusOr<std::vector<uint64_t>>)>& done) const;
+  // Asks the home about the jobs here, and lets those rest that rest there: once, or again until it
+  // answers.
+  void AskWhichRest(const std::function<void(absl::Status)>& done);
+  void AskUntilAnswered();
+  void LetRest(const std::vector<uint64_t>& rest, const std::map<uint64_t, uint64_t>& told,
+               const std::function<void(absl::Status)>& done);
   // Makes a job whose name `other`, which its home does not know, has here.
   absl::Status CreateInPlaceOf(const JobPlan& other, bool progress, const JobPlan& plan);
   bool ProgressOnDisk(const JobPlan& plan) const;
@@ -564,6 +582,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   // Owned by the strand.
   std::map<std::string, Pending> pending_;  // at the home, by name
   std::map<uint64_t, Local> local_;
+  bool asks_home_ = false;  // AskUntilAnswered is under way
   // At the home: durable jobs that ended and are on disk only, by name.
   std::map<std::string, JobPlan> resting_;
   std::set<uint64_t> taking_;        // jobs of which a snapshot is being taken, at the home

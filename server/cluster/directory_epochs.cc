@@ -77,10 +77,13 @@ bool Directory::WakeUp(const AttachCall& call, const AttachDone& done) {
       });
   for (const uint32_t server : plan.servers) {
     const auto add = [gather](const absl::Status& status) { gather->Add(status); };
-    if (server == config_.self) {
-      add(CreateLocal(plan));
-    } else {
+    if (server != config_.self) {
       peers_->CreateJob(server, plan, add);
+    } else if (const absl::Status opened = CreateLocal(plan); opened.ok()) {
+      add(opened);
+    } else {  // The first: the others let the job rest.
+      gather->GiveUp(opened);
+      break;
     }
   }
   return true;
@@ -154,6 +157,7 @@ void Directory::OnSeatSeen(const std::string& name, uint32_t slot, uint64_t inca
 // A member has left, or its lease ran out. In a fixed world its seat is kept for its next process.
 void Directory::OnSeatFree(const std::string& name, uint32_t slot, uint64_t incarnation,
                            bool left) {
+  if (!IsHome() && !left) AskUntilAnswered();
   const auto it = pending_.find(name);
   if (it == pending_.end()) return;
   Pending& pending = it->second;
@@ -400,6 +404,7 @@ void Directory::SealLocal(uint64_t job, uint32_t epoch,
     done(WhyNotSealed(job));
     return;
   }
+  ++local_.at(job).told;
   // The promise must outlive this process before anybody builds on it. On the engine's strand, as
   // AdoptLocal's: a seal that is repeated late must not undo the next epoch.
   const auto save = [store = store_.get()](const JobPlan& sealed) { return store->Save(sealed); };
@@ -448,6 +453,7 @@ void Directory::AdoptLocal(const JobPlan& plan, const std::function<void(absl::S
     done(NoDurableJob(plan.job));
     return;
   }
+  ++known->second.told;
   if (absl::Status st = CheckPlan(plan); !st.ok()) return done(st);
   // Room for this world was asked for with the seal; the record is final, even if another job has
   // taken it meanwhile.
@@ -480,7 +486,8 @@ void Directory::OnAdoptedLocal(const JobPlan& plan, const MemoryPlan& memory) {
   SetMemory(&it->second, memory);
 }
 
-// Peers may have missed the newest record when this server, their home, went down.
+// Peers may have missed the newest record when this server, their home, went down; and this server
+// the end of a job.
 void Directory::StartRecovered() {
   for (const auto& engine : Engines()) {
     engine->Start(/*restarted=*/true);
@@ -488,6 +495,7 @@ void Directory::StartRecovered() {
   }
   Post([this] {
     for (const uint64_t job : std::exchange(ordered_only_, {})) DropOrdered(job);
+    if (!IsHome()) AskUntilAnswered();
     for (auto& [name, pending] : pending_) {
       if (pending.creating) MakeEverywhere(JobPlan(pending.plan));
       if (!pending.created || pending.change.has_value()) continue;

@@ -46,6 +46,7 @@ absl::Status Directory::CreateLocal(const JobPlan& plan) {
   if (durable && ended != local_.end() && ended->second.ended) Drop(plan.job);
   if (const auto known = local_.find(plan.job); known != local_.end()) {
     const JobPlan& ours = known->second.plan;
+    ++known->second.told;
     if (FirstDifference(ours.spec, plan.spec).empty() && ours.owner == plan.owner) {
       return absl::OkStatus();
     }
@@ -59,6 +60,7 @@ absl::Status Directory::CreateLocal(const JobPlan& plan) {
   // Whether it fits is asked before files are made.
   absl::Status fits = PlanHere(plan).status();
   if (ReasonOf(fits) == Reason::kOverBudget && DropEnded()) fits = PlanHere(plan).status();
+  if (ReasonOf(fits) == Reason::kOverBudget) return NoRoom(plan, fits);
   BALLAST_RETURN_IF_ERROR(fits);
   if (durable && store_ != nullptr) {
     const absl::Status found = store_->Find(plan.job).status();
@@ -226,7 +228,7 @@ absl::Status Directory::OpenLocal(const JobPlan& plan, std::unique_ptr<JobStorag
 absl::Status Directory::Recover() {
   if (store_ == nullptr) return absl::OkStatus();
   BALLAST_ASSIGN_OR_RETURN(const std::vector<JobPlan> plans, store_->Load());
-  const bool home = config_.servers.front().id == config_.self;
+  const bool home = IsHome();
   BALLAST_ASSIGN_OR_RETURN(ordered_only_, store_->OrderedOnly());
   // So that the first of them, which takes for its cache what is free, leaves room for the others.
   const auto reserve = [this](const JobPlan& plan, uint64_t sign) {
@@ -274,7 +276,7 @@ void Directory::OnJobEnded(uint64_t job, const absl::Status& why, uint64_t round
     plan.resting_round = round;
     const absl::Status saved = store_->Save(plan);
     if (!saved.ok()) BALLAST_LOG(ERROR, LogField("run", plan.spec.name)) << saved;
-    if (config_.servers.front().id == config_.self) resting_[plan.spec.name] = plan;
+    if (IsHome()) resting_[plan.spec.name] = plan;
   }
   const auto pending = pending_.find(it->second.plan.spec.name);
   if (pending != pending_.end() && pending->second.plan.job == job) {

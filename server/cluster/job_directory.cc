@@ -236,8 +236,10 @@ void Directory::MakeEverywhere(const JobPlan& plan) {
   JobPlan making = plan;
   making.making = true;
   for (const uint32_t server : plan.servers) {
-    if (server == config_.self) {
-      gather->Add(CreateLocal(making));
+    if (server == config_.self) {  // The first: nobody is told of what the home has no room for.
+      const absl::Status made = CreateLocal(making);
+      if (!made.ok()) return gather->GiveUp(made);
+      gather->Add(made);
     } else {
       peers_->CreateJob(server, making, [gather](absl::Status status) { gather->Add(status); });
     }

@@ -66,6 +66,9 @@ class PeerLink {
                          std::function<void(absl::Status)> done) = 0;
   // `done` runs when nothing of the job is left there, or with why that is not known.
   virtual void DropJob(uint32_t server, uint64_t job, std::function<void(absl::Status)> done) = 0;
+  // Of `jobs`, those that rest, as their home says; asked once.
+  virtual void WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
+                         std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) = 0;
   // Both are repeated until the server answers or create_timeout is over.
   virtual void Seal(uint32_t server, uint64_t job, uint32_t epoch,
                     std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
@@ -228,6 +231,9 @@ class JobDirectory {
   virtual void PeerExtendJob(JobPlan plan, std::function<void(absl::Status)> done) = 0;
   // Ends the job, if it runs, with JOB_FAILED, and removes its files; it may be unknown.
   virtual void PeerDropJob(uint64_t job, std::function<void(absl::Status)> done) = 0;
+  // From a peer, at the home, else NOT_HOME: those of `jobs` that rest and are not being woken up.
+  virtual void PeerWhichRest(std::vector<uint64_t> jobs,
+                             std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) = 0;
   virtual void PeerSeal(uint64_t job, uint32_t epoch,
                         std::function<void(absl::StatusOr<SealAnswer>)> done) = 0;
   virtual void PeerAdoptEpoch(JobPlan plan, std::function<void(absl::Status)> done) = 0;

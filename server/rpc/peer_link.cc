@@ -99,6 +99,8 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
     SendPlan(method::kPeerExtendJob, server, plan, std::move(done));
   }
   void DropJob(uint32_t server, uint64_t job, std::function<void(absl::Status)> done) override;
+  void WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
+                 std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override;
   void Seal(uint32_t server, uint64_t job, uint32_t epoch,
             std::function<void(absl::StatusOr<SealAnswer>)> done) override;
   void AdoptEpoch(uint32_t server, const JobPlan& plan,
@@ -345,6 +347,22 @@ void PeerClientImpl::DropJob(uint32_t server, uint64_t job,
   message.set_job(job);
   const CallOptions options{method::kPeerDropJob, config_.report_after, false};
   CallForStatus(server, options, SerializeMessage(message), std::move(done));
+}
+
+void PeerClientImpl::WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
+                               std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) {
+  v1::PeerJobs message;
+  message.mutable_jobs()->Add(jobs.begin(), jobs.end());
+  const CallOptions options{method::kPeerWhichRest, config_.report_after, false};
+  Call(home, options, SerializeMessage(message),
+       [this, done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer& reply) {
+         if (!status.ok()) return done(status);
+         v1::PeerJobs rest;
+         const absl::Status parsed =
+             ParseMessage(reply, static_cast<size_t>(config_.max_message_bytes), &rest);
+         if (!parsed.ok()) return done(parsed);
+         done(std::vector<uint64_t>(rest.jobs().begin(), rest.jobs().end()));
+       });
 }
 
 // --- Snapshots ----------------------------------------------------------------------------------

@@ -79,6 +79,21 @@ void DropJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBu
   });
 }
 
+void WhichRest(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+  v1::PeerJobs message;
+  if (!call->Parse(bytes, &message)) return;
+  const auto directory = holder.Get();
+  if (!directory.ok()) return call->Fail(directory.status());
+  (*directory)
+      ->PeerWhichRest({message.jobs().begin(), message.jobs().end()},
+                      [call](const absl::StatusOr<std::vector<uint64_t>>& rest) {
+                        if (!rest.ok()) return call->Fail(rest.status());
+                        v1::PeerJobs reply;
+                        reply.mutable_jobs()->Add(rest->begin(), rest->end());
+                        call->Reply(reply);
+                      });
+}
+
 void TakeVote(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::Prepare prepare;
   if (!call->Parse(bytes, &prepare)) return;
@@ -188,6 +203,9 @@ void AddPeerMethods(GenericServer* server, const DirectoryHolder* directory,
                     }));
   server->AddMethod(method::kPeerDropJob, UnaryCall::Factory([directory](auto call, auto bytes) {
                       DropJob(*directory, call, bytes);
+                    }));
+  server->AddMethod(method::kPeerWhichRest, UnaryCall::Factory([directory](auto call, auto bytes) {
+                      WhichRest(*directory, call, bytes);
                     }));
   server->AddMethod(method::kPeerSnapshot, UnaryCall::Factory([directory](auto call, auto bytes) {
                       Snapshot(*directory, call, bytes);

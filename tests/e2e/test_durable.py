@@ -298,6 +298,25 @@ def test_a_server_that_stays_away_too_long_is_named(start_cluster):
         assert "has been away" in str(error) and "reconnect_timeout" in str(error)
 
 
+def test_a_server_that_was_down_when_its_job_ended_lets_it_rest(start_cluster):
+    cluster = start_cluster(2)
+    p = torch.nn.Parameter(torch.ones(1000))
+    p.grad = torch.ones(1000)
+    trainers = Trainers(cluster, [[p]], durability="power", **TILES)
+    trainers.step()
+    cluster.kill(1, signal.SIGKILL)
+    trainers.close()
+    cluster.restart(1)
+
+    wait_for(lambda: "has missed its end" in cluster.log(1), "server 1 to say so")
+    wait_for(lambda: not cluster.jobs(1), "the job to go from memory")
+    again = Trainers(cluster, [[p]], job=trainers.job, resume="must", durability="power", **TILES)
+    again.each(lambda opt: opt.attach())
+    assert again.step()["round"] == 2
+    assert list(cluster.jobs(1)) == [trainers.job]
+    again.close()
+
+
 @contextlib.contextmanager
 def gone(cluster, server: int):
     """Kills it, and starts it again at the end."""

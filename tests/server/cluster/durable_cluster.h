@@ -61,10 +61,10 @@ class DurableDirectories : public PeerLink, public VoteSink {
     std::chrono::milliseconds return_wait{0};
     std::chrono::milliseconds job_ttl = std::chrono::hours(1);
     std::chrono::milliseconds lease = std::chrono::hours(1);
-    uint64_t memory_bytes = 1 << 30;
+    std::vector<uint64_t> memory_bytes = {};  // by server; 1 GiB for those behind its end
   };
-  // What the link does with a call ("create", "seal", "adopt", "drop") to a server: OK lets it
-  // through, an error is its answer. Called on any thread.
+  // What the link does with a call ("create", "seal", "adopt", "drop", "rest", "rest answer", ...)
+  // to a server: OK lets it through, an error is its answer. Called on any thread.
   using Rule = std::function<absl::Status(const std::string& call, uint32_t server)>;
 
   explicit DurableDirectories(uint32_t servers) : DurableDirectories(servers, Options()) {}
@@ -124,7 +124,8 @@ class DurableDirectories : public PeerLink, public VoteSink {
       config.servers.push_back({s, "127.0.0.1:" + std::to_string(9000 + s)});
     }
     config.self = id;
-    config.memory_budget_bytes = options_.memory_bytes;
+    const std::vector<uint64_t>& memory = options_.memory_bytes;
+    config.memory_budget_bytes = id < memory.size() ? memory[id] : uint64_t{1} << 30;
     config.takeover_wait = options_.takeover_wait;
     config.job_ttl = options_.job_ttl;
     config.engine.chunk_bytes = kChunk;
@@ -204,6 +205,13 @@ class DurableDirectories : public PeerLink, public VoteSink {
   }
   void DropJob(uint32_t server, uint64_t job, std::function<void(absl::Status)> done) override {
     Call("drop", server, done, [=](JobDirectory* to) { to->PeerDropJob(job, done); });
+  }
+  void WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
+                 std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override {
+    const auto answer = [=, this](const absl::StatusOr<std::vector<uint64_t>>& rest) {
+      Call("rest answer", home, done, [=](JobDirectory*) { done(rest); });
+    };
+    Call("rest", home, done, [=](JobDirectory* to) { to->PeerWhichRest(jobs, answer); });
   }
   void Seal(uint32_t server, uint64_t job, uint32_t epoch,
             std::function<void(absl::StatusOr<SealAnswer>)> done) override {

@@ -1,5 +1,5 @@
-// Durable jobs whose home goes down while they are made or while they end: the other servers and it
-// come to agree again, without anybody's help.
+// Durable jobs of which a server, or their home, goes down while they are made or while they end:
+// the servers come to agree again, without anybody's help.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,9 +15,12 @@ using ::testing::HasSubstr;
 using testing::RecordingSink;
 using testing::SeatCall;
 
-AttachAnswer Ask(DurableDirectories* cluster, uint32_t slot, uint64_t incarnation) {
+AttachAnswer Ask(DurableDirectories* cluster, uint32_t slot, uint64_t incarnation,
+                 const std::string& job = "job") {
   AttachAnswer answer;
-  cluster->At(0)->Attach(SeatCall(slot, incarnation), answer.Setter());
+  AttachCall call = SeatCall(slot, incarnation);
+  call.spec.name = job;
+  cluster->At(0)->Attach(call, answer.Setter());
   return answer;
 }
 
@@ -227,6 +230,118 @@ TEST(HalfMadeJobs, APeerThatLostItsFilesInTheFirstEpochIsNotGivenNewOnes) {
   DurableDirectories cluster(2);
   const uint64_t job = MakeJob(&cluster);
   ExpectPeerGetsNoNewFiles(&cluster, job);
+}
+
+// --- A peer that has missed the end -------------------------------------------------------------
+
+// As much memory as one job needs, by server.
+std::vector<uint64_t> RoomForOneJob() {
+  DurableDirectories cluster(2);
+  MakeJob(&cluster);
+  return {cluster.At(0)->memory_used_bytes(), cluster.At(1)->memory_used_bytes()};
+}
+
+// What the two trainers of a new job are told.
+absl::Status MakeNext(DurableDirectories* cluster, uint64_t incarnation) {
+  AttachAnswer zero = Ask(cluster, 0, incarnation, "next");
+  AttachAnswer one = Ask(cluster, 1, incarnation + 1, "next");
+  EXPECT_EQ(zero.Get().status(), one.Get().status());
+  return zero.Get().status();
+}
+
+void WaitUntilItRests(DurableDirectories* cluster, uint32_t id, uint64_t job) {
+  while (!cluster->Record(id, job).resting) Settle(cluster, id);
+}
+
+TEST(MissedEnds, AJobWhoseEndAPeerMissedRestsThereWhenThatPeerHasStarted) {
+  DurableDirectories cluster(2);
+  const uint64_t job = MakeJob(&cluster);
+  FinishAt(&cluster, 0, job);
+  cluster.Restart(1);
+  WaitUntilItRests(&cluster, 1, job);
+  while (cluster.At(1)->memory_used_bytes() != 0) Settle(&cluster, 1);
+  EXPECT_EQ(cluster.Engine(1, job), nullptr);
+  const auto next = AskUntilAnswered(&cluster, 1, 201);
+  EXPECT_TRUE(next.ok()) << next.status();
+}
+
+TEST(MissedEnds, APeerThatStartsBeforeTheHomeAsksUntilItIsThere) {
+  DurableDirectories cluster(2);
+  const uint64_t job = MakeJob(&cluster);
+  FinishAt(&cluster, 0, job);
+  cluster.Stop(0);
+  cluster.Restart(1);
+  Settle(&cluster, 1);
+  EXPECT_FALSE(cluster.Record(1, job).resting);
+  cluster.Start(0);
+  WaitUntilItRests(&cluster, 1, job);
+}
+
+// The last trainer is killed when it has left the home.
+TEST(MissedEnds, AJobThatATrainerLeftAtTheHomeOnlyRestsAtThePeerWhenItsLeaseIsOut) {
+  DurableDirectories cluster(2, {.lease = std::chrono::milliseconds(20)});
+  const uint64_t job = MakeJob(&cluster);
+  const std::shared_ptr<RoundEngine> engine = cluster.Engine(1, job);
+  const auto sink = std::make_shared<RecordingSink>(8);
+  Answer<absl::StatusOr<SlotWelcome>> welcome;
+  engine->AttachSlot({.slot = 1, .incarnation = 101, .epoch = 1}, sink, welcome.Setter());
+  ASSERT_TRUE(welcome.Get().ok()) << welcome.Get().status();
+  FinishAt(&cluster, 0, job);
+  EXPECT_FALSE(cluster.Record(1, job).resting);
+  engine->SlotLost(1, sink.get(), "it was killed");
+  WaitUntilItRests(&cluster, 1, job);
+}
+
+TEST(MissedEnds, ANewJobGetsTheRoomOfOneThatRestsAtItsHomeUnlessSomebodyIsStillInIt) {
+  DurableDirectories cluster(2, {.memory_bytes = RoomForOneJob()});
+  const uint64_t job = MakeJob(&cluster);
+  const std::shared_ptr<RoundEngine> engine = cluster.Engine(1, job);
+  EXPECT_EQ(ReasonOf(MakeNext(&cluster, 300)), Reason::kOverBudget) << "it runs";
+  ASSERT_NO_FATAL_FAILURE(OpenStream(engine.get(), 0, 100));
+  FinishAt(&cluster, 0, job);
+  EXPECT_EQ(ReasonOf(MakeNext(&cluster, 400)), Reason::kOverBudget) << "slot 0 has not left there";
+  EXPECT_FALSE(cluster.Record(1, job).resting);
+  engine->Leave(0, 100);
+  EXPECT_TRUE(MakeNext(&cluster, 500).ok()) << MakeNext(&cluster, 500);
+  EXPECT_TRUE(cluster.Record(1, job).resting);
+}
+
+TEST(MissedEnds, AnAnswerThatIsOlderThanTheJobsWakingEndsNothing) {
+  DurableDirectories cluster(2);
+  const uint64_t job = MakeJob(&cluster);
+  FinishAt(&cluster, 0, job);
+  cluster.Keep("rest answer", 0);
+  cluster.Restart(1);
+  cluster.WaitForKept(1);
+  const auto next = AskUntilAnswered(&cluster, 1, 201);
+  ASSERT_TRUE(next.ok()) << next.status();
+  cluster.Release();
+  Settle(&cluster, 1);
+  Settle(&cluster, 1);
+  Answer<JobSnapshot> state;
+  cluster.Engine(1, job)->Snapshot(state.Setter());
+  EXPECT_EQ(state.Get().state, "running");
+  EXPECT_FALSE(cluster.Record(1, job).resting);
+}
+
+TEST(MissedEnds, AHomeWithoutRoomWaitsForItsPeersToSayWhatHasEnded) {
+  DurableDirectories cluster(2, {.memory_bytes = RoomForOneJob()});
+  const uint64_t job = MakeJob(&cluster);
+  FinishAt(&cluster, 1, job);
+  cluster.Keep("adopt", 1);
+  cluster.Restart(0);
+  cluster.WaitForKept(1);
+  const absl::Status early = MakeNext(&cluster, 300);
+  EXPECT_EQ(ReasonOf(early), Reason::kRecovering) << early;
+  EXPECT_THAT(std::string(early.message()), HasSubstr("whether job \"job\" goes on"));
+  cluster.KeepNoMore();
+  cluster.Release();
+  absl::Status made = early;
+  for (uint64_t i = 0; ReasonOf(made) == Reason::kRecovering; ++i) {
+    made = MakeNext(&cluster, 400 + 2 * i);
+  }
+  EXPECT_TRUE(made.ok()) << made;
+  EXPECT_TRUE(cluster.Record(0, job).resting);
 }
 
 // --- A home that has lost its records -----------------------------------------------------------

@@ -68,6 +68,10 @@ class Cluster : public PeerLink {
     directories_.clear();
     executor_.Shutdown();
   }
+  void WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
+                 std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override {
+    directories_[home]->PeerWhichRest(jobs, std::move(done));
+  }
   void Seal(uint32_t server, uint64_t job, uint32_t epoch,
             std::function<void(absl::StatusOr<SealAnswer>)> done) override {
     directories_[server]->PeerSeal(job, epoch, std::move(done));

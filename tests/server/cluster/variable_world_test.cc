@@ -156,7 +156,7 @@ TEST_F(VariableWorldTest, ANewcomerThatDoesNotFitIsTurnedAwayAndTheOthersGoOn) {
   Make();
   const uint64_t used =
       std::max(cluster_->At(0)->memory_used_bytes(), cluster_->At(1)->memory_used_bytes());
-  Make({.memory_bytes = used + 100});
+  Make({.memory_bytes = {used + 100, used + 100}});
   const absl::Status status = Ask(7, 900, 8).Get().status();
   EXPECT_EQ(ReasonOf(status), Reason::kOverBudget) << status;
   EXPECT_EQ(SlotsOnceIn(2), (std::vector<uint32_t>{0, 1})) << "the old epoch was sealed";

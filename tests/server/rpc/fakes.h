@@ -242,6 +242,11 @@ class FakeDirectory : public JobDirectory {
   void DeleteJob(const std::string&, bool, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
+  void PeerWhichRest(std::vector<uint64_t> jobs,
+                     std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override {
+    std::erase_if(jobs, [](uint64_t job) { return job % 2 != 0; });
+    done(jobs);
+  }
   void PeerSeal(uint64_t, uint32_t, std::function<void(absl::StatusOr<SealAnswer>)> done) override {
     done(SealAnswer{9, true});
   }

@@ -217,6 +217,21 @@ TEST_F(PeerLinkTest, AJobIsCreatedAtThePeerAndItsRefusalComesBack) {
   EXPECT_THAT(status.message(), HasSubstr("5 of 3"));
 }
 
+TEST_F(PeerLinkTest, ThePeerSaysWhichJobsRest) {
+  PeerProcess peer(1);
+  Connect(peer.address());
+  const auto ask = [&] {
+    std::promise<absl::StatusOr<std::vector<uint64_t>>> promise;
+    client_->WhichRest(1, {4, 5, 6}, [&](const auto& rest) { promise.set_value(rest); });
+    return promise.get_future().get();
+  };
+  EXPECT_EQ(ReasonOf(ask().status()), Reason::kRecovering) << "it starts";
+  peer.holder.Set(peer.directory);
+  const auto rest = ask();
+  ASSERT_TRUE(rest.ok()) << rest.status();
+  EXPECT_EQ(*rest, (std::vector<uint64_t>{4, 6}));
+}
+
 TEST_F(PeerLinkTest, ACreationWaitsForAPeerThatIsStillStarting) {
   create_timeout_ = kTestDeadline;
   PeerProcess peer(1);

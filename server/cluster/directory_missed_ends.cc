@@ -1,0 +1,124 @@
+// Directory: jobs whose end a server has missed. It was down when the trainers left, or went down
+// before the end was on its disk, or a trainer was killed when it had left the home but not yet
+// this server. Such a job waits here, with its memory, for trainers that do not come. Its home
+// knows that it rests, and is asked: after a start, when a lease runs out, and before a new job is
+// refused for lack of room.
+// Thread safety: on the strand.
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "server/cluster/directory.h"
+
+namespace ballast::server {
+namespace {
+
+constexpr std::chrono::milliseconds kAskHomeAgain{500};
+
+}  // namespace
+
+// --- At the home --------------------------------------------------------------------------------
+
+void Directory::DoWhichRest(
+    const std::vector<uint64_t>& jobs,
+    const std::function<void(absl::StatusOr<std::vector<uint64_t>>)>& done) const {
+  if (absl::Status st = CheckHome(); !st.ok()) return done(st);
+  const absl::flat_hash_set<uint64_t> asked(jobs.begin(), jobs.end());
+  std::vector<uint64_t> rest;
+  for (const auto& [name, plan] : resting_) {
+    const auto pending = pending_.find(name);
+    const bool wakes_up = pending != pending_.end() && pending->second.creating;
+    if (!wakes_up && asked.contains(plan.job)) rest.push_back(plan.job);
+  }
+  done(std::move(rest));
+}
+
+// Of what this server brought back from its disk, a job may have ended at its peers.
+absl::Status Directory::NoRoom(const JobPlan& plan, const absl::Status& why) const {
+  for (const auto& [name, pending] : pending_) {
+    if (!pending.created || !pending.change.has_value()) continue;
+    return ReasonedError(
+        absl::StatusCode::kUnavailable, Reason::kRecovering,
+        absl::StrCat("server ", config_.self, " has no room for job \"", plan.spec.name,
+                     "\" before it has heard from its peers whether job \"", name,
+                     "\" goes on; call again"),
+        {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
+  }
+  return why;
+}
+
+// --- At every other server ----------------------------------------------------------------------
+
+void Directory::CreateOrMakeRoom(const JobPlan& plan,
+                                 const std::function<void(absl::Status)>& done) {
+  const auto self = shared_from_this();
+  CreateAtPeer(plan, [=, this](const absl::Status& status) {
+    if (ReasonOf(status) != Reason::kOverBudget) return done(status);
+    AskWhichRest([=, this](const absl::Status&) { self->CreateAtPeer(plan, done); });
+  });
+}
+
+void Directory::AskUntilAnswered() {
+  if (std::exchange(asks_home_, true)) return;
+  AskWhichRest([this, self = shared_from_this()](const absl::Status& status) {
+    asks_home_ = false;
+    if (status.ok() || shutting_down_) return;
+    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) {
+      BALLAST_LOG(WARN) << "the home does not say which jobs rest: " << status;
+      return;
+    }
+    strand_.PostAfter(kAskHomeAgain, [self] { self->AskUntilAnswered(); });
+  });
+}
+
+void Directory::AskWhichRest(const std::function<void(absl::Status)>& done) {
+  std::vector<uint64_t> jobs;
+  std::map<uint64_t, uint64_t> told;
+  for (const auto& [job, local] : local_) {
+    if (local.ended || local.plan.spec.durability == Durability::kNone) continue;
+    jobs.push_back(job);
+    told[job] = local.told;
+  }
+  if (jobs.empty() || IsHome()) return done(absl::OkStatus());
+  peers_->WhichRest(
+      config_.servers.front().id, jobs,
+      [self = shared_from_this(), told, done](const absl::StatusOr<std::vector<uint64_t>>& rest) {
+        self->Post([self = self.get(), told, done, rest] {
+          rest.ok() ? self->LetRest(*rest, told, done) : done(rest.status());
+        });
+      });
+}
+
+// Not what the home has woken up since it was asked, nor what somebody still has to leave here.
+void Directory::LetRest(const std::vector<uint64_t>& rest, const std::map<uint64_t, uint64_t>& told,
+                        const std::function<void(absl::Status)>& done) {
+  const auto self = shared_from_this();
+  auto gather = std::make_shared<Gather>(rest.size(), done);
+  for (const uint64_t job : rest) {
+    const std::shared_ptr<RoundEngine> engine = Find(job);
+    const auto asked = told.find(job);
+    if (engine == nullptr || asked == told.end()) {
+      gather->Add(absl::OkStatus());
+      continue;
+    }
+    AskEngine(engine, [=, this, before = asked->second](const JobSnapshot& snapshot) {
+      const auto local = local_.find(job);
+      if (local == local_.end() || local->second.ended || local->second.told != before ||
+          snapshot.open_streams != 0) {
+        return gather->Add(absl::OkStatus());
+      }
+      engine->Fail(
+          ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobFinished,
+                        absl::StrCat("job \"", snapshot.name, "\" rests at its home; server ",
+                                     config_.self, " has missed its end"),
+                        {.job = snapshot.name, .server = static_cast<int>(config_.self)}));
+      // Behind the end. Nobody is there to read what an ended job keeps for a while.
+      AskEngine(engine, [this, self, job, gather](const JobSnapshot&) {
+        if (const auto it = local_.find(job); it != local_.end() && it->second.ended) Drop(job);
+        gather->Add(absl::OkStatus());
+      });
+    });
+  }
+}
+
+}  // namespace ballast::server
