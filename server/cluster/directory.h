@@ -245,6 +245,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     // newcomers are not let in one by one; see Gathering. Until when the first of them waits.
     bool gathers = false;
     std::optional<std::chrono::nanoseconds> gathers_until;
+    // Brought back from disk; some server has not said yet that it goes on, and not that it ended.
+    bool unconfirmed = false;
     bool rested = false;  // before that: its last trainers have heard its end, or have died
     // Members that attach again while the epoch changes; they learn of the new one.
     std::map<uint32_t, Waiting> survivors;
@@ -253,7 +255,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
     JobPlan plan;
     MemoryPlan memory;
     bool ended = false;
-    uint64_t told = 0;  // how often its home has said that it goes on
+    uint64_t told = 0;  // differs after each word of its home that it goes on
   };
 
   void Post(std::function<void()> task) {
@@ -338,7 +340,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   MemoryRoom FreeRoom() const;
   absl::StatusOr<MemoryPlan> PlanHere(const JobPlan& plan) const;
   bool DropEnded();
-  // Why there is no room; at the home, while a peer may still say that a job here has ended, that.
+  // Why there is no room; at the home, as long as a peer may say of a job here that it has ended,
+  // that.
   absl::Status NoRoom(const JobPlan& plan, const absl::Status& why) const;
   absl::Status CreateLocal(const JobPlan& plan);
   absl::StatusOr<std::unique_ptr<JobStorage>> MakeStorage(const JobPlan& plan);
@@ -347,10 +350,11 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void CreateOrMakeRoom(const JobPlan& plan, const std::function<void(absl::Status)>& done);
   void DoWhichRest(const std::vector<uint64_t>& jobs,
                    const std::function<void(absl::StatusOr<std::vector<uint64_t>>)>& done) const;
-  // Asks the home about the jobs here, and lets those rest that rest there: once, or again until it
-  // answers.
+  // Asks the home about the jobs here, and lets those rest that rest there: once; again until it
+  // answers; or so, when the home has had time to hear what this server has just heard.
   void AskWhichRest(const std::function<void(absl::Status)>& done);
   void AskUntilAnswered();
+  void AskSoon();
   void LetRest(const std::vector<uint64_t>& rest, const std::map<uint64_t, uint64_t>& told,
                const std::function<void(absl::Status)>& done);
   // Makes a job whose name `other`, which its home does not know, has here.
@@ -582,7 +586,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   // Owned by the strand.
   std::map<std::string, Pending> pending_;  // at the home, by name
   std::map<uint64_t, Local> local_;
-  bool asks_home_ = false;  // AskUntilAnswered is under way
+  uint64_t told_ = 0;       // newest Local::told
+  bool asks_soon_ = false;  // the timer of AskSoon runs
   // At the home: durable jobs that ended and are on disk only, by name.
   std::map<std::string, JobPlan> resting_;
   std::set<uint64_t> taking_;        // jobs of which a snapshot is being taken, at the home

@@ -157,7 +157,7 @@ void Directory::OnSeatSeen(const std::string& name, uint32_t slot, uint64_t inca
 // A member has left, or its lease ran out. In a fixed world its seat is kept for its next process.
 void Directory::OnSeatFree(const std::string& name, uint32_t slot, uint64_t incarnation,
                            bool left) {
-  if (!IsHome() && !left) AskUntilAnswered();
+  if (!IsHome()) AskSoon();
   const auto it = pending_.find(name);
   if (it == pending_.end()) return;
   Pending& pending = it->second;
@@ -343,6 +343,7 @@ void Directory::OnAdopted(const std::string& name, const JobPlan& plan,
   if (it == pending_.end() || it->second.plan.epoch.epoch != plan.epoch.epoch) return;
   Pending& pending = it->second;
   if (status.ok()) {
+    pending.unconfirmed = false;
     EndChange(&pending, status);
     return;
   }
@@ -355,7 +356,10 @@ void Directory::OnAdopted(const std::string& name, const JobPlan& plan,
   BALLAST_LOG(WARN, LogField("run", name))
       << "epoch " << plan.epoch.epoch << " is not adopted everywhere yet: " << status;
   // Nobody should wait for a server that needs help.
-  if (!absl::IsUnavailable(status)) FailPending(&pending, status);
+  if (!absl::IsUnavailable(status)) {
+    pending.unconfirmed = false;
+    FailPending(&pending, status);
+  }
   strand_.PostAfter(kAskAgain,
                     [self = shared_from_this(), name, plan] { self->AdoptEverywhere(name, plan); });
 }
@@ -404,7 +408,7 @@ void Directory::SealLocal(uint64_t job, uint32_t epoch,
     done(WhyNotSealed(job));
     return;
   }
-  ++local_.at(job).told;
+  local_.at(job).told = ++told_;
   // The promise must outlive this process before anybody builds on it. On the engine's strand, as
   // AdoptLocal's: a seal that is repeated late must not undo the next epoch.
   const auto save = [store = store_.get()](const JobPlan& sealed) { return store->Save(sealed); };
@@ -453,7 +457,7 @@ void Directory::AdoptLocal(const JobPlan& plan, const std::function<void(absl::S
     done(NoDurableJob(plan.job));
     return;
   }
-  ++known->second.told;
+  known->second.told = ++told_;
   if (absl::Status st = CheckPlan(plan); !st.ok()) return done(st);
   // Room for this world was asked for with the seal; the record is final, even if another job has
   // taken it meanwhile.

@@ -46,7 +46,7 @@ absl::Status Directory::CreateLocal(const JobPlan& plan) {
   if (durable && ended != local_.end() && ended->second.ended) Drop(plan.job);
   if (const auto known = local_.find(plan.job); known != local_.end()) {
     const JobPlan& ours = known->second.plan;
-    ++known->second.told;
+    known->second.told = ++told_;
     if (FirstDifference(ours.spec, plan.spec).empty() && ours.owner == plan.owner) {
       return absl::OkStatus();
     }
@@ -193,6 +193,7 @@ absl::Status Directory::OpenLocal(const JobPlan& plan, std::unique_ptr<JobStorag
   BALLAST_ASSIGN_OR_RETURN(const MemoryPlan memory, std::move(planned));
   Local local;
   local.plan = plan;
+  local.told = ++told_;
   EngineConfig engine_config = config_.engine;
   engine_config.self = config_.self;
   engine_config.window_extents = memory.window_extents;
@@ -257,7 +258,7 @@ absl::Status Directory::Recover() {
     if (!home) continue;
     Pending& pending = pending_.emplace(plan.spec.name, Pending(plan)).first->second;
     pending.generation = next_generation_++;
-    pending.created = !making;
+    pending.created = pending.unconfirmed = !making;
     pending.creating = making;
   }
   return absl::OkStatus();
@@ -280,6 +281,7 @@ void Directory::OnJobEnded(uint64_t job, const absl::Status& why, uint64_t round
   }
   const auto pending = pending_.find(it->second.plan.spec.name);
   if (pending != pending_.end() && pending->second.plan.job == job) {
+    pending->second.unconfirmed = false;
     if (plan.resting && ReasonOf(why) == Reason::kJobFinished) AskAgain(&pending->second);
     FailPending(&pending->second, why);
   }

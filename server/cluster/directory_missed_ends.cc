@@ -1,7 +1,7 @@
 // Directory: jobs whose end a server has missed. It was down when the trainers left, or went down
 // before the end was on its disk, or a trainer was killed when it had left the home but not yet
 // this server. Such a job waits here, with its memory, for trainers that do not come. Its home
-// knows that it rests, and is asked: after a start, when a lease runs out, and before a new job is
+// knows that it rests, and is asked: after a start, when a seat is free, and before a new job is
 // refused for lack of room.
 // Thread safety: on the strand.
 #include <utility>
@@ -27,16 +27,21 @@ void Directory::DoWhichRest(
   std::vector<uint64_t> rest;
   for (const auto& [name, plan] : resting_) {
     const auto pending = pending_.find(name);
-    const bool wakes_up = pending != pending_.end() && pending->second.creating;
-    if (!wakes_up && asked.contains(plan.job)) rest.push_back(plan.job);
+    // Peers may still have to hear of its growth.
+    const bool moves =
+        pending != pending_.end() && (pending->second.creating || pending->second.growing);
+    if (!moves && asked.contains(plan.job)) rest.push_back(plan.job);
   }
   done(std::move(rest));
 }
 
-// Of what this server brought back from its disk, a job may have ended at its peers.
 absl::Status Directory::NoRoom(const JobPlan& plan, const absl::Status& why) const {
+  const MemoryRoom all{.bytes = config_.memory_budget_bytes,
+                       .state_bytes = config_.state_budget_bytes};
+  const auto alone = PlanMemory(plan, config_.self, all, config_.window_extents_min);
+  if (!alone.ok()) return why;
   for (const auto& [name, pending] : pending_) {
-    if (!pending.created || !pending.change.has_value()) continue;
+    if (!pending.unconfirmed) continue;
     return ReasonedError(
         absl::StatusCode::kUnavailable, Reason::kRecovering,
         absl::StrCat("server ", config_.self, " has no room for job \"", plan.spec.name,
@@ -54,20 +59,25 @@ void Directory::CreateOrMakeRoom(const JobPlan& plan,
   const auto self = shared_from_this();
   CreateAtPeer(plan, [=, this](const absl::Status& status) {
     if (ReasonOf(status) != Reason::kOverBudget) return done(status);
-    AskWhichRest([=, this](const absl::Status&) { self->CreateAtPeer(plan, done); });
+    AskWhichRest([=, this](const absl::Status& asked) {
+      asked.ok() ? self->CreateAtPeer(plan, done) : done(status);
+    });
   });
 }
 
 void Directory::AskUntilAnswered() {
-  if (std::exchange(asks_home_, true)) return;
   AskWhichRest([this, self = shared_from_this()](const absl::Status& status) {
-    asks_home_ = false;
-    if (status.ok() || shutting_down_) return;
-    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) {
-      BALLAST_LOG(WARN) << "the home does not say which jobs rest: " << status;
-      return;
-    }
-    strand_.PostAfter(kAskHomeAgain, [self] { self->AskUntilAnswered(); });
+    if (status.ok()) return;
+    if (!absl::IsUnimplemented(status) && !absl::IsFailedPrecondition(status)) return AskSoon();
+    BALLAST_LOG(WARN) << "the home does not say which jobs rest: " << status;
+  });
+}
+
+void Directory::AskSoon() {
+  if (shutting_down_ || std::exchange(asks_soon_, true)) return;
+  strand_.PostAfter(kAskHomeAgain, [self = shared_from_this()] {
+    self->asks_soon_ = false;
+    self->AskUntilAnswered();
   });
 }
 

@@ -236,7 +236,7 @@ void Directory::MakeEverywhere(const JobPlan& plan) {
   JobPlan making = plan;
   making.making = true;
   for (const uint32_t server : plan.servers) {
-    if (server == config_.self) {  // The first: nobody is told of what the home has no room for.
+    if (server == config_.self) {  // The first: peers are told of what the home has made.
       const absl::Status made = CreateLocal(making);
       if (!made.ok()) return gather->GiveUp(made);
       gather->Add(made);

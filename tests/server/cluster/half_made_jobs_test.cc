@@ -292,6 +292,29 @@ TEST(MissedEnds, AJobThatATrainerLeftAtTheHomeOnlyRestsAtThePeerWhenItsLeaseIsOu
   WaitUntilItRests(&cluster, 1, job);
 }
 
+// Slot 0 has left the home only; the word of slot 1 is the last that the peer hears.
+TEST(MissedEnds, AJobThatOneTrainerHasLeftEverywhereAndTheOtherAtTheHomeRestsAtThePeer) {
+  DurableDirectories cluster(2);
+  const uint64_t job = MakeJob(&cluster);
+  const std::shared_ptr<RoundEngine> engine = cluster.Engine(1, job);
+  ASSERT_NO_FATAL_FAILURE(OpenStream(engine.get(), 1, 101));
+  FinishAt(&cluster, 0, job);
+  engine->Leave(1, 101);
+  WaitUntilItRests(&cluster, 1, job);
+}
+
+TEST(MissedEnds, AHomeThatHasNoRoomToWakeAJobWakesNobody) {
+  DurableDirectories cluster(2, {.memory_bytes = RoomForOneJob()});
+  const uint64_t job = MakeJob(&cluster);
+  for (const uint32_t id : {0u, 1u}) FinishAt(&cluster, id, job);
+  ASSERT_TRUE(MakeNext(&cluster, 300).ok());
+  const int told = cluster.Calls("create", 1);
+  EXPECT_EQ(ReasonOf(Ask(&cluster, 0, 200).Get().status()), Reason::kOverBudget);
+  Settle(&cluster, 1);
+  EXPECT_EQ(cluster.Calls("create", 1), told);
+  EXPECT_TRUE(cluster.Record(1, job).resting);
+}
+
 TEST(MissedEnds, ANewJobGetsTheRoomOfOneThatRestsAtItsHomeUnlessSomebodyIsStillInIt) {
   DurableDirectories cluster(2, {.memory_bytes = RoomForOneJob()});
   const uint64_t job = MakeJob(&cluster);
@@ -331,7 +354,9 @@ TEST(MissedEnds, AHomeWithoutRoomWaitsForItsPeersToSayWhatHasEnded) {
   cluster.Keep("adopt", 1);
   cluster.Restart(0);
   cluster.WaitForKept(1);
+  const int told = cluster.Calls("create", 1);
   const absl::Status early = MakeNext(&cluster, 300);
+  EXPECT_EQ(cluster.Calls("create", 1), told) << "the home has nothing to tell";
   EXPECT_EQ(ReasonOf(early), Reason::kRecovering) << early;
   EXPECT_THAT(std::string(early.message()), HasSubstr("whether job \"job\" goes on"));
   cluster.KeepNoMore();
