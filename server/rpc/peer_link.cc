@@ -152,6 +152,11 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
            done(status);
          });
   }
+  // A call that takes long. One that cannot wait for ever for its server must not fail because that
+  // was started again just now, either: a Hello waits for the connection first, for report_after.
+  void CallOnceConnected(uint32_t server, const char* method, const grpc::ByteBuffer& request,
+                         Done done);
+  grpc::ByteBuffer OwnHello() const;
   void Finished(PeerCall* call);
   struct PlanUnderWay {
     const char* method = nullptr;
@@ -252,6 +257,15 @@ void PeerClientImpl::Call(uint32_t server, const CallOptions& options,
     }
   }
   done(absl::CancelledError("this server is shutting down"), {});
+}
+
+void PeerClientImpl::CallOnceConnected(uint32_t server, const char* method,
+                                       const grpc::ByteBuffer& request, Done done) {
+  const CallOptions hello{method::kPeerHello, config_.report_after, true};
+  Call(server, hello, OwnHello(),
+       [=, this, done = std::move(done)](const absl::Status&, const grpc::ByteBuffer&) {
+         Call(server, {method, kWholeState, false}, request, done);
+       });
 }
 
 void PeerClientImpl::Finished(PeerCall* call) {
@@ -391,15 +405,15 @@ void PeerClientImpl::RestoreJob(uint32_t server, const RestoreOrder& order,
   *message.mutable_job() = PeerJobToProto(order.plan);
   message.set_snapshot(order.snapshot);
   message.set_share(order.share);
-  const CallOptions options{method::kPeerRestoreJob, kWholeState, false};
-  Call(server, options, SerializeMessage(message),
-       [this, done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer& reply) {
-         if (!status.ok()) return done(status);
-         v1::PeerRestored answer;
-         const absl::Status parsed =
-             ParseMessage(reply, static_cast<size_t>(config_.max_message_bytes), &answer);
-         parsed.ok() ? done(answer.copied()) : done(parsed);
-       });
+  CallOnceConnected(
+      server, method::kPeerRestoreJob, SerializeMessage(message),
+      [this, done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer& reply) {
+        if (!status.ok()) return done(status);
+        v1::PeerRestored answer;
+        const absl::Status parsed =
+            ParseMessage(reply, static_cast<size_t>(config_.max_message_bytes), &answer);
+        parsed.ok() ? done(answer.copied()) : done(parsed);
+      });
 }
 
 void PeerClientImpl::Export(uint32_t server, const ExportPart& part,
@@ -411,8 +425,10 @@ void PeerClientImpl::Export(uint32_t server, const ExportPart& part,
   message.set_state(part.options.state);
   message.set_shard(part.shard);
   message.set_shards(part.options.shards);
-  const CallOptions options{method::kPeerExport, kWholeState, false};
-  CallForStatus(server, options, SerializeMessage(message), std::move(done));
+  CallOnceConnected(server, method::kPeerExport, SerializeMessage(message),
+                    [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
+                      done(status);
+                    });
 }
 
 void PeerClientImpl::ImportJob(uint32_t server, const ImportOrder& order,
@@ -421,8 +437,10 @@ void PeerClientImpl::ImportJob(uint32_t server, const ImportOrder& order,
   *message.mutable_job() = PeerJobToProto(order.plan);
   message.set_from(order.from);
   message.set_state(order.state);
-  const CallOptions options{method::kPeerImportJob, kWholeState, false};
-  CallForStatus(server, options, SerializeMessage(message), std::move(done));
+  CallOnceConnected(server, method::kPeerImportJob, SerializeMessage(message),
+                    [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
+                      done(status);
+                    });
 }
 
 // --- Votes --------------------------------------------------------------------------------------
@@ -522,17 +540,21 @@ void PeerClientImpl::Beat() {
   });
 }
 
+grpc::ByteBuffer PeerClientImpl::OwnHello() const {
+  v1::PeerHello hello;
+  *hello.mutable_protocol() = OwnProtocolRange();
+  hello.set_id(config_.self);
+  hello.set_incarnation(config_.incarnation);
+  return SerializeMessage(hello);
+}
+
 void PeerClientImpl::Ask(uint32_t server) {
   {
     MutexLock lock(&mu_);
     peers_.at(server).asking = true;
   }
-  v1::PeerHello hello;
-  *hello.mutable_protocol() = OwnProtocolRange();
-  hello.set_id(config_.self);
-  hello.set_incarnation(config_.incarnation);
   const CallOptions options{method::kPeerHello, config_.report_after, false};
-  Call(server, options, SerializeMessage(hello),
+  Call(server, options, OwnHello(),
        [this, server](const absl::Status& status, const grpc::ByteBuffer& reply) {
          OnHello(server, status, reply);
        });

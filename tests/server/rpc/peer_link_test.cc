@@ -232,6 +232,23 @@ TEST_F(PeerLinkTest, ThePeerSaysWhichJobsRest) {
   EXPECT_EQ(*rest, (std::vector<uint64_t>{4, 6}));
 }
 
+// Its connection has just been refused, and is not tried again at once.
+TEST_F(PeerLinkTest, AnOrderWaitsForTheConnectionToAPeerThatWasStartedAgain) {
+  auto peer = std::make_unique<PeerProcess>(1);
+  const std::string address = peer->address();
+  Connect(address);
+  ASSERT_TRUE(WaitUntilReachable());
+  peer.reset();
+  ASSERT_NE(WaitForLost(), "nobody");
+  std::promise<absl::Status> answer;
+  client_->ImportJob(1, {Plan(), "export", true},
+                     [&](const absl::Status& status) { answer.set_value(status); });
+  peer = std::make_unique<PeerProcess>(1, address);
+  peer->holder.Set(peer->directory);
+  const absl::Status status = answer.get_future().get();
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST_F(PeerLinkTest, ACreationWaitsForAPeerThatIsStillStarting) {
   create_timeout_ = kTestDeadline;
   PeerProcess peer(1);
