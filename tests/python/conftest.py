@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 # Before torch is imported: the same torch code on machines with and without AVX-512.
@@ -59,9 +62,21 @@ def real_ballastd() -> Path:
         pytest.skip(f"ballastd is not built: {error}")
 
 
+def wait_until_serving(admin: str) -> None:
+    """Until this server has read its jobs: a test's short timeout is not for that."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://{admin}/readyz", timeout=60):
+                return
+        except urllib.error.HTTPError as error:
+            assert time.monotonic() < deadline, error.read()
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def start_servers(tmp_path):
-    """start_servers(n) -> addresses of n fresh real servers; they stop after the test."""
+    """start_servers(n) -> addresses of n fresh real servers that serve; stopped after the test."""
     binary = real_ballastd()
     started = []
 
@@ -70,6 +85,8 @@ def start_servers(tmp_path):
         (tmp_path / f"servers-{len(started)}").mkdir()
         started.append(servers)
         servers.start(os.environ, lambda: False)
+        for admin in servers.admin_addresses:
+            wait_until_serving(admin)
         return servers.addresses
 
     yield start
