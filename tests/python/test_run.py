@@ -42,6 +42,7 @@ class Launcher:
             "TMPDIR": str(self.temporary),
         }
         self.env.pop("OMP_NUM_THREADS", None)
+        self.program = ["-m", "ballast.run"]
 
     def script(self, text: str) -> Path:
         path = self.folder / "train.py"
@@ -49,7 +50,7 @@ class Launcher:
         return path
 
     def start(self, *arguments: object) -> subprocess.Popen:
-        command = [sys.executable, "-m", "ballast.run", *map(str, arguments)]
+        command = [sys.executable, *self.program, *map(str, arguments)]
         return subprocess.Popen(
             command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -446,6 +447,32 @@ def test_a_trainer_that_may_succeed_is_started_again(launcher, text):
     done = launcher.run("--max-restarts", 1, launcher.script(text))
     assert done.returncode == 1
     assert "(restart 1 of 1)" in done.stderr and "not started again" not in done.stderr
+
+
+# Each look at who failed ends only when all trainers have ended, which it has not seen.
+LATE_LOOK = """
+import sys
+from ballast import run
+from ballast.launcher.restarts import TrainerRestarts
+look = TrainerRestarts.poll
+def late(self):
+    failed = look(self)
+    for child in self._trainers.children:
+        child._watcher.join()
+    return failed
+TrainerRestarts.poll = late
+sys.exit(run.main(sys.argv[1:]))
+"""
+
+
+def test_a_trainer_that_fails_behind_the_look_at_it_is_started_again(launcher):
+    program = launcher.folder / "late_look.py"
+    program.write_text(LATE_LOOK)
+    _, script = failing(launcher, 9)
+    launcher.program = [str(program)]
+    done = launcher.run("--nproc", 2, "--max-restarts", 2, script)
+    assert done.returncode == 7
+    assert "(restart 2 of 2)" in done.stderr and "trainer 1 failed" in done.stderr
 
 
 def test_without_restarts_nothing_is_resumed(launcher):

@@ -181,11 +181,12 @@ class _Run:
                 give_up = min(give_up, time.monotonic() + FAILURE_GRACE_S)
             # Without its servers no trainer can go on.
             going_on = first_failed is None and dead_server is None
+            # Before the look at who failed: a trainer that ends behind it is for the next turn.
+            over = self._all_ended(going_on)
             if going_on and (first_failed := self._trainer_restarts.poll()) is not None:
                 self._say(f"trainer {first_failed} failed; the others have {FAILURE_GRACE_S:g} s")
                 give_up = min(give_up, time.monotonic() + FAILURE_GRACE_S)
-            awaited = going_on and self._trainer_restarts.pending()
-            if not self._trainers.running() and not awaited:
+            if over and self._all_ended(going_on):
                 break
             time.sleep(process.POLL_S)
         if self._interrupts.count:
@@ -195,6 +196,11 @@ class _Run:
         if first_failed is not None:
             return self._trainers.children[first_failed].code()
         return 1 if dead_server is not None else 0
+
+    def _all_ended(self, going_on: bool) -> bool:
+        """Whether no trainer runs or will be started again. going_on: else none will be."""
+        awaited = going_on and self._trainer_restarts.pending()
+        return not awaited and not self._trainers.running()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
