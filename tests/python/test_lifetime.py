@@ -172,14 +172,12 @@ def script_of(address: str, ending: str) -> str:
 
 
 def first_trainer(address: str) -> bt.AdamW:
-    """Rank 0, attached."""
+    """Rank 0, which step() attaches."""
     p = nn.Parameter(torch.zeros(8))
     p.grad = torch.ones(8)
-    opt = bt.AdamW(
+    return bt.AdamW(
         [("w", p)], endpoints=address, job="ending", world_size=2, rank=0, durability="none"
     )
-    opt.attach()
-    return opt
 
 
 def others_error(address: str, ending: str) -> tuple[type, str]:
@@ -187,9 +185,11 @@ def others_error(address: str, ending: str) -> tuple[type, str]:
     command = [sys.executable, "-c", script_of(address, ending)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
         opt = first_trainer(address)
-        _, said = child.communicate(timeout=60)
         with pytest.raises(ballast.BallastError) as caught:
+            opt.attach()  # If the other is quick, its end is told here.
+            child.wait(timeout=60)
             opt.step()
+        _, said = child.communicate(timeout=60)
     opt.close()
     return caught.type, said
 
