@@ -325,6 +325,8 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void OnAttachTimeout(const std::string& name, uint64_t generation);
   void CreateEverywhere(Pending* pending);
   void MakeEverywhere(const JobPlan& plan);
+  // Here first: peers are told only of what this server, the home, has made or opened itself.
+  void CreateAtServers(const JobPlan& plan, const std::shared_ptr<Gather>& gather);
   absl::Status SaveMade(const JobPlan& plan);
   void OnCreated(const std::string& name, uint64_t job, const absl::Status& status);
   absl::Status CheckExtend(const ExtendCall& call, Pending* pending) const;

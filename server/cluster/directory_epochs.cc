@@ -75,17 +75,7 @@ bool Directory::WakeUp(const AttachCall& call, const AttachDone& done) {
       [self = shared_from_this(), name, job = plan.job](const absl::Status& status) {
         self->Post([self = self.get(), name, job, status] { self->OnAwake(name, job, status); });
       });
-  for (const uint32_t server : plan.servers) {
-    const auto add = [gather](const absl::Status& status) { gather->Add(status); };
-    if (server != config_.self) {
-      peers_->CreateJob(server, plan, add);
-    } else if (const absl::Status opened = CreateLocal(plan); opened.ok()) {
-      add(opened);
-    } else {  // The first: the others let the job rest.
-      gather->GiveUp(opened);
-      break;
-    }
-  }
+  CreateAtServers(plan, gather);
   return true;
 }
 
@@ -499,7 +489,7 @@ void Directory::StartRecovered() {
   }
   Post([this] {
     for (const uint64_t job : std::exchange(ordered_only_, {})) DropOrdered(job);
-    if (!IsHome()) AskUntilAnswered();
+    AskUntilAnswered();
     for (auto& [name, pending] : pending_) {
       if (pending.creating) MakeEverywhere(JobPlan(pending.plan));
       if (!pending.created || pending.change.has_value()) continue;

@@ -82,6 +82,7 @@ void Directory::AskSoon() {
 }
 
 void Directory::AskWhichRest(const std::function<void(absl::Status)>& done) {
+  if (IsHome()) return done(absl::OkStatus());
   std::vector<uint64_t> jobs;
   std::map<uint64_t, uint64_t> told;
   for (const auto& [job, local] : local_) {
@@ -89,7 +90,7 @@ void Directory::AskWhichRest(const std::function<void(absl::Status)>& done) {
     jobs.push_back(job);
     told[job] = local.told;
   }
-  if (jobs.empty() || IsHome()) return done(absl::OkStatus());
+  if (jobs.empty()) return done(absl::OkStatus());
   peers_->WhichRest(
       config_.servers.front().id, jobs,
       [self = shared_from_this(), told, done](const absl::StatusOr<std::vector<uint64_t>>& rest) {

@@ -235,13 +235,17 @@ void Directory::MakeEverywhere(const JobPlan& plan) {
       });
   JobPlan making = plan;
   making.making = true;
+  CreateAtServers(making, gather);
+}
+
+void Directory::CreateAtServers(const JobPlan& plan, const std::shared_ptr<Gather>& gather) {
   for (const uint32_t server : plan.servers) {
-    if (server == config_.self) {  // The first: peers are told of what the home has made.
-      const absl::Status made = CreateLocal(making);
+    if (server == config_.self) {
+      const absl::Status made = CreateLocal(plan);
       if (!made.ok()) return gather->GiveUp(made);
       gather->Add(made);
     } else {
-      peers_->CreateJob(server, making, [gather](absl::Status status) { gather->Add(status); });
+      peers_->CreateJob(server, plan, [gather](absl::Status status) { gather->Add(status); });
     }
   }
 }

@@ -144,13 +144,22 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
 
   void Call(uint32_t server, const CallOptions& options, const grpc::ByteBuffer& request,
             Done done);
-  // A call whose reply says nothing.
-  void CallForStatus(uint32_t server, const CallOptions& options, const grpc::ByteBuffer& request,
-                     std::function<void(absl::Status)> done) {
-    Call(server, options, request,
-         [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
-           done(status);
-         });
+  // For replies that say nothing.
+  static Done StatusOnly(std::function<void(absl::Status)> done) {
+    return [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
+      done(status);
+    };
+  }
+  // For replies that are a Reply, of which `read` makes what `done` gets.
+  template <typename Reply, typename T, typename Read>
+  Done ParseReply(std::function<void(absl::StatusOr<T>)> done, Read read) const {
+    const auto limit = static_cast<size_t>(config_.max_message_bytes);
+    return [=, done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer& bytes) {
+      if (!status.ok()) return done(status);
+      Reply reply;
+      const absl::Status parsed = ParseMessage(bytes, limit, &reply);
+      parsed.ok() ? done(read(reply)) : done(parsed);
+    };
   }
   // A call that takes long. One that cannot wait for ever for its server must not fail because that
   // was started again just now, either: a Hello waits for the connection first, for report_after.
@@ -360,7 +369,7 @@ void PeerClientImpl::DropJob(uint32_t server, uint64_t job,
   v1::PeerDropJob message;
   message.set_job(job);
   const CallOptions options{method::kPeerDropJob, config_.report_after, false};
-  CallForStatus(server, options, SerializeMessage(message), std::move(done));
+  Call(server, options, SerializeMessage(message), StatusOnly(std::move(done)));
 }
 
 void PeerClientImpl::WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
@@ -369,14 +378,9 @@ void PeerClientImpl::WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
   message.mutable_jobs()->Add(jobs.begin(), jobs.end());
   const CallOptions options{method::kPeerWhichRest, config_.report_after, false};
   Call(home, options, SerializeMessage(message),
-       [this, done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer& reply) {
-         if (!status.ok()) return done(status);
-         v1::PeerJobs rest;
-         const absl::Status parsed =
-             ParseMessage(reply, static_cast<size_t>(config_.max_message_bytes), &rest);
-         if (!parsed.ok()) return done(parsed);
-         done(std::vector<uint64_t>(rest.jobs().begin(), rest.jobs().end()));
-       });
+       ParseReply<v1::PeerJobs>(std::move(done), [](const v1::PeerJobs& rest) {
+         return std::vector<uint64_t>(rest.jobs().begin(), rest.jobs().end());
+       }));
 }
 
 // --- Snapshots ----------------------------------------------------------------------------------
@@ -390,13 +394,8 @@ void PeerClientImpl::Snapshot(uint32_t server, const SnapshotCall& call,
   message.set_round(call.round);
   const CallOptions options{method::kPeerSnapshot, kWholeState, false};
   Call(server, options, SerializeMessage(message),
-       [this, done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer& reply) {
-         if (!status.ok()) return done(status);
-         v1::PeerSnapshotReply answer;
-         const absl::Status parsed =
-             ParseMessage(reply, static_cast<size_t>(config_.max_message_bytes), &answer);
-         parsed.ok() ? done(answer.round()) : done(parsed);
-       });
+       ParseReply<v1::PeerSnapshotReply>(
+           std::move(done), [](const v1::PeerSnapshotReply& reply) { return reply.round(); }));
 }
 
 void PeerClientImpl::RestoreJob(uint32_t server, const RestoreOrder& order,
@@ -407,13 +406,8 @@ void PeerClientImpl::RestoreJob(uint32_t server, const RestoreOrder& order,
   message.set_share(order.share);
   CallOnceConnected(
       server, method::kPeerRestoreJob, SerializeMessage(message),
-      [this, done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer& reply) {
-        if (!status.ok()) return done(status);
-        v1::PeerRestored answer;
-        const absl::Status parsed =
-            ParseMessage(reply, static_cast<size_t>(config_.max_message_bytes), &answer);
-        parsed.ok() ? done(answer.copied()) : done(parsed);
-      });
+      ParseReply<v1::PeerRestored>(std::move(done),
+                                   [](const v1::PeerRestored& reply) { return reply.copied(); }));
 }
 
 void PeerClientImpl::Export(uint32_t server, const ExportPart& part,
@@ -426,9 +420,7 @@ void PeerClientImpl::Export(uint32_t server, const ExportPart& part,
   message.set_shard(part.shard);
   message.set_shards(part.options.shards);
   CallOnceConnected(server, method::kPeerExport, SerializeMessage(message),
-                    [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
-                      done(status);
-                    });
+                    StatusOnly(std::move(done)));
 }
 
 void PeerClientImpl::ImportJob(uint32_t server, const ImportOrder& order,
@@ -438,9 +430,7 @@ void PeerClientImpl::ImportJob(uint32_t server, const ImportOrder& order,
   message.set_from(order.from);
   message.set_state(order.state);
   CallOnceConnected(server, method::kPeerImportJob, SerializeMessage(message),
-                    [done = std::move(done)](const absl::Status& status, const grpc::ByteBuffer&) {
-                      done(status);
-                    });
+                    StatusOnly(std::move(done)));
 }
 
 // --- Votes --------------------------------------------------------------------------------------

@@ -24,6 +24,17 @@ void Answer(const Call& call, const absl::Status& status) {
   }
 }
 
+// Reads the message of a call; null: the call is answered, it was bad or this server still starts.
+template <typename Message>
+std::shared_ptr<JobDirectory> Take(const DirectoryHolder& holder, const Call& call,
+                                   const grpc::ByteBuffer& bytes, Message* message) {
+  if (!call->Parse(bytes, message)) return nullptr;
+  absl::StatusOr<std::shared_ptr<JobDirectory>> directory = holder.Get();
+  if (directory.ok()) return *std::move(directory);
+  call->Fail(directory.status());
+  return nullptr;
+}
+
 void Hello(const PeerIdentity& self, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerHello hello;
   if (!call->Parse(bytes, &hello)) return;
@@ -39,69 +50,56 @@ void Hello(const PeerIdentity& self, const Call& call, const grpc::ByteBuffer& b
 void TakePlan(const DirectoryHolder& holder, PlanMethod method, const Call& call,
               const grpc::ByteBuffer& bytes) {
   v1::PeerJob job;
-  if (!call->Parse(bytes, &job)) return;
-  const auto directory = holder.Get();
-  if (!directory.ok()) return call->Fail(directory.status());
+  const auto directory = Take(holder, call, bytes, &job);
+  if (directory == nullptr) return;
   absl::StatusOr<JobPlan> plan = PeerJobFromProto(job);
   if (!plan.ok()) return call->Fail(plan.status());
-  ((**directory).*method)(*std::move(plan),
-                          [call](const absl::Status& status) { Answer(call, status); });
+  ((*directory).*method)(*std::move(plan),
+                         [call](const absl::Status& status) { Answer(call, status); });
 }
 
 void Seal(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerSeal seal;
-  if (!call->Parse(bytes, &seal)) return;
-  const auto directory = holder.Get();
-  if (!directory.ok()) return call->Fail(directory.status());
-  (*directory)
-      ->PeerSeal(seal.job(), seal.epoch(), [call](const absl::StatusOr<SealAnswer>& answer) {
-        if (!answer.ok()) return call->Fail(answer.status());
-        v1::PeerSealed sealed;
-        sealed.set_version(answer->version);
-        sealed.set_prepared(answer->prepared);
-        sealed.set_init_missing(answer->init_missing);
-        sealed.set_world_max(answer->world_max);
-        call->Reply(sealed);
-      });
+  const auto directory = Take(holder, call, bytes, &seal);
+  if (directory == nullptr) return;
+  directory->PeerSeal(seal.job(), seal.epoch(), [call](const absl::StatusOr<SealAnswer>& answer) {
+    if (!answer.ok()) return call->Fail(answer.status());
+    v1::PeerSealed sealed;
+    sealed.set_version(answer->version);
+    sealed.set_prepared(answer->prepared);
+    sealed.set_init_missing(answer->init_missing);
+    sealed.set_world_max(answer->world_max);
+    call->Reply(sealed);
+  });
 }
 
 void DropJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerDropJob drop;
-  if (!call->Parse(bytes, &drop)) return;
-  const auto directory = holder.Get();
-  if (!directory.ok()) return call->Fail(directory.status());
-  (*directory)->PeerDropJob(drop.job(), [call](const absl::Status& status) {
-    if (status.ok()) {
-      call->Reply(v1::PeerAck());
-    } else {
-      call->Fail(status);
-    }
-  });
+  const auto directory = Take(holder, call, bytes, &drop);
+  if (directory == nullptr) return;
+  directory->PeerDropJob(drop.job(), [call](const absl::Status& status) { Answer(call, status); });
 }
 
 void WhichRest(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerJobs message;
-  if (!call->Parse(bytes, &message)) return;
-  const auto directory = holder.Get();
-  if (!directory.ok()) return call->Fail(directory.status());
-  (*directory)
-      ->PeerWhichRest({message.jobs().begin(), message.jobs().end()},
-                      [call](const absl::StatusOr<std::vector<uint64_t>>& rest) {
-                        if (!rest.ok()) return call->Fail(rest.status());
-                        v1::PeerJobs reply;
-                        reply.mutable_jobs()->Add(rest->begin(), rest->end());
-                        call->Reply(reply);
-                      });
+  const auto directory = Take(holder, call, bytes, &message);
+  if (directory == nullptr) return;
+  directory->PeerWhichRest({message.jobs().begin(), message.jobs().end()},
+                           [call](const absl::StatusOr<std::vector<uint64_t>>& rest) {
+                             if (!rest.ok()) return call->Fail(rest.status());
+                             v1::PeerJobs reply;
+                             reply.mutable_jobs()->Add(rest->begin(), rest->end());
+                             call->Reply(reply);
+                           });
 }
 
 void TakeVote(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::Prepare prepare;
-  if (!call->Parse(bytes, &prepare)) return;
-  const auto directory = holder.Get();
-  if (!directory.ok()) return call->Fail(directory.status());
+  const auto directory = Take(holder, call, bytes, &prepare);
+  if (directory == nullptr) return;
   absl::StatusOr<Vote> vote = VoteFromProto(prepare);
   if (!vote.ok()) return call->Fail(vote.status());
-  const std::shared_ptr<RoundEngine> engine = (*directory)->Find(prepare.job());
+  const std::shared_ptr<RoundEngine> engine = directory->Find(prepare.job());
   if (engine == nullptr) {
     return call->Fail(ReasonedError(
         absl::StatusCode::kNotFound, Reason::kUnknownJob,
@@ -124,9 +122,8 @@ void TakeVote(const DirectoryHolder& holder, const Call& call, const grpc::ByteB
 
 void Snapshot(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerSnapshot message;
-  if (!call->Parse(bytes, &message)) return;
-  const auto directory = holder.Get();
-  if (!directory.ok()) return call->Fail(directory.status());
+  const auto directory = Take(holder, call, bytes, &message);
+  if (directory == nullptr) return;
   if (message.step() == v1::SNAPSHOT_STEP_UNSPECIFIED ||
       !v1::SnapshotStep_IsValid(message.step())) {
     return call->Fail(
@@ -135,7 +132,7 @@ void Snapshot(const DirectoryHolder& holder, const Call& call, const grpc::ByteB
   }
   const SnapshotCall step{static_cast<SnapshotCall::Step>(message.step()), message.job(),
                           message.snapshot(), message.round()};
-  (*directory)->PeerSnapshot(step, [call](const absl::StatusOr<uint64_t>& round) {
+  directory->PeerSnapshot(step, [call](const absl::StatusOr<uint64_t>& round) {
     if (!round.ok()) return call->Fail(round.status());
     v1::PeerSnapshotReply reply;
     reply.set_round(*round);
@@ -145,13 +142,12 @@ void Snapshot(const DirectoryHolder& holder, const Call& call, const grpc::ByteB
 
 void RestoreJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerRestoreJob message;
-  if (!call->Parse(bytes, &message)) return;
-  const auto directory = holder.Get();
-  if (!directory.ok()) return call->Fail(directory.status());
+  const auto directory = Take(holder, call, bytes, &message);
+  if (directory == nullptr) return;
   absl::StatusOr<JobPlan> plan = PeerJobFromProto(message.job());
   if (!plan.ok()) return call->Fail(plan.status());
   const RestoreOrder order{*std::move(plan), message.snapshot(), message.share()};
-  (*directory)->PeerRestoreJob(order, [call](const absl::StatusOr<std::string>& copied) {
+  directory->PeerRestoreJob(order, [call](const absl::StatusOr<std::string>& copied) {
     if (!copied.ok()) return call->Fail(copied.status());
     v1::PeerRestored reply;
     reply.set_copied(*copied);
@@ -161,27 +157,25 @@ void RestoreJob(const DirectoryHolder& holder, const Call& call, const grpc::Byt
 
 void Export(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerExport message;
-  if (!call->Parse(bytes, &message)) return;
-  const auto directory = holder.Get();
-  if (!directory.ok()) return call->Fail(directory.status());
+  const auto directory = Take(holder, call, bytes, &message);
+  if (directory == nullptr) return;
   const absl::StatusOr<DType> dtype = WeightDType(message.dtype());
   if (!dtype.ok()) return call->Fail(dtype.status());
   const ExportPart part{message.snapshot(),
                         message.name(),
                         {*dtype, message.state(), message.shards()},
                         message.shard()};
-  (*directory)->PeerExport(part, [call](const absl::Status& status) { Answer(call, status); });
+  directory->PeerExport(part, [call](const absl::Status& status) { Answer(call, status); });
 }
 
 void ImportJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerImportJob message;
-  if (!call->Parse(bytes, &message)) return;
-  const auto directory = holder.Get();
-  if (!directory.ok()) return call->Fail(directory.status());
+  const auto directory = Take(holder, call, bytes, &message);
+  if (directory == nullptr) return;
   absl::StatusOr<JobPlan> plan = PeerJobFromProto(message.job());
   if (!plan.ok()) return call->Fail(plan.status());
   const ImportOrder order{*std::move(plan), message.from(), message.state()};
-  (*directory)->PeerImportJob(order, [call](const absl::Status& status) { Answer(call, status); });
+  directory->PeerImportJob(order, [call](const absl::Status& status) { Answer(call, status); });
 }
 
 }  // namespace

@@ -13,7 +13,6 @@ import re
 import signal
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +23,8 @@ import torch
 
 import ballast.torch as bt
 from ballast.launcher.servers import Servers
+
+import serving
 
 # A call that takes this long hangs; every wait of these tests ends by then.
 HANG_S = 60.0
@@ -59,19 +60,8 @@ class Cluster:
             tasks = Path(f"/proc/{self.pid(server)}/task")
             wait_for(lambda: set(map(state_of, tasks.iterdir())) == {"T"}, "a stop", every_s=0.001)
 
-    def serves(self, server: int) -> bool:
-        """Whether it knows its peers and has read its jobs."""
-        url = f"http://{self._servers.admin_addresses[server]}/readyz"
-        try:
-            with urllib.request.urlopen(url, timeout=HANG_S):
-                return True
-        except urllib.error.HTTPError:
-            return False
-
     def wait_until_serving(self) -> None:
-        """Trainers wait by themselves; a command is refused by a server that still starts."""
-        for server in range(len(self.endpoints)):
-            wait_for(lambda s=server: self.serves(s), f"server {server} to serve jobs")
+        serving.wait_until_serving(self._servers.admin_addresses)
 
     def running(self) -> list[bool]:
         return [not child.ended() for child in self._servers.children]

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 # Before torch is imported: the same torch code on machines with and without AVX-512.
@@ -14,7 +11,7 @@ os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
 
 REPO = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-for folder in (REPO / "client" / "python", HERE):
+for folder in (REPO / "client" / "python", REPO / "tests", HERE):
     sys.path.insert(0, str(folder))
 
 import pytest  # noqa: E402
@@ -23,6 +20,7 @@ import torch  # noqa: E402
 from ballast import backend, config  # noqa: E402
 from ballast.launcher.servers import LaunchError, Servers, find_ballastd  # noqa: E402
 from fake_core import FakeCore  # noqa: E402
+from serving import wait_until_serving  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -62,18 +60,6 @@ def real_ballastd() -> Path:
         pytest.skip(f"ballastd is not built: {error}")
 
 
-def wait_until_serving(admin: str) -> None:
-    """Until this server has read its jobs: a test's short timeout is not for that."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            with urllib.request.urlopen(f"http://{admin}/readyz", timeout=60):
-                return
-        except urllib.error.HTTPError as error:
-            assert time.monotonic() < deadline, error.read()
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def start_servers(tmp_path):
     """start_servers(n) -> addresses of n fresh real servers that serve; stopped after the test."""
@@ -85,8 +71,7 @@ def start_servers(tmp_path):
         (tmp_path / f"servers-{len(started)}").mkdir()
         started.append(servers)
         servers.start(os.environ, lambda: False)
-        for admin in servers.admin_addresses:
-            wait_until_serving(admin)
+        wait_until_serving(servers.admin_addresses)
         return servers.addresses
 
     yield start
