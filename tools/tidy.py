@@ -4,8 +4,9 @@
 Comes from: the working tree. Goes to: `ctest -L tidy` (tests tidy_style and tidy_format).
 Thread safety: one process, nothing shared.
 
-The rules are those of docs/style.md that a script can decide. `--only format` runs clang-format-14
-over the C++ files; `--only style` runs everything else; `--fix` lets clang-format rewrite.
+The rules are those of docs/style.md that a script can decide; the sizes of classes, functions and
+files stand in tools/limits.py. `--only format` runs clang-format-14 over the C++ files; `--only
+style` runs everything else; `--fix` lets clang-format rewrite.
 """
 
 import argparse
@@ -17,11 +18,10 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import source_text  # noqa: E402  (found only after the line above)
+import limits  # noqa: E402  (found only after the line above)
+import source_text  # noqa: E402
 
 LINE_COLUMNS_MAX = 100
-FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 800
 CLANG_FORMAT = "clang-format-14"
 
 # Texts that are not ours to change.
@@ -88,7 +88,7 @@ def _search(patterns, text, path, found):
 
 
 def check_lines(path, text, found):
-    """Tabs, trailing blanks and the final newline of all texts; line and file length of code."""
+    """Tabs, trailing blanks and the final newline of all texts; line length of code."""
     if text and not text.endswith("\n"):
         found.append((path, text.count("\n") + 1, "no newline at the end of the file"))
     is_code = path.suffix in CODE_SUFFIXES or path.name == "CMakeLists.txt"
@@ -102,9 +102,6 @@ def check_lines(path, text, found):
         breakable = " " in line.strip() and "://" not in line
         if is_code and len(line) > LINE_COLUMNS_MAX and breakable:
             found.append((path, number, f"{len(line)} columns, the limit is {LINE_COLUMNS_MAX}"))
-    if is_code and len(lines) - 1 > FILE_LINES_MAX:
-        found.append((path, FILE_LINES_MAX + 1, f"{len(lines) - 1} lines, the limit is "
-                      f"{FILE_LINES_MAX}: split the file by purpose"))
 
 
 def check_header(path, text, paths, found):
@@ -142,101 +139,14 @@ def check_words(path, text, found):
         _search(BANNED_IN_BUILD, text, path, found)
 
 
-# What precedes a brace decides what it opens.
-_SCOPE = re.compile(r"\b(namespace|class|struct|union|enum)\b|\bextern\s+\"")
-_MEMBER_INIT = re.compile(r"\)[^)(]*(?<!:):(?!:)")
-
-
-def _blank_preprocessor(code):
-    return re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda m: re.sub(r"[^\n]", " ", m.group(0)),
-                  code, flags=re.MULTILINE)
-
-
-def _brace_kind(head):
-    """Says what a brace after the text head opens: 'scope', 'function', 'init' or 'other'."""
-    text = head.strip()
-    if not text:
-        return "other"
-    # Template parameters and attributes such as alignas(64) say nothing about what follows them.
-    plain = re.sub(r"^template\s*<[^{]*?>\s*(?=\b(class|struct|union)\b)", "", text)
-    if _SCOPE.search(plain) and not re.search(r"\)\s*(const|noexcept|override|->.*)*$", plain):
-        return "scope"
-    if "(" not in text or text.endswith(("=", "return")):
-        return "init" if re.search(r"[\w>\]=,]$", text) else "other"
-    # Foo(int a) : a_{a}, b_{1} {...}: braces right after a member's name initialise it.
-    is_list = _MEMBER_INIT.search(text)
-    if is_list and re.search(r"[\w>](?<!noexcept)(?<!const)(?<!override)$", text):
-        return "init"
-    if re.search(r"=\s*[\w:<>, ]+$", text):
-        return "init"
-    return "function"
-
-
-def _skip_braces(code, at):
-    """Returns the offset after the brace that closes the one at offset at."""
-    depth = 0
-    for brace in re.finditer(r"[{}]", code[at:]):
-        depth += 1 if brace.group(0) == "{" else -1
-        if depth == 0:
-            return at + brace.end()
-    return len(code)
-
-
-def cpp_functions(text):
-    """Yields (first line, last line) of each function body of a C++ text, with its signature.
-
-    A brace matcher, not a parser: lambdas and local classes count as part of what encloses them.
-    """
-    code = _blank_preprocessor(source_text.split_cpp(text)[0])
-    head_start, head, parens, at = 0, "", 0, 0
-    while at < len(code):
-        char = code[at]
-        parens += {"(": 1, ")": -1}.get(char, 0)
-        if char == "{":
-            kind = "init" if parens > 0 else _brace_kind(head)
-            if kind in ("function", "other", "init"):
-                end = _skip_braces(code, at)
-                if kind == "function":
-                    start = head_start + len(head) - len(head.lstrip())
-                    yield source_text.line_of(code, start), source_text.line_of(code, end - 1)
-                if kind == "init":
-                    head += "()" + " " * (end - at - 2)
-                else:
-                    head, head_start = "", end
-                at = end
-                continue
-        if char in "{};" and parens <= 0:
-            head, head_start, parens = "", at + 1, 0
-        elif char == ":" and head.strip() in ("public", "private", "protected"):
-            head, head_start = "", at + 1
-        else:
-            head += char
-        at += 1
-
-
-def _python_functions(path, text, found):
+def check_python(path, text, found):
+    """A Python file compiles."""
+    if path.suffix != ".py":
+        return
     try:
-        tree = ast.parse(text, filename=str(path))
+        ast.parse(text, filename=str(path))
     except SyntaxError as error:
         found.append((path, error.lineno or 1, f"not valid Python: {error.msg}"))
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield node.lineno, node.end_lineno
-
-
-def check_functions(path, text, found):
-    """Function length; for Python also that the file compiles."""
-    if source_text.is_cpp(path):
-        functions = cpp_functions(text)
-    elif path.suffix == ".py":
-        functions = _python_functions(path, text, found)
-    else:
-        return
-    for first, last in functions:
-        if last - first + 1 > FUNCTION_LINES_MAX:
-            found.append((path, first, f"a function of {last - first + 1} lines, the limit is "
-                          f"{FUNCTION_LINES_MAX}: give its parts names"))
 
 
 def check_built(texts, found):
@@ -267,8 +177,9 @@ def check_style(root):
         check_lines(path, text, found)
         check_header(path, text, paths, found)
         check_words(path, text, found)
-        check_functions(path, text, found)
+        check_python(path, text, found)
     check_built(texts, found)
+    limits.check(texts, limits.outlines_of(texts), CODE_SUFFIXES, found)
     return sorted(found, key=lambda entry: (str(entry[0]), entry[1]))
 
 

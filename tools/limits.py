@@ -1,0 +1,181 @@
+"""Limits for classes, functions and files, and the list of what still exceeds them.
+
+Comes from: the texts of the tree and tools/over_limit.txt. Goes to: tools/tidy.py and
+tools/measure.py.
+Thread safety: pure functions.
+
+A row of the list says how large its subject is today:
+  class NAME METHODS FIELDS FILES     a class declared in a .cc file is PATH:NAME
+  function PATH NAME LINES            the longest of that name in that file
+  file PATH LINES
+What grows beyond its row is an error. So is a row that the tree no longer needs.
+"""
+
+import ast
+import dataclasses
+import pathlib
+import re
+
+import cpp_outline
+import source_text
+
+LIST = pathlib.PurePosixPath("tools/over_limit.txt")
+METHODS_MAX = 45
+FIELDS_MAX = 25
+CLASS_FILES_MAX = 2
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 800
+
+_LIMITS = {
+    "class": (METHODS_MAX, FIELDS_MAX, CLASS_FILES_MAX),
+    "function": (FUNCTION_LINES_MAX,),
+    "file": (FILE_LINES_MAX,),
+}
+_SUBJECT_WORDS = {"class": 1, "function": 2, "file": 1}
+
+
+@dataclasses.dataclass
+class Subject:
+    """Something with a limit: where it stands, its sizes, and what to do when it exceeds them."""
+
+    path: pathlib.PurePosixPath
+    line: int
+    sizes: tuple
+    text: str
+    remedy: str
+
+
+@dataclasses.dataclass
+class ClassShape:
+    """A C++ class of the tree; `files` are the .cc files that define its member functions."""
+
+    name: str
+    path: pathlib.PurePosixPath
+    line: int
+    methods: int
+    fields: list
+    files: set
+
+
+def _is_source(path):
+    return path.suffix in (".cc", ".cpp", ".cu")
+
+
+def _class_key(path, name):
+    return f"{path}:{name}" if _is_source(path) else name
+
+
+def _owner_of(path, function, shapes):
+    """Returns the class whose member the function is, found as C++ looks names up, or None."""
+    parts = function.name.split("::")[:-1]
+    if not parts:
+        return None
+    for depth in range(len(function.scopes), -1, -1):
+        name = "::".join((*function.scopes[:depth], *parts))
+        for key in (f"{path}:{name}", name):
+            if key in shapes:
+                return shapes[key]
+    return None
+
+
+def class_shapes(outlines):
+    """Returns {key: ClassShape} for {path: (functions, classes)} of cpp_outline."""
+    shapes = {}
+    for path, (_, classes) in outlines.items():
+        for found in classes:
+            key = _class_key(path, found.name)
+            shapes[key] = ClassShape(key, path, found.line, len(found.methods), found.fields, set())
+    for path, (functions, _) in outlines.items():
+        for function in functions if _is_source(path) else ():
+            owner = _owner_of(path, function, shapes)
+            if owner:
+                owner.files.add(path)
+    return shapes
+
+
+def _python_functions(text):
+    """Returns the functions of a Python text; nothing for one that is not valid Python."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return []
+    return [cpp_outline.Function(node.lineno, node.end_lineno, node.name, ())
+            for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def outlines_of(texts):
+    """Returns {path: (functions, classes)} for the C++ and Python files of {path: text}."""
+    outlines = {}
+    for path, text in texts.items():
+        if source_text.is_cpp(path):
+            outlines[path] = cpp_outline.outline(text)
+        elif path.suffix == ".py":
+            outlines[path] = (_python_functions(text), [])
+    return outlines
+
+
+def _class_subjects(outlines):
+    for key, shape in class_shapes(outlines).items():
+        sizes = (shape.methods, len(shape.fields), len(shape.files))
+        yield ("class", key), Subject(
+            shape.path, shape.line, sizes,
+            f"class {shape.name} has {sizes[0]} methods, {sizes[1]} fields, {sizes[2]} .cc files",
+            "give a part of its state to a class of its own")
+
+
+def _function_subjects(outlines):
+    for path, (functions, _) in outlines.items():
+        for function in functions:
+            lines = function.last - function.first + 1
+            yield ("function", f"{path} {function.name}"), Subject(
+                path, function.first, (lines,), f"function {function.name} has {lines} lines",
+                "give its parts names")
+
+
+def _file_subjects(texts, code_suffixes):
+    for path, text in texts.items():
+        if path.suffix in code_suffixes or path.name == "CMakeLists.txt":
+            lines = text.count("\n")
+            yield ("file", str(path)), Subject(
+                path, FILE_LINES_MAX + 1, (lines,), f"the file has {lines} lines",
+                "split it by purpose")
+
+
+def _rows(text, found):
+    """Yields (line, kind, name, sizes) for each row of the list."""
+    for number, row in enumerate(text.split("\n"), 1):
+        words = row.split("#")[0].split()
+        if not words:
+            continue
+        at = 1 + _SUBJECT_WORDS.get(words[0], 0)
+        numbers = words[at:]
+        if len(numbers) != len(_LIMITS.get(words[0], ())) or not all(
+                re.fullmatch(r"\d+", number) for number in numbers):
+            found.append((LIST, number, f"'{row}' is no row: see tools/limits.py"))
+            continue
+        yield number, words[0], " ".join(words[1:at]), tuple(map(int, numbers))
+
+
+def _exceeds(sizes, allowed):
+    return any(size > most for size, most in zip(sizes, allowed))
+
+
+def check(texts, outlines, code_suffixes, found):
+    """Adds (path, line, message) for all that exceeds its limit or row, and for needless rows."""
+    allowed, needless = {}, {}
+    for number, kind, name, sizes in _rows(texts.get(LIST, ""), found):
+        allowed[kind, name] = tuple(map(max, sizes, _LIMITS[kind]))
+        needless[kind, name] = number
+    for key, subject in (*_class_subjects(outlines), *_function_subjects(outlines),
+                         *_file_subjects(texts, code_suffixes)):
+        limits = _LIMITS[key[0]]
+        if not _exceeds(subject.sizes, limits):
+            continue
+        needless.pop(key, None)
+        if _exceeds(subject.sizes, allowed.get(key, limits)):
+            most = ", ".join(map(str, allowed.get(key, limits)))
+            what = f"its row in {LIST} allows" if key in allowed else "the limit is"
+            found.append((subject.path, subject.line,
+                          f"{subject.text}; {what} {most}: {subject.remedy}"))
+    for (kind, name), number in needless.items():
+        found.append((LIST, number, f"no {kind} {name} exceeds the limits: remove the row"))
