@@ -161,6 +161,12 @@ sys.exit(not getattr(u.find_spec("ballast"), "origin", None))'
   echo "$want" >"$stamp"
 }
 
+# The hook checks subjects of commits. It is for those who commit, so it is never switched on here.
+offer_commit_hook() {
+  [[ -e .git && -z $(git config core.hooksPath 2>/dev/null) ]] || return 0
+  echo "      to check commit subjects as you commit: git config core.hooksPath .githooks"
+}
+
 main() {
   local build=1 jobs=
   while (($#)); do
@@ -193,6 +199,7 @@ main() {
     echo "[3/4] build: skipped (--no-build)"
   fi
   install_python_package
+  offer_commit_hook
 }
 
 main "$@"
