@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "bench/harness.h"
 #include "bench/raw_disk.h"
-#include "bench/report.h"
 #include "bench/round_model.h"
 #include "bench/server_process.h"
 #include "common/base/status_macros.h"
@@ -56,7 +56,7 @@ class Comparison {
   absl::Status Prepare();
   absl::Status Measure();
   absl::Status Verify();
-  std::string Result(bool* pass) const;
+  Outcome Result() const;
 
  private:
   absl::Status MeasureDisk();
@@ -64,8 +64,7 @@ class Comparison {
   absl::StatusOr<double> Round(Job* job);
   absl::StatusOr<Turn> Repeat(int number);
   double BytesPerRound() const {
-    return static_cast<double>(model_.elements) *
-           (kGradientBytes + kStateBytes / kCheckpointRounds);
+    return model_.elements * (kGradientBytes + kStateBytes / kCheckpointRounds);
   }
   std::vector<double> Ratios(size_t level, std::array<double, 3> Turn::*time) const;
   double MedianMs(size_t level, std::array<double, 3> Turn::*time) const;
@@ -196,52 +195,40 @@ absl::Status Comparison::Verify() {
 }
 
 std::vector<double> Comparison::Ratios(size_t level, std::array<double, 3> Turn::*time) const {
-  std::vector<double> ratios;
-  for (const Turn& turn : turns_) ratios.push_back((turn.*time)[0] / (turn.*time)[level]);
-  return ratios;
+  return Column(turns_, [=](const Turn& turn) { return (turn.*time)[0] / (turn.*time)[level]; });
 }
 
 double Comparison::MedianMs(size_t level, std::array<double, 3> Turn::*time) const {
-  std::vector<double> values;
-  for (const Turn& turn : turns_) values.push_back((turn.*time)[level] * 1e3 / kRoundsPerTurn);
-  return Median(values);
+  return Median(turns_, [=](const Turn& turn) { return (turn.*time)[level]; }) * 1e3 /
+         kRoundsPerTurn;
 }
 
-std::string Comparison::Result(bool* pass) const {
-  JsonObject json;
-  JsonObject spread;
-  Bars bars;
+Outcome Comparison::Result() const {
+  Report report;
   for (size_t level = 1; level < jobs_.size(); ++level) {
     const std::string key = absl::StrCat(kNames[level], "_vs_none");
-    const std::vector<double> ratios = Ratios(level, &Turn::seconds);
-    json.Add(key, Median(ratios));
-    spread.Add(key, Spread(ratios));
-    bars.AtLeast(key, Median(ratios), level == 1 ? kProcessBar : kPowerBar);
+    const double ratio = report.AddMedian(key, Ratios(level, &Turn::seconds));
+    report.AtLeast(key, ratio, level == 1 ? kProcessBar : kPowerBar);
   }
   for (size_t level = 1; level < jobs_.size(); ++level) {
-    json.Add(absl::StrCat(kNames[level], "_step_vs_none"),
-             Median(Ratios(level, &Turn::step_seconds)));
+    report.Add(absl::StrCat(kNames[level], "_step_vs_none"),
+               Median(Ratios(level, &Turn::step_seconds)));
   }
   for (size_t level = 0; level < jobs_.size(); ++level) {
-    json.Add(absl::StrCat(kNames[level], "_round_ms"), MedianMs(level, &Turn::step_seconds));
+    report.Add(absl::StrCat(kNames[level], "_round_ms"), MedianMs(level, &Turn::step_seconds));
   }
   for (size_t level = 0; level < jobs_.size(); ++level) {
-    json.Add(absl::StrCat(kNames[level], "_server_cpu_ms"), MedianMs(level, &Turn::server_cpu));
+    report.Add(absl::StrCat(kNames[level], "_server_cpu_ms"), MedianMs(level, &Turn::server_cpu));
   }
-  json.Add("think_ms", think_s_ * 1e3);
-  json.Add("disk_write_mb_s", write_rate_ / 1e6);
-  json.Add("disk_mb_per_round", BytesPerRound() / 1e6);
-  json.Add("disk_share", BytesPerRound() / (write_rate_ * (round_s_ + think_s_)));
-  json.Add("parameters", static_cast<double>(model_.elements));
-  json.Add("repeats", static_cast<double>(options_.repeats));
-  json.Add("rounds_per_turn", static_cast<double>(kRoundsPerTurn));
-  json.AddRaw("spread", spread.Text());
-  bars.AddTo(&json);
-  json.Add("differing_elements", static_cast<double>(differing_));
-  *pass = differing_ == 0;
-  json.Add("verified", *pass);
-  json.Add("pass", *pass && bars.met());
-  return json.Text();
+  report.Add("think_ms", think_s_ * 1e3);
+  report.Add("disk_write_mb_s", write_rate_ / 1e6);
+  report.Add("disk_mb_per_round", BytesPerRound() / 1e6);
+  report.Add("disk_share", BytesPerRound() / (write_rate_ * (round_s_ + think_s_)));
+  report.Add("parameters", model_.elements);
+  report.Add("repeats", options_.repeats);
+  report.Add("rounds_per_turn", kRoundsPerTurn);
+  report.Add("differing_elements", differing_);
+  return report.Finish(differing_ == 0);
 }
 
 }  // namespace
@@ -255,12 +242,12 @@ bool ParseDurability(const std::string& name, client::Durability* level) {
   return false;
 }
 
-absl::StatusOr<std::string> CompareDurability(const DurabilityOptions& options, bool* pass) {
+absl::StatusOr<Outcome> CompareDurability(const DurabilityOptions& options) {
   Comparison comparison(options);
   BALLAST_RETURN_IF_ERROR(comparison.Prepare());
   BALLAST_RETURN_IF_ERROR(comparison.Measure());
   BALLAST_RETURN_IF_ERROR(comparison.Verify());
-  return comparison.Result(pass);
+  return comparison.Result();
 }
 
 }  // namespace ballast::bench

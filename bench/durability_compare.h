@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "ballast/client.h"
+#include "bench/harness.h"
 
 namespace ballast::bench {
 
@@ -26,14 +27,13 @@ struct DurabilityOptions {
 // The level called `name`: none, process or power; false for another name.
 bool ParseDurability(const std::string& name, client::Durability* level);
 
-// Runs the comparison and forms the result, one JSON object; `pass` tells whether everything was
-// right. Keys:
+// Runs the comparison. Keys of what it finds:
 //   process_vs_none  rounds per second at level process / at level none, think time included;
 //                    median over the repetitions' ratios
 //   power_vs_none    the same of level power
 //   process_step_vs_none, power_step_vs_none
 //                    the same without the think time: what a trainer waits for
 // A repetition is one turn of some rounds per job, in an order that changes.
-absl::StatusOr<std::string> CompareDurability(const DurabilityOptions& options, bool* pass);
+absl::StatusOr<Outcome> CompareDurability(const DurabilityOptions& options);
 
 }  // namespace ballast::bench

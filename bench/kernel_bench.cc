@@ -3,19 +3,21 @@
 // it with torch and judges the ratios.
 // Comes from: bench/kernel_bench (ctypes). Goes to: server/optim. Thread safety: one caller at a
 // time per KernelBench.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <barrier>
 #include <bit>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "bench/harness.h"
 #include "bench/kernel_roofline.h"
+#include "common/base/status_macros.h"
+#include "common/io/arena.h"
 #include "server/optim/dispatch.h"
 #include "server/optim/scalars.h"
 #include "server/tier/tile_layout.h"
@@ -25,25 +27,7 @@ namespace {
 
 constexpr size_t kTileElements = 65536;
 constexpr size_t kPlanes = 3;
-constexpr size_t kHugePageBytes = size_t{2} << 20;
 constexpr float kScale = 0.5f;
-
-double Now() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
-}
-
-// Anonymous memory on huge pages, zero at first; lives as long as the process.
-void* MapHugePages(size_t bytes) {
-  void* raw = mmap(nullptr, bytes + kHugePageBytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (raw == MAP_FAILED) return nullptr;
-  const uintptr_t address = reinterpret_cast<uintptr_t>(raw);
-  void* aligned =
-      reinterpret_cast<void*>((address + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes);
-  madvise(aligned, bytes, MADV_HUGEPAGE);
-  return aligned;
-}
 
 // xorshift64*: fast, and good enough for mantissas.
 class Random {
@@ -67,32 +51,13 @@ enum Variant : int { kFused = 0, kRoofline = 1, kPasses = 2 };
 
 class KernelBench {
  public:
-  KernelBench(size_t tiles, simd::Isa isa)
-      : tiles_(tiles), kernels_(optim::Kernels(isa)), isa_(isa) {
-    const size_t count = tiles * kTileElements;
-    state_ = static_cast<float*>(
-        MapHugePages(tier::StateFloats(count, kTileElements, kPlanes) * sizeof(float)));
-    grad_ = static_cast<uint16_t*>(MapHugePages(count * 2));
-    weight_ = static_cast<uint16_t*>(MapHugePages(count * 2));
-    wide_grad_ = static_cast<float*>(MapHugePages(count * sizeof(float)));
-    scalars_ = optim::MakeAdamWScalars(1e-4, 0.9, 0.999, 1e-8, 0.01, 10);
-    switch (isa) {
-      case simd::Isa::kScalar:
-        roofline_ = RooflineSse2;
-        scale_ = ScaleSse2;
-        break;
-      case simd::Isa::kAvx2:
-        roofline_ = RooflineAvx2;
-        scale_ = ScaleAvx2;
-        break;
-      case simd::Isa::kAvx512:
-        roofline_ = RooflineAvx512;
-        scale_ = ScaleAvx512;
-        break;
-    }
+  // RESOURCE_EXHAUSTED when memory is short.
+  static absl::StatusOr<std::unique_ptr<KernelBench>> Create(size_t tiles, simd::Isa isa) {
+    std::unique_ptr<KernelBench> bench(new KernelBench(tiles, isa));
+    BALLAST_RETURN_IF_ERROR(bench->Allocate());
+    return bench;
   }
 
-  bool mapped() const { return state_ && grad_ && weight_ && wide_grad_; }
   simd::Isa isa() const { return isa_; }
 
   void Fill(size_t begin, size_t end) {
@@ -151,6 +116,38 @@ class KernelBench {
   }
 
  private:
+  KernelBench(size_t tiles, simd::Isa isa)
+      : tiles_(tiles), kernels_(optim::Kernels(isa)), isa_(isa) {
+    switch (isa) {
+      case simd::Isa::kScalar:
+        roofline_ = RooflineSse2;
+        scale_ = ScaleSse2;
+        break;
+      case simd::Isa::kAvx2:
+        roofline_ = RooflineAvx2;
+        scale_ = ScaleAvx2;
+        break;
+      case simd::Isa::kAvx512:
+        roofline_ = RooflineAvx512;
+        scale_ = ScaleAvx512;
+        break;
+    }
+  }
+
+  absl::Status Allocate() {
+    const size_t count = tiles_ * kTileElements;
+    const size_t floats = tier::StateFloats(count, kTileElements, kPlanes);
+    BALLAST_ASSIGN_OR_RETURN(state_memory_, Arena::Create(floats * sizeof(float)));
+    BALLAST_ASSIGN_OR_RETURN(grad_memory_, Arena::Create(count * sizeof(uint16_t)));
+    BALLAST_ASSIGN_OR_RETURN(weight_memory_, Arena::Create(count * sizeof(uint16_t)));
+    BALLAST_ASSIGN_OR_RETURN(wide_grad_memory_, Arena::Create(count * sizeof(float)));
+    state_ = reinterpret_cast<float*>(state_memory_.data());
+    grad_ = reinterpret_cast<uint16_t*>(grad_memory_.data());
+    weight_ = reinterpret_cast<uint16_t*>(weight_memory_.data());
+    wide_grad_ = reinterpret_cast<float*>(wide_grad_memory_.data());
+    return absl::OkStatus();
+  }
+
   float* Plane(size_t tile, size_t plane) const {
     return state_ + tier::PlaneOffset(tiles_ * kTileElements, kTileElements, kPlanes, tile, plane);
   }
@@ -180,7 +177,8 @@ class KernelBench {
   simd::Isa isa_;
   RooflineFn roofline_ = nullptr;
   ScaleFn scale_ = nullptr;
-  optim::AdamWScalars scalars_;
+  const optim::AdamWScalars scalars_ = optim::MakeAdamWScalars(1e-4, 0.9, 0.999, 1e-8, 0.01, 10);
+  Arena state_memory_, grad_memory_, weight_memory_, wide_grad_memory_;
   float* state_ = nullptr;
   uint16_t* grad_ = nullptr;
   uint16_t* weight_ = nullptr;
@@ -211,16 +209,16 @@ KernelBench* kernel_bench_create(size_t tiles, const char* isa, int threads) {
     std::fprintf(stderr, "%s\n", std::string(chosen.status().message()).c_str());
     return nullptr;
   }
-  auto* bench = new KernelBench(tiles, *chosen);
-  if (!bench->mapped()) {
-    std::fprintf(stderr, "no memory for %zu tiles\n", tiles);
-    delete bench;
+  auto bench = ballast::bench::KernelBench::Create(tiles, *chosen);
+  if (!bench.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(bench.status().message()).c_str());
     return nullptr;
   }
   ballast::bench::InThreads(threads, [&](int thread) {
-    bench->Fill(tiles * thread / threads, tiles * (thread + 1) / threads);
+    (*bench)->Fill(tiles * thread / threads, tiles * (thread + 1) / threads);
   });
-  return bench;
+  // The caller keeps it until the process ends.
+  return bench->release();
 }
 
 const char* kernel_bench_isa(const KernelBench* bench) {

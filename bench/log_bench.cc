@@ -34,9 +34,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "bench/harness.h"
 #include "bench/log_writers.h"
 #include "bench/raw_disk.h"
-#include "bench/report.h"
 #include "common/base/status_macros.h"
 #include "common/io/file.h"
 
@@ -55,7 +55,6 @@ constexpr double kDurableMsBar = 2;
 constexpr double kDurableVsBareBar = 2;
 
 struct Options {
-  bool json = false;
   std::string path = ".";
   double seconds = 40;
   int repeats = 9;
@@ -82,7 +81,7 @@ class Bench {
   absl::Status MeasureRates();
   absl::Status MeasureLatency();
   absl::Status Verify();
-  std::string Result(bool* pass) const;
+  Outcome Result() const;
 
  private:
   absl::StatusOr<Rates> Repeat(double slice);
@@ -182,9 +181,7 @@ absl::StatusOr<double> Bench::DurableMs(double arrival_rate) {
 }
 
 absl::Status Bench::MeasureLatency() {
-  std::vector<double> raw;
-  for (const Rates& rates : rates_) raw.push_back(rates.raw);
-  arrival_rate_ = Median(raw) / 2;
+  arrival_rate_ = Median(rates_, &Rates::raw) / 2;
   const double end = Now() + options_.seconds * 0.15;
   while (Now() < end || durable_ms_.size() < 8) {
     BALLAST_ASSIGN_OR_RETURN(const double bare, BareMs());
@@ -216,100 +213,57 @@ std::vector<double> Bench::Ratios(double Rates::*of, double Rates::*to) const {
   return ratios;
 }
 
-std::string Bench::Result(bool* pass) const {
-  JsonObject json;
-  Bars bars;
-  JsonObject spread;
+Outcome Bench::Result() const {
+  Report report;
   const auto add_ratio = [&](const char* key, double Rates::*of, double Rates::*to, double bar) {
     const std::vector<double> ratios = Ratios(of, to);
-    if (ratios.empty()) return json.AddRaw(key, "null");
-    const double ratio = Median(ratios);
-    json.Add(key, ratio);
-    spread.Add(key, Spread(ratios));
-    if (bar > 0) bars.AtLeast(key, ratio, bar);
+    if (ratios.empty()) return report.AddRaw(key, "null");
+    const double ratio = report.AddMedian(key, ratios);
+    if (bar > 0) report.AtLeast(key, ratio, bar);
   };
   add_ratio("group_vs_raw", &Rates::log, &Rates::raw, 0);
   add_ratio("group_vs_fio", &Rates::log_again, &Rates::fio, kGroupBar);
   const double durable = Median(durable_ms_);
   const double bare = Median(bare_ms_);
-  json.Add("durable_ms_p50", durable);
-  json.Add("bare_ms_p50", bare);
-  bars.AtMost("durable_ms_p50", durable, std::max(kDurableMsBar, kDurableVsBareBar * bare));
+  report.Add("durable_ms_p50", durable);
+  report.Add("bare_ms_p50", bare);
+  report.AtMost("durable_ms_p50", durable, std::max(kDurableMsBar, kDurableVsBareBar * bare));
   add_ratio("vs_rocksdb", &Rates::log_again, &Rates::rocks, kRocksBar);
   add_ratio("vs_rocksdb_64k", &Rates::log_small, &Rates::rocks_small, 0);
   add_ratio("same_again", &Rates::log, &Rates::log_again, 0);
-  spread.Add("durable_ms", Spread(durable_ms_));
-  spread.Add("bare_ms", Spread(bare_ms_));
+  report.AddSpread("durable_ms", durable_ms_);
+  report.AddSpread("bare_ms", bare_ms_);
   const std::pair<const char*, double Rates::*> rates[] = {
       {"log_mb_s", &Rates::log},           {"raw_mb_s", &Rates::raw},
       {"fio_mb_s", &Rates::fio},           {"rocksdb_mb_s", &Rates::rocks},
       {"log_64k_mb_s", &Rates::log_small}, {"rocksdb_64k_mb_s", &Rates::rocks_small}};
   for (const auto& [key, member] : rates) {
-    std::vector<double> values;
-    for (const Rates& one : rates_) values.push_back(one.*member / 1e6);
-    json.Add(key, Median(values));
+    report.Add(key, Median(rates_, member) / 1e6);
   }
-  json.Add("arrival_mb_s", arrival_rate_ / 1e6);
-  json.Add("repeats", static_cast<double>(options_.repeats));
-  json.Add("direct_io", PosixFileSystem()->DirectIo(directory_->path()));
-  json.Add("fio", fio_.has_value() ? fio_->Describe() : std::string("missing"));
-  json.AddRaw("spread", spread.Text());
-  bars.AddTo(&json);
-  json.Add("differing_extents", static_cast<double>(differing_));
-  *pass = differing_ == 0;
-  json.Add("verified", *pass);
-  json.Add("pass", *pass && bars.met());
-  return json.Text();
+  report.Add("arrival_mb_s", arrival_rate_ / 1e6);
+  report.Add("repeats", options_.repeats);
+  report.Add("direct_io", PosixFileSystem()->DirectIo(directory_->path()));
+  report.Add("fio", fio_.has_value() ? fio_->Describe() : "missing");
+  report.Add("differing_extents", differing_);
+  return report.Finish(differing_ == 0);
 }
 
-bool ParseOptions(int argc, char** argv, Options* options) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    if (flag == "--json") {
-      options->json = true;
-      continue;
-    }
-    if (i + 1 == argc) return false;
-    const std::string value = argv[++i];
-    bool good = true;
-    if (flag == "--path") {
-      options->path = value;
-    } else if (flag == "--seconds") {
-      good = ParseNumber(value, 1.0, 3600.0, &options->seconds);
-    } else if (flag == "--repeats") {
-      good = ParseNumber(value, 1, 1000, &options->repeats);
-    } else {
-      good = false;
-    }
-    if (!good) return false;
-  }
-  return true;
-}
-
-absl::StatusOr<std::string> RunBench(Bench* bench, bool* pass) {
-  BALLAST_RETURN_IF_ERROR(bench->Prepare());
-  BALLAST_RETURN_IF_ERROR(bench->MeasureRates());
-  BALLAST_RETURN_IF_ERROR(bench->MeasureLatency());
-  BALLAST_RETURN_IF_ERROR(bench->Verify());
-  return bench->Result(pass);
+absl::StatusOr<Outcome> Run(const Options& options) {
+  Bench bench(options);
+  BALLAST_RETURN_IF_ERROR(bench.Prepare());
+  BALLAST_RETURN_IF_ERROR(bench.MeasureRates());
+  BALLAST_RETURN_IF_ERROR(bench.MeasureLatency());
+  BALLAST_RETURN_IF_ERROR(bench.Verify());
+  return bench.Result();
 }
 
 int Main(int argc, char** argv) {
   Options options;
-  if (!ParseOptions(argc, argv, &options)) {
-    std::cerr << kUsage;
-    return 2;
-  }
-  Bench bench(options);
-  bool pass = false;
-  const absl::StatusOr<std::string> result = RunBench(&bench, &pass);
-  if (!result.ok()) {
-    std::cerr << "log_bench: " << result.status().message() << "\n";
-    return 1;
-  }
-  std::cerr << *result << "\n";
-  if (options.json) std::cout << *result << "\n";
-  return pass ? 0 : 1;
+  Flags flags;
+  flags.Text("--path", &options.path);
+  flags.Number("--seconds", 1.0, 3600.0, &options.seconds);
+  flags.Number("--repeats", 1, 1000, &options.repeats);
+  return RunMain("log_bench", kUsage, flags, argc, argv, [&] { return Run(options); });
 }
 
 }  // namespace

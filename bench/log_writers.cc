@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
-#include "bench/report.h"
+#include "bench/harness.h"
 #include "common/base/status_macros.h"
 #include "common/io/file.h"
 #include "rocksdb/options.h"

@@ -6,10 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <utility>
 #include <vector>
@@ -18,7 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "bench/report.h"
+#include "bench/harness.h"
 #include "common/base/status_macros.h"
 #include "common/base/worker_pool.h"
 
@@ -26,10 +23,6 @@ namespace ballast::bench {
 namespace {
 
 constexpr size_t kWriteBlocks = 16;
-
-absl::Status SystemError(const std::string& what) {
-  return absl::InternalError(absl::StrCat(what, ": ", std::strerror(errno)));
-}
 
 // What a command prints; none when it cannot be run or fails.
 std::optional<std::string> OutputOf(const std::string& command) {
@@ -50,32 +43,6 @@ std::string Quoted(const std::string& text) {
 }
 
 }  // namespace
-
-void FillRandomBytes(void* to, size_t bytes, uint64_t seed) {
-  uint64_t state = seed * 0x9E3779B97F4A7C15 + 1;
-  char* out = static_cast<char*>(to);
-  while (bytes > 0) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    const size_t take = std::min(bytes, sizeof(state));
-    std::memcpy(out, &state, take);
-    out += take;
-    bytes -= take;
-  }
-}
-
-absl::StatusOr<std::unique_ptr<TemporaryDirectory>> TemporaryDirectory::Create(
-    const std::string& parent) {
-  std::string path = absl::StrCat(parent, "/ballast-bench-XXXXXX");
-  if (mkdtemp(path.data()) == nullptr) return SystemError("cannot create " + path);
-  return std::unique_ptr<TemporaryDirectory>(new TemporaryDirectory(path));
-}
-
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
 
 uint64_t FreeDiskBytes(const std::string& path) {
   struct statvfs status = {};

@@ -1,6 +1,6 @@
 // The disk's own limits, measured beside what is compared with them: a file written once, raw
 // O_DIRECT reads and writes of it, and fio where it is installed.
-// Comes from: log_bench, recovery_bench, round_bench. Goes to: the kernel, fio.
+// Comes from: the benchmarks of disks. Goes to: the kernel, fio.
 // Thread safety: one thread; Read uses threads of its own.
 #pragma once
 
@@ -17,24 +17,6 @@
 namespace ballast::bench {
 
 inline constexpr size_t kBlockBytes = size_t{4} << 20;
-
-// Random bytes, the same for equal seeds.
-void FillRandomBytes(void* to, size_t bytes, uint64_t seed);
-
-// A new directory below `parent`, removed with everything in it at the end.
-class TemporaryDirectory {
- public:
-  // `parent` must exist. Errors: INTERNAL, with the system's reason.
-  static absl::StatusOr<std::unique_ptr<TemporaryDirectory>> Create(const std::string& parent);
-  ~TemporaryDirectory();
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  explicit TemporaryDirectory(std::string path) : path_(std::move(path)) {}
-  const std::string path_;
-};
 
 // Bytes that may still be written below `path`; 0 when the system does not say.
 uint64_t FreeDiskBytes(const std::string& path);

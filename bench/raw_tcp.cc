@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "bench/harness.h"
 #include "common/base/status_macros.h"
 
 namespace ballast::bench {
@@ -25,10 +26,6 @@ namespace {
 constexpr size_t kWriteBytes = 1 << 20;
 constexpr char kPush = 'u';
 constexpr char kPull = 'd';
-
-absl::Status SystemError(const char* what) {
-  return absl::InternalError(absl::StrCat(what, ": ", std::strerror(errno)));
-}
 
 bool SendAll(int fd, const char* data, size_t bytes) {
   while (bytes > 0) {

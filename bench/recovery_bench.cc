@@ -39,8 +39,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "ballast/client.h"
+#include "bench/harness.h"
 #include "bench/raw_disk.h"
-#include "bench/report.h"
 #include "bench/round_model.h"
 #include "bench/server_process.h"
 #include "common/base/status_macros.h"
@@ -62,7 +62,6 @@ constexpr double kBandwidthFactor = 1.3;
 constexpr double kAllowanceS = 1;
 
 struct Options {
-  bool json = false;
   std::vector<double> gigabytes = {1, 4, 12};
   std::string path = ".";
   int rounds = 6;  // before the first kill: more than it takes to checkpoint every extent once
@@ -86,6 +85,8 @@ struct Repetition {
 
   double bytes() const { return slot_bytes + log_bytes; }
   double limit() const { return kBandwidthFactor * bytes() / bandwidth + kAllowanceS; }
+  // How fast the state came, as a share of what the disk gives.
+  double load_vs_disk() const { return bytes() / load / bandwidth; }
 };
 
 // Seconds since the epoch of the line in a server's log that contains `text`; 0 without one.
@@ -124,7 +125,7 @@ class Job {
   absl::Status Prepare();
   absl::Status Measure();
   absl::Status Verify();
-  void AddTo(JsonObject* json, Bars* bars) const;
+  void AddTo(Report* report) const;
   uint64_t differing() const { return differing_; }
   // Whether everything came from the disk.
   bool from_disk() const;
@@ -135,7 +136,6 @@ class Job {
   absl::StatusOr<Repetition> Repeat();
   absl::Status RoundAfterKill(Repetition* repetition);
   absl::Status ReadLog(double started, double back, Repetition* repetition) const;
-  double MedianOf(double Repetition::*member) const;
 
   const Options& options_;
   const double gigabytes_;
@@ -270,7 +270,7 @@ absl::Status Job::Measure() {
         "slots, %.2f of log, %.2f read, disk %.2f GB/s, state loaded at %.2f of it\n",
         one.seconds, one.limit(), one.start, one.load, one.load_cpu, one.reach, one.round,
         one.slot_bytes / 1e9, one.log_bytes / 1e9, one.read_bytes / 1e9, one.bandwidth / 1e9,
-        one.bytes() / one.load / one.bandwidth);
+        one.load_vs_disk());
     repetitions_.push_back(one);
   }
   return absl::OkStatus();
@@ -287,40 +287,30 @@ bool Job::from_disk() const {
                      [](const Repetition& one) { return one.read_bytes >= one.bytes(); });
 }
 
-double Job::MedianOf(double Repetition::*member) const {
-  std::vector<double> values;
-  for (const Repetition& one : repetitions_) values.push_back(one.*member);
-  return Median(values);
-}
-
-void Job::AddTo(JsonObject* json, Bars* bars) const {
-  std::vector<double> limits, loads, seconds;
-  for (const Repetition& one : repetitions_) {
-    limits.push_back(one.limit());
-    loads.push_back(one.bytes() / one.load / one.bandwidth);
-    seconds.push_back(one.seconds);
-  }
+void Job::AddTo(Report* report) const {
+  const std::vector<double> seconds = Column(repetitions_, &Repetition::seconds);
+  const double limit = Median(repetitions_, &Repetition::limit);
   JsonObject size;
   size.Add("seconds", Median(seconds));
-  size.Add("limit_s", Median(limits));
+  size.Add("limit_s", limit);
   size.Add("seconds_spread", Spread(seconds));
-  size.Add("start_s", MedianOf(&Repetition::start));
-  size.Add("load_s", MedianOf(&Repetition::load));
-  size.Add("load_cpu_s", MedianOf(&Repetition::load_cpu));
-  size.Add("reach_s", MedianOf(&Repetition::reach));
-  size.Add("round_s", MedianOf(&Repetition::round));
+  size.Add("start_s", Median(repetitions_, &Repetition::start));
+  size.Add("load_s", Median(repetitions_, &Repetition::load));
+  size.Add("load_cpu_s", Median(repetitions_, &Repetition::load_cpu));
+  size.Add("reach_s", Median(repetitions_, &Repetition::reach));
+  size.Add("round_s", Median(repetitions_, &Repetition::round));
   size.Add("usual_round_s", Median(round_seconds_));
-  size.Add("load_vs_disk", Median(loads));
-  size.Add("slot_bytes", MedianOf(&Repetition::slot_bytes));
-  size.Add("log_bytes", MedianOf(&Repetition::log_bytes));
-  size.Add("read_bytes", MedianOf(&Repetition::read_bytes));
-  size.Add("replayed_rounds", MedianOf(&Repetition::replayed_rounds));
-  size.Add("disk_read_mb_s", MedianOf(&Repetition::bandwidth) / 1e6);
-  size.Add("parameters", static_cast<double>(model_.elements));
+  size.Add("load_vs_disk", Median(repetitions_, &Repetition::load_vs_disk));
+  size.Add("slot_bytes", Median(repetitions_, &Repetition::slot_bytes));
+  size.Add("log_bytes", Median(repetitions_, &Repetition::log_bytes));
+  size.Add("read_bytes", Median(repetitions_, &Repetition::read_bytes));
+  size.Add("replayed_rounds", Median(repetitions_, &Repetition::replayed_rounds));
+  size.Add("disk_read_mb_s", Median(repetitions_, &Repetition::bandwidth) / 1e6);
+  size.Add("parameters", model_.elements);
   size.Add("from_disk", from_disk());
   const std::string key = absl::StrFormat("%.6gGB", gigabytes_);
-  json->AddRaw(key, size.Text());
-  bars->AtMost(key, Median(seconds), Median(limits));
+  report->AddRaw(key, size.Text());
+  report->AtMost(key, Median(seconds), limit);
 }
 
 bool ParseSizes(const std::string& text, std::vector<double>* sizes) {
@@ -333,46 +323,14 @@ bool ParseSizes(const std::string& text, std::vector<double>* sizes) {
   return true;
 }
 
-bool ParseOptions(int argc, char** argv, Options* options) {
-  options->server = (std::filesystem::path(argv[0]).parent_path() / "ballastd").string();
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    if (flag == "--json") {
-      options->json = true;
-      continue;
-    }
-    if (i + 1 == argc) return false;
-    const std::string value = argv[++i];
-    bool good = true;
-    if (flag == "--gb") {
-      good = ParseSizes(value, &options->gigabytes);
-    } else if (flag == "--path") {
-      options->path = value;
-    } else if (flag == "--rounds") {
-      good = ParseNumber(value, 1, 1000, &options->rounds);
-    } else if (flag == "--repeats") {
-      good = ParseNumber(value, 1, 1000, &options->repeats);
-    } else if (flag == "--server") {
-      options->server = value;
-    } else if (flag == "--set") {
-      options->server_arguments.push_back("--set=" + value);
-    } else {
-      good = false;
-    }
-    if (!good) return false;
-  }
-  return true;
-}
-
 absl::Status RunJob(Job* job) {
   BALLAST_RETURN_IF_ERROR(job->Prepare());
   BALLAST_RETURN_IF_ERROR(job->Measure());
   return job->Verify();
 }
 
-absl::StatusOr<std::string> RunBench(const Options& options, bool* pass) {
-  JsonObject json;
-  Bars bars;
+absl::StatusOr<Outcome> Run(const Options& options) {
+  Report report;
   std::vector<std::string> skipped;
   uint64_t differing = 0;
   bool from_disk = true;
@@ -384,36 +342,26 @@ absl::StatusOr<std::string> RunBench(const Options& options, bool* pass) {
       continue;
     }
     BALLAST_RETURN_IF_ERROR(RunJob(&job));
-    job.AddTo(&json, &bars);
+    job.AddTo(&report);
     differing += job.differing();
     from_disk = from_disk && job.from_disk();
   }
-  json.AddRaw("skipped", absl::StrCat("[", absl::StrJoin(skipped, ", "), "]"));
-  bars.AddTo(&json);
-  json.Add("differing_elements", static_cast<double>(differing));
-  json.Add("from_disk", from_disk);
-  *pass = differing == 0 && from_disk;
-  json.Add("verified", differing == 0);
-  json.Add("pass", *pass && bars.met());
-  return json.Text();
+  report.AddRaw("skipped", absl::StrCat("[", absl::StrJoin(skipped, ", "), "]"));
+  report.Add("differing_elements", differing);
+  report.Add("from_disk", from_disk);
+  return report.Finish(differing == 0, differing == 0 && from_disk);
 }
 
 int Main(int argc, char** argv) {
   TuneMalloc();
   Options options;
-  if (!ParseOptions(argc, argv, &options)) {
-    std::cerr << kUsage;
-    return 2;
-  }
-  bool pass = false;
-  const absl::StatusOr<std::string> result = RunBench(options, &pass);
-  if (!result.ok()) {
-    std::cerr << "recovery_bench: " << result.status().message() << "\n";
-    return 1;
-  }
-  std::cerr << *result << "\n";
-  if (options.json) std::cout << *result << "\n";
-  return pass ? 0 : 1;
+  Flags flags;
+  flags.Value("--gb", [&](const auto& text) { return ParseSizes(text, &options.gigabytes); });
+  flags.Text("--path", &options.path);
+  flags.Number("--rounds", 1, 1000, &options.rounds);
+  flags.Number("--repeats", 1, 1000, &options.repeats);
+  flags.Server(argv[0], &options.server, &options.server_arguments);
+  return RunMain("recovery_bench", kUsage, flags, argc, argv, [&] { return Run(options); });
 }
 
 }  // namespace

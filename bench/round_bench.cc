@@ -45,7 +45,6 @@
 // Weights are compared after every round and after every fetch, masters and moments at the end,
 // with the scalar kernel on sampled tensors: any difference is exit status 1.
 // Comes from: bench/round_bench. Goes to: client/cpp, a ballastd, stdout. Thread safety: main only.
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -65,9 +64,9 @@
 #include "absl/strings/str_join.h"
 #include "ballast/client.h"
 #include "bench/durability_compare.h"
+#include "bench/harness.h"
 #include "bench/raw_disk.h"
 #include "bench/raw_tcp.h"
-#include "bench/report.h"
 #include "bench/round_model.h"
 #include "bench/server_process.h"
 #include "common/base/status_macros.h"
@@ -77,7 +76,6 @@ namespace ballast::bench {
 namespace {
 
 struct Options {
-  bool json = false;
   uint64_t parameters = uint64_t{64} << 20;
   int warmups = 3;
   int repeats = 15;
@@ -110,27 +108,9 @@ struct Repetition {
   client::RoundReport report;
 };
 
-double OwnCpuSeconds() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
 template <typename Get>
-double Fastest(const std::vector<Repetition>& repetitions, Get get) {
-  double fastest = get(repetitions.front());
-  for (const Repetition& repetition : repetitions) fastest = std::min(fastest, get(repetition));
-  return fastest;
-}
-
-template <typename Get>
-double Median(const std::vector<Repetition>& repetitions, Get get) {
-  std::vector<double> values;
-  for (const Repetition& repetition : repetitions) values.push_back(get(repetition));
-  return bench::Median(std::move(values));
+double Fastest(const std::vector<Repetition>& repetitions, const Get& get) {
+  return std::ranges::min(Column(repetitions, get));
 }
 
 class Bench {
@@ -140,15 +120,14 @@ class Bench {
   absl::Status Prepare();
   absl::Status Measure();
   absl::Status Verify();
-  // Forms the result; `pass` tells whether everything was right.
-  absl::StatusOr<std::string> Result(bool* pass) const;
+  absl::StatusOr<Outcome> Result() const;
 
  private:
   absl::StatusOr<Repetition> Repeat();
   absl::Status MeasureRound(Repetition* repetition);
   absl::Status MeasurePull(Repetition* repetition);
   absl::StatusOr<double> CpuSeconds() const;
-  void AddTimes(JsonObject* json) const;
+  void AddTimes(Report* report) const;
   uint64_t PayloadBytes() const { return model_.elements * 2; }
 
   const Options options_;
@@ -269,7 +248,7 @@ absl::Status Bench::Verify() {
   return client_->Leave();
 }
 
-void Bench::AddTimes(JsonObject* json) const {
+void Bench::AddTimes(Report* report) const {
   const std::pair<const char*, double (*)(const Repetition&)> times[] = {
       {"raw_push_ms", [](const Repetition& r) { return r.raw_push * 1e3; }},
       {"raw_pull_ms", [](const Repetition& r) { return r.raw_pull * 1e3; }},
@@ -285,26 +264,24 @@ void Bench::AddTimes(JsonObject* json) const {
        [](const Repetition& r) { return static_cast<double>(r.report.step_ns) * 1e-6; }},
       {"server_page_faults_per_round", [](const Repetition& r) { return r.round_faults; }},
   };
-  for (const auto& [key, get] : times) json->Add(key, Median(repetitions_, get));
+  for (const auto& [key, get] : times) report->Add(key, Median(repetitions_, get));
 }
 
-absl::StatusOr<std::string> Bench::Result(bool* pass) const {
+absl::StatusOr<Outcome> Bench::Result() const {
   const auto push = [](const Repetition& r) {
     return static_cast<double>(r.report.push_ns) * 1e-9;
   };
   const double push_fastest =
-      Fastest(repetitions_, [](const Repetition& r) { return r.raw_push; }) /
-      Fastest(repetitions_, push);
+      Fastest(repetitions_, &Repetition::raw_push) / Fastest(repetitions_, push);
   const double pull_fastest =
-      Fastest(repetitions_, [](const Repetition& r) { return r.raw_pull; }) /
-      Fastest(repetitions_, [](const Repetition& r) { return r.pull; });
+      Fastest(repetitions_, &Repetition::raw_pull) / Fastest(repetitions_, &Repetition::pull);
   const double round_gb = static_cast<double>(2 * PayloadBytes()) * 1e-9;
-  const double push_ratio = Median(repetitions_, [](const Repetition& r) { return r.raw_push; }) /
-                            Median(repetitions_, push);
-  const double pull_ratio = Median(repetitions_, [](const Repetition& r) { return r.raw_pull; }) /
-                            Median(repetitions_, [](const Repetition& r) { return r.pull; });
-  const double round_ratio = Median(repetitions_, [](const Repetition& r) { return r.optimizer; }) /
-                             Median(repetitions_, [](const Repetition& r) { return r.round; });
+  const double push_ratio =
+      Median(repetitions_, &Repetition::raw_push) / Median(repetitions_, push);
+  const double pull_ratio =
+      Median(repetitions_, &Repetition::raw_pull) / Median(repetitions_, &Repetition::pull);
+  const double round_ratio =
+      Median(repetitions_, &Repetition::optimizer) / Median(repetitions_, &Repetition::round);
   BALLAST_ASSIGN_OR_RETURN(const double copied, server_->Metric("ballast_copied_bytes_total"));
   BALLAST_ASSIGN_OR_RETURN(const double received, server_->Metric("ballast_push_bytes_total"));
   const client::TransferCounters counters = client_->counters();
@@ -312,128 +289,76 @@ absl::StatusOr<std::string> Bench::Result(bool* pass) const {
                         client_tcp_ == server_tcp_ &&
                         CongestionControlOf(raw_->fd()) == congestion_control_;
 
-  JsonObject json;
-  json.Add("push_vs_raw_tcp", push_ratio);
-  json.Add("pull_vs_raw_tcp", pull_ratio);
-  json.Add("push_vs_raw_tcp_fastest", push_fastest);
-  json.Add("pull_vs_raw_tcp_fastest", pull_fastest);
-  json.Add("round_vs_optimizer_only", round_ratio);
-  json.Add("cpu_s_per_gb",
-           Median(repetitions_, [](const Repetition& r) { return r.round_cpu; }) / round_gb);
-  json.Add("pull_cpu_s_per_gb",
-           Median(repetitions_, [](const Repetition& r) { return r.pull_cpu; }) / (round_gb / 2));
-  json.Add("copies_per_byte_server", received > 0 ? copied / received : 0);
+  Report report;
+  report.Add("push_vs_raw_tcp", push_ratio);
+  report.Add("pull_vs_raw_tcp", pull_ratio);
+  report.Add("push_vs_raw_tcp_fastest", push_fastest);
+  report.Add("pull_vs_raw_tcp_fastest", pull_fastest);
+  report.Add("round_vs_optimizer_only", round_ratio);
+  report.Add("cpu_s_per_gb", Median(repetitions_, &Repetition::round_cpu) / round_gb);
+  report.Add("pull_cpu_s_per_gb", Median(repetitions_, &Repetition::pull_cpu) / (round_gb / 2));
+  report.Add("copies_per_byte_server", received > 0 ? copied / received : 0);
   const double copies_up = static_cast<double>(counters.copied_up_bytes) /
                            static_cast<double>(counters.payload_up_bytes);
   const double copies_down = static_cast<double>(counters.copied_down_bytes) /
                              static_cast<double>(counters.payload_down_bytes);
-  json.Add("copies_per_byte_client", copies_down);
-  json.Add("copies_per_byte_client_up", copies_up);
-  json.Add("parameters", static_cast<double>(model_.elements));
-  if (options_.durability != client::Durability::kNone) json.Add("think_ms", options_.think_ms);
-  json.Add("step_threads", static_cast<double>(options_.step_threads));
-  json.Add("repeats", static_cast<double>(options_.repeats));
-  AddTimes(&json);
-  json.Add("congestion_control",
-           absl::StrCat("raw ", congestion_control_, ", client ", absl::StrJoin(client_tcp_, "+"),
-                        ", server ", absl::StrJoin(server_tcp_, "+")));
-  json.Add("frames_refused", static_cast<double>(counters.frames_refused));
-  json.Add("differing_elements", static_cast<double>(differing_));
-  json.Add("pull_is", std::string("FetchWeights of the whole model after its round"));
-  Bars bars;
-  bars.AtLeast("push_vs_raw_tcp", push_ratio, 0.85);
-  bars.AtLeast("pull_vs_raw_tcp", pull_ratio, 0.80);
-  bars.AtLeast("round_vs_optimizer_only", round_ratio, 0.35);
-  bars.AtMost("copies_per_byte_server", received > 0 ? copied / received : 0, 1);
-  bars.AtMost("copies_per_byte_client", copies_down, 1);
-  bars.AtMost("copies_per_byte_client_up", copies_up, 0);
-  bars.AddTo(&json);
-  *pass = differing_ == 0 && same_tcp;
-  json.Add("same_congestion_control", same_tcp);
-  json.Add("verified", differing_ == 0);
-  json.Add("pass", *pass && bars.met());
-  return json.Text();
+  report.Add("copies_per_byte_client", copies_down);
+  report.Add("copies_per_byte_client_up", copies_up);
+  report.Add("parameters", model_.elements);
+  if (options_.durability != client::Durability::kNone) report.Add("think_ms", options_.think_ms);
+  report.Add("step_threads", options_.step_threads);
+  report.Add("repeats", options_.repeats);
+  AddTimes(&report);
+  report.Add("congestion_control",
+             absl::StrCat("raw ", congestion_control_, ", client ", absl::StrJoin(client_tcp_, "+"),
+                          ", server ", absl::StrJoin(server_tcp_, "+")));
+  report.Add("frames_refused", counters.frames_refused);
+  report.Add("differing_elements", differing_);
+  report.Add("pull_is", "FetchWeights of the whole model after its round");
+  report.AtLeast("push_vs_raw_tcp", push_ratio, 0.85);
+  report.AtLeast("pull_vs_raw_tcp", pull_ratio, 0.80);
+  report.AtLeast("round_vs_optimizer_only", round_ratio, 0.35);
+  report.AtMost("copies_per_byte_server", received > 0 ? copied / received : 0, 1);
+  report.AtMost("copies_per_byte_client", copies_down, 1);
+  report.AtMost("copies_per_byte_client_up", copies_up, 0);
+  report.Add("same_congestion_control", same_tcp);
+  return report.Finish(differing_ == 0, differing_ == 0 && same_tcp);
 }
 
-bool ParseOptions(int argc, char** argv, Options* options) {
-  const std::filesystem::path own = argv[0];
-  options->server = (own.parent_path() / "ballastd").string();
-  options->step_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency() / 2));
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    if (flag == "--json") {
-      options->json = true;
-      continue;
-    }
-    // Without a level: all of them.
-    const bool level = i + 1 < argc && !absl::StartsWith(argv[i + 1], "--");
-    if (flag == "--durability" && !level) {
-      options->compare_durability = true;
-      continue;
-    }
-    if (i + 1 == argc) return false;
-    const std::string value = argv[++i];
-    bool good = true;
-    if (flag == "--durability") {
-      good = ParseDurability(value, &options->durability);
-    } else if (flag == "--think-ms") {
-      good = ParseNumber(value, 0.0, 1e6, &options->think_ms);
-    } else if (flag == "--path") {
-      options->path = value;
-    } else if (flag == "--parameters") {
-      good = ParseNumber(value, uint64_t{1} << 20, uint64_t{1} << 32, &options->parameters);
-    } else if (flag == "--repeats") {
-      good = ParseNumber(value, 1, 1000, &options->repeats);
-    } else if (flag == "--warmups") {
-      good = ParseNumber(value, 0, 1000, &options->warmups);
-    } else if (flag == "--step-threads") {
-      good = ParseNumber(value, 1, 1024, &options->step_threads);
-    } else if (flag == "--server") {
-      options->server = value;
-    } else if (flag == "--set") {
-      options->server_arguments.push_back("--set=" + value);
-    } else {
-      good = false;
-    }
-    if (!good) return false;
-  }
-  return true;
-}
-
-absl::StatusOr<std::string> RunBench(const Options& options, bool* pass) {
+absl::StatusOr<Outcome> Run(const Options& options) {
   if (options.compare_durability) {
     return CompareDurability({.parameters = options.parameters,
                               .repeats = options.repeats,
                               .think_ms = options.think_ms,
                               .path = options.path,
                               .server = options.server,
-                              .server_arguments = options.server_arguments},
-                             pass);
+                              .server_arguments = options.server_arguments});
   }
   Bench bench(options);
   BALLAST_RETURN_IF_ERROR(bench.Prepare());
   BALLAST_RETURN_IF_ERROR(bench.Measure());
   BALLAST_RETURN_IF_ERROR(bench.Verify());
-  return bench.Result(pass);
+  return bench.Result();
 }
 
 int Main(int argc, char** argv) {
   TuneMalloc();
   DisableLockOrderChecks();
   Options options;
-  if (!ParseOptions(argc, argv, &options)) {
-    std::cerr << kUsage;
-    return 2;
-  }
-  bool pass = false;
-  const absl::StatusOr<std::string> result = RunBench(options, &pass);
-  if (!result.ok()) {
-    std::cerr << "round_bench: " << result.status().message() << "\n";
-    return 1;
-  }
-  std::cerr << *result << "\n";
-  if (options.json) std::cout << *result << "\n";
-  return pass ? 0 : 1;
+  options.step_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency() / 2));
+  Flags flags;
+  // Without a level: all of them.
+  flags.OptionalValue("--durability", &options.compare_durability, [&](const auto& level) {
+    return ParseDurability(level, &options.durability);
+  });
+  flags.Number("--think-ms", 0.0, 1e6, &options.think_ms);
+  flags.Text("--path", &options.path);
+  flags.Number("--parameters", uint64_t{1} << 20, uint64_t{1} << 32, &options.parameters);
+  flags.Number("--repeats", 1, 1000, &options.repeats);
+  flags.Number("--warmups", 0, 1000, &options.warmups);
+  flags.Number("--step-threads", 1, 1024, &options.step_threads);
+  flags.Server(argv[0], &options.server, &options.server_arguments);
+  return RunMain("round_bench", kUsage, flags, argc, argv, [&] { return Run(options); });
 }
 
 }  // namespace

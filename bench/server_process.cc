@@ -27,6 +27,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "bench/harness.h"
 #include "common/base/status_macros.h"
 #include "proto/convert/channel.h"
 
@@ -35,10 +36,6 @@ namespace {
 
 constexpr std::chrono::seconds kStartTimeout{20};
 constexpr std::chrono::milliseconds kPollInterval{5};
-
-absl::Status SystemError(const std::string& what) {
-  return absl::InternalError(absl::StrCat(what, ": ", std::strerror(errno)));
-}
 
 int PortOf(const std::string& address) {
   int port = 0;

@@ -8,8 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "bench/harness.h"
 #include "bench/raw_disk.h"
-#include "bench/report.h"
 #include "common/base/status_macros.h"
 #include "common/io/file.h"
 #include "server/durability/job_storage.h"
