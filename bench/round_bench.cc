@@ -127,6 +127,8 @@ class Bench {
   absl::Status MeasureRound(Repetition* repetition);
   absl::Status MeasurePull(Repetition* repetition);
   absl::StatusOr<double> CpuSeconds() const;
+  void AddRatios(Report* report) const;
+  absl::Status AddCopies(const client::TransferCounters& counters, Report* report) const;
   void AddTimes(Report* report) const;
   uint64_t PayloadBytes() const { return model_.elements * 2; }
 
@@ -267,43 +269,56 @@ void Bench::AddTimes(Report* report) const {
   for (const auto& [key, get] : times) report->Add(key, Median(repetitions_, get));
 }
 
-absl::StatusOr<Outcome> Bench::Result() const {
+void Bench::AddRatios(Report* report) const {
   const auto push = [](const Repetition& r) {
     return static_cast<double>(r.report.push_ns) * 1e-9;
   };
-  const double push_fastest =
-      Fastest(repetitions_, &Repetition::raw_push) / Fastest(repetitions_, push);
-  const double pull_fastest =
-      Fastest(repetitions_, &Repetition::raw_pull) / Fastest(repetitions_, &Repetition::pull);
+  const auto add = [&](const char* key, double of, double to, double bar) {
+    report->Add(key, of / to);
+    report->AtLeast(key, of / to, bar);
+  };
+  add("push_vs_raw_tcp", Median(repetitions_, &Repetition::raw_push), Median(repetitions_, push),
+      0.85);
+  add("pull_vs_raw_tcp", Median(repetitions_, &Repetition::raw_pull),
+      Median(repetitions_, &Repetition::pull), 0.80);
+  report->Add("push_vs_raw_tcp_fastest",
+              Fastest(repetitions_, &Repetition::raw_push) / Fastest(repetitions_, push));
+  report->Add("pull_vs_raw_tcp_fastest", Fastest(repetitions_, &Repetition::raw_pull) /
+                                             Fastest(repetitions_, &Repetition::pull));
+  add("round_vs_optimizer_only", Median(repetitions_, &Repetition::optimizer),
+      Median(repetitions_, &Repetition::round), 0.35);
   const double round_gb = static_cast<double>(2 * PayloadBytes()) * 1e-9;
-  const double push_ratio =
-      Median(repetitions_, &Repetition::raw_push) / Median(repetitions_, push);
-  const double pull_ratio =
-      Median(repetitions_, &Repetition::raw_pull) / Median(repetitions_, &Repetition::pull);
-  const double round_ratio =
-      Median(repetitions_, &Repetition::optimizer) / Median(repetitions_, &Repetition::round);
+  report->Add("cpu_s_per_gb", Median(repetitions_, &Repetition::round_cpu) / round_gb);
+  report->Add("pull_cpu_s_per_gb", Median(repetitions_, &Repetition::pull_cpu) / (round_gb / 2));
+}
+
+absl::Status Bench::AddCopies(const client::TransferCounters& counters, Report* report) const {
   BALLAST_ASSIGN_OR_RETURN(const double copied, server_->Metric("ballast_copied_bytes_total"));
   BALLAST_ASSIGN_OR_RETURN(const double received, server_->Metric("ballast_push_bytes_total"));
+  const auto add = [&](const char* key, double copies, double bar) {
+    report->Add(key, copies);
+    report->AtMost(key, copies, bar);
+  };
+  add("copies_per_byte_server", received > 0 ? copied / received : 0, 1);
+  add("copies_per_byte_client",
+      static_cast<double>(counters.copied_down_bytes) /
+          static_cast<double>(counters.payload_down_bytes),
+      1);
+  add("copies_per_byte_client_up",
+      static_cast<double>(counters.copied_up_bytes) /
+          static_cast<double>(counters.payload_up_bytes),
+      0);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Outcome> Bench::Result() const {
   const client::TransferCounters counters = client_->counters();
   const bool same_tcp = server_tcp_ == std::vector<std::string>{congestion_control_} &&
                         client_tcp_ == server_tcp_ &&
                         CongestionControlOf(raw_->fd()) == congestion_control_;
-
   Report report;
-  report.Add("push_vs_raw_tcp", push_ratio);
-  report.Add("pull_vs_raw_tcp", pull_ratio);
-  report.Add("push_vs_raw_tcp_fastest", push_fastest);
-  report.Add("pull_vs_raw_tcp_fastest", pull_fastest);
-  report.Add("round_vs_optimizer_only", round_ratio);
-  report.Add("cpu_s_per_gb", Median(repetitions_, &Repetition::round_cpu) / round_gb);
-  report.Add("pull_cpu_s_per_gb", Median(repetitions_, &Repetition::pull_cpu) / (round_gb / 2));
-  report.Add("copies_per_byte_server", received > 0 ? copied / received : 0);
-  const double copies_up = static_cast<double>(counters.copied_up_bytes) /
-                           static_cast<double>(counters.payload_up_bytes);
-  const double copies_down = static_cast<double>(counters.copied_down_bytes) /
-                             static_cast<double>(counters.payload_down_bytes);
-  report.Add("copies_per_byte_client", copies_down);
-  report.Add("copies_per_byte_client_up", copies_up);
+  AddRatios(&report);
+  BALLAST_RETURN_IF_ERROR(AddCopies(counters, &report));
   report.Add("parameters", model_.elements);
   if (options_.durability != client::Durability::kNone) report.Add("think_ms", options_.think_ms);
   report.Add("step_threads", options_.step_threads);
@@ -315,12 +330,6 @@ absl::StatusOr<Outcome> Bench::Result() const {
   report.Add("frames_refused", counters.frames_refused);
   report.Add("differing_elements", differing_);
   report.Add("pull_is", "FetchWeights of the whole model after its round");
-  report.AtLeast("push_vs_raw_tcp", push_ratio, 0.85);
-  report.AtLeast("pull_vs_raw_tcp", pull_ratio, 0.80);
-  report.AtLeast("round_vs_optimizer_only", round_ratio, 0.35);
-  report.AtMost("copies_per_byte_server", received > 0 ? copied / received : 0, 1);
-  report.AtMost("copies_per_byte_client", copies_down, 1);
-  report.AtMost("copies_per_byte_client_up", copies_up, 0);
   report.Add("same_congestion_control", same_tcp);
   return report.Finish(differing_ == 0, differing_ == 0 && same_tcp);
 }

@@ -112,8 +112,14 @@ def _plain_declaration(declaration):
 
 
 def function_name(declaration):
-    """Returns the name of the function that a text up to its body or semicolon declares, or ''."""
+    """Returns the name of the function that a text up to its body or semicolon declares, or ''.
+
+    TEST(Round, Steps) declares Round.Steps.
+    """
     text = _plain_declaration(declaration)
+    test = re.match(r"(?:TEST|TEST_F|TEST_P|TYPED_TEST)\s*\(\s*(\w+)\s*,\s*(\w+)\s*\)", text)
+    if test:
+        return ".".join(test.groups())
     operator = re.search(r"((?:\w+::)*operator\b\s*(?:\(\s*\)|[^\s(]+|\s\w+))\s*\(", text)
     if operator:
         return re.sub(r"\s+", " ", operator.group(1)).replace("===", "<=>")

@@ -73,6 +73,7 @@ class Functions(unittest.TestCase):
             ("bool A::operator()(int a) const {}", "A::operator()"),
             ("bool operator<=>(const A& a, const A& b) {}", "operator<=>"),
             ("auto F() -> std::map<int, int> {}", "F"),
+            ("TEST_F(Round, Steps) {}", "Round.Steps"),
         )
         for text, expected in cases:
             with self.subTest(text=text):
@@ -85,6 +86,8 @@ class Functions(unittest.TestCase):
         python = "def f():\n" + "    g()\n" * (limits.FUNCTION_LINES_MAX - 1)
         self.assertEqual(places({"a.py": python}), [])
         self.assertEqual(places({"a.py": python + "    g()\n"}), [("a.py", 1)])
+        documented = python.replace(":\n", ':\n    """Says\n\n    why.\n    """\n', 1)
+        self.assertEqual(places({"a.py": documented}), [])
 
 
 class Members(unittest.TestCase):
