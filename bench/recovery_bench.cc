@@ -5,13 +5,13 @@
 //
 //   seconds      from starting the process until the trainer has finished a round
 //   limit_s      1.3 * bytes / bandwidth + 1
-//     bytes      of slots and log that the server says it had to read
+//     bytes      of images and log that the server says it had to read
 //     bandwidth  of O_DIRECT reads of a file of random bytes beside it, 4 MiB per read, four at a
 //                time; the mean of once before the kill and once behind the round
 //
 // The parts of `seconds`, from the times in the server's log and what the trainer was told:
 //   start_s      until the server begins to recover the job
-//   load_s       until its state stands in memory: slots read, rounds replayed; load_cpu_s is the
+//   load_s       until its state stands in memory: images read, rounds replayed; load_cpu_s is the
 //                user and system time that the server has taken when the trainer is back
 //   reach_s      until the trainer is back: it asks again after 0.1, 0.2, 0.4, ... at most 1 s
 //   round_s      the round itself; usual_round_s is the median of those before the kill
@@ -52,7 +52,7 @@ namespace {
 constexpr double kStateBytes = 12;      // of memory, per parameter
 constexpr double kServerBytes = 18;     // with registers and outgoing weights of a bf16 job
 constexpr double kTrainerBytes = 2;     // weights; gradients are shared between tensors
-constexpr double kDiskBytes = 24 + 24;  // two slots; log of six rounds, as large as fp32 ones
+constexpr double kDiskBytes = 24 + 24;  // two places; log of six rounds, as large as fp32 ones
 constexpr uint64_t kDiskRest = uint64_t{6} << 30;    // segments in reserve, and the raw file
 constexpr uint64_t kMemoryRest = uint64_t{1} << 30;  // for everything else
 constexpr uint64_t kGradientBytes = uint64_t{256} << 20;
@@ -79,11 +79,11 @@ struct Repetition {
   double seconds = 0;
   double start = 0, load = 0, reach = 0, round = 0;
   double load_cpu = 0;
-  double slot_bytes = 0, log_bytes = 0, read_bytes = 0;
+  double image_bytes = 0, log_bytes = 0, read_bytes = 0;
   double replayed_rounds = 0;
   double bandwidth = 0;
 
-  double bytes() const { return slot_bytes + log_bytes; }
+  double bytes() const { return image_bytes + log_bytes; }
   double limit() const { return kBandwidthFactor * bytes() / bandwidth + kAllowanceS; }
   // How fast the state came, as a share of what the disk gives.
   double load_vs_disk() const { return bytes() / load / bandwidth; }
@@ -242,8 +242,8 @@ absl::Status Job::ReadLog(double started, double back, Repetition* repetition) c
   repetition->load = recovered - begun;
   repetition->reach = back - recovered;
   const char* const numbers = line.c_str() + line.find("recovered: ");
-  if (std::sscanf(numbers, "recovered: %lf bytes of slots and %lf of log, %lf rounds",
-                  &repetition->slot_bytes, &repetition->log_bytes,
+  if (std::sscanf(numbers, "recovered: %lf bytes of images and %lf of log, %lf rounds",
+                  &repetition->image_bytes, &repetition->log_bytes,
                   &repetition->replayed_rounds) != 3) {
     return absl::InternalError("cannot read: " + line);
   }
@@ -267,9 +267,9 @@ absl::Status Job::Measure() {
     std::cerr << absl::StreamFormat(
         "         %.2f s of at most %.2f: start %.2f, load %.2f (cpu %.2f), reach %.2f, round "
         "%.2f; %.2f GB of "
-        "slots, %.2f of log, %.2f read, disk %.2f GB/s, state loaded at %.2f of it\n",
+        "images, %.2f of log, %.2f read, disk %.2f GB/s, state loaded at %.2f of it\n",
         one.seconds, one.limit(), one.start, one.load, one.load_cpu, one.reach, one.round,
-        one.slot_bytes / 1e9, one.log_bytes / 1e9, one.read_bytes / 1e9, one.bandwidth / 1e9,
+        one.image_bytes / 1e9, one.log_bytes / 1e9, one.read_bytes / 1e9, one.bandwidth / 1e9,
         one.load_vs_disk());
     repetitions_.push_back(one);
   }
@@ -301,7 +301,7 @@ void Job::AddTo(Report* report) const {
   size.Add("round_s", Median(repetitions_, &Repetition::round));
   size.Add("usual_round_s", Median(round_seconds_));
   size.Add("load_vs_disk", Median(repetitions_, &Repetition::load_vs_disk));
-  size.Add("slot_bytes", Median(repetitions_, &Repetition::slot_bytes));
+  size.Add("image_bytes", Median(repetitions_, &Repetition::image_bytes));
   size.Add("log_bytes", Median(repetitions_, &Repetition::log_bytes));
   size.Add("read_bytes", Median(repetitions_, &Repetition::read_bytes));
   size.Add("replayed_rounds", Median(repetitions_, &Repetition::replayed_rounds));

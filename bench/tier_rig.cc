@@ -38,7 +38,7 @@ struct TierRig::Progress {
   size_t under_way = 0;
   size_t left = 0;
   absl::Status status;
-  server::SlotIo::Done done;
+  server::ImageIo::Done done;
 };
 
 absl::StatusOr<std::unique_ptr<TierRig>> TierRig::Create(const RigOptions& options) {
@@ -76,7 +76,7 @@ TierRig::~TierRig() {
 
 absl::Status TierRig::Prepare() {
   server::StorageOptions storage;
-  storage.slots = {.job = 1, .tile_elements = kTileElements, .direct = true};
+  storage.images = {.job = 1, .tile_elements = kTileElements, .direct = true};
   for (uint32_t e = 0; e < options_.extents; ++e) {
     storage.shapes.push_back({.extent = e, .elements = options_.extent_elements});
     storage.gradient_bytes.push_back(options_.log ? options_.extent_elements * kLoggedBytes
@@ -95,17 +95,17 @@ absl::Status TierRig::Prepare() {
   by_tensor_ = {&scalars_};
   BALLAST_RETURN_IF_ERROR(store_.Add(layout_, order_));
   nvme_->Connect(
-      log_->slot_io(),
-      [this](server::SlotIo::Done done) -> server::SlotIo::Done {
+      log_->image_io(),
+      [this](server::ImageIo::Done done) -> server::ImageIo::Done {
         return [this, done = std::move(done)](const absl::Status& status) {
           strand_.Post([done, status] { done(status); });
         };
       },
       [](const absl::Status&) {});
-  // Both slots of every extent have blocks on the disk before anything is measured.
+  // Both images of every extent have blocks on the disk before anything is measured.
   for (uint64_t version = 1; version <= 2; ++version) {
     version_ = version;
-    BALLAST_RETURN_IF_ERROR(OnStrand([this](server::SlotIo::Done done) {
+    BALLAST_RETURN_IF_ERROR(OnStrand([this](server::ImageIo::Done done) {
       nvme_->SetVersion(version_);
       const auto left = std::make_shared<size_t>(order_.size());
       for (const uint32_t extent : order_) {
@@ -115,12 +115,12 @@ absl::Status TierRig::Prepare() {
       }
     }));
     BALLAST_RETURN_IF_ERROR(
-        OnStrand([this](server::SlotIo::Done done) { nvme_->Flush(std::move(done)); }));
+        OnStrand([this](server::ImageIo::Done done) { nvme_->Flush(std::move(done)); }));
   }
   return absl::OkStatus();
 }
 
-absl::Status TierRig::OnStrand(const std::function<void(server::SlotIo::Done)>& task) {
+absl::Status TierRig::OnStrand(const std::function<void(server::ImageIo::Done)>& task) {
   std::promise<absl::Status> promise;
   bool told = false;  // on the strand
   strand_.Post([&] {
@@ -146,7 +146,7 @@ server::ExtentStep TierRig::StepTo(char* weights) const {
 absl::StatusOr<double> TierRig::Sweep() {
   const double start = Now();
   if (options_.log) BALLAST_RETURN_IF_ERROR(LogGradients());
-  const absl::Status swept = OnStrand([this](server::SlotIo::Done done) {
+  const absl::Status swept = OnStrand([this](server::ImageIo::Done done) {
     const auto progress = std::make_shared<Progress>();
     progress->left = order_.size();
     progress->done = std::move(done);
@@ -155,7 +155,7 @@ absl::StatusOr<double> TierRig::Sweep() {
   });
   BALLAST_RETURN_IF_ERROR(swept);
   std::reverse(order_.begin(), order_.end());
-  BALLAST_RETURN_IF_ERROR(OnStrand([this](server::SlotIo::Done done) {
+  BALLAST_RETURN_IF_ERROR(OnStrand([this](server::ImageIo::Done done) {
     nvme_->SetVersion(++version_);
     nvme_->Flush(std::move(done));
   }));
@@ -226,7 +226,7 @@ absl::StatusOr<bool> TierRig::Verify() {
   }
   bool same = true;
   for (const uint32_t extent : order_) {
-    const absl::Status read = OnStrand([&](server::SlotIo::Done done) {
+    const absl::Status read = OnStrand([&](server::ImageIo::Done done) {
       nvme_->Acquire(extent, [&, extent, done](const absl::Status& status) {
         if (status.ok()) {
           same = same && std::memcmp(nvme_->State(extent), memory.State(0),

@@ -1,7 +1,7 @@
-// TierRig: a job's state on the NVMe tier without a job: slots on disk, the tier, the step kernels,
-// and sweeps over all extents as the round engine makes them.
-// Comes from: bench/tier_bench.cc. Goes to: server/tier, server/durability.
-// Thread safety: one thread; sweeps use threads of their own.
+// TierRig: a job's state on the NVMe tier without a job: images on disk, the tier, the step
+// kernels, and sweeps over all extents as the round engine makes them. Comes from:
+// bench/tier_bench.cc. Goes to: server/tier, server/durability. Thread safety: one thread; sweeps
+// use threads of their own.
 #pragma once
 
 #include <cstdint>
@@ -27,13 +27,13 @@ struct RigOptions {
   uint32_t extents = 0;
   uint32_t extent_elements = 0;
   uint32_t buffers = 0;  // extents in memory
-  int tier_threads = 2;  // slots read, and slots written, at a time
+  int tier_threads = 2;  // images read, and images written, at a time
   bool log = false;      // every extent's gradient goes to the log before its sweep, in 2 bytes
 };
 
 class TierRig {
  public:
-  // Makes the files, and writes the first state to every slot.
+  // Makes the files, and writes the first state to every image.
   static absl::StatusOr<std::unique_ptr<TierRig>> Create(const RigOptions& options);
   ~TierRig();
 
@@ -41,7 +41,7 @@ class TierRig {
   absl::StatusOr<double> Sweep();
   // Whether every value of every extent is what as many steps in memory give.
   absl::StatusOr<bool> Verify();
-  // Of the slots of all extents, in one version.
+  // Of the images of all extents, in one version.
   uint64_t payload_bytes() const;
 
  private:
@@ -55,7 +55,7 @@ class TierRig {
   void PumpSweep(const std::shared_ptr<Progress>& progress);
   void StepExtent(const std::shared_ptr<Progress>& progress, uint32_t extent);
   // Runs on the strand and waits for `done` to be called there.
-  absl::Status OnStrand(const std::function<void(server::SlotIo::Done)>& task);
+  absl::Status OnStrand(const std::function<void(server::ImageIo::Done)>& task);
 
   const RigOptions options_;
   server::NvmeTier* const nvme_;

@@ -447,12 +447,12 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   void CaptureLocal(const SnapshotCall& call, CapturedRound* before,
                     const std::function<void(absl::StatusOr<uint64_t>)>& done);
   // The extents that this server owns, as slots hold them.
-  std::vector<SlotShape> OwnedShapes(const JobPlan& plan, const Layout& layout) const;
+  std::vector<ImageShape> OwnedShapes(const JobPlan& plan, const Layout& layout) const;
   // Work on the states of `shapes`.
   std::shared_ptr<Work> BeginWork(const std::string& kind, const std::string& name,
-                                  const std::vector<SlotShape>& shapes);
+                                  const std::vector<ImageShape>& shapes);
   // Writes states of this server's extents to a part, and says how far that is.
-  TakeExtent TakeInto(const std::shared_ptr<SlotFile>& part, const JobPlan& plan,
+  TakeExtent TakeInto(const std::shared_ptr<ImageFile>& part, const JobPlan& plan,
                       const Layout& layout, uint64_t round);
   // The same of a job that rests, in directory_resting.cc.
   bool RestsHere(uint64_t job) const;
@@ -516,12 +516,12 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   using ReadState = std::function<absl::Status(uint32_t extent, char* image, char* scratch)>;
   struct Filling {
     std::string kind;  // of the Work
-    SlotFile* slots = nullptr;
+    ImageFile* images = nullptr;
     size_t scratch_bytes = 0;
     const Halt* halt = nullptr;
   };
-  absl::Status FillSlots(const Filling& filling, const JobPlan& plan, const Layout& layout,
-                         const ReadState& read);
+  absl::Status FillImages(const Filling& filling, const JobPlan& plan, const Layout& layout,
+                          const ReadState& read);
   // What takes long here and is carried out on a thread for the disk: a share of an export, of a
   // restore or of an import, a verification.
   struct Order {

@@ -1,7 +1,7 @@
-// Directory: a job that goes on from an export. Every server fills its share of the new job's slots
-// from the safetensors files; the home comes last, so that the job is there for good or not at all.
-// It rests until trainers attach with `resume`. Nobody vouches for the files.
-// Thread safety: on the strand; what blocks on the disk on a thread for that.
+// Directory: a job that goes on from an export. Every server fills its share of the new job's
+// images from the safetensors files; the home comes last, so that the job is there for good or not
+// at all. It rests until trainers attach with `resume`. Nobody vouches for the files. Thread
+// safety: on the strand; what blocks on the disk on a thread for that.
 
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
@@ -162,8 +162,8 @@ absl::Status Directory::ImportFiles(const ImportOrder& order, const Halt& halt) 
   };
   return MakeFiles(plan, [&](JobStorage* storage) -> absl::Status {
     BALLAST_FAILPOINT_RETURN("import.before_state");
-    BALLAST_RETURN_IF_ERROR(FillSlots({"import", storage->slots(), source->scratch_bytes(), &halt},
-                                      plan, layout, read));
+    BALLAST_RETURN_IF_ERROR(FillImages(
+        {"import", storage->images(), source->scratch_bytes(), &halt}, plan, layout, read));
     const auto [prepared, decision] = RoundBefore(manifest, plan, *source, config_.self);
     BALLAST_RETURN_IF_ERROR(storage->log()->Seed(prepared, decision));
     BALLAST_FAILPOINT_RETURN("import.after_state");

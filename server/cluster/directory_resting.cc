@@ -87,7 +87,7 @@ void Directory::CaptureResting(const SnapshotCall& call, CapturedRound* before,
           cancelled = found->second.cancelled]() mutable -> std::function<void()> {
     const auto capture = [&]() -> absl::StatusOr<CapturedRound> {
       BALLAST_ASSIGN_OR_RETURN(
-          const std::shared_ptr<SlotFile> part,
+          const std::shared_ptr<ImageFile> part,
           snapshots_.store->CreatePart(call.snapshot, state->plan(), state->layout()));
       BALLAST_ASSIGN_OR_RETURN(
           const CapturedRound end,

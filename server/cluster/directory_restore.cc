@@ -1,5 +1,5 @@
 // Directory: a job that goes on from a snapshot. Every server makes its share of the new job's
-// files out of the parts, whichever servers wrote them, or lets its slots begin in them (a fork);
+// files out of the parts, whichever servers wrote them, or lets its images begin in them (a fork);
 // the home comes last, so that the job is there for good or not at all. It rests until trainers
 // attach with `resume`.
 // Thread safety: on the strand; what blocks on the disk on a thread for that.
@@ -202,11 +202,11 @@ absl::StatusOr<std::string> Directory::RestoreFiles(const RestoreOrder& order, c
   BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, SharedSnapshot(order.snapshot));
   BALLAST_ASSIGN_OR_RETURN(const JobPlan from, snapshots_.codec.decode(manifest.plan));
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
-  const auto copy = [&](SlotFile* slots) -> absl::Status {
+  const auto copy = [&](ImageFile* images) -> absl::Status {
     BALLAST_ASSIGN_OR_RETURN(const auto states,
                              SnapshotReader::Open(*snapshots_.store, manifest, from, layout));
-    return FillSlots(
-        {"restore", slots, 0, &halt}, plan, layout,
+    return FillImages(
+        {"restore", images, 0, &halt}, plan, layout,
         [&](uint32_t extent, char* image, char*) { return states->Read(extent, image); });
   };
   std::string copied;
@@ -217,7 +217,7 @@ absl::StatusOr<std::string> Directory::RestoreFiles(const RestoreOrder& order, c
       status = snapshots_.store->Lend(manifest, from, layout, plan, store_->FilesOf(plan));
       if (absl::IsUnimplemented(status)) copied = CopiedBecause(config_.self, plan, status);
     }
-    if (absl::IsUnimplemented(status)) status = copy(storage->slots());
+    if (absl::IsUnimplemented(status)) status = copy(storage->images());
     BALLAST_RETURN_IF_ERROR(status);
     BALLAST_RETURN_IF_ERROR(
         storage->log()->Seed(VoteOf(manifest, plan, config_.self), manifest.decision));
@@ -240,25 +240,25 @@ absl::Status Directory::MakeFiles(const JobPlan& plan, const JobStore::Fill& fil
   return store_->Create(made, fill).status();
 }
 
-absl::Status Directory::FillSlots(const Filling& filling, const JobPlan& plan, const Layout& layout,
-                                  const ReadState& read) {
-  const std::vector<SlotShape> owned = OwnedShapes(plan, layout);
+absl::Status Directory::FillImages(const Filling& filling, const JobPlan& plan,
+                                   const Layout& layout, const ReadState& read) {
+  const std::vector<ImageShape> owned = OwnedShapes(plan, layout);
   const std::shared_ptr<Work> work = BeginWork(filling.kind, plan.spec.name, owned);
-  const size_t image_bytes = SlotFile::BufferBytes({0, layout.extent_elements()});
+  const size_t image_bytes = ImageFile::BufferBytes({0, layout.extent_elements()});
   BALLAST_ASSIGN_OR_RETURN(ReadLanes lanes,
                            ReadLanes::Create(kLanes, image_bytes + filling.scratch_bytes));
   const auto fill = [&](size_t i, const Arena& memory) -> absl::Status {
     const uint32_t extent = owned[i].extent;
-    const uint64_t payload = SlotFile::PayloadBytes(owned[i]);
+    const uint64_t payload = ImageFile::PayloadBytes(owned[i]);
     BALLAST_RETURN_IF_ERROR(filling.halt->status());
     BALLAST_RETURN_IF_ERROR(read(extent, memory.data(), memory.data() + image_bytes));
-    std::memset(memory.data() + payload, 0, SlotFile::BufferBytes(owned[i]) - payload);
-    BALLAST_RETURN_IF_ERROR(filling.slots->Write(extent, plan.resting_round, memory.data()));
+    std::memset(memory.data() + payload, 0, ImageFile::BufferBytes(owned[i]) - payload);
+    BALLAST_RETURN_IF_ERROR(filling.images->Write(extent, plan.resting_round, memory.data()));
     work->done_bytes += payload;
     return absl::OkStatus();
   };
   BALLAST_RETURN_IF_ERROR(lanes.ForEach(owned.size(), fill));
-  return filling.slots->Sync();
+  return filling.images->Sync();
 }
 
 }  // namespace ballast::server

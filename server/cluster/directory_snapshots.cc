@@ -327,7 +327,7 @@ void Directory::SnapshotLocal(const SnapshotCall& call, CapturedRound* before,
 void Directory::CaptureLocal(const SnapshotCall& call, CapturedRound* before,
                              const std::function<void(absl::StatusOr<uint64_t>)>& done) {
   const auto finish = [=, this, self = shared_from_this()](
-                          const std::shared_ptr<SlotFile>& part,
+                          const std::shared_ptr<ImageFile>& part,
                           const absl::StatusOr<CapturedRound>& end) {
     OnDisk([part, end, before, done, round = call.round]() -> std::function<void()> {
       absl::Status status = end.status();
@@ -344,7 +344,7 @@ void Directory::CaptureLocal(const SnapshotCall& call, CapturedRound* before,
     if (!layout.ok()) return [done, layout] { done(layout.status()); };
     auto made = snapshots_.store->CreatePart(call.snapshot, plan, *layout);
     if (!made.ok()) return [done, status = made.status()] { done(status); };
-    const std::shared_ptr<SlotFile> part = *std::move(made);
+    const std::shared_ptr<ImageFile> part = *std::move(made);
     return [=, take = TakeInto(part, plan, *layout, call.round)] {
       engine->CaptureState(
           call.round, take,
@@ -353,22 +353,22 @@ void Directory::CaptureLocal(const SnapshotCall& call, CapturedRound* before,
   });
 }
 
-std::vector<SlotShape> Directory::OwnedShapes(const JobPlan& plan, const Layout& layout) const {
+std::vector<ImageShape> Directory::OwnedShapes(const JobPlan& plan, const Layout& layout) const {
   return StorageOptionsOf(plan, layout, config_.self, /*checkpoint_rounds=*/1).shapes;
 }
 
 std::shared_ptr<Work> Directory::BeginWork(const std::string& kind, const std::string& name,
-                                           const std::vector<SlotShape>& shapes) {
+                                           const std::vector<ImageShape>& shapes) {
   uint64_t bytes = 0;
-  for (const SlotShape& shape : shapes) bytes += SlotFile::PayloadBytes(shape);
+  for (const ImageShape& shape : shapes) bytes += ImageFile::PayloadBytes(shape);
   return works_.Begin(kind, name, bytes);
 }
 
-TakeExtent Directory::TakeInto(const std::shared_ptr<SlotFile>& part, const JobPlan& plan,
+TakeExtent Directory::TakeInto(const std::shared_ptr<ImageFile>& part, const JobPlan& plan,
                                const Layout& layout, uint64_t round) {
-  const std::vector<SlotShape> owned = OwnedShapes(plan, layout);
+  const std::vector<ImageShape> owned = OwnedShapes(plan, layout);
   std::map<uint32_t, uint64_t> bytes;  // by extent
-  for (const SlotShape& shape : owned) bytes[shape.extent] = SlotFile::PayloadBytes(shape);
+  for (const ImageShape& shape : owned) bytes[shape.extent] = ImageFile::PayloadBytes(shape);
   return
       [part, round, bytes = std::move(bytes), work = BeginWork("snapshot", plan.spec.name, owned)](
           uint32_t extent, const void* image) -> absl::Status {

@@ -152,7 +152,7 @@ struct RestoreCall {
   std::string snapshot;  // its name
   std::string as;        // name of the job that goes on from it
   uint32_t world = 0;    // of that job; 0: as it was
-  // A fork: the job's slots begin in the snapshot's files (borrowed_slots.h); nothing is copied.
+  // A fork: the job's slots begin in the snapshot's files (borrowed_images.h); nothing is copied.
   bool share = false;
 };
 

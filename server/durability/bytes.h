@@ -1,5 +1,5 @@
 // Little-endian numbers in byte strings, for the formats of this room.
-// Comes from: records, log_format, slot_format. Goes to: nothing. Thread safety: plain values.
+// Comes from: records, log_format, image_format. Goes to: nothing. Thread safety: plain values.
 #pragma once
 
 #include <bit>

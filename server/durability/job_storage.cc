@@ -1,5 +1,5 @@
 // JobStorage and the RoundLog behind it: two threads per job, one for the log and one for the
-// slots, so that a checkpoint never stands in front of a vote. Thread safety: see job_storage.h;
+// images, so that a checkpoint never stands in front of a vote. Thread safety: see job_storage.h;
 // mu_ guards the log's queue.
 #include "server/durability/job_storage.h"
 
@@ -18,7 +18,7 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
-#include "server/durability/borrowed_slots.h"
+#include "server/durability/borrowed_images.h"
 
 namespace ballast::server {
 namespace {
@@ -30,7 +30,7 @@ constexpr uint64_t kSegmentBytesMax = uint64_t{256} << 20;
 constexpr uint64_t kSegmentsAimedAt = 200;
 // Room for a round's PREPARE and decision beside its gradients, at least.
 constexpr uint64_t kRecordBytesMin = uint64_t{256} << 10;
-constexpr char kSlotsName[] = "slots";
+constexpr char kImagesName[] = "slots";
 
 uint64_t RoundUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
@@ -53,10 +53,10 @@ LogOptions JobStorage::LogGeometry(const StorageOptions& options) {
     largest = std::max(largest, GradientLog::RecordBytes(bytes));
   }
   LogOptions log;
-  log.job = options.slots.job;
-  log.server = options.slots.server;
-  log.flush = options.slots.flush;
-  log.direct = options.slots.direct;
+  log.job = options.images.job;
+  log.server = options.images.server;
+  log.flush = options.images.flush;
+  log.direct = options.images.direct;
   log.epoch = options.epoch;
   log.start_round = options.start_round;
   const uint64_t rounds = options.checkpoint_rounds + 2;
@@ -71,13 +71,13 @@ LogOptions JobStorage::LogGeometry(const StorageOptions& options) {
 }
 
 uint64_t JobStorage::DiskBytes(const StorageOptions& options) {
-  return GradientLog::DiskBytes(LogGeometry(options)) + SlotFile::DiskBytes(options.shapes);
+  return GradientLog::DiskBytes(LogGeometry(options)) + ImageFile::DiskBytes(options.shapes);
 }
 
-JobStorage::JobStorage(std::unique_ptr<GradientLog> log, std::unique_ptr<SlotFile> slots,
-                       std::vector<SlotShape> shapes, uint64_t start_round)
+JobStorage::JobStorage(std::unique_ptr<GradientLog> log, std::unique_ptr<ImageFile> images,
+                       std::vector<ImageShape> shapes, uint64_t start_round)
     : log_(std::move(log)),
-      slots_(std::move(slots)),
+      images_(std::move(images)),
       shapes_(std::move(shapes)),
       start_round_(start_round) {}
 
@@ -90,9 +90,9 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStorage::Create(FileSystem* fs,
   if (free < needed) return TooLittleRoom(directory, needed, free);
   BALLAST_ASSIGN_OR_RETURN(auto log, GradientLog::Create(fs, directory, LogGeometry(options)));
   BALLAST_ASSIGN_OR_RETURN(
-      auto slots, SlotFile::Create(fs, absl::StrCat(directory, "/", kSlotsName), options.slots,
-                                   options.shapes));
-  return std::make_unique<JobStorage>(std::move(log), std::move(slots), options.shapes,
+      auto images, ImageFile::Create(fs, absl::StrCat(directory, "/", kImagesName), options.images,
+                                     options.shapes));
+  return std::make_unique<JobStorage>(std::move(log), std::move(images), options.shapes,
                                       options.start_round);
 }
 
@@ -100,23 +100,23 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStorage::Open(FileSystem* fs,
                                                              const std::string& directory,
                                                              const StorageOptions& options) {
   BALLAST_ASSIGN_OR_RETURN(auto log, GradientLog::Open(fs, directory, LogGeometry(options)));
-  BALLAST_ASSIGN_OR_RETURN(auto own, SlotFile::Open(fs, absl::StrCat(directory, "/", kSlotsName),
-                                                    options.slots, options.shapes));
+  BALLAST_ASSIGN_OR_RETURN(auto own, ImageFile::Open(fs, absl::StrCat(directory, "/", kImagesName),
+                                                     options.images, options.shapes));
   BALLAST_ASSIGN_OR_RETURN(
-      auto slots, OpenBorrowed(fs, directory, options.slots, options.shapes, std::move(own)));
-  return std::make_unique<JobStorage>(std::move(log), std::move(slots), options.shapes,
+      auto images, OpenBorrowed(fs, directory, options.images, options.shapes, std::move(own)));
+  return std::make_unique<JobStorage>(std::move(log), std::move(images), options.shapes,
                                       options.start_round);
 }
 
 uint64_t JobStorage::CoveredRound() const {
   uint64_t covered = std::numeric_limits<uint64_t>::max();
-  for (const SlotShape& shape : shapes_) {
-    covered = std::min(covered, slots_->Flushed(shape.extent));
+  for (const ImageShape& shape : shapes_) {
+    covered = std::min(covered, images_->Flushed(shape.extent));
   }
   return covered;
 }
 
-class StorageRoundLog final : public RoundLog, private SlotIo {
+class StorageRoundLog final : public RoundLog, private ImageIo {
  public:
   using Done = RoundLog::Done;
   static constexpr uint64_t kNoRound = std::numeric_limits<uint64_t>::max();
@@ -127,8 +127,8 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
         prepared_round_(durable_round),
         start_round_(storage_->start_round_),
         log_thread_("log", 1),
-        slot_writers_("slots", std::max(1, tier_threads)) {
-    if (tier_threads > 0) slot_readers_ = std::make_unique<Executor>("slot-reads", tier_threads);
+        image_writers_("slots", std::max(1, tier_threads)) {
+    if (tier_threads > 0) image_readers_ = std::make_unique<Executor>("image-reads", tier_threads);
     Trim(storage_->CoveredRound());  // The log does not remember what it was told before.
   }
 
@@ -138,8 +138,8 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
       MutexLock lock(&mu_);
       ended_ = true;
     }
-    if (slot_readers_ != nullptr) slot_readers_->Shutdown();
-    slot_writers_.Shutdown();
+    if (image_readers_ != nullptr) image_readers_->Shutdown();
+    image_writers_.Shutdown();
     log_thread_.Shutdown();
   }
 
@@ -201,7 +201,7 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
   }
 
   void WriteImage(ExtentImage image, Done done) override {
-    slot_writers_.Post([this, image = std::move(image), done = std::move(done)] {
+    image_writers_.Post([this, image = std::move(image), done = std::move(done)] {
       const absl::Status status = WriteNow(image);
       if (!status.ok()) return done(status);
       bool first = false;
@@ -211,11 +211,11 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
         images_written_.push_back(done);
       }
       // Behind the images that wait to be written: one flush for all of them.
-      if (first) slot_writers_.Post([this] { FlushWritten(); });
+      if (first) image_writers_.Post([this] { FlushWritten(); });
     });
   }
 
-  SlotIo* slot_io() override { return slot_readers_ != nullptr ? this : nullptr; }
+  ImageIo* image_io() override { return image_readers_ != nullptr ? this : nullptr; }
 
   void Hold(std::function<void(absl::StatusOr<HeldState>)> done) override {
     log_thread_.Post([this, done = std::move(done)] { done(HoldNow()); });
@@ -226,7 +226,7 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
       MutexLock lock(&mu_);
       if (held_.erase(extent) == 0) return;
     }
-    storage_->slots()->LetGo(extent);  // The next flush, or want of room, trims the log.
+    storage_->images()->LetGo(extent);  // The next flush, or want of room, trims the log.
   }
 
   void LetAllGo() override {
@@ -246,7 +246,7 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
   }
 
   absl::Status ReadHeld(uint32_t extent, uint64_t version, void* to) override {
-    return UnlessGone(storage_->slots()->Read(extent, version, to));
+    return UnlessGone(storage_->images()->Read(extent, version, to));
   }
 
   absl::Status ReadHeld(const LoggedExtent& extent, void* to) override {
@@ -262,8 +262,8 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
     }
     HeldState held;
     absl::Status status;
-    for (const SlotShape& shape : storage_->shapes_) {
-      const absl::StatusOr<uint64_t> version = storage_->slots()->Hold(shape.extent);
+    for (const ImageShape& shape : storage_->shapes_) {
+      const absl::StatusOr<uint64_t> version = storage_->images()->Hold(shape.extent);
       if (!version.ok()) {
         status = version.status();
         break;
@@ -277,7 +277,7 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
       held_round_ = std::max<uint64_t>(prepared_round_, 2) - 1;  // Until it is read.
       return held;
     }
-    for (const uint32_t extent : held_) storage_->slots()->LetGo(extent);
+    for (const uint32_t extent : held_) storage_->images()->LetGo(extent);
     held_.clear();
     return status;
   }
@@ -288,7 +288,7 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
       MutexLock lock(&mu_);
       held.swap(held_);
     }
-    for (const uint32_t extent : held) storage_->slots()->LetGo(extent);
+    for (const uint32_t extent : held) storage_->images()->LetGo(extent);
   }
 
   absl::StatusOr<HeldRounds> RoundsNow(uint64_t until) {
@@ -297,7 +297,7 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
     {
       MutexLock lock(&mu_);
       for (const uint32_t extent : held_) {
-        oldest = std::min(oldest, storage_->slots()->Held(extent).value_or(until));
+        oldest = std::min(oldest, storage_->images()->Held(extent).value_or(until));
       }
     }
     const auto& rounds = storage_->log()->rounds();
@@ -329,27 +329,27 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
   }
 
   void Read(uint32_t extent, void* to, Done done) override {
-    slot_readers_->Post([this, extent, to, done = std::move(done)] {
-      SlotFile* const slots = storage_->slots();
-      const std::vector<uint64_t> versions = slots->Versions(extent);
-      done(slots->Read(extent, versions.empty() ? 0 : versions.front(), to));
+    image_readers_->Post([this, extent, to, done = std::move(done)] {
+      ImageFile* const images = storage_->images();
+      const std::vector<uint64_t> versions = images->Versions(extent);
+      done(images->Read(extent, versions.empty() ? 0 : versions.front(), to));
     });
   }
 
   void Write(ExtentImage image, Done done) override {
-    slot_writers_.Post(
+    image_writers_.Post(
         [this, image = std::move(image), done = std::move(done)] { done(WriteNow(image)); });
   }
 
   void Flush(Done done) override {
-    slot_writers_.Post([this, done = std::move(done)] { done(FlushNow()); });
+    image_writers_.Post([this, done = std::move(done)] { done(FlushNow()); });
   }
 
   absl::Status WriteNow(const ExtentImage& image) {
-    SlotFile* const slots = storage_->slots();
-    if (image.initial) slots->Forget(image.extent);
-    if (slots->NeedsSync(image.extent)) BALLAST_RETURN_IF_ERROR(FlushNow());
-    return slots->Write(image.extent, image.version, image.data, image.chunk_crcs);
+    ImageFile* const images = storage_->images();
+    if (image.initial) images->Forget(image.extent);
+    if (images->NeedsSync(image.extent)) BALLAST_RETURN_IF_ERROR(FlushNow());
+    return images->Write(image.extent, image.version, image.data, image.chunk_crcs);
   }
 
   void FlushWritten() {
@@ -363,7 +363,7 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
   }
 
   absl::Status FlushNow() {
-    BALLAST_RETURN_IF_ERROR(storage_->slots()->Sync());
+    BALLAST_RETURN_IF_ERROR(storage_->images()->Sync());
     Trim(storage_->CoveredRound());
     return absl::OkStatus();
   }
@@ -433,7 +433,8 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
   std::atomic<uint64_t> durable_round_;
   std::atomic<bool> short_of_room_{false};
   std::function<void()> on_short_of_room_;
-  // On the log's thread. A server that owns nothing has all rounds covered, and no slots to say so.
+  // On the log's thread. A server that owns nothing has all rounds covered, and no images to say
+  // so.
   uint64_t prepared_round_;
   uint64_t start_round_;
   uint64_t covered_round_ = 0;
@@ -450,8 +451,8 @@ class StorageRoundLog final : public RoundLog, private SlotIo {
 
   // Last: their threads use all of the above.
   Executor log_thread_;
-  Executor slot_writers_;
-  std::unique_ptr<Executor> slot_readers_;  // for a tier only
+  Executor image_writers_;
+  std::unique_ptr<Executor> image_readers_;  // for a tier only
 };
 
 std::unique_ptr<RoundLog> JobStorage::MakeRoundLog(std::unique_ptr<JobStorage> storage,

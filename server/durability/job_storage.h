@@ -1,9 +1,9 @@
-// JobStorage: one job's directory on one server (gradient log and slots), and the RoundLog that
+// JobStorage: one job's directory on one server (gradient log and images), and the RoundLog that
 // writes to it on threads of its own, so that the job's strand never waits for a disk.
 //
 //   <directory>/log-NNN    gradient log (docs/formats/log.md)
-//   <directory>/slots      rolling checkpoint (docs/formats/slots.md)
-//   <directory>/base...    what a forked job has borrowed (borrowed_slots.h)
+//   <directory>/slots       rolling checkpoint (docs/formats/images.md)
+//   <directory>/base...    what a forked job has borrowed (borrowed_images.h)
 //
 // Comes from: server/cluster (creation, restart), server/round. Goes to: common/io files.
 // Thread safety: JobStorage is thread-compatible until MakeRoundLog; the RoundLog as its header
@@ -19,14 +19,14 @@
 #include "absl/status/statusor.h"
 #include "common/io/file.h"
 #include "server/durability/gradient_log.h"
+#include "server/durability/image_file.h"
 #include "server/durability/round_log.h"
-#include "server/durability/slot_file.h"
 
 namespace ballast::server {
 
 struct StorageOptions {
-  SlotOptions slots;
-  std::vector<SlotShape> shapes;  // of the owned extents, ascending extent
+  ImageOptions images;
+  std::vector<ImageShape> shapes;  // of the owned extents, ascending extent
   // Largest reduced gradient of each of `shapes`, bytes.
   std::vector<uint64_t> gradient_bytes;
   // Largest PREPARE and decision of one round, bytes together.
@@ -50,32 +50,32 @@ class JobStorage {
   static absl::StatusOr<std::unique_ptr<JobStorage>> Create(FileSystem* fs,
                                                             const std::string& directory,
                                                             const StorageOptions& options);
-  // Opens them after a restart. Errors as GradientLog::Open, SlotFile::Open and
+  // Opens them after a restart. Errors as GradientLog::Open, ImageFile::Open and
   // OpenBorrowed.
   static absl::StatusOr<std::unique_ptr<JobStorage>> Open(FileSystem* fs,
                                                           const std::string& directory,
                                                           const StorageOptions& options);
 
   GradientLog* log() { return log_.get(); }
-  SlotFile* slots() { return slots_.get(); }
+  ImageFile* images() { return images_.get(); }
 
   // Starts the threads and hands everything to them. `durable_round` is what is known to survive.
-  // `tier_threads`: as many slots are read, and as many written, at a time for a tier that lives in
-  // them; 0: there is none, and no slot_io().
+  // `tier_threads`: as many images are read, and as many written, at a time for a tier that lives
+  // in them; 0: there is none, and no image_io().
   static std::unique_ptr<RoundLog> MakeRoundLog(std::unique_ptr<JobStorage> storage,
                                                 uint64_t durable_round, int tier_threads = 0);
 
-  JobStorage(std::unique_ptr<GradientLog> log, std::unique_ptr<SlotFile> slots,
-             std::vector<SlotShape> shapes, uint64_t start_round);
+  JobStorage(std::unique_ptr<GradientLog> log, std::unique_ptr<ImageFile> images,
+             std::vector<ImageShape> shapes, uint64_t start_round);
 
  private:
   friend class StorageRoundLog;
-  // Rounds below this are in the slots of every extent.
+  // Rounds below this are in the images of every extent.
   uint64_t CoveredRound() const;
 
   std::unique_ptr<GradientLog> log_;
-  std::unique_ptr<SlotFile> slots_;
-  std::vector<SlotShape> shapes_;
+  std::unique_ptr<ImageFile> images_;
+  std::vector<ImageShape> shapes_;
   const uint64_t start_round_;
 };
 

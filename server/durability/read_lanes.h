@@ -1,6 +1,6 @@
 // ReadLanes: several reads under way at a time, each with memory of its own, so that opening files
 // takes as long as the disk and not as long as one request after the other.
-// Comes from: opening of the gradient log and the slots. Goes to: a WorkerPool for as long as it
+// Comes from: opening of the gradient log and the images. Goes to: a WorkerPool for as long as it
 // lives. Thread safety: thread-compatible; bodies run on several threads at a time.
 #pragma once
 

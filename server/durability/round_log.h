@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/durability/gradient_log.h"
+#include "server/durability/image_io.h"
 #include "server/durability/records.h"
-#include "server/durability/slot_io.h"
 
 namespace ballast::server {
 
@@ -29,7 +29,7 @@ struct ReducedExtent {
   std::shared_ptr<const void> owner;
 };
 
-// What RoundLog::Hold keeps: of each extent a version of its state, in a slot. With the rounds
+// What RoundLog::Hold keeps: of each extent a version of its state, in an image. With the rounds
 // since the oldest of them, which are kept too, every extent can be brought to any later version.
 struct HeldState {
   std::map<uint32_t, uint64_t> versions;  // by extent
@@ -64,10 +64,10 @@ class RoundLog {
   virtual void OnShortOfRoom(std::function<void()> callback) = 0;
   // Writes a checkpoint of one extent; `done` runs once it survives. A failed status is fatal.
   virtual void WriteImage(ExtentImage image, Done done) = 0;
-  // The slots themselves, for a tier that lives in them; null where nothing could. The log's.
-  virtual SlotIo* slot_io() { return nullptr; }
+  // The images themselves, for a tier that lives in them; null where nothing could. The log's.
+  virtual ImageIo* image_io() { return nullptr; }
 
-  // Holds what stands in the slots and the rounds since, for a snapshot; `done` runs on the log's
+  // Holds what stands in the images and the rounds since, for a snapshot; `done` runs on the log's
   // thread. One at a time; it ends with LetAllGo. Rounds never wait for it: when the log needs the
   // room, all of it is let go, and the calls below return ABORTED. Errors: ALREADY_EXISTS:
   // something is held; NOT_FOUND: an extent has no version yet; UNIMPLEMENTED: nothing survives
@@ -84,7 +84,7 @@ class RoundLog {
   virtual absl::StatusOr<HeldRounds> ReadRounds(uint64_t) {
     return absl::UnimplementedError("a job of durability none has nothing that is held");
   }
-  // Reads the version of an extent that is held, `to` as in SlotFile::Read; and a gradient of one
+  // Reads the version of an extent that is held, `to` as in ImageFile::Read; and a gradient of one
   // of ReadRounds', `to` as in GradientLog::ReadExtent. Block on the disk; any thread. Errors:
   // ABORTED; DATA_LOSS as there.
   virtual absl::Status ReadHeld(uint32_t, uint64_t, void*) {

@@ -1,6 +1,6 @@
 // The frame of small files that are read as a whole or not at all:
 //   magic (8) | version u32 | 0 u32 | length of all u64 | body | CRC32C of everything in front u32
-// Comes from: SlotBase, SnapshotManifest. Goes to: docs/formats/slots.md and snapshot.md.
+// Comes from: ImageBase, SnapshotManifest. Goes to: docs/formats/images.md and snapshot.md.
 // Thread safety: pure functions.
 #pragma once
 

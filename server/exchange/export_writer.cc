@@ -8,8 +8,8 @@
 #include "common/io/arena.h"
 #include "common/job/optimizer.h"
 #include "common/safetensors/writer.h"
+#include "server/durability/image_file.h"
 #include "server/durability/read_lanes.h"
-#include "server/durability/slot_file.h"
 #include "server/exchange/state_image.h"
 #include "server/optim/dispatch.h"
 
@@ -100,11 +100,11 @@ absl::Status ShardWriter::WriteExtents() {
       extents.push_back(extent);
     }
   }
-  const SlotShape largest{0, layout.extent_elements(), kAdamWStateArrays};
+  const ImageShape largest{0, layout.extent_elements(), kAdamWStateArrays};
   // The image, and one array of a run: as fp32, and in the weights' dtype at any place of a page.
   const size_t run_bytes = size_t{layout.extent_elements()} * sizeof(float) + 2 * kPageBytes;
   BALLAST_ASSIGN_OR_RETURN(
-      ReadLanes lanes, ReadLanes::Create(kLanes, SlotFile::BufferBytes(largest) + 2 * run_bytes));
+      ReadLanes lanes, ReadLanes::Create(kLanes, ImageFile::BufferBytes(largest) + 2 * run_bytes));
   return lanes.ForEach(extents.size(), [&](size_t i, const Arena& scratch) {
     return WriteExtent(extents[i], scratch);
   });
@@ -116,8 +116,8 @@ absl::Status ShardWriter::WriteExtent(uint32_t extent_id, const Arena& scratch) 
   if (source_.go_on) BALLAST_RETURN_IF_ERROR(source_.go_on());
   BALLAST_RETURN_IF_ERROR(source_.read(extent_id, scratch.data()));
   const auto* const image = reinterpret_cast<const float*>(scratch.data());
-  const SlotShape largest{0, layout.extent_elements(), kAdamWStateArrays};
-  char* const staging = scratch.data() + SlotFile::BufferBytes(largest);
+  const ImageShape largest{0, layout.extent_elements(), kAdamWStateArrays};
+  char* const staging = scratch.data() + ImageFile::BufferBytes(largest);
   for (uint32_t i = 0; i < extent.run_count; ++i) {
     const Run& run = layout.runs()[extent.first_run + i];
     if (!Mine(run)) continue;

@@ -19,7 +19,7 @@ namespace ballast::server {
 
 struct ExportSource {
   const Layout* layout = nullptr;
-  // Reads the state of an extent as a slot holds it, into SlotFile::BufferBytes on pages. Any
+  // Reads the state of an extent as an image holds it, into ImageFile::BufferBytes on pages. Any
   // thread, one call for an extent at a time.
   std::function<absl::Status(uint32_t extent, void* image)> read;
   std::vector<uint64_t> tensor_step;

@@ -1,6 +1,6 @@
 // ImportSource: what an export holds, as the states of a job's extents. Nobody vouches for its
 // files: everything is checked before memory is taken for it.
-// Comes from: Directory. Goes to: SafetensorsReader, the slots of a new job.
+// Comes from: Directory. Goes to: SafetensorsReader, the images of a new job.
 // Thread safety: immutable after Open; ReadExtent may be called from any thread.
 #pragma once
 
@@ -47,7 +47,7 @@ class ImportSource {
 
   // Bytes of scratch memory that ReadExtent wants.
   size_t scratch_bytes() const;
-  // Reads the state of an extent into `image`, as a slot holds it; `scratch` is on pages. Errors:
+  // Reads the state of an extent into `image`, as an image holds it; `scratch` is on pages. Errors:
   // SafetensorsReader's.
   absl::Status ReadExtent(uint32_t extent, float* image, char* scratch) const;
 

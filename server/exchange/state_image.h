@@ -1,6 +1,6 @@
-// The state of an extent as a slot holds it: tile after tile, each state array's values of that
+// The state of an extent as an image holds it: tile after tile, each state array's values of that
 // tile, without padding. Elements of one array lie in pieces of at most a tile.
-// Comes from: slots. Goes to: ExportWriter, ImportSource. Thread safety: pure functions.
+// Comes from: images. Goes to: ExportWriter, ImportSource. Thread safety: pure functions.
 #pragma once
 
 #include <cstdint>

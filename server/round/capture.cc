@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/job/optimizer.h"
-#include "server/durability/slot_file.h"
+#include "server/durability/image_file.h"
 #include "server/round/replay.h"
 #include "server/tier/tile_layout.h"
 
@@ -90,7 +90,7 @@ absl::Status CaptureExtents(const Capture& capture, const TakeExtent& take,
   for (const uint32_t extent : OldestFirst(capture.held)) {
     if (cancelled) return absl::AbortedError("the snapshot was given up");
     const uint32_t elements = layout.extents()[extent].elements;
-    const SlotShape shape{extent, elements, kAdamWStateArrays};
+    const ImageShape shape{extent, elements, kAdamWStateArrays};
     float* const state = store->State(extent);
     const uint64_t version = capture.held.versions.at(extent);
     BALLAST_RETURN_IF_ERROR(capture.log->ReadHeld(extent, version, state));
@@ -102,9 +102,9 @@ absl::Status CaptureExtents(const Capture& capture, const TakeExtent& take,
       pace.StepDone();
     }
     tier::PackLastTile(elements, layout.tile_elements(), kAdamWStateArrays, state);
-    const uint64_t payload = SlotFile::PayloadBytes(shape);
+    const uint64_t payload = ImageFile::PayloadBytes(shape);
     std::memset(reinterpret_cast<char*>(state) + payload, 0,
-                SlotFile::BufferBytes(shape) - payload);
+                ImageFile::BufferBytes(shape) - payload);
     BALLAST_RETURN_IF_ERROR(take(extent, state));
     capture.log->LetGo(extent);
     pace.StepDone();

@@ -1,8 +1,7 @@
-// Capture: the state that a round begins with, of every extent that a server owns, out of the slots
-// and rounds that its log holds, while later rounds go on.
-// Comes from: Engine (engine_snapshot.cc), snapshots of resting jobs. Goes to: RoundReplay, and
-// whoever takes the state.
-// Thread safety: blocks; on a thread of its own.
+// Capture: the state that a round begins with, of every extent that a server owns, out of the
+// images and rounds that its log holds, while later rounds go on. Comes from: Engine
+// (engine_snapshot.cc), snapshots of resting jobs. Goes to: RoundReplay, and whoever takes the
+// state. Thread safety: blocks; on a thread of its own.
 #pragma once
 
 #include <atomic>
@@ -39,14 +38,14 @@ struct CapturedRound {
   DecisionRecord decision;
 };
 
-// Takes the state of one extent: SlotFile::BufferBytes, aligned to pages, zeros behind the payload.
-// It may be read until the call returns.
+// Takes the state of one extent: ImageFile::BufferBytes, aligned to pages, zeros behind the
+// payload. It may be read until the call returns.
 using TakeExtent = std::function<absl::Status(uint32_t extent, const void* image)>;
 
 // The end of the round before. ABORTED when the log does not have it: the job has grown meanwhile.
 absl::StatusOr<CapturedRound> RoundBefore(const Capture& capture);
 
-// Hands every extent to `take`, those with the oldest slots first, and lets each go behind that.
+// Hands every extent to `take`, those with the oldest images first, and lets each go behind that.
 // Errors: ABORTED: the log needed the room, the job has grown, or `cancelled` was set; those of
 // `take`; DATA_LOSS, naming extent, version and file, where the disk holds something else than was
 // written.

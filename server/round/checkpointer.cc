@@ -14,7 +14,7 @@ absl::StatusOr<Checkpointer> Checkpointer::Create(const Layout& layout, std::vec
   size_t largest = 0;
   for (const uint32_t extent : owned) {
     largest = std::max<size_t>(largest,
-                               SlotFile::BufferBytes({extent, layout.extents()[extent].elements}));
+                               ImageFile::BufferBytes({extent, layout.extents()[extent].elements}));
   }
   if (largest > 0) {
     BALLAST_ASSIGN_OR_RETURN(

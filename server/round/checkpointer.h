@@ -1,4 +1,4 @@
-// Checkpointer: which extent is written to its slot next, and when. Every round a share of the
+// Checkpointer: which extent is written to its image next, and when. Every round a share of the
 // extents is due, so that each of them is written once in `rounds` rounds; initial weights are due
 // at once.
 // Comes from: RoundEngine. Goes to: RoundLog::WriteImage.
@@ -24,7 +24,7 @@ class Checkpointer {
   // `on_written` gets every write's outcome, on any thread; the engine brings it back to its strand
   // and calls OnWritten.
   using Written = std::function<void(absl::Status)>;
-  // `versions`: of the newest slot of each of `owned`, 0 for none.
+  // `versions`: of the newest image of each of `owned`, 0 for none.
   static absl::StatusOr<Checkpointer> Create(const Layout& layout, std::vector<uint32_t> owned,
                                              std::vector<uint64_t> versions, uint32_t rounds);
 
@@ -39,7 +39,7 @@ class Checkpointer {
   void OnRound();
 
   // Starts writes of the present state, which is that of `version` and stays so until the next call
-  // of this or of anything that steps. `short_of_room`: the log waits for newer slots.
+  // of this or of anything that steps. `short_of_room`: the log waits for newer images.
   void Pump(const Layout& layout, ExtentStore* store, RoundLog* log, uint64_t version,
             bool short_of_room, const Written& on_written);
   // A write is over.
@@ -49,7 +49,7 @@ class Checkpointer {
   // Copies under way: one is copied while the other is written.
   static constexpr uint32_t kWritingMax = 2;
 
-  // Index in owned_ of the extent whose slot is oldest; SIZE_MAX when all are of `version`.
+  // Index in owned_ of the extent whose image is oldest; SIZE_MAX when all are of `version`.
   size_t Oldest(uint64_t version) const;
 
   std::vector<uint32_t> owned_;

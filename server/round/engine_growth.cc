@@ -59,7 +59,7 @@ absl::Status Engine::MakeGrownFiles(const JobPlan& plan, const GrowthFiles& file
   size_t largest = kPageBytes;
   for (const uint32_t extent : fsm_.owned()) {
     largest = std::max<size_t>(largest,
-                               SlotFile::BufferBytes({extent, layout.extents()[extent].elements}));
+                               ImageFile::BufferBytes({extent, layout.extents()[extent].elements}));
   }
   BALLAST_ASSIGN_OR_RETURN(const Arena image, Arena::Create(largest));
   for (const uint32_t extent : fsm_.owned()) {
@@ -70,9 +70,9 @@ absl::Status Engine::MakeGrownFiles(const JobPlan& plan, const GrowthFiles& file
       BALLAST_RETURN_IF_ERROR(ReadImage(extent, image.data()));
     }
     BALLAST_RETURN_IF_ERROR(
-        storage->slots()->Write(extent, fsm_.round(), image.data(), chunk_crcs));
+        storage->images()->Write(extent, fsm_.round(), image.data(), chunk_crcs));
   }
-  BALLAST_RETURN_IF_ERROR(storage->slots()->Sync());
+  BALLAST_RETURN_IF_ERROR(storage->images()->Sync());
   if (last_decision_.has_value()) {
     BALLAST_RETURN_IF_ERROR(storage->log()->Seed(*fsm_.last_prepared(), *last_decision_));
   }

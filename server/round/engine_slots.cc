@@ -23,7 +23,7 @@ void Engine::Resume(const Recovered& recovered) {
                      recovered.fsm.init_missing.size() == fsm_.owned().size();
   if (!fresh) {
     BALLAST_LOG(INFO, LogField("run", name_), LogField("round", recovered.fsm.round))
-        << "recovered: " << recovered.slot_bytes << " bytes of slots and " << recovered.log_bytes
+        << "recovered: " << recovered.image_bytes << " bytes of images and " << recovered.log_bytes
         << " of log, " << recovered.replayed_rounds << " rounds replayed; round "
         << recovered.fsm.round
         << (recovered.fsm.prepared.has_value() ? " is prepared" : " is open");

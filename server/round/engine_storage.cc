@@ -19,7 +19,7 @@ absl::StatusOr<std::unique_ptr<Tier>> MakeTier(const JobPlan& plan, const Engine
   if (config.nvme_extents == 0) return MakeDramTier(plan.spec.tile_elements);
   if (plan.spec.durability == Durability::kNone) {
     return absl::InvalidArgumentError(
-        "a job of durability none has no slots that its state could live in");
+        "a job of durability none has no images that its state could live in");
   }
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<NvmeTier> made,
                            NvmeTier::Create({.tile_elements = plan.spec.tile_elements,
@@ -84,13 +84,13 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
                                contributions.Restore(layout, fsm.Contributors(extent), logged));
       BALLAST_RETURN_IF_ERROR(storage->log()->ReadExtent(logged, to));
     }
-    versions = recovered.slot_versions;
+    versions = recovered.image_versions;
     const uint64_t durable =
         recovered.fsm.prepared.has_value() ? recovered.fsm.round : recovered.fsm.round - 1;
     log = JobStorage::MakeRoundLog(std::move(storage), durable,
                                    nvme != nullptr ? config.tier_threads : 0);
   }
-  // A tier on NVMe writes its slots itself.
+  // A tier on NVMe writes its images itself.
   const std::vector<uint32_t> checkpointed =
       nvme == nullptr ? fsm.owned() : std::vector<uint32_t>();
   if (nvme != nullptr) versions.clear();
@@ -128,7 +128,7 @@ void Engine::LogExtent(uint32_t extent, const ReducedNorm& reduced) {
                       .owner = grad.owner});
 }
 
-// Copies states that are due to their slots; the state is that of version fsm_.round() unless a
+// Copies states that are due to their images; the state is that of version fsm_.round() unless a
 // step is under way.
 void Engine::PumpCheckpoints() {
   if (!log_->keeps_images() || fsm_.phase() == Phase::kApplying || ended_) return;

@@ -1,5 +1,5 @@
 // Engine: what is different for a job whose state does not fit into memory: extents are fetched and
-// given back, initial weights go to their slots as they come, and the slots are kept young enough
+// given back, initial weights go to their images as they come, and the images are kept young enough
 // for the log to forget. See engine.h, server/tier/nvme_tier.h.
 // Thread safety: on the job's strand.
 #include <algorithm>
@@ -12,17 +12,17 @@
 namespace ballast::server {
 namespace {
 
-// Old extents brought to their slots at a time.
+// Old extents brought to their images at a time.
 constexpr size_t kSavingOldMax = 2;
 
 }  // namespace
 
 void Engine::ConnectTier() {
   if (nvme_ == nullptr) return;
-  BALLAST_CHECK(log_->slot_io() != nullptr);
+  BALLAST_CHECK(log_->image_io() != nullptr);
   nvme_->Connect(
-      log_->slot_io(),
-      [this](SlotIo::Done done) {
+      log_->image_io(),
+      [this](ImageIo::Done done) {
         return FromDisk([done = std::move(done)](Engine*, const absl::Status& s) { done(s); });
       },
       [this](const absl::Status& status) { StorageFailed(status); });
@@ -154,7 +154,7 @@ absl::Status Engine::ReadImage(uint32_t extent, void* to) {
   CondVar cv;
   bool done = false;
   absl::Status outcome;
-  log_->slot_io()->Read(extent, to, [&](const absl::Status& status) {
+  log_->image_io()->Read(extent, to, [&](const absl::Status& status) {
     MutexLock lock(&mu);
     outcome = status;
     done = true;

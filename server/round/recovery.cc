@@ -30,21 +30,21 @@ constexpr uint64_t kRecordBytesFixed = 1024;
 // Per slot, at the home.
 constexpr uint64_t kRecordBytesPerUserState = 8;  // beside its bytes
 
-SlotShape ShapeOf(const Layout& layout, uint32_t extent) {
+ImageShape ShapeOf(const Layout& layout, uint32_t extent) {
   return {extent, layout.extents()[extent].elements, kAdamWStateArrays};
 }
 
 // What became of one extent.
 struct Loaded {
   absl::Status status;
-  uint64_t slot_version = 0;  // the newest
+  uint64_t image_version = 0;  // the newest
   bool init_missing = false;
   bool ahead = false;
-  RoundReplay::Progress replay;  // since the slot that the state comes from
-  uint64_t version = 0;          // of that slot
+  RoundReplay::Progress replay;  // since the image that the state comes from
+  uint64_t version = 0;          // of that image
   uint64_t replayed_rounds = 0;
-  uint64_t slot_bytes = 0;
-  uint64_t log_bytes = 0;  // of all slots that were tried
+  uint64_t image_bytes = 0;
+  uint64_t log_bytes = 0;  // of all images that were tried
 };
 
 // What one thread needs.
@@ -136,7 +136,7 @@ absl::StatusOr<Recovered> Recovery::Run(const std::vector<uint32_t>& owned, int 
   const size_t count = std::clamp<size_t>(owned.size(), 1, static_cast<size_t>(lanes));
   BALLAST_ASSIGN_OR_RETURN(std::vector<Lane> made, MakeLanes(count));
   BALLAST_RETURN_IF_ERROR(Merge(owned, LoadAll(owned, &made)));
-  if (nvme_ != nullptr) BALLAST_RETURN_IF_ERROR(storage_->slots()->Sync());
+  if (nvme_ != nullptr) BALLAST_RETURN_IF_ERROR(storage_->images()->Sync());
   BALLAST_FAILPOINT_RETURN("recovery.after_load");
   return std::move(out_);
 }
@@ -181,12 +181,12 @@ absl::Status Recovery::Merge(const std::vector<uint32_t>& owned,
   for (size_t i = 0; i < owned.size(); ++i) {
     const Loaded& one = loaded[i];
     BALLAST_RETURN_IF_ERROR(one.status);
-    out_.slot_versions.push_back(one.slot_version);
+    out_.image_versions.push_back(one.image_version);
     if (nvme_ != nullptr && one.version != 0) nvme_->SetStored(owned[i], one.version);
     if (one.init_missing) out_.fsm.init_missing.push_back(owned[i]);
     if (one.ahead) out_.ahead.push_back(owned[i]);
     out_.replayed_rounds = std::max(out_.replayed_rounds, one.replayed_rounds);
-    out_.slot_bytes += one.slot_bytes;
+    out_.image_bytes += one.image_bytes;
     out_.log_bytes += one.log_bytes;
   }
   return absl::OkStatus();
@@ -201,20 +201,20 @@ bool Recovery::Unvoted(uint32_t extent) const {
          layout_.runs()[first_run].tensor >= plan_.tensors_before;
 }
 
-// The newest slot that is whole and that the log can bring to the open round.
+// The newest image that is whole and that the log can bring to the open round.
 absl::Status Recovery::Load(uint32_t extent, Lane* lane, Loaded* loaded) {
   const Restored& fsm = out_.fsm;
-  const std::vector<uint64_t> versions = storage_->slots()->Versions(extent);
-  loaded->slot_version = versions.empty() ? 0 : versions.front();
-  // Before the first vote slots may be half written, or may have been read from a cache after a
+  const std::vector<uint64_t> versions = storage_->images()->Versions(extent);
+  loaded->image_version = versions.empty() ? 0 : versions.front();
+  // Before the first vote images may be half written, or may have been read from a cache after a
   // failed flush; the trainer still has what belongs there.
   if (Unvoted(extent)) {
-    storage_->slots()->Forget(extent);
+    storage_->images()->Forget(extent);
     loaded->init_missing = true;
-    loaded->slot_version = 0;
+    loaded->image_version = 0;
     return absl::OkStatus();
   }
-  BALLAST_RETURN_IF_ERROR(CheckNotBeyond(extent, loaded->slot_version));
+  BALLAST_RETURN_IF_ERROR(CheckNotBeyond(extent, loaded->image_version));
   absl::Status why;
   for (const uint64_t version : versions) {
     const absl::Status status = LoadVersion(extent, version, lane, loaded);
@@ -223,16 +223,16 @@ absl::Status Recovery::Load(uint32_t extent, Lane* lane, Loaded* loaded) {
     if (why.ok()) why = status;
   }
   return StateLost(absl::StrCat("extent ", extent, " cannot be brought to round ", fsm.round, ": ",
-                                why.ok() ? "it has no slot" : why.message()));
+                                why.ok() ? "it has no image" : why.message()));
 }
 
-// Version t + 1 is written only after the vote of round t was flushed, so a slot beyond the log's
-// end says that the log has lost what was promised. An older slot would hide that.
+// Version t + 1 is written only after the vote of round t was flushed, so an image beyond the log's
+// end says that the log has lost what was promised. An older image would hide that.
 absl::Status Recovery::CheckNotBeyond(uint32_t extent, uint64_t version) const {
   const Restored& fsm = out_.fsm;
   const bool ahead = version == fsm.round + 1 && fsm.prepared.has_value();
   if (version <= fsm.round || ahead) return absl::OkStatus();
-  return StateLost(absl::StrCat("the slot of extent ", extent, " holds version ", version,
+  return StateLost(absl::StrCat("the image of extent ", extent, " holds version ", version,
                                 ", but the log ends before the vote of round ", fsm.round));
 }
 
@@ -260,10 +260,10 @@ absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version, Lane* lane
   const uint64_t round = out_.fsm.round;
   // Straight to its place: what fails its checksum is read over, or the job is refused.
   float* const state = lane->store->State(extent);
-  BALLAST_RETURN_IF_ERROR(storage_->slots()->Read(extent, version, state));
+  BALLAST_RETURN_IF_ERROR(storage_->images()->Read(extent, version, state));
   tier::SpreadLastTile(layout_.extents()[extent].elements, layout_.tile_elements(),
                        kAdamWStateArrays, state);
-  loaded->slot_bytes += SlotFile::PayloadBytes(ShapeOf(layout_, extent));
+  loaded->image_bytes += ImageFile::PayloadBytes(ShapeOf(layout_, extent));
   loaded->version = version;
   loaded->replay = {};
   if (version > round) {
@@ -279,20 +279,20 @@ absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version, Lane* lane
   return behind ? WriteBack(extent, lane, loaded) : absl::OkStatus();
 }
 
-// Over the older slot, or over one that was damaged; the one that was read stays until it counts.
+// Over the older image, or over one that was damaged; the one that was read stays until it counts.
 absl::Status Recovery::WriteBack(uint32_t extent, Lane* lane, Loaded* loaded) {
   const uint64_t round = out_.fsm.round;
   float* const state = lane->store->State(extent);
   tier::PackLastTile(layout_.extents()[extent].elements, layout_.tile_elements(), kAdamWStateArrays,
                      state);
-  if (const absl::Status written = storage_->slots()->Write(extent, round, state); !written.ok()) {
+  if (const absl::Status written = storage_->images()->Write(extent, round, state); !written.ok()) {
     return ReasonedError(absl::StatusCode::kUnavailable, Reason::kStorageFailed,
                          absl::StrCat("job \"", plan_.spec.name, "\": extent ", extent,
                                       " cannot be written back: ", written.message()),
                          {.job = plan_.spec.name, .round = round});
   }
   loaded->version = round;
-  loaded->slot_version = round;
+  loaded->image_version = round;
   return absl::OkStatus();
 }
 
@@ -303,13 +303,13 @@ class ImageWriter {
 
   void Put(const char* from, size_t bytes) {
     while (bytes > 0) {
-      const size_t piece = std::min(bytes, kSlotChunkBytes - in_chunk_);
+      const size_t piece = std::min(bytes, kImageChunkBytes - in_chunk_);
       crc_ = Crc32cCopy(at_, from, piece, crc_);
       at_ += piece;
       from += piece;
       bytes -= piece;
       in_chunk_ += piece;
-      if (in_chunk_ == kSlotChunkBytes) EndChunk();
+      if (in_chunk_ == kImageChunkBytes) EndChunk();
     }
   }
 
@@ -349,12 +349,12 @@ absl::Status StateLostIn(const JobPlan& plan, uint32_t server, const absl::Statu
 StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint32_t self,
                                 uint32_t checkpoint_rounds) {
   StorageOptions options;
-  options.slots.job = plan.job;
-  options.slots.server = self;
-  options.slots.optimizer = static_cast<uint32_t>(plan.spec.optimizer);
-  options.slots.formula_id = plan.spec.formula_id;
-  options.slots.tile_elements = plan.spec.tile_elements;
-  options.slots.flush = plan.spec.durability == Durability::kPower;
+  options.images.job = plan.job;
+  options.images.server = self;
+  options.images.optimizer = static_cast<uint32_t>(plan.spec.optimizer);
+  options.images.formula_id = plan.spec.formula_id;
+  options.images.tile_elements = plan.spec.tile_elements;
+  options.images.flush = plan.spec.durability == Durability::kPower;
   options.checkpoint_rounds = checkpoint_rounds;
   options.epoch = plan.epoch.epoch;
   options.start_round = plan.epoch.start_round;

@@ -1,5 +1,5 @@
-// Recovery: a restarted server's state out of its slots and its gradient log, by the kernels that a
-// live round uses: the newest whole slot of each extent, then every decided round behind it.
+// Recovery: a restarted server's state out of its images and its gradient log, by the kernels that
+// a live round uses: the newest whole image of each extent, then every decided round behind it.
 // Comes from: RoundEngine::Create. Goes to: ExtentStore (filled), RoundFsm::Restore.
 // Thread safety: blocking; while nothing else uses the job. Extents are independent of one another,
 // so several may be loaded at a time: while one waits for the disk, others are checked and stepped.
@@ -26,11 +26,11 @@ struct Recovered {
   std::optional<DecisionRecord> last_decision;
   // Gradients of the open round that are in the log.
   std::map<uint32_t, LoggedExtent> open_extents;
-  // Extents whose slot already holds the state after the open (prepared) round.
+  // Extents whose image already holds the state after the open (prepared) round.
   std::vector<uint32_t> ahead;
-  std::vector<uint64_t> slot_versions;  // the newest of each owned extent; 0: none
+  std::vector<uint64_t> image_versions;  // the newest of each owned extent; 0: none
   uint64_t replayed_rounds = 0;
-  uint64_t slot_bytes = 0;
+  uint64_t image_bytes = 0;
   uint64_t log_bytes = 0;
 };
 
@@ -43,8 +43,8 @@ absl::Status StateLostIn(const JobPlan& plan, uint32_t server, const absl::Statu
 StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint32_t self,
                                 uint32_t checkpoint_rounds);
 
-// Copies the extent's state planes to `to`, aligned to pages, in the layout of a slot's payload,
-// past the caches. Returns the checksums that SlotFile::Write wants with it, formed in the same
+// Copies the extent's state planes to `to`, aligned to pages, in the layout of an image's payload,
+// past the caches. Returns the checksums that ImageFile::Write wants with it, formed in the same
 // pass.
 std::vector<uint32_t> CopyToImage(const Layout& layout, ExtentStore* store, uint32_t extent,
                                   void* to);
@@ -55,7 +55,7 @@ std::vector<uint32_t> CopyToImage(const Layout& layout, ExtentStore* store, uint
 // all initial weights missing. Errors: DATA_LOSS, naming extent, round and file, when a decided
 // round cannot be rebuilt.
 // `nvme`: the store's tier when it is on NVMe. Then every lane takes memory for the state of an
-// extent, too; what was replayed is written to the slots, and the tier is told what they hold.
+// extent, too; what was replayed is written to the images, and the tier is told what they hold.
 absl::StatusOr<Recovered> Recover(const JobPlan& plan, const Layout& layout,
                                   const std::vector<uint32_t>& owned, JobStorage* storage,
                                   ExtentStore* store, int lanes = 1, NvmeTier* nvme = nullptr);

@@ -1,5 +1,5 @@
 // Replay: rounds of a gradient log applied to one extent by the kernels of a live round. Recovery
-// brings a slot's version to the open round so, a snapshot to the round that it is taken at.
+// brings an image's version to the open round so, a snapshot to the round that it is taken at.
 // Comes from: recovery, capture. Goes to: StepPlan, ExtentStore.
 // Thread safety: RoundReplay is immutable once made; a Lane and a store belong to one thread.
 #pragma once

@@ -19,7 +19,7 @@ class RestingLog : public NullRoundLog {
   explicit RestingLog(JobStorage* storage) : storage_(storage) {}
 
   absl::Status ReadHeld(uint32_t extent, uint64_t version, void* to) override {
-    return storage_->slots()->Read(extent, version, to);
+    return storage_->images()->Read(extent, version, to);
   }
   absl::Status ReadHeld(const LoggedExtent& extent, void* to) override {
     return storage_->log()->ReadExtent(extent, to);
@@ -70,17 +70,17 @@ absl::StatusOr<CapturedRound> RestingState::Capture(uint64_t round, const TakeEx
   return before;
 }
 
-// From the newest slot that is whole, as recovery does. One that is newer than the round is of a
+// From the newest image that is whole, as recovery does. One that is newer than the round is of a
 // step whose decision did not survive.
 absl::Status RestingState::CaptureExtent(uint32_t extent, const TakeExtent& take,
                                          const std::atomic<bool>& cancelled) {
-  absl::Status why = absl::DataLossError(absl::StrCat("extent ", extent, " has no slot"));
+  absl::Status why = absl::DataLossError(absl::StrCat("extent ", extent, " has no image"));
   bool taken = false;
   const TakeExtent once = [&](uint32_t of, const void* image) {
     taken = true;
     return take(of, image);
   };
-  for (const uint64_t version : storage_->slots()->Versions(extent)) {
+  for (const uint64_t version : storage_->images()->Versions(extent)) {
     if (version > capture_.round) continue;
     capture_.held.versions = {{extent, version}};
     why = CaptureExtents(capture_, once, cancelled);

@@ -20,7 +20,7 @@ namespace ballast::server {
 class RestingState {
  public:
   // `plan` as server `self` has it; `storage` are its files. `isa`: of the kernels that bring older
-  // slots to the round. Errors: FAILED_PRECONDITION BAD_ARGUMENT when the job has not finished a
+  // images to the round. Errors: FAILED_PRECONDITION BAD_ARGUMENT when the job has not finished a
   // round yet.
   static absl::StatusOr<std::shared_ptr<RestingState>> Open(const JobPlan& plan, uint32_t self,
                                                             std::unique_ptr<JobStorage> storage,
@@ -33,7 +33,7 @@ class RestingState {
 
   // Hands every extent to `take`, as CaptureExtents does. Errors: FAILED_PRECONDITION JOB_BUSY when
   // another server has decided a later round, which this one has to hear first; ABORTED when
-  // `cancelled` was set; those of `take`; DATA_LOSS STATE_LOST when no slot of an extent is whole.
+  // `cancelled` was set; those of `take`; DATA_LOSS STATE_LOST when no image of an extent is whole.
   absl::StatusOr<CapturedRound> Capture(uint64_t round, const TakeExtent& take,
                                         const std::atomic<bool>& cancelled);
 

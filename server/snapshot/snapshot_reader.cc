@@ -9,7 +9,7 @@ absl::StatusOr<std::unique_ptr<SnapshotReader>> SnapshotReader::Open(
     const Layout& layout) {
   std::unique_ptr<SnapshotReader> reader(new SnapshotReader(manifest.round, plan.owner));
   for (const uint32_t server : plan.owner) {
-    std::unique_ptr<SlotFile>& part = reader->parts_[server];
+    std::unique_ptr<ImageFile>& part = reader->parts_[server];
     if (part != nullptr) continue;
     BALLAST_ASSIGN_OR_RETURN(part, store.OpenPart(manifest.id, plan, layout, server));
   }

@@ -1,6 +1,6 @@
 // SnapshotReader: the states of a snapshot's extents, from whichever part they are in. All parts
 // are opened at once, so that a snapshot that is deleted meanwhile is read to its end.
-// Comes from: restore, export. Goes to: SnapshotStore, SlotFile.
+// Comes from: restore, export. Goes to: SnapshotStore, ImageFile.
 // Thread safety: Read from any thread, one call for an extent at a time.
 #pragma once
 
@@ -23,7 +23,7 @@ class SnapshotReader {
                                                               const JobPlan& plan,
                                                               const Layout& layout);
 
-  // Reads the state of an extent as SlotFile::Read does. DATA_LOSS.
+  // Reads the state of an extent as ImageFile::Read does. DATA_LOSS.
   absl::Status Read(uint32_t extent, void* to) const;
 
  private:
@@ -32,7 +32,7 @@ class SnapshotReader {
 
   const uint64_t round_;
   const std::vector<uint32_t> owner_;
-  std::map<uint32_t, std::unique_ptr<SlotFile>> parts_;  // by server
+  std::map<uint32_t, std::unique_ptr<ImageFile>> parts_;  // by server
 };
 
 }  // namespace ballast::server

@@ -30,8 +30,8 @@ constexpr size_t kIdDigits = 16;
 // As a job's storage on `server`, but written once. `flush` as the job's own.
 StorageOptions PartOptions(const JobPlan& plan, const Layout& layout, uint32_t server) {
   StorageOptions options = StorageOptionsOf(plan, layout, server, /*checkpoint_rounds=*/1);
-  options.slots.places = 1;
-  options.slots.flush = true;
+  options.images.places = 1;
+  options.images.flush = true;
   return options;
 }
 
@@ -60,7 +60,7 @@ std::string SnapshotStore::ManifestPath(uint64_t id) const {
 }
 
 uint64_t SnapshotStore::PartBytes(const JobPlan& plan, const Layout& layout, uint32_t server) {
-  return SlotFile::DiskBytes(PartOptions(plan, layout, server).shapes, /*places=*/1);
+  return ImageFile::DiskBytes(PartOptions(plan, layout, server).shapes, /*places=*/1);
 }
 
 absl::StatusOr<std::vector<uint64_t>> SnapshotStore::Ids() const {
@@ -130,9 +130,9 @@ absl::Status SnapshotStore::Begin(uint64_t id, const std::string& job, const std
   return made;
 }
 
-absl::StatusOr<std::unique_ptr<SlotFile>> SnapshotStore::CreatePart(uint64_t id,
-                                                                    const JobPlan& plan,
-                                                                    const Layout& layout) {
+absl::StatusOr<std::unique_ptr<ImageFile>> SnapshotStore::CreatePart(uint64_t id,
+                                                                     const JobPlan& plan,
+                                                                     const Layout& layout) {
   const std::string directory = Directory(id);
   if (!fs_->List(directory).ok()) {
     return ReasonedError(
@@ -143,7 +143,7 @@ absl::StatusOr<std::unique_ptr<SlotFile>> SnapshotStore::CreatePart(uint64_t id,
   }
   BALLAST_FAILPOINT_RETURN("snapshot.before_part");
   const StorageOptions options = PartOptions(plan, layout, self_);
-  auto part = SlotFile::Create(fs_, PartPath(id, self_), options.slots, options.shapes);
+  auto part = ImageFile::Create(fs_, PartPath(id, self_), options.images, options.shapes);
   BALLAST_FAILPOINT_RETURN("snapshot.after_part");
   return part;
 }
@@ -215,27 +215,27 @@ absl::StatusOr<SnapshotManifest> SnapshotStore::Find(const std::string& job,
                        {.job = job});
 }
 
-absl::StatusOr<std::unique_ptr<SlotFile>> SnapshotStore::OpenPart(uint64_t id, const JobPlan& plan,
-                                                                  const Layout& layout,
-                                                                  uint32_t server) const {
+absl::StatusOr<std::unique_ptr<ImageFile>> SnapshotStore::OpenPart(uint64_t id, const JobPlan& plan,
+                                                                   const Layout& layout,
+                                                                   uint32_t server) const {
   StorageOptions options = PartOptions(plan, layout, server);
-  options.slots.read_only = true;
-  auto part = SlotFile::Open(fs_, PartPath(id, server), options.slots, options.shapes);
+  options.images.read_only = true;
+  auto part = ImageFile::Open(fs_, PartPath(id, server), options.images, options.shapes);
   if (absl::IsNotFound(part.status()) || absl::IsDataLoss(part.status())) {
     return Lost(Directory(id), part.status().message());
   }
   return part;
 }
 
-absl::Status SnapshotStore::LinkParts(uint64_t id, const SlotBase& base,
+absl::Status SnapshotStore::LinkParts(uint64_t id, const ImageBase& base,
                                       const std::string& directory) const {
   BALLAST_FAILPOINT_RETURN("fork.before_links");
-  for (const SlotBasePart& part : base.parts) {
+  for (const ImageBasePart& part : base.parts) {
     BALLAST_RETURN_IF_ERROR(
-        fs_->Link(PartPath(id, part.server), SlotBasePartPath(directory, part.server)));
+        fs_->Link(PartPath(id, part.server), ImageBasePartPath(directory, part.server)));
   }
   BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(directory));
-  BALLAST_RETURN_IF_ERROR(ReplaceFile(fs_, SlotBasePath(directory), EncodeSlotBase(base)));
+  BALLAST_RETURN_IF_ERROR(ReplaceFile(fs_, ImageBasePath(directory), EncodeImageBase(base)));
   BALLAST_FAILPOINT_RETURN("fork.after_links");
   return absl::OkStatus();
 }
@@ -243,13 +243,13 @@ absl::Status SnapshotStore::LinkParts(uint64_t id, const SlotBase& base,
 absl::Status SnapshotStore::Lend(const SnapshotManifest& manifest, const JobPlan& from,
                                  const Layout& layout, const JobPlan& to,
                                  const std::string& directory) const {
-  SlotBase base{.job = to.job,
-                .server = self_,
-                .lender = from.job,
-                .round = manifest.round,
-                .optimizer = static_cast<uint32_t>(from.spec.optimizer),
-                .formula_id = from.spec.formula_id,
-                .tile_elements = from.spec.tile_elements};
+  ImageBase base{.job = to.job,
+                 .server = self_,
+                 .lender = from.job,
+                 .round = manifest.round,
+                 .optimizer = static_cast<uint32_t>(from.spec.optimizer),
+                 .formula_id = from.spec.formula_id,
+                 .tile_elements = from.spec.tile_elements};
   for (const uint32_t server : from.servers) {
     std::vector<uint32_t> extents;
     for (uint32_t extent = 0; extent < layout.extents().size(); ++extent) {
@@ -267,8 +267,8 @@ absl::Status SnapshotStore::Lend(const SnapshotManifest& manifest, const JobPlan
   if (base.parts.empty()) return absl::OkStatus();
   const absl::Status linked = LinkParts(manifest.id, base, directory);
   if (!absl::IsUnimplemented(linked)) return linked;
-  for (const SlotBasePart& part : base.parts) {
-    const absl::Status removed = fs_->Remove(SlotBasePartPath(directory, part.server));
+  for (const ImageBasePart& part : base.parts) {
+    const absl::Status removed = fs_->Remove(ImageBasePartPath(directory, part.server));
     if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
   }
   return linked;
@@ -279,11 +279,11 @@ absl::Status SnapshotStore::Verify(const SnapshotManifest& manifest, const JobPl
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   BALLAST_ASSIGN_OR_RETURN(
       const Arena to,
-      Arena::Create(SlotFile::BufferBytes({0, layout.extent_elements(), kAdamWStateArrays})));
+      Arena::Create(ImageFile::BufferBytes({0, layout.extent_elements(), kAdamWStateArrays})));
   for (const uint32_t server : plan.servers) {
     const StorageOptions options = PartOptions(plan, layout, server);
     BALLAST_ASSIGN_OR_RETURN(const auto part, OpenPart(manifest.id, plan, layout, server));
-    for (const SlotShape& shape : options.shapes) {
+    for (const ImageShape& shape : options.shapes) {
       BALLAST_RETURN_IF_ERROR(go_on());
       const absl::Status read = part->Read(shape.extent, manifest.round, to.data());
       if (!read.ok()) return Lost(Directory(manifest.id), read.message());

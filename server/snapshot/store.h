@@ -1,11 +1,11 @@
 // SnapshotStore: the snapshots in one directory, which all servers of a cluster share.
 //
 //   <root>/<snapshot id, 16 hex digits>/part-<server>   states of the extents of one server, a file
-//                                                       of slots with one place for each
+//                                                       of images with one place for each
 //   <root>/<snapshot id, 16 hex digits>/TAKING          while it is taken: by whom
 //   <root>/<snapshot id>/MANIFEST                       written last; without it there is none
 //
-// Comes from: JobDirectory. Goes to: common/io files, SlotFile.
+// Comes from: JobDirectory. Goes to: common/io files, ImageFile.
 // Thread safety: any thread, but one call at a time for a snapshot; every call blocks on the disk.
 #pragma once
 
@@ -19,8 +19,8 @@
 #include "absl/status/statusor.h"
 #include "common/io/file.h"
 #include "common/tensor/layout.h"
-#include "server/durability/slot_base.h"
-#include "server/durability/slot_file.h"
+#include "server/durability/image_base.h"
+#include "server/durability/image_file.h"
 #include "server/round/round_types.h"
 #include "server/snapshot/manifest.h"
 
@@ -49,8 +49,8 @@ class SnapshotStore {
   absl::Status Begin(uint64_t id, const std::string& job, const std::string& name, uint64_t bytes);
   // Makes the part of this server in a directory that is there. FAILED_PRECONDITION when it is not:
   // the servers do not share one.
-  absl::StatusOr<std::unique_ptr<SlotFile>> CreatePart(uint64_t id, const JobPlan& plan,
-                                                       const Layout& layout);
+  absl::StatusOr<std::unique_ptr<ImageFile>> CreatePart(uint64_t id, const JobPlan& plan,
+                                                        const Layout& layout);
   // All parts survive: the snapshot is there from now on.
   absl::Status Commit(const SnapshotManifest& manifest);
   // Removes the part of this server, for a snapshot that was given up.
@@ -66,10 +66,10 @@ class SnapshotStore {
   // Also a passing one. NOT_FOUND when it is not there; DATA_LOSS STATE_LOST.
   absl::StatusOr<SnapshotManifest> Find(uint64_t id) const;
   // Opens a part of a snapshot to be read. DATA_LOSS STATE_LOST when it is missing or not its own.
-  absl::StatusOr<std::unique_ptr<SlotFile>> OpenPart(uint64_t id, const JobPlan& plan,
-                                                     const Layout& layout, uint32_t server) const;
-  // Gives the slots of job `to` at this server, which are empty and in `directory`, the parts that
-  // hold its extents as what they begin in (slot_base.h); `from` is the manifest's plan, `layout`
+  absl::StatusOr<std::unique_ptr<ImageFile>> OpenPart(uint64_t id, const JobPlan& plan,
+                                                      const Layout& layout, uint32_t server) const;
+  // Gives the images of job `to` at this server, which are empty and in `directory`, the parts that
+  // hold its extents as what they begin in (image_base.h); `from` is the manifest's plan, `layout`
   // that of both. Nothing is copied, and the snapshot may be removed. Errors: UNIMPLEMENTED where
   // files of the snapshot cannot be linked to `directory`, and then nothing is left there; as
   // OpenPart.
@@ -83,7 +83,7 @@ class SnapshotStore {
 
  private:
   // Links the parts to `directory`.
-  absl::Status LinkParts(uint64_t id, const SlotBase& base, const std::string& directory) const;
+  absl::Status LinkParts(uint64_t id, const ImageBase& base, const std::string& directory) const;
   std::string PartPath(uint64_t id, uint32_t server) const;
   std::string TakingPath(uint64_t id) const;
   std::string ManifestPath(uint64_t id) const;

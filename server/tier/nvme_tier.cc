@@ -39,7 +39,7 @@ NvmeTier::NvmeTier(const Options& options, size_t buffer_bytes, Arena memory)
   }
 }
 
-void NvmeTier::Connect(SlotIo* io, Wrap wrap, std::function<void(absl::Status)> failed) {
+void NvmeTier::Connect(ImageIo* io, Wrap wrap, std::function<void(absl::Status)> failed) {
   io_ = io;
   wrap_ = std::move(wrap);
   failed_ = std::move(failed);
@@ -124,7 +124,7 @@ void NvmeTier::BeginSweep(std::vector<uint32_t> order) {
   ahead_.splice(ahead_.end(), behind_);
 }
 
-void NvmeTier::Save(uint32_t extent, bool initial, SlotIo::Done done) {
+void NvmeTier::Save(uint32_t extent, bool initial, ImageIo::Done done) {
   Acquire(extent, [this, extent, initial, done = std::move(done)](const absl::Status& status) {
     if (!status.ok()) return done(status);
     Entry& entry = Find(extent);
@@ -288,7 +288,7 @@ void NvmeTier::OnWritten(uint32_t extent, const absl::Status& status) {
   Entry& entry = Find(extent);
   --writing_;
   if (entry.evicted) --evicting_;
-  const std::vector<SlotIo::Done> saved = std::exchange(entry.saved, {});
+  const std::vector<ImageIo::Done> saved = std::exchange(entry.saved, {});
   if (status.ok()) {
     entry.stored = entry.writing;
     entry.dirty = 0;
@@ -304,12 +304,12 @@ void NvmeTier::OnWritten(uint32_t extent, const absl::Status& status) {
     entry.place = Place::kHere;
     Serve(&entry, status);
   }
-  for (const SlotIo::Done& done : saved) done(status);
+  for (const ImageIo::Done& done : saved) done(status);
   if (writing_ == 0 && !flush_waiting_.empty()) StartFlush();
   Pump();
 }
 
-void NvmeTier::Flush(SlotIo::Done done) {
+void NvmeTier::Flush(ImageIo::Done done) {
   flush_waiting_.push_back(std::move(done));
   if (writing_ == 0) StartFlush();
 }
@@ -325,7 +325,7 @@ void NvmeTier::StartFlush() {
 void NvmeTier::OnFlushed(const absl::Status& status) {
   flushing_ = false;
   if (!status.ok()) Break(status);
-  for (const SlotIo::Done& done : std::exchange(flush_under_way_, {})) done(status);
+  for (const ImageIo::Done& done : std::exchange(flush_under_way_, {})) done(status);
   if (writing_ == 0 && !flush_waiting_.empty()) StartFlush();
   TellQuiet();
 }

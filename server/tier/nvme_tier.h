@@ -1,4 +1,4 @@
-// The tier on NVMe: extents live in their slots, and a bounded number of them is in memory at a
+// The tier on NVMe: extents live in their images, and a bounded number of them is in memory at a
 // time. What a step changed stays in memory until the room is wanted; the gradient log covers it
 // until then. Sweeps that alternate their direction find what the last one ended with: of N extents
 // of which B fit into memory, a sweep reads and writes N - B.
@@ -7,8 +7,8 @@
 //
 // Evicted is what was stepped longest ago in this sweep: in a sweep the other way it is needed
 // last. As many buffers as a few reads and writes under way take are kept free ahead of the sweep.
-// Comes from: ExtentStore, the round engine. Goes to: SlotIo.
-// Thread safety: as Tier. Completions of the SlotIo come back through Wrap.
+// Comes from: ExtentStore, the round engine. Goes to: ImageIo.
+// Thread safety: as Tier. Completions of the ImageIo come back through Wrap.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/io/arena.h"
-#include "server/durability/slot_io.h"
+#include "server/durability/image_io.h"
 #include "server/tier/tier.h"
 
 namespace ballast::server {
@@ -38,16 +38,16 @@ class NvmeTier final : public Tier {
     uint32_t buffers = kNvmeBuffersMin;  // extents in memory at a time
   };
   // Brings a completion to the thread that owns the tier.
-  using Wrap = std::function<SlotIo::Done(SlotIo::Done)>;
+  using Wrap = std::function<ImageIo::Done(ImageIo::Done)>;
 
   // Reserves the buffers; they get memory at their first use. INVALID_ARGUMENT for fewer than
   // kNvmeBuffersMin; RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::unique_ptr<NvmeTier>> Create(const Options& options);
 
-  // Where slots are, before the first Acquire, and again when a job has got new files. `io` is used
-  // until the next call (null: no more) and must not be busy for this tier then. `failed` hears of
-  // writes and flushes that nobody waits for.
-  void Connect(SlotIo* io, Wrap wrap, std::function<void(absl::Status)> failed);
+  // Where images are, before the first Acquire, and again when a job has got new files. `io` is
+  // used until the next call (null: no more) and must not be busy for this tier then. `failed`
+  // hears of writes and flushes that nobody waits for.
+  void Connect(ImageIo* io, Wrap wrap, std::function<void(absl::Status)> failed);
 
   absl::Status AddExtent(uint32_t extent, uint32_t elements) override;
   void Acquire(uint32_t extent, Ready ready) override;
@@ -58,20 +58,20 @@ class NvmeTier final : public Tier {
   float* State(uint32_t extent) override;
   uint64_t bytes() const override { return options_.buffers * buffer_bytes_; }
 
-  // The newest slot of the extent holds its state as of `version`.
+  // The newest image of the extent holds its state as of `version`.
   void SetStored(uint32_t extent, uint64_t version);
   // Every state is from now on that of `version`, until it is stepped.
   void SetVersion(uint64_t version) { version_ = version; }
-  // Makes the slots hold the extent as of now; not durable before a Flush. `initial` as in
+  // Makes the images hold the extent as of now; not durable before a Flush. `initial` as in
   // ExtentImage. `done` hears how the write ended.
-  void Save(uint32_t extent, bool initial, SlotIo::Done done);
+  void Save(uint32_t extent, bool initial, ImageIo::Done done);
   // `done` runs when everything written so far survives; it waits for writes under way.
-  void Flush(SlotIo::Done done);
+  void Flush(ImageIo::Done done);
   // Whether a Flush would make anything survive that does not yet.
   bool unflushed() const { return unflushed_; }
   // Loads extents of `order`, first ones first, as long as buffers are free.
   void Prefetch(const std::vector<uint32_t>& order);
-  // The extent whose slot is oldest, if that is below `version`; none: -1. Those that were never
+  // The extent whose image is oldest, if that is below `version`; none: -1. Those that were never
   // stored, or are about to be, do not count.
   int64_t OldestBelow(uint64_t version) const;
   // `quiet` runs when no read, write or flush is under way and nobody waits for one.
@@ -86,14 +86,14 @@ class NvmeTier final : public Tier {
     Place place = Place::kAway;
     float* base = nullptr;
     int users = 0;
-    uint64_t stored = 0;   // version in the slots; 0: none
-    uint64_t dirty = 0;    // version of planes that the slots do not have; 0: they have it
+    uint64_t stored = 0;   // version in the images; 0: none
+    uint64_t dirty = 0;    // version of planes that the images do not have; 0: they have it
     uint64_t writing = 0;  // version under way
     bool evicted = false;  // while it is written: somebody else gets its memory
     bool save = false;     // written as soon as nobody uses it
     bool initial = false;
     std::vector<Ready> waiting;
-    std::vector<SlotIo::Done> saved;
+    std::vector<ImageIo::Done> saved;
     std::list<uint32_t>* list = nullptr;  // of the two below; null: away
     std::list<uint32_t>::iterator at;
   };
@@ -124,7 +124,7 @@ class NvmeTier final : public Tier {
   const Options options_;
   const size_t buffer_bytes_;
   const Arena memory_;
-  SlotIo* io_ = nullptr;
+  ImageIo* io_ = nullptr;
   Wrap wrap_;
   std::function<void(absl::Status)> failed_;
   absl::Status failure_;
@@ -143,8 +143,8 @@ class NvmeTier final : public Tier {
   size_t evicting_ = 0;
   bool flushing_ = false;
   bool unflushed_ = false;
-  std::vector<SlotIo::Done> flush_waiting_;
-  std::vector<SlotIo::Done> flush_under_way_;
+  std::vector<ImageIo::Done> flush_waiting_;
+  std::vector<ImageIo::Done> flush_under_way_;
   std::vector<std::function<void()>> when_quiet_;
   bool pumping_ = false;
   bool pump_again_ = false;

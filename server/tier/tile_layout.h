@@ -48,7 +48,7 @@ constexpr size_t StateFloats(size_t extent_elements, size_t tile_elements, size_
   return (whole_tiles * tile_elements + PlaneStride(last)) * planes;
 }
 
-// From the packed form of a slot, plane behind plane, to the one above: moves the planes of the
+// From the packed form of an image, plane behind plane, to the one above: moves the planes of the
 // short last tile apart, in place. Whole tiles are the same in both.
 inline void SpreadLastTile(size_t extent_elements, size_t tile_elements, size_t planes,
                            float* state) {

@@ -189,7 +189,7 @@ def snapshot_of(folder: Path, cluster: Cluster, job: str) -> dict[int, bytes]:
 
 
 def payloads(part: Path) -> dict[int, bytes]:
-    """The states in a slot file with one place for each extent (docs/formats/slots.md)."""
+    """The states in a slot file with one place for each extent (docs/formats/images.md)."""
     content, at, found = part.read_bytes(), 4096, {}
     while at < len(content):
         extent, payload_bytes, chunks = (

@@ -27,7 +27,7 @@ Name = tuple[str, str]  # job, snapshot
 
 
 def states(directory: Path) -> dict[int, str]:
-    """A digest of the state of every extent in the parts of a snapshot (docs/formats/slots.md)."""
+    """A digest of the state of every extent in the parts of a snapshot (docs/formats/images.md)."""
     found = {}
     for part in directory.glob("part-*"):
         content, at = part.read_bytes(), 4096

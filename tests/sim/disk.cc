@@ -29,7 +29,7 @@ class SimDisk::SimFile : public File {
   }
   absl::Status Sync() override {
     const bool lies =
-        (disk_->mutant_ == Mutant::kSlotSyncLies && watched_->slots && watched_->made) ||
+        (disk_->mutant_ == Mutant::kImageSyncLies && watched_->slots && watched_->made) ||
         (disk_->mutant_ == Mutant::kLogSyncLies && watched_->log);
     if (lies) return absl::OkStatus();
     Beside(/*safe=*/false);
@@ -43,7 +43,7 @@ class SimDisk::SimFile : public File {
       if (status.ok()) {
         watched_->oldest_unsynced = 0;
         watched_->made = true;
-        if (watched_->slots) disk_->slots_synced_ = disk_->operations_;
+        if (watched_->slots) disk_->images_synced_ = disk_->operations_;
       } else {
         ++disk_->failed_syncs_;
       }
@@ -61,7 +61,7 @@ class SimDisk::SimFile : public File {
  private:
   void Beside(bool safe) {
     if (!watched_->slots || !Alive()) return;
-    const std::function<void(bool)> beside = disk_->beside_slot_sync_;  // It may end the process.
+    const std::function<void(bool)> beside = disk_->beside_image_sync_;  // It may end the process.
     if (beside) beside(safe);
   }
   bool Alive() const { return process_ == disk_->process_ && process_ != disk_->dead_process_; }

@@ -1,7 +1,7 @@
 // SimDisk: MemoryDisk as one process after another sees it. A process can end inside any operation,
 // and nothing it does afterwards reaches the disk; what is on its way to the medium is known, so
 // that "told somebody before it was durable" shows at once.
-// Comes from: the simulated server. Goes to: GradientLog, SlotFile. Thread safety: one thread.
+// Comes from: the simulated server. Goes to: GradientLog, ImageFile. Thread safety: one thread.
 #pragma once
 
 #include <functional>
@@ -37,12 +37,12 @@ class SimDisk : public FileSystem {
   void Detach() {
     ++process_;
     Disarm();
-    beside_slot_sync_ = nullptr;
+    beside_image_sync_ = nullptr;
   }
   // What others do while the process flushes its slots; called within that flush, before what was
   // written is safe (false) and after.
-  void SetBesideSlotSync(std::function<void(bool safe)> beside) {
-    beside_slot_sync_ = std::move(beside);
+  void SetBesideImageSync(std::function<void(bool safe)> beside) {
+    beside_image_sync_ = std::move(beside);
   }
   // The job's files are made. Mutants of directories lie from here on only.
   void Made() { made_ = true; }
@@ -56,7 +56,7 @@ class SimDisk : public FileSystem {
   uint64_t operations() const { return operations_; }
   uint64_t OldestUnsyncedLogWrite() const;
   // The slots that changes up to this one have made are safe.
-  uint64_t slots_synced() const { return slots_synced_; }
+  uint64_t images_synced() const { return images_synced_; }
   // A segment of the log has been written a second time.
   bool reused_segment() const { return reused_segment_; }
   // Errors that a process was told since it began; of them, writes and syncs of files that failed.
@@ -152,8 +152,8 @@ class SimDisk : public FileSystem {
   uint64_t die_at_ = 0;  // 0: not
   bool die_at_rename_ = false;
   bool death_happens_after_ = false;
-  uint64_t slots_synced_ = 0;
-  std::function<void(bool)> beside_slot_sync_;
+  uint64_t images_synced_ = 0;
+  std::function<void(bool)> beside_image_sync_;
   std::function<void()> died_;
   std::map<std::string, Watched> watched_;
 };

@@ -97,7 +97,7 @@ absl::StatusOr<std::unique_ptr<SimEngine>> SimEngine::Make(const JobPlan& plan,
   BALLAST_ASSIGN_OR_RETURN(
       Checkpointer checkpointer,
       Checkpointer::Create(layout, nvme == nullptr ? fsm.owned() : std::vector<uint32_t>(),
-                           nvme == nullptr ? recovered.slot_versions : std::vector<uint64_t>(),
+                           nvme == nullptr ? recovered.image_versions : std::vector<uint64_t>(),
                            shape.checkpoint_rounds));
   auto engine =
       std::make_unique<SimEngine>(deps, std::move(fsm), std::move(contributions), std::move(store),

@@ -73,7 +73,7 @@ void SimEngine::StartCapture() {
   capturing_ = capturing;
   log_->ReadRoundsThen(
       capturing->order.round, [this, capturing](const absl::StatusOr<RoundLog::HeldRounds>& found) {
-        After(0, EventKind::kSlots, [this, capturing, found] { BeginCapture(capturing, found); });
+        After(0, EventKind::kImages, [this, capturing, found] { BeginCapture(capturing, found); });
       });
 }
 
@@ -90,7 +90,7 @@ void SimEngine::BeginCapture(const CapturingRef& capturing,
 // One extent at a time, the one with the oldest slot first.
 void SimEngine::CaptureNext(const CapturingRef& capturing) {
   if (capturing->left.empty()) return EndCapture(capturing, absl::OkStatus());
-  After(deps_.swarm->snapshots.pace, EventKind::kSlots, [this, capturing] {
+  After(deps_.swarm->snapshots.pace, EventKind::kImages, [this, capturing] {
     const auto [version, extent] = capturing->left.back();
     capturing->left.pop_back();
     capturing->capture.held.versions = {{extent, version}};

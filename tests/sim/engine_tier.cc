@@ -18,8 +18,8 @@ constexpr size_t kSavingOldMax = 2;
 void SimEngine::ConnectTier() {
   if (nvme_ == nullptr) return;
   nvme_->Connect(
-      log_->slot_io(),
-      [this](SlotIo::Done done) -> SlotIo::Done {
+      log_->image_io(),
+      [this](ImageIo::Done done) -> ImageIo::Done {
         return [this, done = std::move(done)](const absl::Status& status) {
           After(0, EventKind::kStrand, [done, status] { done(status); });
         };

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/durability/image_format.h"
 #include "server/durability/log_format.h"
-#include "server/durability/slot_format.h"
 
 namespace ballast::sim {
 
@@ -178,31 +178,31 @@ bool SimRoundLog::PrepareIsDurable() const {
 // --- The slots' thread --------------------------------------------------------------------------
 
 void SimRoundLog::WriteImage(server::ExtentImage image, Done done) {
-  if (deps_.mutant == Mutant::kTrimBeforeSlotSync) Trim(image.version);
+  if (deps_.mutant == Mutant::kTrimBeforeImageSync) Trim(image.version);
   images_.push_back({std::move(image), std::move(done)});
   if (images_.size() == 1)
-    Later(deps_.pace->slot_write, EventKind::kSlots, &SimRoundLog::WriteFront);
+    Later(deps_.pace->image_write, EventKind::kImages, &SimRoundLog::WriteFront);
 }
 
 void SimRoundLog::WriteFront() {
   const server::ExtentImage& image = images_.front().image;
-  if (deps_.mutant == Mutant::kSlotInPlace) SpoilNewestSlot(image.extent);
-  if (image.initial && deps_.mutant != Mutant::kKeepInitialSlot) {
-    storage_->slots()->Forget(image.extent);
+  if (deps_.mutant == Mutant::kImageInPlace) SpoilNewestImage(image.extent);
+  if (image.initial && deps_.mutant != Mutant::kKeepInitialImage) {
+    storage_->images()->Forget(image.extent);
   }
-  if (deps_.mutant == Mutant::kHeldSlotOverwritten) storage_->slots()->LetGo(image.extent);
+  if (deps_.mutant == Mutant::kHeldImageOverwritten) storage_->images()->LetGo(image.extent);
   const absl::Status status =
-      storage_->slots()->Write(image.extent, image.version, image.data, image.chunk_crcs);
+      storage_->images()->Write(image.extent, image.version, image.data, image.chunk_crcs);
   if (!Alive()) return;
   if (status.ok()) {
-    Later(deps_.pace->slot_sync, EventKind::kSlots, &SimRoundLog::SyncFront);
+    Later(deps_.pace->image_sync, EventKind::kImages, &SimRoundLog::SyncFront);
     return;
   }
   images_.front().done(status);
 }
 
 void SimRoundLog::SyncFront() {
-  const absl::Status status = storage_->slots()->Sync();
+  const absl::Status status = storage_->images()->Sync();
   if (!Alive()) return;
   if (status.ok()) {
     Trace(absl::StrCat("slot of extent ", images_.front().image.extent, " holds version ",
@@ -211,15 +211,16 @@ void SimRoundLog::SyncFront() {
   }
   const Image written = std::move(images_.front());
   images_.pop_front();
-  if (!images_.empty()) Later(deps_.pace->slot_write, EventKind::kSlots, &SimRoundLog::WriteFront);
+  if (!images_.empty())
+    Later(deps_.pace->image_write, EventKind::kImages, &SimRoundLog::WriteFront);
   written.done(status);
 }
 
 uint64_t SimRoundLog::CoveredRound() const {
   uint64_t covered = std::numeric_limits<uint64_t>::max();
-  for (const server::SlotShape& shape : shapes_) {
-    covered = std::min(covered, slot_io_ != nullptr ? slot_io_->Flushed(shape.extent)
-                                                    : storage_->slots()->Flushed(shape.extent));
+  for (const server::ImageShape& shape : shapes_) {
+    covered = std::min(covered, image_io_ != nullptr ? image_io_->Flushed(shape.extent)
+                                                     : storage_->images()->Flushed(shape.extent));
   }
   return covered;
 }
@@ -240,27 +241,27 @@ void SimRoundLog::TrimLog() {
 }
 
 // What writing over the newest slot instead of the older one would do to it.
-void SimRoundLog::SpoilNewestSlot(uint32_t extent) {
+void SimRoundLog::SpoilNewestImage(uint32_t extent) {
   constexpr char kSlots[] = "/jobs/1/slots";
   uint64_t offset = kPageBytes;
-  const std::vector<uint64_t> versions = storage_->slots()->Versions(extent);
+  const std::vector<uint64_t> versions = storage_->images()->Versions(extent);
   if (versions.empty()) return;
-  auto file = deps_.disk->Open(kSlots, {.mode = OpenMode::kWrite});
+  auto file = deps_.disk->Open(kImages, {.mode = OpenMode::kWrite});
   if (!file.ok()) return;
-  for (const server::SlotShape& shape : shapes_) {
-    const uint64_t header_bytes = server::SlotHeaderBytes(shape);
-    const uint64_t slot_bytes = header_bytes + server::SlotFile::BufferBytes(shape);
+  for (const server::ImageShape& shape : shapes_) {
+    const uint64_t header_bytes = server::ImageHeaderBytes(shape);
+    const uint64_t image_bytes = header_bytes + server::ImageFile::BufferBytes(shape);
     for (int slot = 0; slot < 2 && shape.extent == extent; ++slot) {
       std::string page(header_bytes, '\0');
-      (void)(*file)->ReadAt(offset + slot * slot_bytes, header_bytes, page.data());
-      const auto header = server::DecodeSlotHeader(shape, page.data());
+      (void)(*file)->ReadAt(offset + slot * image_bytes, header_bytes, page.data());
+      const auto header = server::DecodeImageHeader(shape, page.data());
       if (!header.ok() || header->version != versions.front()) continue;
       std::fill(page.begin(), page.end(), '\0');
       const ConstBytes zeros{page.data(), page.size()};
-      (void)(*file)->WriteAt(offset + slot * slot_bytes, {zeros});
+      (void)(*file)->WriteAt(offset + slot * image_bytes, {zeros});
       return;
     }
-    offset += 2 * slot_bytes;
+    offset += 2 * image_bytes;
   }
 }
 

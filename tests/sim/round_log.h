@@ -16,8 +16,8 @@
 #include "server/durability/job_storage.h"
 #include "server/durability/round_log.h"
 #include "tests/sim/disk.h"
+#include "tests/sim/image_io.h"
 #include "tests/sim/mutants.h"
-#include "tests/sim/slot_io.h"
 #include "tests/sim/swarm.h"
 #include "tests/sim/world.h"
 
@@ -41,7 +41,7 @@ class SimRoundLog final : public server::RoundLog {
     bool overlapping = false;  // flushes of the slots, with a tier
   };
   SimRoundLog(const Deps& deps, std::unique_ptr<server::JobStorage> storage,
-              std::vector<server::SlotShape> shapes, uint64_t durable_round, uint64_t start_round)
+              std::vector<server::ImageShape> shapes, uint64_t durable_round, uint64_t start_round)
       : deps_(deps),
         life_(deps.world->Life(deps.node)),
         storage_(std::move(storage)),
@@ -50,10 +50,10 @@ class SimRoundLog final : public server::RoundLog {
         prepared_round_(durable_round),
         start_round_(start_round) {
     if (deps.tier) {
-      slot_io_ =
-          std::make_unique<SimSlotIo>(SimSlotIo::Deps{deps.world, deps.pace, deps.disk, deps.node,
-                                                      deps.mutant, deps.power, deps.overlapping},
-                                      storage_->slots(), [this] { Trim(CoveredRound()); });
+      image_io_ =
+          std::make_unique<SimImageIo>(SimImageIo::Deps{deps.world, deps.pace, deps.disk, deps.node,
+                                                        deps.mutant, deps.power, deps.overlapping},
+                                       storage_->images(), [this] { Trim(CoveredRound()); });
     }
     Trim(CoveredRound());  // The log does not remember what it was told before.
   }
@@ -68,7 +68,7 @@ class SimRoundLog final : public server::RoundLog {
   bool short_of_room() const override { return short_of_room_; }
   void OnShortOfRoom(std::function<void()> callback) override { on_short_of_room_ = callback; }
   void WriteImage(server::ExtentImage image, Done done) override;
-  server::SlotIo* slot_io() override { return slot_io_.get(); }
+  server::ImageIo* image_io() override { return image_io_.get(); }
 
   // What snapshots hold (round_log_held.cc). Completions run on the log's thread.
   void Hold(std::function<void(absl::StatusOr<server::HeldState>)> done) override;
@@ -85,7 +85,7 @@ class SimRoundLog final : public server::RoundLog {
   bool PrepareIsDurable() const;
   // Nothing is queued or under way.
   bool idle() const {
-    return tasks_.empty() && images_.empty() && (slot_io_ == nullptr || slot_io_->idle());
+    return tasks_.empty() && images_.empty() && (image_io_ == nullptr || image_io_->idle());
   }
 
  private:
@@ -125,7 +125,7 @@ class SimRoundLog final : public server::RoundLog {
   uint64_t CoveredRound() const;
   void Trim(uint64_t covered);
   void TrimLog();
-  void SpoilNewestSlot(uint32_t extent);
+  void SpoilNewestImage(uint32_t extent);
   void DoAside(Aside aside);
   void DoWaitingAsides();
   void OnFull(const absl::Status& status);
@@ -138,7 +138,7 @@ class SimRoundLog final : public server::RoundLog {
   const Deps deps_;
   const uint64_t life_;
   const std::unique_ptr<server::JobStorage> storage_;
-  const std::vector<server::SlotShape> shapes_;
+  const std::vector<server::ImageShape> shapes_;
   uint64_t durable_round_;
   uint64_t prepared_round_;
   uint64_t start_round_;
@@ -150,14 +150,14 @@ class SimRoundLog final : public server::RoundLog {
   bool syncing_ = false;       // the front task has been written and waits for its flush
   std::function<void()> on_short_of_room_;
   static constexpr uint64_t kNoRound = std::numeric_limits<uint64_t>::max();
-  uint64_t held_round_ = kNoRound;      // rounds from here on are kept for who holds
-  std::set<uint32_t> held_;             // extents
-  bool holding_ = false;                // from Hold to LetAllGo
-  bool gave_way_ = false;               // the last hold, to the log
-  bool read_when_full_ = false;         // its rounds, while others waited for room
-  std::deque<Task> tasks_;              // the log's thread
-  std::deque<Image> images_;            // the slots' thread
-  std::unique_ptr<SimSlotIo> slot_io_;  // for a tier on NVMe only
+  uint64_t held_round_ = kNoRound;        // rounds from here on are kept for who holds
+  std::set<uint32_t> held_;               // extents
+  bool holding_ = false;                  // from Hold to LetAllGo
+  bool gave_way_ = false;                 // the last hold, to the log
+  bool read_when_full_ = false;           // its rounds, while others waited for room
+  std::deque<Task> tasks_;                // the log's thread
+  std::deque<Image> images_;              // the slots' thread
+  std::unique_ptr<SimImageIo> image_io_;  // for a tier on NVMe only
 };
 
 }  // namespace ballast::sim

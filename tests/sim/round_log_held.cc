@@ -51,8 +51,8 @@ absl::StatusOr<HeldState> SimRoundLog::HoldNow() {
   if (holding_) return absl::AlreadyExistsError("another snapshot of the job is being taken");
   HeldState held;
   absl::Status status;
-  for (const server::SlotShape& shape : shapes_) {
-    const absl::StatusOr<uint64_t> version = storage_->slots()->Hold(shape.extent);
+  for (const server::ImageShape& shape : shapes_) {
+    const absl::StatusOr<uint64_t> version = storage_->images()->Hold(shape.extent);
     if (!version.ok()) {
       status = version.status();
       break;
@@ -75,7 +75,7 @@ absl::StatusOr<server::RoundLog::HeldRounds> SimRoundLog::RoundsNow(uint64_t unt
   held_round_ = kNoRound;
   read_when_full_ = short_of_room_;
   for (const uint32_t extent : held_) {
-    oldest = std::min(oldest, storage_->slots()->Held(extent).value_or(until));
+    oldest = std::min(oldest, storage_->images()->Held(extent).value_or(until));
   }
   const auto& rounds = storage_->log()->rounds();
   HeldRounds found(rounds.lower_bound(oldest), rounds.lower_bound(until));
@@ -97,7 +97,7 @@ bool SimRoundLog::Reclaim() {
 // --- On any thread ------------------------------------------------------------------------------
 
 void SimRoundLog::LetGo(uint32_t extent) {
-  if (held_.erase(extent) != 0) storage_->slots()->LetGo(extent);
+  if (held_.erase(extent) != 0) storage_->images()->LetGo(extent);
 }
 
 void SimRoundLog::LetAllGo() {
@@ -109,11 +109,11 @@ void SimRoundLog::LetAllGo() {
 }
 
 void SimRoundLog::DropHeld() {
-  for (const uint32_t extent : std::exchange(held_, {})) storage_->slots()->LetGo(extent);
+  for (const uint32_t extent : std::exchange(held_, {})) storage_->images()->LetGo(extent);
 }
 
 absl::Status SimRoundLog::ReadHeld(uint32_t extent, uint64_t version, void* to) {
-  return UnlessGone(storage_->slots()->Read(extent, version, to));
+  return UnlessGone(storage_->images()->Read(extent, version, to));
 }
 
 absl::Status SimRoundLog::ReadHeld(const server::LoggedExtent& extent, void* to) {

@@ -40,8 +40,8 @@ absl::StatusOr<std::unique_ptr<server::JobStorage>> SimServer::CreateStorage() {
   BALLAST_RETURN_IF_ERROR(disk_.MakeDirectory(kDirectory));
   BALLAST_ASSIGN_OR_RETURN(auto log, server::GradientLog::Create(&disk_, kDirectory, log_options_));
   BALLAST_ASSIGN_OR_RETURN(auto slots,
-                           server::SlotFile::Create(&disk_, absl::StrCat(kDirectory, "/slots"),
-                                                    options_.slots, options_.shapes));
+                           server::ImageFile::Create(&disk_, absl::StrCat(kDirectory, "/slots"),
+                                                     options_.slots, options_.shapes));
   for (const char* parent : {"/", "/jobs"}) {
     BALLAST_RETURN_IF_ERROR(disk_.SyncDirectory(parent));
   }
@@ -52,17 +52,17 @@ absl::StatusOr<std::unique_ptr<server::JobStorage>> SimServer::CreateStorage() {
 
 absl::StatusOr<std::unique_ptr<server::JobStorage>> SimServer::OpenStorage() {
   BALLAST_ASSIGN_OR_RETURN(auto log, server::GradientLog::Open(&disk_, kDirectory, log_options_));
-  BALLAST_ASSIGN_OR_RETURN(
-      auto slots, server::SlotFile::Open(&disk_, absl::StrCat(kDirectory, "/slots"), options_.slots,
-                                         options_.shapes));
+  BALLAST_ASSIGN_OR_RETURN(auto slots,
+                           server::ImageFile::Open(&disk_, absl::StrCat(kDirectory, "/slots"),
+                                                   options_.slots, options_.shapes));
   return std::make_unique<server::JobStorage>(std::move(log), std::move(slots), options_.shapes,
                                               options_.start_round);
 }
 
 absl::Status SimServer::CreateJob() {
   if (context_.swarm->faults.disk_full) {
-    const uint64_t needed =
-        server::GradientLog::DiskBytes(log_options_) + server::SlotFile::DiskBytes(options_.shapes);
+    const uint64_t needed = server::GradientLog::DiskBytes(log_options_) +
+                            server::ImageFile::DiskBytes(options_.shapes);
     disk_.raw()->SetCapacity(context_.world->random().Below(needed));
     context_.world->Met(Cover::kFullDisk);
     const absl::Status refused = CreateStorage().status();

@@ -15,15 +15,15 @@ struct SimServer::Part {
   SnapshotCall call;
   std::shared_ptr<CapturedRound> before;
   std::function<void(absl::StatusOr<uint64_t>)> done;
-  std::unique_ptr<server::SlotFile> file;
+  std::unique_ptr<server::ImageFile> file;
   bool shelf_failed = false;
 };
 
 // As OnDisk: a thread that waits for the disk with the snapshots.
 void SimServer::OnShelf(std::function<void()> task) {
   const Tick full = context_.swarm->snapshots.pace;
-  context_.world->After(context_.world->random().Between(full / 4, full), node(), EventKind::kSlots,
-                        std::move(task));
+  context_.world->After(context_.world->random().Between(full / 4, full), node(),
+                        EventKind::kImages, std::move(task));
 }
 
 void SimServer::OnSnapshot(const SnapshotCall& call, const std::shared_ptr<CapturedRound>& before,

@@ -9,7 +9,7 @@
 
 namespace ballast::sim {
 
-using server::SlotFile;
+using server::ImageFile;
 
 void SnapshotShelf::LosePower() {
   world_->Met(Cover::kShelfPowerLost);
@@ -63,7 +63,7 @@ bool SnapshotShelf::CheckOne(const server::SnapshotStore& store,
                              const server::SnapshotManifest& manifest) {
   const std::string whose = absl::StrCat("snapshot ", manifest.name);
   oracle_->OnRoundBefore(whose, manifest.round, {manifest.prepared, manifest.decision});
-  const uint64_t most = SlotFile::BufferBytes({0, layout_->extent_elements(), kAdamWStateArrays});
+  const uint64_t most = ImageFile::BufferBytes({0, layout_->extent_elements(), kAdamWStateArrays});
   const absl::StatusOr<Arena> image = Arena::Create(most);
   if (!image.ok()) world_->Red(image.status().ToString());
   for (const uint32_t server : plan_->servers) {

@@ -31,7 +31,7 @@ void SimSnapshots::After(Tick delay, std::function<void()> action) {
 
 void SimSnapshots::OnDisk(std::function<void()> task) {
   const Tick full = context_.swarm->snapshots.pace;
-  context_.world->AfterInLife(random().Between(full / 4, full), node(), life_, EventKind::kSlots,
+  context_.world->AfterInLife(random().Between(full / 4, full), node(), life_, EventKind::kImages,
                               std::move(task));
 }
 

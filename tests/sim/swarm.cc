@@ -66,8 +66,8 @@ Pace DrawPace(Random* random) {
           .kernel = random->Spread(1, 100'000) * kMicrosecond,
           .log_write = random->Spread(1, 300) * kMicrosecond,
           .log_sync = random->Spread(10, 100'000) * kMicrosecond,
-          .slot_write = random->Spread(1, 3000) * kMicrosecond,
-          .slot_sync = random->Spread(10, 300'000) * kMicrosecond,
+          .image_write = random->Spread(1, 3000) * kMicrosecond,
+          .image_sync = random->Spread(10, 300'000) * kMicrosecond,
           .compute = random->Spread(10, 3000) * kMicrosecond,
           .start = random->Spread(100, 100'000) * kMicrosecond};
 }
@@ -163,8 +163,8 @@ void AddRestarts(Swarm* swarm, Random* random) {
   swarm->shape.checkpoint_rounds = static_cast<uint32_t>(random->Between(1, 2));
   swarm->shape.segment_bytes_min = uint64_t{1} << 13;
   swarm->pace.kernel = random->Spread(300, 30'000) * kMicrosecond;
-  swarm->pace.slot_write = random->Spread(1000, 30'000) * kMicrosecond;
-  swarm->pace.slot_sync = random->Spread(3000, 300'000) * kMicrosecond;
+  swarm->pace.image_write = random->Spread(1000, 30'000) * kMicrosecond;
+  swarm->pace.image_sync = random->Spread(3000, 300'000) * kMicrosecond;
 }
 
 // Machines whose clocks jump, with seats to hold and leases to run out, and faults far enough apart
@@ -180,7 +180,7 @@ void AddClockJumps(Swarm* swarm, Random* random) {
 // Slots that lag many rounds behind a log that wraps, at servers that own several extents and end
 // in the middle: whether the log keeps what its slots still need shows here only. Drawn apart, as
 // the restarts are.
-void AddLaggingSlots(Swarm* swarm, Random* random) {
+void AddLaggingImages(Swarm* swarm, Random* random) {
   Shape& shape = swarm->shape;
   shape.rounds = random->Between(9, 18);
   shape.checkpoint_rounds = static_cast<uint32_t>(random->Between(1, 2));
@@ -189,8 +189,8 @@ void AddLaggingSlots(Swarm* swarm, Random* random) {
     tensor.shape = {static_cast<int64_t>(random->Between(100, 300))};
   }
   Pace& pace = swarm->pace;
-  pace.slot_write = random->Spread(1000, 30'000) * kMicrosecond;
-  pace.slot_sync = random->Spread(30'000, 600'000) * kMicrosecond;
+  pace.image_write = random->Spread(1000, 30'000) * kMicrosecond;
+  pace.image_sync = random->Spread(30'000, 600'000) * kMicrosecond;
   const auto at_most = [](Tick* tick, Tick most) { *tick = std::min(*tick, most); };
   at_most(&pace.network, 300 * kMicrosecond);
   at_most(&pace.kernel, kMillisecond);
@@ -254,7 +254,7 @@ Swarm DrawSwarm(uint64_t seed) {
   if (changes && swarm.faults.budget != 0) swarm.faults.die_in_record = record.OneIn(4);
   Random lag(Mix(seed) ^ 0x51074A6);
   const bool may_lag = swarm.faults.budget != 0 && swarm.shape.nvme_extents == 0;
-  if (may_lag && lag.OneIn(12)) AddLaggingSlots(&swarm, &lag);
+  if (may_lag && lag.OneIn(12)) AddLaggingImages(&swarm, &lag);
   Random snapshots(Mix(seed) ^ 0x54A95407);
   if (snapshots.OneIn(6)) AddSnapshots(&swarm, &snapshots);
   return swarm;

@@ -41,8 +41,8 @@ struct Pace {
   Tick kernel = 0;
   Tick log_write = 0;
   Tick log_sync = 0;
-  Tick slot_write = 0;
-  Tick slot_sync = 0;
+  Tick image_write = 0;
+  Tick image_sync = 0;
   Tick compute = 0;  // of a trainer between two rounds
   Tick start = 0;    // of a server process
 };

@@ -23,7 +23,7 @@ enum class EventKind : uint8_t {
   kVoteCall,
   kVoteAnswer,
   kLog,
-  kSlots,
+  kImages,
   kKernel,
   kTimer,
   kStart,

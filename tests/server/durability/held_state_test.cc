@@ -1,4 +1,4 @@
-// Held state: slots that a snapshot pins instead of copying them, and the log behind them.
+// Held state: images that a snapshot pins instead of copying them, and the log behind them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <set>
 
 #include "common/base/failpoint.h"
+#include "tests/server/durability/image_testing.h"
 #include "tests/server/durability/round_log_testing.h"
-#include "tests/server/durability/slot_testing.h"
 
 namespace ballast::server {
 namespace {
@@ -16,110 +16,110 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-// --- Slots --------------------------------------------------------------------------------------
+// --- Images --------------------------------------------------------------------------------------
 
-class HeldSlots : public ::testing::Test {
+class HeldImages : public ::testing::Test {
  protected:
-  HeldSlots() {
-    slots_ = *SlotFile::Create(&disk_, kSlotPath, SmallSlots(), SmallShapes());
+  HeldImages() {
+    images_ = *ImageFile::Create(&disk_, kImagePath, SmallImages(), SmallShapes());
     shape_ = SmallShapes().front();
   }
   absl::Status Write(uint64_t version) {
-    const absl::Status written = WriteState(slots_.get(), shape_, version);
-    return written.ok() ? slots_->Sync() : written;
+    const absl::Status written = WriteState(images_.get(), shape_, version);
+    return written.ok() ? images_->Sync() : written;
   }
   void ExpectWhole(uint64_t version) {
-    const auto state = ReadState(slots_.get(), shape_, version);
+    const auto state = ReadState(images_.get(), shape_, version);
     ASSERT_TRUE(state.ok()) << state.status();
     EXPECT_TRUE(*state == Payload(shape_, version));
   }
 
   MemoryDisk disk_;
-  SlotShape shape_;
-  std::unique_ptr<SlotFile> slots_;
+  ImageShape shape_;
+  std::unique_ptr<ImageFile> images_;
 };
 
-TEST_F(HeldSlots, AHeldVersionStaysWhateverIsWritten) {
+TEST_F(HeldImages, AHeldVersionStaysWhateverIsWritten) {
   ASSERT_TRUE(Write(1).ok());
   ASSERT_TRUE(Write(2).ok());
-  EXPECT_EQ(*slots_->Hold(shape_.extent), 2u);
-  EXPECT_EQ(slots_->Held(shape_.extent), 2u);
+  EXPECT_EQ(*images_->Hold(shape_.extent), 2u);
+  EXPECT_EQ(images_->Held(shape_.extent), 2u);
   for (uint64_t version = 3; version < 8; ++version) {
     ASSERT_TRUE(Write(version).ok());
-    EXPECT_THAT(slots_->Versions(shape_.extent), ElementsAre(version, 2u));
+    EXPECT_THAT(images_->Versions(shape_.extent), ElementsAre(version, 2u));
     ExpectWhole(2);
     ExpectWhole(version);
   }
 }
 
-TEST_F(HeldSlots, ASlotIsWrittenAgainOnceItWasLetGoAsOftenAsItWasHeld) {
+TEST_F(HeldImages, AImageIsWrittenAgainOnceItWasLetGoAsOftenAsItWasHeld) {
   ASSERT_TRUE(Write(1).ok());
-  ASSERT_EQ(*slots_->Hold(shape_.extent), 1u);
+  ASSERT_EQ(*images_->Hold(shape_.extent), 1u);
   ASSERT_TRUE(Write(2).ok());
-  EXPECT_EQ(*slots_->Hold(shape_.extent), 1u) << "the version that is held already";
-  slots_->LetGo(shape_.extent);
+  EXPECT_EQ(*images_->Hold(shape_.extent), 1u) << "the version that is held already";
+  images_->LetGo(shape_.extent);
   ASSERT_TRUE(Write(3).ok());
-  EXPECT_THAT(slots_->Versions(shape_.extent), ElementsAre(3u, 1u));
-  slots_->LetGo(shape_.extent);
-  EXPECT_EQ(slots_->Held(shape_.extent), std::nullopt);
+  EXPECT_THAT(images_->Versions(shape_.extent), ElementsAre(3u, 1u));
+  images_->LetGo(shape_.extent);
+  EXPECT_EQ(images_->Held(shape_.extent), std::nullopt);
   ASSERT_TRUE(Write(4).ok());
-  EXPECT_THAT(slots_->Versions(shape_.extent), ElementsAre(4u, 3u));
-  slots_->LetGo(shape_.extent);  // Once more than it was held: nothing.
-  EXPECT_EQ(*slots_->Hold(shape_.extent), 4u);
+  EXPECT_THAT(images_->Versions(shape_.extent), ElementsAre(4u, 3u));
+  images_->LetGo(shape_.extent);  // Once more than it was held: nothing.
+  EXPECT_EQ(*images_->Hold(shape_.extent), 4u);
 }
 
-TEST_F(HeldSlots, OnlyWhatIsFlushedIsHeld) {
-  EXPECT_EQ(slots_->Hold(shape_.extent).status().code(), absl::StatusCode::kNotFound);
-  ASSERT_TRUE(WriteState(slots_.get(), shape_, 1).ok());
-  EXPECT_EQ(slots_->Hold(shape_.extent).status().code(), absl::StatusCode::kNotFound);
-  ASSERT_TRUE(slots_->Sync().ok());
-  ASSERT_TRUE(WriteState(slots_.get(), shape_, 2).ok());
-  EXPECT_EQ(*slots_->Hold(shape_.extent), 1u);
-  EXPECT_EQ(slots_->Hold(99).status().code(), absl::StatusCode::kInvalidArgument);
+TEST_F(HeldImages, OnlyWhatIsFlushedIsHeld) {
+  EXPECT_EQ(images_->Hold(shape_.extent).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(WriteState(images_.get(), shape_, 1).ok());
+  EXPECT_EQ(images_->Hold(shape_.extent).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(images_->Sync().ok());
+  ASSERT_TRUE(WriteState(images_.get(), shape_, 2).ok());
+  EXPECT_EQ(*images_->Hold(shape_.extent), 1u);
+  EXPECT_EQ(images_->Hold(99).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(HeldSlots, WhatWasForgottenIsNotHeldAnyMore) {
+TEST_F(HeldImages, WhatWasForgottenIsNotHeldAnyMore) {
   ASSERT_TRUE(Write(1).ok());
-  ASSERT_TRUE(slots_->Hold(shape_.extent).ok());
-  slots_->Forget(shape_.extent);
-  EXPECT_EQ(slots_->Held(shape_.extent), std::nullopt);
-  EXPECT_EQ(slots_->Hold(shape_.extent).status().code(), absl::StatusCode::kNotFound);
-  slots_->LetGo(shape_.extent);
+  ASSERT_TRUE(images_->Hold(shape_.extent).ok());
+  images_->Forget(shape_.extent);
+  EXPECT_EQ(images_->Held(shape_.extent), std::nullopt);
+  EXPECT_EQ(images_->Hold(shape_.extent).status().code(), absl::StatusCode::kNotFound);
+  images_->LetGo(shape_.extent);
   ASSERT_TRUE(Write(2).ok());
-  EXPECT_EQ(*slots_->Hold(shape_.extent), 2u);
+  EXPECT_EQ(*images_->Hold(shape_.extent), 2u);
 }
 
-TEST_F(HeldSlots, WhatIsWrittenAgainAfterItWasForgottenIsSafe) {
+TEST_F(HeldImages, WhatIsWrittenAgainAfterItWasForgottenIsSafe) {
   ASSERT_TRUE(Write(1).ok());
-  ASSERT_TRUE(slots_->Hold(shape_.extent).ok());
-  slots_->Forget(shape_.extent);
+  ASSERT_TRUE(images_->Hold(shape_.extent).ok());
+  images_->Forget(shape_.extent);
   ASSERT_TRUE(Write(2).ok());
-  ASSERT_TRUE(WriteState(slots_.get(), shape_, 3).ok());
-  EXPECT_THAT(slots_->Versions(shape_.extent), ElementsAre(3u, 2u)) << "2 is flushed, 3 is not";
+  ASSERT_TRUE(WriteState(images_.get(), shape_, 3).ok());
+  EXPECT_THAT(images_->Versions(shape_.extent), ElementsAre(3u, 2u)) << "2 is flushed, 3 is not";
   ExpectWhole(2);
 }
 
-TEST_F(HeldSlots, WhatIsCoveredIsTheHeldVersionUntilItIsLetGo) {
+TEST_F(HeldImages, WhatIsCoveredIsTheHeldVersionUntilItIsLetGo) {
   ASSERT_TRUE(Write(1).ok());
-  ASSERT_TRUE(slots_->Hold(shape_.extent).ok());
+  ASSERT_TRUE(images_->Hold(shape_.extent).ok());
   ASSERT_TRUE(Write(2).ok());
-  EXPECT_EQ(slots_->Flushed(shape_.extent), 1u) << "a write may be over version 2 any time";
-  slots_->LetGo(shape_.extent);
-  EXPECT_EQ(slots_->Flushed(shape_.extent), 2u);
+  EXPECT_EQ(images_->Flushed(shape_.extent), 1u) << "a write may be over version 2 any time";
+  images_->LetGo(shape_.extent);
+  EXPECT_EQ(images_->Flushed(shape_.extent), 2u);
 }
 
 // The write in whose middle the power goes is over the newer version: the held one is left.
-TEST_F(HeldSlots, PowerLossInAWriteLeavesTheHeldVersion) {
+TEST_F(HeldImages, PowerLossInAWriteLeavesTheHeldVersion) {
   ASSERT_TRUE(Write(1).ok());
   ASSERT_TRUE(disk_.SyncDirectory("/").ok());
-  ASSERT_TRUE(slots_->Hold(shape_.extent).ok());
+  ASSERT_TRUE(images_->Hold(shape_.extent).ok());
   ASSERT_TRUE(Write(2).ok());
   disk_.Fail(MemoryDisk::Operation::kWrite, 2, EIO);
   EXPECT_FALSE(Write(3).ok());
-  slots_.reset();
+  images_.reset();
   disk_.Crash(kLoseAll);
-  slots_ = *SlotFile::Open(&disk_, kSlotPath, SmallSlots(), SmallShapes());
-  EXPECT_EQ(slots_->Held(shape_.extent), std::nullopt) << "a file does not remember";
+  images_ = *ImageFile::Open(&disk_, kImagePath, SmallImages(), SmallShapes());
+  EXPECT_EQ(images_->Held(shape_.extent), std::nullopt) << "a file does not remember";
   ExpectWhole(1);
 }
 
@@ -142,8 +142,8 @@ class HeldLog : public RoundLogTest {
     }
   }
   // The first byte of a held state, all of whose bytes are alike.
-  absl::StatusOr<char> ReadSlot(uint32_t extent, uint64_t version) {
-    const Arena image = *Arena::Create(SlotFile::BufferBytes(options_.shapes[extent]));
+  absl::StatusOr<char> ReadImage(uint32_t extent, uint64_t version) {
+    const Arena image = *Arena::Create(ImageFile::BufferBytes(options_.shapes[extent]));
     const absl::Status status = log_->ReadHeld(extent, version, image.data());
     if (!status.ok()) return status;
     return image.data()[0];
@@ -178,7 +178,7 @@ TEST_F(HeldLog, WhatIsHeldCanBeBroughtToALaterVersionWhileRoundsGoOn) {
     }
   }
   for (const uint32_t extent : {0u, 1u}) {
-    const auto state = ReadSlot(extent, 1);
+    const auto state = ReadImage(extent, 1);
     ASSERT_TRUE(state.ok()) << state.status();
     EXPECT_EQ(*state, 'b');
   }
@@ -203,15 +203,15 @@ TEST_F(HeldLog, GivesWayToALogThatNeedsTheRoom) {
   CheckpointBoth(1);
   ASSERT_TRUE(Hold().ok());
   uint64_t round = 1;
-  for (; ReadSlot(0, 1).ok(); ++round) {
+  for (; ReadImage(0, 1).ok(); ++round) {
     ASSERT_LT(round, 100u) << "it never gives way";
     DoRound(round);
     CheckpointBoth(round + 1);
   }
   EXPECT_GE(round, options_.checkpoint_rounds + 2) << "what the log has room for";
-  const absl::Status slot = ReadSlot(1, 1).status();
-  EXPECT_EQ(slot.code(), absl::StatusCode::kAborted) << slot;
-  EXPECT_THAT(std::string(slot.message()), HasSubstr("storage.checkpoint_rounds"));
+  const absl::Status image = ReadImage(1, 1).status();
+  EXPECT_EQ(image.code(), absl::StatusCode::kAborted) << image;
+  EXPECT_THAT(std::string(image.message()), HasSubstr("storage.checkpoint_rounds"));
   EXPECT_EQ(log_->ReadRounds(2).status().code(), absl::StatusCode::kAborted);
   EXPECT_FALSE(log_->short_of_room());
   {
@@ -223,10 +223,10 @@ TEST_F(HeldLog, GivesWayToALogThatNeedsTheRoom) {
   DoRound(round);
   const auto again = Hold();
   ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_TRUE(ReadSlot(0, again->versions.at(0)).ok());
+  EXPECT_TRUE(ReadImage(0, again->versions.at(0)).ok());
 }
 
-// While a held extent's other slot is written, a crash leaves the held one and the log since.
+// While a held extent's other image is written, a crash leaves the held one and the log since.
 TEST_F(HeldLog, ACrashWhileHeldFindsEveryRoundSinceTheHeldVersions) {
   CheckpointBoth(1);
   ASSERT_TRUE(Hold().ok());
@@ -238,7 +238,7 @@ TEST_F(HeldLog, ACrashWhileHeldFindsEveryRoundSinceTheHeldVersions) {
   disk_.Crash(kLoseAll);
   const auto opened = JobStorage::Open(&disk_, kDirectory, options_);
   ASSERT_TRUE(opened.ok()) << opened.status();
-  EXPECT_THAT((*opened)->slots()->Versions(0), ElementsAre(2u, 1u));
+  EXPECT_THAT((*opened)->images()->Versions(0), ElementsAre(2u, 1u));
   for (uint64_t round = 1; round <= 3; ++round) {
     EXPECT_EQ((*opened)->log()->rounds().count(round), 1u) << round;
   }

@@ -65,7 +65,7 @@ TEST_P(Geometry, TheLogTakesTheRoundsItIsMadeFor) {
   ASSERT_TRUE(storage.ok()) << storage.status();
   GradientLog* const log = (*storage)->log();
   std::vector<uint32_t> extents;
-  for (const SlotShape& shape : options.shapes) extents.push_back(shape.extent);
+  for (const ImageShape& shape : options.shapes) extents.push_back(shape.extent);
   std::mt19937 random(1);
   for (uint64_t round = 1; round <= options.checkpoint_rounds + 2; ++round) {
     std::shuffle(extents.begin(), extents.end(), random);  // In the order they are reduced.
@@ -110,11 +110,11 @@ TEST(JobStorageTest, WhatWasMadeIsOpenedAgainWithTheSameOptionsOnly) {
   ASSERT_TRUE(JobStorage::Create(&disk, kDirectory, options).ok());
   EXPECT_TRUE(JobStorage::Open(&disk, kDirectory, options).ok());
   StorageOptions other = options;
-  other.slots.job = 78;
+  other.images.job = 78;
   EXPECT_EQ(JobStorage::Open(&disk, kDirectory, other).status().code(),
             absl::StatusCode::kDataLoss);
   other = options;
-  other.slots.server = 3;
+  other.images.server = 3;
   EXPECT_EQ(JobStorage::Open(&disk, kDirectory, other).status().code(),
             absl::StatusCode::kDataLoss);
 }
@@ -139,7 +139,7 @@ TEST_F(RoundLogTest, APreparedRoundIsDurableAndSurvivesPowerLoss) {
 
 // Another trainer may have to upload them when the first one's are on disk already. Of the two only
 // the later may ever be read again.
-TEST_F(RoundLogTest, InitialWeightsThatAreSentAgainReplaceThoseInTheSlots) {
+TEST_F(RoundLogTest, InitialWeightsThatAreSentAgainReplaceThoseInTheImages) {
   ASSERT_TRUE(Checkpoint(0, 1, 'a', /*initial=*/true).ok());
   const absl::Status again = Checkpoint(0, 1, 'b', /*initial=*/true);
   ASSERT_TRUE(again.ok()) << again;
@@ -148,12 +148,12 @@ TEST_F(RoundLogTest, InitialWeightsThatAreSentAgainReplaceThoseInTheSlots) {
   log_.reset();
   const auto opened = JobStorage::Open(&disk_, kDirectory, options_);
   ASSERT_TRUE(opened.ok()) << opened.status();
-  SlotFile* const slots = (*opened)->slots();
-  ASSERT_EQ(slots->Versions(0), std::vector<uint64_t>{1});
-  const Arena image = *Arena::Create(SlotFile::BufferBytes(options_.shapes[0]));
-  ASSERT_TRUE(slots->Read(0, 1, image.data()).ok());
+  ImageFile* const images = (*opened)->images();
+  ASSERT_EQ(images->Versions(0), std::vector<uint64_t>{1});
+  const Arena image = *Arena::Create(ImageFile::BufferBytes(options_.shapes[0]));
+  ASSERT_TRUE(images->Read(0, 1, image.data()).ok());
   const auto is_later = [](char c) { return c == 'b'; };
-  const uint64_t bytes = SlotFile::PayloadBytes(options_.shapes[0]);
+  const uint64_t bytes = ImageFile::PayloadBytes(options_.shapes[0]);
   EXPECT_TRUE(std::all_of(image.data(), image.data() + bytes, is_later));
 }
 
@@ -273,7 +273,7 @@ TEST_P(DiskError, OnTheLogReachesPrepareAndIsFinal) {
   EXPECT_EQ(log_->durable_round(), 1u);
 }
 
-TEST_P(DiskError, OnTheSlotsReachesTheImagesOwner) {
+TEST_P(DiskError, OnTheImagesReachesTheImagesOwner) {
   const auto [operation, error] = GetParam();
   ASSERT_TRUE(Checkpoint(0, 1).ok());
   disk_.Fail(operation, 1, error);
@@ -287,7 +287,7 @@ TEST_P(DiskError, OnTheSlotsReachesTheImagesOwner) {
   disk_.Crash(kLoseAll);
   const auto opened = JobStorage::Open(&disk_, kDirectory, options_);
   ASSERT_TRUE(opened.ok()) << opened.status();
-  EXPECT_THAT((*opened)->slots()->Versions(0), ::testing::Contains(1u));
+  EXPECT_THAT((*opened)->images()->Versions(0), ::testing::Contains(1u));
 }
 
 INSTANTIATE_TEST_SUITE_P(Errors, DiskError,

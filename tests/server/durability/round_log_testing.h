@@ -24,7 +24,7 @@ inline constexpr char kDirectory[] = "/jobs/1";
 inline StorageOptions OptionsOf(const std::vector<uint32_t>& elements,
                                 uint32_t checkpoint_rounds = 1) {
   StorageOptions options;
-  options.slots = {.job = 77, .server = 2, .optimizer = 1, .formula_id = 1, .tile_elements = 64};
+  options.images = {.job = 77, .server = 2, .optimizer = 1, .formula_id = 1, .tile_elements = 64};
   for (uint32_t e = 0; e < elements.size(); ++e) {
     options.shapes.push_back({e, elements[e], 3});
     options.gradient_bytes.push_back(uint64_t{elements[e]} * 4);
@@ -96,8 +96,8 @@ class RoundLogTest : public ::testing::Test {
   }
   // The extent's state of `version`, each byte of it `fill`, and waits for it.
   absl::Status Checkpoint(uint32_t extent, uint64_t version, char fill = 0, bool initial = false) {
-    const SlotShape& shape = options_.shapes[extent];
-    auto arena = std::make_shared<Arena>(*Arena::Create(SlotFile::BufferBytes(shape)));
+    const ImageShape& shape = options_.shapes[extent];
+    auto arena = std::make_shared<Arena>(*Arena::Create(ImageFile::BufferBytes(shape)));
     std::memset(arena->data(), fill, arena->bytes());
     const int call = next_image_++;
     log_->WriteImage({extent, version, arena->data(), arena, {}, initial}, outcomes_.Of(call));

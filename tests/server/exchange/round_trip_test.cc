@@ -12,7 +12,7 @@
 #include "common/base/failpoint.h"
 #include "common/io/arena.h"
 #include "common/io/memory_disk.h"
-#include "server/durability/slot_file.h"
+#include "server/durability/image_file.h"
 #include "server/exchange/export_writer.h"
 #include "server/exchange/exports.h"
 #include "server/exchange/import_source.h"
@@ -63,7 +63,7 @@ class RoundTrip {
     return ImportSource::Open(&disk_, kDirectory, spec_, layout_, kOrigin, simd::Isa::kScalar);
   }
   void ExpectEqualStates(const ImportSource& source) {
-    const size_t bytes = SlotFile::BufferBytes({0, layout_.extent_elements()});
+    const size_t bytes = ImageFile::BufferBytes({0, layout_.extent_elements()});
     const Arena image = *Arena::Create(bytes);
     const Arena scratch = *Arena::Create(source.scratch_bytes());
     for (const auto& [extent, state] : states_) {

@@ -370,7 +370,7 @@ TEST(CaptureGivenUp, ThereIsNothingToHoldBeforeTheFirstRoundHasEnded) {
 }
 
 // Holds all extents at the round that is captured; there is nothing else.
-class SlotsOfNow : public NullRoundLog {
+class ImagesOfNow : public NullRoundLog {
  public:
   absl::Status ReadHeld(uint32_t extent, uint64_t, void* to) override {
     static_cast<float*>(to)[0] = static_cast<float>(extent);
@@ -382,7 +382,7 @@ class SlotsOfNow : public NullRoundLog {
 TEST(Capture, RestsBehindEveryReadAndWrite) {
   DurableCluster cluster({900, 5, 2000}, /*world=*/1, {0}, /*seed=*/1);
   Capture capture{.layout = cluster.layout(),
-                  .log = std::make_shared<SlotsOfNow>(),
+                  .log = std::make_shared<ImagesOfNow>(),
                   .round = 3,
                   .kernels = &optim::Kernels(simd::Isa::kScalar)};
   const auto extents = static_cast<int>(capture.layout.extents().size());

@@ -288,13 +288,13 @@ TEST(CopyToImage, BringsTheChecksumsOfItsChunks) {
       }
     }
     const size_t bytes = expected.size() * sizeof(float);
-    const SlotShape shape{extent, layout.extents()[extent].elements};
-    const Arena image = *Arena::Create(SlotFile::BufferBytes(shape));
+    const ImageShape shape{extent, layout.extents()[extent].elements};
+    const Arena image = *Arena::Create(ImageFile::BufferBytes(shape));
     const std::vector<uint32_t> crcs = CopyToImage(layout, &store, extent, image.data());
     EXPECT_EQ(std::memcmp(image.data(), expected.data(), bytes), 0);
     std::vector<uint32_t> wanted;
-    for (size_t at = 0; at < bytes; at += kSlotChunkBytes) {
-      wanted.push_back(Crc32c(image.data() + at, std::min<size_t>(kSlotChunkBytes, bytes - at)));
+    for (size_t at = 0; at < bytes; at += kImageChunkBytes) {
+      wanted.push_back(Crc32c(image.data() + at, std::min<size_t>(kImageChunkBytes, bytes - at)));
     }
     EXPECT_EQ(crcs, wanted);
   }

@@ -22,7 +22,7 @@ using testing::MakePlan;
 constexpr char kDirectory[] = "/job";
 constexpr uint32_t kCheckpointRounds = 2;
 
-// A job of one server, one decided round (skipped, so nothing is stepped), and slots of random
+// A job of one server, one decided round (skipped, so nothing is stepped), and images of random
 // states: extent e holds version 1 and, when e is even, also version 2.
 class RecoveryLanes : public ::testing::Test {
  protected:
@@ -42,20 +42,20 @@ class RecoveryLanes : public ::testing::Test {
     ASSERT_TRUE((*storage)->log()->Sync().ok());
     for (const uint64_t version : {1, 2}) {
       for (const uint32_t e : owned_) {
-        if (version == 1 || e % 2 == 0) WriteSlot((*storage)->slots(), e, version);
+        if (version == 1 || e % 2 == 0) WriteImage((*storage)->images(), e, version);
       }
-      ASSERT_TRUE((*storage)->slots()->Sync().ok());
+      ASSERT_TRUE((*storage)->images()->Sync().ok());
     }
   }
 
-  void WriteSlot(SlotFile* slots, uint32_t extent, uint64_t version) {
+  void WriteImage(ImageFile* images, uint32_t extent, uint64_t version) {
     const Arena image = *Arena::Create(kPageBytes);
     float* const values = reinterpret_cast<float*>(image.data());
     const uint32_t count = layout_.extents()[extent].elements * 3;
     for (uint32_t i = 0; i < count; ++i) {
       values[i] = static_cast<float>(extent * 1000000 + version * 1000 + i);
     }
-    ASSERT_TRUE(slots->Write(extent, version, image.data()).ok());
+    ASSERT_TRUE(images->Write(extent, version, image.data()).ok());
   }
 
   absl::StatusOr<Recovered> RecoverInto(ExtentStore* store, int lanes) {
@@ -76,8 +76,8 @@ class RecoveryLanes : public ::testing::Test {
     }
     return state;
   }
-  // Turns a bit in every copy of the first value that the extent's slots hold.
-  void DamageSlotsOf(uint32_t extent) {
+  // Turns a bit in every copy of the first value that the extent's images hold.
+  void DamageImagesOf(uint32_t extent) {
     auto file = disk_.Open(std::string(kDirectory) + "/slots", {});
     ASSERT_TRUE(file.ok());
     std::string bytes((*file)->Size().value(), '\0');
@@ -104,16 +104,16 @@ TEST_F(RecoveryLanes, GiveTheSameState) {
   ASSERT_TRUE(alone.ok()) << alone.status();
   EXPECT_EQ(alone->fsm.round, 2);
   EXPECT_EQ(alone->replayed_rounds, 1);
-  ASSERT_EQ(alone->slot_versions.size(), owned_.size());
-  EXPECT_EQ(alone->slot_versions[0], 2);
-  EXPECT_EQ(alone->slot_versions[1], 1);
+  ASSERT_EQ(alone->image_versions.size(), owned_.size());
+  EXPECT_EQ(alone->image_versions[0], 2);
+  EXPECT_EQ(alone->image_versions[1], 1);
   EXPECT_GT(owned_.size(), 8);
   for (const int lanes : {2, 5, 100}) {
     ExtentStore store = EmptyStore();
     const auto recovered = RecoverInto(&store, lanes);
     ASSERT_TRUE(recovered.ok()) << recovered.status();
-    EXPECT_EQ(recovered->slot_versions, alone->slot_versions);
-    EXPECT_EQ(recovered->slot_bytes, alone->slot_bytes);
+    EXPECT_EQ(recovered->image_versions, alone->image_versions);
+    EXPECT_EQ(recovered->image_bytes, alone->image_bytes);
     EXPECT_EQ(recovered->replayed_rounds, alone->replayed_rounds);
     EXPECT_EQ(StateOf(&store), StateOf(&one)) << lanes << " lanes";
   }
@@ -123,7 +123,7 @@ TEST_F(RecoveryLanes, GiveTheSameState) {
 }
 
 TEST_F(RecoveryLanes, NameTheSameExtentWhenSeveralAreLost) {
-  for (const uint32_t extent : {5, 6, 11}) DamageSlotsOf(extent);
+  for (const uint32_t extent : {5, 6, 11}) DamageImagesOf(extent);
   for (const int lanes : {1, 2, 5, 100}) {
     ExtentStore store = EmptyStore();
     const auto recovered = RecoverInto(&store, lanes);

@@ -205,17 +205,17 @@ TEST_F(LentParts, AreLinkedAndOutliveTheSnapshot) {
   ASSERT_TRUE(Lend().ok());
   EXPECT_THAT(*disk_.List("job"), ElementsAre("base", "base-0", "base-1"));
   ASSERT_TRUE(Store(0).Remove(kId).ok());
-  const auto base = DecodeSlotBase(*ReadWholeFile(&disk_, SlotBasePath("job"), 1 << 20));
+  const auto base = DecodeImageBase(*ReadWholeFile(&disk_, ImageBasePath("job"), 1 << 20));
   ASSERT_TRUE(base.ok()) << base.status();
   EXPECT_EQ(base->job, 99u);
   EXPECT_EQ(base->server, 3u);
   EXPECT_EQ(base->round, 7u);
   size_t extents = 0;
-  for (const SlotBasePart& part : base->parts) {
-    auto opened = SlotFile::Open(&disk_, SlotBasePartPath("job", part.server),
-                                 SlotBasePartOptions(*base, part.server, true), part.shapes);
+  for (const ImageBasePart& part : base->parts) {
+    auto opened = ImageFile::Open(&disk_, ImageBasePartPath("job", part.server),
+                                  ImageBasePartOptions(*base, part.server, true), part.shapes);
     ASSERT_TRUE(opened.ok()) << opened.status();
-    for (const SlotShape& shape : part.shapes) {
+    for (const ImageShape& shape : part.shapes) {
       EXPECT_THAT((*opened)->Versions(shape.extent), ElementsAre(7u));
       ++extents;
     }

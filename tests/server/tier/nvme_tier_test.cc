@@ -9,18 +9,18 @@
 #include <string>
 #include <vector>
 
-#include "tests/server/tier/memory_slots.h"
+#include "tests/server/tier/memory_images.h"
 
 namespace ballast::server {
 namespace {
 
-using testing::MemorySlots;
+using testing::MemoryImages;
 
 constexpr uint32_t kElements = 64;
 
 class NvmeTierTest : public ::testing::Test {
  protected:
-  NvmeTierTest() : slots_(kElements * 3 * sizeof(float)) {}
+  NvmeTierTest() : images_(kElements * 3 * sizeof(float)) {}
 
   void Make(uint32_t extents, uint32_t buffers) {
     auto made = NvmeTier::Create(
@@ -28,12 +28,12 @@ class NvmeTierTest : public ::testing::Test {
     ASSERT_TRUE(made.ok()) << made.status();
     tier_ = *std::move(made);
     tier_->Connect(
-        &slots_, [](SlotIo::Done done) { return done; },
+        &images_, [](ImageIo::Done done) { return done; },
         [this](const absl::Status& status) { failures_.push_back(status); });
-    slots_.slots.clear();
+    images_.images.clear();
     for (uint32_t e = 0; e < extents; ++e) {
       ASSERT_TRUE(tier_->AddExtent(e, kElements).ok());
-      slots_.slots[e][1] = std::string(kElements * 3 * sizeof(float), '\0');
+      images_.images[e][1] = std::string(kElements * 3 * sizeof(float), '\0');
       tier_->SetStored(e, 1);
       order_.push_back(e);
     }
@@ -57,8 +57,8 @@ class NvmeTierTest : public ::testing::Test {
         });
       }
       if (ready_.empty()) {
-        ASSERT_FALSE(slots_.kept.empty()) << "nobody will ever be ready";
-        slots_.RunOne();
+        ASSERT_FALSE(images_.kept.empty()) << "nobody will ever be ready";
+        images_.RunOne();
         continue;
       }
       const uint32_t e = ready_.front();
@@ -69,11 +69,11 @@ class NvmeTierTest : public ::testing::Test {
     }
     tier_->SetVersion(version);
     tier_->Flush([](const absl::Status& status) { EXPECT_TRUE(status.ok()); });
-    slots_.Run();
+    images_.Run();
     std::reverse(order_.begin(), order_.end());
   }
 
-  MemorySlots slots_;
+  MemoryImages images_;
   std::unique_ptr<NvmeTier> tier_;
   std::vector<uint32_t> order_;
   std::vector<uint32_t> ready_;
@@ -86,16 +86,16 @@ TEST_F(NvmeTierTest, ASweepReadsAndWritesWhatIsNotInMemoryAndFlushesOnce) {
     order_.clear();
     Make(40, buffers);
     for (uint64_t version = 2; version <= 4; ++version) Sweep(version);
-    slots_.reads = slots_.writes = slots_.flushes = 0;
+    images_.reads = images_.writes = images_.flushes = 0;
     Sweep(5);
-    EXPECT_EQ(slots_.reads, 40 - static_cast<int>(buffers)) << buffers;
-    EXPECT_EQ(slots_.writes, 40 - static_cast<int>(buffers)) << buffers;
-    EXPECT_EQ(slots_.flushes, 1);
-    EXPECT_EQ(slots_.writes_flushed, slots_.writes);
+    EXPECT_EQ(images_.reads, 40 - static_cast<int>(buffers)) << buffers;
+    EXPECT_EQ(images_.writes, 40 - static_cast<int>(buffers)) << buffers;
+    EXPECT_EQ(images_.flushes, 1);
+    EXPECT_EQ(images_.writes_flushed, images_.writes);
     for (const uint32_t e : order_) {
       bool ready = false;
       tier_->Acquire(e, [&](const absl::Status&) { ready = true; });
-      slots_.Run();
+      images_.Run();
       ASSERT_TRUE(ready);
       EXPECT_EQ(tier_->Tile(e, 0).p[0], 4) << e;
       tier_->Release(e, 0);
@@ -104,11 +104,11 @@ TEST_F(NvmeTierTest, ASweepReadsAndWritesWhatIsNotInMemoryAndFlushesOnce) {
   EXPECT_TRUE(failures_.empty());
 }
 
-TEST_F(NvmeTierTest, NoSlotIsOlderThanTwoSweeps) {
+TEST_F(NvmeTierTest, NoImageIsOlderThanTwoSweeps) {
   Make(23, 6);
   for (uint64_t version = 2; version <= 9; ++version) {
     Sweep(version);
-    for (const auto& [extent, versions] : slots_.slots) {
+    for (const auto& [extent, versions] : images_.images) {
       EXPECT_GE(versions.rbegin()->first + 2, version) << "extent " << extent;
     }
   }
@@ -120,15 +120,15 @@ TEST_F(NvmeTierTest, WhoeverFindsNoRoomWaitsInOrder) {
   for (uint32_t e = 0; e < 7; ++e) {
     tier_->Acquire(e, [&ready, e](const absl::Status&) { ready.push_back(e); });
   }
-  slots_.Run();
+  images_.Run();
   EXPECT_EQ(ready, (std::vector<uint32_t>{0, 1, 2, 3}));
   tier_->Release(2, 0);
   tier_->Release(0, 7);  // It has to be written first.
-  slots_.Run();
+  images_.Run();
   EXPECT_EQ(ready, (std::vector<uint32_t>{0, 1, 2, 3, 4, 5}));
-  EXPECT_EQ(slots_.slots[0].rbegin()->first, 7u);
+  EXPECT_EQ(images_.images[0].rbegin()->first, 7u);
   tier_->Release(1, 0);
-  slots_.Run();
+  images_.Run();
   EXPECT_EQ(ready.back(), 6u);
 }
 
@@ -136,17 +136,17 @@ TEST_F(NvmeTierTest, AnExtentThatIsBeingWrittenIsGivenBackWhenItIsWritten) {
   Make(8, 4);
   for (uint32_t e = 0; e < 4; ++e) {
     tier_->Acquire(e, [](const absl::Status&) {});
-    slots_.Run();
+    images_.Run();
     tier_->Tile(e, 0).v[5] = 3;
     tier_->Release(e, 2);
   }
   bool other = false;
   bool again = false;
   tier_->Acquire(5, [&](const absl::Status&) { other = true; });  // Writes extent 0.
-  ASSERT_EQ(slots_.kept.size(), 1u);
+  ASSERT_EQ(images_.kept.size(), 1u);
   tier_->Acquire(0, [&](const absl::Status&) { again = true; });
   EXPECT_FALSE(again);
-  slots_.Run();
+  images_.Run();
   EXPECT_TRUE(again);
   EXPECT_TRUE(other);
   EXPECT_EQ(tier_->Tile(0, 0).v[5], 3);
@@ -162,8 +162,8 @@ TEST_F(NvmeTierTest, SavesOldExtentsThatNobodySteps) {
     ASSERT_EQ(oldest, saved);
     tier_->Save(static_cast<uint32_t>(oldest), false,
                 [](const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; });
-    slots_.Run();
-    EXPECT_EQ(slots_.slots[saved].rbegin()->first, 9u);
+    images_.Run();
+    EXPECT_EQ(images_.images[saved].rbegin()->first, 9u);
   }
   EXPECT_EQ(tier_->OldestBelow(9), -1);
 }
@@ -172,59 +172,59 @@ TEST_F(NvmeTierTest, AFlushWaitsForWritesUnderWay) {
   Make(6, 4);
   tier_->SetVersion(2);
   tier_->Save(0, false, [](const absl::Status&) {});
-  slots_.RunOne();  // The read.
+  images_.RunOne();  // The read.
   bool flushed = false;
   bool quiet = false;
   tier_->Flush([&](const absl::Status&) { flushed = true; });
   tier_->WhenQuiet([&] { quiet = true; });
-  ASSERT_EQ(slots_.kept.size(), 1u) << "the write only";
+  ASSERT_EQ(images_.kept.size(), 1u) << "the write only";
   EXPECT_FALSE(quiet);
-  slots_.RunOne();
+  images_.RunOne();
   EXPECT_FALSE(flushed);
-  slots_.Run();
+  images_.Run();
   EXPECT_TRUE(flushed);
   EXPECT_TRUE(quiet);
-  EXPECT_EQ(slots_.writes_flushed, 1);
+  EXPECT_EQ(images_.writes_flushed, 1);
 }
 
 TEST_F(NvmeTierTest, AReadThatFailsIsToldToAllWhoWait) {
   Make(12, 4);
-  slots_.read_error = absl::DataLossError("slot of extent 0 is damaged");
+  images_.read_error = absl::DataLossError("image of extent 0 is damaged");
   std::vector<absl::Status> told;
   for (uint32_t e = 0; e < 8; ++e) {
     tier_->Acquire(e, [&](const absl::Status& status) { told.push_back(status); });
   }
-  slots_.Run();
+  images_.Run();
   ASSERT_EQ(told.size(), 8u);
-  for (const absl::Status& status : told) EXPECT_EQ(status, slots_.read_error);
+  for (const absl::Status& status : told) EXPECT_EQ(status, images_.read_error);
   tier_->Acquire(9, [&](const absl::Status& status) { told.push_back(status); });
-  EXPECT_EQ(told.back(), slots_.read_error) << "it is final";
+  EXPECT_EQ(told.back(), images_.read_error) << "it is final";
 }
 
 TEST_F(NvmeTierTest, AWriteThatFailsIsTold) {
   Make(12, 4);
-  slots_.write_error = absl::ResourceExhaustedError("no space left on device");
+  images_.write_error = absl::ResourceExhaustedError("no space left on device");
   for (uint32_t e = 0; e < 4; ++e) {
     tier_->Acquire(e, [](const absl::Status&) {});
-    slots_.Run();
+    images_.Run();
     tier_->Release(e, 2);
   }
   absl::Status told;
   tier_->Acquire(4, [&](const absl::Status& status) { told = status; });
-  slots_.Run();
-  EXPECT_EQ(told, slots_.write_error);
+  images_.Run();
+  EXPECT_EQ(told, images_.write_error);
   ASSERT_FALSE(failures_.empty());
-  EXPECT_EQ(failures_.front(), slots_.write_error);
+  EXPECT_EQ(failures_.front(), images_.write_error);
 }
 
 TEST_F(NvmeTierTest, PrefetchFillsFreeMemoryAndEvictsNothing) {
   Make(12, 5);
   tier_->Prefetch(order_);
-  slots_.Run();
-  EXPECT_EQ(slots_.reads, 5);
+  images_.Run();
+  EXPECT_EQ(images_.reads, 5);
   tier_->Prefetch({7, 8, 9});
-  slots_.Run();
-  EXPECT_EQ(slots_.reads, 5);
+  images_.Run();
+  EXPECT_EQ(images_.reads, 5);
   for (uint32_t e = 0; e < 12; ++e) EXPECT_EQ(tier_->IsHere(e), e < 5) << e;
 }
 

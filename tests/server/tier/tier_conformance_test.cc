@@ -10,12 +10,12 @@
 
 #include "server/tier/nvme_tier.h"
 #include "server/tier/tier.h"
-#include "tests/server/tier/memory_slots.h"
+#include "tests/server/tier/memory_images.h"
 
 namespace ballast::server {
 namespace {
 
-using testing::MemorySlots;
+using testing::MemoryImages;
 
 constexpr uint32_t kTile = 64;
 constexpr uint32_t kExtents = 12;
@@ -30,15 +30,15 @@ struct TierCase {
 
 class TierConformance : public ::testing::TestWithParam<TierCase> {
  protected:
-  TierConformance() : slots_(kElements * 3 * sizeof(float)) {
-    slots_.at_once = GetParam().at_once;
+  TierConformance() : images_(kElements * 3 * sizeof(float)) {
+    images_.at_once = GetParam().at_once;
     if (GetParam().buffers == 0) {
       tier_ = MakeDramTier(kTile);
     } else {
       auto made = *NvmeTier::Create(
           {.tile_elements = kTile, .extent_elements = kElements, .buffers = GetParam().buffers});
       made->Connect(
-          &slots_, [](SlotIo::Done done) { return done; },
+          &images_, [](ImageIo::Done done) { return done; },
           [](const absl::Status& status) { ADD_FAILURE() << status; });
       tier_ = std::move(made);
     }
@@ -52,7 +52,7 @@ class TierConformance : public ::testing::TestWithParam<TierCase> {
       EXPECT_TRUE(status.ok()) << status;
       ready = true;
     });
-    slots_.Run();
+    images_.Run();
     ASSERT_TRUE(ready) << "extent " << extent;
   }
 
@@ -85,7 +85,7 @@ class TierConformance : public ::testing::TestWithParam<TierCase> {
     });
   }
 
-  MemorySlots slots_;
+  MemoryImages images_;
   std::unique_ptr<Tier> tier_;
 };
 
@@ -151,7 +151,7 @@ TEST_P(TierConformance, AsManyAsASweepWantsAreHereAtATime) {
   for (uint32_t e = 0; e < depth; ++e) {
     tier_->Acquire(e, [&ready, e](const absl::Status&) { ready.push_back(e); });
   }
-  slots_.Run();
+  images_.Run();
   ASSERT_EQ(ready.size(), depth);
   std::set<float*> places;
   for (const uint32_t e : ready) places.insert(tier_->State(e));

@@ -1,9 +1,9 @@
-// SimSlotIo: the SlotIo of JobStorage::MakeRoundLog with its threads replaced by events: reads and
-// writes of different extents end in any order, and a process can end between any two of them.
+// SimImageIo: the ImageIo of JobStorage::MakeRoundLog with its threads replaced by events: reads
+// and writes of different extents end in any order, and a process can end between any two of them.
 // While a flush is under way the other threads go on: within it, before or after the medium has
 // taken what was written, other operations run, also flushes, which end before the one around them.
 // What counts as flushed is compared with what the medium has taken.
-// Comes from: SimRoundLog, for a tier on NVMe. Goes to: SlotFile. Thread safety: one thread.
+// Comes from: SimRoundLog, for a tier on NVMe. Goes to: ImageFile. Thread safety: one thread.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 #include <map>
 #include <utility>
 
-#include "server/durability/slot_file.h"
-#include "server/durability/slot_io.h"
+#include "server/durability/image_file.h"
+#include "server/durability/image_io.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/mutants.h"
 #include "tests/sim/swarm.h"
@@ -20,7 +20,7 @@
 
 namespace ballast::sim {
 
-class SimSlotIo final : public server::SlotIo {
+class SimImageIo final : public server::ImageIo {
  public:
   struct Deps {
     World* world = nullptr;
@@ -32,19 +32,19 @@ class SimSlotIo final : public server::SlotIo {
     bool overlapping = false;  // flushes overlap with other operations
   };
   // `slots` outlives it. `flushed` runs after every flush.
-  SimSlotIo(const Deps& deps, server::SlotFile* slots, std::function<void()> flushed)
+  SimImageIo(const Deps& deps, server::ImageFile* images, std::function<void()> flushed)
       : deps_(deps),
         life_(deps.world->Life(deps.node)),
-        slots_(slots),
+        images_(images),
         flushed_(std::move(flushed)) {
-    if (deps_.overlapping) deps_.disk->SetBesideSlotSync([this](bool) { RunBeside(); });
+    if (deps_.overlapping) deps_.disk->SetBesideImageSync([this](bool) { RunBeside(); });
   }
 
   void Read(uint32_t extent, void* to, Done done) override;
   void Write(server::ExtentImage image, Done done) override;
   void Flush(Done done) override;
 
-  // As SlotFile's.
+  // As ImageFile's.
   uint64_t Flushed(uint32_t extent) const;
   // Nothing is under way.
   bool idle() const { return under_way_ == 0; }
@@ -64,7 +64,7 @@ class SimSlotIo final : public server::SlotIo {
 
   const Deps deps_;
   const uint64_t life_;
-  server::SlotFile* const slots_;
+  server::ImageFile* const images_;
   const std::function<void()> flushed_;
   size_t under_way_ = 0;
   uint64_t last_number_ = 0;

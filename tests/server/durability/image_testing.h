@@ -1,4 +1,4 @@
-// What the tests of the slot file share. Comes from: the tests beside it.
+// What the tests of the image file share. Comes from: the tests beside it.
 // Thread safety: thread-compatible.
 #pragma once
 
@@ -11,18 +11,18 @@
 
 #include "common/io/arena.h"
 #include "common/io/memory_disk.h"
-#include "server/durability/slot_file.h"
+#include "server/durability/image_file.h"
 
 namespace ballast::server {
 
-constexpr char kSlotPath[] = "slots";
+constexpr char kImagePath[] = "slots";
 
-inline SlotOptions SmallSlots() {
+inline ImageOptions SmallImages() {
   return {.job = 77, .server = 2, .optimizer = 1, .formula_id = 5, .tile_elements = 64};
 }
 
 // A multi-chunk extent, one whose bytes fill no page, one of one array, and one of nothing.
-inline std::vector<SlotShape> SmallShapes() {
+inline std::vector<ImageShape> SmallShapes() {
   return {{.extent = 4, .elements = 12000, .array_count = 3},
           {.extent = 1, .elements = 333, .array_count = 3},
           {.extent = 9, .elements = 1024, .array_count = 1},
@@ -30,37 +30,37 @@ inline std::vector<SlotShape> SmallShapes() {
 }
 
 // Memory as Write and Read want it, enough for SmallShapes.
-inline char* SlotBuffer() {
+inline char* ImageBuffer() {
   static const Arena buffer = *Arena::Create(size_t{1} << 20);
   return buffer.data();
 }
 
-// The state of an extent at a version, with the bytes behind it that SlotFile may read.
-inline std::string State(const SlotShape& shape, uint64_t version, uint64_t attempt = 0) {
+// The state of an extent at a version, with the bytes behind it that ImageFile may read.
+inline std::string State(const ImageShape& shape, uint64_t version, uint64_t attempt = 0) {
   std::mt19937_64 random((version * 1000 + shape.extent) * 1000 + attempt);
-  std::string state(SlotFile::BufferBytes(shape), '\0');
+  std::string state(ImageFile::BufferBytes(shape), '\0');
   for (char& c : state) c = static_cast<char>(random());
   return state;
 }
 
-inline absl::Status WriteState(SlotFile* slots, const SlotShape& shape, uint64_t version,
+inline absl::Status WriteState(ImageFile* images, const ImageShape& shape, uint64_t version,
                                uint64_t attempt = 0) {
   const std::string state = State(shape, version, attempt);
-  std::copy(state.begin(), state.end(), SlotBuffer());
-  return slots->Write(shape.extent, version, SlotBuffer());
+  std::copy(state.begin(), state.end(), ImageBuffer());
+  return images->Write(shape.extent, version, ImageBuffer());
 }
 
-// The payload of a slot, or its error.
-inline absl::StatusOr<std::string> ReadState(SlotFile* slots, const SlotShape& shape,
+// The payload of an image, or its error.
+inline absl::StatusOr<std::string> ReadState(ImageFile* images, const ImageShape& shape,
                                              uint64_t version) {
-  if (absl::Status status = slots->Read(shape.extent, version, SlotBuffer()); !status.ok()) {
+  if (absl::Status status = images->Read(shape.extent, version, ImageBuffer()); !status.ok()) {
     return status;
   }
-  return std::string(SlotBuffer(), SlotFile::PayloadBytes(shape));
+  return std::string(ImageBuffer(), ImageFile::PayloadBytes(shape));
 }
 
-inline std::string Payload(const SlotShape& shape, uint64_t version, uint64_t attempt = 0) {
-  return State(shape, version, attempt).substr(0, SlotFile::PayloadBytes(shape));
+inline std::string Payload(const ImageShape& shape, uint64_t version, uint64_t attempt = 0) {
+  return State(shape, version, attempt).substr(0, ImageFile::PayloadBytes(shape));
 }
 
 }  // namespace ballast::server

@@ -1,7 +1,7 @@
-// SlotIo: slots that are read and written beside one another without waiting, for a tier that keeps
-// extents there and nowhere else.
-// Comes from: server/tier. Goes to: a job's slot file, on threads of its own; memory in tests.
-// Thread safety: thread-safe, but one call of an extent at a time.
+// ImageIo: images that are read and written beside one another without waiting, for a tier that
+// keeps extents there and nowhere else. Comes from: server/tier. Goes to: a job's image file, on
+// threads of its own; memory in tests. Thread safety: thread-safe, but one call of an extent at a
+// time.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@
 
 namespace ballast::server {
 
-// The state of one extent at the start of round `version`, laid out as SlotFile wants it.
+// The state of one extent at the start of round `version`, laid out as ImageFile wants it.
 struct ExtentImage {
   uint32_t extent = 0;
   uint64_t version = 0;
   const void* data = nullptr;
   std::shared_ptr<const void> owner;
-  std::vector<uint32_t> chunk_crcs;  // as SlotFile::Write wants them; may be empty
+  std::vector<uint32_t> chunk_crcs;  // as ImageFile::Write wants them; may be empty
   bool initial = false;  // initial weights: nothing that was written of the extent before counts
 };
 
-class SlotIo {
+class ImageIo {
  public:
   // Runs once, on any thread, perhaps before the call returns.
   using Done = std::function<void(absl::Status)>;
 
-  virtual ~SlotIo() = default;
-  // Reads the newest version of the extent into `to`, which has SlotFile::BufferBytes, aligned to
+  virtual ~ImageIo() = default;
+  // Reads the newest version of the extent into `to`, which has ImageFile::BufferBytes, aligned to
   // kPageBytes. Errors: NOT_FOUND when it has none; DATA_LOSS, naming extent, version and offset.
   virtual void Read(uint32_t extent, void* to, Done done) = 0;
   // Writes the image over the extent's older version. From `done` on the memory is the caller's

@@ -1,4 +1,4 @@
-// Slots in memory for tests of the NVMe tier: calls are kept until the test lets them happen, or
+// Images in memory for tests of the NVMe tier: calls are kept until the test lets them happen, or
 // happen at once, and are counted.
 // Comes from: the tests beside it. Goes to: NvmeTier. Thread safety: thread-compatible.
 #pragma once
@@ -15,21 +15,21 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "server/durability/slot_io.h"
+#include "server/durability/image_io.h"
 
 namespace ballast::server::testing {
 
-class MemorySlots final : public SlotIo {
+class MemoryImages final : public ImageIo {
  public:
   // `bytes`: of every extent's payload.
-  explicit MemorySlots(size_t bytes) : bytes_(bytes) {}
+  explicit MemoryImages(size_t bytes) : bytes_(bytes) {}
 
   void Read(uint32_t extent, void* to, Done done) override {
     Later([this, extent, to, done = std::move(done)] {
       ++reads;
       if (!read_error.ok()) return done(read_error);
-      if (slots[extent].empty()) return done(absl::NotFoundError(absl::StrCat("extent ", extent)));
-      std::memcpy(to, slots[extent].rbegin()->second.data(), bytes_);
+      if (images[extent].empty()) return done(absl::NotFoundError(absl::StrCat("extent ", extent)));
+      std::memcpy(to, images[extent].rbegin()->second.data(), bytes_);
       done(absl::OkStatus());
     });
   }
@@ -38,7 +38,7 @@ class MemorySlots final : public SlotIo {
     Later([this, image, done = std::move(done)] {
       ++writes;
       if (!write_error.ok()) return done(write_error);
-      auto& versions = slots[image.extent];
+      auto& versions = images[image.extent];
       if (image.initial) versions.clear();
       if (!versions.empty() && versions.rbegin()->first >= image.version) {
         return done(absl::InternalError(absl::StrCat("version ", image.version, " is not newer")));
@@ -69,7 +69,7 @@ class MemorySlots final : public SlotIo {
 
   bool at_once = false;
   std::deque<std::function<void()>> kept;
-  std::map<uint32_t, std::map<uint64_t, std::string>> slots;  // extent -> version -> payload
+  std::map<uint32_t, std::map<uint64_t, std::string>> images;  // extent -> version -> payload
   int reads = 0;
   int writes = 0;
   int flushes = 0;

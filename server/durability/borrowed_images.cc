@@ -1,4 +1,4 @@
-#include "server/durability/borrowed_slots.h"
+#include "server/durability/borrowed_images.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
-#include "server/durability/slot_base.h"
+#include "server/durability/image_base.h"
 
 namespace ballast::server {
 namespace {
@@ -22,7 +22,7 @@ constexpr char kPartPrefix[] = "base-";
 // `base` first: it alone says that the parts are needed.
 absl::Status RemoveBorrowed(FileSystem* fs, const std::string& directory) {
   BALLAST_FAILPOINT_RETURN("fork.before_return");
-  const absl::Status removed = fs->Remove(SlotBasePath(directory));
+  const absl::Status removed = fs->Remove(ImageBasePath(directory));
   if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
   BALLAST_RETURN_IF_ERROR(fs->SyncDirectory(directory));
   BALLAST_FAILPOINT_RETURN("fork.after_return");
@@ -34,15 +34,15 @@ absl::Status RemoveBorrowed(FileSystem* fs, const std::string& directory) {
   return absl::OkStatus();
 }
 
-class BorrowedSlots : public SlotFile {
+class BorrowedImages : public ImageFile {
  public:
-  BorrowedSlots(FileSystem* fs, std::string directory, uint64_t round,
-                std::unique_ptr<SlotFile> own)
+  BorrowedImages(FileSystem* fs, std::string directory, uint64_t round,
+                 std::unique_ptr<ImageFile> own)
       : fs_(fs), directory_(std::move(directory)), round_(round), own_(std::move(own)) {}
 
   // Before anything else is called. One that an earlier process may have written last counts as
   // its own only when another stands beside it: that one was flushed before.
-  void Borrow(uint32_t extent, const std::shared_ptr<SlotFile>& part) {
+  void Borrow(uint32_t extent, const std::shared_ptr<ImageFile>& part) {
     MutexLock lock(&mu_);
     const std::vector<uint64_t> versions = part->Versions(extent);
     if (own_->Versions(extent).size() > 1 || versions != std::vector<uint64_t>{round_}) return;
@@ -54,7 +54,7 @@ class BorrowedSlots : public SlotFile {
     MutexLock lock(&mu_);
     return needed_ == 0;
   }
-  std::unique_ptr<SlotFile> TakeOwn() { return std::move(own_); }
+  std::unique_ptr<ImageFile> TakeOwn() { return std::move(own_); }
 
   std::vector<uint64_t> Versions(uint32_t extent) const override {
     MutexLock lock(&mu_);
@@ -112,7 +112,7 @@ class BorrowedSlots : public SlotFile {
     return IsLent(extent) ? std::optional(round_) : std::nullopt;
   }
 
-  using SlotFile::Write;
+  using ImageFile::Write;
   absl::Status Write(uint32_t extent, uint64_t version, const void* data,
                      absl::Span<const uint32_t> chunk_crcs) override {
     {
@@ -146,7 +146,7 @@ class BorrowedSlots : public SlotFile {
   }
 
   absl::Status Read(uint32_t extent, uint64_t version, void* to) override {
-    std::shared_ptr<SlotFile> part;
+    std::shared_ptr<ImageFile> part;
     {
       MutexLock lock(&mu_);
       if (version == round_ && IsLent(extent)) part = extents_.at(extent).part;
@@ -162,10 +162,10 @@ class BorrowedSlots : public SlotFile {
 
  private:
   struct Extent {
-    std::shared_ptr<SlotFile> part;  // null: forgotten, or damaged
-    bool needed = true;              // no version of its own survives for sure
-    bool written = false;            // by this process
-    uint32_t holds = 0;              // of the borrowed version
+    std::shared_ptr<ImageFile> part;  // null: forgotten, or damaged
+    bool needed = true;               // no version of its own survives for sure
+    bool written = false;             // by this process
+    uint32_t holds = 0;               // of the borrowed version
   };
 
   bool IsLent(uint32_t extent) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -190,7 +190,7 @@ class BorrowedSlots : public SlotFile {
   FileSystem* const fs_;
   const std::string directory_;
   const uint64_t round_;
-  std::unique_ptr<SlotFile> own_;
+  std::unique_ptr<ImageFile> own_;
 
   mutable Mutex mu_;
   std::map<uint32_t, Extent> extents_ ABSL_GUARDED_BY(mu_);
@@ -202,11 +202,11 @@ absl::Status Lost(const std::string& path, absl::string_view why) {
   return absl::DataLossError(absl::StrCat(path, ": ", why));
 }
 
-absl::StatusOr<SlotBase> ReadBase(FileSystem* fs, const std::string& directory,
-                                  const SlotOptions& options) {
-  const std::string path = SlotBasePath(directory);
-  BALLAST_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(fs, path, kSlotBaseBytesMax));
-  absl::StatusOr<SlotBase> base = DecodeSlotBase(bytes);
+absl::StatusOr<ImageBase> ReadBase(FileSystem* fs, const std::string& directory,
+                                   const ImageOptions& options) {
+  const std::string path = ImageBasePath(directory);
+  BALLAST_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(fs, path, kImageBaseBytesMax));
+  absl::StatusOr<ImageBase> base = DecodeImageBase(bytes);
   if (absl::IsDataLoss(base.status())) return Lost(path, base.status().message());
   if (!base.ok()) {
     return absl::Status(base.status().code(), absl::StrCat(path, ": ", base.status().message()));
@@ -223,31 +223,32 @@ absl::StatusOr<SlotBase> ReadBase(FileSystem* fs, const std::string& directory,
 
 // There is no `base`: nothing is borrowed, or nothing is needed any more, or it was lost.
 absl::Status CheckNothingNeeded(FileSystem* fs, const std::string& directory,
-                                const std::vector<SlotShape>& shapes, const SlotFile& own) {
+                                const std::vector<ImageShape>& shapes, const ImageFile& own) {
   BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs->List(directory));
   const bool left = std::any_of(names.begin(), names.end(), [](const std::string& name) {
     return absl::StartsWith(name, kPartPrefix);
   });
   if (!left) return absl::OkStatus();
-  for (const SlotShape& shape : shapes) {
+  for (const ImageShape& shape : shapes) {
     if (!own.Versions(shape.extent).empty()) continue;
-    return Lost(SlotBasePath(directory), absl::StrCat("it is missing, and extent ", shape.extent,
-                                                      " has no slot but those that it speaks of"));
+    return Lost(ImageBasePath(directory),
+                absl::StrCat("it is missing, and extent ", shape.extent,
+                             " has no image but those that it speaks of"));
   }
   return RemoveBorrowed(fs, directory);
 }
 
 // Opens a part, and finds in it what is needed of it.
-absl::Status BorrowPart(FileSystem* fs, const std::string& directory, const SlotBase& base,
-                        const SlotBasePart& from, const std::map<uint32_t, SlotShape>& wanted,
-                        bool direct, BorrowedSlots* to) {
-  const std::string path = SlotBasePartPath(directory, from.server);
+absl::Status BorrowPart(FileSystem* fs, const std::string& directory, const ImageBase& base,
+                        const ImageBasePart& from, const std::map<uint32_t, ImageShape>& wanted,
+                        bool direct, BorrowedImages* to) {
+  const std::string path = ImageBasePartPath(directory, from.server);
   auto opened =
-      SlotFile::Open(fs, path, SlotBasePartOptions(base, from.server, direct), from.shapes);
+      ImageFile::Open(fs, path, ImageBasePartOptions(base, from.server, direct), from.shapes);
   if (absl::IsNotFound(opened.status())) return Lost(path, opened.status().message());
   BALLAST_RETURN_IF_ERROR(opened.status());
-  const std::shared_ptr<SlotFile> part = *std::move(opened);
-  for (const SlotShape& shape : from.shapes) {
+  const std::shared_ptr<ImageFile> part = *std::move(opened);
+  for (const ImageShape& shape : from.shapes) {
     const auto found = wanted.find(shape.extent);
     if (found != wanted.end() && found->second == shape) to->Borrow(shape.extent, part);
   }
@@ -256,31 +257,32 @@ absl::Status BorrowPart(FileSystem* fs, const std::string& directory, const Slot
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SlotFile>> OpenBorrowed(FileSystem* fs, const std::string& directory,
-                                                       const SlotOptions& options,
-                                                       const std::vector<SlotShape>& shapes,
-                                                       std::unique_ptr<SlotFile> own) {
-  const absl::StatusOr<SlotBase> base = ReadBase(fs, directory, options);
+absl::StatusOr<std::unique_ptr<ImageFile>> OpenBorrowed(FileSystem* fs,
+                                                        const std::string& directory,
+                                                        const ImageOptions& options,
+                                                        const std::vector<ImageShape>& shapes,
+                                                        std::unique_ptr<ImageFile> own) {
+  const absl::StatusOr<ImageBase> base = ReadBase(fs, directory, options);
   if (absl::IsNotFound(base.status())) {
     BALLAST_RETURN_IF_ERROR(CheckNothingNeeded(fs, directory, shapes, *own));
     return own;
   }
   BALLAST_RETURN_IF_ERROR(base.status());
-  std::map<uint32_t, SlotShape> wanted;
-  for (const SlotShape& shape : shapes) {
+  std::map<uint32_t, ImageShape> wanted;
+  for (const ImageShape& shape : shapes) {
     if (own->Versions(shape.extent).size() < 2) wanted[shape.extent] = shape;
   }
-  SlotFile* const slots = own.get();
-  auto borrowed = std::make_unique<BorrowedSlots>(fs, directory, base->round, std::move(own));
-  for (const SlotBasePart& part : base->parts) {
+  ImageFile* const images = own.get();
+  auto borrowed = std::make_unique<BorrowedImages>(fs, directory, base->round, std::move(own));
+  for (const ImageBasePart& part : base->parts) {
     BALLAST_RETURN_IF_ERROR(
         BorrowPart(fs, directory, *base, part, wanted, options.direct, borrowed.get()));
   }
   for (const auto& [extent, shape] : wanted) {
-    if (!slots->Versions(extent).empty() || !borrowed->Versions(extent).empty()) continue;
-    return Lost(SlotBasePath(directory),
+    if (!images->Versions(extent).empty() || !borrowed->Versions(extent).empty()) continue;
+    return Lost(ImageBasePath(directory),
                 absl::StrCat("extent ", extent,
-                             " is neither in the slots nor in the files that it ", "speaks of"));
+                             " is neither in the images nor in the files that it ", "speaks of"));
   }
   if (!borrowed->empty()) return borrowed;
   BALLAST_RETURN_IF_ERROR(RemoveBorrowed(fs, directory));

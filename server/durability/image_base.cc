@@ -1,4 +1,4 @@
-#include "server/durability/slot_base.h"
+#include "server/durability/image_base.h"
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -15,14 +15,14 @@ constexpr size_t kShapeBytes = 12;
 
 absl::StatusOr<absl::string_view> Body(absl::string_view bytes) {
   return OpenSealed(kMagic, kVersion, bytes,
-                    "it says of no slots what they have borrowed, or was cut off");
+                    "it says of no images what they have borrowed, or was cut off");
 }
 
-SlotBasePart GetPart(ByteReader* from) {
-  SlotBasePart part;
+ImageBasePart GetPart(ByteReader* from) {
+  ImageBasePart part;
   part.server = from->Get<uint32_t>();
   part.shapes.resize(from->GetCount(kShapeBytes));
-  for (SlotShape& shape : part.shapes) {
+  for (ImageShape& shape : part.shapes) {
     shape.extent = from->Get<uint32_t>();
     shape.elements = from->Get<uint32_t>();
     shape.array_count = from->Get<uint32_t>();
@@ -32,7 +32,7 @@ SlotBasePart GetPart(ByteReader* from) {
 
 }  // namespace
 
-std::string EncodeSlotBase(const SlotBase& base) {
+std::string EncodeImageBase(const ImageBase& base) {
   ByteWriter body;
   body.Put(base.job);
   body.Put(base.server);
@@ -42,10 +42,10 @@ std::string EncodeSlotBase(const SlotBase& base) {
   body.Put(base.formula_id);
   body.Put(base.tile_elements);
   body.Put(static_cast<uint32_t>(base.parts.size()));
-  for (const SlotBasePart& part : base.parts) {
+  for (const ImageBasePart& part : base.parts) {
     body.Put(part.server);
     body.Put(static_cast<uint32_t>(part.shapes.size()));
-    for (const SlotShape& shape : part.shapes) {
+    for (const ImageShape& shape : part.shapes) {
       body.Put(shape.extent);
       body.Put(shape.elements);
       body.Put(shape.array_count);
@@ -54,10 +54,10 @@ std::string EncodeSlotBase(const SlotBase& base) {
   return SealBytes(kMagic, kVersion, body.Take());
 }
 
-absl::StatusOr<SlotBase> DecodeSlotBase(absl::string_view bytes) {
+absl::StatusOr<ImageBase> DecodeImageBase(absl::string_view bytes) {
   BALLAST_ASSIGN_OR_RETURN(const absl::string_view body, Body(bytes));
   ByteReader from(body);
-  SlotBase base;
+  ImageBase base;
   base.job = from.Get<uint64_t>();
   base.server = from.Get<uint32_t>();
   base.lender = from.Get<uint64_t>();
@@ -71,14 +71,14 @@ absl::StatusOr<SlotBase> DecodeSlotBase(absl::string_view bytes) {
   return absl::DataLossError("its fields are not those of this format");
 }
 
-std::string SlotBasePath(const std::string& directory) { return absl::StrCat(directory, "/base"); }
+std::string ImageBasePath(const std::string& directory) { return absl::StrCat(directory, "/base"); }
 
-std::string SlotBasePartPath(const std::string& directory, uint32_t server) {
+std::string ImageBasePartPath(const std::string& directory, uint32_t server) {
   return absl::StrCat(directory, "/base-", server);
 }
 
-SlotOptions SlotBasePartOptions(const SlotBase& base, uint32_t server, bool direct) {
-  SlotOptions options;
+ImageOptions ImageBasePartOptions(const ImageBase& base, uint32_t server, bool direct) {
+  ImageOptions options;
   options.job = base.lender;
   options.server = server;
   options.optimizer = base.optimizer;
