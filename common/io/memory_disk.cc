@@ -7,65 +7,22 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/io/file_error.h"
-#include "common/io/volatile_bytes.h"
+#include "common/io/volatile_names.h"
 
 namespace ballast {
 namespace {
 
 constexpr uint64_t kOffsetMax = std::numeric_limits<int64_t>::max();
 
-std::vector<std::string> Components(const std::string& path) {
-  std::vector<std::string> names = absl::StrSplit(path, '/', absl::SkipEmpty());
-  names.erase(std::remove(names.begin(), names.end(), "."), names.end());
-  return names;
-}
-
 }  // namespace
-
-// A file or a directory, as it is seen and as the medium has it for sure.
-struct MemoryDisk::Node {
-  using Entries = std::map<std::string, NodePtr>;
-
-  const bool is_directory;
-
-  Entries entries;
-  Entries synced_entries;
-
-  VolatileBytes content;
-
-  // Changes names, either as they are seen or as the medium has them.
-  static void Set(const EntryChange& change, Entries Node::*entries);
-
-  // Becomes what a power loss leaves, here and below. `crashed`: what has become so already; a file
-  // may have several names.
-  void Crash(const Random& random, std::set<Node*>* crashed) {
-    if (!crashed->insert(this).second) return;
-    content.Crash(random);
-    entries = synced_entries;
-    for (const auto& [name, node] : entries) node->Crash(random, crashed);
-  }
-
-  // Calls `visit(path, node)` for each file here and below, names ascending.
-  template <typename Visit>
-  void ForEachFile(const std::string& path, const Visit& visit) const {
-    for (const auto& [name, node] : entries) {
-      const std::string below = path.empty() ? name : path + "/" + name;
-      if (node->is_directory) {
-        node->ForEachFile(below, visit);
-      } else {
-        visit(below, *node);
-      }
-    }
-  }
-};
 
 class MemoryDisk::OpenFile : public File {
  public:
-  OpenFile(MemoryDisk* disk, NodePtr opened, std::string path, uint64_t crashes, bool may_write)
+  OpenFile(MemoryDisk* disk, VolatileNames::NodePtr opened, std::string path, uint64_t crashes,
+           bool may_write)
       : node(std::move(opened)),
         name(std::move(path)),
         crashes_before(crashes),
@@ -86,7 +43,7 @@ class MemoryDisk::OpenFile : public File {
   absl::Status Allocate(uint64_t bytes) override { return disk_->Grow(*this, bytes); }
   absl::StatusOr<uint64_t> Size() override { return disk_->SizeOf(*this); }
 
-  const NodePtr node;
+  const VolatileNames::NodePtr node;
   const std::string name;
   const uint64_t crashes_before;
   const bool writable;
@@ -95,52 +52,10 @@ class MemoryDisk::OpenFile : public File {
   MemoryDisk* const disk_;
 };
 
-MemoryDisk::MemoryDisk(uint64_t capacity_bytes)
-    : root_(new Node{.is_directory = true}), capacity_bytes_(capacity_bytes) {}
+MemoryDisk::MemoryDisk(uint64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 MemoryDisk::~MemoryDisk() = default;
 
 // Names.
-
-MemoryDisk::NodePtr MemoryDisk::Find(const std::string& path) const {
-  NodePtr node = root_;
-  for (const std::string& name : Components(path)) {
-    const auto entry = node->entries.find(name);
-    if (entry == node->entries.end()) return nullptr;
-    node = entry->second;
-  }
-  return node;
-}
-
-absl::StatusOr<MemoryDisk::Entry> MemoryDisk::Locate(const std::string& path) const {
-  std::vector<std::string> names = Components(path);
-  if (names.empty()) return FileError(EBUSY, "change the root", path);
-  Entry entry{.directory = root_, .name = names.back()};
-  names.pop_back();
-  for (const std::string& name : names) {
-    const auto next = entry.directory->entries.find(name);
-    if (next == entry.directory->entries.end()) return FileError(ENOENT, "find", path);
-    entry.directory = next->second;
-  }
-  if (!entry.directory->is_directory) return FileError(ENOTDIR, "find", path);
-  const auto found = entry.directory->entries.find(entry.name);
-  if (found != entry.directory->entries.end()) entry.node = found->second;
-  return entry;
-}
-
-void MemoryDisk::Node::Set(const EntryChange& change, Entries Node::*entries) {
-  for (const Entry& entry : change) {
-    if (entry.node != nullptr) {
-      ((*entry.directory).*entries)[entry.name] = entry.node;
-    } else {
-      ((*entry.directory).*entries).erase(entry.name);
-    }
-  }
-}
-
-void MemoryDisk::Change(EntryChange change) {
-  Node::Set(change, &Node::entries);
-  unsynced_.push_back(std::move(change));
-}
 
 absl::StatusOr<std::unique_ptr<File>> MemoryDisk::Open(const std::string& path,
                                                        const OpenOptions& options) {
@@ -148,11 +63,10 @@ absl::StatusOr<std::unique_ptr<File>> MemoryDisk::Open(const std::string& path,
   const bool create = Creates(options.mode);
   BALLAST_RETURN_IF_ERROR(
       TakeFault(Operation::kOpen, "open", path, create ? &FileError : &FileReadError));
-  BALLAST_ASSIGN_OR_RETURN(Entry entry, Locate(path));
+  BALLAST_ASSIGN_OR_RETURN(VolatileNames::Entry entry, names_.Locate(path));
   if (entry.node == nullptr) {
     if (!create) return FileError(ENOENT, "open", path);
-    entry.node.reset(new Node{.is_directory = false});
-    Change({entry});
+    names_.MakeFile(&entry);
   } else if (options.mode == OpenMode::kCreateNew) {
     return FileError(EEXIST, "open", path);
   } else if (entry.node->is_directory) {
@@ -166,53 +80,18 @@ absl::StatusOr<std::unique_ptr<File>> MemoryDisk::Open(const std::string& path,
 
 absl::StatusOr<std::vector<std::string>> MemoryDisk::List(const std::string& directory) {
   MutexLock lock(&mu_);
-  const NodePtr node = Find(directory);
-  if (node == nullptr) return FileError(ENOENT, "list", directory);
-  if (!node->is_directory) return FileError(ENOTDIR, "list", directory);
-  std::vector<std::string> names;
-  for (const auto& [name, child] : node->entries) names.push_back(name);
-  return names;
+  return names_.List(directory);
 }
 
 absl::Status MemoryDisk::MakeDirectory(const std::string& directory) {
   MutexLock lock(&mu_);
-  NodePtr at = root_;
-  for (const std::string& name : Components(directory)) {
-    NodePtr& next = at->entries[name];
-    if (next == nullptr) {
-      next.reset(new Node{.is_directory = true});
-      unsynced_.push_back({{at, name, next}});
-    }
-    if (!next->is_directory) return FileError(ENOTDIR, "make directory", directory);
-    at = next;
-  }
-  return absl::OkStatus();
+  return names_.MakeDirectory(directory);
 }
 
 absl::Status MemoryDisk::Rename(const std::string& from, const std::string& to) {
   MutexLock lock(&mu_);
-  const std::string words = absl::StrCat("rename ", from, " to");
-  BALLAST_RETURN_IF_ERROR(TakeFault(Operation::kRename, words, to));
-  BALLAST_ASSIGN_OR_RETURN(Entry old_entry, Locate(from));
-  BALLAST_ASSIGN_OR_RETURN(Entry new_entry, Locate(to));
-  if (old_entry.node == nullptr) return FileError(ENOENT, words, to);
-  if (old_entry.node == new_entry.node) return absl::OkStatus();
-  if (new_entry.node != nullptr) {
-    if (new_entry.node->is_directory && !old_entry.node->is_directory) {
-      return FileError(EISDIR, words, to);
-    }
-    if (!new_entry.node->is_directory && old_entry.node->is_directory) {
-      return FileError(ENOTDIR, words, to);
-    }
-    if (!new_entry.node->entries.empty()) return FileError(ENOTEMPTY, words, to);
-  }
-  const std::vector<std::string> inner = Components(to), outer = Components(from);
-  if (inner.size() > outer.size() && std::equal(outer.begin(), outer.end(), inner.begin())) {
-    return FileError(EINVAL, words, to);
-  }
-  new_entry.node = std::exchange(old_entry.node, nullptr);
-  Change({old_entry, new_entry});
-  return absl::OkStatus();
+  BALLAST_RETURN_IF_ERROR(TakeFault(Operation::kRename, absl::StrCat("rename ", from, " to"), to));
+  return names_.Rename(from, to);
 }
 
 absl::Status MemoryDisk::Link(const std::string& from, const std::string& to) {
@@ -221,73 +100,31 @@ absl::Status MemoryDisk::Link(const std::string& from, const std::string& to) {
   if (const absl::Status fault = TakeFault(Operation::kLink, words, to); !fault.ok()) {
     return absl::UnimplementedError(fault.message());  // The only reason there is here.
   }
-  BALLAST_ASSIGN_OR_RETURN(const Entry old_entry, Locate(from));
-  BALLAST_ASSIGN_OR_RETURN(Entry new_entry, Locate(to));
-  if (old_entry.node == nullptr) return FileError(ENOENT, words, to);
-  if (new_entry.node != nullptr) return FileError(EEXIST, words, to);
-  if (old_entry.node->is_directory) return FileError(EISDIR, words, to);
-  new_entry.node = old_entry.node;
-  Change({new_entry});
-  return absl::OkStatus();
+  return names_.Link(from, to);
 }
 
 absl::Status MemoryDisk::Remove(const std::string& path) {
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(TakeFault(Operation::kRemove, "remove", path));
-  BALLAST_ASSIGN_OR_RETURN(Entry entry, Locate(path));
-  if (entry.node == nullptr) return FileError(ENOENT, "remove", path);
-  if (entry.node->is_directory) return FileError(EISDIR, "remove", path);
-  entry.node = nullptr;
-  Change({entry});
-  return absl::OkStatus();
-}
-
-void MemoryDisk::RemoveTree(const Entry& entry) {
-  const Node::Entries children = entry.node->entries;
-  for (const auto& [name, node] : children) RemoveTree({entry.node, name, node});
-  Change({{entry.directory, entry.name, nullptr}});
+  return names_.Remove(path);
 }
 
 absl::Status MemoryDisk::RemoveAll(const std::string& directory) {
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(TakeFault(Operation::kRemove, "remove", directory));
-  const absl::StatusOr<Entry> entry = Locate(directory);
-  if (absl::IsNotFound(entry.status())) return absl::OkStatus();
-  if (!entry.ok()) return entry.status();
-  if (entry->node != nullptr) RemoveTree(*entry);
-  return absl::OkStatus();
+  return names_.RemoveAll(directory);
 }
 
 absl::Status MemoryDisk::SyncDirectory(const std::string& directory) {
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(TakeFault(Operation::kSync, "sync directory", directory));
-  const NodePtr synced = Find(directory);
-  if (synced == nullptr) return FileError(ENOENT, "sync directory", directory);
-  if (!synced->is_directory) return FileError(ENOTDIR, "sync directory", directory);
-  // From the newest back: what touches this directory, and what went before it on the same names.
-  std::set<std::pair<Node*, std::string>> names;
-  std::vector<EntryChange> saved, left;
-  for (; !unsynced_.empty(); unsynced_.pop_back()) {
-    EntryChange& change = unsynced_.back();
-    const bool save = std::any_of(change.begin(), change.end(), [&](const Entry& entry) {
-      return entry.directory == synced || names.contains({entry.directory.get(), entry.name});
-    });
-    if (save) {
-      for (const Entry& entry : change) names.insert({entry.directory.get(), entry.name});
-    }
-    (save ? saved : left).push_back(std::move(change));
-  }
-  unsynced_.assign(std::make_move_iterator(left.rbegin()), std::make_move_iterator(left.rend()));
-  for (auto change = saved.rbegin(); change != saved.rend(); ++change) {
-    Node::Set(*change, &Node::synced_entries);
-  }
-  return absl::OkStatus();
+  return names_.Sync(directory);
 }
 
 uint64_t MemoryDisk::BytesLeft() const {
   uint64_t used = 0;
-  std::set<const Node*> counted;
-  root_->ForEachFile("", [&](const std::string&, const Node& file) {
+  std::set<const VolatileNames::Node*> counted;
+  names_.ForEachFile([&](const std::string&, const VolatileNames::Node& file) {
     if (counted.insert(&file).second) used += file.content.seen().size();
   });
   return capacity_bytes_ - std::min(capacity_bytes_, used);
@@ -295,7 +132,7 @@ uint64_t MemoryDisk::BytesLeft() const {
 
 absl::StatusOr<uint64_t> MemoryDisk::FreeBytes(const std::string& path) {
   MutexLock lock(&mu_);
-  if (Find(path) == nullptr) return FileError(ENOENT, "ask the free space of", path);
+  if (names_.Find(path) == nullptr) return FileError(ENOENT, "ask the free space of", path);
   return BytesLeft();
 }
 
@@ -385,20 +222,7 @@ absl::StatusOr<uint64_t> MemoryDisk::SizeOf(const OpenFile& file) const {
 
 void MemoryDisk::Crash(const Random& random) {
   MutexLock lock(&mu_);
-  std::set<std::pair<Node*, std::string>> lost;
-  for (const EntryChange& change : unsynced_) {
-    const bool cut_off = std::any_of(change.begin(), change.end(), [&](const Entry& entry) {
-      return lost.contains({entry.directory.get(), entry.name});
-    });
-    if (!cut_off && random() % 2 == 0) {
-      Node::Set(change, &Node::synced_entries);
-    } else {
-      for (const Entry& entry : change) lost.insert({entry.directory.get(), entry.name});
-    }
-  }
-  unsynced_.clear();
-  std::set<Node*> crashed;
-  root_->Crash(random, &crashed);
+  names_.Crash(random);
   ++crashes_;
 }
 
@@ -434,7 +258,7 @@ void MemoryDisk::MisdirectNextWrite(uint64_t offset) {
 absl::Status MemoryDisk::FlipBit(const std::string& path, uint64_t offset, int bit) {
   BALLAST_CHECK(bit >= 0 && bit < 8);
   MutexLock lock(&mu_);
-  const NodePtr node = Find(path);
+  const VolatileNames::NodePtr node = names_.Find(path);
   if (node == nullptr || node->is_directory) return FileError(ENOENT, "flip a bit of", path);
   if (offset >= node->content.seen().size()) {
     return absl::OutOfRangeError(absl::StrCat("cannot flip a bit at offset ", offset, " of ", path,
@@ -452,7 +276,8 @@ void MemoryDisk::SetCapacity(uint64_t bytes) {
 std::vector<std::string> MemoryDisk::Paths() const {
   MutexLock lock(&mu_);
   std::vector<std::string> paths;
-  root_->ForEachFile("", [&](const std::string& path, const Node&) { paths.push_back(path); });
+  names_.ForEachFile(
+      [&](const std::string& path, const VolatileNames::Node&) { paths.push_back(path); });
   std::sort(paths.begin(), paths.end());
   return paths;
 }

@@ -1,13 +1,13 @@
 // A disk in memory that loses what was not synced: for the simulator and for tests of everything
 // that claims to survive power loss. It is as mean as POSIX allows:
-//   - written bytes are safe after the file's Sync; until then each write may, on its own, be
+//   - Written bytes are safe after the file's Sync. Until then each write may, on its own, be
 //   there,
-//     be missing, or be there in some of its 512-byte sectors;
-//   - created, renamed and removed names are safe after SyncDirectory of their directory, also
+//     be missing, or be there in some of its 512-byte sectors.
+//   - Created, renamed and removed names are safe after SyncDirectory of their directory, also
 //   those
-//     of directories and of files that were synced themselves; until then each may be missing,
-//     together with the later changes of the same names;
-//   - after a failed Sync the bytes it was to save are readable, and no later Sync saves them.
+//     of directories and of files that were synced themselves. Until then each may be missing,
+//     together with the later changes of the same names.
+//   - After a failed Sync the bytes that it was to save are readable, and no later Sync saves them.
 // Comes from: tests, the simulator. Goes to: whatever takes a FileSystem.
 // Thread safety: thread-safe; one mutex. No clock and no chance of its own: the same calls give the
 // same disk.
@@ -26,6 +26,7 @@
 #include "common/base/sync.h"
 #include "common/io/file.h"
 #include "common/io/file_error.h"
+#include "common/io/volatile_names.h"
 
 namespace ballast {
 
@@ -89,26 +90,11 @@ class MemoryDisk : public FileSystem {
   std::vector<std::string> Paths() const;
 
  private:
-  struct Node;
   class OpenFile;
-  using NodePtr = std::shared_ptr<Node>;  // Open files and changes of names share it.
-
-  struct Entry {
-    NodePtr directory;
-    std::string name;
-    NodePtr node;  // What the name stands for; null for nothing.
-  };
-  // Names that change together or not at all: one, or both of a rename.
-  using EntryChange = std::vector<Entry>;
 
   using ErrorOf = absl::Status(int error, absl::string_view words, absl::string_view path);
   absl::Status TakeFault(Operation operation, absl::string_view words, const std::string& path,
                          ErrorOf* error = &FileError) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  NodePtr Find(const std::string& path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The entry of `path`; its node is null when there is none. Fails when the parent is missing.
-  absl::StatusOr<Entry> Locate(const std::string& path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Change(EntryChange change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void RemoveTree(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t BytesLeft() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   absl::Status CheckOpen(const OpenFile& file) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -119,10 +105,9 @@ class MemoryDisk : public FileSystem {
   absl::StatusOr<uint64_t> SizeOf(const OpenFile& file) const;
 
   mutable Mutex mu_;
-  const NodePtr root_;
+  VolatileNames names_ ABSL_GUARDED_BY(mu_);
   uint64_t capacity_bytes_ ABSL_GUARDED_BY(mu_);
   uint64_t crashes_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<EntryChange> unsynced_ ABSL_GUARDED_BY(mu_);                    // Oldest first.
   std::map<Operation, std::map<uint64_t, int>> faults_ ABSL_GUARDED_BY(mu_);  // Count -> errno.
   std::map<std::pair<Operation, std::string>, int> path_faults_ ABSL_GUARDED_BY(mu_);
   std::map<Operation, uint64_t> operations_ ABSL_GUARDED_BY(mu_);
