@@ -102,7 +102,10 @@ absl::Status TierRig::Prepare() {
         };
       },
       [](const absl::Status&) {});
-  // Both images of every extent have blocks on the disk before anything is measured.
+  return WriteFirstState();
+}
+
+absl::Status TierRig::WriteFirstState() {
   for (uint64_t version = 1; version <= 2; ++version) {
     version_ = version;
     BALLAST_RETURN_IF_ERROR(OnStrand([this](server::ImageIo::Done done) {

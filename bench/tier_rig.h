@@ -50,6 +50,8 @@ class TierRig {
   TierRig(const RigOptions& options, server::NvmeTier* nvme, server::ExtentStore store,
           Layout layout);
   absl::Status Prepare();
+  // Gives both images of every extent their blocks on the disk, before anything is measured.
+  absl::Status WriteFirstState();
   absl::Status LogGradients();
   server::ExtentStep StepTo(char* weights) const;
   void PumpSweep(const std::shared_ptr<Progress>& progress);

@@ -161,18 +161,40 @@ absl::Status RunUntilSignal(Server* server, const std::string& peers_file) {
   }
 }
 
-int Run(const CommandLine& line) {
-  TemporaryData temporary;
-  config::LoadOptions load = line.load;
-  if (line.dev && load.flags.count("storage.data_dir") == 0 && !line.check_config &&
-      !line.print_config) {
-    const absl::StatusOr<std::string> parent = TemporaryParent();
-    if (!parent.ok()) return Fail(parent.status(), 1);
-    absl::StatusOr<TemporaryData> made = TemporaryData::Create(*parent);
-    if (!made.ok()) return Fail(made.status(), 1);
-    temporary = *std::move(made);
-    load.flags["storage.data_dir"] = temporary.path();
+// Data of --dev without a directory of its own: removed with the result, and set in `load`.
+absl::StatusOr<TemporaryData> MakeTemporaryData(const CommandLine& line,
+                                                config::LoadOptions* load) {
+  const bool wanted = line.dev && load->flags.count("storage.data_dir") == 0 &&
+                      !line.check_config && !line.print_config;
+  if (!wanted) return TemporaryData();
+  BALLAST_ASSIGN_OR_RETURN(const std::string parent, TemporaryParent());
+  BALLAST_ASSIGN_OR_RETURN(TemporaryData made, TemporaryData::Create(parent));
+  load->flags["storage.data_dir"] = made.path();
+  return made;
+}
+
+// Starts a server and runs it until a signal. The exit code.
+int Serve(const CommandLine& line, config::LoadedConfig loaded) {
+  const std::string data_path = loaded.config.storage().data_dir();
+  const std::string peers_file = loaded.config.cluster().peers_file();
+  // Nothing may be assumed of a file after a failed flush. The process ends without another word or
+  // write; the supervisor starts the server again, and it continues from what was durable.
+  const auto storage_failed = [](const absl::Status&) { _exit(kStorageError); };
+  auto server =
+      Server::Start({std::move(loaded), line.time_scale, line.ready_file, storage_failed});
+  if (!server.ok()) return Fail(WithFreeBytes(server.status(), data_path), CodeOf(server.status()));
+  if (line.dev) {
+    std::cout << "export BALLAST_ENDPOINTS=" << (*server)->address() << std::endl;
   }
+  const absl::Status status = RunUntilSignal(server->get(), peers_file);
+  (*server)->Stop();
+  return status.ok() ? 0 : Fail(status, CodeOf(status));
+}
+
+int Run(const CommandLine& line) {
+  config::LoadOptions load = line.load;
+  const absl::StatusOr<TemporaryData> temporary = MakeTemporaryData(line, &load);
+  if (!temporary.ok()) return Fail(temporary.status(), 1);
   absl::StatusOr<config::LoadedConfig> loaded = config::Load(load);
   if (!loaded.ok()) return Fail(loaded.status(), 1);
   if (line.print_config) std::cout << config::Print(*loaded);
@@ -181,7 +203,7 @@ int Run(const CommandLine& line) {
 
   absl::Status status = ApplyLog(loaded->config.log());
   if (!status.ok()) return Fail(status, 1);
-  if (!temporary.path().empty()) RemoveStaleData(temporary.path());
+  if (!temporary->path().empty()) RemoveStaleData(temporary->path());
   if (!line.ready_file.empty()) status = CheckReadyFile(line.ready_file);
   if (!status.ok()) return Fail(status, 1);
   // Until the process ends, also past Server's own end.
@@ -192,19 +214,7 @@ int Run(const CommandLine& line) {
     BALLAST_LOG(WARN) << "the kernel's default congestion control is BBR, which halves loopback "
                          "bandwidth; our own sockets ask for cubic";
   }
-  const std::string peers_file = loaded->config.cluster().peers_file();
-  // Nothing may be assumed of a file after a failed flush, so nothing more is said or written; the
-  // supervisor starts the server again, and it goes on from what was durable.
-  const auto storage_failed = [](const absl::Status&) { _exit(kStorageError); };
-  auto server =
-      Server::Start({*std::move(loaded), line.time_scale, line.ready_file, storage_failed});
-  if (!server.ok()) return Fail(WithFreeBytes(server.status(), data_path), CodeOf(server.status()));
-  if (line.dev) {
-    std::cout << "export BALLAST_ENDPOINTS=" << (*server)->address() << std::endl;
-  }
-  status = RunUntilSignal(server->get(), peers_file);
-  (*server)->Stop();
-  return status.ok() ? 0 : Fail(status, CodeOf(status));
+  return Serve(line, *std::move(loaded));
 }
 
 int Main(int argc, char** argv) {

@@ -106,36 +106,49 @@ absl::Status SetOption(const std::string& flag, const std::string& value, Option
   return absl::OkStatus();
 }
 
+// Flags that a value follows, besides -o.
+const std::vector<std::string>& ValueFlags() {
+  static const auto* const flags = new std::vector<std::string>{
+      "--endpoint", "--output", "--keep", "--as", "--world", "--snapshot", "--name", "--dtype"};
+  return *flags;
+}
+
+absl::Status UnknownArgument(const std::string& argument, const std::string& flag) {
+  std::vector<std::string> all = ValueFlags();
+  all.insert(all.end(), {"--force", "--state", "--consolidated", "--help"});
+  const std::string near = DidYouMean(flag, all);
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown argument ", argument,
+                   near.empty() ? "" : absl::StrCat(" (did you mean ", near, "?)")));
+}
+
+// Sets the switch that `argument` names; false when it names none.
+bool SetSwitch(const std::string& argument, Options* options) {
+  const std::map<std::string, bool*> switches = {{"--help", &options->help},
+                                                 {"-h", &options->help},
+                                                 {"--force", &options->force},
+                                                 {"--state", &options->state},
+                                                 {"--consolidated", &options->consolidated}};
+  const auto one = switches.find(argument);
+  if (one == switches.end()) return false;
+  *one->second = true;
+  return true;
+}
+
 absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) {
   Options options;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
-    if (argument == "--help" || argument == "-h") {
-      options.help = true;
-      continue;
-    }
-    const std::map<std::string, bool*> switches = {{"--force", &options.force},
-                                                   {"--state", &options.state},
-                                                   {"--consolidated", &options.consolidated}};
-    if (const auto one = switches.find(argument); one != switches.end()) {
-      *one->second = true;
-      continue;
-    }
+    if (SetSwitch(argument, &options)) continue;
     if (!absl::StartsWith(argument, "-")) {
       options.words.push_back(argument);
       continue;
     }
     const size_t equals = argument.find('=');
     const std::string flag = argument.substr(0, equals);
-    const std::vector<std::string> flags = {"--endpoint", "--output",   "--keep", "--as",
-                                            "--world",    "--snapshot", "--name", "--dtype"};
+    const std::vector<std::string>& flags = ValueFlags();
     if (flag != "-o" && std::find(flags.begin(), flags.end(), flag) == flags.end()) {
-      std::vector<std::string> all = flags;
-      all.insert(all.end(), {"--force", "--state", "--consolidated", "--help"});
-      const std::string near = DidYouMean(flag, all);
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown argument ", argument,
-                       near.empty() ? "" : absl::StrCat(" (did you mean ", near, "?)")));
+      return UnknownArgument(argument, flag);
     }
     if (equals == std::string::npos && i + 1 == arguments.size()) {
       return absl::InvalidArgumentError(absl::StrCat(flag, " needs a value"));
@@ -304,27 +317,41 @@ int Status(const Options& options) {
   return std::cout.flush() ? code : kFailure;
 }
 
+int Tune(const std::vector<std::string>& arguments) {
+  if (arguments.size() > 1 && arguments[1] == "nvme") {
+    return TuneMain(std::vector<std::string>(arguments.begin() + 2, arguments.end()));
+  }
+  std::cerr << "ballastctl: tune measures \"nvme\" only"
+            << (arguments.size() > 1 ? ", not \"" + arguments[1] + "\"" : "")
+            << ": ballastctl tune nvme --path DIR\n";
+  return kUsageError;
+}
+
+// Runs a command that asks servers.
+int AskServers(const std::string& command, const Options& options) {
+  if (options.endpoints.empty()) {
+    std::cerr << "ballastctl: no server to ask; give --endpoint or set BALLAST_ENDPOINTS\n";
+    return kUsageError;
+  }
+  if (command == "snapshot") return Snapshots(options);
+  if (command == "export") return Export(options);
+  if (command == "import") return Import(options);
+  return command == "jobs" ? Jobs(options) : Status(options);
+}
+
 int Main(const std::vector<std::string>& arguments) {
   // Unreachable servers are reported by us, in one line.
   setenv("GRPC_VERBOSITY", "NONE", 0);
-  if (!arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h")) {
+  const std::string command = arguments.empty() ? "" : arguments[0];
+  if (command == "--help" || command == "-h") {
     std::cout << kUsage;
     return 0;
   }
-  if (!arguments.empty() && arguments[0] == "--version") {
+  if (command == "--version") {
     std::cout << "ballastctl " << BALLAST_VERSION << "\n";
     return 0;
   }
-  if (!arguments.empty() && arguments[0] == "tune") {
-    if (arguments.size() > 1 && arguments[1] == "nvme") {
-      return TuneMain(std::vector<std::string>(arguments.begin() + 2, arguments.end()));
-    }
-    std::cerr << "ballastctl: tune measures \"nvme\" only"
-              << (arguments.size() > 1 ? ", not \"" + arguments[1] + "\"" : "")
-              << ": ballastctl tune nvme --path DIR\n";
-    return kUsageError;
-  }
-  const std::string command = arguments.empty() ? "" : arguments[0];
+  if (command == "tune") return Tune(arguments);
   const std::set<std::string> commands = {"status", "jobs", "snapshot", "export", "import"};
   if (commands.count(command) == 0) {
     if (!command.empty()) std::cerr << "ballastctl: unknown command " << command << "\n";
@@ -341,14 +368,7 @@ int Main(const std::vector<std::string>& arguments) {
     std::cout << kUsage;
     return 0;
   }
-  if (options->endpoints.empty()) {
-    std::cerr << "ballastctl: no server to ask; give --endpoint or set BALLAST_ENDPOINTS\n";
-    return kUsageError;
-  }
-  if (command == "snapshot") return Snapshots(*options);
-  if (command == "export") return Export(*options);
-  if (command == "import") return Import(*options);
-  return command == "jobs" ? Jobs(*options) : Status(*options);
+  return AskServers(command, *options);
 }
 
 }  // namespace

@@ -95,18 +95,33 @@ std::string Json(const SafetensorsHeader& header) {
   return json;
 }
 
+absl::Status CheckAlignment(uint64_t alignment) {
+  if (alignment != 0 && alignment % kSafetensorsAlignment == 0 &&
+      alignment <= kSafetensorsAlignmentMax) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("data_alignment of ", alignment,
+                                                 " is no multiple of ", kSafetensorsAlignment,
+                                                 " up to ", kSafetensorsAlignmentMax));
+}
+
+// The length of the JSON text, the text, and blanks up to the data.
+std::string HeadBytes(const std::string& json, uint64_t json_bytes, uint64_t data_offset) {
+  std::string bytes;
+  bytes.reserve(data_offset);
+  for (int i = 0; i < 8; ++i) bytes.push_back(static_cast<char>(json_bytes >> (8 * i)));
+  bytes += json;
+  bytes.resize(data_offset, ' ');
+  return bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<SafetensorsHead> EncodeSafetensorsHeader(std::vector<TensorEntry> tensors,
                                                         std::map<std::string, std::string> metadata,
                                                         const SafetensorsEncodeOptions& options) {
   const uint64_t alignment = options.data_alignment;
-  if (alignment == 0 || alignment % kSafetensorsAlignment != 0 ||
-      alignment > kSafetensorsAlignmentMax) {
-    return absl::InvalidArgumentError(absl::StrCat("data_alignment of ", alignment,
-                                                   " is no multiple of ", kSafetensorsAlignment,
-                                                   " up to ", kSafetensorsAlignmentMax));
-  }
+  BALLAST_RETURN_IF_ERROR(CheckAlignment(alignment));
   const SafetensorsLimits& limits = options.limits;
   if (tensors.size() > limits.tensors) {
     return absl::InvalidArgumentError(
@@ -131,12 +146,8 @@ absl::StatusOr<SafetensorsHead> EncodeSafetensorsHeader(std::vector<TensorEntry>
   if (header.file_bytes() > kFileBytesMax) {
     return absl::InvalidArgumentError("the file would be larger than 2^63-1 bytes");
   }
-  SafetensorsHead head = {.bytes = {}, .header = std::move(header)};
-  head.bytes.reserve(head.header.data_offset);
-  for (int i = 0; i < 8; ++i) head.bytes.push_back(static_cast<char>(json_bytes >> (8 * i)));
-  head.bytes += json;
-  head.bytes.resize(head.header.data_offset, ' ');
-  return head;
+  std::string bytes = HeadBytes(json, json_bytes, header.data_offset);
+  return SafetensorsHead{.bytes = std::move(bytes), .header = std::move(header)};
 }
 
 }  // namespace ballast

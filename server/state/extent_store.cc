@@ -31,6 +31,15 @@ void SetPlane(UploadPlane plane, DType dtype, const void* from, const TileView& 
   }
 }
 
+// The first run of `extent` that reaches beyond `element` of it; runs are ascending and gapless.
+std::vector<Run>::const_iterator FirstRun(const Layout& layout, const Extent& extent,
+                                          uint32_t element) {
+  const auto first = layout.runs().begin() + extent.first_run;
+  return std::upper_bound(first, first + extent.run_count, element,
+                          [](uint32_t at, const Run& r) { return at < r.extent_offset; }) -
+         1;
+}
+
 }  // namespace
 
 uint32_t TileCount(const Layout& layout, uint32_t extent) {
@@ -64,6 +73,16 @@ void ExtentStore::WriteMaster(const Layout& layout, uint32_t extent, uint32_t of
   }
 }
 
+uint64_t ExtentStore::UploadTile(const TileView& tile, const char* from, DType weight_dtype,
+                                 char* weight, const ExtentStep& step) const {
+  if (IsStatePlane(step.upload)) {
+    SetPlane(step.upload, step.grad_dtype, from, tile);
+  } else {
+    optim::Upcast(*kernels_, step.grad_dtype)(from, tile.p, tile.elements);
+  }
+  return optim::Downcast(*kernels_, weight_dtype)(tile.p, weight, tile.elements);
+}
+
 uint64_t ExtentStore::StepTile(const Layout& layout, uint32_t extent_id, uint32_t tile_index,
                                const ExtentStep& step) {
   const Extent& extent = layout.extents()[extent_id];
@@ -74,23 +93,14 @@ uint64_t ExtentStore::StepTile(const Layout& layout, uint32_t extent_id, uint32_
   const uint32_t begin = tile_index * layout.tile_elements();
   const uint32_t end = begin + tile.elements;
   if (IsUpload(step.upload)) {
-    const char* const from = static_cast<const char*>(step.grad) + begin * grad_bytes;
-    if (IsStatePlane(step.upload)) {
-      SetPlane(step.upload, step.grad_dtype, from, tile);
-    } else {
-      optim::Upcast(*kernels_, step.grad_dtype)(from, tile.p, tile.elements);
-    }
-    return optim::Downcast(*kernels_, extent.dtype)(
-        tile.p, static_cast<char*>(step.weight) + begin * weight_bytes, tile.elements);
+    return UploadTile(tile, static_cast<const char*>(step.grad) + begin * grad_bytes, extent.dtype,
+                      static_cast<char*>(step.weight) + begin * weight_bytes, step);
   }
 
-  // First run that reaches into the tile; runs are ascending and gapless.
-  const auto first = layout.runs().begin() + extent.first_run;
-  auto run = std::upper_bound(first, first + extent.run_count, begin,
-                              [](uint32_t at, const Run& r) { return at < r.extent_offset; }) -
-             1;
+  const auto last = layout.runs().begin() + extent.first_run + extent.run_count;
+  auto run = FirstRun(layout, extent, begin);
   uint64_t overflows = 0;
-  for (; run != first + extent.run_count && run->extent_offset < end; ++run) {
+  for (; run != last && run->extent_offset < end; ++run) {
     const uint32_t from = std::max(begin, run->extent_offset);
     const uint32_t to = std::min(end, run->extent_offset + run->elements);
     const uint32_t at = from - begin;

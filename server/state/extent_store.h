@@ -57,6 +57,10 @@ class ExtentStore {
   const optim::KernelTable* kernels() const { return kernels_; }
 
  private:
+  // Sets the plane that `step` uploads from `from`, and writes the weights of the tile.
+  uint64_t UploadTile(const TileView& tile, const char* from, DType weight_dtype, char* weight,
+                      const ExtentStep& step) const;
+
   std::unique_ptr<Tier> tier_;
   const optim::KernelTable* kernels_;
 };
