@@ -19,6 +19,7 @@ import threading
 import time
 
 import chaos
+import outcome
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Shorter than a round, so that a kill falls into the round that it was meant for.
@@ -75,17 +76,24 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=pathlib.Path, default=HERE.parents[1] / "out")
     parser.add_argument("--verify-flags", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if problem := check_out(args.out):
+    if problem := check(args):
         parser.error(problem)
-    if args.chaos and args.durability == "none":
-        parser.error("--chaos kills processes, which a job with --durability none does not survive")
-    if args.tier == "nvme" and args.durability == "none":
-        parser.error("--tier nvme: a job with --durability none has no files to keep its state in")
-    if args.chaos and args.steps < chaos.STEPS_MIN:
-        parser.error(f"--steps {args.steps}: --chaos needs at least {chaos.STEPS_MIN}")
     if args.chaos and args.durability is None:
         args.durability = "power"
     return args
+
+
+def check(args: argparse.Namespace) -> str:
+    """Why these flags do not go together; "" when they do."""
+    if problem := check_out(args.out):
+        return problem
+    if args.chaos and args.durability == "none":
+        return "--chaos kills processes, which a job with --durability none does not survive"
+    if args.tier == "nvme" and args.durability == "none":
+        return "--tier nvme: a job with --durability none has no files to keep its state in"
+    if args.chaos and args.steps < chaos.STEPS_MIN:
+        return f"--steps {args.steps}: --chaos needs at least {chaos.STEPS_MIN}"
+    return ""
 
 
 def check_out(folder: pathlib.Path) -> str:
@@ -264,126 +272,25 @@ def train(args: argparse.Namespace, folder: pathlib.Path, signals: Signals) -> d
         training.close()
 
 
-def plot(result: dict, path: pathlib.Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=110)
-    axes.plot(*zip(*result["losses"]), color="0.75", label="training batch (rank 0)")
-    steps, ours, theirs = zip(*result["evals"])
-    axes.plot(steps, theirs, "s-", markersize=9, fillstyle="none", label="torch.optim.AdamW(fused)")
-    axes.plot(steps, ours, "o-", markersize=4, label="Ballast")
-    for kill in result["kills"]:
-        axes.axvline(kill["step"], color="tab:red", linestyle=":")
-        name = f" kill -9 of {kill['kind']} {kill['number']}, {kill['pause_ms'] / 1e3:.1f} s"
-        axes.text(
-            kill["step"], 1.0, name, color="tab:red", rotation=90, ha="right", va="top",
-            transform=axes.get_xaxis_transform(),
-        )  # fmt: skip
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats per byte)")
-    axes.set_title(f"held-out loss; {sum(result['differing'].values())} differing bits of state")
-    axes.legend()
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number != 1 else ''}"
-
-
-def who_trains(args: argparse.Namespace) -> str:
-    """Such as: 2 trainers on 1 state server."""
-    return f"{counted(args.trainers, 'trainer')} on {counted(args.servers, 'state server')}"
-
-
-def precision(args: argparse.Namespace) -> str:
-    """What 16-bit numbers are used for."""
-    return (
-        f"{args.dtype}: parameters and gradients are stored and sent in {args.dtype}; the model "
-        "computes in fp32 on the CPU, masters are fp32 in the service"
-    )
-
-
-def table(args: argparse.Namespace, result: dict, picture: pathlib.Path, seconds: float) -> str:
-    lines = [
-        "",
-        f"A byte-level GPT ({result['parameters'] / 1e6:.1f} M parameters, {args.dtype}), "
-        f"{who_trains(args)}, durability {result['durability']}, {args.steps} steps in "
-        f"{seconds:.0f} s",
-        "",
-        "  held-out loss       step    Ballast      torch",
-    ]
-    for step, ours, theirs in result["evals"]:
-        lines.append(f"                    {step:6d}  {ours:9.6f}  {theirs:9.6f}")
-    lines.append("")
-    values = result["parameters"]
-    for name, bits in result["differing"].items():
-        lines.append(f"  differing bits      {name:<11} {bits} of {32 * values}")
-    lines += [
-        f"  bytes               up {result['bytes_up']:,}   down {result['bytes_down']:,}",
-        f"  round (p50)         {result['round_ms_p50']:.1f} ms: "
-        + ", ".join(f"{name} {ms:.1f}" for name, ms in result["phases_ms_p50"].items()),
-        "                      (collect: from the first trainer's push on; push and pull overlap",
-        "                      the servers' collect and step)",
-        f"  loss plot           {picture}",
-    ]
-    for kill in result["kills"]:
-        lines.append(
-            f"  kill -9             {kill['kind']} {kill['number']} in step {kill['step']}, "
-            f"training paused for {kill['pause_ms'] / 1e3:.1f} s"
-        )
-    if args.dtype != "fp32":
-        lines.append(f"  {precision(args)}")
-    return "\n".join(lines)
-
-
 def main() -> None:
     args = parse()
     if args.verify_flags:
         return
     signals = Signals()
     start = time.monotonic()
-    print(f"training with {who_trains(args)} ...", file=sys.stderr)
+    print(f"training with {outcome.who_trains(args)} ...", file=sys.stderr)
     if args.json and args.dtype != "fp32":  # else the table says it
-        print(precision(args), file=sys.stderr)
+        print(outcome.precision(args), file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="ballast-quickstart-") as folder:
         result = train(args, pathlib.Path(folder), signals)
     signals.check()
     picture = args.out / "quickstart-loss.png"
-    plot(result, picture)
-    bits = sum(result["differing"].values())
+    outcome.plot(result, picture)
+    bits = outcome.differing_bits(result)
     if args.json:
-        summary = {
-            "differing_bits": bits,
-            "steps": args.steps,
-            "servers": args.servers,
-            "trainers": args.trainers,
-            "dtype": args.dtype,
-            "parameters": result["parameters"],
-            "loss_first": result["evals"][0][1],
-            "loss_last": result["evals"][-1][1],
-            "loss_torch_last": result["evals"][-1][2],
-            "bytes_up": result["bytes_up"],
-            "bytes_down": result["bytes_down"],
-            "round_ms_p50": result["round_ms_p50"],
-            "phases_ms_p50": result["phases_ms_p50"],
-            "durability": result["durability"],
-            "tier": args.tier,
-            "dram_budget": args.dram_budget,
-            "losses": [loss for _, loss in result["losses"]],
-            "state_crc32": result["state_crc32"],
-            "kills": result["kills"],
-            "pauses_ms": [kill["pause_ms"] for kill in result["kills"]],
-            "restarts": sum(kill["restarted"] for kill in result["kills"]),
-            "plot": str(picture),
-        }
-        print(json.dumps(summary))
+        print(json.dumps(outcome.summary(args, result, picture)))
     else:
-        print(table(args, result, picture, time.monotonic() - start))
+        print(outcome.table(args, result, picture, time.monotonic() - start))
     if bits != 0:
         print(f"quickstart: {bits} bits differ from torch", file=sys.stderr)
         raise SystemExit(1)

@@ -25,7 +25,7 @@ from ballast.errors import (
     at_border,
     warn,
 )
-from ballast.session import Session
+from ballast.session import Session, TensorSpec
 from ballast.torch import buffers, export, files, handle, hyper, load
 from ballast.torch.local_clip import LocalClipWatch
 from ballast.torch.manifest import Entry, Manifest, warn_of_order
@@ -538,12 +538,8 @@ class AdamW(torch.optim.Optimizer):
         received = self._config.init == "broadcast" and self._config.rank != 0
         attaches = self._session is None
         if attaches:
-            self._session = Session.attach(self._config, specs, weights, keep=entries)
-            weakref.finalize(self, lifetime.end, self._session).atexit = False
-            if self._session.resumed:
-                received = True
-                self._user_state = user_state.decode(self._session.user_state)
-                self._loading = user_state.loading_of(self._session.user_state)
+            self._take_seat(specs, weights, entries)
+            received = received or self._session.resumed
         else:
             if not edited:
                 buffers.refuse_edits(self._manifest.entries, self.job)
@@ -564,6 +560,13 @@ class AdamW(torch.optim.Optimizer):
                 "says which of the resumed job's tensors each of them is",
                 "the optimizer of the next job",
             )
+
+    def _take_seat(self, specs: list[TensorSpec], weights: list[int], entries: list[Entry]) -> None:
+        self._session = Session.attach(self._config, specs, weights, keep=entries)
+        weakref.finalize(self, lifetime.end, self._session).atexit = False
+        if self._session.resumed:
+            self._user_state = user_state.decode(self._session.user_state)
+            self._loading = user_state.loading_of(self._session.user_state)
 
     def _carry(self, source: dict[str, Any]) -> None:
         """For wrap(): `source` is loaded once attached, unless the job has taken steps already.
