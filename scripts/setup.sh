@@ -14,6 +14,7 @@ readonly PACKAGES=(
 # Debian's own interpreter: another python3 earlier on PATH may lack headers or the right version.
 readonly PYTHON=/usr/bin/python3
 readonly LOGS=build/logs
+readonly TOOLS=build/tools
 
 usage() {
   cat <<'TEXT'
@@ -112,6 +113,22 @@ install_system_packages() {
     apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
+# A test has promtool read our /metrics. The package that holds it would start a Prometheus on this
+# machine, so only that file is taken out of it. Without promtool everything else still works.
+unpack_promtool() {
+  [[ -x $TOOLS/promtool ]] && return
+  echo "[1/4] system packages: unpacking promtool into $TOOLS"
+  mkdir -p "$TOOLS"
+  (run_logged promtool fetch_promtool) ||
+    echo "[1/4] system packages: no promtool; the test that needs it will fail" >&2
+}
+
+fetch_promtool() (
+  cd "$TOOLS" && rm -f prometheus_*.deb && apt-get download prometheus &&
+    dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xO ./usr/bin/promtool >promtool.part &&
+    chmod +x promtool.part && mv promtool.part promtool && rm prometheus_*.deb
+)
+
 create_venv() {
   local stamp=.venv/.requirements.sha256 want
   want=$( (cat requirements.txt && "$PYTHON" --version) | sha256sum | cut -d ' ' -f 1)
@@ -192,6 +209,7 @@ main() {
   exec 9>build/.setup.lock
   flock 9
   install_system_packages
+  unpack_promtool
   create_venv
   if ((build)); then
     build_release "${jobs:-$(default_jobs)}"
