@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import pathlib
 import statistics
 import threading
@@ -142,7 +143,10 @@ class Referee:
         torch.set_num_threads(1)
         self._world, self._steps = args.trainers, args.steps
         self._shadow = Shadow(args)
-        self._listener = Listener(str(folder / "referee"), "AF_UNIX", backlog=args.trainers)
+        # The path of a socket has at most 107 bytes, and that of the folder may be longer.
+        self._folder = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+        place = f"/proc/{os.getpid()}/fd/{self._folder}/referee"
+        self._listener = Listener(place, "AF_UNIX", backlog=args.trainers)
         self._changed = threading.Condition()
         # What was told and is not dealt with yet.
         self._gradients: dict[tuple[int, int], torch.Tensor] = {}  # by step and rank
@@ -189,6 +193,7 @@ class Referee:
     def close(self) -> None:
         """Takes no more lines; its place in the folder is gone."""
         self._listener.close()
+        os.close(self._folder)
 
     # ---- listening
 

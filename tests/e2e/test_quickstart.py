@@ -150,7 +150,7 @@ def running(pid: int) -> bool:
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_everything_and_leaves_nothing(tmp_path, signum):
-    temporary = tmp_path / "tmp"
+    temporary = tmp_path / ("long" * 30)  # longer than the path of a socket may be
     temporary.mkdir()
     command = [sys.executable, str(QUICKSTART), "--steps", "1000", "--out", str(tmp_path / "out")]
     env = {**os.environ, "TMPDIR": str(temporary)}
