@@ -1,16 +1,38 @@
-"""Whether servers serve jobs yet, from their admin ports.
+"""The servers that tests run: where the binary is, and whether started ones serve jobs yet.
 
 Comes from: the fixtures in python/conftest.py and e2e/conftest.py. Goes to: /readyz.
 """
 
 from __future__ import annotations
 
+import os
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
+from pathlib import Path
 
+import pytest
+
+from ballast import backend
+from ballast.launcher.servers import LaunchError, find_ballastd
+
+REPO = Path(__file__).resolve().parents[1]
 _HANG_S = 60.0
+
+
+def built_ballastd() -> Path:
+    """The server of build/release, or the one that BALLAST_TEST_BALLASTD names.
+
+    Skips the test, and says what is missing, where it or the client's extension is not built.
+    """
+    try:
+        backend.core()
+        return find_ballastd(os.environ.get("BALLAST_TEST_BALLASTD"), os.environ)
+    except ImportError as error:
+        pytest.skip(f"the extension is not built: {error}")
+    except LaunchError as error:
+        pytest.skip(f"ballastd is not built: {error}")
 
 
 def serves(admin: str) -> bool:

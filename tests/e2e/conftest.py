@@ -1,4 +1,4 @@
-"""Set-up of the end-to-end tests: paths, the torch kernels compared with, and running servers.
+"""Set-up of the end-to-end tests: their marker, and running servers.
 
 Comes from: pytest. Goes to: every test here. Servers are those of build/release, or the binary that
 BALLAST_TEST_BALLASTD names; where they are not built, the tests skip and say so.
@@ -6,27 +6,12 @@ BALLAST_TEST_BALLASTD names; where they are not built, the tests skip and say so
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
-# Before torch is imported: the bit-for-bit comparisons are defined for this choice.
-os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "client" / "python"))
+import pytest
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
-
-from ballast import backend  # noqa: E402
-from ballast.launcher.servers import LaunchError, find_ballastd  # noqa: E402
-
-from e2e.cluster import Cluster  # noqa: E402
-
-torch.set_num_threads(1)
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "e2e: needs running servers; test.sh --quick leaves it out")
+from e2e.cluster import Cluster
+from serving import built_ballastd
 
 
 def pytest_collection_modifyitems(items):
@@ -38,18 +23,12 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def ballastd() -> Path:
-    try:
-        backend.core()
-        return find_ballastd(os.environ.get("BALLAST_TEST_BALLASTD"), os.environ)
-    except ImportError as error:
-        pytest.skip(f"the extension is not built: {error}")
-    except LaunchError as error:
-        pytest.skip(f"ballastd is not built: {error}")
+    return built_ballastd()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def clusters(ballastd, tmp_path_factory):
-    """clusters(n): n servers that all tests of the module share, each with jobs of its own."""
+    """clusters(n): n servers that many tests share, each with jobs of its own."""
     running: dict[int, Cluster] = {}
 
     def get(servers: int) -> Cluster:

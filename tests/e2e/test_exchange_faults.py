@@ -3,59 +3,28 @@ anywhere, and everybody is told what to do."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import signal
-import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import safetensors.torch
-import torch
 
-import ballast
-import ballast.torch as bt
-from e2e.cluster import Cluster, fresh_job, wait_for
-from e2e.test_exchange import ctl, export, open_job, train, try_ctl
-from e2e.test_snapshots import Run, ask, assert_equal, listed, snapshots
+from e2e.ballastctl import ask, ctl, export, jobs, listed, snapshots, try_ctl
+from e2e.cluster import Cluster, wait_for
+from e2e.exports import in_exports, rested, shared
+from e2e.small_run import Run, assert_equal
 
 # Longer than what a test does meanwhile; the first is shorter than a server that stops waits.
 SLEEP = "sleep(1000)"
 LONG_SLEEP = "sleep(4000)"
 
 
-def shared(tmp_path: Path) -> dict[str, str]:
-    return {
-        "BALLAST_STORAGE_SNAPSHOT_DIR": str(tmp_path / "snapshots"),
-        "BALLAST_STORAGE_EXPORT_DIR": str(tmp_path / "exports"),
-    }
-
-
-def rested(cluster: Cluster, rounds: int = 2) -> str:
-    """A job that has run and rests."""
-    job = fresh_job()
-    run = Run(cluster, job, 1)
-    run.step(rounds)
-    run.close()
-    wait_for(lambda: jobs(cluster)[job] == "resting", "the job to rest")
-    return job
-
-
-def jobs(cluster: Cluster) -> dict[str, str]:
-    said = try_ctl(cluster, "jobs", "list", "-o", "json")
-    return {j["name"]: j["state"] for j in json.loads(said.stdout or '{"jobs": []}')["jobs"]}
-
-
 def on_disk(tmp_path: Path, server: int) -> list[str]:
     """What a server has below its directory of jobs."""
     return sorted(os.listdir(tmp_path / "cluster-0" / f"server-{server}" / "jobs"))
-
-
-def in_exports(tmp_path: Path) -> list[str]:
-    return sorted(os.listdir(tmp_path / "exports"))
 
 
 def arm(cluster: Cluster, server: int, failpoints: str, job: str) -> None:
@@ -270,149 +239,6 @@ def test_a_server_that_sees_other_files_than_the_home_says_so(start_cluster, tmp
     assert "server 1 sees none of the optimizer state" in refused.stderr
     assert "the home has seen some" in refused.stderr
     assert jobs(cluster) == {job: "resting"}
-
-
-def test_files_of_two_exports_are_not_mixed(start_cluster, tmp_path):
-    cluster = start_cluster(1, **shared(tmp_path))
-    job = fresh_job()
-    run = Run(cluster, job, 1)
-    for name in ("a", "b"):
-        run.step(1)
-        export(cluster, job, "--name", name, "--state")
-    export(cluster, job, "--name", "c", "--state")  # Of the round of b.
-    run.close()
-    mixed = tmp_path / "exports" / "mixed"
-    shutil.copytree(tmp_path / "exports" / "a", mixed)
-    shutil.rmtree(mixed / "optimizer")
-    shutil.copytree(tmp_path / "exports" / "b" / "optimizer", mixed / "optimizer")
-    refused = ctl(cluster, "import", "mixed", "--as", "new", fails=True).stderr
-    assert "state.safetensors is of round" in refused and "job.ballast of round 2" in refused
-    shutil.copy(tmp_path / "exports" / "c" / "model.safetensors", tmp_path / "exports" / "b")
-    refused = ctl(cluster, "import", "b", "--as", "new", fails=True).stderr
-    assert "model.safetensors is of snapshot" in refused and "export again" in refused
-
-
-def test_a_link_to_nothing_is_named(start_cluster, tmp_path):
-    cluster = start_cluster(1, **shared(tmp_path))
-    job = rested(cluster)
-    export(cluster, job, "--name", "out", "--state")
-    for name in ("job.ballast", "model.safetensors", "optimizer/state.safetensors"):
-        bad = tmp_path / "exports" / "bad"
-        shutil.copytree(tmp_path / "exports" / "out", bad)
-        (bad / name).unlink()
-        (bad / name).symlink_to(tmp_path / "gone")
-        refused = ctl(cluster, "import", "bad", "--as", "new", fails=True).stderr
-        assert f"{bad / name} is there, but what it links to is not" in refused
-        assert "mend the link" in refused
-        shutil.rmtree(bad)
-
-
-def test_a_tensor_with_the_name_of_the_metadata_is_named(start_cluster, tmp_path):
-    cluster = start_cluster(1, **shared(tmp_path))
-    job = rested(cluster)
-    export(cluster, job, "--name", "out")
-    header = json.dumps(
-        {"__metadata__": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
-    ).encode()
-    file = tmp_path / "exports" / "out" / "model.safetensors"
-    file.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
-    refused = ctl(cluster, "import", "out", "--as", "new", fails=True).stderr
-    assert "model.safetensors: __metadata__" in refused
-    assert "no tensor can be called so: give it another name" in refused
-
-
-def test_an_export_has_a_name_however_long_the_jobs_is(start_cluster, tmp_path):
-    cluster = start_cluster(1, **shared(tmp_path))
-    names = []
-    for job in ("x" * 48, "x" * 49, "y" * 100 + "1", "y" * 100 + "2"):
-        run = Run(cluster, job, 1)
-        run.step(1)
-        said = export(cluster, job)
-        assert Path(said["directory"]).name == said["name"]
-        assert said["job"] == job
-        names.append(said["name"])
-        run.close()
-    assert [len(name) for name in names] == [64] * 4
-    assert len({name[:48] for name in names}) == 4
-
-
-def test_an_import_tells_scripts_what_it_read(start_cluster, tmp_path):
-    cluster = start_cluster(1, **shared(tmp_path))
-    job = rested(cluster)
-    for state in (True, False):
-        name = f"state-{state}"
-        bytes_out = export(cluster, job, "--name", name, *["--state"] * state)["bytes"]
-        said = json.loads(ctl(cluster, "import", name, "--as", name, "-o", "json").stdout)
-        assert said["state"] is state
-        assert 0 < said["bytes"] < bytes_out and said["seconds"] >= 0
-        listed = json.loads(ctl(cluster, "jobs", "show", name, "-o", "json").stdout)
-        assert said["jobs"] == listed["jobs"] and said["jobs"][0]["disk_bytes"] > 0
-
-
-def test_a_script_is_told_what_is_wrong_with_files(start_cluster, tmp_path):
-    cluster = start_cluster(1)
-    job = fresh_job()
-    model, optimizer = open_job(cluster, job)
-    folders = []
-    for name in ("a", "b"):
-        train(model, optimizer, 1)
-        folders.append(Path(export(cluster, job, "--name", name, "--state")["directory"]))
-    optimizer.close()
-    mine, target = open_job(cluster, fresh_job())
-
-    def refused(path: object, *why: str) -> None:
-        with pytest.raises(ballast.BadArgument) as error:
-            target.load_export(path)
-        for part in why:
-            assert part in str(error.value)
-
-    refused(os.fsencode(folders[0]), "as bytes", "os.fsdecode")
-    mixed = tmp_path / "mixed"
-    shutil.copytree(folders[0], mixed)
-    shutil.copy(folders[1] / "optimizer" / "state.safetensors", mixed / "optimizer")
-    refused(mixed, "is of round '2'", "of round '3'", "export again")
-    again = Path(export(cluster, job, "--name", "again", "--state")["directory"])
-    shutil.copy(folders[1] / "model.safetensors", again)
-    refused(again, "is of snapshot", "export again")
-    (mixed / "optimizer" / "state.safetensors").rename(mixed / "optimizer" / "theirs.bin")
-    refused(mixed, "optimizer has no state*.safetensors", "move it away")
-    shutil.rmtree(mixed / "optimizer")
-    weights = mixed / "model.safetensors"
-    kept = weights.read_bytes()
-    weights.unlink()
-    weights.symlink_to(tmp_path / "gone")
-    refused(mixed, "what it links to is not")
-    weights.unlink()
-    weights.write_bytes(kept)
-    # Some writers sum bytes as floating point.
-    (mixed / "model.safetensors.index.json").write_text(
-        json.dumps(
-            {
-                "metadata": {"total_size": 1234.0},
-                "weight_map": {name: "model.safetensors" for name in ("low", "scale")},
-            }
-        )
-    )
-    target.load_export(mixed)
-    assert target.opt_step == 0
-    target.close()
-
-
-def test_what_a_file_says_of_its_format_is_no_name_of_a_weight(start_cluster, tmp_path):
-    cluster = start_cluster(1)
-    parameter = torch.nn.Parameter(torch.ones(3))
-    optimizer = bt.AdamW(
-        [("format", parameter)], endpoints=cluster.endpoints, job=fresh_job(), world_size=1,
-        rank=0, durability="process",
-    )  # fmt: skip
-    file = tmp_path / "model.safetensors"
-    safetensors.torch.save_file({"pt": torch.zeros(3)}, file, metadata={"format": "pt"})
-    with pytest.raises(ballast.BadArgument, match="no tensor 'format'"):
-        optimizer.load_export(file)
-    safetensors.torch.save_file({"format": torch.zeros(3)}, file, metadata={"format": "pt"})
-    optimizer.load_export(file)
-    assert parameter.tolist() == [0, 0, 0]
-    optimizer.close()
 
 
 def test_who_waits_for_an_export_is_told_how_far_it_is(start_cluster, tmp_path):

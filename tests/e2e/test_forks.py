@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import Cluster, fresh_job, run_small_job, wait_for
-from e2e.test_snapshots import Run, ask, assert_equal, listed, snapshots
+from e2e.ballastctl import ask, listed, snapshots
+from e2e.cluster import Cluster, fresh_job, run_small_job
+from e2e.small_run import Run, assert_equal
 
 
 def borrowed(folder: Path) -> list[str]:

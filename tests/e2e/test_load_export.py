@@ -6,9 +6,7 @@ The reference is one torch.optim.AdamW that takes all steps; see oracle.py for t
 from __future__ import annotations
 
 import copy
-import random
 from concurrent.futures import ThreadPoolExecutor
-from unittest import mock
 
 import pytest
 import torch
@@ -16,91 +14,18 @@ from torch import nn
 
 import ballast
 import ballast.torch as bt
-from ballast.torch import load
-from e2e.cluster import HANG_S, Trainers, error_of, fresh_job, wait_for
-from e2e.lockstep import Noise
-from e2e.oracle import ARRAYS, differing_bits, rounded_sqrt, scale, slot_order_sum
-
-SHAPES = {"weight": (64, 40), "odd": (77, 3), "bias": (40,), "scalar": (), "silent": (9,)}
-
-
-class Net(nn.Module):
-    """All kinds of parameters: tied, frozen, one without a gradient for a while, 16-bit ones."""
-
-    def __init__(self, dtypes: dict[str, torch.dtype] | None = None) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(1)
-        for name, shape in SHAPES.items():
-            value = torch.randn(shape, generator=generator) / 8
-            dtype = (dtypes or {}).get(name, torch.float32)
-            self.register_parameter(name, nn.Parameter(value.to(dtype)))
-        self.tied = self.weight
-        self.frozen = nn.Parameter(torch.ones(5), requires_grad=False)
-
-    def groups(self) -> list[dict]:
-        return [
-            {"params": [self.weight, self.bias], "lr": 1e-2, "weight_decay": 0.1},
-            {
-                "params": [self.odd, self.frozen, self.silent, self.scalar],
-                "lr": 3e-3,
-                "betas": (0.8, 0.95),
-                "eps": 1e-6,
-                "weight_decay": 0.0,
-            },
-        ]
-
-    def trained(self) -> dict[str, nn.Parameter]:
-        return {name: getattr(self, name) for name in SHAPES}
-
-
-class Gradients:
-    """The same for everybody; "silent" has none before round 7."""
-
-    def __init__(self, world: int, dtypes: dict[str, torch.dtype] | None = None) -> None:
-        every = {name: (dtypes or {}).get(name, torch.float32) for name in SHAPES}
-        self._noise, self._world = Noise(SHAPES, every), world
-
-    def of(self, step: int, slot: int, name: str) -> torch.Tensor | None:
-        return None if name == "silent" and step < 7 else self._noise.of(step, slot, name)
-
-    def give(self, net: Net, step: int, slot: int) -> None:
-        for name, parameter in net.trained().items():
-            parameter.grad = self.of(step, slot, name)
-
-    def give_mean(self, net: Net, step: int) -> None:
-        for name, parameter in net.trained().items():
-            total = slot_order_sum([self.of(step, s, name) for s in range(self._world)])
-            parameter.grad = None if total is None else total * scale(self._world)
-
-
-def torch_steps(net, optimizer, gradients, steps) -> None:
-    for step in steps:
-        gradients.give_mean(net, step)
-        with rounded_sqrt():
-            optimizer.step()
-
-
-def ballast_steps(nets, trainers, gradients, steps) -> None:
-    for step in steps:
-        for slot, net in enumerate(nets):
-            gradients.give(net, step, slot)
-        trainers.step()
-
-
-def torch_adamw(net: Net) -> torch.optim.AdamW:
-    return torch.optim.AdamW(net.groups(), foreach=False)
-
-
-def expect_same_nets(a: Net, b: Net) -> None:
-    for name, parameter in a.named_parameters():
-        assert differing_bits(parameter, dict(b.named_parameters())[name]) == 0, name
-
-
-def expect_same_state(a: dict, b: dict, keys=(*ARRAYS, "step")) -> None:
-    assert set(a["state"]) == set(b["state"])
-    for i, state in a["state"].items():
-        for key in keys:
-            assert differing_bits(state[key], b["state"][i][key]) == 0, (i, key)
+from e2e.cluster import HANG_S, Trainers, error_of
+from e2e.mixed_net import (
+    MIXED,
+    Gradients,
+    Net,
+    ballast_steps,
+    expect_same_nets,
+    expect_same_state,
+    torch_adamw,
+    torch_steps,
+)
+from e2e.oracle import ARRAYS
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -174,9 +99,6 @@ def test_a_late_group_is_loaded_with_the_others(clusters):
     trainers.close()
 
 
-MIXED = {"weight": torch.bfloat16, "bias": torch.float16, "odd": torch.bfloat16}
-
-
 @pytest.mark.parametrize("init", ["equal", "broadcast"])
 def test_16_bit_parameters_keep_every_bit_of_their_masters(clusters, init):
     gradients = Gradients(2, MIXED)
@@ -247,160 +169,6 @@ def test_a_trainer_that_steps_instead_is_an_error_for_all(clusters):
             first.step()
         assert isinstance(other.result(HANG_S), ballast.InitMismatch)
     trainers.close()
-
-
-@pytest.mark.parametrize("durability, seed", [("power", 1), ("process", 2)])
-def test_servers_killed_while_state_is_loaded(start_cluster, durability, seed):
-    """kill -9 at random bytes of the rounds, also of both servers at once."""
-    cluster, chance = start_cluster(2), random.Random(seed)
-    gradients = Gradients(2, MIXED)
-    nets = [Net(MIXED), Net(MIXED)]
-    trainers = Trainers(
-        cluster, [n.groups() for n in nets], durability=durability, reconnect_timeout=HANG_S / 2
-    )
-    ballast_steps(nets, trainers, gradients, range(8))
-    sources = [trainers.optimizers[0].export_state()]
-    ballast_steps(nets, trainers, gradients, range(8, 9))
-    sources.append(trainers.optimizers[0].export_state())
-    opt = trainers.optimizers[0]
-
-    def moved() -> int:
-        return opt.counters["payload_up_bytes"] + opt.counters["payload_down_bytes"]
-
-    started = moved()
-    trainers.each(lambda opt: opt.load_export(sources[0]))
-    all_bytes = moved() - started
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            for i in range(1, 7):
-                at = moved() + int(chance.uniform(0, 1) * all_bytes)
-                part = pool.submit(trainers.each, lambda opt: opt.load_export(sources[i % 2]))
-                wait_for(lambda at=at: moved() >= at or part.done(), "bytes", every_s=0.0005)
-                cluster.strike(*chance.choice([(0,), (1,), (0, 1)]))
-                part.result(HANG_S)
-                for slot in (0, 1):
-                    expect_same_state(sources[i % 2], trainers.optimizers[slot].export_state())
-                assert opt.opt_step == 8 + i % 2
-            trainers.close()
-        finally:
-            trainers.abandon()
-
-
-def first_planes(count: int):
-    """load.planes that ends the trainer after `count` rounds."""
-
-    def cut(*args):
-        for i, plane in enumerate(real(*args)):
-            if i == count:
-                raise KeyboardInterrupt
-            yield plane
-
-    real = load.planes
-    return mock.patch.object(load, "planes", cut)
-
-
-def export_of(cluster, world: int = 1) -> dict:
-    """State of a job with 16-bit parameters after 8 steps."""
-    nets = [Net(MIXED) for _ in range(world)]
-    trainers = Trainers(cluster, [n.groups() for n in nets])
-    ballast_steps(nets, trainers, Gradients(world, MIXED), range(8))
-    source = trainers.optimizers[0].export_state()
-    trainers.close()
-    return source
-
-
-def other_than(source: dict) -> dict:
-    other = copy.deepcopy(source)
-    for state in other["state"].values():
-        state["exp_avg"].add_(1)
-    return other
-
-
-class Seats:
-    """Trainers of a durable job that are started one by one, and load `source` if nobody has."""
-
-    def __init__(self, cluster, world: int, way: str = "load_export") -> None:
-        self._cluster, self._way = cluster, way
-        self._options = {"durability": "power", "job": fresh_job(), "world": world}
-        self._options["reconnect_timeout"] = HANG_S / 2
-
-    def start(self, slot: int, source: dict, resume: str = "auto") -> Trainers:
-        groups = {slot: Net(MIXED).groups()}
-        trainers = Trainers(self._cluster, groups, resume=resume, **self._options)
-        if self._way == "wrap":
-            trainers.optimizers[0]._carry(source)
-        trainers.source = source
-        return trainers
-
-    def begin(self, trainers: Trainers):
-        def call(opt: bt.AdamW) -> None:
-            opt.attach()
-            if self._way == "load_export" and opt.opt_step == 0:
-                opt.load_export(trainers.source)
-
-        return trainers.start(call)[0]
-
-
-@pytest.mark.parametrize("way", ["load_export", "wrap"])
-@pytest.mark.parametrize("rounds, same", [(0, True), (2, True), (5, True), (3, False)])
-def test_trainers_that_are_started_again_load_what_their_last_processes_did_not(
-    start_cluster, rounds, same, way
-):
-    cluster = start_cluster(2)
-    source = export_of(cluster)
-    seats = Seats(cluster, 1, way)
-    killed = seats.start(0, source if same else other_than(source))
-    with first_planes(rounds):
-        with pytest.raises(KeyboardInterrupt):
-            seats.begin(killed).result(HANG_S)
-    assert killed.optimizers[0].opt_step == 0
-    killed.abandon()
-    cluster.strike(0, 1)
-    again = seats.start(0, source, "must")
-    seats.begin(again).result(HANG_S)
-    opt = again.optimizers[0]
-    assert (opt.round, opt.opt_step) == (6 if same else rounds + 6, 8)
-    expect_same_state(source, opt.export_state())
-    again.close()
-    # A third process finds the steps, and loads nothing.
-    third = seats.start(0, source, "must")
-    seats.begin(third).result(HANG_S)
-    assert third.optimizers[0].round == opt.round
-    third.close()
-
-
-@pytest.mark.parametrize("way", ["load_export", "wrap"])
-@pytest.mark.parametrize("slot, rounds", [(0, 1), (1, 4), (1, 5)])
-def test_a_trainer_that_is_killed_while_state_is_loaded_is_waited_for(
-    start_cluster, slot, rounds, way
-):
-    cluster = start_cluster(2)
-    source = export_of(cluster)
-    seats = Seats(cluster, 2, way)
-    stays, killed = seats.start(1 - slot, source), seats.start(slot, source)
-    killed.optimizers[0].user_state = {"position": 7}
-    real, its_own = load.planes, killed.optimizers[0].param_groups[0]["params"][0]
-
-    def planes(state, entries):
-        for i, plane in enumerate(real(state, entries)):
-            if i == rounds and entries[0].param is its_own:
-                raise KeyboardInterrupt
-            yield plane
-
-    with mock.patch.object(load, "planes", planes):
-        waits, ends = seats.begin(stays), seats.begin(killed)
-        with pytest.raises(KeyboardInterrupt):
-            ends.result(HANG_S)
-        killed.abandon()
-        again = seats.start(slot, source, "must")
-        seats.begin(again).result(HANG_S)
-        waits.result(HANG_S)
-    assert again.optimizers[0].user_state == {"position": 7}
-    for trainers in (stays, again):
-        assert (trainers.optimizers[0].round, trainers.optimizers[0].opt_step) == (6, 8)
-        expect_same_state(source, trainers.optimizers[0].export_state())
-    for done in [t.start(lambda opt: opt.close())[0] for t in (stays, again)]:
-        done.result(HANG_S)
 
 
 def test_state_on_nvme_takes_every_bit_and_keeps_it(start_cluster):

@@ -6,23 +6,15 @@ import os
 import sys
 from pathlib import Path
 
-# Before torch is imported: the same torch code on machines with and without AVX-512.
-os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
+import pytest
 
-REPO = Path(__file__).resolve().parents[2]
-HERE = Path(__file__).resolve().parent
-for folder in (REPO / "client" / "python", REPO / "tests", HERE):
-    sys.path.insert(0, str(folder))
-
-import pytest  # noqa: E402
-import torch  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from ballast import backend, config  # noqa: E402
-from ballast.launcher.servers import LaunchError, Servers, find_ballastd  # noqa: E402
+from ballast.launcher.servers import Servers  # noqa: E402
 from fake_core import FakeCore  # noqa: E402
-from serving import wait_until_serving  # noqa: E402
-
-torch.set_num_threads(1)
+from launching import Launcher, gone  # noqa: E402
+from serving import built_ballastd, wait_until_serving  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -48,22 +40,10 @@ def fake(monkeypatch):
     backend.use(None)
 
 
-def real_ballastd() -> Path:
-    """The built server, or a skip that says what is missing."""
-    try:
-        backend.core()
-    except ImportError as error:
-        pytest.skip(f"the extension is not built: {error}")
-    try:
-        return find_ballastd(os.environ.get("BALLAST_TEST_BALLASTD"), os.environ)
-    except LaunchError as error:
-        pytest.skip(f"ballastd is not built: {error}")
-
-
 @pytest.fixture
 def start_servers(tmp_path):
     """start_servers(n) -> addresses of n fresh real servers that serve; stopped after the test."""
-    binary = real_ballastd()
+    binary = built_ballastd()
     started = []
 
     def start(count: int) -> list[str]:
@@ -77,3 +57,12 @@ def start_servers(tmp_path):
     yield start
     for servers in started:
         servers.stop()
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    """ballast-run over a fake ballastd; nothing of it is left after the test."""
+    launcher = Launcher(tmp_path)
+    yield launcher
+    assert all(gone(pid) for pid in launcher.server_pids())
+    assert not list(launcher.temporary.glob("ballast-run-*"))

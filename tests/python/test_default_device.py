@@ -13,7 +13,7 @@ from ballast import backend
 from ballast.torch import files
 from ballast.torch.manifest import Manifest
 from ballast.torch.naming import Naming
-from conftest import REPO
+from serving import REPO
 
 CPU = {"device": "cpu"}
 ARRAYS = ("master", "exp_avg", "exp_avg_sq")

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import REPO
+from serving import REPO
 
 
 @pytest.mark.parametrize(

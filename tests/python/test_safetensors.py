@@ -10,7 +10,7 @@ import subprocess
 import pytest
 import safetensors
 import torch
-from conftest import REPO
+from serving import REPO
 from safetensors.torch import load_file, save_file
 
 COPY = REPO / "build" / "release" / "tests" / "safetensors_copy"

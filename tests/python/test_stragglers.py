@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from ballast.launcher.stragglers import Stragglers
-from conftest import REPO, real_ballastd
+from serving import REPO, built_ballastd
 
 LATE_S = 3.0
 
@@ -105,7 +105,7 @@ for step in range(4):
 
 
 def test_ballast_run_says_whom_a_round_waits_for(tmp_path):
-    ballastd, go_on, script = real_ballastd(), tmp_path / "go-on", tmp_path / "train.py"
+    ballastd, go_on, script = built_ballastd(), tmp_path / "go-on", tmp_path / "train.py"
     script.write_text(TRAIN)
     env = {**os.environ, "PYTHONPATH": str(REPO / "client" / "python")}
     command = [sys.executable, "-m", "ballast.run", "--nproc", "2", "--server-binary",

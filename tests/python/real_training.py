@@ -1,0 +1,31 @@
+"""What tests over real servers share: extents of small models, trainers in threads.
+
+Comes from: test_end_to_end.py and test_interrupts.py.
+"""
+
+import threading
+
+from serving import REPO
+
+CLIENT = REPO / "client" / "python"
+SMALL = {"extent_elements": 128, "tile_elements": 64, "attach_timeout": 60}
+
+
+def in_threads(*bodies):
+    """Runs the trainers of one job side by side; raises the first error."""
+    errors = []
+
+    def guarded(body):
+        try:
+            body()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(b,)) for b in bodies]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(120)
+    assert not any(t.is_alive() for t in threads)
+    if errors:
+        raise errors[0]
