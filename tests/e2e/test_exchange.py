@@ -29,12 +29,25 @@ def test_files_are_what_safetensors_and_dcp_read(start_cluster, tmp_path, server
     add_late(model, optimizer)
     train(model, optimizer, 2)
     said = export(cluster, job, "--name", "out", "--state")
-    state = optimizer.export_state()
     directory = shared / "exports" / "out"
     assert said["directory"] == str(directory)
     assert (said["round"], said["tensors"], said["state"]) == (5, 6, True)
     weights = tensors_of(directory)
-    moments = tensors_of(directory / "optimizer")
+    state = optimizer.export_state()
+    check_values(model, state, weights, tensors_of(directory / "optimizer"))
+    assert set(weights) == set(state["names"].values())
+    check_form(directory, weights)
+    # A model that never saw Ballast loads them through torch's own checkpoint reader.
+    fresh = Model()
+    wanted = {n: p.detach() for n, p in fresh.named_parameters() if n in weights and p.numel()}
+    dcp.load(wanted, storage_reader=HuggingFaceStorageReader(str(directory)))
+    for name, value in wanted.items():
+        assert torch.equal(value, weights[name])
+    optimizer.close()
+
+
+def check_values(model: Model, state: dict, weights: dict, moments: dict) -> None:
+    """weights, moments: tensors of the files, by name. They equal the job's, bit for bit."""
     for index, name in state["names"].items():
         entry = state["state"][index]
         parameter = dict(model.named_parameters())[name]
@@ -47,9 +60,10 @@ def test_files_are_what_safetensors_and_dcp_read(start_cluster, tmp_path, server
         assert masters == (parameter.dtype != torch.float32)
         if masters:
             assert torch.equal(moments[f"master.{name}"], entry["master"])
-    assert set(weights) == set(state["names"].values())
 
-    # Tied names are said as model hubs do it; an index is there when there are several files.
+
+def check_form(directory: Path, weights: dict) -> None:
+    """Tied names are said as model hubs do it; several files have an index."""
     files = sorted(directory.glob("*.safetensors"))
     aliases = {}
     for file in files:
@@ -65,14 +79,6 @@ def test_files_are_what_safetensors_and_dcp_read(start_cluster, tmp_path, server
         assert index["metadata"]["total_size"] == sum(
             t.numel() * t.element_size() for t in weights.values()
         )
-
-    # A model that never saw Ballast loads them through torch's own checkpoint reader.
-    fresh = Model()
-    wanted = {n: p.detach() for n, p in fresh.named_parameters() if n in weights and p.numel()}
-    dcp.load(wanted, storage_reader=HuggingFaceStorageReader(str(directory)))
-    for name, value in wanted.items():
-        assert torch.equal(value, weights[name])
-    optimizer.close()
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,14 @@ def test_an_import_tells_scripts_what_it_read(start_cluster, tmp_path):
         assert said["jobs"] == listed["jobs"] and said["jobs"][0]["disk_bytes"] > 0
 
 
+def refused(target: bt.AdamW, path: object, *why: str) -> None:
+    """load_export(path) is a bad argument, for all these reasons."""
+    with pytest.raises(ballast.BadArgument) as error:
+        target.load_export(path)
+    for part in why:
+        assert part in str(error.value)
+
+
 def test_a_script_is_told_what_is_wrong_with_files(start_cluster, tmp_path):
     cluster = start_cluster(1)
     job = fresh_job()
@@ -136,41 +144,27 @@ def test_a_script_is_told_what_is_wrong_with_files(start_cluster, tmp_path):
         train(model, optimizer, 1)
         folders.append(Path(export(cluster, job, "--name", name, "--state")["directory"]))
     optimizer.close()
-    mine, target = open_job(cluster, fresh_job())
-
-    def refused(path: object, *why: str) -> None:
-        with pytest.raises(ballast.BadArgument) as error:
-            target.load_export(path)
-        for part in why:
-            assert part in str(error.value)
-
-    refused(os.fsencode(folders[0]), "as bytes", "os.fsdecode")
+    _, target = open_job(cluster, fresh_job())
+    refused(target, os.fsencode(folders[0]), "as bytes", "os.fsdecode")
     mixed = tmp_path / "mixed"
     shutil.copytree(folders[0], mixed)
     shutil.copy(folders[1] / "optimizer" / "state.safetensors", mixed / "optimizer")
-    refused(mixed, "is of round '2'", "of round '3'", "export again")
+    refused(target, mixed, "is of round '2'", "of round '3'", "export again")
     again = Path(export(cluster, job, "--name", "again", "--state")["directory"])
     shutil.copy(folders[1] / "model.safetensors", again)
-    refused(again, "is of snapshot", "export again")
+    refused(target, again, "is of snapshot", "export again")
     (mixed / "optimizer" / "state.safetensors").rename(mixed / "optimizer" / "theirs.bin")
-    refused(mixed, "optimizer has no state*.safetensors", "move it away")
+    refused(target, mixed, "optimizer has no state*.safetensors", "move it away")
     shutil.rmtree(mixed / "optimizer")
     weights = mixed / "model.safetensors"
-    kept = weights.read_bytes()
-    weights.unlink()
+    weights.rename(tmp_path / "kept")
     weights.symlink_to(tmp_path / "gone")
-    refused(mixed, "what it links to is not")
-    weights.unlink()
-    weights.write_bytes(kept)
+    refused(target, mixed, "what it links to is not")
+    (tmp_path / "kept").replace(weights)
     # Some writers sum bytes as floating point.
-    (mixed / "model.safetensors.index.json").write_text(
-        json.dumps(
-            {
-                "metadata": {"total_size": 1234.0},
-                "weight_map": {name: "model.safetensors" for name in ("low", "scale")},
-            }
-        )
-    )
+    index = {"weight_map": {name: "model.safetensors" for name in ("low", "scale")}}
+    index["metadata"] = {"total_size": 1234.0}
+    (mixed / "model.safetensors.index.json").write_text(json.dumps(index))
     target.load_export(mixed)
     assert target.opt_step == 0
     target.close()

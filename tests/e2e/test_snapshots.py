@@ -10,7 +10,7 @@ import torch
 
 import ballast
 from e2e.ballastctl import listed, snapshots, try_snapshots
-from e2e.cluster import fresh_job, run_small_job, wait_for
+from e2e.cluster import Cluster, fresh_job, run_small_job, wait_for
 from e2e.small_run import Run, assert_equal
 
 
@@ -169,6 +169,24 @@ def test_every_failpoint_of_snapshots_is_killed_at(ballastd):
     assert ours and ours <= set(FAILPOINTS)
 
 
+def killed_by(cluster: Cluster, job: str, *command: str) -> bool:
+    """Whether this command, which is done at the end, has run into the armed failpoint."""
+    done = try_snapshots(cluster, *command)
+    killed = cluster.killed_by(0, done)
+    if killed:
+        cluster.restart(0)
+        wait_for(lambda: try_snapshots(cluster, "list").returncode == 0, "the home to serve")
+        names = [one["name"] for one in listed(cluster)]
+        assert names in (["kept"], ["kept", "new"])
+        for name in names:
+            snapshots(cluster, "verify", job, name)
+        done = try_snapshots(cluster, *command)
+    assert done.returncode == 0 or "exists" in done.stderr or "already" in done.stderr or (
+        command[0] == "delete" and "has no snapshot" in done.stderr
+    ), done.stderr
+    return killed
+
+
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
 def test_a_kill_at_any_point_loses_nothing(start_cluster, tmp_path, failpoint):
     """Of the home, whose word it is: what it says is there is whole, and what is not is gone."""
@@ -188,22 +206,7 @@ def test_a_kill_at_any_point_loses_nothing(start_cluster, tmp_path, failpoint):
         ("delete", job, "new"),
         ("restore", job, "kept", "--as", f"{job}-fork"),
     ]
-    killed = 0
-    for command in commands:
-        done = try_snapshots(cluster, *command)
-        if cluster.killed_by(0, done):
-            killed += 1
-            cluster.restart(0)
-            wait_for(lambda: try_snapshots(cluster, "list").returncode == 0, "the home to serve")
-            names = [one["name"] for one in listed(cluster)]
-            assert names in (["kept"], ["kept", "new"])
-            for name in names:
-                snapshots(cluster, "verify", job, name)
-            done = try_snapshots(cluster, *command)
-        assert done.returncode == 0 or "exists" in done.stderr or "already" in done.stderr or (
-            command[0] == "delete" and "has no snapshot" in done.stderr
-        ), done.stderr
-    assert killed == 1
+    assert sum(killed_by(cluster, job, *command) for command in commands) == 1
     assert [one["name"] for one in listed(cluster)] == ["kept"]
     (directory,) = folder.iterdir()
     assert sorted(path.name for path in directory.iterdir()) == ["MANIFEST", "part-0", "part-1"]

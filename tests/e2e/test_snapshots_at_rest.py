@@ -52,11 +52,17 @@ def test_of_a_job_that_rests_it_is_the_state_its_trainers_left(
     restored.close()
     never = f"{again}-never"
     snapshots(after, "restore", job, "at-rest", "--as", never, "--world", "1")
-    snapshots(after, "create", never, "unstepped")
-    snapshots(before, "restore", never, "unstepped", "--as", f"{never}-stepped", "--world", "1")
-    run = Run(before, f"{never}-stepped", 1, resume="must", device=device)
-    assert_equal(run.state(), left)
+    assert_equal(state_over_there(after, never, before, device), left)
+
+
+def state_over_there(here: Cluster, job: str, there: Cluster, device: str) -> list[torch.Tensor]:
+    """State of a resting job, never stepped `here`, that is restored `there`."""
+    snapshots(here, "create", job, "unstepped")
+    snapshots(there, "restore", job, "unstepped", "--as", f"{job}-stepped", "--world", "1")
+    run = Run(there, f"{job}-stepped", 1, resume="must", device=device)
+    state = run.state()
     run.close()
+    return state
 
 
 def leave(cluster: Cluster, job: str) -> list[torch.Tensor]:
