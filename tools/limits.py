@@ -157,8 +157,8 @@ def _rows(text, found):
             continue
         at = 1 + _SUBJECT_WORDS.get(words[0], 0)
         numbers = words[at:]
-        if len(numbers) != len(_LIMITS.get(words[0], ())) or not all(
-                re.fullmatch(r"\d+", number) for number in numbers):
+        if words[0] not in _LIMITS or len(numbers) != len(_LIMITS[words[0]]) or not all(
+                re.fullmatch(r"\d+", size) for size in numbers):
             found.append((LIST, number, f"'{row}' is no row: see tools/limits.py"))
             continue
         yield number, words[0], " ".join(words[1:at]), tuple(map(int, numbers))

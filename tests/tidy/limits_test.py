@@ -202,8 +202,8 @@ class List(unittest.TestCase):
         self.assertEqual(places({"a.h": "int a;\n", LIST: rows}), [(LIST, 1), (LIST, 2)])
 
     def test_what_is_no_row_is_reported(self):
-        self.assertEqual(places({LIST: "class A 1 2\nclasses A 1 2 3\nfile a.h x\n"}),
-                         [(LIST, 1), (LIST, 2), (LIST, 3)])
+        self.assertEqual(places({LIST: "class A 1 2\nclasses A 1 2 3\nfile a.h x\n=======\n"}),
+                         [(LIST, 1), (LIST, 2), (LIST, 3), (LIST, 4)])
 
 
 if __name__ == "__main__":
