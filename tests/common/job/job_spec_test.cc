@@ -23,47 +23,48 @@ JobSpec Good() {
 
 TEST(JobSpecTest, AcceptsAGoodSpec) { EXPECT_TRUE(ValidateJobSpec(Good(), {}).ok()); }
 
+// What makes the good spec bad, and what the error then says.
+struct Case {
+  const char* expect;
+  std::function<void(JobSpec*)> spoil;
+};
+const Case kBadSpecs[] = {
+    {"job name", [](JobSpec* s) { s->name = "../up"; }},
+    {"world is 0", [](JobSpec* s) { s->world = 0; }},
+    {"world is 5000", [](JobSpec* s) { s->world = 5000; }},
+    {"no tensors", [](JobSpec* s) { s->tensors.clear(); }},
+    {"group_count is 0", [](JobSpec* s) { s->group_count = 0; }},
+    {"is in group 1", [](JobSpec* s) { s->group_count = 1; }},
+    {"max_grad_norm", [](JobSpec* s) { s->max_grad_norm = std::nan(""); }},
+    {"max_grad_norm", [](JobSpec* s) { s->max_grad_norm = -1; }},
+    {"loss_scale", [](JobSpec* s) { s->loss_scale = 0; }},
+    {"optimizer kind", [](JobSpec* s) { s->optimizer = OptimizerKind::kUnspecified; }},
+    {"reduction_id", [](JobSpec* s) { s->reduction_id = 9; }},
+    {"durability", [](JobSpec* s) { s->durability = Durability::kUnspecified; }},
+    {"nonfinite policy 7", [](JobSpec* s) { s->nonfinite = static_cast<NonfinitePolicy>(7); }},
+    {"tile_elements", [](JobSpec* s) { s->tile_elements = 1; }},
+    {"extent_elements", [](JobSpec* s) { s->extent_elements = 65537; }},
+    {"tensor name \"b\" appears twice", [](JobSpec* s) { s->tensors[0].name = "b"; }},
+    {"\"a.tied\" appears twice", [](JobSpec* s) { s->tensors[1].name = "a.tied"; }},
+    {R"(the name "a\nb" of tensor 0 contains a control character)",
+     [](JobSpec* s) { s->tensors[0].name = "a\nb"; }},
+    {R"(xxx..." of tensor 0 has 300 bytes)",
+     [](JobSpec* s) { s->tensors[0].name = std::string(300, 'x'); }},
+    {R"(the name "" of tensor 1 has 0 bytes)", [](JobSpec* s) { s->tensors[1].name = ""; }},
+    {R"(the name "\t" of an alias of tensor 0 ("a.weight") contains)",
+     [](JobSpec* s) { s->tensors[0].aliases = {"\t"}; }},
+    {"dtype", [](JobSpec* s) { s->tensors[0].dtype = DType::kUnspecified; }},
+    {"negative dimension", [](JobSpec* s) { s->tensors[0].shape = {-1}; }},
+    {"9 dimensions", [](JobSpec* s) { s->tensors[0].shape.assign(9, 1); }},
+    {"more than", [](JobSpec* s) { s->tensors[0].shape.assign(3, int64_t{1} << 40); }},
+    {"more than",
+     [](JobSpec* s) {
+       s->tensors[0].shape = {int64_t{1} << 62, 4};
+     }},
+};
+
 TEST(JobSpecTest, RefusesEachBadFieldByName) {
-  struct Case {
-    const char* expect;
-    std::function<void(JobSpec*)> spoil;
-  };
-  const double nan = std::nan("");
-  const Case cases[] = {
-      {"job name", [](JobSpec* s) { s->name = "../up"; }},
-      {"world is 0", [](JobSpec* s) { s->world = 0; }},
-      {"world is 5000", [](JobSpec* s) { s->world = 5000; }},
-      {"no tensors", [](JobSpec* s) { s->tensors.clear(); }},
-      {"group_count is 0", [](JobSpec* s) { s->group_count = 0; }},
-      {"is in group 1", [](JobSpec* s) { s->group_count = 1; }},
-      {"max_grad_norm", [&](JobSpec* s) { s->max_grad_norm = nan; }},
-      {"max_grad_norm", [](JobSpec* s) { s->max_grad_norm = -1; }},
-      {"loss_scale", [](JobSpec* s) { s->loss_scale = 0; }},
-      {"optimizer kind", [](JobSpec* s) { s->optimizer = OptimizerKind::kUnspecified; }},
-      {"reduction_id", [](JobSpec* s) { s->reduction_id = 9; }},
-      {"durability", [](JobSpec* s) { s->durability = Durability::kUnspecified; }},
-      {"nonfinite policy 7", [](JobSpec* s) { s->nonfinite = static_cast<NonfinitePolicy>(7); }},
-      {"tile_elements", [](JobSpec* s) { s->tile_elements = 1; }},
-      {"extent_elements", [](JobSpec* s) { s->extent_elements = 65537; }},
-      {"tensor name \"b\" appears twice", [](JobSpec* s) { s->tensors[0].name = "b"; }},
-      {"\"a.tied\" appears twice", [](JobSpec* s) { s->tensors[1].name = "a.tied"; }},
-      {R"(the name "a\nb" of tensor 0 contains a control character)",
-       [](JobSpec* s) { s->tensors[0].name = "a\nb"; }},
-      {R"(xxx..." of tensor 0 has 300 bytes)",
-       [](JobSpec* s) { s->tensors[0].name = std::string(300, 'x'); }},
-      {R"(the name "" of tensor 1 has 0 bytes)", [](JobSpec* s) { s->tensors[1].name = ""; }},
-      {R"(the name "\t" of an alias of tensor 0 ("a.weight") contains)",
-       [](JobSpec* s) { s->tensors[0].aliases = {"\t"}; }},
-      {"dtype", [](JobSpec* s) { s->tensors[0].dtype = DType::kUnspecified; }},
-      {"negative dimension", [](JobSpec* s) { s->tensors[0].shape = {-1}; }},
-      {"9 dimensions", [](JobSpec* s) { s->tensors[0].shape.assign(9, 1); }},
-      {"more than", [](JobSpec* s) { s->tensors[0].shape.assign(3, int64_t{1} << 40); }},
-      {"more than",
-       [](JobSpec* s) {
-         s->tensors[0].shape = {int64_t{1} << 62, 4};
-       }},
-  };
-  for (const Case& c : cases) {
+  for (const Case& c : kBadSpecs) {
     JobSpec spec = Good();
     c.spoil(&spec);
     const absl::Status status = ValidateJobSpec(spec, {});
