@@ -20,6 +20,7 @@ import cpp_outline
 import source_text
 
 LIST = pathlib.PurePosixPath("tools/over_limit.txt")
+NEEDLESS = "remove the row"
 METHODS_MAX = 45
 FIELDS_MAX = 25
 CLASS_FILES_MAX = 2
@@ -186,4 +187,16 @@ def check(texts, outlines, code_suffixes, found):
             found.append((subject.path, subject.line,
                           f"{subject.text}; {what} {most}: {subject.remedy}"))
     for (kind, name), number in needless.items():
-        found.append((LIST, number, f"no {kind} {name} exceeds the limits: remove the row"))
+        found.append((LIST, number, f"no {kind} {name} exceeds the limits: {NEEDLESS}"))
+
+
+def remove_needless_rows(root, found):
+    """Removes the rows that check() calls needless from the list under root, and from found."""
+    needless = {line for path, line, message in found
+                if path == LIST and message.endswith(NEEDLESS)}
+    path = pathlib.Path(root, LIST)
+    if needless:
+        rows = path.read_text(encoding="utf-8").split("\n")
+        path.write_text("\n".join(row for number, row in enumerate(rows, 1)
+                                  if number not in needless), encoding="utf-8")
+    found[:] = [entry for entry in found if entry[0] != LIST or entry[1] not in needless]

@@ -6,7 +6,8 @@ Thread safety: one process, nothing shared.
 
 The rules are those of docs/style.md that a script can decide; the sizes of classes, functions and
 files stand in tools/limits.py. `--only format` runs clang-format-14 over the C++ files; `--only
-style` runs everything else; `--fix` lets clang-format rewrite.
+style` runs everything else; `--fix` lets clang-format rewrite and removes needless rows of
+tools/over_limit.txt.
 """
 
 import argparse
@@ -165,8 +166,11 @@ def check_built(texts, found):
             found.append((path, 1, "no CMakeLists.txt names this file, so nothing builds it"))
 
 
-def check_style(root):
-    """Returns all violations of the style rules under root as (path, line, message)."""
+def check_style(root, fix=False):
+    """Returns all violations of the style rules under root as (path, line, message).
+
+    With fix, removes rows of tools/over_limit.txt that nothing needs any more.
+    """
     found, texts = [], {}
     paths = set(source_text.list_files(root))
     for path in sorted(paths):
@@ -180,6 +184,8 @@ def check_style(root):
         check_python(path, text, found)
     check_built(texts, found)
     limits.check(texts, limits.outlines_of(texts), CODE_SUFFIXES, found)
+    if fix:
+        limits.remove_needless_rows(root, found)
     return sorted(found, key=lambda entry: (str(entry[0]), entry[1]))
 
 
@@ -207,11 +213,12 @@ def main():
     parser = argparse.ArgumentParser(description="Checks the style of the tree.")
     parser.add_argument("--root", default=pathlib.Path(__file__).resolve().parent.parent)
     parser.add_argument("--only", choices=("style", "format"))
-    parser.add_argument("--fix", action="store_true", help="let clang-format rewrite the files")
+    parser.add_argument("--fix", action="store_true",
+                        help="let clang-format rewrite files; remove needless rows of the list")
     arguments = parser.parse_args()
     found = []
     if arguments.only != "format":
-        found += check_style(arguments.root)
+        found += check_style(arguments.root, arguments.fix)
     if arguments.only != "style":
         found += check_format(arguments.root, arguments.fix)
     for path, line, message in found:

@@ -114,6 +114,19 @@ class Python(unittest.TestCase):
         self.assertEqual(places({"a.py": "# Why.\ndef f(:\n"}), [("a.py", 2)])
 
 
+class Limits(unittest.TestCase):
+    """The list of what exceeds the limits."""
+
+    def test_needless_rows_are_reported_and_removed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            rows = pathlib.Path(folder, tidy.limits.LIST)
+            rows.parent.mkdir()
+            rows.write_text("# Why.\nclass A 50 1 0\nno row\n")
+            self.assertEqual([n for _, n, _ in tidy.check_style(folder)], [2, 3])
+            self.assertEqual([n for _, n, _ in tidy.check_style(folder, fix=True)], [3])
+            self.assertEqual(rows.read_text(), "# Why.\nno row\n")
+
+
 class Built(unittest.TestCase):
     """Files that nothing compiles."""
 
