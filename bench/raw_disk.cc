@@ -17,7 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "bench/harness.h"
 #include "common/base/status_macros.h"
-#include "common/base/worker_pool.h"
+#include "common/base/thread_worker_pool.h"
 
 namespace ballast::bench {
 namespace {
@@ -115,7 +115,7 @@ absl::StatusOr<double> RawFile::Transfer(int depth, uint64_t first, uint64_t blo
     FillRandomBytes(buffer.data(), kBlockBytes, static_cast<uint64_t>(i) + 2);
     buffers.push_back(std::move(buffer));
   }
-  WorkerPool pool(depth, "disk");
+  ThreadWorkerPool pool(depth, "disk");
   std::atomic<uint64_t> taken{0};
   std::atomic<bool> failed{false};
   const double start = Now();

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ballast/client.h"
-#include "common/base/worker_pool.h"
+#include "common/base/thread_worker_pool.h"
 #include "common/io/arena.h"
 #include "common/tensor/layout.h"
 #include "server/state/extent_store.h"
@@ -60,7 +60,7 @@ class OptimizerOnly {
 
   const Layout layout_;
   server::ExtentStore store_;
-  WorkerPool pool_;
+  ThreadWorkerPool pool_;
   Arena gradients_;
   Arena weights_;
   std::vector<std::pair<uint32_t, uint32_t>> tiles_;  // extent, tile

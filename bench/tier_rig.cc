@@ -12,7 +12,6 @@
 #include "bench/raw_disk.h"
 #include "common/base/status_macros.h"
 #include "common/io/file.h"
-#include "server/durability/job_storage.h"
 #include "server/optim/dispatch.h"
 #include "server/optim/scalars.h"
 #include "server/simd/isa.h"
@@ -74,7 +73,8 @@ TierRig::~TierRig() {
   executor_.Shutdown();
 }
 
-absl::Status TierRig::Prepare() {
+// Two images of each extent, and a log of what the rig writes in two rounds.
+server::StorageOptions TierRig::Storage() const {
   server::StorageOptions storage;
   storage.images = {.job = 1, .tile_elements = kTileElements, .direct = true};
   for (uint32_t e = 0; e < options_.extents; ++e) {
@@ -83,9 +83,14 @@ absl::Status TierRig::Prepare() {
                                                   : size_t{kPageBytes});
   }
   storage.checkpoint_rounds = 2;
+  return storage;
+}
+
+absl::Status TierRig::Prepare() {
   BALLAST_ASSIGN_OR_RETURN(
-      auto made, server::JobStorage::Create(PosixFileSystem(), options_.directory, storage));
-  log_ = server::JobStorage::MakeRoundLog(std::move(made), 0, options_.tier_threads);
+      auto made, server::JobStorage::Create(PosixFileSystem(), options_.directory, Storage()));
+  log_ = server::JobStorage::MakeRoundLog(std::move(made), 0, ThreadSource::Get(),
+                                          options_.tier_threads);
   const size_t bytes = size_t{options_.extent_elements} * sizeof(float);
   BALLAST_ASSIGN_OR_RETURN(gradient_, Arena::Create(bytes));
   // One for each extent in work: nobody reads what goes out here.

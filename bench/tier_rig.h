@@ -11,10 +11,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/executor.h"
-#include "common/base/worker_pool.h"
+#include "common/base/thread_executor.h"
+#include "common/base/thread_worker_pool.h"
 #include "common/io/arena.h"
 #include "common/tensor/layout.h"
+#include "server/durability/job_storage.h"
 #include "server/durability/round_log.h"
 #include "server/optim/step_args.h"
 #include "server/state/extent_store.h"
@@ -49,6 +50,7 @@ class TierRig {
 
   TierRig(const RigOptions& options, server::NvmeTier* nvme, server::ExtentStore store,
           Layout layout);
+  server::StorageOptions Storage() const;
   absl::Status Prepare();
   // Gives both images of every extent their blocks on the disk, before anything is measured.
   absl::Status WriteFirstState();
@@ -69,9 +71,9 @@ class TierRig {
   std::vector<const optim::AdamWScalars*> by_tensor_;
   std::vector<uint32_t> order_;
   uint64_t version_ = 1;
-  Executor executor_;
+  ThreadExecutor executor_;
   Strand strand_;
-  WorkerPool workers_;
+  ThreadWorkerPool workers_;
   std::unique_ptr<server::RoundLog> log_;  // Goes first: its threads use the tier's memory.
 };
 

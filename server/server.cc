@@ -13,14 +13,14 @@
 #include "absl/strings/str_join.h"
 #include "common/base/address.h"
 #include "common/base/clock.h"
-#include "common/base/executor.h"
 #include "common/base/log.h"
 #include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
+#include "common/base/thread_executor.h"
+#include "common/base/thread_worker_pool.h"
 #include "common/base/units.h"
-#include "common/base/worker_pool.h"
 #include "common/io/engine_files.h"
 #include "common/io/watched_files.h"
 #include "common/metrics/metrics.h"
@@ -192,10 +192,10 @@ absl::Status ServerImpl::Open() {
                             ? static_cast<uint64_t>(config_.storage().dram_budget())
                             : memory_budget_bytes_;
   metrics_ = std::make_unique<ServerMetrics>(BuildInfo{BALLAST_VERSION, "", simd::IsaName(isa_)});
-  executor_ =
-      std::make_unique<Executor>("round", static_cast<int>(config_.rounds().executor_threads()));
-  workers_ = std::make_unique<WorkerPool>(ThreadCount(config_.rounds().worker_threads()), "worker",
-                                          kWorkerNiceness);
+  executor_ = std::make_unique<ThreadExecutor>(
+      "round", static_cast<int>(config_.rounds().executor_threads()));
+  workers_ = std::make_unique<ThreadWorkerPool>(ThreadCount(config_.rounds().worker_threads()),
+                                                "worker", kWorkerNiceness);
   FillSessionDeps();
   BALLAST_RETURN_IF_ERROR(Listen());
   if (config_.admin().enabled()) BALLAST_RETURN_IF_ERROR(OpenAdmin());

@@ -58,11 +58,10 @@ BANNED_IN_CPP = (
     (re.compile(r"\busing namespace std\b"), "name what is used"),
 )
 THREAD = re.compile(r"\bstd::j?thread\b(?!::hardware_concurrency)|\bpthread_create\b")
-# Where threads are born. Everything else runs on an executor or in the worker pool.
+# Where threads are born. Everything else takes an executor, a worker pool or an ExecutorSource.
 # Besides the pools: the client's one queue thread, and the binding's runner of blocking calls.
 THREAD_HOMES = (
-    "common/base/executor.",
-    "common/base/worker_pool.",
+    "common/base/thread_",
     "client/cpp/src/session.",
     "client/python/binding/operation.",
     "tests/",
@@ -130,7 +129,7 @@ def check_words(path, text, found):
         _search(BANNED_IN_COMMENTS, comments, path, found)
         _search(BANNED_IN_CPP, code, path, found)
         if not str(path).startswith(THREAD_HOMES):
-            _search(((THREAD, "threads are born in executor and worker_pool only"),),
+            _search(((THREAD, "only common/base/thread_* makes threads; take an ExecutorSource"),),
                     code, path, found)
     if path.suffix in (".md", ".proto"):
         _search(BANNED_IN_COMMENTS, text, path, found)

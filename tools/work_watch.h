@@ -9,8 +9,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "ballast/v1/admin.pb.h"
-#include "common/base/executor.h"
 #include "common/base/sync.h"
+#include "common/base/thread_executor.h"
 
 namespace ballast::tools {
 
@@ -49,7 +49,7 @@ class WorkWatch {
   Mutex mu_;
   CondVar change_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  Executor thread_{"watch", 1};  // last: it uses all of the above
+  ThreadExecutor thread_{"watch", 1};  // last: it uses all of the above
 };
 
 }  // namespace ballast::tools

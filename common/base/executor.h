@@ -1,78 +1,38 @@
-// Threads that run closures: Executor is a fixed set of threads, Strand a sequential mailbox on it.
-// gRPC handlers parse and post here; a job's round engine lives on one strand.
+// Executor runs closures; Strand is a sequential mailbox on it. gRPC handlers parse and post here;
+// a job's round engine lives on one strand. ThreadExecutor (thread_executor.h) has threads; the
+// simulator has an Executor in virtual time.
 // Comes from: server/rpc, client/cpp. Goes to: server/round's drivers, server/cluster.
 // Thread safety: all methods may be called from any thread unless they say otherwise.
 #pragma once
 
 #include <chrono>
-#include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "absl/base/thread_annotations.h"
-#include "absl/strings/string_view.h"
-#include "common/base/sync.h"
 
 namespace ballast {
 
-// A fixed set of threads. Tasks must not throw and should not block for long.
+// Tasks must not throw and should not block for long.
 class Executor {
  public:
-  // Starts `threads` >= 1 threads called "<name>-<i>", and "<name>-timer" (the kernel keeps 15
-  // characters of a name).
-  Executor(absl::string_view name, int threads);
-  // As Shutdown().
-  ~Executor();
-  Executor(const Executor&) = delete;
-  Executor& operator=(const Executor&) = delete;
+  // Ends as Shutdown() does.
+  virtual ~Executor() = default;
 
-  // Runs `task` on one of the threads, in order of posting when there is one thread. Returns false,
-  // and drops the task, after Shutdown() has drained.
-  bool Post(std::function<void()> task);
+  // Runs `task`, in order of posting when tasks run one at a time. Returns false, and drops the
+  // task, after Shutdown() has drained.
+  virtual bool Post(std::function<void()> task) = 0;
 
   // As Post, but not before `delay` has passed (at once when it is not positive). Shutdown() drops
   // what is not due yet. Returns false when the executor is shutting down.
-  bool PostAfter(std::chrono::nanoseconds delay, std::function<void()> task);
+  virtual bool PostAfter(std::chrono::nanoseconds delay, std::function<void()> task) = 0;
 
-  // Drops pending timers, runs all posted tasks including those that running tasks still post,
-  // then joins the threads. Idempotent. Must not be called from one of the executor's own tasks.
-  void Shutdown();
+  // Drops pending timers and runs all posted tasks, including those that running tasks still post.
+  // Idempotent. Must not be called from one of the executor's own tasks.
+  virtual void Shutdown() = 0;
 
-  // True on one of this executor's task threads.
-  bool IsOwnThread() const;
+  // True in a task of this executor.
+  virtual bool IsOwnThread() const = 0;
   // Whether Post would take a task.
-  bool IsOpen();
-
- private:
-  struct Timer {
-    std::chrono::steady_clock::time_point due;
-    uint64_t order;  // Equal times fire in order of posting.
-    std::function<void()> task;
-    // Greater means later, so that std heaps keep the next one to fire in front.
-    bool operator<(const Timer& other) const {
-      return due != other.due ? due > other.due : order > other.order;
-    }
-  };
-
-  void RunTasks(int index);
-  void RunTimers();
-
-  const std::string name_;
-  Mutex mu_;
-  CondVar work_;
-  CondVar timer_change_;
-  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mu_);
-  std::vector<Timer> timers_ ABSL_GUARDED_BY(mu_);  // A std heap.
-  uint64_t next_timer_order_ ABSL_GUARDED_BY(mu_) = 0;
-  int running_ ABSL_GUARDED_BY(mu_) = 0;
-  bool draining_ ABSL_GUARDED_BY(mu_) = false;
-  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
-  Mutex shutdown_mu_;
-  std::vector<std::thread> threads_ ABSL_GUARDED_BY(shutdown_mu_);
+  virtual bool IsOpen() = 0;
 };
 
 // A mailbox whose tasks run one at a time, in order of posting, on the executor's threads. Tasks
@@ -110,8 +70,5 @@ class Strand {
 
   const std::shared_ptr<State> state_;
 };
-
-// Names the calling thread as debuggers and top show it; keeps the first 15 characters.
-void SetThreadName(absl::string_view name);
 
 }  // namespace ballast

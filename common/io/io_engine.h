@@ -17,8 +17,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/base/executor.h"
 #include "common/base/sync.h"
+#include "common/base/thread_executor.h"
 #include "common/io/io_schedule.h"
 
 namespace ballast {
@@ -101,7 +101,7 @@ class IoEngine {
   std::vector<IoBlock> taken_ ABSL_GUARDED_BY(mu_);    // chosen, not handed over yet
   std::vector<IoDone> finished_ ABSL_GUARDED_BY(mu_);  // to be told
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
-  Executor thread_;  // Last: it uses all of the above.
+  ThreadExecutor thread_;  // Last: it uses all of the above.
 };
 
 }  // namespace ballast

@@ -17,8 +17,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "common/base/executor.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread_executor.h"
 #include "server/admin/exposition.h"
 
 namespace ballast {
@@ -144,7 +144,7 @@ void AdminServer::Stop() {
   if (context_ == nullptr) return;
   // CivetWeb's accept loop looks at its stop flag every two seconds, or after a connection.
   std::atomic<bool> stopped{false};
-  Executor waker("admin-waker", 1);
+  ThreadExecutor waker("admin-waker", 1);
   waker.Post([&] {
     while (!stopped) {
       Touch(host_, port_);

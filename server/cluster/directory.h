@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/executor.h"
 #include "common/base/log.h"
+#include "common/base/priority.h"
 #include "common/base/reason.h"
 #include "common/base/sync.h"
 #include "server/cluster/epoch_change.h"
@@ -414,7 +415,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   absl::Status CheckSnapshotHome() const;
   // Runs `task`, which may block on the disk, on a thread for that, and what it returns on the
   // strand.
-  void OnDisk(std::function<std::function<void()>()> task) { RunOn(&disk_, std::move(task)); }
+  void OnDisk(std::function<std::function<void()>()> task) { RunOn(disk_.get(), std::move(task)); }
   void RunOn(Executor* thread, std::function<std::function<void()>()> task);
   void DoCreateSnapshot(const std::string& job, const std::string& name, uint32_t keep,
                         const SnapshotDone& done);
@@ -604,8 +605,10 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   std::function<void()> when_idle_;  // of a shutdown
   Works works_;
   // Last: their threads use all of the above.
-  Executor disk_{"snapshots", 1};
-  Executor exchange_{"exchange", 1};
+  const std::unique_ptr<Executor> disk_ =
+      deps_.executors->MakeExecutor("snapshots", 1, kBesideRounds);
+  const std::unique_ptr<Executor> exchange_ =
+      deps_.executors->MakeExecutor("exchange", 1, kBesideRounds);
 };
 
 // Never 0: of snapshots, and of jobs and seats that are made of one.

@@ -36,7 +36,7 @@ void Directory::DoExport(const ExportCall& call, const ExportDone& done) {
   if (!call.snapshot.empty()) return ExportSnapshot(call, /*id=*/0, done);
   const absl::StatusOr<JobPlan> plan = WholeJob(call.job);
   if (!plan.ok()) return done(plan.status());
-  RunOn(&exchange_, [this, call, done, plan = *plan]() -> std::function<void()> {
+  RunOn(exchange_.get(), [this, call, done, plan = *plan]() -> std::function<void()> {
     absl::Status fits = snapshots_.exports->CheckNew(call.name);
     if (fits.ok()) fits = CheckExportRoom(call, plan);
     if (!fits.ok()) return [done, fits] { done(fits); };
@@ -78,7 +78,7 @@ void Directory::ExportPresent(const ExportCall& call, const ExportDone& done) {
 }
 
 void Directory::ExportSnapshot(const ExportCall& call, uint64_t id, const ExportDone& done) {
-  RunOn(&exchange_, [this, call, id, done]() -> std::function<void()> {
+  RunOn(exchange_.get(), [this, call, id, done]() -> std::function<void()> {
     const auto exporting = std::make_shared<Exporting>();
     exporting->call = call;
     exporting->done = done;
@@ -135,7 +135,7 @@ void Directory::ExportEverywhere(const ExportingRef& exporting) {
 
 // Whole, or gone.
 void Directory::EndExport(const ExportingRef& exporting, absl::Status status) {
-  RunOn(&exchange_, [this, exporting, status]() mutable -> std::function<void()> {
+  RunOn(exchange_.get(), [this, exporting, status]() mutable -> std::function<void()> {
     const std::string& name = exporting->call.name;
     if (status.ok()) {
       status = snapshots_.exports->Commit(name, exporting->shards, exporting->manifest);
@@ -158,7 +158,7 @@ void Directory::ExportLocal(const ExportPart& part, const std::function<void(abs
   const auto carry = [this, part, done](const Halt& halt) -> std::function<void()> {
     return [done, status = ExportFiles(part, halt)] { done(status); };
   };
-  CarryOut(&exchange_, std::make_shared<Order>(), carry);
+  CarryOut(exchange_.get(), std::make_shared<Order>(), carry);
 }
 
 absl::Status Directory::ExportFiles(const ExportPart& part, const Halt& halt) {

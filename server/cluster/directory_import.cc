@@ -70,7 +70,7 @@ void Directory::DoImport(const ImportCall& call, const ImportDone& done) {
   if (status.ok()) status = CheckNewName(call.as);
   if (!status.ok()) return done(status);
   restoring_.insert(call.as);
-  RunOn(&exchange_, [this, call, done]() -> std::function<void()> {
+  RunOn(exchange_.get(), [this, call, done]() -> std::function<void()> {
     ImportInfo info;
     const absl::StatusOr<JobPlan> plan = PlanOfImport(call, &info);
     const absl::Status ready = plan.ok() ? MarkOrdered(*plan) : plan.status();
@@ -135,7 +135,7 @@ void Directory::ImportLocal(const ImportOrder& order,
   const auto making = std::make_shared<Order>();
   making->job = order.plan.job;
   making->name = order.plan.spec.name;
-  CarryOut(&exchange_, making, [this, order, done](const Halt& halt) -> std::function<void()> {
+  CarryOut(exchange_.get(), making, [this, order, done](const Halt& halt) -> std::function<void()> {
     return [done, status = ImportFiles(order, halt)] { done(status); };
   });
 }

@@ -179,7 +179,7 @@ void Directory::RestoreLocal(const RestoreOrder& order,
   const auto making = std::make_shared<Order>();
   making->job = order.plan.job;
   making->name = order.plan.spec.name;
-  CarryOut(&disk_, making, [=, this](const Halt& halt) -> std::function<void()> {
+  CarryOut(disk_.get(), making, [=, this](const Halt& halt) -> std::function<void()> {
     return [done, copied = RestoreFiles(order, halt)] { done(copied); };
   });
 }

@@ -12,7 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/names.h"
-#include "common/base/priority.h"
 #include "common/base/status_macros.h"
 #include "server/cluster/directory.h"
 #include "server/round/recovery.h"
@@ -46,7 +45,6 @@ absl::Status Directory::CheckSnapshotHome() const {
 void Directory::RunOn(Executor* thread, std::function<std::function<void()>()> task) {
   // The thread must not be the last to let go of the directory, which waits for it.
   thread->Post([weak = weak_from_this(), task = std::move(task)] {
-    GiveWay(kBesideRounds);
     const std::function<void()> then = task();
     std::shared_ptr<Directory> self = weak.lock();
     if (self == nullptr) return;
@@ -273,14 +271,15 @@ void Directory::DoListSnapshots(
 void Directory::UseSnapshot(const std::string& job, const std::string& name, const Use& use,
                             const SnapshotDone& done) {
   if (const absl::Status status = CheckSnapshotHome(); !status.ok()) return done(status);
-  CarryOut(&disk_, std::make_shared<Order>(), [=, this](const Halt& halt) -> std::function<void()> {
-    const auto found = [&]() -> absl::StatusOr<SnapshotInfo> {
-      BALLAST_ASSIGN_OR_RETURN(const auto manifest, snapshots_.store->Find(job, name));
-      BALLAST_RETURN_IF_ERROR(use(manifest, halt));
-      return InfoOf(manifest);
-    };
-    return [done, result = found()] { done(result); };
-  });
+  CarryOut(disk_.get(), std::make_shared<Order>(),
+           [=, this](const Halt& halt) -> std::function<void()> {
+             const auto found = [&]() -> absl::StatusOr<SnapshotInfo> {
+               BALLAST_ASSIGN_OR_RETURN(const auto manifest, snapshots_.store->Find(job, name));
+               BALLAST_RETURN_IF_ERROR(use(manifest, halt));
+               return InfoOf(manifest);
+             };
+             return [done, result = found()] { done(result); };
+           });
 }
 
 void Directory::DoVerifySnapshot(const std::string& job, const std::string& name,

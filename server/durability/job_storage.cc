@@ -1,4 +1,4 @@
-// JobStorage and the RoundLog behind it: two threads per job, one for the log and one for the
+// JobStorage and the RoundLog behind it: two executors per job, one for the log and one for the
 // images, so that a checkpoint never stands in front of a vote. Thread safety: see job_storage.h;
 // mu_ guards the log's queue.
 #include "server/durability/job_storage.h"
@@ -121,14 +121,15 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
   using Done = RoundLog::Done;
   static constexpr uint64_t kNoRound = std::numeric_limits<uint64_t>::max();
 
-  StorageRoundLog(std::unique_ptr<JobStorage> storage, uint64_t durable_round, int tier_threads)
+  StorageRoundLog(std::unique_ptr<JobStorage> storage, uint64_t durable_round,
+                  ExecutorSource* executors, int tier_threads)
       : storage_(std::move(storage)),
         durable_round_(durable_round),
         prepared_round_(durable_round),
         start_round_(storage_->start_round_),
-        log_thread_("log", 1),
-        image_writers_("slots", std::max(1, tier_threads)) {
-    if (tier_threads > 0) image_readers_ = std::make_unique<Executor>("image-reads", tier_threads);
+        log_thread_(executors->MakeExecutor("log", 1)),
+        image_writers_(executors->MakeExecutor("images", std::max(1, tier_threads))) {
+    if (tier_threads > 0) image_readers_ = executors->MakeExecutor("image-reads", tier_threads);
     Trim(storage_->CoveredRound());  // The log does not remember what it was told before.
   }
 
@@ -139,8 +140,8 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
       ended_ = true;
     }
     if (image_readers_ != nullptr) image_readers_->Shutdown();
-    image_writers_.Shutdown();
-    log_thread_.Shutdown();
+    image_writers_->Shutdown();
+    log_thread_->Shutdown();
   }
 
   void AppendExtent(ReducedExtent extent) override {
@@ -201,7 +202,7 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
   }
 
   void WriteImage(ExtentImage image, Done done) override {
-    image_writers_.Post([this, image = std::move(image), done = std::move(done)] {
+    image_writers_->Post([this, image = std::move(image), done = std::move(done)] {
       const absl::Status status = WriteNow(image);
       if (!status.ok()) return done(status);
       bool first = false;
@@ -211,14 +212,14 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
         images_written_.push_back(done);
       }
       // Behind the images that wait to be written: one flush for all of them.
-      if (first) image_writers_.Post([this] { FlushWritten(); });
+      if (first) image_writers_->Post([this] { FlushWritten(); });
     });
   }
 
   ImageIo* image_io() override { return image_readers_ != nullptr ? this : nullptr; }
 
   void Hold(std::function<void(absl::StatusOr<HeldState>)> done) override {
-    log_thread_.Post([this, done = std::move(done)] { done(HoldNow()); });
+    log_thread_->Post([this, done = std::move(done)] { done(HoldNow()); });
   }
 
   void LetGo(uint32_t extent) override {
@@ -235,13 +236,13 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
       MutexLock lock(&mu_);
       holding_ = false;
     }
-    log_thread_.Post([this] { held_round_ = kNoRound; });
+    log_thread_->Post([this] { held_round_ = kNoRound; });
     Trim(storage_->CoveredRound());
   }
 
   absl::StatusOr<HeldRounds> ReadRounds(uint64_t until) override {
     std::promise<absl::StatusOr<HeldRounds>> rounds;
-    log_thread_.Post([this, until, &rounds] { rounds.set_value(RoundsNow(until)); });
+    log_thread_->Post([this, until, &rounds] { rounds.set_value(RoundsNow(until)); });
     return rounds.get_future().get();
   }
 
@@ -337,12 +338,12 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
   }
 
   void Write(ExtentImage image, Done done) override {
-    image_writers_.Post(
+    image_writers_->Post(
         [this, image = std::move(image), done = std::move(done)] { done(WriteNow(image)); });
   }
 
   void Flush(Done done) override {
-    image_writers_.Post([this, done = std::move(done)] { done(FlushNow()); });
+    image_writers_->Post([this, done = std::move(done)] { done(FlushNow()); });
   }
 
   absl::Status WriteNow(const ExtentImage& image) {
@@ -381,11 +382,11 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
       tasks_.push_back({std::move(run), after_end});
       if (std::exchange(pumping_, true)) return;
     }
-    log_thread_.Post([this] { Pump(); });
+    log_thread_->Post([this] { Pump(); });
   }
 
   void Trim(uint64_t covered) {
-    log_thread_.Post([this, covered] {
+    log_thread_->Post([this, covered] {
       covered_round_ = covered;
       TrimLog();
       if (short_of_room()) Pump();
@@ -450,14 +451,16 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
   bool gave_way_ ABSL_GUARDED_BY(mu_) = false;             // the last hold, to the log
 
   // Last: their threads use all of the above.
-  Executor log_thread_;
-  Executor image_writers_;
+  const std::unique_ptr<Executor> log_thread_;
+  const std::unique_ptr<Executor> image_writers_;
   std::unique_ptr<Executor> image_readers_;  // for a tier only
 };
 
 std::unique_ptr<RoundLog> JobStorage::MakeRoundLog(std::unique_ptr<JobStorage> storage,
-                                                   uint64_t durable_round, int tier_threads) {
-  return std::make_unique<StorageRoundLog>(std::move(storage), durable_round, tier_threads);
+                                                   uint64_t durable_round,
+                                                   ExecutorSource* executors, int tier_threads) {
+  return std::make_unique<StorageRoundLog>(std::move(storage), durable_round, executors,
+                                           tier_threads);
 }
 
 }  // namespace ballast::server

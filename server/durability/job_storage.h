@@ -1,5 +1,5 @@
 // JobStorage: one job's directory on one server (gradient log and images), and the RoundLog that
-// writes to it on threads of its own, so that the job's strand never waits for a disk.
+// writes to it on executors of its own, so that the job's strand never waits for a disk.
 //
 //   <directory>/log-NNN    gradient log (docs/formats/log.md)
 //   <directory>/slots       rolling checkpoint (docs/formats/images.md)
@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/executor_source.h"
 #include "common/io/file.h"
 #include "server/durability/gradient_log.h"
 #include "server/durability/image_file.h"
@@ -59,11 +60,12 @@ class JobStorage {
   GradientLog* log() { return log_.get(); }
   ImageFile* images() { return images_.get(); }
 
-  // Starts the threads and hands everything to them. `durable_round` is what is known to survive.
-  // `tier_threads`: as many images are read, and as many written, at a time for a tier that lives
-  // in them; 0: there is none, and no image_io().
+  // Hands everything to executors of its own, which `executors` makes. `durable_round` is what is
+  // known to survive. `tier_threads`: as many images are read, and as many written, at a time for a
+  // tier that lives in them; 0: there is none, and no image_io().
   static std::unique_ptr<RoundLog> MakeRoundLog(std::unique_ptr<JobStorage> storage,
-                                                uint64_t durable_round, int tier_threads = 0);
+                                                uint64_t durable_round, ExecutorSource* executors,
+                                                int tier_threads = 0);
 
   JobStorage(std::unique_ptr<GradientLog> log, std::unique_ptr<ImageFile> images,
              std::vector<ImageShape> shapes, uint64_t start_round);

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "common/base/status_macros.h"
+#include "common/base/thread_worker_pool.h"
 
 namespace ballast::server {
 
@@ -12,7 +13,7 @@ absl::StatusOr<ReadLanes> ReadLanes::Create(int lanes, size_t scratch_bytes) {
     BALLAST_ASSIGN_OR_RETURN(Arena scratch, Arena::Create(scratch_bytes));
     made.scratch_.push_back(std::move(scratch));
   }
-  if (lanes > 1) made.pool_ = std::make_unique<WorkerPool>(lanes, "open");
+  if (lanes > 1) made.pool_ = std::make_unique<ThreadWorkerPool>(lanes, "open");
   return made;
 }
 

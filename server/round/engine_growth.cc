@@ -95,7 +95,7 @@ absl::Status Engine::CommitGrown(const JobPlan& plan, uint32_t window_extents,
     return saved;
   }
   BALLAST_FAILPOINT("growth.after_record");
-  log_ = JobStorage::MakeRoundLog(std::move(grown_files_), fsm_.round() - 1,
+  log_ = JobStorage::MakeRoundLog(std::move(grown_files_), fsm_.round() - 1, deps_.executors,
                                   nvme_ != nullptr ? config_.tier_threads : 0);
   grown_version_ = 0;
   ++log_generation_;

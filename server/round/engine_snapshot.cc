@@ -107,11 +107,11 @@ void Engine::StartCapture() {
                                                          .kernels = &step_kernels_});
   if (pace_captures_) capture->rest = &Rest;
   capturing_ = std::make_shared<std::atomic<bool>>(false);
-  if (capture_thread_ == nullptr) capture_thread_ = std::make_unique<Executor>("capture", 1);
+  if (capture_thread_ == nullptr)
+    capture_thread_ = deps_.executors->MakeExecutor("capture", 1, kBesideRounds);
   capture_thread_->Post([capture, cancelled = capturing_, weak = weak_from_this(),
                          post = strand_.Poster(),
                          order = *std::exchange(capture_order_, std::nullopt)] {
-    GiveWay(kBesideRounds);
     const absl::StatusOr<CapturedRound> result = RunCapture(capture.get(), order.take, *cancelled);
     capture->log->LetAllGo();
     capture->log = nullptr;

@@ -59,9 +59,9 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
       Contributions::Create(layout, fsm.owned().size(), plan.epoch, config.window_extents));
   BALLAST_ASSIGN_OR_RETURN(std::vector<BufferPool> weight_pools,
                            MakeWeightPools(layout, fsm.owned().size()));
-  std::optional<WorkerPool> warming;  // while recovery waits for the disk
+  std::unique_ptr<WorkerPool> warming;  // while recovery waits for the disk
   if (storage != nullptr && !storage->log()->rounds().empty()) {
-    warming.emplace(2, "warming");
+    warming = deps.executors->MakeWorkers("warming", 2);
     warming->Submit(
         1, [tier = store.tier()](size_t) { tier->Warm(); }, [] {});
     warming->Submit(
@@ -76,8 +76,8 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
     // Twice as many extents at a time as can be worked on: the others wait for the disk.
     int lanes = 4 * deps.workers->threads();
     if (nvme != nullptr) lanes = std::min(lanes, static_cast<int>(config.nvme_extents));
-    BALLAST_ASSIGN_OR_RETURN(
-        recovered, Recover(plan, layout, fsm.owned(), storage.get(), &store, lanes, nvme));
+    BALLAST_ASSIGN_OR_RETURN(recovered, Recover(plan, layout, fsm.owned(), storage.get(), &store,
+                                                lanes, nvme, deps.executors));
     warming.reset();
     for (const auto& [extent, logged] : recovered.open_extents) {
       BALLAST_ASSIGN_OR_RETURN(char* const to,
@@ -87,7 +87,7 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
     versions = recovered.image_versions;
     const uint64_t durable =
         recovered.fsm.prepared.has_value() ? recovered.fsm.round : recovered.fsm.round - 1;
-    log = JobStorage::MakeRoundLog(std::move(storage), durable,
+    log = JobStorage::MakeRoundLog(std::move(storage), durable, deps.executors,
                                    nvme != nullptr ? config.tier_threads : 0);
   }
   // A tier on NVMe writes its images itself.

@@ -12,7 +12,6 @@
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
-#include "common/base/worker_pool.h"
 #include "common/job/optimizer.h"
 #include "server/round/replay.h"
 #include "server/tier/tile_layout.h"
@@ -59,8 +58,13 @@ struct Lane {
 class Recovery {
  public:
   Recovery(const JobPlan& plan, const Layout& layout, JobStorage* storage, ExtentStore* store,
-           NvmeTier* nvme)
-      : plan_(plan), layout_(layout), storage_(storage), store_(store), nvme_(nvme) {}
+           NvmeTier* nvme, ExecutorSource* executors)
+      : plan_(plan),
+        layout_(layout),
+        storage_(storage),
+        store_(store),
+        nvme_(nvme),
+        executors_(executors) {}
 
   absl::StatusOr<Recovered> Run(const std::vector<uint32_t>& owned, int lanes);
 
@@ -88,6 +92,7 @@ class Recovery {
   JobStorage* const storage_;
   ExtentStore* const store_;
   NvmeTier* const nvme_;  // null: everything stays in memory
+  ExecutorSource* const executors_;
   Recovered out_;
   std::optional<RoundReplay> replay_;
 };
@@ -171,7 +176,7 @@ std::vector<Loaded> Recovery::LoadAll(const std::vector<uint32_t>& owned,
   if (lanes->size() == 1) {
     load(0);
   } else {
-    WorkerPool(static_cast<int>(lanes->size()), "recover").Run(lanes->size(), load);
+    executors_->MakeWorkers("recover", static_cast<int>(lanes->size()))->Run(lanes->size(), load);
   }
   return loaded;
 }
@@ -387,8 +392,9 @@ std::vector<uint32_t> CopyToImage(const Layout& layout, ExtentStore* store, uint
 
 absl::StatusOr<Recovered> Recover(const JobPlan& plan, const Layout& layout,
                                   const std::vector<uint32_t>& owned, JobStorage* storage,
-                                  ExtentStore* store, int lanes, NvmeTier* nvme) {
-  return Recovery(plan, layout, storage, store, nvme).Run(owned, lanes);
+                                  ExtentStore* store, int lanes, NvmeTier* nvme,
+                                  ExecutorSource* executors) {
+  return Recovery(plan, layout, storage, store, nvme, executors).Run(owned, lanes);
 }
 
 }  // namespace ballast::server

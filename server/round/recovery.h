@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/executor_source.h"
 #include "common/tensor/layout.h"
 #include "server/durability/job_storage.h"
 #include "server/round/round_fsm.h"
@@ -49,15 +50,16 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
 std::vector<uint32_t> CopyToImage(const Layout& layout, ExtentStore* store, uint32_t extent,
                                   void* to);
 
-// Fills `store`, which has room for `owned`, `lanes` extents at a time on as many threads; one lane
-// is the calling thread. Each takes memory for the gradient and the weights of an extent. The
-// result does not depend on their number. A fresh directory gives round plan.epoch.start_round with
-// all initial weights missing. Errors: DATA_LOSS, naming extent, round and file, when a decided
-// round cannot be rebuilt.
-// `nvme`: the store's tier when it is on NVMe. Then every lane takes memory for the state of an
-// extent, too; what was replayed is written to the images, and the tier is told what they hold.
+// Fills `store`, which has room for `owned`, `lanes` extents at a time on as many workers of
+// `executors`; one lane is the calling thread. Each takes memory for the gradient and the weights
+// of an extent. The result does not depend on their number. A fresh directory gives round
+// plan.epoch.start_round with all initial weights missing. Errors: DATA_LOSS, naming extent, round
+// and file, when a decided round cannot be rebuilt. `nvme`: the store's tier when it is on NVMe.
+// Then every lane takes memory for the state of an extent, too; what was replayed is written to the
+// images, and the tier is told what they hold.
 absl::StatusOr<Recovered> Recover(const JobPlan& plan, const Layout& layout,
                                   const std::vector<uint32_t>& owned, JobStorage* storage,
-                                  ExtentStore* store, int lanes = 1, NvmeTier* nvme = nullptr);
+                                  ExtentStore* store, int lanes = 1, NvmeTier* nvme = nullptr,
+                                  ExecutorSource* executors = ThreadSource::Get());
 
 }  // namespace ballast::server

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/base/executor.h"
+#include "common/base/executor_source.h"
 #include "common/base/worker_pool.h"
 #include "common/metrics/metrics.h"
 #include "server/durability/job_storage.h"
@@ -51,6 +52,8 @@ struct EngineConfig {
 struct EngineDeps {
   Executor* executor = nullptr;
   WorkerPool* workers = nullptr;
+  // Makes what the engine wants besides: for its disks, captures, recovery.
+  ExecutorSource* executors = ThreadSource::Get();
   const Clock* clock = nullptr;
   simd::Isa isa = simd::Isa::kScalar;
   VoteSink* votes = nullptr;

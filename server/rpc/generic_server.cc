@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
+#include "common/base/thread_executor.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "proto/convert/channel.h"
@@ -54,7 +55,7 @@ absl::Status GenericServer::Start(const GenericServerOptions& options) {
         absl::StrCat("cannot listen on ", options.address,
                      ": the address is in use, not of this machine, or not permitted"));
   }
-  pollers_ = std::make_unique<Executor>("grpc", pollers);
+  pollers_ = std::make_unique<ThreadExecutor>("grpc", pollers);
   for (auto& queue : queues_) {
     environments_.push_back(std::make_unique<CallEnvironment>());
     CallEnvironment* environment = environments_.back().get();

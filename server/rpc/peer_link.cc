@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/sync.h"
+#include "common/base/thread_executor.h"
 #include "common/base/units.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
@@ -72,7 +73,7 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
     if (queue_ != nullptr) return;
     own_queue_ = std::make_unique<grpc::CompletionQueue>();
     queue_ = own_queue_.get();
-    poller_ = std::make_unique<Executor>("peers", 1);
+    poller_ = std::make_unique<ThreadExecutor>("peers", 1);
     poller_->Post([this] { PollUntilShutdown(own_queue_.get()); });
   }
 

@@ -26,6 +26,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/log.h"
+#include "common/base/thread_executor.h"
+#include "common/base/thread_worker_pool.h"
 #include "server/cluster/epoch_change.h"
 #include "server/optim/dispatch.h"
 #include "server/round/recovery.h"
@@ -234,8 +236,8 @@ absl::Status Judge::AnswerTo(uint64_t round, RoundEngine* engine) const {
 absl::StatusOr<SealAnswer> Judge::SealOf(const Image& image, uint32_t server,
                                          absl::Status* trainer) const {
   const std::unique_ptr<MemoryDisk> disk = DiskOf(image);
-  Executor executor("test", 1);
-  WorkerPool workers(1);
+  ThreadExecutor executor("test", 1);
+  ThreadWorkerPool workers(1);
   NoPeers peers;
   const RealClock clock;
   server::EngineConfig config{.self = server, .chunk_bytes = server::testing::kChunk};

@@ -5,6 +5,8 @@
 
 #include "common/base/check.h"
 #include "common/base/crc32c.h"
+#include "common/base/thread_executor.h"
+#include "common/base/thread_worker_pool.h"
 
 namespace ballast::fault {
 namespace {
@@ -74,8 +76,8 @@ std::shared_ptr<RoundEngine> Workload::Engine(uint32_t id) {
 
 void Workload::Start(uint32_t id) {
   Node& node = nodes_[id];
-  node.executor = std::make_unique<Executor>("test", 1);
-  node.workers = std::make_unique<WorkerPool>(1);
+  node.executor = std::make_unique<ThreadExecutor>("test", 1);
+  node.workers = std::make_unique<ThreadWorkerPool>(1);
   server::EngineConfig config{.self = id, .chunk_bytes = kChunk};
   config.checkpoint_rounds = kCheckpointRounds;
   config.open_timeout = std::chrono::hours(1);

@@ -1,5 +1,5 @@
 // Tests of common/base/executor.h.
-#include "common/base/executor.h"
+#include "common/base/thread_executor.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -23,7 +23,7 @@ std::string ThreadName() {
 }
 
 TEST(ExecutorTest, OneThreadRunsTasksInOrder) {
-  Executor executor("order", 1);
+  ThreadExecutor executor("order", 1);
   std::vector<int> seen;
   for (int i = 0; i < 100; ++i) executor.Post([&seen, i] { seen.push_back(i); });
   executor.Shutdown();
@@ -32,7 +32,7 @@ TEST(ExecutorTest, OneThreadRunsTasksInOrder) {
 }
 
 TEST(ExecutorTest, SeveralThreadsRunTasksAtTheSameTime) {
-  Executor executor("wide", 2);
+  ThreadExecutor executor("wide", 2);
   // Each task waits for the other one, so this ends only when both run at once.
   std::promise<void> first, second;
   executor.Post([&] {
@@ -47,14 +47,14 @@ TEST(ExecutorTest, SeveralThreadsRunTasksAtTheSameTime) {
 }
 
 TEST(ExecutorTest, NamesItsThreads) {
-  Executor executor("rpc", 1);
+  ThreadExecutor executor("rpc", 1);
   std::promise<std::string> name;
   executor.Post([&] { name.set_value(ThreadName()); });
   EXPECT_EQ(name.get_future().get(), "rpc-0");
 }
 
 TEST(ExecutorTest, KnowsItsOwnThreads) {
-  Executor executor("own", 1);
+  ThreadExecutor executor("own", 1);
   EXPECT_FALSE(executor.IsOwnThread());
   std::promise<bool> own;
   executor.Post([&] { own.set_value(executor.IsOwnThread()); });
@@ -62,7 +62,7 @@ TEST(ExecutorTest, KnowsItsOwnThreads) {
 }
 
 TEST(ExecutorTest, ShutdownRunsWhatRunningTasksStillPost) {
-  Executor executor("drain", 2);
+  ThreadExecutor executor("drain", 2);
   std::atomic<int> depth{0};
   std::function<void()> dig = [&] {
     // Gives the idle thread every chance to leave too early.
@@ -81,7 +81,7 @@ TEST(ExecutorTest, ShutdownRunsWhatRunningTasksStillPost) {
 }
 
 TEST(ExecutorTest, RefusesTasksAfterShutdown) {
-  Executor executor("late", 1);
+  ThreadExecutor executor("late", 1);
   executor.Shutdown();
   executor.Shutdown();
   EXPECT_FALSE(executor.Post([] { FAIL(); }));
@@ -91,7 +91,7 @@ TEST(ExecutorTest, RefusesTasksAfterShutdown) {
 }
 
 TEST(ExecutorTest, TimersFireInOrderOfTime) {
-  Executor executor("timers", 1);
+  ThreadExecutor executor("timers", 1);
   std::vector<int> seen;
   std::promise<void> last;
   executor.PostAfter(milliseconds(30), [&] {
@@ -106,7 +106,7 @@ TEST(ExecutorTest, TimersFireInOrderOfTime) {
 }
 
 TEST(ExecutorTest, TimersDoNotFireEarly) {
-  Executor executor("early", 1);
+  ThreadExecutor executor("early", 1);
   const auto begin = std::chrono::steady_clock::now();
   std::promise<std::chrono::steady_clock::time_point> fired;
   executor.PostAfter(milliseconds(20), [&] { fired.set_value(std::chrono::steady_clock::now()); });
@@ -115,7 +115,7 @@ TEST(ExecutorTest, TimersDoNotFireEarly) {
 
 TEST(ExecutorTest, ShutdownDropsTimersThatAreNotDue) {
   auto held = std::make_shared<int>(0);
-  Executor executor("drop", 1);
+  ThreadExecutor executor("drop", 1);
   executor.PostAfter(hours(1), [held] { FAIL(); });
   executor.PostAfter(std::chrono::nanoseconds::max(), [held] { FAIL(); });
   executor.Shutdown();
@@ -123,7 +123,7 @@ TEST(ExecutorTest, ShutdownDropsTimersThatAreNotDue) {
 }
 
 TEST(ExecutorTest, DestroysATaskBeforeTheNextOne) {
-  Executor executor("lifetime", 1);
+  ThreadExecutor executor("lifetime", 1);
   auto held = std::make_shared<int>(0);
   std::promise<long> count;
   executor.Post([held] {});
@@ -132,7 +132,7 @@ TEST(ExecutorTest, DestroysATaskBeforeTheNextOne) {
 }
 
 TEST(StrandTest, RunsTasksOneAtATimeInOrder) {
-  Executor executor("strand", 4);
+  ThreadExecutor executor("strand", 4);
   Strand strand(&executor);
   std::vector<int> seen;  // Not locked: the strand is what protects it.
   std::atomic<int> inside{0};
@@ -149,7 +149,7 @@ TEST(StrandTest, RunsTasksOneAtATimeInOrder) {
 }
 
 TEST(StrandTest, TakesTasksFromManyThreadsWithoutLoss) {
-  Executor executor("strand", 2);
+  ThreadExecutor executor("strand", 2);
   Strand strand(&executor);
   int count = 0;  // Not locked, as above.
   std::vector<std::thread> posters;
@@ -164,7 +164,7 @@ TEST(StrandTest, TakesTasksFromManyThreadsWithoutLoss) {
 }
 
 TEST(StrandTest, DoesNotStarveOtherStrands) {
-  Executor executor("fair", 1);
+  ThreadExecutor executor("fair", 1);
   Strand busy(&executor);
   Strand other(&executor);
   std::promise<void> other_ran;
@@ -178,7 +178,7 @@ TEST(StrandTest, DoesNotStarveOtherStrands) {
 }
 
 TEST(StrandTest, KnowsWhetherItIsCurrent) {
-  Executor executor("current", 1);
+  ThreadExecutor executor("current", 1);
   Strand strand(&executor);
   Strand other(&executor);
   std::promise<void> done;
@@ -196,7 +196,7 @@ TEST(StrandDeathTest, AssertCurrentEndsTheProcessElsewhere) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       {
-        Executor executor("death", 1);
+        ThreadExecutor executor("death", 1);
         Strand strand(&executor);
         strand.AssertCurrent();
       },
@@ -204,7 +204,7 @@ TEST(StrandDeathTest, AssertCurrentEndsTheProcessElsewhere) {
 }
 
 TEST(StrandTest, RunsTasksAfterItsOwnDestruction) {
-  Executor executor("orphan", 1);
+  ThreadExecutor executor("orphan", 1);
   std::promise<void> start, ran;
   executor.Post([&] { start.get_future().wait(); });
   {
@@ -216,7 +216,7 @@ TEST(StrandTest, RunsTasksAfterItsOwnDestruction) {
 }
 
 TEST(StrandTest, DispatchRunsHereWhenTheStrandIsIdle) {
-  Executor executor("dispatch", 1);
+  ThreadExecutor executor("dispatch", 1);
   Strand strand(&executor);
   std::thread::id ran_on;
   EXPECT_TRUE(strand.Dispatch([&] {
@@ -228,7 +228,7 @@ TEST(StrandTest, DispatchRunsHereWhenTheStrandIsIdle) {
 }
 
 TEST(StrandTest, DispatchQueuesBehindATaskThatRuns) {
-  Executor executor("dispatch", 1);
+  ThreadExecutor executor("dispatch", 1);
   Strand strand(&executor);
   std::promise<void> entered;
   std::promise<void> leave;
@@ -248,7 +248,7 @@ TEST(StrandTest, DispatchQueuesBehindATaskThatRuns) {
 }
 
 TEST(StrandTest, WhatADispatchedTaskPostsRunsAfterIt) {
-  Executor executor("dispatch", 1);
+  ThreadExecutor executor("dispatch", 1);
   Strand strand(&executor);
   std::vector<int> seen;
   strand.Dispatch([&] {
@@ -261,7 +261,7 @@ TEST(StrandTest, WhatADispatchedTaskPostsRunsAfterIt) {
 }
 
 TEST(StrandTest, DispatchAndPostFromManyThreadsNeverOverlap) {
-  Executor executor("dispatch", 2);
+  ThreadExecutor executor("dispatch", 2);
   Strand strand(&executor);
   int count = 0;  // Not locked: the strand is what protects it.
   std::vector<std::thread> callers;
@@ -283,7 +283,7 @@ TEST(StrandTest, DispatchAndPostFromManyThreadsNeverOverlap) {
 }
 
 TEST(StrandTest, TimersArriveOnTheStrand) {
-  Executor executor("timed", 2);
+  ThreadExecutor executor("timed", 2);
   Strand strand(&executor);
   std::promise<bool> current;
   strand.PostAfter(milliseconds(1), [&] { current.set_value(strand.IsCurrent()); });

@@ -1,5 +1,5 @@
 // Tests of common/base/worker_pool.h.
-#include "common/base/worker_pool.h"
+#include "common/base/thread_worker_pool.h"
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ namespace {
 class WorkerPoolTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(WorkerPoolTest, RunCallsEveryTaskOnce) {
-  WorkerPool pool(GetParam());
+  ThreadWorkerPool pool(GetParam());
   EXPECT_EQ(pool.threads(), GetParam());
   for (size_t tasks : {size_t{0}, size_t{1}, size_t{2}, size_t{1000}}) {
     std::vector<int> calls(tasks, 0);  // Each task owns its element, so plain ints do.
@@ -30,7 +30,7 @@ TEST_P(WorkerPoolTest, RunCallsEveryTaskOnce) {
 }
 
 TEST_P(WorkerPoolTest, RunsOfManyCallersDoNotMix) {
-  WorkerPool pool(GetParam());
+  ThreadWorkerPool pool(GetParam());
   std::vector<std::thread> callers;
   std::atomic<int> wrong{0};
   for (int caller = 0; caller < 4; ++caller) {
@@ -47,7 +47,7 @@ TEST_P(WorkerPoolTest, RunsOfManyCallersDoNotMix) {
 }
 
 TEST_P(WorkerPoolTest, DoneRunsOnceAfterTheLastTask) {
-  WorkerPool pool(GetParam());
+  ThreadWorkerPool pool(GetParam());
   for (size_t tasks : {size_t{0}, size_t{1}, size_t{100}}) {
     std::atomic<size_t> calls{0};
     std::promise<size_t> at_done;
@@ -61,7 +61,7 @@ TEST_P(WorkerPoolTest, DestructionFinishesWhatWasSubmitted) {
   std::atomic<int> calls{0};
   std::atomic<int> dones{0};
   {
-    WorkerPool pool(GetParam());
+    ThreadWorkerPool pool(GetParam());
     for (int job = 0; job < 50; ++job) {
       pool.Submit(
           10, [&](size_t) { ++calls; }, [&] { ++dones; });
@@ -74,7 +74,7 @@ TEST_P(WorkerPoolTest, DestructionFinishesWhatWasSubmitted) {
 TEST_P(WorkerPoolTest, DoneMaySubmitTheNextJob) {
   std::atomic<int> rounds{0};
   std::promise<void> finished;
-  WorkerPool pool(GetParam());
+  ThreadWorkerPool pool(GetParam());
   std::function<void()> next = [&] {
     if (++rounds == 20) {
       finished.set_value();
@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(Threads, WorkerPoolTest, ::testing::Values(1, 2, 5));
 TEST(WorkerPoolOrderTest, OneWorkerTakesJobsAndTasksInOrder) {
   std::vector<std::pair<int, size_t>> seen;
   {
-    WorkerPool pool(1);
+    ThreadWorkerPool pool(1);
     for (int job = 0; job < 3; ++job) {
       pool.Submit(
           4, [&seen, job](size_t task) { seen.emplace_back(job, task); }, nullptr);
@@ -106,7 +106,7 @@ TEST(WorkerPoolOrderTest, OneWorkerTakesJobsAndTasksInOrder) {
 }
 
 TEST(WorkerPoolOrderTest, TheNextJobStartsWhileTheFirstStillRuns) {
-  WorkerPool pool(2);
+  ThreadWorkerPool pool(2);
   std::promise<void> second_started, first_done;
   std::shared_future<void> started = second_started.get_future().share();
   // The first job's only task ends when the second job has begun.
@@ -120,7 +120,7 @@ TEST(WorkerPoolOrderTest, TheNextJobStartsWhileTheFirstStillRuns) {
 TEST(WorkerPoolOrderTest, ClosuresAreDestroyedAfterDone) {
   auto held = std::make_shared<int>(0);
   {
-    WorkerPool pool(1);
+    ThreadWorkerPool pool(1);
     pool.Submit(
         1, [held](size_t) {}, [held] { EXPECT_GE(held.use_count(), 3); });
   }
@@ -131,7 +131,7 @@ TEST(WorkerPoolDeathTest, RunFromItsOwnTaskEndsTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       {
-        WorkerPool pool(1);
+        ThreadWorkerPool pool(1);
         pool.Run(1, [&](size_t) { pool.Run(1, [](size_t) {}); });
       },
       "t_pool != this");
@@ -141,7 +141,7 @@ TEST(WorkerPoolDeathTest, RunFromItsOwnTaskEndsTheProcess) {
 TEST(WorkerPoolFloatTest, WorkersRoundToNearestWhateverTheCreatorDoes) {
   const unsigned int before = _mm_getcsr();
   _mm_setcsr(before | 0x8040u | 0x6000u);  // Flush to zero, denormals are zero, round to zero.
-  WorkerPool pool(2);
+  ThreadWorkerPool pool(2);
   unsigned int mode = 0;
   pool.Run(1, [&](size_t) { mode = _mm_getcsr(); });
   _mm_setcsr(before);

@@ -16,6 +16,8 @@
 
 #include "common/base/reason.h"
 #include "common/base/sync.h"
+#include "common/base/thread_executor.h"
+#include "common/base/thread_worker_pool.h"
 #include "server/cluster/job_directory.h"
 #include "tests/server/cluster/durable_plans.h"
 #include "tests/server/round/engine_cluster.h"
@@ -117,8 +119,8 @@ class DurableDirectories : public PeerLink, public VoteSink {
   }
   void Start(uint32_t id) {
     Node& node = nodes_[id];
-    node.executor = std::make_unique<Executor>("test", 2);
-    node.workers = std::make_unique<WorkerPool>(1);
+    node.executor = std::make_unique<ThreadExecutor>("test", 2);
+    node.workers = std::make_unique<ThreadWorkerPool>(1);
     DirectoryConfig config;
     for (uint32_t s = 0; s < nodes_.size(); ++s) {
       config.servers.push_back({s, "127.0.0.1:" + std::to_string(9000 + s)});

@@ -1,6 +1,8 @@
 // JobDirectory: creation on all servers, memory, time-outs and ends, with peers in the same
 // process.
 #include "server/cluster/job_directory.h"
+#include "common/base/thread_executor.h"
+#include "common/base/thread_worker_pool.h"
 
 #include <gtest/gtest.h>
 
@@ -125,8 +127,8 @@ class Cluster : public PeerLink {
 
   RealClock clock_;
   NoVotes votes_;
-  Executor executor_;
-  WorkerPool workers_;
+  ThreadExecutor executor_;
+  ThreadWorkerPool workers_;
   uint32_t broken_ = 99;
   std::vector<std::shared_ptr<JobDirectory>> directories_;
 };

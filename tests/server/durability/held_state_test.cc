@@ -262,7 +262,8 @@ TEST_F(HeldLog, WithoutExtentsTheLastRoundIsKeptUntilItIsRead) {
   const StorageOptions none = OptionsOf({});
   auto storage = JobStorage::Create(&disk_, "/jobs/2", none);
   ASSERT_TRUE(storage.ok()) << storage.status();
-  const auto log = JobStorage::MakeRoundLog(*std::move(storage), /*durable_round=*/0);
+  const auto log =
+      JobStorage::MakeRoundLog(*std::move(storage), /*durable_round=*/0, ThreadSource::Get());
   const auto round = [&](uint64_t number) {
     log->Prepare(MakePrepared(number, {}), outcomes_.Of(static_cast<int>(number)));
     log->AppendDecision(MakeDecision(number));

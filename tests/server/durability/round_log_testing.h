@@ -70,7 +70,7 @@ class RoundLogTest : public ::testing::Test {
     auto storage = JobStorage::Create(&disk_, kDirectory, options_);
     ASSERT_TRUE(storage.ok()) << storage.status();
     for (const char* parent : {"/", "/jobs"}) ASSERT_TRUE(disk_.SyncDirectory(parent).ok());
-    log_ = JobStorage::MakeRoundLog(*std::move(storage), /*durable_round=*/0);
+    log_ = JobStorage::MakeRoundLog(*std::move(storage), /*durable_round=*/0, ThreadSource::Get());
     log_->OnShortOfRoom([this] {
       MutexLock lock(&mu_);
       ++short_of_room_;

@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/thread_executor.h"
+#include "common/base/thread_worker_pool.h"
 #include "common/io/memory_disk.h"
 #include "server/cluster/epoch_change.h"
 #include "server/round/recovery.h"
@@ -165,8 +167,8 @@ class DurableCluster : public VoteSink {
 
   void Start(uint32_t id, bool fresh) {
     Node& node = nodes_[id];
-    node.executor = std::make_unique<Executor>("test", 2);
-    node.workers = std::make_unique<WorkerPool>(1);
+    node.executor = std::make_unique<ThreadExecutor>("test", 2);
+    node.workers = std::make_unique<ThreadWorkerPool>(1);
     EngineConfig config{.self = id, .chunk_bytes = kChunk, .checkpoint_rounds = 2};
     config.open_timeout = std::chrono::hours(1);
     config.nvme_extents = nvme_extents_();

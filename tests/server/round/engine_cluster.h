@@ -18,6 +18,8 @@
 
 #include "common/base/crc32c.h"
 #include "common/base/sync.h"
+#include "common/base/thread_executor.h"
+#include "common/base/thread_worker_pool.h"
 #include "server/optim/scalars.h"
 #include "server/round/round_engine.h"
 #include "tests/server/round/plans.h"
@@ -230,8 +232,8 @@ class Cluster : public VoteSink {
   JobPlan plan_;
   Layout layout_;
   RealClock clock_;
-  Executor executor_;
-  WorkerPool workers_;
+  ThreadExecutor executor_;
+  ThreadWorkerPool workers_;
   std::map<uint32_t, std::shared_ptr<RoundEngine>> engines_;
   std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<RecordingSink>> sinks_;
 };

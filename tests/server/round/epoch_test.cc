@@ -16,6 +16,8 @@
 #include "common/base/failpoint.h"
 #include "common/base/reason.h"
 #include "common/base/sync.h"
+#include "common/base/thread_executor.h"
+#include "common/base/thread_worker_pool.h"
 #include "common/io/memory_disk.h"
 #include "server/round/recovery.h"
 #include "server/round/round_engine.h"
@@ -81,8 +83,8 @@ class EpochTest : public ::testing::Test, public VoteSink {
   void DropVotes(uint64_t) override {}
 
   void Start(bool fresh) {
-    executor_ = std::make_unique<Executor>("test", 2);
-    workers_ = std::make_unique<WorkerPool>(1);
+    executor_ = std::make_unique<ThreadExecutor>("test", 2);
+    workers_ = std::make_unique<ThreadWorkerPool>(1);
     EngineConfig config{.self = kSelf, .chunk_bytes = kChunk, .checkpoint_rounds = 1};
     config.open_timeout = std::chrono::hours(1);
     config.return_wait = std::chrono::hours(1);

@@ -1,5 +1,6 @@
 // Calls between servers: votes arrive, also late; a server that is gone is noticed, once.
 #include "server/rpc/peer_link.h"
+#include "common/base/thread_executor.h"
 
 #include <future>
 
@@ -107,7 +108,7 @@ class PeerLinkTest : public testing::Test {
     return plan;
   }
 
-  Executor executor_{"test", 2};
+  ThreadExecutor executor_{"test", 2};
   std::chrono::nanoseconds create_timeout_ = std::chrono::milliseconds(200);
   std::shared_ptr<PeerClient> client_;
   Mutex mu_;

@@ -1,6 +1,7 @@
 // One data stream over a real connection, with a recording engine behind it: what a trainer may
 // send, what it may not, and how the stream ends.
 #include "server/rpc/session.h"
+#include "common/base/thread_executor.h"
 
 #include <random>
 #include <thread>
@@ -100,7 +101,7 @@ class SessionTest : public testing::Test {
   }
   FakeEngine& engine() { return *directory_->engine; }
 
-  Executor executor_{"test", 2};
+  ThreadExecutor executor_{"test", 2};
   ServerMetrics metrics_{BuildInfo()};
   std::shared_ptr<FakeDirectory> directory_ = std::make_shared<FakeDirectory>();
   DirectoryHolder holder_{StillStarting({0, "127.0.0.1:1"}, "waits")};

@@ -1,16 +1,16 @@
-// WorkerPool; see worker_pool.h.
+// ThreadWorkerPool; see thread_worker_pool.h.
 // Thread safety: the job list and the counts of users are under one mutex, taken twice per worker
 // and job; handing out tasks is one atomic addition.
-#include "common/base/worker_pool.h"
+#include "common/base/thread_worker_pool.h"
 
-#include <algorithm>
+#include <atomic>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/executor.h"
 #include "common/base/priority.h"
+#include "common/base/thread_executor.h"
 
 #if defined(__SSE__)
 #include <xmmintrin.h>
@@ -32,7 +32,7 @@ void SetDefaultFloatMode() {
 
 // Lives on the caller's stack for Run and on the heap for Submit. It is over when it has left the
 // list (all tasks handed out) and has no users (all calls returned).
-struct WorkerPool::Job {
+struct ThreadWorkerPool::Job {
   // For Run.
   Job(size_t n, absl::FunctionRef<void(size_t)> f) : tasks(n), body(f) {}
   // For Submit.
@@ -53,7 +53,7 @@ struct WorkerPool::Job {
   alignas(64) std::atomic<size_t> next_task{0};
 };
 
-WorkerPool::WorkerPool(int threads, absl::string_view name, int niceness) {
+ThreadWorkerPool::ThreadWorkerPool(int threads, absl::string_view name, int niceness) {
   BALLAST_CHECK(threads >= 1 && niceness >= 0 && niceness <= 19);
   threads_.reserve(static_cast<size_t>(threads));
   for (int i = 0; i < threads; ++i) {
@@ -63,7 +63,7 @@ WorkerPool::WorkerPool(int threads, absl::string_view name, int niceness) {
   }
 }
 
-WorkerPool::~WorkerPool() {
+ThreadWorkerPool::~ThreadWorkerPool() {
   {
     MutexLock lock(&mu_);
     stopping_ = true;
@@ -72,7 +72,7 @@ WorkerPool::~WorkerPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void WorkerPool::Run(size_t tasks, absl::FunctionRef<void(size_t)> body) {
+void ThreadWorkerPool::Run(size_t tasks, absl::FunctionRef<void(size_t)> body) {
   BALLAST_CHECK(t_pool != this);  // With all workers waiting like this nobody would work.
   Job job(tasks, body);
   MutexLock lock(&mu_);
@@ -80,14 +80,14 @@ void WorkerPool::Run(size_t tasks, absl::FunctionRef<void(size_t)> body) {
   while (!job.over) run_done_.Wait(&mu_);
 }
 
-void WorkerPool::Submit(size_t tasks, std::function<void(size_t)> body,
-                        std::function<void()> done) {
+void ThreadWorkerPool::Submit(size_t tasks, std::function<void(size_t)> body,
+                              std::function<void()> done) {
   Job* job = new Job(tasks, std::move(body), std::move(done));  // Deleted by Finish.
   MutexLock lock(&mu_);
   Enqueue(job);
 }
 
-void WorkerPool::Enqueue(Job* job) {
+void ThreadWorkerPool::Enqueue(Job* job) {
   (tail_ != nullptr ? tail_->next : head_) = job;
   tail_ = job;
   if (job->tasks > 1) {
@@ -97,7 +97,7 @@ void WorkerPool::Enqueue(Job* job) {
   }
 }
 
-void WorkerPool::Work(absl::string_view name, int niceness) {
+void ThreadWorkerPool::Work(absl::string_view name, int niceness) {
   SetThreadName(name);
   if (niceness > 0) LowerPriority(niceness);
   SetDefaultFloatMode();
@@ -110,7 +110,7 @@ void WorkerPool::Work(absl::string_view name, int niceness) {
   }
 }
 
-void WorkerPool::WorkOnFirstJob() {
+void ThreadWorkerPool::WorkOnFirstJob() {
   Job* const job = head_;
   ++job->users;
   mu_.Unlock();
@@ -129,7 +129,7 @@ void WorkerPool::WorkOnFirstJob() {
   if (--job->users == 0) Finish(job);
 }
 
-void WorkerPool::Finish(Job* job) {
+void ThreadWorkerPool::Finish(Job* job) {
   if (!job->owned) {
     job->over = true;
     run_done_.NotifyAll();
