@@ -3,26 +3,19 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
-#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/address.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/base/names.h"
-#include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
 #include "common/base/thread_executor.h"
 #include "common/base/thread_worker_pool.h"
 #include "common/base/units.h"
-#include "common/io/engine_files.h"
-#include "common/io/watched_files.h"
 #include "common/metrics/metrics.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/convert/methods.h"
@@ -31,9 +24,6 @@
 #include "server/config/print.h"
 #include "server/listen.h"
 #include "server/memory_budget.h"
-#include "server/meta/reserved_store.h"
-#include "server/meta/rocksdb_store.h"
-#include "server/registration.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/control_service.h"
 #include "server/rpc/directory_holder.h"
@@ -42,8 +32,8 @@
 #include "server/rpc/peer_service.h"
 #include "server/rpc/session.h"
 #include "server/rpc/status_text.h"
+#include "server/server_storage.h"
 #include "server/simd/isa.h"
-#include "server/storage_warnings.h"
 #include "server/straggler_log.h"
 
 namespace ballast::server {
@@ -60,11 +50,6 @@ constexpr std::chrono::milliseconds kStopLinger(200);
 // How long a page of the admin port waits for the jobs' strands.
 constexpr std::chrono::seconds kStatusWait(2);
 
-// What the metadata store finds on a disk that is full otherwise: a record and its log.
-constexpr uint64_t kReserveBytes = uint64_t{4} << 20;
-// What RocksDB writes when it opens, and some of its log; less cannot be gone on with.
-constexpr uint64_t kMetaRoomBytes = uint64_t{1} << 20;
-
 uint64_t NewIncarnation() {
   std::random_device random;
   return static_cast<uint64_t>(random()) << 32 | random();
@@ -79,38 +64,13 @@ int ThreadCount(uint32_t configured) {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-IoOptions IoOptionsOf(const config::v1::Aio& aio) {
-  return {.block_bytes = static_cast<size_t>(aio.block_size()),
-          .queue_depth = static_cast<int>(aio.queue_depth())};
-}
-
-PlanCodec MakePlanCodec() {
-  PlanCodec codec;
-  codec.encode = [](const JobPlan& plan) { return PeerJobToProto(plan).SerializeAsString(); };
-  codec.decode = [](const std::string& bytes) -> absl::StatusOr<JobPlan> {
-    v1::PeerJob job;
-    if (!job.ParseFromString(bytes)) return absl::DataLossError("it does not parse");
-    return PeerJobFromProto(job);
-  };
-  return codec;
-}
-
-// What tells the owner of a data directory from the others that share a snapshot directory with it.
-absl::StatusOr<std::string> SnapshotOwner(FileSystem* fs, const std::string& data_dir) {
-  const std::string path = data_dir + "/snapshot-owner";
-  const absl::StatusOr<std::string> known = ReadWholeFile(fs, path, 64);
-  if (!absl::IsNotFound(known.status()) && !(known.ok() && known->empty())) return known;
-  const std::string owner = JobIdText(NewIncarnation());
-  BALLAST_RETURN_IF_ERROR(ReplaceFile(fs, path, owner));
-  return owner;
-}
-
 class ServerImpl : public Server {
  public:
   explicit ServerImpl(ServerOptions options)
       : options_(std::move(options)),
         config_(options_.loaded.config),
         incarnation_(NewIncarnation()),
+        storage_(config_, incarnation_, options_.storage_failed),
         directory_(StillStarting({config_.cluster().id(), ""}, kWaitsForPeers)) {}
   ~ServerImpl() override { Stop(); }
 
@@ -136,8 +96,11 @@ class ServerImpl : public Server {
   absl::Status Listen();
   absl::Status OpenAdmin();
   absl::Status Serve(const std::vector<config::Peer>& peers);
-  absl::StatusOr<std::unique_ptr<JobStore>> OpenStore();
-  absl::StatusOr<DirectorySnapshots> OpenSnapshots(size_t servers);
+  std::vector<ServerAddress> ServersOf(const std::vector<config::Peer>& peers) const;
+  std::shared_ptr<PeerClient> MakePeers(const std::vector<ServerAddress>& servers);
+  EngineDeps MakeEngineDeps();
+  // Votes and lost peers find their way to the jobs from here on.
+  void StartPeers();
   DirectoryConfig MakeDirectoryConfig(std::vector<ServerAddress> servers) const;
   ServerFacts Facts() const;
   std::string StatusPage(bool json) const;
@@ -158,14 +121,7 @@ class ServerImpl : public Server {
   std::unique_ptr<ServerMetrics> metrics_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<WorkerPool> workers_;
-  // Under the jobs' files, so in front of what holds those.
-  const std::unique_ptr<FileSystem> engine_files_ =
-      EngineFileSystem(PosixFileSystem(), IoOptionsOf(config_.aio()));
-  const std::unique_ptr<FileSystem> files_ =
-      WatchedFileSystem(engine_files_.get(), RealClock::Get(), {},
-                        [](const std::string& slow) { BALLAST_LOG(WARN) << slow; });
-  std::optional<DiskReserve> reserve_;
-  std::unique_ptr<MetaStore> meta_;  // null without a data directory
+  ServerStorage storage_;  // Holds the jobs' files, so it stands before what holds jobs.
   DirectoryHolder directory_;
   SessionDeps session_deps_;
   mutable Mutex facts_mu_;  // calls come as soon as the port is open
@@ -314,73 +270,17 @@ DirectoryConfig ServerImpl::MakeDirectoryConfig(std::vector<ServerAddress> serve
   return directory;
 }
 
-// Durable jobs live under storage.data_dir; without one there are none.
-absl::StatusOr<std::unique_ptr<JobStore>> ServerImpl::OpenStore() {
-  const std::string& data_dir = config_.storage().data_dir();
-  if (data_dir.empty()) return nullptr;
-  BALLAST_RETURN_IF_ERROR(files_->MakeDirectory(data_dir));
-  for (const std::string& warning : StorageWarnings(ReadStorageFacts(files_.get(), data_dir))) {
-    BALLAST_LOG(WARN) << warning;
-  }
-  RocksDbMetaStoreOptions options;
-  options.directory = data_dir + "/meta";
-  options.write_failed = [failed = options_.storage_failed](const absl::Status& status) {
-    BALLAST_LOG(ERROR) << status.message();
-    if (failed) failed(status);
-  };
-  reserve_.emplace(files_.get(), data_dir + "/reserve", kReserveBytes);
-  reserve_->GiveIfShort();
-  // RocksDB ends the process when it cannot write what it writes at its start.
-  BALLAST_ASSIGN_OR_RETURN(const uint64_t free, files_->FreeBytes(data_dir));
-  if (free < kMetaRoomBytes) {
-    return absl::UnavailableError(absl::StrCat(
-        "storage.data_dir ", data_dir, " has ", free, " bytes free, and the metadata store needs ",
-        kMetaRoomBytes, " to start; make room, and start the server again"));
-  }
-  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, OpenRocksDbMetaStore(options));
-  meta_ = WithReserve(std::move(meta), &*reserve_);
-  BALLAST_RETURN_IF_ERROR(RegisterServer(meta_.get(), config_.cluster().id(), data_dir,
-                                         DescribeServer(address_, data_dir)));
-  return std::make_unique<JobStore>(files_.get(), data_dir + "/jobs", meta_.get(),
-                                    config_.cluster().id(), config_.storage().checkpoint_rounds(),
-                                    MakePlanCodec());
-}
-
-// Snapshots of durable jobs, which need a data directory.
-absl::StatusOr<DirectorySnapshots> ServerImpl::OpenSnapshots(size_t servers) {
-  DirectorySnapshots snapshots;
-  const std::string& data_dir = config_.storage().data_dir();
-  if (data_dir.empty()) return snapshots;
-  const std::string& shared = config_.storage().snapshot_dir();
-  snapshots.codec = MakePlanCodec();
-  BALLAST_ASSIGN_OR_RETURN(std::string owner, SnapshotOwner(files_.get(), data_dir));
-  const std::string root = shared.empty() ? data_dir + "/snapshots" : shared;
-  snapshots.store =
-      std::make_unique<SnapshotStore>(files_.get(), root, config_.cluster().id(), owner);
-  const std::string& exports = config_.storage().export_dir();
-  snapshots.exports =
-      std::make_unique<Exports>(files_.get(), exports.empty() ? root + "/exports" : exports, owner);
-  if (shared.empty() && servers > 1) {
-    snapshots.refused = ReasonedError(
-        absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
-        absl::StrCat("a cluster of ", servers, " servers keeps no snapshots without ",
-                     "storage.snapshot_dir: name one directory that all of them share"),
-        {.server = static_cast<int>(config_.cluster().id())});
-    return snapshots;
-  }
-  BALLAST_RETURN_IF_ERROR(snapshots.store->Clear());
-  BALLAST_RETURN_IF_ERROR(snapshots.exports->Clear());
-  return snapshots;
-}
-
-absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
-  directory_.WaitFor(StillStarting({config_.cluster().id(), address_}, "reads its jobs from disk"));
+// All servers of the cluster, ascending; of one server, itself.
+std::vector<ServerAddress> ServerImpl::ServersOf(const std::vector<config::Peer>& peers) const {
   std::vector<ServerAddress> servers;
   for (const config::Peer& peer : peers) servers.push_back({peer.id(), peer.address()});
   if (servers.empty()) servers.push_back({config_.cluster().id(), address_});
   std::sort(servers.begin(), servers.end(),
             [](const ServerAddress& a, const ServerAddress& b) { return a.id < b.id; });
+  return servers;
+}
 
+std::shared_ptr<PeerClient> ServerImpl::MakePeers(const std::vector<ServerAddress>& servers) {
   PeerLinkConfig link;
   link.self = config_.cluster().id();
   link.incarnation = incarnation_;
@@ -391,8 +291,10 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   link.create_timeout = Scaled(config_.timing().attach_timeout());
   link.max_message_bytes = static_cast<int>(config_.limits().max_control_message_bytes());
   link.time_scale = options_.time_scale;
-  peers_ = PeerClient::Create(link, executor_.get(), RealClock::Get(), grpc_.queue());
+  return PeerClient::Create(link, executor_.get(), RealClock::Get(), grpc_.queue());
+}
 
+EngineDeps ServerImpl::MakeEngineDeps() {
   EngineDeps deps;
   deps.executor = executor_.get();
   deps.workers = workers_.get();
@@ -401,10 +303,10 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   deps.votes = peers_.get();
   deps.metrics = metrics_.get();
   deps.storage_failed = options_.storage_failed;
-  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, OpenStore());
-  BALLAST_ASSIGN_OR_RETURN(DirectorySnapshots snapshots, OpenSnapshots(servers.size()));
-  const std::shared_ptr<JobDirectory> directory = JobDirectory::Create(
-      MakeDirectoryConfig(servers), deps, peers_.get(), std::move(store), std::move(snapshots));
+  return deps;
+}
+
+void ServerImpl::StartPeers() {
   peers_->Start(
       [this](uint32_t server, const std::string& why) {
         if (const auto jobs = directory_.Get(); jobs.ok()) (*jobs)->PeerLost(server, why);
@@ -419,6 +321,18 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
           engine->VoteRefused(round, vote.status());
         }
       });
+}
+
+absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
+  directory_.WaitFor(StillStarting({config_.cluster().id(), address_}, "reads its jobs from disk"));
+  const std::vector<ServerAddress> servers = ServersOf(peers);
+  peers_ = MakePeers(servers);
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, storage_.OpenJobs(address_));
+  BALLAST_ASSIGN_OR_RETURN(DirectorySnapshots snapshots, storage_.OpenSnapshots(servers.size()));
+  const std::shared_ptr<JobDirectory> directory =
+      JobDirectory::Create(MakeDirectoryConfig(servers), MakeEngineDeps(), peers_.get(),
+                           std::move(store), std::move(snapshots));
+  StartPeers();
   BALLAST_RETURN_IF_ERROR(directory->Recover());
   directory_.Set(directory);
   directory->StartRecovered();

@@ -1,0 +1,127 @@
+#include "server/server_storage.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/names.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "common/io/engine_files.h"
+#include "common/io/watched_files.h"
+#include "server/meta/rocksdb_store.h"
+#include "server/registration.h"
+#include "server/rpc/convert.h"
+#include "server/storage_warnings.h"
+
+namespace ballast::server {
+namespace {
+
+// What the metadata store finds on a disk that is full otherwise: a record and its log.
+constexpr uint64_t kReserveBytes = uint64_t{4} << 20;
+// What RocksDB writes when it opens, and some of its log.
+constexpr uint64_t kMetaRoomBytes = uint64_t{1} << 20;
+
+IoOptions IoOptionsOf(const config::v1::Aio& aio) {
+  return {.block_bytes = static_cast<size_t>(aio.block_size()),
+          .queue_depth = static_cast<int>(aio.queue_depth())};
+}
+
+PlanCodec MakePlanCodec() {
+  PlanCodec codec;
+  codec.encode = [](const JobPlan& plan) { return PeerJobToProto(plan).SerializeAsString(); };
+  codec.decode = [](const std::string& bytes) -> absl::StatusOr<JobPlan> {
+    v1::PeerJob job;
+    if (!job.ParseFromString(bytes)) return absl::DataLossError("it does not parse");
+    return PeerJobFromProto(job);
+  };
+  return codec;
+}
+
+// The owner's name of a data directory, among those that share a snapshot directory. The first
+// process of a directory makes it from its `incarnation`.
+absl::StatusOr<std::string> SnapshotOwner(FileSystem* fs, const std::string& data_dir,
+                                          uint64_t incarnation) {
+  const std::string path = data_dir + "/snapshot-owner";
+  const absl::StatusOr<std::string> known = ReadWholeFile(fs, path, 64);
+  if (!absl::IsNotFound(known.status()) && !(known.ok() && known->empty())) return known;
+  const std::string owner = JobIdText(incarnation);
+  BALLAST_RETURN_IF_ERROR(ReplaceFile(fs, path, owner));
+  return owner;
+}
+
+}  // namespace
+
+ServerStorage::ServerStorage(const config::v1::ServerConfig& config, uint64_t incarnation,
+                             std::function<void(const absl::Status&)> storage_failed)
+    : config_(config),
+      incarnation_(incarnation),
+      storage_failed_(std::move(storage_failed)),
+      engine_files_(EngineFileSystem(PosixFileSystem(), IoOptionsOf(config.aio()))),
+      files_(WatchedFileSystem(engine_files_.get(), RealClock::Get(), {},
+                               [](const std::string& slow) { BALLAST_LOG(WARN) << slow; })) {}
+
+absl::StatusOr<std::unique_ptr<MetaStore>> ServerStorage::OpenMetadata(
+    const std::string& data_dir) {
+  RocksDbMetaStoreOptions options;
+  options.directory = data_dir + "/meta";
+  options.write_failed = [failed = storage_failed_](const absl::Status& status) {
+    BALLAST_LOG(ERROR) << status.message();
+    if (failed) failed(status);
+  };
+  reserve_.emplace(files_.get(), data_dir + "/reserve", kReserveBytes);
+  reserve_->GiveIfShort();
+  // RocksDB ends the process when it cannot write what it writes at its start.
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t free, files_->FreeBytes(data_dir));
+  if (free < kMetaRoomBytes) {
+    return absl::UnavailableError(absl::StrCat(
+        "storage.data_dir ", data_dir, " has ", free, " bytes free, and the metadata store needs ",
+        kMetaRoomBytes, " to start; make room, and start the server again"));
+  }
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<MetaStore> meta, OpenRocksDbMetaStore(options));
+  return WithReserve(std::move(meta), &*reserve_);
+}
+
+absl::StatusOr<std::unique_ptr<JobStore>> ServerStorage::OpenJobs(const std::string& address) {
+  const std::string& data_dir = config_.storage().data_dir();
+  if (data_dir.empty()) return nullptr;
+  BALLAST_RETURN_IF_ERROR(files_->MakeDirectory(data_dir));
+  for (const std::string& warning : StorageWarnings(ReadStorageFacts(files_.get(), data_dir))) {
+    BALLAST_LOG(WARN) << warning;
+  }
+  BALLAST_ASSIGN_OR_RETURN(meta_, OpenMetadata(data_dir));
+  BALLAST_RETURN_IF_ERROR(RegisterServer(meta_.get(), config_.cluster().id(), data_dir,
+                                         DescribeServer(address, data_dir)));
+  return std::make_unique<JobStore>(files_.get(), data_dir + "/jobs", meta_.get(),
+                                    config_.cluster().id(), config_.storage().checkpoint_rounds(),
+                                    MakePlanCodec());
+}
+
+absl::StatusOr<DirectorySnapshots> ServerStorage::OpenSnapshots(size_t servers) {
+  DirectorySnapshots snapshots;
+  const std::string& data_dir = config_.storage().data_dir();
+  if (data_dir.empty()) return snapshots;
+  const std::string& shared = config_.storage().snapshot_dir();
+  snapshots.codec = MakePlanCodec();
+  BALLAST_ASSIGN_OR_RETURN(std::string owner, SnapshotOwner(files_.get(), data_dir, incarnation_));
+  const std::string root = shared.empty() ? data_dir + "/snapshots" : shared;
+  snapshots.store =
+      std::make_unique<SnapshotStore>(files_.get(), root, config_.cluster().id(), owner);
+  const std::string& exports = config_.storage().export_dir();
+  snapshots.exports =
+      std::make_unique<Exports>(files_.get(), exports.empty() ? root + "/exports" : exports, owner);
+  if (shared.empty() && servers > 1) {
+    snapshots.refused = ReasonedError(
+        absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
+        absl::StrCat("a cluster of ", servers, " servers keeps no snapshots without ",
+                     "storage.snapshot_dir: name one directory that all of them share"),
+        {.server = static_cast<int>(config_.cluster().id())});
+    return snapshots;
+  }
+  BALLAST_RETURN_IF_ERROR(snapshots.store->Clear());
+  BALLAST_RETURN_IF_ERROR(snapshots.exports->Clear());
+  return snapshots;
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,51 @@
+// What a server keeps on its disks: the file system that its jobs use, its metadata, its durable
+// jobs, snapshots and exports.
+// Comes from: server.cc. Goes to: server/meta, server/cluster.
+// Thread safety: the opening calls are of one thread; what they return says for itself.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ballast/config/v1/server.pb.h"
+#include "common/io/file.h"
+#include "server/cluster/job_directory.h"
+#include "server/meta/reserved_store.h"
+
+namespace ballast::server {
+
+// Outlives the directory of jobs, which writes through it until its end.
+class ServerStorage {
+ public:
+  // `config` outlives this. `incarnation` is this process's own number. `storage_failed` runs when
+  // the metadata store cannot write; the process must then end.
+  ServerStorage(const config::v1::ServerConfig& config, uint64_t incarnation,
+                std::function<void(const absl::Status&)> storage_failed);
+
+  // The durable jobs below storage.data_dir; null without one. Registers this server under
+  // `address`. Errors: UNAVAILABLE when the disk has no room for the metadata store; those of
+  // OpenRocksDbMetaStore and RegisterServer.
+  absl::StatusOr<std::unique_ptr<JobStore>> OpenJobs(const std::string& address);
+  // Snapshots and exports of durable jobs; empty without a data directory. A cluster of several
+  // `servers` without storage.snapshot_dir refuses them with UNSUPPORTED.
+  absl::StatusOr<DirectorySnapshots> OpenSnapshots(size_t servers);
+
+ private:
+  absl::StatusOr<std::unique_ptr<MetaStore>> OpenMetadata(const std::string& data_dir);
+
+  const config::v1::ServerConfig& config_;
+  const uint64_t incarnation_;
+  const std::function<void(const absl::Status&)> storage_failed_;
+  // In the order of construction; what comes later uses what stands before.
+  const std::unique_ptr<FileSystem> engine_files_;
+  const std::unique_ptr<FileSystem> files_;
+  std::optional<DiskReserve> reserve_;
+  std::unique_ptr<MetaStore> meta_;  // null without a data directory
+};
+
+}  // namespace ballast::server
