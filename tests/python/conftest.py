@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from ballast import backend, config  # noqa: E402
+from ballast import backend, job_name  # noqa: E402
 from ballast.launcher.servers import Servers  # noqa: E402
 from fake_core import FakeCore  # noqa: E402
 from launching import Launcher, gone  # noqa: E402
@@ -26,7 +26,7 @@ def clean_environment(monkeypatch):
                 monkeypatch.delenv(name)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(config, "_names_given", {})
+    monkeypatch.setattr(job_name, "_names_given", {})
 
 
 @pytest.fixture

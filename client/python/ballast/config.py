@@ -1,7 +1,7 @@
 """Where a trainer finds its servers and its seat: arguments, BALLAST_*, torchrun, defaults.
 
 Comes from: ballast.torch, tests. Goes to: ballast.session. Pure functions of their arguments, apart
-from the count of optimizers that took their job name from the environment.
+from what ballast.job_name counts.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ import math
 import operator
 import os
 import re
-import secrets
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from ballast import job_name
 from ballast.errors import BadArgument
 
-_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})\Z")
 _INIT_MODES = ("equal", "broadcast")
 _NONFINITE = ("skip", "halt")
@@ -35,11 +32,6 @@ TILE_ELEMENTS_MIN = 64
 EXTENT_ELEMENTS_MAX = 16777216
 TIMEOUT_MAX_S = 86400.0
 TIME_SCALE_MAX = 1000.0
-
-# Optimizers of this process per job name from the environment: the second of a script (a GAN's
-# discriminator) gets the suffix ".2", since one name is one job. Equal scripts count equally.
-_names_given: dict[str, int] = {}
-
 
 @dataclasses.dataclass(frozen=True)
 class JobConfig:
@@ -108,7 +100,7 @@ def resolve(
             raise BadArgument(f"{name}={value!r}: must be one of {', '.join(map(repr, allowed))}")
     return JobConfig(
         endpoints=_endpoints(endpoints, env),
-        job=_job(job, world, may_resume != "never", env),
+        job=job_name.resolve(job, world, may_resume != "never", env),
         world_size=world,
         rank=seat,
         max_grad_norm=_max_grad_norm(max_grad_norm),
@@ -233,48 +225,6 @@ def _rank(given: int | None, world: int, env: Mapping[str, str]) -> int:
     if not 0 <= rank < world:
         raise BadArgument(f"{source}={rank}: must be in 0..{world - 1} (world size {world})")
     return rank
-
-
-def _job(given: str | None, world: int, resumes: bool, env: Mapping[str, str]) -> str:
-    if given is not None:
-        return check_job(given, "job")
-    if env.get("BALLAST_JOB"):
-        return _numbered(check_job(env["BALLAST_JOB"], "BALLAST_JOB"))
-    # torchrun without --rdzv-id calls every run "none". When it starts all again, those who may not
-    # resume need another name.
-    run = env.get("TORCHELASTIC_RUN_ID", "")
-    if run and run != "none":
-        restarts = env.get("TORCHELASTIC_RESTART_COUNT", "0")
-        name = run if resumes or restarts in ("", "0") else f"{run}.r{restarts}"
-        return _numbered(check_job(name, "TORCHELASTIC_RUN_ID"))
-    if world > 1:
-        raise BadArgument(
-            f"world size is {world} but the job has no name that all trainers share: pass job= or "
-            "set BALLAST_JOB"
-        )
-    return fresh_job_name(sys.argv[0] if sys.argv else "")
-
-
-def check_job(name: str, source: str) -> str:
-    """`name`, or BadArgument naming `source` when no job can be called so."""
-    if not isinstance(name, str) or not _JOB.match(name):
-        raise BadArgument(
-            f"{source}={name!r}: a job name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with a "
-            "letter or digit"
-        )
-    return name
-
-
-def _numbered(name: str) -> str:
-    count = _names_given.get(name, 0) + 1
-    _names_given[name] = count
-    return name if count == 1 else check_job(f"{name}.{count}", "BALLAST_JOB")
-
-
-def fresh_job_name(script: str) -> str:
-    """A name no other job has: the script's stem and 48 random bits."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).lstrip("._-")[:64]
-    return f"{stem or 'train'}-{secrets.token_hex(6)}"
 
 
 def _tiling(tile: int | None, extent: int | None) -> tuple[int, int]:

@@ -17,8 +17,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ballast import __version__
-from ballast.config import check_environment, check_job, fresh_job_name, time_scale
+from ballast import __version__, job_name
+from ballast.config import check_environment, time_scale
 from ballast.errors import BadArgument
 from ballast.launcher import process, trainers, workspace
 from ballast.launcher.restarts import ServerRestarts, TrainerRestarts
@@ -152,7 +152,7 @@ class _Run:
 
     def _start_trainers(self) -> None:
         world = self._options.nproc
-        job = self._options.job or fresh_job_name(str(self._options.script))
+        job = self._options.job or job_name.fresh(str(self._options.script))
         port = trainers.free_port()
         self._trainers.start(
             [
@@ -222,7 +222,7 @@ def _launch(options: argparse.Namespace) -> int:
     if not options.script.is_file():
         raise UsageError(f"no script {options.script}; name a Python file")
     if options.job is not None:
-        check_job(options.job, "--job")
+        job_name.check(options.job, "--job")
     check_environment(os.environ)
     data_dir = None if options.data_dir is None else _made(options.data_dir)
     binary = find_ballastd(options.server_binary, os.environ)
