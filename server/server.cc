@@ -33,6 +33,7 @@
 #include "server/rpc/session.h"
 #include "server/rpc/status_text.h"
 #include "server/server_storage.h"
+#include "server/settings.h"
 #include "server/simd/isa.h"
 #include "server/straggler_log.h"
 
@@ -69,6 +70,7 @@ class ServerImpl : public Server {
   explicit ServerImpl(ServerOptions options)
       : options_(std::move(options)),
         config_(options_.loaded.config),
+        settings_(config_, options_.time_scale),
         incarnation_(NewIncarnation()),
         storage_(config_, incarnation_, options_.storage_failed),
         directory_(StillStarting({config_.cluster().id(), ""}, kWaitsForPeers)) {}
@@ -83,25 +85,15 @@ class ServerImpl : public Server {
   void Stop() override;
 
  private:
-  std::chrono::nanoseconds Scaled(int64_t ns) const {
-    return std::chrono::nanoseconds(
-        static_cast<int64_t>(static_cast<double>(ns) * options_.time_scale));
-  }
-  std::chrono::milliseconds ScaledMs(int64_t ns) const {
-    return std::chrono::ceil<std::chrono::milliseconds>(Scaled(ns));
-  }
-
   absl::Status ChooseIsa();
   void FillSessionDeps();
   absl::Status Listen();
   absl::Status OpenAdmin();
   absl::Status Serve(const std::vector<config::Peer>& peers);
   std::vector<ServerAddress> ServersOf(const std::vector<config::Peer>& peers) const;
-  std::shared_ptr<PeerClient> MakePeers(const std::vector<ServerAddress>& servers);
   EngineDeps MakeEngineDeps();
   // Votes and lost peers find their way to the jobs from here on.
   void StartPeers();
-  DirectoryConfig MakeDirectoryConfig(std::vector<ServerAddress> servers) const;
   ServerFacts Facts() const;
   std::string StatusPage(bool json) const;
   std::string ConfigPage(bool json) const;
@@ -109,6 +101,7 @@ class ServerImpl : public Server {
 
   const ServerOptions options_;
   const ServerConfig& config_;
+  const Settings settings_;
   const uint64_t incarnation_;
   simd::Isa isa_ = simd::Isa::kScalar;
   std::string address_;
@@ -179,7 +172,7 @@ void ServerImpl::FillSessionDeps() {
   session.max_frame_bytes = static_cast<size_t>(config_.limits().max_frame_bytes());
   session.max_control_bytes = static_cast<size_t>(config_.limits().max_control_message_bytes());
   session.presence_bytes_max = config_.limits().max_tensors() / 8 + 1;
-  session.report_after = Scaled(config_.timing().report_after());
+  session.report_after = settings_.Scaled(config_.timing().report_after());
 }
 
 absl::Status ServerImpl::Listen() {
@@ -187,8 +180,9 @@ absl::Status ServerImpl::Listen() {
   terms.chunk_bytes = session_deps_.config.chunk_bytes;
   terms.credit_bytes = session_deps_.config.credit_bytes;
   terms.heartbeat_ms =
-      static_cast<uint32_t>(ScaledMs(config_.timing().heartbeat_interval()).count());
-  terms.report_after_ms = static_cast<uint32_t>(ScaledMs(config_.timing().report_after()).count());
+      static_cast<uint32_t>(settings_.ScaledMs(config_.timing().heartbeat_interval()).count());
+  terms.report_after_ms =
+      static_cast<uint32_t>(settings_.ScaledMs(config_.timing().report_after()).count());
   AddControlMethods(&grpc_, &directory_, terms);
   AddPeerMethods(&grpc_, &directory_, {config_.cluster().id(), incarnation_});
   AddAdminMethods(&grpc_, &directory_, [this] { return Facts(); });
@@ -201,8 +195,8 @@ absl::Status ServerImpl::Listen() {
   options.max_metadata_bytes = static_cast<int>(config_.limits().max_metadata_bytes());
   options.max_streams_per_connection =
       static_cast<int>(config_.limits().max_streams_per_connection());
-  options.keepalive_time = ScaledMs(config_.timing().keepalive_time());
-  options.keepalive_timeout = ScaledMs(config_.timing().keepalive_timeout());
+  options.keepalive_time = settings_.ScaledMs(config_.timing().keepalive_time());
+  options.keepalive_timeout = settings_.ScaledMs(config_.timing().keepalive_timeout());
   options.time_scale = options_.time_scale;
   BALLAST_RETURN_IF_ERROR(grpc_.Start(options));
   BALLAST_ASSIGN_OR_RETURN(
@@ -241,35 +235,6 @@ absl::Status ServerImpl::PollPeers() {
   return Serve(*peers);
 }
 
-DirectoryConfig ServerImpl::MakeDirectoryConfig(std::vector<ServerAddress> servers) const {
-  DirectoryConfig directory;
-  directory.self = config_.cluster().id();
-  directory.servers = std::move(servers);
-  directory.engine.self = config_.cluster().id();
-  directory.engine.chunk_bytes = session_deps_.config.chunk_bytes;
-  directory.engine.checkpoint_rounds = config_.storage().checkpoint_rounds();
-  directory.limits.slots_max = config_.limits().max_slots();
-  directory.limits.tensors_max = config_.limits().max_tensors();
-  directory.limits.groups_max = config_.limits().max_groups();
-  directory.limits.name_bytes_max = config_.limits().max_name_bytes();
-  directory.limits.rank_max = config_.limits().max_rank();
-  directory.jobs_max = config_.limits().max_jobs();
-  directory.memory_budget_bytes = memory_budget_bytes_;
-  directory.state_budget_bytes = state_budget_bytes_;
-  directory.window_extents_min = config_.rounds().window_extents_min();
-  directory.attach_timeout = ScaledMs(config_.timing().attach_timeout());
-  directory.job_ttl = ScaledMs(config_.timing().job_ttl());
-  // A process that hangs holds its stream until it is reported, and its seat until its lease is
-  // out.
-  directory.takeover_wait =
-      ScaledMs(config_.timing().lease()) + ScaledMs(config_.timing().report_after());
-  directory.engine.open_timeout = std::chrono::ceil<std::chrono::milliseconds>(
-      directory.engine.open_timeout * options_.time_scale);
-  directory.engine.return_wait = ScaledMs(config_.timing().report_after());
-  directory.engine.lease = ScaledMs(config_.timing().lease());
-  return directory;
-}
-
 // All servers of the cluster, ascending; of one server, itself.
 std::vector<ServerAddress> ServerImpl::ServersOf(const std::vector<config::Peer>& peers) const {
   std::vector<ServerAddress> servers;
@@ -278,20 +243,6 @@ std::vector<ServerAddress> ServerImpl::ServersOf(const std::vector<config::Peer>
   std::sort(servers.begin(), servers.end(),
             [](const ServerAddress& a, const ServerAddress& b) { return a.id < b.id; });
   return servers;
-}
-
-std::shared_ptr<PeerClient> ServerImpl::MakePeers(const std::vector<ServerAddress>& servers) {
-  PeerLinkConfig link;
-  link.self = config_.cluster().id();
-  link.incarnation = incarnation_;
-  link.servers = servers;
-  link.heartbeat_interval = Scaled(config_.timing().heartbeat_interval());
-  link.report_after = Scaled(config_.timing().report_after());
-  // Making a durable job writes its whole log once; the trainers wait as long.
-  link.create_timeout = Scaled(config_.timing().attach_timeout());
-  link.max_message_bytes = static_cast<int>(config_.limits().max_control_message_bytes());
-  link.time_scale = options_.time_scale;
-  return PeerClient::Create(link, executor_.get(), RealClock::Get(), grpc_.queue());
 }
 
 EngineDeps ServerImpl::MakeEngineDeps() {
@@ -326,12 +277,13 @@ void ServerImpl::StartPeers() {
 absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   directory_.WaitFor(StillStarting({config_.cluster().id(), address_}, "reads its jobs from disk"));
   const std::vector<ServerAddress> servers = ServersOf(peers);
-  peers_ = MakePeers(servers);
+  peers_ = PeerClient::Create(settings_.PeerLink(servers, incarnation_), executor_.get(),
+                              RealClock::Get(), grpc_.queue());
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, storage_.OpenJobs(address_));
   BALLAST_ASSIGN_OR_RETURN(DirectorySnapshots snapshots, storage_.OpenSnapshots(servers.size()));
   const std::shared_ptr<JobDirectory> directory =
-      JobDirectory::Create(MakeDirectoryConfig(servers), MakeEngineDeps(), peers_.get(),
-                           std::move(store), std::move(snapshots));
+      JobDirectory::Create(settings_.Directory(servers, memory_budget_bytes_, state_budget_bytes_),
+                           MakeEngineDeps(), peers_.get(), std::move(store), std::move(snapshots));
   StartPeers();
   BALLAST_RETURN_IF_ERROR(directory->Recover());
   directory_.Set(directory);
@@ -376,7 +328,7 @@ std::string ServerImpl::ConfigPage(bool json) const {
 }
 
 void ServerImpl::WatchStragglers() {
-  executor_->PostAfter(Scaled(config_.timing().straggler_log_interval()), [this] {
+  executor_->PostAfter(settings_.Scaled(config_.timing().straggler_log_interval()), [this] {
     const auto directory = directory_.Get();
     if (!directory.ok()) return;
     (*directory)->Snapshot([this](const std::vector<JobSnapshot>& jobs) {

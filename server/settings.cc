@@ -1,0 +1,51 @@
+#include "server/settings.h"
+
+#include <utility>
+
+namespace ballast::server {
+
+DirectoryConfig Settings::Directory(std::vector<ServerAddress> servers,
+                                    uint64_t memory_budget_bytes,
+                                    uint64_t state_budget_bytes) const {
+  DirectoryConfig directory;
+  directory.self = config_.cluster().id();
+  directory.servers = std::move(servers);
+  directory.engine.self = config_.cluster().id();
+  directory.engine.chunk_bytes = static_cast<uint32_t>(config_.rounds().chunk_bytes());
+  directory.engine.checkpoint_rounds = config_.storage().checkpoint_rounds();
+  directory.limits.slots_max = config_.limits().max_slots();
+  directory.limits.tensors_max = config_.limits().max_tensors();
+  directory.limits.groups_max = config_.limits().max_groups();
+  directory.limits.name_bytes_max = config_.limits().max_name_bytes();
+  directory.limits.rank_max = config_.limits().max_rank();
+  directory.jobs_max = config_.limits().max_jobs();
+  directory.memory_budget_bytes = memory_budget_bytes;
+  directory.state_budget_bytes = state_budget_bytes;
+  directory.window_extents_min = config_.rounds().window_extents_min();
+  directory.attach_timeout = ScaledMs(config_.timing().attach_timeout());
+  directory.job_ttl = ScaledMs(config_.timing().job_ttl());
+  // A process that hangs holds its stream until it is reported, and its seat until its lease ends.
+  directory.takeover_wait =
+      ScaledMs(config_.timing().lease()) + ScaledMs(config_.timing().report_after());
+  directory.engine.open_timeout =
+      std::chrono::ceil<std::chrono::milliseconds>(directory.engine.open_timeout * time_scale_);
+  directory.engine.return_wait = ScaledMs(config_.timing().report_after());
+  directory.engine.lease = ScaledMs(config_.timing().lease());
+  return directory;
+}
+
+PeerLinkConfig Settings::PeerLink(std::vector<ServerAddress> servers, uint64_t incarnation) const {
+  PeerLinkConfig link;
+  link.self = config_.cluster().id();
+  link.incarnation = incarnation;
+  link.servers = std::move(servers);
+  link.heartbeat_interval = Scaled(config_.timing().heartbeat_interval());
+  link.report_after = Scaled(config_.timing().report_after());
+  // Making a durable job writes its whole log once; the trainers wait as long.
+  link.create_timeout = Scaled(config_.timing().attach_timeout());
+  link.max_message_bytes = static_cast<int>(config_.limits().max_control_message_bytes());
+  link.time_scale = time_scale_;
+  return link;
+}
+
+}  // namespace ballast::server

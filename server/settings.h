@@ -1,0 +1,42 @@
+// What the configuration of a server says to its rooms: their limits, budgets and times.
+// Comes from: server.cc. Goes to: server/cluster, server/rpc.
+// Thread safety: immutable.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "ballast/config/v1/server.pb.h"
+#include "server/cluster/job_directory.h"
+#include "server/rpc/peer_link.h"
+
+namespace ballast::server {
+
+class Settings {
+ public:
+  // `config` outlives this. `time_scale` stretches every time in `timing`.
+  Settings(const config::v1::ServerConfig& config, double time_scale)
+      : config_(config), time_scale_(time_scale) {}
+
+  // A time of the configuration, in nanoseconds there, stretched.
+  std::chrono::nanoseconds Scaled(int64_t ns) const {
+    return std::chrono::nanoseconds(static_cast<int64_t>(static_cast<double>(ns) * time_scale_));
+  }
+  // The same, rounded up to milliseconds.
+  std::chrono::milliseconds ScaledMs(int64_t ns) const {
+    return std::chrono::ceil<std::chrono::milliseconds>(Scaled(ns));
+  }
+
+  // Of the directory of jobs. `servers`: all of the cluster, ascending.
+  DirectoryConfig Directory(std::vector<ServerAddress> servers, uint64_t memory_budget_bytes,
+                            uint64_t state_budget_bytes) const;
+  // Of the calls to other servers.
+  PeerLinkConfig PeerLink(std::vector<ServerAddress> servers, uint64_t incarnation) const;
+
+ private:
+  const config::v1::ServerConfig& config_;
+  const double time_scale_;
+};
+
+}  // namespace ballast::server
