@@ -23,11 +23,6 @@ CALLBACK_ROOM = "server/cluster/"
 SIMULATOR = "tests/sim/"
 
 
-def is_test(path):
-    """Says whether a file is part of the tests or benchmarks, not of the product."""
-    return str(path).startswith(("tests/", "bench/"))
-
-
 def spread(values):
     """Returns 'p50 / p90 / max' of a list of numbers."""
     ordered = sorted(values) or [0]
@@ -36,7 +31,7 @@ def spread(values):
 
 def largest_classes(shapes):
     """Returns the rows of the product's classes with the most methods."""
-    product = [shape for shape in shapes if not is_test(shape.path)]
+    product = [shape for shape in shapes if not limits.is_test(shape.path)]
     product.sort(key=lambda shape: (-shape.methods, -len(shape.fields)))
     rows = ["| class | methods | fields | .cc files |", "|---|---|---|---|"]
     rows += [f"| {shape.name} | {shape.methods} | {len(shape.fields)} | {len(shape.files)} |"
@@ -47,7 +42,7 @@ def largest_classes(shapes):
 def lengths(texts, outlines):
     """Returns the rows of file and function lengths, product and tests apart."""
     rows = [f"| {' / '.join(SHARES)} | product | tests and benchmarks |", "|---|---|---|"]
-    parts = [{path: text for path, text in texts.items() if is_test(path) == test}
+    parts = [{path: text for path, text in texts.items() if limits.is_test(path) == test}
              for test in (False, True)]
     count = [f"{len(part)} files, {sum(text.count(chr(10)) for text in part.values())} lines"
              for part in parts]

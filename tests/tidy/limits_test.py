@@ -201,6 +201,13 @@ class List(unittest.TestCase):
         self.assertEqual(len(places({"a.h": "\n" + text, LIST: rows})), 1)
         self.assertEqual(places({"a.h": "int a;\n", LIST: rows}), [(LIST, 1), (LIST, 2)])
 
+    def test_files_of_tests_may_be_longer(self):
+        text = "\n" * limits.TEST_FILE_LINES_MAX
+        self.assertEqual(places({"tests/a.h": text, "bench/a.h": text}), [])
+        self.assertEqual(places({"a.h": text}), [("a.h", limits.FILE_LINES_MAX + 1)])
+        self.assertEqual(places({"tests/a.h": text + "\n"}),
+                         [("tests/a.h", limits.TEST_FILE_LINES_MAX + 1)])
+
     def test_what_is_no_row_is_reported(self):
         self.assertEqual(places({LIST: "class A 1 2\nclasses A 1 2 3\nfile a.h x\n=======\n"}),
                          [(LIST, 1), (LIST, 2), (LIST, 3), (LIST, 4)])
