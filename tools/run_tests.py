@@ -125,7 +125,8 @@ class Pytest:
         """Node ids in the list at the end, without the message behind " - "; each once."""
         listed = re.split(r"^=+ short test summary info =+$", text, flags=re.M)[1:]
         lines = listed[-1] if listed else ""
-        return list(dict.fromkeys(re.findall(rf"^(?:{words}) (.+?)(?: - .*)?$", lines, re.M)))
+        node = r"[^\s\[]+(?:\[.*?\])?"
+        return list(dict.fromkeys(re.findall(rf"^(?:{words}) ({node})(?: - .*)?$", lines, re.M)))
 
     def last_words(self, text, name):
         """Nothing: pytest's list of what failed has the message already."""
