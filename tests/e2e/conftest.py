@@ -6,12 +6,16 @@ BALLAST_TEST_BALLASTD names; where they are not built, the tests skip and say so
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from e2e.cluster import Cluster
 from serving import built_ballastd
+
+# Failure detection takes so many times as long.
+PATIENCE = "5"
 
 
 def pytest_collection_modifyitems(items):
@@ -26,21 +30,50 @@ def ballastd() -> Path:
     return built_ballastd()
 
 
-@pytest.fixture(scope="session")
-def clusters(ballastd, tmp_path_factory):
-    """clusters(n): n servers that many tests share, each with jobs of its own."""
+@contextlib.contextmanager
+def shared_clusters(binary: Path, folders: pytest.TempPathFactory, **settings: str):
+    """get(n): n running servers, which are started when a test asks for them first."""
     running: dict[int, Cluster] = {}
 
     def get(servers: int) -> Cluster:
-        if servers not in running:
-            folder = tmp_path_factory.mktemp(f"servers-{servers}")
-            running[servers] = Cluster(ballastd, servers, folder)
-            running[servers].wait_until_serving()
-        return running[servers]
+        found = running.get(servers)
+        if found is not None and not all(found.running()):
+            found.stop()  # A test has failed and taken servers along; the next one has others.
+            found = None
+        if found is None:
+            found = Cluster(binary, servers, folders.mktemp(f"servers-{servers}"), **settings)
+            running[servers] = found
+            found.wait_until_serving()
+        return found
 
-    yield get
-    for cluster in running.values():
-        cluster.stop()
+    try:
+        yield get
+    finally:
+        for cluster in running.values():
+            cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def patient_clusters(ballastd, tmp_path_factory):
+    with shared_clusters(ballastd, tmp_path_factory, BALLAST_TIME_SCALE=PATIENCE) as get:
+        yield get
+
+
+@pytest.fixture
+def clusters(patient_clusters, monkeypatch):
+    """clusters(n): n servers that many tests share, each with jobs of its own.
+
+    They and their trainers give each other up late: a busy machine ends no job.
+    """
+    monkeypatch.setenv("BALLAST_TIME_SCALE", PATIENCE)
+    return patient_clusters
+
+
+@pytest.fixture(scope="session")
+def prompt_clusters(ballastd, tmp_path_factory):
+    """As clusters(n), with the times of production: for tests of what is noticed, and when."""
+    with shared_clusters(ballastd, tmp_path_factory) as get:
+        yield get
 
 
 @pytest.fixture

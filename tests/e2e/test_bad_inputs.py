@@ -29,9 +29,9 @@ from e2e.oracle import differing_bits
 
 
 @pytest.fixture
-def cluster(clusters):
+def cluster(prompt_clusters):
     """Two servers; after the test both must still run, and serve."""
-    servers = clusters(2)
+    servers = prompt_clusters(2)
     yield servers
     assert servers.running() == [True, True]
     run_small_job(servers, world=2)

@@ -100,8 +100,8 @@ def wait_until_the_round_waits_for(cluster: Cluster, job: str, slot: int) -> Non
 
 @pytest.mark.parametrize("mode", ["hold", "push"])
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_trainer_that_is_killed_or_stopped_is_named(clusters, signum, mode, lateness):
-    cluster, job = clusters(2), fresh_job("victim")
+def test_a_trainer_that_is_killed_or_stopped_is_named(prompt_clusters, signum, mode, lateness):
+    cluster, job = prompt_clusters(2), fresh_job("victim")
     with victim(cluster, job, mode) as process:
         survivors = survivors_of(cluster, job)
         futures = survivors.start(error_of_rounds)
@@ -121,8 +121,8 @@ def test_a_trainer_that_is_killed_or_stopped_is_named(clusters, signum, mode, la
 @pytest.mark.parametrize(
     "mode, reason", [("raise", ballast.TrainerLost), ("exit", ballast.TrainerLeft)]
 )
-def test_a_script_that_ends_early_is_named(clusters, mode, reason, lateness):
-    cluster, job = clusters(2), fresh_job("victim")
+def test_a_script_that_ends_early_is_named(prompt_clusters, mode, reason, lateness):
+    cluster, job = prompt_clusters(2), fresh_job("victim")
     with victim(cluster, job, mode) as process:
         survivors = survivors_of(cluster, job)
         futures = survivors.start(error_of_rounds)
@@ -133,8 +133,8 @@ def test_a_script_that_ends_early_is_named(clusters, mode, reason, lateness):
     run_small_job(cluster)
 
 
-def test_a_trainer_that_closes_while_others_go_on_is_named(clusters):
-    cluster = clusters(2)
+def test_a_trainer_that_closes_while_others_go_on_is_named(prompt_clusters):
+    cluster = prompt_clusters(2)
     trainers = Trainers(cluster, [parameter() for _ in range(3)], **TILES)
     trainers.step()
     stays, leaves, stays_too = trainers.optimizers
@@ -148,8 +148,8 @@ def test_a_trainer_that_closes_while_others_go_on_is_named(clusters):
     run_small_job(cluster)
 
 
-def test_the_seat_of_a_trainer_that_died_while_attaching_is_free_again(clusters):
-    cluster, job = clusters(1), fresh_job("victim")
+def test_the_seat_of_a_trainer_that_died_while_attaching_is_free_again(prompt_clusters):
+    cluster, job = prompt_clusters(1), fresh_job("victim")
     with victim(cluster, job, "hold", world=2) as process:
         cluster.wait_until_slot_waits(job, VICTIM)
         process.kill()
@@ -159,8 +159,8 @@ def test_the_seat_of_a_trainer_that_died_while_attaching_is_free_again(clusters)
     trainers.close()
 
 
-def test_missing_trainers_are_named_when_attaching_takes_too_long(clusters):
-    cluster = clusters(2)
+def test_missing_trainers_are_named_when_attaching_takes_too_long(prompt_clusters):
+    cluster = prompt_clusters(2)
     present = {slot: parameter() for slot in (1, 3)}
     trainers = Trainers(cluster, present, world=5, attach_timeout=1.0)
     for error in trainers.errors():

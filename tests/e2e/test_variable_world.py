@@ -103,8 +103,8 @@ class ChangingWorld:
 
 
 @pytest.mark.parametrize("servers", [1, 2, 7])
-def test_two_trainers_then_one_then_three(clusters, servers):
-    world = ChangingWorld(clusters(servers))
+def test_two_trainers_then_one_then_three(prompt_clusters, servers):
+    world = ChangingWorld(prompt_clusters(servers))
     world.join([0, 1], world=2)
     for _ in range(ROUNDS):
         world.step()
@@ -121,9 +121,9 @@ def test_two_trainers_then_one_then_three(clusters, servers):
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
-def test_a_world_that_is_started_again_begins_as_a_whole(clusters, order):
+def test_a_world_that_is_started_again_begins_as_a_whole(prompt_clusters, order):
     """Whoever asks first waits for the others, also when the job came to rest with one member."""
-    world = ChangingWorld(clusters(2))
+    world = ChangingWorld(prompt_clusters(2))
     world.join([0, 1, 2], world=3)
     world.step()
     for slot in [0, 1, 2]:
@@ -140,8 +140,8 @@ def test_a_world_that_is_started_again_begins_as_a_whole(clusters, order):
     world.finish()
 
 
-def test_the_first_trainer_may_leave_and_come_back(clusters):
-    world = ChangingWorld(clusters(2))
+def test_the_first_trainer_may_leave_and_come_back(prompt_clusters):
+    world = ChangingWorld(prompt_clusters(2))
     world.join([0, 1], world=2)
     world.step()
     world.leave(0)
@@ -152,8 +152,8 @@ def test_the_first_trainer_may_leave_and_come_back(clusters):
     world.finish()
 
 
-def test_a_trainer_without_variable_world_is_no_part_of_such_a_job(clusters):
-    world = ChangingWorld(clusters(1))
+def test_a_trainer_without_variable_world_is_no_part_of_such_a_job(prompt_clusters):
+    world = ChangingWorld(prompt_clusters(1))
     world.join([0, 1], world=2)
     world.step()
     options = {**world.options, "variable_world": False}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -40,19 +41,42 @@ def fake(monkeypatch):
     backend.use(None)
 
 
+def started_servers(folder: Path, count: int, environ: Mapping[str, str]) -> Servers:
+    """`count` real servers that serve, with their data below `folder`, which is made."""
+    folder.mkdir()
+    servers = Servers(built_ballastd(), count, folder, None)
+    servers.start(environ, lambda: False)
+    wait_until_serving(servers.admin_addresses)
+    return servers
+
+
+@pytest.fixture(scope="session")
+def shared_servers(tmp_path_factory):
+    """shared_servers(n) -> addresses of n real servers that tests share, each with its own jobs."""
+    running: dict[int, Servers] = {}
+
+    def get(count: int) -> list[str]:
+        if count not in running:
+            # Jobs of earlier tests go quickly: a server holds a limited number.
+            environ = {**os.environ, "BALLAST_TIMING_JOB_TTL": "1s"}
+            folder = tmp_path_factory.mktemp("shared") / "servers"
+            running[count] = started_servers(folder, count, environ)
+        return running[count].addresses
+
+    yield get
+    for servers in running.values():
+        servers.stop()
+
+
 @pytest.fixture
 def start_servers(tmp_path):
     """start_servers(n) -> addresses of n fresh real servers that serve; stopped after the test."""
-    binary = built_ballastd()
-    started = []
+    started: list[Servers] = []
 
     def start(count: int) -> list[str]:
-        servers = Servers(binary, count, tmp_path / f"servers-{len(started)}", None)
-        (tmp_path / f"servers-{len(started)}").mkdir()
-        started.append(servers)
-        servers.start(os.environ, lambda: False)
-        wait_until_serving(servers.admin_addresses)
-        return servers.addresses
+        folder = tmp_path / f"servers-{len(started)}"
+        started.append(started_servers(folder, count, os.environ))
+        return started[-1].addresses
 
     yield start
     for servers in started:

@@ -1,14 +1,23 @@
-"""What tests over real servers share: extents of small models, trainers in threads.
+"""What tests over real servers share: extents of small models, names of jobs, trainers in threads.
 
-Comes from: test_end_to_end.py and test_interrupts.py.
+Comes from: test_end_to_end.py, test_interrupts.py and test_lifetime.py.
 """
 
+import itertools
+import os
 import threading
 
 from serving import REPO
 
 CLIENT = REPO / "client" / "python"
 SMALL = {"extent_elements": 128, "tile_elements": 64, "attach_timeout": 60}
+
+_job_numbers = itertools.count(1)
+
+
+def fresh_job(stem: str) -> str:
+    """A name that no job of shared servers has had."""
+    return f"{stem}-{os.getpid()}-{next(_job_numbers)}"
 
 
 def in_threads(*bodies):

@@ -11,7 +11,7 @@ from torch import nn
 
 import ballast
 import ballast.torch as bt
-from real_training import CLIENT, SMALL, in_threads
+from real_training import CLIENT, SMALL, fresh_job, in_threads
 from serving import built_ballastd
 
 
@@ -47,10 +47,10 @@ def assert_same_state(opt, oracle):
 
 
 @pytest.mark.parametrize("servers", [1, 2])
-def test_weights_and_moments_are_torchs_bit_for_bit(start_servers, servers):
+def test_weights_and_moments_are_torchs_bit_for_bit(shared_servers, servers):
     module = model()
     twin = copy.deepcopy(module)
-    opt = bt.AdamW(module.named_parameters(), lr=1e-2, endpoints=start_servers(servers), **SMALL)
+    opt = bt.AdamW(module.named_parameters(), lr=1e-2, endpoints=shared_servers(servers), **SMALL)
     oracle = fused(twin.parameters(), lr=1e-2)
     for m, o in ((module, opt), (twin, oracle)):
         schedule = torch.optim.lr_scheduler.OneCycleLR(o, max_lr=3e-2, total_steps=30)
@@ -70,11 +70,11 @@ def test_weights_and_moments_are_torchs_bit_for_bit(start_servers, servers):
     opt.close()
 
 
-def test_missing_gradients_frozen_parameters_and_late_groups(start_servers):
+def test_missing_gradients_frozen_parameters_and_late_groups(shared_servers):
     module = model()
     twin = copy.deepcopy(module)
     late = [nn.Parameter(torch.ones(24)), nn.Parameter(torch.ones(24))]
-    opt = bt.AdamW(module.named_parameters(), lr=1e-2, endpoints=start_servers(2), **SMALL)
+    opt = bt.AdamW(module.named_parameters(), lr=1e-2, endpoints=shared_servers(2), **SMALL)
     oracle = fused(twin.named_parameters(), lr=1e-2)
     for m, o, extra in ((module, opt, late[0]), (twin, oracle, late[1])):
         m[2].bias.requires_grad_(False)
@@ -94,10 +94,10 @@ def test_missing_gradients_frozen_parameters_and_late_groups(start_servers):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_16_bit_parameters_step_fp32_masters(start_servers, dtype):
+def test_16_bit_parameters_step_fp32_masters(shared_servers, dtype):
     module = model(dtype)
     masters = [nn.Parameter(p.detach().float()) for p in module.parameters()]
-    opt = bt.AdamW(module.named_parameters(), lr=1e-3, endpoints=start_servers(1), **SMALL)
+    opt = bt.AdamW(module.named_parameters(), lr=1e-3, endpoints=shared_servers(1), **SMALL)
     oracle = fused(masters, lr=1e-3)
     for i in range(10):
         opt.zero_grad()
@@ -111,7 +111,7 @@ def test_16_bit_parameters_step_fp32_masters(start_servers, dtype):
     opt.close()
 
 
-def test_odd_tensors_travel_whole(start_servers):
+def test_odd_tensors_travel_whole(shared_servers):
     generator = torch.Generator().manual_seed(0)
     tensors = {
         "scalar": torch.tensor(2.0),
@@ -120,7 +120,7 @@ def test_odd_tensors_travel_whole(start_servers):
     }
     keep = torch.preserve_format
     mine = {k: nn.Parameter(v.clone(memory_format=keep)) for k, v in tensors.items()}
-    opt = bt.AdamW(mine.items(), endpoints=start_servers(1), **SMALL)
+    opt = bt.AdamW(mine.items(), endpoints=shared_servers(1), **SMALL)
     contiguous = nn.Parameter(tensors["strided"].contiguous())
     oracle = fused([contiguous])
     for _ in range(3):
@@ -146,8 +146,8 @@ def test_odd_tensors_travel_whole(start_servers):
 
 
 @pytest.mark.parametrize("init", ["equal", "broadcast"])
-def test_two_trainers_step_the_mean_of_their_gradients(start_servers, init):
-    endpoints = start_servers(2)
+def test_two_trainers_step_the_mean_of_their_gradients(shared_servers, init):
+    endpoints, job = shared_servers(2), fresh_job("pair")
     modules = [model(), model()]
     twin = model()
     if init == "broadcast":
@@ -155,7 +155,7 @@ def test_two_trainers_step_the_mean_of_their_gradients(start_servers, init):
             for p in modules[1].parameters():
                 p.zero_()
     optimizers = [
-        bt.AdamW(m.named_parameters(), lr=1e-2, endpoints=endpoints, job="pair", world_size=2,
+        bt.AdamW(m.named_parameters(), lr=1e-2, endpoints=endpoints, job=job, world_size=2,
                  rank=rank, init=init, **SMALL)
         for rank, m in enumerate(modules)
     ]  # fmt: skip
@@ -188,7 +188,7 @@ def pair_of(endpoints, attach_timeout=60, different=()):
     p = [nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(8))]
     for q in p:
         q.grad = torch.ones(8)
-    options = {"endpoints": endpoints, "job": "pair", "world_size": 2, **SMALL,
+    options = {"endpoints": endpoints, "job": fresh_job("pair"), "world_size": 2, **SMALL,
                "attach_timeout": attach_timeout}  # fmt: skip
     first = bt.AdamW([("w", p[0])], rank=0, **options)
     second = bt.AdamW([("w", p[1])], rank=1, **options, **dict(different))
@@ -209,20 +209,20 @@ def attach_errors(optimizers):
     return {type(error): str(error) for error in seen}
 
 
-def test_unequal_initial_weights_are_refused_with_the_tensors_name(start_servers):
-    p, optimizers = pair_of(start_servers(1), attach_timeout=2)
+def test_unequal_initial_weights_are_refused_with_the_tensors_name(shared_servers):
+    p, optimizers = pair_of(shared_servers(1), attach_timeout=2)
     with torch.no_grad():
         p[1].mul_(2)
     assert '"w"' in attach_errors(optimizers)[ballast.InitMismatch]
 
 
-def test_a_different_description_of_the_job_is_refused_with_the_fields_name(start_servers):
-    _, optimizers = pair_of(start_servers(1), attach_timeout=2, different={"max_grad_norm": 1.0})
+def test_a_different_description_of_the_job_is_refused_with_the_fields_name(shared_servers):
+    _, optimizers = pair_of(shared_servers(1), attach_timeout=2, different={"max_grad_norm": 1.0})
     assert "max_grad_norm" in attach_errors(optimizers)[ballast.SpecMismatch]
 
 
-def test_unequal_hyperparameters_are_refused_on_all_trainers(start_servers):
-    p, optimizers = pair_of(start_servers(1))
+def test_unequal_hyperparameters_are_refused_on_all_trainers(shared_servers):
+    p, optimizers = pair_of(shared_servers(1))
     in_threads(*(o.step for o in optimizers))
     before = p[0].detach().clone()
     optimizers[1].param_groups[0]["lr"] = 0.5
@@ -238,17 +238,17 @@ def test_unequal_hyperparameters_are_refused_on_all_trainers(start_servers):
     assert torch.equal(p[0], before)
 
 
-def test_a_missing_trainer_is_named(start_servers):
+def test_a_missing_trainer_is_named(shared_servers):
     p = nn.Parameter(torch.ones(8))
-    opt = bt.AdamW([p], endpoints=start_servers(1), job="j", world_size=2, rank=0,
+    opt = bt.AdamW([p], endpoints=shared_servers(1), job=fresh_job("missing"), world_size=2, rank=0,
                    **{**SMALL, "attach_timeout": 0.5})  # fmt: skip
     with pytest.raises(ballast.AttachTimeout, match="1"):
         opt.step()
 
 
-def test_clipping_and_skipping_are_reported(start_servers):
+def test_clipping_and_skipping_are_reported(shared_servers):
     module = model()
-    opt = bt.AdamW(module.parameters(), max_grad_norm=1e-3, endpoints=start_servers(2), **SMALL)
+    opt = bt.AdamW(module.parameters(), max_grad_norm=1e-3, endpoints=shared_servers(2), **SMALL)
     run(module, opt, 1)
     norm = torch.cat([p.grad.flatten() for p in module.parameters()]).double().norm().item()
     # The service sums squares in fp32 lanes per tile, then in fp64 (server/reduce/reduce.h).
@@ -262,9 +262,9 @@ def test_clipping_and_skipping_are_reported(start_servers):
     opt.close()
 
 
-def test_data_loader_workers_after_the_first_step(start_servers):
+def test_data_loader_workers_after_the_first_step(shared_servers):
     module = model()
-    opt = bt.AdamW(module.parameters(), endpoints=start_servers(1), **SMALL)
+    opt = bt.AdamW(module.parameters(), endpoints=shared_servers(1), **SMALL)
     run(module, opt, 1)
     loader = torch.utils.data.DataLoader(torch.arange(8), batch_size=2, num_workers=2)
     for _ in range(2):

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,8 +13,7 @@ from torch import nn
 import ballast
 import ballast.torch as bt
 from ballast import lifetime
-
-REPO = Path(__file__).resolve().parents[2]
+from real_training import CLIENT, fresh_job
 
 
 def stepped():
@@ -158,7 +156,7 @@ from ballast.session import Session, TensorSpec
 class Owner: pass
 
 weight = (ctypes.c_float * 8)()
-config = JobConfig(({address!r},), "ending", 2, 1, durability="none", attach_timeout=60.0)
+config = JobConfig(({address!r},), {job!r}, 2, 1, durability="none", attach_timeout=60.0)
 spec = TensorSpec("w", (8,), "float32", 0, ())
 session = Session.attach(config, [spec], [ctypes.addressof(weight)], weight)
 owner = Owner()  # as an optimizer owns its session
@@ -167,24 +165,25 @@ weakref.finalize(owner, lifetime.end, session).atexit = False
 """
 
 
-def script_of(address: str, ending: str) -> str:
-    return SCRIPT.format(client=str(REPO / "client" / "python"), address=address, ending=ending)
+def script_of(address: str, job: str, ending: str) -> str:
+    return SCRIPT.format(client=str(CLIENT), address=address, job=job, ending=ending)
 
 
-def first_trainer(address: str) -> bt.AdamW:
+def first_trainer(address: str, job: str) -> bt.AdamW:
     """Rank 0, which step() attaches."""
     p = nn.Parameter(torch.zeros(8))
     p.grad = torch.ones(8)
     return bt.AdamW(
-        [("w", p)], endpoints=address, job="ending", world_size=2, rank=0, durability="none"
+        [("w", p)], endpoints=address, job=job, world_size=2, rank=0, durability="none"
     )
 
 
 def others_error(address: str, ending: str) -> tuple[type, str]:
     """What rank 0 gets when the script of rank 1 ends so, and what that script says."""
-    command = [sys.executable, "-c", script_of(address, ending)]
+    job = fresh_job("ending")
+    command = [sys.executable, "-c", script_of(address, job, ending)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
-        opt = first_trainer(address)
+        opt = first_trainer(address, job)
         with pytest.raises(ballast.BallastError) as caught:
             opt.attach()  # If the other is quick, its end is told here.
             child.wait(timeout=60)
@@ -222,8 +221,8 @@ LEFT, LOST = ballast.TrainerLeft, ballast.TrainerLost
         ("pid = os.fork()\nif pid: os.waitpid(pid, 0)\nelse: sys.exit(7)", LEFT),
     ],
 )
-def test_the_end_of_a_script_is_told_as_what_it_is(start_servers, ending, expected):
-    (address,) = start_servers(1)
+def test_the_end_of_a_script_is_told_as_what_it_is(shared_servers, ending, expected):
+    (address,) = shared_servers(1)
     kind, said = others_error(address, ending)
     assert kind is expected
     assert "ballast:" not in said
@@ -240,11 +239,12 @@ except HyperparamMismatch:
 """
 
 
-def test_the_exit_says_nothing_of_an_error_that_was_raised(start_servers):
-    (address,) = start_servers(1)
-    command = [sys.executable, "-c", script_of(address, DIFFERING)]
+def test_the_exit_says_nothing_of_an_error_that_was_raised(shared_servers):
+    (address,) = shared_servers(1)
+    job = fresh_job("ending")
+    command = [sys.executable, "-c", script_of(address, job, DIFFERING)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
-        opt = first_trainer(address)
+        opt = first_trainer(address, job)
         with pytest.raises(ballast.HyperparamMismatch):
             opt.step()
         assert child.communicate(timeout=60)[1] == "raised\n"
