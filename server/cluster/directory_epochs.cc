@@ -1,9 +1,9 @@
-// Directory: seats that change hands. A process that was started again asks for its seat; when the
+// Home: seats that change hands. A process that was started again asks for its seat; when the
 // old holder's stream is gone, the home leads the job into its next epoch. See epoch_change.h.
 // Thread safety: on the strand.
 #include "common/base/names.h"
 #include "common/base/status_macros.h"
-#include "server/cluster/directory.h"
+#include "server/cluster/home.h"
 
 namespace ballast::server {
 namespace {
@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds kAskAgain{500};
 
 // --- At the home --------------------------------------------------------------------------------
 
-void Directory::TakeSeat(Pending* pending, const AttachCall& call, const AttachDone& done) {
+void Home::TakeSeat(Pending* pending, const AttachCall& call, const AttachDone& done) {
   const JobSpec& spec = pending->plan.spec;
   const std::string difference = FirstDifference(spec, call.spec);
   if (!difference.empty() || call.slot >= call.spec.world) {
@@ -31,25 +31,25 @@ void Directory::TakeSeat(Pending* pending, const AttachCall& call, const AttachD
   if (waiting.done) {
     waiting.done(absl::CancelledError("a later call for the same seat took its place"));
   }
-  const auto now = deps_.clock->Now();
-  const auto wait = call.wait.count() > 0 ? call.wait : config_.attach_timeout;
+  const auto now = clock_->Now();
+  const auto wait = call.wait.count() > 0 ? call.wait : config().attach_timeout;
   waiting = {call.call, call.incarnation, done, call.spec.world, call.min_world, now + wait};
   pending->newcomers.erase(call.slot);
   if (pending->created) {
-    AwaitSeat(spec.name, call.slot, call.incarnation, now + config_.takeover_wait);
+    AwaitSeat(spec.name, call.slot, call.incarnation, now + config().takeover_wait);
   } else {  // It is being made or woken up, so nobody has a stream; the change follows.
     pending->newcomers[call.slot] = call.incarnation;
   }
 }
 
 // A job that ended lies on disk at every server; whoever goes on with it makes them open it again.
-bool Directory::WakeUp(const AttachCall& call, const AttachDone& done) {
+bool Home::WakeUp(const AttachCall& call, const AttachDone& done) {
   const std::string& name = call.spec.name;
   const auto ended = pending_.find(name);
   if (ended != pending_.end() && ended->second.created && call.resume != Resume::kNever) {
-    const auto local = local_.find(ended->second.plan.job);
+    const LocalJobs::Job* const local = parts_.jobs->Get(ended->second.plan.job);
     const bool durable = ended->second.plan.spec.durability != Durability::kNone;
-    if (durable && local != local_.end() && local->second.ended) Drop(local->first);
+    if (durable && local != nullptr && local->ended) parts_.jobs->Drop(local->plan.job);
   }
   const auto it = resting_.find(name);
   if (it == resting_.end() || pending_.count(name) != 0) return false;
@@ -57,7 +57,7 @@ bool Directory::WakeUp(const AttachCall& call, const AttachDone& done) {
     done(NameTaken(call, it->second, /*ended=*/true));
     return true;
   }
-  if (const absl::Status held = HeldAtRest(it->second); !held.ok()) {
+  if (const absl::Status held = snapshots_->HeldAtRest(it->second); !held.ok()) {
     done(held);
     return true;
   }
@@ -79,7 +79,7 @@ bool Directory::WakeUp(const AttachCall& call, const AttachDone& done) {
   return true;
 }
 
-void Directory::OnAwake(const std::string& name, uint64_t job, const absl::Status& status) {
+void Home::OnAwake(const std::string& name, uint64_t job, const absl::Status& status) {
   const auto it = pending_.find(name);
   if (it == pending_.end() || it->second.plan.job != job) return;
   Pending& pending = it->second;
@@ -87,7 +87,7 @@ void Directory::OnAwake(const std::string& name, uint64_t job, const absl::Statu
   if (!status.ok()) {
     FailPending(&pending, status);
     pending_.erase(it);
-    Drop(job);
+    parts_.jobs->Drop(job);
     return;
   }
   pending.created = true;
@@ -99,13 +99,13 @@ void Directory::OnAwake(const std::string& name, uint64_t job, const absl::Statu
 }
 
 // Begins the change once nobody holds the seat's stream open at this server.
-void Directory::AwaitSeat(const std::string& name, uint32_t slot, uint64_t incarnation,
-                          std::chrono::nanoseconds give_up) {
+void Home::AwaitSeat(const std::string& name, uint32_t slot, uint64_t incarnation,
+                     std::chrono::nanoseconds give_up) {
   const auto it = pending_.find(name);
   if (it == pending_.end()) return;
   const std::shared_ptr<RoundEngine> engine = Find(it->second.plan.job);
   if (engine == nullptr) {
-    EndChange(&it->second, NoDurableJob(it->second.plan.job));
+    EndChange(&it->second, parts_.self->NoDurableJob(it->second.plan.job));
     return;
   }
   engine->SlotOpen(
@@ -116,8 +116,8 @@ void Directory::AwaitSeat(const std::string& name, uint32_t slot, uint64_t incar
       });
 }
 
-void Directory::OnSeatSeen(const std::string& name, uint32_t slot, uint64_t incarnation,
-                           std::chrono::nanoseconds give_up, const SeatUse& use) {
+void Home::OnSeatSeen(const std::string& name, uint32_t slot, uint64_t incarnation,
+                      std::chrono::nanoseconds give_up, const SeatUse& use) {
   const auto it = pending_.find(name);
   if (it == pending_.end()) return;
   Pending& pending = it->second;
@@ -129,10 +129,11 @@ void Directory::OnSeatSeen(const std::string& name, uint32_t slot, uint64_t inca
     pending.newcomers[slot] = incarnation;
     if (!OnNewcomer(&pending, slot)) return;
   }
-  if (!use.open || deps_.clock->Now() < give_up) {
-    strand_.PostAfter(kSeatPoll, [self = shared_from_this(), name, slot, incarnation, give_up] {
-      self->AwaitSeat(name, slot, incarnation, give_up);
-    });
+  if (!use.open || clock_->Now() < give_up) {
+    parts_.strand->PostAfter(kSeatPoll,
+                             [self = shared_from_this(), name, slot, incarnation, give_up] {
+                               self->AwaitSeat(name, slot, incarnation, give_up);
+                             });
     return;
   }
   const AttachDone done = std::move(waiting->second.done);
@@ -145,9 +146,8 @@ void Directory::OnSeatSeen(const std::string& name, uint32_t slot, uint64_t inca
 }
 
 // A member has left, or its lease ran out. In a fixed world its seat is kept for its next process.
-void Directory::OnSeatFree(const std::string& name, uint32_t slot, uint64_t incarnation,
-                           bool left) {
-  if (!IsHome()) AskSoon();
+void Home::OnSeatFree(const std::string& name, uint32_t slot, uint64_t incarnation, bool left) {
+  if (!parts_.self->IsHome()) AskSoon();
   const auto it = pending_.find(name);
   if (it == pending_.end()) return;
   Pending& pending = it->second;
@@ -162,56 +162,57 @@ void Directory::OnSeatFree(const std::string& name, uint32_t slot, uint64_t inca
   if (pending.created) StartChange(&pending);  // Else when it is.
 }
 
-bool Directory::WantsChange(const Pending& pending) const {
+bool Home::WantsChange(const Pending& pending) const {
   const bool comes = !pending.newcomers.empty() && !pending.gathers;
   return pending.sealed || comes || MayShrink(pending.plan.epoch, pending.gone);
 }
 
 // The home seals first: should it end now, it knows afterwards that the epoch cannot go on.
-void Directory::StartChange(Pending* pending) {
+void Home::StartChange(Pending* pending) {
   // When it is over, those who came late have their turn.
   if (pending->change.has_value() || pending->growing) return;
   const JobPlan plan = pending->plan;
   pending->change.emplace(plan);
-  SealLocal(plan.job, plan.epoch.epoch,
-            [self = shared_from_this(), plan](const absl::StatusOr<SealAnswer>& answer) {
-              self->Post([self = self.get(), plan, answer] {
-                self->OnSealed(plan.spec.name, plan.epoch.epoch, self->config_.self, answer);
-                if (answer.ok()) self->SealPeers(plan);
-              });
-            });
+  parts_.jobs->Seal(plan.job, plan.epoch.epoch,
+                    [self = shared_from_this(), plan](const absl::StatusOr<SealAnswer>& answer) {
+                      self->Post([self = self.get(), plan, answer] {
+                        self->OnSealed(plan.spec.name, plan.epoch.epoch, self->parts_.self->id(),
+                                       answer);
+                        if (answer.ok()) self->SealPeers(plan);
+                      });
+                    });
 }
 
-void Directory::SealPeers(const JobPlan& plan) {
+void Home::SealPeers(const JobPlan& plan) {
   for (const uint32_t server : plan.servers) {
-    if (server == config_.self) continue;
-    peers_->Seal(server, plan.job, plan.epoch.epoch,
-                 [self = shared_from_this(), name = plan.spec.name, server,
-                  epoch = plan.epoch.epoch](const absl::StatusOr<SealAnswer>& answer) {
-                   self->Post([self = self.get(), name, epoch, server, answer] {
-                     self->OnSealed(name, epoch, server, answer);
-                   });
-                 });
+    if (server == parts_.self->id()) continue;
+    parts_.peers->Seal(server, plan.job, plan.epoch.epoch,
+                       [self = shared_from_this(), name = plan.spec.name, server,
+                        epoch = plan.epoch.epoch](const absl::StatusOr<SealAnswer>& answer) {
+                         self->Post([self = self.get(), name, epoch, server, answer] {
+                           self->OnSealed(name, epoch, server, answer);
+                         });
+                       });
   }
 }
 
 // Only the home writes epochs: a server in a later one knows more than the home's disk.
-absl::Status Directory::SealError(const JobPlan& plan, uint32_t server,
-                                  const absl::Status& status) const {
+absl::Status Home::SealError(const JobPlan& plan, uint32_t server,
+                             const absl::Status& status) const {
   if (ReasonOf(status) != Reason::kStaleEpoch) return status;
   return ReasonedError(
       absl::StatusCode::kDataLoss, Reason::kStateLost,
       absl::StrCat("job \"", plan.spec.name, "\": server ", server,
                    " is in a later epoch than the ", plan.epoch.epoch, " that its home, server ",
-                   config_.self, ", has on record (", status.message(),
+                   parts_.self->id(), ", has on record (", status.message(),
                    "). The home's data directory is an older one: put back the newer, or delete "
                    "the job (ballastctl jobs delete ",
                    plan.spec.name, ")"),
-      {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
+      {.job = plan.spec.name, .server = static_cast<int>(parts_.self->id())});
 }
 
-void Directory::OnSealed(const std::string& name, uint32_t epoch, uint32_t server,
-                         const absl::StatusOr<SealAnswer>& answer) {
+void Home::OnSealed(const std::string& name, uint32_t epoch, uint32_t server,
+                    const absl::StatusOr<SealAnswer>& answer) {
   const auto it = pending_.find(name);
   if (it == pending_.end() || !it->second.change.has_value()) return;
   Pending& pending = it->second;
@@ -226,25 +227,25 @@ void Directory::OnSealed(const std::string& name, uint32_t epoch, uint32_t serve
 }
 
 // No round of a sealed epoch can be prepared any more, so the next one must come, whoever hangs up.
-void Directory::OnSealFailed(Pending* pending, uint32_t server, const absl::Status& status) {
+void Home::OnSealFailed(Pending* pending, uint32_t server, const absl::Status& status) {
   const std::shared_ptr<RoundEngine> engine = Find(pending->plan.job);
   if (ReasonOf(status) == Reason::kJobFinished) AskAgain(pending);
   EndChange(pending, status);
-  if (server == config_.self || engine == nullptr) return;  // The job is over.
+  if (server == parts_.self->id() || engine == nullptr) return;  // The job is over.
   pending->sealed = true;
   if (ReasonOf(status) == Reason::kJobFinished) {  // Every trainer has told that server its end.
     engine->Fail(status);
     return;
   }
-  strand_.PostAfter(kAskAgain, [self = shared_from_this(), name = pending->plan.spec.name,
-                                epoch = pending->plan.epoch.epoch] {
+  parts_.strand->PostAfter(kAskAgain, [self = shared_from_this(), name = pending->plan.spec.name,
+                                       epoch = pending->plan.epoch.epoch] {
     const auto it = self->pending_.find(name);
     if (it == self->pending_.end() || it->second.plan.epoch.epoch != epoch) return;
     self->StartChange(&it->second);
   });
 }
 
-void Directory::WriteRecord(Pending* pending) {
+void Home::WriteRecord(Pending* pending) {
   const std::string name = pending->plan.spec.name;
   pending->sealed = false;
   SeatChanges changes;
@@ -262,19 +263,20 @@ void Directory::WriteRecord(Pending* pending) {
     return;
   }
   // The home first: from then on the record is final.
-  AdoptLocal(*next, [self = shared_from_this(), name, plan = *next](const absl::Status& status) {
-    self->Post([self = self.get(), name, plan, status] {
-      const auto found = self->pending_.find(name);
-      if (status.ok()) {
-        self->AdoptEverywhere(name, plan);
-      } else if (found != self->pending_.end()) {
-        self->EndChange(&found->second, status);
-      }
-    });
-  });
+  parts_.jobs->Adopt(*next,
+                     [self = shared_from_this(), name, plan = *next](const absl::Status& status) {
+                       self->Post([self = self.get(), name, plan, status] {
+                         const auto found = self->pending_.find(name);
+                         if (status.ok()) {
+                           self->AdoptEverywhere(name, plan);
+                         } else if (found != self->pending_.end()) {
+                           self->EndChange(&found->second, status);
+                         }
+                       });
+                     });
 }
 
-void Directory::TurnAway(Pending* pending, uint32_t world_max) {
+void Home::TurnAway(Pending* pending, uint32_t world_max) {
   const EpochRecord& epoch = pending->plan.epoch;
   uint32_t world = epoch.world();
   std::erase_if(pending->newcomers, [&](const auto& newcomer) {
@@ -292,20 +294,19 @@ void Directory::TurnAway(Pending* pending, uint32_t world_max) {
   });
 }
 
-void Directory::AdoptEverywhere(const std::string& name, const JobPlan& plan) {
+void Home::AdoptEverywhere(const std::string& name, const JobPlan& plan) {
   const auto it = pending_.find(name);
   if (it == pending_.end() || it->second.plan.epoch.epoch > plan.epoch.epoch) return;
   it->second.plan = plan;
-  const auto local = local_.find(plan.job);
-  if (local == local_.end() || local->second.ended) return;  // What rests is told when it wakes up.
+  if (!parts_.jobs->Runs(plan.job)) return;  // What rests is told when it wakes up.
   auto gather = std::make_shared<Gather>(
       plan.servers.size() - 1, [self = shared_from_this(), name, plan](const absl::Status& status) {
         self->Post(
             [self = self.get(), name, plan, status] { self->OnAdopted(name, plan, status); });
       });
   for (const uint32_t server : plan.servers) {
-    if (server == config_.self) continue;
-    peers_->AdoptEpoch(
+    if (server == parts_.self->id()) continue;
+    parts_.peers->AdoptEpoch(
         server, plan,
         [self = shared_from_this(), server, plan, gather](const absl::Status& status) {
           if (!absl::IsNotFound(status)) return gather->Add(status);
@@ -318,17 +319,15 @@ void Directory::AdoptEverywhere(const std::string& name, const JobPlan& plan) {
 
 // A peer without the job: this home went down while it ended, and there it rests already, perhaps
 // in the epoch before. A peer that lost its files refuses.
-void Directory::OpenAtPeer(uint32_t server, const JobPlan& plan,
-                           const std::shared_ptr<Gather>& gather) {
-  peers_->CreateJob(server, plan, [=, self = shared_from_this()](const absl::Status& status) {
+void Home::OpenAtPeer(uint32_t server, const JobPlan& plan, const std::shared_ptr<Gather>& gather) {
+  parts_.peers->CreateJob(server, plan, [=, self = shared_from_this()](const absl::Status& status) {
     if (!status.ok()) return gather->Add(status);
-    self->peers_->AdoptEpoch(server, plan,
-                             [gather](const absl::Status& adopted) { gather->Add(adopted); });
+    self->parts_.peers->AdoptEpoch(server, plan,
+                                   [gather](const absl::Status& adopted) { gather->Add(adopted); });
   });
 }
 
-void Directory::OnAdopted(const std::string& name, const JobPlan& plan,
-                          const absl::Status& status) {
+void Home::OnAdopted(const std::string& name, const JobPlan& plan, const absl::Status& status) {
   const auto it = pending_.find(name);
   if (it == pending_.end() || it->second.plan.epoch.epoch != plan.epoch.epoch) return;
   Pending& pending = it->second;
@@ -350,13 +349,13 @@ void Directory::OnAdopted(const std::string& name, const JobPlan& plan,
     pending.unconfirmed = false;
     FailPending(&pending, status);
   }
-  strand_.PostAfter(kAskAgain,
-                    [self = shared_from_this(), name, plan] { self->AdoptEverywhere(name, plan); });
+  parts_.strand->PostAfter(
+      kAskAgain, [self = shared_from_this(), name, plan] { self->AdoptEverywhere(name, plan); });
 }
 
 // Answers everybody whose seat is settled now. Newcomers that came late start the next change;
 // those whose seat is still held go on waiting for it.
-void Directory::EndChange(Pending* pending, const absl::Status& status) {
+void Home::EndChange(Pending* pending, const absl::Status& status) {
   pending->change.reset();
   const EpochRecord& epoch = pending->plan.epoch;
   for (auto& [slot, call] : std::exchange(pending->survivors, {})) {
@@ -389,118 +388,20 @@ void Directory::EndChange(Pending* pending, const absl::Status& status) {
   if (status.ok() && WantsChange(*pending)) StartChange(pending);
 }
 
-// --- At every server ----------------------------------------------------------------------------
-
-void Directory::SealLocal(uint64_t job, uint32_t epoch,
-                          const std::function<void(absl::StatusOr<SealAnswer>)>& done) {
-  const std::shared_ptr<RoundEngine> engine = Find(job);
-  if (engine == nullptr || store_ == nullptr || local_.count(job) == 0) {
-    done(WhyNotSealed(job));
-    return;
-  }
-  local_.at(job).told = ++told_;
-  // The promise must outlive this process before anybody builds on it. On the engine's strand, as
-  // AdoptLocal's: a seal that is repeated late must not undo the next epoch.
-  const auto save = [store = store_.get()](const JobPlan& sealed) { return store->Save(sealed); };
-  engine->Seal(
-      epoch, save,
-      [self = shared_from_this(), job, epoch, done](const absl::StatusOr<SealAnswer>& sealed) {
-        self->Post([self = self.get(), job, epoch, done, sealed] {
-          absl::StatusOr<SealAnswer> answer = sealed;
-          const auto local = self->local_.find(job);
-          if (answer.ok() && local != self->local_.end() &&
-              local->second.plan.epoch.epoch == epoch) {
-            local->second.plan.sealed_epoch = epoch;
-            answer->world_max =
-                WorldMax(local->second.plan, self->config_.self, self->RoomOf(local->second),
-                         self->config_.window_extents_min);
-          }
-          done(answer);
-        });
-      });
-}
-
-// A job that rests here has ended here, however long ago that was and whichever process saw it; to
-// the home that is the same as an engine that has ended. With UNKNOWN_JOB it would turn away
-// whoever wants to go on with the job.
-absl::Status Directory::WhyNotSealed(uint64_t job) const {
-  const absl::StatusOr<JobPlan> plan =
-      store_ == nullptr ? absl::StatusOr<JobPlan>(NoDurableJob(job)) : store_->Find(job);
-  if (!plan.ok() || !plan->resting) return NoDurableJob(job);
-  return ReasonedError(
-      absl::StatusCode::kFailedPrecondition, Reason::kJobFinished,
-      absl::StrCat("job \"", plan->spec.name, "\" has ended on server ", config_.self),
-      {.job = plan->spec.name, .server = static_cast<int>(config_.self)});
-}
-
-absl::Status Directory::NoDurableJob(uint64_t job) const {
-  return ReasonedError(
-      absl::StatusCode::kNotFound, Reason::kUnknownJob,
-      absl::StrCat("server ", config_.self, " has no durable job ", JobIdText(job)),
-      {.server = static_cast<int>(config_.self)});
-}
-
-void Directory::AdoptLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done) {
-  const std::shared_ptr<RoundEngine> engine = Find(plan.job);
-  const auto known = local_.find(plan.job);
-  if (engine == nullptr || store_ == nullptr || known == local_.end()) {
-    done(NoDurableJob(plan.job));
-    return;
-  }
-  known->second.told = ++told_;
-  if (absl::Status st = CheckPlan(plan); !st.ok()) return done(st);
-  // Room for this world was asked for with the seal; the record is final, even if another job has
-  // taken it meanwhile.
-  absl::StatusOr<MemoryPlan> memory =
-      PlanMemory(plan, config_.self, RoomOf(known->second), config_.window_extents_min);
-  if (!memory.ok()) {
-    BALLAST_LOG(WARN, LogField("run", plan.spec.name)) << memory.status().message();
-    const MemoryRoom all{.bytes = UINT64_MAX, .nvme_extents = known->second.memory.nvme_extents};
-    memory = PlanMemory(plan, config_.self, all, config_.window_extents_min);
-    memory->window_extents = engine->window_extents();
-  }
-  const uint32_t window = plan.epoch.world() == known->second.plan.epoch.world()
-                              ? engine->window_extents()
-                              : memory->window_extents;
-  const auto save = [store = store_.get(), plan] { return store->Save(plan); };
-  engine->Adopt(
-      plan, window, save,
-      [self = shared_from_this(), plan, memory = *memory, done](const absl::Status& status) {
-        self->Post([self = self.get(), plan, memory, done, status] {
-          if (status.ok()) self->OnAdoptedLocal(plan, memory);
-          done(status);
-        });
-      });
-}
-
-void Directory::OnAdoptedLocal(const JobPlan& plan, const MemoryPlan& memory) {
-  const auto it = local_.find(plan.job);
-  if (it == local_.end() || it->second.plan.epoch.epoch >= plan.epoch.epoch) return;
-  it->second.plan = plan;
-  SetMemory(&it->second, memory);
-}
-
 // Peers may have missed the newest record when this server, their home, went down; and this server
 // the end of a job.
-void Directory::StartRecovered() {
-  for (const auto& engine : Engines()) {
-    engine->Start(/*restarted=*/true);
-    engine->ExpectSlots();
+void Home::StartRecovered() {
+  AskUntilAnswered();
+  for (auto& [name, pending] : pending_) {
+    if (pending.creating) MakeEverywhere(JobPlan(pending.plan));
+    if (!pending.created || pending.change.has_value()) continue;
+    pending.change.emplace(pending.plan);  // The next one comes after it.
+    // Its last life may have begun a change and not ended it.
+    pending.sealed = std::exchange(pending.plan.sealed_epoch, 0) == pending.plan.epoch.epoch;
+    AdoptEverywhere(name, JobPlan(pending.plan));
+    pending.growing = pending.plan.layout_version > 1;
+    GrowPeers(name);
   }
-  Post([this] {
-    for (const uint64_t job : std::exchange(ordered_only_, {})) DropOrdered(job);
-    AskUntilAnswered();
-    for (auto& [name, pending] : pending_) {
-      if (pending.creating) MakeEverywhere(JobPlan(pending.plan));
-      if (!pending.created || pending.change.has_value()) continue;
-      pending.change.emplace(pending.plan);  // The next one comes after it.
-      // Its last life may have begun a change and not ended it.
-      pending.sealed = std::exchange(pending.plan.sealed_epoch, 0) == pending.plan.epoch.epoch;
-      AdoptEverywhere(name, JobPlan(pending.plan));
-      pending.growing = pending.plan.layout_version > 1;
-      GrowPeers(name);
-    }
-  });
 }
 
 }  // namespace ballast::server

@@ -1,27 +1,27 @@
-// Directory: variable worlds that begin again. A job that nobody is in, because it rested or
+// Home: variable worlds that begin again. A job that nobody is in, because it rested or
 // because this server was started again, does not begin with whichever process asks first: its
 // newcomers wait for each other, at most for a lease (docs/decisions/012). See Gathering in
 // epoch_change.h. Thread safety: on the strand.
 #include "absl/strings/str_join.h"
-#include "server/cluster/directory.h"
+#include "server/cluster/home.h"
 
 namespace ballast::server {
 
-void Directory::SomebodyIsThere(Pending* pending) {
+void Home::SomebodyIsThere(Pending* pending) {
   pending->gathers = false;
   pending->gathers_until.reset();
 }
 
 // Those who asked while the job was being made or woken up: nobody looks after their seats yet.
-void Directory::AwaitNewcomers(const Pending& pending) {
-  const auto give_up = deps_.clock->Now() + config_.takeover_wait;
+void Home::AwaitNewcomers(const Pending& pending) {
+  const auto give_up = clock_->Now() + config().takeover_wait;
   const std::map<uint32_t, uint64_t> newcomers = pending.newcomers;
   for (const auto& [slot, incarnation] : newcomers) {
     if (pending.gathers) AwaitSeat(pending.plan.spec.name, slot, incarnation, give_up);
   }
 }
 
-Gathering Directory::GatheringOf(const Pending& pending) const {
+Gathering Home::GatheringOf(const Pending& pending) const {
   Gathering gathering{.asking = pending.newcomers};
   for (const auto& [slot, incarnation] : pending.newcomers) {
     const auto waiting = pending.waiting.find(slot);
@@ -29,19 +29,18 @@ Gathering Directory::GatheringOf(const Pending& pending) const {
     gathering.world = std::max(gathering.world, waiting->second.world);
     gathering.min_world = std::max(gathering.min_world, waiting->second.min_world);
   }
-  gathering.over =
-      pending.gathers_until.has_value() && deps_.clock->Now() >= *pending.gathers_until;
+  gathering.over = pending.gathers_until.has_value() && clock_->Now() >= *pending.gathers_until;
   return gathering;
 }
 
-bool Directory::OnNewcomer(Pending* pending, uint32_t slot) {
+bool Home::OnNewcomer(Pending* pending, uint32_t slot) {
   if (!pending->gathers) {
     StartChange(pending);
     return false;
   }
-  const auto now = deps_.clock->Now();
+  const auto now = clock_->Now();
   const bool first = !pending->gathers_until.has_value();
-  if (first) pending->gathers_until = now + config_.engine.lease;
+  if (first) pending->gathers_until = now + config().engine.lease;
   const Gathering gathering = GatheringOf(*pending);
   if (gathering.Complete()) {
     BeginAgain(pending, gathering);
@@ -57,7 +56,7 @@ bool Directory::OnNewcomer(Pending* pending, uint32_t slot) {
   return false;
 }
 
-void Directory::BeginAgain(Pending* pending, const Gathering& gathering) {
+void Home::BeginAgain(Pending* pending, const Gathering& gathering) {
   SomebodyIsThere(pending);
   for (const Member& member : pending->plan.epoch.members) {
     // Who might still live has a lease in the new epoch.
@@ -66,7 +65,7 @@ void Directory::BeginAgain(Pending* pending, const Gathering& gathering) {
   StartChange(pending);  // Or it follows the one that is under way.
 }
 
-void Directory::GiveUpGathering(Pending* pending, uint32_t slot, const Gathering& gathering) {
+void Home::GiveUpGathering(Pending* pending, uint32_t slot, const Gathering& gathering) {
   const std::string& name = pending->plan.spec.name;
   const AttachDone done = std::move(pending->waiting[slot].done);
   pending->waiting.erase(slot);

@@ -1,4 +1,4 @@
-// Directory: groups that are added to a running job. See directory.h.
+// Home: groups that are added to a running job. See home.h.
 //
 // All slots ask at the home, which makes the grown plan when the last one has. A job without
 // durability is grown at every server at once, and fails if one cannot. A durable one grows in two
@@ -10,7 +10,7 @@
 
 #include "common/base/names.h"
 #include "common/base/status_macros.h"
-#include "server/cluster/directory.h"
+#include "server/cluster/home.h"
 
 namespace ballast::server {
 namespace {
@@ -58,7 +58,7 @@ bool AlreadyGrown(const JobPlan& plan, const ExtendCall& call) {
 
 // --- At the home --------------------------------------------------------------------------------
 
-absl::Status Directory::CheckExtend(const ExtendCall& call, Pending* pending) const {
+absl::Status Home::CheckExtend(const ExtendCall& call, Pending* pending) const {
   const JobPlan& plan = pending->plan;
   ErrorFields fields{.job = plan.spec.name, .slot = static_cast<int>(call.slot)};
   if (pending->change.has_value() || pending->growing) {
@@ -84,8 +84,8 @@ absl::Status Directory::CheckExtend(const ExtendCall& call, Pending* pending) co
       fields);
 }
 
-void Directory::DoExtend(const ExtendCall& call, const ExtendDone& done) {
-  if (absl::Status st = CheckHome(); !st.ok()) return done(st);
+void Home::DoExtend(const ExtendCall& call, const ExtendDone& done) {
+  if (absl::Status st = parts_.self->CheckHome(); !st.ok()) return done(st);
   const auto it = std::find_if(pending_.begin(), pending_.end(), [&](const auto& entry) {
     return entry.second.created && entry.second.plan.job == call.job;
   });
@@ -106,7 +106,7 @@ void Directory::DoExtend(const ExtendCall& call, const ExtendDone& done) {
   absl::Status st = call.tensors.empty() || call.group_count <= pending.plan.spec.group_count
                         ? ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadSpec,
                                         "an extension must bring new groups with tensors", {})
-                        : ValidateJobSpec(grown, config_.limits);
+                        : ValidateJobSpec(grown, config().limits);
   if (IsDurable(pending.plan)) pending.home.Reseat(pending.plan.epoch.members);
   if (st.ok()) st = pending.home.Extend(call, pending.plan.layout_version);
   if (ReasonOf(st) == Reason::kWrongIncarnation) return done(st);  // A leftover, not a trainer.
@@ -132,23 +132,22 @@ void Directory::DoExtend(const ExtendCall& call, const ExtendDone& done) {
   }
 }
 
-void Directory::ExtendEverywhere(const std::string& name, const JobPlan& plan) {
+void Home::ExtendEverywhere(const std::string& name, const JobPlan& plan) {
   auto gather = std::make_shared<Gather>(plan.servers.size(), [self = shared_from_this(), name,
                                                                plan](const absl::Status& status) {
     self->Post([self = self.get(), name, plan, status] { self->OnExtended(name, plan, status); });
   });
   for (const uint32_t server : plan.servers) {
     const auto add = [gather](const absl::Status& status) { gather->Add(status); };
-    if (server == config_.self) {
-      ExtendLocal(plan, add);
+    if (server == parts_.self->id()) {
+      parts_.jobs->Extend(plan, add);
     } else {
-      peers_->ExtendJob(server, plan, add);
+      parts_.peers->ExtendJob(server, plan, add);
     }
   }
 }
 
-void Directory::OnExtended(const std::string& name, const JobPlan& plan,
-                           const absl::Status& status) {
+void Home::OnExtended(const std::string& name, const JobPlan& plan, const absl::Status& status) {
   const auto it = pending_.find(name);
   if (it == pending_.end()) return;
   if (!status.ok()) {
@@ -163,17 +162,18 @@ void Directory::OnExtended(const std::string& name, const JobPlan& plan,
   JobPlan grown = plan;
   grown.growing = false;
   // The home first: from then on the plan is final.
-  ExtendLocal(grown, [self = shared_from_this(), name, grown](const absl::Status& extended) {
-    const auto found = self->pending_.find(name);
-    if (found == self->pending_.end()) return;
-    if (!extended.ok()) return self->EndGrowth(&found->second, extended);
-    found->second.plan = grown;
-    self->GrowPeers(name);
-  });
+  parts_.jobs->Extend(grown,
+                      [self = shared_from_this(), name, grown](const absl::Status& extended) {
+                        const auto found = self->pending_.find(name);
+                        if (found == self->pending_.end()) return;
+                        if (!extended.ok()) return self->EndGrowth(&found->second, extended);
+                        found->second.plan = grown;
+                        self->GrowPeers(name);
+                      });
 }
 
 // Until every other server has the plan.
-void Directory::GrowPeers(const std::string& name) {
+void Home::GrowPeers(const std::string& name) {
   const auto it = pending_.find(name);
   if (it == pending_.end() || !it->second.growing) return;
   const JobPlan& plan = it->second.plan;
@@ -183,23 +183,25 @@ void Directory::GrowPeers(const std::string& name) {
     self->Post([self = self.get(), name, job, status] { self->OnPeersGrown(name, job, status); });
   });
   for (const uint32_t server : plan.servers) {
-    if (server == config_.self) continue;
-    peers_->ExtendJob(server, plan, [gather](const absl::Status& status) { gather->Add(status); });
+    if (server == parts_.self->id()) continue;
+    parts_.peers->ExtendJob(server, plan,
+                            [gather](const absl::Status& status) { gather->Add(status); });
   }
 }
 
-void Directory::OnPeersGrown(const std::string& name, uint64_t job, const absl::Status& status) {
+void Home::OnPeersGrown(const std::string& name, uint64_t job, const absl::Status& status) {
   const auto it = pending_.find(name);
   if (it == pending_.end() || it->second.plan.job != job || !it->second.growing) return;
   if (status.ok()) return EndGrowth(&it->second, status);
   BALLAST_LOG(WARN, LogField("run", name)) << "layout version " << it->second.plan.layout_version
                                            << " is not everywhere yet: " << status;
-  strand_.PostAfter(kGrowAgain, [self = shared_from_this(), name] { self->GrowPeers(name); });
+  parts_.strand->PostAfter(kGrowAgain,
+                           [self = shared_from_this(), name] { self->GrowPeers(name); });
 }
 
 // Tells the slots, and lets a change of epoch begin that had to wait. A durable job that could not
 // grow is as it was, and goes on.
-void Directory::EndGrowth(Pending* pending, const absl::Status& status) {
+void Home::EndGrowth(Pending* pending, const absl::Status& status) {
   const std::shared_ptr<RoundEngine> engine = Find(pending->plan.job);
   for (const Member& member : pending->plan.epoch.members) {
     if (engine == nullptr || status.ok() || !IsDurable(pending->plan)) break;
@@ -212,51 +214,6 @@ void Directory::EndGrowth(Pending* pending, const absl::Status& status) {
     done(status.ok() ? absl::StatusOr<JobPlan>(pending->plan) : status);
   }
   if (WantsChange(*pending)) StartChange(pending);
-}
-
-// --- At every server ----------------------------------------------------------------------------
-
-void Directory::ExtendLocal(const JobPlan& plan, const std::function<void(absl::Status)>& done) {
-  const auto it = local_.find(plan.job);
-  const std::shared_ptr<RoundEngine> engine = Find(plan.job);
-  if (it == local_.end() || engine == nullptr || (IsDurable(plan) && store_ == nullptr)) {
-    return done(ReasonedError(
-        absl::StatusCode::kNotFound, Reason::kUnknownJob,
-        absl::StrCat("job ", JobIdText(plan.job), " is not known at server ", config_.self),
-        {.server = static_cast<int>(config_.self)}));
-  }
-  if (absl::Status st = ValidateJobSpec(plan.spec, config_.limits); !st.ok()) return done(st);
-  const absl::StatusOr<MemoryPlan> memory =
-      PlanMemory(plan, config_.self, RoomOf(it->second), engine->window_extents());
-  if (!memory.ok()) return done(memory.status());
-  const MemoryPlan before = it->second.memory;
-  if (!plan.growing) SetMemory(&it->second, *memory);
-  GrowthFiles files;
-  if (IsDurable(plan)) {
-    files.make = [store = store_.get()](const JobPlan& grown) { return store->Grow(grown); };
-    files.save = [store = store_.get()](const JobPlan& grown) { return store->Save(grown); };
-    files.drop_old = [store = store_.get()](const JobPlan& grown) { store->DropOutgrown(grown); };
-  }
-  const auto extended = [self = shared_from_this(), plan, before,
-                         done](const absl::Status& status) {
-    self->Post([self = self.get(), plan, before, done, status] {
-      const auto local = self->local_.find(plan.job);
-      if (local != self->local_.end() && !plan.growing) {
-        if (status.ok()) local->second.plan = plan;
-        if (!status.ok()) self->SetMemory(&local->second, before);
-      }
-      done(status);
-    });
-  };
-  engine->Extend(plan, memory->window_extents, files, extended);
-}
-
-void Directory::SetMemory(Local* local, const MemoryPlan& memory) {
-  memory_used_.fetch_add(memory.total() - local->memory.total(), std::memory_order_relaxed);
-  state_used_ += memory.state_bytes - local->memory.state_bytes;
-  nvme_bytes_ += memory.nvme_bytes - local->memory.nvme_bytes;
-  local->memory = memory;
-  ReportMemory();
 }
 
 }  // namespace ballast::server

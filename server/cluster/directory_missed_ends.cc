@@ -1,4 +1,4 @@
-// Directory: jobs whose end a server has missed. It was down when the trainers left, or went down
+// Home: jobs whose end a server has missed. It was down when the trainers left, or went down
 // before the end was on its disk, or a trainer was killed when it had left the home but not yet
 // this server. Such a job waits here, with its memory, for trainers that do not come. Its home
 // knows that it rests, and is asked: after a start, when a seat is free, and before a new job is
@@ -8,7 +8,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "server/cluster/directory.h"
+#include "server/cluster/home.h"
 
 namespace ballast::server {
 namespace {
@@ -19,10 +19,9 @@ constexpr std::chrono::milliseconds kAskHomeAgain{500};
 
 // --- At the home --------------------------------------------------------------------------------
 
-void Directory::DoWhichRest(
-    const std::vector<uint64_t>& jobs,
-    const std::function<void(absl::StatusOr<std::vector<uint64_t>>)>& done) const {
-  if (absl::Status st = CheckHome(); !st.ok()) return done(st);
+void Home::WhichRest(const std::vector<uint64_t>& jobs,
+                     const std::function<void(absl::StatusOr<std::vector<uint64_t>>)>& done) const {
+  if (absl::Status st = parts_.self->CheckHome(); !st.ok()) return done(st);
   const absl::flat_hash_set<uint64_t> asked(jobs.begin(), jobs.end());
   std::vector<uint64_t> rest;
   for (const auto& [name, plan] : resting_) {
@@ -35,37 +34,36 @@ void Directory::DoWhichRest(
   done(std::move(rest));
 }
 
-absl::Status Directory::NoRoom(const JobPlan& plan, const absl::Status& why) const {
-  const MemoryRoom all{.bytes = config_.memory_budget_bytes,
-                       .state_bytes = config_.state_budget_bytes};
-  const auto alone = PlanMemory(plan, config_.self, all, config_.window_extents_min);
+absl::Status Home::NoRoom(const JobPlan& plan, const absl::Status& why) const {
+  const MemoryRoom all{.bytes = config().memory_budget_bytes,
+                       .state_bytes = config().state_budget_bytes};
+  const auto alone = PlanMemory(plan, parts_.self->id(), all, config().window_extents_min);
   if (!alone.ok()) return why;
   for (const auto& [name, pending] : pending_) {
     if (!pending.unconfirmed) continue;
     return ReasonedError(
         absl::StatusCode::kUnavailable, Reason::kRecovering,
-        absl::StrCat("server ", config_.self, " has no room for job \"", plan.spec.name,
+        absl::StrCat("server ", parts_.self->id(), " has no room for job \"", plan.spec.name,
                      "\" before it has heard from its peers whether job \"", name,
                      "\" goes on; call again"),
-        {.job = plan.spec.name, .server = static_cast<int>(config_.self)});
+        {.job = plan.spec.name, .server = static_cast<int>(parts_.self->id())});
   }
   return why;
 }
 
 // --- At every other server ----------------------------------------------------------------------
 
-void Directory::CreateOrMakeRoom(const JobPlan& plan,
-                                 const std::function<void(absl::Status)>& done) {
+void Home::MakeForHome(const JobPlan& plan, const std::function<void(absl::Status)>& done) {
   const auto self = shared_from_this();
-  CreateAtPeer(plan, [=, this](const absl::Status& status) {
+  parts_.jobs->MakeForHome(plan, [=, this](const absl::Status& status) {
     if (ReasonOf(status) != Reason::kOverBudget) return done(status);
     AskWhichRest([=, this](const absl::Status& asked) {
-      asked.ok() ? self->CreateAtPeer(plan, done) : done(status);
+      asked.ok() ? parts_.jobs->MakeForHome(plan, done) : done(status);
     });
   });
 }
 
-void Directory::AskUntilAnswered() {
+void Home::AskUntilAnswered() {
   AskWhichRest([this, self = shared_from_this()](const absl::Status& status) {
     if (status.ok()) return;
     if (!absl::IsUnimplemented(status) && !absl::IsFailedPrecondition(status)) return AskSoon();
@@ -73,26 +71,26 @@ void Directory::AskUntilAnswered() {
   });
 }
 
-void Directory::AskSoon() {
-  if (shutting_down_ || std::exchange(asks_soon_, true)) return;
-  strand_.PostAfter(kAskHomeAgain, [self = shared_from_this()] {
+void Home::AskSoon() {
+  if (parts_.self->stopping() || std::exchange(asks_soon_, true)) return;
+  parts_.strand->PostAfter(kAskHomeAgain, [self = shared_from_this()] {
     self->asks_soon_ = false;
     self->AskUntilAnswered();
   });
 }
 
-void Directory::AskWhichRest(const std::function<void(absl::Status)>& done) {
-  if (IsHome()) return done(absl::OkStatus());
+void Home::AskWhichRest(const std::function<void(absl::Status)>& done) {
+  if (parts_.self->IsHome()) return done(absl::OkStatus());
   std::vector<uint64_t> jobs;
   std::map<uint64_t, uint64_t> told;
-  for (const auto& [job, local] : local_) {
+  for (const auto& [job, local] : parts_.jobs->all()) {
     if (local.ended || local.plan.spec.durability == Durability::kNone) continue;
     jobs.push_back(job);
     told[job] = local.told;
   }
   if (jobs.empty()) return done(absl::OkStatus());
-  peers_->WhichRest(
-      config_.servers.front().id, jobs,
+  parts_.peers->WhichRest(
+      parts_.self->home().id, jobs,
       [self = shared_from_this(), told, done](const absl::StatusOr<std::vector<uint64_t>>& rest) {
         self->Post([self = self.get(), told, done, rest] {
           rest.ok() ? self->LetRest(*rest, told, done) : done(rest.status());
@@ -101,8 +99,8 @@ void Directory::AskWhichRest(const std::function<void(absl::Status)>& done) {
 }
 
 // Not what the home has woken up since it was asked, nor what somebody still has to leave here.
-void Directory::LetRest(const std::vector<uint64_t>& rest, const std::map<uint64_t, uint64_t>& told,
-                        const std::function<void(absl::Status)>& done) {
+void Home::LetRest(const std::vector<uint64_t>& rest, const std::map<uint64_t, uint64_t>& told,
+                   const std::function<void(absl::Status)>& done) {
   const auto self = shared_from_this();
   auto gather = std::make_shared<Gather>(rest.size(), done);
   for (const uint64_t job : rest) {
@@ -112,20 +110,20 @@ void Directory::LetRest(const std::vector<uint64_t>& rest, const std::map<uint64
       gather->Add(absl::OkStatus());
       continue;
     }
-    AskEngine(engine, [=, this, before = asked->second](const JobSnapshot& snapshot) {
-      const auto local = local_.find(job);
-      if (local == local_.end() || local->second.ended || local->second.told != before ||
-          snapshot.open_streams != 0) {
+    parts_.jobs->Ask(engine, [=, this, before = asked->second](const JobSnapshot& snapshot) {
+      const LocalJobs::Job* const local = parts_.jobs->Get(job);
+      if (local == nullptr || local->ended || local->told != before || snapshot.open_streams != 0) {
         return gather->Add(absl::OkStatus());
       }
       engine->Fail(
           ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobFinished,
                         absl::StrCat("job \"", snapshot.name, "\" rests at its home; server ",
-                                     config_.self, " has missed its end"),
-                        {.job = snapshot.name, .server = static_cast<int>(config_.self)}));
+                                     parts_.self->id(), " has missed its end"),
+                        {.job = snapshot.name, .server = static_cast<int>(parts_.self->id())}));
       // Behind the end. Nobody is there to read what an ended job keeps for a while.
-      AskEngine(engine, [this, self, job, gather](const JobSnapshot&) {
-        if (const auto it = local_.find(job); it != local_.end() && it->second.ended) Drop(job);
+      parts_.jobs->Ask(engine, [this, self, job, gather](const JobSnapshot&) {
+        const LocalJobs::Job* const ended = parts_.jobs->Get(job);
+        if (ended != nullptr && ended->ended) parts_.jobs->Drop(job);
         gather->Add(absl::OkStatus());
       });
     });

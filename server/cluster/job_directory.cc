@@ -1,14 +1,12 @@
-// Directory: attach at the home. See directory.h.
+// Home: attach. See home.h.
 // Thread safety: on the strand.
-#include "server/cluster/job_directory.h"
-
 #include <algorithm>
 
 #include "absl/strings/str_join.h"
 #include "common/base/crc32c.h"
 #include "common/base/names.h"
 #include "common/base/status_macros.h"
-#include "server/cluster/directory.h"
+#include "server/cluster/home.h"
 
 namespace ballast::server {
 namespace {
@@ -23,25 +21,11 @@ uint64_t JobId(const std::string& name, uint64_t incarnation) {
 
 }  // namespace
 
-absl::Status Directory::CheckHome() const {
-  if (shutting_down_) {
-    return ReasonedError(absl::StatusCode::kUnavailable, Reason::kShuttingDown,
-                         "the server is shutting down", {});
-  }
-  const ServerAddress& home = config_.servers.front();
-  if (home.id == config_.self) return absl::OkStatus();
-  return ReasonedError(
-      absl::StatusCode::kFailedPrecondition, Reason::kNotHome,
-      absl::StrCat("server ", config_.self, " is not the home of jobs; ask server ", home.id,
-                   " at ", home.address),
-      {.server = static_cast<int>(home.id), .address = home.address});
-}
-
 // --- Attach -------------------------------------------------------------------------------------
 
-void Directory::DoAttach(const AttachCall& call, const AttachDone& done) {
-  if (absl::Status st = CheckHome(); !st.ok()) return done(st);
-  if (absl::Status st = ValidateJobSpec(call.spec, config_.limits); !st.ok()) return done(st);
+void Home::DoAttach(const AttachCall& call, const AttachDone& done) {
+  if (absl::Status st = parts_.self->CheckHome(); !st.ok()) return done(st);
+  if (absl::Status st = ValidateJobSpec(call.spec, config().limits); !st.ok()) return done(st);
   if (WakeUp(call, done) || AnswerKnown(call, done)) return;
   auto it = pending_.find(call.spec.name);
   const bool fresh = it == pending_.end();
@@ -53,18 +37,18 @@ void Directory::DoAttach(const AttachCall& call, const AttachDone& done) {
         {.job = call.spec.name}));
   }
   if (fresh) {
-    if (pending_.size() >= config_.jobs_max) DropEnded();
-    if (pending_.size() >= config_.jobs_max) {
+    if (pending_.size() >= config().jobs_max) parts_.jobs->DropEnded();
+    if (pending_.size() >= config().jobs_max) {
       return done(
           ReasonedError(absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
                         absl::StrCat(pending_.size(), " jobs are under way; limits.max_jobs is ",
-                                     config_.jobs_max, ". Wait for one to end, or raise it"),
+                                     config().jobs_max, ". Wait for one to end, or raise it"),
                         {.job = call.spec.name}));
     }
     it = pending_.emplace(call.spec.name, Pending(call)).first;
     it->second.generation = next_generation_++;
-    const auto wait = call.wait.count() > 0 ? call.wait : config_.attach_timeout;
-    strand_.PostAfter(
+    const auto wait = call.wait.count() > 0 ? call.wait : config().attach_timeout;
+    parts_.strand->PostAfter(
         wait, [self = shared_from_this(), name = call.spec.name,
                generation = it->second.generation] { self->OnAttachTimeout(name, generation); });
   }
@@ -85,7 +69,7 @@ void Directory::DoAttach(const AttachCall& call, const AttachDone& done) {
   if (pending.home.AllAttached()) CreateEverywhere(&pending);
 }
 
-bool Directory::AnswerKnown(const AttachCall& call, const AttachDone& done) {
+bool Home::AnswerKnown(const AttachCall& call, const AttachDone& done) {
   const auto it = pending_.find(call.spec.name);
   if (it == pending_.end()) return false;
   Pending& pending = it->second;
@@ -111,13 +95,13 @@ bool Directory::AnswerKnown(const AttachCall& call, const AttachDone& done) {
   } else if (call.resume != Resume::kNever && pending.plan.spec.durability != Durability::kNone) {
     TakeSeat(&pending, call, done);
   } else {
-    const auto local = local_.find(pending.plan.job);
-    done(NameTaken(call, pending.plan, local != local_.end() && local->second.ended));
+    const LocalJobs::Job* const local = parts_.jobs->Get(pending.plan.job);
+    done(NameTaken(call, pending.plan, local != nullptr && local->ended));
   }
   return true;
 }
 
-absl::Status Directory::NameTaken(const AttachCall& call, const JobPlan& plan, bool ended) {
+absl::Status Home::NameTaken(const AttachCall& call, const JobPlan& plan, bool ended) {
   const std::string& name = plan.spec.name;
   std::string text = absl::StrCat("job \"", name, "\" ");
   if (plan.spec.durability == Durability::kNone) {
@@ -137,7 +121,7 @@ absl::Status Directory::NameTaken(const AttachCall& call, const JobPlan& plan, b
 
 // The world can never be complete: those who wait learn now what would otherwise time out, and
 // those who come later learn it then.
-void Directory::Refuse(Pending* pending, const absl::Status& status, uint32_t slot) {
+void Home::Refuse(Pending* pending, const absl::Status& status, uint32_t slot) {
   pending->refused = status;
   pending->told.insert(slot);
   for (const auto& [waiting_slot, waiting] : pending->waiting) pending->told.insert(waiting_slot);
@@ -147,7 +131,7 @@ void Directory::Refuse(Pending* pending, const absl::Status& status, uint32_t sl
   pending_.erase(name);
 }
 
-void Directory::DoCancel(const std::string& job, uint32_t slot, uint64_t call) {
+void Home::DoCancel(const std::string& job, uint32_t slot, uint64_t call) {
   const auto it = pending_.find(job);
   if (it == pending_.end() || it->second.creating) return;
   const auto waiting = it->second.waiting.find(slot);
@@ -163,17 +147,17 @@ void Directory::DoCancel(const std::string& job, uint32_t slot, uint64_t call) {
   if (it->second.home.Empty()) pending_.erase(it);
 }
 
-AttachResult Directory::ResultOf(const Pending& pending) {
-  AttachResult result{.plan = pending.plan, .servers = config_.servers};
+AttachResult Home::ResultOf(const Pending& pending) {
+  AttachResult result{.plan = pending.plan, .servers = config().servers};
   result.resumed = pending.plan.epoch.epoch > 1;
   const std::shared_ptr<RoundEngine> engine = Find(pending.plan.job);
   if (engine != nullptr) result.window_extents = engine->window_extents();
   return result;
 }
 
-void Directory::AnswerSeat(const Pending& pending, uint32_t slot, const AttachDone& done) {
+void Home::AnswerSeat(const Pending& pending, uint32_t slot, const AttachDone& done) {
   const std::shared_ptr<RoundEngine> engine = Find(pending.plan.job);
-  if (engine == nullptr) return done(NoDurableJob(pending.plan.job));
+  if (engine == nullptr) return done(parts_.self->NoDurableJob(pending.plan.job));
   engine->UserState(slot, [result = ResultOf(pending), done](const std::string& state) {
     AttachResult own = result;
     own.user_state = state;
@@ -181,7 +165,7 @@ void Directory::AnswerSeat(const Pending& pending, uint32_t slot, const AttachDo
   });
 }
 
-void Directory::OnAttachTimeout(const std::string& name, uint64_t generation) {
+void Home::OnAttachTimeout(const std::string& name, uint64_t generation) {
   const auto it = pending_.find(name);
   if (it == pending_.end() || it->second.generation != generation) return;
   if (it->second.creating || it->second.created) return;
@@ -199,7 +183,7 @@ void Directory::OnAttachTimeout(const std::string& name, uint64_t generation) {
   pending_.erase(it);
 }
 
-void Directory::FailPending(Pending* pending, const absl::Status& status) {
+void Home::FailPending(Pending* pending, const absl::Status& status) {
   for (auto& [slot, waiting] : std::exchange(pending->waiting, {})) waiting.done(status);
   for (auto& [slot, waiting] : std::exchange(pending->survivors, {})) waiting.done(status);
   pending->newcomers.clear();
@@ -207,7 +191,7 @@ void Directory::FailPending(Pending* pending, const absl::Status& status) {
   for (auto& [slot, done] : std::exchange(pending->extending, {})) done(status);
 }
 
-void Directory::CreateEverywhere(Pending* pending) {
+void Home::CreateEverywhere(Pending* pending) {
   pending->creating = true;
   const JobSpec& spec = pending->home.spec();
   JobPlan& plan = pending->plan;
@@ -216,7 +200,7 @@ void Directory::CreateEverywhere(Pending* pending) {
   plan.epoch.min_world = pending->home.min_world();
   plan.epoch.contributors = AllContribute(plan.epoch.members, spec.group_count);
   plan.job = JobId(spec.name, plan.epoch.members.front().incarnation);
-  for (const ServerAddress& server : config_.servers) plan.servers.push_back(server.id);
+  for (const ServerAddress& server : config().servers) plan.servers.push_back(server.id);
   const auto layout =
       Layout::Build(LayoutTensors(spec.tensors), spec.tile_elements, spec.extent_elements);
   for (const uint32_t index : PlanOwners(*layout, static_cast<uint32_t>(plan.servers.size()))) {
@@ -227,7 +211,7 @@ void Directory::CreateEverywhere(Pending* pending) {
 
 // Also goes on with a job that was being made when this server, its home, went down: the servers
 // that have it already say so.
-void Directory::MakeEverywhere(const JobPlan& plan) {
+void Home::MakeEverywhere(const JobPlan& plan) {
   auto gather = std::make_shared<Gather>(
       plan.servers.size(),
       [self = shared_from_this(), name = plan.spec.name, job = plan.job](absl::Status status) {
@@ -238,32 +222,32 @@ void Directory::MakeEverywhere(const JobPlan& plan) {
   CreateAtServers(making, gather);
 }
 
-void Directory::CreateAtServers(const JobPlan& plan, const std::shared_ptr<Gather>& gather) {
+void Home::CreateAtServers(const JobPlan& plan, const std::shared_ptr<Gather>& gather) {
   for (const uint32_t server : plan.servers) {
-    if (server == config_.self) {
-      const absl::Status made = CreateLocal(plan);
+    if (server == parts_.self->id()) {
+      const absl::Status made = parts_.jobs->Make(plan);
       if (!made.ok()) return gather->GiveUp(made);
       gather->Add(made);
     } else {
-      peers_->CreateJob(server, plan, [gather](absl::Status status) { gather->Add(status); });
+      parts_.peers->CreateJob(server, plan, [gather](absl::Status status) { gather->Add(status); });
     }
   }
 }
 
 // Nothing else of the job is saved before this.
-absl::Status Directory::SaveMade(const JobPlan& plan) {
-  const bool durable = plan.spec.durability != Durability::kNone && store_ != nullptr;
-  return durable && plan.servers.size() > 1 ? store_->Save(plan) : absl::OkStatus();
+absl::Status Home::SaveMade(const JobPlan& plan) {
+  const bool durable = plan.spec.durability != Durability::kNone && parts_.store != nullptr;
+  return durable && plan.servers.size() > 1 ? parts_.store->Save(plan) : absl::OkStatus();
 }
 
-void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Status& made) {
+void Home::OnCreated(const std::string& name, uint64_t job, const absl::Status& made) {
   const auto it = pending_.find(name);
   if (it == pending_.end() || it->second.plan.job != job) {
     // Given up meanwhile, because a peer was lost.
-    for (const ServerAddress& server : config_.servers) {
-      if (server.id != config_.self) DropAtPeer(server.id, job);
+    for (const ServerAddress& server : config().servers) {
+      if (server.id != parts_.self->id()) DropAtPeer(server.id, job);
     }
-    Forget(job).IgnoreError();  // Logged.
+    parts_.jobs->Forget(job).IgnoreError();  // Logged.
     return;
   }
   Pending& pending = it->second;
@@ -271,11 +255,11 @@ void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Sta
   const absl::Status status = made.ok() ? SaveMade(pending.plan) : made;
   if (!status.ok()) {
     for (const uint32_t server : pending.plan.servers) {
-      if (server != config_.self) DropAtPeer(server, pending.plan.job);
+      if (server != parts_.self->id()) DropAtPeer(server, pending.plan.job);
     }
     FailPending(&pending, status);
     pending_.erase(it);
-    Forget(job).IgnoreError();  // Logged.
+    parts_.jobs->Forget(job).IgnoreError();  // Logged.
     return;
   }
   pending.created = true;
@@ -285,13 +269,6 @@ void Directory::OnCreated(const std::string& name, uint64_t job, const absl::Sta
       << " extents on " << pending.plan.servers.size() << " servers";
   EndChange(&pending, absl::OkStatus());
   AwaitNewcomers(pending);
-}
-
-std::shared_ptr<JobDirectory> JobDirectory::Create(const DirectoryConfig& config,
-                                                   const EngineDeps& deps, PeerLink* peers,
-                                                   std::unique_ptr<JobStore> store,
-                                                   DirectorySnapshots snapshots) {
-  return std::make_shared<Directory>(config, deps, peers, std::move(store), std::move(snapshots));
 }
 
 }  // namespace ballast::server

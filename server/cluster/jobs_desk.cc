@@ -1,0 +1,115 @@
+#include "server/cluster/jobs_desk.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "server/cluster/job_description.h"
+
+namespace ballast::server {
+namespace {
+
+absl::Status Busy(const JobPlan& plan, uint32_t attached) {
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kJobBusy,
+      absl::StrCat(attached, " of ", plan.spec.world, " trainers of job \"", plan.spec.name,
+                   "\" are attached; stop them first, or use --force"),
+      {.job = plan.spec.name});
+}
+
+}  // namespace
+
+// --- Listing ------------------------------------------------------------------------------------
+
+void JobsDesk::List(const std::function<void(absl::StatusOr<DurableJobs>)>& done) {
+  if (absl::Status st = parts_.self->CheckHome(); !st.ok()) return done(st);
+  const auto listed = std::make_shared<DurableJobs>();
+  std::vector<std::shared_ptr<RoundEngine>> running;
+  for (const auto& [name, plan] : parts_.names->resting()) {
+    if (parts_.jobs->Runs(plan.job)) continue;
+    listed->push_back(Describe(plan, "resting", *parts_.store));
+  }
+  for (const auto& [id, job] : parts_.jobs->all()) {
+    const std::shared_ptr<RoundEngine> engine = parts_.jobs->Find(id);
+    const bool durable = job.plan.spec.durability != Durability::kNone;
+    if (!durable || job.ended || engine == nullptr) continue;
+    listed->push_back(Describe(job.plan, "running", *parts_.store));
+    running.push_back(engine);
+  }
+  const auto finish = [listed, done](const absl::Status&) {
+    std::sort(listed->begin(), listed->end(),
+              [](const DurableJob& a, const DurableJob& b) { return a.name < b.name; });
+    done(*listed);
+  };
+  const auto gather = std::make_shared<Gather>(running.size(), finish);
+  for (const auto& engine : running) {
+    parts_.jobs->Ask(engine, [listed, gather](const JobSnapshot& status) {
+      for (DurableJob& job : *listed) {
+        if (job.job != status.job) continue;
+        job.round = status.round;
+        job.open_streams = status.open_streams;
+      }
+      gather->Add(absl::OkStatus());
+    });
+  }
+}
+
+// --- Deleting -----------------------------------------------------------------------------------
+
+absl::StatusOr<JobPlan> JobsDesk::FindToDelete(const std::string& name) const {
+  BALLAST_RETURN_IF_ERROR(parts_.self->CheckHome());
+  BALLAST_ASSIGN_OR_RETURN(JobPlan plan, parts_.names->MadeJob(name));
+  if (plan.spec.durability == Durability::kNone) {
+    return ReasonedError(
+        absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
+        absl::StrCat("job \"", name, "\" has durability none: nothing of it is on disk, ",
+                     "and it ends with its trainers"),
+        {.job = name});
+  }
+  if (const absl::Status held = snapshots_->HeldAtRest(plan); !held.ok()) {
+    return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobBusy,
+                         std::string(held.message()), {.job = name});
+  }
+  return plan;
+}
+
+void JobsDesk::Delete(const std::string& name, bool force, const Done& done) {
+  const absl::StatusOr<JobPlan> plan = FindToDelete(name);
+  if (!plan.ok()) return done(plan.status());
+  const std::shared_ptr<RoundEngine> engine = parts_.jobs->Find(plan->job);
+  if (engine == nullptr || !parts_.jobs->Runs(plan->job)) return DeleteAtAll(*plan, done);
+  parts_.jobs->Ask(engine, [=, this, plan = *plan](const JobSnapshot& status) {
+    if (status.open_streams != 0 && !force) return done(Busy(plan, status.open_streams));
+    EndAndDelete(plan, engine, done);
+  });
+}
+
+// The job rests first: a deletion that is broken off leaves nothing that half runs.
+void JobsDesk::EndAndDelete(const JobPlan& plan, const std::shared_ptr<RoundEngine>& engine,
+                            const Done& done) {
+  engine->Fail(LocalJobs::Deleted(plan));
+  parts_.jobs->Ask(engine, [this, plan, done](const JobSnapshot&) { DeleteAtAll(plan, done); });
+}
+
+void JobsDesk::DeleteAtAll(const JobPlan& plan, const Done& done) {
+  const auto others = [this, plan, done](const absl::Status& status) {
+    if (status.ok()) return parts_.jobs->Remove(plan.job, done);
+    done(ReasonedError(
+        absl::StatusCode::kUnavailable, Reason::kServerLost,
+        absl::StrCat("job \"", plan.spec.name, "\" is not deleted everywhere (", status.message(),
+                     "); start all servers of the job and delete it again"),
+        {.job = plan.spec.name}));
+  };
+  const auto gather =
+      std::make_shared<Gather>(plan.servers.size() - 1, parts_.strand->Bind(others));
+  for (const uint32_t server : plan.servers) {
+    if (server == parts_.self->id()) continue;
+    parts_.peers->DropJob(server, plan.job,
+                          [gather](const absl::Status& status) { gather->Add(status); });
+  }
+}
+
+}  // namespace ballast::server

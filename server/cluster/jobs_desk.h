@@ -1,0 +1,41 @@
+// JobsDesk: durable jobs as operators see them, at the home: listed, and removed from every disk. A
+// job is removed at the peers first and at the home last, so that it stays listed, and can be
+// deleted again, until nothing of it is left anywhere.
+// Comes from: OperatorDoor. Goes to: LocalJobs, the peers.
+// Thread safety: owned by the directory's strand.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/cluster/desk_parts.h"
+#include "server/cluster/snapshot_desk.h"
+
+namespace ballast::server {
+
+class JobsDesk {
+ public:
+  using Done = std::function<void(absl::Status)>;
+
+  // `snapshots` outlives the object.
+  JobsDesk(const DeskParts& parts, const SnapshotDesk* snapshots)
+      : parts_(parts), snapshots_(snapshots) {}
+
+  // As OperatorDoor's ListJobs and DeleteJob, with their errors.
+  void List(const std::function<void(absl::StatusOr<DurableJobs>)>& done);
+  void Delete(const std::string& name, bool force, const Done& done);
+
+ private:
+  // The job, if it may be deleted: it is durable, and no snapshot is taken of it at rest.
+  absl::StatusOr<JobPlan> FindToDelete(const std::string& name) const;
+  void EndAndDelete(const JobPlan& plan, const std::shared_ptr<RoundEngine>& engine,
+                    const Done& done);
+  void DeleteAtAll(const JobPlan& plan, const Done& done);
+
+  const DeskParts parts_;
+  const SnapshotDesk* const snapshots_;
+};
+
+}  // namespace ballast::server

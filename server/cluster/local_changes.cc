@@ -1,0 +1,128 @@
+// LocalJobs: how a job changes at this server: its epoch, its world and its layout. See
+// local_jobs.h.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/names.h"
+#include "common/base/reason.h"
+#include "server/cluster/local_jobs.h"
+
+namespace ballast::server {
+
+bool LocalJobs::Knows(uint64_t job) const {
+  return Find(job) != nullptr && parts_.store != nullptr && Get(job) != nullptr;
+}
+
+// --- Epochs -------------------------------------------------------------------------------------
+
+// The promise must outlive this process before another server builds on it. It is saved on the
+// engine's strand, as Adopt's record is: a seal that is repeated late must not undo the next epoch.
+void LocalJobs::Seal(uint64_t job, uint32_t epoch,
+                     const std::function<void(absl::StatusOr<SealAnswer>)>& done) {
+  if (!Knows(job)) return done(WhyNotSealed(job));
+  jobs_.at(job).told = ++told_;
+  const auto save = [store = parts_.store](const JobPlan& sealed) { return store->Save(sealed); };
+  const auto answer = [this, job, epoch, done](absl::StatusOr<SealAnswer> sealed) {
+    OnSealed(job, epoch, &sealed);
+    done(sealed);
+  };
+  Find(job)->Seal(epoch, save, parts_.strand->Bind(answer));
+}
+
+void LocalJobs::OnSealed(uint64_t job, uint32_t epoch, absl::StatusOr<SealAnswer>* answer) {
+  const auto it = jobs_.find(job);
+  if (!answer->ok() || it == jobs_.end() || it->second.plan.epoch.epoch != epoch) return;
+  it->second.plan.sealed_epoch = epoch;
+  (*answer)->world_max = parts_.memory->WorldMaxOf(it->second.plan, it->second.memory);
+}
+
+// A job that rests here has ended here, however long ago that was. To the home that is the same as
+// an engine that has ended. With UNKNOWN_JOB the home would turn away the trainers of its next
+// life.
+absl::Status LocalJobs::WhyNotSealed(uint64_t job) const {
+  const absl::Status unknown = parts_.self->NoDurableJob(job);
+  if (parts_.store == nullptr) return unknown;
+  const absl::StatusOr<JobPlan> plan = parts_.store->Find(job);
+  if (!plan.ok() || !plan->resting) return unknown;
+  return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobFinished,
+                       absl::StrCat("job \"", plan->spec.name, "\" has ended on server ", self()),
+                       {.job = plan->spec.name, .server = self()});
+}
+
+void LocalJobs::Adopt(const JobPlan& plan, const Done& done) {
+  if (!Knows(plan.job)) return done(parts_.self->NoDurableJob(plan.job));
+  Job& job = jobs_.at(plan.job);
+  job.told = ++told_;
+  if (absl::Status st = CheckPlan(plan); !st.ok()) return done(st);
+  const std::shared_ptr<RoundEngine> engine = Find(plan.job);
+  const MemoryPlan memory = PlanOfEpoch(plan, job, engine->window_extents());
+  const bool same_world = plan.epoch.world() == job.plan.epoch.world();
+  const uint32_t window = same_world ? engine->window_extents() : memory.window_extents;
+  const auto save = [store = parts_.store, plan] { return store->Save(plan); };
+  engine->Adopt(plan, window, save,
+                parts_.strand->Bind([this, plan, memory, done](const absl::Status& status) {
+                  if (status.ok()) OnAdopted(plan, memory);
+                  done(status);
+                }));
+}
+
+// Room for this world was asked for with the seal. The record is final, even if another job has
+// taken the room meanwhile.
+MemoryPlan LocalJobs::PlanOfEpoch(const JobPlan& plan, const Job& job,
+                                  uint32_t window_extents) const {
+  absl::StatusOr<MemoryPlan> memory =
+      parts_.memory->PlanIn(plan, parts_.memory->RoomOf(job.memory));
+  if (memory.ok()) return *memory;
+  BALLAST_LOG(WARN, LogField("run", plan.spec.name)) << memory.status().message();
+  memory =
+      parts_.memory->PlanIn(plan, {.bytes = UINT64_MAX, .nvme_extents = job.memory.nvme_extents});
+  memory->window_extents = window_extents;
+  return *memory;
+}
+
+void LocalJobs::OnAdopted(const JobPlan& plan, const MemoryPlan& memory) {
+  const auto it = jobs_.find(plan.job);
+  if (it == jobs_.end() || it->second.plan.epoch.epoch >= plan.epoch.epoch) return;
+  it->second.plan = plan;
+  parts_.memory->Change(&it->second.memory, memory);
+}
+
+// --- Growth -------------------------------------------------------------------------------------
+
+void LocalJobs::Extend(const JobPlan& plan, const Done& done) {
+  const auto it = jobs_.find(plan.job);
+  const std::shared_ptr<RoundEngine> engine = Find(plan.job);
+  const bool durable = plan.spec.durability != Durability::kNone;
+  if (it == jobs_.end() || engine == nullptr || (durable && parts_.store == nullptr)) {
+    return done(
+        ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
+                      absl::StrCat("job ", JobIdText(plan.job), " is not known at server ", self()),
+                      {.server = self()}));
+  }
+  if (absl::Status st = ValidateJobSpec(plan.spec, config().limits); !st.ok()) return done(st);
+  const absl::StatusOr<MemoryPlan> memory = PlanMemory(
+      plan, parts_.self->id(), parts_.memory->RoomOf(it->second.memory), engine->window_extents());
+  if (!memory.ok()) return done(memory.status());
+  const MemoryPlan before = it->second.memory;
+  if (!plan.growing) parts_.memory->Change(&it->second.memory, *memory);
+  const auto extended = [this, plan, before, done](const absl::Status& status) {
+    const auto job = jobs_.find(plan.job);
+    if (job != jobs_.end() && !plan.growing) {
+      if (status.ok()) job->second.plan = plan;
+      if (!status.ok()) parts_.memory->Change(&job->second.memory, before);
+    }
+    done(status);
+  };
+  engine->Extend(plan, memory->window_extents, durable ? FilesOfGrowth() : GrowthFiles(),
+                 parts_.strand->Bind(extended));
+}
+
+GrowthFiles LocalJobs::FilesOfGrowth() const {
+  JobStore* const store = parts_.store;
+  return {.make = [store](const JobPlan& grown) { return store->Grow(grown); },
+          .save = [store](const JobPlan& grown) { return store->Save(grown); },
+          .drop_old = [store](const JobPlan& grown) { store->DropOutgrown(grown); }};
+}
+
+}  // namespace ballast::server

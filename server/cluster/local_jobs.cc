@@ -1,0 +1,370 @@
+// LocalJobs: how a job comes to this server, and goes. See local_jobs.h.
+#include "server/cluster/local_jobs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/names.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+
+namespace ballast::server {
+namespace {
+
+bool IsDurable(const JobPlan& plan) { return plan.spec.durability != Durability::kNone; }
+
+}  // namespace
+
+std::shared_ptr<RoundEngine> LocalJobs::Find(uint64_t job) const {
+  MutexLock lock(&mu_);
+  const auto it = engines_.find(job);
+  return it == engines_.end() ? nullptr : it->second;
+}
+
+std::vector<std::shared_ptr<RoundEngine>> LocalJobs::Engines() const {
+  MutexLock lock(&mu_);
+  std::vector<std::shared_ptr<RoundEngine>> engines;
+  for (const auto& [job, engine] : engines_) engines.push_back(engine);
+  return engines;
+}
+
+const LocalJobs::Job* LocalJobs::Get(uint64_t job) const {
+  const auto it = jobs_.find(job);
+  return it == jobs_.end() ? nullptr : &it->second;
+}
+
+bool LocalJobs::Runs(uint64_t job) const {
+  const Job* const known = Get(job);
+  return known != nullptr && !known->ended;
+}
+
+void LocalJobs::Ask(const std::shared_ptr<RoundEngine>& engine,
+                    const std::function<void(const JobSnapshot&)>& done) {
+  engine->Snapshot(parts_.strand->Bind(done));
+}
+
+// --- After a start ------------------------------------------------------------------------------
+
+// The first job takes for its cache what is free, so room for the others is set aside before.
+absl::Status LocalJobs::Recover() {
+  if (parts_.store == nullptr) return absl::OkStatus();
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<JobPlan> plans, parts_.store->Load());
+  for (const JobPlan& plan : plans) {
+    if (!plan.resting) parts_.memory->Reserve(plan);
+  }
+  for (const JobPlan& plan : plans) {
+    if (!plan.resting) {
+      parts_.memory->Unreserve(plan);
+      BALLAST_RETURN_IF_ERROR(RecoverOne(plan));
+    }
+    parts_.listener->OnJobFound(plan);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalJobs::RecoverOne(JobPlan plan) {
+  BALLAST_LOG(INFO, LogField("run", plan.spec.name), LogField("job", JobIdText(plan.job)))
+      << "recovering";
+  BALLAST_RETURN_IF_ERROR(ValidateJobSpec(plan.spec, config().limits));
+  BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
+  // The last process may have ended before this was on the medium; others will build on it now.
+  BALLAST_RETURN_IF_ERROR(parts_.store->Save(plan));
+  plan.making = false;
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStorage> storage, parts_.store->Open(plan));
+  return Open(plan, std::move(storage));
+}
+
+void LocalJobs::StartRecovered() {
+  for (const auto& engine : Engines()) {
+    engine->Start(/*restarted=*/true);
+    engine->ExpectSlots();
+  }
+}
+
+// --- Making -------------------------------------------------------------------------------------
+
+absl::Status LocalJobs::Make(const JobPlan& plan) {
+  const auto ended = jobs_.find(plan.job);
+  if (IsDurable(plan) && ended != jobs_.end() && ended->second.ended) Drop(plan.job);
+  if (const auto known = jobs_.find(plan.job); known != jobs_.end()) {
+    return CheckSame(plan, &known->second);
+  }
+  if (parts_.self->stopping()) return parts_.self->CheckHome();
+  BALLAST_RETURN_IF_ERROR(ValidateJobSpec(plan.spec, config().limits));
+  BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
+  BALLAST_RETURN_IF_ERROR(CheckRoom(plan));  // Before files are made.
+  if (IsDurable(plan) && parts_.store != nullptr) {
+    const absl::Status found = parts_.store->Find(plan.job).status();
+    if (found.ok()) return Reopen(plan);
+    if (!absl::IsNotFound(found)) return found;
+  }
+  return MakeNew(plan);
+}
+
+absl::Status LocalJobs::CheckSame(const JobPlan& plan, Job* known) {
+  known->told = ++told_;
+  if (FirstDifference(known->plan.spec, plan.spec).empty() && known->plan.owner == plan.owner) {
+    return absl::OkStatus();
+  }
+  return ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
+                       absl::StrCat("job ", JobIdText(plan.job), " exists with another plan"),
+                       {.job = plan.spec.name, .server = self()});
+}
+
+absl::Status LocalJobs::CheckRoom(const JobPlan& plan) {
+  absl::Status fits = parts_.memory->Plan(plan).status();
+  if (ReasonOf(fits) == Reason::kOverBudget && DropEnded()) {
+    fits = parts_.memory->Plan(plan).status();
+  }
+  if (ReasonOf(fits) == Reason::kOverBudget) return parts_.listener->NoRoom(plan, fits);
+  return fits;
+}
+
+absl::Status LocalJobs::MakeNew(const JobPlan& plan) {
+  std::unique_ptr<JobStorage> storage;
+  if (IsDurable(plan)) {
+    BALLAST_ASSIGN_OR_RETURN(storage, MakeStorage(plan));
+  }
+  JobPlan made = plan;
+  made.making = false;
+  const absl::Status opened = Open(made, std::move(storage));
+  if (opened.ok()) Find(plan.job)->Start();
+  if (!opened.ok() && IsDurable(plan)) (void)parts_.store->Remove(plan.job);
+  return opened;
+}
+
+absl::StatusOr<std::unique_ptr<JobStorage>> LocalJobs::MakeStorage(const JobPlan& plan) {
+  if (parts_.store == nullptr) return NoDataDir(plan);
+  // When a job is not new, every server has told the home that it has files.
+  if (!plan.making) {
+    return LostHere(
+        plan, absl::DataLossError(absl::StrCat(
+                  "server ", self(), " lacks the files of job \"", plan.spec.name, "\" (",
+                  JobIdText(plan.job), "), which was made before, in epoch ", plan.epoch.epoch,
+                  " now; check that the right storage.data_dir is mounted, here and at its home")));
+  }
+  JobPlan record = plan;
+  record.making = parts_.self->id() == plan.servers.front() && plan.servers.size() > 1;
+  return parts_.store->Create(record);
+}
+
+absl::Status LocalJobs::NoDataDir(const JobPlan& plan) const {
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kBadSpec,
+      absl::StrCat("job \"", plan.spec.name, "\" wants durability, but server ", self(),
+                   " has no storage.data_dir; set one, or use durability none"),
+      {.job = plan.spec.name, .server = self()});
+}
+
+// A job that rested here, as this server left it; `plan` is what the home knows of it.
+absl::Status LocalJobs::Reopen(const JobPlan& plan) {
+  BALLAST_ASSIGN_OR_RETURN(const JobPlan ours, parts_.store->Find(plan.job));
+  if (!FirstDifference(ours.spec, plan.spec).empty() || ours.owner != plan.owner) {
+    return ReasonedError(
+        absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
+        absl::StrCat("job ", JobIdText(plan.job), " exists on disk with another plan"),
+        {.job = plan.spec.name, .server = self()});
+  }
+  if (!parts_.holds->Release(plan.job)) {
+    return ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
+                         absl::StrCat("server ", self(), " gives up a snapshot of job \"",
+                                      plan.spec.name, "\", which rested; call again"),
+                         {.job = plan.spec.name, .server = self()});
+  }
+  absl::StatusOr<std::unique_ptr<JobStorage>> storage = parts_.store->Open(ours);
+  if (!storage.ok()) return LostHere(ours, storage.status());
+  BALLAST_RETURN_IF_ERROR(LostHere(ours, Open(ours, *std::move(storage))));
+  Find(plan.job)->Start();
+  return absl::OkStatus();
+}
+
+absl::Status LocalJobs::LostHere(const JobPlan& plan, const absl::Status& status) const {
+  if (!absl::IsDataLoss(status)) return status;
+  const absl::Status located = ReasonedError(
+      absl::StatusCode::kDataLoss, Reason::kStateLost,
+      absl::StrCat(status.message(), " [server ", self(), ", ", parts_.store->Directory(plan.job),
+                   "; if nothing can be put back: ballastctl jobs delete ", plan.spec.name, "]"),
+      {.job = plan.spec.name, .server = self()});
+  BALLAST_LOG(ERROR, LogField("run", plan.spec.name)) << located.message();
+  return located;
+}
+
+absl::Status LocalJobs::Open(const JobPlan& plan, std::unique_ptr<JobStorage> storage) {
+  BALLAST_ASSIGN_OR_RETURN(const MemoryPlan memory, parts_.memory->Plan(plan));
+  BALLAST_ASSIGN_OR_RETURN(auto engine, MakeEngine(plan, memory, std::move(storage)));
+  Job job{.plan = plan, .memory = {}, .ended = false, .told = ++told_};
+  parts_.memory->Change(&job.memory, memory);
+  jobs_.emplace(plan.job, std::move(job));
+  MutexLock lock(&mu_);
+  engines_[plan.job] = std::move(engine);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<RoundEngine>> LocalJobs::MakeEngine(
+    const JobPlan& plan, const MemoryPlan& memory, std::unique_ptr<JobStorage> storage) {
+  EngineConfig engine_config = config().engine;
+  engine_config.self = parts_.self->id();
+  engine_config.window_extents = memory.window_extents;
+  engine_config.nvme_extents = memory.nvme_extents;
+  const bool on_disk = parts_.store != nullptr && IsDurable(plan);
+  const uint64_t disk = on_disk ? parts_.store->DiskBytes(plan, parts_.self->id()) : 0;
+  BALLAST_LOG(INFO, LogField("run", plan.spec.name))
+      << MemoryText(memory, parts_.memory->Free(), disk);
+  BALLAST_ASSIGN_OR_RETURN(std::shared_ptr<RoundEngine> engine,
+                           RoundEngine::Create(plan, engine_config, deps_, std::move(storage)));
+  engine->OnEnd(
+      parts_.strand->BindWeakly([this, job = plan.job](const absl::Status& why, uint64_t round) {
+        OnEnded(job, why, round);
+      }));
+  engine->OnSeatFree(parts_.strand->BindWeakly(
+      [this, name = plan.spec.name](uint32_t slot, uint64_t incarnation, bool left) {
+        parts_.listener->OnSeatFree(name, slot, incarnation, left);
+      }));
+  return engine;
+}
+
+// --- Where the home does not know a job of this name
+// ----------------------------------------------
+
+// Either the creation of the other job was broken off, or the home has lost its records: then the
+// job must not begin again unnoticed.
+void LocalJobs::MakeForHome(const JobPlan& plan, const Done& done) {
+  const bool fresh = plan.making && IsDurable(plan) && parts_.store != nullptr;
+  const absl::StatusOr<JobPlan> other =
+      fresh ? parts_.store->FindNamed(plan.spec.name) : absl::NotFoundError("");
+  if (absl::IsNotFound(other.status()) || (other.ok() && other->job == plan.job)) {
+    return done(Make(plan));
+  }
+  if (!other.ok()) return done(other.status());
+  const std::shared_ptr<RoundEngine> engine = Find(other->job);
+  if (engine == nullptr || !Runs(other->job)) {
+    return done(MakeInPlaceOf(*other, ProgressOnDisk(*other), plan));
+  }
+  Ask(engine, [this, engine, other = *other, plan, done](const JobSnapshot& status) {
+    const bool progress =
+        status.round > 1 || status.phase == "prepared" || status.phase == "applying";
+    done(MakeInPlaceOf(other, progress, plan));
+  });
+}
+
+absl::Status LocalJobs::MakeInPlaceOf(const JobPlan& other, bool progress, const JobPlan& plan) {
+  if (progress || other.epoch.epoch > 1) return StrangeFiles(other);
+  const std::string& name = plan.spec.name;
+  BALLAST_LOG(WARN, LogField("run", name))
+      << "clearing away job " << JobIdText(other.job) << ", whose creation was broken off";
+  if (const auto engine = Find(other.job); engine != nullptr) {
+    engine->Fail(ReasonedError(absl::StatusCode::kUnavailable, Reason::kJobFailed,
+                               "its creation was broken off", {.job = name}));
+  }
+  BALLAST_RETURN_IF_ERROR(Forget(other.job));
+  return Make(plan);
+}
+
+absl::Status LocalJobs::StrangeFiles(const JobPlan& other) const {
+  const std::string& name = other.spec.name;
+  const std::string directory = parts_.store->Directory(other.job);
+  return ReasonedError(
+      absl::StatusCode::kDataLoss, Reason::kStateLost,
+      absl::StrCat("server ", self(), " has files of job \"", name, "\" (", JobIdText(other.job),
+                   ", epoch ", other.epoch.epoch, "), of which its home, server ",
+                   parts_.self->home().id,
+                   ", has no record. Put back that server's data directory; or give the job up: "
+                   "stop server ",
+                   self(), ", give ", directory, " the name ", directory, ".gone, and start it"),
+      {.job = name, .server = self()});
+}
+
+// Whether a vote was given in a job that does not run. What cannot be read may be anything.
+bool LocalJobs::ProgressOnDisk(const JobPlan& plan) const {
+  const auto storage = parts_.store->Open(plan);
+  if (!storage.ok()) return true;
+  const auto& rounds = (*storage)->log()->rounds();
+  return std::any_of(rounds.begin(), rounds.end(),
+                     [](const auto& round) { return round.second.prepared.has_value(); });
+}
+
+// --- Ending -------------------------------------------------------------------------------------
+
+// The state of a job that ended stays readable for job_ttl. Then its memory is given back. A job
+// that failed rests, too: what was committed is kept. One that this server's end broke off runs
+// again when the server starts again.
+void LocalJobs::OnEnded(uint64_t job, const absl::Status& why, uint64_t round) {
+  const auto it = jobs_.find(job);
+  if (it == jobs_.end()) return;
+  it->second.ended = true;
+  JobPlan& plan = it->second.plan;
+  const bool rests = IsDurable(plan) && ReasonOf(why) != Reason::kShuttingDown;
+  if (rests) {
+    plan.resting = true;
+    plan.resting_round = round;
+    const absl::Status saved = parts_.store->Save(plan);
+    if (!saved.ok()) BALLAST_LOG(ERROR, LogField("run", plan.spec.name)) << saved;
+  }
+  parts_.listener->OnJobEnded(plan, rests, why);
+  DropLater(job);
+}
+
+// Unless the job runs again by then: the same job in another engine.
+void LocalJobs::DropLater(uint64_t job) {
+  parts_.strand->PostAfter(config().job_ttl, [this, job, ended = std::weak_ptr(Find(job))] {
+    const std::shared_ptr<RoundEngine> engine = ended.lock();
+    if (engine != nullptr && engine == Find(job)) Drop(job);
+  });
+}
+
+void LocalJobs::Drop(uint64_t job) {
+  {
+    MutexLock lock(&mu_);
+    engines_.erase(job);
+  }
+  const auto it = jobs_.find(job);
+  if (it == jobs_.end()) return;
+  parts_.memory->Change(&it->second.memory, MemoryPlan());
+  const JobPlan plan = std::move(it->second.plan);
+  jobs_.erase(it);
+  parts_.listener->OnJobDropped(plan);
+  const bool name_in_use = std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
+    return entry.second.plan.spec.name == plan.spec.name;
+  });
+  if (deps_.metrics != nullptr && !name_in_use) deps_.metrics->RemoveJob(plan.spec.name);
+}
+
+bool LocalJobs::DropEnded() {
+  std::vector<uint64_t> ended;
+  for (const auto& [job, local] : jobs_) {
+    if (local.ended) ended.push_back(job);
+  }
+  for (const uint64_t job : ended) Drop(job);
+  return !ended.empty();
+}
+
+absl::Status LocalJobs::Forget(uint64_t job) {
+  Drop(job);
+  parts_.holds->Release(job);
+  parts_.listener->OnJobForgotten(job);
+  if (parts_.store == nullptr) return absl::OkStatus();
+  const absl::Status removed = parts_.store->Remove(job);
+  if (!removed.ok()) {
+    BALLAST_LOG(ERROR, LogField("job", JobIdText(job))) << "left on disk: " << removed;
+  }
+  return removed;
+}
+
+void LocalJobs::Remove(uint64_t job, const Done& done) {
+  if (parts_.work->HaltMaking(job, [this, job, done] { Remove(job, done); })) return;
+  const std::shared_ptr<RoundEngine> engine = Find(job);
+  if (engine == nullptr || !Runs(job) || !IsDurable(Get(job)->plan)) return done(Forget(job));
+  engine->Fail(Deleted(Get(job)->plan));
+  // Behind the end, which lets go of the files.
+  Ask(engine, [this, job, done](const JobSnapshot&) { done(Forget(job)); });
+}
+
+absl::Status LocalJobs::Deleted(const JobPlan& plan) {
+  return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobFailed,
+                       absl::StrCat("job \"", plan.spec.name, "\" was deleted by an operator"),
+                       {.job = plan.spec.name});
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,54 @@
+#include "server/cluster/memory_book.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace ballast::server {
+
+MemoryRoom MemoryBook::Free() const {
+  const uint64_t used = used_bytes() + reserved_bytes_;
+  const uint64_t state = state_bytes_ + reserved_state_bytes_;
+  return {.bytes = budget_.bytes - std::min(budget_.bytes, used),
+          .state_bytes = budget_.state_bytes - std::min(budget_.state_bytes, state),
+          .nvme_extents = std::nullopt};
+}
+
+MemoryRoom MemoryBook::RoomOf(const MemoryPlan& held) const {
+  MemoryRoom room = Free();
+  room.bytes += std::min(held.total(), UINT64_MAX - room.bytes);
+  room.state_bytes += std::min(held.state_bytes, UINT64_MAX - room.state_bytes);
+  room.nvme_extents = held.nvme_extents;
+  return room;
+}
+
+MemoryRoom MemoryBook::All() const {
+  return {.bytes = budget_.bytes, .state_bytes = budget_.state_bytes, .nvme_extents = std::nullopt};
+}
+
+void MemoryBook::Change(MemoryPlan* held, const MemoryPlan& plan) {
+  used_bytes_.fetch_add(plan.total() - held->total(), std::memory_order_relaxed);
+  state_bytes_ += plan.state_bytes - held->state_bytes;
+  nvme_bytes_ += plan.nvme_bytes - held->nvme_bytes;
+  *held = plan;
+  Report();
+}
+
+void MemoryBook::Reserve(const JobPlan& plan) {
+  const MemoryPlan least = LeastMemory(plan, budget_.self, budget_.window_extents_min);
+  reserved_bytes_ += least.total();
+  reserved_state_bytes_ += least.state_bytes;
+}
+
+void MemoryBook::Unreserve(const JobPlan& plan) {
+  const MemoryPlan least = LeastMemory(plan, budget_.self, budget_.window_extents_min);
+  reserved_bytes_ -= least.total();
+  reserved_state_bytes_ -= least.state_bytes;
+}
+
+void MemoryBook::Report() const {
+  if (metrics_ == nullptr) return;
+  metrics_->state_bytes(StateTier::kDram)->Set(static_cast<double>(used_bytes()));
+  metrics_->state_bytes(StateTier::kNvme)->Set(static_cast<double>(nvme_bytes_));
+}
+
+}  // namespace ballast::server

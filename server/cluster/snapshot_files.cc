@@ -1,0 +1,56 @@
+#include "server/cluster/snapshot_files.h"
+
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "server/cluster/job_description.h"
+
+namespace ballast::server {
+
+uint64_t RandomId() {
+  std::random_device random;
+  const uint64_t id = (uint64_t{random()} << 32) ^ random();
+  return id == 0 ? 1 : id;
+}
+
+absl::Status SnapshotFiles::Check() const {
+  if (kept_.store != nullptr) return kept_.refused;
+  return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
+                       absl::StrCat("server ", self_->id(), " keeps no snapshots, because it has ",
+                                    "no storage.data_dir and no storage.snapshot_dir"),
+                       {.server = static_cast<int>(self_->id())});
+}
+
+absl::Status SnapshotFiles::CheckHome() const {
+  BALLAST_RETURN_IF_ERROR(self_->CheckHome());
+  return Check();
+}
+
+absl::StatusOr<SnapshotManifest> SnapshotFiles::Shared(uint64_t id) const {
+  absl::StatusOr<SnapshotManifest> manifest = kept_.store->Find(id);
+  if (!absl::IsNotFound(manifest.status())) return manifest;
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
+      absl::StrCat(
+          "server ", self_->id(), " does not see snapshot ", kept_.store->Directory(id),
+          ", which the home has found: it was deleted ",
+          "meanwhile, or storage.snapshot_dir is not one directory that all servers share"),
+      {.server = static_cast<int>(self_->id())});
+}
+
+absl::StatusOr<SnapshotInfo> SnapshotFiles::InfoOf(const SnapshotManifest& manifest) const {
+  BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, PlanOf(manifest));
+  return SnapshotInfo{.id = manifest.id,
+                      .job = manifest.job,
+                      .name = manifest.name,
+                      .round = manifest.round,
+                      .created_s = manifest.created_s,
+                      .bytes = manifest.bytes,
+                      .parameters = ParametersOf(plan.spec),
+                      .world = plan.spec.world,
+                      .servers = plan.servers};
+}
+
+}  // namespace ballast::server

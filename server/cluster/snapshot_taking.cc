@@ -1,0 +1,133 @@
+#include "server/cluster/snapshot_taking.h"
+
+#include <algorithm>
+#include <ctime>
+#include <tuple>
+#include <vector>
+
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+
+namespace ballast::server {
+namespace {
+
+constexpr LongWork::Thread kThread = LongWork::Thread::kSnapshots;
+
+}  // namespace
+
+void SnapshotTaking::Start() {
+  const auto self = shared_from_this();
+  parts_.work->Run(
+      kThread, [self] { return self->Begin(); },
+      [self](const absl::Status& begun) { begun.ok() ? self->Hold() : self->done_(begun); });
+}
+
+absl::Status SnapshotTaking::Begin() {
+  BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(order_.plan.spec));
+  for (const uint32_t server : order_.plan.servers) {
+    bytes_ += SnapshotStore::PartBytes(order_.plan, layout, server);
+  }
+  return parts_.files->store()->Begin(id_, order_.plan.spec.name, order_.name, bytes_);
+}
+
+void SnapshotTaking::AtAll(SnapshotCall::Step step, std::function<void(absl::Status)> then) {
+  const SnapshotCall call{step, order_.plan.job, id_, round_};
+  const auto self = shared_from_this();
+  const auto gather =
+      std::make_shared<Gather>(order_.plan.servers.size(), parts_.strand->Bind(std::move(then)));
+  const auto here = [self, step, gather](const absl::StatusOr<SnapshotShare::Answer>& answer) {
+    if (answer.ok()) {
+      self->before_ = answer->before;
+      self->OnAnswer(step, answer->round);
+    }
+    gather->Add(answer.status());
+  };
+  const auto there = [self, step, gather](const absl::StatusOr<uint64_t>& round) {
+    if (round.ok()) self->OnAnswer(step, *round);
+    gather->Add(round.status());
+  };
+  for (const uint32_t server : order_.plan.servers) {
+    if (server == parts_.self->id()) {
+      share_->Do(call, parts_.strand->Bind(here));
+    } else {
+      parts_.peers->Snapshot(server, call, parts_.strand->Bind(there));
+    }
+  }
+}
+
+void SnapshotTaking::OnAnswer(SnapshotCall::Step step, uint64_t round) {
+  if (step == SnapshotCall::Step::kHold) round_ = std::max(round_, round);
+}
+
+void SnapshotTaking::Hold() {
+  AtAll(SnapshotCall::Step::kHold, [self = shared_from_this()](const absl::Status& status) {
+    status.ok() ? self->Capture() : self->GiveUp(status);
+  });
+}
+
+void SnapshotTaking::Capture() {
+  AtAll(SnapshotCall::Step::kCapture, [self = shared_from_this()](const absl::Status& status) {
+    status.ok() ? self->Commit() : self->GiveUp(status);
+  });
+}
+
+void SnapshotTaking::Commit() {
+  const auto self = shared_from_this();
+  parts_.work->Run(
+      kThread, [self] { return self->CommitFiles(); },
+      [self](const absl::StatusOr<SnapshotInfo>& info) {
+        if (!info.ok()) return self->GiveUp(info.status());
+        BALLAST_LOG(INFO, LogField("run", info->job), LogField("round", info->round))
+            << "snapshot \"" << info->name << "\" taken, " << info->bytes << " bytes in "
+            << self->parts_.files->store()->Directory(info->id);
+        self->done_(info);
+      });
+}
+
+absl::StatusOr<SnapshotInfo> SnapshotTaking::CommitFiles() {
+  SnapshotManifest manifest;
+  manifest.id = id_;
+  manifest.name = order_.name;
+  manifest.job = order_.plan.spec.name;
+  manifest.created_s = static_cast<uint64_t>(std::time(nullptr));
+  manifest.round = round_;
+  manifest.bytes = bytes_;
+  manifest.plan = parts_.files->codec().encode(order_.plan);
+  manifest.prepared = before_.prepared;
+  manifest.decision = before_.decision;
+  BALLAST_RETURN_IF_ERROR(parts_.files->store()->Commit(manifest));
+  if (order_.keep != 0) DropOldest();
+  return parts_.files->InfoOf(manifest);
+}
+
+// What cannot be removed stays listed. Older is, whatever the clocks said, what an earlier job of
+// this name left, and then the earlier round.
+void SnapshotTaking::DropOldest() const {
+  SnapshotStore* const store = parts_.files->store();
+  const absl::StatusOr<std::vector<SnapshotManifest>> all = store->List();
+  if (!all.ok()) return;
+  std::vector<std::pair<std::tuple<bool, uint64_t, uint64_t>, uint64_t>> others;  // and ids
+  for (const SnapshotManifest& one : *all) {
+    if (one.job != order_.plan.spec.name || one.id == id_) continue;
+    const absl::StatusOr<JobPlan> plan = parts_.files->PlanOf(one);
+    const bool ours = plan.ok() && plan->job == order_.plan.job;
+    others.push_back({{ours, ours ? one.round : 0, one.created_s}, one.id});
+  }
+  std::sort(others.begin(), others.end());
+  for (size_t i = 0; i + order_.keep < others.size() + 1; ++i) {
+    const absl::Status removed = store->Remove(others[i].second);
+    if (!removed.ok()) BALLAST_LOG(WARN, LogField("run", order_.plan.spec.name)) << removed;
+  }
+}
+
+void SnapshotTaking::GiveUp(const absl::Status& why) {
+  AtAll(SnapshotCall::Step::kRelease, [self = shared_from_this(), why](const absl::Status&) {
+    const auto remove = [self] { return self->parts_.files->store()->Remove(self->id_); };
+    self->parts_.work->Run(kThread, remove, [self, why](const absl::Status& removed) {
+      if (!removed.ok()) BALLAST_LOG(WARN) << removed;
+      self->done_(why);
+    });
+  });
+}
+
+}  // namespace ballast::server

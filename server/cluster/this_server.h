@@ -1,0 +1,44 @@
+// ThisServer: the place of this server in its cluster, whether it stops, and the errors that follow
+// from these.
+// Comes from: Directory. Goes to: its parts. Thread safety: owned by the directory's strand; what
+// does not ask whether the server stops may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "server/cluster/job_directory.h"
+
+namespace ballast::server {
+
+class ThisServer {
+ public:
+  explicit ThisServer(DirectoryConfig config) : config_(std::move(config)) {}
+
+  const DirectoryConfig& config() const { return config_; }
+  uint32_t id() const { return config_.self; }
+  // The home of all jobs: the server with the lowest id.
+  const ServerAddress& home() const { return config_.servers.front(); }
+  bool IsHome() const { return home().id == config_.self; }
+
+  bool stopping() const { return stopping_; }
+  void Stop() { stopping_ = true; }
+
+  // OK at the home, while it does not stop; else UNAVAILABLE SHUTTING_DOWN or FAILED_PRECONDITION
+  // NOT_HOME.
+  absl::Status CheckHome() const;
+  // UNAVAILABLE SHUTTING_DOWN: what breaks off work that is under way when this server stops.
+  absl::Status ShuttingDown() const;
+  // UNAVAILABLE SERVER_LOST of the home.
+  absl::Status HomeLost(const std::string& why) const;
+  // NOT_FOUND UNKNOWN_JOB.
+  absl::Status NoDurableJob(uint64_t job) const;
+
+ private:
+  const DirectoryConfig config_;
+  bool stopping_ = false;
+};
+
+}  // namespace ballast::server
