@@ -263,7 +263,7 @@ void ServerImpl::StartPeers() {
         if (const auto jobs = directory_.Get(); jobs.ok()) (*jobs)->PeerLost(server, why);
       },
       [this](uint64_t job, uint32_t epoch, uint64_t round, const absl::StatusOr<Vote>& vote) {
-        const auto jobs = directory_.Get();
+        const auto jobs = directory_.lookup();
         const auto engine = jobs.ok() ? (*jobs)->Find(job) : nullptr;
         if (engine == nullptr) return;
         if (vote.ok()) {
@@ -329,9 +329,9 @@ std::string ServerImpl::ConfigPage(bool json) const {
 
 void ServerImpl::WatchStragglers() {
   executor_->PostAfter(settings_.Scaled(config_.timing().straggler_log_interval()), [this] {
-    const auto directory = directory_.Get();
-    if (!directory.ok()) return;
-    (*directory)->Snapshot([this](const std::vector<JobSnapshot>& jobs) {
+    const auto operators = directory_.operators();
+    if (!operators.ok()) return;
+    (*operators)->Status([this](const std::vector<JobSnapshot>& jobs) {
       for (const std::string& line : stragglers_.Lines(jobs)) BALLAST_LOG(INFO) << line;
     });
     WatchStragglers();
@@ -342,7 +342,7 @@ void ServerImpl::Stop() {
   if (std::exchange(stopped_, true)) return;
   const absl::StatusOr<std::shared_ptr<JobDirectory>> directory = directory_.Get();
   if (directory.ok()) {
-    const bool had_jobs = (*directory)->memory_used_bytes() > 0;
+    const bool had_jobs = (*directory)->operators()->memory_used_bytes() > 0;
     const auto ended = std::make_shared<std::promise<void>>();
     std::future<void> future = ended->get_future();
     (*directory)->Shutdown([ended] { ended->set_value(); });

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,6 +32,8 @@ class JobNames {
   virtual bool HasName(const std::string& name) const = 0;
   // Durable jobs that are on disk only, or that ended a moment ago, by name.
   virtual const std::map<std::string, JobPlan>& resting() const = 0;
+  // The status of jobs that are not made yet, or that come together to begin again.
+  virtual std::vector<JobSnapshot> Attaching() const = 0;
   // A job was made that rests.
   virtual void AddResting(const JobPlan& plan) = 0;
 };

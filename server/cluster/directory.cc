@@ -1,9 +1,6 @@
 #include "server/cluster/directory.h"
 
-#include <algorithm>
-
-#include "absl/base/thread_annotations.h"
-#include "common/base/sync.h"
+#include <utility>
 
 namespace ballast::server {
 
@@ -37,7 +34,10 @@ Directory::Directory(const DirectoryConfig& config, const EngineDeps& deps, Peer
       restores_(Parts(), &maker_, &shares_),
       exports_(Parts(), &snapshots_, deps.isa),
       imports_(Parts(), &maker_, &shares_, deps.isa),
-      job_list_(Parts(), &snapshots_) {}
+      job_desk_(Parts(), &snapshots_),
+      trainer_door_(Doors()),
+      peer_door_(Doors()),
+      operator_door_(Doors()) {}
 
 DeskParts Directory::Parts() {
   return {.self = &self_,
@@ -50,6 +50,20 @@ DeskParts Directory::Parts() {
           .peers = peers_};
 }
 
+DoorParts Directory::Doors() {
+  return {.strand = &strand_,
+          .memory = &memory_,
+          .work = &work_,
+          .home = &home_,
+          .jobs = &jobs_,
+          .job_desk = &job_desk_,
+          .share = &share_,
+          .snapshots = &snapshots_,
+          .restores = &restores_,
+          .exports = &exports_,
+          .imports = &imports_};
+}
+
 absl::Status Directory::Recover() {
   if (absl::Status status = jobs_.Recover(); !status.ok()) return status;
   return maker_.Recover();
@@ -57,14 +71,14 @@ absl::Status Directory::Recover() {
 
 void Directory::StartRecovered() {
   jobs_.StartRecovered();
-  Post([this] {
+  strand_.Post([this] {
     maker_.StartRecovered();
     home_.StartRecovered();
   });
 }
 
 void Directory::PeerLost(uint32_t server, const std::string& why) {
-  Post([=, this] {
+  strand_.Post([=, this] {
     home_.PeerLost(server, why);
     for (const auto& engine : jobs_.Engines()) engine->PeerLost(server, why);
     if (server == self_.home().id) work_.HaltAll(self_.HomeLost(why));
@@ -72,7 +86,7 @@ void Directory::PeerLost(uint32_t server, const std::string& why) {
 }
 
 void Directory::Shutdown(std::function<void()> done) {
-  Post([this, done = std::move(done)] {
+  strand_.Post([this, done = std::move(done)] {
     self_.Stop();
     const absl::Status why = self_.ShuttingDown();
     home_.Stop(why);
@@ -80,35 +94,6 @@ void Directory::Shutdown(std::function<void()> done) {
     holds_.CancelAll();
     work_.Stop(why, done);
   });
-}
-
-void Directory::DoSnapshot(const std::function<void(std::vector<JobSnapshot>)>& done) {
-  struct Collected {
-    Mutex mu;
-    std::vector<JobSnapshot> jobs ABSL_GUARDED_BY(mu);
-  };
-  const auto collected = std::make_shared<Collected>();
-  auto engines = jobs_.Engines();
-  for (JobSnapshot& attaching : home_.Attaching()) {
-    std::erase_if(engines, [&](const auto& engine) { return engine->job() == attaching.job; });
-    MutexLock lock(&collected->mu);
-    collected->jobs.push_back(std::move(attaching));
-  }
-  const auto gather = std::make_shared<Gather>(engines.size(), [collected, done](absl::Status) {
-    MutexLock lock(&collected->mu);
-    std::sort(collected->jobs.begin(), collected->jobs.end(),
-              [](const JobSnapshot& a, const JobSnapshot& b) { return a.name < b.name; });
-    done(collected->jobs);
-  });
-  for (const auto& engine : engines) {
-    engine->Snapshot([collected, gather](JobSnapshot job) {
-      {
-        MutexLock lock(&collected->mu);
-        collected->jobs.push_back(std::move(job));
-      }
-      gather->Add(absl::OkStatus());
-    });
-  }
 }
 
 std::shared_ptr<JobDirectory> JobDirectory::Create(const DirectoryConfig& config,

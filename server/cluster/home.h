@@ -58,13 +58,12 @@ class Home final : public JobNames, public LocalJobs::Listener {
   void PeerLost(uint32_t server, const std::string& why);
   // Every call that waits gets `why`.
   void Stop(const absl::Status& why);
-  // Jobs that are not made yet, or that come together to begin again.
-  std::vector<JobSnapshot> Attaching() const;
 
   absl::StatusOr<JobPlan> WholeJob(const std::string& name) const override;
   absl::StatusOr<JobPlan> MadeJob(const std::string& name) const override;
   bool HasName(const std::string& name) const override;
   const std::map<std::string, JobPlan>& resting() const override { return resting_; }
+  std::vector<JobSnapshot> Attaching() const override;
   void AddResting(const JobPlan& plan) override { resting_[plan.spec.name] = plan; }
 
   void OnJobFound(const JobPlan& plan) override;

@@ -4,9 +4,11 @@
 #include <memory>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/base/sync.h"
 #include "server/cluster/job_description.h"
 
 namespace ballast::server {
@@ -21,6 +23,38 @@ absl::Status Busy(const JobPlan& plan, uint32_t attached) {
 }
 
 }  // namespace
+
+// --- Status
+// ---------------------------------------------------------------------------------------
+
+void JobsDesk::Status(const std::function<void(std::vector<JobSnapshot>)>& done) {
+  struct Collected {
+    Mutex mu;
+    std::vector<JobSnapshot> jobs ABSL_GUARDED_BY(mu);
+  };
+  const auto collected = std::make_shared<Collected>();
+  auto engines = parts_.jobs->Engines();
+  for (JobSnapshot& attaching : parts_.names->Attaching()) {
+    std::erase_if(engines, [&](const auto& engine) { return engine->job() == attaching.job; });
+    MutexLock lock(&collected->mu);
+    collected->jobs.push_back(std::move(attaching));
+  }
+  const auto gather = std::make_shared<Gather>(engines.size(), [collected, done](absl::Status) {
+    MutexLock lock(&collected->mu);
+    std::sort(collected->jobs.begin(), collected->jobs.end(),
+              [](const JobSnapshot& a, const JobSnapshot& b) { return a.name < b.name; });
+    done(collected->jobs);
+  });
+  for (const auto& engine : engines) {
+    engine->Snapshot([collected, gather](JobSnapshot job) {
+      {
+        MutexLock lock(&collected->mu);
+        collected->jobs.push_back(std::move(job));
+      }
+      gather->Add(absl::OkStatus());
+    });
+  }
+}
 
 // --- Listing ------------------------------------------------------------------------------------
 

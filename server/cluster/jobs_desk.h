@@ -1,12 +1,14 @@
-// JobsDesk: durable jobs as operators see them, at the home: listed, and removed from every disk. A
-// job is removed at the peers first and at the home last, so that it stays listed, and can be
-// deleted again, until nothing of it is left anywhere.
+// JobsDesk: jobs as operators see them. At every server: their status. At the home: durable jobs
+// listed, and removed from every disk. A job is removed at the peers first and at the home last, so
+// that it stays listed, and can be deleted again, until nothing of it is left anywhere.
 // Comes from: OperatorDoor. Goes to: LocalJobs, the peers.
 // Thread safety: owned by the directory's strand.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,6 +25,9 @@ class JobsDesk {
   JobsDesk(const DeskParts& parts, const SnapshotDesk* snapshots)
       : parts_(parts), snapshots_(snapshots) {}
 
+  // Every job that is at this server, or attaches at it, ascending name. `done` may run on any
+  // thread.
+  void Status(const std::function<void(std::vector<JobSnapshot>)>& done);
   // As OperatorDoor's ListJobs and DeleteJob, with their errors.
   void List(const std::function<void(absl::StatusOr<DurableJobs>)>& done);
   void Delete(const std::string& name, bool force, const Done& done);

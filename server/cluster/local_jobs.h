@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/sync.h"
+#include "server/cluster/doors.h"
 #include "server/cluster/job_store.h"
 #include "server/cluster/long_work.h"
 #include "server/cluster/memory_book.h"
@@ -27,7 +28,7 @@
 
 namespace ballast::server {
 
-class LocalJobs {
+class LocalJobs final : public JobLookup {
  public:
   using Done = std::function<void(absl::Status)>;
   struct Job {
@@ -67,8 +68,7 @@ class LocalJobs {
 
   LocalJobs(const Parts& parts, const EngineDeps& deps) : parts_(parts), deps_(deps) {}
 
-  // Engine of a job, or null.
-  std::shared_ptr<RoundEngine> Find(uint64_t job) const;
+  std::shared_ptr<RoundEngine> Find(uint64_t job) const override;
   std::vector<std::shared_ptr<RoundEngine>> Engines() const;
   // Null: there is no such job. Valid until the job is dropped.
   const Job* Get(uint64_t job) const;

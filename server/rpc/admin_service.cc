@@ -27,18 +27,18 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
     added->set_address(peer.address);
     added->set_reachable(peer.reachable);
   }
-  const auto jobs = directory.Get();
-  if (!jobs.ok()) {
+  const auto door = directory.operators();
+  if (!door.ok()) {
     done(std::move(reply));
     return;
   }
   reply.set_serving(true);
-  reply.set_memory_used_bytes((*jobs)->memory_used_bytes());
-  reply.set_memory_budget_bytes((*jobs)->memory_budget_bytes());
-  for (const auto& work : (*jobs)->ListWorks()) ToProto(*work, reply.add_works());
-  (*jobs)->Snapshot([reply = std::move(reply),
-                     done = std::move(done)](const std::vector<JobSnapshot>& snapshots) mutable {
-    for (const JobSnapshot& job : snapshots) ToProto(job, reply.add_jobs());
+  reply.set_memory_used_bytes((*door)->memory_used_bytes());
+  reply.set_memory_budget_bytes((*door)->memory_budget_bytes());
+  for (const auto& work : (*door)->ListWorks()) ToProto(*work, reply.add_works());
+  (*door)->Status([reply = std::move(reply),
+                   done = std::move(done)](const std::vector<JobSnapshot>& jobs) mutable {
+    for (const JobSnapshot& job : jobs) ToProto(job, reply.add_jobs());
     done(std::move(reply));
   });
 }
@@ -46,9 +46,9 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
 namespace {
 
 void ListJobs(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& call) {
-  const auto directory = holder.Get();
-  if (!directory.ok()) return call->Fail(directory.status());
-  (*directory)->ListJobs([call](const absl::StatusOr<DurableJobs>& jobs) {
+  const auto door = holder.operators();
+  if (!door.ok()) return call->Fail(door.status());
+  (*door)->ListJobs([call](const absl::StatusOr<DurableJobs>& jobs) {
     if (!jobs.ok()) return call->Fail(jobs.status());
     v1::ListJobsReply reply;
     for (const DurableJob& job : *jobs) ToProto(job, reply.add_jobs());
@@ -56,9 +56,9 @@ void ListJobs(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& c
   });
 }
 
-void DeleteJob(const std::shared_ptr<JobDirectory>& directory,
-               const std::shared_ptr<UnaryCall>& call, const v1::DeleteJobRequest& request) {
-  directory->DeleteJob(request.name(), request.force(), [call](const absl::Status& status) {
+void DeleteJob(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
+               const v1::DeleteJobRequest& request) {
+  door->DeleteJob(request.name(), request.force(), [call](const absl::Status& status) {
     if (!status.ok()) return call->Fail(status);
     call->Reply(v1::DeleteJobReply());
   });
@@ -80,35 +80,35 @@ SnapshotDone ReplyWith(const std::shared_ptr<UnaryCall>& call) {
   };
 }
 
-void CreateSnapshot(const std::shared_ptr<JobDirectory>& directory,
+void CreateSnapshot(const std::shared_ptr<OperatorDoor>& door,
                     const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request) {
-  directory->CreateSnapshot(request.job(), request.name(), request.keep(), ReplyWith(call));
+  door->CreateSnapshot(request.job(), request.name(), request.keep(), ReplyWith(call));
 }
 
-void VerifySnapshot(const std::shared_ptr<JobDirectory>& directory,
+void VerifySnapshot(const std::shared_ptr<OperatorDoor>& door,
                     const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request) {
-  directory->VerifySnapshot(request.job(), request.name(), ReplyWith(call));
+  door->VerifySnapshot(request.job(), request.name(), ReplyWith(call));
 }
 
-void DeleteSnapshot(const std::shared_ptr<JobDirectory>& directory,
+void DeleteSnapshot(const std::shared_ptr<OperatorDoor>& door,
                     const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request) {
-  directory->DeleteSnapshot(request.job(), request.name(), ReplyWith(call));
+  door->DeleteSnapshot(request.job(), request.name(), ReplyWith(call));
 }
 
-void ListSnapshots(const std::shared_ptr<JobDirectory>& directory,
+void ListSnapshots(const std::shared_ptr<OperatorDoor>& door,
                    const std::shared_ptr<UnaryCall>& call,
                    const v1::ListSnapshotsRequest& request) {
-  directory->ListSnapshots(request.job(),
-                           [call](const absl::StatusOr<std::vector<SnapshotInfo>>& snapshots) {
-                             if (!snapshots.ok()) return call->Fail(snapshots.status());
-                             v1::ListSnapshotsReply reply;
-                             for (const SnapshotInfo& snapshot : *snapshots)
-                               ToProto(snapshot, reply.add_snapshots());
-                             call->Reply(reply);
-                           });
+  door->ListSnapshots(request.job(),
+                      [call](const absl::StatusOr<std::vector<SnapshotInfo>>& snapshots) {
+                        if (!snapshots.ok()) return call->Fail(snapshots.status());
+                        v1::ListSnapshotsReply reply;
+                        for (const SnapshotInfo& snapshot : *snapshots)
+                          ToProto(snapshot, reply.add_snapshots());
+                        call->Reply(reply);
+                      });
 }
 
-void RestoreSnapshot(const std::shared_ptr<JobDirectory>& directory,
+void RestoreSnapshot(const std::shared_ptr<OperatorDoor>& door,
                      const std::shared_ptr<UnaryCall>& call,
                      const v1::RestoreSnapshotRequest& request) {
   RestoreCall restore;
@@ -117,7 +117,7 @@ void RestoreSnapshot(const std::shared_ptr<JobDirectory>& directory,
   restore.as = request.as();
   restore.world = request.world();
   restore.share = request.share();
-  directory->RestoreSnapshot(restore, [call](const absl::StatusOr<RestoredJob>& restored) {
+  door->RestoreSnapshot(restore, [call](const absl::StatusOr<RestoredJob>& restored) {
     if (!restored.ok()) return call->Fail(restored.status());
     v1::RestoreSnapshotReply reply;
     ToProto(restored->job, reply.mutable_job());
@@ -126,34 +126,33 @@ void RestoreSnapshot(const std::shared_ptr<JobDirectory>& directory,
   });
 }
 
-void Export(const std::shared_ptr<JobDirectory>& directory, const std::shared_ptr<UnaryCall>& call,
+void Export(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
             const v1::ExportRequest& request) {
   const absl::StatusOr<DType> dtype = WeightDType(request.dtype());
   if (!dtype.ok()) return call->Fail(dtype.status());
   const ExportCall what{request.job(), request.snapshot(), request.name(),
                         *dtype,        request.state(),    request.consolidated()};
-  directory->Export(what,
-                    [call, request, began = absl::Now()](const absl::StatusOr<ExportInfo>& info) {
-                      if (!info.ok()) return call->Fail(info.status());
-                      v1::ExportReply reply;
-                      reply.set_job(request.job());
-                      reply.set_name(request.name());
-                      reply.set_directory(info->directory);
-                      reply.set_round(info->round);
-                      reply.set_bytes(info->bytes);
-                      reply.set_files(info->files);
-                      reply.set_tensors(info->tensors);
-                      reply.set_parameters(info->parameters);
-                      reply.set_state(request.state());
-                      reply.set_milliseconds(MillisecondsSince(began));
-                      call->Reply(reply);
-                    });
+  door->Export(what, [call, request, began = absl::Now()](const absl::StatusOr<ExportInfo>& info) {
+    if (!info.ok()) return call->Fail(info.status());
+    v1::ExportReply reply;
+    reply.set_job(request.job());
+    reply.set_name(request.name());
+    reply.set_directory(info->directory);
+    reply.set_round(info->round);
+    reply.set_bytes(info->bytes);
+    reply.set_files(info->files);
+    reply.set_tensors(info->tensors);
+    reply.set_parameters(info->parameters);
+    reply.set_state(request.state());
+    reply.set_milliseconds(MillisecondsSince(began));
+    call->Reply(reply);
+  });
 }
 
-void Import(const std::shared_ptr<JobDirectory>& directory, const std::shared_ptr<UnaryCall>& call,
+void Import(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
             const v1::ImportRequest& request) {
   const ImportCall what{request.from(), request.as(), request.world()};
-  directory->Import(what, [call, began = absl::Now()](const absl::StatusOr<ImportInfo>& info) {
+  door->Import(what, [call, began = absl::Now()](const absl::StatusOr<ImportInfo>& info) {
     if (!info.ok()) return call->Fail(info.status());
     v1::ImportReply reply;
     ToProto(info->job, reply.mutable_job());
@@ -164,17 +163,17 @@ void Import(const std::shared_ptr<JobDirectory>& directory, const std::shared_pt
   });
 }
 
-// A method whose request is parsed and given to the directory.
+// A method whose request is parsed and given to the operators' door.
 template <typename Request>
 void AddMethod(GenericServer* server, const char* name, const DirectoryHolder* holder,
-               void (*method)(const std::shared_ptr<JobDirectory>&,
+               void (*method)(const std::shared_ptr<OperatorDoor>&,
                               const std::shared_ptr<UnaryCall>&, const Request&)) {
   server->AddMethod(name, UnaryCall::Factory([holder, method](auto call, const auto& bytes) {
                       Request request;
                       if (!call->Parse(bytes, &request)) return;
-                      const auto directory = holder->Get();
-                      if (!directory.ok()) return call->Fail(directory.status());
-                      method(*directory, call, request);
+                      const auto door = holder->operators();
+                      if (!door.ok()) return call->Fail(door.status());
+                      method(*door, call, request);
                     }));
 }
 

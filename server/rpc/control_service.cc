@@ -19,8 +19,8 @@ void Attach(const DirectoryHolder& holder, const TransportTerms& terms,
   if (!call->Parse(bytes, &request)) return;
   const absl::StatusOr<uint32_t> protocol = ChooseProtocol(request.protocol(), "the trainer");
   if (!protocol.ok()) return call->Fail(protocol.status());
-  const auto directory = holder.Get();
-  if (!directory.ok()) return call->Fail(directory.status());
+  const auto door = holder.trainers();
+  if (!door.ok()) return call->Fail(door.status());
   absl::StatusOr<AttachCall> attach = AttachFromProto(request);
   if (!attach.ok()) return call->Fail(attach.status());
 
@@ -28,35 +28,34 @@ void Attach(const DirectoryHolder& holder, const TransportTerms& terms,
   const uint32_t slot = attach->slot;
   static std::atomic<uint64_t> next_call{1};  // Relaxed: only uniqueness matters.
   const uint64_t id = attach->call = next_call.fetch_add(1, std::memory_order_relaxed);
-  (*directory)
-      ->Attach(*std::move(attach),
-               [call, terms, version = *protocol](const absl::StatusOr<AttachResult>& result) {
-                 if (result.ok()) {
-                   call->Reply(AttachToProto(*result, terms, version));
-                 } else {
-                   call->Fail(result.status());
-                 }
-               });
-  call->OnCancel(
-      [directory = *directory, job, slot, id] { directory->AttachCancelled(job, slot, id); });
+  (*door)->Attach(*std::move(attach),
+                  [call, terms, version = *protocol](const absl::StatusOr<AttachResult>& result) {
+                    if (result.ok()) {
+                      call->Reply(AttachToProto(*result, terms, version));
+                    } else {
+                      call->Fail(result.status());
+                    }
+                  });
+  call->OnCancel([door = *door, job, slot, id] { door->AttachCancelled(job, slot, id); });
 }
 
 void Extend(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& call,
             const grpc::ByteBuffer& bytes) {
   v1::ExtendRequest request;
   if (!call->Parse(bytes, &request)) return;
-  const auto directory = holder.Get();
-  if (!directory.ok()) return call->Fail(directory.status());
+  const auto door = holder.trainers();
+  if (!door.ok()) return call->Fail(door.status());
+  const auto lookup = holder.lookup();
+  if (!lookup.ok()) return call->Fail(lookup.status());
   absl::StatusOr<ExtendCall> extend = ExtendFromProto(request);
   if (!extend.ok()) return call->Fail(extend.status());
-  (*directory)
-      ->Extend(*std::move(extend), [call, directory = std::weak_ptr(*directory)](
-                                       const absl::StatusOr<JobPlan>& plan) {
-        if (!plan.ok()) return call->Fail(plan.status());
-        const auto jobs = directory.lock();
-        const auto engine = jobs == nullptr ? nullptr : jobs->Find(plan->job);
-        call->Reply(ExtendToProto(*plan, engine == nullptr ? 0 : engine->window_extents()));
-      });
+  const auto extended = [call, weak = std::weak_ptr(*lookup)](const absl::StatusOr<JobPlan>& plan) {
+    if (!plan.ok()) return call->Fail(plan.status());
+    const auto jobs = weak.lock();
+    const auto engine = jobs == nullptr ? nullptr : jobs->Find(plan->job);
+    call->Reply(ExtendToProto(*plan, engine == nullptr ? 0 : engine->window_extents()));
+  };
+  (*door)->Extend(*std::move(extend), extended);
 }
 
 }  // namespace

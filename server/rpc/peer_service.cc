@@ -14,7 +14,7 @@ namespace ballast::server {
 namespace {
 
 using Call = std::shared_ptr<UnaryCall>;
-using PlanMethod = void (JobDirectory::*)(JobPlan, std::function<void(absl::Status)>);
+using PlanMethod = void (PeerDoor::*)(JobPlan, std::function<void(absl::Status)>);
 
 void Answer(const Call& call, const absl::Status& status) {
   if (status.ok()) {
@@ -26,12 +26,12 @@ void Answer(const Call& call, const absl::Status& status) {
 
 // Reads the message of a call; null: the call is answered, it was bad or this server still starts.
 template <typename Message>
-std::shared_ptr<JobDirectory> Take(const DirectoryHolder& holder, const Call& call,
-                                   const grpc::ByteBuffer& bytes, Message* message) {
+std::shared_ptr<PeerDoor> Take(const DirectoryHolder& holder, const Call& call,
+                               const grpc::ByteBuffer& bytes, Message* message) {
   if (!call->Parse(bytes, message)) return nullptr;
-  absl::StatusOr<std::shared_ptr<JobDirectory>> directory = holder.Get();
-  if (directory.ok()) return *std::move(directory);
-  call->Fail(directory.status());
+  absl::StatusOr<std::shared_ptr<PeerDoor>> door = holder.peers();
+  if (door.ok()) return *std::move(door);
+  call->Fail(door.status());
   return nullptr;
 }
 
@@ -50,19 +50,18 @@ void Hello(const PeerIdentity& self, const Call& call, const grpc::ByteBuffer& b
 void TakePlan(const DirectoryHolder& holder, PlanMethod method, const Call& call,
               const grpc::ByteBuffer& bytes) {
   v1::PeerJob job;
-  const auto directory = Take(holder, call, bytes, &job);
-  if (directory == nullptr) return;
+  const auto door = Take(holder, call, bytes, &job);
+  if (door == nullptr) return;
   absl::StatusOr<JobPlan> plan = PeerJobFromProto(job);
   if (!plan.ok()) return call->Fail(plan.status());
-  ((*directory).*method)(*std::move(plan),
-                         [call](const absl::Status& status) { Answer(call, status); });
+  ((*door).*method)(*std::move(plan), [call](const absl::Status& status) { Answer(call, status); });
 }
 
 void Seal(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerSeal seal;
-  const auto directory = Take(holder, call, bytes, &seal);
-  if (directory == nullptr) return;
-  directory->PeerSeal(seal.job(), seal.epoch(), [call](const absl::StatusOr<SealAnswer>& answer) {
+  const auto door = Take(holder, call, bytes, &seal);
+  if (door == nullptr) return;
+  door->Seal(seal.job(), seal.epoch(), [call](const absl::StatusOr<SealAnswer>& answer) {
     if (!answer.ok()) return call->Fail(answer.status());
     v1::PeerSealed sealed;
     sealed.set_version(answer->version);
@@ -75,31 +74,32 @@ void Seal(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffe
 
 void DropJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerDropJob drop;
-  const auto directory = Take(holder, call, bytes, &drop);
-  if (directory == nullptr) return;
-  directory->PeerDropJob(drop.job(), [call](const absl::Status& status) { Answer(call, status); });
+  const auto door = Take(holder, call, bytes, &drop);
+  if (door == nullptr) return;
+  door->DropJob(drop.job(), [call](const absl::Status& status) { Answer(call, status); });
 }
 
 void WhichRest(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerJobs message;
-  const auto directory = Take(holder, call, bytes, &message);
-  if (directory == nullptr) return;
-  directory->PeerWhichRest({message.jobs().begin(), message.jobs().end()},
-                           [call](const absl::StatusOr<std::vector<uint64_t>>& rest) {
-                             if (!rest.ok()) return call->Fail(rest.status());
-                             v1::PeerJobs reply;
-                             reply.mutable_jobs()->Add(rest->begin(), rest->end());
-                             call->Reply(reply);
-                           });
+  const auto door = Take(holder, call, bytes, &message);
+  if (door == nullptr) return;
+  door->WhichRest({message.jobs().begin(), message.jobs().end()},
+                  [call](const absl::StatusOr<std::vector<uint64_t>>& rest) {
+                    if (!rest.ok()) return call->Fail(rest.status());
+                    v1::PeerJobs reply;
+                    reply.mutable_jobs()->Add(rest->begin(), rest->end());
+                    call->Reply(reply);
+                  });
 }
 
 void TakeVote(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::Prepare prepare;
-  const auto directory = Take(holder, call, bytes, &prepare);
-  if (directory == nullptr) return;
+  if (!call->Parse(bytes, &prepare)) return;
+  const auto jobs = holder.lookup();
+  if (!jobs.ok()) return call->Fail(jobs.status());
   absl::StatusOr<Vote> vote = VoteFromProto(prepare);
   if (!vote.ok()) return call->Fail(vote.status());
-  const std::shared_ptr<RoundEngine> engine = directory->Find(prepare.job());
+  const std::shared_ptr<RoundEngine> engine = (*jobs)->Find(prepare.job());
   if (engine == nullptr) {
     return call->Fail(ReasonedError(
         absl::StatusCode::kNotFound, Reason::kUnknownJob,
@@ -122,8 +122,8 @@ void TakeVote(const DirectoryHolder& holder, const Call& call, const grpc::ByteB
 
 void Snapshot(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerSnapshot message;
-  const auto directory = Take(holder, call, bytes, &message);
-  if (directory == nullptr) return;
+  const auto door = Take(holder, call, bytes, &message);
+  if (door == nullptr) return;
   if (message.step() == v1::SNAPSHOT_STEP_UNSPECIFIED ||
       !v1::SnapshotStep_IsValid(message.step())) {
     return call->Fail(
@@ -132,7 +132,7 @@ void Snapshot(const DirectoryHolder& holder, const Call& call, const grpc::ByteB
   }
   const SnapshotCall step{static_cast<SnapshotCall::Step>(message.step()), message.job(),
                           message.snapshot(), message.round()};
-  directory->PeerSnapshot(step, [call](const absl::StatusOr<uint64_t>& round) {
+  door->Snapshot(step, [call](const absl::StatusOr<uint64_t>& round) {
     if (!round.ok()) return call->Fail(round.status());
     v1::PeerSnapshotReply reply;
     reply.set_round(*round);
@@ -142,12 +142,12 @@ void Snapshot(const DirectoryHolder& holder, const Call& call, const grpc::ByteB
 
 void RestoreJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerRestoreJob message;
-  const auto directory = Take(holder, call, bytes, &message);
-  if (directory == nullptr) return;
+  const auto door = Take(holder, call, bytes, &message);
+  if (door == nullptr) return;
   absl::StatusOr<JobPlan> plan = PeerJobFromProto(message.job());
   if (!plan.ok()) return call->Fail(plan.status());
   const RestoreOrder order{*std::move(plan), message.snapshot(), message.share()};
-  directory->PeerRestoreJob(order, [call](const absl::StatusOr<std::string>& copied) {
+  door->RestoreJob(order, [call](const absl::StatusOr<std::string>& copied) {
     if (!copied.ok()) return call->Fail(copied.status());
     v1::PeerRestored reply;
     reply.set_copied(*copied);
@@ -157,25 +157,25 @@ void RestoreJob(const DirectoryHolder& holder, const Call& call, const grpc::Byt
 
 void Export(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerExport message;
-  const auto directory = Take(holder, call, bytes, &message);
-  if (directory == nullptr) return;
+  const auto door = Take(holder, call, bytes, &message);
+  if (door == nullptr) return;
   const absl::StatusOr<DType> dtype = WeightDType(message.dtype());
   if (!dtype.ok()) return call->Fail(dtype.status());
   const ExportPart part{message.snapshot(),
                         message.name(),
                         {*dtype, message.state(), message.shards()},
                         message.shard()};
-  directory->PeerExport(part, [call](const absl::Status& status) { Answer(call, status); });
+  door->Export(part, [call](const absl::Status& status) { Answer(call, status); });
 }
 
 void ImportJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerImportJob message;
-  const auto directory = Take(holder, call, bytes, &message);
-  if (directory == nullptr) return;
+  const auto door = Take(holder, call, bytes, &message);
+  if (door == nullptr) return;
   absl::StatusOr<JobPlan> plan = PeerJobFromProto(message.job());
   if (!plan.ok()) return call->Fail(plan.status());
   const ImportOrder order{*std::move(plan), message.from(), message.state()};
-  directory->PeerImportJob(order, [call](const absl::Status& status) { Answer(call, status); });
+  door->ImportJob(order, [call](const absl::Status& status) { Answer(call, status); });
 }
 
 }  // namespace
@@ -189,9 +189,9 @@ void AddPeerMethods(GenericServer* server, const DirectoryHolder* directory,
     return UnaryCall::Factory(
         [directory, method](auto call, auto bytes) { TakePlan(*directory, method, call, bytes); });
   };
-  server->AddMethod(method::kPeerCreateJob, plan_method(&JobDirectory::PeerCreateJob));
-  server->AddMethod(method::kPeerExtendJob, plan_method(&JobDirectory::PeerExtendJob));
-  server->AddMethod(method::kPeerAdoptEpoch, plan_method(&JobDirectory::PeerAdoptEpoch));
+  server->AddMethod(method::kPeerCreateJob, plan_method(&PeerDoor::CreateJob));
+  server->AddMethod(method::kPeerExtendJob, plan_method(&PeerDoor::ExtendJob));
+  server->AddMethod(method::kPeerAdoptEpoch, plan_method(&PeerDoor::AdoptEpoch));
   server->AddMethod(method::kPeerSeal, UnaryCall::Factory([directory](auto call, auto bytes) {
                       Seal(*directory, call, bytes);
                     }));

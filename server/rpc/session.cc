@@ -106,8 +106,8 @@ absl::Status Session::OnHello(const grpc::ByteBuffer& message) {
   const v1::Hello& hello = control->hello();
   BALLAST_ASSIGN_OR_RETURN(const uint32_t protocol,
                            ChooseProtocol(hello.protocol(), "the trainer"));
-  BALLAST_ASSIGN_OR_RETURN(const auto directory, deps_->directory->Get());
-  const std::shared_ptr<RoundEngine> engine = directory->Find(hello.job());
+  BALLAST_ASSIGN_OR_RETURN(const auto jobs, deps_->directory->lookup());
+  const std::shared_ptr<RoundEngine> engine = jobs->Find(hello.job());
   if (engine == nullptr) {
     return ReasonedError(
         absl::StatusCode::kNotFound, Reason::kUnknownJob,

@@ -90,7 +90,9 @@ class DurableDirectories : public PeerLink, public VoteSink {
   }
   DurableDisk* Disk(uint32_t id) { return nodes_[id].disk.get(); }
   WorkerPool* Workers(uint32_t id) { return nodes_[id].workers.get(); }
-  std::shared_ptr<RoundEngine> Engine(uint32_t id, uint64_t job) { return At(id)->Find(job); }
+  std::shared_ptr<RoundEngine> Engine(uint32_t id, uint64_t job) {
+    return At(id)->lookup()->Find(job);
+  }
   // The job's record as a restarted server would read it; fails the test without one.
   JobPlan Record(uint32_t id, uint64_t job) {
     const auto plan = MakeStore(Disk(id), id)->Find(job);
@@ -199,54 +201,54 @@ class DurableDirectories : public PeerLink, public VoteSink {
 
   void CreateJob(uint32_t server, const JobPlan& plan,
                  std::function<void(absl::Status)> done) override {
-    Call("create", server, done, [=](JobDirectory* to) { to->PeerCreateJob(plan, done); });
+    Call("create", server, done, [=](JobDirectory* to) { to->peers()->CreateJob(plan, done); });
   }
   void ExtendJob(uint32_t server, const JobPlan& plan,
                  std::function<void(absl::Status)> done) override {
-    Call("extend", server, done, [=](JobDirectory* to) { to->PeerExtendJob(plan, done); });
+    Call("extend", server, done, [=](JobDirectory* to) { to->peers()->ExtendJob(plan, done); });
   }
   void DropJob(uint32_t server, uint64_t job, std::function<void(absl::Status)> done) override {
-    Call("drop", server, done, [=](JobDirectory* to) { to->PeerDropJob(job, done); });
+    Call("drop", server, done, [=](JobDirectory* to) { to->peers()->DropJob(job, done); });
   }
   void WhichRest(uint32_t home, const std::vector<uint64_t>& jobs,
                  std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override {
     const auto answer = [=, this](const absl::StatusOr<std::vector<uint64_t>>& rest) {
       Call("rest answer", home, done, [=](JobDirectory*) { done(rest); });
     };
-    Call("rest", home, done, [=](JobDirectory* to) { to->PeerWhichRest(jobs, answer); });
+    Call("rest", home, done, [=](JobDirectory* to) { to->peers()->WhichRest(jobs, answer); });
   }
   void Seal(uint32_t server, uint64_t job, uint32_t epoch,
             std::function<void(absl::StatusOr<SealAnswer>)> done) override {
-    Call("seal", server, done, [=](JobDirectory* to) { to->PeerSeal(job, epoch, done); });
+    Call("seal", server, done, [=](JobDirectory* to) { to->peers()->Seal(job, epoch, done); });
   }
   void AdoptEpoch(uint32_t server, const JobPlan& plan,
                   std::function<void(absl::Status)> done) override {
-    Call("adopt", server, done, [=](JobDirectory* to) { to->PeerAdoptEpoch(plan, done); });
+    Call("adopt", server, done, [=](JobDirectory* to) { to->peers()->AdoptEpoch(plan, done); });
   }
   void Snapshot(uint32_t server, const SnapshotCall& call,
                 std::function<void(absl::StatusOr<uint64_t>)> done) override {
-    Call("snapshot", server, done, [=](JobDirectory* to) { to->PeerSnapshot(call, done); });
+    Call("snapshot", server, done, [=](JobDirectory* to) { to->peers()->Snapshot(call, done); });
   }
   void RestoreJob(uint32_t server, const RestoreOrder& order,
                   std::function<void(absl::StatusOr<std::string>)> done) override {
-    Call("restore", server, done, [=](JobDirectory* to) { to->PeerRestoreJob(order, done); });
+    Call("restore", server, done, [=](JobDirectory* to) { to->peers()->RestoreJob(order, done); });
   }
   void Export(uint32_t server, const ExportPart& part,
               std::function<void(absl::Status)> done) override {
-    Call("export", server, done, [=](JobDirectory* to) { to->PeerExport(part, done); });
+    Call("export", server, done, [=](JobDirectory* to) { to->peers()->Export(part, done); });
   }
   void ImportJob(uint32_t server, const ImportOrder& order,
                  std::function<void(absl::Status)> done) override {
-    Call("import", server, done, [=](JobDirectory* to) { to->PeerImportJob(order, done); });
+    Call("import", server, done, [=](JobDirectory* to) { to->peers()->ImportJob(order, done); });
   }
   void SendVote(uint64_t job, uint32_t epoch, uint64_t round, uint32_t to,
                 const Vote& vote) override {
     const std::shared_ptr<JobDirectory> directory = At(to);
-    const auto engine = directory == nullptr ? nullptr : directory->Find(job);
+    const auto engine = directory == nullptr ? nullptr : directory->lookup()->Find(job);
     if (engine == nullptr) return;
     engine->PeerVote(epoch, round, vote, [=, this](const VoteAnswer& own) {
       const std::shared_ptr<JobDirectory> asker = At(vote.server);
-      const auto asking = asker == nullptr ? nullptr : asker->Find(job);
+      const auto asking = asker == nullptr ? nullptr : asker->lookup()->Find(job);
       if (asking == nullptr) return;
       if (!own.ok()) return asking->VoteRefused(round, own.status());
       if (own->has_value()) asking->PeerVote(epoch, round, **own, [](const VoteAnswer&) {});

@@ -33,8 +33,8 @@ class DurableJobsTest : public ::testing::Test {
   }
   absl::StatusOr<AttachResult> AttachWorld(uint64_t first, Resume resume = Resume::kAuto) {
     AttachAnswer zero, one;
-    cluster_->At(0)->Attach(SeatCall(0, first, resume), zero.Setter());
-    cluster_->At(0)->Attach(SeatCall(1, first + 1, resume), one.Setter());
+    cluster_->At(0)->trainers()->Attach(SeatCall(0, first, resume), zero.Setter());
+    cluster_->At(0)->trainers()->Attach(SeatCall(1, first + 1, resume), one.Setter());
     const auto other = one.Get();
     return other.ok() ? zero.Get() : other;
   }
@@ -43,13 +43,13 @@ class DurableJobsTest : public ::testing::Test {
   }
   AttachAnswer Ask(const AttachCall& call) {
     AttachAnswer answer;
-    cluster_->At(0)->Attach(call, answer.Setter());
+    cluster_->At(0)->trainers()->Attach(call, answer.Setter());
     return answer;
   }
   // Everything the directory was given before has been taken in.
   void Settle(uint32_t server) {
     Answer<std::vector<JobSnapshot>> jobs;
-    cluster_->At(server)->Snapshot(jobs.Setter());
+    cluster_->At(server)->operators()->Status(jobs.Setter());
     jobs.Get();
   }
   // As Settle, and those who asked for seats have been told of, or wait for, the streams.
@@ -87,17 +87,17 @@ class DurableJobsTest : public ::testing::Test {
   }
   absl::StatusOr<DurableJobs> List(uint32_t server) {
     Answer<absl::StatusOr<DurableJobs>> jobs;
-    cluster_->At(server)->ListJobs(jobs.Setter());
+    cluster_->At(server)->operators()->ListJobs(jobs.Setter());
     return jobs.Get();
   }
   absl::Status Delete(const std::string& name, bool force = false) {
     Answer<absl::Status> deleted;
-    cluster_->At(0)->DeleteJob(name, force, deleted.Setter());
+    cluster_->At(0)->operators()->DeleteJob(name, force, deleted.Setter());
     return deleted.Get();
   }
   absl::StatusOr<SealAnswer> Seal(uint32_t server, uint32_t epoch) {
     Answer<absl::StatusOr<SealAnswer>> sealed;
-    cluster_->At(server)->PeerSeal(job_, epoch, sealed.Setter());
+    cluster_->At(server)->peers()->Seal(job_, epoch, sealed.Setter());
     return sealed.Get();
   }
   void ExpectEpochEverywhere(uint32_t servers, const EpochRecord& epoch) {
@@ -228,7 +228,7 @@ TEST_F(DurableJobsTest, ANewcomerThatHangsUpDoesNotGetTheSeat) {
   AttachCall call = SeatCall(1, 900);
   call.call = 5;
   AttachAnswer answer = Ask(call);
-  cluster_->At(0)->AttachCancelled("job", 1, 5);
+  cluster_->At(0)->trainers()->AttachCancelled("job", 1, 5);
   Settle(0);
   cluster_->Engine(0, job_)->SlotLost(1, sink.get(), "killed");
   // The next change, of the other seat, leaves this one alone.
@@ -450,9 +450,10 @@ TEST_F(DurableJobsTest, ASealThatIsRepeatedLateDoesNotUndoTheNextEpoch) {
   Answer<absl::StatusOr<SealAnswer>> repeated;
   JobPlan unknown = plan;
   ++unknown.job;
-  cluster_->At(0)->PeerExtendJob(unknown, [&](const absl::Status&) { before.Pass(); });
-  cluster_->At(0)->PeerSeal(job_, 1, [&](const absl::StatusOr<SealAnswer>&) { at_answer.Pass(); });
-  cluster_->At(0)->PeerSeal(job_, 1, repeated.Setter());
+  cluster_->At(0)->peers()->ExtendJob(unknown, [&](const absl::Status&) { before.Pass(); });
+  cluster_->At(0)->peers()->Seal(job_, 1,
+                                 [&](const absl::StatusOr<SealAnswer>&) { at_answer.Pass(); });
+  cluster_->At(0)->peers()->Seal(job_, 1, repeated.Setter());
   before.Open();
   at_answer.WaitUntilReached();
   JobPlan next = plan;
@@ -556,7 +557,7 @@ TEST_F(DurableJobsTest, AFinishedJobRestsOnDiskUntilItIsGoneOnWith) {
     Finish(2);
     if (restart) {
       for (const uint32_t id : {0u, 1u}) cluster_->Restart(id);
-      EXPECT_EQ(cluster_->At(0)->memory_used_bytes(), 0u);
+      EXPECT_EQ(cluster_->At(0)->operators()->memory_used_bytes(), 0u);
     }
     const absl::Status in_use = Ask(0, 900, Resume::kNever).Get().status();
     EXPECT_EQ(ReasonOf(in_use), Reason::kNameInUse);
@@ -598,12 +599,12 @@ TEST_F(DurableJobsTest, ASealOfAnotherEpochIsRefusedByName) {
 TEST_F(DurableJobsTest, AServerWithoutTheJobSaysSo) {
   Make(1);
   Answer<absl::StatusOr<SealAnswer>> sealed;
-  cluster_->At(0)->PeerSeal(job_ + 1, 1, sealed.Setter());
+  cluster_->At(0)->peers()->Seal(job_ + 1, 1, sealed.Setter());
   EXPECT_EQ(ReasonOf(sealed.Get().status()), Reason::kUnknownJob);
   JobPlan plan = cluster_->Record(0, job_);
   ++plan.job;
   Answer<absl::Status> adopted;
-  cluster_->At(0)->PeerAdoptEpoch(plan, adopted.Setter());
+  cluster_->At(0)->peers()->AdoptEpoch(plan, adopted.Setter());
   EXPECT_EQ(ReasonOf(adopted.Get()), Reason::kUnknownJob);
 }
 

@@ -24,8 +24,8 @@ class GrowthTest : public ::testing::Test {
  protected:
   void SetUp() override {
     AttachAnswer zero, one;
-    cluster_.At(0)->Attach(SeatCall(0, 100), zero.Setter());
-    cluster_.At(0)->Attach(SeatCall(1, 101), one.Setter());
+    cluster_.At(0)->trainers()->Attach(SeatCall(0, 100), zero.Setter());
+    cluster_.At(0)->trainers()->Attach(SeatCall(1, 101), one.Setter());
     const auto made = one.Get();
     ASSERT_TRUE(made.ok()) << made.status();
     job_ = made->plan.job;
@@ -83,7 +83,7 @@ class GrowthTest : public ::testing::Test {
   }
   ExtendAnswer Ask(const ExtendCall& call) {
     ExtendAnswer answer;
-    cluster_.At(0)->Extend(call, answer.Setter());
+    cluster_.At(0)->trainers()->Extend(call, answer.Setter());
     return answer;
   }
   absl::StatusOr<JobPlan> GrowBoth(int64_t elements = 200) {

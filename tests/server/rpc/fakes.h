@@ -159,8 +159,18 @@ class FakeEngine : public RoundEngine {
   std::shared_ptr<SlotSink> sink_;
 };
 
-class FakeDirectory : public JobDirectory {
+// A directory that is all of its doors.
+class FakeDirectory : public JobDirectory,
+                      public TrainerDoor,
+                      public PeerDoor,
+                      public OperatorDoor,
+                      public JobLookup {
  public:
+  TrainerDoor* trainers() override { return this; }
+  PeerDoor* peers() override { return this; }
+  OperatorDoor* operators() override { return this; }
+  JobLookup* lookup() override { return this; }
+
   absl::Status Recover() override { return absl::OkStatus(); }
   void StartRecovered() override {}
   void Attach(AttachCall call, std::function<void(absl::StatusOr<AttachResult>)> done) override {
@@ -181,7 +191,7 @@ class FakeDirectory : public JobDirectory {
     plan.layout_version = call.base_layout_version + 1;
     done(plan);
   }
-  void PeerCreateJob(JobPlan plan, std::function<void(absl::Status)> done) override {
+  void CreateJob(JobPlan plan, std::function<void(absl::Status)> done) override {
     {
       MutexLock lock(&mu_);
       plans_.push_back(std::move(plan));
@@ -189,8 +199,8 @@ class FakeDirectory : public JobDirectory {
     }
     done(create_answer);
   }
-  void PeerExtendJob(JobPlan plan, std::function<void(absl::Status)> done) override {
-    PeerCreateJob(std::move(plan), std::move(done));
+  void ExtendJob(JobPlan plan, std::function<void(absl::Status)> done) override {
+    CreateJob(std::move(plan), std::move(done));
   }
   void CreateSnapshot(const std::string&, const std::string&, uint32_t,
                       std::function<void(absl::StatusOr<SnapshotInfo>)> done) override {
@@ -212,12 +222,11 @@ class FakeDirectory : public JobDirectory {
                        std::function<void(absl::StatusOr<RestoredJob>)> done) override {
     done(RestoredJob());
   }
-  void PeerSnapshot(SnapshotCall call,
-                    std::function<void(absl::StatusOr<uint64_t>)> done) override {
+  void Snapshot(SnapshotCall call, std::function<void(absl::StatusOr<uint64_t>)> done) override {
     done(call.round);
   }
-  void PeerRestoreJob(RestoreOrder order,
-                      std::function<void(absl::StatusOr<std::string>)> done) override {
+  void RestoreJob(RestoreOrder order,
+                  std::function<void(absl::StatusOr<std::string>)> done) override {
     done(order.share ? "shared" : "");
   }
   void Export(ExportCall, std::function<void(absl::StatusOr<ExportInfo>)> done) override {
@@ -227,13 +236,13 @@ class FakeDirectory : public JobDirectory {
     done(ImportInfo());
   }
   std::vector<std::shared_ptr<const Work>> ListWorks() const override { return {}; }
-  void PeerExport(ExportPart, std::function<void(absl::Status)> done) override {
+  void Export(ExportPart, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
-  void PeerImportJob(ImportOrder, std::function<void(absl::Status)> done) override {
+  void ImportJob(ImportOrder, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
-  void PeerDropJob(uint64_t, std::function<void(absl::Status)> done) override {
+  void DropJob(uint64_t, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
   void ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) override {
@@ -242,22 +251,22 @@ class FakeDirectory : public JobDirectory {
   void DeleteJob(const std::string&, bool, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
-  void PeerWhichRest(std::vector<uint64_t> jobs,
-                     std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override {
+  void WhichRest(std::vector<uint64_t> jobs,
+                 std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override {
     std::erase_if(jobs, [](uint64_t job) { return job % 2 != 0; });
     done(jobs);
   }
-  void PeerSeal(uint64_t, uint32_t, std::function<void(absl::StatusOr<SealAnswer>)> done) override {
+  void Seal(uint64_t, uint32_t, std::function<void(absl::StatusOr<SealAnswer>)> done) override {
     done(SealAnswer{9, true});
   }
-  void PeerAdoptEpoch(JobPlan plan, std::function<void(absl::Status)> done) override {
-    PeerCreateJob(std::move(plan), std::move(done));
+  void AdoptEpoch(JobPlan plan, std::function<void(absl::Status)> done) override {
+    CreateJob(std::move(plan), std::move(done));
   }
-  std::shared_ptr<RoundEngine> Find(uint64_t job) override {
+  std::shared_ptr<RoundEngine> Find(uint64_t job) const override {
     return job == engine->job() ? engine : nullptr;
   }
   void PeerLost(uint32_t, const std::string&) override {}
-  void Snapshot(std::function<void(std::vector<JobSnapshot>)> done) override {
+  void Status(std::function<void(std::vector<JobSnapshot>)> done) override {
     JobSnapshot snapshot;
     snapshot.name = "fake";
     snapshot.slots.push_back({1, "pushing", 3, 42});

@@ -1,0 +1,91 @@
+// What operators ask of the home, and what they read of jobs and snapshots, as plain values.
+// Comes from: the Admin service. Goes to: the desks. Thread safety: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/round/round_types.h"
+
+namespace ballast::server {
+
+// A durable job as its home knows it.
+struct DurableJob {
+  std::string name;
+  uint64_t job = 0;
+  std::string state;  // running | resting: on disk only
+  Durability durability = Durability::kPower;
+  uint32_t world = 0;
+  uint32_t epoch = 0;
+  uint64_t round = 0;  // the next
+  uint64_t parameters = 0;
+  uint32_t tensors = 0;
+  uint32_t groups = 0;
+  std::vector<uint32_t> servers;
+  uint32_t open_streams = 0;  // trainers that are attached
+  uint64_t disk_bytes = 0;    // of all its servers, if they are set up as the home is
+};
+using DurableJobs = std::vector<DurableJob>;
+
+// A snapshot as its home knows it.
+struct SnapshotInfo {
+  uint64_t id = 0;
+  std::string job;
+  std::string name;
+  uint64_t round = 0;  // the next one of whoever goes on from it
+  uint64_t created_s = 0;
+  uint64_t bytes = 0;  // on disk
+  uint64_t parameters = 0;
+  uint32_t world = 0;
+  std::vector<uint32_t> servers;
+};
+
+// What a snapshot becomes when it is restored.
+struct RestoreCall {
+  std::string job;       // of the snapshot
+  std::string snapshot;  // its name
+  std::string as;        // name of the job that goes on from it
+  uint32_t world = 0;    // of that job; 0: as it was
+  // A fork: the job's slots begin in the snapshot's files (borrowed_images.h); nothing is copied.
+  bool share = false;
+};
+
+struct RestoredJob {
+  DurableJob job;
+  std::string copied;  // why a server copied what was to be shared; empty: none did
+};
+
+// What is written as safetensors files.
+struct ExportCall {
+  std::string job;
+  std::string snapshot;  // its name; empty: the present state, of which one is taken meanwhile
+  std::string name;      // of the export: its directory in storage.export_dir
+  DType dtype = DType::kUnspecified;  // of the weights; unspecified: each tensor's own
+  bool state = false;                 // optimizer state, too
+  bool consolidated = false;          // one server writes all of it, in one file of each kind
+};
+
+struct ExportInfo {
+  std::string directory;
+  uint64_t round = 0;  // the next one of whoever goes on from it
+  uint64_t bytes = 0;
+  uint32_t files = 0;  // of tensors
+  uint32_t tensors = 0;
+  uint64_t parameters = 0;
+};
+
+// What an export becomes when it is imported.
+struct ImportCall {
+  std::string from;    // name of the export
+  std::string as;      // name of the job that goes on from it
+  uint32_t world = 0;  // of that job; 0: as it was
+};
+
+struct ImportInfo {
+  DurableJob job;
+  bool state = false;  // with optimizer state; else moments and step counts begin at 0
+  uint64_t bytes = 0;
+};
+
+}  // namespace ballast::server

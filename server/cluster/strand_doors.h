@@ -1,0 +1,184 @@
+// The doors as the directory has them: each call goes to the part that answers it, on the strand.
+// Comes from: Directory. Goes to: Home, LocalJobs and the desks. Thread safety: as the doors'.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/cluster/doors.h"
+#include "server/cluster/export_desk.h"
+#include "server/cluster/home.h"
+#include "server/cluster/import_desk.h"
+#include "server/cluster/jobs_desk.h"
+#include "server/cluster/local_jobs.h"
+#include "server/cluster/long_work.h"
+#include "server/cluster/memory_book.h"
+#include "server/cluster/owner_strand.h"
+#include "server/cluster/restore_desk.h"
+#include "server/cluster/snapshot_desk.h"
+#include "server/cluster/snapshot_share.h"
+
+namespace ballast::server {
+
+// The parts behind the doors; all outlive them.
+struct DoorParts {
+  OwnerStrand* strand = nullptr;
+  const MemoryBook* memory = nullptr;
+  LongWork* work = nullptr;
+  Home* home = nullptr;
+  LocalJobs* jobs = nullptr;
+  JobsDesk* job_desk = nullptr;
+  SnapshotShare* share = nullptr;
+  SnapshotDesk* snapshots = nullptr;
+  RestoreDesk* restores = nullptr;
+  ExportDesk* exports = nullptr;
+  ImportDesk* imports = nullptr;
+};
+
+class StrandTrainerDoor final : public TrainerDoor {
+ public:
+  explicit StrandTrainerDoor(const DoorParts& parts) : parts_(parts) {}
+
+  void Attach(AttachCall call, std::function<void(absl::StatusOr<AttachResult>)> done) override {
+    parts_.strand->Post([this, call = std::move(call), done = std::move(done)] {
+      parts_.home->Attach(call, done);
+    });
+  }
+  void AttachCancelled(const std::string& job, uint32_t slot, uint64_t call) override {
+    parts_.strand->Post([=, this] { parts_.home->AttachCancelled(job, slot, call); });
+  }
+  void Extend(ExtendCall call, std::function<void(absl::StatusOr<JobPlan>)> done) override {
+    parts_.strand->Post([this, call = std::move(call), done = std::move(done)] {
+      parts_.home->Extend(call, done);
+    });
+  }
+
+ private:
+  const DoorParts parts_;
+};
+
+class StrandPeerDoor final : public PeerDoor {
+ public:
+  using Done = std::function<void(absl::Status)>;
+  explicit StrandPeerDoor(const DoorParts& parts) : parts_(parts) {}
+
+  void CreateJob(JobPlan plan, Done done) override {
+    Post([this, plan = std::move(plan), done = std::move(done)] {
+      parts_.home->MakeForHome(plan, done);
+    });
+  }
+  void ExtendJob(JobPlan plan, Done done) override {
+    Post([this, plan = std::move(plan), done = std::move(done)] {
+      parts_.jobs->Extend(plan, done);
+    });
+  }
+  void DropJob(uint64_t job, Done done) override {
+    Post([this, job, done = std::move(done)] { parts_.jobs->Remove(job, done); });
+  }
+  void WhichRest(std::vector<uint64_t> jobs,
+                 std::function<void(absl::StatusOr<std::vector<uint64_t>>)> done) override {
+    Post([this, jobs = std::move(jobs), done = std::move(done)] {
+      parts_.home->WhichRest(jobs, done);
+    });
+  }
+  void Seal(uint64_t job, uint32_t epoch,
+            std::function<void(absl::StatusOr<SealAnswer>)> done) override {
+    Post([this, job, epoch, done = std::move(done)] { parts_.jobs->Seal(job, epoch, done); });
+  }
+  void AdoptEpoch(JobPlan plan, Done done) override {
+    Post(
+        [this, plan = std::move(plan), done = std::move(done)] { parts_.jobs->Adopt(plan, done); });
+  }
+  void Snapshot(SnapshotCall call, std::function<void(absl::StatusOr<uint64_t>)> done) override {
+    Post([this, call, done = std::move(done)] {
+      parts_.share->Do(call, [done](const absl::StatusOr<SnapshotShare::Answer>& answer) {
+        answer.ok() ? done(answer->round) : done(answer.status());
+      });
+    });
+  }
+  void RestoreJob(RestoreOrder order,
+                  std::function<void(absl::StatusOr<std::string>)> done) override {
+    Post([this, order = std::move(order), done = std::move(done)] {
+      parts_.restores->MakeShare(order, done);
+    });
+  }
+  void Export(ExportPart part, Done done) override {
+    Post([this, part = std::move(part), done = std::move(done)] {
+      parts_.exports->WriteShare(part, done);
+    });
+  }
+  void ImportJob(ImportOrder order, Done done) override {
+    Post([this, order = std::move(order), done = std::move(done)] {
+      parts_.imports->MakeShare(order, done);
+    });
+  }
+
+ private:
+  void Post(std::function<void()> task) { parts_.strand->Post(std::move(task)); }
+
+  const DoorParts parts_;
+};
+
+class StrandOperatorDoor final : public OperatorDoor {
+ public:
+  using SnapshotDone = std::function<void(absl::StatusOr<SnapshotInfo>)>;
+  explicit StrandOperatorDoor(const DoorParts& parts) : parts_(parts) {}
+
+  void Status(std::function<void(std::vector<JobSnapshot>)> done) override {
+    Post([this, done = std::move(done)] { parts_.job_desk->Status(done); });
+  }
+  std::vector<std::shared_ptr<const Work>> ListWorks() const override {
+    return parts_.work->works()->List();
+  }
+  uint64_t memory_used_bytes() const override { return parts_.memory->used_bytes(); }
+  uint64_t memory_budget_bytes() const override { return parts_.memory->budget_bytes(); }
+
+  void ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) override {
+    Post([this, done = std::move(done)] { parts_.job_desk->List(done); });
+  }
+  void DeleteJob(const std::string& name, bool force,
+                 std::function<void(absl::Status)> done) override {
+    Post([=, this, done = std::move(done)] { parts_.job_desk->Delete(name, force, done); });
+  }
+
+  void CreateSnapshot(const std::string& job, const std::string& name, uint32_t keep,
+                      SnapshotDone done) override {
+    Post([=, this, done = std::move(done)] { parts_.snapshots->Create(job, name, keep, done); });
+  }
+  void ListSnapshots(const std::string& job,
+                     std::function<void(absl::StatusOr<std::vector<SnapshotInfo>>)> done) override {
+    Post([=, this, done = std::move(done)] { parts_.snapshots->List(job, done); });
+  }
+  void VerifySnapshot(const std::string& job, const std::string& name, SnapshotDone done) override {
+    Post([=, this, done = std::move(done)] { parts_.snapshots->Verify(job, name, done); });
+  }
+  void DeleteSnapshot(const std::string& job, const std::string& name, SnapshotDone done) override {
+    Post([=, this, done = std::move(done)] { parts_.snapshots->Delete(job, name, done); });
+  }
+  void RestoreSnapshot(RestoreCall call,
+                       std::function<void(absl::StatusOr<RestoredJob>)> done) override {
+    Post([this, call = std::move(call), done = std::move(done)] {
+      parts_.restores->Restore(call, parts_.work->UnderWay(done));
+    });
+  }
+  void Export(ExportCall call, std::function<void(absl::StatusOr<ExportInfo>)> done) override {
+    Post([this, call = std::move(call), done = std::move(done)] {
+      parts_.exports->Export(call, parts_.work->UnderWay(done));
+    });
+  }
+  void Import(ImportCall call, std::function<void(absl::StatusOr<ImportInfo>)> done) override {
+    Post([this, call = std::move(call), done = std::move(done)] {
+      parts_.imports->Import(call, parts_.work->UnderWay(done));
+    });
+  }
+
+ private:
+  void Post(std::function<void()> task) { parts_.strand->Post(std::move(task)); }
+
+  const DoorParts parts_;
+};
+
+}  // namespace ballast::server
