@@ -15,7 +15,7 @@
 // snapshot or an export, to the home's own record, which comes last, or to when nothing of the job
 // is left at the others.
 //
-// Comes from: JobDirectory. Goes to: common/io files, MetaStore.
+// Comes from: LocalJobs, JobMaker, ShareMaker. Goes to: common/io files, MetaStore.
 // Thread safety: any thread, but one call at a time for a job; every call may block on the disk.
 #pragma once
 

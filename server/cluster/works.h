@@ -1,5 +1,5 @@
 // Works: what takes long on this server and how far it is, for those who wait for it.
-// Comes from: Directory (snapshots, restores, exports, imports). Goes to: the Admin service.
+// Comes from: the desks (snapshots, restores, exports, imports). Goes to: the Admin service.
 // Thread safety: thread-safe.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Checks on a job's plan and the memory it will take at a server.
-// Comes from: the home's attach barrier, or a peer. Goes to: RoundEngine, JobDirectory.
+// Comes from: the home's attach barrier, or a peer. Goes to: RoundEngine, the job directory.
 // Thread safety: pure functions.
 #pragma once
 

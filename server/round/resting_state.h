@@ -1,6 +1,6 @@
 // RestingState: the state of a job that rests, out of its files and without an engine, for a
 // snapshot. Nobody writes them meanwhile, so nothing has to be held, and nothing is trimmed.
-// Comes from: JobDirectory (directory_resting.cc). Goes to: JobStorage, CaptureExtents.
+// Comes from: RestingHolds. Goes to: JobStorage, CaptureExtents.
 // Thread safety: thread-compatible; every call blocks on the disk.
 #pragma once
 

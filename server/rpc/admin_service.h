@@ -1,5 +1,5 @@
 // Admin service, and the same facts for /statusz: what this server knows of itself, its peers and
-// its jobs. Comes from: GenericServer, server main. Goes to: JobDirectory, PeerClient.
+// its jobs. Comes from: GenericServer, server main. Goes to: OperatorDoor, PeerClient.
 // Thread safety: any thread.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Control service: Attach and Extend, parsed here and decided by the job directory.
-// Comes from: GenericServer. Goes to: JobDirectory. Thread safety: any thread.
+// Comes from: GenericServer. Goes to: TrainerDoor. Thread safety: any thread.
 #pragma once
 
 #include "server/rpc/convert.h"

@@ -1,5 +1,5 @@
 // Messages of the wire <-> the types of server/round and server/cluster.
-// Comes from: control_service, peer_service, session. Goes to: RoundEngine, JobDirectory.
+// Comes from: control_service, peer_service, session. Goes to: RoundEngine, the doors.
 // Everything that comes from outside is checked for what the types cannot hold: enum numbers,
 // lengths that must agree with each other. Limits of a job are ValidateJobSpec's.
 // Thread safety: pure functions.

@@ -1,6 +1,7 @@
 // The other servers of the cluster, as this one calls them: votes, creation of jobs, and a
 // heartbeat that finds out who is gone.
-// Comes from: JobDirectory (PeerLink) and RoundEngine (VoteSink). Goes to: the peers' peer_service.
+// Comes from: the job directory (PeerLink) and RoundEngine (VoteSink). Goes to: peer_service of the
+// peers.
 // Thread safety: any thread. Callbacks run on the thread that polls the completion queue or on the
 // caller's; no lock is held then.
 #pragma once
@@ -15,7 +16,7 @@
 #include "common/base/clock.h"
 #include "common/base/executor.h"
 #include "grpcpp/completion_queue.h"
-#include "server/cluster/job_directory.h"
+#include "server/cluster/peer_calls.h"
 
 namespace ballast::server {
 

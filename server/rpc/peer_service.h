@@ -1,5 +1,5 @@
 // Peer service: what the other servers of the cluster ask of this one.
-// Comes from: GenericServer. Goes to: JobDirectory, RoundEngine. Thread safety: any thread.
+// Comes from: GenericServer. Goes to: PeerDoor, RoundEngine. Thread safety: any thread.
 #pragma once
 
 #include <cstdint>

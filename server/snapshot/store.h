@@ -5,7 +5,7 @@
 //   <root>/<snapshot id, 16 hex digits>/TAKING          while it is taken: by whom
 //   <root>/<snapshot id>/MANIFEST                       written last; without it there is none
 //
-// Comes from: JobDirectory. Goes to: common/io files, ImageFile.
+// Comes from: the snapshot, restore and export desks. Goes to: common/io files, ImageFile.
 // Thread safety: any thread, but one call at a time for a snapshot; every call blocks on the disk.
 #pragma once
 
