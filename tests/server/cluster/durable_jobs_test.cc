@@ -451,8 +451,7 @@ TEST_F(DurableJobsTest, ASealThatIsRepeatedLateDoesNotUndoTheNextEpoch) {
   JobPlan unknown = plan;
   ++unknown.job;
   cluster_->At(0)->peers()->ExtendJob(unknown, [&](const absl::Status&) { before.Pass(); });
-  cluster_->At(0)->peers()->Seal(job_, 1,
-                                 [&](const absl::StatusOr<SealAnswer>&) { at_answer.Pass(); });
+  cluster_->At(0)->peers()->Seal(job_, 1, [&](const auto&) { at_answer.Pass(); });
   cluster_->At(0)->peers()->Seal(job_, 1, repeated.Setter());
   before.Open();
   at_answer.WaitUntilReached();
