@@ -16,7 +16,6 @@
 #include "absl/status/statusor.h"
 #include "server/cluster/desk_parts.h"
 #include "server/cluster/snapshot_desk.h"
-#include "server/simd/isa.h"
 
 namespace ballast::server {
 

@@ -11,7 +11,6 @@
 #include "server/cluster/desk_parts.h"
 #include "server/cluster/job_maker.h"
 #include "server/cluster/share_maker.h"
-#include "server/simd/isa.h"
 
 namespace ballast::server {
 

@@ -17,7 +17,6 @@
 #include "server/cluster/long_work.h"
 #include "server/cluster/this_server.h"
 #include "server/round/resting_state.h"
-#include "server/simd/isa.h"
 
 namespace ballast::server {
 

@@ -196,6 +196,7 @@ JobPlan PlanOf(int64_t elements) {
   plan.spec.extent_elements = 128;
   plan.spec.tensors = {{"a", {elements}, DType::kF32, 0, {}}};
   plan.epoch.members = {{0, 1}, {1, 2}};
+  plan.epoch.contributors = AllContribute(plan.epoch.members, plan.spec.group_count);
   plan.servers = {1};
   plan.owner.assign(static_cast<size_t>(elements + 127) / 128, 1);
   return plan;
