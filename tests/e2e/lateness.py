@@ -7,8 +7,11 @@ it: on a quiet machine that changes nothing, and on an overloaded one the test s
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 TICK_S = 0.01
 # Timers are this exact on an idle machine.
@@ -44,3 +47,35 @@ class Lateness:
             if late > 0.0:
                 self._overslept.append((now, late))
             before = now
+
+
+class Ending:
+    """Waits for the end of a process, which somebody else reaps, from now on."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._starved = _starved_s(pid)
+        self._pool = ThreadPoolExecutor(1)
+        self._ended = self._pool.submit(self._wait)
+        self._pool.shutdown(wait=False)
+
+    def late(self, lateness: Lateness, timeout_s: float) -> float:
+        """Seconds lost until the end by the process, and after it by this one.
+
+        What an interpreter does at its end is work of its main thread alone, so what counts is how
+        long that thread could run and did not.
+        """
+        ended, starved = self._ended.result(timeout_s)
+        return starved - self._starved + lateness.since(ended)
+
+    def _wait(self) -> tuple[float, float]:
+        os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+        return time.monotonic(), _starved_s(self._pid)
+
+
+def _starved_s(pid: int) -> float:
+    """Of the main thread, see proc(5); 0 where the kernel keeps no such account."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
