@@ -73,8 +73,10 @@ std::string Describe(const Pause& pause) {
 void Session::Lose(size_t index, const absl::Status& status) {
   Server& server = servers_[index];
   const Reason reason = ReasonOf(status);
-  if (leaving_ && reason == Reason::kJobFinished) {
-    server.leave_sent = true;  // It has heard it; the others may not have.
+  // A server that has heard the Leave in the epoch before refuses this trainer in the new one.
+  const bool heard = reason == Reason::kJobFinished || reason == Reason::kWrongIncarnation;
+  if (leaving_ && heard) {
+    server.leave_sent = true;  // The others may not have heard the Leave.
   } else if (durable_ && reason == Reason::kStaleEpoch) {
     OnStaleEpoch(index, status);
   } else if (durable_ && reason == Reason::kWrongIncarnation) {

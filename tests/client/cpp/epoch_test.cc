@@ -505,41 +505,6 @@ TEST_F(SurvivorTest, AfterTheStepNothingTouchesTheBuffers) {
   EXPECT_TRUE(model_.weights == after);
 }
 
-TEST_F(SurvivorTest, LeavesAgainInTheNewEpoch) {
-  StartWorld(2);
-  ExpectGoodStep(1, 0);
-  // The new epoch knows nothing of who had left the old one.
-  Server(1).on_control = [&, left = false](FakeStream*, const v1::ClientMessage& message) mutable {
-    if (!message.has_leave() || left) return false;
-    left = true;
-    Replace(&Server(1), 2);
-    return true;
-  };
-  EXPECT_TRUE(client_->Leave().ok());
-  EXPECT_EQ(Server(0).leaves.size(), 2u);
-  EXPECT_EQ(Server(1).leaves.size(), 2u);
-}
-
-TEST_F(SurvivorTest, LeavesTheOthersToWhenOneServerKnowsThatAllHaveLeft) {
-  StartWorld(2);
-  ExpectGoodStep(1, 0);
-  // Everybody's Leave has reached server 1, which follows into the epoch only to end there.
-  Server(0).on_control = [&, left = false](FakeStream*, const v1::ClientMessage& message) mutable {
-    if (!message.has_leave() || left) return false;
-    left = true;
-    Replace(&Server(0), 2);
-    return true;
-  };
-  Server(1).on_control = [](FakeStream* stream, const v1::ClientMessage& message) {
-    if (!message.has_hello() || message.hello().epoch() == 1) return false;
-    stream->End(ToGrpc(ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobFinished,
-                                     "all slots have left")));
-    return true;
-  };
-  EXPECT_TRUE(client_->Leave().ok());
-  EXPECT_EQ(Server(0).leaves.size(), 2u);
-}
-
 // --- One whose seat was taken -------------------------------------------------------------------
 
 class ZombieTest : public SurvivorTest {
