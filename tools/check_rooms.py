@@ -105,7 +105,11 @@ FLAT_ROOMS = ("server",)
 
 # The pure core: the same objects run under gRPC, under a seeded simulator and under replay, so
 # nothing in them may depend on threads, time, chance, the system or the order of a hash table.
-PURE_CORE = ("server/round/round_fsm.", "server/cluster/job_home.", "common/job/")
+PURE_CORE = (
+    "common/job/", "server/cluster/attach_barrier.", "server/cluster/epoch_change.",
+    "server/cluster/home_errors.", "server/cluster/home_growth.", "server/cluster/home_job.",
+    "server/cluster/home_job_epochs.", "server/cluster/home_types.", "server/cluster/job_home.",
+    "server/cluster/seating.", "server/cluster/waiting_room.", "server/round/round_fsm.")
 PURE_BANS = (
     "thread", "mutex", "shared_mutex", "atomic", "condition_variable", "future", "random",
     "fstream", "iostream", "ctime", "time.h", "unistd.h", "fcntl.h", "sys/", "unordered_map",
