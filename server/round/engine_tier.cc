@@ -87,6 +87,10 @@ void Engine::OnInitialSaved(const absl::Status& status) {
 void Engine::OnInitialFlushed(const absl::Status& status) {
   if (!status.ok()) return StorageFailed(status);
   if (initial_saving_ != 0) return;  // More has come meanwhile.
+  // What was saved while this flush was under way needs another one.
+  if (nvme_->unflushed()) {
+    return nvme_->Flush([this](const absl::Status& flushed) { OnInitialFlushed(flushed); });
+  }
   initial_unflushed_ = false;
   if (prepare_waiting_.has_value()) PrepareNow(*std::exchange(prepare_waiting_, std::nullopt));
 }

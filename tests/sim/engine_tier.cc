@@ -76,6 +76,9 @@ void SimEngine::OnInitialSaved(const absl::Status& status) {
 void SimEngine::OnInitialFlushed(const absl::Status& status) {
   if (!status.ok()) return deps_.storage_failed(status);
   if (initial_saving_ != 0) return;
+  if (nvme_->unflushed()) {
+    return nvme_->Flush([this](const absl::Status& flushed) { OnInitialFlushed(flushed); });
+  }
   initial_unflushed_ = false;
   if (prepare_waiting_.has_value()) PrepareNow(*std::exchange(prepare_waiting_, std::nullopt));
 }
