@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
+#include "common/base/mutant.h"
 #include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
@@ -93,8 +94,7 @@ class TwoImageFile : public ImageFile {
   // Index of its image.
   static std::optional<size_t> NewestFlushed(const Extent& extent);
   static uint64_t NewestSerial(const Extent& extent);
-  // The beginning of a Write: its image, which is empty from then on, and its header without
-  // checksums.
+  // Begins a Write: its image, empty from then on, and its header without checksums.
   absl::StatusOr<std::pair<Image*, ImageHeader>> BeginWrite(Extent* target, uint64_t version);
   absl::Status WritePayload(ImageHeader* header, const char* data,
                             absl::Span<const uint32_t> chunk_crcs);
@@ -115,8 +115,7 @@ class TwoImageFile : public ImageFile {
   std::unique_ptr<File> file_;
   uint64_t end_ = kPageBytes;  // of the images
 
-  // Guards what follows and everything in extents_, whose entries stay where they are; never held
-  // over I/O.
+  // Guards what follows and all of extents_, whose entries stay put; never held over I/O.
   mutable Mutex mu_;
   std::map<uint32_t, Extent> extents_;
   uint64_t last_serial_ ABSL_GUARDED_BY(mu_) = 0;
@@ -428,7 +427,8 @@ TwoImageFile::Image* TwoImageFile::Overwritable(Extent* extent) {
   if (extent->held == &second) return &first;
   if (!first.header.has_value()) return &first;
   if (!second.header.has_value()) return &second;
-  return first.header->version < second.header->version ? &first : &second;
+  const bool first_is_older = first.header->version < second.header->version;
+  return first_is_older != BALLAST_MUTANT(kImageInPlace) ? &first : &second;
 }
 
 ImageHeader TwoImageFile::HeaderOf(const ImageShape& shape, uint64_t offset,
@@ -535,8 +535,7 @@ uint64_t TwoImageFile::NewestSerial(const Extent& extent) {
 }
 
 absl::Status TwoImageFile::Sync() {
-  // Of each extent the last write that this flush covers. Another flush may end meanwhile, and let
-  // the next write begin.
+  // Of each extent the last write that this flush covers; others may end and begin meanwhile.
   std::vector<std::pair<Extent*, uint64_t>> covered;
   uint64_t serial = 0;
   {
@@ -553,6 +552,7 @@ absl::Status TwoImageFile::Sync() {
   for (const auto& [extent, newest] : covered) {
     for (Image& image : extent->images) {
       image.flushed = image.flushed || (image.header.has_value() && image.header->serial <= newest);
+      if (BALLAST_MUTANT(kFlushCountsLaterWrites)) image.flushed = image.header.has_value();
     }
     if (!extent->writing && NewestSerial(*extent) <= newest) extent->unflushed = false;
   }

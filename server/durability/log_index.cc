@@ -1,6 +1,7 @@
 #include "server/durability/log_index.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/mutant.h"
 
 namespace ballast::server {
 namespace {
@@ -99,6 +100,7 @@ void LogIndex::BeginEpoch(uint32_t epoch, uint64_t start_round) {
 }
 
 absl::Status LogIndex::CheckWhole(const PreparedRecord& record) const {
+  if (BALLAST_MUTANT(kPrepareIncomplete)) return absl::OkStatus();
   const LoggedRound* const round = Find(record.round);
   for (const ExtentNorm& norm : record.vote.norms) {
     if (norm.sumsq == 0) continue;

@@ -1,9 +1,10 @@
-// RoundLog: what makes a round survive. The round room writes every reduced extent, the PREPARE
-// record and the decision to it before it tells anybody; what "survives" means is the job's level.
-// It also keeps the rolling checkpoint that lets the log forget.
-// Comes from: server/round. Goes to: nothing at level `none`; JobStorage at the other levels.
-// Thread safety: thread-compatible; used on the job's strand, but for what reads and lets go held
-// state. Completions may run on any thread.
+// RoundLog: what makes a round survive, as one interface for each of its users. RoundRecords: the
+// driver of the rounds writes every reduced extent, the PREPARE record and the decision before it
+// tells anybody. ImageStore: the checkpointer and the tier keep the rolling checkpoint that lets
+// the log forget. StateHolds: a snapshot reads what both hold for it. What "survives" means is the
+// job's level. Comes from: server/round. Goes to: nothing at level `none`; JobStorage at the other
+// levels. Thread safety: thread-compatible; used on the job's strand, but for what reads and lets
+// go held state. Completions may run on any thread.
 #pragma once
 
 #include <cstddef>
@@ -29,17 +30,18 @@ struct ReducedExtent {
   std::shared_ptr<const void> owner;
 };
 
-// What RoundLog::Hold keeps: of each extent a version of its state, in an image. With the rounds
+// What StateHolds::Hold keeps: of each extent a version of its state, in an image. With the rounds
 // since the oldest of them, which are kept too, every extent can be brought to any later version.
 struct HeldState {
   std::map<uint32_t, uint64_t> versions;  // by extent
 };
 
-class RoundLog {
+// The log of rounds.
+class RoundRecords {
  public:
   using Done = std::function<void(absl::Status)>;
 
-  virtual ~RoundLog() = default;
+  virtual ~RoundRecords() = default;
   // Starts writing `extent`; later extents may still be on the wire.
   virtual void AppendExtent(ReducedExtent extent) = 0;
   // The decision of a round; durable with the next Prepare at the latest.
@@ -55,44 +57,60 @@ class RoundLog {
   virtual void BeginEpoch(uint32_t epoch, uint64_t start_round) = 0;
   // Newest round whose contributions survive.
   virtual uint64_t durable_round() const = 0;
-
-  // Whether WriteImage does anything: whether images are worth making.
-  virtual bool keeps_images() const = 0;
   // Whether rounds wait for room that only newer images of the oldest extents can make.
   virtual bool short_of_room() const = 0;
   // `callback` runs, on any thread, whenever that begins. Set once, before the first append.
   virtual void OnShortOfRoom(std::function<void()> callback) = 0;
-  // Writes a checkpoint of one extent; `done` runs once it survives. A failed status is fatal.
-  virtual void WriteImage(ExtentImage image, Done done) = 0;
-  // The images themselves, for a tier that lives in them; null where nothing could. The log's.
-  virtual ImageIo* image_io() { return nullptr; }
+};
 
-  // Holds what stands in the images and the rounds since, for a snapshot; `done` runs on the log's
-  // thread. One at a time; it ends with LetAllGo. Rounds never wait for it: when the log needs the
-  // room, all of it is let go, and the calls below return ABORTED. Errors: ALREADY_EXISTS:
-  // something is held; NOT_FOUND: an extent has no version yet; UNIMPLEMENTED: nothing survives
-  // (level `none`).
-  virtual void Hold(std::function<void(absl::StatusOr<HeldState>)> done) {
-    done(absl::UnimplementedError("a job of durability none has nothing that could be held"));
-  }
+// The rolling checkpoint.
+class ImageStore {
+ public:
+  virtual ~ImageStore() = default;
+  // Whether WriteImage does anything: whether images are worth making.
+  virtual bool keeps_images() const { return true; }
+  // Writes a checkpoint of one extent; `done` runs once it survives. A failed status is fatal.
+  virtual void WriteImage(ExtentImage image, std::function<void(absl::Status)> done) = 0;
+  // The images themselves, for a tier that lives in them; null where there is none. The store owns
+  // it.
+  virtual ImageIo* image_io() { return nullptr; }
+};
+
+// What stands in the images and the rounds since, kept as it is for a snapshot. Rounds never wait
+// for it: when the log needs the room, all of it is let go, and the calls below return ABORTED.
+// These defaults hold nothing (level `none`): UNIMPLEMENTED.
+class StateHolds {
+ public:
+  using HeldRounds = std::map<uint64_t, LoggedRound>;
+
+  virtual ~StateHolds() = default;
+  // Begins to hold; `done` runs on the log's executor. One at a time; it ends with LetAllGo.
+  // Errors: ALREADY_EXISTS: something is held; NOT_FOUND: an extent has no version yet.
+  virtual void Hold(std::function<void(absl::StatusOr<HeldState>)> done) { done(NothingHeld()); }
   // Lets one extent go, or all that are left. Any thread.
   virtual void LetGo(uint32_t) {}
   virtual void LetAllGo() {}
   // What the log knows of the rounds from the oldest held version, or of `until` - 1, to that;
-  // their decisions were appended. Waits for the log's thread; any other. Errors: ABORTED.
-  using HeldRounds = std::map<uint64_t, LoggedRound>;
-  virtual absl::StatusOr<HeldRounds> ReadRounds(uint64_t) {
-    return absl::UnimplementedError("a job of durability none has nothing that is held");
+  // their decisions were appended. `done` runs on the log's executor. Errors: ABORTED.
+  virtual void ReadRounds(uint64_t, std::function<void(absl::StatusOr<HeldRounds>)> done) {
+    done(NothingHeld());
   }
   // Reads the version of an extent that is held, `to` as in ImageFile::Read; and a gradient of one
   // of ReadRounds', `to` as in GradientLog::ReadExtent. Block on the disk; any thread. Errors:
   // ABORTED; DATA_LOSS as there.
-  virtual absl::Status ReadHeld(uint32_t, uint64_t, void*) {
-    return absl::UnimplementedError("a job of durability none has nothing that is held");
+  virtual absl::Status ReadHeld(uint32_t, uint64_t, void*) { return NothingHeld(); }
+  virtual absl::Status ReadHeld(const LoggedExtent&, void*) { return NothingHeld(); }
+
+ private:
+  static absl::Status NothingHeld() {
+    return absl::UnimplementedError("a job of durability none has nothing that could be held");
   }
-  virtual absl::Status ReadHeld(const LoggedExtent&, void*) {
-    return absl::UnimplementedError("a job of durability none has nothing that is held");
-  }
+};
+
+// All of a job's.
+class RoundLog : public RoundRecords, public ImageStore, public StateHolds {
+ public:
+  using Done = RoundRecords::Done;
 };
 
 // Level `none`: nothing survives the process, and every Prepare completes at once.

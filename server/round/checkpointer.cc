@@ -41,8 +41,8 @@ size_t Checkpointer::Oldest(uint64_t version) const {
   return static_cast<size_t>(oldest - versions_.begin());
 }
 
-void Checkpointer::Pump(const Layout& layout, ExtentStore* store, RoundLog* log, uint64_t version,
-                        bool short_of_room, const Written& on_written) {
+void Checkpointer::Pump(const Layout& layout, ExtentStore* store, ImageStore* images,
+                        uint64_t version, bool short_of_room, const Written& on_written) {
   while (writing_.size() < kWritingMax) {
     const bool initial = !initial_.empty();
     if (!initial && due_ == 0 && !short_of_room) return;
@@ -62,13 +62,13 @@ void Checkpointer::Pump(const Layout& layout, ExtentStore* store, RoundLog* log,
     }
     versions_[index] = version;
     writing_.push_back(initial);
-    log->WriteImage({.extent = owned_[index],
-                     .version = version,
-                     .data = buffer->data(),
-                     .owner = buffer->ToShared(),
-                     .chunk_crcs = CopyToImage(layout, store, owned_[index], buffer->data()),
-                     .initial = initial},
-                    on_written);
+    images->WriteImage({.extent = owned_[index],
+                        .version = version,
+                        .data = buffer->data(),
+                        .owner = buffer->ToShared(),
+                        .chunk_crcs = CopyToImage(layout, store, owned_[index], buffer->data()),
+                        .initial = initial},
+                       on_written);
   }
 }
 

@@ -1,7 +1,7 @@
 // Checkpointer: which extent is written to its image next, and when. Every round a share of the
 // extents is due, so that each of them is written once in `rounds` rounds; initial weights are due
 // at once.
-// Comes from: RoundEngine. Goes to: RoundLog::WriteImage.
+// Comes from: RoundEngine. Goes to: ImageStore::WriteImage.
 // Thread safety: thread-compatible; owned by the engine's strand.
 #pragma once
 
@@ -40,7 +40,7 @@ class Checkpointer {
 
   // Starts writes of the present state, which is that of `version` and stays so until the next call
   // of this or of anything that steps. `short_of_room`: the log waits for newer images.
-  void Pump(const Layout& layout, ExtentStore* store, RoundLog* log, uint64_t version,
+  void Pump(const Layout& layout, ExtentStore* store, ImageStore* images, uint64_t version,
             bool short_of_room, const Written& on_written);
   // A write is over.
   void OnWritten();

@@ -62,6 +62,7 @@ class Engine final : public RoundEngine {
         seats_(fsm_.plan().epoch.seats()) {
     if (deps_.metrics != nullptr) metrics_ = deps_.metrics->Job(name_);
   }
+  ~Engine() override;
 
   static absl::StatusOr<std::shared_ptr<Engine>> Make(const JobPlan& plan,
                                                       const EngineConfig& config,
@@ -299,8 +300,6 @@ class Engine final : public RoundEngine {
               const std::function<void(absl::StatusOr<uint64_t>)>& done);
   void DoCaptureState(const CaptureOrder& order);
   void StartCapture();
-  static absl::StatusOr<CapturedRound> RunCapture(Capture* capture, const TakeExtent& take,
-                                                  const std::atomic<bool>& cancelled);
   void DoReleaseState();
   void EndCapture();
   absl::Status GivenUp() const;
@@ -468,8 +467,8 @@ class Engine final : public RoundEngine {
   uint32_t held_layout_ = 0;     // version of the layout that it is of
   bool release_wanted_ = false;  // while the log is asked to hold
   std::optional<CaptureOrder> capture_order_;
-  std::shared_ptr<std::atomic<bool>> capturing_;
-  std::unique_ptr<Executor> capture_thread_;  // made at the first use; last: it ends first
+  std::shared_ptr<CaptureRun> capturing_;
+  std::shared_ptr<Executor> capture_thread_;  // made at the first use
 };
 
 }  // namespace ballast::server

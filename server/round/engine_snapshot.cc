@@ -1,9 +1,7 @@
 // Engine: the state of a round for a snapshot. It is held on the strand, in no time; bringing it to
 // the round and handing it on is a thread's own work, beside which rounds go on. See engine.h.
-// Thread safety: on the job's strand, but for CaptureExtents.
+// Thread safety: on the job's strand; a CaptureRun on its executor.
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "common/base/priority.h"
@@ -11,16 +9,6 @@
 #include "server/round/engine.h"
 
 namespace ballast::server {
-namespace {
-
-constexpr std::chrono::milliseconds kLongestRest(50);
-
-// Two thirds of the time belong to the rounds.
-void Rest(std::chrono::nanoseconds took) {
-  std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(2 * took, kLongestRest));
-}
-
-}  // namespace
 
 void Engine::DoHoldState(const std::function<void(absl::StatusOr<uint64_t>)>& done) {
   if (!failure_.ok()) return done(failure_);
@@ -100,43 +88,33 @@ void Engine::StartCapture() {
     return order.done(absl::AbortedError(
         absl::StrCat("job \"", name_, "\" has grown meanwhile; take the snapshot again")));
   }
-  const auto capture = std::make_shared<Capture>(Capture{.layout = fsm_.layout(),
-                                                         .log = std::exchange(held_log_, nullptr),
-                                                         .held = *std::exchange(held_, {}),
-                                                         .round = capture_order_->round,
-                                                         .kernels = &step_kernels_});
-  if (pace_captures_) capture->rest = &Rest;
-  capturing_ = std::make_shared<std::atomic<bool>>(false);
-  if (capture_thread_ == nullptr)
+  Capture capture{.layout = fsm_.layout(),
+                  .log = std::exchange(held_log_, nullptr),
+                  .held = *std::exchange(held_, {}),
+                  .round = capture_order_->round,
+                  .kernels = &step_kernels_};
+  const CaptureOrder order = *std::exchange(capture_order_, std::nullopt);
+  if (capture_thread_ == nullptr) {
     capture_thread_ = deps_.executors->MakeExecutor("capture", 1, kBesideRounds);
-  capture_thread_->Post([capture, cancelled = capturing_, weak = weak_from_this(),
-                         post = strand_.Poster(),
-                         order = *std::exchange(capture_order_, std::nullopt)] {
-    const absl::StatusOr<CapturedRound> result = RunCapture(capture.get(), order.take, *cancelled);
-    capture->log->LetAllGo();
-    capture->log = nullptr;
-    const auto end = [weak, result, done = order.done] {
-      const auto self = std::static_pointer_cast<Engine>(weak.lock());
-      if (self != nullptr) {
-        self->capturing_ = nullptr;
-        self->pace_captures_ = !absl::IsAborted(result.status());
-      }
-      done(result);
-    };
-    if (!post(end)) order.done(result);
-  });
-}
-
-absl::StatusOr<CapturedRound> Engine::RunCapture(Capture* capture, const TakeExtent& take,
-                                                 const std::atomic<bool>& cancelled) {
-  BALLAST_ASSIGN_OR_RETURN(capture->rounds, capture->log->ReadRounds(capture->round));
-  BALLAST_ASSIGN_OR_RETURN(CapturedRound before, RoundBefore(*capture));
-  BALLAST_RETURN_IF_ERROR(CaptureExtents(*capture, take, cancelled));
-  return before;
+  }
+  capturing_ = CaptureRun::Start(std::move(capture), order.take, capture_thread_, pace_captures_,
+                                 [weak = weak_from_this(), post = strand_.Poster(),
+                                  done = order.done](const absl::StatusOr<CapturedRound>& result) {
+                                   const auto end = [weak, result, done] {
+                                     const auto self =
+                                         std::static_pointer_cast<Engine>(weak.lock());
+                                     if (self != nullptr) {
+                                       self->capturing_ = nullptr;
+                                       self->pace_captures_ = !absl::IsAborted(result.status());
+                                     }
+                                     done(result);
+                                   };
+                                   if (!post(end)) done(result);
+                                 });
 }
 
 void Engine::DoReleaseState() {
-  if (capturing_ != nullptr) *capturing_ = true;  // It lets go itself.
+  if (capturing_ != nullptr) capturing_->Cancel();  // It lets go itself.
   if (held_log_ == nullptr) return;
   if (!held_.has_value()) {
     release_wanted_ = true;
@@ -149,10 +127,16 @@ void Engine::DoReleaseState() {
   std::exchange(capture_order_, std::nullopt)->done(GivenUp());
 }
 
+// A capture's tasks end before what they use.
+Engine::~Engine() {
+  if (capture_thread_ != nullptr) capture_thread_->Shutdown();
+}
+
 // The log's files may be opened by another once the job has ended.
 void Engine::EndCapture() {
   DoReleaseState();
   if (capture_thread_ != nullptr) capture_thread_->Shutdown();
+  if (capturing_ != nullptr) capturing_->Abandon();
   held_log_ = nullptr;
 }
 

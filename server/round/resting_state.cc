@@ -14,7 +14,7 @@ namespace ballast::server {
 namespace {
 
 // What CaptureExtents reads from: the files themselves.
-class RestingLog : public NullRoundLog {
+class RestingLog : public StateHolds {
  public:
   explicit RestingLog(JobStorage* storage) : storage_(storage) {}
 

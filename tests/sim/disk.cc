@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "server/durability/log_format.h"
 
 namespace ballast::sim {
 class SimDisk::SimFile : public File {
@@ -22,6 +23,7 @@ class SimDisk::SimFile : public File {
       if (watched_->oldest_unsynced == 0) watched_->oldest_unsynced = disk_->operations_;
       if (offset == 0 && watched_->log && watched_->made) ++watched_->begun;
       if (watched_->begun > 1) disk_->reused_segment_ = true;
+      Remember(offset, parts);
       const absl::Status status = file_->WriteAt(offset, parts);
       if (!status.ok()) ++disk_->failed_writes_;
       return disk_->mutant_ == Mutant::kIgnoreWriteError ? absl::OkStatus() : status;
@@ -29,12 +31,14 @@ class SimDisk::SimFile : public File {
   }
   absl::Status Sync() override {
     const bool lies =
-        (disk_->mutant_ == Mutant::kImageSyncLies && watched_->slots && watched_->made) ||
+        (disk_->mutant_ == Mutant::kImageSyncLies && watched_->images && watched_->made) ||
         (disk_->mutant_ == Mutant::kLogSyncLies && watched_->log);
     if (lies) return absl::OkStatus();
-    Beside(/*safe=*/false);
+    if (watched_->images && ++disk_->images_syncing_ > 1) disk_->syncs_overlapped_ = true;
+    Beside();
     absl::Status status = SyncNow();
-    Beside(/*safe=*/true);
+    Beside();
+    if (watched_->images && Alive()) --disk_->images_syncing_;
     return Alive() ? status : SimDisk::Gone();
   }
   absl::Status SyncNow() {
@@ -43,7 +47,7 @@ class SimDisk::SimFile : public File {
       if (status.ok()) {
         watched_->oldest_unsynced = 0;
         watched_->made = true;
-        if (watched_->slots) disk_->images_synced_ = disk_->operations_;
+        if (watched_->images) disk_->images_synced_ = disk_->operations_;
       } else {
         ++disk_->failed_syncs_;
       }
@@ -59,10 +63,18 @@ class SimDisk::SimFile : public File {
   }
 
  private:
-  void Beside(bool safe) {
-    if (!watched_->slots || !Alive()) return;
-    const std::function<void(bool)> beside = disk_->beside_image_sync_;  // It may end the process.
-    if (beside) beside(safe);
+  void Beside() {
+    if (!(watched_->log || watched_->images) || !Alive()) return;
+    const std::function<void(bool)> beside = disk_->beside_sync_;  // It may end the process.
+    if (beside) beside(watched_->log);
+  }
+  void Remember(uint64_t offset, absl::Span<const ConstBytes> parts) {
+    if (watched_->images) disk_->image_writes_[offset] = disk_->operations_;
+    if (!watched_->log || parts[0].bytes < kPageBytes) return;
+    const auto header = server::DecodeRecordPage(static_cast<const char*>(parts[0].data));
+    if (header.ok() && header->type == server::RecordType::kPrepared) {
+      disk_->prepares_[header->round] = disk_->operations_;
+    }
   }
   bool Alive() const { return process_ == disk_->process_ && process_ != disk_->dead_process_; }
   template <typename Operation>
@@ -101,6 +113,17 @@ bool SimDisk::unsynced_bytes() const {
                      [](const auto& entry) { return entry.second.oldest_unsynced != 0; });
 }
 
+bool SimDisk::PrepareIsDurable(uint64_t round) const {
+  const uint64_t oldest = OldestUnsyncedLogWrite();
+  const auto prepare = prepares_.find(round);
+  return prepare != prepares_.end() && (oldest == 0 || oldest > prepare->second);
+}
+
+uint64_t SimDisk::ImageWrittenAt(uint64_t offset) const {
+  const auto written = image_writes_.find(offset);
+  return written == image_writes_.end() ? 0 : written->second;
+}
+
 uint64_t SimDisk::OldestUnsyncedLogWrite() const {
   uint64_t oldest = 0;
   for (const auto& [path, watched] : watched_) {
@@ -124,7 +147,7 @@ absl::StatusOr<std::unique_ptr<File>> SimDisk::Open(const std::string& path,
   if (!status.ok()) return status;
   Watched* const watched = &watched_[path];
   watched->log = absl::StrContains(path, "/log-");
-  watched->slots = absl::StrContains(path, "/slots");
+  watched->images = absl::StrContains(path, "/slots");
   return std::make_unique<SimFile>(this, std::move(file), watched);
 }
 

@@ -37,13 +37,12 @@ class SimDisk : public FileSystem {
   void Detach() {
     ++process_;
     Disarm();
-    beside_image_sync_ = nullptr;
+    beside_sync_ = nullptr;
+    images_syncing_ = 0;
   }
-  // What others do while the process flushes its slots; called within that flush, before what was
-  // written is safe (false) and after.
-  void SetBesideImageSync(std::function<void(bool safe)> beside) {
-    beside_image_sync_ = std::move(beside);
-  }
+  // Called within every flush of the log or the images, before what was written is safe and after:
+  // what others do meanwhile.
+  void SetBesideSync(std::function<void(bool log)> beside) { beside_sync_ = std::move(beside); }
   // The job's files are made. Mutants of directories lie from here on only.
   void Made() { made_ = true; }
   // What a power loss now may take: bytes, and names that were made, changed or removed.
@@ -55,7 +54,13 @@ class SimDisk : public FileSystem {
   // Changes made so far, and the oldest one to a log that no Sync has covered (0: none).
   uint64_t operations() const { return operations_; }
   uint64_t OldestUnsyncedLogWrite() const;
-  // The slots that changes up to this one have made are safe.
+  // Whether everything that the newest PREPARE of `round` stands on is on the medium.
+  bool PrepareIsDurable(uint64_t round) const;
+  // The newest change of the images at `offset`; 0: none.
+  uint64_t ImageWrittenAt(uint64_t offset) const;
+  // Two flushes of the images were under way at a time.
+  bool syncs_overlapped() const { return syncs_overlapped_; }
+  // The images that changes up to this one have made are safe.
   uint64_t images_synced() const { return images_synced_; }
   // A segment of the log has been written a second time.
   bool reused_segment() const { return reused_segment_; }
@@ -110,7 +115,7 @@ class SimDisk : public FileSystem {
   // What is known of one file, over all processes.
   struct Watched {
     bool log = false;
-    bool slots = false;
+    bool images = false;
     bool made = false;  // its first Sync has returned
     uint64_t oldest_unsynced = 0;
     int begun = 0;  // segments that began in it
@@ -153,7 +158,11 @@ class SimDisk : public FileSystem {
   bool die_at_rename_ = false;
   bool death_happens_after_ = false;
   uint64_t images_synced_ = 0;
-  std::function<void(bool)> beside_image_sync_;
+  std::function<void(bool)> beside_sync_;
+  int images_syncing_ = 0;
+  bool syncs_overlapped_ = false;
+  std::map<uint64_t, uint64_t> prepares_;      // change by round, of its newest PREPARE
+  std::map<uint64_t, uint64_t> image_writes_;  // change by offset, of the newest write there
   std::function<void()> died_;
   std::map<std::string, Watched> watched_;
 };

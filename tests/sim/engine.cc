@@ -13,6 +13,8 @@ using namespace server;  // NOLINT: the room that this file mirrors.
 
 namespace {
 
+constexpr int kTierThreads = 3;
+
 absl::StatusOr<std::unique_ptr<Tier>> MakeTier(const JobPlan& plan, const Shape& shape,
                                                NvmeTier** nvme) {
   if (shape.nvme_extents == 0) return MakeDramTier(plan.spec.tile_elements);
@@ -41,7 +43,7 @@ server::RoundResult ResultOf(uint64_t round, const Decision& decision) {
 
 SimEngine::SimEngine(const SimEngineDeps& deps, RoundFsm fsm, Contributions contributions,
                      ExtentStore store, NvmeTier* nvme, Checkpointer checkpointer,
-                     std::unique_ptr<SimRoundLog> log)
+                     std::shared_ptr<RoundLog> log)
     : deps_(deps),
       life_(deps.world->Life(deps.node)),
       step_kernels_(optim::Kernels(simd::DetectIsa())),
@@ -57,7 +59,6 @@ SimEngine::SimEngine(const SimEngineDeps& deps, RoundFsm fsm, Contributions cont
 
 absl::StatusOr<std::unique_ptr<SimEngine>> SimEngine::Make(const JobPlan& plan,
                                                            const SimEngineDeps& deps,
-                                                           const StorageOptions& options,
                                                            std::unique_ptr<JobStorage> storage) {
   const simd::Isa isa = simd::DetectIsa();
   const Shape& shape = deps.swarm->shape;
@@ -89,11 +90,9 @@ absl::StatusOr<std::unique_ptr<SimEngine>> SimEngine::Make(const JobPlan& plan,
   SpoilRecovered(deps.mutant, plan, &recovered);
   const uint64_t durable =
       recovered.fsm.prepared.has_value() ? recovered.fsm.round : recovered.fsm.round - 1;
-  auto log = std::make_unique<SimRoundLog>(
-      SimRoundLog::Deps{deps.world, &deps.swarm->pace, deps.disk, deps.node, deps.mutant,
-                        nvme != nullptr, plan.spec.durability == Durability::kPower,
-                        shape.overlapping_flushes},
-      std::move(storage), options.shapes, durable, plan.epoch.start_round);
+  const int tier_threads = nvme == nullptr ? 0 : shape.overlapping_flushes ? kTierThreads : 1;
+  std::shared_ptr<RoundLog> log =
+      JobStorage::MakeRoundLog(std::move(storage), durable, deps.threads, tier_threads);
   BALLAST_ASSIGN_OR_RETURN(
       Checkpointer checkpointer,
       Checkpointer::Create(layout, nvme == nullptr ? fsm.owned() : std::vector<uint32_t>(),
@@ -117,6 +116,13 @@ void SimEngine::CoverRecovered(World* world, const Recovered& recovered) {
 void SimEngine::After(Tick full, EventKind kind, std::function<void()> action) {
   const Tick delay = full == 0 ? 0 : deps_.world->random().Between(full / 4, full);
   deps_.world->AfterInLife(delay, deps_.node, life_, kind, std::move(action));
+}
+
+std::function<void(absl::Status)> SimEngine::OnStrand(
+    std::function<void(const absl::Status&)> done) {
+  return [this, done = std::move(done)](const absl::Status& status) {
+    After(0, EventKind::kStrand, [done, status] { done(status); });
+  };
 }
 
 void SimEngine::Feed(const Input& input) {

@@ -3,11 +3,10 @@
 // ExtentStore, Checkpointer, recovery, step plan, kernels); only strand, workers, log threads and
 // streams are replaced by events. Keep it in step with server/round/round_engine.cc,
 // engine_slots.cc, engine_storage.cc, engine_tier.cc and engine_snapshot.cc.
-// Comes from: SimServer. Goes to: the production objects, sinks, SimRoundLog.
+// Comes from: SimServer. Goes to: the production objects, sinks.
 // Thread safety: one thread.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -28,8 +27,10 @@
 #include "server/round/step_plan.h"
 #include "server/state/extent_store.h"
 #include "server/tier/nvme_tier.h"
+#include "tests/sim/disk.h"
+#include "tests/sim/mutants.h"
 #include "tests/sim/oracle.h"
-#include "tests/sim/round_log.h"
+#include "tests/sim/threads.h"
 
 namespace ballast::sim {
 
@@ -52,6 +53,7 @@ struct SimEngineDeps {
   const Swarm* swarm = nullptr;
   Oracle* oracle = nullptr;
   SimDisk* disk = nullptr;
+  SimThreads* threads = nullptr;
   NodeId node = kNobody;
   uint32_t server_id = 0;
   uint32_t window_extents = 64;
@@ -69,7 +71,7 @@ class SimEngine {
 
   // As Engine::Make: allocates, recovers from `storage`, and goes on where that ends.
   static absl::StatusOr<std::unique_ptr<SimEngine>> Make(
-      const server::JobPlan& plan, const SimEngineDeps& deps, const server::StorageOptions& options,
+      const server::JobPlan& plan, const SimEngineDeps& deps,
       std::unique_ptr<server::JobStorage> storage);
 
   void Start(bool restarted);
@@ -104,7 +106,7 @@ class SimEngine {
                     std::function<void(absl::StatusOr<server::CapturedRound>)> done);
   void ReleaseState();
   // Whether the last capture was told to end, or the log wanted the room that it held.
-  bool had_to_give_way() const { return had_to_give_way_; }
+  bool had_to_give_way() const { return deps_.world->gave_way(deps_.node); }
 
   const server::RoundFsm& fsm() const { return fsm_; }
   server::ExtentStore* store() { return &store_; }
@@ -112,7 +114,7 @@ class SimEngine {
   const absl::Status& failure() const { return failure_; }
   // Nothing is on its way to the disk.
   bool disk_idle() const {
-    return log_->idle() && !checkpointer_.initial_pending() && !initial_unflushed_;
+    return deps_.threads->idle() && !checkpointer_.initial_pending() && !initial_unflushed_;
   }
   // Whether the extent's planes are in memory.
   bool IsHere(uint32_t extent) const { return nvme_ == nullptr || nvme_->IsHere(extent); }
@@ -120,7 +122,7 @@ class SimEngine {
   // `nvme`: the store's tier, if it is on NVMe.
   SimEngine(const SimEngineDeps& deps, server::RoundFsm fsm, server::Contributions contributions,
             server::ExtentStore store, server::NvmeTier* nvme, server::Checkpointer checkpointer,
-            std::unique_ptr<SimRoundLog> log);
+            std::shared_ptr<server::RoundLog> log);
 
  private:
   bool Alive() const { return deps_.world->Life(deps_.node) == life_; }
@@ -128,6 +130,8 @@ class SimEngine {
   // Of seats and leases.
   Tick Now() const { return Is(Mutant::kLeaseOnWallClock) ? clock()->Wall() : clock()->Now(); }
   void After(Tick full, EventKind kind, std::function<void()> action);
+  // For the log's tasks: `done` comes back as an event of its own.
+  std::function<void(absl::Status)> OnStrand(std::function<void(const absl::Status&)> done);
 
   struct Seat {
     bool seen = false;
@@ -195,22 +199,11 @@ class SimEngine {
     server::TakeExtent take;
     std::function<void(absl::StatusOr<server::CapturedRound>)> done;
   };
-  struct Capturing {
-    server::Capture capture;
-    std::vector<std::pair<uint64_t, uint32_t>> left;  // version and extent, the next one last
-    std::atomic<bool> cancelled{false};
-    CaptureOrder order;
-    server::CapturedRound before;
-  };
-  using CapturingRef = std::shared_ptr<Capturing>;
   void OnHeld(const absl::StatusOr<server::HeldState>& held,
               const std::function<void(absl::StatusOr<uint64_t>)>& done);
   absl::Status GivenUp() const;
   void StartCapture();
-  void BeginCapture(const CapturingRef& capturing,
-                    const absl::StatusOr<server::RoundLog::HeldRounds>& rounds);
-  void CaptureNext(const CapturingRef& capturing);
-  void EndCapture(const CapturingRef& capturing, const absl::Status& status);
+  void EndCapture(const CaptureOrder& order, const absl::StatusOr<server::CapturedRound>& result);
 
   server::Ack MakeAck(bool flush) const;
   void PumpCheckpoints();
@@ -244,7 +237,7 @@ class SimEngine {
   server::ExtentStore store_;
   server::NvmeTier* const nvme_;  // store_'s tier, if it is on NVMe; else null
   server::Checkpointer checkpointer_;
-  std::unique_ptr<SimRoundLog> log_;
+  std::shared_ptr<server::RoundLog> log_;
   std::optional<server::PreparedRecord> prepare_waiting_;
   server::Effects start_effects_;
   std::set<uint32_t> ahead_;
@@ -281,8 +274,8 @@ class SimEngine {
   std::optional<server::HeldState> held_;
   bool release_wanted_ = false;  // while the hold is on its way
   std::optional<CaptureOrder> capture_order_;
-  CapturingRef capturing_;
-  bool had_to_give_way_ = false;
+  std::shared_ptr<server::CaptureRun> capturing_;
+  std::shared_ptr<Executor> capture_thread_;
   absl::Status failure_;
   bool ended_ = false;
 };

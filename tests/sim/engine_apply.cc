@@ -21,15 +21,15 @@ void SimEngine::Do(const PrepareRound& effect) {
 }
 
 void SimEngine::PrepareNow(const PreparedRecord& record) {
-  log_->Prepare(record, [this](const absl::Status& status) {
-    if (!status.ok()) {
-      deps_.storage_failed(status);
-      return;
-    }
-    Feed(DurableInput{});
-    if (!Alive()) return;
-    for (const auto& seal : std::exchange(after_durable_, {})) seal();
-  });
+  log_->Prepare(record, OnStrand([this](const absl::Status& status) {
+                  if (!status.ok()) {
+                    deps_.storage_failed(status);
+                    return;
+                  }
+                  Feed(DurableInput{});
+                  if (!Alive()) return;
+                  for (const auto& seal : std::exchange(after_durable_, {})) seal();
+                }));
 }
 
 void SimEngine::Do(const SendVote& effect) {
@@ -38,7 +38,7 @@ void SimEngine::Do(const SendVote& effect) {
   }
   const bool power = fsm_.plan().spec.durability == Durability::kPower;
   deps_.oracle->OnVote(deps_.server_id, effect.epoch, effect.round, effect.vote,
-                       !power || log_->PrepareIsDurable());
+                       !power || deps_.disk->PrepareIsDurable(effect.round));
   for (const uint32_t server : fsm_.plan().servers) {
     if (server == deps_.server_id) continue;
     deps_.send_vote(effect.epoch, effect.round, server, effect.vote);

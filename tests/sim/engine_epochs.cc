@@ -51,14 +51,14 @@ void SimEngine::Adopt(const JobPlan& plan, const std::function<absl::Status()>& 
     return;
   }
   if (Is(Mutant::kAdoptUnflushed)) return AdoptFlushed(plan, save, done);
-  log_->EndEpoch(plan.epoch.start_round, [=, this](const absl::Status& status) {
-    if (!Alive()) return;
-    if (status.ok()) {
-      AdoptFlushed(plan, save, done);
-    } else {
-      deps_.storage_failed(status);
-    }
-  });
+  log_->EndEpoch(plan.epoch.start_round, OnStrand([=, this](const absl::Status& status) {
+                   if (!Alive()) return;
+                   if (status.ok()) {
+                     AdoptFlushed(plan, save, done);
+                   } else {
+                     deps_.storage_failed(status);
+                   }
+                 }));
 }
 
 void SimEngine::AdoptFlushed(const JobPlan& plan, const std::function<absl::Status()>& save,

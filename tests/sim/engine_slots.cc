@@ -239,7 +239,7 @@ void SimEngine::PumpCheckpoints() {
   if (!log_->keeps_images() || applying || ended_) return;
   if (nvme_ != nullptr) return SaveOldExtents();
   checkpointer_.Pump(fsm_.layout(), &store_, log_.get(), fsm_.round(), log_->short_of_room(),
-                     [this](const absl::Status& status) { OnImageWritten(status); });
+                     OnStrand([this](const absl::Status& status) { OnImageWritten(status); }));
 }
 
 void SimEngine::OnImageWritten(const absl::Status& status) {

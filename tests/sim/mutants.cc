@@ -2,7 +2,36 @@
 
 #include <cstring>
 
-namespace ballast::sim {
+#include "tests/sim/world.h"
+
+namespace ballast {
+namespace {
+
+Mutant tried = Mutant::kNone;
+sim::World* world = nullptr;
+
+}  // namespace
+
+bool MutantIs(Mutant mutant) { return mutant == tried; }
+
+void Met(Probe probe) {
+  if (world == nullptr) return;
+  const sim::NodeId node = world->present_node();
+  switch (probe) {
+    case Probe::kLogFull:
+      world->SetGaveWay(node, true);
+      return world->Met(sim::Cover::kLogFull);
+    case Probe::kHoldGaveWay:
+      world->SetGaveWay(node, true);
+      return world->Met(sim::Cover::kHoldGaveWay);
+    case Probe::kExtentLoaded:
+      return world->Met(sim::Cover::kExtentLoaded);
+    case Probe::kExtentWrittenBack:
+      return world->Met(sim::Cover::kExtentWrittenBack);
+  }
+}
+
+namespace sim {
 
 const MutantInfo* FindMutant(const char* name) {
   for (const MutantInfo& info : kMutants) {
@@ -11,4 +40,15 @@ const MutantInfo* FindMutant(const char* name) {
   return nullptr;
 }
 
-}  // namespace ballast::sim
+Trial::Trial(Mutant mutant, World* of) {
+  tried = mutant;
+  world = of;
+}
+
+Trial::~Trial() {
+  tried = Mutant::kNone;
+  world = nullptr;
+}
+
+}  // namespace sim
+}  // namespace ballast

@@ -1,69 +1,13 @@
-// Mutants: wrong drivers of the same production objects. Each breaks one rule that the protocol
-// rests on; the oracles must notice every one of them, else they prove nothing.
-// Comes from: the command line. Goes to: the simulated server, disk and client. Thread safety:
-// immutable table.
+// Mutants: each breaks one rule that the protocol rests on; the oracles must notice every one of
+// them, else they prove nothing. Those of shipped code stand there, as BALLAST_MUTANT.
+// Comes from: the command line. Goes to: shipped code, the simulated disk and client. Thread
+// safety: immutable table.
 #pragma once
 
 #include <array>
-#include <cstdint>
+#include "common/base/mutant.h"
 
 namespace ballast::sim {
-
-enum class Mutant : uint8_t {
-  kNone,
-  kVoteBeforeSync,
-  kCountPushes,
-  kArrivalOrderSum,
-  kDecideEarly,
-  kNoFence,
-  kApplyTwice,
-  kTrimBeforeImageSync,
-  kImageInPlace,
-  kPrepareIncomplete,
-  kStaleWeights,
-  kInitNotDurable,
-  kForgetLastVote,
-  kForgetPresence,
-  kForgetTensorStep,
-  kForgetPolicy,
-  kImageSyncLies,
-  kLogSyncLies,
-  kIgnoreSyncError,
-  kImageWhileApplying,
-  kNoDecisionLogged,
-  kAttachWhileApplying,
-  kForgetOpenExtents,
-  kKeepComplete,
-  kFreeGradients,
-  kNoInitAgain,
-  kNoChecksum,
-  kPrepareSealed,
-  kSealNotSaved,
-  kForgetPrepared,
-  kAdoptUnflushed,
-  kOldDivisor,
-  kNoIncarnation,
-  kRecordNotSaved,
-  kStartFromHome,
-  kForgetChange,
-  kManifestAsRead,
-  kUploadIgnored,
-  kPlaneIgnored,
-  kForgetSetSteps,
-  kKeepInitialImage,
-  kLeaseOnWallClock,
-  kDirectorySyncLies,
-  kIgnoreWriteError,
-  kEvictUnwritten,
-  kReadOlderImage,
-  kShrinkTooFar,
-  kFlushCountsLaterWrites,
-  kHeldImageOverwritten,
-  kHeldRoundsTrimmed,
-  kGaveWayUntold,
-  kSnapshotOfTwoRounds,
-  kPartNotFlushed,
-};
 
 struct MutantInfo {
   Mutant mutant;
@@ -127,6 +71,17 @@ inline constexpr std::array<MutantInfo, 52> kMutants = {{
     {Mutant::kPartNotFlushed, "part_not_flushed", "a snapshot is taken when its parts are written"},
     {Mutant::kForgetChange, "forget_change", "a restarted home leaves a sealed epoch as it is"},
 }};
+
+class World;
+
+// While it lives, the marks in shipped code (common/base/mutant.h) mean this mutant and this world.
+class Trial {
+ public:
+  Trial(Mutant mutant, World* world);
+  ~Trial();
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
+};
 
 // Null for a name that is not in the table.
 const MutantInfo* FindMutant(const char* name);

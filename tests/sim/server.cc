@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "server/durability/image_format.h"
+#include "server/durability/log_format.h"
 #include "tests/sim/home.h"
 #include "tests/sim/manifest.h"
 #include "tests/sim/session.h"
@@ -18,6 +20,34 @@ constexpr char kDirectory[] = "/jobs/1";
 constexpr char kManifest[] = "/jobs/1/manifest";
 constexpr Tick kVoteRetry = 50 * kMillisecond;
 
+// The log's geometry as JobStorage::LogGeometry has it, for jobs of a few kilobytes: its least
+// segment would take most of a run's time to write.
+server::LogOptions SmallLogGeometry(const server::StorageOptions& options,
+                                    uint64_t segment_bytes_min) {
+  // A page is enough for the PREPARE or the decision of so small a job.
+  const uint64_t small_record = server::GradientLog::RecordBytes(kPageBytes);
+  uint64_t round_bytes = 2 * small_record;
+  uint64_t largest = small_record;
+  for (const uint64_t bytes : options.gradient_bytes) {
+    round_bytes += server::GradientLog::RecordBytes(bytes);
+    largest = std::max(largest, server::GradientLog::RecordBytes(bytes));
+  }
+  server::LogOptions log;
+  log.job = options.images.job;
+  log.server = options.images.server;
+  log.flush = options.images.flush;
+  log.direct = options.images.direct;
+  log.open_threads = 1;
+  log.epoch = options.epoch;
+  log.start_round = options.start_round;
+  const uint64_t wanted = std::clamp(round_bytes, segment_bytes_min, 4 * segment_bytes_min);
+  log.segment_bytes = server::PaddedBytes(std::max(wanted, 2 * largest) + kPageBytes);
+  const uint64_t usable = log.segment_bytes - kPageBytes - largest;
+  const uint64_t rounds = options.checkpoint_rounds + 2;
+  log.segments = static_cast<uint32_t>((rounds * round_bytes + usable - 1) / usable) + 2;
+  return log;
+}
+
 }  // namespace
 
 SimServer::SimServer(const Context& context, uint32_t index)
@@ -29,7 +59,7 @@ SimServer::SimServer(const Context& context, uint32_t index)
       options_(server::StorageOptionsOf(*context.plan, *context.layout, id_,
                                         context.swarm->shape.checkpoint_rounds)),
       log_options_(SmallLogGeometry(options_, context.swarm->shape.segment_bytes_min)) {
-  options_.slots.open_threads = 1;
+  options_.images.open_threads = 1;
 }
 
 SimServer::~SimServer() = default;
@@ -39,24 +69,31 @@ SimServer::~SimServer() = default;
 absl::StatusOr<std::unique_ptr<server::JobStorage>> SimServer::CreateStorage() {
   BALLAST_RETURN_IF_ERROR(disk_.MakeDirectory(kDirectory));
   BALLAST_ASSIGN_OR_RETURN(auto log, server::GradientLog::Create(&disk_, kDirectory, log_options_));
-  BALLAST_ASSIGN_OR_RETURN(auto slots,
+  BALLAST_ASSIGN_OR_RETURN(auto images,
                            server::ImageFile::Create(&disk_, absl::StrCat(kDirectory, "/slots"),
-                                                     options_.slots, options_.shapes));
+                                                     options_.images, options_.shapes));
   for (const char* parent : {"/", "/jobs"}) {
     BALLAST_RETURN_IF_ERROR(disk_.SyncDirectory(parent));
   }
   BALLAST_RETURN_IF_ERROR(SaveManifest(&disk_, kManifest, *context_.plan));
-  return std::make_unique<server::JobStorage>(std::move(log), std::move(slots), options_.shapes,
+  return std::make_unique<server::JobStorage>(std::move(log), std::move(images), options_.shapes,
                                               options_.start_round);
 }
 
 absl::StatusOr<std::unique_ptr<server::JobStorage>> SimServer::OpenStorage() {
   BALLAST_ASSIGN_OR_RETURN(auto log, server::GradientLog::Open(&disk_, kDirectory, log_options_));
-  BALLAST_ASSIGN_OR_RETURN(auto slots,
+  BALLAST_ASSIGN_OR_RETURN(auto images,
                            server::ImageFile::Open(&disk_, absl::StrCat(kDirectory, "/slots"),
-                                                   options_.slots, options_.shapes));
-  return std::make_unique<server::JobStorage>(std::move(log), std::move(slots), options_.shapes,
+                                                   options_.images, options_.shapes));
+  return std::make_unique<server::JobStorage>(std::move(log), std::move(images), options_.shapes,
                                               options_.start_round);
+}
+
+absl::StatusOr<std::unique_ptr<server::JobStorage>> SimServer::TakeStorage() {
+  absl::StatusOr<std::unique_ptr<server::JobStorage>> storage =
+      fresh_ != nullptr ? std::move(fresh_) : OpenStorage();
+  images_ = storage.ok() ? (*storage)->images() : nullptr;
+  return storage;
 }
 
 absl::Status SimServer::CreateJob() {
@@ -107,7 +144,10 @@ void SimServer::Start() {
   if (context_.world->tracing()) context_.world->Trace(node(), "starts");
   const Tick full = context_.swarm->pace.start;
   context_.world->After(context_.world->random().Between(full / 4, full), node(), EventKind::kStart,
-                        [this] { Boot(); });
+                        [this] {
+                          NewProcess();
+                          Boot();
+                        });
 }
 
 SimEngineDeps SimServer::EngineDeps() {
@@ -115,6 +155,7 @@ SimEngineDeps SimServer::EngineDeps() {
                      .swarm = context_.swarm,
                      .oracle = context_.oracle,
                      .disk = &disk_,
+                     .threads = threads_.get(),
                      .node = node(),
                      .server_id = id_,
                      .window_extents = context_.swarm->shape.window_extents[index_],
@@ -159,11 +200,11 @@ void SimServer::Boot() {
   } else {
     log_options_.epoch = plan->epoch.epoch;
     log_options_.start_round = options_.start_round = plan->epoch.start_round;
-    storage = fresh_ != nullptr ? std::move(fresh_) : OpenStorage();
+    storage = TakeStorage();
   }
   fresh_ = nullptr;
   absl::StatusOr<std::unique_ptr<SimEngine>> engine =
-      storage.ok() ? SimEngine::Make(*plan, EngineDeps(), options_, *std::move(storage))
+      storage.ok() ? SimEngine::Make(*plan, EngineDeps(), *std::move(storage))
                    : absl::StatusOr<std::unique_ptr<SimEngine>>(storage.status());
   if (context_.world->Life(node()) != life) return;  // It ended inside the disk.
   if (engine.ok()) {
@@ -199,6 +240,49 @@ void SimServer::Boot() {
   }
 }
 
+void SimServer::NewProcess() {
+  World* const world = context_.world;
+  if (threads_ != nullptr) graveyard_.push_back(std::move(threads_));
+  threads_ =
+      std::make_shared<SimThreads>(world, context_.swarm, node(), [this] { CheckFlushed(); });
+  checked_.clear();
+  disk_.SetBesideSync([this, world](bool log) {
+    if (!world->may_give_way()) return;
+    const Pace& pace = context_.swarm->pace;
+    world->GiveWay(world->random().Below((log ? pace.log_sync : pace.image_sync) + 1), node());
+  });
+}
+
+// What counts as flushed is on the medium.
+void SimServer::CheckFlushed() {
+  if (images_ == nullptr || !options_.images.flush) return;
+  uint64_t offset = kPageBytes;
+  for (const server::ImageShape& shape : options_.shapes) {
+    const uint64_t header_bytes = server::ImageHeaderBytes(shape);
+    const uint64_t image_bytes = header_bytes + server::ImageFile::BufferBytes(shape);
+    const uint64_t version = images_->Flushed(shape.extent);
+    if (std::exchange(checked_[shape.extent], version) != version) {
+      CheckFlushed(shape, version, {offset, offset + image_bytes});
+    }
+    offset += 2 * image_bytes;
+  }
+}
+
+void SimServer::CheckFlushed(const server::ImageShape& shape, uint64_t version,
+                             const std::array<uint64_t, 2>& places) {
+  const auto file =
+      disk_.raw()->Open(absl::StrCat(kDirectory, "/slots"), {.mode = OpenMode::kRead});
+  std::string page(server::ImageHeaderBytes(shape), '\0');
+  for (const uint64_t place : places) {
+    if (!file.ok() || !(*file)->ReadAt(place, page.size(), page.data()).ok()) return;
+    const auto header = server::DecodeImageHeader(shape, page.data());
+    if (!header.ok() || header->version != version) continue;
+    if (disk_.ImageWrittenAt(place) <= disk_.images_synced()) continue;
+    context_.world->Red(absl::StrCat("version ", version, " of extent ", shape.extent,
+                                     " counts as flushed, and no flush has covered it"));
+  }
+}
+
 void SimServer::End(bool power) {
   if (!running_) return;
   if (context_.world->tracing()) {
@@ -206,6 +290,7 @@ void SimServer::End(bool power) {
   }
   running_ = false;
   started_ = false;
+  images_ = nullptr;
   context_.world->EndLife(node());
   context_.network->EndProcess(index_, /*announced=*/!power);
   if (context_.shelf->being_taken()) context_.world->Met(Cover::kEndInSnapshot);

@@ -4,6 +4,7 @@
 // Thread safety: one thread.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -91,8 +92,16 @@ class SimServer : public StreamServer {
 
   NodeId node() const { return context_.network->ServerNode(index_); }
   void Boot();
+  // What the process that starts works on.
+  void NewProcess();
+  // After every task of its executors.
+  void CheckFlushed();
+  void CheckFlushed(const server::ImageShape& shape, uint64_t version,
+                    const std::array<uint64_t, 2>& places);
   absl::StatusOr<std::unique_ptr<server::JobStorage>> OpenStorage();
   absl::StatusOr<std::unique_ptr<server::JobStorage>> CreateStorage();
+  // That of the process that starts.
+  absl::StatusOr<std::unique_ptr<server::JobStorage>> TakeStorage();
   SimEngineDeps EngineDeps();
   void StartAgainLater();
   void OfferVote(uint32_t to_server, std::shared_ptr<const VoteUnderWay> vote);
@@ -119,6 +128,9 @@ class SimServer : public StreamServer {
   bool damaged_ = false;
   bool power_off_ = false;
   absl::Status refusal_;
+  std::shared_ptr<SimThreads> threads_;   // of the present process
+  server::ImageFile* images_ = nullptr;   // likewise, while it serves
+  std::map<uint32_t, uint64_t> checked_;  // flushed version by extent
   std::unique_ptr<SimEngine> engine_;
   std::unique_ptr<SimHome> home_;  // at the home
   std::unique_ptr<SimSnapshots> snapshots_;

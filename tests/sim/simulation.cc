@@ -54,6 +54,7 @@ Simulation::Simulation(uint64_t seed, Mutant mutant, bool trace)
       plan_(MakePlan(swarm_)),
       layout_(*server::LayoutOfSpec(plan_.spec)),
       world_(Mix(seed), swarm_.shape.servers + swarm_.processes_max(), trace),
+      trial_(mutant, &world_),
       network_(&world_, &swarm_),
       oracle_(&world_, &swarm_, &plan_, &layout_),
       shelf_(&world_, &swarm_, &oracle_, &plan_, &layout_),
@@ -303,6 +304,7 @@ Outcome Simulation::Run() {
     LeaveAll();
   for (const auto& server : servers_) {
     if (server->disk()->reused_segment()) world_.Met(Cover::kSegmentReused);
+    if (server->disk()->syncs_overlapped()) world_.Met(Cover::kFlushesOverlap);
     if (server->disk()->failed_writes() > 0) world_.Met(Cover::kWriteFailed);
     if (server->disk()->failed_syncs() > 0) world_.Met(Cover::kSyncFailed);
   }

@@ -61,6 +61,7 @@ class Simulation {
   server::JobPlan plan_;
   const Layout layout_;
   World world_;
+  const Trial trial_;
   Network network_;
   Oracle oracle_;
   SnapshotShelf shelf_;

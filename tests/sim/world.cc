@@ -134,8 +134,24 @@ bool World::Step() {
   Note(key.time);
   Note(uint64_t{event.node} << 8 | static_cast<uint64_t>(event.kind));
   if (event.node != kNobody && gate_ && !gate_(event.node)) return true;
+  const bool outer = std::exchange(may_give_way_, false);
+  const NodeId outer_node = std::exchange(present_node_, event.node);
   event.action();
+  present_node_ = outer_node;
+  may_give_way_ = outer;
   return true;
+}
+
+void World::GiveWay(Tick duration, NodeId node) {
+  const uint64_t life = Life(node);
+  const Tick until = now_ + duration;
+  ++depth_;
+  while (!stopped_ && Life(node) == life && !heap_.empty() &&
+         (heap_.front().time <= until || paused(node))) {
+    Step();
+  }
+  --depth_;
+  if (!stopped_ && Life(node) == life) now_ = std::max(now_, until);
 }
 
 void World::EndLife(NodeId node) {

@@ -130,6 +130,12 @@ class World {
 
   // Runs the next event. False when there is none or the run has stopped.
   bool Step();
+  // The present event takes `duration` in its middle, for as long as its process lives: what is due
+  // meanwhile happens inside this call, of every node. A pause of the node prolongs it.
+  void GiveWay(Tick duration, NodeId node);
+  // Whether the present event may give way: it is a task of an executor, which nothing waits for.
+  bool may_give_way() const { return may_give_way_; }
+  void AllowGivingWay() { may_give_way_ = depth_ < kDepthMax; }
   // Called before an event of a node runs; false: the event does not happen.
   void SetGate(std::function<bool(NodeId)> gate) { gate_ = std::move(gate); }
 
@@ -148,6 +154,11 @@ class World {
   const std::string& red() const { return red_; }
 
   void Met(Cover cover) { ++met_[static_cast<size_t>(cover)]; }
+  // Whether the log of the node was too full for what is held, since SetGaveWay.
+  bool gave_way(NodeId node) const { return nodes_[node].gave_way; }
+  void SetGaveWay(NodeId node, bool gave_way) { nodes_[node].gave_way = gave_way; }
+  // Whose event this is.
+  NodeId present_node() const { return present_node_; }
   const std::array<uint64_t, static_cast<size_t>(Cover::kCount)>& met() const { return met_; }
 
   // Folds a value into the hash of the run.
@@ -173,9 +184,12 @@ class World {
   struct Node {
     uint64_t life = 1;
     bool paused = false;
+    bool gave_way = false;
     std::vector<Event> waiting;  // of a paused process, in order
   };
   void Push(Tick time, Event event);
+
+  static constexpr int kDepthMax = 6;  // of events inside one another
 
   const bool trace_;
   Random random_;
@@ -184,6 +198,9 @@ class World {
   uint64_t events_ = 0;
   uint64_t hash_ = 0;
   bool stopped_ = false;
+  int depth_ = 0;
+  bool may_give_way_ = false;
+  NodeId present_node_ = kNobody;
   std::string red_;
   std::array<uint64_t, static_cast<size_t>(Cover::kCount)> met_{};
   std::vector<Key> heap_;

@@ -125,6 +125,14 @@ TEST_F(HeldImages, PowerLossInAWriteLeavesTheHeldVersion) {
 
 // --- The log behind them ------------------------------------------------------------------------
 
+// Waits for the log's thread.
+absl::StatusOr<RoundLog::HeldRounds> Rounds(RoundLog* log, uint64_t until) {
+  std::promise<absl::StatusOr<RoundLog::HeldRounds>> rounds;
+  log->ReadRounds(
+      until, [&](const absl::StatusOr<RoundLog::HeldRounds>& found) { rounds.set_value(found); });
+  return rounds.get_future().get();
+}
+
 class HeldLog : public RoundLogTest {
  protected:
   absl::StatusOr<HeldState> Hold() {
@@ -165,7 +173,7 @@ TEST_F(HeldLog, WhatIsHeldCanBeBroughtToALaterVersionWhileRoundsGoOn) {
   DoRound(2);
   CheckpointBoth(3);
   DoRound(3);
-  const auto rounds = log_->ReadRounds(3);
+  const auto rounds = Rounds(log_.get(), 3);
   ASSERT_TRUE(rounds.ok()) << rounds.status();
   ASSERT_EQ(rounds->size(), 2u) << "1 and 2";
   for (const auto& [round, logged] : *rounds) {
@@ -212,7 +220,7 @@ TEST_F(HeldLog, GivesWayToALogThatNeedsTheRoom) {
   const absl::Status image = ReadImage(1, 1).status();
   EXPECT_EQ(image.code(), absl::StatusCode::kAborted) << image;
   EXPECT_THAT(std::string(image.message()), HasSubstr("storage.checkpoint_rounds"));
-  EXPECT_EQ(log_->ReadRounds(2).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Rounds(log_.get(), 2).status().code(), absl::StatusCode::kAborted);
   EXPECT_FALSE(log_->short_of_room());
   {
     MutexLock lock(&mu_);
@@ -274,7 +282,7 @@ TEST_F(HeldLog, WithoutExtentsTheLastRoundIsKeptUntilItIsRead) {
   log->Hold([&](const absl::StatusOr<HeldState>& state) { held.set_value(state.status()); });
   ASSERT_TRUE(held.get_future().get().ok());
   for (uint64_t number = 6; number <= 9; ++number) round(number);
-  const auto rounds = log->ReadRounds(6);
+  const auto rounds = Rounds(log.get(), 6);
   ASSERT_TRUE(rounds.ok()) << rounds.status();
   EXPECT_EQ(rounds->count(5), 1u);
   log->LetAllGo();

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <thread>
 
 #include "common/base/failpoint.h"
@@ -370,7 +371,7 @@ TEST(CaptureGivenUp, ThereIsNothingToHoldBeforeTheFirstRoundHasEnded) {
 }
 
 // Holds all extents at the round that is captured; there is nothing else.
-class ImagesOfNow : public NullRoundLog {
+class ImagesOfNow : public StateHolds {
  public:
   absl::Status ReadHeld(uint32_t extent, uint64_t, void* to) override {
     static_cast<float*>(to)[0] = static_cast<float>(extent);
@@ -379,7 +380,7 @@ class ImagesOfNow : public NullRoundLog {
 };
 
 // A round beside it meets one step of the work, not an extent's.
-TEST(Capture, RestsBehindEveryReadAndWrite) {
+TEST(Capture, EachStepReadsOrHandsOnOneExtent) {
   DurableCluster cluster({900, 5, 2000}, /*world=*/1, {0}, /*seed=*/1);
   Capture capture{.layout = cluster.layout(),
                   .log = std::make_shared<ImagesOfNow>(),
@@ -387,17 +388,102 @@ TEST(Capture, RestsBehindEveryReadAndWrite) {
                   .kernels = &optim::Kernels(simd::Isa::kScalar)};
   const auto extents = static_cast<int>(capture.layout.extents().size());
   for (int extent = 0; extent < extents; ++extent) capture.held.versions[extent] = 3;
-  std::vector<std::string> steps;
-  capture.rest = [&](std::chrono::nanoseconds) { steps.push_back("rest"); };
-  const auto take = [&](uint32_t, const void*) {
-    steps.push_back("take");
+  int taken = 0;
+  const auto steps = CaptureSteps::Create(capture, [&](uint32_t, const void*) {
+    ++taken;
     return absl::OkStatus();
-  };
-  ASSERT_TRUE(CaptureExtents(capture, take, std::atomic<bool>(false)).ok());
-  std::vector<std::string> expected;
-  for (int i = 0; i < extents; ++i) expected.insert(expected.end(), {"rest", "take", "rest"});
+  });
+  ASSERT_TRUE(steps.ok());
   EXPECT_GT(extents, 1);
-  EXPECT_EQ(steps, expected);
+  for (int extent = 0; extent < extents; ++extent) {
+    EXPECT_TRUE((*steps)->Step().value());
+    EXPECT_EQ(taken, extent) << "read";
+    EXPECT_TRUE((*steps)->Step().value());
+    EXPECT_EQ(taken, extent + 1);
+  }
+  EXPECT_FALSE((*steps)->Step().value());
+}
+
+// Keeps tasks until the test runs them, and counts those that come after a rest.
+class KeptTasks : public Executor {
+ public:
+  bool Post(std::function<void()> task) override {
+    tasks_.push_back(std::move(task));
+    return true;
+  }
+  bool PostAfter(std::chrono::nanoseconds delay, std::function<void()> task) override {
+    rests_ += delay.count() > 0;
+    return Post(std::move(task));
+  }
+  void Shutdown() override { tasks_.clear(); }
+  bool IsOwnThread() const override { return false; }
+  bool IsOpen() override { return true; }
+
+  // Runs one task after the other until none is left; how many came after a rest.
+  int RunAll() {
+    for (; !tasks_.empty(); tasks_.pop_front()) tasks_.front()();
+    return rests_;
+  }
+
+ private:
+  std::deque<std::function<void()>> tasks_;
+  int rests_ = 0;
+};
+
+// As ImagesOfNow, with the rounds that a capture of round 3 asks for.
+class RoundsOfNow : public ImagesOfNow {
+ public:
+  void ReadRounds(uint64_t until, std::function<void(absl::StatusOr<HeldRounds>)> done) override {
+    HeldRounds rounds;
+    rounds[until - 1].prepared = PreparedRecord{.round = until - 1};
+    rounds[until - 1].decision = DecisionRecord{.round = until - 1};
+    done(rounds);
+  }
+};
+
+TEST(Capture, APacedRunRestsBehindEveryReadAndWrite) {
+  DurableCluster cluster({900, 5, 2000}, /*world=*/1, {0}, /*seed=*/1);
+  Capture capture{.layout = cluster.layout(),
+                  .log = std::make_shared<RoundsOfNow>(),
+                  .round = 3,
+                  .kernels = &optim::Kernels(simd::Isa::kScalar)};
+  const auto extents = static_cast<int>(capture.layout.extents().size());
+  for (int extent = 0; extent < extents; ++extent) capture.held.versions[extent] = 3;
+  const auto executor = std::make_shared<KeptTasks>();
+  int taken = 0;
+  absl::StatusOr<CapturedRound> ended = absl::UnknownError("not yet");
+  const auto run = CaptureRun::Start(
+      capture,
+      [&](uint32_t, const void*) {
+        ++taken;
+        return absl::OkStatus();
+      },
+      executor, /*paced=*/true,
+      [&](const absl::StatusOr<CapturedRound>& result) { ended = result; });
+  EXPECT_EQ(executor->RunAll(), 2 * extents);
+  EXPECT_EQ(taken, extents);
+  EXPECT_TRUE(ended.ok()) << ended.status();
+}
+
+TEST(Capture, ARunWhoseExecutorHasEndedIsAbandoned) {
+  DurableCluster cluster({900}, /*world=*/1, {0}, /*seed=*/1);
+  Capture capture{.layout = cluster.layout(),
+                  .log = std::make_shared<RoundsOfNow>(),
+                  .round = 3,
+                  .kernels = &optim::Kernels(simd::Isa::kScalar)};
+  const auto executor = std::make_shared<KeptTasks>();
+  int ended = 0;
+  const auto run = CaptureRun::Start(
+      capture, [](uint32_t, const void*) { return absl::OkStatus(); }, executor, /*paced=*/true,
+      [&](const absl::StatusOr<CapturedRound>& result) {
+        EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted);
+        ++ended;
+      });
+  executor->Shutdown();
+  EXPECT_EQ(ended, 0);
+  run->Abandon();
+  run->Abandon();
+  EXPECT_EQ(ended, 1);
 }
 
 TEST(CaptureGivenUp, ADamagedSlotIsNamed) {

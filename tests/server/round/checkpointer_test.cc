@@ -25,17 +25,9 @@ struct Image {
 };
 
 // Writes images down and keeps their outcome back until the test gives it.
-class Log : public RoundLog {
+class Log : public ImageStore {
  public:
-  void AppendExtent(ReducedExtent) override {}
-  void AppendDecision(DecisionRecord) override {}
-  void Prepare(PreparedRecord, Done) override {}
-  void EndEpoch(uint64_t, Done) override {}
-  void BeginEpoch(uint32_t, uint64_t) override {}
-  uint64_t durable_round() const override { return 0; }
-  bool keeps_images() const override { return true; }
-  bool short_of_room() const override { return false; }
-  void OnShortOfRoom(std::function<void()>) override {}
+  using Done = std::function<void(absl::Status)>;
   void WriteImage(ExtentImage image, Done done) override {
     images.push_back({image.extent, image.version});
     kept.push_back({std::move(image), std::move(done)});
