@@ -14,6 +14,11 @@
 namespace ballast {
 namespace {
 
+static_assert(static_cast<int>(FrameKind::kGradient) == v1::FRAME_KIND_GRADIENT);
+static_assert(static_cast<int>(FrameKind::kInit) == v1::FRAME_KIND_INIT);
+static_assert(static_cast<int>(FrameKind::kWeight) == v1::FRAME_KIND_WEIGHT);
+static_assert(static_cast<int>(FrameKind::kState) == v1::FRAME_KIND_STATE);
+
 // Protobuf wire types.
 constexpr uint32_t kVarint = 0;
 constexpr uint32_t kFixed64 = 1;
@@ -92,8 +97,8 @@ std::string EncodeFields(const FrameHeader& header) {
   AppendFixed64(&out, kRound, header.round);
   AppendFixed32(&out, kExtent, header.extent);
   AppendFixed64(&out, kIncarnation, header.incarnation);
-  AppendFixed32(&out, kOffset, header.offset);
-  AppendFixed32(&out, kLength, header.length);
+  AppendFixed32(&out, kOffset, header.offset_bytes);
+  AppendFixed32(&out, kLength, header.length_bytes);
   AppendNumber(&out, kDtype, static_cast<uint64_t>(header.dtype));
   AppendNumber(&out, kKind, static_cast<uint64_t>(header.kind));
   AppendNumber(&out, kArray, header.array);
@@ -205,9 +210,9 @@ bool ReadFixed32Field(Cursor* cursor, uint32_t field, FrameHeader* header) {
     case kExtent:
       return cursor->ReadFixed(&header->extent);
     case kOffset:
-      return cursor->ReadFixed(&header->offset);
+      return cursor->ReadFixed(&header->offset_bytes);
     case kLength:
-      return cursor->ReadFixed(&header->length);
+      return cursor->ReadFixed(&header->length_bytes);
     case kCrc32c:
       return cursor->ReadFixed(&header->crc32c);
     default:
@@ -239,7 +244,7 @@ bool ReadVarintField(Cursor* cursor, uint32_t field, FrameHeader* header) {
       return true;
     case kKind:
       if (value < v1::FRAME_KIND_GRADIENT || value > v1::FRAME_KIND_STATE) return false;
-      header->kind = static_cast<v1::FrameKind>(value);
+      header->kind = static_cast<FrameKind>(value);
       return true;
     case kArray:
       if (value > UINT8_MAX) return false;
@@ -333,12 +338,11 @@ absl::StatusOr<DecodedFrame> ReadFrame(Cursor* cursor, size_t max_frame_bytes) {
       BALLAST_RETURN_IF_ERROR(ReadField(cursor, field, wire_type, &frame.header));
     }
   }
-  if (frame.header.length != frame.payload.bytes()) {
-    return BadFrame(absl::StrCat("header says ", frame.header.length, " bytes of payload, got ",
-                                 frame.payload.bytes()));
+  if (frame.header.length_bytes != frame.payload.bytes()) {
+    return BadFrame(absl::StrCat("header says ", frame.header.length_bytes,
+                                 " bytes of payload, got ", frame.payload.bytes()));
   }
-  if (frame.header.dtype == DType::kUnspecified ||
-      frame.header.kind == v1::FRAME_KIND_UNSPECIFIED) {
+  if (frame.header.dtype == DType::kUnspecified || frame.header.kind == FrameKind::kUnspecified) {
     return BadFrame("frame without dtype or kind");
   }
   return frame;
@@ -396,30 +400,13 @@ absl::StatusOr<absl::variant<DecodedFrame, Message>> Decode(const grpc::ByteBuff
 
 }  // namespace
 
-uint32_t IdentityCrc(const FrameHeader& header) {
-  char bytes[47];
-  char* out = bytes;
-  out = PutLittleEndian(out, header.job);
-  out = PutLittleEndian(out, header.epoch);
-  out = PutLittleEndian(out, header.round);
-  out = PutLittleEndian(out, header.extent);
-  out = PutLittleEndian(out, header.slot);
-  out = PutLittleEndian(out, header.incarnation);
-  out = PutLittleEndian(out, header.offset);
-  out = PutLittleEndian(out, header.length);
-  out = PutLittleEndian(out, static_cast<uint8_t>(header.dtype));
-  out = PutLittleEndian(out, static_cast<uint8_t>(header.kind));
-  out = PutLittleEndian(out, header.array);
-  return Crc32c(bytes, static_cast<size_t>(out - bytes));
-}
-
 std::string EncodeFramePrefix(const FrameHeader& header) {
   std::string fields = EncodeFields(header);
-  if (header.length > 0) {
+  if (header.length_bytes > 0) {
     fields.push_back(static_cast<char>(kField15));
-    AppendVarint(&fields, header.length);
+    AppendVarint(&fields, header.length_bytes);
   }
-  const uint64_t frame_bytes = fields.size() + header.length;
+  const uint64_t frame_bytes = fields.size() + header.length_bytes;
   std::string prefix;
   prefix.reserve(1 + VarintBytes(frame_bytes) + fields.size());
   prefix.push_back(static_cast<char>(kField15));
@@ -456,13 +443,8 @@ absl::Status VerifyChecksum(const DecodedFrame& frame, uint32_t computed) {
   ErrorFields fields;
   fields.round = header.round;
   fields.slot = static_cast<int>(header.slot);
-  return ReasonedError(
-      absl::StatusCode::kDataLoss, Reason::kBadChecksum,
-      absl::StrCat("frame of round ", header.round, " extent ", header.extent, " offset ",
-                   header.offset, " from slot ", header.slot, ": crc32c ",
-                   absl::Hex(header.crc32c, absl::kZeroPad8), " on the wire, ",
-                   absl::Hex(computed, absl::kZeroPad8), " computed; send it again"),
-      fields);
+  return ReasonedError(absl::StatusCode::kDataLoss, Reason::kBadChecksum,
+                       DamagedFrameText(header, computed), fields);
 }
 
 grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message) {

@@ -21,38 +21,17 @@
 #include "absl/types/variant.h"
 #include "ballast/v1/data.pb.h"
 #include "common/base/payload.h"
-#include "common/tensor/dtype.h"
+#include "common/job/frame_header.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
 
 namespace ballast {
 
-// Everything of a frame but its payload. Fields are those of ballast.v1.DataFrame.
-struct FrameHeader {
-  uint64_t job = 0;
-  uint32_t epoch = 0;
-  uint32_t slot = 0;
-  uint64_t round = 0;
-  uint32_t extent = 0;
-  uint64_t incarnation = 0;
-  uint32_t offset = 0;  // bytes from the extent's start, in `dtype`
-  uint32_t length = 0;  // bytes of payload
-  DType dtype = DType::kUnspecified;
-  v1::FrameKind kind = v1::FRAME_KIND_UNSPECIFIED;
-  uint8_t array = 0;
-  uint32_t crc32c = 0;
-};
-
-// CRC32C of the frame's identity: job u64, epoch u32, round u64, extent u32, slot u32,
-// incarnation u64, offset u32, length u32, dtype u8, kind u8, array u8, all little-endian. The
-// frame's checksum is Crc32c(payload, IdentityCrc(header)).
-uint32_t IdentityCrc(const FrameHeader& header);
-
-// The bytes of a message up to its payload of header.length bytes; crc32c must be set.
+// The bytes of a message up to its payload of header.length_bytes bytes; crc32c must be set.
 std::string EncodeFramePrefix(const FrameHeader& header);
 
-// The whole message. `payload` holds header.length bytes in any number of slices; they are shared,
-// not copied, and released when gRPC has written them.
+// The whole message. `payload` holds header.length_bytes bytes in any number of slices; they are
+// shared, not copied, and released when gRPC has written them.
 grpc::ByteBuffer MakeFrame(const FrameHeader& header, absl::Span<const grpc::Slice> payload);
 
 // A received frame. The payload keeps gRPC's slices alive.

@@ -55,18 +55,18 @@ absl::StatusOr<BufferRef> Contributions::Acquire(DType dtype) {
   return dtype == DType::kF32 ? wide_[0].Acquire() : narrow_[0].Acquire();
 }
 
-absl::StatusOr<uint32_t> Contributions::Store(const Layout& layout, const FrameInfo& info,
+absl::StatusOr<uint32_t> Contributions::Store(const Layout& layout, const FrameHeader& frame,
                                               const Payload& payload) {
   extents_.resize(layout.extents().size());
-  ExtentBuffers& buffers = extents_[info.extent];
+  ExtentBuffers& buffers = extents_[frame.extent];
   buffers.grads.resize(seats_);
-  BufferRef& reg = buffers.grads[info.slot];
+  BufferRef& reg = buffers.grads[frame.slot];
   if (!reg) {
-    BALLAST_ASSIGN_OR_RETURN(reg, Acquire(layout.extents()[info.extent].dtype));
+    BALLAST_ASSIGN_OR_RETURN(reg, Acquire(layout.extents()[frame.extent].dtype));
   }
-  BALLAST_CHECK(info.offset_bytes + payload.bytes() <= reg.bytes());
-  char* to = reg.data() + info.offset_bytes;
-  uint32_t crc = info.crc_seed;
+  BALLAST_CHECK(frame.offset_bytes + payload.bytes() <= reg.bytes());
+  char* to = reg.data() + frame.offset_bytes;
+  uint32_t crc = IdentityCrc(frame);
   for (const Payload::Piece& piece : payload.pieces()) {
     crc = Crc32cCopy(to, piece.data, piece.bytes, crc);
     to += piece.bytes;

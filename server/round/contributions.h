@@ -56,10 +56,10 @@ class Contributions {
   // have to. Any thread, before the first use of the others.
   void Prepare(const Layout& layout, const std::vector<uint32_t>& owned);
 
-  // Copies a frame's payload to its place and returns its checksum, which goes on from
-  // info.crc_seed. What a frame with a wrong one leaves there counts as absent. Errors:
+  // Copies a frame's payload to its place and returns the checksum of its identity and payload,
+  // in one pass. What a frame with a wrong checksum leaves there counts as absent. Errors:
   // RESOURCE_EXHAUSTED.
-  absl::StatusOr<uint32_t> Store(const Layout& layout, const FrameInfo& info,
+  absl::StatusOr<uint32_t> Store(const Layout& layout, const FrameHeader& frame,
                                  const Payload& payload);
 
   // Resolves what must be summed for an extent the FSM declared complete.

@@ -95,12 +95,10 @@ class Engine final : public RoundEngine {
     });
   }
 
-  void Frame(const FrameInfo& info, Payload payload) override {
+  void Frame(const FrameHeader& frame, Payload payload) override {
     // On the poller that read it, if the job has nothing else to do: a copy, never more.
-    Dispatch([this, info, payload = std::move(payload)]() mutable {
-      payload_ = &payload;
-      DoFrame(info);
-      payload_ = nullptr;
+    Dispatch([this, frame, payload = std::move(payload)]() mutable {
+      DoFrame(frame, std::move(payload));
     });
   }
 
@@ -338,9 +336,13 @@ class Engine final : public RoundEngine {
     }
   }
 
-  void DoFrame(const FrameInfo& info);
-  void Do(const StoreFrame& effect);
-  void Do(const RefuseFrame& effect);
+  void DoFrame(const FrameHeader& frame, Payload payload);
+  // Puts the bytes of an admitted frame where they belong, and returns the checksum of identity and
+  // payload. What a damaged frame leaves there counts as absent.
+  absl::StatusOr<uint32_t> Land(const FrameHeader& frame, const Payload& payload);
+  absl::Status PutInitial(const FrameHeader& frame, const Payload& payload);
+  void Refuse(uint32_t slot, const FrameRefused& refused);
+  void Do(const InitialComplete& effect);
   void Do(const AckSlot& effect);
   void Do(const MoveWindow& effect);
   void Do(const ReduceExtent& effect);
@@ -365,8 +367,8 @@ class Engine final : public RoundEngine {
   // With a tier on NVMe.
   void ConnectTier();
   void DisconnectTier();
-  void StageInitial(const FrameInfo& info);
-  void TakeInitial(uint32_t extent, const BufferRef& weights);
+  absl::Status StageInitial(const FrameHeader& frame, const Payload& payload);
+  void TakeInitial(uint32_t extent);
   void OnInitialSaved(const absl::Status& status);
   void OnInitialFlushed(const absl::Status& status);
   void SaveOldExtents();
@@ -439,7 +441,6 @@ class Engine final : public RoundEngine {
   // The weights of the present version by extent, as the step left them or a fetch formed them:
   // whoever asks for them again gets the same buffers.
   std::vector<BufferRef> weights_;
-  Payload* payload_ = nullptr;  // of the frame being fed
   // The sweep of the round that is applied, and the direction of the next one.
   std::vector<uint32_t> sweep_;
   size_t sweep_next_ = 0;

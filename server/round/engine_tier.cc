@@ -42,25 +42,23 @@ void Engine::DisconnectTier() { nvme_->Connect(nullptr, nullptr, nullptr); }
 
 // Frames of an extent are put together in the buffer its weights go out from, which is planned for
 // every extent; its state needs memory only once they are all there.
-void Engine::StageInitial(const FrameInfo& info) {
-  BufferRef& staged = staged_[info.extent];
+absl::Status Engine::StageInitial(const FrameHeader& frame, const Payload& payload) {
+  BufferRef& staged = staged_[frame.extent];
   if (!staged) {
-    absl::StatusOr<BufferRef> buffer = WeightBuffer(info.dtype);
+    absl::StatusOr<BufferRef> buffer = WeightBuffer(frame.dtype);
     if (!buffer.ok()) {
-      staged_.erase(info.extent);
-      Fail(buffer.status());
-      return;
+      staged_.erase(frame.extent);
+      return buffer.status();
     }
     staged = *std::move(buffer);
   }
-  payload_->CopyTo(staged.data() + info.offset_bytes);
-  if (!fsm_.InitComplete(info.extent)) return;
-  const BufferRef weights = std::exchange(staged, BufferRef());
-  staged_.erase(info.extent);
-  TakeInitial(info.extent, weights);
+  payload.CopyTo(staged.data() + frame.offset_bytes);
+  return absl::OkStatus();
 }
 
-void Engine::TakeInitial(uint32_t extent, const BufferRef& weights) {
+void Engine::TakeInitial(uint32_t extent) {
+  const BufferRef weights = std::move(staged_.at(extent));
+  staged_.erase(extent);
   ++initial_saving_;
   initial_unflushed_ = true;
   if (extent < weights_.size()) weights_[extent].Reset();

@@ -27,67 +27,74 @@ RoundResult ResultOf(uint64_t round, const Decision& decision) {
 
 // --- Effects: collecting ------------------------------------------------------------------------
 
-// Checks the payload before the FSM hears of the frame. A gradient that will be stored is copied to
-// its register in the same pass.
-void Engine::DoFrame(const FrameInfo& info) {
+// The FSM admits the frame, its bytes land, and the FSM takes it. A frame that is damaged says so
+// even where the FSM refuses it for something else, which may be the damage.
+void Engine::DoFrame(const FrameHeader& frame, Payload payload) {
+  std::optional<FrameRefused> refused = fsm_.RefusalOf(frame);
   const absl::StatusOr<uint32_t> crc =
-      fsm_.WouldStore(info) ? contributions_.Store(fsm_.layout(), info, *payload_)
-                            : absl::StatusOr<uint32_t>(payload_->Crc32c(info.crc_seed));
+      refused.has_value() ? payload.Crc32c(IdentityCrc(frame)) : Land(frame, payload);
   if (!crc.ok()) {
     Fail(crc.status());
     return;
   }
-  if (*crc == info.crc32c) {
-    Feed(FrameInput{info});
+  if (*crc != frame.crc32c) {
+    if (deps_.metrics != nullptr) deps_.metrics->checksum_errors("push")->Add();
+    refused = FrameRefused{Reason::kBadChecksum, frame.round, frame.extent, frame.offset_bytes,
+                           DamagedFrameText(frame, *crc)};
+  }
+  if (refused.has_value()) {
+    Refuse(frame.slot, *refused);
     return;
   }
-  if (deps_.metrics != nullptr) deps_.metrics->checksum_errors("push")->Add();
-  Do(RefuseFrame{info.slot,
-                 {Reason::kBadChecksum, info.round, info.extent, info.offset_bytes,
-                  absl::StrCat("frame of round ", info.round, " extent ", info.extent, " offset ",
-                               info.offset_bytes, " from slot ", info.slot, ": crc32c ",
-                               absl::Hex(info.crc32c, absl::kZeroPad8), " on the wire, ",
-                               absl::Hex(*crc, absl::kZeroPad8), " computed; send it again")}});
-}
-
-void Engine::Do(const StoreFrame& effect) {
-  const FrameInfo& info = effect.info;
-  BALLAST_CHECK(payload_ != nullptr && payload_->bytes() == info.length_bytes);
-  if (info.kind == FrameKind::kInit && nvme_ != nullptr) {
-    StageInitial(info);
-  } else if (info.kind == FrameKind::kInit) {
-    const auto width = static_cast<uint32_t>(DTypeBytes(info.dtype));
-    const std::string bytes = payload_->ToString();
-    store_.WriteMaster(fsm_.layout(), info.extent, info.offset_bytes / width, bytes.data(),
-                       info.length_bytes / width);
-    if (info.extent < weights_.size()) weights_[info.extent].Reset();
-    if (fsm_.durable() && fsm_.InitComplete(info.extent)) {
-      checkpointer_.AddInitial(info.extent);
-      PumpCheckpoints();
-    }
-  }
-  if (info.kind == FrameKind::kInit && fsm_.init_missing() == 0) {
-    for (const auto& fetch : std::exchange(after_init_, {})) fetch();
-  }
-  if (metrics_ != nullptr) metrics_->copied_bytes.Add(info.length_bytes);
+  if (metrics_ != nullptr) metrics_->copied_bytes.Add(frame.length_bytes);
   // Its bytes count as received from here on, so that the acknowledgement that follows covers them.
-  *payload_ = Payload();
+  payload = Payload();
+  Feed(FrameInput{frame});
 }
 
-void Engine::Do(const RefuseFrame& effect) {
+absl::StatusOr<uint32_t> Engine::Land(const FrameHeader& frame, const Payload& payload) {
+  BALLAST_CHECK(payload.bytes() == frame.length_bytes);
+  if (frame.kind == FrameKind::kGradient) {
+    return contributions_.Store(fsm_.layout(), frame, payload);
+  }
+  const uint32_t crc = payload.Crc32c(IdentityCrc(frame));
+  if (crc == frame.crc32c) BALLAST_RETURN_IF_ERROR(PutInitial(frame, payload));
+  return crc;
+}
+
+absl::Status Engine::PutInitial(const FrameHeader& frame, const Payload& payload) {
+  if (nvme_ != nullptr) return StageInitial(frame, payload);
+  const auto width = static_cast<uint32_t>(DTypeBytes(frame.dtype));
+  const std::string bytes = payload.ToString();
+  store_.WriteMaster(fsm_.layout(), frame.extent, frame.offset_bytes / width, bytes.data(),
+                     frame.length_bytes / width);
+  if (frame.extent < weights_.size()) weights_[frame.extent].Reset();
+  return absl::OkStatus();
+}
+
+void Engine::Do(const InitialComplete& effect) {
+  if (nvme_ != nullptr) {
+    TakeInitial(effect.extent);
+  } else if (fsm_.durable()) {
+    checkpointer_.AddInitial(effect.extent);
+    PumpCheckpoints();
+  }
+  if (fsm_.init_missing() != 0) return;
+  for (const auto& fetch : std::exchange(after_init_, {})) fetch();
+}
+
+void Engine::Refuse(uint32_t slot, const FrameRefused& refused) {
   if (deps_.metrics != nullptr) {
-    if (effect.refused.reason == Reason::kDuplicate) deps_.metrics->push_duplicates()->Add();
-    if (effect.refused.reason == Reason::kConflict) deps_.metrics->push_conflicts()->Add();
-    deps_.metrics->frames_rejected(ReasonName(effect.refused.reason))->Add();
+    if (refused.reason == Reason::kDuplicate) deps_.metrics->push_duplicates()->Add();
+    if (refused.reason == Reason::kConflict) deps_.metrics->push_conflicts()->Add();
+    deps_.metrics->frames_rejected(ReasonName(refused.reason))->Add();
   }
-  if (effect.refused.reason == Reason::kConflict) {
-    BALLAST_LOG(ERROR, LogField("run", name_), LogField("round", effect.refused.round),
-                LogField("slot", effect.slot))
-        << effect.refused.message;
+  if (refused.reason == Reason::kConflict) {
+    BALLAST_LOG(ERROR, LogField("run", name_), LogField("round", refused.round),
+                LogField("slot", slot))
+        << refused.message;
   }
-  if (effect.slot < sinks_.size() && sinks_[effect.slot] != nullptr) {
-    sinks_[effect.slot]->OnRefused(effect.refused);
-  }
+  if (slot < sinks_.size() && sinks_[slot] != nullptr) sinks_[slot]->OnRefused(refused);
 }
 
 void Engine::Do(const AckSlot& effect) {

@@ -124,8 +124,9 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   virtual void SlotLost(uint32_t slot, const SlotSink* sink, std::string why,
                         std::chrono::nanoseconds silent_for = {}) = 0;
   virtual void Begin(uint32_t slot, RoundBegin begin) = 0;
-  // One frame; `payload` has info.length_bytes bytes. Refusals go to the slot's sink.
-  virtual void Frame(const FrameInfo& info, Payload payload) = 0;
+  // One frame; `payload` has frame.length_bytes bytes and is let go once they count as received.
+  // Refusals, of a damaged frame too, go to the slot's sink.
+  virtual void Frame(const FrameHeader& frame, Payload payload) = 0;
   // The process takes no further round. Not heard of one that does not hold the slot.
   virtual void Leave(uint32_t slot, uint64_t incarnation) = 0;
   // Streams state of version `round` to the slot: StateInfo first, then extents.

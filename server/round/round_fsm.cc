@@ -60,8 +60,8 @@ const char* PhaseName(Phase phase) {
   return "?";
 }
 
-// The protocol. What is not listed is refused (frames) or has no effect (everything else): a vote
-// for a decided round, a reduction that finishes after the job failed.
+// The protocol. What is not listed has no effect: a vote for a decided round, a reduction that
+// finishes after the job failed.
 const std::vector<RoundFsm::Transition>& RoundFsm::Table() {
   using F = RoundFsm;
   static const std::vector<Transition> table = {
@@ -87,7 +87,6 @@ const std::vector<RoundFsm::Transition>& RoundFsm::Table() {
       {Phase::kCollect, kFailInput, &F::OnFail},
 
       {Phase::kPreparing, kBegin, &F::OnLateBegin},
-      {Phase::kPreparing, kFrame, &F::OnLateFrame},
       {Phase::kPreparing, kDurable, &F::OnDurable},
       {Phase::kPreparing, kVote, &F::OnVote},
       {Phase::kPreparing, kSlotLost, &F::OnSlotLost},
@@ -97,7 +96,6 @@ const std::vector<RoundFsm::Transition>& RoundFsm::Table() {
       {Phase::kPreparing, kFailInput, &F::OnFail},
 
       {Phase::kPrepared, kBegin, &F::OnLateBegin},
-      {Phase::kPrepared, kFrame, &F::OnLateFrame},
       {Phase::kPrepared, kVote, &F::OnVote},
       {Phase::kPrepared, kSlotLost, &F::OnSlotLost},
       {Phase::kPrepared, kSlotLeft, &F::OnSlotLeft},
@@ -106,16 +104,12 @@ const std::vector<RoundFsm::Transition>& RoundFsm::Table() {
       {Phase::kPrepared, kFailInput, &F::OnFail},
 
       {Phase::kApplying, kBegin, &F::OnLateBegin},
-      {Phase::kApplying, kFrame, &F::OnLateFrame},
       {Phase::kApplying, kStepped, &F::OnStepped},
       {Phase::kApplying, kSlotLost, &F::OnSlotLost},
       {Phase::kApplying, kSlotLeft, &F::OnSlotLeft},
       {Phase::kApplying, kSlotBack, &F::OnSlotBack},
       {Phase::kApplying, kSeal, &F::OnSeal},
       {Phase::kApplying, kFailInput, &F::OnFail},
-
-      {Phase::kFailed, kFrame, &F::OnLateFrame},
-      {Phase::kFinished, kFrame, &F::OnLateFrame},
   };
   return table;
 }
@@ -335,123 +329,106 @@ absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) con
 
 // --- Frames -------------------------------------------------------------------------------------
 
-void RoundFsm::Refuse(const FrameInfo& info, Reason reason, std::string message,
-                      Effects* effects) const {
-  effects->push_back(RefuseFrame{
-      info.slot, {reason, info.round, info.extent, info.offset_bytes, std::move(message)}});
+std::optional<FrameRefused> RoundFsm::RefusalOf(const FrameHeader& frame) const {
+  std::string message;
+  const Reason reason = CheckFrame(frame, &message);
+  if (reason == Reason::kUnspecified) return std::nullopt;
+  return FrameRefused{reason, frame.round, frame.extent, frame.offset_bytes, std::move(message)};
 }
 
-Reason RoundFsm::CheckIdentity(const FrameInfo& info, std::string* message) const {
+Reason RoundFsm::CheckFrame(const FrameHeader& frame, std::string* message) const {
+  Reason reason = CheckIdentity(frame, message);
+  if (reason == Reason::kUnspecified) reason = CheckRound(frame, message);
+  if (reason != Reason::kUnspecified) return reason;
+  if (frame.kind == FrameKind::kInit) return CheckInitial(frame, message);
+  if (frame.kind == FrameKind::kGradient) return CheckGradient(frame, message);
+  *message = "trainers send gradients and initial weights only";
+  return Reason::kBadFrame;
+}
+
+Reason RoundFsm::CheckIdentity(const FrameHeader& frame, std::string* message) const {
   const auto say = [&](Reason reason, std::string text) {
     *message = std::move(text);
     return reason;
   };
-  if (info.job != plan_.job || info.slot >= slots_.size()) {
-    return say(Reason::kBadFrame, absl::StrCat("frame of job ", JobIdText(info.job), " slot ",
-                                               info.slot, " on a stream of another"));
+  if (frame.job != plan_.job || frame.slot >= slots_.size()) {
+    return say(Reason::kBadFrame, absl::StrCat("frame of job ", JobIdText(frame.job), " slot ",
+                                               frame.slot, " on a stream of another"));
   }
-  if (info.epoch != plan_.epoch.epoch) {
-    return say(info.epoch < plan_.epoch.epoch ? Reason::kStaleEpoch : Reason::kFutureEpoch,
-               absl::StrCat("frame of epoch ", info.epoch, ", the job is in ", plan_.epoch.epoch));
+  if (frame.epoch != plan_.epoch.epoch) {
+    return say(frame.epoch < plan_.epoch.epoch ? Reason::kStaleEpoch : Reason::kFutureEpoch,
+               absl::StrCat("frame of epoch ", frame.epoch, ", the job is in ", plan_.epoch.epoch));
   }
-  if (!plan_.epoch.Holds(info.slot, info.incarnation)) {
+  if (!plan_.epoch.Holds(frame.slot, frame.incarnation)) {
     return say(Reason::kWrongIncarnation,
-               absl::StrCat("slot ", info.slot, " is not this process' any more"));
+               absl::StrCat("slot ", frame.slot, " is not this process' any more"));
   }
-  if (info.extent >= layout_.extents().size()) {
-    return say(Reason::kBadFrame, absl::StrCat("extent ", info.extent, " does not exist; the job ",
+  if (frame.extent >= layout_.extents().size()) {
+    return say(Reason::kBadFrame, absl::StrCat("extent ", frame.extent, " does not exist; the job ",
                                                "has ", layout_.extents().size()));
   }
-  if (position_[info.extent] == kNotOwned) {
-    return say(Reason::kWrongOwner, absl::StrCat("extent ", info.extent, " belongs to server ",
-                                                 plan_.owner[info.extent]));
+  if (position_[frame.extent] == kNotOwned) {
+    return say(Reason::kWrongOwner, absl::StrCat("extent ", frame.extent, " belongs to server ",
+                                                 plan_.owner[frame.extent]));
   }
-  const DType dtype = layout_.extents()[info.extent].dtype;
-  if (info.dtype != dtype) {
-    return say(Reason::kWrongDtype, absl::StrCat("frame is ", DTypeName(info.dtype), ", extent ",
-                                                 info.extent, " is ", DTypeName(dtype)));
+  const DType dtype = layout_.extents()[frame.extent].dtype;
+  if (frame.dtype != dtype) {
+    return say(Reason::kWrongDtype, absl::StrCat("frame is ", DTypeName(frame.dtype), ", extent ",
+                                                 frame.extent, " is ", DTypeName(dtype)));
   }
   return Reason::kUnspecified;
 }
 
-void RoundFsm::OnLateFrame(const Input& input, Effects* effects) {
-  const FrameInfo& info = std::get<FrameInput>(input).info;
-  std::string message;
-  Reason reason = CheckIdentity(info, &message);
-  if (reason == Reason::kUnspecified && info.round > round_) {
-    reason = Reason::kFutureRound;
-    message = absl::StrCat("frame of round ", info.round, ", the job is at ", round_);
-  } else if (reason == Reason::kUnspecified) {
-    reason = Reason::kRoundClosed;
-    message = absl::StrCat("round ", info.round, " is past collecting (", PhaseName(phase_), ")");
+Reason RoundFsm::CheckRound(const FrameHeader& frame, std::string* message) const {
+  const bool collecting = phase_ == Phase::kIdle || phase_ == Phase::kCollect;
+  if (collecting && frame.round == round_) return Reason::kUnspecified;
+  if (frame.round > round_ || collecting) {
+    *message = absl::StrCat("frame of round ", frame.round, ", the job is at ", round_);
+    return frame.round > round_ ? Reason::kFutureRound : Reason::kRoundClosed;
   }
-  Refuse(info, reason, std::move(message), effects);
+  *message = absl::StrCat("round ", frame.round, " is past collecting (", PhaseName(phase_), ")");
+  return Reason::kRoundClosed;
 }
 
-void RoundFsm::OnFrame(const Input& input, Effects* effects) {
-  const FrameInfo& info = std::get<FrameInput>(input).info;
-  std::string message;
-  const Reason reason = CheckIdentity(info, &message);
-  if (reason != Reason::kUnspecified) {
-    Refuse(info, reason, std::move(message), effects);
-    return;
-  }
-  if (info.round != round_) {
-    Refuse(info, info.round < round_ ? Reason::kRoundClosed : Reason::kFutureRound,
-           absl::StrCat("frame of round ", info.round, ", the job is at ", round_), effects);
-    return;
-  }
-  if (info.kind == FrameKind::kInit) {
-    OnInitFrame(info, effects);
-  } else if (info.kind == FrameKind::kGradient) {
-    OnGradientFrame(info, effects);
-  } else {
-    Refuse(info, Reason::kBadFrame, "trainers send gradients and initial weights only", effects);
-  }
-}
-
-void RoundFsm::OnInitFrame(const FrameInfo& info, Effects* effects) {
-  if (info.slot != plan_.epoch.lead()) {
-    Refuse(info, Reason::kNotContributor,
-           absl::StrCat("initial weights come from slot ", plan_.epoch.lead()), effects);
-    return;
-  }
-  switch (init_.Put(info.extent, 0, {info.offset_bytes, info.length_bytes}, info.crc32c)) {
-    case FrameVerdict::kDuplicate:
-      Refuse(info, Reason::kDuplicate, "these initial weights are already in", effects);
-      return;
-    case FrameVerdict::kConflict:
-      Refuse(info, Reason::kConflict, "other initial weights are already in; those are kept",
-             effects);
-      return;
-    case FrameVerdict::kNoSuchRange:
-      Refuse(info, Reason::kBadFrame,
-             absl::StrCat("extent ", info.extent, " expects no initial weights at byte ",
-                          info.offset_bytes, " of length ", info.length_bytes),
-             effects);
-      return;
-    case FrameVerdict::kNew:
-      break;
-  }
-  effects->push_back(StoreFrame{info});
-  if (init_.Complete(info.extent, 0)) --init_missing_;
-  effects->push_back(AckSlot{info.slot, init_missing_ == 0});
-}
-
-Reason RoundFsm::CheckGradient(const FrameInfo& info, std::string* message) const {
+Reason RoundFsm::CheckInitial(const FrameHeader& frame, std::string* message) const {
   const auto say = [&](Reason reason, std::string text) {
     *message = std::move(text);
     return reason;
   };
-  const uint32_t position = position_[info.extent];
-  const auto& contributors = Contributors(info.extent);
-  if (!std::binary_search(contributors.begin(), contributors.end(), info.slot)) {
+  if (frame.slot != plan_.epoch.lead()) {
     return say(Reason::kNotContributor,
-               absl::StrCat("slot ", info.slot, " does not contribute to extent ", info.extent));
+               absl::StrCat("initial weights come from slot ", plan_.epoch.lead()));
   }
-  if (!slots_[info.slot].begun) {
+  const ChunkRange range{frame.offset_bytes, frame.length_bytes};
+  switch (init_.Look(frame.extent, 0, range, frame.crc32c)) {
+    case FrameVerdict::kDuplicate:
+      return say(Reason::kDuplicate, "these initial weights are already in");
+    case FrameVerdict::kConflict:
+      return say(Reason::kConflict, "other initial weights are already in; those are kept");
+    case FrameVerdict::kNoSuchRange:
+      return say(Reason::kBadFrame,
+                 absl::StrCat("extent ", frame.extent, " expects no initial weights at byte ",
+                              frame.offset_bytes, " of length ", frame.length_bytes));
+    case FrameVerdict::kNew:
+      break;
+  }
+  return Reason::kUnspecified;
+}
+
+Reason RoundFsm::CheckGradient(const FrameHeader& frame, std::string* message) const {
+  const auto say = [&](Reason reason, std::string text) {
+    *message = std::move(text);
+    return reason;
+  };
+  const uint32_t position = position_[frame.extent];
+  const auto& contributors = Contributors(frame.extent);
+  if (!std::binary_search(contributors.begin(), contributors.end(), frame.slot)) {
+    return say(Reason::kNotContributor,
+               absl::StrCat("slot ", frame.slot, " does not contribute to extent ", frame.extent));
+  }
+  if (!slots_[frame.slot].begun) {
     return say(Reason::kNotBegun,
-               absl::StrCat("slot ", info.slot, " sent a gradient before its RoundBegin"));
+               absl::StrCat("slot ", frame.slot, " sent a gradient before its RoundBegin"));
   }
   if (position >= window_base_ + window_extents_) {
     return say(
@@ -459,46 +436,44 @@ Reason RoundFsm::CheckGradient(const FrameInfo& info, std::string* message) cons
         absl::StrCat("position ", position, " is beyond the window [", window_base_, ", ",
                      window_base_ + window_extents_, "); send it again when the window moves"));
   }
-  const ChunkRange range{info.offset_bytes, info.length_bytes};
-  switch (registers_.Look(position, info.slot, range, info.crc32c)) {
+  const ChunkRange range{frame.offset_bytes, frame.length_bytes};
+  switch (registers_.Look(position, frame.slot, range, frame.crc32c)) {
     case FrameVerdict::kDuplicate:
       return say(Reason::kDuplicate, "this frame is already in");
     case FrameVerdict::kConflict:
       return say(
           Reason::kConflict,
-          absl::StrCat("extent ", info.extent, " byte ", info.offset_bytes,
-                       " already holds other bytes of slot ", info.slot, "; those are kept"));
+          absl::StrCat("extent ", frame.extent, " byte ", frame.offset_bytes,
+                       " already holds other bytes of slot ", frame.slot, "; those are kept"));
     case FrameVerdict::kNoSuchRange:
       return say(
           Reason::kBadFrame,
-          absl::StrCat("extent ", info.extent, " expects no frame at byte ", info.offset_bytes,
-                       " of length ", info.length_bytes, " from slot ", info.slot));
+          absl::StrCat("extent ", frame.extent, " expects no frame at byte ", frame.offset_bytes,
+                       " of length ", frame.length_bytes, " from slot ", frame.slot));
     case FrameVerdict::kNew:
       break;
   }
   return Reason::kUnspecified;
 }
 
-bool RoundFsm::WouldStore(const FrameInfo& info) const {
-  std::string message;
-  return (phase_ == Phase::kIdle || phase_ == Phase::kCollect) &&
-         info.kind == FrameKind::kGradient && info.round == round_ &&
-         CheckIdentity(info, &message) == Reason::kUnspecified &&
-         CheckGradient(info, &message) == Reason::kUnspecified;
-}
-
-void RoundFsm::OnGradientFrame(const FrameInfo& info, Effects* effects) {
-  std::string message;
-  const Reason reason = CheckGradient(info, &message);
-  if (reason != Reason::kUnspecified) {
-    Refuse(info, reason, std::move(message), effects);
+void RoundFsm::OnFrame(const Input& input, Effects* effects) {
+  const FrameHeader& frame = std::get<FrameInput>(input).frame;
+  const ChunkRange range{frame.offset_bytes, frame.length_bytes};
+  if (frame.kind == FrameKind::kInit) {
+    const FrameVerdict verdict = init_.Put(frame.extent, 0, range, frame.crc32c);
+    BALLAST_CHECK(verdict == FrameVerdict::kNew);
+    if (init_.Complete(frame.extent, 0)) {
+      --init_missing_;
+      effects->push_back(InitialComplete{frame.extent});
+    }
+    effects->push_back(AckSlot{frame.slot, init_missing_ == 0});
     return;
   }
-  const uint32_t position = position_[info.extent];
-  registers_.Put(position, info.slot, {info.offset_bytes, info.length_bytes}, info.crc32c);
-  effects->push_back(StoreFrame{info});
-  if (registers_.Complete(position, info.slot)) SlotComplete(position, info.slot, effects);
-  effects->push_back(AckSlot{info.slot, slots_[info.slot].owed == 0});
+  const uint32_t position = position_[frame.extent];
+  const FrameVerdict verdict = registers_.Put(position, frame.slot, range, frame.crc32c);
+  BALLAST_CHECK(verdict == FrameVerdict::kNew);
+  if (registers_.Complete(position, frame.slot)) SlotComplete(position, frame.slot, effects);
+  effects->push_back(AckSlot{frame.slot, slots_[frame.slot].owed == 0});
   MaybePrepare(effects);
 }
 

@@ -48,8 +48,8 @@ struct BeginInput {
   uint32_t slot = 0;
   RoundBegin begin;
 };
-struct FrameInput {
-  FrameInfo info;
+struct FrameInput {  // RefusalOf is nothing, and the frame's bytes are where they belong
+  FrameHeader frame;
 };
 struct ReducedInput {
   uint32_t extent = 0;
@@ -87,12 +87,8 @@ using Input =
                  SlotLostInput, SlotLeftInput, SlotGrowsInput, SlotBackInput, SealInput, FailInput>;
 
 // --- Effects ------------------------------------------------------------------------------------
-struct StoreFrame {  // copy the payload into the register (or, kInit, into the master weights)
-  FrameInfo info;
-};
-struct RefuseFrame {
-  uint32_t slot = 0;
-  FrameRefused refused;
+struct InitialComplete {  // all initial weights of the extent are in
+  uint32_t extent = 0;
 };
 struct AckSlot {
   uint32_t slot = 0;
@@ -131,7 +127,7 @@ struct FailJob {
 };
 struct FinishJob {};
 using Effect =
-    std::variant<StoreFrame, RefuseFrame, AckSlot, MoveWindow, ReduceExtent, PrepareRound, SendVote,
+    std::variant<InitialComplete, AckSlot, MoveWindow, ReduceExtent, PrepareRound, SendVote,
                  ApplyRound, SkipRound, OpenRound, FailSlot, FailJob, FinishJob>;
 using Effects = std::vector<Effect>;
 
@@ -152,8 +148,13 @@ class RoundFsm {
   RoundFsm(JobPlan plan, Layout layout, uint32_t self, uint32_t chunk_bytes,
            uint32_t window_extents);
 
-  // Appends to `effects` what must be done, in order. An input the phase does not expect gets its
-  // typed refusal or, where it is harmless, no effect.
+  // Why a frame is refused now; nothing: the frame is admitted. The bytes of an admitted frame may
+  // be put where they belong, which nothing reads before Step(FrameInput) has said that they are
+  // there. No other input comes between the two. A frame without its FrameInput counts as absent.
+  std::optional<FrameRefused> RefusalOf(const FrameHeader& frame) const;
+
+  // Appends to `effects` what must be done, in order. An input that the phase does not expect has
+  // no effect.
   void Step(const Input& input, Effects* effects);
 
   // Puts a fresh FSM where a restarted server goes on, and appends what must be done at once.
@@ -197,10 +198,6 @@ class RoundFsm {
   // Whether any contributor has a gradient for `tensor` in the open round.
   bool PresentAnywhere(uint32_t tensor) const;
   bool Present(uint32_t slot, uint32_t tensor) const;
-  // Whether FrameInput{info} would store a gradient now: its payload may be copied to its register
-  // first, so that copying and checking its checksum are one pass over the bytes.
-  bool WouldStore(const FrameInfo& info) const;
-
   // Per tensor: PresentAnywhere.
   std::vector<bool> PresentTensors() const;
   // Whether a server may still lack, or lose again, initial weights: no round has changed them.
@@ -252,7 +249,6 @@ class RoundFsm {
   void OnBegin(const Input& input, Effects* effects);
   void OnLateBegin(const Input& input, Effects* effects);
   void OnFrame(const Input& input, Effects* effects);
-  void OnLateFrame(const Input& input, Effects* effects);
   void OnReduced(const Input& input, Effects* effects);
   void OnDurable(const Input& input, Effects* effects);
   void OnVote(const Input& input, Effects* effects);
@@ -278,12 +274,12 @@ class RoundFsm {
   // What makes the Begins of one upload differ; empty: nothing.
   std::string UploadDifference(uint32_t slot, const RoundBegin& begin, uint32_t other) const;
   void OpenUpload();
-  // Identity checks shared by gradient and init frames; kUnspecified means acceptable.
-  Reason CheckIdentity(const FrameInfo& info, std::string* message) const;
-  Reason CheckGradient(const FrameInfo& info, std::string* message) const;
-  void OnInitFrame(const FrameInfo& info, Effects* effects);
-  void OnGradientFrame(const FrameInfo& info, Effects* effects);
-  void Refuse(const FrameInfo& info, Reason reason, std::string message, Effects* effects) const;
+  // Why the frame is refused, in this order; kUnspecified: it is not.
+  Reason CheckFrame(const FrameHeader& frame, std::string* message) const;
+  Reason CheckIdentity(const FrameHeader& frame, std::string* message) const;
+  Reason CheckRound(const FrameHeader& frame, std::string* message) const;
+  Reason CheckInitial(const FrameHeader& frame, std::string* message) const;
+  Reason CheckGradient(const FrameHeader& frame, std::string* message) const;
   void SlotComplete(uint32_t position, uint32_t slot, Effects* effects);
   void ExtentComplete(uint32_t position, Effects* effects);
   void MarkReduced(const ReducedInput& reduced, Effects* effects);

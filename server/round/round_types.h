@@ -15,6 +15,7 @@
 #include "common/base/payload.h"
 #include "common/base/reason.h"
 #include "common/job/decide.h"
+#include "common/job/frame_header.h"
 #include "common/job/job_spec.h"
 
 namespace ballast::server {
@@ -90,24 +91,6 @@ struct SealAnswer {
   bool prepared = false;            // its vote on that round is given
   bool init_missing = false;        // it lacks (part of the) initial weights
   uint32_t world_max = UINT32_MAX;  // the most trainers it has memory for
-};
-
-enum class FrameKind : uint8_t { kGradient = 1, kInit = 2, kWeight = 3, kState = 4 };
-
-// Header of one bulk frame. Whoever feeds it to the FSM has verified the checksum.
-struct FrameInfo {
-  uint64_t job = 0;
-  uint32_t epoch = 0;
-  uint32_t slot = 0;
-  uint64_t round = 0;
-  uint32_t extent = 0;
-  uint64_t incarnation = 0;
-  uint32_t offset_bytes = 0;
-  uint32_t length_bytes = 0;
-  DType dtype = DType::kUnspecified;
-  FrameKind kind = FrameKind::kGradient;
-  uint32_t crc32c = 0;    // of the header's identity and the payload, as the sender says
-  uint32_t crc_seed = 0;  // of the header's identity, as received: where the payload's goes on
 };
 
 struct RoundBegin {

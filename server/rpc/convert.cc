@@ -12,10 +12,6 @@
 namespace ballast::server {
 namespace {
 
-static_assert(static_cast<int>(FrameKind::kGradient) == v1::FRAME_KIND_GRADIENT);
-static_assert(static_cast<int>(FrameKind::kInit) == v1::FRAME_KIND_INIT);
-static_assert(static_cast<int>(FrameKind::kWeight) == v1::FRAME_KIND_WEIGHT);
-static_assert(static_cast<int>(FrameKind::kState) == v1::FRAME_KIND_STATE);
 static_assert(static_cast<int>(InitMode::kEqual) == v1::INIT_MODE_EQUAL);
 static_assert(static_cast<int>(InitMode::kBroadcast) == v1::INIT_MODE_BROADCAST);
 
@@ -253,27 +249,6 @@ absl::StatusOr<RoundBegin> BeginFromProto(const v1::RoundBegin& begin, size_t pr
     }
   }
   return out;
-}
-
-absl::StatusOr<FrameInfo> FrameFromHeader(const FrameHeader& header) {
-  if (header.kind != v1::FRAME_KIND_GRADIENT && header.kind != v1::FRAME_KIND_INIT) {
-    return BadFrame(absl::StrCat("a trainer sends gradients (1) and initial weights (2), not kind ",
-                                 static_cast<int>(header.kind)));
-  }
-  FrameInfo info;
-  info.job = header.job;
-  info.epoch = header.epoch;
-  info.slot = header.slot;
-  info.round = header.round;
-  info.extent = header.extent;
-  info.incarnation = header.incarnation;
-  info.offset_bytes = header.offset;
-  info.length_bytes = header.length;
-  info.dtype = header.dtype;
-  info.kind = static_cast<FrameKind>(header.kind);
-  info.crc32c = header.crc32c;
-  info.crc_seed = IdentityCrc(header);
-  return info;
 }
 
 void ToProto(const RoundResult& result, v1::RoundResult* out) {

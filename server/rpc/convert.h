@@ -49,8 +49,6 @@ absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job);
 // padding: only the job knows how many tensors there are. Errors: INVALID_ARGUMENT BAD_FRAME for
 // more than `presence_bytes_max` bytes of presence.
 absl::StatusOr<RoundBegin> BeginFromProto(const v1::RoundBegin& begin, size_t presence_bytes_max);
-// Errors: INVALID_ARGUMENT BAD_FRAME when the kind is none that a trainer may send.
-absl::StatusOr<FrameInfo> FrameFromHeader(const FrameHeader& header);
 
 // Data, server to client.
 void ToProto(const RoundResult& result, v1::RoundResult* out);

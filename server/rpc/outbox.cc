@@ -21,7 +21,7 @@ void Outbox::AddPiece(const OutPiece& piece) {
   out.header.round = piece.round;
   out.header.extent = piece.extent;
   out.header.dtype = piece.dtype;
-  out.header.kind = static_cast<v1::FrameKind>(piece.kind);
+  out.header.kind = piece.kind;
   out.header.array = piece.array;
   out.offset_bytes = piece.offset_bytes;
   out.bytes = piece.bytes;
@@ -82,8 +82,8 @@ OutFrame Outbox::TakeFrame(Piece* piece) {
   const size_t bytes = std::min<size_t>(limits_.chunk_bytes, piece->bytes.bytes - piece->sent);
   OutFrame frame;
   frame.header = piece->header;
-  frame.header.offset = piece->offset_bytes + static_cast<uint32_t>(piece->sent);
-  frame.header.length = static_cast<uint32_t>(bytes);
+  frame.header.offset_bytes = piece->offset_bytes + static_cast<uint32_t>(piece->sent);
+  frame.header.length_bytes = static_cast<uint32_t>(bytes);
   frame.bytes = {piece->bytes.data + piece->sent, bytes, piece->bytes.owner};
   piece->sent += bytes;
   return frame;

@@ -85,7 +85,11 @@ void Session::OnMessage(grpc::ByteBuffer message) {
     if (state_ == State::kClosed) return;
     first = state_ == State::kHello;
   }
-  const absl::Status status = first ? OnHello(message) : OnNext(message);
+  const absl::StatusOr<ClientInput> input =
+      DecodeClientMessage(message, deps_->config.max_frame_bytes, deps_->config.max_control_bytes);
+  const absl::Status status = !input.ok() ? input.status()
+                              : first     ? OnHello(*input)
+                                          : OnNext(*input);
   if (!status.ok()) {
     const std::string why = absl::StrCat("it broke the protocol: ", status.message());
     Close(status, why);
@@ -95,10 +99,7 @@ void Session::OnMessage(grpc::ByteBuffer message) {
   }
 }
 
-absl::Status Session::OnHello(const grpc::ByteBuffer& message) {
-  BALLAST_ASSIGN_OR_RETURN(
-      const ClientInput input,
-      DecodeClientMessage(message, deps_->config.max_frame_bytes, deps_->config.max_control_bytes));
+absl::Status Session::OnHello(const ClientInput& input) {
   const auto* control = absl::get_if<v1::ClientMessage>(&input);
   if (control == nullptr || !control->has_hello()) {
     return BadFrame("the first message of a data stream must be Hello");
@@ -164,10 +165,7 @@ void Session::OnAttached(const std::shared_ptr<RoundEngine>& engine,
   ReadMore();
 }
 
-absl::Status Session::OnNext(const grpc::ByteBuffer& message) {
-  BALLAST_ASSIGN_OR_RETURN(
-      const ClientInput input,
-      DecodeClientMessage(message, deps_->config.max_frame_bytes, deps_->config.max_control_bytes));
+absl::Status Session::OnNext(const ClientInput& input) {
   if (const auto* frame = absl::get_if<DecodedFrame>(&input)) {
     OnFrame(*frame);
     return absl::OkStatus();
@@ -214,8 +212,11 @@ absl::Status Session::OnControl(const v1::ClientMessage& message) {
   }
 }
 
-absl::Status Session::CheckFrame(const DecodedFrame& frame) const {
-  const FrameHeader& header = frame.header;
+absl::Status Session::CheckFrame(const FrameHeader& header) const {
+  if (header.kind != FrameKind::kGradient && header.kind != FrameKind::kInit) {
+    return BadFrame(absl::StrCat("a trainer sends gradients (1) and initial weights (2), not kind ",
+                                 static_cast<int>(header.kind)));
+  }
   if (header.job != identity_.job || header.slot != identity_.slot) {
     return BadFrame(absl::StrCat("a frame of job ", JobIdText(header.job), " slot ", header.slot,
                                  " on the stream of job ", JobIdText(identity_.job), " slot ",
@@ -229,9 +230,9 @@ absl::Status Session::CheckFrame(const DecodedFrame& frame) const {
 }
 
 void Session::OnFrame(const DecodedFrame& frame) {
+  const FrameHeader& header = frame.header;
   const size_t bytes = frame.payload.bytes();
-  absl::StatusOr<FrameInfo> info = FrameFromHeader(frame.header);
-  const absl::Status status = info.ok() ? CheckFrame(frame) : info.status();
+  const absl::Status status = CheckFrame(header);
   {
     MutexLock lock(&mu_);
     posted_bytes_ += bytes + kFrameOverheadBytes;
@@ -242,14 +243,14 @@ void Session::OnFrame(const DecodedFrame& frame) {
     if (deps_->metrics != nullptr) {  // The engine counts its own refusals.
       deps_->metrics->frames_rejected(ReasonName(reason))->Add();
     }
-    const FrameHeader& header = frame.header;
-    OnRefused({reason, header.round, header.extent, header.offset, std::string(status.message())});
+    OnRefused(
+        {reason, header.round, header.extent, header.offset_bytes, std::string(status.message())});
     OnTaken(bytes);
     return;
   }
   auto posted = std::make_shared<PostedPayload>(frame.payload, weak_from_this());
   Payload::Pieces pieces = posted->payload.pieces();
-  engine_->Frame(*info, Payload(std::move(pieces), std::move(posted)));
+  engine_->Frame(header, Payload(std::move(pieces), std::move(posted)));
 }
 
 void Session::OnTaken(size_t bytes) {

@@ -2,8 +2,9 @@
 //
 //   HELLO -Hello-> ATTACHING -engine accepts-> OPEN -Leave, error or break-> CLOSED
 //
-// It checks what a stream can check (form, checksum, identity), counts credit, and forwards to the
-// job's engine; the engine's answers go out through an Outbox.
+// The stream checks what a stream can check (the form of messages, whose frames they are), counts
+// credit, and forwards to the job's engine. The engine checks the rest, the checksum included; its
+// answers go out through an Outbox.
 // Comes from: GenericServer (messages), RoundEngine (SlotSink). Goes to: RoundEngine.
 // Thread safety: SlotSink's methods may be called from any thread; CallHandler's come from the
 // call's poller. No lock is held while the engine or the call is called.
@@ -71,14 +72,15 @@ class Session : public CallHandler, public SlotSink, public std::enable_shared_f
   // Rides on a payload handed to the engine and tells the session when it is let go.
   struct PostedPayload;
 
-  absl::Status OnHello(const grpc::ByteBuffer& message);
+  absl::Status OnHello(const ClientInput& input);
   void OnAttached(const std::shared_ptr<RoundEngine>& engine,
                   const absl::StatusOr<SlotWelcome>& welcome, uint32_t protocol);
-  absl::Status OnNext(const grpc::ByteBuffer& message);
+  absl::Status OnNext(const ClientInput& input);
   absl::Status OnControl(const v1::ClientMessage& message);
   void OnFrame(const DecodedFrame& frame);
-  // OK, or why the frame does not go to the engine.
-  absl::Status CheckFrame(const DecodedFrame& frame) const;
+  // OK when a trainer sends frames of this kind and the frame belongs to this stream. The engine
+  // checks the rest: what the round expects, and the checksum.
+  absl::Status CheckFrame(const FrameHeader& header) const;
   void OnTaken(size_t bytes);
 
   void Send(v1::ServerMessage message);

@@ -164,7 +164,7 @@ class RawTrainer {
     return extents;
   }
 
-  FrameHeader Header(v1::FrameKind kind, uint64_t round, uint32_t extent, ChunkRange range) const {
+  FrameHeader Header(FrameKind kind, uint64_t round, uint32_t extent, ChunkRange range) const {
     FrameHeader header;
     header.job = reply_.job();
     header.epoch = reply_.epoch().epoch();
@@ -172,8 +172,8 @@ class RawTrainer {
     header.round = round;
     header.extent = extent;
     header.incarnation = 1000 + slot_;
-    header.offset = range.offset_bytes;
-    header.length = range.length_bytes;
+    header.offset_bytes = range.offset_bytes;
+    header.length_bytes = range.length_bytes;
     header.dtype = DType::kF32;
     header.kind = kind;
     return header;
@@ -192,14 +192,14 @@ class RawTrainer {
     }
     return {reinterpret_cast<const char*>(flat.data()) + range.offset_bytes, range.length_bytes};
   }
-  void SendExtent(v1::FrameKind kind, uint64_t round, const Tensors& values, uint32_t extent) {
+  void SendExtent(FrameKind kind, uint64_t round, const Tensors& values, uint32_t extent) {
     for (const ChunkRange& range : Ranges(extent)) {
       EXPECT_TRUE(
           stream(owner(extent))
               ->Write(GoodFrame(Header(kind, round, extent, range), Bytes(values, extent, range))));
     }
   }
-  void SendAll(v1::FrameKind kind, uint64_t round, const Tensors& values) {
+  void SendAll(FrameKind kind, uint64_t round, const Tensors& values) {
     for (const uint32_t extent : layout_.push_order()) SendExtent(kind, round, values, extent);
   }
 
@@ -230,7 +230,7 @@ class RawTrainer {
         if (message.has_done() && message.done().round() == round) break;
         EXPECT_FALSE(message.has_error()) << message.error().message();
         if (message.has_error()) break;
-        if (frame.header.kind == v1::FRAME_KIND_WEIGHT) Place(frame, &out);
+        if (frame.header.kind == FrameKind::kWeight) Place(frame, &out);
       }
     }
     return out;
@@ -240,7 +240,7 @@ class RawTrainer {
   void Place(const DecodedFrame& frame, Tensors* out) const {
     const Extent& extent = layout_.extents()[frame.header.extent];
     const std::string bytes = frame.payload.ToString();
-    const uint32_t first = frame.header.offset / 4;
+    const uint32_t first = frame.header.offset_bytes / 4;
     for (uint32_t at = 0; at < bytes.size() / 4; ++at) {
       for (uint32_t i = 0; i < extent.run_count; ++i) {
         const Run& run = layout_.runs()[extent.first_run + i];

@@ -34,7 +34,7 @@ class Job {
       : init_(Random(kSizes, 1)), reference_(init_) {
     trainers_ = RawTrainer::AttachAll(servers, SmallSpec(name, 2, kSizes));
     for (RawTrainer& trainer : trainers_) trainer.SayHello();
-    trainers_[0].SendAll(v1::FRAME_KIND_INIT, 1, init_);
+    trainers_[0].SendAll(FrameKind::kInit, 1, init_);
   }
 
   RawTrainer& slot(uint32_t slot) { return trainers_[slot]; }
@@ -47,7 +47,7 @@ class Job {
   // Pushes all of both slots and compares what comes back.
   void FinishRound() {
     for (uint32_t s = 0; s < 2; ++s) {
-      trainers_[s].SendAll(v1::FRAME_KIND_GRADIENT, round_, Gradient(s));
+      trainers_[s].SendAll(FrameKind::kGradient, round_, Gradient(s));
     }
     reference_.Step({Gradient(0), Gradient(1)}, 0.5f, MakeBegin(round_).hyper[0],
                     std::vector<bool>(kSizes.size(), true));
@@ -80,7 +80,7 @@ TEST(WireAbuse, MisplacedFramesAreRefusedByReasonAndTheRoundEndsWithTheRightBits
   const uint32_t foreign = trainer.OwnedBy(1).front();
   const ChunkRange range = trainer.Ranges(extent).front();
   const auto refusal_of = [&](const std::function<void(FrameHeader*)>& spoil) {
-    FrameHeader header = trainer.Header(v1::FRAME_KIND_GRADIENT, 1, extent, range);
+    FrameHeader header = trainer.Header(FrameKind::kGradient, 1, extent, range);
     spoil(&header);
     const std::string bytes = trainer.Bytes(job.Gradient(0), extent, range);
     EXPECT_TRUE(trainer.stream(0)->Write(GoodFrame(header, bytes)));
@@ -99,12 +99,11 @@ TEST(WireAbuse, MisplacedFramesAreRefusedByReasonAndTheRoundEndsWithTheRightBits
       {"another job", v1::REASON_BAD_FRAME, [](auto* h) { ++h->job; }},
       {"another slot", v1::REASON_BAD_FRAME, [](auto* h) { h->slot = 1; }},
       {"another process", v1::REASON_WRONG_INCARNATION, [](auto* h) { ++h->incarnation; }},
-      {"between two chunks", v1::REASON_BAD_FRAME, [](auto* h) { h->offset += 4; }},
-      {"beyond the extent", v1::REASON_BAD_FRAME, [](auto* h) { h->offset = 1u << 31; }},
+      {"between two chunks", v1::REASON_BAD_FRAME, [](auto* h) { h->offset_bytes += 4; }},
+      {"beyond the extent", v1::REASON_BAD_FRAME, [](auto* h) { h->offset_bytes = 1u << 31; }},
       {"a kind only servers send", v1::REASON_BAD_FRAME,
-       [](auto* h) { h->kind = v1::FRAME_KIND_WEIGHT; }},
-      {"other initial weights", v1::REASON_CONFLICT,
-       [](auto* h) { h->kind = v1::FRAME_KIND_INIT; }},
+       [](auto* h) { h->kind = FrameKind::kWeight; }},
+      {"other initial weights", v1::REASON_CONFLICT, [](auto* h) { h->kind = FrameKind::kInit; }},
   };
   for (const BadFrameRow& row : rows) {
     const v1::FrameRefused refused = refusal_of(row.spoil);
@@ -123,7 +122,7 @@ TEST(WireAbuse, CorruptedShortAndRepeatedFramesLeaveTheFirstGoodOne) {
   RawTrainer& trainer = job.slot(0);
   const uint32_t extent = trainer.OwnedBy(1).front();
   const ChunkRange range = trainer.Ranges(extent).front();
-  const FrameHeader header = trainer.Header(v1::FRAME_KIND_GRADIENT, 1, extent, range);
+  const FrameHeader header = trainer.Header(FrameKind::kGradient, 1, extent, range);
   const std::string bytes = trainer.Bytes(job.Gradient(0), extent, range);
   const auto send = [&](const FrameHeader& h, const std::string& payload) {
     EXPECT_TRUE(trainer.stream(1)->Write(GoodFrame(h, payload)));
@@ -149,7 +148,7 @@ TEST(WireAbuse, CorruptedShortAndRepeatedFramesLeaveTheFirstGoodOne) {
 
   // Initial weights come from slot 0 only.
   RawTrainer& other = job.slot(1);
-  FrameHeader init = other.Header(v1::FRAME_KIND_INIT, 1, extent, range);
+  FrameHeader init = other.Header(FrameKind::kInit, 1, extent, range);
   EXPECT_TRUE(other.stream(1)->Write(GoodFrame(init, bytes)));
   EXPECT_EQ(other.NextRefusal(1).reason(), v1::REASON_NOT_CONTRIBUTOR);
   job.FinishRound();
@@ -167,14 +166,14 @@ TEST(WireAbuse, FramesBeyondTheWindowAreRefusedUntilItMoves) {
   const Tensors init = Random({10 * 65536}, 1);
   Reference reference(init);
   for (RawTrainer& trainer : trainers) trainer.SayHello();
-  trainers[0].SendAll(v1::FRAME_KIND_INIT, 1, init);
+  trainers[0].SendAll(FrameKind::kInit, 1, init);
   std::vector<Tensors> gradients;
   for (uint32_t s = 0; s < 2; ++s) {
     trainers[s].Begin(1);
     gradients.push_back(Random({10 * 65536}, 2 + s));
   }
   const auto send = [&](uint32_t slot, uint32_t position) {
-    trainers[slot].SendExtent(v1::FRAME_KIND_GRADIENT, 1, gradients[slot], order[position]);
+    trainers[slot].SendExtent(FrameKind::kGradient, 1, gradients[slot], order[position]);
   };
   send(0, window);
   EXPECT_EQ(trainers[0].NextRefusal(0).reason(), v1::REASON_OUT_OF_WINDOW);
@@ -204,7 +203,7 @@ grpc::ByteBuffer Raw(const std::string& bytes) {
 }
 
 std::string GoodBytes(RawTrainer* trainer, uint32_t payload_bytes = 64) {
-  const FrameHeader header = trainer->Header(v1::FRAME_KIND_GRADIENT, 1, 0, {0, payload_bytes});
+  const FrameHeader header = trainer->Header(FrameKind::kGradient, 1, 0, {0, payload_bytes});
   std::vector<grpc::Slice> slices;
   std::string bytes;
   EXPECT_TRUE(GoodFrame(header, std::string(payload_bytes, 'x')).Dump(&slices).ok());
@@ -237,7 +236,7 @@ std::vector<BadStreamRow> StreamRows() {
        [](RawTrainer* t) { return Raw(GoodBytes(t, 40'000)); }},
       {"a frame of a kind nobody knows", Reason::kBadFrame,
        [](RawTrainer* t) {
-         const auto kind = static_cast<v1::FrameKind>(9);
+         const auto kind = static_cast<FrameKind>(9);
          return GoodFrame(t->Header(kind, 1, 0, {0, 64}), std::string(64, 'x'));
        }},
       {"a second Hello", Reason::kBadFrame,

@@ -11,7 +11,6 @@
 namespace ballast::fault {
 namespace {
 
-using server::FrameKind;
 using server::JobPlan;
 using server::RoundEngine;
 using server::SlotWelcome;
@@ -153,10 +152,10 @@ void Workload::Push(FrameKind kind, uint64_t round, uint32_t slot, uint32_t exte
   }
   for (const ChunkRange& range : ChunkRanges(layout_, extent, kChunk, {})) {
     const char* const data = reinterpret_cast<const char*>(flat.data()) + range.offset_bytes;
-    server::FrameInfo info = server::testing::MakeFrame(plan_, kind, slot, round, extent, range);
-    info.crc32c = Crc32c(data, range.length_bytes);
+    FrameHeader header = server::testing::MakeFrame(plan_, kind, slot, round, extent, range);
+    header.crc32c = Crc32c(data, range.length_bytes, IdentityCrc(header));
     nodes_[plan_.owner[extent]].engine->Frame(
-        info, Payload::FromString(std::string(data, range.length_bytes)));
+        header, Payload::FromString(std::string(data, range.length_bytes)));
   }
 }
 

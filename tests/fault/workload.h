@@ -78,7 +78,7 @@ class Workload : public server::VoteSink {
   // Ends the servers, and adds what they leave to `moment`.
   void Leave(Moment* moment);
   void Begin(uint64_t round);
-  void Push(server::FrameKind kind, uint64_t round, uint32_t slot, uint32_t extent,
+  void Push(FrameKind kind, uint64_t round, uint32_t slot, uint32_t extent,
             const std::vector<std::vector<float>>& values);
   std::vector<std::vector<std::vector<float>>> Gradients(uint64_t round) const;
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 
@@ -145,77 +146,79 @@ void SimEngine::Begin(uint32_t slot, const RoundBegin& begin) {
   Feed(BeginInput{slot, begin});
 }
 
-void SimEngine::Frame(const FrameInfo& info, Payload payload) {
-  payload_ = &payload;
-  taken_ = false;
-  const SinkPtr sink = info.slot < sinks_.size() ? sinks_[info.slot] : nullptr;
-  DoFrame(info);
-  payload_ = nullptr;
+void SimEngine::Frame(const FrameHeader& frame, Payload payload) {
+  const SinkPtr sink = !stray_ && frame.slot < sinks_.size() ? sinks_[frame.slot] : nullptr;
+  std::optional<FrameRefused> refused = fsm_.RefusalOf(frame);
+  const uint32_t crc =
+      refused.has_value() ? payload.Crc32c(IdentityCrc(frame)) : Land(frame, payload);
+  if (crc != frame.crc32c && !Is(Mutant::kNoChecksum)) {
+    refused = FrameRefused{Reason::kBadChecksum, frame.round, frame.extent, frame.offset_bytes,
+                           "checksum"};
+  }
+  if (refused.has_value()) Refuse(frame.slot, *refused, payload);
   // What was refused counts as received too.
-  if (!taken_ && !stray_ && sink != nullptr) sink->OnTaken(info.length_bytes);
+  if (sink != nullptr) sink->OnTaken(frame.length_bytes);
+  if (!refused.has_value()) Feed(FrameInput{frame});
 }
 
-void SimEngine::StrayFrame(const FrameInfo& info, Payload payload) {
+uint32_t SimEngine::Land(const FrameHeader& frame, const Payload& payload) {
+  if (frame.kind == FrameKind::kGradient) {
+    const absl::StatusOr<uint32_t> crc = contributions_.Store(fsm_.layout(), frame, payload);
+    BALLAST_CHECK(crc.ok());
+    if (Is(Mutant::kArrivalOrderSum) && *crc == frame.crc32c) {
+      auto& slots = arrivals_[frame.extent];
+      if (std::find(slots.begin(), slots.end(), frame.slot) == slots.end()) {
+        slots.push_back(frame.slot);
+      }
+    }
+    return *crc;
+  }
+  const uint32_t crc = payload.Crc32c(IdentityCrc(frame));
+  if (crc == frame.crc32c || Is(Mutant::kNoChecksum)) PutInitial(frame, payload);
+  return crc;
+}
+
+void SimEngine::PutInitial(const FrameHeader& frame, const Payload& payload) {
+  if (nvme_ != nullptr) return StageInitial(frame, payload);
+  const auto width = static_cast<uint32_t>(DTypeBytes(frame.dtype));
+  const std::string bytes = payload.ToString();
+  store_.WriteMaster(fsm_.layout(), frame.extent, frame.offset_bytes / width, bytes.data(),
+                     frame.length_bytes / width);
+  if (frame.extent < weights_.size()) weights_[frame.extent].reset();
+}
+
+void SimEngine::StrayFrame(const FrameHeader& frame, Payload payload) {
   stray_ = true;
-  FrameInfo as_seen = info;
+  FrameHeader as_seen = frame;
   const EpochRecord& epoch = fsm_.plan().epoch;
-  if (Is(Mutant::kNoFence) && epoch.Find(info.slot) != nullptr) {
+  if (Is(Mutant::kNoFence) && epoch.Find(frame.slot) != nullptr) {
     as_seen.epoch = epoch.epoch;
-    as_seen.incarnation = epoch.Find(info.slot)->incarnation;
+    as_seen.incarnation = epoch.Find(frame.slot)->incarnation;
+    as_seen.crc32c = payload.Crc32c(IdentityCrc(as_seen));
   }
   Frame(as_seen, std::move(payload));
   stray_ = false;
 }
 
-void SimEngine::DoFrame(const FrameInfo& info) {
-  const absl::StatusOr<uint32_t> crc =
-      fsm_.WouldStore(info) ? contributions_.Store(fsm_.layout(), info, *payload_)
-                            : absl::StatusOr<uint32_t>(payload_->Crc32c(info.crc_seed));
-  if (!crc.ok()) {
-    Feed(FailInput{crc.status()});
-  } else if (*crc == info.crc32c || Is(Mutant::kNoChecksum)) {
-    Feed(FrameInput{info});
+void SimEngine::Do(const InitialComplete& effect) {
+  if (nvme_ != nullptr) {
+    TakeInitial(effect.extent);
   } else {
-    Do(RefuseFrame{info.slot,
-                   {Reason::kBadChecksum, info.round, info.extent, info.offset_bytes, "checksum"}});
+    checkpointer_.AddInitial(effect.extent);
+    PumpCheckpoints();
   }
+  if (fsm_.init_missing() != 0) return;
+  for (const auto& fetch : std::exchange(after_init_, {})) fetch();
 }
 
-void SimEngine::Do(const StoreFrame& effect) {
-  const FrameInfo& info = effect.info;
-  if (info.kind == FrameKind::kInit && nvme_ != nullptr) {
-    StageInitial(info);
-  } else if (info.kind == FrameKind::kInit) {
-    const auto width = static_cast<uint32_t>(DTypeBytes(info.dtype));
-    const std::string bytes = payload_->ToString();
-    store_.WriteMaster(fsm_.layout(), info.extent, info.offset_bytes / width, bytes.data(),
-                       info.length_bytes / width);
-    if (info.extent < weights_.size()) weights_[info.extent].reset();
-    if (fsm_.InitComplete(info.extent)) {
-      checkpointer_.AddInitial(info.extent);
-      PumpCheckpoints();
-    }
-  } else if (Is(Mutant::kArrivalOrderSum)) {
-    auto& slots = arrivals_[info.extent];
-    if (std::find(slots.begin(), slots.end(), info.slot) == slots.end()) slots.push_back(info.slot);
-  }
-  if (info.kind == FrameKind::kInit && fsm_.init_missing() == 0) {
-    for (const auto& fetch : std::exchange(after_init_, {})) fetch();
-  }
-  taken_ = true;
-  if (!stray_ && sinks_[info.slot] != nullptr) sinks_[info.slot]->OnTaken(info.length_bytes);
-}
-
-void SimEngine::Do(const RefuseFrame& effect) {
-  const Reason reason = effect.refused.reason;
+void SimEngine::Refuse(uint32_t slot, const FrameRefused& refused, const Payload& payload) {
+  const Reason reason = refused.reason;
   if (reason == Reason::kDuplicate) deps_.world->Met(Cover::kDuplicateFrame);
   if (reason == Reason::kOutOfWindow) deps_.world->Met(Cover::kOutOfWindow);
   if (reason == Reason::kBadChecksum) deps_.world->Met(Cover::kBadChecksum);
-  if (Is(Mutant::kCountPushes)) AddPushAgain(effect);
+  if (Is(Mutant::kCountPushes)) AddPushAgain(slot, refused, payload);
   if (stray_) return;
-  if (effect.slot < sinks_.size() && sinks_[effect.slot] != nullptr) {
-    sinks_[effect.slot]->OnRefused(effect.refused);
-  }
+  if (slot < sinks_.size() && sinks_[slot] != nullptr) sinks_[slot]->OnRefused(refused);
 }
 
 Ack SimEngine::MakeAck(bool flush) const {

@@ -80,9 +80,9 @@ class SimEngine {
   void SlotLost(uint32_t slot, const server::SlotSink* sink, const std::string& why,
                 Tick silent_for = 0);
   void Begin(uint32_t slot, const server::RoundBegin& begin);
-  void Frame(const server::FrameInfo& info, Payload payload);
+  void Frame(const FrameHeader& frame, Payload payload);
   // A frame that comes from no session: what is refused is told to nobody.
-  void StrayFrame(const server::FrameInfo& info, Payload payload);
+  void StrayFrame(const FrameHeader& frame, Payload payload);
   void Leave(uint32_t slot, uint64_t incarnation);
   void FetchState(uint32_t slot, uint64_t round, bool weights, std::vector<uint32_t> arrays);
   server::VoteAnswer PeerVote(uint32_t epoch, uint64_t round, const Vote& vote);
@@ -153,9 +153,10 @@ class SimEngine {
 
   void Feed(const server::Input& input);
   void CarryOut(const server::Effects& effects);
-  void DoFrame(const server::FrameInfo& info);
-  void Do(const server::StoreFrame& effect);
-  void Do(const server::RefuseFrame& effect);
+  uint32_t Land(const FrameHeader& frame, const Payload& payload);
+  void PutInitial(const FrameHeader& frame, const Payload& payload);
+  void Refuse(uint32_t slot, const server::FrameRefused& refused, const Payload& payload);
+  void Do(const server::InitialComplete& effect);
   void Do(const server::AckSlot& effect);
   void Do(const server::MoveWindow& effect);
   void Do(const server::ReduceExtent& effect);
@@ -181,8 +182,8 @@ class SimEngine {
   };
   void ConnectTier();
   std::vector<uint32_t> NextSweep() const;
-  void StageInitial(const server::FrameInfo& info);
-  void TakeInitial(uint32_t extent, const std::shared_ptr<std::vector<char>>& weights);
+  void StageInitial(const FrameHeader& frame, const Payload& payload);
+  void TakeInitial(uint32_t extent);
   void OnInitialSaved(const absl::Status& status);
   void OnInitialFlushed(const absl::Status& status);
   void PumpSweep(const std::shared_ptr<server::StepPlan>& plan);
@@ -224,7 +225,7 @@ class SimEngine {
   static void SpoilRecovered(Mutant mutant, const server::JobPlan& plan,
                              server::Recovered* recovered);
   void SumInOrderOfArrival(server::ReduceWork* work);
-  void AddPushAgain(const server::RefuseFrame& effect);
+  void AddPushAgain(uint32_t slot, const server::FrameRefused& refused, const Payload& payload);
   void InventVotes(const server::SendVote& effect);
 
   const SimEngineDeps deps_;
@@ -255,9 +256,7 @@ class SimEngine {
   // The weights of the present version by extent; whoever asks again gets the same bytes.
   std::vector<std::shared_ptr<const std::vector<char>>> weights_;
   std::vector<std::shared_ptr<const std::vector<char>>> older_weights_;  // for a mutant
-  Payload* payload_ = nullptr;                                           // of the frame being fed
   bool stray_ = false;
-  bool taken_ = false;
   size_t extents_to_step_ = 0;
   std::vector<uint32_t> sweep_;
   size_t sweep_next_ = 0;

@@ -39,21 +39,21 @@ void SimEngine::SumInOrderOfArrival(ReduceWork* work) {
   }
 }
 
-void SimEngine::AddPushAgain(const RefuseFrame& effect) {
-  if (effect.refused.reason != Reason::kDuplicate || payload_ == nullptr || stray_) return;
-  FrameInfo info{.slot = effect.slot, .round = effect.refused.round};
-  info.extent = effect.refused.extent;
-  info.offset_bytes = effect.refused.offset_bytes;
-  info.kind = FrameKind::kGradient;
-  if (fsm_.layout().extents()[info.extent].dtype != DType::kF32) return;
-  std::string bytes = payload_->ToString();
+void SimEngine::AddPushAgain(uint32_t slot, const FrameRefused& refused, const Payload& payload) {
+  if (refused.reason != Reason::kDuplicate || stray_) return;
+  FrameHeader frame{.slot = slot, .round = refused.round};
+  frame.extent = refused.extent;
+  frame.offset_bytes = refused.offset_bytes;
+  frame.kind = FrameKind::kGradient;
+  if (fsm_.layout().extents()[frame.extent].dtype != DType::kF32) return;
+  std::string bytes = payload.ToString();
   for (size_t at = 0; at + 4 <= bytes.size(); at += 4) {
     float value = 0;
     std::memcpy(&value, bytes.data() + at, 4);
     value += value;
     std::memcpy(bytes.data() + at, &value, 4);
   }
-  (void)contributions_.Store(fsm_.layout(), info, Payload::FromString(std::move(bytes)));
+  (void)contributions_.Store(fsm_.layout(), frame, Payload::FromString(std::move(bytes)));
 }
 
 // The lead takes silence for consent: norms of 0 and its own digest.

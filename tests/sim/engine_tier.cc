@@ -37,19 +37,17 @@ std::vector<uint32_t> SimEngine::NextSweep() const {
 
 // --- Initial weights ----------------------------------------------------------------------------
 
-void SimEngine::StageInitial(const FrameInfo& info) {
-  std::shared_ptr<std::vector<char>>& staged = staged_[info.extent];
+void SimEngine::StageInitial(const FrameHeader& frame, const Payload& payload) {
+  std::shared_ptr<std::vector<char>>& staged = staged_[frame.extent];
   if (staged == nullptr) {
-    staged = std::make_shared<std::vector<char>>(fsm_.layout().ExtentWireBytes(info.extent));
+    staged = std::make_shared<std::vector<char>>(fsm_.layout().ExtentWireBytes(frame.extent));
   }
-  payload_->CopyTo(staged->data() + info.offset_bytes);
-  if (!fsm_.InitComplete(info.extent)) return;
-  const auto weights = std::move(staged);
-  staged_.erase(info.extent);
-  TakeInitial(info.extent, weights);
+  payload.CopyTo(staged->data() + frame.offset_bytes);
 }
 
-void SimEngine::TakeInitial(uint32_t extent, const std::shared_ptr<std::vector<char>>& weights) {
+void SimEngine::TakeInitial(uint32_t extent) {
+  const std::shared_ptr<std::vector<char>> weights = std::move(staged_.at(extent));
+  staged_.erase(extent);
   ++initial_saving_;
   initial_unflushed_ = true;
   if (extent < weights_.size()) weights_[extent].reset();

@@ -342,18 +342,18 @@ void FaultPlan::SendZombie() {
   for (const ChunkRange& range :
        ChunkRanges(layout, extent, context_.swarm->shape.chunk_bytes, {})) {
     std::string bytes(range.length_bytes, '\x3d');
-    server->StrayFrame({.job = context_.plan->job,
-                        .epoch = epoch,
-                        .slot = slot,
-                        .round = fsm.round() - (random().OneIn(4) ? 1 : 0),
-                        .extent = extent,
-                        .incarnation = incarnation,
-                        .offset_bytes = range.offset_bytes,
-                        .length_bytes = range.length_bytes,
-                        .dtype = layout.extents()[extent].dtype,
-                        .kind = init ? server::FrameKind::kInit : server::FrameKind::kGradient,
-                        .crc32c = Crc32c(bytes.data(), bytes.size())},
-                       Payload::FromString(bytes));
+    FrameHeader frame{.job = context_.plan->job,
+                      .epoch = epoch,
+                      .slot = slot,
+                      .round = fsm.round() - (random().OneIn(4) ? 1 : 0),
+                      .extent = extent,
+                      .incarnation = incarnation,
+                      .offset_bytes = range.offset_bytes,
+                      .length_bytes = range.length_bytes,
+                      .dtype = layout.extents()[extent].dtype,
+                      .kind = init ? FrameKind::kInit : FrameKind::kGradient};
+    frame.crc32c = Crc32c(bytes.data(), bytes.size(), IdentityCrc(frame));
+    server->StrayFrame(frame, Payload::FromString(bytes));
   }
 }
 

@@ -21,9 +21,9 @@ std::string Name(const UpMessage& message) {
     return absl::StrCat("Begin ", begin->round);
   }
   if (const auto* frame = std::get_if<FrameMessage>(&message)) {
-    return absl::StrCat(frame->info.kind == server::FrameKind::kInit ? "Init" : "Gradient",
-                        " of round ", frame->info.round, " extent ", frame->info.extent, " at ",
-                        frame->info.offset_bytes);
+    return absl::StrCat(frame->header.kind == FrameKind::kInit ? "Init" : "Gradient", " of round ",
+                        frame->header.round, " extent ", frame->header.extent, " at ",
+                        frame->header.offset_bytes);
   }
   if (std::holds_alternative<FetchMessage>(message)) return "Fetch";
   return std::holds_alternative<LeaveMessage>(message) ? "Leave" : "";

@@ -29,7 +29,7 @@ inline constexpr Tick kCallTimeout = 2500 * kMillisecond;
 
 // What trainers say.
 struct FrameMessage {
-  server::FrameInfo info;
+  FrameHeader header;
   Payload payload;
 };
 struct HeartbeatMessage {};
@@ -51,7 +51,7 @@ struct AckMessage {
   uint32_t window_base = 0;
 };
 struct PieceMessage {
-  server::FrameKind kind = server::FrameKind::kWeight;
+  FrameKind kind = FrameKind::kWeight;
   uint8_t array = 0;
   uint64_t round = 0;
   uint32_t extent = 0;

@@ -340,8 +340,8 @@ void SimServer::OnUpClosed(const StreamPtr& stream) {
   keep->OnClosed();
 }
 
-void SimServer::StrayFrame(const server::FrameInfo& info, Payload payload) {
-  if (Serves()) engine_->StrayFrame(info, std::move(payload));
+void SimServer::StrayFrame(const FrameHeader& frame, Payload payload) {
+  if (Serves()) engine_->StrayFrame(frame, std::move(payload));
 }
 
 void SimServer::StrayHello(const server::SlotHello& hello) {

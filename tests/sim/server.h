@@ -65,7 +65,7 @@ class SimServer : public StreamServer {
   void Sweep() { graveyard_.clear(); }
 
   // A frame of a process that is not, or not any more, a member.
-  void StrayFrame(const server::FrameInfo& info, Payload payload);
+  void StrayFrame(const FrameHeader& frame, Payload payload);
   void StrayHello(const server::SlotHello& hello);
 
   bool Serves() const override { return running_ && engine_ != nullptr && started_; }

@@ -69,12 +69,12 @@ void SimServer::Session::OnAttached(const absl::StatusOr<server::SlotWelcome>& w
 }
 
 void SimServer::Session::OnFrame(FrameMessage frame) {
-  const server::FrameInfo& info = frame.info;
-  if (info.slot != hello_.slot || info.incarnation != hello_.incarnation) {
+  const FrameHeader& header = frame.header;
+  if (header.slot != hello_.slot || header.incarnation != hello_.incarnation) {
     context_.world->Red("a trainer sends frames that are not its own");
     return;
   }
-  engine_->Frame(info, std::move(frame.payload));
+  engine_->Frame(header, std::move(frame.payload));
 }
 
 void SimServer::Session::OnTaken(size_t bytes) {

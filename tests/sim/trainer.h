@@ -82,7 +82,7 @@ class SimTrainer : public StreamClient {
     bool gave_up = false;
     bool leave_sent = false;  // nothing more is expected but the stream's end
     Time last_heard;
-    server::FrameKind send_kind = server::FrameKind::kGradient;
+    FrameKind send_kind = FrameKind::kGradient;
     bool restoring = false;
     bool resumed = false;
     std::vector<uint32_t> complete;

@@ -289,7 +289,7 @@ absl::Status SimTrainer::Resume(size_t index, const server::SlotWelcome& welcome
 
 void SimTrainer::ResumeUpload(Server* server) {
   std::vector<uint32_t> extents = std::exchange(server->init_missing, {});
-  server->send_kind = server::FrameKind::kInit;
+  server->send_kind = FrameKind::kInit;
   server->plan.Start(round_, std::move(extents), {}, /*windowed=*/false);
   Kick(server);
 }
@@ -308,7 +308,7 @@ void SimTrainer::StartStep(Server* server) {
   }
   context_.world->Met(Cover::kInitAgain);
   server->restoring = true;
-  server->send_kind = server::FrameKind::kInit;
+  server->send_kind = FrameKind::kInit;
   server->plan.Start(round_, server->init_missing, {}, /*windowed=*/false);
   Kick(server);
 }
@@ -316,7 +316,7 @@ void SimTrainer::StartStep(Server* server) {
 void SimTrainer::BeginRound(Server* server) {
   server->restoring = false;
   server->init_missing.clear();
-  server->send_kind = server::FrameKind::kGradient;
+  server->send_kind = FrameKind::kGradient;
   context_.network->SendUp(server->stream, begin_);
   std::vector<bool> pushed = begin_.presence;
   if (IsUpload(begin_.upload) && !IsLead()) pushed.assign(context_.layout->tensors().size(), false);

@@ -99,7 +99,7 @@ absl::Status SimTrainer::OnRefused(Server* server, const server::FrameRefused& r
   if (refused.reason == Reason::kStaleEpoch) {
     return ReasonedError(absl::StatusCode::kFailedPrecondition, refused.reason, refused.message);
   }
-  const bool init = server->send_kind == server::FrameKind::kInit;
+  const bool init = server->send_kind == FrameKind::kInit;
   if (refused.reason == Reason::kConflict && init && record_.epoch != 1) return absl::OkStatus();
   const bool sending = activity_ == Activity::kStep || activity_ == Activity::kUpload;
   if (!sending && refused.reason != Reason::kDuplicate && refused.round >= round_) {
@@ -134,7 +134,7 @@ absl::Status SimTrainer::OnPiece(size_t index, const PieceMessage& piece) {
       return Broke("sent bytes that were not asked for");
     }
   }
-  if (piece.kind == server::FrameKind::kWeight) {
+  if (piece.kind == FrameKind::kWeight) {
     context_.oracle->OnWeights(slot_, piece.round, piece.extent, *piece.bytes);
     weights_[piece.extent] = *piece.bytes;
     return absl::OkStatus();
@@ -154,21 +154,21 @@ void SimTrainer::Kick(Server* server) {
 }
 
 void SimTrainer::SendFrame(Server* server, const client::FrameRange& range) {
-  const bool init = server->send_kind == server::FrameKind::kInit;
+  const bool init = server->send_kind == FrameKind::kInit;
   const std::vector<char>& from = init ? weights_[range.extent] : grads_[range.extent];
   std::string bytes(from.data() + range.offset, range.length);
   FrameMessage frame;
-  frame.info = {.job = context_.plan->job,
-                .epoch = record_.epoch,
-                .slot = slot_,
-                .round = round_,
-                .extent = range.extent,
-                .incarnation = who_.incarnation,
-                .offset_bytes = range.offset,
-                .length_bytes = range.length,
-                .dtype = context_.layout->extents()[range.extent].dtype,
-                .kind = server->send_kind,
-                .crc32c = Crc32c(bytes.data(), bytes.size())};
+  frame.header = {.job = context_.plan->job,
+                  .epoch = record_.epoch,
+                  .slot = slot_,
+                  .round = round_,
+                  .extent = range.extent,
+                  .incarnation = who_.incarnation,
+                  .offset_bytes = range.offset,
+                  .length_bytes = range.length,
+                  .dtype = context_.layout->extents()[range.extent].dtype,
+                  .kind = server->send_kind};
+  frame.header.crc32c = Crc32c(bytes.data(), bytes.size(), IdentityCrc(frame.header));
   Random& random = context_.world->random();
   const bool corrupt =
       !init && !server->stream->corrupted && random.OneIn(context_.swarm->faults.corrupt_one_in);

@@ -113,7 +113,7 @@ class Session final : public Client, private StreamHandler {
     bool gave_up = false;     // it sent its error, which is the last of its messages that counts
     bool leave_sent = false;  // nothing more is expected but the stream's end
     Time last_heard;
-    v1::FrameKind send_kind = v1::FRAME_KIND_UNSPECIFIED;  // of the frames in `plan`
+    FrameKind send_kind = FrameKind::kUnspecified;  // of the frames in `plan`
     // In a step: init_missing goes first. Then the round begins, without the extents `complete`.
     bool restoring = false;
     bool resumed = false;  // the round went over another stream before
@@ -276,7 +276,7 @@ class Session final : public Client, private StreamHandler {
   // Outgoing (session_stream.cc).
   std::optional<grpc::ByteBuffer> NextMessage(const StreamKey& key) override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  grpc::ByteBuffer FormFrame(v1::FrameKind kind, const FrameRange& range)
+  grpc::ByteBuffer FormFrame(FrameKind kind, const FrameRange& range)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SendControl(Server* server, const v1::ClientMessage& message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

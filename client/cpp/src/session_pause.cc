@@ -298,7 +298,7 @@ void Session::ResumeUpload(Server* server) {
                             [first = upload_first_](uint32_t extent) { return extent < first; });
   std::vector<uint32_t> extents(first_sent, server->init_missing.end());
   server->init_missing.erase(first_sent, server->init_missing.end());
-  server->send_kind = v1::FRAME_KIND_INIT;
+  server->send_kind = FrameKind::kInit;
   server->plan->Start(round_, std::move(extents), {}, /*windowed=*/false);
   server->stream->Kick();
 }
@@ -332,7 +332,7 @@ void Session::StartStep(Server* server) {
   }
   // Its RoundBegin waits until the server has taken them: it is refused before.
   server->restoring = true;
-  server->send_kind = v1::FRAME_KIND_INIT;
+  server->send_kind = FrameKind::kInit;
   server->plan->Start(round_, server->init_missing, {}, /*windowed=*/false);
   server->stream->Kick();
 }
@@ -340,7 +340,7 @@ void Session::StartStep(Server* server) {
 void Session::BeginRound(Server* server) {
   server->restoring = false;
   server->init_missing.clear();
-  server->send_kind = v1::FRAME_KIND_GRADIENT;
+  server->send_kind = FrameKind::kGradient;
   server->control.push_back(server == servers_.data() ? home_begin_ : begin_);
   if (server->resumed) {
     server->plan->Resume(round_, server->owned, Pushed(), server->complete);

@@ -112,7 +112,7 @@ absl::Status Session::OnRefused(Server* server, const v1::FrameRefused& refused)
   }
   // The same bytes have another checksum in another epoch, and what the server keeps of the slot's
   // last process is fetched when the upload is over.
-  if (reason == Reason::kConflict && server->send_kind == v1::FRAME_KIND_INIT &&
+  if (reason == Reason::kConflict && server->send_kind == FrameKind::kInit &&
       epoch_ != kFirstEpoch) {
     return absl::OkStatus();
   }
@@ -160,9 +160,9 @@ absl::Status Session::OnFrame(size_t index, const DecodedFrame& frame) {
   }
   counters_.payload_down_bytes += frame.payload.bytes();
   switch (header.kind) {
-    case v1::FRAME_KIND_WEIGHT:
+    case FrameKind::kWeight:
       return OnWeightFrame(index, frame);
-    case v1::FRAME_KIND_STATE:
+    case FrameKind::kState:
       return OnStateFrame(&server, frame);
     default:
       return ServerBroke(server, "sent a frame of a kind that only trainers send");
@@ -204,11 +204,12 @@ absl::Status Session::CountFetched(Server* server, const DecodedFrame& frame) {
 absl::Status Session::Store(const Server& server, const DecodedFrame& frame,
                             const std::vector<void*>& destinations) {
   const FrameHeader& header = frame.header;
-  const std::vector<TensorPiece> pieces =
-      PiecesOf(layout_, header.extent, DTypeBytes(header.dtype), header.offset, header.length);
+  const std::vector<TensorPiece> pieces = PiecesOf(layout_, header.extent, DTypeBytes(header.dtype),
+                                                   header.offset_bytes, header.length_bytes);
   if (pieces.empty() || destinations.size() != layout_.tensors().size()) {
-    return ServerBroke(server, absl::StrCat("sent ", header.length, " bytes at ", header.offset,
-                                            " of extent ", header.extent, ", which has no such"));
+    return ServerBroke(server,
+                       absl::StrCat("sent ", header.length_bytes, " bytes at ", header.offset_bytes,
+                                    " of extent ", header.extent, ", which has no such"));
   }
   uint32_t crc = IdentityCrc(header);
   counters_.copied_down_bytes += Scatter(frame.payload, pieces, destinations, &crc);
@@ -248,7 +249,7 @@ std::optional<grpc::ByteBuffer> Session::NextMessage(const StreamKey& key) {
   return FormFrame(server.send_kind, *range);
 }
 
-grpc::ByteBuffer Session::FormFrame(v1::FrameKind kind, const FrameRange& range) {
+grpc::ByteBuffer Session::FormFrame(FrameKind kind, const FrameRange& range) {
   FrameHeader header;
   header.job = job_;
   header.epoch = epoch_;
@@ -256,8 +257,8 @@ grpc::ByteBuffer Session::FormFrame(v1::FrameKind kind, const FrameRange& range)
   header.round = round_;
   header.extent = range.extent;
   header.incarnation = incarnation_;
-  header.offset = range.offset;
-  header.length = range.length;
+  header.offset_bytes = range.offset;
+  header.length_bytes = range.length;
   header.dtype = layout_.extents()[range.extent].dtype;
   header.kind = kind;
   // Right before the write, so that the kernel's copy finds the bytes in the cache.
@@ -265,7 +266,7 @@ grpc::ByteBuffer Session::FormFrame(v1::FrameKind kind, const FrameRange& range)
   std::vector<grpc::Slice> slices;
   for (const TensorPiece& piece :
        PiecesOf(layout_, range.extent, DTypeBytes(header.dtype), range.offset, range.length)) {
-    const char* const tensor = kind == v1::FRAME_KIND_INIT
+    const char* const tensor = kind == FrameKind::kInit
                                    ? static_cast<const char*>(weights_[piece.tensor])
                                    : grads_[piece.tensor];
     const char* const data = tensor + piece.tensor_offset;

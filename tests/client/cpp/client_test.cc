@@ -189,7 +189,7 @@ TEST_F(ClientTest, GradientsFollowThePushOrder) {
   ASSERT_TRUE(Step().ok());
   std::vector<uint32_t> order;
   for (const DecodedFrame& frame : Server(0).frames) {
-    EXPECT_EQ(frame.header.kind, v1::FRAME_KIND_GRADIENT);
+    EXPECT_EQ(frame.header.kind, FrameKind::kGradient);
     EXPECT_EQ(frame.header.round, 1u);
     if (order.empty() || order.back() != frame.header.extent) order.push_back(frame.header.extent);
   }
@@ -225,7 +225,7 @@ TEST_F(ClientTest, FramesOutOfTheWindowAreSentAgain) {
   ASSERT_TRUE(Attach().ok());
   int refused = 0;
   Server(0).on_frame = [&](FakeStream* stream, const DecodedFrame& frame) {
-    if (frame.header.kind != v1::FRAME_KIND_GRADIENT || ++refused > 2) return false;
+    if (frame.header.kind != FrameKind::kGradient || ++refused > 2) return false;
     Server(0).Refuse(stream, frame.header, v1::REASON_OUT_OF_WINDOW);
     Server(0).Ack(stream, frame.header.round, static_cast<uint32_t>(refused));
     return true;
@@ -254,9 +254,9 @@ TEST_F(ClientTest, AWindowOfOneExtentIsEnough) {
   uint32_t base = 0;
   Server(0).acknowledge = false;
   Server(0).on_frame = [&](FakeStream* stream, const DecodedFrame& frame) {
-    if (frame.header.kind != v1::FRAME_KIND_GRADIENT) return false;
+    if (frame.header.kind != FrameKind::kGradient) return false;
     EXPECT_EQ(frame.header.extent, order[base]);
-    taken[frame.header.extent] += frame.header.length;
+    taken[frame.header.extent] += frame.header.length_bytes;
     if (taken[order[base]] == Server(0).layout().ExtentWireBytes(order[base])) ++base;
     Server(0).Ack(stream, frame.header.round, base);
     return false;
@@ -270,7 +270,7 @@ TEST_F(ClientTest, ADamagedFrameIsSentAgainOnceThenTheStepFails) {
   ASSERT_TRUE(Attach().ok());
   bool once = true;
   Server(0).on_frame = [&](FakeStream* stream, const DecodedFrame& frame) {
-    if (frame.header.kind != v1::FRAME_KIND_GRADIENT || !once) return false;
+    if (frame.header.kind != FrameKind::kGradient || !once) return false;
     once = false;
     Server(0).Ack(stream, frame.header.round, 0);
     Server(0).Refuse(stream, frame.header, v1::REASON_BAD_CHECKSUM);
@@ -582,7 +582,7 @@ TEST_F(ClientTest, ExtendUploadsOnlyTheNewTensors) {
   EXPECT_EQ(Server(0).extend.tensor_crc32c_size(), 1);
   EXPECT_FALSE(Server(0).frames.empty());
   for (const DecodedFrame& frame : Server(0).frames) {
-    EXPECT_EQ(frame.header.kind, v1::FRAME_KIND_INIT);
+    EXPECT_EQ(frame.header.kind, FrameKind::kInit);
     EXPECT_GE(frame.header.extent, first);
   }
   std::vector<TensorBuffers> buffers = model_.Buffers();

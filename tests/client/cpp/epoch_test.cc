@@ -119,7 +119,7 @@ TEST_F(SurvivorTest, InTheMiddleOfAPushAllFramesGoOutAgain) {
   // The fake checks that each frame carries the epoch that it is in.
   for (size_t i = 0; i < 3; ++i) {
     const FrameHeader& header = Server(1).frames[i].header;
-    EXPECT_EQ(Arrivals(Server(1)).at({header.extent, header.offset}), 2);
+    EXPECT_EQ(Arrivals(Server(1)).at({header.extent, header.offset_bytes}), 2);
   }
   ExpectGoodStep(2, 0);
 }

@@ -240,13 +240,13 @@ class FakeServer {
     message.mutable_refused()->set_reason(reason);
     message.mutable_refused()->set_round(header.round);
     message.mutable_refused()->set_extent(header.extent);
-    message.mutable_refused()->set_offset(header.offset);
+    message.mutable_refused()->set_offset(header.offset_bytes);
     message.mutable_refused()->set_message("refused by the test");
     to->Send(message);
   }
 
   // Frames of `bytes` of an extent, in chunks; `flip` damages the first payload.
-  void SendBytes(FakeStream* to, v1::FrameKind kind, uint8_t array, uint64_t round, uint32_t extent,
+  void SendBytes(FakeStream* to, FrameKind kind, uint8_t array, uint64_t round, uint32_t extent,
                  ::ballast::DType dtype, const std::string& bytes, bool flip = false) {
     for (uint32_t at = 0; at < bytes.size(); at += job_->chunk_bytes) {
       std::string payload = bytes.substr(at, job_->chunk_bytes);
@@ -257,13 +257,13 @@ class FakeServer {
       header.round = round;
       header.extent = extent;
       header.incarnation = attach.incarnation();
-      header.offset = at;
-      header.length = static_cast<uint32_t>(payload.size());
+      header.offset_bytes = at;
+      header.length_bytes = static_cast<uint32_t>(payload.size());
       header.dtype = dtype;
       header.kind = kind;
       header.array = array;
       header.crc32c = Crc32c(payload.data(), payload.size(), IdentityCrc(header));
-      if (kind == v1::FRAME_KIND_WEIGHT && weights_before_break-- == 0) break_weights(to);
+      if (kind == FrameKind::kWeight && weights_before_break-- == 0) break_weights(to);
       if (flip && at == 0) payload[0] = static_cast<char>(payload[0] ^ 1);
       const grpc::Slice slice(payload);
       to->Send(MakeFrame(header, {slice}));
@@ -330,7 +330,7 @@ class FakeServer {
     to->Send(message);
     if (result->applied()) {
       for (const uint32_t extent : Owned()) {
-        SendBytes(to, v1::FRAME_KIND_WEIGHT, 0, round + 1, extent, layout_->extents()[extent].dtype,
+        SendBytes(to, FrameKind::kWeight, 0, round + 1, extent, layout_->extents()[extent].dtype,
                   weights[extent], flip);
       }
     }
@@ -449,22 +449,22 @@ class FakeServer {
     const FrameHeader& header = frame.header;
     EXPECT_EQ(header.epoch, epoch_);
     frames.push_back(frame);
-    received_bytes += header.length;
+    received_bytes += header.length_bytes;
     max_outstanding = std::max(max_outstanding, received_bytes - acknowledged_bytes);
     if (on_frame && on_frame(to, frame)) return;
     Take(frame);
     if (acknowledge) Ack(to, header.round, 0);
-    if (header.kind == v1::FRAME_KIND_GRADIENT) FinishIfComplete(to);
+    if (header.kind == FrameKind::kGradient) FinishIfComplete(to);
   }
 
   void Take(const DecodedFrame& frame) {
     const FrameHeader& header = frame.header;
     std::string& held = weights[header.extent];
     held.resize(layout_->ExtentWireBytes(header.extent), '\0');
-    const bool gradient = header.kind == v1::FRAME_KIND_GRADIENT;
+    const bool gradient = header.kind == FrameKind::kGradient;
     // What is there of the round's "step" stays.
-    if (gradient || taken_.empty()) frame.payload.CopyTo(held.data() + header.offset);
-    (gradient ? taken_ : initialized_).emplace(header.extent, header.offset);
+    if (gradient || taken_.empty()) frame.payload.CopyTo(held.data() + header.offset_bytes);
+    (gradient ? taken_ : initialized_).emplace(header.extent, header.offset_bytes);
   }
 
   // Frames of an extent that the slot sends in the open round.
@@ -566,11 +566,11 @@ class FakeServer {
     for (const uint32_t extent : Owned()) {
       if (request.weights()) {
         weights[extent].resize(layout_->ExtentWireBytes(extent), 'w');
-        SendBytes(to, v1::FRAME_KIND_WEIGHT, 0, request.round(), extent,
+        SendBytes(to, FrameKind::kWeight, 0, request.round(), extent,
                   layout_->extents()[extent].dtype, weights[extent]);
       }
       for (const uint32_t array : request.arrays()) {
-        SendBytes(to, v1::FRAME_KIND_STATE, static_cast<uint8_t>(array), request.round(), extent,
+        SendBytes(to, FrameKind::kState, static_cast<uint8_t>(array), request.round(), extent,
                   ::ballast::DType::kF32,
                   std::string(size_t{4} * layout_->extents()[extent].elements,
                               static_cast<char>('p' + array)));

@@ -78,7 +78,7 @@ TEST(SharedBytes, AreThoseThatTheMessageHoldsAsTheVerySameMemory) {
   const std::vector<grpc::Slice> slices = {lease.Wrap(first.data(), first.size()),
                                            lease.Wrap(second.data(), second.size())};
   FrameHeader header;
-  header.length = 305;
+  header.length_bytes = 305;
   EXPECT_EQ(SharedBytes(MakeFrame(header, slices), slices), 305u);
   // The same bytes elsewhere are a copy.
   const std::vector<grpc::Slice> copies = {slices[0], grpc::Slice(second)};

@@ -79,8 +79,8 @@ class PauseTest : public ClientTest {
   static std::map<std::pair<uint32_t, uint32_t>, int> Arrivals(const FakeServer& server) {
     std::map<std::pair<uint32_t, uint32_t>, int> arrivals;
     for (const DecodedFrame& frame : server.frames) {
-      if (frame.header.kind != v1::FRAME_KIND_GRADIENT) continue;
-      ++arrivals[{frame.header.extent, frame.header.offset}];
+      if (frame.header.kind != FrameKind::kGradient) continue;
+      ++arrivals[{frame.header.extent, frame.header.offset_bytes}];
     }
     return arrivals;
   }

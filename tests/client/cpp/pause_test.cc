@@ -74,7 +74,7 @@ TEST_F(PauseTest, WhatTheServerLacksIsSentAgainAndNothingElse) {
   // The first five frames were in: extents of which all frames were among them do not come again.
   std::map<uint32_t, uint32_t> bytes;
   for (size_t i = 0; i < 5; ++i) {
-    bytes[Server(0).frames[i].header.extent] += Server(0).frames[i].header.length;
+    bytes[Server(0).frames[i].header.extent] += Server(0).frames[i].header.length_bytes;
   }
   int spared = 0;
   for (const auto& [frame, times] : Arrivals(Server(0))) {
@@ -413,9 +413,9 @@ TEST_F(PauseTest, LostInitialWeightsAreUploadedAgainBeforeTheRound) {
   // The fake checks that it has all initial weights when the round begins.
   std::string sent;
   Server(1).on_frame = [&](FakeStream*, const DecodedFrame& frame) {
-    if (frame.header.kind == v1::FRAME_KIND_INIT) {
-      sent.resize(sent.size() + frame.header.length);
-      frame.payload.CopyTo(sent.data() + sent.size() - frame.header.length);
+    if (frame.header.kind == FrameKind::kInit) {
+      sent.resize(sent.size() + frame.header.length_bytes);
+      frame.payload.CopyTo(sent.data() + sent.size() - frame.header.length_bytes);
     }
     return false;
   };

@@ -102,7 +102,7 @@ TEST_F(ResumeTest, InitialWeightsThatTheLastProcessHadUploadedAreKeptAndReceived
   for (auto& server : servers_) {
     server->has_state = false;
     server->on_frame = [fake = server.get()](FakeStream* stream, const DecodedFrame& frame) {
-      if (frame.header.kind != v1::FRAME_KIND_INIT) return false;
+      if (frame.header.kind != FrameKind::kInit) return false;
       fake->weights[frame.header.extent].assign(fake->layout().ExtentWireBytes(frame.header.extent),
                                                 'w');
       fake->Refuse(stream, frame.header, v1::REASON_CONFLICT);

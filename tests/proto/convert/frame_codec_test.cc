@@ -50,10 +50,10 @@ FrameHeader SmallHeader(const std::string& payload) {
   header.round = 41;
   header.extent = 7;
   header.incarnation = 0xfedcba9876543210;
-  header.offset = 128;
-  header.length = static_cast<uint32_t>(payload.size());
+  header.offset_bytes = 128;
+  header.length_bytes = static_cast<uint32_t>(payload.size());
   header.dtype = DType::kBF16;
-  header.kind = v1::FRAME_KIND_GRADIENT;
+  header.kind = FrameKind::kGradient;
   header.array = 3;
   header.crc32c = Crc32c(payload.data(), payload.size(), IdentityCrc(header));
   return header;
@@ -71,8 +71,8 @@ void ExpectSame(const FrameHeader& a, const FrameHeader& b) {
   EXPECT_EQ(a.round, b.round);
   EXPECT_EQ(a.extent, b.extent);
   EXPECT_EQ(a.incarnation, b.incarnation);
-  EXPECT_EQ(a.offset, b.offset);
-  EXPECT_EQ(a.length, b.length);
+  EXPECT_EQ(a.offset_bytes, b.offset_bytes);
+  EXPECT_EQ(a.length_bytes, b.length_bytes);
   EXPECT_EQ(a.dtype, b.dtype);
   EXPECT_EQ(a.kind, b.kind);
   EXPECT_EQ(a.array, b.array);
@@ -99,10 +99,10 @@ v1::DataFrame StockFrame(const FrameHeader& header, const std::string& payload) 
   frame.set_round(header.round);
   frame.set_extent(header.extent);
   frame.set_incarnation(header.incarnation);
-  frame.set_offset(header.offset);
-  frame.set_length(header.length);
+  frame.set_offset(header.offset_bytes);
+  frame.set_length(header.length_bytes);
   frame.set_dtype(static_cast<v1::DType>(header.dtype));
-  frame.set_kind(header.kind);
+  frame.set_kind(static_cast<v1::FrameKind>(header.kind));
   frame.set_array(header.array);
   frame.set_crc32c(header.crc32c);
   frame.set_payload(payload);
@@ -308,7 +308,7 @@ TEST(FrameCodec, UnknownDtypesAndKindsAreRefused) {
   }
   header = SmallHeader("abcd");
   for (const int kind : {0, 5, 200}) {
-    header.kind = static_cast<v1::FrameKind>(kind);
+    header.kind = static_cast<FrameKind>(kind);
     ExpectBadFrame(DecodeFrame(Buffer(Encode(header, "abcd"))).status());
   }
 }
@@ -389,7 +389,7 @@ TEST(FrameCodec, MutatedFramesNeverCrash) {
     }
     auto frame = DecodeFrame(Fragments(mutated, 1 + random() % 40));
     if (!frame.ok()) continue;
-    EXPECT_EQ(frame->header.length, frame->payload.bytes());
+    EXPECT_EQ(frame->header.length_bytes, frame->payload.bytes());
     (void)VerifyChecksum(*frame);
   }
 }

@@ -52,10 +52,10 @@ class GrowthTest : public ::testing::Test {
     for (uint32_t e = 0; e < layout.extents().size(); ++e) {
       for (const ChunkRange& range : ChunkRanges(layout, e, testing::kChunk, {})) {
         const std::string bytes(range.length_bytes, '\1');
-        FrameInfo info = testing::MakeFrame(plan, kind, slot, 1, e, range);
-        info.incarnation = 100 + slot;
-        info.crc32c = Crc32c(bytes.data(), bytes.size());
-        cluster_.Engine(plan.owner[e], job_)->Frame(info, Payload::FromString(bytes));
+        FrameHeader header = testing::MakeFrame(plan, kind, slot, 1, e, range);
+        header.incarnation = 100 + slot;
+        header.crc32c = Crc32c(bytes.data(), bytes.size(), IdentityCrc(header));
+        cluster_.Engine(plan.owner[e], job_)->Frame(header, Payload::FromString(bytes));
       }
     }
   }

@@ -394,11 +394,12 @@ class Trainer {
     }
     for (const ChunkRange& range : ChunkRanges(layout, extent, kChunk, {})) {
       const char* data = reinterpret_cast<const char*>(flat.data()) + range.offset_bytes;
-      FrameInfo info = MakeFrame(cluster_->plan(), kind, slot_, round_, extent, range);
-      info.epoch = cluster_->plan().epoch.epoch;
-      info.incarnation = cluster_->plan().epoch.members[slot_].incarnation;
-      info.crc32c = Crc32c(data, range.length_bytes);
-      cluster_->Engine(id)->Frame(info, Payload::FromString(std::string(data, range.length_bytes)));
+      FrameHeader header = MakeFrame(cluster_->plan(), kind, slot_, round_, extent, range);
+      header.epoch = cluster_->plan().epoch.epoch;
+      header.incarnation = cluster_->plan().epoch.members[slot_].incarnation;
+      header.crc32c = Crc32c(data, range.length_bytes, IdentityCrc(header));
+      cluster_->Engine(id)->Frame(header,
+                                  Payload::FromString(std::string(data, range.length_bytes)));
     }
   }
 

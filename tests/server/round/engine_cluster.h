@@ -144,7 +144,7 @@ class Cluster : public VoteSink {
 
   // One frame, ready to be sent to the owner of its extent.
   struct Frame {
-    FrameInfo info;
+    FrameHeader header;
     std::string bytes;
   };
   // `values` (whole flat job, tensor after tensor) as frames of `kind`, in push order.
@@ -164,14 +164,15 @@ class Cluster : public VoteSink {
         const char* data = reinterpret_cast<const char*>(flat.data()) + range.offset_bytes;
         Frame frame{MakeFrame(plan_, kind, slot, round, extent, range),
                     std::string(data, range.length_bytes)};
-        frame.info.crc32c = Crc32c(data, range.length_bytes);
+        frame.header.crc32c = Crc32c(data, range.length_bytes, IdentityCrc(frame.header));
         frames.push_back(std::move(frame));
       }
     }
     return frames;
   }
   void Send(const Frame& frame) {
-    engines_[plan_.owner[frame.info.extent]]->Frame(frame.info, Payload::FromString(frame.bytes));
+    engines_[plan_.owner[frame.header.extent]]->Frame(frame.header,
+                                                      Payload::FromString(frame.bytes));
   }
   void Send(FrameKind kind, uint32_t slot, uint64_t round,
             const std::vector<std::vector<float>>& values, const std::vector<bool>& presence = {}) {

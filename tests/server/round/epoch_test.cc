@@ -128,11 +128,11 @@ class EpochTest : public ::testing::Test, public VoteSink {
       for (const ChunkRange& range : ChunkRanges(layout_, extent, kChunk, {})) {
         const std::vector<float> values(range.length_bytes / sizeof(float), value);
         const std::string bytes(reinterpret_cast<const char*>(values.data()), range.length_bytes);
-        FrameInfo info = MakeFrame(plan_, kind, 0, round, extent, range);
-        info.epoch = plan_.epoch.epoch;
-        info.incarnation = plan_.epoch.members[0].incarnation;
-        info.crc32c = Crc32c(bytes.data(), bytes.size());
-        engine_->Frame(info, Payload::FromString(bytes));
+        FrameHeader header = MakeFrame(plan_, kind, 0, round, extent, range);
+        header.epoch = plan_.epoch.epoch;
+        header.incarnation = plan_.epoch.members[0].incarnation;
+        header.crc32c = Crc32c(bytes.data(), bytes.size(), IdentityCrc(header));
+        engine_->Frame(header, Payload::FromString(bytes));
       }
     }
   }

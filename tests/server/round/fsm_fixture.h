@@ -2,6 +2,7 @@
 // Comes from: the tests beside it. Goes to: RoundFsm. Thread safety: none needed.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -25,11 +26,29 @@ class FsmFixture {
     fsm_.Step(input, &effects);
     return effects;
   }
+  // As the engine does: the FSM admits the frame, and takes it then.
+  Effects Deliver(const FrameHeader& frame) {
+    if (std::optional<FrameRefused> refused = fsm_.RefusalOf(frame)) {
+      refusals_.push_back(*std::move(refused));
+      return {};
+    }
+    return Feed(FrameInput{frame});
+  }
+  // Why the frame is refused, if it is delivered now.
+  Reason RefusalOf(const FrameHeader& frame) {
+    refusals_.clear();
+    Deliver(frame);
+    return FirstRefusal();
+  }
+  // Of what was delivered since the last Push or RefusalOf began.
+  Reason FirstRefusal() const {
+    return refusals_.empty() ? Reason::kUnspecified : refusals_.front().reason;
+  }
   // Uploads all initial weights of slot 0.
   void Init() {
     for (const uint32_t extent : fsm_.owned()) {
       for (const ChunkRange& range : ChunkRanges(fsm_.layout(), extent, kFsmChunk, {})) {
-        Feed(FrameInput{MakeFrame(plan_, FrameKind::kInit, 0, fsm_.round(), extent, range)});
+        Deliver(MakeFrame(plan_, FrameKind::kInit, 0, fsm_.round(), extent, range));
       }
     }
   }
@@ -39,10 +58,11 @@ class FsmFixture {
   // Sends every frame of `slot`; completes reductions at once. Returns all effects.
   Effects Push(uint32_t slot, const std::vector<bool>& presence = {}, uint64_t nonfinite = 0) {
     Effects all;
+    refusals_.clear();
     for (const uint32_t extent : fsm_.owned()) {
       for (const ChunkRange& range : ChunkRanges(fsm_.layout(), extent, kFsmChunk, presence)) {
-        Append(&all, Feed(FrameInput{MakeFrame(plan_, FrameKind::kGradient, slot, fsm_.round(),
-                                               extent, range)}));
+        Append(&all,
+               Deliver(MakeFrame(plan_, FrameKind::kGradient, slot, fsm_.round(), extent, range)));
       }
     }
     Reduce(&all, nonfinite);
@@ -60,6 +80,7 @@ class FsmFixture {
   }
   JobPlan plan_;
   RoundFsm fsm_;
+  std::vector<FrameRefused> refusals_;
 };
 
 template <typename T>
@@ -74,10 +95,6 @@ const T* First(const Effects& effects) {
     if (const T* found = std::get_if<T>(&e)) return found;
   }
   return nullptr;
-}
-inline Reason RefusalOf(const Effects& effects) {
-  const auto* refusal = First<RefuseFrame>(effects);
-  return refusal == nullptr ? Reason::kUnspecified : refusal->refused.reason;
 }
 
 inline JobPlan Durable(JobPlan plan) {

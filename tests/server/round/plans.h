@@ -57,8 +57,8 @@ inline RoundBegin MakeBegin(uint64_t round, std::vector<bool> presence = {}) {
   return {round, 1, {{1e-2, 0.9, 0.999, 1e-8, 0.1}}, std::move(presence), ""};
 }
 
-inline FrameInfo MakeFrame(const JobPlan& plan, FrameKind kind, uint32_t slot, uint64_t round,
-                           uint32_t extent, ChunkRange range) {
+inline FrameHeader MakeFrame(const JobPlan& plan, FrameKind kind, uint32_t slot, uint64_t round,
+                             uint32_t extent, ChunkRange range) {
   return {.job = plan.job,
           .epoch = 1,
           .slot = slot,

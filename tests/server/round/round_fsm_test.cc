@@ -23,7 +23,6 @@ using testing::MakePlan;
 using testing::Count;
 using testing::Durable;
 using testing::First;
-using testing::RefusalOf;
 using Fixture = testing::FsmFixture;
 constexpr uint32_t kChunk = testing::kFsmChunk;
 
@@ -104,30 +103,30 @@ TEST(RoundFsmTest, DuplicateConflictingAndForeignFramesGetTypedAnswers) {
   f.Init();
   const uint32_t mine = f.fsm_.owned().front();
   const ChunkRange range = ChunkRanges(f.fsm_.layout(), mine, kChunk, {}).front();
-  const FrameInfo good = MakeFrame(f.plan_, FrameKind::kGradient, 0, 1, mine, range);
+  const FrameHeader good = MakeFrame(f.plan_, FrameKind::kGradient, 0, 1, mine, range);
   const auto answer = [&](auto spoil) {
-    FrameInfo info = good;
-    spoil(&info);
-    return RefusalOf(f.Feed(FrameInput{info}));
+    FrameHeader header = good;
+    spoil(&header);
+    return f.RefusalOf(header);
   };
-  EXPECT_EQ(answer([](FrameInfo*) {}), Reason::kNotBegun);
+  EXPECT_EQ(answer([](FrameHeader*) {}), Reason::kNotBegun);
   f.Begin(0);
-  EXPECT_EQ(answer([](FrameInfo* i) { i->epoch = 0; }), Reason::kStaleEpoch);
-  EXPECT_EQ(answer([](FrameInfo* i) { i->epoch = 2; }), Reason::kFutureEpoch);
-  EXPECT_EQ(answer([](FrameInfo* i) { i->round = 0; }), Reason::kRoundClosed);
-  EXPECT_EQ(answer([](FrameInfo* i) { i->round = 2; }), Reason::kFutureRound);
-  EXPECT_EQ(answer([](FrameInfo* i) { i->incarnation = 1; }), Reason::kWrongIncarnation);
-  EXPECT_EQ(answer([](FrameInfo* i) { i->job = 1; }), Reason::kBadFrame);
-  EXPECT_EQ(answer([](FrameInfo* i) { i->slot = 9; }), Reason::kBadFrame);
-  EXPECT_EQ(answer([](FrameInfo* i) { i->extent = 99; }), Reason::kBadFrame);
-  EXPECT_EQ(answer([](FrameInfo* i) { i->dtype = DType::kBF16; }), Reason::kWrongDtype);
-  EXPECT_EQ(answer([](FrameInfo* i) { i->offset_bytes += 4; }), Reason::kBadFrame);
-  EXPECT_EQ(answer([](FrameInfo* i) { i->length_bytes -= 4; }), Reason::kBadFrame);
-  EXPECT_EQ(answer([](FrameInfo* i) { i->kind = FrameKind::kState; }), Reason::kBadFrame);
-  EXPECT_EQ(answer([](FrameInfo* i) { i->extent = 1; }), Reason::kWrongOwner);
-  EXPECT_EQ(answer([](FrameInfo*) {}), Reason::kUnspecified);  // The first one counts.
-  EXPECT_EQ(answer([](FrameInfo*) {}), Reason::kDuplicate);
-  EXPECT_EQ(answer([](FrameInfo* i) { i->crc32c = 6; }), Reason::kConflict);
+  EXPECT_EQ(answer([](FrameHeader* i) { i->epoch = 0; }), Reason::kStaleEpoch);
+  EXPECT_EQ(answer([](FrameHeader* i) { i->epoch = 2; }), Reason::kFutureEpoch);
+  EXPECT_EQ(answer([](FrameHeader* i) { i->round = 0; }), Reason::kRoundClosed);
+  EXPECT_EQ(answer([](FrameHeader* i) { i->round = 2; }), Reason::kFutureRound);
+  EXPECT_EQ(answer([](FrameHeader* i) { i->incarnation = 1; }), Reason::kWrongIncarnation);
+  EXPECT_EQ(answer([](FrameHeader* i) { i->job = 1; }), Reason::kBadFrame);
+  EXPECT_EQ(answer([](FrameHeader* i) { i->slot = 9; }), Reason::kBadFrame);
+  EXPECT_EQ(answer([](FrameHeader* i) { i->extent = 99; }), Reason::kBadFrame);
+  EXPECT_EQ(answer([](FrameHeader* i) { i->dtype = DType::kBF16; }), Reason::kWrongDtype);
+  EXPECT_EQ(answer([](FrameHeader* i) { i->offset_bytes += 4; }), Reason::kBadFrame);
+  EXPECT_EQ(answer([](FrameHeader* i) { i->length_bytes -= 4; }), Reason::kBadFrame);
+  EXPECT_EQ(answer([](FrameHeader* i) { i->kind = FrameKind::kState; }), Reason::kBadFrame);
+  EXPECT_EQ(answer([](FrameHeader* i) { i->extent = 1; }), Reason::kWrongOwner);
+  EXPECT_EQ(answer([](FrameHeader*) {}), Reason::kUnspecified);  // The first one counts.
+  EXPECT_EQ(answer([](FrameHeader*) {}), Reason::kDuplicate);
+  EXPECT_EQ(answer([](FrameHeader* i) { i->crc32c = 6; }), Reason::kConflict);
 }
 
 TEST(RoundFsmTest, NotAContributorIsRefused) {
@@ -137,7 +136,8 @@ TEST(RoundFsmTest, NotAContributorIsRefused) {
   Fixture f(plan);
   f.Init();
   f.Begin(0);
-  EXPECT_EQ(RefusalOf(f.Push(0)), Reason::kNotContributor);
+  f.Push(0);
+  EXPECT_EQ(f.FirstRefusal(), Reason::kNotContributor);
   f.Begin(1);
   EXPECT_EQ(Count<PrepareRound>(f.Push(1)), 1u);
 }
@@ -150,19 +150,22 @@ TEST(RoundFsmTest, FramesBeyondTheWindowAreFlowControlled) {
   const auto& owned = f.fsm_.owned();
   const auto frames_of = [&](uint32_t slot, uint32_t position) {
     Effects all;
+    f.refusals_.clear();
     for (const ChunkRange& range : ChunkRanges(f.fsm_.layout(), owned[position], kChunk, {})) {
-      Fixture::Append(&all, f.Feed(FrameInput{MakeFrame(f.plan_, FrameKind::kGradient, slot, 1,
-                                                        owned[position], range)}));
+      Fixture::Append(&all, f.Deliver(MakeFrame(f.plan_, FrameKind::kGradient, slot, 1,
+                                                owned[position], range)));
     }
     f.Reduce(&all);
     return all;
   };
-  EXPECT_EQ(RefusalOf(frames_of(0, 2)), Reason::kOutOfWindow);
+  frames_of(0, 2);
+  EXPECT_EQ(f.FirstRefusal(), Reason::kOutOfWindow);
   frames_of(0, 0);
   const Effects moved = frames_of(1, 0);
   ASSERT_NE(First<MoveWindow>(moved), nullptr);
   EXPECT_EQ(First<MoveWindow>(moved)->window_base, 1u);
-  EXPECT_EQ(RefusalOf(frames_of(0, 2)), Reason::kUnspecified);
+  frames_of(0, 2);
+  EXPECT_EQ(f.FirstRefusal(), Reason::kUnspecified);
 }
 
 TEST(RoundFsmTest, LateFramesAreRefusedOnceTheRoundIsPrepared) {
@@ -170,8 +173,8 @@ TEST(RoundFsmTest, LateFramesAreRefusedOnceTheRoundIsPrepared) {
   f.Init();
   f.Begin(0);
   f.Push(0);
-  const FrameInfo again = MakeFrame(f.plan_, FrameKind::kGradient, 0, 1, 0, {0, kChunk});
-  EXPECT_EQ(RefusalOf(f.Feed(FrameInput{again})), Reason::kRoundClosed);
+  const FrameHeader again = MakeFrame(f.plan_, FrameKind::kGradient, 0, 1, 0, {0, kChunk});
+  EXPECT_EQ(f.RefusalOf(again), Reason::kRoundClosed);
 }
 
 TEST(RoundFsmTest, AbsentGradientsAreNotWaitedForAndDoNotAdvanceTheirStep) {
@@ -430,9 +433,8 @@ TEST(RoundFsmTest, FailedJobAnswersFramesAndNothingElse) {
   f.Feed(FailInput{absl::UnavailableError("gone")});
   EXPECT_EQ(f.fsm_.phase(), Phase::kFailed);
   EXPECT_TRUE(f.Begin(0).empty());
-  EXPECT_EQ(
-      RefusalOf(f.Feed(FrameInput{MakeFrame(f.plan_, FrameKind::kGradient, 0, 1, 0, {0, kChunk})})),
-      Reason::kRoundClosed);
+  EXPECT_EQ(f.RefusalOf(MakeFrame(f.plan_, FrameKind::kGradient, 0, 1, 0, {0, kChunk})),
+            Reason::kRoundClosed);
 }
 
 // --- Durable jobs: restarts, returning slots, epochs
@@ -535,8 +537,8 @@ TEST(RoundFsmTest, TheNextEpochRunsAnUnpreparedRoundAgain) {
   ASSERT_TRUE(g.fsm_.Adopt(next, 64, &effects).ok());
   EXPECT_EQ(g.fsm_.phase(), Phase::kIdle);
   EXPECT_EQ(g.fsm_.round(), 1u);
-  const FrameInfo old = MakeFrame(g.plan_, FrameKind::kGradient, 0, 1, g.fsm_.owned()[0], {0, 4});
-  EXPECT_EQ(RefusalOf(g.Feed(FrameInput{old})), Reason::kStaleEpoch);
+  const FrameHeader old = MakeFrame(g.plan_, FrameKind::kGradient, 0, 1, g.fsm_.owned()[0], {0, 4});
+  EXPECT_EQ(g.RefusalOf(old), Reason::kStaleEpoch);
   g.Begin(0);
   EXPECT_TRUE(g.fsm_.CompleteFor(0).empty());
 }

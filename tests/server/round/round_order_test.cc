@@ -82,7 +82,7 @@ class AnyOrder : public ::testing::TestWithParam<Arrivals> {
     if (refused.reason == Reason::kDuplicate || refused.reason == Reason::kRoundClosed) return;
     ASSERT_EQ(refused.reason, Reason::kOutOfWindow) << refused.message;
     const auto again = std::find_if(frames.begin(), frames.end(), [&](const Cluster::Frame& f) {
-      return f.info.extent == refused.extent && f.info.offset_bytes == refused.offset_bytes;
+      return f.header.extent == refused.extent && f.header.offset_bytes == refused.offset_bytes;
     });
     ASSERT_NE(again, frames.end());
     ++sent_again_;

@@ -73,13 +73,18 @@ class Server {
   }
   Effects Push(FrameKind kind, uint32_t slot) {
     Effects all;
+    refusals_.clear();
     for (const uint32_t extent : fsm_.owned()) {
       for (const ChunkRange& range : ChunkRanges(fsm_.layout(), extent, kChunk, {})) {
-        FrameInfo info = MakeFrame(plan_, kind, slot, fsm_.round(), extent, range);
-        info.dtype = fsm_.layout().extents()[extent].dtype;
-        info.epoch = fsm_.plan().epoch.epoch;
-        info.incarnation = fsm_.plan().epoch.Find(slot)->incarnation;
-        Effects more = Feed(FrameInput{info});
+        FrameHeader header = MakeFrame(plan_, kind, slot, fsm_.round(), extent, range);
+        header.dtype = fsm_.layout().extents()[extent].dtype;
+        header.epoch = fsm_.plan().epoch.epoch;
+        header.incarnation = fsm_.plan().epoch.Find(slot)->incarnation;
+        if (std::optional<FrameRefused> refused = fsm_.RefusalOf(header)) {
+          refusals_.push_back(*std::move(refused));
+          continue;
+        }
+        Effects more = Feed(FrameInput{header});
         all.insert(all.end(), more.begin(), more.end());
       }
     }
@@ -93,6 +98,7 @@ class Server {
   }
   JobPlan plan_;
   RoundFsm fsm_;
+  std::vector<FrameRefused> refusals_;  // of the last Push
 };
 
 template <typename T>
@@ -106,8 +112,9 @@ const T* First(const Effects& effects) {
 TEST(UploadTest, OnlyTheLeadPushesAndNothingButTheWeightsChanges) {
   Server server(3);
   server.Begin(2, MakeUpload(1, {7, 8}));
-  const Effects foreign = server.Push(FrameKind::kGradient, 2);
-  EXPECT_EQ(First<RefuseFrame>(foreign)->refused.reason, Reason::kNotContributor);
+  server.Push(FrameKind::kGradient, 2);
+  ASSERT_FALSE(server.refusals_.empty());
+  EXPECT_EQ(server.refusals_.front().reason, Reason::kNotContributor);
   server.Begin(0, MakeUpload(1, {7, 8}));
   EXPECT_EQ(First<PrepareRound>(server.Push(FrameKind::kGradient, 0)), nullptr);
   const Effects last = server.Begin(1, MakeUpload(1, {7, 8}));
@@ -280,18 +287,15 @@ TEST(StatePlaneTest, OnlySixteenBitTensorsArePushedInALowPlane) {
   begin.presence = {false, true};
   server.Begin(0, begin);
   server.Begin(1, begin);
-  Effects refused;
   bool prepared = false;
   for (const Effect& effect : server.Push(FrameKind::kGradient, 0)) {
     prepared = prepared || std::holds_alternative<PrepareRound>(effect);
-    if (std::holds_alternative<RefuseFrame>(effect)) refused.push_back(effect);
   }
   EXPECT_TRUE(prepared);
   // The helper sends all; the extents of tensor 0 are not expected.
-  ASSERT_FALSE(refused.empty());
-  for (const Effect& effect : refused) {
-    const uint32_t extent = std::get<RefuseFrame>(effect).refused.extent;
-    EXPECT_EQ(server.fsm_.layout().extents()[extent].dtype, DType::kF32);
+  ASSERT_FALSE(server.refusals_.empty());
+  for (const FrameRefused& refused : server.refusals_) {
+    EXPECT_EQ(server.fsm_.layout().extents()[refused.extent].dtype, DType::kF32);
   }
   EXPECT_EQ(server.fsm_.PresentTensors(), (std::vector<bool>{false, true}));
 }

@@ -32,7 +32,7 @@ class FakeEngine : public RoundEngine {
     std::string why;
   };
   struct SeenFrame {
-    FrameInfo info;
+    FrameHeader header;
     Payload payload;
   };
 
@@ -57,9 +57,9 @@ class FakeEngine : public RoundEngine {
   void Begin(uint32_t, RoundBegin begin) override {
     Change([&] { begins_.push_back(std::move(begin)); });
   }
-  void Frame(const FrameInfo& info, Payload payload) override {
+  void Frame(const FrameHeader& header, Payload payload) override {
     Change([&] {
-      frames_.push_back({info, std::move(payload)});
+      frames_.push_back({header, std::move(payload)});
       most_frames_ = std::max(most_frames_, frames_.size());
     });
   }
@@ -376,7 +376,7 @@ class RawStream {
 
 // A frame whose checksum is right.
 inline grpc::ByteBuffer GoodFrame(FrameHeader header, const std::string& payload) {
-  header.length = static_cast<uint32_t>(payload.size());
+  header.length_bytes = static_cast<uint32_t>(payload.size());
   header.crc32c = Crc32c(payload.data(), payload.size(), IdentityCrc(header));
   const grpc::Slice slice(payload);
   return MakeFrame(header, absl::MakeConstSpan(&slice, 1));

@@ -53,10 +53,10 @@ TEST(OutboxTest, CutsAPieceIntoChunksWithTheIdentityOfItsStream) {
     EXPECT_EQ(frame.header.round, 9u);
     EXPECT_EQ(frame.header.extent, 7u);
     EXPECT_EQ(frame.header.dtype, DType::kBF16);
-    EXPECT_EQ(frame.bytes.data, text->data() + frame.header.offset - 1000);
-    EXPECT_EQ(frame.bytes.bytes, frame.header.length);
-    offsets.push_back(frame.header.offset);
-    lengths.push_back(frame.header.length);
+    EXPECT_EQ(frame.bytes.data, text->data() + frame.header.offset_bytes - 1000);
+    EXPECT_EQ(frame.bytes.bytes, frame.header.length_bytes);
+    offsets.push_back(frame.header.offset_bytes);
+    lengths.push_back(frame.header.length_bytes);
   }
   EXPECT_THAT(offsets, testing::ElementsAre(1000, 1100, 1200));
   EXPECT_THAT(lengths, testing::ElementsAre(100, 100, 50));
@@ -80,8 +80,8 @@ TEST(OutboxTest, KeepsTheOrderOfMessagesAndPieces) {
   outbox.AddPiece(Piece(text, 7));
   outbox.AddMessage(Done(2));
   EXPECT_EQ(TakeMessage(&outbox).done().round(), 1u);
-  EXPECT_EQ(TakeFrame(&outbox).header.offset, 0u);
-  EXPECT_EQ(TakeFrame(&outbox).header.offset, 100u);
+  EXPECT_EQ(TakeFrame(&outbox).header.offset_bytes, 0u);
+  EXPECT_EQ(TakeFrame(&outbox).header.offset_bytes, 100u);
   EXPECT_EQ(TakeMessage(&outbox).done().round(), 2u);
   EXPECT_FALSE(outbox.Take().has_value());
 }

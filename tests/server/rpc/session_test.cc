@@ -65,9 +65,9 @@ class SessionTest : public testing::Test {
     header.round = 5;
     header.extent = 11;
     header.incarnation = 9;
-    header.offset = 64;
+    header.offset_bytes = 64;
     header.dtype = DType::kBF16;
-    header.kind = v1::FRAME_KIND_GRADIENT;
+    header.kind = FrameKind::kGradient;
     return header;
   }
   static v1::ClientMessage Heartbeat(uint64_t sequence) {
@@ -163,16 +163,16 @@ TEST_F(SessionTest, AGoodFrameReachesTheEngineUnchanged) {
   ASSERT_TRUE(stream.Write(GoodFrame(Header(), "abcdefgh")));
   ASSERT_TRUE(engine().WaitUntil([](FakeEngine& e) { return e.frames_.size() == 1; }));
   const FakeEngine::SeenFrame& frame = engine().frames_[0];
-  EXPECT_EQ(frame.info.job, 77u);
-  EXPECT_EQ(frame.info.epoch, 1u);
-  EXPECT_EQ(frame.info.slot, 2u);
-  EXPECT_EQ(frame.info.round, 5u);
-  EXPECT_EQ(frame.info.extent, 11u);
-  EXPECT_EQ(frame.info.incarnation, 9u);
-  EXPECT_EQ(frame.info.offset_bytes, 64u);
-  EXPECT_EQ(frame.info.length_bytes, 8u);
-  EXPECT_EQ(frame.info.dtype, DType::kBF16);
-  EXPECT_EQ(frame.info.kind, FrameKind::kGradient);
+  EXPECT_EQ(frame.header.job, 77u);
+  EXPECT_EQ(frame.header.epoch, 1u);
+  EXPECT_EQ(frame.header.slot, 2u);
+  EXPECT_EQ(frame.header.round, 5u);
+  EXPECT_EQ(frame.header.extent, 11u);
+  EXPECT_EQ(frame.header.incarnation, 9u);
+  EXPECT_EQ(frame.header.offset_bytes, 64u);
+  EXPECT_EQ(frame.header.length_bytes, 8u);
+  EXPECT_EQ(frame.header.dtype, DType::kBF16);
+  EXPECT_EQ(frame.header.kind, FrameKind::kGradient);
   EXPECT_EQ(frame.payload.ToString(), "abcdefgh");
   EXPECT_EQ(metrics_.Job("fake")->push_bytes.value(), 8u);
 }
@@ -187,7 +187,7 @@ TEST_F(SessionTest, FramesThatAreNotTheStreamsOwnAreRefused) {
   FrameHeader other_incarnation = Header();
   other_incarnation.incarnation = 8;
   FrameHeader weight = Header();
-  weight.kind = v1::FRAME_KIND_WEIGHT;
+  weight.kind = FrameKind::kWeight;
   const std::vector<std::pair<FrameHeader, v1::Reason>> cases = {
       {other_slot, v1::REASON_BAD_FRAME},
       {other_job, v1::REASON_BAD_FRAME},
@@ -221,7 +221,7 @@ TEST_F(SessionTest, ATruncatedFrameEndsTheStream) {
   RawStream stream = Open();
   Greet(&stream);
   FrameHeader header = Header();
-  header.length = 100;
+  header.length_bytes = 100;
   const grpc::Slice payload("only these");
   ASSERT_TRUE(stream.Write(MakeFrame(header, absl::MakeConstSpan(&payload, 1))));
   ExpectError(&stream, Reason::kBadFrame, absl::StatusCode::kInvalidArgument);
@@ -370,8 +370,8 @@ TEST_F(SessionTest, ExtentsArriveAsCheckedFramesInOrderAndAreLetGo) {
     DecodedFrame frame;
     stream.ReadMessage(&frame);
     EXPECT_TRUE(VerifyChecksum(frame).ok());
-    EXPECT_EQ(frame.header.offset, 4000 + received.size());
-    EXPECT_EQ(frame.header.kind, v1::FRAME_KIND_STATE);
+    EXPECT_EQ(frame.header.offset_bytes, 4000 + received.size());
+    EXPECT_EQ(frame.header.kind, FrameKind::kState);
     EXPECT_EQ(frame.header.array, 2u);
     EXPECT_EQ(frame.header.round, 6u);
     EXPECT_EQ(frame.header.extent, 3u);
