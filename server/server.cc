@@ -30,8 +30,8 @@
 #include "server/rpc/generic_server.h"
 #include "server/rpc/peer_link.h"
 #include "server/rpc/peer_service.h"
-#include "server/rpc/session.h"
 #include "server/rpc/status_text.h"
+#include "server/rpc/trainer_stream.h"
 #include "server/server_storage.h"
 #include "server/settings.h"
 #include "server/simd/isa.h"
@@ -86,7 +86,7 @@ class ServerImpl : public Server {
 
  private:
   absl::Status ChooseIsa();
-  void FillSessionDeps();
+  void FillStreamDeps();
   absl::Status Listen();
   absl::Status OpenAdmin();
   absl::Status Serve(const std::vector<config::Peer>& peers);
@@ -116,7 +116,7 @@ class ServerImpl : public Server {
   std::unique_ptr<WorkerPool> workers_;
   ServerStorage storage_;  // Holds the jobs' files, so it stands before what holds jobs.
   DirectoryHolder directory_;
-  SessionDeps session_deps_;
+  TrainerStreamDeps stream_deps_;
   mutable Mutex facts_mu_;  // calls come as soon as the port is open
   ServerFacts facts_ ABSL_GUARDED_BY(facts_mu_);
   std::shared_ptr<PeerClient> known_peers_ ABSL_GUARDED_BY(facts_mu_);
@@ -145,7 +145,7 @@ absl::Status ServerImpl::Open() {
       "round", static_cast<int>(config_.rounds().executor_threads()));
   workers_ = std::make_unique<ThreadWorkerPool>(ThreadCount(config_.rounds().worker_threads()),
                                                 "worker", kWorkerNiceness);
-  FillSessionDeps();
+  FillStreamDeps();
   BALLAST_RETURN_IF_ERROR(Listen());
   if (config_.admin().enabled()) BALLAST_RETURN_IF_ERROR(OpenAdmin());
   BALLAST_LOG(INFO, LogField("server", config_.cluster().id()), LogField("address", address_),
@@ -161,24 +161,24 @@ absl::Status ServerImpl::Open() {
   return WriteReadyFile(options_.ready_file, {config_.cluster().id(), address_, admin_address_});
 }
 
-void ServerImpl::FillSessionDeps() {
-  session_deps_.directory = &directory_;
-  session_deps_.executor = executor_.get();
-  session_deps_.clock = RealClock::Get();
-  session_deps_.metrics = metrics_.get();
-  SessionConfig& session = session_deps_.config;
-  session.chunk_bytes = static_cast<uint32_t>(config_.rounds().chunk_bytes());
-  session.credit_bytes = static_cast<uint64_t>(config_.rounds().credit_bytes());
-  session.max_frame_bytes = static_cast<size_t>(config_.limits().max_frame_bytes());
-  session.max_control_bytes = static_cast<size_t>(config_.limits().max_control_message_bytes());
-  session.presence_bytes_max = config_.limits().max_tensors() / 8 + 1;
-  session.report_after = settings_.Scaled(config_.timing().report_after());
+void ServerImpl::FillStreamDeps() {
+  stream_deps_.directory = &directory_;
+  stream_deps_.executor = executor_.get();
+  stream_deps_.clock = RealClock::Get();
+  stream_deps_.metrics = metrics_.get();
+  TrainerStreamConfig& stream = stream_deps_.config;
+  stream.chunk_bytes = static_cast<uint32_t>(config_.rounds().chunk_bytes());
+  stream.credit_bytes = static_cast<uint64_t>(config_.rounds().credit_bytes());
+  stream.max_frame_bytes = static_cast<size_t>(config_.limits().max_frame_bytes());
+  stream.max_control_bytes = static_cast<size_t>(config_.limits().max_control_message_bytes());
+  stream.presence_bytes_max = config_.limits().max_tensors() / 8 + 1;
+  stream.report_after = settings_.Scaled(config_.timing().report_after());
 }
 
 absl::Status ServerImpl::Listen() {
   TransportTerms terms;
-  terms.chunk_bytes = session_deps_.config.chunk_bytes;
-  terms.credit_bytes = session_deps_.config.credit_bytes;
+  terms.chunk_bytes = stream_deps_.config.chunk_bytes;
+  terms.credit_bytes = stream_deps_.config.credit_bytes;
   terms.heartbeat_ms =
       static_cast<uint32_t>(settings_.ScaledMs(config_.timing().heartbeat_interval()).count());
   terms.report_after_ms =
@@ -186,7 +186,7 @@ absl::Status ServerImpl::Listen() {
   AddControlMethods(&grpc_, &directory_, terms);
   AddPeerMethods(&grpc_, &directory_, {config_.cluster().id(), incarnation_});
   AddAdminMethods(&grpc_, &directory_, [this] { return Facts(); });
-  grpc_.AddMethod(method::kExchange, Session::Factory(&session_deps_));
+  grpc_.AddMethod(method::kExchange, TrainerStream::Factory(&stream_deps_));
 
   GenericServerOptions options;
   options.address = config_.listen().address();
@@ -331,7 +331,7 @@ void ServerImpl::WatchStragglers() {
   executor_->PostAfter(settings_.Scaled(config_.timing().straggler_log_interval()), [this] {
     const auto operators = directory_.operators();
     if (!operators.ok()) return;
-    (*operators)->Status([this](const std::vector<JobSnapshot>& jobs) {
+    (*operators)->Status([this](const std::vector<JobStatus>& jobs) {
       for (const std::string& line : stragglers_.Lines(jobs)) BALLAST_LOG(INFO) << line;
     });
     WatchStragglers();

@@ -6,9 +6,9 @@
 namespace ballast::server {
 namespace {
 
-std::string WhoOwes(const JobSnapshot& job) {
+std::string WhoOwes(const JobStatus& job) {
   std::vector<std::string> parts;
-  for (const SlotSnapshot& slot : job.slots) {
+  for (const SlotStatus& slot : job.slots) {
     if (slot.state == "done" || slot.state == "left") continue;
     parts.push_back(slot.owed_extents == 0
                         ? absl::StrCat("slot ", slot.slot, " has not begun (", slot.state, ")")
@@ -23,10 +23,10 @@ std::string WhoOwes(const JobSnapshot& job) {
 
 }  // namespace
 
-std::vector<std::string> StragglerLog::Lines(const std::vector<JobSnapshot>& jobs) {
+std::vector<std::string> StragglerLog::Lines(const std::vector<JobStatus>& jobs) {
   std::vector<std::string> lines;
   std::map<uint64_t, uint64_t> open;
-  for (const JobSnapshot& job : jobs) {
+  for (const JobStatus& job : jobs) {
     if (job.state != "running" || job.phase == "idle") continue;
     open[job.job] = job.round;
     const auto before = open_.find(job.job);

@@ -16,7 +16,7 @@ class StragglerLog {
  public:
   // Lines for jobs whose open round was already open at the call before: who owes how many extents,
   // and which votes are missing.
-  std::vector<std::string> Lines(const std::vector<JobSnapshot>& jobs);
+  std::vector<std::string> Lines(const std::vector<JobStatus>& jobs);
 
  private:
   std::map<uint64_t, uint64_t> open_;  // job -> round, at the call before

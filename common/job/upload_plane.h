@@ -1,8 +1,8 @@
-// What the bytes of an upload are: a round in which the lead pushes something else than gradients.
-// A plane is so much of one state array as an extent's wire dtype holds per element. Where that is
-// fp32, one plane carries an array's 32 bits; where it is bf16 or fp16, two do, the high half
-// first. Comes from: RoundBegin. Goes to: the FSM, PREPARED and DECISION, ExtentStore, the client.
-// Thread safety: constants and plain values.
+// What the bytes of an upload are: a round in which the lead trainer pushes something else than
+// gradients. A plane is so much of one state array as an extent's wire dtype holds per element.
+// Where that is fp32, one plane carries an array's 32 bits; where it is bf16 or fp16, two do, the
+// high half first. Comes from: RoundBegin. Goes to: the FSM, PREPARED and DECISION, ExtentStore,
+// the client. Thread safety: constants and plain values.
 #pragma once
 
 #include <cstdint>

@@ -33,7 +33,7 @@ class JobNames {
   // Durable jobs that are on disk only, or that ended a moment ago, by name.
   virtual const std::map<std::string, JobPlan>& resting() const = 0;
   // The status of jobs that are not made yet, or that come together to begin again.
-  virtual std::vector<JobSnapshot> Attaching() const = 0;
+  virtual std::vector<JobStatus> Attaching() const = 0;
   // A job was made that rests.
   virtual void AddResting(const JobPlan& plan) = 0;
 };

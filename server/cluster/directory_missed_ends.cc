@@ -110,7 +110,7 @@ void Home::LetRest(const std::vector<uint64_t>& rest, const std::map<uint64_t, u
       gather->Add(absl::OkStatus());
       continue;
     }
-    parts_.jobs->Ask(engine, [=, this, before = asked->second](const JobSnapshot& snapshot) {
+    parts_.jobs->Ask(engine, [=, this, before = asked->second](const JobStatus& snapshot) {
       const LocalJobs::Job* const local = parts_.jobs->Get(job);
       if (local == nullptr || local->ended || local->told != before || snapshot.open_streams != 0) {
         return gather->Add(absl::OkStatus());
@@ -121,7 +121,7 @@ void Home::LetRest(const std::vector<uint64_t>& rest, const std::map<uint64_t, u
                                      parts_.self->id(), " has missed its end"),
                         {.job = snapshot.name, .server = static_cast<int>(parts_.self->id())}));
       // Behind the end. Nobody is there to read what an ended job keeps for a while.
-      parts_.jobs->Ask(engine, [this, self, job, gather](const JobSnapshot&) {
+      parts_.jobs->Ask(engine, [this, self, job, gather](const JobStatus&) {
         const LocalJobs::Job* const ended = parts_.jobs->Get(job);
         if (ended != nullptr && ended->ended) parts_.jobs->Drop(job);
         gather->Add(absl::OkStatus());

@@ -73,7 +73,7 @@ class OperatorDoor {
 
   // --- This server
   // Every job that is here or attaches here, ascending name. `done` may run on any thread.
-  virtual void Status(std::function<void(std::vector<JobSnapshot>)> done) = 0;
+  virtual void Status(std::function<void(std::vector<JobStatus>)> done) = 0;
   // What takes long here and is under way. At once.
   virtual std::vector<std::shared_ptr<const Work>> ListWorks() const = 0;
   virtual uint64_t memory_used_bytes() const = 0;

@@ -41,7 +41,7 @@ uint32_t EpochChange::WorldMax() const {
 std::vector<Member> EpochChange::NextMembers(const SeatChanges& changes, bool keep_lead) const {
   std::map<uint32_t, uint64_t> seats;
   for (const Member& member : plan_.epoch.members) {
-    const bool uploads = keep_lead && member.slot == plan_.epoch.lead();
+    const bool uploads = keep_lead && member.slot == plan_.epoch.lead_trainer();
     if (uploads || changes.gone.count(member.slot) == 0) seats[member.slot] = member.incarnation;
   }
   for (const auto& [slot, incarnation] : changes.newcomers) seats[slot] = incarnation;

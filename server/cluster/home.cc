@@ -135,8 +135,8 @@ bool Home::IsAttaching(const Pending& pending) {
   return !made || (pending.gathers && !pending.newcomers.empty());
 }
 
-JobSnapshot Home::AttachingStatus(const std::string& name, const Pending& pending) const {
-  JobSnapshot job{.name = name, .job = pending.plan.job, .state = "attaching"};
+JobStatus Home::AttachingStatus(const std::string& name, const Pending& pending) const {
+  JobStatus job{.name = name, .job = pending.plan.job, .state = "attaching"};
   const Gathering gathering = GatheringOf(pending);
   job.world = pending.gathers ? gathering.world : pending.home.spec().world;
   for (uint32_t s = 0; s < job.world; ++s) job.slots.push_back({.slot = s, .state = "attached"});
@@ -146,8 +146,8 @@ JobSnapshot Home::AttachingStatus(const std::string& name, const Pending& pendin
   return job;
 }
 
-std::vector<JobSnapshot> Home::Attaching() const {
-  std::vector<JobSnapshot> jobs;
+std::vector<JobStatus> Home::Attaching() const {
+  std::vector<JobStatus> jobs;
   for (const auto& [name, pending] : pending_) {
     if (IsAttaching(pending)) jobs.push_back(AttachingStatus(name, pending));
   }

@@ -63,7 +63,7 @@ class Home final : public JobNames, public LocalJobs::Listener {
   absl::StatusOr<JobPlan> MadeJob(const std::string& name) const override;
   bool HasName(const std::string& name) const override;
   const std::map<std::string, JobPlan>& resting() const override { return resting_; }
-  std::vector<JobSnapshot> Attaching() const override;
+  std::vector<JobStatus> Attaching() const override;
   void AddResting(const JobPlan& plan) override { resting_[plan.spec.name] = plan; }
 
   void OnJobFound(const JobPlan& plan) override;
@@ -193,7 +193,7 @@ class Home final : public JobNames, public LocalJobs::Listener {
   void DropAtPeer(uint32_t server, uint64_t job);
   void FailPending(Pending* pending, const absl::Status& status);
   static bool IsAttaching(const Pending& pending);
-  JobSnapshot AttachingStatus(const std::string& name, const Pending& pending) const;
+  JobStatus AttachingStatus(const std::string& name, const Pending& pending) const;
 
   const DeskParts parts_;
   const Clock* const clock_;

@@ -27,14 +27,14 @@ absl::Status Busy(const JobPlan& plan, uint32_t attached) {
 // --- Status
 // ---------------------------------------------------------------------------------------
 
-void JobsDesk::Status(const std::function<void(std::vector<JobSnapshot>)>& done) {
+void JobsDesk::Status(const std::function<void(std::vector<JobStatus>)>& done) {
   struct Collected {
     Mutex mu;
-    std::vector<JobSnapshot> jobs ABSL_GUARDED_BY(mu);
+    std::vector<JobStatus> jobs ABSL_GUARDED_BY(mu);
   };
   const auto collected = std::make_shared<Collected>();
   auto engines = parts_.jobs->Engines();
-  for (JobSnapshot& attaching : parts_.names->Attaching()) {
+  for (JobStatus& attaching : parts_.names->Attaching()) {
     std::erase_if(engines, [&](const auto& engine) { return engine->job() == attaching.job; });
     MutexLock lock(&collected->mu);
     collected->jobs.push_back(std::move(attaching));
@@ -42,11 +42,11 @@ void JobsDesk::Status(const std::function<void(std::vector<JobSnapshot>)>& done)
   const auto gather = std::make_shared<Gather>(engines.size(), [collected, done](absl::Status) {
     MutexLock lock(&collected->mu);
     std::sort(collected->jobs.begin(), collected->jobs.end(),
-              [](const JobSnapshot& a, const JobSnapshot& b) { return a.name < b.name; });
+              [](const JobStatus& a, const JobStatus& b) { return a.name < b.name; });
     done(collected->jobs);
   });
   for (const auto& engine : engines) {
-    engine->Snapshot([collected, gather](JobSnapshot job) {
+    engine->Status([collected, gather](JobStatus job) {
       {
         MutexLock lock(&collected->mu);
         collected->jobs.push_back(std::move(job));
@@ -80,7 +80,7 @@ void JobsDesk::List(const std::function<void(absl::StatusOr<DurableJobs>)>& done
   };
   const auto gather = std::make_shared<Gather>(running.size(), finish);
   for (const auto& engine : running) {
-    parts_.jobs->Ask(engine, [listed, gather](const JobSnapshot& status) {
+    parts_.jobs->Ask(engine, [listed, gather](const JobStatus& status) {
       for (DurableJob& job : *listed) {
         if (job.job != status.job) continue;
         job.round = status.round;
@@ -115,7 +115,7 @@ void JobsDesk::Delete(const std::string& name, bool force, const Done& done) {
   if (!plan.ok()) return done(plan.status());
   const std::shared_ptr<RoundEngine> engine = parts_.jobs->Find(plan->job);
   if (engine == nullptr || !parts_.jobs->Runs(plan->job)) return DeleteAtAll(*plan, done);
-  parts_.jobs->Ask(engine, [=, this, plan = *plan](const JobSnapshot& status) {
+  parts_.jobs->Ask(engine, [=, this, plan = *plan](const JobStatus& status) {
     if (status.open_streams != 0 && !force) return done(Busy(plan, status.open_streams));
     EndAndDelete(plan, engine, done);
   });
@@ -125,7 +125,7 @@ void JobsDesk::Delete(const std::string& name, bool force, const Done& done) {
 void JobsDesk::EndAndDelete(const JobPlan& plan, const std::shared_ptr<RoundEngine>& engine,
                             const Done& done) {
   engine->Fail(LocalJobs::Deleted(plan));
-  parts_.jobs->Ask(engine, [this, plan, done](const JobSnapshot&) { DeleteAtAll(plan, done); });
+  parts_.jobs->Ask(engine, [this, plan, done](const JobStatus&) { DeleteAtAll(plan, done); });
 }
 
 void JobsDesk::DeleteAtAll(const JobPlan& plan, const Done& done) {

@@ -27,7 +27,7 @@ class JobsDesk {
 
   // Every job that is at this server, or attaches at it, ascending name. `done` may run on any
   // thread.
-  void Status(const std::function<void(std::vector<JobSnapshot>)>& done);
+  void Status(const std::function<void(std::vector<JobStatus>)>& done);
   // As OperatorDoor's ListJobs and DeleteJob, with their errors.
   void List(const std::function<void(absl::StatusOr<DurableJobs>)>& done);
   void Delete(const std::string& name, bool force, const Done& done);

@@ -41,8 +41,8 @@ bool LocalJobs::Runs(uint64_t job) const {
 }
 
 void LocalJobs::Ask(const std::shared_ptr<RoundEngine>& engine,
-                    const std::function<void(const JobSnapshot&)>& done) {
-  engine->Snapshot(parts_.strand->Bind(done));
+                    const std::function<void(const JobStatus&)>& done) {
+  engine->Status(parts_.strand->Bind(done));
 }
 
 // --- After a start ------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ void LocalJobs::MakeForHome(const JobPlan& plan, const Done& done) {
   if (engine == nullptr || !Runs(other->job)) {
     return done(MakeInPlaceOf(*other, ProgressOnDisk(*other), plan));
   }
-  Ask(engine, [this, engine, other = *other, plan, done](const JobSnapshot& status) {
+  Ask(engine, [this, engine, other = *other, plan, done](const JobStatus& status) {
     const bool progress =
         status.round > 1 || status.phase == "prepared" || status.phase == "applying";
     done(MakeInPlaceOf(other, progress, plan));
@@ -358,7 +358,7 @@ void LocalJobs::Remove(uint64_t job, const Done& done) {
   if (engine == nullptr || !Runs(job) || !IsDurable(Get(job)->plan)) return done(Forget(job));
   engine->Fail(Deleted(Get(job)->plan));
   // Behind the end, which lets go of the files.
-  Ask(engine, [this, job, done](const JobSnapshot&) { done(Forget(job)); });
+  Ask(engine, [this, job, done](const JobStatus&) { done(Forget(job)); });
 }
 
 absl::Status LocalJobs::Deleted(const JobPlan& plan) {

@@ -100,7 +100,7 @@ class LocalJobs final : public JobLookup {
 
   // Runs `done` on the strand with the status of the job's engine.
   void Ask(const std::shared_ptr<RoundEngine>& engine,
-           const std::function<void(const JobSnapshot&)>& done);
+           const std::function<void(const JobStatus&)>& done);
 
   // Gives back the memory of the job and lets go of its engine; it may be unknown.
   void Drop(uint64_t job);

@@ -127,7 +127,7 @@ class StrandOperatorDoor final : public OperatorDoor {
   using SnapshotDone = std::function<void(absl::StatusOr<SnapshotInfo>)>;
   explicit StrandOperatorDoor(const DoorParts& parts) : parts_(parts) {}
 
-  void Status(std::function<void(std::vector<JobSnapshot>)> done) override {
+  void Status(std::function<void(std::vector<JobStatus>)> done) override {
     Post([this, done = std::move(done)] { parts_.job_desk->Status(done); });
   }
   std::vector<std::shared_ptr<const Work>> ListWorks() const override {

@@ -39,6 +39,9 @@ namespace ballast::server {
 // The result of a decided round, without what only this process' clock knows.
 RoundResult ResultOf(uint64_t round, const Decision& decision);
 
+// Buffers that weights go out from: of fp32, then of 16-bit extents.
+absl::StatusOr<std::vector<BufferPool>> MakeWeightPools(const Layout& layout, size_t owned);
+
 class Engine final : public RoundEngine {
  public:
   Engine(const EngineConfig& config, const EngineDeps& deps, RoundFsm fsm,
@@ -183,16 +186,16 @@ class Engine final : public RoundEngine {
           done = std::move(done)] { DoExtend(plan, window_extents, files, done); });
   }
 
-  void Snapshot(std::function<void(JobSnapshot)> done) override {
+  void Status(std::function<void(JobStatus)> done) override {
     Post([this, done = std::move(done)] {
-      JobSnapshot snapshot;
-      fsm_.FillSnapshot(&snapshot);
-      snapshot.state_bytes = store_.bytes();
-      for (const auto& sink : sinks_) snapshot.open_streams += sink != nullptr;
-      snapshot.state = fsm_.phase() == Phase::kFailed     ? "failed"
-                       : fsm_.phase() == Phase::kFinished ? "finished"
-                                                          : "running";
-      done(std::move(snapshot));
+      JobStatus status;
+      fsm_.FillStatus(&status);
+      status.state_bytes = store_.bytes();
+      for (const auto& sink : sinks_) status.open_streams += sink != nullptr;
+      status.state = fsm_.phase() == Phase::kFailed     ? "failed"
+                     : fsm_.phase() == Phase::kFinished ? "finished"
+                                                        : "running";
+      done(std::move(status));
     });
   }
 
@@ -367,7 +370,6 @@ class Engine final : public RoundEngine {
   // With a tier on NVMe.
   void ConnectTier();
   void DisconnectTier();
-  absl::Status StageInitial(const FrameHeader& frame, const Payload& payload);
   void TakeInitial(uint32_t extent);
   void OnInitialSaved(const absl::Status& status);
   void OnInitialFlushed(const absl::Status& status);
@@ -391,9 +393,6 @@ class Engine final : public RoundEngine {
   void StepExtent(uint32_t extent, const std::shared_ptr<StepPlan>& plan);
   void OnExtentStepped(uint32_t extent, uint64_t version, const BufferRef& weight,
                        const std::shared_ptr<StepPlan>& plan);
-  // fp32, then 16-bit.
-  static absl::StatusOr<std::vector<BufferPool>> MakeWeightPools(const Layout& layout,
-                                                                 size_t owned);
   absl::StatusOr<BufferRef> WeightBuffer(DType dtype);
   void LogEnd(const absl::Status& why) const;
   void End();

@@ -171,7 +171,7 @@ void Engine::WatchLease(uint32_t slot) {
 void Engine::TellSeatFree(uint32_t slot) {
   const Member* const member = fsm_.plan().epoch.Find(slot);
   if (member == nullptr || !on_seat_free_ || ended_) return;
-  if (fsm_.InitIsFresh() && slot == fsm_.plan().epoch.lead()) {
+  if (fsm_.InitIsFresh() && slot == fsm_.plan().epoch.lead_trainer()) {
     // Nobody else can upload initial weights; it is looked for again.
     strand_.PostAfter(config_.lease, [weak = weak_from_this(), slot] {
       const auto self = std::static_pointer_cast<Engine>(weak.lock());

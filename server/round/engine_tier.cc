@@ -40,9 +40,17 @@ void Engine::DisconnectTier() { nvme_->Connect(nullptr, nullptr, nullptr); }
 
 // --- Initial weights ----------------------------------------------------------------------------
 
-// Frames of an extent are put together in the buffer its weights go out from, which is planned for
-// every extent; its state needs memory only once they are all there.
-absl::Status Engine::StageInitial(const FrameHeader& frame, const Payload& payload) {
+// With a tier on NVMe, frames of an extent are put together in the buffer that its weights go out
+// from, which is planned for every extent: its state needs memory only once they are all there.
+absl::Status Engine::PutInitial(const FrameHeader& frame, const Payload& payload) {
+  if (nvme_ == nullptr) {
+    const auto width = static_cast<uint32_t>(DTypeBytes(frame.dtype));
+    const std::string bytes = payload.ToString();
+    store_.WriteMaster(fsm_.layout(), frame.extent, frame.offset_bytes / width, bytes.data(),
+                       frame.length_bytes / width);
+    if (frame.extent < weights_.size()) weights_[frame.extent].Reset();
+    return absl::OkStatus();
+  }
   BufferRef& staged = staged_[frame.extent];
   if (!staged) {
     absl::StatusOr<BufferRef> buffer = WeightBuffer(frame.dtype);

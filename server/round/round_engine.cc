@@ -62,16 +62,6 @@ absl::StatusOr<uint32_t> Engine::Land(const FrameHeader& frame, const Payload& p
   return crc;
 }
 
-absl::Status Engine::PutInitial(const FrameHeader& frame, const Payload& payload) {
-  if (nvme_ != nullptr) return StageInitial(frame, payload);
-  const auto width = static_cast<uint32_t>(DTypeBytes(frame.dtype));
-  const std::string bytes = payload.ToString();
-  store_.WriteMaster(fsm_.layout(), frame.extent, frame.offset_bytes / width, bytes.data(),
-                     frame.length_bytes / width);
-  if (frame.extent < weights_.size()) weights_[frame.extent].Reset();
-  return absl::OkStatus();
-}
-
 void Engine::Do(const InitialComplete& effect) {
   if (nvme_ != nullptr) {
     TakeInitial(effect.extent);
@@ -337,8 +327,7 @@ void Engine::Do(const OpenRound& effect) {
   for (const auto& attach : std::exchange(after_apply_, {})) attach();
 }
 
-absl::StatusOr<std::vector<BufferPool>> Engine::MakeWeightPools(const Layout& layout,
-                                                                size_t owned) {
+absl::StatusOr<std::vector<BufferPool>> MakeWeightPools(const Layout& layout, size_t owned) {
   std::vector<BufferPool> pools;
   for (const size_t width : {size_t{4}, size_t{2}}) {
     // One set on its way out, one being written. Older ones are back: no slot begins a round before

@@ -169,7 +169,9 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   // changed.
   virtual void Extend(JobPlan plan, uint32_t window_extents, GrowthFiles files,
                       std::function<void(absl::Status)> done) = 0;
-  virtual void Snapshot(std::function<void(JobSnapshot)> done) = 0;
+  // What the status page shows of the job at this server. `done` runs on the strand, once what was
+  // asked of the engine before has run.
+  virtual void Status(std::function<void(JobStatus)> done) = 0;
   // What a snapshot is made of, in three calls at every server of the job. HoldState keeps what is
   // on disk as it is, in no time, until ReleaseState or the end of CaptureState; `done` gets the
   // first round whose beginning this server can tell. CaptureState, with the largest of those

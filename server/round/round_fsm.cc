@@ -289,7 +289,7 @@ absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) con
     return Error(absl::StatusCode::kFailedPrecondition, Reason::kConflict,
                  absl::StrCat("slot ", slot_id, " begins round ", begin.round, " twice"), slot);
   }
-  if (slot_id == plan_.epoch.lead() && init_missing_ != 0) {
+  if (slot_id == plan_.epoch.lead_trainer() && init_missing_ != 0) {
     return Error(absl::StatusCode::kFailedPrecondition, Reason::kNotBegun,
                  absl::StrCat("slot ", slot, " begins round ", begin.round, " while ",
                               init_missing_, " extents still lack their initial weights"),
@@ -395,9 +395,9 @@ Reason RoundFsm::CheckInitial(const FrameHeader& frame, std::string* message) co
     *message = std::move(text);
     return reason;
   };
-  if (frame.slot != plan_.epoch.lead()) {
+  if (frame.slot != plan_.epoch.lead_trainer()) {
     return say(Reason::kNotContributor,
-               absl::StrCat("initial weights come from slot ", plan_.epoch.lead()));
+               absl::StrCat("initial weights come from slot ", plan_.epoch.lead_trainer()));
   }
   const ChunkRange range{frame.offset_bytes, frame.length_bytes};
   switch (init_.Look(frame.extent, 0, range, frame.crc32c)) {
@@ -567,11 +567,11 @@ Vote RoundFsm::OwnVote() const {
   vote.nonfinite = nonfinite_;
   vote.first_nonfinite = first_nonfinite_;
   vote.contributor_digest = ContributorDigest();
-  if (self_ == plan_.servers.front()) vote.scalars = LeadScalars();
+  if (self_ == plan_.servers.front()) vote.scalars = VotedScalars();
   return vote;
 }
 
-std::vector<ScalarSet> RoundFsm::LeadScalars() const {
+std::vector<ScalarSet> RoundFsm::VotedScalars() const {
   if (!uploader_.empty()) return {};
   std::set<std::pair<uint32_t, uint64_t>> wanted;  // (group, step)
   for (uint32_t t = 0; t < tensor_step_.size(); ++t) {
@@ -579,7 +579,7 @@ std::vector<ScalarSet> RoundFsm::LeadScalars() const {
   }
   std::vector<ScalarSet> sets;
   for (const auto& [group, step] : wanted) {
-    const Hyper& hyper = slots_[plan_.epoch.lead()].begin.hyper[group];
+    const Hyper& hyper = slots_[plan_.epoch.lead_trainer()].begin.hyper[group];
     const optim::AdamWScalars scalars = optim::MakeAdamWScalars(
         hyper[kLr], hyper[kBeta1], hyper[kBeta2], hyper[kEps], hyper[kWeightDecay], step);
     sets.push_back({group, step, ScalarsToBits(scalars)});
@@ -689,20 +689,20 @@ void RoundFsm::CheckGrowing(Effects* effects) {
        effects);
 }
 
-// All have left, at least one of them since the job was gone on with: whoever was a member when it
-// came to rest is not waited for then.
-bool RoundFsm::NobodyIsLeft() const {
+// Of the members at least one has left since the job came back from rest. The others have left too,
+// or were members when the job came to rest and are not back: the job does not wait for those.
+bool RoundFsm::AllHaveLeft() const {
   const bool gone = std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
     return slot.left || slot.rested || !slot.member;
   });
   return gone && std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.left; });
 }
 
-// Ends the job when nobody is left, or fails it when somebody who is missing still owes something.
+// Ends the job when all trainers have left. Fails it when a trainer that is missing owes something.
 // A slot that vanished after its last push does not stop the round it contributed to.
 void RoundFsm::CheckSeats(Effects* effects) {
   if (phase_ != Phase::kIdle && phase_ != Phase::kCollect) return;
-  if (NobodyIsLeft()) {
+  if (AllHaveLeft()) {
     phase_ = Phase::kFinished;
     effects->push_back(FinishJob{});
     return;
@@ -715,8 +715,8 @@ void RoundFsm::CheckSeats(Effects* effects) {
     });
     // In a variable world the next epoch goes on without it, unless it may owe initial weights, or
     // too few would be left.
-    const bool owed =
-        !plan_.spec.variable_world || TooFewStay() || (InitIsFresh() && s == plan_.epoch.lead());
+    const bool owed = !plan_.spec.variable_world || TooFewStay() ||
+                      (InitIsFresh() && s == plan_.epoch.lead_trainer());
     if (slot.left && others_began && owed) {
       Fail(Error(absl::StatusCode::kFailedPrecondition, Reason::kTrainerLeft,
                  absl::StrCat("slot ", s, " left the job before round ", round_,

@@ -5,9 +5,9 @@
 //   IDLE(t) -Begin-> COLLECT(t) -all extents reduced-> PREPARING(t) -durable-> PREPARED(t)
 //           -all votes-> APPLYING(t) -all stepped-> IDLE(t+1);   any -> FAILED | FINISHED
 //
-// An upload is a round like any other in which the lead pushes weights, or a plane of the state, in
-// place of gradients: it is the only contributor, and the decision says what they take the place
-// of.
+// An upload is a round like any other in which the lead trainer pushes weights, or a plane of the
+// state, in place of gradients: it is the only contributor, and the decision says what they take
+// the place of.
 //
 // A job whose durability is not `none` outlives its processes: a trainer or server that is away is
 // waited for, a slot may open its stream and its round again, and Restore puts a restarted server
@@ -224,7 +224,8 @@ class RoundFsm {
 
   // Contributors of an extent, ascending.
   const std::vector<uint32_t>& Contributors(uint32_t extent) const;
-  void FillSnapshot(JobSnapshot* snapshot) const;
+  // All that the FSM knows of a status: everything but `state`, `state_bytes` and `open_streams`.
+  void FillStatus(JobStatus* status) const;
 
  private:
   struct Slot {
@@ -288,11 +289,11 @@ class RoundFsm {
   bool SameBegin(uint32_t slot, const RoundBegin& begin) const;
   void OpenRegisters(uint32_t slot, Effects* effects);
   Vote OwnVote() const;
-  std::vector<ScalarSet> LeadScalars() const;
+  std::vector<ScalarSet> VotedScalars() const;
   uint32_t ContributorDigest() const;
   void MaybeDecide(Effects* effects);
   void CloseRound(Effects* effects);
-  bool NobodyIsLeft() const;
+  bool AllHaveLeft() const;
   void CheckSeats(Effects* effects);
   bool TooFewStay() const;
   void CheckGrowing(Effects* effects);
@@ -317,13 +318,14 @@ class RoundFsm {
   std::vector<uint32_t> owned_;     // extents, push order
   std::vector<uint32_t> position_;  // extent -> index in owned_, or UINT32_MAX
   std::vector<Slot> slots_;
-  Registers registers_;             // gradients of the open round
-  std::vector<uint32_t> uploader_;  // the lead, while the open round is an upload; else empty
-  Registers init_;                  // initial weights, one pseudo-slot
-  uint32_t init_missing_ = 0;       // owned extents without initial weights
-  std::vector<uint32_t> pending_;   // per position: contributors that still owe it
-  std::vector<uint8_t> reduced_;    // per position
-  std::vector<ExtentNorm> norms_;   // per position
+  Registers registers_;  // gradients of the open round
+  std::vector<uint32_t>
+      uploader_;               // the lead trainer, while the open round is an upload; else empty
+  Registers init_;             // initial weights, one pseudo-slot
+  uint32_t init_missing_ = 0;  // owned extents without initial weights
+  std::vector<uint32_t> pending_;  // per position: contributors that still owe it
+  std::vector<uint8_t> reduced_;   // per position
+  std::vector<ExtentNorm> norms_;  // per position
   uint64_t nonfinite_ = 0;
   Nonfinite first_nonfinite_;
   uint32_t reduced_count_ = 0;

@@ -74,7 +74,7 @@ absl::Status RoundFsm::CheckSameHyper(uint32_t slot_id, const RoundBegin& begin)
 
 uint32_t RoundFsm::ContributorDigest() const {
   uint32_t crc = CrcOfValue(round_, 0);
-  const RoundBegin& lead = slots_[plan_.epoch.lead()].begin;
+  const RoundBegin& lead = slots_[plan_.epoch.lead_trainer()].begin;
   for (const Hyper& hyper : lead.hyper) {
     crc = Crc32c(hyper.data(), hyper.size() * sizeof(double), crc);
   }
@@ -179,9 +179,9 @@ std::string RoundFsm::UploadDifference(uint32_t slot_id, const RoundBegin& begin
                       "'s; all slots must make the same change to their weights");
 }
 
-// The lead alone contributes. What was reduced before a restart stays so.
+// The lead trainer alone contributes. What was reduced before a restart stays so.
 void RoundFsm::OpenUpload() {
-  uploader_ = {plan_.epoch.lead()};
+  uploader_ = {plan_.epoch.lead_trainer()};
   for (uint32_t position = 0; position < owned_.size(); ++position) {
     if (reduced_[position] == 0) pending_[position] = 1;
   }
@@ -312,20 +312,20 @@ bool RoundFsm::PresentAnywhere(uint32_t tensor) const {
                      [&](uint32_t slot) { return Present(slot, tensor); });
 }
 
-void RoundFsm::FillSnapshot(JobSnapshot* snapshot) const {
-  snapshot->name = plan_.spec.name;
-  snapshot->job = plan_.job;
-  snapshot->round = round_;
-  snapshot->phase = PhaseName(phase_);
-  snapshot->opt_step = policy_.opt_step;
-  snapshot->world = plan_.epoch.world();
-  snapshot->extents = static_cast<uint32_t>(layout_.extents().size());
-  snapshot->owned_extents = static_cast<uint32_t>(owned_.size());
-  snapshot->parameters = layout_.total_elements();
-  snapshot->error = failure_.ok() ? "" : std::string(failure_.message());
+void RoundFsm::FillStatus(JobStatus* status) const {
+  status->name = plan_.spec.name;
+  status->job = plan_.job;
+  status->round = round_;
+  status->phase = PhaseName(phase_);
+  status->opt_step = policy_.opt_step;
+  status->world = plan_.epoch.world();
+  status->extents = static_cast<uint32_t>(layout_.extents().size());
+  status->owned_extents = static_cast<uint32_t>(owned_.size());
+  status->parameters = layout_.total_elements();
+  status->error = failure_.ok() ? "" : std::string(failure_.message());
   for (uint32_t s = 0; s < slots_.size(); ++s) {
     if (!slots_[s].member) continue;
-    SlotSnapshot slot;
+    SlotStatus slot;
     slot.slot = s;
     slot.state = slots_[s].left     ? "left"
                  : slots_[s].lost   ? "lost"
@@ -339,11 +339,11 @@ void RoundFsm::FillSnapshot(JobSnapshot* snapshot) const {
       slot.first_owed = owned_[position];
       break;
     }
-    snapshot->slots.push_back(slot);
+    status->slots.push_back(slot);
   }
   if (phase_ == Phase::kPrepared) {
     for (const uint32_t server : plan_.servers) {
-      if (votes_.find(server) == votes_.end()) snapshot->votes_missing.push_back(server);
+      if (votes_.find(server) == votes_.end()) status->votes_missing.push_back(server);
     }
   }
 }

@@ -47,8 +47,8 @@ struct EpochRecord {
   uint32_t world() const { return static_cast<uint32_t>(members.size()); }
   // Slots are below this; some of them may be nobody's.
   uint32_t seats() const { return members.empty() ? 0 : members.back().slot + 1; }
-  // The slot that uploads initial weights.
-  uint32_t lead() const { return members.front().slot; }
+  // The lowest slot: its trainer uploads initial weights.
+  uint32_t lead_trainer() const { return members.front().slot; }
   // Who holds the slot, or null.
   const Member* Find(uint32_t slot) const {
     const auto it = std::lower_bound(members.begin(), members.end(), slot,
@@ -66,7 +66,7 @@ struct JobPlan {
   uint64_t job = 0;
   JobSpec spec;
   EpochRecord epoch;
-  std::vector<uint32_t> servers;  // ids, ascending; the first is the home and the lead
+  std::vector<uint32_t> servers;  // ids, ascending; the first is the home and the lead server
   std::vector<uint32_t> owner;    // server id per extent
   uint32_t layout_version = 1;
   uint32_t sealed_epoch = 0;   // the epoch this server has promised to prepare nothing of any more
@@ -100,12 +100,12 @@ struct RoundBegin {
   // One per tensor, and up to 7 times false behind them; empty: every tensor has a gradient.
   std::vector<bool> presence;
   std::string user_state;  // to the home: what the slot's script needs to go on after the round
-  // The round replaces weights, or a plane of the state: the epoch's lead pushes all of its own in
-  // place of gradients, and there are no hyper-parameters. Presence is empty, or with a low plane
-  // names the tensors that have one.
+  // The round replaces weights, or a plane of the state: the epoch's lead trainer pushes all of its
+  // own in place of gradients, and there are no hyper-parameters. Presence is empty, or with a low
+  // plane names the tensors that have one.
   UploadPlane upload = UploadPlane::kNone;
   // With `upload`: CRC32C of what the slot has of each tensor, which must equal the others'; empty:
-  // it takes the lead's, whatever its own is.
+  // it takes the lead trainer's, whatever its own is.
   std::vector<uint32_t> weight_crc32c;
   std::optional<StepCounts> steps;  // with a state plane: the job's from this round on
 };
@@ -145,7 +145,7 @@ struct Ack {
   uint32_t window_base = 0;
   uint64_t durable_round = 0;
   uint64_t applied_round = 0;
-  bool flush = false;  // must reach the client now; else the session may merge it
+  bool flush = false;  // must reach the client now; else the stream may merge it
 };
 
 struct FrameRefused {
@@ -181,15 +181,15 @@ struct OutPiece {
   OutBytes bytes;
 };
 
-// Where a slot's answers go: the session of its stream. Implemented in server/rpc.
+// Where a slot's answers go: the stream of its trainer. Implemented in server/rpc.
 // Every call is made on the job's strand; calls must not block and must not call back.
 class SlotSink {
  public:
   virtual ~SlotSink() = default;
-  // Progress. The session adds `received_bytes` itself and may merge acks that lack `flush`.
+  // Progress. The stream adds `received_bytes` itself and may merge acks that lack `flush`.
   virtual void OnAck(const Ack& ack) = 0;
   virtual void OnResult(const RoundResult& result) = 0;
-  // A piece of an extent's weights (version `round`) or of one of its state arrays; the session
+  // A piece of an extent's weights (version `round`) or of one of its state arrays; the stream
   // cuts it into frames of at most one chunk and fills in the slot's identity.
   virtual void OnExtent(const OutPiece& piece) = 0;
   virtual void OnDone(const RoundDone& done) = 0;
@@ -214,14 +214,14 @@ class VoteSink {
 };
 
 // For /statusz and `ballastctl status`.
-struct SlotSnapshot {
+struct SlotStatus {
   uint32_t slot = 0;
   std::string state;  // absent | attached | pushing | done | left | lost
   uint64_t owed_extents = 0;
   uint32_t first_owed = 0;
 };
 
-struct JobSnapshot {
+struct JobStatus {
   std::string name;
   uint64_t job = 0;
   std::string state;  // attaching | running | failed | finished
@@ -233,7 +233,7 @@ struct JobSnapshot {
   uint32_t owned_extents = 0;
   uint64_t state_bytes = 0;
   uint64_t parameters = 0;
-  std::vector<SlotSnapshot> slots;
+  std::vector<SlotStatus> slots;
   std::vector<uint32_t> votes_missing;
   uint32_t open_streams = 0;
   std::string error;

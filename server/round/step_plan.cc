@@ -30,7 +30,7 @@ absl::StatusOr<std::shared_ptr<StepPlan>> MakeStepPlan(const Layout& layout,
     }
     if (plan->by_tensor[t] == nullptr) {
       return ReasonedError(absl::StatusCode::kAborted, Reason::kVoteMismatch,
-                           absl::StrCat("the lead's vote lacks the scalars of tensor ", t,
+                           absl::StrCat("the lead server's vote lacks the scalars of tensor ", t,
                                         " at step ", tensor_step[t] + 1));
     }
   }

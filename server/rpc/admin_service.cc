@@ -37,8 +37,8 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
   reply.set_memory_budget_bytes((*door)->memory_budget_bytes());
   for (const auto& work : (*door)->ListWorks()) ToProto(*work, reply.add_works());
   (*door)->Status([reply = std::move(reply),
-                   done = std::move(done)](const std::vector<JobSnapshot>& jobs) mutable {
-    for (const JobSnapshot& job : jobs) ToProto(job, reply.add_jobs());
+                   done = std::move(done)](const std::vector<JobStatus>& jobs) mutable {
+    for (const JobStatus& job : jobs) ToProto(job, reply.add_jobs());
     done(std::move(reply));
   });
 }

@@ -339,7 +339,7 @@ absl::StatusOr<DType> WeightDType(v1::DType dtype) {
                        absl::StrCat("weights have no dtype ", static_cast<int>(dtype)));
 }
 
-void ToProto(const JobSnapshot& job, v1::JobStatus* out) {
+void ToProto(const JobStatus& job, v1::JobStatus* out) {
   out->set_name(job.name);
   out->set_job(job.job);
   out->set_state(job.state);
@@ -351,7 +351,7 @@ void ToProto(const JobSnapshot& job, v1::JobStatus* out) {
   out->set_owned_extents(job.owned_extents);
   out->set_state_bytes(job.state_bytes);
   out->set_parameters(job.parameters);
-  for (const SlotSnapshot& slot : job.slots) {
+  for (const SlotStatus& slot : job.slots) {
     v1::SlotStatus* added = out->add_slots();
     added->set_slot(slot.slot);
     added->set_state(slot.state);

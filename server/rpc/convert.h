@@ -1,5 +1,5 @@
 // Messages of the wire <-> the types of server/round and server/cluster.
-// Comes from: control_service, peer_service, session. Goes to: RoundEngine, the doors.
+// Comes from: control_service, peer_service, trainer_stream. Goes to: RoundEngine, the doors.
 // Everything that comes from outside is checked for what the types cannot hold: enum numbers,
 // lengths that must agree with each other. Limits of a job are ValidateJobSpec's.
 // Thread safety: pure functions.
@@ -58,7 +58,7 @@ void ToProto(const StateInfo& info, v1::StateInfo* out);
 void ToProto(const TrainerNews& news, v1::TrainerNews* out);
 
 // Admin.
-void ToProto(const JobSnapshot& job, v1::JobStatus* out);
+void ToProto(const JobStatus& job, v1::JobStatus* out);
 void ToProto(const DurableJob& job, v1::DurableJob* out);
 void ToProto(const SnapshotInfo& snapshot, v1::Snapshot* out);
 void ToProto(const Work& work, v1::Work* out);

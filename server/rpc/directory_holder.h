@@ -1,6 +1,6 @@
 // The job directory as the handlers see it: absent until the server knows its peers and has read
 // its jobs. Comes from: server main. Goes to: control_service, peer_service, admin_service,
-// session. Thread safety: any thread.
+// trainer_stream. Thread safety: any thread.
 #pragma once
 
 #include <memory>

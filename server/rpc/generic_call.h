@@ -1,6 +1,6 @@
 // One gRPC call of any method, as messages of raw bytes: the only place that knows gRPC's rules
 // for operations, tags and lifetimes. Unary calls and streams go through the same class.
-// Comes from: GenericServer. Goes to: a CallHandler per call (session.h, unary_call.h).
+// Comes from: GenericServer. Goes to: a CallHandler per call (trainer_stream.h, unary_call.h).
 // Thread safety: the methods of GenericCall may be called from any thread. A call's handler is
 // called on one thread only, the poller of the call's completion queue.
 #pragma once

@@ -1,6 +1,6 @@
 // The gRPC server of a state server: one port, every method by its name, on its own poller threads.
 // Comes from: server main. Goes to: the handlers of control_service, peer_service, admin_service
-// and session. Thread safety: AddMethod before Start; the rest from one thread, the owner's.
+// and trainer_stream. Thread safety: AddMethod before Start; the rest from one thread, the owner's.
 #pragma once
 
 #include <chrono>

@@ -4,8 +4,8 @@
 //
 // Order: control messages and pieces of extents in the order in which they were added; an
 // acknowledgement or heartbeat overtakes them, because the trainer's pushes wait for credit and for
-// signs of life. Comes from: Session (SlotSink calls, received bytes). Goes to: Session's writes.
-// Thread safety: thread-compatible; guarded by the session.
+// signs of life. Comes from: TrainerStream (SlotSink calls, received bytes). Goes to: the writes of
+// the stream. Thread safety: thread-compatible; guarded by the stream.
 #pragma once
 
 #include <cstdint>

@@ -206,7 +206,7 @@ void Workload::AwaitRound(RoundEngine* engine) const {
   uint64_t round = 0;
   while (round != round_) {
     std::promise<uint64_t> now;
-    engine->Snapshot([&](const server::JobSnapshot& job) { now.set_value(job.round); });
+    engine->Status([&](const server::JobStatus& job) { now.set_value(job.round); });
     round = now.get_future().get();
   }
 }

@@ -178,15 +178,6 @@ uint32_t SimEngine::Land(const FrameHeader& frame, const Payload& payload) {
   return crc;
 }
 
-void SimEngine::PutInitial(const FrameHeader& frame, const Payload& payload) {
-  if (nvme_ != nullptr) return StageInitial(frame, payload);
-  const auto width = static_cast<uint32_t>(DTypeBytes(frame.dtype));
-  const std::string bytes = payload.ToString();
-  store_.WriteMaster(fsm_.layout(), frame.extent, frame.offset_bytes / width, bytes.data(),
-                     frame.length_bytes / width);
-  if (frame.extent < weights_.size()) weights_[frame.extent].reset();
-}
-
 void SimEngine::StrayFrame(const FrameHeader& frame, Payload payload) {
   stray_ = true;
   FrameHeader as_seen = frame;

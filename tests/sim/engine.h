@@ -182,7 +182,6 @@ class SimEngine {
   };
   void ConnectTier();
   std::vector<uint32_t> NextSweep() const;
-  void StageInitial(const FrameHeader& frame, const Payload& payload);
   void TakeInitial(uint32_t extent);
   void OnInitialSaved(const absl::Status& status);
   void OnInitialFlushed(const absl::Status& status);

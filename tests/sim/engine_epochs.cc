@@ -156,7 +156,7 @@ void SimEngine::WatchLease(uint32_t slot) {
 void SimEngine::TellSeatFree(uint32_t slot) {
   const Member* const member = fsm_.plan().epoch.Find(slot);
   if (member == nullptr || !on_seat_free_ || ended_) return;
-  if (fsm_.InitIsFresh() && slot == fsm_.plan().epoch.lead()) {
+  if (fsm_.InitIsFresh() && slot == fsm_.plan().epoch.lead_trainer()) {
     After(kLease, EventKind::kTimer, [this, slot] { WatchLease(slot); });
     return;
   }

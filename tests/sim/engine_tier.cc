@@ -37,7 +37,15 @@ std::vector<uint32_t> SimEngine::NextSweep() const {
 
 // --- Initial weights ----------------------------------------------------------------------------
 
-void SimEngine::StageInitial(const FrameHeader& frame, const Payload& payload) {
+void SimEngine::PutInitial(const FrameHeader& frame, const Payload& payload) {
+  if (nvme_ == nullptr) {
+    const auto width = static_cast<uint32_t>(DTypeBytes(frame.dtype));
+    const std::string bytes = payload.ToString();
+    store_.WriteMaster(fsm_.layout(), frame.extent, frame.offset_bytes / width, bytes.data(),
+                       frame.length_bytes / width);
+    if (frame.extent < weights_.size()) weights_[frame.extent].reset();
+    return;
+  }
   std::shared_ptr<std::vector<char>>& staged = staged_[frame.extent];
   if (staged == nullptr) {
     staged = std::make_shared<std::vector<char>>(fsm_.layout().ExtentWireBytes(frame.extent));

@@ -68,7 +68,8 @@ void FaultPlan::StartMissing() {
       const bool its = t->who().incarnation == member.incarnation || t->joining();
       return t->alive() && t->error().ok() && t->who().slot == member.slot && its;
     });
-    const bool wanted = !context_.plan->spec.variable_world || member.slot == newest.lead() ||
+    const bool wanted = !context_.plan->spec.variable_world ||
+                        member.slot == newest.lead_trainer() ||
                         Active().size() + spawning_.size() < newest.min_world;
     if (!there && spawning_.count(member.slot) == 0 && wanted) Replace(member.slot, true);
   }

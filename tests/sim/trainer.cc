@@ -116,7 +116,7 @@ void SimTrainer::GoOn() {
   if (ended == Activity::kStep) EndStep();
   if (ended == Activity::kFetch && initialized_) state_fetched_ = state_asked_;
   if (!initialized_ && newcomer_) {
-    if (ended == Activity::kIdle && IsLead()) return BeginUpload();
+    if (ended == Activity::kIdle && IsLeadTrainer()) return BeginUpload();
     if (ended != Activity::kFetch) return BeginFetch(/*weights=*/true, {});
     initialized_ = true;
   }

@@ -94,7 +94,7 @@ class SimTrainer : public StreamClient {
     bool fetched() const { return has_info && received_bytes == expected_bytes; }
   };
 
-  bool IsLead() const { return record_.lead() == slot_; }
+  bool IsLeadTrainer() const { return record_.lead_trainer() == slot_; }
   // This machine's clock, which may be slow or fast.
   Time Now() const;
   void Later(std::chrono::nanoseconds delay, std::function<void()> action);

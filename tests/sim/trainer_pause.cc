@@ -257,7 +257,7 @@ absl::Status SimTrainer::TakeMissing(size_t index, const server::SlotWelcome& we
 absl::Status SimTrainer::Resume(size_t index, const server::SlotWelcome& welcome) {
   Server& server = servers_[index];
   server.init_missing.clear();
-  if (IsLead()) BALLAST_RETURN_IF_ERROR(TakeMissing(index, welcome));
+  if (IsLeadTrainer()) BALLAST_RETURN_IF_ERROR(TakeMissing(index, welcome));
   switch (activity_) {
     case Activity::kIdle:
       return absl::OkStatus();
@@ -319,7 +319,8 @@ void SimTrainer::BeginRound(Server* server) {
   server->send_kind = FrameKind::kGradient;
   context_.network->SendUp(server->stream, begin_);
   std::vector<bool> pushed = begin_.presence;
-  if (IsUpload(begin_.upload) && !IsLead()) pushed.assign(context_.layout->tensors().size(), false);
+  if (IsUpload(begin_.upload) && !IsLeadTrainer())
+    pushed.assign(context_.layout->tensors().size(), false);
   if (server->resumed) {
     server->plan.Resume(round_, server->owned, pushed, server->complete);
   } else {

@@ -48,15 +48,15 @@ class DurableJobsTest : public ::testing::Test {
   }
   // Everything the directory was given before has been taken in.
   void Settle(uint32_t server) {
-    Answer<std::vector<JobSnapshot>> jobs;
+    Answer<std::vector<JobStatus>> jobs;
     cluster_->At(server)->operators()->Status(jobs.Setter());
     jobs.Get();
   }
   // As Settle, and those who asked for seats have been told of, or wait for, the streams.
   void SettleSeats() {
     Settle(0);
-    Answer<JobSnapshot> snapshot;
-    cluster_->Engine(0, job_)->Snapshot(snapshot.Setter());
+    Answer<JobStatus> snapshot;
+    cluster_->Engine(0, job_)->Status(snapshot.Setter());
     snapshot.Get();
     Settle(0);
   }
@@ -78,8 +78,8 @@ class DurableJobsTest : public ::testing::Test {
         OpenStream(id, slot, kFirst + slot);
         engine->Leave(slot, kFirst + slot);
       }
-      Answer<JobSnapshot> snapshot;
-      engine->Snapshot(snapshot.Setter());
+      Answer<JobStatus> snapshot;
+      engine->Status(snapshot.Setter());
       EXPECT_EQ(snapshot.Get().state, "finished");
       Settle(id);
       EXPECT_TRUE(cluster_->Record(id, job_).resting);

@@ -96,8 +96,8 @@ class GrowthTest : public ::testing::Test {
   void ExpectLayout(uint32_t version) {
     for (const uint32_t id : {0u, 1u}) {
       EXPECT_EQ(cluster_.Record(id, job_).layout_version, version) << "server " << id;
-      Answer<JobSnapshot> snapshot;
-      cluster_.Engine(id, job_)->Snapshot(snapshot.Setter());
+      Answer<JobStatus> snapshot;
+      cluster_.Engine(id, job_)->Status(snapshot.Setter());
       EXPECT_EQ(snapshot.Get().parameters, version == 1 ? 340u : 540u) << "server " << id;
     }
   }
@@ -120,8 +120,8 @@ TEST_F(GrowthTest, TheWindowGrowsToWhatTheJobHasRoomFor) {
   const uint32_t before = cluster_.Engine(1, job_)->window_extents();
   ASSERT_TRUE(GrowBoth(5000).ok());
   for (const uint32_t id : {0u, 1u}) {
-    Answer<JobSnapshot> snapshot;
-    cluster_.Engine(id, job_)->Snapshot(snapshot.Setter());
+    Answer<JobStatus> snapshot;
+    cluster_.Engine(id, job_)->Status(snapshot.Setter());
     const uint32_t owned = snapshot.Get().owned_extents;
     ASSERT_GT(owned, before);
     EXPECT_EQ(cluster_.Engine(id, job_)->window_extents(), owned) << "server " << id;

@@ -41,7 +41,7 @@ uint64_t MakeJob(DurableDirectories* cluster) {
 
 // Everything the directory was given before has been taken in.
 void Settle(DurableDirectories* cluster, uint32_t id) {
-  Answer<std::vector<JobSnapshot>> jobs;
+  Answer<std::vector<JobStatus>> jobs;
   cluster->At(id)->operators()->Status(jobs.Setter());
   jobs.Get();
 }
@@ -55,8 +55,8 @@ void OpenStream(RoundEngine* engine, uint32_t slot, uint64_t incarnation, uint32
 }
 
 void ExpectFinished(RoundEngine* engine) {
-  Answer<JobSnapshot> ended;
-  engine->Snapshot(ended.Setter());
+  Answer<JobStatus> ended;
+  engine->Status(ended.Setter());
   ASSERT_EQ(ended.Get().state, "finished");
 }
 
@@ -342,8 +342,8 @@ TEST(MissedEnds, AnAnswerThatIsOlderThanTheJobsWakingEndsNothing) {
   cluster.Release();
   Settle(&cluster, 1);
   Settle(&cluster, 1);
-  Answer<JobSnapshot> state;
-  cluster.Engine(1, job)->Snapshot(state.Setter());
+  Answer<JobStatus> state;
+  cluster.Engine(1, job)->Status(state.Setter());
   EXPECT_EQ(state.Get().state, "running");
   EXPECT_FALSE(cluster.Record(1, job).resting);
 }

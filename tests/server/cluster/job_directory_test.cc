@@ -274,8 +274,8 @@ TEST(JobDirectoryTest, EndedJobsMakeRoomBeforeTheirTimeIsOver) {
     ASSERT_TRUE(result.ok()) << i << ": " << result.status();
     const auto engine = cluster.directories_[0]->lookup()->Find(result->plan.job);
     engine->Fail(absl::UnavailableError("over"));
-    Promise<JobSnapshot> snapshot;  // Comes after the failure on the engine's strand.
-    engine->Snapshot(snapshot.Setter());
+    Promise<JobStatus> snapshot;  // Comes after the failure on the engine's strand.
+    engine->Status(snapshot.Setter());
     EXPECT_EQ(snapshot.Get().state, "failed");
   }
 }
@@ -293,7 +293,7 @@ TEST(JobDirectoryTest, AServerThatCannotCreateUndoesTheOthers) {
   Cluster cluster(2);
   cluster.broken_ = 1;
   EXPECT_EQ(cluster.AttachAll(Call(1), 1).status().code(), absl::StatusCode::kUnavailable);
-  Promise<std::vector<JobSnapshot>> jobs;
+  Promise<std::vector<JobStatus>> jobs;
   cluster.directories_[0]->operators()->Status(jobs.Setter());
   EXPECT_TRUE(jobs.Get().empty());
   EXPECT_EQ(cluster.directories_[0]->operators()->memory_used_bytes(), 0u);
@@ -329,7 +329,7 @@ TEST(JobDirectoryTest, BadSpecsAreRefusedBeforeAnythingIsKept) {
   Cluster cluster(1);
   AttachCall call = Call(1, "bad/name");
   EXPECT_EQ(ReasonOf(cluster.AttachAll(call, 1).status()), Reason::kBadSpec);
-  Promise<std::vector<JobSnapshot>> jobs;
+  Promise<std::vector<JobStatus>> jobs;
   cluster.directories_[0]->operators()->Status(jobs.Setter());
   EXPECT_TRUE(jobs.Get().empty());
 }

@@ -83,12 +83,12 @@ class VariableWorldTest : public ::testing::Test {
     return sink;
   }
   void Settle(uint32_t server) {
-    Answer<JobSnapshot> snapshot;
+    Answer<JobStatus> snapshot;
     if (const auto engine = cluster_->Engine(server, job_)) {
-      engine->Snapshot(snapshot.Setter());
+      engine->Status(snapshot.Setter());
       snapshot.Get();
     }
-    Answer<std::vector<JobSnapshot>> jobs;
+    Answer<std::vector<JobStatus>> jobs;
     cluster_->At(server)->operators()->Status(jobs.Setter());
     jobs.Get();
   }
@@ -284,7 +284,7 @@ TEST_F(VariableWorldTest, SoDoesOneWhoseServersWereStartedAgain) {
   AttachAnswer two = Ask(2, 902, 3), zero = Ask(0, 900, 3);
   for (int i = 0; i < 20; ++i) Settle(0);
   EXPECT_FALSE(zero.Has());
-  Answer<std::vector<JobSnapshot>> jobs;
+  Answer<std::vector<JobStatus>> jobs;
   cluster_->At(0)->operators()->Status(jobs.Setter());
   ASSERT_EQ(jobs.Get().size(), 1u);
   EXPECT_EQ(jobs.Get()[0].state, "attaching");

@@ -7,8 +7,8 @@
 namespace ballast::server {
 namespace {
 
-JobSnapshot Job(uint64_t round, const std::string& phase) {
-  JobSnapshot job;
+JobStatus Job(uint64_t round, const std::string& phase) {
+  JobStatus job;
   job.name = "gpt";
   job.job = 1;
   job.state = "running";
@@ -30,7 +30,7 @@ TEST(StragglerLogTest, ARoundThatStaysOpenNamesWhoOwesWhat) {
 
 TEST(StragglerLogTest, MissingVotesAreNamed) {
   StragglerLog log;
-  JobSnapshot job = Job(5, "prepared");
+  JobStatus job = Job(5, "prepared");
   job.slots.clear();
   job.votes_missing = {3};
   log.Lines({job});

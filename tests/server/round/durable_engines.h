@@ -84,7 +84,7 @@ class DurableCluster : public VoteSink {
   void Shut(uint32_t id) {
     Engine(id)->Fail(absl::UnavailableError("the server is shut down"));
     std::promise<void> ended;
-    Engine(id)->Snapshot([&](const JobSnapshot&) { ended.set_value(); });
+    Engine(id)->Status([&](const JobStatus&) { ended.set_value(); });
     ended.get_future().get();
     Stop(&nodes_[id]);
     nodes_[id].executor.reset();
@@ -372,7 +372,7 @@ class Trainer {
         if (state.size() == bytes) return state;
       }
       std::promise<void> turn;  // of the job's strand
-      cluster_->Engine(id)->Snapshot([&](const JobSnapshot&) { turn.set_value(); });
+      cluster_->Engine(id)->Status([&](const JobStatus&) { turn.set_value(); });
       turn.get_future().get();
     }
   }

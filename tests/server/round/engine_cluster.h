@@ -199,7 +199,7 @@ class Cluster : public VoteSink {
     for (auto& [id, engine] : engines_) {
       engine->FetchState(0, round, false, {0, 1, 2});
       SyncPoint fetched;  // What was posted to the strand before has run.
-      engine->Snapshot([&](const JobSnapshot&) { fetched.Reach(); });
+      engine->Status([&](const JobStatus&) { fetched.Reach(); });
       fetched.Await();
     }
     std::vector<std::vector<std::vector<float>>> arrays;

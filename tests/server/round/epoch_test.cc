@@ -165,9 +165,9 @@ class EpochTest : public ::testing::Test, public VoteSink {
     }
     engine_->PeerVote(plan_.epoch.epoch, round, own, [](const VoteAnswer&) {});
   }
-  JobSnapshot Snapshot() {
-    Value<JobSnapshot> snapshot;
-    engine_->Snapshot(snapshot.Setter());
+  JobStatus Snapshot() {
+    Value<JobStatus> snapshot;
+    engine_->Status(snapshot.Setter());
     return snapshot.Get();
   }
   // All that was pushed has been summed.

@@ -95,8 +95,8 @@ TEST(RoundFsmTest, EveryRoundIsDividedByTheWorldOfItsEpoch) {
   EXPECT_EQ(f.Round({1}).grad_scale[0], 1.0f);
   f.Adopt({1, 2, 5});
   EXPECT_EQ(f.Round({1, 2, 5}).grad_scale[0], 1.0f / 3);
-  JobSnapshot snapshot;
-  f.fsm_.FillSnapshot(&snapshot);
+  JobStatus snapshot;
+  f.fsm_.FillStatus(&snapshot);
   EXPECT_EQ(snapshot.world, 3u);
   ASSERT_EQ(snapshot.slots.size(), 3u);
   EXPECT_EQ(snapshot.slots[2].slot, 5u);

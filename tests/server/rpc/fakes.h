@@ -98,8 +98,8 @@ class FakeEngine : public RoundEngine {
     done(CapturedRound());
   }
   void ReleaseState() override {}
-  void Snapshot(std::function<void(JobSnapshot)> done) override {
-    JobSnapshot snapshot;
+  void Status(std::function<void(JobStatus)> done) override {
+    JobStatus snapshot;
     snapshot.name = "fake";
     done(std::move(snapshot));
   }
@@ -266,8 +266,8 @@ class FakeDirectory : public JobDirectory,
     return job == engine->job() ? engine : nullptr;
   }
   void PeerLost(uint32_t, const std::string&) override {}
-  void Status(std::function<void(std::vector<JobSnapshot>)> done) override {
-    JobSnapshot snapshot;
+  void Status(std::function<void(std::vector<JobStatus>)> done) override {
+    JobStatus snapshot;
     snapshot.name = "fake";
     snapshot.slots.push_back({1, "pushing", 3, 42});
     done({snapshot});

@@ -1,15 +1,12 @@
-#include "server/rpc/session.h"
+#include "server/rpc/trainer_stream.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
-#include "common/base/log.h"
 #include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
-#include "common/base/units.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/status_convert.h"
@@ -20,8 +17,6 @@ namespace {
 
 // What a frame on its way to the engine costs beside its payload, so that empty frames are bounded.
 constexpr size_t kFrameOverheadBytes = 256;
-// Control messages that may wait for a trainer that does not read before we stop reading, too.
-constexpr size_t kWaitingMessagesMax = 1024;
 constexpr int kFetchArraysMax = 16;
 constexpr char kConnectionClosed[] = "its connection closed without a Leave";
 
@@ -29,55 +24,38 @@ absl::Status BadFrame(absl::string_view message) {
   return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadFrame, message);
 }
 
-v1::ServerMessage ErrorMessage(const absl::Status& status) {
-  v1::ServerMessage message;
-  *message.mutable_error() = DetailOf(status);
-  return message;
-}
-
-void ReleaseOwner(void* owner) { delete static_cast<std::shared_ptr<const void>*>(owner); }
-
-// The frame's bytes are lent to gRPC until it has written them.
-grpc::ByteBuffer EncodeFrame(OutFrame frame) {
-  frame.header.crc32c = Crc32c(frame.bytes.data, frame.bytes.bytes, IdentityCrc(frame.header));
-  auto* owner = new std::shared_ptr<const void>(std::move(frame.bytes.owner));
-  const grpc::Slice payload(const_cast<char*>(frame.bytes.data), frame.bytes.bytes, &ReleaseOwner,
-                            owner);
-  return MakeFrame(frame.header, absl::MakeConstSpan(&payload, 1));
-}
-
 }  // namespace
 
-struct Session::PostedPayload {
-  PostedPayload(Payload payload_in, std::weak_ptr<Session> session_in)
-      : payload(std::move(payload_in)), session(std::move(session_in)) {}
+struct TrainerStream::PostedPayload {
+  PostedPayload(Payload payload_in, std::weak_ptr<TrainerStream> stream_in)
+      : payload(std::move(payload_in)), stream(std::move(stream_in)) {}
   ~PostedPayload() {
-    if (const auto target = session.lock()) target->OnTaken(payload.bytes());
+    if (const auto target = stream.lock()) target->OnTaken(payload.bytes());
   }
   PostedPayload(const PostedPayload&) = delete;
   PostedPayload& operator=(const PostedPayload&) = delete;
 
   const Payload payload;
-  const std::weak_ptr<Session> session;
+  const std::weak_ptr<TrainerStream> stream;
 };
 
-GenericServer::HandlerFactory Session::Factory(const SessionDeps* deps) {
+GenericServer::HandlerFactory TrainerStream::Factory(const TrainerStreamDeps* deps) {
   return [deps](std::shared_ptr<GenericCall> call) {
-    auto session = std::make_shared<Session>(deps, call);
-    session->WatchSilence();
+    auto stream = std::make_shared<TrainerStream>(deps, call);
+    stream->WatchSilence();
     call->Read();
-    return session;
+    return stream;
   };
 }
 
-Session::Session(const SessionDeps* deps, std::shared_ptr<GenericCall> call)
+TrainerStream::TrainerStream(const TrainerStreamDeps* deps, std::shared_ptr<GenericCall> call)
     : deps_(deps), call_(std::move(call)), last_heard_(deps->clock->Now()) {
   outbox_ = std::make_unique<Outbox>(Outbox::Limits(), Outbox::Identity());
 }
 
 // --- From the trainer ---------------------------------------------------------------------------
 
-void Session::OnMessage(grpc::ByteBuffer message) {
+void TrainerStream::OnMessage(grpc::ByteBuffer message) {
   bool first = false;
   {
     MutexLock lock(&mu_);
@@ -99,7 +77,7 @@ void Session::OnMessage(grpc::ByteBuffer message) {
   }
 }
 
-absl::Status Session::OnHello(const ClientInput& input) {
+absl::Status TrainerStream::OnHello(const ClientInput& input) {
   const auto* control = absl::get_if<v1::ClientMessage>(&input);
   if (control == nullptr || !control->has_hello()) {
     return BadFrame("the first message of a data stream must be Hello");
@@ -133,8 +111,8 @@ absl::Status Session::OnHello(const ClientInput& input) {
   return absl::OkStatus();
 }
 
-void Session::OnAttached(const std::shared_ptr<RoundEngine>& engine,
-                         const absl::StatusOr<SlotWelcome>& welcome, uint32_t protocol) {
+void TrainerStream::OnAttached(const std::shared_ptr<RoundEngine>& engine,
+                               const absl::StatusOr<SlotWelcome>& welcome, uint32_t protocol) {
   if (!welcome.ok()) {
     Close(welcome.status(), "");
     return;
@@ -165,7 +143,7 @@ void Session::OnAttached(const std::shared_ptr<RoundEngine>& engine,
   ReadMore();
 }
 
-absl::Status Session::OnNext(const ClientInput& input) {
+absl::Status TrainerStream::OnNext(const ClientInput& input) {
   if (const auto* frame = absl::get_if<DecodedFrame>(&input)) {
     OnFrame(*frame);
     return absl::OkStatus();
@@ -173,7 +151,7 @@ absl::Status Session::OnNext(const ClientInput& input) {
   return OnControl(absl::get<v1::ClientMessage>(input));
 }
 
-absl::Status Session::OnControl(const v1::ClientMessage& message) {
+absl::Status TrainerStream::OnControl(const v1::ClientMessage& message) {
   switch (message.kind_case()) {
     case v1::ClientMessage::kBegin: {
       BALLAST_ASSIGN_OR_RETURN(RoundBegin begin,
@@ -212,7 +190,7 @@ absl::Status Session::OnControl(const v1::ClientMessage& message) {
   }
 }
 
-absl::Status Session::CheckFrame(const FrameHeader& header) const {
+absl::Status TrainerStream::CheckFrame(const FrameHeader& header) const {
   if (header.kind != FrameKind::kGradient && header.kind != FrameKind::kInit) {
     return BadFrame(absl::StrCat("a trainer sends gradients (1) and initial weights (2), not kind ",
                                  static_cast<int>(header.kind)));
@@ -229,7 +207,7 @@ absl::Status Session::CheckFrame(const FrameHeader& header) const {
   return absl::OkStatus();
 }
 
-void Session::OnFrame(const DecodedFrame& frame) {
+void TrainerStream::OnFrame(const DecodedFrame& frame) {
   const FrameHeader& header = frame.header;
   const size_t bytes = frame.payload.bytes();
   const absl::Status status = CheckFrame(header);
@@ -253,7 +231,7 @@ void Session::OnFrame(const DecodedFrame& frame) {
   engine_->Frame(header, Payload(std::move(pieces), std::move(posted)));
 }
 
-void Session::OnTaken(size_t bytes) {
+void TrainerStream::OnTaken(size_t bytes) {
   bool read = false;
   bool kick = false;
   {
@@ -267,7 +245,7 @@ void Session::OnTaken(size_t bytes) {
   if (read) ReadMore();
 }
 
-void Session::OnReadsDone() {
+void TrainerStream::OnReadsDone() {
   bool left = false;
   {
     MutexLock lock(&mu_);
@@ -284,7 +262,7 @@ void Session::OnReadsDone() {
   Lost(kConnectionClosed);
 }
 
-void Session::OnDone(bool cancelled) {
+void TrainerStream::OnDone(bool cancelled) {
   std::string why;
   std::shared_ptr<RoundEngine> engine;
   bool lost = false;
@@ -298,190 +276,6 @@ void Session::OnDone(bool cancelled) {
     engine.swap(engine_);
   }
   if (lost) engine->SlotLost(identity_.slot, this, why);
-}
-
-// --- To the trainer -----------------------------------------------------------------------------
-
-absl::optional<grpc::ByteBuffer> Session::NextMessage() {
-  absl::optional<OutMessage> message;
-  bool read = false;
-  {
-    MutexLock lock(&mu_);
-    message = outbox_->Take();
-    read = paused_;
-    if (message.has_value() && job_metrics_ != nullptr) {
-      if (const auto* frame = absl::get_if<OutFrame>(&*message)) {
-        job_metrics_->pull_bytes.Add(frame->bytes.bytes);
-      }
-    }
-  }
-  if (read) ReadMore();
-  if (!message.has_value()) return absl::nullopt;
-  if (auto* frame = absl::get_if<OutFrame>(&*message)) return EncodeFrame(std::move(*frame));
-  return SerializeMessage(absl::get<v1::ServerMessage>(*message));
-}
-
-void Session::Send(v1::ServerMessage message) {
-  {
-    MutexLock lock(&mu_);
-    outbox_->AddMessage(std::move(message));
-  }
-  call_->Kick();
-}
-
-void Session::OnAck(const Ack& ack) {
-  bool kick = false;
-  {
-    MutexLock lock(&mu_);
-    outbox_->AddAck(ack);
-    kick = !outbox_->empty();
-  }
-  if (kick) call_->Kick();
-}
-
-void Session::OnResult(const RoundResult& result) {
-  v1::ServerMessage message;
-  ToProto(result, message.mutable_result());
-  Send(std::move(message));
-}
-
-void Session::OnExtent(const OutPiece& piece) {
-  {
-    MutexLock lock(&mu_);
-    outbox_->AddPiece(piece);
-  }
-  call_->Kick();
-}
-
-void Session::OnDone(const RoundDone& done) {
-  v1::ServerMessage message;
-  ToProto(done, message.mutable_done());
-  Send(std::move(message));
-}
-
-void Session::OnRefused(const FrameRefused& refused) {
-  v1::ServerMessage message;
-  ToProto(refused, message.mutable_refused());
-  Send(std::move(message));
-}
-
-void Session::OnState(const StateInfo& info) {
-  v1::ServerMessage message;
-  ToProto(info, message.mutable_state());
-  Send(std::move(message));
-}
-
-void Session::OnTrainer(const TrainerNews& news) {
-  v1::ServerMessage message;
-  ToProto(news, message.mutable_trainer());
-  Send(std::move(message));
-}
-
-void Session::OnError(const absl::Status& status) {
-  Close(status, absl::StrCat("its calls failed: ", status.message()));
-}
-
-// --- Beginning, pausing and ending --------------------------------------------------------------
-
-void Session::Close(const absl::Status& status, const std::string& why) {
-  {
-    MutexLock lock(&mu_);
-    if (state_ == State::kClosed) return;
-    state_ = State::kClosed;
-    close_why_ = why;
-    outbox_->Close(ErrorMessage(status));
-  }
-  call_->Kick();
-  call_->Finish(ToGrpc(status));
-  // A trainer that does not even read this must not keep the call.
-  deps_->executor->PostAfter(deps_->config.report_after, [call = std::weak_ptr(call_)] {
-    if (const auto open = call.lock()) open->Cancel();
-  });
-}
-
-void Session::Lost(const std::string& why, std::chrono::nanoseconds silent_for) {
-  std::shared_ptr<RoundEngine> engine;
-  {
-    MutexLock lock(&mu_);
-    if (!seated_ || left_ || engine_ == nullptr) return;
-    seated_ = false;
-    engine = engine_;
-  }
-  engine->SlotLost(identity_.slot, this, why, silent_for);
-}
-
-bool Session::MayRead() const {
-  return state_ == State::kOpen && posted_bytes_ < deps_->config.credit_bytes &&
-         outbox_->messages() < kWaitingMessagesMax;
-}
-
-void Session::ReadMore() {
-  {
-    MutexLock lock(&mu_);
-    if (state_ != State::kOpen) return;
-    const bool was_paused = paused_;
-    paused_ = !MayRead();
-    if (paused_) return;
-    // While we did not read, silence was ours.
-    if (was_paused) last_heard_ = deps_->clock->Now();
-  }
-  call_->Read();
-}
-
-// Looks again when the present silence would be too long, so that it is reported without delay.
-void Session::WatchSilence() {
-  std::chrono::nanoseconds delay;
-  {
-    MutexLock lock(&mu_);
-    delay = last_heard_ + deps_->config.report_after - deps_->clock->Now();
-  }
-  delay = std::max(delay, deps_->config.report_after / 25);
-  deps_->executor->PostAfter(delay, [weak = weak_from_this()] {
-    if (const auto session = weak.lock()) session->CheckSilence();
-  });
-}
-
-void Session::CheckSilence() {
-  bool silent = false;
-  bool said_hello = false;
-  {
-    MutexLock lock(&mu_);
-    if (state_ == State::kClosed) return;
-    silent = !paused_ && state_ != State::kAttaching &&
-             deps_->clock->Now() - last_heard_ >= deps_->config.report_after;
-    said_hello = state_ != State::kHello;
-  }
-  if (!silent) {
-    WatchSilence();
-    return;
-  }
-  const std::string after = FormatDuration(deps_->config.report_after);
-  if (!said_hello) {
-    Close(BadFrame(absl::StrCat("no Hello within ", after)), "");
-    return;
-  }
-  const std::string why = absl::StrCat("no heartbeat for ", after);
-  ErrorFields fields;
-  fields.slot = static_cast<int>(identity_.slot);
-  Close(ReasonedError(
-            absl::StatusCode::kUnavailable, Reason::kTrainerLost,
-            absl::StrCat("slot ", identity_.slot, " of this job sent no heartbeat for ", after,
-                         " and was given up; was the process stopped? A job without durability ",
-                         "has failed by that: start it again"),
-            fields),
-        why);
-  Lost(why, deps_->config.report_after);
-}
-
-void Session::ResolveMetrics(RoundEngine* engine) {
-  if (deps_->metrics == nullptr) return;
-  engine->Snapshot([weak = weak_from_this()](const JobSnapshot& job) {
-    const auto session = weak.lock();
-    if (session == nullptr) return;
-    auto metrics = session->deps_->metrics->Job(job.name);
-    MutexLock lock(&session->mu_);
-    session->job_metrics_ = std::move(metrics);
-  });
 }
 
 }  // namespace ballast::server

@@ -1,4 +1,4 @@
-// Session: one trainer's data stream (Data.Exchange) at this server, from Hello to Leave.
+// TrainerStream: one trainer's data stream (Data.Exchange) at this server, from Hello to Leave.
 //
 //   HELLO -Hello-> ATTACHING -engine accepts-> OPEN -Leave, error or break-> CLOSED
 //
@@ -6,6 +6,7 @@
 // credit, and forwards to the job's engine. The engine checks the rest, the checksum included; its
 // answers go out through an Outbox.
 // Comes from: GenericServer (messages), RoundEngine (SlotSink). Goes to: RoundEngine.
+// What comes in is in trainer_stream.cc; what goes out, pauses and ends in trainer_stream_out.cc.
 // Thread safety: SlotSink's methods may be called from any thread; CallHandler's come from the
 // call's poller. No lock is held while the engine or the call is called.
 #pragma once
@@ -28,7 +29,7 @@
 
 namespace ballast::server {
 
-struct SessionConfig {
+struct TrainerStreamConfig {
   uint32_t chunk_bytes = 1 << 20;
   uint64_t credit_bytes = 16 << 20;
   size_t max_frame_bytes = 4 << 20;
@@ -37,21 +38,23 @@ struct SessionConfig {
   std::chrono::nanoseconds report_after = std::chrono::milliseconds(2500);
 };
 
-// Everything outlives the sessions' calls.
-struct SessionDeps {
+// Everything outlives the streams' calls.
+struct TrainerStreamDeps {
   const DirectoryHolder* directory = nullptr;
   Executor* executor = nullptr;  // for timers
   const Clock* clock = nullptr;
   ServerMetrics* metrics = nullptr;  // may be null
-  SessionConfig config;
+  TrainerStreamConfig config;
 };
 
-class Session : public CallHandler, public SlotSink, public std::enable_shared_from_this<Session> {
+class TrainerStream : public CallHandler,
+                      public SlotSink,
+                      public std::enable_shared_from_this<TrainerStream> {
  public:
   // For GenericServer::AddMethod. `deps` outlives the server.
-  static GenericServer::HandlerFactory Factory(const SessionDeps* deps);
+  static GenericServer::HandlerFactory Factory(const TrainerStreamDeps* deps);
 
-  Session(const SessionDeps* deps, std::shared_ptr<GenericCall> call);
+  TrainerStream(const TrainerStreamDeps* deps, std::shared_ptr<GenericCall> call);
 
   void OnMessage(grpc::ByteBuffer message) override;
   void OnReadsDone() override;
@@ -69,7 +72,7 @@ class Session : public CallHandler, public SlotSink, public std::enable_shared_f
 
  private:
   enum class State { kHello, kAttaching, kOpen, kClosed };
-  // Rides on a payload handed to the engine and tells the session when it is let go.
+  // Rides on a payload handed to the engine and tells the stream when it is let go.
   struct PostedPayload;
 
   absl::Status OnHello(const ClientInput& input);
@@ -95,14 +98,14 @@ class Session : public CallHandler, public SlotSink, public std::enable_shared_f
   void WatchSilence();
   void ResolveMetrics(RoundEngine* engine);
 
-  const SessionDeps* const deps_;
+  const TrainerStreamDeps* const deps_;
   const std::shared_ptr<GenericCall> call_;
 
   Outbox::Identity identity_;  // Set by Hello, constant from then on.
 
   Mutex mu_;
   // From Hello until the call is over; written on the poller's thread only, which may read it
-  // without the lock. Engine and session hold each other in between.
+  // without the lock. Engine and stream hold each other in between.
   std::shared_ptr<RoundEngine> engine_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kHello;
   std::unique_ptr<Outbox> outbox_ ABSL_GUARDED_BY(mu_);

@@ -1,6 +1,6 @@
 // One data stream over a real connection, with a recording engine behind it: what a trainer may
 // send, what it may not, and how the stream ends.
-#include "server/rpc/session.h"
+#include "server/rpc/trainer_stream.h"
 #include "common/base/thread_executor.h"
 
 #include <random>
@@ -18,9 +18,9 @@ namespace {
 
 using testing::HasSubstr;
 
-class SessionTest : public testing::Test {
+class TrainerStreamTest : public testing::Test {
  protected:
-  SessionTest() {
+  TrainerStreamTest() {
     holder_.Set(directory_);
     deps_.directory = &holder_;
     deps_.executor = &executor_;
@@ -32,7 +32,7 @@ class SessionTest : public testing::Test {
     deps_.config.max_control_bytes = 64 << 10;
     deps_.config.report_after = kTestDeadline;
   }
-  ~SessionTest() override {
+  ~TrainerStreamTest() override {
     server_.Shutdown(std::chrono::milliseconds(0));
     executor_.Shutdown();
   }
@@ -40,7 +40,7 @@ class SessionTest : public testing::Test {
   // Starts the server on first use, so that a test may change deps_ before.
   RawStream Open() {
     if (server_.port() == 0) {
-      server_.AddMethod(method::kExchange, Session::Factory(&deps_));
+      server_.AddMethod(method::kExchange, TrainerStream::Factory(&deps_));
       GenericServerOptions options;
       options.max_message_bytes = 256 << 10;
       EXPECT_TRUE(server_.Start(options).ok());
@@ -105,25 +105,25 @@ class SessionTest : public testing::Test {
   ServerMetrics metrics_{BuildInfo()};
   std::shared_ptr<FakeDirectory> directory_ = std::make_shared<FakeDirectory>();
   DirectoryHolder holder_{StillStarting({0, "127.0.0.1:1"}, "waits")};
-  SessionDeps deps_;
+  TrainerStreamDeps deps_;
   GenericServer server_;
 };
 
-TEST_F(SessionTest, AFirstMessageOtherThanHelloEndsTheStream) {
+TEST_F(TrainerStreamTest, AFirstMessageOtherThanHelloEndsTheStream) {
   RawStream stream = Open();
   ASSERT_TRUE(stream.Write(Heartbeat(1)));
   ExpectError(&stream, Reason::kBadFrame, absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(engine().calls_, "");
 }
 
-TEST_F(SessionTest, AFrameBeforeHelloEndsTheStream) {
+TEST_F(TrainerStreamTest, AFrameBeforeHelloEndsTheStream) {
   RawStream stream = Open();
   ASSERT_TRUE(stream.Write(GoodFrame(Header(), "abcd")));
   ExpectError(&stream, Reason::kBadFrame, absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(engine().frames_.empty());
 }
 
-TEST_F(SessionTest, ASecondHelloEndsTheStreamAndTheSlotIsLost) {
+TEST_F(TrainerStreamTest, ASecondHelloEndsTheStreamAndTheSlotIsLost) {
   RawStream stream = Open();
   Greet(&stream);
   ASSERT_TRUE(stream.Write(Hello()));
@@ -131,7 +131,7 @@ TEST_F(SessionTest, ASecondHelloEndsTheStreamAndTheSlotIsLost) {
   ExpectLost("second Hello");
 }
 
-TEST_F(SessionTest, AnUnknownJobIsNamed) {
+TEST_F(TrainerStreamTest, AnUnknownJobIsNamed) {
   RawStream stream = Open();
   v1::ClientMessage hello = Hello();
   hello.mutable_hello()->set_job(78);
@@ -139,7 +139,7 @@ TEST_F(SessionTest, AnUnknownJobIsNamed) {
   ExpectError(&stream, Reason::kUnknownJob, absl::StatusCode::kNotFound);
 }
 
-TEST_F(SessionTest, AProtocolWithoutOverlapIsRefused) {
+TEST_F(TrainerStreamTest, AProtocolWithoutOverlapIsRefused) {
   RawStream stream = Open();
   v1::ClientMessage hello = Hello();
   hello.mutable_hello()->mutable_protocol()->set_min(7);
@@ -148,7 +148,7 @@ TEST_F(SessionTest, AProtocolWithoutOverlapIsRefused) {
   ExpectError(&stream, Reason::kProtocolMismatch, absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(SessionTest, WhatTheEngineSaysToTheSeatReachesTheTrainer) {
+TEST_F(TrainerStreamTest, WhatTheEngineSaysToTheSeatReachesTheTrainer) {
   engine().attach_answer = ReasonedError(absl::StatusCode::kFailedPrecondition,
                                          Reason::kWrongIncarnation, "a newer process holds it");
   RawStream stream = Open();
@@ -157,7 +157,7 @@ TEST_F(SessionTest, WhatTheEngineSaysToTheSeatReachesTheTrainer) {
   EXPECT_TRUE(engine().lost_.empty());
 }
 
-TEST_F(SessionTest, AGoodFrameReachesTheEngineUnchanged) {
+TEST_F(TrainerStreamTest, AGoodFrameReachesTheEngineUnchanged) {
   RawStream stream = Open();
   Greet(&stream);
   ASSERT_TRUE(stream.Write(GoodFrame(Header(), "abcdefgh")));
@@ -177,7 +177,7 @@ TEST_F(SessionTest, AGoodFrameReachesTheEngineUnchanged) {
   EXPECT_EQ(metrics_.Job("fake")->push_bytes.value(), 8u);
 }
 
-TEST_F(SessionTest, FramesThatAreNotTheStreamsOwnAreRefused) {
+TEST_F(TrainerStreamTest, FramesThatAreNotTheStreamsOwnAreRefused) {
   RawStream stream = Open();
   Greet(&stream);
   FrameHeader other_slot = Header();
@@ -200,7 +200,7 @@ TEST_F(SessionTest, FramesThatAreNotTheStreamsOwnAreRefused) {
   EXPECT_TRUE(engine().frames_.empty());
 }
 
-TEST_F(SessionTest, AnOversizedPayloadEndsTheStream) {
+TEST_F(TrainerStreamTest, AnOversizedPayloadEndsTheStream) {
   RawStream stream = Open();
   Greet(&stream);
   ASSERT_TRUE(stream.Write(GoodFrame(Header(), std::string((64 << 10) + 1, 'x'))));
@@ -209,7 +209,7 @@ TEST_F(SessionTest, AnOversizedPayloadEndsTheStream) {
   EXPECT_TRUE(engine().frames_.empty());
 }
 
-TEST_F(SessionTest, AMessageAboveTheTransportLimitEndsTheStream) {
+TEST_F(TrainerStreamTest, AMessageAboveTheTransportLimitEndsTheStream) {
   RawStream stream = Open();
   Greet(&stream);
   stream.Write(GoodFrame(Header(), std::string(1 << 20, 'x')));
@@ -217,7 +217,7 @@ TEST_F(SessionTest, AMessageAboveTheTransportLimitEndsTheStream) {
   ExpectLost("");
 }
 
-TEST_F(SessionTest, ATruncatedFrameEndsTheStream) {
+TEST_F(TrainerStreamTest, ATruncatedFrameEndsTheStream) {
   RawStream stream = Open();
   Greet(&stream);
   FrameHeader header = Header();
@@ -228,7 +228,7 @@ TEST_F(SessionTest, ATruncatedFrameEndsTheStream) {
   ExpectLost("broke the protocol");
 }
 
-TEST_F(SessionTest, RandomBytesNeverReachTheEngineAndNeverEndTheServer) {
+TEST_F(TrainerStreamTest, RandomBytesNeverReachTheEngineAndNeverEndTheServer) {
   std::mt19937 random(7);
   for (int round = 0; round < 100; ++round) {
     RawStream stream = Open();
@@ -246,7 +246,7 @@ TEST_F(SessionTest, RandomBytesNeverReachTheEngineAndNeverEndTheServer) {
   Greet(&stream);
 }
 
-TEST_F(SessionTest, AHeartbeatIsAnswered) {
+TEST_F(TrainerStreamTest, AHeartbeatIsAnswered) {
   RawStream stream = Open();
   Greet(&stream);
   for (uint64_t i = 1; i <= 3; ++i) {
@@ -255,7 +255,7 @@ TEST_F(SessionTest, AHeartbeatIsAnswered) {
   }
 }
 
-TEST_F(SessionTest, BeginAndFetchReachTheEngine) {
+TEST_F(TrainerStreamTest, BeginAndFetchReachTheEngine) {
   RawStream stream = Open();
   Greet(&stream);
   v1::ClientMessage begin;
@@ -273,7 +273,7 @@ TEST_F(SessionTest, BeginAndFetchReachTheEngine) {
   EXPECT_EQ(engine().fetches_[0].second, std::vector<uint32_t>{2});
 }
 
-TEST_F(SessionTest, ALeaveFollowedByTheEndOfTheStreamIsNoLoss) {
+TEST_F(TrainerStreamTest, ALeaveFollowedByTheEndOfTheStreamIsNoLoss) {
   RawStream stream = Open();
   Greet(&stream);
   v1::ClientMessage leave;
@@ -287,7 +287,7 @@ TEST_F(SessionTest, ALeaveFollowedByTheEndOfTheStreamIsNoLoss) {
   EXPECT_TRUE(engine().lost_.empty());
 }
 
-TEST_F(SessionTest, ATrainerThatVanishesIsLost) {
+TEST_F(TrainerStreamTest, ATrainerThatVanishesIsLost) {
   {
     RawStream stream = Open();
     Greet(&stream);
@@ -296,7 +296,7 @@ TEST_F(SessionTest, ATrainerThatVanishesIsLost) {
   ExpectLost("connection");
 }
 
-TEST_F(SessionTest, AStreamThatEndsWithoutLeaveIsLost) {
+TEST_F(TrainerStreamTest, AStreamThatEndsWithoutLeaveIsLost) {
   RawStream stream = Open();
   Greet(&stream);
   stream.WritesDone();
@@ -304,7 +304,7 @@ TEST_F(SessionTest, AStreamThatEndsWithoutLeaveIsLost) {
   ExpectLost("without a Leave");
 }
 
-TEST_F(SessionTest, ASilentStreamIsReported) {
+TEST_F(TrainerStreamTest, ASilentStreamIsReported) {
   deps_.config.report_after = std::chrono::milliseconds(100);
   RawStream stream = Open();
   Greet(&stream);
@@ -312,14 +312,14 @@ TEST_F(SessionTest, ASilentStreamIsReported) {
   ExpectLost("no heartbeat for 100ms");
 }
 
-TEST_F(SessionTest, AStreamThatNeverSaysHelloIsClosed) {
+TEST_F(TrainerStreamTest, AStreamThatNeverSaysHelloIsClosed) {
   deps_.config.report_after = std::chrono::milliseconds(100);
   RawStream stream = Open();
   ExpectError(&stream, Reason::kBadFrame, absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(engine().lost_.empty());
 }
 
-TEST_F(SessionTest, AnErrorOfTheJobOvertakesEverythingAndEndsTheStream) {
+TEST_F(TrainerStreamTest, AnErrorOfTheJobOvertakesEverythingAndEndsTheStream) {
   RawStream stream = Open();
   Greet(&stream);
   const auto text = std::make_shared<std::string>(8 << 20, 'x');
@@ -347,7 +347,7 @@ TEST_F(SessionTest, AnErrorOfTheJobOvertakesEverythingAndEndsTheStream) {
   ExpectLost("its calls failed");
 }
 
-TEST_F(SessionTest, ExtentsArriveAsCheckedFramesInOrderAndAreLetGo) {
+TEST_F(TrainerStreamTest, ExtentsArriveAsCheckedFramesInOrderAndAreLetGo) {
   RawStream stream = Open();
   Greet(&stream);
   auto text = std::make_shared<std::string>();
@@ -388,7 +388,7 @@ TEST_F(SessionTest, ExtentsArriveAsCheckedFramesInOrderAndAreLetGo) {
   EXPECT_TRUE(watch.expired());
 }
 
-TEST_F(SessionTest, CreditComesBackWhenTheEngineLetsGoOfAPayload) {
+TEST_F(TrainerStreamTest, CreditComesBackWhenTheEngineLetsGoOfAPayload) {
   RawStream stream = Open();
   Greet(&stream);
   for (int i = 0; i < 4; ++i)
@@ -399,7 +399,7 @@ TEST_F(SessionTest, CreditComesBackWhenTheEngineLetsGoOfAPayload) {
   EXPECT_EQ(ack.received_bytes(), 4 * 4096u);
 }
 
-TEST_F(SessionTest, ATrainerThatIgnoresItsCreditIsNotReadAnyMore) {
+TEST_F(TrainerStreamTest, ATrainerThatIgnoresItsCreditIsNotReadAnyMore) {
   RawStream stream = Open();
   Greet(&stream);
   constexpr size_t kFrames = 64;
@@ -416,7 +416,7 @@ TEST_F(SessionTest, ATrainerThatIgnoresItsCreditIsNotReadAnyMore) {
   EXPECT_EQ(engine().most_frames_, kHeldMax);
 }
 
-TEST_F(SessionTest, AServerThatStopsEndsOpenStreams) {
+TEST_F(TrainerStreamTest, AServerThatStopsEndsOpenStreams) {
   RawStream stream = Open();
   Greet(&stream);
   server_.Shutdown(std::chrono::milliseconds(0));
