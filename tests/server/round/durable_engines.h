@@ -138,8 +138,14 @@ class DurableCluster : public VoteSink {
   struct Node {
     std::unique_ptr<MemoryDisk> disk;
     JobPlan manifest;  // as the server knows it; what is saved survives
-    std::unique_ptr<Executor> executor;
+    std::shared_ptr<Executor> executor;
     std::unique_ptr<WorkerPool> workers;
+  };
+  // An engine with the executor that it posts to until its last thread has ended. A vote under way
+  // may hold the engine longer than its server does.
+  struct Running {
+    std::shared_ptr<Executor> executor;
+    std::shared_ptr<RoundEngine> engine;  // last: it ends first
   };
   struct SentVote {
     uint32_t epoch = 0;
@@ -167,7 +173,7 @@ class DurableCluster : public VoteSink {
 
   void Start(uint32_t id, bool fresh) {
     Node& node = nodes_[id];
-    node.executor = std::make_unique<ThreadExecutor>("test", 2);
+    node.executor = std::make_shared<ThreadExecutor>("test", 2);
     node.workers = std::make_unique<ThreadWorkerPool>(1);
     EngineConfig config{.self = id, .chunk_bytes = kChunk, .checkpoint_rounds = 2};
     config.open_timeout = std::chrono::hours(1);
@@ -193,9 +199,10 @@ class DurableCluster : public VoteSink {
     }
     auto engine = RoundEngine::Create(plan, config, deps, *std::move(storage));
     ASSERT_TRUE(engine.ok()) << engine.status();
+    const auto running = std::make_shared<Running>(Running{node.executor, *engine});
     {
       MutexLock lock(&mu_);
-      engines_[id] = *engine;
+      engines_[id] = std::shared_ptr<RoundEngine>(running, running->engine.get());
     }
     (*engine)->Start();
   }
