@@ -1,8 +1,7 @@
 // SimEngine: the driver of one job's rounds in one server process. It does what server/round's
 // Engine does, in the same order, over the same production objects (RoundFsm, Contributions,
 // ExtentStore, Checkpointer, recovery, step plan, kernels); only strand, workers, log threads and
-// streams are replaced by events. Keep it in step with server/round/round_engine.cc,
-// engine_slots.cc, engine_storage.cc, engine_tier.cc and engine_snapshot.cc.
+// streams are replaced by events. Keep it in step with RoundDriver and its parts in server/round.
 // Comes from: SimServer. Goes to: the production objects, sinks.
 // Thread safety: one thread.
 #pragma once

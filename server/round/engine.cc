@@ -1,0 +1,134 @@
+// How an engine is made: memory for its state, and, of a durable job, the state that its files
+// hold.
+#include "server/round/engine.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/base/worker_pool.h"
+#include "server/optim/dispatch.h"
+#include "server/round/recovery.h"
+
+namespace ballast::server {
+namespace {
+
+// The tier that `config` asks for; `nvme` points to it if it is on NVMe.
+absl::StatusOr<std::unique_ptr<Tier>> MakeTier(const JobPlan& plan, const EngineConfig& config,
+                                               NvmeTier** nvme) {
+  if (config.nvme_extents == 0) return MakeDramTier(plan.spec.tile_elements);
+  if (plan.spec.durability == Durability::kNone) {
+    return absl::InvalidArgumentError(
+        "a job of durability none has no images that its state could live in");
+  }
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<NvmeTier> made,
+                           NvmeTier::Create({.tile_elements = plan.spec.tile_elements,
+                                             .extent_elements = plan.spec.extent_elements,
+                                             .buffers = config.nvme_extents}));
+  *nvme = made.get();
+  return std::unique_ptr<Tier>(std::move(made));
+}
+
+absl::StatusOr<ModelState> MakeState(const JobPlan& plan, const EngineConfig& config, simd::Isa isa,
+                                     const RoundFsm& fsm) {
+  NvmeTier* nvme = nullptr;
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<Tier> tier, MakeTier(plan, config, &nvme));
+  ExtentStore store(std::move(tier), &optim::Kernels(isa));
+  BALLAST_RETURN_IF_ERROR(store.Add(fsm.layout(), fsm.owned()));
+  BALLAST_ASSIGN_OR_RETURN(Weights weights, Weights::Create(fsm.layout(), fsm.owned().size()));
+  return ModelState{std::move(store), nvme, std::move(weights)};
+}
+
+// Gives memory to state and buffers on other threads while recovery waits for the disk. The pool's
+// end waits for them.
+std::unique_ptr<WorkerPool> Warm(ExecutorSource* executors, const RoundFsm& fsm, ModelState* state,
+                                 Contributions* contributions) {
+  std::unique_ptr<WorkerPool> workers = executors->MakeWorkers("warming", 2);
+  workers->Submit(
+      1, [tier = state->store.tier()](size_t) { tier->Warm(); }, [] {});
+  workers->Submit(
+      1,
+      [&fsm, state, contributions](size_t) {
+        state->weights.Prepare(fsm.layout(), fsm.owned());
+        contributions->Prepare(fsm.layout(), fsm.owned());
+      },
+      [] {});
+  return workers;
+}
+
+// Reads state and open extents back from the files of a durable job.
+absl::StatusOr<Recovered> RecoverJob(const JobPlan& plan, const EngineConfig& config,
+                                     const EngineDeps& deps, const RoundFsm& fsm,
+                                     JobStorage* storage, ModelState* state,
+                                     Contributions* contributions) {
+  std::unique_ptr<WorkerPool> warming;
+  if (!storage->log()->rounds().empty()) {
+    warming = Warm(deps.executors, fsm, state, contributions);
+  }
+  // Twice as many extents at a time as can be worked on: the others wait for the disk.
+  int lanes = 4 * deps.workers->threads();
+  if (state->nvme != nullptr) lanes = std::min(lanes, static_cast<int>(config.nvme_extents));
+  BALLAST_ASSIGN_OR_RETURN(Recovered recovered,
+                           Recover(plan, fsm.layout(), fsm.owned(), storage, &state->store, lanes,
+                                   state->nvme, deps.executors));
+  warming.reset();
+  for (const auto& [extent, logged] : recovered.open_extents) {
+    BALLAST_ASSIGN_OR_RETURN(
+        char* const to, contributions->Restore(fsm.layout(), fsm.Contributors(extent), logged));
+    BALLAST_RETURN_IF_ERROR(storage->log()->ReadExtent(logged, to));
+  }
+  return recovered;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
+                                                     const EngineConfig& config,
+                                                     const EngineDeps& deps,
+                                                     std::unique_ptr<JobStorage> storage) {
+  BALLAST_RETURN_IF_ERROR(CheckPlan(plan));
+  BALLAST_CHECK((storage != nullptr) == (plan.spec.durability != Durability::kNone));
+  BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
+  RoundFsm fsm(plan, layout, config.self, config.chunk_bytes, config.window_extents);
+  BALLAST_ASSIGN_OR_RETURN(ModelState state, MakeState(plan, config, deps.isa, fsm));
+  BALLAST_ASSIGN_OR_RETURN(
+      Contributions contributions,
+      Contributions::Create(layout, fsm.owned().size(), plan.epoch, config.window_extents));
+  std::optional<Recovered> recovered;
+  std::shared_ptr<RoundLog> log = std::make_shared<NullRoundLog>();
+  if (storage != nullptr) {
+    BALLAST_ASSIGN_OR_RETURN(
+        recovered, RecoverJob(plan, config, deps, fsm, storage.get(), &state, &contributions));
+    const uint64_t durable = recovered->fsm.round - (recovered->fsm.prepared.has_value() ? 0 : 1);
+    log = JobStorage::MakeRoundLog(std::move(storage), durable, deps.executors,
+                                   state.nvme != nullptr ? config.tier_threads : 0);
+  }
+  // Of the extents that are checkpointed: a tier on NVMe writes its images itself.
+  const std::vector<uint32_t> checkpointed =
+      state.nvme == nullptr ? fsm.owned() : std::vector<uint32_t>();
+  std::vector<uint64_t> versions(checkpointed.size(), 0);
+  if (recovered.has_value() && state.nvme == nullptr) versions = recovered->image_versions;
+  BALLAST_ASSIGN_OR_RETURN(
+      Checkpointer checkpointer,
+      Checkpointer::Create(layout, checkpointed, versions, config.checkpoint_rounds));
+  auto engine = std::make_shared<Engine>(
+      config, deps,
+      RoundDriver::Parts{std::move(fsm), std::move(contributions), std::move(state),
+                         std::move(checkpointer), std::move(log)});
+  engine->strand_.Bind(engine);
+  if (recovered.has_value()) engine->driver_.Resume(*recovered);
+  // On the strand: the first reads may end while later ones are begun.
+  engine->Post([driver = &engine->driver_] { driver->ConnectTier(); });
+  return engine;
+}
+
+absl::StatusOr<std::shared_ptr<RoundEngine>> RoundEngine::Create(
+    const JobPlan& plan, const EngineConfig& config, const EngineDeps& deps,
+    std::unique_ptr<JobStorage> storage) {
+  auto engine = Engine::Make(plan, config, deps, std::move(storage));
+  if (!engine.ok()) return StateLostIn(plan, config.self, engine.status());
+  return engine;
+}
+
+}  // namespace ballast::server

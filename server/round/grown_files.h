@@ -1,0 +1,43 @@
+// GrownFiles: the files of a durable job that grows. A job's files have the size of its layout, so
+// a grown job gets new ones: made and filled with the state of the open round while the old ones
+// still count. A crash leaves the job as it was until its record names the new files. Cost: the
+// whole state is written once.
+// Comes from: RoundDriver (growth). Goes to: JobStorage.
+// Thread safety: on the job's strand, which waits for the disk; the job has nothing else to do.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "server/durability/job_storage.h"
+#include "server/durability/round_log.h"
+#include "server/round/model_state.h"
+#include "server/round/round_engine.h"
+#include "server/round/round_fsm.h"
+
+namespace ballast::server {
+
+class GrownFiles {
+ public:
+  // All that is committed before the open round.
+  struct State {
+    const RoundFsm* fsm = nullptr;
+    ModelState* state = nullptr;
+    ImageStore* images = nullptr;
+    const std::optional<DecisionRecord>* last_decision = nullptr;
+  };
+
+  // Makes the files for `plan` and puts `from` there; nothing when they are made already. Errors:
+  // RoundFsm::CheckGrowth's, those of `files.make`, and the disk's.
+  absl::Status Make(const JobPlan& plan, const GrowthFiles& files, const State& from);
+  // The files, which are complete; there are none here any more.
+  std::unique_ptr<JobStorage> Take();
+
+ private:
+  std::unique_ptr<JobStorage> storage_;
+  uint32_t layout_version_ = 0;  // storage_'s; 0: none
+};
+
+}  // namespace ballast::server

@@ -1,0 +1,373 @@
+// RoundDriver: what happens around rounds: restarts, streams that open and close, state that
+// trainers fetch, changes of epoch, growth. See round_driver.h.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "server/round/round_driver.h"
+
+namespace ballast::server {
+
+// --- Beginning ----------------------------------------------------------------------------------
+
+void RoundDriver::Resume(const Recovered& recovered) {
+  UseLog(log_);
+  sweep_.SkipOnce({recovered.ahead.begin(), recovered.ahead.end()});
+  if (recovered.last_decision.has_value()) {
+    const DecisionRecord& last = *recovered.last_decision;
+    last_decision_ = last;
+    audience_.Remember(ResultOf(last.round, last.decision), {.round = last.round});
+  }
+  const bool fresh = !recovered.last_decision.has_value() && !recovered.fsm.prepared.has_value() &&
+                     recovered.fsm.init_missing.size() == fsm_.owned().size();
+  if (!fresh) {
+    BALLAST_LOG(INFO, LogField("run", fsm_.plan().spec.name),
+                LogField("round", recovered.fsm.round))
+        << "recovered: " << recovered.image_bytes << " bytes of images and " << recovered.log_bytes
+        << " of log, " << recovered.replayed_rounds << " rounds replayed; round "
+        << recovered.fsm.round
+        << (recovered.fsm.prepared.has_value() ? " is prepared" : " is open");
+  }
+  fsm_.Restore(recovered.fsm, &start_effects_);
+}
+
+void RoundDriver::UseLog(std::shared_ptr<RoundLog> log) {
+  log_ = std::move(log);
+  images_.Use(log_.get());
+  log_->OnShortOfRoom([pump = strand_->Callback([this](const absl::Status&) { images_.Pump(); })] {
+    pump(absl::OkStatus());
+  });
+}
+
+void RoundDriver::ConnectTier() {
+  if (state_.nvme == nullptr) return;
+  BALLAST_CHECK(log_->image_io() != nullptr);
+  state_.nvme->Connect(
+      log_->image_io(),
+      [this](ImageIo::Done done) {
+        return strand_->Callback([done = std::move(done)](const absl::Status& s) { done(s); });
+      },
+      [this](const absl::Status& status) { StorageFailed(status); });
+  state_.nvme->SetVersion(fsm_.round());
+  sweep_.PrefetchNext();
+}
+
+void RoundDriver::Start(bool restarted) {
+  CarryOut(std::exchange(start_effects_, {}));
+  audience_.Start(restarted);
+}
+
+JobStatus RoundDriver::Status() const {
+  JobStatus status;
+  fsm_.FillStatus(&status);
+  status.state_bytes = state_.store.bytes();
+  status.open_streams = audience_.open_streams();
+  status.state = fsm_.phase() == Phase::kFailed     ? "failed"
+                 : fsm_.phase() == Phase::kFinished ? "finished"
+                                                    : "running";
+  return status;
+}
+
+// --- Streams ------------------------------------------------------------------------------------
+
+void RoundDriver::Attach(const SlotHello& hello, const std::shared_ptr<SlotSink>& sink,
+                         const std::function<void(absl::StatusOr<SlotWelcome>)>& done) {
+  // While a round is applied, part of its weights went out already: all of them go out when it is
+  // over. Or the slot has seen the round's end elsewhere, and this server is about to learn of it.
+  const bool prepared = fsm_.phase() == Phase::kPreparing || fsm_.phase() == Phase::kPrepared;
+  if (fsm_.durable() &&
+      (fsm_.phase() == Phase::kApplying || (prepared && hello.round == fsm_.round() + 1))) {
+    waiters_.Add(Waiters::kApplied, [=, this] { Attach(hello, sink, done); });
+    return;
+  }
+  if (!failure_.ok()) return done(failure_);
+  if (absl::Status status = audience_.CheckHello(hello); !status.ok()) return done(status);
+  audience_.Open(hello.slot, sink);
+  Feed(SlotBackInput{hello.slot});
+  SlotWelcome welcome{.round = fsm_.round()};
+  if (fsm_.durable()) {
+    welcome.complete = fsm_.CompleteFor(hello.slot);
+    welcome.init_missing = fsm_.InitMissing();
+  }
+  done(welcome);
+  audience_.TellWhoIsAway(hello.slot);
+  // A slot that is back has to learn where the window stands.
+  if (fsm_.durable()) sink->OnAck(MakeAck(true));
+  if (hello.round != 0 && hello.round + 1 == fsm_.round()) SendLastRound(hello.slot);
+}
+
+void RoundDriver::Lose(uint32_t slot, const SlotSink* sink, const std::string& why,
+                       std::chrono::nanoseconds silent_for) {
+  if (!audience_.Has(slot) || audience_.Sink(slot).get() != sink) return;
+  audience_.Lose(slot, why, silent_for);
+  Feed(SlotLostInput{slot, why});
+}
+
+void RoundDriver::Leave(uint32_t slot, uint64_t incarnation) {
+  // Its stream may have been closed by a new epoch meanwhile.
+  if (!fsm_.plan().epoch.Holds(slot, incarnation)) return;
+  audience_.Close(slot, absl::OkStatus());
+  Feed(SlotLeftInput{slot});
+  audience_.TellSeatFree(slot);
+}
+
+void RoundDriver::LosePeer(uint32_t server, const std::string& why) {
+  const auto& servers = fsm_.plan().servers;
+  if (!std::binary_search(servers.begin(), servers.end(), server)) return;
+  if (fsm_.durable()) return;  // It comes back, and says what it lacks.
+  const std::string& name = fsm_.plan().spec.name;
+  Feed(FailInput{
+      ReasonedError(absl::StatusCode::kUnavailable, Reason::kServerLost,
+                    absl::StrCat("job \"", name, "\": server ", server, " was lost in round ",
+                                 fsm_.round(), " (", why, ")"),
+                    {.job = name, .round = fsm_.round(), .server = static_cast<int>(server)})});
+}
+
+void RoundDriver::SendLastRound(uint32_t slot) {
+  SlotSink* const sink = audience_.Sink(slot).get();
+  RoundResult result = *audience_.last_result();
+  const RoundDone done = *audience_.last_done();
+  if (result.applied) {
+    for (const uint32_t extent : fsm_.owned()) {
+      result.weight_bytes += fsm_.layout().ExtentWireBytes(extent);
+    }
+  }
+  sink->OnResult(result);
+  if (!result.applied) {
+    sink->OnDone(done);
+    return;
+  }
+  sender_.Send({.slot = slot,
+                .round = fsm_.round(),
+                .weights = true,
+                .extents = {fsm_.owned().rbegin(), fsm_.owned().rend()},
+                .end = [sink, done] { sink->OnDone(done); }});
+}
+
+void RoundDriver::FetchState(uint32_t slot, uint64_t round, bool weights,
+                             const std::vector<uint32_t>& arrays) {
+  if (!audience_.Has(slot)) return;
+  const std::shared_ptr<SlotSink> sink = audience_.Sink(slot);
+  if (fsm_.init_missing() != 0 && round == fsm_.round()) {
+    waiters_.Add(Waiters::kInitial, [=, this] {
+      // Not for a stream that has taken its place meanwhile: that asks for itself.
+      if (audience_.Sink(slot) == sink) FetchState(slot, round, weights, arrays);
+    });
+    return;
+  }
+  // A slot that has begun the round could see it applied while the state is on its way out.
+  const bool readable =
+      (fsm_.phase() == Phase::kIdle || fsm_.phase() == Phase::kCollect) && !fsm_.Begun(slot);
+  const bool known = std::all_of(arrays.begin(), arrays.end(),
+                                 [](uint32_t array) { return array < kAdamWStateArrays; });
+  if (!readable || round != fsm_.round() || !known) {
+    sink->OnError(ReasonedError(
+        absl::StatusCode::kFailedPrecondition, Reason::kWrongVersion,
+        absl::StrCat("state of version ", round, " was asked for; the job is at version ",
+                     fsm_.round(), " (", PhaseName(fsm_.phase()), ") with ", kAdamWStateArrays,
+                     " state arrays"),
+        {.job = fsm_.plan().spec.name, .round = fsm_.round(), .slot = static_cast<int>(slot)}));
+    return;
+  }
+  StateInfo info{.round = round, .tensor_step = fsm_.tensor_steps()};
+  info.opt_step = fsm_.policy().opt_step;
+  for (const uint32_t extent : fsm_.owned()) {
+    if (weights) info.bytes += fsm_.layout().ExtentWireBytes(extent);
+    info.bytes += fsm_.layout().extents()[extent].elements * sizeof(float) * arrays.size();
+  }
+  sink->OnState(info);
+  sender_.Send({.slot = slot,
+                .round = round,
+                .weights = weights,
+                .arrays = arrays,
+                .extents = fsm_.owned()});
+}
+
+void RoundDriver::HoldState(const CaptureDesk::Held& done) {
+  if (!failure_.ok()) return done(failure_);
+  captures_.Hold(log_, last_decision_.has_value(), done);
+}
+
+// --- Epochs -------------------------------------------------------------------------------------
+
+void RoundDriver::Seal(uint32_t epoch, const std::function<absl::Status(const JobPlan&)>& save,
+                       const std::function<void(absl::StatusOr<SealAnswer>)>& done) {
+  if (!failure_.ok()) return done(failure_);
+  if (epoch != fsm_.plan().epoch.epoch) {
+    const bool stale = epoch < fsm_.plan().epoch.epoch;
+    return done(ReasonedError(absl::StatusCode::kFailedPrecondition,
+                              stale ? Reason::kStaleEpoch : Reason::kFutureEpoch,
+                              absl::StrCat("seal of epoch ", epoch, ", server ", config_.self,
+                                           " is in epoch ", fsm_.plan().epoch.epoch),
+                              {.job = fsm_.plan().spec.name, .round = fsm_.round()}));
+  }
+  Feed(SealInput{});
+  const std::optional<SealAnswer> answer = fsm_.Sealed();
+  if (!answer.has_value()) {
+    waiters_.Add(Waiters::kDurable, [=, this] { Seal(epoch, save, done); });
+    return;
+  }
+  JobPlan sealed = fsm_.plan();
+  sealed.sealed_epoch = epoch;
+  BALLAST_FAILPOINT("seal.before_save");
+  if (const absl::Status saved = save(sealed); !saved.ok()) {
+    // First: the home sees a server that is away, and asks again.
+    StorageFailed(saved);
+    return done(saved);
+  }
+  BALLAST_FAILPOINT("seal.after_save");
+  done(*answer);
+}
+
+void RoundDriver::Adopt(const Adoption& adoption) {
+  const EpochRecord& epoch = adoption.plan.epoch;
+  if (!failure_.ok() || epoch.epoch <= fsm_.plan().epoch.epoch) return adoption.done(failure_);
+  if (fsm_.round() < epoch.start_round) {  // The round before it is decided and ends soon.
+    waiters_.Add(Waiters::kApplied, [=, this] { Adopt(adoption); });
+    return;
+  }
+  // The record says that the rounds before it are over, so their decisions must survive before it.
+  adopting_.push_back(adoption);
+  log_->EndEpoch(epoch.start_round, strand_->Callback([this](const absl::Status& status) {
+    if (adopting_.empty()) return;  // The job has ended meanwhile.
+    const Adoption flushed = std::move(adopting_.front());
+    adopting_.pop_front();
+    if (status.ok()) {
+      AdoptFlushed(flushed);
+    } else {
+      StorageFailed(status);
+    }
+  }));
+}
+
+void RoundDriver::AdoptFlushed(const Adoption& adoption) {
+  const EpochRecord before = fsm_.plan().epoch;
+  if (!failure_.ok() || adoption.plan.epoch.epoch <= before.epoch) return adoption.done(failure_);
+  if (reducer_.busy()) {  // The workers still read what would be given back.
+    waiters_.Add(Waiters::kReduced, [=, this] { AdoptFlushed(adoption); });
+    return;
+  }
+  // Before anything is told or taken in the new epoch.
+  BALLAST_FAILPOINT("epoch.before_save");
+  if (absl::Status saved = adoption.save(); !saved.ok()) return StorageFailed(saved);
+  BALLAST_FAILPOINT("epoch.after_save");
+  Effects effects;
+  absl::Status adopted = fsm_.Adopt(adoption.plan, adoption.window_extents, &effects);
+  if (adopted.ok()) {
+    window_extents_.store(adoption.window_extents, std::memory_order_relaxed);
+    adopted = LeaveEpoch(before);
+    CarryOut(effects);
+  }
+  adoption.done(adopted);
+}
+
+absl::Status RoundDriver::LeaveEpoch(const EpochRecord& before) {
+  const EpochRecord& epoch = fsm_.plan().epoch;
+  log_->BeginEpoch(epoch.epoch, epoch.start_round);
+  contributions_.ReleaseAll();
+  initial_.DropWaiting();
+  sweep_.ForgetSkipped();
+  if (epoch.init_again) initial_.Drop();
+  audience_.ChangeEpoch(before);
+  BALLAST_LOG(INFO, LogField("run", fsm_.plan().spec.name), LogField("round", fsm_.round()))
+      << "epoch " << epoch.epoch << " starts with round " << epoch.start_round << " and "
+      << epoch.world() << " of " << before.world() << " trainers";
+  if (epoch.world() == before.world() && epoch.seats() == before.seats()) return absl::OkStatus();
+  BALLAST_ASSIGN_OR_RETURN(contributions_, Contributions::Create(fsm_.layout(), fsm_.owned().size(),
+                                                                 epoch, window_extents()));
+  return absl::OkStatus();
+}
+
+// --- Growth -------------------------------------------------------------------------------------
+
+void RoundDriver::Grow(const Growth& growth) {
+  const JobPlan& plan = growth.plan;
+  if (!failure_.ok()) return growth.done(failure_);
+  if (absl::Status status = CheckPlan(plan); !status.ok()) return growth.done(status);
+  if (!fsm_.durable()) return growth.done(TakeGrown(plan, growth.window_extents));
+  const JobPlan& ours = fsm_.plan();
+  if (plan.layout_version == ours.layout_version && FirstDifference(ours.spec, plan.spec).empty()) {
+    return growth.done(absl::OkStatus());  // The home asks again.
+  }
+  if (plan.epoch.epoch != ours.epoch.epoch) {
+    return growth.done(
+        ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
+                      absl::StrCat("server ", config_.self, " is in epoch ", ours.epoch.epoch,
+                                   ", the job grows in epoch ", plan.epoch.epoch),
+                      {.job = ours.spec.name, .server = static_cast<int>(config_.self)}));
+  }
+  if (fsm_.round() < plan.grown_round) {  // The round before it is decided and ends soon.
+    waiters_.Add(Waiters::kApplied, [=, this] { Grow(growth); });
+    return;
+  }
+  if (state_.nvme == nullptr) return GrowNow(growth);
+  // What is under way belongs to the old files.
+  state_.nvme->WhenQuiet([=, this] { GrowNow(growth); });
+}
+
+void RoundDriver::GrowNow(const Growth& growth) {
+  if (!failure_.ok()) return growth.done(failure_);
+  absl::Status status =
+      grown_.Make(growth.plan, growth.files, {&fsm_, &state_, log_.get(), &last_decision_});
+  if (status.ok() && !growth.plan.growing) status = CommitGrown(growth);
+  growth.done(status);
+}
+
+// From the record on there is no way back: an error after it ends the server, which is started
+// again with the grown job, without the initial weights of the new groups. The trainers bring those
+// again.
+absl::Status RoundDriver::CommitGrown(const Growth& growth) {
+  BALLAST_RETURN_IF_ERROR(fsm_.CheckGrowth(growth.plan));
+  JobPlan grown = growth.plan;
+  grown.sealed_epoch = fsm_.sealed() ? grown.epoch.epoch : 0;
+  BALLAST_FAILPOINT("growth.before_record");
+  if (absl::Status saved = growth.files.save(grown); !saved.ok()) {
+    StorageFailed(saved);
+    return saved;
+  }
+  BALLAST_FAILPOINT("growth.after_record");
+  UseLog(JobStorage::MakeRoundLog(grown_.Take(), fsm_.round() - 1, deps_.executors,
+                                  state_.nvme != nullptr ? config_.tier_threads : 0));
+  growth.files.drop_old(grown);
+  return TakeGrown(grown, growth.window_extents);
+}
+
+absl::Status RoundDriver::TakeGrown(const JobPlan& plan, uint32_t window_extents) {
+  BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
+  const std::vector<uint32_t> before = fsm_.owned();
+  BALLAST_RETURN_IF_ERROR(fsm_.Extend(plan, layout, window_extents));
+  window_extents_.store(window_extents, std::memory_order_relaxed);
+  std::vector<uint32_t> fresh;
+  std::vector<uint64_t> versions;  // of the images
+  for (const uint32_t extent : fsm_.owned()) {
+    const bool known = std::find(before.begin(), before.end(), extent) != before.end();
+    if (!known) fresh.push_back(extent);
+    versions.push_back(known ? fsm_.round() : 0);
+  }
+  const size_t owned = fsm_.owned().size();
+  BALLAST_RETURN_IF_ERROR(state_.store.Add(layout, fresh));
+  BALLAST_ASSIGN_OR_RETURN(state_.weights, Weights::Create(layout, owned));
+  if (state_.nvme != nullptr) {
+    for (const uint32_t extent : before) state_.nvme->SetStored(extent, fsm_.round());
+    ConnectTier();
+    versions.clear();
+  }
+  BALLAST_ASSIGN_OR_RETURN(contributions_,
+                           Contributions::Create(layout, owned, plan.epoch, window_extents));
+  BALLAST_ASSIGN_OR_RETURN(
+      Checkpointer checkpointer,
+      Checkpointer::Create(layout, state_.nvme == nullptr ? fsm_.owned() : std::vector<uint32_t>(),
+                           versions, config_.checkpoint_rounds));
+  images_.Replace(std::move(checkpointer));
+  BALLAST_LOG(INFO, LogField("run", plan.spec.name), LogField("round", fsm_.round()))
+      << "grown to " << plan.spec.tensors.size() << " tensors, layout version "
+      << plan.layout_version;
+  return absl::OkStatus();
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,106 @@
+#include "server/round/state_sender.h"
+
+#include <utility>
+
+namespace ballast::server {
+
+void StateSender::Send(Order order) {
+  auto stream = std::make_shared<Stream>();
+  stream->sink = audience_->Sink(order.slot);
+  stream->order = std::move(order);
+  Continue(stream);
+}
+
+// Whether the state is still that of the round that was asked for, and the trainer listens.
+bool StateSender::StillWanted(const Stream& stream) const {
+  const Phase phase = fsm_->phase();
+  const bool steady =
+      phase != Phase::kApplying && phase != Phase::kFailed && phase != Phase::kFinished;
+  return steady && fsm_->round() == stream.order.round &&
+         audience_->Sink(stream.order.slot) == stream.sink;
+}
+
+void StateSender::Continue(const StreamRef& stream) {
+  const Order& order = stream->order;
+  while (StillWanted(*stream)) {
+    if (stream->next == order.extents.size()) {
+      if (order.end) order.end();
+      return;
+    }
+    const uint32_t extent = order.extents[stream->next++];
+    const bool formed = static_cast<bool>(state_->weights.Find(extent));
+    if (state_->nvme == nullptr || (order.arrays.empty() && formed)) {
+      if (order.weights) SendWeights(stream->sink.get(), extent);
+      for (const uint32_t array : order.arrays) {
+        SendArray(stream->sink.get(), extent, array, strand_->KeepAlive());
+      }
+      continue;
+    }
+    state_->nvme->Acquire(extent, [this, stream, extent](const absl::Status& status) {
+      if (status.ok()) {
+        SendExtent(stream, extent);
+      } else {
+        storage_failed_(status);
+      }
+    });
+    return;
+  }
+}
+
+// `extent` is acquired.
+void StateSender::SendExtent(const StreamRef& stream, uint32_t extent) {
+  const auto next = strand_->Callback([this, stream, extent](const absl::Status&) {
+    state_->nvme->Release(extent, 0);
+    Continue(stream);
+  });
+  // Its end, wherever the last byte is sent, gives the planes back.
+  const std::shared_ptr<const void> planes(
+      state_->nvme->State(extent),
+      [next, engine = strand_->KeepAlive()](const void*) { next(absl::OkStatus()); });
+  if (!StillWanted(*stream)) return;
+  if (stream->order.weights) SendWeights(stream->sink.get(), extent);
+  for (const uint32_t array : stream->order.arrays) {
+    SendArray(stream->sink.get(), extent, array, planes);
+  }
+}
+
+void StateSender::SendWeights(SlotSink* sink, uint32_t extent) {
+  const Layout& layout = fsm_->layout();
+  const DType dtype = layout.extents()[extent].dtype;
+  BufferRef weights = state_->weights.Find(extent);
+  if (!weights) {
+    absl::StatusOr<BufferRef> buffer = state_->weights.Acquire(dtype);
+    if (!buffer.ok()) {
+      sink->OnError(buffer.status());
+      return;
+    }
+    weights = *std::move(buffer);
+    state_->store.ReadWeights(layout, extent, weights.data());
+    state_->weights.Keep(extent, weights);
+  }
+  sink->OnExtent({.kind = FrameKind::kWeight,
+                  .round = fsm_->round(),
+                  .extent = extent,
+                  .dtype = dtype,
+                  .bytes = {weights.data(), layout.ExtentWireBytes(extent), weights.ToShared()}});
+}
+
+// State planes go out in place: no round can be applied before the slot that asked begins it.
+void StateSender::SendArray(SlotSink* sink, uint32_t extent, uint32_t array,
+                            const std::shared_ptr<const void>& owner) {
+  const Layout& layout = fsm_->layout();
+  for (uint32_t t = 0; t < TileCount(layout, extent); ++t) {
+    const TileView tile = state_->store.Tile(extent, t);
+    const float* plane = array == 0 ? tile.p : array == 1 ? tile.m : tile.v;
+    sink->OnExtent(
+        {.kind = FrameKind::kState,
+         .array = static_cast<uint8_t>(array),
+         .round = fsm_->round(),
+         .extent = extent,
+         .dtype = DType::kF32,
+         .offset_bytes = t * layout.tile_elements() * 4,
+         .bytes = {reinterpret_cast<const char*>(plane), size_t{tile.elements} * 4, owner}});
+  }
+}
+
+}  // namespace ballast::server

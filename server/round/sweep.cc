@@ -1,0 +1,111 @@
+#include "server/round/sweep.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/failpoint.h"
+#include "common/base/status_macros.h"
+
+namespace ballast::server {
+
+void Sweep::SkipOnce(const std::vector<uint32_t>& extents) {
+  ahead_.insert(extents.begin(), extents.end());
+}
+
+absl::Status Sweep::Plan(const Decision& decision) {
+  const RoundFsm& fsm = *deps_.fsm;
+  BALLAST_ASSIGN_OR_RETURN(
+      plan_, MakeStepPlan(fsm.layout(), fsm.PresentTensors(), fsm.tensor_steps(), decision));
+  extents_.clear();
+  for (auto it = fsm.owned().rbegin(); it != fsm.owned().rend(); ++it) {
+    if (Touches(*plan_, fsm.layout(), *it)) extents_.push_back(*it);
+  }
+  weight_overflows_ = 0;
+  left_ = extents_.size();
+  return absl::OkStatus();
+}
+
+void Sweep::Run() {
+  if (extents_.empty()) return deps_.stepped();
+  if (deps_.state->nvme != nullptr && std::exchange(backward_, !backward_)) {
+    std::reverse(extents_.begin(), extents_.end());
+  }
+  next_ = 0;
+  under_way_ = 0;
+  deps_.state->store.tier()->BeginSweep(extents_);
+  Pump();
+}
+
+void Sweep::Pump() {
+  Tier* const tier = deps_.state->store.tier();
+  while (next_ < extents_.size() && under_way_ < tier->sweep_depth()) {
+    const uint32_t extent = extents_[next_++];
+    ++under_way_;
+    tier->Acquire(extent, [this, extent](const absl::Status& status) {
+      if (status.ok()) {
+        Step(extent);
+      } else {
+        deps_.storage_failed(status);
+      }
+    });
+  }
+}
+
+void Sweep::Step(uint32_t extent) {
+  const Layout& layout = deps_.fsm->layout();
+  ExtentStore* const store = &deps_.state->store;
+  const absl::StatusOr<BufferRef> weight =
+      deps_.state->weights.Acquire(layout.extents()[extent].dtype);
+  if (!weight.ok()) return deps_.failed(weight.status());
+  if (ahead_.erase(extent) != 0) {  // Stepped before the restart.
+    store->ReadWeights(layout, extent, weight->data());
+    deps_.strand->Post([this, extent, buffer = *weight] { OnStepped(extent, 0, buffer); });
+    return;
+  }
+  const GradientView grad = deps_.contributions->Gradient(layout, extent);
+  const ExtentStep step = StepOf(*plan_, layout, extent, grad.data, grad.dtype, weight->data());
+  deps_.workers->Submit(
+      TileCount(layout, extent),
+      [store, &layout, plan = plan_, extent, step,
+       engine = deps_.strand->KeepAlive()](size_t tile) {
+        const uint64_t overflows =
+            store->StepTile(layout, extent, static_cast<uint32_t>(tile), step);
+        if (overflows != 0) plan->overflows.fetch_add(overflows, std::memory_order_relaxed);
+      },
+      [this, extent, buffer = *weight, engine = deps_.strand->KeepAlive()] {
+        deps_.strand->Dispatch(
+            [this, extent, buffer] { OnStepped(extent, deps_.fsm->round() + 1, buffer); });
+      });
+}
+
+void Sweep::OnStepped(uint32_t extent, uint64_t version, const BufferRef& weight) {
+  --under_way_;
+  deps_.state->store.tier()->Release(extent, version);
+  deps_.contributions->Release(extent);
+  deps_.state->weights.Keep(extent, weight);
+  TellWeights(extent, weight);
+  if (--left_ != 0) return Pump();
+  weight_overflows_ = plan_->overflows.load(std::memory_order_relaxed);
+  deps_.stepped();
+}
+
+void Sweep::TellWeights(uint32_t extent, const BufferRef& weight) const {
+  const Layout& layout = deps_.fsm->layout();
+  const OutPiece piece{.kind = FrameKind::kWeight,
+                       .round = deps_.fsm->round() + 1,
+                       .extent = extent,
+                       .dtype = layout.extents()[extent].dtype,
+                       .bytes = {weight.data(), layout.ExtentWireBytes(extent), weight.ToShared()}};
+  BALLAST_FAILPOINT("weights.before_tell");
+  deps_.audience->Each([&](SlotSink* sink) { sink->OnExtent(piece); });
+  BALLAST_FAILPOINT("weights.after_tell");
+}
+
+void Sweep::PrefetchNext() {
+  const std::vector<uint32_t>& owned = deps_.fsm->owned();
+  std::vector<uint32_t> order(owned.rbegin(), owned.rend());
+  if (backward_) std::reverse(order.begin(), order.end());
+  deps_.state->nvme->Prefetch(order);
+}
+
+}  // namespace ballast::server

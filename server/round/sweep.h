@@ -1,0 +1,86 @@
+// Sweep: the step of one decided round over the extents of this server, a few at a time: as many as
+// the tier holds in memory.
+//
+//   Plan -Run-> acquire -> step its tiles on the workers -> release -> next ... -> stepped
+//
+// First layers come first: the next forward pass needs their weights first. With a tier on NVMe
+// every other sweep goes the other way, and begins with the extents that the last one left in
+// memory. Comes from: RoundDriver (ApplyRound). Goes to: ModelState, Contributions, Audience
+// (weights), RoundDriver (SteppedInput). Thread safety: on the job's strand; tiles run on workers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/worker_pool.h"
+#include "server/round/audience.h"
+#include "server/round/contributions.h"
+#include "server/round/job_strand.h"
+#include "server/round/model_state.h"
+#include "server/round/round_fsm.h"
+#include "server/round/step_plan.h"
+
+namespace ballast::server {
+
+class Sweep {
+ public:
+  struct Deps {
+    JobStrand* strand = nullptr;
+    WorkerPool* workers = nullptr;
+    const RoundFsm* fsm = nullptr;
+    Contributions* contributions = nullptr;
+    ModelState* state = nullptr;
+    const Audience* audience = nullptr;                       // hears of weights
+    std::function<void()> stepped;                            // all extents
+    std::function<void(const absl::Status&)> failed;          // out of memory
+    std::function<void(const absl::Status&)> storage_failed;  // of the tier
+  };
+
+  // What `deps` points to outlives this.
+  explicit Sweep(Deps deps) : deps_(std::move(deps)) {}
+
+  // The open round of a restarted server: these extents hold its result already.
+  void SkipOnce(const std::vector<uint32_t>& extents);
+  void ForgetSkipped() { ahead_.clear(); }
+
+  // Plans the step of the FSM's round by `decision`. Errors: MakeStepPlan's.
+  absl::Status Plan(const Decision& decision);
+  // Which extents the planned step changes.
+  const std::vector<uint32_t>& extents() const { return extents_; }
+  // Steps what was planned and sends the weights of every extent when it is stepped. Calls
+  // `stepped` behind the last, at once when there is none.
+  void Run();
+  // Finite masters that became Inf in 16-bit weights, in the last sweep.
+  uint64_t weight_overflows() const { return weight_overflows_; }
+  // No sweep in this round.
+  void Skip() { weight_overflows_ = 0; }
+
+  // With a tier on NVMe: loads what the next sweep begins with, as far as there is room.
+  void PrefetchNext();
+
+ private:
+  // Takes the next extents into work.
+  void Pump();
+  // `extent` is acquired. `version` of OnStepped as in Tier::Release.
+  void Step(uint32_t extent);
+  void OnStepped(uint32_t extent, uint64_t version, const BufferRef& weight);
+  void TellWeights(uint32_t extent, const BufferRef& weight) const;
+
+  const Deps deps_;
+  std::shared_ptr<StepPlan> plan_;
+  std::vector<uint32_t> extents_;  // of the sweep, in its order
+  size_t next_ = 0;                // index in extents_
+  size_t under_way_ = 0;
+  size_t left_ = 0;  // not stepped yet
+  bool backward_ = false;
+  std::set<uint32_t> ahead_;
+  uint64_t weight_overflows_ = 0;
+};
+
+}  // namespace ballast::server

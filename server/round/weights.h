@@ -1,0 +1,44 @@
+// Weights: the weights of the present version by extent, as the step left them or as a fetch formed
+// them. A second fetch of an extent gets the same buffer.
+// Comes from: Sweep, InitialWeights, StateSender. Goes to: the same; the buffers go out to
+// trainers. Thread safety: on the job's strand; Prepare on any thread before the first use of the
+// rest.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/io/arena.h"
+#include "common/tensor/layout.h"
+
+namespace ballast::server {
+
+class Weights {
+ public:
+  // Buffers for `owned` extents of `layout`; maps nothing yet. RESOURCE_EXHAUSTED,
+  // INVALID_ARGUMENT.
+  static absl::StatusOr<Weights> Create(const Layout& layout, size_t owned);
+
+  // Gives memory to one set of buffers for `owned`: the first round after a restart is waited for,
+  // and where the system is slow to give memory that round would take several times as long.
+  void Prepare(const Layout& layout, const std::vector<uint32_t>& owned);
+
+  // A buffer for a whole extent of `dtype`. RESOURCE_EXHAUSTED.
+  absl::StatusOr<BufferRef> Acquire(DType dtype);
+
+  // The extent's weights of the present version; empty: they are not formed.
+  BufferRef Find(uint32_t extent) const { return buffers_[extent]; }
+  void Keep(uint32_t extent, BufferRef weights) { buffers_[extent] = std::move(weights); }
+  // The state behind the weights has changed.
+  void Forget(uint32_t extent) { buffers_[extent].Reset(); }
+
+ private:
+  Weights() = default;
+
+  std::vector<BufferPool> pools_;   // of fp32, of 16-bit extents
+  std::vector<BufferRef> buffers_;  // by extent
+};
+
+}  // namespace ballast::server
