@@ -1,5 +1,6 @@
 #include "server/durability/records.h"
 
+#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -20,8 +21,10 @@ constexpr uint32_t kDecisionVersion = 3;
 constexpr uint32_t kPreparedVersion = 4;
 constexpr uint32_t kPreparedUpload = 3;
 constexpr uint32_t kPreparedPlane = 4;
-constexpr uint32_t kPolicyVersion = 1;
-constexpr uint32_t kPolicyBytes = 24;  // of version 1, behind its version and length
+// Of the policy state, by version from 1: bytes behind version and length. A version has the fields
+// of the one before it, and more behind them.
+constexpr uint32_t kPolicyBytes[] = {24};
+constexpr uint32_t kPolicyVersion = std::size(kPolicyBytes);
 constexpr uint32_t kSkipped = 0;
 constexpr uint32_t kApplied = 1;
 constexpr uint32_t kHalted = 2;
@@ -55,26 +58,25 @@ std::vector<ScalarSet> GetScalars(ByteReader* in) {
 void PutPolicy(const PolicyState& policy, ByteWriter* out) {
   BALLAST_CHECK(policy.version == kPolicyVersion);
   out->Put(policy.version);
-  out->Put(kPolicyBytes);
+  out->Put(kPolicyBytes[kPolicyVersion - 1]);
   out->Put(policy.loss_scale);
   out->Put(policy.opt_step);
   out->Put(policy.consecutive_skips);
 }
 
 absl::StatusOr<PolicyState> GetPolicy(ByteReader* in) {
-  PolicyState policy;
-  policy.version = in->Get<uint32_t>();
-  if (policy.version > kPolicyVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "policy state of version ", policy.version, "; this program reads versions up ", "to ",
-        kPolicyVersion, "; use the program that wrote it, or a newer one"));
+  const uint32_t version = in->Get<uint32_t>();
+  if (version > kPolicyVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("policy state of version ", version, "; this program reads versions up ",
+                     "to ", kPolicyVersion, "; use the program that wrote it, or a newer one"));
   }
-  const uint32_t bytes = in->Get<uint32_t>();
-  if (policy.version != kPolicyVersion || bytes != kPolicyBytes) in->Fail();
-  policy.loss_scale = in->Get<double>();
-  policy.opt_step = in->Get<uint64_t>();
-  policy.consecutive_skips = in->Get<uint64_t>();
-  return policy;
+  const uint32_t bytes = in->GetCount(1);
+  if (version == 0 || bytes != kPolicyBytes[version - 1]) {
+    in->Fail();
+    return PolicyState();
+  }
+  return PolicyFromBytes(in->GetBytes(bytes));
 }
 
 void PutPlace(const Nonfinite& place, ByteWriter* out) {
@@ -215,6 +217,15 @@ std::vector<uint64_t> StepsAfter(const PreparedRecord& prepared, const Decision&
     if (prepared.present[t]) ++steps[t];
   }
   return steps;
+}
+
+PolicyState PolicyFromBytes(absl::string_view bytes) {
+  PolicyState policy;
+  ByteReader in(bytes);
+  if (!in.AtEnd()) policy.loss_scale = in.Get<double>();
+  if (!in.AtEnd()) policy.opt_step = in.Get<uint64_t>();
+  if (!in.AtEnd()) policy.consecutive_skips = in.Get<uint64_t>();
+  return policy;
 }
 
 std::string EncodePrepared(const PreparedRecord& record) {

@@ -42,10 +42,14 @@ std::vector<uint64_t> StepsAfter(const PreparedRecord& prepared, const Decision&
 std::string EncodePrepared(const PreparedRecord& record);
 std::string EncodeDecision(const DecisionRecord& record);
 
-// The inverse. DATA_LOSS for anything EncodePrepared or EncodeDecision of this version cannot have
-// produced, FAILED_PRECONDITION for a newer version; nothing is allocated beyond `bytes`' own size
-// times a small factor.
+// The inverse. DATA_LOSS for anything EncodePrepared or EncodeDecision of this or an older version
+// cannot have produced, FAILED_PRECONDITION for a newer version; nothing is allocated beyond
+// `bytes`' own size times a small factor.
 absl::StatusOr<PreparedRecord> DecodePrepared(absl::string_view bytes);
 absl::StatusOr<DecisionRecord> DecodeDecision(absl::string_view bytes);
+
+// A policy state from its fields, without version and length; `bytes` ends behind any of them.
+// Fields that an older version does not have get their defaults.
+PolicyState PolicyFromBytes(absl::string_view bytes);
 
 }  // namespace ballast::server

@@ -326,6 +326,18 @@ TEST(Records, NewerVersionsAreRefusedByNumber) {
   EXPECT_THAT(DecodePrepared(prepared).status().message(), HasSubstr("policy state of version 2"));
 }
 
+// A later version will put fields behind those of version 1; this is what it will read of records
+// that lack them.
+TEST(Records, APolicyStateOfAnOlderVersionHasDefaultsForWhatItLacks) {
+  const std::string prepared = EncodePrepared(SmallPrepared());
+  const std::string fields = prepared.substr(prepared.size() - 24);
+  EXPECT_EQ(PolicyFromBytes(fields), SmallPrepared().policy);
+  EXPECT_EQ(PolicyFromBytes(fields.substr(0, 16)),
+            (PolicyState{.loss_scale = 1024, .opt_step = 39}));
+  EXPECT_EQ(PolicyFromBytes(fields.substr(0, 8)), (PolicyState{.loss_scale = 1024}));
+  EXPECT_EQ(PolicyFromBytes(""), PolicyState());
+}
+
 TEST(Records, AnOutcomeOrAPresenceThatNobodyWritesIsDataLoss) {
   std::string decision = EncodeDecision(SmallDecision());
   decision[16] = 3;
