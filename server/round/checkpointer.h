@@ -1,7 +1,7 @@
 // Checkpointer: which extent is written to its image next, and when. Every round a share of the
 // extents is due, so that each of them is written once in `rounds` rounds; initial weights are due
 // at once.
-// Comes from: RoundEngine. Goes to: ImageStore::WriteImage.
+// Comes from: ImageKeeper. Goes to: ImageStore::WriteImage.
 // Thread safety: thread-compatible; owned by the engine's strand.
 #pragma once
 

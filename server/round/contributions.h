@@ -1,7 +1,7 @@
 // Contributions: the bytes behind the registers of one round. Frames are copied in here once; a
 // complete extent is summed from here, and the step reads either that sum or, when one slot
 // contributes everything, the slot's own bytes.
-// Comes from: RoundEngine. Goes to: server/reduce, server/durability, server/state.
+// Comes from: RoundDriver. Goes to: server/reduce, server/durability, server/state.
 // Thread safety: owned by the engine's strand, except ReduceTile, which workers call for distinct
 // tiles of extents that are not touched otherwise meanwhile.
 #pragma once

@@ -13,7 +13,12 @@
 // waited for, a slot may open its stream and its round again, and Restore puts a restarted server
 // back where its log ends.
 //
-// Comes from: RoundEngine (streams, kernels, peers). Goes to: RoundEngine, as effects.
+// The class is larger than others on purpose. Each transition reads the seats, the registers, the
+// initial weights and the votes together: who is away decides whether a round may end, and what is
+// reduced decides what a slot that is back owes. Split, the one table would become several that
+// call each other, and the order of effects would stand nowhere.
+//
+// Comes from: RoundDriver (streams, kernels, peers). Goes to: RoundDriver, as effects.
 // Thread safety: thread-compatible; owned by the engine's strand.
 #pragma once
 

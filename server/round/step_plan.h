@@ -1,5 +1,5 @@
 // StepPlan: a decision resolved to what the kernels need, the same for a live round and for replay.
-// Comes from: RoundEngine, recovery. Goes to: ExtentStore::StepTile.
+// Comes from: Sweep, recovery. Goes to: ExtentStore::StepTile.
 // Thread safety: immutable once made, except `overflows`.
 #pragma once
 
