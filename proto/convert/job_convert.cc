@@ -156,6 +156,41 @@ Nonfinite NonfiniteFromProto(const v1::Nonfinite& place) {
           .value_bits = place.value_bits()};
 }
 
+void ToProto(const RoundResult& result, v1::RoundResult* out) {
+  out->Clear();
+  out->set_round(result.round);
+  out->set_applied(result.applied);
+  out->set_grad_norm(result.grad_norm);
+  out->set_clip_coef(result.clip_coef);
+  out->set_opt_step(result.opt_step);
+  out->set_nonfinite(result.nonfinite);
+  out->set_weight_bytes(result.weight_bytes);
+  out->set_collect_ns(result.collect_ns);
+  out->set_vote_ns(result.vote_ns);
+  out->set_loss_scale(result.loss_scale);
+  out->set_halted(result.halted);
+  out->set_consecutive_skips(result.consecutive_skips);
+  if (result.first_nonfinite.kind != NonfiniteKind::kNone) {
+    ToProto(result.first_nonfinite, out->mutable_first_nonfinite());
+  }
+}
+
+RoundResult RoundResultFromProto(const v1::RoundResult& result) {
+  return {.round = result.round(),
+          .applied = result.applied(),
+          .grad_norm = result.grad_norm(),
+          .clip_coef = result.clip_coef(),
+          .loss_scale = result.loss_scale(),
+          .opt_step = result.opt_step(),
+          .nonfinite = result.nonfinite(),
+          .halted = result.halted(),
+          .consecutive_skips = result.consecutive_skips(),
+          .first_nonfinite = NonfiniteFromProto(result.first_nonfinite()),
+          .weight_bytes = result.weight_bytes(),
+          .collect_ns = result.collect_ns(),
+          .vote_ns = result.vote_ns()};
+}
+
 void ToProto(const Vote& vote, v1::Prepare* out) {
   out->set_server(vote.server);
   out->clear_norms();

@@ -11,10 +11,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "ballast/v1/control.pb.h"
+#include "ballast/v1/data.pb.h"
 #include "ballast/v1/peer.pb.h"
 #include "ballast/v1/types.pb.h"
 #include "common/job/decide.h"
 #include "common/job/job_spec.h"
+#include "common/job/round_result.h"
 
 namespace ballast {
 
@@ -43,6 +45,10 @@ absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& spec);
 // Fills all of `out`; and back.
 void ToProto(const Nonfinite& place, v1::Nonfinite* out);
 Nonfinite NonfiniteFromProto(const v1::Nonfinite& place);
+
+// Overwrites `out`; and back.
+void ToProto(const RoundResult& result, v1::RoundResult* out);
+RoundResult RoundResultFromProto(const v1::RoundResult& result);
 
 // Fills everything of `out` but job, epoch and round.
 void ToProto(const Vote& vote, v1::Prepare* out);

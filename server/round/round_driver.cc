@@ -28,19 +28,6 @@ uint64_t WeightBytes(const Layout& layout, const std::vector<uint32_t>& extents)
 
 }  // namespace
 
-RoundResult ResultOf(uint64_t round, const Decision& decision) {
-  return {.round = round,
-          .applied = decision.applied,
-          .grad_norm = decision.grad_norm,
-          .clip_coef = decision.clip_coef,
-          .loss_scale = decision.policy.loss_scale,
-          .opt_step = decision.policy.opt_step,
-          .nonfinite = decision.nonfinite,
-          .halted = decision.halted,
-          .consecutive_skips = decision.policy.consecutive_skips,
-          .first_nonfinite = decision.first_nonfinite};
-}
-
 RoundDriver::RoundDriver(JobStrand* strand, const EngineConfig& config, const EngineDeps& deps,
                          Parts parts)
     : strand_(strand),
@@ -224,9 +211,8 @@ void RoundDriver::Do(const SkipRound& effect) {
   const JobSpec& spec = fsm_.plan().spec;
   const LogField run("run", spec.name), at("round", effect.round);
   if (decision.halted) {
-    const UnappliedRound round{effect.round, decision.nonfinite, decision.policy.consecutive_skips,
-                               decision.first_nonfinite};
-    BALLAST_LOG(ERROR, run, at) << HaltError(fsm_.layout(), spec, round).message();
+    const UnappliedRound halted = UnappliedOf(ResultOf(effect.round, decision));
+    BALLAST_LOG(ERROR, run, at) << HaltError(fsm_.layout(), spec, halted).message();
     return;
   }
   BALLAST_LOG(WARN, run, at) << "round skipped: "

@@ -50,9 +50,6 @@
 
 namespace ballast::server {
 
-// The result of a decided round, without what only this process' clock knows.
-RoundResult ResultOf(uint64_t round, const Decision& decision);
-
 class RoundDriver {
  public:
   // What a driver begins with; Engine::Make forms it.

@@ -17,6 +17,7 @@
 #include "common/job/decide.h"
 #include "common/job/frame_header.h"
 #include "common/job/job_spec.h"
+#include "common/job/round_result.h"
 
 namespace ballast::server {
 
@@ -116,22 +117,6 @@ struct TrainerNews {
   bool away = false;  // else it is back
   std::string why;
   uint64_t lease_left_ms = 0;  // when away
-};
-
-struct RoundResult {
-  uint64_t round = 0;
-  bool applied = false;
-  double grad_norm = 0;
-  double clip_coef = 1;
-  double loss_scale = 1;
-  uint64_t opt_step = 0;
-  uint64_t nonfinite = 0;
-  bool halted = false;
-  uint64_t consecutive_skips = 0;
-  Nonfinite first_nonfinite;
-  uint64_t weight_bytes = 0;
-  uint64_t collect_ns = 0;
-  uint64_t vote_ns = 0;
 };
 
 struct RoundDone {

@@ -251,24 +251,6 @@ absl::StatusOr<RoundBegin> BeginFromProto(const v1::RoundBegin& begin, size_t pr
   return out;
 }
 
-void ToProto(const RoundResult& result, v1::RoundResult* out) {
-  out->set_round(result.round);
-  out->set_applied(result.applied);
-  out->set_grad_norm(result.grad_norm);
-  out->set_clip_coef(result.clip_coef);
-  out->set_opt_step(result.opt_step);
-  out->set_nonfinite(result.nonfinite);
-  out->set_weight_bytes(result.weight_bytes);
-  out->set_collect_ns(result.collect_ns);
-  out->set_vote_ns(result.vote_ns);
-  out->set_loss_scale(result.loss_scale);
-  out->set_halted(result.halted);
-  out->set_consecutive_skips(result.consecutive_skips);
-  if (result.first_nonfinite.kind != NonfiniteKind::kNone) {
-    ballast::ToProto(result.first_nonfinite, out->mutable_first_nonfinite());
-  }
-}
-
 void ToProto(const RoundDone& done, v1::RoundDone* out) {
   out->set_round(done.round);
   out->set_step_ns(done.step_ns);

@@ -51,7 +51,6 @@ absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job);
 absl::StatusOr<RoundBegin> BeginFromProto(const v1::RoundBegin& begin, size_t presence_bytes_max);
 
 // Data, server to client.
-void ToProto(const RoundResult& result, v1::RoundResult* out);
 void ToProto(const RoundDone& done, v1::RoundDone* out);
 void ToProto(const FrameRefused& refused, v1::FrameRefused* out);
 void ToProto(const StateInfo& info, v1::StateInfo* out);

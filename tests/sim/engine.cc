@@ -29,19 +29,6 @@ absl::StatusOr<std::unique_ptr<Tier>> MakeTier(const JobPlan& plan, const Shape&
 
 }  // namespace
 
-server::RoundResult ResultOf(uint64_t round, const Decision& decision) {
-  return {.round = round,
-          .applied = decision.applied,
-          .grad_norm = decision.grad_norm,
-          .clip_coef = decision.clip_coef,
-          .loss_scale = decision.policy.loss_scale,
-          .opt_step = decision.policy.opt_step,
-          .nonfinite = decision.nonfinite,
-          .halted = decision.halted,
-          .consecutive_skips = decision.policy.consecutive_skips,
-          .first_nonfinite = decision.first_nonfinite};
-}
-
 SimEngine::SimEngine(const SimEngineDeps& deps, RoundFsm fsm, Contributions contributions,
                      ExtentStore store, NvmeTier* nvme, Checkpointer checkpointer,
                      std::shared_ptr<RoundLog> log)

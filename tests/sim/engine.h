@@ -37,9 +37,6 @@ namespace ballast::sim {
 inline constexpr Tick kLease = 10 * kSecond;
 inline constexpr Tick kReturnWait = 2500 * kMillisecond;
 
-// The result of a decided round, as server/round's ResultOf forms it.
-server::RoundResult ResultOf(uint64_t round, const Decision& decision);
-
 // What the session of a slot adds to the production interface: bytes are counted as received when
 // the engine has taken them.
 class SimSink : public server::SlotSink {
@@ -240,7 +237,7 @@ class SimEngine {
   std::optional<server::PreparedRecord> prepare_waiting_;
   server::Effects start_effects_;
   std::set<uint32_t> ahead_;
-  std::optional<server::RoundResult> last_result_;
+  std::optional<RoundResult> last_result_;
   std::optional<server::RoundDone> last_done_;
   std::vector<std::function<void()>> after_apply_;
   std::vector<std::function<void()>> after_durable_;

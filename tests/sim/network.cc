@@ -35,7 +35,7 @@ std::string Name(const DownMessage& message) {
                         absl::StrJoin(welcome->complete, ","), ", lacks ",
                         absl::StrJoin(welcome->init_missing, ","));
   }
-  if (const auto* result = std::get_if<server::RoundResult>(&message)) {
+  if (const auto* result = std::get_if<RoundResult>(&message)) {
     return absl::StrCat("Result ", result->round, result->applied ? "" : " skipped");
   }
   if (const auto* piece = std::get_if<PieceMessage>(&message)) {

@@ -61,9 +61,9 @@ struct PieceMessage {
 struct ErrorMessage {
   absl::Status status;
 };
-using DownMessage = std::variant<server::SlotWelcome, AckMessage, server::RoundResult, PieceMessage,
-                                 server::RoundDone, server::FrameRefused, server::StateInfo,
-                                 ErrorMessage, HeartbeatMessage>;
+using DownMessage =
+    std::variant<server::SlotWelcome, AckMessage, RoundResult, PieceMessage, server::RoundDone,
+                 server::FrameRefused, server::StateInfo, ErrorMessage, HeartbeatMessage>;
 
 // One stream of a trainer process to a server; its two ends learn of its end at different times.
 struct Stream {

@@ -159,7 +159,7 @@ void Oracle::OnRecovered(uint32_t server, const server::Recovered& recovered, bo
   }
 }
 
-void Oracle::OnResult(uint32_t slot, const server::RoundResult& result) {
+void Oracle::OnResult(uint32_t slot, const RoundResult& result) {
   committed_ = std::max(committed_, result.round + 1);
   PolicyState policy;
   policy.opt_step = result.opt_step;

@@ -46,7 +46,7 @@ class Oracle {
   // must notice.
   void OnRecovered(uint32_t server, const server::Recovered& recovered, bool damaged);
   // A trainer got (part of) the result, a piece of weights, or has finished a round.
-  void OnResult(uint32_t slot, const server::RoundResult& result);
+  void OnResult(uint32_t slot, const RoundResult& result);
   void OnWeights(uint32_t slot, uint64_t version, uint32_t extent, const std::vector<char>& bytes);
   void OnTrainerRound(uint32_t slot, uint64_t round, const std::vector<std::vector<char>>& weights);
   // The state that a server keeps at rest, as far as it `is_here`, in memory.

@@ -114,7 +114,7 @@ void SimServer::Session::OnAck(const server::Ack& ack) {
   if (ack.flush || AckDue()) FlushAck();
 }
 
-void SimServer::Session::OnResult(const server::RoundResult& result) { Send(result); }
+void SimServer::Session::OnResult(const RoundResult& result) { Send(result); }
 
 void SimServer::Session::OnExtent(const server::OutPiece& piece) {
   std::shared_ptr<const std::vector<char>> bytes;

@@ -26,7 +26,7 @@ class SimServer::Session : public SimSink, public std::enable_shared_from_this<S
 
   void OnTaken(size_t bytes) override;
   void OnAck(const server::Ack& ack) override;
-  void OnResult(const server::RoundResult& result) override;
+  void OnResult(const RoundResult& result) override;
   void OnExtent(const server::OutPiece& piece) override;
   void OnDone(const server::RoundDone& done) override;
   void OnRefused(const server::FrameRefused& refused) override;

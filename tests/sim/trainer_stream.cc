@@ -13,19 +13,6 @@
 namespace ballast::sim {
 namespace {
 
-v1::RoundResult ToWire(const server::RoundResult& result) {
-  v1::RoundResult out;
-  out.set_round(result.round);
-  out.set_applied(result.applied);
-  out.set_grad_norm(result.grad_norm);
-  out.set_clip_coef(result.clip_coef);
-  out.set_opt_step(result.opt_step);
-  out.set_nonfinite(result.nonfinite);
-  out.set_weight_bytes(result.weight_bytes);
-  out.set_loss_scale(result.loss_scale);
-  return out;
-}
-
 absl::Status Broke(absl::string_view what) {
   return ReasonedError(absl::StatusCode::kInternal, Reason::kBadFrame, what);
 }
@@ -65,10 +52,10 @@ absl::Status SimTrainer::OnMessage(size_t index, const DownMessage& message) {
     return OnWelcome(index, *welcome);
   }
   if (const auto* ack = std::get_if<AckMessage>(&message)) return OnAck(server, *ack);
-  if (const auto* result = std::get_if<server::RoundResult>(&message)) {
+  if (const auto* result = std::get_if<RoundResult>(&message)) {
     if (!stepping) return Broke("sent a result of no round");
     context_.oracle->OnResult(slot_, *result);
-    return progress_->OnResult(index, ToWire(*result), Now());
+    return progress_->OnResult(index, *result, Now());
   }
   if (const auto* error = std::get_if<ErrorMessage>(&message)) {
     server->gave_up = true;

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
-#include "proto/convert/job_convert.h"
 
 namespace ballast::client {
 namespace {
@@ -18,18 +17,16 @@ uint64_t Bits(double value) {
 }
 
 // Name of the first field in which two servers' results differ; null when they agree.
-const char* FirstDifference(const v1::RoundResult& a, const v1::RoundResult& b) {
-  if (a.applied() != b.applied()) return "applied";
-  if (Bits(a.grad_norm()) != Bits(b.grad_norm())) return "grad_norm";
-  if (Bits(a.clip_coef()) != Bits(b.clip_coef())) return "clip_coef";
-  if (Bits(a.loss_scale()) != Bits(b.loss_scale())) return "loss_scale";
-  if (a.opt_step() != b.opt_step()) return "opt_step";
-  if (a.nonfinite() != b.nonfinite()) return "nonfinite";
-  if (a.halted() != b.halted()) return "halted";
-  if (a.consecutive_skips() != b.consecutive_skips()) return "consecutive_skips";
-  if (!(NonfiniteFromProto(a.first_nonfinite()) == NonfiniteFromProto(b.first_nonfinite()))) {
-    return "first_nonfinite";
-  }
+const char* FirstDifference(const RoundResult& a, const RoundResult& b) {
+  if (a.applied != b.applied) return "applied";
+  if (Bits(a.grad_norm) != Bits(b.grad_norm)) return "grad_norm";
+  if (Bits(a.clip_coef) != Bits(b.clip_coef)) return "clip_coef";
+  if (Bits(a.loss_scale) != Bits(b.loss_scale)) return "loss_scale";
+  if (a.opt_step != b.opt_step) return "opt_step";
+  if (a.nonfinite != b.nonfinite) return "nonfinite";
+  if (a.halted != b.halted) return "halted";
+  if (a.consecutive_skips != b.consecutive_skips) return "consecutive_skips";
+  if (!(a.first_nonfinite == b.first_nonfinite)) return "first_nonfinite";
   return nullptr;
 }
 
@@ -62,15 +59,15 @@ absl::Status RoundProgress::Malformed(size_t index, const char* what) const {
                        fields);
 }
 
-absl::Status RoundProgress::OnResult(size_t index, const v1::RoundResult& result, Time now) {
+absl::Status RoundProgress::OnResult(size_t index, const RoundResult& result, Time now) {
   Server& server = servers_[index];
-  if (result.round() != round_) return Malformed(index, "result of another round");
+  if (result.round != round_) return Malformed(index, "result of another round");
   if (server.has_result) return Malformed(index, "second result");
-  if (result.weight_bytes() > server.owned_bytes) {
+  if (result.weight_bytes > server.owned_bytes) {
     return Malformed(index, "announces more weights than it owns");
   }
   server.has_result = true;
-  server.weight_bytes = result.weight_bytes();
+  server.weight_bytes = result.weight_bytes;
   ++results_;
   if (!has_result_) {
     has_result_ = true;
@@ -82,13 +79,13 @@ absl::Status RoundProgress::OnResult(size_t index, const v1::RoundResult& result
     return ReasonedError(
         absl::StatusCode::kAborted, Reason::kVoteMismatch,
         absl::StrCat("servers disagree about ", field, " of round ", round_, " (server ", server.id,
-                     " differs): grad_norm ", result_.grad_norm(), " and ", result.grad_norm(),
-                     ", opt_step ", result_.opt_step(), " and ", result.opt_step(),
+                     " differs): grad_norm ", result_.grad_norm, " and ", result.grad_norm,
+                     ", opt_step ", result_.opt_step, " and ", result.opt_step,
                      "; the job cannot go on"),
         fields);
   }
-  result_.set_collect_ns(std::max(result_.collect_ns(), result.collect_ns()));
-  result_.set_vote_ns(std::max(result_.vote_ns(), result.vote_ns()));
+  result_.collect_ns = std::max(result_.collect_ns, result.collect_ns);
+  result_.vote_ns = std::max(result_.vote_ns, result.vote_ns);
   decided_ = now;
   return absl::OkStatus();
 }
@@ -136,12 +133,7 @@ void RoundProgress::OnPushed(Time now) {
   pushed_ = now;
 }
 
-UnappliedRound RoundProgress::Unapplied() const {
-  return {.round = round_,
-          .nonfinite = result_.nonfinite(),
-          .consecutive_skips = result_.consecutive_skips(),
-          .first = NonfiniteFromProto(result_.first_nonfinite())};
-}
+UnappliedRound RoundProgress::Unapplied() const { return UnappliedOf(result_); }
 
 std::vector<uint32_t> RoundProgress::Missing() const {
   std::vector<uint32_t> ids;
@@ -154,13 +146,13 @@ std::vector<uint32_t> RoundProgress::Missing() const {
 RoundReport RoundProgress::Report(Time now) const {
   RoundReport report;
   report.round = round_;
-  report.applied = result_.applied();
-  report.grad_norm = result_.grad_norm();
-  report.clip_coef = result_.clip_coef();
-  report.loss_scale = result_.loss_scale();
-  report.opt_step = result_.opt_step();
-  report.nonfinite = result_.nonfinite();
-  report.consecutive_skips = result_.consecutive_skips();
+  report.applied = result_.applied;
+  report.grad_norm = result_.grad_norm;
+  report.clip_coef = result_.clip_coef;
+  report.loss_scale = result_.loss_scale;
+  report.opt_step = result_.opt_step;
+  report.nonfinite = result_.nonfinite;
+  report.consecutive_skips = result_.consecutive_skips;
   report.weight_overflows = weight_overflows_;
   for (const Server& server : servers_) report.bytes_down += server.received_bytes;
   // The last ack may be merged into one that comes after the result.
@@ -168,8 +160,8 @@ RoundReport RoundProgress::Report(Time now) const {
   report.push_ns = NanosBetween(start_, pushed);
   report.wait_ns = NanosBetween(pushed, decided_);
   report.pull_ns = NanosBetween(decided_, report.bytes_down > 0 ? last_weight_ : now);
-  report.collect_ns = result_.collect_ns();
-  report.vote_ns = result_.vote_ns();
+  report.collect_ns = result_.collect_ns;
+  report.vote_ns = result_.vote_ns;
   report.step_ns = step_ns_;
   return report;
 }

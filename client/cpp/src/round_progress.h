@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "ballast/client.h"
 #include "ballast/v1/data.pb.h"
-#include "common/job/nonfinite.h"
+#include "common/job/round_result.h"
 
 namespace ballast::client {
 
@@ -25,7 +25,7 @@ class RoundProgress {
 
   // The three kinds of answers of server number `index`. Errors: ABORTED VOTE_MISMATCH when the
   // servers' results differ; INTERNAL when an answer is doubled, of another round, or out of order.
-  absl::Status OnResult(size_t index, const v1::RoundResult& result, Time now);
+  absl::Status OnResult(size_t index, const RoundResult& result, Time now);
   absl::Status OnWeight(size_t index, uint64_t version, uint64_t bytes, Time now);
   absl::Status OnDone(size_t index, const v1::RoundDone& done);
   // Server number `index`, which is not done, went away: what it has answered so far no longer
@@ -44,7 +44,7 @@ class RoundProgress {
 
   // Whether the round was halted, and what is known of one that was not applied. The round must be
   // complete.
-  bool halted() const { return result_.halted(); }
+  bool halted() const { return result_.halted; }
   UnappliedRound Unapplied() const;
   // Everything but bytes_up, the pauses and nonfinite_place. The round must be complete.
   RoundReport Report(Time now) const;
@@ -71,7 +71,7 @@ class RoundProgress {
   bool has_result_ = false;  // result_ is set
   size_t results_ = 0;
   size_t done_ = 0;
-  v1::RoundResult result_;  // of the first server that answered; phase times are maxima
+  RoundResult result_;  // of the first server that answered; phase times are maxima
   uint64_t step_ns_ = 0;
   uint64_t weight_overflows_ = 0;
 };

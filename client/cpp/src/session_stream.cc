@@ -9,6 +9,7 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "proto/convert/channel.h"
+#include "proto/convert/job_convert.h"
 #include "proto/convert/status_convert.h"
 
 namespace ballast::client {
@@ -64,7 +65,8 @@ absl::Status Session::OnControl(size_t index, const v1::ServerMessage& message) 
       return OnAck(server, message.ack());
     case v1::ServerMessage::kResult:
       if (!stepping) return ServerBroke(*server, "sent a result of no round");
-      return progress_->OnResult(index, message.result(), std::chrono::steady_clock::now());
+      return progress_->OnResult(index, RoundResultFromProto(message.result()),
+                                 std::chrono::steady_clock::now());
     case v1::ServerMessage::kError:
       server->gave_up = true;
       return FromDetail(message.error());

@@ -12,15 +12,15 @@ using Time = RoundProgress::Time;
 
 Time At(int ms) { return Time() + std::chrono::milliseconds(ms); }
 
-v1::RoundResult Result(uint64_t weight_bytes) {
-  v1::RoundResult result;
-  result.set_round(5);
-  result.set_applied(true);
-  result.set_grad_norm(1.5);
-  result.set_clip_coef(0.5);
-  result.set_loss_scale(1);
-  result.set_opt_step(4);
-  result.set_weight_bytes(weight_bytes);
+RoundResult Result(uint64_t weight_bytes) {
+  RoundResult result;
+  result.round = 5;
+  result.applied = true;
+  result.grad_norm = 1.5;
+  result.clip_coef = 0.5;
+  result.loss_scale = 1;
+  result.opt_step = 4;
+  result.weight_bytes = weight_bytes;
   return result;
 }
 
@@ -37,12 +37,12 @@ RoundProgress TwoServers() { return RoundProgress(5, {1, 3}, {100, 40}, At(0)); 
 TEST(RoundProgress, IsCompleteWhenEveryServerIsDone) {
   RoundProgress progress = TwoServers();
   progress.OnPushed(At(10));
-  v1::RoundResult first = Result(100);
-  first.set_collect_ns(7);
-  first.set_vote_ns(1);
-  v1::RoundResult second = Result(40);
-  second.set_collect_ns(5);
-  second.set_vote_ns(2);
+  RoundResult first = Result(100);
+  first.collect_ns = 7;
+  first.vote_ns = 1;
+  RoundResult second = Result(40);
+  second.collect_ns = 5;
+  second.vote_ns = 2;
   EXPECT_TRUE(progress.OnResult(0, first, At(20)).ok());
   EXPECT_FALSE(progress.all_results());
   EXPECT_TRUE(progress.OnWeight(0, 6, 100, At(25)).ok());
@@ -72,9 +72,9 @@ TEST(RoundProgress, IsCompleteWhenEveryServerIsDone) {
 
 TEST(RoundProgress, ASkippedRoundHasNoWeights) {
   RoundProgress progress = TwoServers();
-  v1::RoundResult result = Result(0);
-  result.set_applied(false);
-  result.set_nonfinite(3);
+  RoundResult result = Result(0);
+  result.applied = false;
+  result.nonfinite = 3;
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_TRUE(progress.OnResult(i, result, At(20)).ok());
     EXPECT_TRUE(progress.OnDone(i, Done()).ok());
@@ -86,9 +86,9 @@ TEST(RoundProgress, ASkippedRoundHasNoWeights) {
 }
 
 TEST(RoundProgress, ServersThatDisagreeAreFound) {
-  const auto differ = [](void (*change)(v1::RoundResult*)) {
+  const auto differ = [](void (*change)(RoundResult*)) {
     RoundProgress progress = TwoServers();
-    v1::RoundResult other = Result(40);
+    RoundResult other = Result(40);
     change(&other);
     EXPECT_TRUE(progress.OnResult(0, Result(100), At(1)).ok());
     const absl::Status status = progress.OnResult(1, other, At(1));
@@ -97,25 +97,25 @@ TEST(RoundProgress, ServersThatDisagreeAreFound) {
     EXPECT_EQ(FieldsOf(status).server, 3);
     EXPECT_EQ(FieldsOf(status).round, 5u);
   };
-  differ([](v1::RoundResult* r) { r->set_applied(false); });
-  differ([](v1::RoundResult* r) { r->set_grad_norm(1.5000000000000002); });
-  differ([](v1::RoundResult* r) { r->set_clip_coef(0.25); });
-  differ([](v1::RoundResult* r) { r->set_loss_scale(2); });
-  differ([](v1::RoundResult* r) { r->set_opt_step(5); });
-  differ([](v1::RoundResult* r) { r->set_nonfinite(1); });
+  differ([](RoundResult* r) { r->applied = false; });
+  differ([](RoundResult* r) { r->grad_norm = 1.5000000000000002; });
+  differ([](RoundResult* r) { r->clip_coef = 0.25; });
+  differ([](RoundResult* r) { r->loss_scale = 2; });
+  differ([](RoundResult* r) { r->opt_step = 5; });
+  differ([](RoundResult* r) { r->nonfinite = 1; });
 }
 
 TEST(RoundProgress, EqualNansAgree) {
   RoundProgress progress = TwoServers();
-  v1::RoundResult result = Result(0);
-  result.set_grad_norm(std::numeric_limits<double>::quiet_NaN());
+  RoundResult result = Result(0);
+  result.grad_norm = std::numeric_limits<double>::quiet_NaN();
   EXPECT_TRUE(progress.OnResult(0, result, At(1)).ok());
   EXPECT_TRUE(progress.OnResult(1, result, At(1)).ok());
 }
 
 TEST(RoundProgress, AnswersOutOfOrderAreErrors) {
-  v1::RoundResult late = Result(100);
-  late.set_round(4);
+  RoundResult late = Result(100);
+  late.round = 4;
   v1::RoundDone old = Done();
   old.set_round(4);
   {
@@ -164,8 +164,8 @@ TEST(RoundProgress, AServerMayNotDecideOtherwiseTheSecondTime) {
   RoundProgress progress = TwoServers();
   EXPECT_TRUE(progress.OnResult(0, Result(100), At(10)).ok());
   progress.Restart(0);
-  v1::RoundResult other = Result(100);
-  other.set_grad_norm(2);
+  RoundResult other = Result(100);
+  other.grad_norm = 2;
   const absl::Status status = progress.OnResult(0, other, At(20));
   EXPECT_EQ(ReasonOf(status), Reason::kVoteMismatch) << status;
 }
