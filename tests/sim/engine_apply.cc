@@ -1,5 +1,5 @@
 // SimEngine: votes, decisions and steps. See engine.h; the mirror of the second half of
-// server/round/round_engine.cc. Thread safety: one thread.
+// RoundDriver and Sweep of server/round. Thread safety: one thread.
 #include <algorithm>
 #include <utility>
 

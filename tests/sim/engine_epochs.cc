@@ -1,5 +1,5 @@
 // SimEngine: changes of epoch, seats and their leases. See engine.h; the mirror of
-// server/round/engine_slots.cc. Thread safety: one thread.
+// RoundDriver and Audience of server/round. Thread safety: one thread.
 #include <algorithm>
 #include <utility>
 

@@ -1,5 +1,5 @@
 // SimEngine: streams that open, close and come back, and what goes to disk. See engine.h; the
-// mirror of server/round/engine_slots.cc and engine_storage.cc.
+// mirror of RoundDriver, Audience and ImageKeeper of server/round.
 // Thread safety: one thread.
 #include <algorithm>
 #include <utility>

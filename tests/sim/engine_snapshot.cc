@@ -1,5 +1,5 @@
 // SimEngine: the state of a round for a snapshot. See engine.h; the mirror of
-// server/round/engine_snapshot.cc. Thread safety: one thread.
+// CaptureDesk of server/round. Thread safety: one thread.
 #include <algorithm>
 #include <utility>
 

@@ -1,5 +1,5 @@
 // SimEngine: what is different for a job whose state lives on NVMe. See engine.h; the mirror of
-// server/round/engine_tier.cc. Thread safety: one thread.
+// InitialWeights, ImageKeeper and Sweep of server/round. Thread safety: one thread.
 #include <algorithm>
 #include <utility>
 

@@ -1,5 +1,4 @@
-// Seats of durable jobs: who gets one, who is refused, and that whatever fails or ends in between,
-// there is one record per epoch, which every server comes to hold.
+// Seats of durable jobs: which process gets one, and that all servers hold one record per epoch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
