@@ -8,9 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "grpcpp/client_context.h"
-#include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"
-#include "grpcpp/security/credentials.h"
 #include "proto/convert/channel.h"
 #include "proto/convert/status_convert.h"
 
@@ -43,8 +41,7 @@ absl::StatusOr<grpc::ByteBuffer> CallServer(const std::string& endpoint, const c
                                             int timeout_s) {
   grpc::ChannelArguments args = MakeChannelArgs(1);
   args.SetMaxReceiveMessageSize(static_cast<int>(kReplyBytesMax));
-  grpc::GenericStub server(
-      grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), args));
+  grpc::GenericStub server(MakeChannel(endpoint, args));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(timeout_s));
   grpc::CompletionQueue queue;

@@ -62,7 +62,7 @@ THREAD = re.compile(r"\bstd::j?thread\b(?!::hardware_concurrency)|\bpthread_crea
 # Besides the pools: the client's one queue thread, and the binding's runner of blocking calls.
 THREAD_HOMES = (
     "common/base/thread_",
-    "client/cpp/src/session.",
+    "client/cpp/src/grpc_transport.",
     "client/python/binding/operation.",
     "tests/",
     "bench/",

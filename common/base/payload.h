@@ -44,6 +44,8 @@ class Payload {
 
   size_t bytes() const { return bytes_; }
   const Pieces& pieces() const { return pieces_; }
+  // Keeps the memory of the pieces alive. A payload of some of these bytes shares it.
+  const std::shared_ptr<const void>& owner() const { return owner_; }
 
   // Writes all bytes() bytes to `dst`, which must not overlap the pieces.
   void CopyTo(void* dst) const {

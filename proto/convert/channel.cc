@@ -13,9 +13,11 @@
 #include <memory>
 #include <vector>
 
+#include "grpcpp/create_channel.h"
 #include "grpcpp/impl/codegen/sync.h"  // declares absl's deadlock detection, which gRPC uses
 #include "grpcpp/impl/server_builder_option.h"
 #include "grpcpp/impl/server_builder_plugin.h"
+#include "grpcpp/security/credentials.h"
 
 #ifndef BALLAST_SOCKET_MUTATOR
 #define BALLAST_SOCKET_MUTATOR 1
@@ -147,6 +149,19 @@ grpc::ChannelArguments MakeChannelArgs(double time_scale) {
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMs);
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, Scaled(kConnectTimeoutMs, time_scale));
   return args;
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, double time_scale) {
+  return MakeChannel(address, MakeChannelArgs(time_scale));
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const grpc::ChannelArguments& args) {
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
+}
+
+std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials() {
+  return grpc::InsecureServerCredentials();
 }
 
 void ConfigureServer(grpc::ServerBuilder* builder, double time_scale) {

@@ -5,8 +5,11 @@
 // the process ends, because its shutdown may take 10 s.
 #pragma once
 
+#include <memory>
 #include <string>
 
+#include "grpcpp/channel.h"
+#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "grpcpp/support/channel_arguments.h"
 
@@ -18,6 +21,16 @@ inline constexpr int kMaxMessageBytes = 16 << 20;
 // Arguments of a channel to a server. Each channel has its own connection. `time_scale` >= 1
 // stretches the keepalive (2 s, then 1 s for the answer) for slow builds.
 grpc::ChannelArguments MakeChannelArgs(double time_scale);
+
+// A channel to the server at `address` ("host:port"): the one place that chooses a client's
+// credentials. It connects with the first call. The second form takes MakeChannelArgs with the
+// caller's own limits added.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, double time_scale);
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const grpc::ChannelArguments& args);
+
+// The credentials of every listening port: the one place that chooses a server's.
+std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials();
 
 // Applies the same settings to a server, before BuildAndStart. Two servers cannot share a port.
 void ConfigureServer(grpc::ServerBuilder* builder, double time_scale);

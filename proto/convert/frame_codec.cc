@@ -10,6 +10,7 @@
 #include "common/base/crc32c.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "proto/convert/payload_reader.h"
 
 namespace ballast {
 namespace {
@@ -111,132 +112,42 @@ absl::Status BadFrame(absl::string_view what) {
                        absl::StrCat("malformed message: ", what));
 }
 
-// Reads forward through the slices of one message.
-class Cursor {
- public:
-  explicit Cursor(std::shared_ptr<const std::vector<grpc::Slice>> slices)
-      : slices_(std::move(slices)) {
-    for (const grpc::Slice& slice : *slices_) remaining_ += slice.size();
-    SkipEmpty();
-  }
-
-  size_t remaining() const { return remaining_; }
-
-  bool ReadByte(unsigned char* byte) {
-    if (remaining_ == 0) return false;
-    *byte = (*slices_)[index_].begin()[offset_];
-    Advance(1);
-    return true;
-  }
-
-  bool ReadVarint(uint64_t* value) {
-    *value = 0;
-    unsigned char byte = 0;
-    for (int shift = 0; shift < 70; shift += 7) {
-      if (!ReadByte(&byte)) return false;
-      // The tenth byte has room for one bit of the number only.
-      if (shift == 63 && byte > 1) return false;
-      *value |= static_cast<uint64_t>(byte & 0x7F) << shift;
-      if ((byte & 0x80) == 0) return true;
-    }
-    return false;
-  }
-
-  template <typename T>
-  bool ReadFixed(T* value) {
-    *value = 0;
-    unsigned char byte = 0;
-    for (size_t i = 0; i < sizeof(T); ++i) {
-      if (!ReadByte(&byte)) return false;
-      *value |= static_cast<T>(byte) << (8 * i);
-    }
-    return true;
-  }
-
-  bool Skip(uint64_t bytes) {
-    if (bytes > remaining_) return false;
-    while (bytes > 0) {
-      const size_t step = std::min<uint64_t>(bytes, (*slices_)[index_].size() - offset_);
-      Advance(step);
-      bytes -= step;
-    }
-    return true;
-  }
-
-  // All bytes not yet read, without copying them.
-  Payload TakeRest() {
-    Payload::Pieces pieces;
-    AppendRest(&pieces);
-    return Payload(std::move(pieces), slices_);
-  }
-
- private:
-  // Not inlined: GCC 12 takes the unused part of an InlinedVector it watched being filled for
-  // uninitialised memory when the vector is moved.
-  [[gnu::noinline]] void AppendRest(Payload::Pieces* pieces) {
-    while (remaining_ > 0) {
-      const grpc::Slice& slice = (*slices_)[index_];
-      const size_t bytes = slice.size() - offset_;
-      pieces->push_back({reinterpret_cast<const char*>(slice.begin()) + offset_, bytes});
-      Advance(bytes);
-    }
-  }
-
-  void Advance(size_t bytes) {
-    offset_ += bytes;
-    remaining_ -= bytes;
-    SkipEmpty();
-  }
-
-  void SkipEmpty() {
-    while (index_ < slices_->size() && offset_ == (*slices_)[index_].size()) {
-      ++index_;
-      offset_ = 0;
-    }
-  }
-
-  const std::shared_ptr<const std::vector<grpc::Slice>> slices_;
-  size_t index_ = 0;
-  size_t offset_ = 0;
-  size_t remaining_ = 0;
-};
-
-bool ReadFixed32Field(Cursor* cursor, uint32_t field, FrameHeader* header) {
+bool ReadFixed32Field(PayloadReader* reader, uint32_t field, FrameHeader* header) {
   switch (field) {
     case kEpoch:
-      return cursor->ReadFixed(&header->epoch);
+      return reader->ReadFixed(&header->epoch);
     case kSlot:
-      return cursor->ReadFixed(&header->slot);
+      return reader->ReadFixed(&header->slot);
     case kExtent:
-      return cursor->ReadFixed(&header->extent);
+      return reader->ReadFixed(&header->extent);
     case kOffset:
-      return cursor->ReadFixed(&header->offset_bytes);
+      return reader->ReadFixed(&header->offset_bytes);
     case kLength:
-      return cursor->ReadFixed(&header->length_bytes);
+      return reader->ReadFixed(&header->length_bytes);
     case kCrc32c:
-      return cursor->ReadFixed(&header->crc32c);
+      return reader->ReadFixed(&header->crc32c);
     default:
-      return cursor->Skip(sizeof(uint32_t));
+      return reader->Skip(sizeof(uint32_t));
   }
 }
 
-bool ReadFixed64Field(Cursor* cursor, uint32_t field, FrameHeader* header) {
+bool ReadFixed64Field(PayloadReader* reader, uint32_t field, FrameHeader* header) {
   switch (field) {
     case kJob:
-      return cursor->ReadFixed(&header->job);
+      return reader->ReadFixed(&header->job);
     case kRound:
-      return cursor->ReadFixed(&header->round);
+      return reader->ReadFixed(&header->round);
     case kIncarnation:
-      return cursor->ReadFixed(&header->incarnation);
+      return reader->ReadFixed(&header->incarnation);
     default:
-      return cursor->Skip(sizeof(uint64_t));
+      return reader->Skip(sizeof(uint64_t));
   }
 }
 
 // False when the number does not exist or does not belong to the enum or the range of its field.
-bool ReadVarintField(Cursor* cursor, uint32_t field, FrameHeader* header) {
+bool ReadVarintField(PayloadReader* reader, uint32_t field, FrameHeader* header) {
   uint64_t value = 0;
-  if (!cursor->ReadVarint(&value)) return false;
+  if (!reader->ReadVarint(&value)) return false;
   switch (field) {
     case kDtype:
       if (value < v1::DTYPE_F32 || value > v1::DTYPE_F16) return false;
@@ -274,21 +185,22 @@ uint32_t WireTypeOf(uint32_t field) {
 
 bool IsKnown(uint64_t field) { return field <= kCrc32c || field == kPayload; }
 
-absl::Status ReadField(Cursor* cursor, uint32_t field, uint32_t wire_type, FrameHeader* header) {
+absl::Status ReadField(PayloadReader* reader, uint32_t field, uint32_t wire_type,
+                       FrameHeader* header) {
   bool read = false;
   uint64_t bytes = 0;
   switch (wire_type) {
     case kVarint:
-      read = ReadVarintField(cursor, field, header);
+      read = ReadVarintField(reader, field, header);
       break;
     case kFixed64:
-      read = ReadFixed64Field(cursor, field, header);
+      read = ReadFixed64Field(reader, field, header);
       break;
     case kFixed32:
-      read = ReadFixed32Field(cursor, field, header);
+      read = ReadFixed32Field(reader, field, header);
       break;
     case kBytes:  // Unknown to us: the payload is read by the caller.
-      read = cursor->ReadVarint(&bytes) && cursor->Skip(bytes);
+      read = reader->ReadVarint(&bytes) && reader->Skip(bytes);
       break;
     default:
       return BadFrame(absl::StrCat("wire type ", wire_type, " in a frame"));
@@ -298,29 +210,29 @@ absl::Status ReadField(Cursor* cursor, uint32_t field, uint32_t wire_type, Frame
 }
 
 // Checks the payload's announced length and takes the rest of the message.
-absl::Status ReadPayload(Cursor* cursor, size_t max_frame_bytes, DecodedFrame* frame) {
+absl::Status ReadPayload(PayloadReader* reader, size_t max_frame_bytes, DecodedFrame* frame) {
   uint64_t bytes = 0;
-  if (!cursor->ReadVarint(&bytes) || bytes != cursor->remaining()) {
+  if (!reader->ReadVarint(&bytes) || bytes != reader->remaining()) {
     return BadFrame("the payload is not the last field, or its length lies");
   }
   if (bytes > max_frame_bytes) {
     return BadFrame(absl::StrCat("payload of ", bytes, " bytes, limit ", max_frame_bytes));
   }
-  frame->payload = cursor->TakeRest();
+  frame->payload = reader->TakeRest();
   return absl::OkStatus();
 }
 
-// `cursor` stands behind the message's tag.
-absl::StatusOr<DecodedFrame> ReadFrame(Cursor* cursor, size_t max_frame_bytes) {
+// `reader` stands behind the message's tag.
+absl::StatusOr<DecodedFrame> ReadFrame(PayloadReader* reader, size_t max_frame_bytes) {
   uint64_t frame_bytes = 0;
-  if (!cursor->ReadVarint(&frame_bytes) || frame_bytes != cursor->remaining()) {
+  if (!reader->ReadVarint(&frame_bytes) || frame_bytes != reader->remaining()) {
     return BadFrame("the frame's length is not that of the message");
   }
   DecodedFrame frame;
   uint32_t seen = 0;
-  while (cursor->remaining() > 0) {
+  while (reader->remaining() > 0) {
     uint64_t tag = 0;
-    if (!cursor->ReadVarint(&tag) || tag >> 3 == 0 || tag > UINT32_MAX) {
+    if (!reader->ReadVarint(&tag) || tag >> 3 == 0 || tag > UINT32_MAX) {
       return BadFrame("bad tag in a frame");
     }
     const uint32_t field = static_cast<uint32_t>(tag >> 3);
@@ -333,9 +245,9 @@ absl::StatusOr<DecodedFrame> ReadFrame(Cursor* cursor, size_t max_frame_bytes) {
       seen |= 1u << field;
     }
     if (field == kPayload) {
-      BALLAST_RETURN_IF_ERROR(ReadPayload(cursor, max_frame_bytes, &frame));
+      BALLAST_RETURN_IF_ERROR(ReadPayload(reader, max_frame_bytes, &frame));
     } else {
-      BALLAST_RETURN_IF_ERROR(ReadField(cursor, field, wire_type, &frame.header));
+      BALLAST_RETURN_IF_ERROR(ReadField(reader, field, wire_type, &frame.header));
     }
   }
   if (frame.header.length_bytes != frame.payload.bytes()) {
@@ -348,16 +260,9 @@ absl::StatusOr<DecodedFrame> ReadFrame(Cursor* cursor, size_t max_frame_bytes) {
   return frame;
 }
 
-absl::StatusOr<std::shared_ptr<const std::vector<grpc::Slice>>> Slices(
-    const grpc::ByteBuffer& message) {
-  auto slices = std::make_shared<std::vector<grpc::Slice>>();
-  if (!message.Dump(slices.get()).ok()) return BadFrame("not a readable byte buffer");
-  return std::shared_ptr<const std::vector<grpc::Slice>>(std::move(slices));
-}
-
-bool BeginsWithFrame(const std::vector<grpc::Slice>& slices) {
-  for (const grpc::Slice& slice : slices) {
-    if (slice.size() > 0) return *slice.begin() == kField15;
+bool BeginsWithFrame(const Payload& message) {
+  for (const Payload::Piece& piece : message.pieces()) {
+    if (piece.bytes > 0) return static_cast<unsigned char>(*piece.data) == kField15;
   }
   return false;
 }
@@ -373,21 +278,21 @@ bool IsMeaningless(const v1::ServerMessage& message) {
          (message.has_refused() && message.refused().reason() == v1::REASON_UNSPECIFIED);
 }
 
+absl::Status TooLong(size_t bytes, size_t limit) {
+  return BadFrame(absl::StrCat("message of ", bytes, " bytes, limit ", limit));
+}
+
 template <typename Message>
-absl::StatusOr<absl::variant<DecodedFrame, Message>> Decode(const grpc::ByteBuffer& message,
+absl::StatusOr<absl::variant<DecodedFrame, Message>> Decode(const Payload& message,
                                                             size_t max_frame_bytes,
                                                             size_t max_control_bytes) {
-  if (!message.Valid()) return BadFrame("no bytes");
   const size_t limit = std::max(max_frame_bytes + kMaxPrefixBytes, max_control_bytes);
-  if (message.Length() > limit) {
-    return BadFrame(absl::StrCat("message of ", message.Length(), " bytes, limit ", limit));
-  }
-  BALLAST_ASSIGN_OR_RETURN(const auto slices, Slices(message));
-  if (BeginsWithFrame(*slices)) {
-    Cursor cursor(slices);
+  if (message.bytes() > limit) return TooLong(message.bytes(), limit);
+  if (BeginsWithFrame(message)) {
+    PayloadReader reader(message);
     unsigned char tag = 0;
-    cursor.ReadByte(&tag);
-    BALLAST_ASSIGN_OR_RETURN(DecodedFrame frame, ReadFrame(&cursor, max_frame_bytes));
+    reader.ReadByte(&tag);
+    BALLAST_ASSIGN_OR_RETURN(DecodedFrame frame, ReadFrame(&reader, max_frame_bytes));
     return frame;
   }
   Message control;
@@ -423,14 +328,38 @@ grpc::ByteBuffer MakeFrame(const FrameHeader& header, absl::Span<const grpc::Sli
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
+absl::StatusOr<Payload> ToPayload(const grpc::ByteBuffer& message) {
+  if (!message.Valid()) return BadFrame("no bytes");
+  auto slices = std::make_shared<std::vector<grpc::Slice>>();
+  if (!message.Dump(slices.get()).ok()) return BadFrame("not a readable byte buffer");
+  Payload::Pieces pieces;
+  pieces.reserve(slices->size());
+  for (const grpc::Slice& slice : *slices) {
+    pieces.push_back({reinterpret_cast<const char*>(slice.begin()), slice.size()});
+  }
+  return Payload(std::move(pieces), std::move(slices));
+}
+
 absl::StatusOr<ClientInput> DecodeClientMessage(const grpc::ByteBuffer& message,
                                                 size_t max_frame_bytes, size_t max_control_bytes) {
+  BALLAST_ASSIGN_OR_RETURN(const Payload bytes, ToPayload(message));
+  return DecodeClientMessage(bytes, max_frame_bytes, max_control_bytes);
+}
+
+absl::StatusOr<ClientInput> DecodeClientMessage(const Payload& message, size_t max_frame_bytes,
+                                                size_t max_control_bytes) {
   return Decode<v1::ClientMessage>(message, max_frame_bytes, max_control_bytes);
+}
+
+absl::StatusOr<ServerInput> DecodeServerMessage(const Payload& message, size_t max_frame_bytes,
+                                                size_t max_control_bytes) {
+  return Decode<v1::ServerMessage>(message, max_frame_bytes, max_control_bytes);
 }
 
 absl::StatusOr<ServerInput> DecodeServerMessage(const grpc::ByteBuffer& message,
                                                 size_t max_frame_bytes, size_t max_control_bytes) {
-  return Decode<v1::ServerMessage>(message, max_frame_bytes, max_control_bytes);
+  BALLAST_ASSIGN_OR_RETURN(const Payload bytes, ToPayload(message));
+  return DecodeServerMessage(bytes, max_frame_bytes, max_control_bytes);
 }
 
 absl::Status VerifyChecksum(const DecodedFrame& frame) {
@@ -452,18 +381,22 @@ grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message) 
   return grpc::ByteBuffer(&slice, 1);
 }
 
-absl::Status ParseMessage(const grpc::ByteBuffer& bytes, size_t max_bytes,
+absl::Status ParseMessage(const Payload& bytes, size_t max_bytes,
                           google::protobuf::MessageLite* message) {
-  if (!bytes.Valid()) return BadFrame("no bytes");
-  if (bytes.Length() > max_bytes) {
-    return BadFrame(absl::StrCat("message of ", bytes.Length(), " bytes, limit ", max_bytes));
-  }
-  grpc::Slice slice;
-  if (!bytes.DumpToSingleSlice(&slice).ok()) return BadFrame("not a readable byte buffer");
-  if (!message->ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) {
+  if (bytes.bytes() > max_bytes) return TooLong(bytes.bytes(), max_bytes);
+  const bool whole = bytes.pieces().size() == 1;
+  const std::string joined = whole ? std::string() : bytes.ToString();
+  const char* const data = whole ? bytes.pieces()[0].data : joined.data();
+  if (!message->ParseFromArray(data, static_cast<int>(bytes.bytes()))) {
     return BadFrame(absl::StrCat("not a ", message->GetTypeName()));
   }
   return absl::OkStatus();
+}
+
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, size_t max_bytes,
+                          google::protobuf::MessageLite* message) {
+  BALLAST_ASSIGN_OR_RETURN(const Payload payload, ToPayload(bytes));
+  return ParseMessage(payload, max_bytes, message);
 }
 
 }  // namespace ballast

@@ -53,6 +53,15 @@ absl::StatusOr<ClientInput> DecodeClientMessage(const grpc::ByteBuffer& message,
                                                 size_t max_frame_bytes, size_t max_control_bytes);
 absl::StatusOr<ServerInput> DecodeServerMessage(const grpc::ByteBuffer& message,
                                                 size_t max_frame_bytes, size_t max_control_bytes);
+// For a transport without gRPC. The decoded frame's payload shares the owner of `message`.
+absl::StatusOr<ClientInput> DecodeClientMessage(const Payload& message, size_t max_frame_bytes,
+                                                size_t max_control_bytes);
+absl::StatusOr<ServerInput> DecodeServerMessage(const Payload& message, size_t max_frame_bytes,
+                                                size_t max_control_bytes);
+
+// The bytes of `message`, which are shared, not copied. Error: INVALID_ARGUMENT BAD_FRAME when
+// `message` holds nothing or cannot be read.
+absl::StatusOr<Payload> ToPayload(const grpc::ByteBuffer& message);
 
 // OK when the frame's crc32c is that of its identity and payload; else DATA_LOSS BAD_CHECKSUM with
 // both values, and the frame's round, slot, extent and offset.
@@ -66,6 +75,8 @@ grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message);
 // Parses `bytes` into `message`. INVALID_ARGUMENT BAD_FRAME when it has more than `max_bytes` bytes
 // or is not a message of this type.
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, size_t max_bytes,
+                          google::protobuf::MessageLite* message);
+absl::Status ParseMessage(const Payload& bytes, size_t max_bytes,
                           google::protobuf::MessageLite* message);
 
 }  // namespace ballast

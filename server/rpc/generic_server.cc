@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/thread_executor.h"
-#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "proto/convert/channel.h"
 
@@ -42,7 +41,7 @@ absl::Status GenericServer::Start(const GenericServerOptions& options) {
                              static_cast<int>(options.keepalive_time.count()));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                              static_cast<int>(options.keepalive_timeout.count()));
-  builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port_);
+  builder.AddListeningPort(options.address, MakeServerCredentials(), &port_);
   builder.RegisterAsyncGenericService(&service_);
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int pollers = options.pollers > 0 ? options.pollers : std::max(1, cores / 2);

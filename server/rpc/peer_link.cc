@@ -11,9 +11,7 @@
 #include "common/base/thread_executor.h"
 #include "common/base/units.h"
 #include "grpcpp/client_context.h"
-#include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"
-#include "grpcpp/security/credentials.h"
 #include "proto/convert/channel.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
@@ -67,8 +65,7 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
       if (server.id == config.self) continue;
       Peer& peer = peers_[server.id];
       peer.address = server.address;
-      peer.connection = std::make_unique<grpc::GenericStub>(
-          grpc::CreateCustomChannel(server.address, grpc::InsecureChannelCredentials(), args));
+      peer.connection = std::make_unique<grpc::GenericStub>(MakeChannel(server.address, args));
     }
     if (queue_ != nullptr) return;
     own_queue_ = std::make_unique<grpc::CompletionQueue>();

@@ -1,6 +1,6 @@
 // SimTrainer: one trainer process. It drives the client's pure parts (Reconnect, SendPlan,
-// RoundProgress) the way client/cpp's Session does; streams, timer and lent memory are events and
-// vectors. Keep it in step with client/cpp/src/session_pause.cc and session_calls.cc.
+// RoundProgress) the way client/cpp's SessionCore does; streams, timer and lent memory are events
+// and vectors. Keep it in step with client/cpp/src/session_core.cc and session_events.cc.
 // Comes from: the simulation. Goes to: the network. Thread safety: one thread.
 #pragma once
 
@@ -99,7 +99,7 @@ class SimTrainer : public StreamClient {
   Time Now() const;
   void Later(std::chrono::nanoseconds delay, std::function<void()> action);
 
-  // Servers that go and come (session_pause.cc).
+  // Servers that go and come (session_events.cc).
   void OpenStream(size_t index);
   uint64_t HeldVersion(size_t index) const;
   void Lose(size_t index, const absl::Status& status);
@@ -117,14 +117,14 @@ class SimTrainer : public StreamClient {
   void StartStep(Server* server);
   void BeginRound(Server* server);
 
-  // Epochs (session_epoch.cc).
+  // Epochs (session_events.cc, passage.cc).
   void OnStaleEpoch(size_t index, const absl::Status& status);
   void CallAttach(bool resume);
   void OnAttachAnswer(const absl::StatusOr<server::EpochRecord>& answer);
   void TakeRecord(const server::EpochRecord& record);
   void GiveUp(const absl::Status& status);
 
-  // Messages (session_stream.cc).
+  // Messages (session_events.cc).
   absl::Status OnMessage(size_t index, const DownMessage& message);
   absl::Status OnAck(Server* server, const AckMessage& ack);
   absl::Status OnRefused(Server* server, const server::FrameRefused& refused);
@@ -133,7 +133,7 @@ class SimTrainer : public StreamClient {
   void Kick(Server* server);
   void SendFrame(Server* server, const client::FrameRange& range);
 
-  // Activities (session_calls.cc).
+  // Activities (session_core.cc).
   void GoOn();
   bool ActivityDone() const;
   void BeginUpload();

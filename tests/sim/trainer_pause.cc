@@ -1,5 +1,5 @@
 // SimTrainer: how it lives through the loss of a server; the mirror of client/cpp's
-// session_pause.cc. See trainer.h. Thread safety: one thread.
+// session_events.cc. See trainer.h. Thread safety: one thread.
 #include <algorithm>
 #include <chrono>
 #include <utility>

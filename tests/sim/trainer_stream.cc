@@ -1,5 +1,5 @@
 // SimTrainer: what comes from a server and what goes to it; the mirror of client/cpp's
-// session_stream.cc. See trainer.h. Thread safety: one thread.
+// session_events.cc. See trainer.h. Thread safety: one thread.
 #include <algorithm>
 #include <cstring>
 #include <utility>

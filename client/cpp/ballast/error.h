@@ -1,6 +1,6 @@
-// Typed errors of the client: every absl::Status it returns carries a Reason and who is concerned.
-// Comes from: the servers' ErrorDetail or the client itself. Goes to: callers, Python exceptions.
-// C++17-clean. Thread safety: pure functions.
+// Typed errors of the client: every absl::Status that it returns carries a Reason, and names the
+// job, slot or server that it is about. Comes from: the servers' ErrorDetail or the client itself.
+// Goes to: callers, Python exceptions. C++17-clean. Thread safety: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,17 @@
 
 namespace ballast::client {
 
-// Detail attached to a Status. Values of `reason` are ballast.v1.Reason (types.proto);
-// `reason_name` is its name without the REASON_ prefix, e.g. "TRAINER_LOST".
+// Detail of a Status.
 struct ErrorInfo {
-  int reason = 0;
-  std::string reason_name;
-  std::string job;
-  uint64_t round = 0;
-  int slot = -1;
-  int server = -1;
+  int reason = 0;           // a number of ballast.v1.Reason (types.proto)
+  std::string reason_name;  // its name without REASON_, for example "TRAINER_LOST"
+  std::string job;          // empty: the status names none
+  uint64_t round = 0;       // 0: likewise
+  int slot = -1;            // -1: likewise
+  int server = -1;          // server id; -1: likewise
 };
 
-// Detail of `status`; reason 0 ("UNSPECIFIED") when it carries none.
+// Detail of `status`; reason 0 ("UNSPECIFIED") when `status` carries none.
 ErrorInfo GetErrorInfo(const absl::Status& status);
 
 }  // namespace ballast::client

@@ -1,4 +1,4 @@
-// Which server keeps an attach waiting: told after 3 s, again every 5 s, and when it is over.
+// Reports which server keeps an attach waiting: after 3 s, every 5 s, and at the end of the wait.
 // Comes from: attach.cc, which passes the time in. Goes to: JobOptions::on_pause, or the log.
 // Thread safety: none; lives on the attaching thread.
 #pragma once
@@ -20,12 +20,13 @@ class AwayTeller {
 
   bool away() const { return away_; }
 
-  // `server` (kServerUnknown: so far only its address is known) is why nothing goes on. While
-  // another was before, the waiting counts from there; else from `since`.
+  // The attach waits for `server` (kServerUnknown: only its address is known so far), because of
+  // `why`. The wait counts from `since`, or from its beginning when it was for another server
+  // first.
   void OnAway(Time since, uint32_t server, const std::string& address, const std::string& why);
-  // Nothing is waited for any more, or only the other trainers.
+  // The attach waits for no server any more.
   void OnBack(Time now);
-  // Says what is due. To be called often.
+  // Reports what is due. To be called often.
   void TellWhatIsDue(Time now);
 
  private:

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "client/cpp/src/attach.h"
+#include "client/cpp/src/grpc_transport.h"
+#include "client/cpp/src/home_search.h"
 #include "client/cpp/src/session.h"
 #include "common/base/status_macros.h"
 #include "proto/convert/channel.h"
@@ -27,21 +29,21 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Attach(const JobOptions& options
                                                        const std::vector<Tensor>& tensors,
                                                        const std::vector<TensorBuffers>& buffers) {
   BALLAST_RETURN_IF_ERROR(ValidateOptions(options));
-  Session::Seat seat;
-  BALLAST_ASSIGN_OR_RETURN(seat.spec, MakeJobSpec(options, tensors));
-  BALLAST_ASSIGN_OR_RETURN(seat.layout,
-                           Layout::Build(LayoutTensors(seat.spec.tensors), seat.spec.tile_elements,
-                                         seat.spec.extent_elements));
-  const std::vector<LayoutTensor>& sizes = seat.layout.tensors();
+  AttachResult attached;
+  BALLAST_ASSIGN_OR_RETURN(attached.spec, MakeJobSpec(options, tensors));
+  BALLAST_ASSIGN_OR_RETURN(
+      attached.layout, Layout::Build(LayoutTensors(attached.spec.tensors),
+                                     attached.spec.tile_elements, attached.spec.extent_elements));
+  const std::vector<LayoutTensor>& sizes = attached.layout.tensors();
   BALLAST_ASSIGN_OR_RETURN(const std::vector<void*> weights,
-                           WeightsOf(buffers, seat.spec.tensors, sizes));
-  seat.incarnation = RandomIncarnation();
+                           WeightsOf(buffers, attached.spec.tensors, sizes));
+  attached.incarnation = RandomIncarnation();
 
   v1::AttachRequest request;
   *request.mutable_protocol() = OwnProtocolRange();
-  ToProto(seat.spec, request.mutable_spec());
+  ToProto(attached.spec, request.mutable_spec());
   request.set_slot(options.slot);
-  request.set_incarnation(seat.incarnation);
+  request.set_incarnation(attached.incarnation);
   request.set_min_world(options.min_world);
   request.set_resume(MayResume(options) ? static_cast<v1::Resume>(options.resume)
                                         : v1::RESUME_NEVER);
@@ -50,9 +52,12 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Attach(const JobOptions& options
   if (equal) {
     for (const uint32_t digest : DigestsOf(weights, sizes)) request.add_tensor_crc32c(digest);
   }
-  BALLAST_ASSIGN_OR_RETURN(seat.reply, AttachToHome(options, std::move(request)));
+  BALLAST_ASSIGN_OR_RETURN(attached.reply, AttachToHome(options, std::move(request)));
+  const auto make_transport = [&options](Mutex* mu) {
+    return std::make_unique<GrpcTransport>(mu, options.time_scale);
+  };
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
-                           Session::Open(options, std::move(seat), weights));
+                           Session::Open(options, attached, make_transport, weights));
   return std::unique_ptr<Client>(std::move(session));
 }
 

@@ -11,13 +11,12 @@ BufferLease::~BufferLease() {
   while (lent_ > 0) released_.Wait(&mu_);
 }
 
-grpc::Slice BufferLease::Wrap(const void* data, size_t bytes) {
+std::shared_ptr<const void> BufferLease::Lend() {
   {
     MutexLock lock(&mu_);
     ++lent_;
   }
-  // gRPC only reads from a slice that it sends; its type has no const form.
-  return grpc::Slice(const_cast<void*>(data), bytes, &BufferLease::Release, this);
+  return {static_cast<const void*>(this), [this](const void*) { GiveBack(); }};
 }
 
 bool BufferLease::WaitReleased(std::chrono::nanoseconds timeout) {
@@ -31,26 +30,10 @@ bool BufferLease::WaitReleased(std::chrono::nanoseconds timeout) {
   return true;
 }
 
-void BufferLease::Release(void* lease) {
-  auto* self = static_cast<BufferLease*>(lease);
-  MutexLock lock(&self->mu_);
+void BufferLease::GiveBack() {
+  MutexLock lock(&mu_);
   // Under the lock: the destructor may run as soon as it is given up.
-  if (--self->lent_ == 0) self->released_.NotifyAll();
-}
-
-uint64_t SharedBytes(const grpc::ByteBuffer& message, const std::vector<grpc::Slice>& slices) {
-  std::vector<grpc::Slice> parts;
-  if (!message.Dump(&parts).ok()) return 0;
-  uint64_t shared = 0;
-  auto part = parts.begin();
-  for (const grpc::Slice& slice : slices) {
-    part = std::find_if(part, parts.end(), [&](const grpc::Slice& p) {
-      return p.begin() == slice.begin() && p.size() == slice.size();
-    });
-    if (part == parts.end()) break;
-    shared += slice.size();
-  }
-  return shared;
+  if (--lent_ == 0) released_.NotifyAll();
 }
 
 std::vector<TensorPiece> PiecesOf(const Layout& layout, uint32_t extent, size_t element_bytes,

@@ -1,5 +1,5 @@
 // The caller's tensors as bytes of extents: which memory a frame is sent from or lands in, and how
-// long gRPC still reads it. Nothing here copies outgoing bytes.
+// long a transport still reads it. Nothing here copies outgoing bytes.
 // Comes from: Session. Goes to: the frame codec (out), the caller's weights (in).
 // Thread safety: BufferLease is thread-safe, the functions are pure.
 #pragma once
@@ -7,34 +7,34 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "common/base/payload.h"
 #include "common/base/sync.h"
 #include "common/tensor/layout.h"
-#include "grpcpp/support/byte_buffer.h"
-#include "grpcpp/support/slice.h"
 
 namespace ballast::client {
 
-// Counts the pieces of caller memory that gRPC may still read.
+// Counts the frames whose caller memory a transport may still read.
 class BufferLease {
  public:
   BufferLease() = default;
-  // Waits until every piece is back: gRPC's threads call into this object.
+  // Waits until all memory is back: a transport's threads call into this object.
   ~BufferLease();
   BufferLease(const BufferLease&) = delete;
   BufferLease& operator=(const BufferLease&) = delete;
 
-  // A slice over `data`, which must stay as it is until the lease is released.
-  grpc::Slice Wrap(const void* data, size_t bytes);
+  // The owner of a body of lent memory. That memory stays as it is until the last copy of the
+  // result is gone, on whatever thread.
+  std::shared_ptr<const void> Lend();
 
-  // True as soon as no slice is left; false when `timeout` passed first.
+  // True as soon as no owner is left; false when `timeout` passed first.
   bool WaitReleased(std::chrono::nanoseconds timeout);
 
  private:
-  static void Release(void* lease);
+  void GiveBack();
 
   Mutex mu_;
   CondVar released_;
@@ -53,10 +53,6 @@ struct TensorPiece {
 // inside the extent or cuts an element.
 std::vector<TensorPiece> PiecesOf(const Layout& layout, uint32_t extent, size_t element_bytes,
                                   uint32_t offset, uint32_t length);
-
-// How many bytes of `slices`, which `message` was made of in this order, stand in it as the very
-// same memory: the others were copied.
-uint64_t SharedBytes(const grpc::ByteBuffer& message, const std::vector<grpc::Slice>& slices);
 
 // Writes `payload` to the pieces' tensors. destinations[t] is the memory of tensor t, or null to
 // leave it out. Returns the bytes copied. The pieces' bytes must add up to those of the payload.

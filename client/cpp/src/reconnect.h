@@ -1,5 +1,5 @@
-// When to try again to reach a state server that is away, when to say so, and when to give up; the
-// same for attaching again at the job's home after a change of epoch.
+// When to try again to reach a state server that is away, when to report that, and when to give up.
+// Also for attaching again at the job's home after a change of epoch.
 // Pure: events and the time come in, decisions go out; no clock, no chance, no I/O.
 // Comes from: Session (streams that end, Welcomes, its timer). Goes to: Session, which acts.
 // Thread safety: none; lives under the session's lock.
@@ -14,10 +14,10 @@
 
 namespace ballast::client {
 
-// What `status`, the end of a stream of a durable job, means: true, the server is not there or not
-// ready yet, and another try may help; false, no try will. A status without a detail (OK included)
-// was made by the transport. `own_slot`: a server that had given up this very trainer takes it
-// back; FUTURE_EPOCH: it is about to follow the home into the job's epoch.
+// Whether another try may help after a link of a durable job has ended with `status`: the server is
+// not there, or not ready yet. The transport makes a status without a detail, OK included. A server
+// that had given up the trainer in `own_slot` takes that trainer back. A server that answers
+// FUTURE_EPOCH is about to follow the home into the job's epoch.
 bool IsNotYet(const absl::Status& status, uint32_t own_slot);
 
 // The tries to reach one server.
@@ -35,18 +35,18 @@ class Reconnect {
 
   enum class Action {
     kNothing,
-    kOpen,    // open a stream now; OnLost or OnBack tells what became of it
-    kReport,  // say that the server is still away
+    kOpen,    // open a link now; OnLost or OnBack follows
+    kReport,  // report that the server is still away
     kGiveUp,  // the timeout has passed
   };
 
   explicit Reconnect(const Limits& limits) : limits_(limits), backoff_(limits.first_backoff) {}
 
-  // The server went away, or a try to reach it failed. `recovering`: it answered, and will be ready
-  // soon, so it is asked again after first_backoff, however often it has been.
+  // The server went away, or a try to reach it failed. `recovering`: the server answered and will
+  // be ready soon, so the next try comes after first_backoff, whatever the number of tries so far.
   void OnLost(absl::string_view why, Time now, bool recovering = false);
-  // The server has answered. A server that is lost again within max_backoff is not taken for well:
-  // its backoff goes on from where it was.
+  // The server has answered. When a server is lost again within max_backoff, its backoff continues
+  // from the last value.
   void OnBack(Time now);
 
   // What is due at `now`. Call again until kNothing; kOpen and kReport count as done.
@@ -62,7 +62,7 @@ class Reconnect {
  private:
   const Limits limits_;
   bool away_ = false;
-  bool trying_ = false;  // a stream has been opened and has not been answered yet
+  bool trying_ = false;  // a link is open, and its server has not answered yet
   Duration backoff_;     // before the next try
   Time since_;
   Time next_try_;

@@ -1,20 +1,22 @@
 #include "client/cpp/src/stream.h"
 
+#include <optional>
 #include <utility>
 
+#include "client/cpp/src/grpc_message.h"
+#include "proto/convert/frame_codec.h"
 #include "proto/convert/methods.h"
 #include "proto/convert/status_convert.h"
 
 namespace ballast::client {
 
-Stream::Stream(StreamKey key, bool wait_for_server, std::shared_ptr<grpc::Channel> channel,
-               grpc::CompletionQueue* queue, StreamHandler* handler)
-    : key_(key), handler_(handler), queue_(queue), stub_(std::move(channel)) {
-  context_.set_wait_for_ready(wait_for_server);
+Stream::Stream(Options options, LinkHandler* handler)
+    : options_(std::move(options)), handler_(handler), stub_(options_.channel) {
+  context_.set_wait_for_ready(options_.wait_for_server);
 }
 
 void Stream::Start() {
-  rpc_ = stub_.PrepareCall(&context_, method::kExchange, queue_);
+  rpc_ = stub_.PrepareCall(&context_, method::kExchange, options_.queue);
   rpc_->StartCall(&start_tag_);
 }
 
@@ -35,20 +37,19 @@ void Stream::OnRead(bool ok) {
     Finish();
     return;
   }
-  grpc::ByteBuffer message;
-  message.Swap(&incoming_);
-  handler_->OnMessage(key_, message);
+  // A buffer that cannot be read is as an empty message, which no handler takes for a good one.
+  absl::StatusOr<Payload> message = ToPayload(incoming_);
+  incoming_.Clear();
+  if (handler_ != nullptr) handler_->OnMessage(message.ok() ? *message : Payload());
   Read();
 }
 
-void Stream::Kick() { Pump(); }
-
 void Stream::Pump() {
-  if (!open_ || writing_ || cannot_write_ || finishing_) return;
-  const std::optional<grpc::ByteBuffer> message = handler_->NextMessage(key_);
+  if (!open_ || writing_ || cannot_write_ || finishing_ || handler_ == nullptr) return;
+  const std::optional<Outgoing> message = handler_->NextMessage();
   if (message.has_value()) {
     writing_ = true;
-    rpc_->Write(*message, &write_tag_);
+    rpc_->Write(ToByteBuffer(*message, options_.copied_bytes), &write_tag_);
   } else if (half_close_wanted_) {
     writing_ = true;
     cannot_write_ = true;
@@ -76,6 +77,11 @@ void Stream::OnHalfClose(bool) {
 
 void Stream::Cancel() { context_.TryCancel(); }
 
+void Stream::Abandon() {
+  handler_ = nullptr;
+  if (!closed_) Cancel();
+}
+
 void Stream::Finish() {
   finishing_ = true;
   rpc_->Finish(&status_, &finish_tag_);
@@ -91,7 +97,7 @@ void Stream::OnFinish(bool) {
 void Stream::CloseIfDone() {
   if (!finished_ || writing_ || closed_) return;
   closed_ = true;
-  handler_->OnClosed(key_, FromGrpc(status_));
+  if (handler_ != nullptr) handler_->OnClosed(FromGrpc(status_));
 }
 
 }  // namespace ballast::client

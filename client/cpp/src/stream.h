@@ -1,16 +1,15 @@
-// One bidirectional stream to one server as a state machine over a completion queue: the only place
-// of the client that knows gRPC's rules for operations and tags.
-// Comes from: Session. Goes to: the Data service of one server; StreamHandler.
-// Thread safety: every method, and OnEvent of every tag, is called under the session's lock.
+// One bidirectional gRPC stream to one server as a state machine over a completion queue: with
+// UnaryCall the only place of the client that knows gRPC's rules for operations and tags.
+// Comes from: GrpcTransport. Goes to: the Data service of one server; a LinkHandler.
+// Thread safety: every method, and OnEvent of every tag, is called under the transport's lock.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 
 #include "absl/status/status.h"
+#include "client/cpp/src/link.h"
+#include "client/cpp/src/remains.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/completion_queue.h"
@@ -19,50 +18,35 @@
 
 namespace ballast::client {
 
-// What the session's completion queue hands back.
+// What a completion queue hands back.
 class CompletionTag {
  public:
   virtual ~CompletionTag() = default;
   virtual void OnEvent(bool ok) = 0;
 };
 
-// Which stream: the server's number, and which of the streams to it, one after the other.
-struct StreamKey {
-  size_t server = 0;
-  uint64_t generation = 0;
-};
-
-// Who takes what comes from a stream, and gives what goes there.
-class StreamHandler {
+class Stream : public Operation {
  public:
-  virtual ~StreamHandler() = default;
-  virtual void OnMessage(const StreamKey& key, const grpc::ByteBuffer& message) = 0;
-  // The next message to send; asked for when the one before has been taken by gRPC, and on Kick.
-  virtual std::optional<grpc::ByteBuffer> NextMessage(const StreamKey& key) = 0;
-  // The stream is over and none of its operations is under way. Called once.
-  virtual void OnClosed(const StreamKey& key, const absl::Status& status) = 0;
-};
+  struct Options {
+    std::shared_ptr<grpc::Channel> channel;  // the stream's own; its end drops what is unsent
+    bool wait_for_server = false;            // as LinkTarget::wait_for_server
+    grpc::CompletionQueue* queue = nullptr;  // outlives the stream
+    uint64_t* copied_bytes = nullptr;        // counts as Transport::copied_bytes; likewise
+  };
 
-class Stream {
- public:
-  // `handler` and `queue` outlive the stream. `wait_for_server`: a server that cannot be reached
-  // yet is waited for; otherwise that ends the stream.
-  Stream(StreamKey key, bool wait_for_server, std::shared_ptr<grpc::Channel> channel,
-         grpc::CompletionQueue* queue, StreamHandler* handler);
+  // `handler` lives until Abandon or the end.
+  Stream(Options options, LinkHandler* handler);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
   // Connects, and begins to read and write.
   void Start();
-  // NextMessage may have something.
-  void Kick();
-  // Closes our side as soon as NextMessage has nothing more.
+  void Kick() { Pump(); }
   void HalfClose();
-  // Breaks the stream off; OnClosed follows.
   void Cancel();
-
-  // OnClosed has been called: the stream may be destroyed.
-  bool closed() const { return closed_; }
+  void Abandon() override;
+  // OnClosed has been called, or would have been.
+  bool ended() const override { return closed_; }
 
  private:
   class Tag : public CompletionTag {
@@ -85,9 +69,8 @@ class Stream {
   void Finish();
   void CloseIfDone();
 
-  const StreamKey key_;
-  StreamHandler* const handler_;
-  grpc::CompletionQueue* const queue_;
+  const Options options_;
+  LinkHandler* handler_;  // null after Abandon
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> rpc_;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/status_macros.h"
 #include "proto/convert/channel.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/status_convert.h"
@@ -40,9 +41,20 @@ AsyncCall::AsyncCall(const std::shared_ptr<grpc::Channel>& channel, const char* 
   call_->Finish(&answer_, &status_, tag);
 }
 
-absl::Status AsyncCall::Take(google::protobuf::MessageLite* reply) const {
+void AsyncCall::Abandon() {
+  done_ = nullptr;
+  if (!ended_) Cancel();
+}
+
+void AsyncCall::OnEvent(bool) {
+  ended_ = true;
+  // Moved out: it may destroy this call's handle, and with it what it has captured.
+  if (const std::function<void()> done = std::move(done_)) done();
+}
+
+absl::StatusOr<Payload> AsyncCall::Take() const {
   if (!status_.ok()) return FromGrpc(status_);
-  return ParseMessage(answer_, kMaxMessageBytes, reply);
+  return ToPayload(answer_);
 }
 
 absl::Status CallUnary(const std::shared_ptr<grpc::Channel>& channel, const char* method,
@@ -57,7 +69,9 @@ absl::Status CallUnary(const std::shared_ptr<grpc::Channel>& channel, const char
   bool ok = false;
   while (queue.Next(&tag, &ok)) {
   }
-  return ended.ok() ? call.Take(reply) : ended;
+  if (!ended.ok()) return ended;
+  BALLAST_ASSIGN_OR_RETURN(const Payload answer, call.Take());
+  return ParseMessage(answer, kMaxMessageBytes, reply);
 }
 
 }  // namespace ballast::client

@@ -1,7 +1,7 @@
 // One unary gRPC call with raw bytes: as an event of a completion queue, or waited for on the
 // calling thread in small steps so that the caller can give up at any time.
-// Comes from: attaching and extending. Goes to: the Control service.
-// Thread safety: the function may be called from any thread; an AsyncCall is thread-compatible.
+// Comes from: attaching, and GrpcTransport. Goes to: the Control and Admin services.
+// Thread safety: CallUnary may be called from any thread; an AsyncCall is thread-compatible.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/cpp/src/remains.h"
 #include "client/cpp/src/stream.h"
+#include "common/base/payload.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
@@ -20,27 +22,31 @@
 
 namespace ballast::client {
 
-// A call whose end is an event of `queue`. Must not be destroyed before that event.
-class AsyncCall : public CompletionTag {
+// A call whose end is an event of `queue`.
+class AsyncCall : public Operation, public CompletionTag {
  public:
-  // Calls `method` (proto/convert/methods.h). `done` is what OnEvent does.
+  // Calls `method` (proto/convert/methods.h). `done` runs once, in OnEvent, unless the call was
+  // abandoned before.
   AsyncCall(const std::shared_ptr<grpc::Channel>& channel, const char* method,
             const google::protobuf::MessageLite& request, std::chrono::milliseconds timeout,
             grpc::CompletionQueue* queue, std::function<void()> done);
 
   // Lets the call end soon.
   void Cancel() { context_.TryCancel(); }
-  void OnEvent(bool) override { done_(); }
-  // After the event: parses the answer into `reply`. Errors as CallUnary.
-  absl::Status Take(google::protobuf::MessageLite* reply) const;
+  void Abandon() override;
+  bool ended() const override { return ended_; }
+  void OnEvent(bool ok) override;
+  // After the event: the answer's bytes. Errors as CallUnary.
+  absl::StatusOr<Payload> Take() const;
 
  private:
-  const std::function<void()> done_;
+  std::function<void()> done_;  // empty after Abandon
   grpc::ClientContext context_;
   grpc::GenericStub stub_;
   std::unique_ptr<grpc::ClientAsyncResponseReader<grpc::ByteBuffer>> call_;
   grpc::ByteBuffer answer_;
   grpc::Status status_;
+  bool ended_ = false;
 };
 
 // Calls `method` (proto/convert/methods.h) and parses the answer into `reply`. `poll` is called

@@ -42,6 +42,48 @@ def _drain(wait: Callable[[float], Any], held: Any) -> bool:
     return False
 
 
+def _settings(config: JobConfig) -> dict[str, Any]:
+    """The keywords of the extension module's start_attach that come from the configuration."""
+    return {
+        "endpoints": list(config.endpoints),
+        "job": config.job,
+        "world": config.world_size,
+        "slot": config.rank,
+        "max_grad_norm": config.max_grad_norm,
+        "loss_scale": config.loss_scale,
+        "nonfinite": config.nonfinite,
+        "max_consecutive_skips": config.max_consecutive_skips,
+        "tile_elements": config.tile_elements,
+        "extent_elements": config.extent_elements,
+        "init": config.init,
+        "attach_timeout_s": config.attach_timeout,
+        "time_scale": config.time_scale,
+        "durability": config.durability,
+        "reconnect_timeout_s": config.reconnect_timeout,
+        "resume": config.resume,
+        "variable_world": config.variable_world,
+        "min_world": config.min_world,
+        "device": config.device,
+    }
+
+
+def _await_attach(operation: Any, pauses: PauseReporter, keep: Any) -> None:
+    """Waits for an attach and tells of pauses meanwhile; after an interrupt gives the seat back."""
+    try:
+        while not operation.wait(SLICE_S):
+            pauses.tell()
+    except BallastError:
+        raise
+    except BaseException:
+        # The seat must be free again: for another try here, and for what the others hear.
+        operation.stop()
+        if _drain(operation.wait, (operation, keep)):
+            operation.result().abort()
+        raise
+    finally:
+        pauses.tell()
+
+
 class TensorSpec(NamedTuple):
     """A tensor of the job's manifest. dtype: "float32", "bfloat16" or "float16"."""
 
@@ -84,42 +126,9 @@ class Session:
             config.attach_timeout,
         )
         operation = backend.core().start_attach(
-            endpoints=list(config.endpoints),
-            job=config.job,
-            world=config.world_size,
-            slot=config.rank,
-            max_grad_norm=config.max_grad_norm,
-            loss_scale=config.loss_scale,
-            nonfinite=config.nonfinite,
-            max_consecutive_skips=config.max_consecutive_skips,
-            tile_elements=config.tile_elements,
-            extent_elements=config.extent_elements,
-            init=config.init,
-            attach_timeout_s=config.attach_timeout,
-            time_scale=config.time_scale,
-            durability=config.durability,
-            reconnect_timeout_s=config.reconnect_timeout,
-            resume=config.resume,
-            variable_world=config.variable_world,
-            min_world=config.min_world,
-            device=config.device,
-            pauses=queue,
-            tensors=[tuple(t) for t in tensors],
-            weights=weights,
+            **_settings(config), pauses=queue, tensors=[tuple(t) for t in tensors], weights=weights
         )
-        try:
-            while not operation.wait(SLICE_S):
-                pauses.tell()
-        except BallastError:
-            raise
-        except BaseException:
-            # The seat must be free again: for another try here, and for what the others are told.
-            operation.stop()
-            if _drain(operation.wait, (operation, keep)):
-                operation.result().abort()
-            raise
-        finally:
-            pauses.tell()
+        _await_attach(operation, pauses, keep)
         session = cls(operation.result(), config, pauses)
         lifetime.track(session)
         if session.resumed:

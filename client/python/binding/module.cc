@@ -48,6 +48,23 @@ class Connection {
   const pid_t pid_ = getpid();
 };
 
+// Attaches on a thread of its own; Stop ends that. `weights` stay valid until the operation's end.
+Operation* Attach(client::JobOptions options, std::vector<client::Tensor> tensors,
+                  std::vector<client::TensorBuffers> weights) {
+  auto stop = std::make_shared<std::atomic<bool>>(false);
+  options.should_stop = [stop] { return stop->load(); };
+  const auto attach = [options = std::move(options), tensors = std::move(tensors),
+                       weights = std::move(weights)](OperationResult* result) {
+    auto attached = client::Client::Attach(options, tensors, weights);
+    if (!attached.ok()) return attached.status();
+    result->client = *std::move(attached);
+    // The caller has given up: the others must not take this trainer for one that is there.
+    if (options.should_stop()) result->client->Abort();
+    return absl::OkStatus();
+  };
+  return new Operation(attach, std::move(stop));
+}
+
 Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint32_t world,
                        uint32_t slot, double max_grad_norm, double loss_scale,
                        const std::string& nonfinite, uint32_t max_consecutive_skips,
@@ -77,18 +94,7 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
   options.min_world = min_world;
   options.device = ToDevice(device);
   options.on_pause = pauses.Listener();
-  auto stop = std::make_shared<std::atomic<bool>>(false);
-  options.should_stop = [stop] { return stop->load(); };
-  const auto attach = [options = std::move(options), specs = ToTensors(tensors),
-                       buffers = ToBuffers({}, weights)](OperationResult* result) {
-    auto attached = client::Client::Attach(options, specs, buffers);
-    if (!attached.ok()) return attached.status();
-    result->client = *std::move(attached);
-    // Nobody waits for it any more: the others must not take this trainer for one that is there.
-    if (options.should_stop()) result->client->Abort();
-    return absl::OkStatus();
-  };
-  return new Operation(attach, std::move(stop));
+  return Attach(std::move(options), ToTensors(tensors), ToBuffers({}, weights));
 }
 
 Operation* StartExtend(const Connection& self, const std::vector<TensorTuple>& tensors,

@@ -29,8 +29,8 @@ class Operation {
  public:
   using Body = std::function<absl::Status(OperationResult*)>;
 
-  // Starts `body` on a new thread. Memory that it uses must live until Wait returned true; an
-  // Operation dropped earlier goes on by itself.
+  // Starts `body` on a new thread. Memory that it uses must live until Wait returned true. The body
+  // of an Operation that is dropped earlier runs to its end.
   // `stop` is what Stop sets, for a body that looks at it; null for one that does not.
   explicit Operation(Body body, std::shared_ptr<std::atomic<bool>> stop = nullptr);
 

@@ -1,5 +1,5 @@
-// News of servers that are away, from the thread that is inside a client call to Python, which
-// takes them between two slices of its wait: the client never waits for the GIL.
+// News of servers that are away. The thread inside a client call adds them, and Python takes them
+// between two slices of its wait, so that the client never waits for the GIL.
 // Comes from: JobOptions::on_pause. Goes to: ballast/pauses.py. Thread safety: thread-safe.
 #pragma once
 
@@ -18,8 +18,8 @@ class PauseQueue {
  public:
   PauseQueue() : state_(std::make_shared<State>()) {}
 
-  // Adds what it is called with; may be called on any thread and may outlive the queue. When nobody
-  // takes, the newest 64 stay.
+  // A function that adds its argument, for any thread; it may outlive the queue. The queue keeps
+  // the newest 64.
   std::function<void(const client::Pause&)> Listener() const;
 
   // What has been added since the last call, in order.

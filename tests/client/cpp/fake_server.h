@@ -23,92 +23,18 @@
 #include "ballast/v1/data.pb.h"
 #include "common/job/job_spec.h"
 #include "common/tensor/layout.h"
+#include "proto/convert/channel.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
 #include "proto/convert/status_convert.h"
+#include "tests/client/cpp/fake_stream.h"
 
 namespace ballast::client {
 
 inline constexpr size_t kFakeMaxBytes = 16 << 20;
 // So much that a sender is held up by TCP rather than by HTTP/2.
 inline constexpr int kFakeLookaheadBytes = 16 << 20;
-
-// One call as a queue of outgoing messages. gRPC owns it from its creation to OnDone.
-class FakeStream : public grpc::ServerGenericBidiReactor {
- public:
-  using Receive = std::function<void(FakeStream*, const grpc::ByteBuffer&)>;
-  using Gone = std::function<void(FakeStream*)>;
-
-  FakeStream(Receive receive, Gone gone) : receive_(std::move(receive)), gone_(std::move(gone)) {
-    StartRead(&incoming_);
-  }
-
-  // Nothing goes out after End.
-  void Send(const grpc::ByteBuffer& message) {
-    std::lock_guard<std::mutex> lock(mu_);
-    if (ending_) return;
-    outgoing_.push_back(message);
-    if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
-  }
-  void Send(const v1::ServerMessage& message) { Send(SerializeMessage(message)); }
-
-  // Ends the call after everything sent so far. What still comes in is dropped.
-  void End(const grpc::Status& status) {
-    std::lock_guard<std::mutex> lock(mu_);
-    if (ending_) return;
-    ending_ = true;
-    status_ = status;
-    EndIfFlushed();
-  }
-
-  // Both for the handler of a message. Reads no further.
-  void StopReading() { reading_ = false; }
-  // The other side's half-close does not end the call.
-  void Hold() { held_ = true; }
-
- private:
-  void OnReadDone(bool ok) override {
-    if (ok) {
-      if (!Ending()) receive_(this, incoming_);
-      incoming_.Clear();
-      if (reading_) StartRead(&incoming_);
-    } else if (!held_) {
-      End(grpc::Status::OK);
-    }
-  }
-  bool Ending() {
-    std::lock_guard<std::mutex> lock(mu_);
-    return ending_;
-  }
-  void OnWriteDone(bool) override {
-    std::lock_guard<std::mutex> lock(mu_);
-    outgoing_.pop_front();
-    if (!outgoing_.empty()) StartWrite(&outgoing_.front());
-    EndIfFlushed();
-  }
-  void OnCancel() override { End(grpc::Status::CANCELLED); }
-  void OnDone() override {
-    gone_(this);
-    delete this;
-  }
-  void EndIfFlushed() {
-    if (!ending_ || ended_ || !outgoing_.empty()) return;
-    ended_ = true;
-    Finish(status_);
-  }
-
-  const Receive receive_;
-  const Gone gone_;
-  grpc::ByteBuffer incoming_;
-  std::mutex mu_;
-  std::deque<grpc::ByteBuffer> outgoing_;
-  bool reading_ = true;  // touched by the handler's thread only, as the next
-  bool held_ = false;
-  bool ending_ = false;
-  bool ended_ = false;
-  grpc::Status status_;
-};
 
 // What all servers of the fake cluster agree on. The epoch record has a lock of its own, because a
 // test changes it while the servers run.
@@ -156,14 +82,51 @@ struct FakeJob {
   uint32_t epoch() const { return std::max(record.epoch(), 1u); }
 };
 
-class FakeServer {
- public:
+// How a test makes a fake server misbehave. Under the fake's lock.
+struct FakeHooks {
   // Sees every message first; true: handled, the fake does nothing.
   using FrameHook = std::function<bool(FakeStream*, const DecodedFrame&)>;
   using ControlHook = std::function<bool(FakeStream*, const v1::ClientMessage&)>;
   using CompleteHook = std::function<bool(FakeStream*)>;
   using AttachHook = std::function<absl::Status(const v1::AttachRequest&)>;
 
+  // Ends a stream as if the connection broke.
+  static void Break(FakeStream* to) {
+    to->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "broken by the test"));
+  }
+
+  FrameHook on_frame;
+  ControlHook on_control;
+  AttachHook on_attach;
+  CompleteHook on_complete;  // every gradient of the round is in; true: the fake does not decide
+  std::function<void(v1::Welcome*)> change_welcome;
+  std::function<void(v1::AttachReply*)> change_attach;
+  std::function<void(v1::RoundResult*)> change_result;
+  std::function<void(FakeStream*)> break_weights = Break;
+  uint32_t weights_before_break = UINT32_MAX;  // weight frames until break_weights
+  bool hold_attach = false;                    // Attach is not answered
+  bool acknowledge = true;
+  bool has_state = false;   // has initial weights from an earlier life
+  std::set<uint32_t> kept;  // extents whose gradients outlive the epoch
+};
+
+// What a fake server has seen so far. Under the fake's lock.
+struct FakeRecord {
+  std::vector<DecodedFrame> frames;  // in order of arrival, refused ones included
+  std::vector<v1::Hello> hellos;
+  std::vector<v1::RoundBegin> begins;
+  std::vector<v1::Leave> leaves;
+  v1::AttachRequest attach;                 // the first one
+  std::vector<v1::AttachRequest> attaches;  // all
+  v1::ExtendRequest extend;
+  FakeStream* stream = nullptr;  // the newest
+  uint64_t received_bytes = 0;
+  uint64_t acknowledged_bytes = 0;
+  uint64_t max_outstanding = 0;  // bytes received and not yet acknowledged
+};
+
+class FakeServer : public FakeHooks, public FakeRecord {
+ public:
   FakeServer(uint32_t id, FakeJob* job) : id_(id), job_(job), address_("127.0.0.1:0") {
     Start();
     job_->servers.emplace_back(id, address_);
@@ -183,45 +146,16 @@ class FakeServer {
     builder.SetMaxReceiveMessageSize(kFakeMaxBytes);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kFakeLookaheadBytes);
     int port = 0;
-    builder.AddListeningPort(address_, grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort(address_, MakeServerCredentials(), &port);
     builder.RegisterCallbackGenericService(service_.get());
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr);
     address_ = "127.0.0.1:" + std::to_string(port);
   }
-  // Ends a stream as if the connection broke.
-  static void Break(FakeStream* to) {
-    to->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "broken by the test"));
-  }
-
   const std::string& address() const { return address_; }
 
-  // Guard everything below.
+  // Guards the hooks, the record and everything below.
   std::mutex& mutex() { return mu_; }
-  FrameHook on_frame;
-  ControlHook on_control;
-  AttachHook on_attach;
-  CompleteHook on_complete;  // every gradient of the round is in; true: the fake does not decide
-  std::function<void(v1::Welcome*)> change_welcome;
-  std::vector<DecodedFrame> frames;  // in order of arrival, refused ones included
-  std::vector<v1::Hello> hellos;
-  std::vector<v1::RoundBegin> begins;
-  std::vector<v1::Leave> leaves;
-  v1::AttachRequest attach;                 // the first one
-  std::vector<v1::AttachRequest> attaches;  // all
-  std::function<void(v1::AttachReply*)> change_attach;
-  bool hold_attach = false;  // Attach is not answered
-  std::set<uint32_t> kept;   // extents whose gradients outlive the epoch
-  bool has_state = false;    // has initial weights from an earlier life
-  v1::ExtendRequest extend;
-  uint64_t max_outstanding = 0;  // bytes received and not yet acknowledged
-  bool acknowledge = true;
-  std::function<void(v1::RoundResult*)> change_result;
-  uint32_t weights_before_break = UINT32_MAX;  // weight frames until break_weights
-  std::function<void(FakeStream*)> break_weights = Break;
-  FakeStream* stream = nullptr;
-  uint64_t received_bytes = 0;
-  uint64_t acknowledged_bytes = 0;
 
   // Weights as they are held: the bytes of each extent. Empty before the first INIT frame.
   std::map<uint32_t, std::string> weights;

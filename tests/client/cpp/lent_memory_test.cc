@@ -3,12 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "proto/convert/frame_codec.h"
+#include "common/base/crc32c.h"
 
 namespace ballast::client {
 namespace {
@@ -71,21 +71,6 @@ TEST(PiecesOf, RangesOutsideOrAcrossElementsHaveNone) {
   EXPECT_TRUE(PiecesOf(layout, 0, 4, 0, 0).empty());
 }
 
-TEST(SharedBytes, AreThoseThatTheMessageHoldsAsTheVerySameMemory) {
-  BufferLease lease;
-  const std::string first(300, 'a');
-  const std::string second(5, 'b');
-  const std::vector<grpc::Slice> slices = {lease.Wrap(first.data(), first.size()),
-                                           lease.Wrap(second.data(), second.size())};
-  FrameHeader header;
-  header.length_bytes = 305;
-  EXPECT_EQ(SharedBytes(MakeFrame(header, slices), slices), 305u);
-  // The same bytes elsewhere are a copy.
-  const std::vector<grpc::Slice> copies = {slices[0], grpc::Slice(second)};
-  EXPECT_EQ(SharedBytes(MakeFrame(header, copies), slices), 300u);
-  EXPECT_EQ(SharedBytes(grpc::ByteBuffer(), slices), 0u);
-}
-
 TEST(Scatter, WritesToTheTensorsWhateverThePiecesOfThePayload) {
   const Layout layout = SmallLayout();
   std::string bytes(480, '\0');
@@ -123,11 +108,11 @@ TEST(Scatter, LeavesOutTensorsWithoutMemory) {
 TEST(BufferLease, IsReleasedWithTheLastReference) {
   BufferLease lease;
   EXPECT_TRUE(lease.WaitReleased(std::chrono::nanoseconds(0)));
-  const std::string memory(1000, 'm');
-  std::optional<grpc::Slice> slice = lease.Wrap(memory.data(), memory.size());
-  EXPECT_EQ(slice->begin(), reinterpret_cast<const uint8_t*>(memory.data()));
-  std::optional<grpc::Slice> copy = slice;
-  slice.reset();
+  std::shared_ptr<const void> owner = lease.Lend();
+  std::shared_ptr<const void> copy = owner;
+  std::shared_ptr<const void> other = lease.Lend();
+  owner.reset();
+  other.reset();
   EXPECT_FALSE(lease.WaitReleased(std::chrono::nanoseconds(0)));
   copy.reset();
   EXPECT_TRUE(lease.WaitReleased(std::chrono::nanoseconds(0)));

@@ -52,8 +52,8 @@ struct Loopback {
 
   explicit Loopback(int wanted_port) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:" + std::to_string(wanted_port),
-                             grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort("127.0.0.1:" + std::to_string(wanted_port), MakeServerCredentials(),
+                             &port);
     builder.RegisterAsyncGenericService(&service);
     queue = builder.AddCompletionQueue();
     ConfigureServer(&builder, 1.0);
@@ -73,9 +73,7 @@ struct Loopback {
 TEST(Channel, BothEndsOfAConnectionAvoidBbr) {
   Loopback loopback(0);
   ASSERT_NE(loopback.server, nullptr);
-  auto channel =
-      grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(loopback.port),
-                                grpc::InsecureChannelCredentials(), MakeChannelArgs(1.0));
+  auto channel = MakeChannel("127.0.0.1:" + std::to_string(loopback.port), /*time_scale=*/1);
   ASSERT_TRUE(
       channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(30)));
   const std::multiset<std::string> sockets = OpenSockets();
@@ -118,9 +116,7 @@ TEST(Channel, MoreAndMoreMessagesAreUnderWayWhereTheNetworkHasALatency) {
   Loopback loopback(0);
   ASSERT_NE(loopback.server, nullptr);
   testing::DelayedLink link(loopback.port, std::chrono::milliseconds(20));
-  grpc::GenericStub stub(grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(link.port()),
-                                                   grpc::InsecureChannelCredentials(),
-                                                   MakeChannelArgs(1.0)));
+  grpc::GenericStub stub(MakeChannel("127.0.0.1:" + std::to_string(link.port()), /*time_scale=*/1));
   grpc::CompletionQueue queue;
   grpc::ClientContext context;
   context.set_wait_for_ready(true);

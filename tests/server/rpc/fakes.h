@@ -11,9 +11,7 @@
 
 #include "common/base/sync.h"
 #include "grpcpp/client_context.h"
-#include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"
-#include "grpcpp/security/credentials.h"
 #include "proto/convert/channel.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/status_convert.h"
@@ -302,8 +300,7 @@ class FakeDirectory : public JobDirectory,
 class RawStream {
  public:
   RawStream(const std::string& address, const std::string& method)
-      : server_(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                          MakeChannelArgs(1))) {
+      : server_(MakeChannel(address, /*time_scale=*/1)) {
     context_.set_deadline(std::chrono::system_clock::now() + kTestDeadline);
     stream_ = server_.PrepareCall(&context_, method, &queue_);
     stream_->StartCall(this);

@@ -1,0 +1,91 @@
+#include "client/cpp/src/job_view.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace ballast::client {
+namespace {
+
+constexpr uint32_t kDefaultHeartbeatMs = 500;
+constexpr uint32_t kDefaultReportAfterMs = 2500;
+// A job's first round. Later ones have changed the initial weights.
+constexpr uint64_t kFirstRound = 1;
+
+std::chrono::nanoseconds Scaled(uint32_t ms, uint32_t default_ms, double time_scale) {
+  const double scaled_ms = (ms > 0 ? ms : default_ms) * time_scale;
+  return std::chrono::nanoseconds(static_cast<int64_t>(scaled_ms * 1e6));
+}
+
+SendLimits LimitsOf(const v1::AttachReply& reply) {
+  return {reply.chunk_bytes(), reply.credit_bytes(), reply.window_extents()};
+}
+
+// The first extent of the last `tensors` tensors.
+uint32_t FirstFresh(const Layout& layout, uint32_t tensors) {
+  const size_t known = layout.tensors().size() - std::min<size_t>(tensors, layout.tensors().size());
+  uint32_t extent = 0;
+  for (const Extent& each : layout.extents()) {
+    if (layout.runs()[each.first_run].tensor >= known) break;
+    ++extent;
+  }
+  return extent;
+}
+
+}  // namespace
+
+Members MembersOf(const v1::EpochRecord& record) {
+  Members members;
+  for (const v1::Member& member : record.members()) members[member.slot()] = member.incarnation();
+  return members;
+}
+
+JobView::JobView(const JobOptions& job_options, const AttachResult& attached)
+    : options(job_options),
+      id(attached.reply.job()),
+      incarnation(attached.incarnation),
+      durable(options.durability != Durability::kNone),
+      resumed(attached.reply.resumed()),
+      limits(LimitsOf(attached.reply)),
+      heartbeat(Scaled(attached.reply.heartbeat_ms(), kDefaultHeartbeatMs, options.time_scale)),
+      report_after(
+          Scaled(attached.reply.report_after_ms(), kDefaultReportAfterMs, options.time_scale)),
+      spec(attached.spec),
+      layout(attached.layout),
+      layout_version(attached.reply.layout_version()),
+      epoch(attached.reply.epoch().epoch()),
+      start_round(attached.reply.epoch().start_round()),
+      members(MembersOf(attached.reply.epoch())),
+      round(resumed ? start_round : 0) {
+  if (round > kFirstRound) fresh_extent = FirstFresh(layout, attached.reply.fresh_tensors());
+}
+
+ErrorFields JobView::Fields() const {
+  ErrorFields fields;
+  fields.job = options.job;
+  fields.round = round;
+  return fields;
+}
+
+absl::Status JobView::InThisRound(const absl::Status& status) const {
+  ErrorFields fields = FieldsOf(status);
+  if (fields.round == 0) fields.round = round;
+  if (fields.job.empty()) fields.job = options.job;
+  return ReasonedError(status.code(), ReasonOf(status), status.message(), fields);
+}
+
+absl::Status JobView::SlotWasTaken(const absl::Status& status) const {
+  ErrorFields fields = FieldsOf(status);
+  fields.job = options.job;
+  fields.slot = static_cast<int>(options.slot);
+  return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kWrongIncarnation,
+                       absl::StrCat("slot ", options.slot, " of job \"", options.job,
+                                    "\" was given to another process, or given up when its lease ",
+                                    "ran out, while this one was gone or thought dead. The job ",
+                                    "goes on without it, from the newest finished round; nothing ",
+                                    "is lost. End this one, or give two processes different ",
+                                    "ranks (", status.message(), ")"),
+                       fields);
+}
+
+}  // namespace ballast::client

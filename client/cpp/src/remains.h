@@ -1,0 +1,41 @@
+// What a session has let go of while gRPC still worked on it: streams, calls and alarms. They stay
+// here until their last event, because gRPC writes to their memory until then.
+// Comes from: the handles of GrpcTransport. Goes to: nothing; it ends here.
+// Thread safety: under the transport's lock.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace ballast::client {
+
+// A state machine over a completion queue that may outlive its user.
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  // The user has gone: no callback from now on, and the end comes soon.
+  virtual void Abandon() = 0;
+  // No event is to come: the operation may be destroyed.
+  virtual bool ended() const = 0;
+};
+
+class Remains {
+ public:
+  using Operations = std::vector<std::unique_ptr<Operation>>;
+
+  void Take(std::unique_ptr<Operation> operation) {
+    operation->Abandon();
+    operations_.push_back(std::move(operation));
+  }
+
+  // Those that have ended, for the caller to destroy without the lock.
+  Operations TakeEnded();
+
+  bool empty() const { return operations_.empty(); }
+
+ private:
+  Operations operations_;
+};
+
+}  // namespace ballast::client

@@ -1,0 +1,130 @@
+#include "client/cpp/src/round_input.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cpp/src/attach.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+#include "common/job/upload_plane.h"
+
+namespace ballast::client {
+namespace {
+
+std::vector<Hyper> ToHyper(const std::vector<AdamWHyper>& hyper) {
+  std::vector<Hyper> out;
+  out.reserve(hyper.size());
+  for (const AdamWHyper& h : hyper) {
+    out.push_back({h.lr, h.beta1, h.beta2, h.eps, h.weight_decay});
+  }
+  return out;
+}
+
+// Bit i, least significant first: tensor i has a source. Empty when all have.
+std::string PresenceBits(const std::vector<bool>& present) {
+  if (std::find(present.begin(), present.end(), false) == present.end()) return "";
+  std::string bits((present.size() + 7) / 8, '\0');
+  for (size_t i = 0; i < present.size(); ++i) {
+    if (present[i]) bits[i / 8] = static_cast<char>(bits[i / 8] | 1 << i % 8);
+  }
+  return bits;
+}
+
+absl::Status CheckBuffers(const JobView& job, const std::vector<TensorBuffers>& buffers) {
+  return WeightsOf(buffers, job.spec.tensors, job.layout.tensors()).status();
+}
+
+RoundInput Lend(const JobView& job, const std::vector<TensorBuffers>& buffers) {
+  RoundInput input;
+  for (const TensorBuffers& tensor : buffers) {
+    input.sources.push_back(static_cast<const char*>(tensor.grad));
+    input.weights.push_back(tensor.weight);
+    input.present.push_back(tensor.grad != nullptr);
+  }
+  input.begin.set_round(job.round);
+  input.begin.set_layout_version(job.layout_version);
+  return input;
+}
+
+void AddDigests(const JobView& job, RoundInput* input) {
+  input->upload = true;
+  if (job.options.init == InitMode::kBroadcast) return;
+  for (const uint32_t digest : DigestsOf(input->sources, job.layout.tensors())) {
+    input->begin.add_weight_crc32c(digest);
+  }
+}
+
+absl::Status CheckPlane(const JobView& job, UploadPlane plane,
+                        const std::vector<TensorBuffers>& buffers) {
+  if (!IsStatePlane(plane) || static_cast<uint32_t>(plane) > kUploadPlaneMax) {
+    return BadArgument(absl::StrCat("plane number ", static_cast<int>(plane),
+                                    " is not known; planes have the numbers 2 to 7"));
+  }
+  for (size_t t = 0; t < buffers.size(); ++t) {
+    if ((buffers[t].grad != nullptr) == Carries(plane, job.layout.tensors()[t].dtype)) continue;
+    return BadArgument(absl::StrCat("tensor \"", job.spec.tensors[t].name, "\" has ",
+                                    buffers[t].grad == nullptr ? "no " : "", "bytes of ",
+                                    UploadPlaneText(plane), "; in a low plane fp32 tensors ",
+                                    "have none, and else all have"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSteps(const StateUpload& upload, size_t tensors) {
+  const size_t steps = upload.tensor_step.size();
+  if (steps != 0 && steps != tensors) {
+    return BadArgument(absl::StrCat("got step counts of ", steps, " tensors, the job has ", tensors,
+                                    "; give all or none"));
+  }
+  for (const uint64_t step : upload.tensor_step) {
+    if (std::max(step, upload.opt_step) <= kStepCountMax) continue;
+    return BadArgument(absl::StrCat("a step count is ", std::max(step, upload.opt_step),
+                                    ", the limit is ", kStepCountMax));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RoundInput> StepInput(const JobView& job, const std::vector<AdamWHyper>& hyper,
+                                     const std::vector<TensorBuffers>& buffers) {
+  const std::vector<Hyper> groups = ToHyper(hyper);
+  BALLAST_RETURN_IF_ERROR(ValidateHyper(job.spec, groups));
+  BALLAST_RETURN_IF_ERROR(CheckBuffers(job, buffers));
+  RoundInput input = Lend(job, buffers);
+  for (const Hyper& values : groups) {
+    input.begin.add_hyper()->mutable_value()->Assign(values.begin(), values.end());
+  }
+  input.begin.set_presence(PresenceBits(input.present));
+  return input;
+}
+
+absl::StatusOr<RoundInput> UploadInput(const JobView& job,
+                                       const std::vector<TensorBuffers>& buffers) {
+  BALLAST_RETURN_IF_ERROR(CheckBuffers(job, buffers));
+  std::vector<TensorBuffers> lent = buffers;
+  for (TensorBuffers& tensor : lent) tensor.grad = tensor.weight;
+  RoundInput input = Lend(job, lent);
+  input.begin.set_upload(true);
+  AddDigests(job, &input);
+  return input;
+}
+
+absl::StatusOr<RoundInput> StateUploadInput(const JobView& job, const StateUpload& upload,
+                                            const std::vector<TensorBuffers>& buffers) {
+  BALLAST_RETURN_IF_ERROR(CheckBuffers(job, buffers));
+  BALLAST_RETURN_IF_ERROR(CheckPlane(job, static_cast<UploadPlane>(upload.plane), buffers));
+  BALLAST_RETURN_IF_ERROR(CheckSteps(upload, buffers.size()));
+  RoundInput input = Lend(job, buffers);
+  v1::RoundBegin* const begin = &input.begin;
+  begin->set_plane(static_cast<v1::StatePlane>(upload.plane));
+  begin->set_presence(PresenceBits(input.present));
+  begin->mutable_tensor_step()->Assign(upload.tensor_step.begin(), upload.tensor_step.end());
+  begin->set_opt_step(upload.opt_step);
+  AddDigests(job, &input);
+  return input;
+}
+
+}  // namespace ballast::client

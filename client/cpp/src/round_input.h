@@ -1,0 +1,36 @@
+// What a caller lends to one round, checked, with the RoundBegin that describes it.
+// Comes from: Client::BeginStep, BeginUpload, BeginStateUpload. Goes to: SessionCore::BeginRound.
+// Thread safety: pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ballast/client.h"
+#include "ballast/v1/data.pb.h"
+#include "client/cpp/src/job_view.h"
+
+namespace ballast::client {
+
+// Memory per tensor of the job. The caller owns it and keeps it until the round has ended.
+struct RoundInput {
+  bool upload = false;               // the lead trainer uploads what is at `sources`
+  std::vector<const char*> sources;  // gradients, or what is uploaded; null where there is none
+  std::vector<void*> weights;        // where the round's weights land
+  std::vector<bool> present;         // has a source
+  v1::RoundBegin begin;              // without the user state
+  std::string user_state;            // the home gets it with the round
+};
+
+// Errors: INVALID_ARGUMENT BAD_HYPERPARAM or BAD_ARGUMENT.
+absl::StatusOr<RoundInput> StepInput(const JobView& job, const std::vector<AdamWHyper>& hyper,
+                                     const std::vector<TensorBuffers>& buffers);
+// Of the weights at `buffers[i].weight`. Error: INVALID_ARGUMENT BAD_ARGUMENT.
+absl::StatusOr<RoundInput> UploadInput(const JobView& job,
+                                       const std::vector<TensorBuffers>& buffers);
+// Of one plane at `buffers[i].grad`. Error: INVALID_ARGUMENT BAD_ARGUMENT.
+absl::StatusOr<RoundInput> StateUploadInput(const JobView& job, const StateUpload& upload,
+                                            const std::vector<TensorBuffers>& buffers);
+
+}  // namespace ballast::client
