@@ -1,4 +1,5 @@
-"""Every link between the pages of this repository leads to a file, and to a heading in it.
+"""Every link between the pages of this repository leads to a file, and to a heading in it; every
+source file that a page names is there.
 
 Comes from: all Markdown files of the working tree. Goes to: `ctest -L tidy` (tidy_selftest).
 Thread safety: one process, nothing shared.
@@ -16,6 +17,8 @@ import source_text  # noqa: E402  (found only after the line above)
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+# A file of ours in code: `round_fsm.cc`, `server/round/round_fsm.{h,cc}`.
+SOURCE = re.compile(r"`([\w./-]*\w)(?:\.(h|cc|py|sh|proto)|\.\{(\w+),(\w+)\})`")
 
 
 def links_of(text):
@@ -50,6 +53,25 @@ def broken_links(root):
     return broken
 
 
+def lost_sources(root):
+    """Returns "page: file" for every source file that a page under root names and that is missing.
+
+    A page may leave out the folders in front of the name.
+    """
+    root = pathlib.Path(root)
+    files = source_text.list_files(root)
+    known = {"/".join(path.parts[i:]) for path in files for i in range(len(path.parts))}
+    lost = []
+    for page in files:
+        if page.suffix != ".md":
+            continue
+        text = FENCED.sub("", (root / page).read_text(encoding="utf-8"))
+        for stem, *suffixes in SOURCE.findall(text):
+            names = [f"{stem.removeprefix('./')}.{suffix}" for suffix in suffixes if suffix]
+            lost += [f"{page}: {name}" for name in names if name not in known]
+    return lost
+
+
 class Links(unittest.TestCase):
     """Links between pages."""
 
@@ -62,6 +84,17 @@ class Links(unittest.TestCase):
             root.joinpath("a.md").write_text("# One\n[x](b.md) [x](b.md#two) [x](#one) [x](c.md)\n")
             root.joinpath("b.md").write_text("# Three\n[x](a.md#one)\n")
             self.assertEqual(broken_links(root), ["a.md: b.md#two", "a.md: c.md"])
+
+    def test_every_named_source_file_is_there(self):
+        self.assertEqual(lost_sources(ROOT), [])
+
+    def test_a_lost_source_file_is_found(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            root.joinpath("x").mkdir()
+            root.joinpath("x/a.cc").write_text("")
+            root.joinpath("p.md").write_text("`a.cc` `x/a.cc` `a.{h,cc}` `y/a.cc` `b.py`\n")
+            self.assertEqual(lost_sources(root), ["p.md: a.h", "p.md: y/a.cc", "p.md: b.py"])
 
     def test_links_in_code_do_not_count(self):
         self.assertEqual(links_of("`[a](b)`\n```\n[c](d)\n```\n[e](f.md#g) [h](https://i)"),
