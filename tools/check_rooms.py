@@ -108,7 +108,7 @@ FLAT_ROOMS = ("server",)
 PURE_CORE = (
     "common/job/", "server/cluster/attach_barrier.", "server/cluster/epoch_change.",
     "server/cluster/home_errors.", "server/cluster/home_growth.", "server/cluster/home_job.",
-    "server/cluster/home_job_epochs.", "server/cluster/home_types.", "server/cluster/job_home.",
+    "server/cluster/home_job_epochs.", "server/cluster/home_types.",
     "server/cluster/seating.", "server/cluster/waiting_room.", "server/round/round_fsm.")
 PURE_BANS = (
     "thread", "mutex", "shared_mutex", "atomic", "condition_variable", "future", "random",

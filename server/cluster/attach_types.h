@@ -1,5 +1,5 @@
 // What a trainer asks of a job's home, as plain values.
-// Comes from: server/rpc. Goes to: JobHome, JobDirectory. Thread safety: plain values.
+// Comes from: server/rpc. Goes to: HomeJobs, the doors. Thread safety: plain values.
 #pragma once
 
 #include <chrono>

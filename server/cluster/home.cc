@@ -1,9 +1,12 @@
 // Home: what other parts ask of the jobs of this cluster, and what befalls these. See home.h.
 #include "server/cluster/home.h"
 
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/names.h"
 #include "common/base/reason.h"
+#include "server/round/job_plan.h"
 
 namespace ballast::server {
 namespace {
@@ -21,22 +24,61 @@ absl::Status Unknown(const std::string& name) {
 
 }  // namespace
 
+// --- Calls --------------------------------------------------------------------------------------
+
+void Home::Attach(const AttachCall& call, const AttachDone& done) {
+  absl::Status status = parts_.self->CheckHome();
+  if (status.ok()) status = ValidateJobSpec(call.spec, parts_.self->config().limits);
+  status.ok() ? homes_.Attach(call, done) : done(status);
+}
+
+void Home::AttachCancelled(const std::string& job, uint32_t slot, uint64_t call) {
+  homes_.HangUp(job, slot, call);
+}
+
+void Home::Extend(const ExtendCall& call, const ExtendDone& done) {
+  const absl::Status status = parts_.self->CheckHome();
+  status.ok() ? homes_.Extend(call, done) : done(status);
+}
+
+void Home::WhichRest(const std::vector<uint64_t>& jobs,
+                     const std::function<void(absl::StatusOr<std::vector<uint64_t>>)>& done) const {
+  if (absl::Status st = parts_.self->CheckHome(); !st.ok()) return done(st);
+  const absl::flat_hash_set<uint64_t> asked(jobs.begin(), jobs.end());
+  std::vector<uint64_t> rest;
+  for (const auto& [name, plan] : resting_) {
+    const HomeJob* const home = homes_.Find(name);
+    // It is being woken, or peers may still have to hear of its growth.
+    const bool moves = home != nullptr && (!home->made() || home->growing());
+    if (!moves && asked.contains(plan.job)) rest.push_back(plan.job);
+  }
+  done(std::move(rest));
+}
+
+void Home::MakeForHome(const JobPlan& plan, const std::function<void(absl::Status)>& done) {
+  missed_ends_.MakeForHome(plan, done);
+}
+
+void Home::StartRecovered() {
+  missed_ends_.AskUntilAnswered();
+  homes_.Start();
+}
+
 // --- Names --------------------------------------------------------------------------------------
 
 absl::StatusOr<JobPlan> Home::WholeJob(const std::string& name) const {
-  const auto pending = pending_.find(name);
-  const bool made = pending == pending_.end() || pending->second.created;
-  if (pending != pending_.end() && made) {
-    const uint64_t job = pending->second.plan.job;
-    if (parts_.jobs->Runs(job)) return parts_.jobs->Get(job)->plan;
+  const HomeJob* const home = homes_.Find(name);
+  const bool made = home == nullptr || home->made();
+  if (home != nullptr && made && parts_.jobs->Runs(home->plan().job)) {
+    return parts_.jobs->Get(home->plan().job)->plan;
   }
-  if (const auto resting = resting_.find(name); made && resting != resting_.end()) {
-    JobPlan plan = resting->second;
+  if (const JobPlan* const resting = Resting(name); made && resting != nullptr) {
+    JobPlan plan = *resting;
     plan.resting = false;
     plan.resting_round = 0;
     return plan;
   }
-  if (pending == pending_.end()) return Unknown(name);
+  if (home == nullptr) return Unknown(name);
   return Busy(name, absl::StrCat("job \"", name, "\" ",
                                  made ? "has ended, and nothing of it is on disk"
                                       : "is being attached to; take the snapshot when its "
@@ -44,19 +86,23 @@ absl::StatusOr<JobPlan> Home::WholeJob(const std::string& name) const {
 }
 
 absl::StatusOr<JobPlan> Home::MadeJob(const std::string& name) const {
-  const auto pending = pending_.find(name);
-  const auto resting = resting_.find(name);
-  if (pending != pending_.end() && !pending->second.created) {
+  const HomeJob* const home = homes_.Find(name);
+  if (home != nullptr && !home->made()) {
     return Busy(name,
                 absl::StrCat("trainers are attaching to job \"", name, "\"; stop them first"));
   }
-  if (pending != pending_.end()) return pending->second.plan;
-  if (resting != resting_.end()) return resting->second;
+  if (home != nullptr) return home->plan();
+  if (const JobPlan* const resting = Resting(name); resting != nullptr) return *resting;
   return Unknown(name);
 }
 
 bool Home::HasName(const std::string& name) const {
-  return pending_.count(name) != 0 || resting_.count(name) != 0;
+  return homes_.Find(name) != nullptr || Resting(name) != nullptr;
+}
+
+const JobPlan* Home::Resting(const std::string& name) const {
+  const auto it = resting_.find(name);
+  return it == resting_.end() ? nullptr : &it->second;
 }
 
 // --- What befalls jobs --------------------------------------------------------------------------
@@ -69,89 +115,39 @@ void Home::OnJobFound(const JobPlan& plan) {
   }
   JobPlan made = plan;
   made.making = false;
-  Pending& pending = pending_.emplace(plan.spec.name, Pending(made)).first->second;
-  pending.generation = next_generation_++;
-  pending.created = pending.unconfirmed = !plan.making;
-  pending.creating = plan.making;
+  homes_.Recover(made, plan.making);
 }
 
 void Home::OnJobEnded(const JobPlan& plan, bool rests, const absl::Status& why) {
   if (rests && parts_.self->IsHome()) resting_[plan.spec.name] = plan;
-  const auto pending = pending_.find(plan.spec.name);
-  if (pending == pending_.end() || pending->second.plan.job != plan.job) return;
-  pending->second.unconfirmed = false;
-  if (plan.resting && ReasonOf(why) == Reason::kJobFinished) AskAgain(&pending->second);
-  FailPending(&pending->second, why);
-}
-
-// Processes that wait for a seat of a job that all have left go on with it when they call again.
-void Home::AskAgain(Pending* pending) {
-  const std::string& name = pending->plan.spec.name;
-  for (auto& [slot, waiting] : std::exchange(pending->waiting, {})) {
-    waiting.done(ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
-                               absl::StrCat("job \"", name, "\" has just come to rest"),
-                               {.job = name, .slot = static_cast<int>(slot)}));
-  }
-}
-
-void Home::OnJobDropped(const JobPlan& plan) {
-  const auto pending = pending_.find(plan.spec.name);
-  if (pending == pending_.end() || pending->second.plan.job != plan.job) return;
-  if (pending->second.created) pending_.erase(pending);
+  homes_.OnEnded(plan, {why, plan.resting});
 }
 
 void Home::OnJobForgotten(uint64_t job) {
   std::erase_if(resting_, [job](const auto& entry) { return entry.second.job == job; });
 }
 
-void Home::PeerLost(uint32_t server, const std::string& why) {
-  for (auto& [name, pending] : pending_) {
-    // Seats of a durable job are waited for; its servers come back.
-    if (pending.created && pending.plan.spec.durability != Durability::kNone) continue;
-    FailPending(&pending, ReasonedError(absl::StatusCode::kUnavailable, Reason::kServerLost,
-                                        absl::StrCat("server ", server, " was lost (", why,
-                                                     "); attach again, which waits for it"),
-                                        {.server = static_cast<int>(server)}));
-  }
-  std::erase_if(pending_, [](const auto& entry) { return !entry.second.created; });
+// A peer asks its home soon: the job may rest there.
+void Home::OnSeatFree(const std::string& name, uint32_t slot, uint64_t incarnation, bool left) {
+  if (!parts_.self->IsHome()) missed_ends_.AskSoon();
+  homes_.OnSeatFree(name, {slot, incarnation, left});
 }
 
-void Home::Stop(const absl::Status& why) {
-  for (auto& [name, pending] : pending_) FailPending(&pending, why);
-}
-
-void Home::DropAtPeer(uint32_t server, uint64_t job) {
-  parts_.peers->DropJob(server, job, [server](const absl::Status& status) {
-    if (status.ok()) return;
-    BALLAST_LOG(WARN, LogField("server", server)) << "cannot drop a job there: " << status;
-  });
-}
-
-// --- Status -------------------------------------------------------------------------------------
-
-// A job that is not made yet, or a variable world that comes together to begin again.
-bool Home::IsAttaching(const Pending& pending) {
-  const bool made = pending.created || pending.creating;
-  return !made || (pending.gathers && !pending.newcomers.empty());
-}
-
-JobStatus Home::AttachingStatus(const std::string& name, const Pending& pending) const {
-  JobStatus job{.name = name, .job = pending.plan.job, .state = "attaching"};
-  const Gathering gathering = GatheringOf(pending);
-  job.world = pending.gathers ? gathering.world : pending.home.spec().world;
-  for (uint32_t s = 0; s < job.world; ++s) job.slots.push_back({.slot = s, .state = "attached"});
-  for (const uint32_t s : pending.gathers ? gathering.Missing() : pending.home.MissingSlots()) {
-    job.slots[s].state = "absent";
-  }
-  return job;
-}
-
-std::vector<JobStatus> Home::Attaching() const {
-  std::vector<JobStatus> jobs;
-  for (const auto& [name, pending] : pending_) {
-    if (IsAttaching(pending)) jobs.push_back(AttachingStatus(name, pending));
-  }
-  return jobs;
+// At the home, as long as a peer may say of a job that it has ended, the answer is to wait for
+// that.
+absl::Status Home::NoRoom(const JobPlan& plan, const absl::Status& why) const {
+  const DirectoryConfig& config = parts_.self->config();
+  const MemoryRoom all{.bytes = config.memory_budget_bytes,
+                       .state_bytes = config.state_budget_bytes};
+  if (!PlanMemory(plan, config.self, all, config.window_extents_min).ok()) return why;
+  const HomeJob* const unconfirmed = homes_.FindUnconfirmed();
+  if (unconfirmed == nullptr) return why;
+  return ReasonedError(
+      absl::StatusCode::kUnavailable, Reason::kRecovering,
+      absl::StrCat("server ", config.self, " has no room for job \"", plan.spec.name,
+                   "\" before it has heard from its peers whether job \"",
+                   unconfirmed->plan().spec.name, "\" goes on; call again"),
+      {.job = plan.spec.name, .server = static_cast<int>(config.self)});
 }
 
 }  // namespace ballast::server

@@ -1,6 +1,6 @@
 // SimHome: how the job's home gives seats and leads changes of epoch: the mirror of
-// server/cluster's directory_epochs.cc and directory_gathering.cc over the production EpochChange.
-// Keep it in step with those files. Comes from: SimServer with index 0. Goes to: its engine, the
+// server/cluster's HomeJob and Seating over the production EpochChange.
+// Keep it in step with them. Comes from: SimServer with index 0. Goes to: its engine, the
 // other servers. Thread safety: one thread.
 #pragma once
 

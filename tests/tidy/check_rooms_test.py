@@ -35,7 +35,7 @@ class RoomTable(unittest.TestCase):
         ("server/state/extent.cc", '"server/round/round_types.h"'),
         ("server/durability/log_writer.cc", '"server/state/extent.h"'),
         ("server/round/round_driver.cc", '"server/rpc/data_service.h"'),
-        ("server/round/round_driver.cc", '"server/cluster/job_home.h"'),
+        ("server/round/round_driver.cc", '"server/cluster/home_job.h"'),
         ("server/round/round_driver.cc", "<grpcpp/grpcpp.h>"),
         ("server/round/round_driver.cc", '"ballast/v1/data.pb.h"'),
         ("server/round/round_driver.cc", '"google/protobuf/message.h"'),
@@ -113,7 +113,7 @@ class PureCore(unittest.TestCase):
             "auto t = time(nullptr);", "auto t = ::time(nullptr);", "int f = open(path, 0);",
             "absl::flat_hash_map<int, int> m;", "std::unordered_map<int, int> m;",
             'auto e = std::getenv("X");')
-        for path in ("server/round/round_fsm.cc", "server/cluster/job_home.h", "common/job/a.cc"):
+        for path in ("server/round/round_fsm.cc", "server/cluster/home_job.h", "common/job/a.cc"):
             for line in planted:
                 with self.subTest(path=path, line=line):
                     self.assertEqual([n for n, _ in violations(path, f"\n{line}\n")], [2])
