@@ -113,21 +113,41 @@ install_system_packages() {
     apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
-# A test has promtool read our /metrics. The package that holds it would start a Prometheus on this
-# machine, so only that file is taken out of it. Without promtool everything else still works.
-unpack_promtool() {
-  [[ -x $TOOLS/promtool ]] && return
-  echo "[1/4] system packages: unpacking promtool into $TOOLS"
+# Programs that tests run, as PACKAGE:PROGRAM. The packages would start services on this machine or
+# replace programs of its own, so only these files are taken out of them.
+readonly UNPACKED=(prometheus:promtool prometheus:prometheus kubernetes-client:kubectl)
+
+unpack_tools() {
+  local entry missing=()
+  for entry in "${UNPACKED[@]}"; do
+    [[ -x $TOOLS/${entry#*:} ]] || missing+=("$entry")
+  done
+  ((${#missing[@]})) || return 0
+  echo "[1/4] system packages: unpacking ${missing[*]#*:} into $TOOLS"
   mkdir -p "$TOOLS"
-  (run_logged promtool fetch_promtool) ||
-    echo "[1/4] system packages: no promtool; the test that needs it will fail" >&2
+  (run_logged tools fetch_tools "${missing[@]}") ||
+    echo "[1/4] system packages: no ${missing[*]#*:}; tests that need them will fail" >&2
 }
 
-fetch_promtool() (
-  cd "$TOOLS" && rm -f prometheus_*.deb && apt-get download prometheus &&
-    dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xO ./usr/bin/promtool >promtool.part &&
-    chmod +x promtool.part && mv promtool.part promtool && rm prometheus_*.deb
+# fetch_tools PACKAGE:PROGRAM...: each package is downloaded once.
+fetch_tools() (
+  cd "$TOOLS" || exit 1
+  local entry package
+  for package in $(printf '%s\n' "${@%%:*}" | sort -u); do
+    rm -f "$package"_*.deb
+    apt-get download "$package" || exit 1
+    for entry in "$@"; do
+      [[ $entry == "$package":* ]] && { unpack_program "$package"_*.deb "${entry#*:}" || exit 1; }
+    done
+    rm "$package"_*.deb
+  done
 )
+
+# unpack_program DEB PROGRAM: a whole file or none.
+unpack_program() {
+  dpkg-deb --fsys-tarfile "$1" | tar -xO "./usr/bin/$2" >"$2.part" && chmod +x "$2.part" &&
+    mv "$2.part" "$2"
+}
 
 create_venv() {
   local stamp=.venv/.requirements.sha256 want
@@ -209,7 +229,7 @@ main() {
   exec 9>build/.setup.lock
   flock 9
   install_system_packages
-  unpack_promtool
+  unpack_tools
   create_venv
   if ((build)); then
     build_release "${jobs:-$(default_jobs)}"

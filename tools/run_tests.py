@@ -110,7 +110,7 @@ class Pytest:
         workers = min(WORKERS_MAX, WORKERS_PER_PROCESSOR * processors())
         chosen = ["-m", f"not {' and not '.join(SLOW)}"] if self._selection.quick else []
         parallel = ["-n", str(workers), "--dist", "worksteal"]
-        return [*self._base, "tests/python", "tests/e2e", "-ra", *parallel, *chosen]
+        return [*self._base, "tests/python", "tests/e2e", "tests/deploy", "-ra", *parallel, *chosen]
 
     def again(self, failed):
         return [*self._base, "-rA", *failed]

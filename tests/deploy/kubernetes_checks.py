@@ -1,0 +1,186 @@
+"""What must hold between the parts of the Kubernetes manifests, beyond what a schema knows.
+
+Comes from: manifests.py. Goes to: test_kubernetes.py, which also breaks each of them once.
+Each check returns what is wrong, in words; [] is right.
+"""
+
+from __future__ import annotations
+
+import re
+
+from deploy.manifests import POD_INDEX, Manifests
+
+_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "Ki": 1 << 10, "Mi": 1 << 20,
+          "Gi": 1 << 30}
+# Of the container's memory; the rest is for gRPC, RocksDB and the page cache.
+_BUDGET_SHARE_MAX = 0.8
+
+
+def _bytes(text: str) -> int:
+    number, unit = re.fullmatch(r"(\d+)([A-Za-z]+)", text).groups()
+    return int(number) * _UNITS[unit]
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _matches(selector: dict[str, str], labels: dict[str, str]) -> bool:
+    return bool(selector) and selector.items() <= labels.items()
+
+
+def selectors(m: Manifests) -> list[str]:
+    """Everything that selects pods selects the servers."""
+    found = {"StatefulSet": m.servers["selector"]["matchLabels"],
+             "PodDisruptionBudget": m.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+             "NetworkPolicy": m.one("NetworkPolicy")["spec"]["podSelector"]["matchLabels"]}
+    for service in m.all("Service"):
+        found[f"Service {service['metadata']['name']}"] = service["spec"]["selector"]
+    for rules in m.pod["affinity"]["podAntiAffinity"].values():
+        for rule in rules:
+            term = rule.get("podAffinityTerm", rule)
+            found["podAntiAffinity"] = term["labelSelector"]["matchLabels"]
+    return [f"{name} does not select the servers: {selector}" for name, selector in found.items()
+            if not _matches(selector, m.labels)]
+
+
+def ports(m: Manifests) -> list[str]:
+    """The ports of pods, services, probes and addresses are those of the configuration."""
+    own = {"grpc": _port(m.config["listen"]["address"]),
+           "metrics": _port(m.config["admin"]["address"])}
+    found = {f"containerPort {p['name']}": (p["containerPort"], own.get(p["name"]))
+             for p in m.container["ports"]}
+    for service in m.all("Service"):
+        for port in service["spec"]["ports"]:
+            name = f"port {port['name']} of Service {service['metadata']['name']}"
+            found[name] = (port["port"], own.get(port["targetPort"]))
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        port = m.container[probe]["httpGet"]["port"]
+        found[probe] = (own.get(port), own["metrics"])
+    addresses = [peer["address"] for peer in m.config.get("cluster", {}).get("peers", [])]
+    addresses.append(m.variables(0)["BALLAST_LISTEN_ADVERTISE_ADDRESS"])
+    found |= {address: (_port(address), own["grpc"]) for address in addresses}
+    return [f"{name}: {port} instead of {want}" for name, (port, want) in found.items()
+            if port != want]
+
+
+def peers(m: Manifests) -> list[str]:
+    """Each replica is a peer, under the name that the headless service gives its pod."""
+    replicas = m.servers["replicas"]
+    listed = {p["id"]: p["address"] for p in m.config.get("cluster", {}).get("peers", [])}
+    wrong = []
+    if replicas > 1 and set(listed) != set(range(replicas)):
+        wrong.append(f"{replicas} replicas, but the peers are {sorted(listed)}")
+    namespace = m.one("StatefulSet")["metadata"]["namespace"]
+    service = m.one("Service", m.servers["serviceName"])
+    if service["spec"].get("clusterIP") != "None":
+        wrong.append(f"{m.servers['serviceName']} is not headless")
+    if not service["spec"].get("publishNotReadyAddresses"):
+        wrong.append("a server without its peers is not ready, and its peers cannot find it")
+    if m.servers["podManagementPolicy"] != "Parallel":
+        wrong.append("the second server waits for the first one, and the first for the second")
+    for ordinal in range(replicas):
+        host = f"{m.pod_name(ordinal)}.{m.servers['serviceName']}.{namespace}.svc"
+        address = f"{host}:{_port(m.config['listen']['address'])}"
+        told = m.variables(ordinal)["BALLAST_LISTEN_ADVERTISE_ADDRESS"]
+        wrong += [f"server {ordinal} is {text}, not {address}"
+                  for text in {listed.get(ordinal, told), told} if text != address]
+    return wrong
+
+
+def identity(m: Manifests) -> list[str]:
+    """cluster.id is the pod's ordinal."""
+    sources = {e["name"]: e.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+               for e in m.container["env"]}
+    path = sources.get("BALLAST_CLUSTER_ID")
+    return [] if path == POD_INDEX else [f"cluster.id comes from {path}"]
+
+
+def volumes(m: Manifests) -> list[str]:
+    """Each directory of the configuration is a volume that fits its purpose, and outlives pods."""
+    claims = {c["metadata"]["name"]: c["spec"] for c in m.servers["volumeClaimTemplates"]}
+    shared = {v["name"]: v["persistentVolumeClaim"]["claimName"]
+              for v in m.pod["volumes"] if "persistentVolumeClaim" in v}
+    mounts = {mount["mountPath"]: mount["name"] for mount in m.container["volumeMounts"]}
+    storage = m.config["storage"]
+    wrong = []
+    if mounts.get(storage.get("data_dir")) not in claims:
+        wrong.append("storage.data_dir is not on a volume of the pod's own")
+    claim = shared.get(mounts.get(storage.get("snapshot_dir")))
+    if claim is None:
+        wrong.append("storage.snapshot_dir is not on a shared volume")
+    elif m.servers["replicas"] > 1:
+        modes = m.one("PersistentVolumeClaim", claim)["spec"]["accessModes"]
+        wrong += [] if modes == ["ReadWriteMany"] else [f"{modes} for snapshots of several servers"]
+    if set(m.servers["persistentVolumeClaimRetentionPolicy"].values()) != {"Retain"}:
+        wrong.append("the state goes with the StatefulSet")
+    return wrong
+
+
+def resources(m: Manifests) -> list[str]:
+    """Requests equal limits, and the configuration stays inside them."""
+    given = m.container["resources"]
+    wrong = [] if given["requests"] == given["limits"] else ["requests are not the limits"]
+    memory = _bytes(given["limits"]["memory"])
+    budget = _bytes(m.config["storage"]["memory_budget"])
+    if budget > memory * _BUDGET_SHARE_MAX:
+        wrong.append(f"memory_budget {budget} leaves too little of {memory}")
+    if _bytes(m.config["storage"].get("dram_budget", "0KiB")) > budget:
+        wrong.append("dram_budget is above memory_budget")
+    if str(m.config["rounds"]["worker_threads"]) != given["limits"]["cpu"]:
+        wrong.append("worker_threads is not the CPU limit")
+    return wrong
+
+
+def restricted(m: Manifests) -> list[str]:
+    """The restricted Pod Security Standard, and no way to the API server."""
+    pod, container = m.pod["securityContext"], m.container["securityContext"]
+    facts = {
+        "runAsNonRoot": pod.get("runAsNonRoot") is True,
+        "runAsUser": pod.get("runAsUser", 0) > 0 and "runAsUser" not in container,
+        "fsGroup": pod.get("fsGroup") == pod.get("runAsGroup"),
+        "seccompProfile": pod.get("seccompProfile") == {"type": "RuntimeDefault"},
+        "allowPrivilegeEscalation": container.get("allowPrivilegeEscalation") is False,
+        "capabilities": container.get("capabilities") == {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": container.get("readOnlyRootFilesystem") is True,
+        "host": not any(key.startswith("host") for key in m.pod),
+        "token": m.pod.get("automountServiceAccountToken") is False
+        and m.one("ServiceAccount").get("automountServiceAccountToken") is False
+        and m.pod["serviceAccountName"] == m.one("ServiceAccount")["metadata"]["name"],
+        "enableServiceLinks": m.pod.get("enableServiceLinks") is False,
+        "namespace": "restricted" in m.one("Namespace")["metadata"]["labels"].values(),
+    }
+    return [name for name, right in facts.items() if not right]
+
+
+def network(m: Manifests) -> list[str]:
+    """Servers and trainers reach the port of rounds, and nothing else reaches anything."""
+    spec = m.one("NetworkPolicy")["spec"]
+    wrong = [] if set(spec["policyTypes"]) == {"Ingress", "Egress"} else ["one way is open"]
+    port = [{"protocol": "TCP", "port": _port(m.config["listen"]["address"])}]
+    pods = [{"podSelector": {"matchLabels": labels}}
+            for labels in (m.labels, {"ballast-access": "trainer"})]
+    if spec["ingress"] != [{"from": pods, "ports": port}]:
+        wrong.append(f"ingress is {spec['ingress']}")
+    to_peers, to_names = {"to": pods[:1], "ports": port}, spec["egress"][-1]
+    if spec["egress"] != [to_peers, to_names] or {p["port"] for p in to_names["ports"]} != {53}:
+        wrong.append(f"egress is {spec['egress']}")
+    return wrong
+
+
+def probes(m: Manifests) -> list[str]:
+    """A restart needs a process that does not work; readiness asks more."""
+    paths = {name: m.container[name]["httpGet"]["path"]
+             for name in ("startupProbe", "livenessProbe", "readinessProbe")}
+    want = {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+    return [f"{name} asks {path}" for name, path in paths.items() if path != want[name]]
+
+
+def disruption(m: Manifests) -> list[str]:
+    """A drain takes one server at a time."""
+    spec = m.one("PodDisruptionBudget")["spec"]
+    return [] if spec.get("maxUnavailable") == 1 else [f"the budget is {spec}"]
+
+
+CHECKS = (selectors, ports, peers, identity, volumes, resources, restricted, network, probes,
+          disruption)

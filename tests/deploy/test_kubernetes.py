@@ -1,0 +1,160 @@
+"""deploy/kubernetes: two kustomizes make the same of it, the schema and our checks find no fault,
+and the real server takes what the manifests say.
+"""
+
+from __future__ import annotations
+
+import re
+
+import kubernetes_validate
+import pytest
+
+from deploy import kubernetes_checks as checks
+from deploy.manifests import SERVERS, Manifests, documents, rendered, without_hashes
+from deploy.tools import REPO, kubectls, run
+
+# The oldest Kubernetes that knows the label of the ordinal, and a present one.
+VERSIONS = ("1.28", "1.37")
+
+
+def manifests(folder: str) -> Manifests:
+    return Manifests(documents(kubectls()["new"], folder))
+
+
+@pytest.mark.parametrize("folder", SERVERS)
+def test_an_old_and_a_new_kubectl_make_the_same(folder):
+    old, new = (without_hashes(documents(path, folder)) for path in kubectls().values())
+    assert old == new
+
+
+@pytest.mark.parametrize("folder", SERVERS)
+def test_every_object_fits_its_schema(folder):
+    for document in documents(kubectls()["new"], folder):
+        for version in VERSIONS:
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize("change", [{"replicas": "2"}, {"replica": 2}])
+def test_the_schema_finds_wrong_types_and_unknown_fields(change):
+    found = manifests("base").one("StatefulSet")
+    found["spec"] |= change
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(found, VERSIONS[-1], strict=True)
+
+
+@pytest.mark.parametrize("folder", SERVERS)
+@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
+def test_the_parts_fit_each_other(check, folder):
+    assert check(manifests(folder)) == []
+
+
+def _config(m: Manifests, old: str, new: str) -> None:
+    data = m.one("ConfigMap")["data"]
+    assert data["ballastd.yaml"].count(old) >= 1
+    data["ballastd.yaml"] = data["ballastd.yaml"].replace(old, new)
+
+
+# One wrong thing each, for the check that must see it.
+MUTANTS = {
+    "a selector of other pods": (checks.selectors, lambda m: m.one("Service", "ballast")["spec"][
+        "selector"].update({"app.kubernetes.io/component": "trainer"})),
+    "an empty selector": (checks.selectors, lambda m: m.one("PodDisruptionBudget")["spec"][
+        "selector"]["matchLabels"].clear()),
+    "another port in the configuration": (
+        checks.ports, lambda m: _config(m, "0.0.0.0:7000", "0.0.0.0:7001")),
+    "another admin port": (checks.ports, lambda m: _config(m, ":9000", ":9001")),
+    "a probe of the wrong port": (checks.ports, lambda m: m.container["livenessProbe"][
+        "httpGet"].update(port="grpc")),
+    "a replica without a peer": (checks.peers, lambda m: m.servers.update(replicas=3)),
+    "a peer with another name": (checks.peers, lambda m: _config(m, "ballast-1.", "ballast1.")),
+    "peers of another namespace": (checks.peers, lambda m: _config(m, ".ballast.svc", ".x.svc")),
+    "a service that hides servers": (checks.peers, lambda m: m.one("Service", "ballast-peers")[
+        "spec"].pop("publishNotReadyAddresses")),
+    "servers in order": (checks.peers, lambda m: m.servers.update(podManagementPolicy="Ordered")),
+    "one id for all": (checks.identity, lambda m: m.container["env"][2].update(
+        {"value": "0", "valueFrom": {}})),
+    "data in the container": (checks.volumes, lambda m: _config(m, "data_dir: /", "data_dir: /x/")),
+    "snapshots in the container": (checks.volumes, lambda m: _config(m, "/snapshots", "/y")),
+    "a claim of one node for all": (checks.volumes, lambda m: m.one("PersistentVolumeClaim")[
+        "spec"].update(accessModes=["ReadWriteOnce"])),
+    "a budget above the limit": (checks.resources, lambda m: _config(m, "12GiB", "15GiB")),
+    "more threads than cores": (checks.resources, lambda m: _config(
+        m, "worker_threads: 4", "worker_threads: 64")),
+    "a burst of memory": (checks.resources, lambda m: m.container["resources"]["requests"].update(
+        memory="1Gi")),
+    "a privileged container": (checks.restricted, lambda m: m.container["securityContext"].update(
+        allowPrivilegeEscalation=True)),
+    "root": (checks.restricted, lambda m: m.container["securityContext"].update(runAsUser=0)),
+    "the network of the node": (checks.restricted, lambda m: m.pod.update(hostNetwork=True)),
+    "service links": (checks.restricted, lambda m: m.pod.pop("enableServiceLinks")),
+    "an open port": (checks.network, lambda m: m.one("NetworkPolicy")["spec"]["ingress"][0].pop(
+        "from")),
+    "another open port": (checks.network, lambda m: m.one("NetworkPolicy")["spec"]["ingress"][0][
+        "ports"].append({"protocol": "TCP", "port": 9000})),
+    "an open way out": (checks.network, lambda m: m.one("NetworkPolicy")["spec"]["egress"].insert(
+        0, {})),
+    "liveness that asks the disk": (checks.probes, lambda m: m.container["livenessProbe"][
+        "httpGet"].update(path="/readyz")),
+    "all servers at once": (checks.disruption, lambda m: m.one("PodDisruptionBudget")[
+        "spec"].update(maxUnavailable=2)),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_each_check_sees_what_is_wrong(name):
+    check, spoil = MUTANTS[name]
+    spoiled = manifests("base")
+    spoil(spoiled)
+    assert check(spoiled) != []
+
+
+def test_each_check_has_a_mutant():
+    assert {check for check, _ in MUTANTS.values()} == set(checks.CHECKS)
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    """config_file(manifests) -> the path of the file that the pod finds."""
+    def write(found: Manifests):
+        path = tmp_path / "ballastd.yaml"
+        path.write_text(found.config_text)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("folder", SERVERS)
+def test_the_server_accepts_the_configuration_of_every_pod(folder, ballastd, config_file):
+    found = manifests(folder)
+    for ordinal in range(found.servers["replicas"]):
+        done = run(ballastd, "--config", config_file(found), "--print-config",
+                   env=found.variables(ordinal))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert re.search(rf"^ +id: {ordinal} ", done.stdout, re.M), done.stdout
+
+
+def test_the_server_refuses_a_key_that_does_not_exist(ballastd, config_file):
+    found = manifests("base")
+    _config(found, "memory_budget", "memory_bugdet")
+    done = run(ballastd, "--config", config_file(found), "--check-config", env=found.variables(0))
+    assert done.returncode == 1
+    assert 'did you mean "memory_budget"' in done.stderr
+
+
+def test_the_image_has_the_version_of_the_server(ballastd):
+    version = run(ballastd, "--version").stdout.split()[1]
+    for folder in SERVERS:
+        assert manifests(folder).container["image"] == f"ballast:{version}"
+
+
+def test_no_label_or_patch_that_an_old_kubectl_lacks():
+    """What the old one refuses, by name, so that the reason stands in the message."""
+    for path in (REPO / "deploy" / "kubernetes").rglob("kustomization.yaml"):
+        keys = set(re.findall(r"^(\w+):", path.read_text(), re.M))
+        assert not keys & {"labels", "patches", "components", "replicas", "replacements"}, path
+
+
+def test_the_hash_of_the_configuration_reaches_the_pods():
+    """A change of ballastd.yaml restarts the servers."""
+    name = manifests("base").one("ConfigMap")["metadata"]["name"]
+    assert rendered(kubectls()["new"], "base").count(f"name: {name}\n") == 2

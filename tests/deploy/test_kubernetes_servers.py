@@ -1,0 +1,140 @@
+"""Real servers with the arguments, variables and configuration of the pods, on loopback.
+
+The walk for a lost node is that of deploy/README.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import ballast.torch as bt
+from deploy.manifests import SERVERS, Manifests, documents
+from deploy.server import ON_LOOPBACK, Server
+from deploy.tools import kubectls, run
+
+# Small extents, so that both servers have a share of a small model.
+SMALL = {"tile_elements": 64, "extent_elements": 128}
+
+
+class Pods:
+    """The servers of a folder of deploy/kubernetes. Their volumes are below `folder`."""
+
+    def __init__(self, found: Manifests, folder: Path, start):
+        self._found, self._folder, self._start = found, folder, start
+        self._config = folder / "ballastd.yaml"
+        self._config.write_text(found.config_text)
+        self._peers = folder / "peers.json"
+        self.servers = [self._run(i, ON_LOOPBACK) for i in range(found.servers["replicas"])]
+
+    def _run(self, ordinal: int, network: tuple[str, ...]) -> Server:
+        """The pod's command, with this machine's network and disk instead of the cluster's."""
+        fields = [f"storage.data_dir={self.data(ordinal)}",
+                  f"storage.snapshot_dir={self._folder / 'snapshots'}"]
+        more = []
+        if "cluster" in self._found.config:
+            fields.append("cluster.peers=[]")
+            more = ["--peers-file", str(self._peers)]
+        return self._start("--config", str(self._config), *network, *more,
+                           *(word for field in fields for word in ("--set", field)),
+                           **self._found.variables(ordinal))
+
+    def data(self, ordinal: int) -> Path:
+        return self._folder / f"data-{ordinal}"
+
+    def introduce(self) -> None:
+        """Tells the servers each other's addresses, and waits until they serve."""
+        listed = [{"id": server.id, "address": server.address} for server in self.servers]
+        unfinished = self._peers.with_suffix(".part")
+        unfinished.write_text(json.dumps({"peers": listed}))
+        os.replace(unfinished, self._peers)
+        for server in self.servers:
+            server.wait_until_serving()
+
+    def stop(self) -> list[int]:
+        """Ends all as the kubelet does; their exit codes."""
+        grace_s = self._found.pod["terminationGracePeriodSeconds"]
+        return [server.stop(within_s=grace_s) for server in self.servers]
+
+    def start_again(self) -> None:
+        """Starts all on their addresses."""
+        for i, server in enumerate(self.servers):
+            network = ("--listen", server.address, *ON_LOOPBACK[2:])
+            self.servers[i] = self._run(i, network)
+        for server in self.servers:
+            server.wait_until_serving()
+
+
+@pytest.fixture
+def run_pods(start_server, tmp_path):
+    def start(folder: str) -> Pods:
+        return Pods(Manifests(documents(kubectls()["new"], folder)), tmp_path, start_server)
+
+    return start
+
+
+@pytest.mark.parametrize("folder", SERVERS)
+def test_probes_answer_and_sigterm_ends_in_time(folder, run_pods):
+    """Before the servers know each other they are alive and not ready."""
+    pods = run_pods(folder)
+    container = pods._found.container
+    ask = {name: container[f"{name}Probe"]["httpGet"]["path"]
+           for name in ("startup", "liveness", "readiness")}
+    if len(pods.servers) > 1:
+        for server in pods.servers:
+            assert [server.get(path)[0] for path in ask.values()] == [200, 200, 503]
+    pods.introduce()
+    for server in pods.servers:
+        assert [server.get(path)[0] for path in ask.values()] == [200, 200, 200]
+        assert server.get("/metrics")[0] == 200
+        assert "BALLAST_" not in server.log()  # No variable that sets nothing.
+    assert set(pods.stop()) == {0}
+
+
+def train(endpoint: str, job: str, rounds: int, resume: str = "never") -> int:
+    """A trainer, alone in its world, from its start to its end; the job's finished rounds."""
+    weights = torch.nn.Parameter(torch.ones(512))
+    optimizer = bt.AdamW([("weights", weights)], lr=0.1, endpoints=endpoint, job=job, world_size=1,
+                         rank=0, resume=resume, **SMALL)
+    optimizer.attach()
+    for _ in range(rounds):
+        weights.grad = torch.ones(512)
+        optimizer.step()
+    finished = optimizer.round
+    optimizer.close()
+    return finished
+
+
+def test_any_one_server_is_an_endpoint(run_pods):
+    """As the client Service gives it. The second server is not the home."""
+    pods = run_pods("base")
+    pods.introduce()
+    assert train(pods.servers[1].address, "gpt", rounds=1) == 1
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_node(lost, run_pods, ballastd):
+    """An empty volume takes the place of a lost one, and the job goes on from its snapshot."""
+    def ballastctl(*words: str) -> tuple[int, str]:
+        endpoint = pods.servers[1 - lost].address
+        done = run(ballastd.with_name("ballastctl"), *words, "--endpoint", endpoint, env={})
+        return done.returncode, done.stdout + done.stderr
+
+    pods = run_pods("base")
+    pods.introduce()
+    assert train(pods.servers[0].address, "gpt", rounds=2) == 2
+    assert ballastctl("snapshot", "create", "gpt", "good")[0] == 0
+    pods.stop()
+    shutil.rmtree(pods.data(lost))
+    pods.start_again()
+    code, said = ballastctl("jobs", "delete", "gpt")
+    assert (code, said) == (0, "deleted gpt\n") if lost else (code == 1 and "no job" in said)
+    assert "good" in ballastctl("snapshot", "list", "gpt")[1]
+    code, said = ballastctl("snapshot", "restore", "gpt", "good", "--as", "again")
+    assert code == 0, said
+    assert train(pods.servers[0].address, "again", rounds=1, resume="must") == 3
