@@ -132,10 +132,9 @@ void RoundDriver::SendLastRound(uint32_t slot) {
   SlotSink* const sink = audience_.Sink(slot).get();
   RoundResult result = *audience_.last_result();
   const RoundDone done = *audience_.last_done();
-  if (result.applied) {
-    for (const uint32_t extent : fsm_.owned()) {
-      result.weight_bytes += fsm_.layout().ExtentWireBytes(extent);
-    }
+  result.weight_bytes = 0;  // Those that the step changed were told before; now all come.
+  for (const uint32_t extent : fsm_.owned()) {
+    if (result.applied) result.weight_bytes += fsm_.layout().ExtentWireBytes(extent);
   }
   sink->OnResult(result);
   if (!result.applied) {

@@ -9,6 +9,7 @@
 #include <future>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "common/io/memory_disk.h"
 #include "server/cluster/epoch_change.h"
@@ -280,6 +281,23 @@ TEST(NvmeJobTest, AWriteOrFlushThatFailsIsNamed) {
     EXPECT_EQ(ReasonOf(failure), Reason::kStorageFailed) << failure;
     EXPECT_NE(std::string(failure.message()).find("/slots"), std::string::npos) << failure;
   }
+}
+
+// The result announces as many bytes as come: a client refuses more.
+TEST(Recovery, ATrainerThatMissedTheEndOfARoundGetsAllOfIt) {
+  const std::vector<int64_t> sizes = {900, 5};
+  DurableCluster cluster(sizes, /*world=*/1, {0}, /*seed=*/1);
+  Trainer trainer(&cluster, 0, Random(sizes, 1));
+  trainer.BeginRound(Random(sizes, 2));
+  uint64_t bytes = 0;
+  for (uint32_t e = 0; e < cluster.layout().extents().size(); ++e) {
+    bytes += cluster.layout().ExtentWireBytes(e);
+    trainer.PushExtent(e);
+  }
+  while (!trainer.Ended(0)) std::this_thread::yield();
+  trainer.Attach(0);
+  trainer.EndRound();
+  EXPECT_EQ(trainer.results().front().weight_bytes, bytes);
 }
 
 // A trainer that crashes at the same batch each time: the dead attempts at one round are many times
