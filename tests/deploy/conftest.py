@@ -6,6 +6,7 @@ all of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,23 @@ def ballastd() -> Path:
 
 
 @pytest.fixture
-def start_server(ballastd):
-    """start_server(arguments, variables) -> a running Server; killed after the test."""
+def start_program():
+    """start_program(binary, arguments, variables) -> a running Server; killed after the test."""
     started: list[Server] = []
 
-    def start(*arguments: str, **variables: str) -> Server:
-        started.append(Server(ballastd, arguments, variables))
+    def start(binary: Path, arguments: Sequence[str], **variables: str) -> Server:
+        started.append(Server(binary, arguments, variables))
         return started[-1]
 
     yield start
     for server in started:
         server.kill()
+
+
+@pytest.fixture
+def start_server(ballastd, start_program):
+    """start_server(arguments, variables) -> a running ballastd; killed after the test."""
+    def start(*arguments: str, **variables: str) -> Server:
+        return start_program(ballastd, arguments, **variables)
+
+    return start

@@ -11,15 +11,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
-import ballast.torch as bt
 from deploy.manifests import SERVERS, Manifests, documents
 from deploy.server import ON_LOOPBACK, Server
 from deploy.tools import kubectls, run
-
-# Small extents, so that both servers have a share of a small model.
-SMALL = {"tile_elements": 64, "extent_elements": 128}
+from deploy.training import train
 
 
 class Pods:
@@ -94,20 +90,6 @@ def test_probes_answer_and_sigterm_ends_in_time(folder, run_pods):
         assert server.get("/metrics")[0] == 200
         assert "BALLAST_" not in server.log()  # No variable that sets nothing.
     assert set(pods.stop()) == {0}
-
-
-def train(endpoint: str, job: str, rounds: int, resume: str = "never") -> int:
-    """A trainer, alone in its world, from its start to its end; the job's finished rounds."""
-    weights = torch.nn.Parameter(torch.ones(512))
-    optimizer = bt.AdamW([("weights", weights)], lr=0.1, endpoints=endpoint, job=job, world_size=1,
-                         rank=0, resume=resume, **SMALL)
-    optimizer.attach()
-    for _ in range(rounds):
-        weights.grad = torch.ones(512)
-        optimizer.step()
-    finished = optimizer.round
-    optimizer.close()
-    return finished
 
 
 def test_any_one_server_is_an_endpoint(run_pods):
