@@ -1,0 +1,284 @@
+"""deploy/monitoring: rules, alerts and dashboard ask for what a real server exports, and are right.
+
+Only metrics that say the truth may be asked for. LYING names the others.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import combinations
+from pathlib import Path
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from deploy import promql
+from deploy.manifests import Manifests, documents, without_hashes
+from deploy.server import ON_LOOPBACK
+from deploy.tools import DEPLOY, REPO, kubectls, run, tool
+from deploy.training import train
+
+FOLDER = DEPLOY / "monitoring"
+OVERLAY = "overlays/monitoring"
+# Never set, never counted, never observed, or moved by what they do not say.
+LYING = (r"ballast_trainers\b", r'result="(skipped_overflow|aborted)"', r'phase="stream"',
+         r"ballast_last_round_commit_timestamp_seconds")
+# Labels that Prometheus adds: its own, and what it finds in Kubernetes.
+ADDED = {"job", "instance", "namespace"}
+# What a panel may count in, by the names of Grafana.
+UNITS = {"ops", "s", "Bps", "bytes", "none", "percentunit"}
+
+
+def dashboard() -> dict:
+    return json.loads((FOLDER / "dashboard.json").read_text())
+
+
+def groups() -> list[dict]:
+    return yaml.safe_load((FOLDER / "rules.yaml").read_text())["groups"]
+
+
+def rules() -> list[dict]:
+    return [rule for group in groups() for rule in group["rules"]]
+
+
+def alerts() -> list[dict]:
+    return [rule for rule in rules() if "alert" in rule]
+
+
+def panels(board: dict) -> list[dict]:
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
+
+
+def substituted(query: str) -> str:
+    """A query as Grafana sends it, with everything chosen."""
+    return re.sub(r"\$(namespace|server|run)\b", ".*", query.replace("$__rate_interval", "1m"))
+
+
+def queries(board: dict) -> list[str]:
+    return [substituted(t["expr"]) for panel in panels(board) for t in panel["targets"]]
+
+
+@pytest.fixture(scope="module")
+def exported(ballastd, tmp_path_factory) -> dict[str, set[str]]:
+    """Metric -> labels of a server that has trained; of metrics that begin with their first event,
+    as the source declares them."""
+    from deploy.server import Server
+
+    data = tmp_path_factory.mktemp("monitoring") / "data"
+    server = Server(ballastd, (*ON_LOOPBACK, "--data-dir", str(data)), {})
+    try:
+        server.wait_until_serving()
+        train(server.address, "gpt", rounds=2)
+        text = server.get("/metrics")[1]
+    finally:
+        server.kill()
+    found = {"up": set()}
+    for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? ", text, re.M):
+        found.setdefault(name, set()).update(re.findall(r"(\w+)=", labels))
+    source = (REPO / "common/metrics/metrics.cc").read_text()
+    late = dict(re.findall(r'Resolve\("(\w+)", "(\w+)"', source))
+    assert late and not set(late) & set(found)
+    return found | {name: {label} for name, label in late.items()}
+
+
+def complaints(query: str, exported: dict[str, set[str]], recorded: set[str]) -> list[str]:
+    """What a query asks for and no server has."""
+    wrong = [f"{word} lies" for word in LYING if re.search(word, query)]
+    known: set[str] = set(ADDED)
+    for selector in promql.selectors(query):
+        if selector.metric in recorded:
+            continue
+        labels = exported.get(selector.metric)
+        if labels is None:
+            wrong.append(f"no server exports {selector.metric}")
+            continue
+        known |= labels
+        wrong += [f"{selector.metric} has no label {label}"
+                  for label in selector.labels - labels - ADDED]
+        if "job" not in selector.labels:
+            wrong.append(f"{selector.metric} of any job")
+        if selector.metric.startswith("ballast_round_duration") and 'phase!="stream"' not in query:
+            wrong.append("a phase that is never observed")
+        if selector.metric == "ballast_rounds_total" and 'result="committed"' not in query:
+            wrong.append("results that lie")
+    return wrong + [f"no label {label}" for label in promql.grouped_by(query) - known]
+
+
+def test_every_query_of_the_dashboard_finds_its_metrics(exported):
+    for query in queries(dashboard()):
+        assert complaints(query, exported, set()) == [], query
+
+
+def test_every_rule_finds_its_metrics(exported):
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    for rule in rules():
+        assert complaints(rule["expr"], exported, recorded) == [], rule["expr"]
+
+
+@pytest.mark.parametrize("query", [
+    'ballast_round_total{job="ballast", result="committed"}',
+    'ballast_grad_norm{job="ballast", jobs="a"}',
+    "ballast_grad_norm",
+    'sum by (runs) (ballast_grad_norm{job="ballast"})',
+    'ballast_trainers{job="ballast"}',
+    'ballast_rounds_total{job="ballast", result="aborted"}',
+    'ballast_rounds_total{job="ballast"}',
+    'ballast_round_duration_seconds_count{job="ballast"}'])
+def test_a_query_for_nothing_is_found(query, exported):
+    assert complaints(query, exported, set()) != []
+
+
+def layout(board: dict) -> list[str]:
+    """What is wrong with the panels, whatever they ask for."""
+    wrong = []
+    ids = [panel["id"] for panel in board["panels"]]
+    wrong += [f"id {i} is there twice" for i in set(ids) if ids.count(i) > 1]
+    for one, other in combinations([p["gridPos"] for p in board["panels"]], 2):
+        if (one["x"] < other["x"] + other["w"] and other["x"] < one["x"] + one["w"]
+                and one["y"] < other["y"] + other["h"] and other["y"] < one["y"] + one["h"]):
+            wrong.append(f"{one} covers {other}")
+    for panel in panels(board):
+        title = panel["title"]
+        if panel["fieldConfig"]["defaults"].get("unit") not in UNITS:
+            wrong.append(f"{title}: no unit")
+        if len(panel.get("description", "")) < 20:
+            wrong.append(f"{title}: no description")
+        for target in panel["targets"]:
+            if re.search(r"\b(rate|increase)\(.*\[(?!\$__rate_interval\])", target["expr"]):
+                wrong.append(f"{title}: a rate over a time of its own")
+        sources = [panel["datasource"], *(t["datasource"] for t in panel["targets"])]
+        if any(source != {"type": "prometheus", "uid": "${datasource}"} for source in sources):
+            wrong.append(f"{title}: a data source by name")
+    return wrong
+
+
+def test_the_panels_are_in_order():
+    assert layout(dashboard()) == []
+    names = [variable["name"] for variable in dashboard()["templating"]["list"]]
+    assert names == ["datasource", "namespace", "server", "run"]
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda p: p[1].update(id=p[0]["id"]),
+    lambda p: p[1]["gridPos"].update(p[0]["gridPos"]),
+    lambda p: p[1]["fieldConfig"]["defaults"].pop("unit"),
+    lambda p: p[1].pop("description"),
+    lambda p: p[0]["targets"][0].update(expr="rate(up[5m])"),
+    lambda p: p[1].update(datasource="Prometheus")])
+def test_a_panel_out_of_order_is_found(spoil):
+    board = dashboard()
+    spoil(panels(board))
+    assert layout(board) != []
+
+
+@pytest.mark.parametrize("command", ["check rules rules.yaml", "test rules rules_test.yaml"])
+def test_promtool_finds_no_fault(command):
+    done = run(tool("promtool"), *command.split(), cwd=FOLDER)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_reads_the_configuration(tmp_path):
+    for name in ("prometheus.yml", "rules.yaml"):
+        (tmp_path / name).write_text((FOLDER / name).read_text())
+    (tmp_path / "targets.json").write_text('[{"targets": ["127.0.0.1:9000"]}]')
+    done = run(tool("promtool"), "check", "config", "prometheus.yml", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+def test_every_alert_has_a_case_that_fires_and_one_that_rests():
+    cases = [case for test in yaml.safe_load((FOLDER / "rules_test.yaml").read_text())["tests"]
+             for case in test["alert_rule_test"]]
+    for alert in alerts():
+        fires = {bool(case.get("exp_alerts")) for case in cases
+                 if case["alertname"] == alert["alert"]}
+        assert fires == {True, False}, alert["alert"]
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_every_alert_has_its_entry(alert):
+    """With what it means, what to look at, what to do, and when to ignore it."""
+    page, _, anchor = alert["annotations"]["runbook"].partition("#")
+    assert anchor == alert["alert"].lower()
+    entries = re.split(r"^### ", (REPO / page).read_text(), flags=re.M)
+    entry = next(e for e in entries if e.startswith(alert["alert"] + "\n"))
+    for word in ("Means", "Look at", "Do", "Ignore it"):
+        assert f"- **{word}**" in entry, f"{alert['alert']}: {word}"
+    assert alert["for"] and alert["labels"]["severity"] in ("critical", "warning")
+    assert alert["annotations"]["summary"]
+
+
+def test_recorded_names_say_level_metric_and_operation():
+    for rule in rules():
+        assert "alert" in rule or re.fullmatch(r"\w+:\w+:\w+", rule["record"])
+
+
+# --- the overlay ---
+
+_STRICT = {"type": "object", "additionalProperties": False}
+_TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+_RULE = _STRICT | {"required": ["expr"], "properties": {
+    "record": {"type": "string"}, "alert": {"type": "string"}, "expr": {"type": "string"},
+    "for": {"type": "string"}, "labels": _TEXTS, "annotations": _TEXTS}}
+# Of the Prometheus operator's kinds, the fields that stand in our files.
+SCHEMAS = {
+    "PrometheusRule": _STRICT | {"required": ["groups"], "properties": {"groups": {
+        "type": "array", "items": _STRICT | {"required": ["name", "rules"], "properties": {
+            "name": {"type": "string"}, "rules": {"type": "array", "items": _RULE}}}}}},
+    "ServiceMonitor": _STRICT | {"required": ["selector", "endpoints"], "properties": {
+        "jobLabel": {"type": "string"},
+        "selector": _STRICT | {"properties": {"matchLabels": _TEXTS}},
+        "endpoints": {"type": "array", "items": _STRICT | {"properties": {
+            "port": {"type": "string"}, "path": {"type": "string"},
+            "interval": {"type": "string", "pattern": "^[0-9]+s$"}}}}}},
+}
+
+
+def overlay() -> Manifests:
+    return Manifests(documents(kubectls()["new"], OVERLAY))
+
+
+def test_the_overlay_fits_its_schemas():
+    for document in overlay().documents:
+        schema = SCHEMAS.get(document["kind"])
+        if schema is None:
+            kubernetes_validate.validate(document, "1.37", strict=True)
+            continue
+        assert document["apiVersion"] == "monitoring.coreos.com/v1"
+        jsonschema.validate(document["spec"], schema)
+
+
+def test_an_old_and_a_new_kubectl_make_the_same_overlay():
+    old, new = (without_hashes(documents(path, OVERLAY)) for path in kubectls().values())
+    assert old == new
+
+
+def test_the_overlay_has_the_same_rules_and_dashboard():
+    found = overlay()
+    assert found.one("PrometheusRule")["spec"]["groups"] == groups(), (
+        "copy the groups of deploy/monitoring/rules.yaml to overlays/monitoring/rules.yaml")
+    data = found.one("ConfigMap", "ballast-dashboard")["data"]
+    assert json.loads(data["dashboard.json"]) == dashboard()
+
+
+def test_the_overlay_finds_the_servers_of_the_base():
+    base, found = Manifests(documents(kubectls()["new"], "base")), overlay()
+    monitor = found.one("ServiceMonitor")["spec"]
+    chosen = [s for s in base.all("Service")
+              if monitor["selector"]["matchLabels"].items() <= s["metadata"]["labels"].items()]
+    assert [s["metadata"]["name"] for s in chosen] == [base.servers["serviceName"]]
+    assert chosen[0]["metadata"]["labels"][monitor["jobLabel"]] == "ballast"
+    ports = {p["name"]: p["port"] for p in chosen[0]["spec"]["ports"]}
+    policy = found.one("NetworkPolicy")["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= base.labels.items()
+    opened = [p["port"] for rule in policy["ingress"] for p in rule["ports"]]
+    assert opened == [ports[monitor["endpoints"][0]["port"]]]
+
+
+def test_no_file_here_is_without_a_test():
+    """A new file needs one; so does a new panel that only looks like JSON."""
+    assert {path.name for path in Path(FOLDER).iterdir()} == {
+        "dashboard.json", "kustomization.yaml", "prometheus.yml", "rules.yaml", "rules_test.yaml",
+        "train.py", "up.sh"}  # The last two: test_up.py.

@@ -1,0 +1,108 @@
+"""deploy/monitoring/up.sh: a real Prometheus watches real servers while they train."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from deploy.test_monitoring import FOLDER, dashboard, queries, rules
+from deploy.tools import run
+
+_HANG_S = 90.0
+# Metric -> what has to happen before the first of its series is there.
+EVENTS = {
+    "ballast_frames_rejected_total": "a server refuses a frame",
+    "ballast_checksum_errors_total": "a frame arrives damaged",
+}
+
+
+class Prometheus:
+    """The HTTP interface of a Prometheus on a free port of loopback."""
+
+    def __init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+
+    def get(self, path: str) -> dict | list:
+        with urllib.request.urlopen(f"http://{self.address}/api/v1/{path}", timeout=30) as reply:
+            return json.load(reply)["data"]
+
+    def query(self, text: str) -> list:
+        return self.get("query?" + urllib.parse.urlencode({"query": text}))["result"]
+
+    def has(self, text: str) -> bool:
+        """Whether a query has an answer by now; no while Prometheus starts."""
+        try:
+            return bool(self.query(text))
+        except OSError:
+            return False
+
+
+def children(pid: int) -> set[int]:
+    """A process and all that it started, and these in turn."""
+    found = {pid}
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found |= children(int(child))
+    return found
+
+
+@pytest.mark.slow
+def test_every_query_has_an_answer_while_a_job_trains(tmp_path):
+    prometheus = Prometheus()
+    with (tmp_path / "log").open("w+") as log:
+        process = subprocess.Popen(
+            [FOLDER / "up.sh", "--listen", prometheus.address, "--trainers", "1",
+             "--scrape-interval", "1s"], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": str(tmp_path)})
+        try:
+            wanted = set(queries(dashboard())) | {r["record"] for r in rules() if "record" in r}
+            wanted = {q for q in wanted if not any(event in q for event in EVENTS)}
+            deadline = time.monotonic() + _HANG_S
+            while missing := {q for q in wanted if not prometheus.has(q)}:
+                log.seek(0)
+                assert process.poll() is None, log.read()
+                assert time.monotonic() < deadline, f"no answer to {missing}; {log.read()}"
+                time.sleep(0.5)
+            assert [sample["value"][1] for sample in prometheus.query("up")] == ["1", "1"]
+            known = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+            assert {rule["health"] for rule in known} == {"ok"}
+            assert len(known) == len(rules())
+            assert prometheus.get("alerts")["alerts"] == []
+            started = children(process.pid)
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(_HANG_S) == 0
+    assert len(started) >= 5  # up.sh, ballast-run, two servers, a trainer, Prometheus.
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+    assert not list(tmp_path.glob("tmp.*"))
+
+
+def test_without_prometheus_it_says_how_to_get_it(tmp_path):
+    """In a tree where setup.sh has not run, with nothing on PATH but the shell's own tools."""
+    script = tmp_path / "deploy" / "monitoring" / "up.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text((FOLDER / "up.sh").read_text())
+    for name in ("bash", "dirname"):
+        (tmp_path / name).symlink_to(f"/usr/bin/{name}")
+    done = run("/bin/bash", script, env={"PATH": str(tmp_path)})
+    assert done.returncode == 1
+    assert "scripts/setup.sh unpacks it" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--lisen", "x"], ["--listen"], ["up"]])
+def test_a_wrong_argument_starts_nothing(arguments):
+    done = run(FOLDER / "up.sh", *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.match(r"up\.sh: .*unknown", done.stderr)
