@@ -32,7 +32,7 @@ def rendered(kubectl: Path, folder: str) -> str:
 
 def documents(kubectl: Path, folder: str) -> list[Document]:
     """The documents of a folder; a fresh copy, which a test may change."""
-    return list(yaml.safe_load_all(rendered(kubectl, folder)))
+    return list(yaml.load_all(rendered(kubectl, folder), Loader=yaml.CSafeLoader))
 
 
 def without_hashes(found: list[Document]) -> dict[tuple[str, str], str]:
@@ -44,7 +44,7 @@ def without_hashes(found: list[Document]) -> dict[tuple[str, str], str]:
         for field in ("annotations", "labels"):
             if not metadata.get(field, True):
                 del metadata[field]
-        text = re.sub(r"(ballast-[a-z]+)-[0-9a-z]{10}\b", r"\1", yaml.safe_dump(document))
+        text = re.sub(r"(ballast-[a-z]+)-[0-9a-z]{10}\b", r"\1", yaml.dump(document, Dumper=yaml.CSafeDumper))
         name = re.sub(r"-[0-9a-z]{10}$", "", metadata["name"])
         by_name[document["kind"], name] = text
     return by_name
