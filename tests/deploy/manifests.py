@@ -44,7 +44,8 @@ def without_hashes(found: list[Document]) -> dict[tuple[str, str], str]:
         for field in ("annotations", "labels"):
             if not metadata.get(field, True):
                 del metadata[field]
-        text = re.sub(r"(ballast-[a-z]+)-[0-9a-z]{10}\b", r"\1", yaml.dump(document, Dumper=yaml.CSafeDumper))
+        text = yaml.dump(document, Dumper=yaml.CSafeDumper)
+        text = re.sub(r"(ballast-[a-z]+)-[0-9a-z]{10}\b", r"\1", text)
         name = re.sub(r"-[0-9a-z]{10}$", "", metadata["name"])
         by_name[document["kind"], name] = text
     return by_name

@@ -8,6 +8,7 @@ import re
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from deploy import kubernetes_checks as checks
 from deploy.manifests import SERVERS, Manifests, documents, rendered, without_hashes
@@ -145,6 +146,20 @@ def test_the_image_has_the_version_of_the_server(ballastd):
     version = run(ballastd, "--version").stdout.split()[1]
     for folder in SERVERS:
         assert manifests(folder).container["image"] == f"ballast:{version}"
+
+
+def test_the_volume_in_the_readme_fits_the_overlay():
+    """A claim of the overlay can be bound to it."""
+    text = (REPO / "deploy/README.md").read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.M | re.S)
+    volume = next(block for block in map(yaml.safe_load, blocks) if "kind" in block)
+    kubernetes_validate.validate(volume, VERSIONS[-1], strict=True)
+    found = manifests("overlays/nvme")
+    claim = found.servers["volumeClaimTemplates"][0]["spec"]
+    assert volume["spec"]["storageClassName"] == claim["storageClassName"]
+    assert claim["storageClassName"] == found.one("StorageClass")["metadata"]["name"]
+    assert volume["spec"]["accessModes"] == claim["accessModes"]
+    assert volume["spec"]["capacity"] == claim["resources"]["requests"]
 
 
 def test_no_label_or_patch_that_an_old_kubectl_lacks():
