@@ -69,17 +69,18 @@ def test_every_query_has_an_answer_while_a_job_trains(tmp_path):
         try:
             wanted = set(queries(dashboard())) | {r["record"] for r in rules() if "record" in r}
             wanted = {q for q in wanted if not any(event in q for event in EVENTS)}
+            wanted.add("sum(up) == 2")
             deadline = time.monotonic() + _HANG_S
             while missing := {q for q in wanted if not prometheus.has(q)}:
                 log.seek(0)
                 assert process.poll() is None, log.read()
                 assert time.monotonic() < deadline, f"no answer to {missing}; {log.read()}"
                 time.sleep(0.5)
-            assert [sample["value"][1] for sample in prometheus.query("up")] == ["1", "1"]
             known = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
             assert {rule["health"] for rule in known} == {"ok"}
             assert len(known) == len(rules())
-            assert prometheus.get("alerts")["alerts"] == []
+            # One that is pending means a scrape that a busy machine has missed.
+            assert "firing" not in {alert["state"] for alert in prometheus.get("alerts")["alerts"]}
             started = children(process.pid)
         finally:
             process.send_signal(signal.SIGINT)
