@@ -22,7 +22,7 @@ THIRD_PARTY = (
     "absl/", "google/protobuf/", "grpcpp/", "grpc/", "rocksdb/", "prometheus/", "civetweb.h",
     "CivetServer.h", "yaml-cpp/", "nlohmann/", "libaio.h", "gtest/", "gmock/", "benchmark/",
     "nanobind/", "Python.h", "torch/", "ATen/", "cuda", "nccl.h")
-SYSTEM_FOLDERS = ("sys/", "linux/", "netinet/", "arpa/", "net/", "asm/")
+SYSTEM_FOLDERS = ("sys/", "linux/", "netinet/", "arpa/", "net/", "asm/", "sanitizer/")
 
 COMMON = ("common/base", "common/io", "common/tensor", "common/job", "common/metrics")
 # Generated headers: ballast/v1/*.pb.h, and ballast/config/v1/*.pb.h.

@@ -27,12 +27,14 @@ struct Strand::State {
   Mutex mu;
   std::deque<std::function<void()>> tasks ABSL_GUARDED_BY(mu);
   bool scheduled ABSL_GUARDED_BY(mu) = false;  // A Drain is queued or running.
+  bool closed ABSL_GUARDED_BY(mu) = false;
 };
 
 Strand::Strand(Executor* executor) : state_(std::make_shared<State>(executor)) {}
 
 bool Strand::PostTo(const std::shared_ptr<State>& state, std::function<void()> task) {
   MutexLock lock(&state->mu);
+  if (state->closed) return false;
   if (!state->scheduled) {
     if (!state->executor->Post([state] { Drain(state); })) return false;
     state->scheduled = true;
@@ -49,7 +51,7 @@ bool Strand::PostAfter(std::chrono::nanoseconds delay, std::function<void()> tas
 }
 
 void Strand::Drain(const std::shared_ptr<State>& state) {
-  t_strand = state.get();
+  const void* const outer = std::exchange(t_strand, state.get());
   for (int turn = 0; turn < kStrandTasksPerTurn; ++turn) {
     std::function<void()> task;
     {
@@ -60,7 +62,7 @@ void Strand::Drain(const std::shared_ptr<State>& state) {
     }
     task();
   }
-  t_strand = nullptr;
+  t_strand = outer;
   EndTurn(state);
 }
 
@@ -78,6 +80,7 @@ bool Strand::Dispatch(std::function<void()> task) {
   const std::shared_ptr<State> state = state_;
   {
     MutexLock lock(&state->mu);
+    if (state->closed) return false;
     if (state->scheduled) {
       state->tasks.push_back(std::move(task));
       return true;
@@ -91,6 +94,13 @@ bool Strand::Dispatch(std::function<void()> task) {
   t_strand = outer;
   EndTurn(state);
   return true;
+}
+
+void Strand::Close() {
+  std::deque<std::function<void()>> dropped;  // As in EndTurn.
+  MutexLock lock(&state_->mu);
+  state_->closed = true;
+  dropped.swap(state_->tasks);
 }
 
 std::function<bool(std::function<void()>)> Strand::Poster() const {

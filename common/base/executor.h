@@ -53,6 +53,10 @@ class Strand {
   // As Post, after `delay`; see Executor::PostAfter.
   bool PostAfter(std::chrono::nanoseconds delay, std::function<void()> task);
 
+  // Drops what is queued, and from now on whatever comes: the process that the executor stands for
+  // has ended without running it (simulator).
+  void Close();
+
   // Post for callers that may outlive the strand, but not the executor.
   std::function<bool(std::function<void()>)> Poster() const;
 

@@ -67,7 +67,24 @@ enum class Mutant : uint8_t {
 };
 
 // Situations that a long enough run of the simulator must have met.
-enum class Probe : uint8_t { kLogFull, kHoldGaveWay, kExtentLoaded, kExtentWrittenBack };
+enum class Probe : uint8_t {
+  kLogFull,
+  kLogHasRoom,
+  kHoldGaveWay,
+  kExtentLoaded,
+  kExtentWrittenBack,
+  kOldExtentSaved,
+  kReplay,
+  kExtentAhead,
+  kRestoredPrepared,
+  kRestoredGradient,
+  kAttachWaits,
+  kSealWaits,
+  kAdoptWaits,
+  // Of every round: the oracle looks at the driver.
+  kDecided,
+  kRoundOver,
+};
 
 #ifdef BALLAST_SIM
 bool MutantIs(Mutant mutant);

@@ -349,7 +349,7 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
       WaitForRoom(status);
       return false;
     }
-    short_of_room_.store(false, std::memory_order_relaxed);
+    if (short_of_room_.exchange(false, std::memory_order_relaxed)) BALLAST_PROBE(kLogHasRoom);
     MutexLock lock(&mu_);
     tasks_.pop_front();
     return true;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
+#include "common/base/mutant.h"
 #include "common/base/reason.h"
 
 namespace ballast::server {
@@ -74,7 +75,9 @@ absl::Status Audience::CheckHello(const SlotHello& hello) const {
   const auto taken = [&](uint32_t slot) {
     return fsm_->durable() ? !fsm_->MayReturn(slot) : sinks_[slot] != nullptr || fsm_->Gone(slot);
   };
-  if (!epoch.Holds(hello.slot, hello.incarnation) || taken(hello.slot)) {
+  const bool holds = BALLAST_MUTANT(kNoIncarnation) ? epoch.Find(hello.slot) != nullptr
+                                                    : epoch.Holds(hello.slot, hello.incarnation);
+  if (!holds || taken(hello.slot)) {
     return refuse(Reason::kWrongIncarnation, absl::StrCat("slot ", hello.slot, " of job \"", job,
                                                           "\" is not this process'; attach again"));
   }

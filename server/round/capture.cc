@@ -134,10 +134,10 @@ absl::Status CaptureExtents(const Capture& capture, const TakeExtent& take,
 // --- Beside rounds ------------------------------------------------------------------------------
 
 std::shared_ptr<CaptureRun> CaptureRun::Start(Capture capture, TakeExtent take,
-                                              std::shared_ptr<Executor> executor, bool paced,
+                                              std::shared_ptr<Executor> executor, const Clock* pace,
                                               Done done) {
   auto run = std::make_shared<CaptureRun>(std::move(capture), std::move(take), std::move(executor),
-                                          paced, std::move(done));
+                                          pace, std::move(done));
   run->capture_.log->ReadRounds(run->capture_.round,
                                 [executor = run->executor_, weak = run->weak_from_this()](
                                     const absl::StatusOr<StateHolds::HeldRounds>& rounds) {
@@ -149,9 +149,9 @@ std::shared_ptr<CaptureRun> CaptureRun::Start(Capture capture, TakeExtent take,
 }
 
 CaptureRun::CaptureRun(Capture capture, TakeExtent take, std::shared_ptr<Executor> executor,
-                       bool paced, Done done)
+                       const Clock* pace, Done done)
     : executor_(std::move(executor)),
-      paced_(paced),
+      pace_(pace),
       take_(std::move(take)),
       capture_(std::move(capture)),
       done_(std::move(done)) {}
@@ -174,13 +174,12 @@ void CaptureRun::Next(std::chrono::nanoseconds rest) {
 
 void CaptureRun::Step() {
   if (cancelled_) return End(GivenUp());
-  const auto began = std::chrono::steady_clock::now();
+  const auto began = pace_ == nullptr ? std::chrono::nanoseconds(0) : pace_->Now();
   const absl::StatusOr<bool> stepped = steps_->Step();
   if (!stepped.ok()) return End(stepped.status());
   if (!*stepped) return End(absl::OkStatus());
-  const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - began;
-  Next(paced_ ? std::min<std::chrono::nanoseconds>(2 * took, kLongestRest)
-              : std::chrono::nanoseconds(0));
+  if (pace_ == nullptr) return Next(std::chrono::nanoseconds(0));
+  Next(std::min<std::chrono::nanoseconds>(2 * (pace_->Now() - began), kLongestRest));
 }
 
 void CaptureRun::End(const absl::Status& status) {

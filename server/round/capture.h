@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "common/base/executor.h"
 #include "common/base/sync.h"
 #include "common/tensor/layout.h"
@@ -89,17 +90,18 @@ class CaptureRun : public std::enable_shared_from_this<CaptureRun> {
   // `done` runs once, on the executor or in Cancel, after everything was let go.
   using Done = std::function<void(const absl::StatusOr<CapturedRound>&)>;
 
-  // `paced`: rests between two steps, so that two thirds of the time belong to the rounds.
+  // `pace`, unless null: rests between two steps, so that two thirds of the time by this clock,
+  // which outlives the run, belong to the rounds.
   static std::shared_ptr<CaptureRun> Start(Capture capture, TakeExtent take,
-                                           std::shared_ptr<Executor> executor, bool paced,
+                                           std::shared_ptr<Executor> executor, const Clock* pace,
                                            Done done);
   // The capture ends before its next step.
   void Cancel() { cancelled_ = true; }
   // After the executor has shut down: ends what its tasks cannot end any more.
   void Abandon();
 
-  CaptureRun(Capture capture, TakeExtent take, std::shared_ptr<Executor> executor, bool paced,
-             Done done);
+  CaptureRun(Capture capture, TakeExtent take, std::shared_ptr<Executor> executor,
+             const Clock* pace, Done done);
 
  private:
   void Begin(const absl::StatusOr<StateHolds::HeldRounds>& rounds);
@@ -109,7 +111,7 @@ class CaptureRun : public std::enable_shared_from_this<CaptureRun> {
 
   // A task owns the run; what waits for the log does not, because the run owns the log.
   const std::shared_ptr<Executor> executor_;
-  const bool paced_;
+  const Clock* const pace_;  // null: no rests
   TakeExtent take_;
   std::atomic<bool> cancelled_{false};
   // In tasks of the executor only, then in Abandon.

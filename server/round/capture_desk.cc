@@ -96,7 +96,7 @@ void CaptureDesk::Start(Order order) {
                                   .held = *std::exchange(held_, std::nullopt),
                                   .round = order.round,
                                   .kernels = kernels_},
-                                 std::move(order.take), thread_, paced_,
+                                 std::move(order.take), thread_, paced_ ? clock_ : nullptr,
                                  [this, end = strand_->Ending(), done = std::move(order.done)](
                                      const absl::StatusOr<CapturedRound>& result) {
                                    const auto over = [this, result, done](bool alive) {

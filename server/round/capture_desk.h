@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "common/base/executor.h"
 #include "common/base/executor_source.h"
 #include "server/durability/round_log.h"
@@ -31,11 +32,16 @@ class CaptureDesk {
   using Held = std::function<void(absl::StatusOr<uint64_t> round)>;
   using Captured = std::function<void(absl::StatusOr<CapturedRound>)>;
 
-  // All arguments outlive this. `executors` makes the thread of captures; `server` is this server's
-  // id, for error texts.
+  // All arguments outlive this. `executors` makes the thread of captures, which rest by `clock`;
+  // `server` is this server's id, for error texts.
   CaptureDesk(JobStrand* strand, const RoundFsm* fsm, const optim::KernelTable* kernels,
-              ExecutorSource* executors, uint32_t server)
-      : strand_(strand), fsm_(fsm), kernels_(kernels), executors_(executors), server_(server) {}
+              ExecutorSource* executors, const Clock* clock, uint32_t server)
+      : strand_(strand),
+        fsm_(fsm),
+        kernels_(kernels),
+        executors_(executors),
+        clock_(clock),
+        server_(server) {}
   // A capture's tasks end before what they use.
   ~CaptureDesk();
   CaptureDesk(const CaptureDesk&) = delete;
@@ -69,6 +75,7 @@ class CaptureDesk {
   const RoundFsm* const fsm_;
   const optim::KernelTable* const kernels_;
   ExecutorSource* const executors_;
+  const Clock* const clock_;
   const uint32_t server_;
 
   std::shared_ptr<StateHolds> log_;        // from Hold until a capture has it

@@ -7,6 +7,7 @@
 
 #include "common/base/check.h"
 #include "common/base/crc32c.h"
+#include "common/base/mutant.h"
 #include "common/base/status_macros.h"
 
 namespace ballast::server {
@@ -86,6 +87,7 @@ absl::StatusOr<std::shared_ptr<ReduceWork>> Contributions::MakeWork(const RoundF
   auto work = std::make_shared<ReduceWork>();
   work->extent = extent_id;
   for (const uint32_t slot : slots) work->grads.push_back(buffers.grads[slot].data());
+  if (BALLAST_MUTANT(kArrivalOrderSum)) std::sort(work->grads.begin(), work->grads.end());
   work->slots = slots;
   bool all_present = true;
   for (uint32_t i = 0; i < extent.run_count; ++i) {

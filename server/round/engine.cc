@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "common/base/check.h"
+#include "common/base/mutant.h"
 #include "common/base/status_macros.h"
 #include "common/base/worker_pool.h"
 #include "server/optim/dispatch.h"
@@ -76,6 +77,7 @@ absl::StatusOr<Recovered> RecoverJob(const JobPlan& plan, const EngineConfig& co
   for (const auto& [extent, logged] : recovered.open_extents) {
     BALLAST_ASSIGN_OR_RETURN(
         char* const to, contributions->Restore(fsm.layout(), fsm.Contributors(extent), logged));
+    if (BALLAST_MUTANT(kForgetOpenExtents)) continue;
     BALLAST_RETURN_IF_ERROR(storage->log()->ReadExtent(logged, to));
   }
   return recovered;

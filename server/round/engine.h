@@ -140,6 +140,12 @@ class Engine final : public RoundEngine {
   uint64_t job() const override { return job_; }
   uint32_t window_extents() const override { return driver_.window_extents(); }
 
+  // --- The simulator ----------------------------------------------------------------------------
+  // While the strand rests.
+  const RoundDriver& driver() const { return driver_; }
+  // The process that this stands for has ended: what waits is dropped, and nothing runs any more.
+  void Abandon() { strand_.Close(); }
+
  private:
   void Post(std::function<void()> task) { strand_.Post(std::move(task)); }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/mutant.h"
+
 namespace ballast::server {
 namespace {
 
@@ -21,7 +23,8 @@ void ImageKeeper::AddInitial(uint32_t extent) {
 }
 
 void ImageKeeper::Pump() {
-  if (log_ == nullptr || !log_->keeps_images() || deps_.fsm->phase() == Phase::kApplying) return;
+  const bool steps = deps_.fsm->phase() == Phase::kApplying && !BALLAST_MUTANT(kImageWhileApplying);
+  if (log_ == nullptr || !log_->keeps_images() || steps) return;
   if (deps_.state->nvme != nullptr) return SaveOldExtents();
   checkpointer_.Pump(
       deps_.fsm->layout(), &deps_.state->store, log_, deps_.fsm->round(), log_->short_of_room(),
@@ -49,6 +52,7 @@ void ImageKeeper::SaveOldExtents() {
     const int64_t extent = nvme->OldestBelow(below);
     if (extent < 0) break;
     ++saving_old_;
+    BALLAST_PROBE(kOldExtentSaved);
     nvme->Save(static_cast<uint32_t>(extent), /*initial=*/false,
                [this](const absl::Status& status) {
                  --saving_old_;

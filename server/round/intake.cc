@@ -1,9 +1,11 @@
 #include "server/round/intake.h"
 
 #include <optional>
+#include <string>
 
 #include "common/base/check.h"
 #include "common/base/log.h"
+#include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 
@@ -16,10 +18,15 @@ absl::StatusOr<bool> Intake::Take(const FrameHeader& frame, const Payload& paylo
   const absl::StatusOr<uint32_t> crc =
       refused.has_value() ? payload.Crc32c(IdentityCrc(frame)) : Land(frame, payload);
   if (!crc.ok()) return crc.status();
-  if (*crc != frame.crc32c) {
+  if (*crc != frame.crc32c && !BALLAST_MUTANT(kNoChecksum)) {
     if (metrics_ != nullptr) metrics_->checksum_errors("push")->Add();
     refused = FrameRefused{Reason::kBadChecksum, frame.round, frame.extent, frame.offset_bytes,
                            DamagedFrameText(frame, *crc)};
+  }
+  const bool again = refused.has_value() && refused->reason == Reason::kDuplicate;
+  if (BALLAST_MUTANT(kCountPushes) && again && frame.kind == FrameKind::kGradient) {
+    (void)contributions_->Store(fsm_->layout(), frame,
+                                Payload::FromString(std::string(payload.bytes(), '\x40')));
   }
   if (refused.has_value()) Refuse(frame.slot, *refused);
   return !refused.has_value();
@@ -31,7 +38,9 @@ absl::StatusOr<uint32_t> Intake::Land(const FrameHeader& frame, const Payload& p
     return contributions_->Store(fsm_->layout(), frame, payload);
   }
   const uint32_t crc = payload.Crc32c(IdentityCrc(frame));
-  if (crc == frame.crc32c) BALLAST_RETURN_IF_ERROR(initial_->Put(frame, payload));
+  if (crc == frame.crc32c || BALLAST_MUTANT(kNoChecksum)) {
+    BALLAST_RETURN_IF_ERROR(initial_->Put(frame, payload));
+  }
   return crc;
 }
 

@@ -61,6 +61,9 @@ class JobStrand {
     };
   }
 
+  // Drops what waits and what comes, as Strand::Close.
+  void Close() { strand_.Close(); }
+
   // Keeps the engine, and so all of its parts, alive while a copy lives.
   std::shared_ptr<const void> KeepAlive() const { return engine_.lock(); }
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "server/optim/dispatch.h"
@@ -57,7 +58,7 @@ RoundDriver::RoundDriver(JobStrand* strand, const EngineConfig& config, const En
       sweep_(SweepDeps()),
       sender_(strand, &fsm_, &state_, &audience_,
               [this](const absl::Status& status) { StorageFailed(status); }),
-      captures_(strand, &fsm_, &optim::Kernels(deps.isa), deps.executors, config.self) {
+      captures_(strand, &fsm_, &optim::Kernels(deps.isa), deps.executors, deps.clock, config.self) {
   if (deps_.metrics != nullptr) metrics_ = deps_.metrics->Job(fsm_.plan().spec.name);
   images_.Use(log_.get());
 }
@@ -71,6 +72,7 @@ Sweep::Deps RoundDriver::SweepDeps() {
           .audience = &audience_,
           .stepped =
               [this] {
+                if (BALLAST_MUTANT(kImageWhileApplying)) images_.Pump();
                 const bool stepped = !sweep_.extents().empty();
                 times_.stepped = stepped ? deps_.clock->Now() : times_.decided;
                 // The FSM may have failed meanwhile; then the input has no effect.
@@ -182,6 +184,7 @@ void RoundDriver::PrepareNow(const PreparedRecord& record) {
 void RoundDriver::TellResult(uint64_t round, const Decision& decision, uint64_t weight_bytes) {
   times_.decided = deps_.clock->Now();
   last_decision_ = DecisionRecord{fsm_.plan().epoch.epoch, round, decision};
+  BALLAST_PROBE(kDecided);
   log_->AppendDecision(*last_decision_);
   RoundResult result = ResultOf(round, decision);
   result.weight_bytes = weight_bytes;
@@ -222,6 +225,7 @@ void RoundDriver::Do(const SkipRound& effect) {
 }
 
 void RoundDriver::Do(const OpenRound& effect) {
+  BALLAST_PROBE(kRoundOver);
   contributions_.ReleaseAll();
   sweep_.ForgetSkipped();
   images_.OnRound();

@@ -104,6 +104,8 @@ class RoundDriver {
   void Feed(const Input& input);
 
   const RoundFsm& fsm() const { return fsm_; }
+  // Of the newest decided round; empty before the first.
+  const std::optional<DecisionRecord>& last_decision() const { return last_decision_; }
   Audience& audience() { return audience_; }
   CaptureDesk& captures() { return captures_; }
   // Any thread.

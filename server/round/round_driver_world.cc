@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "server/round/round_driver.h"
@@ -16,6 +17,10 @@ namespace ballast::server {
 // --- Beginning ----------------------------------------------------------------------------------
 
 void RoundDriver::Resume(const Recovered& recovered) {
+  if (recovered.fsm.prepared.has_value()) BALLAST_PROBE(kRestoredPrepared);
+  if (!recovered.open_extents.empty()) BALLAST_PROBE(kRestoredGradient);
+  if (!recovered.ahead.empty()) BALLAST_PROBE(kExtentAhead);
+  if (recovered.replayed_rounds > 0) BALLAST_PROBE(kReplay);
   UseLog(log_);
   sweep_.SkipOnce({recovered.ahead.begin(), recovered.ahead.end()});
   if (recovered.last_decision.has_value()) {
@@ -80,8 +85,10 @@ void RoundDriver::Attach(const SlotHello& hello, const std::shared_ptr<SlotSink>
   // While a round is applied, part of its weights went out already: all of them go out when it is
   // over. Or the slot has seen the round's end elsewhere, and this server is about to learn of it.
   const bool prepared = fsm_.phase() == Phase::kPreparing || fsm_.phase() == Phase::kPrepared;
-  if (fsm_.durable() &&
-      (fsm_.phase() == Phase::kApplying || (prepared && hello.round == fsm_.round() + 1))) {
+  const bool waits =
+      fsm_.phase() == Phase::kApplying || (prepared && hello.round == fsm_.round() + 1);
+  if (fsm_.durable() && waits && !BALLAST_MUTANT(kAttachWhileApplying)) {
+    BALLAST_PROBE(kAttachWaits);
     waiters_.Add(Waiters::kApplied, [=, this] { Attach(hello, sink, done); });
     return;
   }
@@ -208,11 +215,12 @@ void RoundDriver::Seal(uint32_t epoch, const std::function<absl::Status(const Jo
   Feed(SealInput{});
   const std::optional<SealAnswer> answer = fsm_.Sealed();
   if (!answer.has_value()) {
+    BALLAST_PROBE(kSealWaits);
     waiters_.Add(Waiters::kDurable, [=, this] { Seal(epoch, save, done); });
     return;
   }
   JobPlan sealed = fsm_.plan();
-  sealed.sealed_epoch = epoch;
+  sealed.sealed_epoch = BALLAST_MUTANT(kSealNotSaved) ? 0 : epoch;
   BALLAST_FAILPOINT("seal.before_save");
   if (const absl::Status saved = save(sealed); !saved.ok()) {
     // First: the home sees a server that is away, and asks again.
@@ -227,9 +235,11 @@ void RoundDriver::Adopt(const Adoption& adoption) {
   const EpochRecord& epoch = adoption.plan.epoch;
   if (!failure_.ok() || epoch.epoch <= fsm_.plan().epoch.epoch) return adoption.done(failure_);
   if (fsm_.round() < epoch.start_round) {  // The round before it is decided and ends soon.
+    BALLAST_PROBE(kAdoptWaits);
     waiters_.Add(Waiters::kApplied, [=, this] { Adopt(adoption); });
     return;
   }
+  if (BALLAST_MUTANT(kAdoptUnflushed)) return AdoptFlushed(adoption);
   // The record says that the rounds before it are over, so their decisions must survive before it.
   adopting_.push_back(adoption);
   log_->EndEpoch(epoch.start_round, strand_->Callback([this](const absl::Status& status) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/mutant.h"
 #include "common/base/names.h"
 #include "server/optim/scalars.h"
 #include "server/round/scalar_bits.h"
@@ -355,11 +356,11 @@ Reason RoundFsm::CheckIdentity(const FrameHeader& frame, std::string* message) c
     return say(Reason::kBadFrame, absl::StrCat("frame of job ", JobIdText(frame.job), " slot ",
                                                frame.slot, " on a stream of another"));
   }
-  if (frame.epoch != plan_.epoch.epoch) {
+  if (frame.epoch != plan_.epoch.epoch && !BALLAST_MUTANT(kNoFence)) {
     return say(frame.epoch < plan_.epoch.epoch ? Reason::kStaleEpoch : Reason::kFutureEpoch,
                absl::StrCat("frame of epoch ", frame.epoch, ", the job is in ", plan_.epoch.epoch));
   }
-  if (!plan_.epoch.Holds(frame.slot, frame.incarnation)) {
+  if (!plan_.epoch.Holds(frame.slot, frame.incarnation) && !BALLAST_MUTANT(kNoFence)) {
     return say(Reason::kWrongIncarnation,
                absl::StrCat("slot ", frame.slot, " is not this process' any more"));
   }
@@ -598,12 +599,15 @@ void RoundFsm::OnVote(const Input& input, Effects* effects) {
 }
 
 void RoundFsm::MaybeDecide(Effects* effects) {
-  if (votes_.size() != plan_.servers.size()) return;
+  const bool early = BALLAST_MUTANT(kDecideEarly) && self_ == plan_.servers.front();
+  if (votes_.size() != plan_.servers.size() && !early) return;
   DecideInput input;
   input.max_grad_norm = plan_.spec.max_grad_norm;
   input.nonfinite = plan_.spec.nonfinite;
   input.max_consecutive_skips = plan_.spec.max_consecutive_skips;
-  for (const ContributorSet& set : plan_.epoch.contributors) input.divisor.push_back(set.divisor);
+  for (const ContributorSet& set : plan_.epoch.contributors) {
+    input.divisor.push_back(BALLAST_MUTANT(kOldDivisor) ? plan_.spec.world : set.divisor);
+  }
   for (const Extent& extent : layout_.extents()) input.extent_group.push_back(extent.group);
   input.policy = policy_;
   input.upload = prepared_->upload;

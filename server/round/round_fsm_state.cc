@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/crc32c.h"
+#include "common/base/mutant.h"
 #include "server/round/round_fsm.h"
 
 namespace ballast::server {
@@ -21,9 +22,12 @@ uint32_t CrcOfValue(uint64_t value, uint32_t seed) { return Crc32c(&value, sizeo
 
 void RoundFsm::Restore(const Restored& restored, Effects* effects) {
   round_ = restored.round;
-  policy_ = restored.policy;
+  if (!BALLAST_MUTANT(kForgetPolicy)) policy_ = restored.policy;
   tensor_step_ = restored.tensor_step;
   last_prepared_ = restored.last_prepared;
+  const bool set_steps = last_prepared_.has_value() && last_prepared_->steps.has_value();
+  if (BALLAST_MUTANT(kForgetSetSteps) && set_steps) tensor_step_ = last_prepared_->tensor_step;
+  if (BALLAST_MUTANT(kForgetTensorStep)) tensor_step_.assign(tensor_step_.size(), 0);
   init_missing_ = static_cast<uint32_t>(restored.init_missing.size());
   init_.Reset(static_cast<uint32_t>(layout_.extents().size()), 1);
   for (const uint32_t extent : restored.init_missing) {
@@ -43,12 +47,12 @@ void RoundFsm::Restore(const Restored& restored, Effects* effects) {
     return;
   }
   prepared_ = restored.prepared;
+  if (BALLAST_MUTANT(kForgetPresence)) prepared_->present.assign(prepared_->present.size(), true);
   phase_ = Phase::kPreparing;
   OnDurable(DurableInput{}, effects);
 }
 
-// --- What slots must begin a round with alike
-// -----------------------------------------------------
+// --- What slots must begin a round with alike ---------------------------------------------------
 
 absl::Status RoundFsm::CheckSameHyper(uint32_t slot_id, const RoundBegin& begin) const {
   for (uint32_t other = 0; other < slots_.size(); ++other) {
@@ -213,12 +217,13 @@ absl::Status RoundFsm::Extend(JobPlan plan, Layout layout, uint32_t window_exten
 
 // --- Epochs -------------------------------------------------------------------------------------
 
-void RoundFsm::OnSeal(const Input&, Effects*) { sealed_ = true; }
+void RoundFsm::OnSeal(const Input&, Effects*) { sealed_ = !BALLAST_MUTANT(kPrepareSealed); }
 
 std::optional<SealAnswer> RoundFsm::Sealed() const {
+  if (BALLAST_MUTANT(kPrepareSealed)) return SealAnswer{round_, false};
   if (!sealed_ || phase_ == Phase::kPreparing) return std::nullopt;
-  return SealAnswer{round_, phase_ == Phase::kPrepared || phase_ == Phase::kApplying,
-                    init_missing_ != 0};
+  const bool prepared = phase_ == Phase::kPrepared || phase_ == Phase::kApplying;
+  return SealAnswer{round_, prepared && !BALLAST_MUTANT(kForgetPrepared), init_missing_ != 0};
 }
 
 absl::Status RoundFsm::Adopt(const JobPlan& plan, uint32_t window_extents, Effects* effects) {
@@ -363,6 +368,7 @@ std::string RoundFsm::UserState(uint32_t slot) const {
 std::optional<Vote> RoundFsm::OwnVoteOn(uint64_t round) const {
   const bool given = phase_ == Phase::kPrepared || phase_ == Phase::kApplying;
   if (round == round_ && given) return prepared_->vote;
+  if (BALLAST_MUTANT(kForgetLastVote)) return std::nullopt;
   if (last_prepared_.has_value() && last_prepared_->round == round) return last_prepared_->vote;
   return std::nullopt;
 }

@@ -1,6 +1,7 @@
 #include "server/round/step_plan.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "server/round/scalar_bits.h"
 
@@ -48,12 +49,14 @@ bool Touches(const StepPlan& plan, const Layout& layout, uint32_t extent_id) {
 
 ExtentStep StepOf(const StepPlan& plan, const Layout& layout, uint32_t extent, const void* grad,
                   DType grad_dtype, void* weight) {
+  const bool ignored = BALLAST_MUTANT(kUploadIgnored) ||
+                       (BALLAST_MUTANT(kPlaneIgnored) && IsStatePlane(plan.upload));
   return {.grad = grad,
           .grad_dtype = grad_dtype,
           .weight = weight,
           .scale = plan.scale_by_group[layout.extents()[extent].group],
           .scalars = &plan.by_tensor,
-          .upload = plan.upload};
+          .upload = ignored ? UploadPlane::kNone : plan.upload};
 }
 
 }  // namespace ballast::server

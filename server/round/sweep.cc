@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/failpoint.h"
+#include "common/base/mutant.h"
 #include "common/base/status_macros.h"
 
 namespace ballast::server {
@@ -57,7 +58,7 @@ void Sweep::Step(uint32_t extent) {
   const absl::StatusOr<BufferRef> weight =
       deps_.state->weights.Acquire(layout.extents()[extent].dtype);
   if (!weight.ok()) return deps_.failed(weight.status());
-  if (ahead_.erase(extent) != 0) {  // Stepped before the restart.
+  if (ahead_.erase(extent) != 0 && !BALLAST_MUTANT(kApplyTwice)) {  // Stepped before the restart.
     store->ReadWeights(layout, extent, weight->data());
     deps_.strand->Post([this, extent, buffer = *weight] { OnStepped(extent, 0, buffer); });
     return;
@@ -82,7 +83,8 @@ void Sweep::OnStepped(uint32_t extent, uint64_t version, const BufferRef& weight
   --under_way_;
   deps_.state->store.tier()->Release(extent, version);
   deps_.contributions->Release(extent);
-  deps_.state->weights.Keep(extent, weight);
+  const bool stale = BALLAST_MUTANT(kStaleWeights) && deps_.state->weights.Find(extent);
+  if (!stale) deps_.state->weights.Keep(extent, weight);
   TellWeights(extent, weight);
   if (--left_ != 0) return Pump();
   weight_overflows_ = plan_->overflows.load(std::memory_order_relaxed);

@@ -20,12 +20,14 @@ class SimDisk::SimFile : public File {
   }
   absl::Status WriteAt(uint64_t offset, absl::Span<const ConstBytes> parts) override {
     return Change([&] {
-      if (watched_->oldest_unsynced == 0) watched_->oldest_unsynced = disk_->operations_;
       if (offset == 0 && watched_->log && watched_->made) ++watched_->begun;
       if (watched_->begun > 1) disk_->reused_segment_ = true;
       Remember(offset, parts);
       const absl::Status status = file_->WriteAt(offset, parts);
       if (!status.ok()) ++disk_->failed_writes_;
+      // What failed is not counted on.
+      const bool oldest = watched_->oldest_unsynced == 0;
+      if (status.ok() && oldest) watched_->oldest_unsynced = disk_->operations_;
       return disk_->mutant_ == Mutant::kIgnoreWriteError ? absl::OkStatus() : status;
     });
   }

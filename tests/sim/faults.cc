@@ -62,6 +62,11 @@ void FaultPlan::Calm() {
 
 void FaultPlan::StartMissing() {
   const server::EpochRecord newest = context_.oracle->newest();
+  std::set<uint32_t> coming;  // slots; some are asked for by two processes
+  for (const auto& trainer : *trainers_) {
+    const bool asks = trainer->alive() && trainer->error().ok() && trainer->joining();
+    if (asks) coming.insert(trainer->who().slot);
+  }
   for (const server::Member& member : newest.members) {
     // Not a process that has lost the seat and does not know it yet.
     const bool there = std::any_of(trainers_->begin(), trainers_->end(), [&](const auto& t) {
@@ -70,7 +75,7 @@ void FaultPlan::StartMissing() {
     });
     const bool wanted = !context_.plan->spec.variable_world ||
                         member.slot == newest.lead_trainer() ||
-                        Active().size() + spawning_.size() < newest.min_world;
+                        Active().size() + spawning_.size() + coming.size() < newest.min_world;
     if (!there && spawning_.count(member.slot) == 0 && wanted) Replace(member.slot, true);
   }
   context_.world->After(kSecond, kNobody, EventKind::kStart, [this] { StartMissing(); });
@@ -96,7 +101,7 @@ bool FaultPlan::Gate(NodeId node) {
 
 bool FaultPlan::EpochChanged(uint32_t server) {
   if (!servers_[server]->Serves()) return false;
-  const server::RoundFsm& fsm = servers_[server]->engine()->fsm();
+  const server::RoundFsm& fsm = servers_[server]->process()->fsm();
   const std::pair<uint32_t, bool> now = {fsm.plan().epoch.epoch, fsm.sealed()};
   return std::exchange(epochs_[server], now) != now;
 }
@@ -266,10 +271,21 @@ void FaultPlan::Replace(uint32_t slot, bool always) {
 void FaultPlan::KillTrainer() {
   const std::vector<SimTrainer*> active = Active();
   if (active.empty()) return;
+  // Not with disks that may forget a round: only trainers that have seen it would notice.
+  const bool may_all = context_.plan->spec.variable_world && !context_.swarm->may_refuse();
+  if (may_all && random().OneIn(3)) return KillWorld(active);
   SimTrainer* const trainer = random().Pick(active);
   context_.world->Met(Cover::kTrainerKilled);
   trainer->Kill(/*announced=*/!random().OneIn(3));
   Replace(trainer->who().slot, /*always=*/active.size() == 1);
+}
+
+// All trainers end, and the home: one trainer comes back at once, others perhaps never.
+void FaultPlan::KillWorld(const std::vector<SimTrainer*>& trainers) {
+  context_.world->Met(Cover::kTrainerKilled);
+  for (SimTrainer* const trainer : trainers) trainer->Kill(/*announced=*/true);
+  Replace(trainers.front()->who().slot, /*always=*/true);
+  Kill(/*server=*/0, /*power=*/false);
 }
 
 // Whoever started it thinks it dead.
@@ -323,7 +339,7 @@ void FaultPlan::SendZombie() {
   SimServer* const server = AnyServer();
   if (!server->Serves()) return;
   context_.world->Met(Cover::kStray);
-  const server::RoundFsm& fsm = server->engine()->fsm();
+  const server::RoundFsm& fsm = server->process()->fsm();
   const server::Member& member = random().Pick(fsm.plan().epoch.members);
   const uint32_t slot = member.slot;
   uint64_t incarnation = member.incarnation;

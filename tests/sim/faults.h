@@ -63,6 +63,7 @@ class FaultPlan {
   void PauseTrainer();
   void Pause(NodeId node, Tick at_most = 6 * kSecond);
   void KillTrainer();
+  void KillWorld(const std::vector<SimTrainer*>& trainers);
   void HangTrainer();
   void ComeOrGo();
   // Members that can still do something; null when there is none.

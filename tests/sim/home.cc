@@ -66,8 +66,17 @@ void SimHome::Attach(const server::Member& who, bool resume, Told told) {
 void SimHome::AwaitSeat(uint32_t slot, uint64_t incarnation, Tick give_up) {
   const auto waiting = waiting_.find(slot);
   if (waiting == waiting_.end() || waiting->second.incarnation != incarnation) return;
-  const bool open = server_->engine()->SlotOpen(slot);
-  if (server_->engine()->AnybodyOpen()) SomebodyIsThere();
+  const SimProcess* const process = server_->process();
+  process->engine()->SlotOpen(slot, process->InLife([=, this](const server::SeatUse& use) {
+    OnSeatUse(slot, incarnation, give_up, use);
+  }));
+}
+
+void SimHome::OnSeatUse(uint32_t slot, uint64_t incarnation, Tick give_up, server::SeatUse use) {
+  const auto waiting = waiting_.find(slot);
+  if (waiting == waiting_.end() || waiting->second.incarnation != incarnation) return;
+  if (use.anybody) SomebodyIsThere();
+  const bool open = use.open;
   if (!open) {
     newcomers_[slot] = incarnation;
     if (!OnNewcomer()) return;
@@ -78,6 +87,7 @@ void SimHome::AwaitSeat(uint32_t slot, uint64_t incarnation, Tick give_up) {
   }
   const Told told = std::move(waiting->second.told);
   waiting_.erase(waiting);
+  newcomers_.erase(slot);  // It may have been free before.
   told(ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kSlotTaken, "a process holds it"));
 }
 
@@ -182,7 +192,7 @@ void SimHome::OnSealFailed(uint32_t index, const absl::Status& status) {
   EndChange(status);
   if (index == 0) return;
   sealed_ = true;
-  if (ReasonOf(status) == Reason::kJobFinished) return server_->engine()->Fail(status);
+  if (ReasonOf(status) == Reason::kJobFinished) return server_->process()->engine()->Fail(status);
   After(kAskAgain, [this, epoch = plan_.epoch.epoch] {
     if (plan_.epoch.epoch == epoch) StartChange();
   });
@@ -212,7 +222,7 @@ void SimHome::WriteRecord() {
 // --- Adopting -----------------------------------------------------------------------------------
 
 void SimHome::AdoptEverywhere(const server::JobPlan& plan) {
-  if (plan_.epoch.epoch > plan.epoch.epoch || server_->engine()->ended()) return;
+  if (plan_.epoch.epoch > plan.epoch.epoch || server_->process()->ended()) return;
   plan_ = plan;
   adopted_.clear();
   for (uint32_t index = 1; index < plan.servers.size(); ++index) {
@@ -235,7 +245,7 @@ void SimHome::AdoptAt(uint32_t index, const server::JobPlan& plan) {
 
 void SimHome::OnAdopted(uint32_t index, const server::JobPlan& plan, const absl::Status& status) {
   if (plan_.epoch.epoch != plan.epoch.epoch || !change_.has_value()) return;
-  if (ReasonOf(status) == Reason::kJobFinished) return server_->engine()->Fail(status);
+  if (ReasonOf(status) == Reason::kJobFinished) return server_->process()->engine()->Fail(status);
   if (!status.ok()) {
     After(kAskAgain, [=, this] { AdoptAt(index, plan); });
     return;

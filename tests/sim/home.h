@@ -35,6 +35,7 @@ class SimHome {
   SimClock* clock() const { return context_.world->clock(node()); }
   void After(Tick delay, std::function<void()> action);
   void AwaitSeat(uint32_t slot, uint64_t incarnation, Tick give_up);
+  void OnSeatUse(uint32_t slot, uint64_t incarnation, Tick give_up, server::SeatUse use);
   bool OnNewcomer();
   server::Gathering GatheringNow() const;
   uint32_t LeastNow() const;

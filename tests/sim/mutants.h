@@ -1,6 +1,6 @@
 // Mutants: each breaks one rule that the protocol rests on; the oracles must notice every one of
 // them, else they prove nothing. Those of shipped code stand there, as BALLAST_MUTANT.
-// Comes from: the command line. Goes to: shipped code, the simulated disk and client. Thread
+// Comes from: the command line. Goes to: shipped code; the simulated home, disk and client. Thread
 // safety: immutable table.
 #pragma once
 
@@ -17,7 +17,7 @@ struct MutantInfo {
 
 inline constexpr std::array<MutantInfo, 52> kMutants = {{
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
-    {Mutant::kCountPushes, "count_pushes", "a frame that comes again is added again"},
+    {Mutant::kCountPushes, "count_pushes", "a frame that comes again changes what is there"},
     {Mutant::kArrivalOrderSum, "arrival_order_sum", "slots are summed as they arrive"},
     {Mutant::kDecideEarly, "decide_early", "the lead decides without the other votes"},
     {Mutant::kNoFence, "no_fence", "epoch and incarnation of frames are not looked at"},
@@ -47,7 +47,7 @@ inline constexpr std::array<MutantInfo, 52> kMutants = {{
     {Mutant::kSealNotSaved, "seal_not_saved", "a restarted server has forgotten its seal"},
     {Mutant::kForgetPrepared, "forget_prepared", "a seal's answer never says prepared"},
     {Mutant::kAdoptUnflushed, "adopt_unflushed", "a record is adopted before decisions are safe"},
-    {Mutant::kOldDivisor, "old_divisor", "sums are divided by the world before"},
+    {Mutant::kOldDivisor, "old_divisor", "sums are divided by the first world"},
     {Mutant::kNoIncarnation, "no_incarnation", "a stream needs no incarnation"},
     {Mutant::kRecordNotSaved, "record_not_saved", "peers hear of a record that is not on disk"},
     {Mutant::kStartFromHome, "start_from_home", "the start round follows from the home's answer"},

@@ -299,14 +299,15 @@ void Network::DeliverCall(const std::shared_ptr<Call>& call) {
     world_->Trace(ServerNode(call->to),
                   absl::StrCat("hears server index ", call->from, " vote on round ", call->round));
   }
-  absl::StatusOr<std::optional<Vote>> answer =
-      servers_[call->to]->OnVoteCall(call->epoch, call->round, call->vote);
-  const std::optional<Tick> back = CallDelay(ServerNode(call->to), ServerNode(call->from));
-  if (!back.has_value()) return;
-  world_->AfterInLife(*back, ServerNode(call->from), call->from_life, EventKind::kVoteAnswer,
-                      [call, answer = std::move(answer)] {
-                        if (call->done) std::exchange(call->done, nullptr)(answer);
-                      });
+  servers_[call->to]->OnVoteCall(
+      call->epoch, call->round, call->vote, [this, call](const server::VoteAnswer& answer) {
+        const std::optional<Tick> back = CallDelay(ServerNode(call->to), ServerNode(call->from));
+        if (!back.has_value()) return;
+        world_->AfterInLife(*back, ServerNode(call->from), call->from_life, EventKind::kVoteAnswer,
+                            [call, answer] {
+                              if (call->done) std::exchange(call->done, nullptr)(answer);
+                            });
+      });
 }
 
 }  // namespace ballast::sim

@@ -85,9 +85,9 @@ class StreamServer {
   virtual bool Serves() const = 0;  // a process listens
   virtual void OnUp(const StreamPtr& stream, UpMessage message) = 0;
   virtual void OnUpClosed(const StreamPtr& stream) = 0;
-  // A peer's vote; what this server answers. Errors: UNAVAILABLE.
-  virtual absl::StatusOr<std::optional<Vote>> OnVoteCall(uint32_t epoch, uint64_t round,
-                                                         const Vote& vote) = 0;
+  // A peer's vote. `answer` gets what this server says to it. Errors: UNAVAILABLE.
+  virtual void OnVoteCall(uint32_t epoch, uint64_t round, const Vote& vote,
+                          const std::function<void(const server::VoteAnswer&)>& answer) = 0;
   // Calls of the epoch machine; they may be answered later, or never.
   virtual void OnSeal(uint32_t epoch, std::function<void(absl::StatusOr<server::SealAnswer>)>) = 0;
   virtual void OnAdopt(const server::JobPlan& plan, std::function<void(absl::Status)>) = 0;

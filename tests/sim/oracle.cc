@@ -140,10 +140,11 @@ void Oracle::OnApplied(uint32_t server, uint64_t round) {
   }
 }
 
-void Oracle::OnRecovered(uint32_t server, const server::Recovered& recovered, bool damaged) {
-  const uint64_t round = recovered.fsm.round;
+void Oracle::OnRecovered(uint32_t server, const server::RoundFsm& fsm, bool damaged) {
+  const uint64_t round = fsm.round();
   world_->Note(round << 24 | server);
-  const bool prepared = recovered.fsm.prepared.has_value();
+  const bool prepared =
+      fsm.phase() != server::Phase::kIdle && fsm.phase() != server::Phase::kCollect;
   version_[server] = std::max(version_[server], round);
   // Before anybody had version c, everybody had prepared round c - 1 for good.
   if (!damaged && round < committed_ && !(prepared && round + 1 == committed_)) {
@@ -151,9 +152,7 @@ void Oracle::OnRecovered(uint32_t server, const server::Recovered& recovered, bo
                              prepared ? ", prepared" : ", not prepared",
                              "; somebody has had version ", committed_));
   }
-  if (recovered.fsm.init_missing.empty() &&
-      recovered.fsm.tensor_step.size() == layout_->tensors().size() &&
-      recovered.fsm.tensor_step != reference_.TensorSteps(round)) {
+  if (fsm.init_missing() == 0 && fsm.tensor_steps() != reference_.TensorSteps(round)) {
     world_->Red(
         absl::StrCat("server ", server, " is back at round ", round, " with other step counts"));
   }
@@ -193,32 +192,25 @@ void Oracle::OnTrainerRound(uint32_t slot, uint64_t round,
   }
 }
 
-void Oracle::OnRest(uint32_t server, const server::RoundFsm& fsm, server::ExtentStore* store,
-                    const std::function<bool(uint32_t extent)>& is_here) {
-  const uint64_t version = fsm.round();
-  for (const uint32_t extent : fsm.owned()) {
-    if (!is_here(extent)) continue;
+void Oracle::OnState(uint32_t slot, const server::StateInfo& info) {
+  if (info.tensor_step == reference_.TensorSteps(info.round)) return;
+  world_->Red(absl::StrCat("slot ", slot, " is told other step counts of version ", info.round));
+}
+
+void Oracle::OnArrays(uint32_t slot, uint64_t version,
+                      const std::vector<std::vector<float>>& arrays) {
+  for (uint32_t extent = 0; extent < arrays.size(); ++extent) {
     const ExtentState& expected = reference_.State(version, extent);
-    for (uint32_t t = 0; t < server::TileCount(*layout_, extent); ++t) {
-      const server::TileView tile = store->Tile(extent, t);
-      const size_t at = size_t{t} * layout_->tile_elements();
-      const std::pair<const std::vector<float>*, const float*> planes[] = {
-          {&expected.p, tile.p}, {&expected.m, tile.m}, {&expected.v, tile.v}};
-      for (int plane = 0; plane < 3; ++plane) {
-        const auto& [all, theirs] = planes[plane];
-        const std::vector<float> ours(all->begin() + static_cast<ptrdiff_t>(at),
-                                      all->begin() + static_cast<ptrdiff_t>(at + tile.elements));
-        const size_t differs = FirstDifference(ours, theirs, tile.elements);
-        if (differs == SIZE_MAX) continue;
-        world_->Red(absl::StrCat("server ", server, " keeps another state of version ", version,
-                                 ": extent ", extent, " element ", at + differs, " of plane ",
-                                 plane));
-        return;
-      }
+    const std::vector<float>* const planes[] = {&expected.p, &expected.m, &expected.v};
+    const size_t elements = expected.p.size();
+    for (size_t plane = 0; plane < 3; ++plane) {
+      const size_t differs =
+          FirstDifference(*planes[plane], arrays[extent].data() + plane * elements, elements);
+      if (differs == SIZE_MAX) continue;
+      world_->Red(absl::StrCat("slot ", slot, " gets another state of version ", version,
+                               ": extent ", extent, " element ", differs, " of plane ", plane));
+      return;
     }
-  }
-  if (fsm.tensor_steps() != reference_.TensorSteps(version)) {
-    world_->Red(absl::StrCat("server ", server, " keeps other step counts"));
   }
 }
 

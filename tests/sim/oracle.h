@@ -44,14 +44,15 @@ class Oracle {
   void OnApplied(uint32_t server, uint64_t round);
   // A restarted server goes on. `damaged`: its files were damaged, so it may know less; then others
   // must notice.
-  void OnRecovered(uint32_t server, const server::Recovered& recovered, bool damaged);
+  void OnRecovered(uint32_t server, const server::RoundFsm& fsm, bool damaged);
   // A trainer got (part of) the result, a piece of weights, or has finished a round.
   void OnResult(uint32_t slot, const RoundResult& result);
   void OnWeights(uint32_t slot, uint64_t version, uint32_t extent, const std::vector<char>& bytes);
   void OnTrainerRound(uint32_t slot, uint64_t round, const std::vector<std::vector<char>>& weights);
-  // The state that a server keeps at rest, as far as it `is_here`, in memory.
-  void OnRest(uint32_t server, const server::RoundFsm& fsm, server::ExtentStore* store,
-              const std::function<bool(uint32_t extent)>& is_here);
+  // A trainer has fetched the state of `version`: what its server says, and of every extent the
+  // state arrays, one behind the other.
+  void OnState(uint32_t slot, const server::StateInfo& info);
+  void OnArrays(uint32_t slot, uint64_t version, const std::vector<std::vector<float>>& arrays);
   // A snapshot of the beginning of `round` has this image of an extent, as a slot keeps it, and
   // says that the round before ended so.
   void OnImage(const std::string& whose, uint64_t round, uint32_t extent, const float* image);

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
-#include "server/durability/image_format.h"
 #include "server/durability/log_format.h"
 #include "tests/sim/home.h"
 #include "tests/sim/manifest.h"
@@ -18,7 +17,6 @@ namespace {
 
 constexpr char kDirectory[] = "/jobs/1";
 constexpr char kManifest[] = "/jobs/1/manifest";
-constexpr Tick kVoteRetry = 50 * kMillisecond;
 
 // The log's geometry as JobStorage::LogGeometry has it, for jobs of a few kilobytes: its least
 // segment would take most of a run's time to write.
@@ -58,7 +56,8 @@ SimServer::SimServer(const Context& context, uint32_t index)
       shelf_disk_(Mutant::kNone, context.shelf->disk()),
       options_(server::StorageOptionsOf(*context.plan, *context.layout, id_,
                                         context.swarm->shape.checkpoint_rounds)),
-      log_options_(SmallLogGeometry(options_, context.swarm->shape.segment_bytes_min)) {
+      log_options_(SmallLogGeometry(options_, context.swarm->shape.segment_bytes_min)),
+      flushed_(context.world, &disk_, &options_, absl::StrCat(kDirectory, "/slots")) {
   options_.images.open_threads = 1;
 }
 
@@ -92,7 +91,7 @@ absl::StatusOr<std::unique_ptr<server::JobStorage>> SimServer::OpenStorage() {
 absl::StatusOr<std::unique_ptr<server::JobStorage>> SimServer::TakeStorage() {
   absl::StatusOr<std::unique_ptr<server::JobStorage>> storage =
       fresh_ != nullptr ? std::move(fresh_) : OpenStorage();
-  images_ = storage.ok() ? (*storage)->images() : nullptr;
+  if (storage.ok()) flushed_.Watch((*storage)->images());
   return storage;
 }
 
@@ -150,34 +149,37 @@ void SimServer::Start() {
                         });
 }
 
-SimEngineDeps SimServer::EngineDeps() {
-  SimEngineDeps deps{.world = context_.world,
-                     .swarm = context_.swarm,
-                     .oracle = context_.oracle,
-                     .disk = &disk_,
-                     .threads = threads_.get(),
-                     .node = node(),
-                     .server_id = id_,
-                     .window_extents = context_.swarm->shape.window_extents[index_],
-                     .mutant = context_.mutant,
-                     .damaged = damaged_};
-  deps.send_vote = [this](uint32_t epoch, uint64_t round, uint32_t to_server, const Vote& vote) {
-    auto under_way = std::make_shared<VoteUnderWay>(VoteUnderWay{epoch, round, vote});
-    OfferVote(to_server, std::move(under_way));
-  };
-  deps.storage_failed = [this, errors = disk_.errors()](const absl::Status& status) {
-    if (disk_.errors() == errors && !damaged_) {
-      context_.world->Red(
-          absl::StrCat("server ", id_, " ends for a disk that works: ", status.ToString()));
-    }
-    if (context_.world->tracing()) {
-      context_.world->Trace(node(), absl::StrCat("storage failed: ", status.ToString()));
-    }
-    context_.world->Met(Cover::kStorageFailed);
-    End(/*power=*/false);
-    StartAgainLater();
-  };
-  return deps;
+void SimServer::NewProcess() {
+  World* const world = context_.world;
+  process_ = std::make_shared<SimProcess>(
+      context_, SimProcess::Deps{.index = index_,
+                                 .disk = &disk_,
+                                 .damaged = damaged_,
+                                 .after_task = [this] { flushed_.Check(); },
+                                 .storage_failed =
+                                     [this, errors = disk_.errors()](const absl::Status& status) {
+                                       OnStorageFailed(status, errors);
+                                     }});
+  holds_ = false;
+  world->SetLogFull(node(), false);
+  disk_.SetBesideSync([this, world](bool log) {
+    if (!World::may_give_way()) return;
+    const Pace& pace = context_.swarm->pace;
+    world->GiveWay(world->random().Below((log ? pace.log_sync : pace.image_sync) + 1), node());
+  });
+}
+
+void SimServer::OnStorageFailed(const absl::Status& status, uint64_t errors) {
+  if (disk_.errors() == errors && !damaged_) {
+    context_.world->Red(
+        absl::StrCat("server ", id_, " ends for a disk that works: ", status.ToString()));
+  }
+  if (context_.world->tracing()) {
+    context_.world->Trace(node(), absl::StrCat("storage failed: ", status.ToString()));
+  }
+  context_.world->Met(Cover::kStorageFailed);
+  End(/*power=*/false);
+  StartAgainLater();
 }
 
 void SimServer::StartAgainLater() {
@@ -185,101 +187,72 @@ void SimServer::StartAgainLater() {
   context_.world->After(delay, kNobody, EventKind::kStart, [this] { Start(); });
 }
 
-void SimServer::Boot() {
-  const uint64_t life = context_.world->Life(node());
-  const uint64_t errors = disk_errors_ = disk_.errors();
-  const bool restarted = fresh_ == nullptr;
+absl::StatusOr<server::JobPlan> SimServer::ReadManifest() {
   absl::StatusOr<server::JobPlan> plan = LoadManifest(&disk_, kManifest, *context_.plan);
   if (plan.ok() && context_.mutant != Mutant::kManifestAsRead) {
     const absl::Status saved = SaveManifest(&disk_, kManifest, *plan);
     if (!saved.ok()) plan = saved;
   }
-  absl::StatusOr<std::unique_ptr<server::JobStorage>> storage = absl::UnknownError("not opened");
-  if (!plan.ok()) {
-    storage = plan.status();
-  } else {
-    log_options_.epoch = plan->epoch.epoch;
-    log_options_.start_round = options_.start_round = plan->epoch.start_round;
-    storage = TakeStorage();
-  }
+  return plan;
+}
+
+absl::Status SimServer::OpenProcess(const absl::StatusOr<server::JobPlan>& plan,
+                                    SimProcess* process) {
+  BALLAST_RETURN_IF_ERROR(plan.status());
+  log_options_.epoch = plan->epoch.epoch;
+  log_options_.start_round = options_.start_round = plan->epoch.start_round;
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<server::JobStorage> storage, TakeStorage());
+  if (!process->alive()) return absl::CancelledError("the process has ended");
+  return process->Open(*plan, std::move(storage));
+}
+
+void SimServer::Boot() {
+  const uint64_t errors = disk_errors_ = disk_.errors();
+  const bool restarted = fresh_ == nullptr;
+  SimProcess* const process = process_.get();
+  const absl::StatusOr<server::JobPlan> plan = ReadManifest();
+  const absl::Status opened = OpenProcess(plan, process);
+  if (!process->alive()) return;  // It ended inside the disk.
   fresh_ = nullptr;
-  absl::StatusOr<std::unique_ptr<SimEngine>> engine =
-      storage.ok() ? SimEngine::Make(*plan, EngineDeps(), *std::move(storage))
-                   : absl::StatusOr<std::unique_ptr<SimEngine>>(storage.status());
-  if (context_.world->Life(node()) != life) return;  // It ended inside the disk.
-  if (engine.ok()) {
-    engine_ = *std::move(engine);
-    started_ = true;
-    if (context_.world->tracing()) {
-      context_.world->Trace(node(), absl::StrCat("serves at round ", engine_->fsm().round(), ", ",
-                                                 PhaseName(engine_->fsm().phase())));
-    }
-    if (index_ == 0) {
-      home_ = std::make_unique<SimHome>(context_, this, *plan);
-      engine_->OnSeatFree([this](uint32_t slot, uint64_t incarnation, bool left) {
-        home_->OnSeatFree(slot, incarnation, left);
-      });
-      snapshots_ = std::make_unique<SimSnapshots>(context_, this);
-    }
-    engine_->Start(restarted);
-    if (context_.world->Life(node()) == life && home_ != nullptr) home_->Start();
-    if (context_.world->Life(node()) == life && snapshots_ != nullptr) snapshots_->Start();
-    return;
-  }
+  opened.ok() ? Serve(*plan, restarted) : CannotServe(opened, errors);
+}
+
+void SimServer::Serve(const server::JobPlan& plan, bool restarted) {
+  started_ = true;
+  server::RoundEngine* const engine = process_->engine();
   if (context_.world->tracing()) {
-    context_.world->Trace(node(), absl::StrCat("cannot start: ", engine.status().ToString()));
+    const server::RoundFsm& fsm = process_->fsm();
+    context_.world->Trace(
+        node(), absl::StrCat("serves at round ", fsm.round(), ", ", PhaseName(fsm.phase())));
+  }
+  if (index_ == 0) {
+    home_ = std::make_unique<SimHome>(context_, this, plan);
+    engine->OnSeatFree(process_->InLife([this](uint32_t slot, uint64_t incarnation, bool left) {
+      home_->OnSeatFree(slot, incarnation, left);
+    }));
+    snapshots_ = std::make_unique<SimSnapshots>(context_, this);
+  }
+  engine->OnEnd(process_->InLife([this](const absl::Status& why, uint64_t) {
+    flushed_.Watch(nullptr);
+    process_->OnEnded(why);
+  }));
+  engine->Start(restarted);
+  engine->ExpectSlots();
+  if (home_ != nullptr) home_->Start();
+  if (snapshots_ != nullptr) snapshots_->Start();
+}
+
+void SimServer::CannotServe(const absl::Status& why, uint64_t errors) {
+  if (context_.world->tracing()) {
+    context_.world->Trace(node(), absl::StrCat("cannot start: ", why.ToString()));
   }
   End(/*power=*/false);
   if (disk_.errors() != errors) {  // The disk failed; it may do better next time.
     StartAgainLater();
   } else if (damaged_) {
-    refusal_ = engine.status();
+    refusal_ = why;
   } else {
-    context_.world->Red(
-        absl::StrCat("server ", id_, " cannot start: ", engine.status().ToString()));
-  }
-}
-
-void SimServer::NewProcess() {
-  World* const world = context_.world;
-  if (threads_ != nullptr) graveyard_.push_back(std::move(threads_));
-  threads_ =
-      std::make_shared<SimThreads>(world, context_.swarm, node(), [this] { CheckFlushed(); });
-  checked_.clear();
-  disk_.SetBesideSync([this, world](bool log) {
-    if (!world->may_give_way()) return;
-    const Pace& pace = context_.swarm->pace;
-    world->GiveWay(world->random().Below((log ? pace.log_sync : pace.image_sync) + 1), node());
-  });
-}
-
-// What counts as flushed is on the medium.
-void SimServer::CheckFlushed() {
-  if (images_ == nullptr || !options_.images.flush) return;
-  uint64_t offset = kPageBytes;
-  for (const server::ImageShape& shape : options_.shapes) {
-    const uint64_t header_bytes = server::ImageHeaderBytes(shape);
-    const uint64_t image_bytes = header_bytes + server::ImageFile::BufferBytes(shape);
-    const uint64_t version = images_->Flushed(shape.extent);
-    if (std::exchange(checked_[shape.extent], version) != version) {
-      CheckFlushed(shape, version, {offset, offset + image_bytes});
-    }
-    offset += 2 * image_bytes;
-  }
-}
-
-void SimServer::CheckFlushed(const server::ImageShape& shape, uint64_t version,
-                             const std::array<uint64_t, 2>& places) {
-  const auto file =
-      disk_.raw()->Open(absl::StrCat(kDirectory, "/slots"), {.mode = OpenMode::kRead});
-  std::string page(server::ImageHeaderBytes(shape), '\0');
-  for (const uint64_t place : places) {
-    if (!file.ok() || !(*file)->ReadAt(place, page.size(), page.data()).ok()) return;
-    const auto header = server::DecodeImageHeader(shape, page.data());
-    if (!header.ok() || header->version != version) continue;
-    if (disk_.ImageWrittenAt(place) <= disk_.images_synced()) continue;
-    context_.world->Red(absl::StrCat("version ", version, " of extent ", shape.extent,
-                                     " counts as flushed, and no flush has covered it"));
+    context_.world->Red(absl::StrCat("server ", id_, " cannot start: ", why.ToString()));
   }
 }
 
@@ -290,16 +263,15 @@ void SimServer::End(bool power) {
   }
   running_ = false;
   started_ = false;
-  images_ = nullptr;
+  flushed_.Watch(nullptr);
   context_.world->EndLife(node());
   context_.network->EndProcess(index_, /*announced=*/!power);
   if (context_.shelf->being_taken()) context_.world->Met(Cover::kEndInSnapshot);
   if (snapshots_ != nullptr) graveyard_.push_back(std::move(snapshots_));
   if (home_ != nullptr) graveyard_.push_back(std::move(home_));
-  if (engine_ != nullptr) graveyard_.push_back(std::move(engine_));
   for (auto& [stream, session] : sessions_) graveyard_.push_back(std::move(session));
   sessions_.clear();
-  newest_votes_.clear();
+  if (process_ != nullptr) graveyard_.push_back(std::move(process_));
   fresh_ = nullptr;  // Its files were open in this process.
   disk_.Detach();
   shelf_disk_.Detach();
@@ -325,7 +297,7 @@ void SimServer::LosePower() {
 void SimServer::OnUp(const StreamPtr& stream, UpMessage message) {
   std::shared_ptr<Session>& session = sessions_[stream.get()];
   if (session == nullptr) {
-    session = std::make_shared<Session>(context_, engine_.get(), stream);
+    session = std::make_shared<Session>(context_, process_.get(), stream);
     session->WatchSilence();
   }
   const std::shared_ptr<Session> keep = session;
@@ -341,77 +313,72 @@ void SimServer::OnUpClosed(const StreamPtr& stream) {
 }
 
 void SimServer::StrayFrame(const FrameHeader& frame, Payload payload) {
-  if (Serves()) engine_->StrayFrame(frame, std::move(payload));
+  if (Serves()) process_->engine()->Frame(frame, std::move(payload));
 }
 
 void SimServer::StrayHello(const server::SlotHello& hello) {
   if (!Serves()) return;
-  engine_->AttachSlot(hello, nullptr, [this](const absl::StatusOr<server::SlotWelcome>& welcome) {
-    if (welcome.ok()) context_.world->Red("a process that is no member gets a seat");
-  });
+  const auto session = std::make_shared<Session>(context_, process_.get(), nullptr);
+  process_->engine()->AttachSlot(
+      hello, session, process_->InLife([this](const absl::StatusOr<server::SlotWelcome>& welcome) {
+        if (welcome.ok()) context_.world->Red("a process that is no member gets a seat");
+      }));
 }
 
 // --- Peers --------------------------------------------------------------------------------------
 
-void SimServer::OfferVote(uint32_t to_server, std::shared_ptr<const VoteUnderWay> vote) {
-  newest_votes_[to_server] = vote;
-  CallVote(to_server, std::move(vote));
-}
-
-void SimServer::CallVote(uint32_t to_server, std::shared_ptr<const VoteUnderWay> vote) {
-  const auto& servers = context_.plan->servers;
-  const auto to = std::lower_bound(servers.begin(), servers.end(), to_server) - servers.begin();
-  context_.network->CallVote(
-      index_, static_cast<uint32_t>(to), vote->epoch, vote->round, vote->vote,
-      [this, to_server, vote](const absl::StatusOr<std::optional<Vote>>& answer) {
-        if (answer.ok()) {
-          if (answer->has_value() && Serves()) {
-            if (vote->round == engine_->fsm().round()) context_.world->Met(Cover::kVoteFromAnswer);
-            (void)engine_->PeerVote(vote->epoch, vote->round, **answer);
-          }
-          return;
-        }
-        if (newest_votes_[to_server] != vote) return;  // A newer one took its place.
-        if (ReasonOf(answer.status()) == Reason::kStateLost) {
-          if (Serves()) engine_->VoteRefused(vote->round, answer.status());
-          return;
-        }
-        context_.world->clock(node())->After(
-            kVoteRetry, EventKind::kTimer, [this, to_server, vote] { CallVote(to_server, vote); });
-      });
-}
-
-absl::StatusOr<std::optional<Vote>> SimServer::OnVoteCall(uint32_t epoch, uint64_t round,
-                                                          const Vote& vote) {
-  if (!Serves()) return absl::UnavailableError("the job is not known yet");
-  return engine_->PeerVote(epoch, round, vote);
+void SimServer::OnVoteCall(uint32_t epoch, uint64_t round, const Vote& vote,
+                           const std::function<void(const server::VoteAnswer&)>& answer) {
+  if (!Serves()) return answer(absl::UnavailableError("the job is not known yet"));
+  process_->engine()->PeerVote(epoch, round, vote, process_->InLife(answer));
 }
 
 // --- Epochs -------------------------------------------------------------------------------------
 
+// As a process saves it: one that has ended writes nothing.
+absl::Status SimServer::SaveRecord(const server::JobPlan& plan) {
+  if (!running_) return absl::CancelledError("the process has ended");
+  return SaveManifest(&disk_, kManifest, plan);
+}
+
 void SimServer::OnSeal(uint32_t epoch,
                        std::function<void(absl::StatusOr<server::SealAnswer>)> done) {
   if (!Serves()) return;
-  engine_->Seal(
-      epoch, [this](const server::JobPlan& plan) { return SaveManifest(&disk_, kManifest, plan); },
-      done);
+  process_->engine()->Seal(
+      epoch, [this](const server::JobPlan& plan) { return SaveRecord(plan); },
+      process_->InLife(std::move(done)));
 }
 
 void SimServer::OnAdopt(const server::JobPlan& plan, std::function<void(absl::Status)> done) {
   if (!Serves()) return;
-  engine_->Adopt(
-      plan,
-      [this, plan] {
-        if (context_.mutant == Mutant::kRecordNotSaved && index_ == 0) return absl::OkStatus();
-        return SaveManifest(&disk_, kManifest, plan);
+  process_->engine()->Adopt(
+      plan, context_.swarm->shape.window_extents[index_],
+      [this, plan, process = process_.get()] {
+        const bool forgets = context_.mutant == Mutant::kRecordNotSaved && index_ == 0;
+        const absl::Status saved = forgets ? absl::OkStatus() : SaveRecord(plan);
+        if (saved.ok() && process->alive()) OnRecordSaved(plan);
+        return saved;
       },
-      done);
+      process_->InLife(std::move(done)));
+}
+
+void SimServer::OnRecordSaved(const server::JobPlan& plan) {
+  const server::EpochRecord& epoch = plan.epoch;
+  const server::EpochRecord& before = process_->fsm().plan().epoch;
+  if (index_ == 0) context_.oracle->OnEpoch(epoch);
+  context_.oracle->OnAdopted(id_, epoch, damaged_);
+  context_.world->Met(epoch.world() == before.world() ? Cover::kReplaced : Cover::kOtherWorld);
+  if (epoch.init_again) context_.world->Met(Cover::kInitDropped);
+  if (!context_.world->tracing()) return;
+  context_.world->Trace(node(),
+                        absl::StrCat("epoch ", epoch.epoch, " from round ", epoch.start_round, ", ",
+                                     epoch.world(), " of ", before.world(), " trainers"));
 }
 
 void SimServer::OnAttach(const server::Member& who, bool resume,
                          std::function<void(absl::StatusOr<server::EpochRecord>)> done) {
   if (!Serves() || home_ == nullptr) return;
-  if (engine_->ended()) return done(engine_->failure());
+  if (process_->ended()) return done(process_->failure());
   home_->Attach(who, resume, std::move(done));
 }
 

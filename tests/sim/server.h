@@ -1,33 +1,26 @@
 // SimServer: one machine with a disk and, while it runs, one server process: sessions of trainers,
-// votes to peers, the job's engine. Processes end and begin again; the disk stays.
-// Comes from: the simulation (faults), the network. Goes to: SimEngine.
+// the job's engine. Processes end and begin again; the disk stays.
+// Comes from: the simulation (faults), the network. Goes to: SimProcess.
 // Thread safety: one thread.
 #pragma once
 
-#include <array>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "tests/sim/engine.h"
+#include "server/durability/job_storage.h"
+#include "tests/sim/context.h"
+#include "tests/sim/disk.h"
+#include "tests/sim/flush_check.h"
 #include "tests/sim/network.h"
-#include "tests/sim/snapshot_shelf.h"
+#include "tests/sim/process.h"
 
 namespace ballast::sim {
 
-// What all parts of one run share.
-struct Context {
-  World* world = nullptr;
-  const Swarm* swarm = nullptr;
-  Network* network = nullptr;
-  Oracle* oracle = nullptr;
-  SnapshotShelf* shelf = nullptr;
-  const server::JobPlan* plan = nullptr;
-  const Layout* layout = nullptr;
-  Mutant mutant = Mutant::kNone;
-};
+// As timing.lease: silence after which a seat is taken away.
+inline constexpr Tick kLease = 10 * kSecond;
 
 class SimHome;
 class SimSnapshots;
@@ -52,7 +45,8 @@ class SimServer : public StreamServer {
   SimDisk* disk() { return &disk_; }
   // The directory of snapshots, as this machine sees it.
   SimDisk* shelf_disk() { return &shelf_disk_; }
-  SimEngine* engine() { return engine_.get(); }
+  // Null while no process has come as far as its engine.
+  SimProcess* process() { return started_ ? process_.get() : nullptr; }
   // At the home, while it serves; else null.
   SimSnapshots* snapshots() { return started_ ? snapshots_.get() : nullptr; }
   // A typed error that damage explains: the job cannot go on here.
@@ -68,11 +62,11 @@ class SimServer : public StreamServer {
   void StrayFrame(const FrameHeader& frame, Payload payload);
   void StrayHello(const server::SlotHello& hello);
 
-  bool Serves() const override { return running_ && engine_ != nullptr && started_; }
+  bool Serves() const override { return running_ && started_; }
   void OnUp(const StreamPtr& stream, UpMessage message) override;
   void OnUpClosed(const StreamPtr& stream) override;
-  absl::StatusOr<std::optional<Vote>> OnVoteCall(uint32_t epoch, uint64_t round,
-                                                 const Vote& vote) override;
+  void OnVoteCall(uint32_t epoch, uint64_t round, const Vote& vote,
+                  const std::function<void(const server::VoteAnswer&)>& answer) override;
   void OnSeal(uint32_t epoch,
               std::function<void(absl::StatusOr<server::SealAnswer>)> done) override;
   void OnAdopt(const server::JobPlan& plan, std::function<void(absl::Status)> done) override;
@@ -84,31 +78,28 @@ class SimServer : public StreamServer {
 
  private:
   class Session;
-  struct VoteUnderWay {
-    uint32_t epoch = 0;
-    uint64_t round = 0;
-    Vote vote;
-  };
-
   NodeId node() const { return context_.network->ServerNode(index_); }
   void Boot();
+  // Its engine stands: the process serves. `restarted`: the job ran before.
+  void Serve(const server::JobPlan& plan, bool restarted);
+  // `why` keeps the process from serving. `errors`: of the disk, when it began.
+  void CannotServe(const absl::Status& why, uint64_t errors);
+  absl::Status OpenProcess(const absl::StatusOr<server::JobPlan>& plan, SimProcess* process);
+  absl::StatusOr<server::JobPlan> ReadManifest();
   // What the process that starts works on.
   void NewProcess();
-  // After every task of its executors.
-  void CheckFlushed();
-  void CheckFlushed(const server::ImageShape& shape, uint64_t version,
-                    const std::array<uint64_t, 2>& places);
   absl::StatusOr<std::unique_ptr<server::JobStorage>> OpenStorage();
   absl::StatusOr<std::unique_ptr<server::JobStorage>> CreateStorage();
   // That of the process that starts.
   absl::StatusOr<std::unique_ptr<server::JobStorage>> TakeStorage();
-  SimEngineDeps EngineDeps();
+  void OnStorageFailed(const absl::Status& status, uint64_t errors);
   void StartAgainLater();
-  void OfferVote(uint32_t to_server, std::shared_ptr<const VoteUnderWay> vote);
-  void CallVote(uint32_t to_server, std::shared_ptr<const VoteUnderWay> vote);
+  absl::Status SaveRecord(const server::JobPlan& plan);
+  void OnRecordSaved(const server::JobPlan& plan);
   // Snapshots (server_snapshots.cc).
   struct Part;
   void OnShelf(std::function<void()> task);
+  void HoldState(const std::function<void(absl::StatusOr<uint64_t>)>& done);
   void BeginPart(const std::shared_ptr<Part>& part);
   absl::Status TakeInto(Part* part, uint32_t extent, const void* image);
   void EndPart(const std::shared_ptr<Part>& part,
@@ -122,22 +113,20 @@ class SimServer : public StreamServer {
   SimDisk shelf_disk_;
   server::StorageOptions options_;
   server::LogOptions log_options_;
+  FlushCheck flushed_;
   std::unique_ptr<server::JobStorage> fresh_;  // made by CreateJob, for the first process
   bool running_ = false;
   bool started_ = false;  // this process has come as far as serving
   bool damaged_ = false;
   bool power_off_ = false;
   absl::Status refusal_;
-  std::shared_ptr<SimThreads> threads_;   // of the present process
-  server::ImageFile* images_ = nullptr;   // likewise, while it serves
-  std::map<uint32_t, uint64_t> checked_;  // flushed version by extent
-  std::unique_ptr<SimEngine> engine_;
-  std::unique_ptr<SimHome> home_;  // at the home
+  std::shared_ptr<SimProcess> process_;  // the present one
+  std::unique_ptr<SimHome> home_;        // at the home
   std::unique_ptr<SimSnapshots> snapshots_;
   uint64_t disk_errors_ = 0;  // when this process began
   std::map<const Stream*, std::shared_ptr<Session>> sessions_;
-  std::map<uint32_t, std::shared_ptr<const VoteUnderWay>> newest_votes_;  // by server
-  std::vector<std::shared_ptr<void>> graveyard_;
+  bool holds_ = false;                            // for a snapshot, or captures it
+  std::vector<std::shared_ptr<void>> graveyard_;  // until the event is over in which they ended
 };
 
 }  // namespace ballast::sim

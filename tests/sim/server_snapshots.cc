@@ -29,18 +29,14 @@ void SimServer::OnShelf(std::function<void()> task) {
 void SimServer::OnSnapshot(const SnapshotCall& call, const std::shared_ptr<CapturedRound>& before,
                            const std::function<void(absl::StatusOr<uint64_t>)>& done) {
   if (!Serves()) return;
-  if (call.step == SnapshotCall::Step::kHold) {
-    engine_->HoldState([this, done](const absl::StatusOr<uint64_t>& round) {
-      CheckSnapshotError(round.status(), /*may_give_way=*/true);
-      done(round);
-    });
-    return;
-  }
+  if (call.step == SnapshotCall::Step::kHold) return HoldState(done);
   if (call.step == SnapshotCall::Step::kRelease) {
-    engine_->ReleaseState();
+    context_.world->SetGaveWay(node(), true);  // The home ends it.
+    process_->engine()->ReleaseState();
     OnShelf([this, id = call.snapshot, done] {
       server::SnapshotStore store(&shelf_disk_, kShelfRoot, id_, kShelfOwner);
       (void)store.DropPart(id);
+      holds_ = false;
       if (running_) done(0);
     });
     return;
@@ -52,18 +48,31 @@ void SimServer::OnSnapshot(const SnapshotCall& call, const std::shared_ptr<Captu
   OnShelf([this, part] { BeginPart(part); });
 }
 
+// What an earlier snapshot holds is let go.
+void SimServer::HoldState(const std::function<void(absl::StatusOr<uint64_t>)>& done) {
+  context_.world->SetGaveWay(node(),
+                             std::exchange(holds_, true) || context_.world->log_full(node()));
+  process_->engine()->HoldState(
+      process_->InLife([this, done](const absl::StatusOr<uint64_t>& round) {
+        CheckSnapshotError(round.status(), /*may_give_way=*/true);
+        done(round);
+      }));
+}
+
 void SimServer::BeginPart(const std::shared_ptr<Part>& part) {
   server::SnapshotStore store(&shelf_disk_, kShelfRoot, id_, kShelfOwner);
   auto made = store.CreatePart(part->call.snapshot, *context_.plan, *context_.layout);
   if (!running_) return;
   if (!made.ok()) return part->done(made.status());
   part->file = *std::move(made);
-  engine_->CaptureState(
+  process_->engine()->CaptureState(
       part->call.round,
-      [this, part](uint32_t extent, const void* image) {
+      [this, part, process = process_.get()](uint32_t extent, const void* image) {
+        if (!process->alive()) return absl::CancelledError("the process has ended");
         return TakeInto(part.get(), extent, image);
       },
-      [this, part](const absl::StatusOr<CapturedRound>& before) { EndPart(part, before); });
+      process_->InLife(
+          [this, part](const absl::StatusOr<CapturedRound>& before) { EndPart(part, before); }));
 }
 
 absl::Status SimServer::TakeInto(Part* part, uint32_t extent, const void* image) {
@@ -76,8 +85,14 @@ absl::Status SimServer::TakeInto(Part* part, uint32_t extent, const void* image)
 
 void SimServer::EndPart(const std::shared_ptr<Part>& part,
                         const absl::StatusOr<CapturedRound>& before) {
-  if (!part->shelf_failed) CheckSnapshotError(before.status(), engine_->had_to_give_way());
+  holds_ = false;
+  if (!part->shelf_failed) {
+    CheckSnapshotError(before.status(), context_.world->gave_way(node()));
+  }
   if (before.ok()) {
+    if (process_->fsm().round() > part->call.round) {
+      context_.world->Met(Cover::kRoundsBesideCapture);
+    }
     context_.oracle->OnRoundBefore(absl::StrCat("the capture of server ", id_), part->call.round,
                                    *before);
   }
@@ -94,7 +109,7 @@ void SimServer::EndPart(const std::shared_ptr<Part>& part,
 // A snapshot may fail because the job is not so far, has ended, or needs the room, and because of a
 // disk that does.
 void SimServer::CheckSnapshotError(const absl::Status& status, bool may_give_way) const {
-  if (status.ok() || disk_failed() || engine_->ended() || absl::IsFailedPrecondition(status))
+  if (status.ok() || disk_failed() || process_->ended() || absl::IsFailedPrecondition(status))
     return;
   if (absl::IsAborted(status) && may_give_way) return;
   context_.world->Red(

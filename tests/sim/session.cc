@@ -20,6 +20,20 @@ Overloaded(Handlers...) -> Overloaded<Handlers...>;
 
 }  // namespace
 
+// Counts as received when the engine lets it go.
+struct SimServer::Session::Received {
+  Received(Payload payload_in, std::weak_ptr<Session> session_in)
+      : payload(std::move(payload_in)), session(std::move(session_in)) {}
+  ~Received() {
+    if (const auto of = session.lock()) of->OnTaken(payload.bytes());
+  }
+  Received(const Received&) = delete;
+  Received& operator=(const Received&) = delete;
+
+  const Payload payload;
+  const std::weak_ptr<Session> session;
+};
+
 // --- From the trainer ---------------------------------------------------------------------------
 
 void SimServer::Session::OnUp(UpMessage message) {
@@ -47,11 +61,11 @@ void SimServer::Session::OnUp(UpMessage message) {
 void SimServer::Session::Hello(const server::SlotHello& hello) {
   hello_ = hello;
   state_ = State::kAttaching;
-  engine_->AttachSlot(
-      hello, shared_from_this(),
-      [self = shared_from_this()](const absl::StatusOr<server::SlotWelcome>& welcome) {
-        self->OnAttached(welcome);
-      });
+  engine_->AttachSlot(hello, shared_from_this(),
+                      process_->InLife([self = shared_from_this()](
+                                           const absl::StatusOr<server::SlotWelcome>& welcome) {
+                        self->OnAttached(welcome);
+                      }));
 }
 
 void SimServer::Session::OnAttached(const absl::StatusOr<server::SlotWelcome>& welcome) {
@@ -59,13 +73,17 @@ void SimServer::Session::OnAttached(const absl::StatusOr<server::SlotWelcome>& w
     Close(welcome.status(), "");
     return;
   }
+  if (!process_->fsm().plan().epoch.Holds(hello_.slot, hello_.incarnation)) {
+    return context_.world->Red("a process that is no member gets a stream");
+  }
   const bool over = !stream_->server_open;
   seated_ = !over;
   if (state_ == State::kAttaching) {
     state_ = State::kOpen;
+    welcome_round_ = welcome->round;
     Send(*welcome);
   }
-  if (over) engine_->SlotLost(hello_.slot, this, "its connection closed");
+  if (over) engine_->SlotLost(hello_.slot, this, "its connection closed", {});
 }
 
 void SimServer::Session::OnFrame(FrameMessage frame) {
@@ -74,7 +92,8 @@ void SimServer::Session::OnFrame(FrameMessage frame) {
     context_.world->Red("a trainer sends frames that are not its own");
     return;
   }
-  engine_->Frame(header, std::move(frame.payload));
+  const auto received = std::make_shared<Received>(std::move(frame.payload), weak_from_this());
+  engine_->Frame(header, Payload(received->payload.pieces(), received));
 }
 
 void SimServer::Session::OnTaken(size_t bytes) {
@@ -91,7 +110,7 @@ void SimServer::Session::OnClosed() {
 // --- To the trainer -----------------------------------------------------------------------------
 
 void SimServer::Session::Send(DownMessage message) {
-  if (state_ == State::kClosed) return;
+  if (state_ == State::kClosed || stream_ == nullptr || !process_->alive()) return;
   context_.network->SendDown(stream_, std::move(message));
 }
 
@@ -114,23 +133,38 @@ void SimServer::Session::OnAck(const server::Ack& ack) {
   if (ack.flush || AckDue()) FlushAck();
 }
 
-void SimServer::Session::OnResult(const RoundResult& result) { Send(result); }
+void SimServer::Session::OnResult(const RoundResult& result) {
+  const server::RoundFsm& fsm = process_->fsm();
+  uint64_t all = 0;
+  for (const uint32_t extent : fsm.owned()) all += fsm.layout().ExtentWireBytes(extent);
+  if (result.applied && result.weight_bytes < all) context_.world->Met(Cover::kUntouchedExtent);
+  if (result.round < welcome_round_) context_.world->Met(Cover::kLastRoundAgain);
+  Send(result);
+}
 
 void SimServer::Session::OnExtent(const server::OutPiece& piece) {
-  std::shared_ptr<const std::vector<char>> bytes;
-  if (piece.bytes.owner != nullptr) {
-    bytes = std::static_pointer_cast<const std::vector<char>>(piece.bytes.owner);
-  } else {
-    bytes =
-        std::make_shared<std::vector<char>>(piece.bytes.data, piece.bytes.data + piece.bytes.bytes);
-  }
+  if (stream_ == nullptr || !process_->alive()) return;
+  auto bytes =
+      std::make_shared<std::vector<char>>(piece.bytes.data, piece.bytes.data + piece.bytes.bytes);
   Send(PieceMessage{piece.kind, piece.array, piece.round, piece.extent, piece.offset_bytes,
                     std::move(bytes)});
+  if (piece.kind != FrameKind::kState) return;
+  // Planes of the state stay where they are until the last byte is sent.
+  process_->KeepWhileSent(piece.bytes.owner);
 }
 
 void SimServer::Session::OnDone(const server::RoundDone& done) { Send(done); }
 
-void SimServer::Session::OnRefused(const server::FrameRefused& refused) { Send(refused); }
+void SimServer::Session::OnRefused(const server::FrameRefused& refused) {
+  if (refused.reason == Reason::kDuplicate) context_.world->Met(Cover::kDuplicateFrame);
+  if (refused.reason == Reason::kOutOfWindow) context_.world->Met(Cover::kOutOfWindow);
+  if (refused.reason == Reason::kBadChecksum) context_.world->Met(Cover::kBadChecksum);
+  // A stray process' frame came through no stream.
+  const bool stray = refused.reason == Reason::kStaleEpoch ||
+                     refused.reason == Reason::kFutureEpoch ||
+                     refused.reason == Reason::kWrongIncarnation;
+  if (!stray) Send(refused);
+}
 
 void SimServer::Session::OnState(const server::StateInfo& info) { Send(info); }
 
@@ -139,7 +173,7 @@ void SimServer::Session::OnError(const absl::Status& status) {
 }
 
 void SimServer::Session::Close(const absl::Status& status, const std::string& why) {
-  if (state_ == State::kClosed) return;
+  if (state_ == State::kClosed || stream_ == nullptr || !process_->alive()) return;
   close_why_ = why;
   Send(ErrorMessage{status});
   state_ = State::kClosed;
@@ -148,7 +182,8 @@ void SimServer::Session::Close(const absl::Status& status, const std::string& wh
 
 void SimServer::Session::Lost(const std::string& why, Tick silent_for) {
   if (!std::exchange(seated_, false) || left_) return;
-  engine_->SlotLost(hello_.slot, this, why, silent_for);
+  engine_->SlotLost(hello_.slot, this, why,
+                    std::chrono::nanoseconds(static_cast<int64_t>(silent_for)));
 }
 
 void SimServer::Session::WatchSilence() {

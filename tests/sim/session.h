@@ -1,6 +1,6 @@
-// SimServer::Session: one stream of a slot at a server, the mirror of server/rpc's Session and
-// Outbox: identity, received bytes, merged acknowledgements, silence.
-// Comes from: SimServer. Goes to: SimEngine, the network. Thread safety: one thread.
+// SimServer::Session: one stream of a slot at a server, the mirror of server/rpc's TrainerStream
+// and Outbox: identity, received bytes, merged acknowledgements, silence. Comes from: SimServer.
+// Goes to: RoundEngine, the network. Thread safety: one thread.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,16 @@
 
 namespace ballast::sim {
 
-class SimServer::Session : public SimSink, public std::enable_shared_from_this<SimServer::Session> {
+class SimServer::Session : public server::SlotSink,
+                           public std::enable_shared_from_this<SimServer::Session> {
  public:
-  Session(const Context& context, SimEngine* engine, StreamPtr stream)
+  // `process` outlives it. No stream: of a stray process, which hears nothing.
+  Session(const Context& context, SimProcess* process, StreamPtr stream)
       : context_(context),
-        engine_(engine),
+        process_(process),
+        engine_(process->engine()),
         stream_(std::move(stream)),
-        last_heard_(clock()->Now()) {}
+        last_heard_(stream_ == nullptr ? 0 : clock()->Now()) {}
 
   void OnUp(UpMessage message);
   // The stream has come to its end.
@@ -24,7 +27,6 @@ class SimServer::Session : public SimSink, public std::enable_shared_from_this<S
   // Gives a trainer up that has said nothing for too long.
   void WatchSilence();
 
-  void OnTaken(size_t bytes) override;
   void OnAck(const server::Ack& ack) override;
   void OnResult(const RoundResult& result) override;
   void OnExtent(const server::OutPiece& piece) override;
@@ -34,6 +36,7 @@ class SimServer::Session : public SimSink, public std::enable_shared_from_this<S
   void OnError(const absl::Status& status) override;
 
  private:
+  struct Received;
   enum class State { kHello, kAttaching, kOpen, kClosed };
 
   SimClock* clock() const {
@@ -43,6 +46,8 @@ class SimServer::Session : public SimSink, public std::enable_shared_from_this<S
   void Hello(const server::SlotHello& hello);
   void OnAttached(const absl::StatusOr<server::SlotWelcome>& welcome);
   void OnFrame(FrameMessage frame);
+  // The engine has taken so many bytes.
+  void OnTaken(size_t bytes);
   void Close(const absl::Status& status, const std::string& why);
   void Lost(const std::string& why, Tick silent_for = 0);
   void FlushAck();
@@ -50,10 +55,12 @@ class SimServer::Session : public SimSink, public std::enable_shared_from_this<S
   void Send(DownMessage message);
 
   const Context context_;
-  SimEngine* const engine_;  // outlives the session
+  SimProcess* const process_;
+  server::RoundEngine* const engine_;
   const StreamPtr stream_;
   State state_ = State::kHello;
   server::SlotHello hello_;
+  uint64_t welcome_round_ = 0;
   bool seated_ = false;
   bool left_ = false;
   Tick last_heard_ = 0;

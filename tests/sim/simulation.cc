@@ -130,9 +130,8 @@ bool Simulation::Refused() {
   absl::Status error;
   for (const auto& server : servers_) {
     if (!server->refusal().ok()) error = server->refusal();
-    SimEngine* const engine = server->engine();
-    const bool failed = engine != nullptr && engine->ended() && !engine->failure().ok();
-    if (failed && error.ok()) error = engine->failure();
+    const SimProcess* const process = server->process();
+    if (process != nullptr && error.ok()) error = process->failure();
   }
   // Everybody of the last epoch has left, or the last one but some who had died.
   if (!error.ok() && ReasonOf(error) == Reason::kJobFinished && swarm_.faults.come_and_go) {
@@ -169,11 +168,11 @@ std::string Simulation::Stuck() const {
                                   world_.events(), " events:");
   for (const auto& trainer : trainers_) absl::StrAppend(&text, " [", trainer->Waiting(), "]");
   for (const auto& server : servers_) {
-    SimEngine* const engine = server->engine();
+    const SimProcess* const process = server->process();
     absl::StrAppend(&text, " [server ",
-                    engine == nullptr ? "down"
-                                      : absl::StrCat("round ", engine->fsm().round(), " ",
-                                                     PhaseName(engine->fsm().phase())),
+                    process == nullptr ? "down"
+                                       : absl::StrCat("round ", process->fsm().round(), " ",
+                                                      PhaseName(process->fsm().phase())),
                     "]");
   }
   return text;
@@ -195,23 +194,15 @@ bool Simulation::RunRounds() {
   return !world_.stopped();
 }
 
-void Simulation::CheckRest() {
-  for (const auto& server : servers_) {
-    SimEngine* const engine = server->engine();
-    oracle_.OnRest(plan_.servers[&server - servers_.data()], engine->fsm(), engine->store(),
-                   [engine](uint32_t extent) { return engine->IsHere(extent); });
-  }
-}
-
 // All servers idle after the last round, all trainers with a stream to each.
 bool Simulation::FetchStates() {
   const uint64_t last = swarm_.shape.rounds + 1;
   const auto at_rest = [&] {
     if (Refused()) return true;
     for (const auto& server : servers_) {
-      if (!server->Serves() || server->engine()->fsm().round() != last ||
-          server->engine()->fsm().phase() != server::Phase::kIdle ||
-          !server->engine()->disk_idle()) {
+      const SimProcess* const process = server->process();
+      if (process == nullptr || process->fsm().round() != last ||
+          process->fsm().phase() != server::Phase::kIdle || !process->idle()) {
         return false;
       }
     }
@@ -222,8 +213,6 @@ bool Simulation::FetchStates() {
     if (!world_.stopped()) world_.Red(Stuck());
     return false;
   }
-  if (world_.stopped()) return false;
-  CheckRest();
   if (world_.stopped()) return false;
   for (const auto& trainer : trainers_) trainer->ForgetState();
   const auto fetched = [&] {
@@ -285,8 +274,9 @@ void Simulation::LeaveAll() {
     if (trainer->alive() && trainer->error().ok()) trainer->Leave();
   }
   const auto left = [&] {
-    return std::all_of(servers_.begin(), servers_.end(),
-                       [](const auto& server) { return server->engine()->ended(); });
+    return std::all_of(servers_.begin(), servers_.end(), [](const auto& server) {
+      return server->process() != nullptr && server->process()->ended();
+    });
   };
   if (!RunUntil(world_.now() + kQuietPhaseMax, left) && !world_.stopped()) {
     world_.Red("the job does not end when all have left");

@@ -49,7 +49,6 @@ class Simulation {
   bool RightlyOut(const SimTrainer& trainer) const;
   bool RunRounds();
   bool Refused();
-  void CheckRest();
   bool FetchStates();
   // Nothing that held the state once keeps others from it.
   bool TakeLastSnapshot();

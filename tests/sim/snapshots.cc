@@ -52,7 +52,7 @@ void SimSnapshots::DoNext() {
     SnapshotShelf* const shelf = context_.shelf;
     if (shelf->no_more() || shelf->begun() == context_.swarm->snapshots.most) return;
     // Before there is a state most of them would be in vain.
-    const bool early = server_->engine()->fsm().round() == 1 && !random().OneIn(8);
+    const bool early = server_->process()->fsm().round() == 1 && !random().OneIn(8);
     if (!ready() || early) return DoNext();
     if (!shelf->taken().empty() && random().OneIn(3)) {
       const auto which = static_cast<ptrdiff_t>(random().Below(shelf->taken().size()));

@@ -114,7 +114,9 @@ void SimTrainer::GoOn() {
   }
   const Activity ended = std::exchange(activity_, Activity::kIdle);
   if (ended == Activity::kStep) EndStep();
-  if (ended == Activity::kFetch && initialized_) state_fetched_ = state_asked_;
+  const bool state = ended == Activity::kFetch && initialized_;
+  if (state) context_.oracle->OnArrays(slot_, round_, fetched_);
+  if (state) state_fetched_ = state_asked_;
   if (!initialized_ && newcomer_) {
     if (ended == Activity::kIdle && IsLeadTrainer()) return BeginUpload();
     if (ended != Activity::kFetch) return BeginFetch(/*weights=*/true, {});

@@ -107,6 +107,7 @@ absl::Status SimTrainer::OnState(Server* server, const server::StateInfo& info) 
     return Broke("offers another state than was asked for");
   }
   server->has_info = true;
+  if (initialized_) context_.oracle->OnState(slot_, info);
   return absl::OkStatus();
 }
 

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "tests/sim/fiber.h"
+
 namespace ballast::sim {
 
 namespace {
@@ -134,25 +136,20 @@ bool World::Step() {
   Note(key.time);
   Note(uint64_t{event.node} << 8 | static_cast<uint64_t>(event.kind));
   if (event.node != kNobody && gate_ && !gate_(event.node)) return true;
-  const bool outer = std::exchange(may_give_way_, false);
   const NodeId outer_node = std::exchange(present_node_, event.node);
   event.action();
   present_node_ = outer_node;
-  may_give_way_ = outer;
   return true;
 }
 
 void World::GiveWay(Tick duration, NodeId node) {
-  const uint64_t life = Life(node);
-  const Tick until = now_ + duration;
-  ++depth_;
-  while (!stopped_ && Life(node) == life && !heap_.empty() &&
-         (heap_.front().time <= until || paused(node))) {
-    Step();
-  }
-  --depth_;
-  if (!stopped_ && Life(node) == life) now_ = std::max(now_, until);
+  After(duration, node, EventKind::kDisk, [fiber = Fiber::Current()->shared_from_this()] {
+    if (!fiber->ended()) fiber->Resume();
+  });
+  Fiber::Current()->Pause();
 }
+
+bool World::may_give_way() { return Fiber::Current() != nullptr && Fiber::Current()->may_pause(); }
 
 void World::EndLife(NodeId node) {
   ++nodes_[node].life;

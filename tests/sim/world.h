@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/mutant.h"
 #include "tests/sim/clock.h"
 #include "tests/sim/random.h"
 
@@ -29,6 +30,7 @@ enum class EventKind : uint8_t {
   kStart,
   kFault,
   kStrand,
+  kDisk,
 };
 
 // Situations that a long enough run must have met, and every kind of fault; see --cover.
@@ -130,12 +132,11 @@ class World {
 
   // Runs the next event. False when there is none or the run has stopped.
   bool Step();
-  // The present event takes `duration` in its middle, for as long as its process lives: what is due
-  // meanwhile happens inside this call, of every node. A pause of the node prolongs it.
+  // The present task, of a process of `node`, takes `duration` in its middle: what is due meanwhile
+  // happens inside this call. A pause of the node prolongs it. The end of the process ends it.
   void GiveWay(Tick duration, NodeId node);
-  // Whether the present event may give way: it is a task of an executor, which nothing waits for.
-  bool may_give_way() const { return may_give_way_; }
-  void AllowGivingWay() { may_give_way_ = depth_ < kDepthMax; }
+  // Whether the present task may give way: it runs on a fiber, which nothing waits for.
+  static bool may_give_way();
   // Called before an event of a node runs; false: the event does not happen.
   void SetGate(std::function<bool(NodeId)> gate) { gate_ = std::move(gate); }
 
@@ -157,8 +158,18 @@ class World {
   // Whether the log of the node was too full for what is held, since SetGaveWay.
   bool gave_way(NodeId node) const { return nodes_[node].gave_way; }
   void SetGaveWay(NodeId node, bool gave_way) { nodes_[node].gave_way = gave_way; }
+  // Whether its rounds wait for room in the log.
+  bool log_full(NodeId node) const { return nodes_[node].log_full; }
+  void SetLogFull(NodeId node, bool full) { nodes_[node].log_full = full; }
   // Whose event this is.
   NodeId present_node() const { return present_node_; }
+  // Who looks at a process of the node when shipped code says that a round is decided or over.
+  void SetObserver(NodeId node, std::function<void(Probe)> observer) {
+    nodes_[node].observer = std::move(observer);
+  }
+  void Observe(NodeId node, Probe probe) const {
+    if (nodes_[node].observer) nodes_[node].observer(probe);
+  }
   const std::array<uint64_t, static_cast<size_t>(Cover::kCount)>& met() const { return met_; }
 
   // Folds a value into the hash of the run.
@@ -185,11 +196,11 @@ class World {
     uint64_t life = 1;
     bool paused = false;
     bool gave_way = false;
+    bool log_full = false;
     std::vector<Event> waiting;  // of a paused process, in order
+    std::function<void(Probe)> observer;
   };
   void Push(Tick time, Event event);
-
-  static constexpr int kDepthMax = 6;  // of events inside one another
 
   const bool trace_;
   Random random_;
@@ -198,8 +209,6 @@ class World {
   uint64_t events_ = 0;
   uint64_t hash_ = 0;
   bool stopped_ = false;
-  int depth_ = 0;
-  bool may_give_way_ = false;
   NodeId present_node_ = kNobody;
   std::string red_;
   std::array<uint64_t, static_cast<size_t>(Cover::kCount)> met_{};

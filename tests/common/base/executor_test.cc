@@ -215,6 +215,26 @@ TEST(StrandTest, RunsTasksAfterItsOwnDestruction) {
   ran.get_future().wait();
 }
 
+TEST(StrandTest, CloseDropsWhatWaitsAndWhatComes) {
+  ThreadExecutor executor("closed", 1);
+  Strand strand(&executor);
+  const auto owned = std::make_shared<int>(1);
+  int ran = 0;
+  std::promise<void> over;
+  strand.Post([&, owned] {
+    ++ran;
+    strand.Post([&ran, owned] { ++ran; });
+    strand.Close();
+    EXPECT_FALSE(strand.Post([&ran] { ++ran; }));
+    EXPECT_FALSE(strand.Dispatch([&ran] { ++ran; }));
+    over.set_value();
+  });
+  over.get_future().wait();
+  executor.Shutdown();
+  EXPECT_EQ(ran, 1);
+  EXPECT_EQ(owned.use_count(), 1);
+}
+
 TEST(StrandTest, DispatchRunsHereWhenTheStrandIsIdle) {
   ThreadExecutor executor("dispatch", 1);
   Strand strand(&executor);

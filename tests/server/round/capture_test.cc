@@ -8,6 +8,7 @@
 #include <deque>
 #include <thread>
 
+#include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/reason.h"
 #include "server/round/resting_state.h"
@@ -458,7 +459,7 @@ TEST(Capture, APacedRunRestsBehindEveryReadAndWrite) {
         ++taken;
         return absl::OkStatus();
       },
-      executor, /*paced=*/true,
+      executor, RealClock::Get(),
       [&](const absl::StatusOr<CapturedRound>& result) { ended = result; });
   EXPECT_EQ(executor->RunAll(), 2 * extents);
   EXPECT_EQ(taken, extents);
@@ -474,7 +475,7 @@ TEST(Capture, ARunWhoseExecutorHasEndedIsAbandoned) {
   const auto executor = std::make_shared<KeptTasks>();
   int ended = 0;
   const auto run = CaptureRun::Start(
-      capture, [](uint32_t, const void*) { return absl::OkStatus(); }, executor, /*paced=*/true,
+      capture, [](uint32_t, const void*) { return absl::OkStatus(); }, executor, RealClock::Get(),
       [&](const absl::StatusOr<CapturedRound>& result) {
         EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted);
         ++ended;

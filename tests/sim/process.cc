@@ -1,0 +1,156 @@
+#include "tests/sim/process.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+
+namespace ballast::sim {
+namespace {
+
+constexpr Tick kVoteRetry = 50 * kMillisecond;
+constexpr int kWorkers = 4;
+constexpr int kTierThreads = 3;
+
+}  // namespace
+
+std::chrono::nanoseconds SimProcess::ProcessClock::Now() const {
+  const SimClock* const clock = of_->machine_clock();
+  const bool wall = of_->context_.mutant == Mutant::kLeaseOnWallClock;
+  return std::chrono::nanoseconds(static_cast<int64_t>(wall ? clock->Wall() : clock->Now()));
+}
+
+SimProcess::SimProcess(const Context& context, Deps deps)
+    : context_(context),
+      deps_(std::move(deps)),
+      life_(context.world->Life(context.network->ServerNode(deps_.index))),
+      clock_(this),
+      threads_(context.world, context.swarm, node(), deps_.after_task),
+      strands_(threads_.MakeExecutor("strand", 1)),
+      workers_(std::make_unique<SimWorkers>(context.world,
+                                            threads_.MakeExecutor("kernels", kWorkers), kWorkers)) {
+  context_.world->SetObserver(node(), [this](Probe probe) { Observe(probe); });
+}
+
+SimProcess::~SimProcess() {
+  BALLAST_CHECK(!alive());
+  if (engine_ != nullptr) engine_->Abandon();
+  going_out_.clear();
+  threads_.Drop();
+  BALLAST_CHECK(engine_.use_count() <= 1);  // What it runs on ends with this.
+}
+
+server::EngineConfig SimProcess::Config() const {
+  const Shape& shape = context_.swarm->shape;
+  return {.self = id(),
+          .chunk_bytes = shape.chunk_bytes,
+          .window_extents = shape.window_extents[deps_.index],
+          .checkpoint_rounds = shape.checkpoint_rounds,
+          .nvme_extents = shape.nvme_extents,
+          .tier_threads = shape.overlapping_flushes ? kTierThreads : 1};
+}
+
+server::EngineDeps SimProcess::EngineDeps() {
+  return {.executor = strands_.get(),
+          .workers = workers_.get(),
+          .executors = &threads_,
+          .clock = &clock_,
+          .isa = simd::DetectIsa(),
+          .votes = this,
+          .storage_failed = InLife(deps_.storage_failed)};
+}
+
+absl::Status SimProcess::Open(const server::JobPlan& plan,
+                              std::unique_ptr<server::JobStorage> storage) {
+  auto engine = server::Engine::Make(plan, Config(), EngineDeps(), std::move(storage));
+  if (!engine.ok()) return server::StateLostIn(plan, id(), engine.status());
+  engine_ = *std::move(engine);
+  if (!alive()) return absl::OkStatus();  // It ended inside the disk.
+  TellOracle(plan);
+  return absl::OkStatus();
+}
+
+// A record that was on the disk when the home's process ended is as good as one it had told of.
+void SimProcess::TellOracle(const server::JobPlan& plan) const {
+  const bool home = plan.servers.front() == id();
+  if (home && plan.epoch.epoch > context_.oracle->newest().epoch) {
+    context_.oracle->OnEpoch(plan.epoch);
+  }
+  context_.oracle->OnAdopted(id(), plan.epoch, deps_.damaged);
+  context_.oracle->OnRecovered(id(), fsm(), deps_.damaged);
+}
+
+// --- What the engine does -----------------------------------------------------------------------
+
+void SimProcess::Observe(Probe probe) const {
+  if (!alive()) return;
+  if (probe == Probe::kDecided) return OnDecided();
+  context_.oracle->OnApplied(id(), fsm().round() - 1);
+}
+
+void SimProcess::OnDecided() const {
+  const server::DecisionRecord& last = *engine_->driver().last_decision();
+  context_.oracle->OnDecision(id(), last.epoch, last.round, last.decision);
+  const bool power = context_.plan->spec.durability == Durability::kPower;
+  if (power && !deps_.disk->PrepareIsDurable(last.round)) {
+    context_.world->Red(absl::StrCat("server ", id(), " decides round ", last.round,
+                                     " before its PREPARE is durable"));
+  }
+  if (context_.world->tracing()) {
+    context_.world->Trace(node(), absl::StrCat("decides round ", last.round,
+                                               last.decision.applied ? ": applied" : ": skipped"));
+  }
+  if (!last.decision.applied) return context_.world->Met(Cover::kSkippedRound);
+  if (IsUpload(last.decision.upload)) context_.world->Met(Cover::kUpload);
+  if (IsStatePlane(last.decision.upload)) context_.world->Met(Cover::kStatePlane);
+}
+
+void SimProcess::KeepWhileSent(std::shared_ptr<const void> owner) {
+  going_out_.push_back(std::move(owner));
+  context_.world->AfterInLife(context_.swarm->pace.network, node(), life_, EventKind::kStrand,
+                              [this] { going_out_.pop_front(); });
+}
+
+// --- Votes --------------------------------------------------------------------------------------
+
+void SimProcess::SendVote(uint64_t, uint32_t epoch, uint64_t round, uint32_t to_server,
+                          const Vote& vote) {
+  if (!alive()) return;
+  if (context_.world->tracing()) {
+    context_.world->Trace(node(), absl::StrCat("votes on round ", round));
+  }
+  const bool power = context_.plan->spec.durability == Durability::kPower;
+  context_.oracle->OnVote(id(), epoch, round, vote, !power || deps_.disk->PrepareIsDurable(round));
+  const auto under_way = std::make_shared<VoteUnderWay>(VoteUnderWay{epoch, round, vote});
+  newest_votes_[to_server] = under_way;
+  CallVote(to_server, under_way);
+}
+
+void SimProcess::CallVote(uint32_t to_server, const std::shared_ptr<const VoteUnderWay>& vote) {
+  const auto& servers = context_.plan->servers;
+  const auto to = std::lower_bound(servers.begin(), servers.end(), to_server) - servers.begin();
+  context_.network->CallVote(deps_.index, static_cast<uint32_t>(to), vote->epoch, vote->round,
+                             vote->vote, InLife([=, this](const server::VoteAnswer& answer) {
+                               OnVoteAnswer(to_server, vote, answer);
+                             }));
+}
+
+void SimProcess::OnVoteAnswer(uint32_t to_server, const std::shared_ptr<const VoteUnderWay>& vote,
+                              const server::VoteAnswer& answer) {
+  if (answer.ok()) {
+    if (!answer->has_value()) return;
+    if (vote->round == fsm().round()) context_.world->Met(Cover::kVoteFromAnswer);
+    return engine_->PeerVote(vote->epoch, vote->round, **answer, [](const server::VoteAnswer&) {});
+  }
+  const auto newest = newest_votes_.find(to_server);
+  if (newest == newest_votes_.end() || newest->second != vote) return;  // A newer one is there.
+  if (ReasonOf(answer.status()) == Reason::kStateLost) {
+    return engine_->VoteRefused(vote->round, answer.status());
+  }
+  machine_clock()->AfterInLife(kVoteRetry, life_, EventKind::kTimer,
+                               [this, to_server, vote] { CallVote(to_server, vote); });
+}
+
+}  // namespace ballast::sim
