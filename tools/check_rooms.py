@@ -35,7 +35,7 @@ SERVER_ROOMS = (
 PROTOBUF, GRPC = ("google/protobuf/",), ("grpcpp/", "grpc/")
 SAFETENSORS = "common/safetensors"
 EVERYTHING = COMMON + (SAFETENSORS, WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + (
-    "server/rpc", "server", PUBLIC_CLIENT, "client/cpp")
+    "server/rpc", "server", PUBLIC_CLIENT, "client/cpp", "client/device")
 
 # Kernels run inside the memory-bound pass over an extent: nothing in them may wait or allocate.
 KERNEL_BANS = (
@@ -90,6 +90,7 @@ ROOMS = {
         COMMON + SERVER_ROOMS + ("server/rpc", WIRE, CONFIG, "proto/convert"),
         ("absl/",) + GRPC + PROTOBUF),
     PUBLIC_CLIENT: Room(),
+    "client/device": Room(("common/base", "common/tensor")),
     "client/cpp": Room(
         COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT), ("absl/",) + GRPC + PROTOBUF),
     "client/python": Room(
