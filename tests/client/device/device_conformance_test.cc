@@ -1,0 +1,155 @@
+// What every Device does, the host's, the hostile one and later CUDA's, and what only the hostile
+// one says.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "client/device/host_device.h"
+#include "client/device/pipeline.h"
+#include "tests/client/device/hostile_device.h"
+
+namespace ballast::device {
+namespace {
+
+using Make = std::function<std::unique_ptr<Device>()>;
+
+struct Backend {
+  const char* name;
+  Make make;
+};
+
+Backend Hostile(const char* name, uint32_t seed) {
+  return {name, [seed] { return std::make_unique<HostileDevice>(seed); }};
+}
+
+class DeviceConformance : public testing::TestWithParam<Backend> {
+ protected:
+  float* Floats(size_t count) {
+    return static_cast<float*>(*device_->Allocate(MemoryKind::kDevice, count * sizeof(float)));
+  }
+  // Host memory in, through the pinned slab, to device memory.
+  void Upload(const std::vector<float>& values, float* to) {
+    const size_t bytes = values.size() * sizeof(float);
+    ASSERT_TRUE(device_->HostWrites(slab_, bytes).ok());
+    std::memcpy(slab_, values.data(), bytes);
+    ASSERT_TRUE(device_->Copy(first_, to, slab_, bytes).ok());
+    Finish(first_);
+  }
+  std::vector<float> Download(Stream stream, const float* from, size_t count) {
+    EXPECT_TRUE(device_->Copy(stream, slab_, from, count * sizeof(float)).ok());
+    Finish(stream);
+    EXPECT_TRUE(device_->HostReads(slab_, count * sizeof(float)).ok());
+    std::vector<float> values(count);
+    std::memcpy(values.data(), slab_, count * sizeof(float));
+    return values;
+  }
+  void Finish(Stream stream) {
+    ASSERT_TRUE(device_->Record(stream, done_).ok());
+    ASSERT_TRUE(device_->Synchronize(done_).ok());
+  }
+
+  std::unique_ptr<Device> device_ = GetParam().make();
+  void* slab_ = *device_->Allocate(MemoryKind::kPinned, 4096);
+  Stream first_ = *device_->NewStream(), second_ = *device_->NewStream();
+  Event done_ = *device_->NewEvent(), ready_ = *device_->NewEvent();
+};
+
+TEST_P(DeviceConformance, RefusesASecondSlabAndNoBytes) {
+  EXPECT_EQ(device_->Allocate(MemoryKind::kPinned, 64).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(device_->Allocate(MemoryKind::kDevice, 0).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(DeviceConformance, WorkOnOneStreamRunsInOrder) {
+  float* a = Floats(3);
+  float* b = Floats(3);
+  Upload({1, 2, 3}, a);
+  ASSERT_TRUE(device_->Copy(first_, b, a, 12).ok());
+  ASSERT_TRUE(device_->Copy(first_, a + 1, b, 8).ok());
+  EXPECT_EQ(Download(first_, a, 3), (std::vector<float>{1, 1, 2}));
+}
+
+TEST_P(DeviceConformance, AnEventOrdersTwoStreams) {
+  float* a = Floats(2);
+  float* b = Floats(2);
+  Upload({4, 5}, a);
+  ASSERT_TRUE(device_->Copy(first_, b, a, 8).ok());
+  ASSERT_TRUE(device_->Record(first_, ready_).ok());
+  ASSERT_TRUE(device_->Wait(second_, ready_).ok());
+  EXPECT_EQ(Download(second_, b, 2), (std::vector<float>{4, 5}));
+}
+
+TEST_P(DeviceConformance, AnEventWithoutARecordIsDone) {
+  EXPECT_TRUE(device_->Wait(first_, ready_).ok());
+  EXPECT_TRUE(device_->Synchronize(ready_).ok());
+  Finish(first_);
+}
+
+TEST_P(DeviceConformance, PacksAndUnpacksPiecesWhoseListIsGone) {
+  float* tensor = Floats(6);
+  float* packed = Floats(4);
+  Upload({1, 2, 3, 4, 5, 6}, tensor);
+  {
+    std::vector<Piece> pieces{{tensor, 1}, {tensor + 3, 0}, {tensor + 3, 3}};
+    ASSERT_TRUE(device_->Pack(first_, {pieces, DType::kF32, DType::kF32, packed, 2.0f}).ok());
+    pieces.assign(3, {nullptr, 0});
+  }
+  EXPECT_EQ(Download(first_, packed, 4), (std::vector<float>{2, 8, 10, 12}));
+  const Piece back{tensor + 1, 4};
+  ASSERT_TRUE(device_->Unpack(first_, {{&back, 1}, DType::kF32, DType::kF32, packed}).ok());
+  EXPECT_EQ(Download(first_, tensor, 6), (std::vector<float>{1, 2, 8, 10, 12, 6}));
+}
+
+TEST_P(DeviceConformance, RefusesATypeThatIsNone) {
+  const Packing none{{}, DType::kUnspecified, DType::kF32, slab_};
+  EXPECT_EQ(device_->Pack(first_, none).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(device_->Unpack(first_, none).code(), absl::StatusCode::kInvalidArgument);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeviceConformance,
+                         testing::Values(Backend{"host",
+                                                 [] { return std::make_unique<HostDevice>(); }},
+                                         Hostile("hostile_late", 0), Hostile("hostile_mixed", 1),
+                                         Hostile("hostile_early", 3)),
+                         [](const auto& tested) { return tested.param.name; });
+
+TEST(HostileDevice, WithoutAWaitTheHostSeesPoisonAndAnError) {
+  HostileDevice device(0);
+  auto* slab = static_cast<std::byte*>(*device.Allocate(MemoryKind::kPinned, 8));
+  auto* memory = static_cast<std::byte*>(*device.Allocate(MemoryKind::kDevice, 8));
+  const Stream stream = *device.NewStream();
+  std::memset(slab, 0, 8);
+  ASSERT_TRUE(device.Copy(stream, slab, memory, 8).ok());
+  EXPECT_EQ(slab[0], std::byte{0xA5});
+  EXPECT_EQ(device.HostReads(slab, 8).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(device.HostWrites(slab + 7, 1).code(), absl::StatusCode::kFailedPrecondition);
+  device.RunAll();
+  EXPECT_TRUE(device.HostReads(slab, 8).ok());
+}
+
+TEST(Pipeline, RefusesBadSizesAndSaysSo) {
+  for (const PipelineConfig& config : {PipelineConfig{0, 64}, PipelineConfig{1, 0},
+                                       PipelineConfig{1, 65}, PipelineConfig{SIZE_MAX, 64}}) {
+    HostDevice device;
+    EXPECT_EQ(Pipeline::Create(&device, config).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  HostDevice device;
+  auto pipeline = *Pipeline::Create(&device, {1, 64});
+  std::vector<float> tensor(17);
+  const Event ready = *device.NewEvent();
+  const Piece large{tensor.data(), 17}, fits{tensor.data(), 16};
+  EXPECT_EQ(pipeline->Push(ready, {{&large, 1}, DType::kF32, DType::kF32}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(pipeline->Push(ready, {{&large, 1}, DType::kF32, DType::kBF16}).ok());
+  EXPECT_EQ(pipeline->Push(ready, {{&fits, 1}, DType::kF32, DType::kF32}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(pipeline->Take().status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace ballast::device
