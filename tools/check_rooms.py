@@ -34,7 +34,8 @@ SERVER_ROOMS = (
     "server/config", "server/cluster", "server/admin")
 PROTOBUF, GRPC = ("google/protobuf/",), ("grpcpp/", "grpc/")
 SAFETENSORS = "common/safetensors"
-EVERYTHING = COMMON + (SAFETENSORS, WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + (
+EVERYTHING = COMMON + (
+    SAFETENSORS, "common/policy", WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + (
     "server/rpc", "server", PUBLIC_CLIENT, "client/cpp", "client/device")
 
 # Kernels run inside the memory-bound pass over an extent: nothing in them may wait or allocate.
@@ -60,6 +61,7 @@ ROOMS = {
     "common/tensor": Room(("common/base",)),
     "common/job": Room(("common/base", "common/tensor")),
     "common/metrics": Room(("common/base",)),
+    "common/policy": Room(("common/base",)),
     "proto/convert": Room(COMMON + (WIRE, CONFIG), ("absl/",) + GRPC + PROTOBUF),
     "server/simd": Room(("common/base",), banned=KERNEL_BANS),
     "server/optim": Room(("common/base", "common/tensor", "server/simd"), banned=KERNEL_BANS),
@@ -107,7 +109,8 @@ FLAT_ROOMS = ("server",)
 # The pure core: the same objects run under gRPC, under a seeded simulator and under replay, so
 # nothing in them may depend on threads, time, chance, the system or the order of a hash table.
 PURE_CORE = (
-    "common/job/", "server/cluster/attach_barrier.", "server/cluster/epoch_change.",
+    "common/job/", "common/policy/",
+    "server/cluster/attach_barrier.", "server/cluster/epoch_change.",
     "server/cluster/home_errors.", "server/cluster/home_growth.", "server/cluster/home_job.",
     "server/cluster/home_job_epochs.", "server/cluster/home_types.",
     "server/cluster/seating.", "server/cluster/waiting_room.", "server/round/round_fsm.")
