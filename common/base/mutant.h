@@ -81,6 +81,9 @@ enum class Probe : uint8_t {
   kAttachWaits,
   kSealWaits,
   kAdoptWaits,
+  kChangeTakenUp,
+  kBegunAgain,
+  kBegunWithFewer,
   // Of every round: the oracle looks at the driver.
   kDecided,
   kRoundOver,

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "server/round/job_plan.h"
@@ -46,7 +47,8 @@ std::vector<Member> EpochChange::NextMembers(const SeatChanges& changes, bool ke
   }
   for (const auto& [slot, incarnation] : changes.newcomers) seats[slot] = incarnation;
   if (seats.empty()) return plan_.epoch.members;
-  const uint32_t least = changes.min_world != 0 ? changes.min_world : plan_.epoch.min_world;
+  uint32_t least = changes.min_world != 0 ? changes.min_world : plan_.epoch.min_world;
+  if (BALLAST_MUTANT(kShrinkTooFar)) least = 1;
   for (const Member& member : plan_.epoch.members) {
     if (seats.size() < least) seats.emplace(member.slot, member.incarnation);
   }
@@ -61,7 +63,8 @@ bool MayShrink(const EpochRecord& epoch, const std::map<uint32_t, uint64_t>& gon
     const auto it = gone.find(member.slot);
     if (it == gone.end() || it->second != member.incarnation) ++stay;
   }
-  return stay != epoch.world() && stay >= std::max(epoch.min_world, uint32_t{1});
+  const uint32_t least = BALLAST_MUTANT(kShrinkTooFar) ? 1 : epoch.min_world;
+  return stay != epoch.world() && stay >= std::max(least, uint32_t{1});
 }
 
 std::vector<uint32_t> Gathering::Missing() const {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/crc32c.h"
+#include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "common/tensor/layout.h"
 #include "server/cluster/home_errors.h"
@@ -154,6 +155,8 @@ void HomeJob::OnStart(const home::StartInput&, Turn* turn) {
   // The home's last life may have begun a change and not ended it, and peers may lack the newest
   // record, and the newest layout.
   must_change_ = std::exchange(plan_.sealed_epoch, 0) == plan_.epoch.epoch;
+  if (must_change_) BALLAST_PROBE(kChangeTakenUp);
+  if (BALLAST_MUTANT(kForgetChange)) must_change_ = false;
   AskPeersToAdopt(turn);
   if (growth_.Resume(plan_, turn->effects)) ChangeIfDue(turn);
 }

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "server/cluster/home_errors.h"
 #include "server/cluster/home_job.h"
@@ -54,6 +55,7 @@ void HomeJob::OnSealed(const home::SealedInput& input, Turn* turn) {
   for (const uint32_t server : plan_.servers) {
     if (input.server != rules_->self || server == rules_->self) continue;
     turn->Do(home::SealAt{server, plan_.job, plan_.epoch.epoch});
+    if (BALLAST_MUTANT(kStartFromHome)) change_->OnSealed(server, *input.answer);
   }
   if (change_->AllSealed()) WriteRecord(turn);
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/mutant.h"
 #include "server/cluster/home_errors.h"
 
 namespace ballast::server {
@@ -110,6 +111,7 @@ bool Seating::Gather(uint32_t slot, const JobPlan& plan, std::chrono::nanosecond
 
 void Seating::BeginAgain(const Gathering& gathering, const EpochRecord& epoch) {
   const bool empty = world_ == World::kEmpty;
+  gathering.over ? BALLAST_PROBE(kBegunWithFewer) : BALLAST_PROBE(kBegunAgain);
   SomebodyIsThere();
   for (const Member& member : epoch.members) {
     // A process that might still live has a lease in the new epoch.

@@ -1,287 +1,127 @@
 #include "tests/sim/home.h"
 
+#include <algorithm>
 #include <utility>
-
-#include "common/base/reason.h"
 
 namespace ballast::sim {
 namespace {
 
-constexpr Tick kSeatPoll = 100 * kMillisecond;
-constexpr Tick kAskAgain = 500 * kMillisecond;
 constexpr Tick kCallAgain = 50 * kMillisecond;
-constexpr Tick kTakeoverWait = kLease + 2500 * kMillisecond;
 
-absl::Status Refused(Reason reason, absl::string_view text) {
-  return ReasonedError(absl::StatusCode::kFailedPrecondition, reason, text);
-}
-
-server::JobPlan Least(server::JobPlan plan, Mutant mutant) {
-  if (mutant == Mutant::kShrinkTooFar) plan.epoch.min_world = 1;
-  return plan;
+server::DirectoryConfig ConfigOf(const Context& context) {
+  server::DirectoryConfig config{.self = context.plan->servers.front()};
+  for (const uint32_t id : context.plan->servers) config.servers.push_back({.id = id});
+  // As the server does: a seat's process may take its lease and a little more to be given up.
+  config.takeover_wait = config.engine.lease + config.engine.return_wait;
+  return config;
 }
 
 }  // namespace
 
+// --- Peers --------------------------------------------------------------------------------------
+
+uint32_t SimPeers::IndexOf(uint32_t server) const {
+  const auto& servers = context_.plan->servers;
+  return static_cast<uint32_t>(std::lower_bound(servers.begin(), servers.end(), server) -
+                               servers.begin());
+}
+
+void SimPeers::Ask(uint32_t server, const Network::Question& question) {
+  context_.network->Ask(context_.network->ServerNode(0), IndexOf(server), question,
+                        [=, this](const absl::Status&) {
+                          process_->Later(kCallAgain, [=, this] { Ask(server, question); });
+                        });
+}
+
+void SimPeers::Seal(uint32_t server, uint64_t, uint32_t epoch,
+                    std::function<void(absl::StatusOr<server::SealAnswer>)> done) {
+  Ask(server, [epoch, done = std::move(done)](StreamServer* to, const auto& answer) {
+    to->OnSeal(epoch, [done, answer](const absl::StatusOr<server::SealAnswer>& sealed) {
+      answer([done, sealed] { done(sealed); });
+    });
+  });
+}
+
+void SimPeers::AdoptEpoch(uint32_t server, const server::JobPlan& plan,
+                          std::function<void(absl::Status)> done) {
+  Ask(server, [plan, done = std::move(done)](StreamServer* to, const auto& answer) {
+    to->OnAdopt(plan, [done, answer](const absl::Status& adopted) {
+      answer([done, adopted] { done(adopted); });
+    });
+  });
+}
+
+void SimPeers::CreateJob(uint32_t, const server::JobPlan&, std::function<void(absl::Status)>) {
+  context_.world->Red("the home makes a job");
+}
+void SimPeers::ExtendJob(uint32_t, const server::JobPlan&, std::function<void(absl::Status)>) {
+  context_.world->Red("the home lets a job grow");
+}
+void SimPeers::DropJob(uint32_t, uint64_t, std::function<void(absl::Status)>) {
+  context_.world->Red("the home drops a job");
+}
+void SimPeers::WhichRest(uint32_t, const std::vector<uint64_t>&,
+                         std::function<void(absl::StatusOr<std::vector<uint64_t>>)>) {}
+void SimPeers::Snapshot(uint32_t, const server::SnapshotCall&,
+                        std::function<void(absl::StatusOr<uint64_t>)>) {}
+void SimPeers::RestoreJob(uint32_t, const server::RestoreOrder&,
+                          std::function<void(absl::StatusOr<std::string>)>) {}
+void SimPeers::Export(uint32_t, const server::ExportPart&, std::function<void(absl::Status)>) {}
+void SimPeers::ImportJob(uint32_t, const server::ImportOrder&, std::function<void(absl::Status)>) {}
+
+// --- Home ---------------------------------------------------------------------------------------
+
 SimHome::SimHome(const Context& context, SimServer* server, const server::JobPlan& plan)
     : context_(context),
       server_(server),
-      life_(context.world->Life(0)),
-      plan_(Least(plan, context.mutant)),
-      gathers_(plan.spec.variable_world) {}
-
-void SimHome::After(Tick delay, std::function<void()> action) {
-  clock()->AfterInLife(delay, life_, EventKind::kTimer, std::move(action));
+      process_(server->process()),
+      config_(ConfigOf(context)),
+      peers_(context, process_),
+      jobs_(config_, process_->clock(), &peers_, this) {
+  jobs_.Recover(plan, /*making=*/false);
 }
 
-void SimHome::Start() {
-  sealed_ = std::exchange(plan_.sealed_epoch, 0) == plan_.epoch.epoch;
-  if (sealed_) context_.world->Met(Cover::kChangeTakenUp);
-  if (context_.mutant == Mutant::kForgetChange) sealed_ = false;
-  change_.emplace(plan_);
-  AdoptEverywhere(plan_);
-}
-
-// --- Seats --------------------------------------------------------------------------------------
-
-void SimHome::Attach(const server::Member& who, bool resume, Told told) {
-  if (plan_.epoch.Holds(who.slot, who.incarnation)) {
-    SomebodyIsThere();
-    if (!change_.has_value()) return told(plan_.epoch);
-    survivors_[who.slot] = {who.incarnation, std::move(told)};
-    return;
-  }
-  if (!resume) return told(Refused(Reason::kNameInUse, "the seat is not this process'"));
-  if (!plan_.spec.variable_world && who.slot >= plan_.spec.world) {
-    return told(Refused(Reason::kSpecMismatch, "no such seat"));
-  }
-  const auto asks = waiting_.find(who.slot);
-  const bool again = asks != waiting_.end() && asks->second.incarnation == who.incarnation;
-  waiting_[who.slot] = {who.incarnation, std::move(told)};
-  if (again) return;  // Its call was lost on the way; somebody looks after the seat already.
-  newcomers_.erase(who.slot);
-  AwaitSeat(who.slot, who.incarnation, clock()->Now() + kTakeoverWait);
-}
-
-void SimHome::AwaitSeat(uint32_t slot, uint64_t incarnation, Tick give_up) {
-  const auto waiting = waiting_.find(slot);
-  if (waiting == waiting_.end() || waiting->second.incarnation != incarnation) return;
-  const SimProcess* const process = server_->process();
-  process->engine()->SlotOpen(slot, process->InLife([=, this](const server::SeatUse& use) {
-    OnSeatUse(slot, incarnation, give_up, use);
+void SimHome::Attach(const server::Member& who, bool resume, const Told& told) {
+  server::AttachCall call{.spec = context_.plan->spec,
+                          .slot = who.slot,
+                          .incarnation = who.incarnation,
+                          .init = server::InitMode::kBroadcast,
+                          .resume = resume ? server::Resume::kMust : server::Resume::kNever,
+                          .min_world = context_.swarm->shape.min_world,
+                          .call = ++calls_};
+  if (context_.mutant == Mutant::kShrinkTooFar) call.min_world = 1;
+  // A process that joins wants a world with its seat in it.
+  if (call.spec.variable_world) call.spec.world = std::max(call.spec.world, who.slot + 1);
+  jobs_.Attach(call, process_->InLife([told](const absl::StatusOr<server::AttachResult>& seat) {
+    seat.ok() ? told(seat->plan.epoch) : told(seat.status());
   }));
 }
 
-void SimHome::OnSeatUse(uint32_t slot, uint64_t incarnation, Tick give_up, server::SeatUse use) {
-  const auto waiting = waiting_.find(slot);
-  if (waiting == waiting_.end() || waiting->second.incarnation != incarnation) return;
-  if (use.anybody) SomebodyIsThere();
-  const bool open = use.open;
-  if (!open) {
-    newcomers_[slot] = incarnation;
-    if (!OnNewcomer()) return;
-  }
-  if (!open || clock()->Now() < give_up) {
-    After(kSeatPoll, [=, this] { AwaitSeat(slot, incarnation, give_up); });
-    return;
-  }
-  const Told told = std::move(waiting->second.told);
-  waiting_.erase(waiting);
-  newcomers_.erase(slot);  // It may have been free before.
-  told(ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kSlotTaken, "a process holds it"));
+void SimHome::OnSeatFree(uint32_t slot, uint64_t incarnation, bool left) {
+  PostHere([=, this] { jobs_.OnSeatFree(context_.plan->spec.name, {slot, incarnation, left}); });
 }
 
-// --- Coming together ----------------------------------------------------------------------------
-
-void SimHome::SomebodyIsThere() {
-  gathers_ = false;
-  gathers_until_.reset();
+void SimHome::OnEnded(const absl::Status& why) {
+  PostHere([=, this] { jobs_.OnEnded(*context_.plan, {why, /*rests=*/true}); });
 }
 
-// What every newcomer asks for.
-uint32_t SimHome::LeastNow() const {
-  return context_.mutant == Mutant::kShrinkTooFar ? 1 : context_.swarm->shape.min_world;
+void SimHome::PostHere(std::function<void()> task) { process_->Later(0, std::move(task)); }
+
+void SimHome::PostLater(std::chrono::nanoseconds delay, std::function<void()> task) {
+  process_->Later(static_cast<Tick>(std::max<int64_t>(delay.count(), 0)), std::move(task));
 }
 
-server::Gathering SimHome::GatheringNow() const {
-  server::Gathering gathering{.asking = newcomers_, .world = plan_.spec.world};
-  gathering.min_world = LeastNow();
-  gathering.over = gathers_until_.has_value() && clock()->Now() >= *gathers_until_;
-  return gathering;
+void SimHome::SealHere(uint64_t, uint32_t epoch,
+                       std::function<void(absl::StatusOr<server::SealAnswer>)> done) {
+  server_->OnSeal(epoch, std::move(done));
 }
 
-// Whether the newcomer has to go on waiting. Its calls are repeated for ever, so nobody gives up.
-bool SimHome::OnNewcomer() {
-  if (!gathers_) {
-    StartChange();
-    return false;
-  }
-  if (!gathers_until_.has_value()) gathers_until_ = clock()->Now() + kLease;
-  const server::Gathering gathering = GatheringNow();
-  if (!gathering.Complete()) return true;
-  BeginAgain(gathering);
-  return false;
+void SimHome::AdoptHere(const server::JobPlan& plan, std::function<void(absl::Status)> done) {
+  server_->OnAdopt(plan, std::move(done));
 }
 
-void SimHome::BeginAgain(const server::Gathering& gathering) {
-  SomebodyIsThere();
-  context_.world->Met(gathering.over ? Cover::kBegunWithFewer : Cover::kBegunAgain);
-  for (const server::Member& member : plan_.epoch.members) {
-    if (gathering.over) gone_[member.slot] = member.incarnation;
-  }
-  StartChange();
-}
-
-void SimHome::OnSeatFree(uint32_t slot, uint64_t incarnation, bool) {
-  if (!plan_.spec.variable_world || !plan_.epoch.Holds(slot, incarnation)) return;
-  gone_[slot] = incarnation;
-  if (WantsChange()) {
-    StartChange();
-  } else {
-    gone_.erase(slot);
-  }
-}
-
-bool SimHome::WantsChange() const {
-  const bool comes = !newcomers_.empty() && !gathers_;
-  return sealed_ || comes || server::MayShrink(plan_.epoch, gone_);
-}
-
-// --- Sealing ------------------------------------------------------------------------------------
-
-void SimHome::StartChange() {
-  if (change_.has_value()) return;
-  change_.emplace(plan_);
-  const uint32_t epoch = plan_.epoch.epoch;
-  server_->OnSeal(epoch, [this, epoch](const absl::StatusOr<server::SealAnswer>& answer) {
-    OnSealed(epoch, 0, answer);
-    if (!answer.ok()) return;
-    for (uint32_t index = 1; index < plan_.servers.size(); ++index) SealPeer(index, epoch);
-  });
-}
-
-void SimHome::SealPeer(uint32_t index, uint32_t epoch) {
-  if (plan_.epoch.epoch != epoch || !change_.has_value() || change_->AllSealed()) return;
-  context_.network->Ask(
-      node(), index,
-      [this, index, epoch](StreamServer* server, const auto& answer) {
-        server->OnSeal(epoch, [=, this](const absl::StatusOr<server::SealAnswer>& sealed) {
-          answer([=, this] { OnSealed(epoch, index, sealed); });
-        });
-      },
-      [this, index, epoch](const absl::Status&) {
-        After(kCallAgain, [=, this] { SealPeer(index, epoch); });
-      });
-}
-
-void SimHome::OnSealed(uint32_t epoch, uint32_t index,
-                       const absl::StatusOr<server::SealAnswer>& answer) {
-  if (!change_.has_value() || plan_.epoch.epoch != epoch || change_->AllSealed()) return;
-  if (!answer.ok()) {
-    OnSealFailed(index, answer.status());
-    return;
-  }
-  change_->OnSealed(plan_.servers[index], *answer);
-  if (context_.mutant == Mutant::kStartFromHome && index == 0) {
-    for (const uint32_t server : plan_.servers) change_->OnSealed(server, *answer);
-  }
-  if (change_->AllSealed()) WriteRecord();
-}
-
-void SimHome::OnSealFailed(uint32_t index, const absl::Status& status) {
-  EndChange(status);
-  if (index == 0) return;
-  sealed_ = true;
-  if (ReasonOf(status) == Reason::kJobFinished) return server_->process()->engine()->Fail(status);
-  After(kAskAgain, [this, epoch = plan_.epoch.epoch] {
-    if (plan_.epoch.epoch == epoch) StartChange();
-  });
-}
-
-void SimHome::WriteRecord() {
-  sealed_ = false;
-  server::SeatChanges changes;
-  if (!gathers_) {
-    changes.newcomers = newcomers_;
-    if (!newcomers_.empty()) changes.min_world = LeastNow();
-  }
-  for (const auto& [slot, incarnation] : std::exchange(gone_, {})) {
-    if (plan_.epoch.Holds(slot, incarnation)) changes.gone.insert(slot);
-  }
-  const absl::StatusOr<server::JobPlan> next = change_->NextPlan(changes);
-  if (!next.ok()) return EndChange(next.status());
-  server_->OnAdopt(*next, [this, plan = *next](const absl::Status& status) {
-    if (status.ok()) {
-      AdoptEverywhere(plan);
-    } else {
-      EndChange(status);
-    }
-  });
-}
-
-// --- Adopting -----------------------------------------------------------------------------------
-
-void SimHome::AdoptEverywhere(const server::JobPlan& plan) {
-  if (plan_.epoch.epoch > plan.epoch.epoch || server_->process()->ended()) return;
-  plan_ = plan;
-  adopted_.clear();
-  for (uint32_t index = 1; index < plan.servers.size(); ++index) {
-    AdoptAt(index, plan);
-  }
-  if (plan.servers.size() == 1) EndChange(absl::OkStatus());
-}
-
-void SimHome::AdoptAt(uint32_t index, const server::JobPlan& plan) {
-  if (plan_.epoch.epoch != plan.epoch.epoch || adopted_.count(index) != 0) return;
-  context_.network->Ask(
-      node(), index,
-      [this, index, plan](StreamServer* server, const auto& answer) {
-        server->OnAdopt(plan, [=, this](const absl::Status& status) {
-          answer([=, this] { OnAdopted(index, plan, status); });
-        });
-      },
-      [=, this](const absl::Status&) { After(kCallAgain, [=, this] { AdoptAt(index, plan); }); });
-}
-
-void SimHome::OnAdopted(uint32_t index, const server::JobPlan& plan, const absl::Status& status) {
-  if (plan_.epoch.epoch != plan.epoch.epoch || !change_.has_value()) return;
-  if (ReasonOf(status) == Reason::kJobFinished) return server_->process()->engine()->Fail(status);
-  if (!status.ok()) {
-    After(kAskAgain, [=, this] { AdoptAt(index, plan); });
-    return;
-  }
-  adopted_[index] = status;
-  if (adopted_.size() + 1 == plan.servers.size()) EndChange(absl::OkStatus());
-}
-
-void SimHome::EndChange(const absl::Status& status) {
-  change_.reset();
-  const server::EpochRecord& epoch = plan_.epoch;
-  for (auto& [slot, call] : std::exchange(survivors_, {})) {
-    if (!status.ok()) {
-      call.told(status);
-    } else if (epoch.Holds(slot, call.incarnation)) {
-      SomebodyIsThere();
-      call.told(epoch);
-    } else {
-      call.told(Refused(Reason::kWrongIncarnation, "the seat is not this process' any more"));
-    }
-  }
-  for (auto& [slot, call] : std::exchange(waiting_, {})) {
-    if (!status.ok()) {
-      call.told(status);
-    } else if (epoch.Holds(slot, call.incarnation)) {
-      SomebodyIsThere();
-      call.told(epoch);
-    } else {
-      waiting_[slot] = std::move(call);
-    }
-  }
-  std::erase_if(newcomers_, [&](const auto& newcomer) {
-    return !status.ok() || epoch.Holds(newcomer.first, newcomer.second);
-  });
-  if (newcomers_.empty()) gathers_until_.reset();
-  if (status.ok() && WantsChange()) StartChange();
+std::shared_ptr<server::RoundEngine> SimHome::EngineOf(uint64_t) {
+  return process_->shared_engine();
 }
 
 }  // namespace ballast::sim

@@ -1,70 +1,88 @@
-// SimHome: how the job's home gives seats and leads changes of epoch: the mirror of
-// server/cluster's HomeJob and Seating over the production EpochChange.
-// Keep it in step with them. Comes from: SimServer with index 0. Goes to: its engine, the
-// other servers. Thread safety: one thread.
+// SimHome: the job's home in one process of server 0: the shipped HomeJobs, and what it works on:
+// this server's share of the job, calls to the peers, timers.
+// Comes from: SimServer with index 0. Goes to: HomeJobs, its engine, the other servers.
+// Thread safety: one thread.
 #pragma once
 
 #include <functional>
-#include <map>
-#include <optional>
+#include <memory>
 
-#include "server/cluster/epoch_change.h"
+#include "server/cluster/home_jobs.h"
 #include "tests/sim/server.h"
 
 namespace ballast::sim {
 
-class SimHome {
+// Calls to the peers. One that gets no answer is repeated; a job's making and end are not
+// simulated.
+class SimPeers final : public server::PeerLink {
+ public:
+  SimPeers(const Context& context, const SimProcess* process)
+      : context_(context), process_(process) {}
+
+  void Seal(uint32_t server, uint64_t job, uint32_t epoch,
+            std::function<void(absl::StatusOr<server::SealAnswer>)> done) override;
+  void AdoptEpoch(uint32_t server, const server::JobPlan& plan,
+                  std::function<void(absl::Status)> done) override;
+
+  void CreateJob(uint32_t, const server::JobPlan&, std::function<void(absl::Status)>) override;
+  void ExtendJob(uint32_t, const server::JobPlan&, std::function<void(absl::Status)>) override;
+  void DropJob(uint32_t, uint64_t, std::function<void(absl::Status)>) override;
+  void WhichRest(uint32_t, const std::vector<uint64_t>&,
+                 std::function<void(absl::StatusOr<std::vector<uint64_t>>)>) override;
+  void Snapshot(uint32_t, const server::SnapshotCall&,
+                std::function<void(absl::StatusOr<uint64_t>)>) override;
+  void RestoreJob(uint32_t, const server::RestoreOrder&,
+                  std::function<void(absl::StatusOr<std::string>)>) override;
+  void Export(uint32_t, const server::ExportPart&, std::function<void(absl::Status)>) override;
+  void ImportJob(uint32_t, const server::ImportOrder&, std::function<void(absl::Status)>) override;
+
+ private:
+  uint32_t IndexOf(uint32_t server) const;
+  // Asks until there is an answer.
+  void Ask(uint32_t server, const Network::Question& question);
+
+  const Context context_;
+  const SimProcess* const process_;
+};
+
+class SimHome final : private server::HomeHost {
  public:
   using Told = std::function<void(absl::StatusOr<server::EpochRecord>)>;
 
-  // `server` has started, and outlives it; `plan` is what its manifest says.
+  // `server` has started a process, and outlives it; `plan` is what its manifest says.
   SimHome(const Context& context, SimServer* server, const server::JobPlan& plan);
 
-  // As StartRecovered: peers may have missed the newest record, or a change its end.
-  void Start();
-  void Attach(const server::Member& who, bool resume, Told told);
+  // The peers can be reached.
+  void Start() { jobs_.Start(); }
+  void Attach(const server::Member& who, bool resume, const Told& told);
   void OnSeatFree(uint32_t slot, uint64_t incarnation, bool left);
+  void OnEnded(const absl::Status& why);
 
  private:
-  struct Waiting {
-    uint64_t incarnation = 0;
-    Told told;
-  };
-
-  NodeId node() const { return context_.network->ServerNode(0); }
-  SimClock* clock() const { return context_.world->clock(node()); }
-  void After(Tick delay, std::function<void()> action);
-  void AwaitSeat(uint32_t slot, uint64_t incarnation, Tick give_up);
-  void OnSeatUse(uint32_t slot, uint64_t incarnation, Tick give_up, server::SeatUse use);
-  bool OnNewcomer();
-  server::Gathering GatheringNow() const;
-  uint32_t LeastNow() const;
-  void BeginAgain(const server::Gathering& gathering);
-  void SomebodyIsThere();
-  bool WantsChange() const;
-  void StartChange();
-  void SealPeer(uint32_t index, uint32_t epoch);
-  void OnSealed(uint32_t epoch, uint32_t index, const absl::StatusOr<server::SealAnswer>& answer);
-  void OnSealFailed(uint32_t index, const absl::Status& status);
-  void WriteRecord();
-  void AdoptEverywhere(const server::JobPlan& plan);
-  void AdoptAt(uint32_t index, const server::JobPlan& plan);
-  void OnAdopted(uint32_t index, const server::JobPlan& plan, const absl::Status& status);
-  void EndChange(const absl::Status& status);
+  void PostHere(std::function<void()> task) override;
+  void PostLater(std::chrono::nanoseconds delay, std::function<void()> task) override;
+  std::shared_ptr<void> Keep() override { return nullptr; }  // Its tasks end with the process.
+  absl::Status MakeHere(const server::JobPlan&) override { return absl::OkStatus(); }
+  void SealHere(uint64_t job, uint32_t epoch,
+                std::function<void(absl::StatusOr<server::SealAnswer>)> done) override;
+  void AdoptHere(const server::JobPlan& plan, std::function<void(absl::Status)> done) override;
+  void GrowHere(const server::JobPlan&, std::function<void(absl::Status)>) override {}
+  absl::Status SaveHere(const server::JobPlan&) override { return absl::OkStatus(); }
+  std::shared_ptr<server::RoundEngine> EngineOf(uint64_t job) override;
+  void ReleaseHere(uint64_t) override {}
+  void ReleaseEnded() override {}
+  void ForgetHere(uint64_t) override {}
+  const server::JobPlan* Resting(const std::string&) const override { return nullptr; }
+  absl::Status HeldAtRest(const server::JobPlan&) const override { return absl::OkStatus(); }
+  void RestsNoMore(const std::string&) override {}
 
   const Context context_;
   SimServer* const server_;
-  const uint64_t life_;
-  server::JobPlan plan_;
-  std::map<uint32_t, Waiting> waiting_;
-  std::map<uint32_t, Waiting> survivors_;
-  std::map<uint32_t, uint64_t> newcomers_;
-  std::map<uint32_t, uint64_t> gone_;
-  std::optional<server::EpochChange> change_;
-  bool sealed_ = false;
-  bool gathers_ = false;
-  std::optional<Tick> gathers_until_;
-  std::map<uint32_t, absl::Status> adopted_;  // by server index, of the record on its way
+  const SimProcess* const process_;
+  const server::DirectoryConfig config_;
+  SimPeers peers_;
+  server::HomeJobs jobs_;
+  uint64_t calls_ = 0;
 };
 
 }  // namespace ballast::sim

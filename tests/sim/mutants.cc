@@ -1,6 +1,7 @@
 #include "tests/sim/mutants.h"
 
 #include <cstring>
+#include <utility>
 
 #include "tests/sim/world.h"
 
@@ -10,6 +11,24 @@ namespace {
 Mutant tried = Mutant::kNone;
 sim::World* world = nullptr;
 
+constexpr std::pair<Probe, sim::Cover> kCovers[] = {
+    {Probe::kLogFull, sim::Cover::kLogFull},
+    {Probe::kHoldGaveWay, sim::Cover::kHoldGaveWay},
+    {Probe::kExtentLoaded, sim::Cover::kExtentLoaded},
+    {Probe::kExtentWrittenBack, sim::Cover::kExtentWrittenBack},
+    {Probe::kOldExtentSaved, sim::Cover::kOldExtentSaved},
+    {Probe::kReplay, sim::Cover::kReplay},
+    {Probe::kExtentAhead, sim::Cover::kExtentAhead},
+    {Probe::kRestoredPrepared, sim::Cover::kRestoredPrepared},
+    {Probe::kRestoredGradient, sim::Cover::kRestoredGradient},
+    {Probe::kAttachWaits, sim::Cover::kAttachWaits},
+    {Probe::kSealWaits, sim::Cover::kSealWaits},
+    {Probe::kAdoptWaits, sim::Cover::kAdoptWaits},
+    {Probe::kChangeTakenUp, sim::Cover::kChangeTakenUp},
+    {Probe::kBegunAgain, sim::Cover::kBegunAgain},
+    {Probe::kBegunWithFewer, sim::Cover::kBegunWithFewer},
+};
+
 }  // namespace
 
 bool MutantIs(Mutant mutant) { return mutant == tried; }
@@ -18,40 +37,13 @@ void Met(Probe probe) {
   if (world == nullptr) return;
   const sim::NodeId node = world->present_node();
   if (node == sim::kNobody) return;  // What an ended process had begun comes to its end.
-  switch (probe) {
-    case Probe::kLogHasRoom:
-      return world->SetLogFull(node, false);
-    case Probe::kLogFull:
-      world->SetLogFull(node, true);
-      world->SetGaveWay(node, true);
-      return world->Met(sim::Cover::kLogFull);
-    case Probe::kHoldGaveWay:
-      world->SetGaveWay(node, true);
-      return world->Met(sim::Cover::kHoldGaveWay);
-    case Probe::kExtentLoaded:
-      return world->Met(sim::Cover::kExtentLoaded);
-    case Probe::kExtentWrittenBack:
-      return world->Met(sim::Cover::kExtentWrittenBack);
-    case Probe::kOldExtentSaved:
-      return world->Met(sim::Cover::kOldExtentSaved);
-    case Probe::kReplay:
-      return world->Met(sim::Cover::kReplay);
-    case Probe::kExtentAhead:
-      return world->Met(sim::Cover::kExtentAhead);
-    case Probe::kRestoredPrepared:
-      return world->Met(sim::Cover::kRestoredPrepared);
-    case Probe::kRestoredGradient:
-      return world->Met(sim::Cover::kRestoredGradient);
-    case Probe::kAttachWaits:
-      return world->Met(sim::Cover::kAttachWaits);
-    case Probe::kSealWaits:
-      return world->Met(sim::Cover::kSealWaits);
-    case Probe::kAdoptWaits:
-      return world->Met(sim::Cover::kAdoptWaits);
-    case Probe::kDecided:
-    case Probe::kRoundOver:
-      return world->Observe(node, probe);
+  for (const auto& [of, cover] : kCovers) {
+    if (of == probe) world->Met(cover);
   }
+  if (probe == Probe::kLogFull) world->SetLogFull(node, true);
+  if (probe == Probe::kLogHasRoom) world->SetLogFull(node, false);
+  if (probe == Probe::kLogFull || probe == Probe::kHoldGaveWay) world->SetGaveWay(node, true);
+  if (probe == Probe::kDecided || probe == Probe::kRoundOver) world->Observe(node, probe);
 }
 
 namespace sim {

@@ -82,6 +82,14 @@ void SimProcess::TellOracle(const server::JobPlan& plan) const {
   context_.oracle->OnRecovered(id(), fsm(), deps_.damaged);
 }
 
+void SimProcess::Later(Tick delay, std::function<void()> action) const {
+  if (delay == 0) {
+    context_.world->AfterInLife(0, node(), life_, EventKind::kStrand, std::move(action));
+  } else {
+    machine_clock()->AfterInLife(delay, life_, EventKind::kTimer, std::move(action));
+  }
+}
+
 // --- What the engine does -----------------------------------------------------------------------
 
 void SimProcess::Observe(Probe probe) const {
@@ -149,8 +157,7 @@ void SimProcess::OnVoteAnswer(uint32_t to_server, const std::shared_ptr<const Vo
   if (ReasonOf(answer.status()) == Reason::kStateLost) {
     return engine_->VoteRefused(vote->round, answer.status());
   }
-  machine_clock()->AfterInLife(kVoteRetry, life_, EventKind::kTimer,
-                               [this, to_server, vote] { CallVote(to_server, vote); });
+  Later(kVoteRetry, [this, to_server, vote] { CallVote(to_server, vote); });
 }
 
 }  // namespace ballast::sim

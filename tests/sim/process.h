@@ -46,8 +46,13 @@ class SimProcess final : public server::VoteSink {
     };
   }
 
+  // Runs `action` after `delay` by the machine's clock if the process still lives then.
+  void Later(Tick delay, std::function<void()> action) const;
+
   // Null before Open.
   server::RoundEngine* engine() const { return engine_.get(); }
+  std::shared_ptr<server::RoundEngine> shared_engine() const { return engine_; }
+  const Clock* clock() const { return &clock_; }
   const server::RoundFsm& fsm() const { return engine_->driver().fsm(); }
   // The job has ended, and why.
   bool ended() const { return !failure_.ok(); }

@@ -235,6 +235,7 @@ void SimServer::Serve(const server::JobPlan& plan, bool restarted) {
   engine->OnEnd(process_->InLife([this](const absl::Status& why, uint64_t) {
     flushed_.Watch(nullptr);
     process_->OnEnded(why);
+    if (home_ != nullptr) home_->OnEnded(why);
   }));
   engine->Start(restarted);
   engine->ExpectSlots();
