@@ -14,7 +14,7 @@
 #include "ballast/v1/data.pb.h"
 #include "ballast/v1/peer.pb.h"
 #include "proto/convert/frame_codec.h"
-#include "server/cluster/job_directory.h"
+#include "server/cluster/doors.h"
 #include "server/round/round_types.h"
 
 namespace ballast::server {
