@@ -32,6 +32,26 @@ absl::Status CheckVotes(const DecideInput& input, const std::vector<Vote>& votes
   return absl::OkStatus();
 }
 
+// Applies an upload. State, unlike gradients, may be Inf: the decision takes it as it is.
+void TakeUpload(const DecideInput& input, Decision* decision) {
+  decision->applied = true;
+  decision->upload = input.upload;
+  decision->policy.opt_step = input.opt_step.value_or(decision->policy.opt_step);
+  decision->nonfinite = 0;
+  decision->first_nonfinite = Nonfinite();
+  decision->grad_scale.assign(input.divisor.size(), 1.0f);
+}
+
+// Norm of the mean gradient over all extents. The sum follows the order of `norms`.
+double GradNorm(const DecideInput& input, const std::vector<ExtentNorm>& norms) {
+  double mean_sumsq = 0;
+  for (const ExtentNorm& norm : norms) {
+    const double divisor = input.divisor[input.extent_group[norm.extent]] * input.policy.loss_scale;
+    mean_sumsq += norm.sumsq / (divisor * divisor);
+  }
+  return std::sqrt(mean_sumsq);
+}
+
 }  // namespace
 
 absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> votes) {
@@ -52,22 +72,11 @@ absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> vote
 
   decision.policy = input.policy;
   if (IsUpload(input.upload)) {
-    // State, unlike gradients, may be Inf: it is taken as it is.
-    decision.applied = true;
-    decision.upload = input.upload;
-    decision.policy.opt_step = input.opt_step.value_or(decision.policy.opt_step);
-    decision.nonfinite = 0;
-    decision.first_nonfinite = Nonfinite();
-    decision.grad_scale.assign(input.divisor.size(), 1.0f);
+    TakeUpload(input, &decision);
     return decision;
   }
   const double loss_scale = input.policy.loss_scale;
-  double mean_sumsq = 0;
-  for (const ExtentNorm& norm : norms) {
-    const double divisor = input.divisor[input.extent_group[norm.extent]] * loss_scale;
-    mean_sumsq += norm.sumsq / (divisor * divisor);
-  }
-  decision.grad_norm = std::sqrt(mean_sumsq);
+  decision.grad_norm = GradNorm(input, norms);
   decision.applied = decision.nonfinite == 0 && std::isfinite(decision.grad_norm);
   if (!decision.applied) {
     const uint64_t skips = ++decision.policy.consecutive_skips;

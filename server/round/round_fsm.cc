@@ -39,6 +39,22 @@ void CutPadding(size_t tensors, std::vector<bool>* presence) {
   }
 }
 
+// Why a user state is too large, alone or beside those of the other slots, which take
+// `others_bytes`; empty: it is not. All slots together may have `all_bytes_max`.
+std::string UserStateRefusal(uint32_t slot, const RoundBegin& begin, uint64_t others_bytes,
+                             uint64_t all_bytes_max) {
+  if (begin.user_state.size() > kUserStateBytesMax) {
+    return absl::StrCat("slot ", slot, " sends a user state of ", begin.user_state.size(),
+                        " bytes, the limit is ", kUserStateBytesMax,
+                        "; keep a position there, not the data");
+  }
+  const uint64_t states = others_bytes + begin.user_state.size();
+  if (states <= all_bytes_max) return "";
+  return absl::StrCat("with slot ", slot, " the user states of round ", begin.round, " take ",
+                      states, " bytes, the limit for all slots is ", all_bytes_max,
+                      "; give smaller ones");
+}
+
 }  // namespace
 
 const char* PhaseName(Phase phase) {
@@ -303,21 +319,11 @@ absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) con
                               " tensors; the job has ", layout_.tensors().size()),
                  slot);
   }
-  if (begin.user_state.size() > kUserStateBytesMax) {
-    return Error(absl::StatusCode::kInvalidArgument, Reason::kBadArgument,
-                 absl::StrCat("slot ", slot_id, " sends a user state of ", begin.user_state.size(),
-                              " bytes, the limit is ", kUserStateBytesMax,
-                              "; keep a position there, not the data"),
-                 slot);
-  }
-  uint64_t states = begin.user_state.size();
-  for (const Slot& other : slots_) states += other.begin.user_state.size();
-  if (states > UserStatesBytesMax(plan_.spec)) {
-    return Error(absl::StatusCode::kInvalidArgument, Reason::kBadArgument,
-                 absl::StrCat("with slot ", slot_id, " the user states of round ", round_, " take ",
-                              states, " bytes, the limit for all slots is ",
-                              UserStatesBytesMax(plan_.spec), "; give smaller ones"),
-                 slot);
+  uint64_t others = 0;
+  for (const Slot& other : slots_) others += other.begin.user_state.size();
+  const uint64_t bytes_max = UserStatesBytesMax(plan_.spec);
+  if (std::string why = UserStateRefusal(slot_id, begin, others, bytes_max); !why.empty()) {
+    return Error(absl::StatusCode::kInvalidArgument, Reason::kBadArgument, why, slot);
   }
   if (begin.layout_version != plan_.layout_version) return absl::OkStatus();
   if (IsUpload(begin.upload)) return CheckUpload(slot_id, begin);

@@ -15,42 +15,45 @@ namespace {
 
 using testing::MakePlan;
 
+// A change that makes a good plan wrong, and a word of the refusal.
+struct SpoiltPlan {
+  const char* expect;
+  std::function<void(JobPlan*)> spoil;
+};
+
+const SpoiltPlan kSpoiltPlans[] = {
+    {"server ids", [](JobPlan* p) { p->servers.clear(); }},
+    {"server ids",
+     [](JobPlan* p) {
+       p->servers = {4, 1};
+     }},
+    {"server ids",
+     [](JobPlan* p) {
+       p->servers = {1, 1};
+     }},
+    {"3 owners of 4 extents", [](JobPlan* p) { p->owner.pop_back(); }},
+    {"owner 9", [](JobPlan* p) { p->owner[0] = 9; }},
+    {"members", [](JobPlan* p) { p->epoch.members.pop_back(); }},
+    {"out of order", [](JobPlan* p) { p->epoch.members[0].slot = 1; }},
+    {"fill the world", [](JobPlan* p) { p->epoch.members[1].slot = 2; }},
+    {"too high", [](JobPlan* p) { p->epoch.members[1].slot = kSeatsMax; }},
+    {"0 contributor sets of 1", [](JobPlan* p) { p->epoch.contributors.clear(); }},
+    {"contributor set", [](JobPlan* p) { p->epoch.contributors[0].slots.clear(); }},
+    {"contributor set",
+     [](JobPlan* p) {
+       p->epoch.contributors[0].slots = {0, 2};
+     }},
+    {"contributor set",
+     [](JobPlan* p) {
+       p->epoch.contributors[0].slots = {1, 0};
+     }},
+    {"contributor set", [](JobPlan* p) { p->epoch.contributors[0].divisor = 0; }},
+};
+
 TEST(JobPlanTest, APlanThatContradictsItselfIsRefusedByName) {
   const JobPlan good = MakePlan({300, 200}, 2, {1, 4});
   ASSERT_TRUE(CheckPlan(good).ok()) << CheckPlan(good);
-  struct Case {
-    const char* expect;
-    std::function<void(JobPlan*)> spoil;
-  };
-  const Case cases[] = {
-      {"server ids", [](JobPlan* p) { p->servers.clear(); }},
-      {"server ids",
-       [](JobPlan* p) {
-         p->servers = {4, 1};
-       }},
-      {"server ids",
-       [](JobPlan* p) {
-         p->servers = {1, 1};
-       }},
-      {"3 owners of 4 extents", [](JobPlan* p) { p->owner.pop_back(); }},
-      {"owner 9", [](JobPlan* p) { p->owner[0] = 9; }},
-      {"members", [](JobPlan* p) { p->epoch.members.pop_back(); }},
-      {"out of order", [](JobPlan* p) { p->epoch.members[0].slot = 1; }},
-      {"fill the world", [](JobPlan* p) { p->epoch.members[1].slot = 2; }},
-      {"too high", [](JobPlan* p) { p->epoch.members[1].slot = kSeatsMax; }},
-      {"0 contributor sets of 1", [](JobPlan* p) { p->epoch.contributors.clear(); }},
-      {"contributor set", [](JobPlan* p) { p->epoch.contributors[0].slots.clear(); }},
-      {"contributor set",
-       [](JobPlan* p) {
-         p->epoch.contributors[0].slots = {0, 2};
-       }},
-      {"contributor set",
-       [](JobPlan* p) {
-         p->epoch.contributors[0].slots = {1, 0};
-       }},
-      {"contributor set", [](JobPlan* p) { p->epoch.contributors[0].divisor = 0; }},
-  };
-  for (const Case& c : cases) {
+  for (const SpoiltPlan& c : kSpoiltPlans) {
     JobPlan plan = good;
     c.spoil(&plan);
     const absl::Status status = CheckPlan(plan);
