@@ -159,7 +159,7 @@ void Workload::Push(FrameKind kind, uint64_t round, uint32_t slot, uint32_t exte
   }
 }
 
-Moment Workload::RunTo(uint64_t last, uint32_t open_extents) {
+void Workload::StartAll() {
   for (uint32_t id = 0; id < kServers; ++id) Start(id);
   for (Node& node : nodes_) {
     node.engine->Start();
@@ -171,24 +171,30 @@ Moment Workload::RunTo(uint64_t last, uint32_t open_extents) {
     }
   }
   for (Node& node : nodes_) AwaitRound(node.engine.get());
+}
+
+void Workload::RunRound() {
+  Begin(round_);
+  const auto grads = Gradients(round_);
+  for (uint32_t slot = 0; slot < kWorld; ++slot) {
+    for (const uint32_t extent : layout_.push_order()) {
+      Push(FrameKind::kGradient, round_, slot, extent, grads[slot]);
+    }
+  }
+  for (Node& node : nodes_) {
+    for (const auto& sink : node.sinks) BALLAST_CHECK(sink->Wait(round_).ok());
+  }
+  reference_.Step(grads, 1.0f / kWorld, MakeBegin(round_).hyper[0], {true, true, true});
+  versions_.push_back({reference_.p, reference_.m, reference_.v, reference_.step});
+}
+
+Moment Workload::RunTo(uint64_t last, uint32_t open_extents) {
+  StartAll();
   const auto& push_order = layout_.push_order();
   if (round_ == 1) {
     for (const uint32_t extent : push_order) Push(FrameKind::kInit, 1, 0, extent, reference_.p);
   }
-  for (; round_ <= last; ++round_) {
-    Begin(round_);
-    const auto grads = Gradients(round_);
-    for (uint32_t slot = 0; slot < kWorld; ++slot) {
-      for (const uint32_t extent : push_order) {
-        Push(FrameKind::kGradient, round_, slot, extent, grads[slot]);
-      }
-    }
-    for (Node& node : nodes_) {
-      for (const auto& sink : node.sinks) BALLAST_CHECK(sink->Wait(round_).ok());
-    }
-    reference_.Step(grads, 1.0f / kWorld, MakeBegin(round_).hyper[0], {true, true, true});
-    versions_.push_back({reference_.p, reference_.m, reference_.v, reference_.step});
-  }
+  for (; round_ <= last; ++round_) RunRound();
   Begin(round_);
   const auto grads = Gradients(round_);
   for (uint32_t i = 0; i < open_extents; ++i) {

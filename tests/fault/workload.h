@@ -77,6 +77,10 @@ class Workload : public server::VoteSink {
   void AwaitRound(server::RoundEngine* engine) const;
   // Ends the servers, and adds what they leave to `moment`.
   void Leave(Moment* moment);
+  // Starts both servers with every trainer at both, and waits until they are at the next round.
+  void StartAll();
+  // The next round, from its begin to its result; the reference follows.
+  void RunRound();
   void Begin(uint64_t round);
   void Push(FrameKind kind, uint64_t round, uint32_t slot, uint32_t extent,
             const std::vector<std::vector<float>>& values);

@@ -57,7 +57,7 @@ void Seal(std::string* header) {
 }
 
 // As docs/formats/images.md shows them.
-TEST(ImageFormat, BytesOfVersionTwoStayAsTheyAre) {
+TEST(ImageFormat, BytesOfTheFilePageStayAsTheyAre) {
   std::string page(kPageBytes, 'x');
   ImageOptions options = SmallImages();
   options.job = 0x0123456789abcdef;
@@ -72,7 +72,9 @@ TEST(ImageFormat, BytesOfVersionTwoStayAsTheyAre) {
             "40000000");        // elements of a tile
   EXPECT_EQ(Hex(page, 36, kPageBytes - 4), std::string(2 * (kPageBytes - 4 - 36), '0'));
   EXPECT_EQ(Hex(page, kPageBytes - 4, kPageBytes), "7e51863c");
+}
 
+TEST(ImageFormat, BytesOfVersionTwoStayAsTheyAre) {
   const std::string image = Encoded(SmallHeader());
   ASSERT_EQ(image.size(), kPageBytes);
   EXPECT_EQ(Hex(image, 0, 104),

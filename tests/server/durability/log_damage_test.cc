@@ -252,6 +252,54 @@ TEST(LogDamage, OnlyTheNextRecordOfThisLogAtThisPlaceIsTaken) {
   EXPECT_FALSE(taken([](RecordHeader* h) { h->payload_bytes = ~uint64_t{0}; }));
 }
 
+// Headers whose checksums are right, and whose fields are random, but small enough to meet.
+SegmentHeader RandomSegmentHeader(const LogOptions& options, uint32_t segment,
+                                  std::mt19937_64* random) {
+  std::mt19937_64& next = *random;
+  return {.job = 77,
+          .server = 2,
+          .segments = options.segments,
+          .segment_bytes = options.segment_bytes,
+          .generation = static_cast<uint32_t>(next() % 3),
+          .sequence = segment + 1 + 3 * (next() % 3),
+          .first_lsn = next() % 6,
+          .flushed_lsn = next() % 3,
+          .previous_crc = 0};
+}
+
+RecordHeader RandomRecordHeader(bool extent, uint32_t segment, uint64_t offset,
+                                std::mt19937_64* random) {
+  std::mt19937_64& next = *random;
+  return {.type = static_cast<RecordType>(extent ? 1 : 2 + next() % 2),
+          .dtype = extent ? DType::kF32 : DType::kUnspecified,
+          .job = 77,
+          .server = 2,
+          .round = next() % 4,
+          .extent = extent ? static_cast<uint32_t>(next() % 3) : 0,
+          .generation = static_cast<uint32_t>(next() % 3),
+          .lsn = next() % 6,
+          .sequence = segment + 1 + 3 * (next() % 3),
+          .offset = offset,
+          .flushed_lsn = next() % 4,
+          .payload_bytes = next() % 3 == 0 ? next() : next() % 9000};
+}
+
+// A segment of such headers; one page in four is empty.
+std::string RandomSegment(const LogOptions& options, uint32_t segment, std::mt19937_64* random) {
+  std::string content(options.segment_bytes, '\0');
+  for (uint64_t page = 0; page < options.segment_bytes / kPageBytes; ++page) {
+    const uint64_t offset = page * kPageBytes;
+    char* const at = content.data() + offset;
+    const uint64_t small = (*random)() % 4;
+    if (page == 0) {
+      EncodePage(RandomSegmentHeader(options, segment, random), at);
+    } else if (small != 0) {
+      EncodePage(RandomRecordHeader(small != 1, segment, offset, random), at);
+    }
+  }
+  return content;
+}
+
 TEST(LogDamage, RandomFilesNeverCrashTheReader) {
   std::mt19937_64 random(6);
   const LogOptions options = SmallLog(8, 3);
@@ -259,38 +307,7 @@ TEST(LogDamage, RandomFilesNeverCrashTheReader) {
     MemoryDisk disk;
     ASSERT_TRUE(disk.MakeDirectory(kLogDirectory).ok());
     for (uint32_t segment = 0; segment < options.segments; ++segment) {
-      std::string content(options.segment_bytes, '\0');
-      for (uint64_t page = 0; page < options.segment_bytes / kPageBytes; ++page) {
-        char* const at = content.data() + page * kPageBytes;
-        const uint64_t small = random() % 4;
-        if (page == 0) {
-          EncodePage(SegmentHeader{.job = 77,
-                                   .server = 2,
-                                   .segments = options.segments,
-                                   .segment_bytes = options.segment_bytes,
-                                   .generation = static_cast<uint32_t>(random() % 3),
-                                   .sequence = segment + 1 + 3 * (random() % 3),
-                                   .first_lsn = random() % 6,
-                                   .flushed_lsn = random() % 3,
-                                   .previous_crc = 0},
-                     at);
-        } else if (small != 0) {
-          const bool extent = small != 1;
-          EncodePage(RecordHeader{.type = static_cast<RecordType>(extent ? 1 : 2 + random() % 2),
-                                  .dtype = extent ? DType::kF32 : DType::kUnspecified,
-                                  .job = 77,
-                                  .server = 2,
-                                  .round = random() % 4,
-                                  .extent = extent ? static_cast<uint32_t>(random() % 3) : 0,
-                                  .generation = static_cast<uint32_t>(random() % 3),
-                                  .lsn = random() % 6,
-                                  .sequence = segment + 1 + 3 * (random() % 3),
-                                  .offset = page * kPageBytes,
-                                  .flushed_lsn = random() % 4,
-                                  .payload_bytes = random() % 3 == 0 ? random() : random() % 9000},
-                     at);
-        }
-      }
+      const std::string content = RandomSegment(options, segment, &random);
       ASSERT_TRUE(
           ReplaceFile(&disk, absl::StrCat(kLogDirectory, "/", SegmentName(segment)), content).ok());
     }
