@@ -58,7 +58,7 @@ absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> vote
   std::sort(votes.begin(), votes.end(),
             [](const Vote& a, const Vote& b) { return a.server < b.server; });
   std::vector<ExtentNorm> norms;
-  Decision decision;
+  Decision decision{.policy = input.policy};
   for (Vote& vote : votes) {
     norms.insert(norms.end(), vote.norms.begin(), vote.norms.end());
     decision.nonfinite += vote.nonfinite;
@@ -70,7 +70,6 @@ absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> vote
             [](const ExtentNorm& a, const ExtentNorm& b) { return a.extent < b.extent; });
   if (absl::Status st = CheckVotes(input, votes, norms); !st.ok()) return st;
 
-  decision.policy = input.policy;
   if (IsUpload(input.upload)) {
     TakeUpload(input, &decision);
     return decision;
