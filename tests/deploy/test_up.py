@@ -58,6 +58,11 @@ def children(pid: int) -> set[int]:
     return found
 
 
+def heed_interrupts() -> None:
+    """Tests that run in the background ignore SIGINT, and a shell cannot trap what it inherits so."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 def test_every_query_has_an_answer_while_a_job_trains(tmp_path):
     prometheus = Prometheus()
@@ -65,7 +70,7 @@ def test_every_query_has_an_answer_while_a_job_trains(tmp_path):
         process = subprocess.Popen(
             [FOLDER / "up.sh", "--listen", prometheus.address, "--trainers", "1",
              "--scrape-interval", "1s"], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-            env={**os.environ, "TMPDIR": str(tmp_path)})
+            env={**os.environ, "TMPDIR": str(tmp_path)}, preexec_fn=heed_interrupts)
         try:
             wanted = set(queries(dashboard())) | {r["record"] for r in rules() if "record" in r}
             wanted = {q for q in wanted if not any(event in q for event in EVENTS)}
