@@ -59,7 +59,7 @@ def children(pid: int) -> set[int]:
 
 
 def heed_interrupts() -> None:
-    """Tests that run in the background ignore SIGINT, and a shell cannot trap what it inherits so."""
+    """A run in the background ignores SIGINT, and a shell cannot trap what it inherits ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
