@@ -3,8 +3,8 @@
 //   idle -Hold-> asking the log -held-> HELD -Capture-> WAITING for the round -begun-> CAPTURING
 //   CAPTURING -done-> idle;   Release or the end of the job -> idle
 //
-// The state is held on the strand, in no time. Bringing it to the round and handing it on is work
-// of a thread of its own, beside which rounds go on; it gives way to them.
+// The strand holds the state, in no time. A thread of its own brings the state to the round and
+// hands it on. Rounds continue meanwhile, and the thread gives way to them.
 // Comes from: Engine (snapshots), RoundDriver (rounds that open, the end). Goes to: StateHolds,
 // CaptureRun. Thread safety: on the job's strand; a CaptureRun on its executor.
 #pragma once
@@ -68,7 +68,7 @@ class CaptureDesk {
 
   void OnHeld(const HeldState& held, const absl::Status& status, const Held& done);
   void Start(Order order);
-  // What breaks off a hold or a capture: the end of the job, or somebody's Release.
+  // The error of a hold or a capture that the job's end or a Release broke off.
   absl::Status GivenUp() const;
 
   JobStrand* const strand_;

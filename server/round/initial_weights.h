@@ -32,7 +32,7 @@ class InitialWeights {
 
   // Takes the bytes of an admitted frame that is not damaged. RESOURCE_EXHAUSTED.
   absl::Status Put(const FrameHeader& frame, const Payload& payload);
-  // All frames of the extent are in: its weights go on to the disk.
+  // All frames of the extent are in: its weights are written to the disk.
   void Complete(uint32_t extent);
   // All weights are taken anew: lets go of those that are not in the state yet.
   void Drop();

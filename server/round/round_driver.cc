@@ -6,6 +6,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/mutant.h"
+#include "common/base/overloaded.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "server/optim/dispatch.h"
@@ -13,13 +14,6 @@
 
 namespace ballast::server {
 namespace {
-
-template <typename... Visitors>
-struct Overloaded : Visitors... {
-  using Visitors::operator()...;
-};
-template <typename... Visitors>
-Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
 uint64_t WeightBytes(const Layout& layout, const std::vector<uint32_t>& extents) {
   uint64_t bytes = 0;

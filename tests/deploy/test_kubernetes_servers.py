@@ -101,7 +101,7 @@ def test_any_one_server_is_an_endpoint(run_pods):
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_lost_node(lost, run_pods, ballastd):
-    """An empty volume takes the place of a lost one, and the job goes on from its snapshot."""
+    """An empty volume takes the place of a lost one, and the job continues from its snapshot."""
     def ballastctl(*words: str) -> tuple[int, str]:
         endpoint = pods.servers[1 - lost].address
         done = run(ballastd.with_name("ballastctl"), *words, "--endpoint", endpoint, env={})

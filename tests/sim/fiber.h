@@ -1,5 +1,5 @@
 // Fiber: a task with a stack of its own. It can pause in its middle, so that other events run, and
-// go on from there later: a flush takes virtual time in this way.
+// continue there later: a flush takes virtual time in this way.
 // Comes from: SimExecutor. Goes to: World (GiveWay). Thread safety: one thread.
 #pragma once
 
@@ -28,7 +28,7 @@ class Fiber : public std::enable_shared_from_this<Fiber> {
 
   // The one whose body runs, or null.
   static Fiber* Current();
-  // In its own body: back to whoever has resumed it.
+  // In its own body: returns to the code that resumed it.
   void Pause();
   bool may_pause() const { return !finishing_; }
 

@@ -34,7 +34,7 @@ class SimProcess final : public server::VoteSink {
   // The process has ended: not within one of its events.
   ~SimProcess() override;
 
-  // Makes the engine, which goes on where `storage` ends. Errors: RoundEngine::Create's.
+  // Makes the engine, which continues where `storage` ends. Errors: RoundEngine::Create's.
   absl::Status Open(const server::JobPlan& plan, std::unique_ptr<server::JobStorage> storage);
   bool alive() const { return context_.world->Life(node()) == life_; }
   // `action`, as long as the process lives.

@@ -4,19 +4,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/overloaded.h"
 #include "common/base/reason.h"
 
 namespace ballast::sim {
 namespace {
 
 constexpr Tick kReportAfter = 2500 * kMillisecond;
-
-template <class... Handlers>
-struct Overloaded : Handlers... {
-  using Handlers::operator()...;
-};
-template <class... Handlers>
-Overloaded(Handlers...) -> Overloaded<Handlers...>;
 
 }  // namespace
 
