@@ -12,10 +12,15 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ballast import job_name
+from ballast import job_name, job_options
 from ballast.errors import BadArgument
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ballast.job_options import JobOptions
 
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})\Z")
 _INIT_MODES = ("equal", "broadcast")
@@ -32,6 +37,7 @@ TILE_ELEMENTS_MIN = 64
 EXTENT_ELEMENTS_MAX = 16777216
 TIMEOUT_MAX_S = 86400.0
 TIME_SCALE_MAX = 1000.0
+
 
 @dataclasses.dataclass(frozen=True)
 class JobConfig:
@@ -59,26 +65,7 @@ class JobConfig:
 
 
 def resolve(
-    *,
-    endpoints: str | Sequence[str] | None = None,
-    job: str | None = None,
-    world_size: int | None = None,
-    rank: int | None = None,
-    max_grad_norm: float | None = None,
-    loss_scale: float = 1.0,
-    nonfinite: str = "skip",
-    max_consecutive_skips: int | None = 100,
-    tile_elements: int | None = None,
-    extent_elements: int | None = None,
-    init: str = "equal",
-    attach_timeout: float | None = None,
-    durability: str | None = None,
-    reconnect_timeout: float | None = None,
-    resume: str | None = None,
-    variable_world: bool = False,
-    min_world: int | None = None,
-    device: str | None = None,
-    environ: Mapping[str, str] | None = None,
+    *, environ: Mapping[str, str] | None = None, **options: Unpack[JobOptions]
 ) -> JobConfig:
     """Resolves every setting: argument > BALLAST_* > torchrun's variables > default.
 
@@ -89,36 +76,43 @@ def resolve(
     max_grad_norm None, 0 and inf all mean: no clipping. max_consecutive_skips None: no limit.
     Raises BadArgument naming the setting, where its value came from and what is allowed.
     """
+    job_options.refuse_unknown(options, "resolve()")
     env = os.environ if environ is None else environ
-    world = _world_size(world_size, env)
-    seat = _rank(rank, world, env)
-    tile, extent = _tiling(tile_elements, extent_elements)
-    level = _durability(durability, env)
-    may_resume = _resume(resume, level, env)
-    for name, value, allowed in (("init", init, _INIT_MODES), ("nonfinite", nonfinite, _NONFINITE)):
-        if value not in allowed:
-            raise BadArgument(f"{name}={value!r}: must be one of {', '.join(map(repr, allowed))}")
+    given = {**job_options.DEFAULTS, **options}
+    world = _world_size(given["world_size"], env)
+    seat = _rank(given["rank"], world, env)
+    tile, extent = _tiling(given["tile_elements"], given["extent_elements"])
+    durability = _durability(given["durability"], env)
+    resume = _resume(given["resume"], durability, env)
+    _check_choice("init", given["init"], _INIT_MODES)
+    _check_choice("nonfinite", given["nonfinite"], _NONFINITE)
+    variable = given["variable_world"]
     return JobConfig(
-        endpoints=_endpoints(endpoints, env),
-        job=job_name.resolve(job, world, may_resume != "never", env),
+        endpoints=_endpoints(given["endpoints"], env),
+        job=job_name.resolve(given["job"], world, resume != "never", env),
         world_size=world,
         rank=seat,
-        max_grad_norm=_max_grad_norm(max_grad_norm),
-        loss_scale=_loss_scale(loss_scale),
-        nonfinite=nonfinite,
-        max_consecutive_skips=_max_consecutive_skips(max_consecutive_skips),
+        max_grad_norm=_max_grad_norm(given["max_grad_norm"]),
+        loss_scale=_loss_scale(given["loss_scale"]),
+        nonfinite=given["nonfinite"],
+        max_consecutive_skips=_max_consecutive_skips(given["max_consecutive_skips"]),
         tile_elements=tile,
         extent_elements=extent,
-        init=init,
-        attach_timeout=_timeout(attach_timeout, "attach_timeout", env),
+        init=given["init"],
+        attach_timeout=_timeout(given["attach_timeout"], "attach_timeout", env),
         time_scale=time_scale(env),
-        durability=level,
-        reconnect_timeout=_timeout(reconnect_timeout, "reconnect_timeout", env),
-        resume=may_resume,
-        variable_world=_variable_world(variable_world, level),
-        min_world=_min_world(min_world, world, variable_world, env),
-        device=_device(device, level, env),
+        durability=durability,
+        reconnect_timeout=_timeout(given["reconnect_timeout"], "reconnect_timeout", env),
+        resume=resume,
+        variable_world=_variable_world(variable, durability),
+        min_world=_min_world(given["min_world"], world, variable, env),
+        device=_device(given["device"], durability, env),
     )
+
+
+def _check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise BadArgument(f"{name}={value!r}: must be one of {', '.join(map(repr, allowed))}")
 
 
 def _endpoints(given: str | Sequence[str] | None, env: Mapping[str, str]) -> tuple[str, ...]:

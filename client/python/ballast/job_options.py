@@ -1,0 +1,51 @@
+"""What a script may say about its job: the keywords that every optimizer takes, and their defaults.
+
+Comes from: ballast.torch. Goes to: ballast.config, which finds out what they mean. Needs neither
+torch nor typing_extensions. Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+
+class JobOptions(TypedDict, total=False):
+    """The options, each of which ballast.torch.AdamW documents.
+
+    None means that the environment or the default decides, but for max_consecutive_skips.
+    """
+
+    endpoints: str | Sequence[str] | None
+    job: str | None
+    world_size: int | None
+    rank: int | None
+    max_grad_norm: float | None
+    loss_scale: float
+    nonfinite: str
+    max_consecutive_skips: int | None
+    init: str
+    extent_elements: int | None
+    tile_elements: int | None
+    attach_timeout: float | None
+    durability: str | None
+    reconnect_timeout: float | None
+    resume: str | None
+    variable_world: bool
+    min_world: int | None
+    device: str | None
+
+
+# What an option is that a script does not give.
+DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(JobOptions.__annotations__),
+    "loss_scale": 1.0, "nonfinite": "skip", "max_consecutive_skips": 100, "init": "equal",
+    "variable_world": False,
+}  # fmt: skip
+
+
+def refuse_unknown(options: Mapping[str, Any], called: str) -> None:
+    """TypeError, as Python has it for a call of `called`, for what is none of JobOptions."""
+    for name in options:
+        if name not in DEFAULTS:
+            raise TypeError(f"{called} got an unexpected keyword argument {name!r}")
