@@ -226,8 +226,8 @@ class Trainers:
     def abandon(self) -> None:
         """Breaks every call off, so that a test that has failed can end."""
         for opt in self.optimizers:
-            if opt._session is not None:
-                opt._session.abandon("the test has failed")
+            if opt._membership.session is not None:
+                opt._membership.session.abandon("the test has failed")
 
 
 def error_of_step(opt: bt.AdamW) -> Exception | None:

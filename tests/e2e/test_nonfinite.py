@@ -159,7 +159,8 @@ def test_trainers_that_want_different_policies_are_told(clusters):
     cluster = clusters(1)
     run = Lockstep(cluster, 2, [{"params": SHAPES}])
     opt = run.trainers.optimizers[1]
-    opt._config = dataclasses.replace(opt._config, nonfinite="halt")
+    member = opt._membership
+    member.config = dataclasses.replace(member.config, nonfinite="halt")
     for replica in run.replicas:
         for p in replica.values():
             p.grad = torch.ones_like(p)

@@ -1,7 +1,10 @@
 """ballast.torch.AdamW as an object: names, options, errors and their tracebacks, copies."""
 
 import copy
+import inspect
+import pydoc
 import traceback
+import typing
 
 import pytest
 import torch
@@ -94,6 +97,54 @@ def test_params_that_are_no_iterable_are_type_errors_as_in_torch(fake):
         bt.AdamW(5)
     with pytest.raises(TypeError, match='"params" of a parameter group is a int'):
         bt.AdamW([{"params": 5}])
+
+
+def test_an_unknown_keyword_is_refused_as_python_does_it(fake):
+    for keyword in ("environ", "worldsize"):
+        said = rf"^AdamW\.__init__\(\) got an unexpected keyword argument '{keyword}'$"
+        with pytest.raises(TypeError, match=said):
+            bt.AdamW(model().parameters(), **{keyword: {}})
+
+
+def test_an_unknown_keyword_of_a_subclass_is_refused_in_the_name_of_the_optimizer(fake):
+    class Mine(bt.AdamW):
+        pass
+
+    with pytest.raises(TypeError, match=r"^AdamW\.__init__\(\) got .* 'worldsize'$"):
+        Mine(model().parameters(), worldsize=2)
+
+
+def test_the_signature_and_the_help_show_every_job_option_with_its_default():
+    defaults = {
+        "endpoints": None, "job": None, "world_size": None, "rank": None, "max_grad_norm": None,
+        "loss_scale": 1.0, "nonfinite": "skip", "max_consecutive_skips": 100, "init": "equal",
+        "extent_elements": None, "tile_elements": None, "attach_timeout": None, "durability": None,
+        "reconnect_timeout": None, "resume": None, "variable_world": False, "min_world": None,
+        "device": None,
+    }  # fmt: skip
+    for call in (bt.AdamW, bt.AdamW.__init__):
+        parameters = inspect.signature(call).parameters
+        assert {name: parameters[name].default for name in defaults} == defaults
+        kinds = {parameter.kind for parameter in parameters.values()}
+        assert kinds == {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    told = pydoc.render_doc(bt.AdamW, renderer=pydoc.plaintext)
+    assert "max_consecutive_skips: int | None = 100" in told
+    assert "lr: float | torch.Tensor = 0.001" in told
+
+
+def test_a_subclass_shows_the_signature_of_its_own_constructor():
+    class Mine(bt.AdamW):
+        def __init__(self, params, warmth):
+            super().__init__(params)
+
+    assert list(inspect.signature(Mine).parameters) == ["params", "warmth"]
+
+
+def test_the_types_of_the_constructor_can_be_evaluated():
+    hints = typing.get_type_hints(bt.AdamW.__init__)
+    assert hints["lr"] == float | torch.Tensor
+    options = typing.get_type_hints(typing.get_args(hints["job_options"])[0])
+    assert options["max_consecutive_skips"] == int | None
 
 
 @pytest.mark.parametrize("name", [5, None, "\ud800"])

@@ -6,8 +6,11 @@ torch nor typing_extensions. Pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict, TypeVar, get_type_hints
+
+_Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
 class JobOptions(TypedDict, total=False):
@@ -49,3 +52,20 @@ def refuse_unknown(options: Mapping[str, Any], called: str) -> None:
     for name in options:
         if name not in DEFAULTS:
             raise TypeError(f"{called} got an unexpected keyword argument {name!r}")
+
+
+def spelled_out(call: _Call) -> _Call:
+    """Decorates a function whose `**` parameter takes JobOptions; its calls stay as they are.
+
+    inspect.signature() and help() then show each option with its type and default in place of that
+    parameter. The annotations of `call` must be evaluable when it is defined.
+    """
+    signature = inspect.signature(call, eval_str=True)
+    types, kind = get_type_hints(JobOptions), inspect.Parameter.KEYWORD_ONLY
+    options = [
+        inspect.Parameter(name, kind, default=default, annotation=types[name])
+        for name, default in DEFAULTS.items()
+    ]
+    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    call.__signature__ = signature.replace(parameters=own + options)
+    return call

@@ -1,6 +1,7 @@
 """One trainer's connection to its job: blocking calls of the C++ client, made interruptible.
 
-Comes from: ballast.torch.adamw. Goes to: the extension module (ballast.backend), ballast.lifetime.
+Comes from: ballast.torch.membership, .rounds. Goes to: the extension module
+(ballast.backend), ballast.lifetime.
 Knows neither torch nor parameter groups: tensors are tuples, memory is integer addresses.
 Thread safety: used by one thread at a time. A process forked from the owner gets Closed from every
 call and never touches the connection.
@@ -197,7 +198,7 @@ class Session:
         user_state: bytes,
         keep: Any,
     ) -> dict[str, Any]:
-        """One round. hyper: (lr, beta1, beta2, eps, weight_decay) per service group.
+        """One round. hyper: the optimizer's numbers, in the wire's order, per service group.
 
         grads: address per tensor of its gradient, 0 for none. weights: address per tensor that
         receives its stepped weight. user_state: committed with the round (ballast.user_state).
@@ -271,12 +272,13 @@ class Session:
         self.check_open()
         self._run(self._client.start_extend([tuple(t) for t in tensors], weights, init), keep)
 
-    def fetch_state(
-        self, masters: list[int], exp_avgs: list[int], exp_avg_sqs: list[int], keep: Any
-    ) -> list[int]:
-        """Copies fp32 state into the given memory (0: skip); returns the step count per tensor."""
+    def fetch_state(self, arrays: list[list[int]], keep: Any) -> list[int]:
+        """Copies fp32 state into the given memory; returns the step count per tensor.
+
+        arrays: per state array, in the service's order, an address per tensor (0: skip).
+        """
         self.check_open()
-        return self._run(self._client.start_fetch_state(masters, exp_avgs, exp_avg_sqs), keep)
+        return self._run(self._client.start_fetch_state(*arrays), keep)
 
     def fetch_weights(self, weights: list[int], keep: Any) -> None:
         """Receives the current weights again into the given memory."""

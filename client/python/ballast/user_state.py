@@ -1,8 +1,8 @@
 """What a script leaves with each round so that it can go on from there, as bytes and back.
 
-Comes from: ballast.torch.adamw (opt.user_state). Goes to: the servers, which keep it with the round
-and do not look into it. The first byte says what follows: 0, bytes as they are; 1, JSON in UTF-8;
-2, how far load_export() has come (Loading, 16 bytes and one), and then one of the others or
+Comes from: ballast.torch.rounds (opt.user_state). Goes to: the servers, which keep it with the
+round and do not look into it. The first byte says what follows: 0, bytes as they are; 1, JSON in
+UTF-8; 2, how far load_export() has come (Loading, 16 bytes and one), and then one of the others or
 nothing. No pickle: what comes back from a server is data, never code. JSON has text keys only; a
 dict with others, as some schedulers have in their state, becomes {"__pairs__": [[key, value],
 ...]}, and a Counter, which they have too, {"__counter__": [[key, count], ...]}.

@@ -1,9 +1,9 @@
 """Addresses of gradients and weights for one call, with row-major copies where torch's differ.
 
-Comes from: ballast.torch.adamw. Goes to: ballast.session. Contiguous tensors are lent as they are
-(no copy); strided ones travel through a contiguous twin that is kept for the next round. Here and
-in the modules beside it every new tensor names its device: torch.set_default_device() may have
-named another one.
+Comes from: ballast.torch.membership, .rounds. Goes to: ballast.session. Contiguous tensors are lent
+as they are (no copy); strided ones travel through a contiguous twin that is kept for the next
+round. Here and in the modules beside it every new tensor names its device:
+torch.set_default_device() may have named another one.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def weight_bits(entry: Entry) -> torch.Tensor:
     return held.detach().reshape(-1).view(integers).clone()
 
 
-def copy_back(entry: Entry) -> None:
+def _copy_back(entry: Entry) -> None:
     """Moves a received weight from its contiguous twin into the parameter, if it has one."""
     if entry.weight_copy is not None:
         entry.param.detach().copy_(entry.weight_copy)
@@ -120,8 +120,13 @@ def refuse_edits(entries: list[Entry], job: str) -> None:
         )
 
 
-def written(entries: list[Entry]) -> None:
-    """Tells autograd that the parameters were written outside torch, and remembers their state."""
+def received(entries: list[Entry]) -> None:
+    """Completes the receipt of these weights: moves twins back, and remembers what is there.
+
+    Tells autograd that the parameters were written outside torch.
+    """
+    for entry in entries:
+        _copy_back(entry)
     torch.autograd.graph.increment_version([e.param for e in entries])
     for entry in entries:
         entry.agree()

@@ -1,6 +1,6 @@
-"""Real tensors out of the service, in the shape of torch.optim.AdamW's state_dict.
+"""Real tensors out of the service, in the shape of the torch optimizer's state_dict.
 
-Comes from: ballast.torch.adamw.export_state. Goes to: checkpoints, torch.optim.AdamW.
+Comes from: ballast.torch.service_optimizer. Goes to: checkpoints, torch.optim.
 """
 
 from __future__ import annotations
@@ -10,26 +10,27 @@ from typing import Any
 import torch
 
 from ballast.session import Session
+from ballast.torch.kind import Kind
 from ballast.torch.manifest import Manifest, warn_of_order
 
-_ARRAYS = ("master", "exp_avg", "exp_avg_sq")
 
-
-def export(session: Session, manifest: Manifest, param_groups: list[dict[str, Any]]) -> dict:
-    """{"state": {i: {"step", "exp_avg", "exp_avg_sq", "master"}}, "param_groups", "names"}.
+def export(
+    session: Session, manifest: Manifest, param_groups: list[dict[str, Any]], kind: Kind
+) -> dict:
+    """{"state": {i: {"step", and the kind's arrays}}, "param_groups", "names"}.
 
     i: position over all groups' parameters, as torch counts; frozen ones have no entry. Tensors are
     new, fp32, on the CPU, of the parameter's shape; "step" is a one-element fp32 tensor.
-    torch.optim.AdamW.load_state_dict accepts it ("master" is kept and ignored there).
+    load_state_dict of the kind in torch.optim accepts it ("master" is kept and ignored there).
     Warns when names are missing: without them only the order says which tensor is which.
     """
     warn_of_order(manifest.entries, "identifies them in this export", "the optimizer")
     arrays = {
         key: [torch.empty(e.shape, dtype=torch.float32, device="cpu") for e in manifest.entries]
-        for key in _ARRAYS
+        for key in kind.arrays
     }
-    pointers = [[t.data_ptr() for t in arrays[key]] for key in _ARRAYS]
-    steps = session.fetch_state(*pointers, keep=arrays)
+    pointers = [[t.data_ptr() for t in arrays[key]] for key in kind.arrays]
+    steps = session.fetch_state(pointers, keep=arrays)
     position = {}
     for group in param_groups:
         for p in group["params"]:
@@ -40,7 +41,7 @@ def export(session: Session, manifest: Manifest, param_groups: list[dict[str, An
         names[index] = entry.name
         step = torch.tensor(float(steps[i]), dtype=torch.float32, device="cpu")
         state[index] = {"step": step}
-        state[index].update({key: arrays[key][i] for key in _ARRAYS})
+        state[index].update({key: arrays[key][i] for key in kind.arrays})
     order = sorted(state)
     packed = [{**g, "params": [position[id(p)] for p in g["params"]]} for g in param_groups]
     return {

@@ -1,9 +1,9 @@
 """Safetensors files on this machine, as a source of weights and optimizer state for load_export().
 
-Comes from: ballast.torch.adamw. Goes to: ballast.torch.load. A source is one file, or a directory:
-an export of Ballast (weights, and in "optimizer" what the servers keep beside them), or weights as
-model hubs have them, with or without an index. Nobody vouches for the files: the extension checks
-every header before memory is taken, and nothing is unpickled.
+Comes from: ballast.torch.service_optimizer. Goes to: ballast.torch.load. A source is one
+file, or a directory: an export of Ballast (weights, and in "optimizer" what the servers keep beside
+them), or weights as model hubs have them, with or without an index. Files are untrusted: the
+extension checks every header before it takes memory, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 
 from ballast import backend
 from ballast.errors import BadArgument
+from ballast.torch.kind import MASTER, Kind
 from ballast.torch.load import STEP_MAX, State, TensorState
 from ballast.torch.manifest import Entry
 from ballast.torch.naming import Naming
@@ -106,7 +107,11 @@ class _Tensors:
 
 
 def state_of_files(
-    path: str, param_groups: list[dict[str, Any]], entries: list[Entry], naming: Naming
+    path: str,
+    param_groups: list[dict[str, Any]],
+    entries: list[Entry],
+    naming: Naming,
+    kind: Kind,
 ) -> State:
     """What the files say of the parameters, checked; parameters are found by their names.
 
@@ -125,22 +130,23 @@ def state_of_files(
         name = tensors.name_of((entry.name, *entry.aliases))
         if name is None:
             raise BadArgument(f"load_export(): {path} has no tensor {entry.name!r}")
-        found[id(entry.param)] = _tensor_state(tensors, state, name, entry.shape)
-    return State(found, [], _frozen(tensors, param_groups, found, naming))
+        found[id(entry.param)] = _tensor_state(tensors, state, name, entry.shape, kind)
+    frozen = _frozen(tensors, param_groups, found, naming)
+    return State(kind.arrays, found, [], frozen)
 
 
 def _tensor_state(
-    tensors: _Tensors, state: _Tensors | None, name: str, shape: torch.Size
+    tensors: _Tensors, state: _Tensors | None, name: str, shape: torch.Size, kind: Kind
 ) -> TensorState:
     if state is None:
-        return TensorState(master=tensors.read(name, shape))
-    master = state.name_of((f"master.{name}",))
-    return TensorState(
-        step=state.read_step(f"step.{name}"),
-        master=state.read(master, shape) if master else tensors.read(name, shape),
-        exp_avg=state.read(f"exp_avg.{name}", shape),
-        exp_avg_sq=state.read(f"exp_avg_sq.{name}", shape),
-    )
+        return TensorState(arrays={MASTER: tensors.read(name, shape)})
+    step = state.read_step(f"step.{name}")
+    master = state.name_of((f"{MASTER}.{name}",))
+    arrays = {MASTER: state.read(master, shape) if master else tensors.read(name, shape)}
+    for key in kind.arrays:
+        if key != MASTER:
+            arrays[key] = state.read(f"{key}.{name}", shape)
+    return TensorState(step, arrays)
 
 
 def _frozen(

@@ -1,6 +1,6 @@
 """Optimizer state into a running job, bit for bit: what load_export() takes, checks and sends.
 
-Comes from: ballast.torch.adamw, .wrap. Goes to: ballast.session.upload_state, a round per plane.
+Comes from: ballast.torch.service_optimizer. Goes to: ballast.torch.rounds, a round per plane.
 A plane is what a tensor's dtype holds per element of one fp32 array: all of it for fp32 parameters,
 the high or the low 16 bits for bf16 and fp16 ones. Another kind of source is added in state_of().
 """
@@ -19,13 +19,11 @@ from typing import Any
 
 import torch
 
-from ballast.errors import BadArgument, Unsupported
-from ballast.torch import hyper
+from ballast.errors import BadArgument
+from ballast.torch.kind import MASTER, Kind
 from ballast.torch.manifest import Entry
 from ballast.torch.naming import Naming
 
-# State arrays of the service, in its order, and their keys in a state dict.
-ARRAYS = ("master", "exp_avg", "exp_avg_sq")
 _FIRST_PLANE = 2  # numbers as ballast::client::StatePlane's: the high plane of array a is 2 + 2a
 STEP_MAX = 2**53
 _NAME_OF_POSITION = re.compile(r"g\d+\.p\d+")
@@ -35,21 +33,24 @@ _NOT_HYPER = ("params", "param_names")
 
 @dataclasses.dataclass
 class TensorState:
-    """What a parameter is to get: contiguous fp32 CPU tensors of its shape. None: not given."""
+    """What a parameter is to get.
+
+    arrays: by name, contiguous fp32 CPU tensors of its shape; what is not given is not there.
+    """
 
     step: int = 0
-    master: torch.Tensor | None = None
-    exp_avg: torch.Tensor | None = None
-    exp_avg_sq: torch.Tensor | None = None
+    arrays: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
 class State:
     """A checked source: what each parameter gets, by id(), and each torch group, by position.
 
+    arrays: the names of the kind's state arrays, in the service's order.
     frozen: parameters that are none of the job's, each with its value.
     """
 
+    arrays: tuple[str, ...]
     tensors: dict[int, TensorState]
     groups: list[dict[str, Any]]
     frozen: list[tuple[torch.Tensor, torch.Tensor]] = dataclasses.field(default_factory=list)
@@ -62,7 +63,7 @@ class State:
         known = hashlib.blake2b(digest_size=16)
         for entry in entries:
             mine = self.of(entry)
-            arrays = [getattr(mine, key) for key in ARRAYS]
+            arrays = [mine.arrays.get(key) for key in self.arrays]
             sums = [None if a is None else _crc32(a) for a in arrays]
             known.update(repr((entry.name, mine.step, sums)).encode())
         return known.digest()
@@ -71,14 +72,14 @@ class State:
         """Takes the parameters' present values, widened, where the source has no masters."""
         for entry in entries:
             mine = self.tensors.setdefault(id(entry.param), TensorState())
-            if mine.master is None:
-                mine.master = torch.empty(entry.shape, dtype=torch.float32, device="cpu")
-                mine.master.copy_(entry.param.detach())
+            if MASTER not in mine.arrays:
+                master = torch.empty(entry.shape, dtype=torch.float32, device="cpu")
+                mine.arrays[MASTER] = master.copy_(entry.param.detach())
 
     def put_weights(self, entries: list[Entry]) -> None:
         """Gives the parameters the source's weights, for a job that begins with them."""
         for entry in entries:
-            master = self.of(entry).master
+            master = self.of(entry).arrays.get(MASTER)
             if master is not None:
                 entry.param.copy_(master)
 
@@ -93,32 +94,37 @@ class State:
 
 
 def state_of(
-    source: Any, param_groups: list[dict[str, Any]], entries: list[Entry], naming: Naming
+    source: Any,
+    param_groups: list[dict[str, Any]],
+    entries: list[Entry],
+    naming: Naming,
+    kind: Kind,
 ) -> State:
     """Everything that `source` says of the parameters of `entries`, checked.
 
-    source: a dict as export_state() or torch.optim.AdamW.state_dict() gives it. Of other parameters
-    nothing is looked at. Raises BadArgument, or Unsupported for options this version lacks; both
-    name the parameter or group.
+    source: a dict as export_state(), or state_dict() of the kind in torch.optim, gives it. Nothing
+    is read of other parameters. Raises BadArgument, or Unsupported for options this version lacks;
+    both name the parameter or group.
     """
     if not isinstance(source, Mapping) or "state" not in source or "param_groups" not in source:
         raise BadArgument(
             f"load_export() got a {type(source).__name__}; it takes a dict with \"state\" and "
-            "\"param_groups\": what opt.export_state() or torch.optim.AdamW.state_dict() returns"
+            "\"param_groups\": what opt.export_state() or "
+            f"torch.optim.{kind.name}.state_dict() returns"
         )
     if source.get("ballast") is not None:
         raise BadArgument(
             "load_export() got what opt.state_dict() of a Ballast optimizer returns: a handle, "
             "which holds no tensors. Save opt.export_state() instead"
         )
-    groups = _groups(source["param_groups"], param_groups)
+    groups = _groups(source["param_groups"], param_groups, kind)
     known = {id(e.param): e for e in entries}
     tensors: dict[int, TensorState] = {}
     for parameter, saved in _by_parameter(source, param_groups, naming):
         entry = known.get(id(parameter))
         if entry is not None and saved:
-            tensors[id(parameter)] = _tensor_state(saved, entry)
-    return State(tensors, groups)
+            tensors[id(parameter)] = _tensor_state(saved, entry, kind)
+    return State(kind.arrays, tensors, groups)
 
 
 def planes(
@@ -130,14 +136,14 @@ def planes(
     of fp32 entries are the state's own memory.
     """
     halves = any(e.dtype != torch.float32 for e in entries)
-    for array, key in enumerate(ARRAYS):
-        values = [getattr(state.of(e), key) for e in entries]
+    for array, key in enumerate(state.arrays):
+        values = [state.of(e).arrays.get(key) for e in entries]
         for low in (False, True) if halves else (False,):
             bits = [_plane(value, e, low) for e, value in zip(entries, values)]
             yield (
                 _FIRST_PLANE + 2 * array + low,
                 bits,
-                array == len(ARRAYS) - 1 and low == halves,
+                array == len(state.arrays) - 1 and low == halves,
             )
 
 
@@ -161,7 +167,9 @@ def _zeros(entry: Entry, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(entry.shape, dtype=dtype, device="cpu")
 
 
-def _groups(saved: Any, param_groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _groups(
+    saved: Any, param_groups: list[dict[str, Any]], kind: Kind
+) -> list[dict[str, Any]]:
     # The hyper-parameters of each saved group, after checking what the group would then have.
     if not isinstance(saved, list) or not all(
         isinstance(g, Mapping) and isinstance(g.get("params"), list) for g in saved
@@ -178,8 +186,8 @@ def _groups(saved: Any, param_groups: list[dict[str, Any]]) -> list[dict[str, An
     for g, (theirs, ours) in enumerate(zip(saved, param_groups)):
         values = {key: value for key, value in theirs.items() if key not in _NOT_HYPER}
         where = f"load_export(): param_groups[{g}] of the source"
-        hyper.refuse_options(values, where)
-        hyper.check_ranges(hyper.read({**ours, **values}, g), f"{where}: ")
+        kind.refuse_options(values, where)
+        kind.check_ranges(kind.read({**ours, **values}, g), f"{where}: ")
         groups.append(values)
     return groups
 
@@ -238,20 +246,22 @@ def _positioned(saved: list[Any], param_groups: list[dict[str, Any]]) -> dict[An
     return by_index
 
 
-def _tensor_state(saved: Mapping[str, Any], entry: Entry) -> TensorState:
+def _tensor_state(saved: Mapping[str, Any], entry: Entry, kind: Kind) -> TensorState:
     where = f"load_export(): parameter {entry.name!r}"
-    if "max_exp_avg_sq" in saved:
-        raise Unsupported(
-            f"{where} has max_exp_avg_sq: amsgrad is not supported by ballast.torch.AdamW"
-        )
-    missing = [key for key in ("step", "exp_avg", "exp_avg_sq") if saved.get(key) is None]
+    kind.refuse_state(saved, where)
+    needed = ("step", *(key for key in kind.arrays if key != MASTER))
+    missing = [key for key in needed if saved.get(key) is None]
     if missing:
         raise BadArgument(
             f"{where} has {', '.join(map(repr, saved)) or 'nothing'} in the source, but no "
-            f"{' and no '.join(map(repr, missing))}; it takes the state of AdamW"
+            f"{' and no '.join(map(repr, missing))}; it takes the state of {kind.name}"
         )
-    arrays = {key: _array(saved[key], f"{where}: {key}", entry) for key in ARRAYS if key in saved}
-    return TensorState(step=_step(saved["step"], where), **arrays)
+    arrays = {
+        key: _array(saved[key], f"{where}: {key}", entry)
+        for key in kind.arrays
+        if saved.get(key) is not None  # A master that is not given.
+    }
+    return TensorState(_step(saved["step"], where), arrays)
 
 
 def _step(value: Any, where: str) -> int:
@@ -264,9 +274,7 @@ def _step(value: Any, where: str) -> int:
     return int(value)
 
 
-def _array(value: Any, where: str, entry: Entry) -> torch.Tensor | None:
-    if value is None:  # A master that is not given.
-        return None
+def _array(value: Any, where: str, entry: Entry) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         raise BadArgument(f"{where} is a {type(value).__name__}; it must be a tensor")
     if value.shape != entry.shape or value.layout is not torch.strided:

@@ -4,7 +4,7 @@ the mean.
 The function leaves no mark, but all gradients that it has clipped have one and the same norm. So:
 rounds in a row whose gradients differ and whose norm does not (docs/decisions/009).
 
-Comes from: ballast.torch.adamw, before a round. Goes to: nothing.
+Comes from: ballast.torch.rounds, before a round. Goes to: nothing.
 Thread safety: used by one thread at a time.
 """
 

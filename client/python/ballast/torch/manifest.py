@@ -1,6 +1,6 @@
 """Which torch parameters are tensors of the job, in which order, and what may not be one.
 
-Comes from: ballast.torch.adamw. Goes to: ballast.session (TensorSpec), ballast.torch.buffers.
+Comes from: ballast.torch.membership. Goes to: ballast.session (TensorSpec), ballast.torch.buffers.
 The manifest only grows. Frozen parameters (requires_grad False, no gradient) are left out and join,
 in a new service group, at the first step at which they can be trained. A service group maps to one
 torch group, whose hyper-parameters it takes; torch groups without trainable tensors have none.

@@ -1,7 +1,8 @@
 """Names of parameters and their aliases.
 
-Comes from: ballast.torch.adamw. Goes to: ballast.torch.manifest. Names are, in this order: those of
-(name, tensor) pairs or "param_names", those found by identity in `model`, `g<group>.p<position>`.
+Comes from: ballast.torch.service_optimizer. Goes to: ballast.torch.manifest. Names are, in this
+order: those of (name, tensor) pairs or "param_names", those found by identity in `model`,
+`g<group>.p<position>`.
 """
 
 from __future__ import annotations
@@ -72,3 +73,14 @@ class Naming:
             return f"g{g}.p{i}", (), False
         names = tuple(dict.fromkeys(known))
         return names[0], names[1:], True
+
+
+def check_params(params: Any) -> None:
+    """TypeError, with the remedy, for what is no iterable of parameters, such as a module."""
+    is_module = isinstance(params, torch.nn.Module)
+    if is_module or not hasattr(params, "__iter__"):
+        raise TypeError(
+            f"params is a {type(params).__name__}; it must be an iterable of tensors, of "
+            "(name, tensor) pairs or of group dicts"
+            + ("; pass model.parameters()" if is_module else "")
+        )

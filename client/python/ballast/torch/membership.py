@@ -1,0 +1,155 @@
+"""One trainer's part in its job: the session, the tensors in the job, and how both begin and end.
+
+Comes from: ballast.torch.service_optimizer. Goes to: ballast.session, ballast.torch.manifest.
+Thread safety: used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from ballast import lifetime, user_state
+from ballast.config import JobConfig
+from ballast.errors import BadArgument, BadSpec, Closed
+from ballast.session import Session, TensorSpec
+from ballast.torch import buffers
+from ballast.torch.manifest import Entry, Manifest
+from ballast.torch.naming import Naming
+
+
+class Membership:
+    """Attaches at the first admit(); later ones bring in more tensors.
+
+    config: read at every call. session: None until attached; an attached session ends with this
+    object. user_state: what the next round commits for this rank's script. loading: how far the
+    last process in this seat came with load_export(), or None.
+    """
+
+    def __init__(self, config: JobConfig, naming: Naming) -> None:
+        self.config = config
+        self.session: Session | None = None
+        self.manifest = Manifest()
+        self.user_state: Any = None
+        self.loading: user_state.Loading | None = None
+        self._naming = naming
+        self._closed = False
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The tensors that are in the job."""
+        return self.manifest.entries
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other trainer can be in the job."""
+        # In a variable world others may join between any two rounds.
+        return self.config.world_size == 1 and not self.config.variable_world
+
+    @property
+    def world_size(self) -> int:
+        """Trainers of the job; in a variable world, once attached, those of the next round."""
+        if self.session is None or not self.config.variable_world:
+            return self.config.world_size
+        return self.session.world
+
+    def counters(self) -> dict[str, int]:
+        """Bytes moved and copied since attach; {} before."""
+        if self.session is None:
+            return {}
+        counts = dict(self.session.counters())
+        counts["copied_up_bytes"] += sum(e.copied_up for e in self.entries)
+        counts["copied_down_bytes"] += sum(e.copied_down for e in self.entries)
+        return counts
+
+    def attached(self, what: str) -> Session:
+        """The session. Closed after its end; BadArgument, naming the call `what`, before attach."""
+        self.check_open()
+        if self.session is None:
+            raise BadArgument(
+                f"{what}() needs a running job: the optimizer attaches at its first step()",
+                job=self.config.job,
+            )
+        return self.session
+
+    def check_open(self) -> None:
+        """Raises Closed when no further call is possible, with the reason."""
+        if self.session is not None:
+            self.session.check_open()
+        elif self._closed:
+            raise Closed("the optimizer was closed", job=self.config.job, slot=self.config.rank)
+
+    def leave(self) -> None:
+        """Says that this trainer takes no further round. Idempotent."""
+        self._closed = True
+        if self.session is not None:
+            self.session.leave()
+
+    def refuse_late_attach(self, param_groups: list[dict[str, Any]]) -> None:
+        """BadArgument when a step() would attach and thereby replace weights that were used.
+
+        The present gradients were made with other weights than those the job has.
+        """
+        if self._closed:
+            return
+        if self.session is None and self.config.resume != "never":
+            raise BadArgument(
+                f"resume={self.config.resume!r} needs opt.attach() before the first forward pass: "
+                "it brings a resumed job's weights into the model, and opt.round and "
+                "opt.user_state say where to go on",
+                job=self.config.job,
+            )
+        if self.config.init != "broadcast" or self.alone:
+            return
+        if self.session is None or self.manifest.pending(param_groups, self._naming):
+            raise BadArgument(
+                'init="broadcast" needs opt.attach() before the first forward pass, and again '
+                "after add_param_group(): it brings the lowest rank's weights into the model; "
+                "gradients made with others would be wrong",
+                job=self.config.job,
+            )
+
+    def newcomers(self, param_groups: list[dict[str, Any]]) -> list[Entry]:
+        """The tensors that admit() has to bring in before the next round; [] for none.
+
+        Raises Closed, and BadArgument, BadSpec or Unsupported for groups that no job can have.
+        """
+        self.check_open()
+        self.manifest.refuse_removals(param_groups, self.config.job)
+        entries = self.manifest.pending(param_groups, self._naming)
+        if self.session is None and not entries:
+            raise BadSpec(
+                "none of the optimizer's parameters requires a gradient", job=self.config.job
+            )
+        return entries
+
+    def all_entries(self, param_groups: list[dict[str, Any]]) -> list[Entry]:
+        """The tensors that are in the job, and those that join at the next call."""
+        return self.entries + self.manifest.pending(param_groups, self._naming)
+
+    def admit(self, entries: list[Entry], edited: bool) -> None:
+        """Brings newcomers() into the job: attaches with the first, extends the job by later ones.
+
+        edited: changes that were made to the other parameters are about to be uploaded; else
+        WeightsEdited refuses them. Afterwards the parameters hold the job's weights.
+        """
+        weights = [buffers.weight_address(e) for e in entries]
+        specs = [e.spec() for e in entries]
+        received = self.config.init == "broadcast" and self.config.rank != 0
+        if self.session is None:
+            received = self._take_seat(specs, weights, entries) or received
+        else:
+            if not edited:
+                buffers.refuse_edits(self.entries, self.config.job)
+            self.session.extend(specs, weights, self.config.init, keep=entries)
+        self.manifest.add(entries)
+        if received:
+            buffers.received(entries)
+
+    def _take_seat(self, specs: list[TensorSpec], weights: list[int], entries: list[Entry]) -> bool:
+        self.session = Session.attach(self.config, specs, weights, keep=entries)
+        weakref.finalize(self, lifetime.end, self.session).atexit = False
+        if self.session.resumed:
+            self.user_state = user_state.decode(self.session.user_state)
+            self.loading = user_state.loading_of(self.session.user_state)
+        return self.session.resumed

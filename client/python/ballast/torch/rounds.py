@@ -1,0 +1,142 @@
+"""The rounds of one trainer: steps, uploads of weights, and loads of state, plane by plane.
+
+Comes from: ballast.torch.service_optimizer. Goes to: ballast.session, through the membership.
+Thread safety: used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ballast import user_state
+from ballast.errors import NonfiniteGradient, warn
+from ballast.torch import buffers, load
+from ballast.torch.kind import Kind
+from ballast.torch.local_clip import LocalClipWatch
+from ballast.torch.manifest import Entry
+from ballast.torch.membership import Membership
+
+
+class Rounds:
+    """Runs rounds over the tensors of an attached membership, without autograd.
+
+    report: the fields of the last step's RoundReport; None before.
+    Every call raises as Session does, after an error the parameters may hold a mix of old and new
+    values. `membership` is borrowed and outlives this object.
+    """
+
+    def __init__(self, membership: Membership, kind: Kind) -> None:
+        self.report: dict[str, Any] | None = None
+        self._membership = membership
+        self._kind = kind
+        self._clip_watch = LocalClipWatch()
+
+    def step(self, param_groups: list[dict[str, Any]]) -> None:
+        """Pushes the gradients of all parameters and puts the stepped weights into them.
+
+        param_groups: torch's, with the hyper-parameters of this step.
+        """
+        membership = self._membership
+        entries = membership.entries
+        buffers.refuse_edits(entries, membership.config.job)
+        state = self._user_state()
+        groups = membership.manifest.service_groups
+        hyper = [self._kind.read(param_groups[g], g) for g in groups]
+        lent = [buffers.gradient(e) for e in entries]
+        self._look_for_local_clips()
+        weights = [buffers.weight_address(e) for e in entries]
+        before = self._bits_of_silent(entries, lent)
+        applied = True
+        try:
+            grads = [address for address, _ in lent]
+            keep = (entries, lent)
+            self.report = membership.session.step(hyper, grads, weights, state, keep=keep)
+            applied = self.report["applied"]
+        except NonfiniteGradient:
+            applied = False
+            raise
+        finally:
+            if applied:
+                stepped = [e for e, (address, _) in zip(entries, lent) if address]
+                buffers.received(stepped + _changed(before))
+
+    def upload(self) -> None:
+        """Makes the parameters' present values the service's."""
+        entries = self._membership.entries
+        state = self._user_state()
+        weights = [buffers.edited_weight_address(e) for e in entries]
+        try:
+            self._membership.session.upload(weights, state, keep=entries)
+        finally:
+            buffers.received(entries)
+
+    def load(self, state: load.State, fingerprint: bytes) -> None:
+        """Makes `state` the service's: one round per plane; the last brings the step counts.
+
+        fingerprint: of the state. A process in the seat of one that was cut off goes on behind the
+        planes of that one, as the other trainers do.
+        """
+        entries = self._membership.entries
+        before = self._membership.loading
+        user = self._user_state()
+        done = before.planes if before is not None and before.fingerprint == fingerprint else 0
+        weights = [buffers.weight_address(e) for e in entries]
+        steps = [state.of(e).step for e in entries]
+        try:
+            for i, (plane, bits, last) in enumerate(load.planes(state, entries)):
+                if i < done:
+                    continue
+                so_far = user_state.Loading(fingerprint, i + 1)
+                self._membership.session.upload_state(
+                    plane,
+                    [buffers.plane_address(b) for b in bits],
+                    weights,
+                    steps if last else [],
+                    max(steps) if last else 0,
+                    user if last else user_state.encode_loading(user, so_far),
+                    keep=(entries, state, bits),
+                )
+        finally:
+            buffers.received(entries)
+
+    def fetch_weights(self) -> None:
+        """Receives all weights again, dropping edits made to the parameters."""
+        session = self._membership.attached("fetch_weights")
+        entries = self._membership.entries
+        addresses = [buffers.weight_address(e) for e in entries]
+        session.fetch_weights(addresses, keep=entries)
+        buffers.received(entries)
+
+    def _user_state(self) -> bytes:
+        # What the round commits. A load that was cut off before it is over then.
+        state = user_state.encode(self._membership.user_state)
+        self._membership.loading = None
+        return state
+
+    def _bits_of_silent(
+        self, entries: list[Entry], lent: list[tuple[int, Any]]
+    ) -> list[tuple[Entry, torch.Tensor]]:
+        # Other trainers' gradients may step a tensor for which this one has none; only the weights
+        # that come back tell.
+        if self._membership.alone:
+            return []
+        silent = [e for e, (address, _) in zip(entries, lent) if not address]
+        return [(e, buffers.weight_bits(e)) for e in silent]
+
+    def _look_for_local_clips(self) -> None:
+        membership = self._membership
+        if self._clip_watch.over or membership.alone or membership.config.max_grad_norm > 0:
+            return
+        gradients = [e.param.grad for e in membership.entries if e.param.grad is not None]
+        if self._clip_watch.saw(gradients):
+            warn(
+                "all gradients of this trainer have one norm, as clip_grad_norm_ before step() "
+                "leaves them. With several trainers that clips each one's own gradient, not their "
+                "mean; for that pass max_grad_norm= to the optimizer instead"
+            )
+
+
+def _changed(before: list[tuple[Entry, torch.Tensor]]) -> list[Entry]:
+    return [e for e, bits in before if not torch.equal(bits, buffers.weight_bits(e))]

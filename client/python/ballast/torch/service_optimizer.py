@@ -1,0 +1,396 @@
+"""What every torch optimizer whose state lives in Ballast servers shares.
+
+Comes from: ballast.torch.adamw. Goes to: ballast.torch.membership and rounds. The class is a
+torch.optim.Optimizer: schedulers, hooks, closures, gradient accumulation and add_param_group work
+as they do in torch. It knows no kind of optimizer by name; ballast.torch.kind.Kind says what
+differs.
+Thread safety: used by one thread at a time; several optimizers may be used by several threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ballast import config
+from ballast.errors import BadArgument, Unsupported, at_border
+from ballast.job_options import JobOptions, refuse_unknown
+from ballast.torch import export, files, handle, load
+from ballast.torch.kind import Kind
+from ballast.torch.manifest import warn_of_order
+from ballast.torch.membership import Membership
+from ballast.torch.naming import Naming, check_params
+from ballast.torch.rounds import Rounds
+
+KEEP_MAX = 2**32 - 1  # of snapshot(), as SnapshotRequest has it
+
+
+class ServiceOptimizer(torch.optim.Optimizer):
+    """Base of the optimizers of ballast.torch.
+
+    A subclass sets `_kind` and passes its arguments on. Its constructor takes what torch's does,
+    `model`, and the keywords of JobOptions.
+    """
+
+    _kind: Kind
+
+    def __init__(
+        self,
+        params: Any,
+        defaults: dict[str, Any],
+        model: torch.nn.Module | None,
+        job_options: JobOptions,
+    ) -> None:
+        """defaults: the kind's hyper-parameters and options, as they were given."""
+        refuse_unknown(job_options, f"{self._kind.name}.__init__()")
+        check_params(params)
+        defaults = self._kind.checked_defaults(defaults)
+        self._naming = Naming(model)  # super() adds the groups, which are named there.
+        super().__init__(params, defaults)
+        self._membership = Membership(config.resolve(**job_options), self._naming)
+        self._rounds = Rounds(self._membership, self._kind)
+        self._carried: dict[str, Any] | None = None  # the wrapped optimizer's state, until attached
+
+    # ---- the torch contract
+
+    @at_border
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group; after the first step() its tensors join the job at the next one.
+
+        All trainers must add the same groups between the same two steps. Raises as torch does, and
+        Unsupported for options of the group that this version lacks. When the servers have no room
+        for it, that step() raises OverBudget on all trainers, and the job stays as it was.
+        """
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        group = self._naming.normalise(param_group)
+        where = f"param_groups[{len(self.param_groups)}]"
+        self._kind.refuse_options({**self.defaults, **group}, where)
+        super().add_param_group(group)
+
+    @at_border
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One round: pushes all gradients, waits for the service, receives the stepped weights.
+
+        closure: re-evaluates the model with gradients enabled and returns the loss, which step()
+        returns; called once. The first call attaches (see the class). A parameter whose gradient is
+        None on all trainers is left untouched and its step count does not advance; where only some
+        trainers have one, the others count as zeros. A gradient that is not finite anywhere skips
+        or halts the round on all trainers (see `nonfinite` above).
+        Errors: subclasses of ballast.BallastError. After one during the round the parameters may
+        hold a mix of old and new values; after NonfiniteGradient they are unchanged, and step()
+        may be called again.
+        """
+        self._membership.refuse_late_attach(self.param_groups)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._refuse_scaler()
+        with torch.no_grad():
+            self._join()
+            self._rounds.step(self.param_groups)
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """A small handle: {"state": {}, "param_groups", "ballast": {job, job_id, round, ...}}.
+
+        Local and cheap; it holds no tensors of the service. See export_state() for those.
+        """
+        packed = super().state_dict()
+        packed["ballast"] = handle.make(
+            job=self.job,
+            job_id=self.job_id,
+            round=self.round,
+            opt_step=self.opt_step,
+            world_size=self._membership.config.world_size,
+        )
+        return packed
+
+    @at_border
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores the hyper-parameters of all groups, after checking the handle.
+
+        Loading the optimizer's own present state changes nothing. Raises Unsupported for moments of
+        a torch optimizer and for handles to another job or round; ValueError as torch does when the
+        groups do not fit.
+        """
+        handle.check(state_dict, job_id=self.job_id, round=self.round)
+        for i, group in enumerate(state_dict["param_groups"]):
+            self._kind.refuse_options(group, f"param_groups[{i}] of the state dict")
+        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a Ballast optimizer cannot be pickled or copied: it holds this process's seat in a "
+            "job. Save opt.state_dict() (a handle) or opt.export_state() (tensors)"
+        )
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # torch.amp.GradScaler asks this. With one trainer it unscales and skips by itself; with
+        # several it must hand over, so that step() can refuse: ranks would skip different rounds.
+        return not self._membership.alone
+
+    # ---- the service
+
+    @at_border
+    def attach(self) -> bool:
+        """Attaches now instead of at the first step(), and returns `resumed`. Idempotent.
+
+        To be called when the model has its final dtype, and with resume= before the first forward
+        pass: in a job that was there the parameters then hold its weights, `round` says how many
+        rounds it has finished and `user_state` is what this rank left with the last of them. Waits
+        for the other trainers. Errors: subclasses of ballast.BallastError.
+        """
+        with torch.no_grad():
+            self._join()
+        return self.resumed
+
+    @at_border
+    def close(self) -> None:
+        """Says that this trainer takes no further round. Idempotent; also done at normal exit."""
+        self._membership.leave()
+
+    @at_border
+    def export_state(self) -> dict[str, Any]:
+        """The kind's fp32 arrays and step counts as new CPU tensors; see ballast.torch.export.
+
+        Between rounds; downloads 4 bytes per parameter and array. Raises BadArgument before the
+        first step().
+        """
+        session, manifest = self._membership.attached("export_state"), self._membership.manifest
+        return export.export(session, manifest, self.param_groups, self._kind)
+
+    @at_border
+    def snapshot(self, name: str, keep: int = 0) -> int:
+        """Keeps the state after this step on the servers' disk, under a name.
+
+        One rank calls it, between steps: `if rank == 0: opt.snapshot("warm")`. Returns when all of
+        it survives, with the number of rounds it has; the other ranks go on until they need this
+        one. keep: so many snapshots of the job stay, the oldest are removed; 0: all. Needs a
+        durable job and, with several servers, their `storage.snapshot_dir`. Raises BadArgument for
+        a name that is none, NameInUse, OverBudget, Unsupported; then nothing is left of it.
+        """
+        if not isinstance(name, str):
+            raise BadArgument(f"snapshot(): name={name!r} must be a str")
+        whole = isinstance(keep, int) and not isinstance(keep, bool)
+        if not whole or not 0 <= keep <= KEEP_MAX:
+            raise BadArgument(f"snapshot(): keep={keep!r} must be an int in 0..{KEEP_MAX}")
+        return self._membership.attached("snapshot").snapshot(name, keep)
+
+    @at_border
+    def fetch_weights(self) -> None:
+        """Receives all weights from the service again, dropping edits made to the parameters."""
+        with torch.no_grad():
+            self._rounds.fetch_weights()
+
+    @at_border
+    def upload_weights(self) -> None:
+        """Makes the parameters' present values the service's; moments and step counts stay.
+
+        All trainers call it between the same two steps, as they do step(). It is a round of its
+        own: `round` grows by one, `opt_step` does not, user_state is committed with it, and
+        last_report stays that of the last step(). With init="equal" all trainers must have made the
+        same edits; else all get InitMismatch, which names the first tensor, and the job ends. With
+        init="broadcast" the lowest rank's values are given to the others. 16-bit values become fp32
+        masters exactly. When a server dies meanwhile, either all of them or none has the new
+        weights, and the call goes on as step() does. A script that may be resumed decides by
+        `round` or user_state whether to upload, so that a rank that is started again does as the
+        others do. Before the first step(), or attach(), there is nothing to do: that uploads.
+        """
+        self._membership.check_open()
+        if self._membership.session is None:
+            return
+        with torch.no_grad():
+            self._join(edited=True)
+            self._rounds.upload()
+
+    @at_border
+    def load_export(self, source: dict[str, Any] | str | os.PathLike[str]) -> None:
+        """Makes `source` the service's state: all of its arrays and step counts, bit for bit.
+
+        source: what export_state() gives, or state_dict() of this kind in torch.optim, or a path on
+        this machine: a directory that `ballastctl export` has written, or safetensors weights (one
+        file, or a directory, with or without an index), with which all else begins at 0. In files
+        parameters are found by name, frozen ones, too. In dicts, per parameter: a step, the kind's
+        arrays and optionally master, without which its present value counts.
+        Parameters are found by "names" where the source has them, else by position, as in torch.
+        Those without state there start anew, with arrays of 0; frozen ones are left alone. The
+        hyper-parameters of its groups become those of param_groups.
+
+        All trainers call it, with equal sources, between the same two steps; it attaches if that
+        has not been done. It takes a round per array, two where parameters have 16 bits, and
+        `round` grows by as many; user_state is committed with each. `opt_step` becomes the largest
+        step with the last of them. So a script that is started again with resume, on one rank or
+        all, and finds opt_step 0 calls it again: it goes on with the plane that the others are at.
+        A server that dies meanwhile costs a pause. Afterwards the parameters hold the job's
+        weights. last_report stays.
+        Raises BadArgument, BadHyperparam or Unsupported, naming parameter or group, for a source
+        that does not fit; then nothing was sent or changed. InitMismatch ends the job for all when
+        the sources differ or another trainer does something else in that round.
+        """
+        self._membership.check_open()
+        with torch.no_grad():
+            state, fingerprint = self._state_of(source)
+            self._carried = None  # This is loaded in its place.
+            if self._membership.session is None and self._membership.config.resume == "never":
+                state.put_weights(self._membership.all_entries(self.param_groups))
+            self._join(edited=True)
+            self._rounds.load(state, fingerprint)
+            state.apply_groups(self.param_groups)
+            state.put_frozen()
+
+    # ---- what the last round said
+
+    @property
+    def last_report(self) -> dict[str, Any] | None:
+        """All fields of the last round's RoundReport (client/cpp/ballast/client.h); None before.
+
+        "paused_ms" has the part of the round during which a server was away, "reconnects" how often
+        one came back since the round before.
+        """
+        return None if self._rounds.report is None else dict(self._rounds.report)
+
+    @property
+    def grad_norm(self) -> float | None:
+        """Global 2-norm of the last round's unscaled mean gradient, before clipping."""
+        return None if self._rounds.report is None else self._rounds.report["grad_norm"]
+
+    @property
+    def clip_coef(self) -> float | None:
+        """Factor by which max_grad_norm scaled the last round's gradient; 1.0 when it did not."""
+        return None if self._rounds.report is None else self._rounds.report["clip_coef"]
+
+    @property
+    def step_was_skipped(self) -> bool:
+        """Whether the last round was skipped on all trainers because of non-finite gradients."""
+        return self._rounds.report is not None and not self._rounds.report["applied"]
+
+    @property
+    def round(self) -> int:
+        """Rounds finished so far, skipped ones included."""
+        return 0 if self._membership.session is None else self._membership.session.round
+
+    @property
+    def opt_step(self) -> int:
+        """Rounds applied so far."""
+        return 0 if self._membership.session is None else self._membership.session.opt_step
+
+    @property
+    def resumed(self) -> bool:
+        """Whether attach() took a seat in a job that was there; False before."""
+        return self._membership.session is not None and self._membership.session.resumed
+
+    @property
+    def user_state(self) -> Any:
+        """What this rank's script needs to go on: data position, random_state(), scheduler state.
+
+        Bytes, or what JSON can hold; at most 64 KiB. step() commits its value at that moment with
+        the round, and after attach() in a resumed job it is the value of the newest finished round
+        (None when there was none). A step() with a value that is too large, or that JSON cannot
+        hold, raises BadArgument before anything is sent.
+        """
+        return self._membership.user_state
+
+    @user_state.setter
+    def user_state(self, value: Any) -> None:
+        self._membership.user_state = value
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Bytes moved and copied since attach; {} before the first step().
+
+        payload_up_bytes, payload_down_bytes: of gradients and weights on the wire. copied_up_bytes,
+        copied_down_bytes: those that were copied in this process on their way: none up and each
+        once down, and once more, both ways, where a tensor is not contiguous.
+        """
+        return self._membership.counters()
+
+    @property
+    def job(self) -> str:
+        return self._membership.config.job
+
+    @property
+    def job_id(self) -> int:
+        """The servers' number of the job; 0 before the first step()."""
+        return 0 if self._membership.session is None else self._membership.session.job_id
+
+    @property
+    def durability(self) -> str:
+        """What a finished round survives: "power", "process" or "none"."""
+        return self._membership.config.durability
+
+    @property
+    def world_size(self) -> int:
+        """Trainers of the job; with variable_world, and once attached, those of the next round."""
+        return self._membership.world_size
+
+    @property
+    def rank(self) -> int:
+        return self._membership.config.rank
+
+    # ---- inside
+
+    def _refuse_scaler(self) -> None:
+        if not hasattr(self, "found_inf") and not hasattr(self, "grad_scale"):
+            return
+        for name in ("found_inf", "grad_scale"):
+            self.__dict__.pop(name, None)
+        raise Unsupported(
+            f"torch.amp.GradScaler with world_size={self._membership.config.world_size} is not "
+            "supported: each trainer would skip other rounds. Pass loss_scale= to "
+            f"ballast.torch.{self._kind.name} and multiply the loss by it; non-finite rounds are "
+            "then skipped on all trainers together",
+            job=self.job,
+        )
+
+    def _join(self, edited: bool = False) -> None:
+        # Attaches at the first step; later brings in groups and parameters that are new. edited:
+        # changes that were made to the others are about to be uploaded.
+        membership = self._membership
+        entries = membership.newcomers(self.param_groups)
+        if not entries:
+            return
+        carried = None if self._carried is None else self._state_of(self._carried)
+        attaches = membership.session is None
+        membership.admit(entries, edited)
+        if carried is not None:
+            self._carried = None
+            # With steps taken the job is past its beginning; without, a load may have been cut off.
+            # The groups' hyper-parameters were taken along, and may have been changed since.
+            if self.opt_step == 0:
+                self._rounds.load(*carried)
+        if attaches and self.resumed:
+            # The last thing here: it raises if that is asked.
+            warn_of_order(
+                entries,
+                "says which of the resumed job's tensors each of them is",
+                "the optimizer of the next job",
+            )
+
+    def _carry(self, source: dict[str, Any]) -> None:
+        """For wrap(): `source` is loaded once attached, unless the job has taken steps already.
+
+        Raises as load_export() for one that does not fit.
+        """
+        self._state_of(source)
+        self._carried = source
+
+    def _state_of(self, source: Any) -> tuple[load.State, bytes]:
+        # Also for parameters that join at the next call. With what tells it from other sources.
+        entries = self._membership.all_entries(self.param_groups)
+        path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
+        if isinstance(source, bytes) or isinstance(path, bytes):
+            raise BadArgument(
+                f"load_export() got the path {path or source!r} as bytes; give it as str: "
+                "os.fsdecode(path)"
+            )
+        read, place = (load.state_of, source) if path is None else (files.state_of_files, path)
+        state = read(place, self.param_groups, entries, self._naming, self._kind)
+        fingerprint = state.fingerprint(entries)
+        state.keep_weights(entries)
+        return state, fingerprint
