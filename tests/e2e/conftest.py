@@ -70,6 +70,27 @@ def clusters(patient_clusters, monkeypatch):
 
 
 @pytest.fixture(scope="session")
+def patient_sharing_clusters(ballastd, tmp_path_factory):
+    with shared_clusters(
+        ballastd,
+        tmp_path_factory,
+        BALLAST_TIME_SCALE=PATIENCE,
+        BALLAST_STORAGE_SNAPSHOT_DIR=str(tmp_path_factory.mktemp("snapshots")),
+    ) as get:
+        yield get
+
+
+@pytest.fixture
+def sharing_clusters(patient_sharing_clusters, monkeypatch):
+    """As clusters(n), with one directory of snapshots and exports that all the servers see.
+
+    Each test gives its exports names of its own.
+    """
+    monkeypatch.setenv("BALLAST_TIME_SCALE", PATIENCE)
+    return patient_sharing_clusters
+
+
+@pytest.fixture(scope="session")
 def prompt_clusters(ballastd, tmp_path_factory):
     """As clusters(n), with the times of production: for tests of what is noticed, and when."""
     with shared_clusters(ballastd, tmp_path_factory) as get:

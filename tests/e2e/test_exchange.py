@@ -85,12 +85,12 @@ def check_form(directory: Path, weights: dict) -> None:
     ("dtype", "torch_dtype"),
     [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
 )
-def test_weights_are_rounded_as_torch_rounds_them(start_cluster, dtype, torch_dtype):
-    cluster = start_cluster(1)
+def test_weights_are_rounded_as_torch_rounds_them(clusters, dtype, torch_dtype):
+    cluster = clusters(1)
     job = fresh_job()
     model, optimizer = open_job(cluster, job)
     train(model, optimizer, 2)
-    said = export(cluster, job, "--name", "out", "--dtype", dtype, "--consolidated")
+    said = export(cluster, job, "--name", job, "--dtype", dtype, "--consolidated")
     assert said["files"] == 1
     weights = safetensors.torch.load_file(f"{said['directory']}/model.safetensors")
     state = optimizer.export_state()
@@ -126,8 +126,8 @@ def test_what_is_imported_goes_on_as_the_run_did(start_cluster, tmp_path, server
         one.close()
 
 
-def test_names_ties_rounding_and_late_groups_survive(start_cluster, tmp_path):
-    cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR=str(tmp_path))
+def test_names_ties_rounding_and_late_groups_survive(sharing_clusters):
+    cluster = sharing_clusters(2)
     job, again = fresh_job(), fresh_job("import")
     model, optimizer = open_job(cluster, job)
     train(model, optimizer, 2)
@@ -135,8 +135,8 @@ def test_names_ties_rounding_and_late_groups_survive(start_cluster, tmp_path):
     train(model, optimizer, 1)
     optimizer.user_state = {"at": 17}
     train(model, optimizer, 1)
-    export(cluster, job, "--name", "out", "--state", "--dtype", "bf16", "--consolidated")
-    ctl(cluster, "import", "out", "--as", again)
+    export(cluster, job, "--name", job, "--state", "--dtype", "bf16", "--consolidated")
+    ctl(cluster, "import", job, "--as", again)
     ours, imported = open_job(cluster, again, resume="must")
     add_late(ours, imported)
     imported.attach()
@@ -155,8 +155,8 @@ def test_names_ties_rounding_and_late_groups_survive(start_cluster, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["restore", "fork", "import"])
-def test_a_late_group_that_no_round_has_stepped_keeps_its_weights(start_cluster, tmp_path, how):
-    cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR=str(tmp_path))
+def test_a_late_group_that_no_round_has_stepped_keeps_its_weights(sharing_clusters, how):
+    cluster = sharing_clusters(2)
     job, again = fresh_job(), fresh_job(how)
     model, optimizer = open_job(cluster, job)
     train(model, optimizer, 2)
@@ -165,8 +165,8 @@ def test_a_late_group_that_no_round_has_stepped_keeps_its_weights(start_cluster,
     wanted = states_of(optimizer)
     snapshots(cluster, "create", job, "grown")
     if how == "import":
-        export(cluster, job, "--snapshot", "grown", "--name", "out", "--state")
-        ctl(cluster, "import", "out", "--as", again)
+        export(cluster, job, "--snapshot", "grown", "--name", job, "--state")
+        ctl(cluster, "import", job, "--as", again)
     else:
         snapshots(cluster, how, job, "grown", "--as", again)
     ours, loaded = open_job(cluster, again, resume="must")
@@ -182,13 +182,13 @@ def test_a_late_group_that_no_round_has_stepped_keeps_its_weights(start_cluster,
     loaded.close()
 
 
-def test_weights_alone_begin_with_a_fresh_optimizer(start_cluster):
-    cluster = start_cluster(1)
+def test_weights_alone_begin_with_a_fresh_optimizer(clusters):
+    cluster = clusters(1)
     job, again = fresh_job(), fresh_job("import")
     run = Run(cluster, job, 1)
     run.step(3)
-    export(cluster, job, "--name", "out")
-    assert "weights only" in ctl(cluster, "import", "out", "--as", again).stdout
+    export(cluster, job, "--name", job)
+    assert "weights only" in ctl(cluster, "import", job, "--as", again).stdout
     imported = Run(cluster, again, 1, resume="must")
     assert imported.trainers.optimizers[0].opt_step == 0
     ours, theirs = imported.state(), run.state()

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 
 from e2e.ballastctl import ctl, export, snapshots, try_ctl
-from e2e.cluster import fresh_job, wait_for
+from e2e.cluster import Cluster, fresh_job, wait_for
 from e2e.exports import rested, shared
 from e2e.small_run import Run
 
@@ -111,19 +111,26 @@ def damage(directory: Path, what: str) -> str:
     "what",
     ["cut", "header", "job", "gone", "missing", "shape", "dtype", "twice", "step"],
 )
-def test_a_bad_file_changes_nothing(start_cluster, tmp_path, what):
-    cluster = start_cluster(1, BALLAST_STORAGE_EXPORT_DIR=str(tmp_path / "exports"))
-    job = fresh_job()
+def test_a_bad_file_changes_nothing(clusters, what):
+    cluster = clusters(1)
+    job, new = fresh_job(), fresh_job("import")
     run = Run(cluster, job, 1)
     run.step(2)
-    export(cluster, job, "--name", "out", "--state")
-    shutil.copytree(tmp_path / "exports" / "out", tmp_path / "exports" / "bad")
-    named = damage(tmp_path / "exports" / "bad", what)
-    assert named in ctl(cluster, "import", "bad", "--as", "new", fails=True).stderr
-    assert [one["name"] for one in json.loads(ctl(cluster, "jobs", "list", "-o", "json").stdout)[
-        "jobs"]] == [job]  # fmt: skip
-    ctl(cluster, "import", "out", "--as", "new")
+    out = Path(export(cluster, job, "--name", job, "--state")["directory"])
+    bad = out.with_name(f"bad-{job}")
+    shutil.copytree(out, bad)
+    named = damage(bad, what)
+    before = jobs_of(cluster)
+    assert named in ctl(cluster, "import", bad.name, "--as", new, fails=True).stderr
+    after = jobs_of(cluster)
+    assert job in after and after <= before
+    ctl(cluster, "import", out.name, "--as", new)
     run.close()
+
+
+def jobs_of(cluster: Cluster) -> set[str]:
+    listed = json.loads(ctl(cluster, "jobs", "list", "-o", "json").stdout)["jobs"]
+    return {one["name"] for one in listed}
 
 
 def test_files_of_two_exports_are_not_mixed(start_cluster, tmp_path):
