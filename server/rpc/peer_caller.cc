@@ -1,0 +1,132 @@
+#include "server/rpc/peer_caller.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "ballast/v1/peer.pb.h"
+#include "common/base/thread_executor.h"
+#include "grpcpp/client_context.h"
+#include "proto/convert/channel.h"
+#include "proto/convert/job_convert.h"
+#include "proto/convert/methods.h"
+#include "proto/convert/status_convert.h"
+#include "server/rpc/generic_server.h"
+
+namespace ballast::server {
+namespace {
+
+grpc::ByteBuffer OwnHello(const PeerLinkConfig& config) {
+  v1::PeerHello hello;
+  *hello.mutable_protocol() = OwnProtocolRange();
+  hello.set_id(config.self);
+  hello.set_incarnation(config.incarnation);
+  return SerializeMessage(hello);
+}
+
+}  // namespace
+
+bool MayPass(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable ||
+         status.code() == absl::StatusCode::kDeadlineExceeded;
+}
+
+// One unary call under way. Finish deletes it.
+struct PeerCaller::UnderWay : public CompletionTag {
+  void OnEvent(bool) override { caller->Finish(this); }
+
+  PeerCaller* caller = nullptr;
+  Done done;
+  grpc::ClientContext context;
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<grpc::ByteBuffer>> reader;
+};
+
+PeerCaller::PeerCaller(const PeerLinkConfig& config, grpc::CompletionQueue* queue)
+    : config_(config), queue_(queue) {
+  grpc::ChannelArguments args = MakeChannelArgs(config.time_scale);
+  args.SetMaxReceiveMessageSize(config.max_message_bytes);
+  args.SetMaxSendMessageSize(config.max_message_bytes);
+  for (const ServerAddress& server : config.servers) {
+    if (server.id == config.self) continue;
+    Peer& peer = peers_[server.id];
+    peer.address = server.address;
+    peer.connection = std::make_unique<grpc::GenericStub>(MakeChannel(server.address, args));
+  }
+  if (queue_ != nullptr) return;
+  own_queue_ = std::make_unique<grpc::CompletionQueue>();
+  queue_ = own_queue_.get();
+  poller_ = std::make_unique<ThreadExecutor>("peers", 1);
+  poller_->Post([this] { PollUntilShutdown(own_queue_.get()); });
+}
+
+PeerCaller::~PeerCaller() { Stop(); }
+
+void PeerCaller::Stop() {
+  if (std::exchange(stopped_, true)) return;
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    for (UnderWay* call : calls_) call->context.TryCancel();
+    while (!calls_.empty()) changed_.Wait(&mu_);
+  }
+  if (own_queue_ == nullptr) return;
+  own_queue_->Shutdown();
+  poller_->Shutdown();
+}
+
+bool PeerCaller::stopping() const {
+  MutexLock lock(&mu_);
+  return stopping_;
+}
+
+void PeerCaller::Call(uint32_t server, const PeerCallOptions& options,
+                      const grpc::ByteBuffer& request, Done done) {
+  const auto peer = peers_.find(server);
+  if (peer == peers_.end()) {
+    done(absl::NotFoundError(absl::StrCat("server ", server, " is not of this cluster")), {});
+    return;
+  }
+  auto call = std::make_unique<UnderWay>();
+  call->context.set_deadline(std::chrono::system_clock::now() +
+                             std::chrono::ceil<std::chrono::microseconds>(options.timeout));
+  call->context.set_wait_for_ready(options.wait_for_ready);
+  {
+    MutexLock lock(&mu_);
+    if (!stopping_) {
+      call->caller = this;
+      call->done = std::move(done);
+      call->reader = peer->second.connection->PrepareUnaryCall(&call->context, options.method,
+                                                               request, queue_);
+      call->reader->StartCall();
+      calls_.insert(call.get());
+      UnderWay* const tag = call.release();
+      tag->reader->Finish(&tag->reply, &tag->status, tag);
+      return;
+    }
+  }
+  done(absl::CancelledError("this server is shutting down"), {});
+}
+
+void PeerCaller::SayHello(uint32_t server, bool wait_for_ready, Done done) {
+  const PeerCallOptions options{method::kPeerHello, config_.report_after, wait_for_ready};
+  Call(server, options, OwnHello(config_), std::move(done));
+}
+
+void PeerCaller::CallOnceConnected(uint32_t server, const char* method,
+                                   const grpc::ByteBuffer& request, Done done) {
+  SayHello(server, true,
+           [=, this, done = std::move(done)](const absl::Status&, const grpc::ByteBuffer&) {
+             Call(server, {method, kWholeStateTimeout, false}, request, done);
+           });
+}
+
+void PeerCaller::Finish(UnderWay* call) {
+  const std::unique_ptr<UnderWay> owned(call);
+  call->done(FromGrpc(call->status), call->reply);
+  MutexLock lock(&mu_);
+  calls_.erase(call);
+  changed_.NotifyAll();
+}
+
+}  // namespace ballast::server
