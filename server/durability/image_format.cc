@@ -106,6 +106,10 @@ uint32_t ChunkSeed(const ImageHeader& header, uint32_t index) {
 
 }  // namespace
 
+uint64_t ImageBytes(const ImageShape& shape) {
+  return ImageHeaderBytes(shape) + ImageFile::BufferBytes(shape);
+}
+
 uint64_t ImageChunks(const ImageShape& shape) {
   return (ImageFile::PayloadBytes(shape) + kImageChunkBytes - 1) / kImageChunkBytes;
 }

@@ -33,6 +33,8 @@ struct ImageHeader {
 
 // Bytes of an image's header: whole pages, as many as the checksums need.
 uint64_t ImageHeaderBytes(const ImageShape& shape);
+// Bytes of an image: its header and its payload, both in whole pages.
+uint64_t ImageBytes(const ImageShape& shape);
 // Chunks of a payload.
 uint64_t ImageChunks(const ImageShape& shape);
 
