@@ -9,6 +9,7 @@
 #include "common/base/mutant.h"
 #include "common/base/names.h"
 #include "server/optim/scalars.h"
+#include "server/round/round_begins.h"
 #include "server/round/scalar_bits.h"
 
 namespace ballast::server {
@@ -229,19 +230,8 @@ void RoundFsm::OnBegin(const Input& input, Effects* effects) {
     CheckSeats(effects);
     return;
   }
-  if (begin.layout_version != plan_.layout_version) {
-    Fail(Error(absl::StatusCode::kFailedPrecondition, Reason::kLayoutMismatch,
-               absl::StrCat("slot ", slot_id, " begins round ", begin.round,
-                            " with layout version ", begin.layout_version, ", the job is at ",
-                            plan_.layout_version, "; all slots must add groups in the same round"),
-               static_cast<int>(slot_id)),
-         effects);
-    return;
-  }
-  absl::Status same = CheckSameUpload(slot_id, begin);
-  if (same.ok()) same = CheckSameHyper(slot_id, begin);
-  if (!same.ok()) {
-    Fail(same, effects);
+  if (absl::Status same = CheckSameRound(slot_id, begin); !same.ok()) {
+    Fail(std::move(same), effects);
     return;
   }
   if (IsUpload(begin.upload) && uploader_.empty()) OpenUpload();
@@ -290,7 +280,8 @@ bool RoundFsm::SameBegin(uint32_t slot_id, const RoundBegin& begin) const {
          slot.begin.layout_version == begin.layout_version &&
          slot.begin.presence == begin.presence && slot.begin.hyper.size() == begin.hyper.size() &&
          slot.begin.upload == begin.upload && slot.begin.weight_crc32c == begin.weight_crc32c &&
-         slot.begin.steps == begin.steps && CheckSameHyper(slot_id, begin).ok();
+         slot.begin.steps == begin.steps &&
+         HyperDifference({slot_id, begin}, {slot_id, slot.begin}).empty();
 }
 
 absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) const {

@@ -274,11 +274,9 @@ class RoundFsm {
   bool Unvoted(uint32_t extent) const;
   void ResetRound();
   absl::Status CheckBegin(uint32_t slot, const RoundBegin& begin) const;
-  absl::Status CheckSameHyper(uint32_t slot, const RoundBegin& begin) const;
   absl::Status CheckUpload(uint32_t slot, const RoundBegin& begin) const;
-  absl::Status CheckSameUpload(uint32_t slot, const RoundBegin& begin) const;
-  // What makes the Begins of one upload differ; empty: nothing.
-  std::string UploadDifference(uint32_t slot, const RoundBegin& begin, uint32_t other) const;
+  // Whether the slot begins the round as the others did: layout, upload and hyper-parameters.
+  absl::Status CheckSameRound(uint32_t slot, const RoundBegin& begin) const;
   void OpenUpload();
   // Why the frame is refused, in this order; kUnspecified: it is not.
   Reason CheckFrame(const FrameHeader& frame, std::string* message) const;

@@ -1,14 +1,13 @@
 // RoundFsm: restart, what slots must agree on, uploads, growth, epochs, and what others may read.
 // See round_fsm.h; the protocol itself is in round_fsm.cc. Thread safety: as round_fsm.h.
 #include <algorithm>
-#include <bit>
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/crc32c.h"
 #include "common/base/mutant.h"
+#include "server/round/round_begins.h"
 #include "server/round/round_fsm.h"
 
 namespace ballast::server {
@@ -54,24 +53,33 @@ void RoundFsm::Restore(const Restored& restored, Effects* effects) {
 
 // --- What slots must begin a round with alike ---------------------------------------------------
 
-absl::Status RoundFsm::CheckSameHyper(uint32_t slot_id, const RoundBegin& begin) const {
+absl::Status RoundFsm::CheckSameRound(uint32_t slot_id, const RoundBegin& begin) const {
+  if (begin.layout_version != plan_.layout_version) {
+    return Error(
+        absl::StatusCode::kFailedPrecondition, Reason::kLayoutMismatch,
+        absl::StrCat("slot ", slot_id, " begins round ", begin.round, " with layout version ",
+                     begin.layout_version, ", the job is at ", plan_.layout_version,
+                     "; all slots must add groups in the same round"),
+        static_cast<int>(slot_id));
+  }
+  const SlotBegin ours{slot_id, begin};
+  const auto differs = [&](absl::StatusCode code, Reason reason, const std::string& difference) {
+    return Error(code, reason,
+                 absl::StrCat(difference, ". Nothing of round ", round_, " was applied"),
+                 static_cast<int>(slot_id));
+  };
   for (uint32_t other = 0; other < slots_.size(); ++other) {
     if (!slots_[other].begun) continue;
-    const auto& theirs = slots_[other].begin.hyper;
-    for (size_t g = 0; g < theirs.size(); ++g) {
-      for (size_t k = 0; k < theirs[g].size(); ++k) {
-        const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
-        if (bits(theirs[g][k]) == bits(begin.hyper[g][k])) continue;
-        return Error(absl::StatusCode::kAborted, Reason::kHyperparamMismatch,
-                     absl::StrCat("group ", g, ": ", kAdamWKeys[k], " is ",
-                                  absl::StrFormat("%.17g", begin.hyper[g][k]), " at slot ", slot_id,
-                                  " and ", absl::StrFormat("%.17g", theirs[g][k]), " at slot ",
-                                  other, "; every slot must send equal hyper-parameters. ",
-                                  "Nothing of round ", round_, " was applied"),
-                     static_cast<int>(slot_id));
-      }
-    }
-    return absl::OkStatus();  // All begun slots were found equal before.
+    const std::string difference =
+        UploadDifference(ours, {other, slots_[other].begin}, round_, plan_.spec.tensors);
+    if (difference.empty()) continue;
+    return differs(absl::StatusCode::kFailedPrecondition, Reason::kInitMismatch, difference);
+  }
+  for (uint32_t other = 0; other < slots_.size(); ++other) {
+    if (!slots_[other].begun) continue;
+    const std::string difference = HyperDifference(ours, {other, slots_[other].begin});
+    if (difference.empty()) break;  // All begun slots were found equal before.
+    return differs(absl::StatusCode::kAborted, Reason::kHyperparamMismatch, difference);
   }
   return absl::OkStatus();
 }
@@ -137,50 +145,6 @@ absl::Status RoundFsm::CheckUpload(uint32_t slot_id, const RoundBegin& begin) co
   return bad(absl::StrCat(" with step counts of ", steps.size(), " tensors, the largest ", most,
                           "; they come with a plane of the state, for all ", tensors.size(),
                           " tensors, and the limit is ", kStepCountMax));
-}
-
-absl::Status RoundFsm::CheckSameUpload(uint32_t slot_id, const RoundBegin& begin) const {
-  for (uint32_t other = 0; other < slots_.size(); ++other) {
-    if (!slots_[other].begun) continue;
-    const std::string difference = UploadDifference(slot_id, begin, other);
-    if (difference.empty()) continue;
-    return Error(absl::StatusCode::kFailedPrecondition, Reason::kInitMismatch,
-                 absl::StrCat(difference, ". Nothing of round ", round_, " was applied"),
-                 static_cast<int>(slot_id));
-  }
-  return absl::OkStatus();
-}
-
-std::string RoundFsm::UploadDifference(uint32_t slot_id, const RoundBegin& begin,
-                                       uint32_t other) const {
-  const RoundBegin& theirs = slots_[other].begin;
-  if (IsUpload(theirs.upload) != IsUpload(begin.upload)) {
-    const bool ours = IsUpload(begin.upload);
-    return absl::StrCat("slot ", ours ? slot_id : other, " uploads ",
-                        UploadPlaneText(ours ? begin.upload : theirs.upload), " in round ", round_,
-                        ", which slot ", ours ? other : slot_id,
-                        " steps; all slots must upload between the same two steps");
-  }
-  if (theirs.upload != begin.upload) {
-    return absl::StrCat("slot ", slot_id, " uploads ", UploadPlaneText(begin.upload), " in round ",
-                        round_, ", in which slot ", other, " uploads ",
-                        UploadPlaneText(theirs.upload),
-                        "; all slots must upload the same, and begin with it together");
-  }
-  if (theirs.steps != begin.steps) {
-    return absl::StrCat("slot ", slot_id, " uploads other step counts than slot ", other,
-                        "; all slots must load the same state");
-  }
-  if (theirs.weight_crc32c.empty() || begin.weight_crc32c.empty()) return "";
-  const auto differ = std::mismatch(theirs.weight_crc32c.begin(), theirs.weight_crc32c.end(),
-                                    begin.weight_crc32c.begin());
-  if (differ.first == theirs.weight_crc32c.end()) return "";
-  const auto tensor = static_cast<size_t>(differ.first - theirs.weight_crc32c.begin());
-  const std::string what =
-      IsStatePlane(begin.upload) ? absl::StrCat(UploadPlaneText(begin.upload), " of ") : "";
-  return absl::StrCat(what, "tensor \"", plan_.spec.tensors[tensor].name, "\" that slot ", slot_id,
-                      " uploads differs from slot ", other,
-                      "'s; all slots must make the same change to their weights");
 }
 
 // The lead trainer alone contributes. What was reduced before a restart stays so.

@@ -1,0 +1,67 @@
+#include "server/round/round_begins.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace ballast::server {
+namespace {
+
+std::string PlaneDifference(const SlotBegin& ours, const SlotBegin& theirs, uint64_t round) {
+  const UploadPlane plane = ours.begin.upload;
+  const UploadPlane other = theirs.begin.upload;
+  if (IsUpload(other) != IsUpload(plane)) {
+    const bool we_upload = IsUpload(plane);
+    return absl::StrCat("slot ", we_upload ? ours.slot : theirs.slot, " uploads ",
+                        UploadPlaneText(we_upload ? plane : other), " in round ", round,
+                        ", which slot ", we_upload ? theirs.slot : ours.slot,
+                        " steps; all slots must upload between the same two steps");
+  }
+  if (other == plane) return "";
+  return absl::StrCat("slot ", ours.slot, " uploads ", UploadPlaneText(plane), " in round ", round,
+                      ", in which slot ", theirs.slot, " uploads ", UploadPlaneText(other),
+                      "; all slots must upload the same, and begin with it together");
+}
+
+}  // namespace
+
+std::string UploadDifference(const SlotBegin& ours, const SlotBegin& theirs, uint64_t round,
+                             const std::vector<TensorSpec>& tensors) {
+  const std::string planes = PlaneDifference(ours, theirs, round);
+  if (!planes.empty()) return planes;
+  if (theirs.begin.steps != ours.begin.steps) {
+    return absl::StrCat("slot ", ours.slot, " uploads other step counts than slot ", theirs.slot,
+                        "; all slots must load the same state");
+  }
+  const std::vector<uint32_t>& there = theirs.begin.weight_crc32c;
+  const std::vector<uint32_t>& here = ours.begin.weight_crc32c;
+  if (there.empty() || here.empty()) return "";
+  const auto differ = std::mismatch(there.begin(), there.end(), here.begin());
+  if (differ.first == there.end()) return "";
+  const auto tensor = static_cast<size_t>(differ.first - there.begin());
+  const UploadPlane plane = ours.begin.upload;
+  const std::string what = IsStatePlane(plane) ? absl::StrCat(UploadPlaneText(plane), " of ") : "";
+  return absl::StrCat(what, "tensor \"", tensors[tensor].name, "\" that slot ", ours.slot,
+                      " uploads differs from slot ", theirs.slot,
+                      "'s; all slots must make the same change to their weights");
+}
+
+std::string HyperDifference(const SlotBegin& ours, const SlotBegin& theirs) {
+  const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
+  for (size_t g = 0; g < theirs.begin.hyper.size(); ++g) {
+    const Hyper& there = theirs.begin.hyper[g];
+    const Hyper& here = ours.begin.hyper[g];
+    for (size_t k = 0; k < there.size(); ++k) {
+      if (bits(there[k]) == bits(here[k])) continue;
+      return absl::StrCat("group ", g, ": ", kAdamWKeys[k], " is ",
+                          absl::StrFormat("%.17g", here[k]), " at slot ", ours.slot, " and ",
+                          absl::StrFormat("%.17g", there[k]), " at slot ", theirs.slot,
+                          "; every slot must send equal hyper-parameters");
+    }
+  }
+  return "";
+}
+
+}  // namespace ballast::server

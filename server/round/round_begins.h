@@ -1,0 +1,27 @@
+// What the slots of a round must begin with alike, compared two at a time.
+// Comes from: RoundFsm. Goes to: the text of its errors. Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/job/job_spec.h"
+#include "server/round/round_types.h"
+
+namespace ballast::server {
+
+struct SlotBegin {
+  uint32_t slot = 0;
+  const RoundBegin& begin;  // borrowed for the call
+};
+
+// How the uploads of round `round` differ: planes, step counts, or weights of one of the job's
+// `tensors`. Empty: not at all.
+std::string UploadDifference(const SlotBegin& ours, const SlotBegin& theirs, uint64_t round,
+                             const std::vector<TensorSpec>& tensors);
+
+// The first hyper-parameter whose bits differ; empty: none. Both have the same groups and keys.
+std::string HyperDifference(const SlotBegin& ours, const SlotBegin& theirs);
+
+}  // namespace ballast::server
