@@ -13,7 +13,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,21 +23,13 @@
 #include "common/job/frame_header.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
+#include "proto/convert/frame_fields.h"
 
 namespace ballast {
-
-// The bytes of a message up to its payload of header.length_bytes bytes; crc32c must be set.
-std::string EncodeFramePrefix(const FrameHeader& header);
 
 // The whole message. `payload` holds header.length_bytes bytes in any number of slices; they are
 // shared, not copied, and released when gRPC has written them.
 grpc::ByteBuffer MakeFrame(const FrameHeader& header, absl::Span<const grpc::Slice> payload);
-
-// A received frame. The payload keeps gRPC's slices alive.
-struct DecodedFrame {
-  FrameHeader header;
-  Payload payload;
-};
 
 using ClientInput = absl::variant<DecodedFrame, v1::ClientMessage>;
 using ServerInput = absl::variant<DecodedFrame, v1::ServerMessage>;
