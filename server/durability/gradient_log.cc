@@ -1,15 +1,12 @@
 #include "server/durability/gradient_log.h"
 
 #include <algorithm>
-#include <cstring>
-#include <deque>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/crc32c.h"
-#include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
+#include "server/durability/log_disk.h"
 #include "server/durability/log_files.h"
 #include "server/durability/log_format.h"
 #include "server/durability/log_index.h"
@@ -19,33 +16,27 @@
 namespace ballast::server {
 namespace {
 
-// Shorter payloads are written before the next record is made: beginning a write and being told of
-// its end takes longer than it saves.
-constexpr uint64_t kBeginBytesMin = uint64_t{512} << 10;
-
 class SegmentedLog : public GradientLog {
  public:
   // `state` is what the files hold; its generation is that of everything written from now on.
   SegmentedLog(LogFiles files, const LogOptions& options, LogState state, Arena scratch,
                std::unique_ptr<LogWrites> writes)
-      : files_(std::move(files)),
-        options_(options),
+      : options_(options),
         state_(std::move(state)),
-        scratch_(std::move(scratch)),
-        writes_(std::move(writes)) {}
+        disk_(std::move(files), options, std::move(scratch), std::move(writes)) {}
 
   // Writes the header of the first segment: from then on there is a log.
   absl::Status Begin() { return StartSegment(); }
   // Takes back a Begin that failed.
-  void Remove(FileSystem* fs) { files_.Remove(fs); }
+  void Remove(FileSystem* fs) { disk_.Remove(fs); }
   // Makes the end of what was found final: what follows it never comes back.
   absl::Status CutTail(ReadLanes* lanes);
-  // Writes what was read, so that the next flush has to save it.
-  absl::Status WriteAgain(const std::vector<PageRange>& ranges, ReadLanes* lanes);
 
   const std::map<uint64_t, LoggedRound>& rounds() const override { return state_.index.rounds(); }
   absl::Status ReadExtent(const LoggedExtent& extent, void* to) override;
-  absl::Status ReadFlushed(const LoggedExtent& extent, void* to) const override;
+  absl::Status ReadFlushed(const LoggedExtent& extent, void* to) const override {
+    return disk_.Read(extent, to);
+  }
   absl::Status AppendExtent(const LoggedExtent& extent, const void* data,
                             std::shared_ptr<const void> owner) override;
   absl::Status AppendPrepared(const PreparedRecord& record) override;
@@ -58,42 +49,26 @@ class SegmentedLog : public GradientLog {
   uint64_t FreeBytes() const override;
 
  private:
-  // The scratch arena: one page for headers, the rest for payloads that do not lie on pages.
-  char* header_page() const { return scratch_.data(); }
-  char* bounce() const { return scratch_.data() + kPageBytes; }
-  uint64_t bounce_bytes() const { return scratch_.bytes() - kPageBytes; }
-
   // Segments at the front of the row that hold nothing newer than TrimTo.
   size_t Reusable() const;
   absl::Status MakeRoom(uint64_t record_bytes);
   absl::Status StartSegment();
-  absl::Status WriteSegmentHeader(uint64_t sequence);
   absl::Status Write(const PreparedRecord& record);
   absl::Status Write(const DecisionRecord& record);
   // Begins to write the record at the end; fills in what `header` does not say.
   absl::Status Append(RecordHeader* header, const void* data, std::shared_ptr<const void> owner);
-  absl::Status Write(const RecordHeader& header, const LogWrites::Pages& pages, const void* data,
-                     std::shared_ptr<const void> owner);
-  absl::Status WriteOnPages(const RecordHeader& header, const LogWrites::Pages& pages,
-                            const char* data, std::shared_ptr<const void> owner);
-  absl::Status WriteThroughBounce(const RecordHeader& header, const LogWrites::Pages& pages,
-                                  const char* data);
-  absl::Status Flush();
   // Makes an error final, and returns it from now on.
   absl::Status Fail(const absl::Status& cause);
 
-  LogFiles files_;
   const LogOptions options_;
   LogState state_;
-  const Arena scratch_;
+  LogDisk disk_;
 
   uint64_t flushed_lsn_ = 0;
   uint64_t trim_round_ = 0;
   uint64_t repeated_round_ = 0;     // by the last Repeat
   uint64_t repeated_sequence_ = 0;  // of the segment where that begins
-  std::set<uint64_t> unflushed_;    // sequences of segments
   absl::Status failure_;
-  const std::unique_ptr<LogWrites> writes_;  // Last: it waits for writes to the files.
 };
 
 absl::Status SegmentedLog::Fail(const absl::Status& cause) {
@@ -105,40 +80,13 @@ absl::Status SegmentedLog::Fail(const absl::Status& cause) {
 }
 
 absl::Status SegmentedLog::CutTail(ReadLanes* lanes) {
-  const uint64_t sequence = state_.live.back().sequence;
   if (state_.offset < options_.segment_bytes) {
-    BALLAST_RETURN_IF_ERROR(
-        files_.Read(files_.IndexOf(sequence), state_.offset, kPageBytes, header_page()));
-    const bool written =
-        std::any_of(header_page(), header_page() + kPageBytes, [](char c) { return c != 0; });
-    if (written) {
-      std::memset(header_page(), 0, kPageBytes);
-      const ConstBytes zeros{header_page(), kPageBytes};
-      BALLAST_RETURN_IF_ERROR(files_.FileOf(sequence)->WriteAt(state_.offset, {zeros}));
-    }
+    BALLAST_RETURN_IF_ERROR(disk_.ClearPage(state_.live.back().sequence, state_.offset));
   }
-  BALLAST_RETURN_IF_ERROR(WriteAgain(state_.unproven, lanes));
+  BALLAST_RETURN_IF_ERROR(disk_.WriteAgain(state_.unproven, lanes));
   // What was read may have been in the kernel's cache only.
-  for (const LiveSegment& segment : state_.live) unflushed_.insert(segment.sequence);
+  for (const LiveSegment& segment : state_.live) disk_.NeedsFlush(segment.sequence);
   return Sync();
-}
-
-absl::Status SegmentedLog::WriteAgain(const std::vector<PageRange>& ranges, ReadLanes* lanes) {
-  std::vector<PageRange> pieces;
-  for (const PageRange& range : ranges) {
-    for (uint64_t done = 0; done < range.bytes; done += kLogPieceBytes) {
-      pieces.push_back({.sequence = range.sequence,
-                        .offset = range.offset + done,
-                        .bytes = std::min(kLogPieceBytes, range.bytes - done)});
-    }
-  }
-  return lanes->ForEach(pieces.size(), [&](size_t i, const Arena& scratch) -> absl::Status {
-    const PageRange& piece = pieces[i];
-    BALLAST_RETURN_IF_ERROR(
-        files_.Read(files_.IndexOf(piece.sequence), piece.offset, piece.bytes, scratch.data()));
-    const ConstBytes again{scratch.data(), piece.bytes};
-    return files_.FileOf(piece.sequence)->WriteAt(piece.offset, {again});
-  });
 }
 
 // Appending.
@@ -163,7 +111,7 @@ absl::Status SegmentedLog::AppendExtent(const LoggedExtent& extent, const void* 
   BALLAST_RETURN_IF_ERROR(Append(&header, data, std::move(owner)));
   LoggedExtent logged = extent;
   logged.crc32c = header.payload_crc;
-  logged.segment = files_.IndexOf(header.sequence);
+  logged.segment = disk_.IndexOf(header.sequence);
   logged.offset = header.offset + kPageBytes;
   state_.index.Add(logged);
   return absl::OkStatus();
@@ -227,83 +175,19 @@ absl::Status SegmentedLog::Append(RecordHeader* header, const void* data,
   header->flushed_lsn = flushed_lsn_;
   header->payload_crc = Crc32c(data, header->payload_bytes, PayloadSeed(*header));
   header->previous_crc = state_.last_crc;
-  const LogWrites::Pages pages = writes_->Take();
-  const uint32_t crc = EncodePage(*header, pages.header());
-  unflushed_.insert(segment.sequence);
-  if (const absl::Status status = Write(*header, pages, data, std::move(owner)); !status.ok()) {
-    return Fail(status);
-  }
+  const absl::StatusOr<uint32_t> crc = disk_.WriteRecord(*header, data, std::move(owner));
+  if (!crc.ok()) return Fail(crc.status());
   segment.newest_round = std::max(segment.newest_round, NeededBy(*header));
   state_.offset += record_bytes;
   state_.next_lsn += 1;
-  state_.last_crc = crc;
-  return absl::OkStatus();
-}
-
-absl::Status SegmentedLog::Write(const RecordHeader& header, const LogWrites::Pages& pages,
-                                 const void* data, std::shared_ptr<const void> owner) {
-  BALLAST_FAILPOINT_RETURN("log.before_append");
-  BALLAST_RETURN_IF_ERROR(writes_->status());
-  const char* const bytes = static_cast<const char*>(data);
-  const bool on_pages = reinterpret_cast<uintptr_t>(bytes) % kPageBytes == 0;
-  BALLAST_RETURN_IF_ERROR(on_pages ? WriteOnPages(header, pages, bytes, std::move(owner))
-                                   : WriteThroughBounce(header, pages, bytes));
-  BALLAST_FAILPOINT_RETURN("log.after_append");
-  return absl::OkStatus();
-}
-
-absl::Status SegmentedLog::WriteOnPages(const RecordHeader& header, const LogWrites::Pages& pages,
-                                        const char* data, std::shared_ptr<const void> owner) {
-  const uint64_t rest = header.payload_bytes % kPageBytes;
-  const uint64_t whole = header.payload_bytes - rest;
-  std::vector<ConstBytes> parts = {{pages.header(), kPageBytes}};
-  if (whole > 0) parts.push_back({data, whole});
-  if (rest > 0) {
-    std::memcpy(pages.last(), data + whole, rest);
-    std::memset(pages.last() + rest, 0, kPageBytes - rest);
-    parts.push_back({pages.last(), kPageBytes});
-  }
-  File* const file = files_.FileOf(header.sequence);
-  if (whole < kBeginBytesMin) return file->WriteAt(header.offset, parts);
-  writes_->Begin(pages, file, header.offset, parts, std::move(owner));
-  return absl::OkStatus();
-}
-
-absl::Status SegmentedLog::WriteThroughBounce(const RecordHeader& header,
-                                              const LogWrites::Pages& pages, const char* data) {
-  std::vector<ConstBytes> parts = {{pages.header(), kPageBytes}};
-  uint64_t offset = header.offset;
-  uint64_t left = header.payload_bytes;
-  do {
-    const uint64_t bytes = std::min(bounce_bytes(), left);
-    const uint64_t padded = PaddedBytes(bytes);
-    std::memcpy(bounce(), data, bytes);
-    std::memset(bounce() + bytes, 0, padded - bytes);
-    parts.push_back({bounce(), padded});
-    BALLAST_RETURN_IF_ERROR(files_.FileOf(header.sequence)->WriteAt(offset, parts));
-    offset += padded + (offset == header.offset ? kPageBytes : 0);
-    data += bytes;
-    left -= bytes;
-    parts.clear();
-  } while (left > 0);
+  state_.last_crc = *crc;
   return absl::OkStatus();
 }
 
 absl::Status SegmentedLog::Sync() {
   BALLAST_RETURN_IF_ERROR(failure_);
-  if (const absl::Status status = Flush(); !status.ok()) return Fail(status);
-  unflushed_.clear();
+  if (const absl::Status status = disk_.Flush(); !status.ok()) return Fail(status);
   flushed_lsn_ = state_.next_lsn - 1;
-  return absl::OkStatus();
-}
-
-absl::Status SegmentedLog::Flush() {
-  BALLAST_RETURN_IF_ERROR(writes_->Wait());
-  BALLAST_FAILPOINT_RETURN("log.before_sync");
-  for (const uint64_t sequence : unflushed_) {
-    if (options_.flush) BALLAST_RETURN_IF_ERROR(files_.FileOf(sequence)->Sync());
-  }
-  BALLAST_FAILPOINT_RETURN("log.after_sync");
   return absl::OkStatus();
 }
 
@@ -340,28 +224,20 @@ absl::Status SegmentedLog::StartSegment() {
   BALLAST_RETURN_IF_ERROR(Sync());
   if (state_.live.size() == options_.segments) state_.live.pop_front();
   const uint64_t sequence = state_.live.empty() ? 1 : state_.live.back().sequence + 1;
-  EncodePage(SegmentHeader{.job = options_.job,
-                           .server = options_.server,
-                           .segments = options_.segments,
-                           .segment_bytes = options_.segment_bytes,
-                           .generation = state_.generation,
-                           .sequence = sequence,
-                           .first_lsn = state_.next_lsn,
-                           .flushed_lsn = flushed_lsn_,
-                           .previous_crc = state_.last_crc},
-             header_page());
-  if (const absl::Status status = WriteSegmentHeader(sequence); !status.ok()) return Fail(status);
+  const SegmentHeader header{.job = options_.job,
+                             .server = options_.server,
+                             .segments = options_.segments,
+                             .segment_bytes = options_.segment_bytes,
+                             .generation = state_.generation,
+                             .sequence = sequence,
+                             .first_lsn = state_.next_lsn,
+                             .flushed_lsn = flushed_lsn_,
+                             .previous_crc = state_.last_crc};
+  if (const absl::Status status = disk_.WriteSegmentHeader(header); !status.ok()) {
+    return Fail(status);
+  }
   state_.live.push_back({.sequence = sequence});
   state_.offset = kPageBytes;
-  return absl::OkStatus();
-}
-
-absl::Status SegmentedLog::WriteSegmentHeader(uint64_t sequence) {
-  BALLAST_FAILPOINT_RETURN("log.before_segment");
-  const ConstBytes page{header_page(), kPageBytes};
-  BALLAST_RETURN_IF_ERROR(files_.FileOf(sequence)->WriteAt(0, {page}));
-  if (options_.flush) BALLAST_RETURN_IF_ERROR(files_.FileOf(sequence)->Sync());
-  BALLAST_FAILPOINT_RETURN("log.after_segment");
   return absl::OkStatus();
 }
 
@@ -405,31 +281,8 @@ uint64_t SegmentedLog::FreeBytes() const {
 // Reading.
 
 absl::Status SegmentedLog::ReadExtent(const LoggedExtent& extent, void* to) {
-  BALLAST_RETURN_IF_ERROR(writes_->Wait());
+  BALLAST_RETURN_IF_ERROR(disk_.Wait());
   return ReadFlushed(extent, to);
-}
-
-absl::Status SegmentedLog::ReadFlushed(const LoggedExtent& extent, void* to) const {
-  const uint64_t bytes = PaddedBytes(extent.bytes);
-  if (extent.segment >= options_.segments || extent.bytes > options_.segment_bytes ||
-      extent.offset > options_.segment_bytes - bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("extent ", extent.extent, " of round ",
-                                                   extent.round, " is not one of this log"));
-  }
-  BALLAST_RETURN_IF_ERROR(files_.Read(extent.segment, extent.offset, bytes, to));
-  const uint32_t seed = PayloadSeed({.type = RecordType::kExtent,
-                                     .dtype = extent.dtype,
-                                     .job = options_.job,
-                                     .server = options_.server,
-                                     .epoch = extent.epoch,
-                                     .round = extent.round,
-                                     .extent = extent.extent});
-  if (Crc32c(to, extent.bytes, seed) == extent.crc32c) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat("the gradient of extent ", extent.extent, " of round ", extent.round, ", epoch ",
-                   extent.epoch, " in ", files_.Path(extent.segment), " at byte ", extent.offset,
-                   " is not what was written; the extent needs a checkpoint behind round ",
-                   extent.round, ", or a copy of the file"));
 }
 
 }  // namespace

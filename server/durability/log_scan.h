@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/durability/gradient_log.h"
+#include "server/durability/log_chain.h"
 #include "server/durability/log_files.h"
 #include "server/durability/log_format.h"
 #include "server/durability/log_index.h"
@@ -49,9 +50,6 @@ struct LogState {
   std::vector<PageRange> unproven;
   uint32_t generation = 1;  // newer than that of everything in the files
 };
-
-// What a lane needs, and what one read takes at most.
-constexpr uint64_t kLogPieceBytes = uint64_t{2} << 20;
 
 // Errors as GradientLog::Open. The lanes have kLogPieceBytes each.
 absl::StatusOr<LogState> ScanLog(const LogFiles& files, const LogOptions& options,
