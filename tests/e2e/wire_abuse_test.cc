@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <iterator>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "tests/e2e/raw_trainer.h"
 #include "tests/server/round/engine_cluster.h"
@@ -72,6 +75,28 @@ struct BadFrameRow {
   std::function<void(FrameHeader*)> spoil;
 };
 
+// Server 1 owns extent `foreign`.
+std::vector<BadFrameRow> MisplacedRows(uint32_t foreign) {
+  return {
+      {"an older epoch", v1::REASON_STALE_EPOCH, [](auto* h) { h->epoch = 0; }},
+      {"a later epoch", v1::REASON_FUTURE_EPOCH, [](auto* h) { h->epoch = 2; }},
+      {"an older round", v1::REASON_ROUND_CLOSED, [](auto* h) { h->round = 0; }},
+      {"a later round", v1::REASON_FUTURE_ROUND, [](auto* h) { h->round = 2; }},
+      {"another dtype", v1::REASON_WRONG_DTYPE, [](auto* h) { h->dtype = DType::kBF16; }},
+      {"another server's extent", v1::REASON_WRONG_OWNER,
+       [foreign](auto* h) { h->extent = foreign; }},
+      {"no such extent", v1::REASON_BAD_FRAME, [](auto* h) { h->extent = 4'000'000'000; }},
+      {"another job", v1::REASON_BAD_FRAME, [](auto* h) { ++h->job; }},
+      {"another slot", v1::REASON_BAD_FRAME, [](auto* h) { h->slot = 1; }},
+      {"another process", v1::REASON_WRONG_INCARNATION, [](auto* h) { ++h->incarnation; }},
+      {"between two chunks", v1::REASON_BAD_FRAME, [](auto* h) { h->offset_bytes += 4; }},
+      {"beyond the extent", v1::REASON_BAD_FRAME, [](auto* h) { h->offset_bytes = 1u << 31; }},
+      {"a kind only servers send", v1::REASON_BAD_FRAME,
+       [](auto* h) { h->kind = FrameKind::kWeight; }},
+      {"other initial weights", v1::REASON_CONFLICT, [](auto* h) { h->kind = FrameKind::kInit; }},
+  };
+}
+
 TEST(WireAbuse, MisplacedFramesAreRefusedByReasonAndTheRoundEndsWithTheRightBits) {
   LocalServers servers(2, {{"rounds.chunk_bytes", "4KiB"}});
   Job job(servers, "abused");
@@ -88,24 +113,7 @@ TEST(WireAbuse, MisplacedFramesAreRefusedByReasonAndTheRoundEndsWithTheRightBits
   };
   EXPECT_EQ(refusal_of([](FrameHeader*) {}).reason(), v1::REASON_NOT_BEGUN);
   job.Begin();
-  const BadFrameRow rows[] = {
-      {"an older epoch", v1::REASON_STALE_EPOCH, [](auto* h) { h->epoch = 0; }},
-      {"a later epoch", v1::REASON_FUTURE_EPOCH, [](auto* h) { h->epoch = 2; }},
-      {"an older round", v1::REASON_ROUND_CLOSED, [](auto* h) { h->round = 0; }},
-      {"a later round", v1::REASON_FUTURE_ROUND, [](auto* h) { h->round = 2; }},
-      {"another dtype", v1::REASON_WRONG_DTYPE, [](auto* h) { h->dtype = DType::kBF16; }},
-      {"another server's extent", v1::REASON_WRONG_OWNER, [&](auto* h) { h->extent = foreign; }},
-      {"no such extent", v1::REASON_BAD_FRAME, [](auto* h) { h->extent = 4'000'000'000; }},
-      {"another job", v1::REASON_BAD_FRAME, [](auto* h) { ++h->job; }},
-      {"another slot", v1::REASON_BAD_FRAME, [](auto* h) { h->slot = 1; }},
-      {"another process", v1::REASON_WRONG_INCARNATION, [](auto* h) { ++h->incarnation; }},
-      {"between two chunks", v1::REASON_BAD_FRAME, [](auto* h) { h->offset_bytes += 4; }},
-      {"beyond the extent", v1::REASON_BAD_FRAME, [](auto* h) { h->offset_bytes = 1u << 31; }},
-      {"a kind only servers send", v1::REASON_BAD_FRAME,
-       [](auto* h) { h->kind = FrameKind::kWeight; }},
-      {"other initial weights", v1::REASON_CONFLICT, [](auto* h) { h->kind = FrameKind::kInit; }},
-  };
-  for (const BadFrameRow& row : rows) {
+  for (const BadFrameRow& row : MisplacedRows(foreign)) {
     const v1::FrameRefused refused = refusal_of(row.spoil);
     EXPECT_EQ(refused.reason(), row.reason) << row.name << ": " << refused.message();
     EXPECT_FALSE(refused.message().empty()) << row.name;
@@ -219,10 +227,7 @@ v1::ClientMessage SpoiledBegin(RawTrainer* trainer, const std::function<void(v1:
   return message;
 }
 
-std::vector<BadStreamRow> StreamRows() {
-  const auto begin = [](std::function<void(v1::RoundBegin*)> spoil) {
-    return [spoil](RawTrainer* t) { return SerializeMessage(SpoiledBegin(t, spoil)); };
-  };
+std::vector<BadStreamRow> MessageRows() {
   return {
       {"no bytes at all", Reason::kBadFrame, [](RawTrainer*) { return Raw(""); }},
       {"no protobuf", Reason::kBadFrame, [](RawTrainer*) { return Raw(std::string(100, '\xff')); }},
@@ -245,6 +250,14 @@ std::vector<BadStreamRow> StreamRows() {
          *message.mutable_hello() = t->HelloMessage();
          return SerializeMessage(message);
        }},
+  };
+}
+
+std::vector<BadStreamRow> BeginRows() {
+  const auto begin = [](std::function<void(v1::RoundBegin*)> spoil) {
+    return [spoil](RawTrainer* t) { return SerializeMessage(SpoiledBegin(t, spoil)); };
+  };
+  return {
       {"a round that is not next", Reason::kFutureRound,
        begin([](v1::RoundBegin* b) { b->set_round(5); })},
       {"an older round", Reason::kRoundClosed, begin([](v1::RoundBegin* b) { b->set_round(0); })},
@@ -262,6 +275,12 @@ std::vector<BadStreamRow> StreamRows() {
       {"another layout version", Reason::kLayoutMismatch,
        begin([](v1::RoundBegin* b) { b->set_layout_version(9); })},
   };
+}
+
+std::vector<BadStreamRow> StreamRows() {
+  std::vector<BadStreamRow> rows = MessageRows();
+  for (BadStreamRow& row : BeginRows()) rows.push_back(std::move(row));
+  return rows;
 }
 
 TEST(WireAbuse, MalformedMessagesEndTheirStreamTheOthersAreToldAndTheServerGoesOn) {
@@ -337,26 +356,34 @@ struct BadSpecRow {
   std::function<void(v1::AttachRequest*)> spoil;
 };
 
-TEST(WireAbuse, ImpossibleJobsAreRefusedBeforeAnythingIsAllocated) {
-  LocalServers servers(1);
-  const auto tensor = [](v1::AttachRequest* r) { return r->mutable_spec()->mutable_tensors(0); };
+v1::TensorSpec* Tensor(v1::AttachRequest* request) {
+  return request->mutable_spec()->mutable_tensors(0);
+}
+
+std::vector<BadSpecRow> ImpossibleTensors() {
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
-  const BadSpecRow rows[] = {
-      {"elements", [&](auto* r) { tensor(r)->set_shape(0, kHuge); }},
+  return {
+      {"elements", [](auto* r) { Tensor(r)->set_shape(0, kHuge); }},
       {"elements",
-       [&](auto* r) {
-         for (int i = 0; i < 3; ++i) tensor(r)->add_shape(int64_t{1} << 32);
+       [](auto* r) {
+         for (int i = 0; i < 3; ++i) Tensor(r)->add_shape(int64_t{1} << 32);
        }},
-      {"negative", [&](auto* r) { tensor(r)->set_shape(0, -1); }},
+      {"negative", [](auto* r) { Tensor(r)->set_shape(0, -1); }},
       {"limits.max_rank",
-       [&](auto* r) {
-         for (int i = 0; i < 8; ++i) tensor(r)->add_shape(1);
+       [](auto* r) {
+         for (int i = 0; i < 8; ++i) Tensor(r)->add_shape(1);
        }},
-      {"appears twice", [&](auto* r) { tensor(r)->set_name("t1"); }},
-      {"appears twice", [&](auto* r) { tensor(r)->add_aliases("t1"); }},
-      {"limits.max_name_bytes", [&](auto* r) { tensor(r)->set_name(std::string(300, 'x')); }},
-      {"dtype", [&](auto* r) { tensor(r)->set_dtype(static_cast<v1::DType>(77)); }},
-      {"group", [&](auto* r) { tensor(r)->set_group(1); }},
+      {"appears twice", [](auto* r) { Tensor(r)->set_name("t1"); }},
+      {"appears twice", [](auto* r) { Tensor(r)->add_aliases("t1"); }},
+      {"limits.max_name_bytes", [](auto* r) { Tensor(r)->set_name(std::string(300, 'x')); }},
+      {"dtype", [](auto* r) { Tensor(r)->set_dtype(static_cast<v1::DType>(77)); }},
+      {"group", [](auto* r) { Tensor(r)->set_group(1); }},
+  };
+}
+
+std::vector<BadSpecRow> ImpossibleRows() {
+  std::vector<BadSpecRow> rows = ImpossibleTensors();
+  const BadSpecRow others[] = {
       {"limits.max_groups", [](auto* r) { r->mutable_spec()->set_group_count(1u << 30); }},
       {"world", [](auto* r) { r->mutable_spec()->set_world(0); }},
       {"limits.max_slots", [](auto* r) { r->mutable_spec()->set_world(1u << 30); }},
@@ -378,7 +405,13 @@ TEST(WireAbuse, ImpossibleJobsAreRefusedBeforeAnythingIsAllocated) {
       {"digests", [](auto* r) { r->clear_tensor_crc32c(); }},
       {"job name", [](auto* r) { r->mutable_spec()->set_name("../../etc"); }},
   };
-  for (const BadSpecRow& row : rows) {
+  rows.insert(rows.end(), std::begin(others), std::end(others));
+  return rows;
+}
+
+TEST(WireAbuse, ImpossibleJobsAreRefusedBeforeAnythingIsAllocated) {
+  LocalServers servers(1);
+  for (const BadSpecRow& row : ImpossibleRows()) {
     v1::AttachRequest request = AttachOf(SmallSpec("impossible", 2, kSizes), 0);
     row.spoil(&request);
     RawStream call(servers.address(0), method::kAttach);

@@ -81,8 +81,7 @@ TEST(World, TwoThenOneThenThreeTrainersWithServersKilledBetween) {
   Trainer again(VariableJob(servers, 1, 3), 2), two(VariableJob(servers, 2, 3), 3);
   Together({[&] { ASSERT_TRUE(again.Attach().ok()); }, [&] { ASSERT_TRUE(two.Attach().ok()); },
             [&] { servers.Strike(0); }});
-  const uint64_t joined = std::max(again.client().round(), two.client().round());
-  EXPECT_EQ(joined, 9u);
+  EXPECT_EQ(std::max(again.client().round(), two.client().round()), 9u);
   Together({[&] { zero.RunTo(14); }, [&] { again.RunTo(14); }, [&] { two.RunTo(14); },
             [&] { servers.Strike(1); }});
   EXPECT_EQ(zero.worlds().at(14), 3u);
@@ -95,8 +94,7 @@ TEST(World, TwoThenOneThenThreeTrainersWithServersKilledBetween) {
   EXPECT_EQ(zero.worlds().at(20), 2u);
 
   if (zero.worlds().at(15) == 3) two.Contributed(15, 3);  // It died after its last push.
-  const std::vector<std::vector<uint32_t>> contributors =
-      ContributorsOf({{0, &zero}, {1, &one}, {1, &again}, {2, &two}});
+  const auto contributors = ContributorsOf({{0, &zero}, {1, &one}, {1, &again}, {2, &two}});
   ASSERT_EQ(contributors.size(), 20u);
   EXPECT_EQ(DifferingBits(&zero.client(), contributors), 0u);
   EXPECT_EQ(DifferingBits(zero.weights(), again.weights()), 0u);

@@ -44,6 +44,15 @@ bool KernelHas(const char* name) {
   return has;
 }
 
+// Shuts the queue down, and takes what is in it.
+void Drain(grpc::CompletionQueue* queue) {
+  queue->Shutdown();
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue->Next(&tag, &ok)) {
+  }
+}
+
 struct Loopback {
   grpc::AsyncGenericService service;
   std::unique_ptr<grpc::ServerCompletionQueue> queue;
@@ -62,11 +71,7 @@ struct Loopback {
 
   ~Loopback() {
     if (server) server->Shutdown();
-    queue->Shutdown();
-    void* tag = nullptr;
-    bool ok = false;
-    while (queue->Next(&tag, &ok)) {
-    }
+    Drain(queue.get());
   }
 };
 
@@ -107,12 +112,18 @@ void TakeAll(Loopback* loopback) {
   loopback->queue->Next(&tag, &ok);
 }
 
+constexpr size_t kMessageBytes = 1 << 20;
+constexpr size_t kWantedBytes = 3 * kMessageBytes;
+constexpr int kMessagesMax = 400;
+
+grpc::ByteBuffer OneMessage() {
+  const grpc::Slice slice(std::string(kMessageBytes, 'x'));
+  return grpc::ByteBuffer(&slice, 1);
+}
+
 // Without a probe of the network's latency the connection keeps HTTP/2's first window, 64 KiB, and
 // no more than that and the message being read is ever under way.
 TEST(Channel, MoreAndMoreMessagesAreUnderWayWhereTheNetworkHasALatency) {
-  constexpr size_t kMessageBytes = 1 << 20;
-  constexpr size_t kWantedBytes = 3 * kMessageBytes;
-  constexpr int kMessagesMax = 400;
   Loopback loopback(0);
   ASSERT_NE(loopback.server, nullptr);
   testing::DelayedLink link(loopback.port, std::chrono::milliseconds(20));
@@ -130,15 +141,12 @@ TEST(Channel, MoreAndMoreMessagesAreUnderWayWhereTheNetworkHasALatency) {
     context.TryCancel();
     loopback.server->Shutdown(std::chrono::system_clock::now());
     taker.join();
-    queue.Shutdown();
-    while (queue.Next(&tag, &ok)) {
-    }
+    Drain(&queue);
   };
   const auto done = [&] { return queue.Next(&tag, &ok) && ok; };
   call->StartCall(nullptr);
   ASSERT_TRUE(done());
-  const grpc::Slice slice(std::string(kMessageBytes, 'x'));
-  const grpc::ByteBuffer message(&slice, 1);
+  const grpc::ByteBuffer message = OneMessage();
   int messages = 0;
   while (link.greatest_bytes() < kWantedBytes && messages < kMessagesMax) {
     call->Write(message, nullptr);

@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "common/io/memory_disk.h"
 #include "server/cluster/epoch_change.h"
 #include "server/round/round_engine.h"
@@ -99,21 +100,33 @@ void RunReference(uint64_t round, const Grads& grads, Reference* reference) {
   }
 }
 
-// Random servers lose power, and seats change hands, between any two pushes and while the round is
-// decided.
-void RunThroughPowerLoss(uint32_t seed, const std::vector<int64_t>& sizes,
-                         const std::function<uint32_t()>& nvme_extents) {
-  std::mt19937 rng(seed);
-  const std::vector<Shape> shapes = {{{0}, 1}, {{0}, 2}, {{1, 4}, 1}, {{1, 4}, 2}, {{1, 2, 7}, 2}};
-  const Shape& shape = shapes[seed % shapes.size()];
-  DurableCluster cluster(sizes, shape.world, shape.servers, seed, nvme_extents);
-  const auto init = Random(sizes, seed);
-  Reference reference(init);
-  std::vector<std::unique_ptr<Trainer>> trainers;
-  for (uint32_t s = 0; s < shape.world; ++s) {
-    trainers.push_back(std::make_unique<Trainer>(&cluster, s, init));
+// Every weight has the reference's bits.
+void ExpectWeights(const Trainer& trainer, const Reference& reference, const std::string& where) {
+  for (size_t t = 0; t < reference.p.size(); ++t) {
+    const std::vector<float>& got = trainer.weights()[t];
+    ASSERT_EQ(std::memcmp(got.data(), reference.p[t].data(), got.size() * 4), 0)
+        << where << " tensor " << t;
   }
-  const auto maybe_restart = [&](uint32_t one_in) {
+}
+
+// A job whose servers lose power, and whose seats change hands, as `rng` says.
+struct UnsteadyJob {
+  UnsteadyJob(uint32_t seed, const Shape& how, const std::vector<int64_t>& sizes,
+              const std::function<uint32_t()>& nvme_extents)
+      : rng(seed),
+        shape(how),
+        cluster(sizes, how.world, how.servers, seed, nvme_extents),
+        init(Random(sizes, seed)) {
+    for (uint32_t s = 0; s < how.world; ++s) {
+      trainers.push_back(std::make_unique<Trainer>(&cluster, s, init));
+    }
+  }
+
+  void Attach(uint32_t id) {
+    for (const auto& trainer : trainers) trainer->Attach(id);
+  }
+
+  void MaybeRestart(uint32_t one_in) {
     if (rng() % one_in != 0) return;
     const uint32_t id = shape.servers[rng() % shape.servers.size()];
     const uint32_t mood = rng() % 3;  // Keeps all, loses all, or each write on its own.
@@ -122,25 +135,17 @@ void RunThroughPowerLoss(uint32_t seed, const std::vector<int64_t>& sizes,
     };
     if (rng() % 3 != 0) {
       restart();
-      for (const auto& trainer : trainers) trainer->Attach(id);
-      return;
+      return Attach(id);
     }
     uint64_t steps = rng() % 20;  // until the power goes off
     cluster.ChangeEpoch(static_cast<uint32_t>(rng() % shape.world), [&] {
       if (steps-- == 0) restart();
     });
-    for (const uint32_t each : shape.servers) {
-      for (const auto& trainer : trainers) trainer->Attach(each);
-    }
-  };
-  for (uint64_t round = 1; round <= 8; ++round) {
-    std::vector<std::vector<std::vector<float>>> grads;
-    for (uint32_t s = 0; s < shape.world; ++s) {
-      grads.push_back(Random(sizes, static_cast<uint32_t>(seed * 1000 + round * 10 + s)));
-    }
-    if (Poisoned(round)) Poison(&grads);
-    if (PlaneSet(round)) MakePositive(&grads[0]);
-    BeginEverywhere(round, grads, trainers);
+    for (const uint32_t each : shape.servers) Attach(each);
+  }
+
+  // Pushes every extent of every slot, in random order.
+  void PushAll() {
     std::vector<std::pair<uint32_t, uint32_t>> pushes;
     for (uint32_t s = 0; s < shape.world; ++s) {
       for (uint32_t e = 0; e < cluster.layout().extents().size(); ++e) pushes.push_back({s, e});
@@ -148,22 +153,43 @@ void RunThroughPowerLoss(uint32_t seed, const std::vector<int64_t>& sizes,
     std::shuffle(pushes.begin(), pushes.end(), rng);
     for (const auto& [slot, extent] : pushes) {
       trainers[slot]->PushExtent(extent);
-      maybe_restart(20);
+      MaybeRestart(20);
     }
-    maybe_restart(2);
-    maybe_restart(4);
-    for (const auto& trainer : trainers) {
+  }
+
+  std::mt19937 rng;
+  const Shape shape;
+  DurableCluster cluster;
+  const std::vector<std::vector<float>> init;
+  std::vector<std::unique_ptr<Trainer>> trainers;
+};
+
+// Random servers lose power, and seats change hands, between any two pushes and while the round is
+// decided.
+void RunThroughPowerLoss(uint32_t seed, const std::vector<int64_t>& sizes,
+                         const std::function<uint32_t()>& nvme_extents) {
+  const std::vector<Shape> shapes = {{{0}, 1}, {{0}, 2}, {{1, 4}, 1}, {{1, 4}, 2}, {{1, 2, 7}, 2}};
+  UnsteadyJob job(seed, shapes[seed % shapes.size()], sizes, nvme_extents);
+  Reference reference(job.init);
+  for (uint64_t round = 1; round <= 8; ++round) {
+    std::vector<std::vector<std::vector<float>>> grads;
+    for (uint32_t s = 0; s < job.shape.world; ++s) {
+      grads.push_back(Random(sizes, static_cast<uint32_t>(seed * 1000 + round * 10 + s)));
+    }
+    if (Poisoned(round)) Poison(&grads);
+    if (PlaneSet(round)) MakePositive(&grads[0]);
+    BeginEverywhere(round, grads, job.trainers);
+    job.PushAll();
+    job.MaybeRestart(2);
+    job.MaybeRestart(4);
+    for (const auto& trainer : job.trainers) {
       trainer->EndRound();
-      ExpectResults(round, shape.world, trainer->results());
+      ExpectResults(round, job.shape.world, trainer->results());
     }
     RunReference(round, grads, &reference);
-    for (const auto& trainer : trainers) {
-      for (size_t t = 0; t < sizes.size(); ++t) {
-        ASSERT_EQ(std::memcmp(trainer->weights()[t].data(), reference.p[t].data(),
-                              reference.p[t].size() * 4),
-                  0)
-            << "seed " << seed << " round " << round << " tensor " << t;
-      }
+    for (const auto& trainer : job.trainers) {
+      ASSERT_NO_FATAL_FAILURE(
+          ExpectWeights(*trainer, reference, absl::StrCat("seed ", seed, " round ", round)));
     }
   }
 }
@@ -338,11 +364,7 @@ TEST(Recovery, OneRoundInSixtyEpochsFillsNoLogAndChangesNoBit) {
     trainers[1]->PushExtent(0);
     for (const auto& trainer : trainers) trainer->EndRound();
     reference.Step(grads, 0.5f, MakeBegin(round).hyper[0], std::vector<bool>(sizes.size(), true));
-    for (size_t t = 0; t < sizes.size(); ++t) {
-      const std::vector<float>& got = trainers[0]->weights()[t];
-      ASSERT_EQ(std::memcmp(got.data(), reference.p[t].data(), got.size() * 4), 0)
-          << "round " << round << " tensor " << t;
-    }
+    ASSERT_NO_FATAL_FAILURE(ExpectWeights(*trainers[0], reference, absl::StrCat("round ", round)));
   }
 }
 
