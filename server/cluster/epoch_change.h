@@ -6,7 +6,7 @@
 //   SEALING -all answers-> ADOPTING -all adopted-> DONE
 //
 // Pure: answers in, the new plan out; no thread, clock or I/O.
-// Comes from: JobDirectory at the job's home. Goes to: JobDirectory.
+// Comes from: HomeJob at the job's home. Goes to: HomeJob.
 // Thread safety: thread-compatible.
 #pragma once
 
@@ -57,12 +57,14 @@ class EpochChange {
   // The most trainers that every server has room for. AllSealed() must hold.
   uint32_t WorldMax() const;
 
-  // The plan of the next epoch, in which `changes` are made and everybody else keeps their seat. A
-  // newcomer wins over the end of the process before it; a seat stays its process' when nobody
-  // would remain, or fewer than min_world (the lowest seats first), or when it is the first one and
-  // no round has changed the initial weights yet: nobody else could upload those that a server
-  // lacks, or loses again. Start round, of M = the newest open round: M + 1 when every server has
-  // prepared M (the round will be applied, nobody can stop it), else M (it is run again).
+  // The plan of the next epoch: `changes` are made, all other seats stay as they are. A newcomer
+  // wins over the end of the process before it. A process that leaves keeps its seat
+  //   - if no member would remain,
+  //   - if fewer than min_world would remain (the lowest slots are kept first),
+  //   - if it is the lead trainer and no round has changed the initial weights yet: no other
+  //     process could upload those that a server lacks, or loses again.
+  // Start round, of M = the newest open round: M + 1 when every server has prepared M (the round
+  // will be applied for certain), else M (it is run again).
   // AllSealed() must hold. Errors: DATA_LOSS STATE_LOST when the answers contradict each other.
   absl::StatusOr<JobPlan> NextPlan(const SeatChanges& changes) const;
 

@@ -100,8 +100,8 @@ absl::StatusOr<SnapshotInfo> SnapshotTaking::CommitFiles() {
   return parts_.files->InfoOf(manifest);
 }
 
-// What cannot be removed stays listed. Older is, whatever the clocks said, what an earlier job of
-// this name left, and then the earlier round.
+// A snapshot that cannot be removed stays listed. Snapshots of earlier jobs of this name are older
+// than those of this job, whatever the clocks say; of one job, the earlier round is older.
 void SnapshotTaking::DropOldest() const {
   SnapshotStore* const store = parts_.files->store();
   const absl::StatusOr<std::vector<SnapshotManifest>> all = store->List();

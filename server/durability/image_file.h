@@ -83,11 +83,11 @@ class ImageFile {
   virtual bool NeedsSync(uint32_t extent) const = 0;
 
   // Holds the newest flushed version of the extent: until LetGo was called as often as Hold, no
-  // Write overwrites it, so that a snapshot need not copy it at once. Meanwhile the other image
-  // takes every Write, also where that is the newer one: whoever holds keeps what can bring the
-  // held version to any later one (the log). Held extents return the version that they hold
-  // already. NOT_FOUND when the extent has none, INVALID_ARGUMENT for one that is not here. Not
-  // remembered by the file.
+  // Write overwrites it, so that a snapshot need not copy it at once. Until then every
+  // Write goes to the other place, even if its image is newer. So the holder must keep the rounds
+  // of the log that lead from the held version to later ones. Held extents return the version that
+  // they hold already. NOT_FOUND when the extent has none, INVALID_ARGUMENT for one that is not
+  // here. Not remembered by the file.
   virtual absl::StatusOr<uint64_t> Hold(uint32_t extent) = 0;
   virtual void LetGo(uint32_t extent) = 0;
   // The version that is held; none: it is not.

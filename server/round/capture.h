@@ -37,7 +37,7 @@ struct Capture {
   const optim::KernelTable* kernels = nullptr;
 };
 
-// What the state is worth nothing without: how the round before it ended.
+// How the round before the state ended. Without this record the state cannot be used.
 struct CapturedRound {
   PreparedRecord prepared;
   DecisionRecord decision;

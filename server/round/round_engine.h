@@ -39,12 +39,12 @@ struct EngineConfig {
   // Silence after which a seat is free: for a newcomer, if its stream fell silent, and, in a
   // variable world, to be taken out of the job.
   std::chrono::milliseconds lease{10'000};
-  // Durable jobs: every extent is written to its slot once in this many rounds.
+  // Durable jobs: an image of every extent is written once in this many rounds.
   uint32_t checkpoint_rounds = 4;
-  // Durable jobs: how many extents are in memory at a time, the others being in their slots only
+  // Durable jobs: how many extents are in memory at a time, the others being on disk only
   // (server/tier/nvme_tier.h). 0: all of them.
   uint32_t nvme_extents = 0;
-  // For those: slots that are read, and slots that are written, at a time.
+  // For those: images that are read, and images that are written, at a time.
   int tier_threads = 2;
 };
 
@@ -153,7 +153,8 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   // expected back (EngineConfig::return_wait), or fell silent and still has its lease.
   virtual void SlotOpen(uint32_t slot, std::function<void(SeatUse)> done) = 0;
   // `callback` is called (on the strand) when a member has left (`left`), or has been away for its
-  // lease. Of one that stays away once more after each change of epoch. Set once, before Start.
+  // lease. If a member stays away, it is called again after each change of epoch. Set once, before
+  // Start.
   using SeatFree = std::function<void(uint32_t slot, uint64_t incarnation, bool left)>;
   virtual void OnSeatFree(SeatFree callback) = 0;
 
