@@ -149,7 +149,7 @@ class KernelBench {
   }
 
   float* Plane(size_t tile, size_t plane) const {
-    return state_ + tier::PlaneOffset(tiles_ * kTileElements, kTileElements, kPlanes, tile, plane);
+    return state_ + tier::ArrayOffset(tiles_ * kTileElements, kTileElements, kPlanes, tile, plane);
   }
 
   void Step(size_t tile, DType grad_dtype, const void* grad, void* weight, float scale) {

@@ -44,7 +44,7 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // Memory that lives as long as the device. There is one pinned slab, for all slots, before the
+  // Memory that lives as long as the device. There is one pinned slab, for all buffers, before the
   // first work: a second one is FAILED_PRECONDITION. No bytes at all is INVALID_ARGUMENT.
   virtual absl::StatusOr<void*> Allocate(MemoryKind kind, size_t bytes) = 0;
   virtual absl::StatusOr<Stream> NewStream() = 0;

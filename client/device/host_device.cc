@@ -10,7 +10,7 @@ absl::StatusOr<void*> HostDevice::Allocate(MemoryKind kind, size_t bytes) {
   if (bytes == 0) return absl::InvalidArgumentError("0 bytes of memory; ask for at least 1");
   if (kind == MemoryKind::kPinned) {
     if (pinned_) {
-      return absl::FailedPreconditionError("the pinned slab exists; cut all slots from it");
+      return absl::FailedPreconditionError("the pinned slab exists; cut all buffers from it");
     }
     pinned_ = true;
   }

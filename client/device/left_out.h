@@ -17,7 +17,7 @@ enum class LeftOut : uint8_t {
   kCopiedRecord,
   kCopiedSync,
   kAbandonedSync,
-  kSlotHeld,
+  kBufferHeld,
   kLandedSync,
   kUnpackedWait,
   kLandedRecord,

@@ -11,153 +11,154 @@ namespace ballast::device {
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(Device* device,
                                                            const PipelineConfig& config) {
   constexpr size_t kAlignment = 64;
-  if (config.slot_count == 0 || config.slot_bytes == 0 || config.slot_bytes % kAlignment != 0 ||
-      config.slot_count > SIZE_MAX / config.slot_bytes) {
+  if (config.buffer_count == 0 || config.buffer_bytes == 0 ||
+      config.buffer_bytes % kAlignment != 0 ||
+      config.buffer_count > SIZE_MAX / config.buffer_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        config.slot_count, " slots of ", config.slot_bytes,
+        config.buffer_count, " buffers of ", config.buffer_bytes,
         " bytes: there must be at least 1, and their bytes a multiple of ", kAlignment));
   }
   std::unique_ptr<Pipeline> pipeline(new Pipeline(device, config));
-  absl::Status status = pipeline->MakeSlots();
+  absl::Status status = pipeline->MakeBuffers();
   if (!status.ok()) return status;
   return pipeline;
 }
 
-absl::Status Pipeline::MakeSlots() {
-  const size_t slab_bytes = config_.slot_count * config_.slot_bytes;
+absl::Status Pipeline::MakeBuffers() {
+  const size_t slab_bytes = config_.buffer_count * config_.buffer_bytes;
   BALLAST_ASSIGN_OR_RETURN(void* pinned, device_->Allocate(MemoryKind::kPinned, slab_bytes));
   BALLAST_ASSIGN_OR_RETURN(void* staging, device_->Allocate(MemoryKind::kDevice, slab_bytes));
   BALLAST_ASSIGN_OR_RETURN(kernels_, device_->NewStream());
   BALLAST_ASSIGN_OR_RETURN(copies_, device_->NewStream());
   BALLAST_ASSIGN_OR_RETURN(handed_over_, device_->NewEvent());
-  for (size_t i = 0; i < config_.slot_count; ++i) {
-    Slot slot{static_cast<std::byte*>(pinned) + i * config_.slot_bytes,
-              static_cast<std::byte*>(staging) + i * config_.slot_bytes};
-    BALLAST_ASSIGN_OR_RETURN(slot.packed, device_->NewEvent());
-    BALLAST_ASSIGN_OR_RETURN(slot.copied, device_->NewEvent());
-    BALLAST_ASSIGN_OR_RETURN(slot.landed, device_->NewEvent());
-    BALLAST_ASSIGN_OR_RETURN(slot.unpacked, device_->NewEvent());
-    slots_.push_back(slot);
+  for (size_t i = 0; i < config_.buffer_count; ++i) {
+    Buffer buffer{static_cast<std::byte*>(pinned) + i * config_.buffer_bytes,
+                  static_cast<std::byte*>(staging) + i * config_.buffer_bytes};
+    BALLAST_ASSIGN_OR_RETURN(buffer.packed, device_->NewEvent());
+    BALLAST_ASSIGN_OR_RETURN(buffer.copied, device_->NewEvent());
+    BALLAST_ASSIGN_OR_RETURN(buffer.landed, device_->NewEvent());
+    BALLAST_ASSIGN_OR_RETURN(buffer.unpacked, device_->NewEvent());
+    buffers_.push_back(buffer);
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<size_t> Pipeline::FreeSlot() const {
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    const size_t slot = (next_ + i) % slots_.size();
-    if (!slots_[slot].taken || BALLAST_LEFT_OUT(kSlotHeld)) return slot;
+absl::StatusOr<size_t> Pipeline::FreeBuffer() const {
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    const size_t buffer = (next_ + i) % buffers_.size();
+    if (!buffers_[buffer].taken || BALLAST_LEFT_OUT(kBufferHeld)) return buffer;
   }
   return absl::ResourceExhaustedError(
-      absl::StrCat("all ", slots_.size(), " pinned slots are taken; release one"));
+      absl::StrCat("all ", buffers_.size(), " pinned buffers are taken; release one"));
 }
 
 absl::StatusOr<size_t> Pipeline::PackedBytes(const Packing& packing) const {
   BALLAST_RETURN_IF_ERROR(CheckPacking(packing));
   const size_t bytes = ElementCount(packing) * DTypeBytes(packing.packed_dtype);
-  if (bytes <= config_.slot_bytes) return bytes;
-  return absl::InvalidArgumentError(absl::StrCat(bytes, " bytes are above the slot's ",
-                                                 config_.slot_bytes, "; move fewer elements"));
+  if (bytes <= config_.buffer_bytes) return bytes;
+  return absl::InvalidArgumentError(absl::StrCat(bytes, " bytes are above the buffer's ",
+                                                 config_.buffer_bytes, "; move fewer elements"));
 }
 
 absl::StatusOr<size_t> Pipeline::Push(Event ready, Packing packing) {
   BALLAST_ASSIGN_OR_RETURN(const size_t bytes, PackedBytes(packing));
-  BALLAST_ASSIGN_OR_RETURN(const size_t number, FreeSlot());
-  Slot& slot = slots_[number];
-  packing.packed = slot.staging;
-  slot.bytes = bytes;
-  slot.taken = slot.unread = true;
-  next_ = (number + 1) % slots_.size();
-  BALLAST_RETURN_IF_ERROR(PackInto(slot, ready, packing));
-  BALLAST_RETURN_IF_ERROR(CopyOut(slot));
+  BALLAST_ASSIGN_OR_RETURN(const size_t number, FreeBuffer());
+  Buffer& buffer = buffers_[number];
+  packing.packed = buffer.staging;
+  buffer.bytes = bytes;
+  buffer.taken = buffer.unread = true;
+  next_ = (number + 1) % buffers_.size();
+  BALLAST_RETURN_IF_ERROR(PackInto(buffer, ready, packing));
+  BALLAST_RETURN_IF_ERROR(CopyOut(buffer));
   return number;
 }
 
-// The slot's earlier work needs no wait here: an unpack is on the same stream, and Release waits
+// The buffer's earlier work needs no wait here: an unpack is on the same stream, and Release waits
 // for a copy.
-absl::Status Pipeline::PackInto(const Slot& slot, Event ready, const Packing& packing) {
+absl::Status Pipeline::PackInto(const Buffer& buffer, Event ready, const Packing& packing) {
   if (!BALLAST_LEFT_OUT(kGradientReadyWait)) {
     BALLAST_RETURN_IF_ERROR(device_->Wait(kernels_, ready));
   }
   BALLAST_RETURN_IF_ERROR(device_->Pack(kernels_, packing));
   if (!BALLAST_LEFT_OUT(kPackedRecord)) {
-    BALLAST_RETURN_IF_ERROR(device_->Record(kernels_, slot.packed));
+    BALLAST_RETURN_IF_ERROR(device_->Record(kernels_, buffer.packed));
   }
   if (BALLAST_LEFT_OUT(kKeepGradient)) return absl::OkStatus();
   return Keep(packing);
 }
 
-absl::Status Pipeline::CopyOut(const Slot& slot) {
+absl::Status Pipeline::CopyOut(const Buffer& buffer) {
   if (!BALLAST_LEFT_OUT(kPackedWait)) {
-    BALLAST_RETURN_IF_ERROR(device_->Wait(copies_, slot.packed));
+    BALLAST_RETURN_IF_ERROR(device_->Wait(copies_, buffer.packed));
   }
-  BALLAST_RETURN_IF_ERROR(device_->Copy(copies_, slot.pinned, slot.staging, slot.bytes));
+  BALLAST_RETURN_IF_ERROR(device_->Copy(copies_, buffer.pinned, buffer.staging, buffer.bytes));
   if (BALLAST_LEFT_OUT(kCopiedRecord)) return absl::OkStatus();
-  return device_->Record(copies_, slot.copied);
+  return device_->Record(copies_, buffer.copied);
 }
 
 absl::StatusOr<std::span<const std::byte>> Pipeline::Pushed(size_t number) {
-  Slot& slot = slots_.at(number);
-  BALLAST_CHECK(slot.taken);
+  Buffer& buffer = buffers_.at(number);
+  BALLAST_CHECK(buffer.taken);
   if (!BALLAST_LEFT_OUT(kCopiedSync)) {
-    BALLAST_RETURN_IF_ERROR(device_->Synchronize(slot.copied));
+    BALLAST_RETURN_IF_ERROR(device_->Synchronize(buffer.copied));
   }
-  slot.unread = false;
-  BALLAST_RETURN_IF_ERROR(device_->HostReads(slot.pinned, slot.bytes));
-  return std::span<const std::byte>(slot.pinned, slot.bytes);
+  buffer.unread = false;
+  BALLAST_RETURN_IF_ERROR(device_->HostReads(buffer.pinned, buffer.bytes));
+  return std::span<const std::byte>(buffer.pinned, buffer.bytes);
 }
 
 absl::Status Pipeline::Release(size_t number) {
-  Slot& slot = slots_.at(number);
-  BALLAST_CHECK(slot.taken);
-  if (slot.unread && !BALLAST_LEFT_OUT(kAbandonedSync)) {
-    BALLAST_RETURN_IF_ERROR(device_->Synchronize(slot.copied));
+  Buffer& buffer = buffers_.at(number);
+  BALLAST_CHECK(buffer.taken);
+  if (buffer.unread && !BALLAST_LEFT_OUT(kAbandonedSync)) {
+    BALLAST_RETURN_IF_ERROR(device_->Synchronize(buffer.copied));
   }
-  slot.taken = slot.unread = false;
+  buffer.taken = buffer.unread = false;
   return absl::OkStatus();
 }
 
 absl::StatusOr<Pipeline::Room> Pipeline::Take() {
-  BALLAST_ASSIGN_OR_RETURN(const size_t number, FreeSlot());
-  Slot& slot = slots_[number];
+  BALLAST_ASSIGN_OR_RETURN(const size_t number, FreeBuffer());
+  Buffer& buffer = buffers_[number];
   if (!BALLAST_LEFT_OUT(kLandedSync)) {
-    BALLAST_RETURN_IF_ERROR(device_->Synchronize(slot.landed));
+    BALLAST_RETURN_IF_ERROR(device_->Synchronize(buffer.landed));
   }
-  BALLAST_RETURN_IF_ERROR(device_->HostWrites(slot.pinned, config_.slot_bytes));
-  slot.taken = true;
-  next_ = (number + 1) % slots_.size();
-  return Room{number, {slot.pinned, config_.slot_bytes}};
+  BALLAST_RETURN_IF_ERROR(device_->HostWrites(buffer.pinned, config_.buffer_bytes));
+  buffer.taken = true;
+  next_ = (number + 1) % buffers_.size();
+  return Room{number, {buffer.pinned, config_.buffer_bytes}};
 }
 
 absl::Status Pipeline::Pull(size_t number, Event unused, Packing packing) {
-  Slot& slot = slots_.at(number);
-  BALLAST_CHECK(slot.taken);
+  Buffer& buffer = buffers_.at(number);
+  BALLAST_CHECK(buffer.taken);
   BALLAST_ASSIGN_OR_RETURN(const size_t bytes, PackedBytes(packing));
-  packing.packed = slot.staging;
-  BALLAST_RETURN_IF_ERROR(CopyIn(slot, bytes));
-  BALLAST_RETURN_IF_ERROR(UnpackFrom(slot, unused, packing));
-  slot.taken = false;
+  packing.packed = buffer.staging;
+  BALLAST_RETURN_IF_ERROR(CopyIn(buffer, bytes));
+  BALLAST_RETURN_IF_ERROR(UnpackFrom(buffer, unused, packing));
+  buffer.taken = false;
   return absl::OkStatus();
 }
 
-absl::Status Pipeline::CopyIn(const Slot& slot, size_t bytes) {
+absl::Status Pipeline::CopyIn(const Buffer& buffer, size_t bytes) {
   if (!BALLAST_LEFT_OUT(kUnpackedWait)) {
-    BALLAST_RETURN_IF_ERROR(device_->Wait(copies_, slot.unpacked));
+    BALLAST_RETURN_IF_ERROR(device_->Wait(copies_, buffer.unpacked));
   }
-  BALLAST_RETURN_IF_ERROR(device_->Copy(copies_, slot.staging, slot.pinned, bytes));
+  BALLAST_RETURN_IF_ERROR(device_->Copy(copies_, buffer.staging, buffer.pinned, bytes));
   if (BALLAST_LEFT_OUT(kLandedRecord)) return absl::OkStatus();
-  return device_->Record(copies_, slot.landed);
+  return device_->Record(copies_, buffer.landed);
 }
 
-absl::Status Pipeline::UnpackFrom(const Slot& slot, Event unused, const Packing& packing) {
+absl::Status Pipeline::UnpackFrom(const Buffer& buffer, Event unused, const Packing& packing) {
   if (!BALLAST_LEFT_OUT(kLandedWait)) {
-    BALLAST_RETURN_IF_ERROR(device_->Wait(kernels_, slot.landed));
+    BALLAST_RETURN_IF_ERROR(device_->Wait(kernels_, buffer.landed));
   }
   if (!BALLAST_LEFT_OUT(kWeightsUnusedWait)) {
     BALLAST_RETURN_IF_ERROR(device_->Wait(kernels_, unused));
   }
   BALLAST_RETURN_IF_ERROR(device_->Unpack(kernels_, packing));
   if (!BALLAST_LEFT_OUT(kUnpackedRecord)) {
-    BALLAST_RETURN_IF_ERROR(device_->Record(kernels_, slot.unpacked));
+    BALLAST_RETURN_IF_ERROR(device_->Record(kernels_, buffer.unpacked));
   }
   if (BALLAST_LEFT_OUT(kKeepWeights)) return absl::OkStatus();
   return Keep(packing);

@@ -1,7 +1,7 @@
-// Gradients from tensors into pinned slots, weights from pinned slots into tensors.
-// Comes from: tensors on a device. Goes to: the session, which reads and writes slots on the host.
-// docs/gpu.md shows the streams and says who owns a slot until when.
-// Thread safety: thread-compatible.
+// Gradients from tensors into pinned buffers, weights from pinned buffers into tensors.
+// Comes from: tensors on a device. Goes to: the session, which reads and writes buffers on the
+// host. docs/gpu.md shows the streams and says who owns a buffer until when. Thread safety:
+// thread-compatible.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@
 namespace ballast::device {
 
 struct PipelineConfig {
-  size_t slot_count = 0;  // at least 1
-  size_t slot_bytes = 0;  // a multiple of 64: the most that one Push or Pull moves
+  size_t buffer_count = 0;  // at least 1
+  size_t buffer_bytes = 0;  // a multiple of 64: the most that one Push or Pull moves
 };
 
 class Pipeline {
@@ -26,33 +26,34 @@ class Pipeline {
   static absl::StatusOr<std::unique_ptr<Pipeline>> Create(Device* device,
                                                           const PipelineConfig& config);
 
-  // Begins to bring gradients into a slot, and returns its number. `ready` is recorded on the
+  // Begins to bring gradients into a buffer, and returns its number. `ready` is recorded on the
   // stream that forms the gradients; `packing.packed` is not read. RESOURCE_EXHAUSTED when all
-  // slots are taken: release one. INVALID_ARGUMENT when the elements exceed a slot.
+  // buffers are taken: release one. INVALID_ARGUMENT when the elements exceed a buffer.
   absl::StatusOr<size_t> Push(Event ready, Packing packing);
 
-  // Waits until the slot's gradients are there. The bytes are the caller's until Release.
-  absl::StatusOr<std::span<const std::byte>> Pushed(size_t slot);
+  // Waits until the buffer's gradients are there. The bytes are the caller's until Release.
+  absl::StatusOr<std::span<const std::byte>> Pushed(size_t buffer);
 
-  // Gives a slot of Push back, read or not.
-  absl::Status Release(size_t slot);
+  // Gives a buffer of Push back, read or not.
+  absl::Status Release(size_t buffer);
 
-  // A slot for weights, whose bytes the caller fills before Pull. RESOURCE_EXHAUSTED as Push.
+  // A buffer for weights, whose bytes the caller fills before Pull. RESOURCE_EXHAUSTED as Push.
   struct Room {
-    size_t slot;
+    size_t buffer;
     std::span<std::byte> bytes;
   };
   absl::StatusOr<Room> Take();
 
-  // Begins to bring the slot's weights into tensors, and gives the slot back. `unused` is recorded
-  // on the stream that reads the old weights, after that. An error leaves the slot taken.
-  absl::Status Pull(size_t slot, Event unused, Packing packing);
+  // Begins to bring the buffer's weights into tensors, and gives the buffer back. `unused` is
+  // recorded on the stream that reads the old weights, after that. An error leaves the buffer
+  // taken.
+  absl::Status Pull(size_t buffer, Event unused, Packing packing);
 
   // Makes `stream` wait for all weights of earlier calls of Pull.
   absl::Status HandOver(Stream stream);
 
  private:
-  struct Slot {
+  struct Buffer {
     std::byte* pinned;
     std::byte* staging;  // on the device
     Event packed;        // staging holds gradients
@@ -65,21 +66,21 @@ class Pipeline {
   };
 
   Pipeline(Device* device, const PipelineConfig& config) : device_(device), config_(config) {}
-  absl::Status MakeSlots();
-  absl::StatusOr<size_t> FreeSlot() const;
+  absl::Status MakeBuffers();
+  absl::StatusOr<size_t> FreeBuffer() const;
   absl::StatusOr<size_t> PackedBytes(const Packing& packing) const;
-  absl::Status PackInto(const Slot& slot, Event ready, const Packing& packing);
-  absl::Status CopyOut(const Slot& slot);
-  absl::Status CopyIn(const Slot& slot, size_t bytes);
-  absl::Status UnpackFrom(const Slot& slot, Event unused, const Packing& packing);
+  absl::Status PackInto(const Buffer& buffer, Event ready, const Packing& packing);
+  absl::Status CopyOut(const Buffer& buffer);
+  absl::Status CopyIn(const Buffer& buffer, size_t bytes);
+  absl::Status UnpackFrom(const Buffer& buffer, Event unused, const Packing& packing);
   absl::Status Keep(const Packing& packing);
 
   Device* const device_;
   const PipelineConfig config_;
   Stream kernels_{}, copies_{};
   Event handed_over_{};
-  std::vector<Slot> slots_;
-  size_t next_ = 0;  // where the search for a free slot begins
+  std::vector<Buffer> buffers_;
+  size_t next_ = 0;  // where the search for a free buffer begins
 };
 
 }  // namespace ballast::device

@@ -26,18 +26,18 @@ std::string IndexText(const std::vector<int64_t>& shape, uint64_t element) {
 }
 
 // "tensor "w"[3, 17] (element 65)".
-std::string ElementText(const Layout& layout, const JobSpec& spec, const Nonfinite& place) {
-  if (place.extent >= layout.extents().size()) {
-    return absl::StrCat("extent ", place.extent, ", element ", place.element);
+std::string ElementText(const Layout& layout, const JobSpec& spec, const Nonfinite& nonfinite) {
+  if (nonfinite.extent >= layout.extents().size()) {
+    return absl::StrCat("extent ", nonfinite.extent, ", element ", nonfinite.element);
   }
-  const Extent& extent = layout.extents()[place.extent];
+  const Extent& extent = layout.extents()[nonfinite.extent];
   const auto first = layout.runs().begin() + extent.first_run;
   const auto after = std::upper_bound(
-      first, first + extent.run_count, place.element,
+      first, first + extent.run_count, nonfinite.element,
       [](uint32_t element, const Run& run) { return element < run.extent_offset; });
   const Run& run = after == first ? *first : *(after - 1);
   const TensorSpec& tensor = spec.tensors[run.tensor];
-  const uint64_t element = run.tensor_offset + place.element - run.extent_offset;
+  const uint64_t element = run.tensor_offset + nonfinite.element - run.extent_offset;
   return absl::StrCat("tensor \"", tensor.name, "\"", IndexText(tensor.shape, element),
                       " (element ", element, ")");
 }
@@ -45,28 +45,29 @@ std::string ElementText(const Layout& layout, const JobSpec& spec, const Nonfini
 }  // namespace
 
 bool ComesBefore(const Nonfinite& a, const Nonfinite& b) {
-  const auto rank = [](const Nonfinite& place) {
-    const int kind = place.kind == NonfiniteKind::kNone ? 2 : place.kind == NonfiniteKind::kNorm;
-    return std::make_tuple(kind, place.extent, place.element);
+  const auto rank = [](const Nonfinite& nonfinite) {
+    const int kind =
+        nonfinite.kind == NonfiniteKind::kNone ? 2 : nonfinite.kind == NonfiniteKind::kNorm;
+    return std::make_tuple(kind, nonfinite.extent, nonfinite.element);
   };
   return rank(a) < rank(b);
 }
 
-std::string NonfiniteText(const Layout& layout, const JobSpec& spec, const Nonfinite& place) {
-  const std::string where = ElementText(layout, spec, place);
-  const std::string value = absl::StrFormat("%.9g", std::bit_cast<float>(place.value_bits));
-  switch (place.kind) {
+std::string NonfiniteText(const Layout& layout, const JobSpec& spec, const Nonfinite& nonfinite) {
+  const std::string where = ElementText(layout, spec, nonfinite);
+  const std::string value = absl::StrFormat("%.9g", std::bit_cast<float>(nonfinite.value_bits));
+  switch (nonfinite.kind) {
     case NonfiniteKind::kNone:
       return "every element is finite";
     case NonfiniteKind::kGradient:
-      return absl::StrCat(where, ": slot ", place.slot, "'s gradient is ", value);
+      return absl::StrCat(where, ": slot ", nonfinite.slot, "'s gradient is ", value);
     case NonfiniteKind::kSum:
-      return absl::StrCat(where, ": the fp32 sum of the slots overflows when slot ", place.slot,
+      return absl::StrCat(where, ": the fp32 sum of the slots overflows when slot ", nonfinite.slot,
                           "'s gradient of ", value, " is added");
     case NonfiniteKind::kNorm:
       break;
   }
-  return absl::StrCat(where, ": slot ", place.slot, "'s gradient is ", value,
+  return absl::StrCat(where, ": slot ", nonfinite.slot, "'s gradient is ", value,
                       ", finite, but the sum of squares of its tile overflows fp32");
 }
 

@@ -1,5 +1,5 @@
-// Nonfinite: the first place at which a round's gradient is not finite, and what a job does about
-// such rounds. The place travels in votes and decisions, so every server, every trainer and every
+// Nonfinite: the first element at which a round's gradient is not finite, and what a job does
+// about such rounds. It travels in votes and decisions, so every server, every trainer and every
 // replay names the same one.
 // Comes from: server/reduce, through the votes. Goes to: Decide, logs, RoundResult, error texts.
 // Thread safety: plain values and pure functions.
@@ -14,7 +14,7 @@
 
 namespace ballast {
 
-// What is wrong at a place. Numbers are those of logs and of ballast.v1.NonfiniteKind.
+// What is wrong with an element. Numbers are those of logs and of ballast.v1.NonfiniteKind.
 enum class NonfiniteKind : uint32_t {
   kNone = 0,      // everything is finite
   kGradient = 1,  // the slot's own gradient is NaN or Inf
@@ -22,7 +22,7 @@ enum class NonfiniteKind : uint32_t {
   kNorm = 3,      // every sum is finite, but a tile's sum of squares overflows fp32
 };
 
-// One place. `slot` is the first, in slot order, after whose contribution the running fp32 sum of
+// One element. `slot` is the first, in slot order, after whose contribution the running fp32 sum of
 // the element is not finite. Of kNorm: the largest element of the first tile whose squares
 // overflow, the first of several, and the slot that contributed most to it.
 struct Nonfinite {
@@ -35,12 +35,12 @@ struct Nonfinite {
   bool operator==(const Nonfinite&) const = default;
 };
 
-// Whether `a` is the one to name of two places of a round: any NaN, Inf or overflowing sum before
+// Whether `a` is the one to name of two elements of a round: any NaN, Inf or overflowing sum before
 // an overflowing norm, then flat-space order (extent, element). kNone comes last.
 bool ComesBefore(const Nonfinite& a, const Nonfinite& b);
 
-// "tensor "w"[3, 17] (element 65): slot 1's gradient is nan". Any `place` is safe to pass.
-std::string NonfiniteText(const Layout& layout, const JobSpec& spec, const Nonfinite& place);
+// "tensor "w"[3, 17] (element 65): slot 1's gradient is nan". Any `nonfinite` is safe to pass.
+std::string NonfiniteText(const Layout& layout, const JobSpec& spec, const Nonfinite& nonfinite);
 
 // A round that was not applied.
 struct UnappliedRound {
@@ -50,8 +50,8 @@ struct UnappliedRound {
   Nonfinite first;
 };
 
-// What the trainers of a halted round get: ABORTED NONFINITE, with the place, why the round was not
-// skipped, and what to do next. The same text on every server and trainer.
+// What the trainers of a halted round get: ABORTED NONFINITE, with the element, why the round was
+// not skipped, and what to do next. The same text on every server and trainer.
 absl::Status HaltError(const Layout& layout, const JobSpec& spec, const UnappliedRound& round);
 
 }  // namespace ballast

@@ -132,28 +132,28 @@ absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& spec) {
   out.variable_world = spec.variable_world();
   out.nonfinite = static_cast<NonfinitePolicy>(spec.nonfinite());
   out.max_consecutive_skips = spec.max_consecutive_skips();
-  // A place that a newer trainer knows is left to this server.
+  // A kind that a newer trainer knows is left to this server.
   out.device =
       v1::Device_IsValid(spec.device()) ? static_cast<Device>(spec.device()) : Device::kAuto;
   return out;
 }
 
-void ToProto(const Nonfinite& place, v1::Nonfinite* out) {
-  out->set_kind(static_cast<v1::NonfiniteKind>(place.kind));
-  out->set_extent(place.extent);
-  out->set_element(place.element);
-  out->set_slot(place.slot);
-  out->set_value_bits(place.value_bits);
+void ToProto(const Nonfinite& nonfinite, v1::Nonfinite* out) {
+  out->set_kind(static_cast<v1::NonfiniteKind>(nonfinite.kind));
+  out->set_extent(nonfinite.extent);
+  out->set_element(nonfinite.element);
+  out->set_slot(nonfinite.slot);
+  out->set_value_bits(nonfinite.value_bits);
 }
 
-Nonfinite NonfiniteFromProto(const v1::Nonfinite& place) {
+Nonfinite NonfiniteFromProto(const v1::Nonfinite& nonfinite) {
   // A kind of a newer peer reads as the one that says least.
-  const bool known = v1::NonfiniteKind_IsValid(place.kind());
-  return {.kind = known ? static_cast<NonfiniteKind>(place.kind()) : NonfiniteKind::kGradient,
-          .extent = place.extent(),
-          .element = place.element(),
-          .slot = place.slot(),
-          .value_bits = place.value_bits()};
+  const bool known = v1::NonfiniteKind_IsValid(nonfinite.kind());
+  return {.kind = known ? static_cast<NonfiniteKind>(nonfinite.kind()) : NonfiniteKind::kGradient,
+          .extent = nonfinite.extent(),
+          .element = nonfinite.element(),
+          .slot = nonfinite.slot(),
+          .value_bits = nonfinite.value_bits()};
 }
 
 void ToProto(const RoundResult& result, v1::RoundResult* out) {

@@ -43,8 +43,8 @@ absl::StatusOr<std::vector<TensorSpec>> TensorsFromProto(
 absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& spec);
 
 // Fills all of `out`; and back.
-void ToProto(const Nonfinite& place, v1::Nonfinite* out);
-Nonfinite NonfiniteFromProto(const v1::Nonfinite& place);
+void ToProto(const Nonfinite& nonfinite, v1::Nonfinite* out);
+Nonfinite NonfiniteFromProto(const v1::Nonfinite& nonfinite);
 
 // Overwrites `out`; and back.
 void ToProto(const RoundResult& result, v1::RoundResult* out);

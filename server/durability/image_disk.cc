@@ -172,17 +172,17 @@ absl::Status ImageDisk::WriteAgain(const ImageHeader& header, const char* data) 
 }
 
 absl::Status ImageDisk::WriteImage(uint64_t offset, ConstBytes header, ConstBytes payload) {
-  BALLAST_FAILPOINT_RETURN("slots.before_write");
+  BALLAST_FAILPOINT_RETURN("images.before_write");
   BALLAST_RETURN_IF_ERROR(file_->WriteAt(offset + header.bytes, {payload}));
   BALLAST_RETURN_IF_ERROR(file_->WriteAt(offset, {header}));
-  BALLAST_FAILPOINT_RETURN("slots.after_write");
+  BALLAST_FAILPOINT_RETURN("images.after_write");
   return absl::OkStatus();
 }
 
 absl::Status ImageDisk::Flush() {
-  BALLAST_FAILPOINT_RETURN("slots.before_sync");
+  BALLAST_FAILPOINT_RETURN("images.before_sync");
   if (options_.flush) BALLAST_RETURN_IF_ERROR(file_->Sync());
-  BALLAST_FAILPOINT_RETURN("slots.after_sync");
+  BALLAST_FAILPOINT_RETURN("images.after_sync");
   return absl::OkStatus();
 }
 

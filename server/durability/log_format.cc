@@ -54,10 +54,10 @@ enum RecordField : size_t {
   kRecordNonfinite = 96,
   kRecordPayloadCrc = 104,
   kRecordPreviousCrc = 108,
-  kRecordPlaceKind = 112,
-  kRecordPlaceElement = 116,
-  kRecordPlaceSlot = 120,
-  kRecordPlaceValue = 124,
+  kRecordNonfiniteKind = 112,
+  kRecordNonfiniteElement = 116,
+  kRecordNonfiniteSlot = 120,
+  kRecordNonfiniteValue = 124,
   kRecordEnd = 128,
 };
 // What a payload's checksum is bound to: version, type, dtype, codec, job, server, epoch, round,
@@ -76,20 +76,21 @@ void PutIdentity(const RecordHeader& header, char* page) {
   StoreNumber(header.extent, page + kRecordExtent);
 }
 
-void PutPlace(const Nonfinite& place, char* page) {
-  StoreNumber(place.kind, page + kRecordPlaceKind);
-  StoreNumber(place.element, page + kRecordPlaceElement);
-  StoreNumber(place.slot, page + kRecordPlaceSlot);
-  StoreNumber(place.value_bits, page + kRecordPlaceValue);
+void PutNonfinite(const Nonfinite& nonfinite, char* page) {
+  StoreNumber(nonfinite.kind, page + kRecordNonfiniteKind);
+  StoreNumber(nonfinite.element, page + kRecordNonfiniteElement);
+  StoreNumber(nonfinite.slot, page + kRecordNonfiniteSlot);
+  StoreNumber(nonfinite.value_bits, page + kRecordNonfiniteValue);
 }
 
-Nonfinite GetPlace(const char* page) {
-  Nonfinite place{.kind = LoadNumber<NonfiniteKind>(page + kRecordPlaceKind),
-                  .element = LoadNumber<uint32_t>(page + kRecordPlaceElement),
-                  .slot = LoadNumber<uint32_t>(page + kRecordPlaceSlot),
-                  .value_bits = LoadNumber<uint32_t>(page + kRecordPlaceValue)};
-  if (place.kind != NonfiniteKind::kNone) place.extent = LoadNumber<uint32_t>(page + kRecordExtent);
-  return place;
+Nonfinite GetNonfinite(const char* page) {
+  Nonfinite nonfinite{.kind = LoadNumber<NonfiniteKind>(page + kRecordNonfiniteKind),
+                      .element = LoadNumber<uint32_t>(page + kRecordNonfiniteElement),
+                      .slot = LoadNumber<uint32_t>(page + kRecordNonfiniteSlot),
+                      .value_bits = LoadNumber<uint32_t>(page + kRecordNonfiniteValue)};
+  if (nonfinite.kind != NonfiniteKind::kNone)
+    nonfinite.extent = LoadNumber<uint32_t>(page + kRecordExtent);
+  return nonfinite;
 }
 
 uint32_t SealPage(char* page) {
@@ -169,7 +170,7 @@ uint32_t EncodePage(const RecordHeader& header, char* page) {
   StoreNumber(header.nonfinite, page + kRecordNonfinite);
   StoreNumber(header.payload_crc, page + kRecordPayloadCrc);
   StoreNumber(header.previous_crc, page + kRecordPreviousCrc);
-  PutPlace(header.first_nonfinite, page);
+  PutNonfinite(header.first_nonfinite, page);
   return SealPage(page);
 }
 
@@ -203,7 +204,7 @@ absl::StatusOr<RecordHeader> DecodeRecordPage(const char* page) {
                             .payload_bytes = LoadNumber<uint64_t>(page + kRecordPayloadBytes),
                             .sumsq = LoadNumber<double>(page + kRecordSumsq),
                             .nonfinite = LoadNumber<uint64_t>(page + kRecordNonfinite),
-                            .first_nonfinite = GetPlace(page),
+                            .first_nonfinite = GetNonfinite(page),
                             .payload_crc = LoadNumber<uint32_t>(page + kRecordPayloadCrc),
                             .previous_crc = LoadNumber<uint32_t>(page + kRecordPreviousCrc)};
   if (LoadNumber<uint16_t>(page + kRecordCodec) != 0 || !FitsType(header)) {

@@ -79,15 +79,15 @@ absl::StatusOr<PolicyState> GetPolicy(ByteReader* in) {
   return PolicyFromBytes(in->GetBytes(bytes));
 }
 
-void PutPlace(const Nonfinite& place, ByteWriter* out) {
-  out->Put(static_cast<uint32_t>(place.kind));
-  out->Put(place.extent);
-  out->Put(place.element);
-  out->Put(place.slot);
-  out->Put(place.value_bits);
+void PutNonfinite(const Nonfinite& nonfinite, ByteWriter* out) {
+  out->Put(static_cast<uint32_t>(nonfinite.kind));
+  out->Put(nonfinite.extent);
+  out->Put(nonfinite.element);
+  out->Put(nonfinite.slot);
+  out->Put(nonfinite.value_bits);
 }
 
-Nonfinite GetPlace(ByteReader* in) {
+Nonfinite GetNonfinite(ByteReader* in) {
   const uint32_t kind = in->Get<uint32_t>();
   if (kind > static_cast<uint32_t>(NonfiniteKind::kNorm)) in->Fail();
   return {.kind = static_cast<NonfiniteKind>(kind),
@@ -237,7 +237,7 @@ std::string EncodePrepared(const PreparedRecord& record) {
   out.Put(record.vote.server);
   out.Put(record.vote.contributor_digest);
   out.Put(record.vote.nonfinite);
-  PutPlace(record.vote.first_nonfinite, &out);
+  PutNonfinite(record.vote.first_nonfinite, &out);
   out.Put<uint32_t>(record.vote.norms.size());
   for (const ExtentNorm& norm : record.vote.norms) {
     out.Put(norm.extent);
@@ -266,7 +266,7 @@ absl::StatusOr<PreparedRecord> DecodePrepared(absl::string_view bytes) {
   record.vote.server = in.Get<uint32_t>();
   record.vote.contributor_digest = in.Get<uint32_t>();
   record.vote.nonfinite = in.Get<uint64_t>();
-  record.vote.first_nonfinite = GetPlace(&in);
+  record.vote.first_nonfinite = GetNonfinite(&in);
   record.vote.norms.resize(in.GetCount(kNormBytes));
   for (ExtentNorm& norm : record.vote.norms) {
     norm.extent = in.Get<uint32_t>();
@@ -299,7 +299,7 @@ std::string EncodeDecision(const DecisionRecord& record) {
   out.Put(decision.grad_norm);
   out.Put(decision.clip_coef);
   out.Put(decision.nonfinite);
-  PutPlace(decision.first_nonfinite, &out);
+  PutNonfinite(decision.first_nonfinite, &out);
   out.Put<uint32_t>(decision.grad_scale.size());
   for (const float scale : decision.grad_scale) out.Put(scale);
   PutScalars(decision.scalars, &out);
@@ -324,7 +324,7 @@ absl::StatusOr<DecisionRecord> DecodeDecision(absl::string_view bytes) {
   decision.grad_norm = in.Get<double>();
   decision.clip_coef = in.Get<double>();
   decision.nonfinite = in.Get<uint64_t>();
-  decision.first_nonfinite = GetPlace(&in);
+  decision.first_nonfinite = GetNonfinite(&in);
   decision.grad_scale.resize(in.GetCount(sizeof(float)));
   for (float& scale : decision.grad_scale) scale = in.Get<float>();
   decision.scalars = GetScalars(&in);

@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<ImportSource>> ImportSource::Open(
   source->has_state_ = listed.ok();
   if (source->has_state_)
     BALLAST_RETURN_IF_ERROR(source->OpenFiles(fs, state, "state", &source->state_));
-  source->places_.resize(spec.tensors.size());
+  source->locations_.resize(spec.tensors.size());
   source->tensor_step_.resize(spec.tensors.size(), 0);
   for (uint32_t t = 0; t < spec.tensors.size(); ++t) BALLAST_RETURN_IF_ERROR(source->Check(t));
   return source;
@@ -116,7 +116,7 @@ absl::Status ImportSource::AddReader(FileSystem* fs, const std::string& path, Te
   BALLAST_RETURN_IF_ERROR(CheckOrigin(path, (*reader)->header().metadata));
   const std::vector<TensorEntry>& entries = (*reader)->header().tensors;
   for (size_t i = 0; i < entries.size(); ++i) {
-    if (tensors->emplace(entries[i].name, Place{reader->get(), i}).second) continue;
+    if (tensors->emplace(entries[i].name, Location{reader->get(), i}).second) continue;
     return Bad(absl::StrCat(path, ": tensor ", Quoted(entries[i].name),
                             " is in another file of this export, too"));
   }
@@ -138,8 +138,8 @@ absl::Status ImportSource::CheckOrigin(const std::string& path,
 }
 
 // A tensor of its parameter's shape, and with a prefix of fp32.
-absl::StatusOr<ImportSource::Place> ImportSource::Find(const TensorSpec& tensor,
-                                                       absl::string_view prefix) const {
+absl::StatusOr<ImportSource::Location> ImportSource::Find(const TensorSpec& tensor,
+                                                          absl::string_view prefix) const {
   const std::string name = absl::StrCat(prefix, tensor.name);
   const Tensors& tensors = prefix.empty() ? weights_ : state_;
   const auto found = tensors.find(name);
@@ -161,17 +161,18 @@ absl::StatusOr<ImportSource::Place> ImportSource::Find(const TensorSpec& tensor,
 
 absl::Status ImportSource::Check(uint32_t t) {
   const TensorSpec& tensor = spec_.tensors[t];
-  Places& places = places_[t];
-  places.resize(kAdamWStateArrays);
+  Locations& locations = locations_[t];
+  locations.resize(kAdamWStateArrays);
   const bool master = state_.count(absl::StrCat(kMasterPrefix, tensor.name)) != 0;
-  BALLAST_ASSIGN_OR_RETURN(places[0], Find(tensor, master ? kMasterPrefix : ""));
+  BALLAST_ASSIGN_OR_RETURN(locations[0], Find(tensor, master ? kMasterPrefix : ""));
   if (has_state_) {
-    BALLAST_ASSIGN_OR_RETURN(places[1], Find(tensor, kFirstMomentPrefix));
-    BALLAST_ASSIGN_OR_RETURN(places[2], Find(tensor, kSecondMomentPrefix));
+    BALLAST_ASSIGN_OR_RETURN(locations[1], Find(tensor, kFirstMomentPrefix));
+    BALLAST_ASSIGN_OR_RETURN(locations[2], Find(tensor, kSecondMomentPrefix));
     BALLAST_RETURN_IF_ERROR(ReadSteps(t));
   }
-  for (const Place& place : places) {
-    if (place.reader != nullptr) bytes_ += place.reader->header().tensors[place.entry].bytes();
+  for (const Location& location : locations) {
+    if (location.reader != nullptr)
+      bytes_ += location.reader->header().tensors[location.entry].bytes();
   }
   return absl::OkStatus();
 }
@@ -213,14 +214,14 @@ absl::Status ImportSource::ReadExtent(uint32_t extent_id, float* image, char* sc
 
 absl::Status ImportSource::ReadRun(uint32_t extent, const Run& run, uint32_t array, float* image,
                                    char* scratch) const {
-  const Place& place = places_[run.tensor][array];
-  if (place.reader == nullptr) return absl::OkStatus();
-  const TensorEntry& entry = place.reader->header().tensors[place.entry];
+  const Location& location = locations_[run.tensor][array];
+  if (location.reader == nullptr) return absl::OkStatus();
+  const TensorEntry& entry = location.reader->header().tensors[location.entry];
   BALLAST_ASSIGN_OR_RETURN(const DType dtype, FromSafeDType(entry.dtype));
   const size_t width = SafeDTypeBytes(entry.dtype);
   BALLAST_ASSIGN_OR_RETURN(const char* from,
-                           place.reader->ReadPages(place.entry, run.tensor_offset * width,
-                                                   size_t{run.elements} * width, scratch));
+                           location.reader->ReadPages(location.entry, run.tensor_offset * width,
+                                                      size_t{run.elements} * width, scratch));
   if (dtype != DType::kF32) {
     char* const whole = scratch + scratch_bytes() / 2;
     if (reinterpret_cast<uintptr_t>(from) % width != 0) {

@@ -52,24 +52,24 @@ class ImportSource {
   absl::Status ReadExtent(uint32_t extent, float* image, char* scratch) const;
 
  private:
-  struct Place {
+  struct Location {
     const SafetensorsReader* reader = nullptr;  // null: there is none
     size_t entry = 0;
   };
   // Where a tensor's three arrays come from.
-  using Places = std::vector<Place>;
+  using Locations = std::vector<Location>;
 
   ImportSource(const JobSpec& spec, const Layout& layout, const ExportOrigin& origin, simd::Isa isa)
       : spec_(spec), layout_(layout), origin_(OriginMetadata(origin)), isa_(isa) {}
 
-  using Tensors = std::map<std::string, Place>;
+  using Tensors = std::map<std::string, Location>;
   absl::Status OpenFiles(FileSystem* fs, const std::string& directory, absl::string_view stem,
                          Tensors* tensors);
   absl::Status AddReader(FileSystem* fs, const std::string& path, Tensors* tensors);
   // `metadata`: that of a file at `path`.
   absl::Status CheckOrigin(const std::string& path,
                            const std::map<std::string, std::string>& metadata) const;
-  absl::StatusOr<Place> Find(const TensorSpec& tensor, absl::string_view prefix) const;
+  absl::StatusOr<Location> Find(const TensorSpec& tensor, absl::string_view prefix) const;
   absl::Status Check(uint32_t tensor);
   absl::Status ReadSteps(uint32_t tensor);
   absl::Status ReadRun(uint32_t extent, const Run& run, uint32_t array, float* image,
@@ -85,7 +85,7 @@ class ImportSource {
   // Of the two kinds of files: a weight may be called as another one's state is.
   Tensors weights_;
   Tensors state_;
-  std::vector<Places> places_;  // by tensor of the job
+  std::vector<Locations> locations_;  // by tensor of the job
   std::vector<uint64_t> tensor_step_;
 };
 

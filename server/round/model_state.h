@@ -1,4 +1,4 @@
-// ModelState: the state of the extents that this server owns: their planes in memory or on NVMe,
+// ModelState: the state of the extents that this server owns: their arrays in memory or on NVMe,
 // and the weights of the present version.
 // Comes from: Engine::Make. Goes to: Sweep, InitialWeights, StateSender, ImageKeeper, growth.
 // Thread safety: on the job's strand, but for what ExtentStore allows workers.

@@ -44,7 +44,7 @@ absl::Status StateLostIn(const JobPlan& plan, uint32_t server, const absl::Statu
 StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint32_t self,
                                 uint32_t checkpoint_rounds);
 
-// Copies the extent's state planes to `to`, aligned to pages, in the layout of an image's payload,
+// Copies the extent's state arrays to `to`, aligned to pages, in the layout of an image's payload,
 // past the caches. Returns the checksums that ImageFile::Write wants with it, formed in the same
 // pass.
 std::vector<uint32_t> CopyToImage(const Layout& layout, ExtentStore* store, uint32_t extent,

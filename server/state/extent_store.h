@@ -48,9 +48,9 @@ class ExtentStore {
   // Rounds the extent's current masters to its wire dtype into `dst` (whole extent).
   void ReadWeights(const Layout& layout, uint32_t extent, void* dst);
 
-  // A tile's planes, in place: read-only for exports while no round is applied.
+  // A tile's arrays, in place: read-only for exports while no round is applied.
   TileView Tile(uint32_t extent, uint32_t tile) { return tier_->Tile(extent, tile); }
-  // All planes of an extent, see Tier::State.
+  // All arrays of an extent, see Tier::State.
   float* State(uint32_t extent) { return tier_->State(extent); }
   uint64_t bytes() const { return tier_->bytes(); }
   Tier* tier() const { return tier_.get(); }

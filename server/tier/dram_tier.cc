@@ -74,10 +74,10 @@ class DramTier : public Tier {
 }  // namespace
 
 TileView TileAt(float* state, uint32_t elements, uint32_t tile_elements, uint32_t tile) {
-  const auto plane = [&](size_t index) {
-    return state + tier::PlaneOffset(elements, tile_elements, kAdamWStateArrays, tile, index);
+  const auto array = [&](size_t index) {
+    return state + tier::ArrayOffset(elements, tile_elements, kAdamWStateArrays, tile, index);
   };
-  return {plane(0), plane(1), plane(2),
+  return {array(0), array(1), array(2),
           static_cast<uint32_t>(tier::TileElements(elements, tile_elements, tile))};
 }
 

@@ -75,7 +75,7 @@ TileView NvmeTier::Tile(uint32_t extent, uint32_t tile) {
 
 float* NvmeTier::State(uint32_t extent) { return Find(extent).base; }
 
-bool NvmeTier::IsHere(uint32_t extent) const { return Find(extent).place == Place::kHere; }
+bool NvmeTier::IsHere(uint32_t extent) const { return Find(extent).residence == Residence::kHere; }
 
 size_t NvmeTier::sweep_depth() const { return std::clamp(options_.buffers / 2, 2u, kAheadMax); }
 
@@ -91,13 +91,13 @@ void NvmeTier::Acquire(uint32_t extent, Ready ready) {
   Entry& entry = Find(extent);
   if (!failure_.ok()) return ready(failure_);
   if (sweep_next_ < sweep_.size() && sweep_[sweep_next_] == extent) ++sweep_next_;
-  if (entry.place == Place::kHere) {
+  if (entry.residence == Residence::kHere) {
     ++entry.users;
     ready(absl::OkStatus());
     Pump();  // The sweep has moved on.
     return;
   }
-  if (entry.place == Place::kAway && entry.waiting.empty()) wanted_.push_back(extent);
+  if (entry.residence == Residence::kAway && entry.waiting.empty()) wanted_.push_back(extent);
   entry.waiting.push_back(std::move(ready));
   Pump();
 }
@@ -111,7 +111,7 @@ void NvmeTier::Release(uint32_t extent, uint64_t version) {
     behind_.splice(behind_.end(), *entry.list, entry.at);
     entry.list = &behind_;
   }
-  if (entry.users == 0 && entry.save && entry.place == Place::kHere) {
+  if (entry.users == 0 && entry.save && entry.residence == Residence::kHere) {
     StartWrite(extent, &entry, /*evicted=*/false);
   }
   Pump();
@@ -143,7 +143,7 @@ void NvmeTier::Prefetch(const std::vector<uint32_t>& order) {
   for (const uint32_t extent : order) {
     if (free_.empty() || !wanted_.empty() || !failure_.ok()) return;
     Entry& entry = Find(extent);
-    if (entry.place == Place::kAway && entry.stored != 0) StartRead(extent, &entry);
+    if (entry.residence == Residence::kAway && entry.stored != 0) StartRead(extent, &entry);
   }
 }
 
@@ -151,7 +151,7 @@ int64_t NvmeTier::OldestBelow(uint64_t version) const {
   int64_t oldest = -1;
   uint64_t stored = version;
   for (const auto& [extent, entry] : entries_) {
-    const bool counts = entry.stored != 0 && !entry.save && entry.place != Place::kWriting;
+    const bool counts = entry.stored != 0 && !entry.save && entry.residence != Residence::kWriting;
     if (!counts || entry.stored >= version || entry.stored > stored) continue;
     // Of equals the lowest, whatever the order of the table.
     if (entry.stored == stored && oldest >= 0 && extent > oldest) continue;
@@ -168,7 +168,7 @@ size_t NvmeTier::Wanted() const {
   const size_t enough = sweep_depth();
   const size_t end = std::min(sweep_.size(), sweep_next_ + kLookahead);
   for (size_t i = sweep_next_; i < end && wanted < enough; ++i) {
-    wanted += Find(sweep_[i]).place == Place::kAway ? 1 : 0;
+    wanted += Find(sweep_[i]).residence == Residence::kAway ? 1 : 0;
   }
   return std::min(wanted, enough);
 }
@@ -203,7 +203,7 @@ bool NvmeTier::EvictOne() {
 bool NvmeTier::EvictFrom(std::list<uint32_t>* list) {
   for (const uint32_t extent : *list) {
     Entry& entry = Find(extent);
-    if (entry.users != 0 || entry.place != Place::kHere || entry.save) continue;
+    if (entry.users != 0 || entry.residence != Residence::kHere || entry.save) continue;
     if (entry.dirty == 0) {
       GiveBack(&entry);
     } else {
@@ -217,7 +217,7 @@ bool NvmeTier::EvictFrom(std::list<uint32_t>* list) {
 void NvmeTier::GiveBack(Entry* entry) {
   if (entry->list != nullptr) entry->list->erase(entry->at);
   entry->list = nullptr;
-  entry->place = Place::kAway;
+  entry->residence = Residence::kAway;
   free_.push_back(std::exchange(entry->base, nullptr));
 }
 
@@ -226,7 +226,7 @@ void NvmeTier::GiveBack(Entry* entry) {
 void NvmeTier::StartRead(uint32_t extent, Entry* entry) {
   entry->base = free_.back();
   free_.pop_back();
-  entry->place = Place::kReading;
+  entry->residence = Residence::kReading;
   ++reading_;
   if (entry->stored == 0) {
     std::memset(entry->base, 0, buffer_bytes_);
@@ -255,7 +255,7 @@ void NvmeTier::OnRead(uint32_t extent, const absl::Status& status) {
 }
 
 void NvmeTier::Arrive(uint32_t extent, Entry* entry, std::list<uint32_t>* list) {
-  entry->place = Place::kHere;
+  entry->residence = Residence::kHere;
   entry->list = list;
   list->push_front(extent);
   entry->at = list->begin();
@@ -269,7 +269,7 @@ void NvmeTier::Serve(Entry* entry, const absl::Status& status) {
 }
 
 void NvmeTier::StartWrite(uint32_t extent, Entry* entry, bool evicted) {
-  entry->place = Place::kWriting;
+  entry->residence = Residence::kWriting;
   entry->evicted = evicted;
   entry->save = false;
   entry->writing = std::max(entry->dirty, version_);
@@ -301,7 +301,7 @@ void NvmeTier::OnWritten(uint32_t extent, const absl::Status& status) {
     GiveBack(&entry);
   } else {
     tier::SpreadLastTile(entry.elements, options_.tile_elements, kAdamWStateArrays, entry.base);
-    entry.place = Place::kHere;
+    entry.residence = Residence::kHere;
     Serve(&entry, status);
   }
   for (const ImageIo::Done& done : saved) done(status);

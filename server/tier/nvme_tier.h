@@ -76,18 +76,18 @@ class NvmeTier final : public Tier {
   int64_t OldestBelow(uint64_t version) const;
   // `quiet` runs when no read, write or flush is under way and nobody waits for one.
   void WhenQuiet(std::function<void()> quiet);
-  // Whether the extent's planes are in memory; State may then be read until the next call.
+  // Whether the extent's arrays are in memory; State may then be read until the next call.
   bool IsHere(uint32_t extent) const;
 
  private:
-  enum class Place : uint8_t { kAway, kReading, kHere, kWriting };
+  enum class Residence : uint8_t { kAway, kReading, kHere, kWriting };
   struct Entry {
     uint32_t elements = 0;
-    Place place = Place::kAway;
+    Residence residence = Residence::kAway;
     float* base = nullptr;
     int users = 0;
     uint64_t stored = 0;   // version in the images; 0: none
-    uint64_t dirty = 0;    // version of planes that the images do not have; 0: they have it
+    uint64_t dirty = 0;    // version of arrays that the images do not have; 0: they have it
     uint64_t writing = 0;  // version under way
     bool evicted = false;  // while it is written: somebody else gets its memory
     bool save = false;     // written as soon as nobody uses it

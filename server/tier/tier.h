@@ -1,5 +1,5 @@
 // Tier: where the state arrays (p, m, v) of extents live. Whoever reads or steps an extent acquires
-// it first and releases it afterwards; in between its planes are in memory. In DRAM they always
+// it first and releases it afterwards; in between its arrays are in memory. In DRAM they always
 // are; the NVMe tier (nvme_tier.h) loads them and makes room by writing others out.
 // Comes from: server/state, server/round. Goes to: the optimizer kernels, in place.
 // Thread safety: thread-compatible, owned by the job's strand, but for Tile and State of an
@@ -18,7 +18,7 @@
 namespace ballast::server {
 
 // The state arrays of one tile. The memory belongs to the tier and stays valid while it lives;
-// planes hold `elements` fp32 values each (docs/numerics.md names them).
+// arrays hold `elements` fp32 values each (docs/numerics.md names them).
 struct TileView {
   float* p = nullptr;  // master weights
   float* m = nullptr;  // first moment, torch's exp_avg
@@ -38,11 +38,11 @@ class Tier {
   // Errors: RESOURCE_EXHAUSTED with the bytes asked for.
   virtual absl::Status AddExtent(uint32_t extent, uint32_t elements) = 0;
 
-  // Calls `ready` once the planes of the extent are in memory; within the call when they are there
+  // Calls `ready` once the arrays of the extent are in memory; within the call when they are there
   // already. An extent may be acquired several times. After an error there is nothing to release.
   // Errors: what the disk said; then every later call fails alike.
   virtual void Acquire(uint32_t extent, Ready ready) = 0;
-  // Ends one Acquire. `version` other than 0: the planes were changed, and are the state that round
+  // Ends one Acquire. `version` other than 0: the arrays were changed, and are the state that round
   // `version` starts from.
   virtual void Release(uint32_t extent, uint64_t version) = 0;
   // The next extents to be acquired will be these, one after the other. Says nothing about bits,

@@ -22,18 +22,18 @@ OPTIONS = {"tile_elements": 4096, "extent_elements": 8192, "reconnect_timeout": 
 # server owns four extents before and one after.
 POINTS = [
     "growth.before_state=1*kill",
-    "slots.before_write=1*kill",
-    "slots.after_write=2*off->1*kill",
-    "slots.before_sync=1*kill",
-    "slots.after_sync=1*kill",
+    "images.before_write=1*kill",
+    "images.after_write=2*off->1*kill",
+    "images.before_sync=1*kill",
+    "images.after_sync=1*kill",
     "log.before_append=1*kill",
     "log.after_append=1*off->1*kill",
     "growth.after_state=1*kill",
     "growth.after_state=1*kill",
     "growth.before_record=1*kill",
     "growth.after_record=1*kill",
-    "slots.before_write=4*off->1*kill",
-    "slots.after_sync=1*off->1*kill",
+    "images.before_write=4*off->1*kill",
+    "images.after_sync=1*off->1*kill",
 ]
 
 

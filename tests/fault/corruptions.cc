@@ -92,7 +92,7 @@ class Judge {
                                                     const MetaFolder& folder) const;
   Verdict Compare(const Recovered& recovered, server::JobStorage* storage,
                   server::ExtentStore* store) const;
-  // Extent `extent`'s planes against `version`; the number of the first that differs.
+  // Extent `extent`'s arrays against `version`; the number of the first that differs.
   std::string CompareExtent(uint32_t extent, uint64_t version, server::ExtentStore* store) const;
   std::string CompareOpen(const Recovered& recovered, server::JobStorage* storage) const;
   Verdict AskTheOthers(const Image& image, uint64_t round) const;

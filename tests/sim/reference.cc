@@ -218,8 +218,8 @@ std::vector<float> Reference::Sum(uint64_t round, uint32_t extent_id, const Vers
         sum[i] = alone ? g : sum[i] + g;
         if (std::isfinite(sum[i])) continue;
         // Gradients here are NaN or small.
-        const Nonfinite place{NonfiniteKind::kGradient, extent_id, i, slot, 0x7FC00000};
-        if (ComesBefore(place, *first)) *first = place;
+        const Nonfinite nonfinite{NonfiniteKind::kGradient, extent_id, i, slot, 0x7FC00000};
+        if (ComesBefore(nonfinite, *first)) *first = nonfinite;
       }
     }
     if (Uploads(round)) break;  // The first member's alone.

@@ -27,7 +27,7 @@ namespace {
 constexpr uint32_t kSeeds = 32;
 constexpr size_t kCount = 48;  // elements of a tensor
 constexpr size_t kBytes = kCount * sizeof(float);
-constexpr size_t kSlotBytes = 192;
+constexpr size_t kBufferBytes = 192;
 constexpr size_t kTensors = 4;
 using Tensor = std::vector<float>;
 
@@ -45,7 +45,7 @@ class Training {
   explicit Training(uint32_t seed) : device_(seed) {}
 
   absl::Status Run() {
-    BALLAST_ASSIGN_OR_RETURN(pipeline_, Pipeline::Create(&device_, {2, kSlotBytes}));
+    BALLAST_ASSIGN_OR_RETURN(pipeline_, Pipeline::Create(&device_, {2, kBufferBytes}));
     BALLAST_ASSIGN_OR_RETURN(stream_, device_.NewStream());
     BALLAST_ASSIGN_OR_RETURN(event_, device_.NewEvent());
     for (int round = 1; round <= 3; ++round) {
@@ -67,12 +67,12 @@ class Training {
                   [&grad, value] { std::fill(grad.begin(), grad.end(), value); });
     BALLAST_RETURN_IF_ERROR(device_.Record(stream_, event_));
     Piece piece;
-    BALLAST_ASSIGN_OR_RETURN(const size_t slot, pipeline_->Push(event_, One(grad, &piece)));
+    BALLAST_ASSIGN_OR_RETURN(const size_t buffer, pipeline_->Push(event_, One(grad, &piece)));
     device_.Reuse(stream_, grad.data(), kBytes, 0x11);
-    return slot;
+    return buffer;
   }
 
-  // The session reads the first slot for long; the second one is used twice, and once given up.
+  // The session reads the first buffer for long; the second one is used twice, and once given up.
   absl::Status PushAll(float round) {
     BALLAST_ASSIGN_OR_RETURN(const size_t held, Push(0, round));
     BALLAST_ASSIGN_OR_RETURN(const auto bytes, pipeline_->Pushed(held));
@@ -91,7 +91,7 @@ class Training {
     BALLAST_ASSIGN_OR_RETURN(const Pipeline::Room room, pipeline_->Take());
     std::memcpy(room.bytes.data(), Filled(value).data(), kBytes);
     Piece piece;
-    return pipeline_->Pull(room.slot, event_, One(weights_[i], &piece));
+    return pipeline_->Pull(room.buffer, event_, One(weights_[i], &piece));
   }
 
   void Read(size_t i, Tensor* to) {

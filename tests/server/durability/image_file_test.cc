@@ -473,7 +473,7 @@ TEST_F(ImageFileTest, AFailedWriteOrFlushIsFinal) {
 
 TEST_F(ImageFileTest, FailpointsStandAroundWritesAndFlushes) {
   for (const char* name :
-       {"slots.before_write", "slots.after_write", "slots.before_sync", "slots.after_sync"}) {
+       {"images.before_write", "images.after_write", "images.before_sync", "images.after_sync"}) {
     disk_.RemoveAll(kImagePath).IgnoreError();
     Create();
     ASSERT_TRUE(Failpoints::Configure(absl::StrCat(name, "=1*return(UNAVAILABLE)")).ok());
@@ -491,9 +491,9 @@ TEST(ImageFlushes, AFlushCoversNoWriteThatBeganAfterIt) {
   ASSERT_TRUE(WriteState(images.get(), shape, 1).ok());
   ASSERT_TRUE(images->Sync().ok());
   ASSERT_TRUE(WriteState(images.get(), shape, 2).ok());
-  ASSERT_TRUE(Failpoints::Configure("slots.after_sync=1*pause").ok());
+  ASSERT_TRUE(Failpoints::Configure("images.after_sync=1*pause").ok());
   std::thread late([&] { EXPECT_TRUE(images->Sync().ok()); });
-  Failpoints::WaitForPause("slots.after_sync");
+  Failpoints::WaitForPause("images.after_sync");
   ASSERT_TRUE(images->Sync().ok());
   ASSERT_TRUE(WriteState(images.get(), shape, 3).ok());
   Failpoints::Reset();

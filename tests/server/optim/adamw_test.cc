@@ -42,11 +42,11 @@ struct RunData {
       : grad_dtype_(grad_dtype), weight_dtype_(weight_dtype), count_(count), shift_(shift) {
     std::mt19937 rng(seed);
     const size_t padded = count + shift + 1;
-    for (auto* plane : {&p_, &m_, &v_}) {
+    for (auto* array : {&p_, &m_, &v_}) {
       const std::vector<uint8_t> bytes =
-          RandomElements(DType::kF32, padded, any_bits, plane == &p_ ? 0.1f : 1e-3f, &rng);
-      plane->resize(padded);
-      std::memcpy(plane->data(), bytes.data(), bytes.size());
+          RandomElements(DType::kF32, padded, any_bits, array == &p_ ? 0.1f : 1e-3f, &rng);
+      array->resize(padded);
+      std::memcpy(array->data(), bytes.data(), bytes.size());
     }
     if (!any_bits) {
       for (float& x : v_) x = x * x;
@@ -173,7 +173,7 @@ TEST_P(AdamWIsaTest, HyperParametersAtTheirLimitsGiveTheReferencesBits) {
     for (DType dtype : kAllDTypes) {
       ExpectSameBits(kernels(), RunData(dtype, dtype, 1000, 1, false, 6), &k, 5, 1.0f);
       RunData zeros(dtype, dtype, 200, 0, false, 7);
-      for (auto* plane : {&zeros.p_, &zeros.m_, &zeros.v_}) plane->assign(plane->size(), 0.0f);
+      for (auto* array : {&zeros.p_, &zeros.m_, &zeros.v_}) array->assign(array->size(), 0.0f);
       zeros.grad_.assign(zeros.grad_.size(), 0);
       ExpectSameBits(kernels(), zeros, &k, 2, 1.0f);
     }

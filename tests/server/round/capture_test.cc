@@ -63,19 +63,19 @@ class Taken {
  private:
   void Unpack(uint32_t number, const float* image) {
     const Extent& extent = layout_.extents()[number];
-    std::vector<std::vector<float>> planes(3);
+    std::vector<std::vector<float>> arrays(3);
     for (uint32_t at = 0; at < extent.elements; at += layout_.tile_elements()) {
       const uint32_t count = std::min(layout_.tile_elements(), extent.elements - at);
-      for (auto& plane : planes) {
-        plane.insert(plane.end(), image, image + count);
+      for (auto& array : arrays) {
+        array.insert(array.end(), image, image + count);
         image += count;
       }
     }
     for (uint32_t i = 0; i < extent.run_count; ++i) {
       const Run& run = layout_.runs()[extent.first_run + i];
-      for (size_t array = 0; array < planes.size(); ++array) {
-        std::copy_n(planes[array].begin() + run.extent_offset, run.elements,
-                    arrays_[array][run.tensor].begin() + static_cast<int64_t>(run.tensor_offset));
+      for (size_t a = 0; a < arrays.size(); ++a) {
+        std::copy_n(arrays[a].begin() + run.extent_offset, run.elements,
+                    arrays_[a][run.tensor].begin() + static_cast<int64_t>(run.tensor_offset));
       }
     }
   }

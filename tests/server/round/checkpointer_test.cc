@@ -259,7 +259,7 @@ TEST_F(CheckpointerTest, AnImageHoldsTheStateAsASlotWantsIt) {
   }
 }
 
-// Tiles of one chunk per plane and of several, and a last one whose planes lie across chunks.
+// Tiles of one chunk per array and of several, and a last one whose arrays lie across chunks.
 TEST(CopyToImage, BringsTheChecksumsOfItsChunks) {
   JobPlan plan = testing::MakePlan({100'003}, 1, {0});
   plan.spec.tile_elements = 16'384;
@@ -272,10 +272,10 @@ TEST(CopyToImage, BringsTheChecksumsOfItsChunks) {
     std::vector<float> expected;
     for (uint32_t t = 0; t < TileCount(layout, extent); ++t) {
       const TileView tile = store.Tile(extent, t);
-      for (float* const plane : {tile.p, tile.m, tile.v}) {
+      for (float* const array : {tile.p, tile.m, tile.v}) {
         for (uint32_t i = 0; i < tile.elements; ++i) {
-          plane[i] = static_cast<float>(expected.size());
-          expected.push_back(plane[i]);
+          array[i] = static_cast<float>(expected.size());
+          expected.push_back(array[i]);
         }
       }
     }

@@ -548,10 +548,10 @@ TEST_F(EpochTest, TheEndIsToldWhenNothingIsWrittenAnyMore) {
   ASSERT_TRUE(Attach(1).ok());
   Push(1);
   const Vote vote = WaitForVote(1);
-  ASSERT_TRUE(Failpoints::Configure("slots.before_write=pause").ok());
+  ASSERT_TRUE(Failpoints::Configure("images.before_write=pause").ok());
   AnswerVote(1, vote);
   ASSERT_TRUE(sink_->Wait(1).ok());
-  Failpoints::WaitForPause("slots.before_write");  // A checkpoint is under way.
+  Failpoints::WaitForPause("images.before_write");  // A checkpoint is under way.
   std::atomic<bool> let_go{false};
   Value<bool> told_after;
   engine_->OnEnd([&](const absl::Status&, uint64_t) { told_after.Setter()(let_go); });

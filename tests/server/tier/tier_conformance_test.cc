@@ -56,32 +56,32 @@ class TierConformance : public ::testing::TestWithParam<TierCase> {
     ASSERT_TRUE(ready) << "extent " << extent;
   }
 
-  // Every value of the extent, plane by plane; `change` may alter it.
+  // Every value of the extent, array by array; `change` may alter it.
   template <typename Change>
   void ForEach(uint32_t extent, const Change& change) {
     for (uint32_t t = 0; t < 3; ++t) {
       const TileView tile = tier_->Tile(extent, t);
       ASSERT_EQ(tile.elements, t < 2 ? kTile : 23u);
-      float* const planes[] = {tile.p, tile.m, tile.v};
-      for (uint32_t plane = 0; plane < 3; ++plane) {
+      float* const arrays[] = {tile.p, tile.m, tile.v};
+      for (uint32_t array = 0; array < 3; ++array) {
         for (uint32_t i = 0; i < tile.elements; ++i) {
-          change(plane, t * kTile + i, planes[plane] + i);
+          change(array, t * kTile + i, arrays[array] + i);
         }
       }
     }
   }
-  static float ValueOf(uint32_t extent, uint32_t plane, uint32_t element, uint64_t version) {
-    return static_cast<float>(extent * 1000 + plane * 333 + element) + 0.25f * version;
+  static float ValueOf(uint32_t extent, uint32_t array, uint32_t element, uint64_t version) {
+    return static_cast<float>(extent * 1000 + array * 333 + element) + 0.25f * version;
   }
   void Set(uint32_t extent, uint64_t version) {
-    ForEach(extent, [&](uint32_t plane, uint32_t i, float* value) {
-      *value = ValueOf(extent, plane, i, version);
+    ForEach(extent, [&](uint32_t array, uint32_t i, float* value) {
+      *value = ValueOf(extent, array, i, version);
     });
   }
   void Expect(uint32_t extent, uint64_t version) {
-    ForEach(extent, [&](uint32_t plane, uint32_t i, const float* value) {
-      ASSERT_EQ(*value, version == 0 ? 0.0f : ValueOf(extent, plane, i, version))
-          << "extent " << extent << " plane " << plane << " element " << i;
+    ForEach(extent, [&](uint32_t array, uint32_t i, const float* value) {
+      ASSERT_EQ(*value, version == 0 ? 0.0f : ValueOf(extent, array, i, version))
+          << "extent " << extent << " array " << array << " element " << i;
     });
   }
 
@@ -124,7 +124,7 @@ TEST_P(TierConformance, SweepsInBothDirectionsAndAnyOrderLoseNothing) {
   }
 }
 
-TEST_P(TierConformance, PlanesOfAnAcquiredExtentStay) {
+TEST_P(TierConformance, ArraysOfAnAcquiredExtentStay) {
   Acquire(3);
   Acquire(3);
   Set(3, 5);
