@@ -135,8 +135,7 @@ class GrpcBench final : public LinkBench {
   GrpcTransport transport_{&mu_, /*time_scale=*/1};
 };
 
-INSTANTIATE_TEST_SUITE_P(Grpc, LinkConformance,
-                         ::testing::Values([] { return std::make_unique<GrpcBench>(); }),
+INSTANTIATE_TEST_SUITE_P(Grpc, LinkConformance, ::testing::Values(MakeLinkBench::Of<GrpcBench>()),
                          [](const auto&) { return std::string("Grpc"); });
 
 }  // namespace

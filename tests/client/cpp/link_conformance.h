@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,11 +48,21 @@ class RecordingHandler : public LinkHandler {
   int asked = 0;
 };
 
-using MakeLinkBench = std::function<std::unique_ptr<LinkBench>()>;
+// Makes the bench of one implementation.
+struct MakeLinkBench {
+  template <typename Bench>
+  static MakeLinkBench Of() {
+    return {[]() -> std::unique_ptr<LinkBench> { return std::make_unique<Bench>(); }};
+  }
+
+  std::unique_ptr<LinkBench> (*make)();
+};
+
+inline void PrintTo(const MakeLinkBench&, std::ostream* os) { *os << "a link"; }
 
 class LinkConformance : public ::testing::TestWithParam<MakeLinkBench> {
  protected:
-  LinkConformance() : bench_(GetParam()()) {}
+  LinkConformance() : bench_(GetParam().make()) {}
   ~LinkConformance() override {
     MutexLock lock(mu());
     link_.reset();

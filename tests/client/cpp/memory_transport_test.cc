@@ -30,7 +30,7 @@ class MemoryBench final : public LinkBench {
 };
 
 INSTANTIATE_TEST_SUITE_P(Memory, LinkConformance,
-                         ::testing::Values([] { return std::make_unique<MemoryBench>(); }),
+                         ::testing::Values(MakeLinkBench::Of<MemoryBench>()),
                          [](const auto&) { return std::string("Memory"); });
 
 }  // namespace

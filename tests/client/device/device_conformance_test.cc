@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <vector>
 
 #include "client/device/host_device.h"
@@ -20,6 +21,8 @@ struct Backend {
   const char* name;
   Make make;
 };
+
+void PrintTo(const Backend& backend, std::ostream* os) { *os << backend.name; }
 
 Backend Hostile(const char* name, uint32_t seed) {
   return {name, [seed] { return std::make_unique<HostileDevice>(seed); }};

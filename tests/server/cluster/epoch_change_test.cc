@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <vector>
 
 #include "common/base/reason.h"
@@ -40,6 +41,8 @@ struct Row {
   std::vector<SealAnswer> answers;  // {version, prepared}
   uint64_t start_round;
 };
+
+void PrintTo(const Row& row, std::ostream* os) { *os << row.why; }
 
 class StartRound : public ::testing::TestWithParam<Row> {};
 

@@ -10,6 +10,8 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <numeric>
+#include <ostream>
 #include <random>
 #include <thread>
 
@@ -31,6 +33,12 @@ struct GeometryCase {
   uint32_t checkpoint_rounds;
   uint32_t tensors = 1;
 };
+
+void PrintTo(const GeometryCase& geometry, std::ostream* os) {
+  const uint64_t sum = std::accumulate(geometry.elements.begin(), geometry.elements.end(), 0ul);
+  *os << geometry.elements.size() << " extents of " << sum << " elements and " << geometry.tensors
+      << " tensors in " << geometry.checkpoint_rounds << " rounds";
+}
 
 StorageOptions CaseOptions(const GeometryCase& one) {
   StorageOptions options = OptionsOf(one.elements, one.checkpoint_rounds);
@@ -294,7 +302,12 @@ INSTANTIATE_TEST_SUITE_P(Errors, DiskError,
                          ::testing::Values(std::pair{MemoryDisk::Operation::kWrite, EIO},
                                            std::pair{MemoryDisk::Operation::kWrite, ENOSPC},
                                            std::pair{MemoryDisk::Operation::kSync, EIO},
-                                           std::pair{MemoryDisk::Operation::kSync, ENOSPC}));
+                                           std::pair{MemoryDisk::Operation::kSync, ENOSPC}),
+                         [](const auto& test) {
+                           const bool write = test.param.first == MemoryDisk::Operation::kWrite;
+                           return std::string(write ? "Write" : "Sync") +
+                                  (test.param.second == EIO ? "Fails" : "FindsNoRoom");
+                         });
 
 TEST_F(RoundLogTest, ARoundIsNotDurableWhenOneOfItsExtentsIsNotInTheLog) {
   Append(1, 0);  // Extent 1 is missing.

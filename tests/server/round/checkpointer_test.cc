@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <vector>
 
 #include "common/base/crc32c.h"
@@ -90,6 +91,10 @@ struct Shape {
   uint32_t extents;
   uint32_t rounds;
 };
+
+void PrintTo(const Shape& shape, std::ostream* os) {
+  *os << shape.extents << " extents in " << shape.rounds << " rounds";
+}
 
 class Rolling : public CheckpointerTest, public ::testing::WithParamInterface<Shape> {};
 

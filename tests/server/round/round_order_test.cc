@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ostream>
 #include <random>
 #include <string>
 #include <thread>
@@ -31,6 +32,11 @@ struct Arrivals {
   std::vector<uint32_t> servers;
   uint32_t window_extents = 64;
 };
+
+void PrintTo(const Arrivals& arrivals, std::ostream* os) {
+  *os << "seed " << arrivals.seed << ", " << arrivals.servers.size() << " servers, window "
+      << arrivals.window_extents;
+}
 
 class AnyOrder : public ::testing::TestWithParam<Arrivals> {
  protected:

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <numeric>
+#include <ostream>
 #include <random>
 #include <set>
 #include <vector>
@@ -27,6 +28,8 @@ struct TierCase {
   uint32_t buffers;  // 0: the tier in memory
   bool at_once;      // whether the disk answers within the call
 };
+
+void PrintTo(const TierCase& tier, std::ostream* os) { *os << tier.name; }
 
 class TierConformance : public ::testing::TestWithParam<TierCase> {
  protected:
