@@ -84,6 +84,7 @@ enum class Probe : uint8_t {
   kChangeTakenUp,
   kBegunAgain,
   kBegunWithFewer,
+  kInitAgain,
   // Of every round: the oracle looks at the driver.
   kDecided,
   kRoundOver,

@@ -370,7 +370,7 @@ void FaultPlan::SendZombie() {
                       .dtype = layout.extents()[extent].dtype,
                       .kind = init ? FrameKind::kInit : FrameKind::kGradient};
     frame.crc32c = Crc32c(bytes.data(), bytes.size(), IdentityCrc(frame));
-    server->StrayFrame(frame, Payload::FromString(bytes));
+    server->process()->engine()->Frame(frame, Payload::FromString(bytes));
   }
 }
 

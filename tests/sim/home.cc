@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "proto/convert/job_convert.h"
+#include "server/rpc/convert.h"
+
 namespace ballast::sim {
 namespace {
 
@@ -10,13 +13,26 @@ constexpr Tick kCallAgain = 50 * kMillisecond;
 
 server::DirectoryConfig ConfigOf(const Context& context) {
   server::DirectoryConfig config{.self = context.plan->servers.front()};
-  for (const uint32_t id : context.plan->servers) config.servers.push_back({.id = id});
+  config.servers = AddressesOf(*context.plan);
   // As the server does: a seat's process may take its lease and a little more to be given up.
   config.takeover_wait = config.engine.lease + config.engine.return_wait;
   return config;
 }
 
 }  // namespace
+
+std::vector<server::ServerAddress> AddressesOf(const server::JobPlan& plan) {
+  std::vector<server::ServerAddress> servers;
+  for (const uint32_t id : plan.servers) {
+    servers.push_back({id, Network::Address(static_cast<uint32_t>(servers.size()))});
+  }
+  return servers;
+}
+
+v1::AttachReply ReplyOf(const Context& context, const server::AttachResult& result) {
+  const Shape& shape = context.swarm->shape;
+  return server::AttachToProto(result, {shape.chunk_bytes, shape.credit_bytes}, kProtocolMax);
+}
 
 // --- Peers --------------------------------------------------------------------------------------
 
@@ -81,20 +97,16 @@ SimHome::SimHome(const Context& context, SimServer* server, const server::JobPla
   jobs_.Recover(plan, /*making=*/false);
 }
 
-void SimHome::Attach(const server::Member& who, bool resume, const Told& told) {
-  server::AttachCall call{.spec = context_.plan->spec,
-                          .slot = who.slot,
-                          .incarnation = who.incarnation,
-                          .init = server::InitMode::kBroadcast,
-                          .resume = resume ? server::Resume::kMust : server::Resume::kNever,
-                          .min_world = context_.swarm->shape.min_world,
-                          .call = ++calls_};
-  if (context_.mutant == Mutant::kShrinkTooFar) call.min_world = 1;
-  // A process that joins wants a world with its seat in it.
-  if (call.spec.variable_world) call.spec.world = std::max(call.spec.world, who.slot + 1);
-  jobs_.Attach(call, process_->InLife([told](const absl::StatusOr<server::AttachResult>& seat) {
-    seat.ok() ? told(seat->plan.epoch) : told(seat.status());
-  }));
+void SimHome::Attach(const v1::AttachRequest& request, const Told& told) {
+  absl::StatusOr<server::AttachCall> call = server::AttachFromProto(request);
+  if (!call.ok()) return context_.world->Red(call.status().ToString());
+  call->call = ++calls_;
+  if (context_.mutant == Mutant::kShrinkTooFar) call->min_world = 1;
+  jobs_.Attach(*call,
+               process_->InLife([this, told](const absl::StatusOr<server::AttachResult>& seat) {
+                 if (!seat.ok()) return told(seat.status());
+                 told(Payload::FromString(ReplyOf(context_, *seat).SerializeAsString()));
+               }));
 }
 
 void SimHome::OnSeatFree(uint32_t slot, uint64_t incarnation, bool left) {

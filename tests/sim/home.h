@@ -12,6 +12,10 @@
 
 namespace ballast::sim {
 
+// The servers of the job, and what an attach that ended so answers.
+std::vector<server::ServerAddress> AddressesOf(const server::JobPlan& plan);
+v1::AttachReply ReplyOf(const Context& context, const server::AttachResult& result);
+
 // Calls to the peers. One that gets no answer is repeated; a job's making and end are not
 // simulated.
 class SimPeers final : public server::PeerLink {
@@ -47,14 +51,14 @@ class SimPeers final : public server::PeerLink {
 
 class SimHome final : private server::HomeHost {
  public:
-  using Told = std::function<void(absl::StatusOr<server::EpochRecord>)>;
+  using Told = std::function<void(absl::StatusOr<Payload>)>;
 
   // `server` has started a process, and outlives it; `plan` is what its manifest says.
   SimHome(const Context& context, SimServer* server, const server::JobPlan& plan);
 
   // The peers can be reached.
   void Start() { jobs_.Start(); }
-  void Attach(const server::Member& who, bool resume, const Told& told);
+  void Attach(const v1::AttachRequest& request, const Told& told);
   void OnSeatFree(uint32_t slot, uint64_t incarnation, bool left);
   void OnEnded(const absl::Status& why);
 

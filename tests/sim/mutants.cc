@@ -27,6 +27,7 @@ constexpr std::pair<Probe, sim::Cover> kCovers[] = {
     {Probe::kChangeTakenUp, sim::Cover::kChangeTakenUp},
     {Probe::kBegunAgain, sim::Cover::kBegunAgain},
     {Probe::kBegunWithFewer, sim::Cover::kBegunWithFewer},
+    {Probe::kInitAgain, sim::Cover::kInitAgain},
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Mutants: each breaks one rule that the protocol rests on; the oracles must notice every one of
 // them, else they prove nothing. Those of shipped code stand there, as BALLAST_MUTANT.
-// Comes from: the command line. Goes to: shipped code; the simulated disk and client. Thread
+// Comes from: the command line. Goes to: shipped code; the simulated disk and link. Thread
 // safety: immutable table.
 #pragma once
 

@@ -4,53 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "common/base/reason.h"
+#include "tests/sim/wire_trace.h"
 
 namespace ballast::sim {
 namespace {
 
 constexpr Tick kVeryLateMax = 300 * kMillisecond;
-
-// For the trace.
-std::string Name(const UpMessage& message) {
-  if (const auto* hello = std::get_if<server::SlotHello>(&message)) {
-    return absl::StrCat("Hello version ", hello->round);
-  }
-  if (const auto* begin = std::get_if<server::RoundBegin>(&message)) {
-    return absl::StrCat("Begin ", begin->round);
-  }
-  if (const auto* frame = std::get_if<FrameMessage>(&message)) {
-    return absl::StrCat(frame->header.kind == FrameKind::kInit ? "Init" : "Gradient", " of round ",
-                        frame->header.round, " extent ", frame->header.extent, " at ",
-                        frame->header.offset_bytes);
-  }
-  if (std::holds_alternative<FetchMessage>(message)) return "Fetch";
-  return std::holds_alternative<LeaveMessage>(message) ? "Leave" : "";
-}
-
-std::string Name(const DownMessage& message) {
-  if (const auto* welcome = std::get_if<server::SlotWelcome>(&message)) {
-    return absl::StrCat("Welcome round ", welcome->round, ", complete ",
-                        absl::StrJoin(welcome->complete, ","), ", lacks ",
-                        absl::StrJoin(welcome->init_missing, ","));
-  }
-  if (const auto* result = std::get_if<RoundResult>(&message)) {
-    return absl::StrCat("Result ", result->round, result->applied ? "" : " skipped");
-  }
-  if (const auto* piece = std::get_if<PieceMessage>(&message)) {
-    return absl::StrCat("Piece of version ", piece->round, " extent ", piece->extent);
-  }
-  if (const auto* done = std::get_if<server::RoundDone>(&message)) {
-    return absl::StrCat("Done ", done->round);
-  }
-  if (const auto* refused = std::get_if<server::FrameRefused>(&message)) {
-    return absl::StrCat("Refused ", ReasonName(refused->reason), " round ", refused->round,
-                        " extent ", refused->extent, " at ", refused->offset_bytes);
-  }
-  if (const auto* error = std::get_if<ErrorMessage>(&message)) return error->status.ToString();
-  return std::holds_alternative<server::StateInfo>(message) ? "State" : "";
-}
 
 absl::Status Unavailable(const char* why) { return absl::UnavailableError(why); }
 
@@ -92,58 +51,67 @@ void Network::HealAll() { std::fill(cut_until_.begin(), cut_until_.end(), 0); }
 
 // --- Streams ------------------------------------------------------------------------------------
 
-StreamPtr Network::Open(uint32_t process, uint32_t server, const server::SlotHello& hello) {
+std::string Network::Address(uint32_t index) { return absl::StrCat("server:", index); }
+
+uint32_t Network::IndexOf(const std::string& address) {
+  return static_cast<uint32_t>(std::stoul(address.substr(address.find(':') + 1)));
+}
+
+StreamPtr Network::Open(uint32_t process, uint32_t server, StreamClient* client) {
   auto stream = std::make_shared<Stream>();
   stream->process = process;
   stream->server = server;
+  stream->client = client;
   stream->server_life = world_->Life(ServerNode(server));
   std::erase_if(streams_, [](const StreamPtr& s) { return !s->client_open && !s->server_open; });
   streams_.push_back(stream);
   if (!servers_[server]->Serves()) {
+    stream->refused = true;
     stream->server_open = false;
     const Tick there = StreamArrival(TrainerNode(process), ServerNode(server), &stream->up_clear);
     CloseClientEnd(stream, there + Latency(), Unavailable("connection refused"));
-    return stream;
   }
-  SendUp(stream, hello);
   return stream;
-}
-
-template <typename Message>
-void Network::Trace(NodeId node, const char* from, uint32_t number, const Message& message) const {
-  if (!world_->tracing()) return;
-  const std::string name = Name(message);
-  if (!name.empty()) world_->Trace(node, absl::StrCat("hears from ", from, number, ": ", name));
 }
 
 void Network::MaybeBreak(const StreamPtr& stream) {
   if (OneIn(swarm_->faults.break_one_in)) Break(stream);
 }
 
-void Network::SendUp(const StreamPtr& stream, UpMessage message) {
-  if (!stream->client_open) return;
-  MaybeBreak(stream);
-  const Tick delay =
-      StreamArrival(TrainerNode(stream->process), ServerNode(stream->server), &stream->up_clear);
-  world_->AfterInLife(delay, ServerNode(stream->server), stream->server_life, EventKind::kMessage,
-                      [this, stream, message = std::move(message)]() mutable {
-                        if (!stream->server_open) return;
-                        Trace(ServerNode(stream->server), "trainer ", stream->process, message);
-                        servers_[stream->server]->OnUp(stream, std::move(message));
+void Network::AtServer(const StreamPtr& stream, EventKind kind, std::function<void()> action) {
+  const NodeId server = ServerNode(stream->server);
+  const Tick delay = StreamArrival(TrainerNode(stream->process), server, &stream->up_clear);
+  world_->AfterInLife(delay, server, stream->server_life, kind,
+                      [stream, action = std::move(action)] {
+                        if (stream->server_open) action();
                       });
 }
 
-void Network::SendDown(const StreamPtr& stream, DownMessage message) {
+void Network::SendUp(const StreamPtr& stream, const Payload& message) {
+  if (!stream->client_open) return;
+  MaybeBreak(stream);
+  AtServer(stream, EventKind::kMessage, [this, stream, message] {
+    TraceUp(world_, ServerNode(stream->server), stream->process, message);
+    servers_[stream->server]->OnUp(stream, message);
+  });
+}
+
+void Network::HalfClose(const StreamPtr& stream) {
+  if (!stream->client_open) return;
+  AtServer(stream, EventKind::kClosed,
+           [this, stream] { servers_[stream->server]->OnUpEnded(stream); });
+}
+
+void Network::SendDown(const StreamPtr& stream, const Payload& message) {
   if (!stream->server_open) return;
   MaybeBreak(stream);
   const Tick delay =
       StreamArrival(ServerNode(stream->server), TrainerNode(stream->process), &stream->down_clear);
-  world_->After(delay, TrainerNode(stream->process), EventKind::kMessage,
-                [this, stream, message = std::move(message)]() mutable {
-                  if (!stream->client_open) return;
-                  Trace(TrainerNode(stream->process), "server index ", stream->server, message);
-                  clients_[stream->process]->OnDown(stream, std::move(message));
-                });
+  world_->After(delay, TrainerNode(stream->process), EventKind::kMessage, [this, stream, message] {
+    if (!stream->client_open) return;
+    TraceDown(world_, TrainerNode(stream->process), stream->server, message);
+    stream->client->OnDown(message);
+  });
 }
 
 void Network::CloseClientEnd(const StreamPtr& stream, Tick delay, const absl::Status& status) {
@@ -154,7 +122,7 @@ void Network::CloseClientEnd(const StreamPtr& stream, Tick delay, const absl::St
                     absl::StrCat("stream to server index ", stream->server,
                                  " ended: ", std::string(status.message())));
     }
-    clients_[stream->process]->OnDownClosed(stream, status);
+    stream->client->OnDownClosed(status);
   });
 }
 

@@ -9,11 +9,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "ballast/v1/control.pb.h"
 #include "common/base/payload.h"
 #include "server/cluster/job_directory.h"
 #include "server/round/capture.h"
@@ -27,63 +27,39 @@ namespace ballast::sim {
 // After which a call has no answer.
 inline constexpr Tick kCallTimeout = 2500 * kMillisecond;
 
-// What trainers say.
-struct FrameMessage {
-  FrameHeader header;
-  Payload payload;
+// A trainer's end of a stream.
+class StreamClient {
+ public:
+  virtual ~StreamClient() = default;
+  // A serialized ServerMessage.
+  virtual void OnDown(const Payload& message) = 0;
+  virtual void OnDownClosed(const absl::Status& status) = 0;
 };
-struct HeartbeatMessage {};
-struct FetchMessage {
-  uint64_t round = 0;
-  bool weights = false;
-  std::vector<uint32_t> arrays;
-};
-struct LeaveMessage {
-  uint64_t round = 0;
-};
-using UpMessage = std::variant<server::SlotHello, server::RoundBegin, FrameMessage,
-                               HeartbeatMessage, FetchMessage, LeaveMessage>;
-
-// What servers say.
-struct AckMessage {
-  uint64_t received_bytes = 0;
-  uint64_t round = 0;
-  uint32_t window_base = 0;
-};
-struct PieceMessage {
-  FrameKind kind = FrameKind::kWeight;
-  uint8_t array = 0;
-  uint64_t round = 0;
-  uint32_t extent = 0;
-  uint32_t offset_bytes = 0;
-  std::shared_ptr<const std::vector<char>> bytes;
-};
-struct ErrorMessage {
-  absl::Status status;
-};
-using DownMessage =
-    std::variant<server::SlotWelcome, AckMessage, RoundResult, PieceMessage, server::RoundDone,
-                 server::FrameRefused, server::StateInfo, ErrorMessage, HeartbeatMessage>;
 
 // One stream of a trainer process to a server; its two ends learn of its end at different times.
 struct Stream {
-  uint32_t process = 0;  // of the trainer
-  uint32_t server = 0;   // index
+  uint32_t process = 0;            // of the trainer
+  uint32_t server = 0;             // index
+  StreamClient* client = nullptr;  // valid while client_open
   uint64_t server_life = 0;
   bool client_open = true;
   bool server_open = true;
-  Tick up_clear = 0;  // when the last message each way arrives
+  bool refused = false;  // no process listened
+  Tick up_clear = 0;     // when the last message each way arrives
   Tick down_clear = 0;
   bool corrupted = false;  // a frame of it was damaged once; that is enough
 };
 using StreamPtr = std::shared_ptr<Stream>;
 
-// The two sides, as the network knows them.
+// A server, as the network knows it.
 class StreamServer {
  public:
   virtual ~StreamServer() = default;
   virtual bool Serves() const = 0;  // a process listens
-  virtual void OnUp(const StreamPtr& stream, UpMessage message) = 0;
+  // A serialized ClientMessage.
+  virtual void OnUp(const StreamPtr& stream, const Payload& message) = 0;
+  // The trainer sends nothing more.
+  virtual void OnUpEnded(const StreamPtr& stream) = 0;
   virtual void OnUpClosed(const StreamPtr& stream) = 0;
   // A peer's vote. `answer` gets what this server says to it. Errors: UNAVAILABLE.
   virtual void OnVoteCall(uint32_t epoch, uint64_t round, const Vote& vote,
@@ -91,34 +67,33 @@ class StreamServer {
   // Calls of the epoch machine; they may be answered later, or never.
   virtual void OnSeal(uint32_t epoch, std::function<void(absl::StatusOr<server::SealAnswer>)>) = 0;
   virtual void OnAdopt(const server::JobPlan& plan, std::function<void(absl::Status)>) = 0;
-  // At the home. `resume`: takes the seat of the slot's last process, or an empty one.
-  virtual void OnAttach(const server::Member& who, bool resume,
-                        std::function<void(absl::StatusOr<server::EpochRecord>)>) = 0;
+  // At the home. Answered with a serialized AttachReply.
+  virtual void OnAttach(const v1::AttachRequest& request,
+                        std::function<void(absl::StatusOr<Payload>)>) = 0;
   // One step of a snapshot; answered later, or never. `before`, if any: what a capture makes of the
   // round before.
   virtual void OnSnapshot(const server::SnapshotCall& call,
                           const std::shared_ptr<server::CapturedRound>& before,
                           const std::function<void(absl::StatusOr<uint64_t>)>& done) = 0;
 };
-class StreamClient {
- public:
-  virtual ~StreamClient() = default;
-  virtual void OnDown(const StreamPtr& stream, DownMessage message) = 0;
-  virtual void OnDownClosed(const StreamPtr& stream, const absl::Status& status) = 0;
-};
 
 class Network {
  public:
   Network(World* world, const Swarm* swarm);
   void Add(StreamServer* server) { servers_.push_back(server); }
-  void Add(StreamClient* client) { clients_.push_back(client); }
   NodeId ServerNode(uint32_t index) const { return index; }
   NodeId TrainerNode(uint32_t process) const { return swarm_->shape.servers + process; }
 
-  // Opens a stream and says `hello`. Where nobody listens it soon ends.
-  StreamPtr Open(uint32_t process, uint32_t server, const server::SlotHello& hello);
-  void SendUp(const StreamPtr& stream, UpMessage message);
-  void SendDown(const StreamPtr& stream, DownMessage message);
+  // Of the server with this index, as its JobPlan counts.
+  static std::string Address(uint32_t index);
+  static uint32_t IndexOf(const std::string& address);
+
+  // Opens a stream. Where nobody listens it soon ends. `client` outlives it, or closes it.
+  StreamPtr Open(uint32_t process, uint32_t server, StreamClient* client);
+  void SendUp(const StreamPtr& stream, const Payload& message);
+  // The trainer sends nothing more.
+  void HalfClose(const StreamPtr& stream);
+  void SendDown(const StreamPtr& stream, const Payload& message);
   // The client breaks the stream off, or the server ends it after what it has sent.
   void CloseUp(const StreamPtr& stream);
   void CloseDown(const StreamPtr& stream, const absl::Status& status);
@@ -157,8 +132,8 @@ class Network {
   // Delay of a call's message; none when it is lost.
   std::optional<Tick> CallDelay(NodeId from, NodeId to);
   bool OneIn(uint32_t n) { return !calm_ && world_->random().OneIn(n); }
-  template <typename Message>
-  void Trace(NodeId node, const char* from, uint32_t number, const Message& message) const;
+  // Runs `action` at the stream's server behind everything that was sent before.
+  void AtServer(const StreamPtr& stream, EventKind kind, std::function<void()> action);
   void MaybeBreak(const StreamPtr& stream);
   void CloseClientEnd(const StreamPtr& stream, Tick delay, const absl::Status& status);
   void CloseServerEnd(const StreamPtr& stream, Tick delay);
@@ -171,7 +146,6 @@ class Network {
   bool calm_ = false;
   std::vector<Tick> cut_until_;
   std::vector<StreamServer*> servers_;
-  std::vector<StreamClient*> clients_;
   std::vector<StreamPtr> streams_;  // those that may be open
 };
 

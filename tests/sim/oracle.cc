@@ -173,13 +173,16 @@ void Oracle::OnResult(uint32_t slot, const RoundResult& result) {
   world_->Red(absl::StrCat("slot ", slot, " is told another result of round ", result.round));
 }
 
-void Oracle::OnWeights(uint32_t slot, uint64_t version, uint32_t extent,
-                       const std::vector<char>& bytes) {
-  committed_ = std::max(committed_, version);
+void Oracle::OnWeights(uint32_t slot, const FrameHeader& frame, const std::string& bytes) {
+  committed_ = std::max(committed_, frame.round);
   world_->Note(Crc32c(bytes.data(), bytes.size()));
-  if (bytes == reference_.Weights(version, extent)) return;
-  world_->Red(
-      absl::StrCat("slot ", slot, " gets wrong weights of version ", version, ", extent ", extent));
+  const std::vector<char>& expected = reference_.Weights(frame.round, frame.extent);
+  const bool same =
+      frame.offset_bytes + bytes.size() <= expected.size() &&
+      std::memcmp(expected.data() + frame.offset_bytes, bytes.data(), bytes.size()) == 0;
+  if (same) return;
+  world_->Red(absl::StrCat("slot ", slot, " gets wrong weights of version ", frame.round,
+                           ", extent ", frame.extent));
 }
 
 void Oracle::OnTrainerRound(uint32_t slot, uint64_t round,
@@ -192,9 +195,9 @@ void Oracle::OnTrainerRound(uint32_t slot, uint64_t round,
   }
 }
 
-void Oracle::OnState(uint32_t slot, const server::StateInfo& info) {
-  if (info.tensor_step == reference_.TensorSteps(info.round)) return;
-  world_->Red(absl::StrCat("slot ", slot, " is told other step counts of version ", info.round));
+void Oracle::OnSteps(uint32_t slot, uint64_t version, const std::vector<uint64_t>& tensor_step) {
+  if (tensor_step == reference_.TensorSteps(version)) return;
+  world_->Red(absl::StrCat("slot ", slot, " is told other step counts of version ", version));
 }
 
 void Oracle::OnArrays(uint32_t slot, uint64_t version,

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/job/frame_header.h"
 #include "server/round/capture.h"
 #include "server/round/recovery.h"
 #include "server/round/round_fsm.h"
@@ -47,11 +48,11 @@ class Oracle {
   void OnRecovered(uint32_t server, const server::RoundFsm& fsm, bool damaged);
   // A trainer got (part of) the result, a piece of weights, or has finished a round.
   void OnResult(uint32_t slot, const RoundResult& result);
-  void OnWeights(uint32_t slot, uint64_t version, uint32_t extent, const std::vector<char>& bytes);
+  void OnWeights(uint32_t slot, const FrameHeader& frame, const std::string& bytes);
   void OnTrainerRound(uint32_t slot, uint64_t round, const std::vector<std::vector<char>>& weights);
-  // A trainer has fetched the state of `version`: what its server says, and of every extent the
+  // A trainer has fetched the state of `version`: the steps of each tensor, and of every extent the
   // state arrays, one behind the other.
-  void OnState(uint32_t slot, const server::StateInfo& info);
+  void OnSteps(uint32_t slot, uint64_t version, const std::vector<uint64_t>& tensor_step);
   void OnArrays(uint32_t slot, uint64_t version, const std::vector<std::vector<float>>& arrays);
   // A snapshot of the beginning of `round` has this image of an extent, as a slot keeps it, and
   // says that the round before ended so.

@@ -139,29 +139,6 @@ Hyper Reference::HyperOf(uint64_t round, uint32_t group) const {
   return {lr, 0.9, 0.999, 1e-8, group == 0 ? 0.1 : 0.0};
 }
 
-server::RoundBegin Reference::Begin(uint64_t round, uint32_t slot) const {
-  server::RoundBegin begin{.round = round, .layout_version = plan_->layout_version};
-  if (Uploads(round)) {
-    begin.upload = PlaneOf(round);
-    begin.steps = SetSteps(round);
-    for (uint32_t t = 0; t < layout_->tensors().size() && IsLowPlane(begin.upload); ++t) {
-      begin.presence.push_back(Present(round, slot, t));
-    }
-    for (uint32_t t = 0; t < layout_->tensors().size(); ++t) {
-      begin.weight_crc32c.push_back(static_cast<uint32_t>(Mix(round << 32 ^ t)));
-    }
-    return begin;
-  }
-  for (uint32_t g = 0; g < plan_->spec.group_count; ++g) begin.hyper.push_back(HyperOf(round, g));
-  bool all = true;
-  for (uint32_t t = 0; t < layout_->tensors().size(); ++t) {
-    begin.presence.push_back(Present(round, slot, t));
-    all = all && begin.presence.back();
-  }
-  if (all) begin.presence.clear();
-  return begin;
-}
-
 std::vector<char> Reference::Gradient(uint64_t round, uint32_t slot, uint32_t extent_id,
                                       const std::vector<char>& weights) const {
   const Extent& extent = layout_->extents()[extent_id];

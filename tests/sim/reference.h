@@ -35,8 +35,10 @@ class Reference {
   bool Uploads(uint64_t round) const { return IsUpload(PlaneOf(round)); }
   // The step counts that it sets, if it does.
   std::optional<StepCounts> SetSteps(uint64_t round) const;
-  // What the trainer of `slot` begins `round` with.
-  server::RoundBegin Begin(uint64_t round, uint32_t slot) const;
+  // Whether the trainer of `slot` brings something of `tensor` to `round`, and the hyper-parameters
+  // of a group.
+  bool Present(uint64_t round, uint32_t slot, uint32_t tensor) const;
+  Hyper HyperOf(uint64_t round, uint32_t group) const;
   // Its gradient of `extent`, computed on `weights`; both in the extent's wire dtype.
   std::vector<char> Gradient(uint64_t round, uint32_t slot, uint32_t extent,
                              const std::vector<char>& weights) const;
@@ -70,12 +72,10 @@ class Reference {
               Version* from) const;
   void Step(uint64_t round, uint32_t extent, const std::vector<float>& sum, const Version& from,
             Version* to) const;
-  bool Present(uint64_t round, uint32_t slot, uint32_t tensor) const;
   bool PresentAnywhere(uint64_t round, uint32_t tensor) const;
   void SetPlane(UploadPlane plane, uint32_t extent, const std::vector<float>& sum,
                 ExtentState* state) const;
   bool Poisoned(uint64_t round, uint32_t slot, uint32_t extent, uint32_t element) const;
-  Hyper HyperOf(uint64_t round, uint32_t group) const;
   std::vector<char> Rounded(uint32_t extent, const std::vector<float>& p) const;
 
   const Swarm* const swarm_;

@@ -295,14 +295,19 @@ void SimServer::LosePower() {
 
 // --- Trainers -----------------------------------------------------------------------------------
 
-void SimServer::OnUp(const StreamPtr& stream, UpMessage message) {
+void SimServer::OnUp(const StreamPtr& stream, const Payload& message) {
   std::shared_ptr<Session>& session = sessions_[stream.get()];
   if (session == nullptr) {
     session = std::make_shared<Session>(context_, process_.get(), stream);
     session->WatchSilence();
   }
   const std::shared_ptr<Session> keep = session;
-  keep->OnUp(std::move(message));
+  keep->OnUp(message);
+}
+
+void SimServer::OnUpEnded(const StreamPtr& stream) {
+  const auto session = sessions_.find(stream.get());
+  if (session != sessions_.end()) session->second->OnUpEnded();
 }
 
 void SimServer::OnUpClosed(const StreamPtr& stream) {
@@ -311,10 +316,6 @@ void SimServer::OnUpClosed(const StreamPtr& stream) {
   const std::shared_ptr<Session> keep = std::move(session->second);
   sessions_.erase(session);
   keep->OnClosed();
-}
-
-void SimServer::StrayFrame(const FrameHeader& frame, Payload payload) {
-  if (Serves()) process_->engine()->Frame(frame, std::move(payload));
 }
 
 void SimServer::StrayHello(const server::SlotHello& hello) {
@@ -376,11 +377,11 @@ void SimServer::OnRecordSaved(const server::JobPlan& plan) {
                                      epoch.world(), " of ", before.world(), " trainers"));
 }
 
-void SimServer::OnAttach(const server::Member& who, bool resume,
-                         std::function<void(absl::StatusOr<server::EpochRecord>)> done) {
+void SimServer::OnAttach(const v1::AttachRequest& request,
+                         std::function<void(absl::StatusOr<Payload>)> done) {
   if (!Serves() || home_ == nullptr) return;
   if (process_->ended()) return done(process_->failure());
-  home_->Attach(who, resume, std::move(done));
+  home_->Attach(request, std::move(done));
 }
 
 }  // namespace ballast::sim

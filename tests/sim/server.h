@@ -58,20 +58,20 @@ class SimServer : public StreamServer {
   // After every event: frees what ended processes have left.
   void Sweep() { graveyard_.clear(); }
 
-  // A frame of a process that is not, or not any more, a member.
-  void StrayFrame(const FrameHeader& frame, Payload payload);
+  // A process that is not, or not any more, a member asks for a stream.
   void StrayHello(const server::SlotHello& hello);
 
   bool Serves() const override { return running_ && started_; }
-  void OnUp(const StreamPtr& stream, UpMessage message) override;
+  void OnUp(const StreamPtr& stream, const Payload& message) override;
+  void OnUpEnded(const StreamPtr& stream) override;
   void OnUpClosed(const StreamPtr& stream) override;
   void OnVoteCall(uint32_t epoch, uint64_t round, const Vote& vote,
                   const std::function<void(const server::VoteAnswer&)>& answer) override;
   void OnSeal(uint32_t epoch,
               std::function<void(absl::StatusOr<server::SealAnswer>)> done) override;
   void OnAdopt(const server::JobPlan& plan, std::function<void(absl::Status)> done) override;
-  void OnAttach(const server::Member& who, bool resume,
-                std::function<void(absl::StatusOr<server::EpochRecord>)> done) override;
+  void OnAttach(const v1::AttachRequest& request,
+                std::function<void(absl::StatusOr<Payload>)> done) override;
   void OnSnapshot(const server::SnapshotCall& call,
                   const std::shared_ptr<server::CapturedRound>& before,
                   const std::function<void(absl::StatusOr<uint64_t>)>& done) override;

@@ -1,11 +1,14 @@
 // SimServer::Session: one stream of a slot at a server, the mirror of server/rpc's TrainerStream
-// and Outbox: identity, received bytes, merged acknowledgements, silence. Comes from: SimServer.
+// over the shipped Outbox: identity, received bytes, silence. Comes from: SimServer.
 // Goes to: RoundEngine, the network. Thread safety: one thread.
 #pragma once
 
 #include <memory>
 #include <string>
 
+#include "ballast/v1/data.pb.h"
+#include "proto/convert/frame_codec.h"
+#include "server/rpc/outbox.h"
 #include "tests/sim/server.h"
 
 namespace ballast::sim {
@@ -19,9 +22,13 @@ class SimServer::Session : public server::SlotSink,
         process_(process),
         engine_(process->engine()),
         stream_(std::move(stream)),
-        last_heard_(stream_ == nullptr ? 0 : clock()->Now()) {}
+        last_heard_(stream_ == nullptr ? 0 : clock()->Now()),
+        outbox_(std::make_unique<server::Outbox>(server::Outbox::Limits(),
+                                                 server::Outbox::Identity())) {}
 
-  void OnUp(UpMessage message);
+  void OnUp(const Payload& message);
+  // The trainer sends nothing more.
+  void OnUpEnded();
   // The stream has come to its end.
   void OnClosed();
   // Gives a trainer up that has said nothing for too long.
@@ -33,6 +40,7 @@ class SimServer::Session : public server::SlotSink,
   void OnDone(const server::RoundDone& done) override;
   void OnRefused(const server::FrameRefused& refused) override;
   void OnState(const server::StateInfo& info) override;
+  void OnTrainer(const server::TrainerNews& news) override;
   void OnError(const absl::Status& status) override;
 
  private:
@@ -43,16 +51,17 @@ class SimServer::Session : public server::SlotSink,
     return context_.world->clock(context_.network->ServerNode(stream_->server));
   }
 
-  void Hello(const server::SlotHello& hello);
+  void OnControl(const v1::ClientMessage& message);
+  void Hello(const v1::Hello& hello);
   void OnAttached(const absl::StatusOr<server::SlotWelcome>& welcome);
-  void OnFrame(FrameMessage frame);
+  void OnFrame(const DecodedFrame& frame);
   // The engine has taken so many bytes.
   void OnTaken(size_t bytes);
   void Close(const absl::Status& status, const std::string& why);
   void Lost(const std::string& why, Tick silent_for = 0);
-  void FlushAck();
-  bool AckDue() const;
-  void Send(DownMessage message);
+  void Send(v1::ServerMessage message);
+  // Sends all that waits.
+  void Pump();
 
   const Context context_;
   SimProcess* const process_;
@@ -65,12 +74,7 @@ class SimServer::Session : public server::SlotSink,
   bool left_ = false;
   Tick last_heard_ = 0;
   std::string close_why_;
-  // Acknowledgements, merged as Outbox does.
-  server::Ack ack_;
-  uint64_t received_bytes_ = 0;
-  uint64_t acked_bytes_ = 0;
-  uint64_t acked_round_ = 0;
-  uint32_t acked_base_ = 0;
+  std::unique_ptr<server::Outbox> outbox_;
 };
 
 }  // namespace ballast::sim

@@ -67,7 +67,6 @@ Simulation::Simulation(uint64_t seed, Mutant mutant, bool trace)
   for (uint32_t t = 0; t < swarm_.shape.trainers; ++t) {
     trainers_.push_back(
         std::make_unique<SimTrainer>(context_, t, plan_.epoch.members[t], /*newcomer=*/false));
-    network_.Add(trainers_.back().get());
   }
   std::vector<SimServer*> servers;
   for (const auto& server : servers_) servers.push_back(server.get());
@@ -80,7 +79,6 @@ SimTrainer* Simulation::Spawn(uint32_t slot) {
   if (process == swarm_.processes_max() || ending_) return nullptr;
   const server::Member who{slot, Mix(swarm_.seed + 1000 + process)};
   trainers_.push_back(std::make_unique<SimTrainer>(context_, process, who, /*newcomer=*/true));
-  network_.Add(trainers_.back().get());
   return trainers_.back().get();
 }
 

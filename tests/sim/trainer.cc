@@ -1,17 +1,29 @@
 #include "tests/sim/trainer.h"
 
 #include <algorithm>
-#include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/src/reconnect.h"
+#include "client/cpp/src/round_input.h"
 #include "common/base/reason.h"
+#include "proto/convert/channel.h"
+#include "proto/convert/frame_codec.h"
+#include "proto/convert/job_convert.h"
+#include "proto/convert/methods.h"
+#include "tests/sim/home.h"
 
 namespace ballast::sim {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
+
+constexpr milliseconds kAttachAgain{100};
+constexpr milliseconds kStragglerExtra{300};
+// As Session's LeaveLimit.
+constexpr std::chrono::seconds kLeaveTimeout{2};
 
 }  // namespace
 
@@ -20,218 +32,337 @@ SimTrainer::SimTrainer(const Context& context, uint32_t process, const server::M
     : context_(context),
       process_(process),
       who_(who),
-      slot_(who.slot),
       newcomer_(newcomer),
-      seated_(!newcomer),
-      record_(context.plan->epoch) {
-  const Shape& shape = context.swarm->shape;
-  const Layout& layout = *context.layout;
+      weights_(context.layout, Tensors::Kind::kWire),
+      grads_(context.layout, Tensors::Kind::kWire),
+      arrays_(kAdamWStateArrays, Tensors(context.layout, Tensors::Kind::kState)),
+      transport_(context, process, who.slot) {
   if (context.swarm->faults.drift) {
     const auto percent = static_cast<double>(context.world->random().Between(50, 200));
     context.world->clock(node())->SetRate(percent / 100);
   }
-  const client::SendLimits limits{shape.chunk_bytes, shape.credit_bytes, shape.window_extents[0]};
-  for (const uint32_t id : context.plan->servers) {
-    Server server(&layout, limits);
-    server.id = id;
-    for (const uint32_t extent : layout.push_order()) {
-      if (context.plan->owner[extent] != id) continue;
-      server.owned.push_back(extent);
-      server.owned_weight_bytes += layout.ExtentWireBytes(extent);
-      server.owned_elements += layout.extents()[extent].elements;
-    }
-    servers_.push_back(std::move(server));
-  }
-  const bool own = slot_ == 0 || !shape.broadcast;
-  for (uint32_t e = 0; e < layout.extents().size(); ++e) {
-    weights_.push_back(own ? context.oracle->reference()->Weights(1, e)
-                           : std::vector<char>(layout.ExtentWireBytes(e)));
-    fetched_.emplace_back(3 * layout.extents()[e].elements);
-  }
-  grads_.resize(weights_.size());
+  if (who.slot == 0 || !context.swarm->shape.broadcast) TakeInitialWeights();
 }
 
-SimTrainer::Time SimTrainer::Now() const {
-  return Time(nanoseconds(static_cast<int64_t>(context_.world->clock(node())->Now())));
+void SimTrainer::TakeInitialWeights() {
+  for (uint32_t e = 0; e < context_.layout->extents().size(); ++e) {
+    weights_.Put(e, context_.oracle->reference()->Weights(1, e));
+  }
 }
 
 void SimTrainer::Later(nanoseconds delay, std::function<void()> action) {
-  const nanoseconds::rep ticks = std::max<nanoseconds::rep>(delay.count(), 0) + 1;
-  context_.world->clock(node())->After(static_cast<ballast::sim::Tick>(ticks), EventKind::kTimer,
+  context_.world->clock(node())->After(static_cast<Tick>(delay.count()) + 1, EventKind::kTimer,
                                        std::move(action));
-}
-
-// --- Activities ---------------------------------------------------------------------------------
-
-void SimTrainer::Start() {
-  if (newcomer_) {
-    CallAttach(/*resume=*/true);
-  } else {
-    for (size_t i = 0; i < servers_.size(); ++i) OpenStream(i);
-  }
-  next_look_ = Now() + kHeartbeat / kLooksPerHeartbeat;
-  last_tick_ = Now();
-  ArmTick();
 }
 
 void SimTrainer::Kill(bool announced) {
   if (!std::exchange(alive_, false)) return;
-  if (context_.world->tracing()) context_.world->Trace(node(), "is killed");
+  if (context_.world->tracing()) context_.world->Trace(node(), "ends");
   context_.world->EndLife(node());
   context_.network->EndTrainer(process_, announced);
 }
 
-bool SimTrainer::at_rest() const {
-  return error_.ok() && activity_ == Activity::kIdle &&
-         std::all_of(servers_.begin(), servers_.end(),
-                     [](const Server& server) { return server.welcomed; });
-}
+// --- The seat -----------------------------------------------------------------------------------
 
-bool SimTrainer::ActivityDone() const {
-  switch (activity_) {
-    case Activity::kIdle:
-      return true;
-    case Activity::kUpload:
-      return std::all_of(servers_.begin(), servers_.end(), [](const Server& server) {
-        return server.welcomed && server.plan.all_received();
-      });
-    case Activity::kFetch:
-      return std::all_of(servers_.begin(), servers_.end(),
-                         [](const Server& server) { return server.fetched(); });
-    case Activity::kStep:
-      return progress_->complete();
+void SimTrainer::Start() {
+  if (newcomer_) {
+    Attach();
+  } else {
+    OpenSession(FirstReply());
   }
-  return true;
 }
 
-// What the caller's thread does: waits for the activity's end, then begins the next one.
+client::JobOptions SimTrainer::Options() const {
+  const JobSpec spec = Spec();
+  client::JobOptions options;
+  options.job = spec.name;
+  options.world = spec.world;
+  options.slot = who_.slot;
+  const bool broadcast = context_.swarm->shape.broadcast;
+  options.init = broadcast ? client::InitMode::kBroadcast : client::InitMode::kEqual;
+  options.durability = static_cast<client::Durability>(spec.durability);
+  options.variable_world = spec.variable_world;
+  options.min_world = context_.swarm->shape.min_world;
+  options.on_pause = [](const client::Pause&) {};
+  return options;
+}
+
+// The first attach is not simulated: each of the first trainers finds its seat.
+v1::AttachReply SimTrainer::FirstReply() const {
+  server::AttachResult result{.plan = *context_.plan};
+  result.servers = AddressesOf(*context_.plan);
+  result.window_extents = context_.swarm->shape.window_extents[0];
+  return ReplyOf(context_, result);
+}
+
+JobSpec SimTrainer::Spec() const {
+  JobSpec spec = context_.plan->spec;
+  // A process that joins wants a world with its seat in it.
+  if (spec.variable_world) spec.world = std::max(spec.world, who_.slot + 1);
+  return spec;
+}
+
+void SimTrainer::Attach() {
+  const client::JobOptions options = Options();
+  v1::AttachRequest request;
+  *request.mutable_protocol() = OwnProtocolRange();
+  ToProto(Spec(), request.mutable_spec());
+  request.set_slot(who_.slot);
+  request.set_incarnation(who_.incarnation);
+  request.set_init(v1::INIT_MODE_BROADCAST);
+  request.set_resume(v1::RESUME_MUST);
+  request.set_min_world(options.min_world);
+  const client::CallTarget target{Network::Address(0), method::kAttach, options.attach_timeout};
+  attach_ = transport_.Start(target, request,
+                             [this](const absl::StatusOr<Payload>& answer) { OnAttached(answer); });
+}
+
+void SimTrainer::OnAttached(const absl::StatusOr<Payload>& answer) {
+  v1::AttachReply reply;
+  const absl::Status status =
+      answer.ok() ? ParseMessage(*answer, kMaxMessageBytes, &reply) : answer.status();
+  if (status.ok()) {
+    OpenSession(reply);
+  } else if (client::IsNotYet(status, who_.slot)) {
+    Later(kAttachAgain, [this] { Attach(); });
+  } else {
+    GiveUp(status);
+  }
+}
+
+void SimTrainer::OpenSession(const v1::AttachReply& reply) {
+  const client::AttachResult attached{
+      .spec = Spec(), .layout = *context_.layout, .reply = reply, .incarnation = who_.incarnation};
+  client::SessionCore::Environment environment;
+  environment.transport = &transport_;
+  environment.lease = &lease_;
+  environment.on_change = [this] { Wake(); };
+  core_ = std::make_unique<client::SessionCore>(Options(), attached, std::move(environment));
+  const absl::Status started = core_->Start(reply.plan());
+  if (!started.ok()) GiveUp(started);
+}
+
+// --- The caller's thread ------------------------------------------------------------------------
+
+void SimTrainer::Wake() {
+  if (std::exchange(wake_planned_, true)) return;
+  context_.world->After(0, node(), EventKind::kTimer, [this] {
+    wake_planned_ = false;
+    GoOn();
+  });
+}
+
+// Waits for the activity's end, then begins the next one.
 void SimTrainer::GoOn() {
-  if (!error_.ok() || !seated_ || leaving_ || !ActivityDone()) return;
-  if (!opened_) {
-    opened_ = std::all_of(servers_.begin(), servers_.end(),
-                          [](const Server& server) { return server.welcomed; });
-    if (!opened_) return;
+  if (core_ == nullptr || !error_.ok()) return;
+  while (core_->pauses().Take().has_value()) {
   }
-  const Activity ended = std::exchange(activity_, Activity::kIdle);
-  if (ended == Activity::kStep) EndStep();
-  const bool state = ended == Activity::kFetch && initialized_;
-  if (state) context_.oracle->OnArrays(slot_, round_, fetched_);
-  if (state) state_fetched_ = state_asked_;
-  if (!initialized_ && newcomer_) {
-    if (ended == Activity::kIdle && IsLeadTrainer()) return BeginUpload();
-    if (ended != Activity::kFetch) return BeginFetch(/*weights=*/true, {});
-    initialized_ = true;
-  }
-  if (!initialized_) {
-    const bool waits = slot_ == 0 || context_.swarm->shape.broadcast;
-    if (waits && ended == Activity::kIdle) {
-      if (slot_ == 0) {
-        BeginUpload();
-      } else {
-        BeginFetch(/*weights=*/true, {});
-      }
-      return;
-    }
-    initialized_ = true;
-  }
-  if (finished() || next_planned_) return;
-  if (leaves_soon_ && round_ > 1 && at_rest()) return Leave();
-  next_planned_ = true;
-  Random& random = context_.world->random();
-  nanoseconds compute(random.Below(context_.swarm->pace.compute));
-  if (random.OneIn(context_.swarm->faults.straggler_one_in)) {
-    context_.world->Met(Cover::kStraggler);
-    compute += milliseconds(300);
-  }
-  Later(compute, [this] { BeginStep(); });
+  if (core_->leaving()) return AwaitLeft();
+  if (!core_->error().ok()) return GiveUp(core_->error());
+  if (stage_ == Stage::kOpens && !AllWelcomed()) return;
+  if (!core_->Done()) return;
+  EndActivity();
+  if (leaves_) return BeginLeave();
+  if (stage_ != Stage::kTrains) return Initialize();
+  PlanStep();
 }
 
-void SimTrainer::BeginUpload() {
-  activity_ = Activity::kUpload;
-  for (Server& server : servers_) {
-    if (!server.welcomed) continue;  // Its Welcome will say what it lacks.
-    if (!newcomer_) server.init_missing = server.owned;
-    ResumeUpload(&server);
-  }
-  GoOn();
+bool SimTrainer::AllWelcomed() const {
+  return std::all_of(core_->servers().begin(), core_->servers().end(),
+                     [](const auto& server) { return server->welcomed(); });
 }
 
-void SimTrainer::BeginFetch(bool weights, std::vector<uint32_t> arrays) {
-  for (const Server& server : servers_) {
-    if (const absl::Status status = LacksInit(server); !status.ok()) {
-      error_ = status;
-      return;
-    }
+void SimTrainer::EndActivity() {
+  if (!lease_.WaitReleased(nanoseconds(0))) {
+    context_.world->Red("an activity ends before its memory is back");
   }
-  activity_ = Activity::kFetch;
-  fetch_ = {round_, weights, std::move(arrays)};
-  for (Server& server : servers_) {
-    server.expected_bytes = (weights ? server.owned_weight_bytes : 0) +
-                            server.owned_elements * sizeof(float) * fetch_.arrays.size();
-    server.has_info = false;
-    server.received_bytes = 0;
-    if (server.welcomed) context_.network->SendUp(server.stream, fetch_);
+  if (core_->in_round()) return EndStep();
+  const client::Activity ended = core_->EndActivity();
+  if (const auto* const fetch = std::get_if<client::Fetch>(&ended)) OnFetched(*fetch);
+}
+
+// As Session's Initialize and, for a newcomer, TakeOver.
+void SimTrainer::Initialize() {
+  const Stage before = stage_;
+  if (before == Stage::kOpens && job().IsLeadTrainer()) {
+    stage_ = Stage::kUploads;
+    TakeInitialWeights();
+    const absl::Status begun =
+        core_->BeginUpload({weights_.pointers(), 0}, /*from_first=*/!newcomer_);
+    return begun.ok() ? Wake() : GiveUp(begun);
   }
+  const bool fetches = newcomer_ || (before == Stage::kOpens && context_.swarm->shape.broadcast);
+  if (before != Stage::kFetches && fetches) {
+    stage_ = Stage::kFetches;
+    client::Fetch fetch;
+    fetch.weights = weights_.pointers();
+    v1::FetchState request;
+    request.set_weights(true);
+    return BeginFetch(std::move(fetch), request);
+  }
+  stage_ = Stage::kTrains;
+  PlanStep();
+}
+
+void SimTrainer::BeginFetch(client::Fetch fetch, const v1::FetchState& request) {
+  const absl::Status begun = core_->BeginFetch(std::move(fetch), request);
+  if (!begun.ok()) GiveUp(begun);
 }
 
 void SimTrainer::FetchState() {
   state_asked_ = true;
   state_fetched_ = false;
-  BeginFetch(/*weights=*/false, {0, 1, 2});
+  client::Fetch fetch;
+  v1::FetchState request;
+  for (uint32_t array = 0; array < arrays_.size(); ++array) {
+    fetch.states[array] = arrays_[array].pointers();
+    request.add_arrays(array);
+  }
+  BeginFetch(std::move(fetch), request);
 }
 
-void SimTrainer::Leave() {
-  leaving_ = true;
-  if (leaves_soon_) context_.world->Met(Cover::kTrainerLeft);
-  for (Server& server : servers_) {
-    if (server.welcomed) SendLeave(&server);
+void SimTrainer::OnFetched(const client::Fetch& fetch) {
+  if (stage_ != Stage::kTrains) return;
+  context_.oracle->OnSteps(who_.slot, job().round, fetch.tensor_step);
+  std::vector<std::vector<float>> arrays;  // per extent, one behind the other
+  for (uint32_t e = 0; e < context_.layout->extents().size(); ++e) {
+    const size_t elements = context_.layout->extents()[e].elements;
+    std::vector<float>& of = arrays.emplace_back(arrays_.size() * elements);
+    for (size_t array = 0; array < arrays_.size(); ++array) {
+      const std::vector<char> bytes = arrays_[array].Get(e);
+      std::memcpy(of.data() + array * elements, bytes.data(), bytes.size());
+    }
   }
+  context_.oracle->OnArrays(who_.slot, job().round, arrays);
+  state_fetched_ = state_asked_;
+}
+
+bool SimTrainer::at_rest() const {
+  return core_ != nullptr && error_.ok() && core_->CheckIdle().ok() && AllWelcomed();
+}
+
+void SimTrainer::GiveUp(const absl::Status& status) {
+  if (!error_.ok()) return;
+  if (leaves_) return Kill(/*announced=*/true);  // It has done what it could.
+  error_ = status;
+  if (context_.world->tracing()) {
+    context_.world->Trace(node(),
+                          absl::StrCat("slot ", who_.slot, " gives up: ", status.ToString()));
+  }
+}
+
+// --- Leaving ------------------------------------------------------------------------------------
+
+void SimTrainer::Leave() {
+  leaves_ = true;
+  Wake();
+}
+
+void SimTrainer::BeginLeave() {
+  if (leaves_soon_) context_.world->Met(Cover::kTrainerLeft);
+  core_->BeginLeave();
+  const bool all_know = std::all_of(core_->servers().begin(), core_->servers().end(),
+                                    [](const auto& server) { return server->leave_sent(); });
+  Later(all_know ? nanoseconds(kLeaveTimeout) : job().report_after,
+        [this] { Kill(/*announced=*/true); });
+  AwaitLeft();
+}
+
+void SimTrainer::AwaitLeft() {
+  const bool left = std::all_of(core_->servers().begin(), core_->servers().end(),
+                                [](const auto& server) { return server->left(); });
+  if (left || !core_->error().ok()) Kill(/*announced=*/true);
+}
+
+// --- Rounds -------------------------------------------------------------------------------------
+
+bool SimTrainer::finished() const {
+  return stage_ == Stage::kTrains && job().round > context_.swarm->shape.rounds;
+}
+
+void SimTrainer::PlanStep() {
+  if (finished() || step_planned_) return;
+  if (leaves_soon_ && job().round > 1 && at_rest()) return Leave();
+  step_planned_ = true;
+  Random& random = context_.world->random();
+  nanoseconds compute(random.Below(context_.swarm->pace.compute));
+  if (random.OneIn(context_.swarm->faults.straggler_one_in)) {
+    context_.world->Met(Cover::kStraggler);
+    compute += kStragglerExtra;
+  }
+  Later(compute, [this] { BeginStep(); });
 }
 
 void SimTrainer::BeginStep() {
-  next_planned_ = false;
-  if (!error_.ok() || leaving_ || activity_ != Activity::kIdle) return;
-  activity_ = Activity::kStep;
+  step_planned_ = false;
+  if (!error_.ok() || leaves_ || !core_->CheckIdle().ok()) return;
   Reference* const reference = context_.oracle->reference();
-  for (uint32_t e = 0; e < weights_.size(); ++e) {
-    grads_[e] = reference->Gradient(round_, slot_, e, weights_[e]);
+  const uint64_t round = job().round;
+  for (uint32_t e = 0; e < context_.layout->extents().size(); ++e) {
+    grads_.Put(e, reference->Gradient(round, who_.slot, e, weights_.Get(e)));
   }
-  begin_ = reference->Begin(round_, slot_);
-  std::vector<uint32_t> ids;
-  std::vector<uint64_t> owned_bytes;
-  for (const Server& server : servers_) {
-    ids.push_back(server.id);
-    owned_bytes.push_back(server.owned_weight_bytes);
+  absl::StatusOr<client::RoundInput> input = Input(reference->PlaneOf(round));
+  if (!input.ok()) return context_.world->Red(input.status().ToString());
+  core_->BeginRound(*std::move(input));
+}
+
+absl::StatusOr<client::RoundInput> SimTrainer::Input(UploadPlane plane) {
+  const Reference& reference = *context_.oracle->reference();
+  const uint64_t round = job().round;
+  std::vector<client::TensorBuffers> buffers;
+  for (uint32_t t = 0; t < context_.layout->tensors().size(); ++t) {
+    const bool present = reference.Present(round, who_.slot, t);
+    buffers.push_back({present ? grads_.data(t) : nullptr, weights_.data(t)});
   }
-  progress_ = std::make_unique<client::RoundProgress>(round_, ids, owned_bytes, Now());
-  for (Server& server : servers_) {
-    server.resumed = false;
-    server.complete_before.clear();
-    if (server.welcomed) StartStep(&server);  // Otherwise after its Welcome.
+  if (plane == UploadPlane::kWeights) {
+    // From other memory than the weights land in: initial weights may have to go out once more.
+    std::vector<client::TensorBuffers> uploaded;
+    for (uint32_t t = 0; t < buffers.size(); ++t) uploaded.push_back({nullptr, grads_.data(t)});
+    auto input = client::UploadInput(job(), uploaded);
+    if (input.ok()) input->weights = weights_.pointers();
+    return input;
   }
+  if (IsStatePlane(plane)) {
+    client::StateUpload upload;
+    upload.plane = static_cast<client::StatePlane>(plane);
+    const std::optional<StepCounts> steps = reference.SetSteps(round);
+    if (steps.has_value()) upload.tensor_step = steps->tensor;
+    if (steps.has_value()) upload.opt_step = steps->opt_step;
+    return client::StateUploadInput(job(), upload, buffers);
+  }
+  std::vector<client::AdamWHyper> hyper;
+  for (uint32_t g = 0; g < context_.plan->spec.group_count; ++g) {
+    const Hyper of = reference.HyperOf(round, g);
+    hyper.push_back({of[0], of[1], of[2], of[3], of[4]});
+  }
+  return client::StepInput(job(), hyper, buffers);
 }
 
 void SimTrainer::EndStep() {
+  const uint64_t round = job().round;
   if (context_.world->tracing()) {
-    context_.world->Trace(node(), absl::StrCat("slot ", slot_, " has finished round ", round_));
+    context_.world->Trace(node(), absl::StrCat("slot ", who_.slot, " has finished round ", round));
   }
-  context_.oracle->OnTrainerRound(slot_, round_, weights_);
-  fresh_extent_ = static_cast<uint32_t>(weights_.size());
-  ++round_;
+  client::RoundReport report;
+  (void)core_->EndRound(&report);  // A halted round counts as any other.
+  std::vector<std::vector<char>> weights;
+  for (uint32_t e = 0; e < context_.layout->extents().size(); ++e) {
+    weights.push_back(weights_.Get(e));
+  }
+  context_.oracle->OnTrainerRound(who_.slot, round, weights);
 }
 
 std::string SimTrainer::Waiting() const {
-  std::string text = absl::StrCat("slot ", slot_, alive_ ? "" : " dead", seated_ ? "" : " asks",
-                                  leaving_ ? " leaving" : "", " epoch ", record_.epoch, " round ",
-                                  round_, " activity ", static_cast<int>(activity_), " (");
-  for (size_t i = 0; i < servers_.size(); ++i) {
-    const Server& server = servers_[i];
-    const bool step = activity_ == Activity::kStep;
-    absl::StrAppend(
-        &text, i == 0 ? "" : ", ", "server ", server.id, server.welcomed ? " welcomed" : " away",
-        server.restoring ? " restoring" : "", server.plan.all_received() ? " all received" : "",
-        step && progress_->answered(i) ? " result" : "", step && progress_->done(i) ? " done" : "");
-    if (!server.welcomed) absl::StrAppend(&text, ": ", server.reconnect.last_error());
+  std::string text = absl::StrCat("slot ", who_.slot, alive_ ? "" : " dead",
+                                  leaves_ ? " leaves" : "", " stage ", static_cast<int>(stage_));
+  if (core_ == nullptr) return text + " asks";
+  absl::StrAppend(&text, " epoch ", job().epoch, " round ", job().round,
+                  core_->in_round() ? " running (" : " (");
+  for (const auto& server : core_->servers()) {
+    absl::StrAppend(&text, server->index() == 0 ? "" : ", ", "server ", server->id(),
+                    server->welcomed() ? " welcomed" : " away",
+                    server->share().all_received() ? " all received" : "");
+    if (!server->welcomed()) absl::StrAppend(&text, ": ", server->reconnect().last_error());
   }
   return text + ")" + (error_.ok() ? "" : " error " + error_.ToString());
 }

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "common/base/mutant.h"
+
 namespace ballast::client {
 
 void ServerShare::TakeOwned() {
@@ -20,7 +22,6 @@ void ServerShare::TakeOwned() {
 
 void ServerShare::OnNewLink() {
   restoring_ = false;
-  complete_.clear();
   plan_.OnNewStream();
 }
 
@@ -51,15 +52,17 @@ bool ServerShare::StartStep(const Step& step) {
   return Begin(step);
 }
 
-bool ServerShare::ResumeStep(const Step& step, std::vector<uint32_t> complete) {
+bool ServerShare::ResumeStep(const Step& step, const std::vector<uint32_t>& complete) {
   resumed_ = true;
-  complete_ = std::move(complete);
+  if (!BALLAST_MUTANT(kKeepComplete)) complete_.clear();
+  complete_.insert(complete_.end(), complete.begin(), complete.end());
   return Begin(step);
 }
 
 bool ServerShare::Begin(const Step& step) {
-  restoring_ = !missing_.empty();
+  restoring_ = !missing_.empty() && !BALLAST_MUTANT(kNoInitAgain);
   if (!restoring_) return BeginRound(step);
+  BALLAST_PROBE(kInitAgain);
   kind_ = FrameKind::kInit;
   plan_.Start(job_->round, missing_, {}, /*windowed=*/false);
   return false;

@@ -46,7 +46,7 @@ class ServerShare {
   // that lacks them refuses a RoundBegin. True: the RoundBegin goes out now.
   bool StartStep(const Step& step);
   // As StartStep for a round that went over another link before; `complete` is there already.
-  bool ResumeStep(const Step& step, std::vector<uint32_t> complete);
+  bool ResumeStep(const Step& step, const std::vector<uint32_t>& complete);
   // Progress at the server. True: the initial weights are there, and the RoundBegin of `step`, the
   // running step if there is one, goes out now.
   bool OnAck(const v1::Ack& ack, const Step* step);

@@ -1,0 +1,109 @@
+// The simulator's transport keeps the conformance of links, so that what it shows of a session
+// holds over gRPC too.
+#include "tests/sim/transport.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/client/cpp/link_conformance.h"
+
+namespace ballast::sim {
+namespace {
+
+Swarm OneServer() {
+  Swarm swarm;
+  swarm.pace.network = kMillisecond;
+  return swarm;
+}
+
+// The server, played by the test.
+class SimPeer final : public client::LinkPeer, public StreamServer {
+ public:
+  SimPeer(World* world, Network* network) : world_(world), network_(network) {}
+
+  std::string address() const override { return Network::Address(0); }
+  void Send(const std::string& message) override {
+    network_->SendDown(newest_, Payload::FromString(message));
+  }
+  void End(const absl::Status& status) override { network_->CloseDown(newest_, status); }
+  std::vector<std::string> received() override { return received_; }
+  int half_closes() override { return half_closes_; }
+  void AnswerCalls(absl::StatusOr<std::string> answer) override { answer_ = std::move(answer); }
+  void Stop() override {
+    listens_ = false;
+    world_->EndLife(network_->ServerNode(0));
+    network_->EndProcess(0, /*announced=*/true);
+  }
+  void Restart() override { listens_ = true; }
+
+  bool Serves() const override { return listens_; }
+  void OnUp(const StreamPtr& stream, const Payload& message) override {
+    newest_ = stream;
+    received_.push_back(message.ToString());
+  }
+  void OnUpEnded(const StreamPtr&) override { ++half_closes_; }
+  void OnUpClosed(const StreamPtr&) override {}
+  void OnAttach(const v1::AttachRequest&,
+                std::function<void(absl::StatusOr<Payload>)> done) override {
+    if (!answer_.has_value()) return;
+    answer_->ok() ? done(Payload::FromString(**answer_)) : done(answer_->status());
+  }
+  void OnVoteCall(uint32_t, uint64_t, const Vote&,
+                  const std::function<void(const server::VoteAnswer&)>&) override {}
+  void OnSeal(uint32_t, std::function<void(absl::StatusOr<server::SealAnswer>)>) override {}
+  void OnAdopt(const server::JobPlan&, std::function<void(absl::Status)>) override {}
+  void OnSnapshot(const server::SnapshotCall&, const std::shared_ptr<server::CapturedRound>&,
+                  const std::function<void(absl::StatusOr<uint64_t>)>&) override {}
+
+ private:
+  World* const world_;
+  Network* const network_;
+  bool listens_ = true;
+  StreamPtr newest_;
+  std::vector<std::string> received_;
+  std::optional<absl::StatusOr<std::string>> answer_;
+  int half_closes_ = 0;
+};
+
+class SimBench final : public client::LinkBench {
+ public:
+  SimBench() { network_.Add(&peer_); }
+
+  Mutex* mu() override { return &mu_; }
+  client::Transport* transport() override { return &transport_; }
+  client::LinkPeer* peer() override { return &peer_; }
+  bool RunUntil(const std::function<bool()>& done) override {
+    MutexLock lock(&mu_);
+    while (!done()) {
+      if (!world_.Step()) return false;
+    }
+    return true;
+  }
+
+ private:
+  Mutex mu_;
+  const Swarm swarm_ = OneServer();
+  World world_{/*seed=*/1, swarm_.shape.servers + swarm_.processes_max(), /*trace=*/false};
+  Network network_{&world_, &swarm_};
+  SimPeer peer_{&world_, &network_};
+  SimTransport transport_{{.world = &world_, .swarm = &swarm_, .network = &network_},
+                          /*process=*/0,
+                          /*slot=*/0};
+};
+
+}  // namespace
+}  // namespace ballast::sim
+
+namespace ballast::client {
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(Simulator, LinkConformance,
+                         ::testing::Values([] { return std::make_unique<sim::SimBench>(); }),
+                         [](const auto&) { return std::string("Simulator"); });
+
+}  // namespace
+}  // namespace ballast::client
