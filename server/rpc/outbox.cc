@@ -31,8 +31,9 @@ void Outbox::AddPiece(const OutPiece& piece) {
 void Outbox::AddHeartbeat(uint64_t sequence) {
   if (closed_) return;
   heartbeat_ = sequence;
-  // Merged acknowledgements are at most one heartbeat late.
-  ack_flush_ = ack_flush_ || received_bytes_ != acked_bytes_;
+  // Merged acknowledgements are at most one heartbeat late. A trainer whose window is smaller than
+  // this server's may have nothing more to send until it hears that the window has moved.
+  ack_flush_ = ack_flush_ || received_bytes_ != acked_bytes_ || ack_.window_base > ToldBase();
 }
 
 void Outbox::AddAck(const Ack& ack) {
@@ -51,14 +52,15 @@ void Outbox::Close(v1::ServerMessage last) {
   closed_ = true;
 }
 
+uint32_t Outbox::ToldBase() const { return ack_.round == acked_round_ ? acked_base_ : 0; }
+
 bool Outbox::AckDue() const {
   if (closed_) return false;
   if (ack_flush_) return true;
   if (received_bytes_ - acked_bytes_ >= std::max<uint64_t>(limits_.credit_bytes / 4, 1)) {
     return true;
   }
-  const uint64_t told = ack_.round == acked_round_ ? acked_base_ : 0;
-  return ack_.window_base >= told + std::max<uint32_t>(limits_.window_extents / 4, 1);
+  return ack_.window_base >= ToldBase() + std::max<uint64_t>(limits_.window_extents / 4, 1);
 }
 
 bool Outbox::empty() const { return queue_.empty() && !heartbeat_.has_value() && !AckDue(); }

@@ -46,9 +46,10 @@ class Outbox {
   void AddMessage(v1::ServerMessage message);
   // Cut into frames of at most chunk_bytes. Ignored when it has no bytes.
   void AddPiece(const OutPiece& piece);
+  // The answer to a trainer's heartbeat. Progress that has not been sent goes with it.
   void AddHeartbeat(uint64_t sequence);
-  // The engine's progress; sent soon when `ack.flush`, when the window moved by a quarter, or when
-  // a quarter of the credit is owed.
+  // The engine's progress; sent soon when `ack.flush`, when the window moved by a quarter, when a
+  // quarter of the credit is owed, or with the next heartbeat.
   void AddAck(const Ack& ack);
   // Frame payload that the engine has taken, which gives its credit back.
   void AddReceived(uint64_t bytes);
@@ -70,6 +71,8 @@ class Outbox {
     size_t sent = 0;
   };
 
+  // The window's base as the trainer knows it, in the round of `ack_`.
+  uint32_t ToldBase() const;
   bool AckDue() const;
   v1::ServerMessage TakeAck();
   OutFrame TakeFrame(Piece* piece);

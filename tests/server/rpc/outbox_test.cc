@@ -130,6 +130,21 @@ TEST(OutboxTest, SendsAnAckWhenTheWindowMovedByAQuarter) {
   EXPECT_EQ(TakeMessage(&outbox).ack().round(), 2u);
 }
 
+TEST(OutboxTest, AHeartbeatTakesAMoveOfTheWindowAlong) {
+  Outbox outbox = MakeOutbox();
+  outbox.AddAck({.round = 1, .window_base = 3});
+  EXPECT_TRUE(outbox.empty());
+  outbox.AddHeartbeat(1);
+  EXPECT_EQ(TakeMessage(&outbox).ack().window_base(), 3u);
+  EXPECT_TRUE(TakeMessage(&outbox).has_heartbeat());
+  // The trainer knows the base by now.
+  outbox.AddHeartbeat(2);
+  EXPECT_TRUE(TakeMessage(&outbox).has_heartbeat());
+  outbox.AddAck({.round = 2, .window_base = 1});
+  outbox.AddHeartbeat(3);
+  EXPECT_EQ(TakeMessage(&outbox).ack().window_base(), 1u);
+}
+
 TEST(OutboxTest, AtMostOneAckWaits) {
   Outbox outbox = MakeOutbox();
   for (uint32_t i = 0; i < 100; ++i) outbox.AddAck({.round = 1, .window_base = i, .flush = true});
