@@ -241,8 +241,14 @@ absl::Status Recovery::CheckNotBeyond(uint32_t extent, uint64_t version) const {
                                 ", but the log ends before the vote of round ", fsm.round));
 }
 
-// A new epoch's record is in the metadata store before anything of that epoch is logged.
+// A new epoch's record is in the metadata store before anything of that epoch is logged, and behind
+// the decision of the last round before it.
 absl::Status Recovery::CheckEpochs() const {
+  const uint64_t start = plan_.epoch.start_round;
+  if (start > 1 && !out_.last_decision.has_value()) {
+    return StateLost(absl::StrCat("the log lacks round ", start - 1, ", and epoch ",
+                                  plan_.epoch.epoch, " starts with round ", start));
+  }
   uint32_t newest = 0;
   for (const auto& [round, logged] : storage_->log()->rounds()) {
     if (logged.prepared.has_value()) newest = std::max(newest, logged.prepared->epoch);

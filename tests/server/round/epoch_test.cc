@@ -15,6 +15,7 @@
 #include "common/base/crc32c.h"
 #include "common/base/failpoint.h"
 #include "common/base/reason.h"
+#include "common/base/status_macros.h"
 #include "common/base/sync.h"
 #include "common/base/thread_executor.h"
 #include "common/base/thread_worker_pool.h"
@@ -83,6 +84,11 @@ class EpochTest : public ::testing::Test, public VoteSink {
   void DropVotes(uint64_t) override {}
 
   void Start(bool fresh) {
+    const absl::Status opened = Open(fresh);
+    ASSERT_TRUE(opened.ok()) << opened;
+    engine_->Start();
+  }
+  absl::Status Open(bool fresh) {
     executor_ = std::make_unique<ThreadExecutor>("test", 2);
     workers_ = std::make_unique<ThreadWorkerPool>(1);
     EngineConfig config{.self = kSelf, .chunk_bytes = kChunk, .checkpoint_rounds = 1};
@@ -97,12 +103,13 @@ class EpochTest : public ::testing::Test, public VoteSink {
     const StorageOptions options = StorageOptionsOf(plan_, layout_, kSelf, 1);
     auto storage = fresh ? JobStorage::Create(&disk_, kDirectory, options)
                          : JobStorage::Open(&disk_, kDirectory, options);
-    ASSERT_TRUE(storage.ok()) << storage.status();
-    for (const char* parent : {"/", "/jobs"}) ASSERT_TRUE(disk_.SyncDirectory(parent).ok());
-    auto engine = RoundEngine::Create(plan_, config, deps, *std::move(storage));
-    ASSERT_TRUE(engine.ok()) << engine.status();
-    engine_ = *engine;
-    engine_->Start();
+    BALLAST_RETURN_IF_ERROR(storage.status());
+    for (const char* parent : {"/", "/jobs"}) {
+      BALLAST_RETURN_IF_ERROR(disk_.SyncDirectory(parent));
+    }
+    BALLAST_ASSIGN_OR_RETURN(engine_,
+                             RoundEngine::Create(plan_, config, deps, *std::move(storage)));
+    return absl::OkStatus();
   }
   void Stop() {
     engine_.reset();
@@ -404,6 +411,15 @@ TEST_F(EpochTest, TheDecisionBeforeAnAdoptedEpochSurvivesPowerLoss) {
   Restart();
   EXPECT_EQ(Snapshot().round, 2u);
   EXPECT_EQ(Snapshot().opt_step, 1u);
+}
+
+// A disk has lost a write that it had acknowledged.
+TEST_F(EpochTest, AServerWhoseLogLacksTheRoundBeforeItsEpochIsRefused) {
+  Stop();
+  plan_ = NextPlan(2);
+  const absl::Status status = Open(/*fresh=*/false);
+  EXPECT_EQ(ReasonOf(status), Reason::kStateLost) << status;
+  EXPECT_NE(status.message().find("the log lacks round 1"), absl::string_view::npos) << status;
 }
 
 TEST_F(EpochTest, ARecordThatContradictsWhereTheServerStandsIsRefused) {
