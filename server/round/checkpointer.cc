@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "server/round/image_copy.h"
 #include "server/round/recovery.h"
 
 namespace ballast::server {

@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
 #include "common/io/arena.h"
+#include "server/round/image_copy.h"
 #include "server/round/recovery.h"
 
 namespace ballast::server {

@@ -44,12 +44,6 @@ absl::Status StateLostIn(const JobPlan& plan, uint32_t server, const absl::Statu
 StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint32_t self,
                                 uint32_t checkpoint_rounds);
 
-// Copies the extent's state arrays to `to`, aligned to pages, in the layout of an image's payload,
-// past the caches. Returns the checksums that ImageFile::Write wants with it, formed in the same
-// pass.
-std::vector<uint32_t> CopyToImage(const Layout& layout, ExtentStore* store, uint32_t extent,
-                                  void* to);
-
 // Fills `store`, which has room for `owned`, `lanes` extents at a time on as many workers of
 // `executors`; one lane is the calling thread. Each takes memory for the gradient and the weights
 // of an extent. The result does not depend on their number. A fresh directory gives round

@@ -85,9 +85,12 @@ void FaultPlan::StartMissing() {
 
 bool FaultPlan::Gate(NodeId node) {
   if (calm_ || left_ == 0 || node >= servers_.size()) return true;
-  if ((faults().die_in_change || faults().die_in_record) && EpochChanged(node)) {
-    if (faults().die_in_change) EndSoon();
-    if (faults().die_in_record) EndInRecord(node);
+  const EndsInChange& change = faults().change;
+  const bool any = change.end_soon || change.end_in_record || change.end_sealed;
+  if (any && EpochChanged(node)) {
+    if (change.end_soon) EndSoon();
+    if (change.end_in_record) EndInRecord(node);
+    if (change.end_sealed && node == 0) EndSealedHome();
   }
   const bool power = random().OneIn(faults().power_one_in);
   if (!power && !random().OneIn(faults().kill_one_in)) return true;
@@ -116,6 +119,21 @@ void FaultPlan::EndInRecord(uint32_t server) {
   const Tick in = random().Spread(1, 1000) * kMillisecond;
   context_.world->After(in, kNobody, EventKind::kFault, [this, server] {
     if (!calm_ && left_ > 0) Kill(server, /*power=*/true);
+  });
+}
+
+void FaultPlan::EndSealedHome() {
+  if (!epochs_[0].second || random().OneIn(3)) return;
+  const auto other = static_cast<uint32_t>(1 + random().Below(servers_.size() - 1));
+  context_.network->Cut(0, other, context_.world->now() + kSecond);
+  const Tick in = random().Spread(1, 30'000) * kMicrosecond;
+  context_.world->After(in, kNobody, EventKind::kFault, [this] {
+    if (calm_ || left_ == 0) return;
+    context_.world->Met(Cover::kEndSealed);
+    Kill(0, /*power=*/false);
+    for (const auto& trainer : *trainers_) {
+      if (trainer->alive() && trainer->joining()) trainer->Kill(/*announced=*/true);
+    }
   });
 }
 

@@ -39,6 +39,9 @@ class FaultPlan {
   void StartMissing();
   // Whether the server has been sealed or has another epoch since the last event.
   bool EpochChanged(uint32_t server);
+  // The home has just been sealed: it ends soon, and the trainers that ask for a seat, while it
+  // cannot reach another server.
+  void EndSealedHome();
   // Ends some server soon.
   void EndSoon();
   // The server is sealed, and will write the record of the next epoch.

@@ -82,10 +82,8 @@ void SimServer::Session::Hello(const v1::Hello& hello) {
   hello_ = {.slot = hello.slot(), .incarnation = hello.incarnation(), .epoch = hello.epoch()};
   hello_.round = hello.round();
   const Shape& shape = context_.swarm->shape;
-  // TODO: TrainerStream merges by this server's own window, which hangs rounds of servers whose
-  // windows differ much (seeds 81, 93 and 182 with engine_->window_extents() here).
   outbox_ = std::make_unique<server::Outbox>(
-      server::Outbox::Limits{shape.chunk_bytes, shape.credit_bytes, shape.window_extents[0]},
+      server::Outbox::Limits{shape.chunk_bytes, shape.credit_bytes, engine_->window_extents()},
       server::Outbox::Identity{hello.job(), hello.epoch(), hello.slot(), hello.incarnation()});
   state_ = State::kAttaching;
   engine_->AttachSlot(hello_, shared_from_this(),

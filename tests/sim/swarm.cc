@@ -100,7 +100,7 @@ std::vector<std::function<void(Faults*)>> Classes(Random* random) {
       [=](Faults* f) { f->kill_trainers = true; },
       [=](Faults* f) { f->hang_trainers = true; },
       [=](Faults* f) { f->come_and_go = true; },
-      [=](Faults* f) { f->die_in_change = true; },
+      [=](Faults* f) { f->change.end_soon = true; },
   };
 }
 
@@ -127,7 +127,7 @@ Faults DrawFaults(const Shape& shape, Random* random) {
   }
   if (!shape.spec.variable_world) faults.come_and_go = false;
   const bool changes = faults.hang_trainers || faults.come_and_go;
-  if (faults.die_in_change && !changes) faults.kill_trainers = true;
+  if (faults.change.end_soon && !changes) faults.kill_trainers = true;
   faults.mood = static_cast<CrashMood>(random->Below(3));
   faults.whole_cluster = random->OneIn(3);
   faults.budget = static_cast<uint32_t>(random->Between(1, 10));
@@ -157,7 +157,7 @@ void AddRestarts(Swarm* swarm, Random* random) {
   }
   if (random->OneIn(4)) faults.kill_trainers = true;
   const bool changes = faults.kill_trainers || faults.hang_trainers || faults.come_and_go;
-  if (changes && random->OneIn(2)) faults.die_in_change = true;
+  if (changes && random->OneIn(2)) faults.change.end_soon = true;
   if (!random->OneIn(3)) return;
   swarm->shape.rounds = std::max<uint64_t>(swarm->shape.rounds, random->Between(6, 12));
   swarm->shape.checkpoint_rounds = static_cast<uint32_t>(random->Between(1, 2));
@@ -199,6 +199,17 @@ void AddLaggingImages(Swarm* swarm, Random* random) {
   Faults& faults = swarm->faults;
   faults.budget = std::max(faults.budget, static_cast<uint32_t>(random->Between(2, 6)));
   faults.kill_one_in = static_cast<uint32_t>(random->Spread(200, 2000));
+}
+
+// Homes that end between their seal and the record of the next epoch, together with the trainers
+// that the change was for: only its seal tells the next process that there is a change to finish.
+// Drawn apart, as the restarts are.
+void AddSealedEnds(Swarm* swarm, Random* random) {
+  Faults& faults = swarm->faults;
+  faults.come_and_go = faults.change.end_sealed = true;
+  faults.budget = std::max(faults.budget, static_cast<uint32_t>(random->Between(6, 16)));
+  faults.mean_gap = random->Spread(2, 60) * kMillisecond;
+  swarm->shape.rounds = std::max<uint64_t>(swarm->shape.rounds, random->Between(8, 16));
 }
 
 // Snapshots, in half of the seeds beside many rounds and logs that soon want the room that is held.
@@ -251,10 +262,13 @@ Swarm DrawSwarm(uint64_t seed) {
   Random record(Mix(seed) ^ 0x4EC04D00);
   const bool changes =
       swarm.faults.kill_trainers || swarm.faults.hang_trainers || swarm.faults.come_and_go;
-  if (changes && swarm.faults.budget != 0) swarm.faults.die_in_record = record.OneIn(4);
+  if (changes && swarm.faults.budget != 0) swarm.faults.change.end_in_record = record.OneIn(4);
   Random lag(Mix(seed) ^ 0x51074A6);
   const bool may_lag = swarm.faults.budget != 0 && swarm.shape.nvme_extents == 0;
   if (may_lag && lag.OneIn(12)) AddLaggingImages(&swarm, &lag);
+  Random seals(Mix(seed) ^ 0x5EA15EA1);
+  const bool many = swarm.shape.spec.variable_world && swarm.shape.servers > 1;
+  if (many && swarm.faults.budget != 0 && seals.OneIn(3)) AddSealedEnds(&swarm, &seals);
   Random snapshots(Mix(seed) ^ 0x54A95407);
   if (snapshots.OneIn(6)) AddSnapshots(&swarm, &snapshots);
   return swarm;
@@ -282,7 +296,8 @@ std::string Describe(const Swarm& swarm) {
   say("drift", f.drift), say("clock_jumps", f.clock_jumps);
   say("kill_trainers", f.kill_trainers);
   say("hang_trainers", f.hang_trainers), say("come_and_go", f.come_and_go);
-  say("die_in_change", f.die_in_change), say("die_in_record", f.die_in_record);
+  say("end_soon", f.change.end_soon), say("end_in_record", f.change.end_in_record);
+  say("end_sealed", f.change.end_sealed);
   return absl::StrCat(
       "seed ", swarm.seed, ": ", shape.servers, " servers, ", shape.trainers, " trainers",
       shape.spec.variable_world ? absl::StrCat(" of ", shape.min_world, " to ", shape.seats) : "",

@@ -50,6 +50,13 @@ struct Pace {
 // What a power loss leaves of what was not synced.
 enum class CrashMood : uint8_t { kKeepsAll, kLosesAll, kMixed };
 
+// Servers that end in the middle of a change of epoch.
+struct EndsInChange {
+  bool end_soon = false;       // soon after a server is sealed or adopts an epoch
+  bool end_in_record = false;  // inside the disk, about when they write an epoch's record
+  bool end_sealed = false;     // the home, sealed, and the trainers that ask for a seat
+};
+
 // 0 switches a class off. Rates are "once in so many events of a server" or "of messages".
 struct Faults {
   uint32_t kill_one_in = 0;   // events of a server, kill -9
@@ -77,8 +84,7 @@ struct Faults {
   bool kill_trainers = false;   // and start others in their place
   bool hang_trainers = false;   // likewise, but the first one wakes up again
   bool come_and_go = false;     // variable worlds: trainers leave and join
-  bool die_in_change = false;   // servers end soon after a server is sealed or adopts an epoch
-  bool die_in_record = false;   // or inside the disk about when they write an epoch's record
+  EndsInChange change;
 
   uint32_t budget = 0;           // faults in all
   Tick mean_gap = kMillisecond;  // of the faults that happen at a time

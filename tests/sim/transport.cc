@@ -92,28 +92,29 @@ class SimLink final : public client::Link, private StreamClient {
     context_.network->HalfClose(stream_);
   }
   void Send(const Outgoing& message) {
-    std::string bytes = message.head + message.body.ToString();
-    const bool gradient = message.body.bytes() > 0 && IsGradient(bytes);
-    if (gradient) MayDamage(message.head.size(), &bytes);
-    context_.network->SendUp(stream_, Payload::FromString(std::move(bytes)));
+    const Payload sent = Payload::FromString(message.head + message.body.ToString());
+    const bool gradient = message.body.bytes() > 0 && IsGradient(sent);
+    context_.network->SendUp(stream_, gradient ? MayDamage(message.head.size(), sent) : sent);
     if (gradient && context_.mutant == Mutant::kFreeGradients) {
       for (const Payload::Piece& piece : message.body.pieces()) {
         std::fill_n(const_cast<char*>(piece.data), piece.bytes, '\0');
       }
     }
   }
-  static bool IsGradient(const std::string& bytes) {
-    const auto input =
-        DecodeClientMessage(Payload::FromString(bytes), kMaxMessageBytes, kMaxMessageBytes);
+  static bool IsGradient(const Payload& message) {
+    const auto input = DecodeClientMessage(message, kMaxMessageBytes, kMaxMessageBytes);
     const auto* const frame = input.ok() ? absl::get_if<DecodedFrame>(&*input) : nullptr;
     return frame != nullptr && frame->header.kind == FrameKind::kGradient;
   }
-  void MayDamage(size_t body, std::string* bytes) {
+  // `message` as it arrives: perhaps with one bit behind its first `head` bytes changed.
+  Payload MayDamage(size_t head, const Payload& message) {
     Random& random = context_.world->random();
-    if (stream_->corrupted || !random.OneIn(context_.swarm->faults.corrupt_one_in)) return;
+    if (stream_->corrupted || !random.OneIn(context_.swarm->faults.corrupt_one_in)) return message;
     stream_->corrupted = true;
     context_.world->Met(Cover::kFrameDamaged);
-    (*bytes)[body + random.Below(bytes->size() - body)] ^= static_cast<char>(1 << random.Below(8));
+    std::string bytes = message.ToString();
+    bytes[head + random.Below(bytes.size() - head)] ^= static_cast<char>(1 << random.Below(8));
+    return Payload::FromString(std::move(bytes));
   }
   // To the oracle.
   void Show(const Payload& message) const {

@@ -102,7 +102,7 @@ namespace ballast::client {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(Simulator, LinkConformance,
-                         ::testing::Values([] { return std::make_unique<sim::SimBench>(); }),
+                         ::testing::Values(MakeLinkBench::Of<sim::SimBench>()),
                          [](const auto&) { return std::string("Simulator"); });
 
 }  // namespace

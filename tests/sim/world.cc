@@ -48,6 +48,7 @@ constexpr std::array<const char*, static_cast<size_t>(Cover::kCount)> kNames = {
     "power_lost",
     "end_in_change",
     "end_in_record",
+    "end_sealed",
     "unsynced_bytes_at_power_loss",
     "unsynced_names_at_power_loss",
     "stream_broke",

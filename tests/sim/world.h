@@ -72,6 +72,7 @@ enum class Cover : uint8_t {
   kPowerLost,
   kEndInChange,
   kEndInRecord,
+  kEndSealed,
   kUnsyncedBytesAtPowerLoss,
   kUnsyncedNamesAtPowerLoss,
   kStreamBroke,

@@ -13,6 +13,7 @@
 #include "common/base/crc32c.h"
 #include "common/io/arena.h"
 #include "server/optim/dispatch.h"
+#include "server/round/image_copy.h"
 #include "server/round/recovery.h"
 #include "server/tier/tier.h"
 #include "tests/server/round/plans.h"

@@ -9,6 +9,7 @@
 #include "common/io/arena.h"
 #include "common/io/memory_disk.h"
 #include "server/optim/dispatch.h"
+#include "server/round/image_copy.h"
 #include "server/round/recovery.h"
 #include "server/simd/isa.h"
 #include "tests/server/round/plans.h"

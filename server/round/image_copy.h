@@ -1,0 +1,20 @@
+// An extent's state on its way to disk: from the arrays of its tiles to the payload of an image.
+// Comes from: Checkpointer, GrownFiles. Goes to: the images. Thread safety: one call at a time per
+// extent. Cost: 12 bytes read and written per element.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/tensor/layout.h"
+#include "server/state/extent_store.h"
+
+namespace ballast::server {
+
+// Copies the extent's state arrays to `to`, aligned to pages, in the layout of an image's payload,
+// past the caches. Returns the checksums that ImageFile::Write wants with it, formed in the same
+// pass.
+std::vector<uint32_t> CopyToImage(const Layout& layout, ExtentStore* store, uint32_t extent,
+                                  void* to);
+
+}  // namespace ballast::server
