@@ -237,25 +237,26 @@ void PrintTotals(const Options& options, const Totals& totals, double seconds) {
   }
 }
 
-int Main(int argc, char** argv) {
-  Options options;
+// False after it has said which option is wrong.
+bool ParseOptions(int argc, char** argv, Options* options) {
   for (int i = 1; i < argc; ++i) {
     bool took_value = false;
     const char* const value = i + 1 < argc ? argv[i + 1] : nullptr;
-    if (!ParseOption(argv[i], value, &options, &took_value)) {
+    if (!ParseOption(argv[i], value, options, &took_value)) {
       std::fprintf(stderr, "wrong option or value: %s\n%s", argv[i], kUsage);
-      return 2;
+      return false;
     }
     i += took_value ? 1 : 0;
   }
-  if (options.help) {
-    std::printf("%s", kUsage);
-    return 0;
+  const bool hunts = options->all_mutants || options->mutant != Mutant::kNone;
+  if (options->seconds == 0 && options->last == UINT64_MAX && !hunts) {
+    options->last = options->first + 999;
   }
-  if (options.list_mutants) {
-    for (const MutantInfo& info : kMutants) std::printf("%-24s %s\n", info.name, info.what);
-    return 0;
-  }
+  return true;
+}
+
+// Sets up this process for millions of short lives.
+void PrepareProcess() {
   std::setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
   SetMinLogSeverity(static_cast<LogSeverity>(3));
   // Arenas of 2 MiB are cheap when only the pages that are touched get memory.
@@ -263,10 +264,10 @@ int Main(int argc, char** argv) {
   // Disks come and go with every seed; their memory need not go back to the system each time.
   mallopt(M_MMAP_THRESHOLD, 1 << 28);
   mallopt(M_TRIM_THRESHOLD, 1 << 28);
-  const bool hunts = options.all_mutants || options.mutant != Mutant::kNone;
-  if (options.seconds == 0 && options.last == UINT64_MAX && !hunts) {
-    options.last = options.first + 999;
-  }
+}
+
+// Seeds, then mutants, as the options say. Returns the process's exit code.
+int Run(const Options& options) {
   const double begin = Seconds();
   Totals totals;
   const bool hunts_one = options.mutant != Mutant::kNone && !options.trace;
@@ -280,6 +281,21 @@ int Main(int argc, char** argv) {
   const bool all_met = std::find(totals.met.begin(), totals.met.end(), 0u) == totals.met.end();
   const bool good = totals.mutants == totals.mutants_killed && totals.red == 0;
   return good && (all_met || !options.cover) ? 0 : 1;
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  if (!ParseOptions(argc, argv, &options)) return 2;
+  if (options.help) {
+    std::printf("%s", kUsage);
+    return 0;
+  }
+  if (options.list_mutants) {
+    for (const MutantInfo& info : kMutants) std::printf("%-24s %s\n", info.name, info.what);
+    return 0;
+  }
+  PrepareProcess();
+  return Run(options);
 }
 
 }  // namespace
