@@ -14,6 +14,9 @@ from pathlib import Path
 # Before torch is imported: the bit-for-bit comparisons are defined for this choice, which is the
 # same on machines with and without AVX-512.
 os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
+# Processes of tests share few processors: a thread of OpenMP that has nothing to do lets others run
+# instead of spinning.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "client" / "python"), str(HERE)]
 
