@@ -24,11 +24,12 @@ from ballast.torch.manifest import warn_of_order
 from ballast.torch.membership import Membership
 from ballast.torch.naming import Naming, check_params
 from ballast.torch.rounds import Rounds
+from ballast.torch.untraced import UntracedOptimizer
 
 KEEP_MAX = 2**32 - 1  # of snapshot(), as SnapshotRequest has it
 
 
-class ServiceOptimizer(torch.optim.Optimizer):
+class ServiceOptimizer(UntracedOptimizer):
     """Base of the optimizers of ballast.torch.
 
     A subclass sets `_kind` and passes its arguments on. Its constructor takes what torch's does,
