@@ -1,0 +1,91 @@
+"""What Ballast can do today, as far as keys of a ds_config depend on it.
+
+Comes from: the state of this repository. Goes to: ballast.ds_config.row. A row of the table that
+needs something which is not ready is refused with `instead`. When a feature lands, set its `ready`
+to True here: all rows that need it turn, and docs/reference/ds-config.md is generated anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Capability:
+    """ready: it works on this branch. what: its name in texts. instead: what to do until then."""
+
+    ready: bool
+    what: str
+    instead: str
+
+
+_OPTIMIZER = 'use "AdamW", the optimizer that works today'
+_LATER_SCHEDULE = (
+    "leave the section out and drive opt.param_groups with a torch scheduler "
+    "(torch.optim.lr_scheduler), which works with bt.AdamW as with torch's"
+)
+
+CAPABILITIES = {
+    # Optimizers and their options.
+    "adam_l2": Capability(False, "Adam with L2 decay", "leave adam_w_mode true: AdamW"),
+    "adagrad": Capability(False, "Adagrad", _OPTIMIZER),
+    "lion": Capability(False, "Lion", _OPTIMIZER),
+    "lamb": Capability(False, "LAMB", _OPTIMIZER),
+    "sgd": Capability(False, "SGD", _OPTIMIZER),
+    "amsgrad": Capability(False, "amsgrad", "leave amsgrad false"),
+    # What is decided round by round.
+    "schedules": Capability(False, "a schedule in the service", _LATER_SCHEDULE),
+    "dynamic_loss_scale": Capability(
+        False,
+        "a dynamic loss scale",
+        "write a fixed scale, such as fp16.loss_scale 1024 with bt.AdamW(loss_scale=1024.0), "
+        "or use bf16, which needs none",
+    ),
+    "sum_of_gradients": Capability(
+        False, "a sum of gradients over the trainers", "multiply the loss by the number of trainers"
+    ),
+    "wire_dtype": Capability(
+        False,
+        "gradients in another dtype than their parameter's",
+        "leave the key out; sums are in fp32 in any case",
+    ),
+    "fp32_accumulation": Capability(
+        False,
+        "accumulation in another dtype than the parameter's",
+        "leave the key out, or use fp32 parameters",
+    ),
+    # Memory and links.
+    "stage3": Capability(
+        False,
+        "stage 3, weights that are partitioned over the trainers",
+        "write stage 2: the optimizer state leaves the trainers, and the weights stay whole",
+    ),
+    "quantized_transfer": Capability(
+        False, "quantized weights or gradients on the wire", "leave the key false"
+    ),
+    # What the SDK does around the loop.
+    "autocast_inputs": Capability(
+        False, "casting of a module's inputs", "cast the inputs in the script: x.half()"
+    ),
+    "monitors": Capability(
+        False,
+        "monitors",
+        "write opt.last_report yourself, for example with torch.utils.tensorboard.SummaryWriter "
+        "or the csv module, on rank 0",
+    ),
+    "comms_logger": Capability(
+        False,
+        "a log of transfers",
+        "read opt.last_report, and /metrics of the servers' admin port",
+    ),
+    "universal_checkpoint": Capability(
+        False,
+        "DeepSpeed's universal checkpoints",
+        "convert to safetensors and load it with opt.load_export()",
+    ),
+    "config_section": Capability(
+        False,
+        "a ballast section that an engine reads",
+        "give the value to bt.AdamW(...) or set the BALLAST_* variable",
+    ),
+}

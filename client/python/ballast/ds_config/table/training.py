@@ -1,0 +1,343 @@
+"""Rows of the batch, the precision, and how gradients are averaged and clipped.
+
+Comes from: DeepSpeed's configuration (runtime/config.py, precision_config.py of 0.19.8). Goes to:
+ballast.ds_config.table.
+"""
+
+from __future__ import annotations
+
+from ballast.ds_config.kinds import (
+    ANY_INTEGER,
+    BOOLEAN,
+    COUNT,
+    POSITIVE,
+    TEXT,
+    TEXTS,
+    Choice,
+    Number,
+)
+from ballast.ds_config.row import (
+    Case,
+    Moved,
+    Row,
+    above,
+    beside,
+    equal,
+    no_effect,
+    parts,
+    present,
+    refused,
+    sdk,
+    service,
+    switch,
+    under,
+    while_true,
+)
+
+_DTYPE = Choice(("fp32", "fp16", "bf16"), fold=True)
+_MODEL_DTYPES = (("fp16.enabled", "fp16"), ("bf16.enabled", "bf16"))
+
+
+def _differs_from_model(value, look) -> bool:
+    model = [name for path, name in _MODEL_DTYPES if look(path) is True]
+    return value is not None and value != (model[0] if model else "fp32")
+
+
+_OTHER_DTYPE = "another dtype than the model's"
+
+_BATCH = (
+    Row(
+        "train_batch_size",
+        POSITIVE,
+        None,
+        beside("samples of one round, over all trainers; follows from the other two", "README.md"),
+        filled_by="per_device_train_batch_size",
+        announced=True,
+    ),
+    Row(
+        "train_micro_batch_size_per_gpu",
+        POSITIVE,
+        None,
+        beside("give it to your DataLoader: batch_size", "torch.utils.data.DataLoader"),
+        filled_by="per_device_train_batch_size",
+        announced=True,
+    ),
+    Row(
+        "gradient_accumulation_steps",
+        POSITIVE,
+        None,
+        no_effect("1: each backward() is followed by opt.step()"),
+        (
+            above(
+                1,
+                beside(
+                    "divide each loss by it, call backward() as often, then opt.step(); torch adds "
+                    "in the parameter's dtype",
+                    "README.md",
+                ),
+            ),
+        ),
+        filled_by="gradient_accumulation_steps",
+        announced=True,
+    ),
+    Row(
+        "managed_gradient_accumulation",
+        BOOLEAN,
+        True,
+        no_effect("your loop decides when it calls opt.step(), with either value"),
+        since="0.19.4",
+    ),
+    Row(
+        "dataloader_drop_last",
+        BOOLEAN,
+        False,
+        beside("give it to your DataLoader: drop_last", "torch.utils.data.DataLoader"),
+    ),
+)
+
+_GRADIENTS = (
+    Row(
+        "gradient_clipping",
+        Number(0.0),
+        Moved((("", 0.0), ("0.19.3", 1.0))),
+        service("bt.AdamW(max_grad_norm=...): by the global norm over all trainers and servers"),
+        (equal(0.0, no_effect("0 means no clipping: leave max_grad_norm out")),),
+        filled_by="max_grad_norm",
+        announced=True,
+    ),
+    Row(
+        "communication_data_type",
+        _DTYPE,
+        None,
+        no_effect("gradients travel in the dtype of their parameter"),
+        (
+            Case(
+                _OTHER_DTYPE,
+                _differs_from_model,
+                service("the dtype of gradients on the wire", needs="wire_dtype"),
+            ),
+        ),
+    ),
+    Row(
+        "seq_parallel_communication_data_type",
+        _DTYPE,
+        "fp32",
+        no_effect("is read only with sequence parallelism"),
+    ),
+    Row(
+        "prescale_gradients",
+        BOOLEAN,
+        False,
+        no_effect("the service sums in fp32 and divides once; when it divides changes nothing"),
+    ),
+    Row(
+        "gradient_predivide_factor",
+        Number(0.0, open_low=True),
+        1.0,
+        no_effect("the service sums in fp32 and divides once; a division before cancels out"),
+    ),
+    Row(
+        "gradient_allreduce_op",
+        Choice(("mean", "sum"), fold=True),
+        "mean",
+        service("the service averages over the trainers; do not wrap the model in DDP"),
+        (equal("sum", service("the sum over the trainers", needs="sum_of_gradients")),),
+        since="0.19.6",
+    ),
+    Row(
+        "disable_allgather",
+        BOOLEAN,
+        False,
+        no_effect("each trainer pulls the weights from the servers; there is no all-gather"),
+    ),
+    Row(
+        "vocabulary_size", COUNT, None, no_effect("DeepSpeed warns of odd sizes and does no more")
+    ),
+)
+
+_FP16 = under(
+    "fp16",
+    Row(
+        "enabled",
+        BOOLEAN,
+        False,
+        no_effect("off, as without the key"),
+        (
+            equal(
+                True,
+                service(
+                    "the service keeps fp32 masters of fp16 parameters; cast the module yourself: "
+                    "model.half()"
+                ),
+            ),
+        ),
+        filled_by="fp16",
+    ),
+    Row(
+        "auto_cast",
+        BOOLEAN,
+        False,
+        no_effect("off: the script gives the model inputs of its dtype"),
+        (
+            while_true(
+                "fp16.enabled",
+                equal(True, sdk("casts inputs of forward()", needs="autocast_inputs")),
+            ),
+        ),
+    ),
+    Row(
+        "loss_scale",
+        Number(0.0),
+        0.0,
+        no_effect("is read only while fp16.enabled is true"),
+        (
+            while_true(
+                "fp16.enabled", equal(0.0, service("a dynamic scale", needs="dynamic_loss_scale"))
+            ),
+            while_true(
+                "fp16.enabled",
+                above(0.0, service("bt.AdamW(loss_scale=...); multiply the loss by it")),
+            ),
+        ),
+        announced=True,
+    ),
+)
+
+_DYNAMIC = parts(
+    "fp16",
+    "loss_scale",
+    ("initial_scale_power", COUNT, 16),
+    ("loss_scale_window", ANY_INTEGER, 1000),
+    ("hysteresis", ANY_INTEGER, 2),
+    ("consecutive_hysteresis", BOOLEAN, False),
+    ("min_loss_scale", ANY_INTEGER, 1),
+)
+
+_MASTERS = "masters and gradients below fp32"
+_FP32 = "leave it false: the service keeps fp32 masters, outside the trainers' memory"
+
+_PRECISION = (
+    switch(
+        "fp16.fp16_master_weights_and_grads",
+        refused(f"the service does not keep {_MASTERS}", _FP32),
+    ),
+    Row(
+        "bf16.enabled",
+        BOOLEAN,
+        False,
+        no_effect("off, as without the key"),
+        (
+            equal(
+                True,
+                service(
+                    "the service keeps fp32 masters of bf16 parameters; cast the module yourself: "
+                    "model.bfloat16()"
+                ),
+            ),
+        ),
+        filled_by="bf16",
+    ),
+    Row(
+        "bf16.check_grad_overflow",
+        BOOLEAN,
+        Moved((("", False), ("0.19.3", True))),
+        service('bt.AdamW(nonfinite="skip"), the default: every sum is checked'),
+        (
+            equal(
+                False,
+                no_effect("the service checks every sum; no round with a NaN or Inf is applied"),
+            ),
+        ),
+    ),
+    Row(
+        "bf16.immediate_grad_update",
+        BOOLEAN,
+        False,
+        no_effect("gradients are read where backward() leaves them"),
+    ),
+    switch(
+        "bf16.bf16_master_weights_and_grads",
+        refused(f"the service does not keep {_MASTERS}", _FP32),
+    ),
+    switch(
+        "bf16.bf16_optimizer_states",
+        refused("the service keeps moments in fp32", _FP32),
+    ),
+    Row(
+        "torch_autocast.enabled",
+        BOOLEAN,
+        False,
+        no_effect("off, as without the key"),
+        (
+            equal(
+                True,
+                beside("run the forward pass under torch.autocast in the script", "torch.autocast"),
+            ),
+        ),
+    ),
+    *parts(
+        "torch_autocast",
+        "enabled",
+        ("dtype", TEXT, None),
+        ("lower_precision_safe_modules", TEXTS, None),
+    ),
+    Row(
+        "data_types.grad_accum_dtype",
+        _DTYPE,
+        None,
+        no_effect("torch adds gradients in the dtype of their parameter"),
+        (
+            Case(
+                _OTHER_DTYPE,
+                _differs_from_model,
+                sdk("the dtype in which micro-batches add up", needs="fp32_accumulation"),
+            ),
+        ),
+    ),
+    Row(
+        "data_types.param_dtype",
+        _DTYPE,
+        None,
+        no_effect("the script's own dtype counts"),
+        (present(beside("cast the parameters in the script", "torch.nn.Module.to")),),
+    ),
+    Row(
+        "data_types.buffer_dtype",
+        _DTYPE,
+        None,
+        no_effect("buffers keep the dtype that they have"),
+        (present(beside("cast the buffers in the script", "torch.nn.Module.buffers")),),
+    ),
+    Row(
+        "data_types.keep_in_fp32_modules",
+        TEXTS,
+        "auto",
+        no_effect("the script casts the module, and decides what stays in fp32"),
+    ),
+)
+
+_BALLAST = (
+    Row(
+        "ballast.deepspeed_compat",
+        TEXT,
+        None,
+        sdk("the DeepSpeed version whose defaults this report takes"),
+    ),
+    *(
+        Row(
+            f"ballast.{name}",
+            kind,
+            None,
+            no_effect("not set"),
+            (present(sdk(f"bt.AdamW({name}=...)", needs="config_section")),),
+        )
+        for name, kind in (
+            ("endpoints", TEXTS),
+            ("job", TEXT),
+            ("durability", Choice(("power", "process", "none"))),
+            ("profile", Choice(("exact", "deepspeed"))),
+        )
+    ),
+)
+
+ROWS = (*_BATCH, *_GRADIENTS, *_FP16, *_DYNAMIC, *_PRECISION, *_BALLAST)
