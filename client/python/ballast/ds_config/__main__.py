@@ -7,6 +7,7 @@ usage.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -40,8 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DsConfigError as error:
         print(f"ds_config: {error.message}", file=sys.stderr)
         return 2
-    print(report.as_json() if options.o == "json" else report.as_text())
+    _print(report.as_json() if options.o == "json" else report.as_text())
     return report.exit_code
+
+
+def _print(text: str) -> None:
+    """A reader that closes the pipe, such as `head`, has what it wants: that is no error."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

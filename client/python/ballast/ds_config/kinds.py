@@ -114,6 +114,19 @@ class Number:
 
 
 @dataclasses.dataclass(frozen=True)
+class Infinity:
+    """The double infinity, read as None: never. Accelerate writes it into dicts."""
+
+    @property
+    def name(self) -> str:
+        return "infinity"
+
+    def read(self, value: Any) -> None:
+        if not isinstance(value, float) or value != math.inf:
+            raise WrongValue("must be infinity")
+
+
+@dataclasses.dataclass(frozen=True)
 class Text:
     """Any text."""
 
@@ -129,10 +142,14 @@ class Text:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One of `values`; with fold, in any case, and the spelling of `values` is the result."""
+    """One of `values`; with fold, in any case, and the spelling of `values` is the result.
+
+    also: other spellings, each with the one of `values` that it stands for.
+    """
 
     values: tuple[str, ...]
     fold: bool = False
+    also: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -142,6 +159,9 @@ class Choice:
         for allowed in self.values if isinstance(value, str) else ():
             if value == allowed or (self.fold and value.lower() == allowed.lower()):
                 return allowed
+        for other, meant in self.also if isinstance(value, str) else ():
+            if value == other:
+                return meant
         raise WrongValue(f"must be {self.name}")
 
 

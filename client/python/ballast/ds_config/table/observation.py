@@ -15,6 +15,8 @@ from ballast.ds_config.kinds import (
     TEXT,
     TEXTS,
     Choice,
+    Either,
+    Infinity,
 )
 from ballast.ds_config.row import (
     Row,
@@ -31,7 +33,7 @@ from ballast.ds_config.row import (
 _REPORT = "nothing is printed; opt.last_report has norm, scale and times of each round"
 
 _PRINTS = (
-    Row("steps_per_print", POSITIVE, None, no_effect(_REPORT)),
+    Row("steps_per_print", Either((POSITIVE, Infinity())), None, no_effect(_REPORT)),
     Row("wall_clock_breakdown", BOOLEAN, False, no_effect(_REPORT)),
     Row(
         "memory_breakdown",

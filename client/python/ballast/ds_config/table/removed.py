@@ -45,6 +45,10 @@ _CURRICULUM = refused(
 _QUANTIZE = refused(
     "the model is not quantized", "leave the section out, and use torch.ao.quantization"
 )
+_COMPRESS = refused(
+    "the model is not compressed",
+    "leave the section out, and use torch.ao.quantization or torch.nn.utils.prune",
+)
 _EIGENVALUE = refused("eigenvalues serve DeepSpeed's quantization only", "leave it false")
 _GRAPHS = refused("the trainers run plain torch", "leave it false, and use torch.compile")
 
@@ -58,6 +62,13 @@ def _whole(name: str, outcome, until: str) -> Row:
     """A section whose inside is not looked at."""
     on = Case("anything but {} or enabled: false", _switched_on, outcome)
     return Row(name, OBJECT, None, no_effect("off"), (on,), until=until)
+
+
+def _some_switch_on(value, look) -> bool:
+    """A section of sections: on if an `enabled` at any depth is true."""
+    return isinstance(value, dict) and (
+        value.get("enabled") is True or any(_some_switch_on(v, look) for v in value.values())
+    )
 
 
 _BLOCKS = Listing(COUNT)
@@ -115,5 +126,12 @@ ROWS = (
     ),
     _whole("curriculum_learning", _CURRICULUM, "0.19.8"),
     _whole("quantize_training", _QUANTIZE, "0.19.7"),
-    _whole("compression_training", _QUANTIZE, "0.19.7"),
+    Row(
+        "compression_training",
+        OBJECT,
+        None,
+        no_effect("off"),
+        (Case("an enabled: true anywhere in it", _some_switch_on, _COMPRESS),),
+        until="0.19.7",
+    ),
 )

@@ -14,6 +14,8 @@ from ballast.ds_config.kinds import (
     TEXT,
     TEXTS,
     Choice,
+    Either,
+    Listing,
     Number,
 )
 from ballast.ds_config.row import (
@@ -35,6 +37,19 @@ from ballast.ds_config.row import (
 )
 
 _DTYPE = Choice(("fp32", "fp16", "bf16"), fold=True)
+_TORCH_DTYPE = Choice(
+    ("fp32", "fp16", "bf16"),
+    also=(
+        ("torch.float32", "fp32"),
+        ("float32", "fp32"),
+        ("float", "fp32"),
+        ("torch.float16", "fp16"),
+        ("float16", "fp16"),
+        ("half", "fp16"),
+        ("torch.bfloat16", "bf16"),
+        ("bfloat16", "bf16"),
+    ),
+)
 _MODEL_DTYPES = (("fp16.enabled", "fp16"), ("bf16.enabled", "bf16"))
 
 
@@ -283,7 +298,7 @@ _PRECISION = (
     ),
     Row(
         "data_types.grad_accum_dtype",
-        _DTYPE,
+        _TORCH_DTYPE,
         None,
         no_effect("torch adds gradients in the dtype of their parameter"),
         (
@@ -296,21 +311,21 @@ _PRECISION = (
     ),
     Row(
         "data_types.param_dtype",
-        _DTYPE,
+        _TORCH_DTYPE,
         None,
         no_effect("the script's own dtype counts"),
         (present(beside("cast the parameters in the script", "torch.nn.Module.to")),),
     ),
     Row(
         "data_types.buffer_dtype",
-        _DTYPE,
+        _TORCH_DTYPE,
         None,
         no_effect("buffers keep the dtype that they have"),
         (present(beside("cast the buffers in the script", "torch.nn.Module.buffers")),),
     ),
     Row(
         "data_types.keep_in_fp32_modules",
-        TEXTS,
+        Either((Choice(("auto",)), Listing(TEXT))),
         "auto",
         no_effect("the script casts the module, and decides what stays in fp32"),
     ),
