@@ -28,12 +28,12 @@ def solve(
     Sizes are at least 1. Raises BatchError when neither train nor micro is given, or when the
     product is not train.
     """
-    if train is None and micro is None:
-        raise BatchError(
-            f"neither {TRAIN} nor {MICRO} is given",
-            f"write {MICRO}, the batch size of your DataLoader",
-        )
     if train is None:
+        if micro is None:
+            raise BatchError(
+                f"neither {TRAIN} nor {MICRO} is given",
+                f"write {MICRO}, the batch size of your DataLoader",
+            )
         steps = accumulation or 1
         return Batch(micro * steps * world if world else None, micro, steps, world)
     if micro is not None and accumulation is not None:

@@ -1,8 +1,8 @@
 """What Ballast can do today, as far as keys of a ds_config depend on it.
 
 Comes from: the state of this repository. Goes to: ballast.ds_config.row. A row of the table that
-needs something which is not ready is refused with `instead`. When a feature lands, set its `ready`
-to True here: all rows that need it turn, and docs/reference/ds-config.md is generated anew.
+needs a capability that is not ready is refused with `instead`. When a feature lands, set its
+`ready` to True here, which turns all rows that need it, and generate docs/reference/ds-config.md.
 """
 
 from __future__ import annotations

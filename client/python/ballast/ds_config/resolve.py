@@ -163,7 +163,7 @@ class Resolver:
 
 
 def _sections_of(keys: list[str]) -> frozenset[str]:
-    found = set()
+    found: set[str] = set()
     for key in keys:
         names = key.split(".")
         found.update(dotted(tuple(names[:end])) for end in range(1, len(names)))

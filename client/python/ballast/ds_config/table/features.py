@@ -152,11 +152,11 @@ _PARALLEL = (
 )
 
 _ELASTIC = refused(
-    "the batch is not chosen for you",
+    "Ballast does not choose the batch sizes",
     "write the batch sizes, and bt.AdamW(variable_world=True) for trainers that join and leave",
 )
 _TUNE = refused(
-    "configurations are not searched",
+    "Ballast does not search for configurations",
     "write the values; `ballastctl tune nvme` measures the servers' disks",
 )
 

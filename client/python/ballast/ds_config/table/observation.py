@@ -6,6 +6,8 @@ Goes to: ballast.ds_config.table.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ballast.ds_config.kinds import (
     ANY_INTEGER,
     BOOLEAN,
@@ -17,6 +19,7 @@ from ballast.ds_config.kinds import (
     Choice,
     Either,
     Infinity,
+    Kind,
 )
 from ballast.ds_config.row import (
     Row,
@@ -63,7 +66,7 @@ _PRINTS = (
 _MONITOR = sdk("writes Train/Samples/* of each round", needs="monitors")
 
 
-def _monitor(section: str, *keys) -> tuple[Row, ...]:
+def _monitor(section: str, *keys: tuple[str, Kind, Any]) -> tuple[Row, ...]:
     return (
         switch(f"{section}.enabled", _MONITOR),
         *parts(section, "enabled", *keys),

@@ -6,6 +6,8 @@ Ballast accepts such a section while it is off, and refuses it with the alternat
 
 from __future__ import annotations
 
+from typing import Any
+
 from ballast.ds_config.kinds import (
     BOOLEAN,
     COUNT,
@@ -18,6 +20,8 @@ from ballast.ds_config.kinds import (
 )
 from ballast.ds_config.row import (
     Case,
+    Look,
+    Outcome,
     Row,
     no_effect,
     parts,
@@ -53,18 +57,18 @@ _EIGENVALUE = refused("eigenvalues serve DeepSpeed's quantization only", "leave 
 _GRAPHS = refused("the trainers run plain torch", "leave it false, and use torch.compile")
 
 
-def _switched_on(value, look) -> bool:
+def _switched_on(value: Any, look: Look) -> bool:
     """A section whose inner switches are many: on unless it is empty or says enabled: false."""
     return bool(value) and value.get("enabled") is not False
 
 
-def _whole(name: str, outcome, until: str) -> Row:
+def _whole(name: str, outcome: Outcome, until: str) -> Row:
     """A section whose inside is not looked at."""
     on = Case("anything but {} or enabled: false", _switched_on, outcome)
     return Row(name, OBJECT, None, no_effect("off"), (on,), until=until)
 
 
-def _some_switch_on(value, look) -> bool:
+def _some_switch_on(value: Any, look: Look) -> bool:
     """A section of sections: on if an `enabled` at any depth is true."""
     return isinstance(value, dict) and (
         value.get("enabled") is True or any(_some_switch_on(v, look) for v in value.values())
