@@ -1,7 +1,9 @@
-"""python -m ballast.ds_config FILE [-o text|json] [--world N]: the verdict on a ds_config.json.
+"""python -m ballast.ds_config FILE [-o text|json] [--world N] [--arguments FILE]
 
-Exit code: 0 if nothing is refused, 1 if something is, 2 for a file that cannot be read or wrong
-usage.
+Prints the verdict on a ds_config.json. The arguments are those of Hugging Face's Trainer, as JSON.
+
+Exit code: 0 if nothing is refused, 1 if something is, 2 if a file cannot be read or the command
+line is wrong.
 """
 
 from __future__ import annotations
@@ -10,9 +12,12 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from ballast.ds_config.arguments import Arguments
 from ballast.ds_config.check import check
-from ballast.ds_config.errors import DsConfigError
+from ballast.ds_config.source import load
+from ballast.errors import BadArgument
 
 
 def _world(text: str) -> int:
@@ -26,19 +31,28 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m ballast.ds_config",
         allow_abbrev=False,
         description="Says what Ballast does with each key of a ds_config.json.",
-        epilog="Exit code: 0 if nothing is refused, 1 if something is, 2 if FILE cannot be read.",
+        epilog="Exit code: 0 if nothing is refused, 1 if something is, 2 if a file cannot be read.",
     )
     p.add_argument("file", metavar="FILE", help="ds_config.json, or its urlsafe base64")
     p.add_argument("-o", choices=("text", "json"), default="text", help="how to print it (text)")
     p.add_argument("--world", type=_world, metavar="N", help="trainers, for the batch sizes")
+    p.add_argument(
+        "--arguments",
+        metavar="ARGUMENTS.json",
+        help='fills "auto": what TrainingArguments.to_json_string() gives, with '
+        '"num_training_steps" and "hidden_size" added where they are known',
+    )
     return p
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
-        report = check(options.file, options.world)
-    except DsConfigError as error:
+        given = None
+        if options.arguments is not None:
+            given = Arguments.of(load(Path(options.arguments)).values)
+        report = check(options.file, options.world, given)
+    except BadArgument as error:
         print(f"ds_config: {error.message}", file=sys.stderr)
         return 2
     _print(report.as_json() if options.o == "json" else report.as_text())
@@ -46,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print(text: str) -> None:
-    """A reader that closes the pipe, such as `head`, has what it wants: that is no error."""
+    """Prints. A reader that closes the pipe, such as `head`, has read enough: that is no error."""
     try:
         print(text, flush=True)
     except BrokenPipeError:

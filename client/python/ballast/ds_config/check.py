@@ -6,9 +6,12 @@ reading the file.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from ballast.ds_config import batch, rules
+from ballast.ds_config.arguments import Arguments
+from ballast.ds_config.filling import Filled, fill
 from ballast.ds_config.kinds import WrongValue, shown
 from ballast.ds_config.report import Batch, Finding, Report, ordered
 from ballast.ds_config.resolve import Resolver
@@ -31,28 +34,52 @@ _COMPAT = "ballast.deepspeed_compat"
 _BATCH = (batch.TRAIN, batch.MICRO, batch.ACCUMULATION)
 
 
-def check(config: Config, world: int | None = None) -> Report:
+def check(config: Config, world: int | None = None, arguments: Any = None) -> Report:
     """The verdict on every key of a configuration, and on defaults that matter.
 
     config: a path, a dict, or urlsafe base64 of the text. It is not changed. world: the number of
-    trainers; without it, batch sizes that depend on it stay open.
-    Raises DsConfigError for a configuration that cannot be read, and BadArgument for a world below
-    1. Everything else that is wrong stands in the report.
+    trainers; without it, batch sizes that depend on it stay open. arguments: Arguments, or what
+    Arguments.of() takes. They fill "auto", and a value that differs from theirs is refused.
+    Raises DsConfigError for a configuration that cannot be read, and BadArgument for an argument of
+    a wrong type, a world below 1, or another world than the arguments have. The report has
+    everything else that is wrong.
     """
     if world is not None and (not isinstance(world, int) or isinstance(world, bool) or world < 1):
         raise BadArgument(f"world={world!r}: must be a whole number, 1 or more")
     document = load(config)
     selection = select(document.values)
+    filled = None
+    if arguments is not None:
+        known = isinstance(arguments, Arguments)
+        arguments = _with_world(arguments if known else Arguments.of(arguments), world)
+        world = arguments.world_size
+        filled = fill(document.values, selection.rows.values(), arguments)
+        document = dataclasses.replace(document, values=filled.values)
     resolver = Resolver(document, selection.rows)
     resolver.run()
-    return _Check(selection, resolver).report(document.source, world)
+    return _Check(selection, resolver, filled).report(document.source, world)
+
+
+def _with_world(arguments: Arguments, world: int | None) -> Arguments:
+    if world is None or world == arguments.world_size:
+        return arguments
+    if arguments.world_size is not None:
+        raise BadArgument(
+            f"world={world}: the training arguments have world_size {arguments.world_size}; "
+            "leave one of them out"
+        )
+    return dataclasses.replace(arguments, world_size=world)
 
 
 class _Check:
-    """One check. Values are read first, then judged, because verdicts look at other keys."""
+    """One check. Values are read first, then judged, because verdicts look at other keys.
 
-    def __init__(self, selection: Selection, resolver: Resolver) -> None:
+    filled: what training arguments have filled in; None where there are none.
+    """
+
+    def __init__(self, selection: Selection, resolver: Resolver, filled: Filled | None) -> None:
         self._selection = selection
+        self._filled = filled
         self._given = resolver.given
         self._findings = resolver.findings
         self._values: dict[str, Any] = {}
@@ -62,6 +89,7 @@ class _Check:
 
     def report(self, source: str, world: int | None) -> Report:
         rows = self._selection.rows.values()
+        self._compare()
         for row in rows:
             self._read(row)
         sizes = self._batch(world)
@@ -72,6 +100,18 @@ class _Check:
         return Report(source, self._compat, sizes, ordered(self._findings))
 
     # ---- values
+
+    def _compare(self) -> None:
+        """Says where filled values come from, and refuses those that the arguments contradict."""
+        if self._filled is None:
+            return
+        for path, source in self._filled.sources.items():
+            self._given[path] = dataclasses.replace(
+                self._given[path], origin=f'"auto", from {source}'
+            )
+        for found in self._filled.mismatches:
+            text = f"{shown(found.written)} differs from {found.source}: {shown(found.wanted)}"
+            self._refuse(found.path, "mismatch", text, 'write "auto", or the same value twice')
 
     def _compat_version(self) -> str:
         given = self._given.get(_COMPAT)
@@ -109,28 +149,32 @@ class _Check:
         self._origins[row.path] = _default_origin(row, self._compat)
 
     def _auto(self, row: Row, default: Any) -> None:
-        """ "auto" is filled by a framework, or is DeepSpeed's default, or is an error."""
+        """An "auto" that nothing has filled: the default where nothing depends on it."""
         matters = any(o.verdict is not Verdict.NO_EFFECT for o in row.outcomes())
         dropped = row.path.startswith(tuple(f"{section}." for section in AUTO_IS_DEFAULT))
-        if dropped and not (row.filled_by and matters):
+        if dropped and not (row.filling and matters):
             self._values[row.path] = default
             self._origins[row.path] = f'"auto": {_default_origin(row, self._compat)}'
-            return
-        filled = (
-            f"is for Hugging Face's Trainer, which fills it from {row.filled_by}; nothing does here"
-            if row.filled_by
-            else "is filled by no framework"
-        )
-        self._refuse(row.path, "auto", f'"auto" {filled}', _example(row, default))
+        elif self._filled and row.path == batch.TRAIN:
+            self._values[row.path] = None  # follows from the world, once that is known
+        else:
+            self._refuse(row.path, "auto", self._unfilled(row), _example(row, default))
+
+    def _unfilled(self, row: Row) -> str:
+        if row.filling is None:
+            return '"auto" is filled by no framework'
+        if self._filled is None:
+            return f'"auto" needs training arguments, whose {row.filling.source} fills it'
+        return f'"auto" is filled from {row.filling.source}, which the training arguments lack'
 
     # ---- verdicts
 
     def _batch(self, world: int | None) -> Batch:
         if self._spoilt.intersection(_BATCH):
             return Batch(world=world)
-        given = [self._values[path] for path in _BATCH]
+        train, micro, accumulation = given = [self._values[path] for path in _BATCH]
         try:
-            sizes = batch.solve(*given, world)
+            sizes = batch.solve(train, micro, accumulation, world)
         except batch.BatchError as error:
             where = next((p for p in _BATCH if p in self._given), batch.MICRO)
             self._refuse(where, "batch", str(error), error.instead)

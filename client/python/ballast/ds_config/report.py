@@ -20,7 +20,7 @@ class Finding:
     """One key, or one name that is no key.
 
     path: dotted. code: what kind of finding, for programs: "key" (a key of the table), "unknown",
-    "wrong_value", "missing", "auto", "batch", "conflict" or "deprecated". place:
+    "wrong_value", "missing", "auto", "mismatch", "batch", "conflict" or "deprecated". place:
     `file:line:column`, or "" for a default or a dict. effective: the value that counts, as JSON has
     it; None where there is none. origin: where that value comes from. text, instead, see: as in
     row.Outcome.

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ballast.ds_config.capability import CAPABILITIES
+from ballast.ds_config.filling import Filling
 from ballast.ds_config.kinds import BOOLEAN, Kind
 
 COMPAT_DEFAULT = "0.19.8"  # the DeepSpeed whose defaults count when the file names none
@@ -140,9 +141,9 @@ class Row:
     """One key. path: dotted. default: the value, Moved, or REQUIRED; None means "not set".
 
     cases: the first that holds decides, else `outcome`. since, until: the first DeepSpeed that has
-    the key, and the first that has not; "" where this table does not say. filled_by: the argument
-    of Hugging Face's Trainer that fills "auto".
-    announced: reported even where the file does not have the key.
+    the key, and the first that has not; "" where this table does not say. filling: what fills
+    "auto"; None where no framework does. announced: reported even where the file does not have the
+    key.
     """
 
     path: str
@@ -152,7 +153,7 @@ class Row:
     cases: tuple[Case, ...] = ()
     since: str = ""
     until: str = ""
-    filled_by: str = ""
+    filling: Filling | None = None
     announced: bool = False
 
     def default_at(self, compat: str) -> Any:

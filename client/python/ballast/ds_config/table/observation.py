@@ -131,7 +131,7 @@ _CHECKPOINT = under(
         "tag_validation",
         Choice(("Warn", "Ignore", "Fail"), fold=True),
         "Warn",
-        no_effect("a snapshot is taken in one round for all trainers, so its name is one"),
+        no_effect("all trainers share one snapshot, taken in one round, so its tag cannot differ"),
     ),
     switch(
         "load_universal",

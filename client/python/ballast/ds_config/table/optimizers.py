@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from ballast.ds_config import filling
 from ballast.ds_config.kinds import (
     BOOLEAN,
     COUNT,
@@ -75,7 +76,7 @@ _CLIP = Row(
     (
         present(
             refused(
-                "DeepSpeed refuses it as a parameter as well", "write gradient_clipping at the top"
+                "DeepSpeed refuses it among the params, too", "write gradient_clipping at the top"
             )
         ),
     ),
@@ -84,12 +85,12 @@ _CLIP = Row(
 
 def _lr(default: float) -> Row:
     how = service("bt.AdamW(lr=...), or lr of a param group; read in every round")
-    return Row("lr", LR, default, how, filled_by="learning_rate")
+    return Row("lr", LR, default, how, filling=filling.LR)
 
 
 def _weight_decay() -> Row:
     how = service("bt.AdamW(weight_decay=...); write it: bt.AdamW's own default is 0.01")
-    return Row("weight_decay", NUMBER, 0.0, how, filled_by="weight_decay", announced=True)
+    return Row("weight_decay", NUMBER, 0.0, how, filling=filling.WEIGHT_DECAY, announced=True)
 
 
 _BETAS_ROW = Row(
@@ -97,15 +98,15 @@ _BETAS_ROW = Row(
     _BETAS,
     (0.9, 0.999),
     service("bt.AdamW(betas=...)"),
-    filled_by="adam_beta1, adam_beta2",
+    filling=filling.BETAS,
 )
-_EPS_ROW = Row("eps", _EPS, 1e-8, service("bt.AdamW(eps=...)"), filled_by="adam_epsilon")
+_EPS_ROW = Row("eps", _EPS, 1e-8, service("bt.AdamW(eps=...)"), filling=filling.EPS)
 _BIAS = Row(
     "bias_correction",
     BOOLEAN,
     True,
     service("as in torch"),
-    (equal(False, refused("AdamW without bias correction is not there", "leave it true")),),
+    (equal(False, refused("Ballast has no AdamW without bias correction", "leave it true")),),
 )
 _FP32_STATES = Row(
     "fp32_optimizer_states",
@@ -154,10 +155,20 @@ _ADAMW_MODE = Row(
 )
 
 
+_FILLINGS = {
+    "lr": filling.LR,
+    "betas": filling.BETAS,
+    "eps": filling.EPS,
+    "weight_decay": filling.WEIGHT_DECAY,
+}
+
 
 def _others(*keys: tuple[str, Kind, object]) -> tuple[Row, ...]:
-    """Params of an optimizer that is not there: known, typed, and left to the type's verdict."""
-    return (*(Row(name, kind, default, _PART) for name, kind, default in keys), _CLIP)
+    """Params of an optimizer that Ballast lacks: known, typed, and left to the type's verdict."""
+    rows = (
+        Row(name, kind, default, _PART, filling=_FILLINGS.get(name)) for name, kind, default in keys
+    )
+    return (*rows, _CLIP)
 
 
 _ONE_BIT: tuple[tuple[str, Kind, object], ...] = (
@@ -250,7 +261,7 @@ _VARIANTS = (
     ),
     Variant(
         "OneBitLamb",
-        _compressed('use "AdamW"; "Lamb" is not there yet'),
+        _compressed('use "AdamW"; Ballast has no "Lamb" yet'),
         _others(
             *_ONE_BIT,
             *_LAMB_COEFFICIENTS,

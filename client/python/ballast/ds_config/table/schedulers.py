@@ -6,6 +6,7 @@ ballast.ds_config.table.
 
 from __future__ import annotations
 
+from ballast.ds_config import filling
 from ballast.ds_config.kinds import (
     ANY_INTEGER,
     BOOLEAN,
@@ -42,13 +43,13 @@ OTHERS = (
 )
 
 _TYPE_ROW = Row("warmup_type", Choice(("log", "linear")), "log", _PART)
-_WARMUP_STEPS = Row("warmup_num_steps", POSITIVE, 1000, _PART, filled_by="warmup_steps")
-_TOTAL = Row("total_num_steps", POSITIVE, REQUIRED, _PART, filled_by="max_steps")
-_MIN_LR = Row("warmup_min_lr", LR_PER_GROUP, 0.0, _PART, filled_by="the constant 0")
+_WARMUP_STEPS = Row("warmup_num_steps", POSITIVE, 1000, _PART, filling=filling.WARMUP)
+_TOTAL = Row("total_num_steps", POSITIVE, REQUIRED, _PART, filling=filling.TOTAL)
+_MIN_LR = Row("warmup_min_lr", LR_PER_GROUP, 0.0, _PART, filling=filling.MIN_LR)
 
 
 def _max_lr(default: object) -> Row:
-    return Row("warmup_max_lr", LR_PER_GROUP, default, _PART, filled_by="learning_rate")
+    return Row("warmup_max_lr", LR_PER_GROUP, default, _PART, filling=filling.LR)
 
 
 _LAST = Row("last_batch_iteration", ANY_INTEGER, -1, _PART)

@@ -6,6 +6,9 @@ ballast.ds_config.table.
 
 from __future__ import annotations
 
+from typing import Any
+
+from ballast.ds_config import filling
 from ballast.ds_config.kinds import (
     ANY_INTEGER,
     BOOLEAN,
@@ -20,6 +23,7 @@ from ballast.ds_config.kinds import (
 )
 from ballast.ds_config.row import (
     Case,
+    Look,
     Moved,
     Row,
     above,
@@ -53,7 +57,7 @@ _TORCH_DTYPE = Choice(
 _MODEL_DTYPES = (("fp16.enabled", "fp16"), ("bf16.enabled", "bf16"))
 
 
-def _differs_from_model(value, look) -> bool:
+def _differs_from_model(value: Any, look: Look) -> bool:
     model = [name for path, name in _MODEL_DTYPES if look(path) is True]
     return value is not None and value != (model[0] if model else "fp32")
 
@@ -66,7 +70,7 @@ _BATCH = (
         POSITIVE,
         None,
         beside("samples of one round, over all trainers; follows from the other two", "README.md"),
-        filled_by="per_device_train_batch_size",
+        filling=filling.TRAIN_BATCH,
         announced=True,
     ),
     Row(
@@ -74,7 +78,7 @@ _BATCH = (
         POSITIVE,
         None,
         beside("give it to your DataLoader: batch_size", "torch.utils.data.DataLoader"),
-        filled_by="per_device_train_batch_size",
+        filling=filling.MICRO_BATCH,
         announced=True,
     ),
     Row(
@@ -92,7 +96,7 @@ _BATCH = (
                 ),
             ),
         ),
-        filled_by="gradient_accumulation_steps",
+        filling=filling.ACCUMULATION,
         announced=True,
     ),
     Row(
@@ -117,7 +121,7 @@ _GRADIENTS = (
         Moved((("", 0.0), ("0.19.3", 1.0))),
         service("bt.AdamW(max_grad_norm=...): by the global norm over all trainers and servers"),
         (equal(0.0, no_effect("0 means no clipping: leave max_grad_norm out")),),
-        filled_by="max_grad_norm",
+        filling=filling.CLIP,
         announced=True,
     ),
     Row(
@@ -143,13 +147,13 @@ _GRADIENTS = (
         "prescale_gradients",
         BOOLEAN,
         False,
-        no_effect("the service sums in fp32 and divides once; when it divides changes nothing"),
+        no_effect("the service sums in fp32 and divides once, at the end, with either value"),
     ),
     Row(
         "gradient_predivide_factor",
         Number(0.0, open_low=True),
         1.0,
-        no_effect("the service sums in fp32 and divides once; a division before cancels out"),
+        no_effect("the service sums in fp32 and divides once; an earlier division cancels out"),
     ),
     Row(
         "gradient_allreduce_op",
@@ -166,7 +170,7 @@ _GRADIENTS = (
         no_effect("each trainer pulls the weights from the servers; there is no all-gather"),
     ),
     Row(
-        "vocabulary_size", COUNT, None, no_effect("DeepSpeed warns of odd sizes and does no more")
+        "vocabulary_size", COUNT, None, no_effect("DeepSpeed only warns of odd sizes")
     ),
 )
 
@@ -186,7 +190,7 @@ _FP16 = under(
                 ),
             ),
         ),
-        filled_by="fp16",
+        filling=filling.FP16,
     ),
     Row(
         "auto_cast",
@@ -250,7 +254,7 @@ _PRECISION = (
                 ),
             ),
         ),
-        filled_by="bf16",
+        filling=filling.BF16,
     ),
     Row(
         "bf16.check_grad_overflow",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from ballast.ds_config import filling
 from ballast.ds_config.kinds import (
     ANY_INTEGER,
     BOOLEAN,
@@ -55,7 +56,7 @@ _STATE = (
             equal(3, service("weights are partitioned as well", needs="stage3")),
         ),
     ),
-    Row("reduce_bucket_size", POSITIVE, 500_000_000, _WIRE, filled_by="the model's hidden size"),
+    Row("reduce_bucket_size", POSITIVE, 500_000_000, _WIRE, filling=filling.REDUCE_BUCKET),
     Row("allgather_bucket_size", COUNT, 500_000_000, _WIRE),
     Row(
         "overlap_comm",
@@ -92,7 +93,7 @@ _STATE = (
             equal(
                 False,
                 refused(
-                    "there is no error for unused parameters",
+                    "Ballast raises no error for unused parameters",
                     "leave it true, and check p.grad in the script",
                 ),
             ),
@@ -103,7 +104,7 @@ _STATE = (
         "parameter_alignment",
         BOOLEAN,
         False,
-        no_effect("the servers lay out tensors in tiles of their own"),
+        no_effect("the servers cut tensors into tiles of their own"),
         since="0.19.8",
     ),
     Row(
@@ -174,7 +175,7 @@ _OFFLOAD_OPTIMIZER = under(
     Row("pin_memory", BOOLEAN, Moved((("", False), ("0.19.5", True))), _TRAINER_HAS_NONE),
     Row("pipeline_read", BOOLEAN, False, no_effect("the servers always read ahead")),
     Row("pipeline_write", BOOLEAN, False, no_effect("the servers always write behind")),
-    Row("fast_init", BOOLEAN, False, no_effect("the servers begin a state in their own way")),
+    Row("fast_init", BOOLEAN, False, no_effect("the servers initialize the state themselves")),
     Row(
         "ratio",
         SHARE,
@@ -225,9 +226,19 @@ _OFFLOAD_PARAM = (
 )
 
 _STAGE3_ROWS = (
-    Row("stage3_prefetch_bucket_size", COUNT, 50_000_000, _STAGE_3, filled_by="the hidden size"),
     Row(
-        "stage3_param_persistence_threshold", COUNT, 100_000, _STAGE_3, filled_by="the hidden size"
+        "stage3_prefetch_bucket_size",
+        COUNT,
+        50_000_000,
+        _STAGE_3,
+        filling=filling.PREFETCH_BUCKET,
+    ),
+    Row(
+        "stage3_param_persistence_threshold",
+        COUNT,
+        100_000,
+        _STAGE_3,
+        filling=filling.PERSISTENCE,
     ),
     Row("stage3_model_persistence_threshold", COUNT, sys.maxsize, _STAGE_3),
     Row("stage3_max_live_parameters", COUNT, 1_000_000_000, _STAGE_3),
@@ -248,7 +259,7 @@ _STAGE3_ROWS = (
 
 _QUANTIZED = service("8-bit transfer", needs="quantized_transfer")
 _MICS = refused(
-    "sharding within groups of trainers is not there, and DeepSpeed has dropped it",
+    "Ballast does not shard within groups of trainers, and DeepSpeed has dropped it",
     "leave it out: the servers hold the state once, for all trainers",
 )
 
@@ -262,7 +273,7 @@ _ZEROPP = (
             above(
                 1,
                 refused(
-                    "there is no second partition of weights",
+                    "Ballast has no second partition of weights",
                     "write 1: trainers hold whole weights",
                 ),
             ),
