@@ -56,9 +56,8 @@ absl::Status CopyState(const GrownFiles::State& from, JobStorage* storage) {
 }  // namespace
 
 absl::Status GrownFiles::Make(const JobPlan& plan, const GrowthFiles& files, const State& from) {
-  if (layout_version_ == plan.layout_version) return absl::OkStatus();
+  if (AreFor(plan, from.fsm->round())) return absl::OkStatus();
   storage_.reset();
-  layout_version_ = 0;
   BALLAST_RETURN_IF_ERROR(from.fsm->CheckGrowth(plan));
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStorage> storage, files.make(plan));
   BALLAST_FAILPOINT_RETURN("growth.before_state");
@@ -68,13 +67,17 @@ absl::Status GrownFiles::Make(const JobPlan& plan, const GrowthFiles& files, con
   }
   BALLAST_FAILPOINT_RETURN("growth.after_state");
   storage_ = std::move(storage);
-  layout_version_ = plan.layout_version;
+  plan_ = plan;
+  round_ = from.fsm->round();
   return absl::OkStatus();
 }
 
-std::unique_ptr<JobStorage> GrownFiles::Take() {
-  layout_version_ = 0;
-  return std::move(storage_);
+bool GrownFiles::AreFor(const JobPlan& plan, uint64_t round) const {
+  return storage_ != nullptr && round_ == round && plan_.layout_version == plan.layout_version &&
+         plan_.epoch.epoch == plan.epoch.epoch && plan_.owner == plan.owner &&
+         FirstDifference(plan_.spec, plan.spec).empty();
 }
+
+std::unique_ptr<JobStorage> GrownFiles::Take() { return std::move(storage_); }
 
 }  // namespace ballast::server

@@ -29,15 +29,19 @@ class GrownFiles {
     const std::optional<DecisionRecord>* last_decision = nullptr;
   };
 
-  // Makes the files for `plan` and puts `from` there; nothing when they are made already. Errors:
+  // Makes the files for `plan` and puts `from` there; nothing when they are made already. Files of
+  // an attempt that came to nothing, for another plan or an earlier round, are made again. Errors:
   // RoundFsm::CheckGrowth's, those of `files.make`, and the disk's.
   absl::Status Make(const JobPlan& plan, const GrowthFiles& files, const State& from);
   // The files, which are complete; there are none here any more.
   std::unique_ptr<JobStorage> Take();
 
  private:
-  std::unique_ptr<JobStorage> storage_;
-  uint32_t layout_version_ = 0;  // storage_'s; 0: none
+  bool AreFor(const JobPlan& plan, uint64_t round) const;
+
+  std::unique_ptr<JobStorage> storage_;  // null: none
+  JobPlan plan_;                         // storage_'s
+  uint64_t round_ = 0;                   // the open round when storage_ was filled
 };
 
 }  // namespace ballast::server

@@ -34,25 +34,28 @@ class GrowthTest : public ::testing::Test {
 
   // Both trainers at every server: initial weights and gradients, each byte of which is 1.
   void RunFirstRound(const JobPlan& plan) {
-    std::vector<std::shared_ptr<RecordingSink>> sinks;
+    plan_ = plan;
     for (const uint32_t server : plan.servers) {
-      for (const uint32_t slot : {0u, 1u}) sinks.push_back(OpenStream(server, slot));
+      for (const uint32_t slot : {0u, 1u}) sinks_.push_back(OpenStream(server, slot));
     }
-    Send(plan, FrameKind::kInit, 0);
-    for (const uint32_t slot : {0u, 1u}) {
-      for (const uint32_t server : plan.servers) {
-        cluster_.Engine(server, job_)->Begin(slot, testing::MakeBegin(1));
-      }
-      Send(plan, FrameKind::kGradient, slot);
-    }
-    for (const auto& sink : sinks) ASSERT_TRUE(sink->Wait(1).ok());
+    Send(plan, FrameKind::kInit, 0, 1);
+    RunRound(1);
   }
-  void Send(const JobPlan& plan, FrameKind kind, uint32_t slot) {
+  void RunRound(uint64_t round) {
+    for (const uint32_t slot : {0u, 1u}) {
+      for (const uint32_t server : plan_.servers) {
+        cluster_.Engine(server, job_)->Begin(slot, testing::MakeBegin(round));
+      }
+      Send(plan_, FrameKind::kGradient, slot, round);
+    }
+    for (const auto& sink : sinks_) ASSERT_TRUE(sink->Wait(round).ok());
+  }
+  void Send(const JobPlan& plan, FrameKind kind, uint32_t slot, uint64_t round) {
     const Layout layout = *LayoutOfSpec(plan.spec);
     for (uint32_t e = 0; e < layout.extents().size(); ++e) {
       for (const ChunkRange& range : ChunkRanges(layout, e, testing::kChunk, {})) {
         const std::string bytes(range.length_bytes, '\1');
-        FrameHeader header = testing::MakeFrame(plan, kind, slot, 1, e, range);
+        FrameHeader header = testing::MakeFrame(plan, kind, slot, round, e, range);
         header.incarnation = 100 + slot;
         header.crc32c = Crc32c(bytes.data(), bytes.size(), IdentityCrc(header));
         cluster_.Engine(plan.owner[e], job_)->Frame(header, Payload::FromString(bytes));
@@ -68,7 +71,7 @@ class GrowthTest : public ::testing::Test {
     return sink;
   }
 
-  ExtendCall Growth(uint32_t slot, int64_t elements = 200) const {
+  ExtendCall Growth(uint32_t slot, int64_t elements = 200, uint64_t round = 2) const {
     ExtendCall call;
     call.job = job_;
     call.epoch = 1;
@@ -78,7 +81,7 @@ class GrowthTest : public ::testing::Test {
     call.group_count = 2;
     call.tensors = {{"late", {elements}, DType::kF32, 1, {}}};
     call.tensor_crc32c = {3};
-    call.round = 2;
+    call.round = round;
     return call;
   }
   ExtendAnswer Ask(const ExtendCall& call) {
@@ -86,19 +89,26 @@ class GrowthTest : public ::testing::Test {
     cluster_.At(0)->trainers()->Extend(call, answer.Setter());
     return answer;
   }
-  absl::StatusOr<JobPlan> GrowBoth(int64_t elements = 200) {
-    ExtendAnswer zero = Ask(Growth(0, elements));
-    const absl::StatusOr<JobPlan> one = Ask(Growth(1, elements)).Get();
+  absl::StatusOr<JobPlan> GrowBoth(int64_t elements = 200, uint64_t round = 2) {
+    ExtendAnswer zero = Ask(Growth(0, elements, round));
+    const absl::StatusOr<JobPlan> one = Ask(Growth(1, elements, round)).Get();
     const absl::StatusOr<JobPlan> other = zero.Get();
     EXPECT_EQ(one.status(), other.status());
     return one;
   }
-  void ExpectLayout(uint32_t version) {
+  // Server 1 has no disk for the growth that server 0 has made its files for.
+  void GrowInVain() {
+    cluster_.Disk(1)->SetCapacity(4096);
+    EXPECT_EQ(ReasonOf(GrowBoth().status()), Reason::kOverBudget);
+    cluster_.Disk(1)->SetCapacity(uint64_t{1} << 30);
+    EXPECT_EQ(FilesNamed("/layout-2/slots"), 1u);
+  }
+  void ExpectLayout(uint32_t version, uint64_t late = 200) {
     for (const uint32_t id : {0u, 1u}) {
       EXPECT_EQ(cluster_.Record(id, job_).layout_version, version) << "server " << id;
       Answer<JobStatus> snapshot;
       cluster_.Engine(id, job_)->Status(snapshot.Setter());
-      EXPECT_EQ(snapshot.Get().parameters, version == 1 ? 340u : 540u) << "server " << id;
+      EXPECT_EQ(snapshot.Get().parameters, version == 1 ? 340u : 340u + late) << "server " << id;
     }
   }
   // Files of both servers' disks, without the manifests.
@@ -114,6 +124,8 @@ class GrowthTest : public ::testing::Test {
 
   DurableDirectories cluster_{2};
   uint64_t job_ = 0;
+  JobPlan plan_;                                       // before it grows
+  std::vector<std::shared_ptr<RecordingSink>> sinks_;  // of its streams
 };
 
 TEST_F(GrowthTest, TheWindowGrowsToWhatTheJobHasRoomFor) {
@@ -168,6 +180,21 @@ TEST_F(GrowthTest, ADiskThatIsTooSmallAnywhereLeavesTheJobAsItWas) {
   ExpectLayout(1);
   cluster_.Disk(1)->SetCapacity(uint64_t{1} << 30);
   ASSERT_TRUE(GrowBoth().ok()) << "the job goes on, and may grow when there is room";
+  ExpectLayout(2);
+}
+
+TEST_F(GrowthTest, FilesOfAnAttemptInVainAreNotThoseOfAnotherGrowth) {
+  GrowInVain();
+  ASSERT_TRUE(GrowBoth(5000).ok());
+  for (const uint32_t id : {0u, 1u}) cluster_.Restart(id);
+  ExpectLayout(2, 5000);
+}
+
+TEST_F(GrowthTest, FilesOfAnAttemptInVainAreNotThoseOfALaterRound) {
+  GrowInVain();
+  RunRound(2);
+  ASSERT_TRUE(GrowBoth(200, /*round=*/3).ok());
+  for (const uint32_t id : {0u, 1u}) cluster_.Restart(id);
   ExpectLayout(2);
 }
 
