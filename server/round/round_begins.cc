@@ -25,6 +25,13 @@ std::string PlaneDifference(const SlotBegin& ours, const SlotBegin& theirs, uint
                       "; all slots must upload the same, and begin with it together");
 }
 
+uint64_t BitsOf(double value) { return std::bit_cast<uint64_t>(value); }
+
+bool SameKeys(const Hyper& a, const Hyper& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](double x, double y) { return BitsOf(x) == BitsOf(y); });
+}
+
 }  // namespace
 
 std::string UploadDifference(const SlotBegin& ours, const SlotBegin& theirs, uint64_t round,
@@ -38,7 +45,7 @@ std::string UploadDifference(const SlotBegin& ours, const SlotBegin& theirs, uin
   const std::vector<uint32_t>& there = theirs.begin.weight_crc32c;
   const std::vector<uint32_t>& here = ours.begin.weight_crc32c;
   if (there.empty() || here.empty()) return "";
-  const auto differ = std::mismatch(there.begin(), there.end(), here.begin());
+  const auto differ = std::mismatch(there.begin(), there.end(), here.begin(), here.end());
   if (differ.first == there.end()) return "";
   const auto tensor = static_cast<size_t>(differ.first - there.begin());
   const UploadPlane plane = ours.begin.upload;
@@ -48,13 +55,31 @@ std::string UploadDifference(const SlotBegin& ours, const SlotBegin& theirs, uin
                       "'s; all slots must make the same change to their weights");
 }
 
+std::string SizesRefusal(const SlotBegin& slot, size_t tensors) {
+  const RoundBegin& begin = slot.begin;
+  if (!begin.presence.empty() && begin.presence.size() != tensors) {
+    return absl::StrCat("slot ", slot.slot, " sends presence of ", begin.presence.size(),
+                        " tensors; the job has ", tensors);
+  }
+  if (IsUpload(begin.upload) || (begin.weight_crc32c.empty() && !begin.steps.has_value())) {
+    return "";
+  }
+  return absl::StrCat("slot ", slot.slot, " steps with checksums of ", begin.weight_crc32c.size(),
+                      " tensors and step counts of ",
+                      begin.steps.has_value() ? begin.steps->tensor.size() : 0,
+                      "; only an upload has them");
+}
+
+bool SameHyper(const std::vector<Hyper>& a, const std::vector<Hyper>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), SameKeys);
+}
+
 std::string HyperDifference(const SlotBegin& ours, const SlotBegin& theirs) {
-  const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
   for (size_t g = 0; g < theirs.begin.hyper.size(); ++g) {
     const Hyper& there = theirs.begin.hyper[g];
     const Hyper& here = ours.begin.hyper[g];
     for (size_t k = 0; k < there.size(); ++k) {
-      if (bits(there[k]) == bits(here[k])) continue;
+      if (BitsOf(there[k]) == BitsOf(here[k])) continue;
       return absl::StrCat("group ", g, ": ", kAdamWKeys[k], " is ",
                           absl::StrFormat("%.17g", here[k]), " at slot ", ours.slot, " and ",
                           absl::StrFormat("%.17g", there[k]), " at slot ", theirs.slot,

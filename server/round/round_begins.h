@@ -21,7 +21,14 @@ struct SlotBegin {
 std::string UploadDifference(const SlotBegin& ours, const SlotBegin& theirs, uint64_t round,
                              const std::vector<TensorSpec>& tensors);
 
-// The first hyper-parameter whose bits differ; empty: none. Both have the same groups and keys.
+// Why a list of `slot` has a wrong length: presence of other than none or all of the job's
+// `tensors`, or what only an upload has. Empty: none has.
+std::string SizesRefusal(const SlotBegin& slot, size_t tensors);
+
+// Whether both have the same groups, as many keys in each, and the same bits.
+bool SameHyper(const std::vector<Hyper>& a, const std::vector<Hyper>& b);
+
+// The first hyper-parameter whose bits differ; empty: none. ValidateHyper has accepted both.
 std::string HyperDifference(const SlotBegin& ours, const SlotBegin& theirs);
 
 }  // namespace ballast::server

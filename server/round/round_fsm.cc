@@ -278,10 +278,9 @@ bool RoundFsm::SameBegin(uint32_t slot_id, const RoundBegin& begin) const {
   const Slot& slot = slots_[slot_id];
   return slot.begun && slot.begin.round == begin.round &&
          slot.begin.layout_version == begin.layout_version &&
-         slot.begin.presence == begin.presence && slot.begin.hyper.size() == begin.hyper.size() &&
-         slot.begin.upload == begin.upload && slot.begin.weight_crc32c == begin.weight_crc32c &&
-         slot.begin.steps == begin.steps &&
-         HyperDifference({slot_id, begin}, {slot_id, slot.begin}).empty();
+         slot.begin.presence == begin.presence && slot.begin.upload == begin.upload &&
+         slot.begin.weight_crc32c == begin.weight_crc32c && slot.begin.steps == begin.steps &&
+         SameHyper(slot.begin.hyper, begin.hyper);
 }
 
 absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) const {
@@ -303,13 +302,6 @@ absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) con
                               init_missing_, " extents still lack their initial weights"),
                  slot);
   }
-  if (!begin.presence.empty() && begin.presence.size() != layout_.tensors().size() &&
-      begin.layout_version == plan_.layout_version) {
-    return Error(absl::StatusCode::kInvalidArgument, Reason::kBadFrame,
-                 absl::StrCat("slot ", slot_id, " sends presence of ", begin.presence.size(),
-                              " tensors; the job has ", layout_.tensors().size()),
-                 slot);
-  }
   uint64_t others = 0;
   for (const Slot& other : slots_) others += other.begin.user_state.size();
   const uint64_t bytes_max = UserStatesBytesMax(plan_.spec);
@@ -317,6 +309,9 @@ absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) con
     return Error(absl::StatusCode::kInvalidArgument, Reason::kBadArgument, why, slot);
   }
   if (begin.layout_version != plan_.layout_version) return absl::OkStatus();
+  if (std::string why = SizesRefusal({slot_id, begin}, layout_.tensors().size()); !why.empty()) {
+    return Error(absl::StatusCode::kInvalidArgument, Reason::kBadFrame, why, slot);
+  }
   if (IsUpload(begin.upload)) return CheckUpload(slot_id, begin);
   if (absl::Status st = ValidateHyper(plan_.spec, begin.hyper); !st.ok()) {
     return Error(absl::StatusCode::kInvalidArgument, Reason::kBadHyperparam,

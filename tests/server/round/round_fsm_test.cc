@@ -268,8 +268,14 @@ TEST(RoundFsmTest, BadBeginsAreRefusedAndTheOthersLearnOfTheLostSlot) {
   nan.hyper[0][kLr] = std::numeric_limits<double>::quiet_NaN();
   RoundBegin wordy = MakeBegin(1);
   wordy.user_state.assign(kUserStateBytesMax + 1, 'x');
+  RoundBegin checksums = MakeBegin(1);
+  checksums.weight_crc32c.assign(1000, 7u);
+  RoundBegin counts = MakeBegin(1);
+  counts.steps = StepCounts{{1}, 1};
   const Case cases[] = {{Reason::kFutureRound, MakeBegin(2)},
                         {Reason::kBadArgument, wordy},
+                        {Reason::kBadFrame, checksums},
+                        {Reason::kBadFrame, counts},
                         {Reason::kRoundClosed, MakeBegin(0)},
                         {Reason::kBadHyperparam, nan},
                         {Reason::kBadFrame, MakeBegin(1, {true, true})}};
@@ -284,6 +290,19 @@ TEST(RoundFsmTest, BadBeginsAreRefusedAndTheOthersLearnOfTheLostSlot) {
     EXPECT_EQ(ReasonOf(First<FailJob>(effects)->status), Reason::kTrainerLost);
     EXPECT_EQ(f.fsm_.round(), 1u);
   }
+}
+
+TEST(RoundFsmTest, ABeginThatIsRepeatedWithFewerKeysIsNotTheSame) {
+  Fixture f(Durable(MakePlan({128}, 2, {0})));
+  f.Init();
+  f.Begin(0);
+  RoundBegin begin = MakeBegin(1);
+  begin.hyper[0].resize(1);
+  begin.hyper[0].shrink_to_fit();
+  const Effects effects = f.Feed(BeginInput{0, begin});
+  ASSERT_NE(First<FailSlot>(effects), nullptr);
+  EXPECT_EQ(ReasonOf(First<FailSlot>(effects)->status), Reason::kConflict);
+  EXPECT_EQ(First<FailJob>(effects), nullptr);
 }
 
 // A round of two slots, each of which says `state` and its number.
