@@ -125,6 +125,12 @@ void Audience::Lose(uint32_t slot, const std::string& why, std::chrono::nanoseco
   WatchLease(slot);
 }
 
+void Audience::Refuse(uint32_t slot, const absl::Status& status) {
+  if (sinks_[slot] == nullptr) return;
+  sinks_[slot]->OnError(status);
+  Lose(slot, std::string(status.message()), std::chrono::nanoseconds(0));
+}
+
 void Audience::Close(uint32_t slot, const absl::Status& status) {
   if (sinks_[slot] != nullptr && !status.ok()) sinks_[slot]->OnError(status);
   sinks_[slot] = nullptr;

@@ -51,6 +51,8 @@ class Audience {
   // The stream broke, or was silent for `silent_for`: the seat is kept for its lease. The others
   // learn of it.
   void Lose(uint32_t slot, const std::string& why, std::chrono::nanoseconds silent_for);
+  // The slot may take no further part, and gets `status`: as Lose from here on, if it has a stream.
+  void Refuse(uint32_t slot, const absl::Status& status);
   // The stream ends for good, with `status` if that is an error.
   void Close(uint32_t slot, const absl::Status& status);
   // The member has left, or its lease has run out: says so through OnSeatFree, unless the job

@@ -111,7 +111,7 @@ void RoundDriver::CarryOut(const Effects& effects) {
         }
         BALLAST_FAILPOINT("vote.after_tell");
       },
-      [this](const FailSlot& effect) { audience_.Close(effect.slot, effect.status); },
+      [this](const FailSlot& effect) { audience_.Refuse(effect.slot, effect.status); },
       [this](const auto& effect) { Do(effect); }};
   for (const Effect& effect : effects) std::visit(carry_out, effect);
 }
