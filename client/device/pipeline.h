@@ -29,6 +29,8 @@ class Pipeline {
   // Begins to bring gradients into a buffer, and returns its number. `ready` is recorded on the
   // stream that forms the gradients; `packing.packed` is not read. RESOURCE_EXHAUSTED when all
   // buffers are taken: release one. INVALID_ARGUMENT when the elements exceed a buffer.
+  // A device's error is final for the pipeline: the buffer stays taken, since work on it may be
+  // under way.
   absl::StatusOr<size_t> Push(Event ready, Packing packing);
 
   // Waits until the buffer's gradients are there. The bytes are the caller's until Release.
