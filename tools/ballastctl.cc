@@ -54,12 +54,12 @@ NEW of such a directory. tune measures a disk and needs no server.
 
   --force                delete: also while trainers are attached; they end with JOB_FAILED
   --keep N               snapshot create: remove the job's oldest until N are left
-  --as NEW               snapshot restore and fork, import: name of the job that goes on
+  --as NEW               snapshot restore and fork, import: name of the new job
   --world N              and its number of trainers (default: as it was)
   --snapshot NAME        export: that snapshot of the job (default: its present state)
   --name EXPORT          export: name of the directory (default: JOB and the time)
   --dtype native|...     export: of the weights (default: native, each tensor's own)
-  --state                export: optimizer state, too, so that the job can be imported and go on
+  --state                export: optimizer state, too, so that an import continues the job
   --consolidated         export: one file, written by one server, in place of one per server
   --endpoint HOST:PORT   a server to ask; may be repeated or hold a list with commas
                          (default: BALLAST_ENDPOINTS)

@@ -66,7 +66,7 @@ ROOMS = {
     "server/simd": Room(("common/base",), banned=KERNEL_BANS),
     "server/optim": Room(("common/base", "common/tensor", "server/simd"), banned=KERNEL_BANS),
     "server/reduce": Room(("common/base", "common/tensor", "server/simd"), banned=KERNEL_BANS),
-    # server/durability: an extent on NVMe lives in the slots that its checkpoint would go to.
+    # server/durability: an extent on NVMe lives in the images that its checkpoint would go to.
     "server/tier": Room(
         COMMON + ("server/simd", "server/optim", "server/durability"), ("absl/", "libaio.h")),
     "server/state": Room(

@@ -1,5 +1,5 @@
 // Halt: tells work on other threads that it is not wanted any more, and why.
-// Comes from: Directory (a server that stops, a home that is gone, a job that is dropped). Goes to:
+// Comes from: LongWork (a server that stops, a home that is gone, a job that is dropped). Goes to:
 // exports, imports, restores and verifications, which ask between two extents.
 // Thread safety: thread-safe.
 #pragma once

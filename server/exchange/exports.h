@@ -3,12 +3,13 @@
 //   <root>/<name>/model*.safetensors, model.safetensors.index.json    weights
 //   <root>/<name>/optimizer/state*.safetensors, ...index.json         optimizer state
 //   <root>/<name>/job.ballast                                         what job it is of, last
-//   <root>/<name>/EXPORTING                                           while it is written: by whom
-//   <root>/.<name>.<owner>                                            until that mark is in it, and
+//   <root>/<name>/EXPORTING                                           while it is written: its
+//   owner <root>/.<name>.<owner>                                            until that mark is in
+//   it, and
 //                                                                     while it is removed
 //
 // A name is one that CheckSnapshotName takes, so it is a single harmless component of a path.
-// Comes from: Directory. Goes to: common/io files. Layout: docs/formats/export.md.
+// Comes from: ExportDesk and ImportDesk. Goes to: common/io files. Layout: docs/formats/export.md.
 // Thread safety: any thread, but one call at a time for an export; every call blocks on the disk.
 #pragma once
 

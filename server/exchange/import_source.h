@@ -1,6 +1,6 @@
-// ImportSource: what an export holds, as the states of a job's extents. Nobody vouches for its
-// files: everything is checked before memory is taken for it.
-// Comes from: Directory. Goes to: SafetensorsReader, the images of a new job.
+// ImportSource: what an export holds, as the states of a job's extents. Its files are not
+// trusted: everything is checked before memory is taken for it.
+// Comes from: ImportDesk. Goes to: SafetensorsReader, the images of a new job.
 // Thread safety: immutable after Open; ReadExtent may be called from any thread.
 #pragma once
 

@@ -172,9 +172,9 @@ class RoundFsm {
   // Goes over to the next epoch, whose members may be others and more or fewer, with room for
   // `window_extents` (as the constructor's). What was collected or prepared of a round that the new
   // epoch runs again is dropped, and of initial weights every extent that is not complete, or all
-  // of them when the record says so. Who has left stays gone. Errors: INTERNAL when the record
-  // contradicts where this server stands; a server that has not ended the round before it adopts it
-  // later.
+  // of them when the record says so. A slot that has left stays empty. Errors: INTERNAL when the
+  // record contradicts where this server stands; a server that has not ended the round before it
+  // adopts it later.
   absl::Status Adopt(const JobPlan& plan, uint32_t window_extents, Effects* effects);
 
   // Grows the job between rounds. Errors: FAILED_PRECONDITION LAYOUT_MISMATCH when a round is open
@@ -217,9 +217,9 @@ class RoundFsm {
   std::string UserState(uint32_t slot) const;
   // This server's vote on `round`, if it has given one and still knows it.
   std::optional<Vote> OwnVoteOn(uint64_t round) const;
-  // What `peer` is told, which has voted on `round`: OwnVoteOn. DATA_LOSS STATE_LOST when this
-  // server could not be where it is without a later vote of that peer. If the peer still waits in
-  // that round, its disk has lost it.
+  // The answer to `peer`, which has voted on `round`: OwnVoteOn. DATA_LOSS STATE_LOST when this
+  // server has passed that round, which needs a later vote of that peer: the peer's disk has lost
+  // it.
   VoteAnswer AnswerVote(uint64_t round, uint32_t peer) const;
   // Owned extents of which no gradient frame of the open round is needed from `slot` any more.
   std::vector<uint32_t> CompleteFor(uint32_t slot) const;

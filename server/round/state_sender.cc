@@ -53,14 +53,14 @@ void StateSender::SendExtent(const StreamRef& stream, uint32_t extent) {
     state_->nvme->Release(extent, 0);
     Continue(stream);
   });
-  // Its end, wherever the last byte is sent, gives the planes back.
-  const std::shared_ptr<const void> planes(
+  // Its end, on the thread that sends the last byte, gives the arrays back.
+  const std::shared_ptr<const void> arrays(
       state_->nvme->State(extent),
       [next, engine = strand_->KeepAlive()](const void*) { next(absl::OkStatus()); });
   if (!StillWanted(*stream)) return;
   if (stream->order.weights) SendWeights(stream->sink.get(), extent);
   for (const uint32_t array : stream->order.arrays) {
-    SendArray(stream->sink.get(), extent, array, planes);
+    SendArray(stream->sink.get(), extent, array, arrays);
   }
 }
 
@@ -85,13 +85,13 @@ void StateSender::SendWeights(SlotSink* sink, uint32_t extent) {
                   .bytes = {weights.data(), layout.ExtentWireBytes(extent), weights.ToShared()}});
 }
 
-// State planes go out in place: no round can be applied before the slot that asked begins it.
+// State arrays go out in place: no round can be applied before the slot that asked begins it.
 void StateSender::SendArray(SlotSink* sink, uint32_t extent, uint32_t array,
                             const std::shared_ptr<const void>& owner) {
   const Layout& layout = fsm_->layout();
   for (uint32_t t = 0; t < TileCount(layout, extent); ++t) {
     const TileView tile = state_->store.Tile(extent, t);
-    const float* plane = array == 0 ? tile.p : array == 1 ? tile.m : tile.v;
+    const float* values = array == 0 ? tile.p : array == 1 ? tile.m : tile.v;
     sink->OnExtent(
         {.kind = FrameKind::kState,
          .array = static_cast<uint8_t>(array),
@@ -99,7 +99,7 @@ void StateSender::SendArray(SlotSink* sink, uint32_t extent, uint32_t array,
          .extent = extent,
          .dtype = DType::kF32,
          .offset_bytes = t * layout.tile_elements() * 4,
-         .bytes = {reinterpret_cast<const char*>(plane), size_t{tile.elements} * 4, owner}});
+         .bytes = {reinterpret_cast<const char*>(values), size_t{tile.elements} * 4, owner}});
   }
 }
 

@@ -1,8 +1,8 @@
 // StateSender: state on its way out to one trainer, one extent after the other: what a trainer
 // fetches, and the weights of a round whose end it did not see.
 //
-// What is in memory goes out at once. Planes of a tier on NVMe stay in memory until they are sent,
-// and the next extent is loaded then.
+// What is in memory goes out at once. The arrays of an extent on NVMe stay in memory until they are
+// sent; then the next extent is loaded.
 // Comes from: RoundDriver. Goes to: ModelState, SlotSinks.
 // Thread safety: on the job's strand.
 #pragma once
@@ -57,7 +57,7 @@ class StateSender {
   void SendExtent(const StreamRef& stream, uint32_t extent);
   bool StillWanted(const Stream& stream) const;
   void SendWeights(SlotSink* sink, uint32_t extent);
-  // `owner` keeps the extent's planes where they are.
+  // `owner` keeps the extent's arrays where they are.
   void SendArray(SlotSink* sink, uint32_t extent, uint32_t array,
                  const std::shared_ptr<const void>& owner);
 

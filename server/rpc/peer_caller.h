@@ -1,5 +1,5 @@
 // Unary calls to the other servers: one connection to each, and the set of calls under way.
-// Comes from: PeerClient, its Heartbeat and its PeerVotes. Goes to: peer_service of the peers.
+// Comes from: PeerClient, its PeerHeartbeat and its PeerVotes. Goes to: peer_service of the peers.
 // Thread safety: thread-safe. A callback runs on the thread that polls the completion queue or on
 // the caller's; no lock is held then.
 #pragma once

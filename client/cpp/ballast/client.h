@@ -51,8 +51,10 @@ struct AdamWHyper {
 };
 
 enum class InitMode {
-  kEqual,      // every trainer holds equal weights: the servers compare digests, slot 0 uploads
-  kBroadcast,  // slot 0 uploads, the others receive its weights at attach
+  // Every trainer holds equal weights: the servers compare digests, the lead trainer uploads.
+  kEqual,
+  // The lead trainer uploads, the others receive its weights at attach.
+  kBroadcast,
 };
 
 // What a finished round survives. Numbers equal ballast.v1.Durability.
@@ -95,8 +97,7 @@ inline constexpr uint32_t kServerUnknown = UINT32_MAX;
 struct Pause {
   enum class Kind {
     // A server's stream broke, or the server fell silent; the client tries to reach it again.
-    // During
-    // an attach: the attach has waited for the server for 3 s.
+    // During an attach: the attach has waited for the server for 3 s.
     kLost,
     // The server is still away; every 5 s.
     kWaiting,
@@ -254,17 +255,16 @@ class Client {
   virtual ~Client() = default;
 
   // Attaches to the job, and creates it if this is the first trainer; waits for the other trainers.
-  // Then uploads the initial weights (slot 0) or receives them (InitMode::kBroadcast).
+  // Then uploads the initial weights (lead trainer) or receives them (InitMode::kBroadcast).
   // `buffers[i].weight` belongs to `tensors[i]`, and is lent until the return.
   // With JobOptions::resume, when the job is there: takes the place of the slot's last process, and
   // receives every weight from the servers, whatever `buffers` held before. If that process died
-  // before the servers had all initial weights, slot 0 first uploads what they lack. Then resumed()
-  // is true, and round() says where the job stands.
-  // Errors: INVALID_ARGUMENT BAD_SPEC | BAD_ARGUMENT; FAILED_PRECONDITION SPEC_MISMATCH,
-  // INIT_MISMATCH (names the first tensor), PROTOCOL_MISMATCH; ALREADY_EXISTS NAME_IN_USE,
-  // SLOT_TAKEN (resume: the slot's last process is alive); NOT_FOUND UNKNOWN_JOB (Resume::kMust);
-  // DEADLINE_EXCEEDED ATTACH_TIMEOUT (names the missing slots); RESOURCE_EXHAUSTED OVER_BUDGET;
-  // UNAVAILABLE UNREACHABLE.
+  // early, the lead trainer first uploads the initial weights that the servers lack. Then resumed()
+  // is true, and round() says where the job stands. Errors: INVALID_ARGUMENT BAD_SPEC |
+  // BAD_ARGUMENT; FAILED_PRECONDITION SPEC_MISMATCH, INIT_MISMATCH (names the first tensor),
+  // PROTOCOL_MISMATCH; ALREADY_EXISTS NAME_IN_USE, SLOT_TAKEN (resume: the slot's last process is
+  // alive); NOT_FOUND UNKNOWN_JOB (Resume::kMust); DEADLINE_EXCEEDED ATTACH_TIMEOUT (names the
+  // missing slots); RESOURCE_EXHAUSTED OVER_BUDGET; UNAVAILABLE UNREACHABLE.
   static absl::StatusOr<std::unique_ptr<Client>> Attach(const JobOptions& options,
                                                         const std::vector<Tensor>& tensors,
                                                         const std::vector<TensorBuffers>& buffers);

@@ -34,7 +34,7 @@ std::string Describe(const Pause& pause) {
   switch (pause.kind) {
     case Pause::Kind::kReplacing:
       if (pause.epoch == 0) {
-        return absl::StrCat("trainers change; the job's home has not said who for ",
+        return absl::StrCat("trainers change; the job's home has not named them for ",
                             RoundedText(pause.away), ", last error: ", pause.error);
       }
       return absl::StrCat("going over to ", Changes(pause));

@@ -1,7 +1,8 @@
 // When to try again to reach a state server that is away, when to report that, and when to give up.
 // Also for attaching again at the job's home after a change of epoch.
 // Pure: events and the time come in, decisions go out; no clock, no chance, no I/O.
-// Comes from: Session (streams that end, Welcomes, its timer). Goes to: Session, which acts.
+// Comes from: ServerLink and Passage (streams that end, Welcomes, tries). Goes to: SessionCore and
+// Passage, which act.
 // Thread safety: none; lives under the session's lock.
 #pragma once
 

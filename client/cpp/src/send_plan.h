@@ -1,5 +1,6 @@
 // What to send to one server next: push order, window, credits and resending, without any I/O.
-// Comes from: Session (a step, an upload, acks, refusals). Goes to: Session, which forms the frame.
+// Comes from: ServerShare (a step, an upload, acks, refusals). Goes to: ServerLink, whose FrameDesk
+// forms the frame.
 // Thread safety: none; lives under the session's lock.
 #pragma once
 

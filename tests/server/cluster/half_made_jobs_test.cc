@@ -359,7 +359,7 @@ TEST(MissedEnds, AHomeWithoutRoomWaitsForItsPeersToSayWhatHasEnded) {
   const absl::Status early = MakeNext(&cluster, 300);
   EXPECT_EQ(cluster.Calls("create", 1), told) << "the home has nothing to tell";
   EXPECT_EQ(ReasonOf(early), Reason::kRecovering) << early;
-  EXPECT_THAT(std::string(early.message()), HasSubstr("whether job \"job\" goes on"));
+  EXPECT_THAT(std::string(early.message()), HasSubstr("whether job \"job\" still runs"));
   cluster.KeepNoMore();
   cluster.Release();
   absl::Status made = early;

@@ -172,16 +172,16 @@ class EpochTest : public ::testing::Test, public VoteSink {
     }
     engine_->PeerVote(plan_.epoch.epoch, round, own, [](const VoteAnswer&) {});
   }
-  JobStatus Snapshot() {
-    Value<JobStatus> snapshot;
-    engine_->Status(snapshot.Setter());
-    return snapshot.Get();
+  JobStatus Status() {
+    Value<JobStatus> status;
+    engine_->Status(status.Setter());
+    return status.Get();
   }
   // All that was pushed has been summed.
   void WaitForWorkers() {
-    Snapshot();
+    Status();
     workers_->Run(1, [](size_t) {});
-    Snapshot();
+    Status();
   }
   absl::StatusOr<SealAnswer> Seal(uint32_t epoch) {
     Sealed sealed;
@@ -254,7 +254,7 @@ TEST_F(EpochTest, ASealThatCannotBeSavedIsNoAnswer) {
     save_status_ = absl::DataLossError("EIO");
   }
   EXPECT_EQ(Seal(1).status().code(), absl::StatusCode::kDataLoss);
-  Snapshot();
+  Status();
   EXPECT_EQ(storage_failures_, 1);
 }
 
@@ -266,7 +266,7 @@ TEST_F(EpochTest, ASealedServerVotesOnNothingMore) {
   const auto answer = Seal(1);
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_FALSE(answer->prepared);
-  EXPECT_EQ(Snapshot().phase, "collect");
+  EXPECT_EQ(Status().phase, "collect");
   EXPECT_EQ(VotesSent(), 0u);
 }
 
@@ -292,7 +292,7 @@ TEST_F(EpochTest, ASealThatWaitsForAVoteGetsTheErrorWhenTheJobEnds) {
   Failpoints::WaitForPause("log.before_sync");
   Sealed sealed;
   engine_->Seal(1, Saver(), sealed.Setter());
-  Snapshot();  // The seal waits now.
+  Status();  // The seal waits now.
   disk_.Fail(MemoryDisk::Operation::kSync, 1, EIO);
   Failpoints::Reset();
   engine_->Fail(absl::CancelledError("the test ends it"));
@@ -308,7 +308,7 @@ TEST_F(EpochTest, AnAdoptionThatWaitsForTheDiskGetsTheErrorWhenTheJobEnds) {
   Value<absl::Status> adopted;
   engine_->Adopt(
       NextPlan(1), 64, [] { return absl::OkStatus(); }, adopted.Setter());
-  Snapshot();  // The adoption waits now.
+  Status();  // The adoption waits now.
   engine_->Fail(absl::CancelledError("the test ends it"));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // The job is closing its log.
   Failpoints::Reset();
@@ -369,8 +369,8 @@ TEST_F(EpochTest, WhatWasCollectedInTheOldEpochCountsForNothing) {
   plan_ = NextPlan(1);  // The peer had not prepared.
   ASSERT_TRUE(Adopt(plan_).ok());
   EXPECT_EQ(ReasonOf(sink_->Wait(1)), Reason::kStaleEpoch);
-  EXPECT_EQ(Snapshot().round, 1u);
-  EXPECT_EQ(Snapshot().phase, "idle");
+  EXPECT_EQ(Status().round, 1u);
+  EXPECT_EQ(Status().phase, "idle");
   // A late vote of the old epoch does not help the round along.
   Vote late = old;
   late.server = kPeer;
@@ -393,11 +393,11 @@ TEST_F(EpochTest, AServerThatStillOwesTheRoundBeforeAdoptsWhenItIsOver) {
   Value<absl::Status> adopted;
   engine_->Adopt(
       next, 64, [&] { return Saver()(next); }, adopted.Setter());
-  Snapshot();
+  Status();
   EXPECT_FALSE(adopted.Has());
   AnswerVote(1, vote);
   ASSERT_TRUE(adopted.Get().ok()) << adopted.Get();
-  EXPECT_EQ(Snapshot().round, 2u);
+  EXPECT_EQ(Status().round, 2u);
 }
 
 TEST_F(EpochTest, TheDecisionBeforeAnAdoptedEpochSurvivesPowerLoss) {
@@ -409,8 +409,8 @@ TEST_F(EpochTest, TheDecisionBeforeAnAdoptedEpochSurvivesPowerLoss) {
   plan_ = NextPlan(2);
   ASSERT_TRUE(Adopt(plan_).ok());
   Restart();
-  EXPECT_EQ(Snapshot().round, 2u);
-  EXPECT_EQ(Snapshot().opt_step, 1u);
+  EXPECT_EQ(Status().round, 2u);
+  EXPECT_EQ(Status().opt_step, 1u);
 }
 
 // A disk has lost a write that it had acknowledged.
@@ -429,7 +429,7 @@ TEST_F(EpochTest, ARecordThatContradictsWhereTheServerStandsIsRefused) {
   ASSERT_TRUE(sink_->Wait(1).ok());
   // Round 1 is over here; the record says that it is run again.
   EXPECT_EQ(Adopt(NextPlan(1)).code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(Snapshot().round, 2u);
+  EXPECT_EQ(Status().round, 2u);
 }
 
 TEST_F(EpochTest, ARecordThatCannotBeSavedIsNotAdopted) {
@@ -441,7 +441,7 @@ TEST_F(EpochTest, ARecordThatCannotBeSavedIsNotAdopted) {
   Value<absl::Status> adopted;
   engine_->Adopt(
       next, 64, [&] { return Saver()(next); }, adopted.Setter());
-  while (storage_failures_ == 0) Snapshot();
+  while (storage_failures_ == 0) Status();
   EXPECT_FALSE(adopted.Has());
   EXPECT_TRUE(Attach(1).ok()) << "the old epoch";
 }

@@ -95,11 +95,11 @@ TEST(RoundFsmTest, EveryRoundIsDividedByTheWorldOfItsEpoch) {
   EXPECT_EQ(f.Round({1}).grad_scale[0], 1.0f);
   f.Adopt({1, 2, 5});
   EXPECT_EQ(f.Round({1, 2, 5}).grad_scale[0], 1.0f / 3);
-  JobStatus snapshot;
-  f.fsm_.FillStatus(&snapshot);
-  EXPECT_EQ(snapshot.world, 3u);
-  ASSERT_EQ(snapshot.slots.size(), 3u);
-  EXPECT_EQ(snapshot.slots[2].slot, 5u);
+  JobStatus status;
+  f.fsm_.FillStatus(&status);
+  EXPECT_EQ(status.world, 3u);
+  ASSERT_EQ(status.slots.size(), 3u);
+  EXPECT_EQ(status.slots[2].slot, 5u);
 }
 
 TEST(RoundFsmTest, InitialWeightsThatAreSentAgainAreThoseOfTheNewestGroupsOnly) {

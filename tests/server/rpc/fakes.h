@@ -97,9 +97,9 @@ class FakeEngine : public RoundEngine {
   }
   void ReleaseState() override {}
   void Status(std::function<void(JobStatus)> done) override {
-    JobStatus snapshot;
-    snapshot.name = "fake";
-    done(std::move(snapshot));
+    JobStatus status;
+    status.name = "fake";
+    done(std::move(status));
   }
   void Fail(absl::Status) override {}
   void OnEnd(std::function<void(const absl::Status&, uint64_t)>) override {}
@@ -265,10 +265,10 @@ class FakeDirectory : public JobDirectory,
   }
   void PeerLost(uint32_t, const std::string&) override {}
   void Status(std::function<void(std::vector<JobStatus>)> done) override {
-    JobStatus snapshot;
-    snapshot.name = "fake";
-    snapshot.slots.push_back({1, "pushing", 3, 42});
-    done({snapshot});
+    JobStatus status;
+    status.name = "fake";
+    status.slots.push_back({1, "pushing", 3, 42});
+    done({status});
   }
   void Shutdown(std::function<void()> done) override { done(); }
   uint64_t memory_used_bytes() const override { return 10; }
