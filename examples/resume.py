@@ -1,4 +1,4 @@
-"""A training script that may be killed at any instant and goes on with the same bits.
+"""A training script that may be killed at any instant and continues with the same bits.
 
     ballast-run --servers 2 --nproc 2 --max-restarts 5 examples/resume.py
 

@@ -58,10 +58,10 @@ int Fail(const absl::Status& status, int code) {
   return code;
 }
 
-// That of a server that will not start before somebody has put something back.
+// That of a server that cannot start before something is put back.
 int CodeOf(const absl::Status& status) { return absl::IsDataLoss(status) ? kStateLost : 1; }
 
-// Whoever started us with nohup wants us to outlive the terminal.
+// Under nohup the server is meant to outlive the terminal.
 bool HangupEnds() {
   struct sigaction action = {};
   sigaction(SIGHUP, nullptr, &action);

@@ -30,21 +30,21 @@ std::vector<std::string> EntriesOf(const std::string& directory) {
   return paths;
 }
 
-// A directory of ours, and not a link that somebody has put in its place.
+// A directory of ours, and not a link that was put in its place.
 bool IsOwnDirectory(const std::string& path) {
   struct stat status = {};
   return lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == geteuid();
 }
 
 // The lock of the directory, held, when its owner has ended; else -1. An owner writes its pid under
-// the lock, so a lock file with a pid that nobody holds is that of a process which is gone; one
+// the lock, so a lock file with a pid and no holder is that of a process which is gone; one
 // without may be a moment old.
 int TakeLockOfTheDead(const std::string& directory) {
   const int lock = open((directory + "/lock").c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   if (lock < 0) return -1;
   char first = 0;
   struct stat status = {};
-  // Without links it was removed meanwhile, by another who cleans up.
+  // Without links it was removed meanwhile, by another process that cleans up.
   if (pread(lock, &first, 1, 0) == 1 && flock(lock, LOCK_EX | LOCK_NB) == 0 &&
       fstat(lock, &status) == 0 && status.st_nlink > 0) {
     return lock;

@@ -1,6 +1,6 @@
 // Gradients from tensors into pinned buffers, weights from pinned buffers into tensors.
 // Comes from: tensors on a device. Goes to: the session, which reads and writes buffers on the
-// host. docs/gpu.md shows the streams and says who owns a buffer until when. Thread safety:
+// host. docs/gpu.md shows the streams and says which part owns a buffer until when. Thread safety:
 // thread-compatible.
 #pragma once
 

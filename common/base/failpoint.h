@@ -1,7 +1,7 @@
 // Named places in the code where a test can make the process die, wait or fail:
 //   BALLAST_FAILPOINT("wal.after_append");          // in any function
 //   BALLAST_FAILPOINT_RETURN("wal.before_sync");    // in one that returns a Status or StatusOr
-// They stay in release builds: a failpoint that nobody set costs one relaxed load.
+// They stay in release builds: a failpoint that is not set costs one relaxed load.
 //
 // What a failpoint does is written as in fail-rs and gofail: terms joined by "->", each
 //   [percent%][count*]action
@@ -41,9 +41,9 @@ class Failpoints {
   // Sets what `text` names, "name=terms;name2=terms", and leaves the others as they are. An error,
   // INVALID_ARGUMENT with the name or term that is wrong and what is known, changes nothing.
   static absl::Status Configure(absl::string_view text);
-  // Turns all off; who pauses goes on.
+  // Turns all off; threads that pause continue.
   static void Reset();
-  // Starts the chances of "%" anew. They are those of seed 0 when nobody calls this.
+  // Starts the chances of "%" anew. They are those of seed 0 without this call.
   static void Seed(uint64_t seed);
   // Returns when a thread pauses at `name`, at once if one does.
   static void WaitForPause(absl::string_view name);

@@ -110,7 +110,7 @@ void AppendField(std::string* out, const LogField& field) {
 }
 
 // One write per line as far as the system allows; a line that cannot be written is dropped, for
-// there is nobody left to tell.
+// there is no other place to report it.
 void WriteLine(absl::string_view line) {
   MutexLock lock(&WriteMutex());
   while (!line.empty()) {

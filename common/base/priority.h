@@ -1,5 +1,5 @@
 // Priority of threads that should not hold others up.
-// Comes from: WorkerPool, and whoever works beside rounds. Goes to: the kernel's scheduler.
+// Comes from: WorkerPool, and work beside rounds. Goes to: the kernel's scheduler.
 // Thread safety: each call is about the calling thread, and those that it starts afterwards.
 #pragma once
 

@@ -75,7 +75,7 @@ enum class Reason : int {
 // number this build does not know (a newer peer's).
 const char* ReasonName(Reason reason);
 
-// Whom an error concerns. Defaults mean "nobody in particular".
+// The process or thing that an error is about. Defaults mean "none in particular".
 struct ErrorFields {
   std::string job;  // job name
   uint64_t round = 0;

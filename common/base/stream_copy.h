@@ -8,7 +8,7 @@
 namespace ballast {
 
 // Copies `bytes` bytes from `from` to `to`, which must not overlap. Both may be unaligned, and null
-// when `bytes` is 0. The bytes are visible to whoever synchronises with this thread afterwards.
+// when `bytes` is 0. The bytes are visible to a thread that synchronises with this one afterwards.
 void StreamCopy(void* to, const void* from, size_t bytes);
 
 }  // namespace ballast

@@ -73,7 +73,7 @@ ThreadWorkerPool::~ThreadWorkerPool() {
 }
 
 void ThreadWorkerPool::Run(size_t tasks, absl::FunctionRef<void(size_t)> body) {
-  BALLAST_CHECK(t_pool != this);  // With all workers waiting like this nobody would work.
+  BALLAST_CHECK(t_pool != this);  // With all workers waiting like this none would work.
   Job job(tasks, body);
   MutexLock lock(&mu_);
   Enqueue(&job);

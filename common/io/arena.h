@@ -120,7 +120,7 @@ class BufferPool {
   BufferPool(BufferPool&&) noexcept;
   BufferPool& operator=(BufferPool&&) noexcept;
 
-  // A buffer nobody else uses; its bytes are what the last user left (zero at first use).
+  // A buffer for the caller alone; its bytes are what the last user left (zero at first use).
   // RESOURCE_EXHAUSTED, with the numbers, when max_buffers are out or memory is refused.
   absl::StatusOr<BufferRef> Acquire();
   // Maps room for at least `buffers` (at most max_buffers) and gives it memory, see

@@ -28,8 +28,8 @@ struct ConstBytes {
   size_t bytes = 0;
 };
 
-// An open file. Closed by the destructor, which reports nothing: whoever needs the bytes calls Sync
-// first. Errors of all methods name the path and the operation:
+// An open file. Closed by the destructor, which reports nothing: a caller that needs the bytes
+// calls Sync first. Errors of all methods name the path and the operation:
 //   RESOURCE_EXHAUSTED  no space left (or quota), with the bytes asked for
 //   DATA_LOSS           the device cannot give back what is there (EIO of a read or list, or when a
 //                       file that is there is opened)
@@ -50,8 +50,9 @@ class File {
 
   // ReadAt and WriteAt that may go on after the call: `done` runs once, on any thread, which it
   // must not hold up. Memory stays valid, and what is written unchanged, until then; the file, too.
-  // Whoever needs an order among requests waits for one before it begins the next; Sync covers
-  // those that are done. Files without an engine (engine_files.h) do all of it before they return.
+  // A caller that needs an order among requests waits for one before it begins the next; Sync
+  // covers those that are done. Files without an engine (engine_files.h) do all of it before they
+  // return.
   virtual void StartRead(uint64_t offset, size_t bytes, void* to,
                          std::function<void(absl::StatusOr<size_t>)> done) {
     done(ReadAt(offset, bytes, to));
@@ -91,7 +92,7 @@ struct OpenOptions {
   // Past the page cache where the file system can (O_DIRECT); silently through it where not, see
   // FileSystem::DirectIo.
   bool direct = false;
-  // What an engine does for this file goes in front of other files': somebody waits for a vote.
+  // What an engine does for this file goes in front of other files': a vote waits for it.
   bool urgent = false;
 };
 

@@ -74,7 +74,7 @@ class IoEngine {
   // Begins `request` as soon as there is room. Its memory and file stay valid until `done` has run,
   // exactly once, with the first error of its blocks (file.h says which; also OUT_OF_RANGE when a
   // read passes the end of the file). A request of no bytes that is no sync completes, too. Blocks
-  // of one request, and requests, are under way in any order: whoever needs an order waits.
+  // of one request, and requests, are under way in any order: a caller that needs an order waits.
   void Submit(IoRequest request);
 
   // Submit, and wait. Not from a completion.

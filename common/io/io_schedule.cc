@@ -82,7 +82,7 @@ std::optional<IoDone> IoSchedule::Finish(IoPiece piece, int64_t result) {
   // A block that is done, also one of no bytes; a flush returns 0.
   if (result >= 0 && static_cast<uint64_t>(result) >= piece.bytes) return EndIfWhole(piece);
   absl::Status error;
-  // Direct I/O goes on at a page's start only: the bytes behind it are transferred once more.
+  // Direct I/O continues at a page's start only: the bytes behind it are transferred once more.
   const size_t whole = result > 0 ? static_cast<size_t>(result) / kPageBytes * kPageBytes : 0;
   if (result < 0) {
     error = PieceError(piece, static_cast<int>(-result));

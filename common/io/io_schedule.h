@@ -27,7 +27,7 @@ struct IoRequest {
   uint64_t offset = 0;  // bytes; this and `data` and `bytes` as the descriptor wants them
   void* data = nullptr;
   size_t bytes = 0;
-  bool urgent = false;  // in front of what is not: somebody waits for a vote
+  bool urgent = false;  // in front of what is not: a vote waits for it
   std::function<void(const absl::Status&)> done;
 };
 

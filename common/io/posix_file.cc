@@ -73,7 +73,7 @@ Descriptor OpenDescriptor(const std::string& path, int flags) {
 int OpenFlags(OpenMode mode) {
   switch (mode) {
     case OpenMode::kRead:
-      return O_RDONLY | O_NONBLOCK;  // A FIFO would wait for somebody who writes to it.
+      return O_RDONLY | O_NONBLOCK;  // A FIFO would wait for a writer.
     case OpenMode::kWrite:
       return O_RDWR;
     case OpenMode::kCreate:

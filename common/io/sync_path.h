@@ -1,5 +1,5 @@
 // SyncPathTo: makes a directory last whose names on the way may be new.
-// Comes from: whoever makes the directory that all of its files lie in. Goes to: FileSystem.
+// Comes from: the code that makes the directory in which all of its files lie. Goes to: FileSystem.
 // Thread safety: as FileSystem; blocks on the disk.
 #pragma once
 

@@ -1,5 +1,5 @@
 // WatchedFileSystem: a file system that says when its disk is slow: rounds wait for flushes and
-// writes, and nobody sees why. All is done by the file system below.
+// writes, and nothing else says why. All is done by the file system below.
 // Comes from: server (start). Goes to: server/durability and server/tier, as file.h's FileSystem.
 // Thread safety: as file.h says.
 #pragma once
@@ -15,8 +15,8 @@
 namespace ballast {
 
 struct WatchOptions {
-  std::chrono::nanoseconds slow = std::chrono::seconds(1);    // a call that takes longer is told
-  std::chrono::nanoseconds quiet = std::chrono::seconds(30);  // and then nothing for so long
+  std::chrono::nanoseconds slow = std::chrono::seconds(1);    // a longer call is reported
+  std::chrono::nanoseconds quiet = std::chrono::seconds(30);  // and then nothing for this time
 };
 
 // `below` and `clock` outlive the result and all its files. `warn` gets a sentence that names the

@@ -30,7 +30,7 @@ enum class Device : uint8_t {
 // What is done about a round whose gradient is not finite. Numbers equal
 // ballast.v1.NonfinitePolicy.
 enum class NonfinitePolicy : uint8_t {
-  kSkip = 0,  // nothing is applied, and the job goes on: at most max_consecutive_skips in a row
+  kSkip = 0,  // nothing is applied, the job continues: at most max_consecutive_skips in a row
   kHalt = 1,  // nothing is applied, and every trainer's step ends with the error NONFINITE
 };
 

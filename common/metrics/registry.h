@@ -83,8 +83,8 @@ struct MetricFamily {
 };
 
 // Families by name, each with its series. Names, labels and kinds are ours, so mistakes in them
-// end the process. Values live with whoever updates them; the registry shares their ownership and
-// no lookup stands between a thread and its counter.
+// end the process. Values live with the code that updates them; the registry shares their ownership
+// and no lookup stands between a thread and its counter.
 class MetricRegistry {
  public:
   MetricRegistry() = default;
@@ -103,8 +103,8 @@ class MetricRegistry {
   // not use this registry.
   void AddCallback(absl::string_view family, MetricLabels labels, std::function<double()> read);
 
-  // Removes every series, of any family, that carries this label. Handles stay usable; nobody sees
-  // their values any more.
+  // Removes every series, of any family, that carries this label. Handles stay usable; their
+  // values are not shown any more.
   void RemoveSeries(absl::string_view label, absl::string_view value);
 
   // All families that have series, sorted by name, with series in order of addition.

@@ -87,7 +87,7 @@ std::string HeaderVisitor::Expected() const {
 }
 
 absl::Status HeaderVisitor::Misplaced(absl::string_view shown) const {
-  // What somebody who calls a tensor by that name writes.
+  // What a writer that calls a tensor by that name writes.
   const bool like_tensor =
       place_ == Place::kMetadata && (key_ == "shape" || key_ == "data_offsets");
   return Wrong(absl::StrCat(shown, " stands where ", Expected(), " belongs",

@@ -1,5 +1,5 @@
 // The header of a safetensors file, which says what tensors the file holds and where: parsed from
-// bytes that nobody vouches for, and encoded. Layout of a file, numbers little-endian:
+// untrusted bytes, and encoded. Layout of a file, numbers little-endian:
 //   u64 N | N bytes of JSON, padded with blanks at its end | data
 //   JSON: {"__metadata__": {string: string}, tensor name: {"dtype", "shape", "data_offsets"}}
 // Offsets count from the beginning of the data, which the tensors fill without holes. More in

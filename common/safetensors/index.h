@@ -1,7 +1,7 @@
 // The index of weights that are spread over several safetensors files, as model hubs write it
 // ("model.safetensors.index.json"): which tensor is in which file.
 //   {"metadata": {"total_size": bytes, ...}, "weight_map": {tensor name: file name}}
-// Comes from: importers (text that nobody vouches for). Goes to: exporters.
+// Comes from: importers (untrusted text). Goes to: exporters.
 // Thread safety: pure functions over plain values.
 #pragma once
 

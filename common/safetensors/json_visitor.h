@@ -1,6 +1,7 @@
 // JSON as a stream of events, so that text from outside makes nothing larger than its visitor
 // allows: no tree is built, and what does not belong is refused where it begins.
-// Comes from: header.cc, index.cc. Goes to: nlohmann-json's SAX parser, which nobody else sees.
+// Comes from: header.cc, index.cc. Goes to: nlohmann-json's SAX parser, which no other file
+// includes.
 // Thread safety: pure functions; a visitor belongs to one call.
 #pragma once
 

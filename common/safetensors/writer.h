@@ -1,4 +1,4 @@
-// SafetensorsWriter: one safetensors file, written in any order and seen by nobody before it is
+// SafetensorsWriter: one safetensors file, written in any order and visible only when it is
 // whole: it grows under the name `path` + ".part", and takes its own at Finish.
 // Comes from: exporters. Goes to: a FileSystem.
 // Thread safety: WriteAt may be called from any thread at any time, for ranges that do not overlap.
@@ -35,8 +35,8 @@ class SafetensorsWriter {
 
   // Begins a file of `tensors`, in this order and without gaps (their begin and end are set here),
   // in a directory that exists: removes what an earlier attempt left under the temporary name,
-  // takes the space of the whole file from the file system, and writes the header. Whoever exports
-  // to one `path` does so once at a time. `fs` outlives the result. After an error nothing is left.
+  // takes the space of the whole file from the file system, and writes the header. Only one
+  // export at a time writes to a `path`. `fs` outlives the result. After an error nothing is left.
   //   INVALID_ARGUMENT    EncodeSafetensorsHeader's
   //   RESOURCE_EXHAUSTED  not enough space, with the bytes needed and free
   //   others              FileSystem's

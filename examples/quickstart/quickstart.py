@@ -107,7 +107,7 @@ def check_out(folder: pathlib.Path) -> str:
 
 
 class Signals:
-    """SIGINT, SIGTERM and SIGHUP are counted and obeyed by check(): whoever runs ends its work.
+    """SIGINT, SIGTERM and SIGHUP are counted and obeyed by check(): the work under way ends first.
 
     A SIGHUP that is ignored (nohup) stays so.
     """

@@ -1,7 +1,7 @@
 """The referee: torch.optim.AdamW(fused=True) on fp32 masters, fed the gradients that trainers push.
 
 Comes from: train.py, over a socket (Line). Goes to: quickstart.py, which it lives in: outside the
-trainers, so that it sees the whole run whoever is killed. Gradients are summed in slot order; their
+trainers, so that it sees all of a run with kills. Gradients are summed in slot order; their
 mean (and the unscaling) is one multiplication, as in the service (docs/numerics.md).
 """
 
@@ -177,7 +177,7 @@ class Referee:
             return dataclasses.replace(self._progress)
 
     def done(self, timeout_s: float) -> bool:
-        """Waits so long for the verdict, or for what makes it impossible; whether one is there."""
+        """Waits up to timeout_s for the verdict or for what prevents it; whether it is there."""
         with self._changed:
             return bool(
                 self._changed.wait_for(lambda: self._verdict or self._failure, timeout_s)
@@ -233,7 +233,7 @@ class Referee:
     def _take(self, told: dict, values: torch.Tensor | None) -> None:
         step, progress = told["step"], self._progress
         if told["what"] == "gradient":
-            # A trainer that was killed and goes on says it again.
+            # A trainer that was killed and continues says it again.
             self._gradients[step, told["rank"]] = values
             progress.begun = max(progress.begun, step)
         elif told["what"] == "weights":

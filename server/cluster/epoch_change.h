@@ -21,17 +21,17 @@
 
 namespace ballast::server {
 
-// Who comes and who goes.
+// The trainers that come, and those that go.
 struct SeatChanges {
   std::map<uint32_t, uint64_t> newcomers;  // slot -> incarnation
   std::set<uint32_t> gone;                 // in a variable world: slots that become empty
-  uint32_t min_world = 0;                  // that the newcomers ask for; 0: nobody does
+  uint32_t min_world = 0;                  // that the newcomers ask for; 0: none
 };
 
-// Whether `epoch` may go on without `gone`: somebody stays, and no fewer than its min_world.
+// Whether `epoch` may continue without `gone`: a trainer stays, and no fewer than its min_world.
 bool MayShrink(const EpochRecord& epoch, const std::map<uint32_t, uint64_t>& gone);
 
-// Trainers of a variable world that begins again: nobody is in it, and these ask for seats.
+// Trainers of a variable world that begins again: it is empty, and these ask for seats.
 struct Gathering {
   std::map<uint32_t, uint64_t> asking;  // slot -> incarnation
   uint32_t world = 1;                   // the largest that one of them names
@@ -41,7 +41,7 @@ struct Gathering {
   // Whether it begins with them: all seats of the world are asked for, or it has been waited for
   // the others and these are enough.
   bool Complete() const { return Missing().empty() || (over && asking.size() >= min_world); }
-  // Seats of the world that nobody asks for, ascending.
+  // Seats of the world that no trainer asks for, ascending.
   std::vector<uint32_t> Missing() const;
 };
 

@@ -50,7 +50,7 @@ class HomeGrowth {
   bool OnDue(const home::GrowDueInput& due, JobPlan* plan, home::Effects* effects);
 
   // Answers every slot that waits with `status`, and asks none of them again. What servers are
-  // doing goes on.
+  // doing continues.
   void FailWaiting(const absl::Status& status, home::Effects* effects);
   // Drops the wishes of slots that no answer was given to.
   void DropWishes() { wishes_.clear(); }

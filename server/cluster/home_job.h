@@ -13,7 +13,8 @@
 // (WAKING). Seats change hands between two epochs: every server seals the old epoch and says where
 // it stands (SEALING, EpochChange), then the home adopts the next record, which makes it final, and
 // the peers follow (ADOPTING). A server that is away is asked again until it answers, also after a
-// restart of the home. Beside this the job may grow (HomeGrowth). Seating says who gets which seat.
+// restart of the home. Beside this the job may grow (HomeGrowth). Seating says which process gets
+// which seat.
 //
 // Comes from: HomeJobs, the driver. Goes to: HomeJobs, as effects.
 // Thread safety: thread-compatible; owned by the directory's strand.
@@ -147,7 +148,7 @@ class HomeJob {
   Stage stage_;
   JobPlan plan_;
   std::optional<AttachBarrier> barrier_;  // of a new job
-  absl::Status refusal_;                  // kRefused: what each slot is told
+  absl::Status refusal_;                  // kRefused: the answer to each slot
   std::set<uint32_t> told_;               // slots that have heard it
   home::Tally tally_;                     // servers that make, wake or adopt
   Seating seating_;

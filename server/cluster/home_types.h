@@ -181,7 +181,7 @@ struct SlotGrows {  // the slot waits for the others before it grows the job, or
   uint32_t slot = 0;
   bool grows = true;
 };
-struct LookAtSeat {  // who uses the seat at this server; answer with SeatSeenInput
+struct LookAtSeat {  // which process uses the seat at this server; answer with SeatSeenInput
   uint64_t job = 0;
   uint32_t slot = 0;
   Ticket ticket = 0;

@@ -31,8 +31,8 @@ struct DirectoryConfig {
   uint32_t window_extents_min = 64;
   std::chrono::milliseconds attach_timeout{600'000};
   std::chrono::milliseconds job_ttl{600'000};
-  // How long a seat whose process still looks alive may keep a newcomer waiting before that is told
-  // SLOT_TAKEN.
+  // How long a seat whose process still looks alive may keep a newcomer waiting before the
+  // newcomer gets SLOT_TAKEN.
   std::chrono::milliseconds takeover_wait{5'000};
 };
 

@@ -8,8 +8,8 @@
 //
 // While a job is made its directory holds a file "making", and one that is removed is first given
 // the name <job id>.gone; the record comes last and goes after that. So what a crash leaves half
-// done is told from a job whose record or directory was lost: the first is cleared away, the second
-// is reported and kept.
+// done looks different from a job whose record or directory was lost: the first is cleared away,
+// the second is reported and kept.
 //
 // At the home a file "<job id>.ordered" stands from before the first order to make a job of a
 // snapshot or an export, to the home's own record, which comes last, or to when nothing of the job
@@ -66,8 +66,8 @@ class JobStore {
 
   // Makes the job's files, then its record. Errors: RESOURCE_EXHAUSTED OVER_BUDGET with the bytes
   // needed and free, and then nothing of it is left.
-  // Of a job that goes on from elsewhere `fill` puts its state and the end of its log there before
-  // the record says that it is there; its errors, too.
+  // Of a job that continues another one's state, `fill` puts its state and the end of its log there
+  // before the record says that it is there; its errors, too.
   using Fill = std::function<absl::Status(JobStorage*)>;
   absl::StatusOr<std::unique_ptr<JobStorage>> Create(const JobPlan& plan,
                                                      const Fill& fill = nullptr);

@@ -33,7 +33,7 @@ struct SnapshotInfo {
   uint64_t id = 0;
   std::string job;
   std::string name;
-  uint64_t round = 0;  // the next one of whoever goes on from it
+  uint64_t round = 0;  // the first one of a job made from it
   uint64_t created_s = 0;
   uint64_t bytes = 0;  // on disk
   uint64_t parameters = 0;
@@ -45,7 +45,7 @@ struct SnapshotInfo {
 struct RestoreCall {
   std::string job;       // of the snapshot
   std::string snapshot;  // its name
-  std::string as;        // name of the job that goes on from it
+  std::string as;        // name of the new job
   uint32_t world = 0;    // of that job; 0: as it was
   // A fork: the job's slots begin in the snapshot's files (borrowed_images.h); nothing is copied.
   bool share = false;
@@ -68,7 +68,7 @@ struct ExportCall {
 
 struct ExportInfo {
   std::string directory;
-  uint64_t round = 0;  // the next one of whoever goes on from it
+  uint64_t round = 0;  // the first one of a job made from it
   uint64_t bytes = 0;
   uint32_t files = 0;  // of tensors
   uint32_t tensors = 0;
@@ -78,7 +78,7 @@ struct ExportInfo {
 // What an export becomes when it is imported.
 struct ImportCall {
   std::string from;    // name of the export
-  std::string as;      // name of the job that goes on from it
+  std::string as;      // name of the new job
   uint32_t world = 0;  // of that job; 0: as it was
 };
 

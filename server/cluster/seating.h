@@ -1,10 +1,10 @@
-// Seating: who gets which seat of a job that was made, as its home sees it.
+// Seating: which process gets which seat of a job that was made, as its home sees it.
 //
 // A process that asks for a seat waits until the process before it is gone. In a world that
-// somebody is in, it then becomes a member of the next epoch. A variable world that nobody is in
-// does not begin with the process that happens to ask first: its newcomers wait for each other, at
-// most for a lease (docs/decisions/012). Members of a variable world that leave, or whose lease
-// runs out, lose their seats.
+// is not empty, it then becomes a member of the next epoch. A variable world that is empty does not
+// begin with the process that happens to ask first: its newcomers wait for each other, at most for
+// a lease (docs/decisions/012). Members of a variable world that leave, or whose lease runs out,
+// lose their seats.
 //
 // Pure: no thread, clock or I/O. Comes from: HomeJob. Goes to: HomeJob, EpochChange.
 // Thread safety: thread-compatible.
@@ -22,7 +22,7 @@ namespace ballast::server {
 
 class Seating {
  public:
-  // Who is in the job. A fixed world always counts as inhabited.
+  // The slots of the job that are taken. A fixed world always counts as inhabited.
   enum class World : uint8_t {
     kInhabited,  // newcomers join one by one
     kUnseen,     // the servers have started again, and no trainer was seen yet
@@ -39,7 +39,7 @@ class Seating {
 
   // A process that is no member asks for a seat of the job of `plan`. SPEC_MISMATCH if there is no
   // such seat. With `made` the seat is looked at; else the process is a newcomer at once: while the
-  // job is made or woken nobody has a stream.
+  // job is made or woken there are no streams.
   void Ask(const home::AttachInput& input, const JobPlan& plan, bool made,
            std::chrono::nanoseconds now, home::Effects* effects);
   // A member of `epoch` has called.
@@ -58,8 +58,8 @@ class Seating {
 
   // Whether the next epoch would have other members than `epoch`.
   bool WantsChange(const EpochRecord& epoch) const;
-  // Who comes and who goes in the epoch after that of `plan`, for which every server has room for
-  // `world_max` trainers. Newcomers beyond that get OVER_BUDGET.
+  // The trainers that come and go in the epoch after that of `plan`, for which every server has
+  // room for `world_max` trainers. Newcomers beyond that get OVER_BUDGET.
   SeatChanges TakeChanges(const JobPlan& plan, uint32_t world_max, std::chrono::nanoseconds now,
                           home::Effects* effects);
   // Answers every process whose seat is settled by the epoch of `plan`.

@@ -27,7 +27,7 @@ class SnapshotFiles {
 
   // The manifest of a snapshot that the home has found. UNSUPPORTED where it is not seen.
   absl::StatusOr<SnapshotManifest> Shared(uint64_t id) const;
-  // A snapshot for those who list it. DATA_LOSS for a plan that cannot be read.
+  // A snapshot as an entry of a list. DATA_LOSS for a plan that cannot be read.
   absl::StatusOr<SnapshotInfo> InfoOf(const SnapshotManifest& manifest) const;
   absl::StatusOr<JobPlan> PlanOf(const SnapshotManifest& manifest) const {
     return kept_.codec.decode(manifest.plan);

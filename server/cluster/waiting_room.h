@@ -42,7 +42,7 @@ class WaitingRoom {
 
   // The process that asks for `slot`, or null.
   const Waiter* Find(uint32_t slot) const;
-  // Nobody holds the slot that its waiter asks for.
+  // No process holds the slot that its waiter asks for.
   void SetNewcomer(uint32_t slot) { newcomers_[slot] = waiting_.at(slot).incarnation; }
   // The process that asks for `slot` waits until then for one that holds it.
   void SetGiveUp(uint32_t slot, std::chrono::nanoseconds at) { waiting_.at(slot).give_up = at; }
@@ -58,7 +58,7 @@ class WaitingRoom {
   // Answers those that wait for a seat: the job has ended, and the next call wakes it.
   void AskAgain(const std::string& job, home::Effects* effects);
   // Answers every process whose seat is settled by the epoch of `plan`: those that hold one, and
-  // members that have lost theirs. The others stay. Returns who got a seat.
+  // members that have lost theirs. The others stay. Returns those that got a seat.
   std::vector<Member> Settle(const JobPlan& plan, home::Effects* effects);
   // Refuses newcomers to seats that are new in `epoch`, beyond a world of `world_max`.
   void TurnAway(const EpochRecord& epoch, const std::string& job, uint32_t world_max,

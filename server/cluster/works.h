@@ -1,4 +1,4 @@
-// Works: what takes long on this server and how far it is, for those who wait for it.
+// Works: what takes long on this server and how far it is, for the operators that wait for it.
 // Comes from: the desks (snapshots, restores, exports, imports). Goes to: the Admin service.
 // Thread safety: thread-safe.
 #pragma once

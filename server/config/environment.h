@@ -1,5 +1,5 @@
 // What a BALLAST_* variable is that sets no field of the configuration: a client's, a service link
-// of Kubernetes or Docker, a misspelt field, or nobody's.
+// of Kubernetes or Docker, a misspelt field, or an unknown one.
 // Comes from: load. Goes to: the names of fields. Thread safety: pure functions.
 #pragma once
 
@@ -11,8 +11,8 @@ namespace ballast::config {
 
 struct VariableVerdict {
   enum class Kind {
-    kForeign,   // somebody else's, to be ignored without a word
-    kUnknown,   // nobody's and like no field: ignored, with a warning
+    kForeign,   // another program's, to be ignored without a word
+    kUnknown,   // of no known program and like no field: ignored, with a warning
     kMisspelt,  // meant for ballastd, as far as one can tell: an error
   };
   Kind kind = Kind::kForeign;
@@ -23,8 +23,8 @@ struct VariableVerdict {
 //   - under the prefix of a section (BALLAST_LISTEN_*) that the section does not have,
 //   - within a third of its length of a field, or of BALLAST_TIME_SCALE,
 //   - that is a field of several words without its section (BALLAST_DRAM_BUDGET).
-// `value` tells a service link (BALLAST_LISTEN_PORT=tcp://10.0.0.1:7000) from a port that somebody
-// wanted to set.
+// `value` tells a service link (BALLAST_LISTEN_PORT=tcp://10.0.0.1:7000) from a port that
+// was meant as a setting.
 VariableVerdict JudgeVariable(absl::string_view name, absl::string_view value);
 
 }  // namespace ballast::config

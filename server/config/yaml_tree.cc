@@ -22,7 +22,7 @@ std::string Place(absl::string_view name, const YAML::Mark& mark) {
   return absl::StrCat(name, ":", std::max(0, mark.line) + 1, ":", std::max(0, mark.column) + 1);
 }
 
-// Builds the tree from events. It never throws: after an error it goes on, so that later errors
+// Builds the tree from events. It never throws: after an error it continues, so that later errors
 // are found too.
 class TreeBuilder : public YAML::EventHandler {
  public:

@@ -1,8 +1,8 @@
 // BorrowedImages: the images of a forked job, some of whose extents are still in the files of the
-// snapshot that it goes on from (image_base.h). An extent without a flushed version of its own has
-// the borrowed one, which is read from there; every write goes to the job's own images. Once each
-// extent has a version of its own that survives, the borrowed files are removed: `base` first, so
-// that a crash leaves at most names that nothing needs.
+// snapshot that it was forked from (image_base.h). An extent without a flushed version of its own
+// has the borrowed one, which is read from there; every write goes to the job's own images. Once
+// each extent has a version of its own that survives, the borrowed files are removed: `base` first,
+// so that a crash leaves at most names that nothing needs.
 // Comes from: JobStorage::Open. Goes to: two kinds of ImageFile.
 // Thread safety: as ImageFile; mu_ guards what is known of the extents, and is not held over I/O.
 #pragma once

@@ -95,11 +95,11 @@ class ImageFile {
 
   // Overwrites the extent's older (or an empty) image, never one that is held. `data` has
   // BufferBytes, aligned to kPageBytes; bytes behind PayloadBytes are written as they are.
-  // `chunk_crcs`: Crc32c of each kImageChunkBytes of the payload, from whoever made it and had it
-  // in a cache then; empty, they are formed here. INVALID_ARGUMENT for another number of them.
-  // Counts after Sync; until then another Write of the extent is FAILED_PRECONDITION, as it would
-  // overwrite the only image that is safe. INTERNAL unless `version` is newer than those there. An
-  // error of a write or flush is final.
+  // `chunk_crcs`: Crc32c of each kImageChunkBytes of the payload, from the code that made it and
+  // had it in a cache then; empty, they are formed here. INVALID_ARGUMENT for another number of
+  // them. Counts after Sync; until then another Write of the extent is FAILED_PRECONDITION, as it
+  // would overwrite the only image that is safe. INTERNAL unless `version` is newer than those
+  // there. An error of a write or flush is final.
   virtual absl::Status Write(uint32_t extent, uint64_t version, const void* data,
                              absl::Span<const uint32_t> chunk_crcs) = 0;
   absl::Status Write(uint32_t extent, uint64_t version, const void* data) {

@@ -18,7 +18,7 @@ constexpr std::array<char, 8> kSegmentMagic = {'B', 'A', 'L', 'L', 'S', 'E', 'G'
 constexpr std::array<char, 8> kRecordMagic = {'B', 'A', 'L', 'L', 'R', 'E', 'C', '\n'};
 constexpr uint32_t kLogVersion = 1;
 
-// Offsets shared by all versions: whoever cannot read a version can still tell that it is one.
+// Offsets shared by all versions: a program that cannot read a version still sees that it is one.
 constexpr size_t kVersionAt = 8;
 constexpr size_t kPageCrcAt = kPageBytes - 4;
 

@@ -1,5 +1,5 @@
 // Reads a gradient log after a restart: follows the chain of records, tells an unfinished tail from
-// damage, and says where appending goes on. docs/formats/log.md explains the rules.
+// damage, and says where appending continues. docs/formats/log.md explains the rules.
 // Cost: one page a record, the bodies of what was not flushed for sure, the rest of the last
 // segment; segments and bodies are read by several threads at a time.
 // Comes from: GradientLog::Open. Goes to: GradientLog. Thread safety: pure but for reading; writes
@@ -38,7 +38,7 @@ struct PageRange {
   uint64_t bytes = 0;
 };
 
-// Where appending goes on: at `offset` of the last of `live`.
+// Where appending continues: at `offset` of the last of `live`.
 struct LogState {
   LogIndex index;
   std::deque<LiveSegment> live;

@@ -310,7 +310,7 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
   }
 
   // The newest PREPARE is kept: a peer may still ask for that vote. Of the rounds before this epoch
-  // nobody asks for more than the last, and the log keeps that.
+  // a peer asks for the last at most, and the log keeps that.
   void TrimLog() {
     const uint64_t needed = std::min(covered_round_, std::max(prepared_round_, start_round_));
     storage_->log()->TrimTo(BALLAST_MUTANT(kHeldRoundsTrimmed) ? needed
@@ -372,7 +372,7 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
   uint64_t prepared_round_;
   uint64_t start_round_;
   uint64_t covered_round_ = 0;
-  uint64_t held_round_ = kNoRound;  // rounds from here on are kept for who holds
+  uint64_t held_round_ = kNoRound;  // rounds from here on are kept for a hold
 
   Mutex mu_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);

@@ -16,7 +16,7 @@
 
 namespace ballast::server {
 
-// Metadata of every file: the next round of whoever goes on from it, and the snapshot that was
+// Metadata of every file: the first round of a job made from it, and the snapshot that was
 // exported.
 inline constexpr absl::string_view kRoundKey = "ballast.round";
 inline constexpr absl::string_view kSnapshotKey = "ballast.snapshot";

@@ -1,4 +1,5 @@
-// A small file that holds one number under a checksum, so that a torn one is told from a whole one:
+// A small file that holds one number under a checksum, so that a torn file does not pass for a
+// whole one:
 // magic, 4 bytes | crc32c u32 of the number | the number, little-endian.
 // Comes from: committed_mark, table_sums. Goes to: POSIX. Thread safety: any thread.
 #pragma once

@@ -24,7 +24,7 @@ namespace ballast::reduce {
 // storage.
 const KernelTable& Kernels(simd::Isa isa);
 
-// Elements of one tensor inside the extent and who contributed to them.
+// Elements of one tensor inside the extent and the slots that contributed to them.
 struct ContributionRun {
   size_t begin;            // first element, from the extent's start
   size_t count;            // elements

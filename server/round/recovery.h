@@ -50,7 +50,7 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
 // plan.epoch.start_round with all initial weights missing. Errors: DATA_LOSS, naming extent, round
 // and file, when a decided round cannot be rebuilt. `nvme`: the store's tier when it is on NVMe.
 // Then every lane takes memory for the state of an extent, too; what was replayed is written to the
-// images, and the tier is told what they hold.
+// images, and the tier learns what they hold.
 absl::StatusOr<Recovered> Recover(const JobPlan& plan, const Layout& layout,
                                   const std::vector<uint32_t>& owned, JobStorage* storage,
                                   ExtentStore* store, int lanes = 1, NvmeTier* nvme = nullptr,

@@ -29,7 +29,7 @@ class RoundReplay {
   // Memory that one thread works with.
   struct Lane {
     Arena gradient;  // of one extent, as it was logged
-    Arena weights;   // what the step writes, which nobody reads here
+    Arena weights;   // what the step writes; not read here
   };
   // What became of an extent.
   struct Progress {

@@ -1,5 +1,5 @@
 // RestingState: the state of a job that rests, out of its files and without an engine, for a
-// snapshot. Nobody writes them meanwhile, so nothing has to be held, and nothing is trimmed.
+// snapshot. Nothing writes them meanwhile, so nothing has to be held, and nothing is trimmed.
 // Comes from: RestingHolds. Goes to: JobStorage, CaptureExtents.
 // Thread safety: thread-compatible; every call blocks on the disk.
 #pragma once

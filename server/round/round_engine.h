@@ -69,11 +69,11 @@ struct GrowthFiles {
   std::function<absl::StatusOr<std::unique_ptr<JobStorage>>(const JobPlan& plan)> make;
   // Makes the plan survive: from then on a restart uses the new files.
   std::function<absl::Status(const JobPlan& plan)> save;
-  // Nobody uses the old ones any more.
+  // The old ones are out of use.
   std::function<void(const JobPlan& plan)> drop_old;
 };
 
-// Who opens a stream, and what it holds.
+// The process that opens a stream, and what it holds.
 struct SlotHello {
   uint32_t slot = 0;
   uint64_t incarnation = 0;
@@ -81,7 +81,7 @@ struct SlotHello {
   uint64_t round = 0;  // version of its weights; 0: it does not say
 };
 
-// Where it goes on; docs/formats/wire.md, Welcome.
+// Where it continues; docs/formats/wire.md, Welcome.
 struct SlotWelcome {
   uint64_t round = 0;
   std::vector<uint32_t> complete;
@@ -97,14 +97,14 @@ struct SeatUse {
 class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
  public:
   // Allocates the state. `plan` must be valid (ValidateJobSpec). A job whose durability is not
-  // `none` needs `storage`, and goes on where that ends; this then blocks for as long as the disk
+  // `none` needs `storage`, and continues where that ends; this then blocks for as long as the disk
   // takes. Errors: RESOURCE_EXHAUSTED; DATA_LOSS STATE_LOST.
   static absl::StatusOr<std::shared_ptr<RoundEngine>> Create(
       const JobPlan& plan, const EngineConfig& config, const EngineDeps& deps,
       std::unique_ptr<JobStorage> storage = nullptr);
   virtual ~RoundEngine() = default;
 
-  // Begins: whoever must be able to find the engine (peers that answer its votes) can do so now.
+  // Begins. Peers that answer its votes must be able to find the engine by now.
   // `restarted`: the job was running when this server's last process ended; its trainers are on
   // their way back, and keep their seats for twice EngineConfig::return_wait: they may have to
   // notice its silence first.
@@ -113,13 +113,13 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   // Implied by the first stream.
   virtual void ExpectSlots() = 0;
 
-  // A slot's stream opened. `done` is called with where it goes on, or with WRONG_INCARNATION,
+  // A slot's stream opened. `done` is called with where it continues, or with WRONG_INCARNATION,
   // STALE_EPOCH, WRONG_VERSION, JOB_FAILED ...; the sink is used until SlotLost or Leave. In a
   // durable job a new stream of the same process takes the old one's place.
   virtual void AttachSlot(const SlotHello& hello, std::shared_ptr<SlotSink> sink,
                           std::function<void(absl::StatusOr<SlotWelcome>)> done) = 0;
   // The stream behind `sink` ended without a Leave. `why` is for the error text. `silent_for`: it
-  // did not end, but nothing was heard for so long; the process may live, and holds its seat until
+  // did not end, but was silent for that time; the process may live, and holds its seat until
   // its lease runs out.
   virtual void SlotLost(uint32_t slot, const SlotSink* sink, std::string why,
                         std::chrono::nanoseconds silent_for = {}) = 0;

@@ -42,15 +42,16 @@ struct EpochRecord {
   // A new process uploads the initial weights, and some server lacks part of those of the old one:
   // all are dropped, so that no weights of two processes are mixed.
   bool init_again = false;
-  // Of a variable world: no later epoch has fewer members. Who is lost below that is waited for.
+  // Of a variable world: no later epoch has fewer members. The job waits for a trainer that is lost
+  // below that.
   uint32_t min_world = 1;
 
   uint32_t world() const { return static_cast<uint32_t>(members.size()); }
-  // Slots are below this; some of them may be nobody's.
+  // Slots are below this; some of them may be empty.
   uint32_t seats() const { return members.empty() ? 0 : members.back().slot + 1; }
   // The lowest slot: its trainer uploads initial weights.
   uint32_t lead_trainer() const { return members.front().slot; }
-  // Who holds the slot, or null.
+  // The member that holds the slot, or null.
   const Member* Find(uint32_t slot) const {
     const auto it = std::lower_bound(members.begin(), members.end(), slot,
                                      [](const Member& m, uint32_t s) { return m.slot < s; });
@@ -182,7 +183,8 @@ class SlotSink {
   virtual void OnState(const StateInfo& info) = 0;
   // Another trainer is away, or back.
   virtual void OnTrainer(const TrainerNews&) {}
-  // The slot's calls cannot succeed any more (reason and who is concerned in the status payload).
+  // The slot's calls cannot succeed any more (the status payload has the reason, and the process
+  // that it is about).
   virtual void OnError(const absl::Status& status) = 0;
 };
 

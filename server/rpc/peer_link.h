@@ -1,5 +1,5 @@
 // The other servers of the cluster, as this one calls them: votes, creation of jobs, and a
-// heartbeat that finds out who is gone.
+// heartbeat that finds out which are gone.
 // Comes from: the job directory (PeerLink) and RoundEngine (VoteSink). Goes to: peer_service of the
 // peers.
 // Thread safety: any thread. Callbacks run on the thread that polls the completion queue or on the

@@ -89,8 +89,8 @@ class TrainerStream : public CallHandler,
   void Send(v1::ServerMessage message);
   // Tells the trainer `status`, then ends the call. The engine hears `why` once the call is over.
   void Close(const absl::Status& status, const std::string& why);
-  // Tells the engine now, unless it has been told or the slot never had its seat.
-  // `silent_for`: the stream stands, and was silent for so long.
+  // Tells the engine now, unless it knows already or the slot never had its seat.
+  // `silent_for`: how long the stream, which still stands, was silent.
   void Lost(const std::string& why, std::chrono::nanoseconds silent_for = {});
   void ReadMore();
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

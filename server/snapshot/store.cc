@@ -81,7 +81,7 @@ absl::Status SnapshotStore::Clear() {
   }
   BALLAST_ASSIGN_OR_RETURN(const std::vector<uint64_t> ids, Ids());
   for (const uint64_t id : ids) {
-    // One that cannot be looked into is somebody else's, or another server is just removing it.
+    // One that cannot be looked into is not ours, or another server is just removing it.
     const auto names = fs_->List(Directory(id));
     if (!names.ok()) BALLAST_LOG(WARN) << names.status().message();
     if (!names.ok() || !IsLeftOver(id, *names)) continue;

@@ -88,7 +88,7 @@ class SnapshotStore {
   std::string TakingPath(uint64_t id) const;
   std::string ManifestPath(uint64_t id) const;
   absl::StatusOr<std::vector<uint64_t>> Ids() const;
-  // Whether nobody will miss it after a start: it has no manifest, or is a passing one.
+  // Whether a start may remove it: it has no manifest, or is a passing one.
   bool IsLeftOver(uint64_t id, const std::vector<std::string>& files) const;
 
   FileSystem* const fs_;

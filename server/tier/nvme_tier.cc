@@ -248,7 +248,7 @@ void NvmeTier::OnRead(uint32_t extent, const absl::Status& status) {
     if (entry.stored != 0) {
       tier::SpreadLastTile(entry.elements, options_.tile_elements, kAdamWStateArrays, entry.base);
     }
-    // What nobody has asked for was read ahead, the farthest last.
+    // What was not asked for was read ahead, the farthest last.
     Arrive(extent, &entry, entry.waiting.empty() ? &ahead_ : &behind_);
   }
   Pump();
@@ -334,7 +334,7 @@ void NvmeTier::Fail(const absl::Status& status) {
   if (failed_) failed_(status);
 }
 
-// Nothing is begun any more, and nobody waits for it.
+// From now on nothing begins, and nothing waits.
 void NvmeTier::Break(const absl::Status& why) {
   if (!failure_.ok()) return;
   failure_ = why;

@@ -46,7 +46,7 @@ class NvmeTier final : public Tier {
 
   // Where images are, before the first Acquire, and again when a job has got new files. `io` is
   // used until the next call (null: no more) and must not be busy for this tier then. `failed`
-  // hears of writes and flushes that nobody waits for.
+  // gets errors of writes and flushes without a callback.
   void Connect(ImageIo* io, Wrap wrap, std::function<void(absl::Status)> failed);
 
   absl::Status AddExtent(uint32_t extent, uint32_t elements) override;
@@ -74,7 +74,7 @@ class NvmeTier final : public Tier {
   // The extent whose image is oldest, if that is below `version`; none: -1. Those that were never
   // stored, or are about to be, do not count.
   int64_t OldestBelow(uint64_t version) const;
-  // `quiet` runs when no read, write or flush is under way and nobody waits for one.
+  // `quiet` runs when no read, write or flush is under way and none is waited for.
   void WhenQuiet(std::function<void()> quiet);
   // Whether the extent's arrays are in memory; State may then be read until the next call.
   bool IsHere(uint32_t extent) const;
@@ -89,8 +89,8 @@ class NvmeTier final : public Tier {
     uint64_t stored = 0;   // version in the images; 0: none
     uint64_t dirty = 0;    // version of arrays that the images do not have; 0: they have it
     uint64_t writing = 0;  // version under way
-    bool evicted = false;  // while it is written: somebody else gets its memory
-    bool save = false;     // written as soon as nobody uses it
+    bool evicted = false;  // while it is written: its memory is for another extent
+    bool save = false;     // written as soon as it is not in use
     bool initial = false;
     std::vector<Ready> waiting;
     std::vector<ImageIo::Done> saved;
@@ -103,7 +103,8 @@ class NvmeTier final : public Tier {
   const Entry& Find(uint32_t extent) const;
   // Starts what can be started: reads into free buffers, writes that free some.
   void Pump();
-  // Buffers that should be free or become so: for those who wait, and for what a sweep needs next.
+  // Buffers that should be free or become so: for extents that are waited for, and for what a sweep
+  // needs next.
   size_t Wanted() const;
   bool EvictOne();
   bool EvictFrom(std::list<uint32_t>* list);
@@ -131,7 +132,7 @@ class NvmeTier final : public Tier {
 
   std::unordered_map<uint32_t, Entry> entries_;  // entries stay where they are
   std::vector<float*> free_;
-  std::deque<uint32_t> wanted_;  // away, and somebody waits
+  std::deque<uint32_t> wanted_;  // away, and waited for
   // In memory, those to be evicted first in front: what this sweep has stepped, and the rest.
   std::list<uint32_t> behind_;
   std::list<uint32_t> ahead_;

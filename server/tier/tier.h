@@ -1,4 +1,4 @@
-// Tier: where the state arrays (p, m, v) of extents live. Whoever reads or steps an extent acquires
+// Tier: where the state arrays (p, m, v) of extents live. A reader or a step of an extent acquires
 // it first and releases it afterwards; in between its arrays are in memory. In DRAM they always
 // are; the NVMe tier (nvme_tier.h) loads them and makes room by writing others out.
 // Comes from: server/state, server/round. Goes to: the optimizer kernels, in place.

@@ -318,7 +318,7 @@ def at_border(call: _Call) -> _Call:
 
 
 def warn(message: str) -> None:
-    """A UserWarning at the script's line, whoever called this on the way there."""
+    """A UserWarning at the script's line, whatever called this on the way there."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and _ours(frame):
         frame, level = frame.f_back, level + 1

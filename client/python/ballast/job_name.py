@@ -31,7 +31,7 @@ def resolve(given: str | None, world: int, resumes: bool, env: Mapping[str, str]
         return check(given, "job")
     if env.get("BALLAST_JOB"):
         return _numbered(check(env["BALLAST_JOB"], "BALLAST_JOB"))
-    # torchrun without --rdzv-id calls every run "none". When it starts all again, those who may not
+    # torchrun without --rdzv-id calls every run "none". When it starts all again, jobs that may not
     # resume need another name.
     run = env.get("TORCHELASTIC_RUN_ID", "")
     if run and run != "none":

@@ -12,7 +12,7 @@ import os
 import sys
 
 VARIABLE = "BALLAST_LAST_WORDS"
-# Reasons that neither time nor another attempt cures: somebody must change something first.
+# Reasons that neither time nor another attempt cures: something must be changed first.
 HOPELESS = frozenset(
     "BAD_ARGUMENT BAD_HYPERPARAM BAD_SPEC INIT_MISMATCH LAYOUT_MISMATCH NAME_IN_USE OVER_BUDGET "
     "PROTOCOL_MISMATCH SPEC_MISMATCH STATE_LOST UNKNOWN_JOB UNSUPPORTED".split()

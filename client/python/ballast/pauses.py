@@ -32,8 +32,8 @@ class Pause(NamedTuple):
     kind: "lost", "waiting" (every 5 s) and "back" of a server, which is -1 while only its address
     is known; round is 0 while attaching; "trainer_lost" and "trainer_back" of
     the trainer in `slots`; "replacing" and "replaced" of the trainers in `slots` by processes that
-    `epoch` begins with, where those in `joined` have no predecessor, and of those in `left` by
-    nobody; none is known while the job's home, which is `server`, has not named them.
+    `epoch` begins with. Those in `joined` have no predecessor, those in `left` no successor. None
+    is known while the job's home, which is `server`, has not named them.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class Pause(NamedTuple):
 
 
 def say(rank: int, text: str) -> None:
-    """A line on stderr; who speaks is told unless it is rank 0. What cannot be written is lost."""
+    """A line on stderr, marked with the rank unless it is 0. What cannot be written is lost."""
     mark = "" if rank == 0 else f"rank {rank}: "
     with contextlib.suppress(OSError, ValueError):
         # One write, so that lines of several threads stay whole.

@@ -181,7 +181,7 @@ class _Run:
                 give_up = min(give_up, time.monotonic() + FAILURE_GRACE_S)
             # Without its servers no trainer can go on.
             going_on = first_failed is None and dead_server is None
-            # Before the look at who failed: a trainer that ends behind it is for the next turn.
+            # Before the look at failures: a trainer that ends behind it is for the next turn.
             over = self._all_ended(going_on)
             if going_on and (first_failed := self._trainer_restarts.poll()) is not None:
                 self._say(f"trainer {first_failed} failed; the others have {FAILURE_GRACE_S:g} s")

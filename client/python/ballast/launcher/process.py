@@ -53,8 +53,8 @@ class Child:
         self.stdout = self._popen.stdout
         self.stderr = self._popen.stderr
         self._swept = False
-        # When it ended, by time.monotonic(): tells who of several was the first. By a thread,
-        # because those who fail of the same cause end closer to each other than anybody polls.
+        # When it ended, by time.monotonic(): tells which of several was the first. By a thread,
+        # because processes that fail of one cause end closer together than a poll sees.
         self.ended_at = math.inf
         self._watcher = threading.Thread(target=self._note_end, daemon=True)
         self._watcher.start()
@@ -69,7 +69,7 @@ class Child:
             return False
         self._watcher.join()
         if not self._swept:
-            # At once: later the number of the group may belong to somebody else.
+            # At once: later the number of the group may belong to another process.
             self._swept = True
             self._signal_group(signal.SIGKILL)
         return True

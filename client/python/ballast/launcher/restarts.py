@@ -23,7 +23,7 @@ STATE_LOST_CODE = 4
 STEADY_S = 3.0
 FIRST_DELAY_S = 0.25
 DELAY_MAX_S = 5.0
-# Ended on purpose, by somebody: a server's log would say nothing of interest.
+# Ended on purpose: a server's log would say nothing of interest.
 _ORDERED = {0: "in order", **{128 + s: f"by {s.name}" for s in (signal.SIGKILL, signal.SIGTERM)}}
 
 

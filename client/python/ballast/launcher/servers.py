@@ -207,7 +207,7 @@ class Servers:
             try:
                 return process.Child(
                     command,
-                    # All servers of this launch share one; who has another says so.
+                    # All servers of this launch share one; one with another says so.
                     {
                         "BALLAST_STORAGE_SNAPSHOT_DIR": str(self._data_dir / "snapshots"),
                         **self._environ,
@@ -253,7 +253,7 @@ class Servers:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces the file as a whole: whoever reads it sees the old text or the new one."""
+    """Replaces the file as a whole: a reader sees the old text or the new one."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(text)
     os.replace(temporary, path)

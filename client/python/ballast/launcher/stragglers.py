@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-# Waiting so long for a trainer that is well is worth a line.
+# A longer wait for a trainer that is well is worth a line.
 TELL_AFTER_S = 3.0
 POLL_S = 1.0
 # States of a trainer that is there and owes something (SlotStatus in ballast/v1/admin.proto).
@@ -21,7 +21,7 @@ _WAITED_FOR = ("attached", "pushing")
 
 
 class Stragglers:
-    """Who is late, from what the servers say and when. Pure but for its memory of what was."""
+    """The late trainers, from what the servers say and when. Pure but for its memory."""
 
     def __init__(self, tell_after_s: float) -> None:
         self._tell_after_s = tell_after_s
@@ -104,7 +104,7 @@ class StragglerWatch:
 
 
 def _status(address: str) -> list[dict[str, Any]]:
-    """What /statusz says there; nothing where nobody answers."""
+    """What /statusz says there; nothing where there is no answer."""
     connection = http.client.HTTPConnection(address, timeout=POLL_S)
     try:
         connection.request("GET", "/statusz?format=json")

@@ -27,7 +27,7 @@ class Workspace:
     def __init__(self) -> None:
         """OSError when there is no directory for temporary files, or it cannot be written."""
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
-        # Locked before it has its name: nobody finds it without its lock.
+        # Locked before it has its name: no process finds it without its lock.
         unnamed = self.path / f"{OWNER}.tmp"
         self._lock = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         pid = os.getpid()
@@ -35,12 +35,12 @@ class Workspace:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            return  # a file system without locks: no owner file, so nobody will remove it
+            return  # a file system without locks: no owner file, so no launch removes it
         os.rename(unnamed, self.path / OWNER)
 
     @property
     def lock(self) -> int:
-        """The file descriptor of the lock, to be inherited by whoever uses the directory."""
+        """The file descriptor of the lock, to be inherited by a process that uses the directory."""
         return self._lock
 
     def remove(self) -> None:

@@ -36,7 +36,7 @@ class AdamW(ServiceOptimizer):
         of, once, when the first rounds look like it.
     loss_scale: static factor by which the loss was multiplied; the service divides it out.
     nonfinite: what happens when a gradient, or the sum over the trainers, is NaN or Inf anywhere.
-        Nothing of that round is applied on any server. "skip": training goes on
+        Nothing of that round is applied on any server. "skip": training continues
         (`step_was_skipped`, `last_report["nonfinite_place"]`). "halt": step() raises
         NonfiniteGradient on all trainers, naming tensor, index and slot.
     max_consecutive_skips: rounds in a row that may be skipped; one more is halted. None: no limit.
@@ -59,7 +59,7 @@ class AdamW(ServiceOptimizer):
         trainers; one with a higher rank, or a free one, joins with resume="auto", and those that
         are there go on without one that closes or is lost. Gradients are averaged over those that
         take part in the round. Needs durability.
-    min_world: of a variable_world, the fewest trainers that training goes on with (1); as
+    min_world: of a variable_world, the fewest trainers that training continues with (1); as
         torchrun's --nnodes=MIN:MAX with world_size as the other end, or BALLAST_MIN_WORLD_SIZE. A
         job that is started again waits for world_size trainers, and after the servers'
         timing.lease begins with those that are there, if they are so many. When fewer would be

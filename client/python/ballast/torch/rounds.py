@@ -75,8 +75,8 @@ class Rounds:
     def load(self, state: load.State, fingerprint: bytes) -> None:
         """Makes `state` the service's: one round per plane; the last brings the step counts.
 
-        fingerprint: of the state. A process in the seat of one that was cut off goes on behind the
-        planes of that one, as the other trainers do.
+        fingerprint: of the state. A process in the seat of one that was cut off continues behind
+        the planes of that one, as the other trainers do.
         """
         entries = self._membership.entries
         before = self._membership.loading

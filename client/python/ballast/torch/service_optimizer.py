@@ -199,7 +199,7 @@ class ServiceOptimizer(UntracedOptimizer):
         same edits; else all get InitMismatch, which names the first tensor, and the job ends. With
         init="broadcast" the lowest rank's values are given to the others. 16-bit values become fp32
         masters exactly. When a server dies meanwhile, either all of them or none has the new
-        weights, and the call goes on as step() does. A script that may be resumed decides by
+        weights, and the call continues as step() does. A script that may be resumed decides by
         `round` or user_state whether to upload, so that a rank that is started again does as the
         others do. Before the first step(), or attach(), there is nothing to do: that uploads.
         """
@@ -227,8 +227,8 @@ class ServiceOptimizer(UntracedOptimizer):
         has not been done. It takes a round per array, two where parameters have 16 bits, and
         `round` grows by as many; user_state is committed with each. `opt_step` becomes the largest
         step with the last of them. So a script that is started again with resume, on one rank or
-        all, and finds opt_step 0 calls it again: it goes on with the plane that the others are at.
-        A server that dies meanwhile costs a pause. Afterwards the parameters hold the job's
+        all, and finds opt_step 0 calls it again: it continues with the plane that the others are
+        at. A server that dies meanwhile costs a pause. Afterwards the parameters hold the job's
         weights. last_report stays.
         Raises BadArgument, BadHyperparam or Unsupported, naming parameter or group, for a source
         that does not fit; then nothing was sent or changed. InitMismatch ends the job for all when
