@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/check.h"
 #include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
@@ -259,18 +260,21 @@ absl::Status ValidateHyper(const JobSpec& spec, const std::vector<Hyper>& hyper)
     return bad(absl::StrCat("hyper-parameters for ", hyper.size(), " groups; the job has ",
                             spec.group_count));
   }
+  const OptimizerRow* row = FindOptimizer(spec.optimizer);
+  BALLAST_CHECK(row != nullptr);
   for (size_t g = 0; g < hyper.size(); ++g) {
-    if (hyper[g].size() != kAdamWKeyCount) {
-      return bad(absl::StrCat("group ", g, " has ", hyper[g].size(),
-                              " hyper-parameters; AdamW has ",
-                              static_cast<size_t>(kAdamWKeyCount)));
+    if (hyper[g].size() != row->hyper.size()) {
+      return bad(absl::StrCat("group ", g, " has ", hyper[g].size(), " hyper-parameters; ",
+                              row->name, " has ", row->hyper.size()));
     }
-    for (size_t k = 0; k < kAdamWKeyCount; ++k) {
+    for (size_t k = 0; k < row->hyper.size(); ++k) {
       const double value = hyper[g][k];
-      const bool is_beta = k == kBeta1 || k == kBeta2;
-      if (!std::isfinite(value) || value < 0 || (is_beta && value >= 1)) {
-        return bad(absl::StrCat("group ", g, ": ", kAdamWKeys[k], " is ", value, "; it must be ",
-                                is_beta ? "at least 0 and below 1" : "finite and at least 0"));
+      const HyperKey& key = row->hyper[k];
+      if (!std::isfinite(value) || value < 0 || value >= key.limit) {
+        return bad(absl::StrCat("group ", g, ": ", key.name, " is ", value, "; it must be ",
+                                std::isinf(key.limit)
+                                    ? std::string("finite and at least 0")
+                                    : absl::StrCat("at least 0 and below ", key.limit)));
       }
     }
   }

@@ -105,6 +105,12 @@ TEST(JobSpecTest, HyperParametersMustBeFiniteAndInRange) {
     }
   }
   EXPECT_FALSE(ValidateHyper(spec, {good, {1e-3, 1.0, 0.9, 0, 0}}).ok());
+  const auto said = [&](const Hyper& bad) {
+    return std::string(ValidateHyper(spec, {good, bad}).message());
+  };
+  EXPECT_EQ(said({1, 2}), "group 1 has 2 hyper-parameters; AdamW has 5");
+  EXPECT_EQ(said({1e-3, 0.9, 1.0, 0, 0}), "group 1: beta2 is 1; it must be at least 0 and below 1");
+  EXPECT_EQ(said({-2, 0.9, 0.9, 0, 0}), "group 1: lr is -2; it must be finite and at least 0");
 }
 
 }  // namespace
