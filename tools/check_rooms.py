@@ -64,7 +64,9 @@ ROOMS = {
     "common/policy": Room(("common/base",)),
     "proto/convert": Room(COMMON + (WIRE, CONFIG), ("absl/",) + GRPC + PROTOBUF),
     "server/simd": Room(("common/base",), banned=KERNEL_BANS),
-    "server/optim": Room(("common/base", "common/tensor", "server/simd"), banned=KERNEL_BANS),
+    # common/job: only the table of optimizer kinds, for scalars and dispatch; not for kernels.
+    "server/optim": Room(
+        ("common/base", "common/job", "common/tensor", "server/simd"), banned=KERNEL_BANS),
     "server/reduce": Room(("common/base", "common/tensor", "server/simd"), banned=KERNEL_BANS),
     # server/durability: an extent on NVMe lives in the images that its checkpoint would go to.
     "server/tier": Room(

@@ -5,15 +5,37 @@
 
 namespace ballast::optim {
 
-extern const KernelTable kScalarKernels;  // adamw_scalar.cc
-extern const KernelTable kAvx2Kernels;    // adamw_avx2.cc
-extern const KernelTable kAvx512Kernels;  // adamw_avx512.cc
+extern const KernelTable kScalarKernels;  // kernels_scalar.cc
+extern const KernelTable kAvx2Kernels;    // kernels_avx2.cc
+extern const KernelTable kAvx512Kernels;  // kernels_avx512.cc
 
 namespace {
 
 size_t Index(DType dtype) {
   BALLAST_CHECK(DTypeBytes(dtype) != 0);
   return static_cast<size_t>(dtype) - 1;
+}
+
+Rule RuleOf(OptimizerKind kind, size_t arrays) {
+  switch (kind) {
+    case OptimizerKind::kAdamW:
+      return arrays == 3 ? kRuleAdamW : kRuleAdamWAmsgrad;
+    case OptimizerKind::kAdam:
+      return arrays == 3 ? kRuleAdam : kRuleAdamAmsgrad;
+    case OptimizerKind::kSgd:
+      return arrays == 1 ? kRuleSgd : kRuleSgdMomentum;
+    case OptimizerKind::kAdagrad:
+      return kRuleAdagrad;
+    case OptimizerKind::kLion:
+      return kRuleLion;
+    case OptimizerKind::kLamb:
+      return kRuleLambApply;
+    case OptimizerKind::kApplyDelta:
+      return kRuleDelta;
+    case OptimizerKind::kUnspecified:
+      break;
+  }
+  BALLAST_CHECK(false);
 }
 
 }  // namespace
@@ -33,6 +55,15 @@ const KernelTable& Kernels(simd::Isa isa) {
 
 StepFn AdamWStep(const KernelTable& kernels, DType grad, DType weight) {
   return kernels.adamw[Index(grad)][Index(weight)];
+}
+
+RunFn KindStep(const KernelTable& kernels, OptimizerKind kind, size_t arrays, DType grad,
+               DType weight) {
+  return kernels.run[RuleOf(kind, arrays)][Index(grad)][Index(weight)];
+}
+
+LambMomentsFn LambMoments(const KernelTable& kernels, DType grad) {
+  return kernels.lamb_moments[Index(grad)];
 }
 
 UpcastFn Upcast(const KernelTable& kernels, DType dtype) { return kernels.upcast[Index(dtype)]; }

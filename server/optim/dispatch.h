@@ -3,6 +3,9 @@
 // Thread safety: immutable tables; pure functions.
 #pragma once
 
+#include <cstddef>
+
+#include "common/job/optimizer.h"
 #include "common/tensor/dtype.h"
 #include "server/optim/step_args.h"
 #include "server/simd/isa.h"
@@ -16,6 +19,15 @@ const KernelTable& Kernels(simd::Isa isa);
 // The AdamW step for gradients of `grad` and weights of `weight`; neither may be kUnspecified
 // (BALLAST_CHECK: dtypes are validated when a job is created).
 StepFn AdamWStep(const KernelTable& kernels, DType grad, DType weight);
+
+// The step of `kind` for jobs with `arrays` fp32 arrays per parameter (CountStateArrays), gradients
+// of `grad` and weights of `weight`, which may not be kUnspecified. BALLAST_CHECK: the kind is in
+// the table and has such a number of arrays. Nothing but tests and benchmarks calls it yet.
+RunFn KindStep(const KernelTable& kernels, OptimizerKind kind, size_t arrays, DType grad,
+               DType weight);
+
+// The first pass of LAMB for gradients of `grad`, not for kUnspecified.
+LambMomentsFn LambMoments(const KernelTable& kernels, DType grad);
 
 // The conversion from `dtype` to fp32, and back; not for kUnspecified.
 UpcastFn Upcast(const KernelTable& kernels, DType dtype);

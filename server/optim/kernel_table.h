@@ -1,14 +1,21 @@
-// Conversions between fp32 and the 16-bit types, written once over the vector trait: the first
-// masters of a job come from 16-bit weights, and weights are rebuilt from masters without a step.
-// Memory traffic: 2 + 4 bytes per element (plus 2 or 4 read for ownership).
-// Comes from: server/state. Goes to: the adamw_{scalar,avx2,avx512}.cc files, and no other.
+// The kernels of one instruction set as a table, and conversions between fp32 and the 16-bit types,
+// written once over the vector trait: the first masters of a job come from 16-bit weights, and
+// weights are rebuilt from masters without a step.
+// Memory traffic of a conversion: 2 + 4 bytes per element (plus 2 or 4 read for ownership).
+// Comes from: server/state. Goes to: the kernels_{scalar,avx2,avx512}.cc files, and no other.
 // Thread safety: pure functions over the caller's memory.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "server/optim/adamw_kernel.h"
+#include "server/optim/adagrad_rule.h"
+#include "server/optim/adam_rule.h"
+#include "server/optim/delta_rule.h"
+#include "server/optim/element_run.h"
+#include "server/optim/lamb_kernel.h"
+#include "server/optim/lion_rule.h"
+#include "server/optim/sgd_rule.h"
 #include "server/optim/step_args.h"
 
 namespace ballast::optim {
@@ -53,13 +60,40 @@ uint64_t Downcast(const float* from, void* to, size_t count) {
   return overflow;
 }
 
+// One kernel for every pair of dtypes.
+template <class V, class Kernel>
+constexpr void FillDtypes(RunFn (*run)[3]) {
+  run[0][0] = Kernel::template Run<V, F32, F32>;
+  run[0][1] = Kernel::template Run<V, F32, BF16>;
+  run[0][2] = Kernel::template Run<V, F32, F16>;
+  run[1][0] = Kernel::template Run<V, BF16, F32>;
+  run[1][1] = Kernel::template Run<V, BF16, BF16>;
+  run[1][2] = Kernel::template Run<V, BF16, F16>;
+  run[2][0] = Kernel::template Run<V, F16, F32>;
+  run[2][1] = Kernel::template Run<V, F16, BF16>;
+  run[2][2] = Kernel::template Run<V, F16, F16>;
+}
+
 template <class V>
 constexpr KernelTable MakeTable() {
-  return {{{AdamW<V, F32, F32>, AdamW<V, F32, BF16>, AdamW<V, F32, F16>},
-           {AdamW<V, BF16, F32>, AdamW<V, BF16, BF16>, AdamW<V, BF16, F16>},
-           {AdamW<V, F16, F32>, AdamW<V, F16, BF16>, AdamW<V, F16, F16>}},
-          {Upcast<V, F32>, Upcast<V, BF16>, Upcast<V, F16>},
-          {Downcast<V, F32>, Downcast<V, BF16>, Downcast<V, F16>}};
+  KernelTable table = {{{AdamW<V, F32, F32>, AdamW<V, F32, BF16>, AdamW<V, F32, F16>},
+                        {AdamW<V, BF16, F32>, AdamW<V, BF16, BF16>, AdamW<V, BF16, F16>},
+                        {AdamW<V, F16, F32>, AdamW<V, F16, BF16>, AdamW<V, F16, F16>}},
+                       {},
+                       {LambMoments<V, F32>, LambMoments<V, BF16>, LambMoments<V, F16>},
+                       {Upcast<V, F32>, Upcast<V, BF16>, Upcast<V, F16>},
+                       {Downcast<V, F32>, Downcast<V, BF16>, Downcast<V, F16>}};
+  FillDtypes<V, Adam<false, false>>(table.run[kRuleAdamW]);
+  FillDtypes<V, Adam<false, true>>(table.run[kRuleAdamWAmsgrad]);
+  FillDtypes<V, Adam<true, false>>(table.run[kRuleAdam]);
+  FillDtypes<V, Adam<true, true>>(table.run[kRuleAdamAmsgrad]);
+  FillDtypes<V, Sgd<false>>(table.run[kRuleSgd]);
+  FillDtypes<V, Sgd<true>>(table.run[kRuleSgdMomentum]);
+  FillDtypes<V, Adagrad>(table.run[kRuleAdagrad]);
+  FillDtypes<V, Lion>(table.run[kRuleLion]);
+  FillDtypes<V, LambApply>(table.run[kRuleLambApply]);
+  FillDtypes<V, Delta>(table.run[kRuleDelta]);
+  return table;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The avx512 instance of the optimizer kernels; see adamw_kernel.h.
+// The avx512 instance of the optimizer kernels; see kernel_table.h.
 // Comes from: dispatch.cc picks it. Goes to: the caller's memory. Thread safety: pure functions.
 #include "server/optim/kernel_table.h"
 #include "server/simd/vec_avx512.h"

@@ -1,10 +1,13 @@
-// The scalars of one AdamW step, from the hyper-parameters a trainer sent.
-// Comes from: the decision of a round. Goes to: AdamWScalars in StepArgs, and the log.
-// Thread safety: pure function.
+// The scalars of one step, from the hyper-parameters a trainer sent.
+// Comes from: the decision of a round. Goes to: StepArgs and RunArgs, and the log.
+// Thread safety: pure functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
+#include "common/job/optimizer.h"
 #include "server/optim/step_args.h"
 
 namespace ballast::optim {
@@ -18,5 +21,20 @@ namespace ballast::optim {
 // all others use its bits. Values are not checked here; JobSpec validation does that.
 AdamWScalars MakeAdamWScalars(double lr, double beta1, double beta2, double eps,
                               double weight_decay, uint64_t step);
+
+// The scalars of any kind, in the order of its struct in step_args.h.
+struct Scalars {
+  float value[kScalarsMax];
+  size_t count;
+};
+
+// The scalars of one group's tensors in their step `step` (1 is the first), formed as above.
+// `options` and `hyper` have a value for every entry of the kind's row, in its ranges; the values
+// are not checked. `kind` is in the table (BALLAST_CHECK).
+Scalars MakeScalars(OptimizerKind kind, std::span<const double> options,
+                    std::span<const double> hyper, uint64_t step);
+
+// The factor that a job's gradients are multiplied by: `scale`, negated when the job maximizes.
+float GradFactor(OptimizerKind kind, std::span<const double> options, float scale);
 
 }  // namespace ballast::optim

@@ -42,6 +42,16 @@ struct VecAvx2 {
   static F Fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static F Sqrt(F x) { return _mm256_sqrt_ps(x); }
 
+  static F Max(F a, F b) {  // max_ps gives b when either is NaN
+    return _mm256_blendv_ps(_mm256_max_ps(a, b), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+  }
+  static F TurnSign(F x, F by) {
+    return _mm256_xor_ps(x, _mm256_and_ps(by, _mm256_set1_ps(-0.0f)));
+  }
+  static F IfNonzero(F x, F a, F b) {
+    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_NEQ_OQ));
+  }
+
   static Half PackBf16(F low, F high) {
     CanonicalNans(&low, &high);
     // packus works per 128-bit half, so the quarters come out as 0, 2, 1, 3 and are put in order.

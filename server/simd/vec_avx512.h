@@ -41,6 +41,16 @@ struct VecAvx512 {
   static F Fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static F Sqrt(F x) { return _mm512_sqrt_ps(x); }
 
+  static F Max(F a, F b) {  // max_ps gives b when either is NaN
+    return _mm512_mask_mov_ps(_mm512_max_ps(a, b), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
+  }
+  static F TurnSign(F x, F by) {
+    return _mm512_xor_ps(x, _mm512_and_ps(by, _mm512_set1_ps(-0.0f)));
+  }
+  static F IfNonzero(F x, F a, F b) {
+    return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NEQ_OQ), a);
+  }
+
   static Half PackBf16(F low, F high) {
     return _mm512_permutex2var_epi16(RoundBf16(low), OddHalves(), RoundBf16(high));
   }

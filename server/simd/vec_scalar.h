@@ -54,6 +54,13 @@ struct VecScalar {
   static F Fma(F a, F b, F c) { return __builtin_fmaf(a, b, c); }
   static F Sqrt(F x) { return __builtin_sqrtf(x); }
 
+  // The larger of both; b when they are equal, NaN when one of them is.
+  static F Max(F a, F b) { return a != a || a > b ? a : b; }
+  // x with its sign turned where the sign bit of `by` is set.
+  static F TurnSign(F x, F by) { return FromBits(Bits(x) ^ (Bits(by) & 0x80000000u)); }
+  // a where x is neither 0 nor NaN, else b.
+  static F IfNonzero(F x, F a, F b) { return x < 0 || x > 0 ? a : b; }
+
   // Rounds two vectors to 2 x kWidth 16-bit values, nearest even; every NaN becomes the canonical
   // positive quiet one, values beyond the largest finite one become Inf.
   static Half PackBf16(F low, F high) { return {RoundBf16(low), RoundBf16(high)}; }
