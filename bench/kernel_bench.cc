@@ -16,17 +16,16 @@
 
 #include "bench/harness.h"
 #include "bench/kernel_roofline.h"
+#include "bench/kind_step.h"
 #include "common/base/status_macros.h"
 #include "common/io/arena.h"
 #include "server/optim/dispatch.h"
-#include "server/optim/scalars.h"
 #include "server/tier/tile_layout.h"
 
 namespace ballast::bench {
 namespace {
 
-constexpr size_t kTileElements = 65536;
-constexpr size_t kPlanes = 3;
+constexpr size_t kTileElements = kKindTileElements;
 constexpr float kScale = 0.5f;
 
 // xorshift64*: fast, and good enough for mantissas.
@@ -49,25 +48,47 @@ class Random {
 // The three ways of doing the same work, and the yardstick.
 enum Variant : int { kFused = 0, kRoofline = 1, kPasses = 2 };
 
+const Yardsticks& YardsticksOf(simd::Isa isa) {
+  switch (isa) {
+    case simd::Isa::kAvx2:
+      return kAvx2Yardsticks;
+    case simd::Isa::kAvx512:
+      return kAvx512Yardsticks;
+    case simd::Isa::kScalar:
+      break;
+  }
+  return kSse2Yardsticks;
+}
+
 class KernelBench {
  public:
   // RESOURCE_EXHAUSTED when memory is short.
-  static absl::StatusOr<std::unique_ptr<KernelBench>> Create(size_t tiles, simd::Isa isa) {
-    std::unique_ptr<KernelBench> bench(new KernelBench(tiles, isa));
+  static absl::StatusOr<std::unique_ptr<KernelBench>> Create(const KindJob& job, size_t tiles,
+                                                             simd::Isa isa) {
+    std::unique_ptr<KernelBench> bench(new KernelBench(job, tiles, isa));
     BALLAST_RETURN_IF_ERROR(bench->Allocate());
     return bench;
   }
 
   simd::Isa isa() const { return isa_; }
 
+  // Bytes read and written for each parameter, in all passes.
+  size_t bytes_per_parameter() const {
+    const size_t all = 8 * arrays_ + sizeof(uint16_t) * 2;
+    return job_.row().passes == 1 ? all : 4 * (3 + 2) + 4 * (3 + 1) + 2 * sizeof(uint16_t);
+  }
+
   void Fill(size_t begin, size_t end) {
     for (size_t tile = begin; tile < end; ++tile) {
       Random random(tile + 1);
       for (size_t i = 0; i < kTileElements; ++i) {
-        Plane(tile, 0)[i] = 0.1f * random.Next();
-        Plane(tile, 1)[i] = 1e-3f * random.Next();
-        const float root = 1e-3f * random.Next();
-        Plane(tile, 2)[i] = root * root + 1e-12f;
+        Array(tile, 0)[i] = 0.1f * random.Next();
+        if (arrays_ > 1) Array(tile, 1)[i] = 1e-3f * random.Next();
+        for (size_t array = 2; array < arrays_; ++array) {
+          const float root = 1e-3f * random.Next();
+          Array(tile, array)[i] = root * root + 1e-12f;
+        }
+        if (job_.kind == OptimizerKind::kAdagrad) Array(tile, 1)[i] = 1e-4f;
         grad_[tile * kTileElements + i] =
             static_cast<uint16_t>(std::bit_cast<uint32_t>(1e-2f * random.Next()) >> 16);
         weight_[tile * kTileElements + i] = 0;
@@ -77,66 +98,60 @@ class KernelBench {
   }
 
   void Run(Variant variant, size_t begin, size_t end) {
-    if (variant == kPasses) {
-      RunPasses(begin, end);
-      return;
-    }
-    for (size_t tile = begin; tile < end; ++tile) {
-      const size_t first = tile * kTileElements;
-      if (variant == kRoofline) {
-        roofline_(Plane(tile, 0), Plane(tile, 1), Plane(tile, 2), grad_ + first, weight_ + first,
-                  kTileElements);
-      } else {
-        Step(tile, DType::kBF16, grad_ + first, weight_ + first, kScale);
-      }
+    switch (variant) {
+      case kFused:
+        StepTiles(begin, end, grad_, weight_);
+        return;
+      case kRoofline:
+        RunYardstick(begin, end);
+        return;
+      case kPasses:
+        RunPasses(begin, end);
+        return;
     }
   }
 
-  // Elements of p, m, v or weight that differ from the scalar kernel's after one step of `tile`.
+  // Elements of the state or the weights that differ from the scalar kernel's after one step of
+  // `tile`.
   uint64_t StepAndCompare(size_t tile) {
-    std::vector<float> planes[kPlanes];
-    for (size_t plane = 0; plane < kPlanes; ++plane) {
-      planes[plane].assign(Plane(tile, plane), Plane(tile, plane) + kTileElements);
+    std::vector<std::vector<float>> arrays;
+    KindRun run = {.grad = grad_ + tile * kTileElements, .count = kTileElements, .scale = kScale};
+    for (size_t array = 0; array < arrays_; ++array) {
+      arrays.emplace_back(Array(tile, array), Array(tile, array) + kTileElements);
+      run.state[array] = arrays.back().data();
     }
     std::vector<uint16_t> weight(kTileElements);
-    const uint16_t* grad = grad_ + tile * kTileElements;
-    AdamWStep(optim::Kernels(simd::Isa::kScalar), DType::kBF16,
-              DType::kBF16)({planes[0].data(), planes[1].data(), planes[2].data(), grad,
-                             weight.data(), kTileElements, kScale, scalars_});
+    run.weight = weight.data();
+    StepTensor(optim::Kernels(simd::Isa::kScalar), job_, kStep, run);
     Run(kFused, tile, tile + 1);
     uint64_t differing = 0;
     for (size_t i = 0; i < kTileElements; ++i) {
       bool same = weight[i] == weight_[tile * kTileElements + i];
-      for (size_t plane = 0; plane < kPlanes; ++plane) {
-        same = same && std::memcmp(&planes[plane][i], Plane(tile, plane) + i, sizeof(float)) == 0;
+      for (size_t array = 0; array < arrays_; ++array) {
+        same = same && std::memcmp(&arrays[array][i], Array(tile, array) + i, sizeof(float)) == 0;
       }
       differing += !same;
     }
     return differing;
   }
 
+  const optim::KernelTable& kernels() const { return kernels_; }
+  const KindJob& job() const { return job_; }
+
  private:
-  KernelBench(size_t tiles, simd::Isa isa)
-      : tiles_(tiles), kernels_(optim::Kernels(isa)), isa_(isa) {
-    switch (isa) {
-      case simd::Isa::kScalar:
-        roofline_ = RooflineSse2;
-        scale_ = ScaleSse2;
-        break;
-      case simd::Isa::kAvx2:
-        roofline_ = RooflineAvx2;
-        scale_ = ScaleAvx2;
-        break;
-      case simd::Isa::kAvx512:
-        roofline_ = RooflineAvx512;
-        scale_ = ScaleAvx512;
-        break;
-    }
-  }
+  static constexpr uint64_t kStep = 10;
+
+  KernelBench(const KindJob& job, size_t tiles, simd::Isa isa)
+      : job_(job),
+        arrays_(job.Arrays()),
+        tiles_(tiles),
+        kernels_(optim::Kernels(isa)),
+        yardsticks_(YardsticksOf(isa)),
+        isa_(isa) {}
 
   absl::Status Allocate() {
     const size_t count = tiles_ * kTileElements;
-    const size_t floats = tier::StateFloats(count, kTileElements, kPlanes);
+    const size_t floats = tier::StateFloats(count, kTileElements, arrays_);
     BALLAST_ASSIGN_OR_RETURN(state_memory_, Arena::Create(floats * sizeof(float)));
     BALLAST_ASSIGN_OR_RETURN(grad_memory_, Arena::Create(count * sizeof(uint16_t)));
     BALLAST_ASSIGN_OR_RETURN(weight_memory_, Arena::Create(count * sizeof(uint16_t)));
@@ -148,13 +163,45 @@ class KernelBench {
     return absl::OkStatus();
   }
 
-  float* Plane(size_t tile, size_t plane) const {
-    return state_ + tier::ArrayOffset(tiles_ * kTileElements, kTileElements, kPlanes, tile, plane);
+  float* Array(size_t tile, size_t array) const {
+    return state_ + tier::ArrayOffset(tiles_ * kTileElements, kTileElements, arrays_, tile, array);
   }
 
-  void Step(size_t tile, DType grad_dtype, const void* grad, void* weight, float scale) {
-    AdamWStep(kernels_, grad_dtype, DType::kBF16)({Plane(tile, 0), Plane(tile, 1), Plane(tile, 2),
-                                                   grad, weight, kTileElements, scale, scalars_});
+  // The arguments of one tile; `grad` and `weight` begin at tile 0, and weight may be null.
+  template <class T>
+  KindRun TileRun(size_t tile, const T* grad, uint16_t* weight) const {
+    KindRun run = {.grad = grad + tile * kTileElements,
+                   .grad_dtype = sizeof(T) == 4 ? DType::kF32 : DType::kBF16,
+                   .weight = weight ? weight + tile * kTileElements : nullptr,
+                   .count = kTileElements,
+                   .scale = sizeof(T) == 4 ? 1.0f : kScale};
+    for (size_t array = 0; array < arrays_; ++array) run.state[array] = Array(tile, array);
+    return run;
+  }
+
+  // One step of the tiles as one tensor: every pass over all of them.
+  template <class T>
+  void StepTiles(size_t begin, size_t end, const T* grad, uint16_t* weight) const {
+    KindStepper stepper(kernels_, job_, kStep);
+    for (uint32_t pass = 0; pass < job_.row().passes; ++pass) {
+      for (size_t tile = begin; tile < end; ++tile) {
+        stepper.StepTile(pass, TileRun(tile, grad, weight));
+      }
+    }
+  }
+
+  void RunYardstick(size_t begin, size_t end) const {
+    for (uint32_t pass = 0; pass < job_.row().passes; ++pass) {
+      RooflineFn body = yardsticks_.step[arrays_ - 1];
+      if (job_.row().passes == 2) {
+        body = pass == 0 ? yardsticks_.first_of_two : yardsticks_.second_of_two;
+      }
+      for (size_t tile = begin; tile < end; ++tile) {
+        const KindRun run = TileRun(tile, grad_, weight_);
+        body(run.state, grad_ + tile * kTileElements, weight_ + tile * kTileElements,
+             kTileElements);
+      }
+    }
   }
 
   // The same work in torch's four passes over memory, vectorised like the fused one.
@@ -162,22 +209,20 @@ class KernelBench {
     const size_t first = begin * kTileElements;
     const size_t count = (end - begin) * kTileElements;
     optim::Upcast(kernels_, DType::kBF16)(grad_ + first, wide_grad_ + first, count);
-    scale_(wide_grad_ + first, kScale, count);
+    yardsticks_.scale(wide_grad_ + first, kScale, count);
+    StepTiles(begin, end, wide_grad_, nullptr);
     for (size_t tile = begin; tile < end; ++tile) {
-      Step(tile, DType::kF32, wide_grad_ + tile * kTileElements, nullptr, 1.0f);
-    }
-    for (size_t tile = begin; tile < end; ++tile) {
-      optim::Downcast(kernels_, DType::kBF16)(Plane(tile, 0), weight_ + tile * kTileElements,
+      optim::Downcast(kernels_, DType::kBF16)(Array(tile, 0), weight_ + tile * kTileElements,
                                               kTileElements);
     }
   }
 
+  const KindJob job_;
+  const size_t arrays_;
   size_t tiles_;
   const optim::KernelTable& kernels_;
+  const Yardsticks& yardsticks_;
   simd::Isa isa_;
-  RooflineFn roofline_ = nullptr;
-  ScaleFn scale_ = nullptr;
-  const optim::AdamWScalars scalars_ = optim::MakeAdamWScalars(1e-4, 0.9, 0.999, 1e-8, 0.01, 10);
   Arena state_memory_, grad_memory_, weight_memory_, wide_grad_memory_;
   float* state_ = nullptr;
   uint16_t* grad_ = nullptr;
@@ -201,15 +246,18 @@ using ballast::bench::KernelBench;
 
 extern "C" {
 
-// A bench over `tiles` tiles of random data with the kernels of `isa` ("" for the best). Null when
-// the instruction set is unknown or memory is short; the reason then stands on stderr.
-KernelBench* kernel_bench_create(size_t tiles, const char* isa, int threads) {
+// A bench of optimizer `kind` over `tiles` tiles of random data with the kernels of `isa` ("" for
+// the best). `options` and `hyper` have a value for every entry of the kind's row. Null when the
+// instruction set is unknown or memory is short; the reason then stands on stderr.
+KernelBench* kernel_bench_create(int kind, const double* options, const double* hyper, size_t tiles,
+                                 const char* isa, int threads) {
   const auto chosen = ballast::simd::ChooseIsa(isa);
   if (!chosen.ok()) {
     std::fprintf(stderr, "%s\n", std::string(chosen.status().message()).c_str());
     return nullptr;
   }
-  auto bench = ballast::bench::KernelBench::Create(tiles, *chosen);
+  auto bench = ballast::bench::KernelBench::Create(
+      ballast::bench::MakeKindJob(kind, options, hyper), tiles, *chosen);
   if (!bench.ok()) {
     std::fprintf(stderr, "%s\n", std::string(bench.status().message()).c_str());
     return nullptr;
@@ -265,13 +313,8 @@ double kernel_bench_run(KernelBench* bench, int variant, int threads, size_t til
   return ballast::bench::Now() - start;
 }
 
-// One step of the kernel on the caller's arrays of `count` elements, for the comparison of bits.
-void kernel_bench_step(const KernelBench* bench, float* p, float* m, float* v, const uint16_t* grad,
-                       uint16_t* weight, size_t count, float scale, double lr, double beta1,
-                       double beta2, double eps, double weight_decay, uint64_t step) {
-  AdamWStep(ballast::optim::Kernels(bench->isa()), ballast::DType::kBF16, ballast::DType::kBF16)(
-      {p, m, v, grad, weight, count, scale,
-       ballast::optim::MakeAdamWScalars(lr, beta1, beta2, eps, weight_decay, step)});
+size_t kernel_bench_bytes_per_parameter(const KernelBench* bench) {
+  return bench->bytes_per_parameter();
 }
 
 }  // extern "C"

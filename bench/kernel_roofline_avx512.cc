@@ -1,43 +1,39 @@
-// The yardstick in AVX-512; see kernel_roofline.h. All loads of a block come before its stores, as
-// in the kernel: a load that follows a store to the same offset of another plane waits for it.
-// Thread safety: pure functions.
-#include "bench/kernel_roofline.h"
-
+// The yardstick in AVX-512; see kernel_roofline.h. Thread safety: pure functions.
 #include <immintrin.h>
 
+#include "bench/kernel_roofline_loop.h"
+
 namespace ballast::bench {
+namespace {
 
-void RooflineAvx512(float* p, float* m, float* v, const uint16_t* grad, uint16_t* weight,
-                    size_t count) {
-  alignas(64) uint16_t odd[32];
-  for (uint16_t i = 0; i < 32; ++i) odd[i] = static_cast<uint16_t>(2 * i + 1);
-  const __m512i odd_halves = _mm512_load_si512(odd);
-  const __m512i low_bits = _mm512_set1_epi32(7);
-  for (size_t i = 0; i < count; i += 32) {
-    const __m512i flip = _mm512_and_si512(_mm512_loadu_si512(grad + i), low_bits);
-    const __m512i p0 = _mm512_xor_si512(_mm512_loadu_si512(p + i), flip);
-    const __m512i m0 = _mm512_xor_si512(_mm512_loadu_si512(m + i), flip);
-    const __m512i v0 = _mm512_xor_si512(_mm512_loadu_si512(v + i), flip);
-    const __m512i p1 = _mm512_xor_si512(_mm512_loadu_si512(p + i + 16), flip);
-    const __m512i m1 = _mm512_xor_si512(_mm512_loadu_si512(m + i + 16), flip);
-    const __m512i v1 = _mm512_xor_si512(_mm512_loadu_si512(v + i + 16), flip);
-    _mm512_storeu_si512(p + i, p0);
-    _mm512_storeu_si512(m + i, m0);
-    _mm512_storeu_si512(v + i, v0);
-    _mm512_storeu_si512(p + i + 16, p1);
-    _mm512_storeu_si512(m + i + 16, m1);
-    _mm512_storeu_si512(v + i + 16, v1);
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(weight + i),
-                        _mm512_permutex2var_epi16(p0, odd_halves, p1));
+struct Avx512 {
+  using I = __m512i;
+  static constexpr size_t kLanes = 16;
+  static I Set(int x) { return _mm512_set1_epi32(x); }
+  static I Load(const void* from) { return _mm512_loadu_si512(from); }
+  static void Store(void* to, I x) { _mm512_storeu_si512(to, x); }
+  static I And(I a, I b) { return _mm512_and_si512(a, b); }
+  static I Xor(I a, I b) { return _mm512_xor_si512(a, b); }
+  static void Keep(I* a, I* b) { asm volatile("" : "+v"(*a), "+v"(*b)); }
+  static void StreamUpperHalves(uint16_t* to, I low, I high) {
+    alignas(64) static constexpr uint16_t kOdd[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                                      23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                                      45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    _mm512_stream_si512(reinterpret_cast<I*>(to),
+                        _mm512_permutex2var_epi16(low, _mm512_load_si512(kOdd), high));
   }
-  _mm_sfence();
-}
+  static void Fence() { _mm_sfence(); }
+};
 
-void ScaleAvx512(float* x, float factor, size_t count) {
+void Scale(float* x, float factor, size_t count) {
   const __m512 factors = _mm512_set1_ps(factor);
   for (size_t i = 0; i < count; i += 16) {
     _mm512_storeu_ps(x + i, _mm512_mul_ps(_mm512_loadu_ps(x + i), factors));
   }
 }
+
+}  // namespace
+
+const Yardsticks kAvx512Yardsticks = MakeYardsticks<Avx512>(Scale);
 
 }  // namespace ballast::bench

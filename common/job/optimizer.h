@@ -68,7 +68,7 @@ struct OptimizerRow {
   const char* name;  // as messages show it
   std::span<const HyperKey> hyper;
   std::span<const OptionKey> options;
-  std::span<const StateArray> arrays;  // in plane order; arrays that need a flag come last
+  std::span<const StateArray> arrays;  // in the order of a tile; arrays that need a flag come last
   uint32_t formula_id;                 // counts per kind: the text of its section in numerics.md
   uint32_t passes;                     // over the state in one round
 };

@@ -49,8 +49,8 @@ float SquaresOf(const std::vector<float>& values, size_t first) {
   return lane[0];
 }
 
-// Steps m and v of the run and returns the sums. Only the reference knows the place in the tile: it
-// must not matter.
+// Steps m and v of the run and returns the sums. Only the reference knows the offset in the tile:
+// it must not matter.
 TileSquares ReferenceMoments(RunData* run, const float* k, float scale, size_t first_in_tile) {
   run->StepByReference(Moments, k, scale);
   std::vector<float> p, u;
@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(, LambIsaTest,
                                            simd::Isa::kAvx512),
                          [](const auto& instance) { return simd::IsaName(instance.param); });
 
-TEST_P(LambIsaTest, TheFirstPassHasTheReferencesBitsForEveryLengthAndPlaceInTheTile) {
+TEST_P(LambIsaTest, TheFirstPassHasTheReferencesBitsForEveryLengthAndOffsetInTheTile) {
   for (DType grad : kAllDTypes) {
     for (size_t count = 0; count <= 130; ++count) {
       ExpectSameMoments({3, grad, DType::kF32, count, count % 33, false}, kHyper, count * 7 % 131);
