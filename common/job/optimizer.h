@@ -37,8 +37,9 @@ enum ApplyDeltaKey : size_t { kDeltaLr = 0, kDeltaWeightDecay };
 // Order of each kind's options.
 enum AdamOption : size_t { kAdamAmsgrad = 0, kAdamMaximize };
 enum SgdOption : size_t { kSgdHasMomentum = 0, kSgdNesterov, kSgdMaximize };
-enum AdagradOption : size_t { kAdagradInitialValue = 0, kAdagradMaximize };
-enum LambOption : size_t { kLambBiasCorrection = 0 };
+enum AdagradOption : size_t { kAdagradInitialValue = 0, kAdagradMaximize, kAdagradRawNumerator };
+enum LionOption : size_t { kLionMovesAtZero = 0 };
+enum LambOption : size_t { kLambBiasCorrection = 0, kLambUncorrectedRatio };
 
 // A hyper-parameter of a group: a double that travels with every round. Every value is finite, at
 // least 0, and below `limit`.
@@ -47,7 +48,9 @@ struct HyperKey {
   double limit = std::numeric_limits<double>::infinity();
 };
 
-// An option is fixed for the job. A flag is 0 or 1; any other option is finite and at least 0.
+// An option is fixed for the job. raw_numerator, moves_at_zero and uncorrected_ratio are for jobs
+// that follow DeepSpeed where it differs from the paper; docs/numerics.md says how. A flag is 0 or
+// 1; any other option is finite and at least 0.
 struct OptionKey {
   const char* name;  // torch's, except kSgdHasMomentum: any group has momentum when the job starts
   bool is_flag = true;
@@ -90,15 +93,17 @@ inline constexpr OptionKey kSgdOptions[] = {{"momentum"}, {"nesterov"}, {"maximi
 inline constexpr StateArray kSgdArrays[] = {{"momentum_buffer", kSgdHasMomentum}};
 
 inline constexpr HyperKey kAdagradHyper[] = {{"lr"}, {"lr_decay"}, {"weight_decay"}, {"eps"}};
-inline constexpr OptionKey kAdagradOptions[] = {{"initial_accumulator_value", false}, {"maximize"}};
+inline constexpr OptionKey kAdagradOptions[] = {
+    {"initial_accumulator_value", false}, {"maximize"}, {"raw_numerator"}};
 inline constexpr StateArray kAdagradArrays[] = {{"sum", kNoOption, kAdagradInitialValue}};
 
 inline constexpr HyperKey kLionHyper[] = {{"lr"}, {"beta1", 1.0}, {"beta2", 1.0}, {"weight_decay"}};
+inline constexpr OptionKey kLionOptions[] = {{"moves_at_zero"}};
 inline constexpr StateArray kLionArrays[] = {{"exp_avg"}};
 
 inline constexpr HyperKey kLambHyper[] = {{"lr"},           {"beta1", 1.0}, {"beta2", 1.0}, {"eps"},
                                           {"weight_decay"}, {"max_coeff"},  {"min_coeff"}};
-inline constexpr OptionKey kLambOptions[] = {{"bias_correction", true, 1}};
+inline constexpr OptionKey kLambOptions[] = {{"bias_correction", true, 1}, {"uncorrected_ratio"}};
 inline constexpr StateArray kLambArrays[] = {{"exp_avg"}, {"exp_avg_sq"}};
 
 inline constexpr HyperKey kApplyDeltaHyper[] = {{"lr"}, {"weight_decay"}};
@@ -109,7 +114,7 @@ inline constexpr OptimizerRow kOptimizers[] = {
     {OptimizerKind::kAdam, "Adam", kAdamHyper, kAdamOptions, kAdamArrays, 1, 1},
     {OptimizerKind::kSgd, "SGD", kSgdHyper, kSgdOptions, kSgdArrays, 1, 1},
     {OptimizerKind::kAdagrad, "Adagrad", kAdagradHyper, kAdagradOptions, kAdagradArrays, 1, 1},
-    {OptimizerKind::kLion, "Lion", kLionHyper, {}, kLionArrays, 1, 1},
+    {OptimizerKind::kLion, "Lion", kLionHyper, kLionOptions, kLionArrays, 1, 1},
     {OptimizerKind::kLamb, "LAMB", kLambHyper, kLambOptions, kLambArrays, 1, 2},
     {OptimizerKind::kApplyDelta, "apply_delta", kApplyDeltaHyper, {}, {}, 1, 1},
 };

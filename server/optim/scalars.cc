@@ -29,21 +29,24 @@ SgdScalars MakeSgdScalars(std::span<const double> options, std::span<const doubl
           .nesterov = options[kSgdNesterov] != 0 ? 1.0f : 0.0f};
 }
 
-AdagradScalars MakeAdagradScalars(std::span<const double> hyper, uint64_t step) {
+AdagradScalars MakeAdagradScalars(std::span<const double> options, std::span<const double> hyper,
+                                  uint64_t step) {
   const double past_steps = static_cast<double>(step) - 1.0;
   const double clr = hyper[kAdagradLr] / (1.0 + past_steps * hyper[kAdagradLrDecay]);
   return {.weight_decay = static_cast<float>(hyper[kAdagradWeightDecay]),
           .eps = static_cast<float>(hyper[kAdagradEps]),
-          .neg_clr = static_cast<float>(-clr)};
+          .neg_clr = static_cast<float>(-clr),
+          .raw_numerator = options[kAdagradRawNumerator] != 0 ? 1.0f : 0.0f};
 }
 
-LionScalars MakeLionScalars(std::span<const double> hyper) {
+LionScalars MakeLionScalars(std::span<const double> options, std::span<const double> hyper) {
   return {.decay = static_cast<float>(1.0 - hyper[kLionLr] * hyper[kLionWeightDecay]),
           .w1 = static_cast<float>(1.0 - hyper[kLionBeta1]),
           .b1 = static_cast<float>(hyper[kLionBeta1]),
           .w2 = static_cast<float>(1.0 - hyper[kLionBeta2]),
           .b2 = static_cast<float>(hyper[kLionBeta2]),
-          .neg_lr = static_cast<float>(-hyper[kLionLr])};
+          .neg_lr = static_cast<float>(-hyper[kLionLr]),
+          .moves_at_zero = options[kLionMovesAtZero] != 0 ? 1.0f : 0.0f};
 }
 
 LambScalars MakeLambScalars(std::span<const double> options, std::span<const double> hyper,
@@ -52,14 +55,21 @@ LambScalars MakeLambScalars(std::span<const double> options, std::span<const dou
   const double t = static_cast<double>(step);
   const double bias_correction1 = corrects ? 1.0 - std::pow(hyper[kBeta1], t) : 1.0;
   const double bias_correction2 = corrects ? 1.0 - std::pow(hyper[kBeta2], t) : 1.0;
+  double grow_m = 1.0 / bias_correction1;
+  double grow_root = 1.0 / std::sqrt(bias_correction2);
+  double lr = hyper[kLr];
+  if (options[kLambUncorrectedRatio] != 0) {  // the same step but for eps and decay
+    lr = lr * std::sqrt(bias_correction2) / bias_correction1;
+    grow_m = grow_root = 1.0;
+  }
   return {.w1 = static_cast<float>(1.0 - hyper[kBeta1]),
           .b2 = static_cast<float>(hyper[kBeta2]),
           .w2 = static_cast<float>(1.0 - hyper[kBeta2]),
-          .grow_m = static_cast<float>(1.0 / bias_correction1),
-          .grow_root = static_cast<float>(1.0 / std::sqrt(bias_correction2)),
+          .grow_m = static_cast<float>(grow_m),
+          .grow_root = static_cast<float>(grow_root),
           .eps = static_cast<float>(hyper[kEps]),
           .weight_decay = static_cast<float>(hyper[kWeightDecay]),
-          .neg_lr = static_cast<float>(-hyper[kLr])};
+          .neg_lr = static_cast<float>(-lr)};
 }
 
 DeltaScalars MakeDeltaScalars(std::span<const double> hyper) {
@@ -99,9 +109,9 @@ Scalars MakeScalars(OptimizerKind kind, std::span<const double> options,
     case OptimizerKind::kSgd:
       return Pack(MakeSgdScalars(options, hyper, step));
     case OptimizerKind::kAdagrad:
-      return Pack(MakeAdagradScalars(hyper, step));
+      return Pack(MakeAdagradScalars(options, hyper, step));
     case OptimizerKind::kLion:
-      return Pack(MakeLionScalars(hyper));
+      return Pack(MakeLionScalars(options, hyper));
     case OptimizerKind::kLamb:
       return Pack(MakeLambScalars(options, hyper, step));
     case OptimizerKind::kApplyDelta:

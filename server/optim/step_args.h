@@ -26,7 +26,7 @@ struct SgdScalars {
   float weight_decay;  // 0 leaves the gradient alone
   float momentum;      // 0 leaves the buffer alone
   float grad_weight;   // 1 - dampening
-  float neg_lr;        // -lr
+  float neg_lr;        // -lr; with uncorrected_ratio the bias corrections are in here
   float first;     // 1 in a tensor's first step, which copies the gradient to the buffer; else 0
   float nesterov;  // 1 or 0
 };
@@ -34,16 +34,18 @@ struct SgdScalars {
 struct AdagradScalars {
   float weight_decay;  // 0 leaves the gradient alone
   float eps;
-  float neg_clr;  // -(lr / (1 + (step - 1) * lr_decay))
+  float neg_clr;        // -(lr / (1 + (step - 1) * lr_decay))
+  float raw_numerator;  // 1 divides the gradient without its decay; else 0
 };
 
 struct LionScalars {
-  float decay;   // 1 - lr * weight_decay
-  float w1;      // 1 - beta1
-  float b1;      // beta1
-  float w2;      // 1 - beta2
-  float b2;      // beta2
-  float neg_lr;  // -lr
+  float decay;          // 1 - lr * weight_decay
+  float w1;             // 1 - beta1
+  float b1;             // beta1
+  float w2;             // 1 - beta2
+  float b2;             // beta2
+  float neg_lr;         // -lr
+  float moves_at_zero;  // 1 when a zero moves p by its sign bit; else 0
 };
 
 struct LambScalars {

@@ -51,6 +51,9 @@ struct VecAvx2 {
   static F IfNonzero(F x, F a, F b) {
     return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_NEQ_OQ));
   }
+  static F IfNumber(F x, F a, F b) {
+    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, x, _CMP_ORD_Q));
+  }
 
   static Half PackBf16(F low, F high) {
     CanonicalNans(&low, &high);

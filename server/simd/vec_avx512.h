@@ -50,6 +50,9 @@ struct VecAvx512 {
   static F IfNonzero(F x, F a, F b) {
     return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NEQ_OQ), a);
   }
+  static F IfNumber(F x, F a, F b) {
+    return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), a);
+  }
 
   static Half PackBf16(F low, F high) {
     return _mm512_permutex2var_epi16(RoundBf16(low), OddHalves(), RoundBf16(high));

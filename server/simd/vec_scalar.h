@@ -60,6 +60,8 @@ struct VecScalar {
   static F TurnSign(F x, F by) { return FromBits(Bits(x) ^ (Bits(by) & 0x80000000u)); }
   // a where x is neither 0 nor NaN, else b.
   static F IfNonzero(F x, F a, F b) { return x < 0 || x > 0 ? a : b; }
+  // a where x is not NaN, else b.
+  static F IfNumber(F x, F a, F b) { return x == x ? a : b; }
 
   // Rounds two vectors to 2 x kWidth 16-bit values, nearest even; every NaN becomes the canonical
   // positive quiet one, values beyond the largest finite one become Inf.

@@ -41,7 +41,7 @@ SGD = Kind(
 ADAGRAD = Kind(
     4,
     ("lr", "lr_decay", "weight_decay", "eps"),
-    ("initial_accumulator_value", "maximize"),
+    ("initial_accumulator_value", "maximize", "raw_numerator"),
     ("sum",),
 )
 

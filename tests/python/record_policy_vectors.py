@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Records what DeepSpeed 0.19.8's schedules and loss scaler answer to policy_cases.py.
 
 DeepSpeed is no dependency of this repository: it would add a build from source and 36 MB to every

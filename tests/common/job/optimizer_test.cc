@@ -31,9 +31,11 @@ TEST(OptimizerTest, KindsKeepTheirNumbersKeysAndArrays) {
       {2, "Adam", adam, "amsgrad maximize", second_moments},
       {3, "SGD", "lr momentum dampening weight_decay", "momentum nesterov maximize",
        "momentum_buffer"},
-      {4, "Adagrad", "lr lr_decay weight_decay eps", "initial_accumulator_value maximize", "sum"},
-      {5, "Lion", "lr beta1 beta2 weight_decay", "", "exp_avg"},
-      {6, "LAMB", adam + " max_coeff min_coeff", "bias_correction", "exp_avg exp_avg_sq"},
+      {4, "Adagrad", "lr lr_decay weight_decay eps",
+       "initial_accumulator_value maximize raw_numerator", "sum"},
+      {5, "Lion", "lr beta1 beta2 weight_decay", "moves_at_zero", "exp_avg"},
+      {6, "LAMB", adam + " max_coeff min_coeff", "bias_correction uncorrected_ratio",
+       "exp_avg exp_avg_sq"},
       {7, "apply_delta", "lr weight_decay", "", ""},
   };
   ASSERT_EQ(std::size(rows), std::size(kOptimizers));
@@ -62,9 +64,9 @@ TEST(OptimizerTest, OptionsDecideHowManyArraysAJobHas) {
   EXPECT_EQ(Arrays(OptimizerKind::kAdam, {1, 1}), 4u);
   EXPECT_EQ(Arrays(OptimizerKind::kSgd, {0, 0, 1}), 1u);
   EXPECT_EQ(Arrays(OptimizerKind::kSgd, {1, 0, 0}), 2u);
-  EXPECT_EQ(Arrays(OptimizerKind::kAdagrad, {0, 0}), 2u);
-  EXPECT_EQ(Arrays(OptimizerKind::kLion, {}), 2u);
-  EXPECT_EQ(Arrays(OptimizerKind::kLamb, {0}), 3u);
+  EXPECT_EQ(Arrays(OptimizerKind::kAdagrad, {0, 0, 0}), 2u);
+  EXPECT_EQ(Arrays(OptimizerKind::kLion, {0}), 2u);
+  EXPECT_EQ(Arrays(OptimizerKind::kLamb, {0, 0}), 3u);
   EXPECT_EQ(Arrays(OptimizerKind::kApplyDelta, {}), 1u);
 }
 

@@ -47,18 +47,19 @@ void Adam(const float* k, float g, float* s) {
 }
 
 void Adagrad(const float* k, float g, float* s) {
-  const float weight_decay = k[0], eps = k[1], neg_clr = k[2];
+  const float weight_decay = k[0], eps = k[1], neg_clr = k[2], raw_numerator = k[3], raw = g;
   if (weight_decay != 0) g = std::fma(weight_decay, s[0], g);
   s[1] = std::fma(g, g, s[1]);
-  s[0] = s[0] + (neg_clr * g) / (std::sqrt(s[1]) + eps);
+  s[0] = s[0] + (neg_clr * (raw_numerator != 0 ? raw : g)) / (std::sqrt(s[1]) + eps);
 }
 
 void Lion(const float* k, float g, float* s) {
   const float decay = k[0], w1 = k[1], b1 = k[2], w2 = k[3], b2 = k[4], neg_lr = k[5];
   const float c = std::fma(w1, g, s[1] * b1);
   s[0] = s[0] * decay;
-  if (c > 0) s[0] = s[0] + neg_lr;
-  if (c < 0) s[0] = s[0] - neg_lr;
+  const bool at_zero = c == 0 && k[6] != 0;
+  if (c > 0 || (at_zero && !std::signbit(c))) s[0] = s[0] + neg_lr;
+  if (c < 0 || (at_zero && std::signbit(c))) s[0] = s[0] - neg_lr;
   s[1] = std::fma(w2, g, s[1] * b2);
 }
 
@@ -84,11 +85,13 @@ const std::vector<Case>& Cases() {
       {"adam_far", kAdam, {0, 0}, {1e-3, 0.5, 0.0, 0, 0.1}, Adam<true, false>},
       {"adam_amsgrad", kAdam, {1, 0}, {1e-3, 0.9, 0.999, 1e-8, 0.01}, Adam<true, true>},
       {"adam_amsgrad_far", kAdam, {1, 0}, {1e-3, 0.3, 0.999, 1e-8, 0}, Adam<true, true>},
-      {"adagrad", kAdagrad, {0, 0}, {0.1, 0, 0, 1e-10}, Adagrad},
-      {"adagrad_decay", kAdagrad, {0.1, 1}, {0.1, 1e-3, 0.01, 1e-10}, Adagrad},
-      {"lion", kLion, {}, {1e-3, 0.9, 0.99, 0}, Lion},
-      {"lion_decay", kLion, {}, {1e-3, 0.95, 0.98, 0.1}, Lion},
-      {"lion_without_memory", kLion, {}, {0, 0, 0, 0.1}, Lion},
+      {"adagrad", kAdagrad, {0, 0, 0}, {0.1, 0, 0, 1e-10}, Adagrad},
+      {"adagrad_decay", kAdagrad, {0.1, 1, 0}, {0.1, 1e-3, 0.01, 1e-10}, Adagrad},
+      {"adagrad_raw", kAdagrad, {0, 0, 1}, {0.1, 1e-3, 0.01, 1e-10}, Adagrad},
+      {"lion", kLion, {0}, {1e-3, 0.9, 0.99, 0}, Lion},
+      {"lion_decay", kLion, {0}, {1e-3, 0.95, 0.98, 0.1}, Lion},
+      {"lion_without_memory", kLion, {0}, {0, 0, 0, 0.1}, Lion},
+      {"lion_at_zero", kLion, {1}, {1e-3, 0.9, 0.99, 0}, Lion},
       {"apply_delta", kApplyDelta, {}, {1, 0}, Delta},
       {"apply_delta_decay", kApplyDelta, {}, {0.3, 0.1}, Delta},
       {"sgd", kSgd, {0, 0, 0}, {0.1, 0, 0, 0}, Sgd},
@@ -238,7 +241,7 @@ TEST_P(KindsIsaTest, ThreeHundredStepsOfLionEqualTheReferenceAndStayCloseToDoubl
     run.grad_ = expected.grad_ = RandomElements(DType::kF32, p.size(), false, 1e-2f, &rng);
     const double lr = 1e-3 * (1 - 0.5 * static_cast<double>(t) / kSteps),
                  beta1 = t % 2 ? 0.9 : 0.95;
-    const Scalars k = MakeScalars(OptimizerKind::kLion, {}, Hyper{lr, beta1, 0.99, 0.1}, t);
+    const Scalars k = MakeScalars(OptimizerKind::kLion, Options{0}, Hyper{lr, beta1, 0.99, 0.1}, t);
     KindStep(Kernels(GetParam()), OptimizerKind::kLion, 2, DType::kF32,
              DType::kF32)(run.Args(k.value, 1.0f));
     expected.StepByReference(Lion, k.value, 1.0f);
@@ -285,22 +288,25 @@ TEST(MakeScalarsTest, AdamsFirstIsItsDecayItself) {
 
 TEST(MakeScalarsTest, AdagradsRateFallsWithTheSteps) {
   const Hyper hyper = {0.1, 0.01, 0.02, 1e-10};
-  const Scalars k = MakeScalars(OptimizerKind::kAdagrad, Options{0, 0}, hyper, 8);
-  ASSERT_EQ(k.count, 3u);
+  const Scalars k = MakeScalars(OptimizerKind::kAdagrad, Options{0, 0, 1}, hyper, 8);
+  ASSERT_EQ(k.count, 4u);
   EXPECT_EQ(k.value[0], 0.02f);
   EXPECT_EQ(k.value[1], 1e-10f);
   EXPECT_EQ(k.value[2], static_cast<float>(-(0.1 / (1 + 7 * 0.01))));
+  EXPECT_EQ(k.value[3], 1.0f);
 }
 
 TEST(MakeScalarsTest, LionsAndDeltasAreRoundedOnceFromDoubles) {
-  const Scalars lion = MakeScalars(OptimizerKind::kLion, {}, Hyper{3e-4, 0.9, 0.99, 0.1}, 5);
+  const Scalars lion =
+      MakeScalars(OptimizerKind::kLion, Options{1}, Hyper{3e-4, 0.9, 0.99, 0.1}, 5);
   const float expected[] = {static_cast<float>(1 - 3e-4 * 0.1),
                             static_cast<float>(1 - 0.9),
                             0.9f,
                             static_cast<float>(1 - 0.99),
                             0.99f,
-                            -3e-4f};
-  ASSERT_EQ(lion.count, 6u);
+                            -3e-4f,
+                            1.0f};
+  ASSERT_EQ(lion.count, 7u);
   EXPECT_EQ(std::memcmp(lion.value, expected, sizeof expected), 0);
   const Scalars delta = MakeScalars(OptimizerKind::kApplyDelta, {}, Hyper{0.3, 0.1}, 5);
   ASSERT_EQ(delta.count, 2u);
@@ -313,8 +319,8 @@ TEST(GradFactorTest, MaximizingTurnsTheSign) {
   EXPECT_EQ(GradFactor(OptimizerKind::kSgd, Options{1, 1, 0}, 0.5f), 0.5f);
   EXPECT_EQ(GradFactor(OptimizerKind::kAdamW, Options{1, 0}, 0.5f), 0.5f);
   EXPECT_EQ(GradFactor(OptimizerKind::kAdam, Options{0, 1}, 0.5f), -0.5f);
-  EXPECT_EQ(GradFactor(OptimizerKind::kAdagrad, Options{1, 1}, 0.5f), -0.5f);
-  EXPECT_EQ(GradFactor(OptimizerKind::kLion, {}, 0.5f), 0.5f);
+  EXPECT_EQ(GradFactor(OptimizerKind::kAdagrad, Options{1, 1, 0}, 0.5f), -0.5f);
+  EXPECT_EQ(GradFactor(OptimizerKind::kLion, Options{1}, 0.5f), 0.5f);
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ class LambIsaTest : public ::testing::TestWithParam<simd::Isa> {
   void ExpectSameMoments(const RunShape& shape, const Hyper& hyper, size_t first_in_tile) {
     RunData run(shape, 1);
     RunData expected = run;
-    const Scalars k = MakeScalars(OptimizerKind::kLamb, Options{1}, hyper, 3);
+    const Scalars k = MakeScalars(OptimizerKind::kLamb, Options{1, 0}, hyper, 3);
     const auto moments = LambMoments(Kernels(GetParam()), shape.grad);
     const TileSquares sums = moments(run.Args(k.value, 0.5f));
     const TileSquares wanted = ReferenceMoments(&expected, k.value, 0.5f, first_in_tile);
@@ -86,7 +86,7 @@ class LambIsaTest : public ::testing::TestWithParam<simd::Isa> {
   void ExpectSameApply(const RunShape& shape) {
     RunData run(shape, 2);
     RunData expected = run;
-    Scalars k = MakeScalars(OptimizerKind::kLamb, Options{1}, kHyper, 3);
+    Scalars k = MakeScalars(OptimizerKind::kLamb, Options{1, 0}, kHyper, 3);
     ASSERT_EQ(k.count, 8u);
     k.value[8] = 0.37f;
     const auto apply =
@@ -214,7 +214,7 @@ TEST_P(LambIsaTest, ThreeHundredStepsEqualTheReferenceAndStayCloseToDoublePrecis
     run.grad_ = expected.grad_ = RandomElements(DType::kF32, kCount + 1, false, 1e-2f, &rng);
     Hyper hyper = kHyper;
     hyper[kLr] /= std::sqrt(static_cast<double>(t));
-    const Scalars k = MakeScalars(OptimizerKind::kLamb, Options{1}, hyper, t);
+    const Scalars k = MakeScalars(OptimizerKind::kLamb, Options{1, 0}, hyper, t);
     const float ratio = StepByKernels(Kernels(GetParam()), k, &run);
     ASSERT_EQ(ratio, StepByReference(k, &expected)) << "step " << t;
     ASSERT_EQ(run.Differs(expected), "") << "step " << t;
@@ -227,8 +227,8 @@ TEST_P(LambIsaTest, ThreeHundredStepsEqualTheReferenceAndStayCloseToDoublePrecis
 }
 
 TEST(LambTest, WithoutBiasCorrectionTheFactorsAreOne) {
-  const Scalars with = MakeScalars(OptimizerKind::kLamb, Options{1}, kHyper, 7);
-  const Scalars without = MakeScalars(OptimizerKind::kLamb, Options{0}, kHyper, 7);
+  const Scalars with = MakeScalars(OptimizerKind::kLamb, Options{1, 0}, kHyper, 7);
+  const Scalars without = MakeScalars(OptimizerKind::kLamb, Options{0, 0}, kHyper, 7);
   EXPECT_EQ(with.value[0], static_cast<float>(1 - 0.9));
   EXPECT_EQ(with.value[1], 0.999f);
   EXPECT_EQ(with.value[2], static_cast<float>(1 - 0.999));
@@ -239,6 +239,16 @@ TEST(LambTest, WithoutBiasCorrectionTheFactorsAreOne) {
   EXPECT_EQ(with.value[7], -1e-2f);
   EXPECT_EQ(without.value[3], 1.0f);
   EXPECT_EQ(without.value[4], 1.0f);
+}
+
+TEST(LambTest, TheUncorrectedRatioPutsTheCorrectionsIntoTheStep) {
+  const Scalars k = MakeScalars(OptimizerKind::kLamb, Options{1, 1}, kHyper, 7);
+  const double bc1 = 1 - std::pow(0.9, 7.0), bc2 = 1 - std::pow(0.999, 7.0);
+  EXPECT_EQ(k.value[3], 1.0f);
+  EXPECT_EQ(k.value[4], 1.0f);
+  EXPECT_EQ(k.value[7], static_cast<float>(-(1e-2 * std::sqrt(bc2) / bc1)));
+  const Scalars without = MakeScalars(OptimizerKind::kLamb, Options{0, 1}, kHyper, 7);
+  EXPECT_EQ(without.value[7], -1e-2f);
 }
 
 TEST(LambTest, TheRatioIsClampedAndOneWhereItMeansNothing) {
