@@ -30,10 +30,12 @@ template <typename T, typename Turn>
 T InputOf(void (HomeJob::*)(const T&, Turn*));
 
 // A job id differs between two lives of a name and between servers that were restarted, and only
-// the home chooses it: the first seat's random incarnation provides that.
-uint64_t JobId(const std::string& name, uint64_t incarnation) {
+// the home chooses it: the random incarnations of its trainers provide that. All of them count: a
+// server may still have an earlier attempt to make the job, with other trainers.
+uint64_t JobId(const std::string& name, const std::vector<Member>& members) {
   const uint32_t high = Crc32c(name.data(), name.size());
-  const uint64_t id = (uint64_t{high} << 32) ^ (incarnation * 0x9E3779B97F4A7C15ull);
+  uint64_t id = uint64_t{high} << 32;
+  for (const Member& member : members) id = (id ^ member.incarnation) * 0x9E3779B97F4A7C15ull;
   return id == 0 ? 1 : id;
 }
 
@@ -51,7 +53,7 @@ JobPlan NewPlan(const home::Rules& rules, const AttachBarrier& barrier) {
   plan.epoch.members = barrier.Members();
   plan.epoch.min_world = barrier.min_world();
   plan.epoch.contributors = AllContribute(plan.epoch.members, plan.spec.group_count);
-  plan.job = JobId(plan.spec.name, plan.epoch.members.front().incarnation);
+  plan.job = JobId(plan.spec.name, plan.epoch.members);
   plan.servers = rules.servers;
   const auto layout = Layout::Build(LayoutTensors(plan.spec.tensors), plan.spec.tile_elements,
                                     plan.spec.extent_elements);
