@@ -19,11 +19,10 @@
 
 #include "server/optim/element_run.h"
 #include "server/optim/step_args.h"
+#include "server/simd/square_lanes.h"
 
 namespace ballast::optim {
 namespace {
-
-constexpr size_t kSquareLanes = 64;
 
 // u of one vector.
 template <class V>
@@ -46,26 +45,6 @@ class LambUpdate {
   F grow_m_, grow_root_, eps_, weight_decay_;
 };
 
-// The 64 accumulators of a sum of squares.
-template <class V>
-struct SquareLanes {
-  static constexpr size_t kVectors = kSquareLanes / V::kWidth;
-
-  SquareLanes() {
-    for (size_t i = 0; i < kVectors; ++i) lane[i] = V::Set(0.0f);
-  }
-  float Fold() const {
-    float lanes[kSquareLanes];
-    for (size_t i = 0; i < kVectors; ++i) V::Store(lanes + i * V::kWidth, lane[i]);
-    for (size_t half = kSquareLanes / 2; half > 0; half /= 2) {
-      for (size_t i = 0; i < half; ++i) lanes[i] = lanes[i] + lanes[i + half];
-    }
-    return lanes[0];
-  }
-
-  typename V::F lane[kVectors];
-};
-
 // The first pass over one run.
 template <class V, class G, bool kFarLerp>
 class LambMomentsRun {
@@ -78,13 +57,13 @@ class LambMomentsRun {
   BALLAST_FLATTEN TileSquares Run(const RunArgs& a) {
     const auto* grad = static_cast<const GradT*>(a.grad);
     size_t i = 0;
-    for (; i + kSquareLanes <= a.count; i += kSquareLanes) {
+    for (; i + simd::kSquareLanes <= a.count; i += simd::kSquareLanes) {
       for (size_t j = 0; j < kVectors; ++j) {
         const size_t at = i + j * V::kWidth;
         const F p = V::Load(a.state[0] + at);
         const F u = StepVector(p, a.state[1] + at, a.state[2] + at, G::template Load<V>(grad + at));
-        p_.lane[j] = V::Fma(p, p, p_.lane[j]);
-        u_.lane[j] = V::Fma(u, u, u_.lane[j]);
+        p_.Add(j, p);
+        u_.Add(j, u);
       }
     }
     if (i < a.count) Tail(a.state, grad, i, a.count - i);
@@ -92,7 +71,7 @@ class LambMomentsRun {
   }
 
  private:
-  static constexpr size_t kVectors = kSquareLanes / V::kWidth;
+  static constexpr size_t kVectors = simd::kSquareLanes / V::kWidth;
 
   LambMomentsRun(const RunArgs& a, const LambScalars& k)
       : scale_(V::Set(a.scale)),
@@ -115,29 +94,30 @@ class LambMomentsRun {
   // The last elements, fewer than there are lanes, through a zero-padded copy.
   __attribute__((noinline)) void Tail(float* const* state, const GradT* grad, size_t begin,
                                       size_t count) {
-    float p[kSquareLanes] = {}, m[kSquareLanes] = {}, v[kSquareLanes] = {}, u[kSquareLanes] = {};
-    GradT g[kSquareLanes] = {};
+    float p[simd::kSquareLanes] = {}, m[simd::kSquareLanes] = {}, v[simd::kSquareLanes] = {},
+          u[simd::kSquareLanes] = {};
+    GradT g[simd::kSquareLanes] = {};
     __builtin_memcpy(p, state[0] + begin, count * sizeof(float));
     __builtin_memcpy(m, state[1] + begin, count * sizeof(float));
     __builtin_memcpy(v, state[2] + begin, count * sizeof(float));
     __builtin_memcpy(g, grad + begin, count * sizeof(GradT));
-    for (size_t at = 0; at < kSquareLanes; at += V::kWidth) {
+    for (size_t at = 0; at < simd::kSquareLanes; at += V::kWidth) {
       V::Store(u + at, StepVector(V::Load(p + at), m + at, v + at, G::template Load<V>(g + at)));
     }
     __builtin_memcpy(state[1] + begin, m, count * sizeof(float));
     __builtin_memcpy(state[2] + begin, v, count * sizeof(float));
     // With an eps of 0 the padding divides 0 by 0.
-    for (size_t i = count; i < kSquareLanes; ++i) u[i] = 0.0f;
+    for (size_t i = count; i < simd::kSquareLanes; ++i) u[i] = 0.0f;
     for (size_t j = 0; j < kVectors; ++j) {
       const F p_padded = V::Load(p + j * V::kWidth), u_padded = V::Load(u + j * V::kWidth);
-      p_.lane[j] = V::Fma(p_padded, p_padded, p_.lane[j]);
-      u_.lane[j] = V::Fma(u_padded, u_padded, u_.lane[j]);
+      p_.Add(j, p_padded);
+      u_.Add(j, u_padded);
     }
   }
 
   F scale_, lerp_, b2_, w2_;
   LambUpdate<V> update_;
-  SquareLanes<V> p_, u_;
+  simd::SquareLanes<V> p_, u_;
 };
 
 template <class V, class G>

@@ -15,9 +15,12 @@
 #include <cstdint>
 
 #include "server/reduce/kernel_args.h"
+#include "server/simd/square_lanes.h"
 
 namespace ballast::reduce {
 namespace {
+
+static_assert(kNormLanes == simd::kSquareLanes);
 
 constexpr size_t kCacheLineBytes = 64;
 
@@ -57,30 +60,6 @@ struct F16 {
 
 // Vectors that one step of the loops keeps in registers: with the norm's lanes they fit 16.
 constexpr size_t kGroup = 4;
-
-// The 64 accumulators of a tile's sum of squares.
-template <class V>
-class NormLanes {
-  static constexpr size_t kVectors = kNormLanes / V::kWidth;
-
- public:
-  NormLanes() {
-    for (size_t i = 0; i < kVectors; ++i) lane_[i] = V::Set(0.0f);
-  }
-  // Adds the squares of the vector whose first element has index lane x kWidth modulo 64.
-  void Add(size_t lane, typename V::F x) { lane_[lane] = V::Fma(x, x, lane_[lane]); }
-  float Fold() const {
-    float lanes[kNormLanes];
-    for (size_t i = 0; i < kVectors; ++i) V::Store(lanes + i * V::kWidth, lane_[i]);
-    for (size_t half = kNormLanes / 2; half > 0; half /= 2) {
-      for (size_t i = 0; i < half; ++i) lanes[i] = lanes[i] + lanes[i + half];
-    }
-    return lanes[0];
-  }
-
- private:
-  typename V::F lane_[kVectors];
-};
 
 template <class G>
 uint64_t CountNonfinite(const typename G::T* x, size_t count) {
@@ -169,7 +148,7 @@ void Sum(const SumArgs& args) {
 // the vote.
 template <class V, class G>
 void SumBlock(const Slots<V, G>& slots, size_t begin, float* out, bool stream,
-              NormLanes<V>* lanes) {
+              simd::SquareLanes<V>* lanes) {
   constexpr size_t kStep = kGroup * V::kWidth;
   for (size_t i = 0; i < kNormLanes; i += kStep) {
     typename V::F sum[kGroup];
@@ -187,7 +166,7 @@ void SumBlock(const Slots<V, G>& slots, size_t begin, float* out, bool stream,
 }
 
 template <class V>
-void AddTail(const float* x, size_t count, NormLanes<V>* lanes) {
+void AddTail(const float* x, size_t count, simd::SquareLanes<V>* lanes) {
   float padded[kNormLanes] = {};
   __builtin_memcpy(padded, x, count * sizeof(float));
   for (size_t i = 0; i < kNormLanes; i += V::kWidth) lanes->Add(i / V::kWidth, V::Load(padded + i));
@@ -197,7 +176,7 @@ template <class V, class G>
 TileNorm SumTile(const SumArgs& args) {
   const Slots<V, G> slots(args);
   const bool stream = reinterpret_cast<uintptr_t>(args.sum) % kCacheLineBytes == 0;
-  NormLanes<V> lanes;
+  simd::SquareLanes<V> lanes;
   size_t i = 0;
   for (; i + kNormLanes <= args.count; i += kNormLanes) {
     SumBlock(slots, i, args.sum, stream, &lanes);
@@ -212,7 +191,7 @@ TileNorm SumTile(const SumArgs& args) {
 template <class V, class G>
 TileNorm NormTile(const void* x, size_t count) {
   const auto* from = static_cast<const typename G::T*>(x);
-  NormLanes<V> lanes;
+  simd::SquareLanes<V> lanes;
   size_t i = 0;
   for (; i + kNormLanes <= count; i += kNormLanes) {
     for (size_t j = 0; j < kNormLanes; j += V::kWidth) {
