@@ -4,6 +4,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/types/optional.h"
+#include "common/base/varint.h"
 
 namespace ballast {
 namespace {
@@ -106,14 +107,6 @@ std::string WellFormed(absl::string_view text) {
     i += length;
   }
   return out;
-}
-
-void AppendVarint(std::string* out, uint64_t value) {
-  while (value >= 0x80) {
-    out->push_back(static_cast<char>(value | 0x80));
-    value >>= 7;
-  }
-  out->push_back(static_cast<char>(value));
 }
 
 // proto3 leaves out fields that are zero or empty.

@@ -4,6 +4,7 @@
 #include "ballast/v1/data.pb.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/base/varint.h"
 
 namespace ballast {
 namespace {
@@ -40,14 +41,6 @@ template <typename T>
 char* PutLittleEndian(char* out, T value) {
   for (size_t i = 0; i < sizeof(T); ++i) *out++ = static_cast<char>(value >> (8 * i));
   return out;
-}
-
-void AppendVarint(std::string* out, uint64_t value) {
-  while (value >= 0x80) {
-    out->push_back(static_cast<char>(value | 0x80));
-    value >>= 7;
-  }
-  out->push_back(static_cast<char>(value));
 }
 
 size_t VarintBytes(uint64_t value) {
