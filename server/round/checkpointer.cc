@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "server/durability/image_file.h"
 #include "server/round/image_copy.h"
-#include "server/round/recovery.h"
 
 namespace ballast::server {
 

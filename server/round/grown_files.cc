@@ -9,7 +9,6 @@
 #include "common/base/sync.h"
 #include "common/io/arena.h"
 #include "server/round/image_copy.h"
-#include "server/round/recovery.h"
 
 namespace ballast::server {
 namespace {

@@ -63,10 +63,9 @@ PeerCaller::PeerCaller(const PeerLinkConfig& config, grpc::CompletionQueue* queu
 PeerCaller::~PeerCaller() { Stop(); }
 
 void PeerCaller::Stop() {
-  if (std::exchange(stopped_, true)) return;
   {
     MutexLock lock(&mu_);
-    stopping_ = true;
+    if (std::exchange(stopping_, true)) return;
     for (UnderWay* call : calls_) call->context.TryCancel();
     while (!calls_.empty()) changed_.Wait(&mu_);
   }

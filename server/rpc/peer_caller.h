@@ -94,7 +94,6 @@ class PeerCaller {
   CondVar changed_;
   std::set<UnderWay*> calls_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  bool stopped_ = false;
 
   // Null when another's queue is used. Last: the thread uses all of the above.
   std::unique_ptr<grpc::CompletionQueue> own_queue_;
