@@ -171,7 +171,7 @@ class ServiceOptimizer(UntracedOptimizer):
         """Keeps the state after this step on the servers' disk, under a name.
 
         One rank calls it, between steps: `if rank == 0: opt.snapshot("warm")`. Returns when all of
-        it survives, with the number of rounds it has; the other ranks go on until they need this
+        it survives, with the number of rounds it has; the other ranks continue until they need this
         one. keep: so many snapshots of the job stay, the oldest are removed; 0: all. Needs a
         durable job and, with several servers, their `storage.snapshot_dir`. Raises BadArgument for
         a name that is none, NameInUse, OverBudget, Unsupported; then nothing is left of it.
@@ -288,7 +288,7 @@ class ServiceOptimizer(UntracedOptimizer):
 
     @property
     def user_state(self) -> Any:
-        """What this rank's script needs to go on: data position, random_state(), scheduler state.
+        """What this rank's script needs to continue: its data position, random_state(), schedulers.
 
         Bytes, or what JSON can hold; at most 64 KiB. step() commits its value at that moment with
         the round, and after attach() in a resumed job it is the value of the newest finished round

@@ -39,7 +39,7 @@ _OFF = no_effect("off, as without the key")
 _ACTIVATIONS = under(
     "activation_checkpointing",
     *(
-        Row(name, BOOLEAN, False, _OFF, (equal(True, _TORCH_CHECKPOINT),))
+        switch(name, _TORCH_CHECKPOINT)
         for name in (
             "partition_activations",
             "contiguous_memory_optimization",

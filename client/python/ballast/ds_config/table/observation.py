@@ -51,12 +51,9 @@ _PRINTS = (
         no_effect("`python -m ballast.ds_config FILE` prints the effective values"),
     ),
     Row("log_level", TEXT, None, no_effect("the SDK writes to stderr only what it waits for")),
-    Row(
+    switch(
         "disable_python_gc",
-        BOOLEAN,
-        False,
-        no_effect("off, as without the key"),
-        (equal(True, beside("call gc.disable() in the script", "gc.disable")),),
+        beside("call gc.disable() in the script", "gc.disable"),
         since="0.19.8",
     ),
     Row("timers.throughput.enabled", BOOLEAN, True, no_effect(_REPORT)),

@@ -176,19 +176,11 @@ _GRADIENTS = (
 
 _FP16 = under(
     "fp16",
-    Row(
+    switch(
         "enabled",
-        BOOLEAN,
-        False,
-        no_effect("off, as without the key"),
-        (
-            equal(
-                True,
-                service(
-                    "the service keeps fp32 masters of fp16 parameters; cast the module yourself: "
-                    "model.half()"
-                ),
-            ),
+        service(
+            "the service keeps fp32 masters of fp16 parameters; cast the module yourself: "
+            "model.half()"
         ),
         filling=filling.FP16,
     ),
@@ -240,19 +232,11 @@ _PRECISION = (
         "fp16.fp16_master_weights_and_grads",
         refused(f"the service does not keep {_MASTERS}", _FP32),
     ),
-    Row(
+    switch(
         "bf16.enabled",
-        BOOLEAN,
-        False,
-        no_effect("off, as without the key"),
-        (
-            equal(
-                True,
-                service(
-                    "the service keeps fp32 masters of bf16 parameters; cast the module yourself: "
-                    "model.bfloat16()"
-                ),
-            ),
+        service(
+            "the service keeps fp32 masters of bf16 parameters; cast the module yourself: "
+            "model.bfloat16()"
         ),
         filling=filling.BF16,
     ),
@@ -282,17 +266,9 @@ _PRECISION = (
         "bf16.bf16_optimizer_states",
         refused("the service keeps moments in fp32", _FP32),
     ),
-    Row(
+    switch(
         "torch_autocast.enabled",
-        BOOLEAN,
-        False,
-        no_effect("off, as without the key"),
-        (
-            equal(
-                True,
-                beside("run the forward pass under torch.autocast in the script", "torch.autocast"),
-            ),
-        ),
+        beside("run the forward pass under torch.autocast in the script", "torch.autocast"),
     ),
     *parts(
         "torch_autocast",
