@@ -88,7 +88,8 @@ class Network {
   static std::string Address(uint32_t index);
   static uint32_t IndexOf(const std::string& address);
 
-  // Opens a stream. Where nobody listens it soon ends. `client` outlives it, or closes it.
+  // Opens a stream. A stream to a node that does not listen soon ends. `client` outlives it, or
+  // closes it.
   StreamPtr Open(uint32_t process, uint32_t server, StreamClient* client);
   void SendUp(const StreamPtr& stream, const Payload& message);
   // The trainer sends nothing more.

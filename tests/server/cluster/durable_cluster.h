@@ -93,6 +93,14 @@ class DurableDirectories : public PeerLink, public VoteSink {
   std::shared_ptr<RoundEngine> Engine(uint32_t id, uint64_t job) {
     return At(id)->lookup()->Find(job);
   }
+  // A stream of the job at server `id`, of a trainer that holds no weights; fails the test without.
+  std::shared_ptr<RecordingSink> OpenStream(uint32_t id, uint64_t job, const SlotHello& hello) {
+    auto sink = std::make_shared<RecordingSink>(16);  // more extents than the jobs here have
+    Answer<absl::StatusOr<SlotWelcome>> welcome;
+    Engine(id, job)->AttachSlot(hello, sink, welcome.Setter());
+    EXPECT_TRUE(welcome.Get().ok()) << welcome.Get().status();
+    return sink;
+  }
   // The job's record as a restarted server would read it; fails the test without one.
   JobPlan Record(uint32_t id, uint64_t job) {
     const auto plan = MakeStore(Disk(id), id)->Find(job);

@@ -63,12 +63,7 @@ class GrowthTest : public ::testing::Test {
     }
   }
   std::shared_ptr<RecordingSink> OpenStream(uint32_t server, uint32_t slot) {
-    auto sink = std::make_shared<RecordingSink>(16);
-    Answer<absl::StatusOr<SlotWelcome>> welcome;
-    cluster_.Engine(server, job_)
-        ->AttachSlot({.slot = slot, .incarnation = 100 + slot, .epoch = 1}, sink, welcome.Setter());
-    EXPECT_TRUE(welcome.Get().ok()) << welcome.Get().status();
-    return sink;
+    return cluster_.OpenStream(server, job_, {.slot = slot, .incarnation = 100 + slot, .epoch = 1});
   }
 
   ExtendCall Growth(uint32_t slot, int64_t elements = 200, uint64_t round = 2) const {

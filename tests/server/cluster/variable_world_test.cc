@@ -74,13 +74,8 @@ class VariableWorldTest : public ::testing::Test {
   }
   std::shared_ptr<RecordingSink> OpenStream(uint32_t server, uint32_t slot, uint64_t incarnation,
                                             uint32_t epoch = 1) {
-    auto sink = std::make_shared<RecordingSink>(8);
-    Answer<absl::StatusOr<SlotWelcome>> welcome;
-    cluster_->Engine(server, job_)
-        ->AttachSlot({.slot = slot, .incarnation = incarnation, .epoch = epoch}, sink,
-                     welcome.Setter());
-    EXPECT_TRUE(welcome.Get().ok()) << welcome.Get().status();
-    return sink;
+    return cluster_->OpenStream(server, job_,
+                                {.slot = slot, .incarnation = incarnation, .epoch = epoch});
   }
   void Settle(uint32_t server) {
     Answer<JobStatus> snapshot;

@@ -25,16 +25,6 @@ void ReferenceStep(const AdamWScalars& k, float g, float* p, float* m, float* v)
   *p = *p + (k.neg_step_size * *m) / denominator;
 }
 
-uint64_t ReferenceWeight(DType dtype, float p, void* weights, size_t i) {
-  if (dtype == DType::kF32) {
-    static_cast<float*>(weights)[i] = p;
-    return 0;
-  }
-  const uint16_t half = RoundToHalf(dtype, p);
-  static_cast<uint16_t*>(weights)[i] = half;
-  return std::isfinite(p) && (half & 0x7FFF) == HalfInf(dtype);
-}
-
 // State, gradient and weights of one run, each array starting `shift` elements into its memory.
 struct RunData {
   RunData(DType grad_dtype, DType weight_dtype, size_t count, size_t shift, bool any_bits,

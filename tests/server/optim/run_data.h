@@ -16,17 +16,6 @@ namespace ballast::optim {
 // One element's step: `k` as in RunArgs, `g` the scaled gradient, `state` one value per array.
 using ReferenceStep = void (*)(const float* k, float g, float* state);
 
-// Rounds `p` to element `i` of `weights`; 1 when a finite p becomes Inf.
-inline uint64_t ReferenceWeight(DType dtype, float p, void* weights, size_t i) {
-  if (dtype == DType::kF32) {
-    static_cast<float*>(weights)[i] = p;
-    return 0;
-  }
-  const uint16_t half = RoundToHalf(dtype, p);
-  static_cast<uint16_t*>(weights)[i] = half;
-  return std::isfinite(p) && (half & 0x7FFF) == HalfInf(dtype);
-}
-
 // What a run looks like.
 struct RunShape {
   size_t arrays;

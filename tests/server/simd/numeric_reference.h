@@ -103,4 +103,15 @@ inline std::vector<uint8_t> RandomElements(DType dtype, size_t count, bool any_b
 
 inline constexpr DType kAllDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
+// Rounds `p` to element `i` of `weights`; 1 when a finite p becomes Inf.
+inline uint64_t ReferenceWeight(DType dtype, float p, void* weights, size_t i) {
+  if (dtype == DType::kF32) {
+    static_cast<float*>(weights)[i] = p;
+    return 0;
+  }
+  const uint16_t half = RoundToHalf(dtype, p);
+  static_cast<uint16_t*>(weights)[i] = half;
+  return std::isfinite(p) && (half & 0x7FFF) == HalfInf(dtype);
+}
+
 }  // namespace ballast
