@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -73,7 +74,8 @@ class FakeEngine : public RoundEngine {
   void PeerVote(uint32_t, uint64_t round, Vote vote,
                 std::function<void(const VoteAnswer&)> answer) override {
     Change([&] { votes_.push_back({round, std::move(vote)}); });
-    answer(vote_answer);
+    const auto of_round = vote_answers.find(round);
+    answer(of_round == vote_answers.end() ? vote_answer : of_round->second);
   }
   void VoteRefused(uint64_t, absl::Status) override {}
   void PeerLost(uint32_t, std::string) override {}
@@ -134,6 +136,7 @@ class FakeEngine : public RoundEngine {
 
   absl::StatusOr<SlotWelcome> attach_answer = SlotWelcome{.round = 5};
   VoteAnswer vote_answer = std::optional<Vote>();
+  std::map<uint64_t, VoteAnswer> vote_answers;  // by round, instead of vote_answer
   SlotHello hello_;
   // Written under the lock; read them in WaitUntil or when nothing can change them any more.
   std::vector<Lost> lost_;

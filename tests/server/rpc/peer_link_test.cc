@@ -2,6 +2,7 @@
 #include "server/rpc/peer_link.h"
 #include "common/base/thread_executor.h"
 
+#include <algorithm>
 #include <future>
 
 #include "common/base/reason.h"
@@ -160,6 +161,48 @@ TEST_F(PeerLinkTest, AVoteIsRepeatedUntilThePeerTakesIt) {
   peer.holder.Set(peer.directory);
   EXPECT_TRUE(
       peer.directory->engine->WaitUntil([](FakeEngine& e) { return e.votes_.size() == 1; }));
+}
+
+// A vote that is under way or waits for its next attempt is offered once more at most.
+TEST_F(PeerLinkTest, AVoteIsNotRepeatedOnceANewerOneIsSent) {
+  PeerProcess peer(1);
+  peer.directory->engine->vote_answer = absl::UnavailableError("later");
+  peer.holder.Set(peer.directory);
+  Connect(peer.address());
+  const auto count = [](const FakeEngine& engine, uint64_t round) {
+    return std::count_if(engine.votes_.begin(), engine.votes_.end(),
+                         [round](const auto& vote) { return vote.first == round; });
+  };
+  client_->SendVote(77, 1, 6, 1, Vote());
+  ASSERT_TRUE(peer.directory->engine->WaitUntil([&](FakeEngine& e) { return count(e, 6) == 1; }));
+  client_->SendVote(77, 1, 7, 1, Vote());
+  ptrdiff_t before = 0;
+  ASSERT_TRUE(peer.directory->engine->WaitUntil([&](FakeEngine& e) {
+    before = count(e, 6);
+    return true;
+  }));
+  ptrdiff_t after = 0;
+  ASSERT_TRUE(peer.directory->engine->WaitUntil([&](FakeEngine& e) {
+    after = count(e, 6);
+    return count(e, 7) == 5;
+  }));
+  EXPECT_LE(after, before + 1);
+}
+
+TEST_F(PeerLinkTest, AnAnswerWithTheVoteOfAThirdServerIsDropped) {
+  PeerProcess peer(1);
+  Vote own;
+  own.server = 1;
+  peer.directory->engine->vote_answer = own;
+  own.server = 2;
+  peer.directory->engine->vote_answers[6] = own;
+  peer.holder.Set(peer.directory);
+  Connect(peer.address());
+  client_->SendVote(77, 1, 6, 1, Vote());
+  ASSERT_TRUE(
+      peer.directory->engine->WaitUntil([](FakeEngine& e) { return e.votes_.size() == 1; }));
+  client_->SendVote(77, 1, 7, 1, Vote());
+  EXPECT_EQ(WaitForAnswer(), "77/1/7 from 1");
 }
 
 TEST_F(PeerLinkTest, AVoteForAPeerThatStartsLaterIsDelivered) {
