@@ -174,7 +174,7 @@ TEST_F(PeerLinkTest, AVoteIsNotRepeatedOnceANewerOneIsSent) {
                          [round](const auto& vote) { return vote.first == round; });
   };
   client_->SendVote(77, 1, 6, 1, Vote());
-  ASSERT_TRUE(peer.directory->engine->WaitUntil([&](FakeEngine& e) { return count(e, 6) == 1; }));
+  ASSERT_TRUE(peer.directory->engine->WaitUntil([&](FakeEngine& e) { return count(e, 6) >= 1; }));
   client_->SendVote(77, 1, 7, 1, Vote());
   ptrdiff_t before = 0;
   ASSERT_TRUE(peer.directory->engine->WaitUntil([&](FakeEngine& e) {
@@ -184,7 +184,7 @@ TEST_F(PeerLinkTest, AVoteIsNotRepeatedOnceANewerOneIsSent) {
   ptrdiff_t after = 0;
   ASSERT_TRUE(peer.directory->engine->WaitUntil([&](FakeEngine& e) {
     after = count(e, 6);
-    return count(e, 7) == 5;
+    return count(e, 7) >= 5;
   }));
   EXPECT_LE(after, before + 1);
 }
