@@ -89,9 +89,11 @@ uint64_t DifferingBits(const std::vector<T>& expected, const T* actual) {
   return differing;
 }
 
-optim::AdamWScalars ScalarsOf(uint64_t step) {
-  return optim::MakeAdamWScalars(kHyper.lr, kHyper.beta1, kHyper.beta2, kHyper.eps,
-                                 kHyper.weight_decay, step);
+// An AdamW job has three arrays per parameter.
+constexpr uint32_t kArrays = 3;
+
+optim::Scalars ScalarsOf(uint64_t step) {
+  return optim::MakeScalars(OptimizerKind::kAdamW, Options{0, 0}, kHyper, step);
 }
 
 }  // namespace
@@ -145,7 +147,7 @@ absl::Status Model::Allocate(size_t gradient_bytes_max) {
 absl::StatusOr<std::unique_ptr<OptimizerOnly>> OptimizerOnly::Make(const Model& model,
                                                                    int threads) {
   BALLAST_ASSIGN_OR_RETURN(const simd::Isa isa, simd::ChooseIsa(""));
-  server::ExtentStore store(server::MakeDramTier(kTileElements), &optim::Kernels(isa));
+  server::ExtentStore store(server::MakeDramTier({kTileElements, kArrays}), &optim::Kernels(isa));
   std::vector<uint32_t> extents;
   for (uint32_t i = 0; i < model.layout.extents().size(); ++i) extents.push_back(i);
   BALLAST_RETURN_IF_ERROR(store.Add(model.layout, extents));
@@ -169,8 +171,8 @@ absl::Status OptimizerOnly::MakeBuffers() {
 }
 
 double OptimizerOnly::Step(uint64_t number) {
-  const optim::AdamWScalars scalars = ScalarsOf(number);
-  const std::vector<const optim::AdamWScalars*> by_tensor(layout_.tensors().size(), &scalars);
+  const optim::Scalars scalars = ScalarsOf(number);
+  const std::vector<const optim::Scalars*> by_tensor(layout_.tensors().size(), &scalars);
   const auto start = std::chrono::steady_clock::now();
   pool_.Run(tiles_.size(), [&](size_t task) {
     const auto [extent, tile] = tiles_[task];
@@ -208,18 +210,19 @@ void Reference::Spoil(Model* model) const {
 }
 
 void Reference::Step() {
-  const optim::AdamWScalars scalars = ScalarsOf(++steps_);
-  const optim::StepFn step =
-      optim::AdamWStep(optim::Kernels(simd::Isa::kScalar), DType::kBF16, DType::kBF16);
+  const optim::Scalars scalars = ScalarsOf(++steps_);
+  const optim::RunFn step =
+      optim::KindStep(optim::Kernels(simd::Isa::kScalar), OptimizerKind::kAdamW, kArrays,
+                      DType::kBF16, DType::kBF16);
   for (Tensor& tensor : tensors_) {
-    step({.p = tensor.p.data(),
-          .m = tensor.m.data(),
-          .v = tensor.v.data(),
-          .grad = tensor.grad,
-          .weight = tensor.weight.data(),
-          .count = tensor.p.size(),
-          .scale = 1,
-          .k = scalars});
+    optim::RunArgs run{.state = {tensor.p.data(), tensor.m.data(), tensor.v.data()},
+                       .grad = tensor.grad,
+                       .weight = tensor.weight.data(),
+                       .count = tensor.p.size(),
+                       .scale = 1,
+                       .k = {}};
+    std::memcpy(run.k, scalars.value, scalars.count * sizeof(float));
+    step(run);
   }
 }
 
@@ -240,7 +243,7 @@ absl::StatusOr<uint64_t> Reference::DifferingState(client::Client* client) const
     to.p.resize(tensors_[i].p.size());
     to.m.resize(tensors_[i].p.size());
     to.v.resize(tensors_[i].p.size());
-    buffers[tensors_[i].index] = {to.p.data(), to.m.data(), to.v.data()};
+    buffers[tensors_[i].index].arrays = {to.p.data(), to.m.data(), to.v.data()};
   }
   std::vector<uint64_t> steps;
   BALLAST_RETURN_IF_ERROR(client->FetchState(buffers, &steps));

@@ -23,7 +23,7 @@ inline constexpr uint32_t kTileElements = 65536;
 inline constexpr uint32_t kExtentElements = 1048576;
 
 // The same for every round.
-inline constexpr client::AdamWHyper kHyper{3e-4, 0.9, 0.95, 1e-8, 0.1};
+inline const client::Hyper kHyper = client::AdamWHyper(3e-4, 0.9, 0.95, 1e-8, 0.1);
 
 // Tensors and their memory: one arena of gradients and one of weights, each tensor at a multiple of
 // 64 bytes.

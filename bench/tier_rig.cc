@@ -21,6 +21,7 @@ namespace ballast::bench {
 namespace {
 
 constexpr uint32_t kTileElements = 65536;
+constexpr uint32_t kArrays = 3;     // of an AdamW job
 constexpr size_t kLoggedBytes = 2;  // of a bf16 gradient
 
 int WorkerCount() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
@@ -45,7 +46,7 @@ absl::StatusOr<std::unique_ptr<TierRig>> TierRig::Create(const RigOptions& optio
   BALLAST_ASSIGN_OR_RETURN(Layout layout, Layout::Build({{elements, DType::kF32, 0}}, kTileElements,
                                                         options.extent_elements));
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<server::NvmeTier> tier,
-                           server::NvmeTier::Create({.tile_elements = kTileElements,
+                           server::NvmeTier::Create({.shape = {kTileElements, kArrays},
                                                      .extent_elements = options.extent_elements,
                                                      .buffers = options.buffers}));
   server::NvmeTier* const nvme = tier.get();
@@ -96,7 +97,8 @@ absl::Status TierRig::Prepare() {
   // One for each extent in work: nobody reads what goes out here.
   BALLAST_ASSIGN_OR_RETURN(weights_, Arena::Create(bytes * nvme_->sweep_depth()));
   FillGradient(reinterpret_cast<float*>(gradient_.data()), options_.extent_elements);
-  scalars_ = optim::MakeAdamWScalars(1e-3, 0.9, 0.999, 1e-8, 0.01, 1);
+  scalars_ = optim::MakeScalars(OptimizerKind::kAdamW, Options{0, 0},
+                                Hyper{1e-3, 0.9, 0.999, 1e-8, 0.01}, 1);
   by_tensor_ = {&scalars_};
   BALLAST_RETURN_IF_ERROR(store_.Add(layout_, order_));
   nvme_->Connect(
@@ -224,7 +226,7 @@ void TierRig::StepExtent(const std::shared_ptr<Progress>& progress, uint32_t ext
 }
 
 absl::StatusOr<bool> TierRig::Verify() {
-  server::ExtentStore memory(server::MakeDramTier(kTileElements), store_.kernels());
+  server::ExtentStore memory(server::MakeDramTier({kTileElements, kArrays}), store_.kernels());
   BALLAST_RETURN_IF_ERROR(memory.Add(layout_, {0}));
   // Versions 1 and 2 were only written.
   for (uint64_t step = 2; step < version_; ++step) {

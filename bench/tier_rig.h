@@ -17,7 +17,7 @@
 #include "common/tensor/layout.h"
 #include "server/durability/job_storage.h"
 #include "server/durability/round_log.h"
-#include "server/optim/step_args.h"
+#include "server/optim/scalars.h"
 #include "server/state/extent_store.h"
 #include "server/tier/nvme_tier.h"
 
@@ -67,8 +67,8 @@ class TierRig {
   const Layout layout_;
   Arena gradient_;
   Arena weights_;
-  optim::AdamWScalars scalars_ = {};
-  std::vector<const optim::AdamWScalars*> by_tensor_;
+  optim::Scalars scalars_ = {};
+  std::vector<const optim::Scalars*> by_tensor_;
   std::vector<uint32_t> order_;
   uint64_t version_ = 1;
   ThreadExecutor executor_;

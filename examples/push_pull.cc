@@ -104,9 +104,8 @@ int main(int argc, char** argv) {
   auto client = bc::Client::Attach(flags.job, {tensor}, {buffers});
   if (!client.ok()) return Report("attach", client.status());
 
-  bc::AdamWHyper hyper;
-  hyper.lr = 0.1;
-  hyper.weight_decay = 0;
+  const bc::Hyper hyper =
+      bc::AdamWHyper(/*lr=*/0.1, /*beta1=*/0.9, /*beta2=*/0.999, /*eps=*/1e-8, /*weight_decay=*/0);
   const double first_loss = Loss(weight, &grad);
   double loss = first_loss;
   for (int step = 1; step <= flags.steps; ++step) {

@@ -47,6 +47,29 @@ absl::Status CheckTensorName(absl::string_view what, const std::string& name,
   return absl::OkStatus();
 }
 
+absl::Status CheckOptions(const JobSpec& spec) {
+  const OptimizerRow& row = OptimizerRowOf(spec);
+  if (!spec.options.empty() && spec.options.size() != row.options.size()) {
+    return BadSpec(absl::StrCat("the job has ", spec.options.size(), " options; ", row.name,
+                                " has ", row.options.size()));
+  }
+  const Options options = OptimizerOf(spec).options;
+  for (size_t i = 0; i < options.size(); ++i) {
+    const OptionKey& key = row.options[i];
+    if (key.is_flag && options[i] != 0 && options[i] != 1) {
+      return BadSpec(absl::StrCat("option ", key.name, " is ", options[i], "; it must be 0 or 1"));
+    }
+    if (!std::isfinite(options[i]) || options[i] < 0) {
+      return BadSpec(absl::StrCat("option ", key.name, " is ", options[i],
+                                  "; it must be finite and at least 0"));
+    }
+    if (key.needs != kNoOption && options[i] != 0 && options[key.needs] == 0) {
+      return BadSpec(absl::StrCat("option ", key.name, " needs ", row.options[key.needs].name));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckScalars(const JobSpec& spec) {
   if (!std::isfinite(spec.max_grad_norm) || spec.max_grad_norm < 0) {
     return BadSpec(absl::StrCat("max_grad_norm is ", spec.max_grad_norm,
@@ -59,13 +82,13 @@ absl::Status CheckScalars(const JobSpec& spec) {
     return BadSpec(absl::StrCat("loss_scale is ", spec.loss_scale, "; it must be from ",
                                 kLossScaleMin, " to ", kLossScaleMax));
   }
-  if (spec.optimizer != OptimizerKind::kAdamW) {
-    return BadSpec(absl::StrCat("optimizer kind ", static_cast<int>(spec.optimizer),
-                                " is not known; this version offers AdamW (1)"));
-  }
-  if (spec.reduction_id != kReductionSlotOrderFp32 || spec.formula_id != kFormulaCanonicalAdamW) {
+  BALLAST_RETURN_IF_ERROR(CheckOptimizerKind(static_cast<int>(spec.optimizer)));
+  BALLAST_RETURN_IF_ERROR(CheckOptions(spec));
+  const uint32_t formula = OptimizerRowOf(spec).formula_id;
+  if (spec.reduction_id != kReductionSlotOrderFp32 || spec.formula_id != formula) {
     return BadSpec(absl::StrCat("reduction_id ", spec.reduction_id, " with formula_id ",
-                                spec.formula_id, " is not known; this version offers 1 and 1"));
+                                spec.formula_id, " is not known; this version offers ",
+                                kReductionSlotOrderFp32, " and ", formula));
   }
   if (spec.nonfinite > NonfinitePolicy::kHalt) {
     return BadSpec(absl::StrCat("nonfinite policy ", static_cast<int>(spec.nonfinite),
@@ -127,6 +150,17 @@ absl::Status CheckTensor(size_t number, const JobSpec& spec, const JobLimits& li
 
 }  // namespace
 
+absl::Status CheckOptimizerKind(int number) {
+  std::vector<std::string> offered;
+  for (const OptimizerRow& row : kOptimizers) {
+    if (!IsOffered(row)) continue;
+    if (static_cast<int>(row.kind) == number) return absl::OkStatus();
+    offered.push_back(absl::StrCat(row.name, " (", static_cast<int>(row.kind), ")"));
+  }
+  return BadSpec(absl::StrCat("optimizer kind ", number, " is not known; this version offers ",
+                              absl::StrJoin(offered, ", ")));
+}
+
 absl::StatusOr<uint64_t> ElementCount(const TensorSpec& tensor, const JobLimits& limits) {
   if (tensor.shape.size() > limits.rank_max) {
     return BadSpec(absl::StrCat("tensor \"", tensor.name, "\" has ", tensor.shape.size(),
@@ -169,6 +203,33 @@ absl::Status ValidateJobSpec(const JobSpec& spec, const JobLimits& limits) {
   return absl::OkStatus();
 }
 
+const OptimizerRow& OptimizerRowOf(const JobSpec& spec) {
+  const OptimizerRow* const row = FindOptimizer(spec.optimizer);
+  BALLAST_CHECK(row != nullptr);
+  return *row;
+}
+
+Optimizer OptimizerOf(const JobSpec& spec) {
+  Optimizer optimizer{spec.optimizer, spec.options};
+  if (!spec.options.empty()) return optimizer;
+  for (const OptionKey& key : OptimizerRowOf(spec).options) {
+    optimizer.options.push_back(key.initial);
+  }
+  return optimizer;
+}
+
+std::span<const StateArray> StateArraysOf(const JobSpec& spec) {
+  return OptimizerRowOf(spec).arrays.first(StateArrayCount(spec) - 1);
+}
+
+uint32_t StateArrayCount(const JobSpec& spec) { return StateArrayCount(OptimizerOf(spec)); }
+
+float InitialValue(const JobSpec& spec, uint32_t array) {
+  if (array == 0) return 0;
+  const size_t option = StateArraysOf(spec)[array - 1].filled_from;
+  return option == kNoOption ? 0 : static_cast<float>(OptimizerOf(spec).options[option]);
+}
+
 std::vector<LayoutTensor> LayoutTensors(const std::vector<TensorSpec>& tensors) {
   std::vector<LayoutTensor> out;
   out.reserve(tensors.size());
@@ -206,6 +267,16 @@ bool Differs(absl::string_view field, const T& ours, const T& theirs, std::strin
   return true;
 }
 
+// The first option that differs; the kinds are equal.
+bool OptionsDiffer(const JobSpec& ours, const JobSpec& theirs, std::string* text) {
+  const Options mine = OptimizerOf(ours).options;
+  const Options other = OptimizerOf(theirs).options;
+  for (size_t i = 0; i < mine.size(); ++i) {
+    if (Differs(OptimizerRowOf(ours).options[i].name, mine[i], other[i], text)) return true;
+  }
+  return false;
+}
+
 absl::string_view NameOf(Durability level) {
   switch (level) {
     case Durability::kPower:
@@ -229,6 +300,7 @@ std::string FirstDifference(const JobSpec& ours, const JobSpec& theirs) {
       (!ours.variable_world && Differs("world", ours.world, theirs.world, &text)) ||
       Differs("optimizer", static_cast<int>(ours.optimizer), static_cast<int>(theirs.optimizer),
               &text) ||
+      OptionsDiffer(ours, theirs, &text) ||
       Differs("max_grad_norm", ours.max_grad_norm, theirs.max_grad_norm, &text) ||
       Differs("loss_scale", ours.loss_scale, theirs.loss_scale, &text) ||
       Differs("durability", NameOf(ours.durability), NameOf(theirs.durability), &text) ||
@@ -260,21 +332,26 @@ absl::Status ValidateHyper(const JobSpec& spec, const std::vector<Hyper>& hyper)
     return bad(absl::StrCat("hyper-parameters for ", hyper.size(), " groups; the job has ",
                             spec.group_count));
   }
-  const OptimizerRow* row = FindOptimizer(spec.optimizer);
-  BALLAST_CHECK(row != nullptr);
+  const OptimizerRow& row = OptimizerRowOf(spec);
+  const Options options = OptimizerOf(spec).options;
   for (size_t g = 0; g < hyper.size(); ++g) {
-    if (hyper[g].size() != row->hyper.size()) {
+    if (hyper[g].size() != row.hyper.size()) {
       return bad(absl::StrCat("group ", g, " has ", hyper[g].size(), " hyper-parameters; ",
-                              row->name, " has ", row->hyper.size()));
+                              row.name, " has ", row.hyper.size()));
     }
-    for (size_t k = 0; k < row->hyper.size(); ++k) {
+    for (size_t k = 0; k < row.hyper.size(); ++k) {
       const double value = hyper[g][k];
-      const HyperKey& key = row->hyper[k];
+      const HyperKey& key = row.hyper[k];
       if (!std::isfinite(value) || value < 0 || value >= key.limit) {
         return bad(absl::StrCat("group ", g, ": ", key.name, " is ", value, "; it must be ",
                                 std::isinf(key.limit)
                                     ? std::string("finite and at least 0")
                                     : absl::StrCat("at least 0 and below ", key.limit)));
+      }
+      if (key.needs != kNoOption && options[key.needs] == 0 && value != 0) {
+        return bad(absl::StrCat("group ", g, ": ", key.name, " is ", value, "; the job began ",
+                                "without ", row.options[key.needs].name,
+                                " in any group, so it must stay 0"));
       }
     }
   }

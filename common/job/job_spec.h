@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,6 @@ enum class NonfinitePolicy : uint8_t {
 inline constexpr uint32_t kMaxConsecutiveSkips = 100;  // default
 
 inline constexpr uint32_t kReductionSlotOrderFp32 = 1;
-inline constexpr uint32_t kFormulaCanonicalAdamW = 1;
 // What a slot may leave with a round for its script to go on from (RoundBegin.user_state).
 inline constexpr uint32_t kUserStateBytesMax = 65536;
 
@@ -56,6 +56,7 @@ struct JobSpec {
   uint32_t world = 1;           // trainers; of a variable world those that the job starts with
   bool variable_world = false;  // trainers may come and go; else a lost one is waited for
   OptimizerKind optimizer = OptimizerKind::kAdamW;
+  Options options;  // of the optimizer, in its order; empty: each has its initial value
   uint32_t group_count = 1;
   std::vector<TensorSpec> tensors;
   double max_grad_norm = 0;
@@ -64,7 +65,7 @@ struct JobSpec {
   uint32_t tile_elements = 65536;
   uint32_t extent_elements = 1u << 20;
   uint32_t reduction_id = kReductionSlotOrderFp32;
-  uint32_t formula_id = kFormulaCanonicalAdamW;
+  uint32_t formula_id = 1;  // as the optimizer's row has it
   NonfinitePolicy nonfinite = NonfinitePolicy::kSkip;
   // Rounds in a row that may be skipped; one more is halted. 0: no limit.
   uint32_t max_consecutive_skips = kMaxConsecutiveSkips;
@@ -92,9 +93,23 @@ struct JobLimits {
 // dimension, too many dimensions or an overflow.
 absl::StatusOr<uint64_t> ElementCount(const TensorSpec& tensor, const JobLimits& limits);
 
+// INVALID_ARGUMENT (reason BAD_SPEC) unless `number` is that of a kind that jobs may have.
+absl::Status CheckOptimizerKind(int number);
+
 // INVALID_ARGUMENT (reason BAD_SPEC) naming the first offending field; UNIMPLEMENTED for what this
 // version does not offer. Never allocates more than the spec itself holds.
 absl::Status ValidateJobSpec(const JobSpec& spec, const JobLimits& limits);
+
+// The table's row of the job's optimizer. The spec must be valid, here and below.
+const OptimizerRow& OptimizerRowOf(const JobSpec& spec);
+// The job's optimizer, with the initial values of options that the spec leaves out.
+Optimizer OptimizerOf(const JobSpec& spec);
+// The arrays behind the master weight, in the order of a tile.
+std::span<const StateArray> StateArraysOf(const JobSpec& spec);
+// fp32 arrays per parameter, the master weight included.
+uint32_t StateArrayCount(const JobSpec& spec);
+// What all elements of that array are before the first step; 0 for the master weight.
+float InitialValue(const JobSpec& spec, uint32_t array);
 
 // Manifest as the layout sees it. The spec must be valid.
 std::vector<LayoutTensor> LayoutTensors(const std::vector<TensorSpec>& tensors);
@@ -103,9 +118,9 @@ std::vector<LayoutTensor> LayoutTensors(const std::vector<TensorSpec>& tensors);
 // empty when equal. The world of a job that may change it is no difference.
 std::string FirstDifference(const JobSpec& ours, const JobSpec& theirs);
 
-// Checks one round's raw hyper-parameters of all groups: finite, and in AdamW's ranges (lr >= 0,
-// 0 <= beta < 1, eps >= 0, weight_decay >= 0). Error: INVALID_ARGUMENT naming group, key and value
-// (reason BAD_HYPERPARAM).
+// Checks one round's raw hyper-parameters of all groups: as many as the optimizer has, finite and
+// in its ranges; and none that the job's options rule out, as a momentum in a job that keeps no
+// momentum buffer. Error: INVALID_ARGUMENT naming group, key and value (reason BAD_HYPERPARAM).
 absl::Status ValidateHyper(const JobSpec& spec, const std::vector<Hyper>& hyper);
 
 }  // namespace ballast

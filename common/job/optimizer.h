@@ -1,14 +1,15 @@
 // What each optimizer kind consists of: its hyper-parameters, the options that a job fixes, its
 // state arrays and its formula. Rooms, logs and files take all of it from here as data, so that a
-// further optimizer changes no format. A job of today is AdamW; nothing drives the other kinds yet.
+// further optimizer changes no format. LAMB needs two passes over the state, and no job has it yet.
 // Comes from: JobSpec. Goes to: rounds, state, the wire. Thread safety: immutable tables.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace ballast {
@@ -41,11 +42,14 @@ enum AdagradOption : size_t { kAdagradInitialValue = 0, kAdagradMaximize, kAdagr
 enum LionOption : size_t { kLionMovesAtZero = 0 };
 enum LambOption : size_t { kLambBiasCorrection = 0, kLambUncorrectedRatio };
 
+inline constexpr size_t kNoOption = static_cast<size_t>(-1);
+
 // A hyper-parameter of a group: a double that travels with every round. Every value is finite, at
 // least 0, and below `limit`.
 struct HyperKey {
   const char* name;  // torch's
   double limit = std::numeric_limits<double>::infinity();
+  size_t needs = kNoOption;  // the flag without which the value must be 0
 };
 
 // An option is fixed for the job. raw_numerator, moves_at_zero and uncorrected_ratio are for jobs
@@ -54,14 +58,14 @@ struct HyperKey {
 struct OptionKey {
   const char* name;  // torch's, except kSgdHasMomentum: any group has momentum when the job starts
   bool is_flag = true;
-  double initial = 0;  // the value of a job that does not name it
+  double initial = 0;        // the value of a job that does not name it
+  size_t needs = kNoOption;  // the flag without which it must be 0
 };
-
-inline constexpr size_t kNoOption = static_cast<size_t>(-1);
 
 // An fp32 array behind the master weight, one element per parameter.
 struct StateArray {
   const char* name;                // as in torch's state_dict and in exports
+  const char* shown;               // what a message calls its values
   size_t needs = kNoOption;        // the flag without which a job has no such array
   size_t filled_from = kNoOption;  // the option that is its first value; 0 without one
 };
@@ -85,26 +89,32 @@ inline constexpr HyperKey kAdamHyper[] = {
     {"lr"}, {"beta1", 1.0}, {"beta2", 1.0}, {"eps"}, {"weight_decay"}};
 inline constexpr OptionKey kAdamOptions[] = {{"amsgrad"}, {"maximize"}};
 inline constexpr StateArray kAdamArrays[] = {
-    {"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq", kAdamAmsgrad}};
+    {"exp_avg", "first moments"},
+    {"exp_avg_sq", "second moments"},
+    {"max_exp_avg_sq", "largest second moments", kAdamAmsgrad}};
 
 inline constexpr HyperKey kSgdHyper[] = {
-    {"lr"}, {"momentum", 1.0}, {"dampening", 1.0}, {"weight_decay"}};
-inline constexpr OptionKey kSgdOptions[] = {{"momentum"}, {"nesterov"}, {"maximize"}};
-inline constexpr StateArray kSgdArrays[] = {{"momentum_buffer", kSgdHasMomentum}};
+    {"lr"}, {"momentum", 1.0, kSgdHasMomentum}, {"dampening", 1.0}, {"weight_decay"}};
+inline constexpr OptionKey kSgdOptions[] = {
+    {"momentum"}, {"nesterov", true, 0, kSgdHasMomentum}, {"maximize"}};
+inline constexpr StateArray kSgdArrays[] = {
+    {"momentum_buffer", "momentum buffers", kSgdHasMomentum}};
 
 inline constexpr HyperKey kAdagradHyper[] = {{"lr"}, {"lr_decay"}, {"weight_decay"}, {"eps"}};
 inline constexpr OptionKey kAdagradOptions[] = {
     {"initial_accumulator_value", false}, {"maximize"}, {"raw_numerator"}};
-inline constexpr StateArray kAdagradArrays[] = {{"sum", kNoOption, kAdagradInitialValue}};
+inline constexpr StateArray kAdagradArrays[] = {
+    {"sum", "sums of squares", kNoOption, kAdagradInitialValue}};
 
 inline constexpr HyperKey kLionHyper[] = {{"lr"}, {"beta1", 1.0}, {"beta2", 1.0}, {"weight_decay"}};
 inline constexpr OptionKey kLionOptions[] = {{"moves_at_zero"}};
-inline constexpr StateArray kLionArrays[] = {{"exp_avg"}};
+inline constexpr StateArray kLionArrays[] = {{"exp_avg", "momenta"}};
 
 inline constexpr HyperKey kLambHyper[] = {{"lr"},           {"beta1", 1.0}, {"beta2", 1.0}, {"eps"},
                                           {"weight_decay"}, {"max_coeff"},  {"min_coeff"}};
 inline constexpr OptionKey kLambOptions[] = {{"bias_correction", true, 1}, {"uncorrected_ratio"}};
-inline constexpr StateArray kLambArrays[] = {{"exp_avg"}, {"exp_avg_sq"}};
+inline constexpr StateArray kLambArrays[] = {{"exp_avg", "first moments"},
+                                             {"exp_avg_sq", "second moments"}};
 
 inline constexpr HyperKey kApplyDeltaHyper[] = {{"lr"}, {"weight_decay"}};
 
@@ -119,10 +129,30 @@ inline constexpr OptimizerRow kOptimizers[] = {
     {OptimizerKind::kApplyDelta, "apply_delta", kApplyDeltaHyper, {}, {}, 1, 1},
 };
 
+// Whether jobs may have the kind of `row`: they step in one pass over the state.
+constexpr bool IsOffered(const OptimizerRow& row) { return row.passes == 1; }
+
+// Names of the kinds that jobs may have.
+inline std::vector<std::string> OfferedOptimizers() {
+  std::vector<std::string> names;
+  for (const OptimizerRow& row : kOptimizers) {
+    if (IsOffered(row)) names.emplace_back(row.name);
+  }
+  return names;
+}
+
 // The row of `kind`, or null for a number that is not in the table. Static storage.
 constexpr const OptimizerRow* FindOptimizer(OptimizerKind kind) {
   for (const OptimizerRow& row : kOptimizers) {
     if (row.kind == kind) return &row;
+  }
+  return nullptr;
+}
+
+// The same by name.
+constexpr const OptimizerRow* FindOptimizer(std::string_view name) {
+  for (const OptimizerRow& row : kOptimizers) {
+    if (row.name == name) return &row;
   }
   return nullptr;
 }
@@ -137,9 +167,18 @@ constexpr size_t CountStateArrays(const OptimizerRow& row, std::span<const doubl
   return arrays;
 }
 
-// AdamW's names and arrays for the rooms that still know no other kind.
-inline constexpr std::array<const char*, kAdamWKeyCount> kAdamWKeys = {"lr", "beta1", "beta2",
-                                                                       "eps", "weight_decay"};
-inline constexpr size_t kAdamWStateArrays = 3;  // master, exp_avg, exp_avg_sq
+// The most that CountStateArrays returns: AdamW with amsgrad.
+inline constexpr uint32_t kStateArraysMax = 4;
+
+// The optimizer of a job.
+struct Optimizer {
+  OptimizerKind kind = OptimizerKind::kAdamW;  // one of the table
+  Options options = {0, 0};                    // a value for every option of the kind's row
+};
+
+// fp32 arrays per parameter of its jobs, the master weight included.
+inline uint32_t StateArrayCount(const Optimizer& optimizer) {
+  return static_cast<uint32_t>(CountStateArrays(*FindOptimizer(optimizer.kind), optimizer.options));
+}
 
 }  // namespace ballast

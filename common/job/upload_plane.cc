@@ -1,27 +1,16 @@
 #include "common/job/upload_plane.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace ballast {
 
-const char* UploadPlaneText(UploadPlane plane) {
-  switch (plane) {
-    case UploadPlane::kNone:
-      return "gradients";
-    case UploadPlane::kWeights:
-      return "weights";
-    case UploadPlane::kP:
-      return "masters";
-    case UploadPlane::kPLow:
-      return "the low half of masters";
-    case UploadPlane::kM:
-      return "first moments";
-    case UploadPlane::kMLow:
-      return "the low half of first moments";
-    case UploadPlane::kV:
-      return "second moments";
-    case UploadPlane::kVLow:
-      return "the low half of second moments";
-  }
-  return "?";
+std::string UploadPlaneText(UploadPlane plane, std::span<const StateArray> arrays) {
+  if (plane == UploadPlane::kNone) return "gradients";
+  if (plane == UploadPlane::kWeights) return "weights";
+  const uint32_t array = ArrayOf(plane);
+  if (array > arrays.size()) return absl::StrCat("plane ", static_cast<uint32_t>(plane));
+  const char* const shown = array == 0 ? "masters" : arrays[array - 1].shown;
+  return absl::StrCat(IsLowPlane(plane) ? "the low half of " : "", shown);
 }
 
 }  // namespace ballast

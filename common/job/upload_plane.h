@@ -6,40 +6,46 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
+#include "common/job/optimizer.h"
 #include "common/tensor/dtype.h"
 
 namespace ballast {
 
-// Numbers are in the log, and equal ballast.v1.StatePlane from kP on.
+// Numbers are in the log, and equal ballast.v1.StatePlane from kMaster on.
 enum class UploadPlane : uint8_t {
   kNone = 0,     // a step: what is pushed are gradients
   kWeights = 1,  // p becomes the exact fp32 value of what is pushed
-  // Bits as they are, of array p, m or v: all 32 of them, or the high 16.
-  kP = 2,
-  kPLow = 3,  // the low 16; fp32 extents have none
-  kM = 4,
-  kMLow = 5,
-  kV = 6,
-  kVLow = 7,
+  // Bits of the master weight as they are: all 32 of them, or the high 16. The arrays behind it
+  // follow by twos, see StatePlaneOf.
+  kMaster = 2,
+  kMasterLow = 3,  // the low 16; fp32 extents have none
 };
-inline constexpr uint32_t kUploadPlaneMax = 7;
+inline constexpr uint32_t kUploadPlaneMax = 1 + 2 * kStateArraysMax;
+
+// The plane of state array `array` (0: the master weight), or its low half.
+constexpr UploadPlane StatePlaneOf(uint32_t array, bool low = false) {
+  return static_cast<UploadPlane>(2 + 2 * array + (low ? 1 : 0));
+}
 
 constexpr bool IsUpload(UploadPlane plane) { return plane != UploadPlane::kNone; }
 // Whether bits of a state array are pushed, and not values of weights.
-constexpr bool IsStatePlane(UploadPlane plane) { return plane >= UploadPlane::kP; }
+constexpr bool IsStatePlane(UploadPlane plane) { return plane >= UploadPlane::kMaster; }
 constexpr bool IsLowPlane(UploadPlane plane) {
   return IsStatePlane(plane) && static_cast<uint32_t>(plane) % 2 != 0;
 }
-// The state array (0 p, 1 m, 2 v) of a state plane.
+// The state array of a state plane; 0 is the master weight.
 constexpr uint32_t ArrayOf(UploadPlane plane) { return (static_cast<uint32_t>(plane) - 2) / 2; }
 // Whether tensors of this wire dtype are part of the plane.
 constexpr bool Carries(UploadPlane plane, DType dtype) {
   return !IsLowPlane(plane) || dtype != DType::kF32;
 }
-// As in messages: what a slot uploads. "weights", "the low half of masters".
-const char* UploadPlaneText(UploadPlane plane);
+// As in messages: what a slot uploads. "weights", "the low half of masters". `arrays`: of the job
+// behind the master; a plane of none of them is called by its number.
+std::string UploadPlaneText(UploadPlane plane, std::span<const StateArray> arrays);
 
 // Step counts that an upload sets.
 struct StepCounts {

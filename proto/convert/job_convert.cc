@@ -24,6 +24,7 @@ static_assert(static_cast<int>(NonfiniteKind::kNorm) == v1::NONFINITE_KIND_NORM)
 static_assert(static_cast<int>(Device::kCpu) == v1::DEVICE_CPU);
 static_assert(static_cast<int>(Device::kNvme) == v1::DEVICE_NVME);
 static_assert(static_cast<int>(OptimizerKind::kAdamW) == v1::OPTIMIZER_KIND_ADAMW);
+static_assert(static_cast<int>(OptimizerKind::kApplyDelta) == v1::OPTIMIZER_KIND_APPLY_DELTA);
 
 absl::Status BadSpec(absl::string_view message) {
   return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadSpec, message);
@@ -75,6 +76,7 @@ void ToProto(const JobSpec& spec, v1::JobSpec* out) {
   out->set_nonfinite(static_cast<v1::NonfinitePolicy>(spec.nonfinite));
   out->set_max_consecutive_skips(spec.max_consecutive_skips);
   out->set_device(static_cast<v1::Device>(spec.device));
+  out->mutable_options()->Assign(spec.options.begin(), spec.options.end());
 }
 
 absl::StatusOr<TensorSpec> TensorFromProto(const v1::TensorSpec& tensor) {
@@ -104,10 +106,7 @@ absl::StatusOr<std::vector<TensorSpec>> TensorsFromProto(
 }
 
 absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& spec) {
-  if (spec.optimizer() != v1::OPTIMIZER_KIND_ADAMW) {
-    return BadSpec(absl::StrCat("optimizer kind number ", static_cast<int>(spec.optimizer()),
-                                " is not known; this version offers AdamW (1)"));
-  }
+  BALLAST_RETURN_IF_ERROR(CheckOptimizerKind(static_cast<int>(spec.optimizer())));
   if (spec.durability() < v1::DURABILITY_POWER || spec.durability() > v1::DURABILITY_NONE) {
     return BadSpec(absl::StrCat("durability number ", static_cast<int>(spec.durability()),
                                 " is not known; use none (3)"));
@@ -132,7 +131,8 @@ absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& spec) {
   out.variable_world = spec.variable_world();
   out.nonfinite = static_cast<NonfinitePolicy>(spec.nonfinite());
   out.max_consecutive_skips = spec.max_consecutive_skips();
-  // A kind that a newer trainer knows is left to this server.
+  out.options.assign(spec.options().begin(), spec.options().end());
+  // A device that a newer trainer knows is left to this server.
   out.device =
       v1::Device_IsValid(spec.device()) ? static_cast<Device>(spec.device()) : Device::kAuto;
   return out;

@@ -193,6 +193,7 @@ absl::Status ExportDesk::WriteShard(const ExportPart& part, const SnapshotManife
   const std::shared_ptr<Work> work = parts_.work->works()->Begin("export", part.name, bytes);
   ExportSource source;
   source.layout = &layout;
+  source.arrays = StateArrayCount(plan.spec);
   source.read = [&](uint32_t extent, void* image) { return states->Read(extent, image); };
   source.tensor_step = StepsAfter(manifest.prepared, manifest.decision.decision);
   source.tensor_step.resize(plan.spec.tensors.size(), 0);  // Some joined behind that round.

@@ -165,7 +165,7 @@ void PutPlane(UploadPlane plane, ByteWriter* out) { out->Put(static_cast<uint32_
 
 UploadPlane GetPlane(ByteReader* in) {
   const uint32_t plane = in->Get<uint32_t>();
-  if (plane < static_cast<uint32_t>(UploadPlane::kP) || plane > kUploadPlaneMax) in->Fail();
+  if (plane < static_cast<uint32_t>(UploadPlane::kMaster) || plane > kUploadPlaneMax) in->Fail();
   return static_cast<UploadPlane>(plane);
 }
 

@@ -17,21 +17,24 @@ std::string FileName(absl::string_view stem, uint32_t shard, size_t shards) {
   return absl::StrFormat("%s-%05d-of-%05d.safetensors", stem, shard + 1, shards);
 }
 
-void Add(ExportFile* file, const TensorSpec& spec, const ExportTensor& source,
+void Add(ExportFile* file, const TensorSpec& tensor, const ExportTensor& source,
          absl::string_view prefix, SafeDType dtype) {
   TensorEntry entry;
-  entry.name = absl::StrCat(prefix, spec.name);
+  entry.name = absl::StrCat(prefix, tensor.name);
   entry.dtype = dtype;
-  if (source.kind != ExportKind::kStep) entry.shape.assign(spec.shape.begin(), spec.shape.end());
+  if (source.kind != ExportKind::kStep) {
+    entry.shape.assign(tensor.shape.begin(), tensor.shape.end());
+  }
   file->entries.push_back(std::move(entry));
   file->sources.push_back(source);
 }
 
 // Masters only where the weights say less.
-void AddState(ExportFile* file, const TensorSpec& spec, uint32_t tensor, bool masters) {
-  if (masters) Add(file, spec, {tensor, ExportKind::kMaster}, kMasterPrefix, SafeDType::kF32);
-  Add(file, spec, {tensor, ExportKind::kFirstMoment}, kFirstMomentPrefix, SafeDType::kF32);
-  Add(file, spec, {tensor, ExportKind::kSecondMoment}, kSecondMomentPrefix, SafeDType::kF32);
+void AddState(ExportFile* file, const JobSpec& spec, uint32_t tensor, bool masters) {
+  for (uint32_t array = masters ? 0 : 1; array < StateArrayCount(spec); ++array) {
+    Add(file, spec.tensors[tensor], {tensor, ExportKind::kArray, array}, ArrayPrefix(spec, array),
+        SafeDType::kF32);
+  }
 }
 
 // First tensors of the shards, and the number of tensors behind them.
@@ -53,6 +56,11 @@ std::vector<uint32_t> Cut(const JobSpec& spec, uint32_t shards) {
 }
 
 }  // namespace
+
+std::string ArrayPrefix(const JobSpec& spec, uint32_t array) {
+  if (array == 0) return std::string(kMasterPrefix);
+  return absl::StrCat(StateArraysOf(spec)[array - 1].name, ".");
+}
 
 SafeDType ToSafeDType(DType dtype) {
   if (dtype == DType::kBF16) return SafeDType::kBF16;
@@ -87,7 +95,7 @@ absl::StatusOr<std::vector<ExportShard>> PlanExport(const JobSpec& spec, const E
       for (const std::string& alias : tensor.aliases) {
         shard.weights.metadata.emplace(alias, tensor.name);
       }
-      if (options.state) AddState(&shard.state, tensor, t, dtype != SafeDType::kF32);
+      if (options.state) AddState(&shard.state, spec, t, dtype != SafeDType::kF32);
     }
     // Behind the others, which lie on whole pages if their sizes are.
     for (uint32_t t = cuts[s]; t < cuts[s + 1] && options.state; ++t) {

@@ -22,11 +22,12 @@ inline constexpr absl::string_view kRoundKey = "ballast.round";
 inline constexpr absl::string_view kSnapshotKey = "ballast.snapshot";
 // Beside the weights, in an export's directory: its optimizer state.
 inline constexpr absl::string_view kStateDirectory = "optimizer";
-// What a tensor of the optimizer state is called: one of these and the parameter's name.
+// What a tensor of the optimizer state is called: one of these, or the name of a state array and a
+// dot, and the parameter's name.
 inline constexpr absl::string_view kMasterPrefix = "master.";
-inline constexpr absl::string_view kFirstMomentPrefix = "exp_avg.";
-inline constexpr absl::string_view kSecondMomentPrefix = "exp_avg_sq.";
 inline constexpr absl::string_view kStepPrefix = "step.";
+// The prefix of state array `array` of the job; 0 is the master weight.
+std::string ArrayPrefix(const JobSpec& spec, uint32_t array);
 
 // What an export is of.
 struct ExportOrigin {
@@ -43,11 +44,12 @@ struct ExportOptions {
 };
 
 // What a tensor of a file is made of.
-enum class ExportKind : uint8_t { kWeight, kMaster, kFirstMoment, kSecondMoment, kStep };
+enum class ExportKind : uint8_t { kWeight, kArray, kStep };
 
 struct ExportTensor {
   uint32_t tensor = 0;  // of the job
   ExportKind kind = ExportKind::kWeight;
+  uint32_t array = 0;  // the state array that the values come from; of kWeight the master
 };
 
 struct ExportFile {

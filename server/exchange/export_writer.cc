@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/io/arena.h"
-#include "common/job/optimizer.h"
 #include "common/safetensors/writer.h"
 #include "server/durability/image_file.h"
 #include "server/durability/read_lanes.h"
@@ -18,11 +17,6 @@ namespace {
 
 // Extents under way at a time: enough for reads and writes to overlap.
 constexpr int kLanes = 4;
-
-uint32_t ArrayOf(ExportKind kind) {
-  if (kind == ExportKind::kFirstMoment) return 1;
-  return kind == ExportKind::kSecondMoment ? 2 : 0;
-}
 
 class ShardWriter {
  public:
@@ -45,7 +39,7 @@ class ShardWriter {
   struct Place {
     SafetensorsWriter* writer = nullptr;
     size_t entry = 0;
-    ExportKind kind = ExportKind::kWeight;
+    ExportTensor source;
   };
 
   absl::Status Begin(const ExportFile& file);
@@ -73,7 +67,7 @@ absl::Status ShardWriter::Begin(const ExportFile& file) {
                                                      file.entries, file.metadata));
   for (size_t i = 0; i < file.sources.size(); ++i) {
     const ExportTensor& from = file.sources[i];
-    places_[from.tensor - shard_.first_tensor].push_back({writer.get(), i, from.kind});
+    places_[from.tensor - shard_.first_tensor].push_back({writer.get(), i, from});
   }
   writers_.push_back(std::move(writer));
   return absl::OkStatus();
@@ -82,7 +76,7 @@ absl::Status ShardWriter::Begin(const ExportFile& file) {
 absl::Status ShardWriter::WriteSteps() {
   for (uint32_t i = 0; i < places_.size(); ++i) {
     for (const Place& place : places_[i]) {
-      if (place.kind != ExportKind::kStep) continue;
+      if (place.source.kind != ExportKind::kStep) continue;
       const auto step = static_cast<int64_t>(source_.tensor_step[shard_.first_tensor + i]);
       BALLAST_RETURN_IF_ERROR(place.writer->WriteAt(place.entry, 0, {{&step, sizeof(step)}}));
     }
@@ -100,7 +94,7 @@ absl::Status ShardWriter::WriteExtents() {
       extents.push_back(extent);
     }
   }
-  const ImageShape largest{0, layout.extent_elements(), kAdamWStateArrays};
+  const ImageShape largest{0, layout.extent_elements(), source_.arrays};
   // The image, and one array of a run: as fp32, and in the weights' dtype at any place of a page.
   const size_t run_bytes = size_t{layout.extent_elements()} * sizeof(float) + 2 * kPageBytes;
   BALLAST_ASSIGN_OR_RETURN(
@@ -116,13 +110,13 @@ absl::Status ShardWriter::WriteExtent(uint32_t extent_id, const Arena& scratch) 
   if (source_.go_on) BALLAST_RETURN_IF_ERROR(source_.go_on());
   BALLAST_RETURN_IF_ERROR(source_.read(extent_id, scratch.data()));
   const auto* const image = reinterpret_cast<const float*>(scratch.data());
-  const ImageShape largest{0, layout.extent_elements(), kAdamWStateArrays};
+  const ImageShape largest{0, layout.extent_elements(), source_.arrays};
   char* const staging = scratch.data() + ImageFile::BufferBytes(largest);
   for (uint32_t i = 0; i < extent.run_count; ++i) {
     const Run& run = layout.runs()[extent.first_run + i];
     if (!Mine(run)) continue;
     for (const Place& place : places_[run.tensor - shard_.first_tensor]) {
-      if (place.kind == ExportKind::kStep) continue;
+      if (place.source.kind == ExportKind::kStep) continue;
       BALLAST_RETURN_IF_ERROR(WriteRun(extent_id, run, place, image, staging));
     }
   }
@@ -137,14 +131,14 @@ absl::Status ShardWriter::WriteRun(uint32_t extent, const Run& run, const Place&
   const size_t width = SafeDTypeBytes(entry.dtype);
   const uint64_t offset = run.tensor_offset * width;
   char* const to = staging + (header.data_offset + entry.begin + offset) % kPageBytes;
-  const uint32_t array = ArrayOf(place.kind);
+  const ArrayPieces values{*source_.layout, extent, source_.arrays, place.source.array};
   if (entry.dtype == SafeDType::kF32) {
-    GatherArray(*source_.layout, extent, image, array, run.extent_offset, run.elements, to);
+    values.Gather(image, run.extent_offset, run.elements, to);
   } else {
     const DType dtype = entry.dtype == SafeDType::kBF16 ? DType::kBF16 : DType::kF16;
     auto* const whole = reinterpret_cast<float*>(
         staging + size_t{source_.layout->extent_elements()} * sizeof(float) + 2 * kPageBytes);
-    GatherArray(*source_.layout, extent, image, array, run.extent_offset, run.elements, whole);
+    values.Gather(image, run.extent_offset, run.elements, whole);
     optim::Downcast(optim::Kernels(source_.isa), dtype)(whole, to, run.elements);
   }
   const uint64_t bytes = run.elements * width;

@@ -19,6 +19,7 @@ namespace ballast::server {
 
 struct ExportSource {
   const Layout* layout = nullptr;
+  uint32_t arrays = 0;  // of the state, StateArrayCount
   // Reads the state of an extent as an image holds it, into ImageFile::BufferBytes on pages. Any
   // thread, one call for an extent at a time.
   std::function<absl::Status(uint32_t extent, void* image)> read;

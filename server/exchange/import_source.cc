@@ -10,7 +10,6 @@
 #include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
-#include "common/job/optimizer.h"
 #include "common/job/upload_plane.h"
 #include "server/exchange/export_plan.h"
 #include "server/exchange/exports.h"
@@ -162,12 +161,13 @@ absl::StatusOr<ImportSource::Location> ImportSource::Find(const TensorSpec& tens
 absl::Status ImportSource::Check(uint32_t t) {
   const TensorSpec& tensor = spec_.tensors[t];
   Locations& locations = locations_[t];
-  locations.resize(kAdamWStateArrays);
+  locations.resize(StateArrayCount(spec_));
   const bool master = state_.count(absl::StrCat(kMasterPrefix, tensor.name)) != 0;
   BALLAST_ASSIGN_OR_RETURN(locations[0], Find(tensor, master ? kMasterPrefix : ""));
   if (has_state_) {
-    BALLAST_ASSIGN_OR_RETURN(locations[1], Find(tensor, kFirstMomentPrefix));
-    BALLAST_ASSIGN_OR_RETURN(locations[2], Find(tensor, kSecondMomentPrefix));
+    for (uint32_t array = 1; array < locations.size(); ++array) {
+      BALLAST_ASSIGN_OR_RETURN(locations[array], Find(tensor, ArrayPrefix(spec_, array)));
+    }
     BALLAST_RETURN_IF_ERROR(ReadSteps(t));
   }
   for (const Location& location : locations) {
@@ -202,10 +202,17 @@ size_t ImportSource::scratch_bytes() const {
 
 absl::Status ImportSource::ReadExtent(uint32_t extent_id, float* image, char* scratch) const {
   const Extent& extent = layout_.extents()[extent_id];
-  std::memset(image, 0, size_t{extent.elements} * kAdamWStateArrays * sizeof(float));
+  const uint32_t arrays = StateArrayCount(spec_);
+  std::memset(image, 0, size_t{extent.elements} * arrays * sizeof(float));
+  for (uint32_t array = 0; array < arrays; ++array) {
+    if (has_state_ || InitialValue(spec_, array) == 0) continue;
+    const std::vector<float> initial(extent.elements, InitialValue(spec_, array));
+    ArrayPieces{layout_, extent_id, arrays, array}.Scatter(initial.data(), 0, extent.elements,
+                                                           image);
+  }
   for (uint32_t i = 0; i < extent.run_count; ++i) {
     const Run& run = layout_.runs()[extent.first_run + i];
-    for (uint32_t array = 0; array < kAdamWStateArrays; ++array) {
+    for (uint32_t array = 0; array < arrays; ++array) {
       BALLAST_RETURN_IF_ERROR(ReadRun(extent_id, run, array, image, scratch));
     }
   }
@@ -215,7 +222,7 @@ absl::Status ImportSource::ReadExtent(uint32_t extent_id, float* image, char* sc
 absl::Status ImportSource::ReadRun(uint32_t extent, const Run& run, uint32_t array, float* image,
                                    char* scratch) const {
   const Location& location = locations_[run.tensor][array];
-  if (location.reader == nullptr) return absl::OkStatus();
+  if (location.reader == nullptr) return absl::OkStatus();  // ReadExtent has set initial values.
   const TensorEntry& entry = location.reader->header().tensors[location.entry];
   BALLAST_ASSIGN_OR_RETURN(const DType dtype, FromSafeDType(entry.dtype));
   const size_t width = SafeDTypeBytes(entry.dtype);
@@ -230,7 +237,8 @@ absl::Status ImportSource::ReadRun(uint32_t extent, const Run& run, uint32_t arr
     optim::Upcast(optim::Kernels(isa_), dtype)(from, reinterpret_cast<float*>(whole), run.elements);
     from = whole;
   }
-  ScatterArray(layout_, extent, from, array, run.extent_offset, run.elements, image);
+  ArrayPieces{layout_, extent, StateArrayCount(spec_), array}.Scatter(from, run.extent_offset,
+                                                                      run.elements, image);
   return absl::OkStatus();
 }
 

@@ -38,7 +38,8 @@ class ImportSource {
       FileSystem* fs, const std::string& directory, const JobSpec& spec, const Layout& layout,
       const ExportOrigin& origin, simd::Isa isa);
 
-  // Whether there is optimizer state; else moments are zero, and so are step counts.
+  // Whether there is optimizer state; else only the masters
+  // are not zero, and no steps were taken.
   bool has_state() const { return has_state_; }
   // By tensor of the job.
   const std::vector<uint64_t>& tensor_step() const { return tensor_step_; }
@@ -56,7 +57,7 @@ class ImportSource {
     const SafetensorsReader* reader = nullptr;  // null: there is none
     size_t entry = 0;
   };
-  // Where a tensor's three arrays come from.
+  // Where a tensor's state arrays come from, the master first.
   using Locations = std::vector<Location>;
 
   ImportSource(const JobSpec& spec, const Layout& layout, const ExportOrigin& origin, simd::Isa isa)

@@ -3,41 +3,36 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/job/optimizer.h"
-
 namespace ballast::server {
 namespace {
 
 // Calls piece(floats from the image's start, elements from `begin` on, elements).
 template <typename Piece>
-void ForEachPiece(const Layout& layout, uint32_t extent, uint32_t array, uint32_t begin,
-                  uint32_t count, const Piece& piece) {
-  const uint32_t elements = layout.extents()[extent].elements;
-  const uint32_t tile_elements = layout.tile_elements();
+void ForEachPiece(const ArrayPieces& of, uint32_t begin, uint32_t count, const Piece& piece) {
+  const uint32_t elements = of.layout.extents()[of.extent].elements;
+  const uint32_t tile_elements = of.layout.tile_elements();
   for (uint32_t done = 0; done < count;) {
     const uint32_t at = begin + done;
     const uint32_t tile_begin = at / tile_elements * tile_elements;
     const uint32_t in_tile = std::min(tile_elements, elements - tile_begin);
     const uint32_t take = std::min(count - done, tile_begin + in_tile - at);
-    piece(size_t{tile_begin} * kAdamWStateArrays + size_t{array} * in_tile + (at - tile_begin),
-          done, take);
+    piece(size_t{tile_begin} * of.arrays + size_t{of.array} * in_tile + (at - tile_begin), done,
+          take);
     done += take;
   }
 }
 
 }  // namespace
 
-void GatherArray(const Layout& layout, uint32_t extent, const float* image, uint32_t array,
-                 uint32_t begin, uint32_t count, void* to) {
-  ForEachPiece(layout, extent, array, begin, count, [&](size_t at, uint32_t done, uint32_t take) {
+void ArrayPieces::Gather(const float* image, uint32_t begin, uint32_t count, void* to) const {
+  ForEachPiece(*this, begin, count, [&](size_t at, uint32_t done, uint32_t take) {
     std::memcpy(static_cast<char*>(to) + size_t{done} * sizeof(float), image + at,
                 take * sizeof(float));
   });
 }
 
-void ScatterArray(const Layout& layout, uint32_t extent, const void* from, uint32_t array,
-                  uint32_t begin, uint32_t count, float* image) {
-  ForEachPiece(layout, extent, array, begin, count, [&](size_t at, uint32_t done, uint32_t take) {
+void ArrayPieces::Scatter(const void* from, uint32_t begin, uint32_t count, float* image) const {
+  ForEachPiece(*this, begin, count, [&](size_t at, uint32_t done, uint32_t take) {
     std::memcpy(image + at, static_cast<const char*>(from) + size_t{done} * sizeof(float),
                 take * sizeof(float));
   });

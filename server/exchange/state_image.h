@@ -9,12 +9,18 @@
 
 namespace ballast::server {
 
-// Copies elements [begin, begin + count) of state array `array` of the extent from `image` to `to`,
-// which has room for `count` and need not be aligned.
-void GatherArray(const Layout& layout, uint32_t extent, const float* image, uint32_t array,
-                 uint32_t begin, uint32_t count, void* to);
-// The inverse.
-void ScatterArray(const Layout& layout, uint32_t extent, const void* from, uint32_t array,
-                  uint32_t begin, uint32_t count, float* image);
+// One state array of an extent in its image.
+struct ArrayPieces {
+  const Layout& layout;  // borrowed
+  uint32_t extent = 0;
+  uint32_t arrays = 0;  // of the image
+  uint32_t array = 0;   // which of them
+
+  // Copies elements [begin, begin + count) of the array from `image` to `to`, which has room for
+  // `count` and need not be aligned.
+  void Gather(const float* image, uint32_t begin, uint32_t count, void* to) const;
+  // The inverse.
+  void Scatter(const void* from, uint32_t begin, uint32_t count, float* image) const;
+};
 
 }  // namespace ballast::server

@@ -77,13 +77,5 @@ struct Adam {
   }
 };
 
-// AdamW with its own arguments.
-template <class V, class G, class W>
-uint64_t AdamW(const StepArgs& args) {
-  RunArgs run{{args.p, args.m, args.v}, args.grad, args.weight, args.count, args.scale, {}};
-  __builtin_memcpy(run.k, &args.k, sizeof args.k);
-  return Adam<false, false>::template Run<V, G, W>(run);
-}
-
 }  // namespace
 }  // namespace ballast::optim

@@ -9,6 +9,9 @@ extern const KernelTable kScalarKernels;  // kernels_scalar.cc
 extern const KernelTable kAvx2Kernels;    // kernels_avx2.cc
 extern const KernelTable kAvx512Kernels;  // kernels_avx512.cc
 
+// Files with instruction-set flags do not include the table of kinds.
+static_assert(kStateArraysMax == ballast::kStateArraysMax);
+
 namespace {
 
 size_t Index(DType dtype) {
@@ -51,10 +54,6 @@ const KernelTable& Kernels(simd::Isa isa) {
       return kAvx512Kernels;
   }
   return kScalarKernels;
-}
-
-StepFn AdamWStep(const KernelTable& kernels, DType grad, DType weight) {
-  return kernels.adamw[Index(grad)][Index(weight)];
 }
 
 RunFn KindStep(const KernelTable& kernels, OptimizerKind kind, size_t arrays, DType grad,

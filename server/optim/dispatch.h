@@ -16,13 +16,9 @@ namespace ballast::optim {
 // storage.
 const KernelTable& Kernels(simd::Isa isa);
 
-// The AdamW step for gradients of `grad` and weights of `weight`; neither may be kUnspecified
-// (BALLAST_CHECK: dtypes are validated when a job is created).
-StepFn AdamWStep(const KernelTable& kernels, DType grad, DType weight);
-
 // The step of `kind` for jobs with `arrays` fp32 arrays per parameter (CountStateArrays), gradients
 // of `grad` and weights of `weight`, which may not be kUnspecified. BALLAST_CHECK: the kind is in
-// the table and has such a number of arrays. Nothing but tests and benchmarks calls it yet.
+// the table. Kinds and dtypes are validated when a job is created.
 RunFn KindStep(const KernelTable& kernels, OptimizerKind kind, size_t arrays, DType grad,
                DType weight);
 

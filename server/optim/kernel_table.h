@@ -76,10 +76,7 @@ constexpr void FillDtypes(RunFn (*run)[3]) {
 
 template <class V>
 constexpr KernelTable MakeTable() {
-  KernelTable table = {{{AdamW<V, F32, F32>, AdamW<V, F32, BF16>, AdamW<V, F32, F16>},
-                        {AdamW<V, BF16, F32>, AdamW<V, BF16, BF16>, AdamW<V, BF16, F16>},
-                        {AdamW<V, F16, F32>, AdamW<V, F16, BF16>, AdamW<V, F16, F16>}},
-                       {},
+  KernelTable table = {{},
                        {LambMoments<V, F32>, LambMoments<V, BF16>, LambMoments<V, F16>},
                        {Upcast<V, F32>, Upcast<V, BF16>, Upcast<V, F16>},
                        {Downcast<V, F32>, Downcast<V, BF16>, Downcast<V, F16>}};

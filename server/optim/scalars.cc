@@ -122,6 +122,27 @@ Scalars MakeScalars(OptimizerKind kind, std::span<const double> options,
   BALLAST_CHECK(false);
 }
 
+size_t ScalarCount(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::kAdamW:
+    case OptimizerKind::kAdam:
+      return sizeof(AdamWScalars) / sizeof(float);
+    case OptimizerKind::kSgd:
+      return sizeof(SgdScalars) / sizeof(float);
+    case OptimizerKind::kAdagrad:
+      return sizeof(AdagradScalars) / sizeof(float);
+    case OptimizerKind::kLion:
+      return sizeof(LionScalars) / sizeof(float);
+    case OptimizerKind::kLamb:
+      return sizeof(LambScalars) / sizeof(float);
+    case OptimizerKind::kApplyDelta:
+      return sizeof(DeltaScalars) / sizeof(float);
+    case OptimizerKind::kUnspecified:
+      break;
+  }
+  BALLAST_CHECK(false);
+}
+
 float GradFactor(OptimizerKind kind, std::span<const double> options, float scale) {
   const OptimizerRow* row = FindOptimizer(kind);
   BALLAST_CHECK(row != nullptr);

@@ -1,5 +1,5 @@
 // The scalars of one step, from the hyper-parameters a trainer sent.
-// Comes from: the decision of a round. Goes to: StepArgs and RunArgs, and the log.
+// Comes from: the hyper-parameters of a round. Goes to: votes, decisions, the log, RunArgs.
 // Thread safety: pure functions.
 #pragma once
 
@@ -33,6 +33,9 @@ struct Scalars {
 // are not checked. `kind` is in the table (BALLAST_CHECK).
 Scalars MakeScalars(OptimizerKind kind, std::span<const double> options,
                     std::span<const double> hyper, uint64_t step);
+
+// How many there are of a kind in the table (BALLAST_CHECK).
+size_t ScalarCount(OptimizerKind kind);
 
 // The factor that a job's gradients are multiplied by: `scale`, negated when the job maximizes.
 float GradFactor(OptimizerKind kind, std::span<const double> options, float scale);

@@ -26,7 +26,7 @@ struct SgdScalars {
   float weight_decay;  // 0 leaves the gradient alone
   float momentum;      // 0 leaves the buffer alone
   float grad_weight;   // 1 - dampening
-  float neg_lr;        // -lr; with uncorrected_ratio the bias corrections are in here
+  float neg_lr;        // -lr
   float first;     // 1 in a tensor's first step, which copies the gradient to the buffer; else 0
   float nesterov;  // 1 or 0
 };
@@ -56,7 +56,7 @@ struct LambScalars {
   float grow_root;     // 1 / sqrt(1 - beta2^step); 1 without bias correction
   float eps;           // eps
   float weight_decay;  // weight_decay
-  float neg_lr;        // -lr
+  float neg_lr;        // -lr; with uncorrected_ratio the bias corrections are in here
 };
 
 // What the second pass of LAMB needs.
@@ -85,20 +85,7 @@ struct RunArgs {
   float k[kScalarsMax];  // the kind's scalars, in the order of their struct
 };
 
-// The same for AdamW.
-struct StepArgs {
-  float* p;          // in and out: count x fp32 master weights
-  float* m;          // in and out: count x fp32 first moment (torch's exp_avg)
-  float* v;          // in and out: count x fp32 second moment (torch's exp_avg_sq)
-  const void* grad;  // in: count x fp32, bf16 or fp16
-  void* weight;      // out: count x fp32, bf16 or fp16, rounded from the new p; null writes none
-  size_t count;      // elements; 0 is allowed
-  float scale;       // g = fp32(grad) * scale: mean, unscale and clip in one factor
-  AdamWScalars k;
-};
-
-// Returns how many finite p became Inf in a 16-bit `weight`.
-using StepFn = uint64_t (*)(const StepArgs& args);
+// Returns how many finite masters became Inf in a 16-bit `weight`.
 using RunFn = uint64_t (*)(const RunArgs& args);
 
 // Sums of squares of a tensor's part of one tile, of the masters before the step and of LAMB's
@@ -136,8 +123,7 @@ enum Rule : size_t {
 // The kernels of one instruction set; indices are DType's value - 1 (fp32, bf16, fp16).
 // Every table holds functions with the same bits in state and weight, except NaN payloads.
 struct KernelTable {
-  StepFn adamw[3][3];  // [gradient][weight]
-  RunFn run[kRuleCount][3][3];
+  RunFn run[kRuleCount][3][3];    // [rule][gradient][weight]
   LambMomentsFn lamb_moments[3];  // [gradient]
   UpcastFn upcast[3];
   DowncastFn downcast[3];

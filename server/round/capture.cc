@@ -59,8 +59,9 @@ absl::StatusOr<std::unique_ptr<CaptureSteps>> CaptureSteps::Create(const Capture
                                                                    TakeExtent take) {
   BALLAST_RETURN_IF_ERROR(CheckRounds(capture));
   BALLAST_ASSIGN_OR_RETURN(RoundReplay::Lane lane, RoundReplay::MakeLane(capture.layout));
-  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<ExtentStore> store,
-                           RoundReplay::MakeScratch(capture.layout, capture.kernels));
+  BALLAST_ASSIGN_OR_RETURN(
+      std::unique_ptr<ExtentStore> store,
+      RoundReplay::MakeScratch(capture.optimizer, capture.layout, capture.kernels));
   return std::unique_ptr<CaptureSteps>(
       new CaptureSteps(capture, std::move(take), std::move(lane), std::move(store)));
 }
@@ -69,7 +70,7 @@ CaptureSteps::CaptureSteps(const Capture& capture, TakeExtent take, RoundReplay:
                            std::unique_ptr<ExtentStore> store)
     : capture_(capture),
       take_(std::move(take)),
-      replay_(capture.layout, capture.rounds, capture.round,
+      replay_(capture.optimizer, capture.layout, capture.rounds, capture.round,
               [log = capture.log.get()](const LoggedExtent& from, void* to) {
                 return log->ReadHeld(from, to);
               }),
@@ -99,8 +100,8 @@ absl::Status CaptureSteps::Read() {
   float* const state = store_->State(extent);
   BALLAST_RETURN_IF_ERROR(capture_.log->ReadHeld(extent, version, state));
   const Layout& layout = capture_.layout;
-  tier::SpreadLastTile(layout.extents()[extent].elements, layout.tile_elements(), kAdamWStateArrays,
-                       state);
+  tier::SpreadLastTile(layout.extents()[extent].elements, layout.tile_elements(),
+                       StateArrayCount(capture_.optimizer), state);
   read_ = true;
   return absl::OkStatus();
 }
@@ -109,9 +110,9 @@ absl::Status CaptureSteps::HandOn() {
   const uint32_t extent = left_.back().second;
   const Layout& layout = capture_.layout;
   const uint32_t elements = layout.extents()[extent].elements;
-  const ImageShape shape{extent, elements, kAdamWStateArrays};
+  const ImageShape shape{extent, elements, StateArrayCount(capture_.optimizer)};
   float* const state = store_->State(extent);
-  tier::PackLastTile(elements, layout.tile_elements(), kAdamWStateArrays, state);
+  tier::PackLastTile(elements, layout.tile_elements(), StateArrayCount(capture_.optimizer), state);
   const uint64_t payload = ImageFile::PayloadBytes(shape);
   std::memset(reinterpret_cast<char*>(state) + payload, 0, ImageFile::BufferBytes(shape) - payload);
   BALLAST_RETURN_IF_ERROR(take_(extent, state));

@@ -35,6 +35,7 @@ struct Capture {
   StateHolds::HeldRounds rounds;  // from log->ReadRounds(round); CaptureRun asks for them itself
   uint64_t round = 0;  // whose beginning is captured; not before any version that is held
   const optim::KernelTable* kernels = nullptr;
+  Optimizer optimizer = {};  // of the job
 };
 
 // How the round before the state ended. Without this record the state cannot be used.

@@ -95,7 +95,8 @@ void CaptureDesk::Start(Order order) {
                                   .log = std::exchange(log_, nullptr),
                                   .held = *std::exchange(held_, std::nullopt),
                                   .round = order.round,
-                                  .kernels = kernels_},
+                                  .kernels = kernels_,
+                                  .optimizer = OptimizerOf(fsm_->plan().spec)},
                                  std::move(order.take), thread_, paced_ ? clock_ : nullptr,
                                  [this, end = strand_->Ending(), done = std::move(order.done)](
                                      const absl::StatusOr<CapturedRound>& result) {

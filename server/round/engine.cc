@@ -18,13 +18,13 @@ namespace {
 // The tier that `config` asks for; `nvme` points to it if it is on NVMe.
 absl::StatusOr<std::unique_ptr<Tier>> MakeTier(const JobPlan& plan, const EngineConfig& config,
                                                NvmeTier** nvme) {
-  if (config.nvme_extents == 0) return MakeDramTier(plan.spec.tile_elements);
+  if (config.nvme_extents == 0) return MakeDramTier(StateShapeOf(plan.spec));
   if (plan.spec.durability == Durability::kNone) {
     return absl::InvalidArgumentError(
         "a job of durability none has no images that its state could live in");
   }
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<NvmeTier> made,
-                           NvmeTier::Create({.tile_elements = plan.spec.tile_elements,
+                           NvmeTier::Create({.shape = StateShapeOf(plan.spec),
                                              .extent_elements = plan.spec.extent_elements,
                                              .buffers = config.nvme_extents}));
   *nvme = made.get();

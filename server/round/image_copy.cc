@@ -51,8 +51,9 @@ std::vector<uint32_t> CopyToImage(const Layout& layout, ExtentStore* store, uint
   ImageWriter image(static_cast<char*>(to));
   for (uint32_t t = 0; t < TileCount(layout, extent); ++t) {
     const TileView tile = store->Tile(extent, t);
-    for (const float* array : {tile.p, tile.m, tile.v}) {
-      image.Put(reinterpret_cast<const char*>(array), size_t{tile.elements} * sizeof(float));
+    for (uint32_t a = 0; a < tile.arrays; ++a) {
+      image.Put(reinterpret_cast<const char*>(tile.array[a]),
+                size_t{tile.elements} * sizeof(float));
     }
   }
   return std::move(image).Finish();

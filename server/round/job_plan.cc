@@ -103,6 +103,7 @@ struct Demand {
 Demand DemandOf(const JobPlan& plan, const Layout& layout, uint32_t self, uint32_t world) {
   // What the round keeps per extent and slot beside the bytes: about a cell and one entry.
   constexpr uint64_t kRegisterCellBytes = 64;
+  const StateShape shape = StateShapeOf(plan.spec);
   Demand demand{.world = world};
   for (uint32_t e = 0; e < layout.extents().size(); ++e) {
     if (plan.owner[e] != self) continue;
@@ -110,11 +111,11 @@ Demand DemandOf(const JobPlan& plan, const Layout& layout, uint32_t self, uint32
     const Extent& extent = layout.extents()[e];
     const uint64_t buffer = uint64_t{layout.extent_elements()} * DTypeBytes(extent.dtype);
     demand.widest = std::max(demand.widest, buffer);
-    demand.state_bytes += DramExtentBytes(extent.elements, layout.tile_elements());
+    demand.state_bytes += DramExtentBytes(extent.elements, shape);
     demand.weight_bytes += 2 * buffer;
     if (world > 1) demand.sum_bytes += uint64_t{layout.extent_elements()} * 4;
   }
-  demand.extent_bytes = DramExtentBytes(layout.extent_elements(), layout.tile_elements());
+  demand.extent_bytes = DramExtentBytes(layout.extent_elements(), shape);
   demand.cell_bytes = uint64_t{demand.owned} * world * kRegisterCellBytes;
   return demand;
 }

@@ -28,7 +28,7 @@ std::vector<ContributorSet> AllContribute(const std::vector<Member>& members, ui
 // the spec, which must be valid. Errors: INVALID_ARGUMENT BAD_SPEC.
 absl::Status CheckPlan(const JobPlan& plan);
 
-// Bytes a job will take at one server, before anything is allocated (decisions: 12 state +
+// Bytes a job will take at one server, before anything is allocated (4 of state per array +
 // W x gradient or window + 4 sum + 2 x weight per owned parameter).
 struct MemoryPlan {
   uint64_t state_bytes = 0;  // in memory

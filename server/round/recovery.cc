@@ -10,7 +10,6 @@
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
-#include "common/job/optimizer.h"
 #include "server/round/replay.h"
 #include "server/tier/tile_layout.h"
 
@@ -27,8 +26,8 @@ constexpr uint64_t kRecordBytesFixed = 1024;
 // Per slot, at the home.
 constexpr uint64_t kRecordBytesPerUserState = 8;  // beside its bytes
 
-ImageShape ShapeOf(const Layout& layout, uint32_t extent) {
-  return {extent, layout.extents()[extent].elements, kAdamWStateArrays};
+ImageShape ShapeOf(const JobSpec& spec, const Layout& layout, uint32_t extent) {
+  return {extent, layout.extents()[extent].elements, StateArrayCount(spec)};
 }
 
 // What became of one extent.
@@ -132,7 +131,7 @@ absl::StatusOr<Recovered> Recovery::Run(const std::vector<uint32_t>& owned, int 
   BALLAST_FAILPOINT_RETURN("recovery.before_load");
   FindRound(owned);
   BALLAST_RETURN_IF_ERROR(CheckEpochs());
-  replay_.emplace(layout_, storage_->log()->rounds(), out_.fsm.round,
+  replay_.emplace(OptimizerOf(plan_.spec), layout_, storage_->log()->rounds(), out_.fsm.round,
                   [log = storage_->log()](const LoggedExtent& from, void* to) {
                     return log->ReadExtent(from, to);
                   });
@@ -150,7 +149,8 @@ absl::StatusOr<std::vector<Lane>> Recovery::MakeLanes(size_t count) {
     BALLAST_ASSIGN_OR_RETURN(lane.replay, RoundReplay::MakeLane(layout_));
     lane.store = store_;
     if (nvme_ == nullptr) continue;
-    BALLAST_ASSIGN_OR_RETURN(lane.scratch, RoundReplay::MakeScratch(layout_, store_->kernels()));
+    BALLAST_ASSIGN_OR_RETURN(lane.scratch, RoundReplay::MakeScratch(OptimizerOf(plan_.spec),
+                                                                    layout_, store_->kernels()));
     lane.store = lane.scratch.get();
   }
   return lanes;
@@ -271,8 +271,8 @@ absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version, Lane* lane
   float* const state = lane->store->State(extent);
   BALLAST_RETURN_IF_ERROR(storage_->images()->Read(extent, version, state));
   tier::SpreadLastTile(layout_.extents()[extent].elements, layout_.tile_elements(),
-                       kAdamWStateArrays, state);
-  loaded->image_bytes += ImageFile::PayloadBytes(ShapeOf(layout_, extent));
+                       StateArrayCount(plan_.spec), state);
+  loaded->image_bytes += ImageFile::PayloadBytes(ShapeOf(plan_.spec, layout_, extent));
   loaded->version = version;
   loaded->replay = {};
   if (version > round) {
@@ -292,8 +292,8 @@ absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version, Lane* lane
 absl::Status Recovery::WriteBack(uint32_t extent, Lane* lane, Loaded* loaded) {
   const uint64_t round = out_.fsm.round;
   float* const state = lane->store->State(extent);
-  tier::PackLastTile(layout_.extents()[extent].elements, layout_.tile_elements(), kAdamWStateArrays,
-                     state);
+  tier::PackLastTile(layout_.extents()[extent].elements, layout_.tile_elements(),
+                     StateArrayCount(plan_.spec), state);
   if (const absl::Status written = storage_->images()->Write(extent, round, state); !written.ok()) {
     return ReasonedError(absl::StatusCode::kUnavailable, Reason::kStorageFailed,
                          absl::StrCat("job \"", plan_.spec.name, "\": extent ", extent,
@@ -342,7 +342,7 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
   }
   for (uint32_t extent = 0; extent < layout.extents().size(); ++extent) {
     if (plan.owner[extent] != self) continue;
-    options.shapes.push_back(ShapeOf(layout, extent));
+    options.shapes.push_back(ShapeOf(plan.spec, layout, extent));
     options.gradient_bytes.push_back(uint64_t{layout.extents()[extent].elements} * sizeof(float));
   }
   return options;

@@ -14,28 +14,30 @@ namespace {
 // on.
 class ScratchTier final : public Tier {
  public:
-  ScratchTier(const Layout& layout, Arena memory) : layout_(layout), memory_(std::move(memory)) {}
+  ScratchTier(const Layout& layout, const StateShape& shape, Arena memory)
+      : layout_(layout), shape_(shape), memory_(std::move(memory)) {}
   absl::Status AddExtent(uint32_t, uint32_t) override { return absl::OkStatus(); }
   void Acquire(uint32_t, Ready ready) override { ready(absl::OkStatus()); }
   void Release(uint32_t, uint64_t) override {}
   void BeginSweep(std::vector<uint32_t>) override {}
   size_t sweep_depth() const override { return 1; }
   TileView Tile(uint32_t extent, uint32_t tile) override {
-    return TileAt(State(extent), layout_.extents()[extent].elements, layout_.tile_elements(), tile);
+    return TileAt(State(extent), layout_.extents()[extent].elements, shape_, tile);
   }
   float* State(uint32_t) override { return reinterpret_cast<float*>(memory_.data()); }
   uint64_t bytes() const override { return memory_.bytes(); }
 
  private:
   const Layout& layout_;
+  const StateShape shape_;
   const Arena memory_;
 };
 
 }  // namespace
 
-RoundReplay::RoundReplay(const Layout& layout, const Rounds& rounds, uint64_t until,
-                         ReadGradient read)
-    : layout_(layout), rounds_(rounds), read_(std::move(read)) {
+RoundReplay::RoundReplay(Optimizer optimizer, const Layout& layout, const Rounds& rounds,
+                         uint64_t until, ReadGradient read)
+    : optimizer_(std::move(optimizer)), layout_(layout), rounds_(rounds), read_(std::move(read)) {
   for (const auto& [round, logged] : rounds_) {
     if (round >= until) break;
     if (!logged.decision.has_value() || !logged.prepared.has_value()) continue;
@@ -49,7 +51,7 @@ absl::StatusOr<std::shared_ptr<StepPlan>> RoundReplay::MakePlan(const LoggedRoun
   std::vector<uint64_t> steps = logged.prepared->tensor_step;
   present.resize(layout_.tensors().size(), false);
   steps.resize(layout_.tensors().size(), 0);
-  return MakeStepPlan(layout_, present, steps, logged.decision->decision);
+  return MakeStepPlan(optimizer_, layout_, present, steps, logged.decision->decision);
 }
 
 absl::StatusOr<RoundReplay::Lane> RoundReplay::MakeLane(const Layout& layout) {
@@ -61,11 +63,13 @@ absl::StatusOr<RoundReplay::Lane> RoundReplay::MakeLane(const Layout& layout) {
 }
 
 absl::StatusOr<std::unique_ptr<ExtentStore>> RoundReplay::MakeScratch(
-    const Layout& layout, const optim::KernelTable* table) {
-  BALLAST_ASSIGN_OR_RETURN(Arena state, Arena::Create(DramExtentBytes(layout.extent_elements(),
-                                                                      layout.tile_elements())));
-  return std::make_unique<ExtentStore>(std::make_unique<ScratchTier>(layout, std::move(state)),
-                                       table);
+    const Optimizer& optimizer, const Layout& layout, const optim::KernelTable* table) {
+  const StateShape shape{.tile_elements = layout.tile_elements(),
+                         .arrays = StateArrayCount(optimizer)};
+  BALLAST_ASSIGN_OR_RETURN(Arena state,
+                           Arena::Create(DramExtentBytes(layout.extent_elements(), shape)));
+  return std::make_unique<ExtentStore>(
+      std::make_unique<ScratchTier>(layout, shape, std::move(state)), table);
 }
 
 absl::Status RoundReplay::Apply(uint32_t extent, uint64_t round, ExtentStore* store, Lane* lane,

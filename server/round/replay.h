@@ -37,14 +37,16 @@ class RoundReplay {
     uint64_t log_bytes = 0;
   };
 
-  // Resolves the decisions of `rounds` below `until`. Both references outlive this. A decision that
-  // cannot be resolved is an error only for an extent that needs it.
-  RoundReplay(const Layout& layout, const Rounds& rounds, uint64_t until, ReadGradient read);
+  // Resolves the decisions of `rounds` below `until`. `layout` and `rounds` outlive this. A
+  // decision that cannot be resolved is an error only for an extent that needs it.
+  RoundReplay(Optimizer optimizer, const Layout& layout, const Rounds& rounds, uint64_t until,
+              ReadGradient read);
 
   // RESOURCE_EXHAUSTED.
   static absl::StatusOr<Lane> MakeLane(const Layout& layout);
-  // Memory for the state of one extent, whichever it is asked for. RESOURCE_EXHAUSTED.
-  static absl::StatusOr<std::unique_ptr<ExtentStore>> MakeScratch(const Layout& layout,
+  // Memory for the state of one extent of a job, whichever it is asked for. RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::unique_ptr<ExtentStore>> MakeScratch(const Optimizer& optimizer,
+                                                                  const Layout& layout,
                                                                   const optim::KernelTable* table);
 
   // Applies one round to the extent's state in `store`. Errors: DATA_LOSS: the rounds lack its
@@ -55,6 +57,7 @@ class RoundReplay {
  private:
   absl::StatusOr<std::shared_ptr<StepPlan>> MakePlan(const LoggedRound& logged) const;
 
+  const Optimizer optimizer_;
   const Layout& layout_;
   const Rounds& rounds_;
   const ReadGradient read_;

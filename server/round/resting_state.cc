@@ -36,7 +36,8 @@ absl::StatusOr<std::shared_ptr<RestingState>> RestingState::Open(
   BALLAST_ASSIGN_OR_RETURN(Layout layout, LayoutOfSpec(plan.spec));
   struct Capture capture {
     .layout = std::move(layout), .log = std::make_shared<RestingLog>(storage.get()),
-    .rounds = storage->log()->rounds(), .kernels = &optim::Kernels(isa)
+    .rounds = storage->log()->rounds(), .kernels = &optim::Kernels(isa),
+    .optimizer = OptimizerOf(plan.spec)
   };
   for (const auto& [round, logged] : capture.rounds) {
     const bool whole = logged.decision.has_value() && logged.prepared.has_value();

@@ -9,19 +9,21 @@
 namespace ballast::server {
 namespace {
 
-std::string PlaneDifference(const SlotBegin& ours, const SlotBegin& theirs, uint64_t round) {
+std::string PlaneDifference(const SlotBegin& ours, const SlotBegin& theirs, uint64_t round,
+                            std::span<const StateArray> arrays) {
   const UploadPlane plane = ours.begin.upload;
   const UploadPlane other = theirs.begin.upload;
   if (IsUpload(other) != IsUpload(plane)) {
     const bool we_upload = IsUpload(plane);
     return absl::StrCat("slot ", we_upload ? ours.slot : theirs.slot, " uploads ",
-                        UploadPlaneText(we_upload ? plane : other), " in round ", round,
+                        UploadPlaneText(we_upload ? plane : other, arrays), " in round ", round,
                         ", which slot ", we_upload ? theirs.slot : ours.slot,
                         " steps; all slots must upload between the same two steps");
   }
   if (other == plane) return "";
-  return absl::StrCat("slot ", ours.slot, " uploads ", UploadPlaneText(plane), " in round ", round,
-                      ", in which slot ", theirs.slot, " uploads ", UploadPlaneText(other),
+  return absl::StrCat("slot ", ours.slot, " uploads ", UploadPlaneText(plane, arrays), " in round ",
+                      round, ", in which slot ", theirs.slot, " uploads ",
+                      UploadPlaneText(other, arrays),
                       "; all slots must upload the same, and begin with it together");
 }
 
@@ -35,8 +37,9 @@ bool SameKeys(const Hyper& a, const Hyper& b) {
 }  // namespace
 
 std::string UploadDifference(const SlotBegin& ours, const SlotBegin& theirs, uint64_t round,
-                             const std::vector<TensorSpec>& tensors) {
-  const std::string planes = PlaneDifference(ours, theirs, round);
+                             const JobSpec& spec) {
+  const std::span<const StateArray> arrays = StateArraysOf(spec);
+  const std::string planes = PlaneDifference(ours, theirs, round, arrays);
   if (!planes.empty()) return planes;
   if (theirs.begin.steps != ours.begin.steps) {
     return absl::StrCat("slot ", ours.slot, " uploads other step counts than slot ", theirs.slot,
@@ -49,8 +52,9 @@ std::string UploadDifference(const SlotBegin& ours, const SlotBegin& theirs, uin
   if (differ.first == there.end()) return "";
   const auto tensor = static_cast<size_t>(differ.first - there.begin());
   const UploadPlane plane = ours.begin.upload;
-  const std::string what = IsStatePlane(plane) ? absl::StrCat(UploadPlaneText(plane), " of ") : "";
-  return absl::StrCat(what, "tensor \"", tensors[tensor].name, "\" that slot ", ours.slot,
+  const std::string what =
+      IsStatePlane(plane) ? absl::StrCat(UploadPlaneText(plane, arrays), " of ") : "";
+  return absl::StrCat(what, "tensor \"", spec.tensors[tensor].name, "\" that slot ", ours.slot,
                       " uploads differs from slot ", theirs.slot,
                       "'s; all slots must make the same change to their weights");
 }
@@ -74,13 +78,14 @@ bool SameHyper(const std::vector<Hyper>& a, const std::vector<Hyper>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), SameKeys);
 }
 
-std::string HyperDifference(const SlotBegin& ours, const SlotBegin& theirs) {
+std::string HyperDifference(const SlotBegin& ours, const SlotBegin& theirs,
+                            std::span<const HyperKey> keys) {
   for (size_t g = 0; g < theirs.begin.hyper.size(); ++g) {
     const Hyper& there = theirs.begin.hyper[g];
     const Hyper& here = ours.begin.hyper[g];
     for (size_t k = 0; k < there.size(); ++k) {
       if (BitsOf(there[k]) == BitsOf(here[k])) continue;
-      return absl::StrCat("group ", g, ": ", kAdamWKeys[k], " is ",
+      return absl::StrCat("group ", g, ": ", keys[k].name, " is ",
                           absl::StrFormat("%.17g", here[k]), " at slot ", ours.slot, " and ",
                           absl::StrFormat("%.17g", there[k]), " at slot ", theirs.slot,
                           "; every slot must send equal hyper-parameters");

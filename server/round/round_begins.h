@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,10 +17,10 @@ struct SlotBegin {
   const RoundBegin& begin;  // borrowed for the call
 };
 
-// How the uploads of round `round` differ: planes, step counts, or weights of one of the job's
-// `tensors`. Empty: not at all.
+// How the uploads of round `round` of the job differ: planes, step counts, or weights of one of its
+// tensors. Empty: not at all.
 std::string UploadDifference(const SlotBegin& ours, const SlotBegin& theirs, uint64_t round,
-                             const std::vector<TensorSpec>& tensors);
+                             const JobSpec& spec);
 
 // Why a list of `slot` has a wrong length: presence of other than none or all of the job's
 // `tensors`, or what only an upload has. Empty: none has.
@@ -28,7 +29,9 @@ std::string SizesRefusal(const SlotBegin& slot, size_t tensors);
 // Whether both have the same groups, as many keys in each, and the same bits.
 bool SameHyper(const std::vector<Hyper>& a, const std::vector<Hyper>& b);
 
-// The first hyper-parameter whose bits differ; empty: none. ValidateHyper has accepted both.
-std::string HyperDifference(const SlotBegin& ours, const SlotBegin& theirs);
+// The first hyper-parameter whose bits differ; empty: none. ValidateHyper has accepted both;
+// `keys`: of the job's optimizer.
+std::string HyperDifference(const SlotBegin& ours, const SlotBegin& theirs,
+                            std::span<const HyperKey> keys);
 
 }  // namespace ballast::server

@@ -169,14 +169,14 @@ void RoundDriver::FetchState(uint32_t slot, uint64_t round, bool weights,
   // A slot that has begun the round could see it applied while the state is on its way out.
   const bool readable =
       (fsm_.phase() == Phase::kIdle || fsm_.phase() == Phase::kCollect) && !fsm_.Begun(slot);
-  const bool known = std::all_of(arrays.begin(), arrays.end(),
-                                 [](uint32_t array) { return array < kAdamWStateArrays; });
+  const uint32_t held = StateArrayCount(fsm_.plan().spec);
+  const bool known =
+      std::all_of(arrays.begin(), arrays.end(), [held](uint32_t array) { return array < held; });
   if (!readable || round != fsm_.round() || !known) {
     sink->OnError(ReasonedError(
         absl::StatusCode::kFailedPrecondition, Reason::kWrongVersion,
         absl::StrCat("state of version ", round, " was asked for; the job is at version ",
-                     fsm_.round(), " (", PhaseName(fsm_.phase()), ") with ", kAdamWStateArrays,
-                     " state arrays"),
+                     fsm_.round(), " (", PhaseName(fsm_.phase()), ") with ", held, " state arrays"),
         {.job = fsm_.plan().spec.name, .round = fsm_.round(), .slot = static_cast<int>(slot)}));
     return;
   }

@@ -570,11 +570,12 @@ std::vector<ScalarSet> RoundFsm::VotedScalars() const {
   for (uint32_t t = 0; t < tensor_step_.size(); ++t) {
     if (PresentAnywhere(t)) wanted.insert({layout_.tensors()[t].group, tensor_step_[t] + 1});
   }
+  const Optimizer optimizer = OptimizerOf(plan_.spec);
   std::vector<ScalarSet> sets;
   for (const auto& [group, step] : wanted) {
     const Hyper& hyper = slots_[plan_.epoch.lead_trainer()].begin.hyper[group];
-    const optim::AdamWScalars scalars = optim::MakeAdamWScalars(
-        hyper[kLr], hyper[kBeta1], hyper[kBeta2], hyper[kEps], hyper[kWeightDecay], step);
+    const optim::Scalars scalars =
+        optim::MakeScalars(optimizer.kind, optimizer.options, hyper, step);
     sets.push_back({group, step, ScalarsToBits(scalars)});
   }
   return sets;

@@ -71,13 +71,14 @@ absl::Status RoundFsm::CheckSameRound(uint32_t slot_id, const RoundBegin& begin)
   for (uint32_t other = 0; other < slots_.size(); ++other) {
     if (!slots_[other].begun) continue;
     const std::string difference =
-        UploadDifference(ours, {other, slots_[other].begin}, round_, plan_.spec.tensors);
+        UploadDifference(ours, {other, slots_[other].begin}, round_, plan_.spec);
     if (difference.empty()) continue;
     return differs(absl::StatusCode::kFailedPrecondition, Reason::kInitMismatch, difference);
   }
   for (uint32_t other = 0; other < slots_.size(); ++other) {
     if (!slots_[other].begun) continue;
-    const std::string difference = HyperDifference(ours, {other, slots_[other].begin});
+    const std::string difference =
+        HyperDifference(ours, {other, slots_[other].begin}, OptimizerRowOf(plan_.spec).hyper);
     if (difference.empty()) break;  // All begun slots were found equal before.
     return differs(absl::StatusCode::kAborted, Reason::kHyperparamMismatch, difference);
   }
@@ -115,11 +116,15 @@ absl::Status RoundFsm::CheckUpload(uint32_t slot_id, const RoundBegin& begin) co
   const auto& tensors = layout_.tensors();
   const size_t digests = begin.weight_crc32c.size();
   const auto bad = [&](const std::string& message) {
-    return Error(
-        absl::StatusCode::kInvalidArgument, Reason::kBadFrame,
-        absl::StrCat("slot ", slot_id, " uploads ", UploadPlaneText(begin.upload), message),
-        static_cast<int>(slot_id));
+    return Error(absl::StatusCode::kInvalidArgument, Reason::kBadFrame,
+                 absl::StrCat("slot ", slot_id, " uploads ",
+                              UploadPlaneText(begin.upload, StateArraysOf(plan_.spec)), message),
+                 static_cast<int>(slot_id));
   };
+  const uint32_t arrays = StateArrayCount(plan_.spec);
+  if (IsStatePlane(begin.upload) && ArrayOf(begin.upload) >= arrays) {
+    return bad(absl::StrCat("; planes of this job have the numbers 2 to ", 2 * arrays + 1));
+  }
   if (!begin.hyper.empty() || (digests != 0 && digests != tensors.size()) ||
       (!begin.presence.empty() && !IsLowPlane(begin.upload))) {
     return bad(absl::StrCat(

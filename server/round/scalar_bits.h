@@ -1,28 +1,29 @@
-// AdamW scalars as the fp32 bit patterns that travel in votes and, later, in the log.
+// Scalars of a step as the fp32 bit patterns that travel in votes and in the log.
 // Comes from: server/optim. Goes to: votes, decisions, the step. Thread safety: pure functions.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <vector>
 
-#include "server/optim/step_args.h"
+#include "server/optim/scalars.h"
 
 namespace ballast::server {
 
-inline constexpr size_t kAdamWScalarCount = sizeof(optim::AdamWScalars) / sizeof(uint32_t);
-
-// Bits in declaration order: decay, w1, b2, w2, den, eps, neg_step_size.
-inline std::vector<uint32_t> ScalarsToBits(const optim::AdamWScalars& scalars) {
-  std::vector<uint32_t> bits(kAdamWScalarCount);
-  std::memcpy(bits.data(), &scalars, sizeof(scalars));
+// Bits in the order of the kind's struct in step_args.h.
+inline std::vector<uint32_t> ScalarsToBits(const optim::Scalars& scalars) {
+  std::vector<uint32_t> bits(scalars.count);
+  std::memcpy(bits.data(), scalars.value, scalars.count * sizeof(float));
   return bits;
 }
 
-// Inverse of ScalarsToBits; `bits` has kAdamWScalarCount entries.
-inline optim::AdamWScalars ScalarsFromBits(const std::vector<uint32_t>& bits) {
-  optim::AdamWScalars scalars;
-  std::memcpy(&scalars, bits.data(), sizeof(scalars));
+// Inverse of ScalarsToBits. Empty when `bits` are not as many as `kind` has.
+inline std::optional<optim::Scalars> ScalarsFromBits(OptimizerKind kind,
+                                                     const std::vector<uint32_t>& bits) {
+  optim::Scalars scalars{.value = {}, .count = bits.size()};
+  if (scalars.count != optim::ScalarCount(kind)) return std::nullopt;
+  std::memcpy(scalars.value, bits.data(), scalars.count * sizeof(float));
   return scalars;
 }
 

@@ -91,7 +91,7 @@ void StateSender::SendArray(SlotSink* sink, uint32_t extent, uint32_t array,
   const Layout& layout = fsm_->layout();
   for (uint32_t t = 0; t < TileCount(layout, extent); ++t) {
     const TileView tile = state_->store.Tile(extent, t);
-    const float* values = array == 0 ? tile.p : array == 1 ? tile.m : tile.v;
+    const float* const values = tile.array[array];
     sink->OnExtent(
         {.kind = FrameKind::kState,
          .array = static_cast<uint8_t>(array),

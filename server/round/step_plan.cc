@@ -7,16 +7,26 @@
 
 namespace ballast::server {
 
-absl::StatusOr<std::shared_ptr<StepPlan>> MakeStepPlan(const Layout& layout,
+absl::StatusOr<std::shared_ptr<StepPlan>> MakeStepPlan(const Optimizer& optimizer,
+                                                       const Layout& layout,
                                                        const std::vector<bool>& present,
                                                        const std::vector<uint64_t>& tensor_step,
                                                        const Decision& decision) {
+  if (IsStatePlane(decision.upload) && ArrayOf(decision.upload) >= StateArrayCount(optimizer)) {
+    return absl::DataLossError(absl::StrCat("the decision uploads plane ",
+                                            static_cast<uint32_t>(decision.upload),
+                                            ", which is none of the job's"));
+  }
   auto plan = std::make_shared<StepPlan>();
-  plan->scale_by_group = decision.grad_scale;
+  plan->optimizer = optimizer.kind;
+  for (const float scale : decision.grad_scale) {
+    plan->scale_by_group.push_back(optim::GradFactor(optimizer.kind, optimizer.options, scale));
+  }
   plan->upload = decision.upload;
   for (const ScalarSet& set : decision.scalars) {
-    if (set.bits.size() != kAdamWScalarCount) break;  // Missed below.
-    plan->sets.push_back(ScalarsFromBits(set.bits));
+    const std::optional<optim::Scalars> scalars = ScalarsFromBits(optimizer.kind, set.bits);
+    if (!scalars.has_value()) break;  // Missed below.
+    plan->sets.push_back(*scalars);
   }
   const auto& tensors = layout.tensors();
   plan->by_tensor.resize(tensors.size(), nullptr);
@@ -55,6 +65,7 @@ ExtentStep StepOf(const StepPlan& plan, const Layout& layout, uint32_t extent, c
           .grad_dtype = grad_dtype,
           .weight = weight,
           .scale = plan.scale_by_group[layout.extents()[extent].group],
+          .optimizer = plan.optimizer,
           .scalars = &plan.by_tensor,
           .upload = ignored ? UploadPlane::kNone : plan.upload};
 }

@@ -11,22 +11,25 @@
 #include "absl/status/statusor.h"
 #include "common/job/decide.h"
 #include "common/tensor/layout.h"
-#include "server/optim/step_args.h"
+#include "server/optim/scalars.h"
 #include "server/state/extent_store.h"
 
 namespace ballast::server {
 
 struct StepPlan {
-  std::vector<optim::AdamWScalars> sets;
-  std::vector<const optim::AdamWScalars*> by_tensor;  // null: no gradient anywhere
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  std::vector<optim::Scalars> sets;
+  std::vector<const optim::Scalars*> by_tensor;  // null: no gradient anywhere
   std::vector<float> scale_by_group;
   UploadPlane upload = UploadPlane::kNone;  // else state is replaced, and there are no scalars
   std::atomic<uint64_t> overflows{0};
 };
 
-// Resolves `decision` for tensors with a gradient (`present`) whose step counts before the round
-// are `tensor_step`. ABORTED VOTE_MISMATCH when scalars that are needed are missing.
-absl::StatusOr<std::shared_ptr<StepPlan>> MakeStepPlan(const Layout& layout,
+// Resolves `decision` of a job for tensors with a gradient (`present`) whose step counts before
+// the round are `tensor_step`. ABORTED VOTE_MISMATCH when scalars that are needed are missing;
+// DATA_LOSS for a plane of an array that the job does not have.
+absl::StatusOr<std::shared_ptr<StepPlan>> MakeStepPlan(const Optimizer& optimizer,
+                                                       const Layout& layout,
                                                        const std::vector<bool>& present,
                                                        const std::vector<uint64_t>& tensor_step,
                                                        const Decision& decision);

@@ -15,8 +15,8 @@ void Sweep::SkipOnce(const std::vector<uint32_t>& extents) {
 
 absl::Status Sweep::Plan(const Decision& decision) {
   const RoundFsm& fsm = *deps_.fsm;
-  BALLAST_ASSIGN_OR_RETURN(
-      plan_, MakeStepPlan(fsm.layout(), fsm.PresentTensors(), fsm.tensor_steps(), decision));
+  BALLAST_ASSIGN_OR_RETURN(plan_, MakeStepPlan(OptimizerOf(fsm.plan().spec), fsm.layout(),
+                                               fsm.PresentTensors(), fsm.tensor_steps(), decision));
   extents_.clear();
   for (auto it = fsm.owned().rbegin(); it != fsm.owned().rend(); ++it) {
     if (Touches(*plan_, fsm.layout(), *it)) extents_.push_back(*it);

@@ -15,8 +15,8 @@ namespace {
 static_assert(static_cast<int>(InitMode::kEqual) == v1::INIT_MODE_EQUAL);
 static_assert(static_cast<int>(InitMode::kBroadcast) == v1::INIT_MODE_BROADCAST);
 
-static_assert(static_cast<int>(UploadPlane::kP) == v1::STATE_PLANE_P);
-static_assert(static_cast<int>(UploadPlane::kVLow) == v1::STATE_PLANE_V_LOW);
+static_assert(static_cast<int>(UploadPlane::kMaster) == v1::STATE_PLANE_MASTER);
+static_assert(kUploadPlaneMax == v1::STATE_PLANE_ARRAY3_LOW);
 
 absl::Status BadSpec(absl::string_view message) {
   return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadSpec, message);
@@ -54,7 +54,7 @@ absl::StatusOr<UploadPlane> UploadFromProto(const v1::RoundBegin& begin) {
   if (!begin.upload() && v1::StatePlane_IsValid(plane)) return static_cast<UploadPlane>(plane);
   return BadFrame(absl::StrCat("a round uploads plane number ", plane,
                                begin.upload() ? " and weights; it uploads one of them"
-                                              : "; planes have the numbers 2 to 7"));
+                                              : "; planes have the numbers 2 to 9"));
 }
 
 }  // namespace

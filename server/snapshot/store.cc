@@ -277,9 +277,9 @@ absl::Status SnapshotStore::Lend(const SnapshotManifest& manifest, const JobPlan
 absl::Status SnapshotStore::Verify(const SnapshotManifest& manifest, const JobPlan& plan,
                                    const std::function<absl::Status()>& go_on) const {
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
-  BALLAST_ASSIGN_OR_RETURN(
-      const Arena to,
-      Arena::Create(ImageFile::BufferBytes({0, layout.extent_elements(), kAdamWStateArrays})));
+  BALLAST_ASSIGN_OR_RETURN(const Arena to,
+                           Arena::Create(ImageFile::BufferBytes(
+                               {0, layout.extent_elements(), StateArrayCount(plan.spec)})));
   for (const uint32_t server : plan.servers) {
     const StorageOptions options = PartOptions(plan, layout, server);
     BALLAST_ASSIGN_OR_RETURN(const auto part, OpenPart(manifest.id, plan, layout, server));

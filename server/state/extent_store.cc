@@ -23,7 +23,7 @@ void SetHalves(const uint16_t* __restrict from, size_t count, bool low, float* _
 
 // Bits of a state array, as they are: no value is looked at.
 void SetPlane(UploadPlane plane, DType dtype, const void* from, const TileView& tile) {
-  float* const to = ArrayOf(plane) == 0 ? tile.p : ArrayOf(plane) == 1 ? tile.m : tile.v;
+  float* const to = tile.array[ArrayOf(plane)];
   if (dtype == DType::kF32) {
     std::memcpy(to, from, size_t{tile.elements} * sizeof(float));
   } else {
@@ -38,6 +38,16 @@ std::vector<Run>::const_iterator FirstRun(const Layout& layout, const Extent& ex
   return std::upper_bound(first, first + extent.run_count, element,
                           [](uint32_t at, const Run& r) { return at < r.extent_offset; }) -
          1;
+}
+
+// Arguments of a kernel for `count` elements from element `at` of the tile on.
+optim::RunArgs RunOf(const TileView& tile, uint32_t at, const void* grad, void* weight,
+                     uint32_t count, float scale, const optim::Scalars& scalars) {
+  optim::RunArgs run{
+      .state = {}, .grad = grad, .weight = weight, .count = count, .scale = scale, .k = {}};
+  for (uint32_t a = 0; a < tile.arrays; ++a) run.state[a] = tile.array[a] + at;
+  std::memcpy(run.k, scalars.value, scalars.count * sizeof(float));
+  return run;
 }
 
 }  // namespace
@@ -66,7 +76,7 @@ void ExtentStore::WriteMaster(const Layout& layout, uint32_t extent, uint32_t of
     const TileView tile = tier_->Tile(extent, offset / layout.tile_elements());
     const uint32_t at = offset % layout.tile_elements();
     const uint32_t take = std::min(count, tile.elements - at);
-    upcast(from, tile.p + at, take);
+    upcast(from, tile.master() + at, take);
     from += size_t{take} * DTypeBytes(dtype);
     offset += take;
     count -= take;
@@ -78,9 +88,9 @@ uint64_t ExtentStore::UploadTile(const TileView& tile, const char* from, DType w
   if (IsStatePlane(step.upload)) {
     SetPlane(step.upload, step.grad_dtype, from, tile);
   } else {
-    optim::Upcast(*kernels_, step.grad_dtype)(from, tile.p, tile.elements);
+    optim::Upcast(*kernels_, step.grad_dtype)(from, tile.master(), tile.elements);
   }
-  return optim::Downcast(*kernels_, weight_dtype)(tile.p, weight, tile.elements);
+  return optim::Downcast(*kernels_, weight_dtype)(tile.master(), weight, tile.elements);
 }
 
 uint64_t ExtentStore::StepTile(const Layout& layout, uint32_t extent_id, uint32_t tile_index,
@@ -88,7 +98,6 @@ uint64_t ExtentStore::StepTile(const Layout& layout, uint32_t extent_id, uint32_
   const Extent& extent = layout.extents()[extent_id];
   const size_t grad_bytes = DTypeBytes(step.grad_dtype);
   const size_t weight_bytes = DTypeBytes(extent.dtype);
-  const optim::StepFn kernel = optim::AdamWStep(*kernels_, step.grad_dtype, extent.dtype);
   const TileView tile = tier_->Tile(extent_id, tile_index);
   const uint32_t begin = tile_index * layout.tile_elements();
   const uint32_t end = begin + tile.elements;
@@ -97,6 +106,8 @@ uint64_t ExtentStore::StepTile(const Layout& layout, uint32_t extent_id, uint32_
                       static_cast<char*>(step.weight) + begin * weight_bytes, step);
   }
 
+  const optim::RunFn kernel =
+      optim::KindStep(*kernels_, step.optimizer, tile.arrays, step.grad_dtype, extent.dtype);
   const auto last = layout.runs().begin() + extent.first_run + extent.run_count;
   auto run = FirstRun(layout, extent, begin);
   uint64_t overflows = 0;
@@ -105,19 +116,13 @@ uint64_t ExtentStore::StepTile(const Layout& layout, uint32_t extent_id, uint32_
     const uint32_t to = std::min(end, run->extent_offset + run->elements);
     const uint32_t at = from - begin;
     char* weight = static_cast<char*>(step.weight) + from * weight_bytes;
-    const optim::AdamWScalars* scalars = (*step.scalars)[run->tensor];
+    const optim::Scalars* scalars = (*step.scalars)[run->tensor];
     if (scalars == nullptr) {
-      optim::Downcast(*kernels_, extent.dtype)(tile.p + at, weight, to - from);
+      optim::Downcast(*kernels_, extent.dtype)(tile.master() + at, weight, to - from);
       continue;
     }
-    overflows += kernel({.p = tile.p + at,
-                         .m = tile.m + at,
-                         .v = tile.v + at,
-                         .grad = static_cast<const char*>(step.grad) + from * grad_bytes,
-                         .weight = weight,
-                         .count = to - from,
-                         .scale = step.scale,
-                         .k = *scalars});
+    overflows += kernel(RunOf(tile, at, static_cast<const char*>(step.grad) + from * grad_bytes,
+                              weight, to - from, step.scale, *scalars));
   }
   return overflows;
 }
@@ -128,7 +133,7 @@ void ExtentStore::ReadWeights(const Layout& layout, uint32_t extent, void* dst) 
   char* to = static_cast<char*>(dst);
   for (uint32_t t = 0; t < TileCount(layout, extent); ++t) {
     const TileView tile = tier_->Tile(extent, t);
-    downcast(tile.p, to, tile.elements);
+    downcast(tile.master(), to, tile.elements);
     to += size_t{tile.elements} * DTypeBytes(dtype);
   }
 }

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "common/job/upload_plane.h"
 #include "common/tensor/layout.h"
-#include "server/optim/step_args.h"
+#include "server/optim/scalars.h"
 #include "server/tier/tier.h"
 
 namespace ballast::server {
@@ -22,10 +22,11 @@ struct ExtentStep {
   DType grad_dtype = DType::kF32;
   void* weight = nullptr;  // out, whole extent in the extent's wire dtype
   float scale = 1;
-  // Per tensor; null: no gradient anywhere, p, m and v stay as they are.
-  const std::vector<const optim::AdamWScalars*>* scalars = nullptr;
-  // Else a step: `grad` holds weights, which take p's place, or a plane of state, in the extent's
-  // wire dtype; all other bits of p, m and v stay as they are.
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  // Per tensor; null: no gradient anywhere, its state stays as it is.
+  const std::vector<const optim::Scalars*>* scalars = nullptr;
+  // Else a step: `grad` holds weights, which take the masters' place, or a plane of state, in the
+  // extent's wire dtype; all other bits of the state stay as they are.
   UploadPlane upload = UploadPlane::kNone;
 };
 
@@ -33,7 +34,8 @@ class ExtentStore {
  public:
   ExtentStore(std::unique_ptr<Tier> tier, const optim::KernelTable* kernels);
 
-  // Makes room for `extents` of `layout`, all state zero. Errors: RESOURCE_EXHAUSTED.
+  // Makes room for `extents` of `layout`, with initial values (StateShape). Errors:
+  // RESOURCE_EXHAUSTED.
   absl::Status Add(const Layout& layout, const std::vector<uint32_t>& extents);
 
   // Sets master weights from `count` elements of the extent's wire dtype at `src`, starting at

@@ -10,7 +10,6 @@
 #include "common/base/status_macros.h"
 #include "common/io/arena.h"
 #include "common/io/file.h"
-#include "common/job/optimizer.h"
 #include "server/tier/tier.h"
 #include "server/tier/tile_layout.h"
 
@@ -19,10 +18,10 @@ namespace {
 
 class DramTier : public Tier {
  public:
-  explicit DramTier(uint32_t tile_elements) : tile_elements_(tile_elements) {}
+  explicit DramTier(const StateShape& shape) : shape_(shape) {}
 
   absl::Status AddExtent(uint32_t extent, uint32_t elements) override {
-    const uint64_t need = DramExtentBytes(elements, tile_elements_);
+    const uint64_t need = DramExtentBytes(elements, shape_);
     if (arenas_.empty() || arenas_.back().bytes() - used_ < need) {
       constexpr uint64_t kArenaBytesMin = uint64_t{64} << 20;
       BALLAST_ASSIGN_OR_RETURN(Arena arena, Arena::Create(std::max(need, kArenaBytesMin)));
@@ -30,6 +29,7 @@ class DramTier : public Tier {
       used_ = 0;
     }
     extents_[extent] = {reinterpret_cast<float*>(arenas_.back().data() + used_), elements};
+    FillInitial(extents_[extent].base, elements, shape_);
     used_ += need;
     bytes_ += need;
     return absl::OkStatus();
@@ -43,7 +43,7 @@ class DramTier : public Tier {
   TileView Tile(uint32_t extent, uint32_t tile) override {
     const auto it = extents_.find(extent);
     BALLAST_CHECK(it != extents_.end());
-    return TileAt(it->second.base, it->second.elements, tile_elements_, tile);
+    return TileAt(it->second.base, it->second.elements, shape_, tile);
   }
 
   float* State(uint32_t extent) override {
@@ -64,7 +64,7 @@ class DramTier : public Tier {
     uint32_t elements = 0;
   };
 
-  const uint32_t tile_elements_;
+  const StateShape shape_;
   std::vector<Arena> arenas_;
   uint64_t used_ = 0;  // of the newest arena
   uint64_t bytes_ = 0;
@@ -73,22 +73,41 @@ class DramTier : public Tier {
 
 }  // namespace
 
-TileView TileAt(float* state, uint32_t elements, uint32_t tile_elements, uint32_t tile) {
-  const auto array = [&](size_t index) {
-    return state + tier::ArrayOffset(elements, tile_elements, kAdamWStateArrays, tile, index);
-  };
-  return {array(0), array(1), array(2),
-          static_cast<uint32_t>(tier::TileElements(elements, tile_elements, tile))};
+StateShape StateShapeOf(const JobSpec& spec) {
+  StateShape shape{.tile_elements = spec.tile_elements, .arrays = StateArrayCount(spec)};
+  for (uint32_t a = 0; a < shape.arrays; ++a) shape.initial[a] = InitialValue(spec, a);
+  return shape;
 }
 
-uint64_t DramExtentBytes(uint32_t elements, uint32_t tile_elements) {
+void FillInitial(float* state, uint32_t elements, const StateShape& shape) {
+  const uint32_t tiles = (elements + shape.tile_elements - 1) / shape.tile_elements;
+  for (uint32_t a = 0; a < shape.arrays; ++a) {
+    if (shape.initial[a] == 0) continue;  // The pages of an arena stay untouched.
+    for (uint32_t t = 0; t < tiles; ++t) {
+      const TileView tile = TileAt(state, elements, shape, t);
+      std::fill_n(tile.array[a], tile.elements, shape.initial[a]);
+    }
+  }
+}
+
+TileView TileAt(float* state, uint32_t elements, const StateShape& shape, uint32_t tile) {
+  TileView view{
+      .arrays = shape.arrays,
+      .elements = static_cast<uint32_t>(tier::TileElements(elements, shape.tile_elements, tile))};
+  for (uint32_t a = 0; a < shape.arrays; ++a) {
+    view.array[a] = state + tier::ArrayOffset(elements, shape.tile_elements, shape.arrays, tile, a);
+  }
+  return view;
+}
+
+uint64_t DramExtentBytes(uint32_t elements, const StateShape& shape) {
   const uint64_t bytes =
-      tier::StateFloats(elements, tile_elements, kAdamWStateArrays) * sizeof(float);
+      tier::StateFloats(elements, shape.tile_elements, shape.arrays) * sizeof(float);
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-std::unique_ptr<Tier> MakeDramTier(uint32_t tile_elements) {
-  return std::make_unique<DramTier>(tile_elements);
+std::unique_ptr<Tier> MakeDramTier(const StateShape& shape) {
+  return std::make_unique<DramTier>(shape);
 }
 
 }  // namespace ballast::server

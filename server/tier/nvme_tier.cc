@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "common/job/optimizer.h"
 #include "server/tier/tile_layout.h"
 
 namespace ballast::server {
@@ -26,7 +25,7 @@ absl::StatusOr<std::unique_ptr<NvmeTier>> NvmeTier::Create(const Options& option
         absl::StrCat(options.buffers, " extents in memory are too few for the NVMe tier; it needs ",
                      kNvmeBuffersMin));
   }
-  const size_t bytes = DramExtentBytes(options.extent_elements, options.tile_elements);
+  const size_t bytes = DramExtentBytes(options.extent_elements, options.shape);
   BALLAST_ASSIGN_OR_RETURN(Arena memory, Arena::Create(bytes * options.buffers));
   memory.LockTouchedPages();  // Where the limit allows it; slower without, not wrong.
   return std::unique_ptr<NvmeTier>(new NvmeTier(options, bytes, std::move(memory)));
@@ -47,7 +46,7 @@ void NvmeTier::Connect(ImageIo* io, Wrap wrap, std::function<void(absl::Status)>
 }
 
 absl::Status NvmeTier::AddExtent(uint32_t extent, uint32_t elements) {
-  const uint64_t bytes = DramExtentBytes(elements, options_.tile_elements);
+  const uint64_t bytes = DramExtentBytes(elements, options_.shape);
   if (bytes > buffer_bytes_) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "extent ", extent, " takes ", bytes, " bytes, the tier's buffers have ", buffer_bytes_));
@@ -70,7 +69,7 @@ const NvmeTier::Entry& NvmeTier::Find(uint32_t extent) const {
 
 TileView NvmeTier::Tile(uint32_t extent, uint32_t tile) {
   const Entry& entry = Find(extent);
-  return TileAt(entry.base, entry.elements, options_.tile_elements, tile);
+  return TileAt(entry.base, entry.elements, options_.shape, tile);
 }
 
 float* NvmeTier::State(uint32_t extent) { return Find(extent).base; }
@@ -230,6 +229,7 @@ void NvmeTier::StartRead(uint32_t extent, Entry* entry) {
   ++reading_;
   if (entry->stored == 0) {
     std::memset(entry->base, 0, buffer_bytes_);
+    FillInitial(entry->base, entry->elements, options_.shape);
     return OnRead(extent, absl::OkStatus());
   }
   io_->Read(extent, entry->base,
@@ -245,13 +245,17 @@ void NvmeTier::OnRead(uint32_t extent, const absl::Status& status) {
     Serve(&entry, status);
     Break(status);
   } else {
-    if (entry.stored != 0) {
-      tier::SpreadLastTile(entry.elements, options_.tile_elements, kAdamWStateArrays, entry.base);
-    }
+    if (entry.stored != 0) Spread(&entry);
     // What was not asked for was read ahead, the farthest last.
     Arrive(extent, &entry, entry.waiting.empty() ? &ahead_ : &behind_);
   }
   Pump();
+}
+
+// From the form of an image to that of a tier.
+void NvmeTier::Spread(Entry* entry) const {
+  tier::SpreadLastTile(entry->elements, options_.shape.tile_elements, options_.shape.arrays,
+                       entry->base);
 }
 
 void NvmeTier::Arrive(uint32_t extent, Entry* entry, std::list<uint32_t>* list) {
@@ -275,7 +279,8 @@ void NvmeTier::StartWrite(uint32_t extent, Entry* entry, bool evicted) {
   entry->writing = std::max(entry->dirty, version_);
   ++writing_;
   if (evicted) ++evicting_;
-  tier::PackLastTile(entry->elements, options_.tile_elements, kAdamWStateArrays, entry->base);
+  tier::PackLastTile(entry->elements, options_.shape.tile_elements, options_.shape.arrays,
+                     entry->base);
   io_->Write({.extent = extent,
               .version = entry->writing,
               .data = entry->base,
@@ -300,7 +305,7 @@ void NvmeTier::OnWritten(uint32_t extent, const absl::Status& status) {
   if (entry.evicted && entry.waiting.empty()) {
     GiveBack(&entry);
   } else {
-    tier::SpreadLastTile(entry.elements, options_.tile_elements, kAdamWStateArrays, entry.base);
+    Spread(&entry);
     entry.residence = Residence::kHere;
     Serve(&entry, status);
   }

@@ -33,7 +33,7 @@ inline constexpr uint32_t kNvmeBuffersMin = 4;
 class NvmeTier final : public Tier {
  public:
   struct Options {
-    uint32_t tile_elements = 0;
+    StateShape shape;
     uint32_t extent_elements = 0;        // of the largest extent
     uint32_t buffers = kNvmeBuffersMin;  // extents in memory at a time
   };
@@ -112,6 +112,7 @@ class NvmeTier final : public Tier {
   void OnRead(uint32_t extent, const absl::Status& status);
   void StartWrite(uint32_t extent, Entry* entry, bool evicted);
   void OnWritten(uint32_t extent, const absl::Status& status);
+  void Spread(Entry* entry) const;
   void Arrive(uint32_t extent, Entry* entry, std::list<uint32_t>* list);
   void GiveBack(Entry* entry);
   static void Serve(Entry* entry, const absl::Status& status);

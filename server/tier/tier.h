@@ -1,8 +1,8 @@
-// Tier: where the state arrays (p, m, v) of extents live. A reader or a step of an extent acquires
-// it first and releases it afterwards; in between its arrays are in memory. In DRAM they always
-// are; the NVMe tier (nvme_tier.h) loads them and makes room by writing others out.
-// Comes from: server/state, server/round. Goes to: the optimizer kernels, in place.
-// Thread safety: thread-compatible, owned by the job's strand, but for Tile and State of an
+// Tier: where the state arrays of extents live: the master weight and what the optimizer keeps. A
+// reader or a step of an extent acquires it first and releases it afterwards; in between its arrays
+// are in memory. In DRAM they always are; the NVMe tier (nvme_tier.h) loads them and makes room by
+// writing others out. Comes from: server/state, server/round. Goes to: the optimizer kernels, in
+// place. Thread safety: thread-compatible, owned by the job's strand, but for Tile and State of an
 // acquired extent, which any thread may call.
 #pragma once
 
@@ -14,27 +14,42 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/job/job_spec.h"
 
 namespace ballast::server {
 
+// What the state of all extents of a job looks like.
+struct StateShape {
+  uint32_t tile_elements = 0;
+  uint32_t arrays = 0;  // per parameter, the master weight included; at most kStateArraysMax
+  float initial[kStateArraysMax] = {};  // of each array's elements, before the first step
+};
+
+// That of a job. The spec must be valid.
+StateShape StateShapeOf(const JobSpec& spec);
+
 // The state arrays of one tile. The memory belongs to the tier and stays valid while it lives;
-// arrays hold `elements` fp32 values each (docs/numerics.md names them).
+// each array holds `elements` fp32 values.
 struct TileView {
-  float* p = nullptr;  // master weights
-  float* m = nullptr;  // first moment, torch's exp_avg
-  float* v = nullptr;  // second moment, torch's exp_avg_sq
+  float* array[kStateArraysMax] = {};  // the master weight first; common/job/optimizer.h names them
+  uint32_t arrays = 0;                 // so many of them are there
   uint32_t elements = 0;
+
+  float* master() const { return array[0]; }
 };
 
 // Tile `tile` of an extent whose state stands at `state`, see tile_layout.h.
-TileView TileAt(float* state, uint32_t elements, uint32_t tile_elements, uint32_t tile);
+TileView TileAt(float* state, uint32_t elements, const StateShape& shape, uint32_t tile);
+
+// Gives the arrays of an extent at `state`, all zero so far, their initial values.
+void FillInitial(float* state, uint32_t elements, const StateShape& shape);
 
 class Tier {
  public:
   using Ready = std::function<void(absl::Status)>;
 
   virtual ~Tier() = default;
-  // Makes room for an extent of `elements` values in tiles of `tile_elements`; all zero.
+  // Makes room for an extent of `elements` values, which are the initial ones.
   // Errors: RESOURCE_EXHAUSTED with the bytes asked for.
   virtual absl::Status AddExtent(uint32_t extent, uint32_t elements) = 0;
 
@@ -64,10 +79,10 @@ class Tier {
 };
 
 // Bytes AddExtent takes for an extent, whole pages, for planning before anything is allocated.
-uint64_t DramExtentBytes(uint32_t elements, uint32_t tile_elements);
+uint64_t DramExtentBytes(uint32_t elements, const StateShape& shape);
 
-// State in huge-page memory, p|m|v interleaved per tile (tile_layout.h), updated in place. Every
+// State in huge-page memory, array by array in each tile (tile_layout.h), updated in place. Every
 // extent counts as acquired, whether or not it is.
-std::unique_ptr<Tier> MakeDramTier(uint32_t tile_elements);
+std::unique_ptr<Tier> MakeDramTier(const StateShape& shape);
 
 }  // namespace ballast::server

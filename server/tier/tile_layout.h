@@ -1,10 +1,10 @@
 // Where the arrays of an extent's optimizer state lie in memory: tile by tile, and inside a tile
-// array by array (p | m | v, then further moments). One tile of AdamW is one contiguous 768 KiB
-// record: the unit of a kernel call and of disk I/O. Arrays of a whole extent a power of two apart
-// would fall into the same cache sets; inside a tile they are at most 256 KiB apart, which the
-// kernels stream without loss.
-// Comes from: the layout's tile size. Goes to: server/tier and server/state, which allocate and
-// address the arrays; StepArgs. Thread safety: pure functions.
+// array by array: the master weight, then what the optimizer keeps. One tile of AdamW (p, m, v) is
+// one contiguous 768 KiB record: the unit of a kernel call and of disk I/O. Arrays of a whole
+// extent a power of two apart would fall into the same cache sets; inside a tile they are at most
+// 256 KiB apart, which the kernels stream without loss. Comes from: the layout's tile size. Goes
+// to: server/tier and server/state, which allocate and address the arrays; StepArgs. Thread safety:
+// pure functions.
 //
 //   tile 0: [p: T floats][m: T floats][v: T floats]  tile 1: ...  last tile: its own T, rounded up
 //
@@ -33,7 +33,7 @@ constexpr size_t ArrayStride(size_t elements) {
   return (elements + kArrayAlignFloats - 1) / kArrayAlignFloats * kArrayAlignFloats;
 }
 
-// The first float of array `array` (0 = p, 1 = m, 2 = v) of tile `tile`. `tile_elements` is a
+// The first float of array `array` of tile `tile`; 0 is the master weight. `tile_elements` is a
 // multiple of 16; `arrays` counts all arrays of a tile, 3 for AdamW.
 constexpr size_t ArrayOffset(size_t extent_elements, size_t tile_elements, size_t arrays,
                              size_t tile, size_t array) {

@@ -177,14 +177,15 @@ class Trainers:
         replicas: Sequence[Any] | dict[int, Any],
         job: str = "",
         world: int = 0,
+        kind: type = bt.AdamW,
         **options: Any,
     ) -> None:
-        """replicas: what bt.AdamW takes as parameters, for every slot, or by slot where other
-        processes have the rest of a world of `world`."""
+        """replicas: what `kind`, a class of bt, takes as parameters, for every slot, or by slot
+        where other processes have the rest of a world of `world`."""
         by_slot = replicas if isinstance(replicas, dict) else dict(enumerate(replicas))
         self.job = job or fresh_job()
         self.optimizers = [
-            bt.AdamW(
+            kind(
                 params,
                 endpoints=cluster.endpoints,
                 job=self.job,

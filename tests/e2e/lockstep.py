@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+import ballast.torch as bt
 from e2e.cluster import Cluster, Trainers
-from e2e.oracle import Oracle, differing_bits, scale, slot_order_sum
+from e2e.oracle import Oracle, differing_bits, kind_of_oracle, scale, slot_order_sum
 
 Shapes = dict[str, tuple[int, ...]]
 # Of all tensors alike, or by name.
@@ -76,16 +77,22 @@ class Lockstep:
         world: int,
         groups: Sequence[dict[str, Any]],
         dtypes: DTypes = torch.float32,
+        kind: str = "AdamW",
+        fixed: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        """groups: torch parameter groups whose "params" are {name: shape}. options: of bt.AdamW."""
+        """groups: torch parameter groups whose "params" are {name: shape}.
+
+        kind: the class in bt and in torch.optim. fixed: arguments for both. options: for bt's.
+        """
+        fixed = fixed or {}
         self._dtypes = dtypes
         self._loss_scale = options.get("loss_scale", 1.0)
         named = [_with_tensors(group, dtypes) for group in groups]
         self.replicas: list[dict[str, torch.nn.Parameter]] = [{} for _ in range(world)]
         per_slot = [[self._replica(slot, group) for group in named] for slot in range(world)]
-        self.trainers = Trainers(cluster, per_slot, **options)
-        self.oracle = Oracle(named)
+        self.trainers = Trainers(cluster, per_slot, kind=getattr(bt, kind), **fixed, **options)
+        self.oracle = Oracle(named, kind_of_oracle(kind), **fixed)
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:

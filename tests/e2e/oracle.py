@@ -1,8 +1,9 @@
-"""The two torch oracles of docs/numerics.md, and what the service should make of gradients.
+"""The torch oracles of docs/numerics.md, and what the service should make of gradients.
 
-Comes from: test_matrix.py. Goes to: torch.optim.AdamW.
+Comes from: test_matrix.py, test_optimizers.py. Goes to: torch.optim.
 (a) stock torch.optim.AdamW(fused=True): exact for tensors whose element count is a multiple of 8.
-(b) torch.optim.AdamW(foreach=False) with a correctly rounded sqrt: exact for every size.
+(b) AdamW and the other optimizers with foreach=False and a correctly rounded sqrt: exact for every
+size.
 """
 
 from __future__ import annotations
@@ -30,12 +31,19 @@ def rounded_sqrt():
 
 
 class Oracle:
-    """Both oracles, side by side, on fp32 masters of the same initial weights."""
+    """Both oracles, or (b) alone, side by side, on fp32 masters of the same initial weights."""
 
-    def __init__(self, groups: Sequence[dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        groups: Sequence[dict[str, Any]],
+        kind: type[torch.optim.Optimizer] = torch.optim.AdamW,
+        **fixed: Any,
+    ) -> None:
         """groups: torch parameter groups whose "params" are (name, initial weight) pairs."""
-        self._loop: torch.optim.AdamW | None = None
-        self._fused: torch.optim.AdamW | None = None
+        self._kind, self._fixed = kind, fixed
+        self._loop: torch.optim.Optimizer | None = None
+        self._fused: torch.optim.Optimizer | None = None
+        self._steps: list[int] = []
         self._loop_masters: list[torch.nn.Parameter] = []
         self._fused_masters: list[torch.nn.Parameter | None] = []
         self.names: list[str] = []
@@ -43,7 +51,7 @@ class Oracle:
             self.add_group(group)
 
     @property
-    def optimizers(self) -> list[torch.optim.AdamW]:
+    def optimizers(self) -> list[torch.optim.Optimizer]:
         """For learning rate schedules."""
         return [o for o in (self._loop, self._fused) if o is not None]
 
@@ -53,14 +61,16 @@ class Oracle:
         for name, weight in group["params"]:
             self.names.append(name)
             loop.append(torch.nn.Parameter(weight.detach().float().clone()))
-            exact = weight.numel() % 8 == 0
+            self._steps.append(0)
+            plain = self._kind is torch.optim.AdamW and not self._fixed
+            exact = plain and weight.numel() % 8 == 0
             fused.append(torch.nn.Parameter(loop[-1].detach().clone()) if exact else None)
         self._loop_masters += loop
         self._fused_masters += fused
-        self._loop = _grown(self._loop, loop, hyper, foreach=False)
+        self._loop = self._grown(self._loop, loop, hyper, foreach=False)
         exact_ones = [p for p in fused if p is not None]
         if exact_ones:
-            self._fused = _grown(self._fused, exact_ones, hyper, fused=True)
+            self._fused = self._grown(self._fused, exact_ones, hyper, fused=True)
 
     def step(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """One step. gradients: scaled mean per tensor, fp32; None where no trainer had one."""
@@ -68,6 +78,8 @@ class Oracle:
             for p, gradient in zip(masters, gradients, strict=True):
                 if p is not None:
                     p.grad = gradient
+        for i, gradient in enumerate(gradients):
+            self._steps[i] += gradient is not None
         with rounded_sqrt():
             self._loop.step()
         if self._fused is not None:
@@ -91,29 +103,27 @@ class Oracle:
             ("loop", self._loop, self._loop_masters),
             ("fused", self._fused, self._fused_masters),
         ):
-            for key in (*ARRAYS, "step"):
+            for key in exported["state"][0]:
                 counts[f"{title} {key}"] = sum(
-                    differing_bits(_state(optimizer, p, key), exported["state"][i][key])
+                    differing_bits(self._state(optimizer, i, p, key), exported["state"][i][key])
                     for i, p in enumerate(masters)
-                    if p is not None
+                    if p is not None and exported["state"][i][key] is not None
                 )
         return counts
 
+    def _grown(self, optimizer, params, hyper, **way) -> torch.optim.Optimizer:
+        if optimizer is None:
+            return self._kind([{"params": params, **hyper}], **way, **self._fixed)
+        optimizer.add_param_group({"params": params, **hyper})
+        return optimizer
 
-def _grown(optimizer, params, hyper, **kind) -> torch.optim.AdamW:
-    if optimizer is None:
-        return torch.optim.AdamW([{"params": params, **hyper}], **kind)
-    optimizer.add_param_group({"params": params, **hyper})
-    return optimizer
-
-
-def _state(optimizer, p, key) -> torch.Tensor:
-    if key == "master":
-        return p.detach()
-    state = optimizer.state.get(p)
-    if not state:  # never stepped
-        return torch.tensor(0.0) if key == "step" else torch.zeros_like(p)
-    return state[key]
+    def _state(self, optimizer, i, p, key) -> torch.Tensor:
+        if key == "master":
+            return p.detach()
+        if key == "step":  # SGD counts none.
+            return torch.tensor(float(self._steps[i]))
+        value = optimizer.state.get(p, {}).get(key)
+        return torch.zeros_like(p) if value is None else value  # Never stepped.
 
 
 def differing_bits(a: torch.Tensor, b: torch.Tensor) -> int:
@@ -140,3 +150,66 @@ def slot_order_sum(contributions: Sequence[torch.Tensor | None]) -> torch.Tensor
 def scale(world: int, clip_coef: float = 1.0, loss_scale: float = 1.0) -> float:
     """The one factor of a round: formed in double, rounded to fp32 once."""
     return float(np.float32(clip_coef / (world * loss_scale)))
+
+
+class ReferenceLion(torch.optim.Optimizer):
+    """Lion in fp32, written from docs/numerics.md: operations of numpy, which round once."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), weight_decay=0.0, foreach=False):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            lr, (beta1, beta2) = group["lr"], group["betas"]
+            decay, neg_lr = np.float32(1 - lr * group["weight_decay"]), np.float32(-lr)
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                average = state.setdefault("exp_avg", torch.zeros_like(parameter)).numpy()
+                p, g = parameter.numpy(), parameter.grad.numpy()
+                c = _fma(np.float32(1 - beta1), g, average * np.float32(beta1))
+                p[...] = p * decay + neg_lr * np.sign(c)
+                average[...] = _fma(np.float32(1 - beta2), g, average * np.float32(beta2))
+
+
+class ReferenceDelta(torch.optim.Optimizer):
+    """p = fma(-lr, u, p * decay) in fp32, written from docs/numerics.md."""
+
+    def __init__(self, params, lr=1.0, weight_decay=0.0, foreach=False):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            decay = np.float32(1 - group["lr"] * group["weight_decay"])
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    p = parameter.numpy()
+                    p[...] = _fma(np.float32(-group["lr"]), parameter.grad.numpy(), p * decay)
+
+
+def _fma(a: np.float32, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """a * b + c of fp32 values, rounded once.
+
+    The product is exact in fp64. The sum is rounded to fp64 first, to odd, so that the rounding to
+    fp32 is that of the exact sum.
+    """
+    product = np.float64(a) * b.astype(np.float64)
+    wide = c.astype(np.float64)
+    total = product + wide
+    virtual = total - product
+    error = (product - (total - virtual)) + (wide - virtual)  # exact: Knuth's two-sum
+    bits = total.view(np.int64)
+    towards = np.where((error > 0) == (total > 0), 1, -1)
+    odd = np.where((error != 0) & (bits & 1 == 0), bits + towards, bits)
+    return odd.view(np.float64).astype(np.float32)
+
+
+_OWN = {"Lion": ReferenceLion, "ApplyDelta": ReferenceDelta}
+
+
+def kind_of_oracle(name: str) -> type[torch.optim.Optimizer]:
+    """The class that is the reference of ballast.torch's class `name`."""
+    return _OWN[name] if name in _OWN else getattr(torch.optim, name)

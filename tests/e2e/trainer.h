@@ -63,7 +63,7 @@ class Trainer {
   absl::Status Begin() {
     grads_ = GradientsOf(options_.slot, client_->round());
     if (absl::Status st = client_->SetUserState(StateOf(client_->round())); !st.ok()) return st;
-    return client_->BeginStep(std::vector<client::AdamWHyper>(1), Buffers());
+    return client_->BeginStep(std::vector<client::Hyper>(1, client::AdamWHyper()), Buffers());
   }
   // What it leaves with a round.
   std::string StateOf(uint64_t round) const {
@@ -131,17 +131,18 @@ inline uint64_t DifferingBits(const Tensors& a, const Tensors& b) {
 inline uint64_t DifferingBits(client::Client* client,
                               const std::vector<std::vector<uint32_t>>& contributors) {
   testing::Reference reference(testing::Random(kModelSizes, 1));
-  const client::AdamWHyper hyper;
+  const client::Hyper hyper = client::AdamWHyper();
   for (size_t i = 0; i < contributors.size(); ++i) {
     std::vector<Tensors> grads;
     for (const uint32_t slot : contributors[i]) grads.push_back(GradientsOf(slot, i + 1));
-    reference.Step(grads, static_cast<float>(1.0 / static_cast<double>(grads.size())),
-                   {hyper.lr, hyper.beta1, hyper.beta2, hyper.eps, hyper.weight_decay},
+    reference.Step(grads, static_cast<float>(1.0 / static_cast<double>(grads.size())), hyper,
                    std::vector<bool>(kModelSizes.size(), true));
   }
   Tensors p = reference.p, m = reference.m, v = reference.v;
   std::vector<client::StateBuffers> buffers;
-  for (size_t t = 0; t < p.size(); ++t) buffers.push_back({p[t].data(), m[t].data(), v[t].data()});
+  for (size_t t = 0; t < p.size(); ++t) {
+    buffers.push_back({{p[t].data(), m[t].data(), v[t].data()}});
+  }
   std::vector<uint64_t> steps;
   const absl::Status fetched = client->FetchState(buffers, &steps);
   EXPECT_TRUE(fetched.ok()) << fetched;

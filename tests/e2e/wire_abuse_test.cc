@@ -397,7 +397,7 @@ std::vector<BadSpecRow> ImpossibleRows() {
       {"extent", [](auto* r) { r->mutable_spec()->set_extent_elements(65); }},
       {"extent", [](auto* r) { r->mutable_spec()->set_extent_elements(0xffffffc0); }},
       {"optimizer",
-       [](auto* r) { r->mutable_spec()->set_optimizer(static_cast<v1::OptimizerKind>(5)); }},
+       [](auto* r) { r->mutable_spec()->set_optimizer(static_cast<v1::OptimizerKind>(99)); }},
       {"durability",
        [](auto* r) { r->mutable_spec()->set_durability(v1::DURABILITY_UNSPECIFIED); }},
       {"max_grad_norm", [](auto* r) { r->mutable_spec()->set_max_grad_norm(-1); }},

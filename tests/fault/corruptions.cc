@@ -135,7 +135,7 @@ Verdict Judge::Look(const Image& image) const {
   }
   auto storage = jobs->Open(plan);
   if (!storage.ok()) return Refused(storage.status());
-  server::ExtentStore store(server::MakeDramTier(plan.spec.tile_elements),
+  server::ExtentStore store(server::MakeDramTier(server::StateShapeOf(plan.spec)),
                             &optim::Kernels(simd::DetectIsa()));
   std::vector<uint32_t> owned;
   for (uint32_t e = 0; e < plan.owner.size(); ++e) {
@@ -188,7 +188,7 @@ std::string Judge::CompareExtent(uint32_t extent, uint64_t version,
       const server::TileView tile = store->Tile(extent, at / layout.tile_elements());
       const uint32_t in_tile = at % layout.tile_elements();
       const uint64_t element = run.tensor_offset + i;
-      const float got[] = {tile.p[in_tile], tile.m[in_tile], tile.v[in_tile]};
+      const float got[] = {tile.array[0][in_tile], tile.array[1][in_tile], tile.array[2][in_tile]};
       const float want[] = {wanted.p[run.tensor][element], wanted.m[run.tensor][element],
                             wanted.v[run.tensor][element]};
       if (std::memcmp(got, want, sizeof(got)) != 0) {

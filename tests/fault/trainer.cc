@@ -325,11 +325,8 @@ void Trainer::EditWeights() {
 
 absl::StatusOr<client::RoundReport> Trainer::CallClient() {
   if (!reference_.Uploads(reference_.round())) {
-    std::vector<client::AdamWHyper> hyper;
-    for (const uint32_t group : {0, 1}) {
-      const std::vector<double> value = HyperOf(reference_.round(), group);
-      hyper.push_back({value[0], value[1], value[2], value[3], value[4]});
-    }
+    std::vector<client::Hyper> hyper;
+    for (const uint32_t group : {0, 1}) hyper.push_back(HyperOf(reference_.round(), group));
     return client_->Step(hyper, Buffers());
   }
   client::RoundReport report;
@@ -413,12 +410,10 @@ int Trainer::Finish() {
   std::vector<std::vector<float>> state[3];
   std::vector<client::StateBuffers> buffers(weights_.size());
   for (size_t t = 0; t < weights_.size(); ++t) {
-    float* arrays[3];
-    for (int a = 0; a < 3; ++a) {
-      state[a].emplace_back(Parameters()[t].elements);
-      arrays[a] = state[a].back().data();
+    for (auto& array : state) {
+      array.emplace_back(Parameters()[t].elements);
+      buffers[t].arrays.push_back(array.back().data());
     }
-    buffers[t] = {arrays[0], arrays[1], arrays[2]};
   }
   std::vector<uint64_t> steps;
   if (const absl::Status fetched = client_->FetchState(buffers, &steps); !fetched.ok()) {

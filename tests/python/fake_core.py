@@ -68,6 +68,30 @@ class FakePauseQueue:
         return taken
 
 
+def _adam(values):
+    lr, beta1, beta2, eps, decay = values
+    return {"lr": lr, "betas": (beta1, beta2), "eps": eps, "weight_decay": decay}
+
+
+def _named(*names):
+    return lambda values: dict(zip(names, values, strict=True))
+
+
+# torch's class, its group of the wire's numbers, and the arrays behind the master.
+KINDS = {
+    "AdamW": (torch.optim.AdamW, _adam, ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")),
+    "Adam": (torch.optim.Adam, _adam, ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")),
+    "SGD": (
+        torch.optim.SGD,
+        _named("lr", "momentum", "dampening", "weight_decay"),
+        ("momentum_buffer",),
+    ),
+    "Adagrad": (
+        torch.optim.Adagrad, _named("lr", "lr_decay", "weight_decay", "eps"), ("sum",),
+    ),  # fmt: skip
+}
+
+
 class FakeConnection:
     def __init__(self, core, options, tensors, weights):
         self.core = core
@@ -75,6 +99,8 @@ class FakeConnection:
         self.tensors = []
         self.masters = []
         self.optimizer = None
+        self.kind, self.group_of, self.arrays = KINDS[options["optimizer"]]
+        self.steps = {}  # by id of a master
         self.round = 1
         self.job_id = 2**64 - 1  # the largest an uint64 holds
         self.server_count = 1
@@ -110,7 +136,12 @@ class FakeConnection:
         for group in sorted({t[3] for t in tensors}):
             params = [m for t, m in zip(tensors, masters) if t[3] == group]
             if self.optimizer is None:
-                self.optimizer = torch.optim.AdamW(params, foreach=False)
+                given = dict(self.options["optimizer_options"])
+                momentum = given.pop("momentum", 0)
+                given = {k: value if "value" in k else bool(value) for k, value in given.items()}
+                if momentum:
+                    given["momentum"] = 0.5  # The next step says it.
+                self.optimizer = self.kind(params, foreach=False, **given)
             else:
                 self.optimizer.add_param_group({"params": params})
 
@@ -120,8 +151,8 @@ class FakeConnection:
         self.user_state = user_state
         assert len(hyper) == len(self.optimizer.param_groups)
         assert len(grads) == len(weights) == len(self.tensors)
-        for group, (lr, b1, b2, eps, wd) in zip(self.optimizer.param_groups, hyper):
-            group.update(lr=lr, betas=(b1, b2), eps=eps, weight_decay=wd)
+        for group, values in zip(self.optimizer.param_groups, hyper):
+            group.update(self.group_of(values))
         total = torch.zeros((), dtype=torch.float64)
         for (_, shape, dtype, *_), master, grad in zip(self.tensors, self.masters, grads):
             master.grad = None
@@ -153,17 +184,15 @@ class FakeConnection:
         self.report = {"round": self.round, "applied": True, "opt_step": self.opt_step}
 
     @on_cpu
-    def begin_state_upload(self, *, plane, bits, weights, tensor_step, opt_step, user_state):
-        self.calls.append(("plane", plane, tensor_step))
+    def begin_state_upload(self, *, array, low, bits, weights, tensor_step, opt_step, user_state):
+        self.calls.append(("plane", 2 + 2 * array + low, tensor_step))
         self.user_state = user_state
-        array, low = divmod(plane - 2, 2)
         for i, (_, shape, dtype, *_) in enumerate(self.tensors):
             master = self.masters[i]
             state = self.optimizer.state[master]
-            for key in ("exp_avg", "exp_avg_sq"):
+            for key in self.arrays[:2]:
                 state.setdefault(key, torch.zeros_like(master))
-            state.setdefault("step", torch.tensor(0.0))
-            target = (master, state["exp_avg"], state["exp_avg_sq"])[array]
+            target = master if array == 0 else state[self.arrays[array - 1]]
             if dtype != "float32":
                 halves = target.view(-1).view(torch.int16).view(-1, 2)
                 pushed = at(bits[i], (target.numel(),), "bfloat16").view(torch.int16)
@@ -172,6 +201,7 @@ class FakeConnection:
                 target.copy_(at(bits[i], shape, dtype))
             if tensor_step:
                 state["step"] = torch.tensor(float(tensor_step[i]))
+                self.steps[id(master)] = tensor_step[i]
             at(weights[i], shape, dtype).copy_(master)
         self.opt_step = opt_step if tensor_step else self.opt_step
         self.report = {"round": self.round, "applied": True, "opt_step": self.opt_step}
@@ -182,6 +212,9 @@ class FakeConnection:
                 if master.grad is not None:
                     master.grad.mul_(coef)
         self.optimizer.step()
+        for master in self.masters:
+            if master.grad is not None:
+                self.steps[id(master)] = self.steps.get(id(master), 0) + 1
         for (_, shape, dtype, *_), master, grad, weight in zip(
             self.tensors, self.masters, grads, weights
         ):
@@ -205,15 +238,16 @@ class FakeConnection:
         return FakeOperation()
 
     @on_cpu
-    def start_fetch_state(self, masters, exp_avgs, exp_avg_sqs):
+    def start_fetch_state(self, arrays):
         steps = []
         for i, (_, shape, *_) in enumerate(self.tensors):
             state = self.optimizer.state.get(self.masters[i], {})
-            zero = torch.zeros(tuple(shape))
-            at(masters[i], shape, "float32").copy_(self.masters[i])
-            at(exp_avgs[i], shape, "float32").copy_(state.get("exp_avg", zero))
-            at(exp_avg_sqs[i], shape, "float32").copy_(state.get("exp_avg_sq", zero))
-            steps.append(int(state.get("step", 0)))
+            at(arrays[0][i], shape, "float32").copy_(self.masters[i])
+            for key, addresses in zip(self.arrays, arrays[1:]):
+                value = state.get(key)
+                value = torch.zeros(tuple(shape)) if value is None else value
+                at(addresses[i], shape, "float32").copy_(value)
+            steps.append(self.steps.get(id(self.masters[i]), 0))
         return FakeOperation(steps, polls=1)
 
     def start_fetch_weights(self, weights):

@@ -95,7 +95,7 @@ UploadPlane Reference::PlaneOf(uint64_t round) const {
   if (n == 0 || Mix(swarm_->seed ^ round << 32 ^ 11) % n != 0) return UploadPlane::kNone;
   const uint64_t key = Mix(swarm_->seed ^ round << 32 ^ 13);
   if (key % 2 == 0) return UploadPlane::kWeights;
-  return static_cast<UploadPlane>(2 + (key >> 8) % (kUploadPlaneMax - 1));
+  return static_cast<UploadPlane>(2 + (key >> 8) % (2 * StateArrayCount(plan_->spec)));
 }
 
 std::optional<StepCounts> Reference::SetSteps(uint64_t round) const {
@@ -146,7 +146,7 @@ std::vector<char> Reference::Gradient(uint64_t round, uint32_t slot, uint32_t ex
   for (uint32_t i = 0; i < extent.elements; ++i) {
     float g = Noise(swarm_->seed, round, Uploads(round) ? 0 : slot + 1, extent_id, i);
     g += 0.1f * Load(extent.dtype, weights, i);
-    if (PlaneOf(round) == UploadPlane::kV) g = std::fabs(g);  // There is a root of it.
+    if (PlaneOf(round) == StatePlaneOf(2)) g = std::fabs(g);  // There is a root of it.
     if (Poisoned(round, slot, extent_id, i)) g = std::numeric_limits<float>::quiet_NaN();
     Store(extent.dtype, g, &grad, i);
   }

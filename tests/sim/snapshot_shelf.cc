@@ -63,7 +63,8 @@ bool SnapshotShelf::CheckOne(const server::SnapshotStore& store,
                              const server::SnapshotManifest& manifest) {
   const std::string whose = absl::StrCat("snapshot ", manifest.name);
   oracle_->OnRoundBefore(whose, manifest.round, {manifest.prepared, manifest.decision});
-  const uint64_t most = ImageFile::BufferBytes({0, layout_->extent_elements(), kAdamWStateArrays});
+  const uint64_t most =
+      ImageFile::BufferBytes({0, layout_->extent_elements(), StateArrayCount(plan_->spec)});
   const absl::StatusOr<Arena> image = Arena::Create(most);
   if (!image.ok()) world_->Red(image.status().ToString());
   for (const uint32_t server : plan_->servers) {

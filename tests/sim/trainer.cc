@@ -35,7 +35,7 @@ SimTrainer::SimTrainer(const Context& context, uint32_t process, const server::M
       newcomer_(newcomer),
       weights_(context.layout, Tensors::Kind::kWire),
       grads_(context.layout, Tensors::Kind::kWire),
-      arrays_(kAdamWStateArrays, Tensors(context.layout, Tensors::Kind::kState)),
+      arrays_(StateArrayCount(context.plan->spec), Tensors(context.layout, Tensors::Kind::kState)),
       transport_(context, process, who.slot) {
   if (context.swarm->faults.drift) {
     const auto percent = static_cast<double>(context.world->random().Between(50, 200));
@@ -324,16 +324,16 @@ absl::StatusOr<client::RoundInput> SimTrainer::Input(UploadPlane plane) {
   }
   if (IsStatePlane(plane)) {
     client::StateUpload upload;
-    upload.plane = static_cast<client::StatePlane>(plane);
+    upload.array = ArrayOf(plane);
+    upload.low = IsLowPlane(plane);
     const std::optional<StepCounts> steps = reference.SetSteps(round);
     if (steps.has_value()) upload.tensor_step = steps->tensor;
     if (steps.has_value()) upload.opt_step = steps->opt_step;
     return client::StateUploadInput(job(), upload, buffers);
   }
-  std::vector<client::AdamWHyper> hyper;
+  std::vector<Hyper> hyper;
   for (uint32_t g = 0; g < context_.plan->spec.group_count; ++g) {
-    const Hyper of = reference.HyperOf(round, g);
-    hyper.push_back({of[0], of[1], of[2], of[3], of[4]});
+    hyper.push_back(reference.HyperOf(round, g));
   }
   return client::StepInput(job(), hyper, buffers);
 }

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,15 +41,19 @@ struct Tensor {
   std::vector<std::string> aliases;  // other names of the same storage (tied weights)
 };
 
-// Raw hyper-parameters of one group for one round (torch param_groups). All slots of a round must
-// give equal bits.
-struct AdamWHyper {
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 1e-2;
-};
+// Raw hyper-parameters of one group for one round (torch param_groups), in the order of the
+// optimizer's keys. All slots of a round must give equal bits.
+using Hyper = std::vector<double>;
+// Those of AdamW and Adam, with torch's defaults.
+inline Hyper AdamWHyper(double lr = 1e-3, double beta1 = 0.9, double beta2 = 0.999,
+                        double eps = 1e-8, double weight_decay = 1e-2) {
+  return {lr, beta1, beta2, eps, weight_decay};
+}
+// Those of SGD.
+inline Hyper SgdHyper(double lr = 1e-3, double momentum = 0, double dampening = 0,
+                      double weight_decay = 0) {
+  return {lr, momentum, dampening, weight_decay};
+}
 
 enum class InitMode {
   // Every trainer holds equal weights: the servers compare digests, the lead trainer uploads.
@@ -133,8 +138,12 @@ struct JobOptions {
   std::string job;                     // name, [A-Za-z0-9][A-Za-z0-9._-]{0,127}
   uint32_t world = 1;                  // number of trainers
   uint32_t slot = 0;                   // this trainer's seat, 0..world-1
-  double max_grad_norm = 0;            // global 2-norm clip; 0: off. ds_config gradient_clipping
-  double loss_scale = 1;               // static; gradients arrive multiplied by it
+  // The optimizer, as docs/optimizers.md lists them: "AdamW", "SGD", ...
+  std::string optimizer = "AdamW";
+  // Its options, which are fixed for the job, by name. What is not named has its default.
+  std::map<std::string, double> optimizer_options;
+  double max_grad_norm = 0;  // global 2-norm clip; 0: off. ds_config gradient_clipping
+  double loss_scale = 1;     // static; gradients arrive multiplied by it
   NonfinitePolicy nonfinite = NonfinitePolicy::kSkip;
   // Rounds in a row that may be skipped; the step of one more ends with NONFINITE. 0: no limit.
   uint32_t max_consecutive_skips = 100;
@@ -223,31 +232,21 @@ struct TransferCounters {
   uint64_t frames_refused = 0;
 };
 
-// Bits of one state array, as many per element as the tensor's dtype has: all 32 of an fp32 tensor,
-// the high or the low half of a bf16 or fp16 tensor. Numbers equal ballast.v1.StatePlane.
-enum class StatePlane : uint8_t {
-  kMaster = 2,
-  kMasterLow = 3,  // fp32 tensors have no low planes
-  kExpAvg = 4,
-  kExpAvgLow = 5,
-  kExpAvgSq = 6,
-  kExpAvgSqLow = 7,
-};
-
-// What one round sets when a caller imports optimizer state.
+// What one round sets when a caller imports optimizer state: a plane, that is the bits of one state
+// array, as many per element as the tensor's dtype has: all 32 of an fp32 tensor, the high or the
+// low half of a bf16 or fp16 tensor.
 struct StateUpload {
-  StatePlane plane = StatePlane::kMaster;
+  uint32_t array = 0;  // position in Client::state_arrays()
+  bool low = false;    // the low half, which fp32 tensors do not have
   // Steps taken so far, per tensor, and by the job; at most 2^53. Empty: all step counts stay.
   std::vector<uint64_t> tensor_step;
   uint64_t opt_step = 0;
 };
 
-// fp32 state of one tensor. The caller owns the memory, numel floats per array; null skips an
-// array.
+// Memory for the fp32 state of one tensor, in the order of Client::state_arrays(): numel floats per
+// array. The caller owns it. Null, and what is left out at the end, skips an array.
 struct StateBuffers {
-  float* master = nullptr;
-  float* exp_avg = nullptr;
-  float* exp_avg_sq = nullptr;
+  std::vector<float*> arrays;
 };
 
 class Client {
@@ -288,14 +287,14 @@ class Client {
   // of both versions. ABORTED NONFINITE is different: it ends a halted round on every trainer, and
   // names tensor, index and slot. No server applied the round, the weights are those of before,
   // round() has grown by one, and the next Step may follow.
-  virtual absl::StatusOr<RoundReport> Step(const std::vector<AdamWHyper>& hyper,
+  virtual absl::StatusOr<RoundReport> Step(const std::vector<Hyper>& hyper,
                                            const std::vector<TensorBuffers>& buffers) = 0;
 
   // The two halves of Step, for a caller that does other work or polls for signals in between. Both
   // work while a server is away. Wait returns false when `timeout` passed first; the buffers stay
   // lent until it returns true or an error. It writes `*report`, which may be null, when it returns
   // true or NONFINITE.
-  virtual absl::Status BeginStep(const std::vector<AdamWHyper>& hyper,
+  virtual absl::Status BeginStep(const std::vector<Hyper>& hyper,
                                  const std::vector<TensorBuffers>& buffers) = 0;
   virtual absl::StatusOr<bool> Wait(std::chrono::milliseconds timeout, RoundReport* report) = 0;
 
@@ -316,10 +315,11 @@ class Client {
   // receives the weights of the round. In everything else the round is like that of BeginUpload:
   // with InitMode::kEqual all trainers bring equal bits and equal step counts; with kBroadcast only
   // the step counts are equal.
-  // A whole state is the planes of three arrays. The last plane brings the step counts. Until then
-  // opt_step() does not change, so that a process that starts again sees that it must send all
+  // A whole state is the planes of all state arrays. The last plane brings the step counts. Until
+  // then opt_step() does not change, so that a process that starts again sees that it must send all
   // planes once more; a plane that arrives twice does no harm. Errors: as BeginUpload;
-  // INVALID_ARGUMENT BAD_ARGUMENT for a wrong number of steps or buffers.
+  // INVALID_ARGUMENT BAD_ARGUMENT for a wrong number of steps or buffers, or an array that the job
+  // does not have.
   virtual absl::Status BeginStateUpload(const StateUpload& upload,
                                         const std::vector<TensorBuffers>& buffers) = 0;
 
@@ -364,6 +364,9 @@ class Client {
   // Ends every wait with CANCELLED. Any thread.
   virtual void Abort() = 0;
 
+  // Names of the job's fp32 arrays per parameter: "master", then the optimizer's, as torch calls
+  // them. Constant.
+  virtual std::vector<std::string> state_arrays() const = 0;
   // Whether Attach took a seat in a job that was there before. Constant.
   virtual bool resumed() const = 0;
   // The next round. It grows by one with each round that ends. A new job starts with 1, a resumed

@@ -5,7 +5,6 @@
 // activity has ended and every link has let go of it.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -32,7 +31,6 @@ struct Upload {
 
 // Weights or optimizer state of the present version, from every server.
 struct Fetch {
-  using States = std::array<std::vector<void*>, kAdamWStateArrays>;
   // What one server sends.
   struct Part {
     bool has_info = false;
@@ -52,9 +50,9 @@ struct Fetch {
   // Takes the steps of the tensors that a server owns a part of.
   void TakeSteps(const v1::StateInfo& info, size_t tensor_count);
 
-  std::string request;         // a ClientMessage
-  std::vector<void*> weights;  // per tensor; null: left out
-  States states;               // per array and tensor, fp32; null: left out
+  std::string request;                     // a ClientMessage
+  std::vector<void*> weights;              // per tensor; null: left out
+  std::vector<std::vector<void*>> states;  // per array and tensor, fp32; null: left out
   std::vector<uint64_t> tensor_step;
   std::vector<Part> parts;  // per server
 };

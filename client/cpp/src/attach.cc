@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/address.h"
 #include "common/base/crc32c.h"
 #include "common/base/reason.h"
@@ -85,6 +86,29 @@ absl::Status CheckDevice(const JobOptions& options) {
   return absl::OkStatus();
 }
 
+// The optimizer of a job, by name. Options that have their initial values are left out.
+absl::Status SetOptimizer(const JobOptions& options, JobSpec* spec) {
+  const OptimizerRow* const row = FindOptimizer(options.optimizer);
+  if (row == nullptr || !IsOffered(*row)) {
+    return BadArgument(absl::StrCat("optimizer is \"", options.optimizer, "\"; ",
+                                    absl::StrJoin(OfferedOptimizers(), ", "), " are known"));
+  }
+  spec->optimizer = row->kind;
+  spec->formula_id = row->formula_id;
+  Options values = OptimizerOf(*spec).options;
+  const Options initial = values;
+  for (const auto& [name, value] : options.optimizer_options) {
+    const auto key = std::find_if(row->options.begin(), row->options.end(),
+                                  [&](const OptionKey& option) { return option.name == name; });
+    if (key == row->options.end()) {
+      return BadArgument(absl::StrCat(row->name, " has no option \"", name, "\""));
+    }
+    values[static_cast<size_t>(key - row->options.begin())] = value;
+  }
+  if (values != initial) spec->options = values;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status BadArgument(absl::string_view message) {
@@ -141,6 +165,7 @@ absl::Status CheckJobSpec(const JobSpec& spec) {
 
 absl::StatusOr<JobSpec> MakeJobSpec(const JobOptions& options, const std::vector<Tensor>& tensors) {
   JobSpec spec;
+  BALLAST_RETURN_IF_ERROR(SetOptimizer(options, &spec));
   spec.name = options.job;
   spec.world = options.world;
   spec.group_count = 1;

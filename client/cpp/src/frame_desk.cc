@@ -76,13 +76,14 @@ absl::Status FrameDesk::TakeWeights(const ServerLink& server, const DecodedFrame
 absl::Status FrameDesk::TakeState(const ServerLink& server, const DecodedFrame& frame,
                                   Activity* activity) {
   const FrameHeader& header = frame.header;
-  if (header.dtype != ::ballast::DType::kF32 || header.array >= kAdamWStateArrays) {
+  if (header.dtype != ::ballast::DType::kF32 || header.array >= StateArrayCount(job_->spec)) {
     return server.Broke(
         absl::StrCat("sent state array ", header.array, " as ", DTypeName(header.dtype)));
   }
   Fetch* const fetch = std::get_if<Fetch>(activity);
   BALLAST_RETURN_IF_ERROR(Count(server, frame, fetch));
-  return Store(server, frame, fetch->states[header.array]);
+  const bool fetched = header.array < fetch->states.size();
+  return Store(server, frame, fetched ? fetch->states[header.array] : std::vector<void*>());
 }
 
 absl::Status FrameDesk::Count(const ServerLink& server, const DecodedFrame& frame,

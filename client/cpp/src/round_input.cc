@@ -13,15 +13,6 @@
 namespace ballast::client {
 namespace {
 
-std::vector<Hyper> ToHyper(const std::vector<AdamWHyper>& hyper) {
-  std::vector<Hyper> out;
-  out.reserve(hyper.size());
-  for (const AdamWHyper& h : hyper) {
-    out.push_back({h.lr, h.beta1, h.beta2, h.eps, h.weight_decay});
-  }
-  return out;
-}
-
 // Bit i, least significant first: tensor i has a source. Empty when all have.
 std::string PresenceBits(const std::vector<bool>& present) {
   if (std::find(present.begin(), present.end(), false) == present.end()) return "";
@@ -56,18 +47,20 @@ void AddDigests(const JobView& job, RoundInput* input) {
   }
 }
 
-absl::Status CheckPlane(const JobView& job, UploadPlane plane,
+absl::Status CheckPlane(const JobView& job, const StateUpload& upload,
                         const std::vector<TensorBuffers>& buffers) {
-  if (!IsStatePlane(plane) || static_cast<uint32_t>(plane) > kUploadPlaneMax) {
-    return BadArgument(absl::StrCat("plane number ", static_cast<int>(plane),
-                                    " is not known; planes have the numbers 2 to 7"));
+  const uint32_t arrays = StateArrayCount(job.spec);
+  if (upload.array >= arrays) {
+    return BadArgument(absl::StrCat("state array ", upload.array, " is not known; the job has ",
+                                    arrays, " state arrays"));
   }
+  const UploadPlane plane = StatePlaneOf(upload.array, upload.low);
   for (size_t t = 0; t < buffers.size(); ++t) {
     if ((buffers[t].grad != nullptr) == Carries(plane, job.layout.tensors()[t].dtype)) continue;
-    return BadArgument(absl::StrCat("tensor \"", job.spec.tensors[t].name, "\" has ",
-                                    buffers[t].grad == nullptr ? "no " : "", "bytes of ",
-                                    UploadPlaneText(plane), "; in a low plane fp32 tensors ",
-                                    "have none, and else all have"));
+    return BadArgument(absl::StrCat(
+        "tensor \"", job.spec.tensors[t].name, "\" has ", buffers[t].grad == nullptr ? "no " : "",
+        "bytes of ", UploadPlaneText(plane, StateArraysOf(job.spec)),
+        "; in a low plane fp32 tensors ", "have none, and else all have"));
   }
   return absl::OkStatus();
 }
@@ -88,13 +81,12 @@ absl::Status CheckSteps(const StateUpload& upload, size_t tensors) {
 
 }  // namespace
 
-absl::StatusOr<RoundInput> StepInput(const JobView& job, const std::vector<AdamWHyper>& hyper,
+absl::StatusOr<RoundInput> StepInput(const JobView& job, const std::vector<Hyper>& hyper,
                                      const std::vector<TensorBuffers>& buffers) {
-  const std::vector<Hyper> groups = ToHyper(hyper);
-  BALLAST_RETURN_IF_ERROR(ValidateHyper(job.spec, groups));
+  BALLAST_RETURN_IF_ERROR(ValidateHyper(job.spec, hyper));
   BALLAST_RETURN_IF_ERROR(CheckBuffers(job, buffers));
   RoundInput input = Lend(job, buffers);
-  for (const Hyper& values : groups) {
+  for (const Hyper& values : hyper) {
     input.begin.add_hyper()->mutable_value()->Assign(values.begin(), values.end());
   }
   input.begin.set_presence(PresenceBits(input.present));
@@ -115,11 +107,11 @@ absl::StatusOr<RoundInput> UploadInput(const JobView& job,
 absl::StatusOr<RoundInput> StateUploadInput(const JobView& job, const StateUpload& upload,
                                             const std::vector<TensorBuffers>& buffers) {
   BALLAST_RETURN_IF_ERROR(CheckBuffers(job, buffers));
-  BALLAST_RETURN_IF_ERROR(CheckPlane(job, static_cast<UploadPlane>(upload.plane), buffers));
+  BALLAST_RETURN_IF_ERROR(CheckPlane(job, upload, buffers));
   BALLAST_RETURN_IF_ERROR(CheckSteps(upload, buffers.size()));
   RoundInput input = Lend(job, buffers);
   v1::RoundBegin* const begin = &input.begin;
-  begin->set_plane(static_cast<v1::StatePlane>(upload.plane));
+  begin->set_plane(static_cast<v1::StatePlane>(StatePlaneOf(upload.array, upload.low)));
   begin->set_presence(PresenceBits(input.present));
   begin->mutable_tensor_step()->Assign(upload.tensor_step.begin(), upload.tensor_step.end());
   begin->set_opt_step(upload.opt_step);

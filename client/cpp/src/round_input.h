@@ -24,7 +24,7 @@ struct RoundInput {
 };
 
 // Errors: INVALID_ARGUMENT BAD_HYPERPARAM or BAD_ARGUMENT.
-absl::StatusOr<RoundInput> StepInput(const JobView& job, const std::vector<AdamWHyper>& hyper,
+absl::StatusOr<RoundInput> StepInput(const JobView& job, const std::vector<Hyper>& hyper,
                                      const std::vector<TensorBuffers>& buffers);
 // Of the weights at `buffers[i].weight`. Error: INVALID_ARGUMENT BAD_ARGUMENT.
 absl::StatusOr<RoundInput> UploadInput(const JobView& job,

@@ -224,7 +224,7 @@ absl::Status Session::BeginRound(absl::StatusOr<RoundInput> input) {
   return absl::OkStatus();
 }
 
-absl::Status Session::BeginStep(const std::vector<AdamWHyper>& hyper,
+absl::Status Session::BeginStep(const std::vector<Hyper>& hyper,
                                 const std::vector<TensorBuffers>& buffers) {
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
@@ -261,7 +261,7 @@ absl::StatusOr<bool> Session::Wait(std::chrono::milliseconds timeout, RoundRepor
   return true;
 }
 
-absl::StatusOr<RoundReport> Session::Step(const std::vector<AdamWHyper>& hyper,
+absl::StatusOr<RoundReport> Session::Step(const std::vector<Hyper>& hyper,
                                           const std::vector<TensorBuffers>& buffers) {
   BALLAST_RETURN_IF_ERROR(BeginStep(hyper, buffers));
   RoundReport report;
@@ -299,6 +299,13 @@ void Session::Abort() {
 }
 
 // --- What is known ------------------------------------------------------------------------------
+
+std::vector<std::string> Session::state_arrays() const {
+  MutexLock lock(&mu_);
+  std::vector<std::string> names = {"master"};
+  for (const StateArray& array : StateArraysOf(core_->job().spec)) names.push_back(array.name);
+  return names;
+}
 
 bool Session::resumed() const {
   MutexLock lock(&mu_);

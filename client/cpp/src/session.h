@@ -44,9 +44,9 @@ class Session final : public Client {
 
   absl::Status Extend(const std::vector<Tensor>& tensors, const std::vector<TensorBuffers>& buffers,
                       InitMode init) override;
-  absl::StatusOr<RoundReport> Step(const std::vector<AdamWHyper>& hyper,
+  absl::StatusOr<RoundReport> Step(const std::vector<Hyper>& hyper,
                                    const std::vector<TensorBuffers>& buffers) override;
-  absl::Status BeginStep(const std::vector<AdamWHyper>& hyper,
+  absl::Status BeginStep(const std::vector<Hyper>& hyper,
                          const std::vector<TensorBuffers>& buffers) override;
   absl::Status BeginUpload(const std::vector<TensorBuffers>& buffers) override;
   absl::Status BeginStateUpload(const StateUpload& upload,
@@ -60,6 +60,7 @@ class Session final : public Client {
   absl::StatusOr<uint64_t> Snapshot(const std::string& name, uint32_t keep) override;
   absl::Status Leave() override;
   void Abort() override;
+  std::vector<std::string> state_arrays() const override;
   bool resumed() const override;
   uint64_t round() const override;
   uint64_t opt_step() const override;

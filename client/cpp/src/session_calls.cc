@@ -36,6 +36,27 @@ absl::Status Grow(const std::vector<TensorSpec>& added, Growth* grown) {
   return grown->layout.Append(grown->sizes);
 }
 
+// A fetch of all arrays into `buffers`. Error: INVALID_ARGUMENT BAD_ARGUMENT.
+absl::StatusOr<Fetch> StateFetch(const JobView& job, const std::vector<StateBuffers>& buffers) {
+  const size_t tensors = job.layout.tensors().size();
+  if (buffers.size() != tensors) {
+    return BadArgument(
+        absl::StrCat("got state buffers for ", buffers.size(), " tensors, the job has ", tensors));
+  }
+  Fetch fetch;
+  fetch.states.assign(StateArrayCount(job.spec), std::vector<void*>(tensors, nullptr));
+  for (size_t t = 0; t < tensors; ++t) {
+    const std::vector<float*>& arrays = buffers[t].arrays;
+    if (arrays.size() > fetch.states.size()) {
+      return BadArgument(absl::StrCat("got buffers for ", arrays.size(), " state arrays of tensor ",
+                                      "\"", job.spec.tensors[t].name, "\", the job has ",
+                                      fetch.states.size()));
+    }
+    for (size_t a = 0; a < arrays.size(); ++a) fetch.states[a][t] = arrays[a];
+  }
+  return fetch;
+}
+
 }  // namespace
 
 // --- Initial weights ----------------------------------------------------------------------------
@@ -100,26 +121,16 @@ absl::Status Session::FetchWeights(const std::vector<TensorBuffers>& buffers) {
 
 absl::Status Session::FetchState(const std::vector<StateBuffers>& buffers,
                                  std::vector<uint64_t>* tensor_step) {
-  Fetch fetch;
-  v1::FetchState request;
-  for (const StateBuffers& tensor : buffers) {
-    fetch.states[0].push_back(tensor.master);
-    fetch.states[1].push_back(tensor.exp_avg);
-    fetch.states[2].push_back(tensor.exp_avg_sq);
-  }
-  for (uint32_t array = 0; array < fetch.states.size(); ++array) {
-    const std::vector<void*>& wanted = fetch.states[array];
-    if (std::any_of(wanted.begin(), wanted.end(), [](void* p) { return p != nullptr; })) {
-      request.add_arrays(array);
-    }
-  }
   {
     MutexLock lock(&mu_);
     BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
-    const size_t tensors = core_->job().layout.tensors().size();
-    if (buffers.size() != tensors) {
-      return BadArgument(absl::StrCat("got state buffers for ", buffers.size(),
-                                      " tensors, the job has ", tensors));
+    BALLAST_ASSIGN_OR_RETURN(Fetch fetch, StateFetch(core_->job(), buffers));
+    v1::FetchState request;
+    for (uint32_t array = 0; array < fetch.states.size(); ++array) {
+      const std::vector<void*>& wanted = fetch.states[array];
+      if (std::any_of(wanted.begin(), wanted.end(), [](void* p) { return p != nullptr; })) {
+        request.add_arrays(array);
+      }
     }
     BALLAST_RETURN_IF_ERROR(core_->BeginFetch(std::move(fetch), std::move(request)));
   }

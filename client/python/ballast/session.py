@@ -108,14 +108,20 @@ class Session:
 
     @classmethod
     def attach(
-        cls, config: JobConfig, tensors: list[TensorSpec], weights: list[int], keep: Any
+        cls,
+        config: JobConfig,
+        optimizer: tuple[str, dict[str, float]],
+        tensors: list[TensorSpec],
+        weights: list[int],
+        keep: Any,
     ) -> Session:
         """Attaches, uploads or receives the initial weights, and waits for the other trainers.
 
-        weights: one address per tensor, contiguous row-major memory of the tensor's dtype; read,
-        and with init="broadcast" written on every rank but 0. keep: owner of that memory; it is
-        held while the client may touch it, also when an interrupt ends the call early. In a job
-        that was there (`resumed`) that memory holds the servers' weights afterwards, on every rank.
+        optimizer: its name, and the options that are fixed for the job. weights: one address per
+        tensor, contiguous row-major memory of the tensor's dtype; read, and with init="broadcast"
+        written on every rank but 0. keep: owner of that memory; it is held while the client may
+        touch it, also when an interrupt ends the call early. In a job that was there (`resumed`)
+        that memory holds the servers' weights afterwards, on every rank.
         Raises the errors of ballast::client::Client::Attach (client/cpp/ballast/client.h).
         """
         began = time.monotonic()
@@ -127,7 +133,12 @@ class Session:
             config.attach_timeout,
         )
         operation = backend.core().start_attach(
-            **_settings(config), pauses=queue, tensors=[tuple(t) for t in tensors], weights=weights
+            **_settings(config),
+            optimizer=optimizer[0],
+            optimizer_options=optimizer[1],
+            pauses=queue,
+            tensors=[tuple(t) for t in tensors],
+            weights=weights,
         )
         _await_attach(operation, pauses, keep)
         session = cls(operation.result(), config, pauses)
@@ -220,7 +231,8 @@ class Session:
 
     def upload_state(
         self,
-        plane: int,
+        array: int,
+        low: bool,
         bits: list[int],
         weights: list[int],
         tensor_step: list[int],
@@ -230,14 +242,16 @@ class Session:
     ) -> dict[str, Any]:
         """A round that makes the bits at `bits` a plane of the state; Client::BeginStateUpload.
 
-        plane: a number of ballast::client::StatePlane. bits: address per tensor, 0 for those that
-        lack the plane. weights: address per tensor that receives the weights of after the round.
+        array, low: which state array, in the service's order, and which half of 16-bit tensors.
+        bits: address per tensor, 0 for those that lack the plane. weights: address per tensor that
+        receives the weights of after the round.
         tensor_step: the step counts from this round on, with opt_step the job's; [] leaves both.
         The other arguments and the result are those of step().
         """
         return self._round(
             lambda: self._client.begin_state_upload(
-                plane=plane,
+                array=array,
+                low=low,
                 bits=bits,
                 weights=weights,
                 tensor_step=tensor_step,
@@ -278,7 +292,7 @@ class Session:
         arrays: per state array, in the service's order, an address per tensor (0: skip).
         """
         self.check_open()
-        return self._run(self._client.start_fetch_state(*arrays), keep)
+        return self._run(self._client.start_fetch_state(arrays), keep)
 
     def fetch_weights(self, weights: list[int], keep: Any) -> None:
         """Receives the current weights again into the given memory."""

@@ -75,15 +75,6 @@ std::vector<client::Tensor> ToTensors(const std::vector<TensorTuple>& tuples) {
   return tensors;
 }
 
-std::vector<client::AdamWHyper> ToHyper(const std::vector<HyperTuple>& tuples) {
-  std::vector<client::AdamWHyper> hyper;
-  hyper.reserve(tuples.size());
-  for (const auto& [lr, beta1, beta2, eps, weight_decay] : tuples) {
-    hyper.push_back(client::AdamWHyper{lr, beta1, beta2, eps, weight_decay});
-  }
-  return hyper;
-}
-
 std::vector<client::TensorBuffers> ToBuffers(const Addresses& grads, const Addresses& weights) {
   if (!grads.empty() && grads.size() != weights.size()) {
     RaiseBadArgument(absl::StrCat(grads.size(), " gradients for ", weights.size(), " weights"));

@@ -21,8 +21,6 @@ namespace ballast::python {
 // (name, shape, dtype, group, aliases): ballast.session.TensorSpec.
 using TensorTuple =
     std::tuple<std::string, std::vector<int64_t>, std::string, uint32_t, std::vector<std::string>>;
-// (lr, beta1, beta2, eps, weight_decay).
-using HyperTuple = std::tuple<double, double, double, double, double>;
 // Integer addresses (Tensor.data_ptr()); 0 is null. The memory is the caller's.
 using Addresses = std::vector<uintptr_t>;
 
@@ -32,8 +30,6 @@ using Addresses = std::vector<uintptr_t>;
 
 // Raises BadArgument when a dtype is none of float32, bfloat16, float16.
 std::vector<client::Tensor> ToTensors(const std::vector<TensorTuple>& tuples);
-
-std::vector<client::AdamWHyper> ToHyper(const std::vector<HyperTuple>& tuples);
 
 // One TensorBuffers per weight; `grads` is empty (no gradients) or as long as `weights`. Raises
 // BadArgument when the lengths differ.

@@ -3,11 +3,13 @@
 // ballast/client.h. Tensors are (name, shape, dtype, group, aliases), memory is integer addresses;
 // the Python side keeps that memory alive until the call has ended. The GIL is released wherever a
 // call can block. Thread safety: one Python thread at a time, except abort().
+#include <nanobind/stl/map.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -66,18 +68,22 @@ Operation* Attach(client::JobOptions options, std::vector<client::Tensor> tensor
 }
 
 Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint32_t world,
-                       uint32_t slot, double max_grad_norm, double loss_scale,
-                       const std::string& nonfinite, uint32_t max_consecutive_skips,
-                       uint32_t tile_elements, uint32_t extent_elements, const std::string& init,
-                       double attach_timeout_s, double time_scale, const std::string& durability,
-                       double reconnect_timeout_s, const std::string& resume, bool variable_world,
-                       uint32_t min_world, const std::string& device, const PauseQueue& pauses,
+                       uint32_t slot, std::string optimizer,
+                       const std::map<std::string, double>& optimizer_options, double max_grad_norm,
+                       double loss_scale, const std::string& nonfinite,
+                       uint32_t max_consecutive_skips, uint32_t tile_elements,
+                       uint32_t extent_elements, const std::string& init, double attach_timeout_s,
+                       double time_scale, const std::string& durability, double reconnect_timeout_s,
+                       const std::string& resume, bool variable_world, uint32_t min_world,
+                       const std::string& device, const PauseQueue& pauses,
                        const std::vector<TensorTuple>& tensors, const Addresses& weights) {
   client::JobOptions options;
   options.endpoints = std::move(endpoints);
   options.job = std::move(job);
   options.world = world;
   options.slot = slot;
+  options.optimizer = std::move(optimizer);
+  options.optimizer_options = optimizer_options;
   options.max_grad_norm = max_grad_norm;
   options.loss_scale = loss_scale;
   options.nonfinite = ToNonfinitePolicy(nonfinite);
@@ -104,13 +110,13 @@ Operation* StartExtend(const Connection& self, const std::vector<TensorTuple>& t
        mode = ToInitMode(init)](OperationResult*) { return client->Extend(specs, buffers, mode); });
 }
 
-Operation* StartFetchState(const Connection& self, const Addresses& masters,
-                           const Addresses& exp_avgs, const Addresses& exp_avg_sqs) {
-  std::vector<client::StateBuffers> buffers(masters.size());
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    buffers[i].master = reinterpret_cast<float*>(masters[i]);
-    buffers[i].exp_avg = reinterpret_cast<float*>(exp_avgs.at(i));
-    buffers[i].exp_avg_sq = reinterpret_cast<float*>(exp_avg_sqs.at(i));
+// `arrays`: one list per state array, of an address per tensor.
+Operation* StartFetchState(const Connection& self, const std::vector<Addresses>& arrays) {
+  std::vector<client::StateBuffers> buffers(arrays.empty() ? 0 : arrays.front().size());
+  for (const Addresses& addresses : arrays) {
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      buffers[i].arrays.push_back(reinterpret_cast<float*>(addresses.at(i)));
+    }
   }
   return new Operation(
       [client = self.client(), buffers = std::move(buffers)](OperationResult* result) {
@@ -156,16 +162,15 @@ nb::object Result(const Operation& self) {
 }
 
 // `user_state` is committed with the round.
-void BeginStep(const Connection& self, const std::vector<HyperTuple>& hyper, const Addresses& grads,
-               const Addresses& weights, const nb::bytes& user_state) {
-  const std::vector<client::AdamWHyper> scalars = ToHyper(hyper);
+void BeginStep(const Connection& self, const std::vector<client::Hyper>& hyper,
+               const Addresses& grads, const Addresses& weights, const nb::bytes& user_state) {
   const std::vector<client::TensorBuffers> buffers = ToBuffers(grads, weights);
   std::string state(user_state.c_str(), user_state.size());
   absl::Status status;
   {
     nb::gil_scoped_release release;
     status = self.client()->SetUserState(std::move(state));
-    if (status.ok()) status = self.client()->BeginStep(scalars, buffers);
+    if (status.ok()) status = self.client()->BeginStep(hyper, buffers);
   }
   if (!status.ok()) Raise(status);
 }
@@ -185,11 +190,10 @@ void BeginUpload(const Connection& self, const Addresses& weights, const nb::byt
 
 // Like BeginUpload, with a plane of the state at `bits` (0: the tensor has none) and, when
 // `tensor_step` is not empty, step counts.
-void BeginStateUpload(const Connection& self, int plane, const Addresses& bits,
+void BeginStateUpload(const Connection& self, uint32_t array, bool low, const Addresses& bits,
                       const Addresses& weights, std::vector<uint64_t> tensor_step,
                       uint64_t opt_step, const nb::bytes& user_state) {
-  const client::StateUpload upload{static_cast<client::StatePlane>(plane), std::move(tensor_step),
-                                   opt_step};
+  const client::StateUpload upload{array, low, std::move(tensor_step), opt_step};
   const std::vector<client::TensorBuffers> buffers = ToBuffers(bits, weights);
   std::string state(user_state.c_str(), user_state.size());
   absl::Status status;
@@ -219,13 +223,12 @@ void DefineConnection(nb::module_& module) {
       .def("begin_step", &BeginStep, nb::arg("hyper"), nb::arg("grads"), nb::arg("weights"),
            nb::arg("user_state"))
       .def("begin_upload", &BeginUpload, nb::arg("weights"), nb::arg("user_state"))
-      .def("begin_state_upload", &BeginStateUpload, nb::kw_only(), nb::arg("plane"),
+      .def("begin_state_upload", &BeginStateUpload, nb::kw_only(), nb::arg("array"), nb::arg("low"),
            nb::arg("bits"), nb::arg("weights"), nb::arg("tensor_step"), nb::arg("opt_step"),
            nb::arg("user_state"))
       .def("wait", &WaitStep, nb::arg("timeout_s"))
       .def("start_extend", &StartExtend, nb::arg("tensors"), nb::arg("weights"), nb::arg("init"))
-      .def("start_fetch_state", &StartFetchState, nb::arg("masters"), nb::arg("exp_avgs"),
-           nb::arg("exp_avg_sqs"))
+      .def("start_fetch_state", &StartFetchState, nb::arg("arrays"))
       .def("start_fetch_weights", &StartFetchWeights, nb::arg("weights"))
       .def("start_snapshot", &StartSnapshot, nb::arg("name"), nb::arg("keep"))
       .def("start_leave", &StartLeave)
@@ -240,6 +243,8 @@ void DefineConnection(nb::module_& module) {
              self.client()->Abort();
            })
       .def("counters", [](const Connection& self) { return ToDict(self.client()->counters()); })
+      .def_prop_ro("state_arrays",
+                   [](const Connection& self) { return self.client()->state_arrays(); })
       .def_prop_ro("resumed", [](const Connection& self) { return self.client()->resumed(); })
       .def_prop_ro("user_state",
                    [](const Connection& self) {
@@ -272,12 +277,13 @@ NB_MODULE(_core, module) {
     return ToList(self.Take());
   });
   module.def("start_attach", &StartAttach, nb::kw_only(), nb::arg("endpoints"), nb::arg("job"),
-             nb::arg("world"), nb::arg("slot"), nb::arg("max_grad_norm"), nb::arg("loss_scale"),
-             nb::arg("nonfinite"), nb::arg("max_consecutive_skips"), nb::arg("tile_elements"),
-             nb::arg("extent_elements"), nb::arg("init"), nb::arg("attach_timeout_s"),
-             nb::arg("time_scale"), nb::arg("durability"), nb::arg("reconnect_timeout_s"),
-             nb::arg("resume"), nb::arg("variable_world"), nb::arg("min_world"), nb::arg("device"),
-             nb::arg("pauses"), nb::arg("tensors"), nb::arg("weights"));
+             nb::arg("world"), nb::arg("slot"), nb::arg("optimizer"), nb::arg("optimizer_options"),
+             nb::arg("max_grad_norm"), nb::arg("loss_scale"), nb::arg("nonfinite"),
+             nb::arg("max_consecutive_skips"), nb::arg("tile_elements"), nb::arg("extent_elements"),
+             nb::arg("init"), nb::arg("attach_timeout_s"), nb::arg("time_scale"),
+             nb::arg("durability"), nb::arg("reconnect_timeout_s"), nb::arg("resume"),
+             nb::arg("variable_world"), nb::arg("min_world"), nb::arg("device"), nb::arg("pauses"),
+             nb::arg("tensors"), nb::arg("weights"));
 }
 
 }  // namespace ballast::python

@@ -84,7 +84,7 @@ class ClientTest : public ::testing::Test {
   }
 
   absl::StatusOr<RoundReport> Step() {
-    return client_->Step(std::vector<AdamWHyper>(2), model_.Buffers());
+    return client_->Step(std::vector<Hyper>(2, AdamWHyper()), model_.Buffers());
   }
 
   void ExpectReason(const absl::Status& status, absl::StatusCode code, const std::string& reason) {

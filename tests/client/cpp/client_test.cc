@@ -15,6 +15,7 @@
 namespace ballast::client {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST_F(ClientTest, AttachSendsSpecAndDigestsAndUploadsTheWeights) {
@@ -124,13 +125,12 @@ TEST_F(ClientTest, AStatePlaneIsARoundThatSendsItsBitsAndStepCounts) {
   StartServers(2);
   ASSERT_TRUE(Attach().ok());
   const std::vector<std::string> bits = model_.grads;
-  ASSERT_TRUE(
-      client_->BeginStateUpload({StatePlane::kExpAvgSq, {5, 6, 0, 7}, 9}, model_.Buffers()).ok());
+  ASSERT_TRUE(client_->BeginStateUpload({2, false, {5, 6, 0, 7}, 9}, model_.Buffers()).ok());
   ASSERT_EQ(*client_->Wait(std::chrono::seconds(60), nullptr), true);
   for (auto& server : servers_) {
     const v1::RoundBegin& begin = server->begins.back();
     EXPECT_FALSE(begin.upload());
-    EXPECT_EQ(begin.plane(), v1::STATE_PLANE_V);
+    EXPECT_EQ(begin.plane(), v1::STATE_PLANE_ARRAY2);
     EXPECT_EQ(begin.hyper_size(), 0);
     EXPECT_EQ(begin.presence(), "");
     EXPECT_EQ(begin.opt_step(), 9u);
@@ -143,11 +143,11 @@ TEST_F(ClientTest, AStatePlaneIsARoundThatSendsItsBitsAndStepCounts) {
   std::vector<TensorBuffers> low = model_.Buffers();
   for (size_t t = 0; t < 3; ++t) low[t].grad = nullptr;
   RoundReport report;
-  ASSERT_TRUE(client_->BeginStateUpload({StatePlane::kMasterLow, {}, 0}, low).ok());
+  ASSERT_TRUE(client_->BeginStateUpload({0, true, {}, 0}, low).ok());
   ASSERT_EQ(*client_->Wait(std::chrono::seconds(60), &report), true);
   EXPECT_EQ(report.bytes_up, bits[3].size());
   const v1::RoundBegin& begin = Server(0).begins.back();
-  EXPECT_EQ(begin.plane(), v1::STATE_PLANE_P_LOW);
+  EXPECT_EQ(begin.plane(), v1::STATE_PLANE_MASTER_LOW);
   EXPECT_EQ(begin.presence(), std::string(1, '\x08'));
   EXPECT_EQ(begin.tensor_step_size(), 0);
   EXPECT_EQ(begin.weight_crc32c(0), 0u);
@@ -168,14 +168,14 @@ TEST_F(ClientTest, MalformedStatePlanesAreRefusedBeforeAnythingIsSent) {
   std::vector<TensorBuffers> short_of_one = all;
   short_of_one.pop_back();
   const uint64_t too_many = (uint64_t{1} << 53) + 1;
-  EXPECT_EQ(reason({StatePlane::kExpAvg, {}, 0}, lacking), Reason::kBadArgument);
-  EXPECT_EQ(reason({StatePlane::kExpAvg, {}, 0}, short_of_one), Reason::kBadArgument);
-  EXPECT_EQ(reason({StatePlane::kExpAvgLow, {}, 0}, all), Reason::kBadArgument);
-  EXPECT_EQ(reason({static_cast<StatePlane>(1), {}, 0}, all), Reason::kBadArgument);
-  EXPECT_EQ(reason({static_cast<StatePlane>(8), {}, 0}, all), Reason::kBadArgument);
-  EXPECT_EQ(reason({StatePlane::kExpAvg, {1, 2}, 0}, all), Reason::kBadArgument);
-  EXPECT_EQ(reason({StatePlane::kExpAvg, {1, 2, 3, too_many}, 4}, all), Reason::kBadArgument);
-  EXPECT_EQ(reason({StatePlane::kExpAvg, {1, 2, 3, 4}, too_many}, all), Reason::kBadArgument);
+  EXPECT_EQ(reason({1, false, {}, 0}, lacking), Reason::kBadArgument);
+  EXPECT_EQ(reason({1, false, {}, 0}, short_of_one), Reason::kBadArgument);
+  EXPECT_EQ(reason({1, true, {}, 0}, all), Reason::kBadArgument);
+  EXPECT_EQ(reason({3, false, {}, 0}, all), Reason::kBadArgument);
+  EXPECT_EQ(reason({UINT32_MAX, false, {}, 0}, all), Reason::kBadArgument);
+  EXPECT_EQ(reason({1, false, {1, 2}, 0}, all), Reason::kBadArgument);
+  EXPECT_EQ(reason({1, false, {1, 2, 3, too_many}, 4}, all), Reason::kBadArgument);
+  EXPECT_EQ(reason({1, false, {1, 2, 3, 4}, too_many}, all), Reason::kBadArgument);
   EXPECT_EQ(Server(0).begins.size(), begun);
   ASSERT_TRUE(Step().ok());
 }
@@ -200,7 +200,7 @@ TEST_F(ClientTest, AbsentGradientsAreNotSentButTheirWeightsReceived) {
   std::vector<TensorBuffers> buffers = model_.Buffers();
   const std::string before = model_.weights[0];
   buffers[0].grad = nullptr;
-  auto report = client_->Step(std::vector<AdamWHyper>(2), buffers);
+  auto report = client_->Step(std::vector<Hyper>(2, AdamWHyper()), buffers);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->bytes_up, model_.grads[1].size() + model_.grads[3].size());
   EXPECT_EQ(Server(0).begins[0].presence(), std::string("\x0e", 1));
@@ -356,11 +356,39 @@ TEST_F(ClientTest, MissingMemoryIsNamed) {
 TEST_F(ClientTest, BadHyperParametersAreRefusedWithoutBreakingTheClient) {
   StartServers(1);
   ASSERT_TRUE(Attach().ok());
-  std::vector<AdamWHyper> hyper(2);
-  hyper[1].lr = std::numeric_limits<double>::quiet_NaN();
+  std::vector<Hyper> hyper(2, AdamWHyper());
+  hyper[1][0] = std::numeric_limits<double>::quiet_NaN();
   ExpectReason(client_->Step(hyper, model_.Buffers()).status(), absl::StatusCode::kInvalidArgument,
                "BAD_HYPERPARAM");
   EXPECT_TRUE(Step().ok());
+}
+
+TEST_F(ClientTest, TheOptimizerIsTheJobsAndNamesItsStateArrays) {
+  StartServers(2);
+  ASSERT_TRUE(Attach().ok());
+  EXPECT_EQ(Server(0).attach.spec().options_size(), 0);
+  EXPECT_THAT(client_->state_arrays(), ElementsAre("master", "exp_avg", "exp_avg_sq"));
+  options_.job = "sgd";
+  options_.optimizer = "SGD";
+  options_.optimizer_options = {{"nesterov", 1}, {"momentum", 1}};
+  ASSERT_TRUE(Attach().ok());
+  EXPECT_EQ(Server(0).attach.spec().optimizer(), v1::OPTIMIZER_KIND_SGD);
+  EXPECT_THAT(Server(0).attach.spec().options(), ElementsAre(1, 1, 0));
+  EXPECT_THAT(client_->state_arrays(), ElementsAre("master", "momentum_buffer"));
+  const std::vector<Hyper> hyper(2, SgdHyper(0.1, 0.9));
+  ASSERT_TRUE(client_->Step(hyper, model_.Buffers()).ok());
+  EXPECT_THAT(Server(1).begins.back().hyper(1).value(), ElementsAre(0.1, 0.9, 0, 0));
+}
+
+TEST_F(ClientTest, UnknownOptimizersAndOptionsAreRefusedByName) {
+  StartServers(1);
+  options_.optimizer = "Muon";
+  ExpectReason(Attach(), absl::StatusCode::kInvalidArgument, "BAD_ARGUMENT");
+  EXPECT_THAT(std::string(Attach().message()),
+              HasSubstr("\"Muon\"; AdamW, Adam, SGD, Adagrad, Lion, apply_delta are known"));
+  options_.optimizer = "Lion";
+  options_.optimizer_options = {{"amsgrad", 1}};
+  EXPECT_THAT(std::string(Attach().message()), HasSubstr("Lion has no option \"amsgrad\""));
 }
 
 TEST_F(ClientTest, OtherSlotsReceiveTheWeightsOfABroadcast) {
@@ -386,8 +414,10 @@ TEST_F(ClientTest, StateIsFetchedIntoTheArraysAskedFor) {
   for (size_t i = 0; i < 4; ++i) {
     master[i].resize(4 * elements[i]);
     square[i].resize(4 * elements[i]);
-    buffers[i].master = reinterpret_cast<float*>(master[i].data());
-    if (i != 3) buffers[i].exp_avg_sq = reinterpret_cast<float*>(square[i].data());
+    buffers[i].arrays = {reinterpret_cast<float*>(master[i].data())};
+    if (i == 3) continue;
+    buffers[i].arrays.push_back(nullptr);
+    buffers[i].arrays.push_back(reinterpret_cast<float*>(square[i].data()));
   }
   std::vector<uint64_t> steps;
   ASSERT_TRUE(client_->FetchState(buffers, &steps).ok());
@@ -429,7 +459,7 @@ TEST_F(ClientTest, ExtendUploadsOnlyTheNewTensors) {
   }
   std::vector<TensorBuffers> buffers = model_.Buffers();
   buffers.push_back(late.Buffers()[0]);
-  auto report = client_->Step(std::vector<AdamWHyper>(3), buffers);
+  auto report = client_->Step(std::vector<Hyper>(3, AdamWHyper()), buffers);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(Server(0).begins.back().layout_version(), 2u);
   EXPECT_TRUE(model_.weights == model_.grads);
@@ -471,13 +501,13 @@ TEST_F(ClientTest, WaitReturnsFalseWhileTheRoundRuns) {
     Server(0).Ack(stream, frame.header.round, 0);
     return true;
   };
-  ASSERT_TRUE(client_->BeginStep(std::vector<AdamWHyper>(2), model_.Buffers()).ok());
+  ASSERT_TRUE(client_->BeginStep(std::vector<Hyper>(2, AdamWHyper()), model_.Buffers()).ok());
   RoundReport report;
   auto done = client_->Wait(std::chrono::milliseconds(20), &report);
   ASSERT_TRUE(done.ok());
   EXPECT_FALSE(*done);
   EXPECT_EQ(client_->FetchWeights(model_.Buffers()).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(client_->BeginStep(std::vector<AdamWHyper>(2), model_.Buffers()).code(),
+  EXPECT_EQ(client_->BeginStep(std::vector<Hyper>(2, AdamWHyper()), model_.Buffers()).code(),
             absl::StatusCode::kFailedPrecondition);
   {
     std::lock_guard<std::mutex> lock(Server(0).mutex());
@@ -515,7 +545,7 @@ TEST_F(ClientTest, DestroyingAClientInTheMiddleOfARoundIsSafe) {
   for (auto& server : servers_) {
     server->on_frame = [](FakeStream*, const DecodedFrame&) { return true; };
   }
-  ASSERT_TRUE(client_->BeginStep(std::vector<AdamWHyper>(2), model_.Buffers()).ok());
+  ASSERT_TRUE(client_->BeginStep(std::vector<Hyper>(2, AdamWHyper()), model_.Buffers()).ok());
   client_.reset();
 }
 

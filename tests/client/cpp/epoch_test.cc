@@ -222,7 +222,7 @@ TEST_F(SurvivorTest, AServerWhoseWeightsAreAllInSendsNoneAgain) {
   });
   std::atomic<bool> complete{false};
   OnceComplete(&Server(1), [&] { complete = true; });
-  ASSERT_TRUE(client_->BeginStep(std::vector<AdamWHyper>(2), model_.Buffers()).ok());
+  ASSERT_TRUE(client_->BeginStep(std::vector<Hyper>(2, AdamWHyper()), model_.Buffers()).ok());
   while (!complete || client_->counters().frames_refused == 0) std::this_thread::yield();
   {
     std::lock_guard<std::mutex> lock(Server(1).mutex());
@@ -481,7 +481,7 @@ TEST_F(SurvivorTest, AClientCanBeDestroyedDuringTheChange) {
     return absl::OkStatus();
   };
   OnceComplete(&Server(1), [&] { Replace(&Server(1), 1); });
-  ASSERT_TRUE(client_->BeginStep(std::vector<AdamWHyper>(2), model_.Buffers()).ok());
+  ASSERT_TRUE(client_->BeginStep(std::vector<Hyper>(2, AdamWHyper()), model_.Buffers()).ok());
   while (!asked) std::this_thread::yield();
   client_.reset();
 }

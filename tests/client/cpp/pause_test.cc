@@ -44,7 +44,7 @@ TEST_F(PauseTest, AServerThatBreaksBetweenRoundsIsBackForTheNext) {
 TEST_F(PauseTest, AStepCanBeginWhileAServerIsAway) {
   StartJob(2);
   Server(1).Kill();
-  ASSERT_TRUE(client_->BeginStep(std::vector<AdamWHyper>(2), model_.Buffers()).ok());
+  ASSERT_TRUE(client_->BeginStep(std::vector<Hyper>(2, AdamWHyper()), model_.Buffers()).ok());
   RoundReport report;
   while (pauses_.empty()) {
     const auto done = client_->Wait(std::chrono::milliseconds(10), &report);
@@ -435,7 +435,7 @@ TEST_F(PauseTest, AbortEndsAPause) {
 TEST_F(PauseTest, DestroyingAClientInAPauseIsSafe) {
   StartJob(2);
   Server(1).Kill();
-  ASSERT_TRUE(client_->BeginStep(std::vector<AdamWHyper>(2), model_.Buffers()).ok());
+  ASSERT_TRUE(client_->BeginStep(std::vector<Hyper>(2, AdamWHyper()), model_.Buffers()).ok());
   RoundReport report;
   while (pauses_.empty()) {
     ASSERT_TRUE(client_->Wait(std::chrono::milliseconds(10), &report).ok());

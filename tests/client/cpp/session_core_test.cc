@@ -172,7 +172,7 @@ class SessionCoreTest : public ::testing::Test {
       buffers[i].grad = grads_[i].data();
       buffers[i].weight = weights_[i].data();
     }
-    auto input = StepInput(core_->job(), std::vector<AdamWHyper>(1), buffers);
+    auto input = StepInput(core_->job(), std::vector<Hyper>(1, AdamWHyper()), buffers);
     ASSERT_TRUE(input.ok()) << input.status();
     core_->BeginRound(*std::move(input));
   }

@@ -68,7 +68,7 @@ TEST(DecideTest, AnUploadTakesWeightsAsTheyAreAndIsNoStep) {
 
 TEST(DecideTest, AnUploadOfStateMaySetTheStepCount) {
   DecideInput input = Input(0.5, 1, 2);
-  input.upload = UploadPlane::kV;
+  input.upload = StatePlaneOf(2);
   input.policy = {.loss_scale = 4, .opt_step = 7, .consecutive_skips = 2};
   const std::vector<Vote> votes = {{.server = 0, .norms = {{0, 1.0}}}};
   EXPECT_EQ(Decide(input, votes)->policy, input.policy);

@@ -39,6 +39,23 @@ const Case kBadSpecs[] = {
     {"max_grad_norm", [](JobSpec* s) { s->max_grad_norm = -1; }},
     {"loss_scale", [](JobSpec* s) { s->loss_scale = 0; }},
     {"optimizer kind", [](JobSpec* s) { s->optimizer = OptimizerKind::kUnspecified; }},
+    {"optimizer kind 6 is not known; this version offers AdamW (1), Adam (2), SGD (3)",
+     [](JobSpec* s) { s->optimizer = OptimizerKind::kLamb; }},
+    {"the job has 1 options; AdamW has 2", [](JobSpec* s) { s->options = {0}; }},
+    {"option amsgrad is 2; it must be 0 or 1",
+     [](JobSpec* s) {
+       s->options = {2, 0};
+     }},
+    {"option nesterov needs momentum",
+     [](JobSpec* s) {
+       s->optimizer = OptimizerKind::kSgd;
+       s->options = {0, 1, 0};
+     }},
+    {"option initial_accumulator_value is -1; it must be finite and at least 0",
+     [](JobSpec* s) {
+       s->optimizer = OptimizerKind::kAdagrad;
+       s->options = {-1, 0, 0};
+     }},
     {"reduction_id", [](JobSpec* s) { s->reduction_id = 9; }},
     {"durability", [](JobSpec* s) { s->durability = Durability::kUnspecified; }},
     {"nonfinite policy 7", [](JobSpec* s) { s->nonfinite = static_cast<NonfinitePolicy>(7); }},
@@ -87,6 +104,39 @@ TEST(JobSpecTest, FirstDifferenceNamesTheField) {
   EXPECT_NE(FirstDifference(Good(), other).find("is named \"c\""), std::string::npos);
 }
 
+TEST(JobSpecTest, OptionsAreInitialUnlessTheSpecNamesThem) {
+  JobSpec spec = Good();
+  EXPECT_EQ(OptimizerOf(spec).options, (Options{0, 0}));
+  EXPECT_EQ(StateArrayCount(spec), 3u);
+  JobSpec named = Good();
+  named.options = {0, 0};
+  EXPECT_EQ(FirstDifference(spec, named), "");
+  named.options = {1, 0};
+  EXPECT_TRUE(ValidateJobSpec(named, {}).ok());
+  EXPECT_EQ(StateArrayCount(named), 4u);
+  EXPECT_EQ(FirstDifference(spec, named), "amsgrad is 1, the job has 0");
+  named.optimizer = OptimizerKind::kAdagrad;
+  named.options = {0.25, 0, 0};
+  ASSERT_EQ(StateArrayCount(named), 2u);
+  EXPECT_EQ(InitialValue(named, 0), 0.0f);
+  EXPECT_EQ(InitialValue(named, 1), 0.25f);
+  EXPECT_EQ(FirstDifference(spec, named), "optimizer is 4, the job has 1");
+}
+
+TEST(JobSpecTest, AJobThatBeganWithoutMomentumGetsNone) {
+  JobSpec spec = Good();
+  spec.optimizer = OptimizerKind::kSgd;
+  EXPECT_TRUE(ValidateHyper(spec, {{0.1, 0, 0, 0}, {0.1, 0, 0, 0}}).ok());
+  const absl::Status late = ValidateHyper(spec, {{0.1, 0, 0, 0}, {0.1, 0.9, 0, 0}});
+  EXPECT_EQ(ReasonOf(late), Reason::kBadHyperparam);
+  EXPECT_EQ(late.message(),
+            "group 1: momentum is 0.9; the job began without momentum in any group, so it must "
+            "stay 0");
+  spec.options = {1, 0, 0};
+  EXPECT_TRUE(ValidateHyper(spec, {{0.1, 0, 0, 0}, {0.1, 0.9, 0, 0}}).ok());
+  EXPECT_FALSE(ValidateHyper(spec, {{0.1, 0, 0, 0}, {0.1, 1.5, 0, 0}}).ok());
+}
+
 TEST(JobSpecTest, HyperParametersMustBeFiniteAndInRange) {
   const JobSpec spec = Good();
   const Hyper good = {1e-3, 0.9, 0.999, 1e-8, 0.01};
@@ -100,7 +150,8 @@ TEST(JobSpecTest, HyperParametersMustBeFiniteAndInRange) {
       bad[k] = value;
       const absl::Status status = ValidateHyper(spec, {good, bad});
       EXPECT_EQ(ReasonOf(status), Reason::kBadHyperparam);
-      EXPECT_NE(std::string(status.message()).find(kAdamWKeys[k]), std::string::npos) << status;
+      EXPECT_NE(std::string(status.message()).find(kAdamHyper[k].name), std::string::npos)
+          << status;
       EXPECT_NE(std::string(status.message()).find("group 1"), std::string::npos) << status;
     }
   }

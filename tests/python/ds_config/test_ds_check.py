@@ -233,7 +233,7 @@ def test_what_is_not_there_yet_is_refused_with_the_alternative():
     assert one(fixed, "fp16.loss_scale").verdict is Verdict.SERVICE
     assert one({"fp16": {"loss_scale": 0}}, "fp16.loss_scale").verdict is Verdict.NO_EFFECT
     l2 = {"optimizer": {"type": "Adam", "params": {"adam_w_mode": False}}}
-    assert one(l2, "optimizer.params.adam_w_mode").verdict is Verdict.REFUSED
+    assert one(l2, "optimizer.params.adam_w_mode").verdict is Verdict.SERVICE
     w = {"optimizer": {"type": "adamw", "params": {"adam_w_mode": False}}}
     assert one(w, "optimizer.params.adam_w_mode").verdict is Verdict.NO_EFFECT
 

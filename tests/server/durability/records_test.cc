@@ -148,18 +148,18 @@ TEST(Records, BytesOfUploadsStayAsTheyAre) {
 // Version 4 of PREPARED and version 3 of DECISION are those of planes of the state.
 TEST(Records, BytesOfStatePlanesStayAsTheyAre) {
   PreparedRecord prepared = SmallPrepared();
-  prepared.upload = UploadPlane::kMLow;
+  prepared.upload = StatePlaneOf(1, /*low=*/true);
   const std::string hex = absl::StrCat("04", std::string(kPreparedHex).substr(2), "00000000");
   EXPECT_EQ(absl::BytesToHexString(EncodePrepared(prepared)),
             absl::StrCat(hex, "05000000", "00000000"));
-  prepared.upload = UploadPlane::kV;
+  prepared.upload = StatePlaneOf(2);
   prepared.steps = StepCounts{{3, 0x100}, 9};
   EXPECT_EQ(absl::BytesToHexString(EncodePrepared(prepared)),
             absl::StrCat(hex, "06000000",  // the plane
                          "01000000",       // step counts:
                          "0900000000000000", "02000000", "0300000000000000", "0001000000000000"));
   DecisionRecord decision = SmallDecision();
-  decision.decision.upload = UploadPlane::kV;
+  decision.decision.upload = StatePlaneOf(2);
   std::string decided = kDecisionHex;
   decided.replace(0, 2, "03").replace(32, 2, "04");
   EXPECT_EQ(absl::BytesToHexString(EncodeDecision(decision)), decided + "06000000");
@@ -167,8 +167,8 @@ TEST(Records, BytesOfStatePlanesStayAsTheyAre) {
 
 TEST(Records, PlanesThatDoNotExistAreDataLoss) {
   PreparedRecord prepared = SmallPrepared();
-  prepared.upload = UploadPlane::kP;
-  for (const char plane : {0, 1, 8}) {
+  prepared.upload = UploadPlane::kMaster;
+  for (const char plane : {0, 1, 10}) {
     std::string bad = EncodePrepared(prepared);
     bad[bad.size() - 8] = plane;
     EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(bad).status())) << int{plane};

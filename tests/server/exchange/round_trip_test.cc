@@ -47,6 +47,7 @@ class RoundTrip {
     if (!shards.ok()) return shards.status();
     ExportSource source;
     source.layout = &layout_;
+    source.arrays = StateArrayCount(spec_);
     source.read = [this](uint32_t extent, void* image) {
       std::memcpy(image, states_.at(extent).data(), states_.at(extent).size() * sizeof(float));
       return absl::OkStatus();
@@ -159,6 +160,7 @@ TEST(ExchangeRoundTrip, AReadThatFailsLeavesNoFile) {
   ExportSource source;
   const Layout layout = *LayoutOfSpec(trip.spec());
   source.layout = &layout;
+  source.arrays = StateArrayCount(trip.spec());
   source.read = [](uint32_t, void*) { return absl::DataLossError("this extent is damaged"); };
   const absl::Status status = WriteExport(&trip.disk(), kDirectory, shards->front(), source);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
@@ -263,6 +265,7 @@ TEST(ExchangeRoundTrip, ExportsEndWhenTheyAreToldToAndLeaveNoFile) {
   const Layout layout = *LayoutOfSpec(trip.spec());
   ExportSource source;
   source.layout = &layout;
+  source.arrays = StateArrayCount(trip.spec());
   source.read = [](uint32_t, void* image) {
     std::memset(image, 0, 4096);
     return absl::OkStatus();

@@ -45,15 +45,15 @@ struct RunData {
     weight_.assign(padded * DTypeBytes(weight_dtype), 0xAB);
   }
 
-  StepArgs Args(const AdamWScalars& k, float scale, bool with_weight = true) {
-    return {p_.data() + shift_,
-            m_.data() + shift_,
-            v_.data() + shift_,
-            grad_.data() + shift_ * DTypeBytes(grad_dtype_),
-            with_weight ? weight_.data() + shift_ * DTypeBytes(weight_dtype_) : nullptr,
-            count_,
-            scale,
-            k};
+  RunArgs Args(const AdamWScalars& k, float scale, bool with_weight = true) {
+    RunArgs args{{p_.data() + shift_, m_.data() + shift_, v_.data() + shift_},
+                 grad_.data() + shift_ * DTypeBytes(grad_dtype_),
+                 with_weight ? weight_.data() + shift_ * DTypeBytes(weight_dtype_) : nullptr,
+                 count_,
+                 scale,
+                 {}};
+    std::memcpy(args.k, &k, sizeof(k));
+    return args;
   }
 
   uint64_t StepByReference(const AdamWScalars& k, float scale) {
@@ -88,6 +88,10 @@ struct RunData {
   std::vector<uint8_t> grad_, weight_;
 };
 
+RunFn AdamWStep(const KernelTable& kernels, DType grad, DType weight) {
+  return KindStep(kernels, OptimizerKind::kAdamW, 3, grad, weight);
+}
+
 class AdamWIsaTest : public ::testing::TestWithParam<simd::Isa> {
  protected:
   void SetUp() override {
@@ -107,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(, AdamWIsaTest,
 void ExpectSameBits(const KernelTable& kernels, RunData run, const AdamWScalars* fixed, int steps,
                     float scale) {
   RunData expected = run;
-  const StepFn step = AdamWStep(kernels, run.grad_dtype_, run.weight_dtype_);
+  const RunFn step = AdamWStep(kernels, run.grad_dtype_, run.weight_dtype_);
   for (int t = 1; t <= steps; ++t) {
     const AdamWScalars k = fixed ? *fixed : MakeAdamWScalars(1e-3 / t, 0.9, 0.999, 1e-8, 0.01, t);
     const uint64_t overflow = step(run.Args(k, scale));

@@ -46,7 +46,7 @@ class CheckpointerTest : public ::testing::Test {
     plan_ = testing::MakePlan({static_cast<int64_t>(extents) * 128}, 1, {0});
     layout_ = testing::LayoutOf(plan_);
     for (uint32_t e = 0; e < extents; ++e) owned_.push_back(extents - 1 - e);
-    store_ = std::make_unique<ExtentStore>(MakeDramTier(plan_.spec.tile_elements),
+    store_ = std::make_unique<ExtentStore>(MakeDramTier(StateShapeOf(plan_.spec)),
                                            &optim::Kernels(simd::Isa::kScalar));
     ASSERT_TRUE(store_->Add(layout_, owned_).ok());
     auto made = Checkpointer::Create(layout_, owned_, std::move(versions), rounds);
@@ -243,9 +243,9 @@ TEST_F(CheckpointerTest, AnImageHoldsTheStateAsASlotWantsIt) {
     for (uint32_t t = 0; t < TileCount(layout_, extent); ++t) {
       const TileView tile = store_->Tile(extent, t);
       for (uint32_t i = 0; i < tile.elements; ++i) {
-        tile.p[i] = static_cast<float>(extent * 1000 + t * 100 + i);
-        tile.m[i] = -tile.p[i];
-        tile.v[i] = tile.p[i] * 2;
+        tile.array[0][i] = static_cast<float>(extent * 1000 + t * 100 + i);
+        tile.array[1][i] = -tile.array[0][i];
+        tile.array[2][i] = tile.array[0][i] * 2;
       }
     }
   }
@@ -272,13 +272,14 @@ TEST(CopyToImage, BringsTheChecksumsOfItsChunks) {
   plan.spec.extent_elements = 65'536;
   plan.owner = {0, 0};
   const Layout layout = testing::LayoutOf(plan);
-  ExtentStore store(MakeDramTier(plan.spec.tile_elements), &optim::Kernels(simd::Isa::kScalar));
+  ExtentStore store(MakeDramTier(StateShapeOf(plan.spec)), &optim::Kernels(simd::Isa::kScalar));
   ASSERT_TRUE(store.Add(layout, {0, 1}).ok());
   for (const uint32_t extent : {0u, 1u}) {
     std::vector<float> expected;
     for (uint32_t t = 0; t < TileCount(layout, extent); ++t) {
       const TileView tile = store.Tile(extent, t);
-      for (float* const array : {tile.p, tile.m, tile.v}) {
+      ASSERT_EQ(tile.arrays, 3u);
+      for (float* const array : {tile.array[0], tile.array[1], tile.array[2]}) {
         for (uint32_t i = 0; i < tile.elements; ++i) {
           array[i] = static_cast<float>(expected.size());
           expected.push_back(array[i]);

@@ -28,7 +28,7 @@ class InitialWeightsTest : public ::testing::Test {
 
   void SetUp() override {
     const RoundFsm& fsm = fsm_.fsm_;
-    auto tier = NvmeTier::Create({.tile_elements = plan_.spec.tile_elements,
+    auto tier = NvmeTier::Create({.shape = StateShapeOf(plan_.spec),
                                   .extent_elements = kElements,
                                   .buffers = kNvmeBuffersMin});
     ASSERT_TRUE(tier.ok()) << tier.status();

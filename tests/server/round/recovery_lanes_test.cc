@@ -66,7 +66,7 @@ class RecoveryLanes : public ::testing::Test {
     return Recover(plan_, layout_, owned_, storage->get(), store, lanes);
   }
   ExtentStore EmptyStore() const {
-    return ExtentStore(MakeDramTier(plan_.spec.tile_elements), &optim::Kernels(simd::Isa::kScalar));
+    return ExtentStore(MakeDramTier(StateShapeOf(plan_.spec)), &optim::Kernels(simd::Isa::kScalar));
   }
   std::string StateOf(ExtentStore* store) const {
     std::string state;

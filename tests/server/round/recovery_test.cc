@@ -81,7 +81,7 @@ void BeginEverywhere(uint64_t round, const Grads& grads,
     if (Uploaded(round)) {
       trainers[slot]->BeginUpload(grads[0]);
     } else if (PlaneSet(round)) {
-      trainers[slot]->BeginUpload(grads[0], UploadPlane::kV, SetSteps(grads[0].size()));
+      trainers[slot]->BeginUpload(grads[0], StatePlaneOf(2), SetSteps(grads[0].size()));
     } else {
       trainers[slot]->BeginRound(grads[slot]);
     }

@@ -237,7 +237,7 @@ TEST(PlanMemoryTest, NamesTheParts) {
   const auto fits = PlanMemory(plan, 0, {1 << 30}, 4);
   ASSERT_TRUE(fits.ok());
   EXPECT_EQ(fits->window_extents, 8u);
-  EXPECT_EQ(fits->state_bytes, DramExtentBytes(128, 64) * 7 + DramExtentBytes(104, 64));
+  EXPECT_EQ(fits->state_bytes, DramExtentBytes(128, {64, 3}) * 7 + DramExtentBytes(104, {64, 3}));
   // 64 bytes for what each (extent, slot) needs beside its payload.
   EXPECT_EQ(fits->register_bytes, 8 * 2 * (128 * 4 + 64));
   const auto tight = PlanMemory(plan, 0, {fits->total() - 1}, 4);

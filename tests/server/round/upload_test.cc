@@ -251,15 +251,15 @@ TEST(UploadTest, TheNextEpochMayStepInTheRoundThatWasAnUpload) {
 TEST(StatePlaneTest, StepCountsTakeEffectWithTheDecision) {
   Server server(2);
   const StepCounts steps{{5, 9}, 11};
-  server.Begin(1, MakePlane(UploadPlane::kV, steps));
-  server.Begin(0, MakePlane(UploadPlane::kV, steps));
+  server.Begin(1, MakePlane(StatePlaneOf(2), steps));
+  server.Begin(0, MakePlane(StatePlaneOf(2), steps));
   const Effects pushed = server.Push(FrameKind::kGradient, 0);
   ASSERT_NE(First<PrepareRound>(pushed), nullptr);
-  EXPECT_EQ(First<PrepareRound>(pushed)->record.upload, UploadPlane::kV);
+  EXPECT_EQ(First<PrepareRound>(pushed)->record.upload, StatePlaneOf(2));
   EXPECT_EQ(First<PrepareRound>(pushed)->record.steps, steps);
   EXPECT_EQ(server.fsm_.tensor_steps(), (std::vector<uint64_t>{0, 0}));
   const Effects decided = server.Feed(DurableInput{});
-  EXPECT_EQ(First<ApplyRound>(decided)->decision.upload, UploadPlane::kV);
+  EXPECT_EQ(First<ApplyRound>(decided)->decision.upload, StatePlaneOf(2));
   EXPECT_EQ(First<ApplyRound>(decided)->decision.policy.opt_step, 11u);
   server.Feed(SteppedInput{});
   EXPECT_EQ(server.fsm_.tensor_steps(), steps.tensor);
@@ -272,7 +272,7 @@ TEST(StatePlaneTest, WithoutStepCountsTheyStay) {
   restored.policy.opt_step = 4;
   Effects effects;
   server.fsm_.Restore(restored, &effects);
-  server.Begin(0, MakePlane(UploadPlane::kP));
+  server.Begin(0, MakePlane(UploadPlane::kMaster));
   server.Push(FrameKind::kGradient, 0);
   server.Feed(DurableInput{});
   server.Feed(SteppedInput{});
@@ -283,7 +283,7 @@ TEST(StatePlaneTest, WithoutStepCountsTheyStay) {
 
 TEST(StatePlaneTest, OnlySixteenBitTensorsArePushedInALowPlane) {
   Server server(MakeMixedPlan(2), Durability::kNone);
-  RoundBegin begin = MakePlane(UploadPlane::kMLow);
+  RoundBegin begin = MakePlane(StatePlaneOf(1, /*low=*/true));
   begin.presence = {false, true};
   server.Begin(0, begin);
   server.Begin(1, begin);
@@ -302,33 +302,34 @@ TEST(StatePlaneTest, OnlySixteenBitTensorsArePushedInALowPlane) {
 
 TEST(StatePlaneTest, MalformedPlanesAreRefused) {
   const std::vector<uint64_t> two = {1, 2};
-  RoundBegin low_of_all = MakePlane(UploadPlane::kPLow);
+  RoundBegin low_of_all = MakePlane(UploadPlane::kMasterLow);
   RoundBegin low_of_none = low_of_all;
   low_of_none.presence = {false, false};
-  RoundBegin high_of_one = MakePlane(UploadPlane::kP);
+  RoundBegin high_of_one = MakePlane(UploadPlane::kMaster);
   high_of_one.presence = {false, true};
   for (const RoundBegin& bad :
        {low_of_all, low_of_none, high_of_one, MakePlane(UploadPlane::kWeights, StepCounts{two, 1}),
-        MakePlane(UploadPlane::kV, StepCounts{{1}, 1}),
-        MakePlane(UploadPlane::kV, StepCounts{{1, kStepCountMax + 1}, 1}),
-        MakePlane(UploadPlane::kV, StepCounts{two, kStepCountMax + 1})}) {
+        MakePlane(StatePlaneOf(2), StepCounts{{1}, 1}),
+        MakePlane(StatePlaneOf(2), StepCounts{{1, kStepCountMax + 1}, 1}),
+        MakePlane(StatePlaneOf(2), StepCounts{two, kStepCountMax + 1}),
+        MakePlane(StatePlaneOf(3))}) {
     Server server(MakeMixedPlan(2), Durability::kNone);
     ExpectRefused(&server, bad);
   }
 }
 
 TEST(StatePlaneTest, OtherPlanesOrStepCountsFailTheJob) {
-  const RoundBegin first = MakePlane(UploadPlane::kV, StepCounts{{5, 9}, 9});
+  const RoundBegin first = MakePlane(StatePlaneOf(2), StepCounts{{5, 9}, 9});
   RoundBegin other_bits = first;
   other_bits.weight_crc32c = {7, 9};
   const std::vector<std::pair<RoundBegin, std::string>> others = {
-      {MakePlane(UploadPlane::kM),
+      {MakePlane(StatePlaneOf(1)),
        "slot 1 uploads first moments in round 1, in which slot 0 "
        "uploads second moments"},
       {MakePlane(UploadPlane::kWeights), "slot 1 uploads weights in round 1, in which slot 0"},
-      {MakePlane(UploadPlane::kV), "slot 1 uploads other step counts than slot 0"},
-      {MakePlane(UploadPlane::kV, StepCounts{{5, 8}, 9}), "other step counts"},
-      {MakePlane(UploadPlane::kV, StepCounts{{5, 9}, 8}), "other step counts"},
+      {MakePlane(StatePlaneOf(2)), "slot 1 uploads other step counts than slot 0"},
+      {MakePlane(StatePlaneOf(2), StepCounts{{5, 8}, 9}), "other step counts"},
+      {MakePlane(StatePlaneOf(2), StepCounts{{5, 9}, 8}), "other step counts"},
       {other_bits, "second moments of tensor \"t1\" that slot 1 uploads differs from slot 0's"},
       {MakeBegin(1), "slot 0 uploads second moments in round 1, which slot 1 steps"}};
   for (const auto& [other, why] : others) {
@@ -345,7 +346,7 @@ TEST(StatePlaneTest, OtherPlanesOrStepCountsFailTheJob) {
 TEST(StatePlaneTest, AServerRestoredWhilePreparedKnowsTheStepCounts) {
   const StepCounts steps{{5, 9}, 11};
   Server before(1, Durability::kPower);
-  before.Begin(0, MakePlane(UploadPlane::kV, steps));
+  before.Begin(0, MakePlane(StatePlaneOf(2), steps));
   const Effects pushed = before.Push(FrameKind::kGradient, 0);
   Server after(1, Durability::kPower);
   Restored restored{.round = 1, .tensor_step = {0, 0}};
@@ -353,7 +354,7 @@ TEST(StatePlaneTest, AServerRestoredWhilePreparedKnowsTheStepCounts) {
   Effects effects;
   after.fsm_.Restore(restored, &effects);
   ASSERT_NE(First<ApplyRound>(effects), nullptr);
-  EXPECT_EQ(First<ApplyRound>(effects)->decision.upload, UploadPlane::kV);
+  EXPECT_EQ(First<ApplyRound>(effects)->decision.upload, StatePlaneOf(2));
   after.Feed(SteppedInput{});
   EXPECT_EQ(after.fsm_.tensor_steps(), steps.tensor);
   EXPECT_EQ(after.fsm_.policy().opt_step, 11u);

@@ -48,6 +48,19 @@ TEST(ConvertTest, AJobPlanSurvivesTheWire) {
   EXPECT_EQ(back->layout_version, 4u);
 }
 
+TEST(ConvertTest, AnOptimizerAndItsOptionsSurviveTheWire) {
+  JobPlan plan = MakePlan();
+  v1::JobSpec initial;
+  ballast::ToProto(plan.spec, &initial);
+  EXPECT_EQ(initial.options_size(), 0);
+  plan.spec.optimizer = OptimizerKind::kAdagrad;
+  plan.spec.options = {0.25, 1, 0};
+  const auto back = PeerJobFromProto(PeerJobToProto(plan));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->spec.optimizer, OptimizerKind::kAdagrad);
+  EXPECT_EQ(back->spec.options, plan.spec.options);
+}
+
 TEST(ConvertTest, UnknownEnumNumbersOfASpecAreNamed) {
   v1::AttachRequest request;
   ballast::ToProto(MakePlan().spec, request.mutable_spec());
@@ -56,7 +69,7 @@ TEST(ConvertTest, UnknownEnumNumbersOfASpecAreNamed) {
   std::vector<v1::AttachRequest> bad(5, request);
   bad[0].mutable_spec()->mutable_tensors(1)->set_dtype(static_cast<v1::DType>(9));
   bad[1].mutable_spec()->mutable_tensors(1)->clear_dtype();
-  bad[2].mutable_spec()->set_optimizer(static_cast<v1::OptimizerKind>(2));
+  bad[2].mutable_spec()->set_optimizer(static_cast<v1::OptimizerKind>(9));
   bad[3].mutable_spec()->clear_durability();
   bad[4].set_init(static_cast<v1::InitMode>(3));
   for (const v1::AttachRequest& message : bad) {
@@ -121,14 +134,14 @@ TEST(ConvertTest, ARoundUploadsNothingWeightsOrOnePlane) {
   EXPECT_FALSE(BeginFromProto(begin, 1)->steps.has_value());
   begin.set_upload(true);
   EXPECT_EQ(BeginFromProto(begin, 1)->upload, UploadPlane::kWeights);
-  begin.set_plane(v1::STATE_PLANE_M_LOW);
+  begin.set_plane(v1::STATE_PLANE_ARRAY1_LOW);
   EXPECT_EQ(ReasonOf(BeginFromProto(begin, 1).status()), Reason::kBadFrame);
   begin.set_upload(false);
-  EXPECT_EQ(BeginFromProto(begin, 1)->upload, UploadPlane::kMLow);
+  EXPECT_EQ(BeginFromProto(begin, 1)->upload, StatePlaneOf(1, /*low=*/true));
   begin.add_tensor_step(7);
   begin.set_opt_step(8);
   EXPECT_EQ(BeginFromProto(begin, 1)->steps, (StepCounts{{7}, 8}));
-  for (const int unknown : {1, 8, -1}) {
+  for (const int unknown : {1, 10, -1}) {
     begin.set_plane(static_cast<v1::StatePlane>(unknown));
     EXPECT_EQ(ReasonOf(BeginFromProto(begin, 1).status()), Reason::kBadFrame) << unknown;
   }

@@ -24,7 +24,7 @@ class NvmeTierTest : public ::testing::Test {
 
   void Make(uint32_t extents, uint32_t buffers) {
     auto made = NvmeTier::Create(
-        {.tile_elements = kElements, .extent_elements = kElements, .buffers = buffers});
+        {.shape = {kElements, 3}, .extent_elements = kElements, .buffers = buffers});
     ASSERT_TRUE(made.ok()) << made.status();
     tier_ = *std::move(made);
     tier_->Connect(
@@ -52,7 +52,7 @@ class NvmeTierTest : public ::testing::Test {
         ++under_way;
         tier_->Acquire(e, [&, e](const absl::Status& status) {
           ASSERT_TRUE(status.ok()) << status;
-          tier_->Tile(e, 0).p[0] += 1;
+          tier_->Tile(e, 0).array[0][0] += 1;
           ready_.push_back(e);
         });
       }
@@ -97,7 +97,7 @@ TEST_F(NvmeTierTest, ASweepReadsAndWritesWhatIsNotInMemoryAndFlushesOnce) {
       tier_->Acquire(e, [&](const absl::Status&) { ready = true; });
       images_.Run();
       ASSERT_TRUE(ready);
-      EXPECT_EQ(tier_->Tile(e, 0).p[0], 4) << e;
+      EXPECT_EQ(tier_->Tile(e, 0).array[0][0], 4) << e;
       tier_->Release(e, 0);
     }
   }
@@ -137,7 +137,7 @@ TEST_F(NvmeTierTest, AnExtentThatIsBeingWrittenIsGivenBackWhenItIsWritten) {
   for (uint32_t e = 0; e < 4; ++e) {
     tier_->Acquire(e, [](const absl::Status&) {});
     images_.Run();
-    tier_->Tile(e, 0).v[5] = 3;
+    tier_->Tile(e, 0).array[2][5] = 3;
     tier_->Release(e, 2);
   }
   bool other = false;
@@ -149,7 +149,7 @@ TEST_F(NvmeTierTest, AnExtentThatIsBeingWrittenIsGivenBackWhenItIsWritten) {
   images_.Run();
   EXPECT_TRUE(again);
   EXPECT_TRUE(other);
-  EXPECT_EQ(tier_->Tile(0, 0).v[5], 3);
+  EXPECT_EQ(tier_->Tile(0, 0).array[2][5], 3);
 }
 
 TEST_F(NvmeTierTest, SavesOldExtentsThatNobodySteps) {
@@ -230,7 +230,7 @@ TEST_F(NvmeTierTest, PrefetchFillsFreeMemoryAndEvictsNothing) {
 
 TEST_F(NvmeTierTest, TooFewBuffersAreRefused) {
   const auto made = NvmeTier::Create(
-      {.tile_elements = kElements, .extent_elements = kElements, .buffers = kNvmeBuffersMin - 1});
+      {.shape = {kElements, 3}, .extent_elements = kElements, .buffers = kNvmeBuffersMin - 1});
   EXPECT_TRUE(absl::IsInvalidArgument(made.status())) << made.status();
 }
 

@@ -23,6 +23,8 @@ constexpr uint32_t kExtents = 12;
 // Two whole tiles and one that fills no cache line.
 constexpr uint32_t kElements = 2 * kTile + 23;
 
+constexpr StateShape kShape{.tile_elements = kTile, .arrays = 3, .initial = {0, 0, 0.5f}};
+
 struct TierCase {
   const char* name;
   uint32_t buffers;  // 0: the tier in memory
@@ -36,10 +38,10 @@ class TierConformance : public ::testing::TestWithParam<TierCase> {
   TierConformance() : images_(kElements * 3 * sizeof(float)) {
     images_.at_once = GetParam().at_once;
     if (GetParam().buffers == 0) {
-      tier_ = MakeDramTier(kTile);
+      tier_ = MakeDramTier(kShape);
     } else {
       auto made = *NvmeTier::Create(
-          {.tile_elements = kTile, .extent_elements = kElements, .buffers = GetParam().buffers});
+          {.shape = kShape, .extent_elements = kElements, .buffers = GetParam().buffers});
       made->Connect(
           &images_, [](ImageIo::Done done) { return done; },
           [](const absl::Status& status) { ADD_FAILURE() << status; });
@@ -65,10 +67,10 @@ class TierConformance : public ::testing::TestWithParam<TierCase> {
     for (uint32_t t = 0; t < 3; ++t) {
       const TileView tile = tier_->Tile(extent, t);
       ASSERT_EQ(tile.elements, t < 2 ? kTile : 23u);
-      float* const arrays[] = {tile.p, tile.m, tile.v};
+      ASSERT_EQ(tile.arrays, 3u);
       for (uint32_t array = 0; array < 3; ++array) {
         for (uint32_t i = 0; i < tile.elements; ++i) {
-          change(array, t * kTile + i, arrays[array] + i);
+          change(array, t * kTile + i, tile.array[array] + i);
         }
       }
     }
@@ -83,7 +85,7 @@ class TierConformance : public ::testing::TestWithParam<TierCase> {
   }
   void Expect(uint32_t extent, uint64_t version) {
     ForEach(extent, [&](uint32_t array, uint32_t i, const float* value) {
-      ASSERT_EQ(*value, version == 0 ? 0.0f : ValueOf(extent, array, i, version))
+      ASSERT_EQ(*value, version == 0 ? kShape.initial[array] : ValueOf(extent, array, i, version))
           << "extent " << extent << " array " << array << " element " << i;
     });
   }
@@ -92,7 +94,7 @@ class TierConformance : public ::testing::TestWithParam<TierCase> {
   std::unique_ptr<Tier> tier_;
 };
 
-TEST_P(TierConformance, BeginsWithZerosAndKeepsWhatWasWritten) {
+TEST_P(TierConformance, BeginsWithInitialValuesAndKeepsWhatWasWritten) {
   for (uint32_t e = 0; e < kExtents; ++e) {
     Acquire(e);
     Expect(e, 0);

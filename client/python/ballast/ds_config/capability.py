@@ -19,7 +19,7 @@ class Capability:
     instead: str
 
 
-_OPTIMIZER = 'use "AdamW", the optimizer that works today'
+_OPTIMIZER = 'use "AdamW"'
 _LATER_SCHEDULE = (
     "leave the section out and drive opt.param_groups with a torch scheduler "
     "(torch.optim.lr_scheduler), which works with bt.AdamW as with torch's"
@@ -27,12 +27,12 @@ _LATER_SCHEDULE = (
 
 CAPABILITIES = {
     # Optimizers and their options.
-    "adam_l2": Capability(False, "Adam with L2 decay", "leave adam_w_mode true: AdamW"),
-    "adagrad": Capability(False, "Adagrad", _OPTIMIZER),
-    "lion": Capability(False, "Lion", _OPTIMIZER),
+    "adam_l2": Capability(True, "Adam with L2 decay", "leave adam_w_mode true: AdamW"),
+    "adagrad": Capability(True, "Adagrad", _OPTIMIZER),
+    "lion": Capability(True, "Lion", _OPTIMIZER),
     "lamb": Capability(False, "LAMB", _OPTIMIZER),
-    "sgd": Capability(False, "SGD", _OPTIMIZER),
-    "amsgrad": Capability(False, "amsgrad", "leave amsgrad false"),
+    "sgd": Capability(True, "SGD", _OPTIMIZER),
+    "amsgrad": Capability(True, "amsgrad", "leave amsgrad false"),
     # What is decided round by round.
     "schedules": Capability(False, "a schedule in the service", _LATER_SCHEDULE),
     "dynamic_loss_scale": Capability(

@@ -13,7 +13,7 @@ from typing_extensions import Unpack  # which torch needs
 
 from ballast.errors import at_border
 from ballast.job_options import JobOptions, spelled_out
-from ballast.torch.adamw_kind import AdamWKind
+from ballast.torch.adam_kind import AdamKind
 from ballast.torch.service_optimizer import ServiceOptimizer
 
 
@@ -23,7 +23,9 @@ class AdamW(ServiceOptimizer):
     params: as torch's: tensors, (name, tensor) pairs or group dicts. fp32, bf16 and fp16 CPU
         parameters; for 16-bit ones the service keeps fp32 masters.
     lr, betas, eps, weight_decay: as torch's; read from param_groups at every step().
-    amsgrad, maximize, capturable, differentiable: refused unless False. foreach, fused: no effect.
+    amsgrad, maximize: as torch's, and equal in all groups. amsgrad takes 4 bytes more per
+        parameter.
+    capturable, differentiable: refused unless False. foreach, fused: no effect.
     endpoints: "host:port" of any subset of the servers (list, or string with commas).
     job: the job's name, equal on all trainers and never used before. From the environment, the
         second optimizer of a script gets the name with ".2" appended, and so on.
@@ -75,12 +77,13 @@ class AdamW(ServiceOptimizer):
     upload_weights() has sent them. Edits through p.data leave no trace that torch shows: they are
     lost at the next step() without a word, so send these with upload_weights(), too.
     load_export() brings moments and step counts in, export_state() takes them out again: per
-    parameter step, exp_avg, exp_avg_sq and master, 12 bytes. load_export() takes 3 rounds, or 6
-    where parameters have 16 bits, and also the state_dict() of a torch.optim.AdamW.
+    parameter step, exp_avg, exp_avg_sq and master, 12 bytes (with amsgrad max_exp_avg_sq, 16).
+    load_export() takes a round per array, two where parameters have 16 bits, and also the
+    state_dict() of a torch.optim.AdamW.
     Raises BadArgument, BadHyperparam (ValueErrors) and Unsupported at construction.
     """
 
-    _kind = AdamWKind()
+    _kind = AdamKind("AdamW")
 
     @at_border
     @spelled_out

@@ -15,21 +15,26 @@ from ballast.torch.manifest import Manifest, warn_of_order
 
 
 def export(
-    session: Session, manifest: Manifest, param_groups: list[dict[str, Any]], kind: Kind
+    session: Session,
+    manifest: Manifest,
+    param_groups: list[dict[str, Any]],
+    kind: Kind,
+    keys: tuple[str, ...],
 ) -> dict:
-    """{"state": {i: {"step", and the kind's arrays}}, "param_groups", "names"}.
+    """{"state": {i: {"step", and the job's arrays}}, "param_groups", "names"}.
 
-    i: position over all groups' parameters, as torch counts; frozen ones have no entry. Tensors are
-    new, fp32, on the CPU, of the parameter's shape; "step" is a one-element fp32 tensor.
-    load_state_dict of the kind in torch.optim accepts it ("master" is kept and ignored there).
+    keys: the names of the arrays, in the service's order. i: position over all groups' parameters,
+    as torch counts; frozen ones have no entry. Tensors are new, fp32, on the CPU, of the
+    parameter's shape; "step" is a one-element fp32 tensor. load_state_dict of the kind in
+    torch.optim accepts it ("master" is kept and ignored there).
     Warns when names are missing: without them only the order says which tensor is which.
     """
     warn_of_order(manifest.entries, "identifies them in this export", "the optimizer")
     arrays = {
         key: [torch.empty(e.shape, dtype=torch.float32, device="cpu") for e in manifest.entries]
-        for key in kind.arrays
+        for key in keys
     }
-    pointers = [[t.data_ptr() for t in arrays[key]] for key in kind.arrays]
+    pointers = [[t.data_ptr() for t in arrays[key]] for key in keys]
     steps = session.fetch_state(pointers, keep=arrays)
     position = {}
     for group in param_groups:
@@ -39,9 +44,7 @@ def export(
     for i, entry in enumerate(manifest.entries):
         index = position[id(entry.param)]
         names[index] = entry.name
-        step = torch.tensor(float(steps[i]), dtype=torch.float32, device="cpu")
-        state[index] = {"step": step}
-        state[index].update({key: arrays[key][i] for key in kind.arrays})
+        state[index] = kind.torch_state(steps[i], {key: arrays[key][i] for key in keys})
     order = sorted(state)
     packed = [{**g, "params": [position[id(p)] for p in g["params"]]} for g in param_groups]
     return {

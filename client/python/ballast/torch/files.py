@@ -112,14 +112,17 @@ def state_of_files(
     entries: list[Entry],
     naming: Naming,
     kind: Kind,
+    options: dict[str, float],
 ) -> State:
     """What the files say of the parameters, checked; parameters are found by their names.
 
-    Every parameter of `entries` has to be there; tensors that none of them is called are left. A
-    frozen parameter that is there gets its value, too. Without optimizer state: moments of 0, and
-    no steps. Raises BadArgument naming file and tensor.
+    options: of the kind, fixed for the job. Every parameter of `entries` has to be there; tensors
+    that none of them is called are left. A frozen parameter that is there gets its value, too.
+    Without optimizer state arrays begin anew, and no steps were taken. Raises BadArgument naming
+    file and tensor.
     """
     tensors, state = _open(path)
+    arrays = kind.arrays(options)
     found: dict[int, TensorState] = {}
     for entry in entries:
         if not entry.named:
@@ -130,20 +133,20 @@ def state_of_files(
         name = tensors.name_of((entry.name, *entry.aliases))
         if name is None:
             raise BadArgument(f"load_export(): {path} has no tensor {entry.name!r}")
-        found[id(entry.param)] = _tensor_state(tensors, state, name, entry.shape, kind)
+        found[id(entry.param)] = _tensor_state(tensors, state, name, entry.shape, arrays)
     frozen = _frozen(tensors, param_groups, found, naming)
-    return State(kind.arrays, found, [], frozen)
+    return State(arrays, found, [], frozen, kind.initial_values(options))
 
 
 def _tensor_state(
-    tensors: _Tensors, state: _Tensors | None, name: str, shape: torch.Size, kind: Kind
+    tensors: _Tensors, state: _Tensors | None, name: str, shape: torch.Size, keys: tuple[str, ...]
 ) -> TensorState:
     if state is None:
         return TensorState(arrays={MASTER: tensors.read(name, shape)})
     step = state.read_step(f"step.{name}")
     master = state.name_of((f"{MASTER}.{name}",))
     arrays = {MASTER: state.read(master, shape) if master else tensors.read(name, shape)}
-    for key in kind.arrays:
+    for key in keys:
         if key != MASTER:
             arrays[key] = state.read(f"{key}.{name}", shape)
     return TensorState(step, arrays)

@@ -6,44 +6,167 @@ rounds, load, files, export, which know no kind by name. Pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
-from ballast.errors import BadHyperparam
+from ballast.errors import BadHyperparam, Unsupported
 
 MASTER = "master"  # The state array that every kind has: the weights in fp32.
 
 
-class Kind(Protocol):
-    """One kind of optimizer. Immutable.
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """A hyper-parameter that travels with every round: at least 0 and below `top`.
 
-    name: of its class in ballast.torch and in torch.optim, for error texts.
-    arrays: the names of its state arrays in the service's order, MASTER first; the others have
-        torch's names.
+    key: of a param group. item: its place, where the group's value is a pair.
+    """
+
+    key: str
+    item: int | None = None
+    top: float = math.inf
+
+    @property
+    def shown(self) -> str:
+        return self.key if self.item is None else f"{self.key}[{self.item}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """A state array, by torch's name.
+
+    needs: the option without which a job has no such array. initial: the option that is its
+    elements' first value, which is 0 without one.
     """
 
     name: str
-    arrays: tuple[str, ...]
+    needs: str = ""
+    initial: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """One kind of optimizer, as a row of common/job/optimizer.h and as torch shows it. Immutable.
+
+    name: of its class in ballast.torch and, if in_torch, in torch.optim. service: its name in the
+    service, where that is another. numbers: in the wire's order. fixed: keys of torch's groups that
+    are options of the job, so that all groups have one value. state: the arrays behind the master.
+    refused: keys of torch's groups that this version lacks.
+    """
+
+    name: str
+    numbers: tuple[Number, ...]
+    fixed: tuple[str, ...] = ()
+    state: tuple[Array, ...] = ()
+    refused: tuple[str, ...] = ()
+    service: str = ""
+    in_torch: bool = True
 
     def checked_defaults(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of the constructor as `Optimizer.defaults`; BadHyperparam as torch does."""
+        given = {number.key: defaults[number.key] for number in self.numbers}
+        self.check_ranges(self.read(given, 0))
+        pairs = {n.key: tuple(defaults[n.key]) for n in self.numbers if n.item is not None}
+        return {**defaults, **pairs}
 
     def refuse_options(self, group: Mapping[str, Any], where: str) -> None:
         """Unsupported, naming `where` and the option, for options that this version lacks."""
+        for option in self.refused:
+            if group.get(option):
+                raise Unsupported(
+                    f"{where}: {option}={group[option]!r} is not supported by "
+                    f"ballast.torch.{self.name}"
+                )
+
+    def refuse_group(
+        self, group: Mapping[str, Any], others: Sequence[Mapping[str, Any]], where: str
+    ) -> None:
+        """As refuse_options(), and for fixed options that the first of `others` has not."""
+        self.refuse_options(group, where)
+        if others:
+            self.refuse_changes([group], self.fixed_values(others[0]), where)
 
     def read(self, group: Mapping[str, Any], index: int) -> tuple[float, ...]:
         """The hyper-parameters of param_groups[index] as they are now, in the wire's order.
 
-        Raises BadHyperparam for what is no number, and Unsupported as refuse_options().
+        The servers check ranges (BAD_HYPERPARAM), equally for all slots. Raises BadHyperparam for
+        what is no number, and Unsupported as refuse_options().
         """
+        where = f"param_groups[{index}]"
+        self.refuse_options(group, where)
+        return tuple(_value(group, number, where) for number in self.numbers)
 
     def check_ranges(self, values: tuple[float, ...], where: str = "") -> None:
         """BadHyperparam, with `where` in front, unless read()'s numbers are in their ranges."""
+        for number, value in zip(self.numbers, values):
+            if not 0.0 <= value < number.top:
+                raise BadHyperparam(
+                    f"{where}{number.shown}={value!r}: must be at least 0 and below {number.top}"
+                )
 
-    def refuse_state(self, saved: Mapping[str, Any], where: str) -> None:
-        """Unsupported, naming `where`, for a parameter's state that options it lacks have made."""
+    def options(self, groups: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """What a job of these groups has as its fixed options. Unsupported where groups differ."""
+        options = self.fixed_values(groups[0])
+        self.refuse_changes(groups, options)
+        return options
+
+    def fixed_values(self, group: Mapping[str, Any]) -> dict[str, float]:
+        """What one group has as the options that are the job's."""
+        return {key: float(group.get(key) or 0) for key in self.fixed}
+
+    def refuse_changes(
+        self,
+        groups: Sequence[Mapping[str, Any]],
+        options: Mapping[str, float],
+        where: str = "",
+    ) -> None:
+        """Unsupported, naming the group, or `where`, for a fixed option that is not the job's."""
+        for i, group in enumerate(groups):
+            for key, value in self.fixed_values(group).items():
+                if value != options[key]:
+                    raise Unsupported(
+                        f"{where or f'param_groups[{i}]'}: {key}={group.get(key)!r} is not "
+                        f"supported where the job has {options[key]:g}: all groups have one {key}, "
+                        "from the first step on"
+                    )
+
+    def refuse_new_values(
+        self, before: tuple[float, ...], now: tuple[float, ...], index: int
+    ) -> None:
+        """Unsupported, naming param_groups[index], where torch would now begin with a new array.
+
+        before, now: read()'s numbers of the last step and of the next one.
+        """
+
+    def arrays(self, options: Mapping[str, float]) -> tuple[str, ...]:
+        """The names of a job's state arrays in the service's order, MASTER first."""
+        return (MASTER, *(a.name for a in self.state if not a.needs or options[a.needs]))
+
+    def initial_values(self, options: Mapping[str, float]) -> dict[str, float]:
+        """The first values of arrays that do not begin at 0."""
+        return {a.name: options[a.initial] for a in self.state if a.initial}
+
+    def saved_state(
+        self, saved: Mapping[str, Any], arrays: tuple[str, ...], where: str
+    ) -> Mapping[str, Any]:
+        """A parameter's state as torch saves it, with a "step"; empty for one without state.
+
+        arrays: of the job. Raises Unsupported, naming `where`, for arrays that the job lacks.
+        """
+        for array in self.state:
+            if array.name not in arrays and saved.get(array.name) is not None:
+                raise Unsupported(
+                    f"{where} has {array.name}: {array.needs} is not supported where this "
+                    "optimizer was built without it"
+                )
+        return saved
+
+    def torch_state(self, step: int, arrays: dict[str, torch.Tensor]) -> dict[str, Any]:
+        """A parameter's state as state_dict() of the kind in torch.optim has it, and MASTER."""
+        return {"step": torch.tensor(float(step), dtype=torch.float32, device="cpu"), **arrays}
 
 
 def scalar(value: Any, what: str) -> float:
@@ -56,3 +179,16 @@ def scalar(value: Any, what: str) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: odd tensors
         raise BadHyperparam(f"{what}={value!r}: must be a number") from None
+
+
+def _value(group: Mapping[str, Any], number: Number, where: str) -> float:
+    value = group[number.key]
+    if number.item is not None:
+        try:
+            first, second = value
+        except (TypeError, ValueError):
+            raise BadHyperparam(
+                f"{where}: {number.key}={value!r}: must be two numbers"
+            ) from None
+        value = (first, second)[number.item]
+    return scalar(value, f"{where}: {number.shown}")

@@ -24,7 +24,6 @@ from ballast.torch.kind import MASTER, Kind
 from ballast.torch.manifest import Entry
 from ballast.torch.naming import Naming
 
-_FIRST_PLANE = 2  # numbers as ballast::client::StatePlane's: the high plane of array a is 2 + 2a
 STEP_MAX = 2**53
 _NAME_OF_POSITION = re.compile(r"g\d+\.p\d+")
 # What a saved group has that is not a hyper-parameter.
@@ -46,17 +45,26 @@ class TensorState:
 class State:
     """A checked source: what each parameter gets, by id(), and each torch group, by position.
 
-    arrays: the names of the kind's state arrays, in the service's order.
-    frozen: parameters that are none of the job's, each with its value.
+    arrays: the names of the job's state arrays, in the service's order.
+    frozen: parameters that are none of the job's, each with its value. initial: of the elements of
+    arrays that do not begin at 0.
     """
 
     arrays: tuple[str, ...]
     tensors: dict[int, TensorState]
     groups: list[dict[str, Any]]
     frozen: list[tuple[torch.Tensor, torch.Tensor]] = dataclasses.field(default_factory=list)
+    initial: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def of(self, entry: Entry) -> TensorState:
         return self.tensors.get(id(entry.param)) or TensorState()
+
+    def value(self, entry: Entry, key: str) -> torch.Tensor | None:
+        """What the array `key` of a parameter is to be; None: zeros."""
+        value, initial = self.of(entry).arrays.get(key), self.initial.get(key)
+        if value is None and initial:
+            return torch.full(entry.shape, initial, dtype=torch.float32, device="cpu")
+        return value
 
     def fingerprint(self, entries: list[Entry]) -> bytes:
         """16 bytes that tell one source from another, of what it gives for `entries`."""
@@ -99,49 +107,58 @@ def state_of(
     entries: list[Entry],
     naming: Naming,
     kind: Kind,
+    options: dict[str, float],
 ) -> State:
     """Everything that `source` says of the parameters of `entries`, checked.
 
-    source: a dict as export_state(), or state_dict() of the kind in torch.optim, gives it. Nothing
-    is read of other parameters. Raises BadArgument, or Unsupported for options this version lacks;
-    both name the parameter or group.
+    source: a dict as export_state(), or state_dict() of the kind in torch.optim, gives it.
+    options: of the kind, fixed for the job. Nothing is read of other parameters. Raises
+    BadArgument, or Unsupported for options this version lacks; both name the parameter or group.
     """
     if not isinstance(source, Mapping) or "state" not in source or "param_groups" not in source:
         raise BadArgument(
             f"load_export() got a {type(source).__name__}; it takes a dict with \"state\" and "
-            "\"param_groups\": what opt.export_state() or "
-            f"torch.optim.{kind.name}.state_dict() returns"
+            "\"param_groups\": what opt.export_state() "
+            + (f"or torch.optim.{kind.name}.state_dict() returns" if kind.in_torch else "returns")
         )
     if source.get("ballast") is not None:
         raise BadArgument(
             "load_export() got what opt.state_dict() of a Ballast optimizer returns: a handle, "
             "which holds no tensors. Save opt.export_state() instead"
         )
-    groups = _groups(source["param_groups"], param_groups, kind)
+    groups = _groups(source["param_groups"], param_groups, kind, options)
+    arrays = kind.arrays(options)
     known = {id(e.param): e for e in entries}
     tensors: dict[int, TensorState] = {}
     for parameter, saved in _by_parameter(source, param_groups, naming):
         entry = known.get(id(parameter))
-        if entry is not None and saved:
-            tensors[id(parameter)] = _tensor_state(saved, entry, kind)
-    return State(kind.arrays, tensors, groups)
+        if entry is None or not saved:
+            continue
+        where = f"load_export(): parameter {entry.name!r}"
+        known_state = kind.saved_state(saved, arrays, where)
+        if known_state:
+            tensors[id(parameter)] = _tensor_state(known_state, entry, kind, arrays)
+    return State(arrays, tensors, groups, [], kind.initial_values(options))
 
 
 def planes(
     state: State, entries: list[Entry]
-) -> Iterator[tuple[int, list[torch.Tensor | None], bool]]:
-    """(plane's number, bits per entry, whether it is the last): all that `state` is made of.
+) -> Iterator[tuple[int, bool, list[torch.Tensor | None], bool]]:
+    """(array's number, whether its low half, bits per entry, whether it is the last plane).
+
+    All that `state` is made of.
 
     Bits are contiguous tensors of the entry's element size; None where it has no such plane. Those
     of fp32 entries are the state's own memory.
     """
     halves = any(e.dtype != torch.float32 for e in entries)
     for array, key in enumerate(state.arrays):
-        values = [state.of(e).arrays.get(key) for e in entries]
+        values = [state.value(e, key) for e in entries]
         for low in (False, True) if halves else (False,):
             bits = [_plane(value, e, low) for e, value in zip(entries, values)]
             yield (
-                _FIRST_PLANE + 2 * array + low,
+                array,
+                low,
                 bits,
                 array == len(state.arrays) - 1 and low == halves,
             )
@@ -168,7 +185,7 @@ def _zeros(entry: Entry, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _groups(
-    saved: Any, param_groups: list[dict[str, Any]], kind: Kind
+    saved: Any, param_groups: list[dict[str, Any]], kind: Kind, options: dict[str, float]
 ) -> list[dict[str, Any]]:
     # The hyper-parameters of each saved group, after checking what the group would then have.
     if not isinstance(saved, list) or not all(
@@ -188,6 +205,7 @@ def _groups(
         where = f"load_export(): param_groups[{g}] of the source"
         kind.refuse_options(values, where)
         kind.check_ranges(kind.read({**ours, **values}, g), f"{where}: ")
+        kind.refuse_changes([{**ours, **values}], options, where)
         groups.append(values)
     return groups
 
@@ -246,10 +264,11 @@ def _positioned(saved: list[Any], param_groups: list[dict[str, Any]]) -> dict[An
     return by_index
 
 
-def _tensor_state(saved: Mapping[str, Any], entry: Entry, kind: Kind) -> TensorState:
+def _tensor_state(
+    saved: Mapping[str, Any], entry: Entry, kind: Kind, keys: tuple[str, ...]
+) -> TensorState:
     where = f"load_export(): parameter {entry.name!r}"
-    kind.refuse_state(saved, where)
-    needed = ("step", *(key for key in kind.arrays if key != MASTER))
+    needed = ("step", *(key for key in keys if key != MASTER))
     missing = [key for key in needed if saved.get(key) is None]
     if missing:
         raise BadArgument(
@@ -258,7 +277,7 @@ def _tensor_state(saved: Mapping[str, Any], entry: Entry, kind: Kind) -> TensorS
         )
     arrays = {
         key: _array(saved[key], f"{where}: {key}", entry)
-        for key in kind.arrays
+        for key in keys
         if saved.get(key) is not None  # A master that is not given.
     }
     return TensorState(_step(saved["step"], where), arrays)

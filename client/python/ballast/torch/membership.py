@@ -14,6 +14,7 @@ from ballast.config import JobConfig
 from ballast.errors import BadArgument, BadSpec, Closed
 from ballast.session import Session, TensorSpec
 from ballast.torch import buffers
+from ballast.torch.kind import Kind
 from ballast.torch.manifest import Entry, Manifest
 from ballast.torch.naming import Naming
 
@@ -22,17 +23,20 @@ class Membership:
     """Attaches at the first admit(); later ones bring in more tensors.
 
     config: read at every call. session: None until attached; an attached session ends with this
-    object. user_state: what the next round commits for this rank's script. loading: how far the
-    last process in this seat came with load_export(), or None.
+    object. options: of the kind, fixed for the job; {} until attached. user_state: what the next
+    round commits for this rank's script. loading: how far the last process in this seat came with
+    load_export(), or None.
     """
 
-    def __init__(self, config: JobConfig, naming: Naming) -> None:
+    def __init__(self, config: JobConfig, naming: Naming, kind: Kind) -> None:
         self.config = config
         self.session: Session | None = None
         self.manifest = Manifest()
+        self.options: dict[str, float] = {}
         self.user_state: Any = None
         self.loading: user_state.Loading | None = None
         self._naming = naming
+        self._kind = kind
         self._closed = False
 
     @property
@@ -127,16 +131,24 @@ class Membership:
         """The tensors that are in the job, and those that join at the next call."""
         return self.entries + self.manifest.pending(param_groups, self._naming)
 
-    def admit(self, entries: list[Entry], edited: bool) -> None:
+    def options_of(self, param_groups: list[dict[str, Any]]) -> dict[str, float]:
+        """The job's options; before attach, those of a job with these groups."""
+        return self.options if self.session is not None else self._kind.options(param_groups)
+
+    def admit(
+        self, entries: list[Entry], param_groups: list[dict[str, Any]], edited: bool
+    ) -> None:
         """Brings newcomers() into the job: attaches with the first, extends the job by later ones.
 
-        edited: changes that were made to the other parameters are about to be uploaded; else
-        WeightsEdited refuses them. Afterwards the parameters hold the job's weights.
+        param_groups: torch's, whose options a new job gets. edited: changes that were made to the
+        other parameters are about to be uploaded; else WeightsEdited refuses them. Afterwards the
+        parameters hold the job's weights.
         """
         weights = [buffers.weight_address(e) for e in entries]
         specs = [e.spec() for e in entries]
         received = self.config.init == "broadcast" and self.config.rank != 0
         if self.session is None:
+            self.options = self._kind.options(param_groups)
             received = self._take_seat(specs, weights, entries) or received
         else:
             if not edited:
@@ -147,7 +159,8 @@ class Membership:
             buffers.received(entries)
 
     def _take_seat(self, specs: list[TensorSpec], weights: list[int], entries: list[Entry]) -> bool:
-        self.session = Session.attach(self.config, specs, weights, keep=entries)
+        optimizer = (self._kind.service or self._kind.name, self.options)
+        self.session = Session.attach(self.config, optimizer, specs, weights, keep=entries)
         weakref.finalize(self, lifetime.end, self.session).atexit = False
         if self.session.resumed:
             self.user_state = user_state.decode(self.session.user_state)

@@ -32,6 +32,7 @@ class Rounds:
         self._membership = membership
         self._kind = kind
         self._clip_watch = LocalClipWatch()
+        self._hyper: list[tuple[float, ...]] = []  # of the last step, per service group
 
     def step(self, param_groups: list[dict[str, Any]]) -> None:
         """Pushes the gradients of all parameters and puts the stepped weights into them.
@@ -44,6 +45,9 @@ class Rounds:
         state = self._user_state()
         groups = membership.manifest.service_groups
         hyper = [self._kind.read(param_groups[g], g) for g in groups]
+        self._kind.refuse_changes(param_groups, membership.options)
+        for g, before, now in zip(groups, self._hyper, hyper):
+            self._kind.refuse_new_values(before, now, g)
         lent = [buffers.gradient(e) for e in entries]
         self._look_for_local_clips()
         weights = [buffers.weight_address(e) for e in entries]
@@ -54,6 +58,7 @@ class Rounds:
             keep = (entries, lent)
             self.report = membership.session.step(hyper, grads, weights, state, keep=keep)
             applied = self.report["applied"]
+            self._hyper = hyper
         except NonfiniteGradient:
             applied = False
             raise
@@ -85,12 +90,13 @@ class Rounds:
         weights = [buffers.weight_address(e) for e in entries]
         steps = [state.of(e).step for e in entries]
         try:
-            for i, (plane, bits, last) in enumerate(load.planes(state, entries)):
+            for i, (array, low, bits, last) in enumerate(load.planes(state, entries)):
                 if i < done:
                     continue
                 so_far = user_state.Loading(fingerprint, i + 1)
                 self._membership.session.upload_state(
-                    plane,
+                    array,
+                    low,
                     [buffers.plane_address(b) for b in bits],
                     weights,
                     steps if last else [],

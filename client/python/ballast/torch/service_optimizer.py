@@ -51,7 +51,7 @@ class ServiceOptimizer(UntracedOptimizer):
         defaults = self._kind.checked_defaults(defaults)
         self._naming = Naming(model)  # super() adds the groups, which are named there.
         super().__init__(params, defaults)
-        self._membership = Membership(config.resolve(**job_options), self._naming)
+        self._membership = Membership(config.resolve(**job_options), self._naming, self._kind)
         self._rounds = Rounds(self._membership, self._kind)
         self._carried: dict[str, Any] | None = None  # the wrapped optimizer's state, until attached
 
@@ -69,7 +69,7 @@ class ServiceOptimizer(UntracedOptimizer):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         group = self._naming.normalise(param_group)
         where = f"param_groups[{len(self.param_groups)}]"
-        self._kind.refuse_options({**self.defaults, **group}, where)
+        self._kind.refuse_group({**self.defaults, **group}, self.param_groups, where)
         super().add_param_group(group)
 
     @at_border
@@ -121,7 +121,8 @@ class ServiceOptimizer(UntracedOptimizer):
         """
         handle.check(state_dict, job_id=self.job_id, round=self.round)
         for i, group in enumerate(state_dict["param_groups"]):
-            self._kind.refuse_options(group, f"param_groups[{i}] of the state dict")
+            where = f"param_groups[{i}] of the state dict"
+            self._kind.refuse_group({**self.defaults, **group}, self.param_groups, where)
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -164,7 +165,8 @@ class ServiceOptimizer(UntracedOptimizer):
         first step().
         """
         session, manifest = self._membership.attached("export_state"), self._membership.manifest
-        return export.export(session, manifest, self.param_groups, self._kind)
+        keys = self._kind.arrays(self._membership.options)
+        return export.export(session, manifest, self.param_groups, self._kind, keys)
 
     @at_border
     def snapshot(self, name: str, keep: int = 0) -> int:
@@ -358,7 +360,7 @@ class ServiceOptimizer(UntracedOptimizer):
             return
         carried = None if self._carried is None else self._state_of(self._carried)
         attaches = membership.session is None
-        membership.admit(entries, edited)
+        membership.admit(entries, self.param_groups, edited)
         if carried is not None:
             self._carried = None
             # With steps taken the job is past its beginning; without, a load may have been cut off.
@@ -391,7 +393,8 @@ class ServiceOptimizer(UntracedOptimizer):
                 "os.fsdecode(path)"
             )
         read, place = (load.state_of, source) if path is None else (files.state_of_files, path)
-        state = read(place, self.param_groups, entries, self._naming, self._kind)
+        options = self._membership.options_of(self.param_groups)
+        state = read(place, self.param_groups, entries, self._naming, self._kind, options)
         fingerprint = state.fingerprint(entries)
         state.keep_weights(entries)
         return state, fingerprint

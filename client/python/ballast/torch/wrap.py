@@ -1,50 +1,59 @@
 """Turns a torch optimizer that a library has built into a Ballast one.
 
-Comes from: user code. Goes to: ballast.torch.adamw.
+Comes from: user code. Goes to: ballast.torch.adamw and modules like it.
 """
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 
 from ballast.errors import BadArgument, Unsupported, at_border, warn
+from ballast.torch.adagrad import Adagrad
+from ballast.torch.adam import Adam
 from ballast.torch.adamw import AdamW
+from ballast.torch.service_optimizer import ServiceOptimizer
+from ballast.torch.sgd import SGD
 
-_DEFAULTS = ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach", "capturable",
-             "differentiable", "fused")  # fmt: skip
-# Whose decay it is; no argument of AdamW, but groups that are added later must know it.
-_DECAY = "decoupled_weight_decay"
+_CLASSES: dict[type, type[ServiceOptimizer]] = {
+    torch.optim.AdamW: AdamW,
+    torch.optim.Adam: Adam,
+    torch.optim.SGD: SGD,
+    torch.optim.Adagrad: Adagrad,
+}
 
 
 @at_border
-def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> AdamW:
-    """A ballast.torch.AdamW with the groups, names and hyper-parameters of a torch optimizer.
+def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> ServiceOptimizer:
+    """A Ballast optimizer with the groups, names and hyper-parameters of a torch optimizer.
 
-    optimizer: a torch.optim.AdamW, or a torch.optim.Adam without weight decay (the same formula);
-    it must not be used afterwards. If it has stepped, its moments and step counts are taken along:
-    the first step(), or attach(), loads them as load_export() does, on all trainers, unless the job
-    has taken steps already (resume), whose state then counts. options: the keyword arguments of
-    ballast.torch.AdamW that concern the job (endpoints, job, max_grad_norm, ...). Learning-rate
-    schedulers belong on the result: one that holds the torch optimizer changes nothing here.
+    optimizer: a torch.optim.AdamW, Adam, SGD or Adagrad; it must not be used afterwards. If it has
+    stepped, its state is taken along: the first step(), or attach(), loads it as load_export()
+    does, on all trainers, unless the job has taken steps already (resume), whose state then counts.
+    options: the keyword arguments of ballast.torch.AdamW that concern the job (endpoints, job,
+    max_grad_norm, ...). Learning-rate schedulers belong on the result: one that holds the torch
+    optimizer changes nothing here.
     Raises Unsupported, by name, for other optimizers or options, and BadArgument for options that
-    the wrapped optimizer has already and for state that is not AdamW's. Groups that are added to
-    the result of a wrapped Adam are refused with a weight decay, too, as those it has are.
+    the wrapped optimizer has already and for state that is not its kind's.
     """
     kind = type(optimizer)
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    if kind not in (torch.optim.AdamW, torch.optim.Adam):
+    ours = _CLASSES.get(kind)
+    if kind is torch.optim.Adam and optimizer.defaults.get("decoupled_weight_decay"):
+        ours = AdamW
+    if ours is None:
         raise Unsupported(
-            f"wrap() of {name} is not supported; torch.optim.AdamW is, and torch.optim.Adam "
-            "without weight decay"
+            f"wrap() of {kind.__module__}.{kind.__qualname__} is not supported; torch.optim.AdamW, "
+            "Adam, SGD and Adagrad are"
         )
     if any("initial_lr" in group for group in optimizer.param_groups):
         warn(
             "a learning-rate scheduler was built on the wrapped optimizer; build it on the result "
             "of wrap() instead, or it will have no effect"
         )
-    defaults = {key: optimizer.defaults[key] for key in _DEFAULTS if key in optimizer.defaults}
+    arguments = inspect.signature(ours).parameters
+    defaults = {key: value for key, value in optimizer.defaults.items() if key in arguments}
     taken = [key for key in ("params", *defaults) if key in options]
     if taken:
         raise BadArgument(
@@ -52,8 +61,8 @@ def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> AdamW:
             "it in param_groups of the result"
         )
     groups = [{**group, "params": list(group["params"])} for group in optimizer.param_groups]
-    wrapped = AdamW(groups, **defaults, **options)
-    wrapped.defaults[_DECAY] = optimizer.defaults.get(_DECAY, True)
-    if any(len(state) for state in optimizer.state.values()):
+    wrapped = ours(groups, **defaults, **options)
+    # torch's Adagrad has state before its first step.
+    if any(state and state.get("step", 1) != 0 for state in optimizer.state.values()):
         wrapped._carry(optimizer.state_dict())
     return wrapped

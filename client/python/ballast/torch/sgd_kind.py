@@ -1,0 +1,77 @@
+"""The numbers, options and state arrays of SGD.
+
+Comes from: ballast.torch.sgd. Goes to: what takes a ballast.torch.kind.Kind. Pure functions.
+Source: torch.optim.SGD (2.13); the keys are those of its param_groups. torch counts no steps: a
+parameter without a momentum_buffer takes its first gradient as the buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ballast.errors import BadHyperparam, Unsupported
+from ballast.torch.kind import Array, Kind, Number
+
+_BUFFER = "momentum_buffer"
+
+
+class SGDKind(Kind):
+    """SGD as a Kind; read() gives (lr, momentum, dampening, weight_decay)."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            name="SGD",
+            numbers=(
+                Number("lr"),
+                Number("momentum", top=1.0),
+                Number("dampening", top=1.0),
+                Number("weight_decay"),
+            ),
+            fixed=("nesterov", "maximize"),
+            state=(Array(_BUFFER, needs="momentum"),),
+            refused=("differentiable",),
+        )
+
+    def checked_defaults(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """See Kind."""
+        checked = super().checked_defaults(defaults)
+        if defaults["nesterov"] and (defaults["momentum"] <= 0 or defaults["dampening"] != 0):
+            raise BadHyperparam("nesterov=True needs a momentum and no dampening")
+        return checked
+
+    def options(self, groups: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """See Kind; "momentum" is whether any group has some now."""
+        has_momentum = any(group["momentum"] != 0 for group in groups)
+        options = {**super().options(groups), "momentum": float(has_momentum)}
+        if options["nesterov"] and not has_momentum:
+            raise Unsupported("nesterov=True is not supported where no group has momentum")
+        return options
+
+    def refuse_new_values(
+        self, before: tuple[float, ...], now: tuple[float, ...], index: int
+    ) -> None:
+        """See Kind; only torch knows which parameters have a buffer already."""
+        if before[1] == 0 and now[1] != 0:
+            raise Unsupported(
+                f"param_groups[{index}]: momentum={now[1]!r} after a step with momentum=0 is not "
+                "supported: give a group its momentum before its first step"
+            )
+
+    def saved_state(
+        self, saved: Mapping[str, Any], arrays: tuple[str, ...], where: str
+    ) -> Mapping[str, Any]:
+        """See Kind; a buffer is of one step at least."""
+        super().saved_state(saved, arrays, where)
+        if _BUFFER in arrays and saved.get(_BUFFER) is None:
+            return {}
+        return {"step": float(_BUFFER in arrays), **saved}
+
+    def torch_state(self, step: int, arrays: dict[str, torch.Tensor]) -> dict[str, Any]:
+        """See Kind; a parameter that has taken no step has no buffer in torch."""
+        state = super().torch_state(step, arrays)
+        if _BUFFER in state and step == 0:
+            state[_BUFFER] = None
+        return state
