@@ -271,9 +271,11 @@ void RoundDriver::AdoptFlushed(const Adoption& adoption) {
   if (adopted.ok()) {
     window_extents_.store(adoption.window_extents, std::memory_order_relaxed);
     adopted = LeaveEpoch(before);
-    CarryOut(effects);
   }
+  // Before the effects: they end the job if its last members have left, and its owner saves the
+  // epoch in which that was.
   adoption.done(adopted);
+  CarryOut(effects);
 }
 
 absl::Status RoundDriver::LeaveEpoch(const EpochRecord& before) {

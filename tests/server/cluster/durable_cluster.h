@@ -19,40 +19,11 @@
 #include "common/base/thread_executor.h"
 #include "common/base/thread_worker_pool.h"
 #include "server/cluster/job_directory.h"
+#include "tests/server/answer.h"
 #include "tests/server/cluster/durable_plans.h"
 #include "tests/server/round/engine_cluster.h"
 
 namespace ballast::server::testing {
-
-// Hands a callback's result to the test's thread.
-template <typename T>
-class Answer {
- public:
-  std::function<void(T)> Setter() {
-    return [state = state_](T value) {
-      MutexLock lock(&state->mu);
-      state->value.push_back(std::move(value));
-      state->cv.NotifyAll();
-    };
-  }
-  T Get() {
-    MutexLock lock(&state_->mu);
-    while (state_->value.empty()) state_->cv.Wait(&state_->mu);
-    return state_->value.front();
-  }
-  bool Has() {
-    MutexLock lock(&state_->mu);
-    return !state_->value.empty();
-  }
-
- private:
-  struct State {
-    Mutex mu;
-    CondVar cv;
-    std::vector<T> value;
-  };
-  std::shared_ptr<State> state_ = std::make_shared<State>();
-};
 
 using AttachAnswer = Answer<absl::StatusOr<AttachResult>>;
 

@@ -22,12 +22,14 @@
 #include "common/io/memory_disk.h"
 #include "server/round/recovery.h"
 #include "server/round/round_engine.h"
+#include "tests/server/answer.h"
 #include "tests/server/round/engine_cluster.h"
 #include "tests/server/round/plans.h"
 
 namespace ballast::server {
 namespace {
 
+using testing::Answer;
 using testing::IncarnationOf;
 using testing::kChunk;
 using testing::LayoutOf;
@@ -39,33 +41,7 @@ using testing::RecordingSink;
 constexpr char kDirectory[] = "/jobs/1";
 constexpr uint32_t kSelf = 0, kPeer = 1;
 
-// One callback's value, for the test's thread.
-template <typename T>
-class Value {
- public:
-  std::function<void(const T&)> Setter() {
-    return [this](const T& value) {
-      MutexLock lock(&mu_);
-      value_ = value;
-      changed_.NotifyAll();
-    };
-  }
-  T Get() {
-    MutexLock lock(&mu_);
-    while (!value_.has_value()) changed_.Wait(&mu_);
-    return *value_;
-  }
-  bool Has() {
-    MutexLock lock(&mu_);
-    return value_.has_value();
-  }
-
- private:
-  Mutex mu_;
-  CondVar changed_;
-  std::optional<T> value_ ABSL_GUARDED_BY(mu_);
-};
-using Sealed = Value<absl::StatusOr<SealAnswer>>;
+using Sealed = Answer<absl::StatusOr<SealAnswer>>;
 
 class EpochTest : public ::testing::Test, public VoteSink {
  protected:
@@ -124,7 +100,7 @@ class EpochTest : public ::testing::Test, public VoteSink {
 
   absl::Status Attach(uint32_t epoch, uint64_t incarnation = IncarnationOf(0)) {
     sink_ = std::make_shared<RecordingSink>(layout_.extents().size());
-    Value<absl::StatusOr<SlotWelcome>> welcome;
+    Answer<absl::StatusOr<SlotWelcome>> welcome;
     engine_->AttachSlot({.slot = 0, .incarnation = incarnation, .epoch = epoch}, sink_,
                         welcome.Setter());
     return welcome.Get().status();
@@ -173,7 +149,7 @@ class EpochTest : public ::testing::Test, public VoteSink {
     engine_->PeerVote(plan_.epoch.epoch, round, own, [](const VoteAnswer&) {});
   }
   JobStatus Status() {
-    Value<JobStatus> status;
+    Answer<JobStatus> status;
     engine_->Status(status.Setter());
     return status.Get();
   }
@@ -208,7 +184,7 @@ class EpochTest : public ::testing::Test, public VoteSink {
     return next;
   }
   absl::Status Adopt(const JobPlan& plan) {
-    Value<absl::Status> adopted;
+    Answer<absl::Status> adopted;
     engine_->Adopt(
         plan, 64, [&, plan] { return Saver()(plan); }, adopted.Setter());
     return adopted.Get();
@@ -305,7 +281,7 @@ TEST_F(EpochTest, AnAdoptionThatWaitsForTheDiskGetsTheErrorWhenTheJobEnds) {
   ASSERT_TRUE(Failpoints::Configure("log.before_sync=pause").ok());
   Push(1);
   Failpoints::WaitForPause("log.before_sync");
-  Value<absl::Status> adopted;
+  Answer<absl::Status> adopted;
   engine_->Adopt(
       NextPlan(1), 64, [] { return absl::OkStatus(); }, adopted.Setter());
   Status();  // The adoption waits now.
@@ -361,6 +337,30 @@ TEST_F(EpochTest, AdoptingTwiceSavesOnceAndOlderEpochsChangeNothing) {
   EXPECT_TRUE(Attach(2, 900).ok());
 }
 
+// The owner of the engine saves in which epoch the job has ended.
+TEST_F(EpochTest, AnEpochWhoseMembersHaveAllLeftIsAdoptedBeforeTheJobEnds) {
+  JobPlan both = NextPlan(1);
+  both.epoch.members = {plan_.epoch.members[0], {1, 900}};
+  both.epoch.contributors = AllContribute(both.epoch.members, both.spec.group_count);
+  ASSERT_TRUE(Adopt(both).ok());
+  engine_->Leave(0, IncarnationOf(0));
+  JobPlan first = both;
+  first.epoch = plan_.epoch;
+  first.epoch.epoch = 3;
+  std::vector<std::string> heard;
+  Answer<bool> ended;
+  engine_->OnEnd([&](const absl::Status&, uint64_t) {
+    heard.emplace_back("ended");
+    ended.Setter()(true);
+  });
+  engine_->Adopt(
+      first, 64, [] { return absl::OkStatus(); },
+      [&](const absl::Status&) { heard.emplace_back("adopted"); });
+  ended.Get();
+  Status();
+  EXPECT_EQ(heard, (std::vector<std::string>{"adopted", "ended"}));
+}
+
 TEST_F(EpochTest, WhatWasCollectedInTheOldEpochCountsForNothing) {
   ASSERT_TRUE(Attach(1).ok());
   Push(1);
@@ -390,7 +390,7 @@ TEST_F(EpochTest, AServerThatStillOwesTheRoundBeforeAdoptsWhenItIsOver) {
   const Vote vote = WaitForVote(1);
   ASSERT_TRUE(Seal(1)->prepared);
   const JobPlan next = NextPlan(2);
-  Value<absl::Status> adopted;
+  Answer<absl::Status> adopted;
   engine_->Adopt(
       next, 64, [&] { return Saver()(next); }, adopted.Setter());
   Status();
@@ -438,7 +438,7 @@ TEST_F(EpochTest, ARecordThatCannotBeSavedIsNotAdopted) {
     save_status_ = absl::DataLossError("EIO");
   }
   const JobPlan next = NextPlan(1);
-  Value<absl::Status> adopted;
+  Answer<absl::Status> adopted;
   engine_->Adopt(
       next, 64, [&] { return Saver()(next); }, adopted.Setter());
   while (storage_failures_ == 0) Status();
@@ -485,7 +485,7 @@ TEST_F(EpochTest, APeerThatIsTwoRoundsBehindIsToldThatItsDiskHasLostVotes) {
   }
   vote.server = kPeer;
   const auto ask = [this, &vote](uint64_t round) {
-    Value<VoteAnswer> answer;
+    Answer<VoteAnswer> answer;
     engine_->PeerVote(1, round, vote, answer.Setter());
     return answer.Get();
   };
@@ -502,7 +502,7 @@ TEST_F(EpochTest, APeerThatIsTwoRoundsBehindIsToldThatItsDiskHasLostVotes) {
 
 TEST_F(EpochTest, ASeatIsOpenWhileItsStreamIsAndWhileItsProcessIsOnItsWayBack) {
   const auto open = [this] {
-    Value<SeatUse> answer;
+    Answer<SeatUse> answer;
     engine_->SlotOpen(0, answer.Setter());
     return answer.Get().open;
   };
@@ -519,14 +519,14 @@ TEST_F(EpochTest, ASeatIsOpenWhileItsStreamIsAndWhileItsProcessIsOnItsWayBack) {
   ASSERT_TRUE(Attach(2).ok());
   engine_->SlotLost(0, sink_.get(), "killed");
   EXPECT_FALSE(open()) << "it came, and went";
-  Value<SeatUse> other;
+  Answer<SeatUse> other;
   engine_->SlotOpen(7, other.Setter());
   EXPECT_FALSE(other.Get().open) << "no such seat";
 }
 
 TEST_F(EpochTest, SomebodyIsThereWhileAnyStreamIsOpen) {
   const auto anybody = [this] {
-    Value<SeatUse> answer;
+    Answer<SeatUse> answer;
     engine_->SlotOpen(7, answer.Setter());
     return answer.Get().anybody;
   };
@@ -569,12 +569,12 @@ TEST_F(EpochTest, TheEndIsToldWhenNothingIsWrittenAnyMore) {
   ASSERT_TRUE(sink_->Wait(1).ok());
   Failpoints::WaitForPause("images.before_write");  // A checkpoint is under way.
   std::atomic<bool> let_go{false};
-  Value<bool> told_after;
+  Answer<bool> told_after;
   engine_->OnEnd([&](const absl::Status&, uint64_t) { told_after.Setter()(let_go); });
   engine_->Leave(0, IncarnationOf(0));
   // Time for the engine to tell it too early: many turns of the same threads.
   for (int turn = 0; turn < 200; ++turn) {
-    Value<int> done;
+    Answer<int> done;
     executor_->Post([&done, turn] { done.Setter()(turn); });
     done.Get();
   }
