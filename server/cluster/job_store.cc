@@ -187,15 +187,22 @@ void JobStore::DropOutgrown(const JobPlan& plan) {
   if (!status.ok()) BALLAST_LOG(WARN, LogField("run", plan.spec.name)) << "left over: " << status;
 }
 
-// Removing many files is not one step, giving their directory another name is.
+// Removing many files is not one step, giving their directory another name is. Files that an
+// earlier removal has moved stay until the record is gone: without them the record counts as lost.
 absl::Status JobStore::MoveAway(const std::string& directory) {
   const std::string gone = directory + kGone;
-  BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(gone));
-  BALLAST_FAILPOINT("job.before_remove");
-  BALLAST_RETURN_IF_ERROR(fs_->Rename(directory, gone));
-  BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(root_));
-  BALLAST_FAILPOINT("job.after_remove");
-  return absl::OkStatus();
+  const absl::Status there = fs_->List(directory).status();
+  if (!there.ok() && !absl::IsNotFound(there)) return there;
+  if (there.ok()) {
+    BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(gone));
+    BALLAST_FAILPOINT("job.before_remove");
+    BALLAST_RETURN_IF_ERROR(fs_->Rename(directory, gone));
+  }
+  const absl::Status synced = fs_->SyncDirectory(root_);
+  // The record stays for now, and needs its files.
+  if (!synced.ok() && there.ok()) fs_->Rename(gone, directory).IgnoreError();
+  if (synced.ok()) BALLAST_FAILPOINT("job.after_remove");
+  return synced;
 }
 
 // Of a job that has no record.
@@ -214,8 +221,7 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Open(const JobPlan& plan) 
 
 absl::Status JobStore::Remove(uint64_t job) {
   const std::string directory = Directory(job);
-  const absl::Status moved = MoveAway(directory);
-  if (!moved.ok() && !absl::IsNotFound(moved)) return moved;
+  BALLAST_RETURN_IF_ERROR(MoveAway(directory));
   BALLAST_RETURN_IF_ERROR(records_.Remove(job));
   return fs_->RemoveAll(directory + kGone);
 }

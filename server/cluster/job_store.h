@@ -1,5 +1,5 @@
 // JobStore: which durable jobs this server has: a record per job in the metadata store
-// (job_records.h), and the directory of its log and slots.
+// (job_records.h), and the directory of its log and images.
 //
 //   <root>/<job id, 16 hex digits>/
 //
@@ -82,7 +82,8 @@ class JobStore {
   uint64_t DiskBytes(const JobPlan& plan, uint32_t server) const;
   // Replaces the record: a new epoch or layout version. Errors as JobRecords::Save.
   absl::Status Save(const JobPlan& plan) { return records_.Save(plan); }
-  // Removes everything of the job; it may be missing.
+  // Removes everything of the job; it may be missing. After an error the job is whole or its
+  // removal has begun; call again. Errors: FileSystem's, JobRecords'.
   absl::Status Remove(uint64_t job);
 
   // At the home: other servers are about to make their share of the job. Returns when that
@@ -105,7 +106,7 @@ class JobStore {
                                                            const Layout& layout,
                                                            const std::string& directory,
                                                            const Fill& fill);
-  // Gives the directory its last name. NOT_FOUND when there is none.
+  // Gives the directory its last name, for good. It may be missing, or have that name already.
   absl::Status MoveAway(const std::string& directory);
   absl::Status Discard(const std::string& directory);
   std::string OrderedPath(uint64_t job) const;

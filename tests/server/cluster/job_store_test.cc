@@ -181,6 +181,45 @@ TEST(JobStoreTest, PowerLossAtAnyMomentOfRemoveLeavesAWholeJobOrNothing) {
   }
 }
 
+// A disk that refuses one operation and then works again.
+TEST(JobStoreTest, ARemovalThatADiskErrorEndsLeavesTheJobWholeOrWithoutARecord) {
+  using Operation = MemoryDisk::Operation;
+  for (const Operation operation : {Operation::kRename, Operation::kSync, Operation::kRemove}) {
+    absl::Status status = absl::UnknownError("not tried");
+    for (uint64_t nth = 1; !status.ok(); ++nth) {
+      const auto disk = NewDisk();
+      const auto store = MakeStore(disk.get());
+      ASSERT_TRUE(store->Create(DurablePlan()).ok());
+      disk->Fail(operation, nth, EIO);
+      status = store->Remove(77);
+      const absl::StatusOr<JobPlan> plan = store->Find(77);
+      EXPECT_FALSE(status.ok() && plan.ok());
+      if (status.ok()) break;  // The fault is still to come.
+      if (plan.ok()) {
+        EXPECT_TRUE(store->Open(*plan).ok()) << "no files after " << status;
+      }
+      EXPECT_TRUE(store->Remove(77).ok()) << "it can be called again";
+      EXPECT_TRUE(disk->Paths().empty()) << ::testing::PrintToString(disk->Paths());
+      EXPECT_EQ(CheckWholeJobsOnly(disk.get(), std::string(status.message())), 0u);
+    }
+  }
+}
+
+TEST(JobStoreTest, PowerLossAtAnyMomentOfASecondRemovalLeavesAWholeJobOrNothing) {
+  constexpr uint64_t kOperations = 8;  // more than a removal has
+  for (uint64_t at = 0; at < kOperations * kOperations; ++at) {
+    for (const MemoryDisk::Random& mood : {kKeepAll, kLoseAll, Moods(at).back()}) {
+      const auto disk = NewDisk();
+      ASSERT_TRUE(MakeStore(disk.get())->Create(DurablePlan(77)).ok());
+      (void)CutStore(disk.get(), at / kOperations).store->Remove(77);
+      (void)CutStore(disk.get(), at % kOperations).store->Remove(77);
+      disk->Crash(mood);
+      CheckWholeJobsOnly(disk.get(), "operations " + std::to_string(at / kOperations) + " and " +
+                                         std::to_string(at % kOperations));
+    }
+  }
+}
+
 TEST(JobStoreTest, PowerLossWhileLeftoversAreClearedAwayLeavesLeftovers) {
   for (uint64_t at = 0; at < 12; ++at) {
     for (size_t mood = 0; mood < Moods(at).size(); ++mood) {
