@@ -60,15 +60,15 @@ def halted(run: Lockstep, gradient: Gradient) -> str:
 def test_the_first_place_of_a_skipped_round_is_named(clusters, dtype, value, text):
     run = Lockstep(clusters(2), 2, [{"params": SHAPES}], DTYPES[dtype], max_grad_norm=1.0)
     noise = Noise(SHAPES, DTYPES[dtype])
-    assert run.round(noise.at(0))["nonfinite_place"] == ""
+    assert run.round(noise.at(0))["nonfinite_element"] == ""
     later = {(0, "odd"): ((40, 1), value), (1, "weight"): ((60, 3), value)}
     report = run.round(with_values(noise, 1, later))
     assert not report["applied"] and report["nonfinite"] == 2
-    assert report["nonfinite_place"] == (
+    assert report["nonfinite_element"] == (
         f'tensor "weight"[60, 3] (element 2403): slot 1\'s gradient is {text}'
     )
-    assert {opt.last_report["nonfinite_place"] for opt in run.trainers.optimizers} == {
-        report["nonfinite_place"]
+    assert {opt.last_report["nonfinite_element"] for opt in run.trainers.optimizers} == {
+        report["nonfinite_element"]
     }
     run.check()
     assert run.round(noise.at(2))["applied"]
@@ -82,7 +82,7 @@ def test_finite_gradients_whose_sum_overflows_name_the_slot_that_tips_it(cluster
     values = {(slot, "odd"): ((76, 2), HUGE) for slot in (1, 2)}
     report = run.round(with_values(noise, 0, values))
     assert not report["applied"] and report["nonfinite"] == 1
-    assert report["nonfinite_place"].startswith(
+    assert report["nonfinite_element"].startswith(
         'tensor "odd"[76, 2] (element 230): the fp32 sum of the slots overflows when slot 2\'s '
         "gradient of 2.55211775e+38 is added"
     )
@@ -96,7 +96,7 @@ def test_fp16_sums_do_not_overflow_but_an_overflowed_gradient_is_the_slots_own(c
     assert run.round(with_values(noise, 0, largest))["applied"]
     doubled = {(1, "bias"): ((39,), (torch.tensor(65504.0).half() * 2).item())}
     report = run.round(with_values(noise, 1, doubled))
-    assert "slot 1's gradient is inf" in report["nonfinite_place"]
+    assert "slot 1's gradient is inf" in report["nonfinite_element"]
     run.finish()
 
 
@@ -105,8 +105,8 @@ def test_squares_that_overflow_name_the_largest_element(clusters):
     noise = Noise(SHAPES)
     report = run.round(with_values(noise, 0, {(1, "scalar"): ((), -3e30)}))
     assert not report["applied"] and report["nonfinite"] == 0
-    assert report["nonfinite_place"].startswith('tensor "scalar" (element 0): slot 1\'s gradient')
-    assert report["nonfinite_place"].endswith("its tile overflows fp32")
+    assert report["nonfinite_element"].startswith('tensor "scalar" (element 0): slot 1\'s gradient')
+    assert report["nonfinite_element"].endswith("its tile overflows fp32")
     run.finish()
 
 

@@ -202,7 +202,7 @@ struct RoundReport {
   uint64_t consecutive_skips = 0;  // rounds in a row that were not applied, this one included
   // When the round was not applied: tensor, index and slot of the first value that is not finite,
   // in the order of the job's tensors, as text; the same on every trainer.
-  std::string nonfinite_place;
+  std::string nonfinite_element;
   uint64_t weight_overflows = 0;  // finite masters that are Inf as weights
   uint64_t bytes_up = 0;          // payload pushed this round, repeated frames included
   uint64_t bytes_down = 0;        // payload of the weights, each counted once

@@ -46,7 +46,7 @@ class RoundProgress {
   // complete.
   bool halted() const { return result_.halted; }
   UnappliedRound Unapplied() const;
-  // Everything but bytes_up, the pauses and nonfinite_place. The round must be complete.
+  // Everything but bytes_up, the pauses and nonfinite_element. The round must be complete.
   RoundReport Report(Time now) const;
 
  private:

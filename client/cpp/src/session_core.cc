@@ -191,7 +191,7 @@ absl::Status SessionCore::EndRound(RoundReport* report) {
   absl::Status halted;
   if (!report->applied) {
     const UnappliedRound unapplied = step.progress.Unapplied();
-    report->nonfinite_place = NonfiniteText(job_.layout, job_.spec, unapplied.first);
+    report->nonfinite_element = NonfiniteText(job_.layout, job_.spec, unapplied.first);
     if (step.progress.halted()) halted = HaltError(job_.layout, job_.spec, unapplied);
   }
   meter.EndRound();

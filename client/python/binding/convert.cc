@@ -132,7 +132,7 @@ nb::dict ToDict(const client::RoundReport& report) {
   fields["opt_step"] = report.opt_step;
   fields["nonfinite"] = report.nonfinite;
   fields["consecutive_skips"] = report.consecutive_skips;
-  fields["nonfinite_place"] = report.nonfinite_place;
+  fields["nonfinite_element"] = report.nonfinite_element;
   fields["weight_overflows"] = report.weight_overflows;
   fields["bytes_up"] = report.bytes_up;
   fields["bytes_down"] = report.bytes_down;

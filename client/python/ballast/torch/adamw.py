@@ -39,7 +39,7 @@ class AdamW(ServiceOptimizer):
     loss_scale: static factor by which the loss was multiplied; the service divides it out.
     nonfinite: what happens when a gradient, or the sum over the trainers, is NaN or Inf anywhere.
         Nothing of that round is applied on any server. "skip": training continues
-        (`step_was_skipped`, `last_report["nonfinite_place"]`). "halt": step() raises
+        (`step_was_skipped`, `last_report["nonfinite_element"]`). "halt": step() raises
         NonfiniteGradient on all trainers, naming tensor, index and slot.
     max_consecutive_skips: rounds in a row that may be skipped; one more is halted. None: no limit.
     init: "equal" (every trainer holds equal initial weights, which is checked) or "broadcast"
@@ -50,7 +50,7 @@ class AdamW(ServiceOptimizer):
     durability: what a finished round survives: "power" (power loss of every host; the default),
         "process" (kill -9 of every server) or "none" (nothing: a lost server ends the job).
         With the first two, which need servers with a storage.data_dir, calls wait while a server is
-        away, say so on stderr, and go on with the same bits when it is back.
+        away, say so on stderr, and continue with the same bits when it is back.
     reconnect_timeout: seconds a server of a durable job may be away before the call that waits for
         it raises ServerLost.
     resume: what it means that a job of this name exists: "never" (an error), "auto" (take this
@@ -59,13 +59,13 @@ class AdamW(ServiceOptimizer):
         name: their order then says which of the job's tensors is which.
     variable_world: trainers may join and leave while the job runs. It starts with world_size
         trainers; one with a higher rank, or a free one, joins with resume="auto", and those that
-        are there go on without one that closes or is lost. Gradients are averaged over those that
-        take part in the round. Needs durability.
+        are there continue without one that closes or is lost. Gradients are averaged over those
+        that take part in the round. Needs durability.
     min_world: of a variable_world, the fewest trainers that training continues with (1); as
         torchrun's --nnodes=MIN:MAX with world_size as the other end, or BALLAST_MIN_WORLD_SIZE. A
         job that is started again waits for world_size trainers, and after the servers'
         timing.lease begins with those that are there, if they are so many. When fewer would be
-        left, a trainer that is lost is waited for, and one that closes while others go on ends
+        left, a trainer that is lost is waited for, and one that closes while others continue ends
         the job with TrainerLeft.
     device: where the servers keep the state, as in ds_config's offload_optimizer.device; no bit
         depends on it. "cpu": in memory, or OverBudget is raised. "nvme": on their disks, with as
