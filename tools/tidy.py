@@ -55,16 +55,9 @@ BANNED_IN_COMMENTS = (
 )
 # Checked in comments and docstrings of PLAIN_FOLDERS: docs/style.md, "Comments".
 NOT_PLAIN = re.compile(
-    r"(?<![`\w])(who|whoever|nobody|somebody|goes on|is told|so long)\b", re.IGNORECASE)
+    r"(?<![`\w])(who|whoever|nobody|somebody|(go|goes|going|went|gone) on|is told|so long)\b",
+    re.IGNORECASE)
 PLAIN_FOLDERS = ("client/", "common/", "examples/", "proto/", "server/")
-# Files that still have such words. Rows only go.
-NOT_PLAIN_YET = (
-    "server/round/round_driver.cc",
-    "server/round/round_driver_world.cc",
-    "server/round/round_fsm.cc",
-    "server/round/round_fsm.h",
-    "server/round/round_fsm_state.cc",
-)
 # Checked in C++ code without comments.
 BANNED_IN_CPP = (
     (re.compile(r"\babsl::(Mutex|MutexLock|CondVar)\b"), "use Mutex of common/base/sync.h"),
@@ -164,19 +157,15 @@ def _comments_of(path, text):
 
 
 def check_plain(path, text, found):
-    """Comments name what acts; a file in NOT_PLAIN_YET has a row only while it needs one."""
+    """Comments name what acts."""
     if not str(path).startswith(PLAIN_FOLDERS):
         return
     try:
-        hits = [(line, match.group(0)) for line, comment in _comments_of(path, text)
-                for match in NOT_PLAIN.finditer(comment)]
+        found += [(path, line, f"'{match.group(0)}' is not plain: name what acts (docs/style.md)")
+                  for line, comment in _comments_of(path, text)
+                  for match in NOT_PLAIN.finditer(comment)]
     except (SyntaxError, tokenize.TokenError):
         return  # check_python reports it.
-    if str(path) not in NOT_PLAIN_YET:
-        found += [(path, line, f"'{word}' is not plain: name what acts (docs/style.md)")
-                  for line, word in hits]
-    elif not hits:
-        found.append((path, 1, "plain by now: take its row out of NOT_PLAIN_YET in tools/tidy.py"))
 
 
 def check_python(path, text, found):

@@ -48,7 +48,7 @@ class File {
   // I/O as for ReadAt.
   virtual absl::Status WriteAt(uint64_t offset, absl::Span<const ConstBytes> parts) = 0;
 
-  // ReadAt and WriteAt that may go on after the call: `done` runs once, on any thread, which it
+  // ReadAt and WriteAt that may continue after the call: `done` runs once, on any thread, which it
   // must not hold up. Memory stays valid, and what is written unchanged, until then; the file, too.
   // A caller that needs an order among requests waits for one before it begins the next; Sync
   // covers those that are done. Files without an engine (engine_files.h) do all of it before they

@@ -38,7 +38,7 @@ enum class NonfinitePolicy : uint8_t {
 inline constexpr uint32_t kMaxConsecutiveSkips = 100;  // default
 
 inline constexpr uint32_t kReductionSlotOrderFp32 = 1;
-// What a slot may leave with a round for its script to go on from (RoundBegin.user_state).
+// What a slot may leave with a round for its script to continue from (RoundBegin.user_state).
 inline constexpr uint32_t kUserStateBytesMax = 65536;
 
 struct TensorSpec {

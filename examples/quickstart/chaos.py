@@ -18,7 +18,7 @@ from collections.abc import Callable
 VICTIMS = {"server": "ready-{}.json", "trainer": "trainer-{}.json"}
 
 
-# Fewer steps are over before the third kill: each waits until the run has gone on after the last.
+# Fewer steps are over before the third kill: each waits until the run has continued after the last.
 STEPS_MIN = 6
 
 
@@ -104,7 +104,7 @@ class Chaos:
         kill = self.done[-1]
         kill.restarted = self._replaced()
         self._victim = None
-        self._say(f"quickstart: training goes on, after a pause of {kill.pause_ms / 1e3:.1f} s")
+        self._say(f"quickstart: training continues, after a pause of {kill.pause_ms / 1e3:.1f} s")
 
     def _replaced(self) -> bool:
         return self._pid(self.done[-1]) not in (None, self._victim)

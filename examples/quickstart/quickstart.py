@@ -27,10 +27,10 @@ WATCH_S = 0.01
 WAIT_S = 0.1
 # How long the referee may take for what is left to do once all trainers have ended.
 VERDICT_S = 120.0
-# On a terminal, by how a line begins: what was done to the run, how it went on, what was said.
+# On a terminal, by how a line begins: what was done to the run, how it continued, what was said.
 COLOURS = {
     "quickstart: kill": "1;31",
-    "quickstart: training goes on": "1;32",
+    "quickstart: training continues": "1;32",
     "ballast-run: ": "2",
     "[": "2",
 }

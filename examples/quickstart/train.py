@@ -1,7 +1,7 @@
 """The training script of the quickstart; run by ballast-run, one process per trainer.
 
 An ordinary data-parallel loop that may be killed at any instant: the lines that mention Ballast are
-the import, the optimizer, and those that go on where the last process of this rank was. What is
+the import, the optimizer, and those that continue where the last process of this rank was. What is
 told to the referee is for the comparison with torch only.
 """
 

@@ -21,7 +21,7 @@ class Halt {
     called_.store(true, std::memory_order_release);
   }
 
-  // OK while the work may go on.
+  // OK while the work may continue.
   absl::Status status() const {
     if (!called_.load(std::memory_order_acquire)) return absl::OkStatus();
     MutexLock lock(&mu_);

@@ -24,7 +24,7 @@ absl::Status NameTaken(const AttachCall& call, const JobPlan& plan, bool ended) 
   } else {
     absl::StrAppend(&text,
                     ended ? "was run before and is kept on disk" : "already has all its trainers",
-                    "; use resume=\"auto\" to go on with it, another name, or delete it with "
+                    "; use resume=\"auto\" to continue it, another name, or delete it with "
                     "`ballastctl jobs delete ",
                     name, ended ? "`" : " --force`");
   }
@@ -45,7 +45,7 @@ absl::Status GatheredInVain(const std::string& job, uint32_t slot, const Gatheri
   return ReasonedError(absl::StatusCode::kDeadlineExceeded, Reason::kAttachTimeout,
                        absl::StrCat("job \"", job, "\" waited in vain for slots ",
                                     absl::StrJoin(gathering.Missing(), ", "), " of a world of ",
-                                    gathering.world, "; it goes on with ", gathering.min_world,
+                                    gathering.world, "; it continues with ", gathering.min_world,
                                     " of them: start them, or give a smaller min_world"),
                        At(job, slot));
 }
@@ -53,7 +53,7 @@ absl::Status GatheredInVain(const std::string& job, uint32_t slot, const Gatheri
 absl::Status NoSuchSeat(const AttachCall& call, const JobSpec& spec,
                         const std::string& difference) {
   return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kSpecMismatch,
-                       absl::StrCat("slot ", call.slot, " cannot go on with job \"", spec.name,
+                       absl::StrCat("slot ", call.slot, " cannot continue job \"", spec.name,
                                     "\": ", difference.empty() ? "no such seat" : difference),
                        At(spec.name, call.slot));
 }
@@ -88,7 +88,7 @@ absl::Status JustRested(const std::string& job, uint32_t slot) {
 absl::Status NoJobToResume(const std::string& job) {
   return ReasonedError(
       absl::StatusCode::kNotFound, Reason::kUnknownJob,
-      absl::StrCat("there is no job \"", job, "\" to go on with; check the name, or ",
+      absl::StrCat("there is no job \"", job, "\" to continue; check the name, or ",
                    "use resume=\"auto\" to start it when it is not there"),
       {.job = job});
 }

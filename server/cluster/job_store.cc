@@ -226,7 +226,8 @@ absl::Status JobStore::Remove(uint64_t job) {
   return fs_->RemoveAll(directory + kGone);
 }
 
-// --- At the home of jobs that go on from elsewhere ----------------------------------------------
+// --- At the home of jobs that continue from elsewhere
+// ----------------------------------------------
 
 std::string JobStore::OrderedPath(uint64_t job) const {
   return absl::StrCat(Directory(job), kOrdered);

@@ -23,7 +23,7 @@ struct PreparedRecord {
   std::vector<bool> present;          // per tensor: some contributor has a gradient
   PolicyState policy;                 // before the round
   std::vector<uint64_t> tensor_step;  // per tensor, before the round
-  // At the home, by slot: what its script needs to go on after the round. None is empty.
+  // At the home, by slot: what its script needs to continue after the round. None is empty.
   std::map<uint32_t, std::string> user_state;
   UploadPlane upload = UploadPlane::kNone;
   std::optional<StepCounts> steps;  // after the round, where an upload of state sets them

@@ -337,7 +337,7 @@ absl::Status Opener::CheckExisting() {
   if (promised.value_or(0) <= revision.value_or(0)) return absl::OkStatus();
   return errors_.Lost(absl::StrCat(
       "its newest revision is ", revision.value_or(0), ", but ", *promised,
-      " was committed, so its log is damaged; to go on without what is lost, remove its file ",
+      " was committed, so its log is damaged; to continue without what is lost, remove its file ",
       kCommittedMarkName));
 }
 

@@ -1,8 +1,8 @@
 // Capture: the state that a round begins with, of every extent that a server owns, out of the
-// images and rounds that its log holds, while later rounds go on. CaptureSteps does the work, step
-// by step; CaptureRun puts the steps on an executor. Comes from: CaptureDesk, snapshots of resting
-// jobs. Goes to: RoundReplay, and to a TakeExtent. Thread safety: a step blocks on the disk; as
-// each class says.
+// images and rounds that its log holds, while later rounds continue. CaptureSteps does the work,
+// step by step; CaptureRun puts the steps on an executor. Comes from: CaptureDesk, snapshots of
+// resting jobs. Goes to: RoundReplay, and to a TakeExtent. Thread safety: a step blocks on the
+// disk; as each class says.
 #pragma once
 
 #include <atomic>

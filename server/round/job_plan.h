@@ -55,7 +55,8 @@ struct MemoryRoom {
 absl::StatusOr<MemoryPlan> PlanMemory(const JobPlan& plan, uint32_t self, const MemoryRoom& room,
                                       uint32_t window_extents_min);
 
-// The least with which the job can go on at `self`: with its state on NVMe, if that may live there.
+// The least with which the job can continue at `self`: with its state on NVMe, if that may live
+// there.
 MemoryPlan LeastMemory(const JobPlan& plan, uint32_t self, uint32_t window_extents_min);
 
 // "memory plan: needs ...; has ...": a line for the log. `disk_bytes`: of the job's files.

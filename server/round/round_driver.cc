@@ -301,8 +301,8 @@ void RoundDriver::Do(const FinishJob&) {
 void RoundDriver::End() {
   audience_.End();
   deps_.votes->DropVotes(fsm_.plan().job);
-  // Its files may be opened again once the end is told, so nothing may write to them any more. This
-  // waits for the disk; the job has nothing else to do.
+  // Its files may be opened again once the end is reported, so nothing may write to them any more.
+  // This waits for the disk; the job has nothing else to do.
   if (state_.nvme != nullptr) state_.nvme->Connect(nullptr, nullptr, nullptr);
   images_.Use(nullptr);
   captures_.End(failure_);

@@ -261,7 +261,7 @@ void RoundDriver::AdoptFlushed(const Adoption& adoption) {
     waiters_.Add(Waiters::kReduced, [=, this] { AdoptFlushed(adoption); });
     return;
   }
-  // Before anything is told or taken in the new epoch. A record that may or may not be on disk has
+  // Before anything is sent or taken in the new epoch. A record that may or may not be on disk has
   // no answer: the process ends, and the home asks the next one.
   BALLAST_FAILPOINT("epoch.before_save");
   if (absl::Status saved = adoption.save(); !saved.ok()) return StorageFailed(saved);

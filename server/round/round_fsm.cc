@@ -710,8 +710,8 @@ void RoundFsm::CheckSeats(Effects* effects) {
     const bool others_began = std::any_of(slots_.begin(), slots_.end(), [](const Slot& other) {
       return other.begun || other.growing;
     });
-    // In a variable world the next epoch goes on without it, unless it may owe initial weights, or
-    // too few would be left.
+    // In a variable world the next epoch continues without it, unless it may owe initial weights,
+    // or too few would be left.
     const bool owed = !plan_.spec.variable_world || TooFewStay() ||
                       (InitIsFresh() && s == plan_.epoch.lead_trainer());
     if (slot.left && others_began && owed) {

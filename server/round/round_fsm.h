@@ -14,9 +14,9 @@
 // back where its log ends.
 //
 // The class is larger than others on purpose. Each transition reads the seats, the registers, the
-// initial weights and the votes together: who is away decides whether a round may end, and what is
-// reduced decides what a slot that is back owes. Split, the one table would become several that
-// call each other, and the order of effects would stand nowhere.
+// initial weights and the votes together: the slots that are away decide whether a round may end,
+// and what is reduced decides what a slot that is back owes. Split, the one table would become
+// several that call each other, and the order of effects would stand nowhere.
 //
 // Comes from: RoundDriver (streams, kernels, peers). Goes to: RoundDriver, as effects.
 // Thread safety: thread-compatible; owned by the engine's strand.
@@ -78,7 +78,7 @@ struct SlotLeftInput {
 };
 struct SlotGrowsInput {  // it waits to add groups, and takes no round before all slots have
   uint32_t slot = 0;
-  bool grows = true;  // false: it was refused, and goes on without
+  bool grows = true;  // false: it was refused, and continues without
 };
 struct SlotBackInput {  // its stream is open again, the same process as before
   uint32_t slot = 0;
@@ -136,7 +136,7 @@ using Effect =
                  ApplyRound, SkipRound, OpenRound, FailSlot, FailJob, FinishJob>;
 using Effects = std::vector<Effect>;
 
-// Where a restarted server goes on: what its slots and log hold.
+// Where a restarted server continues: what its slots and log hold.
 struct Restored {
   uint64_t round = 1;  // of the state: every round below is applied
   PolicyState policy;
@@ -162,7 +162,7 @@ class RoundFsm {
   // no effect.
   void Step(const Input& input, Effects* effects);
 
-  // Puts a fresh FSM where a restarted server goes on, and appends what must be done at once.
+  // Puts a fresh FSM where a restarted server continues, and appends what must be done at once.
   void Restore(const Restored& restored, Effects* effects);
 
   // Where this server stands; nothing while that is being decided (the log is being flushed), or

@@ -32,7 +32,7 @@ void RoundFsm::Restore(const Restored& restored, Effects* effects) {
   for (const uint32_t extent : restored.init_missing) {
     OpenInit(extent);
   }
-  Effects quiet;  // Nobody is attached yet who could be told of a window.
+  Effects quiet;  // No slot is attached yet, so no window is sent.
   for (const auto& [extent, reduced] : restored.reduced) {
     MarkReduced(reduced, &quiet);
     pending_[position_[extent]] = 0;
@@ -226,8 +226,8 @@ absl::Status RoundFsm::Adopt(const JobPlan& plan, uint32_t window_extents, Effec
   return absl::OkStatus();
 }
 
-// Whoever sends initial weights now sends whole extents: none holds frames of two processes. What
-// rounds have changed stays.
+// A slot that sends initial weights now sends whole extents: none holds frames of two processes.
+// What rounds have changed stays.
 void RoundFsm::DropInit(bool all) {
   init_missing_ = 0;
   for (const uint32_t extent : owned_) {

@@ -72,7 +72,7 @@ struct JobPlan {
   std::vector<uint32_t> owner;    // server id per extent
   uint32_t layout_version = 1;
   uint32_t sealed_epoch = 0;   // the epoch this server has promised to prepare nothing of any more
-  bool resting = false;        // on disk only: the job ended, and waits to be gone on with
+  bool resting = false;        // on disk only: the job ended, and waits to be continued
   uint64_t resting_round = 0;  // with that: the next round
   // On the home's disk: not every server has made it yet. To a server: it makes the job if it has
   // no files; else they are lost.
@@ -101,7 +101,7 @@ struct RoundBegin {
   std::vector<Hyper> hyper;  // one per group
   // One per tensor, and up to 7 times false behind them; empty: every tensor has a gradient.
   std::vector<bool> presence;
-  std::string user_state;  // to the home: what the slot's script needs to go on after the round
+  std::string user_state;  // to the home: what the slot's script needs to continue after the round
   // The round replaces weights, or a plane of the state: the epoch's lead trainer pushes all of its
   // own in place of gradients, and there are no hyper-parameters. Presence is empty, or with a low
   // plane names the tensors that have one.

@@ -1,4 +1,4 @@
-"""What a user can get wrong, row by row: the exact error, no state change, and servers that go on.
+"""What a user can get wrong, row by row: the exact error, no state change, servers that continue.
 
 Malformed frames are in wire_abuse_test.cc; unknown configuration keys in tests/server/config.
 """

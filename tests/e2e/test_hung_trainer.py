@@ -105,7 +105,7 @@ def test_the_other_tells_of_it_and_it_tells_of_itself(start_cluster, tmp_path, c
         )
         at = opt.round
         process.send_signal(signal.SIGCONT)
-        others.await_words(rf"trainer {hung} is back after [\d.]+ s; round \d+ goes on")
+        others.await_words(rf"trainer {hung} is back after [\d.]+ s; round \d+ continues")
         wait_for(lambda: opt.round > at + 3, "more rounds")
         own.await_words(
             r"server [01] \(127.0.0.1:\d+\) had heard nothing of this trainer for 500ms and has "

@@ -73,7 +73,7 @@ def test_chaos_changes_neither_the_losses_nor_the_bits(tmp_path, servers, traine
         "ballast: server 0 is back after",
     ):
         assert text in run.stderr, run.stderr
-    assert run.stderr.count("quickstart: training goes on, after a pause of ") == 3
+    assert run.stderr.count("quickstart: training continues, after a pause of ") == 3
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_training_goes_on_with_the_step_that_ends_after_the_restart(tmp_path, ba
     place.write_text(json.dumps({"pid": victim.pid + 1}))
     run.watch(begun=6, finished=6)
     run.end()
-    assert len(said) == 2 and "training goes on, after a pause of" in said[1]
+    assert len(said) == 2 and "training continues, after a pause of" in said[1]
     (kill,) = run.done
     assert kill.restarted and kill.pause_ms > 0
 

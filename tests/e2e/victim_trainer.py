@@ -2,7 +2,7 @@
 
 usage: victim_trainer.py ENDPOINTS JOB WORLD SLOT MODE. Takes 3 rounds, prints "ready", and then
   hold   takes no further round, but lives
-  push   goes on with rounds
+  push   continues with rounds
   raise  ends by an exception
   exit   ends as after a success
 """

@@ -1,5 +1,5 @@
 // Malformed and misplaced messages against whole servers: each gets its typed answer, nothing of it
-// reaches the state (the round ends with the right bits afterwards), and the servers go on.
+// reaches the state (the round ends with the right bits afterwards), and the servers continue.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,7 +67,8 @@ class Job {
   uint64_t round_ = 1;
 };
 
-// --- Frames that are refused: the stream and the round go on ------------------------------------
+// --- Frames that are refused: the stream and the round continue
+// ------------------------------------
 
 struct BadFrameRow {
   const char* name;
@@ -197,7 +198,8 @@ TEST(WireAbuse, FramesBeyondTheWindowAreRefusedUntilItMoves) {
   }
 }
 
-// --- Messages that end their stream: the server goes on -----------------------------------------
+// --- Messages that end their stream: the server continues
+// -----------------------------------------
 
 struct BadStreamRow {
   const char* name;

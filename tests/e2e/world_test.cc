@@ -71,7 +71,7 @@ TEST(World, TwoThenOneThenThreeTrainersWithServersKilledBetween) {
   Together({[&] { zero.RunTo(4); }, [&] { one.RunTo(4); }});
   EXPECT_EQ(zero.client().world(), 2u);
 
-  // 2 -> 1: one leaves; the others' round goes on without it.
+  // 2 -> 1: one leaves; the others' round continues without it.
   ASSERT_TRUE(one.client().Leave().ok());
   Together({[&] { zero.RunTo(8); }, [&] { servers.Strike(1); }});
   EXPECT_EQ(zero.client().world(), 1u);

@@ -219,8 +219,8 @@ class Storm:
         cluster.forgiven.discard(server.name)
 
     def strike_damage(self) -> None:
-        """A bit of a server's files turns around while it is down. It may go on with the right bits
-        or refuse by name; then its files are put back."""
+        """A bit of a server's files turns around while it is down. It may continue with the right
+        bits or refuse by name; then its files are put back."""
         cluster = self.cluster
         server = self.rng.choice(cluster.servers)
         server.wanted = False
@@ -415,7 +415,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--bin", required=True, help="build folder with bin/ballastd")
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--kills", type=positive(int), help="how many processes to kill")
-    length.add_argument("--minutes", type=positive(float), help="how long to go on")
+    length.add_argument("--minutes", type=positive(float), help="how long to continue")
     length.add_argument("--failpoints", action="store_true", help="each failpoint once")
     parser.add_argument("--servers", type=positive(int), default=2)
     parser.add_argument("--trainers", type=positive(int), default=2)

@@ -208,7 +208,7 @@ class Snapshots:
         """A job that rests has the bits that it began with; it is removed."""
         self.ask("snapshot", "create", job, "end")
         if not wanted or states(self.listed()[(job, "end")]) != wanted:
-            raise Red(f"job {job} has not the bits of the snapshot that it goes on from")
+            raise Red(f"job {job} has not the bits of the snapshot that it continues from")
         self.ask("snapshot", "delete", job, "end")
         self.ask("jobs", "delete", job)
         self.counts["compared"] += 1

@@ -43,7 +43,7 @@ def test_rank_0_tells_everything(capsys):
         "ballast: server 1 (127.0.0.1:7001) is away (connection reset); training waits",
         still.format(5),
         still.format(10),
-        "ballast: server 1 is back after 13.2 s; round 57 goes on",
+        "ballast: server 1 is back after 13.2 s; round 57 continues",
     ]
 
 
@@ -62,10 +62,10 @@ def test_an_attach_that_waits_says_for_which_server(capsys):
         "attaching waits",
         "ballast: server 1 (127.0.0.1:7001) is still away after 8 s (connection refused); "
         "attaching waits, for at most 300 s",
-        "ballast: server 1 is back after 9.0 s; attaching goes on",
+        "ballast: server 1 is back after 9.0 s; attaching continues",
         "ballast: server 1 is away (server 1 does not answer); attaching waits",
         "ballast: the server at 127.0.0.1:7000 is away (connection refused); attaching waits",
-        "ballast: the server at 127.0.0.1:7000 is back after 4.0 s; attaching goes on",
+        "ballast: the server at 127.0.0.1:7000 is back after 4.0 s; attaching continues",
     ]
 
 
@@ -83,7 +83,7 @@ def test_a_trainer_that_was_given_up_and_lives_says_so_itself(rank, capsys):
         "and has hung up; was this process stopped, or its machine too busy? Connecting again",
         f"ballast: {mark}server 1 (127.0.0.1:7001) is still away after 40 s (it had heard nothing "
         "of this trainer for 2500ms); training waits, for at most 600 s",
-        f"ballast: {mark}server 1 is back after 41.3 s; round 57 goes on",
+        f"ballast: {mark}server 1 is back after 41.3 s; round 57 continues",
     ]
 
 
@@ -97,7 +97,7 @@ def test_other_ranks_tell_of_a_long_pause_now_and_then(capsys):
     assert [line.partition(" (connection refused)")[0] for line in told] == [
         "ballast: rank 3: server 1 (127.0.0.1:7001) is still away after 10 s",
         "ballast: rank 3: server 1 (127.0.0.1:7001) is still away after 40 s",
-        "ballast: rank 3: server 1 is back after 61.0 s; round 57 goes on",
+        "ballast: rank 3: server 1 is back after 61.0 s; round 57 continues",
     ]
     # The next pause begins anew.
     assert lines(3, [NEWS[0], NEWS[1], NEWS[3]], capsys) == []
@@ -119,7 +119,7 @@ def test_a_trainer_that_was_replaced_is_told_of(capsys, slots, who, take):
         "ballast: the trainers change; who comes is not known yet (no reason was given)",
         f"ballast: {who} started again and {take} part from epoch 4 on; training waits",
         "ballast: server 1 (127.0.0.1:7001) is away (connection reset); training waits",
-        f"ballast: {who} let in after 1.3 s; round 9 goes on",
+        f"ballast: {who} let in after 1.3 s; round 9 continues",
     ]
     assert lines(2, news, capsys) == []
 
@@ -140,7 +140,7 @@ def test_who_joins_for_the_first_time_was_not_started_again(capsys, slots, joine
     ]
     first, last = lines(0, news, capsys)
     assert first == f"ballast: {text} from epoch 4 on; training waits"
-    assert last.endswith("let in after 1.3 s; round 9 goes on")
+    assert last.endswith("let in after 1.3 s; round 9 continues")
 
 
 def test_the_lowest_rank_that_is_there_tells_of_trainer_0(capsys):
@@ -151,7 +151,7 @@ def test_the_lowest_rank_that_is_there_tells_of_trainer_0(capsys):
     ]
     assert lines(1, news, capsys) == [
         "ballast: rank 1: trainer 0 is away (no heartbeat for 2.5s); training waits",
-        "ballast: rank 1: trainer 0 is back after 6.0 s; round 9 goes on",
+        "ballast: rank 1: trainer 0 is back after 6.0 s; round 9 continues",
     ]
     assert lines(2, news, capsys) == []
     both = [("trainer_lost", *home, 0.0, "no heartbeat for 2.5s", [0, 1])]
@@ -172,14 +172,14 @@ def test_the_home_of_a_replaced_trainer_is_not_away(capsys):
     assert [line.split(" (")[0] for line in lines(0, news, capsys)] == [
         "ballast: server 1",
         "ballast: trainer 2 was started again and takes part from epoch 4 on; training waits",
-        "ballast: trainer 2 was let in after 0.2 s; round 9 goes on",
-        "ballast: server 1 is back after 3.0 s; round 9 goes on",
+        "ballast: trainer 2 was let in after 0.2 s; round 9 continues",
+        "ballast: server 1 is back after 3.0 s; round 9 continues",
     ]
     assert lines(1, news, capsys) == []
     late = [("lost", *home, 0.0, RESET, [], 0), ("waiting", *home, 11.0, RESET, [], 0), *news[1:]]
     assert [line.split(" (")[0] for line in lines(1, late, capsys)] == [
         "ballast: rank 1: server 1",
-        "ballast: rank 1: server 1 is back after 3.0 s; round 9 goes on",
+        "ballast: rank 1: server 1 is back after 3.0 s; round 9 continues",
     ]
 
 
@@ -194,10 +194,10 @@ def test_a_trainer_that_is_away_and_then_gone_on_without_is_told_of(capsys):
     ]
     assert lines(0, news, capsys) == [
         "ballast: trainer 1 is away (no heartbeat for 2.5s); training waits",
-        "ballast: trainer 1 is back after 3.0 s; round 9 goes on",
+        "ballast: trainer 1 is back after 3.0 s; round 9 continues",
         "ballast: trainer 1 is away (its connection closed without a Leave); training waits",
-        "ballast: going on without trainer 1; 1 in all",
-        "ballast: going on without trainer 1; 1 in all, after 0.3 s; round 9 goes on",
+        "ballast: continuing without trainer 1; 1 in all",
+        "ballast: continuing without trainer 1; 1 in all, after 0.3 s; round 9 continues",
     ]
 
 

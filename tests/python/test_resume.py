@@ -1,4 +1,4 @@
-"""A job that is there is gone on with: what attach() brings, and who must call it."""
+"""A job that is there is continued: what attach() brings, and who must call it."""
 
 import warnings
 

@@ -119,7 +119,7 @@ def test_handles_to_other_state_are_refused(fake):
     with pytest.raises(ballast.Unsupported, match="at round 2, but the job is at round 3"):
         opt.load_state_dict(early)
     fresh = bt.AdamW(model().parameters())
-    with pytest.raises(ballast.Unsupported, match="To go on with that one, give its name"):
+    with pytest.raises(ballast.Unsupported, match="To continue that one, give its name"):
         fresh.load_state_dict(early)
     assert fresh.param_groups[0]["lr"] == 1e-3
     with pytest.raises(ballast.BadArgument, match="format 99"):
@@ -169,7 +169,7 @@ def test_exported_state_is_torchs(fake):
         assert exported["state"][i]["master"].dtype == torch.float32
     assert [g["params"] for g in exported["param_groups"]] == [[0, 1, 2, 3]]
 
-    # And torch goes on from it.
+    # And torch continues from it.
     theirs.load_state_dict(saved_and_loaded(exported)[0])
     run(module, opt, 3)
     run(twin, theirs, 3)

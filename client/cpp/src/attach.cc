@@ -51,7 +51,7 @@ absl::Status CheckDurability(const JobOptions& options) {
   }
   if (options.resume == Resume::kMust && options.durability == Durability::kNone) {
     return BadArgument(
-        "resume is must, but a job of durability none cannot be gone on with; give the durability "
+        "resume is must, but a job of durability none cannot be continued; give the durability "
         "that the job was started with");
   }
   return absl::OkStatus();

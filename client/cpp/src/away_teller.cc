@@ -42,7 +42,7 @@ void AwayTeller::Tell(Pause::Kind kind, Time now) const {
   pause.error = why_;
   if (options_.on_pause) return options_.on_pause(pause);
   BALLAST_LOG(WARN, LogField("job", options_.job), LogField("slot", options_.slot))
-      << "attaching " << (kind == Pause::Kind::kBack ? "goes on; it waited" : "waits")
+      << "attaching " << (kind == Pause::Kind::kBack ? "continues; it waited" : "waits")
       << " for the state server at " << address_ << ": " << why_;
 }
 

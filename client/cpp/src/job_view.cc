@@ -78,14 +78,15 @@ absl::Status JobView::SlotWasTaken(const absl::Status& status) const {
   ErrorFields fields = FieldsOf(status);
   fields.job = options.job;
   fields.slot = static_cast<int>(options.slot);
-  return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kWrongIncarnation,
-                       absl::StrCat("slot ", options.slot, " of job \"", options.job,
-                                    "\" was given to another process, or given up when its lease ",
-                                    "ran out, while this one was gone or thought dead. The job ",
-                                    "goes on without it, from the newest finished round; nothing ",
-                                    "is lost. End this one, or give two processes different ",
-                                    "ranks (", status.message(), ")"),
-                       fields);
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kWrongIncarnation,
+      absl::StrCat("slot ", options.slot, " of job \"", options.job,
+                   "\" was given to another process, or given up when its lease ",
+                   "ran out, while this one was gone or thought dead. The job ",
+                   "continues without it, from the newest finished round; nothing ",
+                   "is lost. End this one, or give two processes different ", "ranks (",
+                   status.message(), ")"),
+      fields);
 }
 
 }  // namespace ballast::client

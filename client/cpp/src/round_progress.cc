@@ -81,7 +81,7 @@ absl::Status RoundProgress::OnResult(size_t index, const RoundResult& result, Ti
         absl::StrCat("servers disagree about ", field, " of round ", round_, " (server ", server.id,
                      " differs): grad_norm ", result_.grad_norm, " and ", result.grad_norm,
                      ", opt_step ", result_.opt_step, " and ", result.opt_step,
-                     "; the job cannot go on"),
+                     "; the job cannot continue"),
         fields);
   }
   result_.collect_ns = std::max(result_.collect_ns, result.collect_ns);

@@ -162,7 +162,7 @@ class HyperparamMismatch(BallastError):
 
 
 class NameInUse(BallastError):
-    """A job of this name exists. Choose a fresh name, or resume="auto" to go on with it."""
+    """A job of this name exists. Choose a fresh name, or resume="auto" to continue it."""
 
     default_reason = "NAME_IN_USE"
 

@@ -144,7 +144,7 @@ def _silence_in(error: str) -> str:
 def _of_trainers(pause: Pause) -> str:
     if pause.left:
         gone = ", ".join(map(str, pause.left))
-        text = f"going on without trainer {gone}; {pause.world} in all"
+        text = f"continuing without trainer {gone}; {pause.world} in all"
         return f"{text}, {_end_of(pause)}" if pause.over else text
     if not pause.slots:
         return f"the trainers change; who comes is not known yet ({reason_of(pause)})"
@@ -176,7 +176,7 @@ def _name_of(pause: Pause) -> str:
 
 def _end_of(pause: Pause) -> str:
     what = f"round {pause.round}" if pause.round else "attaching"
-    return f"after {pause.away_s:.1f} s; {what} goes on"
+    return f"after {pause.away_s:.1f} s; {what} continues"
 
 
 def reason_of(pause: Pause) -> str:

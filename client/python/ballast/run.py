@@ -179,7 +179,7 @@ class _Run:
             if dead_server is None and (dead_server := self._server_restarts.poll()) is not None:
                 self._say(self._servers.report(dead_server))
                 give_up = min(give_up, time.monotonic() + FAILURE_GRACE_S)
-            # Without its servers no trainer can go on.
+            # Without its servers no trainer can continue.
             going_on = first_failed is None and dead_server is None
             # Before the look at failures: a trainer that ends behind it is for the next turn.
             over = self._all_ended(going_on)

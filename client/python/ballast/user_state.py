@@ -1,4 +1,4 @@
-"""What a script leaves with each round so that it can go on from there, as bytes and back.
+"""What a script leaves with each round so that it can continue from there, as bytes and back.
 
 Comes from: ballast.torch.rounds (opt.user_state). Goes to: the servers, which keep it with the
 round and do not look into it. The first byte says what follows: 0, bytes as they are; 1, JSON in

@@ -51,7 +51,7 @@ class PauseTest : public ClientTest {
     }
   }
 
-  // A step that goes on over `reconnects` returns of a server, and leaves the right weights.
+  // A step that continues over `reconnects` returns of a server, and leaves the right weights.
   void ExpectGoodStep(uint64_t round, uint32_t reconnects) {
     const auto report = Step();
     ASSERT_TRUE(report.ok()) << report.status();

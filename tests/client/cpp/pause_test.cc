@@ -183,7 +183,7 @@ TEST_F(PauseTest, AServerThatIsDoneDoesNotHoldUpTheStep) {
     return true;
   };
   // Server 1 breaks right behind its RoundDone, and is not ready until the step has returned. The
-  // step goes on only after the first try to reach it.
+  // step continues only after the first try to reach it.
   Server(1).on_complete = [&](FakeStream* stream) {
     Server(1).on_complete = nullptr;
     Server(1).FinishRound(stream);

@@ -1,5 +1,5 @@
 // A durable job's client that takes the seat of an earlier process: attach, upload of what the
-// servers lack, weights and the round it goes on in.
+// servers lack, weights and the round it continues in.
 #include <gtest/gtest.h>
 
 #include <atomic>

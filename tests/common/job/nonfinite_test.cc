@@ -88,7 +88,7 @@ TEST(NonfiniteTest, TheErrorOfAHaltedRoundSaysWhyWhereAndWhatNext) {
   spec.nonfinite = NonfinitePolicy::kHalt;
   EXPECT_NE(HaltError(*layout, spec, round).message().find("(nonfinite is halt)"),
             absl::string_view::npos);
-  spec.durability = Durability::kNone;  // Nothing could be gone on with.
+  spec.durability = Durability::kNone;  // Nothing could be continued.
   EXPECT_EQ(HaltError(*layout, spec, round).message().find("resume"), absl::string_view::npos);
 }
 

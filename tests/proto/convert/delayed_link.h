@@ -27,7 +27,7 @@ namespace ballast::testing {
 
 class DelayedLink {
  public:
-  // Connections to port() go on to `target` of loopback; each byte takes `delay` one way.
+  // Connections to port() continue to `target` of loopback; each byte takes `delay` one way.
   DelayedLink(int target, std::chrono::milliseconds delay)
       : target_(target), delay_(delay), listener_(socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address = Loopback(0);

@@ -161,7 +161,8 @@ TEST(EpochChangeTest, SomebodyStaysAlways) {
   EXPECT_EQ(SlotsOf(next), (std::vector<uint32_t>{0, 1, 2}));
 }
 
-// --- The fewest that go on -----------------------------------------------------------------------
+// --- The fewest that continue
+// -----------------------------------------------------------------------
 
 JobPlan NextOfAtLeast(uint32_t min_world, const SeatChanges& changes) {
   JobPlan plan = PlanOf(1);

@@ -174,7 +174,7 @@ TEST_F(GrowthTest, ADiskThatIsTooSmallAnywhereLeavesTheJobAsItWas) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("bytes of disk"));
   ExpectLayout(1);
   cluster_.Disk(1)->SetCapacity(uint64_t{1} << 30);
-  ASSERT_TRUE(GrowBoth().ok()) << "the job goes on, and may grow when there is room";
+  ASSERT_TRUE(GrowBoth().ok()) << "the job continues, and may grow when there is room";
   ExpectLayout(2);
 }
 

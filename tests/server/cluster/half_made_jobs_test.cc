@@ -190,7 +190,7 @@ TEST(HalfMadeJobs, APeerThatRestsInTheEpochBeforeComesToHoldTheNewestRecord) {
   EXPECT_TRUE(cluster.Record(1, job).epoch.Holds(1, 201));
 }
 
-// What frees an ended job after its time must not take the one that goes on in its place.
+// What frees an ended job after its time must not take the one that continues in its place.
 TEST(HalfMadeJobs, AJobThatIsGoneOnWithOutlivesTheTimeOfItsEnd) {
   constexpr std::chrono::milliseconds kTtl{100};
   DurableDirectories cluster(2, {.job_ttl = kTtl});

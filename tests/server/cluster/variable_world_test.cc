@@ -193,12 +193,12 @@ TEST_F(VariableWorldTest, WhenAllHaveLeftTheJobIsFinished) {
   for (const uint32_t id : {0u, 1u}) {
     while (!cluster_->Record(id, job_).resting) Settle(id);
   }
-  // And whoever goes on with it finds servers that agree on the epoch.
+  // And a server that continues it finds servers that agree on the epoch.
   const auto next = Ask(0, 900, 1).Get();
   ASSERT_TRUE(next.ok()) << next.status();
 }
 
-// The home goes on without the first one that leaves; the second one leaves meanwhile.
+// The home continues without the first one that leaves; the second one leaves meanwhile.
 TEST_F(VariableWorldTest, APeerThatFinishesBeforeItAdoptsEndsTheHomesJobToo) {
   Make();
   for (const uint32_t id : {0u, 1u}) {
@@ -327,7 +327,8 @@ TEST_F(VariableWorldTest, ATrainerThatIsThereIsJoinedAtOnceAlsoAfterARestartOfTh
   EXPECT_EQ(SlotsWith(&three), (std::vector<uint32_t>{0, 1, 3}));
 }
 
-// --- The fewest that go on ----------------------------------------------------------------------
+// --- The fewest that continue
+// ----------------------------------------------------------------------
 
 TEST_F(VariableWorldTest, WhoIsLostIsWaitedForWhenTooFewWouldBeLeft) {
   min_world_ = 2;

@@ -336,7 +336,7 @@ class Life {
     if (!images->Sync().ok()) return;
     for (const uint32_t extent : written) flushed_[extent] = version;
   }
-  // As recovery does: the newest that is whole; then the life goes on.
+  // As recovery does: the newest that is whole; then the life continues.
   void Check(ImageFile* images) {
     for (const ImageShape& shape : SmallShapes()) {
       uint64_t found = 0;

@@ -396,7 +396,7 @@ TEST_F(GradientLogTest, AFailedFlushIsFinal) {
   EXPECT_EQ(Extent(1, 1, 100), failed);
   EXPECT_EQ(log_->AppendPrepared(MakePrepared(1, {0})), failed);
   EXPECT_EQ(log_->AppendDecision(MakeDecision(1)), failed);
-  ExpectPayload(1, 0, 100);  // Reading goes on.
+  ExpectPayload(1, 0, 100);  // Reading continues.
 }
 
 TEST_F(GradientLogTest, AFailedWriteIsFinalAndDoesNotLookLikeAFullRing) {

@@ -52,7 +52,7 @@ class CrashingImages {
     for (const ImageShape& shape : shapes_) {
       const uint64_t found = NewestWhole(shape);
       ASSERT_GE(found, flushed_[shape.extent]) << "extent " << shape.extent;
-      // From here on it is flushed, and versions go on behind it.
+      // From here on it is flushed, and versions continue behind it.
       flushed_[shape.extent] = found;
       newest_[shape.extent] = found;
     }

@@ -467,7 +467,7 @@ TEST_F(ImageFileTest, AFailedWriteOrFlushIsFinal) {
     EXPECT_TRUE(absl::IsInternal(failed)) << failed;
     EXPECT_EQ(images_->Sync(), failed);
     EXPECT_EQ(WriteState(images_.get(), shapes_[1], 2), failed);
-    ExpectState(shapes_[0], 1);  // Reading goes on.
+    ExpectState(shapes_[0], 1);  // Reading continues.
   }
 }
 

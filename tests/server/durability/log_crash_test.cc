@@ -16,7 +16,7 @@ namespace {
 
 using Operation = MemoryDisk::Operation;
 
-// A server that logs rounds, crashes, and goes on from what it finds.
+// A server that logs rounds, crashes, and continues from what it finds.
 class CrashingServer {
  public:
   explicit CrashingServer(uint64_t seed) : random_(seed) {

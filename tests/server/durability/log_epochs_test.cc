@@ -158,7 +158,7 @@ TEST(LogEpochs, OneRoundInAnyNumberOfEpochsNeverFillsTheLog) {
       server.CheckWhatIsNeeded();
       if (::testing::Test::HasFailure()) return;
     }
-    server.Advance(5 * (kExtents + 2));  // And it goes on.
+    server.Advance(5 * (kExtents + 2));  // And it continues.
     EXPECT_EQ(server.round(), first + 5);
     server.CheckWhatIsNeeded();
   }

@@ -144,7 +144,7 @@ TEST_F(RocksDbFaults, AfterAFailedSyncNothingIsWrittenUntilTheStoreIsOpenedAnew)
   const absl::Status later = store_->Txn(PutAlways("c", "3")).status();
   EXPECT_EQ(later.code(), absl::StatusCode::kUnavailable) << later;
   EXPECT_THAT(std::string(later.message()), testing::HasSubstr("an earlier write"));
-  EXPECT_EQ(ValueOf(store_.get(), "a"), "1") << "reads go on";
+  EXPECT_EQ(ValueOf(store_.get(), "a"), "1") << "reads continue";
 
   store_.reset();
   auto store = OpenStore(folder_.store(), env_.get());

@@ -1,4 +1,4 @@
-// Captured state: what a snapshot gets while rounds go on is, bit for bit, what its round began
+// Captured state: what a snapshot gets while rounds continue is, bit for bit, what its round began
 // with on every server, in memory and on NVMe, whatever was checkpointed when.
 #include "server/round/capture.h"
 

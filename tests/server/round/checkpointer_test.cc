@@ -234,7 +234,7 @@ TEST_F(CheckpointerTest, ABufferThatIsStillHeldIsNotWrittenInto) {
   holders.clear();
   Pump(20);
   FinishAll(20);
-  EXPECT_GT(log_.images.size(), before) << "and goes on when it is given back";
+  EXPECT_GT(log_.images.size(), before) << "and continues when it is given back";
 }
 
 TEST_F(CheckpointerTest, AnImageHoldsTheStateAsASlotWantsIt) {

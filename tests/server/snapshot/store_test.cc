@@ -186,7 +186,7 @@ TEST_F(SnapshotStoreTest, AServerThatSharesNoDirectorySaysSo) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("storage.snapshot_dir"));
 }
 
-// A job on one server that goes on from the snapshot of two.
+// A job on one server that continues from the snapshot of two.
 class LentParts : public SnapshotStoreTest {
  protected:
   LentParts() : to_(plan_) {

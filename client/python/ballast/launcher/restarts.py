@@ -1,4 +1,4 @@
-"""Starts processes again that have ended, so that a job with durability can go on.
+"""Starts processes again that have ended, so that a job with durability can continue.
 
 Comes from: ballast.run. Goes to: launcher.servers, launcher.trainers. A job with durability "none"
 is lost with any of its processes all the same: its trainers fail, and the run with them.
@@ -140,7 +140,7 @@ class ServerRestarts(_Restarts):
 
 
 class TrainerRestarts(_Restarts):
-    """Trainers that fail come back in their seats, where resume="auto" lets them go on."""
+    """Trainers that fail come back in their seats, where resume="auto" lets them continue."""
 
     def __init__(self, trainers: Trainers, limit: int, say: Callable[[str], None]) -> None:
         super().__init__(limit, say)

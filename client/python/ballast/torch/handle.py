@@ -66,7 +66,7 @@ def check(state_dict: Mapping[str, Any], *, job_id: int, round: int) -> None:
             "needs snapshots, which this version lacks"
         )
     raise Unsupported(
-        f"the state dict is a handle to {where}, not to this optimizer's job. To go on with that "
+        f"the state dict is a handle to {where}, not to this optimizer's job. To continue that "
         "one, give its name with resume=\"must\" and call opt.attach() before loading; save "
         "opt.export_state() if the moments must outlive the job"
     )

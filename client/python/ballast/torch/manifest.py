@@ -85,7 +85,7 @@ class Manifest:
     def refuse_removals(self, param_groups: list[dict[str, Any]], job: str) -> None:
         """BadArgument, naming the parameter, when one of the job's is not in its group any more.
 
-        The service would go on stepping it, with the hyper-parameters of that group's place.
+        The service would keep stepping it, with the hyper-parameters of that group's place.
         """
         present = [set(map(id, group["params"])) for group in param_groups]
         for entry in self.entries:
@@ -94,7 +94,7 @@ class Manifest:
                 continue
             raise BadArgument(
                 f"parameter {entry.name!r} is not in opt.param_groups[{g}] any more, but the job "
-                "has it and would go on stepping it. Put it back; to leave a parameter out of a "
+                "has it and would keep stepping it. Put it back; to leave a parameter out of a "
                 "step, set its .grad to None on all trainers, and to train others, start a new job",
                 job=job,
             )

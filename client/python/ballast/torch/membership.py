@@ -100,7 +100,7 @@ class Membership:
             raise BadArgument(
                 f"resume={self.config.resume!r} needs opt.attach() before the first forward pass: "
                 "it brings a resumed job's weights into the model, and opt.round and "
-                "opt.user_state say where to go on",
+                "opt.user_state say where to continue",
                 job=self.config.job,
             )
         if self.config.init != "broadcast" or self.alone:
