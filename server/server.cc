@@ -28,7 +28,7 @@
 #include "server/rpc/control_service.h"
 #include "server/rpc/directory_holder.h"
 #include "server/rpc/generic_server.h"
-#include "server/rpc/peer_link.h"
+#include "server/rpc/peer_client.h"
 #include "server/rpc/peer_service.h"
 #include "server/rpc/status_text.h"
 #include "server/rpc/trainer_stream.h"

@@ -9,7 +9,7 @@
 
 #include "ballast/config/v1/server.pb.h"
 #include "server/cluster/job_directory.h"
-#include "server/rpc/peer_link.h"
+#include "server/rpc/peer_client.h"
 
 namespace ballast::server {
 

@@ -23,6 +23,7 @@ uint64_t WeightBytes(const Layout& layout, const std::vector<uint32_t>& extents)
 
 }  // namespace
 
+// The parts get functions that name parts made after them. No part calls one before Start.
 RoundDriver::RoundDriver(JobStrand* strand, const EngineConfig& config, const EngineDeps& deps,
                          Parts parts)
     : strand_(strand),
@@ -203,7 +204,7 @@ void RoundDriver::Do(const ApplyRound& effect) {
 void RoundDriver::Do(const SkipRound& effect) {
   TellResult(effect.round, effect.decision, 0);
   times_.stepped = times_.decided;
-  sweep_.Skip();
+  sweep_.SkipRound();
   const Decision& decision = effect.decision;
   const JobSpec& spec = fsm_.plan().spec;
   const LogField run("run", spec.name), at("round", effect.round);
@@ -221,7 +222,7 @@ void RoundDriver::Do(const SkipRound& effect) {
 void RoundDriver::Do(const OpenRound& effect) {
   BALLAST_PROBE(kRoundOver);
   contributions_.ReleaseAll();
-  sweep_.ForgetSkipped();
+  sweep_.ForgetLeftOut();
   images_.OnRound();
   audience_.TellDone({.round = effect.round,
                       .step_ns = static_cast<uint64_t>((times_.stepped - times_.decided).count()),

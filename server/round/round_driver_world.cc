@@ -22,7 +22,7 @@ void RoundDriver::Resume(const Recovered& recovered) {
   if (!recovered.ahead.empty()) BALLAST_PROBE(kExtentAhead);
   if (recovered.replayed_rounds > 0) BALLAST_PROBE(kReplay);
   UseLog(log_);
-  sweep_.SkipOnce({recovered.ahead.begin(), recovered.ahead.end()});
+  sweep_.LeaveOut({recovered.ahead.begin(), recovered.ahead.end()});
   if (recovered.last_decision.has_value()) {
     const DecisionRecord& last = *recovered.last_decision;
     last_decision_ = last;
@@ -283,7 +283,7 @@ absl::Status RoundDriver::LeaveEpoch(const EpochRecord& before) {
   log_->BeginEpoch(epoch.epoch, epoch.start_round);
   contributions_.ReleaseAll();
   initial_.DropWaiting();
-  sweep_.ForgetSkipped();
+  sweep_.ForgetLeftOut();
   if (epoch.init_again) initial_.Drop();
   audience_.ChangeEpoch(before);
   BALLAST_LOG(INFO, LogField("run", fsm_.plan().spec.name), LogField("round", fsm_.round()))

@@ -9,7 +9,7 @@
 
 namespace ballast::server {
 
-void Sweep::SkipOnce(const std::vector<uint32_t>& extents) {
+void Sweep::LeaveOut(const std::vector<uint32_t>& extents) {
   ahead_.insert(extents.begin(), extents.end());
 }
 

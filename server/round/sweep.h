@@ -45,9 +45,9 @@ class Sweep {
   // What `deps` points to outlives this.
   explicit Sweep(Deps deps) : deps_(std::move(deps)) {}
 
-  // The open round of a restarted server: these extents hold its result already.
-  void SkipOnce(const std::vector<uint32_t>& extents);
-  void ForgetSkipped() { ahead_.clear(); }
+  // Once, in the open round of a restarted server: these extents hold its result already.
+  void LeaveOut(const std::vector<uint32_t>& extents);
+  void ForgetLeftOut() { ahead_.clear(); }
 
   // Plans the step of the FSM's round by `decision`. Errors: MakeStepPlan's.
   absl::Status Plan(const Decision& decision);
@@ -59,7 +59,7 @@ class Sweep {
   // Finite masters that became Inf in 16-bit weights, in the last sweep.
   uint64_t weight_overflows() const { return weight_overflows_; }
   // No sweep in this round.
-  void Skip() { weight_overflows_ = 0; }
+  void SkipRound() { weight_overflows_ = 0; }
 
   // With a tier on NVMe: loads what the next sweep begins with, as far as there is room.
   void PrefetchNext();

@@ -10,7 +10,7 @@
 #include "ballast/v1/admin.pb.h"
 #include "server/rpc/directory_holder.h"
 #include "server/rpc/generic_server.h"
-#include "server/rpc/peer_link.h"
+#include "server/rpc/peer_client.h"
 
 namespace ballast::server {
 

@@ -18,7 +18,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "proto/convert/frame_codec.h"
-#include "server/rpc/peer_link.h"
+#include "server/rpc/peer_client.h"
 
 namespace ballast::server {
 

@@ -16,7 +16,7 @@
 #include "common/base/clock.h"
 #include "common/base/sync.h"
 #include "server/rpc/peer_caller.h"
-#include "server/rpc/peer_link.h"
+#include "server/rpc/peer_client.h"
 
 namespace ballast::server {
 

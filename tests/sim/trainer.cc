@@ -188,7 +188,7 @@ void SimTrainer::Initialize() {
     stage_ = Stage::kUploads;
     TakeInitialWeights();
     const absl::Status begun =
-        core_->BeginUpload({weights_.pointers(), 0}, /*from_first=*/!newcomer_);
+        core_->PushInitialWeights({weights_.pointers(), 0}, /*from_first=*/!newcomer_);
     return begun.ok() ? Wake() : GiveUp(begun);
   }
   const bool fetches = newcomer_ || (before == Stage::kOpens && context_.swarm->shape.broadcast);

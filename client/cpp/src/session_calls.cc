@@ -89,7 +89,7 @@ absl::Status Session::UploadInitial(const std::vector<void*>& weights, uint32_t 
                                     bool from_first) {
   {
     MutexLock lock(&mu_);
-    BALLAST_RETURN_IF_ERROR(core_->BeginUpload({weights, first_extent}, from_first));
+    BALLAST_RETURN_IF_ERROR(core_->PushInitialWeights({weights, first_extent}, from_first));
   }
   return FinishActivity().status();
 }

@@ -123,7 +123,7 @@ absl::Status SessionCore::CheckIdle() const {
                        job_.Fields());
 }
 
-absl::Status SessionCore::BeginUpload(Upload upload, bool from_first) {
+absl::Status SessionCore::PushInitialWeights(Upload upload, bool from_first) {
   BALLAST_RETURN_IF_ERROR(CheckIdle());
   const uint32_t first_extent = upload.first_extent;
   activity_.emplace<Upload>(std::move(upload));

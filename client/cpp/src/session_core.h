@@ -59,9 +59,9 @@ class SessionCore final : private ServerLink::Owner {
 
   // Error: the session's, or FAILED_PRECONDITION BAD_ARGUMENT while an activity runs.
   absl::Status CheckIdle() const;
-  // Uploads initial weights: what the servers lack, and with `from_first` every extent from
+  // Pushes initial weights: what the servers lack, and with `from_first` every extent from
   // upload.first_extent on. Errors as CheckIdle.
-  absl::Status BeginUpload(Upload upload, bool from_first);
+  absl::Status PushInitialWeights(Upload upload, bool from_first);
   // Asks every server for its part of `request`. Errors as CheckIdle; as ServerLink::LacksInit.
   absl::Status BeginFetch(Fetch fetch, v1::FetchState request);
   // Begins a round on every server, when it is there. Requires CheckIdle.

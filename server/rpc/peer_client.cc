@@ -1,4 +1,4 @@
-#include "server/rpc/peer_link.h"
+#include "server/rpc/peer_client.h"
 
 #include <utility>
 

@@ -1,5 +1,5 @@
 // Calls between servers: votes arrive, also late; a server that is gone is noticed, once.
-#include "server/rpc/peer_link.h"
+#include "server/rpc/peer_client.h"
 #include "common/base/thread_executor.h"
 
 #include <algorithm>
