@@ -1,0 +1,18 @@
+"""DeepSpeed's checkpoints, read and written without DeepSpeed and without running code of a file.
+
+`open_zero(DIR)` reads a ZeRO checkpoint of stages 1, 2 or 3, `ballast-zero-to-fp32 DIR OUT` writes
+its weights as safetensors, `load_universal` and `to_universal` read and write universal
+checkpoints. Needs torch.
+"""
+
+from __future__ import annotations
+
+from ballast.ds_checkpoint.errors import CheckpointError
+from ballast.ds_checkpoint.universal import NamedState, load_universal, zero_states
+from ballast.ds_checkpoint.universal_writer import Group, Progress, to_universal
+from ballast.ds_checkpoint.zero import Zero, open_zero
+
+__all__ = [
+    "CheckpointError", "Group", "NamedState", "Progress", "Zero", "load_universal", "open_zero",
+    "to_universal", "zero_states",
+]  # fmt: skip
