@@ -196,6 +196,12 @@ def _from_environment(env: Mapping[str, str], names: Sequence[str]) -> tuple[str
     return "", ""
 
 
+def seat(env: Mapping[str, str]) -> tuple[int, int]:
+    """(number of trainers, this one's rank), as resolve() finds them without arguments."""
+    world = _world_size(None, env)
+    return world, _rank(None, world, env)
+
+
 def _world_size(given: int | None, env: Mapping[str, str]) -> int:
     source, value = ("world_size", given) if given is not None else _from_environment(
         env, ("BALLAST_WORLD_SIZE", "WORLD_SIZE")

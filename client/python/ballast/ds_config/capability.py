@@ -68,7 +68,7 @@ CAPABILITIES = {
         False, "casting of a module's inputs", "cast the inputs in the script: x.half()"
     ),
     "monitors": Capability(
-        False,
+        True,
         "monitors",
         "write opt.last_report yourself, for example with torch.utils.tensorboard.SummaryWriter "
         "or the csv module, on rank 0",

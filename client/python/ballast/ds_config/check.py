@@ -7,6 +7,7 @@ reading the file.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from ballast.ds_config import batch, rules
@@ -44,6 +45,16 @@ def check(config: Config, world: int | None = None, arguments: Any = None) -> Re
     a wrong type, a world below 1, or another world than the arguments have. The report has
     everything else that is wrong.
     """
+    return effective(config, world, arguments)[0]
+
+
+def effective(
+    config: Config, world: int | None = None, arguments: Any = None
+) -> tuple[Report, Mapping[str, Any]]:
+    """The report of check(), and the value that counts of each key, by dotted path.
+
+    Keys that are refused for their value have none. Arguments and errors are those of check().
+    """
     if world is not None and (not isinstance(world, int) or isinstance(world, bool) or world < 1):
         raise BadArgument(f"world={world!r}: must be a whole number, 1 or more")
     document = load(config)
@@ -57,7 +68,8 @@ def check(config: Config, world: int | None = None, arguments: Any = None) -> Re
         document = dataclasses.replace(document, values=filled.values)
     resolver = Resolver(document, selection.rows)
     resolver.run()
-    return _Check(selection, resolver, filled).report(document.source, world)
+    judged = _Check(selection, resolver, filled)
+    return judged.report(document.source, world), judged.values
 
 
 def _with_world(arguments: Arguments, world: int | None) -> Arguments:
@@ -82,7 +94,7 @@ class _Check:
         self._filled = filled
         self._given = resolver.given
         self._findings = resolver.findings
-        self._values: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
         self._origins: dict[str, str] = {}
         self._spoilt: set[str] = set()  # keys with a finding that says all
         self._compat = self._compat_version()
@@ -95,7 +107,7 @@ class _Check:
         sizes = self._batch(world)
         for row in rows:
             self._judge(row, self._selection.types.get(row.path))
-        for path, text, instead in rules.broken_rules(self._values.get):
+        for path, text, instead in rules.broken_rules(self.values.get):
             self._refuse(path, "conflict", text, instead)
         return Report(source, self._compat, sizes, ordered(self._findings))
 
@@ -135,7 +147,7 @@ class _Check:
             self._auto(row, default)
         else:
             try:
-                self._values[row.path] = row.kind.read(given.value)
+                self.values[row.path] = row.kind.read(given.value)
                 self._origins[row.path] = given.origin
             except WrongValue as error:
                 text = f"{shown(given.value)}: {error}"
@@ -145,7 +157,7 @@ class _Check:
         if default is REQUIRED:
             self._refuse(row.path, "missing", "has no default", f"write it: {row.kind.name}")
             return
-        self._values[row.path] = default
+        self.values[row.path] = default
         self._origins[row.path] = _default_origin(row, self._compat)
 
     def _auto(self, row: Row, default: Any) -> None:
@@ -153,10 +165,10 @@ class _Check:
         matters = any(o.verdict is not Verdict.NO_EFFECT for o in row.outcomes())
         dropped = row.path.startswith(tuple(f"{section}." for section in AUTO_IS_DEFAULT))
         if dropped and not (row.filling and matters):
-            self._values[row.path] = default
+            self.values[row.path] = default
             self._origins[row.path] = f'"auto": {_default_origin(row, self._compat)}'
         elif self._filled and row.path == batch.TRAIN:
-            self._values[row.path] = None  # follows from the world, once that is known
+            self.values[row.path] = None  # follows from the world, once that is known
         else:
             self._refuse(row.path, "auto", self._unfilled(row), _example(row, default))
 
@@ -172,7 +184,7 @@ class _Check:
     def _batch(self, world: int | None) -> Batch:
         if self._spoilt.intersection(_BATCH):
             return Batch(world=world)
-        train, micro, accumulation = given = [self._values[path] for path in _BATCH]
+        train, micro, accumulation = given = [self.values[path] for path in _BATCH]
         try:
             sizes = batch.solve(train, micro, accumulation, world)
         except batch.BatchError as error:
@@ -183,17 +195,17 @@ class _Check:
             _BATCH, given, (sizes.train, sizes.micro, sizes.accumulation), strict=True
         ):
             if value is None:
-                self._values[path] = solved
+                self.values[path] = solved
                 self._origins[path] = (
                     "follows from the other sizes" if solved else "depends on the world: --world N"
                 )
         return sizes
 
     def _judge(self, row: Row, outcome: Outcome | None) -> None:
-        if row.path in self._spoilt or row.path not in self._values:
+        if row.path in self._spoilt or row.path not in self.values:
             return
-        value = self._values[row.path]
-        outcome = outcome or row.judge(value, self._values.get)
+        value = self.values[row.path]
+        outcome = outcome or row.judge(value, self.values.get)
         written = row.path in self._given
         if not written and outcome.verdict is not Verdict.REFUSED and not self._announced(row):
             return
@@ -222,7 +234,7 @@ class _Check:
         self, path: str, outcome: Outcome, text: str = "", *, code: str = "key"
     ) -> None:
         given = self._given.get(path)
-        value = self._values.get(path)
+        value = self.values.get(path)
         self._findings.append(
             Finding(
                 path,

@@ -60,7 +60,10 @@ _PRINTS = (
     Row("timers.throughput.synchronized", BOOLEAN, True, no_effect(_REPORT)),
 )
 
-_MONITOR = sdk("writes Train/Samples/* of each round", needs="monitors")
+_MONITOR = sdk(
+    "ballast.deepspeed writes Train/Samples/* of each round; ballast.monitor for other loops",
+    needs="monitors",
+)
 
 
 def _monitor(section: str, *keys: tuple[str, Kind, Any]) -> tuple[Row, ...]:

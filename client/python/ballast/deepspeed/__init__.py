@@ -1,0 +1,92 @@
+"""`import ballast.deepspeed as deepspeed`: DeepSpeed's training loop over state in the service.
+
+Comes from: DeepSpeed scripts, of which the import is changed. Goes to: ballast.torch,
+ballast.monitor, ballast.ds_config. Thread safety: as ballast.torch. Any name of DeepSpeed that is
+not here raises AttributeError, which says what to use.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ballast import config as job_config
+from ballast.deepspeed import building, checkpointing, comm
+from ballast.deepspeed.boundary import Boundary
+from ballast.deepspeed.comm import init_distributed
+from ballast.deepspeed.engine import DeepSpeedEngine
+from ballast.deepspeed.names import module_advice
+from ballast.deepspeed.settings import Settings, add_config_arguments, config_of
+from ballast.ds_config.source import Config, load
+from ballast.errors import BadArgument, at_border
+from ballast.monitor import Monitor
+
+__all__ = [
+    "DeepSpeedEngine", "add_config_arguments", "checkpointing", "comm", "init_distributed",
+    "initialize",
+]  # fmt: skip
+
+
+@at_border
+def initialize(
+    args: Any = None,
+    model: torch.nn.Module | None = None,
+    optimizer: Any = None,
+    model_parameters: Any = None,
+    training_data: Any = None,
+    lr_scheduler: Any = None,
+    distributed_port: int | None = None,
+    mpu: Any = None,
+    dist_init_required: bool | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    config: Config | None = None,
+    mesh_param: Any = None,
+    config_params: Config | None = None,
+) -> tuple[DeepSpeedEngine, Any, Any, Any]:
+    """(engine, optimizer, training_dataloader, lr_scheduler), as deepspeed.initialize() gives them.
+
+    model: is cast to the dtype of the ds_config. optimizer: None for the ds_config's, an optimizer
+    of torch or Ballast, or a function of the parameters. model_parameters: what to train; all
+    parameters with requires_grad by default. training_data: a Dataset, of which each trainer gets
+    its part. lr_scheduler: a scheduler on `optimizer`, or a function of the optimizer that
+    initialize() returns. config, config_params, args.deepspeed_config: one of them. The servers
+    come from the environment, as for bt.AdamW. distributed_port, dist_init_required and mesh_param
+    mean nothing here.
+    Raises BadArgument and Unsupported for what does not fit, with all refused keys of the ds_config
+    in one text; then nothing has begun.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise BadArgument(f"initialize(): model is a {type(model).__name__}, not a torch.nn.Module")
+    building.refuse_parallel(mpu)
+    world, rank = job_config.seat(os.environ)
+    document = load(config_of(args, config, config_params)).values
+    settings = Settings(document, world)
+    module = building.cast(model, settings)
+    opt = building.optimizer_of(optimizer, model_parameters, module, settings)
+    schedule = building.scheduler_of(lr_scheduler, opt)
+    loader = building.loader_of(training_data, settings, world, rank, collate_fn)
+    engine = DeepSpeedEngine(
+        module,
+        opt,
+        schedule,
+        loader,
+        _boundary(settings, world),
+        Monitor(document, rank),
+        building.loss_scale(settings),
+        settings["zero_optimization.stage"],
+    )
+    return engine, opt, loader, schedule
+
+
+def _boundary(settings: Settings, world: int) -> Boundary:
+    batch = settings.batch
+    assert batch.micro is not None and batch.accumulation is not None
+    managed = settings["managed_gradient_accumulation"]
+    return Boundary(batch.micro, batch.accumulation, world, managed)
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(module_advice(name))

@@ -1,0 +1,87 @@
+"""When a micro-batch ends a round, and the counters that DeepSpeed scripts read.
+
+Comes from: ballast.deepspeed.engine. Thread safety: used by one thread at a time. Knows neither
+torch nor the service.
+
+Source: deepspeed/runtime/engine.py of 0.19.8, is_gradient_accumulation_boundary() and step().
+"""
+
+from __future__ import annotations
+
+from ballast.errors import BadArgument
+
+
+class Boundary:
+    """Counts micro-batches and rounds.
+
+    micro_steps: calls of step(). global_steps: rounds, skipped ones included. global_samples: those
+    of all trainers in these rounds. skipped_steps: rounds that were not applied.
+    """
+
+    def __init__(self, micro: int, accumulation: int, world: int, managed: bool) -> None:
+        """micro: samples of a micro-batch. managed: whether counting decides where a round ends;
+        otherwise each step() does."""
+        self.micro = micro
+        self.accumulation = accumulation
+        self.micro_steps = 0
+        self.global_steps = 0
+        self.global_samples = 0
+        self.skipped_steps = 0
+        self._world = world
+        self._managed = managed
+        self._said: bool | None = None  # by set()
+        self._backwards = 0  # since the last round
+
+    @property
+    def train(self) -> int:
+        """Samples of one round over all trainers."""
+        return self.micro * self.accumulation * self._world
+
+    def resize(self, train: int) -> None:
+        """Another number of samples of a round; the accumulation follows. BadArgument otherwise."""
+        unit = self.micro * self._world
+        if isinstance(train, bool) or not isinstance(train, int) or train < 1 or train % unit:
+            raise BadArgument(
+                f"set_train_batch_size({train!r}): must be a multiple of {unit}, which is "
+                f"train_micro_batch_size_per_gpu {self.micro} x {self._world} trainers"
+            )
+        self.accumulation = train // unit
+
+    def set(self, is_boundary: bool) -> None:
+        """The script's own word for the next step(), until it says another."""
+        if not self._managed:
+            raise BadArgument(
+                "set_gradient_accumulation_boundary() needs managed_gradient_accumulation true; "
+                "with false each step() ends a round"
+            )
+        self._said = bool(is_boundary)
+
+    def is_boundary(self) -> bool:
+        """Whether a step() now would end a round."""
+        if not self._managed:
+            return True
+        if self._said is not None:
+            return self._said
+        return (self.micro_steps + 1) % self.accumulation == 0
+
+    def backward(self) -> None:
+        self._backwards += 1
+
+    def check_round(self) -> None:
+        """BadArgument when a round would end without a backward() of the engine."""
+        if self._backwards == 0:
+            raise BadArgument(
+                "step() ends a round, and engine.backward(loss) was not called in it; it divides "
+                "the loss by gradient_accumulation_steps and multiplies it by the loss scale, "
+                "which loss.backward() does not"
+            )
+
+    def round_ended(self, applied: bool) -> None:
+        counted = self.train if self._managed else self.micro * self._world * self._backwards
+        self.global_samples += counted
+        self.global_steps += 1
+        self.skipped_steps += not applied
+        self._backwards = 0
+
+    def step_ended(self) -> None:
+        self.micro_steps += 1

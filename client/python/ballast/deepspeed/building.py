@@ -1,0 +1,155 @@
+"""The parts of an engine: the optimizer in the service, the schedule, the loader of batches.
+
+Comes from: ballast.deepspeed.initialize. Goes to: ballast.torch. Thread safety: as ballast.torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+import ballast.torch as bt
+from ballast.deepspeed.settings import Settings
+from ballast.errors import BadArgument, Unsupported
+from ballast.torch.service_optimizer import ServiceOptimizer
+
+_PARAMS = "optimizer.params"
+
+
+def cast(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
+    """The model in the dtype that the configuration says, as DeepSpeed casts it: all of it."""
+    if settings["fp16.enabled"]:
+        return model.half()
+    return model.bfloat16() if settings["bf16.enabled"] else model
+
+
+def loss_scale(settings: Settings) -> float:
+    """The factor of the loss: that of fp16, which is static; 1 otherwise."""
+    return float(settings["fp16.loss_scale"]) if settings["fp16.enabled"] else 1.0
+
+
+def optimizer_of(
+    given: Any, parameters: Any, model: torch.nn.Module, settings: Settings
+) -> ServiceOptimizer:
+    """The optimizer, whose state is in the service.
+
+    given: initialize()'s optimizer: None for the configuration's, one of torch's, a Ballast one, or
+    a function of the parameters that makes one. parameters: initialize()'s model_parameters.
+    Raises BadArgument or Unsupported, by name, for one that does not fit.
+    """
+    if given is None:
+        return _configured(parameters, model, settings)
+    if not isinstance(given, torch.optim.Optimizer) and callable(given):
+        given = given(_named(parameters, model))
+    if isinstance(given, ServiceOptimizer):
+        return _checked(given, settings)
+    if not isinstance(given, torch.optim.Optimizer):
+        raise BadArgument(f"initialize(): optimizer is a {type(given).__name__}, not an optimizer")
+    return _taken_over(given, model, settings)
+
+
+def _taken_over(
+    given: torch.optim.Optimizer, model: torch.nn.Module, settings: Settings
+) -> ServiceOptimizer:
+    """A Ballast optimizer in place of torch's. Schedules that hold torch's drive ours, too."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "a learning-rate scheduler was built", UserWarning)
+        ours = bt.wrap(given, model=model, **_job(settings))
+    given.param_groups = ours.param_groups
+    # A schedule warns when the optimizer that it holds has not stepped; ours does.
+    given._opt_called = True  # type: ignore[attr-defined]
+    return ours
+
+
+def _configured(parameters: Any, model: torch.nn.Module, settings: Settings) -> ServiceOptimizer:
+    kind = settings["optimizer.type"]
+    if kind is None:
+        raise BadArgument(
+            "initialize(): no optimizer was given, and the ds_config has no optimizer.type; "
+            'write "optimizer": {"type": "AdamW", "params": {"lr": ...}}'
+        )
+    if kind not in ("Adam", "AdamW"):
+        raise Unsupported(f"optimizer.type {kind} is not made here yet; AdamW is")
+    options = {key: settings[f"{_PARAMS}.{key}"] for key in ("lr", "betas", "eps", "weight_decay")}
+    return bt.AdamW(_named(parameters, model), model=model, **options, **_job(settings))
+
+
+def _job(settings: Settings) -> dict[str, Any]:
+    clip = settings["gradient_clipping"]
+    return {"max_grad_norm": clip or None, "loss_scale": loss_scale(settings)}
+
+
+def _named(parameters: Any, model: torch.nn.Module) -> Any:
+    """The parameters to train, with names where initialize() was given none."""
+    if parameters is None:
+        return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    return list(parameters) if isinstance(parameters, Iterable) else parameters
+
+
+def _checked(optimizer: ServiceOptimizer, settings: Settings) -> ServiceOptimizer:
+    """A Ballast optimizer as it is, if it does what the configuration says."""
+    config = optimizer._membership.config
+    for key, has, wanted in (
+        ("max_grad_norm", config.max_grad_norm, float(settings["gradient_clipping"])),
+        ("loss_scale", config.loss_scale, loss_scale(settings)),
+    ):
+        if has != wanted:
+            raise BadArgument(
+                f"the optimizer was made with {key}={has:g}, and the ds_config says {wanted:g} "
+                "(gradient_clipping is 1.0 by default, fp16.loss_scale counts with fp16); make "
+                "both equal, or let initialize() make the optimizer"
+            )
+    return optimizer
+
+
+def scheduler_of(given: Any, optimizer: ServiceOptimizer) -> Any:
+    """initialize()'s lr_scheduler: one that is there, or a function of the optimizer."""
+    if given is None or hasattr(given, "step"):
+        held = getattr(given, "optimizer", optimizer)
+        if held.param_groups is not optimizer.param_groups:
+            raise BadArgument(
+                "lr_scheduler was built on another optimizer than initialize() was given, so it "
+                "would change nothing; pass a function: lr_scheduler=lambda opt: Schedule(opt, ...)"
+            )
+        return given
+    if not callable(given):
+        raise BadArgument(f"lr_scheduler is a {type(given).__name__}, which has no step()")
+    return given(optimizer)
+
+
+def loader_of(
+    data: Dataset[Any] | None,
+    settings: Settings,
+    world: int,
+    rank: int,
+    collate: Callable[[list[Any]], Any] | None,
+) -> DataLoader[Any] | None:
+    """A loader of this trainer's micro-batches; each trainer gets its own part of the data."""
+    if data is None:
+        return None
+    sampler: Any = None
+    if not isinstance(data, torch.utils.data.IterableDataset):
+        sampler = DistributedSampler(data, num_replicas=world, rank=rank)
+    return DataLoader(
+        data,
+        batch_size=settings.batch.micro,
+        sampler=sampler,
+        collate_fn=collate,
+        drop_last=settings["dataloader_drop_last"],
+    )
+
+
+def refuse_parallel(mpu: Any) -> None:
+    """Unsupported for a model that is split over trainers."""
+    for name in ("get_model_parallel_world_size", "get_tensor_model_parallel_world_size"):
+        size = getattr(mpu, name, None)
+        if inspect.ismethod(size) or inspect.isfunction(size):
+            if size() != 1:
+                raise Unsupported(
+                    f"mpu.{name}() is {size()}: each trainer has the whole model; pass mpu=None"
+                )

@@ -1,0 +1,257 @@
+"""DeepSpeed's engine over an optimizer in the service: forward, backward, step, and its counters.
+
+Comes from: ballast.deepspeed.initialize. Goes to: ballast.torch, ballast.monitor. Thread safety:
+used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ballast.deepspeed.boundary import Boundary
+from ballast.deepspeed.names import engine_advice
+from ballast.errors import BadArgument, Unsupported, at_border
+from ballast.monitor import Monitor, round_events
+from ballast.torch.service_optimizer import ServiceOptimizer
+
+
+class DeepSpeedEngine:
+    """What deepspeed.initialize() returns first. Names that it lacks are the module's.
+
+    module: the model. optimizer: a ballast.torch optimizer. lr_scheduler, training_dataloader: or
+    None. micro_steps, global_steps, global_samples, skipped_steps: as in DeepSpeed.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        optimizer: ServiceOptimizer,
+        lr_scheduler: Any,
+        training_dataloader: Any,
+        boundary: Boundary,
+        monitor: Monitor,
+        loss_scale: float,
+        stage: int,
+    ) -> None:
+        """stage: zero_optimization.stage, which scripts ask for."""
+        self.module = module
+        self.optimizer = optimizer
+        self.lr_scheduler = lr_scheduler
+        self.training_dataloader = training_dataloader
+        self.monitor = monitor
+        self._boundary = boundary
+        self._loss_scale = loss_scale
+        self._stage = stage
+        self._applied = False
+        self._no_sync = False
+
+    def __getattr__(self, name: str) -> Any:
+        module = self.__dict__.get("module")
+        if module is not None and not name.startswith("__") and hasattr(module, name):
+            return getattr(module, name)
+        raise AttributeError(engine_advice(name))
+
+    # ---- the loop
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        return self.module(*inputs, **named)
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.module(*inputs, **named)
+
+    @at_border
+    def backward(
+        self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True
+    ) -> torch.Tensor:
+        """Adds the gradients of loss / gradient_accumulation_steps, and returns that loss.
+
+        scale_wrt_gas=False: the caller has divided. The loss scale of fp16 is multiplied in and
+        divided out by the service. Gradients add up in the parameter's dtype.
+        """
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise BadArgument("backward() takes a loss of one element")
+        scaled = loss / self._boundary.accumulation if scale_wrt_gas else loss
+        self._boundary.backward()
+        (scaled * self._loss_scale).backward(retain_graph=retain_graph)
+        return scaled
+
+    @at_border
+    def step(self, lr_kwargs: dict[str, Any] | None = None) -> None:
+        """At the end of a round: the optimizer's step, then the schedule's, and gradients are gone.
+
+        Elsewhere it counts the micro-batch only. A round that was skipped on all trainers moves
+        global_steps and skipped_steps, and the schedule stays. lr_kwargs: of lr_scheduler.step().
+        """
+        if self._no_sync:
+            raise BadArgument("step() inside no_sync(); leave it first")
+        if self._boundary.is_boundary():
+            self._round(lr_kwargs or {})
+        self._boundary.step_ended()
+
+    def _round(self, lr_kwargs: dict[str, Any]) -> None:
+        self._boundary.check_round()
+        self.optimizer.step()
+        self.zero_grad()
+        self._applied = not self.optimizer.step_was_skipped
+        self._boundary.round_ended(self._applied)
+        if self._applied and self.lr_scheduler is not None:
+            self.lr_scheduler.step(**lr_kwargs)
+        if self.monitor.enabled:
+            scale = self._loss_scale if self._loss_scale != 1.0 else None
+            lr = self.get_lr()[0]
+            self.monitor.write_events(round_events(self.global_samples, lr, scale))
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Micro-batches whose gradients add up here; step() is refused inside."""
+        self._no_sync = True
+        try:
+            yield
+        finally:
+            self._no_sync = False
+
+    def zero_grad(self) -> None:
+        self.module.zero_grad()
+        self.optimizer.zero_grad()
+
+    def train(self, mode: bool = True) -> None:
+        self.module.train(mode)
+
+    def eval(self) -> None:
+        self.module.eval()
+
+    # ---- where a round ends
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether a step() now would end a round."""
+        return self._boundary.is_boundary()
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        """Whether the next steps end a round, in place of counting."""
+        self._boundary.set(is_boundary)
+
+    def was_step_applied(self) -> bool:
+        """Whether the last round changed the weights; False before the first."""
+        return self._applied
+
+    @property
+    def micro_steps(self) -> int:
+        return self._boundary.micro_steps
+
+    @property
+    def global_steps(self) -> int:
+        return self._boundary.global_steps
+
+    @property
+    def global_samples(self) -> int:
+        return self._boundary.global_samples
+
+    @property
+    def skipped_steps(self) -> int:
+        return self._boundary.skipped_steps
+
+    # ---- sizes
+
+    def train_batch_size(self) -> int:
+        """Samples of a round over all trainers."""
+        return self._boundary.train
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        return self._boundary.micro
+
+    def gradient_accumulation_steps(self) -> int:
+        return self._boundary.accumulation
+
+    def get_batch_info(self) -> tuple[int, int, int]:
+        """(train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps)."""
+        return self._boundary.train, self._boundary.micro, self._boundary.accumulation
+
+    @at_border
+    def set_train_batch_size(self, train_batch_size: int) -> None:
+        """Another size of rounds; gradient_accumulation_steps follows. BadArgument otherwise."""
+        self._boundary.resize(train_batch_size)
+
+    def zero_optimization_stage(self) -> int:
+        return self._stage
+
+    # ---- what the optimizer says
+
+    def get_lr(self) -> list[float]:
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def get_mom(self) -> list[tuple[float, float]]:
+        """betas of each group."""
+        return [tuple(group["betas"]) for group in self.optimizer.param_groups]
+
+    def get_global_grad_norm(self) -> float | None:
+        """2-norm of the last round's mean gradient before clipping; None before the first."""
+        return self.optimizer.grad_norm
+
+    def loss_scale(self) -> float:
+        return self._loss_scale
+
+    # ---- this trainer
+
+    @property
+    def global_rank(self) -> int:
+        return self.optimizer.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.optimizer.world_size
+
+    @property
+    def local_rank(self) -> int:
+        return int(os.environ.get("LOCAL_RANK", "0"))
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.module.parameters()).device
+
+    # ---- weights and the end
+
+    def module_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Any]:
+        """The module's state dict, without parameters that are not trained if so asked."""
+        state = self.module.state_dict()
+        if exclude_frozen_parameters:
+            frozen = {n for n, p in self.module.named_parameters() if not p.requires_grad}
+            return {name: value for name, value in state.items() if name not in frozen}
+        return state
+
+    def save_16bit_model(
+        self,
+        save_dir: str,
+        save_filename: str = "pytorch_model.bin",
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """Rank 0 writes the weights in their present dtype, as torch.save does; True on all."""
+        if self.global_rank == 0:
+            os.makedirs(save_dir, exist_ok=True)
+            state = self.module_state_dict(exclude_frozen_parameters)
+            torch.save(state, os.path.join(save_dir, save_filename))
+        return True
+
+    @at_border
+    def save_checkpoint(self, *_: Any, **__: Any) -> None:
+        raise Unsupported(
+            "engine.save_checkpoint() is not there yet: the job is durable without it. "
+            "engine.optimizer.snapshot(name) keeps a state on the servers, and "
+            "engine.save_16bit_model(dir) writes the weights"
+        )
+
+    @at_border
+    def load_checkpoint(self, *_: Any, **__: Any) -> None:
+        raise Unsupported(
+            "engine.load_checkpoint() is not there yet: BALLAST_RESUME=auto continues a job, and "
+            "`ballastctl snapshot restore` makes a job of a snapshot"
+        )
+
+    def destroy(self) -> None:
+        """This trainer takes no further round; files of monitors are closed."""
+        self.optimizer.close()
+        self.monitor.close()

@@ -1,0 +1,64 @@
+"""A ds_config as the engine uses it: every value that counts, or a refusal that says all.
+
+Comes from: ballast.deepspeed.initialize. Goes to: ballast.ds_config. Thread safety: reads one file.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from ballast.deepspeed.unbuilt import unbuilt
+from ballast.ds_config.check import effective
+from ballast.ds_config.source import Config
+from ballast.errors import BadArgument, Unsupported
+
+
+class Settings:
+    """Values by dotted key, defaults filled in.
+
+    Raises DsConfigError for a configuration that cannot be read, and Unsupported when a key is
+    refused: the text has each refused key, why, and what to write instead.
+    """
+
+    def __init__(self, config: Config, world: int) -> None:
+        report, self._values = effective(config, world)
+        lines = [f"{f.path}: {f.text}; {f.instead}" for f in report.refused]
+        lines = lines or unbuilt(self._values)
+        if lines:
+            first = f"{len(lines)} keys of {report.source} are refused:"
+            raise Unsupported("\n  ".join([first, *lines]))
+        self.batch = report.batch
+
+    def __getitem__(self, path: str) -> Any:
+        return self._values[path]
+
+    def under(self, section: str) -> dict[str, Any]:
+        """The values of one section, by the rest of their keys."""
+        start = f"{section}."
+        return {p.removeprefix(start): v for p, v in self._values.items() if p.startswith(start)}
+
+
+def config_of(args: Any, config: Config | None, config_params: Config | None) -> Config:
+    """The one configuration among initialize()'s arguments. BadArgument for none or several."""
+    named = getattr(args, "deepspeed_config", None)
+    if isinstance(args, Mapping):
+        named = args.get("deepspeed_config")
+    given = [value for value in (config, config_params, named) if value is not None]
+    if len(given) == 1:
+        return given[0]
+    what = "no ds_config was given" if not given else "more than one ds_config was given"
+    raise BadArgument(
+        f"{what}: pass config= (a path or a dict) to initialize(), or --deepspeed_config in args"
+    )
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds --deepspeed, --deepspeed_config and --local_rank, which DeepSpeed's launcher passes."""
+    group = parser.add_argument_group("DeepSpeed", "DeepSpeed configurations, read by Ballast")
+    group.add_argument("--deepspeed", action="store_true", help="accepted; nothing depends on it")
+    group.add_argument("--deepspeed_config", metavar="FILE", help="the ds_config.json")
+    if not any("--local_rank" in action.option_strings for action in parser._actions):
+        group.add_argument("--local_rank", type=int, default=-1, help="accepted; LOCAL_RANK counts")
+    return parser

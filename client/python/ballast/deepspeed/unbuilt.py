@@ -1,0 +1,74 @@
+"""Keys of a ds_config that Ballast may honour elsewhere, and that this engine does not honour yet.
+
+Comes from: ballast.deepspeed.settings. Thread safety: pure functions.
+
+The table of ballast.ds_config says what Ballast can do. A feature that lands there is refused here
+until the engine has it, too, so that no key is ever passed over in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_Values = Mapping[str, Any]
+
+
+def _model_dtype(values: _Values) -> str:
+    if values.get("fp16.enabled"):
+        return "fp16"
+    return "bf16" if values.get("bf16.enabled") else "fp32"
+
+
+def _other_dtype(path: str) -> Callable[[_Values], bool]:
+    return lambda values: values.get(path) not in (None, _model_dtype(values))
+
+
+def _is(path: str, value: Any) -> Callable[[_Values], bool]:
+    return lambda values: values.get(path) == value
+
+
+def _fp16(path: str, value: Any) -> Callable[[_Values], bool]:
+    return lambda values: values.get("fp16.enabled") is True and values.get(path) == value
+
+
+def _given(path: str) -> Callable[[_Values], bool]:
+    return lambda values: values.get(path) is not None
+
+
+# Key, when it counts, and what to do.
+_RULES: tuple[tuple[str, Callable[[_Values], bool], str], ...] = (
+    ("scheduler.type", _given("scheduler.type"), "pass lr_scheduler= to initialize()"),
+    ("fp16.loss_scale", _fp16("fp16.loss_scale", 0.0), "write a fixed scale, such as 1024"),
+    ("fp16.auto_cast", _fp16("fp16.auto_cast", True), "cast the inputs in the script"),
+    ("gradient_allreduce_op", _is("gradient_allreduce_op", "sum"), "write mean"),
+    (
+        "communication_data_type",
+        _other_dtype("communication_data_type"),
+        "leave it out: sums are in fp32",
+    ),
+    (
+        "data_types.grad_accum_dtype",
+        _other_dtype("data_types.grad_accum_dtype"),
+        "leave it out, or use fp32 parameters",
+    ),
+    ("zero_optimization.stage", _is("zero_optimization.stage", 3), "write stage 2"),
+    ("optimizer.params.amsgrad", _is("optimizer.params.amsgrad", True), "leave it false"),
+    (
+        "optimizer.params.adam_w_mode",
+        _is("optimizer.params.adam_w_mode", False),
+        "leave it true: AdamW",
+    ),
+    ("comms_logger.enabled", _is("comms_logger.enabled", True), "leave it false"),
+)
+_COMPAT = "ballast.deepspeed_compat"
+
+
+def unbuilt(values: _Values) -> list[str]:
+    """A line for each key that counts and is not honoured here: the key, and what to do."""
+    found = [f"{path}: the engine has it not yet; {do}" for path, counts, do in _RULES
+             if counts(values)]  # fmt: skip
+    job = [path for path in values if path.startswith("ballast.") and values[path] is not None]
+    found += [f"{path}: the engine has it not yet; set the BALLAST_* variable"
+              for path in job if path != _COMPAT]  # fmt: skip
+    return found

@@ -1,0 +1,342 @@
+"""ballast.deepspeed over a pure-Python service: the bits of torch's loop, DeepSpeed's counters."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+
+import ballast.deepspeed as deepspeed
+import ballast.torch as bt
+import pytest
+import torch
+from ballast.errors import BadArgument, Unsupported
+
+MICRO = "train_micro_batch_size_per_gpu"
+ADAMW = {"type": "AdamW", "params": {"lr": 0.01, "weight_decay": 0.1}}
+
+
+def config(**more):
+    return {MICRO: 4, "optimizer": ADAMW, "gradient_clipping": 0.0, **more}
+
+
+def model(seed=0):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+
+
+def batch(i, dtype=torch.float32):
+    return torch.randn(4, 5, generator=torch.Generator().manual_seed(i)).to(dtype)
+
+
+def train(engine, micro_batches, dtype=torch.float32):
+    losses = []
+    for i in range(micro_batches):
+        loss = engine(batch(i, dtype)).square().mean()
+        losses.append(engine.backward(loss).item())
+        engine.step()
+    return losses
+
+
+def torch_loop(accumulation, rounds, clip=None, schedule=None):
+    """Plain torch, of the same arithmetic: the loss is divided, then backward."""
+    module = model()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01, weight_decay=0.1)
+    scheduler = schedule(optimizer) if schedule else None
+    for i in range(rounds * accumulation):
+        (module(batch(i)).square().mean() / accumulation).backward()
+        if (i + 1) % accumulation == 0:
+            if clip:
+                torch.nn.utils.clip_grad_norm_(module.parameters(), clip)
+            optimizer.step()
+            optimizer.zero_grad()
+            if scheduler:
+                scheduler.step()
+    return module
+
+
+def same(engine, module):
+    for a, b in zip(engine.module.parameters(), module.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_a_loop_has_the_bits_of_torch(fake, accumulation):
+    module = model()
+    engine, optimizer, loader, scheduler = deepspeed.initialize(
+        model=module, config=config(gradient_accumulation_steps=accumulation))
+    assert engine.module is module and engine.optimizer is optimizer
+    assert (loader, scheduler) == (None, None)
+    train(engine, 4 * accumulation)
+    same(engine, torch_loop(accumulation, 4))
+    assert (engine.micro_steps, engine.global_steps) == (4 * accumulation, 4)
+    assert engine.global_samples == 16 * accumulation and engine.skipped_steps == 0
+    assert engine.was_step_applied() and all(p.grad is None for p in module.parameters())
+
+
+def test_a_step_inside_a_window_does_nothing(fake):
+    engine = deepspeed.initialize(model=model(), config=config(gradient_accumulation_steps=3))[0]
+    before = [p.clone() for p in engine.parameters()]
+    train(engine, 2)
+    assert all(torch.equal(a, b) for a, b in zip(before, engine.parameters()))
+    assert engine.global_steps == 0 and not engine.was_step_applied()
+    assert all(p.grad is not None for p in engine.parameters())
+    assert engine.is_gradient_accumulation_boundary()
+
+
+def test_backward_returns_the_divided_loss_and_may_leave_it(fake):
+    engine = deepspeed.initialize(model=model(), config=config(gradient_accumulation_steps=2))[0]
+    loss = engine(batch(0)).square().mean()
+    assert engine.backward(loss, retain_graph=True).item() == (loss / 2).item()
+    assert engine.backward(loss, scale_wrt_gas=False).item() == loss.item()
+    with pytest.raises(BadArgument, match="one element"):
+        engine.backward(engine(batch(0)))
+
+
+def test_a_schedule_moves_with_the_rounds(fake):
+    def schedule(optimizer):
+        return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+    engine, optimizer, _, scheduler = deepspeed.initialize(
+        model=model(), config=config(gradient_accumulation_steps=2), lr_scheduler=schedule)
+    train(engine, 6)
+    same(engine, torch_loop(2, 3, schedule=schedule))
+    assert scheduler.optimizer is optimizer and engine.get_lr() == [0.01 / 8]
+
+
+def one_cycle(optimizer):
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=9)
+
+
+def warm_up_and_cosine(optimizer):
+    schedules = torch.optim.lr_scheduler
+    warm_up = schedules.LinearLR(optimizer, 0.1, total_iters=2)
+    cosine = schedules.CosineAnnealingLR(optimizer, T_max=6)
+    return schedules.SequentialLR(optimizer, [warm_up, cosine], milestones=[2])
+
+
+@pytest.mark.parametrize("schedule", [one_cycle, warm_up_and_cosine])
+@pytest.mark.filterwarnings("error:Detected call", "error:a learning-rate scheduler")
+def test_a_schedule_on_torchs_optimizer_drives_ours(fake, schedule):
+    module = model()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01, weight_decay=0.1)
+    engine, _, _, scheduler = deepspeed.initialize(
+        model=module, optimizer=optimizer, lr_scheduler=schedule(optimizer),
+        config={MICRO: 4, "gradient_clipping": 0})
+    train(engine, 5)
+    same(engine, torch_loop(1, 5, schedule=schedule))
+    assert engine.get_lr() == scheduler.get_last_lr()
+
+
+def test_a_skipped_round_counts_and_the_schedule_stays(fake):
+    engine, _, _, scheduler = deepspeed.initialize(
+        model=model(), config=config(),
+        lr_scheduler=lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.5))
+    train(engine, 1)
+    engine.backward(engine(batch(0)).sum() * math.nan)
+    engine.step()
+    assert (engine.global_steps, engine.skipped_steps, engine.global_samples) == (2, 1, 8)
+    assert not engine.was_step_applied() and engine.get_lr() == [0.005]
+
+
+def test_bf16_casts_the_module_and_keeps_fp32_masters(fake):
+    engine = deepspeed.initialize(model=model(), config=config(bf16={"enabled": True}))[0]
+    assert {p.dtype for p in engine.parameters()} == {torch.bfloat16}
+    train(engine, 3, torch.bfloat16)
+    assert engine.optimizer.export_state()["state"][0]["master"].dtype == torch.float32
+
+
+def test_fp16_multiplies_the_loss_by_its_fixed_scale(fake):
+    fp16 = {"enabled": True, "loss_scale": 128}
+    engine = deepspeed.initialize(model=model(), config=config(fp16=fp16))[0]
+    assert engine.loss_scale() == 128.0
+    engine.backward(engine(batch(0, torch.float16)).square().mean())
+    scaled = engine.module[0].weight.grad.clone()
+    other = model().half()
+    other(batch(0, torch.float16)).square().mean().backward()
+    ratio = scaled.float() / other[0].weight.grad.float()
+    assert 120 < ratio.nanmedian() < 136
+
+
+def test_the_batch_triangle_and_its_change(fake):
+    engine = deepspeed.initialize(model=model(), config={
+        "train_batch_size": 24, "gradient_accumulation_steps": 3, "optimizer": ADAMW})[0]
+    assert engine.get_batch_info() == (24, 8, 3)
+    engine.set_train_batch_size(16)
+    assert engine.get_batch_info() == (16, 8, 2) and engine.gradient_accumulation_steps() == 2
+    with pytest.raises(BadArgument, match="multiple of 8"):
+        engine.set_train_batch_size(12)
+
+
+def test_the_default_clipping_is_that_of_deepspeed(fake):
+    engine = deepspeed.initialize(model=model(), config={MICRO: 4, "optimizer": ADAMW})[0]
+    assert engine.optimizer._membership.config.max_grad_norm == 1.0
+    assert engine.optimizer.param_groups[0]["betas"] == (0.9, 0.999)
+
+
+def test_an_optimizer_of_torch_is_taken_over(fake):
+    module = model()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01, weight_decay=0.1)
+    engine, ours, _, _ = deepspeed.initialize(
+        model=module, optimizer=optimizer, config={MICRO: 4, "gradient_clipping": 0})
+    assert isinstance(ours, bt.AdamW)
+    train(engine, 3)
+    same(engine, torch_loop(1, 3))
+
+
+def test_a_function_makes_the_optimizer(fake):
+    engine = deepspeed.initialize(
+        model=model(), config={MICRO: 4, "gradient_clipping": 0},
+        optimizer=lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1))[0]
+    train(engine, 3)
+    same(engine, torch_loop(1, 3))
+
+
+def test_an_optimizer_of_ours_must_do_what_the_configuration_says(fake):
+    module = model()
+    optimizer = bt.AdamW(module.named_parameters(), lr=0.01)
+    with pytest.raises(BadArgument, match="max_grad_norm=0, and the ds_config says 1"):
+        deepspeed.initialize(model=module, optimizer=optimizer, config={MICRO: 4})
+    engine = deepspeed.initialize(
+        model=module, optimizer=optimizer, config={MICRO: 4, "gradient_clipping": 0.0})[0]
+    assert engine.optimizer is optimizer
+
+
+def test_training_data_becomes_a_loader_of_this_trainers_part(fake):
+    data = torch.utils.data.TensorDataset(torch.arange(40.0).reshape(10, 4))
+    _, _, loader, _ = deepspeed.initialize(
+        model=model(), config=config(dataloader_drop_last=True), training_data=data)
+    sizes = [len(rows) for (rows,) in loader]
+    assert sizes == [4, 4] and isinstance(loader.sampler, torch.utils.data.DistributedSampler)
+
+
+def test_no_sync_adds_up_and_refuses_a_step(fake):
+    engine = deepspeed.initialize(model=model(), config=config())[0]
+    with engine.no_sync():
+        engine.backward(engine(batch(0)).square().mean() / 2)
+        with pytest.raises(BadArgument, match="no_sync"):
+            engine.step()
+    engine.backward(engine(batch(1)).square().mean() / 2)
+    engine.step()
+    assert engine.global_steps == 1
+
+
+def test_loss_backward_without_the_engine_is_noticed(fake):
+    engine = deepspeed.initialize(model=model(), config=config())[0]
+    engine(batch(0)).square().mean().backward()
+    with pytest.raises(BadArgument, match="engine.backward"):
+        engine.step()
+
+
+def test_monitors_get_each_round(fake, tmp_path):
+    csv = {"enabled": True, "output_path": str(tmp_path), "job_name": "j"}
+    engine = deepspeed.initialize(
+        model=model(), config=config(csv_monitor=csv, gradient_accumulation_steps=2))[0]
+    train(engine, 4)
+    engine.destroy()
+    assert (tmp_path / "j" / "Train_Samples_lr.csv").read_bytes() == (
+        b"step,lr\r\n8,0.01\r\n16,0.01\r\n")
+
+
+def test_a_missing_monitor_package_is_refused_at_the_start(fake, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    with pytest.raises(Unsupported, match="csv_monitor"):
+        deepspeed.initialize(model=model(), config=config(wandb={"enabled": True}))
+
+
+def test_the_engine_passes_on_to_its_module(fake):
+    engine = deepspeed.initialize(model=model(), config=config())[0]
+    assert engine.state_dict().keys() == engine.module.state_dict().keys()
+    engine.eval()
+    assert not engine.module.training
+    engine.train()
+    assert engine.module.training and engine.device == torch.device("cpu")
+    assert (engine.global_rank, engine.local_rank, engine.world_size) == (0, 0, 1)
+    assert engine.zero_optimization_stage() == 0 and engine.get_mom() == [(0.9, 0.999)]
+
+
+def test_names_that_are_not_there_say_what_to_use(fake):
+    engine = deepspeed.initialize(model=model(), config=config())[0]
+    for owner, name, says in (
+        (engine, "store_checkpoint", "the name is save_checkpoint"),
+        (engine, "nonsense", "has no 'nonsense'"), (deepspeed, "zero", "deepspeed.zero.Init"),
+        (deepspeed, "nonsense", "ballast.deepspeed has no 'nonsense'"),
+    ):
+        with pytest.raises(AttributeError, match=says):
+            getattr(owner, name)
+        assert not hasattr(owner, name)
+    for call in (engine.save_checkpoint, engine.load_checkpoint):
+        with pytest.raises(Unsupported, match="not there yet"):
+            call("dir")
+
+
+def test_16_bit_weights_are_written(fake, tmp_path):
+    engine = deepspeed.initialize(model=model(), config=config(bf16={"enabled": True}))[0]
+    engine.module[0].bias.requires_grad_(False)
+    assert engine.save_16bit_model(tmp_path / "out", "w.bin", exclude_frozen_parameters=True)
+    state = torch.load(tmp_path / "out" / "w.bin", weights_only=True)
+    assert "0.bias" not in state and state["0.weight"].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"scheduler": {"type": "WarmupLR", "params": {}}}, "scheduler.type: not yet"),
+        ({"fp16": {"enabled": True}}, "fp16.loss_scale: not yet: a dynamic loss scale"),
+        ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage: not yet: stage 3"),
+        ({"optimizer": {"type": "Lion", "params": {}}}, "optimizer.type: not yet: Lion"),
+        ({"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}, "optimizer.params.lr"),
+        ({"fp16": {"enabled": True, "loss_scale": 8}, "bf16": {"enabled": True}}, "16"),
+        ({"gradient_cliping": 1.0}, "did you mean gradient_clipping"),
+        ({"train_batch_size": 7}, "train_batch_size 7 is not"),
+    ],
+)
+def test_what_the_service_lacks_is_refused_by_its_key(fake, change, says):
+    with pytest.raises(Unsupported) as caught:
+        deepspeed.initialize(model=model(), config=config(**change))
+    assert says in str(caught.value)
+
+
+def test_arguments_that_do_not_fit_are_named(fake, tmp_path):
+    module = model()
+    mpu = argparse.Namespace(get_model_parallel_world_size=lambda: 2)
+    other = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(module.parameters(), lr=1.0), 1)
+    for arguments, says in (
+        ({"model": None, "config": config()}, "not a torch.nn.Module"),
+        ({}, "no ds_config was given"),
+        ({"config": config(), "config_params": config()}, "more than one ds_config"),
+        ({"config": config(), "mpu": mpu}, "mpu.get_model_parallel_world_size"),
+        ({"config": {MICRO: 4}}, "no optimizer was given"),
+        ({"config": config(), "optimizer": 5}, "optimizer is a int"),
+        ({"config": config(), "optimizer": torch.optim.SGD(module.parameters(), lr=1.0)}, "SGD"),
+        ({"config": config(), "lr_scheduler": 5}, "lr_scheduler is a int"),
+        ({"config": config(), "lr_scheduler": other}, "built on another optimizer"),
+    ):
+        with pytest.raises((BadArgument, Unsupported), match=says):
+            deepspeed.initialize(**{"model": module, **arguments})
+
+
+def test_the_configuration_may_come_from_the_command_line(fake, tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(config()) + " # as DeepSpeed reads it")
+    parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+    args = parser.parse_args(["--deepspeed", "--deepspeed_config", str(path), "--local_rank", "0"])
+    engine = deepspeed.initialize(args=args, model=model())[0]
+    train(engine, 1)
+    assert engine.global_steps == 1
+
+
+def test_comm_of_one_trainer():
+    assert (deepspeed.comm.get_rank(), deepspeed.comm.get_world_size()) == (0, 1)
+    deepspeed.comm.barrier()
+    deepspeed.init_distributed()
+    assert not deepspeed.comm.is_initialized()
+    with pytest.raises(Unsupported, match="opt.counters"):
+        deepspeed.comm.log_summary()
+
+
+def test_activations_are_recomputed_by_torch():
+    x = torch.ones(3, requires_grad=True)
+    assert deepspeed.checkpointing.is_configured()
+    deepspeed.checkpointing.checkpoint(lambda v: v * v, x).sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0, 2.0]
