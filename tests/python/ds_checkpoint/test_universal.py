@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 from pathlib import Path
@@ -230,11 +229,7 @@ def test_a_directory_without_a_universal_checkpoint_is_named(tmp_path):
     assert "no universal checkpoint" in refused(load_universal, tmp_path, "t")
 
 
-needs_deepspeed = pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
-
-
-@needs_deepspeed
+@pytest.mark.deepspeed
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("variant", ["stage1", "stage2", "stage3"])

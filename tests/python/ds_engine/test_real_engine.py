@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -86,8 +85,7 @@ def test_the_script_over_real_servers_has_the_bits_of_torch(tmp_path, world):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
+@pytest.mark.deepspeed
 def test_the_script_in_deepspeed_has_the_same_bits_and_counters(tmp_path):
     environ = {**os.environ, "DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1", "RANK": "0",
                "MASTER_PORT": "29537", "LOCAL_RANK": "0", "WORLD_SIZE": "1",
