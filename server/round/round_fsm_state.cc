@@ -215,6 +215,9 @@ absl::Status RoundFsm::Adopt(const JobPlan& plan, uint32_t window_extents, Effec
     }
   }
   plan_.epoch = plan.epoch;
+  // A job that was woken rests no more: a later seal records this plan.
+  plan_.resting = false;
+  plan_.resting_round = 0;
   plan_.sealed_epoch = 0;
   sealed_ = false;
   window_extents_ = window_extents;

@@ -158,8 +158,10 @@ TEST(RoundFsmTest, InAVariableWorldTheOthersGoOnWithoutWhoHasLeft) {
 Fixture GoneOnWith() {
   JobPlan plan = Durable(MakePlan({300}, 2, {0}));
   plan.resting = true;
+  plan.resting_round = 1;
   Fixture f(plan);
   plan.resting = false;
+  plan.resting_round = 0;
   ++plan.epoch.epoch;
   plan.epoch.members[0].incarnation = 900;
   Effects effects;
@@ -167,6 +169,13 @@ Fixture GoneOnWith() {
   EXPECT_TRUE(effects.empty());
   EXPECT_TRUE(f.Feed(SlotBackInput{0}).empty());
   return f;
+}
+
+// A seal records the plan. A server that started again with a record of rest would not serve it.
+TEST(RoundFsmTest, AJobThatWasWokenIsNotRecordedAsResting) {
+  const Fixture f = GoneOnWith();
+  EXPECT_FALSE(f.fsm_.plan().resting);
+  EXPECT_EQ(f.fsm_.plan().resting_round, 0u);
 }
 
 TEST(RoundFsmTest, AJobThatRestedRestsAgainWithoutThoseWhoDidNotComeBack) {
