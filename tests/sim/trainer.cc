@@ -215,7 +215,7 @@ void SimTrainer::FetchState() {
   client::Fetch fetch;
   v1::FetchState request;
   for (uint32_t array = 0; array < arrays_.size(); ++array) {
-    fetch.states[array] = arrays_[array].pointers();
+    fetch.states.push_back(arrays_[array].pointers());
     request.add_arrays(array);
   }
   BeginFetch(std::move(fetch), request);
