@@ -24,7 +24,8 @@ BALLAST = """
 from ballast import BallastError, config, session
 c = config.resolve(endpoints='127.0.0.1:1', job='j', attach_timeout=1)
 try:
-    session.Session.attach(c, [session.TensorSpec('w', (1,), 'float32', 0, ())], [weight], None)
+    tensors = [session.TensorSpec('w', (1,), 'float32', 0, ())]
+    session.Session.attach(c, ("AdamW", {}), tensors, [weight], None)
 except BallastError as error:
     print(error.reason)
 """

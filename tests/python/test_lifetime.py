@@ -158,7 +158,7 @@ class Owner: pass
 weight = (ctypes.c_float * 8)()
 config = JobConfig(({address!r},), {job!r}, 2, 1, durability="none", attach_timeout=60.0)
 spec = TensorSpec("w", (8,), "float32", 0, ())
-session = Session.attach(config, [spec], [ctypes.addressof(weight)], weight)
+session = Session.attach(config, ("AdamW", {{}}), [spec], [ctypes.addressof(weight)], weight)
 owner = Owner()  # as an optimizer owns its session
 weakref.finalize(owner, lifetime.end, session).atexit = False
 {ending}
