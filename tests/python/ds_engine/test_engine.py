@@ -284,7 +284,7 @@ def test_16_bit_weights_are_written(fake, tmp_path):
         ({"scheduler": {"type": "WarmupLR", "params": {}}}, "scheduler.type: not yet"),
         ({"fp16": {"enabled": True}}, "fp16.loss_scale: not yet: a dynamic loss scale"),
         ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage: not yet: stage 3"),
-        ({"optimizer": {"type": "Lion", "params": {}}}, "optimizer.type: not yet: Lion"),
+        ({"optimizer": {"type": "Lamb", "params": {}}}, "optimizer.type: not yet: LAMB"),
         ({"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}, "optimizer.params.lr"),
         ({"fp16": {"enabled": True, "loss_scale": 8}, "bf16": {"enabled": True}}, "16"),
         ({"gradient_cliping": 1.0}, "did you mean gradient_clipping"),
@@ -295,6 +295,24 @@ def test_what_the_service_lacks_is_refused_by_its_key(fake, change, says):
     with pytest.raises(Unsupported) as caught:
         deepspeed.initialize(model=model(), config=config(**change))
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "ours", "has"),
+    [
+        ("Adam", {"amsgrad": True}, bt.AdamW, {"amsgrad": True, "lr": 1e-3, "weight_decay": 0.0}),
+        ("Adam", {"adam_w_mode": False, "weight_decay": 0.1}, bt.Adam, {"weight_decay": 0.1}),
+        ("Adagrad", {"eps": 1e-6}, bt.Adagrad, {"eps": 1e-6, "lr": 1e-2}),
+        ("Lion", {"lr": 1e-4, "betas": [0.8, 0.9]}, bt.Lion, {"lr": 1e-4, "betas": (0.8, 0.9)}),
+        ("SGD", {"momentum": 0.9, "nesterov": True}, bt.SGD, {"momentum": 0.9, "nesterov": True}),
+    ],
+)
+def test_each_type_of_optimizer_gets_its_params(fake, kind, params, ours, has):
+    section = {"optimizer": {"type": kind, "params": params}}
+    _, optimizer, _, _ = deepspeed.initialize(model=model(), config=config(**section))
+    assert type(optimizer) is ours
+    group = optimizer.param_groups[0]
+    assert {key: tuple(v) if isinstance(v := group[key], list) else v for key in has} == has
 
 
 def test_arguments_that_do_not_fit_are_named(fake, tmp_path):
@@ -308,7 +326,7 @@ def test_arguments_that_do_not_fit_are_named(fake, tmp_path):
         ({"config": config(), "mpu": mpu}, "mpu.get_model_parallel_world_size"),
         ({"config": {MICRO: 4}}, "no optimizer was given"),
         ({"config": config(), "optimizer": 5}, "optimizer is a int"),
-        ({"config": config(), "optimizer": torch.optim.SGD(module.parameters(), lr=1.0)}, "SGD"),
+        ({"config": config(), "optimizer": torch.optim.Rprop(module.parameters())}, "Rprop"),
         ({"config": config(), "lr_scheduler": 5}, "lr_scheduler is a int"),
         ({"config": config(), "lr_scheduler": other}, "built on another optimizer"),
     ):

@@ -12,10 +12,6 @@ ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 0.1}}, "train_micro_bat
 FP16 = {"enabled": True, "loss_scale": 8}
 
 
-def adam(**params):
-    return {"optimizer": {"type": "Adam", "params": params}}
-
-
 CASES = {
     "scheduler.type": {"scheduler": {"type": "WarmupLR", "params": {}}},
     "fp16.loss_scale": {"fp16": {"enabled": True}},
@@ -24,8 +20,6 @@ CASES = {
     "communication_data_type": {"communication_data_type": "fp32", "fp16": FP16},
     "data_types.grad_accum_dtype": {"data_types": {"grad_accum_dtype": "fp32"}, "fp16": FP16},
     "zero_optimization.stage": {"zero_optimization": {"stage": 3}},
-    "optimizer.params.amsgrad": adam(amsgrad=True),
-    "optimizer.params.adam_w_mode": adam(adam_w_mode=False),
     "comms_logger.enabled": {"comms_logger": {"enabled": True}},
     "ballast.durability": {"ballast": {"durability": "none"}},
 }

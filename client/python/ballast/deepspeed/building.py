@@ -19,6 +19,15 @@ from ballast.errors import BadArgument, Unsupported
 from ballast.torch.service_optimizer import ServiceOptimizer
 
 _PARAMS = "optimizer.params"
+_ADAM = ("lr", "betas", "eps", "weight_decay", "amsgrad")
+# Of each optimizer.type: the class, and the params that are its arguments.
+_CLASSES: dict[str, tuple[type[ServiceOptimizer], tuple[str, ...]]] = {
+    "AdamW": (bt.AdamW, _ADAM),
+    "Adam": (bt.Adam, _ADAM),
+    "Adagrad": (bt.Adagrad, ("lr", "eps", "weight_decay")),
+    "Lion": (bt.Lion, ("lr", "betas", "weight_decay")),
+    "SGD": (bt.SGD, ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")),
+}
 
 
 def cast(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
@@ -73,10 +82,13 @@ def _configured(parameters: Any, model: torch.nn.Module, settings: Settings) -> 
             "initialize(): no optimizer was given, and the ds_config has no optimizer.type; "
             'write "optimizer": {"type": "AdamW", "params": {"lr": ...}}'
         )
-    if kind not in ("Adam", "AdamW"):
-        raise Unsupported(f"optimizer.type {kind} is not made here yet; AdamW is")
-    options = {key: settings[f"{_PARAMS}.{key}"] for key in ("lr", "betas", "eps", "weight_decay")}
-    return bt.AdamW(_named(parameters, model), model=model, **options, **_job(settings))
+    if kind == "Adam" and settings[f"{_PARAMS}.adam_w_mode"]:
+        kind = "AdamW"  # as DeepSpeed reads it
+    if kind not in _CLASSES:
+        raise Unsupported(f"optimizer.type {kind} is not made here yet; {', '.join(_CLASSES)} are")
+    of, arguments = _CLASSES[kind]
+    options = {key: settings[f"{_PARAMS}.{key}"] for key in arguments}
+    return of(_named(parameters, model), model=model, **options, **_job(settings))
 
 
 def _job(settings: Settings) -> dict[str, Any]:

@@ -53,12 +53,6 @@ _RULES: tuple[tuple[str, Callable[[_Values], bool], str], ...] = (
         "leave it out, or use fp32 parameters",
     ),
     ("zero_optimization.stage", _is("zero_optimization.stage", 3), "write stage 2"),
-    ("optimizer.params.amsgrad", _is("optimizer.params.amsgrad", True), "leave it false"),
-    (
-        "optimizer.params.adam_w_mode",
-        _is("optimizer.params.adam_w_mode", False),
-        "leave it true: AdamW",
-    ),
     ("comms_logger.enabled", _is("comms_logger.enabled", True), "leave it false"),
 )
 _COMPAT = "ballast.deepspeed_compat"

@@ -83,8 +83,8 @@ _CLIP = Row(
 )
 
 
-def _lr(default: float) -> Row:
-    how = service("bt.AdamW(lr=...), or lr of a param group; read in every round")
+def _lr(default: float, kind: str = "AdamW") -> Row:
+    how = service(f"bt.{kind}(lr=...), or lr of a param group; read in every round")
     return Row("lr", LR, default, how, filling=filling.LR)
 
 
@@ -163,6 +163,15 @@ _FILLINGS = {
 }
 
 
+def _params(kind: str, lr: float, *keys: tuple[str, Kind, object]) -> tuple[Row, ...]:
+    """Params of bt.<kind>, each its argument of the same name."""
+    rows = (
+        Row(name, of, default, service(f"bt.{kind}({name}=...)"), filling=_FILLINGS.get(name))
+        for name, of, default in keys
+    )
+    return (_lr(lr, kind), *rows, _CLIP)
+
+
 def _others(*keys: tuple[str, Kind, object]) -> tuple[Row, ...]:
     """Params of an optimizer that Ballast lacks: known, typed, and left to the type's verdict."""
     rows = (
@@ -206,22 +215,18 @@ _VARIANTS = (
     Variant(
         "Adagrad",
         service("bt.Adagrad", needs="adagrad"),
-        _others(
-            ("lr", LR, 1e-2),
-            ("eps", _EPS, 1e-10),
-            ("weight_decay", NUMBER, 0.0),
-            ("amsgrad", BOOLEAN, False),
-            ("fp32_optimizer_states", BOOLEAN, True),
+        (
+            *_params("Adagrad", 1e-2, ("eps", _EPS, 1e-10), ("weight_decay", NUMBER, 0.0)),
+            Row("amsgrad", BOOLEAN, False, no_effect("DeepSpeed's Adagrad does not use it either")),
+            _FP32_STATES,
         ),
     ),
     Variant(
         "Lion",
         service("bt.Lion", needs="lion"),
-        _others(
-            ("lr", LR, 1e-3),
-            ("betas", _BETAS, (0.9, 0.999)),
-            ("weight_decay", NUMBER, 0.0),
-            ("fp32_optimizer_states", BOOLEAN, True),
+        (
+            *_params("Lion", 1e-3, ("betas", _BETAS, (0.9, 0.999)), ("weight_decay", NUMBER, 0.0)),
+            _FP32_STATES,
         ),
     ),
     Variant(
@@ -232,8 +237,9 @@ _VARIANTS = (
     Variant(
         "SGD",
         service("bt.SGD", needs="sgd"),
-        _others(
-            ("lr", LR, 1e-3),
+        _params(
+            "SGD",
+            1e-3,
             ("momentum", SHARE, 0.0),
             ("dampening", NUMBER, 0.0),
             ("weight_decay", NUMBER, 0.0),
