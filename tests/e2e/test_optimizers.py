@@ -124,16 +124,29 @@ def run(lockstep: Lockstep, case: Case, noise: Noise, rounds: range) -> None:
         )
 
 
-@pytest.mark.parametrize("servers, world", [(1, 1), (1, 2), (2, 1), (2, 2)])
-@pytest.mark.parametrize("name", CASES)
-def test_groups_none_gradients_and_a_late_group(clusters, name, servers, world):
-    case, noise = CASES[name], Noise({**SHAPES, **LATE})
-    lockstep = start(clusters(servers), case, world)
+def expect_torch_on(cluster, world: int, case: Case, steps: int) -> None:
+    """Two groups, None gradients and a group that joins: the bits are those of torch."""
+    noise = Noise({**SHAPES, **LATE})
+    lockstep = start(cluster, case, world)
     run(lockstep, case, noise, range(JOINS))
     lockstep.check()
     lockstep.add_group({"params": LATE, **case.hyper(2, JOINS)})
-    run(lockstep, case, noise, range(JOINS, STEPS))
+    run(lockstep, case, noise, range(JOINS, steps))
     lockstep.finish()
+
+
+@pytest.mark.parametrize("servers, world", [(1, 1), (1, 2), (2, 1), (2, 2)])
+@pytest.mark.parametrize("name", CASES)
+def test_groups_none_gradients_and_a_late_group(clusters, name, servers, world):
+    expect_torch_on(clusters(servers), world, CASES[name], STEPS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("servers", [1, 2, 7])
+@pytest.mark.parametrize("name", CASES)
+def test_300_steps_on_every_number_of_servers_and_trainers(clusters, name, servers, world):
+    expect_torch_on(clusters(servers), world, CASES[name], 300)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
