@@ -64,6 +64,9 @@ enum class Mutant : uint8_t {
   kGaveWayUntold,
   kSnapshotOfTwoRounds,
   kPartNotFlushed,
+  kForgetOptions,
+  kForgetInitialValue,
+  kForgetLastArray,
 };
 
 // Situations that a long enough run of the simulator must have met.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "server/round/replay.h"
@@ -270,8 +271,9 @@ absl::Status Recovery::LoadVersion(uint32_t extent, uint64_t version, Lane* lane
   // Straight to its place: what fails its checksum is read over, or the job is refused.
   float* const state = lane->store->State(extent);
   BALLAST_RETURN_IF_ERROR(storage_->images()->Read(extent, version, state));
+  const uint32_t arrays = StateArrayCount(plan_.spec);
   tier::SpreadLastTile(layout_.extents()[extent].elements, layout_.tile_elements(),
-                       StateArrayCount(plan_.spec), state);
+                       BALLAST_MUTANT(kForgetLastArray) ? std::min(arrays, 3u) : arrays, state);
   loaded->image_bytes += ImageFile::PayloadBytes(ShapeOf(plan_.spec, layout_, extent));
   loaded->version = version;
   loaded->replay = {};

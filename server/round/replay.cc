@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/mutant.h"
 #include "common/base/status_macros.h"
 #include "server/tier/tile_layout.h"
 
@@ -51,7 +52,9 @@ absl::StatusOr<std::shared_ptr<StepPlan>> RoundReplay::MakePlan(const LoggedRoun
   std::vector<uint64_t> steps = logged.prepared->tensor_step;
   present.resize(layout_.tensors().size(), false);
   steps.resize(layout_.tensors().size(), 0);
-  return MakeStepPlan(optimizer_, layout_, present, steps, logged.decision->decision);
+  Optimizer optimizer = optimizer_;
+  if (BALLAST_MUTANT(kForgetOptions)) optimizer.options.assign(optimizer.options.size(), 0);
+  return MakeStepPlan(optimizer, layout_, present, steps, logged.decision->decision);
 }
 
 absl::StatusOr<RoundReplay::Lane> RoundReplay::MakeLane(const Layout& layout) {

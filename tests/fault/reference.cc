@@ -11,6 +11,8 @@
 #include "common/base/check.h"
 #include "server/optim/scalars.h"
 #include "server/reduce/reduce.h"
+#include "tests/server/optim/reference_step.h"
+#include "tests/sim/optimizers.h"
 #include "tests/sim/random.h"
 
 namespace ballast::fault {
@@ -69,28 +71,34 @@ Layout ModelLayout() {
   return *std::move(layout);
 }
 
-std::vector<double> HyperOf(uint64_t round, uint32_t group) {
-  const double lr = (group == 0 ? 1e-2 : 3e-3) / (1 + static_cast<double>(round % 100));
-  return {lr, 0.9, 0.999, 1e-8, group == 0 ? 0.1 : 0.0};
-}
-
 Reference::Reference(uint64_t seed, uint32_t world)
     : seed_(Mix(seed)), world_(world), layout_(ModelLayout()) {
+  sim::Random random(seed);
+  optimizer_ = sim::DrawOptimizer(&random);
+  const OptimizerRow& row = *FindOptimizer(optimizer_.kind);
   tensor_step_.assign(layout_.tensors().size(), 0);
   for (uint32_t e = 0; e < layout_.extents().size(); ++e) {
     const Extent& extent = layout_.extents()[e];
     ExtentState state;
-    for (uint32_t i = 0; i < extent.elements; ++i) {
-      state.p.push_back(RoundTo(extent.dtype, Noise(seed_ ^ uint64_t{e} << 32 ^ i)));
+    for (uint32_t a = 0; a < StateArrayCount(optimizer_); ++a) {
+      const size_t option = a == 0 ? kNoOption : row.arrays[a - 1].filled_from;
+      const double value = option == kNoOption ? 0 : optimizer_.options[option];
+      state.arrays.emplace_back(extent.elements, static_cast<float>(value));
     }
-    state.m.assign(extent.elements, 0);
-    state.v.assign(extent.elements, 0);
-    state.weight = state.p;
+    for (uint32_t i = 0; i < extent.elements; ++i) {
+      state.arrays[0][i] = RoundTo(extent.dtype, Noise(seed_ ^ uint64_t{e} << 32 ^ i));
+    }
+    state.weight = state.arrays[0];
     extents_.push_back(std::move(state));
   }
 }
 
 // --- What trainers bring ------------------------------------------------------------------------
+
+Hyper Reference::HyperOf(uint32_t group) const {
+  const double lr = (group == 0 ? 1e-2 : 3e-3) / (1 + static_cast<double>(round_ % 100));
+  return sim::HyperFor(optimizer_, lr, group);
+}
 
 bool Reference::Present(uint64_t round, uint32_t slot, uint32_t tensor) const {
   // Now and then the whole job leaves a tensor out.
@@ -180,7 +188,8 @@ Decision Reference::Decide(const std::vector<std::vector<float>>& sums) const {
 
 Decision Reference::Step(const std::vector<uint64_t>& lives) {
   if (Uploads(round_)) {
-    for (uint32_t e = 0; e < extents_.size(); ++e) extents_[e].p = extents_[e].weight = Edited(e);
+    for (uint32_t e = 0; e < extents_.size(); ++e)
+      extents_[e].arrays[0] = extents_[e].weight = Edited(e);
     ++round_;
     Decision decision;
     decision.applied = true;
@@ -206,23 +215,21 @@ Decision Reference::Step(const std::vector<uint64_t>& lives) {
 
 void Reference::StepExtent(uint32_t extent_id, const std::vector<float>& sum, float scale) {
   const Extent& extent = layout_.extents()[extent_id];
-  const std::vector<double> hyper = HyperOf(round_, extent.group);
+  const Hyper hyper = HyperOf(extent.group);
+  const optim::ReferenceStep step = optim::ReferenceOf(optimizer_);
+  const float factor = optim::GradFactor(optimizer_.kind, optimizer_.options, scale);
   ExtentState& state = extents_[extent_id];
   for (uint32_t r = 0; r < extent.run_count; ++r) {
     const Run& run = layout_.runs()[extent.first_run + r];
     if (!PresentAnywhere(run.tensor)) continue;
-    const optim::AdamWScalars k = optim::MakeAdamWScalars(hyper[0], hyper[1], hyper[2], hyper[3],
-                                                          hyper[4], tensor_step_[run.tensor] + 1);
+    const optim::Scalars k = optim::MakeScalars(optimizer_.kind, optimizer_.options, hyper,
+                                                tensor_step_[run.tensor] + 1);
     for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
-      const float g = sum[i] * scale;
-      float& p = state.p[i];
-      float& m = state.m[i];
-      float& v = state.v[i];
-      p *= k.decay;
-      m = std::fma(k.w1, g - m, m);
-      v = std::fma(k.w2 * g, g, v * k.b2);
-      p = p + k.neg_step_size * m / (std::sqrt(v) / k.den + k.eps);
-      state.weight[i] = RoundTo(extent.dtype, p);
+      float element[kStateArraysMax] = {};
+      for (size_t a = 0; a < state.arrays.size(); ++a) element[a] = state.arrays[a][i];
+      step(k.value, sum[i] * factor, element);
+      for (size_t a = 0; a < state.arrays.size(); ++a) state.arrays[a][i] = element[a];
+      state.weight[i] = RoundTo(extent.dtype, element[0]);
     }
   }
 }
@@ -236,7 +243,8 @@ absl::Status Reference::Save(const std::string& path) const {
   Write(std::vector<PolicyState>{policy_}, &file);
   Write(tensor_step_, &file);
   for (const ExtentState& state : extents_) {
-    for (const auto* array : {&state.p, &state.m, &state.v, &state.weight}) Write(*array, &file);
+    for (const std::vector<float>& array : state.arrays) Write(array, &file);
+    Write(state.weight, &file);
   }
   file.close();
   if (file && std::rename(unfinished.c_str(), path.c_str()) == 0) return absl::OkStatus();
@@ -252,7 +260,8 @@ absl::Status Reference::Load(const std::string& path) {
   Read(&policy, &file);
   Read(&tensor_step_, &file);
   for (ExtentState& state : extents_) {
-    for (auto* array : {&state.p, &state.m, &state.v, &state.weight}) Read(array, &file);
+    for (std::vector<float>& array : state.arrays) Read(&array, &file);
+    Read(&state.weight, &file);
   }
   if (!file) return absl::InternalError(absl::StrCat(path, " is too short"));
   round_ = round[0];

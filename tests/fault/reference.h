@@ -1,6 +1,6 @@
 // Reference: what the job of a kill storm must hold, from the specification alone, in the process
 // of each trainer: gradients that depend on the weights they were computed on and on the process
-// that computed them, their slot-order sum, one multiplication, canonical AdamW in a plain loop.
+// that computed them, their slot-order sum, one multiplication, the optimizer in a plain loop.
 //
 // Now and then a round is an upload of edited weights instead.
 // A gradient is noise(seed, life, round, slot, extent, element) + 0.1 * weight. The `life` of a
@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "common/job/decide.h"
+#include "common/job/optimizer.h"
 #include "common/tensor/layout.h"
 
 namespace ballast::fault {
@@ -37,18 +38,21 @@ inline constexpr double kMaxGradNorm = 50;
 // Seven extents in two groups and two dtypes; none ends where a tensor does.
 const std::vector<Parameter>& Parameters();
 Layout ModelLayout();
-// Raw hyper-parameters of `group` in `round`: lr, beta1, beta2, eps, weight_decay.
-std::vector<double> HyperOf(uint64_t round, uint32_t group);
-
-// State arrays of one extent, and its weights as they travel, widened to fp32.
+// State arrays of one extent, the master weights first, and its weights as they travel, widened to
+// fp32.
 struct ExtentState {
-  std::vector<float> p, m, v, weight;
+  std::vector<std::vector<float>> arrays;
+  std::vector<float> weight;
 };
 
 class Reference {
  public:
   Reference(uint64_t seed, uint32_t world);
 
+  // Of the job: any kind with any options, drawn from the seed.
+  const Optimizer& optimizer() const { return optimizer_; }
+  // Raw hyper-parameters of `group` in this round.
+  Hyper HyperOf(uint32_t group) const;
   // The next round to run; the state is that of this version.
   uint64_t round() const { return round_; }
   uint64_t opt_step() const { return policy_.opt_step; }
@@ -85,6 +89,7 @@ class Reference {
   uint64_t seed_;
   uint32_t world_;
   Layout layout_;
+  Optimizer optimizer_;
   uint64_t round_ = 1;
   PolicyState policy_;
   std::vector<uint64_t> tensor_step_;

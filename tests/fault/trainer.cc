@@ -11,7 +11,7 @@
 //   last                the last round to run; comes from the driver near the end
 //   reference-<slot>    the reference's state, now and then, so that a new process need not begin
 //                       with round 1
-// On standard output, a line each: "resumed ROUND" or "new", "pause MS", "lost ROUNDS",
+// On standard output, a line each: "resumed ROUND" or "new OPTIMIZER", "pause MS", "lost ROUNDS",
 // "differs BITS of ROUND extent E array A", "uploads ROUNDS" of the job, "finished ROUND",
 // "error REASON text".
 // Exit status: 0 finished; 10 another process holds the seat now (fenced); 11 the seat's last
@@ -169,8 +169,10 @@ class Trainer {
   // Bits in which the weights differ from the reference, extent by extent.
   uint64_t DifferingWeights() const;
   // Likewise of one array, tensor by tensor.
-  template <typename PickArray>
-  uint64_t DifferingState(const std::vector<std::vector<float>>& got, PickArray pick) const;
+  // Of one state array.
+  uint64_t DifferingState(size_t array, const std::vector<std::vector<float>>& got) const;
+  // With the optimizer that the seed draws.
+  client::JobOptions Job() const;
 
   const Options& options_;
   Reference reference_;
@@ -247,6 +249,17 @@ int Trainer::Report(const absl::Status& status) const {
   return again ? kTryAgain : kError;
 }
 
+client::JobOptions Trainer::Job() const {
+  client::JobOptions job = options_.job;
+  const Optimizer& optimizer = reference_.optimizer();
+  const OptimizerRow& row = *FindOptimizer(optimizer.kind);
+  job.optimizer = row.name;
+  for (size_t o = 0; o < row.options.size(); ++o) {
+    job.optimizer_options[row.options[o].name] = optimizer.options[o];
+  }
+  return job;
+}
+
 int Trainer::Attach() {
   const Layout& layout = reference_.layout();
   std::vector<client::Tensor> tensors;
@@ -265,10 +278,12 @@ int Trainer::Attach() {
     });
   }
   const uint64_t committed = Committed(options_.folder);
-  auto attached = client::Client::Attach(options_.job, tensors, Buffers());
+  const client::JobOptions job = Job();
+  auto attached = client::Client::Attach(job, tensors, Buffers());
   if (!attached.ok()) return Report(attached.status());
   client_ = *std::move(attached);
-  Say(client_->resumed() ? absl::StrCat("resumed ", client_->round()) : "new");
+  Say(client_->resumed() ? absl::StrCat("resumed ", client_->round())
+                         : absl::StrCat("new ", job.optimizer));
   if (client_->round() > committed) return CatchUp();
   Say(absl::StrCat("lost ", committed + 1 - client_->round()));
   return kWrong;
@@ -326,7 +341,7 @@ void Trainer::EditWeights() {
 absl::StatusOr<client::RoundReport> Trainer::CallClient() {
   if (!reference_.Uploads(reference_.round())) {
     std::vector<client::Hyper> hyper;
-    for (const uint32_t group : {0, 1}) hyper.push_back(HyperOf(reference_.round(), group));
+    for (const uint32_t group : {0, 1}) hyper.push_back(reference_.HyperOf(group));
     return client_->Step(hyper, Buffers());
   }
   client::RoundReport report;
@@ -393,21 +408,20 @@ uint64_t Trainer::DifferingWeights() const {
   return bits;
 }
 
-template <typename PickArray>
-uint64_t Trainer::DifferingState(const std::vector<std::vector<float>>& got, PickArray pick) const {
+uint64_t Trainer::DifferingState(size_t array, const std::vector<std::vector<float>>& got) const {
   const Layout& layout = reference_.layout();
   uint64_t bits = 0;
   for (uint32_t e = 0; e < layout.extents().size(); ++e) {
     ForEachElement(layout, e, [&](uint32_t from, uint32_t tensor, uint64_t to) {
-      bits += DifferingBits(got[tensor][to], pick(reference_.extent(e))[from]);
+      bits += DifferingBits(got[tensor][to], reference_.extent(e).arrays[array][from]);
     });
   }
   return bits;
 }
 
-// Compares masters, moments and step counts, and leaves.
+// Compares all state arrays and step counts, and leaves.
 int Trainer::Finish() {
-  std::vector<std::vector<float>> state[3];
+  std::vector<std::vector<std::vector<float>>> state(StateArrayCount(reference_.optimizer()));
   std::vector<client::StateBuffers> buffers(weights_.size());
   for (size_t t = 0; t < weights_.size(); ++t) {
     for (auto& array : state) {
@@ -419,12 +433,8 @@ int Trainer::Finish() {
   if (const absl::Status fetched = client_->FetchState(buffers, &steps); !fetched.ok()) {
     return Report(fetched);
   }
-  const uint64_t bits = DifferingState(
-                            state[0], [](const ExtentState& s) -> auto& { return s.p; }) +
-                        DifferingState(
-                            state[1], [](const ExtentState& s) -> auto& { return s.m; }) +
-                        DifferingState(
-                            state[2], [](const ExtentState& s) -> auto& { return s.v; });
+  uint64_t bits = 0;
+  for (size_t a = 0; a < state.size(); ++a) bits += DifferingState(a, state[a]);
   if (bits != 0) Say(absl::StrCat("differs ", bits, " of ", reference_.round() - 1, " in state"));
   bool same_steps = steps.size() == weights_.size();
   for (uint32_t t = 0; t < steps.size() && same_steps; ++t) {

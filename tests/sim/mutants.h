@@ -15,7 +15,7 @@ struct MutantInfo {
   const char* what;
 };
 
-inline constexpr std::array<MutantInfo, 52> kMutants = {{
+inline constexpr std::array<MutantInfo, 55> kMutants = {{
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
     {Mutant::kCountPushes, "count_pushes", "a frame that comes again changes what is there"},
     {Mutant::kArrivalOrderSum, "arrival_order_sum", "slots are summed as they arrive"},
@@ -70,6 +70,9 @@ inline constexpr std::array<MutantInfo, 52> kMutants = {{
     {Mutant::kSnapshotOfTwoRounds, "snapshot_of_two_rounds", "servers capture different rounds"},
     {Mutant::kPartNotFlushed, "part_not_flushed", "a snapshot is taken when its parts are written"},
     {Mutant::kForgetChange, "forget_change", "a restarted home leaves a sealed epoch as it is"},
+    {Mutant::kForgetOptions, "forget_options", "a replay steps without the job's options"},
+    {Mutant::kForgetInitialValue, "forget_initial_value", "all state arrays begin at 0"},
+    {Mutant::kForgetLastArray, "forget_last_array", "a restart lays out three arrays at most"},
 }};
 
 class World;

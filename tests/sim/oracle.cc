@@ -204,14 +204,13 @@ void Oracle::OnArrays(uint32_t slot, uint64_t version,
                       const std::vector<std::vector<float>>& arrays) {
   for (uint32_t extent = 0; extent < arrays.size(); ++extent) {
     const ExtentState& expected = reference_.State(version, extent);
-    const std::vector<float>* const planes[] = {&expected.p, &expected.m, &expected.v};
-    const size_t elements = expected.p.size();
-    for (size_t plane = 0; plane < 3; ++plane) {
+    const size_t elements = expected[0].size();
+    for (size_t a = 0; a < expected.size(); ++a) {
       const size_t differs =
-          FirstDifference(*planes[plane], arrays[extent].data() + plane * elements, elements);
+          FirstDifference(expected[a], arrays[extent].data() + a * elements, elements);
       if (differs == SIZE_MAX) continue;
       world_->Red(absl::StrCat("slot ", slot, " gets another state of version ", version,
-                               ": extent ", extent, " element ", differs, " of plane ", plane));
+                               ": extent ", extent, " element ", differs, " of array ", a));
       return;
     }
   }
@@ -222,17 +221,16 @@ void Oracle::OnArrays(uint32_t slot, uint64_t version,
 void Oracle::OnImage(const std::string& whose, uint64_t round, uint32_t extent,
                      const float* image) {
   const ExtentState& expected = reference_.State(round, extent);
-  const size_t elements = expected.p.size();
+  const size_t elements = expected[0].size();
   for (size_t at = 0; at < elements; at += layout_->tile_elements()) {
     const size_t count = std::min<size_t>(layout_->tile_elements(), elements - at);
-    const std::vector<float>* const planes[] = {&expected.p, &expected.m, &expected.v};
-    for (size_t plane = 0; plane < 3; ++plane) {
-      const auto from = planes[plane]->begin() + static_cast<ptrdiff_t>(at);
+    for (size_t a = 0; a < expected.size(); ++a) {
+      const auto from = expected[a].begin() + static_cast<ptrdiff_t>(at);
       const std::vector<float> ours(from, from + static_cast<ptrdiff_t>(count));
-      const size_t differs = FirstDifference(ours, image + 3 * at + plane * count, count);
+      const size_t differs = FirstDifference(ours, image + expected.size() * at + a * count, count);
       if (differs == SIZE_MAX) continue;
       world_->Red(absl::StrCat(whose, " has another state of version ", round, ": extent ", extent,
-                               " element ", at + differs, " of plane ", plane));
+                               " element ", at + differs, " of array ", a));
       return;
     }
   }

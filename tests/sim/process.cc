@@ -113,6 +113,10 @@ void SimProcess::OnDecided() const {
   if (!last.decision.applied) return context_.world->Met(Cover::kSkippedRound);
   if (IsUpload(last.decision.upload)) context_.world->Met(Cover::kUpload);
   if (IsStatePlane(last.decision.upload)) context_.world->Met(Cover::kStatePlane);
+  const JobSpec& spec = context_.plan->spec;
+  if (spec.optimizer != OptimizerKind::kAdamW) context_.world->Met(Cover::kOtherOptimizer);
+  if (StateArrayCount(spec) == 1) context_.world->Met(Cover::kMasterAlone);
+  if (StateArrayCount(spec) == kStateArraysMax) context_.world->Met(Cover::kFourArrays);
 }
 
 void SimProcess::KeepWhileSent(std::shared_ptr<const void> owner) {

@@ -5,11 +5,14 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <string_view>
 
 #include "common/base/check.h"
 #include "server/optim/scalars.h"
 #include "server/reduce/reduce.h"
 #include "server/round/scalar_bits.h"
+#include "tests/server/optim/reference_step.h"
+#include "tests/sim/optimizers.h"
 #include "tests/sim/random.h"
 
 namespace ballast::sim {
@@ -61,12 +64,13 @@ Reference::Reference(const Swarm* swarm, const server::JobPlan* plan, const Layo
     const Extent& extent = layout_->extents()[e];
     std::vector<char> wire(layout_->ExtentWireBytes(e));
     ExtentState state;
+    for (uint32_t a = 0; a < StateArrayCount(plan_->spec); ++a) {
+      state.emplace_back(extent.elements, InitialValue(plan_->spec, a));
+    }
     for (uint32_t i = 0; i < extent.elements; ++i) {
       Store(extent.dtype, Noise(swarm_->seed, 0, 0, e, i), &wire, i);
-      state.p.push_back(Load(extent.dtype, wire, i));
+      state[0][i] = Load(extent.dtype, wire, i);
     }
-    state.m.assign(extent.elements, 0);
-    state.v.assign(extent.elements, 0);
     first.extents.push_back(std::move(state));
     first.weights.push_back(std::move(wire));
   }
@@ -96,6 +100,13 @@ UploadPlane Reference::PlaneOf(uint64_t round) const {
   const uint64_t key = Mix(swarm_->seed ^ round << 32 ^ 13);
   if (key % 2 == 0) return UploadPlane::kWeights;
   return static_cast<UploadPlane>(2 + (key >> 8) % (2 * StateArrayCount(plan_->spec)));
+}
+
+bool Reference::SetsSquares(uint64_t round) const {
+  const UploadPlane plane = PlaneOf(round);
+  if (!IsStatePlane(plane) || IsLowPlane(plane) || ArrayOf(plane) == 0) return false;
+  const std::string_view name = StateArraysOf(plan_->spec)[ArrayOf(plane) - 1].name;
+  return name == "sum" || name.ends_with("_sq");
 }
 
 std::optional<StepCounts> Reference::SetSteps(uint64_t round) const {
@@ -136,7 +147,7 @@ bool Reference::Poisoned(uint64_t round, uint32_t slot, uint32_t extent, uint32_
 
 Hyper Reference::HyperOf(uint64_t round, uint32_t group) const {
   const double lr = (group == 0 ? 1e-2 : 3e-3) / static_cast<double>(round);
-  return {lr, 0.9, 0.999, 1e-8, group == 0 ? 0.1 : 0.0};
+  return HyperFor(OptimizerOf(plan_->spec), lr, group);
 }
 
 std::vector<char> Reference::Gradient(uint64_t round, uint32_t slot, uint32_t extent_id,
@@ -146,7 +157,7 @@ std::vector<char> Reference::Gradient(uint64_t round, uint32_t slot, uint32_t ex
   for (uint32_t i = 0; i < extent.elements; ++i) {
     float g = Noise(swarm_->seed, round, Uploads(round) ? 0 : slot + 1, extent_id, i);
     g += 0.1f * Load(extent.dtype, weights, i);
-    if (PlaneOf(round) == StatePlaneOf(2)) g = std::fabs(g);  // There is a root of it.
+    if (SetsSquares(round)) g = std::fabs(g);  // There is a root of it.
     if (Poisoned(round, slot, extent_id, i)) g = std::numeric_limits<float>::quiet_NaN();
     Store(extent.dtype, g, &grad, i);
   }
@@ -260,29 +271,27 @@ void Reference::Step(uint64_t round, uint32_t extent_id, const std::vector<float
   ExtentState& state = to->extents[extent_id];
   if (Uploads(round)) {
     SetPlane(PlaneOf(round), extent_id, sum, &state);
-    to->weights[extent_id] = Rounded(extent_id, state.p);
+    to->weights[extent_id] = Rounded(extent_id, state[0]);
     return;
   }
-  const float scale = from.decision.grad_scale[extent.group];
-  const Hyper hyper = HyperOf(round, extent.group);
+  const Optimizer optimizer = OptimizerOf(plan_->spec);
+  const optim::ReferenceStep step = optim::ReferenceOf(optimizer);
+  const float factor =
+      optim::GradFactor(optimizer.kind, optimizer.options, from.decision.grad_scale[extent.group]);
   for (uint32_t r = 0; r < extent.run_count; ++r) {
     const Run& run = layout_->runs()[extent.first_run + r];
     if (!PresentAnywhere(round, run.tensor)) continue;
-    const optim::AdamWScalars k =
-        optim::MakeAdamWScalars(hyper[kLr], hyper[kBeta1], hyper[kBeta2], hyper[kEps],
-                                hyper[kWeightDecay], from.tensor_step[run.tensor] + 1);
+    const optim::Scalars k =
+        optim::MakeScalars(optimizer.kind, optimizer.options, HyperOf(round, extent.group),
+                           from.tensor_step[run.tensor] + 1);
     for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
-      const float g = sum[i] * scale;
-      float& p = state.p[i];
-      float& m = state.m[i];
-      float& v = state.v[i];
-      p *= k.decay;
-      m = std::fma(k.w1, g - m, m);
-      v = std::fma(k.w2 * g, g, v * k.b2);
-      p = p + k.neg_step_size * m / (std::sqrt(v) / k.den + k.eps);
+      float element[kStateArraysMax] = {};
+      for (size_t a = 0; a < state.size(); ++a) element[a] = state[a][i];
+      step(k.value, sum[i] * factor, element);
+      for (size_t a = 0; a < state.size(); ++a) state[a][i] = element[a];
     }
   }
-  to->weights[extent_id] = Rounded(extent_id, state.p);
+  to->weights[extent_id] = Rounded(extent_id, state[0]);
 }
 
 // `sum` is what was pushed, widened. The bits of a 16-bit plane are those of the bf16 it came from.
@@ -291,12 +300,10 @@ void Reference::SetPlane(UploadPlane plane, uint32_t extent_id, const std::vecto
   const DType dtype = layout_->extents()[extent_id].dtype;
   if (!Carries(plane, dtype)) return;
   if (plane == UploadPlane::kWeights) {
-    state->p = sum;
+    (*state)[0] = sum;
     return;
   }
-  std::vector<float>& array = ArrayOf(plane) == 0   ? state->p
-                              : ArrayOf(plane) == 1 ? state->m
-                                                    : state->v;
+  std::vector<float>& array = (*state)[ArrayOf(plane)];
   for (size_t i = 0; i < sum.size(); ++i) {
     const auto pushed = std::bit_cast<uint32_t>(sum[i]);
     const auto was = std::bit_cast<uint32_t>(array[i]);

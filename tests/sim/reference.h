@@ -1,5 +1,5 @@
 // Reference: what the job's state must be, from the specification alone: gradients that depend on
-// the weights they were computed on, their slot-order sum, one multiplication, canonical AdamW in a
+// the weights they were computed on, their slot-order sum, one multiplication, the optimizer in a
 // plain loop. It knows nothing of servers, frames, votes or disks.
 // Comes from: the swarm. Goes to: trainers (their gradients), the oracle (every comparison).
 // Thread safety: one thread. Memory: the state of every version.
@@ -16,10 +16,8 @@
 
 namespace ballast::sim {
 
-// State arrays of one extent.
-struct ExtentState {
-  std::vector<float> p, m, v;
-};
+// State arrays of one extent, the master weights first.
+using ExtentState = std::vector<std::vector<float>>;
 
 class Reference {
  public:
@@ -72,6 +70,8 @@ class Reference {
               Version* from) const;
   void Step(uint64_t round, uint32_t extent, const std::vector<float>& sum, const Version& from,
             Version* to) const;
+  // Whether `round` sets an array of sums of squares.
+  bool SetsSquares(uint64_t round) const;
   bool PresentAnywhere(uint64_t round, uint32_t tensor) const;
   void SetPlane(UploadPlane plane, uint32_t extent, const std::vector<float>& sum,
                 ExtentState* state) const;

@@ -4,7 +4,9 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/tier/nvme_tier.h"
+#include "tests/sim/optimizers.h"
 
 namespace ballast::sim {
 namespace {
@@ -231,6 +233,22 @@ void AddSnapshots(Swarm* swarm, Random* random) {
   shape.segment_bytes_min = uint64_t{1} << 13;
 }
 
+// A state on NVMe. Drawn apart, as the restarts are.
+void AddNvme(Swarm* swarm, Random* random) {
+  swarm->shape.nvme_extents =
+      server::kNvmeBuffersMin + static_cast<uint32_t>(random->OneIn(2) ? 0 : random->Below(6));
+  // The salt leaves the seeds of tests/sim/regressions what they are.
+  swarm->shape.overlapping_flushes = !Random(Mix(swarm->seed) ^ 0xF1054EE).OneIn(4);
+}
+
+// Another optimizer than AdamW without options, in most cases. Drawn apart, as the restarts are.
+void SetOptimizer(JobSpec* spec, Random* random) {
+  const Optimizer optimizer = DrawOptimizer(random);
+  spec->optimizer = optimizer.kind;
+  spec->options = optimizer.options;
+  spec->formula_id = FindOptimizer(optimizer.kind)->formula_id;
+}
+
 }  // namespace
 
 Swarm DrawSwarm(uint64_t seed) {
@@ -252,12 +270,7 @@ Swarm DrawSwarm(uint64_t seed) {
   Random clocks(Mix(seed) ^ 0x71C70C25);
   if (swarm.faults.budget != 0 && clocks.OneIn(8)) AddClockJumps(&swarm, &clocks);
   Random tier(Mix(seed) ^ 0x4E564D45);
-  if (tier.OneIn(4)) {
-    swarm.shape.nvme_extents =
-        server::kNvmeBuffersMin + static_cast<uint32_t>(tier.OneIn(2) ? 0 : tier.Below(6));
-    // As of `record` below.
-    swarm.shape.overlapping_flushes = !Random(Mix(seed) ^ 0xF1054EE).OneIn(4);
-  }
+  if (tier.OneIn(4)) AddNvme(&swarm, &tier);
   // The salt leaves the seeds of tests/sim/regressions what they are.
   Random record(Mix(seed) ^ 0x4EC04D00);
   const bool changes =
@@ -271,6 +284,8 @@ Swarm DrawSwarm(uint64_t seed) {
   if (many && swarm.faults.budget != 0 && seals.OneIn(3)) AddSealedEnds(&swarm, &seals);
   Random snapshots(Mix(seed) ^ 0x54A95407);
   if (snapshots.OneIn(6)) AddSnapshots(&swarm, &snapshots);
+  Random optimizer(Mix(seed) ^ 0x0071A12E);
+  if (optimizer.OneIn(2)) SetOptimizer(&swarm.shape.spec, &optimizer);
   return swarm;
 }
 
@@ -302,7 +317,9 @@ std::string Describe(const Swarm& swarm) {
       "seed ", swarm.seed, ": ", shape.servers, " servers, ", shape.trainers, " trainers",
       shape.spec.variable_world ? absl::StrCat(" of ", shape.min_world, " to ", shape.seats) : "",
       ", ", shape.rounds, " rounds, tensors ", sizes, ", extents of ", shape.spec.extent_elements,
-      shape.spec.durability == Durability::kProcess ? ", level process" : ", level power",
+      shape.spec.durability == Durability::kProcess ? ", level process" : ", level power", ", ",
+      FindOptimizer(shape.spec.optimizer)->name,
+      shape.spec.options.empty() ? "" : absl::StrCat(" ", absl::StrJoin(shape.spec.options, "/")),
       ", checkpoint in ", shape.checkpoint_rounds, " rounds",
       shape.nvme_extents == 0 ? ""
                               : absl::StrCat(", on NVMe with ", shape.nvme_extents, " in memory"),

@@ -9,12 +9,10 @@
 #include <vector>
 
 #include "server/optim/step_args.h"
+#include "tests/server/optim/reference_step.h"
 #include "tests/server/simd/numeric_reference.h"
 
 namespace ballast::optim {
-
-// One element's step: `k` as in RunArgs, `g` the scaled gradient, `state` one value per array.
-using ReferenceStep = void (*)(const float* k, float g, float* state);
 
 // What a run looks like.
 struct RunShape {
