@@ -101,7 +101,6 @@ absl::Status SessionCore::TakePlan(const v1::Plan& plan, Layout layout) {
 absl::Status SessionCore::Grow(JobSpec spec, Layout layout, const v1::ExtendReply& reply) {
   BALLAST_RETURN_IF_ERROR(TakePlan(reply.plan(), std::move(layout)));
   job_.spec = std::move(spec);
-  job_.epoch = reply.epoch().epoch();
   job_.layout_version = reply.layout_version();
   for (auto& server : servers_) server->share().SetWindow(reply.window_extents());
   return absl::OkStatus();

@@ -75,7 +75,8 @@ class SessionCore final : private ServerLink::Owner {
   // counts as any other.
   absl::Status EndRound(RoundReport* report);
 
-  // The job has grown. Error: as Start.
+  // The job has grown. The epoch stays: only a passage takes the trainer into another one, and the
+  // epoch of `reply` may be later than the trainer's or earlier. Error: as Start.
   absl::Status Grow(JobSpec spec, Layout layout, const v1::ExtendReply& reply);
 
   // Tells every server that this trainer runs no further round: those that are there now, the

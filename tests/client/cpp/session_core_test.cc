@@ -59,6 +59,15 @@ class EchoServer {
     peer_->on_message = [this](const std::string& message) { OnMessage(message); };
   }
 
+  // The job has one more tensor, of one extent.
+  void Grow() { values_.emplace_back(); }
+  // The job goes into its next epoch: the trainer's stream ends.
+  void NextEpoch() {
+    ++epoch_;
+    peer_->End(ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kStaleEpoch,
+                             "the job is in a later epoch"));
+  }
+
   bool silent = false;
   int frames_until_stop = -1;
 
@@ -119,7 +128,7 @@ class EchoServer {
     for (uint32_t at = 0; at < bytes.size(); at += 128) {
       FrameHeader header;
       header.job = kJob;
-      header.epoch = 1;
+      header.epoch = epoch_;
       header.round = round_ + 1;
       header.extent = extent;
       header.offset_bytes = at;
@@ -134,6 +143,7 @@ class EchoServer {
 
   MemoryPeer* const peer_;
   std::vector<std::string> values_;  // per extent
+  uint32_t epoch_ = 1;
   uint64_t round_ = 1;
   uint64_t received_bytes_ = 0;
   uint64_t taken_bytes_ = 0;
@@ -154,11 +164,42 @@ class SessionCoreTest : public ::testing::Test {
     environment.on_change = [this] { ++changes_; };
     core_ = std::make_unique<SessionCore>(options_, attached, environment);
     ASSERT_TRUE(core_->Start(attached.reply.plan()).ok());
-    for (size_t i = 0; i < kTensors; ++i) {
-      grads_.emplace_back(kElements, static_cast<float>(i + 1));
-      weights_.emplace_back(kElements, 0.0f);
-    }
+    for (size_t i = 0; i < kTensors; ++i) AddBuffers();
     ASSERT_TRUE(RunUntil([this] { return core_->servers()[0]->welcomed(); }));
+  }
+  void AddBuffers() {
+    grads_.emplace_back(kElements, static_cast<float>(grads_.size() + 1));
+    weights_.emplace_back(kElements, 0.0f);
+  }
+  // The home's answer to attach from now on: the job with `tensors` in `epoch`.
+  void AnswerAttach(size_t tensors, uint32_t epoch) {
+    v1::AttachReply reply = MakeAttachResult(tensors).reply;
+    reply.set_layout_version(static_cast<uint32_t>(tensors - kTensors + 1));
+    reply.mutable_epoch()->set_epoch(epoch);
+    peer_->AnswerCalls(reply.SerializeAsString());
+  }
+  // The job has grown by one tensor, which its home has answered in `epoch`.
+  void Grow(uint32_t epoch) {
+    server_.Grow();
+    AddBuffers();
+    AttachResult grown = MakeAttachResult(kTensors + 1);
+    v1::ExtendReply reply;
+    *reply.mutable_plan() = grown.reply.plan();
+    reply.set_layout_version(2);
+    reply.set_window_extents(64);
+    reply.mutable_epoch()->set_epoch(epoch);
+    ASSERT_TRUE(core_->Grow(grown.spec, std::move(grown.layout), reply).ok());
+  }
+  // In the job's next epoch the trainer runs a round with all its tensors.
+  void ExpectARoundInEpoch(uint32_t epoch) {
+    BeginStep();
+    ASSERT_TRUE(RunStep());
+    ASSERT_TRUE(core_->error().ok()) << core_->error();
+    RoundReport report;
+    ASSERT_TRUE(core_->EndRound(&report).ok());
+    EXPECT_EQ(weights_, grads_);
+    EXPECT_EQ(core_->job().epoch, epoch);
+    EXPECT_EQ(core_->job().layout_version, 2u);
   }
   bool RunUntil(const std::function<bool()>& done) {
     while (!done()) {
@@ -167,8 +208,8 @@ class SessionCoreTest : public ::testing::Test {
     return true;
   }
   void BeginStep() {
-    std::vector<TensorBuffers> buffers(kTensors);
-    for (size_t i = 0; i < kTensors; ++i) {
+    std::vector<TensorBuffers> buffers(grads_.size());
+    for (size_t i = 0; i < grads_.size(); ++i) {
       buffers[i].grad = grads_[i].data();
       buffers[i].weight = weights_[i].data();
     }
@@ -254,6 +295,28 @@ TEST_F(SessionCoreTest, ADurableServerThatStaysAwayIsGivenUpAtTheReconnectTimeou
   EXPECT_EQ(ReasonOf(core_->error()), Reason::kServerLost) << core_->error();
   EXPECT_GE(now() - began, std::chrono::minutes(2));
   EXPECT_LT(now() - began, std::chrono::minutes(2) + std::chrono::seconds(1));
+}
+
+// --- Growth and epochs --------------------------------------------------------------------------
+
+// The home has answered a second Extend call: the plan it names is in the next epoch already.
+TEST_F(SessionCoreTest, AnAnswerOfExtendInAPassageLeavesTheEpochToThePassage) {
+  Start(Durability::kPower);
+  AnswerAttach(kTensors + 1, 2);
+  server_.NextEpoch();
+  ASSERT_TRUE(RunUntil([this] { return !core_->servers()[0]->has_link(); }));
+  Grow(2);
+  EXPECT_EQ(core_->job().epoch, 1u);
+  ExpectARoundInEpoch(2);
+}
+
+TEST_F(SessionCoreTest, AnAnswerOfExtendBeforeAPassageLeavesTheEpochToThePassage) {
+  Start(Durability::kPower);
+  AnswerAttach(kTensors + 1, 2);
+  Grow(2);
+  server_.NextEpoch();
+  ASSERT_TRUE(RunUntil([this] { return !core_->servers()[0]->has_link(); }));
+  ExpectARoundInEpoch(2);
 }
 
 }  // namespace
