@@ -34,6 +34,18 @@ bool IsForgotten(const absl::Status& status) {
          ReasonOf(status) == Reason::kUnknownJob;
 }
 
+// Whether the job of `reply` is that of the trainer. It may have grown meanwhile: the answer to the
+// trainer's Extend, which brings the new extents, comes on a way of its own, and may come later.
+// The extents that the trainer knows keep their owners.
+bool Continues(const v1::AttachReply& reply, const JobView& job) {
+  const auto& owner = reply.plan().owner();
+  const int known = static_cast<int>(job.owner.size());
+  const uint32_t version = job.layout_version;
+  const bool same = reply.layout_version() == version && owner.size() == known;
+  const bool grown = reply.layout_version() > version && owner.size() >= known;
+  return (same || grown) && std::equal(job.owner.begin(), job.owner.end(), owner.begin());
+}
+
 // The home waits for the others itself, so the first try comes at once.
 Reconnect::Limits AttachLimits(const JobOptions& options) {
   Reconnect::Limits limits = ReconnectLimits(options);
@@ -120,10 +132,9 @@ absl::Status Passage::CheckRecord(const ServerLink& home, const v1::AttachReply&
                          absl::StrCat("the job's home is still in epoch ", record.epoch()),
                          home.Fields());
   }
-  const bool same_plan = reply.layout_version() == job_->layout_version &&
-                         std::equal(job_->owner.begin(), job_->owner.end(),
-                                    reply.plan().owner().begin(), reply.plan().owner().end());
-  if (!same_plan) return home.Broke("has given extents to other servers in the new epoch");
+  if (!Continues(reply, *job_)) {
+    return home.Broke("has given extents to other servers in the new epoch");
+  }
   const Members members = MembersOf(record);
   const auto own = members.find(job_->options.slot);
   if (own != members.end() && own->second == job_->incarnation) return absl::OkStatus();

@@ -319,5 +319,34 @@ TEST_F(SessionCoreTest, AnAnswerOfExtendBeforeAPassageLeavesTheEpochToThePassage
   ExpectARoundInEpoch(2);
 }
 
+// The home answers attach with the grown job before it answers Extend.
+TEST_F(SessionCoreTest, AJobThatGrowsInAPassageIsNoErrorOfTheHome) {
+  Start(Durability::kPower);
+  AnswerAttach(kTensors + 1, 2);
+  server_.NextEpoch();
+  ASSERT_TRUE(RunUntil([this] {
+    return (core_->job().epoch == 2 && core_->servers()[0]->welcomed()) || !core_->error().ok();
+  }));
+  ASSERT_TRUE(core_->error().ok()) << core_->error();
+  EXPECT_EQ(core_->job().layout_version, 1u);
+  Grow(1);
+  ExpectARoundInEpoch(2);
+}
+
+TEST_F(SessionCoreTest, AnExtentWithAnotherOwnerInAPassageIsAnErrorOfTheHome) {
+  for (const size_t tensors : {kTensors - 1, kTensors, kTensors + 1}) {
+    SCOPED_TRACE(tensors);
+    Start(Durability::kPower);
+    v1::AttachReply reply = MakeAttachResult(tensors).reply;
+    reply.set_layout_version(tensors > kTensors ? 2 : 1);
+    reply.mutable_epoch()->set_epoch(2);
+    if (tensors >= kTensors) reply.mutable_plan()->set_owner(0, 2);
+    peer_->AnswerCalls(reply.SerializeAsString());
+    server_.NextEpoch();
+    ASSERT_TRUE(RunUntil([this] { return !core_->error().ok(); }));
+    EXPECT_EQ(ReasonOf(core_->error()), Reason::kBadFrame) << core_->error();
+  }
+}
+
 }  // namespace
 }  // namespace ballast::client
