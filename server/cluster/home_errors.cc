@@ -58,6 +58,15 @@ absl::Status NoSuchSeat(const AttachCall& call, const JobSpec& spec,
                        At(spec.name, call.slot));
 }
 
+absl::Status GrownSince(const JobSpec& spec, uint32_t slot) {
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kSpecMismatch,
+      absl::StrCat("slot ", slot, " cannot continue job \"", spec.name,
+                   "\": while it waited for its seat the job has grown to ", spec.group_count,
+                   " groups with ", spec.tensors.size(), " tensors; attach again with all of them"),
+      At(spec.name, slot));
+}
+
 absl::Status SeatHeld(const std::string& job, uint32_t slot) {
   return ReasonedError(
       absl::StatusCode::kAlreadyExists, Reason::kSlotTaken,

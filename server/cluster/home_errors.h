@@ -23,6 +23,8 @@ absl::Status GatheredInVain(const std::string& job, uint32_t slot, const Gatheri
 // FAILED_PRECONDITION SPEC_MISMATCH: the call describes another job than `spec`, as `difference`
 // says, or, with an empty one, asks for a seat that is none.
 absl::Status NoSuchSeat(const AttachCall& call, const JobSpec& spec, const std::string& difference);
+// Likewise to a process that asked before the job grew to `spec`.
+absl::Status GrownSince(const JobSpec& spec, uint32_t slot);
 // ALREADY_EXISTS SLOT_TAKEN: a process that is alive holds the seat.
 absl::Status SeatHeld(const std::string& job, uint32_t slot);
 // RESOURCE_EXHAUSTED OVER_BUDGET: some server has room for `world_max` trainers only.

@@ -346,7 +346,10 @@ void HomeJob::OnExtend(const home::ExtendInput& input, Turn* turn) {
 }
 
 void HomeJob::OnGrown(const home::GrownInput& input, Turn* turn) {
-  if (growth_.OnGrown(input, &plan_, turn->effects)) ChangeIfDue(turn);
+  const uint32_t before = plan_.layout_version;
+  const bool over = growth_.OnGrown(input, &plan_, turn->effects);
+  if (plan_.layout_version != before) seating_.room()->RefuseUngrown(plan_, turn->effects);
+  if (over) ChangeIfDue(turn);
 }
 
 void HomeJob::OnGrowDue(const home::GrowDueInput& input, Turn* turn) {

@@ -62,12 +62,21 @@ void WaitingRoom::FailAll(const absl::Status& status, home::Effects* effects) {
   EndGathering();
 }
 
-void WaitingRoom::AskAgain(const std::string& job, home::Effects* effects) {
+void WaitingRoom::RefuseAll(const std::function<absl::Status(uint32_t slot)>& why,
+                            home::Effects* effects) {
   for (const auto& [slot, waiter] : std::exchange(waiting_, {})) {
-    effects->push_back(home::RefuseAttach{waiter.ticket, home::JustRested(job, slot)});
+    effects->push_back(home::RefuseAttach{waiter.ticket, why(slot)});
   }
   newcomers_.clear();
   EndGathering();
+}
+
+void WaitingRoom::AskAgain(const std::string& job, home::Effects* effects) {
+  RefuseAll([&job](uint32_t slot) { return home::JustRested(job, slot); }, effects);
+}
+
+void WaitingRoom::RefuseUngrown(const JobPlan& plan, home::Effects* effects) {
+  RefuseAll([&plan](uint32_t slot) { return home::GrownSince(plan.spec, slot); }, effects);
 }
 
 std::vector<Member> WaitingRoom::Settle(const JobPlan& plan, home::Effects* effects) {

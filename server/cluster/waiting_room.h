@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -57,6 +58,9 @@ class WaitingRoom {
   void FailAll(const absl::Status& status, home::Effects* effects);
   // Answers those that wait for a seat: the job has ended, and the next call wakes it.
   void AskAgain(const std::string& job, home::Effects* effects);
+  // Answers those that wait for a seat: the job has grown to `plan` since, and each of them asked
+  // as a process of the smaller job.
+  void RefuseUngrown(const JobPlan& plan, home::Effects* effects);
   // Answers every process whose seat is settled by the epoch of `plan`: those that hold one, and
   // members that have lost theirs. The others stay. Returns those that got a seat.
   std::vector<Member> Settle(const JobPlan& plan, home::Effects* effects);
@@ -73,6 +77,7 @@ class WaitingRoom {
 
  private:
   void DropNewcomer(uint32_t slot);
+  void RefuseAll(const std::function<absl::Status(uint32_t slot)>& why, home::Effects* effects);
 
   std::map<uint32_t, Waiter> waiting_;      // by slot
   std::map<uint32_t, Waiter> members_;      // by slot

@@ -1,4 +1,5 @@
-// HomeGrowth: groups are added when all slots ask for the same, everywhere or not at all.
+// HomeGrowth: groups are added when all slots ask for the same, everywhere or not at all; and what
+// that means for a process that waits for a seat.
 #include "server/cluster/home_growth.h"
 
 #include <gmock/gmock.h>
@@ -11,6 +12,7 @@ namespace {
 
 using namespace testing;  // NOLINT: the rig beside this file.
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 const home::Rules kRules = TestRules();
@@ -165,6 +167,47 @@ TEST_F(HomeGrowthTest, IsRefusedWhileTheTrainersOrTheLayoutChange) {
   other.round = 3;
   EXPECT_EQ(ReasonOf(Ask(other)), Reason::kRecovering);
   EXPECT_FALSE(fatal_);
+}
+
+// --- With the job that grows --------------------------------------------------------------------
+
+// Every server does what `asked` orders; the effects of the last answer.
+home::Effects AllGrow(HomeRig* rig, const home::Effects& asked) {
+  home::Effects last;
+  for (const home::GrowAt& ask : All<home::GrowAt>(asked)) {
+    last = rig->Feed(home::GrownInput{ask.attempt, ask.server, absl::OkStatus()});
+  }
+  return last;
+}
+
+// The servers make room for the grown job when the process asks for its seat.
+TEST(GrowingHomeTest, AProcessThatAskedBeforeTheGrowthIsRefusedAsALateOneIs) {
+  for (const bool seen : {false, true}) {
+    HomeRig rig = HomeRig::Running(&kRules);
+    rig.Feed(home::ExtendInput{91, GrowthCall(0, kFirst)});
+    const home::Effects room = rig.Feed(home::ExtendInput{92, GrowthCall(1, kFirst + 1)});
+    rig.Attach(HomeCall(1, kSecond));
+    if (seen) {
+      EXPECT_THAT(rig.Seen(1, /*open=*/false), IsEmpty()) << "no change while the job grows";
+    }
+    const home::Effects final = AllGrow(&rig, AllGrow(&rig, room));
+    const home::RefuseAttach refused = One<home::RefuseAttach>(final);
+    EXPECT_EQ(refused.ticket, rig.ticket());
+    EXPECT_EQ(ReasonOf(refused.status), Reason::kSpecMismatch) << refused.status;
+    EXPECT_THAT(std::string(refused.status.message()),
+                HasSubstr("2 groups with 3 tensors; attach"));
+    const home::Effects over = AllGrow(&rig, final);
+    EXPECT_EQ(All<home::AnswerExtend>(over).size(), 2u);
+    EXPECT_FALSE(Has<home::SealAt>(over));
+    EXPECT_EQ(rig.stage(), HomeJob::Stage::kRunning);
+
+    AttachCall late = HomeCall(1, kSecond);
+    EXPECT_EQ(ReasonOf(One<home::RefuseAttach>(rig.Attach(late)).status), Reason::kSpecMismatch);
+    late.spec = rig.job().plan().spec;
+    rig.Attach(late);
+    EXPECT_TRUE(Has<home::SealAt>(rig.Seen(1, /*open=*/false)));
+    EXPECT_EQ(One<home::GiveSeat>(rig.Change(2)).plan.layout_version, 2u);
+  }
 }
 
 }  // namespace
