@@ -20,6 +20,7 @@ namespace {
 constexpr char kMaking[] = "making";
 constexpr char kGone[] = ".gone";
 constexpr char kOrdered[] = ".ordered";
+constexpr char kOrderedTemporary[] = ".ordered.tmp";  // ReplaceFile's
 constexpr char kLayout[] = "layout-";
 constexpr size_t kNameBytes = 16;  // of a job's directory
 
@@ -77,6 +78,9 @@ absl::StatusOr<std::set<uint64_t>> JobStore::FinishRemovals() {
     if (id.size() != kNameBytes || !absl::SimpleHexAtoi(id, &job) || job == 0) continue;
     if (name == id) jobs.insert(job);
     if (name == id + kGone) gone.insert(job);
+    if (name == id + kOrderedTemporary) {  // The server ended before the mark was one.
+      BALLAST_RETURN_IF_ERROR(fs_->Remove(absl::StrCat(root_, "/", name)));
+    }
   }
   for (const uint64_t job : gone) {
     if (jobs.count(job) == 0) BALLAST_RETURN_IF_ERROR(records_.Remove(job));
@@ -233,7 +237,14 @@ std::string JobStore::OrderedPath(uint64_t job) const {
   return absl::StrCat(Directory(job), kOrdered);
 }
 
-absl::Status JobStore::MarkOrdered(uint64_t job) { return ReplaceFile(fs_, OrderedPath(job), ""); }
+absl::Status JobStore::MarkOrdered(uint64_t job) {
+  const absl::Status marked = ReplaceFile(fs_, OrderedPath(job), "");
+  if (marked.ok()) return marked;
+  // The name may be there. No order follows, so it must not outlive this.
+  ClearOrdered(job).IgnoreError();  // The first error is the one to tell.
+  fs_->SyncDirectory(root_).IgnoreError();
+  return marked;
+}
 
 absl::Status JobStore::ClearOrdered(uint64_t job) {
   const absl::Status removed = fs_->Remove(OrderedPath(job));

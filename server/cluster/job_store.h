@@ -49,9 +49,9 @@ class JobStore {
         checkpoint_rounds_(checkpoint_rounds),
         records_(meta, std::move(codec)) {}
 
-  // Every job, ascending id, after clearing away what was left half made or half deleted. Errors:
-  // DATA_LOSS STATE_LOST for a directory without a record, a record without a directory, and a
-  // damaged record, naming the path; nothing of that job is changed then.
+  // Every job, ascending id, after clearing away what was left half made, half deleted or half
+  // marked. Errors: DATA_LOSS STATE_LOST for a directory without a record, a record without a
+  // directory, and a damaged record, naming the path; nothing of that job is changed then.
   absl::StatusOr<std::vector<JobPlan>> Load();
 
   // The job's record; NOT_FOUND when there is no such job.
@@ -87,7 +87,7 @@ class JobStore {
   absl::Status Remove(uint64_t job);
 
   // At the home: other servers are about to make their share of the job. Returns when that
-  // survives.
+  // survives. After an error, which is FileSystem's, no mark is left.
   absl::Status MarkOrdered(uint64_t job);
   // The home has a record of the job, or the others have nothing of it. It may be missing.
   absl::Status ClearOrdered(uint64_t job);

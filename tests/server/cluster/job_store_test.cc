@@ -8,6 +8,7 @@
 #include <random>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "tests/server/cluster/durable_plans.h"
 #include "tests/server/cluster/power_cut.h"
@@ -556,6 +557,38 @@ TEST(JobStoreTest, RemembersWhatOthersWereToldToMakeUntilItHasTheJob) {
   ASSERT_TRUE(MakeStore(disk.get())->ClearOrdered(5).ok()) << "again";
   EXPECT_TRUE(MakeStore(disk.get())->OrderedOnly()->empty());
   EXPECT_EQ(MakeStore(disk.get())->Load()->size(), 1u);
+}
+
+TEST(JobStoreTest, AMarkThatFailsIsNone) {
+  using Operation = MemoryDisk::Operation;
+  const std::pair<Operation, uint64_t> faults[] = {{Operation::kOpen, 1},
+                                                   {Operation::kSync, 1},
+                                                   {Operation::kRename, 1},
+                                                   {Operation::kSync, 2}};  // of the directory
+  for (const auto& [operation, nth] : faults) {
+    for (const bool crash : {false, true}) {
+      const std::string what = absl::StrCat("operation ", static_cast<int>(operation), " ", nth);
+      const auto disk = NewDisk();
+      disk->Fail(operation, nth, EIO);
+      EXPECT_FALSE(MakeStore(disk.get())->MarkOrdered(77).ok()) << what;
+      if (crash) disk->Crash(kKeepAll);
+      EXPECT_TRUE(MakeStore(disk.get())->OrderedOnly()->empty()) << what;
+      EXPECT_TRUE(disk->Paths().empty()) << what;
+    }
+  }
+}
+
+TEST(JobStoreTest, AMarkThatACrashBrokeOffIsClearedAwayAtTheStart) {
+  for (uint64_t operations = 0;; ++operations) {
+    const auto disk = NewDisk();
+    PowerCut power(disk.get(), operations);
+    const bool marked = MakeStore(&power, disk->meta())->MarkOrdered(77).ok();
+    disk->Crash(kKeepAll);
+    ASSERT_TRUE(MakeStore(disk.get())->Load().ok());
+    const std::vector<uint64_t> ordered = *MakeStore(disk.get())->OrderedOnly();
+    EXPECT_EQ(disk->Paths().size(), ordered.size()) << operations;
+    if (marked) break;
+  }
 }
 
 }  // namespace
