@@ -22,6 +22,16 @@ absl::Status Busy(const JobPlan& plan, uint32_t attached) {
       {.job = plan.spec.name});
 }
 
+// Of the last server, the home, which keeps the job's name until nothing of it is left.
+absl::Status LeftAtHome(const JobPlan& plan, const absl::Status& why) {
+  return ReasonedError(
+      absl::StatusCode::kUnavailable, Reason::kStorageFailed,
+      absl::StrCat("job \"", plan.spec.name,
+                   "\" is not deleted at its home, where its disk failed (", why.message(),
+                   "), and keeps its name; mend that disk and delete it again"),
+      {.job = plan.spec.name, .server = static_cast<int>(plan.servers.front())});
+}
+
 }  // namespace
 
 // --- Status
@@ -129,8 +139,11 @@ void JobsDesk::EndAndDelete(const JobPlan& plan, const std::shared_ptr<RoundEngi
 }
 
 void JobsDesk::DeleteAtAll(const JobPlan& plan, const Done& done) {
-  const auto others = [this, plan, done](const absl::Status& status) {
-    if (status.ok()) return parts_.jobs->Remove(plan.job, done);
+  const auto here = [plan, done](const absl::Status& removed) {
+    done(removed.ok() ? removed : LeftAtHome(plan, removed));
+  };
+  const auto others = [this, plan, here, done](const absl::Status& status) {
+    if (status.ok()) return parts_.jobs->Remove(plan.job, here);
     done(ReasonedError(
         absl::StatusCode::kUnavailable, Reason::kServerLost,
         absl::StrCat("job \"", plan.spec.name, "\" is not deleted everywhere (", status.message(),

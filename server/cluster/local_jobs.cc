@@ -343,10 +343,11 @@ bool LocalJobs::DropEnded() {
 absl::Status LocalJobs::Forget(uint64_t job) {
   Drop(job);
   parts_.holds->Release(job);
-  parts_.listener->OnJobForgotten(job);
-  if (parts_.store == nullptr) return absl::OkStatus();
-  const absl::Status removed = parts_.store->Remove(job);
-  if (!removed.ok()) {
+  const absl::Status removed =
+      parts_.store == nullptr ? absl::OkStatus() : parts_.store->Remove(job);
+  if (removed.ok()) {
+    parts_.listener->OnJobForgotten(job);
+  } else {
     BALLAST_LOG(ERROR, LogField("job", JobIdText(job))) << "left on disk: " << removed;
   }
   return removed;

@@ -47,7 +47,7 @@ class LocalJobs final : public JobLookup {
     virtual void OnJobEnded(const JobPlan& plan, bool rests, const absl::Status& why) = 0;
     // Its memory was given back, and its engine is gone.
     virtual void OnJobDropped(const JobPlan& plan) = 0;
-    // Its files are about to be removed.
+    // Nothing of it is on disk any more.
     virtual void OnJobForgotten(uint64_t job) = 0;
     // RoundEngine::OnSeatFree of the job of that name.
     virtual void OnSeatFree(const std::string& name, uint32_t slot, uint64_t incarnation,
@@ -106,8 +106,8 @@ class LocalJobs final : public JobLookup {
   void Drop(uint64_t job);
   // Drops jobs that have ended, before their job_ttl is over. Whether there were any.
   bool DropEnded();
-  // As Drop, and removes the job's files: it could not be made everywhere, or was deleted. Errors
-  // are logged.
+  // As Drop, and removes the job's files: it could not be made everywhere, or was deleted. Errors,
+  // JobStore::Remove's, are logged; the job still has its name then, and may be forgotten again.
   absl::Status Forget(uint64_t job);
   // Forgets a job; ends it first, if it runs or is being made here. It may be unknown.
   void Remove(uint64_t job, const Done& done);

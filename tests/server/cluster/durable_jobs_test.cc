@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
 #include "tests/server/cluster/durable_jobs_fixture.h"
 
 namespace ballast::server {
@@ -143,6 +146,32 @@ TEST_F(DurableJobsTest, AJobIsListedUntilItIsDeletedEverywhere) {
   cluster_->SetRule(nullptr);
   EXPECT_TRUE(Delete("job").ok());
   EXPECT_TRUE(cluster_->Disk(1)->Paths().empty());
+}
+
+// Where in the deletion at the home the disk fails differs: before the job's directory has its last
+// name, when that is flushed, and when its files go.
+TEST_F(DurableJobsTest, AJobWhoseFilesCannotBeRemovedKeepsItsNameUntilTheyAre) {
+  using Operation = MemoryDisk::Operation;
+  const std::pair<Operation, uint64_t> faults[] = {{Operation::kRename, 1},
+                                                   {Operation::kSync, 1},
+                                                   {Operation::kRemove, 1},
+                                                   {Operation::kRemove, 2}};
+  for (const auto& [operation, nth] : faults) {
+    SCOPED_TRACE(absl::StrCat("operation ", static_cast<int>(operation), " ", nth));
+    Make(2);
+    Finish(2);
+    cluster_->Disk(0)->Fail(operation, nth, EIO);
+    const absl::Status failed = Delete("job");
+    EXPECT_EQ(ReasonOf(failed), Reason::kStorageFailed) << failed;
+    EXPECT_FALSE(cluster_->Disk(0)->Paths().empty());
+    ASSERT_EQ(List(0)->size(), 1u);
+    EXPECT_EQ(ReasonOf(Ask(0, 900, Resume::kNever).Get().status()), Reason::kNameInUse);
+    const absl::Status again = Delete("job");
+    EXPECT_TRUE(again.ok()) << again;
+    EXPECT_TRUE(cluster_->Disk(0)->Paths().empty());
+    EXPECT_TRUE(List(0)->empty());
+    EXPECT_EQ(ReasonOf(Delete("job")), Reason::kUnknownJob);
+  }
 }
 
 TEST_F(DurableJobsTest, AJobWithoutDurabilityIsNotDeleted) {
