@@ -56,9 +56,9 @@ void ServerMetrics::DeclareFamilies() {
       {"ballast_build_info", MetricKind::kGauge,
        "Always 1; the labels tell which build runs and the instruction set its kernels use."},
       {"ballast_rounds_total", MetricKind::kCounter,
-       "Rounds that ended, by result: committed, skipped_overflow or aborted."},
+       "Rounds that ended, by result: committed, skipped_overflow, halted or aborted."},
       {"ballast_round_duration_seconds", MetricKind::kHistogram,
-       "Time spent in each phase of a round: collect, vote, step, stream."},
+       "Time spent in each phase of a round: collect, vote, step; and stream, per trainer."},
       {"ballast_push_bytes_total", MetricKind::kCounter,
        "Gradient payload received from trainers in bytes, duplicates included."},
       {"ballast_copied_bytes_total", MetricKind::kCounter,
@@ -76,7 +76,7 @@ void ServerMetrics::DeclareFamilies() {
       {"ballast_grad_norm", MetricKind::kGauge,
        "Global gradient norm of the job's last round, before clipping."},
       {"ballast_trainers", MetricKind::kGauge,
-       "Seats of the job by state: active, unresponsive or left."},
+       "Trainers of the job's epoch by state: active, unresponsive or left."},
       {"ballast_state_bytes", MetricKind::kGauge,
        "Optimizer state and weights held in bytes, by tier."},
       {"ballast_checksum_errors_total", MetricKind::kCounter,
@@ -105,6 +105,7 @@ void ServerMetrics::AddJobSeries(const std::string& run, const std::shared_ptr<J
   const char* const rounds = "ballast_rounds_total";
   counter(rounds, {{"run", run}, {"result", "committed"}}, &job->rounds_committed);
   counter(rounds, {{"run", run}, {"result", "skipped_overflow"}}, &job->rounds_skipped_overflow);
+  counter(rounds, {{"run", run}, {"result", "halted"}}, &job->rounds_halted);
   counter(rounds, {{"run", run}, {"result", "aborted"}}, &job->rounds_aborted);
   counter("ballast_push_bytes_total", {{"run", run}}, &job->push_bytes);
   counter("ballast_copied_bytes_total", {{"run", run}}, &job->copied_bytes);

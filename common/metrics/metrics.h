@@ -21,9 +21,12 @@ namespace ballast {
 // Values of one job; the label `run` carries the job's name. Plain atomics: hold the shared_ptr as
 // long as you update them.
 struct JobMetrics {
-  // ballast_rounds_total{run,result}
+  // ballast_rounds_total{run,result}: each round once, by its decision; or aborted: a trainer had
+  // begun it, and the job ended or changed its trainers before there was a decision. In the next
+  // epoch such a round starts over.
   Counter rounds_committed;
   Counter rounds_skipped_overflow;
+  Counter rounds_halted;
   Counter rounds_aborted;
   // ballast_push_bytes_total{run}: gradient payload received, duplicates included.
   Counter push_bytes;
@@ -36,7 +39,9 @@ struct JobMetrics {
   Gauge last_round_commit_timestamp_s;
   // ballast_grad_norm{run}: global norm of the last decision, before clipping.
   Gauge grad_norm;
-  // ballast_trainers{run,state}: seats by what is known of them.
+  // ballast_trainers{run,state}: the members of the epoch. active: its stream to this server is
+  // open; unresponsive: it is not, and the job waits for the trainer; left: it has said Leave.
+  // After the job's end only those that left are counted.
   Gauge trainers_active;
   Gauge trainers_unresponsive;
   Gauge trainers_left;
@@ -45,7 +50,8 @@ struct JobMetrics {
   void MarkCommit();
 };
 
-// Phases of a round as ballast_round_duration_seconds{phase} knows them.
+// Phases of a round as ballast_round_duration_seconds{phase} knows them. kStream is observed once
+// for each trainer: from the end of the step until the last weights are on their way to it.
 enum class RoundPhase { kCollect = 0, kVote = 1, kStep = 2, kStream = 3 };
 enum class StateTier { kDram = 0, kNvme = 1 };
 

@@ -11,14 +11,16 @@
 namespace ballast::server {
 
 Audience::Audience(JobStrand* strand, const RoundFsm* fsm, const Clock* clock,
-                   const EngineConfig& config, NeverOpened never_opened)
+                   const EngineConfig& config, NeverOpened never_opened,
+                   std::shared_ptr<JobMetrics> metrics)
     : strand_(strand),
       fsm_(fsm),
       clock_(clock),
       config_(config),
       never_opened_(std::move(never_opened)),
       sinks_(fsm->plan().epoch.seats()),
-      seats_(fsm->plan().epoch.seats()) {}
+      seats_(fsm->plan().epoch.seats()),
+      metrics_(std::move(metrics)) {}
 
 LogField Audience::Run() const { return LogField("run", fsm_->plan().spec.name); }
 
@@ -29,6 +31,29 @@ void Audience::Start(bool restarted) {
     if (restarted) seats_[member.slot].held_until = now + 2 * config_.return_wait;
     WatchLease(member.slot);
   }
+  CountSeats();
+}
+
+void Audience::End() {
+  on_seat_free_ = nullptr;
+  CountSeats();
+  if (metrics_ == nullptr) return;
+  metrics_->trainers_active.Set(0);
+  metrics_->trainers_unresponsive.Set(0);
+  metrics_ = nullptr;  // Streams end later, when another job may have the name.
+}
+
+void Audience::CountSeats() const {
+  if (metrics_ == nullptr) return;
+  uint32_t active = 0, unresponsive = 0, left = 0;
+  for (const Member& member : fsm_->plan().epoch.members) {
+    const bool gone = fsm_->Left(member.slot);
+    const bool open = sinks_[member.slot] != nullptr;
+    ++(gone ? left : open ? active : unresponsive);
+  }
+  metrics_->trainers_active.Set(active);
+  metrics_->trainers_unresponsive.Set(unresponsive);
+  metrics_->trainers_left.Set(left);
 }
 
 // A trainer that got its seat must open its stream soon, or the others would wait for ever.
@@ -105,6 +130,7 @@ void Audience::Open(uint32_t slot, std::shared_ptr<SlotSink> sink) {
   if (std::exchange(seat.seen, true)) {
     BALLAST_LOG(INFO, Run(), LogField("slot", slot)) << "trainer is back";
   }
+  CountSeats();
   Expect();  // The others know of their seats, too.
 }
 
@@ -122,6 +148,7 @@ void Audience::Lose(uint32_t slot, const std::string& why, std::chrono::nanoseco
   BALLAST_LOG(WARN, Run(), LogField("slot", slot)) << "trainer lost: " << why;
   seat.why_away = why;
   for (const auto& sink : sinks_) TellOfTrainer(slot, sink.get());
+  CountSeats();
   WatchLease(slot);
 }
 
@@ -195,6 +222,7 @@ void Audience::ChangeEpoch(const EpochRecord& before) {
     if (newcomers) seats_[member.slot].away_since = now;
     WatchLease(member.slot);
   }
+  CountSeats();
 }
 
 // --- What trainers hear -------------------------------------------------------------------------

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/metrics/metrics.h"
 #include "server/round/job_strand.h"
 #include "server/round/round_engine.h"
 #include "server/round/round_fsm.h"
@@ -27,9 +28,10 @@ class Audience {
   // A trainer that got its seat never opened its stream.
   using NeverOpened = std::function<void(uint32_t slot)>;
 
-  // All arguments outlive this. The seats are those of the FSM's epoch.
+  // What is pointed to outlives this. The seats are those of the FSM's epoch. `metrics` gets the
+  // numbers of trainers, and may be null.
   Audience(JobStrand* strand, const RoundFsm* fsm, const Clock* clock, const EngineConfig& config,
-           NeverOpened never_opened);
+           NeverOpened never_opened, std::shared_ptr<JobMetrics> metrics);
 
   // The job begins. As RoundEngine's Start, ExpectSlots, OnSeatFree and SlotOpen.
   void Start(bool restarted);
@@ -37,7 +39,9 @@ class Audience {
   void OnSeatFree(RoundEngine::SeatFree callback) { on_seat_free_ = std::move(callback); }
   SeatUse UseOf(uint32_t slot) const;
   // No seat becomes free any more: the job has ended.
-  void End() { on_seat_free_ = nullptr; }
+  void End();
+  // Brings the metrics of the trainers up to date, after the FSM has heard that one has left.
+  void CountSeats() const;
 
   // --- Streams ----------------------------------------------------------------------------------
   // Whether the process may open the slot's stream. Errors: STALE_EPOCH, FUTURE_EPOCH,
@@ -108,6 +112,7 @@ class Audience {
   std::vector<Seat> seats_;                       // per slot
   RoundEngine::SeatFree on_seat_free_;
   bool expecting_ = false;
+  std::shared_ptr<JobMetrics> metrics_;  // null also after the job's end
   std::optional<RoundResult> last_result_;
   std::optional<RoundDone> last_done_;
 };

@@ -31,13 +31,16 @@ RoundDriver::RoundDriver(JobStrand* strand, const EngineConfig& config, const En
       deps_(deps),
       window_extents_(config.window_extents),
       fsm_(std::move(parts.fsm)),
+      meter_(deps.clock, deps.metrics, fsm_.plan().spec.name),
       contributions_(std::move(parts.contributions)),
       state_(std::move(parts.state)),
       log_(std::move(parts.log)),
-      audience_(strand, &fsm_, deps.clock, config,
-                [this](uint32_t slot) {
-                  Feed(SlotLostInput{slot, "it never opened its stream"});
-                }),
+      audience_(
+          strand, &fsm_, deps.clock, config,
+          [this](uint32_t slot) {
+            Feed(SlotLostInput{slot, "it never opened its stream"});
+          },
+          meter_.job()),
       images_({.strand = strand,
                .fsm = &fsm_,
                .state = &state_,
@@ -54,7 +57,6 @@ RoundDriver::RoundDriver(JobStrand* strand, const EngineConfig& config, const En
       sender_(strand, &fsm_, &state_, &audience_,
               [this](const absl::Status& status) { StorageFailed(status); }),
       captures_(strand, &fsm_, &optim::Kernels(deps.isa), deps.executors, deps.clock, config.self) {
-  if (deps_.metrics != nullptr) metrics_ = deps_.metrics->Job(fsm_.plan().spec.name);
   images_.Use(log_.get());
 }
 
@@ -68,8 +70,7 @@ Sweep::Deps RoundDriver::SweepDeps() {
           .stepped =
               [this] {
                 if (BALLAST_MUTANT(kImageWhileApplying)) images_.Pump();
-                const bool stepped = !sweep_.extents().empty();
-                times_.stepped = stepped ? deps_.clock->Now() : times_.decided;
+                meter_.Step(!sweep_.extents().empty());
                 // The FSM may have failed meanwhile; then the input has no effect.
                 Feed(SteppedInput{});
               },
@@ -121,15 +122,16 @@ void RoundDriver::CarryOut(const Effects& effects) {
 
 void RoundDriver::Begin(uint32_t slot, const RoundBegin& begin) {
   if (!audience_.Has(slot)) return;
-  if (fsm_.phase() == Phase::kIdle) times_.begun = deps_.clock->Now();
+  if (fsm_.phase() == Phase::kIdle) meter_.Begin();
   Feed(BeginInput{slot, begin});
+  if (fsm_.phase() == Phase::kIdle) meter_.TakeBack();
 }
 
 void RoundDriver::Frame(const FrameHeader& frame, Payload payload) {
   const absl::StatusOr<bool> taken = intake_.Take(frame, payload);
   if (!taken.ok()) return FailLater(taken.status());
   if (!*taken) return;
-  if (metrics_ != nullptr) metrics_->copied_bytes.Add(frame.length_bytes);
+  meter_.Copy(frame.length_bytes);
   // Its bytes count as received from here on, so that the acknowledgement that follows covers them.
   payload = Payload();
   Feed(FrameInput{frame});
@@ -164,7 +166,7 @@ Ack RoundDriver::MakeAck(bool flush) const {
 // --- Voting and applying ------------------------------------------------------------------------
 
 void RoundDriver::Do(const PrepareRound& effect) {
-  times_.prepared = deps_.clock->Now();
+  meter_.Prepare();
   initial_.WhenDurable([this, record = effect.record] { PrepareNow(record); });
 }
 
@@ -177,19 +179,15 @@ void RoundDriver::PrepareNow(const PreparedRecord& record) {
 }
 
 void RoundDriver::TellResult(uint64_t round, const Decision& decision, uint64_t weight_bytes) {
-  times_.decided = deps_.clock->Now();
+  meter_.Decide(decision);
   last_decision_ = DecisionRecord{fsm_.plan().epoch.epoch, round, decision};
   BALLAST_PROBE(kDecided);
   log_->AppendDecision(*last_decision_);
   RoundResult result = ResultOf(round, decision);
   result.weight_bytes = weight_bytes;
-  result.collect_ns = static_cast<uint64_t>((times_.prepared - times_.begun).count());
-  result.vote_ns = static_cast<uint64_t>((times_.decided - times_.prepared).count());
+  result.collect_ns = meter_.collect_ns();
+  result.vote_ns = meter_.vote_ns();
   audience_.TellResult(result);
-  if (metrics_ == nullptr) return;
-  metrics_->grad_norm.Set(decision.grad_norm);
-  (decision.applied ? metrics_->rounds_committed : metrics_->rounds_skipped_overflow).Add();
-  metrics_->MarkCommit();
 }
 
 void RoundDriver::Do(const ApplyRound& effect) {
@@ -203,7 +201,7 @@ void RoundDriver::Do(const ApplyRound& effect) {
 
 void RoundDriver::Do(const SkipRound& effect) {
   TellResult(effect.round, effect.decision, 0);
-  times_.stepped = times_.decided;
+  meter_.Step(/*took_time=*/false);
   sweep_.SkipRound();
   const Decision& decision = effect.decision;
   const JobSpec& spec = fsm_.plan().spec;
@@ -225,13 +223,9 @@ void RoundDriver::Do(const OpenRound& effect) {
   sweep_.ForgetLeftOut();
   images_.OnRound();
   audience_.TellDone({.round = effect.round,
-                      .step_ns = static_cast<uint64_t>((times_.stepped - times_.decided).count()),
+                      .step_ns = meter_.step_ns(),
                       .weight_overflows = sweep_.weight_overflows()});
-  if (deps_.metrics != nullptr) {
-    deps_.metrics->ObserveRound(RoundPhase::kCollect, times_.prepared - times_.begun);
-    deps_.metrics->ObserveRound(RoundPhase::kVote, times_.decided - times_.prepared);
-    deps_.metrics->ObserveRound(RoundPhase::kStep, times_.stepped - times_.decided);
-  }
+  meter_.End();
   // What the round wrote is flushed once, and what the next sweep begins with is loaded while
   // gradients come in.
   if (state_.nvme != nullptr) {
@@ -300,6 +294,7 @@ void RoundDriver::Do(const FinishJob&) {
 }
 
 void RoundDriver::End() {
+  meter_.GiveUp();
   audience_.End();
   deps_.votes->DropVotes(fsm_.plan().job);
   // Its files may be opened again once the end is reported, so nothing may write to them any more.

@@ -44,6 +44,7 @@
 #include "server/round/reducer.h"
 #include "server/round/round_engine.h"
 #include "server/round/round_fsm.h"
+#include "server/round/round_meter.h"
 #include "server/round/state_sender.h"
 #include "server/round/sweep.h"
 #include "server/round/waiters.h"
@@ -112,14 +113,6 @@ class RoundDriver {
   uint32_t window_extents() const { return window_extents_.load(std::memory_order_relaxed); }
 
  private:
-  // When the open round reached its phases, by this process' clock.
-  struct Times {
-    std::chrono::nanoseconds begun{0};
-    std::chrono::nanoseconds prepared{0};
-    std::chrono::nanoseconds decided{0};
-    std::chrono::nanoseconds stepped{0};
-  };
-
   void CarryOut(const Effects& effects);
   void Do(const PrepareRound& effect);
   void Do(const ApplyRound& effect);
@@ -156,10 +149,10 @@ class RoundDriver {
   JobStrand* const strand_;
   const EngineConfig config_;
   const EngineDeps deps_;
-  std::shared_ptr<JobMetrics> metrics_;   // null without metrics
   std::atomic<uint32_t> window_extents_;  // written on the strand
 
   RoundFsm fsm_;
+  RoundMeter meter_;
   Contributions contributions_;
   ModelState state_;
   std::shared_ptr<RoundLog> log_;  // a capture may outlive what takes its place
@@ -176,7 +169,6 @@ class RoundDriver {
   std::deque<Adoption> adopting_;  // wait for the disk, in the order in which it answers
   Effects start_effects_;          // what Start carries out
   std::optional<DecisionRecord> last_decision_;
-  Times times_;
   absl::Status failure_;  // why the job has ended; OK: it has not
   std::function<void(const absl::Status&, uint64_t)> on_end_;
 };

@@ -39,6 +39,7 @@ void RoundDriver::Resume(const Recovered& recovered) {
         << (recovered.fsm.prepared.has_value() ? " is prepared" : " is open");
   }
   fsm_.Restore(recovered.fsm, &start_effects_);
+  if (recovered.fsm.prepared.has_value()) meter_.Resume();
 }
 
 void RoundDriver::UseLog(std::shared_ptr<RoundLog> log) {
@@ -120,6 +121,7 @@ void RoundDriver::Leave(uint32_t slot, uint64_t incarnation) {
   if (!fsm_.plan().epoch.Holds(slot, incarnation)) return;
   audience_.Close(slot, absl::OkStatus());
   Feed(SlotLeftInput{slot});
+  audience_.CountSeats();
   audience_.TellSeatFree(slot);
 }
 
@@ -281,6 +283,7 @@ void RoundDriver::AdoptFlushed(const Adoption& adoption) {
 absl::Status RoundDriver::LeaveEpoch(const EpochRecord& before) {
   const EpochRecord& epoch = fsm_.plan().epoch;
   log_->BeginEpoch(epoch.epoch, epoch.start_round);
+  meter_.GiveUp();
   contributions_.ReleaseAll();
   initial_.DropWaiting();
   sweep_.ForgetLeftOut();

@@ -68,6 +68,8 @@ TEST(ExpositionTest, ShowsTheCoreSet) {
   for (const char* line :
        {"ballast_rounds_total{run=\"gpt\",result=\"committed\"} 3\n",
         "ballast_rounds_total{run=\"gpt\",result=\"skipped_overflow\"} 0\n",
+        "ballast_rounds_total{run=\"gpt\",result=\"halted\"} 0\n",
+        "ballast_rounds_total{run=\"gpt\",result=\"aborted\"} 0\n",
         "ballast_round_duration_seconds_bucket{phase=\"collect\",le=\"0.005\"} 1\n",
         "ballast_round_duration_seconds_bucket{phase=\"collect\",le=\"+Inf\"} 1\n",
         "ballast_round_duration_seconds_count{phase=\"collect\"} 1\n",

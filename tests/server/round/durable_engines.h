@@ -35,15 +35,18 @@ inline constexpr char kDirectory[] = "/jobs/1";
 // back, as PeerClient does.
 class DurableCluster : public VoteSink {
  public:
-  // `nvme_extents`: of EngineConfig, asked for anew at every start of a server.
+  // `nvme_extents`: of EngineConfig, asked for anew at every start of a server. `change` makes
+  // another job of it.
   DurableCluster(
       std::vector<int64_t> sizes, uint32_t world, std::vector<uint32_t> servers, uint32_t seed,
-      std::function<uint32_t()> nvme_extents = [] { return 0; })
+      std::function<uint32_t()> nvme_extents = [] { return 0; },
+      const std::function<void(JobSpec*)>& change = [](JobSpec*) {})
       : plan_(MakePlan(sizes, world, std::move(servers))),
         rng_(seed),
         nvme_extents_(std::move(nvme_extents)) {
     plan_.spec.durability = Durability::kPower;
     plan_.spec.max_consecutive_skips = 1;
+    change(&plan_.spec);
     layout_ = LayoutOf(plan_);
     for (const uint32_t id : plan_.servers) {
       nodes_[id].disk = std::make_unique<MemoryDisk>();
@@ -127,6 +130,8 @@ class DurableCluster : public VoteSink {
   const Layout& layout() const { return layout_; }
   std::mt19937& rng() { return rng_; }
   MemoryDisk* Disk(uint32_t id) { return nodes_[id].disk.get(); }
+  // Of the job at all servers.
+  const JobMetrics& metrics() { return *metrics_.Job(plan_.spec.name); }
   // What the first server to fail said of its disk; waits for it.
   absl::Status Failure() {
     MutexLock lock(&mu_);
@@ -182,7 +187,8 @@ class DurableCluster : public VoteSink {
                     .workers = node.workers.get(),
                     .clock = &clock_,
                     .isa = simd::DetectIsa(),
-                    .votes = this};
+                    .votes = this,
+                    .metrics = &metrics_};
     // Of an engine whose disk is gone.
     deps.storage_failed = [this](const absl::Status& status) {
       MutexLock lock(&mu_);
@@ -224,6 +230,7 @@ class DurableCluster : public VoteSink {
   JobPlan plan_;
   Layout layout_ = LayoutOf(MakePlan({1}, 1, {0}));
   RealClock clock_;
+  ServerMetrics metrics_{BuildInfo()};
   std::mt19937 rng_;
   const std::function<uint32_t()> nvme_extents_;
   std::map<uint32_t, Node> nodes_;
