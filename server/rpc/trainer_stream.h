@@ -87,6 +87,8 @@ class TrainerStream : public CallHandler,
   void OnTaken(size_t bytes);
 
   void Send(v1::ServerMessage message);
+  // `message` goes out.
+  void Count(const OutMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Tells the trainer `status`, then ends the call. The engine hears `why` once the call is over.
   void Close(const absl::Status& status, const std::string& why);
   // Tells the engine now, unless it knows already or the slot never had its seat.
@@ -116,6 +118,8 @@ class TrainerStream : public CallHandler,
   bool seated_ ABSL_GUARDED_BY(mu_) = false;  // the engine has our sink
   std::string close_why_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<JobMetrics> job_metrics_ ABSL_GUARDED_BY(mu_);
+  // When the engine told the newest end of a round; for the phase "stream" of its duration.
+  std::chrono::nanoseconds done_at_ ABSL_GUARDED_BY(mu_){0};
 };
 
 }  // namespace ballast::server

@@ -46,16 +46,21 @@ absl::optional<grpc::ByteBuffer> TrainerStream::NextMessage() {
     MutexLock lock(&mu_);
     message = outbox_->Take();
     read = paused_;
-    if (message.has_value() && job_metrics_ != nullptr) {
-      if (const auto* frame = absl::get_if<OutFrame>(&*message)) {
-        job_metrics_->pull_bytes.Add(frame->bytes.bytes);
-      }
-    }
+    if (message.has_value()) Count(*message);
   }
   if (read) ReadMore();
   if (!message.has_value()) return absl::nullopt;
   if (auto* frame = absl::get_if<OutFrame>(&*message)) return EncodeFrame(std::move(*frame));
   return SerializeMessage(absl::get<v1::ServerMessage>(*message));
+}
+
+void TrainerStream::Count(const OutMessage& message) {
+  if (const auto* const frame = absl::get_if<OutFrame>(&message)) {
+    if (job_metrics_ != nullptr) job_metrics_->pull_bytes.Add(frame->bytes.bytes);
+  } else if (deps_->metrics != nullptr && absl::get<v1::ServerMessage>(message).has_done()) {
+    // It comes behind all weights of the round.
+    deps_->metrics->ObserveRound(RoundPhase::kStream, deps_->clock->Now() - done_at_);
+  }
 }
 
 void TrainerStream::Send(v1::ServerMessage message) {
@@ -93,6 +98,10 @@ void TrainerStream::OnExtent(const OutPiece& piece) {
 void TrainerStream::OnDone(const RoundDone& done) {
   v1::ServerMessage message;
   ToProto(done, message.mutable_done());
+  {
+    MutexLock lock(&mu_);
+    done_at_ = deps_->clock->Now();
+  }
   Send(std::move(message));
 }
 

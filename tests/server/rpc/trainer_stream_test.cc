@@ -388,6 +388,18 @@ TEST_F(TrainerStreamTest, ExtentsArriveAsCheckedFramesInOrderAndAreLetGo) {
   EXPECT_TRUE(watch.expired());
 }
 
+TEST_F(TrainerStreamTest, TheEndOfARoundEndsItsPhaseStream) {
+  RawStream stream = Open();
+  Greet(&stream);
+  const Histogram& phase = *metrics_.round_duration(RoundPhase::kStream);
+  engine().sink()->OnResult({.round = 5, .applied = true});
+  EXPECT_TRUE(stream.ReadMessage().has_result());
+  EXPECT_EQ(phase.Read().count, 0u);
+  engine().sink()->OnDone({.round = 5});
+  EXPECT_TRUE(stream.ReadMessage().has_done());
+  EXPECT_EQ(phase.Read().count, 1u);
+}
+
 TEST_F(TrainerStreamTest, CreditComesBackWhenTheEngineLetsGoOfAPayload) {
   RawStream stream = Open();
   Greet(&stream);
