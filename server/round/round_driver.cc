@@ -122,6 +122,10 @@ void RoundDriver::CarryOut(const Effects& effects) {
 
 void RoundDriver::Begin(uint32_t slot, const RoundBegin& begin) {
   if (!audience_.Has(slot)) return;
+  if (const absl::Status st = momentum_.Check(fsm_.plan().spec, slot, begin); !st.ok()) {
+    audience_.Refuse(slot, st);
+    return Feed(SlotLostInput{slot, std::string(st.message())});
+  }
   if (fsm_.phase() == Phase::kIdle) meter_.Begin();
   Feed(BeginInput{slot, begin});
   if (fsm_.phase() == Phase::kIdle) meter_.TakeBack();
@@ -181,6 +185,7 @@ void RoundDriver::PrepareNow(const PreparedRecord& record) {
 void RoundDriver::TellResult(uint64_t round, const Decision& decision, uint64_t weight_bytes) {
   meter_.Decide(decision);
   last_decision_ = DecisionRecord{fsm_.plan().epoch.epoch, round, decision};
+  momentum_.OnDecision(fsm_.plan().spec, decision);
   BALLAST_PROBE(kDecided);
   log_->AppendDecision(*last_decision_);
   RoundResult result = ResultOf(round, decision);

@@ -40,6 +40,7 @@
 #include "server/round/intake.h"
 #include "server/round/job_strand.h"
 #include "server/round/model_state.h"
+#include "server/round/momentum_watch.h"
 #include "server/round/recovery.h"
 #include "server/round/reducer.h"
 #include "server/round/round_engine.h"
@@ -169,6 +170,7 @@ class RoundDriver {
   std::deque<Adoption> adopting_;  // wait for the disk, in the order in which it answers
   Effects start_effects_;          // what Start carries out
   std::optional<DecisionRecord> last_decision_;
+  MomentumWatch momentum_;
   absl::Status failure_;  // why the job has ended; OK: it has not
   std::function<void(const absl::Status&, uint64_t)> on_end_;
 };

@@ -26,6 +26,7 @@ void RoundDriver::Resume(const Recovered& recovered) {
   if (recovered.last_decision.has_value()) {
     const DecisionRecord& last = *recovered.last_decision;
     last_decision_ = last;
+    momentum_.OnDecision(fsm_.plan().spec, last.decision);
     audience_.Remember(ResultOf(last.round, last.decision), {.round = last.round});
   }
   const bool fresh = !recovered.last_decision.has_value() && !recovered.fsm.prepared.has_value() &&

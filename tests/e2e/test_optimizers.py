@@ -321,6 +321,42 @@ def test_momentum_that_comes_late_is_refused_by_name(clusters):
     trainers.close()
 
 
+@pytest.mark.parametrize("servers", [1, 2])
+def test_momentum_that_comes_late_in_another_process_is_refused_by_the_servers(clusters, servers):
+    cluster, job = clusters(servers), fresh_job()
+
+    def begin(momentum: float, **options: Any) -> bt.SGD:
+        """A process of a job whose second group has momentum from the first step on."""
+        still, moving = (torch.nn.Parameter(torch.full((300,), value)) for value in (1.0, 2.0))
+        for p in (still, moving):
+            p.grad = torch.ones_like(p)
+        opt = bt.SGD(
+            [
+                {"params": [("still", still)], "momentum": momentum},
+                {"params": [("moving", moving)], "momentum": 0.9},
+            ],
+            lr=0.1, dampening=0.5, endpoints=cluster.endpoints, job=job, attach_timeout=HANG_S,
+            **{**SMALL, "durability": "process"}, **options,
+        )  # fmt: skip
+        opt.attach()
+        return opt
+
+    first = begin(0.0)
+    first.step()
+    expected = state_of(first)
+    first.close()
+    second = begin(0.9, resume="must")
+    error = error_of_step(second)
+    assert isinstance(error, ballast.BadHyperparam), error
+    assert "with momentum 0.9 for group 0, whose last round had momentum 0" in str(error)
+    second.close()
+    third = begin(0.0, resume="must")
+    expect_equal(state_of(third), expected)
+    third.step()
+    assert third.round == 2
+    third.close()
+
+
 def test_another_kind_or_option_is_another_job(clusters):
     cluster = clusters(1)
     job = fresh_job()

@@ -1,0 +1,33 @@
+// MomentumWatch: which groups of an SGD job step without momentum. torch gives a parameter its
+// momentum buffer at its first step with momentum; a server keeps one buffer for all parameters of
+// the job, and cannot tell an unused one from one that is zero. So a group whose rounds had no
+// momentum gets none later.
+// Comes from: RoundDriver: begins, decisions, and the newest decision after a restart. Goes to:
+// refusals. Thread safety: on the job's strand.
+#pragma once
+
+#include <cstdint>
+#include <set>
+
+#include "absl/status/status.h"
+#include "common/job/decide.h"
+#include "common/job/job_spec.h"
+#include "server/round/round_types.h"
+
+namespace ballast::server {
+
+class MomentumWatch {
+ public:
+  // Takes note of a decision on a round of a job of `spec`. A round that is not applied, or that
+  // uploads weights, changes nothing; one that uploads state brings buffers of its own, so that
+  // every group may have momentum again.
+  void OnDecision(const JobSpec& spec, const Decision& decision);
+  // INVALID_ARGUMENT BAD_HYPERPARAM when a slot begins a round with a momentum for a group whose
+  // last round had none.
+  absl::Status Check(const JobSpec& spec, uint32_t slot, const RoundBegin& begin) const;
+
+ private:
+  std::set<uint32_t> without_;  // groups
+};
+
+}  // namespace ballast::server
