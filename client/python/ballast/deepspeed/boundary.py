@@ -83,5 +83,15 @@ class Boundary:
         self.skipped_steps += not applied
         self._backwards = 0
 
+    def restore(
+        self, micro_steps: int, global_steps: int, global_samples: int, skipped_steps: int
+    ) -> None:
+        """The counters of a checkpoint; a round begins."""
+        self.micro_steps = micro_steps
+        self.global_steps = global_steps
+        self.global_samples = global_samples
+        self.skipped_steps = skipped_steps
+        self._backwards = 0
+
     def step_ended(self) -> None:
         self.micro_steps += 1

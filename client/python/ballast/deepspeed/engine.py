@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from ballast.deepspeed import checkpoint
 from ballast.deepspeed.boundary import Boundary
 from ballast.deepspeed.names import engine_advice
 from ballast.errors import BadArgument, Unsupported, at_border
@@ -229,26 +231,67 @@ class DeepSpeedEngine:
         save_filename: str = "pytorch_model.bin",
         exclude_frozen_parameters: bool = False,
     ) -> bool:
-        """Rank 0 writes the weights in their present dtype, as torch.save does; True on all."""
+        """Rank 0 writes the weights in their present dtype; True on all.
+
+        A name that ends with .safetensors gives such a file, another one what torch.save() writes.
+        The file takes its place as a whole. Raises StorageFailed when the disk refuses.
+        """
         if self.global_rank == 0:
-            os.makedirs(save_dir, exist_ok=True)
             state = self.module_state_dict(exclude_frozen_parameters)
-            torch.save(state, os.path.join(save_dir, save_filename))
+            checkpoint.write_weights(os.path.join(save_dir, save_filename), state)
         return True
 
     @at_border
-    def save_checkpoint(self, *_: Any, **__: Any) -> None:
-        raise Unsupported(
-            "engine.save_checkpoint() is not there yet: the job is durable without it. "
-            "engine.optimizer.snapshot(name) keeps a state on the servers, and "
-            "engine.save_16bit_model(dir) writes the weights"
+    def save_checkpoint(
+        self,
+        save_dir: str,
+        tag: Any = None,
+        client_state: Mapping[str, Any] = MappingProxyType({}),
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """Keeps the state under a tag, as a snapshot on the servers and a small directory DIR/TAG.
+
+        All trainers call it between rounds, after the same step(); rank 0 writes, and the others
+        continue until they need it. tag: global_step<n> by default; a tag that is there is
+        replaced. client_state: what load_checkpoint() returns: numbers, text, lists, dicts,
+        tensors; rank 0's counts. save_latest: whether DIR/latest names it, written last. Buffers
+        and, unless excluded, frozen parameters are in the directory. Needs a durable job.
+        Returns True. Raises BadArgument, which names the value that cannot be held, and as
+        optimizer.snapshot(); then the last checkpoint is as it was.
+        """
+        checkpoint.save(
+            self, save_dir, tag, client_state, save_latest, exclude_frozen_parameters
         )
+        return True
 
     @at_border
-    def load_checkpoint(self, *_: Any, **__: Any) -> None:
-        raise Unsupported(
-            "engine.load_checkpoint() is not there yet: BALLAST_RESUME=auto continues a job, and "
-            "`ballastctl snapshot restore` makes a job of a snapshot"
+    def load_checkpoint(
+        self,
+        load_dir: str,
+        tag: Any = None,
+        load_module_strict: bool = True,
+        load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True,
+        load_module_only: bool = False,
+        custom_load_fn: Any = None,
+    ) -> tuple[str | None, Any]:
+        """Goes back to the state of a tag; returns (its directory, client_state).
+
+        All trainers call it, of any number, before the next forward pass. The state becomes a job
+        of its own, which begins with the snapshot's bits; the job that saved it stays on the
+        servers as it is. tag: that of DIR/latest by default; without such a file nothing is loaded,
+        and the result is (None, None). Needs the ballastctl binary on rank 0's machine.
+        Raises BadArgument for a tag that is missing, with those that are there, and for a
+        checkpoint that does not fit; Unsupported for loading parts of the state.
+        """
+        if load_module_only or not load_optimizer_states or custom_load_fn is not None:
+            raise Unsupported(
+                "load_checkpoint() loads weights and optimizer state together; for weights alone "
+                "call save_16bit_model(dir, 'model.safetensors') and optimizer.load_export(dir)"
+            )
+        return checkpoint.load(
+            self, load_dir, tag, load_module_strict, load_lr_scheduler_states
         )
 
     def destroy(self) -> None:

@@ -1,0 +1,170 @@
+"""The directory of an engine's checkpoints: DIR/TAG/checkpoint.json, its tensors, and DIR/latest.
+
+Comes from: ballast.deepspeed.checkpoint. Goes to: the disk. Thread safety: one process writes.
+
+checkpoint.json names the file of its tensors, and takes its place as a whole, so that a reader sees
+the old checkpoint of that tag or the new one. The tensors are a file of torch.save() that holds a
+dict of plain tensors; it is read with weights_only, so no code in it runs. DIR/loading.json is of
+ballast.rejoin.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ballast.errors import BadArgument, StorageFailed
+
+FORMAT = 1
+LATEST = "latest"
+LOADING = "loading.json"
+_NAME = "checkpoint.json"
+# As the servers want names of snapshots.
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_TENSORS = re.compile(r"tensors-[0-9a-f]{8}\.pt\Z")
+_KEYS = ("job", "snapshot", "round", "counters", "groups", "client_state")
+
+
+def check_tag(tag: Any) -> str:
+    """`tag` as text, or BadArgument when it is no name of a directory and a snapshot."""
+    text = str(tag)
+    if not _TAG.match(text):
+        raise BadArgument(
+            f"tag={tag!r}: a tag is 1 to 100 of A-Z a-z 0-9 . _ - and begins with a letter or digit"
+        )
+    return text
+
+
+def tags(folder: str) -> list[str]:
+    """The checkpoints in a directory, by time."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            path = os.path.join(entry.path, _NAME)
+            if _TAG.match(entry.name) and os.path.isfile(path):
+                found.append((os.stat(path).st_mtime, entry.name))
+    return [name for _, name in sorted(found)]
+
+
+def latest(folder: str) -> str | None:
+    """The tag in DIR/latest, or None where there is no such file."""
+    path = os.path.join(folder, LATEST)
+    try:
+        with open(path, encoding="utf-8") as file:
+            return check_tag(file.read(256).strip())
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, BadArgument) as error:
+        raise BadArgument(f"{path} does not hold a tag: {error}") from None
+
+
+def write_latest(folder: str, tag: str) -> None:
+    replace(os.path.join(folder, LATEST), lambda part: _write_text(part, tag))
+
+
+def write(
+    folder: str, tag: str, values: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+) -> dict[str, Any] | None:
+    """Writes DIR/TAG, and returns the checkpoint of that tag that it replaces, or None.
+
+    values: what JSON takes. Raises StorageFailed when the disk refuses; then the old one is there.
+    """
+    place = os.path.join(folder, tag)
+    make(place)
+    before = None
+    with contextlib.suppress(BadArgument):
+        before = _values(os.path.join(place, _NAME))
+    name = f"tensors-{secrets.token_hex(4)}.pt"
+    replace(os.path.join(place, name), lambda part: torch.save(dict(tensors), part))
+    text = json.dumps({"format": FORMAT, **values, "tensors": name})
+    replace(os.path.join(place, _NAME), lambda part: _write_text(part, text))
+    for other in os.listdir(place):
+        if _TENSORS.match(other) and other != name:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(place, other))
+    return before
+
+
+def read(folder: str, tag: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """(values, tensors) of DIR/TAG. BadArgument lists the tags that are there for a missing one."""
+    path = os.path.join(folder, tag, _NAME)
+    if not os.path.isfile(path):
+        there = ", ".join(tags(folder)) or "none"
+        raise BadArgument(f"{folder} has no checkpoint {tag!r}; the tags there are: {there}")
+    values = _values(path)
+    name = values["tensors"]
+    if not isinstance(name, str) or not _TENSORS.match(name):
+        raise BadArgument(f"{path}: tensors is {name!r}, which is no file of a checkpoint")
+    return values, _tensors(os.path.join(folder, tag, name))
+
+
+def _values(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            values = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadArgument(f"{path} cannot be read: {error}") from None
+    form = values.get("format") if isinstance(values, dict) else None
+    if form != FORMAT:
+        raise BadArgument(f"{path} has format {form!r}; this version reads {FORMAT}")
+    missing = [key for key in (*_KEYS, "tensors") if key not in values]
+    if missing:
+        raise BadArgument(f"{path} lacks {', '.join(missing)}; it was not written by an engine")
+    return values
+
+
+def _tensors(path: str) -> dict[str, torch.Tensor]:
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises its own, pickle's and zip's errors.
+        first = str(error).partition("\n")[0]
+        raise BadArgument(f"{path} cannot be read: {type(error).__name__}: {first}") from None
+    fits = isinstance(found, dict) and all(isinstance(t, torch.Tensor) for t in found.values())
+    if not fits:
+        raise BadArgument(f"{path} holds something else than a dict of tensors")
+    return found
+
+
+def replace(path: str, write_part: Callable[[str], Any]) -> None:
+    """A file that takes the name `path` when all of it is on disk. StorageFailed otherwise.
+
+    write_part: writes the file whose name it is given.
+    """
+    part = f"{path}.part"
+    try:
+        write_part(part)
+        _flush(part, os.O_RDONLY)
+        os.replace(part, path)
+        _flush(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+    except (OSError, RuntimeError) as error:  # torch.save() raises RuntimeError for a full disk.
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise StorageFailed(f"{path} cannot be written: {error}") from None
+
+
+def make(place: str) -> None:
+    """Makes a directory, if it is not there. StorageFailed otherwise."""
+    try:
+        os.makedirs(place, exist_ok=True)
+    except OSError as error:
+        raise StorageFailed(f"{place} cannot be made: {error}") from None
+
+
+def _write_text(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _flush(path: str, flags: int) -> None:
+    opened = os.open(path, flags)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,321 @@
+"""engine.save_checkpoint() and load_checkpoint() over a pure-Python service: files and refusals.
+
+The bits that real servers give back are in test_real_checkpoint.py.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import zipfile
+from collections import Counter
+
+import ballast.deepspeed as deepspeed
+import pytest
+import torch
+from ballast import control, rejoin
+from ballast.deepspeed import folder
+from ballast.errors import BadArgument, BallastError, NameInUse, StorageFailed, Unsupported
+from ballast.plain_values import Packer, unpack
+from fake_core import FakeOperation
+from safetensors.torch import load_file
+
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 4,
+    "gradient_clipping": 0.0,
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "weight_decay": 0.1}},
+}
+
+
+class Net(torch.nn.Module):
+    """With a buffer and a frozen parameter, which the servers do not have."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(4, 2)
+        self.frozen = torch.nn.Parameter(torch.ones(3), requires_grad=False)
+        self.register_buffer("seen", torch.tensor(0))
+
+    def forward(self, x):
+        self.seen += len(x)
+        return self.linear(x)
+
+
+class FakeControl:
+    """Stands for ballastctl. taken: names of snapshots by job; made: forks."""
+
+    def __init__(self, fake):
+        self._fake = fake
+        self.deleted, self.made, self.jobs = [], [], {}
+
+    def snapshots(self, job):
+        calls = [c for one in self._fake.attached for c in one.calls if c[0] == "snapshot"]
+        return [{"name": call[1]} for call in calls]
+
+    def fork(self, job, snapshot, new, world):
+        self.made.append((job, snapshot, new, world))
+        self._fake.resumes = (2, 0.25, b"")
+
+    def delete_snapshot(self, job, snapshot):
+        self.deleted.append((job, snapshot))
+
+    def job(self, name):
+        return self.jobs.get(name)
+
+
+@pytest.fixture
+def servers(fake, monkeypatch):
+    found = FakeControl(fake)
+    monkeypatch.setattr(rejoin, "control_of", lambda optimizer: found)
+    return found
+
+
+def engine():
+    def schedule(optimizer):
+        return torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 3], gamma=0.5)
+
+    return deepspeed.initialize(model=Net(), lr_scheduler=schedule, config=CONFIG)[0]
+
+
+def train(engine, rounds):
+    for _ in range(rounds):
+        engine.backward(engine(torch.ones(4, 4)).square().mean())
+        engine.step()
+
+
+def test_a_load_brings_back_all_that_the_engine_has(servers, tmp_path):
+    first = engine()
+    train(first, 2)
+    first.module.frozen.data.fill_(7.0)
+    state = {"epoch": 3, "random": torch.get_rng_state(), "order": (1, [2.5, None]),
+             "seen": Counter({4: 1}), 5: "five"}  # fmt: skip
+    assert first.save_checkpoint(tmp_path, client_state=state) is True
+    assert (tmp_path / "latest").read_text() == "global_step2"
+    saved_job = first.optimizer.job
+
+    second = engine()
+    path, got = second.load_checkpoint(str(tmp_path))
+    assert path == str(tmp_path / "global_step2")
+    assert torch.equal(got.pop("random"), state.pop("random")) and got == state
+    assert type(got["order"]) is tuple and type(got["seen"]) is Counter
+    assert (second.global_steps, second.micro_steps, second.global_samples) == (2, 2, 8)
+    assert second.skipped_steps == 0 and second.get_lr() == [0.005]
+    assert int(second.module.seen) == 8 and torch.equal(second.module.frozen, torch.full((3,), 7.0))
+    assert torch.equal(second.module.linear.bias, torch.full((2,), 0.25))  # the fork's weights
+    ((job, snapshot, new, world),) = servers.made
+    assert (job, snapshot, world) == (saved_job, "global_step2", 1)
+    assert second.optimizer.job == new and second.optimizer.opt_step == 2
+    train(second, 1)
+    assert second.get_lr() == [0.0025]
+
+
+def test_a_running_engine_goes_back_and_leaves_its_job(servers, fake, tmp_path):
+    run = engine()
+    train(run, 2)
+    run.save_checkpoint(tmp_path, "here")
+    train(run, 1)
+    run.load_checkpoint(tmp_path, "here")
+    assert run.global_steps == 2
+    assert fake.attached[0].calls[-1] == ("leave",)
+    first = run.optimizer.job
+    run.load_checkpoint(tmp_path, "here")
+    assert run.optimizer.job != first and run.optimizer.job.count(".load-") == 1
+
+
+def test_a_value_that_no_checkpoint_can_hold_is_named(servers, fake, tmp_path):
+    run = engine()
+    train(run, 1)
+    for state, named in (
+        ({"args": {"path": tmp_path}}, r"client_state\['args'\]\['path'\] is a PosixPath"),
+        ({"f": [0, len]}, r"client_state\['f'\]\[1\] is a builtin_function"),
+        ({(1, 2): 0}, r"client_state has the key \(1, 2\)"),
+        (5, "client_state is a int, not a dict"),
+    ):
+        with pytest.raises(BadArgument, match=named):
+            run.save_checkpoint(tmp_path, client_state=state)
+    itself = {}
+    itself["again"] = itself
+    with pytest.raises(BadArgument, match="holds itself"):
+        run.save_checkpoint(tmp_path, client_state=itself)
+    assert not list(tmp_path.iterdir())
+    assert all(call[0] != "snapshot" for call in fake.last.calls)
+
+
+def test_a_missing_tag_lists_those_that_are_there(servers, tmp_path):
+    run = engine()
+    train(run, 1)
+    with pytest.raises(BadArgument, match="no checkpoint 'a'; the tags there are: none"):
+        run.load_checkpoint(tmp_path, "a")
+    run.save_checkpoint(tmp_path, "b")
+    run.save_checkpoint(tmp_path, "c", save_latest=False)
+    assert (tmp_path / "latest").read_text() == "b"
+    with pytest.raises(BadArgument, match="no checkpoint 'a'; the tags there are: b, c"):
+        run.load_checkpoint(tmp_path, "a")
+    (tmp_path / "latest").write_text("../b")
+    with pytest.raises(BadArgument, match="latest does not hold a tag"):
+        run.load_checkpoint(tmp_path)
+    with pytest.raises(BadArgument, match="tag='../b': a tag is"):
+        run.save_checkpoint(tmp_path, "../b")
+    assert servers.made == []
+
+
+def test_without_a_latest_nothing_is_loaded(servers, tmp_path):
+    run = engine()
+    with pytest.warns(UserWarning, match="no file 'latest': nothing is loaded"):
+        assert run.load_checkpoint(tmp_path) == (None, None)
+
+
+def test_a_tag_is_replaced_as_a_whole(servers, fake, tmp_path, monkeypatch):
+    run = engine()
+    train(run, 1)
+    run.save_checkpoint(tmp_path, "best", {"n": 1})
+    train(run, 1)
+
+    def refused(path, flags):
+        raise OSError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "_flush", refused)
+        with pytest.raises(StorageFailed, match="cannot be written: no space"):
+            run.save_checkpoint(tmp_path, "best", {"n": 2})
+    assert folder.read(tmp_path, "best")[0]["client_state"] == {"n": 1}
+
+    taken = fake.last.start_snapshot
+    in_use = FakeOperation(error=NameInUse("taken", reason="NAME_IN_USE"))
+    fake.last.start_snapshot = lambda name, keep: (
+        in_use if name == "best" else taken(name, keep))  # fmt: skip
+    run.save_checkpoint(tmp_path, "best", {"n": 3})
+    values, _ = folder.read(tmp_path, "best")
+    assert values["client_state"] == {"n": 3} and values["snapshot"] == "best.2"
+    assert servers.deleted == [(run.optimizer.job, "best")]
+    assert len(list((tmp_path / "best").iterdir())) == 2  # no file of the old one
+
+
+def test_a_lost_snapshot_is_named_before_anything_changes(servers, tmp_path):
+    run = engine()
+    train(run, 1)
+    run.save_checkpoint(tmp_path, "a")
+    servers.snapshots = lambda job: [{"name": "other"}]
+    with pytest.raises(BadArgument, match="'a' of job .* the job's snapshots are: other"):
+        run.load_checkpoint(tmp_path)
+    train(run, 1)
+    assert run.global_steps == 2
+
+
+def test_another_module_or_optimizer_is_refused(servers, tmp_path):
+    run = engine()
+    train(run, 1)
+    run.save_checkpoint(tmp_path, "a")
+    run.module.seen = torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(BadArgument, match=r"'seen' has the shape \[\], and the module's is \[2\]"):
+        run.load_checkpoint(tmp_path)
+    del run.module.seen
+    with pytest.raises(BadArgument, match="has 'seen', which the module lacks"):
+        run.load_checkpoint(tmp_path)
+    run.load_checkpoint(tmp_path, load_module_strict=False)
+    run.optimizer.add_param_group({"params": [("more", torch.nn.Parameter(torch.ones(2)))]})
+    with pytest.raises(BadArgument, match="has 1 param_groups, and the optimizer has 2"):
+        run.load_checkpoint(tmp_path, load_module_strict=False)
+    with pytest.raises(Unsupported, match="weights and optimizer state together"):
+        run.load_checkpoint(tmp_path, load_optimizer_states=False)
+
+
+class Attack:
+    def __reduce__(self):
+        return os.mkdir, ("attacked",)
+
+
+@pytest.mark.parametrize("cut", ["json", "keys", "tensors", "pickle", "other"])
+def test_a_damaged_checkpoint_is_refused_and_runs_no_code(servers, tmp_path, monkeypatch, cut):
+    monkeypatch.chdir(tmp_path)
+    run = engine()
+    train(run, 1)
+    run.save_checkpoint(tmp_path, "a", {"t": torch.ones(2)})
+    page = tmp_path / "a" / "checkpoint.json"
+    (tensors,) = (tmp_path / "a").glob("*.pt")
+    if cut == "json":
+        page.write_text(page.read_text()[:-5])
+    elif cut == "keys":
+        page.write_text('{"format": 1, "tensors": "tensors-00000000.pt"}')
+    elif cut == "tensors":
+        tensors.write_bytes(tensors.read_bytes()[:100])
+    elif cut == "pickle":
+        torch.save({"0": Attack()}, tensors)
+    else:
+        torch.save({}, tensors)
+    with pytest.raises(BadArgument, match="cannot be read|lacks job|is damaged"):
+        run.load_checkpoint(tmp_path)
+    assert not (tmp_path / "attacked").exists() and servers.made == []
+
+
+def test_weights_are_plain_files_that_appear_as_a_whole(fake, tmp_path):
+    run = engine()
+    run.save_16bit_model(str(tmp_path / "new"))
+    run.save_16bit_model(str(tmp_path / "new"), "model.safetensors", True)
+    plain = torch.load(tmp_path / "new" / "pytorch_model.bin", weights_only=True)
+    assert plain.keys() == run.module.state_dict().keys()
+    few = load_file(tmp_path / "new" / "model.safetensors")
+    assert few.keys() == plain.keys() - {"frozen"}
+    assert all(torch.equal(value, plain[name]) for name, value in few.items())
+    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == [
+        "model.safetensors", "pytorch_model.bin"]  # fmt: skip
+    assert zipfile.is_zipfile(io.BytesIO((tmp_path / "new" / "pytorch_model.bin").read_bytes()))
+
+
+def test_only_a_fork_at_its_beginning_is_taken_again(servers, fake, tmp_path):
+    optimizer = engine().optimizer
+    path = tmp_path / "loading.json"
+    path.write_text('{"tag": "a", "job": "j", "round": 4, "world": 1}')
+    usable = lambda tag="a": rejoin._usable(optimizer, str(path), tag)  # noqa: E731
+    assert usable() is None
+    servers.jobs["j"] = {"round": 5}
+    assert usable() == usable("") == rejoin.Fork("a", "j", 4, 1)
+    assert usable("b") is None
+    servers.jobs["j"] = {"round": 6}
+    assert usable() is None
+    servers.jobs["j"] = {"round": 5}
+    for text in ('{"tag": "a", "job": "j", "round": 4, "world": 2}', "{}", "[1]", "{"):
+        path.write_text(text)
+        assert usable() is None
+
+
+def test_pack_and_unpack_are_inverse_for_names_like_the_marks():
+    packer = Packer()
+    value = {"__tuple__": [1], "x": {"__pairs__": 2}, "none": {}, "t": [torch.ones(1)]}
+    assert unpack(packer.pack(value, "v"), packer.tensors) == value
+    with pytest.raises(ValueError, match="its tensor '9' is missing"):
+        unpack({"__tensor__": "9"}, packer.tensors)
+
+
+def ballastctl(tmp_path, monkeypatch, script):
+    binary = tmp_path / "ballastctl"
+    binary.write_text(f"#!/bin/sh\n{script}\n")
+    binary.chmod(binary.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("BALLAST_BALLASTCTL", str(binary))
+    return control.Control(["127.0.0.1:1"], 60.0)
+
+
+def test_a_command_is_repeated_while_servers_start(tmp_path, monkeypatch):
+    marker = tmp_path / "asked"
+    ask = ballastctl(
+        tmp_path, monkeypatch,
+        f'if [ -e {marker} ]; then echo \'{{"jobs": [{{"name": "j", "round": 3}}]}}\'; exit 0; fi\n'
+        f"touch {marker}; echo 'ballastctl: cannot reach it' >&2; exit 3")  # fmt: skip
+    assert ask.job("j") == {"name": "j", "round": 3} and ask.job("k") is None
+
+
+@pytest.mark.parametrize(
+    ("script", "named"),
+    [("echo 'ballastctl: NAME_IN_USE' >&2; exit 1", "snapshot fork j s --as n .*: NAME_IN_USE"),
+     ("echo nonsense", "printed 'nonsense")])  # fmt: skip
+def test_a_command_that_fails_says_why(tmp_path, monkeypatch, script, named):
+    with pytest.raises(BallastError, match=named):
+        ballastctl(tmp_path, monkeypatch, script).fork("j", "s", "n", 1)
+
+
+def test_a_missing_ballastctl_says_where_it_was_looked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("BALLAST_BALLASTCTL", str(tmp_path / "none"))
+    with pytest.raises(BadArgument, match="BALLAST_BALLASTCTL: .*none is not an executable"):
+        control.Control(["127.0.0.1:1"], 1.0).job("j")

@@ -1,0 +1,79 @@
+"""engine.save_checkpoint() and load_checkpoint() over real servers: a crash, and another world."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from ds_engine import checkpoint_script
+from real_training import CLIENT
+from safetensors.torch import load_file
+
+SCRIPT = Path(checkpoint_script.__file__)
+
+
+def started(endpoints, job, world, *arguments):
+    """One process per trainer."""
+    environ = {**os.environ, "PYTHONPATH": str(CLIENT), "BALLAST_ENDPOINTS": ",".join(endpoints),
+               "BALLAST_JOB": job, "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen([sys.executable, SCRIPT, *map(str, arguments)],
+                         env={**environ, "RANK": str(rank)}, text=True, stdin=subprocess.PIPE,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for rank in range(world)
+    ]  # fmt: skip
+
+
+def killed(trainers):
+    for trainer in trainers:
+        said = trainer.stdout.readline()
+        assert said == "done\n", trainer.communicate("x")[1]
+    for trainer in trainers:
+        trainer.communicate("x")
+    assert [trainer.returncode for trainer in trainers] == [-9] * len(trainers)
+
+
+def ended(trainers):
+    said = [trainer.communicate(timeout=300) for trainer in trainers]
+    assert not any(t.returncode for t in trainers), "".join(err for _, err in said)
+    return said[0][0]
+
+
+def oracle(worlds):
+    """Plain torch; worlds: the number of trainers of each round."""
+    torch.manual_seed(0)
+    module = checkpoint_script.module()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1, fused=True)
+    scheduler = checkpoint_script.schedule(optimizer)
+    for i, world in enumerate(worlds):
+        of_ranks = []
+        for rank in range(world):
+            module.zero_grad()
+            module(checkpoint_script.batch(rank, i)).square().mean().backward()
+            of_ranks.append([p.grad.clone() for p in module.parameters()])
+        for p, *grads in zip(module.parameters(), *of_ranks):
+            p.grad = torch.stack(grads).sum(0) * (1.0 / world)
+        optimizer.step()
+        scheduler.step()
+    return module.state_dict()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_a_killed_run_continues_from_its_checkpoint_with_other_trainers(
+    tmp_path, start_servers, before, after
+):
+    endpoints, folder = start_servers(2), tmp_path / "saved"
+    killed(started(endpoints, "first", before, folder, 0, 6, 4, "die"))
+    assert (folder / "latest").read_text() == "global_step4"
+    # Twice: what the first load trained further is no obstacle for the second one.
+    for job in ("second", "third"):
+        said = ended(started(endpoints, job, after, folder, -1, 8, -1))
+        got = load_file(folder / "model.safetensors")
+        for name, value in oracle([before] * 4 + [after] * 4).items():
+            assert torch.equal(got[name], value), name
+        assert said == f"8 {16 * before + 16 * after} [0.0025]\n"
