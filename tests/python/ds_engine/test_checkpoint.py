@@ -188,7 +188,7 @@ def test_a_tag_is_replaced_as_a_whole(servers, fake, tmp_path, monkeypatch):
         in_use if name == "best" else taken(name, keep))  # fmt: skip
     run.save_checkpoint(tmp_path, "best", {"n": 3})
     values, _ = folder.read(tmp_path, "best")
-    assert values["client_state"] == {"n": 3} and values["snapshot"] == "best.2"
+    assert values["client_state"] == {"n": 3} and values["snapshot"] == f"best.{2**64 - 1:x}.2"
     assert servers.deleted == [(run.optimizer.job, "best")]
     assert len(list((tmp_path / "best").iterdir())) == 2  # no file of the old one
 

@@ -76,6 +76,15 @@ def _taken_over(
 
 
 def _configured(parameters: Any, model: torch.nn.Module, settings: Settings) -> ServiceOptimizer:
+    of, options = configured(settings)
+    return of(_named(parameters, model), model=model, **options)
+
+
+def configured(settings: Settings) -> tuple[type[ServiceOptimizer], dict[str, Any]]:
+    """The class of the configuration's optimizer, and its arguments but for the parameters.
+
+    Raises BadArgument where the configuration has no optimizer, Unsupported for an unknown one.
+    """
     kind = settings["optimizer.type"]
     if kind is None:
         raise BadArgument(
@@ -88,7 +97,7 @@ def _configured(parameters: Any, model: torch.nn.Module, settings: Settings) -> 
         raise Unsupported(f"optimizer.type {kind} is not made here yet; {', '.join(_CLASSES)} are")
     of, arguments = _CLASSES[kind]
     options = {key: settings[f"{_PARAMS}.{key}"] for key in arguments}
-    return of(_named(parameters, model), model=model, **options, **_job(settings))
+    return of, {**options, **_job(settings)}
 
 
 def _job(settings: Settings) -> dict[str, Any]:

@@ -133,12 +133,13 @@ def _beside(
 
 
 def _snapshot(optimizer: ServiceOptimizer, tag: str) -> str:
-    """Takes the snapshot; its name is the tag, with the round behind it where that is taken."""
+    """Takes the snapshot; its name is the tag, or one that no other state has."""
     with contextlib.suppress(NameInUse):
         optimizer.snapshot(tag)
         return tag
-    name = f"{tag}.{optimizer.round}"
-    with contextlib.suppress(NameInUse):  # of this job and round: the same state
+    # Of an earlier round, or of an earlier job of this name, whose snapshots have outlived it.
+    name = f"{tag[:80]}.{optimizer.job_id:016x}.{optimizer.round}"
+    with contextlib.suppress(NameInUse):  # the same state
         optimizer.snapshot(name)
     return name
 

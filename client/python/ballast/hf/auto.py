@@ -1,6 +1,7 @@
-"""For scripts of Hugging Face's Trainer. Needs neither transformers nor torch nor the extension.
+"""Fills "auto" of a ds_config from the arguments of Hugging Face's Trainer; needs no other package.
 
-Comes from: user code. Goes to: ballast.ds_config. Thread safety: pure, but for reading the file.
+Comes from: user code and ballast.hf.factory. Goes to: ballast.ds_config. Thread safety: pure, but
+for reading the file.
 """
 
 from __future__ import annotations

@@ -1,0 +1,149 @@
+"""ballast.hf.Callback: what Trainer does not do by itself for an optimizer in the service.
+
+Comes from: user code. Goes to: transformers' TrainerCallback, ballast.hf.resuming.
+Thread safety: used by Trainer's thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from ballast import rejoin
+from ballast.errors import BadArgument, warn
+from ballast.hf import clipping
+from ballast.hf.foreign import refuse_deepspeed
+from ballast.hf.resuming import ResumingOptimizer
+from ballast.pauses import say
+
+
+class Callback(TrainerCallback):
+    """For Trainer(..., callbacks=[ballast.hf.Callback()]).
+
+    - With each checkpoint it keeps a snapshot on the servers, which resume_from_checkpoint needs.
+    - While the service clips, Trainer's own clipping is off: max_grad_norm reads 0 meanwhile.
+    - A step that the service skipped leaves the schedule where it is. skipped_steps counts them.
+    - At the end of train() the optimizer leaves its job; another train() takes its seat again.
+    """
+
+    def __init__(self, keep: int | None = None) -> None:
+        """keep: so many snapshots of the job stay. 0: all. None: save_total_limit and one more,
+        or all without a limit, or when the best model is to be loaded at the end."""
+        self.skipped_steps = 0
+        self._keep = keep
+        self._kept: tuple[int, int] | None = None  # job and round of the last snapshot
+        self._warned = False
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        refuse_deepspeed(args)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Attaches. BadArgument for another optimizer, or a job that is further than Trainer."""
+        optimizer = _inner(more["optimizer"])
+        self.skipped_steps = 0
+        if optimizer.closed:
+            _reopen(optimizer)
+        elif optimizer.attach() and optimizer.opt_step > 0 and state.global_step == 0:
+            raise BadArgument(
+                f"job {optimizer.job!r} has taken {optimizer.opt_step} steps, and Trainer begins "
+                "with its first one. Call train(resume_from_checkpoint=True), and start all "
+                "trainers together, without BALLAST_RESUME or with another job name"
+            )
+        self._clip_once(args, optimizer)
+
+    def _clip_once(self, args: Any, optimizer: ResumingOptimizer) -> None:
+        service, written = optimizer._membership.config.max_grad_norm, clipping.written(args)
+        if service <= 0:
+            return
+        if written not in (0.0, service):
+            warn(
+                f"gradients would be clipped twice: max_grad_norm={written:g} of the training "
+                f"arguments, and {service:g} of the optimizer (gradient_clipping of the ds_config, "
+                "1.0 if it has none). The optimizer's counts; write the same number in both"
+            )
+        clipping.switch_off(args)
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Tells Accelerate's wrapper of skipped rounds: Trainer then leaves the schedule alone."""
+        wrapper = more["optimizer"]
+        skipped = _inner(wrapper).step_was_skipped
+        self.skipped_steps += skipped
+        if hasattr(wrapper, "_is_overflow"):
+            wrapper._is_overflow = skipped
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Before Trainer writes a checkpoint: a folder that is there has its snapshot."""
+        if control.should_save:
+            self._snapshot(args, more["optimizer"])
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if control.should_save:
+            self._snapshot(args, more["optimizer"])
+
+    def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """For checkpoints of which only an evaluation decides."""
+        self._snapshot(args, more["optimizer"])
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        if self.skipped_steps and logs is not None:
+            logs["skipped_steps"] = self.skipped_steps
+            if state.log_history:
+                state.log_history[-1]["skipped_steps"] = self.skipped_steps
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        optimizer = _inner(more["optimizer"])
+        clipping.switch_on(args)
+        if self.skipped_steps:
+            say(optimizer.rank, f"{self.skipped_steps} of {state.global_step} steps were skipped "
+                "because a gradient was not finite")  # fmt: skip
+        optimizer.close()
+
+    def _snapshot(self, args: Any, wrapper: Any) -> None:
+        optimizer = _inner(wrapper)
+        moment = (optimizer.job_id, optimizer.round)
+        if args.save_only_model or optimizer.rank != 0 or moment == self._kept:
+            return
+        if optimizer.durability == "none":
+            if not self._warned:
+                warn("checkpoints of a job of durability none have no optimizer state")
+            self._warned = True
+            return
+        optimizer.keep_round(self._limit(args))
+        self._kept = moment
+
+    def _limit(self, args: Any) -> int:
+        if self._keep is not None:
+            return self._keep
+        limit = args.save_total_limit
+        # One more: Trainer removes the oldest folder when the new one is complete.
+        return limit + 1 if limit and not args.load_best_model_at_end else 0
+
+
+def _inner(optimizer: Any) -> ResumingOptimizer:
+    """The Ballast optimizer in Accelerate's wrapper."""
+    inner = getattr(optimizer, "optimizer", optimizer)
+    if not isinstance(inner, ResumingOptimizer):
+        raise BadArgument(
+            f"ballast.hf.Callback() is for an optimizer of ballast.hf.optimizer(), and Trainer has "
+            f"a {type(inner).__name__}; pass optimizer_cls_and_kwargs=ballast.hf.optimizer(...)"
+        )
+    return inner
+
+
+def _reopen(optimizer: ResumingOptimizer) -> None:
+    """Takes the seat in the optimizer's job again; the parameters keep their values."""
+    if optimizer.durability == "none":
+        raise BadArgument(
+            "a second train() needs a job that is still there; durability none ended it"
+        )
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    before = [p.detach().clone() for p in parameters]
+    rejoin.join(optimizer, optimizer.job)
+    with torch.no_grad():
+        if all(torch.equal(p, value) for p, value in zip(parameters, before)):
+            return
+        for p, value in zip(parameters, before):
+            p.copy_(value)
+    optimizer.upload_weights()

@@ -1,0 +1,129 @@
+"""ballast.hf.optimizer(): what Trainer takes as optimizer_cls_and_kwargs.
+
+Comes from: user code. Goes to: ballast.deepspeed's reading of a ds_config, ballast.hf.resuming.
+Trainer of transformers 5 calls a factory once, and its result with the model; a class would get
+parameter groups without names. Thread safety: as ballast.torch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ballast import config as job_config
+from ballast.deepspeed import building
+from ballast.deepspeed.settings import Settings
+from ballast.ds_config.source import Config, load
+from ballast.errors import BadArgument, Unsupported, at_border
+from ballast.hf import clipping
+from ballast.hf.auto import resolve_auto
+from ballast.hf.foreign import refuse_deepspeed
+from ballast.hf.resuming import ResumingOptimizer, resuming
+
+_Build = Callable[..., ResumingOptimizer]
+
+_ADAMW = {
+    "type": "AdamW",
+    "params": dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto"),
+}
+_BATCH = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+# As Trainer.get_decay_parameter_names() of transformers 5.24 has them.
+_NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
+_REFUSED = {
+    "scheduler.type": "Trainer makes the schedule: write lr_scheduler_type into its arguments, "
+    "and delete the section",
+    "data_types.grad_accum_dtype": "Trainer adds gradients up in the dtype of their parameter; "
+    "delete it",
+}
+
+
+@at_border
+def optimizer(
+    config: Config | None = None, args: Any = None, **options: Any
+) -> tuple[Callable[[], _Build], dict[str, Any]]:
+    """For Trainer(..., optimizer_cls_and_kwargs=...): an optimizer whose state is in the service.
+
+    config: a ds_config (path, dict or base64), of which optimizer, precision and clipping count.
+    Without one, or without its optimizer section, AdamW with the values of args. args: the
+    TrainingArguments, which fill "auto"; needed where something is "auto" or config is None.
+    options: those of the job, such as endpoints, job, durability; the environment has them, too.
+    Weight decay is for the parameters that Trainer decays: no biases, no norms.
+    max_grad_norm is that of the ds_config, else of args; the service clips the mean gradient by it.
+    bf16.enabled of the ds_config casts the model; bf16=True in args alone leaves it fp32 and
+    computes with autocast. Trainer calls the factory, and that raises BadArgument or Unsupported
+    for what does not fit.
+    """
+    refuse_deepspeed(args)
+    if config is None and args is None:
+        raise BadArgument("ballast.hf.optimizer() needs a ds_config or args=, TrainingArguments")
+    document = _document(config, args)
+
+    @at_border
+    def build(model: torch.nn.Module) -> ResumingOptimizer:
+        return _built(model, document, args, options)
+
+    return lambda: build, {}
+
+
+def _document(config: Config | None, args: Any) -> dict[str, Any]:
+    values = dict(load(config).values) if config is not None else {}
+    values.setdefault("optimizer", _ADAMW)
+    if args is None:
+        return values
+    for key in _BATCH if "train_batch_size" not in values else ():
+        values.setdefault(key, "auto")
+    values.setdefault("gradient_clipping", "auto")
+    return values
+
+
+def _settings(document: dict[str, Any], args: Any, model: torch.nn.Module) -> Settings:
+    world, _ = job_config.seat(os.environ)
+    filled = document
+    if args is not None:
+        with clipping.undone(args):
+            filled = resolve_auto(document, args, model)
+    settings = Settings(filled, world)
+    for key, instead in _REFUSED.items():
+        if settings[key] is not None:
+            raise Unsupported(f"{key} {settings[key]!r} of the ds_config: {instead}")
+    if settings["fp16.enabled"] or getattr(args, "fp16", False):
+        raise Unsupported(
+            "fp16 under Trainer: Accelerate scales the loss and skips steps on each trainer by "
+            "itself; use bf16, or the engine of ballast.deepspeed"
+        )
+    return settings
+
+
+def _built(
+    model: torch.nn.Module, document: dict[str, Any], args: Any, options: dict[str, Any]
+) -> ResumingOptimizer:
+    settings = _settings(document, args, model)
+    model = building.cast(model, settings)
+    of, arguments = building.configured(settings)
+    decay = arguments.get("weight_decay", 0.0)
+    groups = _groups(model, decay)
+    return resuming(of)(groups, model=model, **{**arguments, **options})
+
+
+def _groups(model: torch.nn.Module, decay: float) -> list[dict[str, Any]]:
+    """The parameters to train, with names: those with weight decay, and the others."""
+    exempt = {
+        id(p)
+        for module in model.modules()
+        if isinstance(module, torch.nn.LayerNorm)
+        for p in module.parameters()
+    }
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    decayed = [
+        id(p) not in exempt and not _NO_DECAY.search(name.lower()) for name, p in named
+    ]
+    parts = ((decay, True), (0.0, False))
+    groups = [
+        {"params": [n for n, d in zip(named, decayed) if d is wanted], "weight_decay": value}
+        for value, wanted in parts
+    ]
+    return [group for group in groups if group["params"]]

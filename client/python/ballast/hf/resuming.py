@@ -1,0 +1,88 @@
+"""An optimizer that goes back to the round of a saved state_dict(), as Trainer's resume needs it.
+
+Comes from: ballast.hf.factory. Goes to: ballast.rejoin. Trainer saves the optimizer's state_dict(),
+which names job and round; the callback keeps a snapshot of that round on the servers. On a resume
+all trainers load the dict before the first forward pass: here the snapshot becomes a job, and its
+weights replace those of the folder, which are roundings where parameters have 16 bits.
+Thread safety: as ballast.torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from ballast import rejoin
+from ballast.errors import BadArgument, NameInUse, Unsupported, at_border
+from ballast.torch.service_optimizer import ServiceOptimizer
+
+
+class ResumingOptimizer(ServiceOptimizer):
+    """Mixed into a class of ballast.torch; see resuming()."""
+
+    _came_from: tuple[int, int, int, int] | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has left its job."""
+        session = self._membership.session
+        return session is not None and session.ended
+
+    def keep_round(self, keep: int = 0) -> None:
+        """Keeps the state of this round, so that this moment's state_dict() can be loaded later.
+
+        Rank 0 calls it, between steps. keep: as snapshot() has it. Raises as snapshot().
+        """
+        with contextlib.suppress(NameInUse):  # The name has job and round: the same state.
+            self.snapshot(_name(self.job_id, self.round), keep)
+
+    @at_border
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes back to the job and round that the dict names, with their weights; on all trainers.
+
+        The state becomes a job of its own. A dict of the present round, or of an optimizer that had
+        not attached, changes hyper-parameters only. Raises BadArgument where the servers do not
+        have the state, and as ServiceOptimizer.load_state_dict().
+        """
+        saved = state_dict.get("ballast") if isinstance(state_dict, Mapping) else None
+        if not isinstance(saved, Mapping) or not self._is_elsewhere(saved):
+            super().load_state_dict(state_dict)
+            return
+        job, round = str(saved["job"]), int(saved["round"])
+        snapshot = _name(int(saved["job_id"]), round)
+        fork = rejoin.agree(self, lambda: self._fork(job, snapshot, round), "", "")
+        rejoin.join(self, fork.job)
+        self._came_from = (int(saved["job_id"]), round, self.job_id, self.round)
+        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+
+    def _is_elsewhere(self, saved: Mapping[str, Any]) -> bool:
+        at = saved.get("job_id"), saved.get("round")
+        here = (self.job_id, self.round)
+        return bool(at[0]) and at != here and self._came_from != (*at, *here)
+
+    def _fork(self, job: str, snapshot: str, round: int) -> rejoin.Fork:
+        if self._membership.config.durability == "none":
+            raise Unsupported(
+                "a run of durability none cannot be resumed from a checkpoint; use "
+                'durability="power" or "process"'
+            )
+        found = [one["name"] for one in rejoin.control_of(self).snapshots(job)]
+        if snapshot not in found:
+            raise BadArgument(
+                f"the checkpoint is of job {job!r} after round {round}, of which the servers have "
+                f"no snapshot {snapshot!r} (they have: {', '.join(found) or 'none'}). "
+                "ballast.hf.Callback() takes one with each checkpoint; its keep= removes old ones"
+            )
+        return rejoin.fork(self, snapshot, job, snapshot, round)
+
+
+def _name(job_id: int, round: int) -> str:
+    return f"trainer-{job_id:016x}-{round}"
+
+
+@functools.cache
+def resuming(of: type[ServiceOptimizer]) -> type[ResumingOptimizer]:
+    """The class `of` of ballast.torch, whose load_state_dict() goes back."""
+    return type(of.__name__, (ResumingOptimizer, of), {"__doc__": of.__doc__})
