@@ -1,4 +1,4 @@
-"""The examples of DeepSpeed, Accelerate and Trainer run as their first lines say."""
+"""The examples of DeepSpeed, Accelerate, Lightning and Trainer run as their first lines say."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ def on_two(script, *arguments):
 @pytest.mark.slow
 def test_accelerate_on_two_trainers():
     assert "[0] after 12 steps the loss is 0." in on_two("accelerate_loop.py", 12)
+
+
+@pytest.mark.slow
+def test_lightning():
+    assert "after 12 steps the loss is 0." in run(
+        ["-m", "ballast.run", EXAMPLES / "lightning_module.py", 12])  # fmt: skip
 
 
 @pytest.mark.slow

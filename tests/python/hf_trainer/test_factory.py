@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from ballast.errors import BadArgument, Unsupported
+from ballast.hf import clipping
 from ballast.hf.factory import _groups
 from hf_trainer import tiny
 
@@ -58,6 +59,9 @@ def test_auto_and_the_arguments_give_the_optimizer(fake, tmp_path):
         assert (first["lr"], first["betas"], first["eps"]) == (1e-2, (0.9, 0.9), 1e-6)
         assert (first["weight_decay"], second["weight_decay"]) == (0.1, 0.0)
         assert opt._membership.config.max_grad_norm == 0.25
+    clipping.switch_off(args)  # as an exception in train() leaves them
+    opt = made(ballast.hf.optimizer(None, args), tiny.model())
+    assert opt._membership.config.max_grad_norm == 0.25 and args.max_grad_norm == 0.0
     sgd = {"optimizer": {"type": "SGD", "params": {"lr": "auto", "momentum": 0.9}}}
     opt = made(ballast.hf.optimizer(sgd, args, durability="process"), tiny.model())
     assert isinstance(opt, bt.SGD) and opt.durability == "process"

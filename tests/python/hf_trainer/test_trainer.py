@@ -171,3 +171,33 @@ def test_a_job_that_is_further_than_trainer_is_refused(tmp_path, monkeypatch):
     again = tiny.trainer(tiny.model(), args, optimizer, [ballast.hf.Callback()])
     with pytest.raises(ballast.BadArgument, match="has taken 6 steps, and Trainer begins with"):
         again.train()
+
+
+class OutOfMemory(ballast.hf.Callback):
+    """Fails once in the second step, as a batch that is too large does."""
+
+    failed = False
+
+    def on_step_begin(self, args, state, control, **_):
+        if state.global_step == 1 and not self.failed:
+            self.failed = True
+            raise RuntimeError("CUDA out of memory.")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_smaller_batch_is_found_in_the_same_job(tmp_path, monkeypatch, resume):
+    args = saving(tmp_path, auto_find_batch_size=True, max_grad_norm=0.5, save_steps=1)
+    optimizer = ballast.hf.optimizer(args=args)
+    if resume:
+        args.max_steps = 1
+        tiny.trainer(tiny.model(), args, optimizer, [ballast.hf.Callback()]).train()
+        args.max_steps = 6
+        monkeypatch.setenv("BALLAST_JOB", fresh_job("hf"))
+    callback = OutOfMemory()
+    run = tiny.trainer(tiny.model(), args, optimizer, [callback])
+    run.train(resume_from_checkpoint=resume or None)
+    inner = run.optimizer.optimizer
+    assert callback.failed and run.state.global_step == 6
+    # Without a checkpoint Trainer begins its count again, and the model keeps its step.
+    assert inner.opt_step == (6 if resume else 7)
+    assert inner._membership.config.max_grad_norm == 0.5 and args.max_grad_norm == 0.5

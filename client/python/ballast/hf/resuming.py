@@ -22,6 +22,7 @@ from ballast.torch.service_optimizer import ServiceOptimizer
 class ResumingOptimizer(ServiceOptimizer):
     """Mixed into a class of ballast.torch; see resuming()."""
 
+    # Job and round of the dict that was loaded last, and those that the optimizer had then.
     _came_from: tuple[int, int, int, int] | None = None
 
     @property
@@ -50,17 +51,19 @@ class ResumingOptimizer(ServiceOptimizer):
         if not isinstance(saved, Mapping) or not self._is_elsewhere(saved):
             super().load_state_dict(state_dict)
             return
-        job, round = str(saved["job"]), int(saved["round"])
-        snapshot = _name(int(saved["job_id"]), round)
-        fork = rejoin.agree(self, lambda: self._fork(job, snapshot, round), "", "")
-        rejoin.join(self, fork.job)
-        self._came_from = (int(saved["job_id"]), round, self.job_id, self.round)
+        wanted = (int(saved["job_id"]), int(saved["round"]))
+        if self._came_from != (*wanted, self.job_id, self.round):
+            job, snapshot = str(saved["job"]), _name(*wanted)
+            fork = rejoin.agree(self, lambda: self._fork(job, snapshot, wanted[1]), "", "")
+            rejoin.join(self, fork.job)
+            self._came_from = (*wanted, self.job_id, self.round)
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
 
     def _is_elsewhere(self, saved: Mapping[str, Any]) -> bool:
+        # What is no handle goes to the base class, which says why.
         at = saved.get("job_id"), saved.get("round")
-        here = (self.job_id, self.round)
-        return bool(at[0]) and at != here and self._came_from != (*at, *here)
+        whole = all(isinstance(number, int) for number in at) and "job" in saved
+        return whole and bool(at[0]) and at != (self.job_id, self.round)
 
     def _fork(self, job: str, snapshot: str, round: int) -> rejoin.Fork:
         if self._membership.config.durability == "none":
