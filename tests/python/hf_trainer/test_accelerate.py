@@ -28,6 +28,7 @@ def loop(optimizer_of, precision):
     return module, optimizer.optimizer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_a_raw_loop_has_the_bits_of_torch(one_server, precision):
     ours, optimizer = loop(

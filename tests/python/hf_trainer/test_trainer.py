@@ -8,6 +8,8 @@ import torch
 from hf_trainer import tiny
 from real_training import fresh_job
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def job(one_server, monkeypatch):
