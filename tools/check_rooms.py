@@ -24,7 +24,8 @@ THIRD_PARTY = (
     "nanobind/", "Python.h", "torch/", "ATen/", "cuda", "nccl.h")
 SYSTEM_FOLDERS = ("sys/", "linux/", "netinet/", "arpa/", "net/", "asm/", "sanitizer/")
 
-COMMON = ("common/base", "common/io", "common/tensor", "common/job", "common/metrics")
+COMMON = (
+    "common/base", "common/io", "common/tensor", "common/policy", "common/job", "common/metrics")
 # Generated headers: ballast/v1/*.pb.h, and ballast/config/v1/*.pb.h.
 WIRE, CONFIG = "proto:wire", "proto:config"
 PUBLIC_CLIENT = "client/cpp/ballast"
@@ -35,7 +36,7 @@ SERVER_ROOMS = (
 PROTOBUF, GRPC = ("google/protobuf/",), ("grpcpp/", "grpc/")
 SAFETENSORS = "common/safetensors"
 EVERYTHING = COMMON + (
-    SAFETENSORS, "common/policy", WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + (
+    SAFETENSORS, WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + (
     "server/rpc", "server", PUBLIC_CLIENT, "client/cpp", "client/device")
 
 # Kernels run inside the memory-bound pass over an extent: nothing in them may wait or allocate.
@@ -59,7 +60,8 @@ ROOMS = {
     "common/io": Room(("common/base",), ("absl/", "libaio.h")),
     "common/safetensors": Room(("common/base", "common/io"), ("absl/", "nlohmann/")),
     "common/tensor": Room(("common/base",)),
-    "common/job": Room(("common/base", "common/tensor")),
+    # common/policy: a job says how its loss scale and its learning rates move.
+    "common/job": Room(("common/base", "common/policy", "common/tensor")),
     "common/metrics": Room(("common/base",)),
     "common/policy": Room(("common/base",)),
     "proto/convert": Room(COMMON + (WIRE, CONFIG), ("absl/",) + GRPC + PROTOBUF),

@@ -66,6 +66,7 @@ constexpr NamedReason kReasonNames[] = {
     {Reason::kRecovering, "RECOVERING"},
     {Reason::kNonfinite, "NONFINITE"},
     {Reason::kJobBusy, "JOB_BUSY"},
+    {Reason::kLossScaleMismatch, "LOSS_SCALE_MISMATCH"},
     {Reason::kUnreachable, "UNREACHABLE"},
     {Reason::kUnsupported, "UNSUPPORTED"},
     {Reason::kWeightsEdited, "WEIGHTS_EDITED"},

@@ -63,6 +63,7 @@ enum class Reason : int {
   kRecovering = 62,
   kNonfinite = 63,
   kJobBusy = 64,
+  kLossScaleMismatch = 65,
 
   kUnreachable = 70,
   kUnsupported = 71,

@@ -43,16 +43,49 @@ void TakeUpload(const DecideInput& input, Decision* decision) {
 }
 
 // Norm of the mean gradient over all extents. The sum follows the order of `norms`.
-double GradNorm(const DecideInput& input, const std::vector<ExtentNorm>& norms) {
+double GradNorm(const DecideInput& input, const std::vector<ExtentNorm>& norms, double loss_scale) {
   double mean_sumsq = 0;
   for (const ExtentNorm& norm : norms) {
-    const double divisor = input.divisor[input.extent_group[norm.extent]] * input.policy.loss_scale;
+    const double divisor = input.divisor[input.extent_group[norm.extent]] * loss_scale;
     mean_sumsq += norm.sumsq / (divisor * divisor);
   }
   return std::sqrt(mean_sumsq);
 }
 
+// Moves the policy by a round with gradients. Returns by what they are divided.
+double MovePolicy(const DecideInput& input, bool overflow, Decision* decision) {
+  PolicyState* const policy = &decision->policy;
+  if (overflow) ++policy->consecutive_skips;
+  const bool too_many = overflow && input.max_consecutive_skips != 0 &&
+                        policy->consecutive_skips > input.max_consecutive_skips;
+  decision->halted = too_many || (overflow && input.nonfinite == NonfinitePolicy::kHalt);
+  if (!overflow) {
+    policy->consecutive_skips = 0;
+    ++policy->opt_step;
+  }
+  if (policy->version < kPolicyVersionScheduled) return policy->loss_scale;
+  const LossScalerState before = ScalerOf(*policy);
+  const LossScalerStep step = StepLossScaler(input.loss_scaler, before, overflow);
+  if (input.loss_scaler.dynamic) {
+    const bool may_fall = before.scale > input.loss_scaler.min_loss_scale;
+    decision->halted = step.event == LossScalerEvent::kAtMinimum || (decision->halted && !may_fall);
+  }
+  SetScaler(step.state, policy);
+  if (!overflow && input.scheduled) ++policy->schedule_index;
+  return step.unscale_by;
+}
+
 }  // namespace
+
+DecideInput DecideInputOf(const JobSpec& spec) {
+  DecideInput input;
+  input.max_grad_norm = spec.max_grad_norm;
+  input.nonfinite = spec.nonfinite;
+  input.max_consecutive_skips = spec.max_consecutive_skips;
+  input.loss_scaler = LossScalerOf(spec);
+  input.scheduled = spec.policy.schedule.has_value();
+  return input;
+}
 
 absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> votes) {
   std::sort(votes.begin(), votes.end(),
@@ -74,22 +107,18 @@ absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> vote
     TakeUpload(input, &decision);
     return decision;
   }
-  const double loss_scale = input.policy.loss_scale;
-  decision.grad_norm = GradNorm(input, norms);
-  decision.applied = decision.nonfinite == 0 && std::isfinite(decision.grad_norm);
-  if (!decision.applied) {
-    const uint64_t skips = ++decision.policy.consecutive_skips;
-    decision.halted = input.nonfinite == NonfinitePolicy::kHalt ||
-                      (input.max_consecutive_skips != 0 && skips > input.max_consecutive_skips);
-    return decision;
-  }
-  decision.policy.consecutive_skips = 0;
-  ++decision.policy.opt_step;
+  const double norm = GradNorm(input, norms, input.policy.loss_scale);
+  decision.applied = decision.nonfinite == 0 && std::isfinite(norm);
+  const double unscale_by = MovePolicy(input, !decision.applied, &decision);
+  if (!votes.front().rates.empty()) decision.policy.rates = std::move(votes.front().rates);
+  const bool same_scale = unscale_by == input.policy.loss_scale;
+  decision.grad_norm = same_scale ? norm : GradNorm(input, norms, unscale_by);
+  if (!decision.applied) return decision;
   if (input.max_grad_norm > 0) {
     decision.clip_coef = std::min(1.0, input.max_grad_norm / (decision.grad_norm + 1e-6));
   }
   for (const double divisor : input.divisor) {
-    decision.grad_scale.push_back(static_cast<float>(decision.clip_coef / (divisor * loss_scale)));
+    decision.grad_scale.push_back(static_cast<float>(decision.clip_coef / (divisor * unscale_by)));
   }
   decision.scalars = std::move(votes.front().scalars);
   return decision;

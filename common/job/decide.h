@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/job/job_spec.h"
 #include "common/job/nonfinite.h"
+#include "common/job/policy_state.h"
 #include "common/job/upload_plane.h"
 
 namespace ballast {
@@ -40,16 +41,9 @@ struct Vote {
   uint32_t contributor_digest = 0;
   std::vector<ScalarSet> scalars;  // only from the lowest server id
   Nonfinite first_nonfinite;       // of what the server owns
-};
-
-// Policy state that outlives a round; versioned because logs and snapshots will carry it.
-struct PolicyState {
-  uint32_t version = 1;
-  double loss_scale = 1;
-  uint64_t opt_step = 0;           // applied rounds
-  uint64_t consecutive_skips = 0;  // rounds in a row that were not applied
-
-  bool operator==(const PolicyState&) const = default;
+  // Per group, what the round steps with. From the lowest server id of a job whose policy state has
+  // version 2, in a round with gradients; else none.
+  std::vector<GroupRates> rates;
 };
 
 struct Decision {
@@ -74,9 +68,16 @@ struct DecideInput {
   std::vector<double> divisor;         // per group, from the epoch's contributor sets
   std::vector<uint32_t> extent_group;  // per extent
   PolicyState policy;                  // before the round
+  // How policy states of version 2 move.
+  LossScalerConfig loss_scaler;
+  bool scheduled = false;  // applied rounds move the index of a schedule
   UploadPlane upload = UploadPlane::kNone;
   std::optional<uint64_t> opt_step;  // after the round, where an upload sets it
 };
+
+// What of a decision's input the job's specification says: everything but divisors, extents, the
+// policy before the round, and uploads.
+DecideInput DecideInputOf(const JobSpec& spec);
 
 // The decision of one round. `votes` must hold every server exactly once; order does not matter.
 // Norms are combined in extent-id order in fp64. With groups of one common divisor W:
@@ -85,6 +86,12 @@ struct DecideInput {
 // skips the round everywhere, or halts it: under kHalt, and when max_consecutive_skips were skipped
 // before it. A halted round changes what a skipped one changes; the counter starts again with the
 // next round that is applied.
+// A policy state of version 2 moves as StepLossScaler says, by every round with gradients, also by
+// one in which no tensor has any. `loss_scale` in the formulas is then what gradients are divided
+// by: the scale before the round, or under the profile DeepSpeed the one after it. A dynamic scale
+// that may still fall ends a row of skips by itself: max_consecutive_skips counts only at its
+// minimum, where an overflow with no hysteresis left halts the round. The index of a schedule moves
+// by one in a round that is applied. Uploads move neither.
 // Errors: ABORTED VOTE_MISMATCH when servers saw different contributions; INTERNAL when extents are
 // missing or doubled.
 absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> votes);

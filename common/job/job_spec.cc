@@ -106,6 +106,20 @@ absl::Status CheckScalars(const JobSpec& spec) {
   return absl::OkStatus();
 }
 
+absl::Status CheckPolicyOf(const JobSpec& spec) {
+  const PolicySpec& policy = spec.policy;
+  BALLAST_RETURN_IF_ERROR(CheckPolicy(policy, OptimizerRowOf(spec), spec.group_count));
+  if (!policy.loss_scaler.has_value()) return absl::OkStatus();
+  if (spec.loss_scale != 1) {
+    return BadSpec(absl::StrCat("loss_scale is ", spec.loss_scale,
+                                " in a job with a dynamic loss scale; leave one of them out"));
+  }
+  if (spec.nonfinite != NonfinitePolicy::kHalt) return absl::OkStatus();
+  return BadSpec(
+      "nonfinite is halt in a job with a dynamic loss scale, which finds its value by rounds that "
+      "overflow; use skip, or a static loss_scale");
+}
+
 absl::Status CheckCounts(const JobSpec& spec, const JobLimits& limits) {
   if (spec.world == 0 || spec.world > limits.slots_max) {
     return BadSpec(absl::StrCat("world is ", spec.world, "; 1 to ", limits.slots_max,
@@ -193,6 +207,7 @@ absl::Status ValidateJobSpec(const JobSpec& spec, const JobLimits& limits) {
   if (absl::Status st = ValidateName("job name", spec.name); !st.ok()) return BadSpec(st.message());
   BALLAST_RETURN_IF_ERROR(CheckCounts(spec, limits));
   BALLAST_RETURN_IF_ERROR(CheckScalars(spec));
+  BALLAST_RETURN_IF_ERROR(CheckPolicyOf(spec));
   std::set<std::string> names;
   for (size_t i = 0; i < spec.tensors.size(); ++i) {
     BALLAST_RETURN_IF_ERROR(CheckTensor(i, spec, limits, &names));
@@ -277,6 +292,24 @@ bool OptionsDiffer(const JobSpec& ours, const JobSpec& theirs, std::string* text
   return false;
 }
 
+// The first field of the policies that differs.
+bool PoliciesDiffer(const PolicySpec& ours, const PolicySpec& theirs, std::string* text) {
+  if (ours == theirs) return false;
+  const auto mine = PolicyFields(ours);
+  const auto other = PolicyFields(theirs);
+  const auto [here, there] = std::mismatch(mine.begin(), mine.end(), other.begin(), other.end());
+  const auto shown = [](const auto& field, const auto& end) {
+    return field == end ? "no more" : absl::StrCat(field->first, " ", field->second);
+  };
+  if (here != mine.end() && there != other.end() && here->first == there->first) {
+    *text = absl::StrCat(here->first, " is ", there->second, ", the job has ", here->second);
+  } else {
+    *text = absl::StrCat("the policy has ", shown(there, other.end()), ", the job's has ",
+                         shown(here, mine.end()));
+  }
+  return true;
+}
+
 absl::string_view NameOf(Durability level) {
   switch (level) {
     case Durability::kPower:
@@ -303,6 +336,7 @@ std::string FirstDifference(const JobSpec& ours, const JobSpec& theirs) {
       OptionsDiffer(ours, theirs, &text) ||
       Differs("max_grad_norm", ours.max_grad_norm, theirs.max_grad_norm, &text) ||
       Differs("loss_scale", ours.loss_scale, theirs.loss_scale, &text) ||
+      PoliciesDiffer(ours.policy, theirs.policy, &text) ||
       Differs("durability", NameOf(ours.durability), NameOf(theirs.durability), &text) ||
       Differs("tile_elements", ours.tile_elements, theirs.tile_elements, &text) ||
       Differs("extent_elements", ours.extent_elements, theirs.extent_elements, &text) ||

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/job/optimizer.h"
+#include "common/job/policy_spec.h"
 #include "common/tensor/dtype.h"
 #include "common/tensor/layout.h"
 
@@ -70,6 +71,7 @@ struct JobSpec {
   // Rounds in a row that may be skipped; one more is halted. 0: no limit.
   uint32_t max_consecutive_skips = kMaxConsecutiveSkips;
   Device device = Device::kAuto;
+  PolicySpec policy;  // a dynamic loss scale and a schedule, if it has them
 };
 
 // Bytes of all slots' user states of a round together. The home's log keeps room for so many: in a
@@ -96,8 +98,9 @@ absl::StatusOr<uint64_t> ElementCount(const TensorSpec& tensor, const JobLimits&
 // INVALID_ARGUMENT (reason BAD_SPEC) unless `number` is that of a kind that jobs may have.
 absl::Status CheckOptimizerKind(int number);
 
-// INVALID_ARGUMENT (reason BAD_SPEC) naming the first offending field; UNIMPLEMENTED for what this
-// version does not offer. Never allocates more than the spec itself holds.
+// INVALID_ARGUMENT (reason BAD_SPEC, of its policy BAD_HYPERPARAM) naming the first offending
+// field; UNIMPLEMENTED for what this version does not offer. Never allocates more than the spec
+// itself holds.
 absl::Status ValidateJobSpec(const JobSpec& spec, const JobLimits& limits);
 
 // The table's row of the job's optimizer. The spec must be valid, here and below.

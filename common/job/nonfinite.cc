@@ -73,7 +73,10 @@ std::string NonfiniteText(const Layout& layout, const JobSpec& spec, const Nonfi
 
 absl::Status HaltError(const Layout& layout, const JobSpec& spec, const UnappliedRound& round) {
   const std::string why =
-      spec.nonfinite == NonfinitePolicy::kHalt
+      spec.policy.loss_scaler.has_value()
+          ? absl::StrCat("it overflows, and the loss scale is at its minimum, ",
+                         spec.policy.loss_scaler->min_loss_scale)
+      : spec.nonfinite == NonfinitePolicy::kHalt
           ? std::string("nonfinite is halt")
           : absl::StrCat("it is number ", round.consecutive_skips,
                          " in a row that cannot be applied; max_consecutive_skips is ",

@@ -12,7 +12,10 @@ RoundResult ResultOf(uint64_t round, const Decision& decision) {
           .nonfinite = decision.nonfinite,
           .halted = decision.halted,
           .consecutive_skips = decision.policy.consecutive_skips,
-          .first_nonfinite = decision.first_nonfinite};
+          .first_nonfinite = decision.first_nonfinite,
+          .policy = decision.policy.version >= kPolicyVersionScheduled
+                        ? std::optional(decision.policy)
+                        : std::nullopt};
 }
 
 UnappliedRound UnappliedOf(const RoundResult& result) {

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "common/job/decide.h"
 #include "common/job/nonfinite.h"
+#include "common/job/policy_state.h"
 
 namespace ballast {
 
@@ -17,14 +19,15 @@ struct RoundResult {
   double grad_norm = 0;  // global 2-norm of the unscaled mean
   double clip_coef = 1;
   double loss_scale = 1;
-  uint64_t opt_step = 0;           // applied rounds so far
-  uint64_t nonfinite = 0;          // elements of the sums
-  bool halted = false;             // not applied, and the trainers get an error
-  uint64_t consecutive_skips = 0;  // rounds in a row that were not applied, this one included
-  Nonfinite first_nonfinite;       // over all servers
-  uint64_t weight_bytes = 0;       // of payload that follows on one server's stream
-  uint64_t collect_ns = 0;         // first Begin -> all extents reduced, at one server
-  uint64_t vote_ns = 0;            // -> all votes in
+  uint64_t opt_step = 0;              // applied rounds so far
+  uint64_t nonfinite = 0;             // elements of the sums
+  bool halted = false;                // not applied, and the trainers get an error
+  uint64_t consecutive_skips = 0;     // rounds in a row that were not applied, this one included
+  Nonfinite first_nonfinite;          // over all servers
+  std::optional<PolicyState> policy;  // after the round, where it has version 2
+  uint64_t weight_bytes = 0;          // of payload that follows on one server's stream
+  uint64_t collect_ns = 0;            // first Begin -> all extents reduced, at one server
+  uint64_t vote_ns = 0;               // -> all votes in
 };
 
 // The result of a decided round, without what only one server knows.

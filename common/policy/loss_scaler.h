@@ -1,6 +1,5 @@
 // The loss scaler as a pure state machine: one step per round, scale in, scale out.
 // Comes from: "did this round's gradients overflow". Goes to: the scale of the next backward pass.
-// Nothing drives this room yet. The round's decision takes it over next.
 // Thread safety: pure functions over plain values.
 #pragma once
 
@@ -21,6 +20,8 @@ struct LossScalerConfig {
   bool consecutive_hysteresis = false;  // every clean round refills the hysteresis
   double min_loss_scale = 1;
   PolicyProfile profile = PolicyProfile::kExact;
+
+  bool operator==(const LossScalerConfig&) const = default;
 };
 
 // What the scaler remembers between rounds.

@@ -1,6 +1,5 @@
 // Which arithmetic a job asks for: ours, or DeepSpeed's with its quirks so that curves overlay.
 // Comes from: the job's configuration. Goes to: the loss scaler and the schedules.
-// Nothing drives this room yet. The round's decision takes it over next.
 // Thread safety: plain values.
 #pragma once
 

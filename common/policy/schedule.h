@@ -1,7 +1,6 @@
 // Learning-rate schedules as pure functions: (schedule, index, group) -> lr and betas, in double.
 // Formulas: docs/schedules.md. Index -1 is the value that construction sets.
 // Comes from: the job's configuration. Goes to: the hyper-parameters of a round.
-// Nothing drives this room yet. The round's decision takes it over next.
 // Thread safety: pure functions over plain values.
 #pragma once
 
@@ -26,11 +25,15 @@ struct WarmupLR {
   std::optional<PerGroup> warmup_max_lr;  // none: the group's own lr
   int64_t warmup_num_steps = 1000;
   WarmupType warmup_type = WarmupType::kLog;
+
+  bool operator==(const WarmupLR&) const = default;
 };
 
 struct WarmupDecayLR {
   int64_t total_num_steps = 0;
   WarmupLR warmup = {.warmup_max_lr = PerGroup(0.001)};
+
+  bool operator==(const WarmupDecayLR&) const = default;
 };
 
 // Scales each group's own lr.
@@ -40,6 +43,8 @@ struct WarmupCosineLR {
   int64_t warmup_num_steps = 1000;
   double cos_min_ratio = 0.0001;
   WarmupType warmup_type = WarmupType::kLog;
+
+  bool operator==(const WarmupCosineLR&) const = default;
 };
 
 struct LRRangeTest {
@@ -47,6 +52,8 @@ struct LRRangeTest {
   int64_t lr_range_test_step_size = 2000;
   double lr_range_test_step_rate = 1;
   bool lr_range_test_staircase = false;
+
+  bool operator==(const LRRangeTest&) const = default;
 };
 
 struct OneCycle {
@@ -62,6 +69,8 @@ struct OneCycle {
   PerGroup cycle_min_mom = 0.8;
   PerGroup cycle_max_mom = 0.9;
   double decay_mom_rate = 0;
+
+  bool operator==(const OneCycle&) const = default;
 };
 
 using Schedule = std::variant<WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRangeTest, OneCycle>;

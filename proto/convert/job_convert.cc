@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "proto/convert/policy_convert.h"
 
 namespace ballast {
 namespace {
@@ -77,6 +78,7 @@ void ToProto(const JobSpec& spec, v1::JobSpec* out) {
   out->set_max_consecutive_skips(spec.max_consecutive_skips);
   out->set_device(static_cast<v1::Device>(spec.device));
   out->mutable_options()->Assign(spec.options.begin(), spec.options.end());
+  ToProto(spec.policy, out);
 }
 
 absl::StatusOr<TensorSpec> TensorFromProto(const v1::TensorSpec& tensor) {
@@ -135,6 +137,7 @@ absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& spec) {
   // A device that a newer trainer knows is left to this server.
   out.device =
       v1::Device_IsValid(spec.device()) ? static_cast<Device>(spec.device()) : Device::kAuto;
+  BALLAST_ASSIGN_OR_RETURN(out.policy, PolicySpecFromProto(spec));
   return out;
 }
 
@@ -173,6 +176,7 @@ void ToProto(const RoundResult& result, v1::RoundResult* out) {
   if (result.first_nonfinite.kind != NonfiniteKind::kNone) {
     ToProto(result.first_nonfinite, out->mutable_first_nonfinite());
   }
+  if (result.policy.has_value()) ToProto(*result.policy, out->mutable_policy());
 }
 
 RoundResult RoundResultFromProto(const v1::RoundResult& result) {
@@ -186,6 +190,8 @@ RoundResult RoundResultFromProto(const v1::RoundResult& result) {
           .halted = result.halted(),
           .consecutive_skips = result.consecutive_skips(),
           .first_nonfinite = NonfiniteFromProto(result.first_nonfinite()),
+          .policy =
+              result.has_policy() ? std::optional(PolicyFromProto(result.policy())) : std::nullopt,
           .weight_bytes = result.weight_bytes(),
           .collect_ns = result.collect_ns(),
           .vote_ns = result.vote_ns()};
@@ -213,6 +219,8 @@ void ToProto(const Vote& vote, v1::Prepare* out) {
     added->set_step(scalars.step);
     added->mutable_bits()->Assign(scalars.bits.begin(), scalars.bits.end());
   }
+  out->clear_rates();
+  for (const GroupRates& rates : vote.rates) ToProto(rates, out->add_rates());
 }
 
 absl::StatusOr<Vote> VoteFromProto(const v1::Prepare& prepare) {
@@ -230,6 +238,7 @@ absl::StatusOr<Vote> VoteFromProto(const v1::Prepare& prepare) {
   out.nonfinite = prepare.nonfinite();
   out.first_nonfinite = NonfiniteFromProto(prepare.first_nonfinite());
   out.contributor_digest = prepare.contributor_digest();
+  for (const v1::GroupRates& rates : prepare.rates()) out.rates.push_back(RatesFromProto(rates));
   for (const v1::ScalarSet& scalars : prepare.scalars()) {
     out.scalars.push_back(
         {scalars.group(), scalars.step(), {scalars.bits().begin(), scalars.bits().end()}});

@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ballast/error.h"
+#include "ballast/policy.h"
 
 namespace ballast::client {
 
@@ -144,6 +145,7 @@ struct JobOptions {
   std::map<std::string, double> optimizer_options;
   double max_grad_norm = 0;  // global 2-norm clip; 0: off. ds_config gradient_clipping
   double loss_scale = 1;     // static; gradients arrive multiplied by it
+  PolicyOptions policy;      // or a dynamic one; and a schedule of learning rates
   NonfinitePolicy nonfinite = NonfinitePolicy::kSkip;
   // Rounds in a row that may be skipped; the step of one more ends with NONFINITE. 0: no limit.
   uint32_t max_consecutive_skips = 100;
@@ -196,7 +198,8 @@ struct RoundReport {
   bool applied = false;  // false: skipped because of non-finite gradients
   double grad_norm = 0;  // global 2-norm of the unscaled mean gradient
   double clip_coef = 1;
-  double loss_scale = 1;
+  double loss_scale = 1;           // for the next round
+  Policy policy;                   // after the round
   uint64_t opt_step = 0;           // applied rounds so far
   uint64_t nonfinite = 0;          // elements of the gradients' sum that are NaN or Inf
   uint64_t consecutive_skips = 0;  // rounds in a row that were not applied, this one included
@@ -272,13 +275,16 @@ class Client {
   // `tensors[i].group` continues the existing group numbers; `buffers[i].weight` belongs to
   // `tensors[i]` and is lent until the return. A durable job can grow after its first round, once
   // before each round. After OVER_BUDGET the job is as before.
+  // `schedule_groups`: of the new groups, where the job's groups were given theirs.
   // Errors: as Attach; LAYOUT_MISMATCH when the trainers disagree; UNIMPLEMENTED UNSUPPORTED.
   virtual absl::Status Extend(const std::vector<Tensor>& tensors,
-                              const std::vector<TensorBuffers>& buffers, InitMode init) = 0;
+                              const std::vector<TensorBuffers>& buffers, InitMode init,
+                              const std::vector<uint32_t>& schedule_groups = {}) = 0;
 
   // One round: pushes every gradient, waits for the decision of all servers, writes the stepped
   // weights into `buffers[i].weight`. `hyper` has one entry per group, `buffers` one per tensor in
-  // manifest order. Equals BeginStep and then Wait until Wait returns true.
+  // manifest order. `loss_scale`: what the loss was multiplied by; 0: the job's static one. Equals
+  // BeginStep and then Wait until Wait returns true.
   // Errors: INVALID_ARGUMENT BAD_HYPERPARAM; ABORTED HYPERPARAM_MISMATCH; UNAVAILABLE TRAINER_LOST
   // or SERVER_LOST, with the slot or server in message and detail (in a durable job only after
   // reconnect_timeout); FAILED_PRECONDITION JOB_FAILED, LAYOUT_MISMATCH, TRAINER_LEFT,
@@ -286,16 +292,19 @@ class Client {
   // this slot; this one must end). After these errors of a running round the weights may be a mix
   // of both versions. ABORTED NONFINITE is different: it ends a halted round on every trainer, and
   // names tensor, index and slot. No server applied the round, the weights are those of before,
-  // round() has grown by one, and the next Step may follow.
+  // round() has grown by one, and the next Step may follow. FAILED_PRECONDITION LOSS_SCALE_MISMATCH
+  // when `loss_scale` is not policy().loss_scale: nothing was sent, and another Step may follow.
   virtual absl::StatusOr<RoundReport> Step(const std::vector<Hyper>& hyper,
-                                           const std::vector<TensorBuffers>& buffers) = 0;
+                                           const std::vector<TensorBuffers>& buffers,
+                                           double loss_scale = 0) = 0;
 
   // The two halves of Step, for a caller that does other work or polls for signals in between. Both
   // work while a server is away. Wait returns false when `timeout` passed first; the buffers stay
   // lent until it returns true or an error. It writes `*report`, which may be null, when it returns
   // true or NONFINITE.
   virtual absl::Status BeginStep(const std::vector<Hyper>& hyper,
-                                 const std::vector<TensorBuffers>& buffers) = 0;
+                                 const std::vector<TensorBuffers>& buffers,
+                                 double loss_scale = 0) = 0;
   virtual absl::StatusOr<bool> Wait(std::chrono::milliseconds timeout, RoundReport* report) = 0;
 
   // Begins a round that replaces the weights: `buffers[i].weight` becomes the service's weight of
@@ -374,6 +383,8 @@ class Client {
   virtual uint64_t round() const = 0;
   // Rounds applied so far, without skipped ones; 0 before a new job's first round.
   virtual uint64_t opt_step() const = 0;
+  // Loss scale and schedule before the next round.
+  virtual Policy policy() const = 0;
   // Trainers that take part in the next round; in a fixed world JobOptions::world.
   virtual uint32_t world() const = 0;
   virtual uint64_t job_id() const = 0;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/cpp/src/policy_view.h"
 #include "common/base/address.h"
 #include "common/base/crc32c.h"
 #include "common/base/reason.h"
@@ -182,6 +183,7 @@ absl::StatusOr<JobSpec> MakeJobSpec(const JobOptions& options, const std::vector
   spec.durability = static_cast<::ballast::Durability>(options.durability);
   spec.variable_world = options.variable_world;
   spec.device = static_cast<::ballast::Device>(options.device);
+  BALLAST_ASSIGN_OR_RETURN(spec.policy, PolicySpecOf(options.policy));
   BALLAST_RETURN_IF_ERROR(CheckJobSpec(spec));
   return spec;
 }

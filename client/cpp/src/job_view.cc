@@ -56,7 +56,9 @@ JobView::JobView(const JobOptions& job_options, const AttachResult& attached)
       epoch(attached.reply.epoch().epoch()),
       start_round(attached.reply.epoch().start_round()),
       members(MembersOf(attached.reply.epoch())),
-      round(resumed ? start_round : 0) {
+      round(resumed ? start_round : 0),
+      policy{StartPolicy(attached.spec), Nonfinite()} {
+  if (attached.reply.has_policy()) policy.Take(attached.reply.policy());
   if (round > kFirstRound) fresh_extent = FirstFresh(layout, attached.reply.fresh_tensors());
 }
 
@@ -65,6 +67,14 @@ ErrorFields JobView::Fields() const {
   fields.job = options.job;
   fields.round = round;
   return fields;
+}
+
+Policy JobView::ShownPolicy() const {
+  Policy shown = Shown(policy.state);
+  if (shown.last_skipped && policy.why_skipped.kind != NonfiniteKind::kNone) {
+    shown.why_skipped = NonfiniteText(layout, spec, policy.why_skipped);
+  }
+  return shown;
 }
 
 absl::Status JobView::InThisRound(const absl::Status& status) const {

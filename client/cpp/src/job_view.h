@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "ballast/client.h"
 #include "ballast/v1/control.pb.h"
+#include "client/cpp/src/policy_view.h"
 #include "client/cpp/src/send_plan.h"
 #include "common/base/reason.h"
 #include "common/job/job_spec.h"
@@ -62,6 +63,7 @@ struct JobView {
   // Next round, and version of the weights; 0 in a new job before the first Welcome.
   uint64_t round = 0;
   uint64_t opt_step = 0;
+  PolicyView policy;
   // From this extent on no finished round has changed the initial weights.
   uint32_t fresh_extent = 0;
 
@@ -71,6 +73,9 @@ struct JobView {
   bool Owns(uint32_t server, uint32_t extent) const {
     return extent < owner.size() && owner[extent] == server;
   }
+
+  // The policy as the program sees it.
+  Policy ShownPolicy() const;
 
   // For messages: the job's name and the present round.
   ErrorFields Fields() const;

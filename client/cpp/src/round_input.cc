@@ -82,14 +82,21 @@ absl::Status CheckSteps(const StateUpload& upload, size_t tensors) {
 }  // namespace
 
 absl::StatusOr<RoundInput> StepInput(const JobView& job, const std::vector<Hyper>& hyper,
-                                     const std::vector<TensorBuffers>& buffers) {
+                                     const std::vector<TensorBuffers>& buffers, double loss_scale) {
   BALLAST_RETURN_IF_ERROR(ValidateHyper(job.spec, hyper));
+  const std::string why =
+      LossScaleRefusal(job.spec, job.policy.state, {job.options.slot, loss_scale});
+  if (!why.empty()) {
+    return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kLossScaleMismatch, why,
+                         job.Fields());
+  }
   BALLAST_RETURN_IF_ERROR(CheckBuffers(job, buffers));
   RoundInput input = Lend(job, buffers);
   for (const Hyper& values : hyper) {
     input.begin.add_hyper()->mutable_value()->Assign(values.begin(), values.end());
   }
   input.begin.set_presence(PresenceBits(input.present));
+  input.begin.set_loss_scale(loss_scale);
   return input;
 }
 

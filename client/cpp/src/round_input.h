@@ -23,9 +23,11 @@ struct RoundInput {
   std::string user_state;            // the home gets it with the round
 };
 
-// Errors: INVALID_ARGUMENT BAD_HYPERPARAM or BAD_ARGUMENT.
+// Of gradients of a loss that was multiplied by `loss_scale`; 0: the caller does not say. Errors:
+// INVALID_ARGUMENT BAD_HYPERPARAM or BAD_ARGUMENT; FAILED_PRECONDITION LOSS_SCALE_MISMATCH.
 absl::StatusOr<RoundInput> StepInput(const JobView& job, const std::vector<Hyper>& hyper,
-                                     const std::vector<TensorBuffers>& buffers);
+                                     const std::vector<TensorBuffers>& buffers,
+                                     double loss_scale = 0);
 // Of the weights at `buffers[i].weight`. Error: INVALID_ARGUMENT BAD_ARGUMENT.
 absl::StatusOr<RoundInput> UploadInput(const JobView& job,
                                        const std::vector<TensorBuffers>& buffers);

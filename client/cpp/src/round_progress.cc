@@ -27,6 +27,7 @@ const char* FirstDifference(const RoundResult& a, const RoundResult& b) {
   if (a.halted != b.halted) return "halted";
   if (a.consecutive_skips != b.consecutive_skips) return "consecutive_skips";
   if (!(a.first_nonfinite == b.first_nonfinite)) return "first_nonfinite";
+  if (!(a.policy == b.policy)) return "policy";
   return nullptr;
 }
 
@@ -134,6 +135,14 @@ void RoundProgress::OnPushed(Time now) {
 }
 
 UnappliedRound RoundProgress::Unapplied() const { return UnappliedOf(result_); }
+
+PolicyView RoundProgress::Policy() const {
+  PolicyState state;
+  state.loss_scale = result_.loss_scale;
+  state.opt_step = result_.opt_step;
+  state.consecutive_skips = result_.consecutive_skips;
+  return {result_.policy.value_or(state), result_.first_nonfinite};
+}
 
 std::vector<uint32_t> RoundProgress::Missing() const {
   std::vector<uint32_t> ids;

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "ballast/client.h"
 #include "ballast/v1/data.pb.h"
+#include "client/cpp/src/policy_view.h"
 #include "common/job/round_result.h"
 
 namespace ballast::client {
@@ -46,7 +47,9 @@ class RoundProgress {
   // complete.
   bool halted() const { return result_.halted; }
   UnappliedRound Unapplied() const;
-  // Everything but bytes_up, the pauses and nonfinite_element. The round must be complete.
+  // After the round, which must be complete.
+  PolicyView Policy() const;
+  // Everything but policy, bytes_up, the pauses and nonfinite_element. The round must be complete.
   RoundReport Report(Time now) const;
 
  private:

@@ -21,6 +21,14 @@ constexpr std::chrono::seconds kLeaveTimeout{2};
 constexpr std::chrono::hours kForever{24 * 365};
 constexpr std::chrono::milliseconds kPollInterval{100};
 
+// A home of an older release ignores what it does not know of a job's specification.
+absl::Status CheckPolicyReply(const AttachResult& attached) {
+  if (attached.reply.has_policy() || !attached.spec.policy.active()) return absl::OkStatus();
+  return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
+                       "the servers know no dynamic loss scale and no schedules; use the same "
+                       "release of Ballast on both sides");
+}
+
 absl::Status CheckReply(const v1::AttachReply& reply) {
   const bool chunk_ok = reply.chunk_bytes() > 0 && reply.chunk_bytes() % 64 == 0 &&
                         reply.chunk_bytes() <= kMaxMessageBytes / 2;
@@ -73,6 +81,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const JobOptions& options
                                                        const MakeTransport& make_transport,
                                                        const std::vector<void*>& weights) {
   BALLAST_RETURN_IF_ERROR(CheckReply(attached.reply));
+  BALLAST_RETURN_IF_ERROR(CheckPolicyReply(attached));
   std::unique_ptr<Session> session(new Session(options, attached, make_transport));
   BALLAST_RETURN_IF_ERROR(session->Start(attached.reply.plan()));
   BALLAST_RETURN_IF_ERROR(session->resumed() ? session->TakeOver(weights)
@@ -225,10 +234,10 @@ absl::Status Session::BeginRound(absl::StatusOr<RoundInput> input) {
 }
 
 absl::Status Session::BeginStep(const std::vector<Hyper>& hyper,
-                                const std::vector<TensorBuffers>& buffers) {
+                                const std::vector<TensorBuffers>& buffers, double loss_scale) {
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
-  return BeginRound(StepInput(core_->job(), hyper, buffers));
+  return BeginRound(StepInput(core_->job(), hyper, buffers, loss_scale));
 }
 
 absl::Status Session::BeginUpload(const std::vector<TensorBuffers>& buffers) {
@@ -262,8 +271,9 @@ absl::StatusOr<bool> Session::Wait(std::chrono::milliseconds timeout, RoundRepor
 }
 
 absl::StatusOr<RoundReport> Session::Step(const std::vector<Hyper>& hyper,
-                                          const std::vector<TensorBuffers>& buffers) {
-  BALLAST_RETURN_IF_ERROR(BeginStep(hyper, buffers));
+                                          const std::vector<TensorBuffers>& buffers,
+                                          double loss_scale) {
+  BALLAST_RETURN_IF_ERROR(BeginStep(hyper, buffers, loss_scale));
   RoundReport report;
   bool done = false;
   while (!done) {
@@ -320,6 +330,11 @@ uint64_t Session::round() const {
 uint64_t Session::opt_step() const {
   MutexLock lock(&mu_);
   return core_->job().opt_step;
+}
+
+Policy Session::policy() const {
+  MutexLock lock(&mu_);
+  return core_->job().ShownPolicy();
 }
 
 uint32_t Session::world() const {

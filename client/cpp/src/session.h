@@ -43,11 +43,12 @@ class Session final : public Client {
   ~Session() override;
 
   absl::Status Extend(const std::vector<Tensor>& tensors, const std::vector<TensorBuffers>& buffers,
-                      InitMode init) override;
+                      InitMode init, const std::vector<uint32_t>& schedule_groups) override;
   absl::StatusOr<RoundReport> Step(const std::vector<Hyper>& hyper,
-                                   const std::vector<TensorBuffers>& buffers) override;
-  absl::Status BeginStep(const std::vector<Hyper>& hyper,
-                         const std::vector<TensorBuffers>& buffers) override;
+                                   const std::vector<TensorBuffers>& buffers,
+                                   double loss_scale) override;
+  absl::Status BeginStep(const std::vector<Hyper>& hyper, const std::vector<TensorBuffers>& buffers,
+                         double loss_scale) override;
   absl::Status BeginUpload(const std::vector<TensorBuffers>& buffers) override;
   absl::Status BeginStateUpload(const StateUpload& upload,
                                 const std::vector<TensorBuffers>& buffers) override;
@@ -64,6 +65,7 @@ class Session final : public Client {
   bool resumed() const override;
   uint64_t round() const override;
   uint64_t opt_step() const override;
+  Policy policy() const override;
   uint32_t world() const override;
   uint64_t job_id() const override;
   uint32_t server_count() const override;

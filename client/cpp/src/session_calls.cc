@@ -26,7 +26,10 @@ struct Growth {
   std::vector<LayoutTensor> sizes;  // of the new tensors
 };
 
-absl::Status Grow(const std::vector<TensorSpec>& added, Growth* grown) {
+absl::Status Grow(const std::vector<TensorSpec>& added,
+                  const std::vector<uint32_t>& schedule_groups, Growth* grown) {
+  std::vector<uint32_t>* const groups = &grown->spec.policy.schedule_group;
+  groups->insert(groups->end(), schedule_groups.begin(), schedule_groups.end());
   for (const TensorSpec& tensor : added) {
     grown->spec.tensors.push_back(tensor);
     grown->spec.group_count = std::max(grown->spec.group_count, tensor.group + 1);
@@ -173,6 +176,9 @@ v1::ExtendRequest Session::MakeExtendRequest(const JobSpec& grown, const Layout&
   }
   MutexLock lock(&mu_);
   const JobView& job = core_->job();
+  const std::vector<uint32_t>& groups = grown.policy.schedule_group;
+  const auto old_groups = static_cast<ptrdiff_t>(job.spec.policy.schedule_group.size());
+  request.mutable_schedule_group()->Assign(groups.begin() + old_groups, groups.end());
   request.set_job(job.id);
   request.set_incarnation(job.incarnation);
   request.set_epoch(job.epoch);
@@ -197,7 +203,8 @@ absl::Status Session::AskToExtend(const v1::ExtendRequest& request, v1::ExtendRe
 }
 
 absl::Status Session::Extend(const std::vector<Tensor>& tensors,
-                             const std::vector<TensorBuffers>& buffers, InitMode init) {
+                             const std::vector<TensorBuffers>& buffers, InitMode init,
+                             const std::vector<uint32_t>& schedule_groups) {
   if (tensors.empty()) return BadArgument("no tensors to add");
   BALLAST_ASSIGN_OR_RETURN(const std::vector<TensorSpec> added, ToTensorSpecs(tensors));
   Growth grown;
@@ -211,7 +218,7 @@ absl::Status Session::Extend(const std::vector<Tensor>& tensors,
   // Only the new tensors have memory here; what a fetch brings of the others is left out.
   std::vector<void*> weights(grown.spec.tensors.size(), nullptr);
   const uint32_t first_extent = static_cast<uint32_t>(grown.layout.extents().size());
-  BALLAST_RETURN_IF_ERROR(Grow(added, &grown));
+  BALLAST_RETURN_IF_ERROR(Grow(added, schedule_groups, &grown));
   BALLAST_ASSIGN_OR_RETURN(const std::vector<void*> new_weights,
                            WeightsOf(buffers, added, grown.sizes));
   weights.insert(weights.end(), new_weights.begin(), new_weights.end());

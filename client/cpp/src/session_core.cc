@@ -195,6 +195,8 @@ absl::Status SessionCore::EndRound(RoundReport* report) {
   }
   meter.EndRound();
   job_.opt_step = report->opt_step;
+  job_.policy = step.progress.Policy();
+  report->policy = job_.ShownPolicy();
   job_.fresh_extent = static_cast<uint32_t>(job_.layout.extents().size());
   ++job_.round;
   EndActivity();

@@ -105,6 +105,7 @@ absl::Status SessionCore::OnStateInfo(ServerLink* server, const v1::StateInfo& i
   }
   part.has_info = true;
   job_.opt_step = info.opt_step();
+  if (info.has_policy()) job_.policy.Take(info.policy());
   fetch->TakeSteps(info, job_.layout.tensors().size());
   return absl::OkStatus();
 }

@@ -61,6 +61,24 @@ TEST(ConvertTest, AnOptimizerAndItsOptionsSurviveTheWire) {
   EXPECT_EQ(back->spec.options, plan.spec.options);
 }
 
+TEST(ConvertTest, APolicySurvivesTheWireAndAJobWithoutOneHasItsBytes) {
+  JobPlan plan = MakePlan();
+  v1::JobSpec before;
+  ballast::ToProto(plan.spec, &before);
+  EXPECT_FALSE(before.has_loss_scaler() || before.has_schedule());
+  EXPECT_EQ(before.schedule_group_size() + before.schedule_group_count() + before.profile(), 0u);
+  plan.spec.policy.profile = PolicyProfile::kDeepSpeed;
+  plan.spec.policy.loss_scaler =
+      LossScalerConfig{.initial_scale_power = 3, .profile = PolicyProfile::kDeepSpeed};
+  plan.spec.policy.schedule =
+      WarmupLR{.warmup_min_lr = std::vector<double>{0.5}, .warmup_type = WarmupType::kLinear};
+  plan.spec.policy.schedule_group = {0, 0};
+  plan.spec.policy.schedule_group_count = 1;
+  const auto back = PeerJobFromProto(PeerJobToProto(plan));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_TRUE(back->spec.policy == plan.spec.policy);
+}
+
 TEST(ConvertTest, UnknownEnumNumbersOfASpecAreNamed) {
   v1::AttachRequest request;
   ballast::ToProto(MakePlan().spec, request.mutable_spec());
