@@ -1,13 +1,12 @@
 #include "server/durability/records.h"
 
-#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "server/durability/bytes.h"
+#include "server/durability/policy_bytes.h"
 
 namespace ballast::server {
 namespace {
@@ -17,14 +16,12 @@ namespace {
 constexpr uint32_t kDecisionVersion = 3;
 // Version 2 is version 1 with user states behind it, and is written only when there are some.
 // Version 3 is that of an upload of weights: version 2, whose user states may be none. Version 4 is
-// that of a state plane: version 3 with the plane and step counts behind it.
-constexpr uint32_t kPreparedVersion = 4;
+// that of a state plane: version 3 with the plane and step counts behind it. Version 5 is that of a
+// vote with rates: version 2, whose user states may be none, with the rates behind it.
+constexpr uint32_t kPreparedVersion = 5;
 constexpr uint32_t kPreparedUpload = 3;
 constexpr uint32_t kPreparedPlane = 4;
-// Of the policy state, by version from 1: bytes behind version and length. A version has the fields
-// of the one before it, and more behind them.
-constexpr uint32_t kPolicyBytes[] = {24};
-constexpr uint32_t kPolicyVersion = std::size(kPolicyBytes);
+constexpr uint32_t kPreparedRates = 5;
 constexpr uint32_t kSkipped = 0;
 constexpr uint32_t kApplied = 1;
 constexpr uint32_t kHalted = 2;
@@ -53,30 +50,6 @@ std::vector<ScalarSet> GetScalars(ByteReader* in) {
     for (uint32_t& bits : set.bits) bits = in->Get<uint32_t>();
   }
   return sets;
-}
-
-void PutPolicy(const PolicyState& policy, ByteWriter* out) {
-  BALLAST_CHECK(policy.version == kPolicyVersion);
-  out->Put(policy.version);
-  out->Put(kPolicyBytes[kPolicyVersion - 1]);
-  out->Put(policy.loss_scale);
-  out->Put(policy.opt_step);
-  out->Put(policy.consecutive_skips);
-}
-
-absl::StatusOr<PolicyState> GetPolicy(ByteReader* in) {
-  const uint32_t version = in->Get<uint32_t>();
-  if (version > kPolicyVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("policy state of version ", version, "; this program reads versions up ",
-                     "to ", kPolicyVersion, "; use the program that wrote it, or a newer one"));
-  }
-  const uint32_t bytes = in->GetCount(1);
-  if (version == 0 || bytes != kPolicyBytes[version - 1]) {
-    in->Fail();
-    return PolicyState();
-  }
-  return PolicyFromBytes(in->GetBytes(bytes));
 }
 
 void PutNonfinite(const Nonfinite& nonfinite, ByteWriter* out) {
@@ -154,6 +127,7 @@ std::map<uint32_t, std::string> GetUserStates(ByteReader* in) {
 uint32_t PreparedVersionOf(const PreparedRecord& record) {
   if (IsStatePlane(record.upload)) return kPreparedPlane;
   if (IsUpload(record.upload)) return kPreparedUpload;
+  if (!record.vote.rates.empty()) return kPreparedRates;
   return record.user_state.empty() ? 1 : 2;
 }
 
@@ -219,15 +193,6 @@ std::vector<uint64_t> StepsAfter(const PreparedRecord& prepared, const Decision&
   return steps;
 }
 
-PolicyState PolicyFromBytes(absl::string_view bytes) {
-  PolicyState policy;
-  ByteReader in(bytes);
-  if (!in.AtEnd()) policy.loss_scale = in.Get<double>();
-  if (!in.AtEnd()) policy.opt_step = in.Get<uint64_t>();
-  if (!in.AtEnd()) policy.consecutive_skips = in.Get<uint64_t>();
-  return policy;
-}
-
 std::string EncodePrepared(const PreparedRecord& record) {
   ByteWriter out;
   const uint32_t version = PreparedVersionOf(record);
@@ -253,6 +218,7 @@ std::string EncodePrepared(const PreparedRecord& record) {
     PutPlane(record.upload, &out);
     PutSteps(record.steps, &out);
   }
+  if (version == kPreparedRates) PutRates(record.vote.rates, &out);
   return out.Take();
 }
 
@@ -283,6 +249,7 @@ absl::StatusOr<PreparedRecord> DecodePrepared(absl::string_view bytes) {
     record.upload = GetPlane(&in);
     record.steps = GetSteps(&in);
   }
+  if (version == kPreparedRates) record.vote.rates = GetRates(&in);
   if (version != PreparedVersionOf(record) || !in.AtEnd())
     return Malformed("PREPARED", bytes.size());
   return record;

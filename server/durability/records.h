@@ -48,8 +48,4 @@ std::string EncodeDecision(const DecisionRecord& record);
 absl::StatusOr<PreparedRecord> DecodePrepared(absl::string_view bytes);
 absl::StatusOr<DecisionRecord> DecodeDecision(absl::string_view bytes);
 
-// A policy state from its fields, without version and length; `bytes` ends behind any of them.
-// Fields that an older version does not have get their defaults.
-PolicyState PolicyFromBytes(absl::string_view bytes);
-
 }  // namespace ballast::server

@@ -11,6 +11,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "server/durability/policy_bytes.h"
 
 namespace ballast::server {
 namespace {
@@ -213,10 +214,28 @@ Nonfinite RandomPlace(std::mt19937_64* random) {
           .value_bits = static_cast<uint32_t>((*random)())};
 }
 
+std::vector<GroupRates> RandomRates(std::mt19937_64* random) {
+  std::vector<GroupRates> rates((*random)() % 3);
+  for (GroupRates& group : rates) {
+    group = {std::bit_cast<double>((*random)()), std::bit_cast<double>((*random)()), 0.5};
+  }
+  return rates;
+}
+
 PolicyState RandomPolicy(std::mt19937_64* random) {
-  return {.loss_scale = std::bit_cast<double>((*random)()),
-          .opt_step = (*random)(),
-          .consecutive_skips = (*random)()};
+  PolicyState policy{.loss_scale = std::bit_cast<double>((*random)()),
+                     .opt_step = (*random)(),
+                     .consecutive_skips = (*random)()};
+  if ((*random)() % 2 == 0) return policy;
+  policy.version = 2;
+  policy.loss_scale = 0.5 + static_cast<double>((*random)() % 1000);
+  policy.scaler_iteration = static_cast<int64_t>((*random)() >> 1);
+  policy.last_overflow = policy.scaler_iteration / 2 - 1;
+  policy.hysteresis_left = 1 + static_cast<int64_t>((*random)() >> 2);
+  policy.skipped = (*random)();
+  policy.schedule_index = static_cast<int64_t>((*random)() >> 1) - 1;
+  policy.rates = RandomRates(random);
+  return policy;
 }
 
 UploadPlane RandomPlane(std::mt19937_64* random) {
@@ -236,6 +255,7 @@ PreparedRecord RandomPrepared(std::mt19937_64* random) {
             .sumsq = std::bit_cast<double>((*random)())};
   }
   record.vote.scalars = RandomScalars(random);
+  record.vote.rates = RandomRates(random);
   for (size_t i = (*random)() % 20; i > 0; --i) record.present.push_back((*random)() % 2 == 0);
   for (size_t i = (*random)() % 5; i > 0; --i) record.tensor_step.push_back((*random)());
   record.policy = RandomPolicy(random);
@@ -243,6 +263,7 @@ PreparedRecord RandomPrepared(std::mt19937_64* random) {
     record.user_state[static_cast<uint32_t>((*random)() % 100)].assign(1 + (*random)() % 9, 'u');
   }
   record.upload = RandomPlane(random);
+  if (IsUpload(record.upload)) record.vote.rates.clear();
   if (IsStatePlane(record.upload) && (*random)() % 2 == 0) {
     record.steps = StepCounts{{(*random)(), (*random)()}, (*random)()};
   }
@@ -311,9 +332,9 @@ TEST(Records, CutOffAtAnyByteOrWithMoreBehindIsDataLoss) {
 
 TEST(Records, NewerVersionsAreRefusedByNumber) {
   std::string prepared = EncodePrepared(SmallPrepared());
-  prepared[0] = 5;
+  prepared[0] = 6;
   EXPECT_TRUE(absl::IsFailedPrecondition(DecodePrepared(prepared).status()));
-  EXPECT_THAT(DecodePrepared(prepared).status().message(), HasSubstr("version 5"));
+  EXPECT_THAT(DecodePrepared(prepared).status().message(), HasSubstr("version 6"));
   std::string decision = EncodeDecision(SmallDecision());
   decision[0] = 4;
   EXPECT_TRUE(absl::IsFailedPrecondition(DecodeDecision(decision).status()));
@@ -321,13 +342,13 @@ TEST(Records, NewerVersionsAreRefusedByNumber) {
   EXPECT_TRUE(absl::IsDataLoss(DecodeDecision(decision).status()));
   // The policy state has a version of its own, in front of its last 28 bytes.
   prepared[0] = 1;
-  prepared[prepared.size() - 32] = 2;
+  prepared[prepared.size() - 32] = 3;
   EXPECT_TRUE(absl::IsFailedPrecondition(DecodePrepared(prepared).status()));
-  EXPECT_THAT(DecodePrepared(prepared).status().message(), HasSubstr("policy state of version 2"));
+  EXPECT_THAT(DecodePrepared(prepared).status().message(), HasSubstr("policy state of version 3"));
 }
 
-// A later version will put fields behind those of version 1; this is what it will read of records
-// that lack them.
+// A version puts fields behind those of the one before it; this is what it reads of records that
+// lack them.
 TEST(Records, APolicyStateOfAnOlderVersionHasDefaultsForWhatItLacks) {
   const std::string prepared = EncodePrepared(SmallPrepared());
   const std::string fields = prepared.substr(prepared.size() - 24);
@@ -336,6 +357,77 @@ TEST(Records, APolicyStateOfAnOlderVersionHasDefaultsForWhatItLacks) {
             (PolicyState{.loss_scale = 1024, .opt_step = 39}));
   EXPECT_EQ(PolicyFromBytes(fields.substr(0, 8)), (PolicyState{.loss_scale = 1024}));
   EXPECT_EQ(PolicyFromBytes(""), PolicyState());
+}
+
+// Version 5 of PREPARED is that of a vote with rates; version 2 of the policy state that of a job
+// with a dynamic loss scale or a schedule.
+PreparedRecord PreparedWithRates() {
+  PreparedRecord record = SmallPrepared();
+  record.vote.rates = {{.lr = 0.5, .beta1 = 0.75, .beta2 = 1024}};
+  record.policy = {.version = 2,
+                   .loss_scale = 1024,
+                   .opt_step = 39,
+                   .consecutive_skips = 1,
+                   .scaler_iteration = 41,
+                   .last_overflow = 40,
+                   .hysteresis_left = 2,
+                   .skipped = 3,
+                   .schedule_index = 38,
+                   .rates = record.vote.rates};
+  return record;
+}
+
+const char kPolicyTwoHex[] =
+    "02000000"
+    "5c000000"          // policy of version 2, 92 bytes
+    "0000000000009040"  // as version 1
+    "2700000000000000"
+    "0100000000000000"
+    "2900000000000000"  // 41 rounds seen
+    "2800000000000000"  // the newest overflow in the last of them
+    "0200000000000000"  // hysteresis left
+    "0300000000000000"  // skipped
+    "2600000000000000"  // index of the schedule
+    "01000000"          // one group:
+    "000000000000e03f"
+    "000000000000e83f"
+    "0000000000009040";
+
+TEST(Records, BytesOfPolicyVersionTwoStayAsTheyAre) {
+  std::string hex = kPreparedHex;
+  hex = absl::StrCat("05", hex.substr(2, hex.size() - 2 - 64), kPolicyTwoHex,
+                     "00000000",  // no user states
+                     "01000000", "000000000000e03f", "000000000000e83f", "0000000000009040");
+  EXPECT_EQ(absl::BytesToHexString(EncodePrepared(PreparedWithRates())), hex);
+  DecisionRecord decision = SmallDecision();
+  decision.decision.policy = PreparedWithRates().policy;
+  hex = kDecisionHex;
+  EXPECT_EQ(absl::BytesToHexString(EncodeDecision(decision)),
+            absl::StrCat(hex.substr(0, hex.size() - 64), kPolicyTwoHex));
+}
+
+TEST(Records, PolicyVersionTwoComesBackAndIsRefusedWhereItIsDamaged) {
+  const std::string good = EncodePrepared(PreparedWithRates());
+  const auto read = DecodePrepared(good);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->policy, PreparedWithRates().policy);
+  EXPECT_EQ(read->vote.rates, PreparedWithRates().vote.rates);
+  for (size_t bytes = 0; bytes < good.size(); ++bytes) {
+    EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(good.substr(0, bytes)).status())) << bytes;
+  }
+  const size_t policy = EncodePrepared(SmallPrepared()).size() - 32;
+  const auto spoilt = [&](size_t at, char byte) {
+    std::string bad = good;
+    bad[policy + at] = byte;
+    return DecodePrepared(bad).status();
+  };
+  EXPECT_TRUE(absl::IsDataLoss(spoilt(0, 1))) << "version 1 has other bytes";
+  EXPECT_TRUE(absl::IsFailedPrecondition(spoilt(0, 3)));
+  EXPECT_TRUE(absl::IsDataLoss(spoilt(4, 0x5b))) << "the length";
+  EXPECT_TRUE(absl::IsDataLoss(spoilt(15, static_cast<char>(0xc0)))) << "a negative loss scale";
+  EXPECT_TRUE(absl::IsDataLoss(spoilt(40, 41))) << "an overflow that was not yet";
+  EXPECT_TRUE(absl::IsDataLoss(spoilt(48, 0))) << "no hysteresis";
+  EXPECT_TRUE(absl::IsDataLoss(spoilt(72, 2))) << "rates of two groups";
 }
 
 TEST(Records, AnOutcomeOrAPresenceThatNobodyWritesIsDataLoss) {
