@@ -38,8 +38,8 @@ struct AttachResult {
   JobPlan plan;  // spec of the whole job, epoch, owners
   std::vector<ServerAddress> servers;
   uint32_t window_extents = 0;
-  bool resumed = false;    // the job was there before this process came
-  std::string user_state;  // what the slot's last process gave with the newest finished round
+  bool resumed = false;  // the job was there before this process came
+  SeatState state;
 };
 
 struct ExtendCall {
@@ -52,7 +52,8 @@ struct ExtendCall {
   std::vector<TensorSpec> tensors;
   InitMode init = InitMode::kEqual;
   std::vector<uint32_t> tensor_crc32c;
-  uint64_t round = 0;  // the first with the new groups
+  uint64_t round = 0;                    // the first with the new groups
+  std::vector<uint32_t> schedule_group;  // of the new groups; see PolicySpec
 };
 
 }  // namespace ballast::server

@@ -46,8 +46,12 @@ absl::StatusOr<JobPlan> GrownPlan(JobPlan plan, JobSpec spec, uint64_t round) {
 // Whether the call asks for what was added last: its answer was lost on the way.
 bool AlreadyGrown(const JobPlan& plan, const ExtendCall& call) {
   const auto& tensors = plan.spec.tensors;
+  const auto& groups = plan.spec.policy.schedule_group;
+  const auto& added = call.schedule_group;
   return IsDurable(plan) && call.base_layout_version + 1 == plan.layout_version &&
          call.group_count == plan.spec.group_count && call.round == plan.grown_round &&
+         added.size() <= groups.size() &&
+         std::equal(added.rbegin(), added.rend(), groups.rbegin()) &&
          std::equal(call.tensors.begin(), call.tensors.end(), tensors.begin() + plan.tensors_before,
                     tensors.end());
 }
@@ -134,6 +138,8 @@ absl::Status HomeGrowth::SpecOf(const ExtendCall& call, const JobPlan& plan, Job
   *grown = plan.spec;
   grown->group_count = call.group_count;
   grown->tensors.insert(grown->tensors.end(), call.tensors.begin(), call.tensors.end());
+  std::vector<uint32_t>* const groups = &grown->policy.schedule_group;
+  groups->insert(groups->end(), call.schedule_group.begin(), call.schedule_group.end());
   return ValidateJobSpec(*grown, rules_->limits);
 }
 
@@ -164,7 +170,8 @@ absl::Status HomeGrowth::CheckWish(const ExtendCall& call, const JobPlan& plan) 
   if (wishes_.empty()) return CheckInitDigests(plan.spec.name, call.tensors, digests, nullptr);
   const auto& [other_slot, other] = *wishes_.begin();
   if (other.group_count != call.group_count || !(other.tensors == call.tensors) ||
-      other.init != call.init || other.round != call.round) {
+      other.schedule_group != call.schedule_group || other.init != call.init ||
+      other.round != call.round) {
     return Disagrees(plan, call,
                      absl::StrCat("slots ", call.slot, " and ", other_slot,
                                   " add different groups in the same round"));

@@ -215,9 +215,9 @@ void HomeJobs::Do(const Life&, const home::GiveSeat& effect) {
   AttachResult result{.plan = effect.plan, .servers = config_.servers};
   result.resumed = effect.plan.epoch.epoch > 1;
   result.window_extents = engine->window_extents();
-  engine->UserState(effect.slot, [result, done](const std::string& state) {
+  engine->StateOfSeat(effect.slot, [result, done](const SeatState& state) {
     AttachResult own = result;
-    own.user_state = state;
+    own.state = state;
     done(std::move(own));
   });
 }

@@ -54,11 +54,13 @@ absl::Status OtherFiles(uint32_t self, const std::string& directory, bool home_h
 std::pair<PreparedRecord, DecisionRecord> RoundBefore(const SnapshotManifest& manifest,
                                                       const JobPlan& plan,
                                                       const ImportSource& source, uint32_t self) {
-  PolicyState policy;
-  policy.loss_scale = plan.spec.loss_scale;
+  PolicyState policy = StartPolicy(plan.spec);
   if (source.has_state()) {
-    policy.opt_step = manifest.decision.decision.policy.opt_step;
-    policy.consecutive_skips = manifest.decision.decision.policy.consecutive_skips;
+    // Weights without state begin a schedule and a loss scale anew, as they do step counts.
+    const PolicyState& was = manifest.decision.decision.policy;
+    if (was.version == policy.version && policy.version >= kPolicyVersionScheduled) policy = was;
+    policy.opt_step = was.opt_step;
+    policy.consecutive_skips = was.consecutive_skips;
   }
   PreparedRecord prepared;
   prepared.epoch = plan.epoch.epoch - 1;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/round/job_strand.h"
+#include "server/round/policy_report.h"
 #include "server/round/round_driver.h"
 #include "server/round/round_engine.h"
 
@@ -101,8 +102,11 @@ class Engine final : public RoundEngine {
   void OnSeatFree(SeatFree callback) override {
     Post([this, callback = std::move(callback)] { driver_.audience().OnSeatFree(callback); });
   }
-  void UserState(uint32_t slot, std::function<void(std::string)> done) override {
-    Post([this, slot, done = std::move(done)] { done(driver_.fsm().UserState(slot)); });
+  void StateOfSeat(uint32_t slot, std::function<void(SeatState)> done) override {
+    Post([this, slot, done = std::move(done)] {
+      done({driver_.fsm().UserState(slot),
+            PolicyReportOf(driver_.fsm().policy(), driver_.last_decision())});
+    });
   }
   void SlotGrows(uint32_t slot, bool grows) override {
     Post([this, slot, grows] {

@@ -23,6 +23,8 @@ namespace {
 constexpr uint64_t kRecordBytesPerTensor = 128;
 constexpr uint64_t kRecordBytesPerExtent = 16;
 constexpr uint64_t kRecordBytesPerGroup = 8;
+// Of a job whose policy state has version 2: rates in the vote and in two policy states.
+constexpr uint64_t kRecordBytesPerRates = 3 * sizeof(GroupRates);
 constexpr uint64_t kRecordBytesFixed = 1024;
 // Per slot, at the home.
 constexpr uint64_t kRecordBytesPerUserState = 8;  // beside its bytes
@@ -74,6 +76,7 @@ class Recovery {
   }
   void FindRound(const std::vector<uint32_t>& owned);
   absl::Status CheckEpochs() const;
+  absl::Status CheckPolicy() const;
   absl::Status CheckNotBeyond(uint32_t extent, uint64_t version) const;
   absl::Status StateLost(const std::string& why) const;
   absl::StatusOr<std::vector<Lane>> MakeLanes(size_t count);
@@ -99,7 +102,7 @@ class Recovery {
 void Recovery::FindRound(const std::vector<uint32_t>& owned) {
   Restored& fsm = out_.fsm;
   fsm.round = plan_.epoch.start_round;
-  fsm.policy.loss_scale = plan_.spec.loss_scale;
+  fsm.policy = StartPolicy(plan_.spec);
   fsm.tensor_step.assign(layout_.tensors().size(), 0);
   for (const auto& [round, logged] : storage_->log()->rounds()) {
     if (!logged.decision.has_value() || !logged.prepared.has_value()) continue;
@@ -132,6 +135,7 @@ absl::StatusOr<Recovered> Recovery::Run(const std::vector<uint32_t>& owned, int 
   BALLAST_FAILPOINT_RETURN("recovery.before_load");
   FindRound(owned);
   BALLAST_RETURN_IF_ERROR(CheckEpochs());
+  BALLAST_RETURN_IF_ERROR(CheckPolicy());
   replay_.emplace(OptimizerOf(plan_.spec), layout_, storage_->log()->rounds(), out_.fsm.round,
                   [log = storage_->log()](const LoggedExtent& from, void* to) {
                     return log->ReadExtent(from, to);
@@ -258,6 +262,14 @@ absl::Status Recovery::CheckEpochs() const {
                                 ", the job's record is older, of epoch ", plan_.epoch.epoch));
 }
 
+// A log of this job has the policy that its specification asks for.
+absl::Status Recovery::CheckPolicy() const {
+  const uint32_t expected = StartPolicy(plan_.spec).version;
+  if (out_.fsm.policy.version == expected) return absl::OkStatus();
+  return StateLost(absl::StrCat("the log's policy state has version ", out_.fsm.policy.version,
+                                ", the job's specification asks for ", expected));
+}
+
 absl::Status Recovery::StateLost(const std::string& why) const {
   return ReasonedError(absl::StatusCode::kDataLoss, Reason::kStateLost,
                        absl::StrCat("job \"", plan_.spec.name, "\": ", why,
@@ -338,6 +350,9 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
   options.record_bytes = kRecordBytesFixed + kRecordBytesPerTensor * layout.tensors().size() +
                          kRecordBytesPerExtent * layout.extents().size() +
                          kRecordBytesPerGroup * plan.spec.group_count;
+  if (plan.spec.policy.active()) {
+    options.record_bytes += kRecordBytesPerRates * plan.spec.group_count;
+  }
   if (self == plan.servers.front()) {
     const uint32_t slots = plan.spec.variable_world ? JobLimits{}.slots_max : plan.spec.world;
     options.record_bytes += UserStatesBytesMax(plan.spec) + kRecordBytesPerUserState * slots;

@@ -36,6 +36,29 @@ bool SameKeys(const Hyper& a, const Hyper& b) {
 
 }  // namespace
 
+void CutPadding(size_t tensors, std::vector<bool>* presence) {
+  const bool padded = presence->size() > tensors && presence->size() < tensors + 8;
+  if (padded && std::find(presence->begin() + static_cast<ptrdiff_t>(tensors), presence->end(),
+                          true) == presence->end()) {
+    presence->resize(tensors);
+  }
+}
+
+std::string UserStateRefusal(const SlotBegin& theirs, uint64_t others_bytes,
+                             uint64_t all_bytes_max) {
+  const auto& [slot, begin] = theirs;
+  if (begin.user_state.size() > kUserStateBytesMax) {
+    return absl::StrCat("slot ", slot, " sends a user state of ", begin.user_state.size(),
+                        " bytes, the limit is ", kUserStateBytesMax,
+                        "; keep a position there, not the data");
+  }
+  const uint64_t states = others_bytes + begin.user_state.size();
+  if (states <= all_bytes_max) return "";
+  return absl::StrCat("with slot ", slot, " the user states of round ", begin.round, " take ",
+                      states, " bytes, the limit for all slots is ", all_bytes_max,
+                      "; give smaller ones");
+}
+
 std::string UploadDifference(const SlotBegin& ours, const SlotBegin& theirs, uint64_t round,
                              const JobSpec& spec) {
   const std::span<const StateArray> arrays = StateArraysOf(spec);

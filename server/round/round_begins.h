@@ -1,4 +1,4 @@
-// What the slots of a round must begin with alike, compared two at a time.
+// What a slot may begin a round with, and what the slots must begin it with alike.
 // Comes from: RoundFsm. Goes to: the text of its errors. Thread safety: pure functions.
 #pragma once
 
@@ -16,6 +16,14 @@ struct SlotBegin {
   uint32_t slot = 0;
   const RoundBegin& begin;  // borrowed for the call
 };
+
+// Presence bits travel in whole bytes; the zeros behind the last tensor's are no tensors, and go.
+void CutPadding(size_t tensors, std::vector<bool>* presence);
+
+// Why a user state is too large, alone or beside those of the other slots, which take
+// `others_bytes`; empty: it is not. All slots together may have `all_bytes_max`.
+std::string UserStateRefusal(const SlotBegin& theirs, uint64_t others_bytes,
+                             uint64_t all_bytes_max);
 
 // How the uploads of round `round` of the job differ: planes, step counts, or weights of one of its
 // tensors. Empty: not at all.

@@ -10,6 +10,7 @@
 #include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "server/round/policy_report.h"
 #include "server/round/round_driver.h"
 
 namespace ballast::server {
@@ -189,6 +190,7 @@ void RoundDriver::FetchState(uint32_t slot, uint64_t round, bool weights,
     if (weights) info.bytes += fsm_.layout().ExtentWireBytes(extent);
     info.bytes += fsm_.layout().extents()[extent].elements * sizeof(float) * arrays.size();
   }
+  info.policy = PolicyReportOf(fsm_.policy(), last_decision_);
   sink->OnState(info);
   sender_.Send({.slot = slot,
                 .round = round,

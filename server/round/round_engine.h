@@ -158,8 +158,8 @@ class RoundEngine : public std::enable_shared_from_this<RoundEngine> {
   using SeatFree = std::function<void(uint32_t slot, uint64_t incarnation, bool left)>;
   virtual void OnSeatFree(SeatFree callback) = 0;
 
-  // At the home: what the slot's process gave with the newest finished round (RoundBegin).
-  virtual void UserState(uint32_t slot, std::function<void(std::string)> done) = 0;
+  // At the home: what the slot's next process begins with.
+  virtual void StateOfSeat(uint32_t slot, std::function<void(SeatState)> done) = 0;
 
   // The slot waits at the home to add groups before its next round; or does so no more.
   virtual void SlotGrows(uint32_t slot, bool grows) = 0;

@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/mutant.h"
 #include "common/base/names.h"
+#include "common/job/round_rates.h"
 #include "server/optim/scalars.h"
 #include "server/round/round_begins.h"
 #include "server/round/scalar_bits.h"
@@ -30,31 +31,6 @@ enum InputKind : size_t {
   kSeal,
   kFailInput
 };
-
-// Presence bits travel in whole bytes; the zeros behind the last tensor's are no tensors.
-void CutPadding(size_t tensors, std::vector<bool>* presence) {
-  const bool padded = presence->size() > tensors && presence->size() < tensors + 8;
-  if (padded && std::find(presence->begin() + static_cast<ptrdiff_t>(tensors), presence->end(),
-                          true) == presence->end()) {
-    presence->resize(tensors);
-  }
-}
-
-// Why a user state is too large, alone or beside those of the other slots, which take
-// `others_bytes`; empty: it is not. All slots together may have `all_bytes_max`.
-std::string UserStateRefusal(uint32_t slot, const RoundBegin& begin, uint64_t others_bytes,
-                             uint64_t all_bytes_max) {
-  if (begin.user_state.size() > kUserStateBytesMax) {
-    return absl::StrCat("slot ", slot, " sends a user state of ", begin.user_state.size(),
-                        " bytes, the limit is ", kUserStateBytesMax,
-                        "; keep a position there, not the data");
-  }
-  const uint64_t states = others_bytes + begin.user_state.size();
-  if (states <= all_bytes_max) return "";
-  return absl::StrCat("with slot ", slot, " the user states of round ", begin.round, " take ",
-                      states, " bytes, the limit for all slots is ", all_bytes_max,
-                      "; give smaller ones");
-}
 
 }  // namespace
 
@@ -137,7 +113,7 @@ RoundFsm::RoundFsm(JobPlan plan, Layout layout, uint32_t self, uint32_t chunk_by
     : self_(self), chunk_bytes_(chunk_bytes), window_extents_(window_extents) {
   round_ = plan.epoch.start_round;
   sealed_ = plan.sealed_epoch == plan.epoch.epoch;
-  policy_.loss_scale = plan.spec.loss_scale;
+  policy_ = StartPolicy(plan.spec);
   slots_ = SlotsOf(plan.epoch);
   for (Slot& slot : slots_) slot.rested = plan.resting && slot.member;
   SetPlan(std::move(plan), std::move(layout), 0);
@@ -280,7 +256,7 @@ bool RoundFsm::SameBegin(uint32_t slot_id, const RoundBegin& begin) const {
          slot.begin.layout_version == begin.layout_version &&
          slot.begin.presence == begin.presence && slot.begin.upload == begin.upload &&
          slot.begin.weight_crc32c == begin.weight_crc32c && slot.begin.steps == begin.steps &&
-         SameHyper(slot.begin.hyper, begin.hyper);
+         slot.begin.loss_scale == begin.loss_scale && SameHyper(slot.begin.hyper, begin.hyper);
 }
 
 absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) const {
@@ -305,7 +281,7 @@ absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) con
   uint64_t others = 0;
   for (const Slot& other : slots_) others += other.begin.user_state.size();
   const uint64_t bytes_max = UserStatesBytesMax(plan_.spec);
-  if (std::string why = UserStateRefusal(slot_id, begin, others, bytes_max); !why.empty()) {
+  if (std::string why = UserStateRefusal({slot_id, begin}, others, bytes_max); !why.empty()) {
     return Error(absl::StatusCode::kInvalidArgument, Reason::kBadArgument, why, slot);
   }
   if (begin.layout_version != plan_.layout_version) return absl::OkStatus();
@@ -316,6 +292,10 @@ absl::Status RoundFsm::CheckBegin(uint32_t slot_id, const RoundBegin& begin) con
   if (absl::Status st = ValidateHyper(plan_.spec, begin.hyper); !st.ok()) {
     return Error(absl::StatusCode::kInvalidArgument, Reason::kBadHyperparam,
                  absl::StrCat("slot ", slot_id, ": ", st.message()), slot);
+  }
+  const SaidLossScale said{slot_id, begin.loss_scale};
+  if (std::string why = LossScaleRefusal(plan_.spec, policy_, said); !why.empty()) {
+    return Error(absl::StatusCode::kFailedPrecondition, Reason::kLossScaleMismatch, why, slot);
   }
   return absl::OkStatus();
 }
@@ -560,12 +540,17 @@ Vote RoundFsm::OwnVote() const {
   vote.nonfinite = nonfinite_;
   vote.first_nonfinite = first_nonfinite_;
   vote.contributor_digest = ContributorDigest();
-  if (self_ == plan_.servers.front()) vote.scalars = VotedScalars();
+  if (self_ != plan_.servers.front() || !uploader_.empty()) return vote;
+  std::vector<Hyper> hyper = slots_[plan_.epoch.lead_trainer()].begin.hyper;
+  if (policy_.version >= kPolicyVersionScheduled) {
+    vote.rates = RatesOf(plan_.spec, policy_, hyper);
+    hyper = WithRates(plan_.spec, std::move(hyper), vote.rates);
+  }
+  vote.scalars = VotedScalars(hyper);
   return vote;
 }
 
-std::vector<ScalarSet> RoundFsm::VotedScalars() const {
-  if (!uploader_.empty()) return {};
+std::vector<ScalarSet> RoundFsm::VotedScalars(const std::vector<Hyper>& hyper) const {
   std::set<std::pair<uint32_t, uint64_t>> wanted;  // (group, step)
   for (uint32_t t = 0; t < tensor_step_.size(); ++t) {
     if (PresentAnywhere(t)) wanted.insert({layout_.tensors()[t].group, tensor_step_[t] + 1});
@@ -573,9 +558,8 @@ std::vector<ScalarSet> RoundFsm::VotedScalars() const {
   const Optimizer optimizer = OptimizerOf(plan_.spec);
   std::vector<ScalarSet> sets;
   for (const auto& [group, step] : wanted) {
-    const Hyper& hyper = slots_[plan_.epoch.lead_trainer()].begin.hyper[group];
     const optim::Scalars scalars =
-        optim::MakeScalars(optimizer.kind, optimizer.options, hyper, step);
+        optim::MakeScalars(optimizer.kind, optimizer.options, hyper[group], step);
     sets.push_back({group, step, ScalarsToBits(scalars)});
   }
   return sets;
@@ -594,10 +578,7 @@ void RoundFsm::OnVote(const Input& input, Effects* effects) {
 void RoundFsm::MaybeDecide(Effects* effects) {
   const bool early = BALLAST_MUTANT(kDecideEarly) && self_ == plan_.servers.front();
   if (votes_.size() != plan_.servers.size() && !early) return;
-  DecideInput input;
-  input.max_grad_norm = plan_.spec.max_grad_norm;
-  input.nonfinite = plan_.spec.nonfinite;
-  input.max_consecutive_skips = plan_.spec.max_consecutive_skips;
+  DecideInput input = DecideInputOf(plan_.spec);
   for (const ContributorSet& set : plan_.epoch.contributors) {
     input.divisor.push_back(BALLAST_MUTANT(kOldDivisor) ? plan_.spec.world : set.divisor);
   }

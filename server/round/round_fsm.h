@@ -292,7 +292,8 @@ class RoundFsm {
   bool SameBegin(uint32_t slot, const RoundBegin& begin) const;
   void OpenRegisters(uint32_t slot, Effects* effects);
   Vote OwnVote() const;
-  std::vector<ScalarSet> VotedScalars() const;
+  // With `hyper` per group.
+  std::vector<ScalarSet> VotedScalars(const std::vector<Hyper>& hyper) const;
   uint32_t ContributorDigest() const;
   void MaybeDecide(Effects* effects);
   void CloseRound(Effects* effects);

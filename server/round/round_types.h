@@ -110,6 +110,20 @@ struct RoundBegin {
   // it takes the lead trainer's, whatever its own is.
   std::vector<uint32_t> weight_crc32c;
   std::optional<StepCounts> steps;  // with a state plane: the job's from this round on
+  // By what the slot multiplied the loss of its gradients; 0: it does not say.
+  double loss_scale = 0;
+};
+
+// What a trainer hears of a policy state of version 2: what the next round begins with.
+struct PolicyReport {
+  PolicyState state;
+  Nonfinite why_skipped;  // of the newest decision, where it was not applied
+};
+
+// What a trainer that takes its seat begins with.
+struct SeatState {
+  std::string user_state;  // what the slot's last process gave with the newest finished round
+  std::optional<PolicyReport> policy;
 };
 
 // Of another trainer of a durable job.
@@ -147,6 +161,7 @@ struct StateInfo {
   uint64_t bytes = 0;
   std::vector<uint64_t> tensor_step;
   uint64_t opt_step = 0;
+  std::optional<PolicyReport> policy;
 };
 
 // Refcounted bytes on their way out; the memory stays valid as long as a copy of `owner` lives.

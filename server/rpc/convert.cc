@@ -8,6 +8,7 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "proto/convert/job_convert.h"
+#include "proto/convert/policy_convert.h"
 
 namespace ballast::server {
 namespace {
@@ -94,9 +95,17 @@ absl::StatusOr<ExtendCall> ExtendFromProto(const v1::ExtendRequest& request) {
   BALLAST_ASSIGN_OR_RETURN(call.init, InitFromProto(request.init()));
   call.tensor_crc32c.assign(request.tensor_crc32c().begin(), request.tensor_crc32c().end());
   call.round = request.round();
+  call.schedule_group.assign(request.schedule_group().begin(), request.schedule_group().end());
   BALLAST_RETURN_IF_ERROR(
       CheckDigests(call.init, call.slot, call.tensors.size(), call.tensor_crc32c.size()));
   return call;
+}
+
+void ToProto(const PolicyReport& policy, v1::Policy* out) {
+  ballast::ToProto(policy.state, out);
+  if (policy.why_skipped.kind != NonfiniteKind::kNone) {
+    ballast::ToProto(policy.why_skipped, out->mutable_why_skipped());
+  }
 }
 
 v1::AttachReply AttachToProto(const AttachResult& result, const TransportTerms& terms,
@@ -122,7 +131,8 @@ v1::AttachReply AttachToProto(const AttachResult& result, const TransportTerms& 
     reply.set_fresh_tensors(static_cast<uint32_t>(result.plan.spec.tensors.size()) -
                             result.plan.tensors_before);
   }
-  reply.set_user_state(result.user_state);
+  reply.set_user_state(result.state.user_state);
+  if (result.state.policy.has_value()) ToProto(*result.state.policy, reply.mutable_policy());
   return reply;
 }
 
@@ -233,6 +243,7 @@ absl::StatusOr<RoundBegin> BeginFromProto(const v1::RoundBegin& begin, size_t pr
   out.round = begin.round();
   out.layout_version = begin.layout_version();
   out.user_state = begin.user_state();
+  out.loss_scale = begin.loss_scale();
   BALLAST_ASSIGN_OR_RETURN(out.upload, UploadFromProto(begin));
   if (begin.tensor_step_size() != 0) {
     out.steps = {{begin.tensor_step().begin(), begin.tensor_step().end()}, begin.opt_step()};
@@ -278,6 +289,7 @@ void ToProto(const StateInfo& info, v1::StateInfo* out) {
   out->set_bytes(info.bytes);
   out->mutable_tensor_step()->Assign(info.tensor_step.begin(), info.tensor_step.end());
   out->set_opt_step(info.opt_step);
+  if (info.policy.has_value()) ToProto(*info.policy, out->mutable_policy());
 }
 
 void ToProto(const DurableJob& job, v1::DurableJob* out) {

@@ -30,6 +30,8 @@ struct TransportTerms {
   uint32_t heartbeat_ms = 0;
   uint32_t report_after_ms = 0;
 };
+// Overwrites `out`.
+void ToProto(const PolicyReport& policy, v1::Policy* out);
 v1::AttachReply AttachToProto(const AttachResult& result, const TransportTerms& terms,
                               uint32_t protocol);
 // `window_extents`: 0 when it is not known.

@@ -8,8 +8,10 @@
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,9 +64,16 @@ class Trainer {
   }
   absl::Status Begin() {
     grads_ = GradientsOf(options_.slot, client_->round());
+    const bool scaled = options_.policy.loss_scale.has_value();
+    const double loss_scale = scaled ? client_->policy().loss_scale : 0;
+    if (scaled) Scale(static_cast<float>(loss_scale));
+    if (spoilt_.count(client_->round()) != 0) grads_[1][3] = std::numeric_limits<float>::infinity();
     if (absl::Status st = client_->SetUserState(StateOf(client_->round())); !st.ok()) return st;
-    return client_->BeginStep(std::vector<client::Hyper>(1, client::AdamWHyper()), Buffers());
+    return client_->BeginStep(std::vector<client::Hyper>(1, client::AdamWHyper()), Buffers(),
+                              loss_scale);
   }
+  // Its gradients of these rounds are not finite.
+  void Spoil(std::set<uint64_t> rounds) { spoilt_ = std::move(rounds); }
   // What it leaves with a round.
   std::string StateOf(uint64_t round) const {
     return absl::StrCat("slot ", options_.slot, ", ", round);
@@ -80,6 +89,7 @@ class Trainer {
     absl::StatusOr<bool> done = false;
     while (done.ok() && !*done) done = client_->Wait(std::chrono::seconds(1), &report);
     if (done.ok()) Contributed(report.round, report.world);
+    if (done.ok()) policies_[report.round] = report.policy;
     return done.status();
   }
   void Contributed(uint64_t round, uint32_t world) { worlds_[round] = world; }
@@ -97,8 +107,15 @@ class Trainer {
   const Tensors& weights() const { return weights_; }
   // Rounds that it has finished, and how many trainers were said to take part.
   const std::map<uint64_t, uint32_t>& worlds() const { return worlds_; }
+  // What each of them reported.
+  const std::map<uint64_t, client::Policy>& policies() const { return policies_; }
 
  private:
+  void Scale(float factor) {
+    for (std::vector<float>& grad : grads_) {
+      for (float& g : grad) g *= factor;
+    }
+  }
   std::vector<client::TensorBuffers> Buffers() {
     std::vector<client::TensorBuffers> buffers(weights_.size());
     for (size_t i = 0; i < weights_.size(); ++i) {
@@ -112,6 +129,8 @@ class Trainer {
   Tensors weights_;
   Tensors grads_;
   std::map<uint64_t, uint32_t> worlds_;
+  std::map<uint64_t, client::Policy> policies_;
+  std::set<uint64_t> spoilt_;
   std::unique_ptr<client::Client> client_;
 };
 

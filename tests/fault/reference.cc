@@ -239,8 +239,7 @@ void Reference::StepExtent(uint32_t extent_id, const std::vector<float>& sum, fl
 absl::Status Reference::Save(const std::string& path) const {
   const std::string unfinished = path + ".tmp";
   std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
-  Write(std::vector<uint64_t>{round_}, &file);
-  Write(std::vector<PolicyState>{policy_}, &file);
+  Write(std::vector<uint64_t>{round_, policy_.opt_step, policy_.consecutive_skips}, &file);
   Write(tensor_step_, &file);
   for (const ExtentState& state : extents_) {
     for (const std::vector<float>& array : state.arrays) Write(array, &file);
@@ -254,18 +253,17 @@ absl::Status Reference::Save(const std::string& path) const {
 absl::Status Reference::Load(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::NotFoundError(path);
-  std::vector<uint64_t> round(1);
-  std::vector<PolicyState> policy(1);
-  Read(&round, &file);
-  Read(&policy, &file);
+  std::vector<uint64_t> counts(3);
+  Read(&counts, &file);
   Read(&tensor_step_, &file);
   for (ExtentState& state : extents_) {
     for (std::vector<float>& array : state.arrays) Read(&array, &file);
     Read(&state.weight, &file);
   }
   if (!file) return absl::InternalError(absl::StrCat(path, " is too short"));
-  round_ = round[0];
-  policy_ = policy[0];
+  round_ = counts[0];
+  policy_.opt_step = counts[1];
+  policy_.consecutive_skips = counts[2];
   return absl::OkStatus();
 }
 

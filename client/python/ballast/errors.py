@@ -27,6 +27,7 @@ __all__ = [
     "JobFailed",
     "JobFinished",
     "LayoutMismatch",
+    "LossScaleMismatch",
     "NameInUse",
     "NonfiniteGradient",
     "OverBudget",
@@ -159,6 +160,13 @@ class HyperparamMismatch(BallastError):
     """Trainers sent different hyper-parameters for one round. Nothing was applied."""
 
     default_reason = "HYPERPARAM_MISMATCH"
+
+
+class LossScaleMismatch(BallastError):
+    """The gradients are multiplied by another scale than the job's. Nothing was applied."""
+
+    default_code = "FAILED_PRECONDITION"
+    default_reason = "LOSS_SCALE_MISMATCH"
 
 
 class NameInUse(BallastError):

@@ -68,6 +68,24 @@ TEST_F(HomeGrowthTest, NeedsEverySlotAndEqualContent) {
   EXPECT_TRUE(growth_.busy());
 }
 
+TEST_F(HomeGrowthTest, NewGroupsJoinTheScheduleGroupsThatAllSlotsName) {
+  plan_.spec.policy.schedule = WarmupLR{};
+  plan_.spec.policy.schedule_group.assign(plan_.spec.group_count, 0);
+  const auto call = [](uint32_t slot, std::vector<uint32_t> groups) {
+    ExtendCall made = GrowthCall(slot, kFirst + slot);
+    made.schedule_group = std::move(groups);
+    return made;
+  };
+  EXPECT_EQ(ReasonOf(Ask(call(0, {}))), Reason::kBadHyperparam);
+  ASSERT_TRUE(Ask(call(0, {1})).ok());
+  EXPECT_EQ(ReasonOf(Ask(call(1, {0}))), Reason::kLayoutMismatch);
+  home::Effects effects;
+  ASSERT_TRUE(Ask(call(1, {1}), &effects).ok());
+  const JobPlan& grown = All<home::GrowAt>(effects).front().plan;
+  EXPECT_EQ(grown.spec.policy.schedule_group.back(), 1u);
+  EXPECT_EQ(grown.spec.policy.schedule_group.size(), grown.spec.group_count);
+}
+
 TEST_F(HomeGrowthTest, AfterAChangeOfEpochTheNewMembersGrowTheJob) {
   ASSERT_TRUE(Ask(GrowthCall(1, kFirst + 1)).ok());
   plan_.epoch.members = {{0, kSecond}};

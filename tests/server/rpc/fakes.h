@@ -105,7 +105,7 @@ class FakeEngine : public RoundEngine {
   }
   void Fail(absl::Status) override {}
   void OnEnd(std::function<void(const absl::Status&, uint64_t)>) override {}
-  void UserState(uint32_t, std::function<void(std::string)> done) override { done(""); }
+  void StateOfSeat(uint32_t, std::function<void(SeatState)> done) override { done({}); }
   void SlotGrows(uint32_t, bool) override {}
   uint64_t job() const override { return 77; }
   uint32_t window_extents() const override { return 16; }
