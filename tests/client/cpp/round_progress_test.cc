@@ -103,6 +103,7 @@ TEST(RoundProgress, ServersThatDisagreeAreFound) {
   differ([](RoundResult* r) { r->loss_scale = 2; });
   differ([](RoundResult* r) { r->opt_step = 5; });
   differ([](RoundResult* r) { r->nonfinite = 1; });
+  differ([](RoundResult* r) { r->policy = PolicyState{.version = 2}; });
 }
 
 TEST(RoundProgress, EqualNansAgree) {

@@ -81,7 +81,7 @@ TEST_F(HomeGrowthTest, NewGroupsJoinTheScheduleGroupsThatAllSlotsName) {
   EXPECT_EQ(ReasonOf(Ask(call(1, {0}))), Reason::kLayoutMismatch);
   home::Effects effects;
   ASSERT_TRUE(Ask(call(1, {1}), &effects).ok());
-  const JobPlan& grown = All<home::GrowAt>(effects).front().plan;
+  const JobPlan grown = All<home::GrowAt>(effects).front().plan;
   EXPECT_EQ(grown.spec.policy.schedule_group.back(), 1u);
   EXPECT_EQ(grown.spec.policy.schedule_group.size(), grown.spec.group_count);
 }

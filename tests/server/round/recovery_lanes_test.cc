@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/reason.h"
 #include "common/io/arena.h"
 #include "common/io/memory_disk.h"
 #include "server/optim/dispatch.h"
@@ -133,6 +134,44 @@ TEST_F(RecoveryLanes, NameTheSameExtentWhenSeveralAreLost) {
               std::string::npos)
         << recovered.status();
   }
+}
+
+// The log's policy state has the version that the job's specification asks for, or it is not the
+// log of this job.
+TEST_F(RecoveryLanes, ThePolicyComesFromTheLogAndMustBeThatOfTheJob) {
+  JobPlan plan = plan_;
+  plan.spec.policy.loss_scaler = LossScalerConfig{};
+  const auto recover = [&](const JobPlan& of) {
+    ExtentStore store = EmptyStore();
+    EXPECT_TRUE(store.Add(layout_, owned_).ok());
+    auto storage = JobStorage::Open(&disk_, kDirectory, options_);
+    EXPECT_TRUE(storage.ok()) << storage.status();
+    return Recover(of, layout_, owned_, storage->get(), &store, 1);
+  };
+  const absl::Status lost = recover(plan).status();
+  EXPECT_EQ(ReasonOf(lost), Reason::kStateLost) << lost;
+  EXPECT_NE(lost.message().find("the log's policy state has version 1, the job's specification "
+                                "asks for 2"),
+            std::string::npos)
+      << lost;
+  PolicyState policy = StartPolicy(plan.spec);
+  policy.loss_scale = 32;
+  policy.scaler_iteration = 7;
+  policy.rates = {{.lr = 0.5}};
+  {
+    auto storage = JobStorage::Open(&disk_, kDirectory, options_);
+    ASSERT_TRUE(storage.ok()) << storage.status();
+    const PreparedRecord prepared{.epoch = 1, .round = 2, .policy = policy};
+    ASSERT_TRUE((*storage)->log()->AppendPrepared(prepared).ok());
+    DecisionRecord decision{.epoch = 1, .round = 2};
+    decision.decision.policy = policy;
+    ASSERT_TRUE((*storage)->log()->AppendDecision(decision).ok());
+    ASSERT_TRUE((*storage)->log()->Sync().ok());
+  }
+  const auto recovered = recover(plan);
+  ASSERT_TRUE(recovered.ok()) << recovered.status();
+  EXPECT_EQ(recovered->fsm.policy, policy);
+  EXPECT_EQ(ReasonOf(recover(plan_).status()), Reason::kStateLost);
 }
 
 }  // namespace

@@ -3,9 +3,12 @@
 
 #include <limits>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/convert/job_convert.h"
+#include "proto/convert/policy_convert.h"
 
 namespace ballast::server {
 namespace {
@@ -79,6 +82,73 @@ TEST(ConvertTest, APolicySurvivesTheWireAndAJobWithoutOneHasItsBytes) {
   EXPECT_TRUE(back->spec.policy == plan.spec.policy);
 }
 
+// As docs/formats/wire.md has the messages: field numbers are never used for something else.
+TEST(ConvertTest, BytesOfAPolicyStayAsTheyAre) {
+  JobSpec spec;
+  spec.policy.loss_scaler = LossScalerConfig{.initial_scale_power = 3, .hysteresis = 1};
+  spec.policy.schedule = LRRangeTest{.lr_range_test_min_lr = std::vector<double>{0.5}};
+  spec.policy.schedule_group = {0, 0};
+  spec.policy.schedule_group_count = 1;
+  v1::JobSpec message;
+  ballast::ToProto(spec.policy, &message);
+  const v1::ScheduleArgument& first = message.schedule().arguments(0);
+  EXPECT_EQ(absl::BytesToHexString(first.SerializeAsString()),
+            absl::StrCat("0a14", absl::BytesToHexString("lr_range_test_min_lr"), "1208",
+                         "000000000000e03f", "1801"));
+  EXPECT_EQ(message.schedule().arguments_size(), 4);
+  message.mutable_schedule()->clear_arguments();
+  EXPECT_EQ(absl::BytesToHexString(message.SerializeAsString()),
+            absl::StrCat("9a0110", "0803", "10e807", "1801", "29000000000000f03f",  // loss_scaler
+                         "a2010d", "0a0b", absl::BytesToHexString("LRRangeTest"),   // schedule
+                         "b201020000", "b80101"));
+  v1::Policy policy;
+  ballast::ToProto(PolicyState{.version = 2,
+                               .loss_scale = 8,
+                               .opt_step = 3,
+                               .consecutive_skips = 1,
+                               .scaler_iteration = 4,
+                               .last_overflow = -1,
+                               .hysteresis_left = 2,
+                               .skipped = 5,
+                               .schedule_index = 6,
+                               .rates = {{.lr = 0.5, .beta1 = 0.75}}},
+                   &policy);
+  EXPECT_EQ(
+      absl::BytesToHexString(policy.SerializeAsString()),
+      absl::StrCat("090000000000002040", "1004", "18ffffffffffffffffff01", "2002", "2805", "3006",
+                   "3a12", "09000000000000e03f", "11000000000000e83f", "4003", "4801"));
+}
+
+TEST(ConvertTest, APolicyIsHeardAtTheAttachWithStateAndWithResults) {
+  PolicyReport report{StartPolicy(JobSpec()), {NonfiniteKind::kGradient, 1, 2, 3, 0x7FC00000}};
+  report.state.version = 2;
+  report.state.loss_scale = 8;
+  report.state.rates = {{0.5, 0.25, 0.125}};
+  AttachResult attached;
+  attached.plan = MakePlan();
+  EXPECT_FALSE(AttachToProto(attached, {}, 1).has_policy());
+  attached.state.policy = report;
+  const v1::AttachReply reply = AttachToProto(attached, {}, 1);
+  EXPECT_EQ(PolicyFromProto(reply.policy()), report.state);
+  EXPECT_EQ(NonfiniteFromProto(reply.policy().why_skipped()), report.why_skipped);
+  StateInfo info;
+  info.policy = report;
+  v1::StateInfo state;
+  ToProto(info, &state);
+  EXPECT_EQ(PolicyFromProto(state.policy()), report.state);
+  RoundResult result;
+  v1::RoundResult message;
+  ballast::ToProto(result, &message);
+  EXPECT_FALSE(message.has_policy());
+  result.policy = report.state;
+  ballast::ToProto(result, &message);
+  EXPECT_EQ(RoundResultFromProto(message).policy, result.policy);
+  v1::RoundBegin begin;
+  EXPECT_EQ(BeginFromProto(begin, 1)->loss_scale, 0);
+  begin.set_loss_scale(64);
+  EXPECT_EQ(BeginFromProto(begin, 1)->loss_scale, 64);
+}
+
 TEST(ConvertTest, UnknownEnumNumbersOfASpecAreNamed) {
   v1::AttachRequest request;
   ballast::ToProto(MakePlan().spec, request.mutable_spec());
@@ -119,12 +189,14 @@ TEST(ConvertTest, AVoteSurvivesTheWireBitForBit) {
   vote.first_nonfinite = {NonfiniteKind::kSum, 7, 12, 2, 0x7F800000};
   vote.contributor_digest = 0xFFFFFFFF;
   vote.scalars = {{0, 12, {0x3F800000, 0x7FC00001}}};
+  vote.rates = {{0.5, 0.25, 0.125}, {0.75, 0, 0}};
   v1::Prepare message;
   ballast::ToProto(vote, &message);
   auto back = VoteFromProto(message);
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(back->norms, vote.norms);
   EXPECT_EQ(back->scalars, vote.scalars);
+  EXPECT_EQ(back->rates, vote.rates);
   EXPECT_EQ(back->server, 4u);
   EXPECT_EQ(back->nonfinite, 3u);
   EXPECT_EQ(back->first_nonfinite, vote.first_nonfinite);
