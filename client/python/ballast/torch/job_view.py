@@ -1,0 +1,108 @@
+"""What an optimizer in the service says about its job and its last round.
+
+Comes from: ballast.torch.service_optimizer, which derives from it. Goes to:
+ballast.torch.membership and rounds, which are read only.
+Thread safety: as torch.optim.Optimizer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast.torch.membership import Membership
+from ballast.torch.rounds import Rounds
+from ballast.torch.untraced import UntracedOptimizer
+
+
+class JobView(UntracedOptimizer):
+    """The properties of ServiceOptimizer that change nothing, but for user_state."""
+
+    _membership: Membership
+    _rounds: Rounds
+
+    @property
+    def last_report(self) -> dict[str, Any] | None:
+        """All fields of the last round's RoundReport (client/cpp/ballast/client.h); None before.
+
+        "paused_ms" has the part of the round during which a server was away, "reconnects" how often
+        one came back since the round before.
+        """
+        return None if self._rounds.report is None else dict(self._rounds.report)
+
+    @property
+    def grad_norm(self) -> float | None:
+        """Global 2-norm of the last round's unscaled mean gradient, before clipping."""
+        return None if self._rounds.report is None else self._rounds.report["grad_norm"]
+
+    @property
+    def clip_coef(self) -> float | None:
+        """Factor by which max_grad_norm scaled the last round's gradient; 1.0 when it did not."""
+        return None if self._rounds.report is None else self._rounds.report["clip_coef"]
+
+    @property
+    def step_was_skipped(self) -> bool:
+        """Whether the last round was skipped on all trainers because of non-finite gradients."""
+        return self._rounds.report is not None and not self._rounds.report["applied"]
+
+    @property
+    def round(self) -> int:
+        """Rounds finished so far, skipped ones included."""
+        return 0 if self._membership.session is None else self._membership.session.round
+
+    @property
+    def opt_step(self) -> int:
+        """Rounds applied so far."""
+        return 0 if self._membership.session is None else self._membership.session.opt_step
+
+    @property
+    def resumed(self) -> bool:
+        """Whether attach() took a seat in a job that was there; False before."""
+        return self._membership.session is not None and self._membership.session.resumed
+
+    @property
+    def user_state(self) -> Any:
+        """What this rank's script needs to continue: its data position, random_state(), schedulers.
+
+        Bytes, or what JSON can hold; at most 64 KiB. step() commits its value at that moment with
+        the round, and after attach() in a resumed job it is the value of the newest finished round
+        (None when there was none). A step() with a value that is too large, or that JSON cannot
+        hold, raises BadArgument before anything is sent.
+        """
+        return self._membership.user_state
+
+    @user_state.setter
+    def user_state(self, value: Any) -> None:
+        self._membership.user_state = value
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Bytes moved and copied since attach; {} before the first step().
+
+        payload_up_bytes, payload_down_bytes: of gradients and weights on the wire. copied_up_bytes,
+        copied_down_bytes: those that were copied in this process on their way: none up and each
+        once down, and once more, both ways, where a tensor is not contiguous.
+        """
+        return self._membership.counters()
+
+    @property
+    def job(self) -> str:
+        return self._membership.config.job
+
+    @property
+    def job_id(self) -> int:
+        """The servers' number of the job; 0 before the first step()."""
+        return 0 if self._membership.session is None else self._membership.session.job_id
+
+    @property
+    def durability(self) -> str:
+        """What a finished round survives: "power", "process" or "none"."""
+        return self._membership.config.durability
+
+    @property
+    def world_size(self) -> int:
+        """Trainers of the job; with variable_world, and once attached, those of the next round."""
+        return self._membership.world_size
+
+    @property
+    def rank(self) -> int:
+        return self._membership.config.rank
