@@ -120,7 +120,7 @@ def test_the_signature_and_the_help_show_every_job_option_with_its_default():
         "loss_scale": 1.0, "nonfinite": "skip", "max_consecutive_skips": 100, "init": "equal",
         "extent_elements": None, "tile_elements": None, "attach_timeout": None, "durability": None,
         "reconnect_timeout": None, "resume": None, "variable_world": False, "min_world": None,
-        "device": None,
+        "device": None, "accumulation_steps": 1,
     }  # fmt: skip
     for call in (bt.AdamW, bt.AdamW.__init__):
         parameters = inspect.signature(call).parameters

@@ -62,6 +62,7 @@ class JobConfig:
     variable_world: bool = False
     min_world: int = 1
     device: str = "auto"
+    accumulation_steps: int = 1
 
 
 def resolve(
@@ -107,6 +108,7 @@ def resolve(
         variable_world=_variable_world(variable, durability),
         min_world=_min_world(given["min_world"], world, variable, env),
         device=_device(given["device"], durability, env),
+        accumulation_steps=accumulation_steps(given["accumulation_steps"]),
     )
 
 
@@ -187,6 +189,14 @@ def _max_consecutive_skips(given: int | None) -> int:
             "nonfinite=\"halt\" halts at the first"
         )
     return skips
+
+
+def accumulation_steps(given: int) -> int:
+    """`given` as micro-batches of a round; BadArgument when it is no whole number of at least 1."""
+    steps = _integer(given, "accumulation_steps")
+    if steps < 1:
+        raise BadArgument(f"accumulation_steps={steps}: must be 1 or more")
+    return steps
 
 
 def _from_environment(env: Mapping[str, str], names: Sequence[str]) -> tuple[str, str]:

@@ -37,13 +37,14 @@ class JobOptions(TypedDict, total=False):
     variable_world: bool
     min_world: int | None
     device: str | None
+    accumulation_steps: int
 
 
 # What an option is that a script does not give.
 DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(JobOptions.__annotations__),
     "loss_scale": 1.0, "nonfinite": "skip", "max_consecutive_skips": 100, "init": "equal",
-    "variable_world": False,
+    "variable_world": False, "accumulation_steps": 1,
 }  # fmt: skip
 
 

@@ -90,7 +90,7 @@ def join(optimizer: ServiceOptimizer, job: str) -> None:
         before.leave()
     config = dataclasses.replace(before.config, job=job, resume="must")
     optimizer._membership = Membership(config, optimizer._naming, optimizer._kind)
-    optimizer._rounds = Rounds(optimizer._membership, optimizer._kind)
+    optimizer._rounds = Rounds(optimizer._membership, optimizer._kind, optimizer._accumulation)
     optimizer._carried = None
     optimizer.attach()
 

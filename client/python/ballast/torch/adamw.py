@@ -71,6 +71,10 @@ class AdamW(ServiceOptimizer):
         depends on it. "cpu": in memory, or OverBudget is raised. "nvme": on their disks, with as
         much of it in memory as storage.dram_budget allows (docs/nvme.md); needs durability.
         "auto", the default: in memory if it fits, else on disk if the job has durability.
+    accumulation_steps: micro-batches of a round. Each step() but the last of a round adds .grad to
+        a sum in fp32, sends nothing and leaves .grad None; the last one rounds the sum once to the
+        parameter's dtype and pushes it. The sum is not divided: divide each loss, as in torch
+        (docs/optimizers.md). no_sync() decides micro-batch by micro-batch.
 
     The first step(), or attach(), attaches and uploads the weights; from then on the service owns
     them, and in-place edits of parameters raise WeightsEdited at the next step() unless

@@ -71,15 +71,15 @@ def _copy_back(entry: Entry) -> None:
         entry.copied_down += entry.weight_copy.nbytes
 
 
-def gradient(entry: Entry) -> tuple[int, torch.Tensor | None]:
-    """(address or 0, owner of the memory) of the parameter's gradient, contiguous.
+def dense_gradient(entry: Entry) -> torch.Tensor | None:
+    """The parameter's gradient, of the parameter's dtype and shape; None when there is none.
 
     Raises Unsupported or BadArgument naming the parameter when the gradient is sparse, on another
     device or of another dtype or shape than the parameter.
     """
     p, grad = entry.param, entry.param.grad
     if grad is None:
-        return 0, None
+        return None
     if grad.layout is not torch.strided:
         raise Unsupported(
             f"the gradient of parameter {entry.name!r} has layout {grad.layout}; sparse gradients "
@@ -90,13 +90,33 @@ def gradient(entry: Entry) -> tuple[int, torch.Tensor | None]:
             f"the gradient of parameter {entry.name!r} is {grad.dtype} {tuple(grad.shape)} on "
             f"{grad.device} but the parameter is {p.dtype} {tuple(p.shape)} on {p.device}"
         )
-    if grad.numel() == 0:
-        return _EMPTY.data_ptr(), _EMPTY
-    if grad.is_contiguous() and not grad.is_neg():
+    return grad
+
+
+def gradient(entry: Entry) -> tuple[int, torch.Tensor | None]:
+    """(address or 0, owner of the memory) of the parameter's gradient, contiguous.
+
+    Raises as dense_gradient().
+    """
+    grad = dense_gradient(entry)
+    if grad is None:
+        return 0, None
+    if grad.numel() and grad.is_contiguous() and not grad.is_neg():
         return grad.data_ptr(), grad
+    return copied_gradient(entry, grad)
+
+
+def copied_gradient(entry: Entry, values: torch.Tensor) -> tuple[int, torch.Tensor]:
+    """(address, owner) of a contiguous copy of `values` in the tensor's dtype in the job.
+
+    values: of the parameter's shape; rounded to nearest, ties to even. The memory of the copy is
+    kept for the next round.
+    """
+    if values.numel() == 0:
+        return _EMPTY.data_ptr(), _EMPTY
     if entry.grad_copy is None:
-        entry.grad_copy = torch.empty(p.shape, dtype=p.dtype, device="cpu")
-    entry.grad_copy.copy_(grad.detach())
+        entry.grad_copy = torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
+    entry.grad_copy.copy_(values.detach())
     entry.copied_up += entry.grad_copy.nbytes
     return entry.grad_copy.data_ptr(), entry.grad_copy
 

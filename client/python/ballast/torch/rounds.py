@@ -13,6 +13,7 @@ import torch
 from ballast import user_state
 from ballast.errors import NonfiniteGradient, warn
 from ballast.torch import buffers, load
+from ballast.torch.accumulation import Accumulation
 from ballast.torch.kind import Kind
 from ballast.torch.local_clip import LocalClipWatch
 from ballast.torch.manifest import Entry
@@ -24,20 +25,22 @@ class Rounds:
 
     report: the fields of the last step's RoundReport; None before.
     Every call raises as Session does, after an error the parameters may hold a mix of old and new
-    values. `membership` is borrowed and outlives this object.
+    values. `membership` and `accumulation` are borrowed and outlive this object.
     """
 
-    def __init__(self, membership: Membership, kind: Kind) -> None:
+    def __init__(self, membership: Membership, kind: Kind, accumulation: Accumulation) -> None:
         self.report: dict[str, Any] | None = None
         self._membership = membership
         self._kind = kind
+        self._accumulation = accumulation
         self._clip_watch = LocalClipWatch()
         self._hyper: list[tuple[float, ...]] = []  # of the last step, per service group
 
     def step(self, param_groups: list[dict[str, Any]]) -> None:
         """Pushes the gradients of all parameters and puts the stepped weights into them.
 
-        param_groups: torch's, with the hyper-parameters of this step.
+        Micro-batches that were added up before are part of it; their sum stays until the round has
+        ended. param_groups: torch's, with the hyper-parameters of this step.
         """
         membership = self._membership
         entries = membership.entries
@@ -48,8 +51,8 @@ class Rounds:
         self._kind.refuse_changes(param_groups, membership.options)
         for g, before, now in zip(groups, self._hyper, hyper):
             self._kind.refuse_new_values(before, now, g)
-        lent = [buffers.gradient(e) for e in entries]
-        self._look_for_local_clips()
+        lent = [self._accumulation.lend(e) for e in entries]
+        self._look_for_local_clips(lent)
         weights = [buffers.weight_address(e) for e in entries]
         before = self._bits_of_silent(entries, lent)
         applied = True
@@ -59,8 +62,10 @@ class Rounds:
             self.report = membership.session.step(hyper, grads, weights, state, keep=keep)
             applied = self.report["applied"]
             self._hyper = hyper
+            self._accumulation.clear(entries)
         except NonfiniteGradient:
             applied = False
+            self._accumulation.clear(entries)
             raise
         finally:
             if applied:
@@ -131,11 +136,11 @@ class Rounds:
         silent = [e for e, (address, _) in zip(entries, lent) if not address]
         return [(e, buffers.weight_bits(e)) for e in silent]
 
-    def _look_for_local_clips(self) -> None:
+    def _look_for_local_clips(self, lent: list[tuple[int, Any]]) -> None:
         membership = self._membership
         if self._clip_watch.over or membership.alone or membership.config.max_grad_norm > 0:
             return
-        gradients = [e.param.grad for e in membership.entries if e.param.grad is not None]
+        gradients = [g for _, g in lent if g is not None and g.is_floating_point()]
         if self._clip_watch.saw(gradients):
             warn(
                 "all gradients of this trainer have one norm, as clip_grad_norm_ before step() "

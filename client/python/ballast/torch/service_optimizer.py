@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from ballast import config
 from ballast.errors import BadArgument, Unsupported, at_border
 from ballast.job_options import JobOptions, refuse_unknown
 from ballast.torch import export, files, handle, load
+from ballast.torch.accumulation import Accumulation
 from ballast.torch.job_view import JobView
 from ballast.torch.kind import Kind
 from ballast.torch.manifest import warn_of_order
@@ -51,8 +53,10 @@ class ServiceOptimizer(JobView):
         defaults = self._kind.checked_defaults(defaults)
         self._naming = Naming(model)  # super() adds the groups, which are named there.
         super().__init__(params, defaults)
-        self._membership = Membership(config.resolve(**job_options), self._naming, self._kind)
-        self._rounds = Rounds(self._membership, self._kind)
+        settings = config.resolve(**job_options)
+        self._accumulation = Accumulation(settings.accumulation_steps)
+        self._membership = Membership(settings, self._naming, self._kind)
+        self._rounds = Rounds(self._membership, self._kind, self._accumulation)
         self._carried: dict[str, Any] | None = None  # the wrapped optimizer's state, until attached
 
     # ---- the torch contract
@@ -76,6 +80,8 @@ class ServiceOptimizer(JobView):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One round: pushes all gradients, waits for the service, receives the stepped weights.
 
+        With accumulation_steps, and inside no_sync(), a step() that does not end a round adds the
+        gradients to the sum of their round and sends nothing; it is a micro-batch.
         closure: re-evaluates the model with gradients enabled and returns the loss, which step()
         returns; called once. The first call attaches (see the class). A parameter whose gradient is
         None on all trainers is left untouched and its step count does not advance; where only some
@@ -92,15 +98,53 @@ class ServiceOptimizer(JobView):
                 loss = closure()
         self._refuse_scaler()
         with torch.no_grad():
-            self._join()
-            self._rounds.step(self.param_groups)
+            if self._accumulation.ends_round():
+                self._join()
+                self._rounds.step(self.param_groups)
+            else:
+                newcomers = self._membership.newcomers(self.param_groups)
+                self._accumulation.add(self._membership.entries + newcomers)
         return loss
 
+    def no_sync(self) -> AbstractContextManager[None]:
+        """A context in which each step() adds its gradients to the sum and makes no round.
+
+        For windows of another length than accumulation_steps, which may be 1:
+        `with opt.no_sync() if more else contextlib.nullcontext(): opt.step()`.
+        """
+        return self._accumulation.no_sync()
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Micro-batches of a round; may be set between any two steps, as for a short last round."""
+        return self._accumulation.steps
+
+    @accumulation_steps.setter
+    @at_border
+    def accumulation_steps(self, steps: int) -> None:
+        self._accumulation.steps = config.accumulation_steps(steps)
+
+    @property
+    def micro_steps(self) -> int:
+        """Micro-batches in the sum of the present round; 0 right after a step() that made one."""
+        return self._accumulation.count
+
+    def discard_accumulated(self) -> None:
+        """Drops the micro-batches in the sum, so that the next step() begins a new one."""
+        self._accumulation.discard()
+
+    @at_border
     def state_dict(self) -> dict[str, Any]:
         """A small handle: {"state": {}, "param_groups", "ballast": {job, job_id, round, ...}}.
 
-        Local and cheap; it holds no tensors of the service. See export_state() for those.
+        Local and cheap; it holds no tensors of the service. See export_state() for those. Raises
+        BadArgument between the micro-batches of a round, whose sum it would lose.
         """
+        if self.micro_steps:
+            raise BadArgument(
+                f"state_dict(): the sum of {self.micro_steps} micro-batches is in this process "
+                "only; call it after the step() that ends the round, or discard_accumulated() first"
+            )
         packed = super().state_dict()
         packed["ballast"] = handle.make(
             job=self.job,
