@@ -146,6 +146,30 @@ def test_bf16_casts_the_module_and_keeps_fp32_masters(fake):
     assert engine.optimizer.export_state()["state"][0]["master"].dtype == torch.float32
 
 
+@pytest.mark.parametrize("managed", [True, False])
+def test_gradients_of_bf16_add_up_in_fp32_if_the_configuration_says_so(fake, managed):
+    dtypes = {"data_types": {"grad_accum_dtype": "fp32"}, "bf16": {"enabled": True}}
+    engine = deepspeed.initialize(model=model(), config=config(
+        gradient_accumulation_steps=8, managed_gradient_accumulation=managed, **dtypes))[0]
+    total = [0.0] * 4
+    for i in range(8):
+        engine.backward(engine(batch(i, torch.bfloat16)).square().mean())
+        if managed or i == 7:
+            engine.step()
+    twin = model().bfloat16()
+    for i in range(8):
+        twin.zero_grad()
+        (twin(batch(i, torch.bfloat16)).square().mean() / 8).backward()
+        total = [t + p.grad.float() for t, p in zip(total, twin.parameters())]
+    masters = [torch.nn.Parameter(p.detach().float()) for p in model().bfloat16().parameters()]
+    for master, t in zip(masters, total):
+        master.grad = t.bfloat16().float()
+    torch.optim.AdamW(masters, lr=0.01, weight_decay=0.1, foreach=False).step()
+    for ours, master in zip(engine.module.parameters(), masters):
+        assert torch.equal(ours, master.bfloat16())
+    assert engine.global_steps == 1 and all(p.grad is None for p in engine.module.parameters())
+
+
 def test_fp16_multiplies_the_loss_by_its_fixed_scale(fake):
     fp16 = {"enabled": True, "loss_scale": 128}
     engine = deepspeed.initialize(model=model(), config=config(fp16=fp16))[0]

@@ -77,6 +77,7 @@ def initialize(
         Monitor(document, rank),
         building.loss_scale(settings),
         settings["zero_optimization.stage"],
+        building.sums_in_fp32(settings),
     )
     return engine, opt, loader, schedule
 

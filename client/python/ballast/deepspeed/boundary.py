@@ -64,6 +64,11 @@ class Boundary:
             return self._said
         return (self.micro_steps + 1) % self.accumulation == 0
 
+    @property
+    def backwards(self) -> int:
+        """Calls of backward() since the last round."""
+        return self._backwards
+
     def backward(self) -> None:
         self._backwards += 1
 

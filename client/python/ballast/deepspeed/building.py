@@ -42,6 +42,12 @@ def loss_scale(settings: Settings) -> float:
     return float(settings["fp16.loss_scale"]) if settings["fp16.enabled"] else 1.0
 
 
+def sums_in_fp32(settings: Settings) -> bool:
+    """Whether gradients of a model of 16 bits add up in fp32."""
+    short = settings["fp16.enabled"] or settings["bf16.enabled"]
+    return bool(short) and settings["data_types.grad_accum_dtype"] == "fp32"
+
+
 def optimizer_of(
     given: Any, parameters: Any, model: torch.nn.Module, settings: Settings
 ) -> ServiceOptimizer:

@@ -39,8 +39,10 @@ class DeepSpeedEngine:
         monitor: Monitor,
         loss_scale: float,
         stage: int,
+        sums_in_fp32: bool = False,
     ) -> None:
-        """stage: zero_optimization.stage, which scripts ask for."""
+        """stage: zero_optimization.stage, which scripts ask for. sums_in_fp32: gradients of 16 bits
+        add up in fp32 over the micro-batches of a round."""
         self.module = module
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
@@ -49,6 +51,7 @@ class DeepSpeedEngine:
         self._boundary = boundary
         self._loss_scale = loss_scale
         self._stage = stage
+        self._sums_in_fp32 = sums_in_fp32
         self._applied = False
         self._no_sync = False
 
@@ -73,11 +76,15 @@ class DeepSpeedEngine:
         """Adds the gradients of loss / gradient_accumulation_steps, and returns that loss.
 
         scale_wrt_gas=False: the caller has divided. The loss scale of fp16 is multiplied in and
-        divided out by the service. Gradients add up in the parameter's dtype.
+        divided out by the service. Gradients add up in the parameter's dtype, or in fp32 with
+        data_types.grad_accum_dtype.
         """
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise BadArgument("backward() takes a loss of one element")
         scaled = loss / self._boundary.accumulation if scale_wrt_gas else loss
+        if self._sums_in_fp32 and self._boundary.backwards:
+            with self.optimizer.no_sync():
+                self.optimizer.step()  # adds the micro-batch before
         self._boundary.backward()
         (scaled * self._loss_scale).backward(retain_graph=retain_graph)
         return scaled

@@ -24,6 +24,11 @@ def _other_dtype(path: str) -> Callable[[_Values], bool]:
     return lambda values: values.get(path) not in (None, _model_dtype(values))
 
 
+def _narrower_sum(values: _Values) -> bool:
+    path = "data_types.grad_accum_dtype"
+    return values.get(path) != "fp32" and _other_dtype(path)(values)
+
+
 def _is(path: str, value: Any) -> Callable[[_Values], bool]:
     return lambda values: values.get(path) == value
 
@@ -49,8 +54,8 @@ _RULES: tuple[tuple[str, Callable[[_Values], bool], str], ...] = (
     ),
     (
         "data_types.grad_accum_dtype",
-        _other_dtype("data_types.grad_accum_dtype"),
-        "leave it out, or use fp32 parameters",
+        _narrower_sum,
+        "leave it out, or write fp32",
     ),
     ("zero_optimization.stage", _is("zero_optimization.stage", 3), "write stage 2"),
     ("comms_logger.enabled", _is("comms_logger.enabled", True), "leave it false"),

@@ -49,10 +49,10 @@ CAPABILITIES = {
         "gradients in another dtype than their parameter's",
         "leave the key out; sums are in fp32 in any case",
     ),
-    "fp32_accumulation": Capability(
+    "short_accumulation": Capability(
         False,
-        "accumulation in another dtype than the parameter's",
-        "leave the key out, or use fp32 parameters",
+        "accumulation in another dtype than fp32 or the parameter's",
+        "leave the key out, or write fp32",
     ),
     # Memory and links.
     "stage3": Capability(

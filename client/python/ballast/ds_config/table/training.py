@@ -62,6 +62,10 @@ def _differs_from_model(value: Any, look: Look) -> bool:
     return value is not None and value != (model[0] if model else "fp32")
 
 
+def _wider_than_model(value: Any, look: Look) -> bool:
+    return value == "fp32" and _differs_from_model(value, look)
+
+
 _OTHER_DTYPE = "another dtype than the model's"
 
 _BATCH = (
@@ -283,9 +287,14 @@ _PRECISION = (
         no_effect("torch adds gradients in the dtype of their parameter"),
         (
             Case(
-                _OTHER_DTYPE,
+                '"fp32", with fp16 or bf16',
+                _wider_than_model,
+                sdk("micro-batches add up in fp32, as with bt.AdamW(accumulation_steps=...)"),
+            ),
+            Case(
+                "another one that is not the model's",
                 _differs_from_model,
-                sdk("the dtype in which micro-batches add up", needs="fp32_accumulation"),
+                sdk("the dtype in which micro-batches add up", needs="short_accumulation"),
             ),
         ),
     ),
