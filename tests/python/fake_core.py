@@ -11,6 +11,8 @@ import functools
 
 import torch
 
+from ballast.errors import LossScaleMismatch
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -114,9 +116,11 @@ class FakeConnection:
         self.on_wait = None
         self.polls = 0
         self.wait_error = None
+        self.said = self._first_policy(options)
         self._append(tensors, weights)
         if core.resumes is not None:
             self._resume(weights, *core.resumes)
+            self.said.update(core.policy_said)
 
     def _resume(self, weights, rounds, value, state):
         self.resumed, self.round, self.opt_step = True, rounds + 1, rounds
@@ -145,10 +149,42 @@ class FakeConnection:
             else:
                 self.optimizer.add_param_group({"params": params})
 
+    @staticmethod
+    def _first_policy(options):
+        dynamic = options.get("dynamic_loss_scale")
+        scale = 2.0 ** dynamic[0] if dynamic else options["loss_scale"]
+        return {
+            "loss_scale": scale, "schedule_index": -1, "skipped_rounds": 0, "rates": [],
+            "last_skipped": False, "why_skipped": "",
+        }  # fmt: skip
+
+    def policy(self):
+        return dict(self.said)
+
+    def _scheduled(self, hyper):
+        """The stand-in for a schedule: a group's own lr times 1, 2, 3, ... and half its beta1."""
+        if not self.options["schedule"]:
+            return hyper
+        times = self.said["schedule_index"] + 2
+        cycles = self.options["schedule"] == "OneCycle"
+        scheduled = [(h[0] * times, h[1] / 2 if cycles else h[1], *h[2:]) for h in hyper]
+        self.said["rates"] = [h[:3] for h in scheduled]
+        return scheduled
+
+    def _move_policy(self, applied):
+        self.said["last_skipped"] = not applied
+        self.said["schedule_index"] += applied
+        self.said["skipped_rounds"] += not applied
+        if self.options["dynamic_loss_scale"] and not applied:
+            self.said["loss_scale"] /= 2
+
     @on_cpu
-    def begin_step(self, hyper, grads, weights, user_state):
+    def begin_step(self, hyper, grads, weights, user_state, loss_scale):
         self.calls.append(("step", hyper, grads))
+        if loss_scale not in (0, self.said["loss_scale"]):
+            raise LossScaleMismatch(f"slot 0 sent {loss_scale:g}", slot=0)
         self.user_state = user_state
+        hyper = self._scheduled(hyper)
         assert len(hyper) == len(self.optimizer.param_groups)
         assert len(grads) == len(weights) == len(self.tensors)
         for group, values in zip(self.optimizer.param_groups, hyper):
@@ -157,7 +193,7 @@ class FakeConnection:
         for (_, shape, dtype, *_), master, grad in zip(self.tensors, self.masters, grads):
             master.grad = None
             if grad:
-                master.grad = at(grad, shape, dtype).float() / self.options["loss_scale"]
+                master.grad = at(grad, shape, dtype).float() / self.said["loss_scale"]
                 total += master.grad.double().square().sum()
         norm = float(total.sqrt())
         clip = self.options["max_grad_norm"]
@@ -166,6 +202,7 @@ class FakeConnection:
         if applied:
             self.opt_step += 1
             self._apply(coef, grads, weights)
+        self._move_policy(applied)
         self.report = {
             "round": self.round,
             "applied": applied,
@@ -232,8 +269,9 @@ class FakeConnection:
         self.round += 1
         return self.report
 
-    def start_extend(self, tensors, weights, init):
+    def start_extend(self, tensors, weights, init, schedule_groups):
         self.calls.append(("extend", tensors, init))
+        self.schedule_groups = [*self.options["schedule_groups"], *schedule_groups]
         self._append(tensors, weights)
         return FakeOperation()
 
@@ -277,7 +315,7 @@ class FakeCore:
     """`attached` holds every connection made; `attach_error` and `attach_polls` act on the next.
 
     `queue` is the pause queue of the last one. resumes: (rounds finished, value of every weight,
-    user state) of a job that is there.
+    user state) of a job that is there; policy_said: of its policy what is not as at the beginning.
     """
 
     def __init__(self):
@@ -286,12 +324,14 @@ class FakeCore:
         self.attach_polls = 2
         self.queue = None
         self.resumes = None
+        self.policy_said = {}
 
     def PauseQueue(self):
         self.queue = FakePauseQueue()
         return self.queue
 
-    def start_attach(self, *, tensors, weights, **options):
+    def start_attach(self, *, tensors, weights, policy, **options):
+        options = {**options, **policy}
         if self.attach_error is not None:
             return FakeOperation(error=self.attach_error)
         self.attached.append(FakeConnection(self, options, tensors, weights))

@@ -120,7 +120,7 @@ def test_the_signature_and_the_help_show_every_job_option_with_its_default():
         "loss_scale": 1.0, "nonfinite": "skip", "max_consecutive_skips": 100, "init": "equal",
         "extent_elements": None, "tile_elements": None, "attach_timeout": None, "durability": None,
         "reconnect_timeout": None, "resume": None, "variable_world": False, "min_world": None,
-        "device": None, "accumulation_steps": 1,
+        "device": None, "accumulation_steps": 1, "lr_schedule": None, "profile": "exact",
     }  # fmt: skip
     for call in (bt.AdamW, bt.AdamW.__init__):
         parameters = inspect.signature(call).parameters
@@ -169,7 +169,9 @@ def test_settings_reach_the_core(fake):
         "reconnect_timeout_s": 30.0, "resume": "never", "pauses": fake.queue,
         "nonfinite": "halt", "max_consecutive_skips": 0, "variable_world": False, "min_world": 1,
         "device": "auto", "optimizer": "AdamW",
-        "optimizer_options": {"amsgrad": 0.0, "maximize": 0.0},
+        "optimizer_options": {"amsgrad": 0.0, "maximize": 0.0}, "dynamic_loss_scale": None,
+        "schedule": "", "schedule_arguments": {}, "schedule_groups": [], "schedule_group_count": 0,
+        "profile": "exact",
     }  # fmt: skip
     assert (opt.job, opt.world_size, opt.rank) == ("mine", 3, 2)
 

@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from ballast import job_name, job_options
 from ballast.errors import BadArgument
+from ballast.loss_scale import DynamicLossScale
+from ballast.schedules import ALL as SCHEDULES
+from ballast.schedules import Schedule
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})\Z")
 _INIT_MODES = ("equal", "broadcast")
 _NONFINITE = ("skip", "halt")
+_PROFILES = ("exact", "deepspeed")
 DURABILITIES = ("power", "process", "none")
 DEVICES = ("auto", "cpu", "nvme")
 RESUMES = ("never", "auto", "must")
@@ -48,7 +52,7 @@ class JobConfig:
     world_size: int
     rank: int
     max_grad_norm: float = 0.0  # 0: no clipping
-    loss_scale: float = 1.0
+    loss_scale: float | DynamicLossScale = 1.0
     nonfinite: str = "skip"
     max_consecutive_skips: int = 100  # 0: no limit
     tile_elements: int = 65536
@@ -63,6 +67,8 @@ class JobConfig:
     min_world: int = 1
     device: str = "auto"
     accumulation_steps: int = 1
+    lr_schedule: Schedule | None = None
+    profile: str = "exact"
 
 
 def resolve(
@@ -87,6 +93,7 @@ def resolve(
     resume = _resume(given["resume"], durability, env)
     _check_choice("init", given["init"], _INIT_MODES)
     _check_choice("nonfinite", given["nonfinite"], _NONFINITE)
+    _check_choice("profile", given["profile"], _PROFILES)
     variable = given["variable_world"]
     return JobConfig(
         endpoints=_endpoints(given["endpoints"], env),
@@ -94,7 +101,7 @@ def resolve(
         world_size=world,
         rank=seat,
         max_grad_norm=_max_grad_norm(given["max_grad_norm"]),
-        loss_scale=_loss_scale(given["loss_scale"]),
+        loss_scale=_loss_scale(given["loss_scale"], given["nonfinite"]),
         nonfinite=given["nonfinite"],
         max_consecutive_skips=_max_consecutive_skips(given["max_consecutive_skips"]),
         tile_elements=tile,
@@ -109,6 +116,8 @@ def resolve(
         min_world=_min_world(given["min_world"], world, variable, env),
         device=_device(given["device"], durability, env),
         accumulation_steps=accumulation_steps(given["accumulation_steps"]),
+        lr_schedule=_lr_schedule(given["lr_schedule"]),
+        profile=given["profile"],
     )
 
 
@@ -174,9 +183,26 @@ def _max_grad_norm(given: float | None) -> float:
     return 0.0 if norm == math.inf else norm
 
 
-def _loss_scale(given: float) -> float:
-    what = "a positive, finite number"
+def _loss_scale(given: float | str | DynamicLossScale, nonfinite: str) -> float | DynamicLossScale:
+    dynamic = DynamicLossScale() if isinstance(given, str) and given == "dynamic" else given
+    if isinstance(dynamic, DynamicLossScale):
+        if nonfinite != "skip":
+            raise BadArgument(
+                f"nonfinite={nonfinite!r} with a dynamic loss_scale: it finds its way by rounds "
+                'that overflow, which are skipped; leave nonfinite at "skip"'
+            )
+        return dynamic
+    what = 'a positive, finite number, "dynamic" or a DynamicLossScale'
     return _number(given, "loss_scale", lambda n: 0.0 < n < math.inf, what)
+
+
+def _lr_schedule(given: Schedule | None) -> Schedule | None:
+    if given is None or type(given) in SCHEDULES.values():
+        return given
+    raise BadArgument(
+        f"lr_schedule={given!r}: must be one of ballast.schedules ({', '.join(SCHEDULES)}); "
+        "schedulers of torch are built on the optimizer instead"
+    )
 
 
 def _max_consecutive_skips(given: int | None) -> int:

@@ -10,6 +10,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, get_type_hints
 
+from ballast.loss_scale import DynamicLossScale
+from ballast.schedules import Schedule
+
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
@@ -24,7 +27,7 @@ class JobOptions(TypedDict, total=False):
     world_size: int | None
     rank: int | None
     max_grad_norm: float | None
-    loss_scale: float
+    loss_scale: float | str | DynamicLossScale
     nonfinite: str
     max_consecutive_skips: int | None
     init: str
@@ -38,13 +41,15 @@ class JobOptions(TypedDict, total=False):
     min_world: int | None
     device: str | None
     accumulation_steps: int
+    lr_schedule: Schedule | None
+    profile: str
 
 
 # What an option is that a script does not give.
 DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(JobOptions.__annotations__),
     "loss_scale": 1.0, "nonfinite": "skip", "max_consecutive_skips": 100, "init": "equal",
-    "variable_world": False, "accumulation_steps": 1,
+    "variable_world": False, "accumulation_steps": 1, "profile": "exact",
 }  # fmt: skip
 
 

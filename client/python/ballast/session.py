@@ -9,14 +9,16 @@ call and never touches the connection.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ballast import backend, lifetime
 from ballast.config import JobConfig
 from ballast.errors import BallastError, Closed
+from ballast.loss_scale import DynamicLossScale
 from ballast.pauses import PauseReporter, say
 
 # Waits are cut into slices so that Python runs its signal handlers (Ctrl-C) in between.
@@ -51,7 +53,6 @@ def _settings(config: JobConfig) -> dict[str, Any]:
         "world": config.world_size,
         "slot": config.rank,
         "max_grad_norm": config.max_grad_norm,
-        "loss_scale": config.loss_scale,
         "nonfinite": config.nonfinite,
         "max_consecutive_skips": config.max_consecutive_skips,
         "tile_elements": config.tile_elements,
@@ -66,6 +67,21 @@ def _settings(config: JobConfig) -> dict[str, Any]:
         "min_world": config.min_world,
         "device": config.device,
     }
+
+
+def _policy(config: JobConfig, schedule_groups: Sequence[int]) -> dict[str, Any]:
+    """The keywords for what the service decides round by round, or a static loss scale."""
+    scale, schedule = config.loss_scale, config.lr_schedule
+    dynamic = isinstance(scale, DynamicLossScale)
+    policy = {
+        "dynamic_loss_scale": dataclasses.astuple(scale) if dynamic else None,
+        "schedule": "" if schedule is None else schedule.name,
+        "schedule_arguments": {} if schedule is None else schedule.arguments(),
+        "schedule_groups": [] if schedule is None else list(schedule_groups),
+        "schedule_group_count": 0 if schedule is None else schedule.groups,
+        "profile": config.profile,
+    }
+    return {"loss_scale": 1.0 if dynamic else scale, "policy": policy}
 
 
 def _await_attach(operation: Any, pauses: PauseReporter, keep: Any) -> None:
@@ -114,6 +130,7 @@ class Session:
         tensors: list[TensorSpec],
         weights: list[int],
         keep: Any,
+        schedule_groups: Sequence[int] = (),
     ) -> Session:
         """Attaches, uploads or receives the initial weights, and waits for the other trainers.
 
@@ -121,7 +138,8 @@ class Session:
         tensor, contiguous row-major memory of the tensor's dtype; read, and with init="broadcast"
         written on every rank but 0. keep: owner of that memory; it is held while the client may
         touch it, also when an interrupt ends the call early. In a job that was there (`resumed`)
-        that memory holds the servers' weights afterwards, on every rank.
+        that memory holds the servers' weights afterwards, on every rank. schedule_groups: per group
+        of the tensors, the group of the configuration's lr_schedule that it belongs to.
         Raises the errors of ballast::client::Client::Attach (client/cpp/ballast/client.h).
         """
         began = time.monotonic()
@@ -134,6 +152,7 @@ class Session:
         )
         operation = backend.core().start_attach(
             **_settings(config),
+            **_policy(config, schedule_groups),
             optimizer=optimizer[0],
             optimizer_options=optimizer[1],
             pauses=queue,
@@ -179,6 +198,14 @@ class Session:
         return bytes(self._client.user_state)
 
     @property
+    def policy(self) -> dict[str, Any]:
+        """Loss scale and schedule before the next round: ballast::client::Policy by field.
+
+        "rates" has (lr, beta1, beta2) per group of the newest round with gradients.
+        """
+        return dict(self._client.policy())
+
+    @property
     def job_id(self) -> int:
         return int(self._client.job_id)
 
@@ -208,17 +235,19 @@ class Session:
         weights: list[int],
         user_state: bytes,
         keep: Any,
+        loss_scale: float = 0.0,
     ) -> dict[str, Any]:
         """One round. hyper: the optimizer's numbers, in the wire's order, per service group.
 
         grads: address per tensor of its gradient, 0 for none. weights: address per tensor that
         receives its stepped weight. user_state: committed with the round (ballast.user_state).
+        loss_scale: by what the gradients are multiplied; 0: by the job's static loss scale.
         keep: owner of all that memory. Returns the RoundReport's fields. Raises as
         ballast::client::Client::Step; after an error during the round the weights may hold a mix of
         both versions.
         """
         return self._round(
-            lambda: self._client.begin_step(hyper, grads, weights, user_state), keep
+            lambda: self._client.begin_step(hyper, grads, weights, user_state, loss_scale), keep
         )
 
     def upload(self, weights: list[int], user_state: bytes, keep: Any) -> dict[str, Any]:
@@ -280,11 +309,16 @@ class Session:
         return dict(report)
 
     def extend(
-        self, tensors: list[TensorSpec], weights: list[int], init: str, keep: Any
+        self, tensors: list[TensorSpec], weights: list[int], schedule_groups: list[int], keep: Any
     ) -> None:
-        """Appends tensors in new groups before the next round; see Client::Extend."""
+        """Appends tensors in new groups before the next round; see Client::Extend.
+
+        schedule_groups: of the new groups, as for attach().
+        """
         self.check_open()
-        self._run(self._client.start_extend([tuple(t) for t in tensors], weights, init), keep)
+        specs, groups = [tuple(t) for t in tensors], schedule_groups
+        groups = [] if self.config.lr_schedule is None else groups
+        self._run(self._client.start_extend(specs, weights, self.config.init, groups), keep)
 
     def fetch_state(self, arrays: list[list[int]], keep: Any) -> list[int]:
         """Copies fp32 state into the given memory; returns the step count per tensor.

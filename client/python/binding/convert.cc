@@ -121,6 +121,12 @@ client::NonfinitePolicy ToNonfinitePolicy(const std::string& nonfinite) {
   RaiseBadArgument(absl::StrCat("nonfinite is '", nonfinite, "'; must be 'skip' or 'halt'"));
 }
 
+client::PolicyProfile ToProfile(const std::string& profile) {
+  if (profile == "exact") return client::PolicyProfile::kExact;
+  if (profile == "deepspeed") return client::PolicyProfile::kDeepSpeed;
+  RaiseBadArgument(absl::StrCat("profile is '", profile, "'; must be 'exact' or 'deepspeed'"));
+}
+
 nb::dict ToDict(const client::RoundReport& report) {
   nb::dict fields;
   fields["round"] = report.round;

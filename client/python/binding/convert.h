@@ -42,6 +42,8 @@ client::Durability ToDurability(const std::string& durability);
 // Raises BadArgument unless `device` is "auto", "cpu" or "nvme".
 client::Device ToDevice(const std::string& device);
 client::NonfinitePolicy ToNonfinitePolicy(const std::string& nonfinite);
+// Raises BadArgument unless `profile` is "exact" or "deepspeed".
+client::PolicyProfile ToProfile(const std::string& profile);
 
 // Raises BadArgument unless `resume` is "never", "auto" or "must".
 client::Resume ToResume(const std::string& resume);

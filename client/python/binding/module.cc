@@ -17,6 +17,7 @@
 #include "client/python/binding/exit_leave.h"
 #include "client/python/binding/operation.h"
 #include "client/python/binding/pause_queue.h"
+#include "client/python/binding/policy.h"
 #include "client/python/binding/safetensors.h"
 
 namespace ballast::python {
@@ -75,7 +76,7 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
                        uint32_t extent_elements, const std::string& init, double attach_timeout_s,
                        double time_scale, const std::string& durability, double reconnect_timeout_s,
                        const std::string& resume, bool variable_world, uint32_t min_world,
-                       const std::string& device, const PauseQueue& pauses,
+                       const std::string& device, const nb::dict& policy, const PauseQueue& pauses,
                        const std::vector<TensorTuple>& tensors, const Addresses& weights) {
   client::JobOptions options;
   options.endpoints = std::move(endpoints);
@@ -99,15 +100,19 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
   options.variable_world = variable_world;
   options.min_world = min_world;
   options.device = ToDevice(device);
+  options.policy = ToPolicy(policy);
   options.on_pause = pauses.Listener();
   return Attach(std::move(options), ToTensors(tensors), ToBuffers({}, weights));
 }
 
 Operation* StartExtend(const Connection& self, const std::vector<TensorTuple>& tensors,
-                       const Addresses& weights, const std::string& init) {
-  return new Operation(
-      [client = self.client(), specs = ToTensors(tensors), buffers = ToBuffers({}, weights),
-       mode = ToInitMode(init)](OperationResult*) { return client->Extend(specs, buffers, mode); });
+                       const Addresses& weights, const std::string& init,
+                       const std::vector<uint32_t>& schedule_groups) {
+  return new Operation([client = self.client(), specs = ToTensors(tensors),
+                        buffers = ToBuffers({}, weights), mode = ToInitMode(init),
+                        schedule_groups](OperationResult*) {
+    return client->Extend(specs, buffers, mode, schedule_groups);
+  });
 }
 
 // `arrays`: one list per state array, of an address per tensor.
@@ -161,16 +166,18 @@ nb::object Result(const Operation& self) {
   return nb::cast(self.result().tensor_step);
 }
 
-// `user_state` is committed with the round.
+// `user_state` is committed with the round. `loss_scale`: of the gradients; 0: the job's static
+// one.
 void BeginStep(const Connection& self, const std::vector<client::Hyper>& hyper,
-               const Addresses& grads, const Addresses& weights, const nb::bytes& user_state) {
+               const Addresses& grads, const Addresses& weights, const nb::bytes& user_state,
+               double loss_scale) {
   const std::vector<client::TensorBuffers> buffers = ToBuffers(grads, weights);
   std::string state(user_state.c_str(), user_state.size());
   absl::Status status;
   {
     nb::gil_scoped_release release;
     status = self.client()->SetUserState(std::move(state));
-    if (status.ok()) status = self.client()->BeginStep(hyper, buffers);
+    if (status.ok()) status = self.client()->BeginStep(hyper, buffers, loss_scale);
   }
   if (!status.ok()) Raise(status);
 }
@@ -218,16 +225,38 @@ nb::object WaitStep(const Connection& self, double timeout_s) {
   return ToDict(report);
 }
 
+// What does not change the client.
+void DefineProperties(nb::class_<Connection>* connection) {
+  (*connection)
+      .def_prop_ro("state_arrays",
+                   [](const Connection& self) { return self.client()->state_arrays(); })
+      .def_prop_ro("resumed", [](const Connection& self) { return self.client()->resumed(); })
+      .def_prop_ro("user_state",
+                   [](const Connection& self) {
+                     const std::string state = self.client()->user_state();
+                     return nb::bytes(state.data(), state.size());
+                   })
+      .def("policy", [](const Connection& self) { return ToDict(self.client()->policy()); })
+      .def_prop_ro("opt_step", [](const Connection& self) { return self.client()->opt_step(); })
+      .def_prop_ro("world", [](const Connection& self) { return self.client()->world(); })
+      .def_prop_ro("round", [](const Connection& self) { return self.client()->round(); })
+      .def_prop_ro("job_id", [](const Connection& self) { return self.client()->job_id(); })
+      .def_prop_ro("server_count",
+                   [](const Connection& self) { return self.client()->server_count(); });
+}
+
 void DefineConnection(nb::module_& module) {
-  nb::class_<Connection>(module, "Connection")
+  nb::class_<Connection> connection(module, "Connection");
+  connection
       .def("begin_step", &BeginStep, nb::arg("hyper"), nb::arg("grads"), nb::arg("weights"),
-           nb::arg("user_state"))
+           nb::arg("user_state"), nb::arg("loss_scale"))
       .def("begin_upload", &BeginUpload, nb::arg("weights"), nb::arg("user_state"))
       .def("begin_state_upload", &BeginStateUpload, nb::kw_only(), nb::arg("array"), nb::arg("low"),
            nb::arg("bits"), nb::arg("weights"), nb::arg("tensor_step"), nb::arg("opt_step"),
            nb::arg("user_state"))
       .def("wait", &WaitStep, nb::arg("timeout_s"))
-      .def("start_extend", &StartExtend, nb::arg("tensors"), nb::arg("weights"), nb::arg("init"))
+      .def("start_extend", &StartExtend, nb::arg("tensors"), nb::arg("weights"), nb::arg("init"),
+           nb::arg("schedule_groups"))
       .def("start_fetch_state", &StartFetchState, nb::arg("arrays"))
       .def("start_fetch_weights", &StartFetchWeights, nb::arg("weights"))
       .def("start_snapshot", &StartSnapshot, nb::arg("name"), nb::arg("keep"))
@@ -242,21 +271,8 @@ void DefineConnection(nb::module_& module) {
              nb::gil_scoped_release release;
              self.client()->Abort();
            })
-      .def("counters", [](const Connection& self) { return ToDict(self.client()->counters()); })
-      .def_prop_ro("state_arrays",
-                   [](const Connection& self) { return self.client()->state_arrays(); })
-      .def_prop_ro("resumed", [](const Connection& self) { return self.client()->resumed(); })
-      .def_prop_ro("user_state",
-                   [](const Connection& self) {
-                     const std::string state = self.client()->user_state();
-                     return nb::bytes(state.data(), state.size());
-                   })
-      .def_prop_ro("opt_step", [](const Connection& self) { return self.client()->opt_step(); })
-      .def_prop_ro("world", [](const Connection& self) { return self.client()->world(); })
-      .def_prop_ro("round", [](const Connection& self) { return self.client()->round(); })
-      .def_prop_ro("job_id", [](const Connection& self) { return self.client()->job_id(); })
-      .def_prop_ro("server_count",
-                   [](const Connection& self) { return self.client()->server_count(); });
+      .def("counters", [](const Connection& self) { return ToDict(self.client()->counters()); });
+  DefineProperties(&connection);
 }
 
 }  // namespace
@@ -282,8 +298,8 @@ NB_MODULE(_core, module) {
              nb::arg("max_consecutive_skips"), nb::arg("tile_elements"), nb::arg("extent_elements"),
              nb::arg("init"), nb::arg("attach_timeout_s"), nb::arg("time_scale"),
              nb::arg("durability"), nb::arg("reconnect_timeout_s"), nb::arg("resume"),
-             nb::arg("variable_world"), nb::arg("min_world"), nb::arg("device"), nb::arg("pauses"),
-             nb::arg("tensors"), nb::arg("weights"));
+             nb::arg("variable_world"), nb::arg("min_world"), nb::arg("device"), nb::arg("policy"),
+             nb::arg("pauses"), nb::arg("tensors"), nb::arg("weights"));
 }
 
 }  // namespace ballast::python

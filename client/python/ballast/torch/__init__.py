@@ -5,6 +5,8 @@
     ...                                           # the unchanged training loop
 """
 
+from ballast import schedules
+from ballast.loss_scale import DynamicLossScale
 from ballast.torch.adagrad import Adagrad
 from ballast.torch.adam import Adam
 from ballast.torch.adamw import AdamW
@@ -20,8 +22,10 @@ __all__ = [
     "Adam",
     "AdamW",
     "ApplyDelta",
+    "DynamicLossScale",
     "Lion",
     "random_state",
+    "schedules",
     "set_random_state",
     "wrap",
 ]

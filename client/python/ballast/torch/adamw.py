@@ -36,7 +36,12 @@ class AdamW(ServiceOptimizer):
         torch.nn.utils.clip_grad_norm_ before step() is exact for one trainer; with several it
         clips each trainer's own gradient before the average, which is something else, and is warned
         of, once, when the first rounds look like it.
-    loss_scale: static factor by which the loss was multiplied; the service divides it out.
+    loss_scale: factor by which the loss was multiplied; the service divides it out. A number, or
+        "dynamic" or a bt.DynamicLossScale: the service moves it, and the script calls
+        opt.scale(loss).backward() (docs/schedules.md).
+    lr_schedule: one of ballast.schedules, which the service evaluates from each group's lr and
+        betas; param_groups show what the last round used. Not beside a scheduler of torch.
+    profile: "exact", or "deepspeed" with DeepSpeed's quirks in both (docs/schedules.md).
     nonfinite: what happens when a gradient, or the sum over the trainers, is NaN or Inf anywhere.
         Nothing of that round is applied on any server. "skip": training continues
         (`step_was_skipped`, `last_report["nonfinite_element"]`). "halt": step() raises

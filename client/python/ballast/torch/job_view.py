@@ -41,8 +41,34 @@ class JobView(UntracedOptimizer):
 
     @property
     def step_was_skipped(self) -> bool:
-        """Whether the last round was skipped on all trainers because of non-finite gradients."""
-        return self._rounds.report is not None and not self._rounds.report["applied"]
+        """Whether the last round was skipped on all trainers because of non-finite gradients.
+
+        With a dynamic loss scale or a schedule also right after attach() in a resumed job.
+        """
+        if self._rounds.report is None:
+            return self.policy is not None and bool(self.policy["last_skipped"])
+        return not self._rounds.report["applied"]
+
+    @property
+    def skipped_steps(self) -> int:
+        """Rounds with gradients that were not applied: of the job with a dynamic loss scale or a
+        schedule, else those that this process has taken part in."""
+        policy = self.policy
+        return self._rounds.skipped if policy is None else int(policy["skipped_rounds"])
+
+    @property
+    def policy(self) -> dict[str, Any] | None:
+        """Loss scale and schedule before the next round: Policy (client/cpp/ballast/policy.h).
+
+        None before attach, and in a job without a dynamic loss scale or a schedule.
+        """
+        config, session = self._membership.config, self._membership.session
+        decides = self._rounds.scale.dynamic or config.lr_schedule is not None
+        return session.policy if decides and session is not None else None
+
+    def get_last_lr(self) -> list[float]:
+        """The learning rate of each group; with lr_schedule the one that the last round used."""
+        return [float(group["lr"]) for group in self.param_groups]
 
     @property
     def round(self) -> int:

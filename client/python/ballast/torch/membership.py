@@ -153,16 +153,25 @@ class Membership:
         else:
             if not edited:
                 buffers.refuse_edits(self.entries, self.config.job)
-            self.session.extend(specs, weights, self.config.init, keep=entries)
+            self.session.extend(specs, weights, _torch_groups(entries), keep=entries)
         self.manifest.add(entries)
         if received:
             buffers.received(entries)
 
     def _take_seat(self, specs: list[TensorSpec], weights: list[int], entries: list[Entry]) -> bool:
         optimizer = (self._kind.service or self._kind.name, self.options)
-        self.session = Session.attach(self.config, optimizer, specs, weights, keep=entries)
+        groups = _torch_groups(entries)
+        self.session = Session.attach(
+            self.config, optimizer, specs, weights, keep=entries, schedule_groups=groups
+        )
         weakref.finalize(self, lifetime.end, self.session).atexit = False
         if self.session.resumed:
             self.user_state = user_state.decode(self.session.user_state)
             self.loading = user_state.loading_of(self.session.user_state)
         return self.session.resumed
+
+
+def _torch_groups(entries: list[Entry]) -> list[int]:
+    """The torch group of each service group of the entries."""
+    of = {entry.service_group: entry.torch_group for entry in entries}
+    return [of[group] for group in sorted(of)]

@@ -11,25 +11,31 @@ from typing import Any
 import torch
 
 from ballast import user_state
-from ballast.errors import NonfiniteGradient, warn
+from ballast.errors import LossScaleMismatch, NonfiniteGradient, warn
 from ballast.torch import buffers, load
 from ballast.torch.accumulation import Accumulation
 from ballast.torch.kind import Kind
 from ballast.torch.local_clip import LocalClipWatch
 from ballast.torch.manifest import Entry
 from ballast.torch.membership import Membership
+from ballast.torch.scaling import LossScale
+from ballast.torch.scheduled import ScheduledRates
 
 
 class Rounds:
     """Runs rounds over the tensors of an attached membership, without autograd.
 
-    report: the fields of the last step's RoundReport; None before.
+    report: the fields of the last step's RoundReport; None before. skipped: steps of this process
+    that were not applied. scale, rates: what the service may decide.
     Every call raises as Session does, after an error the parameters may hold a mix of old and new
     values. `membership` and `accumulation` are borrowed and outlive this object.
     """
 
     def __init__(self, membership: Membership, kind: Kind, accumulation: Accumulation) -> None:
         self.report: dict[str, Any] | None = None
+        self.skipped = 0
+        self.scale = LossScale(membership)
+        self.rates = ScheduledRates(membership.config.lr_schedule, kind)
         self._membership = membership
         self._kind = kind
         self._accumulation = accumulation
@@ -47,7 +53,7 @@ class Rounds:
         buffers.refuse_edits(entries, membership.config.job)
         state = self._user_state()
         groups = membership.manifest.service_groups
-        hyper = [self._kind.read(param_groups[g], g) for g in groups]
+        hyper = [self._kind.read(self.rates.own(param_groups, g), g) for g in groups]
         self._kind.refuse_changes(param_groups, membership.options)
         for g, before, now in zip(groups, self._hyper, hyper):
             self._kind.refuse_new_values(before, now, g)
@@ -58,19 +64,33 @@ class Rounds:
         applied = True
         try:
             grads = [address for address, _ in lent]
-            keep = (entries, lent)
-            self.report = membership.session.step(hyper, grads, weights, state, keep=keep)
+            keep, scale = (entries, lent), self.scale.declared
+            self.report = membership.session.step(hyper, grads, weights, state, keep, scale)
             applied = self.report["applied"]
             self._hyper = hyper
-            self._accumulation.clear(entries)
+            self._ended(param_groups, applied)
+        except LossScaleMismatch as error:
+            applied = False
+            raise self.scale.advised(error) from None
         except NonfiniteGradient:
             applied = False
-            self._accumulation.clear(entries)
+            self._ended(param_groups, applied)
             raise
         finally:
             if applied:
                 stepped = [e for e, (address, _) in zip(entries, lent) if address]
                 buffers.received(stepped + _changed(before))
+
+    def show_rates(self, param_groups: list[dict[str, Any]]) -> None:
+        """Puts what the last round used into param_groups, where a schedule decides it."""
+        if self._membership.config.lr_schedule is not None:
+            used = self._membership.attached("show_rates").policy["rates"]
+            self.rates.show(param_groups, self._membership.manifest.service_groups, used)
+
+    def _ended(self, param_groups: list[dict[str, Any]], applied: bool) -> None:
+        self._accumulation.clear(self._membership.entries)
+        self.skipped += not applied
+        self.show_rates(param_groups)
 
     def upload(self) -> None:
         """Makes the parameters' present values the service's."""

@@ -27,6 +27,7 @@ from ballast.torch.manifest import warn_of_order
 from ballast.torch.membership import Membership
 from ballast.torch.naming import Naming, check_params
 from ballast.torch.rounds import Rounds
+from ballast.torch.scaling import scaled
 
 KEEP_MAX = 2**32 - 1  # of snapshot(), as SnapshotRequest has it
 
@@ -74,6 +75,8 @@ class ServiceOptimizer(JobView):
         group = self._naming.normalise(param_group)
         where = f"param_groups[{len(self.param_groups)}]"
         self._kind.refuse_group({**self.defaults, **group}, self.param_groups, where)
+        if "_rounds" in self.__dict__:  # not yet in the constructor
+            self._rounds.rates.refuse_more(len(self.param_groups) + 1)
         super().add_param_group(group)
 
     @at_border
@@ -105,6 +108,30 @@ class ServiceOptimizer(JobView):
                 newcomers = self._membership.newcomers(self.param_groups)
                 self._accumulation.add(self._membership.entries + newcomers)
         return loss
+
+    @property
+    @at_border
+    def loss_scale(self) -> float:
+        """What the next loss is multiplied by. A dynamic scale attaches, as attach() does.
+
+        A script that multiplies by it reads it before each backward pass: a round whose gradients
+        are multiplied by another scale than the job's raises LossScaleMismatch.
+        """
+        if self._rounds.scale.dynamic and self._membership.session is None:
+            self.attach()
+        return self._rounds.scale.read()
+
+    cur_scale = loss_scale  # DeepSpeed's name
+
+    @at_border
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """loss * loss_scale, for backward(); the service divides it out of the gradients.
+
+        In fp32 where the loss has 16 bits. BadArgument, as step(), where attach() comes first.
+        """
+        if self._rounds.scale.dynamic:
+            self._membership.refuse_late_attach(self.param_groups)
+        return scaled(loss, self.loss_scale)
 
     def no_sync(self) -> AbstractContextManager[None]:
         """A context in which each step() adds its gradients to the sum and makes no round.
@@ -164,10 +191,12 @@ class ServiceOptimizer(JobView):
         groups do not fit.
         """
         handle.check(state_dict, job_id=self.job_id, round=self.round)
+        self._rounds.rates.take(self.param_groups)
         for i, group in enumerate(state_dict["param_groups"]):
             where = f"param_groups[{i}] of the state dict"
             self._kind.refuse_group({**self.defaults, **group}, self.param_groups, where)
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        self._rounds.rates.restore(self.param_groups)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
@@ -179,7 +208,7 @@ class ServiceOptimizer(JobView):
     def _step_supports_amp_scaling(self) -> bool:
         # torch.amp.GradScaler asks this. With one trainer it unscales and skips by itself; with
         # several it must hand over, so that step() can refuse: ranks would skip different rounds.
-        return not self._membership.alone
+        return self._rounds.scale.dynamic or not self._membership.alone
 
     # ---- the service
 
@@ -289,6 +318,7 @@ class ServiceOptimizer(JobView):
             self._join(edited=True)
             self._rounds.load(state, fingerprint)
             state.apply_groups(self.param_groups)
+            self._rounds.rates.restore(self.param_groups)
             state.put_frozen()
 
     # ---- inside
@@ -298,6 +328,12 @@ class ServiceOptimizer(JobView):
             return
         for name in ("found_inf", "grad_scale"):
             self.__dict__.pop(name, None)
+        if self._rounds.scale.dynamic:
+            raise Unsupported(
+                'torch.amp.GradScaler with loss_scale="dynamic" is not supported: both would scale '
+                "the loss. Use opt.scale(loss).backward() and opt.step() without it",
+                job=self.job,
+            )
         raise Unsupported(
             f"torch.amp.GradScaler with world_size={self._membership.config.world_size} is not "
             "supported: each trainer would skip other rounds. Pass loss_scale= to "
@@ -310,6 +346,7 @@ class ServiceOptimizer(JobView):
         # Attaches at the first step; later brings in groups and parameters that are new. edited:
         # changes that were made to the others are about to be uploaded.
         membership = self._membership
+        self._rounds.rates.take(self.param_groups)
         entries = membership.newcomers(self.param_groups)
         if not entries:
             return
@@ -323,6 +360,7 @@ class ServiceOptimizer(JobView):
             if self.opt_step == 0:
                 self._rounds.load(*carried)
         if attaches and self.resumed:
+            self._rounds.show_rates(self.param_groups)
             # The last thing here: it raises if that is asked.
             warn_of_order(
                 entries,

@@ -1,0 +1,52 @@
+"""The factor by which the script multiplies its loss, static or moved by the service.
+
+Comes from: ballast.torch.service_optimizer and rounds. Goes to: ballast.session, which says with
+each round by what its gradients are multiplied.
+Thread safety: used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ballast.errors import BadArgument, LossScaleMismatch
+from ballast.loss_scale import DynamicLossScale
+from ballast.torch.membership import Membership
+
+
+class LossScale:
+    """The scale of the next backward pass. `membership` is borrowed and outlives this object."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._read = 1.0  # what the script was last told; its gradients are multiplied by that
+
+    @property
+    def dynamic(self) -> bool:
+        return isinstance(self._membership.config.loss_scale, DynamicLossScale)
+
+    @property
+    def declared(self) -> float:
+        """For Session.step(): by what the gradients are multiplied; 0 with a static scale."""
+        return self._read if self.dynamic else 0.0
+
+    def read(self) -> float:
+        """The scale of the next backward pass. A dynamic one needs an attached membership."""
+        given = self._membership.config.loss_scale
+        if not isinstance(given, DynamicLossScale):
+            return given
+        self._read = float(self._membership.attached("loss_scale").policy["loss_scale"])
+        return self._read
+
+    def advised(self, error: LossScaleMismatch) -> LossScaleMismatch:
+        """The error with what the script does about it."""
+        advice = "use opt.scale(loss).backward(), or opt.loss_scale as it is at that moment"
+        fields = {k: getattr(error, k) for k in ("code", "job", "round", "slot", "server")}
+        return LossScaleMismatch(f"{error.message}; {advice}", **fields)
+
+
+def scaled(loss: torch.Tensor, factor: float) -> torch.Tensor:
+    """loss * factor, in fp32 for 16-bit losses. BadArgument for what is no tensor."""
+    if not isinstance(loss, torch.Tensor):
+        raise BadArgument(f"scale() takes the loss as a tensor, not a {type(loss).__name__}")
+    return (loss.float() if loss.element_size() < 4 else loss) * factor
