@@ -226,9 +226,12 @@ def test_defaults_are_those_of_the_version_that_the_file_names():
 
 
 def test_what_is_not_there_yet_is_refused_with_the_alternative():
+    lamb = one({"optimizer": {"type": "Lamb"}}, "optimizer.type")
+    assert (lamb.text, lamb.instead) == ("not yet: LAMB", 'use "AdamW"')
     fp16 = check({MICRO: 1, "fp16": {"enabled": True}}).of("fp16.loss_scale")[0]
-    assert fp16.text == "not yet: a dynamic loss scale"
-    assert "bt.AdamW(loss_scale=1024.0)" in fp16.instead
+    assert fp16.verdict is Verdict.SERVICE and "bt.DynamicLossScale" in fp16.text
+    schedule = {"scheduler": {"type": "OneCycle", "params": {}}}
+    assert one(schedule, "scheduler.type").verdict is Verdict.SERVICE
     fixed = {"fp16": {"enabled": True, "loss_scale": 1024}}
     assert one(fixed, "fp16.loss_scale").verdict is Verdict.SERVICE
     assert one({"fp16": {"loss_scale": 0}}, "fp16.loss_scale").verdict is Verdict.NO_EFFECT

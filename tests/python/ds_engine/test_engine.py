@@ -182,6 +182,68 @@ def test_fp16_multiplies_the_loss_by_its_fixed_scale(fake):
     assert 120 < ratio.nanmedian() < 136
 
 
+def test_fp16_without_a_fixed_scale_has_one_that_the_service_moves(fake):
+    fp16 = {"enabled": True, "initial_scale_power": 4, "hysteresis": 1}
+    engine = deepspeed.initialize(model=model(), config=config(fp16=fp16))[0]
+    assert engine.loss_scale() == engine.optimizer.cur_scale == 16.0
+    assert fake.last.options["dynamic_loss_scale"] == (4, 1000, 1, False, 1.0)
+    train(engine, 1, torch.float16)
+    engine.backward(engine(batch(0, torch.float16)).sum() * math.nan)
+    engine.step()
+    assert (engine.skipped_steps, engine.optimizer.skipped_steps, engine.loss_scale()) == (1, 1, 8)
+    train(engine, 1, torch.float16)
+    assert (engine.global_steps, engine.optimizer.opt_step) == (3, 2)
+
+
+def test_the_loss_scale_of_each_round_reaches_the_monitors(fake, tmp_path):
+    csv = {"enabled": True, "output_path": str(tmp_path), "job_name": "j"}
+    fp16 = {"enabled": True, "initial_scale_power": 0}
+    engine = deepspeed.initialize(model=model(), config=config(csv_monitor=csv, fp16=fp16))[0]
+    train(engine, 1, torch.float16)
+    engine.destroy()
+    written = (tmp_path / "j" / "Train_Samples_loss_scale.csv").read_bytes()
+    assert written == b"step,loss_scale\r\n4,1.0\r\n"
+
+
+def test_a_schedule_of_the_configuration_is_the_services(fake):
+    section = {"type": "WarmupDecayLR", "params": {"total_num_steps": 9, "warmup_max_lr": [0.5]}}
+    engine, optimizer, _, scheduler = deepspeed.initialize(
+        model=model(), config=config(scheduler=section))
+    assert scheduler is engine.lr_scheduler and scheduler.last_batch_iteration == -1
+    train(engine, 3)
+    assert fake.last.options["schedule"] == "WarmupDecayLR"
+    assert fake.last.options["schedule_arguments"] == {
+        "total_num_steps": 9.0, "warmup_min_lr": 0.0, "warmup_max_lr": [0.5],
+        "warmup_num_steps": 1000.0, "warmup_type": "log"}
+    assert engine.get_lr() == scheduler.get_last_lr() == scheduler.get_lr() == [0.03]
+    scheduler.step()  # as scripts do that step it themselves
+    scheduler.load_state_dict(scheduler.state_dict())
+    assert scheduler.state_dict() == {"last_batch_iteration": 2}
+    train(engine, 1)
+    assert engine.get_lr() == [0.04] and scheduler.optimizer is optimizer
+
+
+@pytest.mark.parametrize("kind", ["WarmupLR", "WarmupCosineLR", "LRRangeTest", "OneCycle"])
+def test_each_type_of_schedule_gets_its_params(fake, kind):
+    needed = {"WarmupCosineLR": {"total_num_steps": 9},
+              "OneCycle": {"cycle_min_lr": 0.1, "cycle_max_lr": 0.2}}
+    section = {"type": kind, "params": needed.get(kind, {})}
+    optimizer = deepspeed.initialize(model=model(), config=config(scheduler=section))[1]
+    schedule = optimizer._membership.config.lr_schedule
+    assert schedule == bt.schedules.ALL[kind](**needed.get(kind, {}))
+
+
+def test_a_schedule_is_the_configurations_or_the_scripts(fake):
+    section = {"type": "WarmupLR", "params": {}}
+    module = model()
+    with pytest.raises(BadArgument, match="lr_scheduler was given, .* scheduler.type WarmupLR"):
+        deepspeed.initialize(model=module, config=config(scheduler=section),
+                             lr_scheduler=lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1))
+    ours = bt.AdamW(module.named_parameters(), lr=0.01)
+    with pytest.raises(BadArgument, match="made with lr_schedule=None, .* says WarmupLR"):
+        deepspeed.initialize(model=module, optimizer=ours, config=config(scheduler=section))
+
+
 def test_the_batch_triangle_and_its_change(fake):
     engine = deepspeed.initialize(model=model(), config={
         "train_batch_size": 24, "gradient_accumulation_steps": 3, "optimizer": ADAMW})[0]
@@ -302,8 +364,8 @@ def test_16_bit_weights_are_written(fake, tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"scheduler": {"type": "WarmupLR", "params": {}}}, "scheduler.type: not yet"),
-        ({"fp16": {"enabled": True}}, "fp16.loss_scale: not yet: a dynamic loss scale"),
+        ({"scheduler": {"type": "WarmupLR", "params": {"last_batch_iteration": 3}}},
+         "scheduler.params.last_batch_iteration is not -1"),
         ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage: not yet: stage 3"),
         ({"optimizer": {"type": "Lamb", "params": {}}}, "optimizer.type: not yet: LAMB"),
         ({"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}, "optimizer.params.lr"),

@@ -51,10 +51,10 @@ def initialize(
     model: is cast to the dtype of the ds_config. optimizer: None for the ds_config's, an optimizer
     of torch or Ballast, or a function of the parameters. model_parameters: what to train; all
     parameters with requires_grad by default. training_data: a Dataset, of which each trainer gets
-    its part. lr_scheduler: a scheduler on `optimizer`, or a function of the optimizer that
-    initialize() returns. config, config_params, args.deepspeed_config: one of them. The servers
-    come from the environment, as for bt.AdamW. distributed_port, dist_init_required and mesh_param
-    mean nothing here.
+    its part. lr_scheduler: None for the ds_config's schedule, which the service moves, a scheduler
+    on `optimizer`, or a function of the optimizer that initialize() returns. config, config_params,
+    args.deepspeed_config: one of them. The servers come from the environment, as for bt.AdamW.
+    distributed_port, dist_init_required and mesh_param mean nothing here.
     Raises BadArgument and Unsupported for what does not fit, with all refused keys of the ds_config
     in one text; then nothing has begun.
     """
@@ -66,7 +66,7 @@ def initialize(
     settings = Settings(document, world)
     module = building.cast(model, settings)
     opt = building.optimizer_of(optimizer, model_parameters, module, settings)
-    schedule = building.scheduler_of(lr_scheduler, opt)
+    schedule = building.scheduler_of(lr_scheduler, opt, settings)
     loader = building.loader_of(training_data, settings, world, rank, collate_fn)
     engine = DeepSpeedEngine(
         module,
@@ -75,7 +75,6 @@ def initialize(
         loader,
         _boundary(settings, world),
         Monitor(document, rank),
-        building.loss_scale(settings),
         settings["zero_optimization.stage"],
         building.sums_in_fp32(settings),
     )

@@ -5,6 +5,7 @@ Comes from: ballast.deepspeed.initialize. Goes to: ballast.torch. Thread safety:
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import warnings
 from collections.abc import Callable, Iterable
@@ -14,8 +15,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import ballast.torch as bt
+from ballast import schedules
+from ballast.deepspeed.schedule import ServiceSchedule
 from ballast.deepspeed.settings import Settings
 from ballast.errors import BadArgument, Unsupported
+from ballast.loss_scale import DynamicLossScale
+from ballast.schedules import Schedule
 from ballast.torch.service_optimizer import ServiceOptimizer
 
 _PARAMS = "optimizer.params"
@@ -37,9 +42,27 @@ def cast(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
     return model.bfloat16() if settings["bf16.enabled"] else model
 
 
-def loss_scale(settings: Settings) -> float:
-    """The factor of the loss: that of fp16, which is static; 1 otherwise."""
-    return float(settings["fp16.loss_scale"]) if settings["fp16.enabled"] else 1.0
+def loss_scale(settings: Settings) -> float | DynamicLossScale:
+    """The factor of the loss: that of fp16, where 0 means a dynamic one; 1 otherwise."""
+    if not settings["fp16.enabled"]:
+        return 1.0
+    fixed = float(settings["fp16.loss_scale"])
+    names = [field.name for field in dataclasses.fields(DynamicLossScale)]
+    return fixed or DynamicLossScale(**{name: settings[f"fp16.{name}"] for name in names})
+
+
+def schedule_of(settings: Settings) -> Schedule | None:
+    """The schedule of the scheduler section, for the service; None without one."""
+    kind = settings["scheduler.type"]
+    if kind is None:
+        return None
+    arguments = settings.under("scheduler.params")
+    if arguments.pop("last_batch_iteration", -1) != -1:
+        raise Unsupported(
+            "scheduler.params.last_batch_iteration is not -1: the position of a schedule comes "
+            "with the job; leave it out"
+        )
+    return schedules.ALL[kind](**{k: v for k, v in arguments.items() if v is not None})
 
 
 def sums_in_fp32(settings: Settings) -> bool:
@@ -108,7 +131,11 @@ def configured(settings: Settings) -> tuple[type[ServiceOptimizer], dict[str, An
 
 def _job(settings: Settings) -> dict[str, Any]:
     clip = settings["gradient_clipping"]
-    return {"max_grad_norm": clip or None, "loss_scale": loss_scale(settings)}
+    return {
+        "max_grad_norm": clip or None,
+        "loss_scale": loss_scale(settings),
+        "lr_schedule": schedule_of(settings),
+    }
 
 
 def _named(parameters: Any, model: torch.nn.Module) -> Any:
@@ -124,18 +151,34 @@ def _checked(optimizer: ServiceOptimizer, settings: Settings) -> ServiceOptimize
     for key, has, wanted in (
         ("max_grad_norm", config.max_grad_norm, float(settings["gradient_clipping"])),
         ("loss_scale", config.loss_scale, loss_scale(settings)),
+        ("lr_schedule", config.lr_schedule, schedule_of(settings)),
     ):
         if has != wanted:
             raise BadArgument(
-                f"the optimizer was made with {key}={has:g}, and the ds_config says {wanted:g} "
-                "(gradient_clipping is 1.0 by default, fp16.loss_scale counts with fp16); make "
-                "both equal, or let initialize() make the optimizer"
+                f"the optimizer was made with {key}={_shown(has)}, and the ds_config says "
+                f"{_shown(wanted)} (gradient_clipping is 1.0 by default, fp16.loss_scale counts "
+                "with fp16); make both equal, or let initialize() make the optimizer"
             )
     return optimizer
 
 
-def scheduler_of(given: Any, optimizer: ServiceOptimizer) -> Any:
-    """initialize()'s lr_scheduler: one that is there, or a function of the optimizer."""
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else repr(value)
+
+
+def scheduler_of(given: Any, optimizer: ServiceOptimizer, settings: Settings) -> Any:
+    """initialize()'s lr_scheduler: one that is there, or a function of the optimizer.
+
+    None with the configuration's schedule, which the service moves.
+    """
+    kind = settings["scheduler.type"]
+    if kind is not None:
+        if given is None:
+            return ServiceSchedule(optimizer)
+        raise BadArgument(
+            f"lr_scheduler was given, and the ds_config has scheduler.type {kind}; leave one of "
+            "the two out"
+        )
     if given is None or hasattr(given, "step"):
         held = getattr(given, "optimizer", optimizer)
         if held.param_groups is not optimizer.param_groups:

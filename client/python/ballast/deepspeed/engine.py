@@ -37,7 +37,6 @@ class DeepSpeedEngine:
         training_dataloader: Any,
         boundary: Boundary,
         monitor: Monitor,
-        loss_scale: float,
         stage: int,
         sums_in_fp32: bool = False,
     ) -> None:
@@ -49,9 +48,9 @@ class DeepSpeedEngine:
         self.training_dataloader = training_dataloader
         self.monitor = monitor
         self._boundary = boundary
-        self._loss_scale = loss_scale
         self._stage = stage
         self._sums_in_fp32 = sums_in_fp32
+        self._scales = optimizer._membership.config.loss_scale != 1.0
         self._applied = False
         self._no_sync = False
 
@@ -86,7 +85,7 @@ class DeepSpeedEngine:
             with self.optimizer.no_sync():
                 self.optimizer.step()  # adds the micro-batch before
         self._boundary.backward()
-        (scaled * self._loss_scale).backward(retain_graph=retain_graph)
+        self.optimizer.scale(scaled).backward(retain_graph=retain_graph)
         return scaled
 
     @at_border
@@ -111,7 +110,7 @@ class DeepSpeedEngine:
         if self._applied and self.lr_scheduler is not None:
             self.lr_scheduler.step(**lr_kwargs)
         if self.monitor.enabled:
-            scale = self._loss_scale if self._loss_scale != 1.0 else None
+            scale = self.loss_scale() if self._scales else None
             lr = self.get_lr()[0]
             self.monitor.write_events(round_events(self.global_samples, lr, scale))
 
@@ -202,7 +201,8 @@ class DeepSpeedEngine:
         return self.optimizer.grad_norm
 
     def loss_scale(self) -> float:
-        return self._loss_scale
+        """What the next backward() multiplies the loss by; attaches where the service moves it."""
+        return self.optimizer.loss_scale
 
     # ---- this trainer
 

@@ -37,14 +37,8 @@ def _fp16(path: str, value: Any) -> Callable[[_Values], bool]:
     return lambda values: values.get("fp16.enabled") is True and values.get(path) == value
 
 
-def _given(path: str) -> Callable[[_Values], bool]:
-    return lambda values: values.get(path) is not None
-
-
 # Key, when it counts, and what to do.
 _RULES: tuple[tuple[str, Callable[[_Values], bool], str], ...] = (
-    ("scheduler.type", _given("scheduler.type"), "pass lr_scheduler= to initialize()"),
-    ("fp16.loss_scale", _fp16("fp16.loss_scale", 0.0), "write a fixed scale, such as 1024"),
     ("fp16.auto_cast", _fp16("fp16.auto_cast", True), "cast the inputs in the script"),
     ("gradient_allreduce_op", _is("gradient_allreduce_op", "sum"), "write mean"),
     (

@@ -34,9 +34,9 @@ CAPABILITIES = {
     "sgd": Capability(True, "SGD", _OPTIMIZER),
     "amsgrad": Capability(True, "amsgrad", "leave amsgrad false"),
     # What is decided round by round.
-    "schedules": Capability(False, "a schedule in the service", _LATER_SCHEDULE),
+    "schedules": Capability(True, "a schedule in the service", _LATER_SCHEDULE),
     "dynamic_loss_scale": Capability(
-        False,
+        True,
         "a dynamic loss scale",
         "write a fixed scale, such as fp16.loss_scale 1024 with bt.AdamW(loss_scale=1024.0), "
         "or use bf16, which needs none",

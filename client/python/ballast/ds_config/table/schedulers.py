@@ -101,7 +101,10 @@ _VARIANTS = (
 VARIANTS = tuple(
     Variant(
         name,
-        service(f"{name}, with DeepSpeed's arguments", needs="schedules"),
+        service(
+            f"bt.AdamW(lr_schedule=ballast.schedules.{name}(...)), with DeepSpeed's arguments",
+            needs="schedules",
+        ),
         under("scheduler.params", *rows, _LAST),
     )
     for name, rows in _VARIANTS

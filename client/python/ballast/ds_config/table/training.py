@@ -94,9 +94,10 @@ _BATCH = (
             above(
                 1,
                 beside(
-                    "divide each loss by it, call backward() as often, then opt.step(); torch adds "
-                    "in the parameter's dtype",
-                    "README.md",
+                    "bt.AdamW(accumulation_steps=...), which adds in fp32; divide each loss by it. "
+                    "Or call backward() as often before opt.step(): torch adds in the parameter's "
+                    "dtype",
+                    "docs/optimizers.md",
                 ),
             ),
         ),
@@ -207,11 +208,19 @@ _FP16 = under(
         no_effect("is read only while fp16.enabled is true"),
         (
             while_true(
-                "fp16.enabled", equal(0.0, service("a dynamic scale", needs="dynamic_loss_scale"))
+                "fp16.enabled",
+                equal(
+                    0.0,
+                    service(
+                        "a dynamic scale: bt.AdamW(loss_scale=bt.DynamicLossScale(...)), and "
+                        "opt.scale(loss).backward()",
+                        needs="dynamic_loss_scale",
+                    ),
+                ),
             ),
             while_true(
                 "fp16.enabled",
-                above(0.0, service("bt.AdamW(loss_scale=...); multiply the loss by it")),
+                above(0.0, service("bt.AdamW(loss_scale=...), and opt.scale(loss).backward()")),
             ),
         ),
         announced=True,
