@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 import torch
 
+import ballast
 from ballast import schedules
 from e2e.cluster import HANG_S, Trainers, fresh_job
 from e2e.schedule_oracle import rates
@@ -34,7 +35,9 @@ def groups():
 
 
 def parameters(replica):
-    return [group["params"][0][1] for group in replica]
+    """The first one of each group."""
+    first = [group["params"][0] for group in replica]
+    return [p[1] if isinstance(p, tuple) else p for p in first]
 
 
 def gradient(i, size):
@@ -126,3 +129,56 @@ def test_a_schedule_outlives_servers_and_trainers(start_cluster):
     expect(again, weights, expected)
     run(again, weights, [(), (1,), ()])
     again.close()
+
+
+def test_late_groups_and_thawed_parameters_have_the_rates_of_their_param_groups(clusters):
+    schedule = schedules.WarmupCosineLR(9, warmup_num_steps=3)
+    replica = groups()
+    frozen, late = (torch.nn.Parameter(torch.ones(8)) for _ in range(2))
+    replica[1]["params"].append(("frozen", frozen.requires_grad_(False)))
+    trainers = Trainers(clusters(2), [replica], lr_schedule=schedule, weight_decay=0.0)
+    (opt,) = trainers.optimizers
+    used = []
+    for i in range(4):
+        if i == 1:
+            frozen.requires_grad_(True)
+        if i == 2:
+            opt.add_param_group({"params": [("late", late)], "lr": 0.5})
+        for p in opt.param_groups:
+            for w in p["params"]:
+                w.grad = torch.ones_like(w) if w.requires_grad else None
+        opt.step()
+        used.append(opt.get_last_lr())
+    own = [OWN[0]["lr"], OWN[1]["lr"], 0.5]
+    factors = [rates(schedule, i - 1, 0, (1.0, 0.9, 0.999), "exact")[0] for i in range(4)]
+    assert used == [[lr * f for lr in own[: len(u)]] for f, u in zip(factors, used)]
+    assert [lr for lr, _, _ in opt.policy["rates"]] == [
+        own[0] * factors[3], own[1] * factors[3], own[1] * factors[3], own[2] * factors[3],
+    ]  # fmt: skip
+    # Equal gradients: AdamW moves each weight by about its lr.
+    moved = 1 - frozen.detach(), 1 - late.detach()
+    torch.testing.assert_close(moved[0], torch.full((8,), own[1] * sum(factors[1:])))
+    torch.testing.assert_close(moved[1], torch.full((8,), own[2] * sum(factors[2:])))
+    trainers.close()
+
+
+def test_a_schedule_with_lists_takes_no_later_group(clusters):
+    trainers = Trainers(clusters(2), [groups()], lr_schedule=EACH[0][0])
+    (opt,) = trainers.optimizers
+    step(opt, parameters(opt.param_groups), 0)
+    with pytest.raises(ballast.BadHyperparam, match="expected 3 values for warmup_max_lr, got 2"):
+        opt.add_param_group({"params": [("late", torch.nn.Parameter(torch.ones(8)))]})
+    step(opt, parameters(opt.param_groups), 1)
+    assert opt.round == 2
+    trainers.close()
+
+
+def test_another_schedule_on_one_trainer_is_refused_by_its_field(clusters):
+    cluster, job = clusters(2), fresh_job()
+    (first,) = Trainers(
+        cluster, {0: groups()}, job, 2, lr_schedule=schedules.WarmupLR(), attach_timeout=2
+    ).start(lambda opt: opt.attach())
+    other = Trainers(cluster, {1: groups()}, job, 2, lr_schedule=schedules.WarmupLR(0.5))
+    (second,) = other.start(lambda opt: opt.attach())
+    errors = {type(e): str(e) for e in (f.exception(HANG_S) for f in (first, second))}
+    assert "warmup_min_lr" in errors[ballast.SpecMismatch]
