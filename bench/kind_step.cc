@@ -46,12 +46,11 @@ void KindStepper::StepTile(uint32_t pass, const KindRun& tile) {
   args.scale = optim::GradFactor(job_.kind, job_.options, tile.scale);
   std::memcpy(args.k, scalars_.value, sizeof args.k);
   if (job_.row().passes == 2 && pass == 0) {
-    optim::AddTile(optim::LambMoments(kernels_, tile.grad_dtype)(args), &squares_);
+    optim::AddTile(optim::LambSquares(kernels_, tile.grad_dtype)(args), &squares_);
     return;
   }
   if (pass == 1) {
-    args.k[scalars_.count] =
-        optim::TrustRatio(squares_, job_.hyper[kLambMinCoeff], job_.hyper[kLambMaxCoeff]);
+    args.k[scalars_.count] = optim::TrustRatio(squares_, scalars_);
   }
   optim::KindStep(kernels_, job_.kind, job_.Arrays(), tile.grad_dtype, tile.weight_dtype)(args);
 }

@@ -32,7 +32,7 @@ Rule RuleOf(OptimizerKind kind, size_t arrays) {
     case OptimizerKind::kLion:
       return kRuleLion;
     case OptimizerKind::kLamb:
-      return kRuleLambApply;
+      return kRuleLamb;
     case OptimizerKind::kApplyDelta:
       return kRuleDelta;
     case OptimizerKind::kUnspecified:
@@ -61,8 +61,8 @@ RunFn KindStep(const KernelTable& kernels, OptimizerKind kind, size_t arrays, DT
   return kernels.run[RuleOf(kind, arrays)][Index(grad)][Index(weight)];
 }
 
-LambMomentsFn LambMoments(const KernelTable& kernels, DType grad) {
-  return kernels.lamb_moments[Index(grad)];
+LambSquaresFn LambSquares(const KernelTable& kernels, DType grad) {
+  return kernels.lamb_squares[Index(grad)];
 }
 
 UpcastFn Upcast(const KernelTable& kernels, DType dtype) { return kernels.upcast[Index(dtype)]; }

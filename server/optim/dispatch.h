@@ -23,7 +23,7 @@ RunFn KindStep(const KernelTable& kernels, OptimizerKind kind, size_t arrays, DT
                DType weight);
 
 // The first pass of LAMB for gradients of `grad`, not for kUnspecified.
-LambMomentsFn LambMoments(const KernelTable& kernels, DType grad);
+LambSquaresFn LambSquares(const KernelTable& kernels, DType grad);
 
 // The conversion from `dtype` to fp32, and back; not for kUnspecified.
 UpcastFn Upcast(const KernelTable& kernels, DType dtype);

@@ -127,11 +127,6 @@ size_t HeadElements(const T* weight, size_t count) {
   return head < count ? head : count;
 }
 
-// No gradient input.
-struct NoGrad {
-  using T = float;
-};
-
 // The step over one run.
 template <class V, class G, class W, class Rule>
 class ElementRun {
@@ -139,7 +134,6 @@ class ElementRun {
   using GradT = typename G::T;
   using WeightT = typename W::T;
   static constexpr bool kHasWeight = !__is_same(W, NoWeight);
-  static constexpr bool kHasGrad = !__is_same(G, NoGrad);
   static constexpr size_t kWidth = V::kWidth;
   static constexpr size_t kBlock = 2 * V::kWidth;
   static constexpr size_t kArrays = Rule::kArrays;
@@ -172,16 +166,11 @@ class ElementRun {
     return array[0];
   }
 
-  static F LoadGrad(const GradT* grad, size_t i) {
-    if constexpr (kHasGrad) return G::template Load<V>(grad + i);
-    return V::Set(0.0f);
-  }
-
   // Both vectors of a block; returns the new masters in `low` and `high`.
   BALLAST_FLATTEN void StepBlock(float* const* state, const GradT* grad, size_t i, F* low,
                                  F* high) const {
-    *low = StepVector(state, i, LoadGrad(grad, i));
-    *high = StepVector(state, i + kWidth, LoadGrad(grad, i + kWidth));
+    *low = StepVector(state, i, G::template Load<V>(grad + i));
+    *high = StepVector(state, i + kWidth, G::template Load<V>(grad + i + kWidth));
   }
 
   // Writes the weights of the block at element i, whose masters were just stored.
@@ -230,7 +219,7 @@ class ElementRun {
     }
     GradT g[kBlock] = {};
     WeightT w[kBlock] = {};
-    if constexpr (kHasGrad) __builtin_memcpy(g, grad + begin, count * sizeof(GradT));
+    __builtin_memcpy(g, grad + begin, count * sizeof(GradT));
     F low, high;
     StepBlock(state, g, 0, &low, &high);
     WriteBlock(state[0], w, 0, low, high, false);

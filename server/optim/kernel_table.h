@@ -77,7 +77,7 @@ constexpr void FillDtypes(RunFn (*run)[3]) {
 template <class V>
 constexpr KernelTable MakeTable() {
   KernelTable table = {{},
-                       {LambMoments<V, F32>, LambMoments<V, BF16>, LambMoments<V, F16>},
+                       {LambSquares<V, F32>, LambSquares<V, BF16>, LambSquares<V, F16>},
                        {Upcast<V, F32>, Upcast<V, BF16>, Upcast<V, F16>},
                        {Downcast<V, F32>, Downcast<V, BF16>, Downcast<V, F16>}};
   FillDtypes<V, Adam<false, false>>(table.run[kRuleAdamW]);
@@ -88,7 +88,7 @@ constexpr KernelTable MakeTable() {
   FillDtypes<V, Sgd<true>>(table.run[kRuleSgdMomentum]);
   FillDtypes<V, Adagrad>(table.run[kRuleAdagrad]);
   FillDtypes<V, Lion>(table.run[kRuleLion]);
-  FillDtypes<V, LambApply>(table.run[kRuleLambApply]);
+  FillDtypes<V, Lamb>(table.run[kRuleLamb]);
   FillDtypes<V, Delta>(table.run[kRuleDelta]);
   return table;
 }

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+
+#include "common/base/check.h"
 
 namespace ballast::optim {
 
@@ -20,11 +23,25 @@ TensorSquares SumExtents(std::span<const TensorSquares> extents) {
   return tensor;
 }
 
-float TrustRatio(const TensorSquares& tensor, double min_coeff, double max_coeff) {
+float TrustRatio(const TensorSquares& tensor, float min_coeff, float max_coeff) {
   if (!std::isfinite(tensor.p) || !std::isfinite(tensor.u)) return 1.0f;
   if (tensor.p == 0 || tensor.u == 0) return 1.0f;
   const double ratio = std::sqrt(tensor.p) / std::sqrt(tensor.u);
-  return static_cast<float>(std::max(min_coeff, std::min(max_coeff, ratio)));
+  return static_cast<float>(std::max<double>(min_coeff, std::min<double>(max_coeff, ratio)));
+}
+
+float TrustRatio(const TensorSquares& tensor, const Scalars& scalars) {
+  BALLAST_CHECK(scalars.count * sizeof(float) == sizeof(LambScalars));
+  LambScalars k;
+  std::memcpy(&k, scalars.value, sizeof k);
+  return TrustRatio(tensor, k.min_coeff, k.max_coeff);
+}
+
+Scalars WithRatio(const Scalars& scalars, float ratio) {
+  BALLAST_CHECK(scalars.count * sizeof(float) == sizeof(LambScalars));
+  Scalars step = scalars;
+  step.value[step.count++] = ratio;
+  return step;
 }
 
 }  // namespace ballast::optim

@@ -1,15 +1,16 @@
 // LAMB's two passes, written once over the vector trait V. Per element, every operation rounded
-// once to fp32, fma where written, IEEE sqrt and division:
-//   first pass, after g = fp32(grad) * scale: m and v as in adam_rule.h; u as below;
+// once to fp32, fma where written, IEEE sqrt and division, after g = fp32(grad) * scale:
+//   m and v as in adam_rule.h
+//   u = fma(weight_decay, p, (m * grow_m) / fma(sqrt(v), grow_root, eps))
+//   first pass, which stores nothing:
 //     lane[j] = fma(x, x, lane[j]) for x = p and for x = u, j = index in the run modulo 64;
 //     lane[i] = lane[i] + lane[i + h] for h = 32, 16, 8, 4, 2, 1; the results are lane[0]
 //   between the passes: the ratio of the tensor (lamb.h), from the squares of all its tiles
-//   second pass: u again, from the stored m and v; p = fma(neg_lr * ratio, u, p)
-//   u = fma(weight_decay, p, (m * grow_m) / fma(sqrt(v), grow_root, eps))
+//   second pass, the step: m, v, u again; p = fma(neg_lr * ratio, u, p)
 // Source: You et al., "Large Batch Optimization for Deep Learning", Algorithm 2. With bf16 or fp16
-// both ways: 22 + 18 bytes per parameter. A run is the tensor's part of a tile. The
-// index in the tile would give the same bits: it turns the lanes round, and every fold still adds
-// the same pairs.
+// both ways: 14 + 28 bytes per parameter (docs/decisions/025-lamb-passes.md). A run is the tensor's
+// part of a tile. The index in the tile would give the same bits: it turns the lanes round, and
+// every fold still adds the same pairs.
 //
 // Comes from: RunArgs. Goes to: kernel_table.h. Thread safety: pure functions.
 #pragma once
@@ -24,35 +25,42 @@
 namespace ballast::optim {
 namespace {
 
-// u of one vector.
-template <class V>
-class LambUpdate {
+// What both passes compute of one vector. kFarLerp as in adam_rule.h.
+template <class V, bool kFarLerp>
+class LambVector {
   using F = typename V::F;
 
  public:
-  explicit LambUpdate(const LambScalars& k)
-      : grow_m_(V::Set(k.grow_m)),
+  explicit LambVector(const LambScalars& k)
+      : lerp_(V::Set(kFarLerp ? k.w1 - 1.0f : k.w1)),
+        b2_(V::Set(k.b2)),
+        w2_(V::Set(k.w2)),
+        grow_m_(V::Set(k.grow_m)),
         grow_root_(V::Set(k.grow_root)),
         eps_(V::Set(k.eps)),
         weight_decay_(V::Set(k.weight_decay)) {}
 
-  F Of(F p, F m, F v) const {
-    const F denominator = V::Fma(V::Sqrt(v), grow_root_, eps_);
-    return V::Fma(weight_decay_, p, V::Div(V::Mul(m, grow_m_), denominator));
+  // Steps m and v by the scaled gradient g, and returns u.
+  F Update(F g, F p, F* m, F* v) const {
+    *m = V::Fma(lerp_, V::Sub(g, *m), kFarLerp ? g : *m);
+    *v = V::Fma(V::Mul(w2_, g), g, V::Mul(*v, b2_));
+    const F denominator = V::Fma(V::Sqrt(*v), grow_root_, eps_);
+    return V::Fma(weight_decay_, p, V::Div(V::Mul(*m, grow_m_), denominator));
   }
 
  private:
-  F grow_m_, grow_root_, eps_, weight_decay_;
+  F lerp_, b2_, w2_, grow_m_, grow_root_, eps_, weight_decay_;
 };
 
 // The first pass over one run.
 template <class V, class G, bool kFarLerp>
-class LambMomentsRun {
+class LambSquaresRun {
   using F = typename V::F;
   using GradT = typename G::T;
 
  public:
-  explicit LambMomentsRun(const RunArgs& a) : LambMomentsRun(a, ScalarsOf<LambScalars>(a.k)) {}
+  explicit LambSquaresRun(const RunArgs& a)
+      : scale_(V::Set(a.scale)), vector_(ScalarsOf<LambScalars>(a.k)) {}
 
   BALLAST_FLATTEN TileSquares Run(const RunArgs& a) {
     const auto* grad = static_cast<const GradT*>(a.grad);
@@ -61,7 +69,7 @@ class LambMomentsRun {
       for (size_t j = 0; j < kVectors; ++j) {
         const size_t at = i + j * V::kWidth;
         const F p = V::Load(a.state[0] + at);
-        const F u = StepVector(p, a.state[1] + at, a.state[2] + at, G::template Load<V>(grad + at));
+        const F u = UpdateAt(p, a.state[1] + at, a.state[2] + at, grad + at);
         p_.Add(j, p);
         u_.Add(j, u);
       }
@@ -73,22 +81,9 @@ class LambMomentsRun {
  private:
   static constexpr size_t kVectors = simd::kSquareLanes / V::kWidth;
 
-  LambMomentsRun(const RunArgs& a, const LambScalars& k)
-      : scale_(V::Set(a.scale)),
-        lerp_(V::Set(kFarLerp ? k.w1 - 1.0f : k.w1)),
-        b2_(V::Set(k.b2)),
-        w2_(V::Set(k.w2)),
-        update_(k) {}
-
-  // m and v of one vector in place; returns u.
-  F StepVector(F p, float* m_at, float* v_at, F grad) const {
-    const F g = V::Mul(grad, scale_);
-    const F m_old = V::Load(m_at);
-    const F m = V::Fma(lerp_, V::Sub(g, m_old), kFarLerp ? g : m_old);
-    const F v = V::Fma(V::Mul(w2_, g), g, V::Mul(V::Load(v_at), b2_));
-    V::Store(m_at, m);
-    V::Store(v_at, v);
-    return update_.Of(p, m, v);
+  F UpdateAt(F p, const float* m_at, const float* v_at, const GradT* grad) const {
+    F m = V::Load(m_at), v = V::Load(v_at);
+    return vector_.Update(V::Mul(G::template Load<V>(grad), scale_), p, &m, &v);
   }
 
   // The last elements, fewer than there are lanes, through a zero-padded copy.
@@ -102,10 +97,8 @@ class LambMomentsRun {
     __builtin_memcpy(v, state[2] + begin, count * sizeof(float));
     __builtin_memcpy(g, grad + begin, count * sizeof(GradT));
     for (size_t at = 0; at < simd::kSquareLanes; at += V::kWidth) {
-      V::Store(u + at, StepVector(V::Load(p + at), m + at, v + at, G::template Load<V>(g + at)));
+      V::Store(u + at, UpdateAt(V::Load(p + at), m + at, v + at, g + at));
     }
-    __builtin_memcpy(state[1] + begin, m, count * sizeof(float));
-    __builtin_memcpy(state[2] + begin, v, count * sizeof(float));
     // With an eps of 0 the padding divides 0 by 0.
     for (size_t i = count; i < simd::kSquareLanes; ++i) u[i] = 0.0f;
     for (size_t j = 0; j < kVectors; ++j) {
@@ -115,46 +108,47 @@ class LambMomentsRun {
     }
   }
 
-  F scale_, lerp_, b2_, w2_;
-  LambUpdate<V> update_;
+  F scale_;
+  LambVector<V, kFarLerp> vector_;
   simd::SquareLanes<V> p_, u_;
 };
 
 template <class V, class G>
-TileSquares LambMoments(const RunArgs& args) {
+TileSquares LambSquares(const RunArgs& args) {
   const float w1 = ScalarsOf<LambScalars>(args.k).w1;
-  if (w1 < 0.5f && w1 > -0.5f) return LambMomentsRun<V, G, false>(args).Run(args);
-  return LambMomentsRun<V, G, true>(args).Run(args);
+  if (w1 < 0.5f && w1 > -0.5f) return LambSquaresRun<V, G, false>(args).Run(args);
+  return LambSquaresRun<V, G, true>(args).Run(args);
 }
 
 // The second pass for one vector.
-template <class V>
-class LambApplyRule {
+template <class V, bool kFarLerp>
+class LambRule {
   using F = typename V::F;
 
  public:
   static constexpr size_t kArrays = 3;
-  static constexpr size_t kStored = 1;
+  static constexpr size_t kStored = kArrays;
 
-  explicit LambApplyRule(const float* scalars)
-      : LambApplyRule(ScalarsOf<LambApplyScalars>(scalars)) {}
+  explicit LambRule(const float* scalars) : LambRule(ScalarsOf<LambStepScalars>(scalars)) {}
 
-  void Step(F, F* array) const {
-    array[0] = V::Fma(step_, update_.Of(array[0], array[1], array[2]), array[0]);
+  void Step(F g, F* array) const {
+    const F u = vector_.Update(g, array[0], &array[1], &array[2]);
+    array[0] = V::Fma(step_, u, array[0]);
   }
 
  private:
-  explicit LambApplyRule(const LambApplyScalars& a)
-      : update_(a.k), step_(V::Set(a.k.neg_lr * a.ratio)) {}
+  explicit LambRule(const LambStepScalars& a) : vector_(a.k), step_(V::Set(a.k.neg_lr * a.ratio)) {}
 
-  LambUpdate<V> update_;
+  LambVector<V, kFarLerp> vector_;
   F step_;
 };
 
-struct LambApply {
-  template <class V, class, class W>
+struct Lamb {
+  template <class V, class G, class W>
   static uint64_t Run(const RunArgs& args) {
-    return RunRule<V, NoGrad, W, LambApplyRule<V>>(args);
+    const float w1 = ScalarsOf<LambScalars>(args.k).w1;
+    if (w1 < 0.5f && w1 > -0.5f) return RunRule<V, G, W, LambRule<V, false>>(args);
+    return RunRule<V, G, W, LambRule<V, true>>(args);
   }
 };
 

@@ -69,7 +69,9 @@ LambScalars MakeLambScalars(std::span<const double> options, std::span<const dou
           .grow_root = static_cast<float>(grow_root),
           .eps = static_cast<float>(hyper[kEps]),
           .weight_decay = static_cast<float>(hyper[kWeightDecay]),
-          .neg_lr = static_cast<float>(-lr)};
+          .neg_lr = static_cast<float>(-lr),
+          .max_coeff = static_cast<float>(hyper[kLambMaxCoeff]),
+          .min_coeff = static_cast<float>(hyper[kLambMinCoeff])};
 }
 
 DeltaScalars MakeDeltaScalars(std::span<const double> hyper) {

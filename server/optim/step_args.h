@@ -57,10 +57,12 @@ struct LambScalars {
   float eps;           // eps
   float weight_decay;  // weight_decay
   float neg_lr;        // -lr; with uncorrected_ratio the bias corrections are in here
+  float max_coeff;     // the ratio's upper limit, which the kernels do not read
+  float min_coeff;     // and its lower one
 };
 
-// What the second pass of LAMB needs.
-struct LambApplyScalars {
+// What the second pass of LAMB needs: the step.
+struct LambStepScalars {
   LambScalars k;
   float ratio;  // TrustRatio of the tensor
 };
@@ -95,8 +97,9 @@ struct TileSquares {
   float u;
 };
 
-// LAMB's first pass over a tensor's part of one tile: steps m and v, reads p, ignores `weight`.
-using LambMomentsFn = TileSquares (*)(const RunArgs& args);
+// LAMB's first pass over a tensor's part of one tile: reads all of its state and gradient and
+// writes nothing; ignores `weight`.
+using LambSquaresFn = TileSquares (*)(const RunArgs& args);
 
 // Widens `count` 16-bit values (or copies fp32) to fp32; exact.
 using UpcastFn = void (*)(const void* from, float* to, size_t count);
@@ -115,7 +118,7 @@ enum Rule : size_t {
   kRuleSgdMomentum,
   kRuleAdagrad,
   kRuleLion,
-  kRuleLambApply,  // LAMB's second pass: no gradient, m and v are only read
+  kRuleLamb,  // its second pass
   kRuleDelta,
   kRuleCount,
 };
@@ -124,7 +127,7 @@ enum Rule : size_t {
 // Every table holds functions with the same bits in state and weight, except NaN payloads.
 struct KernelTable {
   RunFn run[kRuleCount][3][3];    // [rule][gradient][weight]
-  LambMomentsFn lamb_moments[3];  // [gradient]
+  LambSquaresFn lamb_squares[3];  // [gradient]
   UpcastFn upcast[3];
   DowncastFn downcast[3];
 };

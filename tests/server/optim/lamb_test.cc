@@ -17,24 +17,25 @@ namespace ballast::optim {
 namespace {
 
 constexpr double kMinCoeff = 0.01, kMaxCoeff = 10.0;
+constexpr size_t kRatio = 10;  // behind the scalars
 const Hyper kHyper = {1e-2, 0.9, 0.999, 1e-6, 0.01, kMaxCoeff, kMinCoeff};
 
-// docs/numerics.md, line by line, for one element each.
-void Moments(const float* k, float g, float* s) {
+// docs/numerics.md, line by line, for one element: m and v in place, and u.
+float Update(const float* k, float g, float* s) {
   const float w1 = k[0], b2 = k[1], w2 = k[2];
   const float d = g - s[1];
   s[1] = std::fabs(w1) < 0.5f ? std::fma(w1, d, s[1]) : std::fma(w1 - 1.0f, d, g);
   s[2] = s[2] * b2;
   s[2] = std::fma(w2 * g, g, s[2]);
-}
-
-float Update(const float* k, const float* s) {
   const float grow_m = k[3], grow_root = k[4], eps = k[5], weight_decay = k[6];
   const float denominator = std::fma(std::sqrt(s[2]), grow_root, eps);
   return std::fma(weight_decay, s[0], (s[1] * grow_m) / denominator);
 }
 
-void Apply(const float* k, float, float* s) { s[0] = std::fma(k[7] * k[8], Update(k, s), s[0]); }
+void Apply(const float* k, float g, float* s) {
+  const float u = Update(k, g, s);
+  s[0] = std::fma(k[7] * k[kRatio], u, s[0]);
+}
 
 // The square sums of a tile that is 0 outside [first, first + values.size()).
 float SquaresOf(const std::vector<float>& values, size_t first) {
@@ -49,15 +50,15 @@ float SquaresOf(const std::vector<float>& values, size_t first) {
   return lane[0];
 }
 
-// Steps m and v of the run and returns the sums. Only the reference knows the offset in the tile:
-// it must not matter.
-TileSquares ReferenceMoments(RunData* run, const float* k, float scale, size_t first_in_tile) {
-  run->StepByReference(Moments, k, scale);
+// The sums of `count` elements of the run from `begin` on. Only the reference knows the offset in
+// the tile: it must not matter.
+TileSquares ReferenceSquares(const RunData& run, const float* k, float scale, size_t begin,
+                             size_t count, size_t first_in_tile) {
   std::vector<float> p, u;
-  for (size_t i = run->shape_.shift; i < run->shape_.shift + run->shape_.count; ++i) {
-    const float state[] = {run->state_[0][i], run->state_[1][i], run->state_[2][i]};
+  for (size_t i = begin; i < begin + count; ++i) {
+    float state[] = {run.state_[0][i], run.state_[1][i], run.state_[2][i]};
     p.push_back(state[0]);
-    u.push_back(Update(k, state));
+    u.push_back(Update(k, ElementAt(run.shape_.grad, run.grad_.data(), i) * scale, state));
   }
   return {SquaresOf(p, first_in_tile), SquaresOf(u, first_in_tile)};
 }
@@ -70,29 +71,29 @@ class LambIsaTest : public ::testing::TestWithParam<simd::Isa> {
     }
   }
 
-  void ExpectSameMoments(const RunShape& shape, const Hyper& hyper, size_t first_in_tile) {
+  void ExpectSameSquares(const RunShape& shape, const Hyper& hyper, size_t first_in_tile) {
     RunData run(shape, 1);
-    RunData expected = run;
+    const RunData before = run;
     const Scalars k = MakeScalars(OptimizerKind::kLamb, Options{1, 0}, hyper, 3);
-    const auto moments = LambMoments(Kernels(GetParam()), shape.grad);
-    const TileSquares sums = moments(run.Args(k.value, 0.5f));
-    const TileSquares wanted = ReferenceMoments(&expected, k.value, 0.5f, first_in_tile);
-    expected.weight_ = run.weight_;
-    ASSERT_EQ(run.Differs(expected), "") << shape.count << " from " << first_in_tile;
+    const auto squares = LambSquares(Kernels(GetParam()), shape.grad);
+    const TileSquares sums = squares(run.Args(k.value, 0.5f));
+    const TileSquares wanted =
+        ReferenceSquares(before, k.value, 0.5f, shape.shift, shape.count, first_in_tile);
+    ASSERT_EQ(run.Differs(before), "") << "the first pass writes nothing";
     ASSERT_TRUE(SameFloat(sums.p, wanted.p)) << shape.count << " from " << first_in_tile;
     ASSERT_TRUE(SameFloat(sums.u, wanted.u)) << shape.count << " from " << first_in_tile;
   }
 
-  void ExpectSameApply(const RunShape& shape) {
+  void ExpectSameApply(const RunShape& shape, const Hyper& hyper = kHyper) {
     RunData run(shape, 2);
     RunData expected = run;
-    Scalars k = MakeScalars(OptimizerKind::kLamb, Options{1, 0}, kHyper, 3);
-    ASSERT_EQ(k.count, 8u);
-    k.value[8] = 0.37f;
+    Scalars k = MakeScalars(OptimizerKind::kLamb, Options{1, 0}, hyper, 3);
+    ASSERT_EQ(k.count, kRatio);
+    k.value[kRatio] = 0.37f;
     const auto apply =
         KindStep(Kernels(GetParam()), OptimizerKind::kLamb, 3, shape.grad, shape.weight);
-    const uint64_t overflow = apply(run.Args(k.value, 1.0f));
-    ASSERT_EQ(overflow, expected.StepByReference(Apply, k.value, 1.0f));
+    const uint64_t overflow = apply(run.Args(k.value, 0.5f));
+    ASSERT_EQ(overflow, expected.StepByReference(Apply, k.value, 0.5f));
     ASSERT_EQ(run.Differs(expected), "") << shape.count << " shift " << shape.shift;
   }
 };
@@ -105,13 +106,13 @@ INSTANTIATE_TEST_SUITE_P(, LambIsaTest,
 TEST_P(LambIsaTest, TheFirstPassHasTheReferencesBitsForEveryLengthAndOffsetInTheTile) {
   for (DType grad : kAllDTypes) {
     for (size_t count = 0; count <= 130; ++count) {
-      ExpectSameMoments({3, grad, DType::kF32, count, count % 33, false}, kHyper, count * 7 % 131);
+      ExpectSameSquares({3, grad, DType::kF32, count, count % 33, false}, kHyper, count * 7 % 131);
     }
     for (size_t first = 0; first < 64; ++first) {
-      ExpectSameMoments({3, grad, DType::kF32, 500, 1, false}, kHyper, first);
+      ExpectSameSquares({3, grad, DType::kF32, 500, 1, false}, kHyper, first);
     }
-    ExpectSameMoments({3, grad, DType::kF32, 20000, 5, true}, kHyper, 0);
-    ExpectSameMoments({3, grad, DType::kF32, 20000, 0, true}, kHyper, 77);
+    ExpectSameSquares({3, grad, DType::kF32, 20000, 5, true}, kHyper, 0);
+    ExpectSameSquares({3, grad, DType::kF32, 20000, 0, true}, kHyper, 77);
   }
 }
 
@@ -120,7 +121,15 @@ TEST_P(LambIsaTest, TheFirstPassKnowsBothFormsOfTheLerpAndAnEpsOfZero) {
     Hyper hyper = kHyper;
     hyper[kBeta1] = beta1;
     hyper[kEps] = 0.0;
-    ExpectSameMoments({3, DType::kBF16, DType::kF32, 300, 1, false}, hyper, 3);
+    ExpectSameSquares({3, DType::kBF16, DType::kF32, 300, 1, false}, hyper, 3);
+  }
+}
+
+TEST_P(LambIsaTest, TheSecondPassKnowsBothFormsOfTheLerp) {
+  for (const double beta1 : {0.0, 0.4, 0.5, 0.9}) {
+    Hyper hyper = kHyper;
+    hyper[kBeta1] = beta1;
+    ExpectSameApply({3, DType::kF32, DType::kF32, 300, 1, false}, hyper);
   }
 }
 
@@ -151,35 +160,31 @@ float StepByKernels(const KernelTable& kernels, Scalars k, RunData* run) {
     for (float*& array : args.state) array += array ? begin : 0;
     args.grad = static_cast<const float*>(args.grad) + begin;
     args.count = piece.count;
-    AddTile(LambMoments(kernels, DType::kF32)(args), &sums[piece.extent]);
+    AddTile(LambSquares(kernels, DType::kF32)(args), &sums[piece.extent]);
     begin += piece.count;
   }
-  k.value[8] = TrustRatio(SumExtents(sums), kMinCoeff, kMaxCoeff);
-  KindStep(kernels, OptimizerKind::kLamb, 3, DType::kF32, DType::kF32)(run->Args(k.value, 1.0f));
-  return k.value[8];
+  k.value[kRatio] = TrustRatio(SumExtents(sums), kMinCoeff, kMaxCoeff);
+  KindStep(kernels, OptimizerKind::kLamb, 3, DType::kF32, DType::kF32)(run->Args(k.value, 0.5f));
+  return k.value[kRatio];
 }
 
 // The same by plain loops.
 float StepByReference(Scalars k, RunData* run) {
-  run->StepByReference(Moments, k.value, 0.5f);
   double sums[3][2] = {};
   size_t begin = 0;
   for (const Piece& piece : kPieces) {
-    std::vector<float> masters, updates;
-    for (size_t i = begin; i < begin + piece.count; ++i) {
-      const float state[] = {run->state_[0][i], run->state_[1][i], run->state_[2][i]};
-      masters.push_back(state[0]);
-      updates.push_back(Update(k.value, state));
-    }
-    sums[piece.extent][0] += double{SquaresOf(masters, piece.first_in_tile)};
-    sums[piece.extent][1] += double{SquaresOf(updates, piece.first_in_tile)};
+    const TileSquares tile =
+        ReferenceSquares(*run, k.value, 0.5f, begin, piece.count, piece.first_in_tile);
+    sums[piece.extent][0] += double{tile.p};
+    sums[piece.extent][1] += double{tile.u};
     begin += piece.count;
   }
   const double norm_p = std::sqrt(sums[0][0] + sums[1][0] + sums[2][0]);
   const double norm_u = std::sqrt(sums[0][1] + sums[1][1] + sums[2][1]);
-  k.value[8] = static_cast<float>(std::fmin(std::fmax(norm_p / norm_u, kMinCoeff), kMaxCoeff));
-  run->StepByReference(Apply, k.value, 1.0f);
-  return k.value[8];
+  const double low = static_cast<float>(kMinCoeff), high = static_cast<float>(kMaxCoeff);
+  k.value[kRatio] = static_cast<float>(std::fmax(std::fmin(norm_p / norm_u, high), low));
+  run->StepByReference(Apply, k.value, 0.5f);
+  return k.value[kRatio];
 }
 
 // LAMB in double.
@@ -237,6 +242,8 @@ TEST(LambTest, WithoutBiasCorrectionTheFactorsAreOne) {
   EXPECT_EQ(with.value[5], 1e-6f);
   EXPECT_EQ(with.value[6], 0.01f);
   EXPECT_EQ(with.value[7], -1e-2f);
+  EXPECT_EQ(with.value[8], 10.0f);
+  EXPECT_EQ(with.value[9], 0.01f);
   EXPECT_EQ(without.value[3], 1.0f);
   EXPECT_EQ(without.value[4], 1.0f);
 }
@@ -252,14 +259,14 @@ TEST(LambTest, TheUncorrectedRatioPutsTheCorrectionsIntoTheStep) {
 }
 
 TEST(LambTest, TheRatioIsClampedAndOneWhereItMeansNothing) {
-  EXPECT_EQ(TrustRatio({4.0, 16.0}, 0.01, 10.0), 0.5f);
-  EXPECT_EQ(TrustRatio({1e-9, 16.0}, 0.01, 10.0), 0.01f);
-  EXPECT_EQ(TrustRatio({1e9, 16.0}, 0.01, 10.0), 10.0f);
-  EXPECT_EQ(TrustRatio({0.0, 16.0}, 0.01, 10.0), 1.0f);
-  EXPECT_EQ(TrustRatio({4.0, 0.0}, 0.01, 10.0), 1.0f);
-  EXPECT_EQ(TrustRatio({INFINITY, 16.0}, 0.01, 10.0), 1.0f);
-  EXPECT_EQ(TrustRatio({4.0, INFINITY}, 0.01, 10.0), 1.0f);
-  EXPECT_EQ(TrustRatio({NAN, 16.0}, 0.01, 10.0), 1.0f);
+  EXPECT_EQ(TrustRatio({4.0, 16.0}, 0.01f, 10.0f), 0.5f);
+  EXPECT_EQ(TrustRatio({1e-9, 16.0}, 0.01f, 10.0f), 0.01f);
+  EXPECT_EQ(TrustRatio({1e9, 16.0}, 0.01f, 10.0f), 10.0f);
+  EXPECT_EQ(TrustRatio({0.0, 16.0}, 0.01f, 10.0f), 1.0f);
+  EXPECT_EQ(TrustRatio({4.0, 0.0}, 0.01f, 10.0f), 1.0f);
+  EXPECT_EQ(TrustRatio({INFINITY, 16.0}, 0.01f, 10.0f), 1.0f);
+  EXPECT_EQ(TrustRatio({4.0, INFINITY}, 0.01f, 10.0f), 1.0f);
+  EXPECT_EQ(TrustRatio({NAN, 16.0}, 0.01f, 10.0f), 1.0f);
 }
 
 TEST(LambTest, SumsAreAddedInDoubleByTileThenByExtent) {
