@@ -33,6 +33,17 @@ struct ScalarSet {
   bool operator==(const ScalarSet&) const = default;
 };
 
+// What LAMB's first pass finds in one tensor's part of one extent: sums of squares of the masters
+// before the step and of the updates.
+struct RunSquares {
+  uint32_t extent = 0;
+  uint32_t tensor = 0;
+  double p = 0;
+  double u = 0;
+
+  bool operator==(const RunSquares&) const = default;
+};
+
 // One server's vote on one round.
 struct Vote {
   uint32_t server = 0;
@@ -44,6 +55,9 @@ struct Vote {
   // Per group, what the round steps with. From the lowest server id of a job whose policy state has
   // version 2, in a round with gradients; else none.
   std::vector<GroupRates> rates;
+  // The second vote of a round whose optimizer takes two passes: of each run that the server owns
+  // and whose tensor has a gradient, by extent, then by run. Nothing before the first pass is over.
+  std::optional<std::vector<RunSquares>> squares;
 };
 
 struct Decision {

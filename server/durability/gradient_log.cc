@@ -41,6 +41,7 @@ class SegmentedLog : public GradientLog {
                             std::shared_ptr<const void> owner) override;
   absl::Status AppendPrepared(const PreparedRecord& record) override;
   absl::Status AppendDecision(const DecisionRecord& record) override;
+  absl::Status AppendRatios(const RatiosRecord& record) override;
   absl::Status Sync() override;
   void TrimTo(uint64_t round) override;
   absl::Status Repeat(uint64_t round) override;
@@ -55,6 +56,7 @@ class SegmentedLog : public GradientLog {
   absl::Status StartSegment();
   absl::Status Write(const PreparedRecord& record);
   absl::Status Write(const DecisionRecord& record);
+  absl::Status Write(const RatiosRecord& record);
   // Begins to write the record at the end; fills in what `header` does not say.
   absl::Status Append(RecordHeader* header, const void* data, std::shared_ptr<const void> owner);
   // Makes an error final, and returns it from now on.
@@ -134,6 +136,14 @@ absl::Status SegmentedLog::AppendDecision(const DecisionRecord& record) {
   return absl::OkStatus();
 }
 
+absl::Status SegmentedLog::AppendRatios(const RatiosRecord& record) {
+  BALLAST_RETURN_IF_ERROR(failure_);
+  BALLAST_RETURN_IF_ERROR(state_.index.Check(record));
+  BALLAST_RETURN_IF_ERROR(Write(record));
+  state_.index.Add(record);
+  return absl::OkStatus();
+}
+
 absl::Status SegmentedLog::Write(const PreparedRecord& record) {
   const std::string payload = EncodePrepared(record);
   RecordHeader header{.type = RecordType::kPrepared,
@@ -146,6 +156,15 @@ absl::Status SegmentedLog::Write(const PreparedRecord& record) {
 absl::Status SegmentedLog::Write(const DecisionRecord& record) {
   const std::string payload = EncodeDecision(record);
   RecordHeader header{.type = RecordType::kDecision,
+                      .epoch = record.epoch,
+                      .round = record.round,
+                      .payload_bytes = payload.size()};
+  return Append(&header, payload.data(), nullptr);
+}
+
+absl::Status SegmentedLog::Write(const RatiosRecord& record) {
+  const std::string payload = EncodeRatios(record);
+  RecordHeader header{.type = RecordType::kRatios,
                       .epoch = record.epoch,
                       .round = record.round,
                       .payload_bytes = payload.size()};
@@ -258,6 +277,7 @@ absl::Status SegmentedLog::Repeat(uint64_t round) {
   }
   BALLAST_RETURN_IF_ERROR(Write(*last->prepared));
   const uint64_t sequence = state_.live.back().sequence;
+  if (last->ratios.has_value()) BALLAST_RETURN_IF_ERROR(Write(*last->ratios));
   BALLAST_RETURN_IF_ERROR(Write(*last->decision));
   repeated_round_ = round;
   repeated_sequence_ = sequence;

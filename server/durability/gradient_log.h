@@ -22,6 +22,7 @@
 #include "common/io/arena.h"
 #include "common/io/file.h"
 #include "common/tensor/dtype.h"
+#include "server/durability/ratios_record.h"
 #include "server/durability/records.h"
 
 namespace ballast::server {
@@ -61,6 +62,7 @@ struct LoggedRound {
   std::map<uint32_t, LoggedExtent> extents;
   std::optional<PreparedRecord> prepared;
   std::optional<DecisionRecord> decision;
+  std::optional<RatiosRecord> ratios;  // of a LAMB round that was applied, or is about to be
 };
 
 class GradientLog {
@@ -105,11 +107,13 @@ class GradientLog {
   //   INVALID_ARGUMENT    larger than a segment; no dtype
   //   INTERNAL            a record that may not follow: a second one of the same or an older epoch,
   //                       an extent or PREPARED of a decided round, a PREPARED that counts an
-  //                       extent (sumsq not 0) that is not there
+  //                       extent (sumsq not 0) that is not there, RATIOS of a round that is not
+  //                       prepared in their epoch
   virtual absl::Status AppendExtent(const LoggedExtent& extent, const void* data,
                                     std::shared_ptr<const void> owner) = 0;
   virtual absl::Status AppendPrepared(const PreparedRecord& record) = 0;
   virtual absl::Status AppendDecision(const DecisionRecord& record) = 0;
+  virtual absl::Status AppendRatios(const RatiosRecord& record) = 0;
   virtual absl::Status Sync() = 0;
 
   // Rounds below `round` will not be read any more; their segments are used again once they hold
@@ -118,9 +122,9 @@ class GradientLog {
   virtual void TrimTo(uint64_t round) = 0;
 
   // A change of epoch, in two calls, because a round may be run again in any number of epochs and
-  // must not fill the log. First vote and decision of `round`, the last one that is over, are
-  // appended again, so that nothing older is needed for them; durable after Sync. INTERNAL when the
-  // log does not have them; round 0 has none, and then nothing happens.
+  // must not fill the log. First vote, ratios and decision of `round`, the last one that is
+  // over, are appended again, so that nothing older is needed for them; durable after Sync.
+  // INTERNAL when the log does not have them; round 0 has none, and then nothing happens.
   virtual absl::Status Repeat(uint64_t round) = 0;
   // Then, once a restart would Open the log with `epoch` and `start_round` = `round` + 1: all that
   // stands in the log of rounds from start_round on is dead.

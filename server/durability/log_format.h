@@ -31,7 +31,7 @@ struct SegmentHeader {
   uint32_t previous_crc = 0;   // of the last record header in front of this segment; 0 for none
 };
 
-enum class RecordType : uint8_t { kExtent = 1, kPrepared = 2, kDecision = 3 };
+enum class RecordType : uint8_t { kExtent = 1, kPrepared = 2, kDecision = 3, kRatios = 4 };
 
 struct RecordHeader {
   RecordType type = RecordType::kExtent;

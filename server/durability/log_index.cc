@@ -64,23 +64,47 @@ absl::Status LogIndex::Check(const DecisionRecord& record) const {
                  absl::StrCat("it is decided in epoch ", round->decision->epoch));
 }
 
+absl::Status LogIndex::Check(const RatiosRecord& record) const {
+  const LoggedRound* const round = Find(record.round);
+  const auto refused = [&](const std::string& why) {
+    return Refused("RATIOS", record.round, record.epoch, why);
+  };
+  if (round == nullptr || !round->prepared.has_value()) return refused("it is not prepared");
+  if (round->decision.has_value()) return refused("the round is decided");
+  if (round->prepared->epoch != record.epoch) {
+    return refused(absl::StrCat("it is prepared in epoch ", round->prepared->epoch));
+  }
+  return round->ratios.has_value() ? refused("they are logged") : absl::OkStatus();
+}
+
 void LogIndex::Add(const LoggedExtent& extent) {
   if (!Check(extent).ok()) return;
   LoggedRound& round = rounds_[extent.round];
   round.extents[extent.extent] = extent;
   // Check let it pass, so a PREPARED is of an older epoch and counts no longer.
   round.prepared.reset();
+  round.ratios.reset();
 }
 
 void LogIndex::Add(const PreparedRecord& record) {
   const LoggedRound* const round = Find(record.round);
   const bool lacking =
       round != nullptr && round->decision.has_value() && !round->prepared.has_value();
-  if (lacking || Check(record).ok()) rounds_[record.round].prepared = record;
+  if (!lacking && !Check(record).ok()) return;
+  LoggedRound& taken = rounds_[record.round];
+  taken.prepared = record;
+  if (!lacking) taken.ratios.reset();  // Of an older epoch.
 }
 
 void LogIndex::Add(const DecisionRecord& record) {
   if (Check(record).ok()) rounds_[record.round].decision = record;
+}
+
+void LogIndex::Add(const RatiosRecord& record) {
+  const LoggedRound* const round = Find(record.round);
+  const bool lacking =
+      round != nullptr && round->decision.has_value() && !round->ratios.has_value();
+  if (lacking || Check(record).ok()) rounds_[record.round].ratios = record;
 }
 
 void LogIndex::TrimTo(uint64_t round) {
@@ -96,6 +120,7 @@ void LogIndex::BeginEpoch(uint32_t epoch, uint64_t start_round) {
     if (round.decision.has_value()) continue;  // Then it is of this epoch.
     std::erase_if(round.extents, [epoch](const auto& one) { return one.second.epoch < epoch; });
     if (round.prepared.has_value() && round.prepared->epoch < epoch) round.prepared.reset();
+    if (!round.prepared.has_value()) round.ratios.reset();
   }
 }
 

@@ -17,16 +17,19 @@ class LogIndex {
   const std::map<uint64_t, LoggedRound>& rounds() const { return rounds_; }
 
   // Whether the record may follow what is there. INTERNAL, naming round and extent, for a second
-  // one of the same or an older epoch, and for anything but a decision in a round that is decided.
+  // one of the same or an older epoch, for anything but a decision in a round that is decided, and
+  // for ratios of a round that is not prepared in their epoch.
   absl::Status Check(const LoggedExtent& extent) const;
   absl::Status Check(const PreparedRecord& record) const;
   absl::Status Check(const DecisionRecord& record) const;
+  absl::Status Check(const RatiosRecord& record) const;
 
-  // Takes the record; one that may not follow is passed over: the first stays. A PREPARED that was
-  // repeated behind its decision is taken where the first is gone.
+  // Takes the record; one that may not follow is passed over: the first stays. A PREPARED or RATIOS
+  // that was repeated behind its decision is taken where the first is gone.
   void Add(const LoggedExtent& extent);
   void Add(const PreparedRecord& record);
   void Add(const DecisionRecord& record);
+  void Add(const RatiosRecord& record);
 
   // Forgets the rounds below `round`, but for what was voted and decided of the last of them.
   void TrimTo(uint64_t round);

@@ -22,7 +22,34 @@ struct ChainedRecord {
   RecordHeader header;
   std::optional<PreparedRecord> prepared;
   std::optional<DecisionRecord> decision;
+  std::optional<RatiosRecord> ratios;
 };
+
+const char* NameOf(RecordType type) {
+  switch (type) {
+    case RecordType::kExtent:
+      return "EXTENT";
+    case RecordType::kPrepared:
+      return "PREPARED";
+    case RecordType::kDecision:
+      return "DECISION";
+    case RecordType::kRatios:
+      return "RATIOS";
+  }
+  return "?";
+}
+
+// Takes what was decoded, and returns its error if it was not; `round` and `epoch` are the
+// record's.
+template <class Record>
+absl::Status Keep(absl::StatusOr<Record> decoded, std::optional<Record>* kept, uint64_t* round,
+                  uint32_t* epoch) {
+  BALLAST_RETURN_IF_ERROR(decoded.status());
+  *round = decoded->round;
+  *epoch = decoded->epoch;
+  *kept = *std::move(decoded);
+  return absl::OkStatus();
+}
 
 // What the records of a chain say, and the state that follows from it.
 class LogScanner {
@@ -46,8 +73,8 @@ class LogScanner {
  private:
   // What the records say.
 
-  // Reads PREPARED and DECISION records, and the bodies of extents that may not have been flushed.
-  // The first body that is not whole ends the chain.
+  // Reads PREPARED, RATIOS and DECISION records, and the bodies of extents that may not have been
+  // flushed. The first body that is not whole ends the chain.
   absl::Status CheckBodies() {
     std::vector<size_t> wanted;
     for (size_t i = 0; i < chain_.size(); ++i) {
@@ -77,7 +104,7 @@ class LogScanner {
 
   bool Flushed(const RecordHeader& header) const { return header.lsn <= proof_.lsn; }
 
-  // Whether the body's checksum matches; if so, what a PREPARED or DECISION says.
+  // Whether the body's checksum matches; if so, what any but an EXTENT says.
   absl::StatusOr<bool> ReadBody(ChainedRecord* record, const Arena& scratch) const {
     const RecordHeader& header = record->header;
     const uint32_t index = files_.IndexOf(header.sequence);
@@ -103,21 +130,11 @@ class LogScanner {
     uint64_t round = 0;
     uint32_t epoch = 0;
     if (header.type == RecordType::kPrepared) {
-      absl::StatusOr<PreparedRecord> prepared = DecodePrepared(body);
-      status = prepared.status();
-      if (status.ok()) {
-        round = prepared->round;
-        epoch = prepared->epoch;
-        record->prepared = *std::move(prepared);
-      }
+      status = Keep(DecodePrepared(body), &record->prepared, &round, &epoch);
+    } else if (header.type == RecordType::kRatios) {
+      status = Keep(DecodeRatios(body), &record->ratios, &round, &epoch);
     } else {
-      absl::StatusOr<DecisionRecord> decision = DecodeDecision(body);
-      status = decision.status();
-      if (status.ok()) {
-        round = decision->round;
-        epoch = decision->epoch;
-        record->decision = *std::move(decision);
-      }
+      status = Keep(DecodeDecision(body), &record->decision, &round, &epoch);
     }
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat(Where(header), ": ", status.message()));
@@ -137,8 +154,7 @@ class LogScanner {
   absl::Status DamagedBody(const RecordHeader& header) const {
     return absl::DataLossError(
         absl::StrCat("the gradient log is damaged in ", Where(header), ": the ",
-                     header.type == RecordType::kPrepared ? "PREPARED" : "DECISION",
-                     " record's checksum does not match, and ", proof_.witness,
+                     NameOf(header.type), " record's checksum does not match, and ", proof_.witness,
                      " says that it had been flushed; restore the files from a copy"));
   }
 
@@ -165,6 +181,8 @@ class LogScanner {
         state.index.Add(*record.prepared);
       } else if (record.decision.has_value()) {
         state.index.Add(*record.decision);
+      } else if (record.ratios.has_value()) {
+        state.index.Add(*record.ratios);
       } else {
         state.index.Add(ExtentOf(record.header));
       }

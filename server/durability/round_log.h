@@ -49,6 +49,9 @@ class RoundRecords {
   // Writes the PREPARE record and flushes everything appended so far; `done` runs once it survives.
   // A failed status is fatal for the log: the round must not be voted for.
   virtual void Prepare(PreparedRecord record, Done done) = 0;
+  // Writes LAMB's ratios of a round that is prepared and flushes as Prepare does. A failed status
+  // is fatal for the log: the step must not begin.
+  virtual void AppendRatios(RatiosRecord record, Done done) = 0;
   // A change of epoch, in two calls. First: the rounds below `start_round` are over; `done` runs
   // once everything appended so far survives, and what a restart needs of them stands at the end.
   virtual void EndEpoch(uint64_t start_round, Done done) = 0;
@@ -122,6 +125,7 @@ class NullRoundLog : public RoundLog {
     durable_round_ = record.round;
     done(absl::OkStatus());
   }
+  void AppendRatios(RatiosRecord, Done done) override { done(absl::OkStatus()); }
   void EndEpoch(uint64_t, Done done) override { done(absl::OkStatus()); }
   void BeginEpoch(uint32_t, uint64_t) override {}
   uint64_t durable_round() const override { return durable_round_; }

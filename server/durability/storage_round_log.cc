@@ -15,6 +15,7 @@
 #include "common/base/mutant.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
+#include "server/durability/flush_group.h"
 #include "server/durability/job_storage.h"
 
 namespace ballast::server {
@@ -77,6 +78,18 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
     });
   }
 
+  void AppendRatios(RatiosRecord record, Done done) override {
+    Enqueue([this, record = std::move(record), done = std::move(done)] {
+      BALLAST_FAILPOINT("ratios.before_log");
+      absl::Status status = storage_->log()->AppendRatios(record);
+      if (absl::IsResourceExhausted(status)) return status;
+      if (status.ok()) status = storage_->log()->Sync();
+      if (status.ok()) BALLAST_FAILPOINT("ratios.after_log");
+      done(status);
+      return absl::OkStatus();
+    });
+  }
+
   void EndEpoch(uint64_t start_round, Done done) override {
     Enqueue([this, start_round, done = std::move(done)] {
       absl::Status status = storage_->log()->Repeat(start_round - 1);
@@ -99,7 +112,6 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
   }
 
   uint64_t durable_round() const override { return durable_round_.load(std::memory_order_relaxed); }
-  bool keeps_images() const override { return true; }
   bool short_of_room() const override { return short_of_room_.load(std::memory_order_relaxed); }
 
   void OnShortOfRoom(std::function<void()> callback) override {
@@ -111,14 +123,8 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
     image_writers_->Post([this, image = std::move(image), done = std::move(done)] {
       const absl::Status status = WriteNow(image);
       if (!status.ok()) return done(status);
-      bool first = false;
-      {
-        MutexLock lock(&mu_);
-        first = images_written_.empty();
-        images_written_.push_back(done);
-      }
       // Behind the images that wait to be written: one flush for all of them.
-      if (first) image_writers_->Post([this] { FlushWritten(); });
+      if (written_.Add(done)) image_writers_->Post([this] { FlushWritten(); });
     });
   }
 
@@ -270,13 +276,8 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
   }
 
   void FlushWritten() {
-    std::vector<Done> written;
-    {
-      MutexLock lock(&mu_);
-      written.swap(images_written_);
-    }
-    const absl::Status status = FlushNow();
-    for (const Done& done : written) done(status);
+    const std::vector<Done> written = written_.Take();  // Before the flush, which covers them.
+    for (const absl::Status status = FlushNow(); const Done& done : written) done(status);
   }
 
   absl::Status FlushNow() {
@@ -374,14 +375,14 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
   uint64_t covered_round_ = 0;
   uint64_t held_round_ = kNoRound;  // rounds from here on are kept for a hold
 
+  FlushGroup written_;  // images
   Mutex mu_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
   bool pumping_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<Done> images_written_ ABSL_GUARDED_BY(mu_);  // not flushed yet
-  std::set<uint32_t> held_ ABSL_GUARDED_BY(mu_);           // extents
-  bool holding_ ABSL_GUARDED_BY(mu_) = false;              // from Hold to LetAllGo
-  bool gave_way_ ABSL_GUARDED_BY(mu_) = false;             // the last hold, to the log
+  std::set<uint32_t> held_ ABSL_GUARDED_BY(mu_);  // extents
+  bool holding_ ABSL_GUARDED_BY(mu_) = false;     // from Hold to LetAllGo
+  bool gave_way_ ABSL_GUARDED_BY(mu_) = false;    // the last hold, to the log
 
   // Last: their threads use all of the above.
   const std::unique_ptr<Executor> log_thread_;
