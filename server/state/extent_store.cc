@@ -127,6 +127,27 @@ uint64_t ExtentStore::StepTile(const Layout& layout, uint32_t extent_id, uint32_
   return overflows;
 }
 
+void ExtentStore::SquareTile(const Layout& layout, uint32_t extent_id, uint32_t tile_index,
+                             const ExtentStep& step, ExtentSquares* squares) const {
+  const Extent& extent = layout.extents()[extent_id];
+  const size_t grad_bytes = DTypeBytes(step.grad_dtype);
+  const TileView tile = tier_->Tile(extent_id, tile_index);
+  const uint32_t begin = tile_index * layout.tile_elements();
+  const uint32_t end = begin + tile.elements;
+  const optim::LambSquaresFn kernel = optim::LambSquares(*kernels_, step.grad_dtype);
+  const auto first = layout.runs().begin() + extent.first_run;
+  for (auto run = FirstRun(layout, extent, begin);
+       run != first + extent.run_count && run->extent_offset < end; ++run) {
+    const optim::Scalars* const scalars = (*step.scalars)[run->tensor];
+    if (scalars == nullptr) continue;
+    const uint32_t from = std::max(begin, run->extent_offset);
+    const uint32_t to = std::min(end, run->extent_offset + run->elements);
+    const void* const grad = static_cast<const char*>(step.grad) + from * grad_bytes;
+    *squares->At(tile_index, static_cast<uint32_t>(run - first)) =
+        kernel(RunOf(tile, from - begin, grad, nullptr, to - from, step.scale, *scalars));
+  }
+}
+
 void ExtentStore::ReadWeights(const Layout& layout, uint32_t extent, void* dst) {
   const DType dtype = layout.extents()[extent].dtype;
   const optim::DowncastFn downcast = optim::Downcast(*kernels_, dtype);

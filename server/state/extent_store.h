@@ -12,6 +12,7 @@
 #include "common/job/upload_plane.h"
 #include "common/tensor/layout.h"
 #include "server/optim/scalars.h"
+#include "server/state/extent_squares.h"
 #include "server/tier/tier.h"
 
 namespace ballast::server {
@@ -46,6 +47,12 @@ class ExtentStore {
   // Steps one tile of an extent and writes its weights. Returns how many finite masters became Inf
   // in a 16-bit weight.
   uint64_t StepTile(const Layout& layout, uint32_t extent, uint32_t tile, const ExtentStep& step);
+
+  // LAMB's first pass over one tile: writes the sums of squares of each of its runs whose tensor
+  // `step` has scalars for, to `squares` of the same extent. Changes no state, and uses neither
+  // `step.weight` nor an upload. Any worker, each tile once.
+  void SquareTile(const Layout& layout, uint32_t extent, uint32_t tile, const ExtentStep& step,
+                  ExtentSquares* squares) const;
 
   // Rounds the extent's current masters to its wire dtype into `dst` (whole extent).
   void ReadWeights(const Layout& layout, uint32_t extent, void* dst);
