@@ -221,6 +221,16 @@ void ToProto(const Vote& vote, v1::Prepare* out) {
   }
   out->clear_rates();
   for (const GroupRates& rates : vote.rates) ToProto(rates, out->add_rates());
+  out->clear_squares();
+  if (!vote.squares.has_value()) return;
+  v1::Squares* squares = out->mutable_squares();
+  for (const RunSquares& run : *vote.squares) {
+    v1::RunSquares* added = squares->add_runs();
+    added->set_extent(run.extent);
+    added->set_tensor(run.tensor);
+    added->set_p(run.p);
+    added->set_u(run.u);
+  }
 }
 
 absl::StatusOr<Vote> VoteFromProto(const v1::Prepare& prepare) {
@@ -242,6 +252,12 @@ absl::StatusOr<Vote> VoteFromProto(const v1::Prepare& prepare) {
   for (const v1::ScalarSet& scalars : prepare.scalars()) {
     out.scalars.push_back(
         {scalars.group(), scalars.step(), {scalars.bits().begin(), scalars.bits().end()}});
+  }
+  if (prepare.has_squares()) {
+    out.squares.emplace();
+    for (const v1::RunSquares& run : prepare.squares().runs()) {
+      out.squares->push_back({run.extent(), run.tensor(), run.p(), run.u()});
+    }
   }
   return out;
 }

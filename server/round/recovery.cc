@@ -26,11 +26,20 @@ constexpr uint64_t kRecordBytesPerGroup = 8;
 // Of a job whose policy state has version 2: rates in the vote and in two policy states.
 constexpr uint64_t kRecordBytesPerRates = 3 * sizeof(GroupRates);
 constexpr uint64_t kRecordBytesFixed = 1024;
+// Of what EncodeRatios writes beside them: a ratio per tensor, and squares per run, of which there
+// are fewer than tensors and extents.
+constexpr uint64_t kRatioBytesPerTensor = 28;
+constexpr uint64_t kRatioBytesPerExtent = 24;
 // Per slot, at the home.
 constexpr uint64_t kRecordBytesPerUserState = 8;  // beside its bytes
 
 ImageShape ShapeOf(const JobSpec& spec, const Layout& layout, uint32_t extent) {
   return {extent, layout.extents()[extent].elements, StateArrayCount(spec)};
+}
+
+// The second vote of a round is the first with what its RATIOS record has.
+void AddSquares(const LoggedRound& logged, Vote* vote) {
+  if (logged.ratios.has_value()) vote->squares = logged.ratios->squares;
 }
 
 // What became of one extent.
@@ -113,11 +122,14 @@ void Recovery::FindRound(const std::vector<uint32_t>& owned) {
     fsm.tensor_step = StepsAfter(*logged.prepared, decision);
     fsm.tensor_step.resize(layout_.tensors().size(), 0);
     fsm.last_prepared = logged.prepared;
+    AddSquares(logged, &fsm.last_prepared->vote);
     out_.last_decision = logged.decision;
   }
   const LoggedRound* const open = Round(fsm.round);
   if (open != nullptr && open->prepared.has_value() && open->prepared->epoch == plan_.epoch.epoch) {
     fsm.prepared = open->prepared;
+    AddSquares(*open, &fsm.prepared->vote);
+    if (open->ratios.has_value()) fsm.ratios = open->ratios->ratios;
     fsm.policy = open->prepared->policy;
     fsm.tensor_step = open->prepared->tensor_step;
   }
@@ -238,10 +250,14 @@ absl::Status Recovery::Load(uint32_t extent, Lane* lane, Loaded* loaded) {
 // end says that the log has lost what was promised. An older image would hide that.
 absl::Status Recovery::CheckNotBeyond(uint32_t extent, uint64_t version) const {
   const Restored& fsm = out_.fsm;
-  const bool ahead = version == fsm.round + 1 && fsm.prepared.has_value();
+  const bool two_passes = OptimizerRowOf(plan_.spec).passes == 2 && fsm.prepared.has_value() &&
+                          !IsUpload(fsm.prepared->upload);
+  const bool ratios_lost = two_passes && fsm.ratios.empty();
+  const bool ahead = version == fsm.round + 1 && fsm.prepared.has_value() && !ratios_lost;
   if (version <= fsm.round || ahead) return absl::OkStatus();
   return StateLost(absl::StrCat("the image of extent ", extent, " holds version ", version,
-                                ", but the log ends before the vote of round ", fsm.round));
+                                ", but the log ends before the ", ratios_lost ? "ratios" : "vote",
+                                " of round ", fsm.round));
 }
 
 // A new epoch's record is in the metadata store before anything of that epoch is logged, and behind
@@ -352,6 +368,10 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
                          kRecordBytesPerGroup * plan.spec.group_count;
   if (plan.spec.policy.active()) {
     options.record_bytes += kRecordBytesPerRates * plan.spec.group_count;
+  }
+  if (OptimizerRowOf(plan.spec).passes == 2) {
+    options.record_bytes += kPageBytes + kRatioBytesPerTensor * layout.tensors().size() +
+                            kRatioBytesPerExtent * layout.extents().size();
   }
   if (self == plan.servers.front()) {
     const uint32_t slots = plan.spec.variable_world ? JobLimits{}.slots_max : plan.spec.world;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/mutant.h"
 #include "common/base/status_macros.h"
+#include "server/round/ratios.h"
 #include "server/tier/tile_layout.h"
 
 namespace ballast::server {
@@ -54,7 +55,18 @@ absl::StatusOr<std::shared_ptr<StepPlan>> RoundReplay::MakePlan(const LoggedRoun
   steps.resize(layout_.tensors().size(), 0);
   Optimizer optimizer = optimizer_;
   if (BALLAST_MUTANT(kForgetOptions)) optimizer.options.assign(optimizer.options.size(), 0);
-  return MakeStepPlan(optimizer, layout_, present, steps, logged.decision->decision);
+  const Decision& decision = logged.decision->decision;
+  BALLAST_ASSIGN_OR_RETURN(std::shared_ptr<StepPlan> plan,
+                           MakeStepPlan(optimizer, layout_, present, steps, decision));
+  if (!TakesTwoPasses(optimizer_, decision)) return plan;
+  if (!logged.ratios.has_value()) {
+    return absl::DataLossError(
+        absl::StrCat("the log lacks the ratios of round ", logged.decision->round));
+  }
+  std::vector<float> ratios = logged.ratios->ratios;
+  ratios.resize(layout_.tensors().size(), 1.0f);  // Of the tensors that came later.
+  BALLAST_RETURN_IF_ERROR(AddRatios(ratios, plan.get()));
+  return plan;
 }
 
 absl::StatusOr<RoundReplay::Lane> RoundReplay::MakeLane(const Layout& layout) {

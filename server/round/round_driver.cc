@@ -74,6 +74,8 @@ Sweep::Deps RoundDriver::SweepDeps() {
                 // The FSM may have failed meanwhile; then the input has no effect.
                 Feed(SteppedInput{});
               },
+          .measured =
+              [this](std::vector<RunSquares> squares) { Feed(MeasuredInput{std::move(squares)}); },
           .failed = [this](const absl::Status& status) { FailLater(status); },
           .storage_failed = [this](const absl::Status& status) { StorageFailed(status); }};
 }
@@ -112,6 +114,12 @@ void RoundDriver::CarryOut(const Effects& effects) {
           deps_.votes->SendVote(plan.job, effect.epoch, effect.round, server, effect.vote);
         }
         BALLAST_FAILPOINT("vote.after_tell");
+      },
+      [this](const MeasureRound& effect) { sweep_.Measure(effect.decision); },
+      [this](const LogRatios& effect) {
+        log_->AppendRatios(effect.record, strand_->Callback([this](const absl::Status& status) {
+          status.ok() ? Feed(DurableInput{}) : StorageFailed(status);
+        }));
       },
       [this](const FailSlot& effect) { audience_.Refuse(effect.slot, effect.status); },
       [this](const auto& effect) { Do(effect); }};
@@ -196,7 +204,7 @@ void RoundDriver::TellResult(uint64_t round, const Decision& decision, uint64_t 
 }
 
 void RoundDriver::Do(const ApplyRound& effect) {
-  if (const absl::Status planned = sweep_.Plan(effect.decision); !planned.ok()) {
+  if (const absl::Status planned = sweep_.Plan(effect.decision, effect.ratios); !planned.ok()) {
     Feed(FailInput{planned});
     return;
   }

@@ -29,7 +29,8 @@ enum InputKind : size_t {
   kSlotGrows,
   kSlotBack,
   kSeal,
-  kFailInput
+  kFailInput,
+  kMeasured
 };
 
 }  // namespace
@@ -68,7 +69,6 @@ const std::vector<RoundFsm::Transition>& RoundFsm::Table() {
       {Phase::kIdle, kSlotBack, &F::OnSlotBack},
       {Phase::kIdle, kSeal, &F::OnSeal},
       {Phase::kIdle, kFailInput, &F::OnFail},
-
       {Phase::kCollect, kBegin, &F::OnBegin},
       {Phase::kCollect, kFrame, &F::OnFrame},
       {Phase::kCollect, kReduced, &F::OnReduced},
@@ -79,7 +79,6 @@ const std::vector<RoundFsm::Transition>& RoundFsm::Table() {
       {Phase::kCollect, kSlotBack, &F::OnSlotBack},
       {Phase::kCollect, kSeal, &F::OnSeal},
       {Phase::kCollect, kFailInput, &F::OnFail},
-
       {Phase::kPreparing, kBegin, &F::OnLateBegin},
       {Phase::kPreparing, kDurable, &F::OnDurable},
       {Phase::kPreparing, kVote, &F::OnVote},
@@ -91,6 +90,8 @@ const std::vector<RoundFsm::Transition>& RoundFsm::Table() {
 
       {Phase::kPrepared, kBegin, &F::OnLateBegin},
       {Phase::kPrepared, kVote, &F::OnVote},
+      {Phase::kPrepared, kMeasured, &F::OnMeasured},
+      {Phase::kPrepared, kDurable, &F::OnDurable},
       {Phase::kPrepared, kSlotLost, &F::OnSlotLost},
       {Phase::kPrepared, kSlotLeft, &F::OnSlotLeft},
       {Phase::kPrepared, kSlotBack, &F::OnSlotBack},
@@ -165,6 +166,7 @@ void RoundFsm::ResetRound() {
   reduced_count_ = 0;
   window_base_ = 0;
   votes_.clear();
+  outcome_ = Outcome();
   prepared_.reset();
   for (Slot& slot : slots_) {
     slot.begun = false;
@@ -210,7 +212,6 @@ void RoundFsm::OnBegin(const Input& input, Effects* effects) {
     Fail(std::move(same), effects);
     return;
   }
-  if (IsUpload(begin.upload) && uploader_.empty()) OpenUpload();
   slot.begun = true;
   slot.begin = std::move(begin);
   phase_ = Phase::kCollect;
@@ -223,9 +224,13 @@ void RoundFsm::OnBegin(const Input& input, Effects* effects) {
 }
 
 // Opens the registers of what the slot owes: everything it contributes to, except what was reduced
-// before a restart.
+// before a restart. Of an upload the lead trainer alone contributes.
 void RoundFsm::OpenRegisters(uint32_t slot_id, Effects* effects) {
   Slot& slot = slots_[slot_id];
+  if (IsUpload(slot.begin.upload) && uploader_.empty()) {
+    uploader_ = {plan_.epoch.lead_trainer()};
+    for (uint32_t i = 0; i < owned_.size(); ++i) pending_[i] = reduced_[i] ? pending_[i] : 1;
+  }
   std::vector<uint32_t> opened;
   for (uint32_t position = 0; position < owned_.size(); ++position) {
     const auto& contributors = Contributors(owned_[position]);
@@ -489,13 +494,10 @@ void RoundFsm::MarkReduced(const ReducedInput& reduced, Effects* effects) {
   if (window_base_ != before) effects->push_back(MoveWindow{window_base_});
 }
 
-bool RoundFsm::AllBegun() const {
-  return std::all_of(slots_.begin(), slots_.end(),
-                     [](const Slot& slot) { return slot.begun || !slot.member; });
-}
-
 void RoundFsm::MaybePrepare(Effects* effects) {
-  if (phase_ != Phase::kCollect || reduced_count_ != owned_.size() || !AllBegun() || sealed_) {
+  const bool all_begun = std::all_of(slots_.begin(), slots_.end(),
+                                     [](const Slot& slot) { return slot.begun || !slot.member; });
+  if (phase_ != Phase::kCollect || reduced_count_ != owned_.size() || !all_begun || sealed_) {
     return;
   }
   phase_ = Phase::kPreparing;
@@ -504,6 +506,7 @@ void RoundFsm::MaybePrepare(Effects* effects) {
 }
 
 void RoundFsm::OnDurable(const Input&, Effects* effects) {
+  if (phase_ == Phase::kPrepared) return Conclude(effects);  // LAMB's ratios are.
   phase_ = Phase::kPrepared;
   votes_[self_] = prepared_->vote;
   effects->push_back(SendVote{round_, prepared_->vote, prepared_->epoch});
@@ -571,11 +574,13 @@ void RoundFsm::OnVote(const Input& input, Effects* effects) {
   if (epoch != plan_.epoch.epoch || round != round_ || !member || vote.server == self_) return;
   // A repeated vote changes nothing: the first is kept. A vote for the next round cannot come while
   // this one is applied: trainers begin a round only after every server's RoundDone.
-  votes_.emplace(vote.server, vote);
+  Vote& kept = votes_.emplace(vote.server, vote).first->second;
+  if (!kept.squares.has_value()) kept.squares = vote.squares;  // The second vote.
   if (phase_ == Phase::kPrepared) MaybeDecide(effects);
 }
 
 void RoundFsm::MaybeDecide(Effects* effects) {
+  if (outcome_.stage != Outcome::Stage::kOpen) return MaybeSettle(effects);
   const bool early = BALLAST_MUTANT(kDecideEarly) && self_ == plan_.servers.front();
   if (votes_.size() != plan_.servers.size() && !early) return;
   DecideInput input = DecideInputOf(plan_.spec);
@@ -593,26 +598,20 @@ void RoundFsm::MaybeDecide(Effects* effects) {
     Fail(decision.status(), effects);
     return;
   }
-  decision_ = *std::move(decision);
-  phase_ = Phase::kApplying;
-  if (decision_.applied) {
-    effects->push_back(ApplyRound{decision_});
-  } else {
-    effects->push_back(SkipRound{round_, decision_});
-    CloseRound(effects);
-  }
+  outcome_.decision = *std::move(decision);
+  Conclude(effects);
 }
 
 void RoundFsm::OnStepped(const Input&, Effects* effects) {
   for (uint32_t t = 0; t < tensor_step_.size(); ++t) {
-    if (PresentAnywhere(t) && !IsUpload(decision_.upload)) ++tensor_step_[t];
+    if (PresentAnywhere(t) && !IsUpload(outcome_.decision.upload)) ++tensor_step_[t];
   }
   if (prepared_->steps.has_value()) tensor_step_ = prepared_->steps->tensor;
   CloseRound(effects);
 }
 
 void RoundFsm::CloseRound(Effects* effects) {
-  policy_ = decision_.policy;
+  policy_ = outcome_.decision.policy;
   const uint64_t closed = round_++;
   phase_ = Phase::kIdle;
   last_prepared_ = std::move(prepared_);

@@ -5,6 +5,10 @@
 //   IDLE(t) -Begin-> COLLECT(t) -all extents reduced-> PREPARING(t) -durable-> PREPARED(t)
 //           -all votes-> APPLYING(t) -all stepped-> IDLE(t+1);   any -> FAILED | FINISHED
 //
+// With LAMB a round stays PREPARED longer: after all votes the server measures its extents, votes
+// again with what it found, and has the ratios on disk before it applies. Nothing can be seen of
+// the round before that.
+//
 // An upload is a round like any other in which the lead trainer pushes weights, or a plane of the
 // state, in place of gradients: it is the only contributor, and the decision says what they take
 // the place of.
@@ -31,6 +35,7 @@
 
 #include "common/job/decide.h"
 #include "common/tensor/layout.h"
+#include "server/durability/ratios_record.h"
 #include "server/durability/records.h"
 #include "server/round/registers.h"
 #include "server/round/round_types.h"
@@ -62,7 +67,8 @@ struct ReducedInput {
   uint64_t nonfinite = 0;
   Nonfinite first_nonfinite;
 };
-struct DurableInput {};  // everything prepared so far survives at the job's level
+struct DurableInput {
+};  // everything prepared so far, or LAMB's ratios, survives at the job's level
 struct VoteInput {
   uint32_t epoch = 0;
   uint64_t round = 0;
@@ -87,9 +93,12 @@ struct SealInput {};  // no round of this epoch is prepared any more
 struct FailInput {
   absl::Status status;
 };
-using Input =
-    std::variant<BeginInput, FrameInput, ReducedInput, DurableInput, VoteInput, SteppedInput,
-                 SlotLostInput, SlotLeftInput, SlotGrowsInput, SlotBackInput, SealInput, FailInput>;
+struct MeasuredInput {  // LAMB's first pass over every owned extent
+  std::vector<RunSquares> squares;
+};
+using Input = std::variant<BeginInput, FrameInput, ReducedInput, DurableInput, VoteInput,
+                           SteppedInput, SlotLostInput, SlotLeftInput, SlotGrowsInput,
+                           SlotBackInput, SealInput, FailInput, MeasuredInput>;
 
 // --- Effects ------------------------------------------------------------------------------------
 struct InitialComplete {  // all initial weights of the extent are in
@@ -113,8 +122,15 @@ struct SendVote {
   Vote vote;
   uint32_t epoch = 0;  // the vote was given in
 };
+struct MeasureRound {  // LAMB's first pass, which changes nothing; answer with MeasuredInput
+  Decision decision;
+};
+struct LogRatios {  // and flush; answer with DurableInput
+  RatiosRecord record;
+};
 struct ApplyRound {  // step every extent with present tensors; answer with SteppedInput
   Decision decision;
+  std::vector<float> ratios;  // LAMB's, per tensor; else empty
 };
 struct SkipRound {
   uint64_t round = 0;
@@ -131,9 +147,9 @@ struct FailJob {
   absl::Status status;
 };
 struct FinishJob {};
-using Effect =
-    std::variant<InitialComplete, AckSlot, MoveWindow, ReduceExtent, PrepareRound, SendVote,
-                 ApplyRound, SkipRound, OpenRound, FailSlot, FailJob, FinishJob>;
+using Effect = std::variant<InitialComplete, AckSlot, MoveWindow, ReduceExtent, PrepareRound,
+                            SendVote, MeasureRound, LogRatios, ApplyRound, SkipRound, OpenRound,
+                            FailSlot, FailJob, FinishJob>;
 using Effects = std::vector<Effect>;
 
 // Where a restarted server continues: what its slots and log hold.
@@ -145,6 +161,15 @@ struct Restored {
   std::map<uint32_t, ReducedInput> reduced;     // owned extents of `round` that are in the log
   std::optional<PreparedRecord> prepared;       // `round` was prepared
   std::optional<PreparedRecord> last_prepared;  // round - 1, whose vote a peer may still lack
+  std::vector<float> ratios;  // LAMB's of `round`, which are logged; both votes have the squares
+};
+
+// How the open round ends, as far as that is known.
+struct Outcome {
+  enum class Stage : uint8_t { kOpen, kMeasuring, kLogging };  // the last two with LAMB only
+  Stage stage = Stage::kOpen;
+  Decision decision;
+  std::vector<float> ratios;  // LAMB's, per tensor; empty: not known
 };
 
 class RoundFsm {
@@ -265,19 +290,17 @@ class RoundFsm {
   void OnSlotBack(const Input& input, Effects* effects);
   void OnSeal(const Input& input, Effects* effects);
   void OnFail(const Input& input, Effects* effects);
+  void OnMeasured(const Input& input, Effects* effects);
 
   static std::vector<Slot> SlotsOf(const EpochRecord& epoch);
   void SetPlan(JobPlan plan, Layout layout, uint32_t first_new_extent);
   void OpenInit(uint32_t extent);
   void DropInit(bool all);
-  // Whether no round with this extent is decided yet: it holds initial weights.
-  bool Unvoted(uint32_t extent) const;
   void ResetRound();
   absl::Status CheckBegin(uint32_t slot, const RoundBegin& begin) const;
   absl::Status CheckUpload(uint32_t slot, const RoundBegin& begin) const;
   // Whether the slot begins the round as the others did: layout, upload and hyper-parameters.
   absl::Status CheckSameRound(uint32_t slot, const RoundBegin& begin) const;
-  void OpenUpload();
   // Why the frame is refused, in this order; kUnspecified: it is not.
   Reason CheckFrame(const FrameHeader& frame, std::string* message) const;
   Reason CheckIdentity(const FrameHeader& frame, std::string* message) const;
@@ -296,6 +319,8 @@ class RoundFsm {
   std::vector<ScalarSet> VotedScalars(const std::vector<Hyper>& hyper) const;
   uint32_t ContributorDigest() const;
   void MaybeDecide(Effects* effects);
+  void MaybeSettle(Effects* effects);
+  void Conclude(Effects* effects);
   void CloseRound(Effects* effects);
   bool AllHaveLeft() const;
   void CheckSeats(Effects* effects);
@@ -304,7 +329,6 @@ class RoundFsm {
   void Fail(absl::Status status, Effects* effects);
   absl::Status Error(absl::StatusCode code, Reason reason, const std::string& message,
                      int slot = -1, int server = -1) const;
-  bool AllBegun() const;
 
   static constexpr uint32_t kNotOwned = UINT32_MAX;
 
@@ -338,7 +362,7 @@ class RoundFsm {
   std::optional<PreparedRecord> prepared_;
   std::optional<PreparedRecord> last_prepared_;
   std::map<uint32_t, Vote> votes_;
-  Decision decision_;
+  Outcome outcome_;
   absl::Status failure_;
 };
 

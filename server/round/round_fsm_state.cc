@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/crc32c.h"
 #include "common/base/mutant.h"
+#include "server/round/ratios.h"
 #include "server/round/round_begins.h"
 #include "server/round/round_fsm.h"
 
@@ -46,9 +47,47 @@ void RoundFsm::Restore(const Restored& restored, Effects* effects) {
     return;
   }
   prepared_ = restored.prepared;
+  outcome_.ratios = restored.ratios;
   if (BALLAST_MUTANT(kForgetPresence)) prepared_->present.assign(prepared_->present.size(), true);
   phase_ = Phase::kPreparing;
   OnDurable(DurableInput{}, effects);
+}
+
+// The round is decided, and LAMB's ratios are logged or not yet known.
+void RoundFsm::Conclude(Effects* effects) {
+  const Decision& decision = outcome_.decision;
+  if (TakesTwoPasses(OptimizerOf(plan_.spec), decision) && outcome_.ratios.empty()) {
+    outcome_.stage = Outcome::Stage::kMeasuring;
+    effects->push_back(MeasureRound{decision});
+    return;
+  }
+  phase_ = Phase::kApplying;
+  if (decision.applied) {
+    effects->push_back(ApplyRound{decision, outcome_.ratios});
+  } else {
+    effects->push_back(SkipRound{round_, decision});
+    CloseRound(effects);
+  }
+}
+
+void RoundFsm::OnMeasured(const Input& input, Effects* effects) {
+  prepared_->vote.squares = std::get<MeasuredInput>(input).squares;
+  votes_[self_] = prepared_->vote;
+  effects->push_back(SendVote{round_, prepared_->vote, prepared_->epoch});
+  MaybeSettle(effects);
+}
+
+// Forms the ratios when every server has measured.
+void RoundFsm::MaybeSettle(Effects* effects) {
+  if (outcome_.stage != Outcome::Stage::kMeasuring) return;
+  absl::StatusOr<std::vector<float>> ratios =
+      MakeRatios({plan_, layout_, prepared_->present, tensor_step_, outcome_.decision, votes_});
+  if (!ratios.ok()) return Fail(ratios.status(), effects);
+  if (ratios->empty()) return;
+  outcome_.ratios = *std::move(ratios);
+  outcome_.stage = Outcome::Stage::kLogging;
+  const Vote& own = prepared_->vote;
+  effects->push_back(LogRatios{{prepared_->epoch, round_, outcome_.ratios, *own.squares}});
 }
 
 // --- What slots must begin a round with alike ---------------------------------------------------
@@ -152,14 +191,6 @@ absl::Status RoundFsm::CheckUpload(uint32_t slot_id, const RoundBegin& begin) co
                           " tensors, and the limit is ", kStepCountMax));
 }
 
-// The lead trainer alone contributes. What was reduced before a restart stays so.
-void RoundFsm::OpenUpload() {
-  uploader_ = {plan_.epoch.lead_trainer()};
-  for (uint32_t position = 0; position < owned_.size(); ++position) {
-    if (reduced_[position] == 0) pending_[position] = 1;
-  }
-}
-
 // --- Growth -------------------------------------------------------------------------------------
 
 absl::Status RoundFsm::CheckGrowth(const JobPlan& plan) const {
@@ -232,18 +263,17 @@ absl::Status RoundFsm::Adopt(const JobPlan& plan, uint32_t window_extents, Effec
 // A slot that sends initial weights now sends whole extents: none holds frames of two processes.
 // What rounds have changed stays.
 void RoundFsm::DropInit(bool all) {
+  // Whether no round with this extent is decided yet: it holds initial weights.
+  const auto unvoted = [this](uint32_t extent) {
+    const uint32_t tensor = layout_.runs()[layout_.extents()[extent].first_run].tensor;
+    return round_ == 1 || (round_ == plan_.grown_round && tensor >= plan_.tensors_before);
+  };
   init_missing_ = 0;
   for (const uint32_t extent : owned_) {
-    if (init_.Complete(extent, 0) && !(all && Unvoted(extent))) continue;
+    if (init_.Complete(extent, 0) && !(all && unvoted(extent))) continue;
     OpenInit(extent);
     ++init_missing_;
   }
-}
-
-bool RoundFsm::Unvoted(uint32_t extent) const {
-  if (round_ == 1) return true;
-  const uint32_t first_run = layout_.extents()[extent].first_run;
-  return round_ == plan_.grown_round && layout_.runs()[first_run].tensor >= plan_.tensors_before;
 }
 
 // --- Views --------------------------------------------------------------------------------------
@@ -269,8 +299,6 @@ std::vector<uint32_t> RoundFsm::InitMissing() const {
   }
   return missing;
 }
-
-// --- Views --------------------------------------------------------------------------------------
 
 const std::vector<uint32_t>& RoundFsm::Contributors(uint32_t extent) const {
   if (!uploader_.empty()) return uploader_;
@@ -320,7 +348,10 @@ void RoundFsm::FillStatus(JobStatus* status) const {
   }
   if (phase_ == Phase::kPrepared) {
     for (const uint32_t server : plan_.servers) {
-      if (votes_.find(server) == votes_.end()) status->votes_missing.push_back(server);
+      const auto vote = votes_.find(server);
+      const bool again = outcome_.stage != Outcome::Stage::kOpen;  // and voted again
+      if (vote != votes_.end() && (vote->second.squares.has_value() || !again)) continue;
+      status->votes_missing.push_back(server);
     }
   }
 }

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/mutant.h"
 #include "common/base/reason.h"
+#include "server/optim/lamb.h"
 #include "server/round/scalar_bits.h"
 
 namespace ballast::server {
@@ -46,6 +47,21 @@ absl::StatusOr<std::shared_ptr<StepPlan>> MakeStepPlan(const Optimizer& optimize
     }
   }
   return plan;
+}
+
+absl::Status AddRatios(const std::vector<float>& ratios, StepPlan* plan) {
+  const size_t tensors = plan->by_tensor.size();
+  if (ratios.size() != tensors) {
+    return absl::DataLossError(
+        absl::StrCat("the round has ratios of ", ratios.size(), " of ", tensors, " tensors"));
+  }
+  plan->with_ratio.resize(tensors);
+  for (size_t t = 0; t < tensors; ++t) {
+    if (plan->by_tensor[t] == nullptr) continue;
+    plan->with_ratio[t] = optim::WithRatio(*plan->by_tensor[t], ratios[t]);
+    plan->by_tensor[t] = &plan->with_ratio[t];
+  }
+  return absl::OkStatus();
 }
 
 bool Touches(const StepPlan& plan, const Layout& layout, uint32_t extent_id) {

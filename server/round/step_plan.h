@@ -19,6 +19,7 @@ namespace ballast::server {
 struct StepPlan {
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   std::vector<optim::Scalars> sets;
+  std::vector<optim::Scalars> with_ratio;        // per tensor, in LAMB's second pass; else empty
   std::vector<const optim::Scalars*> by_tensor;  // null: no gradient anywhere
   std::vector<float> scale_by_group;
   UploadPlane upload = UploadPlane::kNone;  // else state is replaced, and there are no scalars
@@ -33,6 +34,10 @@ absl::StatusOr<std::shared_ptr<StepPlan>> MakeStepPlan(const Optimizer& optimize
                                                        const std::vector<bool>& present,
                                                        const std::vector<uint64_t>& tensor_step,
                                                        const Decision& decision);
+
+// The plan of LAMB's second pass, from that of its first: each tensor's scalars get its ratio.
+// Errors: DATA_LOSS when there are not as many ratios as tensors.
+absl::Status AddRatios(const std::vector<float>& ratios, StepPlan* plan);
 
 // Whether any tensor of the extent has a gradient, or the uploaded plane has it: whether the step
 // touches it.

@@ -9,14 +9,29 @@
 
 namespace ballast::server {
 
+Sweep::Sweep(Deps deps)
+    : deps_(std::move(deps)),
+      first_pass_({.strand = deps_.strand,
+                   .workers = deps_.workers,
+                   .contributions = deps_.contributions,
+                   .state = deps_.state,
+                   .measured = deps_.measured,
+                   .storage_failed = deps_.storage_failed}) {}
+
 void Sweep::LeaveOut(const std::vector<uint32_t>& extents) {
   ahead_.insert(extents.begin(), extents.end());
 }
 
-absl::Status Sweep::Plan(const Decision& decision) {
+void Sweep::Measure(const Decision& decision) {
+  if (const absl::Status planned = Plan(decision); !planned.ok()) return deps_.failed(planned);
+  first_pass_.Run(deps_.fsm->layout(), plan_, NextOrder());
+}
+
+absl::Status Sweep::Plan(const Decision& decision, const std::vector<float>& ratios) {
   const RoundFsm& fsm = *deps_.fsm;
   BALLAST_ASSIGN_OR_RETURN(plan_, MakeStepPlan(OptimizerOf(fsm.plan().spec), fsm.layout(),
                                                fsm.PresentTensors(), fsm.tensor_steps(), decision));
+  if (!ratios.empty()) BALLAST_RETURN_IF_ERROR(AddRatios(ratios, plan_.get()));
   extents_.clear();
   for (auto it = fsm.owned().rbegin(); it != fsm.owned().rend(); ++it) {
     if (Touches(*plan_, fsm.layout(), *it)) extents_.push_back(*it);
@@ -26,11 +41,18 @@ absl::Status Sweep::Plan(const Decision& decision) {
   return absl::OkStatus();
 }
 
+std::vector<uint32_t> Sweep::NextOrder() {
+  std::vector<uint32_t> order = extents_;
+  if (order.empty() || deps_.state->nvme == nullptr) return order;
+  if (std::exchange(backward_, !backward_)) {
+    std::reverse(order.begin(), order.end());
+  }
+  return order;
+}
+
 void Sweep::Run() {
   if (extents_.empty()) return deps_.stepped();
-  if (deps_.state->nvme != nullptr && std::exchange(backward_, !backward_)) {
-    std::reverse(extents_.begin(), extents_.end());
-  }
+  extents_ = NextOrder();
   next_ = 0;
   under_way_ = 0;
   deps_.state->store.tier()->BeginSweep(extents_);

@@ -5,8 +5,9 @@
 //
 // First layers come first: the next forward pass needs their weights first. With a tier on NVMe
 // every other sweep goes the other way, and begins with the extents that the last one left in
-// memory. Comes from: RoundDriver (ApplyRound). Goes to: ModelState, Contributions, Audience
-// (weights), RoundDriver (SteppedInput). Thread safety: on the job's strand; tiles run on workers.
+// memory. LAMB's first pass is such a sweep, which only measures (FirstPass). Comes from:
+// RoundDriver (ApplyRound). Goes to: ModelState, Contributions, Audience (weights), RoundDriver
+// (SteppedInput). Thread safety: on the job's strand; tiles run on workers.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +22,7 @@
 #include "common/base/worker_pool.h"
 #include "server/round/audience.h"
 #include "server/round/contributions.h"
+#include "server/round/first_pass.h"
 #include "server/round/job_strand.h"
 #include "server/round/model_state.h"
 #include "server/round/round_fsm.h"
@@ -38,19 +40,24 @@ class Sweep {
     ModelState* state = nullptr;
     const Audience* audience = nullptr;                       // hears of weights
     std::function<void()> stepped;                            // all extents
+    std::function<void(std::vector<RunSquares>)> measured;    // as FirstPass'
     std::function<void(const absl::Status&)> failed;          // out of memory
     std::function<void(const absl::Status&)> storage_failed;  // of the tier
   };
 
   // What `deps` points to outlives this.
-  explicit Sweep(Deps deps) : deps_(std::move(deps)) {}
+  explicit Sweep(Deps deps);
 
   // Once, in the open round of a restarted server: these extents hold its result already.
   void LeaveOut(const std::vector<uint32_t>& extents);
   void ForgetLeftOut() { ahead_.clear(); }
 
-  // Plans the step of the FSM's round by `decision`. Errors: MakeStepPlan's.
-  absl::Status Plan(const Decision& decision);
+  // Measures what LAMB's ratios need of the FSM's round, which `decision` applies, and calls
+  // `measured`; no state changes. Or calls `failed` with MakeStepPlan's error.
+  void Measure(const Decision& decision);
+  // Plans the step of the FSM's round by `decision`; `ratios` are LAMB's, else none. Errors:
+  // MakeStepPlan's.
+  absl::Status Plan(const Decision& decision, const std::vector<float>& ratios = {});
   // Which extents the planned step changes.
   const std::vector<uint32_t>& extents() const { return extents_; }
   // Steps what was planned and sends the weights of every extent when it is stepped. Calls
@@ -65,6 +72,8 @@ class Sweep {
   void PrefetchNext();
 
  private:
+  // The planned extents in this sweep's direction; the next one goes the other way.
+  std::vector<uint32_t> NextOrder();
   // Takes the next extents into work.
   void Pump();
   // `extent` is acquired. `version` of OnStepped as in Tier::Release.
@@ -73,6 +82,7 @@ class Sweep {
   void TellWeights(uint32_t extent, const BufferRef& weight) const;
 
   const Deps deps_;
+  FirstPass first_pass_;
   std::shared_ptr<StepPlan> plan_;
   std::vector<uint32_t> extents_;  // of the sweep, in its order
   size_t next_ = 0;                // index in extents_

@@ -2,6 +2,7 @@
 // Thread safety: pure functions.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "server/round/round_types.h"
@@ -53,8 +54,25 @@ inline Layout LayoutOf(const JobPlan& plan) {
                         plan.spec.extent_elements);
 }
 
+// `plan` with LAMB in place of AdamW.
+inline JobPlan WithLamb(JobPlan plan) {
+  plan.spec.optimizer = OptimizerKind::kLamb;
+  plan.spec.options = {1, 0};
+  return plan;
+}
+
+// AdamW's hyper-parameters, with LAMB's two limits behind them.
+inline const Hyper kLambHyperOfTests = {1e-2, 0.9, 0.999, 1e-8, 0.1, 10.0, 0.01};
+
 inline RoundBegin MakeBegin(uint64_t round, std::vector<bool> presence = {}) {
   return {round, 1, {{1e-2, 0.9, 0.999, 1e-8, 0.1}}, std::move(presence), ""};
+}
+
+// How a round of the plan's job begins.
+inline RoundBegin BeginOf(const JobPlan& plan, uint64_t round, std::vector<bool> presence = {}) {
+  RoundBegin begin = MakeBegin(round, std::move(presence));
+  if (plan.spec.optimizer == OptimizerKind::kLamb) begin.hyper = {kLambHyperOfTests};
+  return begin;
 }
 
 inline FrameHeader MakeFrame(const JobPlan& plan, FrameKind kind, uint32_t slot, uint64_t round,
