@@ -1,6 +1,6 @@
 // What each optimizer kind consists of: its hyper-parameters, the options that a job fixes, its
 // state arrays and its formula. Rooms, logs and files take all of it from here as data, so that a
-// further optimizer changes no format. LAMB needs two passes over the state, and no job has it yet.
+// further optimizer changes no format. LAMB takes two passes over the state in each round.
 // Comes from: JobSpec. Goes to: rounds, state, the wire. Thread safety: immutable tables.
 #pragma once
 
@@ -129,15 +129,10 @@ inline constexpr OptimizerRow kOptimizers[] = {
     {OptimizerKind::kApplyDelta, "apply_delta", kApplyDeltaHyper, {}, {}, 1, 1},
 };
 
-// Whether jobs may have the kind of `row`: they step in one pass over the state.
-constexpr bool IsOffered(const OptimizerRow& row) { return row.passes == 1; }
-
 // Names of the kinds that jobs may have.
-inline std::vector<std::string> OfferedOptimizers() {
+inline std::vector<std::string> OptimizerNames() {
   std::vector<std::string> names;
-  for (const OptimizerRow& row : kOptimizers) {
-    if (IsOffered(row)) names.emplace_back(row.name);
-  }
+  for (const OptimizerRow& row : kOptimizers) names.emplace_back(row.name);
   return names;
 }
 

@@ -39,8 +39,8 @@ const Case kBadSpecs[] = {
     {"max_grad_norm", [](JobSpec* s) { s->max_grad_norm = -1; }},
     {"loss_scale", [](JobSpec* s) { s->loss_scale = 0; }},
     {"optimizer kind", [](JobSpec* s) { s->optimizer = OptimizerKind::kUnspecified; }},
-    {"optimizer kind 6 is not known; this version offers AdamW (1), Adam (2), SGD (3)",
-     [](JobSpec* s) { s->optimizer = OptimizerKind::kLamb; }},
+    {"optimizer kind 8 is not known; this version offers AdamW (1), Adam (2), SGD (3)",
+     [](JobSpec* s) { s->optimizer = static_cast<OptimizerKind>(8); }},
     {"the job has 1 options; AdamW has 2", [](JobSpec* s) { s->options = {0}; }},
     {"option amsgrad is 2; it must be 0 or 1",
      [](JobSpec* s) {

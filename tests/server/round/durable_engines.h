@@ -286,7 +286,7 @@ class Trainer {
   }
 
   void BeginRound(const std::vector<std::vector<float>>& grads) {
-    BeginWith(MakeBegin(round_), grads);
+    BeginWith(BeginOf(cluster_->plan(), round_), grads);
   }
   // A round that makes `values` the job's weights, or a plane of its state: slot 0 pushes them, the
   // others none.

@@ -54,10 +54,13 @@ inline Layout LayoutOf(const JobPlan& plan) {
                         plan.spec.extent_elements);
 }
 
-// `plan` with LAMB in place of AdamW.
+// LAMB in place of AdamW.
+inline void UseLamb(JobSpec* spec) {
+  spec->optimizer = OptimizerKind::kLamb;
+  spec->options = {1, 0};
+}
 inline JobPlan WithLamb(JobPlan plan) {
-  plan.spec.optimizer = OptimizerKind::kLamb;
-  plan.spec.options = {1, 0};
+  UseLamb(&plan.spec);
   return plan;
 }
 

@@ -1,7 +1,9 @@
 // Messages to plain types and back, and what is refused on the way.
 #include "server/rpc/convert.h"
 
+#include <cmath>
 #include <limits>
+#include <optional>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -203,6 +205,19 @@ TEST(ConvertTest, AVoteSurvivesTheWireBitForBit) {
   EXPECT_EQ(back->contributor_digest, 0xFFFFFFFFu);
   message.mutable_norms(1)->set_extent(1);
   EXPECT_EQ(ReasonOf(VoteFromProto(message).status()), Reason::kBadFrame);
+}
+
+TEST(ConvertTest, ASecondVoteIsOneEvenWhenItHasNoSquares) {
+  const std::vector<RunSquares> squares = {{1, 2, 0.1, -0.0}, {7, 0, INFINITY, 1e300}};
+  for (const auto& sent :
+       {std::optional<std::vector<RunSquares>>(), std::make_optional(std::vector<RunSquares>()),
+        std::make_optional(squares)}) {
+    v1::Prepare message;
+    ballast::ToProto(Vote{.server = 4, .squares = sent}, &message);
+    const auto back = VoteFromProto(message);
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(back->squares, sent);
+  }
 }
 
 TEST(ConvertTest, PresenceBitsComeLeastSignificantFirst) {
