@@ -174,6 +174,73 @@ class ReferenceLion(torch.optim.Optimizer):
                 average[...] = _fma(np.float32(1 - beta2), g, average * np.float32(beta2))
 
 
+class ReferenceLamb(torch.optim.Optimizer):
+    """LAMB in fp32, written from docs/numerics.md, for jobs with the tiles and extents of SMALL.
+
+    All parameters of a group have one dtype, so that they form one flat space, in their order.
+    """
+
+    TILE, EXTENT = 64, 128
+
+    def __init__(
+        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, max_coeff=10.0,
+        min_coeff=0.01, bias_correction=True, foreach=False,
+    ):  # fmt: skip
+        hyper = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**hyper, "max_coeff": max_coeff, "min_coeff": min_coeff})
+        self._corrects = bias_correction
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            offset = 0
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_one(group, parameter, offset)
+                offset += parameter.numel()
+
+    def _step_one(self, group, parameter, offset):
+        p = parameter.numpy()
+        u = self._update(group, p, parameter.grad.numpy(), self.state[parameter])
+        squares = [self._squares(values.reshape(-1), offset) for values in (p, u)]
+        ratio = np.float32(1)
+        if all(0 < s < np.inf for s in squares):
+            low, high = float(np.float32(group["min_coeff"])), float(np.float32(group["max_coeff"]))
+            ratio = np.float32(max(low, min(high, np.sqrt(squares[0]) / np.sqrt(squares[1]))))
+        p[...] = _fma(np.float32(-group["lr"]) * ratio, u, p)
+
+    def _update(self, group, p, g, state):
+        beta1, beta2 = group["betas"]
+        m = state.setdefault("exp_avg", torch.zeros(p.shape)).numpy()
+        v = state.setdefault("exp_avg_sq", torch.zeros(p.shape)).numpy()
+        t = float(state.setdefault("t", 0) + 1)
+        state["t"] = int(t)
+        assert beta1 > 0.5
+        m[...] = _fma(np.float32(1 - beta1), g - m, m)
+        v[...] = _fma(np.float32(1 - beta2) * g, g, v * np.float32(beta2))
+        grow_m = np.float32(1 / (1 - beta1**t)) if self._corrects else np.float32(1)
+        grow_root = np.float32(1 / (1 - beta2**t) ** 0.5) if self._corrects else np.float32(1)
+        under = _fma(grow_root, np.sqrt(v), np.float32(group["eps"]))
+        return _fma(np.float32(group["weight_decay"]), p, m * grow_m / under)
+
+    def _squares(self, values, offset):
+        """fp64 sum over extents of fp64 sums of the fp32 sums of their tiles."""
+        total, end = np.float64(0), offset + values.size
+        for extent in range(offset // self.EXTENT * self.EXTENT, end, self.EXTENT):
+            of_extent = np.float64(0)
+            for tile in range(extent, extent + self.EXTENT, self.TILE):
+                lanes = np.zeros(self.TILE, np.float32)
+                first, last = max(tile, offset), min(tile + self.TILE, end)
+                if first < last:
+                    lanes[first - tile : last - tile] = values[first - offset : last - offset]
+                lanes = lanes * lanes
+                while lanes.size > 1:
+                    lanes = lanes[: lanes.size // 2] + lanes[lanes.size // 2 :]
+                of_extent += np.float64(lanes[0])
+            total += of_extent
+        return float(total)
+
+
 class ReferenceDelta(torch.optim.Optimizer):
     """p = fma(-lr, u, p * decay) in fp32, written from docs/numerics.md."""
 
@@ -207,7 +274,7 @@ def _fma(a: np.float32, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return odd.view(np.float64).astype(np.float32)
 
 
-_OWN = {"Lion": ReferenceLion, "ApplyDelta": ReferenceDelta}
+_OWN = {"Lion": ReferenceLion, "LAMB": ReferenceLamb, "ApplyDelta": ReferenceDelta}
 
 
 def kind_of_oracle(name: str) -> type[torch.optim.Optimizer]:

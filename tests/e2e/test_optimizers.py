@@ -1,7 +1,8 @@
 """Every kind of optimizer end to end: 0 bits differ from torch in p and in every state array.
 
 The reference is torch's loop (foreach=False) with a correctly rounded sqrt on the slot-order sum of
-the same gradients; Lion and apply_delta have one of their own. See oracle.py, docs/numerics.md.
+the same gradients; Lion, LAMB and apply_delta have one of their own. See oracle.py and
+docs/numerics.md.
 """
 
 from __future__ import annotations
@@ -75,6 +76,11 @@ def lion(group: int, step: int) -> dict[str, Any]:
     return {**adam(group, step), "lr": 1e-3 / (1 + group)}
 
 
+def lamb(group: int, step: int) -> dict[str, Any]:
+    """The limits of the ratio bind for some parameters."""
+    return {**adam(group, step), "max_coeff": 10.0 / (1 + group), "min_coeff": 0.2 * group}
+
+
 CASES = {
     "sgd": Case("SGD", sgd),
     "sgd-maximize": Case("SGD", sgd, {"maximize": True}),
@@ -91,10 +97,13 @@ CASES = {
         "Adagrad", adagrad, {"initial_accumulator_value": 0.1, "maximize": True}
     ),
     "lion": Case("Lion", lion),
+    "lamb": Case("LAMB", lamb),
+    "lamb-uncorrected": Case("LAMB", lamb, {"bias_correction": False}),
     "delta": Case("ApplyDelta", sgd),
 }
 # One of each number of state arrays, 1 to 4, for what does not depend on the formula.
-BY_ARRAYS = ["sgd", "sgd-nesterov", "adagrad-initial", "lion", "adam", "adamw-amsgrad"]
+# And LAMB, whose rounds have two passes.
+BY_ARRAYS = ["sgd", "sgd-nesterov", "adagrad-initial", "lion", "adam", "adamw-amsgrad", "lamb"]
 
 
 def is_absent(i: int, slot: int, name: str) -> bool:
@@ -263,7 +272,7 @@ def torch_optimizer(net: Net, case: Case) -> torch.optim.Optimizer:
 
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("way", ["load_export", "wrap"])
-@pytest.mark.parametrize("name", [n for n in CASES if CASES[n].kind not in ("Lion", "ApplyDelta")])
+@pytest.mark.parametrize("name", [n for n in CASES if hasattr(torch.optim, CASES[n].kind)])
 def test_torch_then_ballast_then_torch_is_torch(clusters, name, way, world):
     case, gradients, cluster = CASES[name], Gradients(world), clusters(2)
     calm, first = Net(), Net()

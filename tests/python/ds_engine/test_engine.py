@@ -367,7 +367,7 @@ def test_16_bit_weights_are_written(fake, tmp_path):
         ({"scheduler": {"type": "WarmupLR", "params": {"last_batch_iteration": 3}}},
          "scheduler.params.last_batch_iteration is not -1"),
         ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage: not yet: stage 3"),
-        ({"optimizer": {"type": "Lamb", "params": {}}}, "optimizer.type: not yet: LAMB"),
+        ({"optimizer": {"type": "Lamb", "params": {"eps_inside_sqrt": True}}}, "eps_inside_sqrt"),
         ({"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}, "optimizer.params.lr"),
         ({"fp16": {"enabled": True, "loss_scale": 8}, "bf16": {"enabled": True}}, "16"),
         ({"gradient_cliping": 1.0}, "did you mean gradient_clipping"),
@@ -387,6 +387,8 @@ def test_what_the_service_lacks_is_refused_by_its_key(fake, change, says):
         ("Adam", {"adam_w_mode": False, "weight_decay": 0.1}, bt.Adam, {"weight_decay": 0.1}),
         ("Adagrad", {"eps": 1e-6}, bt.Adagrad, {"eps": 1e-6, "lr": 1e-2}),
         ("Lion", {"lr": 1e-4, "betas": [0.8, 0.9]}, bt.Lion, {"lr": 1e-4, "betas": (0.8, 0.9)}),
+        ("Lamb", {"max_coeff": 5.0, "bias_correction": False}, bt.LAMB,
+         {"max_coeff": 5.0, "min_coeff": 0.01, "bias_correction": False, "weight_decay": 0.0}),
         ("SGD", {"momentum": 0.9, "nesterov": True}, bt.SGD, {"momentum": 0.9, "nesterov": True}),
     ],
 )

@@ -31,6 +31,10 @@ _CLASSES: dict[str, tuple[type[ServiceOptimizer], tuple[str, ...]]] = {
     "Adam": (bt.Adam, _ADAM),
     "Adagrad": (bt.Adagrad, ("lr", "eps", "weight_decay")),
     "Lion": (bt.Lion, ("lr", "betas", "weight_decay")),
+    "Lamb": (
+        bt.LAMB,
+        ("lr", "betas", "eps", "weight_decay", "bias_correction", "max_coeff", "min_coeff"),
+    ),
     "SGD": (bt.SGD, ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")),
 }
 

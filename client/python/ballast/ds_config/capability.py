@@ -30,7 +30,7 @@ CAPABILITIES = {
     "adam_l2": Capability(True, "Adam with L2 decay", "leave adam_w_mode true: AdamW"),
     "adagrad": Capability(True, "Adagrad", _OPTIMIZER),
     "lion": Capability(True, "Lion", _OPTIMIZER),
-    "lamb": Capability(False, "LAMB", _OPTIMIZER),
+    "lamb": Capability(True, "LAMB", _OPTIMIZER),
     "sgd": Capability(True, "SGD", _OPTIMIZER),
     "amsgrad": Capability(True, "amsgrad", "leave amsgrad false"),
     # What is decided round by round.

@@ -11,12 +11,14 @@ from ballast.torch.adagrad import Adagrad
 from ballast.torch.adam import Adam
 from ballast.torch.adamw import AdamW
 from ballast.torch.apply_delta import ApplyDelta
+from ballast.torch.lamb import LAMB
 from ballast.torch.lion import Lion
 from ballast.torch.random_state import random_state, set_random_state
 from ballast.torch.sgd import SGD
 from ballast.torch.wrap import wrap
 
 __all__ = [
+    "LAMB",
     "SGD",
     "Adagrad",
     "Adam",

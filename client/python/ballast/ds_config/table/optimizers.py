@@ -192,8 +192,8 @@ _ONE_BIT: tuple[tuple[str, Kind, object], ...] = (
     ("comm_backend_name", TEXT, "nccl"),
 )
 _LAMB_COEFFICIENTS: tuple[tuple[str, Kind, object], ...] = (
-    ("max_coeff", NUMBER, 10.0),
-    ("min_coeff", NUMBER, 0.01),
+    ("max_coeff", Number(0.0), 10.0),
+    ("min_coeff", Number(0.0), 0.01),
 )
 _ADAM_PARAMS = _ONE_BIT[:5]
 
@@ -231,8 +231,23 @@ _VARIANTS = (
     ),
     Variant(
         "Lamb",
-        service("bt.LAMB", needs="lamb"),
-        _others(*_ONE_BIT[:7], *_LAMB_COEFFICIENTS),
+        service(
+            "bt.LAMB, whose ratio is the paper's: of the update with its bias corrections",
+            needs="lamb",
+        ),
+        (
+            *_params(
+                "LAMB",
+                1e-3,
+                ("betas", _BETAS, (0.9, 0.999)),
+                ("eps", _EPS, 1e-8),
+                ("weight_decay", NUMBER, 0.0),
+                ("bias_correction", BOOLEAN, True),
+                *_LAMB_COEFFICIENTS,
+            ),
+            switch("eps_inside_sqrt", refused("bt.LAMB adds eps to the root", "leave it false")),
+            switch("amsgrad", refused("DeepSpeed refuses it for Lamb, too", "leave it false")),
+        ),
     ),
     Variant(
         "SGD",
@@ -267,7 +282,7 @@ _VARIANTS = (
     ),
     Variant(
         "OneBitLamb",
-        _compressed('use "AdamW"; Ballast has no "Lamb" yet'),
+        _compressed('use "Lamb"'),
         _others(
             *_ONE_BIT,
             *_LAMB_COEFFICIENTS,
