@@ -250,14 +250,10 @@ absl::Status Recovery::Load(uint32_t extent, Lane* lane, Loaded* loaded) {
 // end says that the log has lost what was promised. An older image would hide that.
 absl::Status Recovery::CheckNotBeyond(uint32_t extent, uint64_t version) const {
   const Restored& fsm = out_.fsm;
-  const bool two_passes = OptimizerRowOf(plan_.spec).passes == 2 && fsm.prepared.has_value() &&
-                          !IsUpload(fsm.prepared->upload);
-  const bool ratios_lost = two_passes && fsm.ratios.empty();
-  const bool ahead = version == fsm.round + 1 && fsm.prepared.has_value() && !ratios_lost;
+  const bool ahead = version == fsm.round + 1 && fsm.prepared.has_value();
   if (version <= fsm.round || ahead) return absl::OkStatus();
   return StateLost(absl::StrCat("the image of extent ", extent, " holds version ", version,
-                                ", but the log ends before the ", ratios_lost ? "ratios" : "vote",
-                                " of round ", fsm.round));
+                                ", but the log ends before the vote of round ", fsm.round));
 }
 
 // A new epoch's record is in the metadata store before anything of that epoch is logged, and behind

@@ -1,10 +1,14 @@
 #include "server/round/sweep.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
 
 #include "common/base/failpoint.h"
 #include "common/base/mutant.h"
+#include "common/base/reason.h"
 #include "common/base/status_macros.h"
 
 namespace ballast::server {
@@ -22,8 +26,23 @@ void Sweep::LeaveOut(const std::vector<uint32_t>& extents) {
   ahead_.insert(extents.begin(), extents.end());
 }
 
+absl::Status Sweep::RatiosLost(uint32_t extent) const {
+  const std::string& name = deps_.fsm->plan().spec.name;
+  const uint64_t round = deps_.fsm->round();
+  return ReasonedError(absl::StatusCode::kDataLoss, Reason::kStateLost,
+                       absl::StrCat("job \"", name, "\": the image of extent ", extent,
+                                    " holds version ", round + 1, ", but the log lacks the ratios ",
+                                    "of round ", round, ". Put the right files back, restore a ",
+                                    "snapshot, or start the run again under a new name"),
+                       {.job = name, .round = round});
+}
+
 void Sweep::Measure(const Decision& decision) {
   if (const absl::Status planned = Plan(decision); !planned.ok()) return deps_.failed(planned);
+  // The step of this round wrote it, behind durable ratios: they are lost.
+  for (const uint32_t extent : extents_) {
+    if (ahead_.count(extent) != 0) return deps_.failed(RatiosLost(extent));
+  }
   first_pass_.Run(deps_.fsm->layout(), plan_, NextOrder());
 }
 

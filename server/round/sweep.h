@@ -53,7 +53,8 @@ class Sweep {
   void ForgetLeftOut() { ahead_.clear(); }
 
   // Measures what LAMB's ratios need of the FSM's round, which `decision` applies, and calls
-  // `measured`; no state changes. Or calls `failed` with MakeStepPlan's error.
+  // `measured`; no state changes. Or calls `failed`: MakeStepPlan's errors; DATA_LOSS STATE_LOST
+  // when the step of this round has changed an extent already.
   void Measure(const Decision& decision);
   // Plans the step of the FSM's round by `decision`; `ratios` are LAMB's, else none. Errors:
   // MakeStepPlan's.
@@ -72,6 +73,7 @@ class Sweep {
   void PrefetchNext();
 
  private:
+  absl::Status RatiosLost(uint32_t extent) const;
   // The planned extents in this sweep's direction; the next one goes the other way.
   std::vector<uint32_t> NextOrder();
   // Takes the next extents into work.
