@@ -3,7 +3,7 @@
 # a reference. Needs build/release (scripts/test.sh makes it). docs/kill-storm.md says what happens.
 #   ./scripts/kill_storm.sh --kills N | --minutes M | --failpoints   [--servers S] [--trainers W]
 #                           [--seed X] [--durability power|process] [--tier dram|nvme]
-#                           [--think-us N] [--snapshots] [--keep] [--json]
+#                           [--optimizer KIND] [--think-us N] [--snapshots] [--keep] [--json]
 # Progress goes to stderr, the result to stdout. Exit status 0: no round lost, no bit differs,
 # nobody needed a hand.
 set -euo pipefail

@@ -3,7 +3,7 @@
 
 usage: kill_storm.py --bin BUILD (--kills N | --minutes M | --failpoints) [--servers S]
                      [--trainers W] [--seed X] [--durability power|process]
-                     [--tier dram|nvme] [--think-us N]
+                     [--tier dram|nvme] [--optimizer KIND] [--think-us N]
                      [--snapshots] [--keep] [--json]
 
 Trainers compare every weight of every round with a reference in their own process, and masters and
@@ -40,6 +40,7 @@ from snapshots import Snapshots
 # How long an armed failpoint may take before something is done so that it is reached.
 PROVOKE_S = 1.0
 KILLS_PER_JOB = 25
+KINDS = ("drawn", "AdamW", "Adam", "SGD", "Adagrad", "Lion", "LAMB", "apply_delta")
 
 
 def flip_a_bit(data: Path, rng: random.Random) -> str:
@@ -84,6 +85,8 @@ class Storm:
         # Its jobs neither grow nor are kept: test_growth.py, test_snapshots.py, test_forks.py,
         # test_exchange.py.
         others = ("growth.", "snapshot.", "restore.", "fork.", "export.", "import.")
+        if options.optimizer != "LAMB":  # Not every round has ratios.
+            others = (*others, "ratios.")
         self.failpoints = [name for name in names if not name.startswith(others)]
         self.next_failpoint = self.rng.randrange(len(self.failpoints))
 
@@ -119,6 +122,7 @@ class Storm:
                 "world": str(self.options.trainers), "seed": str(self.options.seed + self.jobs),
                 "durability": self.options.durability, "think-us": str(self.options.think_us),
                 "device": "nvme" if self.options.tier == "nvme" else "cpu",
+                "optimizer": self.options.optimizer,
             }
             trainer.endpoints = [s.address for s in self.cluster.servers]
             trainer.wanted = True
@@ -427,6 +431,9 @@ def parse() -> argparse.Namespace:
         "--tier", choices=("dram", "nvme"), default="dram",
         help="nvme: servers keep a few extents of the state in memory, the rest in their slots",
     )  # fmt: skip
+    parser.add_argument(
+        "--optimizer", choices=KINDS, default="drawn", help="of all jobs; else the seed draws it"
+    )
     parser.add_argument(
         "--snapshots", action="store_true",
         help="take, fork, export and delete them beside the strikes",

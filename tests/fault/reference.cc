@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "server/optim/scalars.h"
 #include "server/reduce/reduce.h"
 #include "tests/server/optim/reference_step.h"
+#include "tests/sim/lamb.h"
 #include "tests/sim/optimizers.h"
 #include "tests/sim/random.h"
 
@@ -71,10 +73,10 @@ Layout ModelLayout() {
   return *std::move(layout);
 }
 
-Reference::Reference(uint64_t seed, uint32_t world)
+Reference::Reference(uint64_t seed, uint32_t world, std::optional<OptimizerKind> kind)
     : seed_(Mix(seed)), world_(world), layout_(ModelLayout()) {
   sim::Random random(seed);
-  optimizer_ = sim::DrawOptimizer(&random);
+  optimizer_ = kind.has_value() ? sim::WithOptions(*kind, &random) : sim::DrawOptimizer(&random);
   const OptimizerRow& row = *FindOptimizer(optimizer_.kind);
   tensor_step_.assign(layout_.tensors().size(), 0);
   for (uint32_t e = 0; e < layout_.extents().size(); ++e) {
@@ -202,7 +204,9 @@ Decision Reference::Step(const std::vector<uint64_t>& lives) {
   Decision decision = Decide(sums);
   policy_ = decision.policy;
   if (decision.applied) {
-    for (uint32_t e = 0; e < sums.size(); ++e) {
+    const bool lamb = optimizer_.kind == OptimizerKind::kLamb;
+    if (lamb) StepLamb(decision, sums);
+    for (uint32_t e = 0; e < sums.size() && !lamb; ++e) {
       StepExtent(e, sums[e], decision.grad_scale[layout_.extents()[e].group]);
     }
     for (uint32_t t = 0; t < tensor_step_.size(); ++t) {
@@ -232,6 +236,54 @@ void Reference::StepExtent(uint32_t extent_id, const std::vector<float>& sum, fl
       state.weight[i] = RoundTo(extent.dtype, element[0]);
     }
   }
+}
+
+void Reference::StepLamb(const Decision& decision, std::vector<std::vector<float>> values) {
+  std::vector<std::pair<double, double>> squares(layout_.tensors().size());
+  const auto for_each_run = [this](const auto& run_of) {
+    for (uint32_t e = 0; e < extents_.size(); ++e) {
+      const Extent& extent = layout_.extents()[e];
+      for (uint32_t r = 0; r < extent.run_count; ++r) {
+        const Run& run = layout_.runs()[extent.first_run + r];
+        if (PresentAnywhere(run.tensor)) run_of(e, run);
+      }
+    }
+  };
+  for_each_run([&](uint32_t e, const Run& run) {
+    const float scale = decision.grad_scale[layout_.extents()[e].group];
+    MeasureLamb(e, run, scale, &values[e], &squares[run.tensor]);
+  });
+  for_each_run([&](uint32_t e, const Run& run) {
+    const Extent& extent = layout_.extents()[e];
+    const sim::LambStep k(HyperOf(extent.group), tensor_step_[run.tensor] + 1);
+    const float step = k.neg_lr * k.Ratio(squares[run.tensor].first, squares[run.tensor].second);
+    for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
+      float& p = extents_[e].arrays[0][i];
+      p = std::fma(step, values[e][i], p);
+      extents_[e].weight[i] = RoundTo(extent.dtype, p);
+    }
+  });
+}
+
+void Reference::MeasureLamb(uint32_t extent, const Run& run, float scale,
+                            std::vector<float>* values, std::pair<double, double>* squares) {
+  const sim::LambStep k(HyperOf(layout_.extents()[extent].group), tensor_step_[run.tensor] + 1);
+  std::vector<std::vector<float>>& arrays = extents_[extent].arrays;
+  std::map<uint32_t, std::pair<sim::LambLanes, sim::LambLanes>> lanes;  // by tile
+  for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
+    float& u = (*values)[i];
+    u = k.Update(u * scale, arrays[0][i], &arrays[1][i], &arrays[2][i]);
+    auto& [of_p, of_u] = lanes[i / kTileElements];
+    of_p.Add(i % kTileElements, arrays[0][i]);
+    of_u.Add(i % kTileElements, u);
+  }
+  std::pair<double, double> of_extent;
+  for (auto& [tile, of] : lanes) {
+    of_extent.first += static_cast<double>(of.first.Fold());
+    of_extent.second += static_cast<double>(of.second.Fold());
+  }
+  squares->first += of_extent.first;
+  squares->second += of_extent.second;
 }
 
 // --- On disk ------------------------------------------------------------------------------------

@@ -13,7 +13,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -47,9 +49,10 @@ struct ExtentState {
 
 class Reference {
  public:
-  Reference(uint64_t seed, uint32_t world);
+  // `kind`: of the optimizer; without one the seed draws it.
+  Reference(uint64_t seed, uint32_t world, std::optional<OptimizerKind> kind);
 
-  // Of the job: any kind with any options, drawn from the seed.
+  // Of the job; the seed draws its options.
   const Optimizer& optimizer() const { return optimizer_; }
   // Raw hyper-parameters of `group` in this round.
   Hyper HyperOf(uint32_t group) const;
@@ -83,6 +86,11 @@ class Reference {
   std::vector<float> Sum(const std::vector<uint64_t>& lives, uint32_t extent) const;
   Decision Decide(const std::vector<std::vector<float>>& sums) const;
   void StepExtent(uint32_t extent, const std::vector<float>& sum, float scale);
+  // Of all extents: the ratios need whole tensors. `values` are the sums of gradients per extent.
+  void StepLamb(const Decision& decision, std::vector<std::vector<float>> values);
+  // Makes the run's values updates, and adds its sums of squares, of p and of the updates.
+  void MeasureLamb(uint32_t extent, const Run& run, float scale, std::vector<float>* values,
+                   std::pair<double, double>* squares);
   bool PresentAnywhere(uint32_t tensor) const;
   bool Poisoned(uint32_t slot, uint32_t extent, uint32_t element) const;
 

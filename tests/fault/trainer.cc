@@ -30,6 +30,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -50,6 +51,7 @@ constexpr uint64_t kSaveEveryRounds = 200;
 
 struct Options {
   client::JobOptions job;
+  std::optional<OptimizerKind> optimizer;  // without one the seed draws it
   uint64_t life = 1;
   uint64_t seed = 1;
   uint64_t think_us = 0;
@@ -69,6 +71,10 @@ bool SetOption(const std::string& name, const std::string& value, Options* optio
   } else if (name == "--durability") {
     job.durability = value == "process" ? client::Durability::kProcess : client::Durability::kPower;
     return value == "process" || value == "power";
+  } else if (name == "--optimizer") {
+    const OptimizerRow* const row = FindOptimizer(std::string_view(value));
+    if (row != nullptr) options->optimizer = row->kind;
+    return row != nullptr || value == "drawn";
   } else if (name == "--world") {
     return absl::SimpleAtoi(value, &job.world);
   } else if (name == "--slot") {
@@ -147,7 +153,7 @@ class Trainer {
  public:
   explicit Trainer(const Options& options)
       : options_(options),
-        reference_(options.seed, options.job.world),
+        reference_(options.seed, options.job.world, options.optimizer),
         lives_(options.folder, options.job.world) {}
 
   int Work();

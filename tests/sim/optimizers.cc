@@ -1,17 +1,20 @@
 #include "tests/sim/optimizers.h"
 
-#include <vector>
+#include <span>
 
 namespace ballast::sim {
 
 Optimizer DrawOptimizer(Random* random) {
-  std::vector<const OptimizerRow*> offered;
-  for (const OptimizerRow& row : kOptimizers) {
-    if (IsOffered(row)) offered.push_back(&row);
-  }
-  const OptimizerRow& row = *random->Pick(offered);
-  Optimizer optimizer{row.kind, {}};
-  for (const OptionKey& option : row.options) {
+  return WithOptions(random->Pick(std::span(kOptimizers)).kind, random);
+}
+
+Optimizer WithOptions(OptimizerKind kind, Random* random) {
+  Optimizer optimizer{kind, {}};
+  for (const OptionKey& option : FindOptimizer(kind)->options) {
+    if (kind == OptimizerKind::kLamb) {  // lamb.h has the formula of the paper only.
+      optimizer.options.push_back(option.initial);
+      continue;
+    }
     const bool may = option.needs == kNoOption || optimizer.options[option.needs] != 0;
     const bool has = random->OneIn(2) && may;
     optimizer.options.push_back(!has ? 0 : option.is_flag ? 1 : 0.25);
@@ -31,6 +34,8 @@ Hyper HyperFor(const Optimizer& optimizer, double lr, uint32_t group) {
       return {lr, 0.9, 0.99, decay};
     case OptimizerKind::kApplyDelta:
       return {lr, decay};
+    case OptimizerKind::kLamb:
+      return {lr, 0.9, 0.999, 1e-8, decay, 10.0, 0.01};
     default:  // AdamW and Adam.
       return {lr, 0.9, 0.999, 1e-8, decay};
   }

@@ -10,8 +10,10 @@
 
 namespace ballast::sim {
 
-// Any kind that jobs may have, with any of its options.
+// Any kind, with any of its options; LAMB as in the paper.
 Optimizer DrawOptimizer(Random* random);
+// That kind, with any of its options.
+Optimizer WithOptions(OptimizerKind kind, Random* random);
 
 // Raw hyper-parameters of `group`. Group 0 decays its weights; the groups differ in what their kind
 // has.
