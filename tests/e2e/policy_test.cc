@@ -218,6 +218,36 @@ TEST(PolicyE2e, AGroupThatIsAddedBelongsToTheScheduleGroupThatItNames) {
   EXPECT_EQ(report->policy.schedule_index, 1);
 }
 
+// The second clean round grows the scale from 4 to 8. Its gradients, of a loss that was multiplied
+// by 4, are divided by 4, or under DeepSpeed's profile by 8.
+TEST(PolicyE2e, TheProfilesDifferInTheWeightsOfARoundThatGrowsTheScale) {
+  ServerProcesses servers(BALLASTD_PATH, 1, {});
+  for (const auto profile : {client::PolicyProfile::kExact, client::PolicyProfile::kDeepSpeed}) {
+    const bool exact = profile == client::PolicyProfile::kExact;
+    client::JobOptions options = SmallJob(servers.address(0), exact ? "exact" : "quirk", 0, 1);
+    options.optimizer = "SGD";
+    options.policy.profile = profile;
+    options.policy.loss_scale = client::DynamicLossScale();
+    options.policy.loss_scale->initial_scale_power = 2;
+    options.policy.loss_scale->loss_scale_window = 1;
+    float weight = 1, grad = 0.5f * 4;
+    const std::vector<client::TensorBuffers> buffers = {{&grad, &weight}};
+    client::Tensor tensor;
+    tensor.name = "w";
+    tensor.shape = {1};
+    const auto attached = client::Client::Attach(options, {tensor}, buffers);
+    ASSERT_TRUE(attached.ok()) << attached.status();
+    const std::vector<client::Hyper> hyper = {client::SgdHyper(/*lr=*/1)};
+    ASSERT_TRUE((*attached)->Step(hyper, buffers, 4).ok());
+    EXPECT_EQ(weight, 0.5f);
+    const auto report = (*attached)->Step(hyper, buffers, 4);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(weight, exact ? 0.0f : 0.25f);
+    EXPECT_EQ(report->grad_norm, exact ? 0.5 : 0.25);
+    EXPECT_EQ(report->loss_scale, 8);
+  }
+}
+
 TEST(PolicyE2e, AnOverflowAtTheMinimumHaltsEveryTrainer) {
   ServerProcesses servers(BALLASTD_PATH, 2, {});
   std::vector<std::unique_ptr<Trainer>> slots;

@@ -67,7 +67,8 @@ struct GroupRates {
 struct Policy {
   double loss_scale = 1;        // multiply the next loss by it, and give it to BeginStep
   int64_t schedule_index = -1;  // position of the next round; -1 at the beginning
-  uint64_t skipped_rounds = 0;  // rounds with gradients that were not applied, so far
+  // Rounds that overflowed so far, without those at the minimum of the scale, which halt the job.
+  uint64_t skipped_rounds = 0;
   // Per group, what the newest round with gradients used, or would have used. Empty before the
   // first one; a group that was added since has no entry.
   std::vector<GroupRates> rates;
@@ -76,7 +77,7 @@ struct Policy {
   bool last_skipped = false;
   std::string why_skipped;
   // What the scaler remembers, for programs that write a checkpoint of it.
-  int64_t scaler_iteration = 0;  // rounds with gradients so far
+  int64_t scaler_iteration = 0;  // rounds with gradients so far, without the halted ones
   int64_t last_overflow = -1;    // of these the newest that overflowed; -1: none
   int64_t hysteresis_left = 1;   // at 1 the next overflow lowers the scale
 };
