@@ -167,7 +167,9 @@ void Oracle::OnResult(uint32_t slot, const RoundResult& result) {
   if (SameDecision(result.round, result.applied, result.grad_norm, result.clip_coef,
                    result.nonfinite, policy) &&
       result.halted == expected.halted && result.first_nonfinite == expected.first_nonfinite &&
-      result.consecutive_skips == expected.policy.consecutive_skips) {
+      result.consecutive_skips == expected.policy.consecutive_skips &&
+      (result.policy.has_value() ? *result.policy == expected.policy
+                                 : expected.policy.version == 1)) {
     return;
   }
   world_->Red(absl::StrCat("slot ", slot, " is told another result of round ", result.round));

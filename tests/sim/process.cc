@@ -110,10 +110,14 @@ void SimProcess::OnDecided() const {
     context_.world->Trace(node(), absl::StrCat("decides round ", last.round,
                                                last.decision.applied ? ": applied" : ": skipped"));
   }
-  if (!last.decision.applied) return context_.world->Met(Cover::kSkippedRound);
+  const JobSpec& spec = context_.plan->spec;
+  if (!last.decision.applied) {
+    if (spec.policy.loss_scaler.has_value()) context_.world->Met(Cover::kScaledSkip);
+    return context_.world->Met(Cover::kSkippedRound);
+  }
   if (IsUpload(last.decision.upload)) context_.world->Met(Cover::kUpload);
   if (IsStatePlane(last.decision.upload)) context_.world->Met(Cover::kStatePlane);
-  const JobSpec& spec = context_.plan->spec;
+  if (spec.policy.schedule.has_value()) context_.world->Met(Cover::kScheduled);
   if (spec.optimizer != OptimizerKind::kAdamW) context_.world->Met(Cover::kOtherOptimizer);
   if (StateArrayCount(spec) == 1) context_.world->Met(Cover::kMasterAlone);
   if (StateArrayCount(spec) == kStateArraysMax) context_.world->Met(Cover::kFourArrays);

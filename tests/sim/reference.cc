@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "common/base/check.h"
+#include "common/job/round_rates.h"
 #include "server/optim/scalars.h"
 #include "server/reduce/reduce.h"
 #include "server/round/scalar_bits.h"
@@ -60,7 +61,7 @@ Reference::Reference(const Swarm* swarm, const server::JobPlan* plan, const Layo
     : swarm_(swarm), plan_(plan), layout_(layout), epochs_{plan->epoch} {
   Version first;
   first.tensor_step.assign(layout_->tensors().size(), 0);
-  first.policy.loss_scale = plan_->spec.loss_scale;
+  first.policy = StartPolicy(plan_->spec);
   for (uint32_t e = 0; e < layout_->extents().size(); ++e) {
     const Extent& extent = layout_->extents()[e];
     std::vector<char> wire(layout_->ExtentWireBytes(e));
@@ -246,14 +247,18 @@ void Reference::RunRound(uint64_t round) {
 void Reference::Decide(uint64_t round, const std::vector<std::vector<float>>& sums,
                        const Nonfinite& first, Version* from) const {
   const reduce::NormTileFn norm = reduce::Kernels(simd::Isa::kScalar).norm_tile[0];
-  DecideInput input{.max_grad_norm = plan_->spec.max_grad_norm,
-                    .nonfinite = plan_->spec.nonfinite,
-                    .max_consecutive_skips = plan_->spec.max_consecutive_skips,
-                    .policy = from->policy,
-                    .upload = PlaneOf(round)};
+  DecideInput input = DecideInputOf(plan_->spec);
+  input.policy = from->policy;
+  input.upload = PlaneOf(round);
   if (const auto steps = SetSteps(round)) input.opt_step = steps->opt_step;
   input.divisor.assign(plan_->spec.group_count, static_cast<double>(MembersOf(round).size()));
   Vote vote{.first_nonfinite = first};
+  from->hyper.clear();
+  for (uint32_t g = 0; g < plan_->spec.group_count; ++g) from->hyper.push_back(HyperOf(round, g));
+  if (plan_->spec.policy.active() && !Uploads(round)) {
+    vote.rates = RatesOf(plan_->spec, from->policy, from->hyper);
+    from->hyper = WithRates(plan_->spec, from->hyper, vote.rates);
+  }
   for (uint32_t e = 0; e < sums.size(); ++e) {
     input.extent_group.push_back(layout_->extents()[e].group);
     reduce::ExtentNorm total;
@@ -287,7 +292,7 @@ void Reference::Step(uint64_t round, uint32_t extent_id, const std::vector<float
     const Run& run = layout_->runs()[extent.first_run + r];
     if (!PresentAnywhere(round, run.tensor)) continue;
     const optim::Scalars k =
-        optim::MakeScalars(optimizer.kind, optimizer.options, HyperOf(round, extent.group),
+        optim::MakeScalars(optimizer.kind, optimizer.options, from.hyper[extent.group],
                            from.tensor_step[run.tensor] + 1);
     for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
       float element[kStateArraysMax] = {};

@@ -58,6 +58,7 @@ class Reference {
     PolicyState policy;
     // Of the round that starts from it.
     Decision decision;
+    std::vector<Hyper> hyper;  // per group, as the schedule has them
     std::vector<double> sumsq;
   };
   const std::vector<server::Member>& MembersOf(uint64_t round) const;

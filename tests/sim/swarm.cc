@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/policy/schedule_arguments.h"
 #include "server/tier/nvme_tier.h"
 #include "tests/sim/optimizers.h"
 
@@ -249,6 +251,53 @@ void SetOptimizer(JobSpec* spec, Random* random) {
   spec->formula_id = FindOptimizer(optimizer.kind)->formula_id;
 }
 
+LossScalerConfig DrawScaler(PolicyProfile profile, Random* random) {
+  return {.initial_scale_power = static_cast<int64_t>(random->Between(0, 4)),
+          .loss_scale_window = static_cast<int64_t>(random->Between(1, 3)),
+          .hysteresis = static_cast<int64_t>(random->Between(1, 2)),
+          .consecutive_hysteresis = random->OneIn(3),
+          .profile = profile};
+}
+
+Schedule DrawSchedule(bool betas, Random* random) {
+  const auto steps = static_cast<int64_t>(random->Between(1, 8));
+  switch (random->Below(4)) {
+    case 0:
+      return WarmupLR{.warmup_num_steps = steps};
+    case 1:
+      return WarmupCosineLR{.total_num_steps = 2 * steps, .warmup_num_steps = steps};
+    case 2:
+      return LRRangeTest{.lr_range_test_step_size = steps, .lr_range_test_staircase = true};
+    default:
+      return OneCycle{.cycle_min_lr = 1e-3,
+                      .cycle_max_lr = 1e-2,
+                      .cycle_first_step_size = static_cast<double>(steps),
+                      .decay_step_size = 1,
+                      .cycle_momentum = betas,
+                      .decay_mom_rate = 0.5};
+  }
+}
+
+// A dynamic loss scale, a schedule, or both. Drawn apart, and after the optimizer.
+void SetPolicy(JobSpec* spec, Random* random) {
+  PolicySpec* const policy = &spec->policy;
+  if (random->OneIn(2)) policy->profile = PolicyProfile::kDeepSpeed;
+  const uint64_t which = random->Below(3);
+  if (which != 0) {
+    policy->loss_scaler = DrawScaler(policy->profile, random);
+    spec->loss_scale = 1;
+    spec->nonfinite = NonfinitePolicy::kSkip;
+  }
+  const bool betas = std::string_view(OptimizerRowOf(*spec).hyper[1].name) == "beta1";
+  if (which != 1) policy->schedule = DrawSchedule(betas, random);
+}
+
+std::string PolicyText(const PolicySpec& policy) {
+  std::string text = policy.loss_scaler.has_value() ? ", dynamic loss scale" : "";
+  if (policy.schedule.has_value()) absl::StrAppend(&text, ", ", ScheduleType(*policy.schedule));
+  return text;
+}
+
 }  // namespace
 
 Swarm DrawSwarm(uint64_t seed) {
@@ -286,6 +335,8 @@ Swarm DrawSwarm(uint64_t seed) {
   if (snapshots.OneIn(6)) AddSnapshots(&swarm, &snapshots);
   Random optimizer(Mix(seed) ^ 0x0071A12E);
   if (optimizer.OneIn(2)) SetOptimizer(&swarm.shape.spec, &optimizer);
+  Random policy(Mix(seed) ^ 0x70711C4);
+  if (policy.OneIn(3)) SetPolicy(&swarm.shape.spec, &policy);
   return swarm;
 }
 
@@ -320,7 +371,7 @@ std::string Describe(const Swarm& swarm) {
       shape.spec.durability == Durability::kProcess ? ", level process" : ", level power", ", ",
       FindOptimizer(shape.spec.optimizer)->name,
       shape.spec.options.empty() ? "" : absl::StrCat(" ", absl::StrJoin(shape.spec.options, "/")),
-      ", checkpoint in ", shape.checkpoint_rounds, " rounds",
+      PolicyText(shape.spec.policy), ", checkpoint in ", shape.checkpoint_rounds, " rounds",
       shape.nvme_extents == 0 ? ""
                               : absl::StrCat(", on NVMe with ", shape.nvme_extents, " in memory"),
       shape.upload_one_in == 0 ? "" : ", uploads", swarm.snapshots.most == 0 ? "" : ", snapshots",

@@ -335,7 +335,9 @@ absl::StatusOr<client::RoundInput> SimTrainer::Input(UploadPlane plane) {
   for (uint32_t g = 0; g < context_.plan->spec.group_count; ++g) {
     hyper.push_back(reference.HyperOf(round, g));
   }
-  return client::StepInput(job(), hyper, buffers);
+  // Gradients here are what they are; a trainer only has to know the scale.
+  const bool scaled = context_.plan->spec.policy.loss_scaler.has_value();
+  return client::StepInput(job(), hyper, buffers, scaled ? job().policy.state.loss_scale : 0);
 }
 
 void SimTrainer::EndStep() {

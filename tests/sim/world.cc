@@ -39,6 +39,8 @@ constexpr std::array<const char*, static_cast<size_t>(Cover::kCount)> kNames = {
     "upload",
     "state_plane",
     "other_optimizer",
+    "scaled_skip",
+    "scheduled",
     "master_alone",
     "four_arrays",
     "old_extent_saved",

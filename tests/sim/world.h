@@ -63,6 +63,8 @@ enum class Cover : uint8_t {
   kUpload,
   kStatePlane,
   kOtherOptimizer,
+  kScaledSkip,
+  kScheduled,
   kMasterAlone,
   kFourArrays,
   kOldExtentSaved,
