@@ -319,7 +319,7 @@ void Reference::StepLamb(uint64_t round, const std::vector<std::vector<float>>& 
     for (uint32_t r = 0; r < extent.run_count; ++r) {
       const Run& run = layout_->runs()[extent.first_run + r];
       if (!PresentAnywhere(round, run.tensor)) continue;
-      const LambStep k(HyperOf(round, extent.group), from.tensor_step[run.tensor] + 1);
+      const LambStep k(from.hyper[extent.group], from.tensor_step[run.tensor] + 1);
       const float step = k.neg_lr * k.Ratio(squares_p[run.tensor], squares_u[run.tensor]);
       for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
         masters[i] = std::fma(step, updates[e][i], masters[i]);
@@ -340,7 +340,7 @@ void Reference::MeasureLamb(uint64_t round, uint32_t extent_id, const Version& f
   for (uint32_t r = 0; r < extent.run_count; ++r) {
     const Run& run = layout_->runs()[extent.first_run + r];
     if (!PresentAnywhere(round, run.tensor)) continue;
-    const LambStep k(HyperOf(round, extent.group), from.tensor_step[run.tensor] + 1);
+    const LambStep k(from.hyper[extent.group], from.tensor_step[run.tensor] + 1);
     std::map<uint32_t, LambLanes> p, u;  // by tile
     for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
       const float g = (*values)[i] * from.decision.grad_scale[extent.group];
