@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+
 import pytest
 import torch
 
 import ballast
 import ballast.torch as bt
+from e2e import matrix_trainer
 from e2e.cluster import HANG_S, Trainers, fresh_job
+from serving import REPO
 
 ROUNDS = 34  # of which the first ones overflow: 2^32 is far above what fp16 holds
 
@@ -126,3 +132,16 @@ def test_an_overflow_at_the_smallest_scale_halts_the_job(clusters):
         opt.step()
     assert torch.equal(p, torch.ones(64))
     trainers.close()
+
+
+def test_the_example_trains_and_says_what_was_skipped(ballastd):
+    done = subprocess.run(
+        [sys.executable, "-m", "ballast.run", "--nproc", "2", "--server-binary", str(ballastd),
+         str(REPO / "examples" / "fp16.py"), "20"],
+        env=matrix_trainer.environment(), capture_output=True, text=True, timeout=2 * HANG_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (said,) = {line[4:] for line in done.stdout.splitlines() if "applied" in line}
+    counts = re.fullmatch(r"(\d+) of 20 rounds applied, (\d+) skipped", said)
+    applied, skipped = map(int, counts.groups())
+    assert applied + skipped == 20 and applied > 0 and skipped > 0
