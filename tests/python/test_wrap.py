@@ -164,3 +164,19 @@ def test_a_scheduler_on_the_wrapped_optimizer_is_warned_of(fake):
     with pytest.warns(UserWarning, match="scheduler") as warned:
         bt.wrap(optimizer)
     assert [w.filename for w in warned] == [__file__]
+
+
+def test_a_wrapped_optimizer_may_have_a_schedule_in_the_service(fake):
+    module = model()
+    theirs = torch.optim.AdamW(module.parameters(), lr=0.25)
+    opt = bt.wrap(theirs, lr_schedule=bt.schedules.WarmupLR(), loss_scale="dynamic")
+    for r in (1, 2):
+        opt.scale(module(torch.ones(3, 4)).square().mean()).backward()
+        opt.step()
+        assert opt.get_last_lr() == [0.25 * r]
+    scheduled = torch.optim.AdamW(module.parameters(), lr=0.25)
+    torch.optim.lr_scheduler.ConstantLR(scheduled)
+    with pytest.warns(UserWarning, match="scheduler"):
+        other = bt.wrap(scheduled, lr_schedule=bt.schedules.WarmupLR(), job="other")
+    with pytest.raises(ballast.Unsupported, match="scheduler of torch, but lr_schedule=WarmupLR"):
+        other.step()

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SAMPLES = ROOT / "configs" / "ds"
 GOLDEN = json.loads((Path(__file__).parent / "verdicts.json").read_text())
 MICRO = "train_micro_batch_size_per_gpu"
+CYCLE = {"cycle_min_lr": 0.1, "cycle_max_lr": 0.2}
 
 
 def one(config, path):
@@ -274,6 +275,37 @@ def test_rules_about_several_keys():
     wire = {"communication_data_type": "BF16"}
     assert refusals({MICRO: 1, **wire}) == {"communication_data_type": "key"}
     assert refusals({MICRO: 1, **wire, "bf16": {"enabled": True}}) == {}
+
+
+@pytest.mark.parametrize(
+    ("section", "path", "words"),
+    [
+        ({"fp16": {"enabled": True, "initial_scale_power": 200}},
+         "fp16.initial_scale_power", "must be 0 to 126, got 200"),
+        ({"fp16": {"enabled": True, "hysteresis": 0}},
+         "fp16.hysteresis", "must be a positive integer, got 0"),
+        ({"fp16": {"enabled": True, "initial_scale_power": 0, "min_loss_scale": 2}},
+         "fp16.min_loss_scale", "at most the initial scale 1, got 2"),
+        ({"scheduler": {"type": "OneCycle", "params": {**CYCLE, "cycle_max_mom": 1.5}}},
+         "scheduler.params.cycle_max_mom", "must be in [0, 1), got 1.5"),
+        ({"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": [1, 2],
+                                                       "warmup_max_lr": [1]}}},
+         "scheduler.params.warmup_max_lr", "expected 2 values for warmup_max_lr, got 1"),
+        ({"scheduler": {"type": "OneCycle", "params": CYCLE}, "optimizer": {"type": "SGD"}},
+         "scheduler.params.cycle_momentum", "it cycles beta1, and SGD has no betas"),
+    ],
+)  # fmt: skip
+def test_what_the_service_would_refuse_of_them_is_refused_here(section, path, words):
+    (finding,) = check({MICRO: 1, **section}).refused
+    assert (finding.path, finding.code) == (path, "conflict")
+    assert words in finding.text
+
+
+def test_a_schedule_that_is_not_whole_is_refused_for_that_alone():
+    half = {"scheduler": {"type": "OneCycle", "params": {"cycle_max_mom": 1.5}}}
+    assert set(refusals({MICRO: 1, **half}).values()) == {"missing"}
+    off = {"fp16": {"enabled": False, "initial_scale_power": 200}}
+    assert refusals({MICRO: 1, **off}) == {}
 
 
 def test_a_world_must_be_a_positive_number():
