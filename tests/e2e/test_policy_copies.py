@@ -1,6 +1,8 @@
-"""Loss scale and schedule in snapshots, forks, exports and loads of a job."""
+"""Loss scale and schedule in copies of a job, after loads, and for trainers that join it."""
 
 from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ import torch
 import ballast.torch as bt
 from ballast.schedules import WarmupLR
 from e2e.ballastctl import ctl, export, snapshots
-from e2e.cluster import Trainers, fresh_job
+from e2e.cluster import HANG_S, Trainers, fresh_job
 
 OVERFLOWS = (1, 2)  # rounds, from 0
 
@@ -16,11 +18,11 @@ OVERFLOWS = (1, 2)  # rounds, from 0
 class Job:
     """A job of one trainer, whose gradients follow from the round."""
 
-    def __init__(self, cluster, name, **options):
+    def __init__(self, cluster, name, slot=0, **options):
         self.p = torch.nn.Parameter(torch.ones(300))
         scale = bt.DynamicLossScale(initial_scale_power=8, hysteresis=1, loss_scale_window=2)
         self.trainers = Trainers(
-            cluster, [[("p", self.p)]], job=name, lr=0.1, durability="process", loss_scale=scale,
+            cluster, {slot: [("p", self.p)]}, name, lr=0.1, durability="process", loss_scale=scale,
             lr_schedule=WarmupLR(warmup_num_steps=4, warmup_type="linear"), **options,
         )  # fmt: skip
         (self.opt,) = self.trainers.optimizers
@@ -77,3 +79,21 @@ def test_state_that_is_loaded_leaves_scale_and_schedule_where_they_are(clusters)
     assert not job.opt.step_was_skipped
     for each in (job, source):
         each.trainers.close()
+
+
+def test_a_trainer_that_joins_has_the_scale_and_the_rates_of_the_others(prompt_clusters):
+    cluster, name = prompt_clusters(2), fresh_job()
+    options = {"variable_world": True, "resume": "auto"}
+    first = Job(cluster, name, world=1, **options)
+    first.step(3)
+    second = Job(cluster, name, slot=1, world=2, **options)
+    assert second.opt.resumed and second.said() == first.said()
+    assert second.opt.loss_scale == 64.0 and second.opt.step_was_skipped
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(2):
+            for each in [pool.submit(job.step, 1) for job in (first, second)]:
+                each.result(HANG_S)
+            assert second.said() == first.said()
+    assert (first.opt.opt_step, first.opt.world_size) == (3, 2)
+    for job in (second, first):
+        job.trainers.close()
