@@ -30,6 +30,7 @@ class AdagradKind(Kind):
             fixed=("initial_accumulator_value", "maximize"),
             state=(Array("sum", initial="initial_accumulator_value"),),
             refused=("differentiable",),
+            quirk="raw_numerator",
         )
 
     def checked_defaults(self, defaults: Mapping[str, Any]) -> dict[str, Any]:

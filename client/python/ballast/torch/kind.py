@@ -54,7 +54,8 @@ class Kind:
     name: of its class in ballast.torch and, if in_torch, in torch.optim. service: its name in the
     service, where that is another. numbers: in the wire's order. fixed: keys of torch's groups that
     are options of the job, so that all groups have one value. state: the arrays behind the master.
-    refused: keys of torch's groups that this version lacks.
+    refused: keys of torch's groups that this version lacks. quirk: the option of the service that
+    profile="deepspeed" switches on, if any.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Kind:
     refused: tuple[str, ...] = ()
     service: str = ""
     in_torch: bool = True
+    quirk: str = ""
 
     def checked_defaults(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of the constructor as `Optimizer.defaults`; BadHyperparam as torch does."""

@@ -42,6 +42,7 @@ class LAMB(ServiceOptimizer):
         fixed=("bias_correction",),
         state=(Array("exp_avg"), Array("exp_avg_sq")),
         in_torch=False,
+        quirk="uncorrected_ratio",
     )
 
     @at_border

@@ -36,6 +36,7 @@ class Lion(ServiceOptimizer):
         ),
         state=(Array("exp_avg"),),
         in_torch=False,
+        quirk="moves_at_zero",
     )
 
     @at_border

@@ -159,7 +159,9 @@ class Membership:
             buffers.received(entries)
 
     def _take_seat(self, specs: list[TensorSpec], weights: list[int], entries: list[Entry]) -> bool:
-        optimizer = (self._kind.service or self._kind.name, self.options)
+        quirk = self._kind.quirk if self.config.profile == "deepspeed" else ""
+        options = {**self.options, quirk: 1.0} if quirk else self.options
+        optimizer = (self._kind.service or self._kind.name, options)
         groups = _torch_groups(entries)
         self.session = Session.attach(
             self.config, optimizer, specs, weights, keep=entries, schedule_groups=groups
