@@ -6,10 +6,12 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <string_view>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/job/round_rates.h"
 #include "server/optim/scalars.h"
 #include "server/reduce/reduce.h"
 #include "tests/server/optim/reference_step.h"
@@ -45,6 +47,39 @@ void Read(std::vector<T>* values, std::ifstream* from) {
              static_cast<std::streamsize>(values->size() * sizeof(T)));
 }
 
+// Scales that neither reach their minimum nor grow without end: a round in kPoisonedOneIn is NaN.
+LossScalerConfig DrawScaler(sim::Random* random) {
+  return {.initial_scale_power = static_cast<int64_t>(random->Between(8, 24)),
+          .loss_scale_window = static_cast<int64_t>(random->Between(20, 90)),
+          .hysteresis = static_cast<int64_t>(random->Between(1, 2))};
+}
+
+Schedule DrawSchedule(bool has_betas, sim::Random* random) {
+  const auto steps = static_cast<int64_t>(random->Between(2, 60));
+  if (random->OneIn(2))
+    return WarmupCosineLR{.total_num_steps = 9 * steps, .warmup_num_steps = steps};
+  return OneCycle{.cycle_min_lr = 1e-3,
+                  .cycle_max_lr = 1e-2,
+                  .cycle_first_step_size = static_cast<double>(steps),
+                  .decay_step_size = 10,
+                  .cycle_momentum = has_betas};
+}
+
+JobSpec DrawSpec(uint64_t seed, std::optional<OptimizerKind> kind) {
+  sim::Random random(seed);
+  const Optimizer optimizer =
+      kind.has_value() ? sim::WithOptions(*kind, &random) : sim::DrawOptimizer(&random);
+  JobSpec spec;
+  spec.optimizer = optimizer.kind;
+  spec.options = optimizer.options;
+  spec.group_count = 2;
+  spec.max_grad_norm = kMaxGradNorm;
+  const bool has_betas = OptimizerRowOf(spec).hyper[1].name == std::string_view("beta1");
+  if (random.OneIn(2)) spec.policy.loss_scaler = DrawScaler(&random);
+  if (random.OneIn(2)) spec.policy.schedule = DrawSchedule(has_betas, &random);
+  return spec;
+}
+
 }  // namespace
 
 float RoundTo(DType dtype, float value) {
@@ -74,18 +109,17 @@ Layout ModelLayout() {
 }
 
 Reference::Reference(uint64_t seed, uint32_t world, std::optional<OptimizerKind> kind)
-    : seed_(Mix(seed)), world_(world), layout_(ModelLayout()) {
-  sim::Random random(seed);
-  optimizer_ = kind.has_value() ? sim::WithOptions(*kind, &random) : sim::DrawOptimizer(&random);
-  const OptimizerRow& row = *FindOptimizer(optimizer_.kind);
+    : seed_(Mix(seed)),
+      world_(world),
+      layout_(ModelLayout()),
+      spec_(DrawSpec(seed, kind)),
+      policy_(StartPolicy(spec_)) {
   tensor_step_.assign(layout_.tensors().size(), 0);
   for (uint32_t e = 0; e < layout_.extents().size(); ++e) {
     const Extent& extent = layout_.extents()[e];
     ExtentState state;
-    for (uint32_t a = 0; a < StateArrayCount(optimizer_); ++a) {
-      const size_t option = a == 0 ? kNoOption : row.arrays[a - 1].filled_from;
-      const double value = option == kNoOption ? 0 : optimizer_.options[option];
-      state.arrays.emplace_back(extent.elements, static_cast<float>(value));
+    for (uint32_t a = 0; a < StateArrayCount(spec_); ++a) {
+      state.arrays.emplace_back(extent.elements, InitialValue(spec_, a));
     }
     for (uint32_t i = 0; i < extent.elements; ++i) {
       state.arrays[0][i] = RoundTo(extent.dtype, Noise(seed_ ^ uint64_t{e} << 32 ^ i));
@@ -99,7 +133,7 @@ Reference::Reference(uint64_t seed, uint32_t world, std::optional<OptimizerKind>
 
 Hyper Reference::HyperOf(uint32_t group) const {
   const double lr = (group == 0 ? 1e-2 : 3e-3) / (1 + static_cast<double>(round_ % 100));
-  return sim::HyperFor(optimizer_, lr, group);
+  return sim::HyperFor(OptimizerOf(spec_), lr, group);
 }
 
 bool Reference::Present(uint64_t round, uint32_t slot, uint32_t tensor) const {
@@ -168,9 +202,10 @@ std::vector<float> Reference::Sum(const std::vector<uint64_t>& lives, uint32_t e
 }
 
 // The vote of one server that owns everything.
-Decision Reference::Decide(const std::vector<std::vector<float>>& sums) const {
+Decision Reference::Decide(const std::vector<std::vector<float>>& sums) {
   const reduce::NormTileFn norm = reduce::Kernels(simd::Isa::kScalar).norm_tile[0];
-  DecideInput input{.max_grad_norm = kMaxGradNorm, .policy = policy_};
+  DecideInput input = DecideInputOf(spec_);
+  input.policy = policy_;
   input.divisor.assign(2, static_cast<double>(world_));
   Vote vote;
   for (uint32_t e = 0; e < sums.size(); ++e) {
@@ -183,6 +218,11 @@ Decision Reference::Decide(const std::vector<std::vector<float>>& sums) const {
     vote.norms.push_back({e, total.sumsq});
     vote.nonfinite += total.nonfinite;
   }
+  hyper_ = {HyperOf(0), HyperOf(1)};
+  if (spec_.policy.active()) {
+    vote.rates = RatesOf(spec_, policy_, hyper_);
+    hyper_ = WithRates(spec_, hyper_, vote.rates);
+  }
   absl::StatusOr<Decision> decision = ::ballast::Decide(input, {vote});
   BALLAST_CHECK(decision.ok());
   return *std::move(decision);
@@ -190,8 +230,9 @@ Decision Reference::Decide(const std::vector<std::vector<float>>& sums) const {
 
 Decision Reference::Step(const std::vector<uint64_t>& lives) {
   if (Uploads(round_)) {
-    for (uint32_t e = 0; e < extents_.size(); ++e)
+    for (uint32_t e = 0; e < extents_.size(); ++e) {
       extents_[e].arrays[0] = extents_[e].weight = Edited(e);
+    }
     ++round_;
     Decision decision;
     decision.applied = true;
@@ -204,7 +245,7 @@ Decision Reference::Step(const std::vector<uint64_t>& lives) {
   Decision decision = Decide(sums);
   policy_ = decision.policy;
   if (decision.applied) {
-    const bool lamb = optimizer_.kind == OptimizerKind::kLamb;
+    const bool lamb = spec_.optimizer == OptimizerKind::kLamb;
     if (lamb) StepLamb(decision, sums);
     for (uint32_t e = 0; e < sums.size() && !lamb; ++e) {
       StepExtent(e, sums[e], decision.grad_scale[layout_.extents()[e].group]);
@@ -219,15 +260,15 @@ Decision Reference::Step(const std::vector<uint64_t>& lives) {
 
 void Reference::StepExtent(uint32_t extent_id, const std::vector<float>& sum, float scale) {
   const Extent& extent = layout_.extents()[extent_id];
-  const Hyper hyper = HyperOf(extent.group);
-  const optim::ReferenceStep step = optim::ReferenceOf(optimizer_);
-  const float factor = optim::GradFactor(optimizer_.kind, optimizer_.options, scale);
+  const Optimizer optimizer = OptimizerOf(spec_);
+  const optim::ReferenceStep step = optim::ReferenceOf(optimizer);
+  const float factor = optim::GradFactor(optimizer.kind, optimizer.options, scale);
   ExtentState& state = extents_[extent_id];
   for (uint32_t r = 0; r < extent.run_count; ++r) {
     const Run& run = layout_.runs()[extent.first_run + r];
     if (!PresentAnywhere(run.tensor)) continue;
-    const optim::Scalars k = optim::MakeScalars(optimizer_.kind, optimizer_.options, hyper,
-                                                tensor_step_[run.tensor] + 1);
+    const optim::Scalars k = optim::MakeScalars(optimizer.kind, optimizer.options,
+                                                hyper_[extent.group], tensor_step_[run.tensor] + 1);
     for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
       float element[kStateArraysMax] = {};
       for (size_t a = 0; a < state.arrays.size(); ++a) element[a] = state.arrays[a][i];
@@ -255,7 +296,7 @@ void Reference::StepLamb(const Decision& decision, std::vector<std::vector<float
   });
   for_each_run([&](uint32_t e, const Run& run) {
     const Extent& extent = layout_.extents()[e];
-    const sim::LambStep k(HyperOf(extent.group), tensor_step_[run.tensor] + 1);
+    const sim::LambStep k(hyper_[extent.group], tensor_step_[run.tensor] + 1);
     const float step = k.neg_lr * k.Ratio(squares[run.tensor].first, squares[run.tensor].second);
     for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
       float& p = extents_[e].arrays[0][i];
@@ -267,7 +308,7 @@ void Reference::StepLamb(const Decision& decision, std::vector<std::vector<float
 
 void Reference::MeasureLamb(uint32_t extent, const Run& run, float scale,
                             std::vector<float>* values, std::pair<double, double>* squares) {
-  const sim::LambStep k(HyperOf(layout_.extents()[extent].group), tensor_step_[run.tensor] + 1);
+  const sim::LambStep k(hyper_[layout_.extents()[extent].group], tensor_step_[run.tensor] + 1);
   std::vector<std::vector<float>>& arrays = extents_[extent].arrays;
   std::map<uint32_t, std::pair<sim::LambLanes, sim::LambLanes>> lanes;  // by tile
   for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
@@ -291,7 +332,13 @@ void Reference::MeasureLamb(uint32_t extent, const Run& run, float scale,
 absl::Status Reference::Save(const std::string& path) const {
   const std::string unfinished = path + ".tmp";
   std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
-  Write(std::vector<uint64_t>{round_, policy_.opt_step, policy_.consecutive_skips}, &file);
+  Write(std::vector<uint64_t>{round_, policy_.opt_step, policy_.consecutive_skips,
+                              std::bit_cast<uint64_t>(policy_.loss_scale),
+                              static_cast<uint64_t>(policy_.scaler_iteration),
+                              static_cast<uint64_t>(policy_.last_overflow),
+                              static_cast<uint64_t>(policy_.hysteresis_left), policy_.skipped,
+                              static_cast<uint64_t>(policy_.schedule_index)},
+        &file);
   Write(tensor_step_, &file);
   for (const ExtentState& state : extents_) {
     for (const std::vector<float>& array : state.arrays) Write(array, &file);
@@ -305,7 +352,7 @@ absl::Status Reference::Save(const std::string& path) const {
 absl::Status Reference::Load(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::NotFoundError(path);
-  std::vector<uint64_t> counts(3);
+  std::vector<uint64_t> counts(9);
   Read(&counts, &file);
   Read(&tensor_step_, &file);
   for (ExtentState& state : extents_) {
@@ -316,6 +363,12 @@ absl::Status Reference::Load(const std::string& path) {
   round_ = counts[0];
   policy_.opt_step = counts[1];
   policy_.consecutive_skips = counts[2];
+  policy_.loss_scale = std::bit_cast<double>(counts[3]);
+  policy_.scaler_iteration = static_cast<int64_t>(counts[4]);
+  policy_.last_overflow = static_cast<int64_t>(counts[5]);
+  policy_.hysteresis_left = static_cast<int64_t>(counts[6]);
+  policy_.skipped = counts[7];
+  policy_.schedule_index = static_cast<int64_t>(counts[8]);
   return absl::OkStatus();
 }
 

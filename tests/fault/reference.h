@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "common/job/decide.h"
+#include "common/job/job_spec.h"
 #include "common/job/optimizer.h"
 #include "common/tensor/layout.h"
 
@@ -52,8 +53,11 @@ class Reference {
   // `kind`: of the optimizer; without one the seed draws it.
   Reference(uint64_t seed, uint32_t world, std::optional<OptimizerKind> kind);
 
-  // Of the job; the seed draws its options.
-  const Optimizer& optimizer() const { return optimizer_; }
+  // The job's optimizer with its options, and in half of the jobs a dynamic loss scale or a
+  // schedule, drawn from the seed.
+  const JobSpec& spec() const { return spec_; }
+  // By what the gradients of this round are multiplied.
+  double loss_scale() const { return policy_.loss_scale; }
   // Raw hyper-parameters of `group` in this round.
   Hyper HyperOf(uint32_t group) const;
   // The next round to run; the state is that of this version.
@@ -84,7 +88,8 @@ class Reference {
 
  private:
   std::vector<float> Sum(const std::vector<uint64_t>& lives, uint32_t extent) const;
-  Decision Decide(const std::vector<std::vector<float>>& sums) const;
+  // Sets hyper_, too.
+  Decision Decide(const std::vector<std::vector<float>>& sums);
   void StepExtent(uint32_t extent, const std::vector<float>& sum, float scale);
   // Of all extents: the ratios need whole tensors. `values` are the sums of gradients per extent.
   void StepLamb(const Decision& decision, std::vector<std::vector<float>> values);
@@ -97,9 +102,10 @@ class Reference {
   uint64_t seed_;
   uint32_t world_;
   Layout layout_;
-  Optimizer optimizer_;
+  JobSpec spec_;
   uint64_t round_ = 1;
   PolicyState policy_;
+  std::vector<Hyper> hyper_;  // of this round, as the schedule has them
   std::vector<uint64_t> tensor_step_;
   std::vector<ExtentState> extents_;
 };

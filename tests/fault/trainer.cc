@@ -41,6 +41,7 @@
 #include "absl/strings/str_cat.h"
 #include "ballast/client.h"
 #include "ballast/error.h"
+#include "common/policy/schedule_arguments.h"
 #include "tests/fault/reference.h"
 
 namespace ballast::fault {
@@ -257,11 +258,20 @@ int Trainer::Report(const absl::Status& status) const {
 
 client::JobOptions Trainer::Job() const {
   client::JobOptions job = options_.job;
-  const Optimizer& optimizer = reference_.optimizer();
-  const OptimizerRow& row = *FindOptimizer(optimizer.kind);
+  const JobSpec& spec = reference_.spec();
+  const OptimizerRow& row = OptimizerRowOf(spec);
   job.optimizer = row.name;
   for (size_t o = 0; o < row.options.size(); ++o) {
-    job.optimizer_options[row.options[o].name] = optimizer.options[o];
+    job.optimizer_options[row.options[o].name] = spec.options[o];
+  }
+  if (const std::optional<LossScalerConfig>& scaler = spec.policy.loss_scaler) {
+    job.policy.loss_scale = client::DynamicLossScale{scaler->initial_scale_power,
+                                                     scaler->loss_scale_window, scaler->hysteresis};
+  }
+  if (!spec.policy.schedule.has_value()) return job;
+  job.policy.schedule.type = ScheduleType(*spec.policy.schedule);
+  for (const ScheduleArgument& argument : ScheduleArguments(*spec.policy.schedule)) {
+    job.policy.schedule.arguments.emplace(argument.name, argument.value);
   }
   return job;
 }
@@ -348,7 +358,7 @@ absl::StatusOr<client::RoundReport> Trainer::CallClient() {
   if (!reference_.Uploads(reference_.round())) {
     std::vector<client::Hyper> hyper;
     for (const uint32_t group : {0, 1}) hyper.push_back(reference_.HyperOf(group));
-    return client_->Step(hyper, Buffers());
+    return client_->Step(hyper, Buffers(), reference_.loss_scale());
   }
   client::RoundReport report;
   if (absl::Status begun = client_->BeginUpload(Buffers()); !begun.ok()) return begun;
@@ -380,11 +390,13 @@ int Trainer::RunRound() {
   const bool same_report = report->round == round && report->applied == decision.applied &&
                            (report->grad_norm == decision.grad_norm || !has_norm) &&
                            (report->clip_coef == decision.clip_coef || upload) &&
-                           report->opt_step == reference_.opt_step();
+                           report->opt_step == reference_.opt_step() &&
+                           report->policy.loss_scale == reference_.loss_scale();
   if (!same_report) {
     Say(absl::StrCat("differs 64 of ", round, " in the report: norm ", report->grad_norm, ", not ",
                      decision.grad_norm, "; opt_step ", report->opt_step, ", not ",
-                     reference_.opt_step()));
+                     reference_.opt_step(), "; loss scale ", report->policy.loss_scale, ", not ",
+                     reference_.loss_scale()));
     return kWrong;
   }
   if (DifferingWeights() != 0) return kWrong;
@@ -427,7 +439,7 @@ uint64_t Trainer::DifferingState(size_t array, const std::vector<std::vector<flo
 
 // Compares all state arrays and step counts, and leaves.
 int Trainer::Finish() {
-  std::vector<std::vector<std::vector<float>>> state(StateArrayCount(reference_.optimizer()));
+  std::vector<std::vector<std::vector<float>>> state(StateArrayCount(reference_.spec()));
   std::vector<client::StateBuffers> buffers(weights_.size());
   for (size_t t = 0; t < weights_.size(); ++t) {
     for (auto& array : state) {
