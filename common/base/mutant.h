@@ -13,6 +13,7 @@ namespace ballast {
 enum class Mutant : uint8_t {
   kNone,
   kVoteBeforeSync,
+  kRatiosBeforeSync,
   kCountPushes,
   kArrivalOrderSum,
   kDecideEarly,

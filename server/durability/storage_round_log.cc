@@ -83,7 +83,7 @@ class StorageRoundLog final : public RoundLog, private ImageIo {
       BALLAST_FAILPOINT("ratios.before_log");
       absl::Status status = storage_->log()->AppendRatios(record);
       if (absl::IsResourceExhausted(status)) return status;
-      if (status.ok()) status = storage_->log()->Sync();
+      if (status.ok() && !BALLAST_MUTANT(kRatiosBeforeSync)) status = storage_->log()->Sync();
       if (status.ok()) BALLAST_FAILPOINT("ratios.after_log");
       done(status);
       return absl::OkStatus();

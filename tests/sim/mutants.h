@@ -15,7 +15,9 @@ struct MutantInfo {
   const char* what;
 };
 
-inline constexpr std::array<MutantInfo, 55> kMutants = {{
+inline constexpr std::array<MutantInfo, 58> kMutants = {{
+    {Mutant::kRatiosBeforeSync, "ratios_before_sync",
+     "LAMB's step begins when its ratios are written"},
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
     {Mutant::kCountPushes, "count_pushes", "a frame that comes again changes what is there"},
     {Mutant::kArrivalOrderSum, "arrival_order_sum", "slots are summed as they arrive"},
