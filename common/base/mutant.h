@@ -68,6 +68,8 @@ enum class Mutant : uint8_t {
   kForgetOptions,
   kForgetInitialValue,
   kForgetLastArray,
+  kIgnoreSchedule,
+  kForgetRatios,
 };
 
 // Situations that a long enough run of the simulator must have met.

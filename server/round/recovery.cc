@@ -129,7 +129,8 @@ void Recovery::FindRound(const std::vector<uint32_t>& owned) {
   if (open != nullptr && open->prepared.has_value() && open->prepared->epoch == plan_.epoch.epoch) {
     fsm.prepared = open->prepared;
     AddSquares(*open, &fsm.prepared->vote);
-    if (open->ratios.has_value()) fsm.ratios = open->ratios->ratios;
+    const bool ratios = open->ratios.has_value() && !BALLAST_MUTANT(kForgetRatios);
+    if (ratios) fsm.ratios = open->ratios->ratios;
     fsm.policy = open->prepared->policy;
     fsm.tensor_step = open->prepared->tensor_step;
   }

@@ -547,7 +547,8 @@ Vote RoundFsm::OwnVote() const {
   std::vector<Hyper> hyper = slots_[plan_.epoch.lead_trainer()].begin.hyper;
   if (policy_.version >= kPolicyVersionScheduled) {
     vote.rates = RatesOf(plan_.spec, policy_, hyper);
-    hyper = WithRates(plan_.spec, std::move(hyper), vote.rates);
+    if (!BALLAST_MUTANT(kIgnoreSchedule))
+      hyper = WithRates(plan_.spec, std::move(hyper), vote.rates);
   }
   vote.scalars = VotedScalars(hyper);
   return vote;

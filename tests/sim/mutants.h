@@ -74,6 +74,8 @@ inline constexpr std::array<MutantInfo, 58> kMutants = {{
     {Mutant::kForgetChange, "forget_change", "a restarted home leaves a sealed epoch as it is"},
     {Mutant::kForgetOptions, "forget_options", "a replay steps without the job's options"},
     {Mutant::kForgetInitialValue, "forget_initial_value", "all state arrays begin at 0"},
+    {Mutant::kIgnoreSchedule, "ignore_schedule", "rounds step with the trainers' own rates"},
+    {Mutant::kForgetRatios, "forget_ratios", "a restart forgets the ratios of the open round"},
     {Mutant::kForgetLastArray, "forget_last_array", "a restart lays out three arrays at most"},
 }};
 
