@@ -9,13 +9,14 @@
 
 namespace ballast::server {
 
-absl::StatusOr<Checkpointer> Checkpointer::Create(const Layout& layout, std::vector<uint32_t> owned,
+absl::StatusOr<Checkpointer> Checkpointer::Create(const Layout& layout, uint32_t arrays,
+                                                  std::vector<uint32_t> owned,
                                                   std::vector<uint64_t> versions, uint32_t rounds) {
   Checkpointer out;
   size_t largest = 0;
   for (const uint32_t extent : owned) {
-    largest = std::max<size_t>(largest,
-                               ImageFile::BufferBytes({extent, layout.extents()[extent].elements}));
+    const uint32_t elements = layout.extents()[extent].elements;
+    largest = std::max<size_t>(largest, ImageFile::BufferBytes({extent, elements, arrays}));
   }
   if (largest > 0) {
     BALLAST_ASSIGN_OR_RETURN(

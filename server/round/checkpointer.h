@@ -24,8 +24,10 @@ class Checkpointer {
   // `on_written` gets every write's outcome, on any thread; the engine brings it back to its strand
   // and calls OnWritten.
   using Written = std::function<void(absl::Status)>;
-  // `versions`: of the newest image of each of `owned`, 0 for none.
-  static absl::StatusOr<Checkpointer> Create(const Layout& layout, std::vector<uint32_t> owned,
+  // `arrays`: of the state, the master weight included. `versions`: of the newest image of each of
+  // `owned`, 0 for none.
+  static absl::StatusOr<Checkpointer> Create(const Layout& layout, uint32_t arrays,
+                                             std::vector<uint32_t> owned,
                                              std::vector<uint64_t> versions, uint32_t rounds);
 
   // The extent has all its initial weights: it must be on disk before the first vote.

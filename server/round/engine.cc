@@ -111,9 +111,9 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
       state.nvme == nullptr ? fsm.owned() : std::vector<uint32_t>();
   std::vector<uint64_t> versions(checkpointed.size(), 0);
   if (recovered.has_value() && state.nvme == nullptr) versions = recovered->image_versions;
-  BALLAST_ASSIGN_OR_RETURN(
-      Checkpointer checkpointer,
-      Checkpointer::Create(layout, checkpointed, versions, config.checkpoint_rounds));
+  BALLAST_ASSIGN_OR_RETURN(Checkpointer checkpointer,
+                           Checkpointer::Create(layout, StateArrayCount(fsm.plan().spec),
+                                                checkpointed, versions, config.checkpoint_rounds));
   auto engine = std::make_shared<Engine>(
       config, deps,
       RoundDriver::Parts{std::move(fsm), std::move(contributions), std::move(state),

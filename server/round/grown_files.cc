@@ -34,9 +34,10 @@ absl::Status CopyState(const GrownFiles::State& from, JobStorage* storage) {
   const Layout& layout = from.fsm->layout();
   const NvmeTier* const nvme = from.state->nvme;
   size_t largest = kPageBytes;
+  const uint32_t arrays = StateArrayCount(from.fsm->plan().spec);
   for (const uint32_t extent : from.fsm->owned()) {
-    largest = std::max<size_t>(largest,
-                               ImageFile::BufferBytes({extent, layout.extents()[extent].elements}));
+    const uint32_t elements = layout.extents()[extent].elements;
+    largest = std::max<size_t>(largest, ImageFile::BufferBytes({extent, elements, arrays}));
   }
   BALLAST_ASSIGN_OR_RETURN(const Arena image, Arena::Create(largest));
   for (const uint32_t extent : from.fsm->owned()) {

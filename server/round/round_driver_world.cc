@@ -379,7 +379,8 @@ absl::Status RoundDriver::TakeGrown(const JobPlan& plan, uint32_t window_extents
                            Contributions::Create(layout, owned, plan.epoch, window_extents));
   BALLAST_ASSIGN_OR_RETURN(
       Checkpointer checkpointer,
-      Checkpointer::Create(layout, state_.nvme == nullptr ? fsm_.owned() : std::vector<uint32_t>(),
+      Checkpointer::Create(layout, StateArrayCount(plan.spec),
+                           state_.nvme == nullptr ? fsm_.owned() : std::vector<uint32_t>(),
                            versions, config_.checkpoint_rounds));
   images_.Replace(std::move(checkpointer));
   BALLAST_LOG(INFO, LogField("run", plan.spec.name), LogField("round", fsm_.round()))

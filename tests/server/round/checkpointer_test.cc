@@ -43,13 +43,18 @@ class CheckpointerTest : public ::testing::Test {
  protected:
   // `extents` extents of which this server owns every one; `versions` are those on disk.
   void Make(uint32_t extents, uint32_t rounds, std::vector<uint64_t> versions) {
-    plan_ = testing::MakePlan({static_cast<int64_t>(extents) * 128}, 1, {0});
+    MakeOf(testing::MakePlan({static_cast<int64_t>(extents) * 128}, 1, {0}), extents, rounds,
+           std::move(versions));
+  }
+  void MakeOf(JobPlan plan, uint32_t extents, uint32_t rounds, std::vector<uint64_t> versions) {
+    plan_ = std::move(plan);
     layout_ = testing::LayoutOf(plan_);
     for (uint32_t e = 0; e < extents; ++e) owned_.push_back(extents - 1 - e);
     store_ = std::make_unique<ExtentStore>(MakeDramTier(StateShapeOf(plan_.spec)),
                                            &optim::Kernels(simd::Isa::kScalar));
     ASSERT_TRUE(store_->Add(layout_, owned_).ok());
-    auto made = Checkpointer::Create(layout_, owned_, std::move(versions), rounds);
+    auto made = Checkpointer::Create(layout_, StateArrayCount(plan_.spec), owned_,
+                                     std::move(versions), rounds);
     ASSERT_TRUE(made.ok()) << made.status();
     checkpointer_.emplace(*std::move(made));
   }
@@ -299,8 +304,35 @@ TEST(CopyToImage, BringsTheChecksumsOfItsChunks) {
   }
 }
 
+// With amsgrad an extent has four arrays. Two copies are under way at a time.
+TEST_F(CheckpointerTest, CopiesOfFourArraysDoNotOverlap) {
+  constexpr uint32_t kExtents = 4, kElements = 1024;
+  JobPlan plan = testing::MakePlan({kExtents * kElements}, 1, {0});
+  plan.spec.extent_elements = kElements;
+  plan.spec.options = {1, 0};
+  MakeOf(plan, kExtents, 1, std::vector<uint64_t>(kExtents, 1));
+  for (uint32_t e = 0; e < kExtents; ++e) {
+    for (uint32_t t = 0; t < TileCount(layout_, e); ++t) {
+      const TileView tile = store_->Tile(e, t);
+      ASSERT_EQ(tile.arrays, 4u);
+      for (uint32_t a = 0; a < tile.arrays; ++a) {
+        std::fill_n(tile.array[a], tile.elements, static_cast<float>(100 * e + 10 * t + a));
+      }
+    }
+  }
+  checkpointer_->OnRound();
+  for (Pump(2); !log_.kept.empty(); FinishOne(), Pump(2)) {
+    ASSERT_EQ(log_.kept.size(), std::min<size_t>(2, kExtents - written_));
+    for (const auto& [image, done] : log_.kept) {
+      const uint64_t bytes = ImageFile::PayloadBytes({image.extent, kElements, 4});
+      EXPECT_EQ(Crc32c(image.data, bytes), image.chunk_crcs.at(0)) << "extent " << image.extent;
+    }
+  }
+  EXPECT_EQ(log_.images.size(), kExtents);
+}
+
 TEST_F(CheckpointerTest, AServerWithoutExtentsHasNothingToWrite) {
-  auto made = Checkpointer::Create(layout_, {}, {}, 4);
+  auto made = Checkpointer::Create(layout_, 3, {}, {}, 4);
   ASSERT_TRUE(made.ok()) << made.status();
   made->OnRound();
   made->Pump(layout_, nullptr, &log_, 2, /*short_of_room=*/true, [](const absl::Status&) {});

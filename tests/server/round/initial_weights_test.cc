@@ -41,7 +41,7 @@ class InitialWeightsTest : public ::testing::Test {
     auto weights = Weights::Create(fsm.layout(), fsm.owned().size());
     ASSERT_TRUE(weights.ok()) << weights.status();
     state_ = std::make_unique<ModelState>(ModelState{std::move(store), nvme, *std::move(weights)});
-    auto checkpointer = Checkpointer::Create(fsm.layout(), {}, {}, /*rounds=*/1);
+    auto checkpointer = Checkpointer::Create(fsm.layout(), /*arrays=*/3, {}, {}, /*rounds=*/1);
     ASSERT_TRUE(checkpointer.ok()) << checkpointer.status();
     images_ = std::make_unique<ImageKeeper>(ImageKeeper::Deps{.fsm = &fsm, .state = state_.get()},
                                             *std::move(checkpointer));
