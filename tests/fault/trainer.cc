@@ -299,7 +299,8 @@ int Trainer::Attach() {
   if (!attached.ok()) return Report(attached.status());
   client_ = *std::move(attached);
   Say(client_->resumed() ? absl::StrCat("resumed ", client_->round())
-                         : absl::StrCat("new ", job.optimizer));
+                         : absl::StrCat("new ", job.optimizer, " ", job.policy.schedule.type,
+                                        job.policy.loss_scale.has_value() ? " scaled" : ""));
   if (client_->round() > committed) return CatchUp();
   Say(absl::StrCat("lost ", committed + 1 - client_->round()));
   return kWrong;

@@ -385,7 +385,7 @@ TEST_F(ClientTest, UnknownOptimizersAndOptionsAreRefusedByName) {
   options_.optimizer = "Muon";
   ExpectReason(Attach(), absl::StatusCode::kInvalidArgument, "BAD_ARGUMENT");
   EXPECT_THAT(std::string(Attach().message()),
-              HasSubstr("\"Muon\"; AdamW, Adam, SGD, Adagrad, Lion, apply_delta are known"));
+              HasSubstr("\"Muon\"; AdamW, Adam, SGD, Adagrad, Lion, LAMB, apply_delta are known"));
   options_.optimizer = "Lion";
   options_.optimizer_options = {{"amsgrad", 1}};
   EXPECT_THAT(std::string(Attach().message()), HasSubstr("Lion has no option \"amsgrad\""));

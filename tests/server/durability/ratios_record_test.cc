@@ -118,8 +118,10 @@ TEST_F(RatiosInTheLog, ThoseOfTheOpenRoundSurviveTheFlush) {
   Prepare(1);
   ASSERT_TRUE(log_->AppendRatios(SmallRatios(1, 1)).ok());
   ASSERT_TRUE(log_->Sync().ok());
+  ASSERT_TRUE(disk_.SyncDirectory(".").ok());
   disk_.Crash(kLoseAll);
-  ASSERT_TRUE(Reopen(SmallLog(64)).ok());
+  const absl::Status reopened = Reopen(SmallLog(64));
+  ASSERT_TRUE(reopened.ok()) << reopened;
   EXPECT_TRUE(Round(1).ratios.has_value());
   EXPECT_FALSE(Round(1).decision.has_value());
 }
