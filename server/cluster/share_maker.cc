@@ -35,7 +35,8 @@ absl::Status ShareMaker::Fill(const Filling& filling, const JobPlan& plan, const
                               const ReadState& read) {
   const std::vector<ImageShape> owned = OwnedShapes(plan, layout, self_->id());
   const std::shared_ptr<Work> work = BeginImageWork(works_, filling.kind, plan.spec.name, owned);
-  const size_t image_bytes = ImageFile::BufferBytes({0, layout.extent_elements()});
+  const size_t image_bytes =
+      ImageFile::BufferBytes({0, layout.extent_elements(), StateArrayCount(plan.spec)});
   BALLAST_ASSIGN_OR_RETURN(ReadLanes lanes,
                            ReadLanes::Create(kLanes, image_bytes + filling.scratch_bytes));
   const auto fill = [&](size_t i, const Arena& memory) -> absl::Status {

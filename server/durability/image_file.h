@@ -24,11 +24,12 @@ namespace ballast::server {
 constexpr uint64_t kImageChunkBytes = uint64_t{64} << 10;
 
 // What an image holds. The payload is, tile after tile, each state array's values of that tile
-// (AdamW: p, m, v; fp32).
+// (AdamW: p, m, v; fp32). `array_count` has no usual value: one that is left out asks for no memory
+// at all, which shows with every optimizer.
 struct ImageShape {
   uint32_t extent = 0;
   uint32_t elements = 0;
-  uint32_t array_count = 3;
+  uint32_t array_count = 0;
 
   bool operator==(const ImageShape&) const = default;
 };

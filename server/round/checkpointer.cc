@@ -13,17 +13,11 @@ absl::StatusOr<Checkpointer> Checkpointer::Create(const Layout& layout, uint32_t
                                                   std::vector<uint32_t> owned,
                                                   std::vector<uint64_t> versions, uint32_t rounds) {
   Checkpointer out;
-  size_t largest = 0;
-  for (const uint32_t extent : owned) {
-    const uint32_t elements = layout.extents()[extent].elements;
-    largest = std::max<size_t>(largest, ImageFile::BufferBytes({extent, elements, arrays}));
-  }
+  const uint64_t largest = LargestImageBytes(layout, owned, arrays);
   if (largest > 0) {
-    BALLAST_ASSIGN_OR_RETURN(
-        BufferPool pool,
-        BufferPool::Create({.buffer_bytes = (largest + kPageBytes - 1) / kPageBytes * kPageBytes,
-                            .max_buffers = 2 * kWritingMax,
-                            .grow_bytes = largest}));
+    BALLAST_ASSIGN_OR_RETURN(BufferPool pool, BufferPool::Create({.buffer_bytes = largest,
+                                                                  .max_buffers = 2 * kWritingMax,
+                                                                  .grow_bytes = largest}));
     out.pool_.push_back(std::move(pool));
   }
   out.share_ = static_cast<uint32_t>((owned.size() + rounds - 1) / std::max<uint32_t>(1, rounds));

@@ -33,13 +33,10 @@ absl::Status ReadImage(ImageIo* io, uint32_t extent, void* to) {
 absl::Status CopyState(const GrownFiles::State& from, JobStorage* storage) {
   const Layout& layout = from.fsm->layout();
   const NvmeTier* const nvme = from.state->nvme;
-  size_t largest = kPageBytes;
-  const uint32_t arrays = StateArrayCount(from.fsm->plan().spec);
-  for (const uint32_t extent : from.fsm->owned()) {
-    const uint32_t elements = layout.extents()[extent].elements;
-    largest = std::max<size_t>(largest, ImageFile::BufferBytes({extent, elements, arrays}));
-  }
-  BALLAST_ASSIGN_OR_RETURN(const Arena image, Arena::Create(largest));
+  const uint64_t largest =
+      LargestImageBytes(layout, from.fsm->owned(), StateArrayCount(from.fsm->plan().spec));
+  BALLAST_ASSIGN_OR_RETURN(const Arena image,
+                           Arena::Create(std::max(largest, uint64_t{kPageBytes})));
   for (const uint32_t extent : from.fsm->owned()) {
     std::vector<uint32_t> chunk_crcs;
     if (nvme == nullptr || nvme->IsHere(extent)) {

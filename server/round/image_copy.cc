@@ -59,4 +59,14 @@ std::vector<uint32_t> CopyToImage(const Layout& layout, ExtentStore* store, uint
   return std::move(image).Finish();
 }
 
+uint64_t LargestImageBytes(const Layout& layout, const std::vector<uint32_t>& extents,
+                           uint32_t arrays) {
+  uint64_t largest = 0;
+  for (const uint32_t extent : extents) {
+    const uint32_t elements = layout.extents()[extent].elements;
+    largest = std::max(largest, ImageFile::BufferBytes({extent, elements, arrays}));
+  }
+  return largest;
+}
+
 }  // namespace ballast::server

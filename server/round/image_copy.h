@@ -17,4 +17,9 @@ namespace ballast::server {
 std::vector<uint32_t> CopyToImage(const Layout& layout, ExtentStore* store, uint32_t extent,
                                   void* to);
 
+// Bytes of memory, in whole pages, for the payload of the largest image of these extents: one at a
+// time fits. `arrays`: of the state, the master weights included. 0 without extents.
+uint64_t LargestImageBytes(const Layout& layout, const std::vector<uint32_t>& extents,
+                           uint32_t arrays);
+
 }  // namespace ballast::server

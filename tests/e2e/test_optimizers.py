@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -198,8 +198,11 @@ def state_of(opt: Any) -> list[torch.Tensor]:
 class Job:
     """A durable job of one trainer whose gradients follow from weights and round."""
 
-    def __init__(self, cluster, case: Case, name: str, **options: Any) -> None:
-        self.params = [(f"p{i}", p) for i, p in enumerate(parameters())]
+    def __init__(
+        self, cluster, case: Case, name: str, params: Sequence[torch.nn.Parameter] = (),
+        **options: Any,
+    ) -> None:  # fmt: skip
+        self.params = [(f"p{i}", p) for i, p in enumerate(params or parameters())]
         arguments = {**case.hyper(1, 3), **case.fixed, **options}
         self.opt = getattr(bt, case.kind)(
             self.params, endpoints=cluster.endpoints, job=name, attach_timeout=HANG_S,
@@ -243,6 +246,28 @@ def test_snapshots_forks_and_exports_go_on_as_the_run_did(sharing_clusters, name
         expect_equal(state_of(one.opt), went_on)
         one.opt.close()
     calm.opt.close()
+
+
+def test_an_import_of_four_arrays_in_large_extents_has_every_bit(sharing_clusters):
+    """An extent of several pages and tensors: its image and what is read for it have own memory."""
+    case, cluster = CASES["adamw-amsgrad"], sharing_clusters(1)
+    large = {"tile_elements": 1024, "extent_elements": 16384}
+
+    def params() -> list[torch.nn.Parameter]:
+        generator = torch.Generator().manual_seed(3)
+        return [torch.nn.Parameter(torch.randn(900, generator=generator)) for _ in range(40)]
+
+    job, exported, imported = fresh_job(), fresh_job("export"), fresh_job("import")
+    calm = Job(cluster, case, job, params(), **large)
+    calm.step(3)
+    calm.opt.snapshot("third")
+    expected = state_of(calm.opt)
+    calm.opt.close()
+    export(cluster, job, "--snapshot", "third", "--name", exported, "--state")
+    ctl(cluster, "import", exported, "--as", imported)
+    again = Job(cluster, case, imported, params(), resume="must", **large)
+    expect_equal(state_of(again.opt), expected)
+    again.opt.close()
 
 
 @pytest.mark.parametrize("name", BY_ARRAYS)

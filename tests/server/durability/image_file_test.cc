@@ -404,7 +404,7 @@ TEST_F(ImageFileTest, OtherVersionsAndDamagedFileHeadersAreRefused) {
 }
 
 TEST_F(ImageFileTest, UnusableShapesAreRefusedAndNothingIsMade) {
-  const ImageShape twice{.extent = 50, .elements = 1};
+  const ImageShape twice{.extent = 50, .elements = 1, .array_count = 3};
   const ImageShape arrays{.extent = 50, .elements = 4000000000, .array_count = 4000000000};
   const ImageShape large{.extent = 50, .elements = 4000000000, .array_count = 64};
   for (const std::vector<ImageShape>& shapes :

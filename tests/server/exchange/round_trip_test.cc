@@ -64,7 +64,8 @@ class RoundTrip {
     return ImportSource::Open(&disk_, kDirectory, spec_, layout_, kOrigin, simd::Isa::kScalar);
   }
   void ExpectEqualStates(const ImportSource& source) {
-    const size_t bytes = ImageFile::BufferBytes({0, layout_.extent_elements()});
+    const size_t bytes =
+        ImageFile::BufferBytes({0, layout_.extent_elements(), StateArrayCount(spec_)});
     const Arena image = *Arena::Create(bytes);
     const Arena scratch = *Arena::Create(source.scratch_bytes());
     for (const auto& [extent, state] : states_) {

@@ -292,7 +292,7 @@ TEST(CopyToImage, BringsTheChecksumsOfItsChunks) {
       }
     }
     const size_t bytes = expected.size() * sizeof(float);
-    const ImageShape shape{extent, layout.extents()[extent].elements};
+    const ImageShape shape{extent, layout.extents()[extent].elements, 3};
     const Arena image = *Arena::Create(ImageFile::BufferBytes(shape));
     const std::vector<uint32_t> crcs = CopyToImage(layout, &store, extent, image.data());
     EXPECT_EQ(std::memcmp(image.data(), expected.data(), bytes), 0);
