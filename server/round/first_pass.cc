@@ -4,32 +4,17 @@
 
 namespace ballast::server {
 
+FirstPass::FirstPass(Deps deps)
+    : deps_(std::move(deps)),
+      walk_([this](uint32_t extent) { Measure(extent); }, deps_.storage_failed) {}
+
 void FirstPass::Run(const Layout& layout, std::shared_ptr<const StepPlan> plan,
                     std::vector<uint32_t> extents) {
   layout_ = &layout;
   plan_ = std::move(plan);
-  extents_ = std::move(extents);
-  next_ = 0;
-  under_way_ = 0;
   found_.clear();
-  if (extents_.empty()) return Finish();
-  deps_.state->store.tier()->BeginSweep(extents_);
-  Pump();
-}
-
-void FirstPass::Pump() {
-  Tier* const tier = deps_.state->store.tier();
-  while (next_ < extents_.size() && under_way_ < tier->sweep_depth()) {
-    const uint32_t extent = extents_[next_++];
-    ++under_way_;
-    tier->Acquire(extent, [this, extent](const absl::Status& status) {
-      if (status.ok()) {
-        Measure(extent);
-      } else {
-        deps_.storage_failed(status);
-      }
-    });
-  }
+  if (extents.empty()) return Finish();
+  walk_.Begin(deps_.state->store.tier(), std::move(extents));
 }
 
 void FirstPass::Measure(uint32_t extent) {
@@ -48,8 +33,7 @@ void FirstPass::Measure(uint32_t extent) {
 }
 
 void FirstPass::OnMeasured(uint32_t extent_id, const ExtentSquares& squares) {
-  --under_way_;
-  deps_.state->store.tier()->Release(extent_id, 0);
+  walk_.Release(extent_id, 0);
   const Extent& extent = layout_->extents()[extent_id];
   std::vector<RunSquares>* const found = &found_[extent_id];
   for (uint32_t i = 0; i < extent.run_count; ++i) {
@@ -58,7 +42,7 @@ void FirstPass::OnMeasured(uint32_t extent_id, const ExtentSquares& squares) {
     const optim::TensorSquares sum = squares.Sum(i);
     found->push_back({.extent = extent_id, .tensor = tensor, .p = sum.p, .u = sum.u});
   }
-  found_.size() == extents_.size() ? Finish() : Pump();
+  walk_.over() ? Finish() : walk_.Pump();
 }
 
 void FirstPass::Finish() {

@@ -7,7 +7,6 @@
 // Thread safety: on the job's strand; tiles run on workers.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -21,6 +20,7 @@
 #include "server/round/job_strand.h"
 #include "server/round/model_state.h"
 #include "server/round/step_plan.h"
+#include "server/round/tier_walk.h"
 
 namespace ballast::server {
 
@@ -36,7 +36,7 @@ class FirstPass {
   };
 
   // What `deps` points to outlives this.
-  explicit FirstPass(Deps deps) : deps_(std::move(deps)) {}
+  explicit FirstPass(Deps deps);
 
   // Measures `extents` by `plan`, in their order. `layout` stays until `measured`, which is called
   // at once when there are none. One at a time.
@@ -44,18 +44,15 @@ class FirstPass {
            std::vector<uint32_t> extents);
 
  private:
-  void Pump();
-  // `extent` is acquired.
+  // `extent` is in memory.
   void Measure(uint32_t extent);
   void OnMeasured(uint32_t extent, const ExtentSquares& squares);
   void Finish();
 
   const Deps deps_;
+  TierWalk walk_;
   const Layout* layout_ = nullptr;
   std::shared_ptr<const StepPlan> plan_;
-  std::vector<uint32_t> extents_;  // in their order
-  size_t next_ = 0;                // index in extents_
-  size_t under_way_ = 0;
   std::map<uint32_t, std::vector<RunSquares>> found_;  // by extent
 };
 

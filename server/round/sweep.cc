@@ -20,7 +20,8 @@ Sweep::Sweep(Deps deps)
                    .contributions = deps_.contributions,
                    .state = deps_.state,
                    .measured = deps_.measured,
-                   .storage_failed = deps_.storage_failed}) {}
+                   .storage_failed = deps_.storage_failed}),
+      walk_([this](uint32_t extent) { Step(extent); }, deps_.storage_failed) {}
 
 void Sweep::LeaveOut(const std::vector<uint32_t>& extents) {
   ahead_.insert(extents.begin(), extents.end());
@@ -56,7 +57,6 @@ absl::Status Sweep::Plan(const Decision& decision, const std::vector<float>& rat
     if (Touches(*plan_, fsm.layout(), *it)) extents_.push_back(*it);
   }
   weight_overflows_ = 0;
-  left_ = extents_.size();
   return absl::OkStatus();
 }
 
@@ -71,26 +71,7 @@ std::vector<uint32_t> Sweep::NextOrder() {
 
 void Sweep::Run() {
   if (extents_.empty()) return deps_.stepped();
-  extents_ = NextOrder();
-  next_ = 0;
-  under_way_ = 0;
-  deps_.state->store.tier()->BeginSweep(extents_);
-  Pump();
-}
-
-void Sweep::Pump() {
-  Tier* const tier = deps_.state->store.tier();
-  while (next_ < extents_.size() && under_way_ < tier->sweep_depth()) {
-    const uint32_t extent = extents_[next_++];
-    ++under_way_;
-    tier->Acquire(extent, [this, extent](const absl::Status& status) {
-      if (status.ok()) {
-        Step(extent);
-      } else {
-        deps_.storage_failed(status);
-      }
-    });
-  }
+  walk_.Begin(deps_.state->store.tier(), NextOrder());
 }
 
 void Sweep::Step(uint32_t extent) {
@@ -121,13 +102,12 @@ void Sweep::Step(uint32_t extent) {
 }
 
 void Sweep::OnStepped(uint32_t extent, uint64_t version, const BufferRef& weight) {
-  --under_way_;
-  deps_.state->store.tier()->Release(extent, version);
+  walk_.Release(extent, version);
   deps_.contributions->Release(extent);
   const bool stale = BALLAST_MUTANT(kStaleWeights) && deps_.state->weights.Find(extent);
   if (!stale) deps_.state->weights.Keep(extent, weight);
   TellWeights(extent, weight);
-  if (--left_ != 0) return Pump();
+  if (!walk_.over()) return walk_.Pump();
   weight_overflows_ = plan_->overflows.load(std::memory_order_relaxed);
   deps_.stepped();
 }

@@ -10,7 +10,6 @@
 // (SteppedInput). Thread safety: on the job's strand; tiles run on workers.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -27,6 +26,7 @@
 #include "server/round/model_state.h"
 #include "server/round/round_fsm.h"
 #include "server/round/step_plan.h"
+#include "server/round/tier_walk.h"
 
 namespace ballast::server {
 
@@ -76,20 +76,16 @@ class Sweep {
   absl::Status RatiosLost(uint32_t extent) const;
   // The planned extents in this sweep's direction; the next one goes the other way.
   std::vector<uint32_t> NextOrder();
-  // Takes the next extents into work.
-  void Pump();
-  // `extent` is acquired. `version` of OnStepped as in Tier::Release.
+  // `extent` is in memory. `version` of OnStepped as in Tier::Release.
   void Step(uint32_t extent);
   void OnStepped(uint32_t extent, uint64_t version, const BufferRef& weight);
   void TellWeights(uint32_t extent, const BufferRef& weight) const;
 
   const Deps deps_;
   FirstPass first_pass_;
+  TierWalk walk_;
   std::shared_ptr<StepPlan> plan_;
-  std::vector<uint32_t> extents_;  // of the sweep, in its order
-  size_t next_ = 0;                // index in extents_
-  size_t under_way_ = 0;
-  size_t left_ = 0;  // not stepped yet
+  std::vector<uint32_t> extents_;  // that the planned step changes, first layers first
   bool backward_ = false;
   std::set<uint32_t> ahead_;
   uint64_t weight_overflows_ = 0;
