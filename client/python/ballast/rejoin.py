@@ -24,8 +24,6 @@ import torch
 from ballast import control
 from ballast.errors import AttachTimeout, BallastError
 from ballast.launcher.servers import write_atomically
-from ballast.torch.membership import Membership
-from ballast.torch.rounds import Rounds
 from ballast.torch.service_optimizer import ServiceOptimizer
 
 _POLL_S = 0.2
@@ -88,10 +86,7 @@ def join(optimizer: ServiceOptimizer, job: str) -> None:
     before = optimizer._membership
     if before.session is not None:
         before.leave()
-    config = dataclasses.replace(before.config, job=job, resume="must")
-    optimizer._membership = Membership(config, optimizer._naming, optimizer._kind)
-    optimizer._rounds = Rounds(optimizer._membership, optimizer._kind, optimizer._accumulation)
-    optimizer._carried = None
+    optimizer._prepare(dataclasses.replace(before.config, job=job, resume="must"))
     optimizer.attach()
 
 

@@ -56,6 +56,10 @@ class ServiceOptimizer(JobView):
         super().__init__(params, defaults)
         settings = config.resolve(**job_options)
         self._accumulation = Accumulation(settings.accumulation_steps)
+        self._prepare(settings)
+
+    def _prepare(self, settings: config.JobConfig) -> None:
+        """For the job that `settings` name, in place of the present one; nothing is sent."""
         self._membership = Membership(settings, self._naming, self._kind)
         self._rounds = Rounds(self._membership, self._kind, self._accumulation)
         self._carried: dict[str, Any] | None = None  # the wrapped optimizer's state, until attached
