@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <fstream>
 #include <limits>
-#include <map>
 #include <string_view>
 #include <type_traits>
 
@@ -14,10 +13,9 @@
 #include "common/job/round_rates.h"
 #include "server/optim/scalars.h"
 #include "server/reduce/reduce.h"
-#include "tests/server/optim/reference_step.h"
-#include "tests/sim/lamb.h"
 #include "tests/sim/optimizers.h"
 #include "tests/sim/random.h"
+#include "tests/sim/step_run.h"
 
 namespace ballast::fault {
 namespace {
@@ -78,6 +76,13 @@ JobSpec DrawSpec(uint64_t seed, std::optional<OptimizerKind> kind) {
   if (random.OneIn(2)) spec.policy.loss_scaler = DrawScaler(&random);
   if (random.OneIn(2)) spec.policy.schedule = DrawSchedule(has_betas, &random);
   return spec;
+}
+
+// The weights of a run, from its masters.
+void RoundWeights(DType dtype, const Run& run, ExtentState* state) {
+  for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
+    state->weight[i] = RoundTo(dtype, state->arrays[0][i]);
+  }
 }
 
 }  // namespace
@@ -261,70 +266,38 @@ Decision Reference::Step(const std::vector<uint64_t>& lives) {
 void Reference::StepExtent(uint32_t extent_id, const std::vector<float>& sum, float scale) {
   const Extent& extent = layout_.extents()[extent_id];
   const Optimizer optimizer = OptimizerOf(spec_);
-  const optim::ReferenceStep step = optim::ReferenceOf(optimizer);
-  const float factor = optim::GradFactor(optimizer.kind, optimizer.options, scale);
   ExtentState& state = extents_[extent_id];
   for (uint32_t r = 0; r < extent.run_count; ++r) {
     const Run& run = layout_.runs()[extent.first_run + r];
     if (!PresentAnywhere(run.tensor)) continue;
     const optim::Scalars k = optim::MakeScalars(optimizer.kind, optimizer.options,
                                                 hyper_[extent.group], tensor_step_[run.tensor] + 1);
-    for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
-      float element[kStateArraysMax] = {};
-      for (size_t a = 0; a < state.arrays.size(); ++a) element[a] = state.arrays[a][i];
-      step(k.value, sum[i] * factor, element);
-      for (size_t a = 0; a < state.arrays.size(); ++a) state.arrays[a][i] = element[a];
-      state.weight[i] = RoundTo(extent.dtype, element[0]);
-    }
+    sim::StepRun(optimizer, k, run, sum, scale, &state.arrays);
+    RoundWeights(extent.dtype, run, &state);
   }
 }
 
 void Reference::StepLamb(const Decision& decision, std::vector<std::vector<float>> values) {
-  std::vector<std::pair<double, double>> squares(layout_.tensors().size());
+  std::vector<sim::LambSquares> squares(layout_.tensors().size());
   const auto for_each_run = [this](const auto& run_of) {
     for (uint32_t e = 0; e < extents_.size(); ++e) {
       const Extent& extent = layout_.extents()[e];
       for (uint32_t r = 0; r < extent.run_count; ++r) {
         const Run& run = layout_.runs()[extent.first_run + r];
-        if (PresentAnywhere(run.tensor)) run_of(e, run);
+        if (!PresentAnywhere(run.tensor)) continue;
+        run_of(e, run, sim::LambStep(hyper_[extent.group], tensor_step_[run.tensor] + 1));
       }
     }
   };
-  for_each_run([&](uint32_t e, const Run& run) {
+  for_each_run([&](uint32_t e, const Run& run, const sim::LambStep& k) {
     const float scale = decision.grad_scale[layout_.extents()[e].group];
-    MeasureLamb(e, run, scale, &values[e], &squares[run.tensor]);
+    sim::MeasureLamb(k, run, kTileElements, scale, &values[e], &extents_[e].arrays,
+                     &squares[run.tensor]);
   });
-  for_each_run([&](uint32_t e, const Run& run) {
-    const Extent& extent = layout_.extents()[e];
-    const sim::LambStep k(hyper_[extent.group], tensor_step_[run.tensor] + 1);
-    const float step = k.neg_lr * k.Ratio(squares[run.tensor].first, squares[run.tensor].second);
-    for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
-      float& p = extents_[e].arrays[0][i];
-      p = std::fma(step, values[e][i], p);
-      extents_[e].weight[i] = RoundTo(extent.dtype, p);
-    }
+  for_each_run([&](uint32_t e, const Run& run, const sim::LambStep& k) {
+    sim::ApplyLamb(k, run, squares[run.tensor], values[e], &extents_[e].arrays);
+    RoundWeights(layout_.extents()[e].dtype, run, &extents_[e]);
   });
-}
-
-void Reference::MeasureLamb(uint32_t extent, const Run& run, float scale,
-                            std::vector<float>* values, std::pair<double, double>* squares) {
-  const sim::LambStep k(hyper_[layout_.extents()[extent].group], tensor_step_[run.tensor] + 1);
-  std::vector<std::vector<float>>& arrays = extents_[extent].arrays;
-  std::map<uint32_t, std::pair<sim::LambLanes, sim::LambLanes>> lanes;  // by tile
-  for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
-    float& u = (*values)[i];
-    u = k.Update(u * scale, arrays[0][i], &arrays[1][i], &arrays[2][i]);
-    auto& [of_p, of_u] = lanes[i / kTileElements];
-    of_p.Add(i % kTileElements, arrays[0][i]);
-    of_u.Add(i % kTileElements, u);
-  }
-  std::pair<double, double> of_extent;
-  for (auto& [tile, of] : lanes) {
-    of_extent.first += static_cast<double>(of.first.Fold());
-    of_extent.second += static_cast<double>(of.second.Fold());
-  }
-  squares->first += of_extent.first;
-  squares->second += of_extent.second;
 }
 
 // --- On disk ------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -93,9 +92,6 @@ class Reference {
   void StepExtent(uint32_t extent, const std::vector<float>& sum, float scale);
   // Of all extents: the ratios need whole tensors. `values` are the sums of gradients per extent.
   void StepLamb(const Decision& decision, std::vector<std::vector<float>> values);
-  // Makes the run's values updates, and adds its sums of squares, of p and of the updates.
-  void MeasureLamb(uint32_t extent, const Run& run, float scale, std::vector<float>* values,
-                   std::pair<double, double>* squares);
   bool PresentAnywhere(uint32_t tensor) const;
   bool Poisoned(uint32_t slot, uint32_t extent, uint32_t element) const;
 

@@ -1,5 +1,6 @@
-// LAMB in plain loops, for the reference: docs/numerics.md, section 10.5.
-// Comes from: Reference. Goes to: the state that servers must have. Thread safety: pure functions.
+// LAMB of one element and the sums of its ratio: docs/numerics.md, section 10.5. It shares no code
+// with the servers. Comes from: references of tests. Goes to: the state that servers must have.
+// Thread safety: pure functions.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +10,12 @@
 #include "common/job/optimizer.h"
 
 namespace ballast::sim {
+
+// Sums of squares over a tensor, of its masters and of their updates.
+struct LambSquares {
+  double p = 0;
+  double u = 0;
+};
 
 // The scalars of a tensor's step, bias corrections included.
 struct LambStep {
@@ -31,10 +38,10 @@ struct LambStep {
     const float u = (*m * grow_m) / std::fma(std::sqrt(*v), grow_root, eps);
     return std::fma(weight_decay, p, u);
   }
-  float Ratio(double squares_p, double squares_u) const {
-    const bool none = squares_p == 0 || squares_u == 0;
-    if (none || !std::isfinite(squares_p) || !std::isfinite(squares_u)) return 1;
-    const double ratio = std::sqrt(squares_p) / std::sqrt(squares_u);
+  float Ratio(const LambSquares& squares) const {
+    const bool none = squares.p == 0 || squares.u == 0;
+    if (none || !std::isfinite(squares.p) || !std::isfinite(squares.u)) return 1;
+    const double ratio = std::sqrt(squares.p) / std::sqrt(squares.u);
     return static_cast<float>(std::clamp<double>(ratio, min_coeff, max_coeff));
   }
 

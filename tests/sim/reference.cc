@@ -12,10 +12,9 @@
 #include "server/optim/scalars.h"
 #include "server/reduce/reduce.h"
 #include "server/round/scalar_bits.h"
-#include "tests/server/optim/reference_step.h"
-#include "tests/sim/lamb.h"
 #include "tests/sim/optimizers.h"
 #include "tests/sim/random.h"
+#include "tests/sim/step_run.h"
 
 namespace ballast::sim {
 namespace {
@@ -285,75 +284,39 @@ void Reference::Step(uint64_t round, uint32_t extent_id, const std::vector<float
     return;
   }
   const Optimizer optimizer = OptimizerOf(plan_->spec);
-  const optim::ReferenceStep step = optim::ReferenceOf(optimizer);
-  const float factor =
-      optim::GradFactor(optimizer.kind, optimizer.options, from.decision.grad_scale[extent.group]);
   for (uint32_t r = 0; r < extent.run_count; ++r) {
     const Run& run = layout_->runs()[extent.first_run + r];
     if (!PresentAnywhere(round, run.tensor)) continue;
     const optim::Scalars k =
         optim::MakeScalars(optimizer.kind, optimizer.options, from.hyper[extent.group],
                            from.tensor_step[run.tensor] + 1);
-    for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
-      float element[kStateArraysMax] = {};
-      for (size_t a = 0; a < state.size(); ++a) element[a] = state[a][i];
-      step(k.value, sum[i] * factor, element);
-      for (size_t a = 0; a < state.size(); ++a) state[a][i] = element[a];
-    }
+    StepRun(optimizer, k, run, sum, from.decision.grad_scale[extent.group], &state);
   }
   to->weights[extent_id] = Rounded(extent_id, state[0]);
 }
 
-void Reference::StepLamb(uint64_t round, const std::vector<std::vector<float>>& sums,
+void Reference::StepLamb(uint64_t round, std::vector<std::vector<float>> values,
                          const Version& from, Version* to) const {
-  const size_t tensors = layout_->tensors().size();
-  std::vector<double> squares_p(tensors), squares_u(tensors);
-  std::vector<std::vector<float>> updates;
-  for (uint32_t e = 0; e < sums.size(); ++e) {
-    updates.push_back(sums[e]);
-    MeasureLamb(round, e, from, to, &updates[e], &squares_p, &squares_u);
-  }
-  for (uint32_t e = 0; e < sums.size(); ++e) {
-    const Extent& extent = layout_->extents()[e];
-    std::vector<float>& masters = to->extents[e][0];
-    for (uint32_t r = 0; r < extent.run_count; ++r) {
-      const Run& run = layout_->runs()[extent.first_run + r];
-      if (!PresentAnywhere(round, run.tensor)) continue;
-      const LambStep k(from.hyper[extent.group], from.tensor_step[run.tensor] + 1);
-      const float step = k.neg_lr * k.Ratio(squares_p[run.tensor], squares_u[run.tensor]);
-      for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
-        masters[i] = std::fma(step, updates[e][i], masters[i]);
+  std::vector<LambSquares> squares(layout_->tensors().size());
+  const auto for_each_run = [&](const auto& run_of) {
+    for (uint32_t e = 0; e < values.size(); ++e) {
+      const Extent& extent = layout_->extents()[e];
+      for (uint32_t r = 0; r < extent.run_count; ++r) {
+        const Run& run = layout_->runs()[extent.first_run + r];
+        if (!PresentAnywhere(round, run.tensor)) continue;
+        run_of(e, run, LambStep(from.hyper[extent.group], from.tensor_step[run.tensor] + 1));
       }
     }
-    to->weights[e] = Rounded(e, masters);
-  }
-}
-
-// `values` are the sums of gradients of one extent, and become the updates of its masters. m and v
-// are stepped; the extent's squares are added to their tensors'.
-void Reference::MeasureLamb(uint64_t round, uint32_t extent_id, const Version& from, Version* to,
-                            std::vector<float>* values, std::vector<double>* squares_p,
-                            std::vector<double>* squares_u) const {
-  const Extent& extent = layout_->extents()[extent_id];
-  const uint32_t tile = layout_->tile_elements();
-  ExtentState& state = to->extents[extent_id];
-  for (uint32_t r = 0; r < extent.run_count; ++r) {
-    const Run& run = layout_->runs()[extent.first_run + r];
-    if (!PresentAnywhere(round, run.tensor)) continue;
-    const LambStep k(from.hyper[extent.group], from.tensor_step[run.tensor] + 1);
-    std::map<uint32_t, LambLanes> p, u;  // by tile
-    for (uint32_t i = run.extent_offset; i < run.extent_offset + run.elements; ++i) {
-      const float g = (*values)[i] * from.decision.grad_scale[extent.group];
-      (*values)[i] = k.Update(g, state[0][i], &state[1][i], &state[2][i]);
-      p[i / tile].Add(i % tile, state[0][i]);
-      u[i / tile].Add(i % tile, (*values)[i]);
-    }
-    double of_extent_p = 0, of_extent_u = 0;
-    for (auto& [number, lanes] : p) of_extent_p += static_cast<double>(lanes.Fold());
-    for (auto& [number, lanes] : u) of_extent_u += static_cast<double>(lanes.Fold());
-    (*squares_p)[run.tensor] += of_extent_p;
-    (*squares_u)[run.tensor] += of_extent_u;
-  }
+  };
+  for_each_run([&](uint32_t e, const Run& run, const LambStep& k) {
+    const float scale = from.decision.grad_scale[layout_->extents()[e].group];
+    MeasureLamb(k, run, layout_->tile_elements(), scale, &values[e], &to->extents[e],
+                &squares[run.tensor]);
+  });
+  for_each_run([&](uint32_t e, const Run& run, const LambStep& k) {
+    ApplyLamb(k, run, squares[run.tensor], values[e], &to->extents[e]);
+  });
+  for (uint32_t e = 0; e < values.size(); ++e) to->weights[e] = Rounded(e, to->extents[e][0]);
 }
 
 // `sum` is what was pushed, widened. The bits of a 16-bit plane are those of the bf16 it came from.

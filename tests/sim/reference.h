@@ -71,12 +71,9 @@ class Reference {
               Version* from) const;
   void Step(uint64_t round, uint32_t extent, const std::vector<float>& sum, const Version& from,
             Version* to) const;
-  // Of all extents: the ratios need whole tensors.
-  void StepLamb(uint64_t round, const std::vector<std::vector<float>>& sums, const Version& from,
+  // Of all extents: the ratios need whole tensors. `values` are the sums of gradients per extent.
+  void StepLamb(uint64_t round, std::vector<std::vector<float>> values, const Version& from,
                 Version* to) const;
-  void MeasureLamb(uint64_t round, uint32_t extent, const Version& from, Version* to,
-                   std::vector<float>* values, std::vector<double>* squares_p,
-                   std::vector<double>* squares_u) const;
   // Whether `round` sets an array of sums of squares.
   bool SetsSquares(uint64_t round) const;
   bool PresentAnywhere(uint64_t round, uint32_t tensor) const;

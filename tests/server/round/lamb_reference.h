@@ -3,7 +3,6 @@
 // Thread safety: thread-compatible.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "common/job/optimizer.h"
 #include "common/tensor/layout.h"
 #include "tests/server/round/engine_cluster.h"
+#include "tests/sim/lamb.h"
 
 namespace ballast::server::testing {
 
@@ -24,17 +24,10 @@ class LambReference : public Reference {
             const Hyper& hyper, const std::vector<bool>& touched) {
     for (uint32_t t = 0; t < p.size(); ++t) {
       if (!touched[t]) continue;
-      const std::vector<float> u = Updates(grads, scale, hyper, t);
-      const double limit_low = static_cast<float>(hyper[6]);
-      const double limit_high = static_cast<float>(hyper[5]);
-      const double squares_p = Squares(t, p[t]), squares_u = Squares(t, u);
-      float ratio = 1.0f;
-      if (squares_p != 0 && squares_u != 0 && std::isfinite(squares_p + squares_u)) {
-        const double norms = std::sqrt(squares_p) / std::sqrt(squares_u);
-        ratio = static_cast<float>(std::clamp(norms, limit_low, limit_high));
-      }
-      ratios.push_back(ratio);
-      const float step_size = static_cast<float>(-hyper[0]) * ratio;
+      const sim::LambStep k(hyper, ++step[t]);
+      const std::vector<float> u = Updates(grads, scale, k, t);
+      ratios.push_back(k.Ratio({Squares(t, p[t]), Squares(t, u)}));
+      const float step_size = k.neg_lr * ratios.back();
       for (size_t i = 0; i < u.size(); ++i) p[t][i] = std::fma(step_size, u[i], p[t][i]);
     }
   }
@@ -44,22 +37,12 @@ class LambReference : public Reference {
  private:
   // m and v step; u of each element.
   std::vector<float> Updates(const std::vector<std::vector<std::vector<float>>>& grads, float scale,
-                             const Hyper& hyper, uint32_t t) {
-    const double steps = static_cast<double>(++step[t]);
-    const auto w1 = static_cast<float>(1 - hyper[1]), b2 = static_cast<float>(hyper[2]);
-    const auto w2 = static_cast<float>(1 - hyper[2]), eps = static_cast<float>(hyper[3]);
-    const auto weight_decay = static_cast<float>(hyper[4]);
-    const auto grow_m = static_cast<float>(1 / (1 - std::pow(hyper[1], steps)));
-    const auto grow_root = static_cast<float>(1 / std::sqrt(1 - std::pow(hyper[2], steps)));
+                             const sim::LambStep& k, uint32_t t) {
     std::vector<float> u(p[t].size());
     for (size_t i = 0; i < u.size(); ++i) {
       float sum = grads[0][t][i];
       for (size_t s = 1; s < grads.size(); ++s) sum = sum + grads[s][t][i];
-      const float g = sum * scale;
-      m[t][i] = std::fma(w1, g - m[t][i], m[t][i]);
-      v[t][i] = std::fma(w2 * g, g, v[t][i] * b2);
-      u[i] = (m[t][i] * grow_m) / std::fma(std::sqrt(v[t][i]), grow_root, eps);
-      u[i] = std::fma(weight_decay, p[t][i], u[i]);
+      u[i] = k.Update(sum * scale, p[t][i], &m[t][i], &v[t][i]);
     }
     return u;
   }
@@ -79,21 +62,17 @@ class LambReference : public Reference {
 
   float Tile(const Extent& extent, uint32_t begin, uint32_t tensor,
              const std::vector<float>& values) const {
-    float lane[64] = {};
+    sim::LambLanes lanes;
     for (uint32_t i = 0; i < extent.run_count; ++i) {
       const Run& run = layout_.runs()[extent.first_run + i];
       if (run.tensor != tensor) continue;
       for (uint32_t j = 0; j < layout_.tile_elements(); ++j) {
         const uint32_t at = begin + j;
         if (at < run.extent_offset || at >= run.extent_offset + run.elements) continue;
-        const float x = values[run.tensor_offset + at - run.extent_offset];
-        lane[j % 64] = std::fma(x, x, lane[j % 64]);
+        lanes.Add(j, values[run.tensor_offset + at - run.extent_offset]);
       }
     }
-    for (size_t half = 32; half > 0; half /= 2) {
-      for (size_t i = 0; i < half; ++i) lane[i] += lane[i + half];
-    }
-    return lane[0];
+    return lanes.Fold();
   }
 
   const Layout layout_;
