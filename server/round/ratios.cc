@@ -46,9 +46,10 @@ class SquaresOfVotes {
     const uint32_t server = input_.plan.owner[extent];
     const std::vector<RunSquares>& given = *input_.votes.at(server).squares;
     const size_t at = taken_[server]++;
+    const bool has = at < given.size();
+    if (has && given[at].extent == extent && given[at].tensor == tensor) return given[at];
     const std::string wanted = absl::StrCat("tensor ", tensor, " in extent ", extent);
-    if (at >= given.size()) return Mismatch(server, absl::StrCat("lacks the squares of ", wanted));
-    if (given[at].extent == extent && given[at].tensor == tensor) return given[at];
+    if (!has) return Mismatch(server, absl::StrCat("lacks the squares of ", wanted));
     return Mismatch(server,
                     absl::StrCat("has the squares of tensor ", given[at].tensor, " in extent ",
                                  given[at].extent, " where those of ", wanted, " belong"));
