@@ -1,16 +1,21 @@
-// Runs schedules and loss scalers for tests/python/policy_cases.py: one case per line of stdin, its
-// results to stdout as a native uint32 count and so many doubles. A refused case has the count
-// 0xFFFFFFFF. Per round a schedule gives lr, beta1, beta2 of each group, from index -1 on; a scaler
-// gives scale, iteration, last overflow, hysteresis left and skips, and a single -1 where it halts.
+// Runs schedules and loss scalers for tests/python/policy_cases.py as a job does: the lead server's
+// rates travel in its vote, and Decide moves the policy. One case per line of stdin, its results to
+// stdout as a native uint32 count and so many doubles. A refused case has the count 0xFFFFFFFF. Per
+// applied round a schedule gives lr, beta1, beta2 of each group, from index -1 on; a scaler gives
+// scale, iteration, last overflow, hysteresis left and skips, and a single -1 where it halts.
 // Thread safety: a program of its own.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "common/job/decide.h"
+#include "common/job/round_rates.h"
 #include "common/policy/loss_scaler.h"
 #include "common/policy/schedule.h"
 
@@ -105,16 +110,74 @@ Schedule ScheduleOf(const std::string& kind, const Arguments& a) {
   return Cycle(a);
 }
 
+// A job of one server and one extent, round by round.
+class Job {
+ public:
+  explicit Job(JobSpec spec) : spec_(std::move(spec)), input_(DecideInputOf(spec_)) {
+    input_.divisor.assign(spec_.group_count, 1.0);
+    input_.extent_group = {0};
+    input_.policy = StartPolicy(spec_);
+  }
+
+  // One round, whose trainers have the rates `own`. A round that halts leaves the policy alone.
+  Decision Round(bool overflow, const std::vector<Hyper>& own) {
+    Vote vote = {.norms = {{0, 1.0}}, .rates = RatesOf(spec_, input_.policy, own)};
+    if (overflow) {
+      vote.norms[0].sumsq = std::numeric_limits<double>::infinity();
+      vote.nonfinite = 1;
+    }
+    const absl::StatusOr<Decision> decision = Decide(input_, {vote});
+    if (!decision.ok()) std::abort();
+    if (!decision->halted) input_.policy = decision->policy;
+    return *decision;
+  }
+
+ private:
+  const JobSpec spec_;
+  DecideInput input_;
+};
+
+JobSpec ScheduledSpec(const Schedule& schedule, size_t groups) {
+  JobSpec spec;
+  spec.group_count = static_cast<uint32_t>(groups);
+  spec.max_consecutive_skips = 0;
+  spec.policy.schedule = schedule;
+  spec.policy.profile = PolicyProfile::kDeepSpeed;
+  return spec;
+}
+
+std::vector<Hyper> OwnRates(const Arguments& a) {
+  const std::vector<double> lr = a.List("lr"), beta1 = a.List("beta1"), beta2 = a.List("beta2");
+  std::vector<Hyper> own;
+  for (size_t g = 0; g < lr.size(); ++g) own.push_back({lr[g], beta1[g], beta2[g], 1e-8, 0});
+  return own;
+}
+
+// Every third round overflows: it has the rates of the next one, and moves no schedule.
 bool RunSchedule(const std::string& kind, const Arguments& a, std::vector<double>* out) {
   const Schedule schedule = ScheduleOf(kind, a);
-  const std::vector<double> lr = a.List("lr"), beta1 = a.List("beta1"), beta2 = a.List("beta2");
-  if (!CheckSchedule(schedule, lr.size()).ok()) return false;
-  for (int64_t index = -1; index < a.Integer("steps"); ++index) {
-    for (size_t g = 0; g < lr.size(); ++g) {
-      const GroupRates rates =
-          RatesAt(schedule, index, g, {lr[g], beta1[g], beta2[g]}, PolicyProfile::kDeepSpeed);
-      out->insert(out->end(), {rates.lr, rates.beta1, rates.beta2});
+  const std::vector<Hyper> own = OwnRates(a);
+  if (!CheckSchedule(schedule, own.size()).ok()) return false;
+  Job job(ScheduledSpec(schedule, own.size()));
+  std::vector<GroupRates> skipped;
+  int64_t index = -1;
+  for (int64_t round = 0; index < a.Integer("steps"); ++round) {
+    const Decision decision = job.Round(round % 3 == 1, own);
+    if (decision.halted) std::abort();
+    std::vector<GroupRates> rates = decision.policy.rates;
+    if (!decision.applied) {
+      skipped = std::move(rates);
+      continue;
     }
+    if (round % 3 == 2 && rates != skipped) std::abort();
+    for (size_t g = 0; g < own.size(); ++g) {
+      const GroupRates whole =
+          RatesAt(schedule, index, g, {own[g][0], own[g][1], own[g][2]}, PolicyProfile::kDeepSpeed);
+      // A momentum that no step can use: the job takes the nearest that it can (round_rates.h).
+      const bool usable = whole.beta1 >= 0 && whole.beta1 <= kScheduledBetaMax;
+      out->insert(out->end(), {rates[g].lr, usable ? rates[g].beta1 : whole.beta1, rates[g].beta2});
+    }
+    ++index;
   }
   return true;
 }
@@ -127,18 +190,21 @@ bool RunScaler(const Arguments& a, std::vector<double>* out) {
       .consecutive_hysteresis = a.Integer("consecutive_hysteresis") != 0,
       .min_loss_scale = a.Number("min_loss_scale")};
   if (!CheckLossScaler(config).ok()) return false;
-  LossScalerState state = StartLossScaler(config);
+  JobSpec spec;
+  spec.max_consecutive_skips = 0;
+  spec.policy.loss_scaler = config;
+  Job job(std::move(spec));
   for (const char flag : a.Text("flags")) {
-    const LossScalerStep step = StepLossScaler(config, state, flag == '1');
-    if (step.event == LossScalerEvent::kAtMinimum) {
+    const Decision decision = job.Round(flag == '1', {{1e-3, 0.9, 0.999, 1e-8, 0}});
+    if (decision.halted) {
       out->push_back(-1);
       break;
     }
-    state = step.state;
+    const PolicyState& policy = decision.policy;
     out->insert(out->end(),
-                {state.scale, static_cast<double>(state.iteration),
-                 static_cast<double>(state.last_overflow),
-                 static_cast<double>(state.hysteresis_left), static_cast<double>(state.skipped)});
+                {policy.loss_scale, static_cast<double>(policy.scaler_iteration),
+                 static_cast<double>(policy.last_overflow),
+                 static_cast<double>(policy.hysteresis_left), static_cast<double>(policy.skipped)});
   }
   return true;
 }
