@@ -75,7 +75,7 @@ class KernelBench {
   // Bytes read and written for each parameter, in all passes.
   size_t bytes_per_parameter() const {
     const size_t all = 8 * arrays_ + sizeof(uint16_t) * 2;
-    return job_.row().passes == 1 ? all : 4 * (3 + 2) + 4 * (3 + 1) + 2 * sizeof(uint16_t);
+    return job_.row().passes == 1 ? all : all + 4 * arrays_ + sizeof(uint16_t);
   }
 
   void Fill(size_t begin, size_t end) {
@@ -192,10 +192,9 @@ class KernelBench {
 
   void RunYardstick(size_t begin, size_t end) const {
     for (uint32_t pass = 0; pass < job_.row().passes; ++pass) {
-      RooflineFn body = yardsticks_.step[arrays_ - 1];
-      if (job_.row().passes == 2) {
-        body = pass == 0 ? yardsticks_.first_of_two : yardsticks_.second_of_two;
-      }
+      const bool first_of_two = job_.row().passes == 2 && pass == 0;
+      const RooflineFn body =
+          first_of_two ? yardsticks_.first_of_two : yardsticks_.step[arrays_ - 1];
       for (size_t tile = begin; tile < end; ++tile) {
         const KindRun run = TileRun(tile, grad_, weight_);
         body(run.state, grad_ + tile * kTileElements, weight_ + tile * kTileElements,

@@ -20,9 +20,8 @@ using RooflineFn = void (*)(float* const* state, const uint16_t* grad, uint16_t*
 using ScaleFn = void (*)(float* x, float factor, size_t count);
 
 struct Yardsticks {
-  RooflineFn step[4];        // 1 to 4 arrays, all written
-  RooflineFn first_of_two;   // 3 arrays of which the last two are written; no weight
-  RooflineFn second_of_two;  // 3 arrays of which the first is written; no gradient
+  RooflineFn step[4];       // 1 to 4 arrays, all written
+  RooflineFn first_of_two;  // 3 arrays and the gradient, nothing written; the second is a step
   ScaleFn scale;
 };
 

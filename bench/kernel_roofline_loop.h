@@ -13,35 +13,30 @@
 namespace ballast::bench {
 namespace {
 
-// kArrays are read, those from kStored on up to kStoredEnd are written.
-template <class V, size_t kArrays, size_t kStored, size_t kStoredEnd, bool kGrad, bool kWeight>
+// The first kStored of the kArrays that are read are written.
+template <class V, size_t kArrays, size_t kStored>
 void Roofline(float* const* arrays, const uint16_t* grad, uint16_t* weight, size_t count) {
   float* state[kArrays];
   for (size_t a = 0; a < kArrays; ++a) state[a] = arrays[a];
   const auto low_bits = V::Set(7);
-  auto flip = low_bits;
   for (size_t i = 0; i < count; i += 2 * V::kLanes) {
-    if constexpr (kGrad) flip = V::And(V::Load(grad + i), low_bits);
+    const auto flip = V::And(V::Load(grad + i), low_bits);
     typename V::I low[kArrays], high[kArrays];
     for (size_t a = 0; a < kArrays; ++a) low[a] = V::Xor(V::Load(state[a] + i), flip);
     for (size_t a = 0; a < kArrays; ++a) high[a] = V::Xor(V::Load(state[a] + i + V::kLanes), flip);
-    // Without a gradient the next flip comes from the data that are not written.
-    if constexpr (!kGrad) flip = V::And(V::Xor(low[kArrays - 1], high[kArrays - 2]), low_bits);
     // What is only read must be read all the same.
     for (size_t a = 0; a < kArrays; ++a) V::Keep(&low[a], &high[a]);
-    for (size_t a = kStored; a < kStoredEnd; ++a) V::Store(state[a] + i, low[a]);
-    for (size_t a = kStored; a < kStoredEnd; ++a) V::Store(state[a] + i + V::kLanes, high[a]);
-    if constexpr (kWeight) V::StreamUpperHalves(weight + i, low[0], high[0]);
+    for (size_t a = 0; a < kStored; ++a) V::Store(state[a] + i, low[a]);
+    for (size_t a = 0; a < kStored; ++a) V::Store(state[a] + i + V::kLanes, high[a]);
+    if constexpr (kStored > 0) V::StreamUpperHalves(weight + i, low[0], high[0]);
   }
   V::Fence();
 }
 
 template <class V>
 constexpr Yardsticks MakeYardsticks(ScaleFn scale) {
-  return {{Roofline<V, 1, 0, 1, true, true>, Roofline<V, 2, 0, 2, true, true>,
-           Roofline<V, 3, 0, 3, true, true>, Roofline<V, 4, 0, 4, true, true>},
-          Roofline<V, 3, 1, 3, true, false>,
-          Roofline<V, 3, 0, 1, false, true>,
+  return {{Roofline<V, 1, 1>, Roofline<V, 2, 2>, Roofline<V, 3, 3>, Roofline<V, 4, 4>},
+          Roofline<V, 3, 0>,
           scale};
 }
 
