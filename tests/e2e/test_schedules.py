@@ -99,13 +99,14 @@ def test_a_schedule_steps_each_group_with_its_rates(clusters, schedule, profile)
     trainers.close()
 
 
-def test_a_schedule_outlives_servers_and_trainers(start_cluster):
-    cluster, schedule = start_cluster(2), EACH[5][0]
+@pytest.mark.parametrize("schedule, profile", EACH, ids=lambda v: getattr(v, "name", v))
+def test_a_schedule_outlives_servers_and_trainers(start_cluster, schedule, profile):
+    cluster = start_cluster(2)
     options = {
-        "lr_schedule": schedule, "durability": "process", "job": fresh_job(),
-        "reconnect_timeout": HANG_S / 2,
+        "lr_schedule": schedule, "profile": profile, "durability": "process",
+        "job": fresh_job(), "reconnect_timeout": HANG_S / 2,
     }  # fmt: skip
-    expected, rounds = Expected(schedule, "exact"), count()
+    expected, rounds = Expected(schedule, profile), count()
 
     def run(trainers, weights, struck):
         """A round per item; the servers in it are killed before."""
