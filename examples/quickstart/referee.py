@@ -165,8 +165,10 @@ class Referee:
         self._evals[0][1] = self._shadow.loss(self._shadow.weights())
         self._verdict: dict | None = None
         self._failure: BaseException | None = None
-        threading.Thread(target=self._accept, daemon=True).start()
-        threading.Thread(target=self._guard, args=(self._judge,), daemon=True).start()
+        self._closed = False
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+        self._start(self._guard, self._judge)
 
     @property
     def address(self) -> str:
@@ -191,9 +193,24 @@ class Referee:
             return self._verdict
 
     def close(self) -> None:
-        """Takes no more lines; its place in the folder is gone."""
+        """Once all trainers have ended: takes no more lines, and its place in the folder is gone.
+
+        Waits for its threads. One that is inside torch while the interpreter ends would take the
+        whole process down with "terminate called without an active exception".
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        Client(self.address).close()  # accept() does not end by itself
+        for thread in self._threads:
+            thread.join()
         self._listener.close()
         os.close(self._folder)
+
+    def _start(self, target, *args) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     # ---- listening
 
@@ -202,8 +219,12 @@ class Referee:
             try:
                 line = self._listener.accept()
             except OSError:
-                return  # closed
-            threading.Thread(target=self._guard, args=(self._listen, line), daemon=True).start()
+                return
+            with self._changed:
+                if self._closed:
+                    line.close()
+                    return
+                self._start(self._guard, self._listen, line)
 
     def _guard(self, work, *args) -> None:
         try:
@@ -227,7 +248,7 @@ class Referee:
                 self._take(told, values)
                 self._changed.notify_all()
                 self._changed.wait_for(
-                    lambda: told["step"] <= self._stepped + AHEAD or self._failure
+                    lambda: told["step"] <= self._stepped + AHEAD or self._failure or self._closed
                 )
 
     def _take(self, told: dict, values: torch.Tensor | None) -> None:
@@ -255,7 +276,11 @@ class Referee:
     def _judge(self) -> None:
         while self._verdict is None:
             with self._changed:
-                self._changed.wait_for(lambda: self._next_step() or self._weights or self._done())
+                self._changed.wait_for(
+                    lambda: self._next_step() or self._weights or self._done() or self._closed
+                )
+                if self._closed:
+                    return
                 gradients, weights = self._next_step(), dict(self._weights)
                 self._weights.clear()
             if gradients:

@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+from multiprocessing.connection import Client
 from pathlib import Path
 
 import pytest
@@ -180,6 +182,24 @@ def test_a_signal_ends_everything_and_leaves_nothing(tmp_path, signum):
     assert list(temporary.glob("ballast-*")) == []
     assert list((tmp_path / "out").iterdir()) == []
     assert not any("Traceback" in line for line in said if not line.startswith("[")), said
+
+
+def test_a_referee_that_is_closed_leaves_no_thread(tmp_path, monkeypatch):
+    """A thread inside torch at the interpreter's end would abort the process."""
+    monkeypatch.syspath_prepend(str(QUICKSTART.parent))
+    from referee import Referee
+
+    before, threads = torch.get_num_threads(), set(threading.enumerate())
+    args = argparse.Namespace(trainers=2, steps=10, dtype="fp32", batch=1)
+    try:
+        referee = Referee(args, tmp_path)
+        line = Client(referee.address)
+        assert len(set(threading.enumerate()) - threads) >= 2
+        line.close()
+        referee.close()
+    finally:
+        torch.set_num_threads(before)
+    assert set(threading.enumerate()) <= threads
 
 
 def test_an_unwritable_out_is_refused_before_anything_runs(tmp_path):
