@@ -1,7 +1,8 @@
 // How much of the network and of the optimizer a round of Ballast keeps: push + step + pull of a
 // bf16 model by one trainer (this process) at one state server (a ballastd) over gRPC on loopback,
 // with checksums on, clipping off and durability none unless --durability says otherwise.
-// --durability without a level compares all three, see durability_compare.h.
+// --durability without a level compares all three, see durability_compare.h; --optimizer compares
+// a kind with AdamW, see optimizer_compare.h.
 //
 // Every repetition measures all of the following in turn, in this order, so that all see the same
 // moods of the machine; the keys are ratios of medians over the repetitions.
@@ -65,6 +66,7 @@
 #include "ballast/client.h"
 #include "bench/durability_compare.h"
 #include "bench/harness.h"
+#include "bench/optimizer_compare.h"
 #include "bench/raw_disk.h"
 #include "bench/raw_tcp.h"
 #include "bench/round_model.h"
@@ -82,17 +84,24 @@ struct Options {
   int step_threads = 1;
   client::Durability durability = client::Durability::kNone;
   bool compare_durability = false;
+  std::string optimizer;   // compared with AdamW; empty: no such comparison
   double think_ms = -1;    // between rounds; negative: none, and chosen when levels are compared
   std::string path = ".";  // for what durable jobs write
   std::string server;      // path of ballastd
   std::vector<std::string> server_arguments;
 };
 
+// The server's argument for it.
+std::string StepThreads(const Options& options) {
+  return absl::StrCat("--set=rounds.worker_threads=", options.step_threads);
+}
+
 constexpr char kUsage[] =
     "usage: round_bench [--json] [--parameters N] [--repeats N] [--warmups N]\n"
     "                   [--step-threads N (half of the cores)]\n"
     "                   [--server BALLASTD] [--set FIELD=VALUE]...\n"
     "                   [--durability [none|process|power]]\n"
+    "                   [--optimizer adam|sgd|adagrad|lion|lamb]\n"
     "                   [--think-ms T] [--path DIR]\n";
 
 // Times of one repetition, in seconds, and what the trainer was told about its round.
@@ -153,7 +162,7 @@ absl::Status Bench::Prepare() {
   BALLAST_ASSIGN_OR_RETURN(congestion_control_, ChooseCongestionControl());
   BALLAST_ASSIGN_OR_RETURN(raw_, RawTcpPeer::Fork(PayloadBytes(), congestion_control_));
   std::vector<std::string> arguments = options_.server_arguments;
-  arguments.push_back(absl::StrCat("--set=rounds.worker_threads=", options_.step_threads));
+  arguments.push_back(StepThreads(options_));
   if (options_.durability != client::Durability::kNone) {
     BALLAST_ASSIGN_OR_RETURN(directory_, TemporaryDirectory::Create(options_.path));
     arguments.push_back(absl::StrCat("--set=storage.data_dir=", directory_->path()));
@@ -343,6 +352,16 @@ absl::StatusOr<Outcome> Run(const Options& options) {
                               .server = options.server,
                               .server_arguments = options.server_arguments});
   }
+  if (!options.optimizer.empty()) {
+    std::vector<std::string> arguments = options.server_arguments;
+    arguments.push_back(StepThreads(options));
+    return CompareOptimizer({.kind = options.optimizer,
+                             .parameters = options.parameters,
+                             .warmups = options.warmups,
+                             .repeats = options.repeats,
+                             .server = options.server,
+                             .server_arguments = arguments});
+  }
   Bench bench(options);
   BALLAST_RETURN_IF_ERROR(bench.Prepare());
   BALLAST_RETURN_IF_ERROR(bench.Measure());
@@ -362,6 +381,7 @@ int Main(int argc, char** argv) {
   });
   flags.Number("--think-ms", 0.0, 1e6, &options.think_ms);
   flags.Text("--path", &options.path);
+  flags.Text("--optimizer", &options.optimizer);
   flags.Number("--parameters", uint64_t{1} << 20, uint64_t{1} << 32, &options.parameters);
   flags.Number("--repeats", 1, 1000, &options.repeats);
   flags.Number("--warmups", 0, 1000, &options.warmups);

@@ -187,18 +187,18 @@ double OptimizerOnly::Step(uint64_t number) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-Reference::Reference(const Model& model) : tensor_count_(model.tensors.size()) {
+Reference::Reference(const Model& model, const KindJob& job)
+    : job_(job), layout_(model.layout), tensor_count_(model.tensors.size()) {
   const optim::KernelTable& kernels = optim::Kernels(simd::Isa::kScalar);
   for (const uint32_t index : model.sampled) {
     Tensor tensor;
     tensor.index = index;
-    tensor.grad = model.buffers[index].grad;
+    tensor.grad = static_cast<const char*>(model.buffers[index].grad);
     const uint64_t elements = model.tensor_elements[index];
-    tensor.p.resize(elements);
-    tensor.m.resize(elements);
-    tensor.v.resize(elements);
+    tensor.arrays.assign(job_.Arrays(), std::vector<float>(elements));
     tensor.weight.resize(elements);
-    optim::Upcast(kernels, DType::kBF16)(model.buffers[index].weight, tensor.p.data(), elements);
+    optim::Upcast(kernels, DType::kBF16)(model.buffers[index].weight, tensor.arrays[0].data(),
+                                         elements);
     tensors_.push_back(std::move(tensor));
   }
 }
@@ -209,19 +209,50 @@ void Reference::Spoil(Model* model) const {
   }
 }
 
+// `count` elements of the tensor from `begin` on.
+optim::RunArgs Reference::RunOf(Tensor* tensor, uint64_t begin, uint64_t count) const {
+  optim::RunArgs run = {.grad = tensor->grad + begin * sizeof(uint16_t),
+                        .weight = tensor->weight.data() + begin,
+                        .count = count,
+                        .scale = optim::GradFactor(job_.kind, job_.options, 1),
+                        .k = {}};
+  for (size_t i = 0; i < tensor->arrays.size(); ++i) {
+    run.state[i] = tensor->arrays[i].data() + begin;
+  }
+  return run;
+}
+
+// What LAMB's first pass finds in the tensor, tile by tile of each extent.
+optim::TensorSquares Reference::SquaresOf(Tensor* tensor, const optim::Scalars& scalars) const {
+  const auto first_pass = optim::LambSquares(optim::Kernels(simd::Isa::kScalar), DType::kBF16);
+  std::vector<optim::TensorSquares> extents;
+  for (const Run& run : layout_.runs()) {
+    if (run.tensor != tensor->index) continue;
+    extents.emplace_back();
+    for (uint32_t done = 0; done < run.elements;) {
+      const uint32_t tile_left = kTileElements - (run.extent_offset + done) % kTileElements;
+      const uint32_t count = std::min(run.elements - done, tile_left);
+      optim::RunArgs part = RunOf(tensor, run.tensor_offset + done, count);
+      std::memcpy(part.k, scalars.value, scalars.count * sizeof(float));
+      optim::AddTile(first_pass(part), &extents.back());
+      done += count;
+    }
+  }
+  return optim::SumExtents(extents);
+}
+
 void Reference::Step() {
-  const optim::Scalars scalars = ScalarsOf(++steps_);
-  const optim::RunFn step =
-      optim::KindStep(optim::Kernels(simd::Isa::kScalar), OptimizerKind::kAdamW, kArrays,
-                      DType::kBF16, DType::kBF16);
+  const optim::Scalars scalars = optim::MakeScalars(job_.kind, job_.options, job_.hyper, ++steps_);
+  const optim::RunFn step = optim::KindStep(optim::Kernels(simd::Isa::kScalar), job_.kind,
+                                            job_.Arrays(), DType::kBF16, DType::kBF16);
   for (Tensor& tensor : tensors_) {
-    optim::RunArgs run{.state = {tensor.p.data(), tensor.m.data(), tensor.v.data()},
-                       .grad = tensor.grad,
-                       .weight = tensor.weight.data(),
-                       .count = tensor.p.size(),
-                       .scale = 1,
-                       .k = {}};
-    std::memcpy(run.k, scalars.value, scalars.count * sizeof(float));
+    const bool two_passes = job_.row().passes == 2;
+    const optim::Scalars k =
+        two_passes
+            ? optim::WithRatio(scalars, optim::TrustRatio(SquaresOf(&tensor, scalars), scalars))
+            : scalars;
+    optim::RunArgs run = RunOf(&tensor, 0, tensor.weight.size());
+    std::memcpy(run.k, k.value, k.count * sizeof(float));
     step(run);
   }
 }
@@ -237,21 +268,21 @@ uint64_t Reference::DifferingWeights(const Model& model) const {
 
 absl::StatusOr<uint64_t> Reference::DifferingState(client::Client* client) const {
   std::vector<client::StateBuffers> buffers(tensor_count_);
-  std::vector<Tensor> received(tensors_.size());
+  std::vector<std::vector<std::vector<float>>> received(tensors_.size());
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    Tensor& to = received[i];
-    to.p.resize(tensors_[i].p.size());
-    to.m.resize(tensors_[i].p.size());
-    to.v.resize(tensors_[i].p.size());
-    buffers[tensors_[i].index].arrays = {to.p.data(), to.m.data(), to.v.data()};
+    received[i] = tensors_[i].arrays;
+    for (std::vector<float>& array : received[i]) {
+      std::fill(array.begin(), array.end(), 0.0f);
+      buffers[tensors_[i].index].arrays.push_back(array.data());
+    }
   }
   std::vector<uint64_t> steps;
   BALLAST_RETURN_IF_ERROR(client->FetchState(buffers, &steps));
   uint64_t differing = 0;
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    differing += DifferingBits(tensors_[i].p, received[i].p.data()) +
-                 DifferingBits(tensors_[i].m, received[i].m.data()) +
-                 DifferingBits(tensors_[i].v, received[i].v.data());
+    for (size_t array = 0; array < received[i].size(); ++array) {
+      differing += DifferingBits(tensors_[i].arrays[array], received[i][array].data());
+    }
     differing += steps[tensors_[i].index] != steps_ ? 1 : 0;
   }
   return differing;

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ballast/client.h"
+#include "bench/kind_step.h"
 #include "common/base/thread_worker_pool.h"
 #include "common/io/arena.h"
 #include "common/tensor/layout.h"
@@ -24,6 +25,7 @@ inline constexpr uint32_t kExtentElements = 1048576;
 
 // The same for every round.
 inline const client::Hyper kHyper = client::AdamWHyper(3e-4, 0.9, 0.95, 1e-8, 0.1);
+inline const KindJob kAdamWJob = {OptimizerKind::kAdamW, {0, 0}, kHyper};
 
 // Tensors and their memory: one arena of gradients and one of weights, each tensor at a multiple of
 // 64 bytes.
@@ -69,23 +71,29 @@ class OptimizerOnly {
 // The sampled tensors stepped by the scalar kernel.
 class Reference {
  public:
-  explicit Reference(const Model& model);
+  explicit Reference(const Model& model, const KindJob& job = kAdamWJob);
   void Step();
   // Overwrites the sampled weights in `model`, so that those of before cannot pass for new ones.
   void Spoil(Model* model) const;
 
   // Elements of the sampled weights in `model` that differ from the reference.
   uint64_t DifferingWeights(const Model& model) const;
-  // Differing values in the masters and moments that `client` hands out.
+  // Differing values in the masters and state arrays that `client` hands out.
   absl::StatusOr<uint64_t> DifferingState(client::Client* client) const;
 
  private:
   struct Tensor {
     uint32_t index = 0;
-    const void* grad = nullptr;
-    std::vector<float> p, m, v;
+    const char* grad = nullptr;
+    std::vector<std::vector<float>> arrays;  // the masters first
     std::vector<uint16_t> weight;
   };
+
+  optim::RunArgs RunOf(Tensor* tensor, uint64_t begin, uint64_t count) const;
+  optim::TensorSquares SquaresOf(Tensor* tensor, const optim::Scalars& scalars) const;
+
+  const KindJob job_;
+  const Layout layout_;
   size_t tensor_count_ = 0;
   std::vector<Tensor> tensors_;
   uint64_t steps_ = 0;

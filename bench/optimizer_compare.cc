@@ -1,0 +1,178 @@
+#include "bench/optimizer_compare.h"
+
+#include <array>
+#include <iostream>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "ballast/client.h"
+#include "bench/round_model.h"
+#include "bench/server_process.h"
+#include "common/base/status_macros.h"
+
+namespace ballast::bench {
+namespace {
+
+constexpr double kBar = 0.70;
+
+const std::vector<KindJob>& Kinds() {
+  static const auto* const kinds = new std::vector<KindJob>{
+      kAdamWJob,
+      {OptimizerKind::kAdam, {0, 0}, {3e-4, 0.9, 0.95, 1e-8, 0.1}},
+      {OptimizerKind::kSgd, {1, 0, 0}, {1e-2, 0.9, 0, 0.01}},
+      {OptimizerKind::kAdagrad, {0, 0, 0}, {1e-2, 0, 0.01, 1e-10}},
+      {OptimizerKind::kLion, {0}, {1e-4, 0.9, 0.99, 0.1}},
+      {OptimizerKind::kLamb, {1, 0}, {1e-3, 0.9, 0.999, 1e-6, 0.01, 10, 0.01}},
+  };
+  return *kinds;
+}
+
+absl::StatusOr<KindJob> FindKind(const std::string& name) {
+  std::vector<std::string> names;
+  for (const KindJob& job : Kinds()) {
+    if (absl::EqualsIgnoreCase(job.row().name, name)) return job;
+    names.push_back(absl::AsciiStrToLower(job.row().name));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--optimizer takes ", absl::StrJoin(names, ", "), ", not \"", name, "\""));
+}
+
+client::JobOptions OptionsOf(const KindJob& kind, const std::string& name,
+                             const std::string& address) {
+  client::JobOptions job;
+  job.endpoints = {address};
+  job.job = name;
+  job.tile_elements = kTileElements;
+  job.extent_elements = kExtentElements;
+  job.durability = client::Durability::kNone;
+  job.optimizer = kind.row().name;
+  for (size_t i = 0; i < kind.options.size(); ++i) {
+    job.optimizer_options[kind.row().options[i].name] = kind.options[i];
+  }
+  return job;
+}
+
+struct Job {
+  KindJob kind;
+  std::unique_ptr<client::Client> client;
+  std::unique_ptr<Reference> reference;
+};
+
+// The two jobs in one repetition: AdamW first, whichever ran first.
+struct Pair {
+  std::array<double, 2> seconds = {};
+  std::array<double, 2> step_seconds = {};  // of it, as the server has it
+};
+
+class Comparison {
+ public:
+  Comparison(const OptimizerOptions& options, KindJob kind) : options_(options) {
+    jobs_[0].kind = kAdamWJob;
+    jobs_[1].kind = std::move(kind);
+  }
+
+  absl::Status Prepare();
+  absl::Status Measure();
+  absl::Status Verify();
+  Outcome Result() const;
+
+ private:
+  absl::Status Round(size_t which, Pair* pair);
+
+  const OptimizerOptions& options_;
+  Model model_;
+  std::unique_ptr<ServerProcess> server_;
+  std::array<Job, 2> jobs_;
+  uint64_t differing_ = 0;
+  std::vector<Pair> pairs_;
+};
+
+absl::Status Comparison::Prepare() {
+  BALLAST_ASSIGN_OR_RETURN(model_, Model::Describe(options_.parameters));
+  BALLAST_ASSIGN_OR_RETURN(server_,
+                           ServerProcess::Start(options_.server, options_.server_arguments));
+  BALLAST_RETURN_IF_ERROR(model_.Allocate());
+  for (size_t i = 0; i < jobs_.size(); ++i) {
+    Job& job = jobs_[i];
+    job.reference = std::make_unique<Reference>(model_, job.kind);
+    BALLAST_ASSIGN_OR_RETURN(
+        job.client,
+        client::Client::Attach(OptionsOf(job.kind, i == 0 ? "adamw" : "kind", server_->address()),
+                               model_.tensors, model_.buffers));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Comparison::Round(size_t which, Pair* pair) {
+  Job& job = jobs_[which];
+  job.reference->Spoil(&model_);
+  const double start = Now();
+  BALLAST_ASSIGN_OR_RETURN(const client::RoundReport report,
+                           job.client->Step({job.kind.hyper}, model_.buffers));
+  pair->seconds[which] = Now() - start;
+  pair->step_seconds[which] = static_cast<double>(report.step_ns) * 1e-9;
+  job.reference->Step();
+  differing_ += job.reference->DifferingWeights(model_);
+  return absl::OkStatus();
+}
+
+absl::Status Comparison::Measure() {
+  for (int i = 0; i < options_.warmups + options_.repeats; ++i) {
+    Pair pair;
+    const size_t first = static_cast<size_t>(i % 2);
+    BALLAST_RETURN_IF_ERROR(Round(first, &pair));
+    BALLAST_RETURN_IF_ERROR(Round(1 - first, &pair));
+    const bool warmup = i < options_.warmups;
+    std::cerr << absl::StreamFormat("%s AdamW %.1f ms, %s %.1f ms\n",
+                                    warmup ? "warm-up:" : "        ", pair.seconds[0] * 1e3,
+                                    jobs_[1].kind.row().name, pair.seconds[1] * 1e3);
+    if (!warmup) pairs_.push_back(pair);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Comparison::Verify() {
+  for (Job& job : jobs_) {
+    BALLAST_ASSIGN_OR_RETURN(const uint64_t state, job.reference->DifferingState(job.client.get()));
+    differing_ += state;
+    BALLAST_RETURN_IF_ERROR(job.client->Leave());
+  }
+  return absl::OkStatus();
+}
+
+Outcome Comparison::Result() const {
+  Report report;
+  const std::vector<double> ratios =
+      Column(pairs_, [](const Pair& pair) { return pair.seconds[0] / pair.seconds[1]; });
+  report.AtLeast("adamw_vs_kind", report.AddMedian("adamw_vs_kind", ratios), kBar);
+  const auto add = [&](const char* key, std::array<double, 2> Pair::*time, size_t which) {
+    report.Add(key, Median(pairs_, [=](const Pair& pair) { return (pair.*time)[which] * 1e3; }));
+  };
+  add("adamw_round_ms", &Pair::seconds, 0);
+  add("kind_round_ms", &Pair::seconds, 1);
+  add("adamw_server_step_ms", &Pair::step_seconds, 0);
+  add("kind_server_step_ms", &Pair::step_seconds, 1);
+  report.Add("optimizer", std::string(jobs_[1].kind.row().name));
+  report.Add("parameters", model_.elements);
+  report.Add("repeats", options_.repeats);
+  report.Add("differing_elements", differing_);
+  return report.Finish(differing_ == 0, differing_ == 0);
+}
+
+}  // namespace
+
+absl::StatusOr<Outcome> CompareOptimizer(const OptimizerOptions& options) {
+  BALLAST_ASSIGN_OR_RETURN(KindJob kind, FindKind(options.kind));
+  Comparison comparison(options, std::move(kind));
+  BALLAST_RETURN_IF_ERROR(comparison.Prepare());
+  BALLAST_RETURN_IF_ERROR(comparison.Measure());
+  BALLAST_RETURN_IF_ERROR(comparison.Verify());
+  return comparison.Result();
+}
+
+}  // namespace ballast::bench
