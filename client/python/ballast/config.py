@@ -96,7 +96,7 @@ def resolve(
     _check_choice("profile", given["profile"], _PROFILES)
     variable = given["variable_world"]
     return JobConfig(
-        endpoints=_endpoints(given["endpoints"], env),
+        endpoints=endpoints_of(given["endpoints"], env),
         job=job_name.resolve(given["job"], world, resume != "never", env),
         world_size=world,
         rank=seat,
@@ -126,7 +126,8 @@ def _check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
         raise BadArgument(f"{name}={value!r}: must be one of {', '.join(map(repr, allowed))}")
 
 
-def _endpoints(given: str | Sequence[str] | None, env: Mapping[str, str]) -> tuple[str, ...]:
+def endpoints_of(given: str | Sequence[str] | None, env: Mapping[str, str]) -> tuple[str, ...]:
+    """The servers of an argument, or else of the environment. BadArgument by name."""
     source = "endpoints"
     if given is None:
         source, given = "BALLAST_ENDPOINTS", env.get("BALLAST_ENDPOINTS", "")

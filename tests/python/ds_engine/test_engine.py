@@ -195,6 +195,41 @@ def test_fp16_without_a_fixed_scale_has_one_that_the_service_moves(fake):
     assert (engine.global_steps, engine.optimizer.opt_step) == (3, 2)
 
 
+def test_the_section_ballast_says_where_the_job_is_and_how_durable(fake):
+    section = {"endpoints": "127.0.0.1:1, 127.0.0.1:2", "job": "of-file", "durability": "process"}
+    engine = deepspeed.initialize(model=model(), config=config(ballast=section))[0]
+    train(engine, 1)
+    opt = engine.optimizer
+    assert (opt.job, opt.durability) == ("of-file", "process")
+    assert fake.last.options["endpoints"] == ["127.0.0.1:1", "127.0.0.1:2"]
+
+
+@pytest.mark.parametrize(
+    "key, value", [("job", "b"), ("durability", "none"), ("endpoints", ["127.0.0.1:9"])]
+)
+def test_an_optimizer_that_is_not_that_of_the_section_is_refused(fake, key, value):
+    net = model()
+    made = {"endpoints": ["127.0.0.1:1"], "job": "a", "durability": "process"}
+    opt = bt.AdamW(net.named_parameters(), max_grad_norm=1.0, **made)
+    same = {"gradient_clipping": 1.0, "ballast": made}
+    assert deepspeed.initialize(model=net, optimizer=opt, config=config(**same))[1] is opt
+    other = {"gradient_clipping": 1.0, "ballast": {**made, key: value}}
+    with pytest.raises(BadArgument, match=f"was made with {key}="):
+        deepspeed.initialize(model=net, optimizer=opt, config=config(**other))
+
+
+@pytest.mark.parametrize(
+    "profile, stage, hysteresis",
+    [("deepspeed", 0, 1), ("deepspeed", 2, 3), ("exact", 0, 3), (None, 0, 3)],
+)
+def test_stage_0_has_no_hysteresis_under_deepspeeds_profile(fake, profile, stage, hysteresis):
+    fp16 = {"enabled": True, "initial_scale_power": 4, "hysteresis": 3}
+    ballast = {} if profile is None else {"ballast": {"profile": profile}}
+    given = config(fp16=fp16, zero_optimization={"stage": stage}, **ballast)
+    assert deepspeed.initialize(model=model(), config=given)[0].loss_scale() == 16.0
+    assert fake.last.options["dynamic_loss_scale"] == (4, 1000, hysteresis, False, 1.0)
+
+
 def test_the_loss_scale_of_each_round_reaches_the_monitors(fake, tmp_path):
     csv = {"enabled": True, "output_path": str(tmp_path), "job_name": "j"}
     fp16 = {"enabled": True, "initial_scale_power": 0}

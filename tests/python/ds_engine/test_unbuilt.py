@@ -19,7 +19,6 @@ CASES = {
     "data_types.grad_accum_dtype": {"data_types": {"grad_accum_dtype": "bf16"}, "fp16": FP16},
     "zero_optimization.stage": {"zero_optimization": {"stage": 3}},
     "comms_logger.enabled": {"comms_logger": {"enabled": True}},
-    "ballast.durability": {"ballast": {"durability": "none"}},
 }
 
 
@@ -33,7 +32,8 @@ def test_a_key_that_the_engine_lacks_is_named(path):
 @pytest.mark.parametrize(
     "more", [{}, {"fp16": FP16}, {"bf16": {"enabled": True}}, {"communication_data_type": "fp32"},
              {"data_types": {"grad_accum_dtype": "fp32"}, "fp16": FP16},
-             {"zero_optimization": {"stage": 2}}, {"ballast": {"deepspeed_compat": "0.19.6"}}])
+             {"zero_optimization": {"stage": 2}}, {"ballast": {"deepspeed_compat": "0.19.6"}},
+             {"ballast": {"durability": "none", "job": "j", "profile": "exact"}}])
 def test_what_the_engine_does_is_let_through(more):
     assert unbuilt(effective({**ADAMW, **more}, 1)[1]) == []
 

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import ballast.torch as bt
 from ballast import schedules
+from ballast.config import endpoints_of
 from ballast.deepspeed.schedule import ServiceSchedule
 from ballast.deepspeed.settings import Settings
 from ballast.errors import BadArgument, Unsupported
@@ -37,6 +38,7 @@ _CLASSES: dict[str, tuple[type[ServiceOptimizer], tuple[str, ...]]] = {
     ),
     "SGD": (bt.SGD, ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")),
 }
+_SECTION = ("endpoints", "job", "durability", "profile")  # of `ballast`: arguments of a class
 
 
 def cast(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
@@ -47,12 +49,19 @@ def cast(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
 
 
 def loss_scale(settings: Settings) -> float | DynamicLossScale:
-    """The factor of the loss: that of fp16, where 0 means a dynamic one; 1 otherwise."""
+    """The factor of the loss: that of fp16, where 0 means a dynamic one; 1 otherwise.
+
+    Under the profile DeepSpeed a configuration of stage 0 has no hysteresis: DeepSpeed's optimizer
+    of that stage (FP16_Optimizer._update_scale) halves the scale at every overflow.
+    """
     if not settings["fp16.enabled"]:
         return 1.0
     fixed = float(settings["fp16.loss_scale"])
     names = [field.name for field in dataclasses.fields(DynamicLossScale)]
-    return fixed or DynamicLossScale(**{name: settings[f"fp16.{name}"] for name in names})
+    values = {name: settings[f"fp16.{name}"] for name in names}
+    if settings["ballast.profile"] == "deepspeed" and settings["zero_optimization.stage"] == 0:
+        values["hysteresis"] = 1
+    return fixed or DynamicLossScale(**values)
 
 
 def schedule_of(settings: Settings) -> Schedule | None:
@@ -139,7 +148,16 @@ def _job(settings: Settings) -> dict[str, Any]:
         "max_grad_norm": clip or None,
         "loss_scale": loss_scale(settings),
         "lr_schedule": schedule_of(settings),
+        **_section(settings),
     }
+
+
+def _section(settings: Settings) -> dict[str, Any]:
+    """What the section `ballast` says about the job; the environment says the rest."""
+    given = {name: settings[f"ballast.{name}"] for name in _SECTION}
+    if given["endpoints"] is not None:
+        given["endpoints"] = endpoints_of(given["endpoints"], {})
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _named(parameters: Any, model: torch.nn.Module) -> Any:
@@ -156,6 +174,7 @@ def _checked(optimizer: ServiceOptimizer, settings: Settings) -> ServiceOptimize
         ("max_grad_norm", config.max_grad_norm, float(settings["gradient_clipping"])),
         ("loss_scale", config.loss_scale, loss_scale(settings)),
         ("lr_schedule", config.lr_schedule, schedule_of(settings)),
+        *((name, getattr(config, name), value) for name, value in _section(settings).items()),
     ):
         if has != wanted:
             raise BadArgument(

@@ -54,14 +54,9 @@ _RULES: tuple[tuple[str, Callable[[_Values], bool], str], ...] = (
     ("zero_optimization.stage", _is("zero_optimization.stage", 3), "write stage 2"),
     ("comms_logger.enabled", _is("comms_logger.enabled", True), "leave it false"),
 )
-_COMPAT = "ballast.deepspeed_compat"
 
 
 def unbuilt(values: _Values) -> list[str]:
     """A line for each key that counts and is not honoured here: the key, and what to do."""
-    found = [f"{path}: the engine has it not yet; {do}" for path, counts, do in _RULES
-             if counts(values)]  # fmt: skip
-    job = [path for path in values if path.startswith("ballast.") and values[path] is not None]
-    found += [f"{path}: the engine has it not yet; set the BALLAST_* variable"
-              for path in job if path != _COMPAT]  # fmt: skip
-    return found
+    return [f"{path}: the engine has it not yet; {do}" for path, counts, do in _RULES
+            if counts(values)]  # fmt: skip

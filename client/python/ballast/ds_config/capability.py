@@ -84,7 +84,7 @@ CAPABILITIES = {
         "convert to safetensors and load it with opt.load_export()",
     ),
     "config_section": Capability(
-        False,
+        True,
         "a ballast section that an engine reads",
         "give the value to bt.AdamW(...) or set the BALLAST_* variable",
     ),
