@@ -11,15 +11,15 @@ namespace ballast {
 namespace {
 
 constexpr double kFactor = 2;
-constexpr int64_t kMaxScalePower = 126;  // the scale and its first growth are finite in fp32
+constexpr int64_t kMaxInitialPower = 126;
 
 absl::Status Refuse(const std::string& text) {
   return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadHyperparam, text);
 }
 
 absl::Status CheckDynamic(const LossScalerConfig& config) {
-  if (config.initial_scale_power < 0 || config.initial_scale_power > kMaxScalePower) {
-    return Refuse(absl::StrCat("initial_scale_power must be 0 to ", kMaxScalePower, ", got ",
+  if (config.initial_scale_power < 0 || config.initial_scale_power > kMaxInitialPower) {
+    return Refuse(absl::StrCat("initial_scale_power must be 0 to ", kMaxInitialPower, ", got ",
                                config.initial_scale_power, "; 16 is the default"));
   }
   if (config.loss_scale_window <= 0) {
@@ -65,7 +65,7 @@ LossScalerStep Clean(const LossScalerConfig& config, LossScalerState state) {
   const int64_t clean_before = state.iteration - state.last_overflow - 1;
   const bool grows = clean_before > 0 && clean_before % config.loss_scale_window == 0;
   if (grows || config.consecutive_hysteresis) step.state.hysteresis_left = config.hysteresis;
-  if (grows) {
+  if (grows && state.scale * kFactor <= kLossScaleMax) {
     step.state.scale *= kFactor;
     step.event = LossScalerEvent::kGrew;
     // Quirk: DeepSpeed divides after its update, so a growth round steps with half the gradient.

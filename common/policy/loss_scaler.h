@@ -10,6 +10,10 @@
 
 namespace ballast {
 
+// The scale never grows beyond this, the largest power of two of fp32: no loss of fp32 could be
+// multiplied by more.
+inline constexpr double kLossScaleMax = 0x1p127;
+
 // How a job scales its loss. The defaults are DeepSpeed's.
 struct LossScalerConfig {
   bool dynamic = true;
@@ -36,7 +40,7 @@ struct LossScalerState {
 };
 
 enum class LossScalerEvent {
-  kKept,       // clean round
+  kKept,       // clean round; also one that may not grow the scale beyond kLossScaleMax
   kGrew,       // clean round, and the scale doubled
   kSkipped,    // overflow: hysteresis went down, or the scale is static
   kFell,       // overflow, and the scale halved, at most to its minimum

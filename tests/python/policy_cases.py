@@ -25,6 +25,8 @@ CASES = 10_000
 DRIVER = REPO / "build" / "release" / "tests" / "policy_driver"
 VECTORS = Path(__file__).resolve().parent / "policy_vectors.txt"
 REFUSED = "refused"
+# A case ends at a larger scale: DeepSpeed's grows without end, ours to 2^127.
+SCALE_SHOWN_MAX = 2.0**126
 _REFUSED_COUNT = 0xFFFFFFFF
 
 

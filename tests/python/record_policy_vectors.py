@@ -26,7 +26,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "client" / "python")]
 
-from policy_cases import VECTORS, Case, cases, digest, our_answers  # noqa: E402
+from policy_cases import SCALE_SHOWN_MAX, VECTORS, Case, cases, digest, our_answers  # noqa: E402
 
 VERSION = "0.19.8"
 SHOWN_MAX = 10
@@ -66,6 +66,8 @@ def run_scaler(module: Any, case: Case) -> list[float]:
         skipped += flag == "1"
         left = (scaler.cur_iter, scaler.last_overflow_iter, scaler.cur_hysteresis, skipped)
         values += [float(scaler.cur_scale), *map(float, left)]
+        if scaler.cur_scale > SCALE_SHOWN_MAX:
+            break
     return values
 
 

@@ -205,6 +205,7 @@ bool RunScaler(const Arguments& a, std::vector<double>* out) {
                 {policy.loss_scale, static_cast<double>(policy.scaler_iteration),
                  static_cast<double>(policy.last_overflow),
                  static_cast<double>(policy.hysteresis_left), static_cast<double>(policy.skipped)});
+    if (policy.loss_scale > kLossScaleMax / 2) break;  // policy_cases.py, SCALE_SHOWN_MAX
   }
   return true;
 }

@@ -49,6 +49,16 @@ TEST(LossScalerTest, GrowsOneRoundAfterTheWindowAndThenEveryWindow) {
               ElementsAre(1, 1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 4, 8));
 }
 
+TEST(LossScalerTest, GrowsToTheLargestPowerOfTwoOfFp32AndFallsFromThere) {
+  const LossScalerConfig config = {
+      .initial_scale_power = 126, .loss_scale_window = 1, .hysteresis = 1};
+  EXPECT_THAT(Scales(config, 6, {5, 6}),
+              ElementsAre(0x1p126, 0x1p127, 0x1p127, 0x1p127, 0x1p126, 0x1p125));
+  LossScalerState state = StartLossScaler(config);
+  for (int call = 0; call < 3000; ++call) state = StepLossScaler(config, state, false).state;
+  EXPECT_EQ(state.scale, kLossScaleMax);
+}
+
 TEST(LossScalerTest, HaltsAtTheMinimumAndKeepsItsState) {
   const LossScalerConfig config{.initial_scale_power = 1, .hysteresis = 1, .min_loss_scale = 1.5};
   LossScalerStep step = StepLossScaler(config, StartLossScaler(config), true);
