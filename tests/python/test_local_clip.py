@@ -15,10 +15,10 @@ def small_model(dtype):
     return nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).to(dtype)
 
 
-def backward(model, rows):
+def backward(model, rows, scale=1.0):
     model.zero_grad()
     x = torch.randn(rows, 16).to(model[0].weight.dtype)
-    (model(x).float() - x[:, :4].float()).square().mean().backward()
+    (model(x).float() - x[:, :4].float()).square().mean().mul(scale).backward()
 
 
 def seen(dtype, max_norm, seed, rows=8):
@@ -77,7 +77,7 @@ def warned(fake, rounds=6, **arguments):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(rounds):
-            backward(model, 8)
+            backward(model, 8, opt.loss_scale)
             nn.utils.clip_grad_norm_(model.parameters(), 0.01)
             opt.step()
     return caught
@@ -88,6 +88,13 @@ def test_it_is_said_once_at_the_line_of_the_script(fake):
     assert [w.filename for w in caught] == [__file__]
     assert "clip_grad_norm_" in str(caught[0].message)
     assert "max_grad_norm=" in str(caught[0].message)
+
+
+@pytest.mark.parametrize("scale", [8.0, "dynamic"])
+def test_with_a_loss_scale_it_is_said_to_one_trainer_as_well(fake, scale):
+    caught = warned(fake, world_size=1, loss_scale=scale)
+    assert len(caught) == 1
+    assert "still multiplied by the loss scale" in str(caught[0].message)
 
 
 def test_one_trainer_and_the_global_clip_are_not_warned_of(fake):

@@ -169,3 +169,55 @@ def test_halting_at_the_first_overflow_contradicts_a_dynamic_scale(fake):
         bt.AdamW(model().parameters(), loss_scale="dynamic", nonfinite="halt")
     with pytest.raises(ballast.BadArgument, match="loss_scale='dynamik': must be a positive, fin"):
         bt.AdamW(model().parameters(), loss_scale="dynamik")
+
+
+def micro(module, opt, scaled=True):
+    step(module, opt, scaled)
+    return opt.micro_steps
+
+
+@pytest.mark.parametrize("first, second", [(False, True), (True, False)])
+def test_micro_batches_of_two_scales_are_refused_and_the_round_begins_again(fake, first, second):
+    ours, twin = model(), model()
+    scale = bt.DynamicLossScale(4)
+    opt = bt.AdamW(ours.parameters(), lr=1e-2, loss_scale=scale, accumulation_steps=2)
+    if first:
+        opt.attach()
+        micro(ours, opt)
+        opt._rounds.scale._read = 8.0  # what a script has that reads another optimizer's
+    else:
+        micro(ours, opt, scaled=False)
+    with pytest.raises(ballast.LossScaleMismatch, match=r"micro-batch 2 .*sum of 1 micro-batches"):
+        micro(ours, opt, scaled=second)
+    assert (opt.micro_steps, opt.round) == (0, 0)
+    for _ in range(2):
+        micro(ours, opt)
+    theirs = torch.optim.AdamW(twin.parameters(), lr=1e-2, foreach=False)
+    for _ in range(2):
+        twin(batch(0)).square().mean().backward()
+    theirs.step()
+    assert opt.round == 1
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), twin.parameters()))
+
+
+def test_a_sum_that_the_service_refuses_is_dropped(fake):
+    module = model()
+    opt = bt.AdamW(module.parameters(), loss_scale=bt.DynamicLossScale(4), accumulation_steps=2)
+    kept = opt.loss_scale
+
+    def stale():
+        opt.zero_grad()
+        (kept * module(batch(0)).square().mean()).backward()
+        opt.step()
+
+    stale()
+    module[0].bias.grad = torch.full_like(module[0].bias, float("nan"))
+    opt.step()
+    assert opt.step_was_skipped
+    stale()
+    with pytest.raises(ballast.LossScaleMismatch, match=r"sent 16.*sum of 1 micro-batches is drop"):
+        stale()
+    assert opt.micro_steps == 0
+    for _ in range(2):
+        micro(module, opt)
+    assert (opt.round, opt.opt_step) == (2, 1)

@@ -14,8 +14,17 @@ from collections.abc import Iterator
 
 import torch
 
+from ballast.errors import LossScaleMismatch
 from ballast.torch import buffers
 from ballast.torch.manifest import Entry
+
+
+def dropped_text(count: int) -> str:
+    """What became of a sum of `count` micro-batches, and what to do."""
+    return (
+        f"the sum of {count} micro-batches is dropped: begin the round again, each of them with "
+        "opt.scale(loss).backward()"
+    )
 
 
 class Accumulation:
@@ -29,6 +38,7 @@ class Accumulation:
     def __init__(self, steps: int) -> None:
         self.steps = steps
         self.count = 0
+        self._scale = 0.0  # by what the losses of the sum are multiplied
         self._held = 0  # no_sync() contexts that are open
         self._sums: dict[torch.Tensor, torch.Tensor] = {}  # by parameter
         self._added: set[torch.Tensor] = set()  # parameters whose sum counts
@@ -46,13 +56,14 @@ class Accumulation:
         finally:
             self._held -= 1
 
-    def add(self, entries: list[Entry]) -> None:
+    def add(self, entries: list[Entry], scale: float) -> None:
         """Adds the gradients of `entries` as one micro-batch; their .grad is None afterwards.
 
         A parameter without a gradient counts as zeros, and one that has none in all micro-batches
-        of a round has none in the round. Raises as buffers.dense_gradient(), before anything has
-        changed.
+        of a round has none in the round. scale: by what their loss is multiplied. Raises as
+        expect() and buffers.dense_gradient(), before the gradients have changed.
         """
+        self.expect(scale)
         checked = [(e.param, buffers.dense_gradient(e)) for e in entries]
         grads = {p: grad for p, grad in checked if grad is not None}
         for p, grad in grads.items():
@@ -63,9 +74,24 @@ class Accumulation:
             # One call, which no signal handler of Python interrupts.
             torch._foreach_add_([self._sums[p] for p in further], [grads[p] for p in further])
         self._added.update(grads)
+        self._scale = scale
         self.count += 1
         for p in grads:
             p.grad = None
+
+    def expect(self, scale: float) -> None:
+        """LossScaleMismatch where the sum has another scale than the next micro-batch.
+
+        Nothing can be made of such a sum, so it is empty afterwards.
+        """
+        if self.count == 0 or scale == self._scale:
+            return
+        dropped, before = self.count, self._scale
+        self.discard()
+        raise LossScaleMismatch(
+            f"micro-batch {dropped + 1} of the round is multiplied by {scale:g}, and those before "
+            f"it by {before:g}; {dropped_text(dropped)}"
+        )
 
     def lend(self, entry: Entry) -> tuple[int, torch.Tensor | None]:
         """As buffers.gradient(): of the micro-batches in the sum plus the present .grad.

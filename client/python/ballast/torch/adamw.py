@@ -33,9 +33,10 @@ class AdamW(ServiceOptimizer):
         by the service: do not average them before.
         Each of these comes from: argument > BALLAST_* variable > torchrun's variable > default.
     max_grad_norm: clips the averaged gradient by its global 2-norm, over all tensors and servers.
-        torch.nn.utils.clip_grad_norm_ before step() is exact for one trainer; with several it
-        clips each trainer's own gradient before the average, which is something else, and is warned
-        of, once, when the first rounds look like it.
+        torch.nn.utils.clip_grad_norm_ before step() is exact for one trainer without a loss scale;
+        with several it clips each trainer's own gradient before the average, and with a loss scale
+        a gradient that is still multiplied by it. Both are something else, and are warned of, once,
+        when the first rounds look like it.
     loss_scale: factor by which the loss was multiplied; the service divides it out. A number, or
         "dynamic" or a bt.DynamicLossScale: the service moves it, and the script calls
         opt.scale(loss).backward() (docs/schedules.md).

@@ -51,8 +51,8 @@ class JobView(UntracedOptimizer):
 
     @property
     def skipped_steps(self) -> int:
-        """Rounds with gradients that were not applied: of the job with a dynamic loss scale or a
-        schedule, else those that this process has taken part in."""
+        """Rounds that were skipped: of the job with a dynamic loss scale or a schedule, else those
+        that this process has taken part in. One that halts at the smallest loss scale is none."""
         policy = self.policy
         return self._rounds.skipped if policy is None else int(policy["skipped_rounds"])
 

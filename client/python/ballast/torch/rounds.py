@@ -13,7 +13,7 @@ import torch
 from ballast import user_state
 from ballast.errors import LossScaleMismatch, NonfiniteGradient, warn
 from ballast.torch import buffers, load
-from ballast.torch.accumulation import Accumulation
+from ballast.torch.accumulation import Accumulation, dropped_text
 from ballast.torch.kind import Kind
 from ballast.torch.local_clip import LocalClipWatch
 from ballast.torch.manifest import Entry
@@ -51,6 +51,7 @@ class Rounds:
         membership = self._membership
         entries = membership.entries
         buffers.refuse_edits(entries, membership.config.job)
+        self._accumulation.expect(self.scale.declared)
         state = self._user_state()
         groups = membership.manifest.service_groups
         hyper = [self._kind.read(self.rates.own(param_groups, g), g) for g in groups]
@@ -71,7 +72,7 @@ class Rounds:
             self._ended(param_groups, applied)
         except LossScaleMismatch as error:
             applied = False
-            raise self.scale.advised(error) from None
+            raise self._advised(error) from None
         except NonfiniteGradient:
             applied = False
             self._ended(param_groups, applied)
@@ -80,6 +81,13 @@ class Rounds:
             if applied:
                 stepped = [e for e, (address, _) in zip(entries, lent) if address]
                 buffers.received(stepped + _changed(before))
+
+    def _advised(self, error: LossScaleMismatch) -> LossScaleMismatch:
+        # Where another trainer is wrong, the sum of this one can be used again.
+        dropped = self._accumulation.count if error.slot == self._membership.config.rank else 0
+        if dropped:
+            self._accumulation.discard()
+        return self.scale.advised(error, dropped_text(dropped) if dropped else "")
 
     def show_rates(self, param_groups: list[dict[str, Any]]) -> None:
         """Puts what the last round used into param_groups, where a schedule decides it."""
@@ -157,16 +165,21 @@ class Rounds:
         return [(e, buffers.weight_bits(e)) for e in silent]
 
     def _look_for_local_clips(self, lent: list[tuple[int, Any]]) -> None:
-        membership = self._membership
-        if self._clip_watch.over or membership.alone or membership.config.max_grad_norm > 0:
+        membership, scaled = self._membership, self.scale.counts
+        exact = membership.alone and not scaled
+        if self._clip_watch.over or exact or membership.config.max_grad_norm > 0:
             return
         gradients = [g for _, g in lent if g is not None and g.is_floating_point()]
         if self._clip_watch.saw(gradients):
             warn(
                 "all gradients of this trainer have one norm, as clip_grad_norm_ before step() "
-                "leaves them. With several trainers that clips each one's own gradient, not their "
-                "mean; for that pass max_grad_norm= to the optimizer instead"
+                f"leaves them. {_CLIPS_SCALED if scaled else _CLIPS_OWN}; for that pass "
+                "max_grad_norm= to the optimizer instead"
             )
+
+
+_CLIPS_OWN = "With several trainers that clips each one's own gradient, not their mean"
+_CLIPS_SCALED = "That clips gradients which are still multiplied by the loss scale, not their mean"
 
 
 def _changed(before: list[tuple[Entry, torch.Tensor]]) -> list[Entry]:

@@ -26,6 +26,11 @@ class LossScale:
         return isinstance(self._membership.config.loss_scale, DynamicLossScale)
 
     @property
+    def counts(self) -> bool:
+        """Whether gradients are multiplied by something else than 1."""
+        return self._membership.config.loss_scale != 1.0
+
+    @property
     def declared(self) -> float:
         """For Session.step(): by what the gradients are multiplied; 0 with a static scale."""
         return self._read if self.dynamic else 0.0
@@ -38,9 +43,10 @@ class LossScale:
         self._read = float(self._membership.attached("loss_scale").policy["loss_scale"])
         return self._read
 
-    def advised(self, error: LossScaleMismatch) -> LossScaleMismatch:
-        """The error with what the script does about it."""
-        advice = "use opt.scale(loss).backward(), or opt.loss_scale as it is at that moment"
+    def advised(self, error: LossScaleMismatch, more: str) -> LossScaleMismatch:
+        """The error with what the script does about it: `more`, or else the usual."""
+        usual = "use opt.scale(loss).backward(), or opt.loss_scale as it is at that moment"
+        advice = more or usual
         fields = {k: getattr(error, k) for k in ("code", "job", "round", "slot", "server")}
         return LossScaleMismatch(f"{error.message}; {advice}", **fields)
 

@@ -110,7 +110,9 @@ class ServiceOptimizer(JobView):
                 self._rounds.step(self.param_groups)
             else:
                 newcomers = self._membership.newcomers(self.param_groups)
-                self._accumulation.add(self._membership.entries + newcomers)
+                self._accumulation.add(
+                    self._membership.entries + newcomers, self._rounds.scale.declared
+                )
         return loss
 
     @property
