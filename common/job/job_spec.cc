@@ -281,12 +281,18 @@ bool Differs(absl::string_view field, const T& ours, const T& theirs, std::strin
   return true;
 }
 
+absl::string_view KindName(const JobSpec& spec) { return OptimizerRowOf(spec).name; }
+
 // The first option that differs; the kinds are equal.
 bool OptionsDiffer(const JobSpec& ours, const JobSpec& theirs, std::string* text) {
   const Options mine = OptimizerOf(ours).options;
   const Options other = OptimizerOf(theirs).options;
+  const auto state = [](double flag) { return absl::string_view(flag != 0 ? "on" : "off"); };
   for (size_t i = 0; i < mine.size(); ++i) {
-    if (Differs(OptimizerRowOf(ours).options[i].name, mine[i], other[i], text)) return true;
+    const OptionKey& key = OptimizerRowOf(ours).options[i];
+    const bool differs = key.is_flag ? Differs(key.name, state(mine[i]), state(other[i]), text)
+                                     : Differs(key.name, mine[i], other[i], text);
+    if (differs) return true;
   }
   return false;
 }
@@ -330,8 +336,7 @@ std::string FirstDifference(const JobSpec& ours, const JobSpec& theirs) {
   if (Differs("name", ours.name, theirs.name, &text) ||
       Differs("variable_world", ours.variable_world, theirs.variable_world, &text) ||
       (!ours.variable_world && Differs("world", ours.world, theirs.world, &text)) ||
-      Differs("optimizer", static_cast<int>(ours.optimizer), static_cast<int>(theirs.optimizer),
-              &text) ||
+      Differs("optimizer", KindName(ours), KindName(theirs), &text) ||
       OptionsDiffer(ours, theirs, &text) ||
       Differs("max_grad_norm", ours.max_grad_norm, theirs.max_grad_norm, &text) ||
       Differs("loss_scale", ours.loss_scale, theirs.loss_scale, &text) ||

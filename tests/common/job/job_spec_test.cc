@@ -120,7 +120,7 @@ TEST(JobSpecTest, OptionsAreInitialUnlessTheSpecNamesThem) {
   ASSERT_EQ(StateArrayCount(named), 2u);
   EXPECT_EQ(InitialValue(named, 0), 0.0f);
   EXPECT_EQ(InitialValue(named, 1), 0.25f);
-  EXPECT_EQ(FirstDifference(spec, named), "optimizer is 4, the job has 1");
+  EXPECT_EQ(FirstDifference(spec, named), "optimizer is Adagrad, the job has AdamW");
 }
 
 TEST(JobSpecTest, AJobThatBeganWithoutMomentumGetsNone) {
