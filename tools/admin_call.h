@@ -5,43 +5,21 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "proto/convert/frame_codec.h"
+#include "tools/options.h"
 
 namespace ballast::tools {
 
-// Exit codes.
-inline constexpr int kFailure = 1;
-inline constexpr int kUsageError = 2;
-inline constexpr int kUnreachable = 3;
 // How long a server may take to answer, seconds.
 inline constexpr int kTimeoutS = 5;
 inline constexpr int kDeleteTimeoutS = 60;             // Large files take a while to go.
 inline constexpr int kWholeStateTimeoutS = 24 * 3600;  // All of a job is read or written.
 inline constexpr size_t kReplyBytesMax = 64 << 20;
-
-// What the command line says.
-struct Options {
-  std::vector<std::string> words;  // that belong to no flag
-  bool force = false;
-  uint32_t keep = 0;
-  std::string as;
-  uint32_t world = 0;
-  std::string snapshot;
-  std::string name;
-  std::string dtype;
-  bool state = false;
-  bool consolidated = false;
-  std::vector<std::string> endpoints;
-  std::string source = "--endpoint";  // of the endpoints, for messages
-  bool json = false;
-  bool help = false;
-};
 
 // The reply's bytes. Errors: the server's own; UNAVAILABLE and DEADLINE_EXCEEDED of gRPC.
 absl::StatusOr<grpc::ByteBuffer> CallServer(const std::string& endpoint, const char* method,

@@ -1,5 +1,5 @@
-#include "tools/exchange.h"
-
+// `ballastctl export` and `ballastctl import`.
+// Comes from: ballastctl. Goes to: the jobs' home. Thread safety: the main thread.
 #include <iostream>
 #include <map>
 
@@ -13,6 +13,8 @@
 #include "proto/convert/methods.h"
 #include "server/rpc/status_text.h"
 #include "server/snapshot/manifest.h"
+#include "tools/admin_call.h"
+#include "tools/command.h"
 #include "tools/work_watch.h"
 
 namespace ballast::tools {
@@ -42,8 +44,6 @@ std::string DefaultName(const std::string& job) {
   return absl::StrCat(stem, "-", time);
 }
 
-}  // namespace
-
 int Export(const Options& options) {
   const std::map<std::string, v1::DType> dtypes = {{"", v1::DTYPE_UNSPECIFIED},
                                                    {"native", v1::DTYPE_UNSPECIFIED},
@@ -51,7 +51,6 @@ int Export(const Options& options) {
                                                    {"bf16", v1::DTYPE_BF16},
                                                    {"fp16", v1::DTYPE_F16}};
   const auto dtype = dtypes.find(options.dtype);
-  if (options.words.size() != 1) return Usage("export takes the name of a job");
   if (dtype == dtypes.end()) {
     return Usage(
         absl::StrCat("--dtype takes native, fp32, bf16 or fp16, not ", Quoted(options.dtype)));
@@ -86,8 +85,6 @@ int Export(const Options& options) {
 }
 
 int Import(const Options& options) {
-  if (options.words.size() != 1) return Usage("import takes the name of an export");
-  if (options.as.empty()) return Usage("import needs --as, the name of the job that it makes");
   v1::ImportRequest request;
   request.set_from(options.words[0]);
   request.set_as(options.as);
@@ -111,6 +108,19 @@ int Import(const Options& options) {
               << server::JobsTable(shown);
   }
   return std::cout.flush() ? 0 : kFailure;
+}
+
+}  // namespace
+
+std::vector<Command> ExchangeCommands() {
+  return {
+      {"export",
+       "JOB",
+       "write a job's weights as safetensors files below storage.export_dir",
+       Export,
+       {"--snapshot", "--name", "--dtype", "--state", "--consolidated"}},
+      {"import", "EXPORT", "make a job NEW of such files", Import, {"--as", "--world"}, "--as"},
+  };
 }
 
 }  // namespace ballast::tools

@@ -55,7 +55,7 @@ def test_what_cannot_be_is_refused_by_name(start_cluster, tmp_path):
         ("export", job, "--name", "out"): "is there already",
         ("export", job, "--snapshot", "two"): 'has no snapshot "two"',
         ("export", job, "--dtype", "int8"): "native, fp32, bf16 or fp16",
-        ("export",): "takes the name of a job",
+        ("export",): "export takes JOB",
         ("import", "out"): "--as",
         ("import", "nothing", "--as", "new"): "there is no export",
         ("import", "../out", "--as", "new"): "is no name",

@@ -1,0 +1,43 @@
+#include "tools/command.h"
+
+namespace ballast::tools {
+
+const std::vector<Command>& AllCommands() {
+  static const auto* const commands = [] {
+    auto* all = new std::vector<Command>;
+    for (const auto list :
+         {StatusCommands, JobCommands, SnapshotCommands, ExchangeCommands, TuneCommands}) {
+      for (const Command& command : list()) all->push_back(command);
+    }
+    return all;
+  }();
+  return *commands;
+}
+
+const std::vector<Flag>& AllFlags() {
+  static const auto* const flags = new std::vector<Flag>{
+      {"--force", "", &Options::force,
+       "also while trainers are attached; they end with JOB_FAILED"},
+      {"--keep", "N", &Options::keep, "remove the job's oldest snapshots until N are left"},
+      {"--as", "NEW", &Options::as, "name of the new job"},
+      {"--world", "N", &Options::world, "the new job's number of trainers (default: as it was)"},
+      {"--snapshot", "NAME", &Options::snapshot,
+       "that snapshot of the job (default: its present state)"},
+      {"--name", "EXPORT", &Options::name, "name of the directory (default: JOB and the time)"},
+      {"--dtype", "native|fp32|bf16|fp16", &Options::dtype,
+       "of the weights (default: native, each tensor's own)"},
+      {"--state", "", &Options::state, "optimizer state, too, so that an import continues the job"},
+      {"--consolidated", "", &Options::consolidated,
+       "one file, written by one server, in place of one per server"},
+  };
+  return *flags;
+}
+
+const Flag* FindFlag(const std::string& name) {
+  for (const Flag& flag : AllFlags()) {
+    if (name == flag.name) return &flag;
+  }
+  return nullptr;
+}
+
+}  // namespace ballast::tools

@@ -1,0 +1,54 @@
+// The commands of ballastctl as a table: what each is called, takes and does. The parser, --help,
+// the page docs/ballastctl.md and the completion scripts read it, so that a command is written
+// once. Comes from: the *_commands files. Goes to: command_line, ballastctl. Thread safety:
+// constant after the first call.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "tools/options.h"
+
+namespace ballast::tools {
+
+// A flag of one or more commands.
+struct Flag {
+  // Where a value goes: a switch, a text that is not empty, or a number from 1 on.
+  using Member = std::variant<bool Options::*, std::string Options::*, uint32_t Options::*>;
+  const char* name;   // "--keep"
+  const char* value;  // what follows, for --help: "N"; "" for a switch
+  Member member;
+  const char* help;
+};
+
+// Results of a command go to stdout, everything else to stderr.
+struct Command {
+  const char* name;                     // one or two words: "status", "jobs show"
+  const char* words;                    // that follow, "JOB NAME"; "[JOB]" may be left out
+  const char* help;                     // one line
+  int (*run)(const Options&);           // returns the exit code
+  std::vector<const char*> flags = {};  // that it takes besides those of all commands
+  const char* needs = "";               // one of `flags` that must be there
+  bool asks_servers = true;             // --endpoint and -o belong to it
+  // Takes the arguments behind the name as they stand, and parses them itself; then `run` is null.
+  int (*run_unparsed)(const std::vector<std::string>&) = nullptr;
+};
+
+// One list for each file of commands, in the order in which --help shows them.
+std::vector<Command> StatusCommands();
+std::vector<Command> JobCommands();
+std::vector<Command> SnapshotCommands();
+std::vector<Command> ExchangeCommands();
+std::vector<Command> TuneCommands();
+
+// All of them.
+const std::vector<Command>& AllCommands();
+
+// The flags that a command names, and those of every command that asks servers.
+const std::vector<Flag>& AllFlags();
+
+// The flag of that name; null if there is none.
+const Flag* FindFlag(const std::string& name);
+
+}  // namespace ballast::tools

@@ -1,0 +1,62 @@
+// `ballastctl jobs`: durable jobs, running or resting on disk.
+// Comes from: ballastctl. Goes to: the jobs' home. Thread safety: the main thread.
+#include <iostream>
+#include <string>
+
+#include "ballast/v1/admin.pb.h"
+#include "proto/convert/methods.h"
+#include "server/rpc/status_text.h"
+#include "tools/admin_call.h"
+#include "tools/command.h"
+
+namespace ballast::tools {
+namespace {
+
+// `jobs list` and, with a name, `jobs show`.
+int ListJobs(const Options& options, const std::string& name) {
+  std::string endpoint = options.endpoints.front();
+  absl::StatusOr<v1::ListJobsReply> reply = AskHome<v1::ListJobsReply>(
+      &endpoint, method::kAdminListJobs, v1::ListJobsRequest(), kTimeoutS);
+  if (!reply.ok()) return Failed(endpoint, options, reply.status());
+  v1::ListJobsReply shown;
+  for (const v1::DurableJob& job : reply->jobs()) {
+    if (name.empty() || job.name() == name) *shown.add_jobs() = job;
+  }
+  if (!name.empty() && shown.jobs().empty()) {
+    std::cerr << "ballastctl: there is no durable job \"" << name << "\" at " << endpoint << "\n";
+    return kFailure;
+  }
+  std::cout << (options.json ? server::JobsJson(shown) : server::JobsTable(shown));
+  return std::cout.flush() ? 0 : kFailure;
+}
+
+int DeleteJob(const Options& options) {
+  const std::string& name = options.words[0];
+  std::string endpoint = options.endpoints.front();
+  v1::DeleteJobRequest request;
+  request.set_name(name);
+  request.set_force(options.force);
+  const absl::StatusOr<v1::DeleteJobReply> reply =
+      AskHome<v1::DeleteJobReply>(&endpoint, method::kAdminDeleteJob, request, kDeleteTimeoutS);
+  if (!reply.ok()) return Failed(endpoint, options, reply.status());
+  std::cout << "deleted " << name << "\n";
+  return std::cout.flush() ? 0 : kFailure;
+}
+
+}  // namespace
+
+std::vector<Command> JobCommands() {
+  return {
+      {"jobs list", "", "durable jobs, running or resting on disk",
+       [](const Options& options) { return ListJobs(options, ""); }},
+      {"jobs show", "NAME", "one durable job",
+       [](const Options& options) { return ListJobs(options, options.words[0]); }},
+      {"jobs delete",
+       "NAME",
+       "remove a job from every server; refused while trainers are attached",
+       DeleteJob,
+       {"--force"}},
+  };
+}
+
+}  // namespace ballast::tools

@@ -1,0 +1,34 @@
+// What a command line of ballastctl says, and the exit codes.
+// Comes from: command_line. Goes to: the commands. Thread safety: a plain value.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ballast::tools {
+
+// Exit codes, as docs/ballastctl.md lists them.
+inline constexpr int kFailure = 1;
+inline constexpr int kUsageError = 2;
+inline constexpr int kUnreachable = 3;
+
+// A member keeps its default when its flag does not occur.
+struct Options {
+  std::vector<std::string> words;  // that belong to no flag, without those of the command's name
+  bool force = false;
+  uint32_t keep = 0;
+  std::string as;
+  uint32_t world = 0;
+  std::string snapshot;
+  std::string name;
+  std::string dtype;
+  bool state = false;
+  bool consolidated = false;
+  std::vector<std::string> endpoints;
+  std::string source = "--endpoint";  // of the endpoints, for messages
+  bool json = false;
+  bool help = false;
+};
+
+}  // namespace ballast::tools

@@ -1,0 +1,130 @@
+// `ballastctl snapshot`: the state that a round of a job begins with, kept under a name.
+// Comes from: ballastctl. Goes to: the jobs' home. Thread safety: the main thread.
+#include <iostream>
+#include <string>
+
+#include "ballast/v1/admin.pb.h"
+#include "proto/convert/methods.h"
+#include "server/rpc/status_text.h"
+#include "tools/admin_call.h"
+#include "tools/command.h"
+#include "tools/work_watch.h"
+
+namespace ballast::tools {
+namespace {
+
+int ShowSnapshots(const Options& options, const v1::ListSnapshotsReply& shown) {
+  std::cout << (options.json ? server::SnapshotsJson(shown) : server::SnapshotsTable(shown));
+  return std::cout.flush() ? 0 : kFailure;
+}
+
+// `snapshot list` and, with a name, `snapshot show`.
+int ListSnapshots(const Options& options, const std::string& job, const std::string& name) {
+  std::string endpoint = options.endpoints.front();
+  v1::ListSnapshotsRequest request;
+  request.set_job(job);
+  const auto reply =
+      AskHome<v1::ListSnapshotsReply>(&endpoint, method::kAdminListSnapshots, request, kTimeoutS);
+  if (!reply.ok()) return Failed(endpoint, options, reply.status());
+  v1::ListSnapshotsReply shown;
+  for (const v1::Snapshot& one : reply->snapshots()) {
+    if (name.empty() || one.name() == name) *shown.add_snapshots() = one;
+  }
+  if (name.empty() || !shown.snapshots().empty()) return ShowSnapshots(options, shown);
+  std::cerr << "ballastctl: job \"" << job << "\" has no snapshot \"" << name << "\" at "
+            << endpoint << "\n";
+  return kFailure;
+}
+
+// create, verify and delete.
+int ChangeSnapshot(const Options& options, const char* method, const char* done) {
+  std::string endpoint = options.endpoints.front();
+  v1::SnapshotRequest request;
+  request.set_job(options.words[0]);
+  request.set_name(options.words[1]);
+  request.set_keep(options.keep);
+  const auto reply = [&] {
+    const WorkWatch watch(endpoint, [&](const v1::Work& work) {
+      return work.kind() == "snapshot" && work.name() == request.job();
+    });
+    return AskHome<v1::SnapshotReply>(&endpoint, method, request, kWholeStateTimeoutS);
+  }();
+  if (!reply.ok()) return Failed(endpoint, options, reply.status());
+  if (!options.json) std::cout << done << " " << request.job() << " " << request.name() << "\n";
+  v1::ListSnapshotsReply shown;
+  *shown.add_snapshots() = reply->snapshot();
+  return ShowSnapshots(options, shown);
+}
+
+// `share`: fork.
+int RestoreSnapshot(const Options& options, bool share) {
+  std::string endpoint = options.endpoints.front();
+  v1::RestoreSnapshotRequest request;
+  request.set_job(options.words[0]);
+  request.set_name(options.words[1]);
+  request.set_as(options.as);
+  request.set_world(options.world);
+  request.set_share(share);
+  const auto reply = [&] {
+    const WorkWatch watch(endpoint, [&](const v1::Work& work) {
+      return work.kind() == "restore" && work.name() == request.as();
+    });
+    return AskHome<v1::RestoreSnapshotReply>(&endpoint, method::kAdminRestoreSnapshot, request,
+                                             kWholeStateTimeoutS);
+  }();
+  if (!reply.ok()) return Failed(endpoint, options, reply.status());
+  if (!reply->copied().empty()) std::cerr << "ballastctl: " << reply->copied() << "\n";
+  v1::ListJobsReply shown;
+  *shown.add_jobs() = reply->job();
+  std::cout << (options.json ? server::JobsJson(shown) : server::JobsTable(shown));
+  return std::cout.flush() ? 0 : kFailure;
+}
+
+// A change whose method and word for the result are known when it is compiled.
+int Create(const Options& options) {
+  return ChangeSnapshot(options, method::kAdminCreateSnapshot, "taken");
+}
+int Verify(const Options& options) {
+  return ChangeSnapshot(options, method::kAdminVerifySnapshot, "whole");
+}
+int Delete(const Options& options) {
+  return ChangeSnapshot(options, method::kAdminDeleteSnapshot, "deleted");
+}
+int List(const Options& options) {
+  return ListSnapshots(options, options.words.empty() ? "" : options.words[0], "");
+}
+int Show(const Options& options) {
+  return ListSnapshots(options, options.words[0], options.words[1]);
+}
+int Restore(const Options& options) { return RestoreSnapshot(options, false); }
+int Fork(const Options& options) { return RestoreSnapshot(options, true); }
+
+}  // namespace
+
+std::vector<Command> SnapshotCommands() {
+  return {
+      {"snapshot create",
+       "JOB NAME",
+       "keep the state that a round of a job begins with",
+       Create,
+       {"--keep"}},
+      {"snapshot list", "[JOB]", "snapshots of one job, or of all", List},
+      {"snapshot show", "JOB NAME", "one snapshot", Show},
+      {"snapshot verify", "JOB NAME", "read all of it and compare every checksum", Verify},
+      {"snapshot delete", "JOB NAME", "remove it; jobs that share its files keep theirs", Delete},
+      {"snapshot restore",
+       "JOB NAME",
+       "make a job NEW of it, which rests until trainers resume it",
+       Restore,
+       {"--as", "--world"},
+       "--as"},
+      {"snapshot fork",
+       "JOB NAME",
+       "restore without a copy: NEW shares the snapshot's files",
+       Fork,
+       {"--as", "--world"},
+       "--as"},
+  };
+}
+
+}  // namespace ballast::tools

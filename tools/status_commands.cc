@@ -1,0 +1,39 @@
+// `ballastctl status`.
+// Comes from: ballastctl. Goes to: the servers' Admin service. Thread safety: the main thread.
+#include <algorithm>
+#include <iostream>
+
+#include "ballast/v1/admin.pb.h"
+#include "proto/convert/methods.h"
+#include "server/rpc/status_text.h"
+#include "tools/admin_call.h"
+#include "tools/command.h"
+
+namespace ballast::tools {
+namespace {
+
+int Status(const Options& options) {
+  std::vector<v1::StatusReply> replies;
+  int code = 0;
+  for (const std::string& endpoint : options.endpoints) {
+    absl::StatusOr<v1::StatusReply> reply =
+        Ask<v1::StatusReply>(endpoint, method::kAdminStatus, v1::StatusRequest(), kTimeoutS);
+    if (reply.ok()) {
+      replies.push_back(*std::move(reply));
+      continue;
+    }
+    code = std::max(code, Failed(endpoint, options, reply.status()));
+  }
+  if (!replies.empty() || options.json) {
+    std::cout << (options.json ? server::StatusJson(replies) : server::StatusTable(replies));
+  }
+  return std::cout.flush() ? code : kFailure;
+}
+
+}  // namespace
+
+std::vector<Command> StatusCommands() {
+  return {{"status", "", "servers, jobs, and which trainer owes what of the open round", Status}};
+}
+
+}  // namespace ballast::tools
