@@ -5,8 +5,8 @@ namespace ballast::tools {
 const std::vector<Command>& AllCommands() {
   static const auto* const commands = [] {
     auto* all = new std::vector<Command>;
-    for (const auto list :
-         {StatusCommands, JobCommands, SnapshotCommands, ExchangeCommands, TuneCommands}) {
+    for (const auto list : {StatusCommands, JobCommands, SnapshotCommands, ExchangeCommands,
+                            TuneCommands, DsCommands}) {
       for (const Command& command : list()) all->push_back(command);
     }
     return all;

@@ -41,6 +41,7 @@ std::vector<Command> JobCommands();
 std::vector<Command> SnapshotCommands();
 std::vector<Command> ExchangeCommands();
 std::vector<Command> TuneCommands();
+std::vector<Command> DsCommands();
 
 // All of them.
 const std::vector<Command>& AllCommands();

@@ -27,14 +27,25 @@ constexpr absl::string_view kTimeScale = "BALLAST_TIME_SCALE";
 // What trainers, ballast-run, ballastctl, benchmarks and fault tests read or set;
 // tests/server/main/main_test.py holds it against the sources of the clients.
 std::vector<std::string> ClientVariables() {
-  return {"BALLAST_ADMIN",      "BALLAST_ATTACH_TIMEOUT",
-          "BALLAST_BALLASTCTL", "BALLAST_BALLASTD",
-          "BALLAST_DEVICE",     "BALLAST_DURABILITY",
-          "BALLAST_ENDPOINTS",  "BALLAST_FAILPOINTS",
-          "BALLAST_JOB",        "BALLAST_KERNEL_BENCH",
-          "BALLAST_LAST_WORDS", "BALLAST_MIN_WORLD_SIZE",
-          "BALLAST_RANK",       "BALLAST_RECONNECT_TIMEOUT",
-          "BALLAST_RESUME",     "BALLAST_SLOT",
+  return {"BALLAST_ADMIN",
+          "BALLAST_ATTACH_TIMEOUT",
+          "BALLAST_BALLASTCTL",
+          "BALLAST_BALLASTD",
+          "BALLAST_DEVICE",
+          "BALLAST_DS_CONFIG",
+          "BALLAST_DURABILITY",
+          "BALLAST_ENDPOINTS",
+          "BALLAST_FAILPOINTS",
+          "BALLAST_JOB",
+          "BALLAST_KERNEL_BENCH",
+          "BALLAST_LAST_WORDS",
+          "BALLAST_MIN_WORLD_SIZE",
+          "BALLAST_MIXED_PRECISION",
+          "BALLAST_PYTHON",
+          "BALLAST_RANK",
+          "BALLAST_RECONNECT_TIMEOUT",
+          "BALLAST_RESUME",
+          "BALLAST_SLOT",
           "BALLAST_WORLD_SIZE"};
 }
 

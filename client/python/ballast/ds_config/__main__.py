@@ -1,6 +1,7 @@
 """python -m ballast.ds_config FILE [-o text|json] [--world N] [--arguments FILE]
 
 Prints the verdict on a ds_config.json. The arguments are those of Hugging Face's Trainer, as JSON.
+`ballastctl ds check` calls main(), too.
 
 Exit code: 0 if nothing is refused, 1 if something is, 2 if a file cannot be read or the command
 line is wrong.
@@ -26,15 +27,21 @@ def _world(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, 1 or more")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(program: str) -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
-        prog="python -m ballast.ds_config",
+        prog=program,
         allow_abbrev=False,
         description="Says what Ballast does with each key of a ds_config.json.",
         epilog="Exit code: 0 if nothing is refused, 1 if something is, 2 if a file cannot be read.",
     )
     p.add_argument("file", metavar="FILE", help="ds_config.json, or its urlsafe base64")
-    p.add_argument("-o", choices=("text", "json"), default="text", help="how to print it (text)")
+    p.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "table", "json"),
+        default="text",
+        help="how to print it: text (table is the same) or json (text)",
+    )
     p.add_argument("--world", type=_world, metavar="N", help="trainers, for the batch sizes")
     p.add_argument(
         "--arguments",
@@ -45,8 +52,11 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+def main(
+    arguments: Sequence[str] | None = None, program: str = "python -m ballast.ds_config"
+) -> int:
+    """Returns the exit code; SystemExit(2) for a wrong command line. program: as texts name it."""
+    options = parser(program).parse_args(arguments)
     try:
         given = None
         if options.arguments is not None:
@@ -55,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadArgument as error:
         print(f"ds_config: {error.message}", file=sys.stderr)
         return 2
-    _print(report.as_json() if options.o == "json" else report.as_text())
+    _print(report.as_json() if options.output == "json" else report.as_text())
     return report.exit_code
 
 

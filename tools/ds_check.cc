@@ -1,0 +1,87 @@
+#include "tools/ds_check.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+
+#include <unistd.h>
+
+#include "tools/command.h"
+
+namespace ballast::tools {
+namespace {
+
+const char kUsage[] =
+    R"(usage: ballastctl ds check FILE [-o table|json] [--world N] [--arguments ARGUMENTS.json]
+
+Says what Ballast does with each key of a DeepSpeed ds_config.json, with which value, and what to
+write in place of what is refused. Needs no server, but Python with the package ballast: the one
+that BALLAST_PYTHON names, else python3 of PATH.
+
+  --world N                   number of trainers, for the batch sizes
+  --arguments ARGUMENTS.json  fills "auto": what TrainingArguments.to_json_string() gives
+  -o table|json               form of the output (default: table)
+
+Exit codes: 0 nothing is refused, 1 something is, 2 wrong usage or a file that cannot be read, 3 no
+Python, or one without the package.
+)";
+
+// The folder of the shell is no place for packages, although `python -c` looks there first.
+// Python 2 has to read this, too.
+const char kProgram[] =
+    R"py(import sys
+if sys.path[0] == "":
+    del sys.path[0]
+def fail(why):
+    sys.stderr.write("ballastctl: %s %s; set BALLAST_PYTHON to a Python that has the package "
+                     "ballast, such as .venv/bin/python\n" % (sys.executable, why))
+    sys.exit(3)
+if sys.version_info < (3, 10):
+    fail("is Python %d.%d, and ballast needs 3.10" % sys.version_info[:2])
+try:
+    from ballast.ds_config.__main__ import main
+except ImportError as error:
+    fail("cannot import ballast.ds_config (%s)" % error)
+sys.exit(main(sys.argv[1:], "ballastctl ds check"))
+)py";
+
+// Becomes Python; returns only on failure.
+int Become(const std::string& python, const std::vector<std::string>& arguments) {
+  std::vector<std::string> words = {python, "-c", kProgram};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  execvp(pointers[0], pointers.data());
+  std::cerr << "ballastctl: ds check needs Python, and " << python << " cannot be started ("
+            << std::strerror(errno)
+            << "); set BALLAST_PYTHON to a Python that has the package ballast\n";
+  return kUnreachable;
+}
+
+}  // namespace
+
+int DsCheckMain(const std::vector<std::string>& arguments) {
+  const std::string last = arguments.empty() ? "" : arguments.back();
+  if (last == "--help" || last == "-h") {
+    std::cout << kUsage;
+    return 0;
+  }
+  const char* const named = std::getenv("BALLAST_PYTHON");
+  const bool given = named != nullptr && named[0] != '\0';
+  return Become(given ? named : "python3", arguments);
+}
+
+std::vector<Command> DsCommands() {
+  return {{"ds check",
+           "FILE [-o table|json] [--world N]",
+           "say what becomes of each key of a ds_config.json",
+           nullptr,
+           {},
+           "",
+           false,
+           DsCheckMain}};
+}
+
+}  // namespace ballast::tools
