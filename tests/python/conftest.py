@@ -25,7 +25,8 @@ def clean_environment(monkeypatch):
         if name.startswith(("BALLAST_", "TORCHELASTIC_")) and not name.startswith("BALLAST_TEST_"):
             if name != "BALLAST_TIME_SCALE":
                 monkeypatch.delenv(name)
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                 "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_MIXED_PRECISION"):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(job_name, "_names_given", {})
 

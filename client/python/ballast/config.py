@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ballast import job_name, job_options
 from ballast.errors import BadArgument
+from ballast.foreign import refuse_deepspeed
 from ballast.loss_scale import DynamicLossScale
 from ballast.schedules import ALL as SCHEDULES
 from ballast.schedules import Schedule
@@ -81,10 +82,12 @@ def resolve(
     BALLAST_ATTACH_TIMEOUT, BALLAST_RECONNECT_TIMEOUT, BALLAST_TIME_SCALE; torchrun's WORLD_SIZE,
     RANK, TORCHELASTIC_RUN_ID.
     max_grad_norm None, 0 and inf all mean: no clipping. max_consecutive_skips None: no limit.
-    Raises BadArgument naming the setting, where its value came from and what is allowed.
+    Raises BadArgument naming the setting, where its value came from and what is allowed, and
+    Unsupported where Accelerate would start DeepSpeed.
     """
     job_options.refuse_unknown(options, "resolve()")
     env = os.environ if environ is None else environ
+    refuse_deepspeed(environ=env)
     given = {**job_options.DEFAULTS, **options}
     world = _world_size(given["world_size"], env)
     seat = _rank(given["rank"], world, env)
@@ -381,10 +384,11 @@ def time_scale(env: Mapping[str, str]) -> float:
 
 
 def check_environment(env: Mapping[str, str]) -> None:
-    """Raises BadArgument for variables that would be wrong in every trainer of a launch.
+    """Raises BadArgument or Unsupported for variables that are wrong in every trainer of a launch.
 
     For launchers: one error before anything starts, not one per trainer.
     """
+    refuse_deepspeed(environ=env)
     time_scale(env)
     _timeout(None, "attach_timeout", env)
     _timeout(None, "reconnect_timeout", env)

@@ -10,89 +10,25 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ballast import __version__, job_name
+from ballast import job_name
 from ballast.config import check_environment, time_scale
-from ballast.errors import BadArgument
+from ballast.ds_config import launched
+from ballast.errors import BadArgument, Unsupported
 from ballast.launcher import process, trainers, workspace
+from ballast.launcher.command_line import parser
+from ballast.launcher.ds_config import checked
 from ballast.launcher.restarts import ServerRestarts, TrainerRestarts
 from ballast.launcher.servers import LaunchError, Servers, UsageError, find_ballastd
 from ballast.launcher.stragglers import StragglerWatch
 from ballast.launcher.trainers import FAILURE_GRACE_S, Trainers
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-# As ballastd reads sizes; the bounds are its own to check.
-_SIZE = re.compile(r"[0-9]+(\.[0-9]+)? ?(B|[KMGT]iB)?\Z")
-
-
-def _count(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-    if not 1 <= value <= 1024:
-        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number in 1..1024")
-    return value
-
-
-def _restarts(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, 0 for never")
-    return int(text)
-
-
-def _size(text: str) -> str:
-    if not _SIZE.match(text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: must be a size such as 4GiB, in B, KiB, MiB, GiB or TiB"
-        )
-    return text
-
-
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
-        prog="ballast-run",
-        allow_abbrev=False,
-        description="Runs a training script on local trainers with local Ballast servers.",
-    )
-    p.add_argument("--servers", type=_count, default=1, metavar="N", help="state servers (1)")
-    p.add_argument("--nproc", type=_count, default=1, metavar="N", help="trainer processes (1)")
-    p.add_argument("--data-dir", type=Path, metavar="D", help="server data and logs; kept")
-    p.add_argument(
-        "--dram-budget",
-        type=_size,
-        metavar="SIZE",
-        help="memory for optimizer state per server, such as 4GiB; what does not fit lives in "
-        "--data-dir (80 %% of the memory that is available, shared out among the servers)",
-    )
-    p.add_argument(
-        "--max-server-restarts",
-        type=_restarts,
-        default=10,
-        metavar="N",
-        help="how often servers that end are started again, in all (10; 0: never)",
-    )
-    p.add_argument(
-        "--max-restarts",
-        type=_restarts,
-        default=0,
-        metavar="N",
-        help="how often trainers that fail are started again in their seats, in all (0); sets "
-        "BALLAST_RESUME=auto unless it is set",
-    )
-    p.add_argument("--server-binary", metavar="PATH", help="the ballastd to start")
-    p.add_argument("--job", metavar="NAME", help="job name; default: a fresh one")
-    p.add_argument("--no-prefix", action="store_true", help="output without [rank] in front")
-    p.add_argument("--quiet", action="store_true", help="nothing of ballast-run's own on stderr")
-    p.add_argument("--version", action="version", version=f"ballast-run {__version__}")
-    p.add_argument("script", type=Path, help="the Python script")
-    p.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
-    return p
 
 
 class _Interrupts:
@@ -120,6 +56,8 @@ class _Run:
         self, options: argparse.Namespace, binary: Path, data_dir: Path, inherited: Sequence[int]
     ) -> None:
         self._options = options
+        config = None if options.ds_config is None else str(options.ds_config)
+        self._configured = launched.environment(config, options.mixed_precision)
         self._servers = Servers(binary, options.servers, data_dir, options.dram_budget, inherited)
         prefix = options.nproc > 1 and not options.no_prefix
         self._trainers = Trainers(options.script, options.args, prefix, data_dir / "run")
@@ -154,10 +92,11 @@ class _Run:
         world = self._options.nproc
         job = self._options.job or job_name.fresh(str(self._options.script))
         port = trainers.free_port()
+        base = {**os.environ, **self._configured}
         self._trainers.start(
             [
                 trainers.environment(
-                    os.environ,
+                    base,
                     rank,
                     world,
                     endpoints=self._servers.addresses,
@@ -210,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _launch(options)
     except LaunchError as error:
         text, code = str(error), error.exit_code
-    except BadArgument as error:
+    except (BadArgument, Unsupported) as error:
         text, code = error.message, UsageError.exit_code
     except OSError as error:
         text, code = str(error), LaunchError.exit_code
@@ -224,6 +163,8 @@ def _launch(options: argparse.Namespace) -> int:
     if options.job is not None:
         job_name.check(options.job, "--job")
     check_environment(os.environ)
+    if options.ds_config is not None:
+        options.ds_config = checked(options.ds_config, options.mixed_precision, options.nproc)
     data_dir = None if options.data_dir is None else _made(options.data_dir)
     binary = find_ballastd(options.server_binary, os.environ)
     if data_dir is not None:

@@ -74,6 +74,21 @@ def test_a_loop_has_the_bits_of_torch(fake, accumulation):
     assert engine.was_step_applied() and all(p.grad is None for p in module.parameters())
 
 
+def test_ballast_run_names_the_configuration_and_its_precision(fake, tmp_path, monkeypatch):
+    (tmp_path / "ds.json").write_text(json.dumps(config(bf16={"enabled": "auto"})))
+    monkeypatch.setenv("BALLAST_DS_CONFIG", str(tmp_path / "ds.json"))
+    monkeypatch.setenv("BALLAST_MIXED_PRECISION", "bf16")
+    engine = deepspeed.initialize(model=model())[0]
+    assert next(engine.parameters()).dtype == torch.bfloat16
+    args = argparse.Namespace(deepspeed_config=str(tmp_path / "ds.json"))
+    assert deepspeed.initialize(args, model=model())[0].train_batch_size() == 4
+    with pytest.raises(BadArgument, match="initialize.. got a dict, and ballast-run --ds-config"):
+        deepspeed.initialize(model=model(), config=config(steps_per_print=3))
+    with pytest.raises(Unsupported, match="ACCELERATE_USE_DEEPSPEED.*ballast-run --ds-config"):
+        monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+        deepspeed.initialize(model=model())
+
+
 def test_a_step_inside_a_window_does_nothing(fake):
     engine = deepspeed.initialize(model=model(), config=config(gradient_accumulation_steps=3))[0]
     before = [p.clone() for p in engine.parameters()]

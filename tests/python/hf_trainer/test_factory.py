@@ -82,6 +82,31 @@ def test_what_does_not_fit_is_refused_by_name(fake, tmp_path, config, more, name
         made(ballast.hf.optimizer(config, args), tiny.model())
 
 
+def test_ballast_run_names_the_configuration_and_its_precision(fake, tmp_path, monkeypatch):
+    page = tmp_path / "ds_config.json"
+    page.write_text(json.dumps({
+        "optimizer": {"type": "SGD", "params": {"lr": "auto"}},
+        "bf16": {"enabled": "auto"}}))  # fmt: skip
+    monkeypatch.setenv("BALLAST_DS_CONFIG", str(page))
+    for name in ("BALLAST_MIXED_PRECISION", "ACCELERATE_MIXED_PRECISION"):
+        monkeypatch.setenv(name, "bf16")
+    args = tiny.arguments(tmp_path)
+    assert (args.bf16, args.mixed_precision) == (False, "bf16")
+    module = tiny.model()
+    opt = made(ballast.hf.optimizer(args=args), module)
+    assert isinstance(opt, bt.SGD) and next(module.parameters()).dtype == torch.bfloat16
+    with pytest.raises(BadArgument, match="ballast.hf.optimizer.. got a dict"):
+        ballast.hf.optimizer({"optimizer": {"type": "Adam"}}, args)
+    monkeypatch.delenv("BALLAST_DS_CONFIG")
+    module = tiny.model()  # autocast alone: the model stays as it is
+    made(ballast.hf.optimizer(args=args), module)
+    assert next(module.parameters()).dtype == torch.float32
+    for name in ("BALLAST_MIXED_PRECISION", "ACCELERATE_MIXED_PRECISION"):
+        monkeypatch.setenv(name, "fp16")
+    with pytest.raises(Unsupported, match="fp16 under Trainer"):
+        made(ballast.hf.optimizer(args=tiny.arguments(tmp_path)), tiny.model())
+
+
 def test_auto_without_arguments_says_so(fake):
     with pytest.raises((BadArgument, Unsupported), match="auto"):
         made(ballast.hf.optimizer({"train_micro_batch_size_per_gpu": 1}), tiny.model())

@@ -20,6 +20,7 @@ from ballast.deepspeed.comm import init_distributed
 from ballast.deepspeed.engine import DeepSpeedEngine
 from ballast.deepspeed.names import module_advice
 from ballast.deepspeed.settings import Settings, add_config_arguments, config_of
+from ballast.ds_config import launched
 from ballast.ds_config.source import Config, load
 from ballast.errors import BadArgument, at_border
 from ballast.monitor import Monitor
@@ -53,7 +54,9 @@ def initialize(
     parameters with requires_grad by default. training_data: a Dataset, of which each trainer gets
     its part. lr_scheduler: None for the ds_config's schedule, which the service moves, a scheduler
     on `optimizer`, or a function of the optimizer that initialize() returns. config, config_params,
-    args.deepspeed_config: one of them. The servers come from the environment, as for bt.AdamW.
+    args.deepspeed_config: one of them, or the file of ballast-run --ds-config, whose
+    --mixed-precision fills fp16.enabled and bf16.enabled. The servers come from the environment, as
+    for bt.AdamW.
     distributed_port, dist_init_required and mesh_param mean nothing here.
     Raises BadArgument and Unsupported for what does not fit, with all refused keys of the ds_config
     in one text; then nothing has begun.
@@ -62,7 +65,7 @@ def initialize(
         raise BadArgument(f"initialize(): model is a {type(model).__name__}, not a torch.nn.Module")
     building.refuse_parallel(mpu)
     world, rank = job_config.seat(os.environ)
-    document = load(config_of(args, config, config_params)).values
+    document = launched.precise(load(config_of(args, config, config_params)).values)
     settings = Settings(document, world)
     module = building.cast(model, settings)
     opt = building.optimizer_of(optimizer, model_parameters, module, settings)

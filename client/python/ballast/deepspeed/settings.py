@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ballast.deepspeed.unbuilt import unbuilt
+from ballast.ds_config import launched
 from ballast.ds_config.check import effective
 from ballast.ds_config.source import Config
 from ballast.errors import BadArgument, Unsupported
@@ -41,16 +42,22 @@ class Settings:
 
 
 def config_of(args: Any, config: Config | None, config_params: Config | None) -> Config:
-    """The one configuration among initialize()'s arguments. BadArgument for none or several."""
+    """The one configuration among initialize()'s arguments, or ballast-run's.
+
+    BadArgument for none, several, or one that differs from ballast-run's.
+    """
     named = getattr(args, "deepspeed_config", None)
     if isinstance(args, Mapping):
         named = args.get("deepspeed_config")
     given = [value for value in (config, config_params, named) if value is not None]
-    if len(given) == 1:
-        return given[0]
+    if len(given) <= 1:
+        found = launched.chosen(given[0] if given else None, "initialize()")
+        if found is not None:
+            return found
     what = "no ds_config was given" if not given else "more than one ds_config was given"
     raise BadArgument(
-        f"{what}: pass config= (a path or a dict) to initialize(), or --deepspeed_config in args"
+        f"{what}: pass config= (a path or a dict) to initialize(), --deepspeed_config in args, or "
+        "--ds-config to ballast-run"
     )
 
 

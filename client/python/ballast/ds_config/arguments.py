@@ -21,9 +21,10 @@ class Arguments:
 
     warmup_steps: a number of optimizer steps, or below 1 a share of all steps. warmup_ratio: that
     share in older versions, which counts if warmup_steps is 0. fp16, bf16: also where only
-    evaluation uses them. auto_find_batch_size: the Trainer may lower the batch size, so the file
-    need not have the same. world_size: trainers. num_training_steps: optimizer steps of the whole
-    run. hidden_size: of the model's config, the largest one if it has several.
+    evaluation uses them, or the launcher has chosen them (mixed_precision). auto_find_batch_size:
+    the Trainer may lower the batch size, so the file need not have the same. world_size: trainers.
+    num_training_steps: optimizer steps of the whole run. hidden_size: of the model's config, the
+    largest one if it has several.
     """
 
     per_device_train_batch_size: int | None = None
@@ -55,6 +56,7 @@ class Arguments:
         values = {name: read(name, kind) for name, kind in _KINDS.items()}
         for name in ("fp16", "bf16"):
             values[name] = _either(values[name], read(f"{name}_full_eval", BOOLEAN))
+            values[name] = _either(values[name], read.precision == name or None)
         values["num_training_steps"] = num_steps or values["num_training_steps"] or _max_steps(read)
         values["hidden_size"] = _hidden_size(model) or values["hidden_size"]
         return cls(**values)
@@ -103,9 +105,17 @@ class _Source:
     def __init__(self, given: Any) -> None:
         self._given = given
 
-    def __call__(self, name: str, kind: Kind) -> Any:
+    @property
+    def precision(self) -> Any:
+        """mixed_precision of a TrainingArguments: what a launcher says, where no field does."""
+        return self._raw("mixed_precision")
+
+    def _raw(self, name: str) -> Any:
         mapping = isinstance(self._given, Mapping)
-        value = self._given.get(name) if mapping else getattr(self._given, name, None)
+        return self._given.get(name) if mapping else getattr(self._given, name, None)
+
+    def __call__(self, name: str, kind: Kind) -> Any:
+        value = self._raw(name)
         if value is None:
             return None
         try:

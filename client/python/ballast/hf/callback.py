@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 from ballast import rejoin
 from ballast.errors import BadArgument, warn
 from ballast.hf import clipping
-from ballast.hf.foreign import refuse_deepspeed
+from ballast.foreign import refuse_deepspeed
 from ballast.hf.resuming import ResumingOptimizer
 from ballast.pauses import say
 

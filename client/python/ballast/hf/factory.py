@@ -17,11 +17,12 @@ import torch
 from ballast import config as job_config
 from ballast.deepspeed import building
 from ballast.deepspeed.settings import Settings
+from ballast.ds_config import launched
 from ballast.ds_config.source import Config, load
 from ballast.errors import BadArgument, Unsupported, at_border
 from ballast.hf import clipping
 from ballast.hf.auto import resolve_auto
-from ballast.hf.foreign import refuse_deepspeed
+from ballast.foreign import refuse_deepspeed
 from ballast.hf.resuming import ResumingOptimizer, resuming
 
 _Build = Callable[..., ResumingOptimizer]
@@ -47,7 +48,8 @@ def optimizer(
 ) -> tuple[Callable[[], _Build], dict[str, Any]]:
     """For Trainer(..., optimizer_cls_and_kwargs=...): an optimizer whose state is in the service.
 
-    config: a ds_config (path, dict or base64), of which optimizer, precision and clipping count.
+    config: a ds_config (path, dict or base64), of which optimizer, precision and clipping count;
+    by default the file of ballast-run --ds-config, whose --mixed-precision counts, too.
     Without one, or without its optimizer section, AdamW with the values of args. args: the
     TrainingArguments, which fill "auto"; needed where something is "auto" or config is None.
     options: those of the job, such as endpoints, job, durability; the environment has them, too.
@@ -58,6 +60,7 @@ def optimizer(
     for what does not fit.
     """
     refuse_deepspeed(args)
+    config = launched.chosen(config, "ballast.hf.optimizer()")
     if config is None and args is None:
         raise BadArgument("ballast.hf.optimizer() needs a ds_config or args=, TrainingArguments")
     document = _document(config, args)
@@ -70,7 +73,7 @@ def optimizer(
 
 
 def _document(config: Config | None, args: Any) -> dict[str, Any]:
-    values = dict(load(config).values) if config is not None else {}
+    values = launched.precise(load(config).values) if config is not None else {}
     values.setdefault("optimizer", _ADAMW)
     if args is None:
         return values
@@ -90,7 +93,9 @@ def _settings(document: dict[str, Any], args: Any, model: torch.nn.Module) -> Se
     for key, instead in _REFUSED.items():
         if settings[key] is not None:
             raise Unsupported(f"{key} {settings[key]!r} of the ds_config: {instead}")
-    if settings["fp16.enabled"] or getattr(args, "fp16", False):
+    # What Trainer computes with: fp16=True of args, or ballast-run's --mixed-precision.
+    asked = getattr(args, "fp16", False) or getattr(args, "mixed_precision", "no") == "fp16"
+    if settings["fp16.enabled"] or asked:
         raise Unsupported(
             "fp16 under Trainer: Accelerate scales the loss and skips steps on each trainer by "
             "itself; use bf16, or the engine of ballast.deepspeed"

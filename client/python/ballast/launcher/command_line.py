@@ -1,0 +1,99 @@
+"""The command line of ballast-run.
+
+Comes from: ballast.run. Goes to: nothing. Pure functions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from ballast import __version__
+from ballast.ds_config.launched import PRECISIONS
+
+# As ballastd reads sizes; the bounds are its own to check.
+_SIZE = re.compile(r"[0-9]+(\.[0-9]+)? ?(B|[KMGT]iB)?\Z")
+
+
+def _count(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    if not 1 <= value <= 1024:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number in 1..1024")
+    return value
+
+
+def _restarts(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, 0 for never")
+    return int(text)
+
+
+def _size(text: str) -> str:
+    if not _SIZE.match(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: must be a size such as 4GiB, in B, KiB, MiB, GiB or TiB"
+        )
+    return text
+
+
+def parser() -> argparse.ArgumentParser:
+    """What ballast-run takes, with texts for --help."""
+    p = argparse.ArgumentParser(
+        prog="ballast-run",
+        allow_abbrev=False,
+        description="Runs a training script on local trainers with local Ballast servers.",
+    )
+    p.add_argument("--servers", type=_count, default=1, metavar="N", help="state servers (1)")
+    p.add_argument("--nproc", type=_count, default=1, metavar="N", help="trainer processes (1)")
+    _add_server_options(p)
+    _add_trainer_options(p)
+    p.add_argument("--job", metavar="NAME", help="job name; default: a fresh one")
+    p.add_argument("--no-prefix", action="store_true", help="output without [rank] in front")
+    p.add_argument("--quiet", action="store_true", help="nothing of ballast-run's own on stderr")
+    p.add_argument("--version", action="version", version=f"ballast-run {__version__}")
+    p.add_argument("script", type=Path, help="the Python script")
+    p.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
+    return p
+
+
+def _add_server_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--data-dir", type=Path, metavar="D", help="server data and logs; kept")
+    p.add_argument(
+        "--dram-budget",
+        type=_size,
+        metavar="SIZE",
+        help="memory for optimizer state per server, such as 4GiB; what does not fit lives in "
+        "--data-dir (80 %% of the memory that is available, shared out among the servers)",
+    )
+    p.add_argument(
+        "--max-server-restarts",
+        type=_restarts,
+        default=10,
+        metavar="N",
+        help="how often servers that end are started again, in all (10; 0: never)",
+    )
+    p.add_argument("--server-binary", metavar="PATH", help="the ballastd to start")
+
+
+def _add_trainer_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--max-restarts",
+        type=_restarts,
+        default=0,
+        metavar="N",
+        help="how often trainers that fail are started again in their seats, in all (0); sets "
+        "BALLAST_RESUME=auto unless it is set",
+    )
+    p.add_argument(
+        "--ds-config",
+        type=Path,
+        metavar="FILE",
+        help="the ds_config.json of the trainers (BALLAST_DS_CONFIG), which is checked first",
+    )
+    p.add_argument(
+        "--mixed-precision",
+        choices=PRECISIONS,
+        help='fills fp16.enabled and bf16.enabled of the ds_config where they are "auto" or '
+        "absent, and is the precision that Trainer and Accelerate compute with",
+    )
