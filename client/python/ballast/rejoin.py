@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from ballast import control
-from ballast.errors import AttachTimeout, BallastError
+from ballast.errors import AttachTimeout, BallastError, warn
 from ballast.launcher.servers import write_atomically
 from ballast.torch.service_optimizer import ServiceOptimizer
 
@@ -44,7 +44,8 @@ class Fork:
 def control_of(optimizer: ServiceOptimizer) -> control.Control:
     """Commands to the servers of the optimizer's job."""
     config = optimizer._membership.config
-    return control.Control(config.endpoints, config.reconnect_timeout * config.time_scale)
+    patience_s = config.reconnect_timeout * config.time_scale
+    return control.Control(config.endpoints, patience_s, config.time_scale)
 
 
 def fork(optimizer: ServiceOptimizer, tag: str, job: str, snapshot: str, round: int) -> Fork:
@@ -83,11 +84,40 @@ def join(optimizer: ServiceOptimizer, job: str) -> None:
 
     Afterwards the parameters hold its weights. Waits for the other trainers. Raises as attach().
     """
+    left = optimizer.job
     before = optimizer._membership
     if before.session is not None:
         before.leave()
     optimizer._prepare(dataclasses.replace(before.config, job=job, resume="must"))
     optimizer.attach()
+    if optimizer.rank == 0 and left != job:
+        _remove_left(optimizer, left)
+
+
+def _remove_left(optimizer: ServiceOptimizer, left: str) -> None:
+    """Deletes the jobs that earlier loads of this run have made, and that no trainer is in.
+
+    `left`: the job that the optimizer was in. All trainers are in the new one by now, which is on
+    the disks. The job with the run's own name stays: a script that is started again with `resume`
+    may continue it. Snapshots stay. Failing costs disk, no state.
+    """
+    stem = _SUFFIX.sub("", left)
+    if len(stem) > _STEM_MAX:
+        return  # Forks of another run may have the same name but for their suffix.
+    ours = re.compile(re.escape(stem) + _SUFFIX.pattern)
+    servers = control_of(optimizer)
+    try:
+        for found in servers.jobs():
+            name = found["name"]
+            if name != optimizer.job and ours.match(name) and _is_free(found, left):
+                servers.delete_job(name)
+    except BallastError as error:
+        warn(f"a job that an earlier load has made stays on the servers: {error.message}")
+
+
+def _is_free(found: dict[str, Any], left: str) -> bool:
+    # A running job without trainers waits for some; the one that was left does not.
+    return found["state"] == "resting" or (found["name"] == left and not found["open_streams"])
 
 
 def _usable(optimizer: ServiceOptimizer, path: str, tag: str) -> Fork | None:

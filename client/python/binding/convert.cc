@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ballast/error.h"
+#include "common/base/names.h"
 
 namespace ballast::python {
 namespace nb = nanobind;
@@ -160,6 +161,31 @@ nb::dict ToDict(const client::TransferCounters& counters) {
   fields["copied_up_bytes"] = counters.copied_up_bytes;
   fields["copied_down_bytes"] = counters.copied_down_bytes;
   fields["frames_refused"] = counters.frames_refused;
+  return fields;
+}
+
+nb::dict ToDict(const client::DurableJob& job) {
+  nb::dict fields;
+  fields["name"] = job.name;
+  fields["job"] = JobIdText(job.job_id);
+  fields["state"] = job.state;
+  fields["world"] = job.world;
+  fields["round"] = job.round;
+  fields["parameters"] = job.parameters;
+  fields["open_streams"] = job.open_streams;
+  fields["disk_bytes"] = job.disk_bytes;
+  return fields;
+}
+
+nb::dict ToDict(const client::Snapshot& snapshot) {
+  nb::dict fields;
+  fields["job"] = snapshot.job;
+  fields["name"] = snapshot.name;
+  fields["round"] = snapshot.round;
+  fields["created_s"] = snapshot.created_s;
+  fields["bytes"] = snapshot.bytes;
+  fields["parameters"] = snapshot.parameters;
+  fields["world"] = snapshot.world;
   return fields;
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "ballast/admin.h"
 #include "ballast/client.h"
 
 namespace ballast::python {
@@ -50,6 +51,9 @@ client::Resume ToResume(const std::string& resume);
 
 nanobind::dict ToDict(const client::RoundReport& report);  // paused_ns as "paused_ms"
 nanobind::dict ToDict(const client::TransferCounters& counters);
+// By the names that `ballastctl -o json` has.
+nanobind::dict ToDict(const client::DurableJob& job);
+nanobind::dict ToDict(const client::Snapshot& snapshot);
 // (kind, server, address, round, away_s, error, slots, epoch, left, world) each:
 // ballast.pauses.Pause.
 nanobind::list ToList(const std::vector<client::Pause>& pauses);

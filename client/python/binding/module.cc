@@ -1,4 +1,5 @@
-// The extension module ballast._core: a thin layer over the C++ client for ballast/session.py.
+// The extension module ballast._core: a thin layer over the C++ client for ballast/session.py and
+// ballast/control.py.
 // Comes from: ballast/session.py, which owns the waiting loops and all policy. Goes to:
 // ballast/client.h. Tensors are (name, shape, dtype, group, aliases), memory is integer addresses;
 // the Python side keeps that memory alive until the call has ended. The GIL is released wherever a
@@ -13,6 +14,7 @@
 #include <memory>
 #include <utility>
 
+#include "client/python/binding/admin.h"
 #include "client/python/binding/convert.h"
 #include "client/python/binding/exit_leave.h"
 #include "client/python/binding/operation.h"
@@ -158,7 +160,16 @@ bool WaitOperation(Operation& self, double timeout_s) {
   return ended;
 }
 
+template <typename One>
+nb::object Listed(const std::vector<One>& values) {
+  nb::list list;
+  for (const One& value : values) list.append(ToDict(value));
+  return list;
+}
+
 nb::object Result(const Operation& self) {
+  if (self.result().jobs.has_value()) return Listed(*self.result().jobs);
+  if (self.result().snapshots.has_value()) return Listed(*self.result().snapshots);
   if (self.result().client != nullptr) {
     return nb::cast(new Connection(self.result().client), nb::rv_policy::take_ownership);
   }
@@ -289,6 +300,7 @@ NB_MODULE(_core, module) {
       .def("result", &Result);
   DefineConnection(module);
   DefineSafetensors(module);
+  DefineAdmin(module);
   nb::class_<PauseQueue>(module, "PauseQueue").def(nb::init<>()).def("take", [](PauseQueue& self) {
     return ToList(self.Take());
   });

@@ -1,6 +1,6 @@
 // A blocking client call on its own thread, so that Python can wait for it in slices and run its
 // signal handlers (Ctrl-C) in between.
-// Comes from: module.cc. Goes to: ballast/client.h.
+// Comes from: module.cc, admin.cc. Goes to: ballast/client.h, ballast/admin.h.
 // Thread safety: Wait and the results are for one thread at a time; Stop for any; the body runs on
 // its own.
 #pragma once
@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "ballast/admin.h"
 #include "ballast/client.h"
 #include "common/base/sync.h"
 
@@ -20,9 +22,11 @@ namespace ballast::python {
 
 // What a body leaves behind; each kind of call fills its own field or none.
 struct OperationResult {
-  std::shared_ptr<client::Client> client;  // attach
-  std::vector<uint64_t> tensor_step;       // fetch_state
-  uint64_t round = 0;                      // snapshot
+  std::shared_ptr<client::Client> client;                  // attach
+  std::vector<uint64_t> tensor_step;                       // fetch_state
+  uint64_t round = 0;                                      // snapshot
+  std::optional<std::vector<client::DurableJob>> jobs;     // jobs, restore
+  std::optional<std::vector<client::Snapshot>> snapshots;  // snapshots
 };
 
 class Operation {

@@ -26,9 +26,8 @@ def schedule(optimizer):
     return torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5], gamma=0.5)
 
 
-def main(folder, first, end, saves):
-    rank = int(os.environ["RANK"])
-    engine, optimizer, _, scheduler = deepspeed.initialize(
+def engine():
+    return deepspeed.initialize(
         model=module(),
         lr_scheduler=schedule,
         config={
@@ -36,26 +35,31 @@ def main(folder, first, end, saves):
             "gradient_clipping": 0.0,
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
         },
-    )
+    )[0]
+
+
+def main(folder, first, end, saves):
+    rank = int(os.environ["RANK"])
+    run = engine()
     if first < 0:
-        path, state = engine.load_checkpoint(folder)
+        path, state = run.load_checkpoint(folder)
         first = state["next"]
         assert path == os.path.join(folder, f"global_step{first}")
         assert torch.equal(state["random"], torch.arange(5, dtype=torch.uint8))
-        assert engine.global_steps == first and optimizer.opt_step == first
+        assert run.global_steps == first and run.optimizer.opt_step == first
     for i in range(first, end):
-        engine.backward(engine(batch(rank, i)).square().mean())
-        engine.step()
+        run.backward(run(batch(rank, i)).square().mean())
+        run.step()
         if i + 1 == saves:
             random = torch.arange(5, dtype=torch.uint8)
-            engine.save_checkpoint(folder, client_state={"next": saves, "random": random})
+            run.save_checkpoint(folder, client_state={"next": saves, "random": random})
     if sys.argv[5:] == ["die"]:
         # The others may need this one for what they have not finished.
         print("done", flush=True)
         sys.stdin.read(1)
         os.kill(os.getpid(), signal.SIGKILL)
-    engine.save_16bit_model(folder, "model.safetensors")
-    print(engine.global_steps, engine.global_samples, engine.get_lr(), flush=True)
+    run.save_16bit_model(folder, "model.safetensors")
+    print(run.global_steps, run.global_samples, run.get_lr(), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import zipfile
 from collections import Counter
 
 import ballast.deepspeed as deepspeed
 import pytest
 import torch
-from ballast import control, rejoin
+from ballast import rejoin
 from ballast.deepspeed import folder
-from ballast.errors import BadArgument, BallastError, NameInUse, StorageFailed, Unsupported
+from ballast.errors import BadArgument, NameInUse, StorageFailed, Unreachable, Unsupported
 from ballast.plain_values import Packer, unpack
 from fake_core import FakeOperation
 from safetensors.torch import load_file
@@ -44,11 +43,11 @@ class Net(torch.nn.Module):
 
 
 class FakeControl:
-    """Stands for ballastctl. taken: names of snapshots by job; made: forks."""
+    """Stands for ballast.control. made: forks; listed: jobs; gone: deleted jobs."""
 
     def __init__(self, fake):
         self._fake = fake
-        self.deleted, self.made, self.jobs = [], [], {}
+        self.deleted, self.made, self.listed, self.gone = [], [], [], []
 
     def snapshots(self, job):
         calls = [c for one in self._fake.attached for c in one.calls if c[0] == "snapshot"]
@@ -61,8 +60,17 @@ class FakeControl:
     def delete_snapshot(self, job, snapshot):
         self.deleted.append((job, snapshot))
 
+    def jobs(self):
+        return self.listed
+
     def job(self, name):
-        return self.jobs.get(name)
+        return next((one for one in self.listed if one["name"] == name), None)
+
+    def delete_job(self, name):
+        self.gone.append(name)
+
+    def lists(self, name, state="resting", streams=0, **more):
+        self.listed.append({"name": name, "state": state, "open_streams": streams, **more})
 
 
 @pytest.fixture
@@ -122,6 +130,40 @@ def test_a_running_engine_goes_back_and_leaves_its_job(servers, fake, tmp_path):
     first = run.optimizer.job
     run.load_checkpoint(tmp_path, "here")
     assert run.optimizer.job != first and run.optimizer.job.count(".load-") == 1
+
+
+def test_a_load_deletes_jobs_of_earlier_loads_that_no_trainer_is_in(servers, tmp_path):
+    run = engine()
+    train(run, 1)
+    run.save_checkpoint(tmp_path, "a")
+    servers.lists("job.load-0000000a")  # of a process that was killed
+    for kept in ("job", "other", "jobs.load-0000000b", "job.load-0000000b.load-0000000c",
+                 "job.load-0000000d.x", "job.load-best"):  # fmt: skip
+        servers.lists(kept)
+    servers.lists("job.load-0000000e", "running", 0)  # waits for its trainers
+    servers.lists("job.load-0000000f", "running", 1)
+    run.load_checkpoint(tmp_path, "a")
+    assert servers.gone == ["job.load-0000000a"]
+    first = run.optimizer.job
+    servers.listed = []
+    servers.lists("job")
+    servers.lists(first, "running", 0)  # left, and not at rest yet
+    run.load_checkpoint(tmp_path, "a")
+    assert servers.gone == ["job.load-0000000a", first] and run.optimizer.job != first
+
+
+def test_a_job_that_cannot_be_deleted_is_a_warning(servers, tmp_path):
+    run = engine()
+    train(run, 1)
+    run.save_checkpoint(tmp_path, "a")
+
+    def away():
+        raise Unreachable("no server answers")
+
+    servers.jobs = away
+    with pytest.warns(UserWarning, match="stays on the servers: no server answers"):
+        run.load_checkpoint(tmp_path, "a")
+    assert run.global_steps == 1
 
 
 def test_a_value_that_no_checkpoint_can_hold_is_named(servers, fake, tmp_path):
@@ -270,12 +312,12 @@ def test_only_a_fork_at_its_beginning_is_taken_again(servers, fake, tmp_path):
     path.write_text('{"tag": "a", "job": "j", "round": 4, "world": 1}')
     usable = lambda tag="a": rejoin._usable(optimizer, str(path), tag)  # noqa: E731
     assert usable() is None
-    servers.jobs["j"] = {"round": 5}
+    servers.listed = [{"name": "j", "round": 5}]
     assert usable() == usable("") == rejoin.Fork("a", "j", 4, 1)
     assert usable("b") is None
-    servers.jobs["j"] = {"round": 6}
+    servers.listed = [{"name": "j", "round": 6}]
     assert usable() is None
-    servers.jobs["j"] = {"round": 5}
+    servers.listed = [{"name": "j", "round": 5}]
     for text in ('{"tag": "a", "job": "j", "round": 4, "world": 2}', "{}", "[1]", "{"):
         path.write_text(text)
         assert usable() is None
@@ -287,35 +329,3 @@ def test_pack_and_unpack_are_inverse_for_names_like_the_marks():
     assert unpack(packer.pack(value, "v"), packer.tensors) == value
     with pytest.raises(ValueError, match="its tensor '9' is missing"):
         unpack({"__tensor__": "9"}, packer.tensors)
-
-
-def ballastctl(tmp_path, monkeypatch, script):
-    binary = tmp_path / "ballastctl"
-    binary.write_text(f"#!/bin/sh\n{script}\n")
-    binary.chmod(binary.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("BALLAST_BALLASTCTL", str(binary))
-    return control.Control(["127.0.0.1:1"], 60.0)
-
-
-def test_a_command_is_repeated_while_servers_start(tmp_path, monkeypatch):
-    marker = tmp_path / "asked"
-    ask = ballastctl(
-        tmp_path, monkeypatch,
-        f'if [ -e {marker} ]; then echo \'{{"jobs": [{{"name": "j", "round": 3}}]}}\'; exit 0; fi\n'
-        f"touch {marker}; echo 'ballastctl: cannot reach it' >&2; exit 3")  # fmt: skip
-    assert ask.job("j") == {"name": "j", "round": 3} and ask.job("k") is None
-
-
-@pytest.mark.parametrize(
-    ("script", "named"),
-    [("echo 'ballastctl: NAME_IN_USE' >&2; exit 1", "snapshot fork j s --as n .*: NAME_IN_USE"),
-     ("echo nonsense", "printed 'nonsense")])  # fmt: skip
-def test_a_command_that_fails_says_why(tmp_path, monkeypatch, script, named):
-    with pytest.raises(BallastError, match=named):
-        ballastctl(tmp_path, monkeypatch, script).fork("j", "s", "n", 1)
-
-
-def test_a_missing_ballastctl_says_where_it_was_looked_for(tmp_path, monkeypatch):
-    monkeypatch.setenv("BALLAST_BALLASTCTL", str(tmp_path / "none"))
-    with pytest.raises(BadArgument, match="BALLAST_BALLASTCTL: .*none is not an executable"):
-        control.Control(["127.0.0.1:1"], 1.0).job("j")

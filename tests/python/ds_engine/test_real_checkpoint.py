@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from ds_engine import checkpoint_script
-from real_training import CLIENT
+from ballast import rejoin
+from real_training import CLIENT, fresh_job
 from safetensors.torch import load_file
 
 SCRIPT = Path(checkpoint_script.__file__)
@@ -77,3 +78,33 @@ def test_a_killed_run_continues_from_its_checkpoint_with_other_trainers(
         for name, value in oracle([before] * 4 + [after] * 4).items():
             assert torch.equal(got[name], value), name
         assert said == f"8 {16 * before + 16 * after} [0.0025]\n"
+
+
+def test_a_running_engine_loads_again_and_leaves_one_job_behind(
+    tmp_path, shared_servers, monkeypatch
+):
+    monkeypatch.setenv("BALLAST_ENDPOINTS", ",".join(shared_servers(2)))
+    monkeypatch.setenv("BALLAST_JOB", fresh_job("again"))
+    engine = checkpoint_script.engine()
+
+    def round_of(i):
+        engine.backward(engine(checkpoint_script.batch(0, i)).square().mean())
+        engine.step()
+        return [p.detach().clone() for p in engine.module.parameters()]
+
+    round_of(0)
+    engine.save_checkpoint(tmp_path)
+    after = round_of(1)
+    jobs = [engine.optimizer.job]
+    for _ in range(3):
+        engine.load_checkpoint(tmp_path)
+        jobs.append(engine.optimizer.job)
+        assert all(map(torch.equal, round_of(1), after))
+    ask = rejoin.control_of(engine.optimizer)
+    there = {job["name"] for job in ask.jobs()} & set(jobs)
+    assert there == {jobs[0], jobs[-1]}
+    engine.save_checkpoint(tmp_path, "two")
+    engine.load_checkpoint(tmp_path)  # of a job that is gone by the next load
+    engine.load_checkpoint(tmp_path)
+    assert engine.global_steps == 2 and all(map(torch.equal, engine.module.parameters(), after))
+    engine.destroy()

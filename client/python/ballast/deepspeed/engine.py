@@ -288,7 +288,7 @@ class DeepSpeedEngine:
         All trainers call it, of any number, before the next forward pass. The state becomes a job
         of its own, which begins with the snapshot's bits; the job that saved it stays on the
         servers as it is. tag: that of DIR/latest by default; without such a file nothing is loaded,
-        and the result is (None, None). Needs the ballastctl binary on rank 0's machine.
+        and the result is (None, None).
         Raises BadArgument for a tag that is missing, with those that are there, and for a
         checkpoint that does not fit; Unsupported for loading parts of the state.
         """
