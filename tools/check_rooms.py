@@ -37,7 +37,7 @@ PROTOBUF, GRPC = ("google/protobuf/",), ("grpcpp/", "grpc/")
 SAFETENSORS = "common/safetensors"
 EVERYTHING = COMMON + (
     SAFETENSORS, WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + (
-    "server/rpc", "server", PUBLIC_CLIENT, "client/cpp", "client/device")
+    "server/rpc", "server", PUBLIC_CLIENT, "client/cpp", "client/device", "client/aio")
 
 # Kernels run inside the memory-bound pass over an extent: nothing in them may wait or allocate.
 KERNEL_BANS = (
@@ -97,10 +97,11 @@ ROOMS = {
         ("absl/",) + GRPC + PROTOBUF),
     PUBLIC_CLIENT: Room(),
     "client/device": Room(("common/base", "common/tensor")),
+    "client/aio": Room(("common/base", "common/io")),
     "client/cpp": Room(
         COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT), ("absl/",) + GRPC + PROTOBUF),
     "client/python": Room(
-        (PUBLIC_CLIENT, "common/base", "common/io", "common/tensor", SAFETENSORS),
+        (PUBLIC_CLIENT, "client/aio", "common/base", "common/io", "common/tensor", SAFETENSORS),
         ("absl/", "nanobind/", "Python.h")),
     "examples": Room((PUBLIC_CLIENT,)),
     "tools": Room(EVERYTHING + ("tools",), THIRD_PARTY),
