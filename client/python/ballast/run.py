@@ -1,4 +1,4 @@
-"""ballast-run: a script on N local trainers with M local state servers, one command, no set-up.
+"""ballast-run: a script on N trainers, here or on several hosts, with M local state servers.
 
 Comes from: the shell. Goes to: launcher.servers, launcher.trainers, launcher.stragglers.
 Exit code: 0 when all trainers succeed; that of the first trainer that failed and was not started
@@ -23,6 +23,8 @@ from ballast.errors import BadArgument, Unsupported
 from ballast.launcher import process, trainers, workspace
 from ballast.launcher.command_line import parser
 from ballast.launcher.ds_config import checked
+from ballast.launcher.given_servers import GivenServers
+from ballast.launcher.placement import Placement, placed
 from ballast.launcher.restarts import ServerRestarts, TrainerRestarts
 from ballast.launcher.servers import LaunchError, Servers, UsageError, find_ballastd
 from ballast.launcher.stragglers import StragglerWatch
@@ -53,14 +55,21 @@ class _Run:
     """One launch: servers, trainers, and the decision when and how all of it ends."""
 
     def __init__(
-        self, options: argparse.Namespace, binary: Path, data_dir: Path, inherited: Sequence[int]
+        self,
+        options: argparse.Namespace,
+        placement: Placement,
+        servers: Servers | GivenServers,
+        run_dir: Path,
     ) -> None:
         self._options = options
+        self._placement = placement
+        self._servers = servers
         config = None if options.ds_config is None else str(options.ds_config)
         self._configured = launched.environment(config, options.mixed_precision)
-        self._servers = Servers(binary, options.servers, data_dir, options.dram_budget, inherited)
-        prefix = options.nproc > 1 and not options.no_prefix
-        self._trainers = Trainers(options.script, options.args, prefix, data_dir / "run")
+        prefix = len(placement.seats) > 1 and not options.no_prefix
+        self._trainers = Trainers(
+            options.script, options.args, prefix, run_dir, placement.hosts, options.ssh
+        )
         self._server_restarts = ServerRestarts(
             self._servers, options.max_server_restarts, self._say
         )
@@ -89,23 +98,25 @@ class _Run:
             print(f"ballast-run: {text}", file=sys.stderr, flush=True)
 
     def _start_trainers(self) -> None:
-        world = self._options.nproc
+        place = self._placement
+        world = len(place.seats)
         job = self._options.job or job_name.fresh(str(self._options.script))
-        port = trainers.free_port()
         base = {**os.environ, **self._configured}
         self._trainers.start(
             [
                 trainers.environment(
                     base,
-                    rank,
+                    seat.rank,
                     world,
                     endpoints=self._servers.addresses,
                     admin=self._servers.admin_addresses,
                     job=job,
-                    master_port=port,
+                    master_addr=place.address,
+                    master_port=place.port,
                     restarts=self._options.max_restarts > 0,
+                    seat=seat,
                 )
-                for rank in range(world)
+                for seat in place.seats
             ]
         )
         self._say(f"job {job}: {world} trainer(s), servers {' '.join(self._servers.addresses)}")
@@ -123,7 +134,11 @@ class _Run:
             # Before the look at failures: a trainer that ends behind it is for the next turn.
             over = self._all_ended(going_on)
             if going_on and (first_failed := self._trainer_restarts.poll()) is not None:
-                self._say(f"trainer {first_failed} failed; the others have {FAILURE_GRACE_S:g} s")
+                self._say(
+                    f"{self._trainers.name(first_failed)} failed; it "
+                    f"{self._trainers.how_ended(first_failed)}; the others have "
+                    f"{FAILURE_GRACE_S:g} s"
+                )
                 give_up = min(give_up, time.monotonic() + FAILURE_GRACE_S)
             if over and self._all_ended(going_on):
                 break
@@ -163,21 +178,40 @@ def _launch(options: argparse.Namespace) -> int:
     if options.job is not None:
         job_name.check(options.job, "--job")
     check_environment(os.environ)
+    placement = placed(options, os.environ)
     if options.ds_config is not None:
-        options.ds_config = checked(options.ds_config, options.mixed_precision, options.nproc)
+        world = len(placement.seats)
+        options.ds_config = checked(options.ds_config, options.mixed_precision, world)
     data_dir = None if options.data_dir is None else _made(options.data_dir)
-    binary = find_ballastd(options.server_binary, os.environ)
+    binary = None if placement.endpoints else find_ballastd(options.server_binary, os.environ)
     if data_dir is not None:
-        return _Run(options, binary, data_dir, ()).execute()
+        return _run(options, placement, binary, data_dir, ())
     stale = workspace.remove_stale()
     if stale and not options.quiet:
         names = " ".join(map(str, stale))
         print(f"ballast-run: removed what killed runs left behind: {names}", file=sys.stderr)
     space = _workspace()
     try:
-        return _Run(options, binary, space.path, (space.lock,)).execute()
+        return _run(options, placement, binary, space.path, (space.lock,))
     finally:
         space.remove()
+
+
+def _run(
+    options: argparse.Namespace,
+    placement: Placement,
+    binary: Path | None,
+    data_dir: Path,
+    inherited: Sequence[int],
+) -> int:
+    """binary: ballastd; None: the servers run already."""
+    run_dir = data_dir / "run"
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if binary is None:
+        return _Run(options, placement, GivenServers(placement.endpoints), run_dir).execute()
+    count, budget = options.servers or 1, options.dram_budget
+    servers = Servers(binary, count, data_dir, budget, inherited, placement.address)
+    return _Run(options, placement, servers, run_dir).execute()
 
 
 def _made(data_dir: Path) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from pathlib import Path
 
 from ballast import __version__
@@ -21,6 +22,23 @@ def _count(text: str) -> int:
     if not 1 <= value <= 1024:
         raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number in 1..1024")
     return value
+
+
+def _port(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    if not 1 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a port, 1..65535")
+    return value
+
+
+def _words(text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    if not words:
+        raise argparse.ArgumentTypeError("must name a program")
+    return words
 
 
 def _restarts(text: str) -> int:
@@ -44,8 +62,14 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Runs a training script on local trainers with local Ballast servers.",
     )
-    p.add_argument("--servers", type=_count, default=1, metavar="N", help="state servers (1)")
-    p.add_argument("--nproc", type=_count, default=1, metavar="N", help="trainer processes (1)")
+    p.add_argument("--servers", type=_count, metavar="N", help="state servers (1)")
+    p.add_argument(
+        "--nproc",
+        type=_count,
+        metavar="N",
+        help="trainer processes in all (1; with --hostfile, all slots)",
+    )
+    _add_host_options(p)
     _add_server_options(p)
     _add_trainer_options(p)
     p.add_argument("--job", metavar="NAME", help="job name; default: a fresh one")
@@ -55,6 +79,29 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("script", type=Path, help="the Python script")
     p.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
     return p
+
+
+def _add_host_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--hostfile",
+        type=Path,
+        metavar="FILE",
+        help='hosts of the trainers, one a line: "name slots=N"; the first one is this machine and '
+        "has the servers, unless BALLAST_ENDPOINTS names running ones",
+    )
+    p.add_argument(
+        "--master-addr",
+        metavar="ADDR",
+        help="address of the first host for the others (of its name in the hostfile)",
+    )
+    p.add_argument("--master-port", type=_port, metavar="N", help="for torch.distributed")
+    p.add_argument(
+        "--ssh",
+        type=_words,
+        default=["ssh"],
+        metavar="COMMAND",
+        help='how to reach the hosts (ssh), such as "ssh -p 2222"',
+    )
 
 
 def _add_server_options(p: argparse.ArgumentParser) -> None:

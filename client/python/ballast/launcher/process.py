@@ -37,19 +37,20 @@ class Child:
     """A process in its own group. What it leaves behind in the group ends with it."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], **streams: Any) -> None:
-        """Starts `command` without standard input. To be called by the main thread: the kernel ends
-        the child when the thread that started it ends.
+        """Starts `command`, without standard input unless `streams` has one. To be called by the
+        main thread: the kernel ends the child when the thread that started it ends.
 
-        streams: stdout, stderr and pass_fds, as for subprocess.Popen. OSError when it cannot start.
+        streams: stdin, stdout, stderr and pass_fds, as for subprocess.Popen. OSError when it cannot
+        start.
         """
         self._popen = subprocess.Popen(
             list(command),
             env=dict(env),
-            stdin=subprocess.DEVNULL,
             start_new_session=True,
             preexec_fn=_end_with(os.getpid()),
-            **streams,
+            **{"stdin": subprocess.DEVNULL, **streams},
         )
+        self.stdin = self._popen.stdin
         self.stdout = self._popen.stdout
         self.stderr = self._popen.stderr
         self._swept = False

@@ -154,12 +154,12 @@ class TrainerRestarts(_Restarts):
 
     def _hopeless(self, i: int) -> str | None:
         why = self._trainers.why_hopeless(i)
-        return None if why is None else f"trainer {i} is not started again: {why}"
+        return None if why is None else f"{self._trainers.name(i)} is not started again: {why}"
 
     def _story(self, i: int) -> str:
         code = self._trainers.children[i].code()
-        how = _ORDERED.get(code, f"with exit code {code}")
-        return f"trainer {i} ended {how}; starting it again in its seat"
+        how = "ended " + _ORDERED[code] if code in _ORDERED else self._trainers.how_ended(i)
+        return f"{self._trainers.name(i)} {how}; starting it again in its seat"
 
     def _again(self, i: int) -> None:
         self._trainers.restart(i)

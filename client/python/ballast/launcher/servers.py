@@ -99,11 +99,13 @@ class Servers:
         data_dir: Path,
         dram_budget: str | None,
         inherited: Sequence[int] = (),
+        host: str = "127.0.0.1",
     ) -> None:
         """dram_budget: for the state in memory of each server; None: what start()'s environment
         says. For everything together each server gets what that says, or its share of this
         machine's memory.
-        inherited: file descriptors that every server keeps open as long as it lives."""
+        inherited: file descriptors that every server keeps open as long as it lives.
+        host: the address that they listen on."""
         self._binary = binary
         self._count = count
         self._run_dir = data_dir / "run"
@@ -111,6 +113,7 @@ class Servers:
         self._dram_budget = dram_budget
         self._memory_budget: str | None = None
         self._inherited = tuple(inherited)
+        self._host = f"[{host}]" if ":" in host else host
         self._environ: Mapping[str, str] = {}
         self.children: list[process.Child] = []
         self.addresses: list[str] = []
@@ -131,7 +134,7 @@ class Servers:
             # Settled once: a server that is started again has to have room for the same jobs.
             self._memory_budget = memory_share(self._count)
         for i in range(self._count):
-            self.children.append(self._spawn(i, "127.0.0.1:0", "wb"))
+            self.children.append(self._spawn(i, f"{self._host}:0", "wb"))
         deadline = time.monotonic() + START_TIMEOUT_S * time_scale(environ)
         ready = []
         for i in range(self._count):

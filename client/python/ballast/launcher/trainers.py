@@ -15,9 +15,14 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from ballast import last_words
 from ballast.launcher import output, process
+from ballast.launcher.far_child import FarChild
+from ballast.launcher.far_end import SSH_FAILED
+from ballast.launcher.hostfile import Seat
 from ballast.launcher.servers import write_atomically
 
 FAILURE_GRACE_S = 5.0
@@ -35,24 +40,29 @@ def environment(
     job: str,
     master_port: int,
     restarts: bool = False,
+    master_addr: str = "127.0.0.1",
+    seat: Seat | None = None,
 ) -> dict[str, str]:
     """What a trainer finds in its environment: torchrun's variables and BALLAST_*.
 
-    OMP_NUM_THREADS stays as it is when set, else the cores are shared out among the trainers.
-    restarts: a trainer that fails is started again, so its job must be one that can be resumed.
+    OMP_NUM_THREADS stays as it is when set, else the cores are shared out among the trainers; on
+    another host its own are, there. restarts: a trainer that fails is started again, so its job
+    must be one that can be resumed. seat: where it runs; None: all run here.
     """
+    seat = seat or Seat(rank, None, rank, world)
     cores = len(os.sched_getaffinity(0))
     stale = ("BALLAST_RANK", "BALLAST_SLOT", "BALLAST_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
     env = {k: v for k, v in base.items() if k not in stale}
-    env.setdefault("OMP_NUM_THREADS", str(max(1, cores // world)))
+    if seat.host is None:
+        env.setdefault("OMP_NUM_THREADS", str(max(1, cores // seat.local_world)))
     if restarts:
         env.setdefault("BALLAST_RESUME", "auto")
     env.update(
         RANK=str(rank),
-        LOCAL_RANK=str(rank),
+        LOCAL_RANK=str(seat.local_rank),
         WORLD_SIZE=str(world),
-        LOCAL_WORLD_SIZE=str(world),
-        MASTER_ADDR="127.0.0.1",
+        LOCAL_WORLD_SIZE=str(seat.local_world),
+        MASTER_ADDR=master_addr,
         MASTER_PORT=str(master_port),
         BALLAST_ENDPOINTS=",".join(endpoints),
         BALLAST_JOB=job,
@@ -72,9 +82,21 @@ def free_port() -> int:
 class Trainers:
     """N processes of the script; use start(), then stop()."""
 
-    def __init__(self, script: Path, args: Sequence[str], prefix: bool, run_dir: Path) -> None:
+    def __init__(
+        self,
+        script: Path,
+        args: Sequence[str],
+        prefix: bool,
+        run_dir: Path,
+        hosts: Mapping[int, str] = MappingProxyType({}),
+        ssh: Sequence[str] = ("ssh",),
+    ) -> None:
+        """hosts: by rank, those that do not run here. ssh: the program that leads to them, and its
+        arguments. BALLAST_PYTHON names their Python, if it is not of this one's path."""
         self._script = script
-        self._command = [sys.executable, "-u", str(script), *args]
+        self._arguments = ["-u", str(script), *args]
+        self._hosts = hosts
+        self._ssh = ssh
         self._prefix = prefix
         self._run_dir = run_dir
         self._environments: list[Mapping[str, str]] = []
@@ -96,19 +118,40 @@ class Trainers:
 
     def _spawn(self, rank: int) -> process.Child:
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} if self._prefix else {}
-        env = {**self._environments[rank], last_words.VARIABLE: str(self._end_file(rank))}
         with contextlib.suppress(OSError):
             self._end_file(rank).unlink(missing_ok=True)
-        child = process.Child(self._command, env, **streams)
+        child = self._started(rank, streams)
         if self._prefix:
             mark = f"[{rank}] ".encode()
             self._pumps.append(output.forward(child.stdout, sys.stdout.buffer, mark))
             self._pumps.append(output.forward(child.stderr, sys.stderr.buffer, mark))
         told = {"rank": rank, "pid": child.pid, "restarts": self._restarts[rank]}
+        if rank in self._hosts:
+            told["host"] = self._hosts[rank]  # and pid is that of ssh
         # For people and scripts that look; a full disk is no reason to end the run.
         with contextlib.suppress(OSError):
             write_atomically(self._run_dir / f"trainer-{rank}.json", json.dumps(told))
         return child
+
+    def _started(self, rank: int, streams: Mapping[str, Any]) -> process.Child:
+        env = self._environments[rank]
+        if rank in self._hosts:
+            python = env.get("BALLAST_PYTHON") or sys.executable
+            command = [python, *self._arguments]
+            return FarChild(self._ssh, self._hosts[rank], command, env, **streams)
+        env = {**env, last_words.VARIABLE: str(self._end_file(rank))}
+        return process.Child([sys.executable, *self._arguments], env, **streams)
+
+    def name(self, rank: int) -> str:
+        """The trainer as texts call it, with its host where that is not this one."""
+        return f"trainer {rank}" + (f" on {self._hosts[rank]}" if rank in self._hosts else "")
+
+    def how_ended(self, rank: int) -> str:
+        """How the trainer of `rank`, which has failed, ended."""
+        code = self.children[rank].code()
+        if rank in self._hosts and code == SSH_FAILED:
+            return f"is lost: ssh cannot reach {self._hosts[rank]} (exit code {code})"
+        return f"ended with exit code {code}"
 
     def why_hopeless(self, rank: int) -> str | None:
         """Why the trainer of `rank`, which has failed, would fail again; None: it may not."""

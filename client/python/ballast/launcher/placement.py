@@ -1,0 +1,99 @@
+"""Where the parts of a launch run: trainers by rank, servers, torch.distributed's rendezvous.
+
+Comes from: ballast.run. Goes to: launcher.hostfile. Thread safety: immutable values; reads the
+hostfile and asks for names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from ballast import config
+from ballast.launcher import hostfile, trainers
+from ballast.launcher.hostfile import Host, Seat
+from ballast.launcher.servers import UsageError
+
+_LOOPBACK = "127.0.0.1"
+# torchrun's and DeepSpeed's, for a first host whose free ports are not known here.
+_PORT = 29500
+_INSECURE = "BALLAST_LISTEN_INSECURE_NETWORK"
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """seats: of all trainers, by rank. address: where servers listen and rank 0 is found.
+    endpoints: running servers; empty: some are started here."""
+
+    seats: Sequence[Seat]
+    address: str
+    port: int
+    endpoints: Sequence[str]
+
+    @property
+    def hosts(self) -> dict[int, str]:
+        """By rank, the hosts that are not this machine."""
+        return {seat.rank: seat.host for seat in self.seats if seat.host is not None}
+
+
+def placed(options: argparse.Namespace, environ: Mapping[str, str]) -> Placement:
+    """Reads the hostfile, if there is one.
+
+    Raises UsageError for options that do not fit, a hostfile that cannot be used, servers that the
+    other hosts could not reach; BadArgument for BALLAST_ENDPOINTS that are none.
+    """
+    if options.hostfile is None:
+        return _local(options)
+    hosts = hostfile.read(options.hostfile)
+    seats = hostfile.seats(hosts, options.nproc)
+    here = hostfile.is_here(hosts[0].address)
+    endpoints = config.endpoints(environ) if environ.get("BALLAST_ENDPOINTS") else ()
+    if endpoints and options.servers is not None:
+        raise UsageError(
+            f"--servers {options.servers}, and BALLAST_ENDPOINTS names running servers; leave one "
+            "of the two out"
+        )
+    if not endpoints and not here:
+        raise UsageError(
+            f"the first host of {options.hostfile}, {hosts[0].name}, is not this machine, where "
+            "the servers would start; run ballast-run there, or start servers and name them in "
+            "BALLAST_ENDPOINTS"
+        )
+    apart = any(seat.host is not None for seat in seats)
+    address = options.master_addr or _address(hosts[0], here and apart)
+    if not endpoints and address not in ("localhost", _LOOPBACK, "::1"):
+        _check_insecure(address, environ)
+    port = options.master_port or (trainers.free_port() if here else _PORT)
+    return Placement(seats, address, port, endpoints)
+
+
+def _local(options: argparse.Namespace) -> Placement:
+    for name in ("master_addr", "master_port"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')} is for --hostfile; leave it out")
+    count = options.nproc or 1
+    seats = [Seat(rank, None, rank, count) for rank in range(count)]
+    return Placement(seats, _LOOPBACK, trainers.free_port(), ())
+
+
+def _address(first: Host, needed: bool) -> str:
+    """needed: other hosts must reach this machine by it."""
+    if not needed:
+        return _LOOPBACK if hostfile.is_here(first.address) else first.address
+    found = hostfile.address_of(first.address)
+    if found is None:
+        raise UsageError(
+            f"{first.address}, the first host, has no address here that other hosts reach it by; "
+            "name one with --master-addr"
+        )
+    return found
+
+
+def _check_insecure(address: str, environ: Mapping[str, str]) -> None:
+    if environ.get(_INSECURE, "").lower() != "true":
+        raise UsageError(
+            f"the servers would listen on {address}, where every process that reaches them can "
+            f"read and change the weights: there is no TLS yet. Set {_INSECURE}=true on a network "
+            "that you trust"
+        )
