@@ -53,7 +53,7 @@ def test_modules_that_stay_in_fp32_are_auto_or_a_list():
 def test_infinite_steps_per_print_of_accelerate_means_never():
     report = check({MICRO: 1, "steps_per_print": float("inf")})
     (finding,) = report.of("steps_per_print")
-    assert (finding.verdict, finding.effective) == (Verdict.NO_EFFECT, None)
+    assert (finding.verdict, finding.effective) == (Verdict.SDK, None)
     assert '"refused": 0' in report.as_json()
     for value in (float("-inf"), float("nan"), 0, "inf"):
         assert one({"steps_per_print": value}, "steps_per_print").code == "wrong_value"

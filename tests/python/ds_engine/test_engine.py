@@ -484,8 +484,6 @@ def test_comm_of_one_trainer():
     deepspeed.comm.barrier()
     deepspeed.init_distributed()
     assert not deepspeed.comm.is_initialized()
-    with pytest.raises(Unsupported, match="opt.counters"):
-        deepspeed.comm.log_summary()
 
 
 def test_activations_are_recomputed_by_torch():

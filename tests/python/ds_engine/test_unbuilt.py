@@ -18,7 +18,6 @@ CASES = {
     "communication_data_type": {"communication_data_type": "fp32", "fp16": FP16},
     "data_types.grad_accum_dtype": {"data_types": {"grad_accum_dtype": "bf16"}, "fp16": FP16},
     "zero_optimization.stage": {"zero_optimization": {"stage": 3}},
-    "comms_logger.enabled": {"comms_logger": {"enabled": True}},
 }
 
 

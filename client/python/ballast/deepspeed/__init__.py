@@ -19,7 +19,9 @@ from ballast.deepspeed.boundary import Boundary
 from ballast.deepspeed.comm import init_distributed
 from ballast.deepspeed.engine import DeepSpeedEngine
 from ballast.deepspeed.names import module_advice
+from ballast.deepspeed.progress import Progress
 from ballast.deepspeed.settings import Settings, add_config_arguments, config_of
+from ballast.deepspeed.transfers import Transfers
 from ballast.ds_config import launched
 from ballast.ds_config.source import Config, load
 from ballast.errors import BadArgument, at_border
@@ -80,8 +82,25 @@ def initialize(
         Monitor(document, rank),
         settings["zero_optimization.stage"],
         building.sums_in_fp32(settings),
+        Progress(settings["steps_per_print"], settings["wall_clock_breakdown"], rank),
+        _transfers(settings, rank),
     )
     return engine, opt, loader, schedule
+
+
+def _transfers(settings: Settings, rank: int) -> Transfers | None:
+    """What comm.log_summary() shows from now on; None without comms_logger."""
+    if not settings["comms_logger.enabled"]:
+        return None
+    operations = settings["comms_logger.prof_ops"]
+    operations = [operations] if isinstance(operations, str) else operations
+    if settings["comms_logger.prof_all"]:
+        operations = ()
+    elif not operations:
+        return None
+    transfers = Transfers(operations, settings["comms_logger.verbose"], rank)
+    comm.show(transfers)
+    return transfers
 
 
 def _boundary(settings: Settings, world: int) -> Boundary:

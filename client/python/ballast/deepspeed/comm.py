@@ -1,4 +1,4 @@
-"""deepspeed.comm, as far as training scripts use it: ranks and a barrier.
+"""deepspeed.comm, as far as training scripts use it: ranks, a barrier, and the log of transfers.
 
 Comes from: user code. Goes to: torch.distributed where the script has begun it. Thread safety: as
 torch.distributed.
@@ -7,11 +7,16 @@ torch.distributed.
 from __future__ import annotations
 
 import os
+from datetime import datetime
+from typing import Any
 
 import torch.distributed
 
 from ballast import config
+from ballast.deepspeed.transfers import Transfers
 from ballast.errors import Unsupported
+
+_shown: Transfers | None = None  # of the newest engine with comms_logger
 
 
 def get_rank() -> int:
@@ -44,8 +49,36 @@ def barrier() -> None:
         raise Unsupported("barrier() needs torch.distributed; call init_distributed() first")
 
 
-def log_summary() -> None:
-    raise Unsupported("comms_logger is not there yet; opt.counters has the bytes of the wire")
+def log_summary(
+    show_straggler: bool = False, print_log: bool = True, return_dict: bool = False
+) -> dict[str, Any] | None:
+    """Prints the transfers of this trainer's rounds on rank 0, by operation and size.
+
+    return_dict: returns them as well, as {"summary", "straggler_analysis", "metadata"}. Unsupported
+    without comms_logger, and for stragglers, which the servers name.
+    """
+    if _shown is None:
+        raise Unsupported(
+            'log_summary() needs "comms_logger": {"enabled": true} in the ds_config of initialize()'
+        )
+    if show_straggler:
+        raise Unsupported(
+            "log_summary(show_straggler=True): leave it out; the servers name stragglers in their "
+            "log and metrics"
+        )
+    if print_log and get_rank() == 0:
+        print(_shown.table(), flush=True)
+    if not return_dict:
+        return None
+    metadata = {"world_size": get_world_size(), "rank": get_rank(),
+                "timestamp": datetime.now().isoformat()}  # fmt: skip
+    return {"summary": _shown.summary(), "straggler_analysis": None, "metadata": metadata}
+
+
+def show(transfers: Transfers) -> None:
+    """What log_summary() shows from now on: that of the newest engine."""
+    global _shown
+    _shown = transfers
 
 
 def init_distributed(dist_backend: str | None = None, **_: object) -> None:

@@ -17,8 +17,10 @@ import torch
 from ballast.deepspeed import checkpoint
 from ballast.deepspeed.boundary import Boundary
 from ballast.deepspeed.names import engine_advice
+from ballast.deepspeed.progress import Progress
+from ballast.deepspeed.transfers import Transfers
 from ballast.errors import BadArgument, Unsupported, at_border
-from ballast.monitor import Monitor, round_events
+from ballast.monitor import Monitor, round_events, timer_events
 from ballast.torch.service_optimizer import ServiceOptimizer
 
 
@@ -39,9 +41,12 @@ class DeepSpeedEngine:
         monitor: Monitor,
         stage: int,
         sums_in_fp32: bool = False,
+        progress: Progress | None = None,
+        transfers: Transfers | None = None,
     ) -> None:
         """stage: zero_optimization.stage, which scripts ask for. sums_in_fp32: gradients of 16 bits
-        add up in fp32 over the micro-batches of a round."""
+        add up in fp32 over the micro-batches of a round. progress: prints. transfers: comms_logger,
+        or None when it is off."""
         self.module = module
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
@@ -53,6 +58,8 @@ class DeepSpeedEngine:
         self._scales = optimizer._membership.config.loss_scale != 1.0
         self._applied = False
         self._no_sync = False
+        self._progress = progress or Progress(None, False, 0)
+        self._transfers = transfers
 
     def __getattr__(self, name: str) -> Any:
         module = self.__dict__.get("module")
@@ -63,10 +70,10 @@ class DeepSpeedEngine:
     # ---- the loop
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        return self.module(*inputs, **named)
+        with self._progress.timed("fwd"):
+            return self.module(*inputs, **named)
 
-    def forward(self, *inputs: Any, **named: Any) -> Any:
-        return self.module(*inputs, **named)
+    forward = __call__
 
     @at_border
     def backward(
@@ -81,11 +88,12 @@ class DeepSpeedEngine:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise BadArgument("backward() takes a loss of one element")
         scaled = loss / self._boundary.accumulation if scale_wrt_gas else loss
-        if self._sums_in_fp32 and self._boundary.backwards:
-            with self.optimizer.no_sync():
-                self.optimizer.step()  # adds the micro-batch before
-        self._boundary.backward()
-        self.optimizer.scale(scaled).backward(retain_graph=retain_graph)
+        with self._progress.timed("bwd"):
+            if self._sums_in_fp32 and self._boundary.backwards:
+                with self.optimizer.no_sync():
+                    self.optimizer.step()  # adds the micro-batch before
+            self._boundary.backward()
+            self.optimizer.scale(scaled).backward(retain_graph=retain_graph)
         return scaled
 
     @at_border
@@ -97,9 +105,28 @@ class DeepSpeedEngine:
         """
         if self._no_sync:
             raise BadArgument("step() inside no_sync(); leave it first")
-        if self._boundary.is_boundary():
-            self._round(lr_kwargs or {})
+        ends = self._boundary.is_boundary()
+        with self._progress.timed("step"):
+            if ends:
+                self._round(lr_kwargs or {})
         self._boundary.step_ended()
+        self._progress.micro_batch_ended()
+        if ends:
+            self._report()
+
+    def _report(self) -> None:
+        """Prints and writes what there is to say of the round that has just ended."""
+        report = self.optimizer.last_report or {}
+        self._progress.step_ended(
+            self.global_steps, self.skipped_steps, self.get_lr(), self.get_mom()
+        )
+        if self._transfers is not None:
+            self._transfers.add(report)
+        times = self._progress.round_ended(report)
+        if self.monitor.enabled:
+            scale = self.loss_scale() if self._scales else None
+            events = round_events(self.global_samples, self.get_lr()[0], scale)
+            self.monitor.write_events(events + timer_events(self.global_samples, times))
 
     def _round(self, lr_kwargs: dict[str, Any]) -> None:
         self._boundary.check_round()
@@ -109,10 +136,6 @@ class DeepSpeedEngine:
         self._boundary.round_ended(self._applied)
         if self._applied and self.lr_scheduler is not None:
             self.lr_scheduler.step(**lr_kwargs)
-        if self.monitor.enabled:
-            scale = self.loss_scale() if self._scales else None
-            lr = self.get_lr()[0]
-            self.monitor.write_events(round_events(self.global_samples, lr, scale))
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -192,9 +215,10 @@ class DeepSpeedEngine:
     def get_lr(self) -> list[float]:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
-    def get_mom(self) -> list[tuple[float, float]]:
-        """betas of each group."""
-        return [tuple(group["betas"]) for group in self.optimizer.param_groups]
+    def get_mom(self) -> list[Any]:
+        """betas of each group, or its momentum; 0.0 where its optimizer has neither."""
+        groups = self.optimizer.param_groups
+        return [group.get("betas", group.get("momentum", 0.0)) for group in groups]
 
     def get_global_grad_norm(self) -> float | None:
         """2-norm of the last round's mean gradient before clipping; None before the first."""

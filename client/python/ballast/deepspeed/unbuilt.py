@@ -52,7 +52,6 @@ _RULES: tuple[tuple[str, Callable[[_Values], bool], str], ...] = (
         "leave it out, or write fp32",
     ),
     ("zero_optimization.stage", _is("zero_optimization.stage", 3), "write stage 2"),
-    ("comms_logger.enabled", _is("comms_logger.enabled", True), "leave it false"),
 )
 
 

@@ -74,7 +74,7 @@ CAPABILITIES = {
         "or the csv module, on rank 0",
     ),
     "comms_logger": Capability(
-        False,
+        True,
         "a log of transfers",
         "read opt.last_report, and /metrics of the servers' admin port",
     ),

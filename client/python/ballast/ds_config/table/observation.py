@@ -36,8 +36,17 @@ from ballast.ds_config.row import (
 _REPORT = "nothing is printed; opt.last_report has norm, scale and times of each round"
 
 _PRINTS = (
-    Row("steps_per_print", Either((POSITIVE, Infinity())), None, no_effect(_REPORT)),
-    Row("wall_clock_breakdown", BOOLEAN, False, no_effect(_REPORT)),
+    Row(
+        "steps_per_print",
+        Either((POSITIVE, Infinity())),
+        None,
+        sdk("ballast.deepspeed prints step, skipped, lr and mom after so many rounds, on rank 0"),
+    ),
+    switch(
+        "wall_clock_breakdown",
+        sdk("ballast.deepspeed prints the times of forward, backward and step, and the phases of "
+            "the servers, on rank 0, and gives them to monitors"),
+    ),
     Row(
         "memory_breakdown",
         BOOLEAN,
@@ -95,7 +104,11 @@ _MONITORS = (
 )
 
 _PROFILES = (
-    switch("comms_logger.enabled", sdk("bytes and bandwidths per call", needs="comms_logger")),
+    switch(
+        "comms_logger.enabled",
+        sdk("ballast.deepspeed counts the pushes and pulls of each round; comm.log_summary() "
+            "prints sizes, times and bandwidths", needs="comms_logger"),
+    ),
     *parts(
         "comms_logger",
         "enabled",
