@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/metrics/declarations.h"
 #include "common/metrics/process.h"
 
 namespace ballast {
@@ -25,7 +26,7 @@ void JobMetrics::MarkCommit() {
 }
 
 ServerMetrics::ServerMetrics(const BuildInfo& build) {
-  DeclareFamilies();
+  DeclareMetrics(&registry_);
   AddProcessMetrics(&registry_);
   const auto one = std::make_shared<Gauge>();
   one->Set(1.0);
@@ -44,44 +45,6 @@ ServerMetrics::ServerMetrics(const BuildInfo& build) {
   }
   registry_.Add("ballast_push_duplicates_total", {}, push_duplicates_);
   registry_.Add("ballast_push_conflicts_total", {}, push_conflicts_);
-}
-
-void ServerMetrics::DeclareFamilies() {
-  struct Declaration {
-    const char* name;
-    MetricKind kind;
-    const char* help;
-  };
-  static constexpr Declaration kDeclarations[] = {
-      {"ballast_build_info", MetricKind::kGauge,
-       "Always 1; the labels tell which build runs and the instruction set its kernels use."},
-      {"ballast_rounds_total", MetricKind::kCounter,
-       "Rounds that ended, by result: committed, skipped_overflow, halted or aborted."},
-      {"ballast_round_duration_seconds", MetricKind::kHistogram,
-       "Time spent in each phase of a round: collect, vote, step; and stream, per trainer."},
-      {"ballast_push_bytes_total", MetricKind::kCounter,
-       "Gradient payload received from trainers in bytes, duplicates included."},
-      {"ballast_copied_bytes_total", MetricKind::kCounter,
-       "Payload received that was copied into registers or state, in bytes."},
-      {"ballast_pull_bytes_total", MetricKind::kCounter,
-       "Weight payload sent to trainers in bytes."},
-      {"ballast_push_duplicates_total", MetricKind::kCounter,
-       "Frames that arrived again with the same bytes; they change nothing."},
-      {"ballast_push_conflicts_total", MetricKind::kCounter,
-       "Frames that arrived again with other bytes; they were refused."},
-      {"ballast_frames_rejected_total", MetricKind::kCounter,
-       "Data frames that were refused, by reason."},
-      {"ballast_last_round_commit_timestamp_seconds", MetricKind::kGauge,
-       "Unix time of the job's last committed round; 0 before the first."},
-      {"ballast_grad_norm", MetricKind::kGauge,
-       "Global gradient norm of the job's last round, before clipping."},
-      {"ballast_trainers", MetricKind::kGauge,
-       "Trainers of the job's epoch by state: active, unresponsive or left."},
-      {"ballast_state_bytes", MetricKind::kGauge,
-       "Optimizer state and weights held in bytes, by tier."},
-      {"ballast_checksum_errors_total", MetricKind::kCounter,
-       "Checksums that did not match, by the place where they were checked."}};
-  for (const Declaration& d : kDeclarations) registry_.Declare(d.name, d.kind, d.help);
 }
 
 std::shared_ptr<JobMetrics> ServerMetrics::Job(absl::string_view run) {

@@ -104,7 +104,6 @@ class ServerMetrics {
  private:
   using CountersByLabel = std::map<std::string, std::shared_ptr<Counter>>;
 
-  void DeclareFamilies();
   void AddJobSeries(const std::string& run, const std::shared_ptr<JobMetrics>& job);
   Counter* Resolve(absl::string_view family, absl::string_view label, absl::string_view value,
                    CountersByLabel* counters) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -65,19 +65,10 @@ double StartTimeSeconds() {
 }  // namespace
 
 void AddProcessMetrics(MetricRegistry* registry) {
-  registry->Declare("process_resident_memory_bytes", MetricKind::kGauge,
-                    "Resident memory size in bytes.");
   registry->AddCallback("process_resident_memory_bytes", {}, ResidentBytes);
-  registry->Declare("process_cpu_seconds_total", MetricKind::kCounter,
-                    "User and system CPU time spent in seconds.");
   registry->AddCallback("process_cpu_seconds_total", {}, CpuSeconds);
-  registry->Declare("process_open_fds", MetricKind::kGauge, "Number of open file descriptors.");
   registry->AddCallback("process_open_fds", {}, OpenFds);
-  registry->Declare("process_max_fds", MetricKind::kGauge,
-                    "Maximum number of open file descriptors.");
   registry->AddCallback("process_max_fds", {}, MaxFds);
-  registry->Declare("process_start_time_seconds", MetricKind::kGauge,
-                    "Start time of the process since the Unix epoch in seconds.");
   // Read once: the clock may be set, the start time must not move.
   registry->AddCallback("process_start_time_seconds", {},
                         [start = StartTimeSeconds()] { return start; });

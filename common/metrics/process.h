@@ -6,9 +6,8 @@
 
 namespace ballast {
 
-// Declares process_resident_memory_bytes, process_cpu_seconds_total, process_open_fds,
-// process_max_fds and process_start_time_seconds, read at each scrape. A value that cannot be read
-// is 0.
+// Adds the series of the families process_*, which are declared: read at each scrape. A value that
+// cannot be read is 0.
 void AddProcessMetrics(MetricRegistry* registry);
 
 }  // namespace ballast

@@ -6,6 +6,8 @@
 #include <map>
 #include <optional>
 
+#include "common/metrics/declarations.h"
+
 namespace ballast {
 namespace {
 
@@ -88,6 +90,22 @@ TEST(ServerMetricsTest, ServerWideValuesHaveTheirFamilies) {
                  {{"version", "0.1.0"}, {"revision", "abc"}, {"isa", "scalar"}})
                 ->value,
             1);
+}
+
+TEST(ServerMetricsTest, EverySeriesHasTheLabelsOfItsDeclaration) {
+  ServerMetrics metrics(TestBuild());
+  metrics.Job("gpt");
+  metrics.frames_rejected("WRONG_EPOCH");
+  metrics.checksum_errors("push");
+  std::map<std::string, std::string> declared;
+  for (const MetricDeclaration& d : MetricDeclarations()) declared[d.name] = d.labels;
+  for (const MetricFamily& family : metrics.registry().Collect()) {
+    for (const MetricSample& sample : family.samples) {
+      std::string labels;
+      for (const auto& [name, value] : sample.labels) labels += (labels.empty() ? "" : ", ") + name;
+      EXPECT_EQ(labels, declared.at(family.name)) << family.name;
+    }
+  }
 }
 
 TEST(ServerMetricsTest, RejectionReasonsAreBounded) {
