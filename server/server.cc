@@ -28,6 +28,7 @@
 #include "server/rpc/control_service.h"
 #include "server/rpc/directory_holder.h"
 #include "server/rpc/generic_server.h"
+#include "server/rpc/health_service.h"
 #include "server/rpc/peer_client.h"
 #include "server/rpc/peer_service.h"
 #include "server/rpc/status_text.h"
@@ -122,6 +123,7 @@ class ServerImpl : public Server {
   std::shared_ptr<PeerClient> known_peers_ ABSL_GUARDED_BY(facts_mu_);
   std::shared_ptr<PeerClient> peers_;
   StragglerLog stragglers_;
+  Health health_;
   GenericServer grpc_;
   std::unique_ptr<AdminServer> admin_;
 };
@@ -186,7 +188,9 @@ absl::Status ServerImpl::Listen() {
   AddControlMethods(&grpc_, &directory_, terms);
   AddPeerMethods(&grpc_, &directory_, {config_.cluster().id(), incarnation_});
   AddAdminMethods(&grpc_, &directory_, [this] { return Facts(); });
-  grpc_.AddMethod(method::kExchange, TrainerStream::Factory(&stream_deps_));
+  AddHealthMethods(&grpc_, &health_);
+  grpc_.AddMethod(method::kExchange, TrainerStream::Factory(&stream_deps_),
+                  MethodType::kBidiStream);
 
   GenericServerOptions options;
   options.address = config_.listen().address();
@@ -198,6 +202,7 @@ absl::Status ServerImpl::Listen() {
   options.keepalive_time = settings_.ScaledMs(config_.timing().keepalive_time());
   options.keepalive_timeout = settings_.ScaledMs(config_.timing().keepalive_timeout());
   options.time_scale = options_.time_scale;
+  options.metrics = metrics_.get();
   BALLAST_RETURN_IF_ERROR(grpc_.Start(options));
   BALLAST_ASSIGN_OR_RETURN(
       address_,
@@ -218,7 +223,9 @@ absl::Status ServerImpl::OpenAdmin() {
   options.port = listen.port;
   AdminPages pages;
   pages.metrics = &metrics_->registry();
-  pages.ready = [this] { return directory_.Get().status(); };
+  pages.ready = [this] {
+    return health_.ended() ? absl::UnavailableError("this server ends") : directory_.Get().status();
+  };
   pages.status = [this](bool json) { return StatusPage(json); };
   pages.config = [this](bool json) { return ConfigPage(json); };
   BALLAST_ASSIGN_OR_RETURN(admin_, AdminServer::Start(options, std::move(pages)));
@@ -293,6 +300,7 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
     known_peers_ = peers_;
   }
   WatchStragglers();
+  health_.Serve();
   BALLAST_LOG(INFO, LogField("server", config_.cluster().id()), LogField("servers", servers.size()))
       << "serving jobs";
   return absl::OkStatus();
@@ -340,6 +348,7 @@ void ServerImpl::WatchStragglers() {
 
 void ServerImpl::Stop() {
   if (std::exchange(stopped_, true)) return;
+  health_.End();
   const absl::StatusOr<std::shared_ptr<JobDirectory>> directory = directory_.Get();
   if (directory.ok()) {
     const bool had_jobs = (*directory)->operators()->memory_used_bytes() > 0;

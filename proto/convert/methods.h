@@ -1,6 +1,6 @@
 // Full names of the gRPC methods of Ballast, as they stand in a call's path.
-// Comes from: the services of proto/ballast/v1. Goes to: server/rpc, client/cpp, tools.
-// Thread safety: constants.
+// Comes from: the services of proto/ballast/v1, and gRPC's own of health. Goes to: server/rpc,
+// client/cpp, tools. Thread safety: constants.
 #pragma once
 
 namespace ballast::method {
@@ -30,5 +30,7 @@ inline constexpr char kAdminDeleteSnapshot[] = "/ballast.v1.Admin/DeleteSnapshot
 inline constexpr char kAdminRestoreSnapshot[] = "/ballast.v1.Admin/RestoreSnapshot";
 inline constexpr char kAdminExport[] = "/ballast.v1.Admin/Export";
 inline constexpr char kAdminImport[] = "/ballast.v1.Admin/Import";
+inline constexpr char kHealthCheck[] = "/grpc.health.v1.Health/Check";
+inline constexpr char kHealthWatch[] = "/grpc.health.v1.Health/Watch";
 
 }  // namespace ballast::method

@@ -114,13 +114,22 @@ void GenericCall::OnAccepted(bool ok) {
   }
 }
 
+grpc::StatusCode GenericCall::EndedWith(bool cancelled) const {
+  if (!cancelled) return final_status_.error_code();
+  const bool late = context_->deadline() <= std::chrono::system_clock::now();
+  return late ? grpc::StatusCode::DEADLINE_EXCEEDED : grpc::StatusCode::CANCELLED;
+}
+
 void GenericCall::OnOver() {
   bool cancelled = false;
+  grpc::StatusCode code = grpc::StatusCode::OK;
   {
     MutexLock lock(&mu_);
     over_ = true;
     cancelled = context_->IsCancelled();
+    code = EndedWith(cancelled);
   }
+  timer_.End(code, environment_->clock->Now());
   if (handler_ != nullptr) handler_->OnDone(cancelled);
 }
 

@@ -11,11 +11,13 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/types/optional.h"
+#include "common/base/clock.h"
 #include "common/base/sync.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/status.h"
+#include "server/rpc/call_metrics.h"
 
 namespace ballast::server {
 
@@ -45,6 +47,7 @@ class CallHandler {
 struct CallEnvironment {
   grpc::AsyncGenericService* service = nullptr;
   grpc::ServerCompletionQueue* queue = nullptr;
+  const Clock* clock = RealClock::Get();
   // A call has come in; returns its handler, or null to refuse an unknown method.
   std::function<std::shared_ptr<CallHandler>(std::shared_ptr<class GenericCall>)> accept;
   // The last tag of a call, accepted or not, has come back from the queue.
@@ -68,6 +71,9 @@ class GenericCall : public std::enable_shared_from_this<GenericCall> {
   void Finish(const grpc::Status& status);
   // Breaks the call off without waiting for anything.
   void Cancel();
+
+  // Its metrics, see CallTimer. Called while the call is accepted.
+  void CountIn(CallMetrics* metrics) { timer_.Begin(metrics, environment_->clock->Now()); }
 
   const std::string& method() const { return method_; }
   // Address of the other side, as gRPC writes it ("ipv4:127.0.0.1:40000").
@@ -93,6 +99,8 @@ class GenericCall : public std::enable_shared_from_this<GenericCall> {
   void Complete(Op op, bool ok);
   void OnAccepted(bool ok);
   void OnOver();
+  // The status that the client has got.
+  grpc::StatusCode EndedWith(bool cancelled) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnRead(bool ok);
   // Sends messages until one is under way or there are none.
   void Pump();
@@ -103,7 +111,9 @@ class GenericCall : public std::enable_shared_from_this<GenericCall> {
   const CallEnvironment* const environment_;
   std::string method_;
   std::string peer_;
-  std::shared_ptr<CallHandler> handler_;  // Touched on the poller's thread only.
+  // Touched on the poller's thread only.
+  std::shared_ptr<CallHandler> handler_;
+  CallTimer timer_;
 
   Mutex mu_;
   // Both are gone once the call is released: gRPC's server may end before this object.

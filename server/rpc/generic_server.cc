@@ -26,8 +26,16 @@ void PollUntilShutdown(grpc::CompletionQueue* queue) {
 
 GenericServer::~GenericServer() { Shutdown(std::chrono::milliseconds(0)); }
 
-void GenericServer::AddMethod(absl::string_view method, HandlerFactory factory) {
-  methods_[std::string(method.data(), method.size())] = std::move(factory);
+void GenericServer::AddMethod(absl::string_view method, HandlerFactory factory, MethodType type) {
+  methods_[std::string(method.data(), method.size())] = {std::move(factory), type, nullptr};
+}
+
+void GenericServer::AddMetrics(ServerMetrics* metrics) {
+  if (metrics == nullptr) return;
+  unknown_ = std::make_unique<CallMetrics>("", MethodType::kUnary, metrics);
+  for (auto& [name, method] : methods_) {
+    method.metrics = std::make_unique<CallMetrics>(name, method.type, metrics);
+  }
 }
 
 absl::Status GenericServer::Start(const GenericServerOptions& options) {
@@ -54,6 +62,7 @@ absl::Status GenericServer::Start(const GenericServerOptions& options) {
         absl::StrCat("cannot listen on ", options.address,
                      ": the address is in use, not of this machine, or not permitted"));
   }
+  AddMetrics(options.metrics);
   pollers_ = std::make_unique<ThreadExecutor>("grpc", pollers);
   for (auto& queue : queues_) {
     environments_.push_back(std::make_unique<CallEnvironment>());
@@ -81,8 +90,9 @@ std::shared_ptr<CallHandler> GenericServer::Dispatch(const CallEnvironment* envi
                                                      std::shared_ptr<GenericCall> call) {
   AcceptNext(environment);
   const auto found = methods_.find(call->method());
-  if (found == methods_.end()) return nullptr;
-  return found->second(std::move(call));
+  const bool known = found != methods_.end();
+  call->CountIn(known ? found->second.metrics.get() : unknown_.get());
+  return known ? found->second.factory(std::move(call)) : nullptr;
 }
 
 void GenericServer::OnReleased() {

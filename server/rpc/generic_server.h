@@ -28,7 +28,8 @@ struct GenericServerOptions {
   int max_streams_per_connection = 64;
   std::chrono::milliseconds keepalive_time{2000};
   std::chrono::milliseconds keepalive_timeout{1000};
-  double time_scale = 1;  // of the keepalive's lower bounds
+  double time_scale = 1;             // of the keepalive's lower bounds
+  ServerMetrics* metrics = nullptr;  // of the calls; may be null, outlives the server
 };
 
 class GenericServer {
@@ -42,8 +43,10 @@ class GenericServer {
   GenericServer(const GenericServer&) = delete;
   GenericServer& operator=(const GenericServer&) = delete;
 
-  // `method` as in proto/convert/methods.h. Calls of other methods are answered UNIMPLEMENTED.
-  void AddMethod(absl::string_view method, HandlerFactory factory);
+  // `method` as in proto/convert/methods.h; `type` is for its metrics. Calls of other methods are
+  // answered UNIMPLEMENTED.
+  void AddMethod(absl::string_view method, HandlerFactory factory,
+                 MethodType type = MethodType::kUnary);
 
   // Binds and serves. Errors: UNAVAILABLE when the address cannot be bound.
   absl::Status Start(const GenericServerOptions& options);
@@ -58,12 +61,20 @@ class GenericServer {
   void Shutdown(std::chrono::milliseconds grace);
 
  private:
+  struct Method {
+    HandlerFactory factory;
+    MethodType type = MethodType::kUnary;
+    std::unique_ptr<CallMetrics> metrics;  // null without
+  };
+
+  void AddMetrics(ServerMetrics* metrics);
   void AcceptNext(const CallEnvironment* environment);
   std::shared_ptr<CallHandler> Dispatch(const CallEnvironment* environment,
                                         std::shared_ptr<GenericCall> call);
   void OnReleased();
 
-  std::map<std::string, HandlerFactory> methods_;
+  std::map<std::string, Method> methods_;
+  std::unique_ptr<CallMetrics> unknown_;  // of all methods that are not there
   grpc::AsyncGenericService service_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   std::vector<std::unique_ptr<CallEnvironment>> environments_;  // one per queue
