@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "common/base/address.h"
 #include "common/base/clock.h"
+#include "common/base/inert.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
@@ -31,6 +33,7 @@
 #include "server/rpc/health_service.h"
 #include "server/rpc/peer_client.h"
 #include "server/rpc/peer_service.h"
+#include "server/rpc/status_page.h"
 #include "server/rpc/status_text.h"
 #include "server/rpc/trainer_stream.h"
 #include "server/server_storage.h"
@@ -51,6 +54,9 @@ constexpr std::chrono::milliseconds kStopGrace(1500);
 constexpr std::chrono::milliseconds kStopLinger(200);
 // How long a page of the admin port waits for the jobs' strands.
 constexpr std::chrono::seconds kStatusWait(2);
+// How much of the past it shows: rounds of each job, and records of the log.
+constexpr uint32_t kStatusRounds = 8;
+constexpr uint32_t kStatusEvents = 50;
 
 uint64_t NewIncarnation() {
   std::random_device random;
@@ -96,7 +102,10 @@ class ServerImpl : public Server {
   // Votes and lost peers find their way to the jobs from here on.
   void StartPeers();
   ServerFacts Facts() const;
+  // What there is to show; nothing when the jobs' strands do not answer.
+  std::optional<v1::StatusReply> Look() const;
   std::string StatusPage(bool json) const;
+  std::string StatusPage() const;  // as HTML
   std::string ConfigPage(bool json) const;
   void WatchStragglers();
 
@@ -227,6 +236,7 @@ absl::Status ServerImpl::OpenAdmin() {
     return health_.ended() ? absl::UnavailableError("this server ends") : directory_.Get().status();
   };
   pages.status = [this](bool json) { return StatusPage(json); };
+  pages.status_html = [this] { return StatusPage(); };
   pages.config = [this](bool json) { return ConfigPage(json); };
   BALLAST_ASSIGN_OR_RETURN(admin_, AdminServer::Start(options, std::move(pages)));
   admin_address_ = JoinHostPort(listen.host, admin_->port());
@@ -313,17 +323,30 @@ ServerFacts ServerImpl::Facts() const {
   return facts;
 }
 
-std::string ServerImpl::StatusPage(bool json) const {
+std::optional<v1::StatusReply> ServerImpl::Look() const {
   // The callback may come after the wait is over, so the promise belongs to both.
   const auto promise = std::make_shared<std::promise<v1::StatusReply>>();
   std::future<v1::StatusReply> future = promise->get_future();
-  CollectStatus(directory_, Facts(),
+  v1::StatusRequest request;
+  request.set_rounds(kStatusRounds);
+  request.set_events(kStatusEvents);
+  CollectStatus(directory_, Facts(), request,
                 [promise](v1::StatusReply reply) { promise->set_value(std::move(reply)); });
-  if (future.wait_for(kStatusWait) != std::future_status::ready) {
+  if (future.wait_for(kStatusWait) != std::future_status::ready) return std::nullopt;
+  return future.get();
+}
+
+std::string ServerImpl::StatusPage(bool json) const {
+  const std::optional<v1::StatusReply> reply = Look();
+  if (!reply.has_value()) {
     return json ? "{\"error\": \"the jobs do not answer\"}\n" : "the jobs do not answer\n";
   }
-  const std::vector<v1::StatusReply> replies = {future.get()};
-  return json ? StatusJson(replies) : StatusTable(replies);
+  return json ? StatusJson({*reply}) : Inert(StatusTable({*reply}));
+}
+
+std::string ServerImpl::StatusPage() const {
+  const std::optional<v1::StatusReply> reply = Look();
+  return reply.has_value() ? StatusHtml(*reply) : "<p>the jobs do not answer</p>\n";
 }
 
 std::string ServerImpl::ConfigPage(bool json) const {

@@ -7,8 +7,10 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/base/recent_log.h"
 #include "common/base/sync.h"
 
 namespace ballast {
@@ -35,10 +37,14 @@ absl::string_view SeverityName(LogSeverity severity) {
   return "ERROR";
 }
 
-// UTC with microseconds, ISO 8601.
-std::string NowText() {
+timespec Now() {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
+  return now;
+}
+
+// UTC with microseconds, ISO 8601.
+std::string TimeText(const timespec& now) {
   tm parts{};
   gmtime_r(&now.tv_sec, &parts);
   return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", parts.tm_year + 1900,
@@ -132,6 +138,17 @@ int64_t MonotonicNs() {
   return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
 }
 
+// `fields`: as rendered in the format of the process, with what separates them from the text.
+void Remember(const timespec& now, LogSeverity severity, absl::string_view text,
+              absl::string_view fields) {
+  LogRecord record;
+  record.time_us = int64_t{now.tv_sec} * 1000000 + now.tv_nsec / 1000;
+  record.severity = SeverityName(severity).data();
+  AppendEscaped(&record.text, text, /*quotes=*/false);
+  if (!fields.empty()) absl::StrAppend(&record.text, " ", fields.substr(1));
+  ProcessLog().Add(std::move(record));
+}
+
 }  // namespace
 
 void SetLogFormat(LogFormat format) { g_format.store(format, std::memory_order_relaxed); }
@@ -170,14 +187,17 @@ LogMessage::~LogMessage() {
   // Rendering allocates; out of memory loses the line, not the process.
   try {
     std::string out;
+    const timespec now = Now();
+    Remember(now, severity_, text_, fields_);
     if (g_format.load(std::memory_order_relaxed) == LogFormat::kJson) {
-      absl::StrAppend(&out, "{\"time\":\"", NowText(), "\",\"severity\":\"",
+      absl::StrAppend(&out, "{\"time\":\"", TimeText(now), "\",\"severity\":\"",
                       SeverityName(severity_), "\",\"source\":\"", file_, ":", line_,
                       "\",\"message\":");
       AppendQuoted(&out, text_);
       absl::StrAppend(&out, fields_, "}\n");
     } else {
-      absl::StrAppend(&out, NowText(), " ", SeverityName(severity_), " ", file_, ":", line_, " ");
+      absl::StrAppend(&out, TimeText(now), " ", SeverityName(severity_), " ", file_, ":", line_,
+                      " ");
       AppendEscaped(&out, text_, /*quotes=*/false);
       absl::StrAppend(&out, fields_, "\n");
     }

@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
@@ -26,12 +27,13 @@ namespace {
 
 constexpr char kText[] = "text/plain; charset=utf-8";
 constexpr char kJson[] = "application/json";
+constexpr char kHtml[] = "text/html; charset=utf-8";
 constexpr char kIndex[] =
     "Ballast server\n"
     "/metrics   Prometheus metrics\n"
     "/healthz   200 while the process lives\n"
     "/readyz    200 when it takes work, else 503 and the reason\n"
-    "/statusz   what it is doing; ?format=json for machines\n"
+    "/statusz   what it is doing; HTML for browsers, ?format=json for machines\n"
     "/configz   effective configuration; ?format=json for machines\n";
 
 // An IP address as a socket wants it.
@@ -87,13 +89,13 @@ void Touch(const std::string& host, int port) {
   close(fd);
 }
 
-// True for ?format=json.
-bool WantsJson(const char* query) {
-  if (query == nullptr) return false;
+// The value of ?format=; empty without, and for one that is too long to be known.
+std::string FormatOf(const char* query) {
+  if (query == nullptr) return "";
   const absl::string_view text(query);
   std::array<char, 8> format{};
   const int length = mg_get_var(text.data(), text.size(), "format", format.data(), format.size());
-  return length > 0 && absl::string_view(format.data()) == "json";
+  return length > 0 ? format.data() : "";
 }
 
 // CivetWeb prints its complaints here; they reach the caller as a status instead.
@@ -161,20 +163,31 @@ int AdminServer::HandleRequest(mg_connection* connection, void* self) {
   const absl::string_view method(request->request_method);
   Reply reply{405, kText, "only GET and HEAD are served here\n"};
   if (method == "GET" || method == "HEAD") {
-    reply = static_cast<const AdminServer*>(self)->Answer(request->local_uri,
-                                                          WantsJson(request->query_string));
+    reply = static_cast<const AdminServer*>(self)->Answer(
+        request->local_uri, FormOf(connection, request->query_string));
   }
   const std::string header = absl::StrCat(
       "HTTP/1.1 ", reply.code, " ", mg_get_response_code_text(connection, reply.code),
       "\r\nContent-Type: ", reply.content_type, "\r\nContent-Length: ", reply.body.size(),
-      "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff",
+      "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nVary: Accept",
+      // Names and error texts of others are escaped; this holds even where one slips through.
+      "\r\nContent-Security-Policy: default-src 'none'; style-src 'unsafe-inline'",
       reply.code == 405 ? "\r\nAllow: GET, HEAD" : "", "\r\nConnection: close\r\n\r\n");
   mg_write(connection, header.data(), header.size());
   if (method != "HEAD") mg_write(connection, reply.body.data(), reply.body.size());
   return reply.code;
 }
 
-AdminServer::Reply AdminServer::Answer(const std::string& path, bool json) const {
+AdminServer::Form AdminServer::FormOf(mg_connection* connection, const char* query) {
+  const std::string format = FormatOf(query);
+  if (format == "json") return Form::kJson;
+  const char* accept = mg_get_header(connection, "Accept");
+  const bool browser = accept != nullptr && absl::StrContains(accept, "text/html");
+  return format == "html" || (format.empty() && browser) ? Form::kHtml : Form::kText;
+}
+
+AdminServer::Reply AdminServer::Answer(const std::string& path, Form form) const {
+  const bool json = form == Form::kJson;
   if (path == "/") return {200, kText, kIndex};
   if (path == "/healthz") return {200, kText, "ok\n"};
   if (path == "/readyz") {
@@ -184,6 +197,9 @@ AdminServer::Reply AdminServer::Answer(const std::string& path, bool json) const
   }
   if (path == "/metrics" && pages_.metrics != nullptr) {
     return {200, kExpositionContentType, RenderMetrics(*pages_.metrics)};
+  }
+  if (path == "/statusz" && form == Form::kHtml && pages_.status_html) {
+    return {200, kHtml, pages_.status_html()};
   }
   if (path == "/statusz" && pages_.status) return {200, json ? kJson : kText, pages_.status(json)};
   if (path == "/configz" && pages_.config) return {200, json ? kJson : kText, pages_.config(json)};

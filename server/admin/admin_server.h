@@ -1,6 +1,7 @@
 // One HTTP port for people and machines that watch a server:
 //   /metrics  Prometheus text     /healthz  200 while the process lives
-//   /readyz   200 or 503          /statusz  what the server is doing, text or ?format=json
+//   /readyz   200 or 503          /statusz  what the server is doing: HTML where the client's
+//                                           Accept has text/html, else text; ?format=json, =text
 //   /configz  the effective configuration, text or ?format=json
 // Read-only; no authentication, so it binds to loopback unless told otherwise.
 // Comes from: ballastd, which supplies the contents. Goes to: HTTP clients.
@@ -40,6 +41,7 @@ struct AdminPages {
   const MetricRegistry* metrics = nullptr;  // Not owned; outlives the server. Null: 404.
   std::function<absl::Status()> ready;      // OK is 200; the message of an error goes with 503.
   std::function<std::string(bool json)> status;  // For /statusz.
+  std::function<std::string()> status_html;      // The same for browsers; empty: they get text.
   std::function<std::string(bool json)> config;  // For /configz; secrets already masked.
 };
 
@@ -71,7 +73,9 @@ class AdminServer {
   AdminServer(std::string host, AdminPages pages)
       : host_(std::move(host)), pages_(std::move(pages)) {}
   static int HandleRequest(mg_connection* connection, void* self);
-  Reply Answer(const std::string& path, bool json) const;
+  enum class Form { kText, kJson, kHtml };
+  static Form FormOf(mg_connection* connection, const char* query);
+  Reply Answer(const std::string& path, Form form) const;
 
   const std::string host_;  // An IP address without brackets.
   const AdminPages pages_;

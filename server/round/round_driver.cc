@@ -135,6 +135,7 @@ void RoundDriver::Begin(uint32_t slot, const RoundBegin& begin) {
     return Feed(SlotLostInput{slot, std::string(st.message())});
   }
   if (fsm_.phase() == Phase::kIdle) meter_.Begin();
+  meter_.Hear(slot);
   Feed(BeginInput{slot, begin});
   if (fsm_.phase() == Phase::kIdle) meter_.TakeBack();
 }
@@ -143,7 +144,7 @@ void RoundDriver::Frame(const FrameHeader& frame, Payload payload) {
   const absl::StatusOr<bool> taken = intake_.Take(frame, payload);
   if (!taken.ok()) return FailLater(taken.status());
   if (!*taken) return;
-  meter_.Copy(frame.length_bytes);
+  meter_.Copy(frame.slot, frame.length_bytes);
   // Its bytes count as received from here on, so that the acknowledgement that follows covers them.
   payload = Payload();
   Feed(FrameInput{frame});
@@ -238,7 +239,7 @@ void RoundDriver::Do(const OpenRound& effect) {
   audience_.TellDone({.round = effect.round,
                       .step_ns = meter_.step_ns(),
                       .weight_overflows = sweep_.weight_overflows()});
-  meter_.End();
+  meter_.End(effect.round);
   // What the round wrote is flushed once, and what the next sweep begins with is loaded while
   // gradients come in.
   if (state_.nvme != nullptr) {

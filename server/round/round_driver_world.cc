@@ -74,6 +74,9 @@ JobStatus RoundDriver::Status() const {
   JobStatus status;
   fsm_.FillStatus(&status);
   status.state_bytes = state_.store.bytes();
+  status.tier = state_.nvme != nullptr ? "nvme" : "dram";
+  status.rounds = meter_.history().All();
+  status.now_ns = static_cast<uint64_t>(deps_.clock->Now().count());
   status.open_streams = audience_.open_streams();
   status.state = fsm_.phase() == Phase::kFailed     ? "failed"
                  : fsm_.phase() == Phase::kFinished ? "finished"

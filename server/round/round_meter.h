@@ -1,6 +1,6 @@
 // RoundMeter: when the open round reached its phases, by this process' clock, and what the job's
 // metrics say of its rounds.
-// Comes from: RoundDriver. Goes to: RoundResult and RoundDone, ServerMetrics.
+// Comes from: RoundDriver. Goes to: RoundResult and RoundDone, ServerMetrics, RoundHistory.
 // Thread safety: on the job's strand.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/job/decide.h"
 #include "common/metrics/metrics.h"
+#include "server/round/round_history.h"
 
 namespace ballast::server {
 
@@ -25,21 +26,26 @@ class RoundMeter {
 
   // The round's phases, in their order. A trainer begins the round:
   void Begin();
-  // After a restart: a round that was begun before is prepared.
-  void Resume() { open_ = true; }
+  // Another one does, or the first one again.
+  void Hear(uint32_t slot) { heard_slot_ = static_cast<int>(slot); }
+  // After a restart: a round that was begun before is prepared; its phases count from now on.
+  void Resume();
   // The trainer was refused, and the round has not begun.
   void TakeBack() { open_ = false; }
-  void Prepare() { prepared_ = clock_->Now(); }
+  void Prepare();
   void Decide(const Decision& decision);
   // `took_time`: this server had a share of the step.
   void Step(bool took_time) { stepped_ = took_time ? clock_->Now() : decided_; }
-  void End() const;
+  // Round `round` is over.
+  void End(uint64_t round);
   // The open round, if there is one, ends without a decision.
   void GiveUp();
 
   // A frame's payload was copied.
-  void Copy(uint64_t bytes);
+  void Copy(uint32_t slot, uint64_t bytes);
 
+  // The rounds that have ended.
+  const RoundHistory& history() const { return history_; }
   // How long the phases took.
   uint64_t collect_ns() const { return static_cast<uint64_t>((prepared_ - begun_).count()); }
   uint64_t vote_ns() const { return static_cast<uint64_t>((decided_ - prepared_).count()); }
@@ -50,6 +56,9 @@ class RoundMeter {
   ServerMetrics* const metrics_;
   const std::shared_ptr<JobMetrics> job_;
   bool open_ = false;  // a trainer has begun the round, and it is not decided
+  RoundHistory history_;
+  FinishedRound now_;    // what is known of the open round
+  int heard_slot_ = -1;  // whose begin or frame came last
   std::chrono::nanoseconds begun_{0};
   std::chrono::nanoseconds prepared_{0};
   std::chrono::nanoseconds decided_{0};

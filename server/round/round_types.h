@@ -18,6 +18,7 @@
 #include "common/job/frame_header.h"
 #include "common/job/job_spec.h"
 #include "common/job/round_result.h"
+#include "server/round/round_history.h"
 
 namespace ballast::server {
 
@@ -239,6 +240,9 @@ struct JobStatus {
   std::vector<uint32_t> votes_missing;
   uint32_t open_streams = 0;
   std::string error;
+  std::string tier;                   // dram | nvme: where this server's share of the state is
+  std::vector<FinishedRound> rounds;  // oldest first
+  uint64_t now_ns = 0;                // by the clock of FinishedRound::ended_ns
 };
 
 }  // namespace ballast::server

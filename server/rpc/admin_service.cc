@@ -8,19 +8,37 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/recent_log.h"
 #include "proto/convert/methods.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/unary_call.h"
 
 namespace ballast::server {
 
+namespace {
+
+void AddEvents(uint32_t count, v1::StatusReply* reply) {
+  if (count == 0) return;
+  const std::vector<LogRecord> records = ProcessLog().All();
+  for (size_t i = records.size() - std::min<size_t>(records.size(), count); i < records.size();
+       ++i) {
+    v1::Event* added = reply->add_events();
+    added->set_time_us(records[i].time_us);
+    added->set_severity(records[i].severity);
+    added->set_text(records[i].text);
+  }
+}
+
+}  // namespace
+
 void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
-                   std::function<void(v1::StatusReply)> done) {
+                   const v1::StatusRequest& request, std::function<void(v1::StatusReply)> done) {
   v1::StatusReply reply;
   reply.set_id(facts.id);
   reply.set_version(facts.version);
   reply.set_address(facts.address);
   reply.set_isa(facts.isa);
+  AddEvents(request.events(), &reply);
   for (const PeerState& peer : facts.peers) {
     v1::PeerStatus* added = reply.add_peers();
     added->set_id(peer.id);
@@ -36,9 +54,9 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
   reply.set_memory_used_bytes((*door)->memory_used_bytes());
   reply.set_memory_budget_bytes((*door)->memory_budget_bytes());
   for (const auto& work : (*door)->ListWorks()) ToProto(*work, reply.add_works());
-  (*door)->Status([reply = std::move(reply),
+  (*door)->Status([reply = std::move(reply), rounds = request.rounds(),
                    done = std::move(done)](const std::vector<JobStatus>& jobs) mutable {
-    for (const JobStatus& job : jobs) ToProto(job, reply.add_jobs());
+    for (const JobStatus& job : jobs) ToProto(job, rounds, reply.add_jobs());
     done(std::move(reply));
   });
 }
@@ -182,8 +200,10 @@ void AddMethod(GenericServer* server, const char* name, const DirectoryHolder* h
 void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
                      std::function<ServerFacts()> facts) {
   server->AddMethod(method::kAdminStatus,
-                    UnaryCall::Factory([directory, facts](auto call, const auto&) {
-                      CollectStatus(*directory, facts(),
+                    UnaryCall::Factory([directory, facts](auto call, const auto& bytes) {
+                      v1::StatusRequest request;
+                      if (!call->Parse(bytes, &request)) return;
+                      CollectStatus(*directory, facts(), request,
                                     [call](const v1::StatusReply& reply) { call->Reply(reply); });
                     }));
   server->AddMethod(method::kAdminListJobs, UnaryCall::Factory([directory](auto call, const auto&) {

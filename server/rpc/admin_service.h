@@ -23,9 +23,9 @@ struct ServerFacts {
 };
 
 // Calls `done`, now or on the directory's strand, with everything known at the moment. Before the
-// directory exists, `serving` is false and there are no jobs.
+// directory exists, `serving` is false and there are no jobs. `request`: how much of the past.
 void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
-                   std::function<void(v1::StatusReply)> done);
+                   const v1::StatusRequest& request, std::function<void(v1::StatusReply)> done);
 
 // Adds the methods of ballast.v1.Admin to `server`. `directory` outlives it; `facts` may be called
 // from any thread.

@@ -333,7 +333,23 @@ absl::StatusOr<DType> WeightDType(v1::DType dtype) {
                        absl::StrCat("weights have no dtype ", static_cast<int>(dtype)));
 }
 
-void ToProto(const JobStatus& job, v1::JobStatus* out) {
+namespace {
+
+const char* EndName(RoundEnd end) {
+  switch (end) {
+    case RoundEnd::kCommitted:
+      return "committed";
+    case RoundEnd::kSkipped:
+      return "skipped";
+    case RoundEnd::kHalted:
+      return "halted";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+void ToProto(const JobStatus& job, uint32_t rounds, v1::JobStatus* out) {
   out->set_name(job.name);
   out->set_job(job.job);
   out->set_state(job.state);
@@ -354,6 +370,21 @@ void ToProto(const JobStatus& job, v1::JobStatus* out) {
   }
   out->set_error(job.error);
   out->mutable_votes_missing()->Assign(job.votes_missing.begin(), job.votes_missing.end());
+  out->set_tier(job.tier);
+  const size_t first = job.rounds.size() - std::min<size_t>(job.rounds.size(), rounds);
+  for (size_t i = first; i < job.rounds.size(); ++i) {
+    const FinishedRound& round = job.rounds[i];
+    v1::FinishedRound* added = out->add_rounds();
+    added->set_round(round.round);
+    added->set_end(EndName(round.end));
+    added->set_age_ns(job.now_ns - round.ended_ns);
+    added->set_collect_ns(round.collect_ns);
+    added->set_vote_ns(round.vote_ns);
+    added->set_step_ns(round.step_ns);
+    added->set_pushed_bytes(round.pushed_bytes);
+    added->set_grad_norm(round.grad_norm);
+    added->set_last_slot(round.last_slot);
+  }
 }
 
 }  // namespace ballast::server

@@ -59,7 +59,8 @@ void ToProto(const StateInfo& info, v1::StateInfo* out);
 void ToProto(const TrainerNews& news, v1::TrainerNews* out);
 
 // Admin.
-void ToProto(const JobStatus& job, v1::JobStatus* out);
+// With the last `rounds` of its finished rounds.
+void ToProto(const JobStatus& job, uint32_t rounds, v1::JobStatus* out);
 void ToProto(const DurableJob& job, v1::DurableJob* out);
 void ToProto(const SnapshotInfo& snapshot, v1::Snapshot* out);
 void ToProto(const Work& work, v1::Work* out);

@@ -7,15 +7,23 @@
 #include <vector>
 
 #include "ballast/v1/admin.pb.h"
+#include "server/rpc/status_rows.h"
 
 namespace ballast::server {
 
+// Columns as wide as their widest cell; `rows` begins with the headings.
+std::string TextTable(const std::vector<Row>& rows);
+
 // Tables of servers, jobs and the seats of each job; a seat that owes extents of the open round
-// shows how many, and the first in push order.
+// shows how many, and the first in push order. Then, where the replies have them, the last rounds,
+// works under way and the last events. Not escaped: Inert() before a terminal sees it.
 std::string StatusTable(const std::vector<v1::StatusReply>& servers);
 
 // {"servers": [...]}, field names as in admin.proto, job ids as hexadecimal text.
 std::string StatusJson(const std::vector<v1::StatusReply>& servers);
+
+// `text`, which is UTF-8, as a JSON string with its quotes; control characters are escaped.
+std::string JsonText(const std::string& text);
 
 // The same for durable jobs; as JSON {"jobs": [...]}.
 std::string JobsTable(const v1::ListJobsReply& reply);

@@ -37,11 +37,13 @@ int Connect(int port) {
 }
 
 // The whole answer to one request, or "" when nobody answers.
-std::string Request(int port, const std::string& method, const std::string& target) {
+std::string Request(int port, const std::string& method, const std::string& target,
+                    const std::string& headers = "") {
   const int fd = Connect(port);
   std::string answer;
   if (fd >= 0) {
-    const std::string request = method + " " + target + " HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    const std::string request =
+        method + " " + target + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n";
     EXPECT_EQ(send(fd, request.data(), request.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(request.size()));
     char buffer[4096];
@@ -69,6 +71,7 @@ class AdminServerTest : public ::testing::Test {
       return ready_ ? absl::OkStatus() : absl::UnavailableError("waiting for server 2");
     };
     pages.status = [](bool json) { return json ? "{\"round\":7}" : "round 7\n"; };
+    pages.status_html = [] { return "<p>round 7</p>"; };
     pages.config = [](bool json) { return json ? "{\"port\":0}" : "port: 0\n"; };
     absl::StatusOr<std::unique_ptr<AdminServer>> server = AdminServer::Start({}, std::move(pages));
     ASSERT_TRUE(server.ok()) << server.status();
@@ -121,6 +124,23 @@ TEST_F(AdminServerTest, StatuszAndConfigzComeAsTextAndAsJson) {
   EXPECT_THAT(json, HasSubstr("Content-Type: application/json\r\n"));
   EXPECT_EQ(Body(Fetch("/configz")), "port: 0\n");
   EXPECT_EQ(Body(Fetch("/configz?x=1&format=json")), "{\"port\":0}");
+}
+
+TEST_F(AdminServerTest, StatuszIsAPageForABrowser) {
+  const std::string accept = "Accept: text/html,application/xhtml+xml;q=0.9,*/*;q=0.8\r\n";
+  const auto get = [&](const std::string& target) {
+    return Request(server_->port(), "GET", target, accept);
+  };
+  const std::string page = get("/statusz");
+  EXPECT_EQ(Body(page), "<p>round 7</p>");
+  EXPECT_THAT(page, HasSubstr("Content-Type: text/html; charset=utf-8\r\n"));
+  EXPECT_THAT(page, HasSubstr("Content-Security-Policy: default-src 'none'"));
+  EXPECT_THAT(page, HasSubstr("Vary: Accept\r\n"));
+  EXPECT_EQ(Body(get("/statusz?format=json")), "{\"round\":7}");
+  EXPECT_EQ(Body(get("/statusz?format=text")), "round 7\n");
+  EXPECT_EQ(Body(get("/configz")), "port: 0\n");
+  EXPECT_EQ(Body(Fetch("/statusz?format=html")), "<p>round 7</p>");
+  EXPECT_EQ(Body(Request(server_->port(), "GET", "/statusz", "Accept: */*\r\n")), "round 7\n");
 }
 
 TEST_F(AdminServerTest, TheRootListsThePages) {

@@ -62,11 +62,43 @@ class RoundMetrics : public ::testing::Test {
     EXPECT_EQ(cluster_.metrics().trainers_unresponsive.value(), unresponsive);
     EXPECT_EQ(cluster_.metrics().trainers_left.value(), left);
   }
+  std::vector<FinishedRound> History() {
+    Answer<JobStatus> status;
+    cluster_.Engine(0)->Status(status.Setter());
+    return status.Get().rounds;
+  }
   double CommitTime() { return cluster_.metrics().last_round_commit_timestamp_s.value(); }
 
   DurableCluster cluster_;
   std::vector<std::unique_ptr<Trainer>> trainers_;
 };
+
+TEST(RoundHistory, ForgetsTheOldestRounds) {
+  RoundHistory history;
+  EXPECT_TRUE(history.All().empty());
+  for (uint64_t round = 1; round <= kRoundsKept + 3; ++round) history.Add({.round = round});
+  const std::vector<FinishedRound> all = history.All();
+  ASSERT_EQ(all.size(), kRoundsKept);
+  EXPECT_EQ(all.front().round, 4u);
+  EXPECT_EQ(all.back().round, kRoundsKept + 3);
+}
+
+TEST_F(RoundMetrics, TheHistorySaysHowEachRoundEndedAndWhichTrainerWasLast) {
+  AttachAll();
+  EXPECT_TRUE(History().empty());
+  RunRound(1);
+  RunRound(NAN);
+  const std::vector<FinishedRound> rounds = History();
+  ASSERT_EQ(rounds.size(), 2u);
+  EXPECT_EQ(rounds[0].round, 1u);
+  EXPECT_EQ(rounds[0].end, RoundEnd::kCommitted);
+  EXPECT_GT(rounds[0].grad_norm, 0);
+  EXPECT_EQ(rounds[0].pushed_bytes, 2 * kElements * sizeof(float));
+  EXPECT_EQ(rounds[0].last_slot, 1) << "slot 1 pushes after slot 0";
+  EXPECT_EQ(rounds[1].round, 2u);
+  EXPECT_EQ(rounds[1].end, RoundEnd::kSkipped);
+  EXPECT_EQ(rounds[1].pushed_bytes, 2 * kElements * sizeof(float));
+}
 
 TEST_F(RoundMetrics, ARoundCountsAsItWasDecidedAndOnlyACommittedOneMovesTheTime) {
   AttachAll();

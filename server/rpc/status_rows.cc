@@ -1,0 +1,120 @@
+#include "server/rpc/status_rows.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+
+namespace ballast::server {
+namespace {
+
+double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
+
+}  // namespace
+
+std::string BytesText(uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < 5; ++unit) value /= 1024;
+  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
+}
+
+std::string SecondsText(double seconds) {
+  if (seconds < 1e-3) return absl::StrFormat("%.0f us", seconds * 1e6);
+  if (seconds < 1) return absl::StrFormat("%.1f ms", seconds * 1e3);
+  return absl::StrFormat("%.1f s", seconds);
+}
+
+std::vector<Row> ServerRows(const Replies& servers) {
+  std::vector<Row> rows = {
+      {"SERVER", "ADDRESS", "STATE", "VERSION", "ISA", "MEMORY", "BUDGET", "PEERS"}};
+  for (const v1::StatusReply& server : servers) {
+    std::vector<std::string> peers;
+    for (const v1::PeerStatus& peer : server.peers()) {
+      peers.push_back(absl::StrCat(peer.id(), peer.reachable() ? "" : " unreachable"));
+    }
+    rows.push_back({absl::StrCat(server.id()), server.address(),
+                    server.serving() ? "serving" : "waiting for peers", server.version(),
+                    server.isa(), BytesText(server.memory_used_bytes()),
+                    BytesText(server.memory_budget_bytes()),
+                    peers.empty() ? "-" : absl::StrJoin(peers, ", ")});
+  }
+  return rows;
+}
+
+std::vector<Row> JobRows(const Replies& servers) {
+  std::vector<Row> rows = {{"JOB", "SERVER", "STATE", "ROUND", "PHASE", "STEPS", "WORLD",
+                            "PARAMETERS", "EXTENTS", "STATE BYTES", "TIER", "VOTES MISSING"}};
+  for (const v1::StatusReply& server : servers) {
+    for (const v1::JobStatus& job : server.jobs()) {
+      rows.push_back(
+          {job.name(), absl::StrCat(server.id()), job.state(), absl::StrCat(job.round()),
+           job.phase(), absl::StrCat(job.opt_step()), absl::StrCat(job.world()),
+           absl::StrCat(job.parameters()), absl::StrCat(job.owned_extents(), "/", job.extents()),
+           BytesText(job.state_bytes()), job.tier().empty() ? "-" : job.tier(),
+           job.votes_missing().empty() ? "-" : absl::StrJoin(job.votes_missing(), ", ")});
+    }
+  }
+  return rows;
+}
+
+std::vector<Row> SlotRows(const Replies& servers) {
+  std::vector<Row> rows = {{"JOB", "SERVER", "ROUND", "SLOT", "STATE", "OWED", "FIRST OWED"}};
+  for (const v1::StatusReply& server : servers) {
+    for (const v1::JobStatus& job : server.jobs()) {
+      for (const v1::SlotStatus& slot : job.slots()) {
+        const bool owes = slot.owed_extents() > 0;
+        rows.push_back({job.name(), absl::StrCat(server.id()), absl::StrCat(job.round()),
+                        absl::StrCat(slot.slot()), slot.state(), absl::StrCat(slot.owed_extents()),
+                        owes ? absl::StrCat("extent ", slot.first_owed()) : "-"});
+      }
+    }
+  }
+  return rows;
+}
+
+std::vector<Row> RoundRows(const Replies& servers) {
+  std::vector<Row> rows = {{"JOB", "SERVER", "ROUND", "END", "AGE", "COLLECT", "VOTE", "STEP",
+                            "PUSHED", "GRAD NORM", "LAST"}};
+  for (const v1::StatusReply& server : servers) {
+    for (const v1::JobStatus& job : server.jobs()) {
+      for (int i = job.rounds_size() - 1; i >= 0; --i) {
+        const v1::FinishedRound& round = job.rounds(i);
+        rows.push_back(
+            {job.name(), absl::StrCat(server.id()), absl::StrCat(round.round()), round.end(),
+             SecondsText(Seconds(round.age_ns())), SecondsText(Seconds(round.collect_ns())),
+             SecondsText(Seconds(round.vote_ns())), SecondsText(Seconds(round.step_ns())),
+             BytesText(round.pushed_bytes()), absl::StrFormat("%.4g", round.grad_norm()),
+             round.last_slot() < 0 ? "-" : absl::StrCat("slot ", round.last_slot())});
+      }
+    }
+  }
+  return rows;
+}
+
+std::vector<Row> WorkRows(const Replies& servers) {
+  std::vector<Row> rows = {{"WORK", "SERVER", "NAME", "DONE", "OF"}};
+  for (const v1::StatusReply& server : servers) {
+    for (const v1::Work& work : server.works()) {
+      rows.push_back({work.kind(), absl::StrCat(server.id()), work.name(),
+                      BytesText(work.done_bytes()), BytesText(work.total_bytes())});
+    }
+  }
+  return rows;
+}
+
+std::vector<Row> EventRows(const Replies& servers) {
+  std::vector<Row> rows = {{"TIME (UTC)", "SERVER", "SEVERITY", "EVENT"}};
+  for (const v1::StatusReply& server : servers) {
+    for (int i = server.events_size() - 1; i >= 0; --i) {
+      const v1::Event& event = server.events(i);
+      rows.push_back({absl::FormatTime("%Y-%m-%d %H:%M:%E3S", absl::FromUnixMicros(event.time_us()),
+                                       absl::UTCTimeZone()),
+                      absl::StrCat(server.id()), event.severity(), event.text()});
+    }
+  }
+  return rows;
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,29 @@
+// The tables of a status page: which columns there are, and what stands in them.
+// Comes from: StatusReply. Goes to: status_text as plain text, status_page as HTML.
+// Thread safety: pure functions. Texts are as peers sent them: whatever shows them escapes them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ballast/v1/admin.pb.h"
+
+namespace ballast::server {
+
+using Row = std::vector<std::string>;
+using Replies = std::vector<v1::StatusReply>;
+
+// "12.3 MiB": for reading, not for reading back.
+std::string BytesText(uint64_t bytes);
+// "250 us", "1.5 ms", "12.0 s".
+std::string SecondsText(double seconds);
+
+// Each begins with the headings; where there is nothing to show, they are all.
+std::vector<Row> ServerRows(const Replies& servers);
+std::vector<Row> JobRows(const Replies& servers);
+std::vector<Row> SlotRows(const Replies& servers);   // what trainers owe
+std::vector<Row> RoundRows(const Replies& servers);  // of each job, newest first
+std::vector<Row> WorkRows(const Replies& servers);
+std::vector<Row> EventRows(const Replies& servers);  // newest first
+
+}  // namespace ballast::server

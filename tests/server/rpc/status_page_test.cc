@@ -1,0 +1,69 @@
+// /statusz for a browser.
+#include "server/rpc/status_page.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace ballast::server {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+v1::StatusReply Reply() {
+  v1::StatusReply reply;
+  reply.set_id(3);
+  reply.set_address("127.0.0.1:7000");
+  reply.set_serving(true);
+  v1::PeerStatus* peer = reply.add_peers();
+  peer->set_id(4);
+  v1::JobStatus* job = reply.add_jobs();
+  job->set_name("gpt");
+  job->set_state("failed");
+  job->set_tier("nvme");
+  job->set_error("tensor <script>alert(1)</script> \x1b[31m & \"more\"");
+  v1::SlotStatus* slot = job->add_slots();
+  slot->set_slot(1);
+  slot->set_owed_extents(5);
+  slot->set_first_owed(17);
+  v1::FinishedRound* round = job->add_rounds();
+  round->set_round(41);
+  round->set_end("skipped");
+  round->set_last_slot(1);
+  v1::Work* work = reply.add_works();
+  work->set_kind("export");
+  work->set_name("<img src=x onerror=alert(2)>");
+  v1::Event* event = reply.add_events();
+  event->set_severity("WARN");
+  event->set_text("</table><script>alert(3)</script>");
+  return reply;
+}
+
+TEST(StatusPage, ShowsAllThatIsKnown) {
+  const std::string page = StatusHtml(Reply());
+  for (const char* text : {"Ballast server 3", "127.0.0.1:7000", "4 unreachable", "gpt", "nvme",
+                           "extent 17", "41", "skipped", "slot 1", "export", "WARN"}) {
+    EXPECT_THAT(page, HasSubstr(text));
+  }
+}
+
+TEST(StatusPage, TextOfOthersStaysText) {
+  const std::string page = StatusHtml(Reply());
+  EXPECT_THAT(page, Not(HasSubstr("<script")));
+  EXPECT_THAT(page, Not(HasSubstr("<img")));
+  EXPECT_THAT(page, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(page, HasSubstr("&lt;script&gt;alert(1)&lt;/script&gt; \\u001b[31m &amp; &quot;"));
+  EXPECT_THAT(page, HasSubstr("&lt;/table&gt;&lt;script&gt;alert(3)"));
+}
+
+TEST(StatusPage, SaysWhereThereIsNothing) {
+  EXPECT_THAT(StatusHtml(v1::StatusReply()), HasSubstr("<h2>Jobs</h2>\n<p>none</p>"));
+}
+
+TEST(StatusPage, EachMarkOfHtmlIsEscaped) {
+  EXPECT_EQ(HtmlText("<a href='x' id=\"y\">&amp;"),
+            "&lt;a href=&#39;x&#39; id=&quot;y&quot;&gt;&amp;amp;");
+}
+
+}  // namespace
+}  // namespace ballast::server
