@@ -10,7 +10,7 @@ readonly PACKAGES=(
   libgrpc-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
   librocksdb-dev libaio-dev prometheus-cpp-dev libcivetweb-dev
   libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev nlohmann-json3-dev
-  fio systemd ca-certificates python3 python3-dev python3-venv)
+  fio systemd zsh fish ca-certificates python3 python3-dev python3-venv)
 # Debian's own interpreter: another python3 earlier on PATH may lack headers or the right version.
 readonly PYTHON=/usr/bin/python3
 readonly LOGS=build/logs

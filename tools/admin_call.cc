@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/inert.h"
 #include "common/base/reason.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
@@ -79,10 +80,27 @@ std::string ErrorText(const std::string& endpoint, const std::string& source,
                       "; is ballastd running there? (", source, ")");
 }
 
-int Failed(const std::string& endpoint, const Options& options, const absl::Status& status) {
-  std::cerr << "ballastctl: " << ErrorText(endpoint, options.source, status) << "\n";
+int ExitCode(const absl::Status& status) {
   const bool answered = status.GetPayload(kErrorDetailTypeUrl).has_value();
-  return IsUnreachable(status) && !answered ? kUnreachable : kFailure;
+  if (IsUnreachable(status) && !answered) return kUnreachable;
+  if (ReasonOf(status) == Reason::kJobBusy) return kConflict;
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+      return kNotFound;
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kAborted:
+      return kConflict;
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+      return kNotPermitted;
+    default:
+      return kFailure;
+  }
+}
+
+int Failed(const std::string& endpoint, const Options& options, const absl::Status& status) {
+  std::cerr << "ballastctl: " << Inert(ErrorText(endpoint, options.source, status)) << "\n";
+  return ExitCode(status);
 }
 
 }  // namespace ballast::tools

@@ -1,19 +1,24 @@
 // ballastctl: what the state servers know, for operators and scripts. docs/ballastctl.md is its
 // page. Results go to stdout, everything else to stderr.
 // Comes from: the operator. Goes to: the commands. Thread safety: the main thread.
+#include <unistd.h>
+
 #include <cstdlib>
 #include <iostream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/inert.h"
 #include "tools/command_line.h"
+#include "tools/watch.h"
 
 namespace ballast::tools {
 namespace {
 
 int WrongUsage(const absl::Status& status, const std::string& see) {
-  std::cerr << "ballastctl: " << status.message() << "; see ballastctl " << see << "--help\n";
+  std::cerr << "ballastctl: " << Inert(status.message()) << "; see ballastctl " << see
+            << "--help\n";
   return kUsageError;
 }
 
@@ -21,6 +26,8 @@ int Run(const Command& command, const std::vector<std::string>& arguments) {
   if (command.run_unparsed != nullptr) return command.run_unparsed(arguments);
   const absl::StatusOr<Options> options = ParseOptions(command, arguments);
   if (!options.ok()) return WrongUsage(options.status(), absl::StrCat(command.name, " "));
+  const bool live = command.live && options->form == Form::kTable && isatty(STDOUT_FILENO) == 1;
+  if ((options->watch || live) && !options->help) return Watch(command, *options);
   if (!options->help) return command.run(*options);
   std::cout << HelpText(command);
   return std::cout.flush() ? 0 : kFailure;

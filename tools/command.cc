@@ -5,8 +5,9 @@ namespace ballast::tools {
 const std::vector<Command>& AllCommands() {
   static const auto* const commands = [] {
     auto* all = new std::vector<Command>;
-    for (const auto list : {StatusCommands, JobCommands, SnapshotCommands, ExchangeCommands,
-                            TuneCommands, DsCommands}) {
+    for (const auto list :
+         {StatusCommands, ClusterCommands, JobCommands, SnapshotCommands, ExchangeCommands,
+          HostCommands, ConfigCommands, TuneCommands, DsCommands, CompletionCommands}) {
       for (const Command& command : list()) all->push_back(command);
     }
     return all;
@@ -29,6 +30,13 @@ const std::vector<Flag>& AllFlags() {
       {"--state", "", &Options::state, "optimizer state, too, so that an import continues the job"},
       {"--consolidated", "", &Options::consolidated,
        "one file, written by one server, in place of one per server"},
+      {"--config", "FILE", &Options::config, "of ballastd; BALLAST_* variables count, too"},
+      {"--trainers", "N", &Options::trainers, "how many push gradients (default: 1)"},
+      {"--servers", "N", &Options::servers, "how many share the state (default: 1)"},
+      {"--optimizer", "NAME", &Options::optimizer, "such as AdamW, SGD, Lion (default: AdamW)"},
+      {"--last", "N", &Options::last, "so many rounds (default: 10; servers keep 64)"},
+      {"--watch", "", &Options::watch, "show it again and again, on a terminal"},
+      {"--every", "N", &Options::every_s, "so many seconds between two of --watch (default: 2)"},
   };
   return *flags;
 }

@@ -30,18 +30,23 @@ struct Command {
   int (*run)(const Options&);           // returns the exit code
   std::vector<const char*> flags = {};  // that it takes besides those of all commands
   const char* needs = "";               // one of `flags` that must be there
-  bool asks_servers = true;             // --endpoint and -o belong to it
+  bool asks_servers = true;             // --endpoint belongs to it
+  bool live = false;                    // on a terminal it is shown as with --watch
   // Takes the arguments behind the name as they stand, and parses them itself; then `run` is null.
   int (*run_unparsed)(const std::vector<std::string>&) = nullptr;
 };
 
 // One list for each file of commands, in the order in which --help shows them.
 std::vector<Command> StatusCommands();
+std::vector<Command> ClusterCommands();
 std::vector<Command> JobCommands();
 std::vector<Command> SnapshotCommands();
 std::vector<Command> ExchangeCommands();
+std::vector<Command> HostCommands();
+std::vector<Command> ConfigCommands();
 std::vector<Command> TuneCommands();
 std::vector<Command> DsCommands();
+std::vector<Command> CompletionCommands();
 
 // All of them.
 const std::vector<Command>& AllCommands();

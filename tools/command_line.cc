@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <variant>
 
 #include "absl/status/status.h"
@@ -35,10 +36,16 @@ absl::Status AddEndpoints(const std::string& text, Options* options) {
 }
 
 absl::Status SetOutput(const std::string& value, Options* options) {
-  if (value != "table" && value != "json") {
-    return absl::InvalidArgumentError(absl::StrCat("-o takes table or json, not ", Quoted(value)));
+  const std::map<std::string, Form> forms = {
+      {"table", Form::kTable}, {"json", Form::kJson}, {"yaml", Form::kYaml}};
+  const auto form = forms.find(value);
+  if (form == forms.end()) {
+    const std::string near = DidYouMean(value, {"table", "json", "yaml"});
+    return absl::InvalidArgumentError(
+        absl::StrCat("-o takes table, json or yaml, not ", Quoted(value),
+                     near.empty() ? "" : absl::StrCat(" (did you mean ", near, "?)")));
   }
-  options->json = value == "json";
+  options->form = form->second;
   return absl::OkStatus();
 }
 
@@ -56,8 +63,8 @@ absl::Status SetFlag(const Flag& flag, const std::string& value, Options* option
 
 std::vector<std::string> FlagsOf(const Command& command) {
   std::vector<std::string> flags(command.flags.begin(), command.flags.end());
-  if (command.asks_servers) flags.insert(flags.end(), {"--endpoint", "--output", "-o"});
-  flags.insert(flags.end(), {"--help", "-h"});
+  if (command.asks_servers) flags.emplace_back("--endpoint");
+  flags.insert(flags.end(), {"--output", "-o", "--help", "-h"});
   return flags;
 }
 
@@ -130,14 +137,17 @@ std::string FlagHelp(const std::string& name, const std::string& value, const ch
                          help);
 }
 
-std::string CommonFlagsHelp() {
-  return FlagHelp("--endpoint", "HOST:PORT", "a server to ask; may be repeated or hold a list") +
-         FlagHelp("", "", "with commas (default: BALLAST_ENDPOINTS)") +
-         FlagHelp("-o", "table|json", "form of the output (default: table)");
+std::string CommonFlagsHelp(bool asks_servers) {
+  const std::string endpoint =
+      FlagHelp("--endpoint", "HOST:PORT", "a server to ask; may be repeated or hold a list") +
+      FlagHelp("", "", "with commas (default: BALLAST_ENDPOINTS)");
+  return (asks_servers ? endpoint : "") +
+         FlagHelp("-o", "table|json|yaml", "form of the output (default: table)");
 }
 
 constexpr char kCodes[] =
-    "\nExit codes: 0 done, 1 failed, 2 wrong usage, 3 a server cannot be reached.\n";
+    "\nExit codes: 0 done, 1 failed, 2 wrong usage, 3 a server cannot be reached, 4 not found,\n"
+    "5 conflict, 6 unhealthy, 7 not permitted.\n";
 
 }  // namespace
 
@@ -184,6 +194,9 @@ absl::StatusOr<Options> ParseOptions(const Command& command,
     }
   }
   if (options.help) return options;
+  if (options.watch && options.form != Form::kTable) {
+    return absl::InvalidArgumentError("--watch shows tables; leave -o out");
+  }
   const char* endpoints = std::getenv("BALLAST_ENDPOINTS");
   if (command.asks_servers && options.endpoints.empty() && endpoints != nullptr) {
     options.source = "BALLAST_ENDPOINTS";
@@ -198,7 +211,8 @@ std::string HelpText() {
   for (const Command& command : AllCommands()) {
     absl::StrAppendFormat(&text, "  %-37s %s\n", Synopsis(command), command.help);
   }
-  absl::StrAppend(&text, "\nFlags of commands that ask servers:\n", CommonFlagsHelp(),
+  absl::StrAppend(&text, "\nFlags of all commands, --endpoint of those that ask servers:\n",
+                  CommonFlagsHelp(true),
                   "\nballastctl COMMAND --help shows one command and its flags. Results go to "
                   "stdout,\neverything else to stderr. --version shows the version.\n",
                   kCodes);
@@ -212,7 +226,7 @@ std::string HelpText(const Command& command) {
     const Flag& flag = *FindFlag(name);
     text += FlagHelp(flag.name, flag.value, flag.help);
   }
-  if (command.asks_servers) text += CommonFlagsHelp();
+  text += CommonFlagsHelp(command.asks_servers);
   return text + FlagHelp("--help", "", "this text") + kCodes;
 }
 

@@ -15,6 +15,7 @@
 #include "server/snapshot/manifest.h"
 #include "tools/admin_call.h"
 #include "tools/command.h"
+#include "tools/output.h"
 #include "tools/work_watch.h"
 
 namespace ballast::tools {
@@ -72,16 +73,12 @@ int Export(const Options& options) {
     return AskHome<v1::ExportReply>(&endpoint, method::kAdminExport, request, kWholeStateTimeoutS);
   }();
   if (!reply.ok()) return Failed(endpoint, options, reply.status());
-  if (options.json) {
-    std::cout << server::ExportJson(*reply);
-  } else {
-    std::cout << "exported " << job << ", round " << reply->round() << ", to " << reply->directory()
-              << "\n"
-              << reply->tensors() << " tensors, " << reply->parameters() << " parameters in "
-              << reply->files() << " files; " << Took(reply->bytes(), reply->milliseconds())
-              << "\n";
-  }
-  return std::cout.flush() ? 0 : kFailure;
+  return Print(
+      options,
+      absl::StrCat("exported ", job, ", round ", reply->round(), ", to ", reply->directory(), "\n",
+                   reply->tensors(), " tensors, ", reply->parameters(), " parameters in ",
+                   reply->files(), " files; ", Took(reply->bytes(), reply->milliseconds()), "\n"),
+      server::ExportJson(*reply));
 }
 
 int Import(const Options& options) {
@@ -97,17 +94,14 @@ int Import(const Options& options) {
     return AskHome<v1::ImportReply>(&endpoint, method::kAdminImport, request, kWholeStateTimeoutS);
   }();
   if (!reply.ok()) return Failed(endpoint, options, reply.status());
-  if (options.json) {
-    std::cout << server::ImportJson(*reply);
-  } else {
-    v1::ListJobsReply shown;
-    *shown.add_jobs() = reply->job();
-    std::cout << "imported " << options.words[0]
-              << (reply->state() ? " with" : ", weights only, without") << " optimizer state; "
-              << Took(reply->bytes(), reply->milliseconds()) << "\n"
-              << server::JobsTable(shown);
-  }
-  return std::cout.flush() ? 0 : kFailure;
+  v1::ListJobsReply shown;
+  *shown.add_jobs() = reply->job();
+  return Print(
+      options,
+      absl::StrCat("imported ", options.words[0],
+                   reply->state() ? " with" : ", weights only, without", " optimizer state; ",
+                   Took(reply->bytes(), reply->milliseconds()), "\n", server::JobsTable(shown)),
+      server::ImportJson(*reply));
 }
 
 }  // namespace

@@ -3,11 +3,14 @@
 #include <iostream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "ballast/v1/admin.pb.h"
+#include "common/base/names.h"
 #include "proto/convert/methods.h"
 #include "server/rpc/status_text.h"
 #include "tools/admin_call.h"
 #include "tools/command.h"
+#include "tools/output.h"
 
 namespace ballast::tools {
 namespace {
@@ -23,11 +26,11 @@ int ListJobs(const Options& options, const std::string& name) {
     if (name.empty() || job.name() == name) *shown.add_jobs() = job;
   }
   if (!name.empty() && shown.jobs().empty()) {
-    std::cerr << "ballastctl: there is no durable job \"" << name << "\" at " << endpoint << "\n";
-    return kFailure;
+    std::cerr << "ballastctl: there is no durable job " << Quoted(name) << " at " << endpoint
+              << "\n";
+    return kNotFound;
   }
-  std::cout << (options.json ? server::JobsJson(shown) : server::JobsTable(shown));
-  return std::cout.flush() ? 0 : kFailure;
+  return Print(options, server::JobsTable(shown), server::JobsJson(shown));
 }
 
 int DeleteJob(const Options& options) {
@@ -39,18 +42,24 @@ int DeleteJob(const Options& options) {
   const absl::StatusOr<v1::DeleteJobReply> reply =
       AskHome<v1::DeleteJobReply>(&endpoint, method::kAdminDeleteJob, request, kDeleteTimeoutS);
   if (!reply.ok()) return Failed(endpoint, options, reply.status());
-  std::cout << "deleted " << name << "\n";
-  return std::cout.flush() ? 0 : kFailure;
+  return Print(options, absl::StrCat("deleted ", name, "\n"),
+               absl::StrCat("{\"deleted\": ", server::JsonText(name), "}\n"));
 }
 
 }  // namespace
 
 std::vector<Command> JobCommands() {
   return {
-      {"jobs list", "", "durable jobs, running or resting on disk",
-       [](const Options& options) { return ListJobs(options, ""); }},
-      {"jobs show", "NAME", "one durable job",
-       [](const Options& options) { return ListJobs(options, options.words[0]); }},
+      {"jobs list",
+       "",
+       "durable jobs, running or resting on disk",
+       [](const Options& options) { return ListJobs(options, ""); },
+       {"--watch", "--every"}},
+      {"jobs show",
+       "NAME",
+       "one durable job",
+       [](const Options& options) { return ListJobs(options, options.words[0]); },
+       {"--watch", "--every"}},
       {"jobs delete",
        "NAME",
        "remove a job from every server; refused while trainers are attached",

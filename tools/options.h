@@ -12,6 +12,13 @@ namespace ballast::tools {
 inline constexpr int kFailure = 1;
 inline constexpr int kUsageError = 2;
 inline constexpr int kUnreachable = 3;
+inline constexpr int kNotFound = 4;
+inline constexpr int kConflict = 5;
+inline constexpr int kUnhealthy = 6;
+inline constexpr int kNotPermitted = 7;
+
+// Forms of the output.
+enum class Form { kTable, kJson, kYaml };
 
 // A member keeps its default when its flag does not occur.
 struct Options {
@@ -27,7 +34,14 @@ struct Options {
   bool consolidated = false;
   std::vector<std::string> endpoints;
   std::string source = "--endpoint";  // of the endpoints, for messages
-  bool json = false;
+  Form form = Form::kTable;
+  std::string config;  // a file
+  uint32_t trainers = 1;
+  uint32_t servers = 1;
+  std::string optimizer;
+  uint32_t last = 10;  // rounds
+  bool watch = false;
+  uint32_t every_s = 2;
   bool help = false;
 };
 

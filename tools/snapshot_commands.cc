@@ -3,19 +3,24 @@
 #include <iostream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "ballast/v1/admin.pb.h"
+#include "common/base/inert.h"
+#include "common/base/names.h"
 #include "proto/convert/methods.h"
 #include "server/rpc/status_text.h"
 #include "tools/admin_call.h"
 #include "tools/command.h"
+#include "tools/output.h"
 #include "tools/work_watch.h"
 
 namespace ballast::tools {
 namespace {
 
-int ShowSnapshots(const Options& options, const v1::ListSnapshotsReply& shown) {
-  std::cout << (options.json ? server::SnapshotsJson(shown) : server::SnapshotsTable(shown));
-  return std::cout.flush() ? 0 : kFailure;
+// `done`: a line before the table.
+int ShowSnapshots(const Options& options, const v1::ListSnapshotsReply& shown,
+                  const std::string& done = "") {
+  return Print(options, done + server::SnapshotsTable(shown), server::SnapshotsJson(shown));
 }
 
 // `snapshot list` and, with a name, `snapshot show`.
@@ -31,9 +36,9 @@ int ListSnapshots(const Options& options, const std::string& job, const std::str
     if (name.empty() || one.name() == name) *shown.add_snapshots() = one;
   }
   if (name.empty() || !shown.snapshots().empty()) return ShowSnapshots(options, shown);
-  std::cerr << "ballastctl: job \"" << job << "\" has no snapshot \"" << name << "\" at "
+  std::cerr << "ballastctl: job " << Quoted(job) << " has no snapshot " << Quoted(name) << " at "
             << endpoint << "\n";
-  return kFailure;
+  return kNotFound;
 }
 
 // create, verify and delete.
@@ -50,10 +55,10 @@ int ChangeSnapshot(const Options& options, const char* method, const char* done)
     return AskHome<v1::SnapshotReply>(&endpoint, method, request, kWholeStateTimeoutS);
   }();
   if (!reply.ok()) return Failed(endpoint, options, reply.status());
-  if (!options.json) std::cout << done << " " << request.job() << " " << request.name() << "\n";
   v1::ListSnapshotsReply shown;
   *shown.add_snapshots() = reply->snapshot();
-  return ShowSnapshots(options, shown);
+  return ShowSnapshots(options, shown,
+                       absl::StrCat(done, " ", request.job(), " ", request.name(), "\n"));
 }
 
 // `share`: fork.
@@ -73,11 +78,10 @@ int RestoreSnapshot(const Options& options, bool share) {
                                              kWholeStateTimeoutS);
   }();
   if (!reply.ok()) return Failed(endpoint, options, reply.status());
-  if (!reply->copied().empty()) std::cerr << "ballastctl: " << reply->copied() << "\n";
+  if (!reply->copied().empty()) std::cerr << "ballastctl: " << Inert(reply->copied()) << "\n";
   v1::ListJobsReply shown;
   *shown.add_jobs() = reply->job();
-  std::cout << (options.json ? server::JobsJson(shown) : server::JobsTable(shown));
-  return std::cout.flush() ? 0 : kFailure;
+  return Print(options, server::JobsTable(shown), server::JobsJson(shown));
 }
 
 // A change whose method and word for the result are known when it is compiled.
@@ -108,7 +112,7 @@ std::vector<Command> SnapshotCommands() {
        "keep the state that a round of a job begins with",
        Create,
        {"--keep"}},
-      {"snapshot list", "[JOB]", "snapshots of one job, or of all", List},
+      {"snapshot list", "[JOB]", "snapshots of one job, or of all", List, {"--watch", "--every"}},
       {"snapshot show", "JOB NAME", "one snapshot", Show},
       {"snapshot verify", "JOB NAME", "read all of it and compare every checksum", Verify},
       {"snapshot delete", "JOB NAME", "remove it; jobs that share its files keep theirs", Delete},

@@ -1,13 +1,13 @@
 // `ballastctl status`.
 // Comes from: ballastctl. Goes to: the servers' Admin service. Thread safety: the main thread.
 #include <algorithm>
-#include <iostream>
 
 #include "ballast/v1/admin.pb.h"
 #include "proto/convert/methods.h"
 #include "server/rpc/status_text.h"
 #include "tools/admin_call.h"
 #include "tools/command.h"
+#include "tools/output.h"
 
 namespace ballast::tools {
 namespace {
@@ -24,16 +24,18 @@ int Status(const Options& options) {
     }
     code = std::max(code, Failed(endpoint, options, reply.status()));
   }
-  if (!replies.empty() || options.json) {
-    std::cout << (options.json ? server::StatusJson(replies) : server::StatusTable(replies));
-  }
-  return std::cout.flush() ? code : kFailure;
+  if (replies.empty() && options.form == Form::kTable) return code;
+  return std::max(Print(options, server::StatusTable(replies), server::StatusJson(replies)), code);
 }
 
 }  // namespace
 
 std::vector<Command> StatusCommands() {
-  return {{"status", "", "servers, jobs, and which trainer owes what of the open round", Status}};
+  return {{"status",
+           "",
+           "servers, jobs, and which trainer owes what of the open round",
+           Status,
+           {"--watch", "--every"}}};
 }
 
 }  // namespace ballast::tools

@@ -13,6 +13,7 @@ std::vector<Command> TuneCommands() {
            {},
            "",
            false,
+           false,
            TuneMain}};
 }
 

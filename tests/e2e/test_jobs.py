@@ -60,7 +60,7 @@ def test_a_finished_job_rests_until_it_is_deleted(start_cluster, ballastd, tmp_p
     assert not ctl.jobs() and not files(tmp_path)
     for action in ("show", "delete"):
         missing = ctl(action, name)
-        assert missing.returncode == 1 and name in missing.stderr
+        assert missing.returncode == 4 and name in missing.stderr
     start(cluster, name).close()  # The name is free again.
 
 
@@ -70,7 +70,7 @@ def test_a_running_job_is_deleted_by_force_only(start_cluster, ballastd, tmp_pat
     trainers = start(cluster, name)
     assert ctl.jobs()[name]["open_streams"] == 2
     refused = ctl("delete", name)
-    assert refused.returncode == 1
+    assert refused.returncode == 5
     assert "2 of 2 trainers" in refused.stderr and "--force" in refused.stderr
     trainers.step()
     assert ctl("delete", name, "--force").returncode == 0

@@ -1,13 +1,15 @@
 // ballastctl's table of commands: each row is whole, and each line of it parses.
 #include "tools/command_line.h"
 
-#include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/command_reference.h"
 
 namespace ballast::tools {
 namespace {
@@ -56,9 +58,25 @@ TEST(CommandLine, ValuesStandBehindABlankOrAnEqualsSign) {
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->as, "new");
   EXPECT_EQ(options->world, 4u);
-  EXPECT_TRUE(options->json);
+  EXPECT_EQ(options->form, Form::kJson);
   EXPECT_EQ(options->words, (std::vector<std::string>{"job", "one"}));
   EXPECT_EQ(options->endpoints, (std::vector<std::string>{"a:1", "b:2"}));
+}
+
+TEST(CommandLine, AFormThatIsNoneNamesTheNearest) {
+  const absl::StatusOr<const Command*> status = FindCommand({"status"});
+  ASSERT_TRUE(status.ok());
+  const auto options = ParseOptions(**status, {"-o", "yml", "--endpoint", "a:1"});
+  EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(options.status().message()), HasSubstr("did you mean yaml?"));
+  const auto watched = ParseOptions(**status, {"-o", "json", "--watch", "--endpoint", "a:1"});
+  EXPECT_THAT(std::string(watched.status().message()), HasSubstr("--watch shows tables"));
+}
+
+TEST(CommandLine, ThePageIsThatOfTheTable) {
+  std::ifstream file(BALLAST_DOCS "/ballastctl.md");
+  const std::string page{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  EXPECT_EQ(page, CommandReference()) << "run ballastctl_reference > docs/ballastctl.md";
 }
 
 TEST(CommandLine, HelpNeedsNothingElse) {

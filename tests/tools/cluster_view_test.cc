@@ -1,0 +1,84 @@
+// What several servers say, put together.
+#include "tools/cluster_view.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace ballast::tools {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+v1::SlotStatus* AddSlot(v1::StatusReply* server, uint32_t slot, const char* state, uint64_t owed) {
+  if (server->jobs().empty()) {
+    server->add_jobs()->set_name("gpt");
+    server->mutable_jobs(0)->set_state("running");
+  }
+  v1::SlotStatus* added = server->mutable_jobs(0)->add_slots();
+  added->set_slot(slot);
+  added->set_state(state);
+  added->set_owed_extents(owed);
+  return added;
+}
+
+ClusterView View() {
+  ClusterView view;
+  view.servers.resize(2);
+  view.servers[0].set_serving(true);
+  view.servers[1].set_serving(true);
+  view.servers[1].set_id(1);
+  AddSlot(&view.servers[0], 0, "done", 0);
+  AddSlot(&view.servers[0], 1, "pushing", 3);
+  AddSlot(&view.servers[1], 0, "pushing", 2);
+  AddSlot(&view.servers[1], 1, "done", 0);
+  return view;
+}
+
+TEST(ClusterView, ATrainerIsInTheWorstOfItsStates) {
+  const std::vector<TrainerView> trainers = TrainersOf(View(), "gpt");
+  ASSERT_EQ(trainers.size(), 2u);
+  EXPECT_EQ(trainers[0].state, "pushing");
+  EXPECT_EQ(trainers[0].owed_extents, 2u);
+  EXPECT_THAT(trainers[0].owed_to, ElementsAre(1u));
+  EXPECT_EQ(trainers[1].state, "pushing");
+  EXPECT_THAT(trainers[1].owed_to, ElementsAre(0u));
+  EXPECT_TRUE(TrainersOf(View(), "other").empty());
+}
+
+TEST(ClusterView, AServerThatServesHasNoProblem) {
+  EXPECT_TRUE(ProblemsOf(View().servers[0]).empty());
+}
+
+TEST(ClusterView, EachProblemIsNamed) {
+  v1::StatusReply server = View().servers[0];
+  server.set_serving(false);
+  server.add_peers()->set_id(7);
+  AddSlot(&server, 2, "lost", 0);
+  v1::JobStatus* failed = server.add_jobs();
+  failed->set_name("old");
+  failed->set_state("failed");
+  failed->set_error("no disk");
+  EXPECT_THAT(ProblemsOf(server), ElementsAre(HasSubstr("does not serve"), HasSubstr("server 7"),
+                                              HasSubstr("trainer 2 of job gpt is lost"),
+                                              HasSubstr("old failed: no disk")));
+}
+
+TEST(ClusterView, ThePaceIsThatOfTheRoundsBetweenTheFirstAndTheLastEnd) {
+  v1::JobStatus job;
+  EXPECT_EQ(PaceOf(job).rounds_per_s, 0);
+  for (const uint64_t age_s : {5u, 3u, 1u}) {
+    v1::FinishedRound* round = job.add_rounds();
+    round->set_age_ns(age_s * 1'000'000'000);
+    round->set_collect_ns(100'000'000 * age_s);
+    round->set_pushed_bytes(1000);
+  }
+  const Pace pace = PaceOf(job);
+  EXPECT_EQ(pace.rounds, 3u);
+  EXPECT_DOUBLE_EQ(pace.rounds_per_s, 0.5);
+  EXPECT_DOUBLE_EQ(pace.collect_s, 0.3);
+  EXPECT_DOUBLE_EQ(pace.pushed_bytes_per_s, 500);
+}
+
+}  // namespace
+}  // namespace ballast::tools

@@ -1,0 +1,140 @@
+// `ballastctl doctor` and `ballastctl size`.
+// Comes from: ballastctl. Goes to: doctor, size. Thread safety: the main thread.
+#include <algorithm>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/inert.h"
+#include "server/config/load.h"
+#include "server/rpc/status_text.h"
+#include "tools/admin_call.h"
+#include "tools/command.h"
+#include "tools/doctor.h"
+#include "tools/environment.h"
+#include "tools/output.h"
+#include "tools/size.h"
+
+namespace ballast::tools {
+namespace {
+
+const char* LevelName(Finding::Level level) {
+  switch (level) {
+    case Finding::Level::kOk:
+      return "ok";
+    case Finding::Level::kWarn:
+      return "warning";
+    case Finding::Level::kFail:
+      return "failure";
+  }
+  return "failure";
+}
+
+std::string FindingsText(const std::vector<Finding>& findings) {
+  std::vector<server::Row> rows = {{"CHECK", "RESULT", "FOUND"}};
+  std::string fixes;
+  for (const Finding& finding : findings) {
+    rows.push_back({finding.check, LevelName(finding.level), finding.found});
+    if (!finding.fix.empty()) absl::StrAppend(&fixes, "\n", finding.check, ": ", finding.fix);
+  }
+  return absl::StrCat(server::TextTable(rows), fixes.empty() ? "" : absl::StrCat(fixes, "\n"));
+}
+
+std::string FindingsJson(const std::vector<Finding>& findings) {
+  const auto one = [](std::string* out, const Finding& finding) {
+    absl::StrAppend(out, "{\"check\": ", server::JsonText(finding.check), ", \"result\": \"",
+                    LevelName(finding.level), "\", \"found\": ", server::JsonText(finding.found),
+                    ", \"fix\": ", server::JsonText(finding.fix), "}");
+  };
+  return absl::StrCat("{\"findings\": [", absl::StrJoin(findings, ", ", one), "]}\n");
+}
+
+// Warnings do not change the exit code: a host with a small limit still serves.
+int Doctor(const Options& options) {
+  config::LoadOptions load;
+  load.file = options.config;
+  load.env = Environment();
+  const absl::StatusOr<config::LoadedConfig> loaded = config::Load(load);
+  if (!loaded.ok()) {
+    std::cerr << "ballastctl: " << Inert(loaded.status().message()) << "\n";
+    return ExitCode(loaded.status());
+  }
+  const std::vector<Finding> findings = JudgeHost(ReadHost(loaded->config));
+  const bool failed = std::any_of(findings.begin(), findings.end(), [](const Finding& finding) {
+    return finding.level == Finding::Level::kFail;
+  });
+  const int printed = Print(options, FindingsText(findings), FindingsJson(findings));
+  return printed == 0 && failed ? kUnhealthy : printed;
+}
+
+std::string SizeText(const std::vector<SizeAnswer>& answers) {
+  using server::BytesText;
+  std::vector<server::Row> rows = {
+      {"SERVER", "STATE", "GRADIENTS", "SUMS", "WEIGHTS", "MEMORY", "DISK"}};
+  for (const SizeAnswer& one : answers) {
+    rows.push_back(
+        {absl::StrCat(one.server), BytesText(one.state),
+         absl::StrCat(BytesText(one.gradients_min), " to ", BytesText(one.gradients_max)),
+         BytesText(one.sums), BytesText(one.weights),
+         absl::StrCat(BytesText(one.memory_min()), " to ", BytesText(one.memory_max())),
+         BytesText(one.disk)});
+  }
+  return absl::StrCat(
+      server::TextTable(rows),
+      "\nA server takes the job when the smaller memory fits storage.memory_budget; the larger "
+      "one\n"
+      "lets every trainer push ahead. A durable job needs the disk, and with it its state may be\n"
+      "larger than memory (docs/nvme.md).\n");
+}
+
+std::string SizeJson(uint64_t parameters, const std::vector<SizeAnswer>& answers) {
+  const auto json = [](std::string* out, const SizeAnswer& one) {
+    absl::StrAppend(
+        out, "{\"server\": ", one.server, ", \"state_bytes\": ", one.state,
+        ", \"gradient_bytes_min\": ", one.gradients_min,
+        ", \"gradient_bytes_max\": ", one.gradients_max, ", \"sum_bytes\": ", one.sums,
+        ", \"weight_bytes\": ", one.weights, ", \"memory_bytes_min\": ", one.memory_min(),
+        ", \"memory_bytes_max\": ", one.memory_max(), ", \"disk_bytes\": ", one.disk, "}");
+  };
+  return absl::StrCat("{\"parameters\": ", parameters, ", \"servers\": [",
+                      absl::StrJoin(answers, ", ", json), "]}\n");
+}
+
+int Size(const Options& options) {
+  const absl::StatusOr<uint64_t> parameters = ParseParameters(options.words[0]);
+  const auto answers = !parameters.ok()
+                           ? absl::StatusOr<std::vector<SizeAnswer>>(parameters.status())
+                           : SizeOf({.parameters = *parameters,
+                                     .trainers = options.trainers,
+                                     .servers = options.servers,
+                                     .optimizer = options.optimizer,
+                                     .dtype = options.dtype});
+  if (!answers.ok()) {
+    std::cerr << "ballastctl: " << Inert(answers.status().message()) << "\n";
+    return kUsageError;
+  }
+  return Print(options, SizeText(*answers), SizeJson(*parameters, *answers));
+}
+
+}  // namespace
+
+std::vector<Command> HostCommands() {
+  return {{"doctor",
+           "",
+           "whether this host suits a state server, each finding with its fix",
+           Doctor,
+           {"--config"},
+           "",
+           false},
+          {"size",
+           "PARAMETERS",
+           "memory and disk that a job of so many will take of each server",
+           Size,
+           {"--trainers", "--servers", "--optimizer", "--dtype"},
+           "",
+           false}};
+}
+
+}  // namespace ballast::tools
