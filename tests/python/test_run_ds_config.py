@@ -42,6 +42,8 @@ def test_trainers_see_the_file_and_the_precision(launcher, page):
     }
     assert seen(launcher, "--ds-config", path) == {"BALLAST_DS_CONFIG": str(path)}
     assert seen(launcher) == {}
+    fp16 = seen(launcher, "--mixed-precision", "fp16")  # the service scales, not Accelerate
+    assert fp16 == {"BALLAST_MIXED_PRECISION": "fp16", "ACCELERATE_MIXED_PRECISION": "no"}
 
 
 @pytest.mark.parametrize(

@@ -68,10 +68,11 @@ def test_auto_and_the_arguments_give_the_optimizer(fake, tmp_path):
 
 
 @pytest.mark.parametrize(("config", "more", "named"), [
-    ({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 2}}}, {},
-     "scheduler.type"),
+    ({"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1.0}}}, {},
+     "warmup_max_lr is 1.0, and learning_rate is 0.01"),
     ({"gradient_accumulation_steps": 3}, {}, "gradient_accumulation_steps is 3"),
-    (None, {"fp16": True}, "fp16 under Trainer|fp16"),
+    (None, {"fp16": True}, "Accelerate would scale the loss.*--mixed-precision fp16"),
+    ({"fp16": {"enabled": True}}, {"bf16": True}, "bf16"),
     ({"optimizer": {"type": "Nonsense", "params": {}}}, {}, "Nonsense"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused_by_name(fake, tmp_path, config, more, named):
@@ -101,10 +102,24 @@ def test_ballast_run_names_the_configuration_and_its_precision(fake, tmp_path, m
     module = tiny.model()  # autocast alone: the model stays as it is
     made(ballast.hf.optimizer(args=args), module)
     assert next(module.parameters()).dtype == torch.float32
-    for name in ("BALLAST_MIXED_PRECISION", "ACCELERATE_MIXED_PRECISION"):
-        monkeypatch.setenv(name, "fp16")
-    with pytest.raises(Unsupported, match="fp16 under Trainer"):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")  # of accelerate launch
+    with pytest.raises(Unsupported, match="Accelerate would scale.*--mixed-precision fp16"):
         made(ballast.hf.optimizer(args=tiny.arguments(tmp_path)), tiny.model())
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # of ballast-run --mixed-precision fp16
+    monkeypatch.setenv("BALLAST_MIXED_PRECISION", "fp16")
+    monkeypatch.setenv("BALLAST_DS_CONFIG", str(page))
+    with pytest.raises(BadArgument, match="bf16.enabled"):
+        page.write_text(json.dumps({"bf16": {"enabled": True}}))
+        ballast.hf.optimizer(args=args)
+    page.write_text(json.dumps({"optimizer": {"type": "SGD", "params": {"lr": "auto"}}}))
+    module = tiny.model()
+    opt = made(ballast.hf.optimizer(args=tiny.arguments(tmp_path)), module)
+    assert next(module.parameters()).dtype == torch.float16
+    assert opt._membership.config.loss_scale.initial_scale_power == 16
+    monkeypatch.delenv("BALLAST_DS_CONFIG")
+    module = tiny.model()
+    opt = made(ballast.hf.optimizer(args=tiny.arguments(tmp_path)), module)
+    assert isinstance(opt, bt.AdamW) and next(module.parameters()).dtype == torch.float16
 
 
 def test_auto_without_arguments_says_so(fake):

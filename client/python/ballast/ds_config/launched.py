@@ -23,10 +23,14 @@ _SECTIONS = {"fp16": ("fp16",), "bf16": ("bf16", "bfloat16")}
 
 
 def environment(config: str | None, precision: str | None) -> dict[str, str]:
-    """What trainers find: the path of the ds_config and the precision, as far as they are given."""
+    """What trainers find: the path of the ds_config and the precision, as far as they are given.
+
+    Accelerate never gets fp16: its GradScaler would skip steps on each trainer by itself.
+    """
     env = {} if config is None else {CONFIG_VARIABLE: config}
     if precision is not None:
-        env |= {PRECISION_VARIABLE: precision, ACCELERATE_VARIABLE: precision}
+        env[PRECISION_VARIABLE] = precision
+        env[ACCELERATE_VARIABLE] = "no" if precision == "fp16" else precision
     return env
 
 
@@ -48,28 +52,33 @@ def chosen(given: Config | None, called: str) -> Config | None:
     return given
 
 
-def precise(values: Mapping[str, Any], precision: str | None = None) -> dict[str, Any]:
+def precision() -> str | None:
+    """That of ballast-run --mixed-precision (BALLAST_MIXED_PRECISION); None: it was not given."""
+    return os.environ.get(PRECISION_VARIABLE) or None
+
+
+def precise(values: Mapping[str, Any], given: str | None = None) -> dict[str, Any]:
     """A copy of a configuration with the precision of ballast-run in it.
 
-    precision: "no", "fp16" or "bf16"; None: that of BALLAST_MIXED_PRECISION, if any. It fills
+    given: "no", "fp16" or "bf16"; None: that of BALLAST_MIXED_PRECISION, if any. It fills
     `enabled` of the sections fp16 and bf16 where that is "auto" or absent. Raises BadArgument where
     the configuration says something else, or the variable is none of the three.
     """
-    precision = precision or os.environ.get(PRECISION_VARIABLE) or None
+    wanted = given or precision()
     result = dict(values)
-    if precision is None:
+    if wanted is None:
         return result
-    if precision not in PRECISIONS:
+    if wanted not in PRECISIONS:
         raise BadArgument(
-            f"{PRECISION_VARIABLE}={precision!r}: must be one of {', '.join(PRECISIONS)}"
+            f"{PRECISION_VARIABLE}={wanted!r}: must be one of {', '.join(PRECISIONS)}"
         )
     for dtype, names in _SECTIONS.items():
         name = next((n for n in names if n in result), dtype)
         section = result.get(name)
-        if section is None and precision == dtype:
+        if section is None and wanted == dtype:
             section = {}
         if isinstance(section, Mapping):
-            result[name] = _enabled(name, section, precision, precision == dtype)
+            result[name] = _enabled(name, section, wanted, wanted == dtype)
     return result
 
 

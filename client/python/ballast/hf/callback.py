@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from ballast import rejoin
 from ballast.errors import BadArgument, warn
-from ballast.hf import clipping
+from ballast.hf import clipping, schedule
 from ballast.foreign import refuse_deepspeed
 from ballast.hf.resuming import ResumingOptimizer
 from ballast.pauses import say
@@ -24,6 +24,7 @@ class Callback(TrainerCallback):
 
     - With each checkpoint it keeps a snapshot on the servers, which resume_from_checkpoint needs.
     - While the service clips, Trainer's own clipping is off: max_grad_norm reads 0 meanwhile.
+    - With a scheduler section of the ds_config, Trainer's schedule shows what the service decides.
     - A step that the service skipped leaves the schedule where it is. skipped_steps counts them.
     - At the end of train() the optimizer leaves its job; another train() takes its seat again.
     """
@@ -43,6 +44,9 @@ class Callback(TrainerCallback):
         """Attaches. BadArgument for another optimizer, or a job that is further than Trainer."""
         optimizer = _inner(more["optimizer"])
         self.skipped_steps = 0
+        optimizer.managed = True
+        if optimizer._membership.config.lr_schedule is not None:
+            schedule.take_over(more["lr_scheduler"], optimizer.param_groups)
         if optimizer.closed:
             _reopen(optimizer)
         elif optimizer.attach() and optimizer.opt_step > 0 and state.global_step == 0:
@@ -56,6 +60,12 @@ class Callback(TrainerCallback):
     def _clip_once(self, args: Any, optimizer: ResumingOptimizer) -> None:
         service, written = optimizer._membership.config.max_grad_norm, clipping.written(args)
         if service <= 0:
+            if written > 0 and optimizer._membership.config.loss_scale != 1.0:
+                raise BadArgument(
+                    f"max_grad_norm={written:g} of the training arguments would clip gradients "
+                    "that are multiplied by the loss scale, and gradient_clipping of the ds_config "
+                    "is 0; write the same number in both"
+                )
             return
         if written not in (0.0, service):
             warn(

@@ -7,9 +7,10 @@ parameter groups without names. Thread safety: as ballast.torch.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,9 +19,10 @@ from ballast import config as job_config
 from ballast.deepspeed import building
 from ballast.deepspeed.settings import Settings
 from ballast.ds_config import launched
+from ballast.ds_config.arguments import Arguments
 from ballast.ds_config.source import Config, load
 from ballast.errors import BadArgument, Unsupported, at_border
-from ballast.hf import clipping
+from ballast.hf import clipping, scaling
 from ballast.hf.auto import resolve_auto
 from ballast.foreign import refuse_deepspeed
 from ballast.hf.resuming import ResumingOptimizer, resuming
@@ -35,8 +37,6 @@ _BATCH = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 # As Trainer.get_decay_parameter_names() of transformers 5.24 has them.
 _NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
 _REFUSED = {
-    "scheduler.type": "Trainer makes the schedule: write lr_scheduler_type into its arguments, "
-    "and delete the section",
     "data_types.grad_accum_dtype": "Trainer adds gradients up in the dtype of their parameter; "
     "delete it",
 }
@@ -56,8 +56,9 @@ def optimizer(
     Weight decay is for the parameters that Trainer decays: no biases, no norms.
     max_grad_norm is that of the ds_config, else of args; the service clips the mean gradient by it.
     bf16.enabled of the ds_config casts the model; bf16=True in args alone leaves it fp32 and
-    computes with autocast. Trainer calls the factory, and that raises BadArgument or Unsupported
-    for what does not fit.
+    computes with autocast. fp16.enabled casts it, too, and the service scales the loss. A scheduler
+    section is moved by the service, in place of lr_scheduler_type. Trainer calls the factory, and
+    that raises BadArgument or Unsupported for what does not fit.
     """
     refuse_deepspeed(args)
     config = launched.chosen(config, "ballast.hf.optimizer()")
@@ -73,7 +74,10 @@ def optimizer(
 
 
 def _document(config: Config | None, args: Any) -> dict[str, Any]:
-    values = launched.precise(load(config).values) if config is not None else {}
+    values = dict(load(config).values) if config is not None else {}
+    # Without a ds_config bf16 is autocast, and Accelerate has it; fp16 is always the service's.
+    if config is not None or launched.precision() == "fp16":
+        values = launched.precise(values)
     values.setdefault("optimizer", _ADAMW)
     if args is None:
         return values
@@ -88,19 +92,38 @@ def _settings(document: dict[str, Any], args: Any, model: torch.nn.Module) -> Se
     filled = document
     if args is not None:
         with clipping.undone(args):
-            filled = resolve_auto(document, args, model)
+            filled = resolve_auto(document, _arguments(document, args, model), model)
     settings = Settings(filled, world)
     for key, instead in _REFUSED.items():
         if settings[key] is not None:
             raise Unsupported(f"{key} {settings[key]!r} of the ds_config: {instead}")
-    # What Trainer computes with: fp16=True of args, or ballast-run's --mixed-precision.
-    asked = getattr(args, "fp16", False) or getattr(args, "mixed_precision", "no") == "fp16"
-    if settings["fp16.enabled"] or asked:
-        raise Unsupported(
-            "fp16 under Trainer: Accelerate scales the loss and skips steps on each trainer by "
-            "itself; use bf16, or the engine of ballast.deepspeed"
-        )
+    _refuse_other_precision(args, settings)
     return settings
+
+
+def _refuse_other_precision(args: Any, settings: Settings) -> None:
+    computes = getattr(args, "mixed_precision", "no")  # also what a launcher says
+    if getattr(args, "fp16", False) or computes == "fp16":
+        raise Unsupported(
+            "fp16 of the training arguments (or ACCELERATE_MIXED_PRECISION): Accelerate would "
+            "scale the loss and skip steps on each trainer by itself. Leave it out, and write "
+            '"fp16": {"enabled": true} into the ds_config, or start with '
+            "`ballast-run --mixed-precision fp16`: then the service scales for all trainers"
+        )
+    if settings["fp16.enabled"] and (getattr(args, "bf16", False) or computes == "bf16"):
+        raise BadArgument(
+            "fp16.enabled of the ds_config is true, and the training arguments say bf16; leave one "
+            "of the two out"
+        )
+
+
+def _arguments(document: dict[str, Any], args: Any, model: torch.nn.Module) -> Arguments:
+    """The arguments as the ds_config is held against them: fp16 is the ds_config's alone."""
+    arguments = Arguments.of(args, model)
+    section = document.get("fp16")
+    if isinstance(section, Mapping) and section.get("enabled") is True:
+        return dataclasses.replace(arguments, fp16=True)
+    return arguments
 
 
 def _built(
@@ -111,7 +134,11 @@ def _built(
     of, arguments = building.configured(settings)
     decay = arguments.get("weight_decay", 0.0)
     groups = _groups(model, decay)
-    return resuming(of)(groups, model=model, **{**arguments, **options})
+    made = resuming(of)(groups, model=model, **{**arguments, **options})
+    scaling.remove(model)
+    if arguments["loss_scale"] != 1.0 or arguments["lr_schedule"] is not None:
+        scaling.install(model, made)
+    return made
 
 
 def _groups(model: torch.nn.Module, decay: float) -> list[dict[str, Any]]:

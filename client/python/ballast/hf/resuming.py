@@ -16,12 +16,15 @@ from typing import Any
 
 from ballast import rejoin
 from ballast.errors import BadArgument, NameInUse, Unsupported, at_border
+from ballast.hf import schedule
 from ballast.torch.service_optimizer import ServiceOptimizer
 
 
 class ResumingOptimizer(ServiceOptimizer):
     """Mixed into a class of ballast.torch; see resuming()."""
 
+    # Set by ballast.hf.Callback, without which Trainer would clip and schedule by itself.
+    managed = False
     # Job and round of the dict that was loaded last, and those that the optimizer had then.
     _came_from: tuple[int, int, int, int] | None = None
 
@@ -47,6 +50,8 @@ class ResumingOptimizer(ServiceOptimizer):
         not attached, changes hyper-parameters only. Raises BadArgument where the servers do not
         have the state, and as ServiceOptimizer.load_state_dict().
         """
+        if self._membership.config.lr_schedule is not None:
+            schedule.release(self.param_groups)
         saved = state_dict.get("ballast") if isinstance(state_dict, Mapping) else None
         if not isinstance(saved, Mapping) or not self._is_elsewhere(saved):
             super().load_state_dict(state_dict)
