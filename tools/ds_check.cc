@@ -81,6 +81,7 @@ std::vector<Command> DsCommands() {
            {},
            "",
            false,
+           false,
            DsCheckMain}};
 }
 
