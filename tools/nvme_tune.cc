@@ -6,17 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <random>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
 #include "common/io/arena.h"
@@ -29,32 +26,7 @@
 namespace ballast::tools {
 namespace {
 
-constexpr std::array<uint64_t, 3> kBlocks = {uint64_t{256} << 10, uint64_t{1} << 20,
-                                             uint64_t{4} << 20};
-constexpr std::array<int, 5> kDepths = {1, 2, 4, 8, 16};
-constexpr uint64_t kIoBytesMin = uint64_t{64} << 20;
-constexpr uint64_t kIoBytesMax = uint64_t{16} << 30;
 constexpr double kNearlyBest = 0.97;
-constexpr uint64_t kUnderWayMax = uint64_t{1} << 30;
-
-constexpr char kUsage[] =
-    R"(usage: ballastctl tune nvme --path DIR [--path DIR]... [--io-size SIZE] [--no-read]
-                            [--no-write] [--aio FILE] [-o text|json]
-
-Measures reading, writing and both at once in each directory, with blocks of 256 KiB to 4 MiB and
-1 to 16 of them under way, and prints the "aio" section for a ds_config.json and the one for
-ballastd: the best mixed bandwidth, and within 3 % of it the fewest bytes under way. About 20 s per
-directory.
-
-  --path DIR      a directory on the device; may be repeated
-  --io-size SIZE  of the temporary file, 64MiB to 16GiB (default: 512MiB); larger than the device's
-                  cache is better
-  --no-read, --no-write
-                  leave that out; then only the other counts
-  --aio FILE      a ds_config.json, or its "aio" section: these settings are measured, too, and
-                  compared; keys and texts that DeepSpeed's own tuner prints are understood
-  -o text|json    form of the output (default: text)
-)";
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -120,8 +92,8 @@ class Tuner {
     for (size_t i = 0; i < memory_.bytes() / sizeof(uint64_t); ++i) words[i] = random();
     BALLAST_RETURN_IF_ERROR(Fill());
     TuneResult result{.path = path_, .warnings = Warnings(path_, file_->direct())};
-    for (const uint64_t block : kBlocks) {
-      for (const int depth : kDepths) {
+    for (const uint64_t block : options_.block_bytes) {
+      for (const int depth : options_.queue_depths) {
         BALLAST_ASSIGN_OR_RETURN(const TuneSample sample, Measure(block, depth));
         result.samples.push_back(sample);
       }
@@ -137,11 +109,18 @@ class Tuner {
 
  private:
   int Pairs() const {
-    return static_cast<int>(kBlocks.size() * kDepths.size()) + (options_.present ? 1 : 0);
+    return static_cast<int>(options_.block_bytes.size() * options_.queue_depths.size()) +
+           (options_.present ? 1 : 0);
+  }
+
+  uint64_t LargestBlock() const {
+    return *std::max_element(options_.block_bytes.begin(), options_.block_bytes.end());
   }
 
   uint64_t MemoryBytes() const {
-    uint64_t bytes = kBlocks.back() * kDepths.back();
+    uint64_t bytes =
+        LargestBlock() * static_cast<uint64_t>(*std::max_element(options_.queue_depths.begin(),
+                                                                 options_.queue_depths.end()));
     if (options_.present.has_value()) {
       bytes = std::max(bytes, options_.present->block_bytes *
                                   static_cast<uint64_t>(options_.present->queue_depth));
@@ -156,7 +135,7 @@ class Tuner {
 
   // Every block once, so that reads come from the device and writes allocate nothing.
   absl::Status Fill() {
-    BALLAST_ASSIGN_OR_RETURN(const auto engine, Engine(kBlocks.back(), 4));
+    BALLAST_ASSIGN_OR_RETURN(const auto engine, Engine(LargestBlock(), 4));
     for (uint64_t at = 0; at < options_.io_bytes; at += memory_.bytes()) {
       const uint64_t bytes = std::min<uint64_t>(memory_.bytes(), options_.io_bytes - at);
       BALLAST_RETURN_IF_ERROR(engine->Run({.kind = IoKind::kWrite,
@@ -207,124 +186,6 @@ class Tuner {
   int done_ = 0;
 };
 
-std::string Table(const TuneResult& result) {
-  std::string text = absl::StrCat(result.path, "\n");
-  absl::StrAppendFormat(&text, "  %8s %6s %10s %10s %10s  MB/s\n", "block", "depth", "read",
-                        "write", "mixed");
-  for (const TuneSample& sample : result.samples) {
-    const bool chosen = sample.block_bytes == result.chosen.block_bytes &&
-                        sample.queue_depth == result.chosen.queue_depth;
-    absl::StrAppendFormat(&text, "%s %8s %6d %10.0f %10.0f %10.0f\n", chosen ? "*" : " ",
-                          FormatBytes(sample.block_bytes), sample.queue_depth, sample.read / 1e6,
-                          sample.write / 1e6, sample.mixed / 1e6);
-  }
-  if (result.present.has_value()) {
-    absl::StrAppendFormat(&text, "  yours, %s x %d: %.2f of the chosen one\n",
-                          FormatBytes(result.present->block_bytes), result.present->queue_depth,
-                          result.present->score() / result.chosen.score());
-  }
-  return absl::StrCat(text, "\nds_config.json:\n\"aio\": ", AioSection(result.chosen),
-                      "\n\nballastd:\n", ServerSection(result.chosen));
-}
-
-// Text for JSON.
-std::string Quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    const bool control = static_cast<unsigned char>(c) < 0x20;
-    out += control ? absl::StrFormat("\\u%04x", c) : std::string(1, c);
-  }
-  return out + "\"";
-}
-
-std::string SampleJson(const TuneSample& sample) {
-  return absl::StrFormat(
-      "{\"block_size\": %d, \"queue_depth\": %d, \"read_mb_s\": %.1f, \"write_mb_s\": %.1f, "
-      "\"mixed_mb_s\": %.1f}",
-      sample.block_bytes, sample.queue_depth, sample.read / 1e6, sample.write / 1e6,
-      sample.mixed / 1e6);
-}
-
-std::string Json(const TuneResult& result) {
-  std::vector<std::string> warnings;
-  for (const std::string& warning : result.warnings) warnings.push_back(Quoted(warning));
-  std::vector<std::string> samples;
-  for (const TuneSample& sample : result.samples) {
-    samples.push_back(SampleJson(sample));
-  }
-  return absl::StrCat(
-      "{\"path\": ", Quoted(result.path), ", \"aio\": ", AioSection(result.chosen),
-      ", \"ballast\": ",
-      absl::StrFormat("{\"aio\": {\"block_size\": %d, \"queue_depth\": %d}}",
-                      result.chosen.block_bytes, result.chosen.queue_depth),
-      result.present ? absl::StrCat(", \"present\": ", SampleJson(*result.present)) : "",
-      ", \"warnings\": [", absl::StrJoin(warnings, ", "), "], \"samples\": [",
-      absl::StrJoin(samples, ", "), "]}");
-}
-
-struct Parsed {
-  TuneOptions options;
-  bool json = false;
-};
-
-absl::StatusOr<AioSettings> ReadAioFile(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) return absl::InvalidArgumentError(absl::StrCat("--aio ", path, ": cannot read it"));
-  absl::StatusOr<AioSettings> settings = ParseAioSettings(text.str());
-  if (!settings.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--aio ", path, ": ", settings.status().message()));
-  }
-  const uint64_t under_way = settings->block_bytes * static_cast<uint64_t>(settings->queue_depth);
-  if (under_way > kUnderWayMax) {
-    return absl::InvalidArgumentError(absl::StrCat("--aio ", path, ": block_size x queue_depth is ",
-                                                   FormatBytes(under_way), ", at most ",
-                                                   FormatBytes(kUnderWayMax), " is measured"));
-  }
-  return settings;
-}
-
-absl::StatusOr<Parsed> Parse(const std::vector<std::string>& arguments) {
-  Parsed parsed;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& flag = arguments[i];
-    if (flag == "--no-read" || flag == "--no-write") {
-      (flag == "--no-read" ? parsed.options.read : parsed.options.write) = false;
-      continue;
-    }
-    if (flag != "--path" && flag != "--io-size" && flag != "--aio" && flag != "-o") {
-      return absl::InvalidArgumentError("unknown argument " + flag);
-    }
-    if (++i == arguments.size()) return absl::InvalidArgumentError(flag + " needs a value");
-    const std::string& value = arguments[i];
-    if (flag == "--path") {
-      parsed.options.paths.push_back(value);
-    } else if (flag == "--aio") {
-      BALLAST_ASSIGN_OR_RETURN(parsed.options.present, ReadAioFile(value));
-    } else if (flag == "-o") {
-      if (value != "text" && value != "json") {
-        return absl::InvalidArgumentError(absl::StrCat("-o ", value, "; it takes text or json"));
-      }
-      parsed.json = value == "json";
-    } else {
-      BALLAST_ASSIGN_OR_RETURN(parsed.options.io_bytes, ParseBytes(value));
-      if (parsed.options.io_bytes < kIoBytesMin || parsed.options.io_bytes > kIoBytesMax ||
-          parsed.options.io_bytes % kBlocks.back() != 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--io-size ", value, "; it takes 64MiB to 16GiB, a multiple of 4MiB"));
-      }
-    }
-  }
-  if (parsed.options.paths.empty()) return absl::InvalidArgumentError("--path DIR is missing");
-  if (!parsed.options.read && !parsed.options.write) {
-    return absl::InvalidArgumentError("--no-read with --no-write leaves nothing to measure");
-  }
-  return parsed;
-}
-
 }  // namespace
 
 TuneSample ChooseSample(const std::vector<TuneSample>& samples) {
@@ -356,43 +217,6 @@ std::string ServerSection(const TuneSample& sample) {
 
 absl::StatusOr<TuneResult> TuneDevice(const TuneOptions& options, const std::string& path) {
   return Tuner(options, path).Run();
-}
-
-int TuneMain(const std::vector<std::string>& arguments) {
-  constexpr int kFailure = 1;
-  constexpr int kUsageError = 2;
-  if (!arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h")) {
-    std::cout << kUsage;
-    return 0;
-  }
-  const absl::StatusOr<Parsed> parsed = Parse(arguments);
-  if (!parsed.ok()) {
-    std::cerr << "ballastctl: " << parsed.status().message() << "\n" << kUsage;
-    return kUsageError;
-  }
-  if (parsed->options.present.has_value()) {
-    for (const std::string& warning : parsed->options.present->warnings) {
-      std::cerr << "ballastctl: warning: " << warning << "\n";
-    }
-  }
-  std::vector<std::string> results;
-  for (const std::string& path : parsed->options.paths) {
-    const absl::StatusOr<TuneResult> result = TuneDevice(parsed->options, path);
-    if (!result.ok()) {
-      std::cerr << "ballastctl: " << result.status().message() << "\n";
-      return kFailure;
-    }
-    for (const std::string& warning : result->warnings) {
-      std::cerr << "ballastctl: warning: " << warning << "\n";
-    }
-    results.push_back(parsed->json ? Json(*result) : Table(*result));
-  }
-  if (parsed->json) {
-    std::cout << "[" << absl::StrJoin(results, ",\n") << "]\n";
-  } else {
-    std::cout << absl::StrJoin(results, "\n");
-  }
-  return std::cout.flush() ? 0 : kFailure;
 }
 
 }  // namespace ballast::tools

@@ -21,6 +21,9 @@ struct TuneOptions {
   bool read = true;
   bool write = true;
   double seconds = 0.3;  // of each measurement
+  // Every pair of these is measured. A block is a multiple of 4096 bytes.
+  std::vector<uint64_t> block_bytes = {uint64_t{256} << 10, uint64_t{1} << 20, uint64_t{4} << 20};
+  std::vector<int> queue_depths = {1, 2, 4, 8, 16};
   // A pair to measure besides: what is in use now.
   std::optional<AioSettings> present;
 };

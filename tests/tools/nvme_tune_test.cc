@@ -2,6 +2,7 @@
 // wrong words.
 #include "tools/nvme_tune.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -61,6 +62,21 @@ TEST(NvmeTuneTest, ADirectoryIsMeasuredAndLeftAsItWas) {
   std::filesystem::remove(directory);
 }
 
+TEST(NvmeTuneTest, TheListsSayWhatIsMeasured) {
+  testing::internal::CaptureStdout();
+  const int code =
+      TuneMain({"--path", testing::TempDir(), "--io-size", "64MiB", "--block-size", "64KiB,128KiB",
+                "--queue-depth", "3,5", "--seconds", "0.01", "--no-write", "-o", "json"});
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(code, 0);
+  const std::string samples = text.substr(text.find("\"samples\""));
+  for (const char* pair : {"65536, \"queue_depth\": 3", "65536, \"queue_depth\": 5",
+                           "131072, \"queue_depth\": 3", "131072, \"queue_depth\": 5"}) {
+    EXPECT_THAT(samples, testing::HasSubstr(pair));
+  }
+  EXPECT_EQ(std::count(samples.begin(), samples.end(), '{'), 4);
+}
+
 TEST(NvmeTuneTest, ADirectoryThatIsMissingIsNamed) {
   const auto result = TuneDevice({}, "/missing/directory");
   EXPECT_EQ(result.status().code(), absl::StatusCode::kNotFound);
@@ -68,15 +84,25 @@ TEST(NvmeTuneTest, ADirectoryThatIsMissingIsNamed) {
 }
 
 TEST(NvmeTuneTest, WrongWordsAreUsageErrors) {
-  for (const std::vector<std::string>& words :
-       std::vector<std::vector<std::string>>{{},
-                                             {"--path"},
-                                             {"--path", ".", "--io-size", "1MiB"},
-                                             {"--path", ".", "--io-size", "65MiB"},
-                                             {"--path", ".", "--io-size", "many"},
-                                             {"--path", ".", "-o", "yaml"},
-                                             {"--path", ".", "--no-read", "--no-write"},
-                                             {"--path", ".", "--depth", "3"}}) {
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {},
+           {"--path"},
+           {"--path", ".", "--io-size", "1MiB"},
+           {"--path", ".", "--io-size", "65MiB"},
+           {"--path", ".", "--io-size", "many"},
+           {"--path", ".", "-o", "yaml"},
+           {"--path", ".", "--no-read", "--no-write"},
+           {"--path", ".", "--block-size", "1000"},
+           {"--path", ".", "--block-size", "128MiB"},
+           {"--path", ".", "--block-size", "1MiB,"},
+           {"--path", ".", "--queue-depth", "0"},
+           {"--path", ".", "--queue-depth", "4097"},
+           {"--path", ".", "--queue-depth", "1.5"},
+           {"--path", ".", "--seconds", "0"},
+           {"--path", ".", "--seconds", "nan"},
+           {"--path", ".", "--block-size", "64MiB", "--queue-depth", "64"},
+           {"--path", ".", "--io-size", "64MiB", "--block-size", "64MiB", "--queue-depth", "2"},
+           {"--path", ".", "--depth", "3"}}) {
     EXPECT_EQ(TuneMain(words), 2) << testing::PrintToString(words);
   }
   EXPECT_EQ(TuneMain({"--help"}), 0);
