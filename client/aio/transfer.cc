@@ -2,11 +2,14 @@
 #include "client/aio/transfer.h"
 
 #include <fcntl.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -20,6 +23,15 @@ namespace {
 constexpr size_t kCompareBytes = size_t{1} << 20;
 
 bool OnPage(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % kPageBytes == 0; }
+
+// What this user may still write on the file system; everything where it does not say.
+uint64_t FreeBytes(int descriptor) {
+  struct statvfs about {};
+  if (fstatvfs(descriptor, &about) != 0 || about.f_blocks == 0) {
+    return std::numeric_limits<uint64_t>::max();
+  }
+  return uint64_t{geteuid() == 0 ? about.f_bfree : about.f_bavail} * about.f_frsize;
+}
 
 absl::Status EndsBefore(const TransferRange& range, uint64_t file_bytes) {
   return absl::OutOfRangeError(absl::StrCat(
@@ -59,15 +71,18 @@ absl::Status Transfer::Reserve() const {
   if (kind_ != IoKind::kWrite || descriptor < 0 || range_.bytes == 0) return absl::OkStatus();
   BALLAST_ASSIGN_OR_RETURN(const uint64_t bytes, file_->Size());
   if (range_.offset + range_.bytes <= bytes) return absl::OkStatus();
+  const std::string what =
+      absl::StrCat("reserve ", range_.bytes, " bytes at offset ", range_.offset, " of");
+  // A reservation that fails half-way keeps what it got. So one that cannot succeed is not tried.
+  const uint64_t fresh = range_.offset + range_.bytes - std::max(range_.offset, bytes);
+  if (fresh > FreeBytes(descriptor)) return FileError(ENOSPC, what, range_.path);
   int result = 0;
   do {
     result = fallocate(descriptor, 0, static_cast<off_t>(range_.offset),
                        static_cast<off_t>(range_.bytes));
   } while (result != 0 && errno == EINTR);
   if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return absl::OkStatus();
-  return FileError(
-      errno, absl::StrCat("reserve ", range_.bytes, " bytes at offset ", range_.offset, " of"),
-      range_.path);
+  return FileError(errno, what, range_.path);
 }
 
 Transfer::Piece Transfer::PartOf(int index) const {

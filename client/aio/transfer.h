@@ -43,7 +43,8 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
 
   // Reserves what a write adds to the file, so that a full disk is found before the first byte and
   // blocks behind the old end can be written side by side. RESOURCE_EXHAUSTED when there is no
-  // room; a file system that cannot reserve is none.
+  // room; the file is then as it was, unless others took the room meanwhile. OK where the file
+  // system cannot reserve.
   absl::Status Reserve() const;
 
   // Begins part `index` of the parts; each runs once. May wait for the disk.

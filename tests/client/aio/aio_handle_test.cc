@@ -222,6 +222,18 @@ TEST_F(AioHandleTest, AFullDeviceIsAnErrorOfItsOperationAndOthersStillEnd) {
   }
 }
 
+TEST_F(AioHandleTest, AWriteThatCannotFitIsRefusedBeforeItsFirstByte) {
+  Put("0123456789");
+  const auto handle = Make({});
+  // More than any disk; nothing of the memory is looked at.
+  char byte = 0;
+  ASSERT_TRUE(handle->StartWrite(Range(4, &byte, uint64_t{1} << 60), false).ok());
+  const absl::Status status = Finish(handle.get());
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(Path() + ": No space left on device"));
+  EXPECT_EQ(Get(), "0123456789");
+}
+
 TEST_F(AioHandleTest, AFileThatBecomesShorterIsAnErrorOfTheRead) {
   Put(std::string(20 * 4096, 'a'));
   const auto choose = [](const IoBlock& block, int64_t bytes) -> int64_t {

@@ -92,6 +92,19 @@ def test_gds_is_an_error_that_names_aio_handle():
     assert AsyncIOBuilder().is_compatible()
 
 
+def test_deepspeeds_names_lead_here_or_say_what_to_use():
+    import ballast.deepspeed as deepspeed
+
+    assert deepspeed.ops.op_builder.AsyncIOBuilder is AsyncIOBuilder
+    with pytest.raises(AttributeError, match="no 'adam': .*bt.AdamW"):
+        _ = deepspeed.ops.adam
+    with pytest.raises(ImportError, match="CPUAdamBuilder"):
+        from ballast.ops.op_builder import CPUAdamBuilder  # noqa: F401
+    builder = deepspeed.ops.op_builder
+    with pytest.raises(AttributeError, match="no 'CPUAdamBuilder': AsyncIOBuilder"):
+        _ = builder.CPUAdamBuilder
+
+
 def test_a_read_past_the_end_changes_nothing(handle, folder):
     (folder / "file").write_bytes(b"0123456789")
     read = torch.zeros(11, dtype=torch.uint8)

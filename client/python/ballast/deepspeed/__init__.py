@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ballast import config as job_config
+from ballast import ops
 from ballast.deepspeed import building, checkpointing, comm
 from ballast.deepspeed.boundary import Boundary
 from ballast.deepspeed.comm import init_distributed
@@ -29,7 +30,7 @@ from ballast.monitor import Monitor
 
 __all__ = [
     "DeepSpeedEngine", "add_config_arguments", "checkpointing", "comm", "init_distributed",
-    "initialize",
+    "initialize", "ops",
 ]  # fmt: skip
 
 

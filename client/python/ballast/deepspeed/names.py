@@ -14,7 +14,6 @@ _MODULE = {
     "pipe": _WHOLE,
     "PipelineModule": _WHOLE,
     "moe": _WHOLE,
-    "ops": "make the optimizer with ballast.torch, such as bt.AdamW",
     "runtime": "there is no such package; use what initialize() returns",
     "utils": "engine.optimizer.export_state() gives fp32 masters and moments",
     "monitor": "use ballast.monitor",

@@ -1,4 +1,20 @@
 """DeepSpeed's package `deepspeed.ops`, as far as it is here: op_builder, and aio for DeepNVMe.
 
-Comes from: scripts, as `from ballast.ops.op_builder import AsyncIOBuilder`.
+Comes from: scripts, as `from ballast.ops.op_builder import AsyncIOBuilder`, or as
+`deepspeed.ops.op_builder` after `import ballast.deepspeed as deepspeed`.
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast.ops import op_builder
+
+__all__ = ["op_builder"]
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(
+        f"ballast.ops has no {name!r}: it has op_builder and aio; make an optimizer with "
+        "ballast.torch, such as bt.AdamW"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from types import ModuleType
+from typing import Any
 
 from ballast.errors import Unsupported, at_border
 
@@ -57,3 +58,10 @@ class GDSBuilder(AsyncIOBuilder):
             "GDSBuilder: Ballast has no GPUDirect Storage (gds_handle); use "
             "AsyncIOBuilder().load().aio_handle(...) with CPU tensors, and tensor.to(device)"
         )
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(
+        f"ballast.ops.op_builder has no {name!r}: AsyncIOBuilder and GDSBuilder are there; "
+        "optimizers are stepped by the service, see ballast.torch"
+    )
