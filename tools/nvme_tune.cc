@@ -82,7 +82,8 @@ std::vector<std::string> Warnings(const std::string& path, bool direct) {
 
 class Tuner {
  public:
-  Tuner(const TuneOptions& options, std::string path) : options_(options), path_(std::move(path)) {}
+  Tuner(const TuneOptions& options, std::string path)
+      : options_(options), path_(std::move(path)), pairs_(TunePairs(options)) {}
 
   absl::StatusOr<TuneResult> Run() {
     BALLAST_ASSIGN_OR_RETURN(file_, NamelessFile::Create(path_, options_.io_bytes));
@@ -92,11 +93,9 @@ class Tuner {
     for (size_t i = 0; i < memory_.bytes() / sizeof(uint64_t); ++i) words[i] = random();
     BALLAST_RETURN_IF_ERROR(Fill());
     TuneResult result{.path = path_, .warnings = Warnings(path_, file_->direct())};
-    for (const uint64_t block : options_.block_bytes) {
-      for (const int depth : options_.queue_depths) {
-        BALLAST_ASSIGN_OR_RETURN(const TuneSample sample, Measure(block, depth));
-        result.samples.push_back(sample);
-      }
+    for (const auto& [block, depth] : pairs_) {
+      BALLAST_ASSIGN_OR_RETURN(const TuneSample sample, Measure(block, depth));
+      result.samples.push_back(sample);
     }
     if (options_.present.has_value()) {
       BALLAST_ASSIGN_OR_RETURN(
@@ -108,22 +107,20 @@ class Tuner {
   }
 
  private:
-  int Pairs() const {
-    return static_cast<int>(options_.block_bytes.size() * options_.queue_depths.size()) +
-           (options_.present ? 1 : 0);
-  }
+  int Count() const { return static_cast<int>(pairs_.size()) + (options_.present ? 1 : 0); }
 
   uint64_t LargestBlock() const {
     return *std::max_element(options_.block_bytes.begin(), options_.block_bytes.end());
   }
 
   uint64_t MemoryBytes() const {
-    uint64_t bytes =
-        LargestBlock() * static_cast<uint64_t>(*std::max_element(options_.queue_depths.begin(),
-                                                                 options_.queue_depths.end()));
+    uint64_t bytes = LargestBlock();
+    const auto take = [&](uint64_t block, int depth) {
+      bytes = std::max(bytes, block * static_cast<uint64_t>(depth));
+    };
+    for (const auto& [block, depth] : pairs_) take(block, depth);
     if (options_.present.has_value()) {
-      bytes = std::max(bytes, options_.present->block_bytes *
-                                  static_cast<uint64_t>(options_.present->queue_depth));
+      take(options_.present->block_bytes, options_.present->queue_depth);
     }
     return bytes;
   }
@@ -174,19 +171,32 @@ class Tuner {
     }
     ++done_;
     std::cerr << absl::StreamFormat("\r%s: %2d of %d, blocks of %s, %2d under way  ", path_, done_,
-                                    Pairs(), FormatBytes(block), depth);
+                                    Count(), FormatBytes(block), depth);
     std::cerr.flush();
     return sample;
   }
 
   const TuneOptions& options_;
   const std::string path_;
+  const std::vector<std::pair<uint64_t, int>> pairs_;
   std::unique_ptr<NamelessFile> file_;
   Arena memory_;
   int done_ = 0;
 };
 
 }  // namespace
+
+std::vector<std::pair<uint64_t, int>> TunePairs(const TuneOptions& options) {
+  constexpr uint64_t kUnderWayMax = uint64_t{1} << 30;
+  const uint64_t most = std::min(kUnderWayMax, options.io_bytes);
+  std::vector<std::pair<uint64_t, int>> pairs;
+  for (const uint64_t block : options.block_bytes) {
+    for (const int depth : options.queue_depths) {
+      if (block * static_cast<uint64_t>(depth) <= most) pairs.emplace_back(block, depth);
+    }
+  }
+  return pairs;
+}
 
 TuneSample ChooseSample(const std::vector<TuneSample>& samples) {
   double best = 0;

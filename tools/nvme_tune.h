@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,7 +22,7 @@ struct TuneOptions {
   bool read = true;
   bool write = true;
   double seconds = 0.3;  // of each measurement
-  // Every pair of these is measured. A block is a multiple of 4096 bytes.
+  // TunePairs of these are measured. A block is a multiple of 4096 bytes.
   std::vector<uint64_t> block_bytes = {uint64_t{256} << 10, uint64_t{1} << 20, uint64_t{4} << 20};
   std::vector<int> queue_depths = {1, 2, 4, 8, 16};
   // A pair to measure besides: what is in use now.
@@ -40,6 +41,10 @@ struct TuneSample {
   // What counts: mixed, the load of a step; read or write where only that was asked for.
   double score() const { return mixed > 0 ? mixed : read + write; }
 };
+
+// Block size and queue depth of each combination that is measured: those with at most 1 GiB and
+// `io_bytes` under way.
+std::vector<std::pair<uint64_t, int>> TunePairs(const TuneOptions& options);
 
 // The sample to use: of those within 3 % of the best score the one with the fewest bytes under way,
 // since a flush waits for those. `samples` is not empty.

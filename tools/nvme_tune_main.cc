@@ -49,7 +49,8 @@ directory.
   --block-size LIST
                   with commas (default: 256KiB,1MiB,4MiB); each a multiple of 4096, at most 64MiB
   --queue-depth LIST
-                  with commas (default: 1,2,4,8,16); each at most 4096
+                  with commas (default: 1,2,4,8,16); each at most 4096; a pair with more under
+                  way than the temporary file has, or than 1GiB, is left out
   --seconds S     of one measurement (default: 0.3)
   --aio FILE      a ds_config.json, or its "aio" section: these settings are measured, too, and
                   compared; keys and texts that DeepSpeed's own tuner prints are understood
@@ -211,17 +212,10 @@ absl::Status CheckOptions(const TuneOptions& options) {
   if (!options.read && !options.write) {
     return absl::InvalidArgumentError("--no-read with --no-write leaves nothing to measure");
   }
-  const uint64_t block = *std::max_element(options.block_bytes.begin(), options.block_bytes.end());
-  const int depth = *std::max_element(options.queue_depths.begin(), options.queue_depths.end());
-  if (block * static_cast<uint64_t>(depth) > kUnderWayMax) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--block-size x --queue-depth is ", FormatBytes(block * static_cast<uint64_t>(depth)),
-        ", at most ", FormatBytes(kUnderWayMax), " is measured"));
-  }
-  if (block * static_cast<uint64_t>(depth) > options.io_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--io-size ", FormatBytes(options.io_bytes), " is less than the ",
-        FormatBytes(block * static_cast<uint64_t>(depth)), " of --block-size x --queue-depth"));
+  if (TunePairs(options).empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("every --block-size x --queue-depth is more than the ",
+                     FormatBytes(options.io_bytes), " of --io-size, or more than 1GiB"));
   }
   return absl::OkStatus();
 }

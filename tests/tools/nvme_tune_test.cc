@@ -77,6 +77,15 @@ TEST(NvmeTuneTest, TheListsSayWhatIsMeasured) {
   EXPECT_EQ(std::count(samples.begin(), samples.end(), '{'), 4);
 }
 
+TEST(NvmeTuneTest, PairsWithMoreUnderWayThanTheFileHasAreLeftOut) {
+  // DeepSpeed's own sweep, on its default file.
+  const TuneOptions options{
+      .io_bytes = 400 * kMiB, .block_bytes = {kMiB, 8 * kMiB}, .queue_depths = {32, 128}};
+  EXPECT_THAT(TunePairs(options),
+              testing::ElementsAre(testing::Pair(kMiB, 32), testing::Pair(kMiB, 128),
+                                   testing::Pair(8 * kMiB, 32)));
+}
+
 TEST(NvmeTuneTest, ADirectoryThatIsMissingIsNamed) {
   const auto result = TuneDevice({}, "/missing/directory");
   EXPECT_EQ(result.status().code(), absl::StatusCode::kNotFound);
