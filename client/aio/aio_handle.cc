@@ -40,8 +40,9 @@ absl::Status CheckOptions(const AioHandleOptions& options) {
 
 std::unique_ptr<Staging> MakeStaging(const AioHandleOptions& options) {
   const size_t chunk = std::min<uint64_t>(options.block_bytes, kChunkBytesMax);
-  const size_t chunks =
-      std::min<size_t>(kStagingBytes / chunk, static_cast<size_t>(options.queue_depth));
+  // More than the queue takes: the device has work while bytes are copied.
+  const size_t depth = static_cast<size_t>(options.queue_depth);
+  const size_t chunks = std::min<size_t>(kStagingBytes / chunk, depth + depth / 2 + 1);
   return std::make_unique<Staging>(chunk, std::max<size_t>(2, chunks));
 }
 
