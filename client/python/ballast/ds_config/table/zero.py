@@ -333,7 +333,7 @@ _ZENFLOW = (
 
 _AIO_TEXT = no_effect(
     "NVMe belongs to the servers: set aio there; `ballastctl tune nvme --aio FILE` measures this "
-    "section and prints theirs"
+    "section and prints theirs. aio_handle of ballast.ops takes such values as arguments"
 )
 _FLAG = Boolean(texts=True)
 _AIO = under(
