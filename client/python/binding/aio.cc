@@ -139,7 +139,7 @@ NB_MODULE(_aio, module) {
            nb::arg("address"), nb::arg("bytes"), nb::arg("validate"))
       .def("last", &Handle::Last)
       .def("wait", &Handle::Wait, nb::arg("last"), nb::arg("timeout_s"));
-  nb::class_<LockedMemory>(module, "LockedMemory")
+  nb::class_<LockedMemory>(module, "LockedMemory", nb::is_weak_referenceable())
       .def(nb::init<size_t>(), nb::arg("bytes"))
       .def_prop_ro("address", &LockedMemory::address)
       .def_prop_ro("locked", &LockedMemory::locked)

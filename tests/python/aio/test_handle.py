@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import gc
 import os
 import subprocess
 import sys
@@ -245,6 +246,30 @@ def test_a_locked_tensor_is_freed_once_and_not_under_way(handle, folder):
             handle.new_cpu_locked_tensor(count, numbers(0))
     with pytest.raises(errors.AioError, match="bytes"):
         handle.new_cpu_locked_tensor(1 << 47, numbers(0))
+
+
+def mapped(address: int) -> bool:
+    ranges = (line.split()[0].split("-") for line in Path("/proc/self/maps").open())
+    return any(int(low, 16) <= address < int(high, 16) for low, high in ranges)
+
+
+def test_a_locked_tensor_that_goes_away_takes_its_memory_with_it(handle):
+    tensor = handle.new_cpu_locked_tensor(1 << 26, numbers(0))
+    part, address = tensor[1 << 25:], tensor.data_ptr()
+    del tensor
+    assert handle.is_pinned(part) and mapped(address)
+    del part
+    gc.collect()
+    assert not mapped(address)
+
+
+def test_a_missing_extension_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ballast._aio", None)
+    monkeypatch.delitem(sys.modules, "ballast.ops.aio.async_io")
+    assert AsyncIOBuilder().is_compatible(verbose=True) is False
+    assert "ballast: async_io:" in capsys.readouterr().err
+    with pytest.raises(ImportError, match="libaio1.*--target ballast_python"):
+        AsyncIOBuilder().load()
 
 
 def test_a_handle_that_goes_away_writes_what_it_has_begun(folder):

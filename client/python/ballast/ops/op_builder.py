@@ -7,7 +7,7 @@ compiled when a script runs: load() imports what CMake has built. Thread safety:
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -30,8 +30,17 @@ class AsyncIOBuilder:
         return f"ballast.ops.aio.{self.NAME}"
 
     def is_compatible(self, verbose: bool = False) -> bool:
-        """Whether the extension module is built for this Python. verbose: has no effect."""
-        return importlib.util.find_spec("ballast._aio") is not None
+        """Whether the extension module is built for this Python and can be loaded.
+
+        verbose: says on stderr why not.
+        """
+        try:
+            importlib.import_module("ballast._aio")
+        except ImportError as error:
+            if verbose:
+                print(f"ballast: async_io: {error}", file=sys.stderr)
+            return False
+        return True
 
     def load(self, verbose: bool = False) -> ModuleType:
         """The module, with aio_handle, aio_read, aio_write and deepspeed_memcpy.

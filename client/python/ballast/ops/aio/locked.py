@@ -7,6 +7,7 @@ process know all locked tensors. Thread safety: thread-safe.
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 import torch
@@ -16,13 +17,15 @@ from ballast.errors import BadArgument, warn
 from ballast.ops.aio.tensors import Bytes, bytes_of
 
 _BYTES_MAX = 1 << 47  # a process has no more addresses
-_lock = threading.Lock()
-_blocks: dict[int, tuple[Bytes, Any]] = {}  # by address; with the memory
+# Reentrant: the end of a tensor's memory may be noticed while this thread has it.
+_lock = threading.RLock()
+# By address; with the memory, which lives as long as a tensor looks at it.
+_blocks: dict[int, tuple[Bytes, weakref.ref[Any]]] = {}
 _warned = False
 
 
 def new(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of `count` zeros on a page's start, known until free()."""
+    """A tensor of `count` zeros on a page's start, known until free() or until it is gone."""
     if count == 0:
         return torch.empty(0, dtype=dtype)
     if count > _BYTES_MAX // dtype.itemsize:
@@ -31,9 +34,15 @@ def new(count: int, dtype: torch.dtype) -> torch.Tensor:
     if not memory.locked:
         _warn_unlocked()
     tensor = memory.tensor().view(dtype)
+    address = memory.address
     with _lock:
-        _blocks[memory.address] = (bytes_of(tensor), memory)
+        _blocks[address] = (bytes_of(tensor), weakref.ref(memory, lambda _: _forget(address)))
     return tensor
+
+
+def _forget(address: int) -> None:
+    with _lock:
+        _blocks.pop(address, None)
 
 
 def free(tensor: torch.Tensor) -> bool:
@@ -42,18 +51,20 @@ def free(tensor: torch.Tensor) -> bool:
     Whatever still looks at the memory sees zeros.
     """
     with _lock:
-        block, memory = _blocks.get(tensor.data_ptr(), (None, None))
-        if block is None or block.count != tensor.nbytes:
+        block, memory_of = _blocks.get(tensor.data_ptr(), (None, None))
+        if block is None or memory_of is None or block.count != tensor.nbytes:
             return False
-        del _blocks[block.address]
-    memory.free()
+        memory = memory_of()
+        _forget(block.address)
+    if memory is not None:
+        memory.free()
     return True
 
 
 def holds(where: Bytes) -> bool:
     """Whether all of it belongs to one tensor of new()."""
     with _lock:
-        return where.count > 0 and any(where.within(block) for block, _ in _blocks.values())
+        return where.count > 0 and any(where.within(block) for block, _ in list(_blocks.values()))
 
 
 def _warn_unlocked() -> None:
