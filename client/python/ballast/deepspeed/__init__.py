@@ -85,6 +85,7 @@ def initialize(
         building.sums_in_fp32(settings),
         Progress(settings["steps_per_print"], settings["wall_clock_breakdown"], rank),
         _transfers(settings, rank),
+        settings["checkpoint.load_universal"],
     )
     return engine, opt, loader, schedule
 

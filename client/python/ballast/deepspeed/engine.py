@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ballast.deepspeed import checkpoint
+from ballast.deepspeed import checkpoint, universal
 from ballast.deepspeed.boundary import Boundary
 from ballast.deepspeed.names import engine_advice
 from ballast.deepspeed.progress import Progress
@@ -43,10 +43,11 @@ class DeepSpeedEngine:
         sums_in_fp32: bool = False,
         progress: Progress | None = None,
         transfers: Transfers | None = None,
+        loads_universal: bool = False,
     ) -> None:
         """stage: zero_optimization.stage, which scripts ask for. sums_in_fp32: gradients of 16 bits
         add up in fp32 over the micro-batches of a round. progress: prints. transfers: comms_logger,
-        or None when it is off."""
+        or None when it is off. loads_universal: checkpoint.load_universal."""
         self.module = module
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
@@ -60,6 +61,7 @@ class DeepSpeedEngine:
         self._no_sync = False
         self._progress = progress or Progress(None, False, 0)
         self._transfers = transfers
+        self._loads_universal = loads_universal
 
     def __getattr__(self, name: str) -> Any:
         module = self.__dict__.get("module")
@@ -312,7 +314,8 @@ class DeepSpeedEngine:
         All trainers call it, of any number, before the next forward pass. The state becomes a job
         of its own, which begins with the snapshot's bits; the job that saved it stays on the
         servers as it is. tag: that of DIR/latest by default; without such a file nothing is loaded,
-        and the result is (None, None).
+        and the result is (None, None). With checkpoint.load_universal the directory is a universal
+        checkpoint, the file is DIR/latest_universal, and the state goes into the present job.
         Raises BadArgument for a tag that is missing, with those that are there, and for a
         checkpoint that does not fit; Unsupported for loading parts of the state.
         """
@@ -321,9 +324,12 @@ class DeepSpeedEngine:
                 "load_checkpoint() loads weights and optimizer state together; for weights alone "
                 "call save_16bit_model(dir, 'model.safetensors') and optimizer.load_export(dir)"
             )
-        return checkpoint.load(
-            self, load_dir, tag, load_module_strict, load_lr_scheduler_states
-        )
+        load = universal.load if self._loads_universal else checkpoint.load
+        return load(self, load_dir, tag, load_module_strict, load_lr_scheduler_states)
+
+    def load_universal_checkpoint(self) -> bool:
+        """Whether load_checkpoint() reads universal checkpoints (checkpoint.load_universal)."""
+        return self._loads_universal
 
     def destroy(self) -> None:
         """This trainer takes no further round; files of monitors are closed."""

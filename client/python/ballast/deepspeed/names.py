@@ -32,7 +32,6 @@ _ENGINE = {
     "eval_batch": _WHOLE,
     "allreduce_gradients": "step() averages over the trainers",
     "clip_fp32_gradients": "write gradient_clipping into the ds_config",
-    "load_universal_checkpoint": "ballast.ds_checkpoint.load_universal reads one",
     "save_checkpoint_terminate": _SNAPSHOT,
     "set_train_micro_batch_size": "make another engine, or set_train_batch_size()",
     "set_lr": "set lr in engine.optimizer.param_groups",

@@ -79,7 +79,7 @@ CAPABILITIES = {
         "read opt.last_report, and /metrics of the servers' admin port",
     ),
     "universal_checkpoint": Capability(
-        False,
+        True,
         "DeepSpeed's universal checkpoints",
         "convert to safetensors and load it with opt.load_export()",
     ),

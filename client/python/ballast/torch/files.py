@@ -2,8 +2,9 @@
 
 Comes from: ballast.torch.service_optimizer. Goes to: ballast.torch.load. A source is one
 file, or a directory: an export of Ballast (weights, and in "optimizer" what the servers keep beside
-them), or weights as model hubs have them, with or without an index. Files are untrusted: the
-extension checks every header before it takes memory, and nothing is unpickled.
+them), or weights as model hubs have them, with or without an index; or a universal checkpoint
+(ballast.torch.universal). Files are untrusted: the extension checks every header before it takes
+memory, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ballast.torch.kind import MASTER, Kind
 from ballast.torch.load import STEP_MAX, State, TensorState
 from ballast.torch.manifest import Entry
 from ballast.torch.naming import Naming
+from ballast.torch.universal import is_universal, state_of_universal
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _INDEX = "model.safetensors.index.json"
@@ -121,6 +123,8 @@ def state_of_files(
     Without optimizer state arrays begin anew, and no steps were taken. Raises BadArgument naming
     file and tensor.
     """
+    if is_universal(path):
+        return state_of_universal(path, entries, kind, options)
     tensors, state = _open(path)
     arrays = kind.arrays(options)
     found: dict[int, TensorState] = {}

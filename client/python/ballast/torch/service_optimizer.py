@@ -296,8 +296,9 @@ class ServiceOptimizer(JobView):
         """Makes `source` the service's state: all of its arrays and step counts, bit for bit.
 
         source: what export_state() gives, or state_dict() of this kind in torch.optim, or a path on
-        this machine: a directory that `ballastctl export` has written, or safetensors weights (one
-        file, or a directory, with or without an index), with which all else begins at 0. In files
+        this machine: a directory that `ballastctl export` has written, in either format, a
+        universal checkpoint of DeepSpeed, or safetensors weights (one file, or a directory, with or
+        without an index), with which all else begins at 0. In files
         parameters are found by name, frozen ones, too. In dicts, per parameter: a step, the kind's
         arrays and optionally master, without which its present value counts.
         Parameters are found by "names" where the source has them, else by position, as in torch.

@@ -148,7 +148,8 @@ _CHECKPOINT = under(
     ),
     switch(
         "load_universal",
-        sdk("loads a universal checkpoint", needs="universal_checkpoint"),
+        sdk("load_checkpoint() of ballast.deepspeed reads a universal checkpoint",
+            needs="universal_checkpoint"),
     ),
     Row("use_node_local_storage", BOOLEAN, False, _CHECKPOINT_WRITER),
     Row("checkpoint_serialization", BOOLEAN, True, _CHECKPOINT_WRITER),

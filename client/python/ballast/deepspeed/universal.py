@@ -1,0 +1,88 @@
+"""load_checkpoint() of a universal checkpoint, as `checkpoint.load_universal` asks for it.
+
+Comes from: ballast.deepspeed.engine. Goes to: ballast.ds_checkpoint, optimizer.load_export(). The
+state goes into the engine's own job. Thread safety: as the engine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ballast.deepspeed.schedule import ServiceSchedule
+from ballast.ds_checkpoint.torch_file import FileTensor
+from ballast.ds_checkpoint.universal import LATEST
+from ballast.ds_checkpoint.universal_model import UniversalModel, universal_model
+from ballast.errors import BadArgument, Unsupported, warn
+
+if TYPE_CHECKING:
+    from ballast.deepspeed.engine import DeepSpeedEngine
+
+
+def load(
+    engine: DeepSpeedEngine, load_dir: str, tag: Any, strict: bool, schedule: bool
+) -> tuple[str | None, Any]:
+    """See DeepSpeedEngine.load_checkpoint(). strict: of the module; schedule: whether it loads."""
+    if tag is None and not os.path.isfile(os.path.join(load_dir, LATEST)):
+        warn(f"{load_dir} has no file {LATEST!r}: nothing is loaded")
+        return None, None
+    model = universal_model(load_dir, None if tag is None else str(tag))
+    if schedule:
+        _check_schedule(engine, model)
+    beside = _beside(engine, model, strict)
+    engine.optimizer.load_export(model.folder)
+    _apply(engine, model, beside, schedule)
+    return model.folder, model.client_state
+
+
+def _check_schedule(engine: DeepSpeedEngine, model: UniversalModel) -> None:
+    if isinstance(engine.lr_scheduler, ServiceSchedule) and model.counters.get("global_steps"):
+        raise Unsupported(
+            f"{model.folder} is of round {model.counters['global_steps']}, and the schedule of the "
+            "ds_config begins at its start in a new job. Pass lr_scheduler=lambda optimizer: a "
+            "schedule of torch, which is loaded, or load_lr_scheduler_states=False to begin anew"
+        )
+
+
+def _beside(
+    engine: DeepSpeedEngine, model: UniversalModel, strict: bool
+) -> Mapping[str, FileTensor]:
+    """Buffers and frozen parameters that the file has, checked against the module."""
+    stepped = {id(p) for group in engine.optimizer.param_groups for p in group["params"]
+               if p.requires_grad}  # fmt: skip
+    here = engine.module.state_dict(keep_vars=True)
+    for name, value in model.module.items():
+        if name not in here and strict:
+            raise BadArgument(f"{model.folder} has {name!r}, which the module lacks")
+        if name in here and tuple(here[name].shape) != value.shape:
+            shapes = f"{list(value.shape)}, and the module's is {list(here[name].shape)}"
+            raise BadArgument(f"{model.folder}: {name!r} has the shape {shapes}")
+    return {n: v for n, v in model.module.items() if n in here and id(here[n]) not in stepped}
+
+
+def _load_schedule(scheduler: Any, saved: dict[str, Any]) -> None:
+    # DeepSpeed's schedules count from -1, torch's from 0. What the file lacks stays.
+    if "last_batch_iteration" in saved:
+        saved.setdefault("last_epoch", saved["last_batch_iteration"] + 1)
+    scheduler.load_state_dict({**scheduler.state_dict(), **saved})
+
+
+def _apply(
+    engine: DeepSpeedEngine,
+    model: UniversalModel,
+    beside: Mapping[str, FileTensor],
+    schedule: bool,
+) -> None:
+    here = engine.module.state_dict()
+    for name, value in beside.items():
+        here[name].copy_(value.read())
+    if schedule and engine.lr_scheduler is not None and model.lr_scheduler is not None:
+        _load_schedule(engine.lr_scheduler, dict(model.lr_scheduler))
+    steps = model.counters.get("global_steps", 0)
+    engine._boundary.restore(
+        micro_steps=steps * engine.gradient_accumulation_steps(),
+        global_steps=steps,
+        global_samples=model.counters.get("global_samples", steps * engine.train_batch_size()),
+        skipped_steps=model.counters.get("skipped_steps", 0),
+    )
