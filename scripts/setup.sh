@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly PACKAGES=(
   build-essential cmake ninja-build ccache clang-14 clang-format-14 libclang-rt-14-dev
   libgrpc-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
-  librocksdb-dev libaio-dev prometheus-cpp-dev libcivetweb-dev
+  librocksdb-dev libaio-dev prometheus-cpp-dev libcivetweb-dev zlib1g-dev
   libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev nlohmann-json3-dev
   fio systemd zsh fish ca-certificates python3 python3-dev python3-venv)
 # Debian's own interpreter: another python3 earlier on PATH may lack headers or the right version.

@@ -20,8 +20,8 @@ import source_text  # noqa: E402  (found only after the line above)
 # be a header of C, C++ or POSIX.
 THIRD_PARTY = (
     "absl/", "google/protobuf/", "grpcpp/", "grpc/", "rocksdb/", "prometheus/", "civetweb.h",
-    "CivetServer.h", "yaml-cpp/", "nlohmann/", "libaio.h", "gtest/", "gmock/", "benchmark/",
-    "nanobind/", "Python.h", "torch/", "ATen/", "cuda", "nccl.h")
+    "CivetServer.h", "yaml-cpp/", "nlohmann/", "libaio.h", "zlib.h", "gtest/", "gmock/",
+    "benchmark/", "nanobind/", "Python.h", "torch/", "ATen/", "cuda", "nccl.h")
 SYSTEM_FOLDERS = ("sys/", "linux/", "netinet/", "arpa/", "net/", "asm/", "sanitizer/")
 
 COMMON = (
@@ -84,7 +84,7 @@ ROOMS = {
     "server/snapshot": Room(COMMON + ("server/round", "server/durability")),
     "server/exchange": Room(COMMON + (
         SAFETENSORS, "server/snapshot", "server/round", "server/durability", "server/optim",
-        "server/simd")),
+        "server/simd"), ("absl/", "zlib.h")),
     "server/config": Room(("common/base", CONFIG), ("absl/", "yaml-cpp/") + PROTOBUF),
     "server/cluster": Room(
         COMMON + ("server/round", "server/snapshot", "server/exchange", "server/durability",

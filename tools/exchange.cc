@@ -45,6 +45,35 @@ std::string DefaultName(const std::string& job) {
   return absl::StrCat(stem, "-", time);
 }
 
+// Sets what the format is, and returns what is wrong with it; empty: nothing.
+std::string SetFormat(const Options& options, v1::ExportRequest* request) {
+  const bool universal = options.format == "deepspeed-universal";
+  if (!universal && !options.format.empty() && options.format != "safetensors") {
+    return absl::StrCat("--format takes safetensors or deepspeed-universal, not ",
+                        Quoted(options.format));
+  }
+  if (!universal) {
+    return options.torch_optimizer ? "--torch-optimizer is for --format deepspeed-universal" : "";
+  }
+  if (options.state || !options.dtype.empty()) {
+    return "a universal checkpoint has fp32 masters and all optimizer state: leave out --state and "
+           "--dtype";
+  }
+  request->set_format(v1::EXPORT_FORMAT_DEEPSPEED_UNIVERSAL);
+  request->set_torch_optimizer(options.torch_optimizer);
+  return "";
+}
+
+// What was exported; the exit code.
+int ShowExport(const Options& options, const v1::ExportReply& reply) {
+  return Print(
+      options,
+      absl::StrCat("exported ", reply.job(), ", round ", reply.round(), ", to ", reply.directory(),
+                   "\n", reply.tensors(), " tensors, ", reply.parameters(), " parameters in ",
+                   reply.files(), " files; ", Took(reply.bytes(), reply.milliseconds()), "\n"),
+      server::ExportJson(reply));
+}
+
 int Export(const Options& options) {
   const std::map<std::string, v1::DType> dtypes = {{"", v1::DTYPE_UNSPECIFIED},
                                                    {"native", v1::DTYPE_UNSPECIFIED},
@@ -64,6 +93,7 @@ int Export(const Options& options) {
   request.set_dtype(dtype->second);
   request.set_state(options.state);
   request.set_consolidated(options.consolidated);
+  if (const std::string wrong = SetFormat(options, &request); !wrong.empty()) return Usage(wrong);
   std::string endpoint = options.endpoints.front();
   const auto reply = [&] {
     const WorkWatch watch(endpoint, [&](const v1::Work& work) {
@@ -73,12 +103,7 @@ int Export(const Options& options) {
     return AskHome<v1::ExportReply>(&endpoint, method::kAdminExport, request, kWholeStateTimeoutS);
   }();
   if (!reply.ok()) return Failed(endpoint, options, reply.status());
-  return Print(
-      options,
-      absl::StrCat("exported ", job, ", round ", reply->round(), ", to ", reply->directory(), "\n",
-                   reply->tensors(), " tensors, ", reply->parameters(), " parameters in ",
-                   reply->files(), " files; ", Took(reply->bytes(), reply->milliseconds()), "\n"),
-      server::ExportJson(*reply));
+  return ShowExport(options, *reply);
 }
 
 int Import(const Options& options) {
@@ -112,7 +137,8 @@ std::vector<Command> ExchangeCommands() {
        "JOB",
        "write a job's weights as safetensors files below storage.export_dir",
        Export,
-       {"--snapshot", "--name", "--dtype", "--state", "--consolidated"}},
+       {"--snapshot", "--name", "--dtype", "--state", "--consolidated", "--format",
+        "--torch-optimizer"}},
       {"import", "EXPORT", "make a job NEW of such files", Import, {"--as", "--world"}, "--as"},
   };
 }

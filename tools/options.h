@@ -32,6 +32,8 @@ struct Options {
   std::string dtype;
   bool state = false;
   bool consolidated = false;
+  std::string format;
+  bool torch_optimizer = false;
   std::vector<std::string> endpoints;
   std::string source = "--endpoint";  // of the endpoints, for messages
   Form form = Form::kTable;

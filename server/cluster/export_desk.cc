@@ -27,6 +27,22 @@ absl::Status DeletedMeanwhile(const SnapshotStore& store, const ExportCall& call
       {.job = call.job});
 }
 
+std::vector<uint64_t> StepsOf(const SnapshotManifest& manifest, const JobSpec& spec) {
+  std::vector<uint64_t> steps = StepsAfter(manifest.prepared, manifest.decision.decision);
+  steps.resize(spec.tensors.size(), 0);  // Some joined behind that round.
+  return steps;
+}
+
+// Files of tensors.
+uint32_t FilesOf(const std::vector<ExportShard>& shards) {
+  size_t files = 0;
+  for (const ExportShard& shard : shards) {
+    files += (shard.weights.name.empty() ? 0 : 1) + (shard.state.name.empty() ? 0 : 1);
+    for (const UniversalFolder& folder : shard.universal) files += folder.files.size();
+  }
+  return static_cast<uint32_t>(files);
+}
+
 }  // namespace
 
 // --- At the home --------------------------------------------------------------------------------
@@ -43,7 +59,9 @@ void ExportDesk::Export(const ExportCall& call, const Done& done) {
 
 ExportOptions ExportDesk::OptionsOf(const ExportCall& call) const {
   const size_t servers = parts_.self->config().servers.size();
-  return {call.dtype, call.state, call.consolidated ? 1 : static_cast<uint32_t>(servers)};
+  return {call.dtype, call.state, call.consolidated ? 1 : static_cast<uint32_t>(servers),
+          call.universal ? ExportFormat::kUniversal : ExportFormat::kSafetensors,
+          call.torch_optimizer};
 }
 
 absl::Status ExportDesk::CheckRoom(const ExportCall& call, const JobPlan& plan) const {
@@ -100,11 +118,16 @@ absl::StatusOr<ExportDesk::WritingRef> ExportDesk::Begin(const ExportCall& call,
   BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, parts_.files->PlanOf(manifest));
   BALLAST_ASSIGN_OR_RETURN(writing->shards,
                            PlanExport(plan.spec, {manifest.id, manifest.round}, OptionsOf(call)));
+  writing->spec = plan.spec;
+  writing->tensor_step = StepsOf(manifest, plan.spec);
+  if (call.universal) {
+    BALLAST_RETURN_IF_ERROR(CheckUniversalSteps(plan.spec, writing->tensor_step));
+  }
   ExportInfo& info = writing->info;
   BALLAST_ASSIGN_OR_RETURN(info.bytes, ExportBytes(writing->shards));
   info.directory = parts_.files->exports()->Directory(call.name);
   info.round = manifest.round;
-  info.files = static_cast<uint32_t>(writing->shards.size()) * (call.state ? 2 : 1);
+  info.files = FilesOf(writing->shards);
   info.tensors = static_cast<uint32_t>(plan.spec.tensors.size());
   info.parameters = ParametersOf(plan.spec);
   BALLAST_RETURN_IF_ERROR(parts_.files->exports()->Begin(call.name, info.bytes, call.state));
@@ -114,16 +137,15 @@ absl::StatusOr<ExportDesk::WritingRef> ExportDesk::Begin(const ExportCall& call,
 void ExportDesk::WriteAtAll(const WritingRef& writing) {
   if (parts_.self->stopping()) return End(writing, parts_.self->ShuttingDown());
   const auto shards = static_cast<uint32_t>(writing->shards.size());
+  ExportOptions options = OptionsOf(writing->call);
+  options.shards = shards;
   const auto gather = parts_.work->GatherPeers(
       shards,
       parts_.strand->Bind([this, writing](const absl::Status& written) { End(writing, written); }));
   BALLAST_LOG(INFO, LogField("run", writing->call.job))
       << "exporting " << writing->info.bytes << " bytes to " << writing->info.directory;
   for (uint32_t shard = 0; shard < shards; ++shard) {
-    const ExportPart part{writing->manifest.id,
-                          writing->call.name,
-                          {writing->call.dtype, writing->call.state, shards},
-                          shard};
+    const ExportPart part{writing->manifest.id, writing->call.name, options, shard};
     WriteAt(parts_.self->config().servers[shard].id, part, gather);  // The first is the home.
   }
 }
@@ -149,11 +171,20 @@ void ExportDesk::End(const WritingRef& writing, const absl::Status& written) {
       });
 }
 
+absl::Status ExportDesk::Commit(const Writing& writing) const {
+  Exports* const exports = parts_.files->exports();
+  const std::string& name = writing.call.name;
+  if (!writing.call.universal) return exports->Commit(name, writing.shards, writing.manifest);
+  return exports->CommitUniversal(
+      name, {writing.spec, writing.manifest.round, writing.manifest.decision.decision.policy,
+             writing.tensor_step, writing.call.torch_optimizer});
+}
+
 absl::Status ExportDesk::EndFiles(const Writing& writing, const absl::Status& written) const {
   Exports* const exports = parts_.files->exports();
   const std::string& name = writing.call.name;
   absl::Status status = written;
-  if (status.ok()) status = exports->Commit(name, writing.shards, writing.manifest);
+  if (status.ok()) status = Commit(writing);
   if (status.ok()) return status;
   status = DeletedMeanwhile(*parts_.files->store(), writing.call, writing.manifest, status);
   const absl::Status removed = exports->Remove(name);
@@ -195,8 +226,7 @@ absl::Status ExportDesk::WriteShard(const ExportPart& part, const SnapshotManife
   source.layout = &layout;
   source.arrays = StateArrayCount(plan.spec);
   source.read = [&](uint32_t extent, void* image) { return states->Read(extent, image); };
-  source.tensor_step = StepsAfter(manifest.prepared, manifest.decision.decision);
-  source.tensor_step.resize(plan.spec.tensors.size(), 0);  // Some joined behind that round.
+  source.tensor_step = StepsOf(manifest, plan.spec);
   source.isa = isa_;
   source.go_on = [&] { return halt.status(); };
   source.progress = [&](uint64_t written) { work->done_bytes += written; };

@@ -1,4 +1,5 @@
-// ExportDesk: a job's weights and optimizer state as safetensors files. Every server writes a shard
+// ExportDesk: a job's weights and optimizer state as safetensors files, or as a universal
+// checkpoint. Every server writes a shard
 // of whole tensors out of a snapshot, whichever servers took it. For an export of the present state
 // the home takes a snapshot for as long as that lasts. An export is whole once its last file, which
 // the home writes, is there.
@@ -38,6 +39,8 @@ class ExportDesk {
   struct Writing {
     ExportCall call;
     SnapshotManifest manifest;
+    JobSpec spec;
+    std::vector<uint64_t> tensor_step;
     std::vector<ExportShard> shards;
     ExportInfo info;
     Done done;
@@ -56,6 +59,7 @@ class ExportDesk {
   void WriteAt(uint32_t server, const ExportPart& part, const std::shared_ptr<Gather>& gather);
   // Whole, or gone.
   void End(const WritingRef& writing, const absl::Status& written);
+  absl::Status Commit(const Writing& writing) const;
   absl::Status EndFiles(const Writing& writing, const absl::Status& written) const;
   absl::Status WriteFiles(const ExportPart& part, const Halt& halt);
   absl::Status WriteShard(const ExportPart& part, const SnapshotManifest& manifest,

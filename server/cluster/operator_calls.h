@@ -56,7 +56,7 @@ struct RestoredJob {
   std::string copied;  // why a server copied what was to be shared; empty: none did
 };
 
-// What is written as safetensors files.
+// What is written as files.
 struct ExportCall {
   std::string job;
   std::string snapshot;  // its name; empty: the present state, of which one is taken meanwhile
@@ -64,6 +64,8 @@ struct ExportCall {
   DType dtype = DType::kUnspecified;  // of the weights; unspecified: each tensor's own
   bool state = false;                 // optimizer state, too
   bool consolidated = false;          // one server writes all of it, in one file of each kind
+  bool universal = false;             // DeepSpeed's universal checkpoint; without dtype and state
+  bool torch_optimizer = false;       // of `universal`: for torch's optimizer, not DeepSpeed's
 };
 
 struct ExportInfo {

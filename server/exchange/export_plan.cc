@@ -8,6 +8,7 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/safetensors/writer.h"
+#include "server/exchange/universal.h"
 
 namespace ballast::server {
 namespace {
@@ -80,6 +81,10 @@ absl::StatusOr<std::vector<ExportShard>> PlanExport(const JobSpec& spec, const E
     ExportShard& shard = shards[s];
     shard.first_tensor = cuts[s];
     shard.tensor_count = cuts[s + 1] - cuts[s];
+    if (options.format == ExportFormat::kUniversal) {
+      BALLAST_RETURN_IF_ERROR(PlanUniversal(spec, origin.round, options.torch_optimizer, &shard));
+      continue;
+    }
     shard.weights.name = FileName("model", s, shards.size());
     shard.weights.metadata = OriginMetadata(origin);
     shard.weights.metadata.emplace("format", "pt");
@@ -119,6 +124,7 @@ absl::StatusOr<uint64_t> ExportBytes(const std::vector<ExportShard>& shards) {
       }
       bytes += *one;
     }
+    bytes += UniversalBytes(shard);
   }
   return bytes;
 }

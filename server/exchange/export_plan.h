@@ -37,10 +37,16 @@ struct ExportOrigin {
 // As the metadata of every file says it.
 std::map<std::string, std::string> OriginMetadata(const ExportOrigin& origin);
 
+// Numbers equal ballast.v1.ExportFormat.
+enum class ExportFormat : uint8_t { kSafetensors = 0, kUniversal = 1 };
+
 struct ExportOptions {
   DType dtype = DType::kUnspecified;  // of the weights; unspecified: each tensor's own
   bool state = false;                 // optimizer state, too
   uint32_t shards = 1;                // servers that write
+  ExportFormat format = ExportFormat::kSafetensors;
+  // kUniversal: for an optimizer of torch, not of DeepSpeed.
+  bool torch_optimizer = false;
 };
 
 // What a tensor of a file is made of.
@@ -59,17 +65,28 @@ struct ExportFile {
   std::map<std::string, std::string> metadata;
 };
 
+// The folder of a tensor in a universal checkpoint.
+struct UniversalFolder {
+  std::string path;  // below the export's directory
+  std::vector<int64_t> shape;
+  std::vector<std::string> files;  // one per state array, the master first
+  std::string step_file;
+  bool step_is_tensor = false;
+};
+
 // The files of one shard.
 struct ExportShard {
   uint32_t first_tensor = 0;
   uint32_t tensor_count = 0;
   ExportFile weights;
-  ExportFile state;  // with ExportOptions::state
+  ExportFile state;                        // with ExportOptions::state
+  std::vector<UniversalFolder> universal;  // of each tensor, in place of the above, in kUniversal
 };
 
 // Shards, none of them empty: at most options.shards. Tied names are metadata of the
 // weights, as model hubs have them; one that is called as other metadata is left out.
-// INVALID_ARGUMENT BAD_SPEC: a name or a shape that safetensors files cannot hold.
+// INVALID_ARGUMENT BAD_SPEC: a name or a shape that safetensors files, or folders, cannot hold;
+// UNIMPLEMENTED UNSUPPORTED: an optimizer that DeepSpeed has not.
 absl::StatusOr<std::vector<ExportShard>> PlanExport(const JobSpec& spec, const ExportOrigin& origin,
                                                     const ExportOptions& options);
 

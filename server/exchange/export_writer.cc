@@ -1,22 +1,17 @@
 #include "server/exchange/export_writer.h"
 
-#include <algorithm>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/io/arena.h"
 #include "common/safetensors/writer.h"
-#include "server/durability/image_file.h"
-#include "server/durability/read_lanes.h"
+#include "server/exchange/run_walk.h"
 #include "server/exchange/state_image.h"
+#include "server/exchange/universal.h"
 #include "server/optim/dispatch.h"
 
 namespace ballast::server {
 namespace {
-
-// Extents under way at a time: enough for reads and writes to overlap.
-constexpr int kLanes = 4;
 
 class ShardWriter {
  public:
@@ -45,13 +40,7 @@ class ShardWriter {
   absl::Status Begin(const ExportFile& file);
   absl::Status WriteSteps();
   absl::Status WriteExtents();
-  absl::Status WriteExtent(uint32_t extent, const Arena& scratch);
-  absl::Status WriteRun(uint32_t extent, const Run& run, const Place& place, const float* image,
-                        char* staging);
-  bool Mine(const Run& run) const {
-    return run.tensor >= shard_.first_tensor &&
-           run.tensor - shard_.first_tensor < shard_.tensor_count;
-  }
+  absl::Status WriteRun(const RunState& state, const Place& place);
 
   FileSystem* const fs_;
   const std::string directory_;
@@ -85,60 +74,30 @@ absl::Status ShardWriter::WriteSteps() {
 }
 
 absl::Status ShardWriter::WriteExtents() {
-  const Layout& layout = *source_.layout;
-  std::vector<uint32_t> extents;
-  for (uint32_t extent = 0; extent < layout.extents().size(); ++extent) {
-    const auto first = layout.runs().begin() + layout.extents()[extent].first_run;
-    const auto end = first + layout.extents()[extent].run_count;
-    if (std::any_of(first, end, [&](const Run& run) { return Mine(run); })) {
-      extents.push_back(extent);
+  return WalkRuns(shard_, source_, [this](const RunState& state) -> absl::Status {
+    for (const Place& place : places_[state.run.tensor - shard_.first_tensor]) {
+      if (place.source.kind == ExportKind::kStep) continue;
+      BALLAST_RETURN_IF_ERROR(WriteRun(state, place));
     }
-  }
-  const ImageShape largest{0, layout.extent_elements(), source_.arrays};
-  // The image, and one array of a run: as fp32, and in the weights' dtype at any place of a page.
-  const size_t run_bytes = size_t{layout.extent_elements()} * sizeof(float) + 2 * kPageBytes;
-  BALLAST_ASSIGN_OR_RETURN(
-      ReadLanes lanes, ReadLanes::Create(kLanes, ImageFile::BufferBytes(largest) + 2 * run_bytes));
-  return lanes.ForEach(extents.size(), [&](size_t i, const Arena& scratch) {
-    return WriteExtent(extents[i], scratch);
+    return absl::OkStatus();
   });
 }
 
-absl::Status ShardWriter::WriteExtent(uint32_t extent_id, const Arena& scratch) {
-  const Layout& layout = *source_.layout;
-  const Extent& extent = layout.extents()[extent_id];
-  if (source_.go_on) BALLAST_RETURN_IF_ERROR(source_.go_on());
-  BALLAST_RETURN_IF_ERROR(source_.read(extent_id, scratch.data()));
-  const auto* const image = reinterpret_cast<const float*>(scratch.data());
-  const ImageShape largest{0, layout.extent_elements(), source_.arrays};
-  char* const staging = scratch.data() + ImageFile::BufferBytes(largest);
-  for (uint32_t i = 0; i < extent.run_count; ++i) {
-    const Run& run = layout.runs()[extent.first_run + i];
-    if (!Mine(run)) continue;
-    for (const Place& place : places_[run.tensor - shard_.first_tensor]) {
-      if (place.source.kind == ExportKind::kStep) continue;
-      BALLAST_RETURN_IF_ERROR(WriteRun(extent_id, run, place, image, staging));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // The values stand where in a page they stand in the file, so that they can go past its cache.
-absl::Status ShardWriter::WriteRun(uint32_t extent, const Run& run, const Place& place,
-                                   const float* image, char* staging) {
+absl::Status ShardWriter::WriteRun(const RunState& state, const Place& place) {
+  const Run& run = state.run;
   const SafetensorsHeader& header = place.writer->header();
   const TensorEntry& entry = header.tensors[place.entry];
   const size_t width = SafeDTypeBytes(entry.dtype);
   const uint64_t offset = run.tensor_offset * width;
-  char* const to = staging + (header.data_offset + entry.begin + offset) % kPageBytes;
-  const ArrayPieces values{*source_.layout, extent, source_.arrays, place.source.array};
+  char* const to = state.first + (header.data_offset + entry.begin + offset) % kPageBytes;
+  const ArrayPieces values{*source_.layout, state.extent, source_.arrays, place.source.array};
   if (entry.dtype == SafeDType::kF32) {
-    values.Gather(image, run.extent_offset, run.elements, to);
+    values.Gather(state.image, run.extent_offset, run.elements, to);
   } else {
     const DType dtype = entry.dtype == SafeDType::kBF16 ? DType::kBF16 : DType::kF16;
-    auto* const whole = reinterpret_cast<float*>(
-        staging + size_t{source_.layout->extent_elements()} * sizeof(float) + 2 * kPageBytes);
-    values.Gather(image, run.extent_offset, run.elements, whole);
+    auto* const whole = reinterpret_cast<float*>(state.second);
+    values.Gather(state.image, run.extent_offset, run.elements, whole);
     optim::Downcast(optim::Kernels(source_.isa), dtype)(whole, to, run.elements);
   }
   const uint64_t bytes = run.elements * width;
@@ -151,6 +110,7 @@ absl::Status ShardWriter::WriteRun(uint32_t extent, const Run& run, const Place&
 
 absl::Status WriteExport(FileSystem* fs, const std::string& directory, const ExportShard& shard,
                          const ExportSource& source) {
+  if (!shard.universal.empty()) return WriteUniversal(fs, directory, shard, source);
   return ShardWriter(fs, directory, shard, source).Write();
 }
 

@@ -137,7 +137,18 @@ absl::Status Exports::Commit(const std::string& name, const std::vector<ExportSh
   BALLAST_RETURN_IF_ERROR(WriteIndexes(directory, shards));
   BALLAST_RETURN_IF_ERROR(
       ReplaceFile(fs_, absl::StrCat(directory, "/", kJobFile), EncodeManifest(manifest)));
-  // While the mark is there, a restart removes all of it.
+  return RemoveMark(directory);
+}
+
+absl::Status Exports::CommitUniversal(const std::string& name, const UniversalMoment& moment) {
+  const std::string directory = Directory(name);
+  BALLAST_FAILPOINT_RETURN("export.before_commit");
+  BALLAST_RETURN_IF_ERROR(WriteUniversalRest(fs_, directory, moment));
+  return RemoveMark(directory);
+}
+
+// While the mark is there, a restart removes all of it.
+absl::Status Exports::RemoveMark(const std::string& directory) {
   BALLAST_RETURN_IF_ERROR(fs_->Remove(absl::StrCat(directory, "/", kExporting)));
   BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(directory));
   BALLAST_FAILPOINT("export.after_commit");

@@ -3,6 +3,7 @@
 //   <root>/<name>/model*.safetensors, model.safetensors.index.json    weights
 //   <root>/<name>/optimizer/state*.safetensors, ...index.json         optimizer state
 //   <root>/<name>/job.ballast                                         what job it is of, last
+//   <root>/<name>/TAG/..., latest_universal                           or all of it as universal.h
 //   <root>/<name>/EXPORTING                                           while it is written: its
 //   owner <root>/.<name>.<owner>                                            until that mark is in
 //   it, and
@@ -20,6 +21,7 @@
 #include "absl/status/status.h"
 #include "common/io/file.h"
 #include "server/exchange/export_plan.h"
+#include "server/exchange/universal.h"
 #include "server/snapshot/manifest.h"
 
 namespace ballast::server {
@@ -52,12 +54,15 @@ class Exports {
   // All files are there: writes the indexes, then what job it is of.
   absl::Status Commit(const std::string& name, const std::vector<ExportShard>& shards,
                       const SnapshotManifest& manifest);
+  // The folders of all parameters are there: writes the rest of a universal checkpoint.
+  absl::Status CommitUniversal(const std::string& name, const UniversalMoment& moment);
   // Removes an export that was given up.
   absl::Status Remove(const std::string& name);
 
  private:
   absl::Status MakeMarked(const std::string& directory, bool state);
   absl::Status SyncNew();
+  absl::Status RemoveMark(const std::string& directory);
   absl::Status WriteIndexes(const std::string& directory, const std::vector<ExportShard>& shards);
 
   FileSystem* const fs_;

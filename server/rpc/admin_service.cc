@@ -148,8 +148,17 @@ void Export(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<Una
             const v1::ExportRequest& request) {
   const absl::StatusOr<DType> dtype = WeightDType(request.dtype());
   if (!dtype.ok()) return call->Fail(dtype.status());
-  const ExportCall what{request.job(), request.snapshot(), request.name(),
-                        *dtype,        request.state(),    request.consolidated()};
+  const absl::StatusOr<ExportFormat> format = FormatFromProto(request.format());
+  if (!format.ok()) return call->Fail(format.status());
+  const bool universal = *format == ExportFormat::kUniversal;
+  const ExportCall what{.job = request.job(),
+                        .snapshot = request.snapshot(),
+                        .name = request.name(),
+                        .dtype = *dtype,
+                        .state = request.state() && !universal,
+                        .consolidated = request.consolidated(),
+                        .universal = universal,
+                        .torch_optimizer = request.torch_optimizer()};
   door->Export(what, [call, request, began = absl::Now()](const absl::StatusOr<ExportInfo>& info) {
     if (!info.ok()) return call->Fail(info.status());
     v1::ExportReply reply;
@@ -161,7 +170,7 @@ void Export(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<Una
     reply.set_files(info->files);
     reply.set_tensors(info->tensors);
     reply.set_parameters(info->parameters);
-    reply.set_state(request.state());
+    reply.set_state(request.state() || request.format() != v1::EXPORT_FORMAT_SAFETENSORS);
     reply.set_milliseconds(MillisecondsSince(began));
     call->Reply(reply);
   });

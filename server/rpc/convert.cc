@@ -349,6 +349,13 @@ const char* EndName(RoundEnd end) {
 
 }  // namespace
 
+absl::StatusOr<ExportFormat> FormatFromProto(v1::ExportFormat format) {
+  if (v1::ExportFormat_IsValid(format)) return static_cast<ExportFormat>(format);
+  return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadArgument,
+                       absl::StrCat("this server knows no export format ", static_cast<int>(format),
+                                    "; it knows 0 and 1"));
+}
+
 void ToProto(const JobStatus& job, uint32_t rounds, v1::JobStatus* out) {
   out->set_name(job.name);
   out->set_job(job.job);

@@ -67,5 +67,7 @@ void ToProto(const Work& work, v1::Work* out);
 // The dtype of exported weights; kUnspecified: each tensor's own. INVALID_ARGUMENT BAD_ARGUMENT for
 // a number that is none.
 absl::StatusOr<DType> WeightDType(v1::DType dtype);
+// INVALID_ARGUMENT BAD_ARGUMENT: a number that this build does not know.
+absl::StatusOr<ExportFormat> FormatFromProto(v1::ExportFormat format);
 
 }  // namespace ballast::server

@@ -240,6 +240,8 @@ void PeerClientImpl::Export(uint32_t server, const ExportPart& part,
   message.set_state(part.options.state);
   message.set_shard(part.shard);
   message.set_shards(part.options.shards);
+  message.set_format(static_cast<v1::ExportFormat>(part.options.format));
+  message.set_torch_optimizer(part.options.torch_optimizer);
   caller_.CallOnceConnected(server, method::kPeerExport, SerializeMessage(message),
                             StatusOnly(std::move(done)));
 }

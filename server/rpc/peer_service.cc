@@ -161,10 +161,11 @@ void Export(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuf
   if (door == nullptr) return;
   const absl::StatusOr<DType> dtype = WeightDType(message.dtype());
   if (!dtype.ok()) return call->Fail(dtype.status());
-  const ExportPart part{message.snapshot(),
-                        message.name(),
-                        {*dtype, message.state(), message.shards()},
-                        message.shard()};
+  const absl::StatusOr<ExportFormat> format = FormatFromProto(message.format());
+  if (!format.ok()) return call->Fail(format.status());
+  const ExportOptions options{*dtype, message.state(), message.shards(), *format,
+                              message.torch_optimizer()};
+  const ExportPart part{message.snapshot(), message.name(), options, message.shard()};
   door->Export(part, [call](const absl::Status& status) { Answer(call, status); });
 }
 
