@@ -231,12 +231,7 @@ class UniversalWriter {
   absl::Status Write() {
     files_.resize(shard_.universal.size());
     for (uint32_t i = 0; i < files_.size(); ++i) BALLAST_RETURN_IF_ERROR(Begin(i));
-    BALLAST_RETURN_IF_ERROR(
-        WalkRuns(shard_, source_, [this](const RunState& state) { return WriteRun(state); }));
-    for (const UniversalFolder& folder : shard_.universal) {
-      BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(absl::StrCat(directory_, "/", folder.path)));
-    }
-    return absl::OkStatus();
+    return WalkRuns(shard_, source_, [this](const RunState& state) { return WriteRun(state); });
   }
 
  private:
@@ -264,6 +259,7 @@ absl::Status UniversalWriter::Begin(uint32_t i) {
     if (empty) BALLAST_RETURN_IF_ERROR(file->Finish());
     files_[i].push_back(std::move(file));
   }
+  // Last: it flushes the folder, in which all names are by now.
   return ReplaceFile(
       fs_, absl::StrCat(path, "/", folder.step_file),
       StepBytes(source_.tensor_step[shard_.first_tensor + i], folder.step_is_tensor));

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from ballast.ds_checkpoint import load_universal
 from e2e.ballastctl import ctl, export, try_ctl
 from e2e.cluster import fresh_job, wait_for
 from e2e.small_run import Run, assert_equal
@@ -66,6 +67,29 @@ def test_a_kill_at_any_point_loses_nothing(start_cluster, tmp_path, failpoint, s
         imported.close()
     run.step(1)
     run.close()
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "server"), [("export.after_files", 1), ("export.before_commit", 0)]
+)
+def test_a_kill_leaves_no_half_universal_checkpoint(start_cluster, tmp_path, failpoint, server):
+    folder = tmp_path / "exports"
+    cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR=str(tmp_path / "snapshots"),
+                            BALLAST_STORAGE_EXPORT_DIR=str(folder))  # fmt: skip
+    job = fresh_job()
+    run = Run(cluster, job, 1)
+    run.step(2)
+    run.close()
+    cluster.arm(server, f"{failpoint}=1*kill")
+    cluster.wait_until_serving()
+    command = ("export", job, "--name", "new", "--format", "deepspeed-universal")
+    done = try_ctl(cluster, *command)
+    assert cluster.killed_by(server, done) and done.returncode != 0
+    cluster.restart(server)
+    wait_for(lambda: try_ctl(cluster, "snapshot", "list").returncode == 0, "the home")
+    assert not (folder / "new" / "latest_universal").exists()
+    wait_for(lambda: settled(try_ctl(cluster, *command)), "the command to be done")
+    assert load_universal(folder / "new")["g0.p0"].step == 2
 
 
 def settled(done: subprocess.CompletedProcess) -> bool:

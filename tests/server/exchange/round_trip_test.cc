@@ -16,6 +16,9 @@
 #include "server/exchange/export_writer.h"
 #include "server/exchange/exports.h"
 #include "server/exchange/import_source.h"
+#include "server/exchange/state_image.h"
+#include "server/exchange/torch_file.h"
+#include "server/exchange/universal.h"
 #include "server/round/job_plan.h"
 
 namespace ballast::server {
@@ -76,11 +79,49 @@ class RoundTrip {
     }
   }
 
+  // Each file of a universal checkpoint has its values, somewhere at a whole number of 64 bytes.
+  void ExpectUniversal(const std::vector<ExportShard>& shards) {
+    for (const ExportShard& shard : shards) {
+      for (uint32_t i = 0; i < shard.tensor_count; ++i) {
+        const UniversalFolder& folder = shard.universal[i];
+        for (uint32_t array = 0; array < folder.files.size(); ++array) {
+          const std::string path =
+              std::string(kDirectory) + "/" + folder.path + "/" + folder.files[array];
+          const auto bytes = ReadWholeFile(&disk_, path, 1 << 20);
+          ASSERT_TRUE(bytes.ok()) << bytes.status();
+          ASSERT_EQ(bytes->size(), TorchTensorFile::FileBytes(folder.shape));
+          const std::string values = ValuesOf(shard.first_tensor + i, array);
+          const size_t at = bytes->find(values, bytes->find("archive/data/0"));
+          ASSERT_NE(at, std::string::npos) << path;
+          ASSERT_TRUE(values.empty() || at % 64 == 0) << path;
+        }
+      }
+    }
+  }
+  // Equal steps for all.
+  void SetSteps(uint64_t step) { steps_.assign(steps_.size(), step); }
+
   MemoryDisk& disk() { return disk_; }
   JobSpec& spec() { return spec_; }
   const std::vector<uint64_t>& steps() const { return steps_; }
 
  private:
+  // The bytes of a tensor in one state array.
+  std::string ValuesOf(uint32_t tensor, uint32_t array) const {
+    std::string values(layout_.tensors()[tensor].elements * sizeof(float), '\0');
+    for (uint32_t e = 0; e < layout_.extents().size(); ++e) {
+      const Extent& extent = layout_.extents()[e];
+      const ArrayPieces pieces{layout_, e, StateArrayCount(spec_), array};
+      for (uint32_t r = 0; r < extent.run_count; ++r) {
+        const Run& run = layout_.runs()[extent.first_run + r];
+        if (run.tensor != tensor) continue;
+        pieces.Gather(states_.at(e).data(), run.extent_offset, run.elements,
+                      &values[run.tensor_offset * sizeof(float)]);
+      }
+    }
+    return values;
+  }
+
   Layout MakeLayout() {
     spec_.name = "job";
     spec_.group_count = 2;
@@ -119,6 +160,27 @@ TEST(ExchangeRoundTrip, BringsBackEveryBit) {
     EXPECT_TRUE((*source)->has_state());
     EXPECT_EQ((*source)->tensor_step(), trip.steps());
     trip.ExpectEqualStates(**source);
+  }
+}
+
+TEST(ExchangeRoundTrip, AUniversalCheckpointSurvivesPowerLossOnceItIsWritten) {
+  for (uint32_t seed = 0; seed < 10; ++seed) {
+    RoundTrip trip(seed);
+    trip.SetSteps(4);
+    const ExportOptions options{.shards = 1 + seed % 3, .format = ExportFormat::kUniversal};
+    const absl::Status written = trip.Export(options);
+    ASSERT_TRUE(written.ok()) << written;
+    for (const char* directory : {"/", "/exports"}) {
+      ASSERT_TRUE(trip.disk().SyncDirectory(directory).ok());
+    }
+    const PolicyState policy;
+    const UniversalMoment moment{trip.spec(), kOrigin.round, policy, trip.steps()};
+    const absl::Status rest = WriteUniversalRest(&trip.disk(), kDirectory, moment);
+    ASSERT_TRUE(rest.ok()) << rest;
+    std::mt19937 chance(seed);
+    trip.disk().Crash([&chance] { return chance(); });
+    EXPECT_EQ(*ReadWholeFile(&trip.disk(), "/exports/one/latest_universal", 100), "global_step4");
+    trip.ExpectUniversal(*PlanExport(trip.spec(), kOrigin, options));
   }
 }
 
