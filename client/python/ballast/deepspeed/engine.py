@@ -312,10 +312,11 @@ class DeepSpeedEngine:
         """Goes back to the state of a tag; returns (its directory, client_state).
 
         All trainers call it, of any number, before the next forward pass. The state becomes a job
-        of its own, which begins with the snapshot's bits; the job that saved it stays on the
-        servers as it is. tag: that of DIR/latest by default; without such a file nothing is loaded,
-        and the result is (None, None). With checkpoint.load_universal the directory is a universal
-        checkpoint, the file is DIR/latest_universal, and the state goes into the present job.
+        of its own, which begins with the snapshot's bits; jobs that earlier loads have made, and
+        that no trainer is in, are deleted, and their snapshots stay. tag: that of DIR/latest by
+        default; without such a file nothing is loaded, and the result is (None, None). With
+        checkpoint.load_universal the directory is a universal checkpoint, the file is
+        DIR/latest_universal, and the state goes into the present job.
         Raises BadArgument for a tag that is missing, with those that are there, and for a
         checkpoint that does not fit; Unsupported for loading parts of the state.
         """
