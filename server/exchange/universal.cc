@@ -8,6 +8,8 @@
 #include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/io/arena.h"
+#include "server/durability/read_lanes.h"
 #include "server/exchange/run_walk.h"
 #include "server/exchange/state_image.h"
 #include "server/exchange/torch_file.h"
@@ -18,6 +20,7 @@ namespace {
 
 constexpr size_t kFolderBytesMax = 255;  // what file systems take
 constexpr char kStepFile[] = "step.pt";
+constexpr int kLanes = 4;  // folders that are made at a time: each waits for the disk
 
 std::string TagOf(uint64_t round) { return absl::StrCat("global_step", round - 1); }
 
@@ -230,7 +233,9 @@ class UniversalWriter {
 
   absl::Status Write() {
     files_.resize(shard_.universal.size());
-    for (uint32_t i = 0; i < files_.size(); ++i) BALLAST_RETURN_IF_ERROR(Begin(i));
+    BALLAST_ASSIGN_OR_RETURN(ReadLanes lanes, ReadLanes::Create(kLanes, 1));
+    BALLAST_RETURN_IF_ERROR(lanes.ForEach(
+        files_.size(), [this](size_t i, const Arena&) { return Begin(static_cast<uint32_t>(i)); }));
     return WalkRuns(shard_, source_, [this](const RunState& state) { return WriteRun(state); });
   }
 
