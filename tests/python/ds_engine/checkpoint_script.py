@@ -26,7 +26,7 @@ def schedule(optimizer):
     return torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5], gamma=0.5)
 
 
-def engine():
+def engine(more=None):
     return deepspeed.initialize(
         model=module(),
         lr_scheduler=schedule,
@@ -34,6 +34,7 @@ def engine():
             "train_micro_batch_size_per_gpu": 4,
             "gradient_clipping": 0.0,
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
+            **(more or {}),
         },
     )[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from ds_engine import checkpoint_script
 from ballast import rejoin
 from real_training import CLIENT, fresh_job
 from safetensors.torch import load_file
+from serving import built_ballastd
 
 SCRIPT = Path(checkpoint_script.__file__)
 
@@ -108,3 +110,33 @@ def test_a_running_engine_loads_again_and_leaves_one_job_behind(
     engine.load_checkpoint(tmp_path)
     assert engine.global_steps == 2 and all(map(torch.equal, engine.module.parameters(), after))
     engine.destroy()
+
+
+def test_an_engine_continues_from_a_universal_checkpoint_of_the_servers(
+    tmp_path, shared_servers, monkeypatch
+):
+    endpoints = shared_servers(2)
+    monkeypatch.setenv("BALLAST_ENDPOINTS", ",".join(endpoints))
+    monkeypatch.setenv("BALLAST_JOB", fresh_job("universal"))
+    first = checkpoint_script.engine()
+
+    def rounds(engine, numbers):
+        for i in numbers:
+            engine.backward(engine(checkpoint_script.batch(0, i)).square().mean())
+            engine.step()
+
+    rounds(first, range(2))
+    command = [built_ballastd().with_name("ballastctl"), "export", first.optimizer.job, "-o",
+               "json", "--format", "deepspeed-universal", "--endpoint", endpoints[0]]  # fmt: skip
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    folder = json.loads(said.stdout)["directory"]
+    rounds(first, range(2, 5))
+    second = checkpoint_script.engine({"checkpoint": {"load_universal": True}})
+    assert second.load_checkpoint(folder)[0] == os.path.join(folder, "global_step2")
+    # torch's schedule continues at its position, too.
+    assert second.optimizer.job != first.optimizer.job and second.global_steps == 2
+    rounds(second, range(2, 5))
+    assert all(map(torch.equal, second.module.parameters(), first.module.parameters()))
+    assert second.get_lr() == first.get_lr() and second.global_steps == first.global_steps
+    first.destroy()
+    second.destroy()
