@@ -24,7 +24,9 @@
 #include "server/admin/admin_server.h"
 #include "server/cluster/job_directory.h"
 #include "server/config/print.h"
+#include "server/host_metrics.h"
 #include "server/listen.h"
+#include "server/listener_probe.h"
 #include "server/memory_budget.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/control_service.h"
@@ -47,6 +49,8 @@ namespace {
 using config::v1::ServerConfig;
 
 constexpr char kWaitsForPeers[] = "waits for its peers file";
+// How long the gRPC port may take to answer a new connection.
+constexpr std::chrono::nanoseconds kProbeInterval = std::chrono::seconds(10);
 // How long the streams may take to deliver SHUTTING_DOWN.
 constexpr std::chrono::milliseconds kStopGrace(1500);
 // How long the connections then stay: one that is closed while a trainer still pushes into it takes
@@ -95,6 +99,7 @@ class ServerImpl : public Server {
   absl::Status ChooseIsa();
   void FillStreamDeps();
   absl::Status Listen();
+  absl::Status ProbeListener();
   absl::Status OpenAdmin();
   absl::Status Serve(const std::vector<config::Peer>& peers);
   std::vector<ServerAddress> ServersOf(const std::vector<config::Peer>& peers) const;
@@ -123,7 +128,7 @@ class ServerImpl : public Server {
   // In the order of construction; what comes later uses what stands before.
   std::unique_ptr<ServerMetrics> metrics_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<WorkerPool> workers_;
+  std::unique_ptr<ThreadWorkerPool> workers_;
   ServerStorage storage_;  // Holds the jobs' files, so it stands before what holds jobs.
   DirectoryHolder directory_;
   TrainerStreamDeps stream_deps_;
@@ -134,6 +139,7 @@ class ServerImpl : public Server {
   StragglerLog stragglers_;
   Health health_;
   GenericServer grpc_;
+  std::shared_ptr<ListenerProbe> probe_;  // null where the listener has no IP address
   std::unique_ptr<AdminServer> admin_;
 };
 
@@ -156,8 +162,10 @@ absl::Status ServerImpl::Open() {
       "round", static_cast<int>(config_.rounds().executor_threads()));
   workers_ = std::make_unique<ThreadWorkerPool>(ThreadCount(config_.rounds().worker_threads()),
                                                 "worker", kWorkerNiceness);
+  AddHostMetrics(&metrics_->registry(), config_.storage(), workers_.get());
   FillStreamDeps();
   BALLAST_RETURN_IF_ERROR(Listen());
+  BALLAST_RETURN_IF_ERROR(ProbeListener());
   if (config_.admin().enabled()) BALLAST_RETURN_IF_ERROR(OpenAdmin());
   BALLAST_LOG(INFO, LogField("server", config_.cluster().id()), LogField("address", address_),
               LogField("admin", admin_address_), LogField("isa", simd::IsaName(isa_)),
@@ -194,7 +202,7 @@ absl::Status ServerImpl::Listen() {
       static_cast<uint32_t>(settings_.ScaledMs(config_.timing().heartbeat_interval()).count());
   terms.report_after_ms =
       static_cast<uint32_t>(settings_.ScaledMs(config_.timing().report_after()).count());
-  AddControlMethods(&grpc_, &directory_, terms);
+  AddControlMethods(&grpc_, &directory_, terms, metrics_.get());
   AddPeerMethods(&grpc_, &directory_, {config_.cluster().id(), incarnation_});
   AddAdminMethods(&grpc_, &directory_, [this] { return Facts(); });
   AddHealthMethods(&grpc_, &health_);
@@ -222,6 +230,13 @@ absl::Status ServerImpl::Listen() {
   facts_.version = BALLAST_VERSION;
   facts_.address = address_;
   facts_.isa = simd::IsaName(isa_);
+  return absl::OkStatus();
+}
+
+absl::Status ServerImpl::ProbeListener() {
+  BALLAST_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(config_.listen().address()));
+  probe_ = ListenerProbe::Start(listen.host, grpc_.port(), settings_.Scaled(kProbeInterval.count()),
+                                executor_.get(), &metrics_->registry());
   return absl::OkStatus();
 }
 
@@ -296,6 +311,7 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   const std::vector<ServerAddress> servers = ServersOf(peers);
   peers_ = PeerClient::Create(settings_.PeerLink(servers, incarnation_), executor_.get(),
                               RealClock::Get(), grpc_.queue());
+  AddPeerMetrics(&metrics_->registry(), config_.cluster().id(), servers, peers_);
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, storage_.OpenJobs(address_));
   BALLAST_ASSIGN_OR_RETURN(DirectorySnapshots snapshots, storage_.OpenSnapshots(servers.size()));
   const std::shared_ptr<JobDirectory> directory =
@@ -372,6 +388,7 @@ void ServerImpl::WatchStragglers() {
 void ServerImpl::Stop() {
   if (std::exchange(stopped_, true)) return;
   health_.End();
+  if (probe_ != nullptr) probe_->Stop();
   const absl::StatusOr<std::shared_ptr<JobDirectory>> directory = directory_.Get();
   if (directory.ok()) {
     const bool had_jobs = (*directory)->operators()->memory_used_bytes() > 0;

@@ -114,11 +114,14 @@ void ThreadWorkerPool::WorkOnFirstJob() {
   Job* const job = head_;
   ++job->users;
   mu_.Unlock();
+  const auto began = std::chrono::steady_clock::now();
   while (true) {
     const size_t task = job->next_task.fetch_add(1, std::memory_order_relaxed);
     if (task >= job->tasks) break;
     job->body(task);
   }
+  busy_ns_.fetch_add((std::chrono::steady_clock::now() - began) / std::chrono::nanoseconds(1),
+                     std::memory_order_relaxed);
   mu_.Lock();
   if (job->in_list) {
     // Only the head is ever worked on, so this job is still the head.

@@ -2,7 +2,10 @@
 // ExecutorSource. Goes to: kernels. Thread safety: as WorkerPool.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -28,6 +31,11 @@ class ThreadWorkerPool final : public WorkerPool {
   ThreadWorkerPool(const ThreadWorkerPool&) = delete;
   ThreadWorkerPool& operator=(const ThreadWorkerPool&) = delete;
 
+  // How long workers have spent in tasks, summed over all of them. Any thread.
+  std::chrono::nanoseconds busy() const {
+    return std::chrono::nanoseconds(busy_ns_.load(std::memory_order_relaxed));
+  }
+
   int threads() const override { return static_cast<int>(threads_.size()); }
   // The calling thread only waits.
   void Run(size_t tasks, absl::FunctionRef<void(size_t task)> body) override;
@@ -43,6 +51,7 @@ class ThreadWorkerPool final : public WorkerPool {
   void WorkOnFirstJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Finish(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  std::atomic<int64_t> busy_ns_{0};
   Mutex mu_;
   CondVar work_;
   CondVar run_done_;

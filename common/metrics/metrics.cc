@@ -15,15 +15,23 @@ constexpr size_t kMaxLabelValues = 64;
 
 // Rounds take from about a millisecond (small models on loopback) to minutes (NVMe tier).
 std::vector<double> RoundBoundsSeconds() {
-  return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120};
+  return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 600};
+}
+
+// A disk with a power-safe cache flushes in 50 microseconds, a full one in seconds.
+std::vector<double> DiskBoundsSeconds() {
+  return {0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
+          0.05,    0.1,    0.25,    0.5,    1,     2.5,    5,     10};
+}
+
+double UnixSeconds() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
 }
 
 }  // namespace
 
-void JobMetrics::MarkCommit() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  last_round_commit_timestamp_s.Set(std::chrono::duration<double>(now).count());
-}
+void JobMetrics::MarkCommit() { last_round_commit_timestamp_s.Set(UnixSeconds()); }
 
 ServerMetrics::ServerMetrics(const BuildInfo& build) {
   DeclareMetrics(&registry_);
@@ -43,11 +51,49 @@ ServerMetrics::ServerMetrics(const BuildInfo& build) {
     state_bytes_[i] = std::make_shared<Gauge>();
     registry_.Add("ballast_state_bytes", {{"tier", tiers[i]}}, state_bytes_[i]);
   }
+  AddDiskSeries();
   registry_.Add("ballast_push_duplicates_total", {}, push_duplicates_);
   registry_.Add("ballast_push_conflicts_total", {}, push_conflicts_);
 }
 
+template <typename Value, typename... Arguments>
+std::shared_ptr<Value> ServerMetrics::Make(const char* family, MetricLabels labels,
+                                           Arguments&&... arguments) {
+  auto value = std::make_shared<Value>(std::forward<Arguments>(arguments)...);
+  registry_.Add(family, std::move(labels), std::shared_ptr<const Value>(value));
+  return value;
+}
+
+void ServerMetrics::AddDiskSeries() {
+  dram_capacity_ = Make<Gauge>("ballast_tier_capacity_bytes", {{"tier", "dram"}});
+  memory_planned_ = Make<Gauge>("ballast_memory_planned_bytes", {});
+  memory_budget_ = Make<Gauge>("ballast_memory_budget_bytes", {});
+  log_append_ = Make<Histogram>("ballast_log_append_duration_seconds", {}, DiskBoundsSeconds());
+  log_flush_ = Make<Histogram>("ballast_log_flush_duration_seconds", {}, DiskBoundsSeconds());
+  const std::array<const char*, 2> ops = {"read", "write"};
+  const std::array<const char*, 2> phases = {"open", "load"};
+  for (size_t i = 0; i < ops.size(); ++i) {
+    image_io_[i] =
+        Make<Histogram>("ballast_image_io_duration_seconds", {{"op", ops[i]}}, DiskBoundsSeconds());
+    recovery_duration_[i] =
+        Make<Gauge>("ballast_recovery_duration_seconds", {{"phase", phases[i]}});
+  }
+  recovery_replayed_rounds_ = Make<Counter>("ballast_recovery_replayed_rounds_total", {});
+}
+
+void ServerMetrics::AddRecovery(RecoveryPhase phase, std::chrono::nanoseconds duration) {
+  recovery_duration_[static_cast<size_t>(phase)]->Add(
+      std::chrono::duration<double>(duration).count());
+}
+
+void ServerMetrics::MarkSnapshot(absl::string_view run) {
+  MutexLock lock(&mu_);
+  const auto job = jobs_.find(std::string(run));
+  if (job != jobs_.end()) job->second->last_snapshot_timestamp_s.Set(UnixSeconds());
+}
+
 std::shared_ptr<JobMetrics> ServerMetrics::Job(absl::string_view run) {
+  lookups_.fetch_add(1, std::memory_order_relaxed);
   MutexLock lock(&mu_);
   std::shared_ptr<JobMetrics>& job = jobs_[std::string(run)];
   if (job == nullptr) {
@@ -73,6 +119,20 @@ void ServerMetrics::AddJobSeries(const std::string& run, const std::shared_ptr<J
   counter("ballast_push_bytes_total", {{"run", run}}, &job->push_bytes);
   counter("ballast_copied_bytes_total", {{"run", run}}, &job->copied_bytes);
   counter("ballast_pull_bytes_total", {{"run", run}}, &job->pull_bytes);
+  gauge("ballast_loss_scale", {{"run", run}}, &job->loss_scale);
+  const std::array<const char*, 4> phases = {"idle", "collect", "vote", "step"};
+  for (size_t i = 0; i < phases.size(); ++i) {
+    gauge("ballast_round_phase", {{"run", run}, {"phase", phases[i]}}, &job->open_phase[i]);
+  }
+  registry_.AddCallback("ballast_credit_wait_seconds_total", {{"run", run}},
+                        [job] { return static_cast<double>(job->credit_wait_ns.value()) * 1e-9; });
+  counter("ballast_log_bytes_total", {{"run", run}}, &job->log_bytes);
+  gauge("ballast_log_unflushed_bytes", {{"run", run}}, &job->log_unflushed_bytes);
+  gauge("ballast_log_free_bytes", {{"run", run}}, &job->log_free_bytes);
+  gauge("ballast_log_short_of_room", {{"run", run}}, &job->log_short_of_room);
+  counter("ballast_image_writes_total", {{"run", run}}, &job->image_writes);
+  counter("ballast_image_write_bytes_total", {{"run", run}}, &job->image_write_bytes);
+  gauge("ballast_last_snapshot_timestamp_seconds", {{"run", run}}, &job->last_snapshot_timestamp_s);
   gauge("ballast_last_round_commit_timestamp_seconds", {{"run", run}},
         &job->last_round_commit_timestamp_s);
   gauge("ballast_grad_norm", {{"run", run}}, &job->grad_norm);
@@ -92,13 +152,29 @@ Counter* ServerMetrics::frames_rejected(absl::string_view reason) {
   return Resolve("ballast_frames_rejected_total", "reason", reason, &frames_rejected_);
 }
 
+Counter* ServerMetrics::frames_rejected(Reason reason) {
+  const size_t index = static_cast<size_t>(reason);
+  if (index >= rejected_by_reason_.size()) return frames_rejected(ReasonName(reason));
+  std::atomic<Counter*>& known = rejected_by_reason_[index];
+  if (known.load(std::memory_order_relaxed) == nullptr) {
+    known.store(frames_rejected(ReasonName(reason)), std::memory_order_relaxed);
+  }
+  return known.load(std::memory_order_relaxed);
+}
+
 Counter* ServerMetrics::checksum_errors(absl::string_view where) {
   MutexLock lock(&mu_);
   return Resolve("ballast_checksum_errors_total", "where", where, &checksum_errors_);
 }
 
+Counter* ServerMetrics::admissions_refused(absl::string_view reason) {
+  MutexLock lock(&mu_);
+  return Resolve("ballast_admissions_refused_total", "reason", reason, &admissions_refused_);
+}
+
 Counter* ServerMetrics::Resolve(absl::string_view family, absl::string_view label,
                                 absl::string_view value, CountersByLabel* counters) {
+  lookups_.fetch_add(1, std::memory_order_relaxed);
   auto found = counters->find(std::string(value));
   if (found != counters->end()) return found->second.get();
   const std::string kept = counters->size() < kMaxLabelValues ? std::string(value) : "other";

@@ -14,13 +14,20 @@
 namespace ballast {
 namespace {
 
-double ResidentBytes() {
+// The first two numbers of statm: all pages, and those in memory.
+struct Pages {
+  double all = 0.0;
+  double resident = 0.0;
+};
+Pages ReadPages() {
   std::ifstream file("/proc/self/statm");
-  double total_pages = 0.0;
-  double resident_pages = 0.0;
-  if (!(file >> total_pages >> resident_pages)) return 0.0;
-  return resident_pages * static_cast<double>(sysconf(_SC_PAGESIZE));
+  Pages pages;
+  return file >> pages.all >> pages.resident ? pages : Pages();
 }
+
+double PageBytes() { return static_cast<double>(sysconf(_SC_PAGESIZE)); }
+double VirtualBytes() { return ReadPages().all * PageBytes(); }
+double ResidentBytes() { return ReadPages().resident * PageBytes(); }
 
 double CpuSeconds() {
   timespec used{};
@@ -66,6 +73,7 @@ double StartTimeSeconds() {
 
 void AddProcessMetrics(MetricRegistry* registry) {
   registry->AddCallback("process_resident_memory_bytes", {}, ResidentBytes);
+  registry->AddCallback("process_virtual_memory_bytes", {}, VirtualBytes);
   registry->AddCallback("process_cpu_seconds_total", {}, CpuSeconds);
   registry->AddCallback("process_open_fds", {}, OpenFds);
   registry->AddCallback("process_max_fds", {}, MaxFds);

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/metrics/metrics.h"
 #include "server/cluster/job_directory.h"
 #include "server/cluster/local_jobs.h"
 #include "server/cluster/long_work.h"
@@ -48,6 +49,7 @@ struct DeskParts {
   SnapshotFiles* files = nullptr;
   JobStore* store = nullptr;  // null on a server that keeps no durable jobs
   PeerLink* peers = nullptr;
+  ServerMetrics* metrics = nullptr;  // may be null
 };
 
 }  // namespace ballast::server

@@ -9,6 +9,7 @@ Directory::Directory(const DirectoryConfig& config, const EngineDeps& deps, Peer
     : self_(config),
       store_(std::move(store)),
       peers_(peers),
+      metrics_(deps.metrics),
       strand_(deps.executor),
       memory_({.self = config.self,
                .bytes = config.memory_budget_bytes,
@@ -47,7 +48,8 @@ DeskParts Directory::Parts() {
           .names = &home_,
           .files = &files_,
           .store = store_.get(),
-          .peers = peers_};
+          .peers = peers_,
+          .metrics = metrics_};
 }
 
 DoorParts Directory::Doors() {

@@ -44,6 +44,7 @@ class Directory final : public JobDirectory, public std::enable_shared_from_this
   ThisServer self_;
   const std::unique_ptr<JobStore> store_;  // may be null
   PeerLink* const peers_;
+  ServerMetrics* const metrics_;  // may be null
   OwnerStrand strand_;
   MemoryBook memory_;
   LongWork work_;

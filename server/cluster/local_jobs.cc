@@ -72,8 +72,17 @@ absl::Status LocalJobs::RecoverOne(JobPlan plan) {
   // The last process may have ended before this was on the medium; others will build on it now.
   BALLAST_RETURN_IF_ERROR(parts_.store->Save(plan));
   plan.making = false;
-  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStorage> storage, parts_.store->Open(plan));
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStorage> storage, OpenStorage(plan));
   return Open(plan, std::move(storage));
+}
+
+absl::StatusOr<std::unique_ptr<JobStorage>> LocalJobs::OpenStorage(const JobPlan& plan) const {
+  const auto began = deps_.clock->Now();
+  absl::StatusOr<std::unique_ptr<JobStorage>> storage = parts_.store->Open(plan);
+  if (deps_.metrics != nullptr) {
+    deps_.metrics->AddRecovery(RecoveryPhase::kOpen, deps_.clock->Now() - began);
+  }
+  return storage;
 }
 
 void LocalJobs::StartRecovered() {
@@ -173,7 +182,7 @@ absl::Status LocalJobs::Reopen(const JobPlan& plan) {
                                       plan.spec.name, "\", which rested; call again"),
                          {.job = plan.spec.name, .server = self()});
   }
-  absl::StatusOr<std::unique_ptr<JobStorage>> storage = parts_.store->Open(ours);
+  absl::StatusOr<std::unique_ptr<JobStorage>> storage = OpenStorage(ours);
   if (!storage.ok()) return LostHere(ours, storage.status());
   BALLAST_RETURN_IF_ERROR(LostHere(ours, Open(ours, *std::move(storage))));
   Find(plan.job)->Start();

@@ -116,6 +116,8 @@ class LocalJobs final : public JobLookup {
 
  private:
   absl::Status RecoverOne(JobPlan plan);
+  // JobStore::Open, as a phase of recovery.
+  absl::StatusOr<std::unique_ptr<JobStorage>> OpenStorage(const JobPlan& plan) const;
   // Opens a job with its files, without starting its engine. Errors as RoundEngine::Create.
   absl::Status Open(const JobPlan& plan, std::unique_ptr<JobStorage> storage);
   absl::Status CheckSame(const JobPlan& plan, Job* known);

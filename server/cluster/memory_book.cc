@@ -5,6 +5,13 @@
 
 namespace ballast::server {
 
+MemoryBook::MemoryBook(const Budget& budget, ServerMetrics* metrics)
+    : budget_(budget), metrics_(metrics) {
+  if (metrics_ == nullptr) return;
+  metrics_->memory_budget()->Set(static_cast<double>(budget_.bytes));
+  metrics_->dram_capacity()->Set(static_cast<double>(budget_.state_bytes));
+}
+
 MemoryRoom MemoryBook::Free() const {
   const uint64_t used = used_bytes() + reserved_bytes_;
   const uint64_t state = state_bytes_ + reserved_state_bytes_;
@@ -47,7 +54,8 @@ void MemoryBook::Unreserve(const JobPlan& plan) {
 
 void MemoryBook::Report() const {
   if (metrics_ == nullptr) return;
-  metrics_->state_bytes(StateTier::kDram)->Set(static_cast<double>(used_bytes()));
+  metrics_->state_bytes(StateTier::kDram)->Set(static_cast<double>(state_bytes_));
+  metrics_->memory_planned()->Set(static_cast<double>(used_bytes()));
   metrics_->state_bytes(StateTier::kNvme)->Set(static_cast<double>(nvme_bytes_));
 }
 

@@ -24,7 +24,7 @@ class MemoryBook {
   };
 
   // `metrics` may be null; it outlives the book.
-  MemoryBook(const Budget& budget, ServerMetrics* metrics) : budget_(budget), metrics_(metrics) {}
+  MemoryBook(const Budget& budget, ServerMetrics* metrics);
 
   // What no job has.
   MemoryRoom Free() const;

@@ -80,6 +80,7 @@ void SnapshotTaking::Commit() {
         BALLAST_LOG(INFO, LogField("run", info->job), LogField("round", info->round))
             << "snapshot \"" << info->name << "\" taken, " << info->bytes << " bytes in "
             << self->parts_.files->store()->Directory(info->id);
+        if (self->parts_.metrics != nullptr) self->parts_.metrics->MarkSnapshot(info->job);
         self->done_(info);
       });
 }

@@ -9,6 +9,7 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "server/durability/borrowed_images.h"
+#include "server/durability/storage_meter.h"
 
 namespace ballast::server {
 namespace {
@@ -96,6 +97,13 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStorage::Open(FileSystem* fs,
       auto images, OpenBorrowed(fs, directory, options.images, options.shapes, std::move(own)));
   return std::make_unique<JobStorage>(std::move(log), std::move(images), options.shapes,
                                       options.start_round);
+}
+
+void JobStorage::Measure(const Clock* clock, ServerMetrics* metrics, const std::string& run) {
+  if (metrics == nullptr) return;
+  const auto meter = std::make_shared<const StorageMeter>(clock, metrics, run);
+  log_ = MeasuredLog(std::move(log_), meter);
+  images_ = MeasuredImages(std::move(images_), shapes_, meter);
 }
 
 uint64_t JobStorage::CoveredRound() const {

@@ -17,8 +17,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "common/base/executor_source.h"
 #include "common/io/file.h"
+#include "common/metrics/metrics.h"
 #include "server/durability/gradient_log.h"
 #include "server/durability/image_file.h"
 #include "server/durability/round_log.h"
@@ -59,6 +61,10 @@ class JobStorage {
 
   GradientLog* log() { return log_.get(); }
   ImageFile* images() { return images_.get(); }
+
+  // From now on what becomes of the files shows in the metrics of job `run`. Called once, before
+  // MakeRoundLog; `clock` and `metrics` outlive the files. No effect where `metrics` is null.
+  void Measure(const Clock* clock, ServerMetrics* metrics, const std::string& run);
 
   // Hands everything to executors of its own, which `executors` makes. `durable_round` is what is
   // known to survive. `tier_threads`: as many images are read, and as many written, at a time for a

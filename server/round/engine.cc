@@ -63,6 +63,8 @@ absl::StatusOr<Recovered> RecoverJob(const JobPlan& plan, const EngineConfig& co
                                      const EngineDeps& deps, const RoundFsm& fsm,
                                      JobStorage* storage, ModelState* state,
                                      Contributions* contributions) {
+  storage->Measure(deps.clock, deps.metrics, plan.spec.name);
+  const auto began = deps.clock->Now();
   std::unique_ptr<WorkerPool> warming;
   if (!storage->log()->rounds().empty()) {
     warming = Warm(deps.executors, fsm, state, contributions);
@@ -79,6 +81,10 @@ absl::StatusOr<Recovered> RecoverJob(const JobPlan& plan, const EngineConfig& co
         char* const to, contributions->Restore(fsm.layout(), fsm.Contributors(extent), logged));
     if (BALLAST_MUTANT(kForgetOpenExtents)) continue;
     BALLAST_RETURN_IF_ERROR(storage->log()->ReadExtent(logged, to));
+  }
+  if (deps.metrics != nullptr) {
+    deps.metrics->AddRecovery(RecoveryPhase::kLoad, deps.clock->Now() - began);
+    deps.metrics->recovery_replayed_rounds()->Add(recovered.replayed_rounds);
   }
   return recovered;
 }

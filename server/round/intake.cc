@@ -48,7 +48,7 @@ void Intake::Refuse(uint32_t slot, const FrameRefused& refused) const {
   if (metrics_ != nullptr) {
     if (refused.reason == Reason::kDuplicate) metrics_->push_duplicates()->Add();
     if (refused.reason == Reason::kConflict) metrics_->push_conflicts()->Add();
-    metrics_->frames_rejected(ReasonName(refused.reason))->Add();
+    metrics_->frames_rejected(refused.reason)->Add();
   }
   if (refused.reason == Reason::kConflict) {
     BALLAST_LOG(ERROR, LogField("run", fsm_->plan().spec.name), LogField("round", refused.round),

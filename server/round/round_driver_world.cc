@@ -352,7 +352,9 @@ absl::Status RoundDriver::CommitGrown(const Growth& growth) {
     return saved;
   }
   BALLAST_FAILPOINT("growth.after_record");
-  UseLog(JobStorage::MakeRoundLog(grown_.Take(), fsm_.round() - 1, deps_.executors,
+  std::unique_ptr<JobStorage> storage = grown_.Take();
+  storage->Measure(deps_.clock, deps_.metrics, grown.spec.name);
+  UseLog(JobStorage::MakeRoundLog(std::move(storage), fsm_.round() - 1, deps_.executors,
                                   state_.nvme != nullptr ? config_.tier_threads : 0));
   growth.files.drop_old(grown);
   return TakeGrown(grown, growth.window_extents);

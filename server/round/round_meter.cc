@@ -5,22 +5,39 @@
 namespace ballast::server {
 
 RoundMeter::RoundMeter(const Clock* clock, ServerMetrics* metrics, const std::string& run)
-    : clock_(clock), metrics_(metrics), job_(metrics == nullptr ? nullptr : metrics->Job(run)) {}
+    : clock_(clock), metrics_(metrics), job_(metrics == nullptr ? nullptr : metrics->Job(run)) {
+  Enter(OpenPhase::kIdle);
+}
 
 void RoundMeter::Begin() {
   begun_ = clock_->Now();
   open_ = true;
   now_.pushed_bytes = 0;
+  Enter(OpenPhase::kCollect);
 }
 
 void RoundMeter::Resume() {
   open_ = true;
   begun_ = prepared_ = clock_->Now();
+  Enter(OpenPhase::kVote);
+}
+
+void RoundMeter::TakeBack() {
+  open_ = false;
+  Enter(OpenPhase::kIdle);
 }
 
 void RoundMeter::Prepare() {
   prepared_ = clock_->Now();
   now_.last_slot = heard_slot_;
+  Enter(OpenPhase::kVote);
+}
+
+void RoundMeter::Enter(OpenPhase phase) {
+  if (job_ == nullptr) return;
+  job_->open_phase[static_cast<size_t>(phase_)].Set(0);
+  job_->open_phase[static_cast<size_t>(phase)].Set(1);
+  phase_ = phase;
 }
 
 void RoundMeter::Decide(const Decision& decision) {
@@ -30,7 +47,9 @@ void RoundMeter::Decide(const Decision& decision) {
   now_.end = decision.applied  ? RoundEnd::kCommitted
              : decision.halted ? RoundEnd::kHalted
                                : RoundEnd::kSkipped;
+  Enter(OpenPhase::kStep);
   if (job_ == nullptr) return;
+  job_->loss_scale.Set(decision.policy.loss_scale);
   job_->grad_norm.Set(decision.grad_norm);
   Counter* const unapplied =
       decision.halted ? &job_->rounds_halted : &job_->rounds_skipped_overflow;
@@ -46,6 +65,7 @@ void RoundMeter::End(uint64_t round) {
   now_.step_ns = step_ns();
   history_.Add(std::exchange(now_, {}));
   heard_slot_ = -1;
+  Enter(OpenPhase::kIdle);
   if (metrics_ == nullptr) return;
   metrics_->ObserveRound(RoundPhase::kCollect, prepared_ - begun_);
   metrics_->ObserveRound(RoundPhase::kVote, decided_ - prepared_);
@@ -53,6 +73,7 @@ void RoundMeter::End(uint64_t round) {
 }
 
 void RoundMeter::GiveUp() {
+  Enter(OpenPhase::kIdle);
   if (std::exchange(open_, false) && job_ != nullptr) job_->rounds_aborted.Add();
 }
 

@@ -31,7 +31,7 @@ class RoundMeter {
   // After a restart: a round that was begun before is prepared; its phases count from now on.
   void Resume();
   // The trainer was refused, and the round has not begun.
-  void TakeBack() { open_ = false; }
+  void TakeBack();
   void Prepare();
   void Decide(const Decision& decision);
   // `took_time`: this server had a share of the step.
@@ -52,9 +52,13 @@ class RoundMeter {
   uint64_t step_ns() const { return static_cast<uint64_t>((stepped_ - decided_).count()); }
 
  private:
+  // Nothing without metrics.
+  void Enter(OpenPhase phase);
+
   const Clock* const clock_;
   ServerMetrics* const metrics_;
   const std::shared_ptr<JobMetrics> job_;
+  OpenPhase phase_ = OpenPhase::kIdle;
   bool open_ = false;  // a trainer has begun the round, and it is not decided
   RoundHistory history_;
   FinishedRound now_;    // what is known of the open round

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "common/base/reason.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
 #include "server/rpc/unary_call.h"
@@ -13,44 +14,52 @@
 namespace ballast::server {
 namespace {
 
-void Attach(const DirectoryHolder& holder, const TransportTerms& terms,
+// Answers with `status`, which is not OK, and counts that.
+void Refuse(ServerMetrics* metrics, const std::shared_ptr<UnaryCall>& call,
+            const absl::Status& status) {
+  if (metrics != nullptr) metrics->admissions_refused(ReasonName(ReasonOf(status)))->Add();
+  call->Fail(status);
+}
+
+void Attach(const DirectoryHolder& holder, const TransportTerms& terms, ServerMetrics* metrics,
             const std::shared_ptr<UnaryCall>& call, const grpc::ByteBuffer& bytes) {
   v1::AttachRequest request;
   if (!call->Parse(bytes, &request)) return;
   const absl::StatusOr<uint32_t> protocol = ChooseProtocol(request.protocol(), "the trainer");
-  if (!protocol.ok()) return call->Fail(protocol.status());
+  if (!protocol.ok()) return Refuse(metrics, call, protocol.status());
   const auto door = holder.trainers();
-  if (!door.ok()) return call->Fail(door.status());
+  if (!door.ok()) return Refuse(metrics, call, door.status());
   absl::StatusOr<AttachCall> attach = AttachFromProto(request);
-  if (!attach.ok()) return call->Fail(attach.status());
+  if (!attach.ok()) return Refuse(metrics, call, attach.status());
 
   const std::string job = attach->spec.name;
   const uint32_t slot = attach->slot;
   static std::atomic<uint64_t> next_call{1};  // Relaxed: only uniqueness matters.
   const uint64_t id = attach->call = next_call.fetch_add(1, std::memory_order_relaxed);
-  (*door)->Attach(*std::move(attach),
-                  [call, terms, version = *protocol](const absl::StatusOr<AttachResult>& result) {
-                    if (result.ok()) {
-                      call->Reply(AttachToProto(*result, terms, version));
-                    } else {
-                      call->Fail(result.status());
-                    }
-                  });
+  (*door)->Attach(*std::move(attach), [call, terms, metrics, version = *protocol](
+                                          const absl::StatusOr<AttachResult>& result) {
+    if (result.ok()) {
+      call->Reply(AttachToProto(*result, terms, version));
+    } else {
+      Refuse(metrics, call, result.status());
+    }
+  });
   call->OnCancel([door = *door, job, slot, id] { door->AttachCancelled(job, slot, id); });
 }
 
-void Extend(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& call,
-            const grpc::ByteBuffer& bytes) {
+void Extend(const DirectoryHolder& holder, ServerMetrics* metrics,
+            const std::shared_ptr<UnaryCall>& call, const grpc::ByteBuffer& bytes) {
   v1::ExtendRequest request;
   if (!call->Parse(bytes, &request)) return;
   const auto door = holder.trainers();
-  if (!door.ok()) return call->Fail(door.status());
+  if (!door.ok()) return Refuse(metrics, call, door.status());
   const auto lookup = holder.lookup();
-  if (!lookup.ok()) return call->Fail(lookup.status());
+  if (!lookup.ok()) return Refuse(metrics, call, lookup.status());
   absl::StatusOr<ExtendCall> extend = ExtendFromProto(request);
-  if (!extend.ok()) return call->Fail(extend.status());
-  const auto extended = [call, weak = std::weak_ptr(*lookup)](const absl::StatusOr<JobPlan>& plan) {
-    if (!plan.ok()) return call->Fail(plan.status());
+  if (!extend.ok()) return Refuse(metrics, call, extend.status());
+  const auto extended = [call, metrics,
+                         weak = std::weak_ptr(*lookup)](const absl::StatusOr<JobPlan>& plan) {
+    if (!plan.ok()) return Refuse(metrics, call, plan.status());
     const auto jobs = weak.lock();
     const auto engine = jobs == nullptr ? nullptr : jobs->Find(plan->job);
     call->Reply(ExtendToProto(*plan, engine == nullptr ? 0 : engine->window_extents()));
@@ -61,12 +70,14 @@ void Extend(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& cal
 }  // namespace
 
 void AddControlMethods(GenericServer* server, const DirectoryHolder* directory,
-                       const TransportTerms& terms) {
-  server->AddMethod(method::kAttach, UnaryCall::Factory([directory, terms](auto call, auto bytes) {
-                      Attach(*directory, terms, call, bytes);
+                       const TransportTerms& terms, ServerMetrics* metrics) {
+  server->AddMethod(method::kAttach,
+                    UnaryCall::Factory([directory, terms, metrics](auto call, auto bytes) {
+                      Attach(*directory, terms, metrics, call, bytes);
                     }));
-  server->AddMethod(method::kExtend, UnaryCall::Factory([directory](auto call, auto bytes) {
-                      Extend(*directory, call, bytes);
+  server->AddMethod(method::kExtend,
+                    UnaryCall::Factory([directory, metrics](auto call, auto bytes) {
+                      Extend(*directory, metrics, call, bytes);
                     }));
 }
 

@@ -8,8 +8,9 @@
 
 namespace ballast::server {
 
-// Adds the methods of ballast.v1.Control to `server`. `directory` outlives it.
+// Adds the methods of ballast.v1.Control to `server`. `directory` outlives it, and so does
+// `metrics`, which counts refusals and may be null.
 void AddControlMethods(GenericServer* server, const DirectoryHolder* directory,
-                       const TransportTerms& terms);
+                       const TransportTerms& terms, ServerMetrics* metrics = nullptr);
 
 }  // namespace ballast::server

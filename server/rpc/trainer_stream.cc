@@ -219,7 +219,7 @@ void TrainerStream::OnFrame(const DecodedFrame& frame) {
   if (!status.ok()) {
     const Reason reason = ReasonOf(status);
     if (deps_->metrics != nullptr) {  // The engine counts its own refusals.
-      deps_->metrics->frames_rejected(ReasonName(reason))->Add();
+      deps_->metrics->frames_rejected(reason)->Add();
     }
     OnRefused(
         {reason, header.round, header.extent, header.offset_bytes, std::string(status.message())});

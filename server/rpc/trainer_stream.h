@@ -95,6 +95,8 @@ class TrainerStream : public CallHandler,
   // `silent_for`: how long the stream, which still stands, was silent.
   void Lost(const std::string& why, std::chrono::nanoseconds silent_for = {});
   void ReadMore();
+  // Whether no read is asked for from now on; counts how long none was.
+  bool Pause() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CheckSilence();
   void WatchSilence();
@@ -114,6 +116,7 @@ class TrainerStream : public CallHandler,
   std::chrono::nanoseconds last_heard_ ABSL_GUARDED_BY(mu_);
   size_t posted_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // handed to the engine, not yet taken
   bool paused_ ABSL_GUARDED_BY(mu_) = false;      // no read is asked for
+  std::chrono::nanoseconds paused_at_ ABSL_GUARDED_BY(mu_){0};
   bool left_ ABSL_GUARDED_BY(mu_) = false;
   bool seated_ ABSL_GUARDED_BY(mu_) = false;  // the engine has our sink
   std::string close_why_ ABSL_GUARDED_BY(mu_);

@@ -165,13 +165,24 @@ void TrainerStream::ReadMore() {
   {
     MutexLock lock(&mu_);
     if (state_ != State::kOpen) return;
-    const bool was_paused = paused_;
-    paused_ = !MayRead();
-    if (paused_) return;
-    // While we did not read, silence was ours.
-    if (was_paused) last_heard_ = deps_->clock->Now();
+    if (Pause()) return;
   }
   call_->Read();
+}
+
+bool TrainerStream::Pause() {
+  const bool was_paused = std::exchange(paused_, !MayRead());
+  if (paused_ == was_paused) return paused_;
+  const std::chrono::nanoseconds now = deps_->clock->Now();
+  if (paused_) {
+    paused_at_ = now;
+    return true;
+  }
+  last_heard_ = now;  // While we did not read, silence was ours.
+  if (job_metrics_ != nullptr) {
+    job_metrics_->credit_wait_ns.Add(static_cast<uint64_t>((now - paused_at_).count()));
+  }
+  return false;
 }
 
 // Looks again when the present silence would be too long, so that it is reported without delay.

@@ -97,6 +97,7 @@ TEST(ServerMetricsTest, EverySeriesHasTheLabelsOfItsDeclaration) {
   metrics.Job("gpt");
   metrics.frames_rejected("WRONG_EPOCH");
   metrics.checksum_errors("push");
+  metrics.admissions_refused("NOT_HOME");
   std::map<std::string, std::string> declared;
   for (const MetricDeclaration& d : MetricDeclarations()) declared[d.name] = d.labels;
   for (const MetricFamily& family : metrics.registry().Collect()) {
@@ -118,9 +119,38 @@ TEST(ServerMetricsTest, RejectionReasonsAreBounded) {
   EXPECT_EQ(Find(metrics, "ballast_frames_rejected_total", {{"reason", "other"}})->value, 937);
 }
 
+TEST(ServerMetricsTest, ReasonsOfOursAreLookedUpOnce) {
+  ServerMetrics metrics(TestBuild());
+  Counter* const duplicate = metrics.frames_rejected(Reason::kDuplicate);
+  const uint64_t lookups = metrics.lookups();
+  EXPECT_EQ(metrics.frames_rejected(Reason::kDuplicate), duplicate);
+  EXPECT_EQ(metrics.lookups(), lookups);
+  EXPECT_EQ(metrics.frames_rejected("DUPLICATE"), duplicate);
+}
+
+TEST(ServerMetricsTest, ASnapshotIsMarkedOnlyInAJobThatIsHere) {
+  ServerMetrics metrics(TestBuild());
+  metrics.MarkSnapshot("gpt");
+  EXPECT_FALSE(
+      Find(metrics, "ballast_last_snapshot_timestamp_seconds", {{"run", "gpt"}}).has_value());
+  const auto job = metrics.Job("gpt");
+  metrics.MarkSnapshot("gpt");
+  EXPECT_GT(job->last_snapshot_timestamp_s.value(), 1.6e9);
+}
+
+TEST(ServerMetricsTest, RecoveriesAddUp) {
+  ServerMetrics metrics(TestBuild());
+  metrics.AddRecovery(RecoveryPhase::kLoad, std::chrono::milliseconds(250));
+  metrics.AddRecovery(RecoveryPhase::kLoad, std::chrono::milliseconds(500));
+  EXPECT_EQ(Find(metrics, "ballast_recovery_duration_seconds", {{"phase", "load"}})->value, 0.75);
+  EXPECT_EQ(Find(metrics, "ballast_recovery_duration_seconds", {{"phase", "open"}})->value, 0);
+}
+
 TEST(ProcessMetricsTest, ReadsThisProcess) {
   ServerMetrics metrics(TestBuild());
   EXPECT_GT(Find(metrics, "process_resident_memory_bytes", {})->value, 1e5);
+  EXPECT_GT(Find(metrics, "process_virtual_memory_bytes", {})->value,
+            Find(metrics, "process_resident_memory_bytes", {})->value);
   EXPECT_GT(Find(metrics, "process_cpu_seconds_total", {})->value, 0.0);
   EXPECT_GE(Find(metrics, "process_open_fds", {})->value, 3.0);
   EXPECT_GT(Find(metrics, "process_max_fds", {})->value, 3.0);

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -83,6 +84,9 @@ TEST(ExpositionTest, ShowsTheCoreSet) {
         "ballast_grad_norm{run=\"gpt\"} +Inf\n",
         "ballast_trainers{run=\"gpt\",state=\"unresponsive\"} 0\n",
         "ballast_state_bytes{tier=\"nvme\"} 0\n",
+        "ballast_round_phase{run=\"gpt\",phase=\"vote\"} 0\n",
+        "ballast_log_flush_duration_seconds_bucket{le=\"5e-05\"} 0\n",
+        "ballast_round_duration_seconds_bucket{phase=\"step\",le=\"600\"} 0\n",
         "ballast_checksum_errors_total{where=\"frame\"} 1\n",
         "ballast_build_info{version=\"0.1.0\",revision=\"abc\",isa=\"avx2\"} 1\n",
         "# TYPE process_resident_memory_bytes gauge\n",
@@ -90,6 +94,17 @@ TEST(ExpositionTest, ShowsTheCoreSet) {
         "# TYPE process_open_fds gauge\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
+}
+
+TEST(ExpositionTest, SixtyFourJobsTakeLessThanAMegabyte) {
+  ServerMetrics metrics(BuildInfo{"0.1.0", "abc", "avx2"});
+  std::vector<std::shared_ptr<JobMetrics>> jobs;
+  for (int i = 0; i < 64; ++i) {
+    jobs.push_back(metrics.Job(std::string(120, 'j') + std::to_string(i)));
+    jobs.back()->push_bytes.Add(UINT64_MAX / 2);
+    jobs.back()->grad_norm.Set(0.12345678901234567);
+  }
+  EXPECT_LT(RenderMetrics(metrics.registry()).size(), size_t{1} << 20);
 }
 
 TEST(ExpositionTest, EscapesLabelValues) {

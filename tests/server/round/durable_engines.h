@@ -132,6 +132,7 @@ class DurableCluster : public VoteSink {
   MemoryDisk* Disk(uint32_t id) { return nodes_[id].disk.get(); }
   // Of the job at all servers.
   const JobMetrics& metrics() { return *metrics_.Job(plan_.spec.name); }
+  ServerMetrics* server_metrics() { return &metrics_; }
   // What the first server to fail said of its disk; waits for it.
   absl::Status Failure() {
     MutexLock lock(&mu_);

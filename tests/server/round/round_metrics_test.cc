@@ -4,8 +4,11 @@
 
 #include <cmath>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "common/base/crc32c.h"
+#include "server/round/round_meter.h"
 #include "tests/server/answer.h"
 #include "tests/server/round/durable_engines.h"
 
@@ -42,6 +45,17 @@ class RoundMetrics : public ::testing::Test {
   void RunRound(float first_element) {
     Begin(first_element, 3);
     for (auto& trainer : trainers_) trainer->EndRound();
+  }
+  // The first frame of slot 0's first extent, filled with `byte`; `damage` changes its checksum.
+  void Send(char byte, uint32_t damage = 0) {
+    const ChunkRange range = ChunkRanges(cluster_.layout(), 0, testing::kChunk, {}).front();
+    FrameHeader header = testing::MakeFrame(cluster_.plan(), FrameKind::kGradient, 0,
+                                            trainers_[0]->round(), 0, range);
+    header.epoch = cluster_.plan().epoch.epoch;
+    header.incarnation = cluster_.plan().epoch.members[0].incarnation;
+    const std::string payload(range.length_bytes, byte);
+    header.crc32c = Crc32c(payload.data(), payload.size(), IdentityCrc(header)) + damage;
+    cluster_.Engine(0)->Frame(header, Payload::FromString(payload));
   }
   // What was posted to the job before has happened.
   void Settle() {
@@ -163,6 +177,124 @@ TEST_F(RoundMetrics, TrainersAreCountedByWhatIsKnownOfThem) {
   ExpectTrainers(0, 1, 1);
   cluster_.Engine(0)->Fail(absl::UnavailableError("the test ends it"));
   ExpectTrainers(0, 0, 1);
+}
+
+TEST_F(RoundMetrics, ThePhaseOfTheOpenRoundIsShown) {
+  const auto expect = [this](OpenPhase phase) {
+    Settle();
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(cluster_.metrics().open_phase[i].value(), i == static_cast<size_t>(phase)) << i;
+    }
+  };
+  AttachAll();
+  expect(OpenPhase::kIdle);
+  RunRound(1);
+  expect(OpenPhase::kIdle);
+  Begin(1, 2);
+  expect(OpenPhase::kCollect);
+  cluster_.Engine(0)->Fail(absl::UnavailableError("the test ends it"));
+  expect(OpenPhase::kIdle);
+}
+
+TEST_F(RoundMetrics, TheLogTellsWhatItTakesAndWhatOneFlushCovers) {
+  AttachAll();
+  ServerMetrics* const server = cluster_.server_metrics();
+  RunRound(1);
+  Settle();
+  const uint64_t flushes = server->log_flush()->Read().count;
+  const uint64_t appends = server->log_append()->Read().count;
+  EXPECT_GE(flushes, 1u);
+  EXPECT_GE(appends, 4u);  // Three extents and a PREPARE.
+  EXPECT_GE(cluster_.metrics().log_bytes.value(), kElements * sizeof(float));
+  EXPECT_GT(cluster_.metrics().log_free_bytes.value(), 0);
+  EXPECT_EQ(cluster_.metrics().loss_scale.value(), 1);
+  RunRound(1);
+  Settle();
+  EXPECT_GT(server->log_flush()->Read().count, flushes);
+  EXPECT_GT(server->log_append()->Read().count, appends);
+}
+
+TEST_F(RoundMetrics, ImagesAreCountedAsTheyAreWritten) {
+  AttachAll();
+  for (int round = 0; round < 4; ++round) RunRound(1);
+  cluster_.Shut(0);  // Behind everything that was to be written.
+  EXPECT_GE(cluster_.metrics().image_writes.value(), 3u);
+  EXPECT_GE(cluster_.metrics().image_write_bytes.value(), 3 * kElements * sizeof(float));
+  EXPECT_EQ(cluster_.server_metrics()->image_io(ImageOp::kWrite)->Read().count,
+            cluster_.metrics().image_writes.value());
+}
+
+TEST_F(RoundMetrics, ARestartCountsTheRoundsThatItAppliesAgain) {
+  AttachAll();
+  for (int round = 0; round < 3; ++round) RunRound(1);
+  Settle();
+  ServerMetrics* const server = cluster_.server_metrics();
+  EXPECT_EQ(server->recovery_replayed_rounds()->value(), 0u);
+  cluster_.Restart(0, [] { return uint64_t{0}; });
+  EXPECT_GT(server->recovery_replayed_rounds()->value(), 0u);
+  EXPECT_GT(server->image_io(ImageOp::kRead)->Read().count, 0u);
+}
+
+TEST_F(RoundMetrics, FramesThatAreRefusedAreCountedByReason) {
+  AttachAll();
+  Begin(1, 0);
+  Send('a');
+  Settle();
+  ServerMetrics* const server = cluster_.server_metrics();
+  EXPECT_EQ(server->frames_rejected(Reason::kDuplicate)->value(), 0u);
+  Send('a');
+  Send('b');
+  Send('c', /*damage=*/1);
+  Settle();
+  EXPECT_EQ(server->push_duplicates()->value(), 1u);
+  EXPECT_EQ(server->push_conflicts()->value(), 1u);
+  EXPECT_EQ(server->checksum_errors("push")->value(), 1u);
+  for (const Reason reason : {Reason::kDuplicate, Reason::kConflict, Reason::kBadChecksum}) {
+    EXPECT_EQ(server->frames_rejected(reason)->value(), 1u) << ReasonName(reason);
+  }
+}
+
+TEST(RoundMeterTest, EachPhaseIsEnteredInItsTurn) {
+  ServerMetrics metrics{BuildInfo()};
+  RoundMeter meter(RealClock::Get(), &metrics, "gpt");
+  const auto expect = [&](OpenPhase phase) {
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(meter.job()->open_phase[i].value(), i == static_cast<size_t>(phase)) << i;
+    }
+  };
+  expect(OpenPhase::kIdle);
+  meter.Begin();
+  expect(OpenPhase::kCollect);
+  meter.TakeBack();
+  expect(OpenPhase::kIdle);
+  meter.Begin();
+  meter.Prepare();
+  expect(OpenPhase::kVote);
+  Decision decision;
+  decision.policy.loss_scale = 512;
+  meter.Decide(decision);
+  expect(OpenPhase::kStep);
+  EXPECT_EQ(meter.job()->loss_scale.value(), 512);
+  meter.Step(true);
+  meter.End();
+  expect(OpenPhase::kIdle);
+  meter.Resume();
+  expect(OpenPhase::kVote);
+  meter.GiveUp();
+  expect(OpenPhase::kIdle);
+}
+
+// Handles are resolved when the job is made, so a scrape or a flood of series never stands in the
+// way of a round.
+TEST_F(RoundMetrics, ARoundLooksNothingUp) {
+  AttachAll();
+  RunRound(1);
+  Settle();
+  const uint64_t lookups = cluster_.server_metrics()->lookups();
+  for (int round = 0; round < 3; ++round) RunRound(1);
+  RunRound(NAN);
+  Settle();
+  EXPECT_EQ(cluster_.server_metrics()->lookups(), lookups);
 }
 
 }  // namespace

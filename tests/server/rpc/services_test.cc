@@ -22,7 +22,7 @@ class ServicesTest : public testing::Test {
     terms.credit_bytes = 5000;
     terms.heartbeat_ms = 500;
     terms.report_after_ms = 2500;
-    AddControlMethods(&server_, &holder_, terms);
+    AddControlMethods(&server_, &holder_, terms, &metrics_);
     AddAdminMethods(&server_, &holder_, [] {
       return ServerFacts{3, "0.1.0", "127.0.0.1:1", "avx2", {{4, "127.0.0.1:2", true}}};
     });
@@ -53,6 +53,7 @@ class ServicesTest : public testing::Test {
     return call.Drain();
   }
 
+  ServerMetrics metrics_{BuildInfo()};
   std::shared_ptr<FakeDirectory> directory_ = std::make_shared<FakeDirectory>();
   DirectoryHolder holder_{StillStarting({3, "127.0.0.1:1"}, "waits for its peers file")};
   GenericServer server_;
@@ -102,12 +103,14 @@ TEST_F(ServicesTest, TheDirectorysErrorKeepsItsReasonAndFields) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(status), Reason::kNotHome);
   EXPECT_EQ(FieldsOf(status).address, "127.0.0.1:9");
+  EXPECT_EQ(metrics_.admissions_refused("NOT_HOME")->value(), 1u);
 }
 
 TEST_F(ServicesTest, BeforeThePeersAreKnownAnAttachSaysWhatIsAwaited) {
   const absl::Status status = Call(method::kAttach, Request());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(status.message(), HasSubstr("server 3 waits for its peers file"));
+  EXPECT_EQ(metrics_.admissions_refused(ReasonName(ReasonOf(status)))->value(), 1u);
 }
 
 TEST_F(ServicesTest, ACallerThatHangsUpIsReported) {

@@ -426,6 +426,7 @@ TEST_F(TrainerStreamTest, ATrainerThatIgnoresItsCreditIsNotReadAnyMore) {
   }
   trainer.join();
   EXPECT_EQ(engine().most_frames_, kHeldMax);
+  EXPECT_GT(metrics_.Job("fake")->credit_wait_ns.value(), 0u);
 }
 
 TEST_F(TrainerStreamTest, AServerThatStopsEndsOpenStreams) {

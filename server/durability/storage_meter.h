@@ -1,0 +1,56 @@
+// StorageMeter: what a job's files tell its server's metrics: how long appends and flushes of the
+// log take, what is not flushed, what room is left, images written and read, bytes that are
+// damaged. MeasuredLog and MeasuredImages stand in front of a job's log and images, and are these
+// otherwise. Comes from: JobStorage::Measure. Goes to: ServerMetrics, JobMetrics. Thread safety:
+// StorageMeter is thread-safe, an observation is a few atomic additions; the others as what they
+// stand in front of.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/clock.h"
+#include "common/metrics/metrics.h"
+#include "server/durability/gradient_log.h"
+#include "server/durability/image_file.h"
+
+namespace ballast::server {
+
+class StorageMeter {
+ public:
+  // Of job `run`. `clock` and `metrics` outlive this.
+  StorageMeter(const Clock* clock, ServerMetrics* metrics, const std::string& run);
+
+  std::chrono::nanoseconds Now() const { return clock_->Now(); }
+  // A record with `payload_bytes` was appended, or refused with `status`; it began at `began`.
+  absl::Status Appended(std::chrono::nanoseconds began, uint64_t payload_bytes,
+                        const absl::Status& status) const;
+  absl::Status Flushed(std::chrono::nanoseconds began, const absl::Status& status) const;
+  void Room(uint64_t free_bytes) const;
+  absl::Status ImageWritten(std::chrono::nanoseconds began, uint64_t bytes,
+                            const absl::Status& status) const;
+  absl::Status ImageRead(std::chrono::nanoseconds began, const absl::Status& status) const;
+  absl::Status LogRead(const absl::Status& status) const;
+
+ private:
+  void Observe(Histogram* histogram, std::chrono::nanoseconds began) const {
+    histogram->Observe(std::chrono::duration<double>(clock_->Now() - began).count());
+  }
+
+  const Clock* const clock_;
+  ServerMetrics* const metrics_;
+  const std::shared_ptr<JobMetrics> job_;
+};
+
+// `log` and `images`, measured by `meter`. `shapes`: of all extents.
+std::unique_ptr<GradientLog> MeasuredLog(std::unique_ptr<GradientLog> log,
+                                         std::shared_ptr<const StorageMeter> meter);
+std::unique_ptr<ImageFile> MeasuredImages(std::unique_ptr<ImageFile> images,
+                                          const std::vector<ImageShape>& shapes,
+                                          std::shared_ptr<const StorageMeter> meter);
+
+}  // namespace ballast::server
