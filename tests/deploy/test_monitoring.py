@@ -22,6 +22,9 @@ FOLDER = DEPLOY / "monitoring"
 OVERLAY = "overlays/monitoring"
 # Labels that Prometheus adds: its own, and what it finds in Kubernetes.
 ADDED = {"job", "instance", "namespace"}
+# Metrics whose series begin with their first event, or with a second server.
+BEGIN_LATE = {"ballast_frames_rejected_total", "ballast_checksum_errors_total",
+              "ballast_admissions_refused_total", "ballast_peer_reachable"}
 # What a panel may count in, by the names of Grafana.
 UNITS = {"ops", "s", "Bps", "bytes", "none", "percentunit"}
 
@@ -72,10 +75,16 @@ def exported(ballastd, tmp_path_factory) -> dict[str, set[str]]:
     found = {"up": set()}
     for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? ", text, re.M):
         found.setdefault(name, set()).update(re.findall(r"(\w+)=", labels))
-    source = (REPO / "common/metrics/metrics.cc").read_text()
-    late = dict(re.findall(r'Resolve\("(\w+)", "(\w+)"', source))
-    assert late and not set(late) & set(found)
-    return found | {name: {label} for name, label in late.items()}
+    page = (REPO / "docs/reference/metrics.md").read_text()
+    declared = {name: set(re.findall(r"\w+", labels))
+                for name, labels in re.findall(r"^\| `(\w+)` \| \w+ \| ([^|]*) \|", page, re.M)}
+    for suffix in ("_bucket", "_count", "_sum"):
+        declared |= {name + suffix: set(labels) for name, labels in declared.items()
+                     if name + suffix in found}
+    assert set(found) - {"up"} <= set(declared)
+    late = {name: declared[name] for name in BEGIN_LATE}
+    assert not set(late) & set(found)
+    return found | late
 
 
 def complaints(query: str, exported: dict[str, set[str]], recorded: set[str]) -> list[str]:
