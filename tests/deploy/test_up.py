@@ -19,6 +19,8 @@ from deploy.test_monitoring import FOLDER, dashboard, queries, rules
 from deploy.tools import run
 
 _HANG_S = 90.0
+# An alert fires after its `for`, of which the longest here is two minutes.
+_ALERT_HANG_S = 360.0
 # Metric -> what has to happen before the first of its series is there.
 EVENTS = {
     "ballast_frames_rejected_total": "a server refuses a frame",
@@ -44,6 +46,10 @@ class Prometheus:
     def query(self, text: str) -> list:
         return self.get("query?" + urllib.parse.urlencode({"query": text}))["result"]
 
+    def firing(self) -> set[str]:
+        return {alert["labels"]["alertname"] for alert in self.get("alerts")["alerts"]
+                if alert["state"] == "firing"}
+
     def has(self, text: str) -> bool:
         """Whether a query has an answer by now; no while Prometheus starts."""
         try:
@@ -61,9 +67,38 @@ def children(pid: int) -> set[int]:
     return found
 
 
+def trainers(pid: int) -> list[int]:
+    """The training processes among all that a process has started."""
+    def is_trainer(child: int) -> bool:
+        words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        return b"ballast.run" not in words and any(w.endswith(b"train.py") for w in words)
+
+    return sorted(child for child in children(pid) if is_trainer(child))
+
+
+def wait_until(condition, what: str, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.5)
+
+
 def heed_interrupts() -> None:
     """A run in the background ignores SIGINT, and a shell cannot trap what it inherits ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def lose_a_trainer(prometheus: Prometheus, pid: int) -> None:
+    """One of two trainers hangs until that is an alert; then it comes back."""
+    lost = trainers(pid)[-1]
+    os.kill(lost, signal.SIGSTOP)
+    try:
+        wait_until(lambda: "TrainerLost" in prometheus.firing(), "TrainerLost", _ALERT_HANG_S)
+        # The same job waits for its trainer, which is no other alert.
+        assert prometheus.firing() == {"TrainerLost"}
+    finally:
+        os.kill(lost, signal.SIGCONT)
+    wait_until(lambda: not prometheus.firing(), "the end of TrainerLost", _ALERT_HANG_S)
 
 
 @pytest.mark.slow
@@ -71,7 +106,7 @@ def test_every_query_has_an_answer_while_a_job_trains(tmp_path):
     prometheus = Prometheus()
     with (tmp_path / "log").open("w+") as log:
         process = subprocess.Popen(
-            [FOLDER / "up.sh", "--listen", prometheus.address, "--trainers", "1",
+            [FOLDER / "up.sh", "--listen", prometheus.address, "--trainers", "2",
              "--scrape-interval", "1s"], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
             env={**os.environ, "TMPDIR": str(tmp_path)}, preexec_fn=heed_interrupts)
         try:
@@ -89,11 +124,12 @@ def test_every_query_has_an_answer_while_a_job_trains(tmp_path):
             assert len(known) == len(rules())
             # One that is pending means a scrape that a busy machine has missed.
             assert "firing" not in {alert["state"] for alert in prometheus.get("alerts")["alerts"]}
+            lose_a_trainer(prometheus, process.pid)
             started = children(process.pid)
         finally:
             process.send_signal(signal.SIGINT)
             assert process.wait(_HANG_S) == 0
-    assert len(started) >= 5  # up.sh, ballast-run, two servers, a trainer, Prometheus.
+    assert len(started) >= 6  # up.sh, ballast-run, two servers, two trainers, Prometheus.
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
     assert not list(tmp_path.glob("tmp.*"))
 
