@@ -115,15 +115,21 @@ void MetricRegistry::RemoveSeries(absl::string_view label, absl::string_view val
 
 std::vector<MetricFamily> MetricRegistry::Collect() const {
   std::vector<MetricFamily> collected;
-  MutexLock lock(&mu_);
-  for (const auto& [name, family] : families_) {
-    if (family.series.empty()) continue;
-    MetricFamily& out = collected.emplace_back(MetricFamily{name, family.help, family.kind, {}});
-    out.samples.resize(family.series.size());
-    for (size_t i = 0; i < family.series.size(); ++i) {
-      out.samples[i].labels = family.series[i].labels;
-      family.series[i].read(&out.samples[i]);
+  std::vector<std::function<void(MetricSample*)>> reads;  // in the order of the samples
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [name, family] : families_) {
+      if (family.series.empty()) continue;
+      MetricFamily& out = collected.emplace_back(MetricFamily{name, family.help, family.kind, {}});
+      for (const Series& series : family.series) {
+        out.samples.emplace_back().labels = series.labels;
+        reads.push_back(series.read);
+      }
     }
+  }
+  auto read = reads.begin();
+  for (MetricFamily& family : collected) {
+    for (MetricSample& sample : family.samples) (*read++)(&sample);
   }
   return collected;
 }

@@ -80,5 +80,18 @@ TEST(MetricRegistryDeathTest, OurOwnMistakesEndTheProcess) {
   EXPECT_DEATH(registry.Add("b_total", {}, std::make_shared<Counter>()), "found");
 }
 
+// A disk that hangs must hold up its scrape only: here a read waits for a thread that adds a
+// series.
+TEST(MetricRegistryTest, NoLockIsHeldWhileAValueIsRead) {
+  MetricRegistry registry;
+  registry.Declare("a_bytes", MetricKind::kGauge, "Bytes.");
+  registry.Declare("b_total", MetricKind::kCounter, "Count.");
+  registry.AddCallback("a_bytes", {}, [&registry] {
+    std::thread([&registry] { registry.Add("b_total", {}, std::make_shared<Counter>()); }).join();
+    return 3.0;
+  });
+  EXPECT_EQ(registry.Collect().at(0).samples.at(0).value, 3.0);
+}
+
 }  // namespace
 }  // namespace ballast
