@@ -138,6 +138,8 @@ class Bench {
   absl::StatusOr<double> CpuSeconds() const;
   void AddRatios(Report* report) const;
   absl::Status AddCopies(const client::TransferCounters& counters, Report* report) const;
+  // What a scrape of /metrics costs the server, and how much of a round that is.
+  absl::Status AddScrapes(Report* report) const;
   void AddTimes(Report* report) const;
   uint64_t PayloadBytes() const { return model_.elements * 2; }
 
@@ -320,6 +322,19 @@ absl::Status Bench::AddCopies(const client::TransferCounters& counters, Report* 
   return absl::OkStatus();
 }
 
+absl::Status Bench::AddScrapes(Report* report) const {
+  constexpr int kScrapes = 100;
+  BALLAST_ASSIGN_OR_RETURN(const double before, server_->CpuSeconds());
+  for (int i = 0; i < kScrapes; ++i) {
+    BALLAST_RETURN_IF_ERROR(server_->Metric("ballast_rounds_total").status());
+  }
+  BALLAST_ASSIGN_OR_RETURN(const double after, server_->CpuSeconds());
+  const double scrape = (after - before) / kScrapes;
+  report->Add("scrape_cpu_ms", scrape * 1e3);
+  report->Add("scrape_cpu_vs_round_cpu", scrape / Median(repetitions_, &Repetition::round_cpu));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Outcome> Bench::Result() const {
   const client::TransferCounters counters = client_->counters();
   const bool same_tcp = server_tcp_ == std::vector<std::string>{congestion_control_} &&
@@ -328,6 +343,7 @@ absl::StatusOr<Outcome> Bench::Result() const {
   Report report;
   AddRatios(&report);
   BALLAST_RETURN_IF_ERROR(AddCopies(counters, &report));
+  BALLAST_RETURN_IF_ERROR(AddScrapes(&report));
   report.Add("parameters", model_.elements);
   if (options_.durability != client::Durability::kNone) report.Add("think_ms", options_.think_ms);
   report.Add("step_threads", options_.step_threads);
