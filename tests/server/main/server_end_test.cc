@@ -1,0 +1,91 @@
+// The end of a server as its clients see it: health and readiness turn first, while its port still
+// answers.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "ballast/v1/health.pb.h"
+#include "common/base/address.h"
+#include "proto/convert/methods.h"
+#include "server/server.h"
+#include "tests/server/rpc/fakes.h"
+
+namespace ballast::server {
+namespace {
+
+using Response = v1::HealthCheckResponse;
+
+// The answer to GET `target` at an address of loopback; "" when nothing answers.
+std::string Get(const std::string& address, const std::string& target) {
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(static_cast<uint16_t>(ParseHostPort(address)->port));
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  std::string answer;
+  const std::string request = "GET " + target + " HTTP/1.0\r\n\r\n";
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0 &&
+      send(fd, request.data(), request.size(), MSG_NOSIGNAL) > 0) {
+    char bytes[4096];
+    for (ssize_t got = 0; (got = recv(fd, bytes, sizeof(bytes), 0)) > 0;) answer.append(bytes, got);
+  }
+  close(fd);
+  return answer;
+}
+
+Response::ServingStatus Next(RawStream* watch) {
+  grpc::ByteBuffer bytes;
+  Response response;
+  EXPECT_TRUE(watch->Read(&bytes));
+  EXPECT_TRUE(ParseMessage(bytes, 1 << 10, &response).ok());
+  return response.status();
+}
+
+bool WaitFor(const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + kTestDeadline;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+TEST(ServerEnd, HealthAndReadinessTurnWhileItsPortsStillAnswer) {
+  ServerOptions options;
+  options.loaded.config = config::DefaultConfig();
+  options.loaded.config.mutable_listen()->set_address("127.0.0.1:0");
+  options.loaded.config.mutable_admin()->set_address("127.0.0.1:0");
+  options.loaded.config.mutable_admin()->set_enabled(true);
+  auto server = Server::Start(std::move(options));
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string admin = (*server)->admin_address();
+  EXPECT_THAT(Get(admin, "/readyz"), testing::HasSubstr(" 200 "));
+
+  RawStream watch((*server)->address(), method::kHealthWatch);
+  watch.Write(SerializeMessage(v1::HealthCheckRequest()));
+  EXPECT_EQ(Next(&watch), Response::SERVING);
+  // A stream that says nothing holds up the end for as long as streams may take.
+  RawStream silent((*server)->address(), method::kExchange);
+  ASSERT_TRUE(WaitFor([&] {
+    return testing::Value(Get(admin, "/metrics"),
+                          testing::HasSubstr("grpc_server_started_total{grpc_type=\"bidi_stream\","
+                                             "grpc_service=\"ballast.v1.Data\",grpc_method="
+                                             "\"Exchange\"} 1\n"));
+  }));
+
+  std::thread stop([&server] { (*server)->Stop(); });
+  EXPECT_EQ(Next(&watch), Response::NOT_SERVING);
+  EXPECT_THAT(Get(admin, "/readyz"), testing::Not(testing::HasSubstr(" 200 ")));
+  EXPECT_EQ(watch.Drain().code(), absl::StatusCode::kUnavailable);
+  stop.join();
+}
+
+}  // namespace
+}  // namespace ballast::server
