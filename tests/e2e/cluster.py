@@ -122,6 +122,10 @@ class Cluster:
     def log(self, server: int) -> str:
         return self._servers._log_file(server).read_text()
 
+    @property
+    def admin_addresses(self) -> list[str]:
+        return self._servers.admin_addresses
+
     def pushed_bytes(self, server: int, job: str) -> int:
         """Payload of a job that a server has taken so far: weights at its start, gradients."""
         url = f"http://{self._servers.admin_addresses[server]}/metrics"
