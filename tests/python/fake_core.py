@@ -239,6 +239,8 @@ class FakeConnection:
             if tensor_step:
                 state["step"] = torch.tensor(float(tensor_step[i]))
                 self.steps[id(master)] = tensor_step[i]
+                if tensor_step[i] == 0:  # The first step copies, as that of a new tensor.
+                    state.pop("momentum_buffer", None)
             at(weights[i], shape, dtype).copy_(master)
         self.opt_step = opt_step if tensor_step else self.opt_step
         self.report = {"round": self.round, "applied": True, "opt_step": self.opt_step}

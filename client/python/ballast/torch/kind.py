@@ -39,12 +39,14 @@ class Array:
     """A state array, by torch's name.
 
     needs: the option without which a job has no such array. initial: the option that is its
-    elements' first value, which is 0 without one.
+    elements' first value, which is 0 without one. may_lack: a parameter with state may have none of
+    it yet.
     """
 
     name: str
     needs: str = ""
     initial: str = ""
+    may_lack: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +148,11 @@ class Kind:
     def arrays(self, options: Mapping[str, float]) -> tuple[str, ...]:
         """The names of a job's state arrays in the service's order, MASTER first."""
         return (MASTER, *(a.name for a in self.state if not a.needs or options[a.needs]))
+
+    def needed(self, arrays: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of a job's arrays that each parameter with state has; the master may be missing."""
+        may_lack = {MASTER, *(a.name for a in self.state if a.may_lack)}
+        return tuple(name for name in arrays if name not in may_lack)
 
     def initial_values(self, options: Mapping[str, float]) -> dict[str, float]:
         """The first values of arrays that do not begin at 0."""

@@ -268,7 +268,7 @@ def _tensor_state(
     saved: Mapping[str, Any], entry: Entry, kind: Kind, keys: tuple[str, ...]
 ) -> TensorState:
     where = f"load_export(): parameter {entry.name!r}"
-    needed = ("step", *(key for key in keys if key != MASTER))
+    needed = ("step", *kind.needed(keys))
     missing = [key for key in needed if saved.get(key) is None]
     if missing:
         raise BadArgument(
@@ -278,7 +278,7 @@ def _tensor_state(
     arrays = {
         key: _array(saved[key], f"{where}: {key}", entry)
         for key in keys
-        if saved.get(key) is not None  # A master that is not given.
+        if saved.get(key) is not None  # A master that is not given, or what may lack.
     }
     return TensorState(_step(saved["step"], where), arrays)
 

@@ -31,7 +31,7 @@ class SGDKind(Kind):
                 Number("weight_decay"),
             ),
             fixed=("nesterov", "maximize"),
-            state=(Array(_BUFFER, needs="momentum"),),
+            state=(Array(_BUFFER, needs="momentum", may_lack=True),),
             refused=("differentiable",),
         )
 
@@ -63,10 +63,14 @@ class SGDKind(Kind):
     def saved_state(
         self, saved: Mapping[str, Any], arrays: tuple[str, ...], where: str
     ) -> Mapping[str, Any]:
-        """See Kind; a buffer is of one step at least."""
+        """See Kind; a buffer is of one step at least.
+
+        Without one no step was taken with momentum, and the service copies the first gradient of
+        a tensor whose step count is 0, as torch does.
+        """
         super().saved_state(saved, arrays, where)
         if _BUFFER in arrays and saved.get(_BUFFER) is None:
-            return {}
+            return {**saved, "step": 0.0}
         return {"step": float(_BUFFER in arrays), **saved}
 
     def torch_state(self, step: int, arrays: dict[str, torch.Tensor]) -> dict[str, Any]:
