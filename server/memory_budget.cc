@@ -43,4 +43,13 @@ uint64_t DefaultMemoryBudgetBytes() {
   return bytes >> 20 << 20;
 }
 
+MemoryBudgets BudgetsOf(const config::v1::Storage& config) {
+  MemoryBudgets budgets;
+  budgets.all_bytes = config.memory_budget() > 0 ? static_cast<uint64_t>(config.memory_budget())
+                                                 : DefaultMemoryBudgetBytes();
+  budgets.state_bytes =
+      config.dram_budget() > 0 ? static_cast<uint64_t>(config.dram_budget()) : budgets.all_bytes;
+  return budgets;
+}
+
 }  // namespace ballast::server

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
-#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
@@ -11,7 +10,6 @@
 
 #include "common/base/address.h"
 #include "common/base/clock.h"
-#include "common/base/inert.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
@@ -19,11 +17,9 @@
 #include "common/base/thread_worker_pool.h"
 #include "common/base/units.h"
 #include "common/metrics/metrics.h"
-#include "google/protobuf/util/json_util.h"
 #include "proto/convert/methods.h"
 #include "server/admin/admin_server.h"
 #include "server/cluster/job_directory.h"
-#include "server/config/print.h"
 #include "server/host_metrics.h"
 #include "server/listen.h"
 #include "server/listener_probe.h"
@@ -35,12 +31,11 @@
 #include "server/rpc/health_service.h"
 #include "server/rpc/peer_client.h"
 #include "server/rpc/peer_service.h"
-#include "server/rpc/status_page.h"
-#include "server/rpc/status_text.h"
 #include "server/rpc/trainer_stream.h"
 #include "server/server_storage.h"
 #include "server/settings.h"
 #include "server/simd/isa.h"
+#include "server/status_pages.h"
 #include "server/straggler_log.h"
 
 namespace ballast::server {
@@ -56,11 +51,6 @@ constexpr std::chrono::milliseconds kStopGrace(1500);
 // How long the connections then stay: one that is closed while a trainer still pushes into it takes
 // what the trainer has not read yet, SHUTTING_DOWN, along.
 constexpr std::chrono::milliseconds kStopLinger(200);
-// How long a page of the admin port waits for the jobs' strands.
-constexpr std::chrono::seconds kStatusWait(2);
-// How much of the past it shows: rounds of each job, and records of the log.
-constexpr uint32_t kStatusRounds = 8;
-constexpr uint32_t kStatusEvents = 50;
 
 uint64_t NewIncarnation() {
   std::random_device random;
@@ -84,7 +74,8 @@ class ServerImpl : public Server {
         settings_(config_, options_.time_scale),
         incarnation_(NewIncarnation()),
         storage_(config_, incarnation_, options_.storage_failed),
-        directory_(StillStarting({config_.cluster().id(), ""}, kWaitsForPeers)) {}
+        directory_(StillStarting({config_.cluster().id(), ""}, kWaitsForPeers)),
+        pages_(&directory_, &options_.loaded, [this] { return Facts(); }) {}
   ~ServerImpl() override { Stop(); }
 
   absl::Status Open();
@@ -107,11 +98,6 @@ class ServerImpl : public Server {
   // Votes and lost peers find their way to the jobs from here on.
   void StartPeers();
   ServerFacts Facts() const;
-  // What there is to show; nothing when the jobs' strands do not answer.
-  std::optional<v1::StatusReply> Look() const;
-  std::string StatusPage(bool json) const;
-  std::string StatusPage() const;  // as HTML
-  std::string ConfigPage(bool json) const;
   void WatchStragglers();
 
   const ServerOptions options_;
@@ -121,8 +107,7 @@ class ServerImpl : public Server {
   simd::Isa isa_ = simd::Isa::kScalar;
   std::string address_;
   std::string admin_address_;
-  uint64_t memory_budget_bytes_ = 0;
-  uint64_t state_budget_bytes_ = 0;
+  MemoryBudgets budgets_;
   bool stopped_ = false;
 
   // In the order of construction; what comes later uses what stands before.
@@ -131,6 +116,7 @@ class ServerImpl : public Server {
   std::unique_ptr<ThreadWorkerPool> workers_;
   ServerStorage storage_;  // Holds the jobs' files, so it stands before what holds jobs.
   DirectoryHolder directory_;
+  const StatusPages pages_;
   TrainerStreamDeps stream_deps_;
   mutable Mutex facts_mu_;  // calls come as soon as the port is open
   ServerFacts facts_ ABSL_GUARDED_BY(facts_mu_);
@@ -151,12 +137,7 @@ absl::Status ServerImpl::ChooseIsa() {
 absl::Status ServerImpl::Open() {
   for (const std::string& warning : options_.loaded.warnings) BALLAST_LOG(WARN) << warning;
   BALLAST_RETURN_IF_ERROR(ChooseIsa());
-  memory_budget_bytes_ = config_.storage().memory_budget() > 0
-                             ? static_cast<uint64_t>(config_.storage().memory_budget())
-                             : DefaultMemoryBudgetBytes();
-  state_budget_bytes_ = config_.storage().dram_budget() > 0
-                            ? static_cast<uint64_t>(config_.storage().dram_budget())
-                            : memory_budget_bytes_;
+  budgets_ = BudgetsOf(config_.storage());
   metrics_ = std::make_unique<ServerMetrics>(BuildInfo{BALLAST_VERSION, "", simd::IsaName(isa_)});
   executor_ = std::make_unique<ThreadExecutor>(
       "round", static_cast<int>(config_.rounds().executor_threads()));
@@ -169,8 +150,8 @@ absl::Status ServerImpl::Open() {
   if (config_.admin().enabled()) BALLAST_RETURN_IF_ERROR(OpenAdmin());
   BALLAST_LOG(INFO, LogField("server", config_.cluster().id()), LogField("address", address_),
               LogField("admin", admin_address_), LogField("isa", simd::IsaName(isa_)),
-              LogField("memory_budget", FormatBytes(memory_budget_bytes_)),
-              LogField("state_budget", FormatBytes(state_budget_bytes_)))
+              LogField("memory_budget", FormatBytes(budgets_.all_bytes)),
+              LogField("state_budget", FormatBytes(budgets_.state_bytes)))
       << "ballastd " << BALLAST_VERSION << " listens";
   if (config_.cluster().peers_file().empty()) {
     BALLAST_RETURN_IF_ERROR(
@@ -250,9 +231,9 @@ absl::Status ServerImpl::OpenAdmin() {
   pages.ready = [this] {
     return health_.ended() ? absl::UnavailableError("this server ends") : directory_.Get().status();
   };
-  pages.status = [this](bool json) { return StatusPage(json); };
-  pages.status_html = [this] { return StatusPage(); };
-  pages.config = [this](bool json) { return ConfigPage(json); };
+  pages.status = [this](bool json) { return pages_.Status(json); };
+  pages.status_html = [this] { return pages_.StatusForBrowsers(); };
+  pages.config = [this](bool json) { return pages_.Config(json); };
   BALLAST_ASSIGN_OR_RETURN(admin_, AdminServer::Start(options, std::move(pages)));
   admin_address_ = JoinHostPort(listen.host, admin_->port());
   return absl::OkStatus();
@@ -315,7 +296,7 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, storage_.OpenJobs(address_));
   BALLAST_ASSIGN_OR_RETURN(DirectorySnapshots snapshots, storage_.OpenSnapshots(servers.size()));
   const std::shared_ptr<JobDirectory> directory =
-      JobDirectory::Create(settings_.Directory(servers, memory_budget_bytes_, state_budget_bytes_),
+      JobDirectory::Create(settings_.Directory(servers, budgets_.all_bytes, budgets_.state_bytes),
                            MakeEngineDeps(), peers_.get(), std::move(store), std::move(snapshots));
   StartPeers();
   BALLAST_RETURN_IF_ERROR(directory->Recover());
@@ -337,41 +318,6 @@ ServerFacts ServerImpl::Facts() const {
   ServerFacts facts = facts_;
   if (known_peers_ != nullptr) facts.peers = known_peers_->Peers();
   return facts;
-}
-
-std::optional<v1::StatusReply> ServerImpl::Look() const {
-  // The callback may come after the wait is over, so the promise belongs to both.
-  const auto promise = std::make_shared<std::promise<v1::StatusReply>>();
-  std::future<v1::StatusReply> future = promise->get_future();
-  v1::StatusRequest request;
-  request.set_rounds(kStatusRounds);
-  request.set_events(kStatusEvents);
-  CollectStatus(directory_, Facts(), request,
-                [promise](v1::StatusReply reply) { promise->set_value(std::move(reply)); });
-  if (future.wait_for(kStatusWait) != std::future_status::ready) return std::nullopt;
-  return future.get();
-}
-
-std::string ServerImpl::StatusPage(bool json) const {
-  const std::optional<v1::StatusReply> reply = Look();
-  if (!reply.has_value()) {
-    return json ? "{\"error\": \"the jobs do not answer\"}\n" : "the jobs do not answer\n";
-  }
-  return json ? StatusJson({*reply}) : Inert(StatusTable({*reply}));
-}
-
-std::string ServerImpl::StatusPage() const {
-  const std::optional<v1::StatusReply> reply = Look();
-  return reply.has_value() ? StatusHtml(*reply) : "<p>the jobs do not answer</p>\n";
-}
-
-std::string ServerImpl::ConfigPage(bool json) const {
-  if (!json) return config::Print(options_.loaded);
-  std::string text;
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  const bool written = google::protobuf::util::MessageToJsonString(config_, &text, options).ok();
-  return written ? text + "\n" : "{}\n";
 }
 
 void ServerImpl::WatchStragglers() {

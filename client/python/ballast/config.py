@@ -242,11 +242,6 @@ def seat(env: Mapping[str, str]) -> tuple[int, int]:
     return world, _rank(None, world, env)
 
 
-def endpoints(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The servers that BALLAST_ENDPOINTS names; BadArgument for none, or what is no host:port."""
-    return _endpoints(None, env)
-
-
 def _world_size(given: int | None, env: Mapping[str, str]) -> int:
     source, value = ("world_size", given) if given is not None else _from_environment(
         env, ("BALLAST_WORLD_SIZE", "WORLD_SIZE")

@@ -48,7 +48,7 @@ def placed(options: argparse.Namespace, environ: Mapping[str, str]) -> Placement
     hosts = hostfile.read(options.hostfile)
     seats = hostfile.seats(hosts, options.nproc)
     here = hostfile.is_here(hosts[0].address)
-    endpoints = config.endpoints(environ) if environ.get("BALLAST_ENDPOINTS") else ()
+    endpoints = config.endpoints_of(None, environ) if environ.get("BALLAST_ENDPOINTS") else ()
     if endpoints and options.servers is not None:
         raise UsageError(
             f"--servers {options.servers}, and BALLAST_ENDPOINTS names running servers; leave one "
