@@ -108,7 +108,7 @@ def test_what_cannot_be_is_refused_by_name(start_cluster, tmp_path):
         ("restore", job, "two", "--as", "new"): 'has no snapshot "two"',
         ("restore", job, "one", "--as", job): f'job "{job}" exists',
         ("restore", job, "one", "--as", "new", "--world", "100000"): "100000",
-        ("restore", job, "one"): "restore JOB NAME --as NEW",
+        ("restore", job, "one"): "snapshot restore needs --as NEW",
     }
     for arguments, why in refused.items():
         assert why in snapshots(cluster, *arguments, fails=True).stderr
