@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ballast.errors import Unsupported
-from ballast.torch.kind import Array, Kind, Number, scalar
+from ballast.errors import BadArgument, Unsupported
+from ballast.torch.kind import ONLY_WEIGHTS, Array, Kind, Number, scalar
+
+_DECOUPLED = "decoupled_weight_decay"  # True in AdamW's groups, as in torch.
 
 
 class AdamKind(Kind):
@@ -39,7 +41,7 @@ class AdamKind(Kind):
         """See Kind; foreach and fused have no effect."""
         super().refuse_options(group, where)
         decoupled = self.name == "AdamW"
-        theirs = group.get("decoupled_weight_decay", decoupled)
+        theirs = group.get(_DECOUPLED, decoupled)
         if bool(theirs) != decoupled and scalar(
             group.get("weight_decay", 0.0), f"{where}: weight_decay"
         ):
@@ -48,4 +50,17 @@ class AdamKind(Kind):
                 f"{where}: weight_decay={group['weight_decay']!r} with {decay} "
                 f"(decoupled_weight_decay={bool(theirs)}) is not supported by "
                 f"ballast.torch.{self.name}"
+            )
+
+    def refuse_other_kind(
+        self, group: Mapping[str, Any], ours: Mapping[str, Any], where: str
+    ) -> None:
+        """See Kind; torch's groups say whether the decay is AdamW's. Older ones do not."""
+        super().refuse_other_kind(group, ours, where)
+        theirs = group.get(_DECOUPLED)
+        if theirs is not None and bool(theirs) not in (self.name == "AdamW", ours.get(_DECOUPLED)):
+            raise BadArgument(
+                f"{where} has {_DECOUPLED}={theirs!r}: it is of {'AdamW' if theirs else 'Adam'}, "
+                f"not of {self.name}. Build ballast.torch.{'AdamW' if theirs else 'Adam'} for it; "
+                f"{ONLY_WEIGHTS}"
             )

@@ -118,5 +118,6 @@ class AdamW(ServiceOptimizer):
             "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
             "amsgrad": amsgrad, "maximize": maximize, "foreach": foreach, "fused": fused,
             "capturable": capturable, "differentiable": differentiable,
+            "decoupled_weight_decay": True,  # torch's has it, too: no argument, but a key of groups
         }  # fmt: skip
         super().__init__(params, defaults, model, job_options)

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from ballast.errors import BadHyperparam, Unsupported
+from ballast.errors import BadArgument, BadHyperparam, Unsupported
 
 MASTER = "master"  # The state array that every kind has: the weights in fp32.
+# Keys of groups that tell kinds apart; any other key may be of a library or a script.
+_TELLING = (
+    "betas", "eps", "amsgrad", "momentum", "dampening", "nesterov", "lr_decay",
+    "initial_accumulator_value", "max_coeff", "min_coeff",
+)  # fmt: skip
+ONLY_WEIGHTS = 'to load the weights alone, keep "params" of groups and "master" of states'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +98,21 @@ class Kind:
         self.refuse_options(group, where)
         if others:
             self.refuse_changes([group], self.fixed_values(others[0]), where)
+
+    def refuse_other_kind(
+        self, group: Mapping[str, Any], ours: Mapping[str, Any], where: str
+    ) -> None:
+        """BadArgument, naming `where`, for a saved group of another kind.
+
+        ours: the group that is to get its values.
+        """
+        own = {*(number.key for number in self.numbers), *self.fixed, *ours}
+        foreign = [key for key in _TELLING if key in group and key not in own]
+        if foreign:
+            raise BadArgument(
+                f"{where} has {', '.join(foreign)}, which {self.name} has not: it is of another "
+                f"kind of optimizer. Give the state of {self.name}; {ONLY_WEIGHTS}"
+            )
 
     def read(self, group: Mapping[str, Any], index: int) -> tuple[float, ...]:
         """The hyper-parameters of param_groups[index] as they are now, in the wire's order.
@@ -172,6 +193,16 @@ class Kind:
                     "optimizer was built without it"
                 )
         return saved
+
+    def refuse_more_arrays(self, names: Iterable[str], arrays: tuple[str, ...], where: str) -> None:
+        """BadArgument, naming `where`, for state `names` that are none of the job's `arrays`."""
+        more = sorted(set(names) - {"step", *arrays})
+        if more:
+            needed = next((a.needs for a in self.state if a.name == more[0]), "")
+            advice = f"build this optimizer with {needed}" if needed else ONLY_WEIGHTS
+            raise BadArgument(
+                f"{where} has {', '.join(more)}, which this {self.name} has not; {advice}"
+            )
 
     def torch_state(self, step: int, arrays: dict[str, torch.Tensor]) -> dict[str, Any]:
         """A parameter's state as state_dict() of the kind in torch.optim has it, and MASTER."""

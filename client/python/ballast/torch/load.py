@@ -204,6 +204,7 @@ def _groups(
         values = {key: value for key, value in theirs.items() if key not in _NOT_HYPER}
         where = f"load_export(): param_groups[{g}] of the source"
         kind.refuse_options(values, where)
+        kind.refuse_other_kind(values, ours, where)
         kind.check_ranges(kind.read({**ours, **values}, g), f"{where}: ")
         kind.refuse_changes([{**ours, **values}], options, where)
         groups.append(values)
@@ -268,6 +269,8 @@ def _tensor_state(
     saved: Mapping[str, Any], entry: Entry, kind: Kind, keys: tuple[str, ...]
 ) -> TensorState:
     where = f"load_export(): parameter {entry.name!r}"
+    if set(saved) == {MASTER}:  # Weights alone fit every kind.
+        return TensorState(arrays={MASTER: _array(saved[MASTER], f"{where}: {MASTER}", entry)})
     needed = ("step", *kind.needed(keys))
     missing = [key for key in needed if saved.get(key) is None]
     if missing:
@@ -275,6 +278,7 @@ def _tensor_state(
             f"{where} has {', '.join(map(repr, saved)) or 'nothing'} in the source, but no "
             f"{' and no '.join(map(repr, missing))}; it takes the state of {kind.name}"
         )
+    kind.refuse_more_arrays((k for k in saved if saved[k] is not None), keys, where)
     arrays = {
         key: _array(saved[key], f"{where}: {key}", entry)
         for key in keys
