@@ -1,5 +1,6 @@
 """ballast.schedules as data, and optimizers whose rates the service decides; over the fake core."""
 
+import copy
 import dataclasses
 
 import pytest
@@ -212,6 +213,26 @@ def test_loading_leaves_the_rates_to_the_schedule(fake):
     other.load_state_dict({"state": {}, "param_groups": saved["param_groups"]})
     step(module, other)
     assert fake.last.calls[0][1][0][0] == 0.25
+
+
+def test_the_mark_of_a_torch_scheduler_is_not_loaded(fake):
+    module = model()
+    theirs = torch.optim.AdamW(module.parameters(), lr=0.5)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(theirs, lambda i: 0.5**i)
+    step(module, theirs, 2)
+    scheduler.step()
+    opt = bt.AdamW(module.parameters(), lr=0.25, lr_schedule=schedules.WarmupLR())
+    opt.load_export(theirs.state_dict())
+    step(module, opt, 2)
+    assert opt.get_last_lr() == [0.5]
+    marked = copy.deepcopy(opt.state_dict())
+    marked["param_groups"][0]["initial_lr"] = 0.5
+    opt.load_state_dict(marked)
+    step(module, opt)
+    assert opt.get_last_lr() == [0.75]
+    plain = bt.AdamW(module.parameters(), lr=0.25, job="plain")
+    plain.load_export(theirs.state_dict())
+    assert plain.param_groups[0]["initial_lr"] == 0.5  # There a torch scheduler needs it.
 
 
 def test_what_is_no_schedule_is_refused(fake):

@@ -178,5 +178,8 @@ def test_a_wrapped_optimizer_may_have_a_schedule_in_the_service(fake):
     torch.optim.lr_scheduler.ConstantLR(scheduled)
     with pytest.warns(UserWarning, match="scheduler"):
         other = bt.wrap(scheduled, lr_schedule=bt.schedules.WarmupLR(), job="other")
-    with pytest.raises(ballast.Unsupported, match="scheduler of torch, but lr_schedule=WarmupLR"):
+    assert "initial_lr" in scheduled.param_groups[0]
+    rate = scheduled.param_groups[0]["lr"]
+    for r in (1, 2):
         other.step()
+        assert other.get_last_lr() == [rate * r]

@@ -15,6 +15,8 @@ from ballast.errors import BadHyperparam, Unsupported
 from ballast.schedules import Schedule
 from ballast.torch.kind import Kind, scalar
 
+# The key that torch's schedulers leave in the groups of their optimizer.
+SCHEDULER_MARK = "initial_lr"
 # (lr, beta1, beta2) of a service group in a round.
 Rates = tuple[float, float, float]
 
@@ -78,8 +80,19 @@ class ScheduledRates:
             self._shown[g] = {key: values[key] for key in self._keys}
         self.restore(groups)
 
+    def loaded(self, groups: Sequence[dict[str, Any]]) -> None:
+        """As restore(), after something was loaded into param_groups.
+
+        The mark of a torch scheduler, which take() would refuse, is not taken over: the scheduler
+        that set it stays with the optimizer that was saved.
+        """
+        if self._schedule is not None:
+            for group in groups:
+                group.pop(SCHEDULER_MARK, None)
+        self.restore(groups)
+
     def restore(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Puts back what param_groups showed, after something was loaded into them."""
+        """Puts back what param_groups showed."""
         for group, shown in zip(groups, self._shown):
             group.update(shown)
 
@@ -94,7 +107,7 @@ class ScheduledRates:
     def _refuse_other_drivers(self, group: Mapping[str, Any], index: int) -> None:
         where = f"param_groups[{index}]"
         name = self._schedule.name if self._schedule is not None else ""
-        if "initial_lr" in group:
+        if SCHEDULER_MARK in group:
             raise Unsupported(
                 f"{where} belongs to a scheduler of torch, but lr_schedule={name} decides its "
                 "learning rate; leave one of the two out"

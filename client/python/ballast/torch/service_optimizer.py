@@ -202,7 +202,7 @@ class ServiceOptimizer(JobView):
             where = f"param_groups[{i}] of the state dict"
             self._kind.refuse_group({**self.defaults, **group}, self.param_groups, where)
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
-        self._rounds.rates.restore(self.param_groups)
+        self._rounds.rates.loaded(self.param_groups)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
@@ -296,14 +296,16 @@ class ServiceOptimizer(JobView):
         """Makes `source` the service's state: all of its arrays and step counts, bit for bit.
 
         source: what export_state() gives, or state_dict() of this kind in torch.optim, or a path on
-        this machine: a directory that `ballastctl export` has written, in either format, a
-        universal checkpoint of DeepSpeed, or safetensors weights (one file, or a directory, with or
-        without an index), with which all else begins at 0. In files
+        this machine: what `ballastctl export` has written, in either format, another universal
+        checkpoint of DeepSpeed, or safetensors weights (one file, or a directory, with or without
+        an index), with which all else begins anew. In files
         parameters are found by name, frozen ones, too. In dicts, per parameter: a step, the kind's
         arrays and optionally master, without which its present value counts.
         Parameters are found by "names" where the source has them, else by position, as in torch.
-        Those without state there start anew, with arrays of 0; frozen ones are left alone. The
-        hyper-parameters of its groups become those of param_groups.
+        Those without state there start anew, with arrays as a new job has them (0, Adagrad's sum at
+        initial_accumulator_value); frozen ones are left alone. The hyper-parameters of its groups
+        become those of param_groups. With lr_schedule the service continues to decide lr and betas,
+        and the mark of a torch scheduler (initial_lr) is not taken over.
 
         All trainers call it, with equal sources, between the same two steps; it attaches if that
         has not been done. It takes a round per array, two where parameters have 16 bits, and
@@ -325,7 +327,7 @@ class ServiceOptimizer(JobView):
             self._join(edited=True)
             self._rounds.load(state, fingerprint)
             state.apply_groups(self.param_groups)
-            self._rounds.rates.restore(self.param_groups)
+            self._rounds.rates.loaded(self.param_groups)
             state.put_frozen()
 
     # ---- inside

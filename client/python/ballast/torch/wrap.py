@@ -14,6 +14,7 @@ from ballast.errors import BadArgument, Unsupported, at_border, warn
 from ballast.torch.adagrad import Adagrad
 from ballast.torch.adam import Adam
 from ballast.torch.adamw import AdamW
+from ballast.torch.scheduled import SCHEDULER_MARK
 from ballast.torch.service_optimizer import ServiceOptimizer
 from ballast.torch.sgd import SGD
 
@@ -34,7 +35,8 @@ def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> ServiceOptimizer:
     does, on all trainers, unless the job has taken steps already (resume), whose state then counts.
     options: the keyword arguments of ballast.torch.AdamW that concern the job (endpoints, job,
     max_grad_norm, ...). Learning-rate schedulers belong on the result: one that holds the torch
-    optimizer changes nothing here.
+    optimizer changes nothing here. With lr_schedule the service starts from the rates that the
+    groups have now.
     Raises Unsupported, by name, for other optimizers or options, and BadArgument for options that
     the wrapped optimizer has already and for state that is not its kind's.
     """
@@ -47,7 +49,7 @@ def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> ServiceOptimizer:
             f"wrap() of {kind.__module__}.{kind.__qualname__} is not supported; torch.optim.AdamW, "
             "Adam, SGD and Adagrad are"
         )
-    if any("initial_lr" in group for group in optimizer.param_groups):
+    if any(SCHEDULER_MARK in group for group in optimizer.param_groups):
         warn(
             "a learning-rate scheduler was built on the wrapped optimizer; build it on the result "
             "of wrap() instead, or it will have no effect"
@@ -61,6 +63,9 @@ def wrap(optimizer: torch.optim.Optimizer, **options: Any) -> ServiceOptimizer:
             "it in param_groups of the result"
         )
     groups = [{**group, "params": list(group["params"])} for group in optimizer.param_groups]
+    if options.get("lr_schedule") is not None:
+        for group in groups:
+            group.pop(SCHEDULER_MARK, None)
     wrapped = ours(groups, **defaults, **options)
     # torch's Adagrad has state before its first step.
     if any(state and state.get("step", 1) != 0 for state in optimizer.state.values()):
