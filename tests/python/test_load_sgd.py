@@ -65,3 +65,66 @@ def test_it_steps_as_torch_does_from_state_without_buffers(fake):
         step(theirs, a, b)
         step(ours, c, d)
     assert torch.equal(a, c) and torch.equal(b, d)
+
+
+def two_groups(job, cls=bt.SGD, second=0.0):
+    a, b = (torch.nn.Parameter(torch.full((3,), 5.0)) for _ in range(2))
+    groups = [{"params": [a], "momentum": 0.5}, {"params": [b], "momentum": second}]
+    more = {"job": job} if cls is bt.SGD else {"foreach": False}
+    return a, b, cls(groups, lr=0.125, dampening=0.25, **more)
+
+
+def states(opt):
+    state = opt.export_state()["state"] if isinstance(opt, bt.SGD) else opt.state_dict()["state"]
+    buffers = [state.get(i, {}).get("momentum_buffer") for i in range(2)]
+    return [None if b is None else b.tolist() for b in buffers]
+
+
+@pytest.mark.parametrize("way", ["same job", "other job", "torch"])
+def test_a_group_without_momentum_exports_no_buffers_and_may_take_it_up(fake, way):
+    a, b, theirs = two_groups("", torch.optim.SGD)
+    c, d, ours = two_groups("ours")
+    for _ in range(3):
+        step(theirs, a, b)
+        step(ours, c, d)
+    assert states(ours) == states(theirs) and states(ours)[1] is None
+    source = ours.export_state()
+    if way == "other job":
+        c, d, ours = two_groups("other")
+    if way == "torch":
+        c, d, ours = two_groups("", torch.optim.SGD)
+        with torch.no_grad():
+            c.copy_(a), d.copy_(b)
+        ours.load_state_dict(source)
+    else:
+        ours.load_export(source)
+    for opt in (theirs, ours):
+        opt.param_groups[1]["momentum"] = 0.5
+    for _ in range(2):
+        step(theirs, a, b)
+        step(ours, c, d)
+    assert states(ours) == states(theirs)
+    assert torch.equal(a, c) and torch.equal(b, d)
+
+
+def test_a_wrapped_optimizer_comes_back_without_the_buffers_that_it_lacked(fake):
+    a, b, theirs = two_groups("", torch.optim.SGD)
+    step(theirs, a, b)
+    opt = bt.wrap(theirs, job="wrapped")
+    step(opt, a, b)
+    assert states(opt)[0] is not None and states(opt)[1] is None
+
+
+def test_a_buffer_is_kept_through_steps_without_momentum(fake):
+    a, b, theirs = two_groups("", torch.optim.SGD, 0.5)
+    c, d, ours = two_groups("ours", second=0.5)
+    for momentum in (0.5, 0.0, 0.5):
+        for opt in (theirs, ours):
+            opt.param_groups[1]["momentum"] = momentum
+        if momentum and ours.round > 1:
+            ours.load_export(ours.export_state())
+            ours.param_groups[1]["momentum"] = momentum
+        step(theirs, a, b)
+        step(ours, c, d)
+        assert states(ours) == states(theirs)
+    assert torch.equal(a, c) and torch.equal(b, d)

@@ -44,7 +44,8 @@ def export(
     for i, entry in enumerate(manifest.entries):
         index = position[id(entry.param)]
         names[index] = entry.name
-        state[index] = kind.torch_state(steps[i], {key: arrays[key][i] for key in keys})
+        group = param_groups[entry.torch_group]
+        state[index] = kind.torch_state(steps[i], {key: arrays[key][i] for key in keys}, group)
     order = sorted(state)
     packed = [{**g, "params": [position[id(p)] for p in g["params"]]} for g in param_groups]
     return {

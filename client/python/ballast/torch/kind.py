@@ -204,8 +204,13 @@ class Kind:
                 f"{where} has {', '.join(more)}, which this {self.name} has not; {advice}"
             )
 
-    def torch_state(self, step: int, arrays: dict[str, torch.Tensor]) -> dict[str, Any]:
-        """A parameter's state as state_dict() of the kind in torch.optim has it, and MASTER."""
+    def torch_state(
+        self, step: int, arrays: dict[str, torch.Tensor], group: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """A parameter's state as state_dict() of the kind in torch.optim has it, and MASTER.
+
+        group: that of the parameter, as it is now.
+        """
         return {"step": torch.tensor(float(step), dtype=torch.float32, device="cpu"), **arrays}
 
 

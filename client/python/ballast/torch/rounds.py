@@ -137,6 +137,7 @@ class Rounds:
                     user if last else user_state.encode_loading(user, so_far),
                     keep=(entries, state, bits),
                 )
+            self._hyper = []  # The state has buffers of its own, whatever the steps before did.
         finally:
             buffers.received(entries)
 

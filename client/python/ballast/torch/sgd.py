@@ -29,11 +29,11 @@ class SGD(ServiceOptimizer):
     The other arguments are those of ballast.torch.AdamW.
 
     The job keeps a momentum_buffer, 4 bytes per parameter, if any group has momentum at the first
-    step(), or attach(). A group whose momentum is 0 stays without: raising it after its first step
-    is refused. export_state() gives per parameter step, master and momentum_buffer, which is None
-    where no step was taken. load_export() takes one round per array, two where parameters have 16
-    bits, and also the state_dict() of a torch.optim.SGD, which counts no steps: `opt_step` is 1
-    then.
+    step(), or attach(). A group whose momentum is 0 stays without: raising it after such a step is
+    refused, until load_export(). export_state() gives per parameter step, master and
+    momentum_buffer, which is None where no step was taken with momentum. load_export() takes one
+    round per array, two where parameters have 16 bits, and also the state_dict() of a
+    torch.optim.SGD, which counts no steps: `opt_step` is 1 then.
     Raises BadArgument, BadHyperparam (ValueErrors) and Unsupported at construction.
     """
 

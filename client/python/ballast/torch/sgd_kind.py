@@ -73,9 +73,18 @@ class SGDKind(Kind):
             return {**saved, "step": 0.0}
         return {"step": float(_BUFFER in arrays), **saved}
 
-    def torch_state(self, step: int, arrays: dict[str, torch.Tensor]) -> dict[str, Any]:
-        """See Kind; a parameter that has taken no step has no buffer in torch."""
-        state = super().torch_state(step, arrays)
-        if _BUFFER in state and step == 0:
+    def torch_state(
+        self, step: int, arrays: dict[str, torch.Tensor], group: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """See Kind; a parameter that has taken no step with momentum has no buffer in torch.
+
+        The service does not count those. Without momentum it leaves a buffer as it is, and a group
+        takes momentum up in its first step or not at all: so it is one whose bits are all 0.
+        """
+        state = super().torch_state(step, arrays, group)
+        if _BUFFER not in state:
+            return state
+        without = group["momentum"] == 0 and not state[_BUFFER].view(torch.int32).any()
+        if step == 0 or without:
             state[_BUFFER] = None
         return state
