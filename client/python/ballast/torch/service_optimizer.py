@@ -110,9 +110,8 @@ class ServiceOptimizer(JobView):
                 self._rounds.step(self.param_groups)
             else:
                 newcomers = self._membership.newcomers(self.param_groups)
-                self._accumulation.add(
-                    self._membership.entries + newcomers, self._rounds.scale.declared
-                )
+                entries = self._membership.entries + newcomers
+                self._accumulation.add(entries, self._rounds.scale.declared)
         return loss
 
     @property
@@ -298,14 +297,14 @@ class ServiceOptimizer(JobView):
         source: what export_state() gives, or state_dict() of this kind in torch.optim, or a path on
         this machine: what `ballastctl export` has written, in either format, another universal
         checkpoint of DeepSpeed, or safetensors weights (one file, or a directory, with or without
-        an index), with which all else begins anew. In files
-        parameters are found by name, frozen ones, too. In dicts, per parameter: a step, the kind's
-        arrays and optionally master, without which its present value counts.
-        Parameters are found by "names" where the source has them, else by position, as in torch.
-        Those without state there start anew, with arrays as a new job has them (0, Adagrad's sum at
-        initial_accumulator_value); frozen ones are left alone. The hyper-parameters of its groups
-        become those of param_groups. With lr_schedule the service continues to decide lr and betas,
-        and the mark of a torch scheduler (initial_lr) is not taken over.
+        an index), with which all else begins anew. In files parameters are found by name, frozen
+        ones, too. Dicts have, per parameter, a step, the kind's arrays and optionally master,
+        without which its present value counts, and are found by "names" where the source has them,
+        else by position, as in torch. Those without state there start anew, with arrays as a new
+        job has them (0, Adagrad's sum at initial_accumulator_value); frozen ones are left alone.
+        The hyper-parameters of its groups become those of param_groups. With lr_schedule the
+        service continues to decide lr and betas, and the mark of a torch scheduler (initial_lr) is
+        not taken over.
 
         All trainers call it, with equal sources, between the same two steps; it attaches if that
         has not been done. It takes a round per array, two where parameters have 16 bits, and
