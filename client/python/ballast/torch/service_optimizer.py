@@ -302,9 +302,8 @@ class ServiceOptimizer(JobView):
         without which its present value counts, and are found by "names" where the source has them,
         else by position, as in torch. Those without state there start anew, with arrays as a new
         job has them (0, Adagrad's sum at initial_accumulator_value); frozen ones are left alone.
-        The hyper-parameters of its groups become those of param_groups. With lr_schedule the
-        service continues to decide lr and betas, and the mark of a torch scheduler (initial_lr) is
-        not taken over.
+        The hyper-parameters of its groups become those of param_groups; with lr_schedule the
+        service decides lr and betas, and a torch scheduler's initial_lr is not taken over.
 
         All trainers call it, with equal sources, between the same two steps; it attaches if that
         has not been done. It takes a round per array, two where parameters have 16 bits, and
