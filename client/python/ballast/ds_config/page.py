@@ -27,8 +27,9 @@ prints the same for the keys that the file has, with the value that counts and w
 comes from. The exit code is 0 if nothing is refused, 1 if something is, and 2 if a file cannot be
 read. In Python, `ballast.ds_config.check(config, world)` returns the same report.
 
-Nothing applies a file to a job yet: where an argument of `bt.AdamW` does what a key asks for, the
-verdict names that argument, and you write it. Parameters and gradients must be CPU tensors today.
+`ballast.deepspeed` and `ballast.hf` apply a file to a job. In a script that builds its optimizer
+itself, the verdict names the argument of `bt.AdamW` that does what a key asks for. Parameters and
+gradients must be CPU tensors today.
 
 | Verdict | Meaning |
 |---|---|
