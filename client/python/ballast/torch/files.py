@@ -16,6 +16,7 @@ import torch
 
 from ballast import backend
 from ballast.errors import BadArgument
+from ballast.torch.job_file import service_kind_of
 from ballast.torch.kind import MASTER, Kind
 from ballast.torch.load import STEP_MAX, State, TensorState
 from ballast.torch.manifest import Entry
@@ -93,6 +94,14 @@ class _Tensors:
         opened.read(i, value.data_ptr())
         return value.to(torch.float32)
 
+    def kinds_by_name(self) -> dict[str, set[str]]:
+        """Of optimizer state: what there is of each parameter, such as "step" and "exp_avg"."""
+        kinds: dict[str, set[str]] = {}
+        for full in self._places:
+            kind, _, name = full.partition(".")
+            kinds.setdefault(name, set()).add(kind)
+        return kinds
+
     def read_step(self, name: str) -> int:
         path, opened, i, dtype, shape = self._places.get(name, ("", None, 0, "", ()))
         if not path:
@@ -121,12 +130,15 @@ def state_of_files(
     options: of the kind, fixed for the job. Every parameter of `entries` has to be there; tensors
     that none of them is called are left. A frozen parameter that is there gets its value, too.
     Without optimizer state arrays begin anew, and no steps were taken. Raises BadArgument naming
-    file and tensor.
+    file and tensor, also for state of another kind and for arrays that the job lacks.
     """
     if is_universal(path):
         return state_of_universal(path, entries, kind, options)
     tensors, state = _open(path)
     arrays = kind.arrays(options)
+    there = {} if state is None else state.kinds_by_name()
+    if state is not None:
+        _refuse_other_kind(path, kind)
     found: dict[int, TensorState] = {}
     for entry in entries:
         if not entry.named:
@@ -137,23 +149,47 @@ def state_of_files(
         name = tensors.name_of((entry.name, *entry.aliases))
         if name is None:
             raise BadArgument(f"load_export(): {path} has no tensor {entry.name!r}")
-        found[id(entry.param)] = _tensor_state(tensors, state, name, entry.shape, arrays)
+        where = f"load_export(): the optimizer state of {name!r} in {path}"
+        kind.refuse_more_arrays(there.get(name, ()), arrays, where, _only_weights(path))
+        values = _tensor_state(tensors, state, name, entry.shape, kind, arrays)
+        found[id(entry.param)] = values
     frozen = _frozen(tensors, param_groups, found, naming)
     return State(arrays, found, [], frozen, kind.initial_values(options))
 
 
 def _tensor_state(
-    tensors: _Tensors, state: _Tensors | None, name: str, shape: torch.Size, keys: tuple[str, ...]
+    tensors: _Tensors,
+    state: _Tensors | None,
+    name: str,
+    shape: torch.Size,
+    kind: Kind,
+    keys: tuple[str, ...],
 ) -> TensorState:
     if state is None:
         return TensorState(arrays={MASTER: tensors.read(name, shape)})
     step = state.read_step(f"step.{name}")
     master = state.name_of((f"{MASTER}.{name}",))
     arrays = {MASTER: state.read(master, shape) if master else tensors.read(name, shape)}
+    needed = kind.needed(keys)
     for key in keys:
-        if key != MASTER:
-            arrays[key] = state.read(f"{key}.{name}", shape)
-    return TensorState(step, arrays)
+        at = f"{key}.{name}"
+        if key in needed or (key != MASTER and state.name_of((at,))):
+            arrays[key] = state.read(at, shape)
+    saved = kind.saved_state({"step": step, **arrays}, keys, f"load_export(): {name!r}")
+    return TensorState(int(saved["step"]), arrays)
+
+
+def _refuse_other_kind(path: str, kind: Kind) -> None:
+    theirs = service_kind_of(path)
+    if theirs not in (None, kind.service or kind.name):
+        raise BadArgument(
+            f"load_export(): {path} is an export of {theirs}, not of {kind.name}. Load it into an "
+            f"optimizer of that kind; {_only_weights(path)}"
+        )
+
+
+def _only_weights(path: str) -> str:
+    return f"to load the weights alone, move {os.path.join(path, _STATE)} away"
 
 
 def _frozen(

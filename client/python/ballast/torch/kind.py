@@ -194,12 +194,21 @@ class Kind:
                 )
         return saved
 
-    def refuse_more_arrays(self, names: Iterable[str], arrays: tuple[str, ...], where: str) -> None:
-        """BadArgument, naming `where`, for state `names` that are none of the job's `arrays`."""
+    def refuse_more_arrays(
+        self,
+        names: Iterable[str],
+        arrays: tuple[str, ...],
+        where: str,
+        otherwise: str = ONLY_WEIGHTS,
+    ) -> None:
+        """BadArgument, naming `where`, for state `names` that are none of the job's `arrays`.
+
+        otherwise: the advice where no option of this kind brings the array.
+        """
         more = sorted(set(names) - {"step", *arrays})
         if more:
             needed = next((a.needs for a in self.state if a.name == more[0]), "")
-            advice = f"build this optimizer with {needed}" if needed else ONLY_WEIGHTS
+            advice = f"build this optimizer with {needed}" if needed else otherwise
             raise BadArgument(
                 f"{where} has {', '.join(more)}, which this {self.name} has not; {advice}"
             )
