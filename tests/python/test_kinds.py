@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import ballast
+import ballast.torch as bt
 import pytest
 import torch
 from e2e.oracle import rounded_sqrt
@@ -149,3 +151,9 @@ def test_three_hundred_steps_of_groups_gaps_and_a_late_group_equal_torch(name: s
             pair.add_group()
         pair.step(step)
         assert pair.differing() == 0, f"step {step}"
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), 1e300, "x", True])
+def test_adagrads_initial_value_is_a_number_of_fp32(value):
+    with pytest.raises(ballast.BadHyperparam, match="initial_accumulator_value=.*from 0 to 3.4e38"):
+        bt.Adagrad([torch.nn.Parameter(torch.ones(2))], initial_accumulator_value=value)

@@ -31,6 +31,7 @@ SCHEDULES = [
     ("OneCycle", {**CYCLE, "decay_mom_rate": -1e20}),
     ("OneCycle", {**CYCLE, "cycle_first_stair_count": -1}),
     ("OneCycle", {**CYCLE, "decay_step_size": float("nan")}),
+    ("OneCycle", {**CYCLE, "decay_step_size": -3.0}),
 ]
 SCALES = [
     {"initial_scale_power": 127},

@@ -53,6 +53,8 @@ def test_names_and_defaults_are_deepspeeds():
         ("LRRangeTest", {"lr_range_test_step_rate": True}, "step_rate is True; it must be a num"),
         ("OneCycle", {"cycle_first_step_size": 0}, "cycle_first_step_size must be positive, got"),
         ("OneCycle", {"cycle_second_step_size": -1}, "must be non-negative, got -1; leave it out"),
+        ("OneCycle", {"decay_step_size": -3}, "decay_step_size must be from 0 to 1e.18, got -3"),
+        ("OneCycle", {"cycle_min_lr": []}, "cycle_min_lr is an empty list; give one number"),
         ("OneCycle", {"cycle_max_mom": 1.0}, r"cycle_max_mom must be in \[0, 1\), got 1;"),
         ("OneCycle", {"cycle_min_lr": [1, 2], "cycle_max_lr": [1, 2, 3]}, "expected 2 val"),
         ("OneCycle", {"cycle_first_stair_count": float("inf")}, "it must be a whole number of at"),

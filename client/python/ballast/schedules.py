@@ -33,6 +33,7 @@ class Schedule:
 
     # By kind of value; all other fields are numbers.
     _whole: ClassVar[tuple[str, ...]] = ()
+    _sizes: ClassVar[tuple[str, ...]] = ()
     _flags: ClassVar[tuple[str, ...]] = ()
     _lists: ClassVar[tuple[str, ...]] = ()
     _momenta: ClassVar[tuple[str, ...]] = ()
@@ -79,6 +80,10 @@ class Schedule:
                 raise BadHyperparam(f"{name} is {value!r}; it must be True or False")
             return value
         if name in self._lists and _is_list(value):
+            if len(value) == 0:
+                raise BadHyperparam(
+                    f"{name} is an empty list; give one number for all groups or one per group"
+                )
             return tuple(self._in_range(name, _number(name, one)) for one in value)
         number = _whole_number(name, value) if name in self._whole else _number(name, value)
         return self._in_range(name, number)
@@ -88,7 +93,7 @@ class Schedule:
             if self.sets_betas and not 0 <= value < 1:
                 raise BadHyperparam(f"{name} must be in [0, 1), got {value:g}; 0.9 is usual")
             return value
-        if name.endswith("_step_size") or name == "warmup_num_steps":
+        if name in self._sizes:
             return value  # Their own checks say more.
         low = -ARGUMENT_MAX if name in _NEGATIVE else 0.0
         if not low <= value <= ARGUMENT_MAX:
@@ -164,7 +169,7 @@ class WarmupLR(Schedule):
     warmup_num_steps: int = 1000
     warmup_type: str = "log"
 
-    _whole = ("warmup_num_steps",)
+    _whole = _sizes = ("warmup_num_steps",)
     _lists = ("warmup_min_lr", "warmup_max_lr")
 
     def _check(self) -> None:
@@ -185,6 +190,7 @@ class WarmupDecayLR(Schedule):
     warmup_type: str = "log"
 
     _whole = ("total_num_steps", "warmup_num_steps")
+    _sizes = ("warmup_num_steps",)
     _lists = ("warmup_min_lr", "warmup_max_lr")
 
     def _check(self) -> None:
@@ -203,6 +209,7 @@ class WarmupCosineLR(Schedule):
     warmup_type: str = "log"
 
     _whole = ("total_num_steps", "warmup_num_steps")
+    _sizes = ("warmup_num_steps",)
 
     def _check(self) -> None:
         _check_steps("warmup_num_steps", self.warmup_num_steps)
@@ -221,7 +228,7 @@ class LRRangeTest(Schedule):
     lr_range_test_step_rate: float = 1.0
     lr_range_test_staircase: bool = False
 
-    _whole = ("lr_range_test_step_size",)
+    _whole = _sizes = ("lr_range_test_step_size",)
     _flags = ("lr_range_test_staircase",)
     _lists = ("lr_range_test_min_lr",)
 
@@ -252,6 +259,7 @@ class OneCycle(Schedule):
     decay_mom_rate: float = 0.0
 
     _whole = ("cycle_first_stair_count", "cycle_second_stair_count")
+    _sizes = ("cycle_first_step_size", "cycle_second_step_size")
     _flags = ("cycle_momentum",)
     _lists = ("cycle_min_lr", "cycle_max_lr", "cycle_min_mom", "cycle_max_mom")
     _momenta = ("cycle_min_mom", "cycle_max_mom")

@@ -35,10 +35,12 @@ class AdagradKind(Kind):
 
     def checked_defaults(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """See Kind."""
-        if not 0.0 <= defaults["initial_accumulator_value"] < float("inf"):
-            value = defaults["initial_accumulator_value"]
+        value = defaults["initial_accumulator_value"]
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not 0.0 <= value <= torch.finfo(torch.float32).max:
             raise BadHyperparam(
-                f"initial_accumulator_value={value!r}: must be at least 0 and finite"
+                f"initial_accumulator_value={value!r}: must be a number from 0 to 3.4e38, the "
+                "largest of fp32; 0 is the default"
             )
         return super().checked_defaults(defaults)
 
