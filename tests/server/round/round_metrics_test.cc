@@ -276,7 +276,7 @@ TEST(RoundMeterTest, EachPhaseIsEnteredInItsTurn) {
   expect(OpenPhase::kStep);
   EXPECT_EQ(meter.job()->loss_scale.value(), 512);
   meter.Step(true);
-  meter.End();
+  meter.End(1);
   expect(OpenPhase::kIdle);
   meter.Resume();
   expect(OpenPhase::kVote);
