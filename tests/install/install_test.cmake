@@ -17,7 +17,7 @@ run(0 ${CMAKE_COMMAND} --install ${BUILD_DIR} --component client --prefix ${pref
 # Public headers only, and nothing of the server.
 file(GLOB_RECURSE headers RELATIVE ${prefix}/include ${prefix}/include/*)
 list(SORT headers)
-if(NOT "${headers}" STREQUAL "ballast/client.h;ballast/error.h;ballast/policy.h")
+if(NOT "${headers}" STREQUAL "ballast/admin.h;ballast/client.h;ballast/error.h;ballast/policy.h")
   message(FATAL_ERROR "installed headers: ${headers}")
 endif()
 

@@ -114,7 +114,7 @@ TEST(JobSpecTest, OptionsAreInitialUnlessTheSpecNamesThem) {
   named.options = {1, 0};
   EXPECT_TRUE(ValidateJobSpec(named, {}).ok());
   EXPECT_EQ(StateArrayCount(named), 4u);
-  EXPECT_EQ(FirstDifference(spec, named), "amsgrad is 1, the job has 0");
+  EXPECT_EQ(FirstDifference(spec, named), "amsgrad is on, the job has off");
   named.optimizer = OptimizerKind::kAdagrad;
   named.options = {0.25, 0, 0};
   ASSERT_EQ(StateArrayCount(named), 2u);
