@@ -58,6 +58,7 @@ COMMANDS = {
     "completion fish": "",
     "tune nvme": "--path /nowhere",
 }
+ELSEWHERE = ["ds check"]  # The Python package answers: test_ds_check.py.
 ALONE = [c for c in COMMANDS if c.split()[0] in ("doctor", "size", "config", "completion", "tune")]
 NAMED = {  # that name a thing which may be missing
     "shards": "none",
@@ -112,7 +113,7 @@ def only_words(said: str) -> bool:
 def test_the_table_below_has_every_command(ctl):
     page = (REPO / "docs" / "ballastctl.md").read_text()
     rows = re.findall(r"^\| `([a-z ]+?)(?: -?[-\[A-Z].*?)?` \|", page, re.MULTILINE)
-    assert [c for c in rows if c not in COMMANDS] == []
+    assert [c for c in rows if c not in COMMANDS] == ELSEWHERE
     assert [c for c in COMMANDS if c not in rows] == []
 
 
