@@ -65,11 +65,13 @@ class Chaos:
 
     def watch(self, begun: int, finished: int) -> None:
         """begun, finished: the newest steps of which that is true. Kills what is due in the round
-        of step `begun`; one that is not up yet is due next time."""
+        of step `begun`; one that is not up yet is due next time. On a busy machine the whole of a
+        round may pass between two calls: a step later the kill comes between rounds, too."""
         if self._victim is not None:
             self._measure(finished)
-        elif self._todo and self._todo[0].step <= begun and begun > finished:
-            self._strike(begun, finished)
+        elif self._todo and self._todo[0].step <= begun:
+            if begun > finished or begun > self._todo[0].step:
+                self._strike(begun, finished)
 
     def end(self) -> None:
         """The run is over."""
@@ -81,7 +83,10 @@ class Chaos:
         pid = self._pid(kill)
         if pid is None:
             return
-        os.kill(pid, signal.SIGKILL)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return  # It has just ended, and is being started again.
         self._todo.pop(0)
         kill.step = step
         self.done.append(kill)

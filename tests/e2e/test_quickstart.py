@@ -184,6 +184,22 @@ def test_a_signal_ends_everything_and_leaves_nothing(tmp_path, signum):
     assert not any("Traceback" in line for line in said if not line.startswith("[")), said
 
 
+def test_a_kill_whose_round_was_missed_comes_between_rounds(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(QUICKSTART.parent))
+    import chaos
+
+    (tmp_path / "run").mkdir()
+    with subprocess.Popen(["sleep", "600"]) as victim:
+        place = tmp_path / "run" / chaos.VICTIMS["server"].format(0)
+        place.write_text(json.dumps({"pid": victim.pid}))
+        storm = chaos.Chaos([chaos.Kill("server", 0, 9)], tmp_path, lambda _: None)
+        storm.watch(9, 9)
+        assert storm.done == []
+        storm.watch(10, 10)
+        assert victim.wait(timeout=60) == -signal.SIGKILL
+    assert [(kill.number, kill.step) for kill in storm.done] == [(0, 10)]
+
+
 def test_a_referee_that_is_closed_leaves_no_thread(tmp_path, monkeypatch):
     """A thread inside torch at the interpreter's end would abort the process."""
     monkeypatch.syspath_prepend(str(QUICKSTART.parent))
