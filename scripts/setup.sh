@@ -149,6 +149,25 @@ unpack_program() {
     mv "$2.part" "$2"
 }
 
+# The CUDA part compiles without a GPU. A host without a CUDA toolkit gets the compiler alone.
+unpack_cuda() {
+  local root=$TOOLS/cuda want
+  [[ $(uname -m) == x86_64 ]] || return 0
+  if command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]]; then
+    return
+  fi
+  want=$(sha256sum <requirements-cuda.txt)
+  [[ -f $root/.requirements && $(<"$root/.requirements") == "$want" ]] && return
+  echo "[2/4] Python packages: unpacking the CUDA compiler into $root (about 110 MB)"
+  rm -rf "$root"
+  if (run_logged cuda .venv/bin/python -m pip install --disable-pip-version-check --no-input \
+    --no-deps --target "$root" -r requirements-cuda.txt); then
+    echo "$want" >"$root/.requirements"
+  else
+    echo "[2/4] Python packages: no CUDA compiler; the test cuda_part_is_built will fail" >&2
+  fi
+}
+
 create_venv() {
   local stamp=.venv/.requirements.sha256 want
   want=$( (cat requirements.txt && "$PYTHON" --version) | sha256sum | cut -d ' ' -f 1)
@@ -231,6 +250,7 @@ main() {
   install_system_packages
   unpack_tools
   create_venv
+  unpack_cuda
   if ((build)); then
     build_release "${jobs:-$(default_jobs)}"
   else

@@ -37,7 +37,8 @@ PROTOBUF, GRPC = ("google/protobuf/",), ("grpcpp/", "grpc/")
 SAFETENSORS = "common/safetensors"
 EVERYTHING = COMMON + (
     SAFETENSORS, WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + (
-    "server/rpc", "server", PUBLIC_CLIENT, "client/cpp", "client/device", "client/aio")
+    "server/rpc", "server", PUBLIC_CLIENT, "client/cpp", "client/device",
+    "client/device/cuda", "client/aio")
 
 # Kernels run inside the memory-bound pass over an extent: nothing in them may wait or allocate.
 KERNEL_BANS = (
@@ -97,6 +98,7 @@ ROOMS = {
         ("absl/",) + GRPC + PROTOBUF),
     PUBLIC_CLIENT: Room(),
     "client/device": Room(("common/base", "common/tensor")),
+    "client/device/cuda": Room(("client/device",), ("cuda",)),
     "client/aio": Room(("common/base", "common/io")),
     "client/cpp": Room(
         COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT), ("absl/",) + GRPC + PROTOBUF),

@@ -1,6 +1,6 @@
 // The device seam: what the client asks of the place where a trainer's tensors live. No type of
 // CUDA passes it.
-// Comes from: pipeline.cc. Goes to: HostDevice; the tests' hostile device; later a CUDA device.
+// Comes from: pipeline.cc. Goes to: HostDevice, CudaDevice, the tests' hostile device.
 // The rules are CUDA's. Work on one stream runs in order, work on two streams in any order. An
 // event stands for the newest Record before the call that names it; one without a Record is done.
 // Thread safety: thread-compatible.
@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/device/elements.h"
 #include "common/tensor/dtype.h"
 
 namespace ballast::device {
@@ -40,6 +41,16 @@ struct Packing {
   float scale = 1.0f;  // Pack only: what elements are multiplied by; at 1 they are only cast
 };
 
+// A run of elements in tiles, the last of which may be short; what server/reduce measures of a
+// tile, with the same bits, besides the place of the first element that is not finite.
+struct Measurement {
+  const void* data;  // device memory of the caller
+  size_t count;      // elements
+  DType dtype;
+  size_t tile_elements;  // a multiple of kNormLanes
+  TileFacts* facts;      // device memory of the caller, one per tile
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -55,6 +66,7 @@ class Device {
   virtual absl::Status Copy(Stream stream, void* to, const void* from, size_t bytes) = 0;
   virtual absl::Status Pack(Stream stream, const Packing& packing) = 0;
   virtual absl::Status Unpack(Stream stream, const Packing& packing) = 0;
+  virtual absl::Status Measure(Stream stream, const Measurement& measurement) = 0;
   virtual absl::Status Record(Stream stream, Event event) = 0;
   virtual absl::Status Wait(Stream stream, Event event) = 0;
 

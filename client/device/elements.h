@@ -2,8 +2,8 @@
 // that a .cu file can loop over the same source as the host and get the same bits.
 // Comes from: pack.cc today. Goes to: packed gradients, unpacked weights, norms.
 // Every operation is rounded once to fp32; NaN becomes the canonical quiet one when it is rounded
-// to 16 bits. The sum of squares is that of server/reduce: 64 lanes with fma, folded in halves.
-// Thread safety: pure functions over the caller's memory.
+// to 16 bits or scaled. The sum of squares is that of server/reduce: 64 lanes with fma, folded in
+// halves. Thread safety: pure functions over the caller's memory.
 #pragma once
 
 #include <cmath>
@@ -87,10 +87,12 @@ BALLAST_HOST_DEVICE typename To::T Cast(typename From::T x) {
   return To::Round(From::Widen(x));
 }
 
-// x * scale, formed in fp32 and rounded once more when To has 16 bits.
+// x * scale, formed in fp32 and rounded once more when To has 16 bits. NaN becomes the canonical
+// quiet one in fp32, too: processors and GPUs form different payloads.
 template <class From, class To>
 BALLAST_HOST_DEVICE typename To::T Scale(typename From::T x, float scale) {
-  return To::Round(From::Widen(x) * scale);
+  const float scaled = From::Widen(x) * scale;
+  return To::Round(scaled == scaled ? scaled : FromBits(0x7FC00000u));
 }
 
 // Lane `lane` (below 64) of a tile of `count` elements.
@@ -119,6 +121,13 @@ BALLAST_HOST_DEVICE float Sumsq(const typename G::T* x, size_t count) {
   for (size_t lane = 0; lane < kNormLanes; ++lane) lanes[lane] = LaneSumsq<G>(x, count, lane);
   return FoldLanes(lanes);
 }
+
+// What is measured of one tile of elements.
+struct TileFacts {
+  float sumsq;
+  uint32_t nonfinite;  // Inf and NaN elements
+  uint64_t first;      // index of the first of them in the run of tiles, UINT64_MAX without any
+};
 
 // Inf and NaN elements: how many, and the first one's index, SIZE_MAX without any.
 struct Nonfinite {

@@ -35,4 +35,10 @@ absl::Status HostDevice::Unpack(Stream, const Packing& packing) {
   return status;
 }
 
+absl::Status HostDevice::Measure(Stream, const Measurement& measurement) {
+  absl::Status status = CheckMeasurement(measurement);
+  if (status.ok()) MeasureOnHost(measurement);
+  return status;
+}
+
 }  // namespace ballast::device

@@ -18,6 +18,7 @@ class HostDevice final : public Device {
   absl::Status Copy(Stream stream, void* to, const void* from, size_t bytes) override;
   absl::Status Pack(Stream stream, const Packing& packing) override;
   absl::Status Unpack(Stream stream, const Packing& packing) override;
+  absl::Status Measure(Stream stream, const Measurement& measurement) override;
   absl::Status Record(Stream, Event) override { return absl::OkStatus(); }
   absl::Status Wait(Stream, Event) override { return absl::OkStatus(); }
   absl::Status Keep(Stream, const void*, size_t) override { return absl::OkStatus(); }

@@ -1,5 +1,6 @@
 #include "client/device/pack.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -37,6 +38,18 @@ void ConvertRun(DType from_dtype, const void* from, DType to_dtype, void* to, si
                                                                                    scale);
 }
 
+template <class G>
+void MeasureTiles(const Measurement& measurement) {
+  const auto* x = static_cast<const typename G::T*>(measurement.data);
+  TileFacts* facts = measurement.facts;
+  for (size_t begin = 0; begin < measurement.count; begin += measurement.tile_elements) {
+    const size_t count = std::min(measurement.tile_elements, measurement.count - begin);
+    const Nonfinite found = FindNonfinite<G>(x + begin, count);
+    *facts++ = {Sumsq<G>(x + begin, count), static_cast<uint32_t>(found.count),
+                found.count > 0 ? begin + found.first : UINT64_MAX};
+  }
+}
+
 }  // namespace
 
 absl::Status CheckPacking(const Packing& packing) {
@@ -46,6 +59,16 @@ absl::Status CheckPacking(const Packing& packing) {
   return absl::InvalidArgumentError(absl::StrCat("cannot pack ", DTypeName(packing.tensor_dtype),
                                                  " as ", DTypeName(packing.packed_dtype),
                                                  "; name fp32, bf16 or fp16 for both"));
+}
+
+absl::Status CheckMeasurement(const Measurement& measurement) {
+  if (DTypeBytes(measurement.dtype) > 0 && measurement.tile_elements > 0 &&
+      measurement.tile_elements % kNormLanes == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "cannot measure ", DTypeName(measurement.dtype), " in tiles of ", measurement.tile_elements,
+      " elements; name fp32, bf16 or fp16, and a multiple of ", kNormLanes));
 }
 
 size_t ElementCount(const Packing& packing) {
@@ -68,6 +91,17 @@ void UnpackOnHost(const Packing& packing) {
   for (const Piece& piece : packing.pieces) {
     ConvertRun(packing.packed_dtype, packed, packing.tensor_dtype, piece.data, piece.count, 1.0f);
     packed += piece.count * DTypeBytes(packing.packed_dtype);
+  }
+}
+
+void MeasureOnHost(const Measurement& measurement) {
+  switch (measurement.dtype) {
+    case DType::kF32:
+      return MeasureTiles<F32>(measurement);
+    case DType::kBF16:
+      return MeasureTiles<BF16>(measurement);
+    default:
+      return MeasureTiles<F16>(measurement);
   }
 }
 

@@ -1,4 +1,4 @@
-// Pack and unpack as loops on the host over the functions of elements.h.
+// Pack, unpack and measure as loops on the host over the functions of elements.h.
 // Comes from: HostDevice, and the tests' hostile device. Goes to: the caller's memory.
 // Memory traffic: each element is read once and written once. Thread safety: pure functions.
 #pragma once
@@ -10,6 +10,8 @@ namespace ballast::device {
 
 // INVALID_ARGUMENT when a dtype is none.
 absl::Status CheckPacking(const Packing& packing);
+// INVALID_ARGUMENT when the dtype is none or a tile has no whole number of lanes.
+absl::Status CheckMeasurement(const Measurement& measurement);
 
 // The elements of all pieces.
 size_t ElementCount(const Packing& packing);
@@ -18,5 +20,7 @@ size_t ElementCount(const Packing& packing);
 // bits stay as they are, NaN payloads included.
 void PackOnHost(const Packing& packing);
 void UnpackOnHost(const Packing& packing);
+// Wants a measurement that CheckMeasurement accepts.
+void MeasureOnHost(const Measurement& measurement);
 
 }  // namespace ballast::device

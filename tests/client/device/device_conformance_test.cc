@@ -1,14 +1,18 @@
-// What every Device does, the host's, the hostile one and later CUDA's, and what only the hostile
-// one says.
+// What every Device does: the host's, the hostile one, and CUDA's over a stand-in for the CUDA
+// runtime where nvcc is. And what only the hostile one says.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <ostream>
 #include <vector>
 
+#include "client/device/cuda_device.h"
 #include "client/device/host_device.h"
+#include "client/device/pack.h"
 #include "client/device/pipeline.h"
 #include "tests/client/device/hostile_device.h"
 
@@ -107,17 +111,51 @@ TEST_P(DeviceConformance, PacksAndUnpacksPiecesWhoseListIsGone) {
   EXPECT_EQ(Download(first_, tensor, 6), (std::vector<float>{1, 2, 8, 10, 12, 6}));
 }
 
+TEST_P(DeviceConformance, MeasuresTilesWithTheHostsBits) {
+  std::vector<float> values(200);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 1.0f / (1.0f + static_cast<float>(i));
+  values[70] = INFINITY;
+  values[190] = values[191] = NAN;
+  std::vector<TileFacts> want(4), got(4);
+  MeasureOnHost({values.data(), values.size(), DType::kF32, 64, want.data()});
+  float* memory = Floats(200);
+  Upload(values, memory);
+  auto* facts = static_cast<TileFacts*>(*device_->Allocate(MemoryKind::kDevice, 64));
+  ASSERT_TRUE(device_->Measure(first_, {memory, 200, DType::kF32, 64, facts}).ok());
+  ASSERT_TRUE(device_->Measure(first_, {memory, 0, DType::kF32, 64, nullptr}).ok());
+  ASSERT_TRUE(device_->Copy(first_, slab_, facts, 64).ok());
+  Finish(first_);
+  std::memcpy(got.data(), slab_, 64);
+  EXPECT_EQ(got[0].first, UINT64_MAX);
+  EXPECT_EQ(BitsOf(got[0].sumsq), BitsOf(want[0].sumsq));
+  EXPECT_EQ(got[1].first, 70u);
+  EXPECT_EQ(got[1].nonfinite, 1u);
+  EXPECT_EQ(got[2].nonfinite + got[3].nonfinite, 2u);
+  EXPECT_EQ(std::min(got[2].first, got[3].first), 190u);
+}
+
 TEST_P(DeviceConformance, RefusesATypeThatIsNone) {
+  const Measurement odd{slab_, 1, DType::kF32, 65, nullptr};
+  EXPECT_EQ(device_->Measure(first_, odd).code(), absl::StatusCode::kInvalidArgument);
   const Packing none{{}, DType::kUnspecified, DType::kF32, slab_};
   EXPECT_EQ(device_->Pack(first_, none).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(device_->Unpack(first_, none).code(), absl::StatusCode::kInvalidArgument);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DeviceConformance,
-                         testing::Values(Backend{"host",
-                                                 [] { return std::make_unique<HostDevice>(); }},
-                                         Hostile("hostile_late", 0), Hostile("hostile_mixed", 1),
-                                         Hostile("hostile_early", 3)),
+std::vector<Backend> Backends() {
+  std::vector<Backend> backends{{"host", [] { return std::make_unique<HostDevice>(); }},
+                                Hostile("hostile_late", 0),
+                                Hostile("hostile_mixed", 1),
+                                Hostile("hostile_early", 3)};
+#ifdef BALLAST_CUDA_STANDIN
+  backends.push_back(
+      {"cuda_over_a_standin",
+       [] { return *CudaDevice::Create(*CudaLibrary::Open(BALLAST_CUDA_STANDIN), 1, nullptr); }});
+#endif
+  return backends;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeviceConformance, testing::ValuesIn(Backends()),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST(HostileDevice, WithoutAWaitTheHostSeesPoisonAndAnError) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/device/pack.h"
 #include "common/base/check.h"
+#include "common/base/status_macros.h"
 
 namespace ballast::device {
 namespace {
@@ -78,6 +79,16 @@ absl::Status HostileDevice::Unpack(Stream stream, const Packing& packing) {
   absl::Status status = CheckPacking(packing);
   if (status.ok()) Queue(stream, {Packed(packing)}, Ranges(packing), Later(UnpackOnHost, packing));
   return status;
+}
+
+absl::Status HostileDevice::Measure(Stream stream, const Measurement& measurement) {
+  BALLAST_RETURN_IF_ERROR(CheckMeasurement(measurement));
+  if (measurement.count == 0) return absl::OkStatus();
+  const size_t tiles = (measurement.count - 1) / measurement.tile_elements + 1;
+  Queue(stream, {{measurement.data, measurement.count * DTypeBytes(measurement.dtype)}},
+        {{measurement.facts, tiles * sizeof(TileFacts)}},
+        [measurement] { MeasureOnHost(measurement); });
+  return absl::OkStatus();
 }
 
 absl::Status HostileDevice::Record(Stream stream, Event event) {

@@ -31,6 +31,7 @@ class HostileDevice final : public Device {
   absl::Status Copy(Stream stream, void* to, const void* from, size_t bytes) override;
   absl::Status Pack(Stream stream, const Packing& packing) override;
   absl::Status Unpack(Stream stream, const Packing& packing) override;
+  absl::Status Measure(Stream stream, const Measurement& measurement) override;
   absl::Status Record(Stream stream, Event event) override;
   absl::Status Wait(Stream stream, Event event) override;
   absl::Status Keep(Stream stream, const void* data, size_t bytes) override;

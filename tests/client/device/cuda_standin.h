@@ -1,0 +1,19 @@
+// What a test asks of the stand-in for the CUDA runtime. Exported from the shared object that
+// holds it; tests find these by name.
+#pragma once
+
+#include <cstddef>
+
+extern "C" {
+// The call (cudaMalloc, ...) answers this error from now on. For cudaDriverGetVersion: the version.
+void standin_fail(const char* call, int error);
+// No call fails, no stream captures, no launch is counted.
+void standin_reset();
+// The stream captures a CUDA graph.
+void standin_capture(void* stream);
+int standin_launches();
+// Streams, events and blocks of memory that were made and not given back.
+size_t standin_alive();
+// Kernels that the objects of nvcc registered.
+size_t standin_kernels();
+}
