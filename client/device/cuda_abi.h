@@ -59,6 +59,8 @@ struct Table {
   int (*event_record)(void* event, void* stream);
   int (*event_synchronize)(void* event);
 
+  int (*device_of)(const void* data, int* ordinal);  // -1: memory of the host
+
   int (*copy)(void* stream, void* to, const void* from, size_t bytes);
   int (*pack)(void* stream, uint32_t tensor_dtype, uint32_t packed_dtype, const PieceRun* run);
   int (*unpack)(void* stream, uint32_t tensor_dtype, uint32_t packed_dtype, const PieceRun* run);

@@ -154,6 +154,16 @@ absl::Status CudaDevice::Keep(Stream stream, const void* data, size_t bytes) {
   return keep_(StreamOf(stream), data, bytes);
 }
 
+absl::StatusOr<bool> CudaDevice::Holds(const void* data) {
+  BALLAST_RETURN_IF_ERROR(Enter());
+  int ordinal = -1;
+  BALLAST_RETURN_IF_ERROR(Checked(cuda_.device_of(data, &ordinal), "a look at a tensor's memory"));
+  if (ordinal == -1 || ordinal == ordinal_) return ordinal == ordinal_;
+  return absl::FailedPreconditionError(
+      absl::StrCat("a tensor is in memory of GPU ", ordinal, ", this trainer uses GPU ", ordinal_,
+                   "; keep all tensors of one process on one GPU"));
+}
+
 absl::Status CudaDevice::Synchronize(Event event) {
   BALLAST_RETURN_IF_ERROR(Enter());
   return Checked(cuda_.event_synchronize(EventOf(event)), "work on a stream");

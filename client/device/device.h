@@ -77,6 +77,10 @@ class Device {
   // Blocks the host until the event is done.
   virtual absl::Status Synchronize(Event event) = 0;
 
+  // Whether `data` is in this device's memory; else it is in the host's. FAILED_PRECONDITION when
+  // it is in another device's: the error names both.
+  virtual absl::StatusOr<bool> Holds(const void* data) = 0;
+
   // Says that the host is about to read or write pinned memory. A device that checks answers
   // FAILED_PRECONDITION when queued work still uses these bytes; the others answer OK.
   virtual absl::Status HostReads(const void* data, size_t bytes) = 0;

@@ -23,6 +23,7 @@ class HostDevice final : public Device {
   absl::Status Wait(Stream, Event) override { return absl::OkStatus(); }
   absl::Status Keep(Stream, const void*, size_t) override { return absl::OkStatus(); }
   absl::Status Synchronize(Event) override { return absl::OkStatus(); }
+  absl::StatusOr<bool> Holds(const void*) override { return false; }
   absl::Status HostReads(const void*, size_t) override { return absl::OkStatus(); }
   absl::Status HostWrites(void*, size_t) override { return absl::OkStatus(); }
 

@@ -30,6 +30,15 @@ int EventCreate(void** event) {
   return cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t*>(event), cudaEventDisableTiming);
 }
 
+int DeviceOf(const void* data, int* ordinal) {
+  cudaPointerAttributes attributes;
+  const cudaError_t error = cudaPointerGetAttributes(&attributes, data);
+  const bool on_device = error == cudaSuccess && (attributes.type == cudaMemoryTypeDevice ||
+                                                  attributes.type == cudaMemoryTypeManaged);
+  *ordinal = on_device ? attributes.device : -1;
+  return error;
+}
+
 int Copy(void* stream, void* to, const void* from, size_t bytes) {
   return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, StreamOf(stream));
 }
@@ -59,6 +68,7 @@ constexpr Table kTable = {
       return cudaEventRecord(EventOf(event), StreamOf(stream));
     },
     .event_synchronize = [](void* event) -> int { return cudaEventSynchronize(EventOf(event)); },
+    .device_of = DeviceOf,
     .copy = Copy,
     .pack = [](void* stream, uint32_t tensor, uint32_t packed, const PieceRun* run) -> int {
       return LaunchPack(StreamOf(stream), tensor, packed, *run);

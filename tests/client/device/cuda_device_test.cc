@@ -32,6 +32,7 @@ struct Standin {
   decltype(standin_fail)* fail = Find<decltype(standin_fail)>("standin_fail");
   decltype(standin_reset)* reset = Find<decltype(standin_reset)>("standin_reset");
   decltype(standin_capture)* capture = Find<decltype(standin_capture)>("standin_capture");
+  decltype(standin_claim)* claim = Find<decltype(standin_claim)>("standin_claim");
   decltype(standin_launches)* launches = Find<decltype(standin_launches)>("standin_launches");
   decltype(standin_alive)* alive = Find<decltype(standin_alive)>("standin_alive");
   decltype(standin_kernels)* kernels = Find<decltype(standin_kernels)>("standin_kernels");
@@ -249,6 +250,15 @@ TEST_F(CudaOverAStandin, TheErrorOfEachCallIsTheAnswer) {
     standin_.reset();
     EXPECT_TRUE(run().ok()) << call;
   }
+}
+
+TEST_F(CudaOverAStandin, MemoryOfAnotherGpuIsNamed) {
+  auto device = Make();
+  const float there = 0;
+  standin_.claim(&there, sizeof there, 0);
+  const absl::Status status = device->Holds(&there).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("memory of GPU 0, this trainer uses GPU 1"));
 }
 
 TEST_F(CudaOverAStandin, AGpuThatIsNotThereIsNamed) {

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -30,6 +31,7 @@ struct State {
   std::map<std::string, int> failures;  // by call: what it answers
   std::map<const void*, std::string> kernels;
   std::set<void*> streams, events, memory;
+  std::map<const char*, std::pair<size_t, int>> ranges;  // of device memory: bytes, GPU
   std::set<void*> capturing;
   int launches = 0;
 };
@@ -172,9 +174,13 @@ EXPORTED void standin_fail(const char* call, int error) { state().failures[call]
 EXPORTED void standin_reset() {
   state().failures.clear();
   state().capturing.clear();
+  state().ranges.clear();
   state().launches = 0;
 }
 EXPORTED void standin_capture(void* stream) { state().capturing.insert(stream); }
+EXPORTED void standin_claim(const void* data, size_t bytes, int ordinal) {
+  state().ranges[static_cast<const char*>(data)] = {bytes, ordinal};
+}
 EXPORTED int standin_launches() { return state().launches; }
 EXPORTED size_t standin_alive() {
   return state().streams.size() + state().events.size() + state().memory.size();
@@ -228,9 +234,25 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
 }
 cudaError_t cudaFreeHost(void* memory) { return Free("cudaFreeHost", memory); }
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
-  return Allocate("cudaMalloc", memory, bytes);
+  const cudaError_t error = Allocate("cudaMalloc", memory, bytes);
+  if (error == cudaSuccess) standin_claim(*memory, bytes, current_device);
+  return error;
 }
-cudaError_t cudaFree(void* memory) { return Free("cudaFree", memory); }
+cudaError_t cudaFree(void* memory) {
+  state().ranges.erase(static_cast<const char*>(memory));
+  return Free("cudaFree", memory);
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
+  const auto* at = static_cast<const char*>(data);
+  attributes->type = cudaMemoryTypeUnregistered;
+  const auto after = state().ranges.upper_bound(at);
+  if (after != state().ranges.begin()) {
+    const auto& [begin, range] = *std::prev(after);
+    if (at < begin + range.first) attributes->type = cudaMemoryTypeDevice;
+    attributes->device = range.second;
+  }
+  return Answer("cudaPointerGetAttributes");
+}
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return Make("cudaStreamCreateWithFlags", state().streams, stream);
 }

@@ -134,6 +134,16 @@ TEST_P(DeviceConformance, MeasuresTilesWithTheHostsBits) {
   EXPECT_EQ(std::min(got[2].first, got[3].first), 190u);
 }
 
+TEST_P(DeviceConformance, KnowsItsOwnMemory) {
+  const bool host = dynamic_cast<HostDevice*>(device_.get()) != nullptr;
+  const float* memory = Floats(2);
+  EXPECT_EQ(*device_->Holds(memory), !host);
+  EXPECT_EQ(*device_->Holds(memory + 1), !host);
+  EXPECT_FALSE(*device_->Holds(slab_));
+  const float here = 0;
+  EXPECT_FALSE(*device_->Holds(&here));
+}
+
 TEST_P(DeviceConformance, RefusesATypeThatIsNone) {
   const Measurement odd{slab_, 1, DType::kF32, 65, nullptr};
   EXPECT_EQ(device_->Measure(first_, odd).code(), absl::StatusCode::kInvalidArgument);

@@ -1,5 +1,6 @@
 #include "tests/client/device/hostile_device.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -51,6 +52,7 @@ absl::StatusOr<void*> HostileDevice::Allocate(MemoryKind kind, size_t bytes) {
   }
   memory_.push_back(std::make_unique<std::byte[]>(bytes));
   std::memset(memory_.back().get(), kPoison, bytes);
+  if (kind == MemoryKind::kDevice) on_device_.push_back({memory_.back().get(), bytes});
   return memory_.back().get();
 }
 
@@ -120,6 +122,12 @@ absl::Status HostileDevice::Synchronize(Event event) {
     if (events_[index].done < record) RunFront(StreamToward(index, record));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> HostileDevice::Holds(const void* data) {
+  return std::any_of(on_device_.begin(), on_device_.end(), [data](Range range) {
+    return Overlap(range, {data, 1});
+  });
 }
 
 absl::Status HostileDevice::HostReads(const void* data, size_t bytes) {

@@ -36,6 +36,7 @@ class HostileDevice final : public Device {
   absl::Status Wait(Stream stream, Event event) override;
   absl::Status Keep(Stream stream, const void* data, size_t bytes) override;
   absl::Status Synchronize(Event event) override;
+  absl::StatusOr<bool> Holds(const void* data) override;
   absl::Status HostReads(const void* data, size_t bytes) override;
   absl::Status HostWrites(void* data, size_t bytes) override;
 
@@ -76,6 +77,7 @@ class HostileDevice final : public Device {
   std::mt19937 random_;
   const uint32_t early_;  // of 8 chances to run work early
   std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<Range> on_device_;
   bool pinned_ = false;
   std::vector<std::deque<Op>> streams_;
   std::vector<EventState> events_;
