@@ -101,7 +101,8 @@ ROOMS = {
     "client/device/cuda": Room(("client/device",), ("cuda",)),
     "client/aio": Room(("common/base", "common/io")),
     "client/cpp": Room(
-        COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT), ("absl/",) + GRPC + PROTOBUF),
+        COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT, "client/device"),
+        ("absl/",) + GRPC + PROTOBUF),
     "client/python": Room(
         (PUBLIC_CLIENT, "client/aio", "common/base", "common/io", "common/tensor", SAFETENSORS),
         ("absl/", "nanobind/", "Python.h")),

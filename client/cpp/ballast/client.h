@@ -20,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -134,6 +135,19 @@ struct Pause {
   uint32_t world = 0;                // likewise: trainers from now on
 };
 
+// The NVIDIA GPU that holds tensors of a job; other tensors may be the host's. Compiled, and run in
+// tests on a stand-in for CUDA, not on a GPU.
+struct Gpu {
+  std::string library;  // path of libballast_cuda.so
+  int ordinal = 0;      // CUDA's number of the GPU in this process
+  // Host memory that is pinned at Attach, for the frames that are on their way; at least 4 MiB.
+  size_t pinned_bytes = size_t{64} << 20;
+  // The framework's present stream (a cudaStream_t). The client calls it on the thread of the call
+  // that lends tensors, without a lock. Before memory is used, what is on that stream is done; what
+  // is queued there after the call sees the new weights.
+  std::function<void*()> current_stream;
+};
+
 struct JobOptions {
   std::vector<std::string> endpoints;  // any subset of the servers, "host:port"
   std::string job;                     // name, [A-Za-z0-9][A-Za-z0-9._-]{0,127}
@@ -179,15 +193,17 @@ struct JobOptions {
   uint32_t min_world = 1;
   // The value of the first trainer counts.
   Device device = Device::kAuto;
+  // Set when some tensors are on a GPU. Opens the CUDA part and takes its pinned memory at Attach.
+  std::optional<Gpu> gpu;
   // Hears the news. Attach, Step, Wait and fetches call it on their thread, without a lock; it also
   // gets news from between two calls, at most the newest 64. It may call Abort. Empty: the client
   // logs news instead.
   std::function<void(const Pause&)> on_pause;
 };
 
-// Memory of one tensor for one call, contiguous and of the tensor's dtype and shape. The caller
-// owns it. Until the call (or the Wait that ends it) has returned, gradients stay valid and
-// unchanged, and the caller does not read weights.
+// Memory of one tensor for one call, contiguous and of the tensor's dtype and shape, of the host or
+// of the GPU of JobOptions::gpu. The caller owns it. Until the call (or the Wait that ends it) has
+// returned, gradients stay valid and unchanged, and the caller does not read weights.
 struct TensorBuffers {
   const void* grad = nullptr;  // null: no gradient this round
   void* weight = nullptr;      // in: initial weights at Attach; out: stepped weights

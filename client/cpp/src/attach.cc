@@ -205,21 +205,4 @@ absl::StatusOr<std::vector<void*>> WeightsOf(const std::vector<TensorBuffers>& b
   return weights;
 }
 
-std::vector<uint32_t> DigestsOf(const std::vector<const char*>& values,
-                                const std::vector<LayoutTensor>& sizes) {
-  std::vector<uint32_t> digests(values.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    const size_t bytes = sizes[i].elements * DTypeBytes(sizes[i].dtype);
-    digests[i] = values[i] == nullptr ? 0 : Crc32c(values[i], bytes);
-  }
-  return digests;
-}
-
-std::vector<uint32_t> DigestsOf(const std::vector<void*>& weights,
-                                const std::vector<LayoutTensor>& sizes) {
-  std::vector<const char*> values;
-  for (const void* const weight : weights) values.push_back(static_cast<const char*>(weight));
-  return DigestsOf(values, sizes);
-}
-
 }  // namespace ballast::client

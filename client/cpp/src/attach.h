@@ -40,10 +40,4 @@ absl::StatusOr<std::vector<void*>> WeightsOf(const std::vector<TensorBuffers>& b
                                              const std::vector<TensorSpec>& tensors,
                                              const std::vector<LayoutTensor>& sizes);
 
-// CRC32C of each tensor's memory, for InitMode::kEqual; 0 where there is none.
-std::vector<uint32_t> DigestsOf(const std::vector<const char*>& values,
-                                const std::vector<LayoutTensor>& sizes);
-std::vector<uint32_t> DigestsOf(const std::vector<void*>& weights,
-                                const std::vector<LayoutTensor>& sizes);
-
 }  // namespace ballast::client

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/cpp/src/attach.h"
+#include "client/cpp/src/gpu_tensors.h"
 #include "client/cpp/src/grpc_transport.h"
 #include "client/cpp/src/home_search.h"
 #include "client/cpp/src/session.h"
@@ -38,6 +39,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Attach(const JobOptions& options
   BALLAST_ASSIGN_OR_RETURN(const std::vector<void*> weights,
                            WeightsOf(buffers, attached.spec.tensors, sizes));
   attached.incarnation = RandomIncarnation();
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<GpuTensors> gpu,
+                           GpuTensors::Open(options.gpu.has_value() ? &*options.gpu : nullptr));
+  if (gpu != nullptr) BALLAST_RETURN_IF_ERROR(gpu->Begin());
 
   v1::AttachRequest request;
   *request.mutable_protocol() = OwnProtocolRange();
@@ -50,14 +54,17 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Attach(const JobOptions& options
   const bool equal = options.init == InitMode::kEqual;
   request.set_init(equal ? v1::INIT_MODE_EQUAL : v1::INIT_MODE_BROADCAST);
   if (equal) {
-    for (const uint32_t digest : DigestsOf(weights, sizes)) request.add_tensor_crc32c(digest);
+    BALLAST_ASSIGN_OR_RETURN(const std::vector<uint32_t> digests,
+                             DigestsOf(weights, sizes, gpu != nullptr ? gpu->desk() : nullptr));
+    request.mutable_tensor_crc32c()->Assign(digests.begin(), digests.end());
   }
   BALLAST_ASSIGN_OR_RETURN(attached.reply, AttachToHome(options, std::move(request)));
   const auto make_transport = [&options](Mutex* mu) {
     return std::make_unique<GrpcTransport>(mu, options.time_scale);
   };
-  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
-                           Session::Open(options, attached, make_transport, weights));
+  BALLAST_ASSIGN_OR_RETURN(
+      std::unique_ptr<Session> session,
+      Session::Open(options, attached, make_transport, weights, std::move(gpu)));
   return std::unique_ptr<Client>(std::move(session));
 }
 

@@ -4,11 +4,16 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "ballast/client.h"
 #include "client/cpp/src/activity.h"
+#include "client/cpp/src/device_desk.h"
 #include "client/cpp/src/job_view.h"
 #include "client/cpp/src/lent_memory.h"
 #include "client/cpp/src/link.h"
@@ -20,11 +25,17 @@ namespace ballast::client {
 
 class FrameDesk {
  public:
-  // `job` and `lease` outlive the desk.
-  FrameDesk(const JobView* job, BufferLease* lease) : job_(job), lease_(lease) {}
+  // `job`, `lease` and `device` outlive the desk. `device` is null when all tensors are the host's.
+  FrameDesk(const JobView* job, BufferLease* lease, DeviceDesk* device)
+      : job_(job), lease_(lease), device_(device) {}
 
-  // The frame of `kind` over the memory that `activity` has lent. Copies no payload.
-  Outgoing Form(FrameKind kind, const FrameRange& range, const Activity& activity);
+  // The next frame that the server's share has to send, over the memory that `activity` has lent;
+  // nullopt when there is none now. Copies no payload on the host. Error: the device's.
+  absl::StatusOr<std::optional<Outgoing>> Next(ServerLink* server, const Activity& activity);
+  // Next had no pinned buffer, and nothing says when there is one: ask again soon.
+  bool starved() const { return starved_; }
+  // The activity is over: frames that were begun and not sent are dropped.
+  void DropBegun();
 
   // Counts a frame of `server` for `activity`, and writes its payload to the tensors. Errors:
   // INTERNAL BAD_FRAME; DATA_LOSS BAD_CHECKSUM, after the bytes were written.
@@ -36,17 +47,46 @@ class FrameDesk {
   const TransferCounters& counters() const { return counters_; }
 
  private:
+  // A frame whose bytes are on their way from the device.
+  struct Begun {
+    uint64_t plan_number;
+    FrameKind kind;
+    FrameRange range;
+    std::optional<size_t> buffer;  // without one, all its memory is the host's
+  };
+
+  ::ballast::DType DTypeOf(const FrameRange& range) const {
+    return job_->layout.extents()[range.extent].dtype;
+  }
+  std::vector<TensorPiece> PiecesOfRange(const FrameRange& range) const;
+  absl::StatusOr<Begun> Begin(ServerLink* server, const FrameRange& range,
+                              const Activity& activity);
+  absl::StatusOr<Outgoing> Form(const Begun& begun, const Activity& activity);
+  absl::Status BeginAhead(ServerLink* server, const Activity& activity, std::deque<Begun>* begun);
+  void Drop(const Begun& begun);
   absl::Status TakeWeights(const ServerLink& server, const DecodedFrame& frame, Activity* activity,
                            Time now);
   absl::Status TakeState(const ServerLink& server, const DecodedFrame& frame, Activity* activity);
   // Counts `frame` for a fetch. Error: INTERNAL BAD_FRAME for bytes that were not asked for.
   absl::Status Count(const ServerLink& server, const DecodedFrame& frame, Fetch* fetch) const;
+  // Where the bytes of a frame go: per piece, and what then goes from a pinned buffer to the
+  // device.
+  struct Landing {
+    std::vector<void*> outs;
+    std::optional<size_t> buffer;
+    std::vector<device::Piece> on_device;
+  };
+  absl::StatusOr<Landing> LandingOf(const std::vector<TensorPiece>& pieces, size_t element_bytes,
+                                    const std::vector<void*>& destinations);
   // destinations[t] is the memory of tensor t, or null to leave it out.
   absl::Status Store(const ServerLink& server, const DecodedFrame& frame,
                      const std::vector<void*>& destinations);
 
   const JobView* const job_;
   BufferLease* const lease_;
+  DeviceDesk* const device_;
+  std::map<size_t, std::deque<Begun>> begun_;  // per server, in the order of its plan
+  bool starved_ = false;
   TransferCounters counters_;
 };
 

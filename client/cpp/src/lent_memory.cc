@@ -64,14 +64,13 @@ std::vector<TensorPiece> PiecesOf(const Layout& layout, uint32_t extent, size_t 
 }
 
 uint64_t Scatter(const Payload& payload, const std::vector<TensorPiece>& pieces,
-                 const std::vector<void*>& destinations, uint32_t* crc) {
+                 const std::vector<void*>& outs, uint32_t* crc) {
   uint64_t copied = 0;
   auto source = payload.pieces().begin();
   size_t source_offset = 0;
-  for (const TensorPiece& piece : pieces) {
-    char* out = static_cast<char*>(destinations[piece.tensor]);
-    if (out != nullptr) out += piece.tensor_offset;
-    for (size_t left = piece.bytes; left > 0 && source != payload.pieces().end();) {
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    char* out = static_cast<char*>(outs[i]);
+    for (size_t left = pieces[i].bytes; left > 0 && source != payload.pieces().end();) {
       const size_t step = std::min(left, source->bytes - source_offset);
       const char* const from = source->data + source_offset;
       if (out != nullptr) {

@@ -54,11 +54,11 @@ struct TensorPiece {
 std::vector<TensorPiece> PiecesOf(const Layout& layout, uint32_t extent, size_t element_bytes,
                                   uint32_t offset, uint32_t length);
 
-// Writes `payload` to the pieces' tensors. destinations[t] is the memory of tensor t, or null to
-// leave it out. Returns the bytes copied. The pieces' bytes must add up to those of the payload.
-// Continues `*crc` over the whole payload on the way, which costs nothing beside the copy: the
-// caller learns whether the bytes were right after they have been written.
+// Writes `payload` to memory: piece i goes to outs[i], or nowhere when that is null. Returns the
+// bytes copied. The pieces' bytes must add up to those of the payload. Continues `*crc` over the
+// whole payload on the way, which costs nothing beside the copy: the caller learns whether the
+// bytes were right after they have been written.
 uint64_t Scatter(const Payload& payload, const std::vector<TensorPiece>& pieces,
-                 const std::vector<void*>& destinations, uint32_t* crc);
+                 const std::vector<void*>& outs, uint32_t* crc);
 
 }  // namespace ballast::client

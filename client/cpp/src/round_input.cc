@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/src/attach.h"
+#include "client/cpp/src/gpu_tensors.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/job/upload_plane.h"
@@ -39,12 +40,13 @@ RoundInput Lend(const JobView& job, const std::vector<TensorBuffers>& buffers) {
   return input;
 }
 
-void AddDigests(const JobView& job, RoundInput* input) {
-  input->upload = true;
-  if (job.options.init == InitMode::kBroadcast) return;
-  for (const uint32_t digest : DigestsOf(input->sources, job.layout.tensors())) {
-    input->begin.add_weight_crc32c(digest);
-  }
+absl::StatusOr<RoundInput> WithDigests(const JobView& job, RoundInput input, DeviceDesk* desk) {
+  input.upload = true;
+  if (job.options.init == InitMode::kBroadcast) return input;
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<uint32_t> digests,
+                           DigestsOf(input.sources, job.layout.tensors(), desk));
+  input.begin.mutable_weight_crc32c()->Assign(digests.begin(), digests.end());
+  return input;
 }
 
 absl::Status CheckPlane(const JobView& job, const StateUpload& upload,
@@ -101,18 +103,19 @@ absl::StatusOr<RoundInput> StepInput(const JobView& job, const std::vector<Hyper
 }
 
 absl::StatusOr<RoundInput> UploadInput(const JobView& job,
-                                       const std::vector<TensorBuffers>& buffers) {
+                                       const std::vector<TensorBuffers>& buffers,
+                                       DeviceDesk* desk) {
   BALLAST_RETURN_IF_ERROR(CheckBuffers(job, buffers));
   std::vector<TensorBuffers> lent = buffers;
   for (TensorBuffers& tensor : lent) tensor.grad = tensor.weight;
   RoundInput input = Lend(job, lent);
   input.begin.set_upload(true);
-  AddDigests(job, &input);
-  return input;
+  return WithDigests(job, std::move(input), desk);
 }
 
 absl::StatusOr<RoundInput> StateUploadInput(const JobView& job, const StateUpload& upload,
-                                            const std::vector<TensorBuffers>& buffers) {
+                                            const std::vector<TensorBuffers>& buffers,
+                                            DeviceDesk* desk) {
   BALLAST_RETURN_IF_ERROR(CheckBuffers(job, buffers));
   BALLAST_RETURN_IF_ERROR(CheckPlane(job, upload, buffers));
   BALLAST_RETURN_IF_ERROR(CheckSteps(upload, buffers.size()));
@@ -122,8 +125,7 @@ absl::StatusOr<RoundInput> StateUploadInput(const JobView& job, const StateUploa
   begin->set_presence(PresenceBits(input.present));
   begin->mutable_tensor_step()->Assign(upload.tensor_step.begin(), upload.tensor_step.end());
   begin->set_opt_step(upload.opt_step);
-  AddDigests(job, &input);
-  return input;
+  return WithDigests(job, std::move(input), desk);
 }
 
 }  // namespace ballast::client

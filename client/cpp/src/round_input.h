@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "ballast/client.h"
 #include "ballast/v1/data.pb.h"
+#include "client/cpp/src/device_desk.h"
 #include "client/cpp/src/job_view.h"
 
 namespace ballast::client {
@@ -28,11 +29,13 @@ struct RoundInput {
 absl::StatusOr<RoundInput> StepInput(const JobView& job, const std::vector<Hyper>& hyper,
                                      const std::vector<TensorBuffers>& buffers,
                                      double loss_scale = 0);
-// Of the weights at `buffers[i].weight`. Error: INVALID_ARGUMENT BAD_ARGUMENT.
+// Of the weights at `buffers[i].weight`. `desk`: of the tensors that are on a device, or null.
+// Errors: INVALID_ARGUMENT BAD_ARGUMENT; the device's.
 absl::StatusOr<RoundInput> UploadInput(const JobView& job,
-                                       const std::vector<TensorBuffers>& buffers);
+                                       const std::vector<TensorBuffers>& buffers, DeviceDesk* desk);
 // Of one plane at `buffers[i].grad`. Error: INVALID_ARGUMENT BAD_ARGUMENT.
 absl::StatusOr<RoundInput> StateUploadInput(const JobView& job, const StateUpload& upload,
-                                            const std::vector<TensorBuffers>& buffers);
+                                            const std::vector<TensorBuffers>& buffers,
+                                            DeviceDesk* desk);
 
 }  // namespace ballast::client

@@ -8,6 +8,7 @@ namespace ballast::client {
 
 void SendPlan::Start(uint64_t round, std::vector<uint32_t> extents, std::vector<bool> present,
                      bool windowed) {
+  ++number_;
   round_ = round;
   windowed_ = windowed;
   resumed_ = false;

@@ -59,6 +59,9 @@ class SendPlan {
   // The stream ended; another one follows. Nothing is left to send until the next Start or Resume.
   void OnNewStream();
 
+  // Grows whenever a plan begins or ends: frames taken of an older one are no longer wanted.
+  uint64_t number() const { return number_; }
+
   // Takes the next frame that window and credits allow, and charges its bytes; nullopt when there
   // is none now. A frame bigger than all credit is let through once nothing is outstanding.
   std::optional<FrameRange> Next();
@@ -103,6 +106,7 @@ class SendPlan {
 
   const Layout* const layout_;
   SendLimits limits_;
+  uint64_t number_ = 0;
   uint64_t round_ = 0;
   bool windowed_ = false;
   bool resumed_ = false;

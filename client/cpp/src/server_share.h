@@ -57,6 +57,7 @@ class ServerShare {
   // The next range that window and credits allow, and what its frame carries.
   std::optional<FrameRange> NextRange() { return plan_.Next(); }
   FrameKind kind() const { return kind_; }
+  uint64_t plan_number() const { return plan_.number(); }
   // Every byte of the upload, or of the round, has arrived.
   bool all_received() const { return !restoring_ && plan_.all_received(); }
 

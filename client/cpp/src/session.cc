@@ -42,6 +42,16 @@ absl::Status CheckReply(const v1::AttachReply& reply) {
                    " extents; use the same release on both sides"));
 }
 
+// A frame of device memory takes one pinned buffer.
+absl::Status CheckFrameBytes(const v1::AttachReply& reply, GpuTensors* gpu) {
+  if (gpu == nullptr || reply.chunk_bytes() <= gpu->desk()->buffer_bytes()) return absl::OkStatus();
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
+      absl::StrCat("the servers cut frames of ", reply.chunk_bytes(), " bytes; with tensors on a ",
+                   "GPU the limit is ", gpu->desk()->buffer_bytes(),
+                   ": set rounds.chunk_bytes of the servers to that"));
+}
+
 // How long Leave may take. A server that is away, or not in the job's epoch yet, may still come.
 nanoseconds LeaveLimit(const SessionCore& core) {
   const bool all_know = std::all_of(core.servers().begin(), core.servers().end(),
@@ -58,12 +68,13 @@ bool AllLeft(const SessionCore& core) {
 }  // namespace
 
 Session::Session(const JobOptions& options, const AttachResult& attached,
-                 const MakeTransport& make_transport)
-    : options_(options), transport_(make_transport(&mu_)) {
+                 const MakeTransport& make_transport, std::unique_ptr<GpuTensors> gpu)
+    : options_(options), gpu_(std::move(gpu)), transport_(make_transport(&mu_)) {
   if (attached.reply.resumed()) user_state_ = attached.reply.user_state();
   SessionCore::Environment environment;
   environment.transport = transport_.get();
   environment.lease = &lease_;
+  environment.device = desk();
   environment.on_change = [this] { changed_.NotifyAll(); };
   core_ = std::make_unique<SessionCore>(options, attached, std::move(environment));
 }
@@ -79,10 +90,12 @@ Session::~Session() {
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(const JobOptions& options,
                                                        const AttachResult& attached,
                                                        const MakeTransport& make_transport,
-                                                       const std::vector<void*>& weights) {
+                                                       const std::vector<void*>& weights,
+                                                       std::unique_ptr<GpuTensors> gpu) {
   BALLAST_RETURN_IF_ERROR(CheckReply(attached.reply));
+  BALLAST_RETURN_IF_ERROR(CheckFrameBytes(attached.reply, gpu.get()));
   BALLAST_RETURN_IF_ERROR(CheckPolicyReply(attached));
-  std::unique_ptr<Session> session(new Session(options, attached, make_transport));
+  std::unique_ptr<Session> session(new Session(options, attached, make_transport, std::move(gpu)));
   BALLAST_RETURN_IF_ERROR(session->Start(attached.reply.plan()));
   BALLAST_RETURN_IF_ERROR(session->resumed() ? session->TakeOver(weights)
                                              : session->Initialize(options.init, weights, 0));
@@ -190,6 +203,7 @@ absl::StatusOr<Activity> Session::FinishActivity() {
     MutexLock lock(&mu_);
     core_->Fail(stopped);
   }
+  BALLAST_RETURN_IF_ERROR(EndOnGpu());
   MutexLock lock(&mu_);
   return core_->EndActivity();
 }
@@ -226,6 +240,15 @@ absl::Status Session::CallHome(const char* method, const google::protobuf::Messa
 
 // --- Rounds -------------------------------------------------------------------------------------
 
+absl::Status Session::BeginOnGpu() {
+  if (gpu_ == nullptr) return absl::OkStatus();
+  {
+    MutexLock lock(&mu_);
+    BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
+  }
+  return gpu_->Begin();
+}
+
 absl::Status Session::BeginRound(absl::StatusOr<RoundInput> input) {
   BALLAST_RETURN_IF_ERROR(input.status());
   input->user_state = user_state_;
@@ -235,22 +258,25 @@ absl::Status Session::BeginRound(absl::StatusOr<RoundInput> input) {
 
 absl::Status Session::BeginStep(const std::vector<Hyper>& hyper,
                                 const std::vector<TensorBuffers>& buffers, double loss_scale) {
+  BALLAST_RETURN_IF_ERROR(BeginOnGpu());
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
   return BeginRound(StepInput(core_->job(), hyper, buffers, loss_scale));
 }
 
 absl::Status Session::BeginUpload(const std::vector<TensorBuffers>& buffers) {
+  BALLAST_RETURN_IF_ERROR(BeginOnGpu());
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
-  return BeginRound(UploadInput(core_->job(), buffers));
+  return BeginRound(UploadInput(core_->job(), buffers, desk()));
 }
 
 absl::Status Session::BeginStateUpload(const StateUpload& upload,
                                        const std::vector<TensorBuffers>& buffers) {
+  BALLAST_RETURN_IF_ERROR(BeginOnGpu());
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
-  return BeginRound(StateUploadInput(core_->job(), upload, buffers));
+  return BeginRound(StateUploadInput(core_->job(), upload, buffers, desk()));
 }
 
 absl::StatusOr<bool> Session::Wait(std::chrono::milliseconds timeout, RoundReport* report) {
@@ -264,6 +290,7 @@ absl::StatusOr<bool> Session::Wait(std::chrono::milliseconds timeout, RoundRepor
   }
   BALLAST_ASSIGN_OR_RETURN(const bool done, AwaitActivity(timeout));
   if (!done) return false;
+  BALLAST_RETURN_IF_ERROR(EndOnGpu());
   RoundReport own;
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(core_->EndRound(report != nullptr ? report : &own));

@@ -18,6 +18,7 @@
 #include "ballast/client.h"
 #include "ballast/v1/control.pb.h"
 #include "client/cpp/src/activity.h"
+#include "client/cpp/src/gpu_tensors.h"
 #include "client/cpp/src/job_view.h"
 #include "client/cpp/src/lent_memory.h"
 #include "client/cpp/src/link.h"
@@ -38,7 +39,8 @@ class Session final : public Client {
   static absl::StatusOr<std::unique_ptr<Session>> Open(const JobOptions& options,
                                                        const AttachResult& attached,
                                                        const MakeTransport& make_transport,
-                                                       const std::vector<void*>& weights);
+                                                       const std::vector<void*>& weights,
+                                                       std::unique_ptr<GpuTensors> gpu = nullptr);
   // Breaks the links off, and waits until the transport has let go of all lent memory.
   ~Session() override;
 
@@ -73,7 +75,7 @@ class Session final : public Client {
 
  private:
   Session(const JobOptions& options, const AttachResult& attached,
-          const MakeTransport& make_transport);
+          const MakeTransport& make_transport, std::unique_ptr<GpuTensors> gpu);
 
   // session.cc: waiting.
   absl::Status Start(const v1::Plan& plan);
@@ -105,11 +107,19 @@ class Session final : public Client {
                              bool from_first);
   absl::Status FetchWeightsInto(const std::vector<void*>& weights);
   absl::Status AskToExtend(const v1::ExtendRequest& request, v1::ExtendReply* reply);
-  v1::ExtendRequest MakeExtendRequest(const JobSpec& grown, const Layout& layout,
-                                      const std::vector<void*>& weights, InitMode init);
+  absl::StatusOr<v1::ExtendRequest> MakeExtendRequest(const JobSpec& grown, const Layout& layout,
+                                                      const std::vector<void*>& weights,
+                                                      InitMode init);
+
+  // What the caller's GPU has queued is done, and then, after the activity, sees its weights. They
+  // do nothing without a GPU.
+  absl::Status BeginOnGpu();
+  absl::Status EndOnGpu() { return gpu_ == nullptr ? absl::OkStatus() : gpu_->End(); }
+  DeviceDesk* desk() const { return gpu_ == nullptr ? nullptr : gpu_->desk(); }
 
   const JobOptions options_;
-  BufferLease lease_;  // before the transport, which may hold lent memory
+  const std::unique_ptr<GpuTensors> gpu_;  // before the lease, which may hold its pinned memory
+  BufferLease lease_;                      // before the transport, which may hold lent memory
   mutable Mutex mu_;
   CondVar changed_;
   std::unique_ptr<Transport> transport_;

@@ -90,6 +90,7 @@ absl::Status Session::TakeOver(const std::vector<void*>& weights) {
 
 absl::Status Session::UploadInitial(const std::vector<void*>& weights, uint32_t first_extent,
                                     bool from_first) {
+  BALLAST_RETURN_IF_ERROR(BeginOnGpu());
   {
     MutexLock lock(&mu_);
     BALLAST_RETURN_IF_ERROR(core_->PushInitialWeights({weights, first_extent}, from_first));
@@ -100,6 +101,7 @@ absl::Status Session::UploadInitial(const std::vector<void*>& weights, uint32_t 
 // --- Fetches ------------------------------------------------------------------------------------
 
 absl::Status Session::FetchWeightsInto(const std::vector<void*>& weights) {
+  BALLAST_RETURN_IF_ERROR(BeginOnGpu());
   {
     MutexLock lock(&mu_);
     Fetch fetch;
@@ -124,6 +126,7 @@ absl::Status Session::FetchWeights(const std::vector<TensorBuffers>& buffers) {
 
 absl::Status Session::FetchState(const std::vector<StateBuffers>& buffers,
                                  std::vector<uint64_t>* tensor_step) {
+  BALLAST_RETURN_IF_ERROR(BeginOnGpu());
   {
     MutexLock lock(&mu_);
     BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
@@ -159,8 +162,10 @@ absl::StatusOr<uint64_t> Session::Snapshot(const std::string& name, uint32_t kee
 
 // --- Growth -------------------------------------------------------------------------------------
 
-v1::ExtendRequest Session::MakeExtendRequest(const JobSpec& grown, const Layout& layout,
-                                             const std::vector<void*>& weights, InitMode init) {
+absl::StatusOr<v1::ExtendRequest> Session::MakeExtendRequest(const JobSpec& grown,
+                                                             const Layout& layout,
+                                                             const std::vector<void*>& weights,
+                                                             InitMode init) {
   const size_t first = grown.tensors.size() - weights.size();
   v1::ExtendRequest request;
   request.set_slot(options_.slot);
@@ -172,7 +177,10 @@ v1::ExtendRequest Session::MakeExtendRequest(const JobSpec& grown, const Layout&
   if (init == InitMode::kEqual) {
     const std::vector<LayoutTensor> sizes(layout.tensors().begin() + static_cast<ptrdiff_t>(first),
                                           layout.tensors().end());
-    for (const uint32_t digest : DigestsOf(weights, sizes)) request.add_tensor_crc32c(digest);
+    BALLAST_RETURN_IF_ERROR(BeginOnGpu());
+    BALLAST_ASSIGN_OR_RETURN(const std::vector<uint32_t> digests,
+                             DigestsOf(weights, sizes, desk()));
+    request.mutable_tensor_crc32c()->Assign(digests.begin(), digests.end());
   }
   MutexLock lock(&mu_);
   const JobView& job = core_->job();
@@ -222,9 +230,10 @@ absl::Status Session::Extend(const std::vector<Tensor>& tensors,
   BALLAST_ASSIGN_OR_RETURN(const std::vector<void*> new_weights,
                            WeightsOf(buffers, added, grown.sizes));
   weights.insert(weights.end(), new_weights.begin(), new_weights.end());
+  BALLAST_ASSIGN_OR_RETURN(const v1::ExtendRequest request,
+                           MakeExtendRequest(grown.spec, grown.layout, new_weights, init));
   v1::ExtendReply reply;
-  BALLAST_RETURN_IF_ERROR(
-      AskToExtend(MakeExtendRequest(grown.spec, grown.layout, new_weights, init), &reply));
+  BALLAST_RETURN_IF_ERROR(AskToExtend(request, &reply));
   {
     MutexLock lock(&mu_);
     BALLAST_RETURN_IF_ERROR(core_->Grow(std::move(grown.spec), std::move(grown.layout), reply));

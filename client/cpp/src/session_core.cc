@@ -21,6 +21,8 @@ constexpr int kLooksPerHeartbeat = 2;
 // A tick that comes this many heartbeats late says that this process was stopped, not the servers.
 constexpr int kLateHeartbeats = 3;
 constexpr std::chrono::seconds kLogInterval{30};
+// Until pinned buffers are looked for again; a transport does not say when a frame has left.
+constexpr std::chrono::milliseconds kStarvedPause{1};
 
 // How long the loss of a trainer is held back.
 std::chrono::nanoseconds SecondThought(const JobView& job) { return job.heartbeat / 5; }
@@ -52,7 +54,7 @@ SessionCore::SessionCore(const JobOptions& options, const AttachResult& attached
     : transport_(environment.transport),
       on_change_(std::move(environment.on_change)),
       job_(options, attached),
-      frames_(&job_, environment.lease),
+      frames_(&job_, environment.lease, environment.device),
       pauses_(&job_, on_change_),
       passage_(&job_, transport_, &pauses_) {
   for (const v1::ServerAddress& server : attached.reply.servers()) {
@@ -176,7 +178,10 @@ bool SessionCore::Done() const {
   });
 }
 
-Activity SessionCore::EndActivity() { return std::exchange(activity_, Idle()); }
+Activity SessionCore::EndActivity() {
+  frames_.DropBegun();
+  return std::exchange(activity_, Idle());
+}
 
 absl::Status SessionCore::EndRound(RoundReport* report) {
   const Time now = transport_->Now();
@@ -210,6 +215,7 @@ void SessionCore::Rearm(Time now) {
   Time due = std::min(pulse_.next_look, passage_.due());
   if (suspicion_.has_value()) due = std::min(due, suspicion_->since + SecondThought(job_));
   for (const auto& server : servers_) due = std::min(due, server->reconnect().due());
+  if (frames_.starved()) due = std::min(due, now + kStarvedPause);
   if (timer_ != nullptr) timer_->Set(std::max(due, now));
 }
 
@@ -225,6 +231,11 @@ void SessionCore::OnTick() {
     LookAfterServers(now);
   }
   if (error_.ok()) RetryLostServers(now);
+  if (error_.ok() && frames_.starved()) {
+    for (auto& server : servers_) {
+      if (server->alive()) server->Kick();
+    }
+  }
   if (!error_.ok()) return;
   const absl::Status passing = passage_.Retry(
       home(), now, [this](const absl::StatusOr<Payload>& answer) { OnAttachAnswer(answer); });

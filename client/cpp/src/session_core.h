@@ -36,6 +36,7 @@ class SessionCore final : private ServerLink::Owner {
   struct Environment {
     Transport* transport = nullptr;
     BufferLease* lease = nullptr;     // of the memory that activities lend
+    DeviceDesk* device = nullptr;     // of the tensors that are not in host memory, if any
     std::function<void()> on_change;  // something ended, failed, or is news
   };
   using Servers = std::vector<std::unique_ptr<ServerLink>>;

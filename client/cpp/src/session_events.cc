@@ -112,10 +112,15 @@ absl::Status SessionCore::OnStateInfo(ServerLink* server, const v1::StateInfo& i
 
 std::optional<Outgoing> SessionCore::NextFrame(ServerLink* server) {
   if (!SendsFrames(activity_) || !server->welcomed() || !error_.ok()) return std::nullopt;
-  const std::optional<FrameRange> range = server->share().NextRange();
-  if (!range.has_value()) return std::nullopt;
-  if (Step* const step = std::get_if<Step>(&activity_)) step->up_bytes += range->length;
-  return frames_.Form(server->share().kind(), *range, activity_);
+  absl::StatusOr<std::optional<Outgoing>> next = frames_.Next(server, activity_);
+  if (!next.ok()) {
+    Fail(next.status());
+    return std::nullopt;
+  }
+  if (frames_.starved()) Rearm(transport_->Now());
+  Step* const step = std::get_if<Step>(&activity_);
+  if (next->has_value() && step != nullptr) step->up_bytes += (*next)->body.bytes();
+  return *std::move(next);
 }
 
 // --- Servers that go away -----------------------------------------------------------------------

@@ -83,10 +83,12 @@ TEST(Scatter, WritesToTheTensorsWhateverThePiecesOfThePayload) {
     }
     std::vector<std::string> tensors = {std::string(40, 'x'), std::string(400, 'x'), "",
                                         std::string(360, 'x')};
-    std::vector<void*> destinations;
-    for (std::string& tensor : tensors) destinations.push_back(tensor.data());
+    std::vector<void*> outs;
+    for (const TensorPiece& piece : pieces) {
+      outs.push_back(tensors[piece.tensor].data() + piece.tensor_offset);
+    }
     uint32_t crc = 5;
-    EXPECT_EQ(Scatter(Payload(parts, nullptr), pieces, destinations, &crc), 480u);
+    EXPECT_EQ(Scatter(Payload(parts, nullptr), pieces, outs, &crc), 480u);
     EXPECT_EQ(crc, Crc32c(bytes.data(), bytes.size(), 5));
     EXPECT_EQ(tensors[0], std::string(20, 'x') + bytes.substr(0, 20));
     EXPECT_EQ(tensors[1], bytes.substr(20, 400));
@@ -94,13 +96,13 @@ TEST(Scatter, WritesToTheTensorsWhateverThePiecesOfThePayload) {
   }
 }
 
-TEST(Scatter, LeavesOutTensorsWithoutMemory) {
+TEST(Scatter, LeavesOutPiecesWithoutMemory) {
   const Layout layout = SmallLayout();
   std::string last(360, 'x');
-  const std::vector<void*> destinations = {nullptr, nullptr, nullptr, last.data()};
+  const std::vector<void*> outs = {nullptr, nullptr, last.data()};
   const Payload payload = Payload::FromString(std::string(420, 'a') + std::string(60, 'b'));
   uint32_t crc = 0;
-  EXPECT_EQ(Scatter(payload, PiecesOf(layout, 0, 4, 20, 480), destinations, &crc), 60u);
+  EXPECT_EQ(Scatter(payload, PiecesOf(layout, 0, 4, 20, 480), outs, &crc), 60u);
   EXPECT_EQ(crc, payload.Crc32c());
   EXPECT_EQ(last, std::string(60, 'b') + std::string(300, 'x'));
 }

@@ -1,0 +1,57 @@
+// A job's tensors on a GPU, as a session needs them: the device, its desk, and the framework's
+// stream before and after each activity.
+// Comes from: JobOptions::gpu. Goes to: Session, SessionCore. Thread safety: as DeviceDesk.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ballast/client.h"
+#include "client/cpp/src/device_desk.h"
+#include "client/device/device.h"
+#include "common/tensor/layout.h"
+
+namespace ballast::client {
+
+class GpuTensors {
+ public:
+  using StreamFn = std::function<device::Stream()>;
+
+  // Opens the CUDA part and takes the pinned memory, before the job is attached to. Null when `gpu`
+  // is null. Errors: INVALID_ARGUMENT BAD_ARGUMENT; those of CudaLibrary and CudaDevice.
+  static absl::StatusOr<std::unique_ptr<GpuTensors>> Open(const Gpu* gpu);
+  // Over any device.
+  static absl::StatusOr<std::unique_ptr<GpuTensors>> Over(std::unique_ptr<device::Device> device,
+                                                          size_t pinned_bytes,
+                                                          StreamFn current_stream);
+
+  DeviceDesk* desk() { return desk_.get(); }
+
+  // Before and after an activity, on the caller's thread: DeviceDesk::Begin and End for the
+  // framework's present stream.
+  absl::Status Begin();
+  absl::Status End();
+
+ private:
+  GpuTensors(std::unique_ptr<device::Device> device, StreamFn current_stream)
+      : device_(std::move(device)), current_stream_(std::move(current_stream)) {}
+
+  const std::unique_ptr<device::Device> device_;
+  const StreamFn current_stream_;
+  std::unique_ptr<DeviceDesk> desk_;
+};
+
+// CRC32C of each tensor's memory, on the host or on the device of `gpu`, which may be null; 0 where
+// there is none. With a device, after GpuTensors::Begin. Error: the device's.
+absl::StatusOr<std::vector<uint32_t>> DigestsOf(const std::vector<const char*>& values,
+                                                const std::vector<LayoutTensor>& sizes,
+                                                DeviceDesk* desk);
+absl::StatusOr<std::vector<uint32_t>> DigestsOf(const std::vector<void*>& weights,
+                                                const std::vector<LayoutTensor>& sizes,
+                                                DeviceDesk* desk);
+
+}  // namespace ballast::client

@@ -1,0 +1,199 @@
+// Tensors in a device's memory: rounds over the hostile device, whose work runs as late as its
+// events permit, with tensors of the host beside them. A wait that is missing is a wrong weight.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <optional>
+
+#include "client/cpp/src/device_desk.h"
+#include "tests/client/cpp/session_core_fixture.h"
+#include "tests/client/device/hostile_device.h"
+
+namespace ballast::client {
+namespace {
+
+using device::HostileDevice;
+
+constexpr size_t kFrameBytes = 128;
+
+// One extent of 64 elements holds parts of several tensors; tensor 1 is in host memory.
+constexpr uint32_t kSizes[] = {40, 30, 7, 115};
+constexpr size_t kHostTensor = 1;
+constexpr size_t kExtents = 3;
+
+AttachResult Attached() {
+  AttachResult attached = MakeAttachResult(0);
+  for (const uint32_t size : kSizes) {
+    TensorSpec tensor;
+    tensor.name = "t" + std::to_string(attached.spec.tensors.size());
+    tensor.shape = {size};
+    tensor.dtype = ::ballast::DType::kF32;
+    attached.spec.tensors.push_back(tensor);
+  }
+  attached.layout = *Layout::Build(LayoutTensors(attached.spec.tensors), kElements, kElements);
+  for (size_t i = 0; i < kExtents; ++i) attached.reply.mutable_plan()->add_owner(1);
+  return attached;
+}
+
+// A trainer whose framework has its own stream on the device.
+class DeviceTrainer {
+ public:
+  explicit DeviceTrainer(uint32_t seed, size_t buffers = 6,
+                         Durability durability = Durability::kNone)
+      : device_(seed),
+        framework_(*device_.NewStream()),
+        desk_(*DeviceDesk::Create(&device_, buffers * kFrameBytes, kFrameBytes)) {
+    options_.job = "test";
+    options_.durability = durability;
+    options_.on_pause = [](const Pause&) {};
+    const AttachResult attached = Attached();
+    core_ = std::make_unique<SessionCore>(
+        options_, attached, SessionCore::Environment{&transport_, &lease_, desk_.get(), [] {}});
+    EXPECT_TRUE(core_->Start(attached.reply.plan()).ok());
+    for (size_t t = 0; t < std::size(kSizes); ++t) AddTensor(t);
+    EXPECT_TRUE(RunUntil([this] { return core_->servers()[0]->welcomed(); }));
+  }
+  ~DeviceTrainer() {
+    core_.reset();
+    device_.RunAll();
+  }
+
+  // The framework forms gradients; the optimizer's step begins without waiting for them.
+  void BeginStep(float value) {
+    std::vector<TensorBuffers> buffers;
+    want_.clear();
+    for (size_t t = 0; t < std::size(kSizes); ++t) {
+      want_.emplace_back(kSizes[t]);
+      for (size_t i = 0; i < kSizes[t]; ++i) want_[t][i] = value + static_cast<float>(100 * t + i);
+      Form(t);
+      buffers.push_back({grads_[t], weights_[t]});
+    }
+    ASSERT_TRUE(desk_->Begin(framework_).ok());
+    auto input = StepInput(core_->job(), std::vector<Hyper>(1, AdamWHyper()), buffers);
+    ASSERT_TRUE(input.ok()) << input.status();
+    core_->BeginRound(*std::move(input));
+  }
+  bool Finish() {
+    return RunUntil([this] { return core_->Done() || !core_->error().ok(); });
+  }
+  // The framework reads the new weights, on its stream.
+  std::vector<std::vector<float>> EndStep() {
+    RoundReport report;
+    EXPECT_TRUE(core_->EndRound(&report).ok());
+    EXPECT_GE(report.bytes_up, kExtents * kElements * sizeof(float));
+    EXPECT_TRUE(desk_->End(framework_).ok());
+    std::vector<std::vector<float>> read;
+    for (size_t t = 0; t < std::size(kSizes); ++t) read.emplace_back(kSizes[t]);
+    for (size_t t = 0; t < std::size(kSizes); ++t) {
+      const size_t bytes = kSizes[t] * sizeof(float);
+      const auto copy = [to = read[t].data(), from = weights_[t], bytes] {
+        std::memcpy(to, from, bytes);
+      };
+      if (t == kHostTensor) {
+        copy();
+      } else {
+        device_.Queue(framework_, {{weights_[t], bytes}}, {}, copy);
+      }
+    }
+    const device::Event done = *device_.NewEvent();
+    EXPECT_TRUE(device_.Record(framework_, done).ok());
+    EXPECT_TRUE(device_.Synchronize(done).ok());
+    return read;
+  }
+  bool RunUntil(const std::function<bool()>& done) {
+    while (!done()) {
+      if (!events_.RunOne()) return false;
+    }
+    return true;
+  }
+
+  const std::vector<std::vector<float>>& want() const { return want_; }
+  SessionCore& core() { return *core_; }
+  EchoServer& server() { return server_; }
+  MemoryPeer& peer() { return *peer_; }
+  BufferLease& lease() { return lease_; }
+  Time now() const { return events_.now(); }
+
+ private:
+  void AddTensor(size_t t) {
+    for (std::vector<float*>* const memory : {&grads_, &weights_}) {
+      if (t == kHostTensor) {
+        host_.push_back(std::make_unique<float[]>(kSizes[t]));
+        memory->push_back(host_.back().get());
+      } else {
+        memory->push_back(static_cast<float*>(
+            *device_.Allocate(device::MemoryKind::kDevice, kSizes[t] * sizeof(float))));
+      }
+    }
+  }
+  void Form(size_t t) {
+    const size_t bytes = kSizes[t] * sizeof(float);
+    const auto form = [to = grads_[t], from = want_[t], bytes] {
+      std::memcpy(to, from.data(), bytes);
+    };
+    if (t == kHostTensor) return form();
+    device_.Queue(framework_, {}, {{grads_[t], bytes}}, form);
+  }
+
+  HostileDevice device_;
+  const device::Stream framework_;
+  std::unique_ptr<DeviceDesk> desk_;
+  BufferLease lease_;
+  EventQueue events_;
+  MemoryTransport transport_{&events_};
+  MemoryPeer* const peer_ = transport_.AddPeer(kAddress);
+  EchoServer server_{peer_, kExtents};
+  JobOptions options_;
+  std::vector<std::unique_ptr<float[]>> host_;
+  std::vector<float*> grads_, weights_;
+  std::vector<std::vector<float>> want_;
+  std::unique_ptr<SessionCore> core_;
+};
+
+TEST(SessionDevice, RoundsHaveTheGradientsBitsForEverySeed) {
+  for (uint32_t seed = 0; seed < 64; ++seed) {
+    DeviceTrainer trainer(seed);
+    for (const float value : {1.0f, 1000.0f, 2000.0f}) {
+      trainer.BeginStep(value);
+      ASSERT_TRUE(trainer.Finish());
+      ASSERT_TRUE(trainer.core().error().ok()) << trainer.core().error();
+      ASSERT_EQ(trainer.EndStep(), trainer.want()) << "seed " << seed;
+      EXPECT_TRUE(trainer.lease().WaitReleased(std::chrono::nanoseconds(0)));
+    }
+  }
+}
+
+TEST(SessionDevice, FewestBuffersAreEnough) {
+  for (uint32_t seed = 0; seed < 16; ++seed) {
+    DeviceTrainer trainer(seed, DeviceDesk::kBuffersMin);
+    trainer.BeginStep(1);
+    ASSERT_TRUE(trainer.Finish());
+    ASSERT_EQ(trainer.EndStep(), trainer.want()) << "seed " << seed;
+  }
+}
+
+TEST(SessionDevice, AServerThatComesBackGetsItsPartFromTheDeviceAgain) {
+  for (int frames = 0; frames < 6; ++frames) {
+    DeviceTrainer trainer(7, 6, Durability::kPower);
+    trainer.server().frames_until_stop = frames;
+    trainer.BeginStep(5);
+    ASSERT_TRUE(trainer.RunUntil([&] { return trainer.core().servers()[0]->reconnect().away(); }));
+    const Time back_at = trainer.now() + std::chrono::seconds(3);
+    ASSERT_TRUE(trainer.RunUntil([&] { return trainer.now() >= back_at; }));
+    trainer.peer().Restart();
+    ASSERT_TRUE(trainer.Finish());
+    ASSERT_TRUE(trainer.core().error().ok()) << trainer.core().error();
+    ASSERT_EQ(trainer.EndStep(), trainer.want()) << frames;
+  }
+}
+
+TEST(SessionDevice, TooFewBuffersAreRefusedWithTheNumbers) {
+  HostileDevice device(0);
+  const absl::Status status = DeviceDesk::Create(&device, 3 * 64, 64).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "192 bytes of pinned memory are 3 buffers of 64 bytes; give at least 4");
+}
+
+}  // namespace
+}  // namespace ballast::client
