@@ -151,7 +151,7 @@ absl::Status CudaDevice::Wait(Stream stream, Event event) {
 }
 
 absl::Status CudaDevice::Keep(Stream stream, const void* data, size_t bytes) {
-  return keep_(StreamOf(stream), data, bytes);
+  return keep_ ? keep_(StreamOf(stream), data, bytes) : absl::OkStatus();
 }
 
 absl::StatusOr<bool> CudaDevice::Holds(const void* data) {

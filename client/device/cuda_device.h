@@ -18,6 +18,7 @@ namespace ballast::device {
 class CudaDevice final : public Device {
  public:
   // Tells the tensors' allocator that work on `stream` uses this memory (torch's record_stream).
+  // Empty when tensors outlive the work, as those of a session do.
   using KeepFn = std::function<absl::Status(void* stream, const void* data, size_t bytes)>;
 
   // INVALID_ARGUMENT: no GPU of that number. Else what CudaLibrary::DeviceCount answers.

@@ -121,6 +121,7 @@ def test_the_signature_and_the_help_show_every_job_option_with_its_default():
         "extent_elements": None, "tile_elements": None, "attach_timeout": None, "durability": None,
         "reconnect_timeout": None, "resume": None, "variable_world": False, "min_world": None,
         "device": None, "accumulation_steps": 1, "lr_schedule": None, "profile": "exact",
+        "pinned_bytes": 1 << 26,
     }  # fmt: skip
     for call in (bt.AdamW, bt.AdamW.__init__):
         parameters = inspect.signature(call).parameters
@@ -164,6 +165,7 @@ def test_settings_reach_the_core(fake):
     opt.attach()
     assert fake.last.options == {
         "endpoints": ["x:1", "y:2"], "job": "mine", "world": 3, "slot": 2, "max_grad_norm": 1.5,
+        "gpu": None,
         "loss_scale": 128.0, "tile_elements": 64, "extent_elements": 128, "init": "broadcast",
         "attach_timeout_s": 7.0, "time_scale": 1.0, "durability": "power",
         "reconnect_timeout_s": 30.0, "resume": "never", "pauses": fake.queue,

@@ -27,6 +27,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ballast/error.h"
+#include "ballast/gpu.h"
+#include "ballast/hyper.h"
 #include "ballast/policy.h"
 
 namespace ballast::client {
@@ -42,20 +44,6 @@ struct Tensor {
   uint32_t group = 0;
   std::vector<std::string> aliases;  // other names of the same storage (tied weights)
 };
-
-// Raw hyper-parameters of one group for one round (torch param_groups), in the order of the
-// optimizer's keys. All slots of a round must give equal bits.
-using Hyper = std::vector<double>;
-// Those of AdamW and Adam, with torch's defaults.
-inline Hyper AdamWHyper(double lr = 1e-3, double beta1 = 0.9, double beta2 = 0.999,
-                        double eps = 1e-8, double weight_decay = 1e-2) {
-  return {lr, beta1, beta2, eps, weight_decay};
-}
-// Those of SGD.
-inline Hyper SgdHyper(double lr = 1e-3, double momentum = 0, double dampening = 0,
-                      double weight_decay = 0) {
-  return {lr, momentum, dampening, weight_decay};
-}
 
 enum class InitMode {
   // Every trainer holds equal weights: the servers compare digests, the lead trainer uploads.
@@ -135,19 +123,6 @@ struct Pause {
   uint32_t world = 0;                // likewise: trainers from now on
 };
 
-// The NVIDIA GPU that holds tensors of a job; other tensors may be the host's. Compiled, and run in
-// tests on a stand-in for CUDA, not on a GPU.
-struct Gpu {
-  std::string library;  // path of libballast_cuda.so
-  int ordinal = 0;      // CUDA's number of the GPU in this process
-  // Host memory that is pinned at Attach, for the frames that are on their way; at least 4 MiB.
-  size_t pinned_bytes = size_t{64} << 20;
-  // The framework's present stream (a cudaStream_t). The client calls it on the thread of the call
-  // that lends tensors, without a lock. Before memory is used, what is on that stream is done; what
-  // is queued there after the call sees the new weights.
-  std::function<void*()> current_stream;
-};
-
 struct JobOptions {
   std::vector<std::string> endpoints;  // any subset of the servers, "host:port"
   std::string job;                     // name, [A-Za-z0-9][A-Za-z0-9._-]{0,127}
@@ -193,16 +168,15 @@ struct JobOptions {
   uint32_t min_world = 1;
   // The value of the first trainer counts.
   Device device = Device::kAuto;
-  // Set when some tensors are on a GPU. Opens the CUDA part and takes its pinned memory at Attach.
-  std::optional<Gpu> gpu;
+  std::optional<Gpu> gpu;  // set when some tensors are on a GPU
   // Hears the news. Attach, Step, Wait and fetches call it on their thread, without a lock; it also
   // gets news from between two calls, at most the newest 64. It may call Abort. Empty: the client
   // logs news instead.
   std::function<void(const Pause&)> on_pause;
 };
 
-// Memory of one tensor for one call, contiguous and of the tensor's dtype and shape, of the host or
-// of the GPU of JobOptions::gpu. The caller owns it. Until the call (or the Wait that ends it) has
+// Memory of one tensor for one call, of the host or of JobOptions::gpu, contiguous and of the
+// tensor's dtype and shape. The caller owns it. Until the call (or the Wait that ends it) has
 // returned, gradients stay valid and unchanged, and the caller does not read weights.
 struct TensorBuffers {
   const void* grad = nullptr;  // null: no gradient this round

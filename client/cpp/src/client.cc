@@ -22,6 +22,28 @@ uint64_t RandomIncarnation() {
   return static_cast<uint64_t>(device()) << 32 | device();
 }
 
+absl::StatusOr<v1::AttachRequest> MakeAttachRequest(const JobOptions& options,
+                                                    const AttachResult& attached,
+                                                    const std::vector<void*>& weights,
+                                                    DeviceDesk* desk) {
+  v1::AttachRequest request;
+  *request.mutable_protocol() = OwnProtocolRange();
+  ToProto(attached.spec, request.mutable_spec());
+  request.set_slot(options.slot);
+  request.set_incarnation(attached.incarnation);
+  request.set_min_world(options.min_world);
+  request.set_resume(MayResume(options) ? static_cast<v1::Resume>(options.resume)
+                                        : v1::RESUME_NEVER);
+  const bool equal = options.init == InitMode::kEqual;
+  request.set_init(equal ? v1::INIT_MODE_EQUAL : v1::INIT_MODE_BROADCAST);
+  if (equal) {
+    BALLAST_ASSIGN_OR_RETURN(const std::vector<uint32_t> digests,
+                             DigestsOf(weights, attached.layout.tensors(), desk));
+    request.mutable_tensor_crc32c()->Assign(digests.begin(), digests.end());
+  }
+  return request;
+}
+
 }  // namespace
 
 void DisableLockOrderChecks() { ballast::DisableLockOrderChecks(); }
@@ -43,21 +65,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Attach(const JobOptions& options
                            GpuTensors::Open(options.gpu.has_value() ? &*options.gpu : nullptr));
   if (gpu != nullptr) BALLAST_RETURN_IF_ERROR(gpu->Begin());
 
-  v1::AttachRequest request;
-  *request.mutable_protocol() = OwnProtocolRange();
-  ToProto(attached.spec, request.mutable_spec());
-  request.set_slot(options.slot);
-  request.set_incarnation(attached.incarnation);
-  request.set_min_world(options.min_world);
-  request.set_resume(MayResume(options) ? static_cast<v1::Resume>(options.resume)
-                                        : v1::RESUME_NEVER);
-  const bool equal = options.init == InitMode::kEqual;
-  request.set_init(equal ? v1::INIT_MODE_EQUAL : v1::INIT_MODE_BROADCAST);
-  if (equal) {
-    BALLAST_ASSIGN_OR_RETURN(const std::vector<uint32_t> digests,
-                             DigestsOf(weights, sizes, gpu != nullptr ? gpu->desk() : nullptr));
-    request.mutable_tensor_crc32c()->Assign(digests.begin(), digests.end());
-  }
+  BALLAST_ASSIGN_OR_RETURN(
+      v1::AttachRequest request,
+      MakeAttachRequest(options, attached, weights, gpu != nullptr ? gpu->desk() : nullptr));
   BALLAST_ASSIGN_OR_RETURN(attached.reply, AttachToHome(options, std::move(request)));
   const auto make_transport = [&options](Mutex* mu) {
     return std::make_unique<GrpcTransport>(mu, options.time_scale);

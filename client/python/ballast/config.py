@@ -70,6 +70,7 @@ class JobConfig:
     accumulation_steps: int = 1
     lr_schedule: Schedule | None = None
     profile: str = "exact"
+    pinned_bytes: int = 1 << 26
 
 
 def resolve(
@@ -97,7 +98,7 @@ def resolve(
     _check_choice("init", given["init"], _INIT_MODES)
     _check_choice("nonfinite", given["nonfinite"], _NONFINITE)
     _check_choice("profile", given["profile"], _PROFILES)
-    variable = given["variable_world"]
+    variable, pinned = given["variable_world"], _integer(given["pinned_bytes"], "pinned_bytes")
     return JobConfig(
         endpoints=endpoints_of(given["endpoints"], env),
         job=job_name.resolve(given["job"], world, resume != "never", env),
@@ -120,7 +121,7 @@ def resolve(
         device=_device(given["device"], durability, env),
         accumulation_steps=accumulation_steps(given["accumulation_steps"]),
         lr_schedule=_lr_schedule(given["lr_schedule"]),
-        profile=given["profile"],
+        profile=given["profile"], pinned_bytes=pinned,
     )
 
 

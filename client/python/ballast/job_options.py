@@ -43,6 +43,7 @@ class JobOptions(TypedDict, total=False):
     accumulation_steps: int
     lr_schedule: Schedule | None
     profile: str
+    pinned_bytes: int
 
 
 # What an option is that a script does not give.
@@ -50,6 +51,7 @@ DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(JobOptions.__annotations__),
     "loss_scale": 1.0, "nonfinite": "skip", "max_consecutive_skips": 100, "init": "equal",
     "variable_world": False, "accumulation_steps": 1, "profile": "exact",
+    "pinned_bytes": 1 << 26,
 }  # fmt: skip
 
 

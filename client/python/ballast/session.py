@@ -9,16 +9,14 @@ call and never touches the connection.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ballast import backend, lifetime
+from ballast import attach_settings, backend, lifetime
 from ballast.config import JobConfig
 from ballast.errors import BallastError, Closed
-from ballast.loss_scale import DynamicLossScale
 from ballast.pauses import PauseReporter, say
 
 # Waits are cut into slices so that Python runs its signal handlers (Ctrl-C) in between.
@@ -43,45 +41,6 @@ def _drain(wait: Callable[[float], Any], held: Any) -> bool:
         waited += SLICE_S
     _abandoned.append(held)
     return False
-
-
-def _settings(config: JobConfig) -> dict[str, Any]:
-    """The keywords of the extension module's start_attach that come from the configuration."""
-    return {
-        "endpoints": list(config.endpoints),
-        "job": config.job,
-        "world": config.world_size,
-        "slot": config.rank,
-        "max_grad_norm": config.max_grad_norm,
-        "nonfinite": config.nonfinite,
-        "max_consecutive_skips": config.max_consecutive_skips,
-        "tile_elements": config.tile_elements,
-        "extent_elements": config.extent_elements,
-        "init": config.init,
-        "attach_timeout_s": config.attach_timeout,
-        "time_scale": config.time_scale,
-        "durability": config.durability,
-        "reconnect_timeout_s": config.reconnect_timeout,
-        "resume": config.resume,
-        "variable_world": config.variable_world,
-        "min_world": config.min_world,
-        "device": config.device,
-    }
-
-
-def _policy(config: JobConfig, schedule_groups: Sequence[int]) -> dict[str, Any]:
-    """The keywords for what the service decides round by round, or a static loss scale."""
-    scale, schedule = config.loss_scale, config.lr_schedule
-    dynamic = isinstance(scale, DynamicLossScale)
-    policy = {
-        "dynamic_loss_scale": dataclasses.astuple(scale) if dynamic else None,
-        "schedule": "" if schedule is None else schedule.name,
-        "schedule_arguments": {} if schedule is None else schedule.arguments(),
-        "schedule_groups": [] if schedule is None else list(schedule_groups),
-        "schedule_group_count": 0 if schedule is None else schedule.groups,
-        "profile": config.profile,
-    }
-    return {"loss_scale": 1.0 if dynamic else scale, "policy": policy}
 
 
 def _await_attach(operation: Any, pauses: PauseReporter, keep: Any) -> None:
@@ -114,8 +73,11 @@ class TensorSpec(NamedTuple):
 class Session:
     """An attached trainer. Create with `Session.attach`."""
 
-    def __init__(self, client: Any, config: JobConfig, pauses: PauseReporter) -> None:
+    def __init__(
+        self, client: Any, config: JobConfig, pauses: PauseReporter, gpu: Any = None
+    ) -> None:
         self._client = client
+        self._gpu = gpu
         self._pauses = pauses
         self._pid = os.getpid()
         self._end = ""  # why no further call is possible; empty: open
@@ -131,6 +93,7 @@ class Session:
         weights: list[int],
         keep: Any,
         schedule_groups: Sequence[int] = (),
+        gpu: Any = None,
     ) -> Session:
         """Attaches, uploads or receives the initial weights, and waits for the other trainers.
 
@@ -139,7 +102,9 @@ class Session:
         written on every rank but 0. keep: owner of that memory; it is held while the client may
         touch it, also when an interrupt ends the call early. In a job that was there (`resumed`)
         that memory holds the servers' weights afterwards, on every rank. schedule_groups: per group
-        of the tensors, the group of the configuration's lr_schedule that it belongs to.
+        of the tensors, the group of the configuration's lr_schedule that it belongs to. gpu: a
+        ballast.torch.gpu.Gpu when some of the memory is a GPU's; its stream is noted before each
+        call that lends memory.
         Raises the errors of ballast::client::Client::Attach (client/cpp/ballast/client.h).
         """
         began = time.monotonic()
@@ -150,17 +115,20 @@ class Session:
             config.reconnect_timeout * config.time_scale,
             config.attach_timeout,
         )
+        if gpu is not None:
+            gpu.note_stream()
         operation = backend.core().start_attach(
-            **_settings(config),
-            **_policy(config, schedule_groups),
+            **attach_settings.of(config),
+            **attach_settings.policy(config, schedule_groups),
             optimizer=optimizer[0],
             optimizer_options=optimizer[1],
             pauses=queue,
             tensors=[tuple(t) for t in tensors],
             weights=weights,
+            gpu=None if gpu is None else gpu.handle,
         )
         _await_attach(operation, pauses, keep)
-        session = cls(operation.result(), config, pauses)
+        session = cls(operation.result(), config, pauses, gpu)
         lifetime.track(session)
         if session.resumed:
             took = time.monotonic() - began
@@ -290,8 +258,14 @@ class Session:
             keep,
         )
 
-    def _round(self, begin: Callable[[], None], keep: Any) -> dict[str, Any]:
+    def _begin(self) -> None:
+        # Before a call that lends memory. check_open: for the reason, if there is one.
         self.check_open()
+        if self._gpu is not None:
+            self._gpu.note_stream()
+
+    def _round(self, begin: Callable[[], None], keep: Any) -> dict[str, Any]:
+        self._begin()
         report = None
         try:
             begin()
@@ -315,7 +289,7 @@ class Session:
 
         schedule_groups: of the new groups, as for attach().
         """
-        self.check_open()
+        self._begin()
         specs, groups = [tuple(t) for t in tensors], schedule_groups
         groups = [] if self.config.lr_schedule is None else groups
         self._run(self._client.start_extend(specs, weights, self.config.init, groups), keep)
@@ -325,12 +299,12 @@ class Session:
 
         arrays: per state array, in the service's order, an address per tensor (0: skip).
         """
-        self.check_open()
+        self._begin()
         return self._run(self._client.start_fetch_state(arrays), keep)
 
     def fetch_weights(self, weights: list[int], keep: Any) -> None:
         """Receives the current weights again into the given memory."""
-        self.check_open()
+        self._begin()
         self._run(self._client.start_fetch_weights(weights), keep)
 
     def snapshot(self, name: str, keep: int) -> int:

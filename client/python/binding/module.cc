@@ -17,6 +17,7 @@
 #include "client/python/binding/admin.h"
 #include "client/python/binding/convert.h"
 #include "client/python/binding/exit_leave.h"
+#include "client/python/binding/gpu.h"
 #include "client/python/binding/operation.h"
 #include "client/python/binding/pause_queue.h"
 #include "client/python/binding/policy.h"
@@ -79,7 +80,8 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
                        double time_scale, const std::string& durability, double reconnect_timeout_s,
                        const std::string& resume, bool variable_world, uint32_t min_world,
                        const std::string& device, const nb::dict& policy, const PauseQueue& pauses,
-                       const std::vector<TensorTuple>& tensors, const Addresses& weights) {
+                       const std::vector<TensorTuple>& tensors, const Addresses& weights,
+                       const Gpu* gpu) {
   client::JobOptions options;
   options.endpoints = std::move(endpoints);
   options.job = std::move(job);
@@ -104,6 +106,7 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
   options.device = ToDevice(device);
   options.policy = ToPolicy(policy);
   options.on_pause = pauses.Listener();
+  if (gpu != nullptr) options.gpu = gpu->options();
   return Attach(std::move(options), ToTensors(tensors), ToBuffers({}, weights));
 }
 
@@ -304,6 +307,10 @@ NB_MODULE(_core, module) {
   nb::class_<PauseQueue>(module, "PauseQueue").def(nb::init<>()).def("take", [](PauseQueue& self) {
     return ToList(self.Take());
   });
+  nb::class_<Gpu>(module, "Gpu")
+      .def(nb::init<std::string, int, int64_t>(), nb::arg("library"), nb::arg("ordinal"),
+           nb::arg("pinned_bytes"))
+      .def("set_stream", &Gpu::SetStream);
   module.def("start_attach", &StartAttach, nb::kw_only(), nb::arg("endpoints"), nb::arg("job"),
              nb::arg("world"), nb::arg("slot"), nb::arg("optimizer"), nb::arg("optimizer_options"),
              nb::arg("max_grad_norm"), nb::arg("loss_scale"), nb::arg("nonfinite"),
@@ -311,7 +318,8 @@ NB_MODULE(_core, module) {
              nb::arg("init"), nb::arg("attach_timeout_s"), nb::arg("time_scale"),
              nb::arg("durability"), nb::arg("reconnect_timeout_s"), nb::arg("resume"),
              nb::arg("variable_world"), nb::arg("min_world"), nb::arg("device"), nb::arg("policy"),
-             nb::arg("pauses"), nb::arg("tensors"), nb::arg("weights"));
+             nb::arg("pauses"), nb::arg("tensors"), nb::arg("weights"),
+             nb::arg("gpu").none() = nb::none());
 }
 
 }  // namespace ballast::python

@@ -34,6 +34,7 @@ struct State {
   std::map<const char*, std::pair<size_t, int>> ranges;  // of device memory: bytes, GPU
   std::set<void*> capturing;
   int launches = 0;
+  size_t copied = 0;
 };
 
 State& state() {
@@ -61,8 +62,9 @@ cudaError_t Destroy(const char* call, std::set<void*>& made, void* handle) {
   return Answer(call);
 }
 
-// A handle that lives, and is the current GPU's.
+// A handle that lives, and is the current GPU's. The null stream is every GPU's.
 cudaError_t Check(const char* call, const std::set<void*>& made, void* handle) {
+  if (handle == nullptr && &made == &state().streams) return Answer(call);
   if (!made.contains(handle) || static_cast<Handle*>(handle)->device != current_device) {
     return cudaErrorInvalidResourceHandle;
   }
@@ -176,12 +178,14 @@ EXPORTED void standin_reset() {
   state().capturing.clear();
   state().ranges.clear();
   state().launches = 0;
+  state().copied = 0;
 }
 EXPORTED void standin_capture(void* stream) { state().capturing.insert(stream); }
 EXPORTED void standin_claim(const void* data, size_t bytes, int ordinal) {
   state().ranges[static_cast<const char*>(data)] = {bytes, ordinal};
 }
 EXPORTED int standin_launches() { return state().launches; }
+EXPORTED size_t standin_copied() { return state().copied; }
 EXPORTED size_t standin_alive() {
   return state().streams.size() + state().events.size() + state().memory.size();
 }
@@ -287,8 +291,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   const cudaError_t error = Check("cudaMemcpyAsync", state().streams, stream);
-  if (error == cudaSuccess) std::memcpy(to, from, bytes);
-  return error;
+  if (error != cudaSuccess) return error;
+  std::memcpy(to, from, bytes);
+  state().copied += bytes;
+  return cudaSuccess;
 }
 const char* cudaGetErrorName(cudaError_t error) {
   return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaErrorOfAStandin";

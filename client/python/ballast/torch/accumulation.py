@@ -119,6 +119,6 @@ class Accumulation:
     def _begin(self, p: torch.Tensor, grad: torch.Tensor) -> None:
         total = self._sums.get(p)
         if total is None or total.shape != grad.shape:
-            total = torch.empty(grad.shape, dtype=torch.float32, device="cpu")
+            total = torch.empty(grad.shape, dtype=torch.float32, device=grad.device)
             self._sums[p] = total
         total.copy_(grad)

@@ -24,11 +24,11 @@ def weight_address(entry: Entry) -> int:
     example by model.half() after the first step().
     """
     p = entry.param
-    if p.dtype != entry.dtype or p.shape != entry.shape or p.device.type != "cpu":
+    if p.dtype != entry.dtype or p.shape != entry.shape or p.device != entry.device:
         raise Unsupported(
             f"parameter {entry.name!r} is now {p.dtype} {tuple(p.shape)} on {p.device} but joined "
-            f"the job as {entry.dtype} {tuple(entry.shape)} on cpu; convert the model before the "
-            "first step()"
+            f"the job as {entry.dtype} {tuple(entry.shape)} on {entry.device}; convert or move the "
+            "model before the first step()"
         )
     if p.numel() == 0:
         return _EMPTY.data_ptr()
@@ -115,7 +115,7 @@ def copied_gradient(entry: Entry, values: torch.Tensor) -> tuple[int, torch.Tens
     if values.numel() == 0:
         return _EMPTY.data_ptr(), _EMPTY
     if entry.grad_copy is None:
-        entry.grad_copy = torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
+        entry.grad_copy = torch.empty(entry.shape, dtype=entry.dtype, device=entry.device)
     entry.grad_copy.copy_(values.detach())
     entry.copied_up += entry.grad_copy.nbytes
     return entry.grad_copy.data_ptr(), entry.grad_copy

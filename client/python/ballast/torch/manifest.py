@@ -16,6 +16,7 @@ import torch
 
 from ballast.errors import BadArgument, Unsupported, warn
 from ballast.session import TensorSpec
+from ballast.torch import gpu
 from ballast.torch.naming import Naming
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -23,7 +24,7 @@ _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: 
 
 @dataclasses.dataclass
 class Entry:
-    """One tensor of the job, with its shape and dtype there.
+    """One tensor of the job, with its shape, dtype and device there.
 
     `address` and `version` are those of the parameter when it last held the service's value.
     """
@@ -36,6 +37,7 @@ class Entry:
     service_group: int
     shape: torch.Size = torch.Size()
     dtype: torch.dtype = torch.float32
+    device: torch.device = torch.device("cpu")
     address: int = 0
     version: int = 0
     weight_copy: torch.Tensor | None = None  # contiguous twin of a strided parameter
@@ -75,7 +77,8 @@ class Manifest:
                     continue
                 name, aliases, named = naming.of(group, g, i)
                 check_tensor(p, name)
-                found.append(Entry(p, name, aliases, named, g, next_group, p.shape, p.dtype))
+                of_torch = (p.shape, p.dtype, p.device)
+                found.append(Entry(p, name, aliases, named, g, next_group, *of_torch))
             next_group += len(found) > before
         if found:
             _check_names(self.entries + found)
@@ -110,7 +113,7 @@ class Manifest:
 
 
 def check_tensor(p: torch.Tensor, name: str) -> None:
-    """Unsupported, naming the parameter, unless it is a plain strided CPU tensor of 16/32 bits."""
+    """Unsupported, naming the parameter, unless it is a plain strided tensor of 16 or 32 bits."""
     problem = ""
     if torch.nn.parameter.is_lazy(p):
         problem = "is not initialized yet (a lazy module); run a forward pass before step()"
@@ -118,8 +121,8 @@ def check_tensor(p: torch.Tensor, name: str) -> None:
         problem = f"is a {type(p).__name__}, not a plain tensor; its data may lie elsewhere"
     elif p.layout is not torch.strided:
         problem = f"has layout {p.layout}; only dense (strided) tensors are supported"
-    elif p.device.type != "cpu":
-        problem = f"is on device {p.device}; this version supports CPU parameters only"
+    elif p.device.type != "cpu" and not gpu.on_gpu(p):
+        problem = f"is on device {p.device}; parameters of CPUs and NVIDIA GPUs are supported"
     elif p.dtype not in _DTYPES:
         problem = f"has dtype {p.dtype}; float32, bfloat16 and float16 are supported"
     elif p.is_inference():

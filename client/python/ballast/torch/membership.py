@@ -9,11 +9,13 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+import torch
+
 from ballast import lifetime, user_state
 from ballast.config import JobConfig
 from ballast.errors import BadArgument, BadSpec, Closed
 from ballast.session import Session, TensorSpec
-from ballast.torch import buffers
+from ballast.torch import buffers, gpu
 from ballast.torch.kind import Kind
 from ballast.torch.manifest import Entry, Manifest
 from ballast.torch.naming import Naming
@@ -38,6 +40,7 @@ class Membership:
         self._naming = naming
         self._kind = kind
         self._closed = False
+        self._gpu: gpu.Gpu | None = None
 
     @property
     def entries(self) -> list[Entry]:
@@ -151,6 +154,7 @@ class Membership:
             self.options = self._kind.options(param_groups)
             received = self._take_seat(specs, weights, entries) or received
         else:
+            gpu.refuse_joining(_named(entries), self._gpu)
             if not edited:
                 buffers.refuse_edits(self.entries, self.config.job)
             self.session.extend(specs, weights, _torch_groups(entries), keep=entries)
@@ -162,15 +166,25 @@ class Membership:
         quirk = self._kind.quirk if self.config.profile == "deepspeed" else ""
         options = {**self.options, quirk: 1.0} if quirk else self.options
         optimizer = (self._kind.service or self._kind.name, options)
-        groups = _torch_groups(entries)
+        self._gpu = gpu.of(_named(entries), self.config.pinned_bytes)
         self.session = Session.attach(
-            self.config, optimizer, specs, weights, keep=entries, schedule_groups=groups
+            self.config,
+            optimizer,
+            specs,
+            weights,
+            keep=entries,
+            schedule_groups=_torch_groups(entries),
+            gpu=self._gpu,
         )
         weakref.finalize(self, lifetime.end, self.session).atexit = False
         if self.session.resumed:
             self.user_state = user_state.decode(self.session.user_state)
             self.loading = user_state.loading_of(self.session.user_state)
         return self.session.resumed
+
+
+def _named(entries: list[Entry]) -> list[tuple[str, torch.Tensor]]:
+    return [(entry.name, entry.param) for entry in entries]
 
 
 def _torch_groups(entries: list[Entry]) -> list[int]:
