@@ -10,7 +10,8 @@ readonly PACKAGES=(
   libgrpc-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
   librocksdb-dev libaio-dev prometheus-cpp-dev libcivetweb-dev zlib1g-dev
   libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev nlohmann-json3-dev
-  fio systemd zsh fish ca-certificates python3 python3-dev python3-venv)
+  fio systemd zsh fish ca-certificates python3 python3-dev python3-venv
+  bubblewrap lintian mmdebstrap umoci)
 # Debian's own interpreter: another python3 earlier on PATH may lack headers or the right version.
 readonly PYTHON=/usr/bin/python3
 readonly LOGS=build/logs
@@ -203,7 +204,7 @@ install_python_package() {
     echo "[4/4] Python package: no $project, skipped"
     return
   fi
-  want=$( (cat "$project" && pwd) | sha256sum | cut -d ' ' -f 1)
+  want=$( (cat "$project" client/python/ballast/version.py && pwd) | sha256sum | cut -d ' ' -f 1)
   # A folder that merely has the package's name would be found too, but has no origin.
   local find_package='import importlib.util as u, sys
 sys.exit(not getattr(u.find_spec("ballast"), "origin", None))'
@@ -213,7 +214,7 @@ sys.exit(not getattr(u.find_spec("ballast"), "origin", None))'
   fi
   echo "[4/4] Python package: installing client/python into .venv (editable)"
   run_logged pip-ballast .venv/bin/python -m pip install --disable-pip-version-check --no-input \
-    --no-build-isolation --no-deps -e client/python
+    --no-build-isolation --no-deps --config-settings=wheel.cmake=false -e client/python
   echo "$want" >"$stamp"
 }
 

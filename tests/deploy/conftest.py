@@ -6,11 +6,13 @@ all of them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from deploy.packages import Packages
 from deploy.server import Server
 from serving import built_ballastd
 
@@ -41,3 +43,14 @@ def start_server(ballastd, start_program):
         return start_program(ballastd, arguments, **variables)
 
     return start
+
+
+@pytest.fixture(scope="session")
+def packages(ballastd, tmp_path_factory) -> Packages:
+    """What scripts/package.sh builds. All workers of this run of pytest share it."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder = folder / "packages"
+    folder.mkdir(exist_ok=True)
+    return Packages(folder)

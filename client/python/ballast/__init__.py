@@ -6,8 +6,8 @@ per thing a caller can do about it; `BallastError.reason` is the contract, texts
 
 from ballast import errors, last_words
 from ballast.errors import *  # noqa: F403  (the public exception types)
+from ballast.version import __version__
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "errors", *errors.__all__]
 
 last_words.listen()

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Makes packages out of build/release: the wheel for trainers.
+# Comes from: scripts/setup.sh, which has built the tree. Goes to: build/packages, or --out.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() {
+  cat <<'TEXT'
+usage: scripts/package.sh [--out DIR] [wheel]
+
+Builds the named packages, or all, from the programs in build/release (scripts/setup.sh):
+
+  wheel   ballast-VERSION-cp311-cp311-manylinux_*.whl: the Python client, its libraries inside
+
+  --out DIR   where they go; build/packages by default
+  --help      this text
+
+The version is that of client/python/ballast/version.py. Files in packages get the time of the last
+commit, or SOURCE_DATE_EPOCH, so that the same build gives the same bytes.
+TEXT
+}
+
+fail() {
+  echo "package: $*" >&2
+  exit 2
+}
+
+build_script() {
+  case $1 in
+    wheel) echo client/python/wheel/build.sh ;;
+  esac
+}
+
+main() {
+  local out=build/packages kinds=()
+  while (($#)); do
+    case $1 in
+      --out)
+        [[ -n ${2:-} ]] || fail "--out needs a directory"
+        out=$2
+        shift
+        ;;
+      -h | --help)
+        usage
+        exit 0
+        ;;
+      wheel) kinds+=("$1") ;;
+      *) fail "unknown argument '$1' (see --help)" ;;
+    esac
+    shift
+  done
+  ((${#kinds[@]})) || kinds=(wheel)
+  mkdir -p "$out"
+  out=$(realpath "$out")
+  local kind
+  for kind in "${kinds[@]}"; do
+    "$(build_script "$kind")" "$out"
+  done
+}
+
+main "$@"

@@ -1,0 +1,111 @@
+"""The packages of scripts/package.sh, each built once per run of pytest, and roots to try them in.
+
+Comes from: build/release. Goes to: test_packages_*.py. Several workers share what one has made. A
+missing tool is a failure; scripts/setup.sh brings all of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from deploy.tools import REPO
+
+# A build of a package, or of a root out of Debian's archive, that takes this long hangs.
+_HANG_S = 500.0
+VERSION = next(line.split('"')[1] for line in
+               (REPO / "client/python/ballast/version.py").read_text().splitlines()
+               if line.startswith("__version__"))
+
+
+def program(name: str) -> Path:
+    """The path of a tool, in .venv or on PATH."""
+    path = Path(sys.executable).parent / name
+    found = path if path.is_file() else shutil.which(name)
+    assert found, f"no {name}; scripts/setup.sh installs it"
+    return Path(found)
+
+
+def run(*command: str | Path, **options) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end, which has to be a good one."""
+    done = subprocess.run(list(map(str, command)), text=True, capture_output=True, check=False,
+                          timeout=_HANG_S, **options)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, f"{command[0]} ended with {done.returncode}:\n{said}"
+    return done
+
+
+class Packages:
+    """What has been built, in a folder of the whole run of pytest.
+
+    Each method makes its answer where that is not there yet, and holds a lock meanwhile: workers of
+    pytest share the folder. What they return is for reading, but for `root()`.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def wheel(self) -> Path:
+        """The wheel of the Python client."""
+        return next(self._once("wheel", build("wheel")).glob("*.whl"))
+
+    def deb(self) -> Path:
+        """The package of the servers."""
+        return next(self._once("deb", build("deb")).glob("*.deb"))
+
+    def image(self) -> Path:
+        """The folder with the OCI layout and the list of what the image consists of."""
+        return self._once("image", build("image"))
+
+    def root(self, name: str, variant: str, *packages: str) -> Path:
+        """The root directory of a Debian as mmdebstrap makes it."""
+        def make(folder: Path) -> None:
+            source = Path("/etc/apt/sources.list.d/debian.sources")
+            run(program("mmdebstrap"), "--quiet", f"--variant={variant}",
+                f"--include={','.join(packages)}", "--dpkgopt=force-unsafe-io", "bookworm", folder,
+                source if source.is_file() else "/etc/apt/sources.list")
+
+        return self._once(name, make)
+
+    def venv(self, root: Path, wheel: Path) -> Path:
+        """A venv of that root's Python with nothing but pip and the wheel, made as /venv."""
+        def make(folder: Path) -> None:
+            folder.mkdir()
+            there = inside(root, "--bind", folder, "/venv", "--ro-bind", wheel.parent, "/wheel")
+            run(*there, "/usr/bin/python3", "-m", "venv", "/venv")
+            run(*there, "/venv/bin/pip", "install", "--no-index", f"/wheel/{wheel.name}")
+
+        return self._once("venv", make)
+
+    def _once(self, name: str, make: Callable[[Path], None]) -> Path:
+        folder, part = self._folder / name, self._folder / f"{name}.part"
+        with (self._folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                shutil.rmtree(part, ignore_errors=True)
+                make(part)
+                part.rename(folder)
+        return folder
+
+
+def build(kind: str) -> Callable[[Path], None]:
+    """build(kind)(folder) builds that package into the folder."""
+    def make(folder: Path) -> None:
+        run(REPO / "scripts/package.sh", "--out", folder, kind)
+
+    return make
+
+
+def inside(root: Path, *arguments: str | Path) -> list[str]:
+    """The beginning of a command that runs as root in a root directory, without any network.
+
+    `arguments` are further ones of bwrap, which have to share the network where that is wanted.
+    """
+    return [str(program("bwrap")), "--bind", str(root), "/", "--dev", "/dev", "--proc", "/proc",
+            "--unshare-all", "--uid", "0", "--gid", "0", "--cap-add", "ALL", "--die-with-parent",
+            "--clearenv", "--setenv", "PATH", "/usr/sbin:/usr/bin:/sbin:/bin",
+            *map(str, arguments)]
