@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Makes packages out of build/release: the wheel for trainers.
+# Makes the packages out of build/release: the wheel for trainers, the .deb of the servers.
 # Comes from: scripts/setup.sh, which has built the tree. Goes to: build/packages, or --out.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
   cat <<'TEXT'
-usage: scripts/package.sh [--out DIR] [wheel]
+usage: scripts/package.sh [--out DIR] [wheel] [deb]
 
-Builds the named packages, or all, from the programs in build/release (scripts/setup.sh):
+Builds the named packages, or both, from the programs in build/release (scripts/setup.sh):
 
   wheel   ballast-VERSION-cp311-cp311-manylinux_*.whl: the Python client, its libraries inside
+  deb     ballast-server_VERSION_ARCH.deb: ballastd, ballastctl, the systemd unit
 
   --out DIR   where they go; build/packages by default
   --help      this text
@@ -28,6 +29,7 @@ fail() {
 build_script() {
   case $1 in
     wheel) echo client/python/wheel/build.sh ;;
+    deb) echo deploy/debian/build.sh ;;
   esac
 }
 
@@ -44,12 +46,12 @@ main() {
         usage
         exit 0
         ;;
-      wheel) kinds+=("$1") ;;
+      wheel | deb) kinds+=("$1") ;;
       *) fail "unknown argument '$1' (see --help)" ;;
     esac
     shift
   done
-  ((${#kinds[@]})) || kinds=(wheel)
+  ((${#kinds[@]})) || kinds=(wheel deb)
   mkdir -p "$out"
   out=$(realpath "$out")
   local kind
