@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Makes the packages out of build/release: the wheel for trainers, the .deb of the servers.
+# Makes the packages out of build/release: the wheel for trainers, .deb and image of the servers.
 # Comes from: scripts/setup.sh, which has built the tree. Goes to: build/packages, or --out.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
   cat <<'TEXT'
-usage: scripts/package.sh [--out DIR] [wheel] [deb]
+usage: scripts/package.sh [--out DIR] [wheel] [deb] [image]
 
-Builds the named packages, or both, from the programs in build/release (scripts/setup.sh):
+Builds the named packages, or all three, from the programs in build/release (scripts/setup.sh):
 
   wheel   ballast-VERSION-cp311-cp311-manylinux_*.whl: the Python client, its libraries inside
   deb     ballast-server_VERSION_ARCH.deb: ballastd, ballastctl, the systemd unit
+  image   ballast-VERSION.oci: an OCI layout with the image ballast:VERSION, and its SBOM
 
   --out DIR   where they go; build/packages by default
   --help      this text
@@ -30,6 +31,7 @@ build_script() {
   case $1 in
     wheel) echo client/python/wheel/build.sh ;;
     deb) echo deploy/debian/build.sh ;;
+    image) echo deploy/container/build.sh ;;
   esac
 }
 
@@ -46,12 +48,12 @@ main() {
         usage
         exit 0
         ;;
-      wheel | deb) kinds+=("$1") ;;
+      wheel | deb | image) kinds+=("$1") ;;
       *) fail "unknown argument '$1' (see --help)" ;;
     esac
     shift
   done
-  ((${#kinds[@]})) || kinds=(wheel deb)
+  ((${#kinds[@]})) || kinds=(wheel deb image)
   mkdir -p "$out"
   out=$(realpath "$out")
   local kind

@@ -66,7 +66,8 @@ class Packages:
         def make(folder: Path) -> None:
             source = Path("/etc/apt/sources.list.d/debian.sources")
             run(program("mmdebstrap"), "--quiet", f"--variant={variant}",
-                f"--include={','.join(packages)}", "--dpkgopt=force-unsafe-io", "bookworm", folder,
+                f"--include={','.join(packages)}", "--dpkgopt=force-unsafe-io",
+                '--aptopt=Acquire::Retries "3"', "bookworm", folder,
                 source if source.is_file() else "/etc/apt/sources.list")
 
         return self._once(name, make)

@@ -1,7 +1,8 @@
-"""deploy/container: what can be said of the image without building it.
+"""deploy/container: what can be said of the Containerfile without building it.
 
-No container engine runs where the tests run. So the parts of the Dockerfile are read, compared with
-what they must fit, and its commands run in this tree where they can.
+No container engine runs where the tests run. So the parts of the Containerfile are read, compared
+with what they must fit, and its commands run in this tree where they can. The image that build.sh
+makes without an engine has tests of its own: test_packages_image.py.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from pathlib import Path
 
 import pytest
 
+import ballast
 from deploy.manifests import SERVERS, Manifests, documents
 from deploy.tools import DEPLOY, REPO, kubectls, run
 
-DOCKERFILE = DEPLOY / "container" / "Dockerfile"
+CONTAINERFILE = DEPLOY / "container" / "Containerfile"
 USER = 65532
 
 
 def stages() -> tuple[list[list[str]], list[list[str]]]:
     """The instructions of the build stage and of the image, in words."""
-    text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(), flags=re.M).replace("\\\n", " ")
+    text = re.sub(r"^#.*\n", "", CONTAINERFILE.read_text(), flags=re.M).replace("\\\n", " ")
     lines = [shlex.split(line) for line in text.splitlines() if line.strip()]
     second = [i for i, words in enumerate(lines) if words[0] == "FROM"][1]
     return lines[:second], lines[second:]
@@ -41,8 +43,8 @@ def installed(stage: list[list[str]]) -> list[str]:
 
 
 def context(folder: Path) -> None:
-    """Copies to `folder` what Dockerfile.dockerignore lets the builder have."""
-    text = DOCKERFILE.with_suffix(".dockerignore").read_text()
+    """Copies to `folder` what Containerfile.dockerignore lets the builder have."""
+    text = CONTAINERFILE.with_suffix(".dockerignore").read_text()
     lines = [line for line in text.split("\n") if line and not line.startswith("#")]
     assert lines[0] == "*"
     kept = [line.removeprefix("!") for line in lines[1:] if line.startswith("!")]
@@ -92,7 +94,7 @@ def needed(binary: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory) -> list[Path]:
-    """What the image gets: the install command of the Dockerfile, run on this build."""
+    """What the image gets: the install command of the Containerfile, run on this build."""
     build, image = stages()
     command = next(w for w in values(build, "RUN") if w[:2] == ["cmake", "--install"])
     folder = tmp_path_factory.mktemp("image")
@@ -108,7 +110,7 @@ def programs(tmp_path_factory) -> list[Path]:
 def test_a_linter_finds_no_fault():
     linter = Path(sys.executable).parent / "hadolint"
     assert linter.is_file(), f"no {linter}; scripts/setup.sh installs it"
-    done = run(linter, "--failure-threshold", "warning", DOCKERFILE)
+    done = run(linter, "--failure-threshold", "warning", CONTAINERFILE)
     assert done.returncode == 0, done.stdout
 
 
@@ -161,7 +163,19 @@ def test_the_image_has_no_setting_of_its_own():
 def test_the_version_is_that_of_the_server(programs):
     version = run(programs[1], "--version", env={}).stdout.split()[1]
     assert [f"VERSION={version}"] in values(stages()[1], "ARG")
-    assert f"-t ballast:{version} " in DOCKERFILE.read_text()
+    assert f"-t ballast:{version} " in CONTAINERFILE.read_text()
+
+
+def test_all_versions_are_that_of_the_server(ballastd):
+    """Its one place is version.py; pages and manifests that name an image name this one."""
+    said = run(ballastd, "--version", env={}).stdout.split()[1]
+    assert said == ballast.__version__
+    texts = [path for path in DEPLOY.rglob("*") if path.suffix in (".md", ".yaml", "")]
+    named = re.compile(r"\bballast(?:-server_|[:-])(\d+\.\d+\.\d+)")
+    found = {(path.name, version) for path in texts if path.is_file()
+             for version in named.findall(path.read_text())}
+    assert len(found) >= 3
+    assert {version for _, version in found} == {said}
 
 
 @pytest.mark.parametrize("folder", SERVERS)
