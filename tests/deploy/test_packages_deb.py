@@ -1,6 +1,7 @@
 """The .deb of the servers: what lintian says, and what dpkg does with it in a minimal Debian.
 
-systemd does not run there, so the package's scripts start and stop nothing here.
+systemd does not run there. What the package's scripts would ask of it is written down by a script
+in its place.
 """
 
 from __future__ import annotations
@@ -50,6 +51,15 @@ def dpkg(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def packed(tree: Path, deb: Path) -> None:
     """Makes a package of a tree, without compression, which takes seconds."""
     run("dpkg-deb", "-Znone", "--root-owner-group", "--build", tree, deb)
+
+
+def next_version(deb: Path, folder: Path, to: Path) -> None:
+    """The same package as version 99.0."""
+    tree = folder / "tree"
+    run("dpkg-deb", "-R", deb, tree)
+    control = tree / "DEBIAN/control"
+    control.write_text(control.read_text().replace(f"Version: {VERSION}", "Version: 99.0"))
+    packed(tree, to)
 
 
 def users(root: Path) -> dict[str, list[str]]:
@@ -120,12 +130,27 @@ def test_a_changed_configuration_survives_the_next_version(debian: Path, deb: Pa
     dpkg(debian, "-i", f"/tmp/{deb.name}")
     yaml = debian / "etc/ballast/ballastd.yaml"
     yaml.write_text(yaml.read_text().replace("127.0.0.1:7000", "127.0.0.1:7100"))
-    tree = tmp_path / "tree"
-    run("dpkg-deb", "-R", deb, tree)
-    control = tree / "DEBIAN/control"
-    control.write_text(control.read_text().replace(f"Version: {VERSION}", "Version: 99.0"))
-    packed(tree, debian / "tmp/next.deb")
+    next_version(deb, tmp_path, debian / "tmp/next.deb")
     dpkg(debian, "-i", "/tmp/next.deb")
     assert "127.0.0.1:7100" in yaml.read_text()
     said = dpkg(debian, "-s", "ballast-server").stdout
     assert "Version: 99.0\n" in said and "Status: install ok installed\n" in said
+
+
+def test_systemd_is_asked_for_what_dpkg_does(debian: Path, deb: Path, tmp_path: Path):
+    """A server that runs is restarted by another version and ended with the package, once each."""
+    (debian / "run/systemd/system").mkdir(parents=True)
+    systemctl, calls = debian / "usr/bin/systemctl", debian / "tmp/calls"
+    systemctl.write_text('#!/bin/sh\necho "$@" >>/tmp/calls\n')
+    systemctl.chmod(0o755)
+    next_version(deb, tmp_path, debian / "tmp/next.deb")
+
+    def asked(*arguments: str) -> list[str]:
+        calls.write_text("")
+        dpkg(debian, *arguments)
+        return [line for line in calls.read_text().splitlines() if "daemon-reload" not in line]
+
+    assert asked("-i", f"/tmp/{deb.name}") == []
+    assert asked("-i", "/tmp/next.deb") == ["try-restart ballastd.service"]
+    assert asked("-r", "ballast-server") == ["stop ballastd.service"]
+    assert asked("-P", "ballast-server") == []
