@@ -50,6 +50,33 @@ def test_modules_that_stay_in_fp32_are_auto_or_a_list():
     assert one({"data_types": {"keep_in_fp32_modules": "norm"}}, path).code == "wrong_value"
 
 
+@pytest.mark.parametrize(
+    ("config", "path", "code"),
+    [
+        ({"torch_autocast": {"dtype": "fp8"}}, "torch_autocast.dtype", "wrong_value"),
+        ({"torch_autocast": {"dtype": "int8"}}, "torch_autocast.dtype", "key"),
+        ({"tensor_parallel": {"dtype": "fp16"}}, "tensor_parallel.dtype", "key"),
+        ({"tensor_parallel": {"injection_policy_tuple": "a"}},
+         "tensor_parallel.injection_policy_tuple", "wrong_value"),
+        ({"comms_logger": {"prof_ops": "all_reduce"}}, "comms_logger.prof_ops", "wrong_value"),
+        ({"expert_parallel": {"load_balance_coeff": 0.1}},
+         "expert_parallel.load_balance_coeff", "key"),
+        ({"autotuning": {"results_dir": ""}}, "autotuning.results_dir", "wrong_value"),
+        ({"zero_optimization": {"max_live_parameters": None}},
+         "zero_optimization.max_live_parameters", "wrong_value"),
+    ],
+)  # fmt: skip
+def test_what_deepspeed_refuses_is_refused(config, path, code):
+    """Each of them was taken until both readers got the same configurations."""
+    finding = one(config, path)
+    assert finding.code == code
+    assert (finding.verdict is Verdict.REFUSED) == (finding.effective != "int8")
+
+
+def test_a_deprecated_switch_may_be_null():
+    assert check({MICRO: 1, "zero_optimization": {"cpu_offload": None}}).exit_code == 0
+
+
 def test_infinite_steps_per_print_of_accelerate_means_never():
     report = check({MICRO: 1, "steps_per_print": float("inf")})
     (finding,) = report.of("steps_per_print")

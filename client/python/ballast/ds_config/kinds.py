@@ -128,16 +128,18 @@ class Infinity:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Any text."""
+    """Any text; with full, one of at least one character."""
+
+    full: bool = False
 
     @property
     def name(self) -> str:
-        return "text"
+        return "text that is not empty" if self.full else "text"
 
     def read(self, value: Any) -> str:
-        if isinstance(value, str):
+        if isinstance(value, str) and (value or not self.full):
             return value
-        raise WrongValue("must be a text in double quotes")
+        raise WrongValue(f"must be a {self.name}, in double quotes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,6 +225,7 @@ ANY_INTEGER = Integer(-INTEGER_MAX)
 NUMBER = Number()
 SHARE = Number(0.0, 1.0)
 TEXT = Text()
+FULL_TEXT = Text(full=True)
 TEXTS = Either((Listing(TEXT), TEXT))
 OBJECT = Object()
 LR = Number(0.0)

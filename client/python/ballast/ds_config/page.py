@@ -12,6 +12,7 @@ from typing import Any
 from ballast.ds_config.kinds import shown
 from ballast.ds_config.row import COMPAT_DEFAULT, REQUIRED, Moved, Outcome, Row, Variant, Verdict
 from ballast.ds_config.table import ALIASES, OPTIMIZERS, ROWS, SCHEDULERS, SECTIONS
+from ballast.ds_config.table.differences import DIFFERENCES
 
 _HEAD = f"""# Keys of a ds_config.json
 
@@ -82,6 +83,7 @@ def page() -> str:
         if section == "scheduler":
             parts += [_variant(section, variant) for variant in SCHEDULERS]
     parts.append(f"## Second names\n\n{_second_names()}")
+    parts.append(f"## Differences from DeepSpeed\n\n{_differences()}")
     return "\n".join(parts)
 
 
@@ -151,6 +153,18 @@ def _second_names() -> str:
     for alias in ALIASES:
         note = alias.note or ("deprecated" if alias.deprecated else "")
         lines.append(f"| `{alias.old}` | `{alias.new}`{': ' + note if note else ''} |")
+    return "\n".join(lines) + "\n"
+
+
+def _differences() -> str:
+    lines = [
+        f"DeepSpeed {COMPAT_DEFAULT} and this reader agree on batch sizes, on defaults and on what "
+        "is legal, but for",
+        "",
+        "| What | DeepSpeed | This reader |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {d.what} | {d.deepspeed} | {d.reader} |" for d in DIFFERENCES]
     return "\n".join(lines) + "\n"
 
 

@@ -143,7 +143,8 @@ class Resolver:
         path = tuple(alias.old.split("."))
         kind = alias.kind or self._rows[alias.new].kind
         value = old.value
-        if value is not None and value != "auto":
+        dropped = value is None and (alias.kind or alias.yields)
+        if value != "auto" and not dropped:
             try:
                 value = kind.read(old.value)
             except WrongValue as error:

@@ -15,11 +15,11 @@ from ballast.ds_config.kinds import (
     NUMBER,
     POSITIVE,
     TEXT,
-    TEXTS,
     Choice,
     Either,
     Infinity,
     Kind,
+    Listing,
 )
 from ballast.ds_config.row import (
     Row,
@@ -113,7 +113,7 @@ _PROFILES = (
         "comms_logger",
         "enabled",
         ("prof_all", BOOLEAN, True),
-        ("prof_ops", TEXTS, ()),
+        ("prof_ops", Listing(TEXT), ()),
         ("verbose", BOOLEAN, False),
         ("debug", BOOLEAN, False),
     ),

@@ -54,6 +54,9 @@ _TORCH_DTYPE = Choice(
         ("bfloat16", "bf16"),
     ),
 )
+_AUTOCAST_DTYPE = Choice(
+    (*_TORCH_DTYPE.values, "int8"), also=(*_TORCH_DTYPE.also, ("torch.int8", "int8"))
+)
 _MODEL_DTYPES = (("fp16.enabled", "fp16"), ("bf16.enabled", "bf16"))
 
 
@@ -286,7 +289,7 @@ _PRECISION = (
     *parts(
         "torch_autocast",
         "enabled",
-        ("dtype", TEXT, None),
+        ("dtype", _AUTOCAST_DTYPE, None),
         ("lower_precision_safe_modules", TEXTS, None),
     ),
     Row(

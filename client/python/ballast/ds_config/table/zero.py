@@ -225,6 +225,11 @@ _OFFLOAD_PARAM = (
     ),
 )
 
+_LEAF_CLASSES = (
+    "transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
+    "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
+    "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock",
+)
 _STAGE3_ROWS = (
     Row(
         "stage3_prefetch_bucket_size",
@@ -252,9 +257,9 @@ _STAGE3_ROWS = (
         False,
         sdk("each trainer holds whole weights: torch.save(model.state_dict()) has them all"),
     ),
-    Row("leaf_module.classes", TEXTS, None, _STAGE_3),
-    Row("leaf_module.names", TEXTS, None, _STAGE_3),
-    Row("leaf_module.name_suffixes", TEXTS, None, _STAGE_3),
+    Row("leaf_module.classes", TEXTS, _LEAF_CLASSES, _STAGE_3),
+    Row("leaf_module.names", TEXTS, (), _STAGE_3),
+    Row("leaf_module.name_suffixes", TEXTS, (), _STAGE_3),
 )
 
 _QUANTIZED = service("8-bit transfer", needs="quantized_transfer")
