@@ -25,22 +25,28 @@ def install(model: torch.nn.Module, optimizer: ResumingOptimizer) -> None:
     """Has each training pass of `model` scaled by optimizer.loss_scale, which the service moves.
 
     A pass raises BadArgument where ballast.hf.Callback() is missing: Trainer would clip what is
-    scaled, and schedule by itself.
+    scaled, and schedule by itself. A step raises BadArgument before it sends anything where passes
+    were scaled and no gradient came through one: the loss was made of another output.
     """
     remove(model)
-    _installed[model] = model.register_forward_hook(_Hook(optimizer))
+    hook = _Hook(optimizer)
+    _installed[model] = (
+        model.register_forward_hook(hook), optimizer.register_step_pre_hook(hook.check)
+    )  # fmt: skip
 
 
 def remove(model: torch.nn.Module) -> None:
     """No hook of ours is left on `model`."""
-    handle = _installed.pop(model, None)
-    if handle is not None:
+    for handle in _installed.pop(model, ()):
         handle.remove()
 
 
 class _Hook:
     def __init__(self, optimizer: ResumingOptimizer) -> None:
         self._optimizer = optimizer
+        # Since the last step: passes whose gradient is to be multiplied, and gradients that were.
+        self._passes = 0
+        self._gradients = 0
 
     def __call__(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
         end = _end(output)
@@ -54,7 +60,25 @@ class _Hook:
         factor = self._optimizer.loss_scale
         if factor == 1.0:
             return
-        end.register_hook(lambda grad: grad * factor)
+        self._passes += 1
+
+        def multiplied(grad: torch.Tensor) -> torch.Tensor:
+            self._gradients += 1
+            return grad * factor
+
+        end.register_hook(multiplied)
+
+    def check(self, *_: Any) -> None:
+        """Before a step: the gradients of its passes have the scale that the service divides by."""
+        passes, gradients = self._passes, self._gradients
+        self._passes = self._gradients = 0
+        if passes and not gradients:
+            raise BadArgument(
+                f"the gradients lack the loss scale {self._optimizer.loss_scale:g}: none of them "
+                f"came through the loss that the model returned in {passes} passes. Where "
+                "compute_loss() makes a loss of its own from the logits, call the model without "
+                "labels there: then the logits carry the scale. Or train in bf16, which needs none"
+            )
 
 
 def _end(output: Any) -> torch.Tensor | None:
