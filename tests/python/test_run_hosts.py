@@ -1,5 +1,7 @@
 """ballast-run --hostfile over a stand-in for ssh: seats, environment, dead hosts, how it ends."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ballast.launcher import hostfile, placement
+from ballast.launcher import far_child, hostfile, placement
 from ballast.launcher.command_line import parser
 from ballast.launcher.servers import UsageError
 from launching import await_end, wait_for
@@ -262,6 +264,34 @@ def test_a_trainer_on_a_host_is_started_again(launcher, hosts):
     assert sorted(done.stdout.splitlines()) == ["[0] auto", "[1] auto"]
     said = "trainer 1 on node-b ended with exit code 7; starting it again in its seat"
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_pipe_to_ssh_grows_for_long_orders_only_and_only_where_it_may(
+    tmp_path, monkeypatch, allowed
+):
+    """The kernel refuses a user's pipes more room at about 57 far trainers."""
+    real, asked = fcntl.fcntl, []
+
+    def limited(file, command, *more):
+        if command == fcntl.F_SETPIPE_SZ:
+            asked.append(*more)
+            if not allowed:
+                raise PermissionError(errno.EPERM, "Operation not permitted")
+        return real(file, command, *more)
+
+    monkeypatch.setattr(far_child.fcntl, "fcntl", limited)
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/sh\nexec cat > {tmp_path}/order\n")
+    ssh.chmod(0o755)
+    for words, grows in (("x", 0), ("x" * 200_000, 1)):
+        asked.clear()
+        child = far_child.FarChild([str(ssh)], "node-b", ["python", words], {"RANK": "1"})
+        child.stdin.close()
+        child.wait()
+        assert len(asked) == grows
+        order = json.loads((tmp_path / "order").read_text())
+        assert (order["command"], order["env"]) == (["python", words], {"RANK": "1"})
 
 
 def options(file, *more):

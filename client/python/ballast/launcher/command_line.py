@@ -17,16 +17,21 @@ from ballast.ds_config.launched import PRECISIONS
 _SIZE = re.compile(r"[0-9]+(\.[0-9]+)? ?(B|[KMGT]iB)?\Z")
 
 
+def _whole(text: str) -> int | None:
+    """None where the text is no whole number of at most nine digits."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
 def _count(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-    if not 1 <= value <= 1024:
+    value = _whole(text)
+    if value is None or not 1 <= value <= 1024:
         raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number in 1..1024")
     return value
 
 
 def _port(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-    if not 1 <= value <= 65535:
+    value = _whole(text)
+    if value is None or not 1 <= value <= 65535:
         raise argparse.ArgumentTypeError(f"{text!r}: must be a port, 1..65535")
     return value
 
@@ -42,9 +47,10 @@ def _words(text: str) -> list[str]:
 
 
 def _restarts(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
+    value = _whole(text)
+    if value is None:
         raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, 0 for never")
-    return int(text)
+    return value
 
 
 def _size(text: str) -> str:

@@ -31,8 +31,10 @@ _PREFIXES = (
     "BALLAST_", "ACCELERATE_", "NCCL_", "GLOO_", "TORCH_", "OMP_", "MKL_", "HF_", "PYTHON",
 )  # fmt: skip
 _NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# What the pipe to ssh can hold, so that nothing here waits for a host that does not answer.
+# The most that a pipe can be made to hold without privileges.
 _ORDER_BYTES_MAX = 1 << 20
+# Room for signals behind the order.
+_SIGNALS_BYTES = 1 << 10
 _KILL_S = 1.0
 
 
@@ -61,7 +63,7 @@ class FarChild(process.Child):
         super().__init__(
             [*ssh, *_OPTIONS, "--", host, there], os.environ, stdin=subprocess.PIPE, **streams
         )
-        fcntl.fcntl(self.stdin, fcntl.F_SETPIPE_SZ, _ORDER_BYTES_MAX)
+        self._make_room(min(len(order) + _SIGNALS_BYTES, _ORDER_BYTES_MAX))
         self._tell(order)
 
     def send(self, signum: int) -> None:
@@ -77,6 +79,18 @@ class FarChild(process.Child):
             while not self.ended() and time.monotonic() < deadline:
                 time.sleep(process.POLL_S)
             super().send(signal.SIGKILL)
+
+    def _make_room(self, count: int) -> None:
+        """Has the pipe to ssh hold `count` bytes, so that nothing here waits for a host that does
+        not answer.
+
+        The kernel gives the pages of a user's pipes out to a limit (fs.pipe-user-pages-soft) and
+        refuses beyond. The pipe then keeps its size, and a longer order waits until ssh reads it
+        or, after ConnectTimeout, ends.
+        """
+        if fcntl.fcntl(self.stdin, fcntl.F_GETPIPE_SZ) < count:
+            with contextlib.suppress(PermissionError):
+                fcntl.fcntl(self.stdin, fcntl.F_SETPIPE_SZ, count)
 
     def _tell(self, line: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # ssh has ended

@@ -19,7 +19,7 @@ TRAINERS_MAX = 1024
 # A name that begins with "-" would be an option of ssh.
 _LINE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.@:%-]*)\s+slots=([0-9]{1,9})\Z")
 _WRITE = 'write "name slots=N" in a line for each, such as "node-a slots=8"'
-_HERE = ("localhost", "127.0.0.1", "::1")
+LOOPBACKS = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +105,7 @@ def seats(hosts: Sequence[Host], count: int | None) -> list[Seat]:
 
 def is_here(name: str) -> bool:
     """Whether a host's name, or one of its addresses, is this machine's."""
-    if name in (*_HERE, socket.gethostname(), socket.getfqdn()):
+    if name in (*LOOPBACKS, socket.gethostname(), socket.getfqdn()):
         return True
     return any(_is_bindable(family, address) for family, address in _addresses(name))
 

@@ -47,7 +47,7 @@ def placed(options: argparse.Namespace, environ: Mapping[str, str]) -> Placement
         return _local(options)
     hosts = hostfile.read(options.hostfile)
     seats = hostfile.seats(hosts, options.nproc)
-    here = hostfile.is_here(hosts[0].address)
+    here = seats[0].host is None
     endpoints = config.endpoints_of(None, environ) if environ.get("BALLAST_ENDPOINTS") else ()
     if endpoints and options.servers is not None:
         raise UsageError(
@@ -60,9 +60,8 @@ def placed(options: argparse.Namespace, environ: Mapping[str, str]) -> Placement
             "the servers would start; run ballast-run there, or start servers and name them in "
             "BALLAST_ENDPOINTS"
         )
-    apart = any(seat.host is not None for seat in seats)
-    address = options.master_addr or _address(hosts[0], here and apart)
-    if not endpoints and address not in ("localhost", _LOOPBACK, "::1"):
+    address = options.master_addr or _address(hosts[0], seats)
+    if not endpoints and address not in hostfile.LOOPBACKS:
         _check_insecure(address, environ)
     port = options.master_port or (trainers.free_port() if here else _PORT)
     return Placement(seats, address, port, endpoints)
@@ -77,10 +76,12 @@ def _local(options: argparse.Namespace) -> Placement:
     return Placement(seats, _LOOPBACK, trainers.free_port(), ())
 
 
-def _address(first: Host, needed: bool) -> str:
-    """needed: other hosts must reach this machine by it."""
-    if not needed:
-        return _LOOPBACK if hostfile.is_here(first.address) else first.address
+def _address(first: Host, seats: Sequence[Seat]) -> str:
+    """By which the other seats reach the first host."""
+    if seats[0].host is not None:
+        return first.address
+    if all(seat.host is None for seat in seats):
+        return _LOOPBACK
     found = hostfile.address_of(first.address)
     if found is None:
         raise UsageError(
