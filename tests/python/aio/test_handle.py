@@ -44,6 +44,15 @@ def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
+def test_deepspeeds_name_of_the_package_needs_no_import_of_its_own():
+    code = """
+import ballast.deepspeed as deepspeed
+print(deepspeed.ops.aio.AsyncIOBuilder.NAME)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "async_io\n"), done.stderr
+
+
 @pytest.mark.parametrize("parallel", [1, 3])
 @pytest.mark.parametrize("count", [0, 1, 511, 4097, 300_001])
 def test_odd_sizes_offsets_and_addresses(folder, parallel, count):

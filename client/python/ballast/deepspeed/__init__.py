@@ -95,7 +95,6 @@ def _transfers(settings: Settings, rank: int) -> Transfers | None:
     if not settings["comms_logger.enabled"]:
         return None
     operations = settings["comms_logger.prof_ops"]
-    operations = [operations] if isinstance(operations, str) else operations
     if settings["comms_logger.prof_all"]:
         operations = ()
     elif not operations:

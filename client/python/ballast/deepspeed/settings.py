@@ -12,8 +12,9 @@ from typing import Any
 from ballast.deepspeed.unbuilt import unbuilt
 from ballast.ds_config import launched
 from ballast.ds_config.check import effective
+from ballast.ds_config.report import refusal, refusal_of
 from ballast.ds_config.source import Config
-from ballast.errors import BadArgument, Unsupported
+from ballast.errors import BadArgument
 
 
 class Settings:
@@ -25,11 +26,10 @@ class Settings:
 
     def __init__(self, config: Config, world: int) -> None:
         report, self._values = effective(config, world)
-        lines = [f"{f.path}: {f.text}; {f.instead}" for f in report.refused]
-        lines = lines or unbuilt(self._values)
-        if lines:
-            first = f"{len(lines)} keys of {report.source} are refused:"
-            raise Unsupported("\n  ".join([first, *lines]))
+        error = refusal(report.source, report.refused)
+        error = error or refusal_of(report.source, unbuilt(self._values))
+        if error is not None:
+            raise error
         self.batch = report.batch
 
     def __getitem__(self, path: str) -> Any:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ballast.ds_config.kinds import shown
 from ballast.ds_config.row import Verdict
+from ballast.errors import Unsupported
 
 JSON_VERSION = 1
 
@@ -119,6 +121,18 @@ class Report:
             found = [f for f in self.findings if f.verdict is verdict]
             lines += ["", verdict.value, *(f.as_text() for f in found)] if found else []
         return "\n".join(lines)
+
+
+def refusal(source: object, findings: Iterable[Finding]) -> Unsupported | None:
+    """One error with all refused keys of `source`; None where there is none."""
+    return refusal_of(source, [f"{f.path}: {f.text}; {f.instead}" for f in findings])
+
+
+def refusal_of(source: object, lines: Sequence[str]) -> Unsupported | None:
+    """As refusal(), from a line for each key."""
+    if not lines:
+        return None
+    return Unsupported("\n  ".join([f"{len(lines)} keys of {source} are refused:", *lines]))
 
 
 _ORDER = (Verdict.REFUSED, Verdict.SERVICE, Verdict.SDK, Verdict.BESIDE, Verdict.NO_EFFECT)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ballast.ds_config import launched
 from ballast.ds_config.check import check
+from ballast.ds_config.report import refusal
 from ballast.ds_config.source import load
-from ballast.errors import Unsupported
 
 # What the script's training arguments may settle; the script is asked then.
 _LATER = ("auto", "mismatch")
@@ -29,8 +29,7 @@ def checked(file: Path, precision: str | None, world: int) -> Path:
     if "train_batch_size" not in values:
         values.setdefault(_MICRO, "auto")  # Trainer's arguments have it, too
     refused = [f for f in check(values, world).refused if f.code not in _LATER]
-    if refused:
-        lines = [f"{f.path}: {f.text}; {f.instead}" for f in refused]
-        first = f"{len(lines)} keys of {file} are refused:"
-        raise Unsupported("\n  ".join([first, *lines]))
+    error = refusal(file, refused)
+    if error is not None:
+        raise error
     return file.resolve()

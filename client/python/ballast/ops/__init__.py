@@ -1,16 +1,16 @@
 """DeepSpeed's package `deepspeed.ops`, as far as it is here: op_builder, and aio for DeepNVMe.
 
 Comes from: scripts, as `from ballast.ops.op_builder import AsyncIOBuilder`, or as
-`deepspeed.ops.op_builder` after `import ballast.deepspeed as deepspeed`.
+`deepspeed.ops.op_builder` or `deepspeed.ops.aio` after `import ballast.deepspeed as deepspeed`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ballast.ops import op_builder
+from ballast.ops import aio, op_builder
 
-__all__ = ["op_builder"]
+__all__ = ["aio", "op_builder"]
 
 
 def __getattr__(name: str) -> Any:
