@@ -10,7 +10,7 @@ readonly PACKAGES=(
   libgrpc-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
   librocksdb-dev libaio-dev prometheus-cpp-dev libcivetweb-dev zlib1g-dev
   libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev nlohmann-json3-dev
-  fio systemd zsh fish ca-certificates python3 python3-dev python3-venv
+  fio systemd zsh fish openssh-client ca-certificates python3 python3-dev python3-venv
   bubblewrap lintian mmdebstrap umoci)
 # Debian's own interpreter: another python3 earlier on PATH may lack headers or the right version.
 readonly PYTHON=/usr/bin/python3
@@ -114,9 +114,10 @@ install_system_packages() {
     apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
-# Programs that tests run, as PACKAGE:PROGRAM. The packages would start services on this machine or
-# replace programs of its own, so only these files are taken out of them.
-readonly UNPACKED=(prometheus:promtool prometheus:prometheus kubernetes-client:kubectl)
+# Programs that tests run, and their libraries, as PACKAGE:FILE. The packages would start services
+# on this machine or replace programs of its own, so only these files are taken out of them.
+readonly UNPACKED=(prometheus:promtool prometheus:prometheus kubernetes-client:kubectl
+  openssh-server:sshd libwrap0:libwrap.so.0 libnss-wrapper:libnss_wrapper.so)
 
 unpack_tools() {
   local entry missing=()
@@ -144,9 +145,12 @@ fetch_tools() (
   done
 )
 
-# unpack_program DEB PROGRAM: a whole file or none.
+# unpack_program DEB FILE: a whole file or none. FILE may be a link of a library: then its target.
 unpack_program() {
-  dpkg-deb --fsys-tarfile "$1" | tar -xO "./usr/bin/$2" >"$2.part" && chmod +x "$2.part" &&
+  local path
+  path=$(dpkg-deb --fsys-tarfile "$1" | tar -tv | awk '/^-/ { print $6 }' |
+    grep -E "^\./usr/(s?bin|lib/[^/]+)/${2//./\\.}(\.[0-9.]+)?\$" | tail -n 1) || return 1
+  dpkg-deb --fsys-tarfile "$1" | tar -xO "$path" >"$2.part" && chmod +x "$2.part" &&
     mv "$2.part" "$2"
 }
 
