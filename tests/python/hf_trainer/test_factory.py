@@ -122,6 +122,15 @@ def test_ballast_run_names_the_configuration_and_its_precision(fake, tmp_path, m
     assert isinstance(opt, bt.AdamW) and next(module.parameters()).dtype == torch.float16
 
 
+@pytest.mark.parametrize("name", ["model", "params"])
+def test_a_model_among_the_arguments_for_trainer_says_what_to_pass(fake, tmp_path, name):
+    """Trainer passes it as the parameters."""
+    module = tiny.model()
+    trainer = tiny.trainer(module, tiny.arguments(tmp_path), (bt.AdamW, {name: module}))
+    with pytest.raises(TypeError, match="params is a GPT2LMHeadModel.*=ballast.hf.optimizer"):
+        trainer.create_optimizer()
+
+
 def test_auto_without_arguments_says_so(fake):
     with pytest.raises((BadArgument, Unsupported), match="auto"):
         made(ballast.hf.optimizer({"train_micro_batch_size_per_gpu": 1}), tiny.model())

@@ -75,6 +75,13 @@ class Naming:
         return names[0], names[1:], True
 
 
+# Trainer takes "model" out of the arguments and passes it where an optimizer has its parameters.
+_INSTEAD_OF_MODULE = (
+    "pass model.parameters(). Under Hugging Face's Trainer pass "
+    "optimizer_cls_and_kwargs=ballast.hf.optimizer(...), which gets the model"
+)
+
+
 def check_params(params: Any) -> None:
     """TypeError, with the remedy, for what is no iterable of parameters, such as a module."""
     is_module = isinstance(params, torch.nn.Module)
@@ -82,5 +89,5 @@ def check_params(params: Any) -> None:
         raise TypeError(
             f"params is a {type(params).__name__}; it must be an iterable of tensors, of "
             "(name, tensor) pairs or of group dicts"
-            + ("; pass model.parameters()" if is_module else "")
+            + (f"; {_INSTEAD_OF_MODULE}" if is_module else "")
         )
