@@ -36,7 +36,9 @@ absl::Status CheckVotes(const DecideInput& input, const std::vector<Vote>& votes
 void TakeUpload(const DecideInput& input, Decision* decision) {
   decision->applied = true;
   decision->upload = input.upload;
-  decision->policy.opt_step = input.opt_step.value_or(decision->policy.opt_step);
+  PolicyState& policy = decision->policy;
+  policy.opt_step = input.opt_step.value_or(policy.opt_step);
+  policy.schedule_index = input.schedule_index.value_or(policy.schedule_index);
   decision->nonfinite = 0;
   decision->first_nonfinite = Nonfinite();
   decision->grad_scale.assign(input.divisor.size(), 1.0f);

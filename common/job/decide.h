@@ -86,7 +86,9 @@ struct DecideInput {
   LossScalerConfig loss_scaler;
   bool scheduled = false;  // applied rounds move the index of a schedule
   UploadPlane upload = UploadPlane::kNone;
-  std::optional<uint64_t> opt_step;  // after the round, where an upload sets it
+  // After the round, where an upload sets them.
+  std::optional<uint64_t> opt_step;
+  std::optional<int64_t> schedule_index;
 };
 
 // What of a decision's input the job's specification says: everything but divisors, extents, the
@@ -105,7 +107,7 @@ DecideInput DecideInputOf(const JobSpec& spec);
 // by: the scale before the round, or under the profile DeepSpeed the one after it. A dynamic scale
 // that may still fall ends a row of skips by itself: max_consecutive_skips counts only at its
 // minimum, where an overflow with no hysteresis left halts the round. The index of a schedule moves
-// by one in a round that is applied. Uploads move neither.
+// by one in a round that is applied. Uploads move neither; one with step counts may set the index.
 // Errors: ABORTED VOTE_MISMATCH when servers saw different contributions; INTERNAL when extents are
 // missing or doubled.
 absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> votes);

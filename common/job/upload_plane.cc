@@ -13,4 +13,15 @@ std::string UploadPlaneText(UploadPlane plane, std::span<const StateArray> array
   return absl::StrCat(IsLowPlane(plane) ? "the low half of " : "", shown);
 }
 
+std::string ScheduleIndexRefusal(std::optional<int64_t> index, bool scheduled) {
+  if (!index.has_value()) return "";
+  if (!scheduled) {
+    return absl::StrCat(" with position ", *index,
+                        " of a schedule, and the job has none; leave it out");
+  }
+  if (*index >= -1 && *index <= static_cast<int64_t>(kStepCountMax)) return "";
+  return absl::StrCat(" with position ", *index, " of the schedule; positions are -1 to ",
+                      kStepCountMax);
+}
+
 }  // namespace ballast

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -51,10 +52,15 @@ std::string UploadPlaneText(UploadPlane plane, std::span<const StateArray> array
 struct StepCounts {
   std::vector<uint64_t> tensor;  // per tensor
   uint64_t opt_step = 0;
+  // Of a job with a schedule: PolicyState::schedule_index. None: it stays.
+  std::optional<int64_t> schedule_index;
 
   bool operator==(const StepCounts&) const = default;
 };
 // More than anybody runs, and small enough for all that is computed with them.
 inline constexpr uint64_t kStepCountMax = uint64_t{1} << 53;
+// Why a job takes no such position, as the end of a sentence; empty: it does, or there is none.
+// `scheduled`: the job has a schedule.
+std::string ScheduleIndexRefusal(std::optional<int64_t> index, bool scheduled);
 
 }  // namespace ballast

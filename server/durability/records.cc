@@ -144,8 +144,10 @@ UploadPlane GetPlane(ByteReader* in) {
 }
 
 void PutSteps(const std::optional<StepCounts>& steps, ByteWriter* out) {
-  out->Put<uint32_t>(steps.has_value() ? 1 : 0);
+  const bool positioned = steps.has_value() && steps->schedule_index.has_value();
+  out->Put<uint32_t>(positioned ? 2 : steps.has_value() ? 1 : 0);
   if (!steps.has_value()) return;
+  if (positioned) out->Put(*steps->schedule_index);
   out->Put(steps->opt_step);
   out->Put<uint32_t>(steps->tensor.size());
   for (const uint64_t step : steps->tensor) out->Put(step);
@@ -153,9 +155,14 @@ void PutSteps(const std::optional<StepCounts>& steps, ByteWriter* out) {
 
 std::optional<StepCounts> GetSteps(ByteReader* in) {
   const uint32_t has = in->Get<uint32_t>();
-  if (has > 1) in->Fail();
-  if (has != 1) return std::nullopt;
+  if (has > 2) in->Fail();
+  if (has != 1 && has != 2) return std::nullopt;
   StepCounts steps;
+  if (has == 2) {
+    const auto index = in->Get<int64_t>();
+    if (!ScheduleIndexRefusal(index, true).empty()) in->Fail();
+    steps.schedule_index = index;
+  }
   steps.opt_step = in->Get<uint64_t>();
   steps.tensor.resize(in->GetCount(sizeof(uint64_t)));
   for (uint64_t& step : steps.tensor) step = in->Get<uint64_t>();

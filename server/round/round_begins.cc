@@ -97,6 +97,26 @@ std::string SizesRefusal(const SlotBegin& slot, size_t tensors) {
                       "; only an upload has them");
 }
 
+std::string CountsRefusal(const RoundBegin& begin, const JobSpec& spec) {
+  if (!begin.steps.has_value()) return "";
+  const std::vector<uint64_t>& steps = begin.steps->tensor;
+  uint64_t most = begin.steps->opt_step;
+  for (const uint64_t step : steps) most = std::max(most, step);
+  const size_t tensors = spec.tensors.size();
+  if (!IsStatePlane(begin.upload) || steps.size() != tensors || most > kStepCountMax) {
+    return absl::StrCat(" with step counts of ", steps.size(), " tensors, the largest ", most,
+                        "; they come with a plane of the state, for all ", tensors,
+                        " tensors, and the limit is ", kStepCountMax);
+  }
+  return ScheduleIndexRefusal(begin.steps->schedule_index, spec.policy.schedule.has_value());
+}
+
+void SetCounts(const std::optional<StepCounts>& steps, DecideInput* input) {
+  if (!steps.has_value()) return;
+  input->opt_step = steps->opt_step;
+  input->schedule_index = steps->schedule_index;
+}
+
 bool SameHyper(const std::vector<Hyper>& a, const std::vector<Hyper>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), SameKeys);
 }

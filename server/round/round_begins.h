@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/job/decide.h"
 #include "common/job/job_spec.h"
 #include "server/round/round_types.h"
 
@@ -33,6 +35,13 @@ std::string UploadDifference(const SlotBegin& ours, const SlotBegin& theirs, uin
 // Why a list of `slot` has a wrong length: presence of other than none or all of the job's
 // `tensors`, or what only an upload has. Empty: none has.
 std::string SizesRefusal(const SlotBegin& slot, size_t tensors);
+
+// Why an upload's step counts, or its position of the schedule, are none of the job's, as the end
+// of a sentence. Empty: they are, or there are none.
+std::string CountsRefusal(const RoundBegin& begin, const JobSpec& spec);
+
+// Gives a decision the counts that an upload sets, if it does.
+void SetCounts(const std::optional<StepCounts>& steps, DecideInput* input);
 
 // Whether both have the same groups, as many keys in each, and the same bits.
 bool SameHyper(const std::vector<Hyper>& a, const std::vector<Hyper>& b);

@@ -591,7 +591,7 @@ void RoundFsm::MaybeDecide(Effects* effects) {
   for (const Extent& extent : layout_.extents()) input.extent_group.push_back(extent.group);
   input.policy = policy_;
   input.upload = prepared_->upload;
-  if (prepared_->steps.has_value()) input.opt_step = prepared_->steps->opt_step;
+  SetCounts(prepared_->steps, &input);
   std::vector<Vote> votes;
   for (const auto& [server, vote] : votes_) votes.push_back(vote);
   absl::StatusOr<Decision> decision = Decide(input, std::move(votes));

@@ -1,7 +1,6 @@
 // RoundFsm: restart, what slots must agree on, uploads, growth, epochs, and what others may read.
 // See round_fsm.h; the protocol itself is in round_fsm.cc. Thread safety: as round_fsm.h.
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -178,17 +177,8 @@ absl::Status RoundFsm::CheckUpload(uint32_t slot_id, const RoundBegin& begin) co
     return bad(absl::StrCat(", but its presence is wrong for tensor \"", plan_.spec.tensors[t].name,
                             "\"; 16-bit tensors have a low half, and no others"));
   }
-  if (!begin.steps.has_value()) return absl::OkStatus();
-  const std::vector<uint64_t>& steps = begin.steps->tensor;
-  const uint64_t most =
-      std::accumulate(steps.begin(), steps.end(), begin.steps->opt_step,
-                      [](uint64_t so_far, uint64_t step) { return std::max(so_far, step); });
-  if (IsStatePlane(begin.upload) && steps.size() == tensors.size() && most <= kStepCountMax) {
-    return absl::OkStatus();
-  }
-  return bad(absl::StrCat(" with step counts of ", steps.size(), " tensors, the largest ", most,
-                          "; they come with a plane of the state, for all ", tensors.size(),
-                          " tensors, and the limit is ", kStepCountMax));
+  const std::string why = CountsRefusal(begin, plan_.spec);
+  return why.empty() ? absl::OkStatus() : bad(why);
 }
 
 // --- Growth -------------------------------------------------------------------------------------

@@ -246,7 +246,8 @@ absl::StatusOr<RoundBegin> BeginFromProto(const v1::RoundBegin& begin, size_t pr
   out.loss_scale = begin.loss_scale();
   BALLAST_ASSIGN_OR_RETURN(out.upload, UploadFromProto(begin));
   if (begin.tensor_step_size() != 0) {
-    out.steps = {{begin.tensor_step().begin(), begin.tensor_step().end()}, begin.opt_step()};
+    out.steps = {{begin.tensor_step().begin(), begin.tensor_step().end()}, begin.opt_step(), {}};
+    if (begin.has_schedule_index()) out.steps->schedule_index = begin.schedule_index();
   }
   out.weight_crc32c.assign(begin.weight_crc32c().begin(), begin.weight_crc32c().end());
   out.hyper.reserve(static_cast<size_t>(begin.hyper_size()));

@@ -239,7 +239,12 @@ class FakeConnection:
         self.report = {"round": self.round, "applied": True, "opt_step": self.opt_step}
 
     @on_cpu
-    def begin_state_upload(self, *, array, low, bits, weights, tensor_step, opt_step, user_state):
+    def begin_state_upload(
+        self, *, array, low, bits, weights, tensor_step, opt_step, schedule_index, user_state
+    ):
+        if schedule_index is not None:
+            assert tensor_step and self.options["schedule"]
+            self.said["schedule_index"] = schedule_index
         self.calls.append(("plane", 2 + 2 * array + low, tensor_step))
         self.user_state = user_state
         for i, (_, shape, dtype, *_) in enumerate(self.tensors):

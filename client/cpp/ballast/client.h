@@ -215,8 +215,7 @@ struct RoundReport {
 };
 
 // Counts of a client since its attach. Copies per byte are copied / payload bytes of a direction: 0
-// up, where the transport reads the caller's own memory; 1 down, from the transport's memory to the
-// caller's.
+// up, where the transport reads the caller's own memory; 1 down, out of the transport's memory.
 struct TransferCounters {
   uint64_t payload_up_bytes = 0;
   uint64_t payload_down_bytes = 0;
@@ -231,9 +230,11 @@ struct TransferCounters {
 struct StateUpload {
   uint32_t array = 0;  // position in Client::state_arrays()
   bool low = false;    // the low half, which fp32 tensors do not have
-  // Steps taken so far, per tensor, and by the job; at most 2^53. Empty: all step counts stay.
+  // Steps taken so far, per tensor, and by the job; at most 2^53. Empty: all step counts stay. With
+  // them, where the job has a schedule, the position of its next round, from -1, the beginning.
   std::vector<uint64_t> tensor_step;
   uint64_t opt_step = 0;
+  std::optional<int64_t> schedule_index;
 };
 
 // Memory for the fp32 state of one tensor, in the order of Client::state_arrays(): numel floats per
@@ -363,8 +364,7 @@ class Client {
   // Ends every wait with CANCELLED. Any thread.
   virtual void Abort() = 0;
 
-  // Names of the job's fp32 arrays per parameter: "master", then the optimizer's, as torch calls
-  // them. Constant.
+  // Names of the job's fp32 arrays per parameter: "master", then torch's of the kind. Constant.
   virtual std::vector<std::string> state_arrays() const = 0;
   // Whether Attach took a seat in a job that was there before. Constant.
   virtual bool resumed() const = 0;

@@ -67,7 +67,8 @@ absl::Status CheckPlane(const JobView& job, const StateUpload& upload,
   return absl::OkStatus();
 }
 
-absl::Status CheckSteps(const StateUpload& upload, size_t tensors) {
+absl::Status CheckSteps(const StateUpload& upload, const JobSpec& spec) {
+  const size_t tensors = spec.tensors.size();
   const size_t steps = upload.tensor_step.size();
   if (steps != 0 && steps != tensors) {
     return BadArgument(absl::StrCat("got step counts of ", steps, " tensors, the job has ", tensors,
@@ -78,7 +79,12 @@ absl::Status CheckSteps(const StateUpload& upload, size_t tensors) {
     return BadArgument(absl::StrCat("a step count is ", std::max(step, upload.opt_step),
                                     ", the limit is ", kStepCountMax));
   }
-  return absl::OkStatus();
+  if (upload.schedule_index.has_value() && steps == 0) {
+    return BadArgument("a position of the schedule comes with step counts; give them, too");
+  }
+  const std::string why =
+      ScheduleIndexRefusal(upload.schedule_index, spec.policy.schedule.has_value());
+  return why.empty() ? absl::OkStatus() : BadArgument(absl::StrCat("an upload comes", why));
 }
 
 }  // namespace
@@ -118,13 +124,14 @@ absl::StatusOr<RoundInput> StateUploadInput(const JobView& job, const StateUploa
                                             DeviceDesk* desk) {
   BALLAST_RETURN_IF_ERROR(CheckBuffers(job, buffers));
   BALLAST_RETURN_IF_ERROR(CheckPlane(job, upload, buffers));
-  BALLAST_RETURN_IF_ERROR(CheckSteps(upload, buffers.size()));
+  BALLAST_RETURN_IF_ERROR(CheckSteps(upload, job.spec));
   RoundInput input = Lend(job, buffers);
   v1::RoundBegin* const begin = &input.begin;
   begin->set_plane(static_cast<v1::StatePlane>(StatePlaneOf(upload.array, upload.low)));
   begin->set_presence(PresenceBits(input.present));
   begin->mutable_tensor_step()->Assign(upload.tensor_step.begin(), upload.tensor_step.end());
   begin->set_opt_step(upload.opt_step);
+  if (upload.schedule_index.has_value()) begin->set_schedule_index(*upload.schedule_index);
   return WithDigests(job, std::move(input), desk);
 }
 

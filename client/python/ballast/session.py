@@ -234,6 +234,7 @@ class Session:
         weights: list[int],
         tensor_step: list[int],
         opt_step: int,
+        schedule_index: int | None,
         user_state: bytes,
         keep: Any,
     ) -> dict[str, Any]:
@@ -242,7 +243,8 @@ class Session:
         array, low: which state array, in the service's order, and which half of 16-bit tensors.
         bits: address per tensor, 0 for those that lack the plane. weights: address per tensor that
         receives the weights of after the round.
-        tensor_step: the step counts from this round on, with opt_step the job's; [] leaves both.
+        tensor_step: the step counts from this round on, with opt_step the job's, and the position
+        of its schedule, None: it stays; [] leaves all of them.
         The other arguments and the result are those of step().
         """
         return self._round(
@@ -253,6 +255,7 @@ class Session:
                 weights=weights,
                 tensor_step=tensor_step,
                 opt_step=opt_step,
+                schedule_index=schedule_index,
                 user_state=user_state,
             ),
             keep,

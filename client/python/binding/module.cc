@@ -5,6 +5,7 @@
 // the Python side keeps that memory alive until the call has ended. The GIL is released wherever a
 // call can block. Thread safety: one Python thread at a time, except abort().
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -210,11 +211,12 @@ void BeginUpload(const Connection& self, const Addresses& weights, const nb::byt
 }
 
 // Like BeginUpload, with a plane of the state at `bits` (0: the tensor has none) and, when
-// `tensor_step` is not empty, step counts.
+// `tensor_step` is not empty, step counts and perhaps the schedule's position.
 void BeginStateUpload(const Connection& self, uint32_t array, bool low, const Addresses& bits,
                       const Addresses& weights, std::vector<uint64_t> tensor_step,
-                      uint64_t opt_step, const nb::bytes& user_state) {
-  const client::StateUpload upload{array, low, std::move(tensor_step), opt_step};
+                      uint64_t opt_step, std::optional<int64_t> schedule_index,
+                      const nb::bytes& user_state) {
+  const client::StateUpload upload{array, low, std::move(tensor_step), opt_step, schedule_index};
   const std::vector<client::TensorBuffers> buffers = ToBuffers(bits, weights);
   std::string state(user_state.c_str(), user_state.size());
   absl::Status status;
@@ -267,7 +269,7 @@ void DefineConnection(nb::module_& module) {
       .def("begin_upload", &BeginUpload, nb::arg("weights"), nb::arg("user_state"))
       .def("begin_state_upload", &BeginStateUpload, nb::kw_only(), nb::arg("array"), nb::arg("low"),
            nb::arg("bits"), nb::arg("weights"), nb::arg("tensor_step"), nb::arg("opt_step"),
-           nb::arg("user_state"))
+           nb::arg("schedule_index").none(), nb::arg("user_state"))
       .def("wait", &WaitStep, nb::arg("timeout_s"))
       .def("start_extend", &StartExtend, nb::arg("tensors"), nb::arg("weights"), nb::arg("init"),
            nb::arg("schedule_groups"))

@@ -122,6 +122,18 @@ TEST(DecidePolicyTest, UploadsMoveNothing) {
   EXPECT_EQ(decision->policy, input.policy);
 }
 
+TEST(DecidePolicyTest, AnUploadOfStateMaySetTheSchedulesPosition) {
+  DecideInput input = InputOf(Spec());
+  RunRounds(&input, {Clean(), Overflow()});
+  input.upload = StatePlaneOf(2);
+  input.opt_step = 41;
+  input.schedule_index = 39;
+  PolicyState wanted = input.policy;
+  wanted.opt_step = 41;
+  wanted.schedule_index = 39;
+  EXPECT_EQ(Decide(input, {Overflow()})->policy, wanted) << "and nothing else";
+}
+
 TEST(DecidePolicyTest, RatesOfTheLeadServersVoteAreRemembered) {
   DecideInput input = InputOf(Spec());
   Vote vote = Overflow();

@@ -6,6 +6,7 @@ import ballast.deepspeed as deepspeed
 import ballast.torch as bt
 import pytest
 import torch
+from ballast.ds_checkpoint import Group, NamedState, Progress, to_universal
 from real_training import fresh_job
 
 CONFIG = {
@@ -49,6 +50,53 @@ def plain_loop(endpoints):
             said.append((opt.get_last_lr(), opt.loss_scale, opt.skipped_steps))
     opt.close()
     return module, said
+
+
+def plain_rounds(engine, first, last):
+    """Rounds of an fp32 engine; the rates of each."""
+    rates = []
+    for i in range(2 * first, 2 * last):
+        x = torch.randn(4, 5, generator=torch.Generator().manual_seed(i))
+        engine.backward(engine(x).square().mean())
+        engine.step()
+        if i % 2:
+            rates.append(engine.get_lr())
+    return rates
+
+
+@pytest.mark.e2e
+def test_a_universal_checkpoint_continues_the_services_schedule(
+    shared_servers, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("BALLAST_ENDPOINTS", ",".join(shared_servers(2)))
+    monkeypatch.setenv("BALLAST_JOB", fresh_job("first"))
+    config = {**CONFIG, "fp16": {"enabled": False}, "checkpoint": {"load_universal": True}}
+    first = deepspeed.initialize(model=net(), config=config)[0]
+    plain_rounds(first, 0, 4)
+    exported = first.optimizer.export_state()
+    states = {
+        exported["names"][i]: NamedState(
+            {"fp32": s["master"], "exp_avg": s["exp_avg"], "exp_avg_sq": s["exp_avg_sq"]},
+            int(s["step"]))
+        for i, s in exported["state"].items()
+    }  # fmt: skip
+    to_universal(tmp_path, "t", states, [Group(list(states), {})], progress=Progress(4, 32, 0))
+    for path in (tmp_path / "t").glob("*_model_states.pt"):
+        values = torch.load(path, weights_only=True)
+        torch.save({**values, "lr_scheduler": first.lr_scheduler.state_dict()}, path)
+
+    monkeypatch.setenv("BALLAST_JOB", fresh_job("second"))
+    second = deepspeed.initialize(model=net(), config=config)[0]
+    second.load_checkpoint(tmp_path)
+    assert second.lr_scheduler.last_batch_iteration == 3
+    rates = [plain_rounds(engine, 4, 8) for engine in (first, second)]
+    assert rates[0] == rates[1] and len({rate for (rate,) in rates[0]}) == 4
+    for a, b in zip(first.module.parameters(), second.module.parameters(), strict=True):
+        assert torch.equal(a, b)
+    positions = [e.lr_scheduler.last_batch_iteration for e in (first, second)]
+    assert positions == [7, 7]
+    first.destroy()
+    second.destroy()
 
 
 @pytest.mark.e2e

@@ -92,13 +92,67 @@ def test_a_schedule_of_torch_continues(fake, tmp_path):
     assert run.lr_scheduler.last_epoch == 0
 
 
-def test_the_services_schedule_is_refused_before_anything_changes(fake, tmp_path):
-    written(tmp_path)
-    scheduler = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 3}}}
-    run = engine(config=scheduler)
-    with pytest.raises(Unsupported, match="is of round 9, .* load_lr_scheduler_states=False"):
+SCHEDULER = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 3}}}
+
+
+def scheduled(folder, **state):
+    """Writes a checkpoint with a schedule's state dict."""
+    written(folder)
+    for path in (folder / "t").glob("*_model_states.pt"):
+        values = torch.load(path, weights_only=True)
+        torch.save({**values, "lr_scheduler": state}, path)
+
+
+@pytest.mark.parametrize(
+    ("state", "position"),
+    [({"last_batch_iteration": 6}, 6), ({"last_batch_iteration": -1}, -1), ({"last_epoch": 7}, 6)],
+)
+def test_the_services_schedule_continues_where_the_checkpoint_stands(
+    fake, tmp_path, state, position
+):
+    scheduled(tmp_path, **state)
+    run = engine(config=SCHEDULER)
+    run.load_checkpoint(tmp_path)
+    assert (run.lr_scheduler.last_batch_iteration, run.global_steps) == (position, 9)
+    for _ in range(2):
+        run.backward(run(torch.ones(4, 4)).sum())
+        run.step()
+    assert run.lr_scheduler.last_batch_iteration == position + 1
+    assert run.get_lr() == [0.01 * (position + 2)]  # the stand-in's schedule
+    run = engine(config=SCHEDULER)
+    run.load_checkpoint(tmp_path, load_lr_scheduler_states=False)
+    assert run.lr_scheduler.last_batch_iteration == -1
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({}, "is of round 9 and does not say where its schedule stands; pass load_lr_scheduler_"),
+        ({"last_batch_iteration": -2}, "last_batch_iteration of its lr_scheduler is no position"),
+        ({"last_batch_iteration": "6"}, "last_batch_iteration of its lr_scheduler is no position"),
+        ({"last_epoch": 2**53 + 1}, "last_epoch of its lr_scheduler is no position"),
+    ],
+)
+def test_a_schedule_without_a_position_is_refused_before_anything_changes(
+    fake, tmp_path, state, said
+):
+    scheduled(tmp_path, **state)
+    run = engine(config=SCHEDULER)
+    with pytest.raises((BadArgument, Unsupported), match=said):
         run.load_checkpoint(tmp_path)
     assert run.global_steps == 0 and int(run.module.seen) == 0
+    assert run.optimizer.opt_step == 0
+
+
+@pytest.mark.parametrize("index", [-2, 2**53 + 1, True, 1.0, "3"])
+def test_load_export_takes_a_position_of_a_schedule_only(fake, tmp_path, index):
+    written(tmp_path)
+    run = engine(config=SCHEDULER)
+    with pytest.raises(BadArgument, match="schedule_index=.* from -1, the beginning, to 9007199"):
+        run.optimizer.load_export(tmp_path, index)
+    with pytest.raises(BadArgument, match="schedule_index=3: the optimizer has no lr_schedule"):
+        engine().optimizer.load_export(tmp_path, 3)
+    assert run.optimizer.opt_step == 0
 
 
 def test_what_is_not_there_or_does_not_fit_is_named(fake, tmp_path):

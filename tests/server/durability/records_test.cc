@@ -159,6 +159,12 @@ TEST(Records, BytesOfStatePlanesStayAsTheyAre) {
             absl::StrCat(hex, "06000000",  // the plane
                          "01000000",       // step counts:
                          "0900000000000000", "02000000", "0300000000000000", "0001000000000000"));
+  prepared.steps->schedule_index = 0x107;
+  EXPECT_EQ(absl::BytesToHexString(EncodePrepared(prepared)),
+            absl::StrCat(hex, "06000000",
+                         "02000000",  // a position of the schedule, and step counts:
+                         "0701000000000000", "0900000000000000", "02000000", "0300000000000000",
+                         "0001000000000000"));
   DecisionRecord decision = SmallDecision();
   decision.decision.upload = StatePlaneOf(2);
   std::string decided = kDecisionHex;
@@ -175,8 +181,10 @@ TEST(Records, PlanesThatDoNotExistAreDataLoss) {
     EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(bad).status())) << int{plane};
   }
   std::string bad = EncodePrepared(prepared);
-  bad[bad.size() - 4] = 2;  // Neither with step counts nor without.
+  bad[bad.size() - 4] = 3;  // Neither with step counts nor without.
   EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(bad).status()));
+  prepared.steps = StepCounts{{3, 4}, 4, -2};  // No position is below -1.
+  EXPECT_TRUE(absl::IsDataLoss(DecodePrepared(EncodePrepared(prepared)).status()));
 }
 
 TEST(Records, UploadsOfOtherVersionsAreDataLoss) {
@@ -266,6 +274,7 @@ PreparedRecord RandomPrepared(std::mt19937_64* random) {
   if (IsUpload(record.upload)) record.vote.rates.clear();
   if (IsStatePlane(record.upload) && (*random)() % 2 == 0) {
     record.steps = StepCounts{{(*random)(), (*random)()}, (*random)()};
+    if ((*random)() % 2 == 0) record.steps->schedule_index = static_cast<int64_t>((*random)() % 99);
   }
   return record;
 }

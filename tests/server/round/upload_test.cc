@@ -266,6 +266,30 @@ TEST(StatePlaneTest, StepCountsTakeEffectWithTheDecision) {
   EXPECT_EQ(server.fsm_.policy().opt_step, 11u);
 }
 
+TEST(StatePlaneTest, APositionOfTheScheduleTakesEffectWithTheDecision) {
+  JobPlan plan = MakeMixedPlan(1);
+  plan.spec.policy.schedule = WarmupLR{.warmup_num_steps = 9};
+  Server server(plan, Durability::kNone);
+  server.Begin(0, MakePlane(StatePlaneOf(2), StepCounts{{5, 9}, 11, 7}));
+  server.Push(FrameKind::kGradient, 0);
+  server.Feed(DurableInput{});
+  server.Feed(SteppedInput{});
+  EXPECT_EQ(server.fsm_.round(), 2u);
+  EXPECT_EQ(server.fsm_.policy().schedule_index, 7);
+  EXPECT_EQ(server.fsm_.policy().opt_step, 11u);
+}
+
+TEST(StatePlaneTest, APositionIsRefusedWhereItIsNone) {
+  JobPlan scheduled = MakeMixedPlan(2);
+  scheduled.spec.policy.schedule = WarmupLR{.warmup_num_steps = 9};
+  for (const int64_t index : {int64_t{-2}, static_cast<int64_t>(kStepCountMax) + 1}) {
+    Server server(scheduled, Durability::kNone);
+    ExpectRefused(&server, MakePlane(StatePlaneOf(2), StepCounts{{1, 2}, 2, index}));
+  }
+  Server server(MakeMixedPlan(2), Durability::kNone);
+  ExpectRefused(&server, MakePlane(StatePlaneOf(2), StepCounts{{1, 2}, 2, 1}));
+}
+
 TEST(StatePlaneTest, WithoutStepCountsTheyStay) {
   Server server(1);
   Restored restored{.round = 1, .tensor_step = {3, 4}};

@@ -246,6 +246,8 @@ TEST(ConvertTest, ARoundUploadsNothingWeightsOrOnePlane) {
   begin.add_tensor_step(7);
   begin.set_opt_step(8);
   EXPECT_EQ(BeginFromProto(begin, 1)->steps, (StepCounts{{7}, 8}));
+  begin.set_schedule_index(0);
+  EXPECT_EQ(BeginFromProto(begin, 1)->steps, (StepCounts{{7}, 8, 0})) << "0 is a position";
   for (const int unknown : {1, 10, -1}) {
     begin.set_plane(static_cast<v1::StatePlane>(unknown));
     EXPECT_EQ(ReasonOf(BeginFromProto(begin, 1).status()), Reason::kBadFrame) << unknown;

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ballast.deepspeed.schedule import ServiceSchedule
+from ballast.ds_checkpoint.fields import number
 from ballast.ds_checkpoint.torch_file import FileTensor
 from ballast.ds_checkpoint.universal import LATEST
 from ballast.ds_checkpoint.universal_model import UniversalModel, universal_model
 from ballast.errors import BadArgument, Unsupported, warn
+from ballast.torch.scheduled import INDEX_MAX
 
 if TYPE_CHECKING:
     from ballast.deepspeed.engine import DeepSpeedEngine
@@ -28,21 +30,33 @@ def load(
         warn(f"{load_dir} has no file {LATEST!r}: nothing is loaded")
         return None, None
     model = universal_model(load_dir, None if tag is None else str(tag))
-    if schedule:
-        _check_schedule(engine, model)
+    index = _position(engine, model) if schedule else None
     beside = _beside(engine, model, strict)
-    engine.optimizer.load_export(model.folder)
+    engine.optimizer.load_export(model.folder, index)
     _apply(engine, model, beside, schedule)
     return model.folder, model.client_state
 
 
-def _check_schedule(engine: DeepSpeedEngine, model: UniversalModel) -> None:
-    if isinstance(engine.lr_scheduler, ServiceSchedule) and model.counters.get("global_steps"):
-        raise Unsupported(
-            f"{model.folder} is of round {model.counters['global_steps']}, and the schedule of the "
-            "ds_config begins at its start in a new job. Pass lr_scheduler=lambda optimizer: a "
-            "schedule of torch, which is loaded, or load_lr_scheduler_states=False to begin anew"
-        )
+def _position(engine: DeepSpeedEngine, model: UniversalModel) -> int | None:
+    """Where the checkpoint's schedule stands, for the service's; None: it has nothing to move.
+
+    DeepSpeed's schedules count from -1, as the service's does, and torch's from 0.
+    """
+    if not isinstance(engine.lr_scheduler, ServiceSchedule):
+        return None
+    saved = model.lr_scheduler or {}
+    for key, first in (("last_batch_iteration", -1), ("last_epoch", 0)):
+        count = number(saved.get(key))
+        if count is not None and first <= count <= INDEX_MAX:
+            return count - first - 1
+        if key in saved:
+            raise BadArgument(f"{model.folder}: {key} of its lr_scheduler is no position")
+    if not model.counters.get("global_steps"):
+        return None
+    raise Unsupported(
+        f"{model.folder} is of round {model.counters['global_steps']} and does not say where its "
+        "schedule stands; pass load_lr_scheduler_states=False to begin the ds_config's anew"
+    )
 
 
 def _beside(

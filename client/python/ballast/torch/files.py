@@ -18,7 +18,7 @@ from ballast import backend
 from ballast.errors import BadArgument
 from ballast.torch.job_file import service_kind_of
 from ballast.torch.kind import MASTER, Kind
-from ballast.torch.load import STEP_MAX, State, TensorState
+from ballast.torch.load import STEP_MAX, State, TensorState, state_of
 from ballast.torch.manifest import Entry
 from ballast.torch.naming import Naming
 from ballast.torch.universal import is_universal, state_of_universal
@@ -115,6 +115,27 @@ class _Tensors:
                 f"load_export(): {name!r} must be one I64 from 0 to 2**53 in {path}"
             )
         return step
+
+
+def state_of_source(
+    source: Any,
+    param_groups: list[dict[str, Any]],
+    entries: list[Entry],
+    naming: Naming,
+    kind: Kind,
+    options: dict[str, float],
+) -> State:
+    """What load_export() takes, checked: a dict, or a path. Raises as state_of() and
+    state_of_files(), and BadArgument for a path of bytes."""
+    path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
+    if isinstance(source, bytes) or isinstance(path, bytes):
+        raise BadArgument(
+            f"load_export() got the path {path or source!r} as bytes; give it as str: "
+            "os.fsdecode(path)"
+        )
+    if path is None:
+        return state_of(source, param_groups, entries, naming, kind, options)
+    return state_of_files(path, param_groups, entries, naming, kind, options)
 
 
 def state_of_files(

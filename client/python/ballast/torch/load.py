@@ -47,7 +47,8 @@ class State:
 
     arrays: the names of the job's state arrays, in the service's order.
     frozen: parameters that are none of the job's, each with its value. initial: of the elements of
-    arrays that do not begin at 0.
+    arrays that do not begin at 0. schedule_index: the position of the job's schedule from then on;
+    None: it stays.
     """
 
     arrays: tuple[str, ...]
@@ -55,6 +56,7 @@ class State:
     groups: list[dict[str, Any]]
     frozen: list[tuple[torch.Tensor, torch.Tensor]] = dataclasses.field(default_factory=list)
     initial: dict[str, float] = dataclasses.field(default_factory=dict)
+    schedule_index: int | None = None
 
     def of(self, entry: Entry) -> TensorState:
         return self.tensors.get(id(entry.param)) or TensorState()
@@ -74,6 +76,8 @@ class State:
             arrays = [mine.arrays.get(key) for key in self.arrays]
             sums = [None if a is None else _crc32(a) for a in arrays]
             known.update(repr((entry.name, mine.step, sums)).encode())
+        if self.schedule_index is not None:
+            known.update(f"schedule {self.schedule_index}".encode())
         return known.digest()
 
     def keep_weights(self, entries: list[Entry]) -> None:

@@ -111,7 +111,8 @@ class Rounds:
             buffers.received(entries)
 
     def load(self, state: load.State, fingerprint: bytes) -> None:
-        """Makes `state` the service's: one round per plane; the last brings the step counts.
+        """Makes `state` the service's: one round per plane; the last brings the step counts, and
+        the position of the schedule where the state has one.
 
         fingerprint: of the state. A process in the seat of one that was cut off continues behind
         the planes of that one, as the other trainers do.
@@ -134,6 +135,7 @@ class Rounds:
                     weights,
                     steps if last else [],
                     max(steps) if last else 0,
+                    state.schedule_index if last else None,
                     user if last else user_state.encode_loading(user, so_far),
                     keep=(entries, state, bits),
                 )

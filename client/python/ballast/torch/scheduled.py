@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from ballast.errors import BadHyperparam, Unsupported
+from ballast.errors import BadArgument, BadHyperparam, Unsupported
 from ballast.schedules import Schedule
 from ballast.torch.kind import Kind, scalar
 
 # The key that torch's schedulers leave in the groups of their optimizer.
 SCHEDULER_MARK = "initial_lr"
+INDEX_MAX = 2**53  # kStepCountMax of the service
 # (lr, beta1, beta2) of a service group in a round.
 Rates = tuple[float, float, float]
 
@@ -38,6 +39,20 @@ class ScheduledRates:
             )
         self._own: list[dict[str, Any]] = []
         self._shown: list[dict[str, Any]] = []
+
+    def check_index(self, index: int | None) -> None:
+        """BadArgument for what is no position of the schedule. None: it is to stay."""
+        if index is None:
+            return
+        if self._schedule is None:
+            raise BadArgument(
+                f"schedule_index={index!r}: the optimizer has no lr_schedule; leave it out"
+            )
+        if isinstance(index, bool) or not isinstance(index, int) or not -1 <= index <= INDEX_MAX:
+            raise BadArgument(
+                f"schedule_index={index!r}: must be a whole number from -1, the beginning, to "
+                f"{INDEX_MAX}"
+            )
 
     def refuse_more(self, count: int) -> None:
         """BadHyperparam when `count` groups are more than the schedule's lists have values."""

@@ -291,7 +291,9 @@ class ServiceOptimizer(JobView):
             self._rounds.upload()
 
     @at_border
-    def load_export(self, source: dict[str, Any] | str | os.PathLike[str]) -> None:
+    def load_export(
+        self, source: dict[str, Any] | str | os.PathLike[str], schedule_index: int | None = None
+    ) -> None:
         """Makes `source` the service's state: all of its arrays and step counts, bit for bit.
 
         source: what export_state() gives, or state_dict() of this kind in torch.optim, or a path on
@@ -304,21 +306,23 @@ class ServiceOptimizer(JobView):
         job has them (0, Adagrad's sum at initial_accumulator_value); frozen ones are left alone.
         The hyper-parameters of its groups become those of param_groups; with lr_schedule the
         service decides lr and betas, and a torch scheduler's initial_lr is not taken over.
+        schedule_index: lr_schedule's position from then on, DeepSpeed's last_batch_iteration; None:
+        it stays, in a new job at -1.
 
         All trainers call it, with equal sources, between the same two steps; it attaches if that
         has not been done. It takes a round per array, two where parameters have 16 bits, and
         `round` grows by as many; user_state is committed with each. `opt_step` becomes the largest
         step with the last of them. So a script that is started again with resume, on one rank or
-        all, and finds opt_step 0 calls it again: it continues with the plane that the others are
-        at. A server that dies meanwhile costs a pause. Afterwards the parameters hold the job's
-        weights. last_report stays.
+        all, and finds opt_step 0 calls it again: it continues with the others' plane. A server that
+        dies meanwhile costs a pause. The parameters then hold the job's weights. last_report stays.
         Raises BadArgument, BadHyperparam or Unsupported, naming parameter or group, for a source
         that does not fit; then nothing was sent or changed. InitMismatch ends the job for all when
         the sources differ or another trainer does something else in that round.
         """
         self._membership.check_open()
+        self._rounds.rates.check_index(schedule_index)
         with torch.no_grad():
-            state, fingerprint = self._state_of(source)
+            state, fingerprint = self._state_of(source, schedule_index)
             self._carried = None  # This is loaded in its place.
             if self._membership.session is None and self._membership.config.resume == "never":
                 state.put_weights(self._membership.all_entries(self.param_groups))
@@ -383,18 +387,14 @@ class ServiceOptimizer(JobView):
         self._state_of(source)
         self._carried = source
 
-    def _state_of(self, source: Any) -> tuple[load.State, bytes]:
+    def _state_of(self, source: Any, index: int | None = None) -> tuple[load.State, bytes]:
         # Also for parameters that join at the next call. With what tells it from other sources.
         entries = self._membership.all_entries(self.param_groups)
-        path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
-        if isinstance(source, bytes) or isinstance(path, bytes):
-            raise BadArgument(
-                f"load_export() got the path {path or source!r} as bytes; give it as str: "
-                "os.fsdecode(path)"
-            )
-        read, place = (load.state_of, source) if path is None else (files.state_of_files, path)
         options = self._membership.options_of(self.param_groups)
-        state = read(place, self.param_groups, entries, self._naming, self._kind, options)
+        state = files.state_of_source(
+            source, self.param_groups, entries, self._naming, self._kind, options
+        )
+        state.schedule_index = index
         fingerprint = state.fingerprint(entries)
         state.keep_weights(entries)
         return state, fingerprint
