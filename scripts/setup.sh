@@ -10,8 +10,8 @@ readonly PACKAGES=(
   libgrpc-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
   librocksdb-dev libaio-dev prometheus-cpp-dev libcivetweb-dev zlib1g-dev
   libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev nlohmann-json3-dev
-  fio systemd zsh fish openssh-client ca-certificates python3 python3-dev python3-venv
-  bubblewrap lintian mmdebstrap umoci)
+  fio systemd zsh fish chromium curl openssh-client ca-certificates python3 python3-dev
+  python3-venv bubblewrap lintian mmdebstrap umoci)
 # Debian's own interpreter: another python3 earlier on PATH may lack headers or the right version.
 readonly PYTHON=/usr/bin/python3
 readonly LOGS=build/logs
