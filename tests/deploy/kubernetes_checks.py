@@ -182,5 +182,18 @@ def disruption(m: Manifests) -> list[str]:
     return [] if spec.get("maxUnavailable") == 1 else [f"the budget is {spec}"]
 
 
+def files(m: Manifests) -> list[str]:
+    """The file that --config names is a key of the ConfigMap that is mounted there."""
+    named = m.container["args"][m.container["args"].index("--config") + 1]
+    folder, _, key = named.rpartition("/")
+    mounted = {mount["mountPath"]: mount["name"] for mount in m.container["volumeMounts"]}
+    maps = {v["name"]: v["configMap"]["name"] for v in m.pod["volumes"] if "configMap" in v}
+    name = maps.get(mounted.get(folder))
+    if name is None:
+        return [f"--config names {named}, and no ConfigMap is mounted at {folder}"]
+    keys = sorted(m.one("ConfigMap", name)["data"])
+    return [] if key in keys else [f"--config names {key}, but {name} has {', '.join(keys)}"]
+
+
 CHECKS = (selectors, ports, peers, identity, volumes, resources, restricted, network, probes,
-          disruption)
+          disruption, files)

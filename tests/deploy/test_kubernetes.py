@@ -96,6 +96,10 @@ MUTANTS = {
         0, {})),
     "liveness that asks the disk": (checks.probes, lambda m: m.container["livenessProbe"][
         "httpGet"].update(path="/readyz")),
+    "a key that the ConfigMap has not": (checks.files, lambda m: m.container["args"].__setitem__(
+        1, "/etc/ballast/server.yaml")),
+    "a file where no ConfigMap is": (checks.files, lambda m: m.container["args"].__setitem__(
+        1, "/etc/ballastd.yaml")),
     "all servers at once": (checks.disruption, lambda m: m.one("PodDisruptionBudget")[
         "spec"].update(maxUnavailable=2)),
 }
