@@ -1,6 +1,6 @@
 // ballastd: one state server as a process. Reads its command line, runs a Server until SIGTERM,
 // SIGINT or SIGHUP, and says so in its exit code: 0 ended as asked, 1 failed, 2 wrong usage, 3 a
-// disk refused a write (start it again).
+// disk refused a write (start it again), 4 the data directory lacks something (mend it first).
 // Comes from: the operator, ballast-run. Goes to: Server. Thread safety: the main thread.
 #include <signal.h>
 #include <unistd.h>
@@ -26,6 +26,7 @@
 #include "server/data_dir_lock.h"
 #include "server/listen.h"
 #include "server/server.h"
+#include "server/supervision.h"
 #include "server/temporary_data.h"
 
 namespace ballast::server {
@@ -174,14 +175,14 @@ absl::StatusOr<TemporaryData> MakeTemporaryData(const CommandLine& line,
 }
 
 // Starts a server and runs it until a signal. The exit code.
-int Serve(const CommandLine& line, config::LoadedConfig loaded) {
+int Serve(const CommandLine& line, config::LoadedConfig loaded, SupervisionOptions supervision) {
   const std::string data_path = loaded.config.storage().data_dir();
   const std::string peers_file = loaded.config.cluster().peers_file();
   // Nothing may be assumed of a file after a failed flush. The process ends without another word or
   // write; the supervisor starts the server again, and it continues from what was durable.
   const auto storage_failed = [](const absl::Status&) { _exit(kStorageError); };
-  auto server =
-      Server::Start({std::move(loaded), line.time_scale, line.ready_file, storage_failed});
+  auto server = Server::Start({std::move(loaded), line.time_scale, line.ready_file, storage_failed,
+                               std::move(supervision)});
   if (!server.ok()) return Fail(WithFreeBytes(server.status(), data_path), CodeOf(server.status()));
   if (line.dev) {
     std::cout << "export BALLAST_ENDPOINTS=" << (*server)->address() << std::endl;
@@ -203,6 +204,8 @@ int Run(const CommandLine& line) {
 
   absl::Status status = ApplyLog(loaded->config.log());
   if (!status.ok()) return Fail(status, 1);
+  absl::StatusOr<SupervisionOptions> supervision = ReadSupervision(Environment(), getpid());
+  if (!supervision.ok()) return Fail(supervision.status(), kUsageError);
   if (!temporary->path().empty()) RemoveStaleData(temporary->path());
   if (!line.ready_file.empty()) status = CheckReadyFile(line.ready_file);
   if (!status.ok()) return Fail(status, 1);
@@ -214,7 +217,7 @@ int Run(const CommandLine& line) {
     BALLAST_LOG(WARN) << "the kernel's default congestion control is BBR, which halves loopback "
                          "bandwidth; our own sockets ask for cubic";
   }
-  return Serve(line, *std::move(loaded));
+  return Serve(line, *std::move(loaded), *std::move(supervision));
 }
 
 int Main(int argc, char** argv) {

@@ -12,7 +12,6 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "common/base/sync.h"
 #include "common/base/thread_executor.h"
 #include "common/base/thread_worker_pool.h"
 #include "common/base/units.h"
@@ -24,6 +23,7 @@
 #include "server/listen.h"
 #include "server/listener_probe.h"
 #include "server/memory_budget.h"
+#include "server/own_facts.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/control_service.h"
 #include "server/rpc/directory_holder.h"
@@ -37,6 +37,7 @@
 #include "server/simd/isa.h"
 #include "server/status_pages.h"
 #include "server/straggler_log.h"
+#include "server/supervision.h"
 
 namespace ballast::server {
 namespace {
@@ -75,7 +76,7 @@ class ServerImpl : public Server {
         incarnation_(NewIncarnation()),
         storage_(config_, incarnation_, options_.storage_failed),
         directory_(StillStarting({config_.cluster().id(), ""}, kWaitsForPeers)),
-        pages_(&directory_, &options_.loaded, [this] { return Facts(); }) {}
+        pages_(&directory_, &options_.loaded, [this] { return facts_.Get(); }) {}
   ~ServerImpl() override { Stop(); }
 
   absl::Status Open();
@@ -97,7 +98,6 @@ class ServerImpl : public Server {
   EngineDeps MakeEngineDeps();
   // Votes and lost peers find their way to the jobs from here on.
   void StartPeers();
-  ServerFacts Facts() const;
   void WatchStragglers();
 
   const ServerOptions options_;
@@ -112,15 +112,14 @@ class ServerImpl : public Server {
 
   // In the order of construction; what comes later uses what stands before.
   std::unique_ptr<ServerMetrics> metrics_;
+  std::shared_ptr<Supervision> supervision_;  // Outlives the executor's last task.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<ThreadWorkerPool> workers_;
   ServerStorage storage_;  // Holds the jobs' files, so it stands before what holds jobs.
   DirectoryHolder directory_;
   const StatusPages pages_;
   TrainerStreamDeps stream_deps_;
-  mutable Mutex facts_mu_;  // calls come as soon as the port is open
-  ServerFacts facts_ ABSL_GUARDED_BY(facts_mu_);
-  std::shared_ptr<PeerClient> known_peers_ ABSL_GUARDED_BY(facts_mu_);
+  OwnFacts facts_;
   std::shared_ptr<PeerClient> peers_;
   StragglerLog stragglers_;
   Health health_;
@@ -141,6 +140,7 @@ absl::Status ServerImpl::Open() {
   metrics_ = std::make_unique<ServerMetrics>(BuildInfo{BALLAST_VERSION, "", simd::IsaName(isa_)});
   executor_ = std::make_unique<ThreadExecutor>(
       "round", static_cast<int>(config_.rounds().executor_threads()));
+  supervision_ = Supervision::Start(options_.supervision, executor_.get());
   workers_ = std::make_unique<ThreadWorkerPool>(ThreadCount(config_.rounds().worker_threads()),
                                                 "worker", kWorkerNiceness);
   AddHostMetrics(&metrics_->registry(), config_.storage(), workers_.get());
@@ -157,8 +157,12 @@ absl::Status ServerImpl::Open() {
     BALLAST_RETURN_IF_ERROR(
         Serve({config_.cluster().peers().begin(), config_.cluster().peers().end()}));
   }
-  if (options_.ready_file.empty()) return absl::OkStatus();
-  return WriteReadyFile(options_.ready_file, {config_.cluster().id(), address_, admin_address_});
+  if (!options_.ready_file.empty()) {
+    BALLAST_RETURN_IF_ERROR(
+        WriteReadyFile(options_.ready_file, {config_.cluster().id(), address_, admin_address_}));
+  }
+  if (serving()) supervision_->Serving();
+  return absl::OkStatus();
 }
 
 void ServerImpl::FillStreamDeps() {
@@ -185,7 +189,7 @@ absl::Status ServerImpl::Listen() {
       static_cast<uint32_t>(settings_.ScaledMs(config_.timing().report_after()).count());
   AddControlMethods(&grpc_, &directory_, terms, metrics_.get());
   AddPeerMethods(&grpc_, &directory_, {config_.cluster().id(), incarnation_});
-  AddAdminMethods(&grpc_, &directory_, [this] { return Facts(); });
+  AddAdminMethods(&grpc_, &directory_, [this] { return facts_.Get(); });
   AddHealthMethods(&grpc_, &health_);
   grpc_.AddMethod(method::kExchange, TrainerStream::Factory(&stream_deps_),
                   MethodType::kBidiStream);
@@ -206,11 +210,12 @@ absl::Status ServerImpl::Listen() {
       address_,
       ToldAddress(config_.listen().address(), config_.listen().advertise_address(), grpc_.port()));
   directory_.WaitFor(StillStarting({config_.cluster().id(), address_}, kWaitsForPeers));
-  MutexLock lock(&facts_mu_);
-  facts_.id = config_.cluster().id();
-  facts_.version = BALLAST_VERSION;
-  facts_.address = address_;
-  facts_.isa = simd::IsaName(isa_);
+  ServerFacts facts;
+  facts.id = config_.cluster().id();
+  facts.version = BALLAST_VERSION;
+  facts.address = address_;
+  facts.isa = simd::IsaName(isa_);
+  facts_.Set(std::move(facts));
   return absl::OkStatus();
 }
 
@@ -245,7 +250,9 @@ absl::Status ServerImpl::PollPeers() {
   if (absl::IsNotFound(peers.status())) return absl::OkStatus();
   BALLAST_RETURN_IF_ERROR(peers.status());
   BALLAST_RETURN_IF_ERROR(config::ValidatePeers(config_, *peers));
-  return Serve(*peers);
+  BALLAST_RETURN_IF_ERROR(Serve(*peers));
+  supervision_->Serving();
+  return absl::OkStatus();
 }
 
 // All servers of the cluster, ascending; of one server, itself.
@@ -267,6 +274,7 @@ EngineDeps ServerImpl::MakeEngineDeps() {
   deps.votes = peers_.get();
   deps.metrics = metrics_.get();
   deps.storage_failed = options_.storage_failed;
+  deps.recovered_extents = supervision_->replayed_extents();
   return deps;
 }
 
@@ -289,6 +297,7 @@ void ServerImpl::StartPeers() {
 
 absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   directory_.WaitFor(StillStarting({config_.cluster().id(), address_}, "reads its jobs from disk"));
+  supervision_->Replaying();
   const std::vector<ServerAddress> servers = ServersOf(peers);
   peers_ = PeerClient::Create(settings_.PeerLink(servers, incarnation_), executor_.get(),
                               RealClock::Get(), grpc_.queue());
@@ -302,22 +311,12 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   BALLAST_RETURN_IF_ERROR(directory->Recover());
   directory_.Set(directory);
   directory->StartRecovered();
-  {
-    MutexLock lock(&facts_mu_);
-    known_peers_ = peers_;
-  }
+  facts_.SetPeers(peers_);
   WatchStragglers();
   health_.Serve();
   BALLAST_LOG(INFO, LogField("server", config_.cluster().id()), LogField("servers", servers.size()))
       << "serving jobs";
   return absl::OkStatus();
-}
-
-ServerFacts ServerImpl::Facts() const {
-  MutexLock lock(&facts_mu_);
-  ServerFacts facts = facts_;
-  if (known_peers_ != nullptr) facts.peers = known_peers_->Peers();
-  return facts;
 }
 
 void ServerImpl::WatchStragglers() {
@@ -334,6 +333,7 @@ void ServerImpl::WatchStragglers() {
 void ServerImpl::Stop() {
   if (std::exchange(stopped_, true)) return;
   health_.End();
+  if (supervision_ != nullptr) supervision_->Stopping();
   if (probe_ != nullptr) probe_->Stop();
   const absl::StatusOr<std::shared_ptr<JobDirectory>> directory = directory_.Get();
   if (directory.ok()) {

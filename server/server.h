@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/config/load.h"
+#include "server/supervision.h"
 
 namespace ballast::server {
 
@@ -20,6 +21,7 @@ struct ServerOptions {
   std::string ready_file;  // empty: none
   // A disk refused a write or a flush: the process must end without another word.
   std::function<void(const absl::Status&)> storage_failed;
+  SupervisionOptions supervision;  // empty: no supervisor waits for words of this server
 };
 
 class Server {

@@ -74,7 +74,7 @@ absl::StatusOr<Recovered> RecoverJob(const JobPlan& plan, const EngineConfig& co
   if (state->nvme != nullptr) lanes = std::min(lanes, static_cast<int>(config.nvme_extents));
   BALLAST_ASSIGN_OR_RETURN(Recovered recovered,
                            Recover(plan, fsm.layout(), fsm.owned(), storage, &state->store, lanes,
-                                   state->nvme, deps.executors));
+                                   state->nvme, deps.executors, deps.recovered_extents));
   warming.reset();
   for (const auto& [extent, logged] : recovered.open_extents) {
     BALLAST_ASSIGN_OR_RETURN(

@@ -67,13 +67,14 @@ struct Lane {
 class Recovery {
  public:
   Recovery(const JobPlan& plan, const Layout& layout, JobStorage* storage, ExtentStore* store,
-           NvmeTier* nvme, ExecutorSource* executors)
+           NvmeTier* nvme, ExecutorSource* executors, std::atomic<uint64_t>* done)
       : plan_(plan),
         layout_(layout),
         storage_(storage),
         store_(store),
         nvme_(nvme),
-        executors_(executors) {}
+        executors_(executors),
+        done_(done) {}
 
   absl::StatusOr<Recovered> Run(const std::vector<uint32_t>& owned, int lanes);
 
@@ -103,6 +104,7 @@ class Recovery {
   ExtentStore* const store_;
   NvmeTier* const nvme_;  // null: everything stays in memory
   ExecutorSource* const executors_;
+  std::atomic<uint64_t>* const done_;  // may be null
   Recovered out_;
   std::optional<RoundReplay> replay_;
 };
@@ -187,6 +189,7 @@ std::vector<Loaded> Recovery::LoadAll(const std::vector<uint32_t>& owned,
       if (i >= owned.size()) break;
       loaded[i].status = Load(owned[i], &(*lanes)[lane], &loaded[i]);
       if (!loaded[i].status.ok()) failed = true;
+      if (done_ != nullptr) ++*done_;
     }
   };
   if (lanes->size() == 1) {
@@ -385,8 +388,8 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
 absl::StatusOr<Recovered> Recover(const JobPlan& plan, const Layout& layout,
                                   const std::vector<uint32_t>& owned, JobStorage* storage,
                                   ExtentStore* store, int lanes, NvmeTier* nvme,
-                                  ExecutorSource* executors) {
-  return Recovery(plan, layout, storage, store, nvme, executors).Run(owned, lanes);
+                                  ExecutorSource* executors, std::atomic<uint64_t>* done) {
+  return Recovery(plan, layout, storage, store, nvme, executors, done).Run(owned, lanes);
 }
 
 }  // namespace ballast::server

@@ -5,6 +5,7 @@
 // so several may be loaded at a time: while one waits for the disk, others are checked and stepped.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -50,10 +51,11 @@ StorageOptions StorageOptionsOf(const JobPlan& plan, const Layout& layout, uint3
 // plan.epoch.start_round with all initial weights missing. Errors: DATA_LOSS, naming extent, round
 // and file, when a decided round cannot be rebuilt. `nvme`: the store's tier when it is on NVMe.
 // Then every lane takes memory for the state of an extent, too; what was replayed is written to the
-// images, and the tier learns what they hold.
+// images, and the tier learns what they hold. `done`: grows by one with each extent; may be null.
 absl::StatusOr<Recovered> Recover(const JobPlan& plan, const Layout& layout,
                                   const std::vector<uint32_t>& owned, JobStorage* storage,
                                   ExtentStore* store, int lanes = 1, NvmeTier* nvme = nullptr,
-                                  ExecutorSource* executors = ThreadSource::Get());
+                                  ExecutorSource* executors = ThreadSource::Get(),
+                                  std::atomic<uint64_t>* done = nullptr);
 
 }  // namespace ballast::server

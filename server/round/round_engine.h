@@ -6,6 +6,7 @@
 // Sinks are called on that strand.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -61,6 +62,8 @@ struct EngineDeps {
   // A disk refused a write or a flush: the process must end (and start again). Empty: the job
   // fails.
   std::function<void(const absl::Status&)> storage_failed;
+  // Counts the extents that recovery has brought back, as it goes. May be null.
+  std::atomic<uint64_t>* recovered_extents = nullptr;
 };
 
 // How a durable job's files follow its growth. Called on the job's strand; may block on the disk.

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from deploy.server import ON_LOOPBACK
+from deploy.supervisor import Supervisor
 from deploy.tools import DEPLOY, run
 from deploy.training import train
 
@@ -159,9 +160,11 @@ def under_filter(names: list[str], *program: str | Path) -> list[str]:
 
 def test_the_server_trains_under_the_filter(ballastd, tmp_path, start_program):
     """Durable rounds, a snapshot, the admin port, a stop: no system call beyond the list."""
-    server = start_program(Path(sys.executable), under_filter(
-        allowed(), ballastd, *ON_LOOPBACK, "--data-dir", tmp_path / "data"))
-    server.wait_until_serving()
+    with Supervisor() as supervisor:
+        server = start_program(Path(sys.executable), under_filter(
+            allowed(), ballastd, *ON_LOOPBACK, "--data-dir", tmp_path / "data"),
+            **supervisor.variables)
+        supervisor.await_line("READY=1")
     assert train(server.address, "gpt", rounds=3) == 3
     done = run(ballastd.with_name("ballastctl"), "snapshot", "create", "gpt", "good",
                "--endpoint", server.address, env={})

@@ -7,12 +7,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "ballast/v1/health.pb.h"
 #include "common/base/address.h"
+#include "common/base/sync.h"
 #include "proto/convert/methods.h"
 #include "server/server.h"
 #include "tests/server/rpc/fakes.h"
@@ -57,16 +60,36 @@ bool WaitFor(const std::function<bool()>& condition) {
   return true;
 }
 
+class Supervisor {
+ public:
+  void Hear(absl::string_view lines) {
+    MutexLock lock(&mu_);
+    heard_.emplace_back(lines);
+  }
+  bool Heard(const std::string& lines) const {
+    MutexLock lock(&mu_);
+    return std::find(heard_.begin(), heard_.end(), lines) != heard_.end();
+  }
+
+ private:
+  mutable Mutex mu_;
+  std::vector<std::string> heard_ ABSL_GUARDED_BY(mu_);
+};
+
 TEST(ServerEnd, HealthAndReadinessTurnWhileItsPortsStillAnswer) {
   ServerOptions options;
   options.loaded.config = config::DefaultConfig();
   options.loaded.config.mutable_listen()->set_address("127.0.0.1:0");
   options.loaded.config.mutable_admin()->set_address("127.0.0.1:0");
   options.loaded.config.mutable_admin()->set_enabled(true);
+  Supervisor supervisor;
+  options.supervision.say = [&supervisor](absl::string_view lines) { supervisor.Hear(lines); };
   auto server = Server::Start(std::move(options));
   ASSERT_TRUE(server.ok()) << server.status();
   const std::string admin = (*server)->admin_address();
   EXPECT_THAT(Get(admin, "/readyz"), testing::HasSubstr(" 200 "));
+  EXPECT_TRUE(WaitFor([&] { return supervisor.Heard("READY=1\nSTATUS=serving\n"); }));
+  EXPECT_FALSE(supervisor.Heard("STOPPING=1\nSTATUS=stopping\n"));
 
   RawStream watch((*server)->address(), method::kHealthWatch);
   watch.Write(SerializeMessage(v1::HealthCheckRequest()));
@@ -83,8 +106,11 @@ TEST(ServerEnd, HealthAndReadinessTurnWhileItsPortsStillAnswer) {
   std::thread stop([&server] { (*server)->Stop(); });
   EXPECT_EQ(Next(&watch), Response::NOT_SERVING);
   EXPECT_THAT(Get(admin, "/readyz"), testing::Not(testing::HasSubstr(" 200 ")));
+  // It lives until its port is closed: where a probe of life failed, the server would be killed.
+  EXPECT_THAT(Get(admin, "/healthz"), testing::AnyOf(testing::HasSubstr(" 200 "), ""));
   EXPECT_EQ(watch.Drain().code(), absl::StatusCode::kUnavailable);
   stop.join();
+  EXPECT_TRUE(supervisor.Heard("STOPPING=1\nSTATUS=stopping\n"));
 }
 
 }  // namespace

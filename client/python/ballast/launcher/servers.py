@@ -26,6 +26,8 @@ from ballast.launcher import process
 MEMINFO = Path("/proc/meminfo")
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 BUDGET_VARIABLE = "BALLAST_STORAGE_MEMORY_BUDGET"  # ballastd's own
+# Of systemd, which waits for words of ballast-run's own process and not of its servers.
+SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 START_TIMEOUT_S = 30.0
 STOP_S = 10.0
 LOG_TAIL_LINES = 20
@@ -129,7 +131,7 @@ class Servers:
         self._check_free_space()
         for stale in (self._peers_file(), *map(self._ready_file, range(self._count))):
             stale.unlink(missing_ok=True)
-        self._environ = dict(environ)
+        self._environ = {name: environ[name] for name in environ if name not in SUPERVISOR}
         if not environ.get(BUDGET_VARIABLE):
             # Settled once: a server that is started again has to have room for the same jobs.
             self._memory_budget = memory_share(self._count)

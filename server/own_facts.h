@@ -1,0 +1,41 @@
+// OwnFacts: what this server says of itself to operators, from the moment its port is open.
+// Comes from: Server, which learns it bit by bit. Goes to: the Admin service, the status pages.
+// Thread safety: thread-safe.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "common/base/sync.h"
+#include "server/rpc/admin_service.h"
+#include "server/rpc/peer_client.h"
+
+namespace ballast::server {
+
+class OwnFacts {
+ public:
+  // All but the peers.
+  void Set(ServerFacts facts) {
+    MutexLock lock(&mu_);
+    facts_ = std::move(facts);
+  }
+  // `peers` knows which of them are reachable.
+  void SetPeers(std::shared_ptr<PeerClient> peers) {
+    MutexLock lock(&mu_);
+    peers_ = std::move(peers);
+  }
+  ServerFacts Get() const {
+    MutexLock lock(&mu_);
+    ServerFacts facts = facts_;
+    if (peers_ != nullptr) facts.peers = peers_->Peers();
+    return facts;
+  }
+
+ private:
+  mutable Mutex mu_;
+  ServerFacts facts_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<PeerClient> peers_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ballast::server
