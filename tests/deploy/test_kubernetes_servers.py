@@ -5,65 +5,14 @@ The walk for a lost node is that of deploy/README.md.
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-from pathlib import Path
 
 import pytest
 
 from deploy.manifests import SERVERS, Manifests, documents
-from deploy.server import ON_LOOPBACK, Server
+from deploy.pods import Pods
 from deploy.tools import kubectls, run
 from deploy.training import train
-
-
-class Pods:
-    """The servers of a folder of deploy/kubernetes. Their volumes are below `folder`."""
-
-    def __init__(self, found: Manifests, folder: Path, start):
-        self._found, self._folder, self._start = found, folder, start
-        self._config = folder / "ballastd.yaml"
-        self._config.write_text(found.config_text)
-        self._peers = folder / "peers.json"
-        self.servers = [self._run(i, ON_LOOPBACK) for i in range(found.servers["replicas"])]
-
-    def _run(self, ordinal: int, network: tuple[str, ...]) -> Server:
-        """The pod's command, with this machine's network and disk instead of the cluster's."""
-        fields = [f"storage.data_dir={self.data(ordinal)}",
-                  f"storage.snapshot_dir={self._folder / 'snapshots'}"]
-        more = []
-        if "cluster" in self._found.config:
-            fields.append("cluster.peers=[]")
-            more = ["--peers-file", str(self._peers)]
-        return self._start("--config", str(self._config), *network, *more,
-                           *(word for field in fields for word in ("--set", field)),
-                           **self._found.variables(ordinal))
-
-    def data(self, ordinal: int) -> Path:
-        return self._folder / f"data-{ordinal}"
-
-    def introduce(self) -> None:
-        """Tells the servers each other's addresses, and waits until they serve."""
-        listed = [{"id": server.id, "address": server.address} for server in self.servers]
-        unfinished = self._peers.with_suffix(".part")
-        unfinished.write_text(json.dumps({"peers": listed}))
-        os.replace(unfinished, self._peers)
-        for server in self.servers:
-            server.wait_until_serving()
-
-    def stop(self) -> list[int]:
-        """Ends all as the kubelet does; their exit codes."""
-        grace_s = self._found.pod["terminationGracePeriodSeconds"]
-        return [server.stop(within_s=grace_s) for server in self.servers]
-
-    def start_again(self) -> None:
-        """Starts all on their addresses."""
-        for i, server in enumerate(self.servers):
-            network = ("--listen", server.address, *ON_LOOPBACK[2:])
-            self.servers[i] = self._run(i, network)
-        for server in self.servers:
-            server.wait_until_serving()
 
 
 @pytest.fixture
@@ -78,7 +27,7 @@ def run_pods(start_server, tmp_path):
 def test_probes_answer_and_sigterm_ends_in_time(folder, run_pods):
     """Before the servers know each other they are alive and not ready."""
     pods = run_pods(folder)
-    container = pods._found.container
+    container = pods.found.container
     ask = {name: container[f"{name}Probe"]["httpGet"]["path"]
            for name in ("startup", "liveness", "readiness")}
     if len(pods.servers) > 1:
