@@ -26,9 +26,6 @@ std::string CauseOf(const absl::Status& status) {
   if (absl::StrContains(status.message(), "DNS resolution failed")) {
     return "there is no host of that name";
   }
-  if (absl::StrContains(status.message(), "Failed parsing HTTP/2")) {
-    return "it does not speak gRPC, as the admin port does not";
-  }
   std::string last(status.message().substr(status.message().rfind(": ") + 1));
   absl::StripAsciiWhitespace(&last);
   if (!last.empty()) last[0] = absl::ascii_tolower(static_cast<unsigned char>(last[0]));

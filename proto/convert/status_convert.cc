@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/types/optional.h"
 
 namespace ballast {
@@ -12,6 +13,8 @@ namespace {
 // HTTP/2 trailers of a gRPC call hold 8 KiB by default. The text travels in them twice, once
 // percent-encoded (up to 3x) and once in base64 (4/3x).
 constexpr size_t kMaxTextBytes = 1500;
+// For a connection on which a port answered, but not in HTTP/2.
+constexpr char kOtherProtocol[] = "it does not speak gRPC, as the admin port does not";
 
 #define BALLAST_SAME_REASON(ours, theirs) \
   static_assert(static_cast<int>(Reason::ours) == static_cast<int>(v1::REASON_##theirs))
@@ -124,7 +127,8 @@ absl::Status FromGrpc(const grpc::Status& status) {
   const absl::StatusCode code = KnownCode(status.error_code());
   v1::ErrorDetail detail;
   if (status.error_details().empty() || !detail.ParseFromString(status.error_details())) {
-    return absl::Status(code, status.error_message());
+    const bool other = absl::StrContains(status.error_message(), "Failed parsing HTTP/2");
+    return absl::Status(code, other ? kOtherProtocol : status.error_message());
   }
   detail.set_code(static_cast<int>(code));
   return FromDetail(detail);

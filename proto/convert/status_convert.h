@@ -27,6 +27,8 @@ absl::Status FromDetail(const v1::ErrorDetail& detail);
 grpc::Status ToGrpc(const absl::Status& status);
 
 // Reads what ToGrpc wrote; a status made by gRPC itself keeps its code and text and has no reason.
+// Only for a port of another protocol the text is our own: an operator may have given the admin
+// port.
 absl::Status FromGrpc(const grpc::Status& status);
 
 }  // namespace ballast

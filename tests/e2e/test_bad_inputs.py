@@ -255,6 +255,13 @@ def test_without_a_server_the_endpoint_is_named():
     assert endpoint in str(error)
 
 
+def test_the_admin_port_as_an_endpoint_is_told_apart(cluster):
+    opt = bt.AdamW(named(w=8), endpoints=cluster.admin_addresses[0], attach_timeout=5.0)
+    error = error_of_step(opt)
+    assert isinstance(error, ballast.Unreachable), error
+    assert "it does not speak gRPC, as the admin port does not" in str(error)
+
+
 # ---- later groups
 
 

@@ -101,6 +101,14 @@ TEST(StatusConvert, StatusOfGrpcItselfHasNoReason) {
   EXPECT_EQ(garbage, absl::UnavailableError("reset"));
 }
 
+TEST(StatusConvert, APortOfAnotherProtocolIsToldInPlainWords) {
+  const absl::Status status =
+      FromGrpc(grpc::Status(grpc::StatusCode::UNAVAILABLE,
+                            "failed to connect to all addresses; last error: UNAVAILABLE: "
+                            "ipv4:127.0.0.1:9000: Failed parsing HTTP/2"));
+  EXPECT_EQ(status, absl::UnavailableError("it does not speak gRPC, as the admin port does not"));
+}
+
 TEST(StatusConvert, IllFormedTextDoesNotLoseTheDetail) {
   const absl::Status status = ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadSpec,
                                             "tensor \"\xff\xc0\xafh\xc3\xa9\xed\xa0\x80\"");
