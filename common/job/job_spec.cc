@@ -11,6 +11,7 @@
 #include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/job/hyper.h"
 
 namespace ballast {
 namespace {
@@ -373,25 +374,8 @@ absl::Status ValidateHyper(const JobSpec& spec, const std::vector<Hyper>& hyper)
   const OptimizerRow& row = OptimizerRowOf(spec);
   const Options options = OptimizerOf(spec).options;
   for (size_t g = 0; g < hyper.size(); ++g) {
-    if (hyper[g].size() != row.hyper.size()) {
-      return bad(absl::StrCat("group ", g, " has ", hyper[g].size(), " hyper-parameters; ",
-                              row.name, " has ", row.hyper.size()));
-    }
-    for (size_t k = 0; k < row.hyper.size(); ++k) {
-      const double value = hyper[g][k];
-      const HyperKey& key = row.hyper[k];
-      if (!std::isfinite(value) || value < 0 || value >= key.limit) {
-        return bad(absl::StrCat("group ", g, ": ", key.name, " is ", value, "; it must be ",
-                                std::isinf(key.limit)
-                                    ? std::string("finite and at least 0")
-                                    : absl::StrCat("at least 0 and below ", key.limit)));
-      }
-      if (key.needs != kNoOption && options[key.needs] == 0 && value != 0) {
-        return bad(absl::StrCat("group ", g, ": ", key.name, " is ", value, "; the job began ",
-                                "without ", row.options[key.needs].name,
-                                " in any group, so it must stay 0"));
-      }
-    }
+    const std::string why = HyperRefusal(row, options, hyper[g]);
+    if (!why.empty()) return bad(absl::StrCat("group ", g, why));
   }
   return absl::OkStatus();
 }

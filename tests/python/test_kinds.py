@@ -157,3 +157,11 @@ def test_three_hundred_steps_of_groups_gaps_and_a_late_group_equal_torch(name: s
 def test_adagrads_initial_value_is_a_number_of_fp32(value):
     with pytest.raises(ballast.BadHyperparam, match="initial_accumulator_value=.*from 0 to 3.4e38"):
         bt.Adagrad([torch.nn.Parameter(torch.ones(2))], initial_accumulator_value=value)
+
+
+def test_lambs_upper_limit_is_not_below_its_lower_one():
+    weights = [torch.nn.Parameter(torch.ones(1))]
+    seat = {"endpoints": "127.0.0.1:1", "job": "lamb", "world_size": 1, "rank": 0}
+    bt.LAMB(weights, max_coeff=2, min_coeff=2, **seat)
+    with pytest.raises(ballast.BadHyperparam, match="^max_coeff=0.5: must be at least min_coeff=2"):
+        bt.LAMB(weights, max_coeff=0.5, min_coeff=2, **seat)

@@ -11,10 +11,39 @@ from typing import Any
 import torch
 from typing_extensions import Unpack  # which torch needs
 
-from ballast.errors import at_border
+from ballast.errors import BadHyperparam, at_border
 from ballast.job_options import JobOptions, spelled_out
 from ballast.torch.kind import Array, Kind, Number
 from ballast.torch.service_optimizer import ServiceOptimizer
+
+
+class LambKind(Kind):
+    """LAMB as a Kind; read() ends with max_coeff and min_coeff."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            name="LAMB",
+            numbers=(
+                Number("lr"),
+                Number("betas", 0, top=1.0),
+                Number("betas", 1, top=1.0),
+                Number("eps"),
+                Number("weight_decay"),
+                Number("max_coeff"),
+                Number("min_coeff"),
+            ),
+            fixed=("bias_correction",),
+            state=(Array("exp_avg"), Array("exp_avg_sq")),
+            in_torch=False,
+            quirk="uncorrected_ratio",
+        )
+
+    def check_ranges(self, values: tuple[float, ...], where: str = "") -> None:
+        """See Kind."""
+        super().check_ranges(values, where)
+        *_, most, least = values
+        if most < least:
+            raise BadHyperparam(f"{where}max_coeff={most!r}: must be at least min_coeff={least!r}")
 
 
 class LAMB(ServiceOptimizer):
@@ -28,22 +57,7 @@ class LAMB(ServiceOptimizer):
     parameter step, master, exp_avg and exp_avg_sq, 12 bytes. torch has no LAMB.
     """
 
-    _kind = Kind(
-        name="LAMB",
-        numbers=(
-            Number("lr"),
-            Number("betas", 0, top=1.0),
-            Number("betas", 1, top=1.0),
-            Number("eps"),
-            Number("weight_decay"),
-            Number("max_coeff"),
-            Number("min_coeff"),
-        ),
-        fixed=("bias_correction",),
-        state=(Array("exp_avg"), Array("exp_avg_sq")),
-        in_torch=False,
-        quirk="uncorrected_ratio",
-    )
+    _kind = LambKind()
 
     @at_border
     @spelled_out
