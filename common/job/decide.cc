@@ -9,6 +9,11 @@
 namespace ballast {
 namespace {
 
+// Whether the lead server's vote says what each group steps with.
+bool StepsByRates(const DecideInput& input) {
+  return input.policy.version >= kPolicyVersionScheduled && !IsUpload(input.upload);
+}
+
 absl::Status CheckVotes(const DecideInput& input, const std::vector<Vote>& votes,
                         const std::vector<ExtentNorm>& norms) {
   for (const Vote& vote : votes) {
@@ -28,6 +33,12 @@ absl::Status CheckVotes(const DecideInput& input, const std::vector<Vote>& votes
     if (norms[e].extent != e) {
       return absl::InternalError(absl::StrCat("votes miss or repeat extent ", e));
     }
+  }
+  const size_t rates = votes.front().rates.size();
+  const size_t groups = input.divisor.size();
+  if (StepsByRates(input) && rates != groups) {
+    return absl::InternalError(absl::StrCat("server ", votes.front().server, " votes for rates of ",
+                                            rates, " groups of ", groups));
   }
   return absl::OkStatus();
 }
@@ -112,7 +123,7 @@ absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> vote
   const double norm = GradNorm(input, norms, input.policy.loss_scale);
   decision.applied = decision.nonfinite == 0 && std::isfinite(norm);
   const double unscale_by = MovePolicy(input, !decision.applied, &decision);
-  if (!votes.front().rates.empty()) decision.policy.rates = std::move(votes.front().rates);
+  if (StepsByRates(input)) decision.policy.rates = std::move(votes.front().rates);
   const bool same_scale = unscale_by == input.policy.loss_scale;
   decision.grad_norm = same_scale ? norm : GradNorm(input, norms, unscale_by);
   if (!decision.applied) return decision;

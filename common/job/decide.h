@@ -109,7 +109,7 @@ DecideInput DecideInputOf(const JobSpec& spec);
 // minimum, where an overflow with no hysteresis left halts the round. The index of a schedule moves
 // by one in a round that is applied. Uploads move neither; one with step counts may set the index.
 // Errors: ABORTED VOTE_MISMATCH when servers saw different contributions; INTERNAL when extents are
-// missing or doubled.
+// missing or doubled, or the lead server's rates are not those of all groups.
 absl::StatusOr<Decision> Decide(const DecideInput& input, std::vector<Vote> votes);
 
 }  // namespace ballast

@@ -28,12 +28,15 @@ DecideInput InputOf(const JobSpec& spec) {
   return input;
 }
 
-Vote Clean() { return {.server = 0, .norms = {{0, 64.0}}}; }
+const std::vector<GroupRates> kRates = {{.lr = 0.5, .beta1 = 0.9, .beta2 = 0.99}};
+
+Vote Clean() { return {.server = 0, .norms = {{0, 64.0}}, .rates = kRates}; }
 Vote Overflow() {
   return {.server = 0,
           .norms = {{0, std::numeric_limits<double>::infinity()}},
           .nonfinite = 1,
-          .first_nonfinite = {.kind = NonfiniteKind::kGradient, .element = 3}};
+          .first_nonfinite = {.kind = NonfiniteKind::kGradient, .element = 3},
+          .rates = kRates};
 }
 
 // Runs the rounds one after the other; the last decision.
@@ -136,13 +139,25 @@ TEST(DecidePolicyTest, AnUploadOfStateMaySetTheSchedulesPosition) {
 
 TEST(DecidePolicyTest, RatesOfTheLeadServersVoteAreRemembered) {
   DecideInput input = InputOf(Spec());
-  Vote vote = Overflow();
-  vote.rates = {{.lr = 0.5, .beta1 = 0.9, .beta2 = 0.99}};
-  const Decision decision = RunRounds(&input, {vote});
-  EXPECT_EQ(decision.policy.rates, vote.rates) << "also of a round that is skipped";
+  const Decision decision = RunRounds(&input, {Overflow()});
+  EXPECT_EQ(decision.policy.rates, kRates) << "also of a round that is skipped";
   input.upload = UploadPlane::kWeights;
-  EXPECT_EQ(Decide(input, {Clean()})->policy.rates, vote.rates);
+  Vote uploaded = Clean();
+  uploaded.rates.clear();
+  EXPECT_EQ(Decide(input, {uploaded})->policy.rates, kRates);
   EXPECT_EQ(ResultOf(7, decision).policy, decision.policy);
+}
+
+TEST(DecidePolicyTest, RatesOfTooFewOrTooManyGroupsAreRefused) {
+  const DecideInput input = InputOf(Spec());
+  for (const size_t groups : {0u, 2u}) {
+    Vote vote = Clean();
+    vote.rates.resize(groups);
+    const absl::Status refused = Decide(input, {vote}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInternal) << groups;
+    EXPECT_EQ(refused.message(),
+              "server 0 votes for rates of " + std::to_string(groups) + " groups of 1");
+  }
 }
 
 TEST(DecidePolicyTest, AScheduleBesideAStaticScaleHaltsAsWithoutOne) {
