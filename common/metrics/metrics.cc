@@ -33,35 +33,32 @@ double UnixSeconds() {
 
 void JobMetrics::MarkCommit() { last_round_commit_timestamp_s.Set(UnixSeconds()); }
 
-ServerMetrics::ServerMetrics(const BuildInfo& build) {
-  DeclareMetrics(&registry_);
-  AddProcessMetrics(&registry_);
-  const auto one = std::make_shared<Gauge>();
-  one->Set(1.0);
-  registry_.Add("ballast_build_info",
-                {{"version", build.version}, {"revision", build.revision}, {"isa", build.isa}},
-                one);
-  const std::array<const char*, 4> phases = {"collect", "vote", "step", "stream"};
-  for (size_t i = 0; i < phases.size(); ++i) {
-    round_durations_[i] = std::make_shared<Histogram>(RoundBoundsSeconds());
-    registry_.Add("ballast_round_duration_seconds", {{"phase", phases[i]}}, round_durations_[i]);
-  }
-  const std::array<const char*, 2> tiers = {"dram", "nvme"};
-  for (size_t i = 0; i < tiers.size(); ++i) {
-    state_bytes_[i] = std::make_shared<Gauge>();
-    registry_.Add("ballast_state_bytes", {{"tier", tiers[i]}}, state_bytes_[i]);
-  }
-  AddDiskSeries();
-  registry_.Add("ballast_push_duplicates_total", {}, push_duplicates_);
-  registry_.Add("ballast_push_conflicts_total", {}, push_conflicts_);
-}
-
 template <typename Value, typename... Arguments>
 std::shared_ptr<Value> ServerMetrics::Make(const char* family, MetricLabels labels,
                                            Arguments&&... arguments) {
   auto value = std::make_shared<Value>(std::forward<Arguments>(arguments)...);
   registry_.Add(family, std::move(labels), std::shared_ptr<const Value>(value));
   return value;
+}
+
+ServerMetrics::ServerMetrics(const BuildInfo& build) {
+  DeclareMetrics(&registry_);
+  AddProcessMetrics(&registry_);
+  Make<Gauge>("ballast_build_info",
+              {{"version", build.version}, {"revision", build.revision}, {"isa", build.isa}})
+      ->Set(1.0);
+  const std::array<const char*, 4> phases = {"collect", "vote", "step", "stream"};
+  for (size_t i = 0; i < phases.size(); ++i) {
+    round_durations_[i] = Make<Histogram>("ballast_round_duration_seconds", {{"phase", phases[i]}},
+                                          RoundBoundsSeconds());
+  }
+  const std::array<const char*, 2> tiers = {"dram", "nvme"};
+  for (size_t i = 0; i < tiers.size(); ++i) {
+    state_bytes_[i] = Make<Gauge>("ballast_state_bytes", {{"tier", tiers[i]}});
+  }
+  AddDiskSeries();
+  registry_.Add("ballast_push_duplicates_total", {}, push_duplicates_);
+  registry_.Add("ballast_push_conflicts_total", {}, push_conflicts_);
 }
 
 void ServerMetrics::AddDiskSeries() {
@@ -156,10 +153,13 @@ Counter* ServerMetrics::frames_rejected(Reason reason) {
   const size_t index = static_cast<size_t>(reason);
   if (index >= rejected_by_reason_.size()) return frames_rejected(ReasonName(reason));
   std::atomic<Counter*>& known = rejected_by_reason_[index];
-  if (known.load(std::memory_order_relaxed) == nullptr) {
-    known.store(frames_rejected(ReasonName(reason)), std::memory_order_relaxed);
+  Counter* counter = known.load(std::memory_order_acquire);
+  if (counter == nullptr) {
+    counter = frames_rejected(ReasonName(reason));
+    // With what the counter is: other threads see it without the lock.
+    known.store(counter, std::memory_order_release);
   }
-  return known.load(std::memory_order_relaxed);
+  return counter;
 }
 
 Counter* ServerMetrics::checksum_errors(absl::string_view where) {

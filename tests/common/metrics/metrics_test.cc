@@ -5,6 +5,8 @@
 
 #include <map>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "common/metrics/declarations.h"
 
@@ -126,6 +128,26 @@ TEST(ServerMetricsTest, ReasonsOfOursAreLookedUpOnce) {
   EXPECT_EQ(metrics.frames_rejected(Reason::kDuplicate), duplicate);
   EXPECT_EQ(metrics.lookups(), lookups);
   EXPECT_EQ(metrics.frames_rejected("DUPLICATE"), duplicate);
+}
+
+// Under the preset tsan: a counter that one thread makes is whole for the others.
+TEST(ServerMetricsTest, ThreadsThatRefuseForOneReasonShareItsCounter) {
+  constexpr int kThreads = 4;
+  constexpr int kReasons = 64;
+  ServerMetrics metrics(TestBuild());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&metrics] {
+      for (int n = 0; n < kReasons; ++n) metrics.frames_rejected(static_cast<Reason>(n))->Add();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  double counted = 0;
+  for (const MetricFamily& family : metrics.registry().Collect()) {
+    if (family.name != "ballast_frames_rejected_total") continue;
+    for (const MetricSample& sample : family.samples) counted += sample.value;
+  }
+  EXPECT_EQ(counted, kThreads * kReasons);
 }
 
 TEST(ServerMetricsTest, ASnapshotIsMarkedOnlyInAJobThatIsHere) {
