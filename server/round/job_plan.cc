@@ -135,8 +135,9 @@ MemoryPlan PlanOf(const Demand& demand, uint64_t state_bytes, uint64_t room_byte
   const uint32_t least =
       demand.world == 1 ? demand.owned : std::min(demand.owned, window_extents_min);
   uint32_t window = demand.owned;
-  if (fixed + window * per_extent > room_bytes && per_extent > 0 && room_bytes > fixed) {
-    window = static_cast<uint32_t>((room_bytes - fixed) / per_extent);
+  if (fixed + window * per_extent > room_bytes && per_extent > 0) {
+    const uint64_t left = room_bytes > fixed ? room_bytes - fixed : 0;
+    window = static_cast<uint32_t>(left / per_extent);
   }
   memory.window_extents = std::max({window, least, uint32_t{1}});
   memory.register_bytes += uint64_t{std::min(memory.window_extents, demand.owned)} * per_extent;

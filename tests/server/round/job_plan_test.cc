@@ -1,7 +1,7 @@
 // Plans from another server are checked whole before anything is allocated.
 #include "server/round/job_plan.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <functional>
 #include <string>
@@ -145,6 +145,18 @@ TEST(JobPlanTest, WhatABudgetForEverythingLeavesIsCache) {
   EXPECT_EQ(less->nvme_extents, 33u);
   EXPECT_EQ(LeastMemory(plan, 1, 4).state_bytes, 4u * 4096);
   EXPECT_LE(LeastMemory(plan, 1, 4).total(), less->total());
+}
+
+TEST(JobPlanTest, TheLeastOfAJobHasTheSmallestWindow) {
+  const JobPlan plan = MakePlan({40 * 128}, 2, {1});
+  const MemoryPlan least = LeastMemory(plan, 1, 4);
+  EXPECT_EQ(least.window_extents, 4u);
+  const auto tight = PlanMemory(plan, 1, {least.total()}, 4);
+  ASSERT_TRUE(tight.ok()) << tight.status();
+  EXPECT_EQ(tight->total(), least.total());
+  const absl::Status none = PlanMemory(plan, 1, {0}, 4).status();
+  EXPECT_THAT(std::string(none.message()),
+              ::testing::HasSubstr(absl::StrCat("needs ", least.total(), " bytes")));
 }
 
 TEST(JobPlanTest, AJobThatRunsKeepsItsTier) {
