@@ -202,12 +202,17 @@ absl::Status LocalJobs::LostHere(const JobPlan& plan, const absl::Status& status
 
 absl::Status LocalJobs::Open(const JobPlan& plan, std::unique_ptr<JobStorage> storage) {
   BALLAST_ASSIGN_OR_RETURN(const MemoryPlan memory, parts_.memory->Plan(plan));
-  BALLAST_ASSIGN_OR_RETURN(auto engine, MakeEngine(plan, memory, std::move(storage)));
+  absl::StatusOr<std::shared_ptr<RoundEngine>> engine =
+      MakeEngine(plan, memory, std::move(storage));
+  if (!engine.ok()) {
+    ForgetMetrics(plan.spec.name);  // Its series began with the first read of its files.
+    return engine.status();
+  }
   Job job{.plan = plan, .memory = {}, .ended = false, .told = ++told_};
   parts_.memory->Change(&job.memory, memory);
   jobs_.emplace(plan.job, std::move(job));
   MutexLock lock(&mu_);
-  engines_[plan.job] = std::move(engine);
+  engines_[plan.job] = *std::move(engine);
   return absl::OkStatus();
 }
 
@@ -334,10 +339,14 @@ void LocalJobs::Drop(uint64_t job) {
   const JobPlan plan = std::move(it->second.plan);
   jobs_.erase(it);
   parts_.listener->OnJobDropped(plan);
-  const bool name_in_use = std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
-    return entry.second.plan.spec.name == plan.spec.name;
+  ForgetMetrics(plan.spec.name);
+}
+
+void LocalJobs::ForgetMetrics(const std::string& name) {
+  const bool in_use = std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
+    return entry.second.plan.spec.name == name;
   });
-  if (deps_.metrics != nullptr && !name_in_use) deps_.metrics->RemoveJob(plan.spec.name);
+  if (deps_.metrics != nullptr && !in_use) deps_.metrics->RemoveJob(name);
 }
 
 bool LocalJobs::DropEnded() {

@@ -135,6 +135,8 @@ class LocalJobs final : public JobLookup {
   absl::StatusOr<std::shared_ptr<RoundEngine>> MakeEngine(const JobPlan& plan,
                                                           const MemoryPlan& memory,
                                                           std::unique_ptr<JobStorage> storage);
+  // Removes the metric series of that name, unless another job here has it.
+  void ForgetMetrics(const std::string& name);
   void OnEnded(uint64_t job, const absl::Status& why, uint64_t round);
   void DropLater(uint64_t job);
   absl::Status WhyNotSealed(uint64_t job) const;

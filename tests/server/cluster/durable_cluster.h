@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <map>
@@ -25,6 +26,7 @@
 
 namespace ballast::server::testing {
 
+using std::string_literals::operator""s;
 using AttachAnswer = Answer<absl::StatusOr<AttachResult>>;
 
 class DurableDirectories : public PeerLink, public VoteSink {
@@ -61,6 +63,17 @@ class DurableDirectories : public PeerLink, public VoteSink {
   }
   DurableDisk* Disk(uint32_t id) { return nodes_[id].disk.get(); }
   WorkerPool* Workers(uint32_t id) { return nodes_[id].workers.get(); }
+  // Whether server `id` exports series of the job `run`. They outlive its restarts.
+  bool HasSeries(uint32_t id, const std::string& run) const {
+    for (const MetricFamily& family : nodes_[id].metrics->registry().Collect()) {
+      for (const MetricSample& sample : family.samples) {
+        if (std::count(sample.labels.begin(), sample.labels.end(), std::pair{"run"s, run}) > 0) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
   std::shared_ptr<RoundEngine> Engine(uint32_t id, uint64_t job) {
     return At(id)->lookup()->Find(job);
   }
@@ -121,6 +134,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
                     .clock = RealClock::Get(),
                     .isa = simd::DetectIsa(),
                     .votes = this};
+    deps.metrics = node.metrics.get();
     deps.storage_failed = [](const absl::Status&) {};  // A server whose disk is gone.
     auto directory = JobDirectory::Create(config, deps, this, MakeStore(node.disk.get(), id));
     const absl::Status recovered = directory->Recover();
@@ -238,6 +252,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
  private:
   struct Node {
     std::unique_ptr<DurableDisk> disk;
+    std::unique_ptr<ServerMetrics> metrics = std::make_unique<ServerMetrics>(BuildInfo());
     std::unique_ptr<Executor> executor;
     std::unique_ptr<WorkerPool> workers;
     std::shared_ptr<JobDirectory> directory;

@@ -56,6 +56,20 @@ TEST_F(DurableJobsTest, AFinishedJobIsNotGoneOnWithUnderAnotherSpec) {
   EXPECT_TRUE(AttachWorld(900).ok());
 }
 
+TEST_F(DurableJobsTest, AJobThatCannotBeOpenedLeavesNoSeries) {
+  Make(1);
+  EXPECT_TRUE(cluster_->HasSeries(0, "job"));
+  Finish(1);
+  // A record of rounds that the log does not have.
+  JobPlan plan = cluster_->Record(0, job_);
+  ++plan.epoch.epoch;
+  plan.epoch.start_round = 5;
+  ASSERT_TRUE(testing::MakeStore(cluster_->Disk(0))->Save(plan).ok());
+  const absl::Status lost = AttachWorld(900).status();
+  EXPECT_EQ(ReasonOf(lost), Reason::kStateLost) << lost;
+  EXPECT_FALSE(cluster_->HasSeries(0, "job"));
+}
+
 TEST_F(DurableJobsTest, ASealOfAnotherEpochIsRefusedByName) {
   Make(1);
   EXPECT_EQ(ReasonOf(Seal(0, 2).status()), Reason::kFutureEpoch);
