@@ -110,8 +110,8 @@ absl::Status Bench::Transfer(IoKind kind, char* memory, uint64_t bytes) {
       kind == IoKind::kRead ? handle_->StartRead(range, false) : handle_->StartWrite(range, false);
   if (!number.ok()) return number.status();
   constexpr std::chrono::hours kLong{1};
-  const std::optional<AioEnded> ended = handle_->Wait(*number, kLong);
-  return ended.has_value() ? ended->status : absl::DeadlineExceededError("no end within an hour");
+  if (!handle_->Wait(*number, kLong)) return absl::DeadlineExceededError("no end within an hour");
+  return handle_->Take().status;
 }
 
 absl::StatusOr<double> Bench::RunHandle(IoKind kind, uint64_t shift) {

@@ -95,26 +95,30 @@ AioHandle::~AioHandle() {
   while (!open_.empty()) ended_changed_.Wait(&mu_);
 }
 
-absl::StatusOr<uint64_t> AioHandle::StartRead(const TransferRange& range, bool validate) {
+absl::StatusOr<uint64_t> AioHandle::StartRead(const TransferRange& range, bool validate,
+                                              std::shared_ptr<void> owner) {
   BALLAST_RETURN_IF_ERROR(CheckRange(range));
   BALLAST_ASSIGN_OR_RETURN(auto file, files_->Open(range.path, {.direct = true}));
-  return Start(IoKind::kRead, range, validate, std::move(file));
+  BALLAST_RETURN_IF_ERROR(CheckReadSize(file.get(), range));
+  return Start(IoKind::kRead, range, validate, std::move(file), std::move(owner));
 }
 
-absl::StatusOr<uint64_t> AioHandle::StartWrite(const TransferRange& range, bool validate) {
+absl::StatusOr<uint64_t> AioHandle::StartWrite(const TransferRange& range, bool validate,
+                                               std::shared_ptr<void> owner) {
   BALLAST_RETURN_IF_ERROR(CheckRange(range));
   BALLAST_ASSIGN_OR_RETURN(auto file, OpenForWrite(files_, range.path));
-  return Start(IoKind::kWrite, range, validate, std::move(file));
+  return Start(IoKind::kWrite, range, validate, std::move(file), std::move(owner));
 }
 
-absl::StatusOr<uint64_t> AioHandle::Start(IoKind kind, const TransferRange& range, bool validate,
-                                          std::unique_ptr<File> file) {
+uint64_t AioHandle::Start(IoKind kind, const TransferRange& range, bool validate,
+                          std::unique_ptr<File> file, std::shared_ptr<void> owner) {
   const int parts = PartsOf(range.bytes);
   uint64_t number = 0;
   {
     MutexLock lock(&mu_);
     number = ++last_;
     open_.insert(number);
+    operations_[number] = {range.memory, range.bytes, std::move(owner)};
   }
   const auto ended = [this, number, validate](std::shared_ptr<Transfer> transfer,
                                               const absl::Status& status) {
@@ -123,12 +127,6 @@ absl::StatusOr<uint64_t> AioHandle::Start(IoKind kind, const TransferRange& rang
     threads_.Post([this, number, transfer] { End(number, transfer->Validate()); });
   };
   const auto transfer = std::make_shared<Transfer>(kind, range, std::move(file), parts, ended);
-  const absl::Status fits = transfer->CheckSize();
-  if (!fits.ok()) {
-    MutexLock lock(&mu_);
-    open_.erase(number);
-    return fits;
-  }
   threads_.Post([this, transfer, parts] { Begin(transfer, parts); });
   return number;
 }
@@ -165,15 +163,32 @@ uint64_t AioHandle::last() const {
   return last_;
 }
 
-std::optional<AioEnded> AioHandle::Wait(uint64_t last, std::chrono::nanoseconds timeout) {
+bool AioHandle::Wait(uint64_t last, std::chrono::nanoseconds timeout) {
   const auto until = std::chrono::steady_clock::now() + timeout;
   MutexLock lock(&mu_);
   while (!open_.empty() && *open_.begin() <= last) {
     const auto left = until - std::chrono::steady_clock::now();
-    if (left <= std::chrono::nanoseconds::zero()) return std::nullopt;
+    if (left <= std::chrono::nanoseconds::zero()) return false;
     ended_changed_.WaitFor(&mu_, left);
   }
-  return std::exchange(ended_, AioEnded());
+  return true;
+}
+
+AioEnded AioHandle::Take() {
+  MutexLock lock(&mu_);
+  AioEnded taken = std::exchange(ended_, AioEnded());
+  for (const uint64_t number : taken.numbers) {
+    taken.owners.push_back(std::move(operations_.extract(number).mapped().owner));
+  }
+  return taken;
+}
+
+bool AioHandle::Uses(const char* memory, uint64_t bytes) const {
+  MutexLock lock(&mu_);
+  return std::any_of(operations_.begin(), operations_.end(), [&](const auto& entry) {
+    const Operation& used = entry.second;
+    return memory < used.memory + used.bytes && used.memory < memory + bytes;
+  });
 }
 
 }  // namespace ballast

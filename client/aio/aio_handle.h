@@ -6,9 +6,8 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
+#include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -36,7 +35,8 @@ struct AioHandleOptions {
 // Operations that have ended.
 struct AioEnded {
   std::vector<uint64_t> numbers;
-  absl::Status status;  // the first error of them
+  std::vector<std::shared_ptr<void>> owners;  // of their memory
+  absl::Status status;                        // the first error of them
 };
 
 class AioHandle {
@@ -53,31 +53,44 @@ class AioHandle {
   AioHandle& operator=(const AioHandle&) = delete;
 
   // Begins an operation; returns its number, 1 for the first one. Any offset, length and alignment
-  // will do. The memory stays valid, and what is written unchanged, until Wait has returned the
-  // number. A write keeps what else is in the file, and makes one, for this user alone, where there
-  // is none; nothing is flushed. validate: reads the range again and compares. Errors, after which
-  // nothing has begun: those of FileSystem::Open; OUT_OF_RANGE when a read passes the end of the
-  // file.
-  absl::StatusOr<uint64_t> StartRead(const TransferRange& range, bool validate);
-  absl::StatusOr<uint64_t> StartWrite(const TransferRange& range, bool validate);
+  // will do. The memory stays valid, and what is written unchanged, until Wait has returned true
+  // for the number. `owner` of the memory: the handle keeps it until Take has returned the number,
+  // or to its own end. A write keeps what else is in the file, and makes one, for this user alone,
+  // where there is none; nothing is flushed. validate: reads the range again and compares. Errors,
+  // after which nothing has begun: those of FileSystem::Open; OUT_OF_RANGE when a read passes the
+  // end of the file.
+  absl::StatusOr<uint64_t> StartRead(const TransferRange& range, bool validate,
+                                     std::shared_ptr<void> owner = nullptr);
+  absl::StatusOr<uint64_t> StartWrite(const TransferRange& range, bool validate,
+                                      std::shared_ptr<void> owner = nullptr);
 
   // The number of the last operation that has begun; 0 for none.
   uint64_t last() const;
 
-  // Waits until all operations up to number `last` have ended, and returns all that have ended
-  // since an earlier Wait returned them. Their status is one of file.h's, or OUT_OF_RANGE when a
-  // file became shorter. None when `timeout` passes first.
-  std::optional<AioEnded> Wait(uint64_t last, std::chrono::nanoseconds timeout);
+  // Waits until all operations up to number `last` have ended; false when `timeout` passes first.
+  // It takes nothing: a caller that is interrupted between Wait and Take loses nothing.
+  bool Wait(uint64_t last, std::chrono::nanoseconds timeout);
+  // Returns all operations that have ended since an earlier Take returned them. Their status is one
+  // of file.h's, or OUT_OF_RANGE when a file became shorter.
+  AioEnded Take();
+
+  // Whether an operation that Take has not returned reads or writes one of the `bytes` at `memory`.
+  bool Uses(const char* memory, uint64_t bytes) const;
 
  private:
   struct Lane {
     std::unique_ptr<IoEngine> engine;
     std::unique_ptr<Staging> staging;
   };
+  struct Operation {
+    const char* memory = nullptr;
+    uint64_t bytes = 0;
+    std::shared_ptr<void> owner;
+  };
 
   AioHandle(const AioHandleOptions& options, FileSystem* files, std::vector<Lane> lanes);
-  absl::StatusOr<uint64_t> Start(IoKind kind, const TransferRange& range, bool validate,
-                                 std::unique_ptr<File> file);
+  uint64_t Start(IoKind kind, const TransferRange& range, bool validate, std::unique_ptr<File> file,
+                 std::shared_ptr<void> owner);
   void Begin(const std::shared_ptr<Transfer>& transfer, int parts);
   int PartsOf(uint64_t bytes) const;
   void End(uint64_t number, const absl::Status& status);
@@ -89,9 +102,10 @@ class AioHandle {
   mutable Mutex mu_;
   CondVar ended_changed_;
   uint64_t last_ ABSL_GUARDED_BY(mu_) = 0;
-  std::set<uint64_t> open_ ABSL_GUARDED_BY(mu_);
-  AioEnded ended_ ABSL_GUARDED_BY(mu_);  // not returned yet
-  ThreadExecutor threads_;               // Last: it uses all of the above.
+  std::map<uint64_t, Operation> operations_ ABSL_GUARDED_BY(mu_);  // not taken yet, by number
+  std::set<uint64_t> open_ ABSL_GUARDED_BY(mu_);                   // those that have not ended
+  AioEnded ended_ ABSL_GUARDED_BY(mu_);                            // not taken yet; without owners
+  ThreadExecutor threads_;  // Last: it uses all of the above.
 };
 
 }  // namespace ballast

@@ -41,6 +41,12 @@ absl::Status EndsBefore(const TransferRange& range, uint64_t file_bytes) {
 
 }  // namespace
 
+absl::Status CheckReadSize(File* file, const TransferRange& range) {
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t bytes, file->Size());
+  if (range.offset + range.bytes > bytes) return EndsBefore(range, bytes);
+  return absl::OkStatus();
+}
+
 Transfer::Transfer(IoKind kind, TransferRange range, std::unique_ptr<File> file, int parts,
                    Ended ended)
     : kind_(kind),
@@ -58,13 +64,6 @@ Transfer::Transfer(IoKind kind, TransferRange range, std::unique_ptr<File> file,
 }
 
 Transfer::~Transfer() = default;
-
-absl::Status Transfer::CheckSize() const {
-  if (kind_ != IoKind::kRead) return absl::OkStatus();
-  BALLAST_ASSIGN_OR_RETURN(const uint64_t bytes, file_->Size());
-  if (range_.offset + range_.bytes > bytes) return EndsBefore(range_, bytes);
-  return absl::OkStatus();
-}
 
 absl::Status Transfer::Reserve() const {
   const int descriptor = file_->direct_descriptor();

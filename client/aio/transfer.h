@@ -29,6 +29,10 @@ struct TransferRange {
   uint64_t bytes = 0;
 };
 
+// Whether `file` has all bytes of a read. OUT_OF_RANGE, with both sizes, when the range passes its
+// end; those of File::Size.
+absl::Status CheckReadSize(File* file, const TransferRange& range);
+
 class Transfer : public std::enable_shared_from_this<Transfer> {
  public:
   using Ended = std::function<void(std::shared_ptr<Transfer>, const absl::Status&)>;
@@ -37,9 +41,6 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
   // and nothing of them is under way, with this and the first error.
   Transfer(IoKind kind, TransferRange range, std::unique_ptr<File> file, int parts, Ended ended);
   ~Transfer();
-
-  // OUT_OF_RANGE, with both sizes, when a read would pass the end of the file.
-  absl::Status CheckSize() const;
 
   // Reserves what a write adds to the file, so that a full disk is found before the first byte and
   // blocks behind the old end can be written side by side. RESOURCE_EXHAUSTED when there is no

@@ -1,18 +1,16 @@
 // The extension module ballast._aio: AioHandle and page-locked memory for ballast/ops/aio. Apart
 // from ballast._core, because it needs libaio and no gRPC.
-// Comes from: ballast/ops/aio, which owns the waiting loops and keeps tensors alive. Goes to:
-// client/aio. Memory is integer addresses. The GIL is released wherever a call can block. Thread
-// safety: thread-safe, but a process forked from the owner must not use a Handle.
+// Comes from: ballast/ops/aio, which owns the waiting loops. Goes to: client/aio. Memory is integer
+// addresses. The GIL is released wherever a call can block. Thread safety: thread-safe, but a
+// process forked from the owner must not use a Handle.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -30,6 +28,14 @@ namespace {
                                                     std::string(status.message()));
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw nb::python_error();
+}
+
+// A reference to a Python object that any thread may let go of.
+std::shared_ptr<void> Reference(nb::object object) {
+  return {object.release().ptr(), [](void* held) {
+            nb::gil_scoped_acquire acquire;
+            Py_DECREF(static_cast<PyObject*>(held));
+          }};
 }
 
 class Handle {
@@ -51,16 +57,19 @@ class Handle {
     handle_.reset();
   }
 
+  // `owner` of the memory lives until Take has returned the operation, whatever becomes of Python.
   uint64_t Start(bool write, std::string path, uint64_t offset, uintptr_t address, uint64_t bytes,
-                 bool validate) {
+                 bool validate, nb::object owner) {
     const TransferRange range{.path = std::move(path),
                               .offset = offset,
                               .memory = reinterpret_cast<char*>(address),
                               .bytes = bytes};
+    const std::shared_ptr<void> kept = Reference(std::move(owner));
     absl::StatusOr<uint64_t> number;
     {
       nb::gil_scoped_release release;
-      number = write ? handle_->StartWrite(range, validate) : handle_->StartRead(range, validate);
+      number = write ? handle_->StartWrite(range, validate, kept)
+                     : handle_->StartRead(range, validate, kept);
     }
     if (!number.ok()) Raise(number.status());
     return *number;
@@ -68,18 +77,21 @@ class Handle {
 
   uint64_t Last() const { return handle_->last(); }
 
-  // None when `timeout_s` has passed first, else (numbers, exception or None).
-  nb::object Wait(uint64_t last, double timeout_s) {
-    std::optional<AioEnded> ended;
-    {
-      nb::gil_scoped_release release;
-      const std::chrono::duration<double> timeout(timeout_s);
-      ended = handle_->Wait(last, std::chrono::duration_cast<std::chrono::nanoseconds>(timeout));
-    }
-    if (!ended.has_value()) return nb::none();
-    nb::object code = nb::none();
-    if (!ended->status.ok()) code = nb::cast(absl::StatusCodeToString(ended->status.code()));
-    return nb::make_tuple(ended->numbers, code, std::string(ended->status.message()));
+  bool Wait(uint64_t last, double timeout_s) {
+    nb::gil_scoped_release release;
+    const std::chrono::duration<double> timeout(timeout_s);
+    return handle_->Wait(last, std::chrono::duration_cast<std::chrono::nanoseconds>(timeout));
+  }
+
+  // How many operations have ended since the last call. Raises their first error.
+  size_t Take() {
+    const AioEnded ended = handle_->Take();
+    if (!ended.status.ok()) Raise(ended.status);
+    return ended.numbers.size();
+  }
+
+  bool Uses(uintptr_t address, uint64_t bytes) const {
+    return handle_->Uses(reinterpret_cast<const char*>(address), bytes);
   }
 
  private:
@@ -136,9 +148,11 @@ NB_MODULE(_aio, module) {
       .def(nb::init<uint64_t, int, int>(), nb::arg("block_size"), nb::arg("queue_depth"),
            nb::arg("parallelism"))
       .def("start", &Handle::Start, nb::arg("write"), nb::arg("path"), nb::arg("offset"),
-           nb::arg("address"), nb::arg("bytes"), nb::arg("validate"))
+           nb::arg("address"), nb::arg("bytes"), nb::arg("validate"), nb::arg("owner"))
       .def("last", &Handle::Last)
-      .def("wait", &Handle::Wait, nb::arg("last"), nb::arg("timeout_s"));
+      .def("wait", &Handle::Wait, nb::arg("last"), nb::arg("timeout_s"))
+      .def("take", &Handle::Take)
+      .def("uses", &Handle::Uses, nb::arg("address"), nb::arg("bytes"));
   nb::class_<LockedMemory>(module, "LockedMemory", nb::is_weak_referenceable())
       .def(nb::init<size_t>(), nb::arg("bytes"))
       .def_prop_ro("address", &LockedMemory::address)

@@ -109,8 +109,8 @@ class AioHandleTest : public ::testing::Test {
     return *std::move(handle);
   }
   static absl::Status Finish(AioHandle* handle) {
-    const std::optional<AioEnded> ended = handle->Wait(handle->last(), kLong);
-    return ended.has_value() ? ended->status : absl::DeadlineExceededError("still under way");
+    if (!handle->Wait(handle->last(), kLong)) return absl::DeadlineExceededError("still under way");
+    return handle->Take().status;
   }
 
   std::string directory_;
@@ -162,7 +162,7 @@ TEST_F(AioHandleTest, AWriteMakesTheFileForItsUserAloneAndKeepsWhatIsBehind) {
   EXPECT_TRUE(Get() == fewer + bytes.substr(5'000));
 }
 
-TEST_F(AioHandleTest, WaitReturnsEveryOperationOnce) {
+TEST_F(AioHandleTest, TakeReturnsEveryOperationOnce) {
   const auto handle = Make({.block_bytes = 4096, .queue_depth = 2, .parallelism = 2});
   std::vector<std::string> bytes;
   for (uint32_t i = 0; i < 5; ++i) bytes.push_back(RandomBytes(50'000 + i, i));
@@ -171,10 +171,28 @@ TEST_F(AioHandleTest, WaitReturnsEveryOperationOnce) {
         .path = Path(absl::StrCat(i)), .memory = bytes[i].data(), .bytes = bytes[i].size()};
     EXPECT_EQ(*handle->StartWrite(range, false), i + 1);
   }
-  const std::optional<AioEnded> ended = handle->Wait(handle->last(), kLong);
-  ASSERT_TRUE(ended.has_value());
-  EXPECT_THAT(ended->numbers, UnorderedElementsAre(1, 2, 3, 4, 5));
-  EXPECT_THAT(handle->Wait(handle->last(), kLong)->numbers, ElementsAre());
+  // A wait that is not followed by Take takes nothing.
+  ASSERT_TRUE(handle->Wait(handle->last(), kLong));
+  ASSERT_TRUE(handle->Wait(handle->last(), kLong));
+  EXPECT_THAT(handle->Take().numbers, UnorderedElementsAre(1, 2, 3, 4, 5));
+  EXPECT_THAT(handle->Take().numbers, ElementsAre());
+}
+
+TEST_F(AioHandleTest, TheOwnerOfMemoryLivesUntilItsOperationIsTaken) {
+  const auto handle = Make({});
+  const auto memory = std::make_shared<std::string>(RandomBytes(10'000, 1));
+  const TransferRange range = Range(0, memory->data(), memory->size());
+  ASSERT_TRUE(handle->StartWrite(range, false, memory).ok());
+  EXPECT_EQ(memory.use_count(), 2);
+  ASSERT_TRUE(handle->Wait(handle->last(), kLong));
+  EXPECT_EQ(memory.use_count(), 2) << "it has ended, and the caller does not know yet";
+  EXPECT_TRUE(handle->Uses(memory->data() + 9'999, 1));
+  EXPECT_FALSE(handle->Uses(memory->data() + 10'000, 1));
+  EXPECT_THAT(handle->Take().owners, ElementsAre(memory));
+  EXPECT_EQ(memory.use_count(), 1);
+  EXPECT_FALSE(handle->Uses(memory->data(), memory->size()));
+  ASSERT_FALSE(handle->StartRead(Range(1, memory->data(), memory->size()), false, memory).ok());
+  EXPECT_EQ(memory.use_count(), 1) << "nothing has begun";
 }
 
 TEST_F(AioHandleTest, AReadPastTheEndIsRefusedAndChangesNothing) {
@@ -186,7 +204,9 @@ TEST_F(AioHandleTest, AReadPastTheEndIsRefusedAndChangesNothing) {
   EXPECT_THAT(std::string(number.status().message()),
               HasSubstr("6 bytes at offset 5 of " + Path() + ": the file has 10 bytes"));
   EXPECT_EQ(memory, std::string(100, 'x'));
-  EXPECT_THAT(handle->Wait(handle->last(), kLong)->numbers, ElementsAre());
+  EXPECT_EQ(handle->last(), 0u) << "a refused operation has no number";
+  EXPECT_TRUE(handle->Wait(1, kLong));
+  EXPECT_THAT(handle->Take().numbers, ElementsAre());
 }
 
 TEST_F(AioHandleTest, WhatIsNoFileIsRefusedByName) {
@@ -282,13 +302,14 @@ TEST_F(AioHandleTest, WaitEndsWhenItsTimeHasPassed) {
   const auto handle = Make({}, Choosing(choose));
   const Arena arena = *Arena::Create(kMiB);
   ASSERT_TRUE(handle->StartWrite(Range(0, arena.data(), 4096), false).ok());
-  EXPECT_FALSE(handle->Wait(1, std::chrono::milliseconds(1)).has_value());
+  EXPECT_FALSE(handle->Wait(1, std::chrono::milliseconds(1)));
   {
     MutexLock lock(&mu);
     open = true;
     opened.NotifyAll();
   }
-  EXPECT_THAT(handle->Wait(1, kLong)->numbers, ElementsAre(1));
+  EXPECT_TRUE(handle->Wait(1, kLong));
+  EXPECT_THAT(handle->Take().numbers, ElementsAre(1));
 }
 
 TEST_F(AioHandleTest, FilesWithoutDirectIoWork) {

@@ -10,7 +10,9 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -316,6 +318,61 @@ def test_an_error_that_no_wait_has_raised_is_said_at_the_end(folder):
     assert "ballast: aio_handle, without a wait(): cannot reserve 200000 bytes" in done.stderr
 
 
+class Interrupting:
+    """The extension's handle with a Ctrl-C in one of its calls.
+
+    The interpreter raises it when the call has returned, and its result is gone.
+    """
+
+    def __init__(self, native: Any, name: str) -> None:
+        self._native, self._name = native, name
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._native, name)
+        if name != self._name:
+            return call
+
+        def interrupted(*arguments: Any) -> None:
+            self._name = ""
+            call(*arguments)
+            raise KeyboardInterrupt
+
+        return interrupted
+
+
+def test_wait_after_an_interrupted_wait_returns_every_operation(handle, folder):
+    tensor = handle.new_cpu_locked_tensor(100_000, numbers(0))
+    handle.async_pwrite(tensor, folder / "first")
+    handle.async_pwrite(numbers(10), folder / "second")
+    handle._native = Interrupting(handle._native, "wait")
+    with pytest.raises(KeyboardInterrupt):
+        handle.wait()
+    with pytest.raises(ballast.BadArgument, match="under way; call wait"):
+        handle.free_cpu_locked_tensor(tensor)
+    handle.async_pwrite(numbers(20), folder / "third")
+    assert handle.wait() == 3
+    assert [(folder / name).stat().st_size for name in ("first", "second", "third")] == [
+        100_000, 10, 20
+    ]  # fmt: skip
+    assert handle.free_cpu_locked_tensor(tensor) is True
+    assert handle.wait() == 0
+
+
+def test_a_tensor_outlives_a_call_that_was_interrupted(handle, folder):
+    tensor = torch.ones(3_000_000, dtype=torch.uint8)
+    alive = weakref.ref(tensor)
+    handle._native = Interrupting(handle._native, "start")
+    with pytest.raises(KeyboardInterrupt):
+        handle.async_pwrite(tensor, folder / "file")
+    del tensor
+    gc.collect()
+    assert alive() is not None, "the disk may still read it"
+    assert handle.wait() == 1
+    gc.collect()
+    assert alive() is None
+    assert (folder / "file").read_bytes() == b"\1" * 3_000_000
+
+
 def test_other_threads_run_while_a_call_waits(handle, folder):
     handle.sync_pwrite(numbers(1 << 20), folder / "file")
     calls, stop, started = 1000, threading.Event(), threading.Event()
@@ -328,8 +385,8 @@ def test_other_threads_run_while_a_call_waits(handle, folder):
     def read() -> None:
         started.set()
         while len(done) < calls and not stop.is_set():
-            number = native.start(False, path, 0, address, count, False)
-            assert native.wait(number, 60.0) is not None
+            number = native.start(False, path, 0, address, count, False, buffer)
+            assert native.wait(number, 60.0) and native.take() == 1
             done.append(number)
 
     thread = threading.Thread(target=read)

@@ -67,17 +67,11 @@ class aio_handle:  # noqa: N801  (DeepSpeed's name)
             "intra_op_parallelism", intra_op_parallelism, 1, 64
         )
         self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._pending: dict[int, tuple[Any, Bytes]] = {}  # by number; keeps the tensors alive
         self._native = _aio.Handle(self._block_size, self._queue_depth, self._intra_op_parallelism)
         self._alone_lock = threading.Lock()
         self._other: aio_handle | None = None  # of read() and write()
         with _handles_lock:
             _handles.add(self)
-
-    def __del__(self) -> None:
-        # The extension waits for what is under way, before the tensors go.
-        self.__dict__.pop("_native", None)
 
     def get_block_size(self) -> int:
         """As given."""
@@ -188,12 +182,10 @@ class aio_handle:  # noqa: N801  (DeepSpeed's name)
         """Waits for all operations that have begun; returns how many ended since the last wait().
 
         Raises the first error, when all have ended: AioError (an OSError, ENOSPC for a full disk),
-        FileTooShort when a file became shorter, AioError when validate found another byte.
+        FileTooShort when a file became shorter, AioError when validate found another byte. After a
+        KeyboardInterrupt, operations still run, and the next wait() returns what this one has not.
         """
-        count, error = self._ended()
-        if error is not None:
-            raise error
-        return count
+        return self._ended()
 
     @at_border
     def new_cpu_locked_tensor(
@@ -238,16 +230,8 @@ class aio_handle:  # noqa: N801  (DeepSpeed's name)
         check = _boolean("validate", validate)
         later = _boolean("async", later)
         at = _offset(offset)
-        native = self._owned()
-        with self._lock:
-            number = native.start(write, path, at, where.address, where.count, check)
-            self._pending[number] = (buffer, where)
-        if later:
-            return 0
-        count, error = self._ended()
-        if error is not None:
-            raise error
-        return count
+        self._owned().start(write, path, at, where.address, where.count, check, buffer)
+        return 0 if later else self._ended()
 
     def _alone(self, write: bool, buffer: Any, path: str, offset: int, validate: Any) -> None:
         """An operation that no wait() counts: on a queue of its own, as it waits for its end."""
@@ -257,20 +241,17 @@ class aio_handle:  # noqa: N801  (DeepSpeed's name)
                 self._other = aio_handle(self._block_size, self._queue_depth)
             self._other._start(write, buffer, path, offset, validate, False)
 
-    def _ended(self) -> tuple[int, BallastError | None]:
+    def _ended(self) -> int:
         native = self._owned()
         last = native.last()
-        while (ended := native.wait(last, _SLICE_S)) is None:
+        while not native.wait(last, _SLICE_S):
             pass
-        numbers, code, message = ended
-        with self._lock:
-            for number in numbers:
-                del self._pending[number]
-        return len(numbers), None if code is None else from_status(code, message)
+        return native.take()  # Nothing after it: an interrupt before it loses nothing.
 
     def _uses(self, where: Bytes) -> bool:
-        with self._lock:
-            return any(where.overlaps(used) for _, used in self._pending.values())
+        if os.getpid() != self._pid:  # Nothing of the parent's runs in this process.
+            return False
+        return self._native.uses(where.address, where.count)
 
     def _owned(self) -> Any:
         if os.getpid() != self._pid:
@@ -348,8 +329,9 @@ def _finish() -> None:
     for handle in _all_handles():
         if handle._pid != os.getpid():
             continue
-        _, error = handle._ended()
-        if error is not None:
+        try:
+            handle._ended()
+        except BallastError as error:
             say(0, f"aio_handle, without a wait(): {error}")
 
 

@@ -19,13 +19,6 @@ class Bytes(NamedTuple):
     address: int
     count: int
 
-    def overlaps(self, other: Bytes) -> bool:
-        """Whether one byte belongs to both."""
-        return (
-            self.address < other.address + other.count
-            and other.address < self.address + self.count
-        )
-
     def within(self, other: Bytes) -> bool:
         """Whether all bytes belong to `other`."""
         end, other_end = self.address + self.count, other.address + other.count
