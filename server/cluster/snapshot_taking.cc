@@ -80,9 +80,15 @@ void SnapshotTaking::Commit() {
         BALLAST_LOG(INFO, LogField("run", info->job), LogField("round", info->round))
             << "snapshot \"" << info->name << "\" taken, " << info->bytes << " bytes in "
             << self->parts_.files->store()->Directory(info->id);
-        if (self->parts_.metrics != nullptr) self->parts_.metrics->MarkSnapshot(info->job);
+        self->Mark(*info);
         self->done_(info);
       });
+}
+
+// An export's passing snapshot is gone when the export ends: it is none that a job can return to.
+void SnapshotTaking::Mark(const SnapshotInfo& info) const {
+  if (parts_.metrics == nullptr || info.name == kPassingSnapshotName) return;
+  parts_.metrics->MarkSnapshot(info.job);
 }
 
 absl::StatusOr<SnapshotInfo> SnapshotTaking::CommitFiles() {

@@ -44,6 +44,7 @@ class SnapshotTaking : public std::enable_shared_from_this<SnapshotTaking> {
   void Capture();
   void Commit();
   absl::StatusOr<SnapshotInfo> CommitFiles();
+  void Mark(const SnapshotInfo& info) const;
   // Removes what is older than the newest `keep`, but never the one that has just been taken.
   void DropOldest() const;
   void GiveUp(const absl::Status& why);

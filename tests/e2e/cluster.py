@@ -126,19 +126,21 @@ class Cluster:
     def admin_addresses(self) -> list[str]:
         return self._servers.admin_addresses
 
+    def get(self, server: int, page: str) -> str:
+        """What the admin port of a server answers: "/metrics", "/statusz?format=json"."""
+        url = f"http://{self.admin_addresses[server]}{page}"
+        with urllib.request.urlopen(url, timeout=HANG_S) as reply:
+            return reply.read().decode()
+
     def pushed_bytes(self, server: int, job: str) -> int:
         """Payload of a job that a server has taken so far: weights at its start, gradients."""
-        url = f"http://{self._servers.admin_addresses[server]}/metrics"
-        with urllib.request.urlopen(url, timeout=HANG_S) as reply:
-            text = reply.read().decode()
+        text = self.get(server, "/metrics")
         found = re.search(rf'^ballast_push_bytes_total{{run="{re.escape(job)}"}} (\S+)', text, re.M)
         return int(float(found.group(1))) if found else 0
 
     def jobs(self, server: int = 0) -> dict[str, dict[str, Any]]:
         """What /statusz of a server says of its jobs, by name."""
-        url = f"http://{self._servers.admin_addresses[server]}/statusz?format=json"
-        with urllib.request.urlopen(url, timeout=HANG_S) as reply:
-            (status,) = json.load(reply)["servers"]
+        (status,) = json.loads(self.get(server, "/statusz?format=json"))["servers"]
         return {job["name"]: job for job in status["jobs"]}
 
     def wait_until_slot_waits(self, job: str, slot: int) -> None:

@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import subprocess
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,9 @@ import torch
 
 import ballast
 import ballast.torch as bt
+from e2e.ballastctl import export
 from e2e.cluster import HANG_S, Cluster, fresh_job, wait_for
+from e2e.exports import shared
 from e2e.small_run import Run
 
 REPO = Path(__file__).resolve().parents[2]
@@ -79,9 +80,7 @@ class Scrapes:
         self._first_over = False
 
     def text(self, server: int) -> str:
-        url = f"http://{self._cluster._servers.admin_addresses[server]}/metrics"
-        with urllib.request.urlopen(url, timeout=HANG_S) as reply:
-            return reply.read().decode()
+        return self._cluster.get(server, "/metrics")
 
     def take(self) -> None:
         for server, alive in enumerate(self._cluster.running()):
@@ -221,6 +220,18 @@ def test_promtool_finds_no_fault_in_what_a_server_exports(life):
     done = subprocess.run([PROMTOOL, "check", "metrics"], input=scrapes.text(0), text=True,
                           capture_output=True, timeout=HANG_S, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_an_export_is_no_snapshot_of_the_job(start_cluster, tmp_path):
+    cluster = start_cluster(1, **shared(tmp_path))
+    run = Run(cluster, fresh_job(), 1)
+    run.step(2)
+    never = f'ballast_last_snapshot_timestamp_seconds{{run="{run.trainers.job}"}} 0\n'
+    export(cluster, run.trainers.job, "--name", "out")
+    assert never in cluster.get(0, "/metrics")
+    run.trainers.optimizers[0].snapshot("one")
+    assert never not in cluster.get(0, "/metrics")
+    run.close()
 
 
 def test_the_series_of_a_job_end_with_it(life):
