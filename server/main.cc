@@ -22,6 +22,7 @@
 #include "common/io/file.h"
 #include "proto/convert/channel.h"
 #include "server/command_line.h"
+#include "server/config/environment.h"
 #include "server/config/print.h"
 #include "server/data_dir_lock.h"
 #include "server/listen.h"
@@ -40,16 +41,6 @@ constexpr int kPollMs = 100;
 constexpr int kSayEveryPolls = 50;
 // Disk space for the server's own small files, without those of jobs, which ask for theirs.
 constexpr uint64_t kOwnBytes = 64 * 1024;
-
-std::map<std::string, std::string> Environment() {
-  std::map<std::string, std::string> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const size_t equals = text.find('=');
-    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  return variables;
-}
 
 int Fail(const absl::Status& status, int code) {
   for (const absl::string_view line : absl::StrSplit(status.message(), '\n')) {
@@ -230,7 +221,7 @@ int Main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
 
   const absl::StatusOr<CommandLine> line =
-      ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc), Environment());
+      ParseCommandLine({argv + 1, argv + argc}, config::ProcessEnvironment());
   if (!line.ok()) return Fail(line.status(), kUsageError);
   if (const char* failpoints = std::getenv("BALLAST_FAILPOINTS"); failpoints != nullptr) {
     if (const absl::Status known = Failpoints::Configure(failpoints); !known.ok()) {

@@ -9,13 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/inert.h"
 #include "google/protobuf/util/json_util.h"
+#include "server/config/environment.h"
 #include "server/config/load.h"
 #include "server/config/print.h"
 #include "server/rpc/status_text.h"
 #include "tools/admin_call.h"
 #include "tools/command.h"
 #include "tools/config_schema.h"
-#include "tools/environment.h"
 #include "tools/output.h"
 
 namespace ballast::tools {
@@ -24,7 +24,7 @@ namespace {
 absl::StatusOr<config::LoadedConfig> LoadNamed(const Options& options) {
   config::LoadOptions load;
   if (!options.words.empty()) load.file = options.words[0];
-  load.env = Environment();
+  load.env = config::ProcessEnvironment();
   return config::Load(load);
 }
 

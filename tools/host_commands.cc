@@ -8,12 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/inert.h"
+#include "server/config/environment.h"
 #include "server/config/load.h"
 #include "server/rpc/status_text.h"
 #include "tools/admin_call.h"
 #include "tools/command.h"
 #include "tools/doctor.h"
-#include "tools/environment.h"
 #include "tools/output.h"
 #include "tools/size.h"
 
@@ -55,7 +55,7 @@ std::string FindingsJson(const std::vector<Finding>& findings) {
 int Doctor(const Options& options) {
   config::LoadOptions load;
   load.file = options.config;
-  load.env = Environment();
+  load.env = config::ProcessEnvironment();
   const absl::StatusOr<config::LoadedConfig> loaded = config::Load(load);
   if (!loaded.ok()) {
     std::cerr << "ballastctl: " << Inert(loaded.status().message()) << "\n";

@@ -1,5 +1,7 @@
-// Variables that set no field. See environment.h.
+// The environment, and variables that set no field. See environment.h.
 #include "server/config/environment.h"
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <vector>
@@ -118,6 +120,17 @@ std::string WithSection(absl::string_view name) {
 }
 
 }  // namespace
+
+std::map<std::string, std::string> ProcessEnvironment() {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos) continue;
+    variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return variables;
+}
 
 VariableVerdict JudgeVariable(absl::string_view name, absl::string_view value) {
   if (!absl::StartsWith(name, kPrefix) || absl::StartsWith(name, kTestPrefix) || IsKnown(name) ||

@@ -1,13 +1,19 @@
-// What a BALLAST_* variable is that sets no field of the configuration: a client's, a service link
-// of Kubernetes or Docker, a misspelt field, or an unknown one.
-// Comes from: load. Goes to: the names of fields. Thread safety: pure functions.
+// The environment of a process, and what a BALLAST_* variable is that sets no field of the
+// configuration: a client's, a service link of Kubernetes or Docker, a misspelt field, or an
+// unknown one.
+// Comes from: the process; load. Goes to: ballastd, ballastctl; the names of fields.
+// Thread safety: pure functions but ProcessEnvironment, during which no thread changes a variable.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "absl/strings/string_view.h"
 
 namespace ballast::config {
+
+// All variables of this process. Where a name stands twice, the first one counts, as for getenv.
+std::map<std::string, std::string> ProcessEnvironment();
 
 struct VariableVerdict {
   enum class Kind {
