@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import accelerate
 import ballast.hf
 import pytest
 import torch
@@ -67,6 +68,17 @@ def test_fp16_has_the_bits_of_a_loop_that_scales_its_loss(tmp_path, monkeypatch,
     before = tiny.model(dtype=torch.float16).parameters()
     moved = [not torch.equal(a, b) for a, b in zip(mine.model.parameters(), before)]
     assert any(moved)
+
+
+def test_a_norm_that_fp16_cannot_hold_is_measured_and_skips_no_step(tmp_path):
+    real = accelerate.Accelerator.clip_grad_norm_
+    trainer, callback = run(tmp_path, fp16(16), max_grad_norm=0.0)
+    norms = [log["grad_norm"] for log in trainer.state.log_history if "grad_norm" in log]
+    assert torch.finfo(torch.float16).max < max(norms) < float("inf")
+    assert callback.skipped_steps == 0 and trainer.optimizer.optimizer.opt_step == 6
+    # Each gradient is as it was: the service's norm, which it divides by the scale, is the same.
+    assert norms[-1] == pytest.approx(2.0**16 * trainer.optimizer.optimizer.grad_norm, rel=1e-5)
+    assert accelerate.Accelerator.clip_grad_norm_ is real
 
 
 def test_steps_that_overflow_are_skipped_and_reach_accelerate(tmp_path):

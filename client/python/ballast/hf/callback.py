@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from ballast import rejoin
 from ballast.errors import BadArgument, warn
-from ballast.hf import clipping, schedule
+from ballast.hf import clipping, norms, schedule
 from ballast.foreign import refuse_deepspeed
 from ballast.hf.resuming import ResumingOptimizer
 from ballast.pauses import say
@@ -56,6 +56,8 @@ class Callback(TrainerCallback):
                 "trainers together, without BALLAST_RESUME or with another job name"
             )
         self._clip_once(args, optimizer)
+        if optimizer._membership.config.loss_scale != 1.0:
+            norms.spare_gradients()
 
     def _clip_once(self, args: Any, optimizer: ResumingOptimizer) -> None:
         service, written = optimizer._membership.config.max_grad_norm, clipping.written(args)
@@ -105,6 +107,7 @@ class Callback(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         optimizer = _inner(more["optimizer"])
         clipping.switch_on(args)
+        norms.undo()
         if self.skipped_steps:
             say(optimizer.rank, f"{self.skipped_steps} of {state.global_step} steps were skipped "
                 "because a gradient was not finite")  # fmt: skip
