@@ -70,6 +70,8 @@ enum class Mutant : uint8_t {
   kForgetLastArray,
   kIgnoreSchedule,
   kForgetRatios,
+  kForgetRuleAtEpoch,
+  kTakeReducedFromAll,
 };
 
 // Situations that a long enough run of the simulator must have met.

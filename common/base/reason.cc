@@ -67,6 +67,7 @@ constexpr NamedReason kReasonNames[] = {
     {Reason::kNonfinite, "NONFINITE"},
     {Reason::kJobBusy, "JOB_BUSY"},
     {Reason::kLossScaleMismatch, "LOSS_SCALE_MISMATCH"},
+    {Reason::kGradientMismatch, "GRADIENT_MISMATCH"},
     {Reason::kUnreachable, "UNREACHABLE"},
     {Reason::kUnsupported, "UNSUPPORTED"},
     {Reason::kWeightsEdited, "WEIGHTS_EDITED"},

@@ -64,6 +64,7 @@ enum class Reason : int {
   kNonfinite = 63,
   kJobBusy = 64,
   kLossScaleMismatch = 65,
+  kGradientMismatch = 66,
 
   kUnreachable = 70,
   kUnsupported = 71,

@@ -339,6 +339,7 @@ std::string FirstDifference(const JobSpec& ours, const JobSpec& theirs) {
       (!ours.variable_world && Differs("world", ours.world, theirs.world, &text)) ||
       Differs("optimizer", KindName(ours), KindName(theirs), &text) ||
       OptionsDiffer(ours, theirs, &text) ||
+      Differs("gradients", NameOf(ours.gradients), NameOf(theirs.gradients), &text) ||
       Differs("max_grad_norm", ours.max_grad_norm, theirs.max_grad_norm, &text) ||
       Differs("loss_scale", ours.loss_scale, theirs.loss_scale, &text) ||
       PoliciesDiffer(ours.policy, theirs.policy, &text) ||

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/job/optimizer.h"
 #include "common/job/policy_spec.h"
 #include "common/tensor/dtype.h"
@@ -34,6 +35,12 @@ enum class Device : uint8_t {
 enum class NonfinitePolicy : uint8_t {
   kSkip = 0,  // nothing is applied, the job continues: at most max_consecutive_skips in a row
   kHalt = 1,  // nothing is applied, and every trainer's step ends with the error NONFINITE
+};
+
+// How the gradients of the slots of a round relate. Numbers equal ballast.v1.Gradients.
+enum class Gradients : uint8_t {
+  kLocal = 0,    // each slot has its own, and the servers average them
+  kReduced = 1,  // every slot has the same mean already, as in DDP: one slot pushes it
 };
 
 inline constexpr uint32_t kMaxConsecutiveSkips = 100;  // default
@@ -72,6 +79,7 @@ struct JobSpec {
   uint32_t max_consecutive_skips = kMaxConsecutiveSkips;
   Device device = Device::kAuto;
   PolicySpec policy;  // a dynamic loss scale and a schedule, if it has them
+  Gradients gradients = Gradients::kLocal;
 };
 
 // Bytes of all slots' user states of a round together. The home's log keeps room for so many: in a
@@ -102,6 +110,11 @@ absl::Status CheckOptimizerKind(int number);
 // field; UNIMPLEMENTED for what this version does not offer. Never allocates more than the spec
 // itself holds.
 absl::Status ValidateJobSpec(const JobSpec& spec, const JobLimits& limits);
+
+// "local" or "reduced".
+inline absl::string_view NameOf(Gradients gradients) {
+  return gradients == Gradients::kReduced ? "reduced" : "local";
+}
 
 // The table's row of the job's optimizer. The spec must be valid, here and below.
 const OptimizerRow& OptimizerRowOf(const JobSpec& spec);

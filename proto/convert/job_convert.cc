@@ -19,6 +19,8 @@ static_assert(static_cast<int>(Durability::kProcess) == v1::DURABILITY_PROCESS);
 static_assert(static_cast<int>(Durability::kNone) == v1::DURABILITY_NONE);
 static_assert(static_cast<int>(NonfinitePolicy::kSkip) == v1::NONFINITE_POLICY_SKIP);
 static_assert(static_cast<int>(NonfinitePolicy::kHalt) == v1::NONFINITE_POLICY_HALT);
+static_assert(static_cast<int>(Gradients::kLocal) == v1::GRADIENTS_LOCAL);
+static_assert(static_cast<int>(Gradients::kReduced) == v1::GRADIENTS_REDUCED);
 static_assert(static_cast<int>(NonfiniteKind::kGradient) == v1::NONFINITE_KIND_GRADIENT);
 static_assert(static_cast<int>(NonfiniteKind::kSum) == v1::NONFINITE_KIND_SUM);
 static_assert(static_cast<int>(NonfiniteKind::kNorm) == v1::NONFINITE_KIND_NORM);
@@ -79,6 +81,7 @@ void ToProto(const JobSpec& spec, v1::JobSpec* out) {
   out->set_device(static_cast<v1::Device>(spec.device));
   out->mutable_options()->Assign(spec.options.begin(), spec.options.end());
   ToProto(spec.policy, out);
+  out->set_gradients(static_cast<v1::Gradients>(spec.gradients));
 }
 
 absl::StatusOr<TensorSpec> TensorFromProto(const v1::TensorSpec& tensor) {
@@ -117,6 +120,11 @@ absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& spec) {
     return BadSpec(absl::StrCat("nonfinite policy number ", static_cast<int>(spec.nonfinite()),
                                 " is not known; skip (0) and halt (1) are"));
   }
+  if (!v1::Gradients_IsValid(spec.gradients())) {
+    return BadSpec(absl::StrCat("gradients number ", static_cast<int>(spec.gradients()),
+                                " is not known; local (0) and reduced (1) are. Use the same "
+                                "release of Ballast on both sides"));
+  }
   JobSpec out;
   out.name = spec.name();
   out.world = spec.world();
@@ -133,6 +141,7 @@ absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& spec) {
   out.variable_world = spec.variable_world();
   out.nonfinite = static_cast<NonfinitePolicy>(spec.nonfinite());
   out.max_consecutive_skips = spec.max_consecutive_skips();
+  out.gradients = static_cast<Gradients>(spec.gradients());
   out.options.assign(spec.options().begin(), spec.options().end());
   // A device that a newer trainer knows is left to this server.
   out.device =

@@ -10,6 +10,19 @@
 #include "server/round/job_plan.h"
 
 namespace ballast::server {
+namespace {
+
+std::vector<ContributorSet> NextContributors(const JobSpec& spec,
+                                             const std::vector<Member>& members) {
+  const bool one = spec.gradients == Gradients::kReduced;
+  if (BALLAST_MUTANT(kForgetRuleAtEpoch)) return AllContribute(members, spec.group_count);
+  if (!BALLAST_MUTANT(kTakeReducedFromAll) || !one) return ContributorsOf(spec, members);
+  std::vector<ContributorSet> sets = AllContribute(members, spec.group_count);
+  for (ContributorSet& set : sets) set.divisor = 1;
+  return sets;
+}
+
+}  // namespace
 
 absl::StatusOr<uint64_t> EpochChange::StartRound() const {
   uint64_t newest = 0;
@@ -88,7 +101,7 @@ absl::StatusOr<JobPlan> EpochChange::NextPlan(const SeatChanges& changes) const 
   epoch.members = NextMembers(changes, init_missing || may_lose_init);
   // A newcomer asks for no more than are there, or the trainers that are would have to stop.
   if (changes.min_world != 0) epoch.min_world = std::min(changes.min_world, epoch.world());
-  epoch.contributors = AllContribute(epoch.members, plan_.spec.group_count);
+  epoch.contributors = NextContributors(plan_.spec, epoch.members);
   const Member& lead = epoch.members.front();
   epoch.init_again = init_missing && !plan_.epoch.Holds(lead.slot, lead.incarnation);
   next.sealed_epoch = 0;

@@ -25,7 +25,7 @@ absl::StatusOr<JobPlan> GrownPlan(JobPlan plan, JobSpec spec, uint64_t round) {
   const auto before = static_cast<uint32_t>(plan.spec.tensors.size());
   BALLAST_RETURN_IF_ERROR(layout.Append({all.begin() + before, all.end()}));
   plan.spec = std::move(spec);
-  plan.epoch.contributors = AllContribute(plan.epoch.members, plan.spec.group_count);
+  plan.epoch.contributors = ContributorsOf(plan.spec, plan.epoch.members);
   ++plan.layout_version;
   plan.growing = IsDurable(plan);
   plan.grown_round = IsDurable(plan) ? round : 0;

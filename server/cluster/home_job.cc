@@ -52,7 +52,7 @@ JobPlan NewPlan(const home::Rules& rules, const AttachBarrier& barrier) {
   JobPlan plan = PlanOfSpec(barrier.spec());
   plan.epoch.members = barrier.Members();
   plan.epoch.min_world = barrier.min_world();
-  plan.epoch.contributors = AllContribute(plan.epoch.members, plan.spec.group_count);
+  plan.epoch.contributors = ContributorsOf(plan.spec, plan.epoch.members);
   plan.job = JobId(plan.spec.name, plan.epoch.members);
   plan.servers = rules.servers;
   const auto layout = Layout::Build(LayoutTensors(plan.spec.tensors), plan.spec.tile_elements,

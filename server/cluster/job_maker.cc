@@ -24,7 +24,7 @@ void Reseat(uint32_t world, JobPlan* plan) {
     epoch.members.push_back({slot, RandomId()});
   }
   epoch.min_world = std::min(epoch.min_world, world);
-  epoch.contributors = AllContribute(epoch.members, plan->spec.group_count);
+  epoch.contributors = ContributorsOf(plan->spec, epoch.members);
   plan->spec.world = world;
 }
 

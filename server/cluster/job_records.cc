@@ -19,6 +19,8 @@ namespace {
 
 // In front of what a value says, so that an older ballastd refuses what it would misread.
 constexpr uint32_t kPlanVersion = 1;
+// Of a job in which not every member contributes: a reader of version 1 would let all of them.
+constexpr uint32_t kPlanVersionContributors = 2;
 constexpr uint32_t kEpochVersion = 1;
 // Of the epoch records removed in one step.
 constexpr size_t kRemovedAtOnce = kMetaTxnOperationsMax / 2;
@@ -26,12 +28,6 @@ constexpr size_t kRemovedAtOnce = kMetaTxnOperationsMax / 2;
 absl::Status Damaged(const std::string& key, absl::string_view why) {
   return ReasonedError(absl::StatusCode::kDataLoss, Reason::kStateLost,
                        absl::StrCat("metadata record ", key, " is damaged: ", why));
-}
-
-bool EqualSets(const std::vector<ContributorSet>& a, const std::vector<ContributorSet>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
-    return x.slots == y.slots && x.divisor == y.divisor;
-  });
 }
 
 // What an epoch is, and never stops to be: a job that grows in it has other contributors.
@@ -55,9 +51,10 @@ std::string EncodeEpoch(const EpochRecord& epoch) {
 // them as members times groups.
 std::string JobRecords::Encode(const JobPlan& plan) const {
   std::string value;
-  AppendLittleEndian(kPlanVersion, &value);
+  const bool all = plan.spec.gradients == Gradients::kLocal;
+  AppendLittleEndian(all ? kPlanVersion : kPlanVersionContributors, &value);
   const EpochRecord& epoch = plan.epoch;
-  if (!EqualSets(epoch.contributors, AllContribute(epoch.members, plan.spec.group_count))) {
+  if (epoch.contributors != AllContribute(epoch.members, plan.spec.group_count)) {
     return value + codec_.encode(plan);
   }
   JobPlan shorter = plan;
@@ -69,10 +66,10 @@ absl::StatusOr<JobPlan> JobRecords::Decode(uint64_t job, const std::string& valu
   const std::string key = JobPlanKey(job);
   if (value.size() < sizeof(kPlanVersion)) return Damaged(key, "it is too short");
   const auto version = ReadLittleEndian<uint32_t>(value, 0);
-  if (version != kPlanVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("metadata record ", key, " has format version ", version,
-                     "; this build reads ", kPlanVersion, ". Run a newer ballastd"));
+  if (version != kPlanVersion && version != kPlanVersionContributors) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "metadata record ", key, " has format version ", version, "; this build reads up to ",
+        kPlanVersionContributors, ". Run a newer ballastd"));
   }
   absl::StatusOr<JobPlan> plan = codec_.decode(value.substr(sizeof(kPlanVersion)));
   if (!plan.ok()) return Damaged(key, plan.status().message());

@@ -23,12 +23,13 @@ absl::StatusOr<Contributions> Contributions::Create(const Layout& layout, size_t
                                                     uint32_t window_extents) {
   Contributions out;
   out.seats_ = epoch.seats();
-  out.world_ = epoch.world();
+  out.contributors_ = std::max<uint32_t>(1, MostContributors(epoch.contributors));
   out.window_extents_ = window_extents;
   out.extent_elements_ = layout.extent_elements();
   // The FSM's window bounds the registers; the pools' limits only have to be out of its way.
   const size_t registers =
-      std::max<size_t>(1, std::min<size_t>(owned_extents, size_t{window_extents}) * epoch.world());
+      std::max<size_t>(1, std::min<size_t>(owned_extents, size_t{window_extents})) *
+      out.contributors_;
   const size_t limit = registers + std::max<size_t>(1, owned_extents) * 2;
   // Whole pages, so that the log can write from them and read into them past the page cache.
   const auto pages = [&](size_t width) {
@@ -46,7 +47,7 @@ absl::StatusOr<Contributions> Contributions::Create(const Layout& layout, size_t
 void Contributions::Prepare(const Layout& layout, const std::vector<uint32_t>& owned) {
   size_t wide = 0, narrow = 0;
   for (size_t i = 0; i < std::min<size_t>(owned.size(), window_extents_); ++i) {
-    (layout.extents()[owned[i]].dtype == DType::kF32 ? wide : narrow) += world_;
+    (layout.extents()[owned[i]].dtype == DType::kF32 ? wide : narrow) += contributors_;
   }
   wide_[0].Prepare(wide);
   narrow_[0].Prepare(narrow);

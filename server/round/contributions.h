@@ -48,7 +48,8 @@ struct GradientView {
 
 class Contributions {
  public:
-  // Room for `layout`'s owned extents of the epoch's members, `window_extents` registers of each.
+  // Room for `layout`'s owned extents of the epoch's contributors, `window_extents` registers of
+  // each.
   static absl::StatusOr<Contributions> Create(const Layout& layout, size_t owned_extents,
                                               const EpochRecord& epoch, uint32_t window_extents);
 
@@ -90,7 +91,7 @@ class Contributions {
     uint32_t only_slot = 0;  // whose register is the gradient when there is no sum
   };
   uint32_t seats_ = 0;
-  uint32_t world_ = 0;
+  uint32_t contributors_ = 0;  // slots that have registers
   uint32_t window_extents_ = 0;
   uint32_t extent_elements_ = 0;
   std::vector<BufferPool> wide_;        // fp32 buffers (registers and sums); one pool, or none

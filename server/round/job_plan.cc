@@ -9,6 +9,7 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
+#include "common/job/contributors.h"
 #include "server/tier/nvme_tier.h"
 #include "server/tier/tier.h"
 
@@ -18,11 +19,23 @@ absl::StatusOr<Layout> LayoutOfSpec(const JobSpec& spec) {
   return Layout::Build(LayoutTensors(spec.tensors), spec.tile_elements, spec.extent_elements);
 }
 
+namespace {
+
+std::vector<uint32_t> SlotsOf(const std::vector<Member>& members) {
+  std::vector<uint32_t> slots;
+  for (const Member& member : members) slots.push_back(member.slot);
+  return slots;
+}
+
+}  // namespace
+
+std::vector<ContributorSet> ContributorsOf(const JobSpec& spec,
+                                           const std::vector<Member>& members) {
+  return ContributorsBy(spec.gradients, SlotsOf(members), spec.group_count);
+}
+
 std::vector<ContributorSet> AllContribute(const std::vector<Member>& members, uint32_t groups) {
-  ContributorSet all;
-  all.divisor = static_cast<double>(members.size());
-  for (const Member& member : members) all.slots.push_back(member.slot);
-  return std::vector<ContributorSet>(groups, all);
+  return ContributorsBy(Gradients::kLocal, SlotsOf(members), groups);
 }
 
 namespace {
@@ -91,7 +104,7 @@ namespace {
 // What a job with `world` trainers takes at a server, apart from what can be chosen.
 struct Demand {
   uint32_t owned = 0;
-  uint32_t world = 0;
+  uint32_t contributors = 0;  // slots whose gradients have registers
   uint64_t widest = 0;        // of a buffer for one extent's gradient
   uint64_t state_bytes = 0;   // all of it
   uint64_t extent_bytes = 0;  // state of one extent in memory, on NVMe
@@ -104,7 +117,7 @@ Demand DemandOf(const JobPlan& plan, const Layout& layout, uint32_t self, uint32
   // What the round keeps per extent and slot beside the bytes: about a cell and one entry.
   constexpr uint64_t kRegisterCellBytes = 64;
   const StateShape shape = StateShapeOf(plan.spec);
-  Demand demand{.world = world};
+  Demand demand{.contributors = ContributorCount(plan.spec.gradients, world)};
   for (uint32_t e = 0; e < layout.extents().size(); ++e) {
     if (plan.owner[e] != self) continue;
     ++demand.owned;
@@ -113,7 +126,7 @@ Demand DemandOf(const JobPlan& plan, const Layout& layout, uint32_t self, uint32
     demand.widest = std::max(demand.widest, buffer);
     demand.state_bytes += DramExtentBytes(extent.elements, shape);
     demand.weight_bytes += 2 * buffer;
-    if (world > 1) demand.sum_bytes += uint64_t{layout.extent_elements()} * 4;
+    if (demand.contributors > 1) demand.sum_bytes += uint64_t{layout.extent_elements()} * 4;
   }
   demand.extent_bytes = DramExtentBytes(layout.extent_elements(), shape);
   demand.cell_bytes = uint64_t{demand.owned} * world * kRegisterCellBytes;
@@ -130,10 +143,10 @@ MemoryPlan PlanOf(const Demand& demand, uint64_t state_bytes, uint64_t room_byte
   memory.sum_bytes = demand.sum_bytes;
   memory.weight_bytes = demand.weight_bytes;
   const uint64_t fixed = memory.total();
-  const uint64_t per_extent = demand.widest * demand.world;
+  const uint64_t per_extent = demand.widest * demand.contributors;
   // One contributor's registers are what the step reads, so all of them stay until it.
   const uint32_t least =
-      demand.world == 1 ? demand.owned : std::min(demand.owned, window_extents_min);
+      demand.contributors == 1 ? demand.owned : std::min(demand.owned, window_extents_min);
   uint32_t window = demand.owned;
   if (fixed + window * per_extent > room_bytes && per_extent > 0) {
     const uint64_t left = room_bytes > fixed ? room_bytes - fixed : 0;

@@ -21,6 +21,9 @@ inline constexpr uint32_t kSeatsMax = 1u << 16;
 // Layout of a spec's manifest. Errors: INVALID_ARGUMENT.
 absl::StatusOr<Layout> LayoutOfSpec(const JobSpec& spec);
 
+// The contributor sets of a job with these members, as its specification has them.
+std::vector<ContributorSet> ContributorsOf(const JobSpec& spec, const std::vector<Member>& members);
+
 // Every member contributes to every group, and sums are divided by their number.
 std::vector<ContributorSet> AllContribute(const std::vector<Member>& members, uint32_t groups);
 

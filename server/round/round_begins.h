@@ -27,13 +27,28 @@ void CutPadding(size_t tensors, std::vector<bool>* presence);
 std::string UserStateRefusal(const SlotBegin& theirs, uint64_t others_bytes,
                              uint64_t all_bytes_max);
 
-// How the uploads of round `round` of the job differ: planes, step counts, or weights of one of its
-// tensors. Empty: not at all.
-std::string UploadDifference(const SlotBegin& ours, const SlotBegin& theirs, uint64_t round,
-                             const JobSpec& spec);
+// What two slots must begin a round with alike, and do not.
+struct BeginDifference {
+  absl::StatusCode code = absl::StatusCode::kFailedPrecondition;
+  Reason reason = Reason::kUnspecified;
+  std::string text;
+};
 
-// Why a list of `slot` has a wrong length: presence of other than none or all of the job's
-// `tensors`, or what only an upload has. Empty: none has.
+// How the uploads of a round differ: planes, step counts, or weights of one of the job's tensors.
+std::optional<BeginDifference> UploadDifference(const SlotBegin& ours, const SlotBegin& theirs,
+                                                const JobSpec& spec);
+
+// How hyper-parameters differ, or, where gradients are reduced, the tensors that have one.
+// ValidateHyper and SizesRefusal have accepted both.
+std::optional<BeginDifference> StepDifference(const SlotBegin& ours, const SlotBegin& theirs,
+                                              const JobSpec& spec);
+
+// How reduced gradients differ, by their digests; nothing where one of the two has none.
+std::optional<BeginDifference> GradientDifference(const SlotBegin& ours, const SlotBegin& theirs,
+                                                  const JobSpec& spec);
+
+// Why a list of `slot` has a wrong length: presence, or digests of gradients, of other than none or
+// all of the job's `tensors`, or what only an upload has. Empty: none has.
 std::string SizesRefusal(const SlotBegin& slot, size_t tensors);
 
 // Why an upload's step counts, or its position of the schedule, are none of the job's, as the end
@@ -45,10 +60,5 @@ void SetCounts(const std::optional<StepCounts>& steps, DecideInput* input);
 
 // Whether both have the same groups, as many keys in each, and the same bits.
 bool SameHyper(const std::vector<Hyper>& a, const std::vector<Hyper>& b);
-
-// The first hyper-parameter whose bits differ; empty: none. ValidateHyper has accepted both;
-// `keys`: of the job's optimizer.
-std::string HyperDifference(const SlotBegin& ours, const SlotBegin& theirs,
-                            std::span<const HyperKey> keys);
 
 }  // namespace ballast::server

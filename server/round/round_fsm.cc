@@ -261,6 +261,7 @@ bool RoundFsm::SameBegin(uint32_t slot_id, const RoundBegin& begin) const {
          slot.begin.layout_version == begin.layout_version &&
          slot.begin.presence == begin.presence && slot.begin.upload == begin.upload &&
          slot.begin.weight_crc32c == begin.weight_crc32c && slot.begin.steps == begin.steps &&
+         slot.begin.gradient_crc32c == begin.gradient_crc32c &&
          slot.begin.loss_scale == begin.loss_scale && SameHyper(slot.begin.hyper, begin.hyper);
 }
 

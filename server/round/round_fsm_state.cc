@@ -1,6 +1,7 @@
 // RoundFsm: restart, what slots must agree on, uploads, growth, epochs, and what others may read.
 // See round_fsm.h; the protocol itself is in round_fsm.cc. Thread safety: as round_fsm.h.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -101,24 +102,20 @@ absl::Status RoundFsm::CheckSameRound(uint32_t slot_id, const RoundBegin& begin)
         static_cast<int>(slot_id));
   }
   const SlotBegin ours{slot_id, begin};
-  const auto differs = [&](absl::StatusCode code, Reason reason, const std::string& difference) {
-    return Error(code, reason,
-                 absl::StrCat(difference, ". Nothing of round ", round_, " was applied"),
+  bool stepped = false;   // All begun slots were found equal before, so one of them is enough:
+  bool digested = false;  // for digests one that has any.
+  for (uint32_t other = 0; other < slots_.size(); ++other) {
+    if (!slots_[other].begun) continue;
+    const SlotBegin theirs{other, slots_[other].begin};
+    std::optional<BeginDifference> differs = UploadDifference(ours, theirs, plan_.spec);
+    if (!differs && !stepped) differs = StepDifference(ours, theirs, plan_.spec);
+    if (!differs && !digested) differs = GradientDifference(ours, theirs, plan_.spec);
+    stepped = true;
+    digested = digested || !theirs.begin.gradient_crc32c.empty();
+    if (!differs) continue;
+    return Error(differs->code, differs->reason,
+                 absl::StrCat(differs->text, ". Nothing of round ", round_, " was applied"),
                  static_cast<int>(slot_id));
-  };
-  for (uint32_t other = 0; other < slots_.size(); ++other) {
-    if (!slots_[other].begun) continue;
-    const std::string difference =
-        UploadDifference(ours, {other, slots_[other].begin}, round_, plan_.spec);
-    if (difference.empty()) continue;
-    return differs(absl::StatusCode::kFailedPrecondition, Reason::kInitMismatch, difference);
-  }
-  for (uint32_t other = 0; other < slots_.size(); ++other) {
-    if (!slots_[other].begun) continue;
-    const std::string difference =
-        HyperDifference(ours, {other, slots_[other].begin}, OptimizerRowOf(plan_.spec).hyper);
-    if (difference.empty()) break;  // All begun slots were found equal before.
-    return differs(absl::StatusCode::kAborted, Reason::kHyperparamMismatch, difference);
   }
   return absl::OkStatus();
 }

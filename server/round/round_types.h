@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/payload.h"
 #include "common/base/reason.h"
+#include "common/job/contributors.h"
 #include "common/job/decide.h"
 #include "common/job/frame_header.h"
 #include "common/job/job_spec.h"
@@ -25,12 +26,6 @@ namespace ballast::server {
 struct Member {
   uint32_t slot = 0;
   uint64_t incarnation = 0;
-};
-
-// Which slots contribute to a group's extents, and what their sum is divided by.
-struct ContributorSet {
-  std::vector<uint32_t> slots;  // ascending
-  double divisor = 1;
 };
 
 // The immutable fencing record. How many take part is said here and nowhere else: a job with a
@@ -113,6 +108,9 @@ struct RoundBegin {
   std::optional<StepCounts> steps;  // with a state plane: the job's from this round on
   // By what the slot multiplied the loss of its gradients; 0: it does not say.
   double loss_scale = 0;
+  // Of reduced gradients: CRC32C of the slot's gradient of each tensor, which must equal the
+  // others'. Empty: they are not compared in this round.
+  std::vector<uint32_t> gradient_crc32c;
 };
 
 // What a trainer hears of a policy state of version 2: what the next round begins with.

@@ -190,8 +190,9 @@ absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch) {
       return BadFrame(absl::StrCat("contributors of group ", set.group(),
                                    " are missing, not ascending or not members"));
     }
-    if (!(added.divisor > 0)) {
-      return BadFrame(absl::StrCat("divisor of group ", set.group(), " is ", added.divisor));
+    if (!(added.divisor > 0) || !v1::ContributorRule_IsValid(set.rule())) {
+      return BadFrame(absl::StrCat("group ", set.group(), " has divisor ", added.divisor,
+                                   " and contributor rule ", static_cast<int>(set.rule())));
     }
     out.contributors.push_back(std::move(added));
   }
@@ -249,6 +250,7 @@ absl::StatusOr<RoundBegin> BeginFromProto(const v1::RoundBegin& begin, size_t pr
     out.steps = {{begin.tensor_step().begin(), begin.tensor_step().end()}, begin.opt_step(), {}};
     if (begin.has_schedule_index()) out.steps->schedule_index = begin.schedule_index();
   }
+  out.gradient_crc32c.assign(begin.gradient_crc32c().begin(), begin.gradient_crc32c().end());
   out.weight_crc32c.assign(begin.weight_crc32c().begin(), begin.weight_crc32c().end());
   out.hyper.reserve(static_cast<size_t>(begin.hyper_size()));
   for (const v1::GroupHyper& group : begin.hyper()) {

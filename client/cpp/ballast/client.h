@@ -138,6 +138,7 @@ struct JobOptions {
   NonfinitePolicy nonfinite = NonfinitePolicy::kSkip;
   // Rounds in a row that may be skipped; the step of one more ends with NONFINITE. 0: no limit.
   uint32_t max_consecutive_skips = 100;
+  Gradients gradients = Gradients::kLocal;
   uint32_t tile_elements = 65536;      // multiple of 64
   uint32_t extent_elements = 1048576;  // multiple of tile_elements
   InitMode init = InitMode::kEqual;
@@ -170,8 +171,7 @@ struct JobOptions {
   Device device = Device::kAuto;
   std::optional<Gpu> gpu;  // set when some tensors are on a GPU
   // Hears the news. Attach, Step, Wait and fetches call it on their thread, without a lock; it also
-  // gets news from between two calls, at most the newest 64. It may call Abort. Empty: the client
-  // logs news instead.
+  // gets news from between two calls, at most the newest 64. It may call Abort. Empty: a log line.
   std::function<void(const Pause&)> on_pause;
 };
 

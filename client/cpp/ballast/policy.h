@@ -13,6 +13,16 @@
 
 namespace ballast::client {
 
+// How the gradients of the trainers relate. Numbers equal ballast.v1.Gradients.
+enum class Gradients : uint8_t {
+  kLocal = 0,  // each trainer has its own, and the servers average them
+  // Every trainer has the same mean already, as in DDP: the lead trainer pushes it, and its sum is
+  // divided by nothing. The others send no gradients, but lend them all the same: after a loss one
+  // of them takes the lead in the same round. In the first rounds of an epoch, and in each
+  // hundredth, the servers compare checksums of them: GRADIENT_MISMATCH.
+  kReduced = 1,
+};
+
 // A loss scale that the service moves: ds_config fp16, with DeepSpeed's names and defaults.
 struct DynamicLossScale {
   int64_t initial_scale_power = 16;     // the first scale is 2 to this power

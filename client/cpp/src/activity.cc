@@ -36,9 +36,12 @@ Step::Step(RoundInput lent, RoundProgress progress_of_round, Time now)
   home_begin = message.SerializeAsString();
 }
 
-std::vector<bool> Step::Pushed(bool lead_trainer) const {
-  if (!input.upload || lead_trainer) return input.present;
-  return std::vector<bool>(input.present.size(), false);
+std::vector<bool> Step::Pushed(const JobView& job) const {
+  std::vector<bool> pushed = input.present;
+  for (uint32_t t = 0; t < pushed.size(); ++t) {
+    pushed[t] = pushed[t] && (input.upload ? job.IsLeadTrainer() : job.Contributes(t));
+  }
+  return pushed;
 }
 
 uint64_t HeldVersion(const Activity& activity, size_t index, uint64_t round) {

@@ -87,6 +87,12 @@ absl::Status CheckDevice(const JobOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckGradients(const JobOptions& options) {
+  if (options.gradients <= Gradients::kReduced) return absl::OkStatus();
+  return BadArgument(absl::StrCat("gradients is ", static_cast<int>(options.gradients),
+                                  "; local (0) and reduced (1) are known"));
+}
+
 // The optimizer of a job, by name. Options that have their initial values are left out.
 absl::Status SetOptimizer(const JobOptions& options, JobSpec* spec) {
   const OptimizerRow* const row = FindOptimizer(options.optimizer);
@@ -126,6 +132,7 @@ absl::Status ValidateOptions(const JobOptions& options) {
   BALLAST_RETURN_IF_ERROR(CheckDurability(options));
   BALLAST_RETURN_IF_ERROR(CheckWorld(options));
   BALLAST_RETURN_IF_ERROR(CheckDevice(options));
+  BALLAST_RETURN_IF_ERROR(CheckGradients(options));
   if (!(options.time_scale > 0) || options.time_scale > 1000) {
     return BadArgument(
         absl::StrCat("time_scale is ", options.time_scale, "; give a number in (0, 1000]"));
@@ -178,6 +185,7 @@ absl::StatusOr<JobSpec> MakeJobSpec(const JobOptions& options, const std::vector
   spec.loss_scale = options.loss_scale;
   spec.nonfinite = static_cast<::ballast::NonfinitePolicy>(options.nonfinite);
   spec.max_consecutive_skips = options.max_consecutive_skips;
+  spec.gradients = static_cast<::ballast::Gradients>(options.gradients);
   spec.tile_elements = options.tile_elements;
   spec.extent_elements = options.extent_elements;
   spec.durability = static_cast<::ballast::Durability>(options.durability);

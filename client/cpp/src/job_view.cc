@@ -40,6 +40,14 @@ Members MembersOf(const v1::EpochRecord& record) {
   return members;
 }
 
+std::vector<ContributorSet> ContributorsIn(const v1::EpochRecord& record) {
+  std::vector<ContributorSet> sets;
+  for (const v1::ContributorSet& set : record.contributors()) {
+    sets.push_back({{set.slots().begin(), set.slots().end()}, set.divisor()});
+  }
+  return sets;
+}
+
 JobView::JobView(const JobOptions& job_options, const AttachResult& attached)
     : options(job_options),
       id(attached.reply.job()),
@@ -56,10 +64,27 @@ JobView::JobView(const JobOptions& job_options, const AttachResult& attached)
       epoch(attached.reply.epoch().epoch()),
       start_round(attached.reply.epoch().start_round()),
       members(MembersOf(attached.reply.epoch())),
+      contributors(ContributorsIn(attached.reply.epoch())),
       round(resumed ? start_round : 0),
       policy{StartPolicy(attached.spec), Nonfinite()} {
   if (attached.reply.has_policy()) policy.Take(attached.reply.policy());
   if (round > kFirstRound) fresh_extent = FirstFresh(layout, attached.reply.fresh_tensors());
+}
+
+std::vector<ContributorSet> JobView::ContributorsByRule() const {
+  std::vector<uint32_t> slots;
+  for (const auto& [slot, incarnation] : members) slots.push_back(slot);
+  return ContributorsBy(spec.gradients, slots, spec.group_count);
+}
+
+bool JobView::Contributes(uint32_t tensor) const {
+  const uint32_t group = layout.tensors()[tensor].group;
+  // Each does, where the record has no set.
+  return group >= contributors.size() || ballast::Contributes(contributors[group], options.slot);
+}
+
+bool JobView::ComparesGradients() const {
+  return world() > 1 && GradientDigestsDue(spec.gradients, round, start_round);
 }
 
 ErrorFields JobView::Fields() const {

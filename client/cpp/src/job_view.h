@@ -16,6 +16,7 @@
 #include "client/cpp/src/policy_view.h"
 #include "client/cpp/src/send_plan.h"
 #include "common/base/reason.h"
+#include "common/job/contributors.h"
 #include "common/job/job_spec.h"
 #include "common/tensor/layout.h"
 
@@ -24,6 +25,8 @@ namespace ballast::client {
 // The trainers that take part: slot -> incarnation.
 using Members = std::map<uint32_t, uint64_t>;
 Members MembersOf(const v1::EpochRecord& record);
+// Its contributor sets, in the order of the groups.
+std::vector<ContributorSet> ContributorsIn(const v1::EpochRecord& record);
 
 // What an attach has settled.
 struct AttachResult {
@@ -58,6 +61,7 @@ struct JobView {
   uint32_t epoch = 0;
   uint64_t start_round = 0;  // of the epoch
   Members members;
+  std::vector<ContributorSet> contributors;  // per group; growth changes them, too
 
   // Rounds change these.
   // Next round, and version of the weights; 0 in a new job before the first Welcome.
@@ -69,6 +73,12 @@ struct JobView {
 
   // The lead trainer, which has the lowest slot, uploads initial weights.
   bool IsLeadTrainer() const { return members.begin()->first == options.slot; }
+  // The sets of the present members and groups, as the specification has them.
+  std::vector<ContributorSet> ContributorsByRule() const;
+  // Whether this trainer pushes its gradient of `tensor`: as the epoch's record says.
+  bool Contributes(uint32_t tensor) const;
+  // Whether it sends digests of its gradients with the present round.
+  bool ComparesGradients() const;
   uint32_t world() const { return static_cast<uint32_t>(members.size()); }
   bool Owns(uint32_t server, uint32_t extent) const {
     return extent < owner.size() && owner[extent] == server;

@@ -108,6 +108,17 @@ absl::StatusOr<RoundInput> StepInput(const JobView& job, const std::vector<Hyper
   return input;
 }
 
+absl::StatusOr<std::vector<uint32_t>> GradientDigests(const std::vector<LayoutTensor>& tensors,
+                                                      const std::vector<TensorBuffers>& buffers,
+                                                      DeviceDesk* desk) {
+  if (buffers.size() != tensors.size()) return std::vector<uint32_t>();
+  std::vector<const char*> gradients;
+  for (const TensorBuffers& tensor : buffers) {
+    gradients.push_back(static_cast<const char*>(tensor.grad));
+  }
+  return DigestsOf(gradients, tensors, desk);
+}
+
 absl::StatusOr<RoundInput> UploadInput(const JobView& job,
                                        const std::vector<TensorBuffers>& buffers,
                                        DeviceDesk* desk) {

@@ -29,8 +29,13 @@ struct RoundInput {
 absl::StatusOr<RoundInput> StepInput(const JobView& job, const std::vector<Hyper>& hyper,
                                      const std::vector<TensorBuffers>& buffers,
                                      double loss_scale = 0);
-// Of the weights at `buffers[i].weight`. `desk`: of the tensors that are on a device, or null.
-// Errors: INVALID_ARGUMENT BAD_ARGUMENT; the device's.
+// CRC32C of each gradient, 0 where there is none, for JobView::ComparesGradients; empty where the
+// buffers are not those of `tensors`. It reads all gradients, so the caller holds no lock. `desk`:
+// of the tensors that are on a device, or null. Error: the device's.
+absl::StatusOr<std::vector<uint32_t>> GradientDigests(const std::vector<LayoutTensor>& tensors,
+                                                      const std::vector<TensorBuffers>& buffers,
+                                                      DeviceDesk* desk);
+// Of the weights at `buffers[i].weight`. Errors: INVALID_ARGUMENT BAD_ARGUMENT; the device's.
 absl::StatusOr<RoundInput> UploadInput(const JobView& job,
                                        const std::vector<TensorBuffers>& buffers, DeviceDesk* desk);
 // Of one plane at `buffers[i].grad`. Error: INVALID_ARGUMENT BAD_ARGUMENT.

@@ -72,7 +72,7 @@ bool ServerShare::BeginRound(const Step& step) {
   restoring_ = false;
   missing_.clear();
   kind_ = FrameKind::kGradient;
-  std::vector<bool> pushed = step.Pushed(job_->IsLeadTrainer());
+  std::vector<bool> pushed = step.Pushed(*job_);
   if (resumed_) {
     plan_.Resume(job_->round, owned_, std::move(pushed), complete_);
   } else {

@@ -29,6 +29,27 @@ absl::Status CheckPolicyReply(const AttachResult& attached) {
                        "release of Ballast on both sides");
 }
 
+// A home of an older release lets every trainer push what is equal already.
+absl::Status CheckContributors(const AttachResult& attached) {
+  const JobSpec& spec = attached.spec;
+  const v1::EpochRecord& epoch = attached.reply.epoch();
+  bool known = true;
+  for (const v1::ContributorSet& set : epoch.contributors()) {
+    known = known && set.rule() == v1::CONTRIBUTOR_RULE_EACH;
+  }
+  std::vector<uint32_t> slots;
+  for (const v1::Member& member : epoch.members()) slots.push_back(member.slot());
+  const uint32_t groups = spec.group_count;
+  const bool follows = spec.gradients == Gradients::kLocal ||
+                       ContributorsIn(epoch) == ContributorsBy(spec.gradients, slots, groups);
+  if (known && follows) return absl::OkStatus();
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
+      absl::StrCat("the servers of job \"", spec.name, "\" choose contributors ",
+                   "that this release does not know for gradients \"", NameOf(spec.gradients),
+                   "\"; use the same release of Ballast on both sides"));
+}
+
 absl::Status CheckReply(const v1::AttachReply& reply) {
   const bool chunk_ok = reply.chunk_bytes() > 0 && reply.chunk_bytes() % 64 == 0 &&
                         reply.chunk_bytes() <= kMaxMessageBytes / 2;
@@ -95,6 +116,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const JobOptions& options
   BALLAST_RETURN_IF_ERROR(CheckReply(attached.reply));
   BALLAST_RETURN_IF_ERROR(CheckFrameBytes(attached.reply, gpu.get()));
   BALLAST_RETURN_IF_ERROR(CheckPolicyReply(attached));
+  BALLAST_RETURN_IF_ERROR(CheckContributors(attached));
   std::unique_ptr<Session> session(new Session(options, attached, make_transport, std::move(gpu)));
   BALLAST_RETURN_IF_ERROR(session->Start(attached.reply.plan()));
   BALLAST_RETURN_IF_ERROR(session->resumed() ? session->TakeOver(weights)
@@ -258,10 +280,24 @@ absl::Status Session::BeginRound(absl::StatusOr<RoundInput> input) {
 
 absl::Status Session::BeginStep(const std::vector<Hyper>& hyper,
                                 const std::vector<TensorBuffers>& buffers, double loss_scale) {
+  bool compares = false;
+  std::vector<LayoutTensor> tensors;
+  {
+    MutexLock lock(&mu_);
+    BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
+    compares = core_->job().ComparesGradients();
+    if (compares) tensors = core_->job().layout.tensors();
+  }
   BALLAST_RETURN_IF_ERROR(BeginOnGpu());
+  std::vector<uint32_t> digests;
+  if (compares) {
+    BALLAST_ASSIGN_OR_RETURN(digests, GradientDigests(tensors, buffers, desk()));
+  }
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
-  return BeginRound(StepInput(core_->job(), hyper, buffers, loss_scale));
+  BALLAST_ASSIGN_OR_RETURN(RoundInput input, StepInput(core_->job(), hyper, buffers, loss_scale));
+  input.begin.mutable_gradient_crc32c()->Assign(digests.begin(), digests.end());
+  return BeginRound(std::move(input));
 }
 
 absl::Status Session::BeginUpload(const std::vector<TensorBuffers>& buffers) {

@@ -103,6 +103,7 @@ absl::Status SessionCore::TakePlan(const v1::Plan& plan, Layout layout) {
 absl::Status SessionCore::Grow(JobSpec spec, Layout layout, const v1::ExtendReply& reply) {
   BALLAST_RETURN_IF_ERROR(TakePlan(reply.plan(), std::move(layout)));
   job_.spec = std::move(spec);
+  job_.contributors = job_.ContributorsByRule();  // The reply's record may be another epoch's.
   job_.layout_version = reply.layout_version();
   for (auto& server : servers_) server->share().SetWindow(reply.window_extents());
   return absl::OkStatus();

@@ -254,6 +254,7 @@ void SessionCore::OnAttachAnswer(const absl::StatusOr<Payload>& answer) {
 // Enters the epoch of `record`: every server gets a new link.
 void SessionCore::TakeRecord(const v1::EpochRecord& record, Time now) {
   const Members before = std::exchange(job_.members, MembersOf(record));
+  job_.contributors = ContributorsIn(record);
   pauses_.ForgetTrainers(now);
   // Another process uploads the initial weights again; parts of the first ones are worth nothing.
   Fetch* const fetch = std::get_if<Fetch>(&activity_);

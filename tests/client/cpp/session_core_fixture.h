@@ -69,6 +69,8 @@ class EchoServer {
 
   bool silent = false;
   int frames_until_stop = -1;
+  int begun = 0;   // RoundBegin
+  int frames = 0;  // of gradients
 
  private:
   void OnMessage(const std::string& message) {
@@ -84,6 +86,7 @@ class EchoServer {
   }
   void OnControl(const v1::ClientMessage& message) {
     v1::ServerMessage reply;
+    begun += message.has_begin() ? 1 : 0;
     if (message.has_hello()) {
       taken_bytes_ = 0;
       received_bytes_ = 0;
@@ -99,6 +102,7 @@ class EchoServer {
     ASSERT_TRUE(VerifyChecksum(frame).ok());
     if (frames_until_stop >= 0 && frames_until_stop-- == 0) return peer_->Stop();
     const FrameHeader& header = frame.header;
+    frames += header.kind == FrameKind::kGradient ? 1 : 0;
     values_[header.extent].resize(kElements * sizeof(float));
     frame.payload.CopyTo(values_[header.extent].data() + header.offset_bytes);
     received_bytes_ += header.length_bytes;
@@ -152,11 +156,27 @@ class SessionCoreTest : public ::testing::Test {
  protected:
   static constexpr size_t kTensors = 3;
 
-  void Start(Durability durability) {
+  // A job whose gradients are equal on these slots; slot 3 is this trainer's.
+  static AttachResult WithMembers(const std::vector<uint32_t>& slots) {
+    AttachResult attached = MakeAttachResult(kTensors);
+    attached.spec.gradients = ::ballast::Gradients::kReduced;
+    v1::EpochRecord* const epoch = attached.reply.mutable_epoch();
+    epoch->clear_members();
+    for (const uint32_t slot : slots) {
+      v1::Member* const member = epoch->add_members();
+      member->set_slot(slot);
+      member->set_incarnation(slot == 3 ? 5 : 9);
+    }
+    v1::ContributorSet* const set = epoch->add_contributors();
+    set->add_slots(slots.front());
+    set->set_divisor(1);
+    return attached;
+  }
+  void Start(Durability durability) { Start(durability, MakeAttachResult(kTensors)); }
+  void Start(Durability durability, const AttachResult& attached) {
     options_.job = "test";
     options_.durability = durability;
     options_.on_pause = [](const Pause&) {};
-    const AttachResult attached = MakeAttachResult(kTensors);
     SessionCore::Environment environment;
     environment.transport = &transport_;
     environment.lease = &lease_;

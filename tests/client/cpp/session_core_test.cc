@@ -69,6 +69,48 @@ TEST_F(SessionCoreTest, ADurableServerThatStaysAwayIsGivenUpAtTheReconnectTimeou
   EXPECT_LT(now() - began, std::chrono::minutes(2) + std::chrono::seconds(1));
 }
 
+// --- Contributors -------------------------------------------------------------------------------
+
+// Slot 0 pushes what is equal everywhere, and this trainer, in slot 3, nothing, until slot 0 is
+// gone.
+TEST_F(SessionCoreTest, WhatAnotherSlotPushesIsLentAndPushedInTheNextEpoch) {
+  options_.slot = 3;
+  Start(Durability::kPower, WithMembers({0, 3}));
+  BeginStep();
+  ASSERT_TRUE(RunUntil([this] { return server_.begun == 1; }));
+  const Time later = now() + std::chrono::seconds(3);
+  ASSERT_TRUE(RunUntil([&] { return now() >= later; }));
+  EXPECT_EQ(server_.frames, 0);
+  v1::AttachReply reply = WithMembers({3}).reply;
+  reply.mutable_epoch()->set_epoch(2);
+  peer_->AnswerCalls(reply.SerializeAsString());
+  server_.NextEpoch();
+  ASSERT_TRUE(RunStep());
+  ASSERT_TRUE(core_->error().ok()) << core_->error();
+  RoundReport report;
+  ASSERT_TRUE(core_->EndRound(&report).ok());
+  EXPECT_EQ(report.bytes_up, kTensors * kElements * sizeof(float));
+  EXPECT_EQ(weights_, grads_);
+}
+
+TEST_F(SessionCoreTest, GradientsAreComparedWhereSeveralSayThatTheyAreEqual) {
+  options_.slot = 3;
+  JobView several(options_, WithMembers({0, 3}));
+  several.round = 10;
+  EXPECT_TRUE(several.ComparesGradients());
+  several.round = 11;
+  EXPECT_FALSE(several.ComparesGradients());
+  JobView alone(options_, WithMembers({3}));
+  alone.round = 1;
+  EXPECT_FALSE(alone.ComparesGradients());
+  const float gradient[2] = {1, 2};
+  const std::vector<LayoutTensor> tensors(2, {2, ::ballast::DType::kF32, 0});
+  const std::vector<TensorBuffers> buffers = {{gradient, nullptr}, {nullptr, nullptr}};
+  EXPECT_EQ(*GradientDigests(tensors, buffers, nullptr),
+            (std::vector<uint32_t>{Crc32c(gradient, sizeof(gradient)), 0}));
+  EXPECT_TRUE(GradientDigests(tensors, {}, nullptr)->empty()) << "refused later, by name";
+}
+
 // --- Growth and epochs --------------------------------------------------------------------------
 
 // The home has answered a second Extend call: the plan it names is in the next epoch already.

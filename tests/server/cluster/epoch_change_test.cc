@@ -141,6 +141,17 @@ TEST(EpochChangeTest, TheMeanIsOverThoseWhoStay) {
   }
 }
 
+TEST(EpochChangeTest, OfReducedGradientsTheLowestOfThoseWhoStayPushesThem) {
+  JobPlan plan = PlanOf(1);
+  plan.spec.gradients = Gradients::kReduced;
+  EpochChange change(plan);
+  change.OnSealed(plan.servers[0], {9, false});
+  const auto next = change.NextPlan({.newcomers = {{5, 75}}, .gone = {0}});
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(SlotsOf(*next), (std::vector<uint32_t>{1, 2, 5}));
+  EXPECT_EQ(next->epoch.contributors, (std::vector<ContributorSet>{{{1}, 1}}));
+}
+
 TEST(EpochChangeTest, NewcomersMakeTheWorldLargerAndMayLeaveSeatsEmpty) {
   const JobPlan next = NextOf({.newcomers = {{3, 73}, {6, 76}}, .gone = {0}}, {{9, true}});
   EXPECT_EQ(SlotsOf(next), (std::vector<uint32_t>{1, 2, 3, 6}));

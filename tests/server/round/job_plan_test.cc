@@ -94,6 +94,30 @@ TEST(JobPlanTest, AsManyTrainersFitAsPlanMemoryAdmits) {
   EXPECT_EQ(WorldMax(plan, 1, {0}, 4), 2u) << "those that are there stay";
 }
 
+TEST(JobPlanTest, ReducedGradientsTakeTheRegistersOfOneTrainerWhateverTheWorld) {
+  const auto with = [](uint32_t world, Gradients gradients) {
+    JobPlan plan = MakePlan({3000}, world, {1});
+    plan.spec.gradients = gradients;
+    plan.epoch.contributors = ContributorsOf(plan.spec, plan.epoch.members);
+    return *PlanMemory(plan, 1, {1 << 30}, 4);
+  };
+  const MemoryPlan alone = with(1, Gradients::kLocal);
+  const MemoryPlan four = with(4, Gradients::kReduced);
+  const uint64_t cells = 24 * 64;  // of a slot: 24 extents
+  EXPECT_EQ(four.sum_bytes, 0u);
+  EXPECT_EQ(four.register_bytes, alone.register_bytes + 3 * cells);
+  EXPECT_EQ(four.window_extents, 24u) << "the step reads the registers, so all of them stay";
+  EXPECT_GT(with(4, Gradients::kLocal).register_bytes, 3 * alone.register_bytes);
+}
+
+TEST(JobPlanTest, AWorldOfReducedGradientsMayBecomeFarLarger) {
+  JobPlan plan = MakePlan({3000}, 2, {1});
+  plan.spec.variable_world = true;
+  const uint32_t local = WorldMax(plan, 1, {777'777}, 4);
+  plan.spec.gradients = Gradients::kReduced;
+  EXPECT_GT(WorldMax(plan, 1, {777'777}, 4), 5 * local);
+}
+
 // 40 extents of a page of state each, of one trainer.
 JobPlan PlanOfFortyExtents(Durability durability, Device device) {
   JobPlan plan = MakePlan({40 * 128}, 1, {1});

@@ -53,6 +53,42 @@ TEST(ConvertTest, AJobPlanSurvivesTheWire) {
   EXPECT_EQ(back->layout_version, 4u);
 }
 
+TEST(ConvertTest, ReducedGradientsSurviveTheWireAndAJobWithoutThemHasItsBytes) {
+  JobPlan plan = MakePlan();
+  v1::PeerJob before = PeerJobToProto(plan);
+  EXPECT_EQ(before.spec().gradients(), v1::GRADIENTS_LOCAL);
+  plan.spec.gradients = Gradients::kReduced;
+  const v1::PeerJob job = PeerJobToProto(plan);
+  EXPECT_EQ(job.ByteSizeLong(), before.ByteSizeLong() + 3);
+  const auto back = PeerJobFromProto(job);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->spec.gradients, Gradients::kReduced);
+  const std::string difference = FirstDifference(plan.spec, MakePlan().spec);
+  EXPECT_EQ(difference, "gradients is local, the job has reduced");
+}
+
+TEST(ConvertTest, RulesOfANewerReleaseAreRefusedByNumber) {
+  v1::PeerJob job = PeerJobToProto(MakePlan());
+  job.mutable_spec()->set_gradients(static_cast<v1::Gradients>(2));
+  EXPECT_EQ(ReasonOf(PeerJobFromProto(job).status()), Reason::kBadSpec);
+  v1::EpochRecord epoch = PeerJobToProto(MakePlan()).epoch();
+  epoch.mutable_contributors(1)->set_rule(static_cast<v1::ContributorRule>(1));
+  const absl::Status status = EpochFromProto(epoch).status();
+  EXPECT_EQ(ReasonOf(status), Reason::kBadFrame);
+  EXPECT_NE(std::string(status.message()).find("group 1 has divisor 1 and contributor rule 1"),
+            std::string::npos)
+      << status;
+}
+
+TEST(ConvertTest, DigestsOfGradientsSurviveTheWire) {
+  v1::RoundBegin begin;
+  begin.add_gradient_crc32c(7);
+  begin.add_gradient_crc32c(0);
+  const auto back = BeginFromProto(begin, 8);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->gradient_crc32c, (std::vector<uint32_t>{7, 0}));
+}
+
 TEST(ConvertTest, AnOptimizerAndItsOptionsSurviveTheWire) {
   JobPlan plan = MakePlan();
   v1::JobSpec initial;

@@ -1,0 +1,74 @@
+// The record of a job's plan: which versions there are, and what each leaves out.
+#include "server/cluster/job_records.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "common/base/reason.h"
+#include "server/meta/keys.h"
+#include "server/round/job_plan.h"
+#include "tests/server/cluster/durable_plans.h"
+
+namespace ballast::server {
+namespace {
+
+using testing::DurableDisk;
+using testing::DurablePlan;
+using testing::ProtoCodec;
+
+// As releases before decision 031 wrote DurablePlan(): its contributors are left out.
+constexpr char kOldRecord[] = "@OLD@";
+
+JobPlan Reduced() {
+  JobPlan plan = DurablePlan();
+  plan.spec.gradients = Gradients::kReduced;
+  plan.epoch.contributors = ContributorsOf(plan.spec, plan.epoch.members);
+  return plan;
+}
+
+std::string RecordOf(const JobPlan& plan) {
+  DurableDisk disk;
+  EXPECT_TRUE(JobRecords(disk.meta(), ProtoCodec()).Create(plan).ok());
+  return disk.meta()->Get(JobPlanKey(plan.job))->value_or(MetaEntry()).value;
+}
+
+absl::StatusOr<JobPlan> Read(const std::string& value) {
+  DurableDisk disk;
+  MetaTxn txn;
+  txn.puts.push_back({JobPlanKey(77), value});
+  EXPECT_TRUE(disk.meta()->Txn(txn).ok());
+  return JobRecords(disk.meta(), ProtoCodec()).Find(77);
+}
+
+TEST(JobRecordsTest, ARecordOfAnOlderReleaseIsReadAndWrittenAsItWas) {
+  const std::string old = absl::HexStringToBytes(kOldRecord);
+  const auto plan = Read(old);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->spec.gradients, Gradients::kLocal);
+  EXPECT_EQ(plan->epoch.contributors, AllContribute(plan->epoch.members, 1));
+  EXPECT_EQ(absl::BytesToHexString(RecordOf(*plan)), kOldRecord);
+}
+
+// One that reads version 1 only would let all slots push what one of them should.
+TEST(JobRecordsTest, ReducedGradientsHaveAVersionThatOlderReleasesRefuse) {
+  const std::string record = RecordOf(Reduced());
+  EXPECT_EQ(record.substr(0, 4), std::string("\x02\0\0\0", 4));
+  const auto plan = Read(record);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->spec.gradients, Gradients::kReduced);
+  EXPECT_EQ(plan->epoch.contributors, (std::vector<ContributorSet>{{{0}, 1}}));
+}
+
+TEST(JobRecordsTest, AVersionOfANewerReleaseIsRefusedByNumber) {
+  std::string record = RecordOf(Reduced());
+  record[0] = 3;
+  const absl::Status status = Read(record).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("version 3"));
+}
+
+}  // namespace
+}  // namespace ballast::server
