@@ -49,7 +49,7 @@ absl::StatusOr<server::JobPlan> LoadManifest(FileSystem* fs, const std::string& 
     member.incarnation = in.Get<uint64_t>();
   }
   if (!in.AtEnd()) return damaged;
-  plan.epoch.contributors = server::AllContribute(plan.epoch.members, plan.spec.group_count);
+  plan.epoch.contributors = server::ContributorsOf(plan.spec, plan.epoch.members);
   return plan;
 }
 

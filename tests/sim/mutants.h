@@ -15,7 +15,7 @@ struct MutantInfo {
   const char* what;
 };
 
-inline constexpr std::array<MutantInfo, 58> kMutants = {{
+inline constexpr std::array<MutantInfo, 60> kMutants = {{
     {Mutant::kRatiosBeforeSync, "ratios_before_sync",
      "LAMB's step begins when its ratios are written"},
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
@@ -76,6 +76,10 @@ inline constexpr std::array<MutantInfo, 58> kMutants = {{
     {Mutant::kForgetInitialValue, "forget_initial_value", "all state arrays begin at 0"},
     {Mutant::kIgnoreSchedule, "ignore_schedule", "rounds step with the trainers' own rates"},
     {Mutant::kForgetRatios, "forget_ratios", "a restart forgets the ratios of the open round"},
+    {Mutant::kForgetRuleAtEpoch, "forget_rule_at_epoch",
+     "in a new epoch all slots push what is equal already"},
+    {Mutant::kTakeReducedFromAll, "take_reduced_from_all",
+     "in a new epoch sums of equal gradients are divided by one"},
     {Mutant::kForgetLastArray, "forget_last_array", "a restart lays out three arrays at most"},
 }};
 

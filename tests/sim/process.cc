@@ -115,6 +115,10 @@ void SimProcess::OnDecided() const {
     if (spec.policy.loss_scaler.has_value()) context_.world->Met(Cover::kScaledSkip);
     return context_.world->Met(Cover::kSkippedRound);
   }
+  const bool several = fsm().plan().epoch.world() > 1;
+  if (spec.gradients == Gradients::kReduced && several) {
+    context_.world->Met(Cover::kReducedGradients);
+  }
   if (IsUpload(last.decision.upload)) context_.world->Met(Cover::kUpload);
   if (IsStatePlane(last.decision.upload)) context_.world->Met(Cover::kStatePlane);
   if (spec.policy.schedule.has_value()) context_.world->Met(Cover::kScheduled);

@@ -127,7 +127,8 @@ bool Reference::Present(uint64_t round, uint32_t slot, uint32_t tensor) const {
   if (n == 0) return true;
   // Now and then the whole job leaves a tensor out.
   if (Mix(swarm_->seed ^ round << 32 ^ tensor << 8 ^ 3) % (3 * n) == 0) return false;
-  return Mix(swarm_->seed ^ round << 32 ^ uint64_t{tensor} << 8 ^ slot << 2 ^ 1) % n != 0;
+  const uint32_t whose = Reduced() ? 0 : slot;
+  return Mix(swarm_->seed ^ round << 32 ^ uint64_t{tensor} << 8 ^ whose << 2 ^ 1) % n != 0;
 }
 
 bool Reference::PresentAnywhere(uint64_t round, uint32_t tensor) const {
@@ -141,8 +142,8 @@ bool Reference::Poisoned(uint64_t round, uint32_t slot, uint32_t extent, uint32_
   const uint32_t n = swarm_->shape.nonfinite_one_in;
   if (n == 0 || Uploads(round)) return false;
   const uint64_t key = Mix(swarm_->seed ^ round << 32 ^ 7);
-  return key % n == 0 && (key >> 20) % plan_->spec.world == slot &&
-         (key >> 32) % layout_->extents().size() == extent &&
+  const bool here = Reduced() || (key >> 20) % plan_->spec.world == slot;
+  return key % n == 0 && here && (key >> 32) % layout_->extents().size() == extent &&
          (key >> 44) % layout_->extents()[extent].elements == element;
 }
 
@@ -154,9 +155,10 @@ Hyper Reference::HyperOf(uint64_t round, uint32_t group) const {
 std::vector<char> Reference::Gradient(uint64_t round, uint32_t slot, uint32_t extent_id,
                                       const std::vector<char>& weights) const {
   const Extent& extent = layout_->extents()[extent_id];
+  const uint32_t whose = Reduced() ? 1 : slot + 1;
   std::vector<char> grad(weights.size());
   for (uint32_t i = 0; i < extent.elements; ++i) {
-    float g = Noise(swarm_->seed, round, Uploads(round) ? 0 : slot + 1, extent_id, i);
+    float g = Noise(swarm_->seed, round, Uploads(round) ? 0 : whose, extent_id, i);
     g += 0.1f * Load(extent.dtype, weights, i);
     if (SetsSquares(round)) g = std::fabs(g);  // There is a root of it.
     if (Poisoned(round, slot, extent_id, i)) g = std::numeric_limits<float>::quiet_NaN();
@@ -211,7 +213,7 @@ std::vector<float> Reference::Sum(uint64_t round, uint32_t extent_id, const Vers
         if (ComesBefore(nonfinite, *first)) *first = nonfinite;
       }
     }
-    if (Uploads(round)) break;  // The first member's alone.
+    if (Uploads(round) || Reduced()) break;  // The first member's alone.
     alone = false;
   }
   return sum;
@@ -250,7 +252,8 @@ void Reference::Decide(uint64_t round, const std::vector<std::vector<float>>& su
   input.policy = from->policy;
   input.upload = PlaneOf(round);
   if (const auto steps = SetSteps(round)) input.opt_step = steps->opt_step;
-  input.divisor.assign(plan_->spec.group_count, static_cast<double>(MembersOf(round).size()));
+  const double divisor = Reduced() ? 1 : static_cast<double>(MembersOf(round).size());
+  input.divisor.assign(plan_->spec.group_count, divisor);
   Vote vote{.first_nonfinite = first};
   from->hyper.clear();
   for (uint32_t g = 0; g < plan_->spec.group_count; ++g) from->hyper.push_back(HyperOf(round, g));

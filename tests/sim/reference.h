@@ -62,6 +62,8 @@ class Reference {
     std::vector<double> sumsq;
   };
   const std::vector<server::Member>& MembersOf(uint64_t round) const;
+  // Whether every slot has the same gradients, and one of them counts.
+  bool Reduced() const { return plan_->spec.gradients == Gradients::kReduced; }
   Version& At(uint64_t version);
   void RunRound(uint64_t round);
   // Also puts the first element that is not finite into `first` if it comes before what is there.

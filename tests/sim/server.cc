@@ -370,6 +370,11 @@ void SimServer::OnRecordSaved(const server::JobPlan& plan) {
   if (index_ == 0) context_.oracle->OnEpoch(epoch);
   context_.oracle->OnAdopted(id_, epoch, damaged_);
   context_.world->Met(epoch.world() == before.world() ? Cover::kReplaced : Cover::kOtherWorld);
+  const server::Member& lead = epoch.members.front();
+  const bool reduced = plan.spec.gradients == Gradients::kReduced;
+  if (reduced && !before.Holds(lead.slot, lead.incarnation)) {
+    context_.world->Met(Cover::kNewContributor);
+  }
   if (epoch.init_again) context_.world->Met(Cover::kInitDropped);
   if (!context_.world->tracing()) return;
   context_.world->Trace(node(),

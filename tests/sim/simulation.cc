@@ -28,13 +28,10 @@ server::JobPlan MakePlan(const Swarm& swarm) {
   for (const uint32_t index : PlanOwners(*layout, swarm.shape.servers)) {
     plan.owner.push_back(plan.servers[index]);
   }
-  server::ContributorSet all;
-  all.divisor = plan.spec.world;
   for (uint32_t slot = 0; slot < plan.spec.world; ++slot) {
     plan.epoch.members.push_back({slot, Mix(swarm.seed + slot)});
-    all.slots.push_back(slot);
   }
-  plan.epoch.contributors.assign(plan.spec.group_count, all);
+  plan.epoch.contributors = server::ContributorsOf(plan.spec, plan.epoch.members);
   plan.epoch.min_world = swarm.shape.min_world;
   return plan;
 }

@@ -337,6 +337,7 @@ Swarm DrawSwarm(uint64_t seed) {
   if (optimizer.OneIn(2)) SetOptimizer(&swarm.shape.spec, &optimizer);
   Random policy(Mix(seed) ^ 0x70711C4);
   if (policy.OneIn(3)) SetPolicy(&swarm.shape.spec, &policy);
+  if (Random(Mix(seed) ^ 0x4ED0CF10).OneIn(4)) swarm.shape.spec.gradients = Gradients::kReduced;
   return swarm;
 }
 
@@ -371,7 +372,9 @@ std::string Describe(const Swarm& swarm) {
       shape.spec.durability == Durability::kProcess ? ", level process" : ", level power", ", ",
       FindOptimizer(shape.spec.optimizer)->name,
       shape.spec.options.empty() ? "" : absl::StrCat(" ", absl::StrJoin(shape.spec.options, "/")),
-      PolicyText(shape.spec.policy), ", checkpoint in ", shape.checkpoint_rounds, " rounds",
+      PolicyText(shape.spec.policy),
+      shape.spec.gradients == Gradients::kReduced ? ", reduced gradients" : "", ", checkpoint in ",
+      shape.checkpoint_rounds, " rounds",
       shape.nvme_extents == 0 ? ""
                               : absl::StrCat(", on NVMe with ", shape.nvme_extents, " in memory"),
       shape.upload_one_in == 0 ? "" : ", uploads", swarm.snapshots.most == 0 ? "" : ", snapshots",

@@ -337,7 +337,12 @@ absl::StatusOr<client::RoundInput> SimTrainer::Input(UploadPlane plane) {
   }
   // Gradients here are what they are; a trainer only has to know the scale.
   const bool scaled = context_.plan->spec.policy.loss_scaler.has_value();
-  return client::StepInput(job(), hyper, buffers, scaled ? job().policy.state.loss_scale : 0);
+  auto input = client::StepInput(job(), hyper, buffers, scaled ? job().policy.state.loss_scale : 0);
+  if (!input.ok() || !job().ComparesGradients()) return input;
+  for (const uint32_t crc : client::GradientDigests(context_.layout->tensors(), buffers)) {
+    input->begin.add_gradient_crc32c(crc);
+  }
+  return input;
 }
 
 void SimTrainer::EndStep() {

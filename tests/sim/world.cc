@@ -43,6 +43,8 @@ constexpr std::array<const char*, static_cast<size_t>(Cover::kCount)> kNames = {
     "scheduled",
     "master_alone",
     "four_arrays",
+    "reduced_gradients",
+    "new_contributor",
     "old_extent_saved",
     "extent_loaded",
     "extent_written_back",

@@ -67,6 +67,8 @@ enum class Cover : uint8_t {
   kScheduled,
   kMasterAlone,
   kFourArrays,
+  kReducedGradients,
+  kNewContributor,
   kOldExtentSaved,
   kExtentLoaded,
   kExtentWrittenBack,
