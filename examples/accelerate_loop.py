@@ -3,7 +3,7 @@
     ballast-run --servers 2 --nproc 2 examples/accelerate_loop.py [STEPS]
 
 Needs accelerate. With several trainers prepare() wraps the model in DDP, which averages gradients;
-the service then averages equal ones, which changes no bit with 2, 4, 8 ... trainers.
+with gradients="auto" the optimizer finds that out, and one of them pushes for all.
 """
 
 import sys
@@ -20,7 +20,8 @@ model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.L
 inputs = torch.randn(1024, 16)
 data = torch.utils.data.TensorDataset(inputs, inputs.square().mean(1, keepdim=True))
 loader = torch.utils.data.DataLoader(data, batch_size=16, shuffle=True)
-opt = bt.AdamW(model.named_parameters(), lr=1e-2, max_grad_norm=1.0)  # the service clips
+# The service clips.
+opt = bt.AdamW(model.named_parameters(), lr=1e-2, max_grad_norm=1.0, gradients="auto")
 
 model, opt, loader = accelerator.prepare(model, opt, loader)
 done, loss = 0, None

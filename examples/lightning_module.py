@@ -29,7 +29,8 @@ class Regression(lightning.LightningModule):
         return loss
 
     def configure_optimizers(self):
-        self.opt = bt.AdamW(self.named_parameters(), lr=1e-2, max_grad_norm=1.0)
+        options = {"max_grad_norm": 1.0, "gradients": "auto"}  # one trainer of DDP pushes for all
+        self.opt = bt.AdamW(self.named_parameters(), lr=1e-2, **options)
         return self.opt
 
 

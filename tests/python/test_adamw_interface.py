@@ -121,7 +121,7 @@ def test_the_signature_and_the_help_show_every_job_option_with_its_default():
         "extent_elements": None, "tile_elements": None, "attach_timeout": None, "durability": None,
         "reconnect_timeout": None, "resume": None, "variable_world": False, "min_world": None,
         "device": None, "accumulation_steps": 1, "lr_schedule": None, "profile": "exact",
-        "pinned_bytes": 1 << 26,
+        "pinned_bytes": 1 << 26, "gradients": "local",
     }  # fmt: skip
     for call in (bt.AdamW, bt.AdamW.__init__):
         parameters = inspect.signature(call).parameters
@@ -173,7 +173,7 @@ def test_settings_reach_the_core(fake):
         "device": "auto", "optimizer": "AdamW",
         "optimizer_options": {"amsgrad": 0.0, "maximize": 0.0}, "dynamic_loss_scale": None,
         "schedule": "", "schedule_arguments": {}, "schedule_groups": [], "schedule_group_count": 0,
-        "profile": "exact",
+        "profile": "exact", "gradients": "local",
     }  # fmt: skip
     assert (opt.job, opt.world_size, opt.rank) == ("mine", 3, 2)
 

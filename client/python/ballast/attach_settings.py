@@ -34,6 +34,7 @@ def of(config: JobConfig) -> dict[str, Any]:
         "variable_world": config.variable_world,
         "min_world": config.min_world,
         "device": config.device,
+        "gradients": config.gradients,
     }
 
 

@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from ballast.job_options import JobOptions
 
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})\Z")
-_INIT_MODES = ("equal", "broadcast")
-_NONFINITE = ("skip", "halt")
-_PROFILES = ("exact", "deepspeed")
+_CHOICES = {
+    "init": ("equal", "broadcast"),
+    "nonfinite": ("skip", "halt"),
+    "profile": ("exact", "deepspeed"),
+    "gradients": ("local", "reduced", "auto"),
+}
 DURABILITIES = ("power", "process", "none")
 DEVICES = ("auto", "cpu", "nvme")
 RESUMES = ("never", "auto", "must")
@@ -71,6 +74,7 @@ class JobConfig:
     lr_schedule: Schedule | None = None
     profile: str = "exact"
     pinned_bytes: int = 1 << 26
+    gradients: str = "local"
 
 
 def resolve(
@@ -95,9 +99,8 @@ def resolve(
     tile, extent = _tiling(given["tile_elements"], given["extent_elements"])
     durability = _durability(given["durability"], env)
     resume = _resume(given["resume"], durability, env)
-    _check_choice("init", given["init"], _INIT_MODES)
-    _check_choice("nonfinite", given["nonfinite"], _NONFINITE)
-    _check_choice("profile", given["profile"], _PROFILES)
+    for name, allowed in _CHOICES.items():
+        _check_choice(name, given[name], allowed)
     variable, pinned = given["variable_world"], _integer(given["pinned_bytes"], "pinned_bytes")
     return JobConfig(
         endpoints=endpoints_of(given["endpoints"], env),
@@ -121,7 +124,7 @@ def resolve(
         device=_device(given["device"], durability, env),
         accumulation_steps=accumulation_steps(given["accumulation_steps"]),
         lr_schedule=_lr_schedule(given["lr_schedule"]),
-        profile=given["profile"], pinned_bytes=pinned,
+        profile=given["profile"], pinned_bytes=pinned, gradients=given["gradients"],
     )
 
 

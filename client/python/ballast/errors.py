@@ -22,6 +22,7 @@ __all__ = [
     "BadHyperparam",
     "BadSpec",
     "Closed",
+    "GradientMismatch",
     "HyperparamMismatch",
     "InitMismatch",
     "JobFailed",
@@ -160,6 +161,13 @@ class HyperparamMismatch(BallastError):
     """Trainers sent different hyper-parameters for one round. Nothing was applied."""
 
     default_reason = "HYPERPARAM_MISMATCH"
+
+
+class GradientMismatch(BallastError):
+    """Gradients differ that gradients="reduced" calls equal on all ranks. Nothing was applied."""
+
+    default_code = "FAILED_PRECONDITION"
+    default_reason = "GRADIENT_MISMATCH"
 
 
 class LossScaleMismatch(BallastError):

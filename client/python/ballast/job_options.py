@@ -44,6 +44,7 @@ class JobOptions(TypedDict, total=False):
     lr_schedule: Schedule | None
     profile: str
     pinned_bytes: int
+    gradients: str
 
 
 # What an option is that a script does not give.
@@ -51,7 +52,7 @@ DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(JobOptions.__annotations__),
     "loss_scale": 1.0, "nonfinite": "skip", "max_consecutive_skips": 100, "init": "equal",
     "variable_world": False, "accumulation_steps": 1, "profile": "exact",
-    "pinned_bytes": 1 << 26,
+    "pinned_bytes": 1 << 26, "gradients": "local",
 }  # fmt: skip
 
 

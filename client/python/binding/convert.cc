@@ -109,6 +109,12 @@ client::Device ToDevice(const std::string& device) {
   RaiseBadArgument(absl::StrCat("device is '", device, "'; must be 'auto', 'cpu' or 'nvme'"));
 }
 
+client::Gradients ToGradients(const std::string& gradients) {
+  if (gradients == "local") return client::Gradients::kLocal;
+  if (gradients == "reduced") return client::Gradients::kReduced;
+  RaiseBadArgument(absl::StrCat("gradients is '", gradients, "'; must be 'local' or 'reduced'"));
+}
+
 client::Resume ToResume(const std::string& resume) {
   if (resume == "never") return client::Resume::kNever;
   if (resume == "auto") return client::Resume::kAuto;

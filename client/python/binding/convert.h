@@ -42,6 +42,7 @@ client::InitMode ToInitMode(const std::string& init);
 client::Durability ToDurability(const std::string& durability);
 // Raises BadArgument unless `device` is "auto", "cpu" or "nvme".
 client::Device ToDevice(const std::string& device);
+client::Gradients ToGradients(const std::string& gradients);
 client::NonfinitePolicy ToNonfinitePolicy(const std::string& nonfinite);
 // Raises BadArgument unless `profile` is "exact" or "deepspeed".
 client::PolicyProfile ToProfile(const std::string& profile);

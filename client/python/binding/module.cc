@@ -80,7 +80,8 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
                        uint32_t extent_elements, const std::string& init, double attach_timeout_s,
                        double time_scale, const std::string& durability, double reconnect_timeout_s,
                        const std::string& resume, bool variable_world, uint32_t min_world,
-                       const std::string& device, const nb::dict& policy, const PauseQueue& pauses,
+                       const std::string& device, const std::string& gradients,
+                       const nb::dict& policy, const PauseQueue& pauses,
                        const std::vector<TensorTuple>& tensors, const Addresses& weights,
                        const Gpu* gpu) {
   client::JobOptions options;
@@ -105,6 +106,7 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
   options.variable_world = variable_world;
   options.min_world = min_world;
   options.device = ToDevice(device);
+  options.gradients = ToGradients(gradients);
   options.policy = ToPolicy(policy);
   options.on_pause = pauses.Listener();
   if (gpu != nullptr) options.gpu = gpu->options();
@@ -319,9 +321,9 @@ NB_MODULE(_core, module) {
              nb::arg("max_consecutive_skips"), nb::arg("tile_elements"), nb::arg("extent_elements"),
              nb::arg("init"), nb::arg("attach_timeout_s"), nb::arg("time_scale"),
              nb::arg("durability"), nb::arg("reconnect_timeout_s"), nb::arg("resume"),
-             nb::arg("variable_world"), nb::arg("min_world"), nb::arg("device"), nb::arg("policy"),
-             nb::arg("pauses"), nb::arg("tensors"), nb::arg("weights"),
-             nb::arg("gpu").none() = nb::none());
+             nb::arg("variable_world"), nb::arg("min_world"), nb::arg("device"),
+             nb::arg("gradients"), nb::arg("policy"), nb::arg("pauses"), nb::arg("tensors"),
+             nb::arg("weights"), nb::arg("gpu").none() = nb::none());
 }
 
 }  // namespace ballast::python

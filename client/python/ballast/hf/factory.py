@@ -53,6 +53,7 @@ def optimizer(
     Without one, or without its optimizer section, AdamW with the values of args. args: the
     TrainingArguments, which fill "auto"; needed where something is "auto" or config is None.
     options: those of the job, such as endpoints, job, durability; the environment has them, too.
+    gradients is "auto": in DDP, in which Trainer puts the model, one trainer pushes for all.
     Weight decay is for the parameters that Trainer decays: no biases, no norms.
     max_grad_norm is that of the ds_config, else of args; the service clips the mean gradient by it.
     bf16.enabled of the ds_config casts the model; bf16=True in args alone leaves it fp32 and
@@ -134,7 +135,8 @@ def _built(
     of, arguments = building.configured(settings)
     decay = arguments.get("weight_decay", 0.0)
     groups = _groups(model, decay)
-    made = resuming(of)(groups, model=model, **{**arguments, **options})
+    job = {"gradients": "auto", **arguments, **options}
+    made = resuming(of)(groups, model=model, **job)
     scaling.remove(model)
     if arguments["loss_scale"] != 1.0 or arguments["lr_schedule"] is not None:
         scaling.install(model, made)

@@ -29,9 +29,13 @@ class AdamW(ServiceOptimizer):
     endpoints: "host:port" of any subset of the servers (list, or string with commas).
     job: the job's name, equal on all trainers and never used before. From the environment, the
         second optimizer of a script gets the name with ".2" appended, and so on.
-    world_size, rank: number of trainers and this one's seat. Gradients of all trainers are averaged
-        by the service: do not average them before.
+    world_size, rank: number of trainers and this one's seat.
         Each of these comes from: argument > BALLAST_* variable > torchrun's variable > default.
+    gradients: "local": each trainer has its own gradients, and the service averages them; the
+        script does not. "reduced": they are equal on all trainers already, as in DDP; the lowest
+        rank pushes them for all, and the servers compare checksums of them in the first rounds
+        (GradientMismatch). "auto": the attach looks whether the model is in DDP by then, and says
+        so (docs/decisions/031-reduced-gradients.md). Fixed for the job.
     max_grad_norm: clips the averaged gradient by its global 2-norm, over all tensors and servers.
         torch.nn.utils.clip_grad_norm_ before step() is exact for one trainer without a loss scale;
         with several it clips each trainer's own gradient before the average, and with a loss scale

@@ -6,6 +6,7 @@ Thread safety: used by one thread at a time.
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from typing import Any
 
@@ -13,9 +14,10 @@ import torch
 
 from ballast import lifetime, user_state
 from ballast.config import JobConfig
-from ballast.errors import BadArgument, BadSpec, Closed
+from ballast.errors import BadArgument, BadSpec, Closed, SpecMismatch
+from ballast.pauses import say
 from ballast.session import Session, TensorSpec
-from ballast.torch import buffers, gpu
+from ballast.torch import buffers, gpu, reduced
 from ballast.torch.kind import Kind
 from ballast.torch.manifest import Entry, Manifest
 from ballast.torch.naming import Naming
@@ -24,7 +26,8 @@ from ballast.torch.naming import Naming
 class Membership:
     """Attaches at the first admit(); later ones bring in more tensors.
 
-    config: read at every call. session: None until attached; an attached session ends with this
+    config: read at every call; an attach puts what it has found out in place of
+    gradients="auto". session: None until attached; an attached session ends with this
     object. options: of the kind, fixed for the job; {} until attached. user_state: what the next
     round commits for this rank's script. loading: how far the last process in this seat came with
     load_export(), or None.
@@ -41,6 +44,7 @@ class Membership:
         self._kind = kind
         self._closed = False
         self._gpu: gpu.Gpu | None = None
+        self._may_average = False
 
     @property
     def entries(self) -> list[Entry]:
@@ -167,20 +171,46 @@ class Membership:
         options = {**self.options, quirk: 1.0} if quirk else self.options
         optimizer = (self._kind.service or self._kind.name, options)
         self._gpu = gpu.of(_named(entries), self.config.pinned_bytes)
-        self.session = Session.attach(
-            self.config,
-            optimizer,
-            specs,
-            weights,
-            keep=entries,
-            schedule_groups=_torch_groups(entries),
-            gpu=self._gpu,
-        )
+        self._settle_gradients(entries)
+
+        def attach(config: JobConfig) -> Session:
+            return Session.attach(
+                config,
+                optimizer,
+                specs,
+                weights,
+                keep=entries,
+                schedule_groups=_torch_groups(entries),
+                gpu=self._gpu,
+            )
+
+        try:
+            self.session = attach(self.config)
+        except SpecMismatch as error:
+            if not self._may_average or "gradients is reduced" not in error.message:
+                raise
+            # The job was begun without DDP, or by an older release; averages of equal gradients
+            # are right, too.
+            self.config = dataclasses.replace(self.config, gradients="local")
+            self.session = attach(self.config)
         weakref.finalize(self, lifetime.end, self.session).atexit = False
         if self.session.resumed:
             self.user_state = user_state.decode(self.session.user_state)
             self.loading = user_state.loading_of(self.session.user_state)
         return self.session.resumed
+
+    def _settle_gradients(self, entries: list[Entry]) -> None:
+        config = self.config
+        self._may_average = config.gradients == "auto"
+        if not self._may_average:
+            return
+        # One trainer's gradient is the mean; the job may be continued by several, in DDP.
+        equal = self.alone or reduced.by_ddp((e.param for e in entries), self.world_size)
+        self.config = dataclasses.replace(config, gradients="reduced" if equal else "local")
+        if self.alone or config.rank != 0:
+            return
+        how = "one of them pushes the mean that DDP has made" if equal else "the service averages"
+        say(0, f"gradients of {self.world_size} trainers: {how}")
 
 
 def _named(entries: list[Entry]) -> list[tuple[str, torch.Tensor]]:

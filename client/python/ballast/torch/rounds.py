@@ -12,7 +12,7 @@ import torch
 
 from ballast import user_state
 from ballast.errors import LossScaleMismatch, NonfiniteGradient, warn
-from ballast.torch import buffers, load
+from ballast.torch import buffers, load, reduced
 from ballast.torch.accumulation import Accumulation, dropped_text
 from ballast.torch.kind import Kind
 from ballast.torch.local_clip import LocalClipWatch
@@ -40,6 +40,7 @@ class Rounds:
         self._kind = kind
         self._accumulation = accumulation
         self._clip_watch = LocalClipWatch()
+        self._equal: bool | None = None  # gradients on all trainers; None: not looked yet
         self._hyper: list[tuple[float, ...]] = []  # of the last step, per service group
 
     def step(self, param_groups: list[dict[str, Any]]) -> None:
@@ -59,6 +60,7 @@ class Rounds:
         for g, before, now in zip(groups, self._hyper, hyper):
             self._kind.refuse_new_values(before, now, g)
         lent = [self._accumulation.lend(e) for e in entries]
+        self._look_for_ddp(entries)
         self._look_for_local_clips(lent)
         weights = [buffers.weight_address(e) for e in entries]
         before = self._bits_of_silent(entries, lent)
@@ -167,9 +169,22 @@ class Rounds:
         silent = [e for e, (address, _) in zip(entries, lent) if not address]
         return [(e, buffers.weight_bits(e)) for e in silent]
 
+    def _look_for_ddp(self, entries: list[Entry]) -> None:
+        # Once: DDP is there before the first backward pass.
+        if self._equal is not None:
+            return
+        membership, world = self._membership, self._membership.world_size
+        said = membership.config.gradients == "reduced"
+        self._equal = said or reduced.by_ddp((e.param for e in entries), world)
+        if self._equal and not said and not membership.alone:
+            warn(
+                f"the model is in DDP, so all {world} trainers push the same gradient; with "
+                'gradients="reduced", or "auto", one of them pushes for all, in a new job'
+            )
+
     def _look_for_local_clips(self, lent: list[tuple[int, Any]]) -> None:
         membership, scaled = self._membership, self.scale.counts
-        exact = membership.alone and not scaled
+        exact = (membership.alone or self._equal) and not scaled
         if self._clip_watch.over or exact or membership.config.max_grad_norm > 0:
             return
         gradients = [g for _, g in lent if g is not None and g.is_floating_point()]
