@@ -169,13 +169,12 @@ struct JobOptions {
   uint32_t min_world = 1;
   // The value of the first trainer counts.
   Device device = Device::kAuto;
-  std::optional<Gpu> gpu;  // set when some tensors are on a GPU
   // Hears the news. Attach, Step, Wait and fetches call it on their thread, without a lock; it also
   // gets news from between two calls, at most the newest 64. It may call Abort. Empty: a log line.
   std::function<void(const Pause&)> on_pause;
 };
 
-// Memory of one tensor for one call, of the host or of JobOptions::gpu, contiguous and of the
+// Memory of one tensor for one call, of the host or the GPU, contiguous and of the
 // tensor's dtype and shape. The caller owns it. Until the call (or the Wait that ends it) has
 // returned, gradients stay valid and unchanged, and the caller does not read weights.
 struct TensorBuffers {
@@ -249,7 +248,8 @@ class Client {
 
   // Attaches to the job, and creates it if this is the first trainer; waits for the other trainers.
   // Then uploads the initial weights (lead trainer) or receives them (InitMode::kBroadcast).
-  // `buffers[i].weight` belongs to `tensors[i]`, and is lent until the return.
+  // `buffers[i].weight` belongs to `tensors[i]`, and is lent until the return. `gpu` is set when
+  // some tensors are on a GPU.
   // With JobOptions::resume, when the job is there: takes the place of the slot's last process, and
   // receives every weight from the servers, whatever `buffers` held before. If that process died
   // early, the lead trainer first uploads the initial weights that the servers lack. Then resumed()
@@ -260,7 +260,8 @@ class Client {
   // missing slots); RESOURCE_EXHAUSTED OVER_BUDGET; UNAVAILABLE UNREACHABLE.
   static absl::StatusOr<std::unique_ptr<Client>> Attach(const JobOptions& options,
                                                         const std::vector<Tensor>& tensors,
-                                                        const std::vector<TensorBuffers>& buffers);
+                                                        const std::vector<TensorBuffers>& buffers,
+                                                        const std::optional<Gpu>& gpu = {});
 
   // Adds tensors in new groups, before the next Step. All trainers call it with equal content.
   // `tensors[i].group` continues the existing group numbers; `buffers[i].weight` belongs to

@@ -1,4 +1,4 @@
-// Tensors on a GPU, beside those of the host. Part of JobOptions.
+// Tensors on a GPU, beside those of the host.
 #pragma once
 
 #include <cstddef>

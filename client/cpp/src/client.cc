@@ -50,7 +50,8 @@ void DisableLockOrderChecks() { ballast::DisableLockOrderChecks(); }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Attach(const JobOptions& options,
                                                        const std::vector<Tensor>& tensors,
-                                                       const std::vector<TensorBuffers>& buffers) {
+                                                       const std::vector<TensorBuffers>& buffers,
+                                                       const std::optional<Gpu>& gpu_options) {
   BALLAST_RETURN_IF_ERROR(ValidateOptions(options));
   AttachResult attached;
   BALLAST_ASSIGN_OR_RETURN(attached.spec, MakeJobSpec(options, tensors));
@@ -61,8 +62,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Attach(const JobOptions& options
   BALLAST_ASSIGN_OR_RETURN(const std::vector<void*> weights,
                            WeightsOf(buffers, attached.spec.tensors, sizes));
   attached.incarnation = RandomIncarnation();
-  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<GpuTensors> gpu,
-                           GpuTensors::Open(options.gpu.has_value() ? &*options.gpu : nullptr));
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<GpuTensors> gpu, GpuTensors::Open(gpu_options));
   if (gpu != nullptr) BALLAST_RETURN_IF_ERROR(gpu->Begin());
 
   BALLAST_ASSIGN_OR_RETURN(

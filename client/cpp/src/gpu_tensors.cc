@@ -32,8 +32,8 @@ absl::StatusOr<uint32_t> DigestOnDevice(const char* values, size_t bytes, ::ball
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GpuTensors>> GpuTensors::Open(const Gpu* gpu) {
-  if (gpu == nullptr) return std::unique_ptr<GpuTensors>();
+absl::StatusOr<std::unique_ptr<GpuTensors>> GpuTensors::Open(const std::optional<Gpu>& gpu) {
+  if (!gpu.has_value()) return std::unique_ptr<GpuTensors>();
   if (!gpu->current_stream) return BadArgument("Gpu::current_stream is not set");
   BALLAST_ASSIGN_OR_RETURN(auto library, device::CudaLibrary::Open(gpu->library));
   BALLAST_ASSIGN_OR_RETURN(auto cuda,

@@ -1,11 +1,12 @@
 // A job's tensors on a GPU, as a session needs them: the device, its desk, and the framework's
 // stream before and after each activity.
-// Comes from: JobOptions::gpu. Goes to: Session, SessionCore. Thread safety: as DeviceDesk.
+// Comes from: Client::Attach. Goes to: Session, SessionCore. Thread safety: as DeviceDesk.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,8 +23,8 @@ class GpuTensors {
   using StreamFn = std::function<device::Stream()>;
 
   // Opens the CUDA part and takes the pinned memory, before the job is attached to. Null when `gpu`
-  // is null. Errors: INVALID_ARGUMENT BAD_ARGUMENT; those of CudaLibrary and CudaDevice.
-  static absl::StatusOr<std::unique_ptr<GpuTensors>> Open(const Gpu* gpu);
+  // is not set. Errors: INVALID_ARGUMENT BAD_ARGUMENT; those of CudaLibrary and CudaDevice.
+  static absl::StatusOr<std::unique_ptr<GpuTensors>> Open(const std::optional<Gpu>& gpu);
   // Over any device.
   static absl::StatusOr<std::unique_ptr<GpuTensors>> Over(std::unique_ptr<device::Device> device,
                                                           size_t pinned_bytes,

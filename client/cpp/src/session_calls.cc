@@ -1,4 +1,4 @@
-// Initial weights, fetches, snapshots, growth and the user state of a session.
+// Initial weights, fetches, snapshots, growth, the user state, and what is known of a session.
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -257,6 +257,55 @@ absl::Status Session::SetUserState(std::string state) {
 std::string Session::user_state() const {
   MutexLock lock(&mu_);
   return user_state_;
+}
+
+// --- What is known ------------------------------------------------------------------------------
+
+std::vector<std::string> Session::state_arrays() const {
+  MutexLock lock(&mu_);
+  std::vector<std::string> names = {"master"};
+  for (const StateArray& array : StateArraysOf(core_->job().spec)) names.push_back(array.name);
+  return names;
+}
+
+bool Session::resumed() const {
+  MutexLock lock(&mu_);
+  return core_->job().resumed;
+}
+
+uint64_t Session::round() const {
+  MutexLock lock(&mu_);
+  return core_->job().round;
+}
+
+uint64_t Session::opt_step() const {
+  MutexLock lock(&mu_);
+  return core_->job().opt_step;
+}
+
+Policy Session::policy() const {
+  MutexLock lock(&mu_);
+  return core_->job().ShownPolicy();
+}
+
+uint32_t Session::world() const {
+  MutexLock lock(&mu_);
+  return core_->job().world();
+}
+
+uint64_t Session::job_id() const {
+  MutexLock lock(&mu_);
+  return core_->job().id;
+}
+
+uint32_t Session::server_count() const {
+  MutexLock lock(&mu_);
+  return static_cast<uint32_t>(core_->servers().size());
+}
+
+TransferCounters Session::counters() const {
+  MutexLock lock(&mu_);
+  return core_->counters();
 }
 
 }  // namespace ballast::client

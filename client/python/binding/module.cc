@@ -13,6 +13,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "client/python/binding/admin.h"
@@ -57,12 +58,13 @@ class Connection {
 
 // Attaches on a thread of its own; Stop ends that. `weights` stay valid until the operation's end.
 Operation* Attach(client::JobOptions options, std::vector<client::Tensor> tensors,
-                  std::vector<client::TensorBuffers> weights) {
+                  std::vector<client::TensorBuffers> weights, std::optional<client::Gpu> gpu) {
   auto stop = std::make_shared<std::atomic<bool>>(false);
   options.should_stop = [stop] { return stop->load(); };
   const auto attach = [options = std::move(options), tensors = std::move(tensors),
-                       weights = std::move(weights)](OperationResult* result) {
-    auto attached = client::Client::Attach(options, tensors, weights);
+                       weights = std::move(weights),
+                       gpu = std::move(gpu)](OperationResult* result) {
+    auto attached = client::Client::Attach(options, tensors, weights, gpu);
     if (!attached.ok()) return attached.status();
     result->client = *std::move(attached);
     // The caller has given up: the others must not take this trainer for one that is there.
@@ -109,8 +111,8 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
   options.gradients = ToGradients(gradients);
   options.policy = ToPolicy(policy);
   options.on_pause = pauses.Listener();
-  if (gpu != nullptr) options.gpu = gpu->options();
-  return Attach(std::move(options), ToTensors(tensors), ToBuffers({}, weights));
+  return Attach(std::move(options), ToTensors(tensors), ToBuffers({}, weights),
+                gpu == nullptr ? std::nullopt : std::optional(gpu->options()));
 }
 
 Operation* StartExtend(const Connection& self, const std::vector<TensorTuple>& tensors,
