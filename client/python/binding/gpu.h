@@ -1,6 +1,6 @@
 // What Python says of a GPU: the CUDA part, the pinned memory, and the framework's stream.
 // Comes from: ballast/torch/gpu.py, which sets the stream before each call. Goes to:
-// JobOptions::gpu. The client reads the stream on threads of its own, which are not torch's. Thread
+// Client::Attach. The client reads the stream on threads of its own, which are not torch's. Thread
 // safety: thread-safe.
 #pragma once
 
