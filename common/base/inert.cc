@@ -4,36 +4,27 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/utf8.h"
 
 namespace ballast {
 namespace {
 
-// The code point at the start of `text` and its length; length 0 where it is no UTF-8.
-struct Character {
-  uint32_t code = 0;
-  size_t bytes = 0;
-};
-
-Character CharacterOf(absl::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  if (lead < 0x80) return {lead, 1};
-  const size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < bytes) return {lead, 0};
-  uint32_t code = lead & (0xFFu >> (bytes + 1));
-  for (size_t i = 1; i < bytes; ++i) {
-    const auto next = static_cast<unsigned char>(text[i]);
-    if ((next & 0xC0u) != 0x80) return {lead, 0};
-    code = code << 6 | (next & 0x3Fu);
+// The code point of one UTF-8 sequence.
+uint32_t CodeOf(absl::string_view sequence) {
+  const auto lead = static_cast<unsigned char>(sequence[0]);
+  if (sequence.size() == 1) return lead;
+  uint32_t code = lead & (0xFFu >> (sequence.size() + 1));
+  for (const char next : sequence.substr(1)) {
+    code = code << 6 | (static_cast<unsigned char>(next) & 0x3Fu);
   }
-  return {code, bytes};
+  return code;
 }
 
 bool IsHarmful(uint32_t code) {
   const bool control = (code < 0x20 && code != '\n') || (code >= 0x7F && code < 0xA0);
   const bool turns = code == 0x61C || code == 0x200E || code == 0x200F ||
                      (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
-  const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
-  return control || turns || surrogate;
+  return control || turns;
 }
 
 }  // namespace
@@ -41,18 +32,19 @@ bool IsHarmful(uint32_t code) {
 std::string Inert(absl::string_view text) {
   std::string out;
   while (!text.empty()) {
-    const Character next = CharacterOf(text);
-    if (next.bytes == 0) {
-      absl::StrAppendFormat(&out, "\\x%02x", next.code);
+    const size_t length = Utf8Length(text);
+    if (length == 0) {
+      absl::StrAppendFormat(&out, "\\x%02x", static_cast<unsigned char>(text[0]));
       text.remove_prefix(1);
       continue;
     }
-    if (IsHarmful(next.code)) {
-      absl::StrAppendFormat(&out, "\\u%04x", next.code);
+    const absl::string_view sequence = text.substr(0, length);
+    if (const uint32_t code = CodeOf(sequence); IsHarmful(code)) {
+      absl::StrAppendFormat(&out, "\\u%04x", code);
     } else {
-      absl::StrAppend(&out, text.substr(0, next.bytes));
+      absl::StrAppend(&out, sequence);
     }
-    text.remove_prefix(next.bytes);
+    text.remove_prefix(length);
   }
   return out;
 }

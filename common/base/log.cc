@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/recent_log.h"
 #include "common/base/sync.h"
+#include "common/base/utf8.h"
 
 namespace ballast {
 namespace {
@@ -50,24 +51,6 @@ std::string TimeText(const timespec& now) {
   return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", parts.tm_year + 1900,
                          parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
                          now.tv_nsec / 1000);
-}
-
-// Length of the well-formed UTF-8 sequence at the start of `text`, or 0. Refuses overlong forms,
-// surrogates and values over U+10FFFF, which JSON readers refuse too.
-size_t Utf8Length(absl::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0u) != 0x80) return 0;
-  }
-  if (lead == 0xE0 && byte(1) < 0xA0) return 0;
-  if (lead == 0xED && byte(1) > 0x9F) return 0;
-  if (lead == 0xF0 && byte(1) < 0x90) return 0;
-  if (lead == 0xF4 && byte(1) > 0x8F) return 0;
-  return length;
 }
 
 // Appends `text` with control characters, backslashes and broken UTF-8 escaped so that it stays on

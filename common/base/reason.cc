@@ -4,6 +4,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/types/optional.h"
+#include "common/base/utf8.h"
 #include "common/base/varint.h"
 
 namespace ballast {
@@ -75,38 +76,15 @@ constexpr NamedReason kReasonNames[] = {
     {Reason::kBadArgument, "BAD_ARGUMENT"},
 };
 
-// Length of the well-formed UTF-8 sequence that begins at text[at]; 0 when there is none. Overlong
-// forms, surrogates and values beyond U+10FFFF are not well-formed (Unicode 15, table 3-7).
-size_t Utf8Length(absl::string_view text, size_t at) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() - at < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  if (lead == 0xE0 && byte(1) < 0xA0) return 0;
-  if (lead == 0xED && byte(1) > 0x9F) return 0;
-  if (lead == 0xF0 && byte(1) < 0x90) return 0;
-  if (lead == 0xF4 && byte(1) > 0x8F) return 0;
-  return length;
-}
-
 // A protobuf parser refuses a whole message for one ill-formed string, and messages may quote what
 // a peer sent: such bytes become '?'.
 std::string WellFormed(absl::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (size_t i = 0; i < text.size();) {
-    const size_t length = Utf8Length(text, i);
-    if (length == 0) {
-      out.push_back('?');
-      ++i;
-      continue;
-    }
-    out.append(text.data() + i, length);
-    i += length;
+  while (!text.empty()) {
+    const size_t length = Utf8Length(text);
+    length == 0 ? out.push_back('?') : absl::StrAppend(&out, text.substr(0, length));
+    text.remove_prefix(length == 0 ? 1 : length);
   }
   return out;
 }

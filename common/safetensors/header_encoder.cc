@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/names.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/safetensors/header.h"
 #include "common/safetensors/json_visitor.h"
 

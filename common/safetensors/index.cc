@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/names.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/safetensors/json_visitor.h"
 
 namespace ballast {

@@ -52,25 +52,6 @@ class Events {
   absl::Status status_;
 };
 
-bool IsContinuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
-
-// Bytes of the UTF-8 sequence that `text`, not empty, begins with; 0: it begins with none.
-size_t SequenceBytes(absl::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < bytes) return 0;
-  for (size_t i = 1; i < bytes; ++i) {
-    if (!IsContinuation(byte(i))) return 0;
-  }
-  const unsigned char second = byte(1);
-  const bool overlong = (first == 0xE0 && second < 0xA0) || (first == 0xF0 && second < 0x90);
-  const bool surrogate = first == 0xED && second >= 0xA0;
-  const bool too_high = first == 0xF4 && second >= 0x90;
-  return overlong || surrogate || too_high ? 0 : bytes;
-}
-
 }  // namespace
 
 absl::Status VisitJson(absl::string_view text, JsonVisitor* visitor) {
@@ -81,15 +62,6 @@ absl::Status VisitJson(absl::string_view text, JsonVisitor* visitor) {
   Events events(visitor);
   nlohmann::json::sax_parse(text.data(), text.data() + text.size(), &events);
   return events.TakeStatus();
-}
-
-bool IsUtf8(absl::string_view text) {
-  while (!text.empty()) {
-    const size_t bytes = SequenceBytes(text);
-    if (bytes == 0) return false;
-    text.remove_prefix(bytes);
-  }
-  return true;
 }
 
 void AppendJsonString(absl::string_view text, std::string* json) {

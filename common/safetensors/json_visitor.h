@@ -36,9 +36,6 @@ class JsonVisitor {
 // behind the value that are no white space, a byte 0, or invalid UTF-8. Else the visitor's error.
 absl::Status VisitJson(absl::string_view text, JsonVisitor* visitor);
 
-// Whether `text` is UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF.
-bool IsUtf8(absl::string_view text);
-
 // Appends `text`, which is UTF-8, to `json` as a string in quotes. Always the same bytes.
 void AppendJsonString(absl::string_view text, std::string* json);
 

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/names.h"
+#include "common/base/utf8.h"
 #include "yaml-cpp/eventhandler.h"
 
 namespace ballast::config {
@@ -154,24 +155,6 @@ class TreeBuilder : public YAML::EventHandler {
   YamlNode root_;
 };
 
-// Length of the UTF-8 sequence that begins `text`, or 0 when it is malformed (RFC 3629: no
-// overlong forms, no surrogates, nothing above U+10FFFF).
-size_t SequenceLength(absl::string_view text) {
-  const auto byte = [text](size_t i) -> uint32_t { return static_cast<unsigned char>(text[i]); };
-  const uint32_t lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  if (lead == 0xE0 && byte(1) < 0xA0) return 0;
-  if (lead == 0xED && byte(1) > 0x9F) return 0;
-  if (lead == 0xF0 && byte(1) < 0x90) return 0;
-  if (lead == 0xF4 && byte(1) > 0x8F) return 0;
-  return length;
-}
-
 }  // namespace
 
 absl::string_view KindName(YamlNode::Kind kind) {
@@ -190,7 +173,7 @@ absl::string_view KindName(YamlNode::Kind kind) {
 
 bool IsPlainText(absl::string_view text) {
   while (!text.empty()) {
-    const size_t length = SequenceLength(text);
+    const size_t length = Utf8Length(text);
     if (length == 0) return false;
     const auto c = static_cast<unsigned char>(text[0]);
     if ((c < 0x20 && c != '\n' && c != '\r' && c != '\t') || c == 0x7F) return false;

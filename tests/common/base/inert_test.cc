@@ -24,7 +24,10 @@ TEST(Inert, BytesThatAreNoUtf8BecomeVisible) {
                   "31m"),
             "\\x9b31m");
   EXPECT_EQ(Inert("\xc3"), "\\xc3");
-  EXPECT_EQ(Inert("\xed\xa0\x80"), "\\ud800");
+  EXPECT_EQ(Inert("\xed\xa0\x80"), "\\xed\\xa0\\x80") << "half of a surrogate pair";
+  EXPECT_EQ(Inert("\xe0\x82\x9b"), "\\xe0\\x82\\x9b") << "U+009B in three bytes";
+  EXPECT_EQ(Inert("\xf0\x80\x82\x9b"), "\\xf0\\x80\\x82\\x9b") << "U+009B in four bytes";
+  EXPECT_EQ(Inert("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80") << "U+110000";
 }
 
 TEST(Inert, OtherTextStays) {

@@ -94,18 +94,6 @@ TEST(JsonVisitor, TextInAnErrorIsShort) {
   EXPECT_LT(Events(text).size(), 300u);
 }
 
-TEST(IsUtf8, FollowsTheTableOfTheUnicodeStandard) {
-  for (const char* good : {"", "a", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf",
-                           "\xee\x80\x80", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"}) {
-    EXPECT_TRUE(IsUtf8(good)) << good;
-  }
-  for (const char* bad :
-       {"\x80", "\xc1\xbf", "\xc2", "\xc2\x41", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xef\xbf",
-        "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff"}) {
-    EXPECT_FALSE(IsUtf8(bad)) << bad;
-  }
-}
-
 TEST(AppendJsonString, IsReadBackToTheSameText) {
   std::string text;
   for (int c = 1; c < 128; ++c) text.push_back(static_cast<char>(c));
