@@ -121,13 +121,14 @@ int64_t MonotonicNs() {
   return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
 }
 
-// `fields`: as rendered in the format of the process, with what separates them from the text.
-void Remember(const timespec& now, LogSeverity severity, absl::string_view text,
+// `line`: the text, escaped without quotes. `fields`: as rendered in the format of the process,
+// with what separates them from the text.
+void Remember(const timespec& now, LogSeverity severity, std::string line,
               absl::string_view fields) {
   LogRecord record;
   record.time_us = int64_t{now.tv_sec} * 1000000 + now.tv_nsec / 1000;
   record.severity = SeverityName(severity).data();
-  AppendEscaped(&record.text, text, /*quotes=*/false);
+  record.text = std::move(line);
   if (!fields.empty()) absl::StrAppend(&record.text, " ", fields.substr(1));
   ProcessLog().Add(std::move(record));
 }
@@ -170,8 +171,9 @@ LogMessage::~LogMessage() {
   // Rendering allocates; out of memory loses the line, not the process.
   try {
     std::string out;
+    std::string line;
     const timespec now = Now();
-    Remember(now, severity_, text_, fields_);
+    AppendEscaped(&line, text_, /*quotes=*/false);
     if (g_format.load(std::memory_order_relaxed) == LogFormat::kJson) {
       absl::StrAppend(&out, "{\"time\":\"", TimeText(now), "\",\"severity\":\"",
                       SeverityName(severity_), "\",\"source\":\"", file_, ":", line_,
@@ -180,10 +182,9 @@ LogMessage::~LogMessage() {
       absl::StrAppend(&out, fields_, "}\n");
     } else {
       absl::StrAppend(&out, TimeText(now), " ", SeverityName(severity_), " ", file_, ":", line_,
-                      " ");
-      AppendEscaped(&out, text_, /*quotes=*/false);
-      absl::StrAppend(&out, fields_, "\n");
+                      " ", line, fields_, "\n");
     }
+    Remember(now, severity_, std::move(line), fields_);
     WriteLine(out);
   } catch (...) {
   }
