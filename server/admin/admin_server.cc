@@ -3,10 +3,7 @@
 // Thread safety: pages_ is constant; CivetWeb's threads only read it.
 #include "server/admin/admin_server.h"
 
-#include <arpa/inet.h>
 #include <civetweb.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
@@ -18,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/socket_address.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_executor.h"
 #include "server/admin/exposition.h"
@@ -36,31 +34,6 @@ constexpr char kIndex[] =
     "/statusz   what it is doing; HTML for browsers, ?format=json for machines\n"
     "/configz   effective configuration; ?format=json for machines\n";
 
-// An IP address as a socket wants it.
-struct Address {
-  sockaddr_storage storage{};
-  socklen_t bytes = 0;
-};
-
-// `host` without brackets and `port` as an address; false when the host is not an IP address.
-bool MakeAddress(const std::string& host, int port, Address* address) {
-  auto* v4 = reinterpret_cast<sockaddr_in*>(&address->storage);
-  if (inet_pton(AF_INET, host.c_str(), &v4->sin_addr) == 1) {
-    v4->sin_family = AF_INET;
-    v4->sin_port = htons(static_cast<uint16_t>(port));
-    address->bytes = sizeof(sockaddr_in);
-    return true;
-  }
-  auto* v6 = reinterpret_cast<sockaddr_in6*>(&address->storage);
-  if (inet_pton(AF_INET6, host.c_str(), &v6->sin6_addr) == 1) {
-    v6->sin6_family = AF_INET6;
-    v6->sin6_port = htons(static_cast<uint16_t>(port));
-    address->bytes = sizeof(sockaddr_in6);
-    return true;
-  }
-  return false;
-}
-
 // The host of the options without brackets. INVALID_ARGUMENT when the options make no address;
 // this also keeps CivetWeb's own syntax (lists, suffixes) out of the string it gets.
 absl::StatusOr<std::string> CheckedHost(const AdminOptions& options) {
@@ -72,21 +45,15 @@ absl::StatusOr<std::string> CheckedHost(const AdminOptions& options) {
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
-  Address address;
-  if (MakeAddress(host, options.port, &address)) return host;
+  if (IsIpAddress(host)) return host;
   return absl::InvalidArgumentError(absl::StrCat(
       "admin host \"", options.host, "\" is not an IP address; use 127.0.0.1, ::1 or 0.0.0.0"));
 }
 
 // Begins a connection and drops it.
 void Touch(const std::string& host, int port) {
-  Address address;
-  if (!MakeAddress(host, port, &address)) return;
-  const int fd = socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) return;
   // Whether it succeeds does not matter: the caller tries until it sees the effect.
-  (void)connect(fd, reinterpret_cast<const sockaddr*>(&address.storage), address.bytes);
-  close(fd);
+  if (const int fd = BeginConnect(host, port); fd >= 0) close(fd);
 }
 
 // The value of ?format=; empty without, and for one that is too long to be known.
