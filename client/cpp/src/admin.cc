@@ -1,14 +1,13 @@
 // The calls of an operator. See ballast/admin.h.
 #include "ballast/admin.h"
 
-#include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ballast/v1/admin.pb.h"
 #include "client/cpp/src/attach.h"
+#include "client/cpp/src/retry.h"
 #include "client/cpp/src/unary_call.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
@@ -22,8 +21,6 @@ using std::chrono::milliseconds;
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr milliseconds kPause{200};
-constexpr milliseconds kPoll{100};
-constexpr int kMaxRedirects = 4;
 // How long a server may take to answer.
 constexpr std::chrono::seconds kListTimeout{5};
 constexpr std::chrono::seconds kDeleteTimeout{60};    // Large files take a while to go.
@@ -42,14 +39,11 @@ absl::Status Poll(const AdminOptions& options) {
                        "the call was stopped by the caller");
 }
 
-// Worth another try: the server is not there, starts, or is going away.
+// Worth another try: the server is away, or has not answered in time.
 bool IsTransient(const absl::Status& status) {
-  const Reason reason = ReasonOf(status);
-  const bool unavailable = status.code() == absl::StatusCode::kUnavailable;
-  const bool silent = status.code() == absl::StatusCode::kDeadlineExceeded;
-  if (reason == Reason::kUnspecified) return unavailable || silent;
-  return unavailable && (reason == Reason::kUnreachable || reason == Reason::kShuttingDown ||
-                         reason == Reason::kRecovering);
+  const bool silent = status.code() == absl::StatusCode::kDeadlineExceeded &&
+                      ReasonOf(status) == Reason::kUnspecified;
+  return silent || IsAway(status);
 }
 
 // Asks the server at `address`, and then the jobs' home, if that is another one.
@@ -66,14 +60,6 @@ absl::Status AskHome(const AdminOptions& options, std::string address, const Ask
     if (address.empty()) return status;
   }
   return status;
-}
-
-absl::Status Sleep(const AdminOptions& options, milliseconds time) {
-  for (; time > milliseconds(0); time -= kPoll) {
-    BALLAST_RETURN_IF_ERROR(Poll(options));
-    std::this_thread::sleep_for(std::min(time, kPoll));
-  }
-  return Poll(options);
 }
 
 absl::Status NoAnswer(const AdminOptions& options, const absl::Status& last) {
@@ -95,7 +81,7 @@ absl::Status Ask(const AdminOptions& options, const Asked& asked) {
       if (!IsTransient(status)) return status;
     }
     if (SteadyClock::now() >= deadline) return NoAnswer(options, status);
-    BALLAST_RETURN_IF_ERROR(Sleep(options, kPause));
+    BALLAST_RETURN_IF_ERROR(SleepPolling(kPause, [&options] { return Poll(options); }));
   }
 }
 

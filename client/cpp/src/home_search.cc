@@ -4,7 +4,6 @@
 #include <chrono>
 #include <map>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +11,7 @@
 #include "ballast/v1/admin.pb.h"
 #include "client/cpp/src/attach.h"
 #include "client/cpp/src/away_teller.h"
+#include "client/cpp/src/retry.h"
 #include "client/cpp/src/unary_call.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
@@ -27,7 +27,6 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr milliseconds kFirstBackoff{100};
 constexpr milliseconds kMaxBackoff{1000};
-constexpr milliseconds kPollInterval{100};
 constexpr std::chrono::seconds kLogInterval{30};
 // A home that has not answered by then waits for the other trainers, or for one of its peers: it is
 // asked which, now and then.
@@ -36,26 +35,16 @@ constexpr milliseconds kAskInterval{5000};
 constexpr milliseconds kAskTimeout{500};
 // The server's answer that names the missing slots should come before our own deadline.
 constexpr milliseconds kServerHeadStart{5000};
-constexpr int kMaxRedirects = 4;
 
-// Worth another try: the server is not there yet, or is going away. `resuming`: another server of
-// the job may be, or may not have followed the home into the job's epoch yet.
+// Worth another try: the server is away. `resuming`: another server of the job may be, or may not
+// have followed the home into the job's epoch yet.
 bool IsTransient(const absl::Status& status, bool resuming) {
+  if (IsAway(status)) return true;
   const Reason reason = ReasonOf(status);
-  if (resuming && reason == Reason::kFutureEpoch) return true;
-  if (status.code() != absl::StatusCode::kUnavailable) return false;
-  switch (reason) {
-    case Reason::kUnspecified:
-    case Reason::kUnreachable:
-    case Reason::kShuttingDown:
-    case Reason::kRecovering:
-      return true;
-    case Reason::kServerLost:
-    case Reason::kStorageFailed:
-      return resuming;
-    default:
-      return false;
-  }
+  const bool unavailable = status.code() == absl::StatusCode::kUnavailable;
+  return resuming &&
+         (reason == Reason::kFutureEpoch ||
+          (unavailable && (reason == Reason::kServerLost || reason == Reason::kStorageFailed)));
 }
 
 // The search for a job's home, with one deadline over all tries.
@@ -81,7 +70,7 @@ class HomeSearch {
         last_error_ = absl::StrCat(endpoint, ": ", ToText(status.message()));
         NoteAway(status);
       }
-      BALLAST_RETURN_IF_ERROR(Sleep(std::min(backoff, Left())));
+      BALLAST_RETURN_IF_ERROR(SleepPolling(std::min(backoff, Left()), [this] { return Poll(); }));
       if (Left() <= milliseconds(0)) return NoAnswer();
       backoff = std::min(backoff * 2, kMaxBackoff);
     }
@@ -157,14 +146,6 @@ class HomeSearch {
   uint32_t IdOf(const std::string& address) const {
     const auto known = ids_.find(address);
     return known == ids_.end() ? kServerUnknown : known->second;
-  }
-
-  absl::Status Sleep(milliseconds time) {
-    for (; time > milliseconds(0); time -= kPollInterval) {
-      BALLAST_RETURN_IF_ERROR(Poll());
-      std::this_thread::sleep_for(std::min(time, kPollInterval));
-    }
-    return Poll();
   }
 
   absl::Status FollowRedirects(std::string address, v1::AttachReply* reply) {

@@ -1,0 +1,41 @@
+// What calls to a job's home have in common: which errors are worth another try, how many servers
+// a call follows, and a wait that its caller can end.
+// Comes from: HomeSearch, Admin. Goes to: their loops. Thread safety: pure functions; SleepPolling
+// blocks the calling thread and calls `poll` on it.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "common/base/reason.h"
+#include "common/base/status_macros.h"
+
+namespace ballast::client {
+
+// A server that is not the home names it; more than so many names in a row are a circle.
+inline constexpr int kMaxRedirects = 4;
+
+// Whether the server is not there, starts, or is going away.
+inline bool IsAway(const absl::Status& status) {
+  if (status.code() != absl::StatusCode::kUnavailable) return false;
+  const Reason reason = ReasonOf(status);
+  return reason == Reason::kUnspecified || reason == Reason::kUnreachable ||
+         reason == Reason::kShuttingDown || reason == Reason::kRecovering;
+}
+
+// Waits for `time`, and asks `poll` about ten times a second, at last at the end. Its first error
+// ends the wait and is returned.
+inline absl::Status SleepPolling(std::chrono::milliseconds time,
+                                 const std::function<absl::Status()>& poll) {
+  constexpr std::chrono::milliseconds kPoll{100};
+  for (; time > std::chrono::milliseconds(0); time -= kPoll) {
+    BALLAST_RETURN_IF_ERROR(poll());
+    std::this_thread::sleep_for(std::min(time, kPoll));
+  }
+  return poll();
+}
+
+}  // namespace ballast::client
