@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/exchange/little_endian.h"
 #include "zlib.h"
 
 namespace ballast::server {
@@ -17,12 +18,9 @@ constexpr uint32_t kFieldHeadBytes = 4;
 constexpr uint16_t kUtf8 = 1 << 11;
 constexpr uint32_t kFirstDay = 0x00210000;  // 1980-01-01 00:00: equal states give equal bytes
 
-void Append(uint64_t value, int bytes, std::string* to) {
-  for (int i = 0; i < bytes; ++i) to->push_back(static_cast<char>(value >> (8 * i)));
-}
-void Append16(uint64_t value, std::string* to) { Append(value, 2, to); }
-void Append32(uint64_t value, std::string* to) { Append(value, 4, to); }
-void Append64(uint64_t value, std::string* to) { Append(value, 8, to); }
+void Append16(uint64_t value, std::string* to) { AppendLittleEndian(value, 2, to); }
+void Append32(uint64_t value, std::string* to) { AppendLittleEndian(value, 4, to); }
+void Append64(uint64_t value, std::string* to) { AppendLittleEndian(value, 8, to); }
 
 bool IsLarge(uint64_t bytes) { return bytes >= kIn64; }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/exchange/little_endian.h"
 
 namespace ballast::server {
 namespace {
@@ -15,11 +16,6 @@ constexpr char kReduce = 'R';
 constexpr char kBinPersId = 'Q';
 constexpr char kNewFalse = '\x89';
 constexpr char kEmptyTuple = ')';
-
-// The lowest `bytes` bytes of `value`, the lowest first.
-void AppendLittleEndian(uint64_t value, int bytes, std::string* to) {
-  for (int i = 0; i < bytes; ++i) to->push_back(static_cast<char>(value >> (8 * i)));
-}
 
 }  // namespace
 

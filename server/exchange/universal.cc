@@ -88,6 +88,12 @@ uint64_t StepOf(const UniversalMoment& moment, uint32_t group) {
   return 0;
 }
 
+// The DeepSpeed whose files these are.
+void PutVersion(TorchPickle* pickle) {
+  pickle->Text("ds_version");
+  pickle->Text("0.19.8");
+}
+
 // Hyper-parameters are left out: those of the engine that loads it stay.
 void PutGroups(uint32_t groups, TorchPickle* pickle) {
   pickle->BeginList();
@@ -110,8 +116,7 @@ std::string OptimizerBytes(const UniversalMoment& moment) {
   pickle.BeginDict();
   pickle.Text("partition_count");
   pickle.Int(1);
-  pickle.Text("ds_version");
-  pickle.Text("0.19.8");
+  PutVersion(&pickle);
   pickle.Text("param_groups");
   PutGroups(groups, &pickle);
   pickle.Text("optimizer_state_dict");
@@ -213,8 +218,7 @@ std::string ModelBytes(const UniversalMoment& moment) {
   PutNumber("skipped_steps", std::max<int64_t>(rounds - applied, 0), &pickle);
   PutNumber("dp_world_size", 1, &pickle);
   PutNumber("mp_world_size", 1, &pickle);
-  pickle.Text("ds_version");
-  pickle.Text("0.19.8");
+  PutVersion(&pickle);
   pickle.Text("universal_checkpoint_info");
   pickle.BeginDict();
   pickle.Text("universal_checkpoint_version");
