@@ -33,8 +33,8 @@ bool Reachable(const std::weak_ptr<PeerClient>& peers, uint32_t id) {
   return false;
 }
 
-}  // namespace
-
+// ballast_disk_free_bytes and ballast_disk_size_bytes of the disk that `path` is on, or is going to
+// be on; `directory` is the label. 0 while the disk cannot be asked.
 void AddDiskMetrics(MetricRegistry* registry, const std::string& directory,
                     const std::string& path) {
   registry->AddCallback("ballast_disk_free_bytes", {{"directory", directory}},
@@ -43,11 +43,13 @@ void AddDiskMetrics(MetricRegistry* registry, const std::string& directory,
                         [path] { return ReadDisk(path).size; });
 }
 
+// ballast_tier_capacity_bytes{tier="nvme"}: the disk of the data directory; of none, 0.
 void AddTierMetrics(MetricRegistry* registry, const std::string& data_dir) {
   registry->AddCallback("ballast_tier_capacity_bytes", {{"tier", "nvme"}},
                         [data_dir] { return data_dir.empty() ? 0 : ReadDisk(data_dir).size; });
 }
 
+// ballast_worker_busy_seconds_total and ballast_workers. `workers` outlives the last scrape.
 void AddWorkerMetrics(MetricRegistry* registry, const ThreadWorkerPool* workers) {
   registry->AddCallback("ballast_worker_busy_seconds_total", {}, [workers] {
     return std::chrono::duration<double>(workers->busy()).count();
@@ -55,6 +57,8 @@ void AddWorkerMetrics(MetricRegistry* registry, const ThreadWorkerPool* workers)
   registry->AddCallback("ballast_workers", {},
                         [workers] { return static_cast<double>(workers->threads()); });
 }
+
+}  // namespace
 
 void AddHostMetrics(MetricRegistry* registry, const config::v1::Storage& config,
                     const ThreadWorkerPool* workers) {

@@ -19,14 +19,6 @@ namespace ballast::server {
 void AddHostMetrics(MetricRegistry* registry, const config::v1::Storage& config,
                     const ThreadWorkerPool* workers);
 
-// ballast_disk_free_bytes and ballast_disk_size_bytes of the disk that `path` is on, or is going to
-// be on; `directory` is the label. 0 while the disk cannot be asked.
-void AddDiskMetrics(MetricRegistry* registry, const std::string& directory,
-                    const std::string& path);
-// ballast_tier_capacity_bytes{tier="nvme"}: the disk of the data directory; of none, 0.
-void AddTierMetrics(MetricRegistry* registry, const std::string& data_dir);
-// ballast_worker_busy_seconds_total and ballast_workers. `workers` outlives the last scrape.
-void AddWorkerMetrics(MetricRegistry* registry, const ThreadWorkerPool* workers);
 // ballast_peer_reachable of each of `servers` but `self`.
 void AddPeerMetrics(MetricRegistry* registry, uint32_t self,
                     const std::vector<ServerAddress>& servers,

@@ -43,12 +43,8 @@ class HealthWatch : public CallHandler, public std::enable_shared_from_this<Heal
     health_->Add(shared_from_this());
     OnChange();
   }
+  // Only one message is read, so this comes in its place.
   void OnReadsDone() override {
-    const bool asked = [this] {
-      MutexLock lock(&mu_);
-      return asked_;
-    }();
-    if (asked) return;  // A client of Watch sends one message and closes its side.
     call_->Finish(ToGrpc(ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadFrame,
                                        "the call ended without a request")));
   }
