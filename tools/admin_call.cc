@@ -32,6 +32,22 @@ std::string CauseOf(const absl::Status& status) {
   return last;
 }
 
+bool IsUnreachable(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable ||
+         status.code() == absl::StatusCode::kDeadlineExceeded;
+}
+
+// One line for a server that did not do what was asked. `source`: of the endpoint.
+std::string ErrorText(const std::string& endpoint, const std::string& source,
+                      const absl::Status& status) {
+  // A detail says that a ballastd has answered, and its own text is the better one.
+  if (!IsUnreachable(status) || status.GetPayload(kErrorDetailTypeUrl).has_value()) {
+    return absl::StrCat(endpoint, ": ", status.message());
+  }
+  return absl::StrCat("cannot reach ", endpoint, ": ", CauseOf(status),
+                      "; is ballastd running there? (", source, ")");
+}
+
 }  // namespace
 
 absl::StatusOr<grpc::ByteBuffer> CallServer(const std::string& endpoint, const char* method,
@@ -60,21 +76,6 @@ absl::StatusOr<grpc::ByteBuffer> CallServer(const std::string& endpoint, const c
 
 std::string HomeOf(const absl::Status& status) {
   return ReasonOf(status) == Reason::kNotHome ? FieldsOf(status).address : "";
-}
-
-bool IsUnreachable(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnavailable ||
-         status.code() == absl::StatusCode::kDeadlineExceeded;
-}
-
-std::string ErrorText(const std::string& endpoint, const std::string& source,
-                      const absl::Status& status) {
-  // A detail says that a ballastd has answered, and its own text is the better one.
-  if (!IsUnreachable(status) || status.GetPayload(kErrorDetailTypeUrl).has_value()) {
-    return absl::StrCat(endpoint, ": ", status.message());
-  }
-  return absl::StrCat("cannot reach ", endpoint, ": ", CauseOf(status),
-                      "; is ballastd running there? (", source, ")");
 }
 
 int ExitCode(const absl::Status& status) {

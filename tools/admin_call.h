@@ -51,10 +51,6 @@ absl::StatusOr<Reply> AskHome(std::string* endpoint, const char* method,
   return Ask<Reply>(*endpoint, method, request, timeout_s);
 }
 
-bool IsUnreachable(const absl::Status& status);
-// One line for a server that did not do what was asked. `source`: of the endpoint.
-std::string ErrorText(const std::string& endpoint, const std::string& source,
-                      const absl::Status& status);
 // The code that a call which ended with `status`, not OK, exits with. A conflict: something of that
 // name exists, or the job is busy with something else.
 int ExitCode(const absl::Status& status);

@@ -21,14 +21,13 @@ namespace {
 
 using server::JsonText;
 using server::Row;
+using server::Seconds;
 using server::TextTable;
 
 // JSON has no infinities and no NaN, which a skipped round's norm may be.
 std::string JsonNumber(double value) {
   return std::isfinite(value) ? absl::StrFormat("%.9g", value) : "null";
 }
-
-double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
 std::string Ids(const std::vector<uint32_t>& ids) {
   return ids.empty() ? "-" : absl::StrJoin(ids, ", ");
@@ -92,7 +91,7 @@ int Shards(const Options& options) {
       if (!wanted.empty() && job.name() != wanted) continue;
       rows.push_back({job.name(), absl::StrCat(server.id()), server.address(),
                       absl::StrCat(job.owned_extents(), "/", job.extents()),
-                      server::BytesText(job.state_bytes()), job.tier()});
+                      server::ShortBytes(job.state_bytes()), job.tier()});
       shards.push_back(absl::StrCat(
           "{\"job\": ", JsonText(job.name()), ", \"server\": ", server.id(),
           ", \"address\": ", JsonText(server.address()),
@@ -155,17 +154,11 @@ std::vector<SeenRound> RoundsOf(const ClusterView& view, const std::string& job,
 }
 
 Row RoundRow(const SeenRound& seen) {
-  const v1::FinishedRound& round = seen.round;
-  return {absl::StrCat(round.round()),
-          absl::StrCat(seen.server),
-          round.end(),
-          absl::StrCat(server::SecondsText(Seconds(round.age_ns())), " ago"),
-          server::SecondsText(Seconds(round.collect_ns())),
-          server::SecondsText(Seconds(round.vote_ns())),
-          server::SecondsText(Seconds(round.step_ns())),
-          server::BytesText(round.pushed_bytes()),
-          absl::StrFormat("%.4g", round.grad_norm()),
-          round.last_slot() < 0 ? "-" : absl::StrCat("slot ", round.last_slot())};
+  Row row = {absl::StrCat(seen.round.round()), absl::StrCat(seen.server), seen.round.end(),
+             absl::StrCat(server::SecondsText(Seconds(seen.round.age_ns())), " ago")};
+  const Row cells = server::RoundCells(seen.round);
+  row.insert(row.end(), cells.begin(), cells.end());
+  return row;
 }
 
 std::string RoundJson(const SeenRound& seen) {
@@ -251,28 +244,26 @@ int Top(const Options& options) {
 
 std::vector<Command> ClusterCommands() {
   return {
-      {"health",
-       "",
-       "what is wrong, server by server; exit code 6 where something is",
-       Health,
-       {"--watch", "--every"}},
-      {"shards",
-       "[JOB]",
-       "which server has how much of a job's state, and where",
-       Shards,
-       {"--watch", "--every"}},
-      {"trainers",
-       "JOB",
-       "its trainers, and what each owes of the open round",
-       Trainers,
-       {"--watch", "--every"}},
-      {"rounds",
-       "JOB",
-       "its last rounds: phases, bytes, norm, and which trainer was last",
-       Rounds,
-       {"--last", "--watch", "--every"}},
+      {.name = "health",
+       .help = "what is wrong, server by server; exit code 6 where something is",
+       .run = Health,
+       .flags = {"--watch", "--every"}},
+      {.name = "shards",
+       .words = "[JOB]",
+       .help = "which server has how much of a job's state, and where",
+       .run = Shards,
+       .flags = {"--watch", "--every"}},
+      {.name = "trainers",
+       .words = "JOB",
+       .help = "its trainers, and what each owes of the open round",
+       .run = Trainers,
+       .flags = {"--watch", "--every"}},
+      {.name = "rounds",
+       .words = "JOB",
+       .help = "its last rounds: phases, bytes, norm, and which trainer was last",
+       .run = Rounds,
+       .flags = {"--last", "--watch", "--every"}},
       {.name = "top",
-       .words = "",
        .help = "the pace of all jobs, redrawn on a terminal",
        .run = Top,
        .flags = {"--watch", "--every"},

@@ -8,10 +8,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/convert/methods.h"
+#include "server/rpc/status_rows.h"
 #include "tools/admin_call.h"
 
 namespace ballast::tools {
 namespace {
+
+using server::Seconds;
 
 // The worse a state of a trainer is, the larger.
 int Badness(const std::string& state) {
@@ -20,8 +23,6 @@ int Badness(const std::string& state) {
   const auto one = known.find(state);
   return one == known.end() ? 0 : one->second;
 }
-
-double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
 }  // namespace
 

@@ -24,14 +24,14 @@ struct Flag {
 
 // Results of a command go to stdout, everything else to stderr.
 struct Command {
-  const char* name;                     // one or two words: "status", "jobs show"
-  const char* words;                    // that follow, "JOB NAME"; "[JOB]" may be left out
-  const char* help;                     // one line
-  int (*run)(const Options&);           // returns the exit code
-  std::vector<const char*> flags = {};  // that it takes besides those of all commands
-  const char* needs = "";               // one of `flags` that must be there
-  bool asks_servers = true;             // --endpoint belongs to it
-  bool live = false;                    // on a terminal it is shown as with --watch
+  const char* name;                      // one or two words: "status", "jobs show"
+  const char* words = "";                // that follow, "JOB NAME"; "[JOB]" may be left out
+  const char* help;                      // one line
+  int (*run)(const Options&) = nullptr;  // returns the exit code
+  std::vector<const char*> flags = {};   // that it takes besides those of all commands
+  const char* needs = "";                // one of `flags` that must be there
+  bool asks_servers = true;              // --endpoint belongs to it
+  bool live = false;                     // on a terminal it is shown as with --watch
   // Takes the arguments behind the name as they stand, and parses them itself; then `run` is null.
   int (*run_unparsed)(const std::vector<std::string>&) = nullptr;
 };

@@ -23,6 +23,12 @@ std::vector<std::string> Split(const std::string& text) {
   return absl::StrSplit(text, ' ', absl::SkipEmpty());
 }
 
+// The nearest of `known`, for the end of a message; empty when none is near.
+std::string Hint(const std::string& word, const std::vector<std::string>& known) {
+  const std::string near = DidYouMean(word, known);
+  return near.empty() ? "" : absl::StrCat(" (did you mean ", near, "?)");
+}
+
 // Commas and blanks separate endpoints, as they do for trainers.
 absl::Status AddEndpoints(const std::string& text, Options* options) {
   for (const absl::string_view part :
@@ -40,10 +46,9 @@ absl::Status SetOutput(const std::string& value, Options* options) {
       {"table", Form::kTable}, {"json", Form::kJson}, {"yaml", Form::kYaml}};
   const auto form = forms.find(value);
   if (form == forms.end()) {
-    const std::string near = DidYouMean(value, {"table", "json", "yaml"});
-    return absl::InvalidArgumentError(
-        absl::StrCat("-o takes table, json or yaml, not ", Quoted(value),
-                     near.empty() ? "" : absl::StrCat(" (did you mean ", near, "?)")));
+    return absl::InvalidArgumentError(absl::StrCat("-o takes table, json or yaml, not ",
+                                                   Quoted(value),
+                                                   Hint(value, {"table", "json", "yaml"})));
   }
   options->form = form->second;
   return absl::OkStatus();
@@ -73,10 +78,8 @@ absl::Status UnknownFlag(const Command& command, const std::string& argument,
   if (FindFlag(flag) != nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(command.name, " takes no ", flag));
   }
-  const std::string near = DidYouMean(flag, FlagsOf(command));
   return absl::InvalidArgumentError(
-      absl::StrCat("unknown argument ", argument,
-                   near.empty() ? "" : absl::StrCat(" (did you mean ", near, "?)")));
+      absl::StrCat("unknown argument ", argument, Hint(flag, FlagsOf(command))));
 }
 
 // Takes the argument at `*at`, and the next one where that is its value.
@@ -177,10 +180,8 @@ absl::StatusOr<const Command*> FindCommand(const std::vector<std::string>& argum
         absl::StrCat(arguments[0], " takes ", absl::StrJoin(follow, ", "),
                      arguments.size() > 1 ? absl::StrCat(", not ", Quoted(arguments[1])) : ""));
   }
-  const std::string near = DidYouMean(arguments[0], firsts);
   return absl::InvalidArgumentError(
-      absl::StrCat("unknown command ", arguments[0],
-                   near.empty() ? "" : absl::StrCat(" (did you mean ", near, "?)")));
+      absl::StrCat("unknown command ", arguments[0], Hint(arguments[0], firsts)));
 }
 
 absl::StatusOr<Options> ParseOptions(const Command& command,

@@ -105,9 +105,18 @@ int Fish(const Options&) {
 
 std::vector<Command> CompletionCommands() {
   return {
-      {"completion bash", "", "a script that bash sources", Bash, {}, "", false},
-      {"completion zsh", "", "a script that zsh sources", Zsh, {}, "", false},
-      {"completion fish", "", "a script that fish sources", Fish, {}, "", false},
+      {.name = "completion bash",
+       .help = "a script that bash sources",
+       .run = Bash,
+       .asks_servers = false},
+      {.name = "completion zsh",
+       .help = "a script that zsh sources",
+       .run = Zsh,
+       .asks_servers = false},
+      {.name = "completion fish",
+       .help = "a script that fish sources",
+       .run = Fish,
+       .asks_servers = false},
   };
 }
 

@@ -72,21 +72,20 @@ int Schema(const Options& options) {
 
 std::vector<Command> ConfigCommands() {
   return {
-      {"config check",
-       "[FILE]",
-       "whether ballastd accepts a file and the BALLAST_* variables",
-       Check,
-       {},
-       "",
-       false},
-      {"config show",
-       "[FILE]",
-       "what they make: every field, and where its value comes from",
-       Show,
-       {},
-       "",
-       false},
-      {"config schema", "", "JSON Schema of the file, for editors", Schema, {}, "", false},
+      {.name = "config check",
+       .words = "[FILE]",
+       .help = "whether ballastd accepts a file and the BALLAST_* variables",
+       .run = Check,
+       .asks_servers = false},
+      {.name = "config show",
+       .words = "[FILE]",
+       .help = "what they make: every field, and where its value comes from",
+       .run = Show,
+       .asks_servers = false},
+      {.name = "config schema",
+       .help = "JSON Schema of the file, for editors",
+       .run = Schema,
+       .asks_servers = false},
   };
 }
 

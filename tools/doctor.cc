@@ -21,7 +21,7 @@ namespace ballast::tools {
 namespace {
 
 using Level = Finding::Level;
-using server::BytesText;
+using server::ShortBytes;
 
 // What a server wants: direct I/O buffers that it locks, and descriptors for streams and files.
 constexpr uint64_t kMemlockBytesMin = uint64_t{64} << 20;
@@ -41,11 +41,11 @@ uint64_t NumberIn(const std::string& path) {
   return absl::SimpleAtoi(FirstWord(path), &number) ? number : 0;
 }
 
-uint64_t LimitOf(int resource, bool hard) {
+// The hard limit: a server raises its soft ones to it.
+uint64_t LimitOf(int resource) {
   rlimit limit{};
   if (getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) return 0;
-  const rlim_t value = hard ? limit.rlim_max : limit.rlim_cur;
-  return value == RLIM_INFINITY ? UINT64_MAX : value;
+  return limit.rlim_max == RLIM_INFINITY ? UINT64_MAX : limit.rlim_max;
 }
 
 bool IsNetworkFileSystem(uint64_t type) {
@@ -86,7 +86,7 @@ void JudgeCpuAndLimits(const HostFacts& facts, std::vector<Finding>* out) {
   const bool unlimited = facts.memlock_bytes == UINT64_MAX;
   out->push_back(Judge(
       "memlock", facts.memlock_bytes >= kMemlockBytesMin,
-      absl::StrCat("RLIMIT_MEMLOCK is ", unlimited ? "unlimited" : BytesText(facts.memlock_bytes)),
+      absl::StrCat("RLIMIT_MEMLOCK is ", unlimited ? "unlimited" : ShortBytes(facts.memlock_bytes)),
       "LimitMEMLOCK=infinity in the systemd unit, --ulimit memlock=-1 for a "
       "container, or ulimit -l unlimited"));
   out->push_back(Judge("nofile", facts.files >= kFilesMin,
@@ -139,8 +139,8 @@ void JudgeData(const DirectoryFacts& data, std::vector<Finding>* out) {
   const bool room =
       data.total_bytes > 0 && free >= kFreeShareMin * static_cast<double>(data.total_bytes);
   out->push_back(Judge("free space", room,
-                       absl::StrCat(BytesText(data.free_bytes), " of ", BytesText(data.total_bytes),
-                                    " free in ", data.path),
+                       absl::StrCat(ShortBytes(data.free_bytes), " of ",
+                                    ShortBytes(data.total_bytes), " free in ", data.path),
                        "make room, or a larger disk: ballastctl jobs list and snapshot list show "
                        "what takes it",
                        data.free_bytes == 0 ? Level::kFail : Level::kWarn));
@@ -178,8 +178,8 @@ void JudgeSnapshots(const HostFacts& facts, std::vector<Finding>* out) {
 HostFacts ReadHost(const config::v1::ServerConfig& config) {
   HostFacts facts;
   facts.isa = simd::IsaName(simd::DetectIsa());
-  facts.memlock_bytes = LimitOf(RLIMIT_MEMLOCK, /*hard=*/true);
-  facts.files = LimitOf(RLIMIT_NOFILE, /*hard=*/true);
+  facts.memlock_bytes = LimitOf(RLIMIT_MEMLOCK);
+  facts.files = LimitOf(RLIMIT_NOFILE);
   facts.huge_pages = HugePageMode();
   facts.aio_used = NumberIn("/proc/sys/fs/aio-nr");
   facts.aio_max = NumberIn("/proc/sys/fs/aio-max-nr");

@@ -1,11 +1,14 @@
-#include "tools/ds_check.h"
+// `ballastctl ds check`: the verdict on a ds_config.json, which the Python package gives.
+// Comes from: ballastctl. Goes to: `ballast.ds_config` in a Python that takes this process's place
+// (docs/decisions/027-ds-config-stays-in-python.md). Thread safety: the main thread.
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
-
-#include <unistd.h>
+#include <string>
+#include <vector>
 
 #include "tools/command.h"
 
@@ -60,8 +63,9 @@ int Become(const std::string& python, const std::vector<std::string>& arguments)
   return kUnreachable;
 }
 
-}  // namespace
-
+// This process becomes the Python of BALLAST_PYTHON, else python3 of PATH, so that its exit code is
+// ballastctl's: as kUsage says, and 3 also for a Python that is too old. Returns only where no
+// Python takes over: 0 after a help text, 3 without Python; an error's text is on stderr.
 int DsCheckMain(const std::vector<std::string>& arguments) {
   const std::string last = arguments.empty() ? "" : arguments.back();
   if (last == "--help" || last == "-h") {
@@ -73,16 +77,16 @@ int DsCheckMain(const std::vector<std::string>& arguments) {
   return Become(given ? named : "python3", arguments);
 }
 
+}  // namespace
+
 std::vector<Command> DsCommands() {
-  return {{"ds check",
-           "FILE [-o table|json] [--world N]",
-           "say what becomes of each key of a ds_config.json",
-           nullptr,
-           {},
-           "",
-           false,
-           false,
-           DsCheckMain}};
+  return {
+      {.name = "ds check",
+       .words = "FILE [-o table|json] [--world N]",
+       .help = "say what becomes of each key of a ds_config.json",
+       .asks_servers = false,
+       .run_unparsed = DsCheckMain},
+  };
 }
 
 }  // namespace ballast::tools

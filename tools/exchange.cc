@@ -133,13 +133,18 @@ int Import(const Options& options) {
 
 std::vector<Command> ExchangeCommands() {
   return {
-      {"export",
-       "JOB",
-       "write a job's weights as safetensors files below storage.export_dir",
-       Export,
-       {"--snapshot", "--name", "--dtype", "--state", "--consolidated", "--format",
-        "--torch-optimizer"}},
-      {"import", "EXPORT", "make a job NEW of such files", Import, {"--as", "--world"}, "--as"},
+      {.name = "export",
+       .words = "JOB",
+       .help = "write a job's weights as safetensors files below storage.export_dir",
+       .run = Export,
+       .flags = {"--snapshot", "--name", "--dtype", "--state", "--consolidated", "--format",
+                 "--torch-optimizer"}},
+      {.name = "import",
+       .words = "EXPORT",
+       .help = "make a job NEW of such files",
+       .run = Import,
+       .flags = {"--as", "--world"},
+       .needs = "--as"},
   };
 }
 

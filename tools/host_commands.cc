@@ -70,16 +70,16 @@ int Doctor(const Options& options) {
 }
 
 std::string SizeText(const std::vector<SizeAnswer>& answers) {
-  using server::BytesText;
+  using server::ShortBytes;
   std::vector<server::Row> rows = {
       {"SERVER", "STATE", "GRADIENTS", "SUMS", "WEIGHTS", "MEMORY", "DISK"}};
   for (const SizeAnswer& one : answers) {
     rows.push_back(
-        {absl::StrCat(one.server), BytesText(one.state),
-         absl::StrCat(BytesText(one.gradients_min), " to ", BytesText(one.gradients_max)),
-         BytesText(one.sums), BytesText(one.weights),
-         absl::StrCat(BytesText(one.memory_min()), " to ", BytesText(one.memory_max())),
-         BytesText(one.disk)});
+        {absl::StrCat(one.server), ShortBytes(one.state),
+         absl::StrCat(ShortBytes(one.gradients_min), " to ", ShortBytes(one.gradients_max)),
+         ShortBytes(one.sums), ShortBytes(one.weights),
+         absl::StrCat(ShortBytes(one.memory_min()), " to ", ShortBytes(one.memory_max())),
+         ShortBytes(one.disk)});
   }
   return absl::StrCat(
       server::TextTable(rows),
@@ -121,20 +121,19 @@ int Size(const Options& options) {
 }  // namespace
 
 std::vector<Command> HostCommands() {
-  return {{"doctor",
-           "",
-           "whether this host suits a state server, each finding with its fix",
-           Doctor,
-           {"--config"},
-           "",
-           false},
-          {"size",
-           "PARAMETERS",
-           "memory and disk that a job of so many will take of each server",
-           Size,
-           {"--trainers", "--servers", "--optimizer", "--dtype"},
-           "",
-           false}};
+  return {
+      {.name = "doctor",
+       .help = "whether this host suits a state server, each finding with its fix",
+       .run = Doctor,
+       .flags = {"--config"},
+       .asks_servers = false},
+      {.name = "size",
+       .words = "PARAMETERS",
+       .help = "memory and disk that a job of so many will take of each server",
+       .run = Size,
+       .flags = {"--trainers", "--servers", "--optimizer", "--dtype"},
+       .asks_servers = false},
+  };
 }
 
 }  // namespace ballast::tools

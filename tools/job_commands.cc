@@ -50,21 +50,20 @@ int DeleteJob(const Options& options) {
 
 std::vector<Command> JobCommands() {
   return {
-      {"jobs list",
-       "",
-       "durable jobs, running or resting on disk",
-       [](const Options& options) { return ListJobs(options, ""); },
-       {"--watch", "--every"}},
-      {"jobs show",
-       "NAME",
-       "one durable job",
-       [](const Options& options) { return ListJobs(options, options.words[0]); },
-       {"--watch", "--every"}},
-      {"jobs delete",
-       "NAME",
-       "remove a job from every server; refused while trainers are attached",
-       DeleteJob,
-       {"--force"}},
+      {.name = "jobs list",
+       .help = "durable jobs, running or resting on disk",
+       .run = [](const Options& options) { return ListJobs(options, ""); },
+       .flags = {"--watch", "--every"}},
+      {.name = "jobs show",
+       .words = "NAME",
+       .help = "one durable job",
+       .run = [](const Options& options) { return ListJobs(options, options.words[0]); },
+       .flags = {"--watch", "--every"}},
+      {.name = "jobs delete",
+       .words = "NAME",
+       .help = "remove a job from every server; refused while trainers are attached",
+       .run = DeleteJob,
+       .flags = {"--force"}},
   };
 }
 

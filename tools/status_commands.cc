@@ -31,11 +31,12 @@ int Status(const Options& options) {
 }  // namespace
 
 std::vector<Command> StatusCommands() {
-  return {{"status",
-           "",
-           "servers, jobs, and which trainer owes what of the open round",
-           Status,
-           {"--watch", "--every"}}};
+  return {
+      {.name = "status",
+       .help = "servers, jobs, and which trainer owes what of the open round",
+       .run = Status,
+       .flags = {"--watch", "--every"}},
+  };
 }
 
 }  // namespace ballast::tools

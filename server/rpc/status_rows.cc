@@ -6,13 +6,7 @@
 #include "absl/time/time.h"
 
 namespace ballast::server {
-namespace {
-
-double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
-
-}  // namespace
-
-std::string BytesText(uint64_t bytes) {
+std::string ShortBytes(uint64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);
   size_t unit = 0;
@@ -26,6 +20,17 @@ std::string SecondsText(double seconds) {
   return absl::StrFormat("%.1f s", seconds);
 }
 
+double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
+
+Row RoundCells(const v1::FinishedRound& round) {
+  return {SecondsText(Seconds(round.collect_ns())),
+          SecondsText(Seconds(round.vote_ns())),
+          SecondsText(Seconds(round.step_ns())),
+          ShortBytes(round.pushed_bytes()),
+          absl::StrFormat("%.4g", round.grad_norm()),
+          round.last_slot() < 0 ? "-" : absl::StrCat("slot ", round.last_slot())};
+}
+
 std::vector<Row> ServerRows(const Replies& servers) {
   std::vector<Row> rows = {
       {"SERVER", "ADDRESS", "STATE", "VERSION", "ISA", "MEMORY", "BUDGET", "PEERS"}};
@@ -36,8 +41,8 @@ std::vector<Row> ServerRows(const Replies& servers) {
     }
     rows.push_back({absl::StrCat(server.id()), server.address(),
                     server.serving() ? "serving" : "waiting for peers", server.version(),
-                    server.isa(), BytesText(server.memory_used_bytes()),
-                    BytesText(server.memory_budget_bytes()),
+                    server.isa(), ShortBytes(server.memory_used_bytes()),
+                    ShortBytes(server.memory_budget_bytes()),
                     peers.empty() ? "-" : absl::StrJoin(peers, ", ")});
   }
   return rows;
@@ -52,7 +57,7 @@ std::vector<Row> JobRows(const Replies& servers) {
           {job.name(), absl::StrCat(server.id()), job.state(), absl::StrCat(job.round()),
            job.phase(), absl::StrCat(job.opt_step()), absl::StrCat(job.world()),
            absl::StrCat(job.parameters()), absl::StrCat(job.owned_extents(), "/", job.extents()),
-           BytesText(job.state_bytes()), job.tier().empty() ? "-" : job.tier(),
+           ShortBytes(job.state_bytes()), job.tier().empty() ? "-" : job.tier(),
            job.votes_missing().empty() ? "-" : absl::StrJoin(job.votes_missing(), ", ")});
     }
   }
@@ -81,12 +86,10 @@ std::vector<Row> RoundRows(const Replies& servers) {
     for (const v1::JobStatus& job : server.jobs()) {
       for (int i = job.rounds_size() - 1; i >= 0; --i) {
         const v1::FinishedRound& round = job.rounds(i);
-        rows.push_back(
-            {job.name(), absl::StrCat(server.id()), absl::StrCat(round.round()), round.end(),
-             SecondsText(Seconds(round.age_ns())), SecondsText(Seconds(round.collect_ns())),
-             SecondsText(Seconds(round.vote_ns())), SecondsText(Seconds(round.step_ns())),
-             BytesText(round.pushed_bytes()), absl::StrFormat("%.4g", round.grad_norm()),
-             round.last_slot() < 0 ? "-" : absl::StrCat("slot ", round.last_slot())});
+        rows.push_back({job.name(), absl::StrCat(server.id()), absl::StrCat(round.round()),
+                        round.end(), SecondsText(Seconds(round.age_ns()))});
+        const Row cells = RoundCells(round);
+        rows.back().insert(rows.back().end(), cells.begin(), cells.end());
       }
     }
   }
@@ -98,7 +101,7 @@ std::vector<Row> WorkRows(const Replies& servers) {
   for (const v1::StatusReply& server : servers) {
     for (const v1::Work& work : server.works()) {
       rows.push_back({work.kind(), absl::StrCat(server.id()), work.name(),
-                      BytesText(work.done_bytes()), BytesText(work.total_bytes())});
+                      ShortBytes(work.done_bytes()), ShortBytes(work.total_bytes())});
     }
   }
   return rows;

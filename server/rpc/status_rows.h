@@ -14,9 +14,13 @@ using Row = std::vector<std::string>;
 using Replies = std::vector<v1::StatusReply>;
 
 // "12.3 MiB": for reading, not for reading back.
-std::string BytesText(uint64_t bytes);
+std::string ShortBytes(uint64_t bytes);
 // "250 us", "1.5 ms", "12.0 s".
 std::string SecondsText(double seconds);
+double Seconds(uint64_t nanoseconds);
+
+// What two tables have of a round, under COLLECT, VOTE, STEP, PUSHED, GRAD NORM and LAST.
+Row RoundCells(const v1::FinishedRound& round);
 
 // Each begins with the headings; where there is nothing to show, they are all.
 std::vector<Row> ServerRows(const Replies& servers);

@@ -126,7 +126,7 @@ std::string JobsTable(const v1::ListJobsReply& reply) {
                     absl::StrCat(job.round()), absl::StrCat(job.parameters()),
                     absl::StrCat(job.tensors()), absl::StrCat(job.groups()),
                     DurabilityName(job.durability()), absl::StrJoin(job.servers(), ", "),
-                    BytesText(job.disk_bytes())});
+                    ShortBytes(job.disk_bytes())});
   }
   return TextTable(rows);
 }
@@ -147,7 +147,7 @@ std::string SnapshotsTable(const v1::ListSnapshotsReply& reply) {
     rows.push_back({one.job(), one.name(), absl::StrCat(one.round()),
                     absl::FormatTime("%Y-%m-%d %H:%M:%S", taken, absl::UTCTimeZone()),
                     absl::StrCat(one.parameters()), absl::StrCat(one.world()),
-                    absl::StrJoin(one.servers(), ", "), BytesText(one.bytes()),
+                    absl::StrJoin(one.servers(), ", "), ShortBytes(one.bytes()),
                     JobIdText(one.id())});
   }
   return TextTable(rows);
