@@ -23,8 +23,12 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 // A connection to the port, or -1. What is received over it comes within a minute or not at all.
-int Connect(int port) {
+// `receive_bytes`: of its buffer; 0 is the kernel's choice.
+int Connect(int port, int receive_bytes = 0) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  if (receive_bytes > 0) {
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof(receive_bytes));
+  }
   const timeval limit = {60, 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   sockaddr_in address{};
@@ -217,6 +221,77 @@ TEST(AdminServerStartTest, AClientThatNeverFinishesItsRequestIsHungUpOn) {
   const absl::StatusOr<std::unique_ptr<AdminServer>> server = AdminServer::Start(options, {});
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_TRUE(HalfRequest((*server)->port()).HungUp());
+}
+
+// A client that has asked for a page larger than the buffers between the two, and reads nothing of
+// it until the end of the test.
+class NeverReader {
+ public:
+  NeverReader(int port, const std::string& target) : fd_(Connect(port, /*receive_bytes=*/4096)) {
+    const std::string request = "GET " + target + " HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    EXPECT_EQ(send(fd_, request.data(), request.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(request.size()));
+  }
+  ~NeverReader() { close(fd_); }
+  NeverReader(const NeverReader&) = delete;
+  // Returns when the answer begins to arrive: a thread of the server is at it.
+  bool Arrives() const {
+    char first = 0;
+    return recv(fd_, &first, 1, MSG_PEEK) == 1;
+  }
+
+ private:
+  const int fd_;
+};
+
+class NeverReadTest : public ::testing::Test {
+ protected:
+  // Two pages of 8 MiB, which is more than a kernel keeps of one connection by default.
+  NeverReadTest() {
+    const auto value = std::make_shared<Gauge>();
+    for (int i = 0; i < 128; ++i) {
+      const std::string label = std::to_string(i) + std::string(size_t{64} << 10, 'x');
+      metrics_.registry().Add("ballast_state_bytes", {{"tier", label}},
+                              std::shared_ptr<const Gauge>(value));
+    }
+  }
+  void Start(std::chrono::milliseconds request_timeout) {
+    AdminOptions options;
+    options.request_timeout = request_timeout;
+    AdminPages pages;
+    pages.metrics = &metrics_.registry();
+    pages.status = [](bool) { return std::string(size_t{8} << 20, 'x'); };
+    absl::StatusOr<std::unique_ptr<AdminServer>> server =
+        AdminServer::Start(options, std::move(pages));
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+  // Returns when the answer begins to arrive, or when the server has hung up: false.
+  bool Ask(const std::string& page) {
+    readers_.push_back(std::make_unique<NeverReader>(server_->port(), page));
+    return readers_.back()->Arrives();
+  }
+
+  ServerMetrics metrics_{BuildInfo{"0.1.0", "", "scalar"}};
+  std::unique_ptr<AdminServer> server_;
+  std::vector<std::unique_ptr<NeverReader>> readers_;  // last: the server's end waits for them
+};
+
+TEST_F(NeverReadTest, ClientsThatNeverReadTheirScrapeDoNotHoldUpAProbe) {
+  Start(std::chrono::minutes(10));  // beyond the end of the test
+  EXPECT_TRUE(Ask("/metrics"));
+  while (readers_.size() < kAdminThreads - 1) EXPECT_TRUE(Ask("/statusz"));
+  EXPECT_EQ(Body(Get(server_->port(), "/healthz")), "ok\n");
+}
+
+TEST_F(NeverReadTest, ClientsThatNeverReadAreHungUpOn) {
+  Start(std::chrono::milliseconds(200));
+  Ask("/metrics");
+  while (readers_.size() < kAdminThreads) Ask("/statusz");
+  // A slow machine may be too late with a request of its own.
+  std::string answer;
+  for (int i = 0; i < 5 && answer != "ok\n"; ++i) answer = Body(Get(server_->port(), "/healthz"));
+  EXPECT_EQ(answer, "ok\n");
 }
 
 TEST_F(AdminServerTest, AfterStopNobodyAnswers) {
