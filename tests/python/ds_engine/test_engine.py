@@ -89,6 +89,25 @@ def test_ballast_run_names_the_configuration_and_its_precision(fake, tmp_path, m
         deepspeed.initialize(model=model())
 
 
+def test_no_gradient_outlives_a_round(fake):
+    """Neither those of parameters that the optimizer lacks, nor those outside of the module."""
+    module, outside = model(), torch.nn.Parameter(torch.ones(3))
+    for p in module[2].parameters():
+        p.requires_grad_(False)
+    named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
+    engine, *_ = deepspeed.initialize(
+        model=module, model_parameters=[*named, ("outside", outside)], config=config())
+    for p in module[2].parameters():
+        p.requires_grad_(True)
+    module.append(torch.nn.Linear(3, 3))
+    loss = engine(batch(0)) + outside
+    engine.backward(loss.square().mean())
+    held = [*module.parameters(), outside]
+    assert all(p.grad is not None for p in held) and len(held) == 7
+    engine.step()
+    assert [p.grad for p in held] == [None] * 7
+
+
 def test_a_step_inside_a_window_does_nothing(fake):
     engine = deepspeed.initialize(model=model(), config=config(gradient_accumulation_steps=3))[0]
     before = [p.clone() for p in engine.parameters()]

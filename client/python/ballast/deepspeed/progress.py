@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 # Timers of an engine by their names in the log, and by DeepSpeed's names in monitors. Gradients go
@@ -33,6 +34,8 @@ _PHASES = {
     "server_step": "step_ns",
 }
 
+_UNTIMED = contextlib.nullcontext()
+
 
 class Progress:
     """Counts and times of one trainer's engine.
@@ -53,27 +56,29 @@ class Progress:
         self._clock = clock
         self._micro: dict[str, float] = {}  # seconds since the last micro-batch ended
         self._round: dict[str, float] = {}
+        self._held: str | None = None  # the line of the micro-batch that ends the round
 
-    @contextlib.contextmanager
-    def timed(self, part: str) -> Iterator[None]:
+    def timed(self, part: str) -> AbstractContextManager[None]:
         """Adds the time of the block to a timer: "fwd", "bwd" or "step"."""
         if not self.breakdown:
-            yield
-            return
-        began = self._clock()
-        try:
-            yield
-        finally:
-            self._micro[part] = self._micro.get(part, 0.0) + self._clock() - began
+            return _UNTIMED
+        return _Timer(self._clock, self._micro, part)
 
-    def micro_batch_ended(self) -> None:
-        """Prints the timers of a micro-batch, which begin anew."""
+    def micro_batch_ended(self, ends_round: bool = False) -> None:
+        """Prints the timers of a micro-batch, which begin anew.
+
+        ends_round: round_ended() prints them, in the same write.
+        """
         if not self.breakdown:
             return
         taken, self._micro = self._filled(self._micro), {}
         for part, seconds in taken.items():
             self._round[part] = self._round.get(part, 0.0) + seconds
-        self._print_times({f"{part}_microstep": s * 1e3 for part, s in taken.items()})
+        shown = _times({f"{part}_microstep": s * 1e3 for part, s in taken.items()})
+        if ends_round:
+            self._held = shown
+        else:
+            self._print(shown)
 
     def round_ended(self, report: Mapping[str, Any]) -> dict[str, float]:
         """Prints the timers of a round, and its phases. Returns them by monitors' names, in ms.
@@ -85,12 +90,17 @@ class Progress:
         taken, self._round = self._filled(self._round), {}
         parts = {part: seconds * 1e3 for part, seconds in taken.items()}
         phases = {name: report.get(field, 0) * 1e-6 for name, field in _PHASES.items()}
-        self._print_times({**parts, **phases})
+        held, self._held = self._held, None
+        self._print(*([] if held is None else [held]), _times({**parts, **phases}))
         return {**{_PARTS[part]: ms for part, ms in parts.items()}, **phases}
+
+    def due(self, step: int) -> bool:
+        """Whether step_ended() prints: the number of rounds is a multiple of steps_per_print."""
+        return self._every is not None and step % self._every == 0
 
     def step_ended(self, step: int, skipped: int, lr: Sequence[Any], mom: Sequence[Any]) -> None:
         """Prints a line where the number of rounds is a multiple of steps_per_print."""
-        if self._every is not None and step % self._every == 0:
+        if self.due(step):
             self._print(f"step={step}, skipped={skipped}, lr={list(lr)}, mom={list(mom)}")
 
     def _filled(self, taken: Mapping[str, float]) -> dict[str, float]:
@@ -102,10 +112,23 @@ class Progress:
             "step": taken.get("step", 0.0),
         }
 
-    def _print_times(self, milliseconds: Mapping[str, float]) -> None:
-        parts = [f"{name}: {ms:.2f}" for name, ms in milliseconds.items()]
-        self._print(" | ".join(["time (ms)", *parts]))
-
-    def _print(self, text: str) -> None:
+    def _print(self, *lines: str) -> None:
         if self._rank == 0:
-            print(f"[Rank 0] {text}", flush=True)
+            print("\n".join(f"[Rank 0] {line}" for line in lines), flush=True)
+
+
+def _times(milliseconds: Mapping[str, float]) -> str:
+    return " | ".join(["time (ms)", *(f"{name}: {ms:.2f}" for name, ms in milliseconds.items())])
+
+
+class _Timer:
+    """Adds the time of a block to its part of `taken`."""
+
+    def __init__(self, clock: Callable[[], float], taken: dict[str, float], part: str) -> None:
+        self._clock, self._taken, self._part = clock, taken, part
+
+    def __enter__(self) -> None:
+        self._began = self._clock()
+
+    def __exit__(self, *error: object) -> None:
+        self._taken[self._part] = self._taken.get(self._part, 0.0) + self._clock() - self._began

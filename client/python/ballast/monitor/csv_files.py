@@ -9,8 +9,9 @@ A job that is started again appends. DeepSpeed writes its header again then; her
 from __future__ import annotations
 
 import csv
+import io
 import os
-from typing import TextIO
+from typing import BinaryIO
 
 from ballast.errors import BadArgument
 from ballast.monitor.events import Event
@@ -22,7 +23,8 @@ class CsvFiles:
     def __init__(self, output_path: str, job_name: str) -> None:
         """Makes the folder. BadArgument when that is not possible."""
         self._folder = os.path.join(output_path, job_name)
-        self._files: dict[str, TextIO] = {}
+        self._files: dict[str, BinaryIO] = {}
+        self._of_tags: dict[str, BinaryIO] = {}
         try:
             os.makedirs(self._folder, exist_ok=True)
         except OSError as error:
@@ -32,31 +34,38 @@ class CsvFiles:
 
     def write(self, events: list[Event]) -> None:
         """Appends a row per event. OSError when a file cannot be written."""
-        touched: dict[str, TextIO] = {}
         for tag, value, samples in events:
-            name = tag.replace("/", "_").replace(" ", "_")
-            file = self._file(name, tag.rpartition("/")[2])
-            csv.writer(file).writerow([samples, value])
-            touched[name] = file
-        for file in touched.values():
-            file.flush()
+            shown = float.__repr__(value) if isinstance(value, float) else value
+            self._file(tag).write(f"{samples},{shown}\r\n".encode())
 
     def close(self) -> None:
         for file in self._files.values():
             file.close()
         self._files.clear()
+        self._of_tags.clear()
 
-    def _file(self, name: str, header: str) -> TextIO:
+    def _file(self, tag: str) -> BinaryIO:
+        """That of a tag; not buffered. Tags that differ in blanks and slashes have one."""
+        if (found := self._of_tags.get(tag)) is not None:
+            return found
+        name = tag.replace("/", "_").replace(" ", "_")
         if name not in self._files:
             path = os.path.join(self._folder, f"{name}.csv")
-            file = open(path, "a+", newline="", encoding="utf-8")
+            file = open(path, "ab", buffering=0)
             self._files[name] = file
             end = file.seek(0, os.SEEK_END)
             if end == 0:
-                csv.writer(file).writerow(["step", header])
+                file.write(_row("step", tag.rpartition("/")[2]))
             elif not _ends_a_line(path, end):
-                file.write("\r\n")
+                file.write(b"\r\n")
+        self._of_tags[tag] = self._files[name]
         return self._files[name]
+
+
+def _row(*values: str) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerow(values)
+    return text.getvalue().encode()
 
 
 def _ends_a_line(path: str, end: int) -> bool:
