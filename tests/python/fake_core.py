@@ -305,11 +305,11 @@ class FakeConnection:
         steps = []
         for i, (_, shape, *_) in enumerate(self.tensors):
             state = self.optimizer.state.get(self.masters[i], {})
-            at(arrays[0][i], shape, "float32").copy_(self.masters[i])
-            for key, addresses in zip(self.arrays, arrays[1:]):
-                value = state.get(key)
+            for key, addresses in zip(("master", *self.arrays), arrays):
+                value = self.masters[i] if key == "master" else state.get(key)
                 value = torch.zeros(tuple(shape)) if value is None else value
-                at(addresses[i], shape, "float32").copy_(value)
+                if addresses[i]:  # 0: left out
+                    at(addresses[i], shape, "float32").copy_(value)
             steps.append(self.steps.get(id(self.masters[i]), 0))
         return FakeOperation(steps, polls=1)
 

@@ -10,6 +10,7 @@ import ballast.deepspeed as deepspeed
 import ballast.torch as bt
 import pytest
 import torch
+from ballast.deepspeed.boundary import Boundary
 from ballast.errors import BadArgument, Unsupported
 
 MICRO = "train_micro_batch_size_per_gpu"
@@ -492,7 +493,7 @@ def test_the_configuration_may_come_from_the_command_line(fake, tmp_path):
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(config()) + " # as DeepSpeed reads it")
     parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
-    args = parser.parse_args(["--deepspeed", "--deepspeed_config", str(path), "--local_rank", "0"])
+    args = parser.parse_args(["--deepspeed", "--deepspeed_config", str(path)])
     engine = deepspeed.initialize(args=args, model=model())[0]
     train(engine, 1)
     assert engine.global_steps == 1
@@ -510,3 +511,82 @@ def test_activations_are_recomputed_by_torch():
     assert deepspeed.checkpointing.is_configured()
     deepspeed.checkpointing.checkpoint(lambda v: v * v, x).sum().backward()
     assert x.grad.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_step_was_applied_only_where_a_round_ended(fake):
+    engine, *_ = deepspeed.initialize(
+        model=model(), config=config(gradient_accumulation_steps=2))
+    said = []
+    for i in range(4):
+        train(engine, 1)
+        said.append(engine.was_step_applied())
+    assert said == [False, True, False, True]
+
+
+@pytest.mark.parametrize("name", ["adamw", "ADAMW", "aDam", "lamb", "LION", "sgd"])
+def test_the_optimizers_name_is_read_in_any_case(fake, name):
+    params = {"lr": 0.01, **({"momentum": 0.9} if name == "sgd" else {})}
+    _, optimizer, *_ = deepspeed.initialize(
+        model=model(), config=config(optimizer={"type": name, "params": params}))
+    assert type(optimizer).__name__.lower() in (name.lower(), "adamw")
+
+
+def test_a_load_begins_a_round_with_all_its_micro_batches():
+    boundary = Boundary(micro=1, accumulation=3, world=1, managed=True)
+    boundary.restore(micro_steps=4, global_steps=1, global_samples=3, skipped_steps=0)
+    ends = []
+    for _ in range(3):
+        ends.append(boundary.is_boundary())
+        boundary.step_ended()
+    assert ends == [False, False, True]
+
+
+def test_switches_that_are_left_to_the_script_are_named(fake, capfd):
+    deepspeed.initialize(
+        model=model(), config=config(torch_autocast={"enabled": True, "dtype": "bfloat16"}))
+    assert "the ds_config switches on torch_autocast.enabled, which" in capfd.readouterr().err
+    deepspeed.initialize(model=model(), config=config())
+    assert "switches on" not in capfd.readouterr().err
+
+
+def test_arguments_of_a_script_do_not_collide_with_ours(fake):
+    parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+    parser.add_argument("--local_rank", type=int)
+    assert parser.parse_args(["--deepspeed", "--local_rank", "2"]).local_rank == 2
+
+
+def test_init_distributed_takes_what_deepspeed_takes(fake, monkeypatch):
+    begun = []
+    monkeypatch.setattr(deepspeed.comm, "get_world_size", lambda: 2)
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda *args, **named: begun.append(args))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.warns(UserWarning, match="nccl needs a GPU, and there is none; gloo"):
+        deepspeed.init_distributed("nccl", True, 29500, verbose=False)
+    deepspeed.init_distributed()
+    assert begun == [("gloo",), ("gloo",)]
+
+
+@pytest.mark.parametrize(("module", "name", "says"), [
+    (deepspeed.comm, "all_reduce", "call init_distributed\\(\\), then use torch.distributed"),
+    (deepspeed.utils, "logger", "use Python's logging"),
+    (deepspeed.utils, "groups", "each trainer has the whole model"),
+    (deepspeed, "DeepSpeedConfig", "ballast.ds_config.check"),
+])  # fmt: skip
+def test_names_that_are_not_here_say_what_to_use(module, name, says):
+    with pytest.raises(AttributeError, match=says):
+        getattr(module, name)
+
+
+def test_fp32_values_of_one_parameter_come_from_the_servers(fake):
+    engine, optimizer, *_ = deepspeed.initialize(model=model().bfloat16(), config=config())
+    train(engine, 2, torch.bfloat16)
+    state = optimizer.export_state()["state"]
+    for i, p in enumerate(engine.module.parameters()):
+        assert torch.equal(deepspeed.utils.safe_get_full_fp32_param(p), state[i]["master"])
+        moment = deepspeed.utils.safe_get_full_optimizer_state(p, "exp_avg")
+        assert torch.equal(moment, state[i]["exp_avg"])
+    with pytest.raises(BadArgument, match="there is no state 'exp'; there are: master, exp_avg"):
+        deepspeed.utils.safe_get_full_optimizer_state(p, "exp")
+    with pytest.raises(BadArgument, match="is in no engine that has stepped"):
+        deepspeed.utils.safe_get_full_fp32_param(torch.nn.Parameter(torch.zeros(1)))

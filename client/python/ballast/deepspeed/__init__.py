@@ -15,7 +15,7 @@ import torch
 
 from ballast import config as job_config
 from ballast import ops
-from ballast.deepspeed import building, checkpointing, comm
+from ballast.deepspeed import building, checkpointing, comm, utils
 from ballast.deepspeed.boundary import Boundary
 from ballast.deepspeed.comm import init_distributed
 from ballast.deepspeed.engine import DeepSpeedEngine
@@ -27,10 +27,11 @@ from ballast.ds_config import launched
 from ballast.ds_config.source import Config, load
 from ballast.errors import BadArgument, at_border
 from ballast.monitor import Monitor
+from ballast.pauses import say
 
 __all__ = [
     "DeepSpeedEngine", "add_config_arguments", "checkpointing", "comm", "init_distributed",
-    "initialize", "ops",
+    "initialize", "ops", "utils",
 ]  # fmt: skip
 
 
@@ -70,6 +71,7 @@ def initialize(
     world, rank = job_config.seat(os.environ)
     document = launched.precise(load(config_of(args, config, config_params)).values)
     settings = Settings(document, world)
+    _say_what_is_left(settings, rank)
     module = building.cast(model, settings)
     opt = building.optimizer_of(optimizer, model_parameters, module, settings)
     schedule = building.scheduler_of(lr_scheduler, opt, settings)
@@ -88,6 +90,12 @@ def initialize(
         settings["checkpoint.load_universal"],
     )
     return engine, opt, loader, schedule
+
+
+def _say_what_is_left(settings: Settings, rank: int) -> None:
+    if settings.beside and rank == 0:
+        what = "which the engine leaves to the script; `ballastctl ds check` says how"
+        say(rank, f"the ds_config switches on {', '.join(settings.beside)}, {what}")
 
 
 def _transfers(settings: Settings, rank: int) -> Transfers | None:

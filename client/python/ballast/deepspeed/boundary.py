@@ -91,8 +91,11 @@ class Boundary:
     def restore(
         self, micro_steps: int, global_steps: int, global_samples: int, skipped_steps: int
     ) -> None:
-        """The counters of a checkpoint; a round begins."""
-        self.micro_steps = micro_steps
+        """The counters of a checkpoint; a round begins, with all its micro-batches.
+
+        Those that a checkpoint was saved behind, inside a round, have left no gradients.
+        """
+        self.micro_steps = micro_steps - micro_steps % self.accumulation
         self.global_steps = global_steps
         self.global_samples = global_samples
         self.skipped_steps = skipped_steps

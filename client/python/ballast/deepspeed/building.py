@@ -38,7 +38,8 @@ _CLASSES: dict[str, tuple[type[ServiceOptimizer], tuple[str, ...]]] = {
     ),
     "SGD": (bt.SGD, ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")),
 }
-_SECTION = ("endpoints", "job", "durability", "profile")  # of `ballast`: arguments of a class
+# Of the section `ballast`: arguments of a class.
+_SECTION = ("endpoints", "job", "durability", "profile", "init")
 
 
 def cast(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
@@ -110,7 +111,7 @@ def _taken_over(
     """A Ballast optimizer in place of torch's. Schedules that hold torch's drive ours, too."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "a learning-rate scheduler was built", UserWarning)
-        ours = bt.wrap(given, model=model, **_job(settings))
+        ours = bt.wrap(given, model=model, **{"init": "broadcast", **_job(settings)})
     given.param_groups = ours.param_groups
     # A schedule warns when the optimizer that it holds has not stepped; ours does.
     given._opt_called = True  # type: ignore[attr-defined]
@@ -119,7 +120,8 @@ def _taken_over(
 
 def _configured(parameters: Any, model: torch.nn.Module, settings: Settings) -> ServiceOptimizer:
     of, options = configured(settings)
-    return of(_named(parameters, model), model=model, **options)
+    # As in DeepSpeed, all trainers begin with the lowest rank's weights; the file may differ.
+    return of(_named(parameters, model), model=model, **{"init": "broadcast", **options})
 
 
 def configured(settings: Settings) -> tuple[type[ServiceOptimizer], dict[str, Any]]:
@@ -133,10 +135,12 @@ def configured(settings: Settings) -> tuple[type[ServiceOptimizer], dict[str, An
             "initialize(): no optimizer was given, and the ds_config has no optimizer.type; "
             'write "optimizer": {"type": "AdamW", "params": {"lr": ...}}'
         )
+    # DeepSpeed reads the name in any case.
+    kind = {name.lower(): name for name in _CLASSES}.get(kind.lower(), kind)
     if kind == "Adam" and settings[f"{_PARAMS}.adam_w_mode"]:
         kind = "AdamW"  # as DeepSpeed reads it
     if kind not in _CLASSES:
-        raise Unsupported(f"optimizer.type {kind} is not made here yet; {', '.join(_CLASSES)} are")
+        raise Unsupported(f"optimizer.type {kind} is not made here; {', '.join(_CLASSES)} are")
     of, arguments = _CLASSES[kind]
     options = {key: settings[f"{_PARAMS}.{key}"] for key in arguments}
     return of, {**options, **_job(settings)}

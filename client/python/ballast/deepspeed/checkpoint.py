@@ -18,6 +18,7 @@ import torch
 from ballast import rejoin
 from ballast.deepspeed import folder
 from ballast.ds_checkpoint.safetensors_file import DTYPES, write_safetensors
+from ballast.ds_checkpoint.universal import LATEST as UNIVERSAL
 from ballast.errors import BadArgument, BallastError, NameInUse, warn
 from ballast.plain_values import Packer, unpack
 from ballast.torch.service_optimizer import ServiceOptimizer
@@ -73,7 +74,8 @@ def load(
     if wanted is None and (optimizer.rank == 0 or folder.latest(load_dir) is None):
         wanted = folder.latest(load_dir)
         if wanted is None:
-            warn(f"{load_dir} has no file {folder.LATEST!r}: nothing is loaded")
+            other = _other_kind(load_dir)
+            warn(f"{load_dir} has no file {folder.LATEST!r}{other}: nothing is loaded")
             return None, None
 
     def make() -> rejoin.Fork:
@@ -88,6 +90,15 @@ def load(
     rejoin.join(optimizer, fork.job)
     _apply(engine, values, beside, schedule)
     return os.path.join(load_dir, fork.tag), client_state
+
+
+def _other_kind(load_dir: str) -> str:
+    if not os.path.isfile(os.path.join(load_dir, UNIVERSAL)):
+        return ""
+    return (
+        ", but that of a universal checkpoint (to load it, write "
+        '"checkpoint": {"load_universal": true} into the ds_config)'
+    )
 
 
 def write_weights(path: str, state: Mapping[str, torch.Tensor]) -> None:
@@ -224,4 +235,11 @@ def _apply(
         group.update(saved)
     if schedule and engine.lr_scheduler is not None and values["lr_scheduler"] is not None:
         engine.lr_scheduler.load_state_dict(values["lr_scheduler"])
-    engine._boundary.restore(**values["counters"])
+    begin_round(engine, values["counters"])
+
+
+def begin_round(engine: DeepSpeedEngine, counters: Mapping[str, int]) -> None:
+    """The counters of a checkpoint. Gradients of before the load belong to other weights."""
+    engine.zero_grad()
+    engine.optimizer._accumulation.discard()
+    engine._boundary.restore(**counters)

@@ -7,14 +7,16 @@ torch.distributed.
 from __future__ import annotations
 
 import os
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import torch.distributed
+from torch.distributed import is_nccl_available as nccl_is_built
 
 from ballast import config
+from ballast.deepspeed.names import comm_advice
 from ballast.deepspeed.transfers import Transfers
-from ballast.errors import Unsupported
+from ballast.errors import Unsupported, warn
 
 _shown: Transfers | None = None  # of the newest engine with comms_logger
 
@@ -81,11 +83,23 @@ def show(transfers: Transfers) -> None:
     _shown = transfers
 
 
-def init_distributed(dist_backend: str | None = None, **_: object) -> None:
+def init_distributed(
+    dist_backend: str | None = None, *_: object, timeout: timedelta | None = None, **__: object
+) -> None:
     """Begins torch.distributed for scripts that use it; Ballast itself does not.
 
-    dist_backend: gloo by default. Does nothing with one trainer, or where it has begun. Other
+    dist_backend: gloo by default, and in place of nccl where there is no GPU, which is said.
+    timeout: of torch.distributed. Does nothing with one trainer, or where it has begun. Other
     arguments of DeepSpeed's are accepted and mean nothing.
     """
-    if get_world_size() > 1 and not is_initialized():
-        torch.distributed.init_process_group(dist_backend or "gloo")
+    if get_world_size() <= 1 or is_initialized():
+        return
+    backend = dist_backend or "gloo"
+    if backend == "nccl" and not (torch.cuda.is_available() and nccl_is_built()):
+        warn("init_distributed(): nccl needs a GPU, and there is none; gloo takes its place")
+        backend = "gloo"
+    torch.distributed.init_process_group(backend, timeout=timeout)
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(comm_advice(name))

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ballast.deepspeed import checkpoint, universal
+from ballast.deepspeed import checkpoint, universal, utils
 from ballast.deepspeed.boundary import Boundary
 from ballast.deepspeed.names import engine_advice
 from ballast.deepspeed.progress import Progress
@@ -62,6 +62,7 @@ class DeepSpeedEngine:
         self._progress = progress or Progress(None, False, 0)
         self._transfers = transfers
         self._loads_universal = loads_universal
+        utils.know(optimizer)
 
     def __getattr__(self, name: str) -> Any:
         module = self.__dict__.get("module")
@@ -72,10 +73,20 @@ class DeepSpeedEngine:
     # ---- the loop
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
+        self._enter()
         with self._progress.timed("fwd"):
             return self.module(*inputs, **named)
 
     forward = __call__
+
+    def _enter(self) -> None:
+        """Before a forward pass: the lowest rank's weights become those of all trainers, in the
+        first one, and in the first one with parameters that can be trained from now on."""
+        membership = self.optimizer._membership
+        if membership.config.init != "broadcast" or membership.alone:
+            return
+        if membership.session is None or membership.newcomers(self.optimizer.param_groups):
+            self.optimizer.attach()
 
     @at_border
     def backward(
@@ -110,6 +121,7 @@ class DeepSpeedEngine:
         if self._no_sync:
             raise BadArgument("step() inside no_sync(); leave it first")
         ends = self._boundary.is_boundary()
+        self._applied = False
         with self._progress.timed("step"):
             if ends:
                 self._round(lr_kwargs or {})

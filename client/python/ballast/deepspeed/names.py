@@ -15,13 +15,25 @@ _MODULE = {
     "PipelineModule": _WHOLE,
     "moe": _WHOLE,
     "runtime": "there is no such package; use what initialize() returns",
-    "utils": "engine.optimizer.export_state() gives fp32 masters and moments",
     "monitor": "use ballast.monitor",
     "init_inference": "call the model itself",
     "tp_model_init": _WHOLE,
     "get_accelerator": "use torch",
+    "DeepSpeedConfig": "ballast.ds_config.check(file) reads and judges a ds_config",
+    "__version__": "use ballast.__version__",
     "accelerator": "use torch",
     "OnDevice": "use torch.device as a context",
+}
+
+_STATE = "engine.optimizer.export_state() gives fp32 masters and moments"
+# Names of deepspeed.utils.
+_UTILS = {
+    "logger": "use Python's logging",
+    "log_dist": "use Python's logging",
+    "groups": "each trainer has the whole model; use torch.distributed",
+    "RepeatingLoader": "use itertools.cycle(loader), or a loop over epochs",
+    "zero_to_fp32": "use ballast-zero-to-fp32",
+    "safe_get_full_grad": "use parameter.grad before engine.step()",
 }
 
 # Names of DeepSpeed's engine.
@@ -34,6 +46,14 @@ _ENGINE = {
     "clip_fp32_gradients": "write gradient_clipping into the ds_config",
     "save_checkpoint_terminate": _SNAPSHOT,
     "set_train_micro_batch_size": "make another engine, or set_train_batch_size()",
+    "config": "use what you gave to initialize()",
+    "gradient_clipping": "use gradient_clipping of the ds_config",
+    "fp16_enabled": "use fp16.enabled of the ds_config",
+    "bfloat16_enabled": "use bf16.enabled of the ds_config",
+    "steps_per_print": "use steps_per_print of the ds_config",
+    "get_global_steps": "use engine.global_steps",
+    "dp_world_size": "use ballast.deepspeed.comm.get_world_size()",
+    "deepspeed_io": "pass training_data to initialize(), or make a DataLoader",
     "set_lr": "set lr in engine.optimizer.param_groups",
     "compile": "call torch.compile on the model before initialize()",
 }
@@ -42,6 +62,18 @@ _ENGINE = {
 def module_advice(name: str) -> str:
     """The text of an AttributeError for a name of the module."""
     return _text("ballast.deepspeed", name, _MODULE.get(name))
+
+
+def comm_advice(name: str) -> str:
+    """The text of an AttributeError for a name of deepspeed.comm."""
+    return _text(
+        "ballast.deepspeed.comm", name, "call init_distributed(), then use torch.distributed"
+    )
+
+
+def utils_advice(name: str) -> str:
+    """The text of an AttributeError for a name of deepspeed.utils."""
+    return _text("ballast.deepspeed.utils", name, _UTILS.get(name, _STATE))
 
 
 def engine_advice(name: str) -> str:

@@ -13,6 +13,7 @@ from ballast.deepspeed.unbuilt import unbuilt
 from ballast.ds_config import launched
 from ballast.ds_config.check import effective
 from ballast.ds_config.report import refusal, refusal_of
+from ballast.ds_config.row import Verdict
 from ballast.ds_config.source import Config
 from ballast.errors import BadArgument
 
@@ -31,6 +32,12 @@ class Settings:
         if error is not None:
             raise error
         self.batch = report.batch
+        # Switched on, and left to the script.
+        self.beside = [
+            finding.path
+            for finding in report.findings
+            if finding.verdict is Verdict.BESIDE and finding.effective is True
+        ]
 
     def __getitem__(self, path: str) -> Any:
         return self._values[path]
@@ -62,10 +69,8 @@ def config_of(args: Any, config: Config | None, config_params: Config | None) ->
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds --deepspeed, --deepspeed_config and --local_rank, which DeepSpeed's launcher passes."""
+    """Adds --deepspeed and --deepspeed_config, as DeepSpeed does; LOCAL_RANK names the trainer."""
     group = parser.add_argument_group("DeepSpeed", "DeepSpeed configurations, read by Ballast")
     group.add_argument("--deepspeed", action="store_true", help="accepted; nothing depends on it")
     group.add_argument("--deepspeed_config", metavar="FILE", help="the ds_config.json")
-    if not any("--local_rank" in action.option_strings for action in parser._actions):
-        group.add_argument("--local_rank", type=int, default=-1, help="accepted; LOCAL_RANK counts")
     return parser

@@ -10,6 +10,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ballast.deepspeed import folder
+from ballast.deepspeed.checkpoint import begin_round
 from ballast.deepspeed.schedule import ServiceSchedule
 from ballast.ds_checkpoint.fields import number
 from ballast.ds_checkpoint.torch_file import FileTensor
@@ -27,7 +29,10 @@ def load(
 ) -> tuple[str | None, Any]:
     """See DeepSpeedEngine.load_checkpoint(). strict: of the module; schedule: whether it loads."""
     if tag is None and not os.path.isfile(os.path.join(load_dir, LATEST)):
-        warn(f"{load_dir} has no file {LATEST!r}: nothing is loaded")
+        other = ""
+        if folder.latest(load_dir) is not None:
+            other = ", but that of save_checkpoint() (leave checkpoint.load_universal out)"
+        warn(f"{load_dir} has no file {LATEST!r}{other}: nothing is loaded")
         return None, None
     model = universal_model(load_dir, None if tag is None else str(tag))
     index = _position(engine, model) if schedule else None
@@ -94,9 +99,11 @@ def _apply(
     if schedule and engine.lr_scheduler is not None and model.lr_scheduler is not None:
         _load_schedule(engine.lr_scheduler, dict(model.lr_scheduler))
     steps = model.counters.get("global_steps", 0)
-    engine._boundary.restore(
-        micro_steps=steps * engine.gradient_accumulation_steps(),
-        global_steps=steps,
-        global_samples=model.counters.get("global_samples", steps * engine.train_batch_size()),
-        skipped_steps=model.counters.get("skipped_steps", 0),
-    )
+    samples = model.counters.get("global_samples", steps * engine.train_batch_size())
+    counters = {
+        "micro_steps": steps * engine.gradient_accumulation_steps(),
+        "global_steps": steps,
+        "global_samples": samples,
+        "skipped_steps": model.counters.get("skipped_steps", 0),
+    }
+    begin_round(engine, counters)

@@ -19,6 +19,16 @@ from ballast.hf.resuming import ResumingOptimizer
 from ballast.pauses import say
 
 
+def _warn_of_kind(args: Any, optimizer: ResumingOptimizer) -> None:
+    """Another optimizer in the training arguments than AdamW, Trainer's default, is lost."""
+    asked = str(getattr(args.optim, "value", args.optim))
+    if "adamw" not in asked:
+        warn(
+            f"optim={asked} of the training arguments counts for nothing: the optimizer is "
+            f"{optimizer._kind.name}, as optimizer.type of the ds_config says (AdamW by default)"
+        )
+
+
 class Callback(TrainerCallback):
     """For Trainer(..., callbacks=[ballast.hf.Callback()]).
 
@@ -56,6 +66,7 @@ class Callback(TrainerCallback):
                 "trainers together, without BALLAST_RESUME or with another job name"
             )
         self._clip_once(args, optimizer)
+        _warn_of_kind(args, optimizer)
         if optimizer._membership.config.loss_scale != 1.0:
             norms.spare_gradients()
 

@@ -53,3 +53,17 @@ def export(
         "param_groups": packed,
         "names": {i: names[i] for i in order},
     }
+
+
+def one(
+    session: Session, manifest: Manifest, param: torch.Tensor, keys: tuple[str, ...]
+) -> dict[str, torch.Tensor]:
+    """The job's arrays of one parameter by name: new fp32 tensors on the CPU, of its shape.
+
+    keys: as for export(). param: one of the manifest's.
+    """
+    arrays = {key: torch.empty(param.shape, dtype=torch.float32, device="cpu") for key in keys}
+    here = [entry.param is param for entry in manifest.entries]
+    pointers = [[arrays[key].data_ptr() if wanted else 0 for wanted in here] for key in keys]
+    session.fetch_state(pointers, keep=arrays)
+    return arrays

@@ -63,7 +63,7 @@ def check(state_dict: Mapping[str, Any], *, job_id: int, round: int) -> None:
     if saved["job_id"] == job_id:
         raise Unsupported(
             f"the state dict is a handle to {where}, but the job is at round {round}; going back "
-            "needs snapshots, which this version lacks"
+            "needs a snapshot: opt.snapshot(name), or ballast.hf.Callback() under Trainer"
         )
     raise Unsupported(
         f"the state dict is a handle to {where}, not to this optimizer's job. To continue that "

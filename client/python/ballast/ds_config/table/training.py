@@ -84,7 +84,11 @@ _BATCH = (
         "train_micro_batch_size_per_gpu",
         POSITIVE,
         None,
-        beside("give it to your DataLoader: batch_size", "torch.utils.data.DataLoader"),
+        beside(
+            "ballast.deepspeed gives it to the loader of training_data; give it to a DataLoader of "
+            "your own: batch_size",
+            "torch.utils.data.DataLoader",
+        ),
         filling=filling.MICRO_BATCH,
         announced=True,
     ),
@@ -97,9 +101,9 @@ _BATCH = (
             above(
                 1,
                 beside(
-                    "bt.AdamW(accumulation_steps=...), which adds in fp32; divide each loss by it. "
-                    "Or call backward() as often before opt.step(): torch adds in the parameter's "
-                    "dtype",
+                    "the engine of ballast.deepspeed divides each loss by it. In a loop of your "
+                    "own, divide each loss, and call backward() as often before opt.step(): torch "
+                    "adds in the parameter's dtype, bt.AdamW(accumulation_steps=...) in fp32",
                     "docs/optimizers.md",
                 ),
             ),
@@ -111,7 +115,17 @@ _BATCH = (
         "managed_gradient_accumulation",
         BOOLEAN,
         True,
-        no_effect("your loop decides when it calls opt.step(), with either value"),
+        no_effect("true: the engine of ballast.deepspeed counts micro-batches"),
+        (
+            equal(
+                False,
+                beside(
+                    "each step() of ballast.deepspeed's engine is a round; in a loop of your own, "
+                    "each opt.step() is",
+                    "docs/deepspeed.md",
+                ),
+            ),
+        ),
         since="0.19.4",
     ),
     Row(
@@ -187,8 +201,8 @@ _FP16 = under(
     switch(
         "enabled",
         service(
-            "the service keeps fp32 masters of fp16 parameters; cast the module yourself: "
-            "model.half()"
+            "the service keeps fp32 masters of fp16 parameters; ballast.deepspeed casts the "
+            "module, in a loop of your own you do: model.half()"
         ),
         filling=filling.FP16,
     ),
@@ -251,8 +265,8 @@ _PRECISION = (
     switch(
         "bf16.enabled",
         service(
-            "the service keeps fp32 masters of bf16 parameters; cast the module yourself: "
-            "model.bfloat16()"
+            "the service keeps fp32 masters of bf16 parameters; ballast.deepspeed casts the "
+            "module, in a loop of your own you do: model.bfloat16()"
         ),
         filling=filling.BF16,
     ),
@@ -352,6 +366,7 @@ _BALLAST = (
             ("job", TEXT),
             ("durability", Choice(("power", "process", "none"))),
             ("profile", Choice(("exact", "deepspeed"))),
+            ("init", Choice(("equal", "broadcast"))),
         )
     ),
 )
