@@ -17,7 +17,7 @@ namespace {
 constexpr int kBeatsPerWatchdog = 2;
 constexpr std::chrono::seconds kBeatMax(5);
 // How long the supervisor waits for the next progress of a replay.
-constexpr absl::string_view kExtend = "EXTEND_TIMEOUT_USEC=60000000\n";
+constexpr absl::string_view kExtend = "EXTEND_TIMEOUT_USEC=120000000\n";
 
 std::string Value(const std::map<std::string, std::string>& environment, const char* name) {
   const auto found = environment.find(name);

@@ -82,10 +82,10 @@ def test_a_replay_is_not_ready_and_asks_for_time_while_it_makes_progress(
     with subprocess.Popen([ballastd, *flags], env=variables, stderr=subprocess.DEVNULL) as process:
         try:
             supervisor.await_line(f"STATUS=replaying, {extents} extents read")
-            asked = supervisor.words().count("EXTEND_TIMEOUT_USEC=60000000")
+            asked = supervisor.words().count("EXTEND_TIMEOUT_USEC=120000000")
             assert 1 <= asked <= extents
             supervisor.await_beats(MANY_BEATS)
-            assert supervisor.words().count("EXTEND_TIMEOUT_USEC=60000000") == asked
+            assert supervisor.words().count("EXTEND_TIMEOUT_USEC=120000000") == asked
             assert "READY=1" not in supervisor.words() and process.poll() is None
         finally:
             process.kill()

@@ -92,7 +92,7 @@ TEST(Supervision, AReplayAsksForTimeOnlyWhileItMakesProgress) {
   ASSERT_TRUE(ear.Await("WATCHDOG=1", 3));
   EXPECT_EQ(ear.Count("EXTEND_TIMEOUT_USEC"), 0u);
   supervision->replayed_extents()->fetch_add(7);
-  ASSERT_TRUE(ear.Await("EXTEND_TIMEOUT_USEC=60000000\nSTATUS=replaying, 7 extents read\n"));
+  ASSERT_TRUE(ear.Await("EXTEND_TIMEOUT_USEC=120000000\nSTATUS=replaying, 7 extents read\n"));
   ASSERT_TRUE(ear.Await("WATCHDOG=1", ear.Count("WATCHDOG=1") + 3));
   EXPECT_EQ(ear.Count("EXTEND_TIMEOUT_USEC"), 1u);
   supervision->Serving();
