@@ -111,11 +111,7 @@ class RawTrainer {
     }
     std::vector<RawTrainer> trainers;
     for (uint32_t slot = 0; slot < spec.world; ++slot) {
-      grpc::ByteBuffer bytes;
-      v1::AttachReply reply;
-      EXPECT_TRUE(calls[slot]->Read(&bytes));
-      EXPECT_TRUE(ParseMessage(bytes, 1 << 20, &reply).ok());
-      trainers.emplace_back(spec, slot, reply);
+      trainers.emplace_back(spec, slot, calls[slot]->ReadReply<v1::AttachReply>());
     }
     return trainers;
   }

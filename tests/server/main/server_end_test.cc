@@ -43,13 +43,7 @@ std::string Get(const std::string& address, const std::string& target) {
   return answer;
 }
 
-Response::ServingStatus Next(RawStream* watch) {
-  grpc::ByteBuffer bytes;
-  Response response;
-  EXPECT_TRUE(watch->Read(&bytes));
-  EXPECT_TRUE(ParseMessage(bytes, 1 << 10, &response).ok());
-  return response.status();
-}
+Response::ServingStatus Next(RawStream* watch) { return watch->ReadReply<Response>().status(); }
 
 bool WaitFor(const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + kTestDeadline;

@@ -13,6 +13,7 @@
 #include "common/base/sync.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
+#include "gtest/gtest.h"
 #include "proto/convert/channel.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/status_convert.h"
@@ -329,6 +330,15 @@ class RawStream {
   bool Read(grpc::ByteBuffer* message) {
     stream_->Read(message, this);
     return Wait();
+  }
+  // The next message as a `Reply`; fails the test when there is none, or it is no such message.
+  template <typename Reply>
+  Reply ReadReply() {
+    grpc::ByteBuffer bytes;
+    Reply reply;
+    EXPECT_TRUE(Read(&bytes));
+    EXPECT_TRUE(ParseMessage(bytes, 1 << 20, &reply).ok());
+    return reply;
   }
   // The next control message or frame; a frame stands in `frame`.
   v1::ServerMessage ReadMessage(DecodedFrame* frame = nullptr) {

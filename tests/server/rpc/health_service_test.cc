@@ -31,11 +31,7 @@ class HealthTest : public testing::Test {
     return SerializeMessage(request);
   }
   static Response::ServingStatus Next(RawStream* call) {
-    grpc::ByteBuffer bytes;
-    Response response;
-    EXPECT_TRUE(call->Read(&bytes));
-    EXPECT_TRUE(ParseMessage(bytes, 1 << 10, &response).ok());
-    return response.status();
+    return call->ReadReply<Response>().status();
   }
   Response::ServingStatus Check(const std::string& service) {
     RawStream call = Open(method::kHealthCheck);

@@ -73,10 +73,7 @@ TEST_F(ServicesTest, AnAttachIsAnsweredWithPlanAndTerms) {
   result.servers = {{3, "127.0.0.1:1"}, {4, "127.0.0.1:2"}};
   result.window_extents = 64;
   directory_->pending_[0](result);
-  grpc::ByteBuffer bytes;
-  ASSERT_TRUE(call.Read(&bytes));
-  v1::AttachReply reply;
-  ASSERT_TRUE(ParseMessage(bytes, 1 << 20, &reply).ok());
+  const auto reply = call.ReadReply<v1::AttachReply>();
   EXPECT_EQ(reply.job(), 77u);
   EXPECT_EQ(reply.plan().owner(1), 4u);
   EXPECT_EQ(reply.servers(1).address(), "127.0.0.1:2");
@@ -155,10 +152,7 @@ TEST_F(ServicesTest, AnExtendIsAnswered) {
   request.set_init(v1::INIT_MODE_BROADCAST);
   RawStream call = Open(method::kExtend);
   ASSERT_TRUE(call.Write(SerializeMessage(request)));
-  grpc::ByteBuffer bytes;
-  ASSERT_TRUE(call.Read(&bytes));
-  v1::ExtendReply reply;
-  ASSERT_TRUE(ParseMessage(bytes, 1 << 20, &reply).ok());
+  const auto reply = call.ReadReply<v1::ExtendReply>();
   EXPECT_EQ(reply.layout_version(), 5u);
 }
 
@@ -167,10 +161,7 @@ TEST_F(ServicesTest, StatusTellsServerPeersAndJobs) {
     if (serving) holder_.Set(directory_);
     RawStream call = Open(method::kAdminStatus);
     ASSERT_TRUE(call.Write(SerializeMessage(v1::StatusRequest())));
-    grpc::ByteBuffer bytes;
-    ASSERT_TRUE(call.Read(&bytes));
-    v1::StatusReply reply;
-    ASSERT_TRUE(ParseMessage(bytes, 1 << 20, &reply).ok());
+    const auto reply = call.ReadReply<v1::StatusReply>();
     EXPECT_EQ(reply.id(), 3u);
     EXPECT_EQ(reply.isa(), "avx2");
     EXPECT_TRUE(reply.peers(0).reachable());
