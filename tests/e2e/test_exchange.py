@@ -16,20 +16,21 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from e2e.ballastctl import ctl, export, snapshots
 from e2e.cluster import fresh_job
 from e2e.exported_model import Model, add_late, open_job, states_of, tensors_of, train
+from e2e.exports import shared
 from e2e.small_run import Run, assert_equal
 
 
 @pytest.mark.parametrize("servers", [1, 3])
 def test_files_are_what_safetensors_and_dcp_read(start_cluster, tmp_path, servers):
-    shared = tmp_path / "snapshots"
-    cluster = start_cluster(servers, BALLAST_STORAGE_SNAPSHOT_DIR=str(shared))
+    folder = tmp_path / "snapshots"
+    cluster = start_cluster(servers, BALLAST_STORAGE_SNAPSHOT_DIR=str(folder))
     job = fresh_job()
     model, optimizer = open_job(cluster, job)
     train(model, optimizer, 2)
     add_late(model, optimizer)
     train(model, optimizer, 2)
     said = export(cluster, job, "--name", "out", "--state")
-    directory = shared / "exports" / "out"
+    directory = folder / "exports" / "out"
     assert said["directory"] == str(directory)
     assert (said["round"], said["tensors"], said["state"]) == (5, 6, True)
     weights = tensors_of(directory)
@@ -105,9 +106,7 @@ def test_weights_are_rounded_as_torch_rounds_them(clusters, dtype, torch_dtype):
     [((1, 3), (2, 1), "cpu"), ((3, 2), (1, 4), "cpu"), ((2, 1), (2, 4), "nvme")],
 )
 def test_what_is_imported_goes_on_as_the_run_did(start_cluster, tmp_path, servers, world, device):
-    shared = {"BALLAST_STORAGE_SNAPSHOT_DIR": str(tmp_path / "snapshots"),
-              "BALLAST_STORAGE_EXPORT_DIR": str(tmp_path / "exports")}  # fmt: skip
-    before, after = (start_cluster(count, **shared) for count in servers)
+    before, after = (start_cluster(count, **shared(tmp_path)) for count in servers)
     job, again = fresh_job(), fresh_job("import")
     run = Run(before, job, world[0], device=device)
     run.step(3)

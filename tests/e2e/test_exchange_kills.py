@@ -9,6 +9,7 @@ import pytest
 from ballast.ds_checkpoint import load_universal
 from e2e.ballastctl import ctl, export, try_ctl
 from e2e.cluster import fresh_job, wait_for
+from e2e.exports import shared
 from e2e.small_run import Run, assert_equal
 
 # Only the home comes by those that have to do with the export as a whole.
@@ -36,8 +37,7 @@ def test_every_failpoint_of_exports_and_imports_is_killed_at(ballastd):
 def test_a_kill_at_any_point_loses_nothing(start_cluster, tmp_path, failpoint, server):
     """What is there afterwards is whole, what is not is gone, and it can be asked for again."""
     folder = tmp_path / "exports"
-    cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR=str(tmp_path / "snapshots"),
-                            BALLAST_STORAGE_EXPORT_DIR=str(folder))  # fmt: skip
+    cluster = start_cluster(2, **shared(tmp_path))
     job = fresh_job()
     run = Run(cluster, job, 1)
     run.step(2)
@@ -74,8 +74,7 @@ def test_a_kill_at_any_point_loses_nothing(start_cluster, tmp_path, failpoint, s
 )
 def test_a_kill_leaves_no_half_universal_checkpoint(start_cluster, tmp_path, failpoint, server):
     folder = tmp_path / "exports"
-    cluster = start_cluster(2, BALLAST_STORAGE_SNAPSHOT_DIR=str(tmp_path / "snapshots"),
-                            BALLAST_STORAGE_EXPORT_DIR=str(folder))  # fmt: skip
+    cluster = start_cluster(2, **shared(tmp_path))
     job = fresh_job()
     run = Run(cluster, job, 1)
     run.step(2)
