@@ -133,21 +133,13 @@ Outcome Bench::Result() const {
   return report.Finish(verified_);
 }
 
-absl::StatusOr<Outcome> Run(const Options& options) {
-  Bench bench(options);
-  BALLAST_RETURN_IF_ERROR(bench.Prepare());
-  BALLAST_RETURN_IF_ERROR(bench.Measure());
-  BALLAST_RETURN_IF_ERROR(bench.Verify());
-  return bench.Result();
-}
-
 int Main(int argc, char** argv) {
   Options options;
   Flags flags;
   flags.Text("--path", &options.path);
   AddLoopFlags(&flags, &options.loop);
   flags.Number("--repeats", 1, 1000, &options.repeats);
-  return RunMain("aio_bench", kUsage, flags, argc, argv, [&] { return Run(options); });
+  return RunMain("aio_bench", kUsage, flags, argc, argv, [&] { return RunBench<Bench>(options); });
 }
 
 }  // namespace

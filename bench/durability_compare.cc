@@ -36,12 +36,6 @@ constexpr std::array<const char*, 3> kNames = {"none", "process", "power"};
 constexpr std::array<client::Durability, 3> kLevels = {
     client::Durability::kNone, client::Durability::kProcess, client::Durability::kPower};
 
-// One job and its place.
-struct Job {
-  std::unique_ptr<client::Client> client;
-  std::unique_ptr<Reference> reference;
-};
-
 // What the jobs took in one repetition, by level.
 struct Turn {
   std::array<double, 3> seconds = {};       // rounds and think time
@@ -61,7 +55,7 @@ class Comparison {
  private:
   absl::Status MeasureDisk();
   absl::Status ChooseThinkTime();
-  absl::StatusOr<double> Round(Job* job);
+  absl::StatusOr<double> Round(size_t level);
   absl::StatusOr<Turn> Repeat(int number);
   double BytesPerRound() const {
     return model_.elements * (kGradientBytes + kStateBytes / kCheckpointRounds);
@@ -73,11 +67,10 @@ class Comparison {
   Model model_;
   std::unique_ptr<TemporaryDirectory> directory_;
   std::unique_ptr<ServerProcess> server_;
-  std::array<Job, 3> jobs_;
+  std::array<std::unique_ptr<VerifiedJob>, 3> jobs_;
   double write_rate_ = 0;  // bytes per second
   double think_s_ = 0;
   double round_s_ = 0;  // of a job without durability, while the think time was chosen
-  uint64_t differing_ = 0;
   std::vector<Turn> turns_;
 };
 
@@ -94,15 +87,11 @@ absl::Status Comparison::Prepare() {
     client::JobOptions job;
     job.endpoints = {server_->address()};
     job.job = absl::StrCat("durability-", kNames[level]);
-    job.tile_elements = kTileElements;
-    job.extent_elements = kExtentElements;
     job.durability = kLevels[level];
-    jobs_[level].reference = std::make_unique<Reference>(model_);
-    BALLAST_ASSIGN_OR_RETURN(jobs_[level].client,
-                             client::Client::Attach(job, model_.tensors, model_.buffers));
+    BALLAST_ASSIGN_OR_RETURN(jobs_[level], VerifiedJob::Attach(std::move(job), &model_));
   }
-  for (Job& job : jobs_) {
-    for (int i = 0; i < kWarmUpRounds; ++i) BALLAST_RETURN_IF_ERROR(Round(&job).status());
+  for (size_t level = 0; level < jobs_.size(); ++level) {
+    for (int i = 0; i < kWarmUpRounds; ++i) BALLAST_RETURN_IF_ERROR(Round(level).status());
   }
   return ChooseThinkTime();
 }
@@ -125,7 +114,7 @@ absl::Status Comparison::MeasureDisk() {
 absl::Status Comparison::ChooseThinkTime() {
   std::vector<double> rounds;
   for (int i = 0; i < 2 * kRoundsPerTurn; ++i) {
-    BALLAST_ASSIGN_OR_RETURN(const double seconds, Round(&jobs_[0]));
+    BALLAST_ASSIGN_OR_RETURN(const double seconds, Round(0));
     rounds.push_back(seconds);
   }
   round_s_ = Median(rounds);
@@ -140,14 +129,9 @@ absl::Status Comparison::ChooseThinkTime() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> Comparison::Round(Job* job) {
-  job->reference->Spoil(&model_);
-  const double start = Now();
-  BALLAST_RETURN_IF_ERROR(job->client->Step({kHyper}, model_.buffers).status());
-  const double seconds = Now() - start;
-  job->reference->Step();
-  differing_ += job->reference->DifferingWeights(model_);
-  return seconds;
+absl::StatusOr<double> Comparison::Round(size_t level) {
+  BALLAST_ASSIGN_OR_RETURN(const TimedRound round, jobs_[level]->Round());
+  return round.seconds;
 }
 
 absl::StatusOr<Turn> Comparison::Repeat(int number) {
@@ -159,11 +143,11 @@ absl::StatusOr<Turn> Comparison::Repeat(int number) {
     // What the job before left to write does not count for this one, but what its own first round
     // leaves does.
     std::this_thread::sleep_for(kSettle);
-    BALLAST_RETURN_IF_ERROR(Round(&jobs_[level]).status());
+    BALLAST_RETURN_IF_ERROR(Round(level).status());
     BALLAST_ASSIGN_OR_RETURN(const double cpu, server_->CpuSeconds());
     for (int round = 0; round < kRoundsPerTurn; ++round) {
       std::this_thread::sleep_for(std::chrono::duration<double>(think_s_));
-      BALLAST_ASSIGN_OR_RETURN(const double seconds, Round(&jobs_[level]));
+      BALLAST_ASSIGN_OR_RETURN(const double seconds, Round(level));
       turn.step_seconds[level] += seconds;
       turn.seconds[level] += seconds + think_s_;
     }
@@ -186,11 +170,7 @@ absl::Status Comparison::Measure() {
 }
 
 absl::Status Comparison::Verify() {
-  for (Job& job : jobs_) {
-    BALLAST_ASSIGN_OR_RETURN(const uint64_t state, job.reference->DifferingState(job.client.get()));
-    differing_ += state;
-    BALLAST_RETURN_IF_ERROR(job.client->Leave());
-  }
+  for (const auto& job : jobs_) BALLAST_RETURN_IF_ERROR(job->Verify());
   return absl::OkStatus();
 }
 
@@ -227,8 +207,10 @@ Outcome Comparison::Result() const {
   report.Add("parameters", model_.elements);
   report.Add("repeats", options_.repeats);
   report.Add("rounds_per_turn", kRoundsPerTurn);
-  report.Add("differing_elements", differing_);
-  return report.Finish(differing_ == 0);
+  uint64_t differing = 0;
+  for (const auto& job : jobs_) differing += job->differing();
+  report.Add("differing_elements", differing);
+  return report.Finish(differing == 0);
 }
 
 }  // namespace
@@ -243,11 +225,7 @@ bool ParseDurability(const std::string& name, client::Durability* level) {
 }
 
 absl::StatusOr<Outcome> CompareDurability(const DurabilityOptions& options) {
-  Comparison comparison(options);
-  BALLAST_RETURN_IF_ERROR(comparison.Prepare());
-  BALLAST_RETURN_IF_ERROR(comparison.Measure());
-  BALLAST_RETURN_IF_ERROR(comparison.Verify());
-  return comparison.Result();
+  return RunBench<Comparison>(options);
 }
 
 }  // namespace ballast::bench

@@ -205,14 +205,6 @@ Outcome Bench::Result() const {
   return report.Finish(verified_);
 }
 
-absl::StatusOr<Outcome> Run(const Options& options) {
-  Bench bench(options);
-  BALLAST_RETURN_IF_ERROR(bench.Prepare());
-  BALLAST_RETURN_IF_ERROR(bench.Measure());
-  BALLAST_RETURN_IF_ERROR(bench.Verify());
-  return bench.Result();
-}
-
 int Main(int argc, char** argv) {
   Options options;
   Flags flags;
@@ -220,7 +212,8 @@ int Main(int argc, char** argv) {
   AddLoopFlags(&flags, &options.loop);
   flags.Number("--parallel", 1, 64, &options.parallelism);
   flags.Number("--repeats", 1, 1000, &options.repeats);
-  return RunMain("handle_bench", kUsage, flags, argc, argv, [&] { return Run(options); });
+  return RunMain("handle_bench", kUsage, flags, argc, argv,
+                 [&] { return RunBench<Bench>(options); });
 }
 
 }  // namespace

@@ -161,6 +161,17 @@ class Flags {
   std::function<bool()> valid_;
 };
 
+// A benchmark of three parts and a result: makes a `Bench` of `arguments`, and runs its Prepare,
+// Measure, Verify and Result. The first error ends it.
+template <typename Bench, typename... Arguments>
+absl::StatusOr<Outcome> RunBench(Arguments&&... arguments) {
+  Bench bench(std::forward<Arguments>(arguments)...);
+  for (absl::Status (Bench::*const part)() : {&Bench::Prepare, &Bench::Measure, &Bench::Verify}) {
+    if (const absl::Status status = (bench.*part)(); !status.ok()) return status;
+  }
+  return bench.Result();
+}
+
 // The main() of a benchmark: adds --json to `flags`, reads them, runs `run`, and prints what it has
 // found on stderr, and with --json on stdout. Returns the exit status: 0; 1 when `run` fails or
 // something is not right; 2, with `usage`, for wrong flags.

@@ -78,12 +78,13 @@ class Bench {
   explicit Bench(Options options) : options_(std::move(options)) {}
 
   absl::Status Prepare();
-  absl::Status MeasureRates();
-  absl::Status MeasureLatency();
+  absl::Status Measure();
   absl::Status Verify();
   Outcome Result() const;
 
  private:
+  absl::Status MeasureRates();
+  absl::Status MeasureLatency();
   absl::StatusOr<Rates> Repeat(double slice);
   absl::StatusOr<double> BareMs();
   absl::StatusOr<double> DurableMs(double arrival_rate);
@@ -139,6 +140,11 @@ absl::StatusOr<Rates> Bench::Repeat(double slice) {
   BALLAST_ASSIGN_OR_RETURN(rates.log_small, small_->WriteRounds(1, kSmallBytes, slice / 2));
   BALLAST_ASSIGN_OR_RETURN(rates.rocks_small, rocks_->WriteBatches(1, kSmallBytes, slice / 2));
   return rates;
+}
+
+absl::Status Bench::Measure() {
+  BALLAST_RETURN_IF_ERROR(MeasureRates());
+  return MeasureLatency();
 }
 
 absl::Status Bench::MeasureRates() {
@@ -248,22 +254,13 @@ Outcome Bench::Result() const {
   return report.Finish(differing_ == 0);
 }
 
-absl::StatusOr<Outcome> Run(const Options& options) {
-  Bench bench(options);
-  BALLAST_RETURN_IF_ERROR(bench.Prepare());
-  BALLAST_RETURN_IF_ERROR(bench.MeasureRates());
-  BALLAST_RETURN_IF_ERROR(bench.MeasureLatency());
-  BALLAST_RETURN_IF_ERROR(bench.Verify());
-  return bench.Result();
-}
-
 int Main(int argc, char** argv) {
   Options options;
   Flags flags;
   flags.Text("--path", &options.path);
   flags.Number("--seconds", 1.0, 3600.0, &options.seconds);
   flags.Number("--repeats", 1, 1000, &options.repeats);
-  return RunMain("log_bench", kUsage, flags, argc, argv, [&] { return Run(options); });
+  return RunMain("log_bench", kUsage, flags, argc, argv, [&] { return RunBench<Bench>(options); });
 }
 
 }  // namespace

@@ -42,27 +42,6 @@ absl::StatusOr<KindJob> FindKind(const std::string& name) {
       absl::StrCat("--optimizer takes ", absl::StrJoin(names, ", "), ", not \"", name, "\""));
 }
 
-client::JobOptions OptionsOf(const KindJob& kind, const std::string& name,
-                             const std::string& address) {
-  client::JobOptions job;
-  job.endpoints = {address};
-  job.job = name;
-  job.tile_elements = kTileElements;
-  job.extent_elements = kExtentElements;
-  job.durability = client::Durability::kNone;
-  job.optimizer = kind.row().name;
-  for (size_t i = 0; i < kind.options.size(); ++i) {
-    job.optimizer_options[kind.row().options[i].name] = kind.options[i];
-  }
-  return job;
-}
-
-struct Job {
-  KindJob kind;
-  std::unique_ptr<client::Client> client;
-  std::unique_ptr<Reference> reference;
-};
-
 // The two jobs in one repetition: AdamW first, whichever ran first.
 struct Pair {
   std::array<double, 2> seconds = {};
@@ -71,10 +50,8 @@ struct Pair {
 
 class Comparison {
  public:
-  Comparison(const OptimizerOptions& options, KindJob kind) : options_(options) {
-    jobs_[0].kind = kAdamWJob;
-    jobs_[1].kind = std::move(kind);
-  }
+  Comparison(const OptimizerOptions& options, KindJob kind)
+      : options_(options), kinds_{kAdamWJob, std::move(kind)} {}
 
   absl::Status Prepare();
   absl::Status Measure();
@@ -87,8 +64,8 @@ class Comparison {
   const OptimizerOptions& options_;
   Model model_;
   std::unique_ptr<ServerProcess> server_;
-  std::array<Job, 2> jobs_;
-  uint64_t differing_ = 0;
+  const std::array<KindJob, 2> kinds_;
+  std::array<std::unique_ptr<VerifiedJob>, 2> jobs_;
   std::vector<Pair> pairs_;
 };
 
@@ -98,26 +75,19 @@ absl::Status Comparison::Prepare() {
                            ServerProcess::Start(options_.server, options_.server_arguments));
   BALLAST_RETURN_IF_ERROR(model_.Allocate());
   for (size_t i = 0; i < jobs_.size(); ++i) {
-    Job& job = jobs_[i];
-    job.reference = std::make_unique<Reference>(model_, job.kind);
-    BALLAST_ASSIGN_OR_RETURN(
-        job.client,
-        client::Client::Attach(OptionsOf(job.kind, i == 0 ? "adamw" : "kind", server_->address()),
-                               model_.tensors, model_.buffers));
+    client::JobOptions job;
+    job.endpoints = {server_->address()};
+    job.job = i == 0 ? "adamw" : "kind";
+    job.durability = client::Durability::kNone;
+    BALLAST_ASSIGN_OR_RETURN(jobs_[i], VerifiedJob::Attach(std::move(job), &model_, kinds_[i]));
   }
   return absl::OkStatus();
 }
 
 absl::Status Comparison::Round(size_t which, Pair* pair) {
-  Job& job = jobs_[which];
-  job.reference->Spoil(&model_);
-  const double start = Now();
-  BALLAST_ASSIGN_OR_RETURN(const client::RoundReport report,
-                           job.client->Step({job.kind.hyper}, model_.buffers));
-  pair->seconds[which] = Now() - start;
-  pair->step_seconds[which] = static_cast<double>(report.step_ns) * 1e-9;
-  job.reference->Step();
-  differing_ += job.reference->DifferingWeights(model_);
+  BALLAST_ASSIGN_OR_RETURN(const TimedRound round, jobs_[which]->Round());
+  pair->seconds[which] = round.seconds;
+  pair->step_seconds[which] = static_cast<double>(round.report.step_ns) * 1e-9;
   return absl::OkStatus();
 }
 
@@ -130,18 +100,14 @@ absl::Status Comparison::Measure() {
     const bool warmup = i < options_.warmups;
     std::cerr << absl::StreamFormat("%s AdamW %.1f ms, %s %.1f ms\n",
                                     warmup ? "warm-up:" : "        ", pair.seconds[0] * 1e3,
-                                    jobs_[1].kind.row().name, pair.seconds[1] * 1e3);
+                                    kinds_[1].row().name, pair.seconds[1] * 1e3);
     if (!warmup) pairs_.push_back(pair);
   }
   return absl::OkStatus();
 }
 
 absl::Status Comparison::Verify() {
-  for (Job& job : jobs_) {
-    BALLAST_ASSIGN_OR_RETURN(const uint64_t state, job.reference->DifferingState(job.client.get()));
-    differing_ += state;
-    BALLAST_RETURN_IF_ERROR(job.client->Leave());
-  }
+  for (const auto& job : jobs_) BALLAST_RETURN_IF_ERROR(job->Verify());
   return absl::OkStatus();
 }
 
@@ -157,22 +123,19 @@ Outcome Comparison::Result() const {
   add("kind_round_ms", &Pair::seconds, 1);
   add("adamw_server_step_ms", &Pair::step_seconds, 0);
   add("kind_server_step_ms", &Pair::step_seconds, 1);
-  report.Add("optimizer", std::string(jobs_[1].kind.row().name));
+  report.Add("optimizer", std::string(kinds_[1].row().name));
   report.Add("parameters", model_.elements);
   report.Add("repeats", options_.repeats);
-  report.Add("differing_elements", differing_);
-  return report.Finish(differing_ == 0, differing_ == 0);
+  const uint64_t differing = jobs_[0]->differing() + jobs_[1]->differing();
+  report.Add("differing_elements", differing);
+  return report.Finish(differing == 0);
 }
 
 }  // namespace
 
 absl::StatusOr<Outcome> CompareOptimizer(const OptimizerOptions& options) {
   BALLAST_ASSIGN_OR_RETURN(KindJob kind, FindKind(options.kind));
-  Comparison comparison(options, std::move(kind));
-  BALLAST_RETURN_IF_ERROR(comparison.Prepare());
-  BALLAST_RETURN_IF_ERROR(comparison.Measure());
-  BALLAST_RETURN_IF_ERROR(comparison.Verify());
-  return comparison.Result();
+  return RunBench<Comparison>(options, std::move(kind));
 }
 
 }  // namespace ballast::bench

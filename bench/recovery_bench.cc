@@ -124,9 +124,9 @@ class Job {
   std::string TooLarge() const;
   absl::Status Prepare();
   absl::Status Measure();
-  absl::Status Verify();
+  absl::Status Verify() { return job_->Verify(); }
   void AddTo(Report* report) const;
-  uint64_t differing() const { return differing_; }
+  uint64_t differing() const { return job_->differing(); }
   // Whether everything came from the disk.
   bool from_disk() const;
 
@@ -143,11 +143,9 @@ class Job {
   std::unique_ptr<TemporaryDirectory> directory_;
   std::unique_ptr<RawFile> raw_;
   std::unique_ptr<ServerProcess> server_;
-  std::unique_ptr<Reference> reference_;
-  std::unique_ptr<client::Client> client_;
+  std::unique_ptr<VerifiedJob> job_;
   double back_at_ = 0;  // wall clock, of the trainer's last return
   double back_cpu_ = 0;
-  uint64_t differing_ = 0;
   std::vector<double> round_seconds_;
   std::vector<Repetition> repetitions_;
 };
@@ -181,20 +179,16 @@ absl::Status Job::Prepare() {
                    options_.server_arguments.end());
   BALLAST_ASSIGN_OR_RETURN(server_, ServerProcess::Start(options_.server, arguments, true));
   BALLAST_RETURN_IF_ERROR(model_.Allocate(kGradientBytes));
-  reference_ = std::make_unique<Reference>(model_);
-
   client::JobOptions job;
   job.endpoints = {server_->address()};
   job.job = "recovery-bench";
-  job.tile_elements = kTileElements;
-  job.extent_elements = kExtentElements;
   job.durability = client::Durability::kPower;
   job.on_pause = [this](const client::Pause& pause) {
     if (pause.kind != client::Pause::Kind::kBack) return;
     back_at_ = WallClock();
     back_cpu_ = server_->CpuSeconds().value_or(0);
   };
-  BALLAST_ASSIGN_OR_RETURN(client_, client::Client::Attach(job, model_.tensors, model_.buffers));
+  BALLAST_ASSIGN_OR_RETURN(job_, VerifiedJob::Attach(std::move(job), &model_));
   for (int i = 0; i < options_.rounds; ++i) BALLAST_RETURN_IF_ERROR(Round());
   std::cerr << absl::StreamFormat("%.3g GB: %d parameters, rounds of %.2f s\n", gigabytes_,
                                   model_.elements, Median(round_seconds_));
@@ -202,31 +196,27 @@ absl::Status Job::Prepare() {
 }
 
 absl::Status Job::Round() {
-  const double start = Now();
-  BALLAST_RETURN_IF_ERROR(client_->Step({kHyper}, model_.buffers).status());
-  round_seconds_.push_back(Now() - start);
-  reference_->Step();
-  differing_ += reference_->DifferingWeights(model_);
+  BALLAST_ASSIGN_OR_RETURN(const TimedRound round, job_->Round());
+  round_seconds_.push_back(round.seconds);
   return absl::OkStatus();
 }
 
 absl::Status Job::RoundAfterKill(Repetition* repetition) {
-  reference_->Spoil(&model_);
-  BALLAST_RETURN_IF_ERROR(client_->BeginStep({kHyper}, model_.buffers));
+  job_->Spoil();
+  BALLAST_RETURN_IF_ERROR(job_->client()->BeginStep({kHyper}, model_.buffers));
   const double start = Now();
   const double started = WallClock();
   BALLAST_RETURN_IF_ERROR(server_->Restart());
   client::RoundReport report;
   for (bool done = false; !done;) {
-    BALLAST_ASSIGN_OR_RETURN(done, client_->Wait(std::chrono::minutes(5), &report));
+    BALLAST_ASSIGN_OR_RETURN(done, job_->client()->Wait(std::chrono::minutes(5), &report));
   }
   repetition->seconds = Now() - start;
   repetition->round = WallClock() - back_at_;
   repetition->load_cpu = back_cpu_;
   BALLAST_ASSIGN_OR_RETURN(const uint64_t read, server_->DiskReadBytes());
   repetition->read_bytes = static_cast<double>(read);
-  reference_->Step();
-  differing_ += reference_->DifferingWeights(model_);
+  job_->CheckRound();
   return ReadLog(started, back_at_, repetition);
 }
 
@@ -274,12 +264,6 @@ absl::Status Job::Measure() {
     repetitions_.push_back(one);
   }
   return absl::OkStatus();
-}
-
-absl::Status Job::Verify() {
-  BALLAST_ASSIGN_OR_RETURN(const uint64_t state, reference_->DifferingState(client_.get()));
-  differing_ += state;
-  return client_->Leave();
 }
 
 bool Job::from_disk() const {

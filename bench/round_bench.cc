@@ -150,12 +150,10 @@ class Bench {
   std::unique_ptr<RawTcpPeer> raw_;
   std::unique_ptr<ServerProcess> server_;
   std::unique_ptr<OptimizerOnly> optimizer_;
-  std::unique_ptr<Reference> reference_;
-  std::unique_ptr<client::Client> client_;
+  std::unique_ptr<VerifiedJob> job_;
   std::vector<std::string> server_tcp_;  // congestion controls of Ballast's own connections
   std::vector<std::string> client_tcp_;
   uint64_t steps_ = 0;
-  uint64_t differing_ = 0;
   std::vector<Repetition> repetitions_;
 };
 
@@ -172,15 +170,11 @@ absl::Status Bench::Prepare() {
   BALLAST_ASSIGN_OR_RETURN(server_, ServerProcess::Start(options_.server, arguments));
   BALLAST_RETURN_IF_ERROR(model_.Allocate());
   BALLAST_ASSIGN_OR_RETURN(optimizer_, OptimizerOnly::Make(model_, options_.step_threads));
-  reference_ = std::make_unique<Reference>(model_);
-
   client::JobOptions job;
   job.endpoints = {server_->address()};
   job.job = "round-bench";
-  job.tile_elements = kTileElements;
-  job.extent_elements = kExtentElements;
   job.durability = options_.durability;
-  BALLAST_ASSIGN_OR_RETURN(client_, client::Client::Attach(job, model_.tensors, model_.buffers));
+  BALLAST_ASSIGN_OR_RETURN(job_, VerifiedJob::Attach(std::move(job), &model_));
   std::cerr << absl::StreamFormat("%d parameters in %d tensors, %d step threads, raw TCP with %s\n",
                                   model_.elements, model_.tensors.size(), options_.step_threads,
                                   congestion_control_);
@@ -196,15 +190,14 @@ absl::Status Bench::MeasureRound(Repetition* repetition) {
   BALLAST_ASSIGN_OR_RETURN(const uint64_t faults, server_->MinorFaults());
   BALLAST_ASSIGN_OR_RETURN(const double cpu, CpuSeconds());
   const double start = Now();
-  BALLAST_ASSIGN_OR_RETURN(repetition->report, client_->Step({kHyper}, model_.buffers));
+  BALLAST_ASSIGN_OR_RETURN(repetition->report, job_->client()->Step({kHyper}, model_.buffers));
   repetition->round = Now() - start;
   BALLAST_ASSIGN_OR_RETURN(const double cpu_end, CpuSeconds());
   BALLAST_ASSIGN_OR_RETURN(const uint64_t faults_end, server_->MinorFaults());
   repetition->round_cpu = cpu_end - cpu;
   repetition->round_faults = static_cast<double>(faults_end - faults);
   ++steps_;
-  reference_->Step();
-  differing_ += reference_->DifferingWeights(model_);
+  job_->CheckRound();
   return absl::OkStatus();
 }
 
@@ -214,11 +207,11 @@ absl::Status Bench::MeasurePull(Repetition* repetition) {
   }
   BALLAST_ASSIGN_OR_RETURN(const double cpu, CpuSeconds());
   const double start = Now();
-  BALLAST_RETURN_IF_ERROR(client_->FetchWeights(model_.buffers));
+  BALLAST_RETURN_IF_ERROR(job_->client()->FetchWeights(model_.buffers));
   repetition->pull = Now() - start;
   BALLAST_ASSIGN_OR_RETURN(const double cpu_end, CpuSeconds());
   repetition->pull_cpu = cpu_end - cpu;
-  differing_ += reference_->DifferingWeights(model_);
+  job_->CheckWeights();
   return absl::OkStatus();
 }
 
@@ -252,13 +245,11 @@ absl::Status Bench::Measure() {
 }
 
 absl::Status Bench::Verify() {
-  BALLAST_ASSIGN_OR_RETURN(const uint64_t state, reference_->DifferingState(client_.get()));
-  differing_ += state;
   // While the connections stand.
   BALLAST_ASSIGN_OR_RETURN(server_tcp_, server_->CongestionControl());
   client_tcp_ =
       OwnCongestionControl(std::stoi(server_->address().substr(server_->address().rfind(':') + 1)));
-  return client_->Leave();
+  return job_->Verify();
 }
 
 void Bench::AddTimes(Report* report) const {
@@ -336,7 +327,7 @@ absl::Status Bench::AddScrapes(Report* report) const {
 }
 
 absl::StatusOr<Outcome> Bench::Result() const {
-  const client::TransferCounters counters = client_->counters();
+  const client::TransferCounters counters = job_->client()->counters();
   const bool same_tcp = server_tcp_ == std::vector<std::string>{congestion_control_} &&
                         client_tcp_ == server_tcp_ &&
                         CongestionControlOf(raw_->fd()) == congestion_control_;
@@ -353,10 +344,10 @@ absl::StatusOr<Outcome> Bench::Result() const {
              absl::StrCat("raw ", congestion_control_, ", client ", absl::StrJoin(client_tcp_, "+"),
                           ", server ", absl::StrJoin(server_tcp_, "+")));
   report.Add("frames_refused", counters.frames_refused);
-  report.Add("differing_elements", differing_);
+  report.Add("differing_elements", job_->differing());
   report.Add("pull_is", "FetchWeights of the whole model after its round");
   report.Add("same_congestion_control", same_tcp);
-  return report.Finish(differing_ == 0, differing_ == 0 && same_tcp);
+  return report.Finish(job_->differing() == 0, job_->differing() == 0 && same_tcp);
 }
 
 absl::StatusOr<Outcome> Run(const Options& options) {
@@ -378,11 +369,7 @@ absl::StatusOr<Outcome> Run(const Options& options) {
                              .server = options.server,
                              .server_arguments = arguments});
   }
-  Bench bench(options);
-  BALLAST_RETURN_IF_ERROR(bench.Prepare());
-  BALLAST_RETURN_IF_ERROR(bench.Measure());
-  BALLAST_RETURN_IF_ERROR(bench.Verify());
-  return bench.Result();
+  return RunBench<Bench>(options);
 }
 
 int Main(int argc, char** argv) {

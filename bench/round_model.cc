@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "bench/harness.h"
 #include "common/base/status_macros.h"
 #include "server/optim/dispatch.h"
 #include "server/optim/scalars.h"
@@ -286,6 +287,41 @@ absl::StatusOr<uint64_t> Reference::DifferingState(client::Client* client) const
     differing += steps[tensors_[i].index] != steps_ ? 1 : 0;
   }
   return differing;
+}
+
+absl::StatusOr<std::unique_ptr<VerifiedJob>> VerifiedJob::Attach(client::JobOptions options,
+                                                                 Model* model,
+                                                                 const KindJob& kind) {
+  options.tile_elements = kTileElements;
+  options.extent_elements = kExtentElements;
+  options.optimizer = kind.row().name;
+  for (size_t i = 0; i < kind.options.size(); ++i) {
+    options.optimizer_options[kind.row().options[i].name] = kind.options[i];
+  }
+  BALLAST_ASSIGN_OR_RETURN(auto client,
+                           client::Client::Attach(options, model->tensors, model->buffers));
+  return std::unique_ptr<VerifiedJob>(new VerifiedJob(model, kind, std::move(client)));
+}
+
+absl::StatusOr<TimedRound> VerifiedJob::Round() {
+  Spoil();
+  TimedRound round;
+  const double start = Now();
+  BALLAST_ASSIGN_OR_RETURN(round.report, client_->Step({hyper_}, model_->buffers));
+  round.seconds = Now() - start;
+  CheckRound();
+  return round;
+}
+
+void VerifiedJob::CheckRound() {
+  reference_.Step();
+  CheckWeights();
+}
+
+absl::Status VerifiedJob::Verify() {
+  BALLAST_ASSIGN_OR_RETURN(const uint64_t state, reference_.DifferingState(client_.get()));
+  differing_ += state;
+  return client_->Leave();
 }
 
 }  // namespace ballast::bench

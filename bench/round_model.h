@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -97,6 +98,46 @@ class Reference {
   size_t tensor_count_ = 0;
   std::vector<Tensor> tensors_;
   uint64_t steps_ = 0;
+};
+
+// A round of a VerifiedJob, and how long its trainer waited for it.
+struct TimedRound {
+  double seconds = 0;
+  client::RoundReport report;
+};
+
+// A job with one trainer, this process, whose weights are compared with a Reference.
+class VerifiedJob {
+ public:
+  // Tiles and extents of `options` become those of this file; its optimizer is the one of `kind`.
+  // `model` outlives the job. Errors: Client::Attach's.
+  static absl::StatusOr<std::unique_ptr<VerifiedJob>> Attach(client::JobOptions options,
+                                                             Model* model,
+                                                             const KindJob& kind = kAdamWJob);
+
+  // One round. Weights of before cannot pass for its own.
+  absl::StatusOr<TimedRound> Round();
+  // For a round that is run with client(): what stands before it, and after it.
+  void Spoil() { reference_.Spoil(model_); }
+  void CheckRound();
+  // Compares the weights with those after the last round.
+  void CheckWeights() { differing_ += reference_.DifferingWeights(*model_); }
+  // Compares masters and state arrays, and leaves the job.
+  absl::Status Verify();
+
+  client::Client* client() { return client_.get(); }
+  // Values that were not the reference's.
+  uint64_t differing() const { return differing_; }
+
+ private:
+  VerifiedJob(Model* model, const KindJob& kind, std::unique_ptr<client::Client> client)
+      : model_(model), hyper_(kind.hyper), reference_(*model, kind), client_(std::move(client)) {}
+
+  Model* const model_;
+  const client::Hyper hyper_;
+  Reference reference_;
+  const std::unique_ptr<client::Client> client_;
+  uint64_t differing_ = 0;
 };
 
 }  // namespace ballast::bench
