@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.gpt2 import launch, net, ways
+from e2e.gpt2 import answers, launch, net, ways
 from e2e.gpt2.launch import Part
 from e2e.gpt2.net import Case
 from e2e.test_gpt2_three_ways import ROUNDING
@@ -52,3 +52,16 @@ def test_accumulation_and_clipping_on_two_trainers(clusters, tmp_path, dtype):
         for accumulation, clip in itertools.product(windows, (0.0, 0.5))
     }
     check(clusters(2), tmp_path / "plan", cases)
+
+
+@pytest.mark.long
+def test_two_trainers_skip_together_as_deepspeed_does(clusters, tmp_path):
+    names = ("fp32", "fp16", "accumulation", "fp16-clipped")
+    plan = [
+        Part(f"{name}-{way}", way, answers.CASES[name], WORLD)
+        for name in names for way in ways.WAYS
+    ]  # fmt: skip
+    results = launch.carry_out(clusters(2), tmp_path / "plan", plan, "none")
+    for name, way in itertools.product(names, ways.WAYS):
+        for log in results.logs(f"{name}-{way}", WORLD):
+            answers.stand(log.rounds, answers.recorded()[name])

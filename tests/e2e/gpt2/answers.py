@@ -33,6 +33,18 @@ CASES = {
 }
 
 
+def stand(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    """Asserts that schedule, rate and scale are the same after each round, and what was skipped."""
+    skipped = 0
+    for number, (said, told) in enumerate(zip(ours, theirs, strict=True)):
+        assert said["position"] == told["position"], number
+        assert said["rate"] == told["before"], number  # the rate that this round has used
+        assert said["scale"] == told["scale"], number
+        assert said["applied"] == (told["skipped"] == skipped), number
+        skipped = told["skipped"]
+    assert 0 < skipped < len(ours)
+
+
 def recorded() -> dict[str, list[dict[str, Any]]]:
     """By case: what DeepSpeed's script has said after each round."""
     return json.loads(FILE.read_text())["rounds"]
