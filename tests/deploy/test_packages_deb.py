@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from deploy.packages import VERSION, Packages, build, inside, program, run
+
+pytestmark = pytest.mark.slow
 
 # What the package needs beside Debian's essential packages.
 _USERS = "systemd-standalone-sysusers"
@@ -34,14 +37,15 @@ def depends(deb: Path) -> list[str]:
 
 
 @pytest.fixture
-def debian(packages: Packages, deb: Path, tmp_path: Path) -> Path:
+def debian(packages: Packages, deb: Path, tmp_path: Path) -> Iterator[Path]:
     """A root of one's own with what the package depends on, and the package in /tmp."""
     libraries = [name for name in depends(deb) if name != "systemd"]
     base = packages.root("debian", "essential", _USERS, *libraries)
     root = tmp_path / "root"
     run("cp", "-a", "--reflink=auto", base, root)
     shutil.copy(deb, root / "tmp")
-    return root
+    yield root
+    shutil.rmtree(root)
 
 
 def dpkg(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

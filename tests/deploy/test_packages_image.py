@@ -21,6 +21,8 @@ from deploy.packages import VERSION, Packages, build, program, run
 from deploy.server import ON_LOOPBACK
 from deploy.training import train
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = ("ballastctl", "ballastd")
 
 

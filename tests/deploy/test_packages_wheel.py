@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import re
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -19,6 +20,8 @@ import pytest
 from deploy.packages import VERSION, Packages, inside, program, run
 from deploy.server import ON_LOOPBACK
 from deploy.tools import REPO
+
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 # libstdc++ is what the wheels of PyTorch take from their host, too.
@@ -138,3 +141,13 @@ def test_it_trains_beside_grpcio_and_protobuf(order: str, host: list[str], start
     assert any("libgrpc-" in path for path in ours) and any("libprotobuf-" in path for path in ours)
     system = [Path(path).name for path in loaded if not path.startswith(("/venv/", "/packages/"))]
     assert not [name for name in system if re.match(r"lib(grpc|protobuf|absl|upb|cares|re2)", name)]
+
+
+def test_without_its_libraries_it_does_not_load(host: list[str]):
+    """So the test above can fail: nothing on the host is in their place."""
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    hidden = ["--tmpfs", f"/venv/lib/{python}/site-packages/ballast.libs"]
+    done = subprocess.run([*host, *hidden, "/venv/bin/python", "-c", "import ballast._core"],
+                          text=True, check=False, capture_output=True, timeout=60)
+    assert done.returncode == 1
+    assert re.search(r"ImportError: lib\S+: cannot open shared object file", done.stderr)
