@@ -73,7 +73,7 @@ JobView::JobView(const JobOptions& job_options, const AttachResult& attached)
 
 std::vector<ContributorSet> JobView::ContributorsByRule() const {
   std::vector<uint32_t> slots;
-  for (const auto& [slot, incarnation] : members) slots.push_back(slot);
+  for (const auto& member : members) slots.push_back(member.first);
   return ContributorsBy(spec.gradients, slots, spec.group_count);
 }
 

@@ -40,7 +40,7 @@ absl::Status CheckContributors(const AttachResult& attached) {
   std::vector<uint32_t> slots;
   for (const v1::Member& member : epoch.members()) slots.push_back(member.slot());
   const uint32_t groups = spec.group_count;
-  const bool follows = spec.gradients == Gradients::kLocal ||
+  const bool follows = spec.gradients == ::ballast::Gradients::kLocal ||
                        ContributorsIn(epoch) == ContributorsBy(spec.gradients, slots, groups);
   if (known && follows) return absl::OkStatus();
   return ReasonedError(

@@ -67,6 +67,7 @@ class EchoServer {
                              "the job is in a later epoch"));
   }
 
+  uint32_t slot = 0;  // the trainer's
   bool silent = false;
   int frames_until_stop = -1;
   int begun = 0;   // RoundBegin
@@ -132,6 +133,7 @@ class EchoServer {
       FrameHeader header;
       header.job = kJob;
       header.epoch = epoch_;
+      header.slot = slot;
       header.round = round_ + 1;
       header.extent = extent;
       header.offset_bytes = at;

@@ -74,7 +74,7 @@ TEST_F(SessionCoreTest, ADurableServerThatStaysAwayIsGivenUpAtTheReconnectTimeou
 // Slot 0 pushes what is equal everywhere, and this trainer, in slot 3, nothing, until slot 0 is
 // gone.
 TEST_F(SessionCoreTest, WhatAnotherSlotPushesIsLentAndPushedInTheNextEpoch) {
-  options_.slot = 3;
+  options_.slot = server_.slot = 3;
   Start(Durability::kPower, WithMembers({0, 3}));
   BeginStep();
   ASSERT_TRUE(RunUntil([this] { return server_.begun == 1; }));

@@ -20,7 +20,10 @@ using testing::DurablePlan;
 using testing::ProtoCodec;
 
 // As releases before decision 031 wrote DurablePlan(): its contributors are left out.
-constexpr char kOldRecord[] = "@OLD@";
+constexpr char kOldRecord[] =
+    "01000000094d00000000000000123a0a056a6f6237371002180120012a0a0a0274301202ac0218012a09"
+    "0a027431120128180139000000000000f03f400148405080015801600170641a1e080110011a0911e803"
+    "0000000000001a0b080111e903000000000000300122050a030001002a0200013001";
 
 JobPlan Reduced() {
   JobPlan plan = DurablePlan();

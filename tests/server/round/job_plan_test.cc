@@ -110,12 +110,12 @@ TEST(JobPlanTest, ReducedGradientsTakeTheRegistersOfOneTrainerWhateverTheWorld) 
   EXPECT_GT(with(4, Gradients::kLocal).register_bytes, 3 * alone.register_bytes);
 }
 
-TEST(JobPlanTest, AWorldOfReducedGradientsMayBecomeFarLarger) {
+TEST(JobPlanTest, AWorldOfReducedGradientsMayBecomeLarger) {
   JobPlan plan = MakePlan({3000}, 2, {1});
   plan.spec.variable_world = true;
   const uint32_t local = WorldMax(plan, 1, {777'777}, 4);
   plan.spec.gradients = Gradients::kReduced;
-  EXPECT_GT(WorldMax(plan, 1, {777'777}, 4), 5 * local);
+  EXPECT_GT(WorldMax(plan, 1, {777'777}, 4), 2 * local);
 }
 
 // 40 extents of a page of state each, of one trainer.
