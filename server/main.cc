@@ -195,7 +195,8 @@ int Run(const CommandLine& line) {
 
   absl::Status status = ApplyLog(loaded->config.log());
   if (!status.ok()) return Fail(status, 1);
-  absl::StatusOr<SupervisionOptions> supervision = ReadSupervision(Environment(), getpid());
+  absl::StatusOr<SupervisionOptions> supervision =
+      ReadSupervision(config::ProcessEnvironment(), getpid());
   if (!supervision.ok()) return Fail(supervision.status(), kUsageError);
   if (!temporary->path().empty()) RemoveStaleData(temporary->path());
   if (!line.ready_file.empty()) status = CheckReadyFile(line.ready_file);
