@@ -318,7 +318,7 @@ absl::StatusOr<client::RoundInput> SimTrainer::Input(UploadPlane plane) {
     // From other memory than the weights land in: initial weights may have to go out once more.
     std::vector<client::TensorBuffers> uploaded;
     for (uint32_t t = 0; t < buffers.size(); ++t) uploaded.push_back({nullptr, grads_.data(t)});
-    auto input = client::UploadInput(job(), uploaded);
+    auto input = client::UploadInput(job(), uploaded, nullptr);
     if (input.ok()) input->weights = weights_.pointers();
     return input;
   }
@@ -329,7 +329,7 @@ absl::StatusOr<client::RoundInput> SimTrainer::Input(UploadPlane plane) {
     const std::optional<StepCounts> steps = reference.SetSteps(round);
     if (steps.has_value()) upload.tensor_step = steps->tensor;
     if (steps.has_value()) upload.opt_step = steps->opt_step;
-    return client::StateUploadInput(job(), upload, buffers);
+    return client::StateUploadInput(job(), upload, buffers, nullptr);
   }
   std::vector<Hyper> hyper;
   for (uint32_t g = 0; g < context_.plan->spec.group_count; ++g) {
@@ -339,9 +339,9 @@ absl::StatusOr<client::RoundInput> SimTrainer::Input(UploadPlane plane) {
   const bool scaled = context_.plan->spec.policy.loss_scaler.has_value();
   auto input = client::StepInput(job(), hyper, buffers, scaled ? job().policy.state.loss_scale : 0);
   if (!input.ok() || !job().ComparesGradients()) return input;
-  for (const uint32_t crc : client::GradientDigests(context_.layout->tensors(), buffers)) {
-    input->begin.add_gradient_crc32c(crc);
-  }
+  const std::vector<uint32_t> digests =
+      *client::GradientDigests(context_.layout->tensors(), buffers, nullptr);
+  input->begin.mutable_gradient_crc32c()->Assign(digests.begin(), digests.end());
   return input;
 }
 
