@@ -132,6 +132,45 @@ def test_a_running_engine_goes_back_and_leaves_its_job(servers, fake, tmp_path):
     assert run.optimizer.job != first and run.optimizer.job.count(".load-") == 1
 
 
+def test_gradients_of_before_a_load_are_gone_and_a_window_begins(servers, tmp_path):
+    config = {**CONFIG, "gradient_accumulation_steps": 3}
+    run = deepspeed.initialize(model=Net(), config=config)[0]
+    train(run, 4)  # a round, and one micro-batch of the next
+    assert run.module.linear.weight.grad is not None
+    run.save_checkpoint(tmp_path, "inside")
+    run.load_checkpoint(tmp_path, "inside")
+    assert run.module.linear.weight.grad is None
+    train(run, 2)
+    assert run.global_steps == 1 and not run.was_step_applied()
+    train(run, 1)
+    assert run.global_steps == 2 and run.was_step_applied()
+
+
+def test_an_epoch_of_training_data_continues_behind_the_checkpoint(servers, tmp_path):
+    def start():
+        data = torch.utils.data.TensorDataset(torch.arange(80.0).reshape(20, 4))
+        run, _, loader, _ = deepspeed.initialize(model=Net(), config=CONFIG, training_data=data)
+        return run, loader
+
+    run, loader = start()
+    batches = iter(loader)
+    for _ in range(2):
+        run.backward(run(next(batches)[0]).square().mean())
+        run.step()
+    run.save_checkpoint(tmp_path)
+    rest = [batch for (batch,) in batches]
+    again, loader = start()
+    again.load_checkpoint(tmp_path)
+    continued = [batch for (batch,) in loader]
+    assert len(continued) == 3 and all(map(torch.equal, continued, rest))
+
+
+def test_a_checkpoint_of_the_other_kind_is_named(servers, tmp_path):
+    (tmp_path / "latest_universal").write_text("global_step2_universal")
+    with pytest.warns(UserWarning, match="but that of a universal checkpoint .*load_universal"):
+        assert engine().load_checkpoint(tmp_path) == (None, None)
+
+
 def test_a_load_deletes_jobs_of_earlier_loads_that_no_trainer_is_in(servers, tmp_path):
     run = engine()
     train(run, 1)

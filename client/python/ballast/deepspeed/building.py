@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import Dataset
 
 import ballast.torch as bt
 from ballast import schedules
 from ballast.config import endpoints_of
+from ballast.deepspeed.loader import Loader
 from ballast.deepspeed.schedule import ServiceSchedule
 from ballast.deepspeed.settings import Settings
 from ballast.errors import BadArgument, Unsupported
@@ -225,20 +226,13 @@ def loader_of(
     world: int,
     rank: int,
     collate: Callable[[list[Any]], Any] | None,
-) -> DataLoader[Any] | None:
+) -> Loader | None:
     """A loader of this trainer's micro-batches; each trainer gets its own part of the data."""
     if data is None:
         return None
-    sampler: Any = None
-    if not isinstance(data, torch.utils.data.IterableDataset):
-        sampler = DistributedSampler(data, num_replicas=world, rank=rank)
-    return DataLoader(
-        data,
-        batch_size=settings.batch.micro,
-        sampler=sampler,
-        collate_fn=collate,
-        drop_last=settings["dataloader_drop_last"],
-    )
+    micro = settings.batch.micro
+    assert micro is not None
+    return Loader(data, micro, world, rank, collate, settings["dataloader_drop_last"])
 
 
 def refuse_parallel(mpu: Any) -> None:

@@ -47,6 +47,7 @@ def save(
     packer = Packer()
     values = {
         "counters": {key: getattr(engine, key) for key in _COUNTERS},
+        "data": getattr(engine.training_dataloader, "position", 0),
         "groups": packer.pack([_hyper(g) for g in optimizer.param_groups], "param_groups"),
         "lr_scheduler": _schedule(engine.lr_scheduler, packer),
         "module": packer.pack(_beside(engine.module, optimizer, exclude_frozen), "module"),
@@ -189,6 +190,7 @@ def _read(
         client_state = unpack(values["client_state"], tensors)
         values["counters"] = {key: int(values["counters"][key]) for key in _COUNTERS}
         values["round"] = int(values["round"])
+        values["data"] = int(values.get("data", 0))
         beside = dict(values["module"])
     except (ValueError, TypeError, KeyError) as error:
         raise BadArgument(f"{path} is damaged: {error}") from None
@@ -235,6 +237,8 @@ def _apply(
         group.update(saved)
     if schedule and engine.lr_scheduler is not None and values["lr_scheduler"] is not None:
         engine.lr_scheduler.load_state_dict(values["lr_scheduler"])
+    if engine.training_dataloader is not None:
+        engine.training_dataloader.resume(values["data"])
     begin_round(engine, values["counters"])
 
 
