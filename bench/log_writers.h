@@ -91,6 +91,7 @@ class RocksWriter {
   std::unique_ptr<rocksdb::DB> db_;
   uint64_t next_ = 0;
   size_t newest_bytes_ = 0;
+  uint64_t newest_first_ = 0;  // key of the newest call of WriteBatches
 };
 
 }  // namespace ballast::bench
