@@ -47,11 +47,12 @@ class SimDisk::SimFile : public File {
     return Change([&] {
       const absl::Status status = file_->Sync();
       if (status.ok()) {
-        watched_->oldest_unsynced = 0;
+        watched_->oldest_unsynced = watched_->sync_failed_in = 0;
         watched_->made = true;
         if (watched_->images) disk_->images_synced_ = disk_->operations_;
       } else {
         ++disk_->failed_syncs_;
+        watched_->sync_failed_in = disk_->process_;
       }
       return disk_->mutant_ == Mutant::kIgnoreSyncError ? absl::OkStatus() : status;
     });
@@ -75,7 +76,7 @@ class SimDisk::SimFile : public File {
     if (!watched_->log || parts[0].bytes < kPageBytes) return;
     const auto header = server::DecodeRecordPage(static_cast<const char*>(parts[0].data));
     if (header.ok() && header->type == server::RecordType::kPrepared) {
-      disk_->prepares_[header->round] = disk_->operations_;
+      disk_->prepares_[header->round] = {disk_->operations_, watched_};
     }
   }
   bool Alive() const { return process_ == disk_->process_ && process_ != disk_->dead_process_; }
@@ -116,9 +117,10 @@ bool SimDisk::unsynced_bytes() const {
 }
 
 bool SimDisk::PrepareIsDurable(uint64_t round) const {
-  const uint64_t oldest = OldestUnsyncedLogWrite();
   const auto prepare = prepares_.find(round);
-  return prepare != prepares_.end() && (oldest == 0 || oldest > prepare->second);
+  if (prepare == prepares_.end()) return false;
+  const uint64_t oldest = OldestUnsyncedLogWrite(prepare->second.file);
+  return oldest == 0 || oldest > prepare->second.change;
 }
 
 uint64_t SimDisk::ImageWrittenAt(uint64_t offset) const {
@@ -126,10 +128,14 @@ uint64_t SimDisk::ImageWrittenAt(uint64_t offset) const {
   return written == image_writes_.end() ? 0 : written->second;
 }
 
-uint64_t SimDisk::OldestUnsyncedLogWrite() const {
+// What a Sync of an earlier process did not save is not counted on: the process that followed wrote
+// what it needs into other files. Unless the PREPARE itself is among it.
+uint64_t SimDisk::OldestUnsyncedLogWrite(const Watched* file) const {
   uint64_t oldest = 0;
   for (const auto& [path, watched] : watched_) {
     if (!watched.log || watched.oldest_unsynced == 0) continue;
+    const bool given_up = watched.sync_failed_in != 0 && watched.sync_failed_in != process_;
+    if (given_up && &watched != file) continue;
     oldest = oldest == 0 ? watched.oldest_unsynced : std::min(oldest, watched.oldest_unsynced);
   }
   return oldest;

@@ -51,9 +51,7 @@ class SimDisk : public FileSystem {
   // The power is off: what was not synced may be lost. Not of a disk that is shared.
   void PowerOff(const MemoryDisk::Random& random);
 
-  // Changes made so far, and the oldest one to a log that no Sync has covered (0: none).
-  uint64_t operations() const { return operations_; }
-  uint64_t OldestUnsyncedLogWrite() const;
+  uint64_t operations() const { return operations_; }  // changes made so far
   // Whether everything that the newest PREPARE of `round` stands on is on the medium.
   bool PrepareIsDurable(uint64_t round) const;
   // The newest change of the images at `offset`; 0: none.
@@ -118,9 +116,12 @@ class SimDisk : public FileSystem {
     bool images = false;
     bool made = false;  // its first Sync has returned
     uint64_t oldest_unsynced = 0;
-    int begun = 0;  // segments that began in it
+    uint64_t sync_failed_in = 0;  // which process's newest Sync failed; 0: it did not
+    int begun = 0;                // segments that began in it
   };
 
+  // The oldest change to a log that no Sync has covered (0: none), for a PREPARE in `file`.
+  uint64_t OldestUnsyncedLogWrite(const Watched* file) const;
   // Runs one operation that changes the disk, if the process is still there.
   template <typename Operation>
   absl::Status Change(const Operation& operation) {
@@ -161,7 +162,11 @@ class SimDisk : public FileSystem {
   std::function<void(bool)> beside_sync_;
   int images_syncing_ = 0;
   bool syncs_overlapped_ = false;
-  std::map<uint64_t, uint64_t> prepares_;      // change by round, of its newest PREPARE
+  struct Prepare {
+    uint64_t change = 0;
+    const Watched* file = nullptr;
+  };
+  std::map<uint64_t, Prepare> prepares_;       // by round, its newest one
   std::map<uint64_t, uint64_t> image_writes_;  // change by offset, of the newest write there
   std::function<void()> died_;
   std::map<std::string, Watched> watched_;
