@@ -93,7 +93,8 @@ def test_it_has_the_package_and_the_modules_of_one_build(names: list[str]):
                for path in (REPO / "client/python/ballast").rglob("*.py")}
     assert sources <= set(names)
     modules = [name for name in names if re.fullmatch(r"ballast/[^/]*\.so", name)]
-    assert sorted(name.partition(".")[0] for name in modules) == ["ballast/_aio", "ballast/_core"]
+    stems = sorted(name.partition(".")[0] for name in modules)
+    assert stems == ["ballast/_aio", "ballast/_core", "ballast/libballast_cuda"]
 
 
 def test_each_library_brings_its_licence(wheel: Path, names: list[str]):
