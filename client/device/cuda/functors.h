@@ -18,8 +18,8 @@ namespace ballast::device::cuda {
 inline constexpr uint32_t kBlockThreads = 256;
 inline constexpr uint64_t kChunkElements = 4096;
 
-inline uint64_t Chunks(uint64_t elements) {
-  return (elements + kChunkElements - 1) / kChunkElements;
+BALLAST_HOST_DEVICE inline uint64_t ChunkCount(const PieceRun& run) {
+  return (run.end[run.pieces - 1] + kChunkElements - 1) / kChunkElements;
 }
 
 // One element as another type. Equal types at scale 1 keep their bits, NaN payloads included.

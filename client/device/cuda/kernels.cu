@@ -10,20 +10,11 @@ namespace ballast::device::cuda {
 // 2^31 - 1 blocks is the limit of a launch; a block takes chunks until none is left.
 constexpr uint64_t kBlocksMax = 65535;
 
-template <class Tensor, class Packed>
-__global__ void __launch_bounds__(kBlockThreads) PackKernel(const __grid_constant__ PieceRun run) {
-  const uint64_t chunks = (run.end[run.pieces - 1] + kChunkElements - 1) / kChunkElements;
-  for (uint64_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
-    PackChunk<Tensor, Packed>::Run(run, chunk, threadIdx.x);
-  }
-}
-
-template <class Tensor, class Packed>
-__global__ void __launch_bounds__(kBlockThreads)
-    UnpackKernel(const __grid_constant__ PieceRun run) {
-  const uint64_t chunks = (run.end[run.pieces - 1] + kChunkElements - 1) / kChunkElements;
-  for (uint64_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
-    UnpackChunk<Tensor, Packed>::Run(run, chunk, threadIdx.x);
+// `Chunk` is PackChunk or UnpackChunk of two types.
+template <class Chunk>
+__global__ void __launch_bounds__(kBlockThreads) ChunkKernel(const __grid_constant__ PieceRun run) {
+  for (uint64_t chunk = blockIdx.x; chunk < ChunkCount(run); chunk += gridDim.x) {
+    Chunk::Run(run, chunk, threadIdx.x);
   }
 }
 
@@ -64,25 +55,15 @@ const void* Address(Kernel* kernel) {
 }
 
 // By the tensor's dtype - 1, then the packed one.
-const void* PackOf(uint32_t tensor, uint32_t packed) {
+template <template <class Tensor, class Packed> class Chunk>
+const void* ChunkKernelOf(uint32_t tensor, uint32_t packed) {
   static const void* const kKernels[kDTypes][kDTypes] = {
-      {Address(PackKernel<F32, F32>), Address(PackKernel<F32, BF16>),
-       Address(PackKernel<F32, F16>)},
-      {Address(PackKernel<BF16, F32>), Address(PackKernel<BF16, BF16>),
-       Address(PackKernel<BF16, F16>)},
-      {Address(PackKernel<F16, F32>), Address(PackKernel<F16, BF16>),
-       Address(PackKernel<F16, F16>)}};
-  return kKernels[tensor - 1][packed - 1];
-}
-
-const void* UnpackOf(uint32_t tensor, uint32_t packed) {
-  static const void* const kKernels[kDTypes][kDTypes] = {
-      {Address(UnpackKernel<F32, F32>), Address(UnpackKernel<F32, BF16>),
-       Address(UnpackKernel<F32, F16>)},
-      {Address(UnpackKernel<BF16, F32>), Address(UnpackKernel<BF16, BF16>),
-       Address(UnpackKernel<BF16, F16>)},
-      {Address(UnpackKernel<F16, F32>), Address(UnpackKernel<F16, BF16>),
-       Address(UnpackKernel<F16, F16>)}};
+      {Address(ChunkKernel<Chunk<F32, F32>>), Address(ChunkKernel<Chunk<F32, BF16>>),
+       Address(ChunkKernel<Chunk<F32, F16>>)},
+      {Address(ChunkKernel<Chunk<BF16, F32>>), Address(ChunkKernel<Chunk<BF16, BF16>>),
+       Address(ChunkKernel<Chunk<BF16, F16>>)},
+      {Address(ChunkKernel<Chunk<F16, F32>>), Address(ChunkKernel<Chunk<F16, BF16>>),
+       Address(ChunkKernel<Chunk<F16, F16>>)}};
   return kKernels[tensor - 1][packed - 1];
 }
 
@@ -92,20 +73,23 @@ const void* MeasureOf(uint32_t dtype) {
   return kKernels[dtype - 1];
 }
 
+template <template <class Tensor, class Packed> class Chunk>
+cudaError_t LaunchChunks(cudaStream_t stream, uint32_t tensor, uint32_t packed,
+                         const PieceRun& run) {
+  if (!IsDType(tensor) || !IsDType(packed)) return cudaErrorInvalidValue;
+  return Launch(ChunkKernelOf<Chunk>(tensor, packed), stream, ChunkCount(run), kBlockThreads, run);
+}
+
 }  // namespace
 
 cudaError_t LaunchPack(cudaStream_t stream, uint32_t tensor_dtype, uint32_t packed_dtype,
                        const PieceRun& run) {
-  if (!IsDType(tensor_dtype) || !IsDType(packed_dtype)) return cudaErrorInvalidValue;
-  return Launch(PackOf(tensor_dtype, packed_dtype), stream, Chunks(run.end[run.pieces - 1]),
-                kBlockThreads, run);
+  return LaunchChunks<PackChunk>(stream, tensor_dtype, packed_dtype, run);
 }
 
 cudaError_t LaunchUnpack(cudaStream_t stream, uint32_t tensor_dtype, uint32_t packed_dtype,
                          const PieceRun& run) {
-  if (!IsDType(tensor_dtype) || !IsDType(packed_dtype)) return cudaErrorInvalidValue;
-  return Launch(UnpackOf(tensor_dtype, packed_dtype), stream, Chunks(run.end[run.pieces - 1]),
-                kBlockThreads, run);
+  return LaunchChunks<UnpackChunk>(stream, tensor_dtype, packed_dtype, run);
 }
 
 cudaError_t LaunchMeasure(cudaStream_t stream, uint32_t dtype, const TileRun& run) {

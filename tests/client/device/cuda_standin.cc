@@ -91,7 +91,7 @@ template <class Chunk>
 void RunChunks(dim3 grid, dim3 block, void** arguments) {
   const PieceRun run = *static_cast<const PieceRun*>(arguments[0]);
   for (uint32_t first = 0; first < grid.x; ++first) {
-    for (uint64_t chunk = first; chunk < Chunks(run.end[run.pieces - 1]); chunk += grid.x) {
+    for (uint64_t chunk = first; chunk < ChunkCount(run); chunk += grid.x) {
       for (uint32_t thread = 0; thread < block.x; ++thread) Chunk::Run(run, chunk, thread);
     }
   }
@@ -114,8 +114,8 @@ void RunTiles(dim3 grid, dim3 block, void** arguments) {
 
 template <class Tensor, class Packed>
 void AddPair(std::map<std::string, Twin>& twins, const std::string& pair) {
-  twins["PackKernel<" + pair + ">"] = RunChunks<PackChunk<Tensor, Packed>>;
-  twins["UnpackKernel<" + pair + ">"] = RunChunks<UnpackChunk<Tensor, Packed>>;
+  twins["ChunkKernel<PackChunk<" + pair + ">>"] = RunChunks<PackChunk<Tensor, Packed>>;
+  twins["ChunkKernel<UnpackChunk<" + pair + ">>"] = RunChunks<UnpackChunk<Tensor, Packed>>;
 }
 
 // By the kernel's name without namespaces.
@@ -139,13 +139,15 @@ const std::map<std::string, Twin>& Twins() {
   return *twins;
 }
 
-// "void a::b::PackKernel<a::F32, a::F16>(a::b::PieceRun)" becomes "PackKernel<F32, F16>".
+// "void a::b::MeasureKernel<a::F32>(a::b::TileRun)" becomes "MeasureKernel<F32>".
 std::string ShortName(const char* mangled) {
   int status = 0;
   char* demangled = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
   std::string name = status == 0 ? demangled : mangled;
   std::free(demangled);
   name = name.substr(0, name.rfind('('));
+  // Older demanglers write "> >".
+  for (size_t at; (at = name.find("> >")) != std::string::npos;) name.erase(at + 1, 1);
   for (const char* prefix : {"void ", "ballast::device::cuda::", "ballast::device::"}) {
     for (size_t at; (at = name.find(prefix)) != std::string::npos;) {
       name.erase(at, std::strlen(prefix));
