@@ -58,7 +58,7 @@ absl::Status DeviceDesk::TakeBack() {
 
 bool DeviceDesk::HasRoom() {
   if (error_.ok()) error_ = TakeBack();
-  return !error_.ok() || staged_ + kBuffersForWeights < buffers_;
+  return !error_.ok() || taken_ + kBuffersForWeights < buffers_;
 }
 
 absl::StatusOr<size_t> DeviceDesk::Stage(const std::vector<device::Piece>& pieces,
@@ -66,11 +66,11 @@ absl::StatusOr<size_t> DeviceDesk::Stage(const std::vector<device::Piece>& piece
   const bool room = HasRoom();
   BALLAST_RETURN_IF_ERROR(error_);
   if (!room) {
-    return absl::ResourceExhaustedError(absl::StrCat(staged_, " pinned buffers hold frames"));
+    return absl::ResourceExhaustedError(absl::StrCat(taken_, " pinned buffers hold frames"));
   }
   BALLAST_ASSIGN_OR_RETURN(const size_t buffer,
                            pipeline_->Push(begun_, {pieces, dtype, dtype, nullptr}));
-  ++staged_;
+  ++taken_;
   return buffer;
 }
 
@@ -88,21 +88,21 @@ std::shared_ptr<const void> DeviceDesk::Lend(size_t buffer, std::shared_ptr<cons
 }
 
 absl::Status DeviceDesk::Drop(size_t buffer) {
-  --staged_;
+  --taken_;
   return pipeline_->Release(buffer);
 }
 
 absl::StatusOr<device::Pipeline::Room> DeviceDesk::Take() {
   BALLAST_RETURN_IF_ERROR(TakeBack());
   BALLAST_ASSIGN_OR_RETURN(const device::Pipeline::Room room, pipeline_->Take());
-  ++staged_;
+  ++taken_;
   return room;
 }
 
 absl::Status DeviceDesk::Land(size_t buffer, const std::vector<device::Piece>& pieces,
                               ::ballast::DType dtype) {
   BALLAST_RETURN_IF_ERROR(pipeline_->Pull(buffer, begun_, {pieces, dtype, dtype, nullptr}));
-  --staged_;
+  --taken_;
   return absl::OkStatus();
 }
 

@@ -79,7 +79,7 @@ class DeviceDesk {
   const std::shared_ptr<Returned> returned_;
   std::unique_ptr<device::Pipeline> pipeline_;
   device::Event begun_{};
-  size_t staged_ = 0;  // buffers of Stage that are not given back
+  size_t taken_ = 0;  // buffers of Stage and Take that are not given back
   std::unordered_map<const void*, bool> holds_;
   absl::Status error_;  // of giving buffers back
 };

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/src/attach.h"
-#include "client/device/cuda_device.h"
 #include "common/base/crc32c.h"
 #include "common/base/status_macros.h"
 
@@ -35,31 +34,23 @@ absl::StatusOr<uint32_t> DigestOnDevice(const char* values, size_t bytes, ::ball
 absl::StatusOr<std::unique_ptr<GpuTensors>> GpuTensors::Open(const std::optional<Gpu>& gpu) {
   if (!gpu.has_value()) return std::unique_ptr<GpuTensors>();
   if (!gpu->current_stream) return BadArgument("Gpu::current_stream is not set");
-  BALLAST_ASSIGN_OR_RETURN(auto library, device::CudaLibrary::Open(gpu->library));
-  BALLAST_ASSIGN_OR_RETURN(auto cuda,
-                           device::CudaDevice::Create(std::move(library), gpu->ordinal, nullptr));
-  device::CudaDevice* const device = cuda.get();
-  return Over(std::move(cuda), gpu->pinned_bytes,
-              [device, stream = gpu->current_stream] { return device->Adopt(stream()); });
-}
-
-absl::StatusOr<std::unique_ptr<GpuTensors>> GpuTensors::Over(std::unique_ptr<device::Device> device,
-                                                             size_t pinned_bytes,
-                                                             StreamFn current_stream) {
-  if (pinned_bytes < DeviceDesk::kBuffersMin * kBufferBytes) {
-    return BadArgument(absl::StrCat("pinned_bytes is ", pinned_bytes, "; give at least ",
+  if (gpu->pinned_bytes < DeviceDesk::kBuffersMin * kBufferBytes) {
+    return BadArgument(absl::StrCat("pinned_bytes is ", gpu->pinned_bytes, "; give at least ",
                                     DeviceDesk::kBuffersMin * kBufferBytes,
                                     ", a few frames of 1 MiB"));
   }
-  std::unique_ptr<GpuTensors> gpu(new GpuTensors(std::move(device), std::move(current_stream)));
-  BALLAST_ASSIGN_OR_RETURN(gpu->desk_,
-                           DeviceDesk::Create(gpu->device_.get(), pinned_bytes, kBufferBytes));
-  return gpu;
+  BALLAST_ASSIGN_OR_RETURN(auto library, device::CudaLibrary::Open(gpu->library));
+  BALLAST_ASSIGN_OR_RETURN(auto device,
+                           device::CudaDevice::Create(std::move(library), gpu->ordinal, nullptr));
+  std::unique_ptr<GpuTensors> tensors(new GpuTensors(std::move(device), gpu->current_stream));
+  BALLAST_ASSIGN_OR_RETURN(
+      tensors->desk_, DeviceDesk::Create(tensors->device_.get(), gpu->pinned_bytes, kBufferBytes));
+  return tensors;
 }
 
-absl::Status GpuTensors::Begin() { return desk_->Begin(current_stream_()); }
+absl::Status GpuTensors::Begin() { return desk_->Begin(device_->Adopt(current_stream_())); }
 
-absl::Status GpuTensors::End() { return desk_->End(current_stream_()); }
+absl::Status GpuTensors::End() { return desk_->End(device_->Adopt(current_stream_())); }
 
 absl::StatusOr<std::vector<uint32_t>> DigestsOf(const std::vector<const char*>& values,
                                                 const std::vector<LayoutTensor>& sizes,

@@ -13,23 +13,16 @@
 #include "absl/status/statusor.h"
 #include "ballast/client.h"
 #include "client/cpp/src/device_desk.h"
-#include "client/device/device.h"
+#include "client/device/cuda_device.h"
 #include "common/tensor/layout.h"
 
 namespace ballast::client {
 
 class GpuTensors {
  public:
-  using StreamFn = std::function<device::Stream()>;
-
   // Opens the CUDA part and takes the pinned memory, before the job is attached to. Null when `gpu`
   // is not set. Errors: INVALID_ARGUMENT BAD_ARGUMENT; those of CudaLibrary and CudaDevice.
   static absl::StatusOr<std::unique_ptr<GpuTensors>> Open(const std::optional<Gpu>& gpu);
-  // Over any device.
-  static absl::StatusOr<std::unique_ptr<GpuTensors>> Over(std::unique_ptr<device::Device> device,
-                                                          size_t pinned_bytes,
-                                                          StreamFn current_stream);
-
   DeviceDesk* desk() { return desk_.get(); }
 
   // Before and after an activity, on the caller's thread: DeviceDesk::Begin and End for the
@@ -38,11 +31,11 @@ class GpuTensors {
   absl::Status End();
 
  private:
-  GpuTensors(std::unique_ptr<device::Device> device, StreamFn current_stream)
+  GpuTensors(std::unique_ptr<device::CudaDevice> device, std::function<void*()> current_stream)
       : device_(std::move(device)), current_stream_(std::move(current_stream)) {}
 
-  const std::unique_ptr<device::Device> device_;
-  const StreamFn current_stream_;
+  const std::unique_ptr<device::CudaDevice> device_;
+  const std::function<void*()> current_stream_;
   std::unique_ptr<DeviceDesk> desk_;
 };
 
