@@ -86,3 +86,25 @@ def await_end(pids: list[int]) -> None:
                 os.kill(pid, signal.SIGKILL)
             raise AssertionError(f"{left} still run")
         time.sleep(0.02)
+
+
+def forever(launcher: Launcher, more: str = "") -> Path:
+    """A script that writes pid-<rank> and ends at a signal only."""
+    return launcher.script(
+        f"""
+        import os, signal, sys, time
+        rank = os.environ["RANK"]
+        {more}
+        def end(signum, frame):
+            open(os.path.join({str(launcher.folder)!r}, f"end-{{rank}}"), "w").write(str(signum))
+            sys.exit(0)
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, end)
+        path = os.path.join({str(launcher.folder)!r}, f"pid-{{rank}}")
+        with open(path + ".tmp", "w") as f:
+            f.write(str(os.getpid()))
+        os.rename(path + ".tmp", path)
+        while True:
+            time.sleep(0.05)
+        """
+    )

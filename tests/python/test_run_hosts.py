@@ -13,7 +13,7 @@ import pytest
 from ballast.launcher import far_child, hostfile, placement
 from ballast.launcher.command_line import parser
 from ballast.launcher.servers import UsageError
-from launching import await_end, wait_for
+from launching import await_end, forever, wait_for
 
 LOOPBACK = ("--master-addr", "127.0.0.1")
 
@@ -132,28 +132,6 @@ def test_running_servers_are_taken_and_any_host_may_be_the_first(launcher, hosts
         for rank, name in enumerate("ab")
     ]
     assert launcher.events() == []
-
-
-def forever(launcher, more=""):
-    """A script that writes pid-<rank> and ends at a signal only."""
-    return launcher.script(
-        f"""
-        import os, signal, sys, time
-        rank = os.environ["RANK"]
-        {more}
-        def end(signum, frame):
-            open(os.path.join({str(launcher.folder)!r}, f"end-{{rank}}"), "w").write(str(signum))
-            sys.exit(0)
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, end)
-        path = os.path.join({str(launcher.folder)!r}, f"pid-{{rank}}")
-        with open(path + ".tmp", "w") as f:
-            f.write(str(os.getpid()))
-        os.rename(path + ".tmp", path)
-        while True:
-            time.sleep(0.05)
-        """
-    )
 
 
 def pids(launcher, child, ranks):

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from launching import await_end, wait_for
+from launching import await_end, forever, wait_for
 from real_sshd import Sshd
 from serving import built_ballastd
 
@@ -45,27 +45,6 @@ def hosts(launcher):
     path = launcher.folder / "hosts"
     path.write_text("localhost slots=1\nnode-b slots=1\n")
     return path
-
-
-def forever(launcher):
-    """A script that writes pid-<rank> and ends at a signal only."""
-    return launcher.script(
-        f"""
-        import os, signal, sys, time
-        rank = os.environ["RANK"]
-        def end(signum, frame):
-            open(os.path.join({str(launcher.folder)!r}, f"end-{{rank}}"), "w").write(str(signum))
-            sys.exit(0)
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, end)
-        path = os.path.join({str(launcher.folder)!r}, f"pid-{{rank}}")
-        with open(path + ".tmp", "w") as f:
-            f.write(str(os.getpid()))
-        os.rename(path + ".tmp", path)
-        while True:
-            time.sleep(0.05)
-        """
-    )
 
 
 def pids(launcher, child):

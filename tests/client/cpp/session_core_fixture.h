@@ -154,6 +154,14 @@ class EchoServer {
   uint64_t taken_bytes_ = 0;
 };
 
+// Runs events until `done`; false when there is none left before.
+inline bool RunUntil(EventQueue* events, const std::function<bool()>& done) {
+  while (!done()) {
+    if (!events->RunOne()) return false;
+  }
+  return true;
+}
+
 class SessionCoreTest : public ::testing::Test {
  protected:
   static constexpr size_t kTensors = 3;
@@ -222,12 +230,7 @@ class SessionCoreTest : public ::testing::Test {
     EXPECT_EQ(core_->job().epoch, epoch);
     EXPECT_EQ(core_->job().layout_version, 2u);
   }
-  bool RunUntil(const std::function<bool()>& done) {
-    while (!done()) {
-      if (!events_.RunOne()) return false;
-    }
-    return true;
-  }
+  bool RunUntil(const std::function<bool()>& done) { return client::RunUntil(&events_, done); }
   void BeginStep() {
     std::vector<TensorBuffers> buffers(grads_.size());
     for (size_t i = 0; i < grads_.size(); ++i) {

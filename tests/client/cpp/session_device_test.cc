@@ -100,12 +100,7 @@ class DeviceTrainer {
     EXPECT_TRUE(device_.Synchronize(done).ok());
     return read;
   }
-  bool RunUntil(const std::function<bool()>& done) {
-    while (!done()) {
-      if (!events_.RunOne()) return false;
-    }
-    return true;
-  }
+  bool RunUntil(const std::function<bool()>& done) { return client::RunUntil(&events_, done); }
 
   const std::vector<std::vector<float>>& want() const { return want_; }
   SessionCore& core() { return *core_; }
