@@ -56,14 +56,16 @@ def export(
 
 
 def one(
-    session: Session, manifest: Manifest, param: torch.Tensor, keys: tuple[str, ...]
-) -> dict[str, torch.Tensor]:
-    """The job's arrays of one parameter by name: new fp32 tensors on the CPU, of its shape.
+    session: Session, manifest: Manifest, param: torch.Tensor, keys: tuple[str, ...], wanted: str
+) -> torch.Tensor:
+    """The array `wanted` of one parameter: a new fp32 tensor on the CPU, of its shape.
 
-    keys: as for export(). param: one of the manifest's.
+    keys: as for export(), `wanted` among them. param: one of the manifest's. The servers send that
+    array of all parameters, 4 bytes each.
     """
-    arrays = {key: torch.empty(param.shape, dtype=torch.float32, device="cpu") for key in keys}
-    here = [entry.param is param for entry in manifest.entries]
-    pointers = [[arrays[key].data_ptr() if wanted else 0 for wanted in here] for key in keys]
-    session.fetch_state(pointers, keep=arrays)
-    return arrays
+    value = torch.empty(param.shape, dtype=torch.float32, device="cpu")
+    here = [value.data_ptr() if entry.param is param else 0 for entry in manifest.entries]
+    left_out = [0] * len(here)
+    if value.numel():
+        session.fetch_state([here if key == wanted else left_out for key in keys], keep=value)
+    return value
