@@ -7,11 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
+#include "common/base/little_endian.h"
 #include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "server/meta/keys.h"
-#include "server/meta/little_endian.h"
 #include "server/round/job_plan.h"
 
 namespace ballast::server {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/exchange/little_endian.h"
+#include "common/base/little_endian.h"
 #include "zlib.h"
 
 namespace ballast::server {
@@ -18,9 +18,13 @@ constexpr uint32_t kFieldHeadBytes = 4;
 constexpr uint16_t kUtf8 = 1 << 11;
 constexpr uint32_t kFirstDay = 0x00210000;  // 1980-01-01 00:00: equal states give equal bytes
 
-void Append16(uint64_t value, std::string* to) { AppendLittleEndian(value, 2, to); }
-void Append32(uint64_t value, std::string* to) { AppendLittleEndian(value, 4, to); }
-void Append64(uint64_t value, std::string* to) { AppendLittleEndian(value, 8, to); }
+void Append16(uint64_t value, std::string* to) {
+  AppendLittleEndian(static_cast<uint16_t>(value), to);
+}
+void Append32(uint64_t value, std::string* to) {
+  AppendLittleEndian(static_cast<uint32_t>(value), to);
+}
+void Append64(uint64_t value, std::string* to) { AppendLittleEndian(value, to); }
 
 bool IsLarge(uint64_t bytes) { return bytes >= kIn64; }
 

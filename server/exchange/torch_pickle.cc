@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/exchange/little_endian.h"
+#include "common/base/little_endian.h"
 
 namespace ballast::server {
 namespace {
@@ -24,10 +24,10 @@ TorchPickle::TorchPickle() : bytes_("\x80\x02") {}
 void TorchPickle::Int(int64_t value) {
   if (value >= INT32_MIN && value <= INT32_MAX) {
     bytes_ += 'J';
-    return AppendLittleEndian(static_cast<uint64_t>(value), 4, &bytes_);
+    return AppendLittleEndian(static_cast<uint32_t>(value), &bytes_);
   }
   bytes_ += "\x8a\x08";  // LONG1 of 8 bytes
-  AppendLittleEndian(static_cast<uint64_t>(value), 8, &bytes_);
+  AppendLittleEndian(static_cast<uint64_t>(value), &bytes_);
 }
 
 void TorchPickle::Double(double value) {
@@ -39,7 +39,7 @@ void TorchPickle::Double(double value) {
 
 void TorchPickle::Text(absl::string_view text) {
   bytes_ += 'X';
-  AppendLittleEndian(text.size(), 4, &bytes_);
+  AppendLittleEndian(static_cast<uint32_t>(text.size()), &bytes_);
   bytes_.append(text.data(), text.size());
 }
 

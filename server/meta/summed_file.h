@@ -12,7 +12,7 @@
 
 #include "absl/strings/string_view.h"
 #include "common/base/crc32c.h"
-#include "server/meta/little_endian.h"
+#include "common/base/little_endian.h"
 
 namespace ballast::server {
 

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/crc32c.h"
-#include "server/meta/little_endian.h"
+#include "common/base/little_endian.h"
 #include "server/meta/summed_file.h"
 
 namespace ballast::server {

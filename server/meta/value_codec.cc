@@ -5,7 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/crc32c.h"
-#include "server/meta/little_endian.h"
+#include "common/base/little_endian.h"
 
 namespace ballast::server {
 namespace {

@@ -1,6 +1,6 @@
-// Numbers in the bytes of stored records, least significant byte first on every machine.
-// Comes from: value_codec, summed_file, server/cluster. Goes to: nothing. Thread safety: pure
-// functions.
+// Numbers in stored bytes, least significant byte first on every machine.
+// Comes from: records of server/meta and server/cluster; zip archives and pickles of
+// server/exchange. Goes to: their bytes. Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace ballast::server {
+namespace ballast {
 
 template <typename T>
 void AppendLittleEndian(T value, std::string* out) {
@@ -26,4 +26,4 @@ T ReadLittleEndian(absl::string_view bytes, size_t offset) {
   return value;
 }
 
-}  // namespace ballast::server
+}  // namespace ballast
