@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly PACKAGES=(
   build-essential cmake ninja-build ccache clang-14 clang-format-14 libclang-rt-14-dev
   libgrpc-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
-  librocksdb-dev libaio-dev prometheus-cpp-dev libcivetweb-dev zlib1g-dev
+  librocksdb-dev libaio-dev prometheus-cpp-dev libcivetweb-dev zlib1g-dev libssl-dev openssl
   libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev nlohmann-json3-dev
   fio systemd zsh fish chromium curl openssh-client ca-certificates python3 python3-dev
   python3-venv bubblewrap lintian mmdebstrap umoci)

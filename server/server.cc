@@ -134,6 +134,9 @@ absl::Status ServerImpl::ChooseIsa() {
 }
 
 absl::Status ServerImpl::Open() {
+  if (config_.security().mode() == config::v1::SECURITY_MODE_TLS) {
+    return absl::UnimplementedError("security.mode: tls is not served yet");
+  }
   for (const std::string& warning : options_.loaded.warnings) BALLAST_LOG(WARN) << warning;
   BALLAST_RETURN_IF_ERROR(ChooseIsa());
   budgets_ = BudgetsOf(config_.storage());

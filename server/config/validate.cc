@@ -1,10 +1,12 @@
 // Rules that span fields. See validate.h.
 #include "server/config/validate.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/address.h"
 #include "common/base/names.h"
@@ -21,6 +23,18 @@ constexpr size_t kMaxPeers = 1024;
 
 std::string Duration(int64_t ns) { return FormatDuration(std::chrono::nanoseconds(ns)); }
 
+// SPIFFE's rule, with its limit cut to that of a tenant's name.
+bool IsTrustDomain(absl::string_view domain) {
+  constexpr size_t kMaxBytes = 128;
+  const auto inside = [](char c) {
+    return absl::ascii_islower(static_cast<unsigned char>(c)) ||
+           absl::ascii_isdigit(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+  };
+  return !domain.empty() && domain.size() <= kMaxBytes &&
+         absl::ascii_isalnum(static_cast<unsigned char>(domain[0])) &&
+         std::all_of(domain.begin(), domain.end(), inside);
+}
+
 class Checker {
  public:
   explicit Checker(const ServerConfig& config) : config_(config) {}
@@ -33,6 +47,7 @@ class Checker {
     CheckRounds();
     CheckAio();
     CheckTiming();
+    CheckSecurity();
     return std::move(violations_);
   }
 
@@ -188,6 +203,36 @@ class Checker {
     RequireAbove("timing.report_after", timing.report_after(), "timing.heartbeat_interval",
                  timing.heartbeat_interval());
     RequireAbove("timing.lease", timing.lease(), "timing.report_after", timing.report_after());
+  }
+
+  void CheckSecurity() {
+    const v1::Security& security = config_.security();
+    const bool tls = security.mode() == v1::SECURITY_MODE_TLS;
+    const struct {
+      const char* path;
+      const std::string& file;
+      bool needed;
+    } files[] = {{"security.ca", security.ca(), true},
+                 {"security.certificate", security.certificate(), true},
+                 {"security.key", security.key(), true},
+                 {"security.tokens_file", security.tokens_file(), false},
+                 {"security.denied_file", security.denied_file(), false}};
+    for (const auto& [path, file, needed] : files) {
+      if (tls && needed && file.empty()) {
+        Add(path, "must be set with security.mode: tls; scripts/dev-ca.sh makes files for tests");
+      }
+      if (!tls && !file.empty()) {
+        Add(path, absl::StrCat(Quoted(file),
+                               " has no effect without security.mode: tls; set that, "
+                               "or remove this"));
+      }
+    }
+    if (!IsTrustDomain(security.trust_domain())) {
+      Add("security.trust_domain",
+          absl::StrCat(Quoted(security.trust_domain()),
+                       " is no trust domain; use 1 to 128 of a-z 0-9 . _ -, beginning with a "
+                       "letter or a digit"));
+    }
   }
 
   const ServerConfig& config_;

@@ -64,7 +64,7 @@ TEST(Load, StructureErrorsNameThePlace) {
       {"? [a]\n: 1\n",
        "server.yaml:1:3: a field name is expected here, got a list\n"
        "server.yaml:1:3: unknown field \"\" (known here: listen, admin, cluster, "
-       "storage, aio, rounds, limits, timing, log, isa)"},
+       "storage, aio, rounds, limits, timing, log, security, isa)"},
   });
 }
 
@@ -80,7 +80,7 @@ TEST(Load, RefusesWhatYamlAllowsAndConfigurationDoesNotNeed) {
        "server.yaml:1:11: nested deeper than 8 levels\n"
        "server.yaml:1:1: unknown field \"a\" (known here: listen, admin, cluster, storage, aio, "
        "rounds, "
-       "limits, timing, log, isa)"},
+       "limits, timing, log, security, isa)"},
       {"log: {level: info}\n,\n", "server.yaml:2:1: not valid YAML: end of map not found"},
       {",", "server.yaml:1:1: only one document is allowed"},
       {"]", "server.yaml:1:1: not valid YAML: illegal flow end"},
@@ -171,6 +171,40 @@ TEST(Load, RulesOfAddressesNameThePlaceAndTheNextStep) {
        "server.yaml:1:18: admin.address: \"myhost:9000\" is not a loopback address, and this "
        "version has no TLS and no authentication; on a network you trust set "
        "listen.insecure_network: true"},
+  });
+}
+
+TEST(Load, RulesOfSecurityNameThePlaceAndTheNextStep) {
+  ExpectMessages({
+      {"security: {mode: mtls}\n",
+       "server.yaml:1:18: security.mode: expected one of none, tls, got \"mtls\""},
+      {"security:\n  mode: tls\n  ca: ca.pem\n  certificate: server.pem\n",
+       "security.key: must be set with security.mode: tls; scripts/dev-ca.sh makes files for "
+       "tests"},
+      {"security:\n  mode: tls\n  ca: ca.pem\n  certificate: \"\"\n  key: server.key\n",
+       "server.yaml:4:16: security.certificate: must be set with security.mode: tls; "
+       "scripts/dev-ca.sh makes files for tests"},
+      {"security: {key: server.key}\n",
+       "server.yaml:1:17: security.key: \"server.key\" has no effect without security.mode: tls; "
+       "set that, or remove this"},
+      {"security: {tokens_file: t, denied_file: d}\n",
+       "server.yaml:1:25: security.tokens_file: \"t\" has no effect without security.mode: tls; "
+       "set "
+       "that, or remove this\n"
+       "server.yaml:1:41: security.denied_file: \"d\" has no effect without security.mode: tls; "
+       "set "
+       "that, or remove this"},
+      {"security: {trust_domain: Ex/ample}\n",
+       "server.yaml:1:26: security.trust_domain: \"Ex/ample\" is no trust domain; use 1 to 128 of "
+       "a-z 0-9 . _ -, beginning with a letter or a digit"},
+      {"security: {trust_domain: -a}\n",
+       "server.yaml:1:26: security.trust_domain: \"-a\" is no trust domain; use 1 to 128 of a-z "
+       "0-9 "
+       ". _ -, beginning with a letter or a digit"},
+      {"security: {trust_domain: \"\"}\n",
+       "server.yaml:1:26: security.trust_domain: \"\" is no trust domain; use 1 to 128 of a-z 0-9 "
+       ". "
+       "_ -, beginning with a letter or a digit"},
   });
 }
 
