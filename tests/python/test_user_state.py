@@ -176,3 +176,24 @@ def test_the_limit_is_lower_during_a_load():
     assert len(user_state.encode_loading(largest, loading)) == user_state.BYTES_MAX
     with pytest.raises(ballast.BadArgument, match="during load_export"):
         user_state.encode_loading(largest + b"x", loading)
+
+
+@pytest.mark.parametrize("value", [None, b"\3", b"\2" * 40, {"position": 3}])
+def test_the_place_of_training_data_stands_in_front_of_the_value(value):
+    place = user_state.Place(2**63, 17, -1)
+    encoded = user_state.encode(value)
+    assert user_state.place_of(encoded) is None
+    beside = user_state.encode_place(encoded, place)
+    assert (user_state.place_of(beside), user_state.decode(beside)) == (place, value)
+    during = user_state.encode_loading(beside, user_state.Loading(bytes(16), 1))
+    assert (user_state.place_of(during), user_state.decode(during)) == (place, value)
+    with pytest.raises(ballast.BadArgument, match="first byte is 3"):
+        user_state.decode(beside[:24])
+
+
+def test_the_limit_is_lower_beside_a_place():
+    largest = user_state.encode(b"x" * (user_state.BYTES_MAX - 26))
+    place = user_state.Place(0, 0, 0)
+    assert len(user_state.encode_place(largest, place)) == user_state.BYTES_MAX
+    with pytest.raises(ballast.BadArgument, match="beside the position of training_data is 65511"):
+        user_state.encode_place(largest + b"x", place)

@@ -3,14 +3,16 @@
 Comes from: ballast.torch.rounds (opt.user_state). Goes to: the servers, which keep it with the
 round and do not look into it. The first byte says what follows: 0, bytes as they are; 1, JSON in
 UTF-8; 2, how far load_export() has come (Loading, 16 bytes and one), and then one of the others or
-nothing. No pickle: what comes back from a server is data, never code. JSON has text keys only; a
-dict with others, as some schedulers have in their state, becomes {"__pairs__": [[key, value],
+nothing; 3, where training_data stands (Place, three integers of 8 bytes, little-endian), and then
+0, 1 or nothing. No pickle: what comes back from a server is data, never code. JSON has text keys
+only; a dict with others, as some schedulers have in their state, becomes {"__pairs__": [[key, value],
 ...]}, and a Counter, which they have too, {"__counter__": [[key, count], ...]}.
 """
 
 from __future__ import annotations
 
 import json
+import struct
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -18,7 +20,9 @@ from ballast.errors import BadArgument
 
 # The servers' limit, of the encoded form (ballast::client::kUserStateBytesMax).
 BYTES_MAX = 65536
-_BYTES, _JSON, _LOADING = b"\0", b"\1", b"\2"
+_BYTES, _JSON, _LOADING, _PLACE = b"\0", b"\1", b"\2", b"\3"
+_PLACE_BODY = struct.Struct("<QQq")
+_PLACE_BYTES = len(_PLACE) + _PLACE_BODY.size
 _FINGERPRINT_BYTES = 16
 _PAIRS, _COUNTER = "__pairs__", "__counter__"
 
@@ -28,6 +32,40 @@ class Loading(NamedTuple):
 
     fingerprint: bytes
     planes: int
+
+
+class Place(NamedTuple):
+    """Where the training_data of ballast.deepspeed stands.
+
+    epoch: passes over the data before this one. position: samples of all trainers that this pass
+    has given out. order: what set_epoch() had said when it began.
+    """
+
+    epoch: int
+    position: int
+    order: int
+
+
+def encode_place(encoded: bytes, place: Place) -> bytes:
+    """What encode() gave, with `place`. Raises BadArgument when that is too large together."""
+    if _PLACE_BYTES + len(encoded) > BYTES_MAX:
+        raise BadArgument(
+            f"opt.user_state takes {len(encoded)} bytes, the limit beside the position of "
+            f"training_data is {BYTES_MAX - _PLACE_BYTES}; keep a position there, not the data"
+        )
+    return _PLACE + _PLACE_BODY.pack(*place) + encoded
+
+
+def place_of(encoded: bytes) -> Place | None:
+    """What encode_place() was given, also during a load; None without it."""
+    rest = _behind_loading(encoded)
+    if rest[:1] != _PLACE or len(rest) < _PLACE_BYTES:
+        return None
+    return Place(*_PLACE_BODY.unpack_from(rest, len(_PLACE)))
+
+
+def _behind_loading(encoded: bytes) -> bytes:
+    return encoded if loading_of(encoded) is None else encoded[2 + _FINGERPRINT_BYTES :]
 
 
 def encode_loading(encoded: bytes, loading: Loading) -> bytes:
@@ -100,10 +138,12 @@ def _with_odd_keys(value: dict[str, Any]) -> dict[Any, Any]:
 def decode(encoded: bytes) -> Any:
     """The value that encode() was given: None, bytes, or JSON's (a tuple comes back as a list).
 
-    Raises BadArgument for bytes that neither encode() nor encode_loading() makes.
+    Raises BadArgument for bytes that no function here makes.
     """
-    if loading_of(encoded) is not None:
-        encoded = encoded[2 + _FINGERPRINT_BYTES :]
+    has_place = place_of(encoded) is not None
+    encoded = _behind_loading(encoded)
+    if has_place:
+        encoded = encoded[_PLACE_BYTES:]
     if not encoded:
         return None
     if encoded[:1] == _BYTES:

@@ -5,45 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from ds_engine import checkpoint_script
+from ds_engine import checkpoint_script, processes
 from ballast import rejoin
-from real_training import CLIENT, fresh_job
+from real_training import fresh_job
 from safetensors.torch import load_file
 from serving import built_ballastd
 
 SCRIPT = Path(checkpoint_script.__file__)
-
-
-def started(endpoints, job, world, *arguments):
-    """One process per trainer."""
-    environ = {**os.environ, "PYTHONPATH": str(CLIENT), "BALLAST_ENDPOINTS": ",".join(endpoints),
-               "BALLAST_JOB": job, "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
-    return [
-        subprocess.Popen([sys.executable, SCRIPT, *map(str, arguments)],
-                         env={**environ, "RANK": str(rank)}, text=True, stdin=subprocess.PIPE,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for rank in range(world)
-    ]  # fmt: skip
-
-
-def killed(trainers):
-    for trainer in trainers:
-        said = trainer.stdout.readline()
-        assert said == "done\n", trainer.communicate("x")[1]
-    for trainer in trainers:
-        trainer.communicate("x")
-    assert [trainer.returncode for trainer in trainers] == [-9] * len(trainers)
-
-
-def ended(trainers):
-    said = [trainer.communicate(timeout=300) for trainer in trainers]
-    assert not any(t.returncode for t in trainers), "".join(err for _, err in said)
-    return said[0][0]
 
 
 def oracle(worlds):
@@ -71,11 +43,11 @@ def test_a_killed_run_continues_from_its_checkpoint_with_other_trainers(
     tmp_path, start_servers, before, after
 ):
     endpoints, folder = start_servers(2), tmp_path / "saved"
-    killed(started(endpoints, "first", before, folder, 0, 6, 4, "die"))
+    processes.killed(processes.started(SCRIPT, endpoints, "first", before, folder, 0, 6, 4, "die"))
     assert (folder / "latest").read_text() == "global_step4"
     # Twice: what the first load trained further is no obstacle for the second one.
     for job in ("second", "third"):
-        said = ended(started(endpoints, job, after, folder, -1, 8, -1))
+        said = processes.ended(processes.started(SCRIPT, endpoints, job, after, folder, -1, 8, -1))
         got = load_file(folder / "model.safetensors")
         for name, value in oracle([before] * 4 + [after] * 4).items():
             assert torch.equal(got[name], value), name

@@ -48,6 +48,7 @@ def save(
     values = {
         "counters": {key: getattr(engine, key) for key in _COUNTERS},
         "data": getattr(engine.training_dataloader, "position", 0),
+        "epoch": getattr(engine.training_dataloader, "epoch", 0),
         "groups": packer.pack([_hyper(g) for g in optimizer.param_groups], "param_groups"),
         "lr_scheduler": _schedule(engine.lr_scheduler, packer),
         "module": packer.pack(_beside(engine.module, optimizer, exclude_frozen), "module"),
@@ -89,6 +90,7 @@ def load(
     fork = rejoin.agree(optimizer, make, os.path.join(load_dir, folder.LOADING), wanted or "")
     values, beside, client_state = _read(engine, load_dir, fork.tag, strict)
     rejoin.join(optimizer, fork.job)
+    engine.commit_place()
     _apply(engine, values, beside, schedule)
     return os.path.join(load_dir, fork.tag), client_state
 
@@ -191,6 +193,7 @@ def _read(
         values["counters"] = {key: int(values["counters"][key]) for key in _COUNTERS}
         values["round"] = int(values["round"])
         values["data"] = int(values.get("data", 0))
+        values["epoch"] = int(values.get("epoch", 0))
         beside = dict(values["module"])
     except (ValueError, TypeError, KeyError) as error:
         raise BadArgument(f"{path} is damaged: {error}") from None
@@ -238,7 +241,7 @@ def _apply(
     if schedule and engine.lr_scheduler is not None and values["lr_scheduler"] is not None:
         engine.lr_scheduler.load_state_dict(values["lr_scheduler"])
     if engine.training_dataloader is not None:
-        engine.training_dataloader.resume(values["data"])
+        engine.training_dataloader.resume(values["data"], values["epoch"])
     begin_round(engine, values["counters"])
 
 

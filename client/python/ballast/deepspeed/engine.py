@@ -16,12 +16,14 @@ import torch
 
 from ballast.deepspeed import checkpoint, universal, utils
 from ballast.deepspeed.boundary import Boundary
+from ballast.deepspeed.loader import Loader
 from ballast.deepspeed.names import engine_advice
 from ballast.deepspeed.progress import Progress
 from ballast.deepspeed.transfers import Transfers
 from ballast.errors import BadArgument, Unsupported, at_border
 from ballast.monitor import Monitor, round_events, timer_events
 from ballast.torch.service_optimizer import ServiceOptimizer
+from ballast.user_state import Place
 
 
 class DeepSpeedEngine:
@@ -63,6 +65,9 @@ class DeepSpeedEngine:
         self._transfers = transfers
         self._loads_universal = loads_universal
         utils.know(optimizer)
+        if isinstance(training_dataloader, Loader):
+            training_dataloader.follow(self._found_place)
+        self.commit_place()
 
     def __getattr__(self, name: str) -> Any:
         module = self.__dict__.get("module")
@@ -80,13 +85,28 @@ class DeepSpeedEngine:
     forward = __call__
 
     def _enter(self) -> None:
-        """Before a forward pass: the lowest rank's weights become those of all trainers, in the
-        first one, and in the first one with parameters that can be trained from now on."""
+        """Before a forward pass: weights of the job that a resumed run continues, or the lowest
+        rank's, come into the model. In the first one, and of the latter also in the first one with
+        parameters that can be trained from now on."""
         membership = self.optimizer._membership
-        if membership.config.init != "broadcast" or membership.alone:
-            return
-        if membership.session is None or membership.newcomers(self.optimizer.param_groups):
+        brought = membership.config.init == "broadcast" and not membership.alone
+        if membership.session is None:
+            if brought or membership.config.resume != "never":
+                self.optimizer.attach()
+        elif brought and membership.may_grow(self.optimizer.param_groups):
             self.optimizer.attach()
+
+    def _found_place(self) -> Place | None:
+        """Where the job's last round has left training_data; attaches, if it may be resumed."""
+        membership = self.optimizer._membership
+        if membership.config.resume != "never":
+            self.optimizer.attach()
+        return membership.place
+
+    def commit_place(self) -> None:
+        """The rounds of the optimizer's present job commit where training_data stands."""
+        if isinstance(self.training_dataloader, Loader):
+            self.optimizer._membership.place_now = self.training_dataloader.commit
 
     @at_border
     def backward(

@@ -85,6 +85,16 @@ class Manifest:
             _check_overlap(self.entries + found)
         return found
 
+    def may_grow(self, param_groups: list[dict[str, Any]]) -> bool:
+        """Whether pending() would find a parameter; it looks at those outside of the job only."""
+        if sum(len(group["params"]) for group in param_groups) == len(self.entries):
+            return False
+        return any(
+            (p.requires_grad or p.grad is not None) and id(p) not in self._known
+            for group in param_groups
+            for p in group["params"]
+        )
+
     def refuse_removals(self, param_groups: list[dict[str, Any]], job: str) -> None:
         """BadArgument, naming the parameter, when one of the job's is not in its group any more.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,7 +31,8 @@ class Membership:
     gradients="auto". session: None until attached; an attached session ends with this
     object. options: of the kind, fixed for the job; {} until attached. user_state: what the next
     round commits for this rank's script. loading: how far the last process in this seat came with
-    load_export(), or None.
+    load_export(), or None. place: where the last round of a resumed job has left training_data, or
+    None. place_now: where the next round leaves it; None: there is none.
     """
 
     def __init__(self, config: JobConfig, naming: Naming, kind: Kind) -> None:
@@ -40,6 +42,8 @@ class Membership:
         self.options: dict[str, float] = {}
         self.user_state: Any = None
         self.loading: user_state.Loading | None = None
+        self.place: user_state.Place | None = None
+        self.place_now: Callable[[], user_state.Place] | None = None
         self._naming = naming
         self._kind = kind
         self._closed = False
@@ -120,6 +124,10 @@ class Membership:
                 job=self.config.job,
             )
 
+    def may_grow(self, param_groups: list[dict[str, Any]]) -> bool:
+        """Whether newcomers() would find some; False costs little. Checks nothing else."""
+        return self.manifest.may_grow(param_groups)
+
     def newcomers(self, param_groups: list[dict[str, Any]]) -> list[Entry]:
         """The tensors that admit() has to bring in before the next round; [] for none.
 
@@ -197,6 +205,7 @@ class Membership:
         if self.session.resumed:
             self.user_state = user_state.decode(self.session.user_state)
             self.loading = user_state.loading_of(self.session.user_state)
+            self.place = user_state.place_of(self.session.user_state)
         return self.session.resumed
 
     def _settle_gradients(self, entries: list[Entry]) -> None:

@@ -156,6 +156,8 @@ class Rounds:
     def _user_state(self) -> bytes:
         # What the round commits. A load that was cut off before it is over then.
         state = user_state.encode(self._membership.user_state)
+        if self._membership.place_now is not None:
+            state = user_state.encode_place(state, self._membership.place_now())
         self._membership.loading = None
         return state
 
