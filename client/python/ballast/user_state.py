@@ -5,8 +5,8 @@ round and do not look into it. The first byte says what follows: 0, bytes as the
 UTF-8; 2, how far load_export() has come (Loading, 16 bytes and one), and then one of the others or
 nothing; 3, where training_data stands (Place, three integers of 8 bytes, little-endian), and then
 0, 1 or nothing. No pickle: what comes back from a server is data, never code. JSON has text keys
-only; a dict with others, as some schedulers have in their state, becomes {"__pairs__": [[key, value],
-...]}, and a Counter, which they have too, {"__counter__": [[key, count], ...]}.
+only; a dict with others, as some schedulers have in their state, becomes {"__pairs__":
+[[key, value], ...]}, and a Counter, which they have too, {"__counter__": [[key, count], ...]}.
 """
 
 from __future__ import annotations
