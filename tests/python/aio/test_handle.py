@@ -109,8 +109,10 @@ def test_deepspeeds_names_lead_here_or_say_what_to_use():
     import ballast.deepspeed as deepspeed
 
     assert deepspeed.ops.op_builder.AsyncIOBuilder is AsyncIOBuilder
-    with pytest.raises(AttributeError, match="no 'adam': .*bt.AdamW"):
-        _ = deepspeed.ops.adam
+    with pytest.raises(AttributeError, match="no 'lion': .*bt.AdamW"):
+        _ = ballast.ops.lion
+    with pytest.raises(AttributeError, match="no 'lion': .*ballast.torch.Lion"):
+        _ = deepspeed.ops.lion
     with pytest.raises(ImportError, match="CPUAdamBuilder"):
         from ballast.ops.op_builder import CPUAdamBuilder  # noqa: F401
     builder = deepspeed.ops.op_builder

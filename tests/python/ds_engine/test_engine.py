@@ -569,7 +569,7 @@ def test_init_distributed_takes_what_deepspeed_takes(fake, monkeypatch):
 
 @pytest.mark.parametrize(("module", "name", "says"), [
     (deepspeed.comm, "all_reduce", "call init_distributed\\(\\), then use torch.distributed"),
-    (deepspeed.utils, "logger", "use Python's logging"),
+    (deepspeed.utils, "nvtx", "use torch.cuda.nvtx"),
     (deepspeed.utils, "groups", "each trainer has the whole model"),
     (deepspeed, "DeepSpeedConfig", "ballast.ds_config.check"),
 ])  # fmt: skip

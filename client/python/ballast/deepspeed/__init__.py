@@ -2,11 +2,13 @@
 
 Comes from: DeepSpeed scripts, of which the import is changed. Goes to: ballast.torch,
 ballast.monitor, ballast.ds_config. Thread safety: as ballast.torch. Any name of DeepSpeed that is
-not here raises AttributeError, which says what to use.
+not here raises AttributeError or, in an import statement, ModuleNotFoundError, which say what to
+use.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +16,12 @@ from typing import Any
 import torch
 
 from ballast import config as job_config
-from ballast import ops
-from ballast.deepspeed import building, checkpointing, comm, utils
+from ballast.deepspeed import building, checkpointing, comm, submodules, utils
 from ballast.deepspeed.boundary import Boundary
 from ballast.deepspeed.comm import init_distributed
 from ballast.deepspeed.engine import DeepSpeedEngine
-from ballast.deepspeed.names import module_advice
+from ballast.deepspeed.logs import log_dist, logger
+from ballast.deepspeed.names import advice
 from ballast.deepspeed.progress import Progress
 from ballast.deepspeed.settings import Settings, add_config_arguments, config_of
 from ballast.deepspeed.transfers import Transfers
@@ -31,8 +33,13 @@ from ballast.pauses import say
 
 __all__ = [
     "DeepSpeedEngine", "add_config_arguments", "checkpointing", "comm", "init_distributed",
-    "initialize", "ops", "utils",
+    "initialize", "log_dist", "logger", "ops", "utils",
 ]  # fmt: skip
+
+submodules.find()
+ops = importlib.import_module("ballast.deepspeed.ops")
+for _name in ("adagrad", "adam", "aio", "op_builder"):
+    importlib.import_module(f"ballast.deepspeed.ops.{_name}")
 
 
 @at_border
@@ -120,4 +127,4 @@ def _boundary(settings: Settings, world: int) -> Boundary:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(module_advice(name))
+    raise AttributeError(advice(name))

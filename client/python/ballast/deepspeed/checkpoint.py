@@ -18,6 +18,7 @@ import torch
 from ballast import rejoin
 from ballast.deepspeed import folder
 from ballast.ds_checkpoint.safetensors_file import DTYPES, write_safetensors
+from ballast.deepspeed.submodules import advise
 from ballast.ds_checkpoint.universal import LATEST as UNIVERSAL
 from ballast.errors import BadArgument, BallastError, NameInUse, warn
 from ballast.plain_values import Packer, unpack
@@ -25,6 +26,10 @@ from ballast.torch.service_optimizer import ServiceOptimizer
 
 if TYPE_CHECKING:
     from ballast.deepspeed.engine import DeepSpeedEngine
+
+# DeepSpeed has a package of this name, of which nothing is here.
+__path__: list[str] = []
+__getattr__ = advise("checkpoint")
 
 _COUNTERS = ("micro_steps", "global_steps", "global_samples", "skipped_steps")
 _NO_HYPER = ("params", "param_names")

@@ -10,6 +10,11 @@ from typing import Any
 
 import torch.utils.checkpoint
 
+from ballast.deepspeed.submodules import advise
+
+__path__: list[str] = []
+__getattr__ = advise("runtime.activation_checkpointing")
+
 
 def checkpoint(function: Callable[..., Any], *inputs: Any) -> Any:
     """Calls function(*inputs), and again in the backward pass, in place of kept activations."""

@@ -14,10 +14,11 @@ import torch.distributed
 from torch.distributed import is_nccl_available as nccl_is_built
 
 from ballast import config
-from ballast.deepspeed.names import comm_advice
+from ballast.deepspeed.submodules import advise
 from ballast.deepspeed.transfers import Transfers
 from ballast.errors import Unsupported, warn
 
+__path__: list[str] = []  # import statements ask ballast.deepspeed.submodules for what is not here
 _shown: Transfers | None = None  # of the newest engine with comms_logger
 
 
@@ -101,5 +102,4 @@ def init_distributed(
     torch.distributed.init_process_group(backend, timeout=timeout)
 
 
-def __getattr__(name: str) -> Any:
-    raise AttributeError(comm_advice(name))
+__getattr__ = advise("comm")

@@ -19,6 +19,27 @@ from ballast.user_state import Place
 _ORDER_BITS = 2**63 - 1
 
 
+class RepeatingLoader:
+    """deepspeed.utils.RepeatingLoader: batches of a loader, which begins anew at its end."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self._batches: Iterator[Any] | None = None
+
+    def __iter__(self) -> RepeatingLoader:
+        return self
+
+    def __next__(self) -> Any:
+        for _ in range(2):
+            if self._batches is None:
+                self._batches = iter(self.loader)
+            try:
+                return next(self._batches)
+            except StopIteration:
+                self._batches = None
+        raise StopIteration  # the loader is empty
+
+
 class _Sampler(DistributedSampler[Any]):
     """This trainer's part of the data, from sample `start` of it on."""
 

@@ -1,4 +1,4 @@
-"""deepspeed.utils, as far as training scripts use it: fp32 values of one parameter.
+"""deepspeed.utils, as far as training scripts use it: fp32 values of a parameter, lines of a log.
 
 Comes from: user code. Goes to: the optimizers of engines. Thread safety: as ballast.torch.
 """
@@ -10,10 +10,18 @@ from typing import Any
 
 import torch
 
-from ballast.deepspeed.names import utils_advice
+from ballast.deepspeed.loader import RepeatingLoader
+from ballast.deepspeed.logs import log_dist, logger
+from ballast.deepspeed.submodules import advise
 from ballast.errors import BadArgument, at_border
 from ballast.torch import export
 from ballast.torch.service_optimizer import ServiceOptimizer
+
+__all__ = [
+    "RepeatingLoader", "log_dist", "logger", "safe_get_full_fp32_param",
+    "safe_get_full_optimizer_state",
+]  # fmt: skip
+__path__: list[str] = []  # import statements ask ballast.deepspeed.submodules for what is not here
 
 # Of the engines that there are.
 _optimizers: weakref.WeakSet[ServiceOptimizer] = weakref.WeakSet()
@@ -53,5 +61,4 @@ def _array_of(param: torch.Tensor, wanted: str) -> torch.Tensor:
     raise BadArgument("the parameter is in no engine that has stepped")
 
 
-def __getattr__(name: str) -> Any:
-    raise AttributeError(utils_advice(name))
+__getattr__ = advise("utils")

@@ -1,0 +1,86 @@
+"""DeepSpeed's optimizer classes, as scripts make them: torch's, which initialize() takes over.
+
+Comes from: scripts, as `from ballast.deepspeed.ops.adam import DeepSpeedCPUAdam`. Goes to:
+torch.optim. An optimizer that is not given to initialize() has its state in the trainer.
+Thread safety: as torch.optim.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ballast.errors import Unsupported
+
+
+def _adam(name: str, params: Any, bias_correction: bool, decoupled: bool, **more: Any) -> Any:
+    if not bias_correction:
+        raise Unsupported(f"{name}(bias_correction=False): leave it out; it is always corrected")
+    of = torch.optim.AdamW if decoupled else torch.optim.Adam
+    return of(params, **more)
+
+
+class DeepSpeedCPUAdam:
+    """Gives a torch.optim.AdamW, or Adam with adamw_mode=False, for initialize(optimizer=...).
+
+    Arguments and defaults are DeepSpeed's; fp32_optimizer_states means nothing, the service has
+    fp32. Unsupported for bias_correction=False.
+    """
+
+    def __new__(
+        cls,
+        model_params: Any,
+        lr: float = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        amsgrad: bool = False,
+        adamw_mode: bool = True,
+        fp32_optimizer_states: bool = True,
+    ) -> Any:
+        return _adam(
+            cls.__name__, model_params, bias_correction, adamw_mode,
+            lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad,
+        )  # fmt: skip
+
+
+class FusedAdam:
+    """As DeepSpeedCPUAdam; set_grad_none means nothing. Unsupported for amsgrad, as DeepSpeed's."""
+
+    def __new__(
+        cls,
+        params: Any,
+        lr: float = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        adam_w_mode: bool = True,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        set_grad_none: bool = True,
+    ) -> Any:
+        if amsgrad:
+            raise Unsupported("FusedAdam(amsgrad=True): use DeepSpeedCPUAdam or torch.optim.AdamW")
+        return _adam(
+            cls.__name__, params, bias_correction, adam_w_mode,
+            lr=lr, betas=betas, eps=eps, weight_decay=weight_decay,
+        )  # fmt: skip
+
+
+class DeepSpeedCPUAdagrad:
+    """Gives a torch.optim.Adagrad for initialize(optimizer=...). Unsupported for amsgrad."""
+
+    def __new__(
+        cls,
+        model_params: Any,
+        lr: float = 1e-2,
+        eps: float = 1e-10,
+        weight_decay: float = 0,
+        amsgrad: bool = False,
+        fp32_optimizer_states: bool = True,
+    ) -> Any:
+        if amsgrad:
+            raise Unsupported("DeepSpeedCPUAdagrad(amsgrad=True): leave it out")
+        return torch.optim.Adagrad(model_params, lr=lr, eps=eps, weight_decay=weight_decay)
