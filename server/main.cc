@@ -156,8 +156,7 @@ absl::Status RunUntilSignal(Server* server, const std::string& peers_file) {
 // Data of --dev without a directory of its own: removed with the result, and set in `load`.
 absl::StatusOr<TemporaryData> MakeTemporaryData(const CommandLine& line,
                                                 config::LoadOptions* load) {
-  const bool wanted = line.dev && load->flags.count("storage.data_dir") == 0 &&
-                      !line.check_config && !line.print_config;
+  const bool wanted = line.dev && load->flags.count("storage.data_dir") == 0;
   if (!wanted) return TemporaryData();
   BALLAST_ASSIGN_OR_RETURN(const std::string parent, TemporaryParent());
   BALLAST_ASSIGN_OR_RETURN(TemporaryData made, TemporaryData::Create(parent));
@@ -165,8 +164,9 @@ absl::StatusOr<TemporaryData> MakeTemporaryData(const CommandLine& line,
   return made;
 }
 
-// Starts a server and runs it until a signal. The exit code.
-int Serve(const CommandLine& line, config::LoadedConfig loaded, SupervisionOptions supervision) {
+// Starts a server and runs it until a signal.
+absl::Status Serve(const CommandLine& line, config::LoadedConfig loaded,
+                   SupervisionOptions supervision) {
   const std::string data_path = loaded.config.storage().data_dir();
   const std::string peers_file = loaded.config.cluster().peers_file();
   // Nothing may be assumed of a file after a failed flush. The process ends without another word or
@@ -174,42 +174,54 @@ int Serve(const CommandLine& line, config::LoadedConfig loaded, SupervisionOptio
   const auto storage_failed = [](const absl::Status&) { _exit(kStorageError); };
   auto server = Server::Start({std::move(loaded), line.time_scale, line.ready_file, storage_failed,
                                std::move(supervision)});
-  if (!server.ok()) return Fail(WithFreeBytes(server.status(), data_path), CodeOf(server.status()));
+  if (!server.ok()) return WithFreeBytes(server.status(), data_path);
   if (line.dev) {
     std::cout << "export BALLAST_ENDPOINTS=" << (*server)->address() << std::endl;
   }
   const absl::Status status = RunUntilSignal(server->get(), peers_file);
   (*server)->Stop();
-  return status.ok() ? 0 : Fail(status, CodeOf(status));
+  return status;
 }
 
-int Run(const CommandLine& line) {
-  config::LoadOptions load = line.load;
-  const absl::StatusOr<TemporaryData> temporary = MakeTemporaryData(line, &load);
-  if (!temporary.ok()) return Fail(temporary.status(), 1);
-  absl::StatusOr<config::LoadedConfig> loaded = config::Load(load);
+// What `line` asks of the configuration without a server. The exit code.
+int ShowConfig(const CommandLine& line) {
+  const absl::StatusOr<config::LoadedConfig> loaded = config::Load(line.load);
   if (!loaded.ok()) return Fail(loaded.status(), 1);
   if (line.print_config) std::cout << config::Print(*loaded);
   if (line.check_config) std::cout << "the configuration is valid\n";
-  if (line.print_config || line.check_config) return std::cout.flush() ? 0 : 1;
+  return std::cout.flush() ? 0 : 1;
+}
 
-  absl::Status status = ApplyLog(loaded->config.log());
-  if (!status.ok()) return Fail(status, 1);
-  absl::StatusOr<SupervisionOptions> supervision =
-      ReadSupervision(config::ProcessEnvironment(), getpid());
-  if (!supervision.ok()) return Fail(supervision.status(), kUsageError);
-  if (!temporary->path().empty()) RemoveStaleData(temporary->path());
-  if (!line.ready_file.empty()) status = CheckReadyFile(line.ready_file);
-  if (!status.ok()) return Fail(status, 1);
+absl::Status LoadAndServe(const CommandLine& line, SupervisionOptions supervision) {
+  config::LoadOptions load = line.load;
+  BALLAST_ASSIGN_OR_RETURN(const TemporaryData temporary, MakeTemporaryData(line, &load));
+  BALLAST_ASSIGN_OR_RETURN(config::LoadedConfig loaded, config::Load(load));
+  BALLAST_RETURN_IF_ERROR(ApplyLog(loaded.config.log()));
+  if (!temporary.path().empty()) RemoveStaleData(temporary.path());
+  if (!line.ready_file.empty()) BALLAST_RETURN_IF_ERROR(CheckReadyFile(line.ready_file));
+  const std::string data_path = loaded.config.storage().data_dir();
   // Until the process ends, also past Server's own end.
-  const absl::StatusOr<DataDirLock> data_dir = OpenDataDir(loaded->config.storage().data_dir());
-  const std::string data_path = loaded->config.storage().data_dir();
-  if (!data_dir.ok()) return Fail(WithFreeBytes(data_dir.status(), data_path), 1);
+  const absl::StatusOr<DataDirLock> data_dir = OpenDataDir(data_path);
+  if (!data_dir.ok()) return WithFreeBytes(data_dir.status(), data_path);
   if (KernelUsesBbr()) {
     BALLAST_LOG(WARN) << "the kernel's default congestion control is BBR, which halves loopback "
                          "bandwidth; our own sockets ask for cubic";
   }
-  return Serve(line, *std::move(loaded), *std::move(supervision));
+  return Serve(line, std::move(loaded), std::move(supervision));
+}
+
+// The exit code. A server fails before it serves, or not at all: later a disk ends the process.
+int Run(const CommandLine& line, const SupervisionOptions& supervision) {
+  const absl::Status status = LoadAndServe(line, supervision);
+  if (status.ok()) return 0;
+  SayFailedStart(supervision, status, CodeOf(status));
+  return Fail(status, CodeOf(status));
+}
+
+// A command line that asks for nothing of this program. The exit code.
+int RefuseUsage(const absl::Status& why, const absl::StatusOr<SupervisionOptions>& supervision) {
+  if (supervision.ok()) SayFailedStart(*supervision, why, kUsageError);
+  return Fail(why, kUsageError);
 }
 
 int Main(int argc, char** argv) {
@@ -221,13 +233,14 @@ int Main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
+  const absl::StatusOr<SupervisionOptions> supervision =
+      ReadSupervision(config::ProcessEnvironment(), getpid());
   const absl::StatusOr<CommandLine> line =
       ParseCommandLine({argv + 1, argv + argc}, config::ProcessEnvironment());
-  if (!line.ok()) return Fail(line.status(), kUsageError);
+  if (!line.ok()) return RefuseUsage(line.status(), supervision);
   if (const char* failpoints = std::getenv("BALLAST_FAILPOINTS"); failpoints != nullptr) {
-    if (const absl::Status known = Failpoints::Configure(failpoints); !known.ok()) {
-      return Fail(known, kUsageError);
-    }
+    const absl::Status known = Failpoints::Configure(failpoints);
+    if (!known.ok()) return RefuseUsage(known, supervision);
   }
   if (line->help) std::cout << kUsage;
   if (line->version) std::cout << "ballastd " << BALLAST_VERSION << "\n";
@@ -235,7 +248,9 @@ int Main(int argc, char** argv) {
     for (const std::string& name : Failpoints::Names()) std::cout << name << "\n";
   }
   if (line->help || line->version || line->list_failpoints) return 0;
-  return Run(*line);
+  if (line->print_config || line->check_config) return ShowConfig(*line);
+  if (!supervision.ok()) return Fail(supervision.status(), kUsageError);
+  return Run(*line, *supervision);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "common/base/inert.h"
 #include "common/base/log.h"
 #include "common/base/names.h"
 #include "common/base/status_macros.h"
@@ -18,6 +20,9 @@ constexpr int kBeatsPerWatchdog = 2;
 constexpr std::chrono::seconds kBeatMax(5);
 // How long the supervisor waits for the next progress of a replay.
 constexpr absl::string_view kExtend = "EXTEND_TIMEOUT_USEC=120000000\n";
+
+// systemd drops a message above 4 KiB, and a page of text is no status.
+constexpr size_t kCauseBytesMax = 1000;
 
 std::string Value(const std::map<std::string, std::string>& environment, const char* name) {
   const auto found = environment.find(name);
@@ -41,7 +46,22 @@ std::chrono::nanoseconds IntervalOf(std::chrono::microseconds watchdog) {
   return std::min<std::chrono::nanoseconds>(longest, watchdog / kBeatsPerWatchdog);
 }
 
+// `message` as one line that holds nothing a terminal obeys, shortened where it is long.
+std::string OneLine(absl::string_view message) {
+  std::string line = Inert(absl::StrReplaceAll(message, {{"\n", "; "}}));
+  if (line.size() <= kCauseBytesMax) return line;
+  size_t cut = kCauseBytesMax;
+  while (cut > 0 && (line[cut] & 0xC0) == 0x80) --cut;  // not inside a UTF-8 sequence
+  return absl::StrCat(line.substr(0, cut), "...");
+}
+
 }  // namespace
+
+void SayFailedStart(const SupervisionOptions& options, const absl::Status& why, int exit_code) {
+  if (!options.say) return;
+  options.say(absl::StrCat("STATUS=failed to start, exit code ", exit_code, ": ",
+                           OneLine(why.message()), "\n"));
+}
 
 absl::StatusOr<SupervisionOptions> ReadSupervision(
     const std::map<std::string, std::string>& environment, int64_t self) {
@@ -63,7 +83,7 @@ absl::StatusOr<SupervisionOptions> ReadSupervision(
 
 std::shared_ptr<Supervision> Supervision::Start(SupervisionOptions options, Executor* executor) {
   const std::shared_ptr<Supervision> made(new Supervision(std::move(options), executor));
-  made->Say(false, "STATUS=starting\n");
+  made->Post([](Supervision*) { return "STATUS=starting\n"; });
   if (made->options_.say) made->Later();
   return made;
 }
@@ -71,19 +91,32 @@ std::shared_ptr<Supervision> Supervision::Start(SupervisionOptions options, Exec
 Supervision::Supervision(SupervisionOptions options, Executor* executor)
     : options_(std::move(options)), interval_(IntervalOf(options_.watchdog)), strand_(executor) {}
 
-void Supervision::Replaying() { Say(true, "STATUS=replaying\n"); }
-
-void Supervision::Serving() { Say(false, "READY=1\nSTATUS=serving\n"); }
-
-void Supervision::Stopping() { Say(false, "STOPPING=1\nSTATUS=stopping\n"); }
-
-// From a strand: a late beat never says anything older than what was said last.
-void Supervision::Say(bool replaying, std::string lines) {
-  if (!options_.say) return;
-  strand_.Post([self = shared_from_this(), replaying, lines = std::move(lines)] {
-    self->replaying_ = replaying;
-    self->options_.say(lines);
+// All words come from the strand: a late beat never says anything older than what was said last.
+void Supervision::Replaying() {
+  Post([](Supervision* self) {
+    self->replaying_ = true;
+    return "STATUS=replaying\n";
   });
+}
+
+void Supervision::Serving() {
+  Post([](Supervision* self) {
+    self->replaying_ = false;
+    self->served_ = true;
+    return "READY=1\nSTATUS=serving\n";
+  });
+}
+
+void Supervision::Stopping() {
+  Post([](Supervision* self) {
+    self->replaying_ = false;
+    return self->served_ ? "STOPPING=1\nSTATUS=stopping\n" : "STATUS=stopping\n";
+  });
+}
+
+void Supervision::Post(const char* (*turn)(Supervision*)) {
+  if (!options_.say) return;
+  strand_.Post([self = shared_from_this(), turn] { self->options_.say(turn(self.get())); });
 }
 
 void Supervision::Later() {

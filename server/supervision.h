@@ -1,8 +1,8 @@
 // Supervision: what the supervisor of this process (systemd, by Type=notify) hears of the server:
-// whether it replays, serves or ends, and signs of life. They come from the executor on which the
-// rounds run, so an executor that hangs stops them, and the supervisor ends the process.
-// Comes from: Server. Goes to: NotifySocket. Thread safety: thread-safe; nothing is sent on the
-// caller's thread.
+// whether it replays, serves or ends, why it did not start, and signs of life. They come from the
+// executor on which the rounds run, so an executor that hangs stops them, and the supervisor ends
+// the process. Comes from: Server. Goes to: NotifySocket. Thread safety: thread-safe; nothing is
+// sent on the caller's thread.
 #pragma once
 
 #include <atomic>
@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/executor.h"
@@ -33,6 +34,11 @@ struct SupervisionOptions {
 absl::StatusOr<SupervisionOptions> ReadSupervision(
     const std::map<std::string, std::string>& environment, int64_t self);
 
+// Says that this process never served, why, and by which exit code it ends: one line of STATUS=, of
+// at most 1 KiB of harmless UTF-8. Blocks as `options.say` does; the server is gone by then, so
+// nothing else is said after it. Without a supervisor it does nothing.
+void SayFailedStart(const SupervisionOptions& options, const absl::Status& why, int exit_code);
+
 class Supervision : public std::enable_shared_from_this<Supervision> {
  public:
   // Without a supervisor all that follows does nothing. `executor` outlives all calls, and drops
@@ -47,13 +53,15 @@ class Supervision : public std::enable_shared_from_this<Supervision> {
   void Replaying();
   // The server serves jobs: it has started.
   void Serving();
-  // The server ends.
+  // The server ends. STOPPING=1 is for a server that has started; before that there is only the
+  // status, so that SayFailedStart() has the last word.
   void Stopping();
 
  private:
   Supervision(SupervisionOptions options, Executor* executor);
 
-  void Say(bool replaying, std::string lines);
+  // `turn` changes what the strand owns and returns what is to be said.
+  void Post(const char* (*turn)(Supervision*));
   void Beat();
   void Later();
 
@@ -63,6 +71,7 @@ class Supervision : public std::enable_shared_from_this<Supervision> {
   Strand strand_;
   // Used on the strand.
   bool replaying_ = false;
+  bool served_ = false;
   uint64_t seen_extents_ = 0;
 };
 

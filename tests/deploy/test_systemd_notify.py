@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -133,7 +134,43 @@ def test_a_server_that_lost_its_state_was_never_ready(ballastd, start_server, tm
     done = run(ballastd, *ON_LOOPBACK, "--data-dir", data, env=supervisor.variables)
     assert done.returncode == 4, done.stderr
     assert "4" in unit()["Service"]["RestartPreventExitStatus"].split()
-    assert "READY=1" not in supervisor.words() and "STATUS=replaying" in supervisor.words()
+    assert supervisor.words()[:2] == ["STATUS=starting", "STATUS=replaying"]
+    assert says_why(supervisor, done).startswith("STATUS=failed to start, exit code 4: ")
+
+
+def says_why(supervisor: Supervisor, done: subprocess.CompletedProcess[str]) -> str:
+    """The last word of a server that never served: its error, on one line."""
+    words = supervisor.words()
+    assert not {"READY=1", "STOPPING=1"} & set(words), words
+    error = next(line for line in done.stderr.splitlines() if line.startswith("ballastd: "))
+    assert words[-1].partition(": ")[2].startswith(error.removeprefix("ballastd: "))
+    return words[-1]
+
+
+@pytest.mark.parametrize("flags, exit_code, cause", [
+    (["--sett", "x=1"], 2, "unknown flag --sett"),
+    (["--set", "rounds.chunk_bytes=lots"], 1, "rounds.chunk_bytes"),
+    (["--config", "/nowhere/ballastd.yaml"], 1, "/nowhere/ballastd.yaml"),
+    (["--listen", "127.0.0.1:{taken}"], 1, "127.0.0.1:"),
+    (["--listen", "127.0.0.1:0", "--peers-file", "{peers}"], 1, "peers"),
+])
+def test_a_server_that_cannot_start_says_why(
+        flags, exit_code, cause, ballastd, tmp_path, supervisor):
+    (tmp_path / "peers").write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        names = {"peers": tmp_path / "peers", "taken": other.getsockname()[1]}
+        done = run(ballastd, *(flag.format(**names) for flag in flags), env=supervisor.variables)
+    assert done.returncode == exit_code, done.stderr
+    said = says_why(supervisor, done)
+    assert said.startswith(f"STATUS=failed to start, exit code {exit_code}: ") and cause in said
+
+
+def test_a_server_that_is_ended_before_it_serves_was_never_ready(
+        start_server, tmp_path, supervisor):
+    server = start_server(*ON_LOOPBACK, "--peers-file", str(tmp_path / "peers.json"),
+                          **supervisor.variables)
+    assert server.stop(within_s=60) == 0
+    assert supervisor.words() == ["STATUS=starting", "STATUS=stopping"]
 
 
 @pytest.mark.parametrize("name, value", [("NOTIFY_SOCKET", "notify"), ("WATCHDOG_USEC", "60s")])

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/sync.h"
 #include "common/base/thread_executor.h"
+#include "common/base/utf8.h"
 #include "server/notify_socket.h"
 
 namespace ballast::server {
@@ -84,6 +85,17 @@ TEST(Supervision, SaysWhatTheServerDoesInOrder) {
                                    "READY=1\nSTATUS=serving\n", "STOPPING=1\nSTATUS=stopping\n"));
 }
 
+TEST(Supervision, AServerThatNeverServedDoesNotSayThatItStops) {
+  Ear ear;
+  ThreadExecutor executor("round", 2);
+  const auto supervision = Supervision::Start(ear.Options(), &executor);
+  supervision->Replaying();
+  supervision->Stopping();
+  executor.Shutdown();
+  EXPECT_EQ(ear.Count("STATUS=stopping\n"), 1u);
+  EXPECT_EQ(ear.Count("STOPPING"), 0u);
+}
+
 TEST(Supervision, AReplayAsksForTimeOnlyWhileItMakesProgress) {
   Ear ear;
   ThreadExecutor executor("round", 1);
@@ -136,6 +148,39 @@ TEST(Supervision, WithoutASupervisorNothingIsSaid) {
   const auto supervision = Supervision::Start(*options, &executor);
   supervision->Serving();
   executor.Shutdown();
+}
+
+// --- a failed start -----------------------------------------------------------------------------
+
+// What SayFailedStart() says of `message`.
+std::string SaidOf(const std::string& message) {
+  std::string said;
+  SupervisionOptions options;
+  options.say = [&said](absl::string_view lines) { absl::StrAppend(&said, lines); };
+  SayFailedStart(options, absl::DataLossError(message), 4);
+  return said;
+}
+
+TEST(SayFailedStart, NamesTheExitCodeAndTheCause) {
+  EXPECT_EQ(SaidOf("the disk is empty"),
+            "STATUS=failed to start, exit code 4: the disk is empty\n");
+  SayFailedStart({}, absl::DataLossError("no supervisor listens"), 4);
+}
+
+TEST(SayFailedStart, ACauseCannotSayAnythingElse) {
+  EXPECT_EQ(SaidOf("two fields:\nREADY=1\x1b[2J\xff"),
+            "STATUS=failed to start, exit code 4: two fields:; READY=1\\u001b[2J\\xff\n");
+}
+
+TEST(SayFailedStart, ALongCauseIsCutBetweenTwoCharacters) {
+  for (const char* before : {"", "a"}) {
+    std::string message = before;
+    for (int i = 0; i < 4000; ++i) message += "\u00e9";
+    const std::string said = SaidOf(message);
+    EXPECT_LT(said.size(), 1100u);
+    EXPECT_TRUE(IsUtf8(said));
+    EXPECT_TRUE(absl::EndsWith(said, "\u00e9...\n")) << said;
+  }
 }
 
 // --- the variables ------------------------------------------------------------------------------
