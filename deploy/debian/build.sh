@@ -24,6 +24,15 @@ install_files() {
   completion bash bash-completion/completions/ballastctl
   completion zsh zsh/vendor-completions/_ballastctl
   completion fish fish/vendor_completions.d/ballastctl.fish
+  manual ballastd 8 "state server of Ballast"
+  manual ballastctl 1 "shows and changes what state servers of Ballast do"
+}
+
+# manual NAME SECTION SUMMARY
+manual() {
+  local folder=$tree/usr/share/man/man$2
+  mkdir -p "$folder"
+  "$HERE/manual.sh" "$BUILD/bin/$1" "$2" "$3" | gzip -9n >"$folder/$1.$2.gz"
 }
 
 # completion SHELL FILE: FILE is below /usr/share.

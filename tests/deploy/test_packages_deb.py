@@ -71,10 +71,25 @@ def users(root: Path) -> dict[str, list[str]]:
     return {line.split(":")[0]: line.split(":") for line in lines}
 
 
-def test_lintian_finds_no_error(deb: Path):
+def test_lintian_finds_no_error_and_every_program_has_its_manual(deb: Path):
     done = subprocess.run([program("lintian"), "--fail-on", "error", deb], text=True, check=False,
                           capture_output=True, timeout=300)
     assert done.returncode == 0, done.stdout
+    assert "manual-page" not in done.stdout and "groff-message" not in done.stdout, done.stdout
+
+
+def test_a_manual_says_what_help_prints(deb: Path, tmp_path: Path):
+    """Letter by letter: nothing in a help text acts on the page."""
+    run("dpkg-deb", "-x", deb, tmp_path)
+    programs = [path for path in (tmp_path / "usr/bin").iterdir()]
+    assert len(programs) >= 2
+    for binary in programs:
+        (page,) = (tmp_path / "usr/share/man").glob(f"man*/{binary.name}.*.gz")
+        shown = run("man", "--warnings", "-l", page, env={"MANWIDTH": "200", "LC_ALL": "C.UTF-8",
+                                                          "PATH": "/usr/bin:/bin"})
+        assert shown.stderr == ""
+        lines = {line.strip() for line in shown.stdout.splitlines()}
+        assert {line.strip() for line in run(binary, "--help").stdout.splitlines()} <= lines
 
 
 def test_lintian_finds_an_error(deb: Path, tmp_path: Path):

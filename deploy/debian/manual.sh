@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# manual.sh PROGRAM SECTION SUMMARY: the manual page of a program, out of what its --help prints.
+# Comes from: build.sh, which has sourced scripts/package_facts.sh. Goes to: stdout, as troff.
+set -euo pipefail
+program=$1 section=$2 summary=$3
+name=$(basename "$program")
+
+# Text of stdin as troff prints it as it stands: no backslash, hyphen or dot at a line's begin acts.
+verbatim() {
+  sed -e 's/\\/\\e/g' -e 's/-/\\-/g' -e "s/^[.']/\\\\\&&/"
+}
+
+cat <<PAGE
+.TH ${name^^} $section "$(LC_ALL=C date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%d)" "Ballast $BALLAST_VERSION" "Ballast"
+.SH NAME
+$name \\- $summary
+.SH DESCRIPTION
+What \\fB$name \\-\\-help\\fR prints:
+.PP
+.nf
+$("$program" --help | verbatim)
+.fi
+.SH SEE ALSO
+.BR ballastd (8),
+.BR ballastctl (1)
+.PP
+The pages of the folder docs in the sources say more.
+PAGE
