@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,9 @@ PAGE_BYTES = 4096
 # Of headers in a file of images (docs/formats/images.md).
 MAGICS = (b"BALLSLF\n", b"BALLSLT\n")
 ENDS = 5
+JOBS = 64
+LONGEST_NAME = 128  # common/base/names.cc
+SCRAPE_BYTES = 1_000_000
 
 
 def faults(text: str) -> str:
@@ -98,6 +102,20 @@ def test_of_a_server_with_a_job(start_server, tmp_path):
     with trainer(server, "gpt"):
         text = server.get("/metrics")[1]
     assert 'ballast_trainers{run="gpt",state="active"} 1\n' in text
+    assert faults(text) == NONE
+
+
+def test_of_a_server_with_many_jobs_stays_small(start_server):
+    """As many as one server may be expected to have, with the longest names that jobs may have."""
+    server = start_server(*ON_LOOPBACK)
+    server.wait_until_serving()
+    names = [f"{number:03}" + "n" * (LONGEST_NAME - 3) for number in range(JOBS)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: train(server.address, name, 1, durability="none"), names))
+    text = server.get("/metrics")[1]
+    assert set(re.findall(r'^ballast_rounds_total\{run="(\w+)",result="committed"\} 1$', text,
+                          re.M)) == set(names)
+    assert len(text.encode()) < SCRAPE_BYTES
     assert faults(text) == NONE
 
 

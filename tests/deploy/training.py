@@ -13,11 +13,12 @@ import ballast.torch as bt
 SMALL = {"tile_elements": 64, "extent_elements": 128}
 
 
-def train(endpoint: str, job: str, rounds: int, resume: str = "never") -> int:
+def train(endpoint: str, job: str, rounds: int, resume: str = "never",
+          durability: str = "power") -> int:
     """A trainer, alone in its world, from its start to its end; the job's finished rounds."""
     weights = torch.nn.Parameter(torch.ones(512))
     optimizer = bt.AdamW([("weights", weights)], lr=0.1, endpoints=endpoint, job=job, world_size=1,
-                         rank=0, resume=resume, **SMALL)
+                         rank=0, resume=resume, durability=durability, **SMALL)
     optimizer.attach()
     for _ in range(rounds):
         weights.grad = torch.ones(512)
