@@ -152,6 +152,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         batches = [torch.randn(SAMPLES, options.width) for _ in range(options.steps)]
         with open(output, "w") as file, contextlib.redirect_stdout(file):
             result = measure(loops, batches, options.pairs)
+            loops["monitored"].engine.monitor.flush()
         check_watched(folder, output.read_text(), (options.pairs + 1) * options.steps)
         return {**result, "differing_bits": differing_bits(loops)}
     finally:

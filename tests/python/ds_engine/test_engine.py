@@ -389,9 +389,13 @@ def test_monitors_get_each_round(fake, tmp_path):
     engine = deepspeed.initialize(
         model=model(), config=config(csv_monitor=csv, gradient_accumulation_steps=2))[0]
     train(engine, 4)
-    engine.destroy()
+    with pytest.raises(BadArgument):  # but its rows are with the system
+        engine.save_checkpoint(tmp_path, tag="a/b")
     assert (tmp_path / "j" / "Train_Samples_lr.csv").read_bytes() == (
         b"step,lr\r\n8,0.01\r\n16,0.01\r\n")
+    train(engine, 2)
+    engine.destroy()
+    assert (tmp_path / "j" / "Train_Samples_lr.csv").read_bytes().endswith(b"24,0.01\r\n")
 
 
 def test_a_missing_monitor_package_is_refused_at_the_start(fake, monkeypatch):

@@ -11,7 +11,8 @@ import types
 import pytest
 import torch
 from ballast.errors import BadArgument, Unsupported
-from ballast.monitor import Monitor, round_events, timer_events
+from ballast.monitor import Monitor, csv_files, round_events, timer_events
+from ballast.monitor.csv_files import CsvFiles
 
 LR = "Train/Samples/lr"
 
@@ -31,6 +32,7 @@ def test_csv_has_deepspeeds_names_header_and_bytes(tmp_path):
         monitor.write_events(round_events(128, 0.05))
         monitor.write_events([("my loss", 2, 128), ("a/b c/d", torch.tensor([1.5]), 128)])
         folder = tmp_path / "job"
+        monitor.flush()
         assert (folder / "Train_Samples_lr.csv").read_bytes() == (
             b"step,lr\r\n64,0.1\r\n128,0.05\r\n")
     assert sorted(os.listdir(folder)) == [
@@ -39,6 +41,81 @@ def test_csv_has_deepspeeds_names_header_and_bytes(tmp_path):
         ["step", "loss_scale"], ["64", "1024.0"]]
     assert rows(folder / "a_b_c_d.csv") == [["step", "d"], ["128", "1.5"]]
     assert rows(folder / "my_loss.csv") == [["step", "my loss"], ["128", "2"]]
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def writes(monkeypatch):
+    """How many writes went to the system."""
+    counted, write = [], csv_files._write
+    monkeypatch.setattr(
+        csv_files, "_write", lambda file, data: counted.append(data) or write(file, data))
+    return counted
+
+
+def test_rows_of_one_second_are_one_write_for_each_file(tmp_path, writes):
+    clock = Clock()
+    files = CsvFiles(str(tmp_path), "job", clock)
+    tags = [f"tag{i}" for i in range(12)]
+    files.write([(tag, 0.5, 0) for tag in tags])
+    assert len(writes) == 24  # the first rows go at once, with their headers
+    for samples in range(1, 51):
+        clock.now += 0.999 / 50
+        files.write([(tag, 0.5, samples) for tag in tags])
+    assert len(writes) == 24
+    clock.now += 0.01
+    files.write([("tag0", 0.5, 51)])
+    assert len(writes) == 36
+    assert len(rows(tmp_path / "job" / "tag0.csv")) == 53
+    files.write([("tag1", 0.5, 51)])
+    files.close()
+    assert len(rows(tmp_path / "job" / "tag1.csv")) == 53
+    files.close()
+
+
+def test_many_rows_do_not_wait(tmp_path, writes):
+    files = CsvFiles(str(tmp_path), "job", Clock())
+    files.write([("a", 1, 0)])
+    files.write([("a", 1, i) for i in range(csv_files._ROWS_MAX - 1)])
+    assert len(writes) == 2
+    files.write([("a", 1, 0)])
+    assert len(writes) == 3 and len(rows(tmp_path / "job" / "a.csv")) == 2 + csv_files._ROWS_MAX
+
+
+def test_a_write_that_the_system_takes_in_pieces_is_whole(tmp_path):
+    class Slow:
+        taken = b""
+
+        def write(self, data):
+            self.taken += bytes(data[:3])
+            return min(3, len(data))
+
+    slow = Slow()
+    csv_files._write(slow, b"12345678")
+    assert slow.taken == b"12345678"
+
+
+def test_a_fork_leaves_its_parents_rows_alone(tmp_path):
+    files = CsvFiles(str(tmp_path), "job", Clock())
+    files.write([("a", 1, 1)])
+    files.write([("a", 2, 2)])
+    child = os.fork()
+    if child == 0:
+        try:
+            files.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert rows(tmp_path / "job" / "a.csv") == [["step", "a"], ["1", "1"]]
+    files.close()
+    assert rows(tmp_path / "job" / "a.csv") == [["step", "a"], ["1", "1"], ["2", "2"]]
 
 
 def test_csv_of_a_job_that_is_started_again_has_one_header(tmp_path):
@@ -220,10 +297,12 @@ def test_the_module_needs_neither_torch_nor_the_extension(tmp_path):
 
     code = (
         "import sys, json\nfrom ballast.monitor import Monitor\n"
-        "Monitor(json.loads(sys.argv[1]), 0).write_events([('a', 1, 2)])\n"
+        "monitor = Monitor(json.loads(sys.argv[1]), 0)\n"
+        "monitor.write_events([('a', 1, 2)])\n"
+        "monitor.write_events([('a', 1, 4)])\n"  # the end of the process writes it
         "assert not {'torch', 'ballast._core'} & set(sys.modules)\n"
     )
     command = [sys.executable, "-c", code, json.dumps(csv_config(tmp_path))]
     environ = {**os.environ, "PYTHONPATH": str(REPO / "client" / "python")}
     subprocess.run(command, env=environ, check=True, timeout=120)
-    assert (tmp_path / "job" / "a.csv").read_bytes() == b"step,a\r\n2,1\r\n"
+    assert (tmp_path / "job" / "a.csv").read_bytes() == b"step,a\r\n2,1\r\n4,1\r\n"

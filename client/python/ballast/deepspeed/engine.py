@@ -333,6 +333,7 @@ class DeepSpeedEngine:
         Returns True. Raises BadArgument, which names the value that cannot be held, and as
         optimizer.snapshot(); then the last checkpoint is as it was.
         """
+        self.monitor.flush()
         checkpoint.save(
             self, save_dir, tag, client_state, save_latest, exclude_frozen_parameters
         )

@@ -26,6 +26,8 @@ __all__ = ["SECTIONS", "Event", "Monitor", "round_events", "timer_events"]
 class _Sink(Protocol):
     def write(self, events: list[Event]) -> None: ...
 
+    def flush(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -61,7 +63,7 @@ class Monitor:
 
     @at_border
     def write_events(self, events: list[Event]) -> None:
-        """Writes (tag, value, samples) events, which are on their way when it returns.
+        """Writes (tag, value, samples) events. Rows of CSV files may wait a second; see flush().
 
         A value may be a tensor or array of one element. Raises BadArgument for what is no event,
         before anything is written.
@@ -70,6 +72,11 @@ class Monitor:
             plain = checked(events)
             for sink in self._sinks:
                 sink.write(plain)
+
+    def flush(self) -> None:
+        """Events of before are with the system, or the services' packages, when it returns."""
+        for sink in self._sinks:
+            sink.flush()
 
     def close(self) -> None:
         """Ends files and runs. Further events are not written."""

@@ -28,7 +28,14 @@ def _package(section: str, name: str) -> Any:
         ) from None
 
 
-class TensorBoard:
+class _AtOnce:
+    """write() keeps nothing back."""
+
+    def flush(self) -> None:
+        """Does nothing."""
+
+
+class TensorBoard(_AtOnce):
     """Event files in <output_path>/<job_name>."""
 
     def __init__(self, output_path: str, job_name: str) -> None:
@@ -47,7 +54,7 @@ class TensorBoard:
         self._writer.close()
 
 
-class WandB:
+class WandB(_AtOnce):
     """A run of `project`; `team` is WandB's entity."""
 
     def __init__(self, group: str | None, team: str | None, project: str) -> None:
@@ -62,7 +69,7 @@ class WandB:
         self._wandb.finish()
 
 
-class Comet:
+class Comet(_AtOnce):
     """An experiment. A tag is sent once in `samples_log_interval` samples."""
 
     def __init__(
