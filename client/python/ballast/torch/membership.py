@@ -195,12 +195,16 @@ class Membership:
         try:
             self.session = attach(self.config)
         except SpecMismatch as error:
-            if not self._may_average or "gradients is reduced" not in error.message:
+            if not self._may_average or self.config.gradients != "reduced":
                 raise
-            # The job was begun without DDP, or by an older release; averages of equal gradients
-            # are right, too.
-            self.config = dataclasses.replace(self.config, gradients="local")
-            self.session = attach(self.config)
+            # The job may have been begun without DDP, or by an older release; averages of equal
+            # gradients are right, too. Where this is no such job, the first answer says why.
+            averaging = dataclasses.replace(self.config, gradients="local")
+            try:
+                self.session = attach(averaging)
+            except SpecMismatch:
+                raise error from None
+            self.config = averaging
         weakref.finalize(self, lifetime.end, self.session).atexit = False
         if self.session.resumed:
             self.user_state = user_state.decode(self.session.user_state)
