@@ -68,7 +68,7 @@ class Callback(TrainerCallback):
         self._clip_once(args, optimizer)
         _warn_of_kind(args, optimizer)
         if optimizer._membership.config.loss_scale != 1.0:
-            norms.spare_gradients()
+            norms.spare_gradients(optimizer)
 
     def _clip_once(self, args: Any, optimizer: ResumingOptimizer) -> None:
         service, written = optimizer._membership.config.max_grad_norm, clipping.written(args)
@@ -118,7 +118,7 @@ class Callback(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         optimizer = _inner(more["optimizer"])
         clipping.switch_on(args)
-        norms.undo()
+        norms.undo(optimizer)
         if self.skipped_steps:
             say(optimizer.rank, f"{self.skipped_steps} of {state.global_step} steps were skipped "
                 "because a gradient was not finite")  # fmt: skip

@@ -5,26 +5,32 @@ gradients up in fp16. Multiplied by a loss scale, their norm is infinite long be
 and then all of them are multiplied by inf / inf: the round is skipped, and the scale is halved.
 
 Comes from: ballast.hf.callback. Goes to: the class accelerate.Accelerator, between
-on_train_begin and on_train_end. Thread safety: used by Trainer's thread.
+on_train_begin and on_train_end; after an exception in train() until the optimizer is gone.
+Gradients of other optimizers are measured as before. Thread safety: used by Trainer's thread.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import weakref
 from typing import Any
 
 import accelerate
 import torch
 
 _REAL = "_ballast_real"  # of the function that is in the place of Accelerate's
+_spared: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
 
-def spare_gradients() -> None:
-    """Has Accelerate measure gradients of which some are fp16 in fp32; it changes none of them.
+def spare_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """Has Accelerate measure this optimizer's gradients in fp32, where some are fp16.
 
-    For calls that do not clip (max_norm inf); all others are as before.
+    It changes none of them then. For calls that do not clip (max_norm inf); all others are as
+    before. Ends with undo(), or with the optimizer.
     """
+    _spared.add(optimizer)
+    weakref.finalize(optimizer, _restore).atexit = False
     real = accelerate.Accelerator.clip_grad_norm_
     if hasattr(real, _REAL):
         return
@@ -33,7 +39,8 @@ def spare_gradients() -> None:
     def clip_grad_norm_(self: Any, parameters: Any, max_norm: Any, norm_type: Any = 2) -> Any:
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         grads = [p.grad for p in parameters if p.grad is not None]
-        if max_norm != math.inf or not any(g.dtype == torch.float16 for g in grads):
+        halves = max_norm == math.inf and any(g.dtype == torch.float16 for g in grads)
+        if not halves or not _any_spared(parameters):
             return real(self, parameters, max_norm, norm_type)
         each = [torch.linalg.vector_norm(g, norm_type, dtype=torch.float32) for g in grads]
         here = each[0].device
@@ -43,8 +50,18 @@ def spare_gradients() -> None:
     accelerate.Accelerator.clip_grad_norm_ = clip_grad_norm_
 
 
-def undo() -> None:
-    """Accelerate measures as it does by itself."""
+def undo(optimizer: torch.optim.Optimizer) -> None:
+    """Accelerate measures this optimizer's gradients as it does by itself."""
+    _spared.discard(optimizer)
+    _restore()
+
+
+def _any_spared(parameters: list[torch.Tensor]) -> bool:
+    ours = {id(p) for o in _spared for group in o.param_groups for p in group["params"]}
+    return any(id(p) in ours for p in parameters)
+
+
+def _restore() -> None:
     real = getattr(accelerate.Accelerator.clip_grad_norm_, _REAL, None)
-    if real is not None:
+    if real is not None and not list(_spared):  # the living
         accelerate.Accelerator.clip_grad_norm_ = real
