@@ -160,6 +160,20 @@ def test_a_checkpoint_without_its_snapshot_is_named(tmp_path, monkeypatch):
         again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
+def test_a_checkpoint_without_the_callback_is_named_when_written_and_when_resumed(
+    tmp_path, monkeypatch
+):
+    args = saving(tmp_path)
+    optimizer = ballast.hf.optimizer(args=args)
+    with pytest.warns(UserWarning, match="written at round 2 without ballast.hf.Callback") as said:
+        tiny.trainer(tiny.model(), args, optimizer).train()
+    assert sum("without ballast.hf.Callback" in str(one.message) for one in said) == 1
+    monkeypatch.setenv("BALLAST_JOB", fresh_job("hf"))
+    again = tiny.trainer(tiny.model(), args, optimizer, [ballast.hf.Callback()])
+    with pytest.raises(ballast.BadArgument, match="after round 2 was written without .*from_pret"):
+        again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
 def test_a_job_that_is_further_than_trainer_is_refused(tmp_path, monkeypatch):
     args = tiny.arguments(tmp_path)
     optimizer = ballast.hf.optimizer(args=args)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ballast import rejoin
-from ballast.errors import BadArgument, NameInUse, Unsupported, at_border
+from ballast.errors import BadArgument, NameInUse, Unsupported, at_border, warn
 from ballast.hf import schedule
 from ballast.torch.service_optimizer import ServiceOptimizer
 
@@ -27,6 +27,7 @@ class ResumingOptimizer(ServiceOptimizer):
     managed = False
     # Job and round of the dict that was loaded last, and those that the optimizer had then.
     _came_from: tuple[int, int, int, int] | None = None
+    _said_unmanaged = False
 
     @property
     def closed(self) -> bool:
@@ -41,6 +42,23 @@ class ResumingOptimizer(ServiceOptimizer):
         """
         with contextlib.suppress(NameInUse):  # The name has job and round: the same state.
             self.snapshot(_name(self.job_id, self.round), keep)
+
+    @at_border
+    def state_dict(self) -> dict[str, Any]:
+        """As ServiceOptimizer.state_dict(). Of a running job without the callback it says so, once
+        in a warning, and in the dict for the resume that will find no snapshot."""
+        packed = super().state_dict()
+        if self.managed or self.job_id == 0:
+            return packed
+        packed["ballast"]["callback"] = False
+        if not self._said_unmanaged:
+            self._said_unmanaged = True
+            warn(
+                f"a checkpoint is written at round {self.round} without ballast.hf.Callback(): it "
+                "has the weights, and resume_from_checkpoint will be refused, because no snapshot "
+                "has masters and moments; pass callbacks=[ballast.hf.Callback()] to Trainer"
+            )
+        return packed
 
     @at_border
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -58,8 +76,7 @@ class ResumingOptimizer(ServiceOptimizer):
             return
         wanted = (int(saved["job_id"]), int(saved["round"]))
         if self._came_from != (*wanted, self.job_id, self.round):
-            job, snapshot = str(saved["job"]), _name(*wanted)
-            fork = rejoin.agree(self, lambda: self._fork(job, snapshot, wanted[1]), "", "")
+            fork = rejoin.agree(self, lambda: self._fork(saved, wanted), "", "")
             rejoin.join(self, fork.job)
             self._came_from = (*wanted, self.job_id, self.round)
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
@@ -70,13 +87,21 @@ class ResumingOptimizer(ServiceOptimizer):
         whole = all(isinstance(number, int) for number in at) and "job" in saved
         return whole and bool(at[0]) and at != (self.job_id, self.round)
 
-    def _fork(self, job: str, snapshot: str, round: int) -> rejoin.Fork:
+    def _fork(self, saved: Mapping[str, Any], wanted: tuple[int, int]) -> rejoin.Fork:
+        job, snapshot, round = str(saved["job"]), _name(*wanted), wanted[1]
         if self._membership.config.durability == "none":
             raise Unsupported(
                 "a run of durability none cannot be resumed from a checkpoint; use "
                 'durability="power" or "process"'
             )
         found = [one["name"] for one in rejoin.control_of(self).snapshots(job)]
+        if snapshot not in found and saved.get("callback") is False:
+            raise BadArgument(
+                f"the checkpoint of job {job!r} after round {round} was written without "
+                "ballast.hf.Callback(), so no snapshot has its masters and moments. Begin a new "
+                "run with its weights (from_pretrained(folder), and train() without "
+                "resume_from_checkpoint), with callbacks=[ballast.hf.Callback()]"
+            )
         if snapshot not in found:
             raise BadArgument(
                 f"the checkpoint is of job {job!r} after round {round}, of which the servers have "
