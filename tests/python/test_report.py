@@ -71,6 +71,16 @@ def test_what_is_missing_has_a_reason(monkeypatch, tmp_path):
     assert "ballastd --version fails" in server.why
 
 
+def test_a_server_is_asked_for_its_version_once(monkeypatch, tmp_path):
+    counting = tmp_path / "ballastd"
+    counting.write_text(f"#!/bin/sh\necho x >> {tmp_path}/asked\necho ballastd 1.2.3\n")
+    counting.chmod(0o755)
+    monkeypatch.setenv("BALLAST_BALLASTD", str(counting))
+    assert machine._server().compatible
+    assert machine._server_version() == f"ballastd 1.2.3 [{counting}]"
+    assert (tmp_path / "asked").read_text() == "x\n"
+
+
 class Library:
     def __init__(self, result):
         self.io_setup = lambda count, context: result

@@ -11,12 +11,13 @@ import argparse
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from ballast.launcher.servers import LaunchError, find_ballastctl
 
 _UNITS = {"": "", "B": "", "K": "KiB", "M": "MiB", "G": "GiB"}
 _SECONDS = 0.3  # of one measurement; --loops multiplies it
@@ -100,21 +101,6 @@ def command(arguments: argparse.Namespace, program: str) -> list[str]:
     return words
 
 
-def find_ballastctl(environ: Mapping[str, str]) -> str:
-    """BALLAST_BALLASTCTL, this checkout's build, PATH. Raises UsageError."""
-    built = Path(__file__).resolve().parents[3] / "build" / "release" / "bin" / "ballastctl"
-    for candidate in (environ.get("BALLAST_BALLASTCTL"), str(built)):
-        if candidate and os.access(candidate, os.X_OK):
-            return candidate
-    found = shutil.which("ballastctl", path=environ.get("PATH"))
-    if found is None:
-        raise UsageError(
-            f"no ballastctl found: not in BALLAST_BALLASTCTL, not at {built}, not on PATH. Build "
-            "it with `cmake --build build/release --target ballastctl`"
-        )
-    return found
-
-
 def text_of(results: Sequence[Mapping[str, Any]], verbose: bool) -> str:
     """What is printed: per disk its rates, and the "aio" section of the slowest disk.
 
@@ -151,9 +137,9 @@ def main(words: Sequence[str] | None = None) -> int:
     """The program. Returns its exit code."""
     arguments = parser().parse_args(words)
     try:
-        call = command(arguments, find_ballastctl(os.environ))
+        call = command(arguments, str(find_ballastctl(os.environ)))
         Path(arguments.log_dir).mkdir(parents=True, exist_ok=True)
-    except (UsageError, OSError) as error:
+    except (UsageError, LaunchError, OSError) as error:
         _say(str(error))
         return 2
     if arguments.verbose:

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from ballast import nvme_tune
+from ballast.launcher import servers
 
 SAMPLES = [
     {"block_size": 1 << 20, "queue_depth": 8, "read_mb_s": 3000.0, "write_mb_s": 2000.0,
@@ -109,7 +110,7 @@ def test_wrong_sweeps(program, capsys, content):
 
 
 def test_a_missing_program_is_named(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(nvme_tune, "__file__", str(tmp_path / "a/b/c/d/nvme_tune.py"))
+    monkeypatch.setattr(servers, "__file__", str(tmp_path / "a/b/c/d/servers.py"))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert nvme_tune.main(["--nvme_dir", "/a"]) == 2
     assert "no ballastctl found" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -145,8 +146,12 @@ def _server_version() -> str:
     return f"{_output(path) or 'does not start'} [{path}]"
 
 
+@functools.cache
 def _output(program: Path) -> str:
-    """What `program --version` says in its first line; "" where it does not end with 0."""
+    """What `program --version` says in its first line; "" where it does not end with 0.
+
+    Each program runs once.
+    """
     try:
         done = subprocess.run(
             [str(program), "--version"],

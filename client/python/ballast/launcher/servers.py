@@ -49,23 +49,39 @@ class UsageError(LaunchError):
 
 def find_ballastd(given: str | None, environ: Mapping[str, str]) -> Path:
     """The server binary: --server-binary, BALLAST_BALLASTD, this checkout's build, PATH."""
-    named = {"--server-binary": given, "BALLAST_BALLASTD": environ.get("BALLAST_BALLASTD")}
-    for source, text in named.items():
+    more = "; scripts/quickstart.sh does so, too, and --server-binary names one"
+    return _found("ballastd", {"--server-binary": given}, environ, more)
+
+
+def find_ballastctl(environ: Mapping[str, str]) -> Path:
+    """The program for operators: BALLAST_BALLASTCTL, this checkout's build, PATH."""
+    return _found("ballastctl", {}, environ, "")
+
+
+def _found(
+    program: str, named: Mapping[str, str | None], environ: Mapping[str, str], more: str
+) -> Path:
+    """The program that one of `named`, its variable, the build or PATH has, in this order.
+
+    UsageError for a name that is no program, LaunchError where there is none; more: what else the
+    latter says.
+    """
+    variable = f"BALLAST_{program.upper()}"
+    for source, text in {**named, variable: environ.get(variable)}.items():
         if not text:
             continue
         if os.access(text, os.X_OK) and Path(text).is_file():
             return Path(text).resolve()
-        raise UsageError(f"{source}: {text} is not an executable file; name a built ballastd")
-    built = Path(__file__).resolve().parents[4] / "build" / "release" / "bin" / "ballastd"
+        raise UsageError(f"{source}: {text} is not an executable file; name a built {program}")
+    built = Path(__file__).resolve().parents[4] / "build" / "release" / "bin" / program
     if os.access(built, os.X_OK):
         return built
-    on_path = shutil.which("ballastd", path=environ.get("PATH"))
+    on_path = shutil.which(program, path=environ.get("PATH"))
     if on_path:
         return Path(on_path)
     raise LaunchError(
-        f"no ballastd found: not in BALLAST_BALLASTD, not at {built}, not on PATH. Build it with "
-        "scripts/quickstart.sh or `cmake --build build/release --target ballastd`, or name it with "
-        "--server-binary"
+        f"no {program} found: not in {variable}, not at {built}, not on PATH. Build it with "
+        f"`cmake --build build/release --target {program}`{more}"
     )
 
 
