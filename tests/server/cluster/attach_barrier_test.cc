@@ -53,6 +53,20 @@ TEST(AttachBarrierTest, RefusesMismatchesByNameAndStaysAsItWas) {
       Reason::kSpecMismatch, "init modes");
 }
 
+// The message of an older trainer lacks the field, which then reads as local gradients.
+TEST(AttachBarrierTest, ATrainerThatKnowsNoReducedGradientsIsRefusedWhereTheyAre) {
+  AttachCall newer = Call(0);
+  newer.spec.gradients = Gradients::kReduced;
+  AttachBarrier barrier(newer);
+  ASSERT_TRUE(barrier.Attach(newer).ok());
+  const absl::Status status = barrier.Attach(Call(1));
+  EXPECT_EQ(ReasonOf(status), Reason::kSpecMismatch);
+  EXPECT_NE(std::string(status.message()).find("gradients is local, the job has reduced"),
+            std::string::npos)
+      << status;
+  EXPECT_EQ(barrier.MissingSlots(), std::vector<uint32_t>{1});
+}
+
 TEST(AttachBarrierTest, CancelledSeatIsFreeForAnotherProcess) {
   AttachBarrier barrier(Call(0));
   ASSERT_TRUE(barrier.Attach(Call(0)).ok());

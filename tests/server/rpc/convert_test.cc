@@ -67,6 +67,24 @@ TEST(ConvertTest, ReducedGradientsSurviveTheWireAndAJobWithoutThemHasItsBytes) {
   EXPECT_EQ(difference, "gradients is local, the job has reduced");
 }
 
+TEST(ConvertTest, AnAttachOfAnOlderTrainerReadsAsLocalGradients) {
+  JobPlan plan = MakePlan();
+  plan.spec.gradients = Gradients::kReduced;
+  v1::AttachRequest request;
+  ballast::ToProto(plan.spec, request.mutable_spec());
+  request.set_init(v1::INIT_MODE_BROADCAST);
+  // The bytes that an older trainer sends end before the field, which is the last one.
+  std::string bytes = request.spec().SerializeAsString();
+  const std::string field = "\xc0\x01\x01";
+  ASSERT_EQ(bytes.substr(bytes.size() - field.size()), field);
+  bytes.resize(bytes.size() - field.size());
+  ASSERT_TRUE(request.mutable_spec()->ParseFromString(bytes));
+  const auto call = AttachFromProto(request);
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_EQ(call->spec.gradients, Gradients::kLocal);
+  EXPECT_EQ(FirstDifference(plan.spec, call->spec), "gradients is local, the job has reduced");
+}
+
 TEST(ConvertTest, RulesOfANewerReleaseAreRefusedByNumber) {
   v1::PeerJob job = PeerJobToProto(MakePlan());
   job.mutable_spec()->set_gradients(static_cast<v1::Gradients>(2));
