@@ -10,8 +10,9 @@ verbatim() {
   sed -e 's/\\/\\e/g' -e 's/-/\\-/g' -e "s/^[.']/\\\\\&&/"
 }
 
+day=$(LC_ALL=C date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%d)
 cat <<PAGE
-.TH ${name^^} $section "$(LC_ALL=C date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%d)" "Ballast $BALLAST_VERSION" "Ballast"
+.TH ${name^^} $section "$day" "Ballast $BALLAST_VERSION" "Ballast"
 .SH NAME
 $name \\- $summary
 .SH DESCRIPTION
