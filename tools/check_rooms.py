@@ -21,18 +21,19 @@ import source_text  # noqa: E402  (found only after the line above)
 THIRD_PARTY = (
     "absl/", "google/protobuf/", "grpcpp/", "grpc/", "rocksdb/", "prometheus/", "civetweb.h",
     "CivetServer.h", "yaml-cpp/", "nlohmann/", "libaio.h", "zlib.h", "gtest/", "gmock/",
-    "benchmark/", "nanobind/", "Python.h", "torch/", "ATen/", "cuda", "nccl.h")
+    "benchmark/", "openssl/", "nanobind/", "Python.h", "torch/", "ATen/", "cuda", "nccl.h")
 SYSTEM_FOLDERS = ("sys/", "linux/", "netinet/", "arpa/", "net/", "asm/", "sanitizer/")
 
 COMMON = (
-    "common/base", "common/io", "common/tensor", "common/policy", "common/job", "common/metrics")
+    "common/base", "common/io", "common/tensor", "common/policy", "common/job", "common/metrics",
+    "common/security")
 # Generated headers: ballast/v1/*.pb.h, and ballast/config/v1/*.pb.h.
 WIRE, CONFIG = "proto:wire", "proto:config"
 PUBLIC_CLIENT = "client/cpp/ballast"
 SERVER_ROOMS = (
     "server/simd", "server/optim", "server/reduce", "server/tier", "server/state",
     "server/durability", "server/meta", "server/round", "server/snapshot", "server/exchange",
-    "server/config", "server/cluster", "server/admin")
+    "server/config", "server/cluster", "server/admin", "server/security")
 PROTOBUF, GRPC = ("google/protobuf/",), ("grpcpp/", "grpc/")
 SAFETENSORS = "common/safetensors"
 EVERYTHING = COMMON + (
@@ -65,6 +66,7 @@ ROOMS = {
     "common/job": Room(("common/base", "common/policy", "common/tensor")),
     "common/metrics": Room(("common/base",)),
     "common/policy": Room(("common/base",)),
+    "common/security": Room(("common/base",), ("absl/", "openssl/")),
     "proto/convert": Room(COMMON + (WIRE, CONFIG), ("absl/",) + GRPC + PROTOBUF),
     "server/simd": Room(("common/base",), banned=KERNEL_BANS),
     # common/job: only the table of optimizer kinds, for scalars and dispatch; not for kernels.
@@ -90,6 +92,7 @@ ROOMS = {
     "server/cluster": Room(
         COMMON + ("server/round", "server/snapshot", "server/exchange", "server/durability",
                   "server/meta")),
+    "server/security": Room(("common/base", "common/metrics", "common/security")),
     "server/admin": Room(COMMON, ("absl/", "prometheus/", "civetweb.h", "CivetServer.h")),
     "server/rpc": Room(
         COMMON + SERVER_ROOMS + (WIRE, CONFIG, "proto/convert"), ("absl/",) + GRPC + PROTOBUF),

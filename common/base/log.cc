@@ -83,8 +83,8 @@ void AppendQuoted(std::string* out, absl::string_view text) {
   out->push_back('"');
 }
 
-void AppendField(std::string* out, const LogField& field) {
-  if (g_format.load(std::memory_order_relaxed) == LogFormat::kJson) {
+void AppendField(std::string* out, const LogField& field, LogFormat format) {
+  if (format == LogFormat::kJson) {
     out->push_back(',');
     AppendQuoted(out, field.key());
     out->push_back(':');
@@ -163,8 +163,9 @@ absl::StatusOr<LogSeverity> ParseLogSeverity(absl::string_view text) {
 LogMessage::LogMessage(LogSeverity severity, const char* file, int line,
                        std::initializer_list<LogField> fields, int64_t suppressed)
     : severity_(severity), file_(BaseName(file)), line_(line) {
-  for (const LogField& field : fields) AppendField(&fields_, field);
-  if (suppressed > 0) AppendField(&fields_, LogField("suppressed", suppressed));
+  const LogFormat format = g_format.load(std::memory_order_relaxed);
+  for (const LogField& field : fields) AppendField(&fields_, field, format);
+  if (suppressed > 0) AppendField(&fields_, LogField("suppressed", suppressed), format);
 }
 
 LogMessage::~LogMessage() {
@@ -185,6 +186,16 @@ LogMessage::~LogMessage() {
                       " ", line, fields_, "\n");
     }
     Remember(now, severity_, std::move(line), fields_);
+    WriteLine(out);
+  } catch (...) {
+  }
+}
+
+void WriteJsonLine(const std::vector<LogField>& fields) {
+  try {
+    std::string out = absl::StrCat("{\"time\":\"", TimeText(Now()), "\"");
+    for (const LogField& field : fields) AppendField(&out, field, LogFormat::kJson);
+    absl::StrAppend(&out, "}\n");
     WriteLine(out);
   } catch (...) {
   }

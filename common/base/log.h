@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -109,6 +110,10 @@ class LogMessage {
   std::string fields_;  // Already rendered in the format of the process.
   std::string text_;
 };
+
+// Writes the fields as a JSON object on a line of its own, behind the field "time", whatever format
+// and least severity the process has. For lines that programs read.
+void WriteJsonLine(const std::vector<LogField>& fields);
 
 namespace internal {
 

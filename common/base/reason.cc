@@ -74,6 +74,8 @@ constexpr NamedReason kReasonNames[] = {
     {Reason::kWeightsEdited, "WEIGHTS_EDITED"},
     {Reason::kClosed, "CLOSED"},
     {Reason::kBadArgument, "BAD_ARGUMENT"},
+    {Reason::kNoIdentity, "NO_IDENTITY"},
+    {Reason::kNotPermitted, "NOT_PERMITTED"},
 };
 
 // A protobuf parser refuses a whole message for one ill-formed string, and messages may quote what

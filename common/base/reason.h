@@ -71,6 +71,9 @@ enum class Reason : int {
   kWeightsEdited = 72,
   kClosed = 73,
   kBadArgument = 74,
+
+  kNoIdentity = 80,
+  kNotPermitted = 81,
 };
 
 // Name as in types.proto without the REASON_ prefix, for example "TRAINER_LOST"; "UNKNOWN" for a

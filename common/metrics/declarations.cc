@@ -27,6 +27,8 @@ constexpr MetricDeclaration kDeclarations[] = {
      "Trainers of the job's epoch by state: active, unresponsive or left."},
     {"ballast_admissions_refused_total", kCounter, "reason",
      "Calls of trainers to attach or to grow a job that were refused, by reason."},
+    {"ballast_calls_refused_total", kCounter, "reason",
+     "Calls that the caller's identity does not permit, by reason; docs/security.md names them."},
     // The data path.
     {"ballast_push_bytes_total", kCounter, "run",
      "Gradient payload received from trainers in bytes, duplicates included."},

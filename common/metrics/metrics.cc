@@ -172,6 +172,11 @@ Counter* ServerMetrics::admissions_refused(absl::string_view reason) {
   return Resolve("ballast_admissions_refused_total", "reason", reason, &admissions_refused_);
 }
 
+Counter* ServerMetrics::calls_refused(absl::string_view reason) {
+  MutexLock lock(&mu_);
+  return Resolve("ballast_calls_refused_total", "reason", reason, &calls_refused_);
+}
+
 Counter* ServerMetrics::Resolve(absl::string_view family, absl::string_view label,
                                 absl::string_view value, CountersByLabel* counters) {
   lookups_.fetch_add(1, std::memory_order_relaxed);

@@ -154,6 +154,8 @@ class ServerMetrics {
   Counter* checksum_errors(absl::string_view where);
   // ballast_admissions_refused_total{reason}, likewise.
   Counter* admissions_refused(absl::string_view reason);
+  // ballast_calls_refused_total{reason}, likewise: calls that the gate has refused.
+  Counter* calls_refused(absl::string_view reason);
 
   // How often a value was looked up under the lock; a round does not. For tests.
   uint64_t lookups() const { return lookups_.load(std::memory_order_relaxed); }
@@ -194,6 +196,7 @@ class ServerMetrics {
   CountersByLabel frames_rejected_ ABSL_GUARDED_BY(mu_);
   CountersByLabel checksum_errors_ ABSL_GUARDED_BY(mu_);
   CountersByLabel admissions_refused_ ABSL_GUARDED_BY(mu_);
+  CountersByLabel calls_refused_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace ballast

@@ -66,6 +66,8 @@ BALLAST_SAME_REASON(kUnsupported, UNSUPPORTED);
 BALLAST_SAME_REASON(kWeightsEdited, WEIGHTS_EDITED);
 BALLAST_SAME_REASON(kClosed, CLOSED);
 BALLAST_SAME_REASON(kBadArgument, BAD_ARGUMENT);
+BALLAST_SAME_REASON(kNoIdentity, NO_IDENTITY);
+BALLAST_SAME_REASON(kNotPermitted, NOT_PERMITTED);
 #undef BALLAST_SAME_REASON
 
 // At most kMaxTextBytes of `text`, never cutting through a UTF-8 character.

@@ -1,5 +1,6 @@
 #include "server/rpc/call_metrics.h"
 
+#include <iterator>
 #include <utility>
 
 namespace ballast::server {
@@ -41,6 +42,11 @@ std::vector<double> HandlingBoundsSeconds() {
 }
 
 }  // namespace
+
+const char* CodeName(grpc::StatusCode code) {
+  const auto index = static_cast<size_t>(code);
+  return index < std::size(kCodeNames) ? kCodeNames[index] : "Unknown";
+}
 
 CallMetrics::CallMetrics(const std::string& method, MethodType type, ServerMetrics* metrics)
     : registry_(&metrics->registry()),

@@ -16,6 +16,9 @@
 
 namespace ballast::server {
 
+// As the label grpc_code writes it: "OK", "PermissionDenied".
+const char* CodeName(grpc::StatusCode code);
+
 enum class MethodType { kUnary, kServerStream, kBidiStream };
 
 class CallMetrics {

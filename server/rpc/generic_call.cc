@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "grpc/grpc_security_constants.h"
 #include "grpc/support/time.h"
 
 namespace ballast::server {
@@ -105,13 +106,35 @@ void GenericCall::OnAccepted(bool ok) {
       return;
     }
     Begin(&done_tag_);
-    method_ = context_->method();
-    peer_ = context_->peer();
+    facts_.method = context_->method();
+    facts_.peer = context_->peer();
   }
   handler_ = environment_->accept(shared_from_this());
   if (handler_ == nullptr) {
-    Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "unknown method " + method_));
+    Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "unknown method " + facts_.method));
   }
+}
+
+Connection GenericCall::connection() {
+  MutexLock lock(&mu_);
+  Connection connection;
+  const std::shared_ptr<const grpc::AuthContext> auth = context_->auth_context();
+  const auto text = [](const grpc::string_ref& value) {
+    return std::string(value.data(), value.size());
+  };
+  for (const auto& value : auth->FindPropertyValues(GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME)) {
+    connection.encrypted |=
+        value == GRPC_SSL_TRANSPORT_SECURITY_TYPE || value == GRPC_TLS_TRANSPORT_SECURITY_TYPE;
+  }
+  connection.certified = !auth->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME).empty();
+  for (const auto& uri : auth->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
+    connection.uris.push_back(text(uri));
+  }
+  const auto [begin, end] = context_->client_metadata().equal_range("authorization");
+  for (auto value = begin; value != end; ++value) {
+    connection.authorization.push_back(text(value->second));
+  }
+  return connection;
 }
 
 grpc::StatusCode GenericCall::EndedWith(bool cancelled) const {
@@ -130,6 +153,7 @@ void GenericCall::OnOver() {
     code = EndedWith(cancelled);
   }
   timer_.End(code, environment_->clock->Now());
+  if (environment_->ended) environment_->ended(*this, code);
   if (handler_ != nullptr) handler_->OnDone(cancelled);
 }
 

@@ -8,16 +8,19 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/types/optional.h"
 #include "common/base/clock.h"
 #include "common/base/sync.h"
+#include "common/security/caller.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/status.h"
 #include "server/rpc/call_metrics.h"
+#include "server/security/gate.h"
 
 namespace ballast::server {
 
@@ -50,6 +53,8 @@ struct CallEnvironment {
   const Clock* clock = RealClock::Get();
   // A call has come in; returns its handler, or null to refuse an unknown method.
   std::function<std::shared_ptr<CallHandler>(std::shared_ptr<class GenericCall>)> accept;
+  // An accepted call is over; `code` is the status that its client has got. May be null.
+  std::function<void(const class GenericCall& call, grpc::StatusCode code)> ended;
   // The last tag of a call, accepted or not, has come back from the queue.
   std::function<void()> released;
 };
@@ -75,9 +80,19 @@ class GenericCall : public std::enable_shared_from_this<GenericCall> {
   // Its metrics, see CallTimer. Called while the call is accepted.
   void CountIn(CallMetrics* metrics) { timer_.Begin(metrics, environment_->clock->Now()); }
 
-  const std::string& method() const { return method_; }
+  const std::string& method() const { return facts_.method; }
   // Address of the other side, as gRPC writes it ("ipv4:127.0.0.1:40000").
-  const std::string& peer() const { return peer_; }
+  const std::string& peer() const { return facts_.peer; }
+
+  // What the transport knows of the other side.
+  Connection connection();
+  // The party that calls, from the gate; set before the handler is made and constant from then on.
+  void SetCaller(Caller caller) { facts_.caller = std::move(caller); }
+  const Caller& caller() const { return facts_.caller; }
+  // The job that the call is about, for the audit log: a name, or a number as JobIdText has it.
+  // Called by the handler, on the poller's thread.
+  void SetAuditedJob(std::string job) { facts_.audited_job = std::move(job); }
+  const std::string& audited_job() const { return facts_.audited_job; }
 
  private:
   enum class Op { kAccept, kDone, kRead, kWake, kWrite, kFinish };
@@ -109,8 +124,14 @@ class GenericCall : public std::enable_shared_from_this<GenericCall> {
   void ReleaseIfOver();
 
   const CallEnvironment* const environment_;
-  std::string method_;
-  std::string peer_;
+  // What is known of the call.
+  struct Facts {
+    std::string method;
+    std::string peer;
+    Caller caller;
+    std::string audited_job;  // touched on the poller's thread only
+  };
+  Facts facts_;
   // Touched on the poller's thread only.
   std::shared_ptr<CallHandler> handler_;
   CallTimer timer_;

@@ -6,9 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
+#include "common/base/status_macros.h"
 #include "common/base/thread_executor.h"
 #include "grpcpp/server_builder.h"
 #include "proto/convert/channel.h"
+#include "proto/convert/status_convert.h"
 
 namespace ballast::server {
 namespace {
@@ -27,7 +29,9 @@ void PollUntilShutdown(grpc::CompletionQueue* queue) {
 GenericServer::~GenericServer() { Shutdown(std::chrono::milliseconds(0)); }
 
 void GenericServer::AddMethod(absl::string_view method, HandlerFactory factory, MethodType type) {
-  methods_[std::string(method.data(), method.size())] = {std::move(factory), type, nullptr};
+  Method& added = methods_[std::string(method.data(), method.size())];
+  added.factory = std::move(factory);
+  added.type = type;
 }
 
 void GenericServer::AddMetrics(ServerMetrics* metrics) {
@@ -38,7 +42,20 @@ void GenericServer::AddMetrics(ServerMetrics* metrics) {
   }
 }
 
+absl::Status GenericServer::FindRows() {
+  for (auto& [name, method] : methods_) {
+    method.row = FindMethod(name);
+    if (method.row != nullptr) continue;
+    return absl::InternalError(absl::StrCat(
+        "method ", name, " is not in the table of methods; add it to server/security"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status GenericServer::Start(const GenericServerOptions& options) {
+  BALLAST_RETURN_IF_ERROR(FindRows());
+  gate_ = options.gate;
+  audit_ = options.audit;
   grpc::ServerBuilder builder;
   ConfigureServer(&builder, options.time_scale);
   builder.SetMaxReceiveMessageSize(options.max_message_bytes);
@@ -49,7 +66,9 @@ absl::Status GenericServer::Start(const GenericServerOptions& options) {
                              static_cast<int>(options.keepalive_time.count()));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                              static_cast<int>(options.keepalive_timeout.count()));
-  builder.AddListeningPort(options.address, MakeServerCredentials(), &port_);
+  builder.AddListeningPort(
+      options.address,
+      options.credentials != nullptr ? options.credentials : MakeServerCredentials(), &port_);
   builder.RegisterAsyncGenericService(&service_);
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int pollers = options.pollers > 0 ? options.pollers : std::max(1, cores / 2);
@@ -64,6 +83,11 @@ absl::Status GenericServer::Start(const GenericServerOptions& options) {
   }
   AddMetrics(options.metrics);
   pollers_ = std::make_unique<ThreadExecutor>("grpc", pollers);
+  BeginToAccept();
+  return absl::OkStatus();
+}
+
+void GenericServer::BeginToAccept() {
   for (auto& queue : queues_) {
     environments_.push_back(std::make_unique<CallEnvironment>());
     CallEnvironment* environment = environments_.back().get();
@@ -72,11 +96,15 @@ absl::Status GenericServer::Start(const GenericServerOptions& options) {
     environment->accept = [this, environment](std::shared_ptr<GenericCall> call) {
       return Dispatch(environment, std::move(call));
     };
+    if (audit_ != nullptr) {
+      environment->ended = [this](const GenericCall& call, grpc::StatusCode code) {
+        Audit(call, code);
+      };
+    }
     environment->released = [this] { OnReleased(); };
     AcceptNext(environment);
     pollers_->Post([raw = queue.get()] { PollUntilShutdown(raw); });
   }
-  return absl::OkStatus();
 }
 
 void GenericServer::AcceptNext(const CallEnvironment* environment) {
@@ -92,7 +120,35 @@ std::shared_ptr<CallHandler> GenericServer::Dispatch(const CallEnvironment* envi
   const auto found = methods_.find(call->method());
   const bool known = found != methods_.end();
   call->CountIn(known ? found->second.metrics.get() : unknown_.get());
-  return known ? found->second.factory(std::move(call)) : nullptr;
+  return known ? Admit(found->second, std::move(call)) : nullptr;
+}
+
+// A call that is refused ends here: it has no handler, and nothing reads its message.
+std::shared_ptr<CallHandler> GenericServer::Admit(const Method& method,
+                                                  std::shared_ptr<GenericCall> call) {
+  if (gate_ == nullptr || !gate_->secured()) return method.factory(std::move(call));
+  Admission admission = gate_->Admit(*method.row, call->connection());
+  call->SetCaller(std::move(admission.caller));
+  if (!admission.status.ok()) {
+    call->Finish(ToGrpc(admission.status));
+    return nullptr;
+  }
+  return method.factory(std::move(call));
+}
+
+void GenericServer::Audit(const GenericCall& call, grpc::StatusCode code) {
+  const MethodRow* const row = FindMethod(call.method());
+  const bool refused =
+      code == grpc::StatusCode::UNAUTHENTICATED || code == grpc::StatusCode::PERMISSION_DENIED;
+  if (row == nullptr || !(refused || row->audited)) return;
+  const std::string tenant = call.caller().identity.tenant;
+  AuditLine line{.identity = call.caller().uri(),
+                 .peer = call.peer(),
+                 .method = call.method(),
+                 .tenant = tenant,
+                 .job = call.audited_job(),
+                 .result = CodeName(code)};
+  refused ? audit_->Refused(std::move(line)) : audit_->Order(std::move(line));
 }
 
 void GenericServer::OnReleased() {

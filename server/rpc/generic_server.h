@@ -15,8 +15,11 @@
 #include "absl/strings/string_view.h"
 #include "common/base/executor.h"
 #include "common/base/sync.h"
+#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "server/rpc/generic_call.h"
+#include "server/security/audit.h"
+#include "server/security/gate.h"
 
 namespace ballast::server {
 
@@ -30,6 +33,12 @@ struct GenericServerOptions {
   std::chrono::milliseconds keepalive_timeout{1000};
   double time_scale = 1;             // of the keepalive's lower bounds
   ServerMetrics* metrics = nullptr;  // of the calls; may be null, outlives the server
+  // Null: MakeServerCredentials.
+  std::shared_ptr<grpc::ServerCredentials> credentials;
+  // Decides about each call; null: all are let in, as by a gate without security. Outlives the
+  // server.
+  const Gate* gate = nullptr;
+  AuditLog* audit = nullptr;  // may be null, outlives the server
 };
 
 class GenericServer {
@@ -48,7 +57,8 @@ class GenericServer {
   void AddMethod(absl::string_view method, HandlerFactory factory,
                  MethodType type = MethodType::kUnary);
 
-  // Binds and serves. Errors: UNAVAILABLE when the address cannot be bound.
+  // Binds and serves. Errors: UNAVAILABLE when the address cannot be bound; INTERNAL for a method
+  // that is not in the table of methods: our own mistake, and no port is open then.
   absl::Status Start(const GenericServerOptions& options);
   // The port bound; valid after Start.
   int port() const { return port_; }
@@ -63,14 +73,20 @@ class GenericServer {
  private:
   struct Method {
     HandlerFactory factory;
+    const MethodRow* row = nullptr;  // in the table of methods; set by Start
     MethodType type = MethodType::kUnary;
     std::unique_ptr<CallMetrics> metrics;  // null without
   };
 
+  // Finds each method's row.
+  absl::Status FindRows();
   void AddMetrics(ServerMetrics* metrics);
+  void BeginToAccept();
   void AcceptNext(const CallEnvironment* environment);
   std::shared_ptr<CallHandler> Dispatch(const CallEnvironment* environment,
                                         std::shared_ptr<GenericCall> call);
+  std::shared_ptr<CallHandler> Admit(const Method& method, std::shared_ptr<GenericCall> call);
+  void Audit(const GenericCall& call, grpc::StatusCode code);
   void OnReleased();
 
   std::map<std::string, Method> methods_;
@@ -81,6 +97,8 @@ class GenericServer {
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Executor> pollers_;
   int port_ = 0;
+  const Gate* gate_ = nullptr;  // constant from Start on, as audit_
+  AuditLog* audit_ = nullptr;
 
   Mutex mu_;
   CondVar released_;

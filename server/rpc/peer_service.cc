@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
@@ -35,9 +36,17 @@ std::shared_ptr<PeerDoor> Take(const DirectoryHolder& holder, const Call& call,
   return nullptr;
 }
 
+// Whether a server speaks for itself; else the call is answered.
+bool SpeaksForItself(const Gate* gate, const Call& call, uint32_t server) {
+  const absl::Status status =
+      gate == nullptr ? absl::OkStatus() : gate->CheckServer(call->caller(), server);
+  if (!status.ok()) call->Fail(status);
+  return status.ok();
+}
+
 void Hello(const PeerIdentity& self, const Call& call, const grpc::ByteBuffer& bytes) {
   v1::PeerHello hello;
-  if (!call->Parse(bytes, &hello)) return;
+  if (!call->Parse(bytes, &hello) || !SpeaksForItself(self.gate, call, hello.id())) return;
   const auto protocol = ChooseProtocol(hello.protocol(), absl::StrCat("server ", hello.id()));
   if (!protocol.ok()) return call->Fail(protocol.status());
   v1::PeerHello reply;
@@ -52,6 +61,7 @@ void TakePlan(const DirectoryHolder& holder, PlanMethod method, const Call& call
   v1::PeerJob job;
   const auto door = Take(holder, call, bytes, &job);
   if (door == nullptr) return;
+  call->SetAuditedJob(JobIdText(job.job()));
   absl::StatusOr<JobPlan> plan = PeerJobFromProto(job);
   if (!plan.ok()) return call->Fail(plan.status());
   ((*door).*method)(*std::move(plan), [call](const absl::Status& status) { Answer(call, status); });
@@ -61,6 +71,7 @@ void Seal(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffe
   v1::PeerSeal seal;
   const auto door = Take(holder, call, bytes, &seal);
   if (door == nullptr) return;
+  call->SetAuditedJob(JobIdText(seal.job()));
   door->Seal(seal.job(), seal.epoch(), [call](const absl::StatusOr<SealAnswer>& answer) {
     if (!answer.ok()) return call->Fail(answer.status());
     v1::PeerSealed sealed;
@@ -76,6 +87,7 @@ void DropJob(const DirectoryHolder& holder, const Call& call, const grpc::ByteBu
   v1::PeerDropJob drop;
   const auto door = Take(holder, call, bytes, &drop);
   if (door == nullptr) return;
+  call->SetAuditedJob(JobIdText(drop.job()));
   door->DropJob(drop.job(), [call](const absl::Status& status) { Answer(call, status); });
 }
 
@@ -92,9 +104,10 @@ void WhichRest(const DirectoryHolder& holder, const Call& call, const grpc::Byte
                   });
 }
 
-void TakeVote(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuffer& bytes) {
+void TakeVote(const DirectoryHolder& holder, const Gate* gate, const Call& call,
+              const grpc::ByteBuffer& bytes) {
   v1::Prepare prepare;
-  if (!call->Parse(bytes, &prepare)) return;
+  if (!call->Parse(bytes, &prepare) || !SpeaksForItself(gate, call, prepare.server())) return;
   const auto jobs = holder.lookup();
   if (!jobs.ok()) return call->Fail(jobs.status());
   absl::StatusOr<Vote> vote = VoteFromProto(prepare);
@@ -124,6 +137,7 @@ void Snapshot(const DirectoryHolder& holder, const Call& call, const grpc::ByteB
   v1::PeerSnapshot message;
   const auto door = Take(holder, call, bytes, &message);
   if (door == nullptr) return;
+  call->SetAuditedJob(JobIdText(message.job()));
   if (message.step() == v1::SNAPSHOT_STEP_UNSPECIFIED ||
       !v1::SnapshotStep_IsValid(message.step())) {
     return call->Fail(
@@ -144,6 +158,7 @@ void RestoreJob(const DirectoryHolder& holder, const Call& call, const grpc::Byt
   v1::PeerRestoreJob message;
   const auto door = Take(holder, call, bytes, &message);
   if (door == nullptr) return;
+  call->SetAuditedJob(JobIdText(message.job().job()));
   absl::StatusOr<JobPlan> plan = PeerJobFromProto(message.job());
   if (!plan.ok()) return call->Fail(plan.status());
   const RestoreOrder order{*std::move(plan), message.snapshot(), message.share()};
@@ -173,6 +188,7 @@ void ImportJob(const DirectoryHolder& holder, const Call& call, const grpc::Byte
   v1::PeerImportJob message;
   const auto door = Take(holder, call, bytes, &message);
   if (door == nullptr) return;
+  call->SetAuditedJob(JobIdText(message.job().job()));
   absl::StatusOr<JobPlan> plan = PeerJobFromProto(message.job());
   if (!plan.ok()) return call->Fail(plan.status());
   const ImportOrder order{*std::move(plan), message.from(), message.state()};
@@ -214,8 +230,9 @@ void AddPeerMethods(GenericServer* server, const DirectoryHolder* directory,
   server->AddMethod(method::kPeerImportJob, UnaryCall::Factory([directory](auto call, auto bytes) {
                       ImportJob(*directory, call, bytes);
                     }));
-  server->AddMethod(method::kPeerVote, UnaryCall::Factory([directory](auto call, auto bytes) {
-                      TakeVote(*directory, call, bytes);
+  server->AddMethod(method::kPeerVote,
+                    UnaryCall::Factory([directory, gate = self.gate](auto call, auto bytes) {
+                      TakeVote(*directory, gate, call, bytes);
                     }));
 }
 

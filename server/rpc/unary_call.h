@@ -5,6 +5,8 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -29,6 +31,10 @@ class UnaryCall : public CallHandler, public std::enable_shared_from_this<UnaryC
   // ErrorDetail.
   void Reply(const google::protobuf::MessageLite& message);
   void Fail(const absl::Status& status);
+
+  // As GenericCall's.
+  const Caller& caller() const { return call_->caller(); }
+  void SetAuditedJob(std::string job) { call_->SetAuditedJob(std::move(job)); }
 
   // `callback` runs once if the call ends before it was answered; at once if it already has.
   void OnCancel(std::function<void()> callback);

@@ -27,6 +27,7 @@ EVENTS = {
     "ballast_frames_rejected_total": "a server refuses a frame",
     "ballast_checksum_errors_total": "a frame arrives damaged",
     "ballast_admissions_refused_total": "a trainer is not let in",
+    "ballast_calls_refused_total": "a caller's identity does not permit a call",
     "ballast_last_snapshot_timestamp_seconds": "a snapshot is taken",
     'grpc_code!="OK"': "a call fails",
 }

@@ -50,11 +50,16 @@ ELSEWHERE = {
     "ballast_log_short_of_room": (_STORAGE, "ALogWithoutRoomIsShortOfIt"),
     "ballast_credit_wait_seconds_total": (
         "tests/server/rpc/trainer_stream_test.cc", "ATrainerThatIgnoresItsCredit"),
+    "ballast_calls_refused_total": (
+        "tests/server/security/gate_test.cc", "ARoleMayCallWhatItsRowSays"),
     "ballast_listener_accepts": (
         "tests/server/main/listener_probe_test.cc", "APortThatNeverSpeaksDoesNotAccept"),
 }
 # Of an event that may or may not happen here, and has its own test.
-EVENTS = {"ballast_frames_rejected_total", "ballast_checksum_errors_total"}
+EVENTS = {
+    "ballast_frames_rejected_total", "ballast_checksum_errors_total",
+    "ballast_calls_refused_total",
+}
 # What a process is started with, and keeps. Compared with that in the test below.
 FACTS = {
     "ballast_build_info", "ballast_workers", "ballast_memory_budget_bytes",

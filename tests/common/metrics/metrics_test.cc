@@ -100,6 +100,7 @@ TEST(ServerMetricsTest, EverySeriesHasTheLabelsOfItsDeclaration) {
   metrics.frames_rejected("WRONG_EPOCH");
   metrics.checksum_errors("push");
   metrics.admissions_refused("NOT_HOME");
+  metrics.calls_refused("role");
   std::map<std::string, std::string> declared;
   for (const MetricDeclaration& d : MetricDeclarations()) declared[d.name] = d.labels;
   for (const MetricFamily& family : metrics.registry().Collect()) {

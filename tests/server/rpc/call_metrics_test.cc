@@ -14,9 +14,10 @@
 namespace ballast::server {
 namespace {
 
-constexpr char kAnswers[] = "/ballast.v1.Test/Answers";
-constexpr char kRefuses[] = "/ballast.v1.Test/Refuses";
-constexpr char kWaits[] = "/ballast.v1.Test/Waits";
+// Methods that a server may have; what they do here is this test's.
+constexpr char kAnswers[] = "/ballast.v1.Peer/Hello";
+constexpr char kRefuses[] = "/ballast.v1.Peer/CreateJob";
+constexpr char kWaits[] = "/ballast.v1.Peer/Seal";
 
 class CallMetricsTest : public testing::Test {
  protected:
@@ -45,7 +46,7 @@ class CallMetricsTest : public testing::Test {
     call.Drain().IgnoreError();
   }
   static MetricLabels Labels(const std::string& method, const std::string& type = "unary") {
-    return {{"grpc_type", type}, {"grpc_service", "ballast.v1.Test"}, {"grpc_method", method}};
+    return {{"grpc_type", type}, {"grpc_service", "ballast.v1.Peer"}, {"grpc_method", method}};
   }
   static MetricLabels With(MetricLabels labels, const std::string& code) {
     labels.emplace_back("grpc_code", code);
@@ -77,19 +78,19 @@ class CallMetricsTest : public testing::Test {
 };
 
 TEST_F(CallMetricsTest, AnAnsweredCallIsBegunAndEndsWithOk) {
-  EXPECT_EQ(Find("grpc_server_started_total", Labels("Answers"))->value, 0);
-  EXPECT_EQ(Find("grpc_server_handled_total", With(Labels("Answers"), "OK"))->value, 0);
+  EXPECT_EQ(Find("grpc_server_started_total", Labels("Hello"))->value, 0);
+  EXPECT_EQ(Find("grpc_server_handled_total", With(Labels("Hello"), "OK"))->value, 0);
   Call(kAnswers);
-  EXPECT_EQ(WaitForEnd(With(Labels("Answers"), "OK")), 1);
-  EXPECT_EQ(Find("grpc_server_started_total", Labels("Answers"))->value, 1);
-  EXPECT_EQ(Find("grpc_server_handling_seconds", Labels("Answers"))->histogram.count, 1u);
-  EXPECT_EQ(Find("grpc_server_started_total", Labels("Refuses"))->value, 0);
+  EXPECT_EQ(WaitForEnd(With(Labels("Hello"), "OK")), 1);
+  EXPECT_EQ(Find("grpc_server_started_total", Labels("Hello"))->value, 1);
+  EXPECT_EQ(Find("grpc_server_handling_seconds", Labels("Hello"))->histogram.count, 1u);
+  EXPECT_EQ(Find("grpc_server_started_total", Labels("CreateJob"))->value, 0);
 }
 
 TEST_F(CallMetricsTest, ARefusedCallEndsWithItsCode) {
   Call(kRefuses);
-  EXPECT_EQ(WaitForEnd(With(Labels("Refuses"), "ResourceExhausted")), 1);
-  EXPECT_EQ(Find("grpc_server_handled_total", With(Labels("Refuses"), "OK"))->value, 0);
+  EXPECT_EQ(WaitForEnd(With(Labels("CreateJob"), "ResourceExhausted")), 1);
+  EXPECT_EQ(Find("grpc_server_handled_total", With(Labels("CreateJob"), "OK"))->value, 0);
 }
 
 TEST_F(CallMetricsTest, ACallThatTheClientBreaksOffIsCanceled) {
@@ -97,7 +98,7 @@ TEST_F(CallMetricsTest, ACallThatTheClientBreaksOffIsCanceled) {
   ASSERT_TRUE(call.Write(SerializeMessage(v1::PeerAck())));
   call.Cancel();
   call.Drain().IgnoreError();
-  EXPECT_EQ(WaitForEnd(With(Labels("Waits", "bidi_stream"), "Canceled")), 1);
+  EXPECT_EQ(WaitForEnd(With(Labels("Seal", "bidi_stream"), "Canceled")), 1);
 }
 
 TEST_F(CallMetricsTest, MethodsThatAreNotThereShareOneValue) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/base/sync.h"
+#include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
@@ -244,7 +245,12 @@ class FakeDirectory : public JobDirectory,
   void ImportJob(ImportOrder, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
-  void DropJob(uint64_t, std::function<void(absl::Status)> done) override {
+  void DropJob(uint64_t job, std::function<void(absl::Status)> done) override {
+    {
+      MutexLock lock(&mu_);
+      drops_.push_back(job);
+      changed_.NotifyAll();
+    }
     done(absl::OkStatus());
   }
   void ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) override {
@@ -294,6 +300,7 @@ class FakeDirectory : public JobDirectory,
   std::vector<std::function<void(absl::StatusOr<AttachResult>)>> pending_;
   std::vector<std::string> cancelled_;
   std::vector<JobPlan> plans_;
+  std::vector<uint64_t> drops_;
 
  private:
   Mutex mu_;
@@ -304,7 +311,12 @@ class FakeDirectory : public JobDirectory,
 class RawStream {
  public:
   RawStream(const std::string& address, const std::string& method)
-      : server_(MakeChannel(address, /*time_scale=*/1)) {
+      : RawStream(MakeChannel(address, /*time_scale=*/1), method) {}
+  // `token`: a bearer token that goes with the call; empty: none.
+  RawStream(std::shared_ptr<grpc::Channel> channel, const std::string& method,
+            const std::string& token = "")
+      : server_(std::move(channel)) {
+    if (!token.empty()) context_.AddMetadata("authorization", "Bearer " + token);
     context_.set_deadline(std::chrono::system_clock::now() + kTestDeadline);
     stream_ = server_.PrepareCall(&context_, method, &queue_);
     stream_->StartCall(this);

@@ -1,0 +1,32 @@
+// Caller: the party that makes a call, as the gate has found it.
+// Comes from: the gate. Goes to: the services, the desks. Thread safety: plain values.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "common/security/identity.h"
+
+namespace ballast {
+
+struct Caller {
+  // False: the server has no security. Then the call may do everything, and belongs to the default
+  // tenant.
+  bool secured = false;
+  Identity identity;  // with `secured`
+
+  // Whether it may see and use what belongs to `tenant`.
+  bool Sees(absl::string_view tenant) const {
+    if (!secured) return true;
+    const bool all = identity.role == Role::kAdmin || identity.role == Role::kServer;
+    return all || identity.tenant == tenant;
+  }
+  // The tenant that a new job of this caller belongs to.
+  std::string tenant() const {
+    return secured && !identity.tenant.empty() ? identity.tenant : kDefaultTenant;
+  }
+  // The identity as text; empty without security.
+  std::string uri() const { return secured ? UriOf(identity) : std::string(); }
+};
+
+}  // namespace ballast

@@ -1,0 +1,110 @@
+// The gate: decides about each call before a byte of its message is read, by the table of methods
+// and by what the transport knows of the other side.
+//
+//   connection -> identity: the one URI of its certificate, or that of the call's bearer token
+//   identity   -> not denied, a role of the method's row, and the home where the row says so
+//
+// What the message decides (whose job it is, which server it names) the services check themselves,
+// with the Caller that the gate gives them.
+// Comes from: GenericServer. Goes to: the services, as Caller. Thread safety: thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/base/sync.h"
+#include "common/metrics/metrics.h"
+#include "common/security/caller.h"
+#include "server/security/files.h"
+#include "server/security/method_table.h"
+
+namespace ballast::server {
+
+// What the transport says of the other side of a call.
+struct Connection {
+  bool encrypted = false;         // TLS
+  bool certified = false;         // it has shown a certificate that the server's CA vouches for
+  std::vector<std::string> uris;  // the URIs of that certificate
+  std::vector<std::string> authorization;  // values of the call's header of that name
+};
+
+// Why a call was refused: the values of the metric's label.
+enum class Refusal : uint8_t {
+  kPlaintext,    // a server with security got a call without TLS
+  kNoIdentity,   // neither a certificate nor a token
+  kBadIdentity,  // a certificate without an identity of this cluster
+  kBadToken,     // a header that is no bearer token, or an unknown token
+  kDenied,       // the identity is on the deny-list
+  kRole,         // the method is for other roles
+  kNotHome,      // an order of a server that is not the home
+  kWrongServer,  // a message names another server than the one that calls
+  kTenant,       // a job of another tenant
+};
+const char* RefusalName(Refusal refusal);
+
+// What the gate says of a call.
+struct Admission {
+  absl::Status status;  // OK: the call is let in
+  Caller caller;        // as far as it is known, also of a call that is refused
+};
+
+class Gate {
+ public:
+  struct Options {
+    bool secured = false;  // false: every call is let in as before there was a gate
+    std::string domain;    // the trust domain
+  };
+
+  // `metrics` may be null, and outlives this.
+  Gate(Options options, ServerMetrics* metrics);
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  bool secured() const { return options_.secured; }
+  const std::string& domain() const { return options_.domain; }
+
+  // Takes the place of all tokens and denied identities, from the next call on.
+  void Replace(GateFiles files);
+  // The home of the cluster, once the servers of the cluster are known. Orders are refused before.
+  void SetHome(uint32_t server);
+
+  // Decides about a call. UNAUTHENTICATED NO_IDENTITY: the caller has to show another certificate
+  // or token; PERMISSION_DENIED NOT_PERMITTED: this identity may not make the call; UNAVAILABLE
+  // RECOVERING: an order before the servers are known. Counts what it refuses.
+  Admission Admit(const MethodRow& row, const Connection& connection) const;
+
+  // Whether a caller that was let in before would still be: PERMISSION_DENIED when its identity is
+  // denied by now. For calls that last.
+  absl::Status StillAllowed(const Caller& caller) const;
+
+  // What a service finds in the message: a caller may only speak for itself. PERMISSION_DENIED
+  // NOT_PERMITTED when a server names `server` and is another one.
+  absl::Status CheckServer(const Caller& caller, uint32_t server) const;
+
+  // Counts a refusal.
+  void Count(Refusal refusal) const;
+
+ private:
+  absl::StatusOr<Identity> IdentityOf(const Connection& connection, const GateFiles& files) const;
+  // What the identity of a caller decides.
+  absl::Status Check(const MethodRow& row, const Identity& identity, const GateFiles& files) const;
+  absl::Status CheckHome(const MethodRow& row, const Identity& identity) const;
+  absl::Status Refuse(Refusal refusal, absl::string_view why) const;
+  std::shared_ptr<const GateFiles> files() const;
+
+  const Options options_;
+  ServerMetrics* const metrics_;
+
+  mutable Mutex mu_;
+  std::shared_ptr<const GateFiles> files_ ABSL_GUARDED_BY(mu_);
+  std::optional<uint32_t> home_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ballast::server
