@@ -26,6 +26,7 @@
 #include "server/config/print.h"
 #include "server/data_dir_lock.h"
 #include "server/listen.h"
+#include "server/net/descriptors.h"
 #include "server/server.h"
 #include "server/supervision.h"
 #include "server/temporary_data.h"
@@ -232,6 +233,7 @@ int Main(int argc, char** argv) {
   const sigset_t set = EndSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  RaiseDescriptorLimit();
 
   const absl::StatusOr<SupervisionOptions> supervision =
       ReadSupervision(config::ProcessEnvironment(), getpid());

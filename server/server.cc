@@ -46,7 +46,7 @@ using config::v1::ServerConfig;
 
 constexpr char kWaitsForPeers[] = "waits for its peers file";
 // How long the gRPC port may take to answer a new connection.
-constexpr std::chrono::nanoseconds kProbeInterval = std::chrono::seconds(10);
+constexpr std::chrono::nanoseconds kProbePatience = std::chrono::seconds(10);
 // How long the streams may take to deliver SHUTTING_DOWN.
 constexpr std::chrono::milliseconds kStopGrace(1500);
 // How long the connections then stay: one that is closed while a trainer still pushes into it takes
@@ -204,6 +204,7 @@ absl::Status ServerImpl::Listen() {
   options.max_metadata_bytes = static_cast<int>(config_.limits().max_metadata_bytes());
   options.max_streams_per_connection =
       static_cast<int>(config_.limits().max_streams_per_connection());
+  options.connections = settings_.Connections();
   options.keepalive_time = settings_.ScaledMs(config_.timing().keepalive_time());
   options.keepalive_timeout = settings_.ScaledMs(config_.timing().keepalive_timeout());
   options.time_scale = options_.time_scale;
@@ -224,7 +225,10 @@ absl::Status ServerImpl::Listen() {
 
 absl::Status ServerImpl::ProbeListener() {
   BALLAST_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(config_.listen().address()));
-  probe_ = ListenerProbe::Start(listen.host, grpc_.port(), settings_.Scaled(kProbeInterval.count()),
+  ProbeTarget target;
+  target.host = listen.host;
+  target.port = grpc_.port();
+  probe_ = ListenerProbe::Start(target, settings_.Scaled(kProbePatience.count()), RealClock::Get(),
                                 executor_.get(), &metrics_->registry());
   return absl::OkStatus();
 }
@@ -236,6 +240,7 @@ absl::Status ServerImpl::OpenAdmin() {
   options.port = listen.port;
   AdminPages pages;
   pages.metrics = &metrics_->registry();
+  pages.alive = [this] { return probe_ == nullptr ? absl::OkStatus() : probe_->Health(); };
   pages.ready = [this] {
     return health_.ended() ? absl::UnavailableError("this server ends") : directory_.Get().status();
   };

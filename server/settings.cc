@@ -48,4 +48,10 @@ PeerLinkConfig Settings::PeerLink(std::vector<ServerAddress> servers, uint64_t i
   return link;
 }
 
+ConnectionLimits Settings::Connections() const {
+  const auto& limits = config_.limits();
+  return {limits.max_connections(), limits.max_connections_per_address(),
+          limits.max_connections_per_second()};
+}
+
 }  // namespace ballast::server

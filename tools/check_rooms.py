@@ -33,7 +33,7 @@ PUBLIC_CLIENT = "client/cpp/ballast"
 SERVER_ROOMS = (
     "server/simd", "server/optim", "server/reduce", "server/tier", "server/state",
     "server/durability", "server/meta", "server/round", "server/snapshot", "server/exchange",
-    "server/config", "server/cluster", "server/admin", "server/security")
+    "server/config", "server/cluster", "server/admin", "server/security", "server/net")
 PROTOBUF, GRPC = ("google/protobuf/",), ("grpcpp/", "grpc/")
 SAFETENSORS = "common/safetensors"
 EVERYTHING = COMMON + (
@@ -94,6 +94,7 @@ ROOMS = {
                   "server/meta")),
     "server/security": Room(("common/base", "common/metrics", "common/security")),
     "server/admin": Room(COMMON, ("absl/", "prometheus/", "civetweb.h", "CivetServer.h")),
+    "server/net": Room(COMMON),
     "server/rpc": Room(
         COMMON + SERVER_ROOMS + (WIRE, CONFIG, "proto/convert"), ("absl/",) + GRPC + PROTOBUF),
     "server": Room(

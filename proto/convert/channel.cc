@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "common/base/congestion_control.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/impl/codegen/sync.h"  // declares absl's deadlock detection, which gRPC uses
 #include "grpcpp/impl/server_builder_option.h"
@@ -64,19 +65,15 @@ constexpr int kConnectTimeoutMs = 5000;
 
 #if BALLAST_SOCKET_MUTATOR
 
-// Cubic, else reno, which every kernel has. Sockets that are not TCP stay as they are. Connections
-// accepted by a server inherit the choice of its listening socket.
-bool ChooseCongestionControl(int fd, grpc_socket_mutator*) {
-  for (const char* name : {"cubic", "reno"}) {
-    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, std::strlen(name)) == 0) break;
-  }
+bool MutateSocket(int fd, grpc_socket_mutator*) {
+  ChooseCongestionControl(fd);
   return true;
 }
 
 int CompareMutators(grpc_socket_mutator*, grpc_socket_mutator*) { return 0; }
 void DestroyMutator(grpc_socket_mutator* mutator) { delete mutator; }
 
-constexpr grpc_socket_mutator_vtable kMutatorVtable = {ChooseCongestionControl, CompareMutators,
+constexpr grpc_socket_mutator_vtable kMutatorVtable = {MutateSocket, CompareMutators,
                                                        DestroyMutator, nullptr};
 
 void SetSocketMutator(grpc::ChannelArguments* args) {

@@ -29,7 +29,7 @@ constexpr char kHtml[] = "text/html; charset=utf-8";
 constexpr char kIndex[] =
     "Ballast server\n"
     "/metrics   Prometheus metrics\n"
-    "/healthz   200 while the process lives\n"
+    "/healthz   200, or 503 and the reason when only a restart helps\n"
     "/readyz    200 when it takes work, else 503 and the reason\n"
     "/statusz   what it is doing; HTML for browsers, ?format=json for machines\n"
     "/configz   effective configuration; ?format=json for machines\n";
@@ -153,15 +153,18 @@ AdminServer::Form AdminServer::FormOf(mg_connection* connection, const char* que
   return format == "html" || (format.empty() && browser) ? Form::kHtml : Form::kText;
 }
 
+AdminServer::Reply AdminServer::Probe(const std::function<absl::Status()>& check,
+                                      const char* word) {
+  const absl::Status status = check ? check() : absl::OkStatus();
+  if (status.ok()) return {200, kText, "ok\n"};
+  return {503, kText, absl::StrCat(word, ": ", status.message(), "\n")};
+}
+
 AdminServer::Reply AdminServer::Answer(const std::string& path, Form form) const {
   const bool json = form == Form::kJson;
   if (path == "/") return {200, kText, kIndex};
-  if (path == "/healthz") return {200, kText, "ok\n"};
-  if (path == "/readyz") {
-    const absl::Status ready = pages_.ready ? pages_.ready() : absl::OkStatus();
-    if (ready.ok()) return {200, kText, "ok\n"};
-    return {503, kText, absl::StrCat("not ready: ", ready.message(), "\n")};
-  }
+  if (path == "/healthz") return Probe(pages_.alive, "not alive");
+  if (path == "/readyz") return Probe(pages_.ready, "not ready");
   if (path == "/metrics" && pages_.metrics != nullptr) {
     return {200, kExpositionContentType, RenderMetrics(*pages_.metrics)};
   }

@@ -1,5 +1,5 @@
 // One HTTP port for people and machines that watch a server:
-//   /metrics  Prometheus text     /healthz  200 while the process lives
+//   /metrics  Prometheus text     /healthz  200, or 503 where a restart of the process helps
 //   /readyz   200 or 503          /statusz  what the server is doing: HTML where the client's
 //                                           Accept has text/html, else text; ?format=json, =text
 //   /configz  the effective configuration, text or ?format=json
@@ -36,9 +36,10 @@ struct AdminOptions {
 constexpr int kAdminThreads = 32;
 
 // Where the pages come from. Callbacks must not throw or block for long; an empty one leaves its
-// page at 404, except `ready`: empty means always ready.
+// page at 404, except `alive` and `ready`: empty means always.
 struct AdminPages {
   const MetricRegistry* metrics = nullptr;  // Not owned; outlives the server. Null: 404.
+  std::function<absl::Status()> alive;      // OK is 200; the message of an error goes with 503.
   std::function<absl::Status()> ready;      // OK is 200; the message of an error goes with 503.
   std::function<std::string(bool json)> status;  // For /statusz.
   std::function<std::string()> status_html;      // The same for browsers; empty: they get text.
@@ -75,6 +76,8 @@ class AdminServer {
   static int HandleRequest(mg_connection* connection, void* self);
   enum class Form { kText, kJson, kHtml };
   static Form FormOf(mg_connection* connection, const char* query);
+  // 200 for OK or an empty `check`; else 503, `word` and the message.
+  static Reply Probe(const std::function<absl::Status()>& check, const char* word);
   Reply Answer(const std::string& path, Form form) const;
 
   const std::string host_;  // An IP address without brackets.

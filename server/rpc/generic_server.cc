@@ -4,7 +4,7 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_executor.h"
@@ -17,6 +17,23 @@ namespace {
 
 // How long calls that were broken off may take to come back before we say so.
 constexpr std::chrono::seconds kReleaseWarning{10};
+// How long a connection may take to say its first bytes, and then for its handshake.
+constexpr int kFirstBytesMs = 5000;
+constexpr int kHandshakeMs = 10000;
+
+int Scaled(int ms, double time_scale) { return static_cast<int>(ms * time_scale); }
+
+ListenerOptions ListenerOf(const GenericServerOptions& options) {
+  ListenerOptions listener;
+  listener.address = options.address;
+  listener.limits = options.connections;
+  listener.tls = options.credentials != nullptr;
+  listener.credentials = listener.tls ? options.credentials : MakeServerCredentials();
+  listener.first_bytes = std::chrono::milliseconds(Scaled(kFirstBytesMs, options.time_scale));
+  listener.user_timeout = options.keepalive_timeout;
+  listener.registry = options.metrics == nullptr ? nullptr : &options.metrics->registry();
+  return listener;
+}
 
 }  // namespace
 
@@ -52,10 +69,7 @@ absl::Status GenericServer::FindRows() {
   return absl::OkStatus();
 }
 
-absl::Status GenericServer::Start(const GenericServerOptions& options) {
-  BALLAST_RETURN_IF_ERROR(FindRows());
-  gate_ = options.gate;
-  audit_ = options.audit;
+absl::Status GenericServer::Build(const GenericServerOptions& options) {
   grpc::ServerBuilder builder;
   ConfigureServer(&builder, options.time_scale);
   builder.SetMaxReceiveMessageSize(options.max_message_bytes);
@@ -66,24 +80,28 @@ absl::Status GenericServer::Start(const GenericServerOptions& options) {
                              static_cast<int>(options.keepalive_time.count()));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                              static_cast<int>(options.keepalive_timeout.count()));
-  builder.AddListeningPort(
-      options.address,
-      options.credentials != nullptr ? options.credentials : MakeServerCredentials(), &port_);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             Scaled(kHandshakeMs, options.time_scale));
+  BALLAST_ASSIGN_OR_RETURN(listener_, Listener::Bind(ListenerOf(options), &builder));
   builder.RegisterAsyncGenericService(&service_);
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int pollers = options.pollers > 0 ? options.pollers : std::max(1, cores / 2);
   for (int i = 0; i < pollers; ++i) queues_.push_back(builder.AddCompletionQueue());
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr || port_ == 0) {
-    for (auto& queue : queues_) queue->Shutdown();
-    for (auto& queue : queues_) PollUntilShutdown(queue.get());
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", options.address,
-                     ": the address is in use, not of this machine, or not permitted"));
-  }
+  BALLAST_CHECK(server_ != nullptr);  // It binds nothing itself.
+  port_ = listener_->port();
+  return absl::OkStatus();
+}
+
+absl::Status GenericServer::Start(const GenericServerOptions& options) {
+  BALLAST_RETURN_IF_ERROR(FindRows());
+  gate_ = options.gate;
+  audit_ = options.audit;
+  BALLAST_RETURN_IF_ERROR(Build(options));
   AddMetrics(options.metrics);
-  pollers_ = std::make_unique<ThreadExecutor>("grpc", pollers);
+  pollers_ = std::make_unique<ThreadExecutor>("grpc", static_cast<int>(queues_.size()));
   BeginToAccept();
+  listener_->Start();
   return absl::OkStatus();
 }
 
@@ -163,6 +181,7 @@ void GenericServer::Shutdown(std::chrono::milliseconds grace) {
     MutexLock lock(&mu_);
     stopping_ = true;
   }
+  listener_->Stop();
   server_->Shutdown(std::chrono::system_clock::now() + grace);
   {
     // No operation may start on a queue that is shut down, so every call ends first.
@@ -176,6 +195,7 @@ void GenericServer::Shutdown(std::chrono::milliseconds grace) {
   for (auto& queue : queues_) queue->Shutdown();
   pollers_->Shutdown();
   server_.reset();
+  listener_.reset();
   environments_.clear();
   queues_.clear();
 }

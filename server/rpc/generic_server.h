@@ -18,6 +18,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "server/rpc/generic_call.h"
+#include "server/rpc/listener.h"
 #include "server/security/audit.h"
 #include "server/security/gate.h"
 
@@ -31,7 +32,8 @@ struct GenericServerOptions {
   int max_streams_per_connection = 64;
   std::chrono::milliseconds keepalive_time{2000};
   std::chrono::milliseconds keepalive_timeout{1000};
-  double time_scale = 1;             // of the keepalive's lower bounds
+  ConnectionLimits connections;
+  double time_scale = 1;             // of the keepalive's lower bounds, and of handshakes
   ServerMetrics* metrics = nullptr;  // of the calls; may be null, outlives the server
   // Null: MakeServerCredentials.
   std::shared_ptr<grpc::ServerCredentials> credentials;
@@ -80,6 +82,8 @@ class GenericServer {
 
   // Finds each method's row.
   absl::Status FindRows();
+  // Binds the port and builds gRPC's server.
+  absl::Status Build(const GenericServerOptions& options);
   void AddMetrics(ServerMetrics* metrics);
   void BeginToAccept();
   void AcceptNext(const CallEnvironment* environment);
@@ -94,6 +98,7 @@ class GenericServer {
   grpc::AsyncGenericService service_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   std::vector<std::unique_ptr<CallEnvironment>> environments_;  // one per queue
+  std::unique_ptr<Listener> listener_;  // null before Start and after a failed one
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Executor> pollers_;
   int port_ = 0;

@@ -52,6 +52,8 @@ ELSEWHERE = {
         "tests/server/rpc/trainer_stream_test.cc", "ATrainerThatIgnoresItsCredit"),
     "ballast_calls_refused_total": (
         "tests/server/security/gate_test.cc", "ARoleMayCallWhatItsRowSays"),
+    "ballast_connections_refused_total": (
+        "tests/server/net/accept_loop_test.cc", "SilenceGarbageAndHangingUpAreClosed"),
     "ballast_listener_accepts": (
         "tests/server/main/listener_probe_test.cc", "APortThatNeverSpeaksDoesNotAccept"),
 }

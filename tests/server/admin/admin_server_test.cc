@@ -71,6 +71,9 @@ class AdminServerTest : public ::testing::Test {
   void SetUp() override {
     AdminPages pages;
     pages.metrics = &metrics_.registry();
+    pages.alive = [this] {
+      return alive_ ? absl::OkStatus() : absl::UnavailableError("the port does not answer");
+    };
     pages.ready = [this] {
       return ready_ ? absl::OkStatus() : absl::UnavailableError("waiting for server 2");
     };
@@ -84,6 +87,7 @@ class AdminServerTest : public ::testing::Test {
   std::string Fetch(const std::string& target) { return Get(server_->port(), target); }
 
   ServerMetrics metrics_{BuildInfo{"0.1.0", "", "scalar"}};
+  std::atomic<bool> alive_{true};
   std::atomic<bool> ready_{true};
   std::unique_ptr<AdminServer> server_;
 };
@@ -106,9 +110,12 @@ TEST_F(AdminServerTest, ServesMetricsThatFollowTheCounters) {
   EXPECT_THAT(Body(Fetch("/metrics")), Not(HasSubstr("gpt")));
 }
 
-TEST_F(AdminServerTest, HealthzSaysOk) {
+TEST_F(AdminServerTest, HealthzSaysWhyOnlyARestartHelps) {
   EXPECT_THAT(Fetch("/healthz"), StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_EQ(Body(Fetch("/healthz")), "ok\n");
+  alive_ = false;
+  EXPECT_THAT(Fetch("/healthz"), StartsWith("HTTP/1.1 503 "));
+  EXPECT_EQ(Body(Fetch("/healthz")), "not alive: the port does not answer\n");
 }
 
 TEST_F(AdminServerTest, ReadyzFollowsTheCallbackAndSaysWhyNot) {

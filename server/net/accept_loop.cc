@@ -1,0 +1,169 @@
+#include "server/net/accept_loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/failpoint.h"
+#include "server/net/first_bytes.h"
+
+namespace ballast::server {
+namespace {
+
+// How often the loop looks for connections that gRPC has closed; and how often at most while there
+// are too many.
+constexpr std::chrono::seconds kSweepEvery(1);
+constexpr std::chrono::milliseconds kSweepSoonest(50);
+// How long the port rests when no descriptor is left, not even the one in reserve.
+constexpr std::chrono::milliseconds kRest(100);
+// Connections that are taken before the loop looks at those that have spoken.
+constexpr int kAcceptsAtOnce = 64;
+
+// For tests: a listener that is dead.
+absl::Status ListenerLives() {
+  BALLAST_FAILPOINT_RETURN("net.accept");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+AcceptLoop::AcceptLoop(AcceptOptions options, Sockets* sockets, const Clock* clock,
+                       Executor* executor, MetricRegistry* registry,
+                       std::function<void(int fd)> serve)
+    : options_(options),
+      sockets_(sockets),
+      clock_(clock),
+      executor_(executor),
+      serve_(std::move(serve)),
+      refusals_(registry),
+      gate_(options.limits) {
+  if (registry == nullptr) return;
+  registry->Add("ballast_connections", {}, std::shared_ptr<const Gauge>(open_gauge_));
+  registry->Add("ballast_connections_accepted_total", {},
+                std::shared_ptr<const Counter>(accepted_));
+}
+
+AcceptLoop::~AcceptLoop() { Stop(); }
+
+void AcceptLoop::Start() {
+  started_ = true;
+  executor_->Post([this] { Run(); });
+}
+
+void AcceptLoop::Stop() {
+  if (!std::exchange(started_, false)) return;
+  stopping_ = true;
+  sockets_->Wake();
+  executor_->Shutdown();
+}
+
+void AcceptLoop::Run() {
+  while (!stopping_) {
+    const bool listening = clock_->Now() >= listen_again_;
+    const Happened happened = sockets_->Wait(UntilNext(), listening);
+    if (stopping_) break;
+    if (happened.listener) AcceptSome();
+    for (const int fd : happened.connections) Look(fd);
+    if (clock_->Now() - swept_ >= kSweepEvery) Sweep();
+    open_gauge_->Set(static_cast<double>(gate_.open()));
+  }
+  for (const auto& [fd, connection] : connections_) {
+    if (!connection.served) sockets_->Close(fd);
+  }
+}
+
+std::chrono::nanoseconds AcceptLoop::UntilNext() const {
+  const std::chrono::nanoseconds now = clock_->Now();
+  std::chrono::nanoseconds next = kSweepEvery;
+  if (listen_again_ > now) next = listen_again_ - now;
+  return next;
+}
+
+void AcceptLoop::AcceptSome() {
+  if (!ListenerLives().ok()) {
+    listen_again_ = clock_->Now() + kRest;
+    return;
+  }
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    const Incoming incoming = sockets_->Accept();
+    if (incoming.result == Accepted::kNone) return;
+    if (incoming.result == Accepted::kConnection) {
+      Take(incoming);
+    } else if (sockets_->Refuse()) {
+      refusals_.Count(Refusal::kDescriptors, "", clock_->Now());
+    } else {
+      listen_again_ = clock_->Now() + kRest;
+      return;
+    }
+  }
+}
+
+std::optional<Refusal> AcceptLoop::Admit(const std::string& address) {
+  const std::chrono::nanoseconds now = clock_->Now();
+  const std::optional<Refusal> refusal = gate_.Admit(address, now);
+  const bool by_count = refusal == Refusal::kFull || refusal == Refusal::kAddress;
+  if (!by_count || now - swept_ < kSweepSoonest) return refusal;
+  Sweep();
+  return gate_.Admit(address, now);
+}
+
+void AcceptLoop::Take(const Incoming& incoming) {
+  // gRPC has closed a connection of this descriptor, and no sweep has seen it yet.
+  if (const auto old = connections_.find(incoming.fd); old != connections_.end()) Forget(old);
+  const std::optional<Refusal> refusal = incoming.fd >= options_.descriptor_end
+                                             ? std::optional<Refusal>(Refusal::kDescriptors)
+                                             : Admit(incoming.address);
+  if (refusal.has_value()) {
+    sockets_->Close(incoming.fd);
+    refusals_.Count(*refusal, incoming.address, clock_->Now());
+    return;
+  }
+  connections_[incoming.fd] = {incoming.address, sockets_->Identity(incoming.fd), false,
+                               clock_->Now() + options_.first_bytes};
+  sockets_->Watch(incoming.fd);
+  Look(incoming.fd);
+}
+
+void AcceptLoop::Look(int fd) {
+  const auto found = connections_.find(fd);
+  if (found == connections_.end() || found->second.served) return;
+  bool ended = false;
+  const std::string bytes = sockets_->Peek(fd, kFirstBytesMax, &ended);
+  const FirstBytes first = JudgeFirstBytes(bytes, options_.tls);
+  if (first.opening == Opening::kBad) {
+    CloseUnserved(found, first.refusal);
+  } else if (ended) {
+    CloseUnserved(found, Refusal::kLeft);
+  } else if (first.opening == Opening::kGood) {
+    found->second.served = true;
+    sockets_->Unwatch(fd);
+    accepted_->Add();
+    serve_(fd);
+  }
+}
+
+void AcceptLoop::Forget(Connections::iterator connection) {
+  gate_.Release(connection->second.address);
+  connections_.erase(connection);
+}
+
+void AcceptLoop::CloseUnserved(Connections::iterator connection, Refusal refusal) {
+  sockets_->Close(connection->first);
+  refusals_.Count(refusal, connection->second.address, clock_->Now());
+  Forget(connection);
+}
+
+void AcceptLoop::Sweep() {
+  swept_ = clock_->Now();
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    const auto connection = it++;
+    const auto& [address, identity, served, deadline] = connection->second;
+    if (served && sockets_->Identity(connection->first) != identity) {
+      Forget(connection);
+    } else if (!served && deadline <= swept_) {
+      CloseUnserved(connection, Refusal::kSilent);
+    }
+  }
+  gate_.Forget(swept_);
+}
+
+}  // namespace ballast::server

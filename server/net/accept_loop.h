@@ -1,0 +1,100 @@
+// AcceptLoop: takes connections in, on one thread, in place of gRPC's listener, which stops for
+// ever when the process has run out of descriptors once (CVE-2023-4785, in gRPC before 1.53.2).
+// A connection is handed on when its first bytes are those of a client. It is closed when there are
+// too many, when it comes too fast, speaks something else, or says nothing.
+// Comes from: GenericServer. Goes to: gRPC, by `serve`. Thread safety: Start and Stop from one
+// thread, the owner's; open() and accepted() may be read by any thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/base/clock.h"
+#include "common/base/executor.h"
+#include "common/metrics/registry.h"
+#include "server/net/connection_gate.h"
+#include "server/net/refusal_log.h"
+#include "server/net/sockets.h"
+
+namespace ballast::server {
+
+struct AcceptOptions {
+  ConnectionLimits limits;
+  bool tls = false;
+  // How long a connection may take to say its first bytes.
+  std::chrono::nanoseconds first_bytes = std::chrono::seconds(5);
+  // A connection whose descriptor is not below this one is closed: the rest is for files. The
+  // kernel gives the lowest that is free.
+  int descriptor_end = 1 << 30;
+};
+
+class AcceptLoop {
+ public:
+  // `serve` gets each connection, whose descriptor is its own from then on, on the loop's thread,
+  // and must not block. `sockets` is the loop's from Start to Stop; `clock` and `executor` outlive
+  // the loop, and one thread of `executor` belongs to it. `registry` may be null.
+  AcceptLoop(AcceptOptions options, Sockets* sockets, const Clock* clock, Executor* executor,
+             MetricRegistry* registry, std::function<void(int fd)> serve);
+  // As Stop().
+  ~AcceptLoop();
+  AcceptLoop(const AcceptLoop&) = delete;
+  AcceptLoop& operator=(const AcceptLoop&) = delete;
+
+  void Start();
+  // Accepts nothing any more and closes what has not spoken yet; what was served stays open.
+  // Shuts the executor down. Idempotent.
+  void Stop();
+
+  size_t open() const { return static_cast<size_t>(open_gauge_->value()); }
+  uint64_t accepted() const { return accepted_->value(); }
+  // To be called once the loop has stopped, or by its own thread.
+  const RefusalLog& refusals() const { return refusals_; }
+
+ private:
+  struct Connection {
+    std::string address;
+    uint64_t identity = 0;
+    bool served = false;
+    std::chrono::nanoseconds deadline{0};  // of its first bytes
+  };
+  using Connections = std::map<int, Connection>;
+
+  void Run();
+  void AcceptSome();
+  void Take(const Incoming& incoming);
+  // As ConnectionGate::Admit, after another look at what is open when there are too many.
+  std::optional<Refusal> Admit(const std::string& address);
+  // Serves or closes the connection by its first bytes, or leaves it.
+  void Look(int fd);
+  void CloseUnserved(Connections::iterator connection, Refusal refusal);
+  void Forget(Connections::iterator connection);
+  // Forgets what gRPC has closed, and closes what has been silent for too long.
+  void Sweep();
+  std::chrono::nanoseconds UntilNext() const;
+
+  const AcceptOptions options_;
+  Sockets* const sockets_;
+  const Clock* const clock_;
+  Executor* const executor_;
+  const std::function<void(int fd)> serve_;
+  const std::shared_ptr<Gauge> open_gauge_ = std::make_shared<Gauge>();
+  const std::shared_ptr<Counter> accepted_ = std::make_shared<Counter>();
+  std::atomic<bool> stopping_{false};
+  bool started_ = false;
+
+  // Used on the loop's thread.
+  RefusalLog refusals_;
+  ConnectionGate gate_;
+  Connections connections_;
+  std::chrono::nanoseconds swept_{0};
+  std::chrono::nanoseconds listen_again_{0};
+};
+
+}  // namespace ballast::server

@@ -1,0 +1,56 @@
+#include "server/net/connection_gate.h"
+
+#include <algorithm>
+#include <array>
+
+#include "common/base/check.h"
+
+namespace ballast::server {
+namespace {
+
+constexpr std::array<absl::string_view, kRefusalCount> kNames = {
+    "full", "address", "rate",      "descriptors", "silent",
+    "left", "http1",   "plaintext", "tls",         "garbage"};
+constexpr std::chrono::seconds kForgetAfter(1);
+
+}  // namespace
+
+absl::string_view RefusalName(Refusal refusal) { return kNames[static_cast<size_t>(refusal)]; }
+
+void ConnectionGate::Refill(Address* address, std::chrono::nanoseconds now) const {
+  const double seconds = std::chrono::duration<double>(now - address->seen).count();
+  const auto most = static_cast<double>(limits_.per_second);
+  address->allowance = std::min(most, address->allowance + seconds * most);
+  address->seen = now;
+}
+
+std::optional<Refusal> ConnectionGate::Admit(const std::string& address,
+                                             std::chrono::nanoseconds now) {
+  if (open_ >= limits_.total) return Refusal::kFull;
+  const auto [found, is_new] = addresses_.try_emplace(address);
+  Address& known = found->second;
+  if (is_new) known = {0, static_cast<double>(limits_.per_second), now};
+  Refill(&known, now);
+  if (known.open >= limits_.per_address) return Refusal::kAddress;
+  if (known.allowance < 1) return Refusal::kRate;
+  known.allowance -= 1;
+  ++known.open;
+  ++open_;
+  return std::nullopt;
+}
+
+void ConnectionGate::Release(const std::string& address) {
+  const auto found = addresses_.find(address);
+  BALLAST_CHECK(found != addresses_.end() && found->second.open > 0);
+  --found->second.open;
+  --open_;
+}
+
+void ConnectionGate::Forget(std::chrono::nanoseconds now) {
+  for (auto it = addresses_.begin(); it != addresses_.end();) {
+    const bool idle = it->second.open == 0 && now - it->second.seen >= kForgetAfter;
+    it = idle ? addresses_.erase(it) : std::next(it);
+  }
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,71 @@
+// ConnectionGate: how many connections there may be, in total and from one address, and how fast
+// one address may open them. It counts; it knows no sockets.
+// Comes from: AcceptLoop. Goes to: nothing. Thread safety: thread-compatible; times come in.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace ballast::server {
+
+// Why a connection was closed before gRPC saw it.
+enum class Refusal {
+  kFull,         // as many are open as there may be
+  kAddress,      // as many are open from its address as there may be
+  kRate,         // its address opens them too fast
+  kDescriptors,  // the descriptors that are left belong to files
+  kSilent,       // it said nothing in time
+  kLeft,         // it hung up before it said anything whole
+  kHttp1,        // it speaks HTTP/1
+  kPlaintext,    // it speaks HTTP/2 without TLS to a port with TLS
+  kTls,          // it speaks TLS to a port without
+  kGarbage,      // it speaks something else
+};
+inline constexpr size_t kRefusalCount = 10;
+
+// The word of a refusal in metrics and logs, "address" for example.
+absl::string_view RefusalName(Refusal refusal);
+
+struct ConnectionLimits {
+  size_t total = 10000;
+  size_t per_address = 2048;
+  // From one address in a second, as many again at once.
+  size_t per_second = 1000;
+};
+
+class ConnectionGate {
+ public:
+  explicit ConnectionGate(const ConnectionLimits& limits) : limits_(limits) {}
+
+  // Counts a connection from `address`; or says why there may be none. `now` never goes back.
+  std::optional<Refusal> Admit(const std::string& address, std::chrono::nanoseconds now);
+  // A connection from `address` that was admitted is closed.
+  void Release(const std::string& address);
+  // Drops what is known of addresses without connections that have not come for a second.
+  void Forget(std::chrono::nanoseconds now);
+
+  // Connections that are open, and addresses that are known.
+  size_t open() const { return open_; }
+  size_t addresses() const { return addresses_.size(); }
+
+ private:
+  struct Address {
+    size_t open = 0;
+    double allowance = 0;  // connections that it may open at once
+    std::chrono::nanoseconds seen{0};
+  };
+
+  // Fills the allowance up to `now`.
+  void Refill(Address* address, std::chrono::nanoseconds now) const;
+
+  const ConnectionLimits limits_;
+  size_t open_ = 0;
+  std::map<std::string, Address> addresses_;
+};
+
+}  // namespace ballast::server

@@ -1,0 +1,41 @@
+// RefusalLog: counts refused connections by reason, and says in the log that there are some: at
+// once for the first, and then once a minute with their number. A flood of strangers is no flood
+// of lines.
+// Comes from: AcceptLoop. Goes to: the log, ballast_connections_refused_total.
+// Thread safety: thread-compatible; the counters may be read by any thread.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/metrics/registry.h"
+#include "server/net/connection_gate.h"
+
+namespace ballast::server {
+
+class RefusalLog {
+ public:
+  // `registry`, which may be null, has a series for each reason from now on.
+  explicit RefusalLog(MetricRegistry* registry);
+
+  void Count(Refusal refusal, const std::string& address, std::chrono::nanoseconds now);
+  uint64_t counted(Refusal refusal) const { return Of(refusal).counter->value(); }
+  uint64_t lines() const { return lines_; }
+
+ private:
+  struct Reason {
+    std::shared_ptr<Counter> counter = std::make_shared<Counter>();
+    uint64_t said = 0;  // the counter at the last line
+    std::chrono::nanoseconds said_at{0};
+  };
+
+  const Reason& Of(Refusal refusal) const { return reasons_[static_cast<size_t>(refusal)]; }
+
+  std::array<Reason, kRefusalCount> reasons_;
+  uint64_t lines_ = 0;
+};
+
+}  // namespace ballast::server

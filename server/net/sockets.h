@@ -1,0 +1,56 @@
+// Sockets: what the accept loop needs of the kernel, so that a test can play one that has run out
+// of descriptors.
+// Comes from: AcceptLoop. Goes to: the kernel (PosixSockets). Thread safety: the loop's thread, but
+// for Wake, which any thread may call.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ballast::server {
+
+enum class Accepted {
+  kConnection,
+  kNone,          // no connection waits, or the one that waited is gone
+  kNoDescriptor,  // a connection waits, but this process or this machine has no descriptor left
+};
+
+struct Incoming {
+  Accepted result = Accepted::kNone;
+  int fd = -1;
+  std::string address;  // of the other side; IPv6 by its network of 64 bits
+};
+
+struct Happened {
+  bool listener = false;         // a connection waits to be accepted
+  std::vector<int> connections;  // of those watched: bytes came, or the other side hung up
+};
+
+class Sockets {
+ public:
+  virtual ~Sockets() = default;
+
+  // Waits for something to happen, for Wake, or for `at_most`. A listener that is not `listening`
+  // is not looked at.
+  virtual Happened Wait(std::chrono::nanoseconds at_most, bool listening) = 0;
+  // Makes Wait return.
+  virtual void Wake() = 0;
+  // The next connection that waits. The caller closes or hands on its descriptor.
+  virtual Incoming Accept() = 0;
+  // Takes the connection that waits although there is no descriptor left, and closes it, by giving
+  // up the one held in reserve meanwhile. False: not even that is possible.
+  virtual bool Refuse() = 0;
+  // Begins and ends to look for bytes on a connection.
+  virtual void Watch(int fd) = 0;
+  virtual void Unwatch(int fd) = 0;
+  // Up to `bytes` of what came first, which stay there; `ended`: the other side has hung up.
+  virtual std::string Peek(int fd, size_t bytes, bool* ended) = 0;
+  // What tells the connection of `fd` from all others, as long as it is open; 0 when it is not.
+  virtual uint64_t Identity(int fd) = 0;
+  virtual void Close(int fd) = 0;
+};
+
+}  // namespace ballast::server

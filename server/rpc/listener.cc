@@ -1,0 +1,48 @@
+#include "server/rpc/listener.h"
+
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "common/base/thread_executor.h"
+#include "server/net/descriptors.h"
+
+namespace ballast::server {
+
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const ListenerOptions& options,
+                                                         grpc::ServerBuilder* builder) {
+  BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<PosixSockets> sockets,
+                           PosixSockets::Listen(options.address, options.user_timeout));
+  std::unique_ptr<Listener> listener(new Listener(std::move(sockets)));
+  using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  listener->acceptor_ =
+      builder->experimental().AddExternalConnectionAcceptor(Type::FROM_FD, options.credentials);
+  listener->executor_ = std::make_unique<ThreadExecutor>("accept", 1);
+  AcceptOptions accept;
+  accept.limits = options.limits;
+  accept.tls = options.tls;
+  accept.first_bytes = options.first_bytes;
+  accept.descriptor_end = ConnectionDescriptorEnd(DescriptorLimit());
+  listener->loop_ = std::make_unique<AcceptLoop>(
+      accept, listener->sockets_.get(), RealClock::Get(), listener->executor_.get(),
+      options.registry, [raw = listener.get()](int fd) { raw->Serve(fd); });
+  return listener;
+}
+
+Listener::~Listener() { Stop(); }
+
+void Listener::Start() { loop_->Start(); }
+
+void Listener::Stop() {
+  if (sockets_ == nullptr) return;
+  loop_->Stop();
+  sockets_.reset();
+}
+
+void Listener::Serve(int fd) {
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+  connection.fd = fd;
+  acceptor_->HandleNewConnection(&connection);
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,55 @@
+// ConnectionGate's three limits, and what it forgets.
+#include "server/net/connection_gate.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+namespace ballast::server {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TEST(ConnectionGate, CountsInTotalAndPerAddressAndTakesBackWhatIsClosed) {
+  ConnectionGate gate({.total = 3, .per_address = 2, .per_second = 100});
+  EXPECT_EQ(gate.Admit("a", seconds(0)), std::nullopt);
+  EXPECT_EQ(gate.Admit("a", seconds(0)), std::nullopt);
+  EXPECT_EQ(gate.Admit("a", seconds(0)), Refusal::kAddress);
+  EXPECT_EQ(gate.Admit("b", seconds(0)), std::nullopt);
+  EXPECT_EQ(gate.Admit("c", seconds(0)), Refusal::kFull);
+  EXPECT_EQ(gate.open(), 3u);
+  gate.Release("a");
+  EXPECT_EQ(gate.Admit("c", seconds(0)), std::nullopt);
+  EXPECT_EQ(gate.Admit("a", seconds(0)), Refusal::kFull);
+}
+
+TEST(ConnectionGate, AnAddressOpensSoManyInASecondAndHoldsUpNoOther) {
+  ConnectionGate gate({.total = 100, .per_address = 100, .per_second = 10});
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(gate.Admit("a", seconds(5)), std::nullopt);
+  EXPECT_EQ(gate.Admit("a", seconds(5)), Refusal::kRate);
+  EXPECT_EQ(gate.Admit("b", seconds(5)), std::nullopt);
+  EXPECT_EQ(gate.Admit("a", seconds(5) + milliseconds(99)), Refusal::kRate);
+  EXPECT_EQ(gate.Admit("a", seconds(5) + milliseconds(101)), std::nullopt);
+  EXPECT_EQ(gate.Admit("a", seconds(5) + milliseconds(102)), Refusal::kRate);
+  // No longer pause saves up more.
+  int admitted = 0;
+  for (int i = 0; i < 20; ++i) admitted += gate.Admit("a", seconds(60)) == std::nullopt ? 1 : 0;
+  EXPECT_EQ(admitted, 10);
+}
+
+TEST(ConnectionGate, ForgetsAddressesThatAreGoneAndNoOthers) {
+  ConnectionGate gate({.total = 10, .per_address = 10, .per_second = 1});
+  ASSERT_EQ(gate.Admit("stays", seconds(0)), std::nullopt);
+  ASSERT_EQ(gate.Admit("goes", seconds(0)), std::nullopt);
+  gate.Release("goes");
+  gate.Forget(milliseconds(999));
+  EXPECT_EQ(gate.addresses(), 2u);
+  EXPECT_EQ(gate.Admit("goes", milliseconds(999)), Refusal::kRate);  // Not forgotten too early.
+  gate.Forget(seconds(3));
+  EXPECT_EQ(gate.addresses(), 1u);
+  gate.Release("stays");
+}
+
+}  // namespace
+}  // namespace ballast::server
