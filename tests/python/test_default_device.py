@@ -10,7 +10,7 @@ from torch import nn
 
 import ballast.torch as bt
 from ballast import backend
-from ballast.torch import files
+from ballast.torch import files, load
 from ballast.torch.manifest import Manifest
 from ballast.torch.naming import Naming
 from serving import REPO
@@ -113,8 +113,9 @@ def test_files_are_read_to_the_cpu(tmp_path):
     groups = [{"params": [nn.Parameter(torch.zeros(5))], "param_names": ["p"]}]
     entries = Manifest().pending(groups, Naming())
     with default_device("meta"):
-        read = files.state_of_files(str(tmp_path), groups, entries, Naming(), bt.AdamW._kind,
-                                    {"amsgrad": 0.0, "maximize": 0.0})
+        options = {"amsgrad": 0.0, "maximize": 0.0}
+        into = load.Receiver(groups, entries, Naming(), bt.AdamW._kind, options)
+        read = files.state_of_files(str(tmp_path), into)
     mine = read.of(entries[0])
     assert mine.step == 7
     for key in ARRAYS:

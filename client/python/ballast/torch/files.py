@@ -18,8 +18,7 @@ from ballast import backend
 from ballast.errors import BadArgument
 from ballast.torch.job_file import service_kind_of
 from ballast.torch.kind import MASTER, Kind
-from ballast.torch.load import STEP_MAX, State, TensorState, state_of
-from ballast.torch.manifest import Entry
+from ballast.torch.load import STEP_MAX, Receiver, State, TensorState, state_of
 from ballast.torch.naming import Naming
 from ballast.torch.universal import is_universal, state_of_universal
 
@@ -117,14 +116,7 @@ class _Tensors:
         return step
 
 
-def state_of_source(
-    source: Any,
-    param_groups: list[dict[str, Any]],
-    entries: list[Entry],
-    naming: Naming,
-    kind: Kind,
-    options: dict[str, float],
-) -> State:
+def state_of_source(source: Any, into: Receiver) -> State:
     """What load_export() takes, checked: a dict, or a path. Raises as state_of() and
     state_of_files(), and BadArgument for a path of bytes."""
     path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
@@ -134,34 +126,27 @@ def state_of_source(
             "os.fsdecode(path)"
         )
     if path is None:
-        return state_of(source, param_groups, entries, naming, kind, options)
-    return state_of_files(path, param_groups, entries, naming, kind, options)
+        return state_of(source, into)
+    return state_of_files(path, into)
 
 
-def state_of_files(
-    path: str,
-    param_groups: list[dict[str, Any]],
-    entries: list[Entry],
-    naming: Naming,
-    kind: Kind,
-    options: dict[str, float],
-) -> State:
+def state_of_files(path: str, into: Receiver) -> State:
     """What the files say of the parameters, checked; parameters are found by their names.
 
-    options: of the kind, fixed for the job. Every parameter of `entries` has to be there; tensors
-    that none of them is called are left. A frozen parameter that is there gets its value, too.
-    Without optimizer state arrays begin anew, and no steps were taken. Raises BadArgument naming
-    file and tensor, also for state of another kind and for arrays that the job lacks.
+    Every entry of the receiver has to be there; tensors that none of them is called are left. A
+    frozen parameter that is there gets its value, too. Without optimizer state arrays begin anew,
+    and no steps were taken. Raises BadArgument naming file and tensor, also for state of another
+    kind and for arrays that the job lacks.
     """
+    kind, arrays = into.kind, into.arrays
     if is_universal(path):
-        return state_of_universal(path, entries, kind, options)
+        return state_of_universal(path, into.entries, kind, into.options)
     tensors, state = _open(path)
-    arrays = kind.arrays(options)
     there = {} if state is None else state.kinds_by_name()
     if state is not None:
         _refuse_other_kind(path, kind)
     found: dict[int, TensorState] = {}
-    for entry in entries:
+    for entry in into.entries:
         if not entry.named:
             raise BadArgument(
                 "load_export(): files are read by names; build the optimizer from "
@@ -174,8 +159,8 @@ def state_of_files(
         kind.refuse_more_arrays(there.get(name, ()), arrays, where, _only_weights(path))
         values = _tensor_state(tensors, state, name, entry.shape, kind, arrays)
         found[id(entry.param)] = values
-    frozen = _frozen(tensors, param_groups, found, naming)
-    return State(arrays, found, [], frozen, kind.initial_values(options))
+    frozen = _frozen(tensors, into.param_groups, found, into.naming)
+    return State(arrays, found, [], frozen, kind.initial_values(into.options))
 
 
 def _tensor_state(

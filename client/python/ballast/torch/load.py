@@ -41,6 +41,26 @@ class TensorState:
     arrays: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True)
+class Receiver:
+    """What a source is read for: an optimizer.
+
+    param_groups: torch's. entries: the parameters that get state. naming: what they are called.
+    options: of the kind, fixed for the job.
+    """
+
+    param_groups: list[dict[str, Any]]
+    entries: list[Entry]
+    naming: Naming
+    kind: Kind
+    options: dict[str, float]
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """The names of the state's arrays."""
+        return self.kind.arrays(self.options)
+
+
 @dataclasses.dataclass
 class State:
     """A checked source: what each parameter gets, by id(), and each torch group, by position.
@@ -105,20 +125,14 @@ class State:
             group.update(copy.deepcopy(saved))
 
 
-def state_of(
-    source: Any,
-    param_groups: list[dict[str, Any]],
-    entries: list[Entry],
-    naming: Naming,
-    kind: Kind,
-    options: dict[str, float],
-) -> State:
-    """Everything that `source` says of the parameters of `entries`, checked.
+def state_of(source: Any, into: Receiver) -> State:
+    """Everything that `source` says of the receiver's entries, checked.
 
-    source: a dict as export_state(), or state_dict() of the kind in torch.optim, gives it.
-    options: of the kind, fixed for the job. Nothing is read of other parameters. Raises
-    BadArgument, or Unsupported for options this version lacks; both name the parameter or group.
+    source: a dict as export_state(), or state_dict() of the kind in torch.optim, gives it. Nothing
+    is read of other parameters. Raises BadArgument, or Unsupported for options this version lacks;
+    both name the parameter or group.
     """
+    kind, arrays = into.kind, into.arrays
     if not isinstance(source, Mapping) or "state" not in source or "param_groups" not in source:
         raise BadArgument(
             f"load_export() got a {type(source).__name__}; it takes a dict with \"state\" and "
@@ -130,11 +144,10 @@ def state_of(
             "load_export() got what opt.state_dict() of a Ballast optimizer returns: a handle, "
             "which holds no tensors. Save opt.export_state() instead"
         )
-    groups = _groups(source["param_groups"], param_groups, kind, options)
-    arrays = kind.arrays(options)
-    known = {id(e.param): e for e in entries}
+    groups = _groups(source["param_groups"], into)
+    known = {id(e.param): e for e in into.entries}
     tensors: dict[int, TensorState] = {}
-    for parameter, saved in _by_parameter(source, param_groups, naming):
+    for parameter, saved in _by_parameter(source, into):
         entry = known.get(id(parameter))
         if entry is None or not saved:
             continue
@@ -142,7 +155,7 @@ def state_of(
         known_state = kind.saved_state(saved, arrays, where)
         if known_state:
             tensors[id(parameter)] = _tensor_state(known_state, entry, kind, arrays)
-    return State(arrays, tensors, groups, [], kind.initial_values(options))
+    return State(arrays, tensors, groups, [], kind.initial_values(into.options))
 
 
 def planes(
@@ -188,10 +201,9 @@ def _zeros(entry: Entry, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(entry.shape, dtype=dtype, device="cpu")
 
 
-def _groups(
-    saved: Any, param_groups: list[dict[str, Any]], kind: Kind, options: dict[str, float]
-) -> list[dict[str, Any]]:
+def _groups(saved: Any, into: Receiver) -> list[dict[str, Any]]:
     # The hyper-parameters of each saved group, after checking what the group would then have.
+    kind, param_groups = into.kind, into.param_groups
     if not isinstance(saved, list) or not all(
         isinstance(g, Mapping) and isinstance(g.get("params"), list) for g in saved
     ):
@@ -210,22 +222,22 @@ def _groups(
         kind.refuse_options(values, where)
         kind.refuse_other_kind(values, ours, where)
         kind.check_ranges(kind.read({**ours, **values}, g), f"{where}: ")
-        kind.refuse_changes([{**ours, **values}], options, where)
+        kind.refuse_changes([{**ours, **values}], into.options, where)
         groups.append(values)
     return groups
 
 
 def _by_parameter(
-    source: Mapping[str, Any], param_groups: list[dict[str, Any]], naming: Naming
+    source: Mapping[str, Any], into: Receiver
 ) -> list[tuple[torch.Tensor, Mapping[str, Any]]]:
     # Pairs of a parameter and its saved state: by names where both sides have them, else by
     # position, as torch does it.
     state = source["state"]
     if not isinstance(state, Mapping) or not all(isinstance(s, Mapping) for s in state.values()):
         raise BadArgument("load_export(): \"state\" must be a dict of dicts, one per parameter")
-    by_index = _named(source, param_groups, naming)
+    by_index = _named(source, into)
     if by_index is None:
-        by_index = _positioned(source["param_groups"], param_groups)
+        by_index = _positioned(source["param_groups"], into.param_groups)
     unknown = [index for index in state if index not in by_index]
     if unknown:
         what = source.get("names", {}).get(unknown[0], unknown[0])
@@ -236,9 +248,7 @@ def _by_parameter(
     return [(by_index[index], saved) for index, saved in state.items()]
 
 
-def _named(
-    source: Mapping[str, Any], param_groups: list[dict[str, Any]], naming: Naming
-) -> dict[Any, torch.Tensor] | None:
+def _named(source: Mapping[str, Any], into: Receiver) -> dict[Any, torch.Tensor] | None:
     # Saved index -> parameter of that name; None when one side does not know names.
     names = source.get("names")
     if not isinstance(names, Mapping) or set(names) != set(source["state"]):
@@ -246,9 +256,9 @@ def _named(
     if any(_NAME_OF_POSITION.fullmatch(str(name)) for name in names.values()):
         return None
     ours: dict[str, torch.Tensor] = {}
-    for g, group in enumerate(param_groups):
+    for g, group in enumerate(into.param_groups):
         for i, parameter in enumerate(group["params"]):
-            name, aliases, named = naming.of(group, g, i)
+            name, aliases, named = into.naming.of(group, g, i)
             if not named:
                 return None
             for each in (name, *aliases):

@@ -389,11 +389,11 @@ class ServiceOptimizer(JobView):
 
     def _state_of(self, source: Any, index: int | None = None) -> tuple[load.State, bytes]:
         # Also for parameters that join at the next call. With what tells it from other sources.
-        entries = self._membership.all_entries(self.param_groups)
-        options = self._membership.options_of(self.param_groups)
-        state = files.state_of_source(
-            source, self.param_groups, entries, self._naming, self._kind, options
-        )
+        groups = self.param_groups
+        entries = self._membership.all_entries(groups)
+        options = self._membership.options_of(groups)
+        into = load.Receiver(groups, entries, self._naming, self._kind, options)
+        state = files.state_of_source(source, into)
         state.schedule_index = index
         fingerprint = state.fingerprint(entries)
         state.keep_weights(entries)
