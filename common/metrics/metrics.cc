@@ -34,7 +34,7 @@ double UnixSeconds() {
 void JobMetrics::MarkCommit() { last_round_commit_timestamp_s.Set(UnixSeconds()); }
 
 template <typename Value, typename... Arguments>
-std::shared_ptr<Value> ServerMetrics::Make(const char* family, MetricLabels labels,
+std::shared_ptr<Value> ServerMetrics::Make(absl::string_view family, MetricLabels labels,
                                            Arguments&&... arguments) {
   auto value = std::make_shared<Value>(std::forward<Arguments>(arguments)...);
   registry_.Add(family, std::move(labels), std::shared_ptr<const Value>(value));
@@ -57,8 +57,8 @@ ServerMetrics::ServerMetrics(const BuildInfo& build) {
     state_bytes_[i] = Make<Gauge>("ballast_state_bytes", {{"tier", tiers[i]}});
   }
   AddDiskSeries();
-  registry_.Add("ballast_push_duplicates_total", {}, push_duplicates_);
-  registry_.Add("ballast_push_conflicts_total", {}, push_conflicts_);
+  push_duplicates_ = Make<Counter>("ballast_push_duplicates_total", {});
+  push_conflicts_ = Make<Counter>("ballast_push_conflicts_total", {});
 }
 
 void ServerMetrics::AddDiskSeries() {
@@ -184,10 +184,7 @@ Counter* ServerMetrics::Resolve(absl::string_view family, absl::string_view labe
   if (found != counters->end()) return found->second.get();
   const std::string kept = counters->size() < kMaxLabelValues ? std::string(value) : "other";
   std::shared_ptr<Counter>& counter = (*counters)[kept];
-  if (counter == nullptr) {
-    counter = std::make_shared<Counter>();
-    registry_.Add(family, {{std::string(label), kept}}, counter);
-  }
+  if (counter == nullptr) counter = Make<Counter>(family, {{std::string(label), kept}});
   return counter.get();
 }
 

@@ -169,7 +169,8 @@ class ServerMetrics {
 
   // A series that this object owns.
   template <typename Value, typename... Arguments>
-  std::shared_ptr<Value> Make(const char* family, MetricLabels labels, Arguments&&... arguments);
+  std::shared_ptr<Value> Make(absl::string_view family, MetricLabels labels,
+                              Arguments&&... arguments);
   void AddDiskSeries();
   void AddJobSeries(const std::string& run, const std::shared_ptr<JobMetrics>& job);
   Counter* Resolve(absl::string_view family, absl::string_view label, absl::string_view value,
@@ -186,8 +187,8 @@ class ServerMetrics {
   std::array<std::shared_ptr<Histogram>, 2> image_io_;
   std::array<std::shared_ptr<Gauge>, 2> recovery_duration_;
   std::shared_ptr<Counter> recovery_replayed_rounds_;
-  const std::shared_ptr<Counter> push_duplicates_ = std::make_shared<Counter>();
-  const std::shared_ptr<Counter> push_conflicts_ = std::make_shared<Counter>();
+  std::shared_ptr<Counter> push_duplicates_;
+  std::shared_ptr<Counter> push_conflicts_;
 
   std::array<std::atomic<Counter*>, 128> rejected_by_reason_{};
   std::atomic<uint64_t> lookups_{0};
