@@ -60,8 +60,7 @@ void ExportDesk::Export(const ExportCall& call, const Done& done) {
 ExportOptions ExportDesk::OptionsOf(const ExportCall& call) const {
   const size_t servers = parts_.self->config().servers.size();
   return {call.dtype, call.state, call.consolidated ? 1 : static_cast<uint32_t>(servers),
-          call.universal ? ExportFormat::kUniversal : ExportFormat::kSafetensors,
-          call.torch_optimizer};
+          call.format, call.torch_optimizer};
 }
 
 absl::Status ExportDesk::CheckRoom(const ExportCall& call, const JobPlan& plan) const {
@@ -120,7 +119,7 @@ absl::StatusOr<ExportDesk::WritingRef> ExportDesk::Begin(const ExportCall& call,
                            PlanExport(plan.spec, {manifest.id, manifest.round}, OptionsOf(call)));
   writing->spec = plan.spec;
   writing->tensor_step = StepsOf(manifest, plan.spec);
-  if (call.universal) {
+  if (call.format == ExportFormat::kUniversal) {
     BALLAST_RETURN_IF_ERROR(CheckUniversalSteps(plan.spec, writing->tensor_step));
   }
   ExportInfo& info = writing->info;
@@ -174,7 +173,9 @@ void ExportDesk::End(const WritingRef& writing, const absl::Status& written) {
 absl::Status ExportDesk::Commit(const Writing& writing) const {
   Exports* const exports = parts_.files->exports();
   const std::string& name = writing.call.name;
-  if (!writing.call.universal) return exports->Commit(name, writing.shards, writing.manifest);
+  if (writing.call.format == ExportFormat::kSafetensors) {
+    return exports->Commit(name, writing.shards, writing.manifest);
+  }
   return exports->CommitUniversal(
       name, {writing.spec, writing.manifest.round, writing.manifest.decision.decision.policy,
              writing.tensor_step, writing.call.torch_optimizer});

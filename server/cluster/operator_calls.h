@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "server/exchange/export_plan.h"
 #include "server/round/round_types.h"
 
 namespace ballast::server {
@@ -64,8 +65,8 @@ struct ExportCall {
   DType dtype = DType::kUnspecified;  // of the weights; unspecified: each tensor's own
   bool state = false;                 // optimizer state, too
   bool consolidated = false;          // one server writes all of it, in one file of each kind
-  bool universal = false;             // DeepSpeed's universal checkpoint; without dtype and state
-  bool torch_optimizer = false;       // of `universal`: for torch's optimizer, not DeepSpeed's
+  ExportFormat format = ExportFormat::kSafetensors;  // kUniversal: without dtype and state
+  bool torch_optimizer = false;  // of kUniversal: for torch's optimizer, not DeepSpeed's
 };
 
 struct ExportInfo {

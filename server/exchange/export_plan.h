@@ -70,7 +70,6 @@ struct UniversalFolder {
   std::string path;  // below the export's directory
   std::vector<int64_t> shape;
   std::vector<std::string> files;  // one per state array, the master first
-  std::string step_file;
   bool step_is_tensor = false;
 };
 

@@ -270,7 +270,7 @@ absl::Status UniversalWriter::Begin(uint32_t i) {
   }
   // Last: it flushes the folder, in which all names are by now.
   return ReplaceFile(
-      fs_, absl::StrCat(path, "/", folder.step_file),
+      fs_, absl::StrCat(path, "/", kStepFile),
       StepBytes(source_.tensor_step[shard_.first_tensor + i], folder.step_is_tensor));
 }
 
@@ -304,7 +304,6 @@ absl::Status PlanUniversal(const JobSpec& spec, uint64_t round, bool torch_optim
     for (uint32_t array = 0; array < StateArrayCount(spec); ++array) {
       folder.files.push_back(FileOf(spec, array, torch_optimizer));
     }
-    folder.step_file = kStepFile;
     folder.step_is_tensor = tensors;
     shard->universal.push_back(std::move(folder));
   }

@@ -157,7 +157,7 @@ void Export(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<Una
                         .dtype = *dtype,
                         .state = request.state() && !universal,
                         .consolidated = request.consolidated(),
-                        .universal = universal,
+                        .format = *format,
                         .torch_optimizer = request.torch_optimizer()};
   door->Export(what, [call, request, began = absl::Now()](const absl::StatusOr<ExportInfo>& info) {
     if (!info.ok()) return call->Fail(info.status());
