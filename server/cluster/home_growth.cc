@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/job/new_names.h"
 #include "common/tensor/layout.h"
 #include "server/cluster/attach_barrier.h"
 #include "server/round/job_plan.h"
@@ -135,6 +136,7 @@ absl::Status HomeGrowth::SpecOf(const ExtendCall& call, const JobPlan& plan, Job
     return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadSpec,
                          "an extension must bring new groups with tensors", {});
   }
+  BALLAST_RETURN_IF_ERROR(CheckNewNames(call.tensors));
   *grown = plan.spec;
   grown->group_count = call.group_count;
   grown->tensors.insert(grown->tensors.end(), call.tensors.begin(), call.tensors.end());

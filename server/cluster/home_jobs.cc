@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/names.h"
 #include "common/base/reason.h"
+#include "common/job/new_names.h"
 #include "server/cluster/home_errors.h"
 
 namespace ballast::server {
@@ -43,10 +44,12 @@ HomeJobs::HomeJobs(const DirectoryConfig& config, const Clock* clock, PeerLink* 
 
 void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
   const std::string& name = call.spec.name;
+  const absl::Status names = CheckNewNames(call.spec.tensors);  // matters to a new job only
   if (const HomeJob* const job = Find(name); job != nullptr) {
     const bool durable = job->plan().spec.durability != Durability::kNone;
     const bool wake = durable && call.resume != Resume::kNever;
     if (job->StartsAnew(call)) {
+      if (!names.ok()) return done(names);
       homes_.erase(name);
     } else if (wake && job->stage() == HomeJob::Stage::kEnded) {
       host_->ReleaseHere(job->plan().job);
@@ -59,6 +62,7 @@ void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
     return Wake(*rests, call, done);
   }
   if (call.resume == Resume::kMust) return done(home::NoJobToResume(name));
+  if (!names.ok()) return done(names);
   if (homes_.size() >= config_.jobs_max) host_->ReleaseEnded();
   if (homes_.size() >= config_.jobs_max) {
     return done(home::TooManyJobs(name, homes_.size(), config_.jobs_max));

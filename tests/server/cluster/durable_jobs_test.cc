@@ -56,6 +56,25 @@ TEST_F(DurableJobsTest, AFinishedJobIsNotGoneOnWithUnderAnotherSpec) {
   EXPECT_TRUE(AttachWorld(900).ok());
 }
 
+TEST_F(DurableJobsTest, ANameThatIsRefusedTodayIsReadWhereAnEarlierVersionTookIt) {
+  const std::string name = "weight\u009b2J";
+  Make(1);
+  Finish(1);
+  JobPlan record = cluster_->Record(0, job_);
+  record.spec.tensors[0].name = name;
+  ASSERT_TRUE(testing::MakeStore(cluster_->Disk(0))->Save(record).ok());
+  cluster_->Restart(0);
+  for (const char* job : {"another", "job"}) {
+    AttachCall zero = SeatCall(0, 900), one = SeatCall(1, 901);
+    zero.spec.name = one.spec.name = job;
+    zero.spec.tensors[0].name = one.spec.tensors[0].name = name;
+    testing::AttachAnswer first = Ask(zero), second = Ask(one);
+    const bool is_new = job == std::string("another");
+    EXPECT_EQ(ReasonOf(second.Get().status()), is_new ? Reason::kBadSpec : Reason::kUnspecified);
+    EXPECT_EQ(first.Get().ok(), !is_new) << first.Get().status();
+  }
+}
+
 TEST_F(DurableJobsTest, AJobThatCannotBeOpenedLeavesNoSeries) {
   Make(1);
   EXPECT_TRUE(cluster_->HasSeries(0, "job"));

@@ -64,6 +64,7 @@ TEST_F(HomeGrowthTest, NeedsEverySlotAndEqualContent) {
   EXPECT_EQ(refused([](ExtendCall* c) { c->round = 9; }), Reason::kLayoutMismatch);
   EXPECT_EQ(refused([](ExtendCall* c) { c->incarnation = 5; }), Reason::kWrongIncarnation);
   EXPECT_EQ(refused([](ExtendCall* c) { c->tensors.clear(); }), Reason::kBadSpec);
+  EXPECT_EQ(refused([](ExtendCall* c) { c->tensors[0].name = "\u0085"; }), Reason::kBadSpec);
   ASSERT_TRUE(Ask(GrowthCall(1, kFirst + 1)).ok());
   EXPECT_TRUE(growth_.busy());
 }
