@@ -1,6 +1,7 @@
-// Metrics that are read where they are when Prometheus asks: disks, workers, peers.
+// Metrics that are read where they are when Prometheus asks: workers and peers; and the watch over
+// the disks.
 // Comes from: server.cc. Goes to: MetricRegistry. Thread safety: stateless functions; what they add
-// is read by the threads that serve /metrics.
+// is read by the threads that serve /metrics, and takes no disk or network.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,16 @@
 #include "ballast/config/v1/server.pb.h"
 #include "common/base/thread_worker_pool.h"
 #include "common/metrics/registry.h"
+#include "server/disk_watch.h"
 #include "server/rpc/peer_client.h"
 
 namespace ballast::server {
 
-// Everything below of `config`'s directories and `workers`, which outlives the last scrape.
-void AddHostMetrics(MetricRegistry* registry, const config::v1::Storage& config,
-                    const ThreadWorkerPool* workers);
+// Everything below of `config`'s directories and `workers`. `registry` outlives the watch, and
+// `workers` the last scrape.
+std::unique_ptr<DiskWatch> AddHostMetrics(MetricRegistry* registry,
+                                          const config::v1::Storage& config,
+                                          const ThreadWorkerPool* workers);
 
 // ballast_peer_reachable of each of `servers` but `self`.
 void AddPeerMetrics(MetricRegistry* registry, uint32_t self,

@@ -112,6 +112,7 @@ class ServerImpl : public Server {
 
   // In the order of construction; what comes later uses what stands before.
   std::unique_ptr<ServerMetrics> metrics_;
+  std::unique_ptr<DiskWatch> disks_;
   std::shared_ptr<Supervision> supervision_;  // Outlives the executor's last task.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<ThreadWorkerPool> workers_;
@@ -146,7 +147,7 @@ absl::Status ServerImpl::Open() {
   supervision_ = Supervision::Start(options_.supervision, executor_.get());
   workers_ = std::make_unique<ThreadWorkerPool>(ThreadCount(config_.rounds().worker_threads()),
                                                 "worker", kWorkerNiceness);
-  AddHostMetrics(&metrics_->registry(), config_.storage(), workers_.get());
+  disks_ = AddHostMetrics(&metrics_->registry(), config_.storage(), workers_.get());
   FillStreamDeps();
   BALLAST_RETURN_IF_ERROR(Listen());
   BALLAST_RETURN_IF_ERROR(ProbeListener());

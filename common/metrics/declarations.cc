@@ -57,6 +57,8 @@ constexpr MetricDeclaration kDeclarations[] = {
      "Free bytes on the disk of a directory of the configuration: data or snapshot."},
     {"ballast_disk_size_bytes", kGauge, "directory",
      "Size in bytes of the disk of a directory of the configuration: data or snapshot."},
+    {"ballast_disk_answers", kGauge, "directory",
+     "1 while the disk of a directory says within 30 s how full it is; else 0."},
     // The gradient log and the images.
     {"ballast_log_append_duration_seconds", kHistogram, "",
      "Time until the log has taken a record; it may still be on its way to the disk."},

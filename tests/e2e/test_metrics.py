@@ -54,6 +54,8 @@ ELSEWHERE = {
         "tests/server/security/gate_test.cc", "ARoleMayCallWhatItsRowSays"),
     "ballast_connections_refused_total": (
         "tests/server/net/accept_loop_test.cc", "SilenceGarbageAndHangingUpAreClosed"),
+    "ballast_disk_answers": (
+        "tests/server/main/disk_watch_test.cc", "ADiskThatHangsHasNoBytesAndSoonNoAnswer"),
     "ballast_listener_accepts": (
         "tests/server/main/listener_probe_test.cc", "APortThatNeverSpeaksDoesNotAccept"),
 }

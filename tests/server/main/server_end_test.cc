@@ -1,11 +1,7 @@
 // The end of a server as its clients see it: health and readiness turn first, while its port still
 // answers.
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -14,34 +10,16 @@
 #include <vector>
 
 #include "ballast/v1/health.pb.h"
-#include "common/base/address.h"
 #include "common/base/sync.h"
 #include "proto/convert/methods.h"
 #include "server/server.h"
+#include "tests/server/main/http_get.h"
 #include "tests/server/rpc/fakes.h"
 
 namespace ballast::server {
 namespace {
 
 using Response = v1::HealthCheckResponse;
-
-// The answer to GET `target` at an address of loopback; "" when nothing answers.
-std::string Get(const std::string& address, const std::string& target) {
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  to.sin_port = htons(static_cast<uint16_t>(ParseHostPort(address)->port));
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  std::string answer;
-  const std::string request = "GET " + target + " HTTP/1.0\r\n\r\n";
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0 &&
-      send(fd, request.data(), request.size(), MSG_NOSIGNAL) > 0) {
-    char bytes[4096];
-    for (ssize_t got = 0; (got = recv(fd, bytes, sizeof(bytes), 0)) > 0;) answer.append(bytes, got);
-  }
-  close(fd);
-  return answer;
-}
 
 Response::ServingStatus Next(RawStream* watch) { return watch->ReadReply<Response>().status(); }
 
@@ -81,7 +59,7 @@ TEST(ServerEnd, HealthAndReadinessTurnWhileItsPortsStillAnswer) {
   auto server = Server::Start(std::move(options));
   ASSERT_TRUE(server.ok()) << server.status();
   const std::string admin = (*server)->admin_address();
-  EXPECT_THAT(Get(admin, "/readyz"), testing::HasSubstr(" 200 "));
+  EXPECT_THAT(HttpGet(admin, "/readyz"), testing::HasSubstr(" 200 "));
   EXPECT_TRUE(WaitFor([&] { return supervisor.Heard("READY=1\nSTATUS=serving\n"); }));
   EXPECT_FALSE(supervisor.Heard("STOPPING=1\nSTATUS=stopping\n"));
 
@@ -91,7 +69,7 @@ TEST(ServerEnd, HealthAndReadinessTurnWhileItsPortsStillAnswer) {
   // A stream that says nothing holds up the end for as long as streams may take.
   RawStream silent((*server)->address(), method::kExchange);
   ASSERT_TRUE(WaitFor([&] {
-    return testing::Value(Get(admin, "/metrics"),
+    return testing::Value(HttpGet(admin, "/metrics"),
                           testing::HasSubstr("grpc_server_started_total{grpc_type=\"bidi_stream\","
                                              "grpc_service=\"ballast.v1.Data\",grpc_method="
                                              "\"Exchange\"} 1\n"));
@@ -99,9 +77,9 @@ TEST(ServerEnd, HealthAndReadinessTurnWhileItsPortsStillAnswer) {
 
   std::thread stop([&server] { (*server)->Stop(); });
   EXPECT_EQ(Next(&watch), Response::NOT_SERVING);
-  EXPECT_THAT(Get(admin, "/readyz"), testing::Not(testing::HasSubstr(" 200 ")));
+  EXPECT_THAT(HttpGet(admin, "/readyz"), testing::Not(testing::HasSubstr(" 200 ")));
   // It lives until its port is closed: where a probe of life failed, the server would be killed.
-  EXPECT_THAT(Get(admin, "/healthz"), testing::AnyOf(testing::HasSubstr(" 200 "), ""));
+  EXPECT_THAT(HttpGet(admin, "/healthz"), testing::AnyOf(testing::HasSubstr(" 200 "), ""));
   EXPECT_EQ(watch.Drain().code(), absl::StatusCode::kUnavailable);
   stop.join();
   EXPECT_TRUE(supervisor.Heard("STOPPING=1\nSTATUS=stopping\n"));

@@ -1,0 +1,135 @@
+// DiskWatch over disks that answer and over one that hangs; scrapes and /healthz beside it.
+#include "server/disk_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/metrics/declarations.h"
+#include "server/admin/admin_server.h"
+#include "server/admin/exposition.h"
+#include "tests/server/main/http_get.h"
+
+namespace ballast::server {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// Disks by path; those below /hung answer after Release only. Thread-safe.
+class Disks {
+ public:
+  DiskBytes Read(const std::string& path) {
+    MutexLock lock(&mu_);
+    ++asked_;
+    change_.NotifyAll();
+    while (path == "/hung" && !released_) change_.Wait(&mu_);
+    return {static_cast<double>(asked_), 100};
+  }
+  void Release() {
+    MutexLock lock(&mu_);
+    released_ = true;
+    change_.NotifyAll();
+  }
+  // Waits until `count` questions came. False only when they never do.
+  bool WaitUntilAsked(int count) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    MutexLock lock(&mu_);
+    while (asked_ < count && std::chrono::steady_clock::now() < end) {
+      change_.WaitFor(&mu_, std::chrono::seconds(1));
+    }
+    return asked_ >= count;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar change_;
+  int asked_ ABSL_GUARDED_BY(mu_) = 0;
+  bool released_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+class DiskWatchTest : public testing::Test {
+ protected:
+  DiskWatchTest() { DeclareMetrics(&registry_); }
+
+  std::unique_ptr<DiskWatch> Start(const std::vector<DiskWatch::Directory>& directories) {
+    DiskWatchOptions options;
+    options.clock = &clock_;
+    options.interval = std::chrono::milliseconds(1);
+    options.stop_grace = std::chrono::milliseconds(1);
+    // The thread that hangs may outlive the test.
+    options.read = [disks = disks_](const std::string& path) { return disks->Read(path); };
+    return DiskWatch::Start(directories, std::move(options), &registry_);
+  }
+  bool WaitForScrape(const std::string& line) const {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (RenderMetrics(registry_).find(line) == std::string::npos) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+  }
+
+  FakeClock clock_;
+  const std::shared_ptr<Disks> disks_ = std::make_shared<Disks>();
+  MetricRegistry registry_;
+};
+
+TEST_F(DiskWatchTest, ADiskIsAskedAgainAndAgain) {
+  const auto watch = Start({{"data", "/data"}});
+  EXPECT_TRUE(WaitForScrape("ballast_disk_size_bytes{directory=\"data\"} 100\n"));
+  EXPECT_TRUE(WaitForScrape("ballast_tier_capacity_bytes{tier=\"nvme\"} 100\n"));
+  EXPECT_TRUE(WaitForScrape("ballast_disk_free_bytes{directory=\"data\"} "));
+  EXPECT_TRUE(disks_->WaitUntilAsked(3));
+  EXPECT_TRUE(WaitForScrape("ballast_disk_answers{directory=\"data\"} 1\n"));
+}
+
+TEST_F(DiskWatchTest, ADiskThatHangsHasNoBytesAndSoonNoAnswer) {
+  const auto watch = Start({{"data", "/data"}, {"snapshot", "/hung"}});
+  EXPECT_TRUE(WaitForScrape("ballast_disk_free_bytes{directory=\"data\"} "));
+  EXPECT_TRUE(disks_->WaitUntilAsked(10));  // The other disk is still asked.
+  EXPECT_THAT(RenderMetrics(registry_), HasSubstr("answers{directory=\"snapshot\"} 1\n"));
+  clock_.Advance(std::chrono::seconds(31));
+  EXPECT_TRUE(WaitForScrape("ballast_disk_answers{directory=\"snapshot\"} 0\n"));
+  EXPECT_THAT(RenderMetrics(registry_), Not(HasSubstr("free_bytes{directory=\"snapshot\"}")));
+  disks_->Release();
+  EXPECT_TRUE(WaitForScrape("ballast_disk_answers{directory=\"snapshot\"} 1\n"));
+  EXPECT_TRUE(WaitForScrape("ballast_disk_free_bytes{directory=\"snapshot\"} "));
+}
+
+TEST_F(DiskWatchTest, ADiskThatHangsHoldsUpNoScrapeNoProbeAndNoEnd) {
+  auto watch = Start({{"data", "/data"}, {"snapshot", "/hung"}});
+  EXPECT_TRUE(WaitForScrape("ballast_disk_free_bytes{directory=\"data\"} "));
+  AdminPages pages;
+  pages.metrics = &registry_;
+  auto admin = AdminServer::Start({}, std::move(pages));
+  ASSERT_TRUE(admin.ok()) << admin.status();
+  const std::string address = "127.0.0.1:" + std::to_string((*admin)->port());
+  for (int scrape = 0; scrape <= kAdminThreads; ++scrape) {
+    EXPECT_THAT(HttpGet(address, "/metrics"), HasSubstr("ballast_disk_answers"));
+  }
+  EXPECT_THAT(HttpGet(address, "/healthz"), HasSubstr("ok"));
+  (*admin)->Stop();
+  watch.reset();
+  disks_->Release();
+}
+
+TEST_F(DiskWatchTest, AServerWithoutDirectoriesHasNoDisk) {
+  const auto watch = Start({});
+  EXPECT_THAT(RenderMetrics(registry_),
+              HasSubstr("ballast_tier_capacity_bytes{tier=\"nvme\"} 0\n"));
+  EXPECT_THAT(RenderMetrics(registry_), Not(HasSubstr("ballast_disk")));
+}
+
+TEST(ReadDisk, ADirectoryThatIsNotMadeYetIsOnTheDiskAboveIt) {
+  EXPECT_GT(ReadDisk(testing::TempDir()).size, 0);
+  EXPECT_EQ(ReadDisk(testing::TempDir() + "/none/such").size, ReadDisk(testing::TempDir()).size);
+}
+
+}  // namespace
+}  // namespace ballast::server
