@@ -89,7 +89,7 @@ void AcceptLoop::AcceptSome() {
     if (incoming.result == Accepted::kConnection) {
       Take(incoming);
     } else if (sockets_->Refuse()) {
-      refusals_.Count(Refusal::kDescriptors, "", clock_->Now());
+      refusals_.Count(ConnectionRefusal::kDescriptors, "", clock_->Now());
     } else {
       listen_again_ = clock_->Now() + kRest;
       return;
@@ -97,10 +97,11 @@ void AcceptLoop::AcceptSome() {
   }
 }
 
-std::optional<Refusal> AcceptLoop::Admit(const std::string& address) {
+std::optional<ConnectionRefusal> AcceptLoop::Admit(const std::string& address) {
   const std::chrono::nanoseconds now = clock_->Now();
-  const std::optional<Refusal> refusal = gate_.Admit(address, now);
-  const bool by_count = refusal == Refusal::kFull || refusal == Refusal::kAddress;
+  const std::optional<ConnectionRefusal> refusal = gate_.Admit(address, now);
+  const bool by_count =
+      refusal == ConnectionRefusal::kFull || refusal == ConnectionRefusal::kAddress;
   if (!by_count || now - swept_ < kSweepSoonest) return refusal;
   Sweep();
   return gate_.Admit(address, now);
@@ -109,9 +110,10 @@ std::optional<Refusal> AcceptLoop::Admit(const std::string& address) {
 void AcceptLoop::Take(const Incoming& incoming) {
   // gRPC has closed a connection of this descriptor, and no sweep has seen it yet.
   if (const auto old = connections_.find(incoming.fd); old != connections_.end()) Forget(old);
-  const std::optional<Refusal> refusal = incoming.fd >= options_.descriptor_end
-                                             ? std::optional<Refusal>(Refusal::kDescriptors)
-                                             : Admit(incoming.address);
+  const std::optional<ConnectionRefusal> refusal =
+      incoming.fd >= options_.descriptor_end
+          ? std::optional<ConnectionRefusal>(ConnectionRefusal::kDescriptors)
+          : Admit(incoming.address);
   if (refusal.has_value()) {
     sockets_->Close(incoming.fd);
     refusals_.Count(*refusal, incoming.address, clock_->Now());
@@ -132,7 +134,7 @@ void AcceptLoop::Look(int fd) {
   if (first.opening == Opening::kBad) {
     CloseUnserved(found, first.refusal);
   } else if (ended) {
-    CloseUnserved(found, Refusal::kLeft);
+    CloseUnserved(found, ConnectionRefusal::kLeft);
   } else if (first.opening == Opening::kGood) {
     found->second.served = true;
     sockets_->Unwatch(fd);
@@ -146,7 +148,7 @@ void AcceptLoop::Forget(Connections::iterator connection) {
   connections_.erase(connection);
 }
 
-void AcceptLoop::CloseUnserved(Connections::iterator connection, Refusal refusal) {
+void AcceptLoop::CloseUnserved(Connections::iterator connection, ConnectionRefusal refusal) {
   sockets_->Close(connection->first);
   refusals_.Count(refusal, connection->second.address, clock_->Now());
   Forget(connection);
@@ -160,7 +162,7 @@ void AcceptLoop::Sweep() {
     if (served && sockets_->Identity(connection->first) != identity) {
       Forget(connection);
     } else if (!served && deadline <= swept_) {
-      CloseUnserved(connection, Refusal::kSilent);
+      CloseUnserved(connection, ConnectionRefusal::kSilent);
     }
   }
   gate_.Forget(swept_);

@@ -70,10 +70,10 @@ class AcceptLoop {
   void AcceptSome();
   void Take(const Incoming& incoming);
   // As ConnectionGate::Admit, after another look at what is open when there are too many.
-  std::optional<Refusal> Admit(const std::string& address);
+  std::optional<ConnectionRefusal> Admit(const std::string& address);
   // Serves or closes the connection by its first bytes, or leaves it.
   void Look(int fd);
-  void CloseUnserved(Connections::iterator connection, Refusal refusal);
+  void CloseUnserved(Connections::iterator connection, ConnectionRefusal refusal);
   void Forget(Connections::iterator connection);
   // Forgets what gRPC has closed, and closes what has been silent for too long.
   void Sweep();

@@ -15,7 +15,9 @@ constexpr std::chrono::seconds kForgetAfter(1);
 
 }  // namespace
 
-absl::string_view RefusalName(Refusal refusal) { return kNames[static_cast<size_t>(refusal)]; }
+absl::string_view ConnectionRefusalName(ConnectionRefusal refusal) {
+  return kNames[static_cast<size_t>(refusal)];
+}
 
 void ConnectionGate::Refill(Address* address, std::chrono::nanoseconds now) const {
   const double seconds = std::chrono::duration<double>(now - address->seen).count();
@@ -24,15 +26,15 @@ void ConnectionGate::Refill(Address* address, std::chrono::nanoseconds now) cons
   address->seen = now;
 }
 
-std::optional<Refusal> ConnectionGate::Admit(const std::string& address,
-                                             std::chrono::nanoseconds now) {
-  if (open_ >= limits_.total) return Refusal::kFull;
+std::optional<ConnectionRefusal> ConnectionGate::Admit(const std::string& address,
+                                                       std::chrono::nanoseconds now) {
+  if (open_ >= limits_.total) return ConnectionRefusal::kFull;
   const auto [found, is_new] = addresses_.try_emplace(address);
   Address& known = found->second;
   if (is_new) known = {0, static_cast<double>(limits_.per_second), now};
   Refill(&known, now);
-  if (known.open >= limits_.per_address) return Refusal::kAddress;
-  if (known.allowance < 1) return Refusal::kRate;
+  if (known.open >= limits_.per_address) return ConnectionRefusal::kAddress;
+  if (known.allowance < 1) return ConnectionRefusal::kRate;
   known.allowance -= 1;
   ++known.open;
   ++open_;

@@ -14,7 +14,7 @@
 namespace ballast::server {
 
 // Why a connection was closed before gRPC saw it.
-enum class Refusal {
+enum class ConnectionRefusal {
   kFull,         // as many are open as there may be
   kAddress,      // as many are open from its address as there may be
   kRate,         // its address opens them too fast
@@ -29,7 +29,7 @@ enum class Refusal {
 inline constexpr size_t kRefusalCount = 10;
 
 // The word of a refusal in metrics and logs, "address" for example.
-absl::string_view RefusalName(Refusal refusal);
+absl::string_view ConnectionRefusalName(ConnectionRefusal refusal);
 
 struct ConnectionLimits {
   size_t total = 10000;
@@ -43,7 +43,7 @@ class ConnectionGate {
   explicit ConnectionGate(const ConnectionLimits& limits) : limits_(limits) {}
 
   // Counts a connection from `address`; or says why there may be none. `now` never goes back.
-  std::optional<Refusal> Admit(const std::string& address, std::chrono::nanoseconds now);
+  std::optional<ConnectionRefusal> Admit(const std::string& address, std::chrono::nanoseconds now);
   // A connection from `address` that was admitted is closed.
   void Release(const std::string& address);
   // Drops what is known of addresses without connections that have not come for a second.

@@ -22,27 +22,27 @@ bool Begins(absl::string_view bytes, absl::string_view whole) {
 
 // `refusal`: why a connection that begins with `whole` is refused; none: it is served.
 FirstBytes Expect(absl::string_view bytes, absl::string_view whole,
-                  std::optional<Refusal> refusal) {
-  if (bytes.size() < whole.size()) return {Opening::kMore, Refusal::kGarbage};
+                  std::optional<ConnectionRefusal> refusal) {
+  if (bytes.size() < whole.size()) return {Opening::kMore, ConnectionRefusal::kGarbage};
   if (refusal.has_value()) return {Opening::kBad, *refusal};
-  return {Opening::kGood, Refusal::kGarbage};
+  return {Opening::kGood, ConnectionRefusal::kGarbage};
 }
 
 }  // namespace
 
 FirstBytes JudgeFirstBytes(absl::string_view bytes, bool tls) {
-  constexpr std::optional<Refusal> kServed;
-  if (bytes.empty()) return {Opening::kMore, Refusal::kGarbage};
+  constexpr std::optional<ConnectionRefusal> kServed;
+  if (bytes.empty()) return {Opening::kMore, ConnectionRefusal::kGarbage};
   if (Begins(bytes, kTlsRecord)) {
-    return Expect(bytes, kTlsRecord, tls ? kServed : Refusal::kTls);
+    return Expect(bytes, kTlsRecord, tls ? kServed : ConnectionRefusal::kTls);
   }
   if (Begins(bytes, kHttp2Preface)) {
-    return Expect(bytes, kHttp2Preface, tls ? Refusal::kPlaintext : kServed);
+    return Expect(bytes, kHttp2Preface, tls ? ConnectionRefusal::kPlaintext : kServed);
   }
   for (const absl::string_view method : kHttp1Methods) {
-    if (Begins(bytes, method)) return Expect(bytes, method, Refusal::kHttp1);
+    if (Begins(bytes, method)) return Expect(bytes, method, ConnectionRefusal::kHttp1);
   }
-  return {Opening::kBad, Refusal::kGarbage};
+  return {Opening::kBad, ConnectionRefusal::kGarbage};
 }
 
 }  // namespace ballast::server

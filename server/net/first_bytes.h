@@ -20,8 +20,8 @@ inline constexpr absl::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n
 enum class Opening { kMore, kGood, kBad };
 
 struct FirstBytes {
-  Opening opening = Opening::kMore;     // kMore: too few bytes yet
-  Refusal refusal = Refusal::kGarbage;  // of kBad
+  Opening opening = Opening::kMore;                         // kMore: too few bytes yet
+  ConnectionRefusal refusal = ConnectionRefusal::kGarbage;  // of kBad
 };
 
 // Judges `bytes`, the first of a connection, at a port with TLS or without.

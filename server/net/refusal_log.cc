@@ -12,22 +12,23 @@ constexpr std::chrono::minutes kLineEvery(1);
 RefusalLog::RefusalLog(MetricRegistry* registry) {
   if (registry == nullptr) return;
   for (size_t i = 0; i < kRefusalCount; ++i) {
-    const absl::string_view name = RefusalName(static_cast<Refusal>(i));
+    const absl::string_view name = ConnectionRefusalName(static_cast<ConnectionRefusal>(i));
     registry->Add("ballast_connections_refused_total",
                   {{"reason", std::string(name.data(), name.size())}},
                   std::shared_ptr<const Counter>(reasons_[i].counter));
   }
 }
 
-void RefusalLog::Count(Refusal refusal, const std::string& address, std::chrono::nanoseconds now) {
+void RefusalLog::Count(ConnectionRefusal refusal, const std::string& address,
+                       std::chrono::nanoseconds now) {
   Reason& reason = reasons_[static_cast<size_t>(refusal)];
   reason.counter->Add();
   // A probe of a load balancer, or of this server itself, connects and leaves.
-  if (refusal == Refusal::kLeft) return;
+  if (refusal == ConnectionRefusal::kLeft) return;
   const uint64_t count = reason.counter->value();
   if (reason.said > 0 && now - reason.said_at < kLineEvery) return;
-  BALLAST_LOG(WARN, LogField("reason", RefusalName(refusal)), LogField("address", address),
-              LogField("connections", count - reason.said))
+  BALLAST_LOG(WARN, LogField("reason", ConnectionRefusalName(refusal)),
+              LogField("address", address), LogField("connections", count - reason.said))
       << "closed connections before they were served";
   reason.said = count;
   reason.said_at = now;

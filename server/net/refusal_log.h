@@ -21,8 +21,8 @@ class RefusalLog {
   // `registry`, which may be null, has a series for each reason from now on.
   explicit RefusalLog(MetricRegistry* registry);
 
-  void Count(Refusal refusal, const std::string& address, std::chrono::nanoseconds now);
-  uint64_t counted(Refusal refusal) const { return Of(refusal).counter->value(); }
+  void Count(ConnectionRefusal refusal, const std::string& address, std::chrono::nanoseconds now);
+  uint64_t counted(ConnectionRefusal refusal) const { return Of(refusal).counter->value(); }
   uint64_t lines() const { return lines_; }
 
  private:
@@ -32,7 +32,9 @@ class RefusalLog {
     std::chrono::nanoseconds said_at{0};
   };
 
-  const Reason& Of(Refusal refusal) const { return reasons_[static_cast<size_t>(refusal)]; }
+  const Reason& Of(ConnectionRefusal refusal) const {
+    return reasons_[static_cast<size_t>(refusal)];
+  }
 
   std::array<Reason, kRefusalCount> reasons_;
   uint64_t lines_ = 0;

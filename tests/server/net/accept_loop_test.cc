@@ -117,7 +117,8 @@ class AcceptLoopTest : public testing::Test {
     sockets_.WaitUntilPlayed();
     loop.Stop();
     for (size_t i = 0; i < kRefusalCount; ++i) {
-      refused_[static_cast<Refusal>(i)] = loop.refusals().counted(static_cast<Refusal>(i));
+      refused_[static_cast<ConnectionRefusal>(i)] =
+          loop.refusals().counted(static_cast<ConnectionRefusal>(i));
     }
     lines_ = loop.refusals().lines();
     open_ = loop.open();
@@ -130,7 +131,7 @@ class AcceptLoopTest : public testing::Test {
   MetricRegistry registry_;
   ThreadExecutor executor_{"accept", 1};
   std::vector<int> served_;
-  std::map<Refusal, uint64_t> refused_;
+  std::map<ConnectionRefusal, uint64_t> refused_;
   uint64_t lines_ = 0;
   size_t open_ = 0;
   uint64_t accepted_ = 0;
@@ -155,7 +156,7 @@ TEST_F(AcceptLoopTest, WithoutADescriptorItRefusesAndServesWhatComesLater) {
   sockets_.Add({.arrive = {none, none, none}});
   sockets_.Add({.arrive = {From(10, "a")}});
   Play();
-  EXPECT_EQ(refused_[Refusal::kDescriptors], 3u);
+  EXPECT_EQ(refused_[ConnectionRefusal::kDescriptors], 3u);
   EXPECT_EQ(lines_, 1u);
   EXPECT_EQ(served_, std::vector<int>{10});
 }
@@ -186,7 +187,7 @@ TEST_F(AcceptLoopTest, ADescriptorOfTheFilesShareIsClosedAtOnce) {
   Play(options);
   EXPECT_EQ(served_, std::vector<int>{70});
   EXPECT_EQ(sockets_.closed, std::vector<int>{71});
-  EXPECT_EQ(refused_[Refusal::kDescriptors], 1u);
+  EXPECT_EQ(refused_[ConnectionRefusal::kDescriptors], 1u);
 }
 
 TEST_F(AcceptLoopTest, SilenceGarbageAndHangingUpAreClosedEachByItsReason) {
@@ -203,10 +204,10 @@ TEST_F(AcceptLoopTest, SilenceGarbageAndHangingUpAreClosedEachByItsReason) {
   }});
   Play();
   EXPECT_EQ(sockets_.closed, (std::vector<int>{11, 12, 13, 10, 14}));
-  EXPECT_EQ(refused_[Refusal::kSilent], 2u);
-  EXPECT_EQ(refused_[Refusal::kHttp1], 1u);
-  EXPECT_EQ(refused_[Refusal::kGarbage], 1u);
-  EXPECT_EQ(refused_[Refusal::kLeft], 1u);
+  EXPECT_EQ(refused_[ConnectionRefusal::kSilent], 2u);
+  EXPECT_EQ(refused_[ConnectionRefusal::kHttp1], 1u);
+  EXPECT_EQ(refused_[ConnectionRefusal::kGarbage], 1u);
+  EXPECT_EQ(refused_[ConnectionRefusal::kLeft], 1u);
   EXPECT_EQ(open_, 0u);
   EXPECT_TRUE(served_.empty());
 }
@@ -223,7 +224,7 @@ TEST_F(AcceptLoopTest, APlaceIsFreeAgainOnceGrpcHasClosedItsConnection) {
                 }});
   Play(options);
   EXPECT_EQ(served_, (std::vector<int>{10, 12}));
-  EXPECT_EQ(refused_[Refusal::kAddress], 1u);
+  EXPECT_EQ(refused_[ConnectionRefusal::kAddress], 1u);
   EXPECT_EQ(open_, 1u);
 }
 
@@ -255,7 +256,7 @@ TEST_F(AcceptLoopTest, AFloodIsOneLineAMinuteForEachReason) {
   sockets_.Add(later);
   for (int i = 0; i < 5; ++i) sockets_.Add({});
   Play();
-  EXPECT_EQ(refused_[Refusal::kGarbage], 500u);
+  EXPECT_EQ(refused_[ConnectionRefusal::kGarbage], 500u);
   EXPECT_EQ(lines_, 2u);
 }
 

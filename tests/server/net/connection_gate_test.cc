@@ -15,23 +15,23 @@ TEST(ConnectionGate, CountsInTotalAndPerAddressAndTakesBackWhatIsClosed) {
   ConnectionGate gate({.total = 3, .per_address = 2, .per_second = 100});
   EXPECT_EQ(gate.Admit("a", seconds(0)), std::nullopt);
   EXPECT_EQ(gate.Admit("a", seconds(0)), std::nullopt);
-  EXPECT_EQ(gate.Admit("a", seconds(0)), Refusal::kAddress);
+  EXPECT_EQ(gate.Admit("a", seconds(0)), ConnectionRefusal::kAddress);
   EXPECT_EQ(gate.Admit("b", seconds(0)), std::nullopt);
-  EXPECT_EQ(gate.Admit("c", seconds(0)), Refusal::kFull);
+  EXPECT_EQ(gate.Admit("c", seconds(0)), ConnectionRefusal::kFull);
   EXPECT_EQ(gate.open(), 3u);
   gate.Release("a");
   EXPECT_EQ(gate.Admit("c", seconds(0)), std::nullopt);
-  EXPECT_EQ(gate.Admit("a", seconds(0)), Refusal::kFull);
+  EXPECT_EQ(gate.Admit("a", seconds(0)), ConnectionRefusal::kFull);
 }
 
 TEST(ConnectionGate, AnAddressOpensSoManyInASecondAndHoldsUpNoOther) {
   ConnectionGate gate({.total = 100, .per_address = 100, .per_second = 10});
   for (int i = 0; i < 10; ++i) EXPECT_EQ(gate.Admit("a", seconds(5)), std::nullopt);
-  EXPECT_EQ(gate.Admit("a", seconds(5)), Refusal::kRate);
+  EXPECT_EQ(gate.Admit("a", seconds(5)), ConnectionRefusal::kRate);
   EXPECT_EQ(gate.Admit("b", seconds(5)), std::nullopt);
-  EXPECT_EQ(gate.Admit("a", seconds(5) + milliseconds(99)), Refusal::kRate);
+  EXPECT_EQ(gate.Admit("a", seconds(5) + milliseconds(99)), ConnectionRefusal::kRate);
   EXPECT_EQ(gate.Admit("a", seconds(5) + milliseconds(101)), std::nullopt);
-  EXPECT_EQ(gate.Admit("a", seconds(5) + milliseconds(102)), Refusal::kRate);
+  EXPECT_EQ(gate.Admit("a", seconds(5) + milliseconds(102)), ConnectionRefusal::kRate);
   // No longer pause saves up more.
   int admitted = 0;
   for (int i = 0; i < 20; ++i) admitted += gate.Admit("a", seconds(60)) == std::nullopt ? 1 : 0;
@@ -45,7 +45,8 @@ TEST(ConnectionGate, ForgetsAddressesThatAreGoneAndNoOthers) {
   gate.Release("goes");
   gate.Forget(milliseconds(999));
   EXPECT_EQ(gate.addresses(), 2u);
-  EXPECT_EQ(gate.Admit("goes", milliseconds(999)), Refusal::kRate);  // Not forgotten too early.
+  EXPECT_EQ(gate.Admit("goes", milliseconds(999)),
+            ConnectionRefusal::kRate);  // Not forgotten too early.
   gate.Forget(seconds(3));
   EXPECT_EQ(gate.addresses(), 1u);
   gate.Release("stays");

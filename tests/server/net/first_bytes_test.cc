@@ -24,20 +24,20 @@ TEST(FirstBytes, AClientOfThePortIsGoodOnceItsPrefaceIsWhole) {
 struct Row {
   std::string bytes;
   bool tls;
-  Refusal refusal;
+  ConnectionRefusal refusal;
 };
 
 TEST(FirstBytes, EverythingElseIsRefusedByName) {
   const Row rows[] = {
-      {std::string(kHttp2Preface), true, Refusal::kPlaintext},
-      {kTlsHello, false, Refusal::kTls},
-      {"GET / HTTP/1.1\r\n", false, Refusal::kHttp1},
-      {"GET / HTTP/1.1\r\n", true, Refusal::kHttp1},
-      {"POST /x", false, Refusal::kHttp1},
-      {std::string(1, '\0'), false, Refusal::kGarbage},
-      {"SSH-2.0-OpenSSH", true, Refusal::kGarbage},
-      {"PRI * HTTP/2.1\r\n", false, Refusal::kGarbage},
-      {"\x16\x02", true, Refusal::kGarbage},
+      {std::string(kHttp2Preface), true, ConnectionRefusal::kPlaintext},
+      {kTlsHello, false, ConnectionRefusal::kTls},
+      {"GET / HTTP/1.1\r\n", false, ConnectionRefusal::kHttp1},
+      {"GET / HTTP/1.1\r\n", true, ConnectionRefusal::kHttp1},
+      {"POST /x", false, ConnectionRefusal::kHttp1},
+      {std::string(1, '\0'), false, ConnectionRefusal::kGarbage},
+      {"SSH-2.0-OpenSSH", true, ConnectionRefusal::kGarbage},
+      {"PRI * HTTP/2.1\r\n", false, ConnectionRefusal::kGarbage},
+      {"\x16\x02", true, ConnectionRefusal::kGarbage},
   };
   for (const Row& row : rows) {
     const FirstBytes first = JudgeFirstBytes(row.bytes, row.tls);
