@@ -5,12 +5,14 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -19,6 +21,7 @@
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread_executor.h"
 #include "common/io/file.h"
 #include "proto/convert/channel.h"
 #include "server/command_line.h"
@@ -40,6 +43,9 @@ constexpr int kStateLost = 4;
 // How often the peers file is looked for, and how often we say that it is missing.
 constexpr int kPollMs = 100;
 constexpr int kSayEveryPolls = 50;
+// How often the watch for signals looks whether the server has started.
+constexpr int kStartPollMs = 10;
+constexpr int kStartGracePolls = 50;
 // Disk space for the server's own small files, without those of jobs, which ask for theirs.
 constexpr uint64_t kOwnBytes = 64 * 1024;
 
@@ -89,6 +95,42 @@ int WaitForSignal(int timeout_ms) {
   const int signal = sigtimedwait(&set, nullptr, &timeout);
   return signal > 0 ? signal : 0;
 }
+
+// While it lives, a signal ends the process soon: a start that replays takes as long as its log
+// is long, and changes nothing that the end of the process would harm.
+class EndWhileStarting {
+ public:
+  EndWhileStarting() {
+    executor_.Post([this] {
+      while (!started_) {
+        if (const int signal = WaitForSignal(kStartPollMs); signal != 0) return End(signal);
+      }
+    });
+  }
+  ~EndWhileStarting() {
+    started_ = true;
+    executor_.Shutdown();
+  }
+  EndWhileStarting(const EndWhileStarting&) = delete;
+  EndWhileStarting& operator=(const EndWhileStarting&) = delete;
+
+ private:
+  // A start that is about to be over ends as a server does; so the signal is given back.
+  void End(int signal) {
+    for (int polls = 0; polls < kStartGracePolls && !started_; ++polls) {
+      if (WaitForSignal(kStartPollMs) != 0) break;
+    }
+    if (started_) {
+      kill(getpid(), signal);
+      return;
+    }
+    BALLAST_LOG(INFO) << "signal " << strsignal(signal) << " before the server serves: ends";
+    _exit(0);
+  }
+
+  std::atomic<bool> started_{false};
+  ThreadExecutor executor_{"signals", 1};
+};
 
 // Where --dev keeps its data.
 absl::StatusOr<std::string> TemporaryParent() {
@@ -173,8 +215,11 @@ absl::Status Serve(const CommandLine& line, config::LoadedConfig loaded,
   // Nothing may be assumed of a file after a failed flush. The process ends without another word or
   // write; the supervisor starts the server again, and it continues from what was durable.
   const auto storage_failed = [](const absl::Status&) { _exit(kStorageError); };
+  std::optional<EndWhileStarting> starting;
+  if (!line.dev) starting.emplace();  // Temporary data is removed at the end, and replays nothing.
   auto server = Server::Start({std::move(loaded), line.time_scale, line.ready_file, storage_failed,
                                std::move(supervision)});
+  starting.reset();
   if (!server.ok()) return WithFreeBytes(server.status(), data_path);
   if (line.dev) {
     std::cout << "export BALLAST_ENDPOINTS=" << (*server)->address() << std::endl;

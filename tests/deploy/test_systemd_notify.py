@@ -92,6 +92,25 @@ def test_a_replay_is_not_ready_and_asks_for_time_while_it_makes_progress(
             process.kill()
 
 
+def test_a_replay_ends_when_it_is_told_to(ballastd, start_server, tmp_path, supervisor):
+    """At once, with exit code 0, however long the replay would still take."""
+    flags = (*ON_LOOPBACK, "--data-dir", str(tmp_path / "data"))
+    first = start_server(*flags)
+    first.wait_until_serving()
+    leave_running_jobs(first, ["one"])
+    variables = {**supervisor.variables, "BALLAST_FAILPOINTS": "recovery.before_load=pause"}
+    with subprocess.Popen([ballastd, *flags], env=variables, stderr=subprocess.PIPE,
+                          text=True) as process:
+        try:
+            supervisor.await_line("STATUS=replaying")
+            process.terminate()
+            _, log = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0 and "before the server serves" in log, log
+    assert "READY=1" not in supervisor.words()
+
+
 def await_silence(hung: Supervisor, control: Supervisor) -> None:
     """Returns when `control` has heard many signs of life, one after the other, and `hung` none."""
     deadline = time.monotonic() + 60
