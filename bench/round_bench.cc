@@ -36,6 +36,7 @@
 //   round_vs_optimizer_only  optimizer only / round
 //   cpu_s_per_gb             user and system time of both processes during rounds, per 10^9 bytes
 //                            of payload up and down; the step's own work is part of it
+//   scraped_round_vs_round   a round while /metrics is read once / one without; in turn
 //   copies_per_byte_server   payload bytes copied by our code on their way in, per byte received
 //                            (ballast_copied_bytes_total / ballast_push_bytes_total); out there is
 //                            no copy, the kernel writes into the buffers that gRPC sends
@@ -53,6 +54,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <future>
 #include <iostream>
 #include <string>
 #include <thread>
@@ -72,6 +74,7 @@
 #include "bench/round_model.h"
 #include "bench/server_process.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread_executor.h"
 #include "proto/convert/channel.h"
 
 namespace ballast::bench {
@@ -135,6 +138,8 @@ class Bench {
   absl::StatusOr<Repetition> Repeat();
   absl::Status MeasureRound(Repetition* repetition);
   absl::Status MeasurePull(Repetition* repetition);
+  // Rounds beside one scrape each, and rounds without, in turn.
+  absl::Status MeasureScrapes();
   absl::StatusOr<double> CpuSeconds() const;
   void AddRatios(Report* report) const;
   absl::Status AddCopies(const client::TransferCounters& counters, Report* report) const;
@@ -155,6 +160,8 @@ class Bench {
   std::vector<std::string> client_tcp_;
   uint64_t steps_ = 0;
   std::vector<Repetition> repetitions_;
+  std::vector<double> scraped_;  // seconds of rounds with a scrape, and of those between them
+  std::vector<double> unscraped_;
 };
 
 absl::Status Bench::Prepare() {
@@ -241,6 +248,26 @@ absl::Status Bench::Measure() {
         static_cast<double>(one.report.push_ns + one.report.wait_ns) * 1e-6, one.optimizer * 1e3);
     if (!warmup) repetitions_.push_back(one);
   }
+  return MeasureScrapes();
+}
+
+absl::Status Bench::MeasureScrapes() {
+  ThreadExecutor beside("scrape", 1);
+  for (int i = 0; i < 2 * options_.repeats; ++i) {
+    const bool scraped = i % 2 == 1;
+    std::promise<absl::Status> answered;
+    if (scraped) {
+      beside.Post([&] { answered.set_value(server_->Metric("ballast_rounds_total").status()); });
+    } else {
+      answered.set_value(absl::OkStatus());
+    }
+    Repetition one;
+    const absl::Status status = MeasureRound(&one);
+    const absl::Status scrape = answered.get_future().get();
+    BALLAST_RETURN_IF_ERROR(status);
+    BALLAST_RETURN_IF_ERROR(scrape);
+    (scraped ? scraped_ : unscraped_).push_back(one.round);
+  }
   return absl::OkStatus();
 }
 
@@ -323,6 +350,9 @@ absl::Status Bench::AddScrapes(Report* report) const {
   const double scrape = (after - before) / kScrapes;
   report->Add("scrape_cpu_ms", scrape * 1e3);
   report->Add("scrape_cpu_vs_round_cpu", scrape / Median(repetitions_, &Repetition::round_cpu));
+  std::vector<double> ratios;
+  for (size_t i = 0; i < scraped_.size(); ++i) ratios.push_back(scraped_[i] / unscraped_[i]);
+  report->AddMedian("scraped_round_vs_round", ratios);
   return absl::OkStatus();
 }
 
