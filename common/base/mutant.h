@@ -72,6 +72,9 @@ enum class Mutant : uint8_t {
   kForgetRatios,
   kForgetRuleAtEpoch,
   kTakeReducedFromAll,
+  kDealtByTheOldWorld,
+  kDealtByExtentNumber,
+  kSharesAreMeans,
 };
 
 // Situations that a long enough run of the simulator must have met.

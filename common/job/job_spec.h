@@ -41,6 +41,8 @@ enum class NonfinitePolicy : uint8_t {
 enum class Gradients : uint8_t {
   kLocal = 0,    // each slot has its own, and the servers average them
   kReduced = 1,  // every slot has the same mean already, as in DDP: one slot pushes it
+  // Each slot has the sum over all slots for the extents that are dealt to it, and pushes those.
+  kScattered = 2,
 };
 
 inline constexpr uint32_t kMaxConsecutiveSkips = 100;  // default
@@ -111,8 +113,9 @@ absl::Status CheckOptimizerKind(int number);
 // itself holds.
 absl::Status ValidateJobSpec(const JobSpec& spec, const JobLimits& limits);
 
-// "local" or "reduced".
+// "local", "reduced" or "scattered".
 inline absl::string_view NameOf(Gradients gradients) {
+  if (gradients == Gradients::kScattered) return "scattered";
   return gradients == Gradients::kReduced ? "reduced" : "local";
 }
 

@@ -115,6 +115,10 @@ void Layout::AppendSpaces(size_t first_tensor) {
       }
     }
   }
+  OrderExtents();
+}
+
+void Layout::OrderExtents() {
   push_order_.resize(extents_.size());
   std::vector<uint32_t> last_tensor(extents_.size());
   for (uint32_t e = 0; e < extents_.size(); ++e) {
@@ -124,6 +128,11 @@ void Layout::AppendSpaces(size_t first_tensor) {
   std::sort(push_order_.begin(), push_order_.end(), [&](uint32_t a, uint32_t b) {
     return std::make_pair(last_tensor[a], a) > std::make_pair(last_tensor[b], b);
   });
+  turns_.resize(extents_.size());
+  std::map<std::pair<uint32_t, DType>, uint32_t> next;
+  for (const uint32_t extent : push_order_) {
+    turns_[extent] = next[{extents_[extent].group, extents_[extent].dtype}]++;
+  }
 }
 
 uint32_t Layout::ExtentWireBytes(uint32_t extent) const {

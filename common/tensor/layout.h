@@ -65,9 +65,14 @@ class Layout {
   // Canonical push order of all extents: those of the last tensors first, since backward produces
   // their gradients first. A server's own push order is this list without the others' extents.
   const std::vector<uint32_t>& push_order() const { return push_order_; }
+  // The extent's number among those of its flat space, in push order: 0 is pushed first. It stays
+  // when the layout grows.
+  uint32_t Turn(uint32_t extent) const { return turns_[extent]; }
 
  private:
   void AppendSpaces(size_t first_tensor);
+  // Forms the push order, and with it the turns.
+  void OrderExtents();
 
   uint32_t tile_elements_ = 0;
   uint32_t extent_elements_ = 0;
@@ -76,6 +81,7 @@ class Layout {
   std::vector<Extent> extents_;
   std::vector<Run> runs_;
   std::vector<uint32_t> push_order_;
+  std::vector<uint32_t> turns_;  // per extent
 };
 
 // Owner index (0..server_count-1) of every extent. Pure function of layout and server count:

@@ -21,6 +21,7 @@ static_assert(static_cast<int>(NonfinitePolicy::kSkip) == v1::NONFINITE_POLICY_S
 static_assert(static_cast<int>(NonfinitePolicy::kHalt) == v1::NONFINITE_POLICY_HALT);
 static_assert(static_cast<int>(Gradients::kLocal) == v1::GRADIENTS_LOCAL);
 static_assert(static_cast<int>(Gradients::kReduced) == v1::GRADIENTS_REDUCED);
+static_assert(static_cast<int>(Gradients::kScattered) == v1::GRADIENTS_SCATTERED);
 static_assert(static_cast<int>(NonfiniteKind::kGradient) == v1::NONFINITE_KIND_GRADIENT);
 static_assert(static_cast<int>(NonfiniteKind::kSum) == v1::NONFINITE_KIND_SUM);
 static_assert(static_cast<int>(NonfiniteKind::kNorm) == v1::NONFINITE_KIND_NORM);
@@ -122,8 +123,8 @@ absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& spec) {
   }
   if (!v1::Gradients_IsValid(spec.gradients())) {
     return BadSpec(absl::StrCat("gradients number ", static_cast<int>(spec.gradients()),
-                                " is not known; local (0) and reduced (1) are. Use the same "
-                                "release of Ballast on both sides"));
+                                " is not known; local (0), reduced (1) and scattered (2) are. "
+                                "Use the same release of Ballast on both sides"));
   }
   JobSpec out;
   out.name = spec.name();

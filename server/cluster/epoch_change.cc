@@ -16,9 +16,12 @@ std::vector<ContributorSet> NextContributors(const JobSpec& spec,
                                              const std::vector<Member>& members) {
   const bool one = spec.gradients == Gradients::kReduced;
   if (BALLAST_MUTANT(kForgetRuleAtEpoch)) return AllContribute(members, spec.group_count);
-  if (!BALLAST_MUTANT(kTakeReducedFromAll) || !one) return ContributorsOf(spec, members);
-  std::vector<ContributorSet> sets = AllContribute(members, spec.group_count);
-  for (ContributorSet& set : sets) set.divisor = 1;
+  const bool shares = spec.gradients == Gradients::kScattered;
+  std::vector<ContributorSet> sets = ContributorsOf(spec, members);
+  if (BALLAST_MUTANT(kTakeReducedFromAll) && one) sets = AllContribute(members, spec.group_count);
+  const bool undivided =
+      (BALLAST_MUTANT(kTakeReducedFromAll) && one) || (BALLAST_MUTANT(kSharesAreMeans) && shares);
+  for (ContributorSet& set : sets) set.divisor = undivided ? 1 : set.divisor;
   return sets;
 }
 

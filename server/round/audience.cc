@@ -227,9 +227,14 @@ void Audience::ChangeEpoch(const EpochRecord& before) {
 
 // --- What trainers hear -------------------------------------------------------------------------
 
-void Audience::TellResult(const RoundResult& result) {
+void Audience::TellResult(const RoundResult& result, const WeightBytes& weight_bytes) {
   last_result_ = result;
-  Each([&](SlotSink* sink) { sink->OnResult(result); });
+  for (uint32_t slot = 0; slot < sinks_.size(); ++slot) {
+    if (sinks_[slot] == nullptr) continue;
+    RoundResult told = result;
+    told.weight_bytes = weight_bytes(slot);
+    sinks_[slot]->OnResult(told);
+  }
 }
 
 void Audience::TellDone(const RoundDone& done) {

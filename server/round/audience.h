@@ -79,7 +79,9 @@ class Audience {
       if (sink != nullptr) say(sink.get());
     }
   }
-  void TellResult(const RoundResult& result);
+  // `weight_bytes`: those that follow to each slot.
+  using WeightBytes = std::function<uint64_t(uint32_t slot)>;
+  void TellResult(const RoundResult& result, const WeightBytes& weight_bytes);
   void TellDone(const RoundDone& done);
   // After a restart: what was told before.
   void Remember(const RoundResult& result, const RoundDone& done);

@@ -54,6 +54,15 @@ std::string Advice(const SlotBegin& ours, const SlotBegin& theirs, const std::st
                       "gradients \"local\", which lets the servers average");
 }
 
+std::string ScatteredAdvice(const SlotBegin& ours, const SlotBegin& theirs,
+                            const std::string& what) {
+  return absl::StrCat("gradients differ between slots ", std::min(ours.slot, theirs.slot), " and ",
+                      std::max(ours.slot, theirs.slot), " in round ", ours.begin.round, " (", what,
+                      "), in a job whose trainers share one collective (gradients \"scattered\"): "
+                      "all push parts of the same sums. Agree on which tensors have a gradient "
+                      "before the collective, and push zeros where one trainer has none");
+}
+
 // The first tensor for which one of the two has a gradient and the other none, as text.
 std::string PresenceDifference(const SlotBegin& ours, const SlotBegin& theirs,
                                const JobSpec& spec) {
@@ -136,11 +145,13 @@ std::optional<BeginDifference> StepDifference(const SlotBegin& ours, const SlotB
     return BeginDifference{absl::StatusCode::kAborted, Reason::kHyperparamMismatch,
                            std::move(hyper)};
   }
-  if (spec.gradients != Gradients::kReduced) return std::nullopt;
+  if (spec.gradients == Gradients::kLocal) return std::nullopt;
   const std::string presence = PresenceDifference(ours, theirs, spec);
   if (presence.empty()) return std::nullopt;
   return BeginDifference{.reason = Reason::kGradientMismatch,
-                         .text = Advice(ours, theirs, presence)};
+                         .text = spec.gradients == Gradients::kScattered
+                                     ? ScatteredAdvice(ours, theirs, presence)
+                                     : Advice(ours, theirs, presence)};
 }
 
 std::optional<BeginDifference> GradientDifference(const SlotBegin& ours, const SlotBegin& theirs,

@@ -15,11 +15,7 @@
 namespace ballast::server {
 namespace {
 
-uint64_t WeightBytes(const Layout& layout, const std::vector<uint32_t>& extents) {
-  uint64_t bytes = 0;
-  for (const uint32_t extent : extents) bytes += layout.ExtentWireBytes(extent);
-  return bytes;
-}
+uint64_t NoWeights(uint32_t) { return 0; }
 
 }  // namespace
 
@@ -191,17 +187,17 @@ void RoundDriver::PrepareNow(const PreparedRecord& record) {
   }));
 }
 
-void RoundDriver::TellResult(uint64_t round, const Decision& decision, uint64_t weight_bytes) {
+void RoundDriver::TellResult(uint64_t round, const Decision& decision,
+                             const Audience::WeightBytes& weight_bytes) {
   meter_.Decide(decision);
   last_decision_ = DecisionRecord{fsm_.plan().epoch.epoch, round, decision};
   momentum_.OnDecision(fsm_.plan().spec, decision);
   BALLAST_PROBE(kDecided);
   log_->AppendDecision(*last_decision_);
   RoundResult result = ResultOf(round, decision);
-  result.weight_bytes = weight_bytes;
   result.collect_ns = meter_.collect_ns();
   result.vote_ns = meter_.vote_ns();
-  audience_.TellResult(result);
+  audience_.TellResult(result, weight_bytes);
 }
 
 void RoundDriver::Do(const ApplyRound& effect) {
@@ -209,12 +205,13 @@ void RoundDriver::Do(const ApplyRound& effect) {
     Feed(FailInput{planned});
     return;
   }
-  TellResult(fsm_.round(), effect.decision, WeightBytes(fsm_.layout(), sweep_.extents()));
+  TellResult(fsm_.round(), effect.decision,
+             [this](uint32_t slot) { return sweep_.WeightBytes(slot); });
   sweep_.Run();
 }
 
 void RoundDriver::Do(const SkipRound& effect) {
-  TellResult(effect.round, effect.decision, 0);
+  TellResult(effect.round, effect.decision, NoWeights);
   meter_.Step(/*took_time=*/false);
   sweep_.SkipRound();
   const Decision& decision = effect.decision;

@@ -126,7 +126,8 @@ class RoundDriver {
   void OnReduced(uint32_t extent, const ReducedNorm& reduced);
   void PrepareNow(const PreparedRecord& record);
   // The round is decided: tells the trainers, and the log.
-  void TellResult(uint64_t round, const Decision& decision, uint64_t weight_bytes);
+  void TellResult(uint64_t round, const Decision& decision,
+                  const Audience::WeightBytes& weight_bytes);
   Ack MakeAck(bool flush) const;
   // To a slot that did not see the end of the last round: all of it.
   void SendLastRound(uint32_t slot);

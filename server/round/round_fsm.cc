@@ -137,6 +137,7 @@ void RoundFsm::SetPlan(JobPlan plan, Layout layout, uint32_t first_new_extent) {
     position_[extent] = static_cast<uint32_t>(owned_.size());
     owned_.push_back(extent);
   }
+  contributors_.Take(plan_.epoch.contributors, layout_);
   for (Slot& slot : slots_) slot.growing = false;
   init_.Reset(static_cast<uint32_t>(layout_.extents().size()), 1);
   for (uint32_t extent = first_new_extent; extent < layout_.extents().size(); ++extent) {
@@ -152,7 +153,7 @@ void RoundFsm::OpenInit(uint32_t extent) {
 }
 
 void RoundFsm::ResetRound() {
-  uploader_.clear();
+  contributors_.EndUpload();
   const auto rows = static_cast<uint32_t>(owned_.size());
   registers_.Reset(rows, static_cast<uint32_t>(slots_.size()));
   pending_.resize(rows);
@@ -227,17 +228,13 @@ void RoundFsm::OnBegin(const Input& input, Effects* effects) {
 // before a restart. Of an upload the lead trainer alone contributes.
 void RoundFsm::OpenRegisters(uint32_t slot_id, Effects* effects) {
   Slot& slot = slots_[slot_id];
-  if (IsUpload(slot.begin.upload) && uploader_.empty()) {
-    uploader_ = {plan_.epoch.lead_trainer()};
+  if (IsUpload(slot.begin.upload) && !contributors_.uploads()) {
+    contributors_.BeginUpload(plan_.epoch.lead_trainer());
     for (uint32_t i = 0; i < owned_.size(); ++i) pending_[i] = reduced_[i] ? pending_[i] : 1;
   }
   std::vector<uint32_t> opened;
   for (uint32_t position = 0; position < owned_.size(); ++position) {
-    const auto& contributors = Contributors(owned_[position]);
-    if (reduced_[position] != 0 ||
-        !std::binary_search(contributors.begin(), contributors.end(), slot_id)) {
-      continue;
-    }
+    if (reduced_[position] != 0 || !contributors_.Contributes(owned_[position], slot_id)) continue;
     registers_.Open(position, slot_id,
                     ChunkRanges(layout_, owned_[position], chunk_bytes_, slot.begin.presence));
     opened.push_back(position);
@@ -400,8 +397,7 @@ Reason RoundFsm::CheckGradient(const FrameHeader& frame, std::string* message) c
     return reason;
   };
   const uint32_t position = position_[frame.extent];
-  const auto& contributors = Contributors(frame.extent);
-  if (!std::binary_search(contributors.begin(), contributors.end(), frame.slot)) {
+  if (!contributors_.Contributes(frame.extent, frame.slot)) {
     return say(Reason::kNotContributor,
                absl::StrCat("slot ", frame.slot, " does not contribute to extent ", frame.extent));
   }
@@ -522,8 +518,8 @@ PreparedRecord RoundFsm::MakePrepared() const {
   record.present = PresentTensors();
   record.policy = policy_;
   record.tensor_step = tensor_step_;
-  if (!uploader_.empty()) {
-    const RoundBegin& lead = slots_[uploader_.front()].begin;
+  if (contributors_.uploads()) {
+    const RoundBegin& lead = slots_[plan_.epoch.lead_trainer()].begin;
     record.upload = lead.upload;
     record.steps = lead.steps;
   }
@@ -544,7 +540,7 @@ Vote RoundFsm::OwnVote() const {
   vote.nonfinite = nonfinite_;
   vote.first_nonfinite = first_nonfinite_;
   vote.contributor_digest = ContributorDigest();
-  if (self_ != plan_.servers.front() || !uploader_.empty()) return vote;
+  if (self_ != plan_.servers.front() || contributors_.uploads()) return vote;
   std::vector<Hyper> hyper = slots_[plan_.epoch.lead_trainer()].begin.hyper;
   if (policy_.version >= kPolicyVersionScheduled) {
     vote.rates = RatesOf(plan_.spec, policy_, hyper);

@@ -37,6 +37,7 @@
 #include "common/tensor/layout.h"
 #include "server/durability/ratios_record.h"
 #include "server/durability/records.h"
+#include "server/round/contributor_table.h"
 #include "server/round/registers.h"
 #include "server/round/round_types.h"
 
@@ -253,7 +254,9 @@ class RoundFsm {
   bool durable() const { return plan_.spec.durability != Durability::kNone; }
 
   // Contributors of an extent, ascending.
-  const std::vector<uint32_t>& Contributors(uint32_t extent) const;
+  const std::vector<uint32_t>& Contributors(uint32_t extent) const {
+    return contributors_.Of(extent);
+  }
   // All that the FSM knows of a status: everything but `state`, `state_bytes` and `open_streams`.
   void FillStatus(JobStatus* status) const;
 
@@ -347,10 +350,9 @@ class RoundFsm {
   std::vector<uint32_t> position_;  // extent -> index in owned_, or UINT32_MAX
   std::vector<Slot> slots_;
   Registers registers_;  // gradients of the open round
-  std::vector<uint32_t>
-      uploader_;               // the lead trainer, while the open round is an upload; else empty
-  Registers init_;             // initial weights, one pseudo-slot
-  uint32_t init_missing_ = 0;  // owned extents without initial weights
+  ContributorTable contributors_;
+  Registers init_;                 // initial weights, one pseudo-slot
+  uint32_t init_missing_ = 0;      // owned extents without initial weights
   std::vector<uint32_t> pending_;  // per position: contributors that still owe it
   std::vector<uint8_t> reduced_;   // per position
   std::vector<ExtentNorm> norms_;  // per position

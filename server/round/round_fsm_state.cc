@@ -233,6 +233,7 @@ absl::Status RoundFsm::Adopt(const JobPlan& plan, uint32_t window_extents, Effec
     }
   }
   plan_.epoch = plan.epoch;
+  contributors_.Take(plan_.epoch.contributors, layout_);
   // A job that was woken rests no more: a later seal records this plan.
   plan_.resting = false;
   plan_.resting_round = 0;
@@ -269,8 +270,7 @@ std::vector<uint32_t> RoundFsm::CompleteFor(uint32_t slot) const {
   std::vector<uint32_t> complete;
   const bool all = phase_ != Phase::kIdle && phase_ != Phase::kCollect;
   for (uint32_t position = 0; position < owned_.size(); ++position) {
-    const auto& contributors = Contributors(owned_[position]);
-    const bool contributes = std::binary_search(contributors.begin(), contributors.end(), slot);
+    const bool contributes = contributors_.Contributes(owned_[position], slot);
     if (all || !contributes || reduced_[position] != 0 ||
         (slots_[slot].begun && registers_.Complete(position, slot))) {
       complete.push_back(owned_[position]);
@@ -285,11 +285,6 @@ std::vector<uint32_t> RoundFsm::InitMissing() const {
     if (!init_.Complete(extent, 0)) missing.push_back(extent);
   }
   return missing;
-}
-
-const std::vector<uint32_t>& RoundFsm::Contributors(uint32_t extent) const {
-  if (!uploader_.empty()) return uploader_;
-  return plan_.epoch.contributors[layout_.extents()[extent].group].slots;
 }
 
 bool RoundFsm::Present(uint32_t slot, uint32_t tensor) const {

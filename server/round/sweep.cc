@@ -57,6 +57,7 @@ absl::Status Sweep::Plan(const Decision& decision, const std::vector<float>& rat
     if (Touches(*plan_, fsm.layout(), *it)) extents_.push_back(*it);
   }
   weight_overflows_ = 0;
+  to_pushers_ = fsm.plan().spec.gradients == Gradients::kScattered && !IsUpload(decision.upload);
   return absl::OkStatus();
 }
 
@@ -112,6 +113,18 @@ void Sweep::OnStepped(uint32_t extent, uint64_t version, const BufferRef& weight
   deps_.stepped();
 }
 
+bool Sweep::Gets(uint32_t slot, uint32_t extent) const {
+  return !to_pushers_ || deps_.fsm->Contributors(extent).front() == slot;
+}
+
+uint64_t Sweep::WeightBytes(uint32_t slot) const {
+  uint64_t bytes = 0;
+  for (const uint32_t extent : extents_) {
+    if (Gets(slot, extent)) bytes += deps_.fsm->layout().ExtentWireBytes(extent);
+  }
+  return bytes;
+}
+
 void Sweep::TellWeights(uint32_t extent, const BufferRef& weight) const {
   const Layout& layout = deps_.fsm->layout();
   const OutPiece piece{.kind = FrameKind::kWeight,
@@ -120,7 +133,10 @@ void Sweep::TellWeights(uint32_t extent, const BufferRef& weight) const {
                        .dtype = layout.extents()[extent].dtype,
                        .bytes = {weight.data(), layout.ExtentWireBytes(extent), weight.ToShared()}};
   BALLAST_FAILPOINT("weights.before_tell");
-  deps_.audience->Each([&](SlotSink* sink) { sink->OnExtent(piece); });
+  for (const Member& member : deps_.fsm->plan().epoch.members) {
+    SlotSink* const sink = deps_.audience->Sink(member.slot).get();
+    if (sink != nullptr && Gets(member.slot, extent)) sink->OnExtent(piece);
+  }
   BALLAST_FAILPOINT("weights.after_tell");
 }
 

@@ -61,6 +61,9 @@ class Sweep {
   absl::Status Plan(const Decision& decision, const std::vector<float>& ratios = {});
   // Which extents the planned step changes.
   const std::vector<uint32_t>& extents() const { return extents_; }
+  // Bytes of the weights that the slot gets of the planned step: where gradients are scattered,
+  // those of the extents that it has pushed. Its trainer hands them on to the others.
+  uint64_t WeightBytes(uint32_t slot) const;
   // Steps what was planned and sends the weights of every extent when it is stepped. Calls
   // `stepped` behind the last, at once when there is none.
   void Run();
@@ -79,6 +82,7 @@ class Sweep {
   // `extent` is in memory. `version` of OnStepped as in Tier::Release.
   void Step(uint32_t extent);
   void OnStepped(uint32_t extent, uint64_t version, const BufferRef& weight);
+  bool Gets(uint32_t slot, uint32_t extent) const;
   void TellWeights(uint32_t extent, const BufferRef& weight) const;
 
   const Deps deps_;
@@ -86,6 +90,7 @@ class Sweep {
   TierWalk walk_;
   std::shared_ptr<StepPlan> plan_;
   std::vector<uint32_t> extents_;  // that the planned step changes, first layers first
+  bool to_pushers_ = false;        // each extent's weights go to the slot that has pushed it
   bool backward_ = false;
   std::set<uint32_t> ahead_;
   uint64_t weight_overflows_ = 0;

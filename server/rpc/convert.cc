@@ -160,6 +160,7 @@ void ToProto(const EpochRecord& epoch, v1::EpochRecord* out) {
     added->set_group(static_cast<uint32_t>(group));
     added->mutable_slots()->Assign(set.slots.begin(), set.slots.end());
     added->set_divisor(set.divisor);
+    added->set_rule(static_cast<v1::ContributorRule>(set.rule));
   }
   out->set_init_again(epoch.init_again);
   out->set_min_world(epoch.min_world);
@@ -181,9 +182,7 @@ absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch) {
     if (set.group() != out.contributors.size()) {
       return BadFrame(absl::StrCat("contributor set of group ", set.group(), " is out of order"));
     }
-    ContributorSet added;
-    added.slots.assign(set.slots().begin(), set.slots().end());
-    added.divisor = set.divisor();
+    ContributorSet added{{set.slots().begin(), set.slots().end()}, set.divisor()};
     const bool seated = std::all_of(added.slots.begin(), added.slots.end(),
                                     [&](uint32_t slot) { return out.Find(slot) != nullptr; });
     if (!StrictlyAscending(added.slots) || added.slots.empty() || !seated) {
@@ -194,6 +193,7 @@ absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch) {
       return BadFrame(absl::StrCat("group ", set.group(), " has divisor ", added.divisor,
                                    " and contributor rule ", static_cast<int>(set.rule())));
     }
+    added.rule = static_cast<ContributorRule>(set.rule());
     out.contributors.push_back(std::move(added));
   }
   return out;

@@ -64,6 +64,8 @@ class Trainer {
   }
   absl::Status Begin() {
     grads_ = GradientsOf(options_.slot, client_->round());
+    for (size_t i = 0; i < sum_over_.size(); ++i)
+      Sum(GradientsOf(sum_over_[i], client_->round()), i);
     const bool scaled = options_.policy.loss_scale.has_value();
     const double loss_scale = scaled ? client_->policy().loss_scale : 0;
     if (scaled) Scale(static_cast<float>(loss_scale));
@@ -74,6 +76,8 @@ class Trainer {
   }
   // Its gradients of these rounds are not finite.
   void Spoil(std::set<uint64_t> rounds) { spoilt_ = std::move(rounds); }
+  // From now on its gradients are the sums over these slots, as behind a reduce-scatter.
+  void SumOver(std::vector<uint32_t> slots) { sum_over_ = std::move(slots); }
   // What it leaves with a round.
   std::string StateOf(uint64_t round) const {
     return absl::StrCat("slot ", options_.slot, ", ", round);
@@ -111,6 +115,14 @@ class Trainer {
   const std::map<uint64_t, client::Policy>& policies() const { return policies_; }
 
  private:
+  // The first one replaces what is there.
+  void Sum(const Tensors& more, size_t number) {
+    for (size_t t = 0; t < more.size(); ++t) {
+      for (size_t i = 0; i < more[t].size(); ++i) {
+        grads_[t][i] = number == 0 ? more[t][i] : grads_[t][i] + more[t][i];
+      }
+    }
+  }
   void Scale(float factor) {
     for (std::vector<float>& grad : grads_) {
       for (float& g : grad) g *= factor;
@@ -131,6 +143,7 @@ class Trainer {
   std::map<uint64_t, uint32_t> worlds_;
   std::map<uint64_t, client::Policy> policies_;
   std::set<uint64_t> spoilt_;
+  std::vector<uint32_t> sum_over_;
   std::unique_ptr<client::Client> client_;
 };
 

@@ -80,6 +80,12 @@ inline constexpr std::array<MutantInfo, 60> kMutants = {{
      "in a new epoch all slots push what is equal already"},
     {Mutant::kTakeReducedFromAll, "take_reduced_from_all",
      "in a new epoch sums of equal gradients are divided by one"},
+    {Mutant::kDealtByTheOldWorld, "dealt_by_the_old_world",
+     "in a new epoch a trainer pushes the extents that the old one dealt to it"},
+    {Mutant::kDealtByExtentNumber, "dealt_by_extent_number",
+     "servers deal extents by their number, trainers by their turn"},
+    {Mutant::kSharesAreMeans, "shares_are_means",
+     "in a new epoch the sums of scattered gradients are divided by one"},
     {Mutant::kForgetLastArray, "forget_last_array", "a restart lays out three arrays at most"},
 }};
 

@@ -119,6 +119,9 @@ void SimProcess::OnDecided() const {
   if (spec.gradients == Gradients::kReduced && several) {
     context_.world->Met(Cover::kReducedGradients);
   }
+  if (spec.gradients == Gradients::kScattered && several) {
+    context_.world->Met(Cover::kScatteredGradients);
+  }
   if (IsUpload(last.decision.upload)) context_.world->Met(Cover::kUpload);
   if (IsStatePlane(last.decision.upload)) context_.world->Met(Cover::kStatePlane);
   if (spec.policy.schedule.has_value()) context_.world->Met(Cover::kScheduled);

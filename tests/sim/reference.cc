@@ -92,6 +92,17 @@ const std::vector<server::Member>& Reference::MembersOf(uint64_t round) const {
   }
 }
 
+uint32_t Reference::Pusher(uint64_t round, uint32_t extent) const {
+  const std::vector<server::Member>& members = MembersOf(round);
+  if (plan_->spec.gradients == Gradients::kReduced) return members.front().slot;
+  return members[layout_->Turn(extent) % members.size()].slot;
+}
+
+bool Reference::GetsWeights(uint64_t round, uint32_t slot, uint32_t extent) const {
+  const bool scattered = plan_->spec.gradients == Gradients::kScattered;
+  return !scattered || Uploads(round) || Pusher(round, extent) == slot;
+}
+
 // --- What trainers bring ------------------------------------------------------------------------
 
 // Half of the uploads are weights.
@@ -199,7 +210,8 @@ std::vector<float> Reference::Sum(uint64_t round, uint32_t extent_id, const Vers
   std::vector<float> sum(extent.elements);
   bool alone = true;
   for (const server::Member& member : MembersOf(round)) {
-    const uint32_t slot = member.slot;
+    const bool one = Reduced() && !Uploads(round);
+    const uint32_t slot = one ? Pusher(round, extent_id) : member.slot;
     const std::vector<char> grad = Gradient(round, slot, extent_id, from.weights[extent_id]);
     for (uint32_t r = 0; r < extent.run_count; ++r) {
       const Run& run = layout_->runs()[extent.first_run + r];
@@ -252,7 +264,8 @@ void Reference::Decide(uint64_t round, const std::vector<std::vector<float>>& su
   input.policy = from->policy;
   input.upload = PlaneOf(round);
   if (const auto steps = SetSteps(round)) input.opt_step = steps->opt_step;
-  const double divisor = Reduced() ? 1 : static_cast<double>(MembersOf(round).size());
+  const bool reduced = plan_->spec.gradients == Gradients::kReduced;
+  const double divisor = reduced ? 1 : static_cast<double>(MembersOf(round).size());
   input.divisor.assign(plan_->spec.group_count, divisor);
   Vote vote{.first_nonfinite = first};
   from->hyper.clear();

@@ -41,6 +41,8 @@ class Reference {
   std::vector<char> Gradient(uint64_t round, uint32_t slot, uint32_t extent,
                              const std::vector<char>& weights) const;
 
+  // Whether the servers send the slot the weights of `extent` behind `round`.
+  bool GetsWeights(uint64_t round, uint32_t slot, uint32_t extent) const;
   // The weights of `version` in the extent's wire dtype, and the state of that version.
   const std::vector<char>& Weights(uint64_t version, uint32_t extent);
   const ExtentState& State(uint64_t version, uint32_t extent);
@@ -62,8 +64,11 @@ class Reference {
     std::vector<double> sumsq;
   };
   const std::vector<server::Member>& MembersOf(uint64_t round) const;
-  // Whether every slot has the same gradients, and one of them counts.
-  bool Reduced() const { return plan_->spec.gradients == Gradients::kReduced; }
+  // Whether every slot has the same gradients, and one of them counts: for each extent another one
+  // where they are scattered, as if each slot had the sums of all extents.
+  bool Reduced() const { return plan_->spec.gradients != Gradients::kLocal; }
+  // The slot whose gradient of `extent` counts then.
+  uint32_t Pusher(uint64_t round, uint32_t extent) const;
   Version& At(uint64_t version);
   void RunRound(uint64_t round);
   // Also puts the first element that is not finite into `first` if it comes before what is there.

@@ -375,6 +375,9 @@ void SimServer::OnRecordSaved(const server::JobPlan& plan) {
   if (reduced && !before.Holds(lead.slot, lead.incarnation)) {
     context_.world->Met(Cover::kNewContributor);
   }
+  if (plan.spec.gradients == Gradients::kScattered && epoch.world() != before.world()) {
+    context_.world->Met(Cover::kDealtAnew);
+  }
   if (epoch.init_again) context_.world->Met(Cover::kInitDropped);
   if (!context_.world->tracing()) return;
   context_.world->Trace(node(),

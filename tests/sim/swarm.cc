@@ -292,6 +292,15 @@ void SetPolicy(JobSpec* spec, Random* random) {
   if (which != 1) policy->schedule = DrawSchedule(betas, random);
 }
 
+Gradients DrawGradients(uint64_t seed) {
+  if (!Random(Mix(seed) ^ 0x4ED0CF10).OneIn(4)) return Gradients::kLocal;
+  return Random(Mix(seed) ^ 0x5CA77E4D).OneIn(2) ? Gradients::kScattered : Gradients::kReduced;
+}
+
+std::string GradientsText(Gradients gradients) {
+  return gradients == Gradients::kLocal ? "" : absl::StrCat(", ", NameOf(gradients), " gradients");
+}
+
 std::string PolicyText(const PolicySpec& policy) {
   std::string text = policy.loss_scaler.has_value() ? ", dynamic loss scale" : "";
   if (policy.schedule.has_value()) absl::StrAppend(&text, ", ", ScheduleType(*policy.schedule));
@@ -337,7 +346,7 @@ Swarm DrawSwarm(uint64_t seed) {
   if (optimizer.OneIn(2)) SetOptimizer(&swarm.shape.spec, &optimizer);
   Random policy(Mix(seed) ^ 0x70711C4);
   if (policy.OneIn(3)) SetPolicy(&swarm.shape.spec, &policy);
-  if (Random(Mix(seed) ^ 0x4ED0CF10).OneIn(4)) swarm.shape.spec.gradients = Gradients::kReduced;
+  swarm.shape.spec.gradients = DrawGradients(seed);
   return swarm;
 }
 
@@ -372,8 +381,7 @@ std::string Describe(const Swarm& swarm) {
       shape.spec.durability == Durability::kProcess ? ", level process" : ", level power", ", ",
       FindOptimizer(shape.spec.optimizer)->name,
       shape.spec.options.empty() ? "" : absl::StrCat(" ", absl::StrJoin(shape.spec.options, "/")),
-      PolicyText(shape.spec.policy),
-      shape.spec.gradients == Gradients::kReduced ? ", reduced gradients" : "", ", checkpoint in ",
+      PolicyText(shape.spec.policy), GradientsText(shape.spec.gradients), ", checkpoint in ",
       shape.checkpoint_rounds, " rounds",
       shape.nvme_extents == 0 ? ""
                               : absl::StrCat(", on NVMe with ", shape.nvme_extents, " in memory"),

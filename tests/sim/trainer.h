@@ -85,6 +85,7 @@ class SimTrainer {
   void BeginStep();
   absl::StatusOr<client::RoundInput> Input(UploadPlane plane);
   void EndStep();
+  void GatherWeights(uint64_t round, uint32_t extent);
 
   const Context context_;
   const uint32_t process_;

@@ -45,6 +45,8 @@ constexpr std::array<const char*, static_cast<size_t>(Cover::kCount)> kNames = {
     "four_arrays",
     "reduced_gradients",
     "new_contributor",
+    "scattered_gradients",
+    "dealt_anew",
     "old_extent_saved",
     "extent_loaded",
     "extent_written_back",

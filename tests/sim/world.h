@@ -69,6 +69,8 @@ enum class Cover : uint8_t {
   kFourArrays,
   kReducedGradients,
   kNewContributor,
+  kScatteredGradients,
+  kDealtAnew,
   kOldExtentSaved,
   kExtentLoaded,
   kExtentWrittenBack,

@@ -26,6 +26,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "ballast/dealt.h"
 #include "ballast/error.h"
 #include "ballast/gpu.h"
 #include "ballast/hyper.h"
@@ -378,6 +379,14 @@ class Client {
   virtual Policy policy() const = 0;
   // Trainers that take part in the next round; in a fixed world JobOptions::world.
   virtual uint32_t world() const = 0;
+  // The job's epoch, from 1: it grows when processes take seats, or leave them.
+  virtual uint32_t epoch() const = 0;
+  // All extents in push order. With other gradients than kScattered, `slot` is the lowest that
+  // pushes the extent.
+  virtual std::vector<DealtExtent> dealt() const = 0;
+  // From now on no round is pushed again in another epoch: Wait ends with FAILED_PRECONDITION
+  // STALE_EPOCH, and so does the session. For sums that a process group has formed of its members.
+  virtual void RedoNoRounds() = 0;
   virtual uint64_t job_id() const = 0;
   virtual uint32_t server_count() const = 0;
   virtual TransferCounters counters() const = 0;

@@ -21,6 +21,10 @@ enum class Gradients : uint8_t {
   // of them takes the lead in the same round. In the first rounds of an epoch, and in each
   // hundredth, the servers compare checksums of them: GRADIENT_MISMATCH.
   kReduced = 1,
+  // Each trainer has the sum over all trainers, of at least those extents that are dealt to it, and
+  // pushes those alone: 1 of world() parts. The servers divide by the world. All trainers have
+  // gradients of the same tensors, else GRADIENT_MISMATCH. See docs/collectives.md.
+  kScattered = 2,
 };
 
 // A loss scale that the service moves: ds_config fp16, with DeepSpeed's names and defaults.

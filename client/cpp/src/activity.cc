@@ -36,12 +36,8 @@ Step::Step(RoundInput lent, RoundProgress progress_of_round, Time now)
   home_begin = message.SerializeAsString();
 }
 
-std::vector<bool> Step::Pushed(const JobView& job) const {
-  std::vector<bool> pushed = input.present;
-  for (uint32_t t = 0; t < pushed.size(); ++t) {
-    pushed[t] = pushed[t] && (input.upload ? job.IsLeadTrainer() : job.Contributes(t));
-  }
-  return pushed;
+bool Step::Pushes(const JobView& job, uint32_t extent) const {
+  return input.upload ? job.IsLeadTrainer() : job.Contributes(extent);
 }
 
 uint64_t HeldVersion(const Activity& activity, size_t index, uint64_t round) {

@@ -61,10 +61,10 @@ struct Fetch {
 struct Step {
   Step(RoundInput lent, RoundProgress progress_of_round, Time now);
 
-  // Which tensors this trainer pushes: in an upload the lead trainer all it has lent, the others
-  // none; of gradients those to whose sum it contributes. It lends what it does not push, too: the
+  // Whether this trainer pushes what it has lent of `extent`: in an upload the lead trainer does;
+  // of gradients the extents to whose sum it contributes. It lends what it does not push, too: the
   // next epoch of the same round may have another contributor.
-  std::vector<bool> Pushed(const JobView& job) const;
+  bool Pushes(const JobView& job, uint32_t extent) const;
   const std::string& BeginFor(size_t server_index) const {
     return server_index == 0 ? home_begin : begin;
   }

@@ -88,9 +88,9 @@ absl::Status CheckDevice(const JobOptions& options) {
 }
 
 absl::Status CheckGradients(const JobOptions& options) {
-  if (options.gradients <= Gradients::kReduced) return absl::OkStatus();
+  if (options.gradients <= Gradients::kScattered) return absl::OkStatus();
   return BadArgument(absl::StrCat("gradients is ", static_cast<int>(options.gradients),
-                                  "; local (0) and reduced (1) are known"));
+                                  "; local (0), reduced (1) and scattered (2) are known"));
 }
 
 // The optimizer of a job, by name. Options that have their initial values are left out.

@@ -43,7 +43,9 @@ Members MembersOf(const v1::EpochRecord& record) {
 std::vector<ContributorSet> ContributorsIn(const v1::EpochRecord& record) {
   std::vector<ContributorSet> sets;
   for (const v1::ContributorSet& set : record.contributors()) {
-    sets.push_back({{set.slots().begin(), set.slots().end()}, set.divisor()});
+    sets.push_back({{set.slots().begin(), set.slots().end()},
+                    set.divisor(),
+                    static_cast<ContributorRule>(set.rule())});
   }
   return sets;
 }
@@ -77,10 +79,29 @@ std::vector<ContributorSet> JobView::ContributorsByRule() const {
   return ContributorsBy(spec.gradients, slots, spec.group_count);
 }
 
-bool JobView::Contributes(uint32_t tensor) const {
-  const uint32_t group = layout.tensors()[tensor].group;
+bool JobView::Contributes(uint32_t extent) const {
+  const uint32_t group = layout.extents()[extent].group;
   // Each does, where the record has no set.
-  return group >= contributors.size() || ballast::Contributes(contributors[group], options.slot);
+  return group >= contributors.size() ||
+         ballast::Contributes(contributors[group], layout.Turn(extent), options.slot);
+}
+
+std::vector<DealtExtent> JobView::Dealt() const {
+  std::vector<DealtExtent> dealt;
+  for (const uint32_t e : layout.push_order()) {
+    const Extent& extent = layout.extents()[e];
+    DealtExtent& added = dealt.emplace_back();
+    added.group = extent.group;
+    added.slot = members.begin()->first;
+    if (extent.group < contributors.size()) {
+      added.slot = ContributorsAt(contributors[extent.group], layout.Turn(e)).front();
+    }
+    for (uint32_t r = 0; r < extent.run_count; ++r) {
+      const Run& run = layout.runs()[extent.first_run + r];
+      added.ranges.push_back({run.tensor, run.tensor_offset, run.elements});
+    }
+  }
+  return dealt;
 }
 
 bool JobView::ComparesGradients() const {
@@ -107,6 +128,16 @@ absl::Status JobView::InThisRound(const absl::Status& status) const {
   if (fields.round == 0) fields.round = round;
   if (fields.job.empty()) fields.job = options.job;
   return ReasonedError(status.code(), ReasonOf(status), status.message(), fields);
+}
+
+absl::Status JobView::SumsAreStale(uint32_t next_epoch) const {
+  return ReasonedError(
+      absl::StatusCode::kFailedPrecondition, Reason::kStaleEpoch,
+      absl::StrCat("job \"", options.job, "\" went from epoch ", epoch, " to ", next_epoch,
+                   " in round ", round, ", so its trainers are other processes than those whose ",
+                   "gradients were summed. Nothing of round ", round, " was applied. Make a new ",
+                   "process group with the new processes, and attach again (resume)"),
+      Fields());
 }
 
 absl::Status JobView::SlotWasTaken(const absl::Status& status) const {

@@ -75,8 +75,10 @@ struct JobView {
   bool IsLeadTrainer() const { return members.begin()->first == options.slot; }
   // The sets of the present members and groups, as the specification has them.
   std::vector<ContributorSet> ContributorsByRule() const;
-  // Whether this trainer pushes its gradient of `tensor`: as the epoch's record says.
-  bool Contributes(uint32_t tensor) const;
+  // Whether this trainer pushes its gradient of `extent`: as the epoch's record says.
+  bool Contributes(uint32_t extent) const;
+  // As Client::dealt.
+  std::vector<DealtExtent> Dealt() const;
   // Whether it sends digests of its gradients with the present round.
   bool ComparesGradients() const;
   uint32_t world() const { return static_cast<uint32_t>(members.size()); }
@@ -91,6 +93,8 @@ struct JobView {
   ErrorFields Fields() const;
   // `status` with job and round, where it does not name them itself.
   absl::Status InThisRound(const absl::Status& status) const;
+  // FAILED_PRECONDITION STALE_EPOCH: the round is redone by other members, with other sums.
+  absl::Status SumsAreStale(uint32_t next_epoch) const;
   // FAILED_PRECONDITION WRONG_INCARNATION: another process has this slot.
   absl::Status SlotWasTaken(const absl::Status& status) const;
 };

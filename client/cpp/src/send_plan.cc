@@ -7,7 +7,7 @@
 namespace ballast::client {
 
 void SendPlan::Start(uint64_t round, std::vector<uint32_t> extents, std::vector<bool> present,
-                     bool windowed) {
+                     bool windowed, const std::vector<uint32_t>& left_out) {
   ++number_;
   round_ = round;
   windowed_ = windowed;
@@ -15,7 +15,7 @@ void SendPlan::Start(uint64_t round, std::vector<uint32_t> extents, std::vector<
   window_base_ = acked_round_ == round ? acked_base_ : 0;
   extents_ = std::move(extents);
   present_ = std::move(present);
-  complete_.clear();
+  left_out_ = {left_out.begin(), left_out.end()};
   position_ = 0;
   chunk_ = 0;
   chunks_.clear();
@@ -30,14 +30,8 @@ void SendPlan::Start(uint64_t round, std::vector<uint32_t> extents, std::vector<
 
 void SendPlan::Resume(uint64_t round, std::vector<uint32_t> extents, std::vector<bool> present,
                       const std::vector<uint32_t>& complete) {
-  Start(round, {}, std::move(present), /*windowed=*/true);
+  Start(round, std::move(extents), std::move(present), /*windowed=*/true, complete);
   resumed_ = true;
-  extents_ = std::move(extents);
-  complete_.insert(complete.begin(), complete.end());
-  if (!extents_.empty()) {
-    OpenExtent();
-    SkipFinishedExtents();
-  }
 }
 
 void SendPlan::OnNewStream() {
@@ -51,7 +45,7 @@ void SendPlan::OpenExtent() {
   chunk_ = 0;
   chunks_.clear();
   const uint32_t extent = extents_[position_];
-  if (complete_.count(extent) > 0) return;
+  if (left_out_.count(extent) > 0) return;
   chunks_ = ChunkRanges(*layout_, extent, limits_.chunk_bytes, present_);
 }
 

@@ -41,12 +41,13 @@ class SendPlan {
 
   // Plans the frames of `extents`, in this order, for `round`. `present`: which tensors take part;
   // empty for all. `windowed`: whether the window holds (gradients) or not (initial weights).
-  // Whatever was left of the plan before is dropped; credits carry on.
+  // `left_out`: of `extents`, those of which no frame is sent; they count in positions all the
+  // same. Whatever was left of the plan before is dropped; credits carry on.
   void Start(uint64_t round, std::vector<uint32_t> extents, std::vector<bool> present,
-             bool windowed);
+             bool windowed, const std::vector<uint32_t>& left_out = {});
 
-  // As Start with a window, for a round that went over another stream before: no frame of
-  // `complete` is sent. The server may have got more of the old stream than it knew when it named
+  // As Start with a window, for a round that went over another stream before: `complete` is left
+  // out. The server may have got more of the old stream than it knew when it named
   // `complete`, so a frame that comes after the round's collecting (ROUND_CLOSED) is no error.
   void Resume(uint64_t round, std::vector<uint32_t> extents, std::vector<bool> present,
               const std::vector<uint32_t>& complete);
@@ -118,7 +119,7 @@ class SendPlan {
 
   std::vector<uint32_t> extents_;
   std::vector<bool> present_;
-  std::set<uint32_t> complete_;     // extents left out
+  std::set<uint32_t> left_out_;     // of extents_
   size_t position_ = 0;             // next extent to send from
   std::vector<ChunkRange> chunks_;  // of that extent
   size_t chunk_ = 0;

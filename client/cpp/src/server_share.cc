@@ -72,11 +72,14 @@ bool ServerShare::BeginRound(const Step& step) {
   restoring_ = false;
   missing_.clear();
   kind_ = FrameKind::kGradient;
-  std::vector<bool> pushed = step.Pushed(*job_);
+  std::vector<uint32_t> left_out;
+  std::copy_if(owned_.begin(), owned_.end(), std::back_inserter(left_out),
+               [&](uint32_t extent) { return !step.Pushes(*job_, extent); });
   if (resumed_) {
-    plan_.Resume(job_->round, owned_, std::move(pushed), complete_);
+    left_out.insert(left_out.end(), complete_.begin(), complete_.end());
+    plan_.Resume(job_->round, owned_, step.input.present, left_out);
   } else {
-    plan_.Start(job_->round, owned_, std::move(pushed), /*windowed=*/true);
+    plan_.Start(job_->round, owned_, step.input.present, /*windowed=*/true, left_out);
   }
   return true;
 }

@@ -35,7 +35,7 @@ absl::Status CheckContributors(const AttachResult& attached) {
   const v1::EpochRecord& epoch = attached.reply.epoch();
   bool known = true;
   for (const v1::ContributorSet& set : epoch.contributors()) {
-    known = known && set.rule() == v1::CONTRIBUTOR_RULE_EACH;
+    known = known && v1::ContributorRule_IsValid(set.rule()) && set.slots_size() > 0;
   }
   std::vector<uint32_t> slots;
   for (const v1::Member& member : epoch.members()) slots.push_back(member.slot());
@@ -296,6 +296,7 @@ absl::Status Session::BeginStep(const std::vector<Hyper>& hyper,
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
   BALLAST_ASSIGN_OR_RETURN(RoundInput input, StepInput(core_->job(), hyper, buffers, loss_scale));
+  input.of_epoch = redoes_no_rounds_;
   input.begin.mutable_gradient_crc32c()->Assign(digests.begin(), digests.end());
   return BeginRound(std::move(input));
 }

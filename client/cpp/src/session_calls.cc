@@ -293,6 +293,21 @@ uint32_t Session::world() const {
   return core_->job().world();
 }
 
+uint32_t Session::epoch() const {
+  MutexLock lock(&mu_);
+  return core_->job().epoch;
+}
+
+std::vector<DealtExtent> Session::dealt() const {
+  MutexLock lock(&mu_);
+  return core_->job().Dealt();
+}
+
+void Session::RedoNoRounds() {
+  MutexLock lock(&mu_);
+  redoes_no_rounds_ = true;
+}
+
 uint64_t Session::job_id() const {
   MutexLock lock(&mu_);
   return core_->job().id;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/src/session_core.h"
+#include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "proto/convert/channel.h"
@@ -253,8 +254,11 @@ void SessionCore::OnAttachAnswer(const absl::StatusOr<Payload>& answer) {
 
 // Enters the epoch of `record`: every server gets a new link.
 void SessionCore::TakeRecord(const v1::EpochRecord& record, Time now) {
+  Step* const step = std::get_if<Step>(&activity_);
+  const bool again = step != nullptr && record.start_round() <= job_.round;
+  if (again && step->input.of_epoch) return Fail(job_.SumsAreStale(record.epoch()));
   const Members before = std::exchange(job_.members, MembersOf(record));
-  job_.contributors = ContributorsIn(record);
+  if (!BALLAST_MUTANT(kDealtByTheOldWorld)) job_.contributors = ContributorsIn(record);
   pauses_.ForgetTrainers(now);
   // Another process uploads the initial weights again; parts of the first ones are worth nothing.
   Fetch* const fetch = std::get_if<Fetch>(&activity_);
@@ -262,8 +266,7 @@ void SessionCore::TakeRecord(const v1::EpochRecord& record, Time now) {
     for (Fetch::Part& part : fetch->parts) part.Restart();
   }
   // In a later first round the round that runs has ended before the epoch began.
-  Step* const step = std::get_if<Step>(&activity_);
-  if (step != nullptr && record.start_round() <= job_.round) step->world = job_.world();
+  if (again) step->world = job_.world();
   job_.epoch = record.epoch();
   job_.start_round = record.start_round();
   passage_.Enter(home(), before, record, now);

@@ -112,7 +112,9 @@ client::Device ToDevice(const std::string& device) {
 client::Gradients ToGradients(const std::string& gradients) {
   if (gradients == "local") return client::Gradients::kLocal;
   if (gradients == "reduced") return client::Gradients::kReduced;
-  RaiseBadArgument(absl::StrCat("gradients is '", gradients, "'; must be 'local' or 'reduced'"));
+  if (gradients == "scattered") return client::Gradients::kScattered;
+  RaiseBadArgument(
+      absl::StrCat("gradients is '", gradients, "'; must be 'local', 'reduced' or 'scattered'"));
 }
 
 client::Resume ToResume(const std::string& resume) {
@@ -193,6 +195,18 @@ nb::dict ToDict(const client::Snapshot& snapshot) {
   fields["parameters"] = snapshot.parameters;
   fields["world"] = snapshot.world;
   return fields;
+}
+
+nb::list ToList(const std::vector<client::DealtExtent>& extents) {
+  nb::list list;
+  for (const client::DealtExtent& extent : extents) {
+    nb::list ranges;
+    for (const client::TensorRange& range : extent.ranges) {
+      ranges.append(nb::make_tuple(range.tensor, range.offset, range.elements));
+    }
+    list.append(nb::make_tuple(extent.group, extent.slot, ranges));
+  }
+  return list;
 }
 
 nb::list ToList(const std::vector<client::Pause>& pauses) {

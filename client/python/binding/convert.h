@@ -59,4 +59,7 @@ nanobind::dict ToDict(const client::Snapshot& snapshot);
 // ballast.pauses.Pause.
 nanobind::list ToList(const std::vector<client::Pause>& pauses);
 
+// A list of (group, slot, [(tensor, offset, elements)]).
+nanobind::list ToList(const std::vector<client::DealtExtent>& extents);
+
 }  // namespace ballast::python

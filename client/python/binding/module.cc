@@ -259,6 +259,9 @@ void DefineProperties(nb::class_<Connection>* connection) {
       .def("policy", [](const Connection& self) { return ToDict(self.client()->policy()); })
       .def_prop_ro("opt_step", [](const Connection& self) { return self.client()->opt_step(); })
       .def_prop_ro("world", [](const Connection& self) { return self.client()->world(); })
+      .def_prop_ro("epoch", [](const Connection& self) { return self.client()->epoch(); })
+      .def("redo_no_rounds", [](const Connection& self) { self.client()->RedoNoRounds(); })
+      .def("dealt", [](const Connection& self) { return ToList(self.client()->dealt()); })
       .def_prop_ro("round", [](const Connection& self) { return self.client()->round(); })
       .def_prop_ro("job_id", [](const Connection& self) { return self.client()->job_id(); })
       .def_prop_ro("server_count",

@@ -17,11 +17,26 @@ TEST(ContributorsTest, AllSlotsContributeTheirOwnAndTheLowestOneWhatIsEqualEvery
   EXPECT_EQ(one[0], (ContributorSet{{1}, 1}));
   EXPECT_EQ(one[1], one[0]);
   EXPECT_EQ(ContributorsBy(kReduced, {7}, 1), ContributorsBy(kLocal, {7}, 1));
-  EXPECT_TRUE(Contributes(all[0], 4));
-  EXPECT_FALSE(Contributes(one[0], 4));
+  EXPECT_TRUE(Contributes(all[0], 5, 4));
+  EXPECT_FALSE(Contributes(one[0], 5, 4));
   EXPECT_EQ(MostContributors(all), 3u);
   EXPECT_EQ(MostContributors({one[0], all[0]}), 3u);
   EXPECT_EQ(MostContributors({}), 0u);
+}
+
+TEST(ContributorsTest, ScatteredExtentsAreDealtInTurnAndTheSumIsDividedByTheWorld) {
+  const std::vector<ContributorSet> dealt = ContributorsBy(kScattered, {1, 4, 9}, 2);
+  ASSERT_EQ(dealt.size(), 2u);
+  EXPECT_EQ(dealt[0], (ContributorSet{{1, 4, 9}, 3, ContributorRule::kByPosition}));
+  EXPECT_EQ(MostContributors(dealt), 1u);
+  const std::vector<uint32_t> slots = {1, 4, 9, 1, 4};
+  for (uint32_t turn = 0; turn < slots.size(); ++turn) {
+    EXPECT_EQ(ContributorsAt(dealt[1], turn), (std::vector<uint32_t>{slots[turn]}));
+    for (const uint32_t slot : dealt[1].slots) {
+      EXPECT_EQ(Contributes(dealt[1], turn, slot), slot == slots[turn]);
+    }
+  }
+  EXPECT_EQ(ContributorCount(kScattered, 5), 1u);
 }
 
 TEST(ContributorsTest, AWorldOfReducedGradientsHasOneContributor) {

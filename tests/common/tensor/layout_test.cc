@@ -97,6 +97,18 @@ TEST(LayoutTest, PushOrderStartsWithTheLastTensors) {
   EXPECT_EQ(layout->runs()[first.first_run + first.run_count - 1].tensor, 5u);
 }
 
+TEST(LayoutTest, TurnsCountTheExtentsOfAFlatSpaceInPushOrderAndStayUnderGrowth) {
+  auto layout = Layout::Build(
+      {{300, DType::kF32, 0}, {200, DType::kBF16, 0}, {300, DType::kF32, 1}}, 64, 128);
+  std::vector<uint32_t> turns;
+  for (uint32_t e = 0; e < layout->extents().size(); ++e) turns.push_back(layout->Turn(e));
+  EXPECT_EQ(turns, (std::vector<uint32_t>{2, 1, 0, 1, 0, 2, 1, 0}));
+  ASSERT_TRUE(layout->Append({{200, DType::kF32, 2}}).ok());
+  for (uint32_t e = 0; e < turns.size(); ++e) EXPECT_EQ(layout->Turn(e), turns[e]) << e;
+  EXPECT_EQ(layout->Turn(8), 1u);
+  EXPECT_EQ(layout->Turn(9), 0u);
+}
+
 TEST(LayoutTest, OwnersAreBalancedAndStableUnderGrowth) {
   auto layout = Layout::Build({{10000, DType::kF32, 0}}, 64, 128);
   const auto owners = PlanOwners(*layout, 7);

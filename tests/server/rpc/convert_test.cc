@@ -29,7 +29,7 @@ JobPlan MakePlan() {
   plan.epoch.epoch = 3;
   plan.epoch.start_round = 9;
   plan.epoch.members = {{0, 100}, {1, 101}};
-  plan.epoch.contributors = {{{0, 1}, 2}, {{1}, 1}};
+  plan.epoch.contributors = {{{0, 1}, 2}, {{1}, 1, ContributorRule::kByPosition}};
   plan.servers = {2, 5};
   plan.owner = {5, 2};
   plan.layout_version = 4;
@@ -46,8 +46,7 @@ TEST(ConvertTest, AJobPlanSurvivesTheWire) {
   EXPECT_EQ(back->epoch.epoch, 3u);
   EXPECT_EQ(back->epoch.start_round, 9u);
   EXPECT_EQ(back->epoch.members[1].incarnation, 101u);
-  EXPECT_EQ(back->epoch.contributors[0].slots, (std::vector<uint32_t>{0, 1}));
-  EXPECT_EQ(back->epoch.contributors[0].divisor, 2);
+  EXPECT_EQ(back->epoch.contributors, plan.epoch.contributors);
   EXPECT_EQ(back->servers, plan.servers);
   EXPECT_EQ(back->owner, plan.owner);
   EXPECT_EQ(back->layout_version, 4u);
@@ -87,13 +86,13 @@ TEST(ConvertTest, AnAttachOfAnOlderTrainerReadsAsLocalGradients) {
 
 TEST(ConvertTest, RulesOfANewerReleaseAreRefusedByNumber) {
   v1::PeerJob job = PeerJobToProto(MakePlan());
-  job.mutable_spec()->set_gradients(static_cast<v1::Gradients>(2));
+  job.mutable_spec()->set_gradients(static_cast<v1::Gradients>(3));
   EXPECT_EQ(ReasonOf(PeerJobFromProto(job).status()), Reason::kBadSpec);
   v1::EpochRecord epoch = PeerJobToProto(MakePlan()).epoch();
-  epoch.mutable_contributors(1)->set_rule(static_cast<v1::ContributorRule>(1));
+  epoch.mutable_contributors(1)->set_rule(static_cast<v1::ContributorRule>(2));
   const absl::Status status = EpochFromProto(epoch).status();
   EXPECT_EQ(ReasonOf(status), Reason::kBadFrame);
-  EXPECT_NE(std::string(status.message()).find("group 1 has divisor 1 and contributor rule 1"),
+  EXPECT_NE(std::string(status.message()).find("group 1 has divisor 1 and contributor rule 2"),
             std::string::npos)
       << status;
 }
