@@ -126,6 +126,7 @@ class FakeConnection:
         self.server_count = 1
         self.opt_step = 0
         self.world = options["world"]
+        self.epoch = 1
         self.resumed = False
         self.user_state = b""
         self.calls = []
@@ -175,6 +176,20 @@ class FakeConnection:
             "loss_scale": scale, "schedule_index": -1, "skipped_rounds": 0, "rates": [],
             "last_skipped": False, "why_skipped": "",
         }  # fmt: skip
+
+    def redo_no_rounds(self):
+        self.calls.append(("redo_no_rounds",))
+
+    def dealt(self):
+        """One extent per tensor, the last one first, dealt in turn within group and dtype."""
+        turns, extents = {}, []
+        for number in reversed(range(len(self.tensors))):
+            _, shape, dtype, group, _ = self.tensors[number]
+            turn = turns.setdefault((group, dtype), 0)
+            turns[group, dtype] += 1
+            elements = torch.Size(shape).numel()
+            extents.append((group, turn % self.world, [(number, 0, elements)]))
+        return extents
 
     def policy(self):
         return dict(self.said)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ballast import job_name, job_options
+from ballast import collective_option, job_name, job_options
 from ballast.errors import BadArgument
 from ballast.foreign import refuse_deepspeed
 from ballast.loss_scale import DynamicLossScale
@@ -36,10 +36,8 @@ _CHOICES = {
 DURABILITIES = ("power", "process", "none")
 DEVICES = ("auto", "cpu", "nvme")
 RESUMES = ("never", "auto", "must")
-# What a job is given that does not say what it wants.
-DEFAULT_DURABILITY = "power"
-# Bounds of the service: limits.max_slots at its highest, and the layout's (common/tensor).
-WORLD_SIZE_MAX = 65536
+DEFAULT_DURABILITY = "power"  # of a job that does not say what it wants
+WORLD_SIZE_MAX = 65536  # bounds of the service: limits.max_slots at its highest, and the layout's
 SKIPS_MAX = 2**32 - 1
 TILE_ELEMENTS_MIN = 64
 EXTENT_ELEMENTS_MAX = 16777216
@@ -74,7 +72,8 @@ class JobConfig:
     lr_schedule: Schedule | None = None
     profile: str = "exact"
     pinned_bytes: int = 1 << 26
-    gradients: str = "local"
+    gradients: str = "local"  # "scattered" beside a
+    collective: Any = None  # torch process group
 
 
 def resolve(
@@ -101,6 +100,7 @@ def resolve(
     resume = _resume(given["resume"], durability, env)
     for name, allowed in _CHOICES.items():
         _check_choice(name, given[name], allowed)
+    group, gradients = collective_option.resolve(given)
     variable, pinned = given["variable_world"], _integer(given["pinned_bytes"], "pinned_bytes")
     return JobConfig(
         endpoints=endpoints_of(given["endpoints"], env),
@@ -124,7 +124,7 @@ def resolve(
         device=_device(given["device"], durability, env),
         accumulation_steps=accumulation_steps(given["accumulation_steps"]),
         lr_schedule=_lr_schedule(given["lr_schedule"]),
-        profile=given["profile"], pinned_bytes=pinned, gradients=given["gradients"],
+        profile=given["profile"], pinned_bytes=pinned, gradients=gradients, collective=group,
     )
 
 

@@ -45,6 +45,7 @@ class JobOptions(TypedDict, total=False):
     profile: str
     pinned_bytes: int
     gradients: str
+    collective: Any
 
 
 # What an option is that a script does not give.
@@ -52,7 +53,7 @@ DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(JobOptions.__annotations__),
     "loss_scale": 1.0, "nonfinite": "skip", "max_consecutive_skips": 100, "init": "equal",
     "variable_world": False, "accumulation_steps": 1, "profile": "exact",
-    "pinned_bytes": 1 << 26, "gradients": "local",
+    "pinned_bytes": 1 << 26, "gradients": "local", "collective": "none",
 }  # fmt: skip
 
 

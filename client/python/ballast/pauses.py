@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -77,15 +78,35 @@ class PauseReporter:
         self._rank = rank
         self._timeout_s = timeout_s
         self._attach_timeout_s = attach_timeout_s
+        # By trainer that is away: since when, by time.monotonic().
+        self._away: dict[int, float] = {}
         # By server that is away, and None for trainers: of which length of it we have told.
         self._told: dict[int | None, float] = {}
 
     def tell(self) -> None:
         """Prints what is new."""
         for entry in self._queue.take():
-            text = self._text(Pause(*entry))
+            pause = Pause(*entry)
+            self._note(pause)
+            text = self._text(pause)
             if text:
                 say(self._rank, text)
+
+    def lost_for(self, at_least_s: float) -> tuple[int, float] | None:
+        """A trainer that has been away for at least that time, and its time; None: none has."""
+        now = time.monotonic()
+        for slot, since in sorted(self._away.items()):
+            if now - since >= at_least_s:
+                return slot, now - since
+        return None
+
+    def _note(self, pause: Pause) -> None:
+        if pause.kind == "trainer_lost":
+            since = time.monotonic() - pause.away_s
+            self._away.update((slot, since) for slot in pause.slots)
+        elif pause.over and not pause.of_server:
+            for slot in (*pause.slots, *pause.left):
+                self._away.pop(slot, None)
 
     def _text(self, pause: Pause) -> str:
         if not self._due(pause):

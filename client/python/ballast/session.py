@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ballast import attach_settings, backend, lifetime
+from ballast import attach_settings, backend, collective_option, lifetime
 from ballast.config import JobConfig
 from ballast.errors import BallastError, Closed
 from ballast.pauses import PauseReporter, say
@@ -81,6 +81,7 @@ class Session:
         self._pauses = pauses
         self._pid = os.getpid()
         self._end = ""  # why no further call is possible; empty: open
+        self._others_away_max_s: float | None = None
         self._told = ""  # reason of the last error that was raised: not to be said again at the end
         self.config = config
 
@@ -149,6 +150,19 @@ class Session:
     def world(self) -> int:
         """Trainers that take part in the next round."""
         return int(self._client.world)
+
+    @property
+    def epoch(self) -> int:
+        return int(self._client.epoch)
+
+    def need_these_processes(self, away_max_s: float) -> None:
+        """From now on a round ends when another trainer is away so many seconds, or replaced."""
+        self._others_away_max_s = away_max_s
+        self._client.redo_no_rounds()
+
+    def dealt(self) -> list[tuple[int, int, list[tuple[int, int, int]]]]:
+        """Per extent (group, rank, [(tensor, first element, elements)]); see Client::dealt."""
+        return list(self._client.dealt())
 
     @property
     def opt_step(self) -> int:
@@ -275,6 +289,8 @@ class Session:
             while report is None:
                 report = self._client.wait(SLICE_S)
                 self._pauses.tell()
+                if report is None:
+                    self._give_up_on_the_lost(keep)
         except BallastError as error:
             self._told = error.reason
             raise
@@ -284,6 +300,17 @@ class Session:
         finally:
             self._pauses.tell()
         return dict(report)
+
+    def _give_up_on_the_lost(self, keep: Any) -> None:
+        limit = self._others_away_max_s
+        lost = None if limit is None else self._pauses.lost_for(limit)
+        if lost is None:
+            return
+        epoch, round = self.epoch, self.round + 1
+        self._interrupt(self._client.wait, keep)
+        outcome = f"The servers wait for the sums of round {round}; nothing is lost"
+        where = f"the push of round {round}"
+        raise collective_option.lost([lost[0]], epoch, lost[1], where, outcome)
 
     def extend(
         self, tensors: list[TensorSpec], weights: list[int], schedule_groups: list[int], keep: Any

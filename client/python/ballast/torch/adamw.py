@@ -36,6 +36,10 @@ class AdamW(ServiceOptimizer):
         rank pushes them for all, and the servers compare checksums of them in the first rounds
         (GradientMismatch). "auto": the attach looks whether the model is in DDP by then, and says
         so (docs/decisions/031-reduced-gradients.md). Fixed for the job.
+    collective: "none", or a process group of torch.distributed that has just this job's trainers,
+        in the order of their ranks (gloo; others are not tested). The gradients are then
+        reduce-scattered in it, each rank pushes and receives 1/world_size of the bytes, and the
+        weights are all-gathered (docs/collectives.md). A lost rank is TrainerLost on the others.
     max_grad_norm: clips the averaged gradient by its global 2-norm, over all tensors and servers.
         torch.nn.utils.clip_grad_norm_ before step() is exact for one trainer without a loss scale;
         with several it clips each trainer's own gradient before the average, and with a loss scale

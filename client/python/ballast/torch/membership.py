@@ -18,10 +18,11 @@ from ballast.config import JobConfig
 from ballast.errors import BadArgument, BadSpec, Closed, SpecMismatch
 from ballast.pauses import say
 from ballast.session import Session, TensorSpec
-from ballast.torch import buffers, gpu, reduced
+from ballast.torch import buffers, collective, gpu, reduced
 from ballast.torch.kind import Kind
 from ballast.torch.manifest import Entry, Manifest
 from ballast.torch.naming import Naming
+from ballast.torch.shares import Shares
 
 
 class Membership:
@@ -33,11 +34,15 @@ class Membership:
     round commits for this rank's script. loading: how far the last process in this seat came with
     load_export(), or None. place: where the last round of a resumed job has left training_data, or
     None. place_now: where the next round leaves it; None: there is none.
+    shares: with collective=, once attached; else None.
     """
 
     def __init__(self, config: JobConfig, naming: Naming, kind: Kind) -> None:
+        if config.collective is not None:
+            collective.check(config)
         self.config = config
         self.session: Session | None = None
+        self.shares: Shares | None = None
         self.manifest = Manifest()
         self.options: dict[str, float] = {}
         self.user_state: Any = None
@@ -206,6 +211,10 @@ class Membership:
                 raise error from None
             self.config = averaging
         weakref.finalize(self, lifetime.end, self.session).atexit = False
+        if self.config.collective is not None:
+            calls = collective.Collective(self.config, self.session)
+            self.session.need_these_processes(calls.timeout_s)
+            self.shares = Shares(calls, self.session)
         if self.session.resumed:
             self.user_state = user_state.decode(self.session.user_state)
             self.loading = user_state.loading_of(self.session.user_state)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ballast import user_state
-from ballast.errors import LossScaleMismatch, NonfiniteGradient, warn
+from ballast.errors import BadArgument, LossScaleMismatch, NonfiniteGradient, warn
 from ballast.torch import buffers, load, reduced
 from ballast.torch.accumulation import Accumulation, dropped_text
 from ballast.torch.kind import Kind
@@ -63,6 +63,9 @@ class Rounds:
         self._look_for_ddp(entries)
         self._look_for_local_clips(lent)
         weights = [buffers.weight_address(e) for e in entries]
+        shares, own = membership.shares, lent
+        if shares is not None:
+            lent = shares.reduce(entries, own, self.scale.declared)
         before = self._bits_of_silent(entries, lent)
         applied = True
         try:
@@ -70,6 +73,8 @@ class Rounds:
             keep, scale = (entries, lent), self.scale.declared
             self.report = membership.session.step(hyper, grads, weights, state, keep, scale)
             applied = self.report["applied"]
+            if shares is not None and applied:
+                shares.gather(entries, lent)
             self._hyper = hyper
             self._ended(param_groups, applied)
         except LossScaleMismatch as error:
@@ -177,7 +182,14 @@ class Rounds:
             return
         membership, world = self._membership, self._membership.world_size
         said = membership.config.gradients == "reduced"
-        self._equal = said or reduced.by_ddp((e.param for e in entries), world)
+        equal = said or reduced.by_ddp((e.param for e in entries), world)
+        if equal and membership.shares is not None:
+            raise BadArgument(
+                "the model is in DDP, which has averaged the gradients of all ranks already; "
+                "collective= would add them up once more. Leave DDP out, or collective=",
+                job=membership.config.job,
+            )
+        self._equal = equal
         if self._equal and not said and not membership.alone:
             warn(
                 f"the model is in DDP, so all {world} trainers push the same gradient; with "

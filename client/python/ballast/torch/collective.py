@@ -1,0 +1,178 @@
+"""The process group of a job's trainers: its conditions, what its ranks agree on, and a lost rank.
+
+Comes from: ballast.torch.membership, .shares. Goes to: torch.distributed. The group is the
+script's: this module makes none and ends none. A group that has lost a rank is stale for ever.
+Thread safety: used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ballast import collective_option
+from ballast.config import JobConfig
+from ballast.errors import BadArgument, BallastError, LossScaleMismatch, TrainerLost
+from ballast.session import SLICE_S, Session
+
+# torch has given both other names.
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+# After a failed call, how long the ranks that are there wait for each other's word.
+ROLL_CALL_S = 2.0
+
+
+def check(config: JobConfig) -> None:
+    """BadArgument unless config.collective is a process group of just this job's trainers."""
+    group = config.collective
+    if not isinstance(group, dist.ProcessGroup):
+        raise BadArgument(
+            f"collective={group!r}: this process is not in that process group; make it of all "
+            "trainers of the job, for example by torch.distributed.init_process_group('gloo')",
+            job=config.job,
+        )
+    if group.size() != config.world_size or group.rank() != config.rank:
+        raise BadArgument(
+            f"collective= is a process group in which this process has rank {group.rank()} of "
+            f"{group.size()}, but its seat in the job is rank {config.rank} of "
+            f"{config.world_size}; give a group of all trainers, in the order of their ranks",
+            job=config.job,
+            slot=config.rank,
+        )
+
+
+class Collective:
+    """The calls of one trainer on its process group, with errors that name what is missing.
+
+    group: kept for as long as this lives. Every call raises TrainerLost when a rank does not
+    arrive within the group's own timeout, and again at once from then on.
+    """
+
+    def __init__(self, config: JobConfig, session: Session) -> None:
+        self.group: Any = config.collective
+        self.world = config.world_size
+        self.rank = config.rank
+        # The group's own; init_process_group(timeout=) sets it.
+        backend = self.group._get_backend(self._small_device())
+        self.timeout_s: float = backend.options._timeout.total_seconds()
+        self._config = config
+        self._session = session
+        self._stale = ""  # why; empty: it is not
+
+    def agree(self, present: list[bool], scale: float) -> list[bool]:
+        """Per tensor: whether any rank has a gradient. Every rank calls it before a round.
+
+        present: of this rank. scale: by what its gradients are multiplied; LossScaleMismatch on all
+        ranks when it differs. Returns when this rank is in the newest epoch that any rank knows.
+        """
+        head = struct.pack("<qqd", self._session.round, self._session.epoch, scale)
+        mine = torch.tensor([*head, *present], dtype=torch.uint8, device=self._small_device())
+        everyones = mine.new_empty(self.world * mine.numel())
+        with self.during("the agreement on the round"):
+            _all_gather(everyones, mine, group=self.group)
+        rows = everyones.cpu().view(self.world, -1)
+        heads = [struct.unpack("<qqd", bytes(row[: len(head)].tolist())) for row in rows]
+        self._refuse_differences(heads)
+        self._enter(max(epoch for _, epoch, _ in heads))
+        return rows[:, len(head) :].any(dim=0).tolist()
+
+    def reduce_scatter(self, share: torch.Tensor, bucket: torch.Tensor, number: int) -> None:
+        """Sums `bucket` over the ranks; part `rank` of it goes to `share`. `bucket` may change."""
+        with self.during(f"reduce-scatter of bucket {number}"):
+            _reduce_scatter(share, bucket, group=self.group)
+
+    def all_gather(self, bucket: torch.Tensor, share: torch.Tensor, number: int) -> None:
+        """Puts every rank's `share` into its part of `bucket`."""
+        with self.during(f"all-gather of bucket {number}", applied=True):
+            _all_gather(bucket, share, group=self.group)
+
+    @contextlib.contextmanager
+    def during(self, what: str, applied: bool = False) -> Iterator[None]:
+        """Turns torch's error in a call on the group into TrainerLost."""
+        if self._stale:
+            raise TrainerLost(self._stale, job=self._config.job)
+        round = self._session.round + (not applied)
+        began = time.monotonic()
+        try:
+            yield
+        except BallastError:
+            raise
+        except RuntimeError as error:
+            took = time.monotonic() - began
+            raise self._lost(f"{what} of round {round}", took, applied, error) from error
+
+    def _lost(self, where: str, took: float, applied: bool, error: Exception) -> TrainerLost:
+        said = str(error).strip().splitlines()[0][:200]
+        outcome = "The service has applied the round" if applied else "The round was not applied"
+        lost = collective_option.lost(
+            self._missing(where),
+            self._session.epoch,
+            took,
+            f"{where}; torch says: {said}",
+            f"{outcome}; nothing is lost",
+        )
+        self._stale = lost.message
+        return lost
+
+    def _missing(self, where: str) -> list[int]:
+        # A roll call over the group's store: every rank that has failed says where. [] where the
+        # store is gone, too: the rank that has it may be the lost one.
+        names = {
+            rank: f"ballast/{self._config.job}/{self._session.epoch}/{rank}"
+            for rank in range(self.world)
+        }
+        try:
+            store = self.group.get_group_store()
+            store.set(names[self.rank], where)
+            deadline = time.monotonic() + ROLL_CALL_S * self._config.time_scale
+            while True:
+                absent = [rank for rank, name in names.items() if not store.check([name])]
+                if not absent or time.monotonic() >= deadline:
+                    return absent
+                time.sleep(SLICE_S / 10)
+        except (RuntimeError, AttributeError):
+            return []
+
+    def _refuse_differences(self, heads: list[tuple[int, int, float]]) -> None:
+        mine = heads[self.rank]
+        for rank, (round, _, scale) in enumerate(heads):
+            if round != mine[0]:
+                raise BadArgument(
+                    f"rank {rank} begins round {round + 1}, and this one, rank {self.rank}, round "
+                    f"{mine[0] + 1}: all ranks call step() equally often, and continue from "
+                    "opt.round",
+                    job=self._config.job,
+                    slot=rank,
+                )
+            if scale != mine[2]:
+                raise LossScaleMismatch(
+                    f"the gradients of rank {rank} are multiplied by {scale:g}, and those of rank "
+                    f"{self.rank} by {mine[2]:g}; their sum would have no scale. Read "
+                    "opt.loss_scale before each backward pass",
+                    job=self._config.job,
+                    slot=rank,
+                )
+
+    def _enter(self, epoch: int) -> None:
+        # A rank that took its seat has made an epoch of which the others hear a moment later.
+        deadline = time.monotonic() + self._config.attach_timeout * self._config.time_scale
+        while self._session.epoch < epoch:
+            self._session.check_open()
+            if time.monotonic() >= deadline:
+                raise TrainerLost(
+                    f"this rank is in epoch {self._session.epoch}, and another in {epoch}: the "
+                    "servers have not told this one",
+                    job=self._config.job,
+                )
+            time.sleep(SLICE_S / 10)
+
+    def _small_device(self) -> torch.device:
+        # gloo has a CPU backend; NCCL alone has not.
+        types = {device.type for device in self.group._device_types}
+        return torch.device("cpu" if "cpu" in types or not types else types.pop())
