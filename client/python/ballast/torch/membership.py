@@ -216,10 +216,13 @@ class Membership:
             self.session.need_these_processes(calls.timeout_s)
             self.shares = Shares(calls, self.session)
         if self.session.resumed:
-            self.user_state = user_state.decode(self.session.user_state)
-            self.loading = user_state.loading_of(self.session.user_state)
-            self.place = user_state.place_of(self.session.user_state)
+            self._read_user_state(self.session.user_state)
         return self.session.resumed
+
+    def _read_user_state(self, committed: bytes) -> None:
+        self.user_state = user_state.decode(committed)
+        self.loading = user_state.loading_of(committed)
+        self.place = user_state.place_of(committed)
 
     def _settle_gradients(self, entries: list[Entry]) -> None:
         config = self.config
