@@ -20,6 +20,7 @@
 #include "server/admin/admin_server.h"
 #include "server/cluster/job_directory.h"
 #include "server/host_metrics.h"
+#include "server/idle_trim.h"
 #include "server/listen.h"
 #include "server/listener_probe.h"
 #include "server/memory_budget.h"
@@ -125,6 +126,7 @@ class ServerImpl : public Server {
   StragglerLog stragglers_;
   Health health_;
   GenericServer grpc_;
+  std::shared_ptr<IdleTrim> trim_;
   std::shared_ptr<ListenerProbe> probe_;  // null where the listener has no IP address
   std::unique_ptr<AdminServer> admin_;
 };
@@ -202,10 +204,7 @@ absl::Status ServerImpl::Listen() {
   options.address = config_.listen().address();
   options.max_message_bytes = static_cast<int>(std::max(
       config_.limits().max_control_message_bytes(), config_.limits().max_frame_bytes() + 4096));
-  options.max_metadata_bytes = static_cast<int>(config_.limits().max_metadata_bytes());
-  options.max_streams_per_connection =
-      static_cast<int>(config_.limits().max_streams_per_connection());
-  options.connections = settings_.Connections();
+  settings_.Bound(&options);
   options.keepalive_time = settings_.ScaledMs(config_.timing().keepalive_time());
   options.keepalive_timeout = settings_.ScaledMs(config_.timing().keepalive_timeout());
   options.time_scale = options_.time_scale;
@@ -225,6 +224,10 @@ absl::Status ServerImpl::Listen() {
 }
 
 absl::Status ServerImpl::ProbeListener() {
+  IdleTrimOptions trim;
+  trim.released = [this] { return grpc_.parsing()->TakeReleased(); };
+  trim.trim = GiveFreeMemoryBack;
+  trim_ = IdleTrim::Start(std::move(trim), executor_.get());
   BALLAST_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(config_.listen().address()));
   ProbeTarget target;
   target.host = listen.host;

@@ -48,10 +48,13 @@ PeerLinkConfig Settings::PeerLink(std::vector<ServerAddress> servers, uint64_t i
   return link;
 }
 
-ConnectionLimits Settings::Connections() const {
+void Settings::Bound(GenericServerOptions* options) const {
   const auto& limits = config_.limits();
-  return {limits.max_connections(), limits.max_connections_per_address(),
-          limits.max_connections_per_second()};
+  options->connections = {limits.max_connections(), limits.max_connections_per_address(),
+                          limits.max_connections_per_second()};
+  options->max_parse_bytes = static_cast<size_t>(limits.max_parse_bytes());
+  options->max_metadata_bytes = static_cast<int>(limits.max_metadata_bytes());
+  options->max_streams_per_connection = static_cast<int>(limits.max_streams_per_connection());
 }
 
 }  // namespace ballast::server

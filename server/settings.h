@@ -9,7 +9,7 @@
 
 #include "ballast/config/v1/server.pb.h"
 #include "server/cluster/job_directory.h"
-#include "server/net/connection_gate.h"
+#include "server/rpc/generic_server.h"
 #include "server/rpc/peer_client.h"
 
 namespace ballast::server {
@@ -34,8 +34,8 @@ class Settings {
                             uint64_t state_budget_bytes) const;
   // Of the calls to other servers.
   PeerLinkConfig PeerLink(std::vector<ServerAddress> servers, uint64_t incarnation) const;
-  // Of the gRPC port's connections.
-  ConnectionLimits Connections() const;
+  // What strangers may ask of the gRPC port.
+  void Bound(GenericServerOptions* options) const;
 
  private:
   const config::v1::ServerConfig& config_;

@@ -12,12 +12,14 @@
 #include "common/base/status_macros.h"
 #include "proto/convert/frame_fields.h"
 #include "proto/convert/payload_reader.h"
+#include "proto/convert/wire_scan.h"
 
 namespace ballast {
 namespace {
 
 // All fields but the payload take less; the rest is room for fields of later protocols.
 constexpr size_t kMaxPrefixBytes = 1024;
+constexpr size_t kScanAbove = 4096;
 
 bool BeginsWithFrame(const Payload& message) {
   for (const Payload::Piece& piece : message.pieces()) {
@@ -128,13 +130,9 @@ grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message) 
 absl::Status ParseMessage(const Payload& bytes, size_t max_bytes,
                           google::protobuf::MessageLite* message) {
   if (bytes.bytes() > max_bytes) return TooLong(bytes.bytes(), max_bytes);
-  const bool whole = bytes.pieces().size() == 1;
-  const std::string joined = whole ? std::string() : bytes.ToString();
-  const char* const data = whole ? bytes.pieces()[0].data : joined.data();
-  if (!message->ParseFromArray(data, static_cast<int>(bytes.bytes()))) {
-    return BadFrame(absl::StrCat("not a ", message->GetTypeName()));
-  }
-  return absl::OkStatus();
+  // A short one is cheap, whatever it holds.
+  if (bytes.bytes() > kScanAbove) BALLAST_RETURN_IF_ERROR(ScanWire(bytes, *message).status());
+  return ParseScanned(bytes, message);
 }
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, size_t max_bytes,

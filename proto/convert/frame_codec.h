@@ -64,7 +64,7 @@ absl::Status VerifyChecksum(const DecodedFrame& frame, uint32_t computed);
 grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message);
 
 // Parses `bytes` into `message`. INVALID_ARGUMENT BAD_FRAME when it has more than `max_bytes` bytes
-// or is not a message of this type.
+// or is not a message of this type, or takes too much memory (ScanWire).
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, size_t max_bytes,
                           google::protobuf::MessageLite* message);
 absl::Status ParseMessage(const Payload& bytes, size_t max_bytes,

@@ -23,10 +23,13 @@ void Refuse(ServerMetrics* metrics, const std::shared_ptr<UnaryCall>& call,
 
 void Attach(const DirectoryHolder& holder, const TransportTerms& terms, ServerMetrics* metrics,
             const std::shared_ptr<UnaryCall>& call, const grpc::ByteBuffer& bytes) {
+  // A trainer of another protocol may send anything behind it.
+  v1::ProtocolRange range;
+  if (!call->ParseField(bytes, v1::AttachRequest::kProtocolFieldNumber, &range)) return;
+  const absl::StatusOr<uint32_t> protocol = ChooseProtocol(range, "the trainer");
+  if (!protocol.ok()) return Refuse(metrics, call, protocol.status());
   v1::AttachRequest request;
   if (!call->Parse(bytes, &request)) return;
-  const absl::StatusOr<uint32_t> protocol = ChooseProtocol(request.protocol(), "the trainer");
-  if (!protocol.ok()) return Refuse(metrics, call, protocol.status());
   const auto door = holder.trainers();
   if (!door.ok()) return Refuse(metrics, call, door.status());
   absl::StatusOr<AttachCall> attach = AttachFromProto(request);

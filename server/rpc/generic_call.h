@@ -20,6 +20,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/status.h"
 #include "server/rpc/call_metrics.h"
+#include "server/rpc/parse_budget.h"
 #include "server/security/gate.h"
 
 namespace ballast::server {
@@ -51,6 +52,7 @@ struct CallEnvironment {
   grpc::AsyncGenericService* service = nullptr;
   grpc::ServerCompletionQueue* queue = nullptr;
   const Clock* clock = RealClock::Get();
+  ParseBudget* parsing = nullptr;
   // A call has come in; returns its handler, or null to refuse an unknown method.
   std::function<std::shared_ptr<CallHandler>(std::shared_ptr<class GenericCall>)> accept;
   // An accepted call is over; `code` is the status that its client has got. May be null.
@@ -81,6 +83,8 @@ class GenericCall : public std::enable_shared_from_this<GenericCall> {
   void CountIn(CallMetrics* metrics) { timer_.Begin(metrics, environment_->clock->Now()); }
 
   const std::string& method() const { return facts_.method; }
+  // For what its requests take while they are parsed; outlives the call's handler.
+  ParseBudget* parsing() const { return environment_->parsing; }
   // Address of the other side, as gRPC writes it ("ipv4:127.0.0.1:40000").
   const std::string& peer() const { return facts_.peer; }
 

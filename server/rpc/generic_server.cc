@@ -99,6 +99,7 @@ absl::Status GenericServer::Start(const GenericServerOptions& options) {
   audit_ = options.audit;
   BALLAST_RETURN_IF_ERROR(Build(options));
   AddMetrics(options.metrics);
+  parsing_ = std::make_unique<ParseBudget>(options.max_parse_bytes);
   pollers_ = std::make_unique<ThreadExecutor>("grpc", static_cast<int>(queues_.size()));
   BeginToAccept();
   listener_->Start();
@@ -111,6 +112,7 @@ void GenericServer::BeginToAccept() {
     CallEnvironment* environment = environments_.back().get();
     environment->service = &service_;
     environment->queue = queue.get();
+    environment->parsing = parsing_.get();
     environment->accept = [this, environment](std::shared_ptr<GenericCall> call) {
       return Dispatch(environment, std::move(call));
     };

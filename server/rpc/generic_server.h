@@ -28,6 +28,7 @@ struct GenericServerOptions {
   std::string address = "127.0.0.1:0";
   int pollers = 0;  // threads; 0: half the processors
   int max_message_bytes = 16 << 20;
+  size_t max_parse_bytes = 512 << 20;  // of all requests that are being parsed, in memory
   int max_metadata_bytes = 8192;
   int max_streams_per_connection = 64;
   std::chrono::milliseconds keepalive_time{2000};
@@ -64,6 +65,8 @@ class GenericServer {
   absl::Status Start(const GenericServerOptions& options);
   // The port bound; valid after Start.
   int port() const { return port_; }
+  // What requests take while they are parsed; valid from Start to Shutdown.
+  ParseBudget* parsing() { return parsing_.get(); }
   // A queue that is polled from Start until Shutdown, for calls to other servers; their tags are
   // CompletionTags, and all of them have come back before Shutdown.
   grpc::CompletionQueue* queue() const { return queues_.front().get(); }
@@ -97,6 +100,7 @@ class GenericServer {
   std::unique_ptr<CallMetrics> unknown_;  // of all methods that are not there
   grpc::AsyncGenericService service_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
+  std::unique_ptr<ParseBudget> parsing_;
   std::vector<std::unique_ptr<CallEnvironment>> environments_;  // one per queue
   std::unique_ptr<Listener> listener_;  // null before Start and after a failed one
   std::unique_ptr<grpc::Server> server_;

@@ -3,11 +3,28 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
+#include "common/base/status_macros.h"
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/status_convert.h"
+#include "proto/convert/wire_scan.h"
 
 namespace ballast::server {
+namespace {
+
+// Of a request that carries no manifest, plan or record.
+constexpr size_t kSmallRequestMax = 1 << 20;
+
+// The transport has already refused what is above limits.max_control_message_bytes.
+size_t RequestBytesMax(const std::string& method) {
+  const bool large = absl::StartsWith(method, "/ballast.v1.Control/") ||
+                     absl::StartsWith(method, "/ballast.v1.Peer/");
+  return large ? std::numeric_limits<size_t>::max() : kSmallRequestMax;
+}
+
+}  // namespace
 
 GenericServer::HandlerFactory UnaryCall::Factory(Handler handler) {
   return [handler = std::move(handler)](std::shared_ptr<GenericCall> call) {
@@ -51,15 +68,39 @@ void UnaryCall::OnCancel(std::function<void()> callback) {
   callback();
 }
 
+absl::Status UnaryCall::TryParse(const grpc::ByteBuffer& request,
+                                 google::protobuf::MessageLite* message) {
+  BALLAST_ASSIGN_OR_RETURN(const Payload bytes, ToPayload(request));
+  const size_t limit = RequestBytesMax(call_->method());
+  if (bytes.bytes() > limit) {
+    return ReasonedError(
+        absl::StatusCode::kInvalidArgument, Reason::kBadFrame,
+        absl::StrCat("request of ", bytes.bytes(), " bytes, limit ", limit, " of this method"));
+  }
+  BALLAST_ASSIGN_OR_RETURN(const size_t memory, ScanWire(bytes, *message));
+  if (call_->parsing() != nullptr) {
+    BALLAST_ASSIGN_OR_RETURN(parsing_, call_->parsing()->Take(bytes.bytes() + memory));
+  }
+  return ParseScanned(bytes, message);
+}
+
 bool UnaryCall::Parse(const grpc::ByteBuffer& request, google::protobuf::MessageLite* message) {
-  // The transport has already refused what is too large.
-  const absl::Status status = ParseMessage(request, std::numeric_limits<int>::max(), message);
+  const absl::Status status = TryParse(request, message);
+  if (!status.ok()) Fail(status);
+  return status.ok();
+}
+
+bool UnaryCall::ParseField(const grpc::ByteBuffer& request, int number,
+                           google::protobuf::MessageLite* field) {
+  const absl::StatusOr<Payload> bytes = ToPayload(request);
+  const absl::Status status = bytes.ok() ? ParseFieldAlone(*bytes, number, field) : bytes.status();
   if (!status.ok()) Fail(status);
   return status.ok();
 }
 
 void UnaryCall::OnMessage(grpc::ByteBuffer message) {
   std::exchange(handler_, nullptr)(shared_from_this(), std::move(message));
+  parsing_ = {};
 }
 
 void UnaryCall::OnReadsDone() {

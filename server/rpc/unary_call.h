@@ -39,8 +39,13 @@ class UnaryCall : public CallHandler, public std::enable_shared_from_this<UnaryC
   // `callback` runs once if the call ends before it was answered; at once if it already has.
   void OnCancel(std::function<void()> callback);
 
-  // Parses into `message`; on failure answers BAD_FRAME and returns false.
+  // Parses into `message`, once; on failure answers and returns false: BAD_FRAME for what is no
+  // such message, or too large for this method or in memory; OVER_BUDGET while too much else is
+  // parsed.
   bool Parse(const grpc::ByteBuffer& request, google::protobuf::MessageLite* message);
+  // Parses the field `number` of `request` alone; on failure as Parse.
+  bool ParseField(const grpc::ByteBuffer& request, int number,
+                  google::protobuf::MessageLite* field);
 
   void OnMessage(grpc::ByteBuffer message) override;
   void OnReadsDone() override;
@@ -49,9 +54,11 @@ class UnaryCall : public CallHandler, public std::enable_shared_from_this<UnaryC
 
  private:
   bool TakeAnswer();
+  absl::Status TryParse(const grpc::ByteBuffer& request, google::protobuf::MessageLite* message);
 
   const std::shared_ptr<GenericCall> call_;
-  Handler handler_;  // Emptied by the request.
+  Handler handler_;            // Emptied by the request.
+  ParseBudget::Hold parsing_;  // Until the handler returns.
   Mutex mu_;
   absl::optional<grpc::ByteBuffer> reply_ ABSL_GUARDED_BY(mu_);
   std::function<void()> on_cancel_ ABSL_GUARDED_BY(mu_);

@@ -1,0 +1,54 @@
+// ParseBudget: how much memory the requests that are being parsed may take together, by the
+// estimate of ScanWire. What it grants counts until the request's handler has returned.
+// Comes from: GenericServer. Goes to: UnaryCall. Thread safety: thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/sync.h"
+
+namespace ballast::server {
+
+class ParseBudget {
+ public:
+  // Gives its bytes back when it goes.
+  class Hold {
+   public:
+    Hold() = default;
+    Hold(ParseBudget* budget, size_t bytes) : budget_(budget), bytes_(bytes) {}
+    ~Hold() { Release(); }
+    Hold(Hold&& other) noexcept;
+    Hold& operator=(Hold&& other) noexcept;
+
+   private:
+    void Release();
+
+    ParseBudget* budget_ = nullptr;
+    size_t bytes_ = 0;
+  };
+
+  // One request may always be parsed, however large.
+  explicit ParseBudget(size_t bytes_max) : bytes_max_(bytes_max) {}
+  ParseBudget(const ParseBudget&) = delete;
+  ParseBudget& operator=(const ParseBudget&) = delete;
+
+  // Errors: RESOURCE_EXHAUSTED OVER_BUDGET with the numbers; the call may be repeated.
+  absl::StatusOr<Hold> Take(size_t bytes);
+  size_t held_bytes() const;
+  // Bytes that were granted since this was asked last; those that are held do not count.
+  uint64_t TakeReleased();
+
+ private:
+  void Give(size_t bytes);
+
+  const size_t bytes_max_;
+  mutable Mutex mu_;
+  size_t held_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t released_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace ballast::server

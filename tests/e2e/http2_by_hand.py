@@ -1,0 +1,110 @@
+"""Unary gRPC calls written by hand, for messages that no client library would form.
+
+Comes from: tests of what strangers send. Goes to: a server's port. HTTP/2 as far as one call needs
+it (RFC 9113): no header is compressed, and answers are looked at only for their end.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+ACK = END_STREAM = 1
+END_HEADERS = 4
+_FRAME_MAX = 16384
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _text(text: str) -> bytes:
+    assert len(text) < 127
+    return bytes([len(text)]) + text.encode()
+
+
+def _headers(method: str) -> bytes:
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": method,
+        ":authority": "localhost",
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }
+    return b"".join(b"\0" + _text(name) + _text(value) for name, value in fields.items())
+
+
+class Http2:
+    """One connection; calls go one after the other."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._stream = 1
+        self._buffer = b""
+        self._window = {0: 65535}
+        self._initial = 65535
+        self._ended: set[int] = set()
+        self._socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def begin(self, method: str) -> int:
+        stream, self._stream = self._stream, self._stream + 2
+        self._window[stream] = self._initial
+        self._socket.sendall(frame(HEADERS, END_HEADERS, stream, _headers(method)))
+        return stream
+
+    def call(self, method: str, message: bytes) -> None:
+        """Sends a whole request, and returns when the call has ended."""
+        stream = self.begin(method)
+        body = memoryview(b"\0" + struct.pack(">I", len(message)) + message)
+        while len(body) > 0 and stream not in self._ended:
+            room = min(self._window[0], self._window[stream], _FRAME_MAX)
+            if room <= 0:
+                self.read()
+                continue
+            part = body[:room]
+            body = body[room:]
+            for key in (0, stream):
+                self._window[key] -= len(part)
+            last = END_STREAM if len(body) == 0 else 0
+            self._socket.sendall(frame(DATA, last, stream, bytes(part)))
+        while stream not in self._ended:
+            self.read()
+
+    def read(self) -> None:
+        """Reads one frame, and answers what must be answered."""
+        length, kind, flags, stream = struct.unpack(">IBBI", b"\0" + self._take(9))
+        payload = self._take(length)
+        if kind == WINDOW_UPDATE:
+            self._window[stream] = self._window.get(stream, 0) + struct.unpack(">I", payload)[0]
+        elif kind == SETTINGS and not flags & ACK:
+            self._settings(payload)
+        elif kind == PING and not flags & ACK:
+            self._socket.sendall(frame(PING, ACK, 0, payload))
+        elif kind == RST_STREAM or (kind in (DATA, HEADERS) and flags & END_STREAM):
+            self._ended.add(stream)
+        elif kind == GOAWAY:
+            raise ConnectionError(payload[8:].decode(errors="replace"))
+
+    def _settings(self, payload: bytes) -> None:
+        for at in range(0, len(payload), 6):
+            name, value = struct.unpack(">HI", payload[at : at + 6])
+            if name == 4:
+                for key in self._window:
+                    self._window[key] += value - self._initial if key else 0
+                self._initial = value
+        self._socket.sendall(frame(SETTINGS, ACK, 0))
+
+    def _take(self, count: int) -> bytes:
+        while len(self._buffer) < count:
+            got = self._socket.recv(1 << 16)
+            if not got:
+                raise ConnectionError("the server has closed the connection")
+            self._buffer += got
+        taken, self._buffer = self._buffer[:count], self._buffer[count:]
+        return taken

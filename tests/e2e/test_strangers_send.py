@@ -1,0 +1,85 @@
+"""Messages of strangers: what they cost is bounded before they are parsed, and given back."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.cluster import wait_for
+from e2e.http2_by_hand import Http2
+from e2e.one_server import OneServer
+
+MIB = 1 << 20
+ATTACH = "/ballast.v1.Control/Attach"
+
+
+def varint(number: int) -> bytes:
+    out = b""
+    while number > 127:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+def field(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def empty_tensors(wire_bytes: int) -> bytes:
+    """An AttachRequest of this protocol, nearly all of it tensors that are empty."""
+    protocol = field(1, b"\x08\x01\x10\x01")
+    return protocol + field(2, field(5, b"") * (wire_bytes // 2))
+
+
+def handled(server: OneServer, method: str, code: str) -> float:
+    service, _, name = method.removeprefix("/").partition("/")
+    labels = f'grpc_type="unary",grpc_service="{service}",grpc_method="{name}",grpc_code="{code}"'
+    return server.metric(f"grpc_server_handled_total{{{labels}}}")
+
+
+@pytest.mark.parametrize("times", [1, 8])
+def test_an_attach_of_empty_tensors_costs_what_its_bytes_cost(ballastd, tmp_path, times):
+    with OneServer(ballastd, tmp_path) as server:
+        before = server.resident_bytes
+        for _ in range(times):
+            stranger = Http2(server.connect())
+            stranger.call(ATTACH, empty_tensors(15 * MIB))
+            stranger.close()
+        wait_for(lambda: handled(server, ATTACH, "InvalidArgument") == times, "the refusals")
+        # The bytes themselves, and what malloc keeps at hand.
+        assert server.resident_bytes - before < 60 * MIB
+
+
+def test_what_a_large_manifest_took_is_given_back(ballastd, tmp_path):
+    tensors = b"".join(
+        field(5, field(1, b"a.name.of.a.tensor.%06d" % i) + field(2, b"\x08"))
+        for i in range(250_000)
+    )
+    with OneServer(ballastd, tmp_path) as server:
+        before = server.resident_bytes
+        stranger = Http2(server.connect())
+        # A world of 0 is refused, after all of it has been parsed.
+        stranger.call(ATTACH, field(1, b"\x08\x01\x10\x01") + field(2, tensors))
+        stranger.close()
+        wait_for(lambda: handled(server, ATTACH, "InvalidArgument") == 1, "the refusal")
+        most = 4 * len(tensors) + 96 * MIB
+        assert server.resident_bytes - before < len(tensors) + most
+        wait_for(lambda: server.resident_bytes - before < 24 * MIB, "memory to be given back")
+
+
+def test_another_protocol_is_refused_before_the_rest_is_looked_at(ballastd, tmp_path):
+    with OneServer(ballastd, tmp_path) as server:
+        stranger = Http2(server.connect())
+        stranger.call(ATTACH, field(1, b"\x08\x63\x10\x63") + field(2, field(5, b"") * 3_000_000))
+        stranger.close()
+        wait_for(lambda: handled(server, ATTACH, "FailedPrecondition") == 1, "the refusal")
+
+
+def test_a_method_without_a_manifest_takes_no_large_request(ballastd, tmp_path):
+    with OneServer(ballastd, tmp_path) as server:
+        stranger = Http2(server.connect())
+        status = "/ballast.v1.Admin/Status"
+        stranger.call(status, field(15, bytes(2 * MIB)))
+        wait_for(lambda: handled(server, status, "InvalidArgument") == 1, "the refusal")
+        stranger.call(status, b"")
+        wait_for(lambda: handled(server, status, "OK") == 1, "the answer")
+        stranger.close()
