@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <future>
 #include <random>
 #include <thread>
@@ -34,6 +35,7 @@
 #include "server/rpc/peer_service.h"
 #include "server/rpc/trainer_stream.h"
 #include "server/server_storage.h"
+#include "server/server_tls.h"
 #include "server/settings.h"
 #include "server/simd/isa.h"
 #include "server/status_pages.h"
@@ -48,6 +50,8 @@ using config::v1::ServerConfig;
 constexpr char kWaitsForPeers[] = "waits for its peers file";
 // How long the gRPC port may take to answer a new connection.
 constexpr std::chrono::nanoseconds kProbePatience = std::chrono::seconds(10);
+// How often the files of certificates are looked at.
+constexpr std::chrono::nanoseconds kTlsLookInterval = std::chrono::seconds(1);
 // How long the streams may take to deliver SHUTTING_DOWN.
 constexpr std::chrono::milliseconds kStopGrace(1500);
 // How long the connections then stay: one that is closed while a trainer still pushes into it takes
@@ -90,6 +94,8 @@ class ServerImpl : public Server {
 
  private:
   absl::Status ChooseIsa();
+  // Reads the certificates, where connections are secured.
+  absl::Status OpenTls();
   void FillStreamDeps();
   absl::Status Listen();
   absl::Status ProbeListener();
@@ -117,7 +123,8 @@ class ServerImpl : public Server {
   std::shared_ptr<Supervision> supervision_;  // Outlives the executor's last task.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<ThreadWorkerPool> workers_;
-  ServerStorage storage_;  // Holds the jobs' files, so it stands before what holds jobs.
+  std::shared_ptr<ServerTls> tls_;  // null: connections are not secured
+  ServerStorage storage_;           // Holds the jobs' files, so it stands before what holds jobs.
   DirectoryHolder directory_;
   const StatusPages pages_;
   TrainerStreamDeps stream_deps_;
@@ -137,9 +144,6 @@ absl::Status ServerImpl::ChooseIsa() {
 }
 
 absl::Status ServerImpl::Open() {
-  if (config_.security().mode() == config::v1::SECURITY_MODE_TLS) {
-    return absl::UnimplementedError("security.mode: tls is not served yet");
-  }
   for (const std::string& warning : options_.loaded.warnings) BALLAST_LOG(WARN) << warning;
   BALLAST_RETURN_IF_ERROR(ChooseIsa());
   budgets_ = BudgetsOf(config_.storage());
@@ -151,6 +155,7 @@ absl::Status ServerImpl::Open() {
                                                 "worker", kWorkerNiceness);
   disks_ = AddHostMetrics(&metrics_->registry(), config_.storage(), workers_.get());
   FillStreamDeps();
+  BALLAST_RETURN_IF_ERROR(OpenTls());
   BALLAST_RETURN_IF_ERROR(Listen());
   BALLAST_RETURN_IF_ERROR(ProbeListener());
   if (config_.admin().enabled()) BALLAST_RETURN_IF_ERROR(OpenAdmin());
@@ -168,6 +173,15 @@ absl::Status ServerImpl::Open() {
         WriteReadyFile(options_.ready_file, {config_.cluster().id(), address_, admin_address_}));
   }
   if (serving()) supervision_->Serving();
+  return absl::OkStatus();
+}
+
+absl::Status ServerImpl::OpenTls() {
+  if (config_.security().mode() != config::v1::SECURITY_MODE_TLS) return absl::OkStatus();
+  const auto now_s = [] { return static_cast<int64_t>(std::time(nullptr)); };
+  BALLAST_ASSIGN_OR_RETURN(
+      tls_, ServerTls::Open(options_.loaded, MemoryDirectory(), now_s, &metrics_->registry()));
+  tls_->Watch(executor_.get(), kTlsLookInterval);
   return absl::OkStatus();
 }
 
@@ -208,6 +222,7 @@ absl::Status ServerImpl::Listen() {
   options.keepalive_time = settings_.ScaledMs(config_.timing().keepalive_time());
   options.keepalive_timeout = settings_.ScaledMs(config_.timing().keepalive_timeout());
   options.time_scale = options_.time_scale;
+  if (tls_ != nullptr) options.credentials = tls_->ServerCredentials();
   options.metrics = metrics_.get();
   BALLAST_RETURN_IF_ERROR(grpc_.Start(options));
   BALLAST_ASSIGN_OR_RETURN(
@@ -311,8 +326,9 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   directory_.WaitFor(StillStarting({config_.cluster().id(), address_}, "reads its jobs from disk"));
   supervision_->Replaying();
   const std::vector<ServerAddress> servers = ServersOf(peers);
-  peers_ = PeerClient::Create(settings_.PeerLink(servers, incarnation_), executor_.get(),
-                              RealClock::Get(), grpc_.queue());
+  PeerLinkConfig link = settings_.PeerLink(servers, incarnation_);
+  if (tls_ != nullptr) link.credentials = tls_->ChannelCredentials();
+  peers_ = PeerClient::Create(link, executor_.get(), RealClock::Get(), grpc_.queue());
   AddPeerMetrics(&metrics_->registry(), config_.cluster().id(), servers, peers_);
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, storage_.OpenJobs(address_));
   BALLAST_ASSIGN_OR_RETURN(DirectorySnapshots snapshots, storage_.OpenSnapshots(servers.size()));

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <iostream>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -48,14 +49,29 @@ std::string ErrorText(const std::string& endpoint, const std::string& source,
                       "; is ballastd running there? (", source, ")");
 }
 
+// Of the process: set once, by main.
+std::shared_ptr<ChannelFactory>& Channels() {
+  static auto* channels = new std::shared_ptr<ChannelFactory>(std::make_shared<ChannelFactory>());
+  return *channels;
+}
+
+// What a TLS handshake says, where gRPC says that a socket was closed.
+absl::Status Explained(const std::string& endpoint, const absl::Status& status) {
+  if (!IsUnreachable(status) || status.GetPayload(kErrorDetailTypeUrl).has_value()) return status;
+  const std::string why = Channels()->Explain(endpoint);
+  return why.empty() ? status : absl::UnauthenticatedError(why);
+}
+
 }  // namespace
+
+void UseChannels(std::shared_ptr<ChannelFactory> channels) { Channels() = std::move(channels); }
 
 absl::StatusOr<grpc::ByteBuffer> CallServer(const std::string& endpoint, const char* method,
                                             const google::protobuf::MessageLite& request,
                                             int timeout_s) {
   grpc::ChannelArguments args = MakeChannelArgs(1);
   args.SetMaxReceiveMessageSize(static_cast<int>(kReplyBytesMax));
-  grpc::GenericStub server(MakeChannel(endpoint, args));
+  grpc::GenericStub server(Channels()->Make(endpoint, args));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(timeout_s));
   grpc::CompletionQueue queue;
@@ -70,7 +86,7 @@ absl::StatusOr<grpc::ByteBuffer> CallServer(const std::string& endpoint, const c
   queue.Shutdown();
   while (queue.Next(&tag, &ok)) {
   }
-  if (!result.ok()) return FromGrpc(result);
+  if (!result.ok()) return Explained(endpoint, FromGrpc(result));
   return bytes;
 }
 

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "proto/convert/channel_factory.h"
 #include "proto/convert/frame_codec.h"
 #include "tools/options.h"
 
@@ -21,7 +23,11 @@ inline constexpr int kDeleteTimeoutS = 60;             // Large files take a whi
 inline constexpr int kWholeStateTimeoutS = 24 * 3600;  // All of a job is read or written.
 inline constexpr size_t kReplyBytesMax = 64 << 20;
 
-// The reply's bytes. Errors: the server's own; UNAVAILABLE and DEADLINE_EXCEEDED of gRPC.
+// How all calls from now on connect; plaintext until then. main says it once, before the first.
+void UseChannels(std::shared_ptr<ChannelFactory> channels);
+
+// The reply's bytes. Errors: the server's own; UNAVAILABLE and DEADLINE_EXCEEDED of gRPC;
+// UNAUTHENTICATED, with the cause, when a server is there but no TLS connection comes about.
 absl::StatusOr<grpc::ByteBuffer> CallServer(const std::string& endpoint, const char* method,
                                             const google::protobuf::MessageLite& request,
                                             int timeout_s);

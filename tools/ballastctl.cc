@@ -4,17 +4,28 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <ctime>
 #include <iostream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/inert.h"
+#include "tools/admin_call.h"
 #include "tools/command_line.h"
 #include "tools/watch.h"
 
 namespace ballast::tools {
 namespace {
+
+ClientSecurity SecurityOfEnvironment() {
+  const auto value = [](const char* name) {
+    const char* const text = std::getenv(name);
+    return std::string(text == nullptr ? "" : text);
+  };
+  return {{value("BALLAST_TLS_CA"), value("BALLAST_TLS_CERT"), value("BALLAST_TLS_KEY")},
+          value("BALLAST_TOKEN_FILE")};
+}
 
 int WrongUsage(const absl::Status& status, const std::string& see) {
   std::cerr << "ballastctl: " << Inert(status.message()) << "; see ballastctl " << see
@@ -25,6 +36,12 @@ int WrongUsage(const absl::Status& status, const std::string& see) {
 int Run(const Command& command, const std::vector<std::string>& arguments) {
   if (command.run_unparsed != nullptr) return command.run_unparsed(arguments);
   const absl::StatusOr<Options> options = ParseOptions(command, arguments);
+  if (options.ok() && command.asks_servers && !options->help) {
+    auto channels = ChannelFactory::Create(SecurityOfEnvironment(),
+                                           [] { return static_cast<int64_t>(std::time(nullptr)); });
+    if (!channels.ok()) return WrongUsage(channels.status(), absl::StrCat(command.name, " "));
+    UseChannels(*std::move(channels));
+  }
   if (!options.ok()) return WrongUsage(options.status(), absl::StrCat(command.name, " "));
   const bool live = command.live && options->form == Form::kTable && isatty(STDOUT_FILENO) == 1;
   if ((options->watch || live) && !options->help) return Watch(command, *options);

@@ -27,6 +27,7 @@ SYSTEM_FOLDERS = ("sys/", "linux/", "netinet/", "arpa/", "net/", "asm/", "saniti
 COMMON = (
     "common/base", "common/io", "common/tensor", "common/policy", "common/job", "common/metrics",
     "common/security")
+TLS = "common/tls"
 # Generated headers: ballast/v1/*.pb.h, and ballast/config/v1/*.pb.h.
 WIRE, CONFIG = "proto:wire", "proto:config"
 PUBLIC_CLIENT = "client/cpp/ballast"
@@ -37,7 +38,7 @@ SERVER_ROOMS = (
 PROTOBUF, GRPC = ("google/protobuf/",), ("grpcpp/", "grpc/")
 SAFETENSORS = "common/safetensors"
 EVERYTHING = COMMON + (
-    SAFETENSORS, WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + (
+    SAFETENSORS, TLS, WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + (
     "server/rpc", "server", PUBLIC_CLIENT, "client/cpp", "client/device",
     "client/device/cuda", "client/aio")
 
@@ -61,13 +62,16 @@ ROOMS = {
     "common/base": Room(),
     "common/io": Room(("common/base",), ("absl/", "libaio.h")),
     "common/safetensors": Room(("common/base", "common/io"), ("absl/", "nlohmann/")),
+    # The only room that calls OpenSSL itself; gRPC does so for the connections.
+    "common/tls": Room(("common/base",), ("absl/", "openssl/")),
     "common/tensor": Room(("common/base",)),
     # common/policy: a job says how its loss scale and its learning rates move.
     "common/job": Room(("common/base", "common/policy", "common/tensor")),
     "common/metrics": Room(("common/base",)),
     "common/policy": Room(("common/base",)),
     "common/security": Room(("common/base",), ("absl/", "openssl/")),
-    "proto/convert": Room(COMMON + (WIRE, CONFIG), ("absl/",) + GRPC + PROTOBUF),
+    # common/tls: the credentials of gRPC's connections.
+    "proto/convert": Room(COMMON + (TLS, WIRE, CONFIG), ("absl/",) + GRPC + PROTOBUF),
     "server/simd": Room(("common/base",), banned=KERNEL_BANS),
     # common/job: only the table of optimizer kinds, for scalars and dispatch; not for kernels.
     "server/optim": Room(
@@ -98,7 +102,7 @@ ROOMS = {
     "server/rpc": Room(
         COMMON + SERVER_ROOMS + (WIRE, CONFIG, "proto/convert"), ("absl/",) + GRPC + PROTOBUF),
     "server": Room(
-        COMMON + SERVER_ROOMS + ("server/rpc", WIRE, CONFIG, "proto/convert"),
+        COMMON + SERVER_ROOMS + (TLS, "server/rpc", WIRE, CONFIG, "proto/convert"),
         ("absl/",) + GRPC + PROTOBUF),
     PUBLIC_CLIENT: Room(),
     "client/device": Room(("common/base", "common/tensor")),

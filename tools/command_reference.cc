@@ -15,7 +15,8 @@ constexpr char kIntroduction[] = R"(# ballastctl
 which may be repeated or hold a list with commas; without it they read `BALLAST_ENDPOINTS`. That
 is the gRPC port, not the admin port. One server is enough: `health`, `shards`, `trainers`,
 `rounds` and `top` find the others through it, and commands about durable jobs follow it to the
-jobs' home.
+jobs' home. Servers with TLS want `BALLAST_TLS_CA`, and `BALLAST_TLS_CERT` with `BALLAST_TLS_KEY`
+or `BALLAST_TOKEN_FILE` ([security.md](security.md#clients)).
 
 ## Commands
 
@@ -35,7 +36,7 @@ constexpr char kCodes[] = R"(
 | 4 | not found: no such job, snapshot, export or file | `jobs list`, `snapshot list` |
 | 5 | conflict: the name is taken, or the job is in use | another name, or wait |
 | 6 | unhealthy: `health` found something, or `doctor` a failure | read what it printed |
-| 7 | not permitted | use an account that may |
+| 7 | not permitted, or no TLS connection comes about | use a certificate that may |
 
 ## Output
 

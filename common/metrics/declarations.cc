@@ -86,6 +86,12 @@ constexpr MetricDeclaration kDeclarations[] = {
     // Servers and threads.
     {"ballast_peer_reachable", kGauge, "peer",
      "1 while the server with this id answers this one's heartbeat; else 0."},
+    {"ballast_tls_cert_expiry_timestamp_seconds", kGauge, "file",
+     "Unix time at which the first certificate in use expires, by the file it stands in: "
+     "certificate or ca."},
+    {"ballast_tls_reloads_total", kCounter, "result",
+     "Times that files of certificates were read because of a change, by result: loaded, or "
+     "refused, which changes nothing."},
     {"ballast_listener_accepts", kGauge, "",
      "1 while the gRPC port answers a new connection of the server to itself; else 0."},
     {"ballast_connections", kGauge, "",

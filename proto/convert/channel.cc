@@ -18,7 +18,6 @@
 #include "grpcpp/impl/codegen/sync.h"  // declares absl's deadlock detection, which gRPC uses
 #include "grpcpp/impl/server_builder_option.h"
 #include "grpcpp/impl/server_builder_plugin.h"
-#include "grpcpp/security/credentials.h"
 
 #ifndef BALLAST_SOCKET_MUTATOR
 #define BALLAST_SOCKET_MUTATOR 1
@@ -148,17 +147,22 @@ grpc::ChannelArguments MakeChannelArgs(double time_scale) {
   return args;
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, double time_scale) {
-  return MakeChannel(address, MakeChannelArgs(time_scale));
+std::shared_ptr<grpc::Channel> MakeChannel(
+    const std::string& address, const grpc::ChannelArguments& args,
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  return grpc::CreateCustomChannel(address, credentials, args);
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
-                                           const grpc::ChannelArguments& args) {
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, double time_scale) {
+  return MakeChannel(address, MakeChannelArgs(time_scale), PlainChannelCredentials());
 }
 
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials() {
   return grpc::InsecureServerCredentials();
+}
+
+std::shared_ptr<grpc::ChannelCredentials> PlainChannelCredentials() {
+  return grpc::InsecureChannelCredentials();
 }
 
 void ConfigureServer(grpc::ServerBuilder* builder, double time_scale) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "grpcpp/channel.h"
+#include "grpcpp/security/credentials.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "grpcpp/support/channel_arguments.h"
@@ -22,15 +23,17 @@ inline constexpr int kMaxMessageBytes = 16 << 20;
 // stretches the keepalive (2 s, then 1 s for the answer) for slow builds.
 grpc::ChannelArguments MakeChannelArgs(double time_scale);
 
-// A channel to the server at `address` ("host:port"): the one place that chooses a client's
-// credentials. It connects with the first call. The second form takes MakeChannelArgs with the
-// caller's own limits added.
+// A channel to the server at `address` ("host:port"), which connects with the first call. `args`:
+// MakeChannelArgs, with the caller's own limits added. The short form is for tests: in plaintext.
+// Clients take theirs from a ChannelFactory, servers from WatchedCredentials.
+std::shared_ptr<grpc::Channel> MakeChannel(
+    const std::string& address, const grpc::ChannelArguments& args,
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials);
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, double time_scale);
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
-                                           const grpc::ChannelArguments& args);
 
-// The credentials of every listening port: the one place that chooses a server's.
+// Those of a port, and of a channel, without security.
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials();
+std::shared_ptr<grpc::ChannelCredentials> PlainChannelCredentials();
 
 // Applies the same settings to a server, before BuildAndStart. Two servers cannot share a port.
 void ConfigureServer(grpc::ServerBuilder* builder, double time_scale);

@@ -48,6 +48,10 @@ std::vector<std::string> ClientVariables() {
           "BALLAST_RECONNECT_TIMEOUT",
           "BALLAST_RESUME",
           "BALLAST_SLOT",
+          "BALLAST_TLS_CA",
+          "BALLAST_TLS_CERT",
+          "BALLAST_TLS_KEY",
+          "BALLAST_TOKEN_FILE",
           "BALLAST_WORLD_SIZE"};
 }
 

@@ -36,7 +36,7 @@ struct GenericServerOptions {
   ConnectionLimits connections;
   double time_scale = 1;             // of the keepalive's lower bounds, and of handshakes
   ServerMetrics* metrics = nullptr;  // of the calls; may be null, outlives the server
-  // Null: MakeServerCredentials.
+  // Of the port; null: plaintext, and callers prove nothing.
   std::shared_ptr<grpc::ServerCredentials> credentials;
   // Decides about each call; null: all are let in, as by a gate without security. Outlives the
   // server.

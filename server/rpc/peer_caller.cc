@@ -47,11 +47,14 @@ PeerCaller::PeerCaller(const PeerLinkConfig& config, grpc::CompletionQueue* queu
   grpc::ChannelArguments args = MakeChannelArgs(config.time_scale);
   args.SetMaxReceiveMessageSize(config.max_message_bytes);
   args.SetMaxSendMessageSize(config.max_message_bytes);
+  const auto credentials =
+      config.credentials == nullptr ? PlainChannelCredentials() : config.credentials;
   for (const ServerAddress& server : config.servers) {
     if (server.id == config.self) continue;
     Peer& peer = peers_[server.id];
     peer.address = server.address;
-    peer.connection = std::make_unique<grpc::GenericStub>(MakeChannel(server.address, args));
+    peer.connection =
+        std::make_unique<grpc::GenericStub>(MakeChannel(server.address, args, credentials));
   }
   if (queue_ != nullptr) return;
   own_queue_ = std::make_unique<grpc::CompletionQueue>();

@@ -16,6 +16,7 @@
 #include "common/base/clock.h"
 #include "common/base/executor.h"
 #include "grpcpp/completion_queue.h"
+#include "grpcpp/security/credentials.h"
 #include "server/cluster/peer_calls.h"
 
 namespace ballast::server {
@@ -29,6 +30,7 @@ struct PeerLinkConfig {
   std::chrono::nanoseconds create_timeout = std::chrono::seconds(30);  // of calls with a plan, Seal
   int max_message_bytes = 16 << 20;
   double time_scale = 1;
+  std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: plaintext
 };
 
 struct PeerState {

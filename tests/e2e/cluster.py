@@ -42,9 +42,13 @@ def fresh_job(stem: str = "job") -> str:
 class Cluster:
     """`count` ballastd processes. settings: BALLAST_<SECTION>_<FIELD> values of their config."""
 
-    def __init__(self, binary: Path, count: int, folder: Path, **settings: str) -> None:
+    def __init__(
+        self, binary: Path, count: int, folder: Path, certificates: Path | None = None,
+        **settings: str,
+    ) -> None:
+        """certificates: directory of dev-ca.sh; None: plaintext."""
         self.binary = binary
-        self._servers = Servers(binary, count, folder, None)
+        self._servers = Servers(binary, count, folder, None, certificates=certificates)
         # Jobs of earlier tests go quickly: a server holds a limited number.
         env = {**os.environ, "BALLAST_TIMING_JOB_TTL": "1s", **settings}
         self._servers.start(env, lambda: False)

@@ -121,7 +121,8 @@ def test_the_signature_and_the_help_show_every_job_option_with_its_default():
         "extent_elements": None, "tile_elements": None, "attach_timeout": None, "durability": None,
         "reconnect_timeout": None, "resume": None, "variable_world": False, "min_world": None,
         "device": None, "accumulation_steps": 1, "lr_schedule": None, "profile": "exact",
-        "pinned_bytes": 1 << 26, "gradients": "local",
+        "pinned_bytes": 1 << 26, "gradients": "local", "tls_ca": None, "tls_cert": None,
+        "tls_key": None, "token_file": None,
     }  # fmt: skip
     for call in (bt.AdamW, bt.AdamW.__init__):
         parameters = inspect.signature(call).parameters
@@ -164,7 +165,8 @@ def test_settings_reach_the_core(fake):
     )  # fmt: skip
     opt.attach()
     assert fake.last.options == {
-        "endpoints": ["x:1", "y:2"], "job": "mine", "world": 3, "slot": 2, "max_grad_norm": 1.5,
+        "endpoints": ["x:1", "y:2"], "security": ("", "", "", ""),
+        "job": "mine", "world": 3, "slot": 2, "max_grad_norm": 1.5,
         "gpu": None,
         "loss_scale": 128.0, "tile_elements": 64, "extent_elements": 128, "init": "broadcast",
         "attach_timeout_s": 7.0, "time_scale": 1.0, "durability": "power",

@@ -12,11 +12,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ballast/error.h"
+#include "ballast/security.h"
 
 namespace ballast::client {
 
-struct AdminOptions {
-  std::vector<std::string> endpoints;  // any subset of the servers, "host:port"
+struct AdminOptions : Servers {
   // How long a call is repeated while no server can be reached, or while servers still start.
   std::chrono::milliseconds patience{0};
   double time_scale = 1;  // stretches how long a server may take to answer (sanitizer runs)

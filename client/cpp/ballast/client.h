@@ -31,6 +31,7 @@
 #include "ballast/gpu.h"
 #include "ballast/hyper.h"
 #include "ballast/policy.h"
+#include "ballast/security.h"
 
 namespace ballast::client {
 
@@ -124,11 +125,10 @@ struct Pause {
   uint32_t world = 0;                // likewise: trainers from now on
 };
 
-struct JobOptions {
-  std::vector<std::string> endpoints;  // any subset of the servers, "host:port"
-  std::string job;                     // name, [A-Za-z0-9][A-Za-z0-9._-]{0,127}
-  uint32_t world = 1;                  // number of trainers
-  uint32_t slot = 0;                   // this trainer's seat, 0..world-1
+struct JobOptions : Servers {
+  std::string job;     // name, [A-Za-z0-9][A-Za-z0-9._-]{0,127}
+  uint32_t world = 1;  // number of trainers
+  uint32_t slot = 0;   // this trainer's seat, 0..world-1
   // The optimizer, as docs/optimizers.md lists them: "AdamW", "SGD", ...
   std::string optimizer = "AdamW";
   // Its options, which are fixed for the job, by name. What is not named has its default.

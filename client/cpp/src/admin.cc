@@ -7,11 +7,12 @@
 #include "absl/strings/str_join.h"
 #include "ballast/v1/admin.pb.h"
 #include "client/cpp/src/attach.h"
+#include "client/cpp/src/connecting.h"
 #include "client/cpp/src/retry.h"
 #include "client/cpp/src/unary_call.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
-#include "proto/convert/channel.h"
+#include "proto/convert/channel_factory.h"
 #include "proto/convert/methods.h"
 
 namespace ballast::client {
@@ -47,13 +48,14 @@ bool IsTransient(const absl::Status& status) {
 }
 
 // Asks the server at `address`, and then the jobs' home, if that is another one.
-absl::Status AskHome(const AdminOptions& options, std::string address, const Asked& asked) {
+absl::Status AskHome(const AdminOptions& options, ChannelFactory* channels, std::string address,
+                     const Asked& asked) {
   absl::Status status;
   for (int hop = 0; hop <= kMaxRedirects; ++hop) {
     const auto timeout =
         std::chrono::duration_cast<milliseconds>(asked.timeout * options.time_scale);
     status = CallUnary(
-        MakeChannel(address, options.time_scale), asked.method, asked.request, timeout,
+        channels->Make(address, options.time_scale), asked.method, asked.request, timeout,
         [&options] { return Poll(options); }, asked.reply);
     if (ReasonOf(status) != Reason::kNotHome) return status;
     address = FieldsOf(status).address;
@@ -62,25 +64,30 @@ absl::Status AskHome(const AdminOptions& options, std::string address, const Ask
   return status;
 }
 
-absl::Status NoAnswer(const AdminOptions& options, const absl::Status& last) {
+absl::Status NoAnswer(const AdminOptions& options, const absl::Status& last,
+                      const ChannelFactory& channels) {
+  std::string why = channels.Explain(options.endpoints.back());
+  if (why.empty()) why.assign(last.message().data(), last.message().size());
   return ReasonedError(
       absl::StatusCode::kUnavailable, Reason::kUnreachable,
       absl::StrCat("no state server answered at ", absl::StrJoin(options.endpoints, ", "),
-                   " within ", options.patience.count(), " ms (last: ", last.message(),
+                   " within ", options.patience.count(), " ms (last: ", why,
                    "); check that ballastd runs there"));
 }
 
 // Tries all endpoints in turn until one has an answer, or the patience is over.
 absl::Status Ask(const AdminOptions& options, const Asked& asked) {
   if (options.endpoints.empty()) return BadArgument("no server to ask: endpoints is empty");
+  BALLAST_ASSIGN_OR_RETURN(const std::shared_ptr<ChannelFactory> channels,
+                           OpenSecurity(options.security));
   const SteadyClock::time_point deadline = SteadyClock::now() + options.patience;
   while (true) {
     absl::Status status;
     for (const std::string& endpoint : options.endpoints) {
-      status = AskHome(options, endpoint, asked);
+      status = AskHome(options, channels.get(), endpoint, asked);
       if (!IsTransient(status)) return status;
     }
-    if (SteadyClock::now() >= deadline) return NoAnswer(options, status);
+    if (SteadyClock::now() >= deadline) return NoAnswer(options, status, *channels);
     BALLAST_RETURN_IF_ERROR(SleepPolling(kPause, [&options] { return Poll(options); }));
   }
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/cpp/src/attach.h"
+#include "client/cpp/src/connecting.h"
 #include "client/cpp/src/gpu_tensors.h"
 #include "client/cpp/src/grpc_transport.h"
 #include "client/cpp/src/home_search.h"
@@ -53,6 +54,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Attach(const JobOptions& options
                                                        const std::vector<TensorBuffers>& buffers,
                                                        const std::optional<Gpu>& gpu_options) {
   BALLAST_RETURN_IF_ERROR(ValidateOptions(options));
+  BALLAST_ASSIGN_OR_RETURN(const std::shared_ptr<ChannelFactory> channels,
+                           OpenSecurity(options.security));
   AttachResult attached;
   BALLAST_ASSIGN_OR_RETURN(attached.spec, MakeJobSpec(options, tensors));
   BALLAST_ASSIGN_OR_RETURN(
@@ -68,9 +71,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Attach(const JobOptions& options
   BALLAST_ASSIGN_OR_RETURN(
       v1::AttachRequest request,
       MakeAttachRequest(options, attached, weights, gpu != nullptr ? gpu->desk() : nullptr));
-  BALLAST_ASSIGN_OR_RETURN(attached.reply, AttachToHome(options, std::move(request)));
-  const auto make_transport = [&options](Mutex* mu) {
-    return std::make_unique<GrpcTransport>(mu, options.time_scale);
+  BALLAST_ASSIGN_OR_RETURN(attached.reply,
+                           AttachToHome(options, channels.get(), std::move(request)));
+  const auto make_transport = [&options, &channels](Mutex* mu) {
+    return std::make_unique<GrpcTransport>(mu, channels, options.time_scale);
   };
   BALLAST_ASSIGN_OR_RETURN(
       std::unique_ptr<Session> session,

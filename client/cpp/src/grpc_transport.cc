@@ -9,7 +9,6 @@
 #include "client/cpp/src/unary_call.h"
 #include "common/base/thread_executor.h"
 #include "grpcpp/alarm.h"
-#include "proto/convert/channel.h"
 
 namespace ballast::client {
 namespace {
@@ -122,8 +121,11 @@ Remains::Operations Remains::TakeEnded() {
   return ended;
 }
 
-GrpcTransport::GrpcTransport(Mutex* mu, double time_scale)
-    : mu_(mu), time_scale_(time_scale), thread_([this] { RunQueue(); }) {}
+GrpcTransport::GrpcTransport(Mutex* mu, std::shared_ptr<ChannelFactory> channels, double time_scale)
+    : mu_(mu),
+      channels_(std::move(channels)),
+      time_scale_(time_scale),
+      thread_([this] { RunQueue(); }) {}
 
 GrpcTransport::~GrpcTransport() {
   AwaitEnded(Time::max());
@@ -134,7 +136,7 @@ GrpcTransport::~GrpcTransport() {
 std::unique_ptr<Link> GrpcTransport::Open(const LinkTarget& target, LinkHandler* handler) {
   Stream::Options options;
   // A connection of its own: an older one may hold bytes that the server takes no more.
-  options.channel = MakeChannel(target.address, time_scale_);
+  options.channel = channels_->Make(target.address, time_scale_);
   options.wait_for_server = target.wait_for_server;
   options.queue = &queue_;
   options.copied_bytes = &copied_bytes_;
@@ -148,8 +150,9 @@ std::unique_ptr<Call> GrpcTransport::Start(const CallTarget& target,
                                            Answer answer) {
   auto call = std::make_unique<GrpcCall>(&remains_);
   auto done = [call = call.get(), answer = std::move(answer)] { answer(call->Take()); };
-  call->Hold(std::make_unique<AsyncCall>(MakeChannel(target.address, time_scale_), target.method,
-                                         request, target.timeout, &queue_, std::move(done)));
+  call->Hold(std::make_unique<AsyncCall>(channels_->Make(target.address, time_scale_),
+                                         target.method, request, target.timeout, &queue_,
+                                         std::move(done)));
   return call;
 }
 

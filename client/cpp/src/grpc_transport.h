@@ -12,13 +12,14 @@
 #include "client/cpp/src/remains.h"
 #include "common/base/sync.h"
 #include "grpcpp/completion_queue.h"
+#include "proto/convert/channel_factory.h"
 
 namespace ballast::client {
 
 class GrpcTransport final : public Transport {
  public:
   // Starts the thread. `mu` outlives the transport. `time_scale` as JobOptions::time_scale.
-  GrpcTransport(Mutex* mu, double time_scale);
+  GrpcTransport(Mutex* mu, std::shared_ptr<ChannelFactory> channels, double time_scale);
   // Waits for the end of what was abandoned. The caller does not hold the lock.
   ~GrpcTransport() override;
 
@@ -35,6 +36,7 @@ class GrpcTransport final : public Transport {
   void RunQueue();
 
   Mutex* const mu_;
+  const std::shared_ptr<ChannelFactory> channels_;  // of the client, shared by its connections
   const double time_scale_;
   CondVar ended_;
   Remains remains_;

@@ -16,7 +16,7 @@
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
-#include "proto/convert/channel.h"
+#include "proto/convert/channel_factory.h"
 #include "proto/convert/methods.h"
 
 namespace ballast::client {
@@ -33,6 +33,8 @@ constexpr std::chrono::seconds kLogInterval{30};
 constexpr milliseconds kAskAfter{2500};
 constexpr milliseconds kAskInterval{5000};
 constexpr milliseconds kAskTimeout{500};
+// So many tries without an answer are no server that is just starting.
+constexpr int kTriesToExplain = 3;
 // The server's answer that names the missing slots should come before our own deadline.
 constexpr milliseconds kServerHeadStart{5000};
 
@@ -50,8 +52,9 @@ bool IsTransient(const absl::Status& status, bool resuming) {
 // The search for a job's home, with one deadline over all tries.
 class HomeSearch {
  public:
-  HomeSearch(const JobOptions& options, v1::AttachRequest request)
+  HomeSearch(const JobOptions& options, ChannelFactory* channels, v1::AttachRequest request)
       : options_(options),
+        channels_(channels),
         teller_(options),
         request_(std::move(request)),
         resuming_(MayResume(options)),
@@ -69,6 +72,7 @@ class HomeSearch {
         if (!IsTransient(status, resuming_)) return WithReason(status);
         last_error_ = absl::StrCat(endpoint, ": ", ToText(status.message()));
         NoteAway(status);
+        Explain(status);
       }
       BALLAST_RETURN_IF_ERROR(SleepPolling(std::min(backoff, Left()), [this] { return Poll(); }));
       if (Left() <= milliseconds(0)) return NoAnswer();
@@ -143,6 +147,21 @@ class HomeSearch {
                    named ? fields.address : address_, ToText(status.message()));
   }
 
+  // gRPC says of a refused handshake that a socket was closed. This says once what the handshake
+  // says.
+  void Explain(const absl::Status& status) {
+    if (ReasonOf(status) != Reason::kUnspecified || ++silent_tries_ < kTriesToExplain) return;
+    if (!explanation_.empty()) return;
+    explanation_ = channels_->Explain(address_);
+    if (explanation_.empty()) {
+      silent_tries_ = 0;  // Asked again after some more.
+      return;
+    }
+    explanation_ = absl::StrCat(address_, ": ", explanation_);
+    BALLAST_LOG(WARN, LogField("job", options_.job), LogField("slot", options_.slot))
+        << "cannot attach yet: " << explanation_;
+  }
+
   uint32_t IdOf(const std::string& address) const {
     const auto known = ids_.find(address);
     return known == ids_.end() ? kServerUnknown : known->second;
@@ -165,7 +184,7 @@ class HomeSearch {
     const milliseconds left = std::max(Left(), milliseconds(1));
     request_.set_wait_timeout_ms(static_cast<uint64_t>(left.count()));
     address_ = address;
-    channel_ = MakeChannel(address, options_.time_scale);
+    channel_ = channels_->Make(address, options_.time_scale);
     call_began_ = SteadyClock::now();
     ask_at_ = call_began_ + Scaled(kAskAfter);
     const absl::Status status = CallUnary(
@@ -193,9 +212,9 @@ class HomeSearch {
     return ReasonedError(
         absl::StatusCode::kUnavailable, Reason::kUnreachable,
         absl::StrCat("no state server answered at ", absl::StrJoin(options_.endpoints, ", "),
-                     " within ", options_.attach_timeout.count(), " ms (last: ", last_error_,
-                     "); check that ", resuming_ ? "every ballastd of the job" : "ballastd",
-                     " runs there"),
+                     " within ", options_.attach_timeout.count(), " ms (last: ",
+                     explanation_.empty() ? last_error_ : explanation_, "); check that ",
+                     resuming_ ? "every ballastd of the job" : "ballastd", " runs there"),
         Fields());
   }
 
@@ -207,6 +226,7 @@ class HomeSearch {
   }
 
   const JobOptions& options_;
+  ChannelFactory* const channels_;
   AwayTeller teller_;
   v1::AttachRequest request_;
   const bool resuming_;
@@ -218,12 +238,15 @@ class HomeSearch {
   SteadyClock::time_point call_began_;
   SteadyClock::time_point ask_at_;
   std::string last_error_ = "not tried yet";
+  int silent_tries_ = 0;     // that ended without an answer of a server
+  std::string explanation_;  // of a handshake; empty: none yet
 };
 
 }  // namespace
 
-absl::StatusOr<v1::AttachReply> AttachToHome(const JobOptions& options, v1::AttachRequest request) {
-  return HomeSearch(options, std::move(request)).Run();
+absl::StatusOr<v1::AttachReply> AttachToHome(const JobOptions& options, ChannelFactory* channels,
+                                             v1::AttachRequest request) {
+  return HomeSearch(options, channels, std::move(request)).Run();
 }
 
 }  // namespace ballast::client

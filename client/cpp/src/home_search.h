@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "ballast/client.h"
 #include "ballast/v1/control.pb.h"
+#include "proto/convert/channel_factory.h"
 
 namespace ballast::client {
 
@@ -14,7 +15,9 @@ namespace ballast::client {
 // whole world has attached. Servers that do not answer get another try, in turn, until the attach
 // timeout. When the attach may resume a job, so does a home that misses one of the job's servers.
 // Errors: the server's; UNAVAILABLE UNREACHABLE when no server has answered in time;
-// DEADLINE_EXCEEDED ATTACH_TIMEOUT; CANCELLED when should_stop returned true.
-absl::StatusOr<v1::AttachReply> AttachToHome(const JobOptions& options, v1::AttachRequest request);
+// DEADLINE_EXCEEDED ATTACH_TIMEOUT; CANCELLED when should_stop returned true. After the third try
+// that has failed, the log says once what a TLS handshake with the server says.
+absl::StatusOr<v1::AttachReply> AttachToHome(const JobOptions& options, ChannelFactory* channels,
+                                             v1::AttachRequest request);
 
 }  // namespace ballast::client

@@ -17,6 +17,7 @@ def of(config: JobConfig) -> dict[str, Any]:
     """The keywords of the extension module's start_attach that come from the configuration."""
     return {
         "endpoints": list(config.endpoints),
+        "security": config.security.for_core(),
         "job": config.job,
         "world": config.world_size,
         "slot": config.rank,

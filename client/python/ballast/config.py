@@ -14,12 +14,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ballast import collective_option, job_name, job_options
+from ballast import collective_option, job_name, job_options, security
 from ballast.errors import BadArgument
 from ballast.foreign import refuse_deepspeed
 from ballast.loss_scale import DynamicLossScale
-from ballast.schedules import ALL as SCHEDULES
-from ballast.schedules import Schedule
+from ballast.schedules import ALL as SCHEDULES, Schedule  # noqa: I001
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -28,11 +27,9 @@ if TYPE_CHECKING:
 
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})\Z")
 _CHOICES = {
-    "init": ("equal", "broadcast"),
-    "nonfinite": ("skip", "halt"),
-    "profile": ("exact", "deepspeed"),
-    "gradients": ("local", "reduced", "auto"),
-}
+    "init": ("equal", "broadcast"), "nonfinite": ("skip", "halt"),
+    "profile": ("exact", "deepspeed"), "gradients": ("local", "reduced", "auto"),
+}  # fmt: skip
 DURABILITIES = ("power", "process", "none")
 DEVICES = ("auto", "cpu", "nvme")
 RESUMES = ("never", "auto", "must")
@@ -74,6 +71,7 @@ class JobConfig:
     pinned_bytes: int = 1 << 26
     gradients: str = "local"  # "scattered" beside a
     collective: Any = None  # torch process group
+    security: security.Security = security.Security()
 
 
 def resolve(
@@ -83,8 +81,8 @@ def resolve(
 
     Variables: BALLAST_ENDPOINTS, BALLAST_JOB, BALLAST_WORLD_SIZE, BALLAST_RANK (or BALLAST_SLOT),
     BALLAST_DURABILITY, BALLAST_DEVICE, BALLAST_RESUME, BALLAST_MIN_WORLD_SIZE,
-    BALLAST_ATTACH_TIMEOUT, BALLAST_RECONNECT_TIMEOUT, BALLAST_TIME_SCALE; torchrun's WORLD_SIZE,
-    RANK, TORCHELASTIC_RUN_ID.
+    BALLAST_ATTACH_TIMEOUT, BALLAST_RECONNECT_TIMEOUT, BALLAST_TIME_SCALE, ballast.security's;
+    torchrun's WORLD_SIZE, RANK, TORCHELASTIC_RUN_ID.
     max_grad_norm None, 0 and inf all mean: no clipping. max_consecutive_skips None: no limit.
     Raises BadArgument naming the setting, where its value came from and what is allowed, and
     Unsupported where Accelerate would start DeepSpeed.
@@ -98,8 +96,7 @@ def resolve(
     tile, extent = _tiling(given["tile_elements"], given["extent_elements"])
     durability = _durability(given["durability"], env)
     resume = _resume(given["resume"], durability, env)
-    for name, allowed in _CHOICES.items():
-        _check_choice(name, given[name], allowed)
+    _check_choices(given)
     group, gradients = collective_option.resolve(given)
     variable, pinned = given["variable_world"], _integer(given["pinned_bytes"], "pinned_bytes")
     return JobConfig(
@@ -125,12 +122,14 @@ def resolve(
         accumulation_steps=accumulation_steps(given["accumulation_steps"]),
         lr_schedule=_lr_schedule(given["lr_schedule"]),
         profile=given["profile"], pinned_bytes=pinned, gradients=gradients, collective=group,
+        security=security.of(given, env),
     )
 
 
-def _check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise BadArgument(f"{name}={value!r}: must be one of {', '.join(map(repr, allowed))}")
+def _check_choices(given: Mapping[str, Any]) -> None:
+    for name, allowed in _CHOICES.items():
+        if (value := given[name]) not in allowed:
+            raise BadArgument(f"{name}={value!r}: must be one of {', '.join(map(repr, allowed))}")
 
 
 def endpoints_of(given: str | Sequence[str] | None, env: Mapping[str, str]) -> tuple[str, ...]:
@@ -394,6 +393,7 @@ def check_environment(env: Mapping[str, str]) -> None:
     """
     refuse_deepspeed(environ=env)
     time_scale(env)
+    security.of({}, env)
     _timeout(None, "attach_timeout", env)
     _timeout(None, "reconnect_timeout", env)
     _resume(None, _durability(None, env), env)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ballast import backend
+from ballast.security import Security
 
 # Waits are cut into slices so that Python runs its signal handlers (Ctrl-C) in between.
 _SLICE_S = 0.1
@@ -20,15 +21,17 @@ class Control:
 
     endpoints: "host:port" of any of them. patience_s: how long a call is repeated while no server
     can be reached or servers are still starting; then it raises Unreachable. time_scale: stretches
-    how long a server may take to answer. Errors of the servers are raised by their reason, such as
-    NameInUse and UnknownJob.
+    how long a server may take to answer. security: of the connections. Errors of the servers are
+    raised by their reason, such as NameInUse and UnknownJob.
     """
 
     def __init__(
-        self, endpoints: Sequence[str], patience_s: float, time_scale: float = 1.0
+        self, endpoints: Sequence[str], patience_s: float, time_scale: float = 1.0,
+        security: Security = Security(),
     ) -> None:
         self._where = {
             "endpoints": list(endpoints), "patience_s": patience_s, "time_scale": time_scale,
+            "security": security.for_core(),
         }  # fmt: skip
 
     def jobs(self) -> list[dict[str, Any]]:

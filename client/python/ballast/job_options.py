@@ -7,6 +7,7 @@ torch nor typing_extensions. Pure functions.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, get_type_hints
 
@@ -46,6 +47,10 @@ class JobOptions(TypedDict, total=False):
     pinned_bytes: int
     gradients: str
     collective: Any
+    tls_ca: str | os.PathLike[str] | None
+    tls_cert: str | os.PathLike[str] | None
+    tls_key: str | os.PathLike[str] | None
+    token_file: str | os.PathLike[str] | None
 
 
 # What an option is that a script does not give.

@@ -45,7 +45,7 @@ def control_of(optimizer: ServiceOptimizer) -> control.Control:
     """Commands to the servers of the optimizer's job."""
     config = optimizer._membership.config
     patience_s = config.reconnect_timeout * config.time_scale
-    return control.Control(config.endpoints, patience_s, config.time_scale)
+    return control.Control(config.endpoints, patience_s, config.time_scale, config.security)
 
 
 def fork(optimizer: ServiceOptimizer, tag: str, job: str, snapshot: str, round: int) -> Fork:

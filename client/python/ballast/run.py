@@ -21,6 +21,7 @@ from ballast.config import check_environment, time_scale
 from ballast.ds_config import launched
 from ballast.errors import BadArgument, Unsupported
 from ballast.launcher import process, trainers, workspace
+from ballast.launcher.certificates import Certificates
 from ballast.launcher.command_line import parser
 from ballast.launcher.ds_config import checked
 from ballast.launcher.given_servers import GivenServers
@@ -60,10 +61,12 @@ class _Run:
         placement: Placement,
         servers: Servers | GivenServers,
         run_dir: Path,
+        certificates: Certificates | None = None,
     ) -> None:
         self._options = options
         self._placement = placement
         self._servers = servers
+        self._certificates = certificates
         config = None if options.ds_config is None else str(options.ds_config)
         self._configured = launched.environment(config, options.mixed_precision)
         prefix = len(placement.seats) > 1 and not options.no_prefix
@@ -101,7 +104,8 @@ class _Run:
         place = self._placement
         world = len(place.seats)
         job = self._options.job or job_name.fresh(str(self._options.script))
-        base = {**os.environ, **self._configured}
+        secured = {} if self._certificates is None else self._certificates.of_trainers()
+        base = {**os.environ, **self._configured, **secured}
         self._trainers.start(
             [
                 trainers.environment(
@@ -179,6 +183,7 @@ def _launch(options: argparse.Namespace) -> int:
         job_name.check(options.job, "--job")
     check_environment(os.environ)
     placement = placed(options, os.environ)
+    _check_tls(options, placement)
     if options.ds_config is not None:
         world = len(placement.seats)
         options.ds_config = checked(options.ds_config, options.mixed_precision, world)
@@ -197,6 +202,19 @@ def _launch(options: argparse.Namespace) -> int:
         space.remove()
 
 
+def _check_tls(options: argparse.Namespace, placement: Placement) -> None:
+    if options.tls and placement.endpoints:
+        raise UsageError(
+            "--tls makes certificates for servers of its own, and BALLAST_ENDPOINTS names running "
+            "ones; leave --tls out, and set BALLAST_TLS_CA and the rest for those"
+        )
+    if options.tls and placement.hosts:
+        raise UsageError(
+            "--tls: trainers on other hosts do not have its files; start servers with certificates "
+            "of your own there, and name them with BALLAST_ENDPOINTS (docs/security.md)"
+        )
+
+
 def _run(
     options: argparse.Namespace,
     placement: Placement,
@@ -210,8 +228,12 @@ def _run(
     if binary is None:
         return _Run(options, placement, GivenServers(placement.endpoints), run_dir).execute()
     count, budget = options.servers or 1, options.dram_budget
-    servers = Servers(binary, count, data_dir, budget, inherited, placement.address)
-    return _Run(options, placement, servers, run_dir).execute()
+    certificates = None
+    if options.tls:
+        certificates = Certificates(run_dir / "tls", count, placement.address)
+    folder = None if certificates is None else certificates.folder
+    servers = Servers(binary, count, data_dir, budget, inherited, placement.address, folder)
+    return _Run(options, placement, servers, run_dir, certificates).execute()
 
 
 def _made(data_dir: Path) -> Path:

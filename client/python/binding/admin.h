@@ -8,7 +8,8 @@
 namespace ballast::python {
 
 // Adds start_jobs, start_delete_job, start_snapshots, start_delete_snapshot and start_restore. Each
-// takes endpoints, patience_s and time_scale, and returns an Operation; results are dicts.
+// takes endpoints, security, patience_s and time_scale, and returns an Operation; results are
+// dicts.
 void DefineAdmin(nanobind::module_& module);
 
 }  // namespace ballast::python

@@ -61,6 +61,11 @@ void Raise(const absl::Status& status) {
   RaiseFields(absl::StatusCodeToString(status.code()), reason, std::string(status.message()), info);
 }
 
+client::Security ToSecurity(const SecurityTuple& security) {
+  const auto& [ca, certificate, key, token_file] = security;
+  return {ca, certificate, key, token_file};
+}
+
 std::vector<client::Tensor> ToTensors(const std::vector<TensorTuple>& tuples) {
   std::vector<client::Tensor> tensors;
   tensors.reserve(tuples.size());

@@ -22,12 +22,16 @@ namespace ballast::python {
 // (name, shape, dtype, group, aliases): ballast.session.TensorSpec.
 using TensorTuple =
     std::tuple<std::string, std::vector<int64_t>, std::string, uint32_t, std::vector<std::string>>;
+// (ca, certificate, key, token_file): ballast.security.Security.
+using SecurityTuple = std::tuple<std::string, std::string, std::string, std::string>;
 // Integer addresses (Tensor.data_ptr()); 0 is null. The memory is the caller's.
 using Addresses = std::vector<uintptr_t>;
 
 // Raises the exception class of the status' reason (ballast.errors.from_status) by throwing
 // nanobind's python_error. Requires !status.ok().
 [[noreturn]] void Raise(const absl::Status& status);
+
+client::Security ToSecurity(const SecurityTuple& security);
 
 // Raises BadArgument when a dtype is none of float32, bfloat16, float16.
 std::vector<client::Tensor> ToTensors(const std::vector<TensorTuple>& tuples);

@@ -74,8 +74,8 @@ Operation* Attach(client::JobOptions options, std::vector<client::Tensor> tensor
   return new Operation(attach, std::move(stop));
 }
 
-Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint32_t world,
-                       uint32_t slot, std::string optimizer,
+Operation* StartAttach(std::vector<std::string> endpoints, const SecurityTuple& security,
+                       std::string job, uint32_t world, uint32_t slot, std::string optimizer,
                        const std::map<std::string, double>& optimizer_options, double max_grad_norm,
                        double loss_scale, const std::string& nonfinite,
                        uint32_t max_consecutive_skips, uint32_t tile_elements,
@@ -86,9 +86,7 @@ Operation* StartAttach(std::vector<std::string> endpoints, std::string job, uint
                        const nb::dict& policy, const PauseQueue& pauses,
                        const std::vector<TensorTuple>& tensors, const Addresses& weights,
                        const Gpu* gpu) {
-  client::JobOptions options;
-  options.endpoints = std::move(endpoints);
-  options.job = std::move(job);
+  client::JobOptions options{{std::move(endpoints), ToSecurity(security)}, std::move(job)};
   options.world = world;
   options.slot = slot;
   options.optimizer = std::move(optimizer);
@@ -320,13 +318,13 @@ NB_MODULE(_core, module) {
       .def(nb::init<std::string, int, int64_t>(), nb::arg("library"), nb::arg("ordinal"),
            nb::arg("pinned_bytes"))
       .def("set_stream", &Gpu::SetStream);
-  module.def("start_attach", &StartAttach, nb::kw_only(), nb::arg("endpoints"), nb::arg("job"),
-             nb::arg("world"), nb::arg("slot"), nb::arg("optimizer"), nb::arg("optimizer_options"),
-             nb::arg("max_grad_norm"), nb::arg("loss_scale"), nb::arg("nonfinite"),
-             nb::arg("max_consecutive_skips"), nb::arg("tile_elements"), nb::arg("extent_elements"),
-             nb::arg("init"), nb::arg("attach_timeout_s"), nb::arg("time_scale"),
-             nb::arg("durability"), nb::arg("reconnect_timeout_s"), nb::arg("resume"),
-             nb::arg("variable_world"), nb::arg("min_world"), nb::arg("device"),
+  module.def("start_attach", &StartAttach, nb::kw_only(), nb::arg("endpoints"), nb::arg("security"),
+             nb::arg("job"), nb::arg("world"), nb::arg("slot"), nb::arg("optimizer"),
+             nb::arg("optimizer_options"), nb::arg("max_grad_norm"), nb::arg("loss_scale"),
+             nb::arg("nonfinite"), nb::arg("max_consecutive_skips"), nb::arg("tile_elements"),
+             nb::arg("extent_elements"), nb::arg("init"), nb::arg("attach_timeout_s"),
+             nb::arg("time_scale"), nb::arg("durability"), nb::arg("reconnect_timeout_s"),
+             nb::arg("resume"), nb::arg("variable_world"), nb::arg("min_world"), nb::arg("device"),
              nb::arg("gradients"), nb::arg("policy"), nb::arg("pauses"), nb::arg("tensors"),
              nb::arg("weights"), nb::arg("gpu").none() = nb::none());
 }

@@ -132,7 +132,7 @@ class GrpcBench final : public LinkBench {
  private:
   GrpcPeer peer_;
   Mutex mu_;
-  GrpcTransport transport_{&mu_, /*time_scale=*/1};
+  GrpcTransport transport_{&mu_, std::make_shared<ChannelFactory>(), /*time_scale=*/1};
 };
 
 INSTANTIATE_TEST_SUITE_P(Grpc, LinkConformance, ::testing::Values(MakeLinkBench::Of<GrpcBench>()),

@@ -126,6 +126,11 @@ def _add_server_options(p: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how often servers that end are started again, in all (10; 0: never)",
     )
+    p.add_argument(
+        "--tls",
+        action="store_true",
+        help="servers and trainers with certificates of a new authority (needs openssl)",
+    )
     p.add_argument("--server-binary", metavar="PATH", help="the ballastd to start")
 
 

@@ -118,12 +118,15 @@ class Servers:
         dram_budget: str | None,
         inherited: Sequence[int] = (),
         host: str = "127.0.0.1",
+        certificates: Path | None = None,
     ) -> None:
         """dram_budget: for the state in memory of each server; None: what start()'s environment
         says. For everything together each server gets what that says, or its share of this
         machine's memory.
         inherited: file descriptors that every server keeps open as long as it lives.
-        host: the address that they listen on."""
+        host: the address that they listen on.
+        certificates: directory of dev-ca.sh; None: connections in plaintext."""
+        self._certificates = certificates
         self._binary = binary
         self._count = count
         self._run_dir = data_dir / "run"
@@ -220,6 +223,8 @@ class Servers:
             f"--ready-file={self._ready_file(i)}",
             f"--data-dir={data}",
         ]
+        if self._certificates is not None:
+            command += _security(self._certificates, i)
         if self._memory_budget:
             command.append(f"--set=storage.memory_budget={self._memory_budget}")
         if self._dram_budget:
@@ -271,6 +276,17 @@ class Servers:
 
     def _log_file(self, i: int) -> Path:
         return self._run_dir / f"server-{i}.log"
+
+
+def _security(folder: Path, server: int) -> list[str]:
+    """Arguments of ballastd for TLS with the files of dev-ca.sh."""
+    fields = {
+        "mode": "tls",
+        "ca": folder / "ca.pem",
+        "certificate": folder / f"server-{server}.pem",
+        "key": folder / f"server-{server}.key",
+    }
+    return [f"--set=security.{name}={value}" for name, value in fields.items()]
 
 
 def write_atomically(path: Path, text: str) -> None:

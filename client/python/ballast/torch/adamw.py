@@ -27,6 +27,10 @@ class AdamW(ServiceOptimizer):
         parameter.
     capturable, differentiable: refused unless False. foreach, fused: no effect.
     endpoints: "host:port" of any subset of the servers (list, or string with commas).
+    tls_ca, tls_cert, tls_key: PEM files for servers with TLS: their authorities, and this trainer's
+        certificate and key. token_file: one line with a bearer token, over TLS. Each is also a
+        variable: BALLAST_TLS_CA, BALLAST_TLS_CERT, BALLAST_TLS_KEY, BALLAST_TOKEN_FILE
+        (docs/security.md).
     job: the job's name, equal on all trainers and never used before. From the environment, the
         second optimizer of a script gets the name with ".2" appended, and so on.
     world_size, rank: number of trainers and this one's seat.

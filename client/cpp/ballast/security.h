@@ -1,0 +1,28 @@
+// How a client proves to the servers what it is, and how it knows that they are servers.
+// Comes from: JobOptions, AdminOptions. Goes to: every connection. C++17-clean. Thread safety: a
+// plain value.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ballast::client {
+
+// PEM files, for servers with `security.mode: tls`. All empty: plaintext, without a proof. The
+// files are read when the client begins, and again for a new connection when they have changed;
+// what was good last stays in use while they cannot be read.
+struct Security {
+  std::string ca;           // authorities whose servers are trusted; over TLS always needed
+  std::string certificate;  // the client's own, and behind it those up to the authority
+  std::string key;          // of the certificate; of mode 0600
+  // One line with a bearer token, for a client without a certificate; of mode 0600.
+  std::string token_file;
+};
+
+// Which servers, and how connections to them are secured.
+struct Servers {
+  std::vector<std::string> endpoints;  // any subset of the servers, "host:port"
+  Security security;
+};
+
+}  // namespace ballast::client

@@ -1,0 +1,21 @@
+#include "client/cpp/src/connecting.h"
+
+#include <chrono>
+
+#include "client/cpp/src/attach.h"
+
+namespace ballast::client {
+
+absl::StatusOr<std::shared_ptr<ChannelFactory>> OpenSecurity(const Security& security) {
+  const ClientSecurity files{{security.ca, security.certificate, security.key},
+                             security.token_file};
+  auto factory = ChannelFactory::Create(files, [] {
+    return std::chrono::duration_cast<std::chrono::seconds>(
+               std::chrono::system_clock::now().time_since_epoch())
+        .count();
+  });
+  if (factory.ok()) return factory;
+  return BadArgument(factory.status().message());
+}
+
+}  // namespace ballast::client
