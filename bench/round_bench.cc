@@ -1,7 +1,8 @@
 // How much of the network and of the optimizer a round of Ballast keeps: push + step + pull of a
 // bf16 model by one trainer (this process) at one state server (a ballastd) over gRPC on loopback,
 // with checksums on, clipping off and durability none unless --durability says otherwise.
-// --durability without a level compares all three, see durability_compare.h; --optimizer compares
+// --durability without a level compares all three, see durability_compare.h; --tls compares with
+// plaintext, see tls_compare.h; --optimizer compares
 // a kind with AdamW, see optimizer_compare.h.
 //
 // Every repetition measures all of the following in turn, in this order, so that all see the same
@@ -73,6 +74,7 @@
 #include "bench/raw_tcp.h"
 #include "bench/round_model.h"
 #include "bench/server_process.h"
+#include "bench/tls_compare.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_executor.h"
 #include "proto/convert/channel.h"
@@ -87,6 +89,7 @@ struct Options {
   int step_threads = 1;
   client::Durability durability = client::Durability::kNone;
   bool compare_durability = false;
+  std::string tls;         // directory of scripts/dev-ca.sh; empty: no such comparison
   std::string optimizer;   // compared with AdamW; empty: no such comparison
   double think_ms = -1;    // between rounds; negative: none, and chosen when levels are compared
   std::string path = ".";  // for what durable jobs write
@@ -105,7 +108,7 @@ constexpr char kUsage[] =
     "                   [--server BALLASTD] [--set FIELD=VALUE]...\n"
     "                   [--durability [none|process|power]]\n"
     "                   [--optimizer adam|sgd|adagrad|lion|lamb]\n"
-    "                   [--think-ms T] [--path DIR]\n";
+    "                   [--tls DIR_OF_DEV_CA] [--think-ms T] [--path DIR]\n";
 
 // Times of one repetition, in seconds, and what the trainer was told about its round.
 struct Repetition {
@@ -389,6 +392,16 @@ absl::StatusOr<Outcome> Run(const Options& options) {
                               .server = options.server,
                               .server_arguments = options.server_arguments});
   }
+  if (!options.tls.empty()) {
+    std::vector<std::string> arguments = options.server_arguments;
+    arguments.push_back(StepThreads(options));
+    return CompareTls({.certificates = options.tls,
+                       .parameters = options.parameters,
+                       .warmups = options.warmups,
+                       .repeats = options.repeats,
+                       .server = options.server,
+                       .server_arguments = arguments});
+  }
   if (!options.optimizer.empty()) {
     std::vector<std::string> arguments = options.server_arguments;
     arguments.push_back(StepThreads(options));
@@ -415,6 +428,7 @@ int Main(int argc, char** argv) {
   flags.Number("--think-ms", 0.0, 1e6, &options.think_ms);
   flags.Text("--path", &options.path);
   flags.Text("--optimizer", &options.optimizer);
+  flags.Text("--tls", &options.tls);
   flags.Number("--parameters", uint64_t{1} << 20, uint64_t{1} << 32, &options.parameters);
   flags.Number("--repeats", 1, 1000, &options.repeats);
   flags.Number("--warmups", 0, 1000, &options.warmups);

@@ -1,7 +1,9 @@
-// ballastd: one state server as a process. Reads its command line, runs a Server until SIGTERM,
-// SIGINT or SIGHUP, and says so in its exit code: 0 ended as asked, 1 failed, 2 wrong usage, 3 a
-// disk refused a write (start it again), 4 the data directory lacks something (mend it first).
-// Comes from: the operator, ballast-run. Goes to: Server. Thread safety: the main thread.
+// ballastd: one state server as a process. Reads its command line, runs a Server until SIGTERM or
+// SIGINT, and says so in its exit code. SIGHUP: with --config it reads the file and the
+// certificates again; without, it ends the server, as the end of a terminal does. Exit codes: 0
+// ended as asked, 1 failed, 2 wrong usage, 3 a disk refused a write (start it again), 4 the data
+// directory lacks something (mend it first). Comes from: the operator, ballast-run. Goes to:
+// Server. Thread safety: the main thread.
 #include <signal.h>
 #include <unistd.h>
 
@@ -60,26 +62,34 @@ int Fail(const absl::Status& status, int code) {
 // That of a server that cannot start before something is put back.
 int CodeOf(const absl::Status& status) { return absl::IsDataLoss(status) ? kStateLost : 1; }
 
-// Under nohup the server is meant to outlive the terminal.
-bool HangupEnds() {
+// Under nohup SIGHUP is ignored: the server is meant to outlive the terminal.
+bool HangupIsIgnored() {
   struct sigaction action = {};
   sigaction(SIGHUP, nullptr, &action);
-  return action.sa_handler != SIG_IGN;
+  return action.sa_handler == SIG_IGN;
 }
 
-// The signals that end us, taken from a queue and not by a handler.
-sigset_t EndSignals() {
+// The signals that this program takes from a queue and not by a handler.
+sigset_t OwnSignals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
-  if (HangupEnds()) sigaddset(&set, SIGHUP);
+  if (!HangupIsIgnored()) sigaddset(&set, SIGHUP);
   return set;
 }
 
-// From now on the next signal ends the process on the spot.
-void EndAtNextSignal() {
-  const sigset_t set = EndSignals();
+// With a file to read again, SIGHUP is a request to do so, also under nohup.
+void TakeHangup() {
+  signal(SIGHUP, SIG_DFL);
+  const sigset_t set = OwnSignals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+// From now on the next signal ends the process on the spot, but for a hangup that `hangup_reloads`.
+void EndAtNextSignal(bool hangup_reloads) {
+  sigset_t set = OwnSignals();
+  if (hangup_reloads) sigdelset(&set, SIGHUP);
   struct sigaction action = {};
   action.sa_handler = [](int signal) { _exit(128 + signal); };
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
@@ -90,26 +100,33 @@ void EndAtNextSignal() {
 
 // Returns the signal, or 0 when `timeout_ms` passed first.
 int WaitForSignal(int timeout_ms) {
-  const sigset_t set = EndSignals();
+  const sigset_t set = OwnSignals();
   const timespec timeout = {timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
   const int signal = sigtimedwait(&set, nullptr, &timeout);
   return signal > 0 ? signal : 0;
 }
 
 // While it lives, a signal ends the process soon: a start that replays takes as long as its log
-// is long, and changes nothing that the end of the process would harm.
+// is long, and changes nothing that the end of the process would harm. A hangup that
+// `hangup_reloads` waits until the server has started.
 class EndWhileStarting {
  public:
-  EndWhileStarting() {
-    executor_.Post([this] {
+  explicit EndWhileStarting(bool hangup_reloads) {
+    executor_.Post([this, hangup_reloads] {
       while (!started_) {
-        if (const int signal = WaitForSignal(kStartPollMs); signal != 0) return End(signal);
+        const int signal = WaitForSignal(kStartPollMs);
+        if (signal == SIGHUP && hangup_reloads) {
+          hangup_ = true;
+        } else if (signal != 0) {
+          return End(signal);
+        }
       }
     });
   }
   ~EndWhileStarting() {
     started_ = true;
     executor_.Shutdown();
+    if (hangup_) kill(getpid(), SIGHUP);
   }
   EndWhileStarting(const EndWhileStarting&) = delete;
   EndWhileStarting& operator=(const EndWhileStarting&) = delete;
@@ -129,6 +146,7 @@ class EndWhileStarting {
   }
 
   std::atomic<bool> started_{false};
+  bool hangup_ = false;  // of the executor's thread until it has ended
   ThreadExecutor executor_{"signals", 1};
 };
 
@@ -142,12 +160,11 @@ absl::StatusOr<std::string> TemporaryParent() {
                    "; set TMPDIR to one that you may write to, or use --data-dir"));
 }
 
-absl::Status ApplyLog(const config::v1::Log& log) {
+void ApplyLog(const config::v1::Log& log) {
   SetLogFormat(log.format() == config::v1::LOG_FORMAT_JSON ? LogFormat::kJson : LogFormat::kText);
   SetMinLogSeverity(log.level() == config::v1::LOG_LEVEL_ERROR  ? LogSeverity::kError
                     : log.level() == config::v1::LOG_LEVEL_WARN ? LogSeverity::kWarn
                                                                 : LogSeverity::kInfo);
-  return absl::OkStatus();
 }
 
 // Removes what killed servers of --dev have left behind beside the data of this one.
@@ -180,11 +197,30 @@ absl::Status WithFreeBytes(const absl::Status& status, const std::string& data_d
                                   " bytes free, and ballastd needs ", kOwnBytes, " for itself"));
 }
 
-absl::Status RunUntilSignal(Server* server, const std::string& peers_file) {
+// After SIGHUP: the configuration as it is now. What is wrong in it, or in the files it names, is
+// said in the log, and nothing changes.
+void Reload(Server* server, const config::LoadOptions& load) {
+  const absl::StatusOr<config::LoadedConfig> loaded = config::Load(load);
+  if (!loaded.ok()) {
+    for (const absl::string_view line : absl::StrSplit(loaded.status().message(), '\n')) {
+      BALLAST_LOG(WARN) << "SIGHUP: " << line << "; the configuration stays as it was";
+    }
+    return;
+  }
+  if (!server->Reload().ok()) return;  // It has said why.
+  ApplyLog(loaded->config.log());
+  BALLAST_LOG(INFO) << "SIGHUP: certificates and log settings are those of " << load.file
+                    << " now; other fields take effect at the next start";
+}
+
+absl::Status RunUntilSignal(Server* server, const std::string& peers_file,
+                            const config::LoadOptions& load) {
   for (int polls = 0;; ++polls) {
     const int signal = WaitForSignal(server->serving() ? 60'000 : kPollMs);
-    if (signal != 0) {
-      EndAtNextSignal();
+    if (signal == SIGHUP && !load.file.empty()) {
+      Reload(server, load);
+    } else if (signal != 0) {
+      EndAtNextSignal(!load.file.empty());
       BALLAST_LOG(INFO) << "signal " << strsignal(signal) << ": shutting down";
       return absl::OkStatus();
     }
@@ -209,14 +245,15 @@ absl::StatusOr<TemporaryData> MakeTemporaryData(const CommandLine& line,
 
 // Starts a server and runs it until a signal.
 absl::Status Serve(const CommandLine& line, config::LoadedConfig loaded,
-                   SupervisionOptions supervision) {
+                   SupervisionOptions supervision, const config::LoadOptions& load) {
   const std::string data_path = loaded.config.storage().data_dir();
   const std::string peers_file = loaded.config.cluster().peers_file();
   // Nothing may be assumed of a file after a failed flush. The process ends without another word or
   // write; the supervisor starts the server again, and it continues from what was durable.
   const auto storage_failed = [](const absl::Status&) { _exit(kStorageError); };
   std::optional<EndWhileStarting> starting;
-  if (!line.dev) starting.emplace();  // Temporary data is removed at the end, and replays nothing.
+  // Temporary data is removed at the end, and replays nothing.
+  if (!line.dev) starting.emplace(!load.file.empty());
   auto server = Server::Start({std::move(loaded), line.time_scale, line.ready_file, storage_failed,
                                std::move(supervision)});
   starting.reset();
@@ -224,7 +261,7 @@ absl::Status Serve(const CommandLine& line, config::LoadedConfig loaded,
   if (line.dev) {
     std::cout << "export BALLAST_ENDPOINTS=" << (*server)->address() << std::endl;
   }
-  const absl::Status status = RunUntilSignal(server->get(), peers_file);
+  const absl::Status status = RunUntilSignal(server->get(), peers_file, load);
   (*server)->Stop();
   return status;
 }
@@ -242,7 +279,7 @@ absl::Status LoadAndServe(const CommandLine& line, SupervisionOptions supervisio
   config::LoadOptions load = line.load;
   BALLAST_ASSIGN_OR_RETURN(const TemporaryData temporary, MakeTemporaryData(line, &load));
   BALLAST_ASSIGN_OR_RETURN(config::LoadedConfig loaded, config::Load(load));
-  BALLAST_RETURN_IF_ERROR(ApplyLog(loaded.config.log()));
+  ApplyLog(loaded.config.log());
   if (!temporary.path().empty()) RemoveStaleData(temporary.path());
   if (!line.ready_file.empty()) BALLAST_RETURN_IF_ERROR(CheckReadyFile(line.ready_file));
   const std::string data_path = loaded.config.storage().data_dir();
@@ -253,7 +290,8 @@ absl::Status LoadAndServe(const CommandLine& line, SupervisionOptions supervisio
     BALLAST_LOG(WARN) << "the kernel's default congestion control is BBR, which halves loopback "
                          "bandwidth; our own sockets ask for cubic";
   }
-  return Serve(line, std::move(loaded), std::move(supervision));
+  if (!load.file.empty()) TakeHangup();
+  return Serve(line, std::move(loaded), std::move(supervision), load);
 }
 
 // The exit code. A server fails before it serves, or not at all: later a disk ends the process.
@@ -275,7 +313,7 @@ int Main(int argc, char** argv) {
   DisableLockOrderChecks();
   // What gRPC says of failed connections, we say ourselves.
   setenv("GRPC_VERBOSITY", "NONE", 0);
-  const sigset_t set = EndSignals();
+  const sigset_t set = OwnSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
   RaiseDescriptorLimit();

@@ -52,6 +52,7 @@ constexpr char kWaitsForPeers[] = "waits for its peers file";
 constexpr std::chrono::nanoseconds kProbePatience = std::chrono::seconds(10);
 // How often the files of certificates are looked at.
 constexpr std::chrono::nanoseconds kTlsLookInterval = std::chrono::seconds(1);
+constexpr std::chrono::nanoseconds kInsecureInterval = std::chrono::hours(1);
 // How long the streams may take to deliver SHUTTING_DOWN.
 constexpr std::chrono::milliseconds kStopGrace(1500);
 // How long the connections then stay: one that is closed while a trainer still pushes into it takes
@@ -90,6 +91,7 @@ class ServerImpl : public Server {
   bool serving() const override { return peers_ != nullptr; }
   const std::string& address() const override { return address_; }
   const std::string& admin_address() const override { return admin_address_; }
+  absl::Status Reload() override { return tls_ == nullptr ? absl::OkStatus() : tls_->Reload(); }
   void Stop() override;
 
  private:
@@ -106,6 +108,8 @@ class ServerImpl : public Server {
   // Votes and lost peers find their way to the jobs from here on.
   void StartPeers();
   void WatchStragglers();
+  // Now and every hour, where strangers can reach a port that asks them for nothing.
+  void WarnOfInsecureNetwork();
 
   const ServerOptions options_;
   const ServerConfig& config_;
@@ -159,6 +163,7 @@ absl::Status ServerImpl::Open() {
   BALLAST_RETURN_IF_ERROR(Listen());
   BALLAST_RETURN_IF_ERROR(ProbeListener());
   if (config_.admin().enabled()) BALLAST_RETURN_IF_ERROR(OpenAdmin());
+  WarnOfInsecureNetwork();
   BALLAST_LOG(INFO, LogField("server", config_.cluster().id()), LogField("address", address_),
               LogField("admin", admin_address_), LogField("isa", simd::IsaName(isa_)),
               LogField("memory_budget", FormatBytes(budgets_.all_bytes)),
@@ -257,6 +262,9 @@ absl::Status ServerImpl::OpenAdmin() {
   AdminOptions options;
   options.host = listen.host == "localhost" ? "127.0.0.1" : listen.host;
   options.port = listen.port;
+  if (const std::string& file = config_.admin().token_file(); !file.empty()) {
+    BALLAST_ASSIGN_OR_RETURN(options.token, ReadTokenFile(file));
+  }
   AdminPages pages;
   pages.metrics = &metrics_->registry();
   pages.alive = [this] { return probe_ == nullptr ? absl::OkStatus() : probe_->Health(); };
@@ -345,6 +353,14 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   BALLAST_LOG(INFO, LogField("server", config_.cluster().id()), LogField("servers", servers.size()))
       << "serving jobs";
   return absl::OkStatus();
+}
+
+void ServerImpl::WarnOfInsecureNetwork() {
+  const auto listen = ParseHostPort(config_.listen().address());
+  if (tls_ != nullptr || !listen.ok() || IsLoopback(listen->host)) return;
+  BALLAST_LOG(WARN) << "listen.insecure_network: every process that reaches " << address_
+                    << " may read and change all jobs; set security.mode: tls";
+  executor_->PostAfter(kInsecureInterval, [this] { WarnOfInsecureNetwork(); });
 }
 
 void ServerImpl::WatchStragglers() {

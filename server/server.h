@@ -40,6 +40,10 @@ class Server {
   virtual const std::string& address() const = 0;
   virtual const std::string& admin_address() const = 0;
 
+  // Reads the files that the configuration names again: certificates. Error: what is wrong in them,
+  // which the log has said; nothing has changed then.
+  virtual absl::Status Reload() = 0;
+
   // Fails every job with SHUTTING_DOWN, gives the streams a moment to say so, and ends. Idempotent.
   virtual void Stop() = 0;
 };

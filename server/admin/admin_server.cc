@@ -65,6 +65,15 @@ std::string FormatOf(const char* query) {
   return length > 0 ? format.data() : "";
 }
 
+// Takes as long for each `given` of one length, so that no time tells how much of it is right.
+bool EqualInConstantTime(absl::string_view given, absl::string_view wanted) {
+  unsigned char differs = given.size() == wanted.size() ? 0 : 1;
+  for (size_t i = 0; i < given.size(); ++i) {
+    differs |= static_cast<unsigned char>(given[i] ^ wanted[i % wanted.size()]);
+  }
+  return differs == 0;
+}
+
 // CivetWeb prints its complaints here; they reach the caller as a status instead.
 int IgnoreLogMessage(const mg_connection*, const char*) { return 1; }
 
@@ -75,7 +84,8 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const AdminOptio
   BALLAST_ASSIGN_OR_RETURN(std::string host, CheckedHost(options));
   const bool v6 = host.find(':') != std::string::npos;
   const std::string address = absl::StrCat(v6 ? "[" : "", host, v6 ? "]:" : ":", options.port);
-  std::unique_ptr<AdminServer> server(new AdminServer(std::move(host), std::move(pages)));
+  std::unique_ptr<AdminServer> server(
+      new AdminServer(std::move(host), options.token, std::move(pages)));
 
   // Many threads and a short timeout: a client that never finishes its request holds one of them
   // for a moment, and a probe still finds another.
@@ -129,7 +139,10 @@ int AdminServer::HandleRequest(mg_connection* connection, void* self) {
   const mg_request_info* request = mg_get_request_info(connection);
   const absl::string_view method(request->request_method);
   Reply reply{405, kText, "only GET and HEAD are served here\n"};
-  if (method == "GET" || method == "HEAD") {
+  const bool read = method == "GET" || method == "HEAD";
+  if (read && !static_cast<const AdminServer*>(self)->Permits(connection, request->local_uri)) {
+    reply = {401, kText, "this page needs the header Authorization: Bearer <admin.token_file>\n"};
+  } else if (read) {
     reply = static_cast<const AdminServer*>(self)->Answer(
         request->local_uri, FormOf(connection, request->query_string));
   }
@@ -139,10 +152,17 @@ int AdminServer::HandleRequest(mg_connection* connection, void* self) {
       "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nVary: Accept",
       // Names and error texts of others are escaped; this holds even where one slips through.
       "\r\nContent-Security-Policy: default-src 'none'; style-src 'unsafe-inline'",
-      reply.code == 405 ? "\r\nAllow: GET, HEAD" : "", "\r\nConnection: close\r\n\r\n");
+      reply.code == 405 ? "\r\nAllow: GET, HEAD" : "",
+      reply.code == 401 ? "\r\nWWW-Authenticate: Bearer" : "", "\r\nConnection: close\r\n\r\n");
   mg_write(connection, header.data(), header.size());
   if (method != "HEAD") mg_write(connection, reply.body.data(), reply.body.size());
   return reply.code;
+}
+
+bool AdminServer::Permits(mg_connection* connection, const std::string& path) const {
+  if (token_.empty() || path == "/" || path == "/healthz" || path == "/readyz") return true;
+  const char* header = mg_get_header(connection, "Authorization");
+  return header != nullptr && EqualInConstantTime(header, absl::StrCat("Bearer ", token_));
 }
 
 AdminServer::Form AdminServer::FormOf(mg_connection* connection, const char* query) {

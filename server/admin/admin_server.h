@@ -3,7 +3,7 @@
 //   /readyz   200 or 503          /statusz  what the server is doing: HTML where the client's
 //                                           Accept has text/html, else text; ?format=json, =text
 //   /configz  the effective configuration, text or ?format=json
-// Read-only; no authentication, so it binds to loopback unless told otherwise.
+// Read-only. With a token, all pages but the probes and the list of pages ask for it.
 // Comes from: ballastd, which supplies the contents. Goes to: HTTP clients.
 // Thread safety: all methods may be called from any thread; callbacks run on the HTTP server's own
 // threads, several at a time.
@@ -27,6 +27,8 @@ namespace ballast {
 struct AdminOptions {
   std::string host = "127.0.0.1";  // An IP address; "[::1]" and bare "::1" both work.
   int port = 0;                    // 0 takes a free one.
+  // The bearer token that pages with contents ask for; empty: none.
+  std::string token;
   // How long a client may take to send its request; then it is hung up on.
   std::chrono::milliseconds request_timeout{1000};
 };
@@ -71,8 +73,10 @@ class AdminServer {
     std::string body;
   };
 
-  AdminServer(std::string host, AdminPages pages)
-      : host_(std::move(host)), pages_(std::move(pages)) {}
+  AdminServer(std::string host, std::string token, AdminPages pages)
+      : host_(std::move(host)), token_(std::move(token)), pages_(std::move(pages)) {}
+  // Whether the request may see `path`.
+  bool Permits(mg_connection* connection, const std::string& path) const;
   static int HandleRequest(mg_connection* connection, void* self);
   enum class Form { kText, kJson, kHtml };
   static Form FormOf(mg_connection* connection, const char* query);
@@ -80,7 +84,8 @@ class AdminServer {
   static Reply Probe(const std::function<absl::Status()>& check, const char* word);
   Reply Answer(const std::string& path, Form form) const;
 
-  const std::string host_;  // An IP address without brackets.
+  const std::string host_;   // An IP address without brackets.
+  const std::string token_;  // Empty: none is asked for.
   const AdminPages pages_;
   mg_context* context_ = nullptr;
   int port_ = 0;

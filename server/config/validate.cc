@@ -85,12 +85,21 @@ class Checker {
       Add(path, "port 0 cannot be reached; give the port others connect to");
     }
     if (!config_.listen().insecure_network() && !IsLoopback(address->host)) {
-      Add(path, absl::StrCat(Quoted(text),
-                             " is not a loopback address, and this version has no TLS and no "
-                             "authentication; on a network you trust set "
-                             "listen.insecure_network: true"));
+      CheckSecured(path, text);
     }
     return address;
+  }
+
+  // Of an address that others than this machine reach.
+  void CheckSecured(const std::string& path, const std::string& text) {
+    const bool admin = path == "admin.address";
+    const bool secured = admin ? !config_.admin().token_file().empty()
+                               : config_.security().mode() == v1::SECURITY_MODE_TLS;
+    if (secured) return;
+    Add(path, absl::StrCat(Quoted(text),
+                           " is not a loopback address, and callers prove nothing there; set ",
+                           admin ? "admin.token_file" : "security.mode: tls",
+                           ", or on a network you trust listen.insecure_network: true"));
   }
 
   void CheckListen() {

@@ -16,7 +16,7 @@ from deploy.tools import DEPLOY, run
 
 KUBERNETES = DEPLOY / "kubernetes"
 # Each starts servers; overlays/monitoring stands beside any of them.
-SERVERS = ("base", "overlays/dev", "overlays/nvme")
+SERVERS = ("base", "overlays/dev", "overlays/nvme", "overlays/tls")
 # Label of a StatefulSet's pod -> its ordinal.
 POD_INDEX = "metadata.labels['apps.kubernetes.io/pod-index']"
 

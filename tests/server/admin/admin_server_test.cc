@@ -154,6 +154,31 @@ TEST_F(AdminServerTest, StatuszIsAPageForABrowser) {
   EXPECT_EQ(Body(Request(server_->port(), "GET", "/statusz", "Accept: */*\r\n")), "round 7\n");
 }
 
+TEST(AdminToken, PagesWithContentsAskForItAndProbesDoNot) {
+  AdminOptions options;
+  options.token = "0123456789abcdef";
+  AdminPages pages;
+  pages.status = [](bool) { return "round 7\n"; };
+  pages.config = [](bool) { return "port: 0\n"; };
+  const auto server = AdminServer::Start(options, std::move(pages));
+  ASSERT_TRUE(server.ok()) << server.status();
+  const int port = (*server)->port();
+  for (const char* page : {"/metrics", "/statusz", "/configz", "/none"}) {
+    for (const char* header :
+         {"", "Authorization: Bearer\r\n", "Authorization: Bearer 0123456789abcdeg\r\n",
+          "Authorization: Bearer 0123456789abcdef0\r\n", "Authorization: 0123456789abcdef\r\n"}) {
+      const std::string answer = Request(port, "GET", page, header);
+      EXPECT_THAT(answer, StartsWith("HTTP/1.1 401 ")) << page << header;
+      EXPECT_THAT(answer, HasSubstr("\r\nWWW-Authenticate: Bearer\r\n"));
+      EXPECT_THAT(answer, Not(HasSubstr("round 7")));
+    }
+  }
+  EXPECT_EQ(Body(Request(port, "GET", "/statusz", "Authorization: Bearer 0123456789abcdef\r\n")),
+            "round 7\n");
+  EXPECT_EQ(Body(Get(port, "/healthz")), "ok\n");
+  EXPECT_EQ(Body(Get(port, "/readyz")), "ok\n");
+}
+
 TEST_F(AdminServerTest, TheRootListsThePages) {
   EXPECT_THAT(Body(Fetch("/")), HasSubstr("/metrics"));
 }

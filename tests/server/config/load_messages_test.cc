@@ -149,8 +149,8 @@ TEST(Load, ErrorsOfSizesAndDurationsNameTheUnitsAndTheBounds) {
 TEST(Load, RulesOfAddressesNameThePlaceAndTheNextStep) {
   ExpectMessages({
       {"listen: {address: \"0.0.0.0:7000\", advertise_address: \"127.0.0.1:7000\"}\n",
-       "server.yaml:1:19: listen.address: \"0.0.0.0:7000\" is not a loopback address, and this "
-       "version has no TLS and no authentication; on a network you trust set "
+       "server.yaml:1:19: listen.address: \"0.0.0.0:7000\" is not a loopback address, and callers "
+       "prove nothing there; set security.mode: tls, or on a network you trust "
        "listen.insecure_network: true"},
       {"listen: {address: \"0.0.0.0:7000\", insecure_network: true}\n",
        "listen.advertise_address: must be set, because others cannot reach listen.address "
@@ -168,10 +168,20 @@ TEST(Load, RulesOfAddressesNameThePlaceAndTheNextStep) {
        "server.yaml:1:19: listen.address: expected host:port such as 127.0.0.1:7000 or [::1]:7000, "
        "got \"localhost\": there is no port"},
       {"admin: {address: \"myhost:9000\"}\n",
-       "server.yaml:1:18: admin.address: \"myhost:9000\" is not a loopback address, and this "
-       "version has no TLS and no authentication; on a network you trust set "
+       "server.yaml:1:18: admin.address: \"myhost:9000\" is not a loopback address, and callers "
+       "prove nothing there; set admin.token_file, or on a network you trust "
        "listen.insecure_network: true"},
   });
+}
+
+TEST(Load, SecuredPortsMayBeReachedByOthers) {
+  EXPECT_TRUE(LoadStatus("listen: {address: \"10.0.0.1:7000\"}\n"
+                         "admin: {address: \"10.0.0.1:9000\", token_file: t}\n"
+                         "security: {mode: tls, ca: a, certificate: c, key: k}\n")
+                  .ok());
+  EXPECT_FALSE(LoadStatus("admin: {address: \"10.0.0.1:9000\"}\n"
+                          "security: {mode: tls, ca: a, certificate: c, key: k}\n")
+                   .ok());
 }
 
 TEST(Load, RulesOfSecurityNameThePlaceAndTheNextStep) {

@@ -59,8 +59,9 @@ TEST(ValidatePeers, HoldsThemAgainstTheServersOwnConfiguration) {
   peers[0].set_address("10.0.0.1:0");
   EXPECT_EQ(std::string(ValidatePeers(config, peers).message()),
             "peers[0].address: port 0 cannot be reached; give the port others connect to\n"
-            "peers[0].address: \"10.0.0.1:0\" is not a loopback address, and this version has no "
-            "TLS and no authentication; on a network you trust set listen.insecure_network: true");
+            "peers[0].address: \"10.0.0.1:0\" is not a loopback address, and callers prove "
+            "nothing there; set security.mode: tls, or on a network you trust "
+            "listen.insecure_network: true");
   config.mutable_cluster()->set_id(2);
   config.mutable_listen()->set_insecure_network(true);
   peers[0].set_address("10.0.0.1:1");

@@ -232,6 +232,34 @@ class RunTest(unittest.TestCase):
             self.assertIn("signal Terminated", err)
             self.assertNotIn("signal Hangup", err)
 
+    def test_a_hangup_with_a_file_reads_it_again(self):
+        file = pathlib.Path(self.folder) / "server.yaml"
+        file.write_text("log: {format: text}\n")
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # also under nohup
+        try:
+            server = ServerProcess(self.folder, "--config", str(file))
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        with server:
+            ready = server.ready()
+            heard = []
+
+            def reload(text, words):
+                file.write_text(text)
+                server.process.send_signal(signal.SIGHUP)
+                while not heard or words not in heard[-1]:
+                    heard.append(server.process.stderr.readline())
+                    self.assertNotEqual(heard[-1], "", heard)
+                self.assertEqual(get(ready["admin"], "/readyz")[0], 200)
+
+            reload("log: {level: loud}\n", "log.level: expected one of info, warn, error")
+            self.assertIn("server.yaml:1:14", heard[-1])
+            self.assertIn("the configuration stays as it was", heard[-1])
+            reload("log: {format: json}\n", "certificates and log settings are those of")
+            self.assertEqual(json.loads(heard[-1])["severity"], "INFO")
+            code, _, _ = server.end()
+            self.assertEqual(code, 0)
+
     def test_a_ready_file_that_cannot_be_written_is_refused_at_the_start(self):
         folder = pathlib.Path(self.folder)
         for path, why in ((folder / "missing" / "ready.json", "No such file"),
