@@ -202,6 +202,7 @@ void ServerImpl::FillStreamDeps() {
   stream.max_control_bytes = static_cast<size_t>(config_.limits().max_control_message_bytes());
   stream.presence_bytes_max = config_.limits().max_tensors() / 8 + 1;
   stream.report_after = settings_.Scaled(config_.timing().report_after());
+  stream.lease = settings_.Scaled(config_.timing().lease());
 }
 
 absl::Status ServerImpl::Listen() {

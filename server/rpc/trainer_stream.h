@@ -36,6 +36,8 @@ struct TrainerStreamConfig {
   size_t max_control_bytes = 16 << 20;
   size_t presence_bytes_max = 125'000;  // a bit per tensor
   std::chrono::nanoseconds report_after = std::chrono::milliseconds(2500);
+  // How long a message may be on its way out: a trainer that takes none is lost.
+  std::chrono::nanoseconds lease = std::chrono::seconds(10);
 };
 
 // Everything outlives the streams' calls.
@@ -99,6 +101,8 @@ class TrainerStream : public CallHandler,
   bool Pause() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CheckSilence();
+  // Gives up a trainer that takes nothing of what is sent to it. Whether it did.
+  bool GiveUpUntaken();
   void WatchSilence();
   void ResolveMetrics(RoundEngine* engine);
 
@@ -117,6 +121,8 @@ class TrainerStream : public CallHandler,
   size_t posted_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // handed to the engine, not yet taken
   bool paused_ ABSL_GUARDED_BY(mu_) = false;      // no read is asked for
   std::chrono::nanoseconds paused_at_ ABSL_GUARDED_BY(mu_){0};
+  // Since when a message is on its way out; 0: none is.
+  std::chrono::nanoseconds sending_since_ ABSL_GUARDED_BY(mu_){0};
   bool left_ ABSL_GUARDED_BY(mu_) = false;
   bool seated_ ABSL_GUARDED_BY(mu_) = false;  // the engine has our sink
   std::string close_why_ ABSL_GUARDED_BY(mu_);

@@ -46,6 +46,7 @@ absl::optional<grpc::ByteBuffer> TrainerStream::NextMessage() {
     MutexLock lock(&mu_);
     message = outbox_->Take();
     read = paused_;
+    sending_since_ = message.has_value() ? deps_->clock->Now() : std::chrono::nanoseconds(0);
     if (message.has_value()) Count(*message);
   }
   if (read) ReadMore();
@@ -198,7 +199,28 @@ void TrainerStream::WatchSilence() {
   });
 }
 
+bool TrainerStream::GiveUpUntaken() {
+  {
+    MutexLock lock(&mu_);
+    const bool sending = state_ == State::kOpen && sending_since_.count() > 0;
+    if (!sending || deps_->clock->Now() - sending_since_ < deps_->config.lease) return false;
+  }
+  const std::string why =
+      absl::StrCat("took nothing that was sent to it for ", FormatDuration(deps_->config.lease));
+  ErrorFields fields;
+  fields.slot = static_cast<int>(identity_.slot);
+  Close(ReasonedError(absl::StatusCode::kUnavailable, Reason::kTrainerLost,
+                      absl::StrCat("slot ", identity_.slot, " of this job ", why,
+                                   " and was given up, although it sent heartbeats; is its network "
+                                   "blocked? Start the process again"),
+                      fields),
+        why);
+  Lost(why, deps_->config.lease);
+  return true;
+}
+
 void TrainerStream::CheckSilence() {
+  if (GiveUpUntaken()) return;
   bool silent = false;
   bool said_hello = false;
   {

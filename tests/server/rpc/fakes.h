@@ -122,6 +122,10 @@ class FakeEngine : public RoundEngine {
     }
     return true;
   }
+  bool Holds(const std::function<bool(FakeEngine&)>& condition) {
+    MutexLock lock(&mu_);
+    return condition(*this);
+  }
   std::shared_ptr<SlotSink> sink() {
     MutexLock lock(&mu_);
     return sink_;

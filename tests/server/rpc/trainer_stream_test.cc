@@ -312,6 +312,30 @@ TEST_F(TrainerStreamTest, ASilentStreamIsReported) {
   ExpectLost("no heartbeat for 100ms");
 }
 
+TEST_F(TrainerStreamTest, ATrainerThatSendsHeartbeatsAndTakesNothingIsLost) {
+  // Long, so that a slow machine does not make the heartbeats late.
+  deps_.config.report_after = std::chrono::seconds(4);
+  deps_.config.lease = std::chrono::milliseconds(300);
+  deps_.config.chunk_bytes = 200 << 10;
+  // Far more than the transport takes by itself.
+  const auto bytes = std::make_shared<const std::string>(size_t{64} << 20, 'w');
+  RawStream stream = Open();
+  Greet(&stream);
+  OutPiece piece;
+  piece.round = 5;
+  piece.extent = 1;
+  piece.dtype = DType::kF32;
+  piece.bytes = {bytes->data(), bytes->size(), bytes};
+  engine().sink()->OnExtent(piece);
+  uint64_t beats = 0;
+  const auto lost = [](FakeEngine& e) { return !e.lost_.empty(); };
+  while (!engine().Holds(lost) && stream.Write(Heartbeat(++beats))) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // The pace, not a condition.
+  }
+  EXPECT_GT(beats, 1u);
+  ExpectLost("took nothing that was sent to it for 300ms");
+}
+
 TEST_F(TrainerStreamTest, AStreamThatNeverSaysHelloIsClosed) {
   deps_.config.report_after = std::chrono::milliseconds(100);
   RawStream stream = Open();
