@@ -73,6 +73,13 @@ int ThreadCount(uint32_t configured) {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+// What looks at the server from outside its calls.
+struct Watches {
+  std::unique_ptr<DiskWatch> disks;
+  std::shared_ptr<IdleTrim> trim;
+  std::shared_ptr<ListenerProbe> probe;  // null where the listener has no IP address
+};
+
 class ServerImpl : public Server {
  public:
   explicit ServerImpl(ServerOptions options)
@@ -123,7 +130,7 @@ class ServerImpl : public Server {
 
   // In the order of construction; what comes later uses what stands before.
   std::unique_ptr<ServerMetrics> metrics_;
-  std::unique_ptr<DiskWatch> disks_;
+  Watches watches_;
   std::shared_ptr<Supervision> supervision_;  // Outlives the executor's last task.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<ThreadWorkerPool> workers_;
@@ -137,8 +144,6 @@ class ServerImpl : public Server {
   StragglerLog stragglers_;
   Health health_;
   GenericServer grpc_;
-  std::shared_ptr<IdleTrim> trim_;
-  std::shared_ptr<ListenerProbe> probe_;  // null where the listener has no IP address
   std::unique_ptr<AdminServer> admin_;
 };
 
@@ -157,7 +162,7 @@ absl::Status ServerImpl::Open() {
   supervision_ = Supervision::Start(options_.supervision, executor_.get());
   workers_ = std::make_unique<ThreadWorkerPool>(ThreadCount(config_.rounds().worker_threads()),
                                                 "worker", kWorkerNiceness);
-  disks_ = AddHostMetrics(&metrics_->registry(), config_.storage(), workers_.get());
+  watches_.disks = AddHostMetrics(&metrics_->registry(), config_.storage(), workers_.get());
   FillStreamDeps();
   BALLAST_RETURN_IF_ERROR(OpenTls());
   BALLAST_RETURN_IF_ERROR(Listen());
@@ -195,39 +200,18 @@ void ServerImpl::FillStreamDeps() {
   stream_deps_.executor = executor_.get();
   stream_deps_.clock = RealClock::Get();
   stream_deps_.metrics = metrics_.get();
-  TrainerStreamConfig& stream = stream_deps_.config;
-  stream.chunk_bytes = static_cast<uint32_t>(config_.rounds().chunk_bytes());
-  stream.credit_bytes = static_cast<uint64_t>(config_.rounds().credit_bytes());
-  stream.max_frame_bytes = static_cast<size_t>(config_.limits().max_frame_bytes());
-  stream.max_control_bytes = static_cast<size_t>(config_.limits().max_control_message_bytes());
-  stream.presence_bytes_max = config_.limits().max_tensors() / 8 + 1;
-  stream.report_after = settings_.Scaled(config_.timing().report_after());
-  stream.lease = settings_.Scaled(config_.timing().lease());
+  stream_deps_.config = settings_.Stream();
 }
 
 absl::Status ServerImpl::Listen() {
-  TransportTerms terms;
-  terms.chunk_bytes = stream_deps_.config.chunk_bytes;
-  terms.credit_bytes = stream_deps_.config.credit_bytes;
-  terms.heartbeat_ms =
-      static_cast<uint32_t>(settings_.ScaledMs(config_.timing().heartbeat_interval()).count());
-  terms.report_after_ms =
-      static_cast<uint32_t>(settings_.ScaledMs(config_.timing().report_after()).count());
-  AddControlMethods(&grpc_, &directory_, terms, metrics_.get());
+  AddControlMethods(&grpc_, &directory_, settings_.Terms(), metrics_.get());
   AddPeerMethods(&grpc_, &directory_, {config_.cluster().id(), incarnation_});
   AddAdminMethods(&grpc_, &directory_, [this] { return facts_.Get(); });
   AddHealthMethods(&grpc_, &health_);
   grpc_.AddMethod(method::kExchange, TrainerStream::Factory(&stream_deps_),
                   MethodType::kBidiStream);
 
-  GenericServerOptions options;
-  options.address = config_.listen().address();
-  options.max_message_bytes = static_cast<int>(std::max(
-      config_.limits().max_control_message_bytes(), config_.limits().max_frame_bytes() + 4096));
-  settings_.Bound(&options);
-  options.keepalive_time = settings_.ScaledMs(config_.timing().keepalive_time());
-  options.keepalive_timeout = settings_.ScaledMs(config_.timing().keepalive_timeout());
-  options.time_scale = options_.time_scale;
+  GenericServerOptions options = settings_.Port();
   if (tls_ != nullptr) options.credentials = tls_->ServerCredentials();
   options.metrics = metrics_.get();
   BALLAST_RETURN_IF_ERROR(grpc_.Start(options));
@@ -248,13 +232,13 @@ absl::Status ServerImpl::ProbeListener() {
   IdleTrimOptions trim;
   trim.released = [this] { return grpc_.parsing()->TakeReleased(); };
   trim.trim = GiveFreeMemoryBack;
-  trim_ = IdleTrim::Start(std::move(trim), executor_.get());
+  watches_.trim = IdleTrim::Start(std::move(trim), executor_.get());
   BALLAST_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(config_.listen().address()));
   ProbeTarget target;
   target.host = listen.host;
   target.port = grpc_.port();
-  probe_ = ListenerProbe::Start(target, settings_.Scaled(kProbePatience.count()), RealClock::Get(),
-                                executor_.get(), &metrics_->registry());
+  watches_.probe = ListenerProbe::Start(target, settings_.Scaled(kProbePatience.count()),
+                                        RealClock::Get(), executor_.get(), &metrics_->registry());
   return absl::OkStatus();
 }
 
@@ -268,7 +252,9 @@ absl::Status ServerImpl::OpenAdmin() {
   }
   AdminPages pages;
   pages.metrics = &metrics_->registry();
-  pages.alive = [this] { return probe_ == nullptr ? absl::OkStatus() : probe_->Health(); };
+  pages.alive = [this] {
+    return watches_.probe == nullptr ? absl::OkStatus() : watches_.probe->Health();
+  };
   pages.ready = [this] {
     return health_.ended() ? absl::UnavailableError("this server ends") : directory_.Get().status();
   };
@@ -379,7 +365,7 @@ void ServerImpl::Stop() {
   if (std::exchange(stopped_, true)) return;
   health_.End();
   if (supervision_ != nullptr) supervision_->Stopping();
-  if (probe_ != nullptr) probe_->Stop();
+  if (watches_.probe != nullptr) watches_.probe->Stop();
   const absl::StatusOr<std::shared_ptr<JobDirectory>> directory = directory_.Get();
   if (directory.ok()) {
     const bool had_jobs = (*directory)->operators()->memory_used_bytes() > 0;

@@ -1,5 +1,6 @@
 #include "server/settings.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ballast::server {
@@ -48,13 +49,43 @@ PeerLinkConfig Settings::PeerLink(std::vector<ServerAddress> servers, uint64_t i
   return link;
 }
 
-void Settings::Bound(GenericServerOptions* options) const {
+GenericServerOptions Settings::Port() const {
   const auto& limits = config_.limits();
-  options->connections = {limits.max_connections(), limits.max_connections_per_address(),
-                          limits.max_connections_per_second()};
-  options->max_parse_bytes = static_cast<size_t>(limits.max_parse_bytes());
-  options->max_metadata_bytes = static_cast<int>(limits.max_metadata_bytes());
-  options->max_streams_per_connection = static_cast<int>(limits.max_streams_per_connection());
+  GenericServerOptions options;
+  options.address = config_.listen().address();
+  options.max_message_bytes = static_cast<int>(
+      std::max(limits.max_control_message_bytes(), limits.max_frame_bytes() + 4096));
+  options.connections = {limits.max_connections(), limits.max_connections_per_address(),
+                         limits.max_connections_per_second()};
+  options.max_parse_bytes = static_cast<size_t>(limits.max_parse_bytes());
+  options.max_metadata_bytes = static_cast<int>(limits.max_metadata_bytes());
+  options.max_streams_per_connection = static_cast<int>(limits.max_streams_per_connection());
+  options.keepalive_time = ScaledMs(config_.timing().keepalive_time());
+  options.keepalive_timeout = ScaledMs(config_.timing().keepalive_timeout());
+  options.time_scale = time_scale_;
+  return options;
+}
+
+TransportTerms Settings::Terms() const {
+  TransportTerms terms;
+  terms.chunk_bytes = static_cast<uint32_t>(config_.rounds().chunk_bytes());
+  terms.credit_bytes = static_cast<uint64_t>(config_.rounds().credit_bytes());
+  terms.heartbeat_ms =
+      static_cast<uint32_t>(ScaledMs(config_.timing().heartbeat_interval()).count());
+  terms.report_after_ms = static_cast<uint32_t>(ScaledMs(config_.timing().report_after()).count());
+  return terms;
+}
+
+TrainerStreamConfig Settings::Stream() const {
+  TrainerStreamConfig stream;
+  stream.chunk_bytes = static_cast<uint32_t>(config_.rounds().chunk_bytes());
+  stream.credit_bytes = static_cast<uint64_t>(config_.rounds().credit_bytes());
+  stream.max_frame_bytes = static_cast<size_t>(config_.limits().max_frame_bytes());
+  stream.max_control_bytes = static_cast<size_t>(config_.limits().max_control_message_bytes());
+  stream.presence_bytes_max = config_.limits().max_tensors() / 8 + 1;
+  stream.report_after = Scaled(config_.timing().report_after());
+  stream.lease = Scaled(config_.timing().lease());
+  return stream;
 }
 
 }  // namespace ballast::server

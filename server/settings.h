@@ -9,8 +9,10 @@
 
 #include "ballast/config/v1/server.pb.h"
 #include "server/cluster/job_directory.h"
+#include "server/rpc/convert.h"
 #include "server/rpc/generic_server.h"
 #include "server/rpc/peer_client.h"
+#include "server/rpc/trainer_stream.h"
 
 namespace ballast::server {
 
@@ -34,8 +36,11 @@ class Settings {
                             uint64_t state_budget_bytes) const;
   // Of the calls to other servers.
   PeerLinkConfig PeerLink(std::vector<ServerAddress> servers, uint64_t incarnation) const;
-  // What strangers may ask of the gRPC port.
-  void Bound(GenericServerOptions* options) const;
+  // Of the gRPC port, and what strangers may ask of it; without credentials.
+  GenericServerOptions Port() const;
+  // What a trainer learns of its streams when it attaches, and how the server serves them.
+  TransportTerms Terms() const;
+  TrainerStreamConfig Stream() const;
 
  private:
   const config::v1::ServerConfig& config_;
