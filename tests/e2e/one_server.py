@@ -46,6 +46,7 @@ class OneServer:
         wait_for(lambda: self._ready.exists() or self.process.poll() is not None, "a server")
         told = json.loads(self._ready.read_text())
         self.endpoint: str = told["address"]
+        self.endpoints = [self.endpoint]
         self.admin: str = told["admin"]
 
     def __enter__(self) -> OneServer:

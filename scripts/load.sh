@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Strangers' load on one server of this machine, on loopback only: tests/e2e/load.py says what.
+#   scripts/load.sh [--connections 10000] [--jobs 10] [--json]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+exec .venv/bin/python tests/e2e/load.py "$@"

@@ -1,0 +1,17 @@
+"""The short form of scripts/load.sh: a crowd of idle strangers and garbage beside a neighbour."""
+
+from __future__ import annotations
+
+from e2e.load import CONNECTION_BYTES, measure
+from e2e.one_server import OneServer
+
+
+def test_a_neighbours_jobs_end_right_beside_a_crowd_of_strangers(ballastd, tmp_path):
+    with OneServer(ballastd, tmp_path) as server:
+        result = measure(server, connections=500, jobs=3)
+        print(result)
+        assert server.process.poll() is None
+    assert result["connections_kept"] == 500
+    assert result["garbage_refused"] > 0
+    most = 1.10 * result["resident_before_bytes"] + 500 * CONNECTION_BYTES
+    assert result["resident_most_bytes"] <= most
