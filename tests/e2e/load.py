@@ -59,11 +59,11 @@ class IdleCrowd:
             connection = server.connect()
             self._selector.register(connection, selectors.EVENT_READ, Http2(connection))
             self.open += 1
-            if done % 100 == 99:
-                self.answer()
+            if done % 20 == 19:
+                self.answer(wait_s=0)
 
-    def answer(self) -> None:
-        for key, _ in self._selector.select(0.1):
+    def answer(self, wait_s: float = 0.1) -> None:
+        for key, _ in self._selector.select(wait_s):
             try:
                 key.data.read()
             except OSError:
@@ -125,6 +125,7 @@ def main() -> None:
     options = parser.parse_args()
     flags = ["--set", "limits.max_connections_per_address=20000"]
     flags += ["--set", "limits.max_connections=20000"]
+    flags += ["--set", "limits.max_connections_per_second=20000"]
     with tempfile.TemporaryDirectory() as folder:
         with OneServer(built_ballastd(), Path(folder), *flags) as server:
             result = measure(server, options.connections, options.jobs)
