@@ -270,7 +270,9 @@ std::vector<uint32_t> RoundFsm::CompleteFor(uint32_t slot) const {
   std::vector<uint32_t> complete;
   const bool all = phase_ != Phase::kIdle && phase_ != Phase::kCollect;
   for (uint32_t position = 0; position < owned_.size(); ++position) {
-    const bool contributes = contributors_.Contributes(owned_[position], slot);
+    // The lead trainer may be about to upload, which it alone does, whatever the sets say.
+    const bool may_upload = slot == plan_.epoch.lead_trainer() && !slots_[slot].begun;
+    const bool contributes = may_upload || contributors_.Contributes(owned_[position], slot);
     if (all || !contributes || reduced_[position] != 0 ||
         (slots_[slot].begun && registers_.Complete(position, slot))) {
       complete.push_back(owned_[position]);

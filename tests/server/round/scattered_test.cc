@@ -87,6 +87,13 @@ TEST(ScatteredTest, ASlotOwesItsOwnExtentsAlone) {
   EXPECT_EQ(f.fsm_.CompleteFor(1).size() + f.Dealt(1, 3).size(), f.fsm_.owned().size());
 }
 
+TEST(ScatteredTest, TheLeadTrainerMayOweAllUntilItBegins) {
+  Scattered f(3);
+  EXPECT_TRUE(f.fsm_.CompleteFor(0).empty()) << "it may upload";
+  f.Begin(0);
+  EXPECT_EQ(f.fsm_.CompleteFor(0).size() + f.Dealt(0, 3).size(), f.fsm_.owned().size());
+}
+
 TEST(ScatteredTest, AnotherWorldDealsAnewAndTheRoundBeginsAgain) {
   Scattered f(3);
   for (uint32_t slot = 0; slot < 3; ++slot) f.Begin(slot);
