@@ -237,6 +237,7 @@ absl::Status ServerImpl::ProbeListener() {
   ProbeTarget target;
   target.host = listen.host;
   target.port = grpc_.port();
+  target.tls = tls_ != nullptr;
   watches_.probe = ListenerProbe::Start(target, settings_.Scaled(kProbePatience.count()),
                                         RealClock::Get(), executor_.get(), &metrics_->registry());
   return absl::OkStatus();
