@@ -58,7 +58,7 @@ def backward(model: ByteGPT, round: int, rank: int) -> float:
     loss.backward()
     if round % 2 and rank == 0:
         model.blocks[0].down.bias.grad = None  # the other ranks have one
-    return float(loss)
+    return loss.item()
 
 
 def sum_in_16_bits(models: list[ByteGPT], rank: int) -> None:

@@ -54,5 +54,5 @@ def lost(ranks: list[int], epoch: int, waited_s: float, where: str, outcome: str
         f"{missing} of epoch {epoch} did not arrive within {waited_s:.0f} s (in {where}). "
         f"{outcome}. {_AGAIN}",
         code="UNAVAILABLE",
-        slot=ranks[0] if ranks else -1,
+        slot=ranks[0] if len(ranks) == 1 else -1,
     )
