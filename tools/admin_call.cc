@@ -3,15 +3,18 @@
 #include <chrono>
 #include <iostream>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "ballast/v1/admin.pb.h"
 #include "common/base/inert.h"
 #include "common/base/reason.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "proto/convert/channel.h"
+#include "proto/convert/methods.h"
 #include "proto/convert/status_convert.h"
 
 namespace ballast::tools {
@@ -88,6 +91,28 @@ absl::StatusOr<grpc::ByteBuffer> CallServer(const std::string& endpoint, const c
   }
   if (!result.ok()) return Explained(endpoint, FromGrpc(result));
   return bytes;
+}
+
+std::string FirstThatServes(const Options& options) {
+  if (options.endpoints.size() == 1) return options.endpoints.front();
+  std::string answers;
+  std::vector<std::pair<std::string, absl::Status>> silent;
+  for (const std::string& endpoint : options.endpoints) {
+    const auto reply =
+        Ask<v1::StatusReply>(endpoint, method::kAdminStatus, v1::StatusRequest(), kTimeoutS);
+    if (!reply.ok()) {
+      silent.emplace_back(endpoint, reply.status());
+      continue;
+    }
+    if (answers.empty() || reply->serving()) answers = endpoint;
+    if (reply->serving()) break;
+  }
+  // Of the first one its caller says so.
+  if (answers.empty()) answers = options.endpoints.front();
+  for (const auto& [endpoint, status] : silent) {
+    if (endpoint != answers) Failed(endpoint, options, status);
+  }
+  return answers;
 }
 
 std::string HomeOf(const absl::Status& status) {

@@ -46,7 +46,12 @@ absl::StatusOr<Reply> Ask(const std::string& endpoint, const char* method,
 // Where the home of the jobs listens, if `status` says that another server was asked; else empty.
 std::string HomeOf(const absl::Status& status);
 
-// Asks the first server, and then the jobs' home, if that is another one, which `endpoint` is then.
+// The first of the options' endpoints whose server serves jobs; if none does, the first that
+// answers; if none does, the first. Says on stderr which of those before it do not answer. One
+// endpoint is not asked. The question changes nothing, so a command that follows runs once.
+std::string FirstThatServes(const Options& options);
+
+// Asks that server, and then the jobs' home, if that is another one, which `endpoint` is then.
 template <typename Reply>
 absl::StatusOr<Reply> AskHome(std::string* endpoint, const char* method,
                               const google::protobuf::MessageLite& request, int timeout_s) {

@@ -15,8 +15,9 @@ constexpr char kIntroduction[] = R"(# ballastctl
 which may be repeated or hold a list with commas; without it they read `BALLAST_ENDPOINTS`. That
 is the gRPC port, not the admin port. One server is enough: `health`, `shards`, `trainers`,
 `rounds` and `top` find the others through it, and commands about durable jobs follow it to the
-jobs' home. Servers with TLS want `BALLAST_TLS_CA`, and `BALLAST_TLS_CERT` with `BALLAST_TLS_KEY`
-or `BALLAST_TOKEN_FILE` ([security.md](security.md#clients)).
+jobs' home. Of several, commands about durable jobs take the first that serves, and name on stderr
+those that do not answer. Servers with TLS want `BALLAST_TLS_CA`, and `BALLAST_TLS_CERT` with
+`BALLAST_TLS_KEY` or `BALLAST_TOKEN_FILE` ([security.md](security.md#clients)).
 
 ## Commands
 

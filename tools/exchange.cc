@@ -94,7 +94,7 @@ int Export(const Options& options) {
   request.set_state(options.state);
   request.set_consolidated(options.consolidated);
   if (const std::string wrong = SetFormat(options, &request); !wrong.empty()) return Usage(wrong);
-  std::string endpoint = options.endpoints.front();
+  std::string endpoint = FirstThatServes(options);
   const auto reply = [&] {
     const WorkWatch watch(endpoint, [&](const v1::Work& work) {
       const bool mine = work.kind() == "export" && work.name() == request.name();
@@ -111,7 +111,7 @@ int Import(const Options& options) {
   request.set_from(options.words[0]);
   request.set_as(options.as);
   request.set_world(options.world);
-  std::string endpoint = options.endpoints.front();
+  std::string endpoint = FirstThatServes(options);
   const auto reply = [&] {
     const WorkWatch watch(endpoint, [&](const v1::Work& work) {
       return work.kind() == "import" && work.name() == options.as;

@@ -17,7 +17,7 @@ namespace {
 
 // `jobs list` and, with a name, `jobs show`.
 int ListJobs(const Options& options, const std::string& name) {
-  std::string endpoint = options.endpoints.front();
+  std::string endpoint = FirstThatServes(options);
   absl::StatusOr<v1::ListJobsReply> reply = AskHome<v1::ListJobsReply>(
       &endpoint, method::kAdminListJobs, v1::ListJobsRequest(), kTimeoutS);
   if (!reply.ok()) return Failed(endpoint, options, reply.status());
@@ -35,7 +35,7 @@ int ListJobs(const Options& options, const std::string& name) {
 
 int DeleteJob(const Options& options) {
   const std::string& name = options.words[0];
-  std::string endpoint = options.endpoints.front();
+  std::string endpoint = FirstThatServes(options);
   v1::DeleteJobRequest request;
   request.set_name(name);
   request.set_force(options.force);

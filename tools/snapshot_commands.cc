@@ -25,7 +25,7 @@ int ShowSnapshots(const Options& options, const v1::ListSnapshotsReply& shown,
 
 // `snapshot list` and, with a name, `snapshot show`.
 int ListSnapshots(const Options& options, const std::string& job, const std::string& name) {
-  std::string endpoint = options.endpoints.front();
+  std::string endpoint = FirstThatServes(options);
   v1::ListSnapshotsRequest request;
   request.set_job(job);
   const auto reply =
@@ -43,7 +43,7 @@ int ListSnapshots(const Options& options, const std::string& job, const std::str
 
 // create, verify and delete.
 int ChangeSnapshot(const Options& options, const char* method, const char* done) {
-  std::string endpoint = options.endpoints.front();
+  std::string endpoint = FirstThatServes(options);
   v1::SnapshotRequest request;
   request.set_job(options.words[0]);
   request.set_name(options.words[1]);
@@ -63,7 +63,7 @@ int ChangeSnapshot(const Options& options, const char* method, const char* done)
 
 // `share`: fork.
 int RestoreSnapshot(const Options& options, bool share) {
-  std::string endpoint = options.endpoints.front();
+  std::string endpoint = FirstThatServes(options);
   v1::RestoreSnapshotRequest request;
   request.set_job(options.words[0]);
   request.set_name(options.words[1]);
