@@ -37,6 +37,8 @@ class DiskWatch::Disk : public std::enable_shared_from_this<Disk> {
 
   std::shared_ptr<const Gauge> size() { return {shared_from_this(), &size_}; }
 
+  DiskState Last() { return {directory_.label, Answers(), free_.value(), size_.value()}; }
+
   // No further question. Whether none is open any more, within the grace.
   bool Stop() {
     MutexLock lock(&mu_);
@@ -112,6 +114,12 @@ std::unique_ptr<DiskWatch> DiskWatch::Start(const std::vector<Directory>& direct
   registry->Add("ballast_tier_capacity_bytes", {{"tier", "nvme"}}, std::move(nvme));
   for (const std::shared_ptr<Disk>& disk : watch->disks_) disk->Start();
   return watch;
+}
+
+std::vector<DiskState> DiskWatch::Last() const {
+  std::vector<DiskState> all;
+  for (const std::shared_ptr<Disk>& disk : disks_) all.push_back(disk->Last());
+  return all;
 }
 
 void DiskWatch::Stop() {

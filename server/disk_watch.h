@@ -17,6 +17,7 @@
 #include "common/base/sync.h"
 #include "common/base/thread_executor.h"
 #include "common/metrics/registry.h"
+#include "server/rpc/admin_service.h"
 
 namespace ballast::server {
 
@@ -56,6 +57,9 @@ class DiskWatch {
   ~DiskWatch() { Stop(); }
   DiskWatch(const DiskWatch&) = delete;
   DiskWatch& operator=(const DiskWatch&) = delete;
+
+  // What each disk said last. Any thread, until Stop.
+  std::vector<DiskState> Last() const;
 
   // Asks no more. Where a disk does not answer within the grace, the thread that waits for it is
   // left to the end of the process. Idempotent.

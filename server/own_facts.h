@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "common/base/sync.h"
+#include "server/disk_watch.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/peer_client.h"
 
@@ -15,7 +16,7 @@ namespace ballast::server {
 
 class OwnFacts {
  public:
-  // All but the peers.
+  // All but the peers and the disks.
   void Set(ServerFacts facts) {
     MutexLock lock(&mu_);
     facts_ = std::move(facts);
@@ -25,9 +26,15 @@ class OwnFacts {
     MutexLock lock(&mu_);
     peers_ = std::move(peers);
   }
+  // `disks` outlives this.
+  void SetDisks(const DiskWatch* disks) {
+    MutexLock lock(&mu_);
+    disks_ = disks;
+  }
   ServerFacts Get() const {
     MutexLock lock(&mu_);
     ServerFacts facts = facts_;
+    if (disks_ != nullptr) facts.disks = disks_->Last();
     if (peers_ != nullptr) facts.peers = peers_->Peers();
     return facts;
   }
@@ -35,6 +42,7 @@ class OwnFacts {
  private:
   mutable Mutex mu_;
   ServerFacts facts_ ABSL_GUARDED_BY(mu_);
+  const DiskWatch* disks_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::shared_ptr<PeerClient> peers_ ABSL_GUARDED_BY(mu_);
 };
 

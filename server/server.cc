@@ -163,6 +163,7 @@ absl::Status ServerImpl::Open() {
   workers_ = std::make_unique<ThreadWorkerPool>(ThreadCount(config_.rounds().worker_threads()),
                                                 "worker", kWorkerNiceness);
   watches_.disks = AddHostMetrics(&metrics_->registry(), config_.storage(), workers_.get());
+  facts_.SetDisks(watches_.disks.get());
   FillStreamDeps();
   BALLAST_RETURN_IF_ERROR(OpenTls());
   BALLAST_RETURN_IF_ERROR(Listen());

@@ -24,6 +24,20 @@ int Badness(const std::string& state) {
   return one == known.end() ? 0 : one->second;
 }
 
+// A server keeps 4 MiB for its own records, and takes them where twice as much is free.
+constexpr uint64_t kRoomBytes = uint64_t{8} << 20;
+
+// What is wrong with a disk; empty: nothing.
+std::string ProblemOf(const v1::DiskStatus& disk) {
+  const std::string which = absl::StrCat("its ", disk.directory(), " disk ");
+  if (!disk.answers()) return absl::StrCat(which, "does not answer");
+  if (disk.size_bytes() == 0) return "";
+  const uint64_t least = std::max(kRoomBytes, disk.size_bytes() / 100);
+  if (disk.free_bytes() >= least) return "";
+  return absl::StrCat(which, "is full: ", server::ShortBytes(disk.free_bytes()), " of ",
+                      server::ShortBytes(disk.size_bytes()), " are free");
+}
+
 }  // namespace
 
 ClusterView AskCluster(const Options& options, const v1::StatusRequest& request) {
@@ -60,6 +74,9 @@ int SayWhoIsSilent(const ClusterView& view, const Options& options) {
 std::vector<std::string> ProblemsOf(const v1::StatusReply& server) {
   std::vector<std::string> problems;
   if (!server.serving()) problems.emplace_back("it does not serve jobs yet");
+  for (const v1::DiskStatus& disk : server.disks()) {
+    if (std::string wrong = ProblemOf(disk); !wrong.empty()) problems.push_back(std::move(wrong));
+  }
   for (const v1::PeerStatus& peer : server.peers()) {
     if (!peer.reachable()) problems.push_back(absl::StrCat("it does not reach server ", peer.id()));
   }

@@ -45,6 +45,13 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
     added->set_address(peer.address);
     added->set_reachable(peer.reachable);
   }
+  for (const DiskState& disk : facts.disks) {
+    v1::DiskStatus* added = reply.add_disks();
+    added->set_directory(disk.directory);
+    added->set_answers(disk.answers);
+    added->set_free_bytes(static_cast<uint64_t>(disk.free_bytes));
+    added->set_size_bytes(static_cast<uint64_t>(disk.size_bytes));
+  }
   const auto door = directory.operators();
   if (!door.ok()) {
     done(std::move(reply));

@@ -14,12 +14,21 @@
 
 namespace ballast::server {
 
+// The disk of a directory of the configuration, when it was asked last.
+struct DiskState {
+  std::string directory;  // data or snapshot
+  bool answers = true;
+  double free_bytes = 0;  // 0 before the first answer, as the next
+  double size_bytes = 0;
+};
+
 struct ServerFacts {
   uint32_t id = 0;
   std::string version;
   std::string address;  // told to trainers
   std::string isa;
   std::vector<PeerState> peers;
+  std::vector<DiskState> disks;
 };
 
 // Calls `done`, now or on the directory's strand, with everything known at the moment. Before the

@@ -88,6 +88,12 @@ std::string ServerJson(const v1::StatusReply& server) {
     absl::StrAppend(out, "{\"id\": ", peer.id(), ", \"address\": ", JsonText(peer.address()),
                     ", \"reachable\": ", peer.reachable() ? "true" : "false", "}");
   };
+  const auto disk_json = [](std::string* out, const v1::DiskStatus& disk) {
+    absl::StrAppend(out, "{\"directory\": ", JsonText(disk.directory()),
+                    ", \"answers\": ", disk.answers() ? "true" : "false",
+                    ", \"free_bytes\": ", disk.free_bytes(),
+                    ", \"size_bytes\": ", disk.size_bytes(), "}");
+  };
   const auto job_json = [](std::string* out, const v1::JobStatus& job) { *out += JobJson(job); };
   return absl::StrCat("{\"id\": ", server.id(), ", \"version\": ", JsonText(server.version()),
                       ", \"address\": ", JsonText(server.address()),
@@ -95,7 +101,8 @@ std::string ServerJson(const v1::StatusReply& server) {
                       ", \"isa\": ", JsonText(server.isa()),
                       ", \"memory_used_bytes\": ", server.memory_used_bytes(),
                       ", \"memory_budget_bytes\": ", server.memory_budget_bytes(), ", \"peers\": [",
-                      absl::StrJoin(server.peers(), ", ", peer_json), "], \"jobs\": [",
+                      absl::StrJoin(server.peers(), ", ", peer_json), "], \"disks\": [",
+                      absl::StrJoin(server.disks(), ", ", disk_json), "], \"jobs\": [",
                       absl::StrJoin(server.jobs(), ", ", job_json), "]}");
 }
 

@@ -9,6 +9,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 v1::SlotStatus* AddSlot(v1::StatusReply* server, uint32_t slot, const char* state, uint64_t owed) {
   if (server->jobs().empty()) {
@@ -62,6 +63,30 @@ TEST(ClusterView, EachProblemIsNamed) {
   EXPECT_THAT(ProblemsOf(server), ElementsAre(HasSubstr("does not serve"), HasSubstr("server 7"),
                                               HasSubstr("trainer 2 of job gpt is lost"),
                                               HasSubstr("old failed: no disk")));
+}
+
+void AddDisk(v1::StatusReply* server, bool answers, uint64_t free_bytes, uint64_t size_bytes) {
+  v1::DiskStatus* disk = server->add_disks();
+  disk->set_directory("data");
+  disk->set_answers(answers);
+  disk->set_free_bytes(free_bytes);
+  disk->set_size_bytes(size_bytes);
+}
+
+TEST(ClusterView, ADiskThatIsFullOrSilentIsAProblem) {
+  constexpr uint64_t kMiB = 1 << 20;
+  v1::StatusReply server = View().servers[0];
+  AddDisk(&server, true, 0, 0);  // It was not asked yet.
+  AddDisk(&server, true, 8 * kMiB, 24 * kMiB);
+  AddDisk(&server, true, 10 * kMiB, 1000 * kMiB);
+  EXPECT_THAT(ProblemsOf(server), IsEmpty());
+  AddDisk(&server, true, 8 * kMiB - 1, 24 * kMiB);
+  AddDisk(&server, true, 10 * kMiB - 1, 1000 * kMiB);
+  AddDisk(&server, false, 8 * kMiB, 24 * kMiB);
+  EXPECT_THAT(ProblemsOf(server),
+              ElementsAre("its data disk is full: 8.0 MiB of 24.0 MiB are free",
+                          "its data disk is full: 10.0 MiB of 1000.0 MiB are free",
+                          "its data disk does not answer"));
 }
 
 TEST(ClusterView, ThePaceIsThatOfTheRoundsBetweenTheFirstAndTheLastEnd) {

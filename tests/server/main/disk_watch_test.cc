@@ -97,6 +97,10 @@ TEST_F(DiskWatchTest, ADiskThatHangsHasNoBytesAndSoonNoAnswer) {
   clock_.Advance(std::chrono::seconds(31));
   EXPECT_TRUE(WaitForScrape("ballast_disk_answers{directory=\"snapshot\"} 0\n"));
   EXPECT_THAT(RenderMetrics(registry_), Not(HasSubstr("free_bytes{directory=\"snapshot\"}")));
+  EXPECT_TRUE(watch->Last()[0].answers);
+  EXPECT_EQ(watch->Last()[0].size_bytes, 100);
+  EXPECT_EQ(watch->Last()[1].directory, "snapshot");
+  EXPECT_FALSE(watch->Last()[1].answers);
   disks_->Release();
   EXPECT_TRUE(WaitForScrape("ballast_disk_answers{directory=\"snapshot\"} 1\n"));
   EXPECT_TRUE(WaitForScrape("ballast_disk_free_bytes{directory=\"snapshot\"} "));

@@ -24,7 +24,8 @@ class ServicesTest : public testing::Test {
     terms.report_after_ms = 2500;
     AddControlMethods(&server_, &holder_, terms, &metrics_);
     AddAdminMethods(&server_, &holder_, [] {
-      return ServerFacts{3, "0.1.0", "127.0.0.1:1", "avx2", {{4, "127.0.0.1:2", true}}};
+      return ServerFacts{
+          3, "0.1.0", "127.0.0.1:1", "avx2", {{4, "127.0.0.1:2", true}}, {{"data", false, 5, 10}}};
     });
     EXPECT_TRUE(server_.Start({}).ok());
   }
@@ -165,6 +166,8 @@ TEST_F(ServicesTest, StatusTellsServerPeersAndJobs) {
     EXPECT_EQ(reply.id(), 3u);
     EXPECT_EQ(reply.isa(), "avx2");
     EXPECT_TRUE(reply.peers(0).reachable());
+    EXPECT_EQ(reply.disks(0).ShortDebugString(),
+              "directory: \"data\" free_bytes: 5 size_bytes: 10");
     EXPECT_EQ(reply.serving(), serving);
     EXPECT_EQ(reply.jobs_size(), serving ? 1 : 0);
     if (serving) {
