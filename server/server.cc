@@ -339,6 +339,7 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   facts_.SetPeers(peers_);
   WatchStragglers();
   health_.Serve();
+  metrics_->serving()->Set(1);
   BALLAST_LOG(INFO, LogField("server", config_.cluster().id()), LogField("servers", servers.size()))
       << "serving jobs";
   return absl::OkStatus();
@@ -365,6 +366,7 @@ void ServerImpl::WatchStragglers() {
 
 void ServerImpl::Stop() {
   if (std::exchange(stopped_, true)) return;
+  if (metrics_ != nullptr) metrics_->serving()->Set(0);
   health_.End();
   if (supervision_ != nullptr) supervision_->Stopping();
   if (watches_.probe != nullptr) watches_.probe->Stop();

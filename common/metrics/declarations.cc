@@ -84,6 +84,8 @@ constexpr MetricDeclaration kDeclarations[] = {
     {"ballast_recovery_replayed_rounds_total", kCounter, "",
      "Rounds that were applied again from gradient logs."},
     // Servers and threads.
+    {"ballast_serving", kGauge, "",
+     "1 while the server serves jobs; 0 while it waits for its peers file, replays or ends."},
     {"ballast_peer_reachable", kGauge, "peer",
      "1 while the server with this id answers this one's heartbeat; else 0."},
     {"ballast_tls_cert_expiry_timestamp_seconds", kGauge, "file",

@@ -57,6 +57,7 @@ ServerMetrics::ServerMetrics(const BuildInfo& build) {
     state_bytes_[i] = Make<Gauge>("ballast_state_bytes", {{"tier", tiers[i]}});
   }
   AddDiskSeries();
+  serving_ = Make<Gauge>("ballast_serving", {});
   push_duplicates_ = Make<Counter>("ballast_push_duplicates_total", {});
   push_conflicts_ = Make<Counter>("ballast_push_conflicts_total", {});
 }

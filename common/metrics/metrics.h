@@ -139,6 +139,9 @@ class ServerMetrics {
   // Sets last_snapshot_timestamp_s of a job to the present, if it runs here.
   void MarkSnapshot(absl::string_view run);
 
+  // ballast_serving: 1 while the server serves jobs, else 0.
+  Gauge* serving() { return serving_.get(); }
+
   // ballast_push_duplicates_total and ballast_push_conflicts_total: frames that were sent again
   // with the same bytes (harmless) and with others (refused).
   Counter* push_duplicates() { return push_duplicates_.get(); }
@@ -187,6 +190,7 @@ class ServerMetrics {
   std::array<std::shared_ptr<Histogram>, 2> image_io_;
   std::array<std::shared_ptr<Gauge>, 2> recovery_duration_;
   std::shared_ptr<Counter> recovery_replayed_rounds_;
+  std::shared_ptr<Gauge> serving_;
   std::shared_ptr<Counter> push_duplicates_;
   std::shared_ptr<Counter> push_conflicts_;
 

@@ -55,6 +55,8 @@ ELSEWHERE = {
         "tests/server/security/gate_test.cc", "ARoleMayCallWhatItsRowSays"),
     "ballast_connections_refused_total": (
         "tests/server/net/accept_loop_test.cc", "SilenceGarbageAndHangingUpAreClosed"),
+    "ballast_serving": (
+        "tests/server/main/server_end_test.cc", "HealthAndReadinessTurnWhileItsPortsStillAnswer"),
     "ballast_disk_answers": (
         "tests/server/main/disk_watch_test.cc", "ADiskThatHangsHasNoBytesAndSoonNoAnswer"),
     "ballast_tls_cert_expiry_timestamp_seconds": _TLS,

@@ -32,6 +32,11 @@ bool WaitFor(const std::function<bool()>& condition) {
   return true;
 }
 
+// What a page says, as long as the port answers.
+void ExpectSaid(const std::string& admin, const std::string& page, const std::string& text) {
+  EXPECT_THAT(HttpGet(admin, page), testing::AnyOf(testing::HasSubstr(text), "")) << page;
+}
+
 class Supervisor {
  public:
   void Hear(absl::string_view lines) {
@@ -60,6 +65,7 @@ TEST(ServerEnd, HealthAndReadinessTurnWhileItsPortsStillAnswer) {
   ASSERT_TRUE(server.ok()) << server.status();
   const std::string admin = (*server)->admin_address();
   EXPECT_THAT(HttpGet(admin, "/readyz"), testing::HasSubstr(" 200 "));
+  ExpectSaid(admin, "/metrics", "ballast_serving 1\n");
   EXPECT_TRUE(WaitFor([&] { return supervisor.Heard("READY=1\nSTATUS=serving\n"); }));
   EXPECT_FALSE(supervisor.Heard("STOPPING=1\nSTATUS=stopping\n"));
 
@@ -78,6 +84,7 @@ TEST(ServerEnd, HealthAndReadinessTurnWhileItsPortsStillAnswer) {
   std::thread stop([&server] { (*server)->Stop(); });
   EXPECT_EQ(Next(&watch), Response::NOT_SERVING);
   EXPECT_THAT(HttpGet(admin, "/readyz"), testing::Not(testing::HasSubstr(" 200 ")));
+  ExpectSaid(admin, "/metrics", "ballast_serving 0\n");
   // It lives until its port is closed: where a probe of life failed, the server would be killed.
   EXPECT_THAT(HttpGet(admin, "/healthz"), testing::AnyOf(testing::HasSubstr(" 200 "), ""));
   EXPECT_EQ(watch.Drain().code(), absl::StatusCode::kUnavailable);
