@@ -26,6 +26,11 @@ class OwnFacts {
     MutexLock lock(&mu_);
     peers_ = std::move(peers);
   }
+  // What the server does instead of serving; empty: it serves.
+  void SetInstead(std::string instead) {
+    MutexLock lock(&mu_);
+    facts_.instead = std::move(instead);
+  }
   // `disks` outlives this.
   void SetDisks(const DiskWatch* disks) {
     MutexLock lock(&mu_);

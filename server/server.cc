@@ -225,6 +225,7 @@ absl::Status ServerImpl::Listen() {
   facts.version = BALLAST_VERSION;
   facts.address = address_;
   facts.isa = simd::IsaName(isa_);
+  facts.instead = "waiting for peers";
   facts_.Set(std::move(facts));
   return absl::OkStatus();
 }
@@ -321,6 +322,7 @@ void ServerImpl::StartPeers() {
 
 absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   directory_.WaitFor(StillStarting({config_.cluster().id(), address_}, "reads its jobs from disk"));
+  facts_.SetInstead("replaying");
   supervision_->Replaying();
   const std::vector<ServerAddress> servers = ServersOf(peers);
   PeerLinkConfig link = settings_.PeerLink(servers, incarnation_);
@@ -334,6 +336,7 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
                            MakeEngineDeps(), peers_.get(), std::move(store), std::move(snapshots));
   StartPeers();
   BALLAST_RETURN_IF_ERROR(directory->Recover());
+  facts_.SetInstead("");
   directory_.Set(directory);
   directory->StartRecovered();
   facts_.SetPeers(peers_);
@@ -367,6 +370,7 @@ void ServerImpl::WatchStragglers() {
 void ServerImpl::Stop() {
   if (std::exchange(stopped_, true)) return;
   if (metrics_ != nullptr) metrics_->serving()->Set(0);
+  facts_.SetInstead("ending");
   health_.End();
   if (supervision_ != nullptr) supervision_->Stopping();
   if (watches_.probe != nullptr) watches_.probe->Stop();

@@ -73,7 +73,9 @@ int SayWhoIsSilent(const ClusterView& view, const Options& options) {
 
 std::vector<std::string> ProblemsOf(const v1::StatusReply& server) {
   std::vector<std::string> problems;
-  if (!server.serving()) problems.emplace_back("it does not serve jobs yet");
+  if (!server.serving()) {
+    problems.push_back(absl::StrCat("it does not serve jobs: ", server::StateOf(server)));
+  }
   for (const v1::DiskStatus& disk : server.disks()) {
     if (std::string wrong = ProblemOf(disk); !wrong.empty()) problems.push_back(std::move(wrong));
   }

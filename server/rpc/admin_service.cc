@@ -38,6 +38,7 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
   reply.set_version(facts.version);
   reply.set_address(facts.address);
   reply.set_isa(facts.isa);
+  reply.set_instead(facts.instead);
   AddEvents(request.events(), &reply);
   for (const PeerState& peer : facts.peers) {
     v1::PeerStatus* added = reply.add_peers();
@@ -57,7 +58,7 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
     done(std::move(reply));
     return;
   }
-  reply.set_serving(true);
+  reply.set_serving(facts.instead.empty());
   reply.set_memory_used_bytes((*door)->memory_used_bytes());
   reply.set_memory_budget_bytes((*door)->memory_budget_bytes());
   for (const auto& work : (*door)->ListWorks()) ToProto(*work, reply.add_works());

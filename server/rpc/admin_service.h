@@ -29,6 +29,7 @@ struct ServerFacts {
   std::string isa;
   std::vector<PeerState> peers;
   std::vector<DiskState> disks;
+  std::string instead;  // of serving; empty: it serves where there is a directory
 };
 
 // Calls `done`, now or on the directory's strand, with everything known at the moment. Before the

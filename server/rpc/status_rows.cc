@@ -14,6 +14,12 @@ std::string ShortBytes(uint64_t bytes) {
   return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
 }
 
+std::string StateOf(const v1::StatusReply& server) {
+  if (server.serving()) return "serving";
+  // Earlier servers do not say it.
+  return server.instead().empty() ? "not serving" : server.instead();
+}
+
 std::string SecondsText(double seconds) {
   if (seconds < 1e-3) return absl::StrFormat("%.0f us", seconds * 1e6);
   if (seconds < 1) return absl::StrFormat("%.1f ms", seconds * 1e3);
@@ -39,8 +45,7 @@ std::vector<Row> ServerRows(const Replies& servers) {
     for (const v1::PeerStatus& peer : server.peers()) {
       peers.push_back(absl::StrCat(peer.id(), peer.reachable() ? "" : " unreachable"));
     }
-    rows.push_back({absl::StrCat(server.id()), server.address(),
-                    server.serving() ? "serving" : "waiting for peers", server.version(),
+    rows.push_back({absl::StrCat(server.id()), server.address(), StateOf(server), server.version(),
                     server.isa(), ShortBytes(server.memory_used_bytes()),
                     ShortBytes(server.memory_budget_bytes()),
                     peers.empty() ? "-" : absl::StrJoin(peers, ", ")});

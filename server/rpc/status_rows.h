@@ -16,6 +16,8 @@ using Replies = std::vector<v1::StatusReply>;
 // "12.3 MiB": for reading, not for reading back.
 std::string ShortBytes(uint64_t bytes);
 // "250 us", "1.5 ms", "12.0 s".
+// "serving", or what the server does instead.
+std::string StateOf(const v1::StatusReply& server);
 std::string SecondsText(double seconds);
 double Seconds(uint64_t nanoseconds);
 

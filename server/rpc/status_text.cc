@@ -98,6 +98,7 @@ std::string ServerJson(const v1::StatusReply& server) {
   return absl::StrCat("{\"id\": ", server.id(), ", \"version\": ", JsonText(server.version()),
                       ", \"address\": ", JsonText(server.address()),
                       ", \"serving\": ", server.serving() ? "true" : "false",
+                      ", \"state\": ", JsonText(StateOf(server)),
                       ", \"isa\": ", JsonText(server.isa()),
                       ", \"memory_used_bytes\": ", server.memory_used_bytes(),
                       ", \"memory_budget_bytes\": ", server.memory_budget_bytes(), ", \"peers\": [",

@@ -54,15 +54,17 @@ TEST(ClusterView, AServerThatServesHasNoProblem) {
 TEST(ClusterView, EachProblemIsNamed) {
   v1::StatusReply server = View().servers[0];
   server.set_serving(false);
+  server.set_instead("replaying");
   server.add_peers()->set_id(7);
   AddSlot(&server, 2, "lost", 0);
   v1::JobStatus* failed = server.add_jobs();
   failed->set_name("old");
   failed->set_state("failed");
   failed->set_error("no disk");
-  EXPECT_THAT(ProblemsOf(server), ElementsAre(HasSubstr("does not serve"), HasSubstr("server 7"),
-                                              HasSubstr("trainer 2 of job gpt is lost"),
-                                              HasSubstr("old failed: no disk")));
+  EXPECT_THAT(
+      ProblemsOf(server),
+      ElementsAre(HasSubstr("not serve jobs: replaying"), HasSubstr("server 7"),
+                  HasSubstr("trainer 2 of job gpt is lost"), HasSubstr("old failed: no disk")));
 }
 
 void AddDisk(v1::StatusReply* server, bool answers, uint64_t free_bytes, uint64_t size_bytes) {

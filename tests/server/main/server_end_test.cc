@@ -66,6 +66,7 @@ TEST(ServerEnd, HealthAndReadinessTurnWhileItsPortsStillAnswer) {
   const std::string admin = (*server)->admin_address();
   EXPECT_THAT(HttpGet(admin, "/readyz"), testing::HasSubstr(" 200 "));
   ExpectSaid(admin, "/metrics", "ballast_serving 1\n");
+  ExpectSaid(admin, "/statusz?format=json", "\"state\": \"serving\"");
   EXPECT_TRUE(WaitFor([&] { return supervisor.Heard("READY=1\nSTATUS=serving\n"); }));
   EXPECT_FALSE(supervisor.Heard("STOPPING=1\nSTATUS=stopping\n"));
 

@@ -23,9 +23,14 @@ class ServicesTest : public testing::Test {
     terms.heartbeat_ms = 500;
     terms.report_after_ms = 2500;
     AddControlMethods(&server_, &holder_, terms, &metrics_);
-    AddAdminMethods(&server_, &holder_, [] {
-      return ServerFacts{
-          3, "0.1.0", "127.0.0.1:1", "avx2", {{4, "127.0.0.1:2", true}}, {{"data", false, 5, 10}}};
+    AddAdminMethods(&server_, &holder_, [this] {
+      return ServerFacts{3,
+                         "0.1.0",
+                         "127.0.0.1:1",
+                         "avx2",
+                         {{4, "127.0.0.1:2", true}},
+                         {{"data", false, 5, 10}},
+                         instead_};
     });
     EXPECT_TRUE(server_.Start({}).ok());
   }
@@ -57,6 +62,7 @@ class ServicesTest : public testing::Test {
   ServerMetrics metrics_{BuildInfo()};
   std::shared_ptr<FakeDirectory> directory_ = std::make_shared<FakeDirectory>();
   DirectoryHolder holder_{StillStarting({3, "127.0.0.1:1"}, "waits for its peers file")};
+  std::string instead_;  // of serving, as the server says
   GenericServer server_;
 };
 
@@ -175,6 +181,17 @@ TEST_F(ServicesTest, StatusTellsServerPeersAndJobs) {
     }
     EXPECT_TRUE(call.Drain().ok());
   }
+}
+
+TEST_F(ServicesTest, AServerThatEndsServesNoMoreAndStillHasItsJobs) {
+  instead_ = "ending";
+  holder_.Set(directory_);
+  RawStream call = Open(method::kAdminStatus);
+  ASSERT_TRUE(call.Write(SerializeMessage(v1::StatusRequest())));
+  const auto reply = call.ReadReply<v1::StatusReply>();
+  EXPECT_FALSE(reply.serving());
+  EXPECT_EQ(reply.instead(), "ending");
+  EXPECT_EQ(reply.jobs_size(), 1);
 }
 
 TEST_F(ServicesTest, AServerStopsWithCallsOpen) {

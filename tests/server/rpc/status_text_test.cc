@@ -33,6 +33,16 @@ TEST(StatusTextTest, TheTableSaysWhoOwesWhat) {
   EXPECT_THAT(table, testing::ContainsRegex("gpt +1 +12 +3 +pushing +5 +extent 17"));
 }
 
+TEST(StatusTextTest, AServerThatDoesNotServeSaysWhatItDoes) {
+  v1::StatusReply reply = Reply();
+  reply.set_serving(false);
+  reply.set_instead("replaying");
+  EXPECT_THAT(StatusTable({reply}), testing::HasSubstr("127.0.0.1:7000  replaying"));
+  EXPECT_THAT(StatusJson({reply}), testing::HasSubstr(R"("state": "replaying")"));
+  reply.set_instead("");
+  EXPECT_THAT(StatusTable({reply}), testing::HasSubstr("127.0.0.1:7000  not serving"));
+}
+
 TEST(StatusTextTest, JsonIsEscaped) {
   const std::string json = StatusJson({Reply()});
   EXPECT_THAT(json, testing::HasSubstr(R"("error": "a \"quoted\"\u000aline")"));
