@@ -213,6 +213,13 @@ void Reload(Server* server, const config::LoadOptions& load) {
                     << " now; other fields take effect at the next start";
 }
 
+// With the file the server starts, which may take long.
+absl::Status PollPeers(Server* server, const std::string& peers_file, bool hangup_reloads) {
+  std::optional<EndWhileStarting> starting;
+  if (access(peers_file.c_str(), F_OK) == 0) starting.emplace(hangup_reloads);
+  return server->PollPeers();
+}
+
 absl::Status RunUntilSignal(Server* server, const std::string& peers_file,
                             const config::LoadOptions& load) {
   for (int polls = 0;; ++polls) {
@@ -225,7 +232,7 @@ absl::Status RunUntilSignal(Server* server, const std::string& peers_file,
       return absl::OkStatus();
     }
     if (server->serving()) continue;
-    BALLAST_RETURN_IF_ERROR(server->PollPeers());
+    BALLAST_RETURN_IF_ERROR(PollPeers(server, peers_file, !load.file.empty()));
     if (!server->serving() && polls % kSayEveryPolls == 0) {
       BALLAST_LOG(INFO) << "waiting for peers file " << peers_file;
     }

@@ -38,6 +38,7 @@
 #include "server/server_tls.h"
 #include "server/settings.h"
 #include "server/simd/isa.h"
+#include "server/snapshot_times.h"
 #include "server/status_pages.h"
 #include "server/straggler_log.h"
 #include "server/supervision.h"
@@ -110,7 +111,6 @@ class ServerImpl : public Server {
   absl::Status ProbeListener();
   absl::Status OpenAdmin();
   absl::Status Serve(const std::vector<config::Peer>& peers);
-  std::vector<ServerAddress> ServersOf(const std::vector<config::Peer>& peers) const;
   EngineDeps MakeEngineDeps();
   // Votes and lost peers find their way to the jobs from here on.
   void StartPeers();
@@ -280,16 +280,6 @@ absl::Status ServerImpl::PollPeers() {
   return absl::OkStatus();
 }
 
-// All servers of the cluster, ascending; of one server, itself.
-std::vector<ServerAddress> ServerImpl::ServersOf(const std::vector<config::Peer>& peers) const {
-  std::vector<ServerAddress> servers;
-  for (const config::Peer& peer : peers) servers.push_back({peer.id(), peer.address()});
-  if (servers.empty()) servers.push_back({config_.cluster().id(), address_});
-  std::sort(servers.begin(), servers.end(),
-            [](const ServerAddress& a, const ServerAddress& b) { return a.id < b.id; });
-  return servers;
-}
-
 EngineDeps ServerImpl::MakeEngineDeps() {
   EngineDeps deps;
   deps.executor = executor_.get();
@@ -324,7 +314,7 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   directory_.WaitFor(StillStarting({config_.cluster().id(), address_}, "reads its jobs from disk"));
   facts_.SetInstead("replaying");
   supervision_->Replaying();
-  const std::vector<ServerAddress> servers = ServersOf(peers);
+  const std::vector<ServerAddress> servers = settings_.Servers(peers, address_);
   PeerLinkConfig link = settings_.PeerLink(servers, incarnation_);
   if (tls_ != nullptr) link.credentials = tls_->ChannelCredentials();
   peers_ = PeerClient::Create(link, executor_.get(), RealClock::Get(), grpc_.queue());
@@ -339,6 +329,7 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   facts_.SetInstead("");
   directory_.Set(directory);
   directory->StartRecovered();
+  MarkSnapshots(directory->operators(), metrics_.get());
   facts_.SetPeers(peers_);
   WatchStragglers();
   health_.Serve();

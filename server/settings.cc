@@ -35,6 +35,16 @@ DirectoryConfig Settings::Directory(std::vector<ServerAddress> servers,
   return directory;
 }
 
+std::vector<ServerAddress> Settings::Servers(const std::vector<config::Peer>& peers,
+                                             const std::string& own_address) const {
+  std::vector<ServerAddress> servers;
+  for (const config::Peer& peer : peers) servers.push_back({peer.id(), peer.address()});
+  if (servers.empty()) servers.push_back({config_.cluster().id(), own_address});
+  std::sort(servers.begin(), servers.end(),
+            [](const ServerAddress& a, const ServerAddress& b) { return a.id < b.id; });
+  return servers;
+}
+
 PeerLinkConfig Settings::PeerLink(std::vector<ServerAddress> servers, uint64_t incarnation) const {
   PeerLinkConfig link;
   link.self = config_.cluster().id();

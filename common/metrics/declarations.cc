@@ -78,7 +78,7 @@ constexpr MetricDeclaration kDeclarations[] = {
     {"ballast_image_io_duration_seconds", kHistogram, "op",
      "Time that one image of an extent takes to be read or written, by op."},
     {"ballast_last_snapshot_timestamp_seconds", kGauge, "run",
-     "Unix time of the job's last snapshot, at its home; 0 before the first since the start."},
+     "Unix time of the job's newest snapshot, at its home; 0 without one."},
     {"ballast_recovery_duration_seconds", kGauge, "phase",
      "Time that recovering jobs took since the start, by phase: open the files, load the state."},
     {"ballast_recovery_replayed_rounds_total", kCounter, "",

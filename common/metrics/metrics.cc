@@ -2,6 +2,7 @@
 // Thread safety: maps under one mutex, values are atomics.
 #include "common/metrics/metrics.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -84,10 +85,14 @@ void ServerMetrics::AddRecovery(RecoveryPhase phase, std::chrono::nanoseconds du
       std::chrono::duration<double>(duration).count());
 }
 
-void ServerMetrics::MarkSnapshot(absl::string_view run) {
+void ServerMetrics::MarkSnapshot(absl::string_view run) { MarkSnapshot(run, UnixSeconds()); }
+
+void ServerMetrics::MarkSnapshot(absl::string_view run, double unix_s) {
   MutexLock lock(&mu_);
+  double& newest = newest_snapshots_[std::string(run)];
+  newest = std::max(newest, unix_s);
   const auto job = jobs_.find(std::string(run));
-  if (job != jobs_.end()) job->second->last_snapshot_timestamp_s.Set(UnixSeconds());
+  if (job != jobs_.end()) job->second->last_snapshot_timestamp_s.Set(newest);
 }
 
 std::shared_ptr<JobMetrics> ServerMetrics::Job(absl::string_view run) {
@@ -96,6 +101,8 @@ std::shared_ptr<JobMetrics> ServerMetrics::Job(absl::string_view run) {
   std::shared_ptr<JobMetrics>& job = jobs_[std::string(run)];
   if (job == nullptr) {
     job = std::make_shared<JobMetrics>();
+    const auto newest = newest_snapshots_.find(std::string(run));
+    if (newest != newest_snapshots_.end()) job->last_snapshot_timestamp_s.Set(newest->second);
     AddJobSeries(std::string(run), job);
   }
   return job;

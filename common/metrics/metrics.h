@@ -64,8 +64,7 @@ struct JobMetrics {
   // were written to the rolling checkpoint.
   Counter image_writes;
   Counter image_write_bytes;
-  // ballast_last_snapshot_timestamp_seconds{run}: at the home, Unix time; 0 before the first since
-  // the server's start.
+  // ballast_last_snapshot_timestamp_seconds{run}: at the home, Unix time; 0 without a snapshot.
   Gauge last_snapshot_timestamp_s;
   // ballast_trainers{run,state}: the members of the epoch. active: its stream to this server is
   // open; unresponsive: it is not, and the job waits for the trainer; left: it has said Leave.
@@ -136,8 +135,10 @@ class ServerMetrics {
   // ballast_recovery_replayed_rounds_total.
   Counter* recovery_replayed_rounds() { return recovery_replayed_rounds_.get(); }
 
-  // Sets last_snapshot_timestamp_s of a job to the present, if it runs here.
+  // A snapshot of job `run` was taken at `unix_s`, now without one. last_snapshot_timestamp_s is
+  // the newest of them, also of a job that begins to run later.
   void MarkSnapshot(absl::string_view run);
+  void MarkSnapshot(absl::string_view run, double unix_s);
 
   // ballast_serving: 1 while the server serves jobs, else 0.
   Gauge* serving() { return serving_.get(); }
@@ -198,6 +199,7 @@ class ServerMetrics {
   std::atomic<uint64_t> lookups_{0};
   Mutex mu_;
   std::map<std::string, std::shared_ptr<JobMetrics>> jobs_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, double> newest_snapshots_ ABSL_GUARDED_BY(mu_);  // Unix time, by job
   CountersByLabel frames_rejected_ ABSL_GUARDED_BY(mu_);
   CountersByLabel checksum_errors_ ABSL_GUARDED_BY(mu_);
   CountersByLabel admissions_refused_ ABSL_GUARDED_BY(mu_);

@@ -247,6 +247,14 @@ def test_an_export_is_no_snapshot_of_the_job(start_cluster, tmp_path):
     assert never in cluster.get(0, "/metrics")
     run.trainers.optimizers[0].snapshot("one")
     assert never not in cluster.get(0, "/metrics")
+    # The home reads the time back when it starts again.
+    cluster.kill(0, signal.SIGKILL)
+    cluster.restart(0)
+    cluster.wait_until_serving()
+    run.step(1)
+    known = never.partition("}")[0]
+    wait_for(lambda: known in (text := cluster.get(0, "/metrics")) and never not in text,
+             "the time of the snapshot")
     run.close()
 
 

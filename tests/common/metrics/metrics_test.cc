@@ -151,6 +151,17 @@ TEST(ServerMetricsTest, ThreadsThatRefuseForOneReasonShareItsCounter) {
   EXPECT_EQ(counted, kThreads * kReasons);
 }
 
+TEST(ServerMetricsTest, AJobThatBeginsToRunHasItsNewestSnapshot) {
+  ServerMetrics metrics(TestBuild());
+  metrics.MarkSnapshot("gpt", 1000);
+  metrics.MarkSnapshot("gpt", 3000);
+  metrics.MarkSnapshot("gpt", 2000);
+  EXPECT_EQ(metrics.Job("gpt")->last_snapshot_timestamp_s.value(), 3000);
+  EXPECT_EQ(metrics.Job("bert")->last_snapshot_timestamp_s.value(), 0);
+  metrics.RemoveJob("gpt");
+  EXPECT_EQ(metrics.Job("gpt")->last_snapshot_timestamp_s.value(), 3000);
+}
+
 TEST(ServerMetricsTest, ASnapshotIsMarkedOnlyInAJobThatIsHere) {
   ServerMetrics metrics(TestBuild());
   metrics.MarkSnapshot("gpt");

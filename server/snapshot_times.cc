@@ -1,0 +1,18 @@
+#include "server/snapshot_times.h"
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace ballast::server {
+
+void MarkSnapshots(OperatorDoor* operators, ServerMetrics* metrics) {
+  operators->ListSnapshots("", [metrics](const absl::StatusOr<std::vector<SnapshotInfo>>& all) {
+    if (!all.ok()) return;
+    for (const SnapshotInfo& one : *all) {
+      metrics->MarkSnapshot(one.job, static_cast<double>(one.created_s));
+    }
+  });
+}
+
+}  // namespace ballast::server
