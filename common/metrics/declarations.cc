@@ -63,7 +63,7 @@ constexpr MetricDeclaration kDeclarations[] = {
     {"ballast_log_append_duration_seconds", kHistogram, "",
      "Time until the log has taken a record; it may still be on its way to the disk."},
     {"ballast_log_flush_duration_seconds", kHistogram, "",
-     "Time until everything that was appended to the log survives."},
+     "Time until everything that was appended to a log of durability power survives."},
     {"ballast_log_bytes_total", kCounter, "run", "Bytes appended to the job's gradient log."},
     {"ballast_log_unflushed_bytes", kGauge, "run",
      "Bytes appended to the job's log that no flush has covered."},

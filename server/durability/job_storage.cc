@@ -99,9 +99,10 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStorage::Open(FileSystem* fs,
                                       options.start_round);
 }
 
-void JobStorage::Measure(const Clock* clock, ServerMetrics* metrics, const std::string& run) {
+void JobStorage::Measure(const Clock* clock, ServerMetrics* metrics, const JobSpec& spec) {
   if (metrics == nullptr) return;
-  const auto meter = std::make_shared<const StorageMeter>(clock, metrics, run);
+  const auto meter = std::make_shared<const StorageMeter>(clock, metrics, spec.name,
+                                                          spec.durability == Durability::kPower);
   log_ = MeasuredLog(std::move(log_), meter);
   images_ = MeasuredImages(std::move(images_), shapes_, meter);
 }

@@ -62,9 +62,10 @@ class JobStorage {
   GradientLog* log() { return log_.get(); }
   ImageFile* images() { return images_.get(); }
 
-  // From now on what becomes of the files shows in the metrics of job `run`. Called once, before
-  // MakeRoundLog; `clock` and `metrics` outlive the files. No effect where `metrics` is null.
-  void Measure(const Clock* clock, ServerMetrics* metrics, const std::string& run);
+  // From now on what becomes of the files shows in the metrics of the job of `spec`. Called once,
+  // before MakeRoundLog; `clock` and `metrics` outlive the files. No effect where `metrics` is
+  // null.
+  void Measure(const Clock* clock, ServerMetrics* metrics, const JobSpec& spec);
 
   // Hands everything to executors of its own, which `executors` makes. `durable_round` is what is
   // known to survive. `tier_threads`: as many images are read, and as many written, at a time for a

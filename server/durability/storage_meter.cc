@@ -5,8 +5,9 @@
 
 namespace ballast::server {
 
-StorageMeter::StorageMeter(const Clock* clock, ServerMetrics* metrics, const std::string& run)
-    : clock_(clock), metrics_(metrics), job_(metrics->Job(run)) {}
+StorageMeter::StorageMeter(const Clock* clock, ServerMetrics* metrics, const std::string& run,
+                           bool flushed)
+    : clock_(clock), metrics_(metrics), job_(metrics->Job(run)), flushed_(flushed) {}
 
 absl::Status StorageMeter::Appended(std::chrono::nanoseconds began, uint64_t payload_bytes,
                                     const absl::Status& status) const {
@@ -22,7 +23,7 @@ absl::Status StorageMeter::Appended(std::chrono::nanoseconds began, uint64_t pay
 absl::Status StorageMeter::Flushed(std::chrono::nanoseconds began,
                                    const absl::Status& status) const {
   if (!status.ok()) return status;
-  Observe(metrics_->log_flush(), began);
+  if (flushed_) Observe(metrics_->log_flush(), began);
   job_->log_unflushed_bytes.Set(0);
   return status;
 }

@@ -22,8 +22,10 @@ namespace ballast::server {
 
 class StorageMeter {
  public:
-  // Of job `run`. `clock` and `metrics` outlive this.
-  StorageMeter(const Clock* clock, ServerMetrics* metrics, const std::string& run);
+  // Of job `run`. Flushes of a log that is not `flushed` to the disk take no time, and are not
+  // observed: a server's histogram is of those that rounds wait for. `clock` and `metrics` outlive
+  // this.
+  StorageMeter(const Clock* clock, ServerMetrics* metrics, const std::string& run, bool flushed);
 
   std::chrono::nanoseconds Now() const { return clock_->Now(); }
   // A record with `payload_bytes` was appended, or refused with `status`; it began at `began`.
@@ -44,6 +46,7 @@ class StorageMeter {
   const Clock* const clock_;
   ServerMetrics* const metrics_;
   const std::shared_ptr<JobMetrics> job_;
+  const bool flushed_;
 };
 
 // `log` and `images`, measured by `meter`. `shapes`: of all extents.

@@ -12,7 +12,7 @@ class StorageMeterTest : public testing::Test {
  protected:
   ServerMetrics metrics_{BuildInfo()};
   const std::shared_ptr<JobMetrics> job_ = metrics_.Job("gpt");
-  const StorageMeter meter_{RealClock::Get(), &metrics_, "gpt"};
+  const StorageMeter meter_{RealClock::Get(), &metrics_, "gpt", true};
 };
 
 TEST_F(StorageMeterTest, WhatIsAppendedIsUnflushedUntilAFlushReturns) {
@@ -27,6 +27,14 @@ TEST_F(StorageMeterTest, WhatIsAppendedIsUnflushedUntilAFlushReturns) {
   EXPECT_EQ(job_->log_unflushed_bytes.value(), 0);
   EXPECT_EQ(metrics_.log_flush()->Read().count, 1u);
   EXPECT_EQ(metrics_.log_append()->Read().count, 2u);
+}
+
+TEST_F(StorageMeterTest, FlushesThatReachNoDiskAreNotObserved) {
+  const StorageMeter process(RealClock::Get(), &metrics_, "gpt", false);
+  EXPECT_TRUE(process.Appended(process.Now(), 5000, absl::OkStatus()).ok());
+  EXPECT_TRUE(process.Flushed(process.Now(), absl::OkStatus()).ok());
+  EXPECT_EQ(job_->log_unflushed_bytes.value(), 0);
+  EXPECT_EQ(metrics_.log_flush()->Read().count, 0u);
 }
 
 TEST_F(StorageMeterTest, ALogWithoutRoomIsShortOfItUntilARecordFindsSome) {
