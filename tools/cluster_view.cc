@@ -129,10 +129,13 @@ Pace PaceOf(const v1::JobStatus& job) {
   }
   const uint64_t first = job.rounds(0).age_ns();
   const uint64_t last = job.rounds(job.rounds_size() - 1).age_ns();
-  if (first > last) {
-    pace.rounds_per_s = (count - 1) / Seconds(first - last);
-    pace.pushed_bytes_per_s = later_bytes / Seconds(first - last);
-  }
+  if (first <= last) return pace;
+  // A newest round that is older than two of them take says that the pace has changed: then the
+  // time since it counts, and the figures fall.
+  const double mean_s = Seconds(first - last) / (count - 1);
+  const double time_s = Seconds(last) > 2 * mean_s ? Seconds(first) : Seconds(first - last);
+  pace.rounds_per_s = (count - 1) / time_s;
+  pace.pushed_bytes_per_s = later_bytes / time_s;
   return pace;
 }
 

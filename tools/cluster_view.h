@@ -41,7 +41,7 @@ struct TrainerView {
 };
 std::vector<TrainerView> TrainersOf(const ClusterView& view, const std::string& job);
 
-// A job's pace by the rounds that a server remembers.
+// A job's pace by the rounds that a server remembers. In a stall it falls towards 0.
 struct Pace {
   size_t rounds = 0;
   double rounds_per_s = 0;  // 0 with fewer than two

@@ -107,5 +107,16 @@ TEST(ClusterView, ThePaceIsThatOfTheRoundsBetweenTheFirstAndTheLastEnd) {
   EXPECT_DOUBLE_EQ(pace.pushed_bytes_per_s, 500);
 }
 
+TEST(ClusterView, ThePaceFallsWhileNoRoundEnds) {
+  v1::JobStatus job;
+  for (const uint64_t age_s : {14u, 12u, 10u}) {
+    v1::FinishedRound* round = job.add_rounds();
+    round->set_age_ns(age_s * 1'000'000'000);
+    round->set_pushed_bytes(7000);
+  }
+  EXPECT_DOUBLE_EQ(PaceOf(job).rounds_per_s, 2.0 / 14);
+  EXPECT_DOUBLE_EQ(PaceOf(job).pushed_bytes_per_s, 1000);
+}
+
 }  // namespace
 }  // namespace ballast::tools
