@@ -61,6 +61,8 @@ ServerMetrics::ServerMetrics(const BuildInfo& build) {
   serving_ = Make<Gauge>("ballast_serving", {});
   push_duplicates_ = Make<Counter>("ballast_push_duplicates_total", {});
   push_conflicts_ = Make<Counter>("ballast_push_conflicts_total", {});
+  // From the start: a counter that begins with its first event has no increase then.
+  for (const char* where : {"push", "log", "image"}) checksum_errors(where);
 }
 
 void ServerMetrics::AddDiskSeries() {

@@ -23,7 +23,7 @@ OVERLAY = "overlays/monitoring"
 # Labels that Prometheus adds: its own, and what it finds in Kubernetes.
 ADDED = {"job", "instance", "namespace"}
 # Metrics whose series begin with their first event, or with a second server.
-BEGIN_LATE = {"ballast_frames_rejected_total", "ballast_checksum_errors_total",
+BEGIN_LATE = {"ballast_frames_rejected_total",
               "ballast_admissions_refused_total", "ballast_peer_reachable"}
 # What a panel may count in, by the names of Grafana.
 UNITS = {"ops", "s", "Bps", "bytes", "none", "percentunit"}

@@ -172,6 +172,13 @@ TEST(ServerMetricsTest, ASnapshotIsMarkedOnlyInAJobThatIsHere) {
   EXPECT_GT(job->last_snapshot_timestamp_s.value(), 1.6e9);
 }
 
+TEST(ServerMetricsTest, ChecksumErrorsAreThereBeforeTheFirst) {
+  const ServerMetrics metrics(TestBuild());
+  for (const char* where : {"push", "log", "image"}) {
+    EXPECT_EQ(Find(metrics, "ballast_checksum_errors_total", {{"where", where}})->value, 0);
+  }
+}
+
 TEST(ServerMetricsTest, RecoveriesAddUp) {
   ServerMetrics metrics(TestBuild());
   metrics.AddRecovery(RecoveryPhase::kLoad, std::chrono::milliseconds(250));
