@@ -34,8 +34,8 @@
 #include "server/rpc/peer_client.h"
 #include "server/rpc/peer_service.h"
 #include "server/rpc/trainer_stream.h"
+#include "server/server_security.h"
 #include "server/server_storage.h"
-#include "server/server_tls.h"
 #include "server/settings.h"
 #include "server/simd/isa.h"
 #include "server/snapshot_times.h"
@@ -51,8 +51,6 @@ using config::v1::ServerConfig;
 constexpr char kWaitsForPeers[] = "waits for its peers file";
 // How long the gRPC port may take to answer a new connection.
 constexpr std::chrono::nanoseconds kProbePatience = std::chrono::seconds(10);
-// How often the files of certificates are looked at.
-constexpr std::chrono::nanoseconds kTlsLookInterval = std::chrono::seconds(1);
 constexpr std::chrono::nanoseconds kInsecureInterval = std::chrono::hours(1);
 // How long the streams may take to deliver SHUTTING_DOWN.
 constexpr std::chrono::milliseconds kStopGrace(1500);
@@ -99,14 +97,13 @@ class ServerImpl : public Server {
   bool serving() const override { return peers_ != nullptr; }
   const std::string& address() const override { return address_; }
   const std::string& admin_address() const override { return admin_address_; }
-  absl::Status Reload() override { return tls_ == nullptr ? absl::OkStatus() : tls_->Reload(); }
+  absl::Status Reload() override { return security_->Reload(); }
   void Stop() override;
 
  private:
   absl::Status ChooseIsa();
-  // Reads the certificates, where connections are secured.
-  absl::Status OpenTls();
   void FillStreamDeps();
+  void AddMethods();
   absl::Status Listen();
   absl::Status ProbeListener();
   absl::Status OpenAdmin();
@@ -134,8 +131,8 @@ class ServerImpl : public Server {
   std::shared_ptr<Supervision> supervision_;  // Outlives the executor's last task.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<ThreadWorkerPool> workers_;
-  std::shared_ptr<ServerTls> tls_;  // null: connections are not secured
-  ServerStorage storage_;           // Holds the jobs' files, so it stands before what holds jobs.
+  std::unique_ptr<ServerSecurity> security_;
+  ServerStorage storage_;  // Holds the jobs' files, so it stands before what holds jobs.
   DirectoryHolder directory_;
   const StatusPages pages_;
   TrainerStreamDeps stream_deps_;
@@ -164,8 +161,9 @@ absl::Status ServerImpl::Open() {
                                                 "worker", kWorkerNiceness);
   watches_.disks = AddHostMetrics(&metrics_->registry(), config_.storage(), workers_.get());
   facts_.SetDisks(watches_.disks.get());
+  BALLAST_ASSIGN_OR_RETURN(security_,
+                           ServerSecurity::Open(options_.loaded, metrics_.get(), executor_.get()));
   FillStreamDeps();
-  BALLAST_RETURN_IF_ERROR(OpenTls());
   BALLAST_RETURN_IF_ERROR(Listen());
   BALLAST_RETURN_IF_ERROR(ProbeListener());
   if (config_.admin().enabled()) BALLAST_RETURN_IF_ERROR(OpenAdmin());
@@ -187,34 +185,32 @@ absl::Status ServerImpl::Open() {
   return absl::OkStatus();
 }
 
-absl::Status ServerImpl::OpenTls() {
-  if (config_.security().mode() != config::v1::SECURITY_MODE_TLS) return absl::OkStatus();
-  const auto now_s = [] { return static_cast<int64_t>(std::time(nullptr)); };
-  BALLAST_ASSIGN_OR_RETURN(
-      tls_, ServerTls::Open(options_.loaded, MemoryDirectory(), now_s, &metrics_->registry()));
-  tls_->Watch(executor_.get(), kTlsLookInterval);
-  return absl::OkStatus();
-}
-
 void ServerImpl::FillStreamDeps() {
   stream_deps_.directory = &directory_;
   stream_deps_.executor = executor_.get();
   stream_deps_.clock = RealClock::Get();
   stream_deps_.metrics = metrics_.get();
+  stream_deps_.gate = security_->gate();
   stream_deps_.config = settings_.Stream();
 }
 
-absl::Status ServerImpl::Listen() {
-  AddControlMethods(&grpc_, &directory_, settings_.Terms(), metrics_.get());
-  AddPeerMethods(&grpc_, &directory_, {config_.cluster().id(), incarnation_});
+void ServerImpl::AddMethods() {
+  AddControlMethods(
+      &grpc_, &directory_, settings_.Terms(), [this] { return facts_.Get(); }, metrics_.get());
+  AddPeerMethods(&grpc_, &directory_, {config_.cluster().id(), incarnation_, security_->gate()});
   AddAdminMethods(&grpc_, &directory_, [this] { return facts_.Get(); });
   AddHealthMethods(&grpc_, &health_);
   grpc_.AddMethod(method::kExchange, TrainerStream::Factory(&stream_deps_),
                   MethodType::kBidiStream);
+}
 
+absl::Status ServerImpl::Listen() {
+  AddMethods();
   GenericServerOptions options = settings_.Port();
-  if (tls_ != nullptr) options.credentials = tls_->ServerCredentials();
+  options.credentials = security_->ServerCredentials();
   options.metrics = metrics_.get();
+  options.gate = security_->gate();
+  options.audit = security_->audit();
   BALLAST_RETURN_IF_ERROR(grpc_.Start(options));
   BALLAST_ASSIGN_OR_RETURN(
       address_,
@@ -239,7 +235,7 @@ absl::Status ServerImpl::ProbeListener() {
   ProbeTarget target;
   target.host = listen.host;
   target.port = grpc_.port();
-  target.tls = tls_ != nullptr;
+  target.tls = security_->secured();
   watches_.probe = ListenerProbe::Start(target, settings_.Scaled(kProbePatience.count()),
                                         RealClock::Get(), executor_.get(), &metrics_->registry());
   return absl::OkStatus();
@@ -315,8 +311,9 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   facts_.SetInstead("replaying");
   supervision_->Replaying();
   const std::vector<ServerAddress> servers = settings_.Servers(peers, address_);
+  security_->gate()->SetHome(servers.front().id);
   PeerLinkConfig link = settings_.PeerLink(servers, incarnation_);
-  if (tls_ != nullptr) link.credentials = tls_->ChannelCredentials();
+  link.credentials = security_->ChannelCredentials();
   peers_ = PeerClient::Create(link, executor_.get(), RealClock::Get(), grpc_.queue());
   AddPeerMetrics(&metrics_->registry(), config_.cluster().id(), servers, peers_);
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, storage_.OpenJobs(address_));
@@ -341,7 +338,7 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
 
 void ServerImpl::WarnOfInsecureNetwork() {
   const auto listen = ParseHostPort(config_.listen().address());
-  if (tls_ != nullptr || !listen.ok() || IsLoopback(listen->host)) return;
+  if (security_->secured() || !listen.ok() || IsLoopback(listen->host)) return;
   BALLAST_LOG(WARN) << "listen.insecure_network: every process that reaches " << address_
                     << " may read and change all jobs; set security.mode: tls";
   executor_->PostAfter(kInsecureInterval, [this] { WarnOfInsecureNetwork(); });

@@ -29,7 +29,7 @@ std::optional<v1::StatusReply> StatusPages::Look() const {
   v1::StatusRequest request;
   request.set_rounds(kStatusRounds);
   request.set_events(kStatusEvents);
-  CollectStatus(*directory_, facts_(), request,
+  CollectStatus(*directory_, facts_(), request, Caller(),
                 [promise](v1::StatusReply reply) { promise->set_value(std::move(reply)); });
   if (future.wait_for(kStatusWait) != std::future_status::ready) return std::nullopt;
   return future.get();

@@ -87,7 +87,7 @@ absl::Status AttachBarrier::Attach(const AttachCall& call) {
     const InitDigests others{other_slot, other.init, other.tensor_crc32c};
     BALLAST_RETURN_IF_ERROR(CheckInitDigests(spec_.name, spec_.tensors, digests, &others));
   }
-  seats_[slot] = {call.incarnation, call.init, call.tensor_crc32c};
+  seats_[slot] = {call.incarnation, call.init, call.tensor_crc32c, call.caller.uri()};
   return absl::OkStatus();
 }
 
@@ -106,7 +106,9 @@ std::vector<uint32_t> AttachBarrier::MissingSlots() const {
 
 std::vector<Member> AttachBarrier::Members() const {
   std::vector<Member> members;
-  for (const auto& [slot, seat] : seats_) members.push_back({slot, seat.incarnation});
+  for (const auto& [slot, seat] : seats_) {
+    members.push_back({slot, seat.incarnation, seat.identity});
+  }
   return members;
 }
 

@@ -50,6 +50,7 @@ class AttachBarrier {
     uint64_t incarnation = 0;
     InitMode init = InitMode::kEqual;
     std::vector<uint32_t> tensor_crc32c;
+    std::string identity;
   };
   absl::Status CheckSpec(const AttachCall& call) const;
   absl::Status Error(absl::StatusCode code, Reason reason, const std::string& message,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/security/caller.h"
 #include "server/round/round_types.h"
 
 namespace ballast::server {
@@ -27,6 +28,7 @@ struct AttachCall {
   Resume resume = Resume::kNever;
   uint32_t min_world = 1;  // of a variable world; at most spec.world
   uint64_t call = 0;       // unique per call at this server, for AttachCancelled
+  Caller caller;
 };
 
 struct ServerAddress {
@@ -54,6 +56,7 @@ struct ExtendCall {
   std::vector<uint32_t> tensor_crc32c;
   uint64_t round = 0;                    // the first with the new groups
   std::vector<uint32_t> schedule_group;  // of the new groups; see PolicySpec
+  Caller caller;
 };
 
 }  // namespace ballast::server

@@ -31,6 +31,8 @@ class JobNames {
   virtual absl::StatusOr<JobPlan> MadeJob(const std::string& name) const = 0;
   // Whether a job has the name, also one that is being made by its trainers.
   virtual bool HasName(const std::string& name) const = 0;
+  // The tenant that the job of this name belongs to; null: there is none.
+  virtual const std::string* TenantOf(const std::string& name) const = 0;
   // Durable jobs that are on disk only, or that ended a moment ago, by name.
   virtual const std::map<std::string, JobPlan>& resting() const = 0;
   // The status of jobs that are not made yet, or that come together to begin again.

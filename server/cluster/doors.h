@@ -86,7 +86,8 @@ class OperatorDoor {
   // UNKNOWN_JOB; FAILED_PRECONDITION JOB_BUSY while trainers are attached (with `force` these get
   // JOB_FAILED) or attaching, UNSUPPORTED for durability none; UNAVAILABLE SERVER_LOST when a
   // server does not answer: the job is still listed and can be deleted again.
-  virtual void DeleteJob(const std::string& name, bool force,
+  // A job that `caller` does not see is UNKNOWN_JOB, too.
+  virtual void DeleteJob(const std::string& name, bool force, const Caller& caller,
                          std::function<void(absl::Status)> done) = 0;
 
   // --- Snapshots of durable jobs. Other errors of all of them: FAILED_PRECONDITION UNSUPPORTED

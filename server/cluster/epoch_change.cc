@@ -56,20 +56,24 @@ uint32_t EpochChange::WorldMax() const {
 }
 
 std::vector<Member> EpochChange::NextMembers(const SeatChanges& changes, bool keep_lead) const {
-  std::map<uint32_t, uint64_t> seats;
+  std::map<uint32_t, Member> seats;
   for (const Member& member : plan_.epoch.members) {
     const bool uploads = keep_lead && member.slot == plan_.epoch.lead_trainer();
-    if (uploads || changes.gone.count(member.slot) == 0) seats[member.slot] = member.incarnation;
+    if (uploads || changes.gone.count(member.slot) == 0) seats[member.slot] = member;
   }
-  for (const auto& [slot, incarnation] : changes.newcomers) seats[slot] = incarnation;
+  for (const auto& [slot, incarnation] : changes.newcomers) {
+    const auto identity = changes.identities.find(slot);
+    seats[slot] = {slot, incarnation,
+                   identity == changes.identities.end() ? std::string() : identity->second};
+  }
   if (seats.empty()) return plan_.epoch.members;
   uint32_t least = changes.min_world != 0 ? changes.min_world : plan_.epoch.min_world;
   if (BALLAST_MUTANT(kShrinkTooFar)) least = 1;
   for (const Member& member : plan_.epoch.members) {
-    if (seats.size() < least) seats.emplace(member.slot, member.incarnation);
+    if (seats.size() < least) seats.emplace(member.slot, member);
   }
   std::vector<Member> members;
-  for (const auto& [slot, incarnation] : seats) members.push_back({slot, incarnation});
+  for (const auto& [slot, member] : seats) members.push_back(member);
   return members;
 }
 

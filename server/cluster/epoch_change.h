@@ -23,9 +23,10 @@ namespace ballast::server {
 
 // The trainers that come, and those that go.
 struct SeatChanges {
-  std::map<uint32_t, uint64_t> newcomers;  // slot -> incarnation
-  std::set<uint32_t> gone;                 // in a variable world: slots that become empty
-  uint32_t min_world = 0;                  // that the newcomers ask for; 0: none
+  std::map<uint32_t, uint64_t> newcomers;      // slot -> incarnation
+  std::map<uint32_t, std::string> identities;  // slot -> Member::identity of a newcomer
+  std::set<uint32_t> gone;                     // in a variable world: slots that become empty
+  uint32_t min_world = 0;                      // that the newcomers ask for; 0: none
 };
 
 // Whether `epoch` may continue without `gone`: a trainer stays, and no fewer than its min_world.

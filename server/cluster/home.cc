@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
+#include "server/cluster/home_errors.h"
 #include "server/round/job_plan.h"
 
 namespace ballast::server {
@@ -13,13 +14,6 @@ namespace {
 
 absl::Status Busy(const std::string& name, const std::string& why) {
   return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobBusy, why, {.job = name});
-}
-
-absl::Status Unknown(const std::string& name) {
-  return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
-                       absl::StrCat("there is no job \"", name, "\"; `ballastctl jobs list` shows ",
-                                    "those there are"),
-                       {.job = name});
 }
 
 }  // namespace
@@ -78,7 +72,7 @@ absl::StatusOr<JobPlan> Home::WholeJob(const std::string& name) const {
     plan.resting_round = 0;
     return plan;
   }
-  if (home == nullptr) return Unknown(name);
+  if (home == nullptr) return home::NoJobOfName(name);
   return Busy(name, absl::StrCat("job \"", name, "\" ",
                                  made ? "has ended, and nothing of it is on disk"
                                       : "is being attached to; take the snapshot when its "
@@ -93,7 +87,13 @@ absl::StatusOr<JobPlan> Home::MadeJob(const std::string& name) const {
   }
   if (home != nullptr) return home->plan();
   if (const JobPlan* const resting = Resting(name); resting != nullptr) return *resting;
-  return Unknown(name);
+  return home::NoJobOfName(name);
+}
+
+const std::string* Home::TenantOf(const std::string& name) const {
+  if (const HomeJob* const job = homes_.Find(name); job != nullptr) return &job->plan().tenant;
+  const JobPlan* const resting = Resting(name);
+  return resting == nullptr ? nullptr : &resting->tenant;
 }
 
 bool Home::HasName(const std::string& name) const {

@@ -49,6 +49,7 @@ class Home final : public JobNames, public LocalJobs::Listener, private HomeHost
   absl::StatusOr<JobPlan> WholeJob(const std::string& name) const override;
   absl::StatusOr<JobPlan> MadeJob(const std::string& name) const override;
   bool HasName(const std::string& name) const override;
+  const std::string* TenantOf(const std::string& name) const override;
   const std::map<std::string, JobPlan>& resting() const override { return resting_; }
   std::vector<JobStatus> Attaching() const override { return homes_.Attaching(); }
   void AddResting(const JobPlan& plan) override { resting_[plan.spec.name] = plan; }

@@ -109,6 +109,32 @@ absl::Status TooManyJobs(const std::string& job, size_t jobs, uint32_t jobs_max)
                        {.job = job});
 }
 
+absl::Status NoJobOfName(const std::string& job) {
+  return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
+                       absl::StrCat("there is no job \"", job, "\"; `ballastctl jobs list` shows ",
+                                    "those there are"),
+                       {.job = job});
+}
+
+absl::Status NameOfOthers(const std::string& job) {
+  return ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
+                       absl::StrCat("the name \"", job, "\" is not free; use another name"),
+                       {.job = job});
+}
+
+absl::Status NoJobOfNumber(uint64_t job) {
+  return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
+                       absl::StrCat("job ", JobIdText(job), " is not known here"));
+}
+
+absl::Status TooManyPending(const std::string& job, const std::string& tenant, size_t jobs) {
+  return ReasonedError(absl::StatusCode::kResourceExhausted, Reason::kOverBudget,
+                       absl::StrCat(jobs, " jobs of tenant ", tenant, " wait for their trainers, ",
+                                    "which is the limit of a tenant (a quarter of ",
+                                    "limits.max_jobs); start their trainers, or wait"),
+                       {.job = job});
+}
+
 absl::Status NoDurableJob(uint32_t self, uint64_t job) {
   return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
                        absl::StrCat("server ", self, " has no durable job ", JobIdText(job)),

@@ -41,15 +41,23 @@ uint64_t JobId(const std::string& name, const std::vector<Member>& members) {
 
 bool IsDurable(const JobPlan& plan) { return plan.spec.durability != Durability::kNone; }
 
-JobPlan PlanOfSpec(const JobSpec& spec) {
+JobPlan PlanOfSpec(const JobSpec& spec, const std::string& tenant) {
   JobPlan plan;
   plan.spec = spec;
+  plan.tenant = tenant;
   return plan;
 }
 
+Waiter WaiterOf(const home::AttachInput& input) {
+  return {.ticket = input.ticket,
+          .call = input.call.call,
+          .incarnation = input.call.incarnation,
+          .identity = input.call.caller.uri()};
+}
+
 // The plan of a job that all slots have attached to.
-JobPlan NewPlan(const home::Rules& rules, const AttachBarrier& barrier) {
-  JobPlan plan = PlanOfSpec(barrier.spec());
+JobPlan NewPlan(const home::Rules& rules, const AttachBarrier& barrier, const std::string& tenant) {
+  JobPlan plan = PlanOfSpec(barrier.spec(), tenant);
   plan.epoch.members = barrier.Members();
   plan.epoch.min_world = barrier.min_world();
   plan.epoch.contributors = ContributorsOf(plan.spec, plan.epoch.members);
@@ -137,7 +145,8 @@ HomeJob::HomeJob(const home::Rules* rules, Stage stage, JobPlan plan, Seating::W
       growth_(rules) {}
 
 HomeJob HomeJob::New(const home::Rules* rules, const AttachCall& first) {
-  HomeJob job(rules, Stage::kAttaching, PlanOfSpec(first.spec), Seating::World::kInhabited);
+  HomeJob job(rules, Stage::kAttaching, PlanOfSpec(first.spec, first.caller.tenant()),
+              Seating::World::kInhabited);
   job.barrier_.emplace(first);
   return job;
 }
@@ -198,15 +207,11 @@ void HomeJob::OnFirstAttach(const home::AttachInput& input, Turn* turn) {
     if (first) stage_ = Stage::kOver;
     return;
   }
-  seating_.room()->Wait(call.slot, {input.ticket, call.call, call.incarnation}, kLaterCall,
-                        turn->effects);
-  if (first) {
-    const bool named = call.wait.count() > 0;
-    turn->Do(home::Arm{named ? call.wait : rules_->attach_timeout, home::AttachDueInput{}});
-  }
+  seating_.room()->Wait(call.slot, WaiterOf(input), kLaterCall, turn->effects);
+  if (first) turn->Do(home::Arm{rules_->WaitOf(call), home::AttachDueInput{}});
   if (!barrier_->AllAttached()) return;
   stage_ = Stage::kMaking;
-  plan_ = NewPlan(*rules_, *barrier_);
+  plan_ = NewPlan(*rules_, *barrier_, plan_.tenant);
   AskToMake(turn);
 }
 
@@ -236,8 +241,11 @@ void HomeJob::OnAttach(const home::AttachInput& input, Turn* turn) {
     }
     return turn->Do(home::RefuseAttach{input.ticket, home::NameTaken(call, plan_, !end_.ok())});
   }
+  if (!plan_.epoch.Find(call.slot)->BelongsTo(call.caller)) {
+    return turn->Do(home::RefuseAttach{input.ticket, home::SeatHeld(plan_.spec.name, call.slot)});
+  }
   seating_.OnMember(call.slot, call.incarnation);
-  const Waiter waiter{input.ticket, call.call, call.incarnation};
+  const Waiter waiter = WaiterOf(input);
   if (!made()) {
     seating_.room()->Wait(call.slot, waiter, kLaterCall, turn->effects);
   } else if (stage_ == Stage::kSealing || stage_ == Stage::kAdopting) {

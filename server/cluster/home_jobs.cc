@@ -14,6 +14,9 @@
 namespace ballast::server {
 namespace {
 
+// One tenant's part of limits.max_jobs that may wait for trainers.
+constexpr uint32_t kPendingShare = 4;
+
 home::Rules RulesOf(const DirectoryConfig& config) {
   home::Rules rules{.self = config.self,
                     .limits = config.limits,
@@ -42,7 +45,29 @@ HomeJobs::HomeJobs(const DirectoryConfig& config, const Clock* clock, PeerLink* 
 
 // --- Calls of trainers --------------------------------------------------------------------------
 
+// Of another tenant's job a caller learns no more than that the name is not free.
+absl::Status HomeJobs::CheckTenant(const AttachCall& call) const {
+  const std::string& name = call.spec.name;
+  const HomeJob* const job = Find(name);
+  const JobPlan* const plan = job != nullptr ? &job->plan() : host_->Resting(name);
+  if (plan == nullptr || call.caller.Sees(plan->tenant)) return absl::OkStatus();
+  return call.resume == Resume::kMust ? home::NoJobToResume(name) : home::NameOfOthers(name);
+}
+
+// A tenant whose trainers do not come leaves room for the jobs of others.
+absl::Status HomeJobs::CheckPending(const AttachCall& call) const {
+  if (!call.caller.secured) return absl::OkStatus();
+  const std::string tenant = call.caller.tenant();
+  const auto pending =
+      static_cast<size_t>(std::count_if(homes_.begin(), homes_.end(), [&](const auto& entry) {
+        return !entry.second.job.made() && entry.second.job.plan().tenant == tenant;
+      }));
+  const size_t most = std::max<size_t>(config_.jobs_max / kPendingShare, 1);
+  return pending < most ? absl::OkStatus() : home::TooManyPending(call.spec.name, tenant, pending);
+}
+
 void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
+  if (const absl::Status status = CheckTenant(call); !status.ok()) return done(status);
   const std::string& name = call.spec.name;
   const absl::Status names = CheckNewNames(call.spec.tensors);  // matters to a new job only
   if (const HomeJob* const job = Find(name); job != nullptr) {
@@ -63,6 +88,7 @@ void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
   }
   if (call.resume == Resume::kMust) return done(home::NoJobToResume(name));
   if (!names.ok()) return done(names);
+  if (const absl::Status status = CheckPending(call); !status.ok()) return done(status);
   if (homes_.size() >= config_.jobs_max) host_->ReleaseEnded();
   if (homes_.size() >= config_.jobs_max) {
     return done(home::TooManyJobs(name, homes_.size(), config_.jobs_max));
@@ -90,9 +116,8 @@ void HomeJobs::Extend(const ExtendCall& call, const ExtendDone& done) {
   const auto it = std::find_if(homes_.begin(), homes_.end(), [&](const auto& entry) {
     return entry.second.job.made() && entry.second.job.plan().job == call.job;
   });
-  if (it == homes_.end()) {
-    return done(ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
-                              absl::StrCat("job ", JobIdText(call.job), " is not known here"), {}));
+  if (it == homes_.end() || !call.caller.Sees(it->second.job.plan().tenant)) {
+    return done(home::NoJobOfNumber(call.job));
   }
   const home::Ticket ticket = next_ticket_++;
   extends_[ticket] = done;
@@ -157,7 +182,10 @@ std::vector<JobStatus> HomeJobs::Attaching() const {
   for (const auto& [name, home] : homes_) {
     const std::optional<HomeJob::Attaching> world = home.job.attaching();
     if (!world.has_value()) continue;
-    JobStatus job{.name = name, .job = home.job.plan().job, .state = "attaching"};
+    JobStatus job{.name = name,
+                  .tenant = home.job.plan().tenant,
+                  .job = home.job.plan().job,
+                  .state = "attaching"};
     job.world = world->world;
     for (uint32_t s = 0; s < job.world; ++s) job.slots.push_back({.slot = s, .state = "attached"});
     for (const uint32_t s : world->missing) job.slots[s].state = "absent";

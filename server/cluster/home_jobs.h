@@ -89,6 +89,9 @@ class HomeJobs {
   std::vector<JobStatus> Attaching() const;
 
  private:
+  absl::Status CheckTenant(const AttachCall& call) const;
+  absl::Status CheckPending(const AttachCall& call) const;
+
   struct Home {
     uint64_t life = 0;  // differs between two jobs of one name
     HomeJob job;

@@ -3,6 +3,7 @@
 // Thread safety: plain values.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -22,10 +23,16 @@ struct Rules {
   uint32_t self = 0;              // server id of the home
   std::vector<uint32_t> servers;  // of a new job: ids, ascending; the home is the first
   JobLimits limits;
-  std::chrono::nanoseconds attach_timeout{0};  // of a call that names no wait
+  std::chrono::nanoseconds attach_timeout{0};  // the longest that a call may wait
   // How long a seat whose process still looks alive may keep a newcomer waiting.
   std::chrono::nanoseconds takeover_wait{0};
   std::chrono::nanoseconds lease{0};
+
+  // How long a call waits for other slots.
+  std::chrono::nanoseconds WaitOf(const AttachCall& call) const {
+    return call.wait.count() > 0 ? std::min<std::chrono::nanoseconds>(call.wait, attach_timeout)
+                                 : attach_timeout;
+  }
 };
 
 // A call that is to be answered. The driver counts them, from 1 on.

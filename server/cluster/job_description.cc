@@ -9,7 +9,7 @@ uint64_t ParametersOf(const JobSpec& spec) {
 }
 
 DurableJob Describe(const JobPlan& plan, const std::string& state, const JobStore& store) {
-  DurableJob job{.name = plan.spec.name, .job = plan.job, .state = state};
+  DurableJob job{.name = plan.spec.name, .tenant = plan.tenant, .job = plan.job, .state = state};
   job.durability = plan.spec.durability;
   job.world = plan.spec.world;
   job.epoch = plan.epoch.epoch;

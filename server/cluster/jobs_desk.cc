@@ -9,6 +9,7 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
+#include "server/cluster/home_errors.h"
 #include "server/cluster/job_description.h"
 
 namespace ballast::server {
@@ -120,7 +121,9 @@ absl::StatusOr<JobPlan> JobsDesk::FindToDelete(const std::string& name) const {
   return plan;
 }
 
-void JobsDesk::Delete(const std::string& name, bool force, const Done& done) {
+void JobsDesk::Delete(const std::string& name, bool force, const Caller& caller, const Done& done) {
+  const std::string* const tenant = parts_.names->TenantOf(name);
+  if (tenant != nullptr && !caller.Sees(*tenant)) return done(home::NoJobOfName(name));
   const absl::StatusOr<JobPlan> plan = FindToDelete(name);
   if (!plan.ok()) return done(plan.status());
   const std::shared_ptr<RoundEngine> engine = parts_.jobs->Find(plan->job);

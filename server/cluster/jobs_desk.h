@@ -30,7 +30,7 @@ class JobsDesk {
   void Status(const std::function<void(std::vector<JobStatus>)>& done);
   // As OperatorDoor's ListJobs and DeleteJob, with their errors.
   void List(const std::function<void(absl::StatusOr<DurableJobs>)>& done);
-  void Delete(const std::string& name, bool force, const Done& done);
+  void Delete(const std::string& name, bool force, const Caller& caller, const Done& done);
 
  private:
   // The job, if it may be deleted: it is durable, and no snapshot is taken of it at rest.

@@ -14,6 +14,7 @@ namespace ballast::server {
 // A durable job as its home knows it.
 struct DurableJob {
   std::string name;
+  std::string tenant = kDefaultTenant;
   uint64_t job = 0;
   std::string state;  // running | resting: on disk only
   Durability durability = Durability::kPower;

@@ -27,10 +27,11 @@ void Seating::Ask(const home::AttachInput& input, const JobPlan& plan, bool made
         home::RefuseAttach{input.ticket, home::NoSuchSeat(call, plan.spec, difference)});
     return;
   }
-  const std::chrono::nanoseconds wait = call.wait.count() > 0 ? call.wait : rules_->attach_timeout;
+  const std::chrono::nanoseconds wait = rules_->WaitOf(call);
   Waiter waiter{.ticket = input.ticket,
                 .call = call.call,
                 .incarnation = call.incarnation,
+                .identity = call.caller.uri(),
                 .world = call.spec.world,
                 .min_world = call.min_world,
                 .until = now + wait,
@@ -162,6 +163,9 @@ SeatChanges Seating::TakeChanges(const JobPlan& plan, uint32_t world_max,
   if (!gathers()) {
     room_.TurnAway(plan.epoch, plan.spec.name, world_max, effects);
     changes.newcomers = room_.newcomers();
+    for (const auto& [slot, incarnation] : changes.newcomers) {
+      changes.identities[slot] = room_.Find(slot)->identity;
+    }
     if (!changes.newcomers.empty()) changes.min_world = room_.GatheringAt(now).min_world;
   }
   for (const auto& [slot, incarnation] : std::exchange(gone_, {})) {

@@ -139,9 +139,9 @@ class StrandOperatorDoor final : public OperatorDoor {
   void ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) override {
     Post([this, done = std::move(done)] { parts_.job_desk->List(done); });
   }
-  void DeleteJob(const std::string& name, bool force,
+  void DeleteJob(const std::string& name, bool force, const Caller& caller,
                  std::function<void(absl::Status)> done) override {
-    Post([=, this, done = std::move(done)] { parts_.job_desk->Delete(name, force, done); });
+    Post([=, this, done = std::move(done)] { parts_.job_desk->Delete(name, force, caller, done); });
   }
 
   void CreateSnapshot(const std::string& job, const std::string& name, uint32_t keep,

@@ -26,6 +26,7 @@ struct Waiter {
   home::Ticket ticket = 0;
   uint64_t call = 0;  // AttachCall::call
   uint64_t incarnation = 0;
+  std::string identity;  // Member::identity
   // Of a process that asks for a seat of a job that was made before.
   uint32_t world = 1;
   uint32_t min_world = 1;

@@ -7,6 +7,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/mutant.h"
 #include "common/base/reason.h"
+#include "server/round/no_job.h"
 
 namespace ballast::server {
 
@@ -85,6 +86,7 @@ const std::shared_ptr<SlotSink>& Audience::Sink(uint32_t slot) const {
 // --- Streams ------------------------------------------------------------------------------------
 
 absl::Status Audience::CheckHello(const SlotHello& hello) const {
+  if (!hello.caller.Sees(fsm_->plan().tenant)) return NoJobHere(fsm_->plan().job);
   const EpochRecord& epoch = fsm_->plan().epoch;
   const std::string& job = fsm_->plan().spec.name;
   const ErrorFields fields{
@@ -102,7 +104,9 @@ absl::Status Audience::CheckHello(const SlotHello& hello) const {
   };
   const bool holds = BALLAST_MUTANT(kNoIncarnation) ? epoch.Find(hello.slot) != nullptr
                                                     : epoch.Holds(hello.slot, hello.incarnation);
-  if (!holds || taken(hello.slot)) {
+  const Member* const member = epoch.Find(hello.slot);
+  const bool belongs = member == nullptr || member->BelongsTo(hello.caller);
+  if (!holds || !belongs || taken(hello.slot)) {
     return refuse(Reason::kWrongIncarnation, absl::StrCat("slot ", hello.slot, " of job \"", job,
                                                           "\" is not this process'; attach again"));
   }

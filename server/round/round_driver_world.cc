@@ -73,6 +73,7 @@ void RoundDriver::Start(bool restarted) {
 JobStatus RoundDriver::Status() const {
   JobStatus status;
   fsm_.FillStatus(&status);
+  status.tenant = fsm_.plan().tenant;
   status.state_bytes = state_.store.bytes();
   status.tier = state_.nvme != nullptr ? "nvme" : "dram";
   status.rounds = meter_.history().All();

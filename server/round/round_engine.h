@@ -82,6 +82,7 @@ struct SlotHello {
   uint64_t incarnation = 0;
   uint32_t epoch = 0;
   uint64_t round = 0;  // version of its weights; 0: it does not say
+  Caller caller;
 };
 
 // Where it continues; docs/formats/wire.md, Welcome.

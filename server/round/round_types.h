@@ -19,6 +19,7 @@
 #include "common/job/frame_header.h"
 #include "common/job/job_spec.h"
 #include "common/job/round_result.h"
+#include "common/security/caller.h"
 #include "server/round/round_history.h"
 
 namespace ballast::server {
@@ -26,6 +27,13 @@ namespace ballast::server {
 struct Member {
   uint32_t slot = 0;
   uint64_t incarnation = 0;
+  // The identity that attached, as its URI; empty: no identity is needed to use the seat.
+  std::string identity;
+
+  // Whether the seat is that of this caller, if the incarnation is.
+  bool BelongsTo(const Caller& caller) const {
+    return !caller.secured || identity.empty() || identity == caller.uri();
+  }
 };
 
 // The immutable fencing record. How many take part is said here and nowhere else: a job with a
@@ -77,6 +85,7 @@ struct JobPlan {
   uint64_t grown_round = 0;
   uint32_t tensors_before = 0;
   bool growing = false;  // on the wire only: make room for this plan; it comes again to take effect
+  std::string tenant = kDefaultTenant;  // that the job belongs to
 };
 
 // What a server answers to a peer's vote: its own on that round, if it has given one and knows it.
@@ -224,6 +233,7 @@ struct SlotStatus {
 
 struct JobStatus {
   std::string name;
+  std::string tenant = kDefaultTenant;
   uint64_t job = 0;
   std::string state;  // attaching | running | failed | finished
   uint64_t round = 0;

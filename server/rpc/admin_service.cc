@@ -29,17 +29,26 @@ void AddEvents(uint32_t count, v1::StatusReply* reply) {
   }
 }
 
+// What all tenants share.
+void AddServer(const OperatorDoor& door, v1::StatusReply* reply) {
+  reply->set_memory_used_bytes(door.memory_used_bytes());
+  reply->set_memory_budget_bytes(door.memory_budget_bytes());
+  for (const auto& work : door.ListWorks()) ToProto(*work, reply->add_works());
+}
+
 }  // namespace
 
 void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
-                   const v1::StatusRequest& request, std::function<void(v1::StatusReply)> done) {
+                   const v1::StatusRequest& request, const Caller& caller,
+                   std::function<void(v1::StatusReply)> done) {
   v1::StatusReply reply;
   reply.set_id(facts.id);
   reply.set_version(facts.version);
   reply.set_address(facts.address);
   reply.set_isa(facts.isa);
   reply.set_instead(facts.instead);
-  AddEvents(request.events(), &reply);
+  const bool whole = !caller.secured || caller.identity.role == Role::kAdmin;
+  if (whole) AddEvents(request.events(), &reply);
   for (const PeerState& peer : facts.peers) {
     v1::PeerStatus* added = reply.add_peers();
     added->set_id(peer.id);
@@ -59,12 +68,12 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
     return;
   }
   reply.set_serving(facts.instead.empty());
-  reply.set_memory_used_bytes((*door)->memory_used_bytes());
-  reply.set_memory_budget_bytes((*door)->memory_budget_bytes());
-  for (const auto& work : (*door)->ListWorks()) ToProto(*work, reply.add_works());
-  (*door)->Status([reply = std::move(reply), rounds = request.rounds(),
+  if (whole) AddServer(**door, &reply);
+  (*door)->Status([reply = std::move(reply), rounds = request.rounds(), caller,
                    done = std::move(done)](const std::vector<JobStatus>& jobs) mutable {
-    for (const JobStatus& job : jobs) ToProto(job, rounds, reply.add_jobs());
+    for (const JobStatus& job : jobs) {
+      if (caller.Sees(job.tenant)) ToProto(job, rounds, reply.add_jobs());
+    }
     done(std::move(reply));
   });
 }
@@ -77,17 +86,21 @@ void ListJobs(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& c
   (*door)->ListJobs([call](const absl::StatusOr<DurableJobs>& jobs) {
     if (!jobs.ok()) return call->Fail(jobs.status());
     v1::ListJobsReply reply;
-    for (const DurableJob& job : *jobs) ToProto(job, reply.add_jobs());
+    for (const DurableJob& job : *jobs) {
+      if (call->caller().Sees(job.tenant)) ToProto(job, reply.add_jobs());
+    }
     call->Reply(reply);
   });
 }
 
 void DeleteJob(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
                const v1::DeleteJobRequest& request) {
-  door->DeleteJob(request.name(), request.force(), [call](const absl::Status& status) {
+  const auto deleted = [call](const absl::Status& status) {
     if (!status.ok()) return call->Fail(status);
     call->Reply(v1::DeleteJobReply());
-  });
+  };
+  call->SetAuditedJob(request.name());
+  door->DeleteJob(request.name(), request.force(), call->caller(), deleted);
 }
 
 uint64_t MillisecondsSince(absl::Time began) {
@@ -108,16 +121,19 @@ SnapshotDone ReplyWith(const std::shared_ptr<UnaryCall>& call) {
 
 void CreateSnapshot(const std::shared_ptr<OperatorDoor>& door,
                     const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request) {
+  call->SetAuditedJob(request.job());
   door->CreateSnapshot(request.job(), request.name(), request.keep(), ReplyWith(call));
 }
 
 void VerifySnapshot(const std::shared_ptr<OperatorDoor>& door,
                     const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request) {
+  call->SetAuditedJob(request.job());
   door->VerifySnapshot(request.job(), request.name(), ReplyWith(call));
 }
 
 void DeleteSnapshot(const std::shared_ptr<OperatorDoor>& door,
                     const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request) {
+  call->SetAuditedJob(request.job());
   door->DeleteSnapshot(request.job(), request.name(), ReplyWith(call));
 }
 
@@ -137,6 +153,7 @@ void ListSnapshots(const std::shared_ptr<OperatorDoor>& door,
 void RestoreSnapshot(const std::shared_ptr<OperatorDoor>& door,
                      const std::shared_ptr<UnaryCall>& call,
                      const v1::RestoreSnapshotRequest& request) {
+  call->SetAuditedJob(request.job());
   RestoreCall restore;
   restore.job = request.job();
   restore.snapshot = request.name();
@@ -154,6 +171,7 @@ void RestoreSnapshot(const std::shared_ptr<OperatorDoor>& door,
 
 void Export(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
             const v1::ExportRequest& request) {
+  call->SetAuditedJob(request.job());
   const absl::StatusOr<DType> dtype = WeightDType(request.dtype());
   if (!dtype.ok()) return call->Fail(dtype.status());
   const absl::StatusOr<ExportFormat> format = FormatFromProto(request.format());
@@ -186,6 +204,7 @@ void Export(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<Una
 
 void Import(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
             const v1::ImportRequest& request) {
+  call->SetAuditedJob(request.as());
   const ImportCall what{request.from(), request.as(), request.world()};
   door->Import(what, [call, began = absl::Now()](const absl::StatusOr<ImportInfo>& info) {
     if (!info.ok()) return call->Fail(info.status());
@@ -220,7 +239,7 @@ void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
                     UnaryCall::Factory([directory, facts](auto call, const auto& bytes) {
                       v1::StatusRequest request;
                       if (!call->Parse(bytes, &request)) return;
-                      CollectStatus(*directory, facts(), request,
+                      CollectStatus(*directory, facts(), request, call->caller(),
                                     [call](const v1::StatusReply& reply) { call->Reply(reply); });
                     }));
   server->AddMethod(method::kAdminListJobs, UnaryCall::Factory([directory](auto call, const auto&) {

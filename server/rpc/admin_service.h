@@ -33,9 +33,12 @@ struct ServerFacts {
 };
 
 // Calls `done`, now or on the directory's strand, with everything known at the moment. Before the
-// directory exists, `serving` is false and there are no jobs. `request`: how much of the past.
+// directory exists, `serving` is false and there are no jobs. `request`: how much of the past. A
+// caller of a tenant gets that tenant's jobs, and of the server only what is no other tenant's: no
+// events, no memory, no works.
 void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
-                   const v1::StatusRequest& request, std::function<void(v1::StatusReply)> done);
+                   const v1::StatusRequest& request, const Caller& caller,
+                   std::function<void(v1::StatusReply)> done);
 
 // Adds the methods of ballast.v1.Admin to `server`. `directory` outlives it; `facts` may be called
 // from any thread.

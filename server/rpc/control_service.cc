@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/base/reason.h"
 #include "proto/convert/job_convert.h"
@@ -35,6 +36,7 @@ void Attach(const DirectoryHolder& holder, const TransportTerms& terms, ServerMe
   absl::StatusOr<AttachCall> attach = AttachFromProto(request);
   if (!attach.ok()) return Refuse(metrics, call, attach.status());
 
+  attach->caller = call->caller();
   const std::string job = attach->spec.name;
   const uint32_t slot = attach->slot;
   static std::atomic<uint64_t> next_call{1};  // Relaxed: only uniqueness matters.
@@ -60,6 +62,7 @@ void Extend(const DirectoryHolder& holder, ServerMetrics* metrics,
   if (!lookup.ok()) return Refuse(metrics, call, lookup.status());
   absl::StatusOr<ExtendCall> extend = ExtendFromProto(request);
   if (!extend.ok()) return Refuse(metrics, call, extend.status());
+  extend->caller = call->caller();
   const auto extended = [call, metrics,
                          weak = std::weak_ptr(*lookup)](const absl::StatusOr<JobPlan>& plan) {
     if (!plan.ok()) return Refuse(metrics, call, plan.status());
@@ -70,10 +73,48 @@ void Extend(const DirectoryHolder& holder, ServerMetrics* metrics,
   (*door)->Extend(*std::move(extend), extended);
 }
 
+// `facts`: of this server.
+v1::JobStatusReply AboutServer(const ServerFacts& facts) {
+  v1::JobStatusReply reply;
+  reply.set_server(facts.id);
+  for (const PeerState& peer : facts.peers) {
+    if (peer.reachable) continue;
+    v1::ServerAddress* added = reply.add_away();
+    added->set_id(peer.id);
+    added->set_address(peer.address);
+  }
+  return reply;
+}
+
+void TellOfJob(const DirectoryHolder& holder, const ServerFacts& facts,
+               const std::shared_ptr<UnaryCall>& call, const grpc::ByteBuffer& bytes) {
+  v1::JobStatusRequest request;
+  if (!call->Parse(bytes, &request)) return;
+  v1::JobStatusReply reply = AboutServer(facts);
+  const auto door = holder.operators();
+  if (!door.ok()) return call->Reply(reply);
+  (*door)->Status([call, reply, name = request.job()](const std::vector<JobStatus>& jobs) mutable {
+    for (const JobStatus& job : jobs) {
+      if (job.name != name || !call->caller().Sees(job.tenant)) continue;
+      reply.set_state(job.state);
+      reply.set_world(job.world);
+      for (const SlotStatus& slot : job.slots) {
+        if (job.state == "attaching" && slot.state == "absent") reply.add_missing(slot.slot);
+      }
+    }
+    call->Reply(reply);
+  });
+}
+
 }  // namespace
 
 void AddControlMethods(GenericServer* server, const DirectoryHolder* directory,
-                       const TransportTerms& terms, ServerMetrics* metrics) {
+                       const TransportTerms& terms, std::function<ServerFacts()> facts,
+                       ServerMetrics* metrics) {
+  server->AddMethod(method::kJobStatus,
+                    UnaryCall::Factory([directory, facts](auto call, auto bytes) {
+                      TellOfJob(*directory, facts(), call, bytes);
+                    }));
   server->AddMethod(method::kAttach,
                     UnaryCall::Factory([directory, terms, metrics](auto call, auto bytes) {
                       Attach(*directory, terms, metrics, call, bytes);

@@ -1,7 +1,11 @@
-// Control service: Attach and Extend, parsed here and decided by the job directory.
-// Comes from: GenericServer. Goes to: TrainerDoor. Thread safety: any thread.
+// Control service: Attach and Extend, parsed here and decided by the job directory; and the status
+// of one job, for a trainer that waits.
+// Comes from: GenericServer. Goes to: TrainerDoor, OperatorDoor. Thread safety: any thread.
 #pragma once
 
+#include <functional>
+
+#include "server/rpc/admin_service.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/directory_holder.h"
 #include "server/rpc/generic_server.h"
@@ -9,8 +13,9 @@
 namespace ballast::server {
 
 // Adds the methods of ballast.v1.Control to `server`. `directory` outlives it, and so does
-// `metrics`, which counts refusals and may be null.
+// `metrics`, which counts refusals and may be null. `facts` may be called from any thread.
 void AddControlMethods(GenericServer* server, const DirectoryHolder* directory,
-                       const TransportTerms& terms, ServerMetrics* metrics = nullptr);
+                       const TransportTerms& terms, std::function<ServerFacts()> facts,
+                       ServerMetrics* metrics = nullptr);
 
 }  // namespace ballast::server

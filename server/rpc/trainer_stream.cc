@@ -10,6 +10,7 @@
 #include "proto/convert/frame_codec.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/status_convert.h"
+#include "server/round/no_job.h"
 #include "server/rpc/convert.h"
 
 namespace ballast::server {
@@ -87,11 +88,7 @@ absl::Status TrainerStream::OnHello(const ClientInput& input) {
                            ChooseProtocol(hello.protocol(), "the trainer"));
   BALLAST_ASSIGN_OR_RETURN(const auto jobs, deps_->directory->lookup());
   const std::shared_ptr<RoundEngine> engine = jobs->Find(hello.job());
-  if (engine == nullptr) {
-    return ReasonedError(
-        absl::StatusCode::kNotFound, Reason::kUnknownJob,
-        absl::StrCat("this server has no job ", JobIdText(hello.job()), "; attach again"));
-  }
+  if (engine == nullptr) return NoJobHere(hello.job());
   identity_ = {hello.job(), hello.epoch(), hello.slot(), hello.incarnation()};
   {
     MutexLock lock(&mu_);
@@ -104,7 +101,8 @@ absl::Status TrainerStream::OnHello(const ClientInput& input) {
     state_ = State::kAttaching;
   }
   engine->AttachSlot(
-      {identity_.slot, identity_.incarnation, identity_.epoch, hello.round()}, shared_from_this(),
+      {identity_.slot, identity_.incarnation, identity_.epoch, hello.round(), call_->caller()},
+      shared_from_this(),
       [self = shared_from_this(), engine, protocol](const absl::StatusOr<SlotWelcome>& welcome) {
         self->OnAttached(engine, welcome, protocol);
       });

@@ -46,6 +46,7 @@ struct TrainerStreamDeps {
   Executor* executor = nullptr;  // for timers
   const Clock* clock = nullptr;
   ServerMetrics* metrics = nullptr;  // may be null
+  const Gate* gate = nullptr;        // null: as one without security
   TrainerStreamConfig config;
 };
 
@@ -100,6 +101,8 @@ class TrainerStream : public CallHandler,
   // Whether no read is asked for from now on; counts how long none was.
   bool Pause() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Ends the stream of an identity that is denied by now; whether it did.
+  bool EndDenied();
   void CheckSilence();
   // Gives up a trainer that takes nothing of what is sent to it. Whether it did.
   bool GiveUpUntaken();

@@ -219,6 +219,15 @@ bool TrainerStream::GiveUpUntaken() {
   return true;
 }
 
+bool TrainerStream::EndDenied() {
+  if (deps_->gate == nullptr) return false;
+  const absl::Status allowed = deps_->gate->StillAllowed(call_->caller());
+  if (allowed.ok()) return false;
+  Close(allowed, std::string(allowed.message()));
+  Lost(std::string(allowed.message()));
+  return true;
+}
+
 void TrainerStream::CheckSilence() {
   if (GiveUpUntaken()) return;
   bool silent = false;
@@ -230,10 +239,8 @@ void TrainerStream::CheckSilence() {
              deps_->clock->Now() - last_heard_ >= deps_->config.report_after;
     said_hello = state_ != State::kHello;
   }
-  if (!silent) {
-    WatchSilence();
-    return;
-  }
+  if (EndDenied()) return;
+  if (!silent) return WatchSilence();
   const std::string after = FormatDuration(deps_->config.report_after);
   if (!said_hello) {
     Close(ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadFrame,

@@ -19,6 +19,7 @@ constexpr Roles kAdmins{Role::kAdmin};
 constexpr MethodRow kRows[] = {
     {"/ballast.v1.Control/Attach", kTrainers, Scope::kTenant, false},
     {"/ballast.v1.Control/Extend", kTrainers, Scope::kTenant, false},
+    {"/ballast.v1.Control/JobStatus", kTrainers, Scope::kTenant, false},
 
     {"/ballast.v1.Data/Exchange", kTrainers, Scope::kTenant, false},
 

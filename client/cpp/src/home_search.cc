@@ -128,14 +128,29 @@ class HomeSearch {
 
   // A home that cannot reach one of its peers makes no job. No answer, no news.
   void AskHome() {
+    v1::JobStatusRequest request;
+    request.set_job(options_.job);
+    v1::JobStatusReply home;
+    const absl::Status status =
+        CallUnary(channel_, method::kJobStatus, request, kAskTimeout, nullptr, &home);
+    if (status.code() == absl::StatusCode::kUnimplemented) return AskOlderHome();
+    if (!status.ok() || home.away().empty()) return teller_.OnBack(SteadyClock::now());
+    TellAway(home.server(), home.away(0).id(), home.away(0).address());
+  }
+
+  // A server before Control.JobStatus.
+  void AskOlderHome() {
     v1::StatusReply home;
     const absl::Status status =
         CallUnary(channel_, method::kAdminStatus, v1::StatusRequest(), kAskTimeout, nullptr, &home);
     const auto lost = std::find_if(home.peers().begin(), home.peers().end(),
                                    [](const v1::PeerStatus& peer) { return !peer.reachable(); });
     if (!status.ok() || lost == home.peers().end()) return teller_.OnBack(SteadyClock::now());
-    teller_.OnAway(call_began_, lost->id(), lost->address(),
-                   absl::StrCat("server ", home.id(), " cannot reach it"));
+    TellAway(home.id(), lost->id(), lost->address());
+  }
+
+  void TellAway(uint32_t home, uint32_t lost, const std::string& address) {
+    teller_.OnAway(call_began_, lost, address, absl::StrCat("server ", home, " cannot reach it"));
   }
 
   // After a try that failed: the server that the error names, or the one that was asked.

@@ -258,9 +258,10 @@ class FakeDirectory : public JobDirectory,
     done(absl::OkStatus());
   }
   void ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) override {
-    done(DurableJobs());
+    done(durable_jobs);
   }
-  void DeleteJob(const std::string&, bool, std::function<void(absl::Status)> done) override {
+  void DeleteJob(const std::string&, bool, const Caller&,
+                 std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
   void WhichRest(std::vector<uint64_t> jobs,
@@ -281,7 +282,9 @@ class FakeDirectory : public JobDirectory,
   void Status(std::function<void(std::vector<JobStatus>)> done) override {
     JobStatus status;
     status.name = "fake";
+    status.state = "attaching";
     status.slots.push_back({1, "pushing", 3, 42});
+    status.slots.push_back({2, "absent"});
     done({status});
   }
   void Shutdown(std::function<void()> done) override { done(); }
@@ -300,6 +303,7 @@ class FakeDirectory : public JobDirectory,
 
   std::shared_ptr<FakeEngine> engine = std::make_shared<FakeEngine>();
   absl::Status create_answer;
+  DurableJobs durable_jobs;
   std::vector<AttachCall> attaches_;
   std::vector<std::function<void(absl::StatusOr<AttachResult>)>> pending_;
   std::vector<std::string> cancelled_;

@@ -14,6 +14,16 @@ namespace {
 
 using testing::HasSubstr;
 
+ServerFacts FactsOfTest() {
+  return {3,
+          "0.1.0",
+          "127.0.0.1:1",
+          "avx2",
+          {{4, "127.0.0.1:2", true}, {5, "127.0.0.1:3", false}},
+          {{"data", false, 5, 10}},
+          ""};
+}
+
 class ServicesTest : public testing::Test {
  protected:
   ServicesTest() {
@@ -22,16 +32,13 @@ class ServicesTest : public testing::Test {
     terms.credit_bytes = 5000;
     terms.heartbeat_ms = 500;
     terms.report_after_ms = 2500;
-    AddControlMethods(&server_, &holder_, terms, &metrics_);
-    AddAdminMethods(&server_, &holder_, [this] {
-      return ServerFacts{3,
-                         "0.1.0",
-                         "127.0.0.1:1",
-                         "avx2",
-                         {{4, "127.0.0.1:2", true}},
-                         {{"data", false, 5, 10}},
-                         instead_};
-    });
+    const auto facts = [this] {
+      ServerFacts facts = FactsOfTest();
+      facts.instead = instead_;
+      return facts;
+    };
+    AddControlMethods(&server_, &holder_, terms, facts, &metrics_);
+    AddAdminMethods(&server_, &holder_, facts);
     EXPECT_TRUE(server_.Start({}).ok());
   }
 
@@ -192,6 +199,28 @@ TEST_F(ServicesTest, AServerThatEndsServesNoMoreAndStillHasItsJobs) {
   EXPECT_FALSE(reply.serving());
   EXPECT_EQ(reply.instead(), "ending");
   EXPECT_EQ(reply.jobs_size(), 1);
+}
+
+TEST_F(ServicesTest, ATrainerLearnsOfItsOwnJobAndOfServersThatAreAway) {
+  v1::JobStatusRequest request;
+  request.set_job("fake");
+  for (const bool serving : {false, true}) {
+    if (serving) holder_.Set(directory_);
+    RawStream call = Open(method::kJobStatus);
+    ASSERT_TRUE(call.Write(SerializeMessage(request)));
+    const auto reply = call.ReadReply<v1::JobStatusReply>();
+    EXPECT_EQ(reply.server(), 3u);
+    ASSERT_EQ(reply.away_size(), 1);
+    EXPECT_EQ(reply.away(0).id(), 5u);
+    EXPECT_EQ(reply.away(0).address(), "127.0.0.1:3");
+    EXPECT_EQ(reply.state(), serving ? "attaching" : "");
+    EXPECT_EQ(reply.missing_size(), serving ? 1 : 0);
+    EXPECT_TRUE(call.Drain().ok());
+  }
+  request.set_job("another");
+  RawStream call = Open(method::kJobStatus);
+  ASSERT_TRUE(call.Write(SerializeMessage(request)));
+  EXPECT_EQ(call.ReadReply<v1::JobStatusReply>().state(), "");
 }
 
 TEST_F(ServicesTest, AServerStopsWithCallsOpen) {

@@ -8,6 +8,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/thread_executor.h"
 #include "gmock/gmock.h"
@@ -76,13 +78,16 @@ class GateServicesTest : public testing::Test {
   GateServicesTest() {
     holder_.Set(directory_);
     gate_.SetHome(0);
-    AddControlMethods(&server_, &holder_, {}, &metrics_);
+    AddControlMethods(
+        &server_, &holder_, {}, [] { return ServerFacts(); }, &metrics_);
     AddPeerMethods(&server_, &holder_, {1, 9, &gate_});
     AddAdminMethods(&server_, &holder_, [] { return ServerFacts(); });
     AddHealthMethods(&server_, &health_);
     stream_deps_.directory = &holder_;
     stream_deps_.executor = &executor_;
-    stream_deps_.clock = RealClock::Get();
+    stream_deps_.clock = &clock_;
+    stream_deps_.gate = &gate_;
+    stream_deps_.config.report_after = std::chrono::milliseconds(10);
     server_.AddMethod(method::kExchange, TrainerStream::Factory(&stream_deps_),
                       MethodType::kBidiStream);
     GenericServerOptions options;
@@ -142,6 +147,7 @@ class GateServicesTest : public testing::Test {
                     MutexLock lock(&mu_);
                     lines_.push_back(line);
                   }};
+  FakeClock clock_;  // Stands still: no stream is silent for long.
   ThreadExecutor executor_{"test", 1};
   TrainerStreamDeps stream_deps_;
   GenericServer server_;
@@ -247,6 +253,57 @@ TEST_F(GateServicesTest, AStrangerDropsNoJob) {
   EXPECT_TRUE(home.Drain().ok());
   EXPECT_TRUE(directory_->WaitUntil(
       [](FakeDirectory& d) { return d.drops_ == std::vector<uint64_t>{77}; }));
+}
+
+// The attack: a stranger lists all jobs.
+TEST_F(GateServicesTest, ATenantListsItsOwnJobs) {
+  directory_->durable_jobs = {{.name = "one", .tenant = "a"}, {.name = "two", .tenant = "b"}};
+  const auto names = [&](const std::string& path) {
+    RawStream call(As(path), method::kAdminListJobs);
+    call.Write(SerializeMessage(v1::ListJobsRequest()));
+    std::vector<std::string> found;
+    const auto reply = call.ReadReply<v1::ListJobsReply>();
+    for (const auto& job : reply.jobs()) found.push_back(job.name());
+    return found;
+  };
+  EXPECT_EQ(names("tenant/a/viewer"), std::vector<std::string>{"one"});
+  EXPECT_EQ(names("tenant/b/operator"), std::vector<std::string>{"two"});
+  EXPECT_EQ(names("tenant/c/viewer"), std::vector<std::string>{});
+  EXPECT_EQ(names("admin"), (std::vector<std::string>{"one", "two"}));
+}
+
+TEST_F(GateServicesTest, StatusShowsATenantNothingOfOthers) {
+  const auto status = [&](const std::string& path) {
+    RawStream call(As(path), method::kAdminStatus);
+    v1::StatusRequest request;
+    request.set_events(10);
+    call.Write(SerializeMessage(request));
+    return call.ReadReply<v1::StatusReply>();
+  };
+  BALLAST_LOG(WARN) << "an event of some tenant";
+  const v1::StatusReply all = status("admin");
+  EXPECT_EQ(all.jobs_size(), 1);
+  EXPECT_EQ(all.memory_used_bytes(), 10u);
+  EXPECT_GT(all.events_size(), 0);
+  EXPECT_EQ(status("tenant/default/viewer").jobs_size(), 1);
+  const v1::StatusReply other = status("tenant/a/viewer");
+  EXPECT_EQ(other.jobs_size(), 0);
+  EXPECT_EQ(other.memory_used_bytes(), 0u);
+  EXPECT_EQ(other.events_size(), 0);
+}
+
+TEST_F(GateServicesTest, AStreamCarriesItsCallerAndEndsWhenTheIdentityIsDenied) {
+  RawStream stream(As("tenant/a/trainer/7"), method::kExchange);
+  v1::ClientMessage message;
+  *message.mutable_hello()->mutable_protocol() = OwnProtocolRange();
+  message.mutable_hello()->set_job(77);
+  ASSERT_TRUE(stream.Write(message));
+  EXPECT_TRUE(stream.ReadMessage().has_welcome());
+  EXPECT_EQ(directory_->engine->hello_.caller.uri(), Uri("tenant/a/trainer/7"));
+  Deny("tenant/a/trainer/7");
+  const v1::ServerMessage last = stream.ReadMessage();
+  EXPECT_EQ(last.error().reason(), v1::REASON_NOT_PERMITTED);
+  EXPECT_EQ(stream.Drain().code(), absl::StatusCode::kPermissionDenied);
 }
 
 TEST_F(GateServicesTest, AServerSaysHelloAndVotesForItselfOnly) {

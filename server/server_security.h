@@ -1,0 +1,54 @@
+// ServerSecurity: what connections and calls of a server must prove: its certificates, its gate
+// with the files behind it, and its audit log. Comes from: Server. Goes to: GenericServer, the
+// services. Thread safety: thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ballast/config/v1/server.pb.h"
+#include "common/base/executor.h"
+#include "common/metrics/metrics.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/security/server_credentials.h"
+#include "server/config/load.h"
+#include "server/security/audit.h"
+#include "server/security/gate.h"
+#include "server/server_tls.h"
+
+namespace ballast::server {
+
+class ServerSecurity {
+ public:
+  // Reads the files that `loaded` names, and looks at certificates again on `executor`. Errors:
+  // those of ReadGateFiles and ServerTls::Open. `loaded`, `metrics` and `executor` outlive it.
+  static absl::StatusOr<std::unique_ptr<ServerSecurity>> Open(const config::LoadedConfig& loaded,
+                                                              ServerMetrics* metrics,
+                                                              Executor* executor);
+
+  // Reads the files again: after SIGHUP. A file at fault is named in the log, and keeps what it was
+  // before; errors as Open's.
+  absl::Status Reload();
+
+  bool secured() const { return tls_ != nullptr; }
+  // Of the gRPC port, and of calls to other servers. Null without security: plaintext.
+  std::shared_ptr<grpc::ServerCredentials> ServerCredentials() const;
+  std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials() const;
+  Gate* gate() { return &gate_; }
+  // Null without security.
+  AuditLog* audit() { return gate_.secured() ? &audit_ : nullptr; }
+
+ private:
+  ServerSecurity(const config::v1::Security& config, ServerMetrics* metrics);
+
+  absl::Status ReadFiles();
+
+  const GatePaths paths_;
+  Gate gate_;
+  AuditLog audit_;
+  std::shared_ptr<ServerTls> tls_;  // null without security
+};
+
+}  // namespace ballast::server
