@@ -33,9 +33,9 @@ class ServicesTest : public testing::Test {
     terms.heartbeat_ms = 500;
     terms.report_after_ms = 2500;
     const auto facts = [this] {
-      ServerFacts facts = FactsOfTest();
-      facts.instead = instead_;
-      return facts;
+      ServerFacts now = FactsOfTest();
+      now.instead = instead_;
+      return now;
     };
     AddControlMethods(&server_, &holder_, terms, facts, &metrics_);
     AddAdminMethods(&server_, &holder_, facts);
