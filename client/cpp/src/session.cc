@@ -34,14 +34,17 @@ absl::Status CheckContributors(const AttachResult& attached) {
   const JobSpec& spec = attached.spec;
   const v1::EpochRecord& epoch = attached.reply.epoch();
   bool known = true;
+  bool each = true;
   for (const v1::ContributorSet& set : epoch.contributors()) {
     known = known && v1::ContributorRule_IsValid(set.rule()) && set.slots_size() > 0;
+    each = each && set.rule() == v1::CONTRIBUTOR_RULE_EACH;
   }
   std::vector<uint32_t> slots;
   for (const v1::Member& member : epoch.members()) slots.push_back(member.slot());
   const uint32_t groups = spec.group_count;
-  const bool follows = spec.gradients == ::ballast::Gradients::kLocal ||
-                       ContributorsIn(epoch) == ContributorsBy(spec.gradients, slots, groups);
+  const bool follows = spec.gradients == ::ballast::Gradients::kLocal
+                           ? each
+                           : ContributorsIn(epoch) == ContributorsBy(spec.gradients, slots, groups);
   if (known && follows) return absl::OkStatus();
   return ReasonedError(
       absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,

@@ -63,7 +63,12 @@ TEST_F(ContributorsTest, AnotherDivisorIsRefused) {
 }
 
 TEST_F(ContributorsTest, ARuleOfANewerHomeIsRefused) {
-  Answer({0, 1}, 2, 1);
+  Answer({0, 1}, 2, 2);
+  ExpectRefused("local");
+}
+
+TEST_F(ContributorsTest, ARuleForSumsIsRefusedByATrainerThatPushesItsOwnGradient) {
+  Answer({0, 1}, 2, v1::CONTRIBUTOR_RULE_BY_POSITION);
   ExpectRefused("local");
 }
 
