@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 from pathlib import Path
 
 from deploy.manifests import Manifests
 from deploy.server import ON_LOOPBACK, Server
+
+
+DEV_CA = Path(__file__).resolve().parents[2] / "scripts/dev-ca.sh"
 
 
 class Pods:
@@ -20,7 +25,10 @@ class Pods:
     def __init__(self, found: Manifests, folder: Path, start):
         self.found, self._folder, self._start = found, folder, start
         self._config = folder / "ballastd.yaml"
-        self._config.write_text(found.config_text)
+        self.token = ""  # of the admin port; "": it wants none
+        if "security" in found.config:
+            self._make_secrets()
+        self._config.write_text(self._mounted(found.config_text))
         self._peers = folder / "peers.json"
         self.servers = [self._run(i, ON_LOOPBACK) for i in range(found.servers["replicas"])]
 
@@ -34,7 +42,24 @@ class Pods:
             more = ["--peers-file", str(self._peers)]
         return self._start("--config", str(self._config), *network, *more,
                            *(word for field in fields for word in ("--set", field)),
-                           **self.found.variables(ordinal))
+                           **{name: self._mounted(value)
+                              for name, value in self.found.variables(ordinal).items()})
+
+    def _make_secrets(self) -> None:
+        """What the Secrets hold: all pairs, and the token."""
+        subprocess.run([DEV_CA, "--servers", str(self.found.servers["replicas"]),
+                        self._folder / "tls"], check=True, capture_output=True, timeout=60)
+        self.token = "token-of-this-test"
+        (self._folder / "admin").mkdir()
+        secret = self._folder / "admin" / "token"
+        secret.touch(mode=0o600)
+        secret.write_text(self.token)
+
+    def _mounted(self, text: str) -> str:
+        """`text` with the folders of this machine for those where Secrets are mounted."""
+        for volume in ("tls", "admin"):
+            text = re.sub(rf"(^|\s)/{volume}/", rf"\g<1>{self._folder}/{volume}/", text)
+        return text
 
     def data(self, ordinal: int) -> Path:
         return self._folder / f"data-{ordinal}"

@@ -55,10 +55,12 @@ class Server:
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
-    def get(self, path: str) -> tuple[int, str]:
-        """Code and text of a page of the admin port."""
+    def get(self, path: str, token: str = "") -> tuple[int, str]:
+        """Code and text of a page of the admin port. token: of admin.token_file; "": none."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        asked = urllib.request.Request(f"http://{self.admin}{path}", headers=headers)
         try:
-            with urllib.request.urlopen(f"http://{self.admin}{path}", timeout=_HANG_S) as reply:
+            with urllib.request.urlopen(asked, timeout=_HANG_S) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as refused:
             return refused.code, refused.read().decode()

@@ -36,7 +36,8 @@ def test_probes_answer_and_sigterm_ends_in_time(folder, run_pods):
     pods.introduce()
     for server in pods.servers:
         assert [server.get(path)[0] for path in ask.values()] == [200, 200, 200]
-        assert server.get("/metrics")[0] == 200
+        assert server.get("/metrics", pods.token)[0] == 200
+        assert not pods.token or server.get("/metrics")[0] == 401
         assert "BALLAST_" not in server.log()  # No variable that sets nothing.
     assert set(pods.stop()) == {0}
 

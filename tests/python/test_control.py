@@ -69,7 +69,7 @@ def test_servers_that_are_not_there_are_named(shared_servers):
 
 def test_an_interrupt_ends_a_call_that_waits_for_servers(shared_servers):
     shared_servers(2)
-    operation = backend.core().start_jobs(["127.0.0.1:1"], 600.0, 1.0)
+    operation = backend.core().start_jobs(["127.0.0.1:1"], ("", "", "", ""), 600.0, 1.0)
 
     class Interrupted:
         def wait(self, timeout_s):

@@ -30,6 +30,8 @@ __all__ = [
     "LayoutMismatch",
     "LossScaleMismatch",
     "NameInUse",
+    "NoIdentity",
+    "NotPermitted",
     "NonfiniteGradient",
     "OverBudget",
     "ProtocolMismatch",
@@ -181,6 +183,20 @@ class NameInUse(BallastError):
     """A job of this name exists. Choose a fresh name, or resume="auto" to continue it."""
 
     default_reason = "NAME_IN_USE"
+
+
+class NoIdentity(BallastError):
+    """The servers want a certificate or a token that names this caller. See docs/security.md."""
+
+    default_code = "UNAUTHENTICATED"
+    default_reason = "NO_IDENTITY"
+
+
+class NotPermitted(BallastError):
+    """The role of this caller's certificate or token may not do this. See docs/security.md."""
+
+    default_code = "PERMISSION_DENIED"
+    default_reason = "NOT_PERMITTED"
 
 
 class SlotTaken(BallastError):
