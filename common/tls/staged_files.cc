@@ -1,6 +1,7 @@
 #include "common/tls/staged_files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,12 +13,14 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace ballast {
 namespace {
 
+constexpr char kPrefix[] = "ballast-tls-";
 constexpr time_t kFirstTime = 1'000'000'000;
 
 absl::Status Failed(const std::string& path) {
@@ -51,21 +54,55 @@ void Remove(const std::string& path) {
   std::filesystem::remove_all(path, ignored);
 }
 
+// The lock of a directory, or -1: it is not ours, or its owner lives.
+int LockDirectory(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return -1;
+  struct stat facts = {};
+  if (fstat(fd, &facts) == 0 && facts.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0) {
+    return fd;
+  }
+  close(fd);
+  return -1;
+}
+
+// An owner holds the lock before it publishes; a directory with nothing in it may be a moment old.
+void RemoveThoseOfTheDead(const std::string& parent) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(parent, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string path = entry->path().string();
+    if (!absl::StartsWith(entry->path().filename().string(), kPrefix)) continue;
+    const int lock = LockDirectory(path);
+    if (lock < 0) continue;
+    std::error_code unread;
+    if (!std::filesystem::is_empty(path, unread) && !unread) Remove(path);
+    close(lock);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StagedFiles>> StagedFiles::Create(const std::string& parent) {
-  std::string path = absl::StrCat(parent, "/ballast-tls-XXXXXX");
+  RemoveThoseOfTheDead(parent);
+  std::string path = absl::StrCat(parent, "/", kPrefix, "XXXXXX");
   if (mkdtemp(path.data()) == nullptr) return Failed(path);
-  return std::unique_ptr<StagedFiles>(new StagedFiles(std::move(path)));
+  const int lock = LockDirectory(path);
+  if (lock < 0) return Failed(path);
+  return std::unique_ptr<StagedFiles>(new StagedFiles(std::move(path), lock));
 }
 
-StagedFiles::StagedFiles(std::string directory)
+StagedFiles::StagedFiles(std::string directory, int lock)
     : directory_(std::move(directory)),
+      lock_(lock),
       paths_{absl::StrCat(directory_, "/current/ca.pem"),
              absl::StrCat(directory_, "/current/certificate.pem"),
              absl::StrCat(directory_, "/current/key.pem")} {}
 
-StagedFiles::~StagedFiles() { Remove(directory_); }
+StagedFiles::~StagedFiles() {
+  Remove(directory_);
+  close(lock_);
+}
 
 std::string StagedFiles::SetName(uint64_t number) const { return absl::StrCat("set-", number); }
 

@@ -18,7 +18,8 @@ namespace ballast {
 
 class StagedFiles {
  public:
-  // Makes the directory, of mode 0700, below `parent`. Error: INTERNAL with the path and the cause.
+  // Makes the directory, of mode 0700, below `parent`, and removes those that processes of this
+  // user have left there when they were killed. Error: INTERNAL with the path and the cause.
   static absl::StatusOr<std::unique_ptr<StagedFiles>> Create(const std::string& parent);
   // Removes the directory and what is in it.
   ~StagedFiles();
@@ -35,13 +36,14 @@ class StagedFiles {
   const std::string& directory() const { return directory_; }
 
  private:
-  explicit StagedFiles(std::string directory);
+  StagedFiles(std::string directory, int lock);
 
   std::string SetName(uint64_t number) const;
   absl::Status WriteSet(const std::string& folder, const TlsFiles& files) const;
   absl::Status SwapTo(uint64_t number) const;
 
   const std::string directory_;
+  const int lock_;  // of the directory, held while the owner lives
   const TlsPaths paths_;
   uint64_t published_ = 0;
 };

@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
 
@@ -67,6 +70,29 @@ TEST_F(StagedFilesTest, TheDirectoryIsPrivateAndGoesWithItsOwner) {
   ASSERT_TRUE((*staged)->Publish(Numbered(1)).ok());
   staged->reset();
   EXPECT_TRUE(std::filesystem::is_empty(parent_));
+}
+
+TEST_F(StagedFilesTest, WhatAKilledOwnerLeftGoesWithTheNextOneAndALivingOwnerKeepsItsOwn) {
+  const auto living = StagedFiles::Create(parent_);
+  ASSERT_TRUE(living.ok());
+  ASSERT_TRUE((*living)->Publish(Numbered(1)).ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto killed = StagedFiles::Create(parent_);
+    _exit(killed.ok() && (*killed)->Publish(Numbered(2)).ok() ? 0 : 1);
+  }
+  int ended = -1;
+  ASSERT_EQ(waitpid(child, &ended, 0), child);
+  ASSERT_EQ(ended, 0);
+  const auto count = [this] {
+    return std::distance(std::filesystem::directory_iterator(parent_), {});
+  };
+  ASSERT_EQ(count(), 2);
+  const auto next = StagedFiles::Create(parent_);
+  ASSERT_TRUE(next.ok());
+  EXPECT_EQ(count(), 2);
+  EXPECT_TRUE(std::filesystem::exists((*next)->directory()));
+  EXPECT_EQ(Read((*living)->paths().key), "key 1");
 }
 
 TEST_F(StagedFilesTest, WhatCannotBeWrittenLeavesTheOldSet) {
