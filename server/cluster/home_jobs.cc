@@ -69,12 +69,13 @@ absl::Status HomeJobs::CheckPending(const AttachCall& call) const {
 void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
   if (const absl::Status status = CheckTenant(call); !status.ok()) return done(status);
   const std::string& name = call.spec.name;
-  const absl::Status names = CheckNewNames(call.spec.tensors);  // matters to a new job only
   if (const HomeJob* const job = Find(name); job != nullptr) {
     const bool durable = job->plan().spec.durability != Durability::kNone;
     const bool wake = durable && call.resume != Resume::kNever;
     if (job->StartsAnew(call)) {
-      if (!names.ok()) return done(names);
+      if (const absl::Status status = CheckNewNames(call.spec.tensors); !status.ok()) {
+        return done(status);
+      }
       homes_.erase(name);
     } else if (wake && job->stage() == HomeJob::Stage::kEnded) {
       host_->ReleaseHere(job->plan().job);
@@ -87,7 +88,9 @@ void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
     return Wake(*rests, call, done);
   }
   if (call.resume == Resume::kMust) return done(home::NoJobToResume(name));
-  if (!names.ok()) return done(names);
+  if (const absl::Status status = CheckNewNames(call.spec.tensors); !status.ok()) {
+    return done(status);
+  }
   if (const absl::Status status = CheckPending(call); !status.ok()) return done(status);
   if (homes_.size() >= config_.jobs_max) host_->ReleaseEnded();
   if (homes_.size() >= config_.jobs_max) {
