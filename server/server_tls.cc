@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/security/identity.h"
 
 namespace ballast::server {
 namespace {
@@ -21,8 +22,11 @@ TlsLoaderOptions LoaderOptions(const config::v1::ServerConfig& config, StagedFil
   options.paths = {security.ca(), security.certificate(), security.key()};
   options.labels = {"security.ca", "security.certificate", "security.key"};
   options.expected.end = TlsEnd::kServer;
-  options.expected.uri =
-      absl::StrCat("spiffe://", security.trust_domain(), "/server/", config.cluster().id());
+  Identity self;
+  self.domain = security.trust_domain();
+  self.role = Role::kServer;
+  self.server = config.cluster().id();
+  options.expected.uri = UriOf(self);
   options.now_s = std::move(now_s);
   options.publish = [staged](const TlsFiles& files) { return staged->Publish(files); };
   return options;
