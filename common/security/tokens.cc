@@ -9,9 +9,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
+#include "common/security/entries.h"
 
 namespace ballast {
 namespace {
@@ -78,23 +78,24 @@ absl::StatusOr<TokenTable::Entry> TokenTable::Reader::Read(absl::string_view tex
 absl::StatusOr<TokenTable> TokenTable::Parse(absl::string_view text, absl::string_view file,
                                              absl::string_view domain) {
   TokenTable table;
-  Reader reader{file, domain};
-  for (const absl::string_view whole : absl::StrSplit(text, '\n')) {
-    ++reader.line;
-    const absl::string_view line = absl::StripTrailingAsciiWhitespace(whole);
-    if (line.empty() || line[0] == '#') continue;
-    BALLAST_ASSIGN_OR_RETURN(Entry entry, reader.Read(line));
-    for (const Entry& before : table.entries_) {
-      if (Equal(before.hash, entry.hash)) {
-        return reader.Bad(1, "the token of this line stands in the file before");
-      }
-    }
-    if (table.entries_.size() == kTokensMax) {
-      return reader.Bad(1, absl::StrCat("the file has more than ", kTokensMax, " tokens"));
-    }
-    table.entries_.push_back(std::move(entry));
-  }
+  BALLAST_RETURN_IF_ERROR(ForEachEntry(text, [&](size_t number, absl::string_view line) {
+    return table.Add(Reader{file, domain, number}, line);
+  }));
   return table;
+}
+
+absl::Status TokenTable::Add(const Reader& reader, absl::string_view line) {
+  BALLAST_ASSIGN_OR_RETURN(Entry entry, reader.Read(line));
+  for (const Entry& before : entries_) {
+    if (Equal(before.hash, entry.hash)) {
+      return reader.Bad(1, "the token of this line stands in the file before");
+    }
+  }
+  if (entries_.size() == kTokensMax) {
+    return reader.Bad(1, absl::StrCat("the file has more than ", kTokensMax, " tokens"));
+  }
+  entries_.push_back(std::move(entry));
+  return absl::OkStatus();
 }
 
 const Identity* TokenTable::Find(absl::string_view token) const {

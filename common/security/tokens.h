@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/security/identity.h"
@@ -43,6 +44,9 @@ class TokenTable {
     Identity identity;
   };
   struct Reader;
+
+  // Takes one line of the file.
+  absl::Status Add(const Reader& reader, absl::string_view line);
 
   std::vector<Entry> entries_;
 };
