@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -170,6 +171,25 @@ absl::StatusOr<Outcome> RunBench(Arguments&&... arguments) {
     if (const absl::Status status = (bench.*part)(); !status.ok()) return status;
   }
   return bench.Result();
+}
+
+// Times two things in turn, `warmups` + `repeats` times; in every second repetition the other one
+// goes first. `time(which, &pair)` does it once, and fills its part of the pair; `text` is what
+// stderr says of a pair. Returns the pairs behind the warm-ups, or the first error.
+template <typename Pair, typename Time, typename Text>
+absl::StatusOr<std::vector<Pair>> MeasureInTurn(int warmups, int repeats, Time time, Text text) {
+  std::vector<Pair> pairs;
+  for (int i = 0; i < warmups + repeats; ++i) {
+    Pair pair = {};
+    const size_t first = static_cast<size_t>(i % 2);
+    for (const size_t which : {first, 1 - first}) {
+      if (const absl::Status status = time(which, &pair); !status.ok()) return status;
+    }
+    const bool warmup = i < warmups;
+    std::cerr << (warmup ? "warm-up: " : "         ") << text(pair) << "\n";
+    if (!warmup) pairs.push_back(pair);
+  }
+  return pairs;
 }
 
 // The main() of a benchmark: adds --json to `flags`, reads them, runs `run`, and prints what it has

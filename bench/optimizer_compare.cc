@@ -1,7 +1,6 @@
 #include "bench/optimizer_compare.h"
 
 #include <array>
-#include <iostream>
 #include <memory>
 #include <utility>
 
@@ -92,17 +91,14 @@ absl::Status Comparison::Round(size_t which, Pair* pair) {
 }
 
 absl::Status Comparison::Measure() {
-  for (int i = 0; i < options_.warmups + options_.repeats; ++i) {
-    Pair pair;
-    const size_t first = static_cast<size_t>(i % 2);
-    BALLAST_RETURN_IF_ERROR(Round(first, &pair));
-    BALLAST_RETURN_IF_ERROR(Round(1 - first, &pair));
-    const bool warmup = i < options_.warmups;
-    std::cerr << absl::StreamFormat("%s AdamW %.1f ms, %s %.1f ms\n",
-                                    warmup ? "warm-up:" : "        ", pair.seconds[0] * 1e3,
-                                    kinds_[1].row().name, pair.seconds[1] * 1e3);
-    if (!warmup) pairs_.push_back(pair);
-  }
+  const auto text = [this](const Pair& pair) {
+    return absl::StrFormat("AdamW %.1f ms, %s %.1f ms", pair.seconds[0] * 1e3, kinds_[1].row().name,
+                           pair.seconds[1] * 1e3);
+  };
+  BALLAST_ASSIGN_OR_RETURN(
+      pairs_, MeasureInTurn<Pair>(
+                  options_.warmups, options_.repeats,
+                  [this](size_t which, Pair* pair) { return Round(which, pair); }, text));
   return absl::OkStatus();
 }
 
