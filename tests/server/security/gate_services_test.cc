@@ -108,7 +108,7 @@ class GateServicesTest : public testing::Test {
   }
   Channel Nobody() { return Connect(ca_.ClientCredentials(nullptr)); }
   Channel As(const TestCa::Wish& wish) {
-    const Issued client = ca_.Issue(wish);
+    const PemPair client = ca_.Issue(wish);
     return Connect(ca_.ClientCredentials(&client));
   }
   Channel As(const std::string& path) { return As(TestCa::Wish{{Uri(path)}, false}); }
@@ -194,7 +194,7 @@ TEST_F(GateServicesTest, WithoutAnIdentityOnlyHealthIsRead) {
       {"another domain", As(TestCa::Wish{{"spiffe://other/admin"}, false}), true},
       {"another authority",
        [this] {
-         const Issued stranger = TestCa().Issue(Uri("admin"));
+         const PemPair stranger = TestCa().Issue(Uri("admin"));
          return Connect(ca_.ClientCredentials(&stranger));
        }(),
        false},
