@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 
 from deploy.manifests import Manifests
 from deploy.server import ON_LOOPBACK, Server
-
-
-DEV_CA = Path(__file__).resolve().parents[2] / "scripts/dev-ca.sh"
+from dev_ca import dev_ca
 
 
 class Pods:
@@ -47,8 +44,7 @@ class Pods:
 
     def _make_secrets(self) -> None:
         """What the Secrets hold: all pairs, and the token."""
-        subprocess.run([DEV_CA, "--servers", str(self.found.servers["replicas"]),
-                        self._folder / "tls"], check=True, capture_output=True, timeout=60)
+        dev_ca(self._folder / "tls", self.found.servers["replicas"])
         self.token = "token-of-this-test"
         (self._folder / "admin").mkdir()
         secret = self._folder / "admin" / "token"

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 import ballast
+from dev_ca import dev_ca
 from e2e.cluster import Cluster, fresh_job
 from e2e.small_run import Run
-from e2e.test_tls import dev_ca
 
 NOT_FOUND, NOT_PERMITTED = 4, 7
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
-    return dev_ca(tmp_path_factory.mktemp("ca") / "pairs", "--tenant", "a", "--tenant", "b")
+    return dev_ca(tmp_path_factory.mktemp("ca") / "pairs", 2, "--tenant", "a", "--tenant", "b")
 
 
 @pytest.fixture(scope="module")

@@ -19,23 +19,13 @@ import torch
 import ballast
 from ballast.control import Control
 from ballast.security import Security
+from dev_ca import dev_ca
 from e2e.cluster import Cluster, fresh_job, wait_for
 from e2e.small_run import Run
 
-REPO = Path(__file__).resolve().parents[2]
 ROUNDS = 200
 SERVERS = 2
 SECRET = 0o600
-
-
-def dev_ca(folder: Path, *options: object) -> Path:
-    """A new authority with all pairs."""
-    made = subprocess.run(
-        [REPO / "scripts/dev-ca.sh", "--servers", str(SERVERS), *map(str, options), folder],
-        capture_output=True, text=True, timeout=60, check=False,
-    )
-    assert made.returncode == 0, made.stderr
-    return folder
 
 
 def replace(path: Path, text: str) -> None:
@@ -87,7 +77,7 @@ def plaintext(ballastd, tmp_path_factory) -> list[bytes]:
 @pytest.fixture
 def live(tmp_path) -> Path:
     """The files in use."""
-    return dev_ca(tmp_path / "live")
+    return dev_ca(tmp_path / "live", SERVERS)
 
 
 @pytest.fixture
@@ -102,7 +92,7 @@ def cluster(ballastd, tmp_path, live) -> Iterator[Cluster]:
 
 
 def refuse_bad_files(cluster: Cluster, live: Path, tmp_path: Path, step) -> None:
-    """Bad files at server 0, one after the other; rounds go on, and the log names each."""
+    """Puts bad files at server 0, one after the other: rounds continue, and the log names each."""
     good = {kind: (live / f"server-0.{kind}").read_text() for kind in ("pem", "key")}
     expired = dev_ca_beside(live, tmp_path / "expired", "--days", 0)
     bad = {
@@ -129,7 +119,7 @@ def dev_ca_beside(live: Path, folder: Path, *options: object) -> Path:
     folder.mkdir()
     for name in ("ca.pem", "ca.key"):
         shutil.copy(live / name, folder / name)
-    return dev_ca(folder, *options)
+    return dev_ca(folder, SERVERS, *options)
 
 
 def change(cluster: Cluster, act) -> None:
@@ -146,7 +136,7 @@ def test_certificates_are_replaced_while_rounds_go_on(
     run = Run(cluster, fresh_job(), 2, **trainer_files(live))
     run.step(40)
     refuse_bad_files(cluster, live, tmp_path, run.step)
-    new = dev_ca(tmp_path / "new")
+    new = dev_ca(tmp_path / "new", SERVERS)
     old = tmp_path / "old"
     shutil.copytree(live, old)
     both = (live / "ca.pem").read_text() + (new / "ca.pem").read_text()
