@@ -26,7 +26,7 @@ SYSTEM_FOLDERS = ("sys/", "linux/", "netinet/", "arpa/", "net/", "asm/", "saniti
 
 COMMON = (
     "common/base", "common/io", "common/tensor", "common/policy", "common/job", "common/metrics",
-    "common/security")
+    "common/rendezvous", "common/security")
 TLS = "common/tls"
 # Generated headers: ballast/v1/*.pb.h, and ballast/config/v1/*.pb.h.
 WIRE, CONFIG = "proto:wire", "proto:config"
@@ -69,6 +69,8 @@ ROOMS = {
     "common/job": Room(("common/base", "common/policy", "common/tensor")),
     "common/metrics": Room(("common/base",)),
     "common/policy": Room(("common/base",)),
+    # Not in server/: tests of the client's collectives run it without a server.
+    "common/rendezvous": Room(("common/base",)),
     "common/security": Room(("common/base",), ("absl/", "openssl/")),
     # common/tls: the credentials of gRPC's connections.
     "proto/convert": Room(COMMON + (TLS, WIRE, CONFIG), ("absl/",) + GRPC + PROTOBUF),
@@ -125,7 +127,7 @@ FLAT_ROOMS = ("server",)
 # The pure core: the same objects run under gRPC, under a seeded simulator and under replay, so
 # nothing in them may depend on threads, time, chance, the system or the order of a hash table.
 PURE_CORE = (
-    "common/job/", "common/policy/",
+    "common/job/", "common/policy/", "common/rendezvous/",
     "server/cluster/attach_barrier.", "server/cluster/epoch_change.",
     "server/cluster/home_errors.", "server/cluster/home_growth.", "server/cluster/home_job.",
     "server/cluster/home_job_epochs.", "server/cluster/home_types.",

@@ -75,6 +75,11 @@ enum class Mutant : uint8_t {
   kDealtByTheOldWorld,
   kDealtByExtentNumber,
   kSharesAreMeans,
+  kOpenWithoutAll,
+  kIdWrittenTwice,
+  kWaitersOfOldEpoch,
+  kOlderGeneration,
+  kReadyUnchecked,
 };
 
 // Situations that a long enough run of the simulator must have met.
@@ -96,6 +101,12 @@ enum class Probe : uint8_t {
   kBegunAgain,
   kBegunWithFewer,
   kInitAgain,
+  kMeetingOpened,
+  kMeetingTimedOut,
+  kMeetingStale,
+  kMeetingGivenUp,
+  kMeetingOlder,
+  kMeetingConflict,
   // Of every round: the oracle looks at the driver.
   kDecided,
   kRoundOver,

@@ -69,6 +69,7 @@ constexpr NamedReason kReasonNames[] = {
     {Reason::kJobBusy, "JOB_BUSY"},
     {Reason::kLossScaleMismatch, "LOSS_SCALE_MISMATCH"},
     {Reason::kGradientMismatch, "GRADIENT_MISMATCH"},
+    {Reason::kRendezvousEnded, "RENDEZVOUS_ENDED"},
     {Reason::kUnreachable, "UNREACHABLE"},
     {Reason::kUnsupported, "UNSUPPORTED"},
     {Reason::kWeightsEdited, "WEIGHTS_EDITED"},

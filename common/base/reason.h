@@ -65,6 +65,7 @@ enum class Reason : int {
   kJobBusy = 64,
   kLossScaleMismatch = 65,
   kGradientMismatch = 66,
+  kRendezvousEnded = 67,
 
   kUnreachable = 70,
   kUnsupported = 71,

@@ -9,8 +9,8 @@
 // counts the communicators of an epoch, from 1. A newer generation, and the next epoch, end
 // the older one for every trainer that waits.
 // Comes from: Client::rendezvous(). Goes to: Control.Rendezvous of the job's home.
-// C++17-clean. Thread safety: as Client, one thread at a time; any thread calls SetDoing. Abort() of
-// the client ends every wait with CANCELLED.
+// C++17-clean. Thread safety: as Client, one thread at a time; any thread calls SetDoing. Abort()
+// of the client ends every wait with CANCELLED.
 #pragma once
 
 #include <chrono>
@@ -51,7 +51,7 @@ struct Doing {
 // A rank, as the home has heard of it last.
 struct RankNews {
   uint32_t slot = 0;
-  bool heard = false;              // since the epoch began, or the home started
+  bool heard = false;                // since the epoch began, or the home started
   std::chrono::milliseconds ago{0};  // when
   Doing doing;
 };

@@ -38,6 +38,7 @@ __all__ = [
     "Replaced",
     "ServerLost",
     "Recovering",
+    "RendezvousEnded",
     "ShuttingDown",
     "StateLost",
     "StorageFailed",
@@ -177,6 +178,13 @@ class LossScaleMismatch(BallastError):
 
     default_code = "FAILED_PRECONDITION"
     default_reason = "LOSS_SCALE_MISMATCH"
+
+
+class RendezvousEnded(BallastError):
+    """A rank gave a communicator up while others waited for it, or newer ones were begun."""
+
+    default_code = "ABORTED"
+    default_reason = "RENDEZVOUS_ENDED"
 
 
 class NameInUse(BallastError):

@@ -1,0 +1,286 @@
+#include "common/rendezvous/rendezvous_fsm.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/mutant.h"
+
+namespace ballast::rendezvous {
+
+// --- Epochs and news ----------------------------------------------------------------------------
+
+void RendezvousFsm::OnEpoch(const Epoch& epoch, Effects* effects) {
+  if (epoch.number < epoch_.number) return;
+  const bool next = epoch.number > epoch_.number;
+  if (!next && (epoch_.sealed || !epoch.sealed)) return;
+  if (anybody_waits()) BALLAST_PROBE(kMeetingStale);
+  Epoch now = epoch_;
+  now.sealed = true;
+  const absl::Status why = StaleEpoch(job_, epoch_.number, next ? epoch : now);
+  if (!BALLAST_MUTANT(kWaitersOfOldEpoch)) EndGeneration(why, effects);
+  if (!next) {
+    epoch_.sealed = true;
+    return;
+  }
+  std::erase_if(heard_, [&](const auto& entry) {
+    const auto rank = epoch.ranks.find(entry.first);
+    return rank == epoch.ranks.end() || rank->second != epoch_.ranks.at(entry.first);
+  });
+  epoch_ = epoch;
+  if (BALLAST_MUTANT(kWaitersOfOldEpoch)) return;
+  generation_ = 0;
+  ended_ = absl::OkStatus();
+}
+
+void RendezvousFsm::OnHeard(uint32_t slot, const Heard& heard) {
+  if (epoch_.ranks.count(slot) == 0) return;
+  const auto [known, is_new] = heard_.emplace(slot, heard);
+  if (is_new || heard.at < known->second.at) return;
+  known->second.at = heard.at;
+  if (heard.doing.phase != CollectivePhase::kNone) known->second.doing = heard.doing;
+}
+
+// --- Calls --------------------------------------------------------------------------------------
+
+void RendezvousFsm::OnCall(std::chrono::nanoseconds now, Ticket ticket, const Call& call,
+                           Effects* effects) {
+  absl::Status status = CheckSeat(call);
+  if (status.ok()) OnHeard(call.slot, {now, call.doing});
+  if (status.ok() && call.act == Act::kRollCall) {
+    effects->push_back(Answer{ticket, RollCall(now)});
+    return;
+  }
+  if (status.ok()) status = CheckForm(job_, call);
+  if (status.ok() && call.act == Act::kGiveUp) {
+    GiveUp(call, effects);
+    effects->push_back(Answer{ticket, Reply{.over = true}});
+    return;
+  }
+  if (status.ok()) status = CheckAct(call);
+  if (!status.ok()) {
+    effects->push_back(Answer{ticket, status});
+    return;
+  }
+  Meeting* const meeting = Enter(now, call, effects);
+  Wait(now, ticket, call, meeting, effects);
+  call.act == Act::kReady ? Ready(meeting, call, effects) : Exchange(meeting, call, effects);
+}
+
+absl::Status RendezvousFsm::CheckSeat(const Call& call) const {
+  if (call.epoch > epoch_.number) return FutureEpoch(job_, call, epoch_);
+  if (call.epoch < epoch_.number || epoch_.sealed) return StaleEpoch(job_, call.epoch, epoch_);
+  const auto rank = epoch_.ranks.find(call.slot);
+  if (rank == epoch_.ranks.end()) return OutsideTheWorld(job_, call, epoch_);
+  const bool others = !rank->second.identity.empty() && rank->second.identity != call.identity;
+  if (rank->second.incarnation != call.incarnation || others) return SeatOfAnother(job_, call);
+  return absl::OkStatus();
+}
+
+absl::Status RendezvousFsm::CheckAct(const Call& call) const {
+  if (call.generation < generation_ && !BALLAST_MUTANT(kOlderGeneration)) {
+    BALLAST_PROBE(kMeetingOlder);
+    return OlderGeneration(job_, call, generation_);
+  }
+  if (call.generation == generation_ && !ended_.ok()) return ended_;
+  const Meeting* const meeting = Find(call);
+  if (meeting == nullptr && call.generation == generation_ && meetings_.size() >= kTagsMax) {
+    return TooManyTags(job_, call);
+  }
+  return CheckId(call);
+}
+
+absl::Status RendezvousFsm::CheckId(const Call& call) const {
+  const Meeting* const meeting = Find(call);
+  const bool written = meeting != nullptr && !meeting->id.empty();
+  if (written && !call.id.empty()) {
+    if (call.id == meeting->id) return absl::OkStatus();
+    const bool skipped =
+        call.act == Act::kReady ? BALLAST_MUTANT(kReadyUnchecked) : BALLAST_MUTANT(kIdWrittenTwice);
+    if (skipped) return absl::OkStatus();
+    BALLAST_PROBE(kMeetingConflict);
+    return OtherId(job_, call, meeting->id);
+  }
+  const bool leads = call.slot == leader();
+  if (call.act == Act::kExchange && !written && leads == call.id.empty()) {
+    return NotTheGiver(job_, call, leader());
+  }
+  const bool gives = leads && !call.id.empty();
+  if (gives && std::find(used_.begin(), used_.end(), call.id) != used_.end()) {
+    return UsedId(job_, call);
+  }
+  return absl::OkStatus();
+}
+
+const RendezvousFsm::Meeting* RendezvousFsm::Find(const Call& call) const {
+  if (call.generation > generation_) return nullptr;
+  const auto found = meetings_.find(call.tag);
+  return found == meetings_.end() ? nullptr : &found->second;
+}
+
+RendezvousFsm::Meeting* RendezvousFsm::Enter(std::chrono::nanoseconds now, const Call& call,
+                                             Effects* effects) {
+  if (call.generation > generation_) Begin(call, effects);
+  const auto [found, is_new] = meetings_.emplace(call.tag, Meeting());
+  Meeting* const meeting = &found->second;
+  if (is_new) {
+    meeting->timeout = call.timeout;
+    meeting->due = now + call.timeout;
+    effects->push_back(WakeAt{meeting->due});
+  }
+  meeting->came.insert(call.slot);
+  return meeting;
+}
+
+void RendezvousFsm::Wait(std::chrono::nanoseconds now, Ticket ticket, const Call& call,
+                         Meeting* meeting, Effects* effects) {
+  const std::chrono::nanoseconds wait = std::min<std::chrono::nanoseconds>(call.wait, kWaitMax);
+  const Waiter waiter{ticket, call.act, now + wait};
+  const auto [held, is_new] = meeting->waiting.emplace(call.slot, waiter);
+  if (!is_new) {
+    effects->push_back(Answer{held->second.ticket, Reply{}});
+    held->second = waiter;
+  }
+  effects->push_back(WakeAt{waiter.due});
+}
+
+// --- Meetings -----------------------------------------------------------------------------------
+
+void RendezvousFsm::Exchange(Meeting* meeting, const Call& call, Effects* effects) {
+  // A rank that asks for the id again makes its communicator anew.
+  if (!meeting->open) meeting->ready.erase(call.slot);
+  if (!call.id.empty()) Write(meeting, call, effects);
+  if (meeting->id.empty()) return;
+  AnswerAll(meeting, Act::kExchange, Reply{.over = true, .id = meeting->id}, effects);
+}
+
+void RendezvousFsm::Ready(Meeting* meeting, const Call& call, Effects* effects) {
+  meeting->ready[call.slot] = call.id;
+  // The home has started again, and the leader brings the id back.
+  if (meeting->id.empty() && call.slot == leader()) Write(meeting, call, effects);
+  OpenIfAllReady(meeting, effects);
+}
+
+void RendezvousFsm::Write(Meeting* meeting, const Call& call, Effects* effects) {
+  if (meeting->id == call.id) return;
+  meeting->id = call.id;
+  used_.push_back(call.id);
+  if (used_.size() > kUsedIdsMax) used_.pop_front();
+  // Ranks that were ready before the id was written.
+  for (auto one = meeting->ready.begin(); one != meeting->ready.end();) {
+    const auto& [slot, id] = *one;
+    if (id == meeting->id || BALLAST_MUTANT(kReadyUnchecked)) {
+      ++one;
+      continue;
+    }
+    BALLAST_PROBE(kMeetingConflict);
+    Call theirs = call;
+    theirs.slot = slot;
+    theirs.id = id;
+    if (const auto waiter = meeting->waiting.find(slot); waiter != meeting->waiting.end()) {
+      effects->push_back(Answer{waiter->second.ticket, OtherId(job_, theirs, meeting->id)});
+      meeting->waiting.erase(waiter);
+    }
+    one = meeting->ready.erase(one);
+  }
+}
+
+void RendezvousFsm::OpenIfAllReady(Meeting* meeting, Effects* effects) {
+  const size_t needed = epoch_.ranks.size() - (BALLAST_MUTANT(kOpenWithoutAll) ? 1 : 0);
+  if (meeting->id.empty() || meeting->ready.size() < needed) return;
+  if (!meeting->open) BALLAST_PROBE(kMeetingOpened);
+  meeting->open = true;
+  AnswerAll(meeting, Act::kReady, Reply{.over = true}, effects);
+}
+
+void RendezvousFsm::GiveUp(const Call& call, Effects* effects) {
+  if (call.generation < generation_) return;
+  if (call.generation > generation_) Begin(call, effects);
+  if (!ended_.ok()) return;
+  if (anybody_waits()) BALLAST_PROBE(kMeetingGivenUp);
+  EndGeneration(GivenUp(job_, call), effects);
+}
+
+void RendezvousFsm::Begin(const Call& call, Effects* effects) {
+  EndGeneration(NewerBegun(job_, generation_, call), effects);
+  generation_ = call.generation;
+  ended_ = absl::OkStatus();
+}
+
+void RendezvousFsm::AnswerAll(Meeting* meeting, Act act, const Reply& reply, Effects* effects) {
+  std::erase_if(meeting->waiting, [&](const auto& entry) {
+    if (entry.second.act != act) return false;
+    effects->push_back(Answer{entry.second.ticket, reply});
+    return true;
+  });
+}
+
+void RendezvousFsm::EndGeneration(const absl::Status& why, Effects* effects) {
+  for (const auto& [tag, meeting] : meetings_) {
+    for (const auto& [slot, waiter] : meeting.waiting) {
+      effects->push_back(Answer{waiter.ticket, why});
+    }
+  }
+  meetings_.clear();
+  ended_ = why;
+}
+
+// --- Time ---------------------------------------------------------------------------------------
+
+void RendezvousFsm::OnDue(std::chrono::nanoseconds now, Effects* effects) {
+  for (auto& [tag, meeting] : meetings_) {
+    if (!meeting.open && meeting.due <= now) {
+      BALLAST_PROBE(kMeetingTimedOut);
+      const std::vector<Missing> missing = MissingIn(now, meeting);
+      return EndGeneration(NotThere(job_, epoch_.number, missing, meeting.timeout), effects);
+    }
+    std::erase_if(meeting.waiting, [&](const auto& entry) {
+      if (entry.second.due > now) return false;
+      effects->push_back(Answer{entry.second.ticket, Reply{}});
+      return true;
+    });
+  }
+}
+
+std::vector<Missing> RendezvousFsm::MissingIn(std::chrono::nanoseconds now,
+                                              const Meeting& meeting) const {
+  std::vector<Missing> missing;
+  for (const auto& [slot, rank] : epoch_.ranks) {
+    if (meeting.ready.count(slot) != 0) continue;
+    missing.push_back({HeardOf(now, slot), meeting.came.count(slot) != 0});
+  }
+  // Where some never came, the others wait for them.
+  const bool absent = std::any_of(missing.begin(), missing.end(), [](auto& m) { return !m.came; });
+  if (absent) std::erase_if(missing, [](const Missing& one) { return one.came; });
+  return missing;
+}
+
+RankHeard RendezvousFsm::HeardOf(std::chrono::nanoseconds now, uint32_t slot) const {
+  const auto heard = heard_.find(slot);
+  if (heard == heard_.end()) return {.slot = slot};
+  const std::chrono::nanoseconds ago = now - heard->second.at;
+  return {slot, true, std::max(ago, std::chrono::nanoseconds(0)), heard->second.doing};
+}
+
+Reply RendezvousFsm::RollCall(std::chrono::nanoseconds now) const {
+  Reply reply{.over = true, .generation = generation_, .ended = std::string(ended_.message())};
+  for (const auto& [slot, rank] : epoch_.ranks) reply.ranks.push_back(HeardOf(now, slot));
+  return reply;
+}
+
+void RendezvousFsm::OnEnd(const absl::Status& why, Effects* effects) {
+  EndGeneration(why, effects);
+}
+
+// --- What is known ------------------------------------------------------------------------------
+
+bool RendezvousFsm::open(const std::string& tag) const {
+  const auto found = meetings_.find(tag);
+  return found != meetings_.end() && found->second.open;
+}
+
+bool RendezvousFsm::anybody_waits() const {
+  return std::any_of(meetings_.begin(), meetings_.end(),
+                     [](const auto& entry) { return !entry.second.waiting.empty(); });
+}
+
+}  // namespace ballast::rendezvous

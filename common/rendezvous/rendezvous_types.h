@@ -1,0 +1,97 @@
+// What the rendezvous of a job hears and answers, as plain values.
+// Comes from: the calls of trainers. Goes to: RendezvousFsm, its driver.
+// Thread safety: plain values.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/rendezvous/doing.h"
+
+namespace ballast::rendezvous {
+
+// Limits of what a rank may send. client/cpp/ballast/rendezvous.h has the same numbers.
+inline constexpr size_t kIdBytesMax = 1024;
+inline constexpr size_t kTagBytesMax = 64;
+inline constexpr size_t kTagsMax = 16;       // of a generation
+inline constexpr size_t kWhyBytesMax = 256;  // longer ones are cut
+// So many of a job's newest ids are known, and are not taken again.
+inline constexpr size_t kUsedIdsMax = 256;
+// The longest that a call waits for its answer; the rank then asks again.
+inline constexpr std::chrono::seconds kWaitMax{30};
+// The longest time limit of a meeting.
+inline constexpr std::chrono::hours kTimeoutMax{24};
+
+// Numbers equal ballast.v1.RendezvousAct.
+enum class Act : uint8_t {
+  kExchange = 1,  // gives the id (lowest slot), or waits for it
+  kReady = 2,     // has made the communicator of `id`, and waits for the others
+  kGiveUp = 3,    // ends the generation for all
+  kRollCall = 4,  // asks when each rank was heard last
+};
+inline constexpr auto kLastAct = Act::kRollCall;
+
+// A call that is to be answered. The driver counts them, from 1 on.
+using Ticket = uint64_t;
+
+struct Call {
+  uint32_t epoch = 0;
+  uint32_t slot = 0;
+  uint64_t incarnation = 0;
+  std::string identity;  // of the caller, as Rank::identity
+  Act act = Act::kExchange;
+  uint32_t generation = 0;
+  std::string tag;
+  std::string id;
+  std::string why;                      // of kGiveUp
+  std::chrono::nanoseconds timeout{0};  // of the meeting; its first call counts
+  std::chrono::nanoseconds wait{0};     // of this call; more than kWaitMax is kWaitMax
+  Doing doing;
+};
+
+// A process in a seat of the epoch.
+struct Rank {
+  uint64_t incarnation = 0;
+  std::string identity;  // a URI; empty: the seat needs none
+
+  bool operator==(const Rank&) const = default;
+};
+
+struct Epoch {
+  uint32_t number = 0;
+  std::map<uint32_t, Rank> ranks;  // by slot; not empty
+  bool sealed = false;             // another epoch will follow
+};
+
+struct RankHeard {
+  uint32_t slot = 0;
+  bool heard = false;
+  std::chrono::nanoseconds ago{0};
+  Doing doing;
+};
+
+struct Reply {
+  bool over = false;  // false: the call's wait has passed, or a later call took its place
+  std::string id;     // of kExchange
+  std::vector<RankHeard> ranks;  // of kRollCall, ascending slot
+  uint32_t generation = 0;       // of kRollCall: the newest; 0: none
+  std::string ended;             // of kRollCall: why that is over; empty: it is not
+};
+
+struct Answer {
+  Ticket ticket = 0;
+  absl::StatusOr<Reply> reply = Reply{};
+};
+struct WakeAt {  // calls OnDue then
+  std::chrono::nanoseconds at{0};
+};
+using Effect = std::variant<Answer, WakeAt>;
+using Effects = std::vector<Effect>;
+
+}  // namespace ballast::rendezvous
