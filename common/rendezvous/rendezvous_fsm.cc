@@ -47,18 +47,18 @@ void RendezvousFsm::OnCall(std::chrono::nanoseconds now, Ticket ticket, const Ca
   absl::Status status = CheckSeat(call);
   if (status.ok()) OnHeard(call.slot, {now, call.doing});
   if (status.ok() && call.act == Act::kRollCall) {
-    effects->push_back(Answer{ticket, RollCall(now)});
+    effects->answers.push_back({ticket, RollCall(now)});
     return;
   }
   if (status.ok()) status = CheckForm(job_, call);
   if (status.ok() && call.act == Act::kGiveUp) {
     GiveUp(call, effects);
-    effects->push_back(Answer{ticket, Reply{.over = true}});
+    effects->answers.push_back({ticket, Reply{.over = true}});
     return;
   }
   if (status.ok()) status = CheckAct(call);
   if (!status.ok()) {
-    effects->push_back(Answer{ticket, status});
+    effects->answers.push_back({ticket, status});
     return;
   }
   Meeting* const meeting = Enter(now, call, effects);
@@ -71,7 +71,8 @@ absl::Status RendezvousFsm::CheckSeat(const Call& call) const {
   if (call.epoch < epoch_.number || epoch_.sealed) return StaleEpoch(job_, call.epoch, epoch_);
   const auto rank = epoch_.ranks.find(call.slot);
   if (rank == epoch_.ranks.end()) return OutsideTheWorld(job_, call, epoch_);
-  const bool others = !rank->second.identity.empty() && rank->second.identity != call.identity;
+  const bool others = !rank->second.identity.empty() && !call.identity.empty() &&
+                      rank->second.identity != call.identity;
   if (rank->second.incarnation != call.incarnation || others) return SeatOfAnother(job_, call);
   return absl::OkStatus();
 }
@@ -125,7 +126,7 @@ RendezvousFsm::Meeting* RendezvousFsm::Enter(std::chrono::nanoseconds now, const
   if (is_new) {
     meeting->timeout = call.timeout;
     meeting->due = now + call.timeout;
-    effects->push_back(WakeAt{meeting->due});
+    effects->wake_at.push_back(meeting->due);
   }
   meeting->came.insert(call.slot);
   return meeting;
@@ -137,10 +138,10 @@ void RendezvousFsm::Wait(std::chrono::nanoseconds now, Ticket ticket, const Call
   const Waiter waiter{ticket, call.act, now + wait};
   const auto [held, is_new] = meeting->waiting.emplace(call.slot, waiter);
   if (!is_new) {
-    effects->push_back(Answer{held->second.ticket, Reply{}});
+    effects->answers.push_back({held->second.ticket, Reply{}});
     held->second = waiter;
   }
-  effects->push_back(WakeAt{waiter.due});
+  effects->wake_at.push_back(waiter.due);
 }
 
 // --- Meetings -----------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ void RendezvousFsm::Write(Meeting* meeting, const Call& call, Effects* effects) 
     theirs.slot = slot;
     theirs.id = id;
     if (const auto waiter = meeting->waiting.find(slot); waiter != meeting->waiting.end()) {
-      effects->push_back(Answer{waiter->second.ticket, OtherId(job_, theirs, meeting->id)});
+      effects->answers.push_back({waiter->second.ticket, OtherId(job_, theirs, meeting->id)});
       meeting->waiting.erase(waiter);
     }
     one = meeting->ready.erase(one);
@@ -209,7 +210,7 @@ void RendezvousFsm::Begin(const Call& call, Effects* effects) {
 void RendezvousFsm::AnswerAll(Meeting* meeting, Act act, const Reply& reply, Effects* effects) {
   std::erase_if(meeting->waiting, [&](const auto& entry) {
     if (entry.second.act != act) return false;
-    effects->push_back(Answer{entry.second.ticket, reply});
+    effects->answers.push_back({entry.second.ticket, reply});
     return true;
   });
 }
@@ -217,7 +218,7 @@ void RendezvousFsm::AnswerAll(Meeting* meeting, Act act, const Reply& reply, Eff
 void RendezvousFsm::EndGeneration(const absl::Status& why, Effects* effects) {
   for (const auto& [tag, meeting] : meetings_) {
     for (const auto& [slot, waiter] : meeting.waiting) {
-      effects->push_back(Answer{waiter.ticket, why});
+      effects->answers.push_back({waiter.ticket, why});
     }
   }
   meetings_.clear();
@@ -235,7 +236,7 @@ void RendezvousFsm::OnDue(std::chrono::nanoseconds now, Effects* effects) {
     }
     std::erase_if(meeting.waiting, [&](const auto& entry) {
       if (entry.second.due > now) return false;
-      effects->push_back(Answer{entry.second.ticket, Reply{}});
+      effects->answers.push_back({entry.second.ticket, Reply{}});
       return true;
     });
   }

@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/rendezvous/doing.h"
 
@@ -44,7 +44,7 @@ struct Call {
   uint32_t epoch = 0;
   uint32_t slot = 0;
   uint64_t incarnation = 0;
-  std::string identity;  // of the caller, as Rank::identity
+  std::string identity;  // of the caller, as a URI; empty: the server has no security
   Act act = Act::kExchange;
   uint32_t generation = 0;
   std::string tag;
@@ -86,12 +86,13 @@ struct Reply {
 
 struct Answer {
   Ticket ticket = 0;
-  absl::StatusOr<Reply> reply = Reply{};
+  absl::StatusOr<Reply> reply = absl::UnknownError("");
 };
-struct WakeAt {  // calls OnDue then
-  std::chrono::nanoseconds at{0};
+
+// What the driver does after a step.
+struct Effects {
+  std::vector<Answer> answers;
+  std::vector<std::chrono::nanoseconds> wake_at;  // OnDue is called then
 };
-using Effect = std::variant<Answer, WakeAt>;
-using Effects = std::vector<Effect>;
 
 }  // namespace ballast::rendezvous

@@ -46,10 +46,8 @@ class RendezvousTest : public ::testing::Test {
     return call;
   }
   void Take(const Effects& effects) {
-    for (const Effect& effect : effects) {
-      const auto* const answer = std::get_if<Answer>(&effect);
-      if (answer == nullptr) continue;
-      EXPECT_TRUE(answers_.emplace(answer->ticket, answer->reply).second) << "answered twice";
+    for (const Answer& answer : effects.answers) {
+      EXPECT_TRUE(answers_.emplace(answer.ticket, answer.reply).second) << "answered twice";
     }
   }
   Ticket Do(const Call& call) {
@@ -400,10 +398,10 @@ TEST_F(RendezvousTest, ManyMissingRanksAreCounted) {
   large.OnCall(now_, 1, Of(Act::kExchange, 0, "id"), &effects);
   Call ready = Of(Act::kReady, 0, "id");
   large.OnCall(now_, 2, ready, &effects);
-  effects.clear();
+  effects = Effects();
   large.OnDue(now_ + seconds(60), &effects);
-  ASSERT_EQ(effects.size(), 1u);
-  const absl::Status status = std::get<Answer>(effects.front()).reply.status();
+  ASSERT_EQ(effects.answers.size(), 1u);
+  const absl::Status status = effects.answers.front().reply.status();
   EXPECT_THAT(status.message(), HasSubstr("rank 8 of epoch 12 did not arrive within 60 s (not "
                                           "heard of in this epoch); and 55 more"));
   EXPECT_THAT(status.message(), Not(HasSubstr("rank 9 ")));
