@@ -12,7 +12,7 @@
 
 namespace ballast::device::cuda {
 
-inline constexpr uint32_t kAbiVersion = 1;
+inline constexpr uint32_t kAbiVersion = 2;
 inline constexpr char kTableSymbol[] = "ballast_cuda_table";
 
 // A kernel takes its list of pieces by value, so that no list has to be copied to the device. One
@@ -35,6 +35,14 @@ struct TileRun {
   TileFacts* facts;  // device memory, one per tile
 };
 
+struct EventCalls {
+  int (*create)(void** event);
+  int (*destroy)(void* event);
+  int (*record)(void* event, void* stream);
+  int (*synchronize)(void* event);
+  int (*query)(void* event, int* done);  // 1 when it is done
+};
+
 // Numbers of element types: DType's.
 struct Table {
   uint32_t abi_version;
@@ -54,10 +62,7 @@ struct Table {
   int (*stream_synchronize)(void* stream);
   int (*stream_captures)(void* stream, int* captures);  // 1 while a graph is captured on it
   int (*stream_wait)(void* stream, void* event);
-  int (*event_create)(void** event);
-  int (*event_destroy)(void* event);
-  int (*event_record)(void* event, void* stream);
-  int (*event_synchronize)(void* event);
+  EventCalls events;
 
   int (*device_of)(const void* data, int* ordinal);  // -1: memory of the host
 

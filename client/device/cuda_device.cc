@@ -25,7 +25,7 @@ CudaDevice::~CudaDevice() {
   cuda_.set_device(ordinal_);
   for (void* stream : own_streams_) cuda_.stream_synchronize(stream);
   for (void* stream : own_streams_) cuda_.stream_destroy(stream);
-  for (void* event : events_) cuda_.event_destroy(event);
+  for (void* event : events_) cuda_.events.destroy(event);
   for (void* memory : memory_) cuda_.device_free(memory);
   for (void* memory : pinned_) cuda_.pinned_free(memory);
 }
@@ -75,7 +75,7 @@ absl::StatusOr<Stream> CudaDevice::NewStream() {
 absl::StatusOr<Event> CudaDevice::NewEvent() {
   BALLAST_RETURN_IF_ERROR(Enter());
   void* event = nullptr;
-  BALLAST_RETURN_IF_ERROR(Checked(cuda_.event_create(&event), "a new event"));
+  BALLAST_RETURN_IF_ERROR(Checked(cuda_.events.create(&event), "a new event"));
   events_.push_back(event);
   return Event{static_cast<uint32_t>(events_.size() - 1)};
 }
@@ -141,7 +141,7 @@ absl::Status CudaDevice::CheckNotCapturing(Stream stream) const {
 absl::Status CudaDevice::Record(Stream stream, Event event) {
   BALLAST_RETURN_IF_ERROR(Enter());
   BALLAST_RETURN_IF_ERROR(CheckNotCapturing(stream));
-  return Checked(cuda_.event_record(EventOf(event), StreamOf(stream)), "record of an event");
+  return Checked(cuda_.events.record(EventOf(event), StreamOf(stream)), "record of an event");
 }
 
 absl::Status CudaDevice::Wait(Stream stream, Event event) {
@@ -166,7 +166,19 @@ absl::StatusOr<bool> CudaDevice::Holds(const void* data) {
 
 absl::Status CudaDevice::Synchronize(Event event) {
   BALLAST_RETURN_IF_ERROR(Enter());
-  return Checked(cuda_.event_synchronize(EventOf(event)), "work on a stream");
+  return Checked(cuda_.events.synchronize(EventOf(event)), "work on a stream");
+}
+
+absl::StatusOr<bool> CudaDevice::Reached(Event event) {
+  BALLAST_RETURN_IF_ERROR(Enter());
+  int done = 0;
+  BALLAST_RETURN_IF_ERROR(Checked(cuda_.events.query(EventOf(event), &done), "work on a stream"));
+  return done != 0;
+}
+
+absl::StatusOr<void*> CudaDevice::Handle(Stream stream) {
+  BALLAST_RETURN_IF_ERROR(Enter());
+  return StreamOf(stream);
 }
 
 }  // namespace ballast::device

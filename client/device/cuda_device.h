@@ -46,6 +46,8 @@ class CudaDevice final : public Device {
   absl::Status Wait(Stream stream, Event event) override;
   absl::Status Keep(Stream stream, const void* data, size_t bytes) override;
   absl::Status Synchronize(Event event) override;
+  absl::StatusOr<bool> Reached(Event event) override;
+  absl::StatusOr<void*> Handle(Stream stream) override;
   absl::StatusOr<bool> Holds(const void* data) override;
   absl::Status HostReads(const void*, size_t) override { return absl::OkStatus(); }
   absl::Status HostWrites(void*, size_t) override { return absl::OkStatus(); }

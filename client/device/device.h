@@ -77,6 +77,13 @@ class Device {
   // Blocks the host until the event is done.
   virtual absl::Status Synchronize(Event event) = 0;
 
+  // Whether the event is done; for a host that looks at a clock meanwhile. Does not wait.
+  virtual absl::StatusOr<bool> Reached(Event event) = 0;
+
+  // What other libraries call the stream (a cudaStream_t); null where there is no such thing. On a
+  // GPU that one becomes the calling thread's.
+  virtual absl::StatusOr<void*> Handle(Stream stream) = 0;
+
   // Whether `data` is in this device's memory; else it is in the host's. FAILED_PRECONDITION when
   // it is in another device's: the error names both.
   virtual absl::StatusOr<bool> Holds(const void* data) = 0;

@@ -23,6 +23,8 @@ class HostDevice final : public Device {
   absl::Status Wait(Stream, Event) override { return absl::OkStatus(); }
   absl::Status Keep(Stream, const void*, size_t) override { return absl::OkStatus(); }
   absl::Status Synchronize(Event) override { return absl::OkStatus(); }
+  absl::StatusOr<bool> Reached(Event) override { return true; }
+  absl::StatusOr<void*> Handle(Stream) override { return nullptr; }
   absl::StatusOr<bool> Holds(const void*) override { return false; }
   absl::Status HostReads(const void*, size_t) override { return absl::OkStatus(); }
   absl::Status HostWrites(void*, size_t) override { return absl::OkStatus(); }

@@ -30,6 +30,12 @@ int EventCreate(void** event) {
   return cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t*>(event), cudaEventDisableTiming);
 }
 
+int EventQuery(void* event, int* done) {
+  const cudaError_t error = cudaEventQuery(EventOf(event));
+  *done = error == cudaSuccess ? 1 : 0;
+  return error == cudaErrorNotReady ? cudaSuccess : error;
+}
+
 int DeviceOf(const void* data, int* ordinal) {
   cudaPointerAttributes attributes;
   const cudaError_t error = cudaPointerGetAttributes(&attributes, data);
@@ -62,12 +68,15 @@ constexpr Table kTable = {
     .stream_wait = [](void* stream, void* event) -> int {
       return cudaStreamWaitEvent(StreamOf(stream), EventOf(event), 0);
     },
-    .event_create = EventCreate,
-    .event_destroy = [](void* event) -> int { return cudaEventDestroy(EventOf(event)); },
-    .event_record = [](void* event, void* stream) -> int {
-      return cudaEventRecord(EventOf(event), StreamOf(stream));
-    },
-    .event_synchronize = [](void* event) -> int { return cudaEventSynchronize(EventOf(event)); },
+    .events = {.create = EventCreate,
+               .destroy = [](void* event) -> int { return cudaEventDestroy(EventOf(event)); },
+               .record = [](void* event, void* stream) -> int {
+                 return cudaEventRecord(EventOf(event), StreamOf(stream));
+               },
+               .synchronize = [](void* event) -> int {
+                 return cudaEventSynchronize(EventOf(event));
+               },
+               .query = EventQuery},
     .device_of = DeviceOf,
     .copy = Copy,
     .pack = [](void* stream, uint32_t tensor, uint32_t packed, const PieceRun* run) -> int {

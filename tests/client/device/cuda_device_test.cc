@@ -237,6 +237,7 @@ TEST_F(CudaOverAStandin, TheErrorOfEachCallIsTheAnswer) {
       {"cudaEventRecord", [&] { return device->Record(stream, event); }},
       {"cudaStreamWaitEvent", [&] { return device->Wait(stream, event); }},
       {"cudaEventSynchronize", [&] { return device->Synchronize(event); }},
+      {"cudaEventQuery", [&] { return device->Reached(event).status(); }},
       {"cudaStreamIsCapturing", [&] { return device->Record(stream, event); }},
       {"cudaSetDevice", [&] { return device->Copy(stream, &y, &x, 4); }},
       {"cudaStreamCreateWithFlags", [&] { return device->NewStream().status(); }},

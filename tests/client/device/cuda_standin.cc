@@ -287,6 +287,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const cudaError_t error = Check("cudaEventRecord", state().events, event);
   return error != cudaSuccess ? error : Check("cudaEventRecord", state().streams, stream);
 }
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return Check("cudaEventQuery", state().events, event);
+}
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return Check("cudaEventSynchronize", state().events, event);
 }

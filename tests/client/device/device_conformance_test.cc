@@ -96,6 +96,18 @@ TEST_P(DeviceConformance, AnEventWithoutARecordIsDone) {
   Finish(first_);
 }
 
+TEST_P(DeviceConformance, AHostThatLooksAtAnEventSeesItReached) {
+  float* a = Floats(2);
+  Upload({4, 5}, a);
+  ASSERT_TRUE(device_->Copy(first_, slab_, a, 8).ok());
+  ASSERT_TRUE(device_->Record(first_, ready_).ok());
+  int looks = 0;
+  while (!*device_->Reached(ready_)) ASSERT_LT(++looks, 100);
+  ASSERT_TRUE(device_->HostReads(slab_, 8).ok());
+  EXPECT_EQ(std::memcmp(slab_, std::vector<float>{4, 5}.data(), 8), 0);
+  EXPECT_TRUE(device_->Handle(first_).ok());
+}
+
 TEST_P(DeviceConformance, PacksAndUnpacksPiecesWhoseListIsGone) {
   float* tensor = Floats(6);
   float* packed = Floats(4);

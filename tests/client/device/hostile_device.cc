@@ -114,6 +114,14 @@ absl::Status HostileDevice::Keep(Stream stream, const void* data, size_t bytes) 
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> HostileDevice::Reached(Event event) {
+  const auto index = static_cast<uint32_t>(event);
+  const uint64_t record = events_.at(index).queued;
+  if (events_[index].done >= record) return true;
+  RunFront(StreamToward(index, record));
+  return events_[index].done >= record;
+}
+
 absl::Status HostileDevice::Synchronize(Event event) {
   const auto index = static_cast<uint32_t>(event);
   const uint64_t record = events_.at(index).queued;
