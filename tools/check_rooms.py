@@ -40,7 +40,7 @@ SAFETENSORS = "common/safetensors"
 EVERYTHING = COMMON + (
     SAFETENSORS, TLS, WIRE, CONFIG, "proto/convert") + SERVER_ROOMS + (
     "server/rpc", "server", PUBLIC_CLIENT, "client/cpp", "client/device",
-    "client/device/cuda", "client/aio")
+    "client/device/cuda", "client/collective", "client/aio")
 
 # Kernels run inside the memory-bound pass over an extent: nothing in them may wait or allocate.
 KERNEL_BANS = (
@@ -109,6 +109,7 @@ ROOMS = {
     PUBLIC_CLIENT: Room(),
     "client/device": Room(("common/base", "common/tensor")),
     "client/device/cuda": Room(("client/device",), ("cuda",)),
+    "client/collective": Room(("common/base", "common/tensor", "client/device")),
     "client/aio": Room(("common/base", "common/io")),
     "client/cpp": Room(
         COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT, "client/device"),
