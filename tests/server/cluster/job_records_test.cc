@@ -65,6 +65,19 @@ TEST(JobRecordsTest, ReducedGradientsHaveAVersionThatOlderReleasesRefuse) {
   EXPECT_EQ(plan->epoch.contributors, (std::vector<ContributorSet>{{{0}, 1}}));
 }
 
+// Contributors that are left out are made again: as many as the record says.
+TEST(JobRecordsTest, ARecordOfMoreGroupsThanAJobCanHaveIsDamagedAndCostsNoMemory) {
+  JobPlan plan = DurablePlan();
+  plan.epoch.contributors.clear();
+  for (const uint32_t groups : {65537u, UINT32_MAX}) {
+    plan.spec.group_count = groups;
+    const auto read = Read(std::string("\x01\0\0\0", 4) + ProtoCodec().encode(plan));
+    EXPECT_EQ(ReasonOf(read.status()), Reason::kStateLost) << groups;
+  }
+  plan.spec.group_count = 1;
+  EXPECT_TRUE(Read(std::string("\x01\0\0\0", 4) + ProtoCodec().encode(plan)).ok());
+}
+
 TEST(JobRecordsTest, AVersionOfANewerReleaseIsRefusedByNumber) {
   std::string record = RecordOf(Reduced());
   record[0] = 3;

@@ -1,0 +1,49 @@
+#include "tests/fuzz/fuzz_loop.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ballast::fuzz {
+namespace {
+
+constexpr size_t kPoolMax = 256;
+
+}  // namespace
+
+FuzzLoop::FuzzLoop(const FuzzTarget* target, const std::vector<std::string>& corpus, uint64_t seed)
+    : target_(target), pool_(target->Seeds()), random_(seed) {
+  pool_.insert(pool_.end(), corpus.begin(), corpus.end());
+}
+
+void FuzzLoop::Replay(size_t longest) {
+  for (const std::string& input : pool_) {
+    for (size_t bytes = 0; bytes < std::min(longest, input.size()); ++bytes) {
+      RunOnce(input.substr(0, bytes));
+    }
+    RunOnce(input);
+  }
+}
+
+void FuzzLoop::Run(int runs) {
+  const size_t given = pool_.size();
+  for (int i = 0; i < runs; ++i) {
+    // Half of the inputs are near to a good one, the others further away.
+    const size_t from = random_.OneIn(2) ? random_.Below(given) : random_.Below(pool_.size());
+    std::string input = target_->Mutate(pool_[from], &random_);
+    RunOnce(input);
+    if (!random_.OneIn(8)) continue;
+    if (pool_.size() < given + kPoolMax) {
+      pool_.push_back(std::move(input));
+    } else {
+      pool_[given + random_.Below(kPoolMax)] = std::move(input);
+    }
+  }
+}
+
+void FuzzLoop::RunOnce(std::string input) {
+  ++runs_;
+  input_ = std::move(input);
+  target_->Run(input_);
+}
+
+}  // namespace ballast::fuzz

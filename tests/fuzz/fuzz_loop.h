@@ -1,0 +1,42 @@
+// A fixed number of runs of a target without libFuzzer, in every build: each input is one of a pool
+// that begins with the seeds, changed once to three times. The same number of runs from the same
+// seed meets the same inputs on every machine.
+// Comes from: the tests beside it. Goes to: the target. Thread safety: one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "google/protobuf/stubs/logging.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace ballast::fuzz {
+
+class FuzzLoop {
+ public:
+  // `target` outlives the loop. `corpus`: inputs beside the target's own seeds.
+  FuzzLoop(const FuzzTarget* target, const std::vector<std::string>& corpus, uint64_t seed);
+
+  // Every input of the pool, and each of its prefixes up to `longest` bytes of it.
+  void Replay(size_t longest);
+  // `runs` changed inputs.
+  void Run(int runs);
+
+  // Of what was begun so far; the last of them may have ended the process.
+  uint64_t runs() const { return runs_; }
+  const std::string& last_input() const { return input_; }
+
+ private:
+  void RunOnce(std::string input);
+
+  const google::protobuf::LogSilencer silence_;  // Each bad string would be a line.
+  const FuzzTarget* const target_;
+  std::vector<std::string> pool_;
+  FuzzRandom random_;
+  uint64_t runs_ = 0;
+  std::string input_;
+};
+
+}  // namespace ballast::fuzz

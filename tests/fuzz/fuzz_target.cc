@@ -1,0 +1,21 @@
+#include "tests/fuzz/fuzz_target.h"
+
+namespace ballast::fuzz {
+
+const std::vector<NamedTarget>& FuzzTargets() {
+  static const std::vector<NamedTarget> targets = {
+      {"frame", &FrameTarget, 40000},     {"attach", &AttachTarget, 40000},
+      {"peer", &PeerTarget, 40000},       {"authz", &AuthzTarget, 40000},
+      {"records", &RecordsTarget, 40000},
+  };
+  return targets;
+}
+
+const NamedTarget* FindTarget(absl::string_view name) {
+  for (const NamedTarget& target : FuzzTargets()) {
+    if (name == target.name) return &target;
+  }
+  return nullptr;
+}
+
+}  // namespace ballast::fuzz

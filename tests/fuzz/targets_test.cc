@@ -1,0 +1,66 @@
+// Every target answers its seeds, its corpus, all prefixes of both, and a fixed number of inputs
+// that its mutator makes of them. An input that ends the process is shown, escaped.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "common/io/file.h"
+#include "tests/fuzz/fuzz_loop.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace ballast::fuzz {
+namespace {
+
+constexpr uint64_t kSeed = 26;
+constexpr size_t kPrefixesMax = 512;
+constexpr size_t kInputBytesMax = 1 << 16;
+
+const FuzzLoop* running = nullptr;
+
+// The process ends anyway: what a handler may not call does no more harm.
+void ShowInput(int) {
+  if (running == nullptr) return;
+  std::fprintf(stderr, "run %llu, input \"%s\"\n", static_cast<unsigned long long>(running->runs()),
+               absl::CHexEscape(running->last_input()).c_str());
+}
+
+// The files of tests/fuzz/corpus/<name>; none where there is no such folder.
+std::vector<std::string> CorpusOf(const std::string& name) {
+  const std::string folder = std::string(BALLAST_FUZZ_CORPUS) + "/" + name + "/";
+  std::vector<std::string> inputs;
+  const auto files = PosixFileSystem()->List(folder);
+  if (!files.ok()) return inputs;
+  for (const std::string& file : *files) {
+    const auto bytes = ReadWholeFile(PosixFileSystem(), folder + file, kInputBytesMax);
+    EXPECT_TRUE(bytes.ok()) << bytes.status();
+    inputs.push_back(bytes.value_or(""));
+  }
+  return inputs;
+}
+
+class Targets : public ::testing::TestWithParam<NamedTarget> {};
+
+TEST_P(Targets, AnswerSeedsCorpusAndWhatMutatorsMakeOfThem) {
+  const std::unique_ptr<FuzzTarget> target = GetParam().make();
+  EXPECT_FALSE(target->Seeds().empty());
+  FuzzLoop loop(target.get(), CorpusOf(GetParam().name), kSeed);
+  running = &loop;
+  std::signal(SIGABRT, &ShowInput);
+  std::signal(SIGSEGV, &ShowInput);
+  loop.Replay(kPrefixesMax);
+  loop.Run(GetParam().runs);
+  std::signal(SIGABRT, SIG_DFL);
+  std::signal(SIGSEGV, SIG_DFL);
+  running = nullptr;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Targets, ::testing::ValuesIn(FuzzTargets()),
+                         [](const auto& named) { return std::string(named.param.name); });
+
+}  // namespace
+}  // namespace ballast::fuzz
