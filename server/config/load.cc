@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/names.h"
@@ -183,9 +184,10 @@ class Loader {
         continue;
       }
       const VariableVerdict verdict = JudgeVariable(name, value);
-      if (verdict.kind == VariableVerdict::Kind::kMisspelt) errors_.Add(name, verdict.message);
+      const std::string shown = absl::CHexEscape(name);  // A name may be any bytes.
+      if (verdict.kind == VariableVerdict::Kind::kMisspelt) errors_.Add(shown, verdict.message);
       if (verdict.kind == VariableVerdict::Kind::kUnknown) {
-        loaded_.warnings.push_back(absl::StrCat(name, ": ", verdict.message));
+        loaded_.warnings.push_back(absl::StrCat(shown, ": ", verdict.message));
       }
     }
   }

@@ -155,6 +155,20 @@ TEST(Load, UnknownVariablesThatResembleNoFieldAreWarnedOf) {
   EXPECT_TRUE(absl::StrContains(Print(*loaded), "\n# BALLAST_HOME: unknown variable, ignored\n"));
 }
 
+TEST(Load, AWarningOfAVariableWithAnyBytesInItsNameStaysOneLineOfWhatIsPrinted) {
+  LoadOptions options;
+  options.env = {{"BALLAST_MINE\nstorage: {checkpoint_rounds: 9}", "1"}, {"BALLAST_\xff", "1"}};
+  const auto loaded = Load(options);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_THAT(loaded->warnings, testing::SizeIs(2));
+  LoadOptions again;
+  again.text = Print(*loaded);
+  const auto second = Load(again);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->config.storage().checkpoint_rounds(),
+            loaded->config.storage().checkpoint_rounds());
+}
+
 TEST(Load, MisspeltVariablesOutsideAnySectionAreErrors) {
   const auto loaded = LoadText("", {{"BALLAST_DRAM_BUDGET", "1GiB"},
                                     {"BALLAST_LISTEN_PORT", "7000"},
