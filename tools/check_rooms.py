@@ -33,8 +33,9 @@ WIRE, CONFIG = "proto:wire", "proto:config"
 PUBLIC_CLIENT = "client/cpp/ballast"
 SERVER_ROOMS = (
     "server/simd", "server/optim", "server/reduce", "server/tier", "server/state",
-    "server/durability", "server/meta", "server/round", "server/snapshot", "server/exchange",
-    "server/config", "server/cluster", "server/admin", "server/security", "server/net")
+    "server/durability", "server/meta", "server/round", "server/quota", "server/snapshot",
+    "server/exchange", "server/config", "server/cluster", "server/admin", "server/security",
+    "server/net")
 PROTOBUF, GRPC = ("google/protobuf/",), ("grpcpp/", "grpc/")
 SAFETENSORS = "common/safetensors"
 EVERYTHING = COMMON + (
@@ -94,10 +95,13 @@ ROOMS = {
     "server/exchange": Room(COMMON + (
         SAFETENSORS, "server/snapshot", "server/round", "server/durability", "server/optim",
         "server/simd"), ("absl/", "zlib.h")),
-    "server/config": Room(("common/base", CONFIG), ("absl/", "yaml-cpp/") + PROTOBUF),
+    "server/quota": Room(("common/base",)),
+    # server/quota: the limits that a quota file says, as plain values.
+    "server/config": Room(
+        ("common/base", "server/quota", CONFIG), ("absl/", "yaml-cpp/") + PROTOBUF),
     "server/cluster": Room(
-        COMMON + ("server/round", "server/snapshot", "server/exchange", "server/durability",
-                  "server/meta")),
+        COMMON + ("server/round", "server/quota", "server/snapshot", "server/exchange",
+                  "server/durability", "server/meta")),
     "server/security": Room(("common/base", "common/metrics", "common/security")),
     "server/admin": Room(COMMON, ("absl/", "prometheus/", "civetweb.h", "CivetServer.h")),
     "server/net": Room(COMMON),
@@ -132,7 +136,8 @@ PURE_CORE = (
     "server/cluster/attach_barrier.", "server/cluster/epoch_change.",
     "server/cluster/home_errors.", "server/cluster/home_growth.", "server/cluster/home_job.",
     "server/cluster/home_job_epochs.", "server/cluster/home_types.",
-    "server/cluster/seating.", "server/cluster/waiting_room.", "server/round/round_fsm.")
+    "server/cluster/seating.", "server/cluster/waiting_room.", "server/quota/amounts.",
+    "server/quota/tenant_ledger.", "server/round/round_fsm.")
 PURE_BANS = (
     "thread", "mutex", "shared_mutex", "atomic", "condition_variable", "future", "random",
     "fstream", "iostream", "ctime", "time.h", "unistd.h", "fcntl.h", "sys/", "unordered_map",

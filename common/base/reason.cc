@@ -52,6 +52,7 @@ constexpr NamedReason kReasonNames[] = {
     {Reason::kProtocolMismatch, "PROTOCOL_MISMATCH"},
     {Reason::kOverBudget, "OVER_BUDGET"},
     {Reason::kLayoutMismatch, "LAYOUT_MISMATCH"},
+    {Reason::kOverQuota, "OVER_QUOTA"},
     {Reason::kHyperparamMismatch, "HYPERPARAM_MISMATCH"},
     {Reason::kBadHyperparam, "BAD_HYPERPARAM"},
     {Reason::kWrongVersion, "WRONG_VERSION"},

@@ -47,6 +47,7 @@ enum class Reason : int {
   kProtocolMismatch = 38,
   kOverBudget = 39,
   kLayoutMismatch = 40,
+  kOverQuota = 41,
 
   kHyperparamMismatch = 50,
   kBadHyperparam = 51,

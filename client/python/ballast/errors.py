@@ -34,6 +34,7 @@ __all__ = [
     "NotPermitted",
     "NonfiniteGradient",
     "OverBudget",
+    "OverQuota",
     "ProtocolMismatch",
     "Replaced",
     "ServerLost",
@@ -229,6 +230,12 @@ class OverBudget(BallastError):
     """The job does not fit the servers' memory; the text has the numbers."""
 
     default_reason = "OVER_BUDGET"
+
+
+class OverQuota(BallastError):
+    """The tenant may not have more of something; the text says of what, with both numbers."""
+
+    default_reason = "OVER_QUOTA"
 
 
 class AttachTimeout(BallastError, TimeoutError):
