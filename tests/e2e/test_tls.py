@@ -171,6 +171,38 @@ def test_a_connection_without_tls_is_told_what_is_missing(cluster):
         Control(cluster.endpoints, 0.0).jobs()
 
 
+def test_a_trainer_that_cannot_come_back_says_what_the_handshake_says(
+    cluster, live, tmp_path, capfd
+):
+    own = tmp_path / "own"
+    shutil.copytree(live, own)
+    other = dev_ca(tmp_path / "other", SERVERS)
+    run = Run(cluster, fresh_job(), 1, **trainer_files(own))
+    run.step(1)
+    said = []
+
+    def use(source: Path) -> None:
+        copy_pair("trainer-default", source, own)
+        replace(own / "ca.pem", (source / "ca.pem").read_text())
+
+    def says(words: str) -> bool:
+        said.append(capfd.readouterr().err)
+        return words in "".join(said)
+
+    use(other)
+    cluster.strike(1)
+    for replica in run.replicas:
+        for parameter in replica:
+            parameter.grad = torch.ones_like(parameter)
+    (step,) = run.trainers.start(lambda opt: opt.step())
+    cause = f"the server's certificate is not of an authority in {own}/ca.pem"
+    wait_for(lambda: says(cause), "the cause")
+    use(live)
+    step.result(60)
+    assert run.round == 2
+    run.close()
+
+
 def test_files_that_cannot_be_used_are_named_at_once(cluster, live):
     good = trainer_files(live)
     with pytest.raises(ballast.BadArgument, match="tls_key"):

@@ -7,7 +7,6 @@
 
 #include "client/cpp/src/stream.h"
 #include "client/cpp/src/unary_call.h"
-#include "common/base/thread_executor.h"
 #include "grpcpp/alarm.h"
 
 namespace ballast::client {
@@ -109,6 +108,19 @@ class GrpcTimer final : public Timer {
   Remains* const remains_;
 };
 
+// A question about a handshake. Asker and answerer share the callback, which is empty once it has
+// run or its asker has gone; it is used under the transport's lock.
+using Told = std::shared_ptr<std::function<void(std::string)>>;
+
+class HandshakeCall final : public Call {
+ public:
+  explicit HandshakeCall(Told told) : told_(std::move(told)) {}
+  ~HandshakeCall() override { *told_ = nullptr; }
+
+ private:
+  const Told told_;
+};
+
 }  // namespace
 
 Remains::Operations Remains::TakeEnded() {
@@ -154,6 +166,19 @@ std::unique_ptr<Call> GrpcTransport::Start(const CallTarget& target,
                                          target.method, request, target.timeout, &queue_,
                                          std::move(done)));
   return call;
+}
+
+// A handshake blocks, so it has a thread of its own, which does not hold the lock meanwhile.
+std::unique_ptr<Call> GrpcTransport::Explain(const std::string& address,
+                                             std::function<void(std::string)> told) {
+  if (explainer_ == nullptr) explainer_ = std::make_unique<ThreadExecutor>("ballast-ask", 1);
+  const auto shared = std::make_shared<std::function<void(std::string)>>(std::move(told));
+  explainer_->Post([mu = mu_, channels = channels_, address, shared] {
+    std::string why = channels->Explain(address);
+    MutexLock lock(mu);
+    if (const auto tell = std::exchange(*shared, nullptr)) tell(std::move(why));
+  });
+  return std::make_unique<HandshakeCall>(shared);
 }
 
 std::unique_ptr<Timer> GrpcTransport::MakeTimer(std::function<void()> fire) {

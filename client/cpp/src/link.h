@@ -102,6 +102,13 @@ class Transport {
   virtual std::unique_ptr<Call> Start(const CallTarget& target,
                                       const google::protobuf::MessageLite& request,
                                       Answer answer) = 0;
+  // Asks why no connection to `address` comes about: what a TLS handshake says, as a clause for
+  // people, or "". `told` runs once, after the return, unless the question is destroyed before.
+  // Null: this transport knows no more than the status of a link.
+  virtual std::unique_ptr<Call> Explain(const std::string& /*address*/,
+                                        std::function<void(std::string why)> /*told*/) {
+    return nullptr;
+  }
   virtual std::unique_ptr<Timer> MakeTimer(std::function<void()> fire) = 0;
   // Bytes of bodies that were copied on their way out, over all links.
   virtual uint64_t copied_bytes() const = 0;

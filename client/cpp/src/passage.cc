@@ -120,7 +120,9 @@ absl::StatusOr<std::optional<v1::EpochRecord>> Passage::TakeAnswer(
   if (status.ok()) return std::optional<v1::EpochRecord>(reply.epoch());
   if (SeatIsTaken(status)) return job_->SlotWasTaken(status);
   if (!IsNotYet(status, job_->options.slot) || IsForgotten(status)) return status;
-  tries_.OnLost(status.message(), now);
+  const std::string& cause = home.handshake().cause();
+  const bool unreached = ReasonOf(status) == Reason::kUnspecified && !cause.empty();
+  tries_.OnLost(unreached ? cause : status.message(), now);
   return std::optional<v1::EpochRecord>();
 }
 

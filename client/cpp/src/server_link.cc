@@ -36,7 +36,8 @@ ServerLink::ServerLink(size_t index, const v1::ServerAddress& server, const JobV
       transport_(transport),
       owner_(owner),
       share_(id_, job),
-      reconnect_(ReconnectLimits(job->options)) {}
+      reconnect_(ReconnectLimits(job->options)),
+      handshake_(server.address(), transport) {}
 
 // --- The link -----------------------------------------------------------------------------------
 

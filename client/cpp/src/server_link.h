@@ -15,6 +15,7 @@
 #include "ballast/v1/control.pb.h"
 #include "ballast/v1/data.pb.h"
 #include "client/cpp/src/activity.h"
+#include "client/cpp/src/handshake_desk.h"
 #include "client/cpp/src/job_view.h"
 #include "client/cpp/src/link.h"
 #include "client/cpp/src/reconnect.h"
@@ -99,7 +100,9 @@ class ServerLink final : private LinkHandler {
   bool left() const { return leave_sent_ && !alive(); }
   void LogUnheardLeave() const;
 
-  absl::Status Lost(absl::string_view how) const;    // UNAVAILABLE SERVER_LOST
+  absl::Status Lost(absl::string_view how) const;  // UNAVAILABLE SERVER_LOST
+  HandshakeDesk& handshake() { return handshake_; }
+  const HandshakeDesk& handshake() const { return handshake_; }
   absl::Status Broke(absl::string_view what) const;  // INTERNAL BAD_FRAME
   absl::Status StateLost() const;                    // DATA_LOSS STATE_LOST
   // "state server ID at ADDRESS".
@@ -122,6 +125,7 @@ class ServerLink final : private LinkHandler {
   Owner* const owner_;
   ServerShare share_;
   Reconnect reconnect_;
+  HandshakeDesk handshake_;
   std::unique_ptr<Link> link_;       // null between two tries to reach the server
   std::deque<std::string> control_;  // goes out before any frame
   State state_;

@@ -253,9 +253,13 @@ void SessionCore::LookAfterServers(Time now) {
     if (!server->alive()) continue;
     if (we_slept) server->Hear(now);
     if (server->Silence(now) > job_.report_after) {
-      Lose(server.get(), server->Lost("is not responding"));
+      Lose(server.get(), server->Lost(server->handshake().Silent()));
       if (!error_.ok()) return;
       continue;
+    }
+    const bool waits_for_connection = !server->welcomed() && !server->reconnect().away();
+    if (waits_for_connection && server->Silence(now) > job_.report_after / 2) {
+      server->handshake().OnSilence();
     }
     server->share().RetryRefused();
     if (beat) server->Beat(pulse_.beats);

@@ -137,9 +137,7 @@ void SessionCore::OnClosed(ServerLink* server, const absl::Status& status) {
     Lose(server, status);
     return;
   }
-  const std::string how =
-      status.ok() ? "closed the stream" : absl::StrCat("is gone: ", status.message());
-  Lose(server, server->Lost(how));
+  Lose(server, server->Lost(server->handshake().OnClosed(status)));
 }
 
 // The end of a server's link, or of its answering: a pause in a durable job, else an error.
@@ -195,6 +193,7 @@ absl::Status SessionCore::OnWelcome(ServerLink* server, const v1::Welcome& welco
   const bool open = in_round() && held == job_.round;
   BALLAST_RETURN_IF_ERROR(server->CheckVersion(welcome.round(), held, open));
   server->state().welcomed = true;
+  server->handshake().OnBack();
   const Time now = transport_->Now();
   NoteBack(server, now);
   EndPassage(now);

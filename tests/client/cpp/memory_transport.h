@@ -168,6 +168,9 @@ class MemoryTransport final : public Transport {
  public:
   explicit MemoryTransport(EventQueue* events) : events_(events) {}
 
+  std::map<std::string, std::string> explanations;  // by address: what a handshake says there
+  int explained = 0;                                // questions so far
+
   // Makes a server that listens at `address`.
   MemoryPeer* AddPeer(const std::string& address) {
     return &peers_.try_emplace(address, events_, address).first->second;
@@ -195,6 +198,17 @@ class MemoryTransport final : public Transport {
     });
     events_->Post(events_->now() + target.timeout,
                   [finish] { finish(absl::DeadlineExceededError("no answer in time")); });
+    return std::make_unique<PendingCall>(pending);
+  }
+  std::unique_ptr<Call> Explain(const std::string& address,
+                                std::function<void(std::string)> told) override {
+    ++explained;
+    auto pending = std::make_shared<Answer>(
+        [told = std::move(told)](absl::StatusOr<Payload> why) { told(why->ToString()); });
+    events_->PostSoon([this, address, pending] {
+      const Answer done = std::exchange(*pending, nullptr);
+      if (done) done(Payload::FromString(explanations[address]));
+    });
     return std::make_unique<PendingCall>(pending);
   }
   std::unique_ptr<Timer> MakeTimer(std::function<void()> fire) override {

@@ -184,6 +184,10 @@ class SessionCoreTest : public ::testing::Test {
   }
   void Start(Durability durability) { Start(durability, MakeAttachResult(kTensors)); }
   void Start(Durability durability, const AttachResult& attached) {
+    ASSERT_TRUE(TryStart(durability, attached));
+  }
+  // Whether the server lets the trainer in.
+  bool TryStart(Durability durability, const AttachResult& attached) {
     options_.job = "test";
     options_.durability = durability;
     options_.on_pause = [](const Pause&) {};
@@ -192,9 +196,11 @@ class SessionCoreTest : public ::testing::Test {
     environment.lease = &lease_;
     environment.on_change = [this] { ++changes_; };
     core_ = std::make_unique<SessionCore>(options_, attached, environment);
-    ASSERT_TRUE(core_->Start(attached.reply.plan()).ok());
+    EXPECT_TRUE(core_->Start(attached.reply.plan()).ok());
     for (size_t i = 0; i < kTensors; ++i) AddBuffers();
-    ASSERT_TRUE(RunUntil([this] { return core_->servers()[0]->welcomed(); }));
+    const ServerLink& server = *core_->servers()[0];
+    RunUntil([&] { return server.welcomed() || !core_->error().ok(); });
+    return server.welcomed();
   }
   void AddBuffers() {
     grads_.emplace_back(kElements, static_cast<float>(grads_.size() + 1));

@@ -69,6 +69,38 @@ TEST_F(SessionCoreTest, ADurableServerThatStaysAwayIsGivenUpAtTheReconnectTimeou
   EXPECT_LT(now() - began, std::chrono::minutes(2) + std::chrono::seconds(1));
 }
 
+// --- Handshakes ---------------------------------------------------------------------------------
+
+TEST_F(SessionCoreTest, AServerThatRefusesTheHandshakeIsAwayBecauseOfThat) {
+  options_.reconnect_timeout = std::chrono::minutes(2);
+  Start(Durability::kPower);
+  transport_.explanations[kAddress] = "the server's certificate has expired";
+  peer_->Stop();
+  BeginStep();
+  const Reconnect& tries = core_->servers()[0]->reconnect();
+  ASSERT_TRUE(RunUntil([&] { return tries.last_error().find("expired") != std::string::npos; }));
+  EXPECT_EQ(tries.last_error(),
+            "state server 1 at server:1 is gone: the server's certificate has expired");
+  EXPECT_EQ(transport_.explained, 1);
+  // What was wrong is mended, and the server is away again for another reason.
+  transport_.explanations[kAddress] = "";
+  peer_->Restart();
+  ASSERT_TRUE(RunUntil([&] { return !tries.away(); }));
+  peer_->Stop();
+  ASSERT_TRUE(RunStep());
+  EXPECT_EQ(ReasonOf(core_->error()), Reason::kServerLost);
+  EXPECT_NE(core_->error().message().find("nothing listens there"), std::string::npos)
+      << core_->error();
+}
+
+TEST_F(SessionCoreTest, AServerThatNeverLetsTheFirstLinkInIsNotRespondingBecauseOfThat) {
+  transport_.explanations[kAddress] = "the port speaks no TLS";
+  peer_->Stop();
+  ASSERT_FALSE(TryStart(Durability::kNone, MakeAttachResult(kTensors)));
+  EXPECT_EQ(core_->error().message(),
+            "state server 1 at server:1 is not responding: the port speaks no TLS");
+}
+
 // --- Contributors -------------------------------------------------------------------------------
 
 // Slot 0 pushes what is equal everywhere, and this trainer, in slot 3, nothing, until slot 0 is
