@@ -18,13 +18,15 @@
 namespace ballast::tools {
 namespace {
 
-ClientSecurity SecurityOfEnvironment() {
-  const auto value = [](const char* name) {
-    const char* const text = std::getenv(name);
-    return std::string(text == nullptr ? "" : text);
+// Each file by its flag, or else by its variable.
+ClientSecurity SecurityOf(const Options& options) {
+  const auto value = [](const std::string& flag, const char* variable) {
+    const char* const text = std::getenv(variable);
+    return flag.empty() && text != nullptr ? std::string(text) : flag;
   };
-  return {{value("BALLAST_TLS_CA"), value("BALLAST_TLS_CERT"), value("BALLAST_TLS_KEY")},
-          value("BALLAST_TOKEN_FILE")};
+  return {{value(options.tls_ca, "BALLAST_TLS_CA"), value(options.tls_cert, "BALLAST_TLS_CERT"),
+           value(options.tls_key, "BALLAST_TLS_KEY")},
+          value(options.token_file, "BALLAST_TOKEN_FILE")};
 }
 
 int WrongUsage(const absl::Status& status, const std::string& see) {
@@ -37,7 +39,7 @@ int Run(const Command& command, const std::vector<std::string>& arguments) {
   if (command.run_unparsed != nullptr) return command.run_unparsed(arguments);
   const absl::StatusOr<Options> options = ParseOptions(command, arguments);
   if (options.ok() && command.asks_servers && !options->help) {
-    auto channels = ChannelFactory::Create(SecurityOfEnvironment(),
+    auto channels = ChannelFactory::Create(SecurityOf(*options),
                                            [] { return static_cast<int64_t>(std::time(nullptr)); });
     if (!channels.ok()) return WrongUsage(channels.status(), absl::StrCat(command.name, " "));
     UseChannels(*std::move(channels));

@@ -45,9 +45,23 @@ const std::vector<Flag>& AllFlags() {
   return *flags;
 }
 
+const std::vector<Flag>& SecurityFlags() {
+  static const auto* const flags = new std::vector<Flag>{
+      {"--tls-ca", "FILE", &Options::tls_ca,
+       "authorities of the servers (default: BALLAST_TLS_CA)"},
+      {"--tls-cert", "FILE", &Options::tls_cert, "your certificate (default: BALLAST_TLS_CERT)"},
+      {"--tls-key", "FILE", &Options::tls_key, "its key (default: BALLAST_TLS_KEY)"},
+      {"--token-file", "FILE", &Options::token_file,
+       "a bearer token, over TLS only (default: BALLAST_TOKEN_FILE)"},
+  };
+  return *flags;
+}
+
 const Flag* FindFlag(const std::string& name) {
-  for (const Flag& flag : AllFlags()) {
-    if (name == flag.name) return &flag;
+  for (const auto list : {AllFlags, SecurityFlags}) {
+    for (const Flag& flag : list()) {
+      if (name == flag.name) return &flag;
+    }
   }
   return nullptr;
 }

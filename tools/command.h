@@ -54,6 +54,10 @@ const std::vector<Command>& AllCommands();
 // The flags that a command names, and those of every command that asks servers.
 const std::vector<Flag>& AllFlags();
 
+// Files with which every command that asks servers proves what it is, beside --endpoint; each has a
+// variable of the environment for its default.
+const std::vector<Flag>& SecurityFlags();
+
 // The flag of that name; null if there is none.
 const Flag* FindFlag(const std::string& name);
 

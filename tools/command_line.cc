@@ -68,7 +68,10 @@ absl::Status SetFlag(const Flag& flag, const std::string& value, Options* option
 
 std::vector<std::string> FlagsOf(const Command& command) {
   std::vector<std::string> flags(command.flags.begin(), command.flags.end());
-  if (command.asks_servers) flags.emplace_back("--endpoint");
+  if (command.asks_servers) {
+    flags.emplace_back("--endpoint");
+    for (const Flag& flag : SecurityFlags()) flags.emplace_back(flag.name);
+  }
   flags.insert(flags.end(), {"--output", "-o", "--help", "-h"});
   return flags;
 }
@@ -141,10 +144,11 @@ std::string FlagHelp(const std::string& name, const std::string& value, const ch
 }
 
 std::string CommonFlagsHelp(bool asks_servers) {
-  const std::string endpoint =
+  std::string asking =
       FlagHelp("--endpoint", "HOST:PORT", "a server to ask; may be repeated or hold a list") +
       FlagHelp("", "", "with commas (default: BALLAST_ENDPOINTS)");
-  return (asks_servers ? endpoint : "") +
+  for (const Flag& flag : SecurityFlags()) asking += FlagHelp(flag.name, flag.value, flag.help);
+  return (asks_servers ? asking : "") +
          FlagHelp("-o", "table|json|yaml", "form of the output (default: table)");
 }
 
@@ -212,7 +216,7 @@ std::string HelpText() {
   for (const Command& command : AllCommands()) {
     absl::StrAppendFormat(&text, "  %-37s %s\n", Synopsis(command), command.help);
   }
-  absl::StrAppend(&text, "\nFlags of all commands, --endpoint of those that ask servers:\n",
+  absl::StrAppend(&text, "\nFlags of all commands; all but -o of those that ask servers:\n",
                   CommonFlagsHelp(true),
                   "\nballastctl COMMAND --help shows one command and its flags. Results go to "
                   "stdout,\neverything else to stderr. --version shows the version.\n",

@@ -16,8 +16,8 @@ which may be repeated or hold a list with commas; without it they read `BALLAST_
 is the gRPC port, not the admin port. One server is enough: `health`, `shards`, `trainers`,
 `rounds` and `top` find the others through it, and commands about durable jobs follow it to the
 jobs' home. Of several, commands about durable jobs take the first that serves, and name on stderr
-those that do not answer. Servers with TLS want `BALLAST_TLS_CA`, and `BALLAST_TLS_CERT` with
-`BALLAST_TLS_KEY` or `BALLAST_TOKEN_FILE` ([security.md](security.md#clients)).
+those that do not answer. Servers with TLS want `--tls-ca`, and `--tls-cert` with `--tls-key` or
+`--token-file`, or the variables that are their defaults ([security.md](security.md#clients)).
 
 ## Commands
 
@@ -82,8 +82,10 @@ std::string CommandReference() {
                     " |\n");
   }
   out += "\n| Flag | Meaning |\n|---|---|\n";
-  for (const Flag& flag : AllFlags()) {
-    absl::StrAppend(&out, "| ", FlagText(flag), " | ", Cell(flag.help), " |\n");
+  for (const auto list : {AllFlags, SecurityFlags}) {
+    for (const Flag& flag : list()) {
+      absl::StrAppend(&out, "| ", FlagText(flag), " | ", Cell(flag.help), " |\n");
+    }
   }
   return absl::StrCat(out, "| `-o table\\|json\\|yaml` | form of the output (default: table) |\n",
                       kCodes);

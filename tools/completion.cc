@@ -34,7 +34,10 @@ std::vector<std::string> Seconds(const std::string& first) {
 
 std::string FlagsOf(const Command& command) {
   std::vector<std::string> flags(command.flags.begin(), command.flags.end());
-  if (command.asks_servers) flags.emplace_back("--endpoint");
+  if (command.asks_servers) {
+    flags.emplace_back("--endpoint");
+    for (const Flag& flag : SecurityFlags()) flags.emplace_back(flag.name);
+  }
   flags.insert(flags.end(), {"-o", "--help"});
   return absl::StrJoin(flags, " ");
 }
@@ -95,6 +98,9 @@ int Fish(const Options&) {
       std::cout << "complete -c ballastctl -n '" << seen << "' -l " << flag + 2
                 << (FindFlag(flag)->value[0] == '\0' ? "" : " -r") << "\n";
     }
+  }
+  for (const Flag& flag : SecurityFlags()) {
+    std::cout << "complete -c ballastctl -l " << flag.name + 2 << " -r\n";
   }
   std::cout << "complete -c ballastctl -l endpoint -r\n"
                "complete -c ballastctl -s o -l output -x -a 'table json yaml'\n";

@@ -42,6 +42,10 @@ struct Options {
   uint32_t servers = 1;
   std::string optimizer;
   uint32_t last = 10;  // rounds
+  std::string tls_ca;
+  std::string tls_cert;
+  std::string tls_key;
+  std::string token_file;
   bool watch = false;
   uint32_t every_s = 2;
   bool help = false;

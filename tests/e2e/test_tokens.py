@@ -1,0 +1,98 @@
+"""Bearer tokens: a trainer and an operator without a certificate, over TLS only.
+
+Comes from: pytest. Goes to: dev-ca.sh, ballastd, ballast.torch, ballastctl.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ballast
+from dev_ca import dev_ca
+from e2e.cluster import Cluster, fresh_job
+from e2e.small_run import Run
+
+TOKENS = {"trainer": "a-token-of-a-trainer", "operator": "a-token-of-an-operator"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> Path:
+    """An authority, a file for each token, and the servers' list of them."""
+    folder = dev_ca(tmp_path_factory.mktemp("files"), 1)
+    lines = []
+    for role, token in TOKENS.items():
+        (folder / f"{role}.token").write_text(token + "\n")
+        (folder / f"{role}.token").chmod(0o600)
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        lines.append(f"sha256:{digest} spiffe://ballast/tenant/default/{role}\n")
+    (folder / "tokens").write_text("".join(lines))
+    (folder / "tokens").chmod(0o600)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(ballastd, tmp_path_factory, files) -> Iterator[Cluster]:
+    secured = Cluster(
+        ballastd, 1, tmp_path_factory.mktemp("data"), certificates=files,
+        BALLAST_SECURITY_TOKENS_FILE=str(files / "tokens"),
+    )
+    try:
+        secured.wait_until_serving()
+        yield secured
+    finally:
+        secured.stop()
+
+
+def list_jobs(cluster: Cluster, *flags: str) -> subprocess.CompletedProcess:
+    command = [cluster.binary.parent / "ballastctl", "jobs", "list", *flags]
+    command += ["--endpoint", cluster.endpoints[0]]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_trainer_and_an_operator_with_tokens_need_no_certificate(cluster, files, monkeypatch):
+    monkeypatch.setenv("BALLAST_TLS_CA", str(files / "ca.pem"))
+    monkeypatch.setenv("BALLAST_TOKEN_FILE", str(files / "trainer.token"))
+    job = fresh_job()
+    run = Run(cluster, job, 1)
+    run.step(3)
+    assert run.round == 3
+    # The trainer's token, from the variables, may not list jobs; the flags win over them.
+    assert list_jobs(cluster).returncode == 7
+    shown = list_jobs(cluster, f"--token-file={files}/operator.token")
+    assert shown.returncode == 0, shown.stderr
+    assert job in shown.stdout
+    run.close()
+
+
+def test_flags_name_a_certificate_in_place_of_the_variables(cluster, files, monkeypatch):
+    monkeypatch.setenv("BALLAST_TLS_CA", str(files / "there-is-no-such-file"))
+    flags = [f"--tls-{kind}={files}/{name}" for kind, name in
+             (("ca", "ca.pem"), ("cert", "admin.pem"), ("key", "admin.key"))]
+    shown = list_jobs(cluster, *flags)
+    assert shown.returncode == 0, shown.stderr
+    half = list_jobs(cluster, *flags[:2])
+    assert half.returncode == 2
+    assert "BALLAST_TLS_KEY is missing beside BALLAST_TLS_CERT" in half.stderr
+
+
+def test_a_token_on_plaintext_is_refused_by_name(cluster, files):
+    token = files / "trainer.token"
+    with pytest.raises(ballast.BadArgument, match="token_file=.*a token travels over TLS only"):
+        Run(cluster, fresh_job(), 1, token_file=str(token))
+    refused = list_jobs(cluster, f"--token-file={token}")
+    assert refused.returncode == 2
+    assert f"{token}, but a token travels over TLS only" in refused.stderr
+
+
+def test_a_token_that_others_may_read_is_refused_by_name(cluster, files, tmp_path):
+    token = tmp_path / "open.token"
+    token.write_text(TOKENS["trainer"])
+    token.chmod(0o644)
+    run = Run(cluster, fresh_job(), 1, tls_ca=str(files / "ca.pem"), token_file=str(token))
+    with pytest.raises(ballast.BadArgument, match=r"open.token: has mode 0644.*chmod 0600 it"):
+        run.step(1)
