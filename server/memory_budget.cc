@@ -2,53 +2,79 @@
 
 #include <algorithm>
 #include <fstream>
-#include <limits>
 #include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 
 namespace ballast::server {
 namespace {
 
-uint64_t MemAvailableBytes() {
-  std::ifstream file("/proc/meminfo");
+constexpr char kGroups[] = "/sys/fs/cgroup";
+
+// The number that stands behind `wanted` in a file of names and numbers; 0 when there is none.
+uint64_t NumberOf(const std::string& path, const std::string& wanted) {
+  std::ifstream file(path);
   std::string key;
-  uint64_t kib = 0;
+  uint64_t number = 0;
   std::string unit;
-  while (file >> key >> kib) {
-    if (key == "MemAvailable:") return kib * 1024;
+  while (file >> key >> number) {
+    if (key == wanted) return number;
     std::getline(file, unit);
   }
   return 0;
 }
 
 // False when the file holds no number, such as "max".
-bool ReadNumber(const char* path, uint64_t* value) {
+bool ReadNumber(const std::string& path, uint64_t* value) {
   std::ifstream file(path);
   return static_cast<bool>(file >> *value);
 }
 
-uint64_t ControlGroupBytes() {
-  uint64_t limit = 0;
-  uint64_t used = 0;
-  if (!ReadNumber("/sys/fs/cgroup/memory.max", &limit) ||
-      !ReadNumber("/sys/fs/cgroup/memory.current", &used)) {
-    return std::numeric_limits<uint64_t>::max();
+// The control group of this process below kGroups, without a slash at its end: "" is the root, as
+// in a container with a name space of its own.
+std::string OwnGroup(const std::string& root) {
+  std::ifstream file(root + "/proc/self/cgroup");
+  std::string line;
+  while (std::getline(file, line)) {
+    if (!absl::StartsWith(line, "0::/")) continue;  // "0::" is the one hierarchy of version 2
+    const std::string path = line.substr(3);
+    return path == "/" ? "" : path;
   }
-  return limit > used ? limit - used : 0;
+  return "";
+}
+
+// Takes what the group `path` allows off `memory`. Pages of files that were not used lately are
+// free for the asking, so they do not count as used.
+void Limit(const std::string& path, MachineMemory* memory) {
+  uint64_t limit = 0;
+  if (!ReadNumber(path + "/memory.max", &limit)) return;
+  memory->total_bytes = std::min(memory->total_bytes, limit);
+  uint64_t used = 0;
+  if (!ReadNumber(path + "/memory.current", &used)) return;
+  used -= std::min(used, NumberOf(path + "/memory.stat", "inactive_file"));
+  memory->available_bytes = std::min(memory->available_bytes, limit - std::min(limit, used));
 }
 
 }  // namespace
 
-uint64_t DefaultMemoryBudgetBytes() {
-  const uint64_t bytes = std::min(MemAvailableBytes(), ControlGroupBytes()) / 5 * 4;
-  return bytes >> 20 << 20;
+MachineMemory ReadMachineMemory(const std::string& root) {
+  const std::string machine = root + "/proc/meminfo";
+  MachineMemory memory{.total_bytes = NumberOf(machine, "MemTotal:") * 1024,
+                       .available_bytes = NumberOf(machine, "MemAvailable:") * 1024};
+  for (std::string group = OwnGroup(root);; group.resize(group.rfind('/'))) {
+    Limit(absl::StrCat(root, kGroups, group), &memory);
+    if (group.empty()) return memory;
+  }
 }
 
-MemoryBudgets BudgetsOf(const config::v1::Storage& config) {
+MemoryBudgets BudgetsOf(const config::v1::Storage& config, const MachineMemory& memory) {
   MemoryBudgets budgets;
   budgets.all_bytes = config.memory_budget() > 0 ? static_cast<uint64_t>(config.memory_budget())
-                                                 : DefaultMemoryBudgetBytes();
+                                                 : memory.available_bytes / 5 * 4 >> 20 << 20;
   budgets.state_bytes =
       config.dram_budget() > 0 ? static_cast<uint64_t>(config.dram_budget()) : budgets.all_bytes;
+  budgets.machine_bytes = memory.total_bytes;
   return budgets;
 }
 

@@ -3,22 +3,33 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "ballast/config/v1/server.pb.h"
 
 namespace ballast::server {
 
-// 80 % of the memory available at the moment: MemAvailable, or what the control group of the
-// process still allows where that is less; whole MiB. 0 when the kernel does not tell.
-uint64_t DefaultMemoryBudgetBytes();
+// Bytes of memory that this process may have in all, and how many of them are free at the moment:
+// those of the machine, or of the tightest control group (version 2) that the process is in, at
+// any height. 0 when the kernel does not tell.
+struct MachineMemory {
+  uint64_t total_bytes = 0;
+  uint64_t available_bytes = 0;
+};
 
-// Bytes that a server may plan: for jobs, and of these for state in memory.
+// `root` stands before /proc and /sys; empty but in tests.
+MachineMemory ReadMachineMemory(const std::string& root = "");
+
+// Bytes that a server may plan: for jobs, and of these for state in memory. Jobs that ran before
+// a start may have `machine_bytes`, if that is more.
 struct MemoryBudgets {
   uint64_t all_bytes = 0;
   uint64_t state_bytes = 0;
+  uint64_t machine_bytes = 0;
 };
 
-// storage.memory_budget, else the default above; storage.dram_budget, else all of it.
-MemoryBudgets BudgetsOf(const config::v1::Storage& config);
+// storage.memory_budget, else 80 % of what is available, in whole MiB; storage.dram_budget, else
+// all of it.
+MemoryBudgets BudgetsOf(const config::v1::Storage& config, const MachineMemory& memory);
 
 }  // namespace ballast::server

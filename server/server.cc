@@ -152,7 +152,7 @@ absl::Status ServerImpl::ChooseIsa() {
 absl::Status ServerImpl::Open() {
   for (const std::string& warning : options_.loaded.warnings) BALLAST_LOG(WARN) << warning;
   BALLAST_RETURN_IF_ERROR(ChooseIsa());
-  budgets_ = BudgetsOf(config_.storage());
+  budgets_ = BudgetsOf(config_.storage(), ReadMachineMemory());
   metrics_ = std::make_unique<ServerMetrics>(BuildInfo{BALLAST_VERSION, "", simd::IsaName(isa_)});
   executor_ = std::make_unique<ThreadExecutor>(
       "round", static_cast<int>(config_.rounds().executor_threads()));
@@ -319,8 +319,8 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, storage_.OpenJobs(address_));
   BALLAST_ASSIGN_OR_RETURN(DirectorySnapshots snapshots, storage_.OpenSnapshots(servers.size()));
   const std::shared_ptr<JobDirectory> directory =
-      JobDirectory::Create(settings_.Directory(servers, budgets_.all_bytes, budgets_.state_bytes),
-                           MakeEngineDeps(), peers_.get(), std::move(store), std::move(snapshots));
+      JobDirectory::Create(settings_.Directory(servers, budgets_), MakeEngineDeps(), peers_.get(),
+                           std::move(store), std::move(snapshots));
   StartPeers();
   BALLAST_RETURN_IF_ERROR(directory->Recover());
   facts_.SetInstead("");

@@ -6,8 +6,7 @@
 namespace ballast::server {
 
 DirectoryConfig Settings::Directory(std::vector<ServerAddress> servers,
-                                    uint64_t memory_budget_bytes,
-                                    uint64_t state_budget_bytes) const {
+                                    const MemoryBudgets& budgets) const {
   DirectoryConfig directory;
   directory.self = config_.cluster().id();
   directory.servers = std::move(servers);
@@ -20,8 +19,9 @@ DirectoryConfig Settings::Directory(std::vector<ServerAddress> servers,
   directory.limits.name_bytes_max = config_.limits().max_name_bytes();
   directory.limits.rank_max = config_.limits().max_rank();
   directory.jobs_max = config_.limits().max_jobs();
-  directory.memory_budget_bytes = memory_budget_bytes;
-  directory.state_budget_bytes = state_budget_bytes;
+  directory.memory_budget_bytes = budgets.all_bytes;
+  directory.state_budget_bytes = budgets.state_bytes;
+  directory.machine_memory_bytes = budgets.machine_bytes;
   directory.window_extents_min = config_.rounds().window_extents_min();
   directory.attach_timeout = ScaledMs(config_.timing().attach_timeout());
   directory.job_ttl = ScaledMs(config_.timing().job_ttl());

@@ -11,6 +11,7 @@
 #include "ballast/config/v1/server.pb.h"
 #include "server/cluster/job_directory.h"
 #include "server/config/load.h"
+#include "server/memory_budget.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/generic_server.h"
 #include "server/rpc/peer_client.h"
@@ -34,8 +35,7 @@ class Settings {
   }
 
   // Of the directory of jobs. `servers`: all of the cluster, ascending.
-  DirectoryConfig Directory(std::vector<ServerAddress> servers, uint64_t memory_budget_bytes,
-                            uint64_t state_budget_bytes) const;
+  DirectoryConfig Directory(std::vector<ServerAddress> servers, const MemoryBudgets& budgets) const;
   // All servers of the cluster, ascending; without `peers` the one at `own_address`.
   std::vector<ServerAddress> Servers(const std::vector<config::Peer>& peers,
                                      const std::string& own_address) const;

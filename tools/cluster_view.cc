@@ -76,6 +76,11 @@ std::vector<std::string> ProblemsOf(const v1::StatusReply& server) {
   if (!server.serving()) {
     problems.push_back(absl::StrCat("it does not serve jobs: ", server::StateOf(server)));
   }
+  if (server.memory_used_bytes() > server.memory_budget_bytes()) {
+    problems.push_back(absl::StrCat(
+        "its jobs need ", server::ShortBytes(server.memory_used_bytes()),
+        ", over its memory budget of ", server::ShortBytes(server.memory_budget_bytes())));
+  }
   for (const v1::DiskStatus& disk : server.disks()) {
     if (std::string wrong = ProblemOf(disk); !wrong.empty()) problems.push_back(std::move(wrong));
   }

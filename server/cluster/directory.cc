@@ -14,6 +14,7 @@ Directory::Directory(const DirectoryConfig& config, const EngineDeps& deps, Peer
       memory_({.self = config.self,
                .bytes = config.memory_budget_bytes,
                .state_bytes = config.state_budget_bytes,
+               .machine_bytes = config.machine_memory_bytes,
                .window_extents_min = config.window_extents_min},
               deps.metrics),
       work_({.self = &self_, .strand = &strand_, .clock = deps.clock, .executors = deps.executors}),

@@ -28,6 +28,8 @@ struct DirectoryConfig {
   uint64_t memory_budget_bytes = 0;
   // Of that for states in memory.
   uint64_t state_budget_bytes = UINT64_MAX;
+  // What jobs that ran before a start may have, if that is more than the budget.
+  uint64_t machine_memory_bytes = 0;
   uint32_t window_extents_min = 64;
   std::chrono::milliseconds attach_timeout{600'000};
   std::chrono::milliseconds job_ttl{600'000};
@@ -55,8 +57,9 @@ class JobDirectory {
   virtual ~JobDirectory() = default;
 
   // Brings back every durable job that is on disk; blocks for as long as reading takes. Called
-  // once, before anything else. Errors: DATA_LOSS STATE_LOST; RESOURCE_EXHAUSTED when they do not
-  // fit.
+  // once, before anything else. Jobs that do not fit the budget are opened over it, with one
+  // warning. Errors: DATA_LOSS STATE_LOST; RESOURCE_EXHAUSTED when the machine has too little for
+  // them.
   virtual absl::Status Recover() = 0;
   // Starts the jobs that Recover brought back; their peers can reach this server now.
   virtual void StartRecovered() = 0;

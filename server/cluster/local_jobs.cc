@@ -61,6 +61,7 @@ absl::Status LocalJobs::Recover() {
     }
     parts_.listener->OnJobFound(plan);
   }
+  parts_.memory->WarnIfOver();
   return absl::OkStatus();
 }
 
@@ -73,7 +74,7 @@ absl::Status LocalJobs::RecoverOne(JobPlan plan) {
   BALLAST_RETURN_IF_ERROR(parts_.store->Save(plan));
   plan.making = false;
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStorage> storage, OpenStorage(plan));
-  return Open(plan, std::move(storage));
+  return Open(plan, parts_.memory->PlanRecovered(plan), std::move(storage));
 }
 
 absl::StatusOr<std::unique_ptr<JobStorage>> LocalJobs::OpenStorage(const JobPlan& plan) const {
@@ -138,7 +139,7 @@ absl::Status LocalJobs::MakeNew(const JobPlan& plan) {
   }
   JobPlan made = plan;
   made.making = false;
-  const absl::Status opened = Open(made, std::move(storage));
+  const absl::Status opened = Open(made, parts_.memory->Plan(made), std::move(storage));
   if (opened.ok()) Find(plan.job)->Start();
   if (!opened.ok() && IsDurable(plan)) (void)parts_.store->Remove(plan.job);
   return opened;
@@ -184,7 +185,8 @@ absl::Status LocalJobs::Reopen(const JobPlan& plan) {
   }
   absl::StatusOr<std::unique_ptr<JobStorage>> storage = OpenStorage(ours);
   if (!storage.ok()) return LostHere(ours, storage.status());
-  BALLAST_RETURN_IF_ERROR(LostHere(ours, Open(ours, *std::move(storage))));
+  BALLAST_RETURN_IF_ERROR(
+      LostHere(ours, Open(ours, parts_.memory->Plan(ours), *std::move(storage))));
   Find(plan.job)->Start();
   return absl::OkStatus();
 }
@@ -200,8 +202,9 @@ absl::Status LocalJobs::LostHere(const JobPlan& plan, const absl::Status& status
   return located;
 }
 
-absl::Status LocalJobs::Open(const JobPlan& plan, std::unique_ptr<JobStorage> storage) {
-  BALLAST_ASSIGN_OR_RETURN(const MemoryPlan memory, parts_.memory->Plan(plan));
+absl::Status LocalJobs::Open(const JobPlan& plan, const absl::StatusOr<MemoryPlan>& room,
+                             std::unique_ptr<JobStorage> storage) {
+  BALLAST_ASSIGN_OR_RETURN(const MemoryPlan memory, room);
   absl::StatusOr<std::shared_ptr<RoundEngine>> engine =
       MakeEngine(plan, memory, std::move(storage));
   if (!engine.ok()) {

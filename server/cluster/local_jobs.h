@@ -77,8 +77,9 @@ class LocalJobs final : public JobLookup {
   const std::map<uint64_t, Job>& all() const { return jobs_; }
 
   // Opens every job that is on disk and does not rest; blocks for as long as reading takes. Called
-  // once, before anything else. Errors: DATA_LOSS STATE_LOST; RESOURCE_EXHAUSTED when they do not
-  // fit.
+  // once, before anything else. Jobs that do not fit the budget are opened over it, with one
+  // warning. Errors: DATA_LOSS STATE_LOST; RESOURCE_EXHAUSTED when the machine has too little for
+  // them.
   absl::Status Recover();
   // Starts the engines of these jobs; peers can reach this server now. Any thread.
   void StartRecovered();
@@ -118,8 +119,10 @@ class LocalJobs final : public JobLookup {
   absl::Status RecoverOne(JobPlan plan);
   // JobStore::Open, as a phase of recovery.
   absl::StatusOr<std::unique_ptr<JobStorage>> OpenStorage(const JobPlan& plan) const;
-  // Opens a job with its files, without starting its engine. Errors as RoundEngine::Create.
-  absl::Status Open(const JobPlan& plan, std::unique_ptr<JobStorage> storage);
+  // Opens a job with its files in `room`, without starting its engine. Errors: that of `room`;
+  // those of RoundEngine::Create.
+  absl::Status Open(const JobPlan& plan, const absl::StatusOr<MemoryPlan>& room,
+                    std::unique_ptr<JobStorage> storage);
   absl::Status CheckSame(const JobPlan& plan, Job* known);
   absl::Status CheckRoom(const JobPlan& plan);
   absl::Status MakeNew(const JobPlan& plan);

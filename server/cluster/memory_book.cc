@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <optional>
 
+#include "common/base/log.h"
+#include "common/base/reason.h"
+#include "common/base/units.h"
+
 namespace ballast::server {
 
 MemoryBook::MemoryBook(const Budget& budget, ServerMetrics* metrics)
@@ -32,6 +36,15 @@ MemoryRoom MemoryBook::All() const {
   return {.bytes = budget_.bytes, .state_bytes = budget_.state_bytes, .nvme_extents = std::nullopt};
 }
 
+absl::StatusOr<MemoryPlan> MemoryBook::PlanRecovered(const JobPlan& plan) const {
+  const absl::StatusOr<MemoryPlan> fits = Plan(plan);
+  const MemoryPlan least = LeastMemory(plan, budget_.self, budget_.window_extents_min);
+  const uint64_t planned = used_bytes() + reserved_bytes_;
+  const uint64_t left = budget_.machine_bytes - std::min(budget_.machine_bytes, planned);
+  if (ReasonOf(fits.status()) != Reason::kOverBudget || least.total() > left) return fits;
+  return PlanIn(plan, {.bytes = least.total(), .state_bytes = least.state_bytes});
+}
+
 void MemoryBook::Change(MemoryPlan* held, const MemoryPlan& plan) {
   used_bytes_.fetch_add(plan.total() - held->total(), std::memory_order_relaxed);
   state_bytes_ += plan.state_bytes - held->state_bytes;
@@ -50,6 +63,16 @@ void MemoryBook::Unreserve(const JobPlan& plan) {
   const MemoryPlan least = LeastMemory(plan, budget_.self, budget_.window_extents_min);
   reserved_bytes_ -= least.total();
   reserved_state_bytes_ -= least.state_bytes;
+}
+
+void MemoryBook::WarnIfOver() const {
+  if (!over_budget()) return;
+  BALLAST_LOG(WARN) << "over budget: the jobs that ran before this start need "
+                    << FormatBytes(used_bytes()) << " of memory, " << FormatBytes(state_bytes_)
+                    << " of it for state; the budgets are " << FormatBytes(budget_.bytes) << " and "
+                    << FormatBytes(budget_.state_bytes)
+                    << ". They continue, and new jobs are refused. Free memory on this host, or "
+                       "raise storage.memory_budget and storage.dram_budget, and start again";
 }
 
 void MemoryBook::Report() const {

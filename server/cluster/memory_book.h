@@ -15,11 +15,12 @@ namespace ballast::server {
 class MemoryBook {
  public:
   // All in bytes, but the window, which is in extents. `state_bytes`: of `bytes`, for states in
-  // memory.
+  // memory. `machine_bytes`: what jobs that ran before a start may have, if that is more.
   struct Budget {
     uint32_t self = 0;  // this server's id
     uint64_t bytes = 0;
     uint64_t state_bytes = 0;
+    uint64_t machine_bytes = 0;
     uint32_t window_extents_min = 0;
   };
 
@@ -34,6 +35,9 @@ class MemoryBook {
   MemoryRoom All() const;
   // A plan for a new job in what is free. Errors as PlanMemory.
   absl::StatusOr<MemoryPlan> Plan(const JobPlan& plan) const { return PlanIn(plan, Free()); }
+  // As Plan, for a job that ran here before this start. What does not fit the budget gets the least
+  // that it needs, over the budget, as long as the machine has that much. Errors as PlanMemory.
+  absl::StatusOr<MemoryPlan> PlanRecovered(const JobPlan& plan) const;
   // As Plan, in `room`.
   absl::StatusOr<MemoryPlan> PlanIn(const JobPlan& plan, const MemoryRoom& room) const {
     return PlanMemory(plan, budget_.self, room, budget_.window_extents_min);
@@ -52,6 +56,11 @@ class MemoryBook {
 
   uint64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
   uint64_t budget_bytes() const { return budget_.bytes; }
+  bool over_budget() const {
+    return used_bytes() > budget_.bytes || state_bytes_ > budget_.state_bytes;
+  }
+  // After PlanRecovered of all jobs: one line in the log, if they are over the budget.
+  void WarnIfOver() const;
 
  private:
   void Report() const;

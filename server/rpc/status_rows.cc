@@ -37,6 +37,15 @@ Row RoundCells(const v1::FinishedRound& round) {
           round.last_slot() < 0 ? "-" : absl::StrCat("slot ", round.last_slot())};
 }
 
+namespace {
+
+std::string BudgetText(const v1::StatusReply& server) {
+  const bool over = server.memory_used_bytes() > server.memory_budget_bytes();
+  return ShortBytes(server.memory_budget_bytes()) + (over ? " (over)" : "");
+}
+
+}  // namespace
+
 std::vector<Row> ServerRows(const Replies& servers) {
   std::vector<Row> rows = {
       {"SERVER", "ADDRESS", "STATE", "VERSION", "ISA", "MEMORY", "BUDGET", "PEERS"}};
@@ -46,8 +55,7 @@ std::vector<Row> ServerRows(const Replies& servers) {
       peers.push_back(absl::StrCat(peer.id(), peer.reachable() ? "" : " unreachable"));
     }
     rows.push_back({absl::StrCat(server.id()), server.address(), StateOf(server), server.version(),
-                    server.isa(), ShortBytes(server.memory_used_bytes()),
-                    ShortBytes(server.memory_budget_bytes()),
+                    server.isa(), ShortBytes(server.memory_used_bytes()), BudgetText(server),
                     peers.empty() ? "-" : absl::StrJoin(peers, ", ")});
   }
   return rows;

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+import torch
 
 import ballast
-from e2e.cluster import HANG_S
+from e2e.ballastctl import try_ctl
+from e2e.cluster import HANG_S, Trainers
 from e2e.lockstep import Lockstep, Noise
 
 # 86 extents of 96 KiB of state: on two servers four times, on one eight times the budget.
@@ -81,6 +85,28 @@ def test_a_server_with_other_memory_goes_on_with_the_same_bits(start_cluster):
         cluster.strike(0)
         job.rounds(3)
         job.run.check()
+    job.run.finish()
+
+
+def test_a_server_that_finds_less_memory_than_its_job_needs_continues_over_budget(start_cluster):
+    cluster = start_cluster(1, BALLAST_STORAGE_MEMORY_BUDGET="1GiB")
+    job = Job(cluster, durability="process", device="cpu")
+    job.rounds(2)
+    assert try_ctl(cluster, "health").returncode == 0
+    less = {**cluster._servers._environ, "BALLAST_STORAGE_MEMORY_BUDGET": "16MiB"}
+    cluster._servers._environ = less
+    cluster.strike(0)
+    job.rounds(2)
+    job.run.check()
+    assert cluster.log(0).count("over budget: the jobs that ran before this start need") == 1
+    health = try_ctl(cluster, "health")
+    assert health.returncode == 6 and "over its memory budget of 16.0 MiB" in health.stdout, health
+    values = dict(line.split() for line in cluster.get(0, "/metrics").splitlines()
+                  if re.match(r"ballast_memory_\w+_bytes ", line))
+    assert float(values["ballast_memory_planned_bytes"]) > float(
+        values["ballast_memory_budget_bytes"])
+    (error,) = Trainers(cluster, [[("w", torch.nn.Parameter(torch.ones(8)))]]).errors()
+    assert isinstance(error, ballast.OverBudget), error
     job.run.finish()
 
 

@@ -91,6 +91,16 @@ TEST(ClusterView, ADiskThatIsFullOrSilentIsAProblem) {
                           "its data disk does not answer"));
 }
 
+TEST(ClusterView, JobsThatNeedMoreThanTheBudgetAreAProblem) {
+  v1::StatusReply server = View().servers[0];
+  server.set_memory_used_bytes(3 << 20);
+  server.set_memory_budget_bytes(3 << 20);
+  EXPECT_THAT(ProblemsOf(server), IsEmpty());
+  server.set_memory_used_bytes(4 << 20);
+  EXPECT_THAT(ProblemsOf(server),
+              ElementsAre("its jobs need 4.0 MiB, over its memory budget of 3.0 MiB"));
+}
+
 TEST(ClusterView, ThePaceIsThatOfTheRoundsBetweenTheFirstAndTheLastEnd) {
   v1::JobStatus job;
   EXPECT_EQ(PaceOf(job).rounds_per_s, 0);

@@ -37,6 +37,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
     std::chrono::milliseconds job_ttl = std::chrono::hours(1);
     std::chrono::milliseconds lease = std::chrono::hours(1);
     std::vector<uint64_t> memory_bytes = {};  // by server; 1 GiB for those behind its end
+    uint64_t machine_bytes = 0;               // of each server; 0: no more than its budget
   };
   // What the link does with a call ("create", "seal", "adopt", "drop", "rest", "rest answer", ...)
   // to a server: OK lets it through, an error is its answer. Called on any thread.
@@ -122,6 +123,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
     config.self = id;
     const std::vector<uint64_t>& memory = options_.memory_bytes;
     config.memory_budget_bytes = id < memory.size() ? memory[id] : uint64_t{1} << 30;
+    config.machine_memory_bytes = options_.machine_bytes;
     config.takeover_wait = options_.takeover_wait;
     config.job_ttl = options_.job_ttl;
     config.engine.chunk_bytes = kChunk;
@@ -148,6 +150,11 @@ class DurableDirectories : public PeerLink, public VoteSink {
   void Restart(uint32_t id) {
     Stop(id);
     Start(id);
+  }
+  // Of servers that start from now on: their budgets, by id, and what their machines have.
+  void SetMemory(std::vector<uint64_t> budgets, uint64_t machine_bytes) {
+    options_.memory_bytes = std::move(budgets);
+    options_.machine_bytes = machine_bytes;
   }
   // Of servers that start from now on.
   void SetLease(std::chrono::milliseconds lease) { options_.lease = lease; }

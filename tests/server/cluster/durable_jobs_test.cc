@@ -47,6 +47,20 @@ TEST_F(DurableJobsTest, AFinishedJobRestsOnDiskUntilItIsGoneOnWith) {
   }
 }
 
+TEST_F(DurableJobsTest, AServerThatStartsWithTooSmallABudgetServesItsJobsAndTakesNoNewOnes) {
+  Make(1);
+  const uint64_t used = cluster_->At(0)->operators()->memory_used_bytes();
+  cluster_->SetMemory({used / 2}, used);
+  cluster_->Restart(0);
+  EXPECT_GT(cluster_->At(0)->operators()->memory_used_bytes(), used / 2);
+  EXPECT_NE(cluster_->Engine(0, job_), nullptr);
+  AttachCall call = SeatCall(0, 900);
+  call.spec.name = "another";
+  call.spec.world = 1;
+  EXPECT_EQ(ReasonOf(Ask(call).Get().status()), Reason::kOverBudget);
+  EXPECT_TRUE(AttachWorld(900).ok()) << "trainers take their seats again";
+}
+
 TEST_F(DurableJobsTest, AFinishedJobIsNotGoneOnWithUnderAnotherSpec) {
   Make(1);
   Finish(1);

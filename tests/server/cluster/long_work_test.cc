@@ -229,5 +229,38 @@ TEST(MemoryBookTest, WhatIsReservedIsNotFree) {
   EXPECT_EQ(book.Free().state_bytes, before.state_bytes);
 }
 
+TEST(MemoryBookTest, AJobThatRanBeforeIsPlannedOverTheBudgetAsFarAsTheMachineGoes) {
+  const uint64_t least = LeastMemory(PlanOf(1000), 1, 1).total();
+  MemoryBook::Budget budget{.self = 1,
+                            .bytes = least - 1,
+                            .state_bytes = least - 1,
+                            .machine_bytes = 2 * least,
+                            .window_extents_min = 1};
+  MemoryBook book(budget, nullptr);
+  MemoryPlan held[2];
+  for (MemoryPlan& job : held) {
+    EXPECT_EQ(ReasonOf(book.Plan(PlanOf(1000)).status()), Reason::kOverBudget);
+    const absl::StatusOr<MemoryPlan> plan = book.PlanRecovered(PlanOf(1000));
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->total(), least);
+    book.Change(&job, *plan);
+  }
+  EXPECT_TRUE(book.over_budget());
+  EXPECT_EQ(book.Free().bytes, 0u);
+  EXPECT_EQ(ReasonOf(book.PlanRecovered(PlanOf(1000)).status()), Reason::kOverBudget);
+  for (MemoryPlan& job : held) book.Change(&job, MemoryPlan());
+  EXPECT_FALSE(book.over_budget());
+}
+
+TEST(MemoryBookTest, AJobThatRanBeforeAndFitsGetsWhatANewOneWould) {
+  MemoryBook book({.self = 1,
+                   .bytes = 1 << 20,
+                   .state_bytes = 1 << 20,
+                   .machine_bytes = 2 << 20,
+                   .window_extents_min = 1},
+                  nullptr);
+  EXPECT_EQ(book.PlanRecovered(PlanOf(1000))->total(), book.Plan(PlanOf(1000))->total());
+}
+
 }  // namespace
 }  // namespace ballast::server

@@ -7,7 +7,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/memory_budget.h"
 
 namespace ballast::server {
 namespace {
@@ -37,12 +36,6 @@ TEST(ListenTest, TheReadyFileIsWrittenWholeOrNotAtAll) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(status.message(), testing::HasSubstr("none"));
   std::filesystem::remove_all(folder);
-}
-
-TEST(MemoryBudgetTest, TheDefaultIsPartOfTheMachinesMemoryInWholeMebibytes) {
-  const uint64_t bytes = DefaultMemoryBudgetBytes();
-  EXPECT_GT(bytes, 0u);
-  EXPECT_EQ(bytes % (1 << 20), 0u);
 }
 
 }  // namespace
