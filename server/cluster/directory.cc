@@ -54,7 +54,8 @@ DeskParts Directory::Parts() {
 }
 
 DoorParts Directory::Doors() {
-  return {.strand = &strand_,
+  return {.self = &self_,
+          .strand = &strand_,
           .memory = &memory_,
           .work = &work_,
           .home = &home_,

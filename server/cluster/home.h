@@ -68,7 +68,9 @@ class Home final : public JobNames, public LocalJobs::Listener, private HomeHost
     parts_.strand->PostAfter(delay, std::move(task));
   }
   std::shared_ptr<void> Keep() override { return parts_.strand->owner().lock(); }
-  absl::Status MakeHere(const JobPlan& plan) override { return parts_.jobs->Make(plan); }
+  absl::Status MakeHere(const JobPlan& plan) override {
+    return parts_.self->WithPlace(parts_.jobs->Make(plan));
+  }
   void SealHere(uint64_t job, uint32_t epoch,
                 std::function<void(absl::StatusOr<SealAnswer>)> done) override {
     parts_.jobs->Seal(job, epoch, done);
@@ -77,7 +79,9 @@ class Home final : public JobNames, public LocalJobs::Listener, private HomeHost
     parts_.jobs->Adopt(plan, done);
   }
   void GrowHere(const JobPlan& plan, std::function<void(absl::Status)> done) override {
-    parts_.jobs->Extend(plan, done);
+    parts_.jobs->Extend(plan, [self = parts_.self, done](const absl::Status& status) {
+      done(self->WithPlace(status));
+    });
   }
   absl::Status SaveHere(const JobPlan& plan) override { return parts_.store->Save(plan); }
   std::shared_ptr<RoundEngine> EngineOf(uint64_t job) override { return parts_.jobs->Find(job); }

@@ -28,7 +28,7 @@ absl::Status ShareMaker::Make(const JobPlan& plan, const JobStore::Fill& fill) {
   }
   JobPlan made = plan;
   made.making = self_->id() != plan.servers.front();
-  return store_->Create(made, fill).status();
+  return self_->WithPlace(store_->Create(made, fill).status());
 }
 
 absl::Status ShareMaker::Fill(const Filling& filling, const JobPlan& plan, const Layout& layout,

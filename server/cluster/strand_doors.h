@@ -20,11 +20,13 @@
 #include "server/cluster/restore_desk.h"
 #include "server/cluster/snapshot_desk.h"
 #include "server/cluster/snapshot_share.h"
+#include "server/cluster/this_server.h"
 
 namespace ballast::server {
 
 // The parts behind the doors; all outlive them.
 struct DoorParts {
+  const ThisServer* self = nullptr;
   OwnerStrand* strand = nullptr;
   const MemoryBook* memory = nullptr;
   LongWork* work = nullptr;
@@ -67,12 +69,12 @@ class StrandPeerDoor final : public PeerDoor {
 
   void CreateJob(JobPlan plan, Done done) override {
     Post([this, plan = std::move(plan), done = std::move(done)] {
-      parts_.home->MakeForHome(plan, done);
+      parts_.home->MakeForHome(plan, Placed(done));
     });
   }
   void ExtendJob(JobPlan plan, Done done) override {
     Post([this, plan = std::move(plan), done = std::move(done)] {
-      parts_.jobs->Extend(plan, done);
+      parts_.jobs->Extend(plan, Placed(done));
     });
   }
   void DropJob(uint64_t job, Done done) override {
@@ -118,6 +120,12 @@ class StrandPeerDoor final : public PeerDoor {
 
  private:
   void Post(std::function<void()> task) { parts_.strand->Post(std::move(task)); }
+  // `done`, which gets refusals with the place where they arose.
+  Done Placed(Done done) const {
+    return [self = parts_.self, done = std::move(done)](const absl::Status& status) {
+      done(self->WithPlace(status));
+    };
+  }
 
   const DoorParts parts_;
 };

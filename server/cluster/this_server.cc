@@ -1,5 +1,7 @@
 #include "server/cluster/this_server.h"
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/names.h"
 #include "common/base/reason.h"
@@ -22,6 +24,19 @@ absl::Status ThisServer::ShuttingDown() const {
   return ReasonedError(absl::StatusCode::kUnavailable, Reason::kShuttingDown,
                        absl::StrCat("server ", id(), " is shutting down"),
                        {.server = static_cast<int>(id())});
+}
+
+absl::Status ThisServer::WithPlace(const absl::Status& status) const {
+  if (ReasonOf(status) != Reason::kOverBudget) return status;
+  ErrorFields fields = FieldsOf(status);
+  fields.server = static_cast<int>(id());
+  std::string address;
+  for (const ServerAddress& server : config_.servers) {
+    if (server.id == id()) address = server.address;
+  }
+  return ReasonedError(status.code(), Reason::kOverBudget,
+                       absl::StrCat(status.message(), " [server ", id(), " at ", address, "]"),
+                       fields);
 }
 
 absl::Status ThisServer::HomeLost(const std::string& why) const {

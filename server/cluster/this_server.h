@@ -31,6 +31,9 @@ class ThisServer {
   absl::Status CheckHome() const;
   // UNAVAILABLE SHUTTING_DOWN: what breaks off work that is under way when this server stops.
   absl::Status ShuttingDown() const;
+  // `status`; where it is OVER_BUDGET, with this server's id and address, because it may travel
+  // through the home to a trainer or an operator. May be called from any thread.
+  absl::Status WithPlace(const absl::Status& status) const;
   // UNAVAILABLE SERVER_LOST of the home.
   absl::Status HomeLost(const std::string& why) const;
   // NOT_FOUND UNKNOWN_JOB.

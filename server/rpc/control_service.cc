@@ -7,65 +7,90 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/clock.h"
+#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "proto/convert/job_convert.h"
 #include "proto/convert/methods.h"
+#include "server/rpc/refused_trainers.h"
 #include "server/rpc/unary_call.h"
 
 namespace ballast::server {
 namespace {
 
-// Answers with `status`, which is not OK, and counts that.
-void Refuse(ServerMetrics* metrics, const std::shared_ptr<UnaryCall>& call,
-            const absl::Status& status) {
-  if (metrics != nullptr) metrics->admissions_refused(ReasonName(ReasonOf(status)))->Add();
-  call->Fail(status);
-}
+// How trainers are refused: with an answer, counted, and in the log.
+class Refusals {
+ public:
+  explicit Refusals(ServerMetrics* metrics) : metrics_(metrics), log_(RealClock::Get()) {}
 
-void Attach(const DirectoryHolder& holder, const TransportTerms& terms, ServerMetrics* metrics,
-            const std::shared_ptr<UnaryCall>& call, const grpc::ByteBuffer& bytes) {
+  void Attach(const std::shared_ptr<UnaryCall>& call, const std::string& job,
+              const absl::Status& why) {
+    Refuse("attach", call, job, why);
+  }
+  void Extend(const std::shared_ptr<UnaryCall>& call, const std::string& job,
+              const absl::Status& why) {
+    Refuse("extend", call, job, why);
+  }
+
+ private:
+  void Refuse(const char* what, const std::shared_ptr<UnaryCall>& call, const std::string& job,
+              const absl::Status& why) {
+    if (metrics_ != nullptr) metrics_->admissions_refused(ReasonName(ReasonOf(why)))->Add();
+    log_.Add(what, job, call->peer(), why);
+    call->Fail(why);
+  }
+
+  ServerMetrics* const metrics_;  // may be null
+  RefusedTrainers log_;
+};
+
+void Attach(const DirectoryHolder& holder, const TransportTerms& terms,
+            const std::shared_ptr<Refusals>& refusals, const std::shared_ptr<UnaryCall>& call,
+            const grpc::ByteBuffer& bytes) {
   // A trainer of another protocol may send anything behind it.
   v1::ProtocolRange range;
   if (!call->ParseField(bytes, v1::AttachRequest::kProtocolFieldNumber, &range)) return;
   const absl::StatusOr<uint32_t> protocol = ChooseProtocol(range, "the trainer");
-  if (!protocol.ok()) return Refuse(metrics, call, protocol.status());
+  if (!protocol.ok()) return refusals->Attach(call, "", protocol.status());
   v1::AttachRequest request;
   if (!call->Parse(bytes, &request)) return;
   const auto door = holder.trainers();
-  if (!door.ok()) return Refuse(metrics, call, door.status());
+  const std::string& name = request.spec().name();
+  if (!door.ok()) return refusals->Attach(call, name, door.status());
   absl::StatusOr<AttachCall> attach = AttachFromProto(request);
-  if (!attach.ok()) return Refuse(metrics, call, attach.status());
+  if (!attach.ok()) return refusals->Attach(call, name, attach.status());
 
   attach->caller = call->caller();
   const std::string job = attach->spec.name;
   const uint32_t slot = attach->slot;
   static std::atomic<uint64_t> next_call{1};  // Relaxed: only uniqueness matters.
   const uint64_t id = attach->call = next_call.fetch_add(1, std::memory_order_relaxed);
-  (*door)->Attach(*std::move(attach), [call, terms, metrics, version = *protocol](
+  (*door)->Attach(*std::move(attach), [call, terms, refusals, job, version = *protocol](
                                           const absl::StatusOr<AttachResult>& result) {
     if (result.ok()) {
       call->Reply(AttachToProto(*result, terms, version));
     } else {
-      Refuse(metrics, call, result.status());
+      refusals->Attach(call, job, result.status());
     }
   });
   call->OnCancel([door = *door, job, slot, id] { door->AttachCancelled(job, slot, id); });
 }
 
-void Extend(const DirectoryHolder& holder, ServerMetrics* metrics,
+void Extend(const DirectoryHolder& holder, const std::shared_ptr<Refusals>& refusals,
             const std::shared_ptr<UnaryCall>& call, const grpc::ByteBuffer& bytes) {
   v1::ExtendRequest request;
   if (!call->Parse(bytes, &request)) return;
+  const std::string job = JobIdText(request.job());
   const auto door = holder.trainers();
-  if (!door.ok()) return Refuse(metrics, call, door.status());
+  if (!door.ok()) return refusals->Extend(call, job, door.status());
   const auto lookup = holder.lookup();
-  if (!lookup.ok()) return Refuse(metrics, call, lookup.status());
+  if (!lookup.ok()) return refusals->Extend(call, job, lookup.status());
   absl::StatusOr<ExtendCall> extend = ExtendFromProto(request);
-  if (!extend.ok()) return Refuse(metrics, call, extend.status());
+  if (!extend.ok()) return refusals->Extend(call, job, extend.status());
   extend->caller = call->caller();
-  const auto extended = [call, metrics,
+  const auto extended = [call, refusals, job,
                          weak = std::weak_ptr(*lookup)](const absl::StatusOr<JobPlan>& plan) {
-    if (!plan.ok()) return Refuse(metrics, call, plan.status());
+    if (!plan.ok()) return refusals->Extend(call, job, plan.status());
     const auto jobs = weak.lock();
     const auto engine = jobs == nullptr ? nullptr : jobs->Find(plan->job);
     call->Reply(ExtendToProto(*plan, engine == nullptr ? 0 : engine->window_extents()));
@@ -111,17 +136,18 @@ void TellOfJob(const DirectoryHolder& holder, const ServerFacts& facts,
 void AddControlMethods(GenericServer* server, const DirectoryHolder* directory,
                        const TransportTerms& terms, std::function<ServerFacts()> facts,
                        ServerMetrics* metrics) {
+  const auto refusals = std::make_shared<Refusals>(metrics);
   server->AddMethod(method::kJobStatus,
                     UnaryCall::Factory([directory, facts](auto call, auto bytes) {
                       TellOfJob(*directory, facts(), call, bytes);
                     }));
   server->AddMethod(method::kAttach,
-                    UnaryCall::Factory([directory, terms, metrics](auto call, auto bytes) {
-                      Attach(*directory, terms, metrics, call, bytes);
+                    UnaryCall::Factory([directory, terms, refusals](auto call, auto bytes) {
+                      Attach(*directory, terms, refusals, call, bytes);
                     }));
   server->AddMethod(method::kExtend,
-                    UnaryCall::Factory([directory, metrics](auto call, auto bytes) {
-                      Extend(*directory, metrics, call, bytes);
+                    UnaryCall::Factory([directory, refusals](auto call, auto bytes) {
+                      Extend(*directory, refusals, call, bytes);
                     }));
 }
 

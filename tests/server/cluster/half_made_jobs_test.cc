@@ -316,6 +316,15 @@ TEST(MissedEnds, AHomeThatHasNoRoomToWakeAJobWakesNobody) {
   EXPECT_TRUE(cluster.Record(1, job).resting);
 }
 
+TEST(MissedEnds, AServerWithoutRoomIsNamedWithItsAddressByTheHome) {
+  const std::vector<uint64_t> memory = {uint64_t{1} << 30, 100};
+  DurableDirectories cluster(2, {.memory_bytes = memory});
+  const absl::Status refused = MakeNext(&cluster, 300);
+  EXPECT_EQ(ReasonOf(refused), Reason::kOverBudget);
+  EXPECT_EQ(FieldsOf(refused).server, 1);
+  EXPECT_THAT(std::string(refused.message()), ::testing::EndsWith(" [server 1 at 127.0.0.1:9001]"));
+}
+
 TEST(MissedEnds, ANewJobGetsTheRoomOfOneThatRestsAtItsHomeUnlessSomebodyIsStillInIt) {
   DurableDirectories cluster(2, {.memory_bytes = RoomForOneJob()});
   const uint64_t job = MakeJob(&cluster);

@@ -117,6 +117,20 @@ TEST_F(ServicesTest, TheDirectorysErrorKeepsItsReasonAndFields) {
   EXPECT_EQ(metrics_.admissions_refused("NOT_HOME")->value(), 1u);
 }
 
+TEST_F(ServicesTest, ARefusedAttachStandsInTheLogWithJobReasonAndPeer) {
+  holder_.Set(directory_);
+  RawStream call = Open(method::kAttach);
+  ASSERT_TRUE(call.Write(SerializeMessage(Request())));
+  ASSERT_TRUE(directory_->WaitUntil([](FakeDirectory& d) { return d.pending_.size() == 1; }));
+  testing::internal::CaptureStderr();
+  directory_->pending_[0](
+      ReasonedError(absl::StatusCode::kResourceExhausted, Reason::kOverBudget, "needs 5 of 3"));
+  EXPECT_FALSE(call.Drain().ok());
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("refused to attach: needs 5 of 3 run=\"gpt\" reason=\"OVER_BUDGET\" "
+                             "peer=\"ipv4:127.0.0.1:"));
+}
+
 TEST_F(ServicesTest, BeforeThePeersAreKnownAnAttachSaysWhatIsAwaited) {
   const absl::Status status = Call(method::kAttach, Request());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);

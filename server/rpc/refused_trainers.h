@@ -1,0 +1,41 @@
+// RefusedTrainers: a line in the log for each trainer that a server refuses, because its own log
+// may lie on a host that nothing reaches any more. Comes from: the control service. Goes to: the
+// log. Thread safety: thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "common/base/clock.h"
+#include "common/base/sync.h"
+
+namespace ballast::server {
+
+class RefusedTrainers {
+ public:
+  // So many lines in an interval; the first line of the next says how many were left out.
+  static constexpr int kLinesMax = 8;
+  static constexpr std::chrono::seconds kInterval{10};
+
+  explicit RefusedTrainers(const Clock* clock) : clock_(clock) {}
+
+  // `call`: "attach" or "extend". `peer`: the trainer's address. `why` is not OK; of UNAVAILABLE
+  // and NOT_HOME, after which trainers ask again by themselves, there is no line.
+  void Add(const std::string& call, const std::string& job, const std::string& peer,
+           const absl::Status& why);
+
+ private:
+  // Lines that were left out since the last one; -1: one more is.
+  int64_t Allow();
+
+  const Clock* const clock_;
+  Mutex mu_;
+  std::chrono::nanoseconds begin_ ABSL_GUARDED_BY(mu_){0};  // of the interval
+  int lines_ ABSL_GUARDED_BY(mu_) = 0;                      // in it
+  int64_t left_out_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace ballast::server
