@@ -16,7 +16,8 @@ constexpr MetricDeclaration kDeclarations[] = {
     {"ballast_round_duration_seconds", kHistogram, "phase",
      "Time spent in each phase of a round: collect, vote, step; and stream, per trainer."},
     {"ballast_last_round_commit_timestamp_seconds", kGauge, "run",
-     "Unix time of the job's last committed round; 0 before the first."},
+     "Unix time of the job's last committed round, or of the server's start after it; 0 before the "
+     "first."},
     {"ballast_round_phase", kGauge, "run, phase",
      "1 for the phase that the job's open round is in: idle, collect, vote or step; 0 for others."},
     {"ballast_grad_norm", kGauge, "run",

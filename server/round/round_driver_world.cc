@@ -68,6 +68,7 @@ void RoundDriver::ConnectTier() {
 void RoundDriver::Start(bool restarted) {
   CarryOut(std::exchange(start_effects_, {}));
   audience_.Start(restarted);
+  if (fsm_.round() > 1) meter_.Continue();
 }
 
 JobStatus RoundDriver::Status() const {

@@ -40,6 +40,10 @@ void RoundMeter::Enter(OpenPhase phase) {
   phase_ = phase;
 }
 
+void RoundMeter::Continue() {
+  if (job_ != nullptr && job_->last_round_commit_timestamp_s.value() == 0) job_->MarkCommit();
+}
+
 void RoundMeter::Decide(const Decision& decision) {
   decided_ = clock_->Now();
   open_ = false;

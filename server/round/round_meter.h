@@ -24,6 +24,9 @@ class RoundMeter {
   // The job's metrics; null without.
   const std::shared_ptr<JobMetrics>& job() const { return job_; }
 
+  // Earlier rounds of the job ended in another process. No file says when, so the time of the last
+  // one counts from now, unless a round of this process has ended.
+  void Continue();
   // The round's phases, in their order. A trainer begins the round:
   void Begin();
   // Another one does, or the first one again.

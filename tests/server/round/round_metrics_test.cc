@@ -129,6 +129,22 @@ TEST_F(RoundMetrics, ARoundCountsAsItWasDecidedAndOnlyACommittedOneMovesTheTime)
   EXPECT_EQ(CommitTime(), committed_at);
 }
 
+TEST_F(RoundMetrics, AfterARestartTheTimeOfTheLastRoundCountsFromTheRestart) {
+  const auto restart = [this] {
+    cluster_.Shut(0);
+    cluster_.server_metrics()->RemoveJob(cluster_.plan().spec.name);
+    cluster_.Restart(0, [] { return uint64_t{0}; });
+    Settle();
+  };
+  restart();
+  EXPECT_EQ(CommitTime(), 0) << "no round has ended";
+  AttachAll();
+  RunRound(1);
+  restart();
+  ExpectRounds(0, 0, 0, 0);
+  EXPECT_GT(CommitTime(), 1.6e9);
+}
+
 TEST_F(RoundMetrics, ARoundThatIsBegunAndNeverDecidedIsAborted) {
   AttachAll();
   RunRound(1);
