@@ -7,7 +7,7 @@
 namespace ballast::server {
 
 void MarkSnapshots(OperatorDoor* operators, ServerMetrics* metrics) {
-  operators->ListSnapshots("", [metrics](const absl::StatusOr<std::vector<SnapshotInfo>>& all) {
+  operators->ListSnapshots({}, [metrics](const absl::StatusOr<std::vector<SnapshotInfo>>& all) {
     if (!all.ok()) return;
     for (const SnapshotInfo& one : *all) {
       metrics->MarkSnapshot(one.job, static_cast<double>(one.created_s));

@@ -20,6 +20,8 @@ const std::vector<Flag>& AllFlags() {
       {"--force", "", &Options::force,
        "also while trainers are attached; they end with JOB_FAILED"},
       {"--keep", "N", &Options::keep, "remove the job's oldest snapshots until N are left"},
+      {"--tenant", "NAME", &Options::tenant,
+       "whose, for an admin (default: default; of lists: all); others have their own only"},
       {"--as", "NEW", &Options::as, "name of the new job"},
       {"--world", "N", &Options::world, "the new job's number of trainers (default: as it was)"},
       {"--snapshot", "NAME", &Options::snapshot,

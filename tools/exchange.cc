@@ -93,6 +93,7 @@ int Export(const Options& options) {
   request.set_dtype(dtype->second);
   request.set_state(options.state);
   request.set_consolidated(options.consolidated);
+  request.set_tenant(options.tenant);
   if (const std::string wrong = SetFormat(options, &request); !wrong.empty()) return Usage(wrong);
   std::string endpoint = FirstThatServes(options);
   const auto reply = [&] {
@@ -111,6 +112,7 @@ int Import(const Options& options) {
   request.set_from(options.words[0]);
   request.set_as(options.as);
   request.set_world(options.world);
+  request.set_tenant(options.tenant);
   std::string endpoint = FirstThatServes(options);
   const auto reply = [&] {
     const WorkWatch watch(endpoint, [&](const v1::Work& work) {
@@ -137,13 +139,13 @@ std::vector<Command> ExchangeCommands() {
        .words = "JOB",
        .help = "write a job's weights as safetensors files below storage.export_dir",
        .run = Export,
-       .flags = {"--snapshot", "--name", "--dtype", "--state", "--consolidated", "--format",
-                 "--torch-optimizer"}},
+       .flags = {"--tenant", "--snapshot", "--name", "--dtype", "--state", "--consolidated",
+                 "--format", "--torch-optimizer"}},
       {.name = "import",
        .words = "EXPORT",
        .help = "make a job NEW of such files",
        .run = Import,
-       .flags = {"--as", "--world"},
+       .flags = {"--tenant", "--as", "--world"},
        .needs = "--as"},
   };
 }

@@ -18,8 +18,10 @@ namespace {
 // `jobs list` and, with a name, `jobs show`.
 int ListJobs(const Options& options, const std::string& name) {
   std::string endpoint = FirstThatServes(options);
-  absl::StatusOr<v1::ListJobsReply> reply = AskHome<v1::ListJobsReply>(
-      &endpoint, method::kAdminListJobs, v1::ListJobsRequest(), kTimeoutS);
+  v1::ListJobsRequest request;
+  request.set_tenant(options.tenant);
+  absl::StatusOr<v1::ListJobsReply> reply =
+      AskHome<v1::ListJobsReply>(&endpoint, method::kAdminListJobs, request, kTimeoutS);
   if (!reply.ok()) return Failed(endpoint, options, reply.status());
   v1::ListJobsReply shown;
   for (const v1::DurableJob& job : reply->jobs()) {
@@ -39,6 +41,7 @@ int DeleteJob(const Options& options) {
   v1::DeleteJobRequest request;
   request.set_name(name);
   request.set_force(options.force);
+  request.set_tenant(options.tenant);
   const absl::StatusOr<v1::DeleteJobReply> reply =
       AskHome<v1::DeleteJobReply>(&endpoint, method::kAdminDeleteJob, request, kDeleteTimeoutS);
   if (!reply.ok()) return Failed(endpoint, options, reply.status());
@@ -53,17 +56,17 @@ std::vector<Command> JobCommands() {
       {.name = "jobs list",
        .help = "durable jobs, running or resting on disk",
        .run = [](const Options& options) { return ListJobs(options, ""); },
-       .flags = {"--watch", "--every"}},
+       .flags = {"--tenant", "--watch", "--every"}},
       {.name = "jobs show",
        .words = "NAME",
        .help = "one durable job",
        .run = [](const Options& options) { return ListJobs(options, options.words[0]); },
-       .flags = {"--watch", "--every"}},
+       .flags = {"--tenant", "--watch", "--every"}},
       {.name = "jobs delete",
        .words = "NAME",
        .help = "remove a job from every server; refused while trainers are attached",
        .run = DeleteJob,
-       .flags = {"--force"}},
+       .flags = {"--tenant", "--force"}},
   };
 }
 

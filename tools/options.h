@@ -25,6 +25,7 @@ struct Options {
   std::vector<std::string> words;  // that belong to no flag, without those of the command's name
   bool force = false;
   uint32_t keep = 0;
+  std::string tenant;
   std::string as;
   uint32_t world = 0;
   std::string snapshot;

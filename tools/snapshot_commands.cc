@@ -2,6 +2,8 @@
 // Comes from: ballastctl. Goes to: the jobs' home. Thread safety: the main thread.
 #include <iostream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "ballast/v1/admin.pb.h"
@@ -28,6 +30,7 @@ int ListSnapshots(const Options& options, const std::string& job, const std::str
   std::string endpoint = FirstThatServes(options);
   v1::ListSnapshotsRequest request;
   request.set_job(job);
+  request.set_tenant(options.tenant);
   const auto reply =
       AskHome<v1::ListSnapshotsReply>(&endpoint, method::kAdminListSnapshots, request, kTimeoutS);
   if (!reply.ok()) return Failed(endpoint, options, reply.status());
@@ -48,6 +51,7 @@ int ChangeSnapshot(const Options& options, const char* method, const char* done)
   request.set_job(options.words[0]);
   request.set_name(options.words[1]);
   request.set_keep(options.keep);
+  request.set_tenant(options.tenant);
   const auto reply = [&] {
     const WorkWatch watch(endpoint, [&](const v1::Work& work) {
       return work.kind() == "snapshot" && work.name() == request.job();
@@ -70,6 +74,7 @@ int RestoreSnapshot(const Options& options, bool share) {
   request.set_as(options.as);
   request.set_world(options.world);
   request.set_share(share);
+  request.set_tenant(options.tenant);
   const auto reply = [&] {
     const WorkWatch watch(endpoint, [&](const v1::Work& work) {
       return work.kind() == "restore" && work.name() == request.as();
@@ -103,42 +108,60 @@ int Show(const Options& options) {
 int Restore(const Options& options) { return RestoreSnapshot(options, false); }
 int Fork(const Options& options) { return RestoreSnapshot(options, true); }
 
-}  // namespace
-
-std::vector<Command> SnapshotCommands() {
+std::vector<Command> SnapshotKeeping() {
   return {
       {.name = "snapshot create",
        .words = "JOB NAME",
        .help = "keep the state that a round of a job begins with",
        .run = Create,
-       .flags = {"--keep"}},
+       .flags = {"--tenant", "--keep"}},
       {.name = "snapshot list",
        .words = "[JOB]",
        .help = "snapshots of one job, or of all",
        .run = List,
-       .flags = {"--watch", "--every"}},
-      {.name = "snapshot show", .words = "JOB NAME", .help = "one snapshot", .run = Show},
+       .flags = {"--tenant", "--watch", "--every"}},
+      {.name = "snapshot show",
+       .words = "JOB NAME",
+       .help = "one snapshot",
+       .run = Show,
+       .flags = {"--tenant"}},
       {.name = "snapshot verify",
        .words = "JOB NAME",
        .help = "read all of it and compare every checksum",
-       .run = Verify},
+       .run = Verify,
+       .flags = {"--tenant"}},
       {.name = "snapshot delete",
        .words = "JOB NAME",
        .help = "remove it; jobs that share its files keep theirs",
-       .run = Delete},
+       .run = Delete,
+       .flags = {"--tenant"}},
+  };
+}
+
+// What a snapshot becomes.
+std::vector<Command> SnapshotUses() {
+  return {
       {.name = "snapshot restore",
        .words = "JOB NAME",
        .help = "make a job NEW of it, which rests until trainers resume it",
        .run = Restore,
-       .flags = {"--as", "--world"},
+       .flags = {"--tenant", "--as", "--world"},
        .needs = "--as"},
       {.name = "snapshot fork",
        .words = "JOB NAME",
        .help = "restore without a copy: NEW shares the snapshot's files",
        .run = Fork,
-       .flags = {"--as", "--world"},
+       .flags = {"--tenant", "--as", "--world"},
        .needs = "--as"},
   };
+}
+
+}  // namespace
+
+std::vector<Command> SnapshotCommands() {
+  std::vector<Command> commands = SnapshotKeeping();
+  for (Command& use : SnapshotUses()) commands.push_back(std::move(use));
+  return commands;
 }
 
 }  // namespace ballast::tools

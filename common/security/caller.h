@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "common/base/qualified_name.h"
 #include "common/security/identity.h"
 
 namespace ballast {
@@ -25,6 +26,8 @@ struct Caller {
   std::string tenant() const {
     return secured && !identity.tenant.empty() ? identity.tenant : kDefaultTenant;
   }
+  // That tenant's job, or other thing, of this name.
+  QualifiedName Own(absl::string_view name) const { return {tenant(), std::string(name)}; }
   // The identity as text; empty without security.
   std::string uri() const { return secured ? UriOf(identity) : std::string(); }
 };

@@ -20,12 +20,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/qualified_name.h"
 
 namespace ballast {
-
-// The tenant of everything on a server without security, and of what was stored before there were
-// tenants.
-inline constexpr char kDefaultTenant[] = "default";
 
 enum class Role : uint8_t { kTrainer = 0, kViewer = 1, kOperator = 2, kServer = 3, kAdmin = 4 };
 

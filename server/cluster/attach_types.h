@@ -29,6 +29,8 @@ struct AttachCall {
   uint32_t min_world = 1;  // of a variable world; at most spec.world
   uint64_t call = 0;       // unique per call at this server, for AttachCancelled
   Caller caller;
+
+  QualifiedName name() const { return caller.Own(spec.name); }
 };
 
 struct ServerAddress {

@@ -25,16 +25,14 @@ class JobNames {
   virtual ~JobNames() = default;
   // The plan of a job of which a snapshot can be taken, running or resting. Errors: JOB_BUSY while
   // trainers attach to it, or when it has ended and is not on disk; UNKNOWN_JOB.
-  virtual absl::StatusOr<JobPlan> WholeJob(const std::string& name) const = 0;
+  virtual absl::StatusOr<JobPlan> WholeJob(const QualifiedName& name) const = 0;
   // The plan of a job that was made, whatever became of it. Errors: JOB_BUSY while trainers attach;
   // UNKNOWN_JOB.
-  virtual absl::StatusOr<JobPlan> MadeJob(const std::string& name) const = 0;
+  virtual absl::StatusOr<JobPlan> MadeJob(const QualifiedName& name) const = 0;
   // Whether a job has the name, also one that is being made by its trainers.
-  virtual bool HasName(const std::string& name) const = 0;
-  // The tenant that the job of this name belongs to; null: there is none.
-  virtual const std::string* TenantOf(const std::string& name) const = 0;
-  // Durable jobs that are on disk only, or that ended a moment ago, by name.
-  virtual const std::map<std::string, JobPlan>& resting() const = 0;
+  virtual bool HasName(const QualifiedName& name) const = 0;
+  // Durable jobs that are on disk only, or that ended a moment ago.
+  virtual const std::map<QualifiedName, JobPlan>& resting() const = 0;
   // The status of jobs that are not made yet, or that come together to begin again.
   virtual std::vector<JobStatus> Attaching() const = 0;
   // A job was made that rests.

@@ -37,7 +37,7 @@ class TrainerDoor {
   virtual void Attach(AttachCall call, std::function<void(absl::StatusOr<AttachResult>)> done) = 0;
   // The caller of the pending Attach with this AttachCall::call hung up. A later call of the same
   // trainer keeps the seat.
-  virtual void AttachCancelled(const std::string& job, uint32_t slot, uint64_t call) = 0;
+  virtual void AttachCancelled(const QualifiedName& job, uint32_t slot, uint64_t call) = 0;
   // Answers when every slot has asked and every server has the new groups, or with the typed errors
   // of client.h's AddGroup.
   virtual void Extend(ExtendCall call, std::function<void(absl::StatusOr<JobPlan>)> done) = 0;
@@ -72,7 +72,8 @@ class OperatorDoor {
   virtual ~OperatorDoor() = default;
 
   // --- This server
-  // Every job that is here or attaches here, ascending name. `done` may run on any thread.
+  // Every job that is here or attaches here, ascending tenant and name. `done` may run on any
+  // thread.
   virtual void Status(std::function<void(std::vector<JobStatus>)> done) = 0;
   // What takes long here and is under way. At once.
   virtual std::vector<std::shared_ptr<const Work>> ListWorks() const = 0;
@@ -80,14 +81,13 @@ class OperatorDoor {
   virtual uint64_t memory_budget_bytes() const = 0;
 
   // --- Durable jobs
-  // Ascending name.
+  // Of all tenants, ascending tenant and name.
   virtual void ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) = 0;
   // Removes a durable job, its log, images and records, at every server. Errors: NOT_FOUND
   // UNKNOWN_JOB; FAILED_PRECONDITION JOB_BUSY while trainers are attached (with `force` these get
   // JOB_FAILED) or attaching, UNSUPPORTED for durability none; UNAVAILABLE SERVER_LOST when a
   // server does not answer: the job is still listed and can be deleted again.
-  // A job that `caller` does not see is UNKNOWN_JOB, too.
-  virtual void DeleteJob(const std::string& name, bool force, const Caller& caller,
+  virtual void DeleteJob(const QualifiedName& name, bool force,
                          std::function<void(absl::Status)> done) = 0;
 
   // --- Snapshots of durable jobs. Other errors of all of them: FAILED_PRECONDITION UNSUPPORTED
@@ -97,16 +97,16 @@ class OperatorDoor {
   // FAILED_PRECONDITION JOB_BUSY while its trainers are attaching, or when it rests in the middle
   // of a round; ABORTED when rounds needed the room each time it was tried; what
   // RoundEngine::CaptureState says. Nothing is left then. A job that rests is not woken meanwhile.
-  virtual void CreateSnapshot(const std::string& job, const std::string& name, uint32_t keep,
+  virtual void CreateSnapshot(const QualifiedName& job, const std::string& name, uint32_t keep,
                               std::function<void(absl::StatusOr<SnapshotInfo>)> done) = 0;
-  // Of `job`, or of all when it is empty, oldest first.
+  // Oldest first.
   virtual void ListSnapshots(
-      const std::string& job,
+      SnapshotFilter filter,
       std::function<void(absl::StatusOr<std::vector<SnapshotInfo>>)> done) = 0;
   // Reads all of it. DATA_LOSS STATE_LOST naming file, extent and offset.
-  virtual void VerifySnapshot(const std::string& job, const std::string& name,
+  virtual void VerifySnapshot(const QualifiedName& job, const std::string& name,
                               std::function<void(absl::StatusOr<SnapshotInfo>)> done) = 0;
-  virtual void DeleteSnapshot(const std::string& job, const std::string& name,
+  virtual void DeleteSnapshot(const QualifiedName& job, const std::string& name,
                               std::function<void(absl::StatusOr<SnapshotInfo>)> done) = 0;
   // Makes a resting job of it, on the servers that this cluster has now. Errors: NAME_IN_USE;
   // OVER_BUDGET; STATE_LOST; INVALID_ARGUMENT BAD_SPEC for a world that cannot be. Nothing is left

@@ -50,7 +50,7 @@ uint32_t FilesOf(const std::vector<ExportShard>& shards) {
 void ExportDesk::Export(const ExportCall& call, const Done& done) {
   if (const absl::Status status = parts_.files->CheckHome(); !status.ok()) return done(status);
   if (!call.snapshot.empty()) return ExportSnapshot(call, /*id=*/0, done);
-  const absl::StatusOr<JobPlan> plan = parts_.names->WholeJob(call.job);
+  const absl::StatusOr<JobPlan> plan = parts_.names->WholeJob({call.tenant, call.job});
   if (!plan.ok()) return done(plan.status());
   parts_.work->Run(
       kThread, [this, call, plan = *plan] { return CheckRoom(call, plan); },
@@ -64,7 +64,8 @@ ExportOptions ExportDesk::OptionsOf(const ExportCall& call) const {
 }
 
 absl::Status ExportDesk::CheckRoom(const ExportCall& call, const JobPlan& plan) const {
-  BALLAST_RETURN_IF_ERROR(parts_.files->exports()->CheckNew(call.name));
+  const Exports exports = parts_.files->exports(call.tenant);
+  BALLAST_RETURN_IF_ERROR(exports.CheckNew(call.name));
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   // The round is only known later; none has more digits.
   BALLAST_ASSIGN_OR_RETURN(const auto shards,
@@ -74,14 +75,14 @@ absl::Status ExportDesk::CheckRoom(const ExportCall& call, const JobPlan& plan) 
   for (const uint32_t server : plan.servers) {
     snapshot_bytes += SnapshotStore::PartBytes(plan, layout, server);
   }
-  return parts_.files->exports()->CheckRoom(bytes, snapshot_bytes, parts_.files->store()->root());
+  return exports.CheckRoom(bytes, snapshot_bytes, parts_.files->store(call.tenant).root());
 }
 
 void ExportDesk::ExportPresent(const ExportCall& call, const Done& done) {
   const auto taken = [=, this](const absl::StatusOr<SnapshotInfo>& snapshot) {
     if (!snapshot.ok()) return done(snapshot.status());
-    const auto remove = [files = parts_.files, id = snapshot->id] {
-      return files->store()->Remove(id);
+    const auto remove = [files = parts_.files, tenant = call.tenant, id = snapshot->id] {
+      return files->store(tenant).Remove(id);
     };
     ExportSnapshot(call, snapshot->id, [=, this](const absl::StatusOr<ExportInfo>& info) {
       const auto end = [=](const absl::Status& removed) {
@@ -91,7 +92,7 @@ void ExportDesk::ExportPresent(const ExportCall& call, const Done& done) {
       parts_.work->Run(LongWork::Thread::kSnapshots, remove, end);
     });
   };
-  snapshots_->TakePassing(call.job, taken);
+  snapshots_->TakePassing({call.tenant, call.job}, taken);
 }
 
 void ExportDesk::ExportSnapshot(const ExportCall& call, uint64_t id, const Done& done) {
@@ -106,12 +107,12 @@ void ExportDesk::ExportSnapshot(const ExportCall& call, uint64_t id, const Done&
 
 absl::StatusOr<ExportDesk::WritingRef> ExportDesk::Begin(const ExportCall& call,
                                                          uint64_t id) const {
-  SnapshotStore* const store = parts_.files->store();
+  const SnapshotStore store = parts_.files->store(call.tenant);
   const auto writing = std::make_shared<Writing>();
   writing->call = call;
   SnapshotManifest& manifest = writing->manifest;
   BALLAST_ASSIGN_OR_RETURN(manifest,
-                           id == 0 ? store->Find(call.job, call.snapshot) : store->Find(id));
+                           id == 0 ? store.Find(call.job, call.snapshot) : store.Find(id));
   // The passing snapshot has no name of its own.
   if (id != 0) manifest.name = call.name;
   BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, parts_.files->PlanOf(manifest));
@@ -124,12 +125,13 @@ absl::StatusOr<ExportDesk::WritingRef> ExportDesk::Begin(const ExportCall& call,
   }
   ExportInfo& info = writing->info;
   BALLAST_ASSIGN_OR_RETURN(info.bytes, ExportBytes(writing->shards));
-  info.directory = parts_.files->exports()->Directory(call.name);
+  Exports exports = parts_.files->exports(call.tenant);
+  info.directory = exports.Directory(call.name);
   info.round = manifest.round;
   info.files = FilesOf(writing->shards);
   info.tensors = static_cast<uint32_t>(plan.spec.tensors.size());
   info.parameters = ParametersOf(plan.spec);
-  BALLAST_RETURN_IF_ERROR(parts_.files->exports()->Begin(call.name, info.bytes, call.state));
+  BALLAST_RETURN_IF_ERROR(exports.Begin(call.name, info.bytes, call.state));
   return writing;
 }
 
@@ -144,7 +146,8 @@ void ExportDesk::WriteAtAll(const WritingRef& writing) {
   BALLAST_LOG(INFO, LogField("run", writing->call.job))
       << "exporting " << writing->info.bytes << " bytes to " << writing->info.directory;
   for (uint32_t shard = 0; shard < shards; ++shard) {
-    const ExportPart part{writing->manifest.id, writing->call.name, options, shard};
+    const ExportPart part{writing->manifest.id, writing->call.name, options, shard,
+                          writing->call.tenant};
     WriteAt(parts_.self->config().servers[shard].id, part, gather);  // The first is the home.
   }
 }
@@ -171,24 +174,25 @@ void ExportDesk::End(const WritingRef& writing, const absl::Status& written) {
 }
 
 absl::Status ExportDesk::Commit(const Writing& writing) const {
-  Exports* const exports = parts_.files->exports();
+  Exports exports = parts_.files->exports(writing.call.tenant);
   const std::string& name = writing.call.name;
   if (writing.call.format == ExportFormat::kSafetensors) {
-    return exports->Commit(name, writing.shards, writing.manifest);
+    return exports.Commit(name, writing.shards, writing.manifest);
   }
-  return exports->CommitUniversal(
+  return exports.CommitUniversal(
       name, {writing.spec, writing.manifest.round, writing.manifest.decision.decision.policy,
              writing.tensor_step, writing.call.torch_optimizer});
 }
 
 absl::Status ExportDesk::EndFiles(const Writing& writing, const absl::Status& written) const {
-  Exports* const exports = parts_.files->exports();
+  Exports exports = parts_.files->exports(writing.call.tenant);
   const std::string& name = writing.call.name;
   absl::Status status = written;
   if (status.ok()) status = Commit(writing);
   if (status.ok()) return status;
-  status = DeletedMeanwhile(*parts_.files->store(), writing.call, writing.manifest, status);
-  const absl::Status removed = exports->Remove(name);
+  status = DeletedMeanwhile(parts_.files->store(writing.call.tenant), writing.call,
+                            writing.manifest, status);
+  const absl::Status removed = exports.Remove(name);
   if (!removed.ok()) BALLAST_LOG(WARN) << removed;
   return status;
 }
@@ -204,7 +208,8 @@ void ExportDesk::WriteShare(const ExportPart& part, const ShareDone& done) {
 absl::Status ExportDesk::WriteFiles(const ExportPart& part, const Halt& halt) {
   BALLAST_RETURN_IF_ERROR(halt.status());
   BALLAST_RETURN_IF_ERROR(CheckSnapshotName(part.name));
-  BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, parts_.files->Shared(part.snapshot));
+  BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest,
+                           parts_.files->Shared(part.tenant, part.snapshot));
   BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, parts_.files->PlanOf(manifest));
   BALLAST_ASSIGN_OR_RETURN(const auto shards,
                            PlanExport(plan.spec, {manifest.id, manifest.round}, part.options));
@@ -219,8 +224,9 @@ absl::Status ExportDesk::WriteShard(const ExportPart& part, const SnapshotManife
                                     const JobPlan& plan, const ExportShard& shard,
                                     const Halt& halt) {
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
-  BALLAST_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> states,
-                           SnapshotReader::Open(*parts_.files->store(), manifest, plan, layout));
+  BALLAST_ASSIGN_OR_RETURN(
+      const std::unique_ptr<SnapshotReader> states,
+      SnapshotReader::Open(parts_.files->store(part.tenant), manifest, plan, layout));
   BALLAST_ASSIGN_OR_RETURN(const uint64_t bytes, ExportBytes({shard}));
   const std::shared_ptr<Work> work = parts_.work->works()->Begin("export", part.name, bytes);
   ExportSource source;
@@ -232,8 +238,8 @@ absl::Status ExportDesk::WriteShard(const ExportPart& part, const SnapshotManife
   source.go_on = [&] { return halt.status(); };
   source.progress = [&](uint64_t written) { work->done_bytes += written; };
   BALLAST_FAILPOINT_RETURN("export.before_files");
-  Exports* const exports = parts_.files->exports();
-  BALLAST_RETURN_IF_ERROR(WriteExport(exports->fs(), exports->Directory(part.name), shard, source));
+  const Exports exports = parts_.files->exports(part.tenant);
+  BALLAST_RETURN_IF_ERROR(WriteExport(exports.fs(), exports.Directory(part.name), shard, source));
   BALLAST_FAILPOINT_RETURN("export.after_files");
   return absl::OkStatus();
 }

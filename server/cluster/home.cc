@@ -26,7 +26,7 @@ void Home::Attach(const AttachCall& call, const AttachDone& done) {
   status.ok() ? homes_.Attach(call, done) : done(status);
 }
 
-void Home::AttachCancelled(const std::string& job, uint32_t slot, uint64_t call) {
+void Home::AttachCancelled(const QualifiedName& job, uint32_t slot, uint64_t call) {
   homes_.HangUp(job, slot, call);
 }
 
@@ -60,7 +60,7 @@ void Home::StartRecovered() {
 
 // --- Names --------------------------------------------------------------------------------------
 
-absl::StatusOr<JobPlan> Home::WholeJob(const std::string& name) const {
+absl::StatusOr<JobPlan> Home::WholeJob(const QualifiedName& name) const {
   const HomeJob* const home = homes_.Find(name);
   const bool made = home == nullptr || home->made();
   if (home != nullptr && made && parts_.jobs->Runs(home->plan().job)) {
@@ -72,35 +72,29 @@ absl::StatusOr<JobPlan> Home::WholeJob(const std::string& name) const {
     plan.resting_round = 0;
     return plan;
   }
-  if (home == nullptr) return home::NoJobOfName(name);
-  return Busy(name, absl::StrCat("job \"", name, "\" ",
-                                 made ? "has ended, and nothing of it is on disk"
-                                      : "is being attached to; take the snapshot when its "
-                                        "trainers have begun"));
+  if (home == nullptr) return home::NoJobOfName(name.name);
+  return Busy(name.name, absl::StrCat("job \"", name.name, "\" ",
+                                      made ? "has ended, and nothing of it is on disk"
+                                           : "is being attached to; take the snapshot when its "
+                                             "trainers have begun"));
 }
 
-absl::StatusOr<JobPlan> Home::MadeJob(const std::string& name) const {
+absl::StatusOr<JobPlan> Home::MadeJob(const QualifiedName& name) const {
   const HomeJob* const home = homes_.Find(name);
   if (home != nullptr && !home->made()) {
-    return Busy(name,
-                absl::StrCat("trainers are attaching to job \"", name, "\"; stop them first"));
+    return Busy(name.name,
+                absl::StrCat("trainers are attaching to job \"", name.name, "\"; stop them first"));
   }
   if (home != nullptr) return home->plan();
   if (const JobPlan* const resting = Resting(name); resting != nullptr) return *resting;
-  return home::NoJobOfName(name);
+  return home::NoJobOfName(name.name);
 }
 
-const std::string* Home::TenantOf(const std::string& name) const {
-  if (const HomeJob* const job = homes_.Find(name); job != nullptr) return &job->plan().tenant;
-  const JobPlan* const resting = Resting(name);
-  return resting == nullptr ? nullptr : &resting->tenant;
-}
-
-bool Home::HasName(const std::string& name) const {
+bool Home::HasName(const QualifiedName& name) const {
   return homes_.Find(name) != nullptr || Resting(name) != nullptr;
 }
 
-const JobPlan* Home::Resting(const std::string& name) const {
+const JobPlan* Home::Resting(const QualifiedName& name) const {
   const auto it = resting_.find(name);
   return it == resting_.end() ? nullptr : &it->second;
 }
@@ -110,7 +104,7 @@ const JobPlan* Home::Resting(const std::string& name) const {
 void Home::OnJobFound(const JobPlan& plan) {
   if (!parts_.self->IsHome()) return;
   if (plan.resting) {
-    resting_[plan.spec.name] = plan;
+    resting_[plan.name()] = plan;
     return;
   }
   JobPlan made = plan;
@@ -119,7 +113,7 @@ void Home::OnJobFound(const JobPlan& plan) {
 }
 
 void Home::OnJobEnded(const JobPlan& plan, bool rests, const absl::Status& why) {
-  if (rests && parts_.self->IsHome()) resting_[plan.spec.name] = plan;
+  if (rests && parts_.self->IsHome()) resting_[plan.name()] = plan;
   homes_.OnEnded(plan, {why, plan.resting});
 }
 
@@ -128,7 +122,7 @@ void Home::OnJobForgotten(uint64_t job) {
 }
 
 // A peer asks its home soon: the job may rest there.
-void Home::OnSeatFree(const std::string& name, uint32_t slot, uint64_t incarnation, bool left) {
+void Home::OnSeatFree(const QualifiedName& name, uint32_t slot, uint64_t incarnation, bool left) {
   if (!parts_.self->IsHome()) missed_ends_.AskSoon();
   homes_.OnSeatFree(name, {slot, incarnation, left});
 }

@@ -34,7 +34,7 @@ class Home final : public JobNames, public LocalJobs::Listener, private HomeHost
 
   // As TrainerDoor's and PeerDoor's of the same names, with their errors.
   void Attach(const AttachCall& call, const AttachDone& done);
-  void AttachCancelled(const std::string& job, uint32_t slot, uint64_t call);
+  void AttachCancelled(const QualifiedName& job, uint32_t slot, uint64_t call);
   void Extend(const ExtendCall& call, const ExtendDone& done);
   void WhichRest(const std::vector<uint64_t>& jobs,
                  const std::function<void(absl::StatusOr<std::vector<uint64_t>>)>& done) const;
@@ -46,19 +46,19 @@ class Home final : public JobNames, public LocalJobs::Listener, private HomeHost
   // Every call that waits gets `why`.
   void Stop(const absl::Status& why) { homes_.FailCalls(why); }
 
-  absl::StatusOr<JobPlan> WholeJob(const std::string& name) const override;
-  absl::StatusOr<JobPlan> MadeJob(const std::string& name) const override;
-  bool HasName(const std::string& name) const override;
-  const std::string* TenantOf(const std::string& name) const override;
-  const std::map<std::string, JobPlan>& resting() const override { return resting_; }
+  absl::StatusOr<JobPlan> WholeJob(const QualifiedName& name) const override;
+  absl::StatusOr<JobPlan> MadeJob(const QualifiedName& name) const override;
+  bool HasName(const QualifiedName& name) const override;
+  const std::map<QualifiedName, JobPlan>& resting() const override { return resting_; }
   std::vector<JobStatus> Attaching() const override { return homes_.Attaching(); }
-  void AddResting(const JobPlan& plan) override { resting_[plan.spec.name] = plan; }
+  void AddResting(const JobPlan& plan) override { resting_[plan.name()] = plan; }
 
   void OnJobFound(const JobPlan& plan) override;
   void OnJobEnded(const JobPlan& plan, bool rests, const absl::Status& why) override;
   void OnJobDropped(const JobPlan& plan) override { homes_.OnReleased(plan); }
   void OnJobForgotten(uint64_t job) override;
-  void OnSeatFree(const std::string& name, uint32_t slot, uint64_t incarnation, bool left) override;
+  void OnSeatFree(const QualifiedName& name, uint32_t slot, uint64_t incarnation,
+                  bool left) override;
   absl::Status NoRoom(const JobPlan& plan, const absl::Status& why) const override;
 
  private:
@@ -88,18 +88,18 @@ class Home final : public JobNames, public LocalJobs::Listener, private HomeHost
   void ReleaseHere(uint64_t job) override { parts_.jobs->Drop(job); }
   void ReleaseEnded() override { parts_.jobs->DropEnded(); }
   void ForgetHere(uint64_t job) override { parts_.jobs->Forget(job).IgnoreError(); }  // Logged.
-  const JobPlan* Resting(const std::string& name) const override;
+  const JobPlan* Resting(const QualifiedName& name) const override;
   absl::Status HeldAtRest(const JobPlan& plan) const override {
     return snapshots_->HeldAtRest(plan);
   }
-  void RestsNoMore(const std::string& name) override { resting_.erase(name); }
+  void RestsNoMore(const QualifiedName& name) override { resting_.erase(name); }
 
   const DeskParts parts_;
   const SnapshotDesk* const snapshots_;
   MissedEnds missed_ends_;
   HomeJobs homes_;  // jobs of which this server is the home, unless they rest
-  // At the home: durable jobs that ended and are on disk only, by name.
-  std::map<std::string, JobPlan> resting_;
+  // At the home: durable jobs that ended and are on disk only.
+  std::map<QualifiedName, JobPlan> resting_;
 };
 
 }  // namespace ballast::server

@@ -116,12 +116,6 @@ absl::Status NoJobOfName(const std::string& job) {
                        {.job = job});
 }
 
-absl::Status NameOfOthers(const std::string& job) {
-  return ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
-                       absl::StrCat("the name \"", job, "\" is not free; use another name"),
-                       {.job = job});
-}
-
 absl::Status NoJobOfNumber(uint64_t job) {
   return ReasonedError(absl::StatusCode::kNotFound, Reason::kUnknownJob,
                        absl::StrCat("job ", JobIdText(job), " is not known here"));

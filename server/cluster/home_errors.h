@@ -40,9 +40,6 @@ absl::Status TooManyJobs(const std::string& job, size_t jobs, uint32_t jobs_max)
 // NOT_FOUND UNKNOWN_JOB: this server, `self`, does not run the job.
 // An operator names a job that is not there, or another tenant's: NOT_FOUND UNKNOWN_JOB.
 absl::Status NoJobOfName(const std::string& job);
-// A trainer asks for a job by a name that another tenant uses: ALREADY_EXISTS NAME_IN_USE. Says
-// nothing of the job.
-absl::Status NameOfOthers(const std::string& job);
 // NOT_FOUND UNKNOWN_JOB, by its number.
 absl::Status NoJobOfNumber(uint64_t job);
 // `jobs` of one tenant wait for their trainers: RESOURCE_EXHAUSTED OVER_BUDGET.

@@ -61,7 +61,7 @@ JobPlan NewPlan(const home::Rules& rules, const AttachBarrier& barrier, const st
   plan.epoch.members = barrier.Members();
   plan.epoch.min_world = barrier.min_world();
   plan.epoch.contributors = ContributorsOf(plan.spec, plan.epoch.members);
-  plan.job = JobId(plan.spec.name, plan.epoch.members);
+  plan.job = JobId(plan.name().Text(), plan.epoch.members);
   plan.servers = rules.servers;
   const auto layout = Layout::Build(LayoutTensors(plan.spec.tensors), plan.spec.tile_elements,
                                     plan.spec.extent_elements);
@@ -331,7 +331,7 @@ void HomeJob::AwakeEverywhere(const absl::Status& status, Turn* turn) {
     stage_ = Stage::kEnded;
     return;
   }
-  turn->Do(home::WakeRecord{plan_.spec.name});
+  turn->Do(home::WakeRecord{plan_.name()});
   // A server may have missed the last epoch before the end; newcomers have their turn after it.
   AskPeersToAdopt(turn);
   seating_.AwaitNewcomers(plan_, turn->now, turn->effects);

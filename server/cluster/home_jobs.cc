@@ -45,15 +45,6 @@ HomeJobs::HomeJobs(const DirectoryConfig& config, const Clock* clock, PeerLink* 
 
 // --- Calls of trainers --------------------------------------------------------------------------
 
-// Of another tenant's job a caller learns no more than that the name is not free.
-absl::Status HomeJobs::CheckTenant(const AttachCall& call) const {
-  const std::string& name = call.spec.name;
-  const HomeJob* const job = Find(name);
-  const JobPlan* const plan = job != nullptr ? &job->plan() : host_->Resting(name);
-  if (plan == nullptr || call.caller.Sees(plan->tenant)) return absl::OkStatus();
-  return call.resume == Resume::kMust ? home::NoJobToResume(name) : home::NameOfOthers(name);
-}
-
 // A tenant whose trainers do not come leaves room for the jobs of others.
 absl::Status HomeJobs::CheckPending(const AttachCall& call) const {
   if (!call.caller.secured) return absl::OkStatus();
@@ -67,8 +58,7 @@ absl::Status HomeJobs::CheckPending(const AttachCall& call) const {
 }
 
 void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
-  if (const absl::Status status = CheckTenant(call); !status.ok()) return done(status);
-  const std::string& name = call.spec.name;
+  const QualifiedName name = call.name();
   if (const HomeJob* const job = Find(name); job != nullptr) {
     const bool durable = job->plan().spec.durability != Durability::kNone;
     const bool wake = durable && call.resume != Resume::kNever;
@@ -87,14 +77,14 @@ void HomeJobs::Attach(const AttachCall& call, const AttachDone& done) {
   if (const JobPlan* const rests = host_->Resting(name); rests != nullptr) {
     return Wake(*rests, call, done);
   }
-  if (call.resume == Resume::kMust) return done(home::NoJobToResume(name));
+  if (call.resume == Resume::kMust) return done(home::NoJobToResume(name.name));
   if (const absl::Status status = CheckNewNames(call.spec.tensors); !status.ok()) {
     return done(status);
   }
   if (const absl::Status status = CheckPending(call); !status.ok()) return done(status);
   if (homes_.size() >= config_.jobs_max) host_->ReleaseEnded();
   if (homes_.size() >= config_.jobs_max) {
-    return done(home::TooManyJobs(name, homes_.size(), config_.jobs_max));
+    return done(home::TooManyJobs(name.name, homes_.size(), config_.jobs_max));
   }
   Feed(Add(HomeJob::New(&rules_, call)), Ask(call, done));
 }
@@ -110,7 +100,7 @@ void HomeJobs::Wake(JobPlan plan, const AttachCall& call, const AttachDone& done
   Feed(to, home::StartInput{});
 }
 
-void HomeJobs::HangUp(const std::string& job, uint32_t slot, uint64_t call) {
+void HomeJobs::HangUp(const QualifiedName& job, uint32_t slot, uint64_t call) {
   const auto it = homes_.find(job);
   if (it != homes_.end()) Feed({job, it->second.life}, home::HangUpInput{slot, call});
 }
@@ -141,25 +131,25 @@ void HomeJobs::Recover(const JobPlan& plan, bool making) {
 
 void HomeJobs::Start() { FeedAll(home::StartInput{}); }
 
-void HomeJobs::OnSeatFree(const std::string& name, const home::SeatFreeInput& input) {
+void HomeJobs::OnSeatFree(const QualifiedName& name, const home::SeatFreeInput& input) {
   const auto it = homes_.find(name);
   if (it != homes_.end()) Feed({name, it->second.life}, input);
 }
 
 void HomeJobs::OnEnded(const JobPlan& plan, const home::EndedInput& input) {
-  const auto it = homes_.find(plan.spec.name);
+  const auto it = homes_.find(plan.name());
   if (it == homes_.end() || it->second.job.plan().job != plan.job) return;
   Feed({it->first, it->second.life}, input);
 }
 
 void HomeJobs::OnReleased(const JobPlan& plan) {
-  const auto it = homes_.find(plan.spec.name);
+  const auto it = homes_.find(plan.name());
   if (it == homes_.end()) return;
   const HomeJob& job = it->second.job;
   if (!job.made() || job.plan().job != plan.job) return;
   // Nothing waits at the end of a job, but for a call that came after it.
   Feed({it->first, it->second.life}, home::FailInput{home::NoDurableJob(config_.self, plan.job)});
-  homes_.erase(plan.spec.name);
+  homes_.erase(plan.name());
 }
 
 void HomeJobs::OnPeerLost(uint32_t server, const std::string& why) {
@@ -168,7 +158,7 @@ void HomeJobs::OnPeerLost(uint32_t server, const std::string& why) {
 
 void HomeJobs::FailCalls(const absl::Status& status) { FeedAll(home::FailInput{status}); }
 
-const HomeJob* HomeJobs::Find(const std::string& name) const {
+const HomeJob* HomeJobs::Find(const QualifiedName& name) const {
   const auto it = homes_.find(name);
   return it == homes_.end() ? nullptr : &it->second.job;
 }
@@ -185,10 +175,8 @@ std::vector<JobStatus> HomeJobs::Attaching() const {
   for (const auto& [name, home] : homes_) {
     const std::optional<HomeJob::Attaching> world = home.job.attaching();
     if (!world.has_value()) continue;
-    JobStatus job{.name = name,
-                  .tenant = home.job.plan().tenant,
-                  .job = home.job.plan().job,
-                  .state = "attaching"};
+    JobStatus job{
+        .name = name.name, .tenant = name.tenant, .job = home.job.plan().job, .state = "attaching"};
     job.world = world->world;
     for (uint32_t s = 0; s < job.world; ++s) job.slots.push_back({.slot = s, .state = "attached"});
     for (const uint32_t s : world->missing) job.slots[s].state = "absent";
@@ -205,7 +193,7 @@ const HomeJob* HomeJobs::At(const Life& to) const {
 }
 
 HomeJobs::Life HomeJobs::Add(HomeJob job) {
-  const std::string name = job.plan().spec.name;
+  const QualifiedName name = job.plan().name();
   const uint64_t life = next_life_++;
   homes_.emplace(name, Home{life, std::move(job)});
   return {name, life};
@@ -373,11 +361,12 @@ void HomeJobs::Do(const Life& to, const home::Arm& effect) {
 
 void HomeJobs::Do(const Life& to, const home::Note& effect) {
   if (effect.warning) {
-    BALLAST_LOG(WARN, LogField("run", to.name)) << effect.text;
+    BALLAST_LOG(WARN, LogField("run", to.name.Text())) << effect.text;
   } else if (effect.slot >= 0) {
-    BALLAST_LOG(INFO, LogField("run", to.name), LogField("slot", effect.slot)) << effect.text;
+    BALLAST_LOG(INFO, LogField("run", to.name.Text()), LogField("slot", effect.slot))
+        << effect.text;
   } else {
-    BALLAST_LOG(INFO, LogField("run", to.name)) << effect.text;
+    BALLAST_LOG(INFO, LogField("run", to.name.Text())) << effect.text;
   }
 }
 

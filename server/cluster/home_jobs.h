@@ -50,10 +50,10 @@ class HomeHost {
   virtual void ForgetHere(uint64_t job) = 0;
 
   // The plan of a job that is on disk only, or null.
-  virtual const JobPlan* Resting(const std::string& name) const = 0;
+  virtual const JobPlan* Resting(const QualifiedName& name) const = 0;
   // Why that job cannot be woken now.
   virtual absl::Status HeldAtRest(const JobPlan& plan) const = 0;
-  virtual void RestsNoMore(const std::string& name) = 0;
+  virtual void RestsNoMore(const QualifiedName& name) = 0;
 };
 
 class HomeJobs {
@@ -63,7 +63,7 @@ class HomeJobs {
 
   // Calls of trainers; this server is the home, and the spec of `call` is valid. See JobDirectory.
   void Attach(const AttachCall& call, const AttachDone& done);
-  void HangUp(const std::string& job, uint32_t slot, uint64_t call);
+  void HangUp(const QualifiedName& job, uint32_t slot, uint64_t call);
   void Extend(const ExtendCall& call, const ExtendDone& done);
 
   // A job was read from this server's disk; see HomeJob::Recovered.
@@ -72,7 +72,7 @@ class HomeJobs {
   void Start();
 
   // What this server sees of a job here.
-  void OnSeatFree(const std::string& name, const home::SeatFreeInput& input);
+  void OnSeatFree(const QualifiedName& name, const home::SeatFreeInput& input);
   void OnEnded(const JobPlan& plan, const home::EndedInput& input);
   // Nothing of the job is in memory any more.
   void OnReleased(const JobPlan& plan);
@@ -82,14 +82,13 @@ class HomeJobs {
   void FailCalls(const absl::Status& status);
 
   // The job of that name, or null.
-  const HomeJob* Find(const std::string& name) const;
+  const HomeJob* Find(const QualifiedName& name) const;
   // A job of which some peer may still say that it has ended, or null.
   const HomeJob* FindUnconfirmed() const;
   // Jobs whose world comes together.
   std::vector<JobStatus> Attaching() const;
 
  private:
-  absl::Status CheckTenant(const AttachCall& call) const;
   absl::Status CheckPending(const AttachCall& call) const;
 
   struct Home {
@@ -98,7 +97,7 @@ class HomeJobs {
   };
   // Where an answer or a timer belongs.
   struct Life {
-    std::string name;
+    QualifiedName name;
     uint64_t life = 0;
   };
   using Feeder = std::function<void(home::Input)>;
@@ -142,7 +141,7 @@ class HomeJobs {
   const Clock* const clock_;
   PeerLink* const peers_;
   HomeHost* const host_;
-  std::map<std::string, Home> homes_;  // by name
+  std::map<QualifiedName, Home> homes_;
   uint64_t next_life_ = 1;
   home::Ticket next_ticket_ = 1;
   std::map<home::Ticket, AttachDone> attaches_;

@@ -163,7 +163,7 @@ struct Release {  // this server gives back the memory of a job, which stays on 
   uint64_t job = 0;
 };
 struct WakeRecord {  // the job rests no more
-  std::string name;
+  QualifiedName name;
 };
 struct SealAt {  // no round of the epoch is prepared any more; answer with SealedInput
   uint32_t server = 0;

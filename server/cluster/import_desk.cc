@@ -87,23 +87,24 @@ std::pair<PreparedRecord, DecisionRecord> RoundBefore(const SnapshotManifest& ma
 void ImportDesk::Import(const ImportCall& call, const Done& done) {
   absl::Status status = parts_.files->CheckHome();
   if (status.ok()) status = CheckSnapshotName(call.from);
-  if (status.ok()) status = maker_->TakeName(call.as);
+  if (status.ok()) status = maker_->TakeName(call.made());
   if (!status.ok()) return done(status);
   parts_.work->Run(
       kThread, [this, call] { return Prepare(call); },
       [=, this](const absl::StatusOr<Ready>& ready) {
         if (ready.ok()) return MakeAtAll(*ready, done);
-        maker_->DropName(call.as);
+        maker_->DropName(call.made());
         done(ready.status());
       });
 }
 
 absl::StatusOr<ImportDesk::Ready> ImportDesk::Prepare(const ImportCall& call) const {
-  const std::string directory = parts_.files->exports()->Directory(call.from);
-  FileSystem* const fs = parts_.files->exports()->fs();
+  const Exports exports = parts_.files->exports(call.tenant);
+  const std::string directory = exports.Directory(call.from);
+  FileSystem* const fs = exports.fs();
   BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, ReadJobFile(fs, directory));
   BALLAST_RETURN_IF_ERROR(CheckManifest(manifest, parts_.files->PlanOf(manifest)));
-  BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, maker_->Plan(call.as, call.world, manifest));
+  BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, maker_->Plan(call.made(), call.world, manifest));
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   BALLAST_ASSIGN_OR_RETURN(
       const auto source,
@@ -135,7 +136,7 @@ void ImportDesk::MakeAtAll(const Ready& ready, const Done& done) {
 void ImportDesk::MakeShare(const ImportOrder& order, const ShareDone& done) {
   if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
   parts_.work->CarryOut(
-      kThread, {order.plan.job, order.plan.spec.name},
+      kThread, {order.plan.job, order.plan.name()},
       [this, order](const Halt& halt) { return MakeFiles(order, halt); }, done);
 }
 
@@ -143,8 +144,9 @@ absl::Status ImportDesk::MakeFiles(const ImportOrder& order, const Halt& halt) {
   const JobPlan& plan = order.plan;
   BALLAST_RETURN_IF_ERROR(halt.status());
   BALLAST_RETURN_IF_ERROR(CheckSnapshotName(order.from));
-  const std::string directory = parts_.files->exports()->Directory(order.from);
-  FileSystem* const fs = parts_.files->exports()->fs();
+  const Exports exports = parts_.files->exports(plan.tenant);
+  const std::string directory = exports.Directory(order.from);
+  FileSystem* const fs = exports.fs();
   BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, ReadJobFile(fs, directory));
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   BALLAST_ASSIGN_OR_RETURN(

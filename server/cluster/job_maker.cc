@@ -50,17 +50,18 @@ absl::Status NameInUse(const std::string& name, const std::string& why) {
                        {.job = name});
 }
 
-absl::Status JobMaker::TakeName(const std::string& name) {
-  if (parts_.names->HasName(name)) return NameInUse(name, "exists");
-  if (!making_.insert(name).second) return NameInUse(name, "is being made");
+absl::Status JobMaker::TakeName(const QualifiedName& name) {
+  if (parts_.names->HasName(name)) return NameInUse(name.name, "exists");
+  if (!making_.insert(name).second) return NameInUse(name.name, "is being made");
   return absl::OkStatus();
 }
 
-absl::StatusOr<JobPlan> JobMaker::Plan(const std::string& name, uint32_t world,
+absl::StatusOr<JobPlan> JobMaker::Plan(const QualifiedName& name, uint32_t world,
                                        const SnapshotManifest& manifest) const {
   const DirectoryConfig& config = parts_.self->config();
   BALLAST_ASSIGN_OR_RETURN(JobPlan plan, parts_.files->PlanOf(manifest));
-  plan.spec.name = name;
+  plan.spec.name = name.name;
+  plan.tenant = name.tenant;
   if (world != 0) plan.spec.world = world;
   BALLAST_RETURN_IF_ERROR(ValidateJobSpec(plan.spec, config.limits));  // Before seats are made.
   Reseat(plan.spec.world, &plan);
@@ -101,7 +102,7 @@ void JobMaker::Make(const JobPlan& plan, const LongWork::AtServer& at_server, co
 }
 
 void JobMaker::OnMade(const JobPlan& plan, const absl::Status& status, const Done& done) {
-  DropName(plan.spec.name);
+  DropName(plan.name());
   if (!status.ok()) {
     DropOrdered(plan.job);
     return done(status);

@@ -26,13 +26,13 @@ class JobMaker {
   explicit JobMaker(const DeskParts& parts) : parts_(parts) {}
 
   // Takes the name of a job that is to be made. ALREADY_EXISTS NAME_IN_USE when a job has it.
-  absl::Status TakeName(const std::string& name);
+  absl::Status TakeName(const QualifiedName& name);
   // Gives the name back: the job will not be made.
-  void DropName(const std::string& name) { making_.erase(name); }
+  void DropName(const QualifiedName& name) { making_.erase(name); }
 
   // The plan of job `name` that begins in the state of `manifest`, on the servers that this cluster
   // has now. `world` 0: as it was. Errors: INVALID_ARGUMENT BAD_SPEC.
-  absl::StatusOr<JobPlan> Plan(const std::string& name, uint32_t world,
+  absl::StatusOr<JobPlan> Plan(const QualifiedName& name, uint32_t world,
                                const SnapshotManifest& manifest) const;
   // Others are about to make the job. Returns when it survives that they may have something of it.
   // Blocks on the disk.
@@ -55,7 +55,7 @@ class JobMaker {
   void ClearOrdered(uint64_t job);
 
   const DeskParts parts_;
-  std::set<std::string> making_;        // names
+  std::set<QualifiedName> making_;
   std::vector<uint64_t> ordered_only_;  // from Recover to StartRecovered
 };
 

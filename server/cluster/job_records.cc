@@ -104,7 +104,7 @@ absl::StatusOr<std::map<std::string, uint64_t>> JobRecords::Names() const {
   return names;
 }
 
-absl::StatusOr<uint64_t> JobRecords::IdOf(const std::string& name) const {
+absl::StatusOr<uint64_t> JobRecords::IdOf(const QualifiedName& name) const {
   BALLAST_ASSIGN_OR_RETURN(const std::string key, JobNameKey(name));
   BALLAST_ASSIGN_OR_RETURN(const std::optional<MetaEntry> entry, meta_->Get(key));
   if (!entry.has_value()) return uint64_t{0};
@@ -130,7 +130,7 @@ absl::Status JobRecords::CheckFits(const JobPlan& plan) const {
 }
 
 absl::Status JobRecords::Create(const JobPlan& plan) {
-  BALLAST_ASSIGN_OR_RETURN(const std::string name, JobNameKey(plan.spec.name));
+  BALLAST_ASSIGN_OR_RETURN(const std::string name, JobNameKey(plan.name()));
   MetaTxn txn;
   txn.compares.push_back(MetaCompare::Absent(JobPlanKey(plan.job)));
   txn.puts.push_back({JobPlanKey(plan.job), Encode(plan)});

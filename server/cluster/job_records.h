@@ -1,6 +1,6 @@
 // JobRecords: the durable jobs of one server as records in its MetaStore (docs/formats/meta.md):
 //
-//   jobs/<name>             job id
+//   jobs/<name>             job id; of another tenant than "default": jobs/<tenant>/<name>
 //   job/<id>/plan           the plan in force: spec, members, owners, layout version, seal
 //   job/<id>/epoch/<epoch>  the members of an epoch, written once, with the plan that adopts it
 //
@@ -36,10 +36,10 @@ class JobRecords {
   // `meta` outlives the records.
   JobRecords(MetaStore* meta, PlanCodec codec) : meta_(meta), codec_(std::move(codec)) {}
 
-  // Every job by name. DATA_LOSS STATE_LOST for a damaged entry.
+  // Every job by QualifiedName::Text. DATA_LOSS STATE_LOST for a damaged entry.
   absl::StatusOr<std::map<std::string, uint64_t>> Names() const;
   // The job of this name; 0: none.
-  absl::StatusOr<uint64_t> IdOf(const std::string& name) const;
+  absl::StatusOr<uint64_t> IdOf(const QualifiedName& name) const;
   // The job's plan. NOT_FOUND when there is no record; DATA_LOSS STATE_LOST for a damaged one;
   // FAILED_PRECONDITION for one of another format version.
   absl::StatusOr<JobPlan> Find(uint64_t job) const;

@@ -40,10 +40,10 @@ std::string JobStore::Directory(uint64_t job) const {
   return absl::StrCat(root_, "/", JobIdText(job));
 }
 
-absl::StatusOr<JobPlan> JobStore::FindNamed(const std::string& name) const {
+absl::StatusOr<JobPlan> JobStore::FindNamed(const QualifiedName& name) const {
   BALLAST_ASSIGN_OR_RETURN(const uint64_t job, records_.IdOf(name));
   if (job != 0) return records_.Find(job);
-  return absl::NotFoundError(absl::StrCat("there is no job \"", name, "\""));
+  return absl::NotFoundError(absl::StrCat("there is no job \"", name.Text(), "\""));
 }
 
 std::string JobStore::FilesOf(const JobPlan& plan) const {

@@ -58,7 +58,7 @@ class JobStore {
   absl::StatusOr<JobPlan> Find(uint64_t job) const { return records_.Find(job); }
 
   // The job of this name; NOT_FOUND when there is none.
-  absl::StatusOr<JobPlan> FindNamed(const std::string& name) const;
+  absl::StatusOr<JobPlan> FindNamed(const QualifiedName& name) const;
   // Where the job's files are.
   std::string Directory(uint64_t job) const;
   // In that: where those of the plan's layout version are.

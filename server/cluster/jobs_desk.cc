@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -9,7 +10,6 @@
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/sync.h"
-#include "server/cluster/home_errors.h"
 #include "server/cluster/job_description.h"
 
 namespace ballast::server {
@@ -53,7 +53,9 @@ void JobsDesk::Status(const std::function<void(std::vector<JobStatus>)>& done) {
   const auto gather = std::make_shared<Gather>(engines.size(), [collected, done](absl::Status) {
     MutexLock lock(&collected->mu);
     std::sort(collected->jobs.begin(), collected->jobs.end(),
-              [](const JobStatus& a, const JobStatus& b) { return a.name < b.name; });
+              [](const JobStatus& a, const JobStatus& b) {
+                return std::tie(a.tenant, a.name) < std::tie(b.tenant, b.name);
+              });
     done(collected->jobs);
   });
   for (const auto& engine : engines) {
@@ -85,8 +87,9 @@ void JobsDesk::List(const std::function<void(absl::StatusOr<DurableJobs>)>& done
     running.push_back(engine);
   }
   const auto finish = [listed, done](const absl::Status&) {
-    std::sort(listed->begin(), listed->end(),
-              [](const DurableJob& a, const DurableJob& b) { return a.name < b.name; });
+    std::sort(listed->begin(), listed->end(), [](const DurableJob& a, const DurableJob& b) {
+      return std::tie(a.tenant, a.name) < std::tie(b.tenant, b.name);
+    });
     done(*listed);
   };
   const auto gather = std::make_shared<Gather>(running.size(), finish);
@@ -104,26 +107,24 @@ void JobsDesk::List(const std::function<void(absl::StatusOr<DurableJobs>)>& done
 
 // --- Deleting -----------------------------------------------------------------------------------
 
-absl::StatusOr<JobPlan> JobsDesk::FindToDelete(const std::string& name) const {
+absl::StatusOr<JobPlan> JobsDesk::FindToDelete(const QualifiedName& name) const {
   BALLAST_RETURN_IF_ERROR(parts_.self->CheckHome());
   BALLAST_ASSIGN_OR_RETURN(JobPlan plan, parts_.names->MadeJob(name));
   if (plan.spec.durability == Durability::kNone) {
     return ReasonedError(
         absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
-        absl::StrCat("job \"", name, "\" has durability none: nothing of it is on disk, ",
+        absl::StrCat("job \"", name.name, "\" has durability none: nothing of it is on disk, ",
                      "and it ends with its trainers"),
-        {.job = name});
+        {.job = name.name});
   }
   if (const absl::Status held = snapshots_->HeldAtRest(plan); !held.ok()) {
     return ReasonedError(absl::StatusCode::kFailedPrecondition, Reason::kJobBusy,
-                         std::string(held.message()), {.job = name});
+                         std::string(held.message()), {.job = name.name});
   }
   return plan;
 }
 
-void JobsDesk::Delete(const std::string& name, bool force, const Caller& caller, const Done& done) {
-  const std::string* const tenant = parts_.names->TenantOf(name);
-  if (tenant != nullptr && !caller.Sees(*tenant)) return done(home::NoJobOfName(name));
+void JobsDesk::Delete(const QualifiedName& name, bool force, const Done& done) {
   const absl::StatusOr<JobPlan> plan = FindToDelete(name);
   if (!plan.ok()) return done(plan.status());
   const std::shared_ptr<RoundEngine> engine = parts_.jobs->Find(plan->job);

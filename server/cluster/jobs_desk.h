@@ -30,11 +30,11 @@ class JobsDesk {
   void Status(const std::function<void(std::vector<JobStatus>)>& done);
   // As OperatorDoor's ListJobs and DeleteJob, with their errors.
   void List(const std::function<void(absl::StatusOr<DurableJobs>)>& done);
-  void Delete(const std::string& name, bool force, const Caller& caller, const Done& done);
+  void Delete(const QualifiedName& name, bool force, const Done& done);
 
  private:
   // The job, if it may be deleted: it is durable, and no snapshot is taken of it at rest.
-  absl::StatusOr<JobPlan> FindToDelete(const std::string& name) const;
+  absl::StatusOr<JobPlan> FindToDelete(const QualifiedName& name) const;
   void EndAndDelete(const JobPlan& plan, const std::shared_ptr<RoundEngine>& engine,
                     const Done& done);
   void DeleteAtAll(const JobPlan& plan, const Done& done);

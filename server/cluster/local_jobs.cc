@@ -236,7 +236,7 @@ absl::StatusOr<std::shared_ptr<RoundEngine>> LocalJobs::MakeEngine(
         OnEnded(job, why, round);
       }));
   engine->OnSeatFree(parts_.strand->BindWeakly(
-      [this, name = plan.spec.name](uint32_t slot, uint64_t incarnation, bool left) {
+      [this, name = plan.name()](uint32_t slot, uint64_t incarnation, bool left) {
         parts_.listener->OnSeatFree(name, slot, incarnation, left);
       }));
   return engine;
@@ -250,7 +250,7 @@ absl::StatusOr<std::shared_ptr<RoundEngine>> LocalJobs::MakeEngine(
 void LocalJobs::MakeForHome(const JobPlan& plan, const Done& done) {
   const bool fresh = plan.making && IsDurable(plan) && parts_.store != nullptr;
   const absl::StatusOr<JobPlan> other =
-      fresh ? parts_.store->FindNamed(plan.spec.name) : absl::NotFoundError("");
+      fresh ? parts_.store->FindNamed(plan.name()) : absl::NotFoundError("");
   if (absl::IsNotFound(other.status()) || (other.ok() && other->job == plan.job)) {
     return done(Make(plan));
   }

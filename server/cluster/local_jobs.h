@@ -50,7 +50,7 @@ class LocalJobs final : public JobLookup {
     // Nothing of it is on disk any more.
     virtual void OnJobForgotten(uint64_t job) = 0;
     // RoundEngine::OnSeatFree of the job of that name.
-    virtual void OnSeatFree(const std::string& name, uint32_t slot, uint64_t incarnation,
+    virtual void OnSeatFree(const QualifiedName& name, uint32_t slot, uint64_t incarnation,
                             bool left) = 0;
     // The error for a job that finds no room; `why` is PlanMemory's.
     virtual absl::Status NoRoom(const JobPlan& plan, const absl::Status& why) const = 0;

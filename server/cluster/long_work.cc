@@ -43,8 +43,8 @@ void LongWork::Begin(Thread thread, const OrderRef& order) {
   for (const OrderRef& other : orders_) {
     if (order->making.job == 0 || other->making.job == 0) continue;
     if (other->making.name != order->making.name) continue;
-    other->halt.Call(absl::AbortedError(
-        absl::StrCat("job \"", order->making.name, "\" is being made anew, by a later order")));
+    other->halt.Call(absl::AbortedError(absl::StrCat("job \"", order->making.name.name,
+                                                     "\" is being made anew, by a later order")));
     other->then.push_back([this, thread, order] { Begin(thread, order); });
     return;
   }

@@ -19,6 +19,7 @@
 #include "common/base/clock.h"
 #include "common/base/executor.h"
 #include "common/base/executor_source.h"
+#include "common/base/qualified_name.h"
 #include "server/cluster/gather.h"
 #include "server/cluster/halt.h"
 #include "server/cluster/owner_strand.h"
@@ -36,7 +37,7 @@ class LongWork {
   // The job that a task makes at this server; 0 and empty: none.
   struct Making {
     uint64_t job = 0;
-    std::string name;
+    QualifiedName name;
   };
 
   // All outlive the object.

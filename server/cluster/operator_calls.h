@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,7 @@ using DurableJobs = std::vector<DurableJob>;
 // A snapshot as its home knows it.
 struct SnapshotInfo {
   uint64_t id = 0;
+  std::string tenant = kDefaultTenant;
   std::string job;
   std::string name;
   uint64_t round = 0;  // the first one of a job made from it
@@ -43,14 +45,23 @@ struct SnapshotInfo {
   std::vector<uint32_t> servers;
 };
 
+// Which snapshots are listed.
+struct SnapshotFilter {
+  std::optional<std::string> tenant;  // of this one; nullopt: of all
+  std::string job;                    // of this one; empty: of all
+};
+
 // What a snapshot becomes when it is restored.
 struct RestoreCall {
-  std::string job;       // of the snapshot
-  std::string snapshot;  // its name
-  std::string as;        // name of the new job
-  uint32_t world = 0;    // of that job; 0: as it was
+  std::string tenant = kDefaultTenant;  // of the snapshot and of the new job
+  std::string job;                      // of the snapshot
+  std::string snapshot;                 // its name
+  std::string as;                       // name of the new job
+  uint32_t world = 0;                   // of that job; 0: as it was
   // A fork: the job's slots begin in the snapshot's files (borrowed_images.h); nothing is copied.
   bool share = false;
+
+  QualifiedName made() const { return {tenant, as}; }
 };
 
 struct RestoredJob {
@@ -60,6 +71,7 @@ struct RestoredJob {
 
 // What is written as files.
 struct ExportCall {
+  std::string tenant = kDefaultTenant;  // of the job and of the export
   std::string job;
   std::string snapshot;  // its name; empty: the present state, of which one is taken meanwhile
   std::string name;      // of the export: its directory in storage.export_dir
@@ -81,9 +93,12 @@ struct ExportInfo {
 
 // What an export becomes when it is imported.
 struct ImportCall {
-  std::string from;    // name of the export
-  std::string as;      // name of the new job
-  uint32_t world = 0;  // of that job; 0: as it was
+  std::string tenant = kDefaultTenant;  // of the export and of the new job
+  std::string from;                     // name of the export
+  std::string as;                       // name of the new job
+  uint32_t world = 0;                   // of that job; 0: as it was
+
+  QualifiedName made() const { return {tenant, as}; }
 };
 
 struct ImportInfo {

@@ -25,6 +25,7 @@ struct SnapshotCall {
   uint64_t job = 0;
   uint64_t snapshot = 0;  // id
   uint64_t round = 0;     // kCapture
+  std::string tenant = kDefaultTenant;
 };
 
 // One server's share of an export.
@@ -33,6 +34,7 @@ struct ExportPart {
   std::string name;       // of the export
   ExportOptions options;
   uint32_t shard = 0;  // of those that PlanExport gives
+  std::string tenant = kDefaultTenant;
 };
 
 // What a server is to make of a snapshot: its share of a job.

@@ -39,21 +39,21 @@ std::string CopiedBecause(uint32_t self, const JobPlan& plan, const absl::Status
 
 void RestoreDesk::Restore(const RestoreCall& call, const Done& done) {
   absl::Status status = parts_.files->CheckHome();
-  if (status.ok()) status = maker_->TakeName(call.as);
+  if (status.ok()) status = maker_->TakeName(call.made());
   if (!status.ok()) return done(status);
   parts_.work->Run(
       kThread, [this, call] { return OrderOf(call); },
       [=, this](const absl::StatusOr<RestoreOrder>& order) {
         if (order.ok()) return MakeAtAll(*order, done);
-        maker_->DropName(call.as);
+        maker_->DropName(call.made());
         done(order.status());
       });
 }
 
 absl::StatusOr<RestoreOrder> RestoreDesk::OrderOf(const RestoreCall& call) const {
   BALLAST_ASSIGN_OR_RETURN(const auto manifest,
-                           parts_.files->store()->Find(call.job, call.snapshot));
-  BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, maker_->Plan(call.as, call.world, manifest));
+                           parts_.files->store(call.tenant).Find(call.job, call.snapshot));
+  BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, maker_->Plan(call.made(), call.world, manifest));
   BALLAST_RETURN_IF_ERROR(maker_->MarkOrdered(plan));
   return RestoreOrder{plan, manifest.id, call.share};
 }
@@ -78,14 +78,15 @@ void RestoreDesk::MakeAtAll(const RestoreOrder& order, const Done& done) {
 void RestoreDesk::MakeShare(const RestoreOrder& order, const ShareDone& done) {
   if (const absl::Status status = parts_.files->Check(); !status.ok()) return done(status);
   parts_.work->CarryOut(
-      kThread, {order.plan.job, order.plan.spec.name},
+      kThread, {order.plan.job, order.plan.name()},
       [this, order](const Halt& halt) { return MakeFiles(order, halt); }, done);
 }
 
 absl::StatusOr<std::string> RestoreDesk::MakeFiles(const RestoreOrder& order, const Halt& halt) {
   const JobPlan& plan = order.plan;
   BALLAST_RETURN_IF_ERROR(halt.status());
-  BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest, parts_.files->Shared(order.snapshot));
+  BALLAST_ASSIGN_OR_RETURN(const SnapshotManifest manifest,
+                           parts_.files->Shared(plan.tenant, order.snapshot));
   BALLAST_ASSIGN_OR_RETURN(const JobPlan from, parts_.files->PlanOf(manifest));
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   std::string copied;
@@ -93,8 +94,8 @@ absl::StatusOr<std::string> RestoreDesk::MakeFiles(const RestoreOrder& order, co
     BALLAST_FAILPOINT_RETURN("restore.before_state");
     absl::Status status = absl::UnimplementedError("");
     if (order.share) {
-      status =
-          parts_.files->store()->Lend(manifest, from, layout, plan, parts_.store->FilesOf(plan));
+      status = parts_.files->store(plan.tenant)
+                   .Lend(manifest, from, layout, plan, parts_.store->FilesOf(plan));
       if (absl::IsUnimplemented(status)) copied = CopiedBecause(parts_.self->id(), plan, status);
     }
     if (absl::IsUnimplemented(status)) {
@@ -113,8 +114,9 @@ absl::StatusOr<std::string> RestoreDesk::MakeFiles(const RestoreOrder& order, co
 absl::Status RestoreDesk::CopyStates(const SnapshotManifest& manifest, const JobPlan& from,
                                      const JobPlan& plan, ShareMaker::Filling filling) {
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
-  BALLAST_ASSIGN_OR_RETURN(const auto states,
-                           SnapshotReader::Open(*parts_.files->store(), manifest, from, layout));
+  BALLAST_ASSIGN_OR_RETURN(
+      const auto states,
+      SnapshotReader::Open(parts_.files->store(manifest.tenant), manifest, from, layout));
   return shares_->Fill(filling, plan, layout, [&](uint32_t extent, char* image, char*) {
     return states->Read(extent, image);
   });

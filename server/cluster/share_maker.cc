@@ -19,7 +19,7 @@ constexpr int kLanes = 4;
 }  // namespace
 
 absl::Status ShareMaker::Make(const JobPlan& plan, const JobStore::Fill& fill) {
-  if (const auto other = store_->FindNamed(plan.spec.name); other.ok()) {
+  if (const auto other = store_->FindNamed(plan.name()); other.ok()) {
     // The home does not know it: an earlier order that was broken off has left it.
     if (!other->making) {
       return NameInUse(plan.spec.name, absl::StrCat("exists on server ", self_->id()));

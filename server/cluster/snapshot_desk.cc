@@ -1,5 +1,6 @@
 #include "server/cluster/snapshot_desk.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 
@@ -23,18 +24,18 @@ bool MayBeTriedAgain(const absl::Status& why) {
 
 // --- Taking one ---------------------------------------------------------------------------------
 
-void SnapshotDesk::Create(const std::string& job, const std::string& name, uint32_t keep,
+void SnapshotDesk::Create(const QualifiedName& job, const std::string& name, uint32_t keep,
                           const Done& done) {
   absl::Status status = parts_.files->CheckHome();
   if (status.ok()) status = CheckSnapshotName(name);
   status.ok() ? Take(job, name, keep, kTries, done) : done(status);
 }
 
-void SnapshotDesk::TakePassing(const std::string& job, const Done& done) {
+void SnapshotDesk::TakePassing(const QualifiedName& job, const Done& done) {
   Take(job, std::string(kPassingSnapshotName), /*keep=*/0, kTries, done);
 }
 
-void SnapshotDesk::Take(const std::string& job, const std::string& name, uint32_t keep, int tries,
+void SnapshotDesk::Take(const QualifiedName& job, const std::string& name, uint32_t keep, int tries,
                         const Done& done) {
   if (const absl::Status status = parts_.files->CheckHome(); !status.ok()) return done(status);
   const absl::StatusOr<JobPlan> plan = parts_.names->WholeJob(job);
@@ -43,8 +44,8 @@ void SnapshotDesk::Take(const std::string& job, const std::string& name, uint32_
   if (!taking_.insert(id).second) {
     return done(ReasonedError(
         absl::StatusCode::kFailedPrecondition, Reason::kJobBusy,
-        absl::StrCat("another snapshot of job \"", job, "\" is being taken; wait for it"),
-        {.job = job}));
+        absl::StrCat("another snapshot of job \"", job.name, "\" is being taken; wait for it"),
+        {.job = job.name}));
   }
   const auto taken = [=, this](const absl::StatusOr<SnapshotInfo>& info) {
     taking_.erase(id);
@@ -65,45 +66,58 @@ absl::Status SnapshotDesk::HeldAtRest(const JobPlan& plan) const {
 
 // --- Those there are ----------------------------------------------------------------------------
 
-void SnapshotDesk::List(const std::string& job, const ListDone& done) {
+void SnapshotDesk::List(const SnapshotFilter& filter, const ListDone& done) {
   if (const absl::Status status = parts_.files->CheckHome(); !status.ok()) return done(status);
   parts_.work->Run(
-      kThread, [this, job] { return ListFiles(job); }, done);
+      kThread, [this, filter] { return ListFiles(filter); }, done);
 }
 
-absl::StatusOr<std::vector<SnapshotInfo>> SnapshotDesk::ListFiles(const std::string& job) const {
-  BALLAST_ASSIGN_OR_RETURN(const std::vector<SnapshotManifest> all, parts_.files->store()->List());
-  std::vector<SnapshotInfo> infos;
-  for (const SnapshotManifest& manifest : all) {
-    if (!job.empty() && manifest.job != job) continue;
-    const absl::StatusOr<SnapshotInfo> info = parts_.files->InfoOf(manifest);
-    if (info.ok()) infos.push_back(*info);
+absl::StatusOr<std::vector<SnapshotInfo>> SnapshotDesk::ListFiles(
+    const SnapshotFilter& filter) const {
+  std::vector<std::string> tenants = {filter.tenant.value_or("")};
+  if (!filter.tenant.has_value()) {
+    BALLAST_ASSIGN_OR_RETURN(tenants, parts_.files->Tenants());
   }
+  std::vector<SnapshotInfo> infos;
+  for (const std::string& tenant : tenants) {
+    BALLAST_ASSIGN_OR_RETURN(const auto all, parts_.files->store(tenant).List());
+    for (const SnapshotManifest& manifest : all) {
+      if (!filter.job.empty() && manifest.job != filter.job) continue;
+      const absl::StatusOr<SnapshotInfo> info = parts_.files->InfoOf(manifest);
+      if (info.ok()) infos.push_back(*info);
+    }
+  }
+  std::stable_sort(infos.begin(), infos.end(), [](const SnapshotInfo& a, const SnapshotInfo& b) {
+    return a.created_s < b.created_s;
+  });
   return infos;
 }
 
-void SnapshotDesk::Apply(const std::string& job, const std::string& name, const Use& use,
+void SnapshotDesk::Apply(const QualifiedName& job, const std::string& name, const Use& use,
                          const Done& done) {
   if (const absl::Status status = parts_.files->CheckHome(); !status.ok()) return done(status);
   const auto carry = [=, this](const Halt& halt) -> absl::StatusOr<SnapshotInfo> {
-    BALLAST_ASSIGN_OR_RETURN(const auto manifest, parts_.files->store()->Find(job, name));
+    BALLAST_ASSIGN_OR_RETURN(const auto manifest,
+                             parts_.files->store(job.tenant).Find(job.name, name));
     BALLAST_RETURN_IF_ERROR(use(manifest, halt));
     return parts_.files->InfoOf(manifest);
   };
   parts_.work->CarryOut(kThread, {}, carry, done);
 }
 
-void SnapshotDesk::Verify(const std::string& job, const std::string& name, const Done& done) {
+void SnapshotDesk::Verify(const QualifiedName& job, const std::string& name, const Done& done) {
   const auto verify = [this](const SnapshotManifest& manifest, const Halt& halt) -> absl::Status {
     BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, parts_.files->PlanOf(manifest));
-    return parts_.files->store()->Verify(manifest, plan, [&] { return halt.status(); });
+    return parts_.files->store(manifest.tenant).Verify(manifest, plan, [&] {
+      return halt.status();
+    });
   };
   Apply(job, name, verify, done);
 }
 
-void SnapshotDesk::Delete(const std::string& job, const std::string& name, const Done& done) {
+void SnapshotDesk::Delete(const QualifiedName& job, const std::string& name, const Done& done) {
   const auto remove = [this](const SnapshotManifest& manifest, const Halt&) {
-    return parts_.files->store()->Remove(manifest.id);
+    return parts_.files->store(manifest.tenant).Remove(manifest.id);
   };
   Apply(job, name, remove, done);
 }

@@ -27,12 +27,12 @@ class SnapshotDesk {
   SnapshotDesk(const DeskParts& parts, SnapshotShare* share) : parts_(parts), share_(share) {}
 
   // As OperatorDoor's of the same names, with their errors.
-  void Create(const std::string& job, const std::string& name, uint32_t keep, const Done& done);
-  void List(const std::string& job, const ListDone& done);
-  void Verify(const std::string& job, const std::string& name, const Done& done);
-  void Delete(const std::string& job, const std::string& name, const Done& done);
+  void Create(const QualifiedName& job, const std::string& name, uint32_t keep, const Done& done);
+  void List(const SnapshotFilter& filter, const ListDone& done);
+  void Verify(const QualifiedName& job, const std::string& name, const Done& done);
+  void Delete(const QualifiedName& job, const std::string& name, const Done& done);
   // A snapshot that is not listed, for as long as an export takes; the caller removes it.
-  void TakePassing(const std::string& job, const Done& done);
+  void TakePassing(const QualifiedName& job, const Done& done);
 
   // UNAVAILABLE RECOVERING for a job that is to run, or to be deleted, while a snapshot of it is
   // taken at rest.
@@ -42,11 +42,11 @@ class SnapshotDesk {
   using Use = std::function<absl::Status(const SnapshotManifest&, const Halt&)>;
 
   // `tries` are left, this one included.
-  void Take(const std::string& job, const std::string& name, uint32_t keep, int tries,
+  void Take(const QualifiedName& job, const std::string& name, uint32_t keep, int tries,
             const Done& done);
-  absl::StatusOr<std::vector<SnapshotInfo>> ListFiles(const std::string& job) const;
+  absl::StatusOr<std::vector<SnapshotInfo>> ListFiles(const SnapshotFilter& filter) const;
   // Does `use` to the snapshot on a thread for the disk.
-  void Apply(const std::string& job, const std::string& name, const Use& use, const Done& done);
+  void Apply(const QualifiedName& job, const std::string& name, const Use& use, const Done& done);
 
   const DeskParts parts_;
   SnapshotShare* const share_;

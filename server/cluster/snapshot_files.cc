@@ -28,21 +28,30 @@ absl::Status SnapshotFiles::CheckHome() const {
   return Check();
 }
 
-absl::StatusOr<SnapshotManifest> SnapshotFiles::Shared(uint64_t id) const {
-  absl::StatusOr<SnapshotManifest> manifest = kept_.store->Find(id);
+absl::StatusOr<SnapshotManifest> SnapshotFiles::Shared(const std::string& tenant,
+                                                       uint64_t id) const {
+  const SnapshotStore theirs = store(tenant);
+  absl::StatusOr<SnapshotManifest> manifest = theirs.Find(id);
   if (!absl::IsNotFound(manifest.status())) return manifest;
   return ReasonedError(
       absl::StatusCode::kFailedPrecondition, Reason::kUnsupported,
       absl::StrCat(
-          "server ", self_->id(), " does not see snapshot ", kept_.store->Directory(id),
+          "server ", self_->id(), " does not see snapshot ", theirs.Directory(id),
           ", which the home has found: it was deleted ",
           "meanwhile, or storage.snapshot_dir is not one directory that all servers share"),
       {.server = static_cast<int>(self_->id())});
 }
 
+absl::StatusOr<JobPlan> SnapshotFiles::PlanOf(const SnapshotManifest& manifest) const {
+  absl::StatusOr<JobPlan> plan = kept_.codec.decode(manifest.plan);
+  if (plan.ok()) plan->tenant = manifest.tenant;
+  return plan;
+}
+
 absl::StatusOr<SnapshotInfo> SnapshotFiles::InfoOf(const SnapshotManifest& manifest) const {
   BALLAST_ASSIGN_OR_RETURN(const JobPlan plan, PlanOf(manifest));
   return SnapshotInfo{.id = manifest.id,
+                      .tenant = manifest.tenant,
                       .job = manifest.job,
                       .name = manifest.name,
                       .round = manifest.round,

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,21 +22,24 @@ class SnapshotFiles {
   SnapshotFiles(const ThisServer* self, DirectorySnapshots kept)
       : self_(self), kept_(std::move(kept)) {}
 
-  // FAILED_PRECONDITION UNSUPPORTED where no snapshots are kept, and below that `store` is null.
+  // FAILED_PRECONDITION UNSUPPORTED where no snapshots are kept.
   absl::Status Check() const;
   // As Check, at the home; see ThisServer::CheckHome. On the strand.
   absl::Status CheckHome() const;
 
   // The manifest of a snapshot that the home has found. UNSUPPORTED where it is not seen.
-  absl::StatusOr<SnapshotManifest> Shared(uint64_t id) const;
+  absl::StatusOr<SnapshotManifest> Shared(const std::string& tenant, uint64_t id) const;
   // A snapshot as an entry of a list. DATA_LOSS for a plan that cannot be read.
   absl::StatusOr<SnapshotInfo> InfoOf(const SnapshotManifest& manifest) const;
-  absl::StatusOr<JobPlan> PlanOf(const SnapshotManifest& manifest) const {
-    return kept_.codec.decode(manifest.plan);
-  }
+  // Of the job that it was taken of, which belongs to the tenant of the manifest.
+  absl::StatusOr<JobPlan> PlanOf(const SnapshotManifest& manifest) const;
 
-  SnapshotStore* store() const { return kept_.store.get(); }
-  Exports* exports() const { return kept_.exports.get(); }
+  // Whether any are kept. All below needs that.
+  bool keeps() const { return kept_.store != nullptr; }
+  // Of one tenant.
+  SnapshotStore store(const std::string& tenant) const { return kept_.store->Of(tenant); }
+  Exports exports(const std::string& tenant) const { return kept_.exports->Of(tenant); }
+  absl::StatusOr<std::vector<std::string>> Tenants() const { return kept_.store->Tenants(); }
   const PlanCodec& codec() const { return kept_.codec; }
 
  private:

@@ -39,9 +39,9 @@ bool SnapshotShare::RestsHere(uint64_t job) const {
 void SnapshotShare::Release(const SnapshotCall& call, const Done& done) {
   if (const auto engine = parts_.jobs->Find(call.job); engine != nullptr) engine->ReleaseState();
   holds_->Release(call.job);
-  if (parts_.files->store() == nullptr) return done(Answer());
-  const auto drop = [files = parts_.files, id = call.snapshot] {
-    return files->store()->DropPart(id);
+  if (!parts_.files->keeps()) return done(Answer());
+  const auto drop = [files = parts_.files, call] {
+    return files->store(call.tenant).DropPart(call.snapshot);
   };
   parts_.work->Run(kThread, drop, [done](const absl::Status& dropped) {
     if (!dropped.ok()) BALLAST_LOG(WARN) << dropped;
@@ -75,8 +75,9 @@ void SnapshotShare::CaptureRunning(const SnapshotCall& call, const JobPlan& plan
   };
   const auto create = [this, call, plan]() -> absl::StatusOr<Part> {
     BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
-    BALLAST_ASSIGN_OR_RETURN(std::shared_ptr<ImageFile> file,
-                             parts_.files->store()->CreatePart(call.snapshot, plan, layout));
+    BALLAST_ASSIGN_OR_RETURN(
+        std::shared_ptr<ImageFile> file,
+        parts_.files->store(call.tenant).CreatePart(call.snapshot, plan, layout));
     return Part{file, TakeInto(file, plan, layout, call.round)};
   };
   const auto capture = [this, call, engine = parts_.jobs->Find(call.job), done,
@@ -95,7 +96,7 @@ void SnapshotShare::CaptureResting(const SnapshotCall& call, const Done& done) {
                            const std::atomic<bool>& cancelled) -> absl::StatusOr<CapturedRound> {
     BALLAST_ASSIGN_OR_RETURN(
         const std::shared_ptr<ImageFile> part,
-        parts_.files->store()->CreatePart(call.snapshot, state->plan(), state->layout()));
+        parts_.files->store(call.tenant).CreatePart(call.snapshot, state->plan(), state->layout()));
     const TakeExtent take = TakeInto(part, state->plan(), state->layout(), call.round);
     BALLAST_ASSIGN_OR_RETURN(const CapturedRound end, state->Capture(call.round, take, cancelled));
     BALLAST_RETURN_IF_ERROR(part->Sync());

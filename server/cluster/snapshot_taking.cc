@@ -27,11 +27,11 @@ absl::Status SnapshotTaking::Begin() {
   for (const uint32_t server : order_.plan.servers) {
     bytes_ += SnapshotStore::PartBytes(order_.plan, layout, server);
   }
-  return parts_.files->store()->Begin(id_, order_.plan.spec.name, order_.name, bytes_);
+  return store().Begin(id_, order_.plan.spec.name, order_.name, bytes_);
 }
 
 void SnapshotTaking::AtAll(SnapshotCall::Step step, std::function<void(absl::Status)> then) {
-  const SnapshotCall call{step, order_.plan.job, id_, round_};
+  const SnapshotCall call{step, order_.plan.job, id_, round_, order_.plan.tenant};
   const auto self = shared_from_this();
   const auto gather =
       std::make_shared<Gather>(order_.plan.servers.size(), parts_.strand->Bind(std::move(then)));
@@ -79,7 +79,7 @@ void SnapshotTaking::Commit() {
         if (!info.ok()) return self->GiveUp(info.status());
         BALLAST_LOG(INFO, LogField("run", info->job), LogField("round", info->round))
             << "snapshot \"" << info->name << "\" taken, " << info->bytes << " bytes in "
-            << self->parts_.files->store()->Directory(info->id);
+            << self->store().Directory(info->id);
         self->Mark(*info);
         self->done_(info);
       });
@@ -95,6 +95,7 @@ absl::StatusOr<SnapshotInfo> SnapshotTaking::CommitFiles() {
   SnapshotManifest manifest;
   manifest.id = id_;
   manifest.name = order_.name;
+  manifest.tenant = order_.plan.tenant;
   manifest.job = order_.plan.spec.name;
   manifest.created_s = static_cast<uint64_t>(std::time(nullptr));
   manifest.round = round_;
@@ -102,7 +103,7 @@ absl::StatusOr<SnapshotInfo> SnapshotTaking::CommitFiles() {
   manifest.plan = parts_.files->codec().encode(order_.plan);
   manifest.prepared = before_.prepared;
   manifest.decision = before_.decision;
-  BALLAST_RETURN_IF_ERROR(parts_.files->store()->Commit(manifest));
+  BALLAST_RETURN_IF_ERROR(store().Commit(manifest));
   if (order_.keep != 0) DropOldest();
   return parts_.files->InfoOf(manifest);
 }
@@ -110,8 +111,7 @@ absl::StatusOr<SnapshotInfo> SnapshotTaking::CommitFiles() {
 // A snapshot that cannot be removed stays listed. Snapshots of earlier jobs of this name are older
 // than those of this job, whatever the clocks say; of one job, the earlier round is older.
 void SnapshotTaking::DropOldest() const {
-  SnapshotStore* const store = parts_.files->store();
-  const absl::StatusOr<std::vector<SnapshotManifest>> all = store->List();
+  const absl::StatusOr<std::vector<SnapshotManifest>> all = store().List();
   if (!all.ok()) return;
   std::vector<std::pair<std::tuple<bool, uint64_t, uint64_t>, uint64_t>> others;  // and ids
   for (const SnapshotManifest& one : *all) {
@@ -122,14 +122,14 @@ void SnapshotTaking::DropOldest() const {
   }
   std::sort(others.begin(), others.end());
   for (size_t i = 0; i + order_.keep < others.size() + 1; ++i) {
-    const absl::Status removed = store->Remove(others[i].second);
+    const absl::Status removed = store().Remove(others[i].second);
     if (!removed.ok()) BALLAST_LOG(WARN, LogField("run", order_.plan.spec.name)) << removed;
   }
 }
 
 void SnapshotTaking::GiveUp(const absl::Status& why) {
   AtAll(SnapshotCall::Step::kRelease, [self = shared_from_this(), why](const absl::Status&) {
-    const auto remove = [self] { return self->parts_.files->store()->Remove(self->id_); };
+    const auto remove = [self] { return self->store().Remove(self->id_); };
     self->parts_.work->Run(kThread, remove, [self, why](const absl::Status& removed) {
       if (!removed.ok()) BALLAST_LOG(WARN) << removed;
       self->done_(why);

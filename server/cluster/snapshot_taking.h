@@ -39,6 +39,8 @@ class SnapshotTaking : public std::enable_shared_from_this<SnapshotTaking> {
   void Start();
 
  private:
+  // Of the job's tenant.
+  SnapshotStore store() const { return parts_.files->store(order_.plan.tenant); }
   absl::Status Begin();
   void Hold();
   void Capture();

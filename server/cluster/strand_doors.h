@@ -49,7 +49,7 @@ class StrandTrainerDoor final : public TrainerDoor {
       parts_.home->Attach(call, done);
     });
   }
-  void AttachCancelled(const std::string& job, uint32_t slot, uint64_t call) override {
+  void AttachCancelled(const QualifiedName& job, uint32_t slot, uint64_t call) override {
     parts_.strand->Post([=, this] { parts_.home->AttachCancelled(job, slot, call); });
   }
   void Extend(ExtendCall call, std::function<void(absl::StatusOr<JobPlan>)> done) override {
@@ -147,23 +147,25 @@ class StrandOperatorDoor final : public OperatorDoor {
   void ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) override {
     Post([this, done = std::move(done)] { parts_.job_desk->List(done); });
   }
-  void DeleteJob(const std::string& name, bool force, const Caller& caller,
+  void DeleteJob(const QualifiedName& name, bool force,
                  std::function<void(absl::Status)> done) override {
-    Post([=, this, done = std::move(done)] { parts_.job_desk->Delete(name, force, caller, done); });
+    Post([=, this, done = std::move(done)] { parts_.job_desk->Delete(name, force, done); });
   }
 
-  void CreateSnapshot(const std::string& job, const std::string& name, uint32_t keep,
+  void CreateSnapshot(const QualifiedName& job, const std::string& name, uint32_t keep,
                       SnapshotDone done) override {
     Post([=, this, done = std::move(done)] { parts_.snapshots->Create(job, name, keep, done); });
   }
-  void ListSnapshots(const std::string& job,
+  void ListSnapshots(SnapshotFilter filter,
                      std::function<void(absl::StatusOr<std::vector<SnapshotInfo>>)> done) override {
-    Post([=, this, done = std::move(done)] { parts_.snapshots->List(job, done); });
+    Post([=, this, done = std::move(done)] { parts_.snapshots->List(filter, done); });
   }
-  void VerifySnapshot(const std::string& job, const std::string& name, SnapshotDone done) override {
+  void VerifySnapshot(const QualifiedName& job, const std::string& name,
+                      SnapshotDone done) override {
     Post([=, this, done = std::move(done)] { parts_.snapshots->Verify(job, name, done); });
   }
-  void DeleteSnapshot(const std::string& job, const std::string& name, SnapshotDone done) override {
+  void DeleteSnapshot(const QualifiedName& job, const std::string& name,
+                      SnapshotDone done) override {
     Post([=, this, done = std::move(done)] { parts_.snapshots->Delete(job, name, done); });
   }
   void RestoreSnapshot(RestoreCall call,

@@ -11,6 +11,7 @@
 #include "common/io/sync_path.h"
 #include "common/safetensors/index.h"
 #include "server/snapshot/marked_directory.h"
+#include "server/snapshot/tenant_directory.h"
 
 namespace ballast::server {
 namespace {
@@ -40,7 +41,17 @@ absl::Status WriteIndex(FileSystem* fs, const std::string& path,
 
 }  // namespace
 
+Exports Exports::Of(const std::string& tenant) const {
+  return Exports(fs_, TenantDirectory(root_, tenant), owner_);
+}
+
 absl::Status Exports::Clear() {
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> tenants, TenantsBelow(fs_, root_));
+  for (const std::string& tenant : tenants) BALLAST_RETURN_IF_ERROR(Of(tenant).ClearOwn());
+  return absl::OkStatus();
+}
+
+absl::Status Exports::ClearOwn() {
   const auto names = fs_->List(root_);
   if (absl::IsNotFound(names.status())) return absl::OkStatus();
   BALLAST_RETURN_IF_ERROR(names.status());

@@ -1,4 +1,4 @@
-// Exports: the exports in one directory, which all servers of a cluster share.
+// Exports: the exports of one tenant, in a directory that all servers of a cluster share.
 //
 //   <root>/<name>/model*.safetensors, model.safetensors.index.json    weights
 //   <root>/<name>/optimizer/state*.safetensors, ...index.json         optimizer state
@@ -8,6 +8,9 @@
 //   owner <root>/.<name>.<owner>                                            until that mark is in
 //   it, and
 //                                                                     while it is removed
+//
+//   <root>/@<tenant>/...                                              likewise, of any tenant but
+//                                                                     "default"
 //
 // A name is one that CheckSnapshotName takes, so it is a single harmless component of a path.
 // Comes from: ExportDesk and ImportDesk. Goes to: common/io files. Layout: docs/formats/export.md.
@@ -35,11 +38,15 @@ class Exports {
   Exports(FileSystem* fs, std::string root, std::string owner)
       : fs_(fs), root_(std::move(root)), owner_(std::move(owner)) {}
 
+  // The exports of a tenant, below the root of this, which is that of the tenant "default".
+  Exports Of(const std::string& tenant) const;
+
   FileSystem* fs() const { return fs_; }
   // Of an export; the name was checked.
   std::string Directory(const std::string& name) const { return root_ + "/" + name; }
 
-  // After a start: removes what this server was writing when it ended. Errors as FileSystem's.
+  // After a start, for all tenants: removes what this server was writing when it ended. Errors as
+  // FileSystem's.
   absl::Status Clear();
   // Whether an export could have the name. INVALID_ARGUMENT BAD_ARGUMENT for one that is none;
   // ALREADY_EXISTS NAME_IN_USE.
@@ -60,14 +67,15 @@ class Exports {
   absl::Status Remove(const std::string& name);
 
  private:
+  absl::Status ClearOwn();
   absl::Status MakeMarked(const std::string& directory, bool state);
   absl::Status SyncNew();
   absl::Status RemoveMark(const std::string& directory);
   absl::Status WriteIndexes(const std::string& directory, const std::vector<ExportShard>& shards);
 
-  FileSystem* const fs_;
-  const std::string root_;
-  const std::string owner_;
+  FileSystem* fs_;
+  std::string root_;
+  std::string owner_;
 };
 
 }  // namespace ballast::server

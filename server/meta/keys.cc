@@ -10,9 +10,10 @@
 
 namespace ballast::server {
 
-absl::StatusOr<std::string> JobNameKey(absl::string_view name) {
-  BALLAST_RETURN_IF_ERROR(ValidateName("job name", name));
-  return absl::StrCat(kJobNamesPrefix, name);
+absl::StatusOr<std::string> JobNameKey(const QualifiedName& job) {
+  BALLAST_RETURN_IF_ERROR(ValidateName("tenant", job.tenant));
+  BALLAST_RETURN_IF_ERROR(ValidateName("job name", job.name));
+  return absl::StrCat(kJobNamesPrefix, job.Text());
 }
 
 std::string JobPlanKey(uint64_t job) { return absl::StrCat("job/", job, "/plan"); }

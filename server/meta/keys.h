@@ -1,5 +1,6 @@
 // The key space of the metadata store (docs/formats/meta.md), so that no room writes keys by hand.
-//   jobs/<name>               job id, decimal
+//   jobs/<name>               job id, decimal; a job of the tenant "default"
+//   jobs/<tenant>/<name>      likewise, of any other
 //   job/<id>/plan             the plan in force
 //   job/<id>/epoch/<epoch>    the epoch record, 20 digits, write-once
 //   server/<id>               a state server and its devices
@@ -11,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/qualified_name.h"
 
 namespace ballast::server {
 
@@ -19,8 +21,8 @@ inline constexpr char kJobNamesPrefix[] = "jobs/";
 // Prefix of the keys of all servers. Ids are not padded: server/10 comes before server/9.
 inline constexpr char kServersPrefix[] = "server/";
 
-// INVALID_ARGUMENT when `name` is not a job name (common/base/names.h).
-absl::StatusOr<std::string> JobNameKey(absl::string_view name);
+// INVALID_ARGUMENT when the job or its tenant has no name (common/base/names.h).
+absl::StatusOr<std::string> JobNameKey(const QualifiedName& job);
 std::string JobPlanKey(uint64_t job);
 // Prefix of all epochs of `job`; they list in the order of their numbers.
 std::string JobEpochsPrefix(uint64_t job);

@@ -86,6 +86,8 @@ struct JobPlan {
   uint32_t tensors_before = 0;
   bool growing = false;  // on the wire only: make room for this plan; it comes again to take effect
   std::string tenant = kDefaultTenant;  // that the job belongs to
+
+  QualifiedName name() const { return {tenant, spec.name}; }
 };
 
 // What a server answers to a peer's vote: its own on that round, if it has given one and knows it.

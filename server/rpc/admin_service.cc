@@ -8,9 +8,11 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/reason.h"
 #include "common/base/recent_log.h"
 #include "proto/convert/methods.h"
 #include "server/rpc/convert.h"
+#include "server/rpc/tenant_choice.h"
 #include "server/rpc/unary_call.h"
 
 namespace ballast::server {
@@ -80,27 +82,33 @@ void CollectStatus(const DirectoryHolder& directory, const ServerFacts& facts,
 
 namespace {
 
-void ListJobs(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& call) {
-  const auto door = holder.operators();
-  if (!door.ok()) return call->Fail(door.status());
-  (*door)->ListJobs([call](const absl::StatusOr<DurableJobs>& jobs) {
+void ListJobs(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
+              const v1::ListJobsRequest& request) {
+  const auto tenant = TenantOfList(call->caller(), request.tenant());
+  if (!tenant.ok()) return call->Fail(tenant.status());
+  door->ListJobs([call, tenant = *tenant](const absl::StatusOr<DurableJobs>& jobs) {
     if (!jobs.ok()) return call->Fail(jobs.status());
     v1::ListJobsReply reply;
     for (const DurableJob& job : *jobs) {
-      if (call->caller().Sees(job.tenant)) ToProto(job, reply.add_jobs());
+      if (job.tenant == tenant.value_or(job.tenant)) ToProto(job, reply.add_jobs());
     }
     call->Reply(reply);
   });
 }
 
 void DeleteJob(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
-               const v1::DeleteJobRequest& request) {
+               const v1::DeleteJobRequest& request, const std::string& tenant) {
+  const Caller& caller = call->caller();
+  if (request.force() && caller.secured && caller.identity.role == Role::kTrainer) {
+    return call->Fail(ReasonedError(absl::StatusCode::kPermissionDenied, Reason::kNotPermitted,
+                                    "a trainer deletes no job with force, while trainers are "
+                                    "attached to it; that takes an operator"));
+  }
   const auto deleted = [call](const absl::Status& status) {
     if (!status.ok()) return call->Fail(status);
     call->Reply(v1::DeleteJobReply());
   };
-  call->SetAuditedJob(request.name());
-  door->DeleteJob(request.name(), request.force(), call->caller(), deleted);
+  door->DeleteJob({tenant, request.name()}, request.force(), deleted);
 }
 
 uint64_t MillisecondsSince(absl::Time began) {
@@ -120,27 +128,29 @@ SnapshotDone ReplyWith(const std::shared_ptr<UnaryCall>& call) {
 }
 
 void CreateSnapshot(const std::shared_ptr<OperatorDoor>& door,
-                    const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request) {
-  call->SetAuditedJob(request.job());
-  door->CreateSnapshot(request.job(), request.name(), request.keep(), ReplyWith(call));
+                    const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request,
+                    const std::string& tenant) {
+  door->CreateSnapshot({tenant, request.job()}, request.name(), request.keep(), ReplyWith(call));
 }
 
 void VerifySnapshot(const std::shared_ptr<OperatorDoor>& door,
-                    const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request) {
-  call->SetAuditedJob(request.job());
-  door->VerifySnapshot(request.job(), request.name(), ReplyWith(call));
+                    const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request,
+                    const std::string& tenant) {
+  door->VerifySnapshot({tenant, request.job()}, request.name(), ReplyWith(call));
 }
 
 void DeleteSnapshot(const std::shared_ptr<OperatorDoor>& door,
-                    const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request) {
-  call->SetAuditedJob(request.job());
-  door->DeleteSnapshot(request.job(), request.name(), ReplyWith(call));
+                    const std::shared_ptr<UnaryCall>& call, const v1::SnapshotRequest& request,
+                    const std::string& tenant) {
+  door->DeleteSnapshot({tenant, request.job()}, request.name(), ReplyWith(call));
 }
 
 void ListSnapshots(const std::shared_ptr<OperatorDoor>& door,
                    const std::shared_ptr<UnaryCall>& call,
                    const v1::ListSnapshotsRequest& request) {
-  door->ListSnapshots(request.job(),
+  const auto tenant = TenantOfList(call->caller(), request.tenant());
+  if (!tenant.ok()) return call->Fail(tenant.status());
+  door->ListSnapshots({*tenant, request.job()},
                       [call](const absl::StatusOr<std::vector<SnapshotInfo>>& snapshots) {
                         if (!snapshots.ok()) return call->Fail(snapshots.status());
                         v1::ListSnapshotsReply reply;
@@ -152,9 +162,9 @@ void ListSnapshots(const std::shared_ptr<OperatorDoor>& door,
 
 void RestoreSnapshot(const std::shared_ptr<OperatorDoor>& door,
                      const std::shared_ptr<UnaryCall>& call,
-                     const v1::RestoreSnapshotRequest& request) {
-  call->SetAuditedJob(request.job());
+                     const v1::RestoreSnapshotRequest& request, const std::string& tenant) {
   RestoreCall restore;
+  restore.tenant = tenant;
   restore.job = request.job();
   restore.snapshot = request.name();
   restore.as = request.as();
@@ -170,14 +180,14 @@ void RestoreSnapshot(const std::shared_ptr<OperatorDoor>& door,
 }
 
 void Export(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
-            const v1::ExportRequest& request) {
-  call->SetAuditedJob(request.job());
+            const v1::ExportRequest& request, const std::string& tenant) {
   const absl::StatusOr<DType> dtype = WeightDType(request.dtype());
   if (!dtype.ok()) return call->Fail(dtype.status());
   const absl::StatusOr<ExportFormat> format = FormatFromProto(request.format());
   if (!format.ok()) return call->Fail(format.status());
   const bool universal = *format == ExportFormat::kUniversal;
-  const ExportCall what{.job = request.job(),
+  const ExportCall what{.tenant = tenant,
+                        .job = request.job(),
                         .snapshot = request.snapshot(),
                         .name = request.name(),
                         .dtype = *dtype,
@@ -203,9 +213,8 @@ void Export(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<Una
 }
 
 void Import(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
-            const v1::ImportRequest& request) {
-  call->SetAuditedJob(request.as());
-  const ImportCall what{request.from(), request.as(), request.world()};
+            const v1::ImportRequest& request, const std::string& tenant) {
+  const ImportCall what{tenant, request.from(), request.as(), request.world()};
   door->Import(what, [call, began = absl::Now()](const absl::StatusOr<ImportInfo>& info) {
     if (!info.ok()) return call->Fail(info.status());
     v1::ImportReply reply;
@@ -217,17 +226,44 @@ void Import(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<Una
   });
 }
 
+// The job that a line of the audit log names.
+const std::string& AuditedJob(const v1::DeleteJobRequest& request) { return request.name(); }
+const std::string& AuditedJob(const v1::ImportRequest& request) { return request.as(); }
+template <typename Request>
+const std::string& AuditedJob(const Request& request) {
+  return request.job();
+}
+
 // A method whose request is parsed and given to the operators' door.
 template <typename Request>
-void AddMethod(GenericServer* server, const char* name, const DirectoryHolder* holder,
-               void (*method)(const std::shared_ptr<OperatorDoor>&,
-                              const std::shared_ptr<UnaryCall>&, const Request&)) {
+void AddListMethod(GenericServer* server, const char* name, const DirectoryHolder* holder,
+                   void (*method)(const std::shared_ptr<OperatorDoor>&,
+                                  const std::shared_ptr<UnaryCall>&, const Request&)) {
   server->AddMethod(name, UnaryCall::Factory([holder, method](auto call, const auto& bytes) {
                       Request request;
                       if (!call->Parse(bytes, &request)) return;
                       const auto door = holder->operators();
                       if (!door.ok()) return call->Fail(door.status());
                       method(*door, call, request);
+                    }));
+}
+
+// Likewise, of one that is about something of one tenant.
+template <typename Request>
+void AddMethod(GenericServer* server, const char* name, const DirectoryHolder* holder,
+               void (*method)(const std::shared_ptr<OperatorDoor>&,
+                              const std::shared_ptr<UnaryCall>&, const Request&,
+                              const std::string& tenant)) {
+  server->AddMethod(name, UnaryCall::Factory([holder, method](auto call, const auto& bytes) {
+                      Request request;
+                      if (!call->Parse(bytes, &request)) return;
+                      const absl::StatusOr<std::string> tenant =
+                          TenantOfCall(call->caller(), request.tenant());
+                      if (!tenant.ok()) return call->Fail(tenant.status());
+                      call->SetAuditedJob(QualifiedName{*tenant, AuditedJob(request)}.Text());
+                      const auto door = holder->operators();
+                      if (!door.ok()) return call->Fail(door.status());
+                      method(*door, call, request, *tenant);
                     }));
 }
 
@@ -242,12 +278,10 @@ void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
                       CollectStatus(*directory, facts(), request, call->caller(),
                                     [call](const v1::StatusReply& reply) { call->Reply(reply); });
                     }));
-  server->AddMethod(method::kAdminListJobs, UnaryCall::Factory([directory](auto call, const auto&) {
-                      ListJobs(*directory, call);
-                    }));
+  AddListMethod(server, method::kAdminListJobs, directory, &ListJobs);
   AddMethod(server, method::kAdminDeleteJob, directory, &DeleteJob);
   AddMethod(server, method::kAdminCreateSnapshot, directory, &CreateSnapshot);
-  AddMethod(server, method::kAdminListSnapshots, directory, &ListSnapshots);
+  AddListMethod(server, method::kAdminListSnapshots, directory, &ListSnapshots);
   AddMethod(server, method::kAdminVerifySnapshot, directory, &VerifySnapshot);
   AddMethod(server, method::kAdminDeleteSnapshot, directory, &DeleteSnapshot);
   AddMethod(server, method::kAdminRestoreSnapshot, directory, &RestoreSnapshot);

@@ -61,7 +61,7 @@ void Attach(const DirectoryHolder& holder, const TransportTerms& terms,
   if (!attach.ok()) return refusals->Attach(call, name, attach.status());
 
   attach->caller = call->caller();
-  const std::string job = attach->spec.name;
+  const QualifiedName job = attach->name();
   const uint32_t slot = attach->slot;
   static std::atomic<uint64_t> next_call{1};  // Relaxed: only uniqueness matters.
   const uint64_t id = attach->call = next_call.fetch_add(1, std::memory_order_relaxed);
@@ -120,7 +120,7 @@ void TellOfJob(const DirectoryHolder& holder, const ServerFacts& facts,
   if (!door.ok()) return call->Reply(reply);
   (*door)->Status([call, reply, name = request.job()](const std::vector<JobStatus>& jobs) mutable {
     for (const JobStatus& job : jobs) {
-      if (job.name != name || !call->caller().Sees(job.tenant)) continue;
+      if (call->caller().Own(name) != QualifiedName{job.tenant, job.name}) continue;
       reply.set_state(job.state);
       reply.set_world(job.world);
       for (const SlotStatus& slot : job.slots) {

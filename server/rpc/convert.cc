@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/names.h"
 #include "common/base/planted.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
@@ -100,6 +101,16 @@ absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch) {
   return out;
 }
 
+std::string TenantToProto(const std::string& tenant) {
+  return tenant == kDefaultTenant ? std::string() : tenant;
+}
+
+absl::StatusOr<std::string> TenantFromProto(const std::string& tenant) {
+  if (tenant.empty()) return std::string(kDefaultTenant);
+  BALLAST_RETURN_IF_ERROR(ValidateName("tenant", tenant));
+  return tenant;
+}
+
 v1::PeerJob PeerJobToProto(const JobPlan& plan) {
   v1::PeerJob job;
   job.set_job(plan.job);
@@ -115,7 +126,7 @@ v1::PeerJob PeerJobToProto(const JobPlan& plan) {
   job.set_grown_round(plan.grown_round);
   job.set_tensors_before(plan.tensors_before);
   job.set_growing(plan.growing);
-  if (plan.tenant != kDefaultTenant) job.set_tenant(plan.tenant);
+  job.set_tenant(TenantToProto(plan.tenant));
   return job;
 }
 
@@ -134,7 +145,7 @@ absl::StatusOr<JobPlan> PeerJobFromProto(const v1::PeerJob& job) {
   plan.grown_round = job.grown_round();
   plan.tensors_before = job.tensors_before();
   plan.growing = job.growing();
-  if (!job.tenant().empty()) plan.tenant = job.tenant();
+  BALLAST_ASSIGN_OR_RETURN(plan.tenant, TenantFromProto(job.tenant()));
   return plan;
 }
 
@@ -212,6 +223,7 @@ void ToProto(const DurableJob& job, v1::DurableJob* out) {
   out->mutable_servers()->Assign(job.servers.begin(), job.servers.end());
   out->set_open_streams(job.open_streams);
   out->set_disk_bytes(job.disk_bytes);
+  out->set_tenant(TenantToProto(job.tenant));
 }
 
 void ToProto(const SnapshotInfo& snapshot, v1::Snapshot* out) {
@@ -224,6 +236,7 @@ void ToProto(const SnapshotInfo& snapshot, v1::Snapshot* out) {
   out->set_parameters(snapshot.parameters);
   out->set_world(snapshot.world);
   out->mutable_servers()->Assign(snapshot.servers.begin(), snapshot.servers.end());
+  out->set_tenant(TenantToProto(snapshot.tenant));
 }
 
 void ToProto(const Work& work, v1::Work* out) {
@@ -284,6 +297,7 @@ void ToProto(const JobStatus& job, uint32_t rounds, v1::JobStatus* out) {
   out->set_error(job.error);
   out->mutable_votes_missing()->Assign(job.votes_missing.begin(), job.votes_missing.end());
   out->set_tier(job.tier);
+  out->set_tenant(TenantToProto(job.tenant));
   const size_t first = job.rounds.size() - std::min<size_t>(job.rounds.size(), rounds);
   for (size_t i = first; i < job.rounds.size(); ++i) {
     const FinishedRound& round = job.rounds[i];

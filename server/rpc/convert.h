@@ -42,6 +42,11 @@ void ToProto(const EpochRecord& epoch, v1::EpochRecord* out);
 // is not a positive number.
 absl::StatusOr<EpochRecord> EpochFromProto(const v1::EpochRecord& epoch);
 
+// A tenant as messages have it: empty for "default".
+std::string TenantToProto(const std::string& tenant);
+// INVALID_ARGUMENT for a text that is neither empty nor a name.
+absl::StatusOr<std::string> TenantFromProto(const std::string& tenant);
+
 v1::PeerJob PeerJobToProto(const JobPlan& plan);
 // Errors: BAD_SPEC of the job's spec; BAD_FRAME of the rest: no servers, servers not ascending,
 // an owner that is none of them, members or contributors out of order.

@@ -212,6 +212,7 @@ void PeerClientImpl::Snapshot(uint32_t server, const SnapshotCall& call,
   message.set_snapshot(call.snapshot);
   message.set_step(static_cast<v1::SnapshotStep>(call.step));
   message.set_round(call.round);
+  message.set_tenant(TenantToProto(call.tenant));
   const PeerCallOptions options{method::kPeerSnapshot, kWholeStateTimeout, false};
   caller_.Call(
       server, options, SerializeMessage(message),
@@ -242,6 +243,7 @@ void PeerClientImpl::Export(uint32_t server, const ExportPart& part,
   message.set_shards(part.options.shards);
   message.set_format(static_cast<v1::ExportFormat>(part.options.format));
   message.set_torch_optimizer(part.options.torch_optimizer);
+  message.set_tenant(TenantToProto(part.tenant));
   caller_.CallOnceConnected(server, method::kPeerExport, SerializeMessage(message),
                             StatusOnly(std::move(done)));
 }

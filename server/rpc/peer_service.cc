@@ -144,8 +144,10 @@ void Snapshot(const DirectoryHolder& holder, const Call& call, const grpc::ByteB
         ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadArgument,
                       absl::StrCat("a snapshot has no step ", static_cast<int>(message.step()))));
   }
+  const absl::StatusOr<std::string> tenant = TenantFromProto(message.tenant());
+  if (!tenant.ok()) return call->Fail(tenant.status());
   const SnapshotCall step{static_cast<SnapshotCall::Step>(message.step()), message.job(),
-                          message.snapshot(), message.round()};
+                          message.snapshot(), message.round(), *tenant};
   door->Snapshot(step, [call](const absl::StatusOr<uint64_t>& round) {
     if (!round.ok()) return call->Fail(round.status());
     v1::PeerSnapshotReply reply;
@@ -180,7 +182,9 @@ void Export(const DirectoryHolder& holder, const Call& call, const grpc::ByteBuf
   if (!format.ok()) return call->Fail(format.status());
   const ExportOptions options{*dtype, message.state(), message.shards(), *format,
                               message.torch_optimizer()};
-  const ExportPart part{message.snapshot(), message.name(), options, message.shard()};
+  const absl::StatusOr<std::string> tenant = TenantFromProto(message.tenant());
+  if (!tenant.ok()) return call->Fail(tenant.status());
+  const ExportPart part{message.snapshot(), message.name(), options, message.shard(), *tenant};
   door->Export(part, [call](const absl::Status& status) { Answer(call, status); });
 }
 

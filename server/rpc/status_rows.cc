@@ -1,9 +1,13 @@
 #include "server/rpc/status_rows.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "common/base/qualified_name.h"
 
 namespace ballast::server {
 std::string ShortBytes(uint64_t bytes) {
@@ -46,6 +50,18 @@ std::string BudgetText(const v1::StatusReply& server) {
 
 }  // namespace
 
+std::string TenantName(const std::string& tenant) {
+  return tenant.empty() ? kDefaultTenant : tenant;
+}
+
+std::vector<Row> WithTenants(std::vector<Row> rows) {
+  const bool shown = std::any_of(rows.begin() + 1, rows.end(),
+                                 [](const Row& row) { return row.front() != kDefaultTenant; });
+  if (shown) return rows;
+  for (Row& row : rows) row.erase(row.begin());
+  return rows;
+}
+
 std::vector<Row> ServerRows(const Replies& servers) {
   std::vector<Row> rows = {
       {"SERVER", "ADDRESS", "STATE", "VERSION", "ISA", "MEMORY", "BUDGET", "PEERS"}};
@@ -62,51 +78,55 @@ std::vector<Row> ServerRows(const Replies& servers) {
 }
 
 std::vector<Row> JobRows(const Replies& servers) {
-  std::vector<Row> rows = {{"JOB", "SERVER", "STATE", "ROUND", "PHASE", "STEPS", "WORLD",
+  std::vector<Row> rows = {{"TENANT", "JOB", "SERVER", "STATE", "ROUND", "PHASE", "STEPS", "WORLD",
                             "PARAMETERS", "EXTENTS", "STATE BYTES", "TIER", "VOTES MISSING"}};
   for (const v1::StatusReply& server : servers) {
     for (const v1::JobStatus& job : server.jobs()) {
       rows.push_back(
-          {job.name(), absl::StrCat(server.id()), job.state(), absl::StrCat(job.round()),
-           job.phase(), absl::StrCat(job.opt_step()), absl::StrCat(job.world()),
-           absl::StrCat(job.parameters()), absl::StrCat(job.owned_extents(), "/", job.extents()),
-           ShortBytes(job.state_bytes()), job.tier().empty() ? "-" : job.tier(),
+          {TenantName(job.tenant()), job.name(), absl::StrCat(server.id()), job.state(),
+           absl::StrCat(job.round()), job.phase(), absl::StrCat(job.opt_step()),
+           absl::StrCat(job.world()), absl::StrCat(job.parameters()),
+           absl::StrCat(job.owned_extents(), "/", job.extents()), ShortBytes(job.state_bytes()),
+           job.tier().empty() ? "-" : job.tier(),
            job.votes_missing().empty() ? "-" : absl::StrJoin(job.votes_missing(), ", ")});
     }
   }
-  return rows;
+  return WithTenants(std::move(rows));
 }
 
 std::vector<Row> SlotRows(const Replies& servers) {
-  std::vector<Row> rows = {{"JOB", "SERVER", "ROUND", "SLOT", "STATE", "OWED", "FIRST OWED"}};
+  std::vector<Row> rows = {
+      {"TENANT", "JOB", "SERVER", "ROUND", "SLOT", "STATE", "OWED", "FIRST OWED"}};
   for (const v1::StatusReply& server : servers) {
     for (const v1::JobStatus& job : server.jobs()) {
       for (const v1::SlotStatus& slot : job.slots()) {
         const bool owes = slot.owed_extents() > 0;
-        rows.push_back({job.name(), absl::StrCat(server.id()), absl::StrCat(job.round()),
-                        absl::StrCat(slot.slot()), slot.state(), absl::StrCat(slot.owed_extents()),
+        rows.push_back({TenantName(job.tenant()), job.name(), absl::StrCat(server.id()),
+                        absl::StrCat(job.round()), absl::StrCat(slot.slot()), slot.state(),
+                        absl::StrCat(slot.owed_extents()),
                         owes ? absl::StrCat("extent ", slot.first_owed()) : "-"});
       }
     }
   }
-  return rows;
+  return WithTenants(std::move(rows));
 }
 
 std::vector<Row> RoundRows(const Replies& servers) {
-  std::vector<Row> rows = {{"JOB", "SERVER", "ROUND", "END", "AGE", "COLLECT", "VOTE", "STEP",
-                            "PUSHED", "GRAD NORM", "LAST"}};
+  std::vector<Row> rows = {{"TENANT", "JOB", "SERVER", "ROUND", "END", "AGE", "COLLECT", "VOTE",
+                            "STEP", "PUSHED", "GRAD NORM", "LAST"}};
   for (const v1::StatusReply& server : servers) {
     for (const v1::JobStatus& job : server.jobs()) {
       for (int i = job.rounds_size() - 1; i >= 0; --i) {
         const v1::FinishedRound& round = job.rounds(i);
-        rows.push_back({job.name(), absl::StrCat(server.id()), absl::StrCat(round.round()),
-                        round.end(), SecondsText(Seconds(round.age_ns()))});
+        rows.push_back({TenantName(job.tenant()), job.name(), absl::StrCat(server.id()),
+                        absl::StrCat(round.round()), round.end(),
+                        SecondsText(Seconds(round.age_ns()))});
         const Row cells = RoundCells(round);
         rows.back().insert(rows.back().end(), cells.begin(), cells.end());
       }
     }
   }
-  return rows;
+  return WithTenants(std::move(rows));
 }
 
 std::vector<Row> WorkRows(const Replies& servers) {

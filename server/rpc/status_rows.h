@@ -24,6 +24,12 @@ double Seconds(uint64_t nanoseconds);
 // What two tables have of a round, under COLLECT, VOTE, STEP, PUSHED, GRAD NORM and LAST.
 Row RoundCells(const v1::FinishedRound& round);
 
+// A tenant as people read it: messages leave out "default".
+std::string TenantName(const std::string& tenant);
+// Rows whose first cell is a tenant (TENANT in the first row): without that column where every
+// tenant is "default".
+std::vector<Row> WithTenants(std::vector<Row> rows);
+
 // Each begins with the headings; where there is nothing to show, they are all.
 std::vector<Row> ServerRows(const Replies& servers);
 std::vector<Row> JobRows(const Replies& servers);

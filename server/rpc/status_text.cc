@@ -71,16 +71,16 @@ std::string JobJson(const v1::JobStatus& job) {
                     ", \"owed_extents\": ", slot.owed_extents(),
                     ", \"first_owed\": ", slot.first_owed(), "}");
   };
-  return absl::StrCat("{\"name\": ", JsonText(job.name()), ", \"job\": \"", JobIdText(job.job()),
-                      "\", \"state\": ", JsonText(job.state()), ", \"round\": ", job.round(),
-                      ", \"phase\": ", JsonText(job.phase()), ", \"opt_step\": ", job.opt_step(),
-                      ", \"world\": ", job.world(), ", \"extents\": ", job.extents(),
-                      ", \"owned_extents\": ", job.owned_extents(),
-                      ", \"state_bytes\": ", job.state_bytes(),
-                      ", \"parameters\": ", job.parameters(), ", \"slots\": [",
-                      absl::StrJoin(job.slots(), ", ", slot_json),
-                      "], \"error\": ", JsonText(job.error()), ", \"tier\": ", JsonText(job.tier()),
-                      ", \"votes_missing\": [", absl::StrJoin(job.votes_missing(), ", "), "]}");
+  return absl::StrCat(
+      "{\"name\": ", JsonText(job.name()), ", \"tenant\": ", JsonText(TenantName(job.tenant())),
+      ", \"job\": \"", JobIdText(job.job()), "\", \"state\": ", JsonText(job.state()),
+      ", \"round\": ", job.round(), ", \"phase\": ", JsonText(job.phase()),
+      ", \"opt_step\": ", job.opt_step(), ", \"world\": ", job.world(),
+      ", \"extents\": ", job.extents(), ", \"owned_extents\": ", job.owned_extents(),
+      ", \"state_bytes\": ", job.state_bytes(), ", \"parameters\": ", job.parameters(),
+      ", \"slots\": [", absl::StrJoin(job.slots(), ", ", slot_json),
+      "], \"error\": ", JsonText(job.error()), ", \"tier\": ", JsonText(job.tier()),
+      ", \"votes_missing\": [", absl::StrJoin(job.votes_missing(), ", "), "]}");
 }
 
 std::string ServerJson(const v1::StatusReply& server) {
@@ -113,9 +113,9 @@ const char* DurabilityName(v1::Durability durability) {
 
 std::string DurableJobJson(const v1::DurableJob& job) {
   return absl::StrCat(
-      "{\"name\": ", JsonText(job.name()), ", \"job\": \"", JobIdText(job.job()),
-      "\", \"state\": ", JsonText(job.state()), ", \"durability\": \"",
-      DurabilityName(job.durability()), "\", \"world\": ", job.world(),
+      "{\"name\": ", JsonText(job.name()), ", \"tenant\": ", JsonText(TenantName(job.tenant())),
+      ", \"job\": \"", JobIdText(job.job()), "\", \"state\": ", JsonText(job.state()),
+      ", \"durability\": \"", DurabilityName(job.durability()), "\", \"world\": ", job.world(),
       ", \"epoch\": ", job.epoch(), ", \"round\": ", job.round(),
       ", \"parameters\": ", job.parameters(), ", \"tensors\": ", job.tensors(),
       ", \"groups\": ", job.groups(), ", \"servers\": [", absl::StrJoin(job.servers(), ", "),
@@ -126,17 +126,17 @@ std::string DurableJobJson(const v1::DurableJob& job) {
 
 std::string JobsTable(const v1::ListJobsReply& reply) {
   if (reply.jobs().empty()) return "no durable jobs\n";
-  std::vector<Row> rows = {{"JOB", "ID", "STATE", "ATTACHED", "EPOCH", "ROUND", "PARAMETERS",
-                            "TENSORS", "GROUPS", "DURABILITY", "SERVERS", "DISK"}};
+  std::vector<Row> rows = {{"TENANT", "JOB", "ID", "STATE", "ATTACHED", "EPOCH", "ROUND",
+                            "PARAMETERS", "TENSORS", "GROUPS", "DURABILITY", "SERVERS", "DISK"}};
   for (const v1::DurableJob& job : reply.jobs()) {
-    rows.push_back({job.name(), JobIdText(job.job()), job.state(),
+    rows.push_back({TenantName(job.tenant()), job.name(), JobIdText(job.job()), job.state(),
                     absl::StrCat(job.open_streams(), "/", job.world()), absl::StrCat(job.epoch()),
                     absl::StrCat(job.round()), absl::StrCat(job.parameters()),
                     absl::StrCat(job.tensors()), absl::StrCat(job.groups()),
                     DurabilityName(job.durability()), absl::StrJoin(job.servers(), ", "),
                     ShortBytes(job.disk_bytes())});
   }
-  return TextTable(rows);
+  return TextTable(WithTenants(std::move(rows)));
 }
 
 std::string JobsJson(const v1::ListJobsReply& reply) {
@@ -148,26 +148,28 @@ std::string JobsJson(const v1::ListJobsReply& reply) {
 
 std::string SnapshotsTable(const v1::ListSnapshotsReply& reply) {
   if (reply.snapshots().empty()) return "no snapshots\n";
-  std::vector<Row> rows = {
-      {"JOB", "SNAPSHOT", "ROUND", "TAKEN (UTC)", "PARAMETERS", "WORLD", "SERVERS", "DISK", "ID"}};
+  std::vector<Row> rows = {{"TENANT", "JOB", "SNAPSHOT", "ROUND", "TAKEN (UTC)", "PARAMETERS",
+                            "WORLD", "SERVERS", "DISK", "ID"}};
   for (const v1::Snapshot& one : reply.snapshots()) {
     const absl::Time taken = absl::FromUnixSeconds(static_cast<int64_t>(one.created_s()));
-    rows.push_back({one.job(), one.name(), absl::StrCat(one.round()),
+    rows.push_back({TenantName(one.tenant()), one.job(), one.name(), absl::StrCat(one.round()),
                     absl::FormatTime("%Y-%m-%d %H:%M:%S", taken, absl::UTCTimeZone()),
                     absl::StrCat(one.parameters()), absl::StrCat(one.world()),
                     absl::StrJoin(one.servers(), ", "), ShortBytes(one.bytes()),
                     JobIdText(one.id())});
   }
-  return TextTable(rows);
+  return TextTable(WithTenants(std::move(rows)));
 }
 
 std::string SnapshotsJson(const v1::ListSnapshotsReply& reply) {
   const auto one_json = [](std::string* out, const v1::Snapshot& one) {
-    absl::StrAppend(out, "{\"job\": ", JsonText(one.job()), ", \"name\": ", JsonText(one.name()),
-                    ", \"id\": \"", JobIdText(one.id()), "\", \"round\": ", one.round(),
-                    ", \"created_s\": ", one.created_s(), ", \"bytes\": ", one.bytes(),
-                    ", \"parameters\": ", one.parameters(), ", \"world\": ", one.world(),
-                    ", \"servers\": [", absl::StrJoin(one.servers(), ", "), "]}");
+    absl::StrAppend(out, "{\"job\": ", JsonText(one.job()),
+                    ", \"tenant\": ", JsonText(TenantName(one.tenant())),
+                    ", \"name\": ", JsonText(one.name()), ", \"id\": \"", JobIdText(one.id()),
+                    "\", \"round\": ", one.round(), ", \"created_s\": ", one.created_s(),
+                    ", \"bytes\": ", one.bytes(), ", \"parameters\": ", one.parameters(),
+                    ", \"world\": ", one.world(), ", \"servers\": [",
+                    absl::StrJoin(one.servers(), ", "), "]}");
   };
   return absl::StrCat("{\"snapshots\": [", absl::StrJoin(reply.snapshots(), ", ", one_json),
                       "]}\n");

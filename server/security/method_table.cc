@@ -12,9 +12,8 @@ constexpr Roles kNobody{};
 constexpr Roles kTrainers{Role::kTrainer};
 constexpr Roles kServers{Role::kServer};
 constexpr Roles kReaders{Role::kViewer, Role::kOperator, Role::kAdmin};
-constexpr Roles kOperators{Role::kOperator, Role::kAdmin};
-// Of things that do not know their tenant yet.
-constexpr Roles kAdmins{Role::kAdmin};
+constexpr Roles kUsers{Role::kTrainer, Role::kOperator, Role::kAdmin};
+constexpr Roles kListeners{Role::kTrainer, Role::kViewer, Role::kOperator, Role::kAdmin};
 
 constexpr MethodRow kRows[] = {
     {"/ballast.v1.Control/Attach", kTrainers, Scope::kTenant, false},
@@ -37,15 +36,15 @@ constexpr MethodRow kRows[] = {
     {"/ballast.v1.Peer/ImportJob", kServers, Scope::kHome, true},
 
     {"/ballast.v1.Admin/Status", kReaders, Scope::kTenant, false},
-    {"/ballast.v1.Admin/ListJobs", kReaders, Scope::kTenant, false},
-    {"/ballast.v1.Admin/DeleteJob", kOperators, Scope::kTenant, true},
-    {"/ballast.v1.Admin/CreateSnapshot", kAdmins, Scope::kCluster, true},
-    {"/ballast.v1.Admin/ListSnapshots", kAdmins, Scope::kCluster, false},
-    {"/ballast.v1.Admin/VerifySnapshot", kAdmins, Scope::kCluster, true},
-    {"/ballast.v1.Admin/DeleteSnapshot", kAdmins, Scope::kCluster, true},
-    {"/ballast.v1.Admin/RestoreSnapshot", kAdmins, Scope::kCluster, true},
-    {"/ballast.v1.Admin/Export", kAdmins, Scope::kCluster, true},
-    {"/ballast.v1.Admin/Import", kAdmins, Scope::kCluster, true},
+    {"/ballast.v1.Admin/ListJobs", kListeners, Scope::kTenant, false},
+    {"/ballast.v1.Admin/DeleteJob", kUsers, Scope::kTenant, true},
+    {"/ballast.v1.Admin/CreateSnapshot", kUsers, Scope::kTenant, true},
+    {"/ballast.v1.Admin/ListSnapshots", kListeners, Scope::kTenant, false},
+    {"/ballast.v1.Admin/VerifySnapshot", kUsers, Scope::kTenant, true},
+    {"/ballast.v1.Admin/DeleteSnapshot", kUsers, Scope::kTenant, true},
+    {"/ballast.v1.Admin/RestoreSnapshot", kUsers, Scope::kTenant, true},
+    {"/ballast.v1.Admin/Export", kUsers, Scope::kTenant, true},
+    {"/ballast.v1.Admin/Import", kUsers, Scope::kTenant, true},
 
     {"/grpc.health.v1.Health/Check", kNobody, Scope::kOpen, false},
     {"/grpc.health.v1.Health/Watch", kNobody, Scope::kOpen, false},

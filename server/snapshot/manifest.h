@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/qualified_name.h"
 #include "server/durability/records.h"
 
 namespace ballast::server {
@@ -24,8 +25,9 @@ inline constexpr size_t kManifestBytesMax = size_t{256} << 20;
 struct SnapshotManifest {
   uint64_t id = 0;
   std::string name;
-  std::string job;          // its name
-  uint64_t created_s = 0;   // since 1970, UTC
+  std::string tenant = kDefaultTenant;  // of the directory that it lies in; not in the file
+  std::string job;                      // its name
+  uint64_t created_s = 0;               // since 1970, UTC
   uint64_t round = 0;       // whose beginning it is: the first one of a job made from it
   uint64_t bytes = 0;       // of all parts
   std::string plan;         // as the server's plan codec writes it

@@ -18,6 +18,7 @@
 #include "server/round/job_plan.h"
 #include "server/round/recovery.h"
 #include "server/snapshot/marked_directory.h"
+#include "server/snapshot/tenant_directory.h"
 
 namespace ballast::server {
 namespace {
@@ -73,8 +74,25 @@ absl::StatusOr<std::vector<uint64_t>> SnapshotStore::Ids() const {
   return ids;
 }
 
+SnapshotStore SnapshotStore::Of(const std::string& tenant) const {
+  SnapshotStore store = *this;
+  store.root_ = TenantDirectory(root_, tenant);
+  store.tenant_ = tenant;
+  return store;
+}
+
+absl::StatusOr<std::vector<std::string>> SnapshotStore::Tenants() const {
+  return TenantsBelow(fs_, root_);
+}
+
 absl::Status SnapshotStore::Clear() {
   BALLAST_RETURN_IF_ERROR(MakeLastingDirectory(fs_, root_));
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> tenants, Tenants());
+  for (const std::string& tenant : tenants) BALLAST_RETURN_IF_ERROR(Of(tenant).ClearOwn());
+  return absl::OkStatus();
+}
+
+absl::Status SnapshotStore::ClearOwn() {
   BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> all, fs_->List(root_));
   for (const std::string& name : all) {
     BALLAST_RETURN_IF_ERROR(ClearUnmarked(fs_, root_, name, owner_));
@@ -180,6 +198,7 @@ absl::StatusOr<SnapshotManifest> SnapshotStore::Find(uint64_t id) const {
                            ReadWholeFile(fs_, ManifestPath(id), kManifestBytesMax));
   absl::StatusOr<SnapshotManifest> manifest = DecodeManifest(bytes);
   if (!manifest.ok()) return Lost(Directory(id), manifest.status().message());
+  manifest->tenant = tenant_;
   if (manifest->id == id) return manifest;
   return Lost(Directory(id), absl::StrCat("its manifest is of ", JobIdText(manifest->id)));
 }

@@ -1,12 +1,14 @@
-// SnapshotStore: the snapshots in one directory, which all servers of a cluster share.
+// SnapshotStore: the snapshots of one tenant, in a directory that all servers of a cluster share.
 //
 //   <root>/<snapshot id, 16 hex digits>/part-<server>   states of the extents of one server, a file
 //                                                       of images with one place for each
 //   <root>/<snapshot id, 16 hex digits>/TAKING          while it is taken: by whom
 //   <root>/<snapshot id>/MANIFEST                       written last; without it there is none
+//   <root>/@<tenant>/...                                likewise, of any tenant but "default"
 //
 // Comes from: the snapshot, restore and export desks. Goes to: common/io files, ImageFile.
-// Thread safety: any thread, but one call at a time for a snapshot; every call blocks on the disk.
+// Thread safety: any thread, but one call at a time for a snapshot; every call but Of blocks on the
+// disk.
 #pragma once
 
 #include <cstdint>
@@ -33,11 +35,16 @@ class SnapshotStore {
   SnapshotStore(FileSystem* fs, std::string root, uint32_t self, std::string owner)
       : fs_(fs), root_(std::move(root)), self_(self), owner_(std::move(owner)) {}
 
+  // The store of a tenant, below the root of this one, which is that of the tenant "default".
+  SnapshotStore Of(const std::string& tenant) const;
+  // The tenants that have snapshots, or had some. Errors as FileSystem's.
+  absl::StatusOr<std::vector<std::string>> Tenants() const;
+
   const std::string& root() const { return root_; }
   std::string Directory(uint64_t id) const;
 
-  // After a start: makes the root, and removes what this server was taking when it ended, and the
-  // passing snapshots (kPassingSnapshotName) that it took. Errors as FileSystem's.
+  // After a start, for all tenants: makes the root, and removes what this server was taking when it
+  // ended, and the passing snapshots (kPassingSnapshotName) that it took. Errors as FileSystem's.
   absl::Status Clear();
 
   // Bytes of the part of `server`.
@@ -82,6 +89,7 @@ class SnapshotStore {
                       const std::function<absl::Status()>& go_on = absl::OkStatus) const;
 
  private:
+  absl::Status ClearOwn();
   // Links the parts to `directory`.
   absl::Status LinkParts(uint64_t id, const ImageBase& base, const std::string& directory) const;
   std::string PartPath(uint64_t id, uint32_t server) const;
@@ -91,10 +99,11 @@ class SnapshotStore {
   // Whether a start may remove it: it has no manifest, or is a passing one.
   bool IsLeftOver(uint64_t id, const std::vector<std::string>& files) const;
 
-  FileSystem* const fs_;
-  const std::string root_;
-  const uint32_t self_;
-  const std::string owner_;
+  FileSystem* fs_;
+  std::string root_;
+  uint32_t self_;
+  std::string owner_;
+  std::string tenant_ = kDefaultTenant;
 };
 
 }  // namespace ballast::server

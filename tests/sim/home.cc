@@ -110,7 +110,7 @@ void SimHome::Attach(const v1::AttachRequest& request, const Told& told) {
 }
 
 void SimHome::OnSeatFree(uint32_t slot, uint64_t incarnation, bool left) {
-  PostHere([=, this] { jobs_.OnSeatFree(context_.plan->spec.name, {slot, incarnation, left}); });
+  PostHere([=, this] { jobs_.OnSeatFree(context_.plan->name(), {slot, incarnation, left}); });
 }
 
 void SimHome::OnEnded(const absl::Status& why) {

@@ -76,9 +76,9 @@ class SimHome final : private server::HomeHost {
   void ReleaseHere(uint64_t) override {}
   void ReleaseEnded() override {}
   void ForgetHere(uint64_t) override {}
-  const server::JobPlan* Resting(const std::string&) const override { return nullptr; }
+  const server::JobPlan* Resting(const QualifiedName&) const override { return nullptr; }
   absl::Status HeldAtRest(const server::JobPlan&) const override { return absl::OkStatus(); }
-  void RestsNoMore(const std::string&) override {}
+  void RestsNoMore(const QualifiedName&) override {}
 
   const Context context_;
   SimServer* const server_;

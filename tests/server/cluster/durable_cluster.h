@@ -38,6 +38,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
     std::chrono::milliseconds lease = std::chrono::hours(1);
     std::vector<uint64_t> memory_bytes = {};  // by server; 1 GiB for those behind its end
     uint64_t machine_bytes = 0;               // of each server; 0: no more than its budget
+    bool snapshots = false;                   // each server keeps them, and exports, on its disk
   };
   // What the link does with a call ("create", "seal", "adopt", "drop", "rest", "rest answer", ...)
   // to a server: OK lets it through, an error is its answer. Called on any thread.
@@ -63,6 +64,19 @@ class DurableDirectories : public PeerLink, public VoteSink {
     return nodes_[id].directory;
   }
   DurableDisk* Disk(uint32_t id) { return nodes_[id].disk.get(); }
+  // What a server with Options::snapshots keeps.
+  DirectorySnapshots KeptBy(uint32_t id) {
+    DirectorySnapshots kept;
+    if (!options_.snapshots) return kept;
+    kept.store = std::make_unique<SnapshotStore>(Snapshots(Disk(id), id));
+    kept.exports = std::make_unique<Exports>(ExportsOn(Disk(id)));
+    kept.codec = ProtoCodec();
+    return kept;
+  }
+  static SnapshotStore Snapshots(FileSystem* disk, uint32_t id) {
+    return SnapshotStore(disk, "/data/snapshots", id, "owner");
+  }
+  static Exports ExportsOn(FileSystem* disk) { return Exports(disk, "/data/exports", "owner"); }
   WorkerPool* Workers(uint32_t id) { return nodes_[id].workers.get(); }
   // Whether server `id` exports series of the job `run`. They outlive its restarts.
   bool HasSeries(uint32_t id, const std::string& run) const {
@@ -138,7 +152,8 @@ class DurableDirectories : public PeerLink, public VoteSink {
                     .votes = this};
     deps.metrics = node.metrics.get();
     deps.storage_failed = [](const absl::Status&) {};  // A server whose disk is gone.
-    auto directory = JobDirectory::Create(config, deps, this, MakeStore(node.disk.get(), id));
+    auto directory = JobDirectory::Create(config, deps, this, MakeStore(node.disk.get(), id),
+                                          KeptBy(id));
     const absl::Status recovered = directory->Recover();
     EXPECT_TRUE(recovered.ok()) << recovered;
     {

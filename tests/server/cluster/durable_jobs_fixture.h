@@ -79,7 +79,7 @@ class DurableJobsTest : public ::testing::Test {
   }
   absl::Status Delete(const std::string& name, bool force = false) {
     Answer<absl::Status> deleted;
-    cluster_->At(0)->operators()->DeleteJob(name, force, Caller(), deleted.Setter());
+    cluster_->At(0)->operators()->DeleteJob({.name = name}, force, deleted.Setter());
     return deleted.Get();
   }
   absl::StatusOr<SealAnswer> Seal(uint32_t server, uint32_t epoch) {

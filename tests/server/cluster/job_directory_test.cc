@@ -239,7 +239,7 @@ TEST(JobDirectoryTest, ARetriedAttachKeepsTheSeatWhenTheFirstCallIsSeenToEnd) {
   call.call = 2;
   cluster.directories_[0]->trainers()->Attach(call, again.Setter());
   EXPECT_EQ(lost.Get().status().code(), absl::StatusCode::kCancelled);
-  cluster.directories_[0]->trainers()->AttachCancelled("job", 0, 1);
+  cluster.directories_[0]->trainers()->AttachCancelled({.name = "job"}, 0, 1);
   call.slot = 1;
   call.incarnation = 8;
   call.call = 3;
@@ -260,7 +260,7 @@ TEST(JobDirectoryTest, ACancelledAttachFreesItsSeat) {
   AttachCall call = Call(2);
   call.call = 1;
   cluster.directories_[0]->trainers()->Attach(call, gone.Setter());
-  cluster.directories_[0]->trainers()->AttachCancelled("job", 0, 1);
+  cluster.directories_[0]->trainers()->AttachCancelled({.name = "job"}, 0, 1);
   call.slot = 1;
   call.incarnation = 8;
   cluster.directories_[0]->trainers()->Attach(call, other.Setter());

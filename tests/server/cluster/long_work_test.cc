@@ -113,7 +113,7 @@ TEST_F(LongWorkTest, ATaskRunsOnItsThreadAndItsResultComesToTheStrand) {
 }
 
 TEST_F(LongWorkTest, ALaterOrderForTheSameNameBeginsWhenTheFirstHasEnded) {
-  CarryOutUntilHalted({5, "job"});
+  CarryOutUntilHalted({5, {.name = "job"}});
   OnStrand([&] {
     owner_->work.CarryOut(
         Thread::kSnapshots, {6, "job"}, [](const Halt& halt) { return halt.status(); },
@@ -125,7 +125,7 @@ TEST_F(LongWorkTest, ALaterOrderForTheSameNameBeginsWhenTheFirstHasEnded) {
 }
 
 TEST_F(LongWorkTest, AMakingThatIsHaltedRunsWhatWaitsForIt) {
-  CarryOutUntilHalted({5, "job"});
+  CarryOutUntilHalted({5, {.name = "job"}});
   OnStrand([&] {
     EXPECT_FALSE(owner_->work.HaltMaking(6, [] {}));
     EXPECT_TRUE(owner_->work.HaltMaking(5, [&] { diary_.Write("dropped"); }));

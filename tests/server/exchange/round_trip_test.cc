@@ -285,6 +285,22 @@ TEST(ExportsTest, WhatACrashLeavesIsClearedByItsOwnerOnly) {
   EXPECT_EQ(mine.CheckNew("whole").code(), absl::StatusCode::kAlreadyExists);
 }
 
+TEST(ExportsTest, EachTenantHasItsOwn) {
+  MemoryDisk disk;
+  Exports root(&disk, "/exports", "me");
+  Exports theirs = root.Of("acme");
+  EXPECT_EQ(theirs.Directory("one"), "/exports/@acme/one");
+  EXPECT_EQ(root.Of(kDefaultTenant).Directory("one"), "/exports/one");
+  EXPECT_EQ(root.CheckNew("@acme").code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(root.Begin("one", 1, false).ok());
+  ASSERT_TRUE(theirs.Begin("one", 1, false).ok());
+  ASSERT_TRUE(theirs.Remove("one").ok());
+  EXPECT_TRUE(disk.List("/exports/one").ok());
+  ASSERT_TRUE(theirs.Begin("two", 1, false).ok());
+  ASSERT_TRUE(root.Clear().ok());
+  EXPECT_FALSE(disk.List("/exports/@acme/two").ok());
+}
+
 TEST(ExchangeRoundTrip, FilesOfAnotherRoundAreRefusedWithBothRounds) {
   RoundTrip trip(3);
   ASSERT_TRUE(trip.Export({.state = true}, kOrigin).ok());

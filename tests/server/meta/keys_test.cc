@@ -13,7 +13,8 @@ namespace {
 constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
 
 TEST(MetaKeys, AreWrittenAsDocumented) {
-  EXPECT_EQ(*JobNameKey("gpt-2.small_1"), "jobs/gpt-2.small_1");
+  EXPECT_EQ(*JobNameKey({.name = "gpt-2.small_1"}), "jobs/gpt-2.small_1");
+  EXPECT_EQ(*JobNameKey({"acme", "gpt"}), "jobs/acme/gpt");
   EXPECT_EQ(JobPlanKey(42), "job/42/plan");
   EXPECT_EQ(JobEpochsPrefix(42), "job/42/epoch/");
   EXPECT_EQ(JobEpochKey(42, 7), "job/42/epoch/00000000000000000007");
@@ -22,7 +23,7 @@ TEST(MetaKeys, AreWrittenAsDocumented) {
 }
 
 TEST(MetaKeys, AreKeysThatStoresAccept) {
-  EXPECT_TRUE(CheckMetaKey(*JobNameKey(std::string(128, 'n'))).ok());
+  EXPECT_TRUE(CheckMetaKey(*JobNameKey({std::string(128, 't'), std::string(128, 'n')})).ok());
   for (const std::string& key : {JobPlanKey(0), JobEpochKey(kMax, kMax), ServerKey(0)}) {
     EXPECT_TRUE(CheckMetaKey(key).ok()) << key;
   }
@@ -30,7 +31,9 @@ TEST(MetaKeys, AreKeysThatStoresAccept) {
 
 TEST(MetaKeys, NamesThatAreNoJobNamesAreRefused) {
   for (const char* name : {"", "a/b", "a b", "../a", "/"}) {
-    EXPECT_EQ(JobNameKey(name).status().code(), absl::StatusCode::kInvalidArgument) << name;
+    for (const QualifiedName& job : {QualifiedName{"t", name}, QualifiedName{name, "n"}}) {
+      EXPECT_EQ(JobNameKey(job).status().code(), absl::StatusCode::kInvalidArgument) << name;
+    }
   }
 }
 

@@ -188,9 +188,9 @@ class FakeDirectory : public JobDirectory,
       changed_.NotifyAll();
     }
   }
-  void AttachCancelled(const std::string& job, uint32_t slot, uint64_t call) override {
+  void AttachCancelled(const QualifiedName& job, uint32_t slot, uint64_t call) override {
     MutexLock lock(&mu_);
-    cancelled_.push_back(absl::StrCat(job, "/", slot, "/", call));
+    cancelled_.push_back(absl::StrCat(job.Text(), "/", slot, "/", call));
     changed_.NotifyAll();
   }
   void Extend(ExtendCall call, std::function<void(absl::StatusOr<JobPlan>)> done) override {
@@ -209,19 +209,19 @@ class FakeDirectory : public JobDirectory,
   void ExtendJob(JobPlan plan, std::function<void(absl::Status)> done) override {
     CreateJob(std::move(plan), std::move(done));
   }
-  void CreateSnapshot(const std::string&, const std::string&, uint32_t,
+  void CreateSnapshot(const QualifiedName&, const std::string&, uint32_t,
                       std::function<void(absl::StatusOr<SnapshotInfo>)> done) override {
     done(SnapshotInfo());
   }
-  void ListSnapshots(const std::string&,
+  void ListSnapshots(SnapshotFilter,
                      std::function<void(absl::StatusOr<std::vector<SnapshotInfo>>)> done) override {
     done(std::vector<SnapshotInfo>());
   }
-  void VerifySnapshot(const std::string&, const std::string&,
+  void VerifySnapshot(const QualifiedName&, const std::string&,
                       std::function<void(absl::StatusOr<SnapshotInfo>)> done) override {
     done(SnapshotInfo());
   }
-  void DeleteSnapshot(const std::string&, const std::string&,
+  void DeleteSnapshot(const QualifiedName&, const std::string&,
                       std::function<void(absl::StatusOr<SnapshotInfo>)> done) override {
     done(SnapshotInfo());
   }
@@ -260,8 +260,7 @@ class FakeDirectory : public JobDirectory,
   void ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) override {
     done(durable_jobs);
   }
-  void DeleteJob(const std::string&, bool, const Caller&,
-                 std::function<void(absl::Status)> done) override {
+  void DeleteJob(const QualifiedName&, bool, std::function<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
   void WhichRest(std::vector<uint64_t> jobs,

@@ -7,7 +7,9 @@
 
 #include <cerrno>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
+#include "common/base/names.h"
 #include "common/base/reason.h"
 #include "common/io/arena.h"
 #include "common/io/memory_disk.h"
@@ -89,6 +91,28 @@ TEST_F(SnapshotStoreTest, IsListedOnceItsManifestIsThere) {
   ASSERT_TRUE(Store(0).Remove(kId).ok());
   EXPECT_THAT(Names(), ElementsAre("two"));
   EXPECT_EQ(Store(0).Find(plan_.spec.name, "one").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(SnapshotStoreTest, EachTenantHasItsOwn) {
+  Take();
+  SnapshotStore theirs = Store(0).Of("acme");
+  EXPECT_EQ(theirs.Directory(kId), absl::StrCat(kRoot, "/@acme/", JobIdText(kId)));
+  EXPECT_EQ(Store(0).Of(kDefaultTenant).Directory(kId), Store(0).Directory(kId));
+  EXPECT_THAT(*theirs.List(), IsEmpty());
+  EXPECT_EQ(theirs.Find(kId).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(*Store(0).Tenants(), ElementsAre(kDefaultTenant));
+  // The same name and even the same number.
+  ASSERT_TRUE(theirs.Begin(kId, plan_.spec.name, "one", 1000).ok());
+  ASSERT_TRUE(theirs.Commit(Manifest()).ok());
+  EXPECT_EQ(theirs.Find(plan_.spec.name, "one")->tenant, "acme");
+  EXPECT_EQ(Store(0).Find(plan_.spec.name, "one")->tenant, kDefaultTenant);
+  EXPECT_THAT(*Store(0).Tenants(), ElementsAre(kDefaultTenant, "acme"));
+  // A start clears what each tenant's was being taken.
+  ASSERT_TRUE(theirs.Begin(kId + 1, plan_.spec.name, "two", 1000).ok());
+  ASSERT_TRUE(Store(0).Clear().ok());
+  EXPECT_FALSE(disk_.List(theirs.Directory(kId + 1)).ok());
+  ASSERT_TRUE(theirs.Remove(kId).ok());
+  EXPECT_THAT(Names(), ElementsAre("one"));
 }
 
 TEST_F(SnapshotStoreTest, PartsTakeTheBytesThatAreToldBefore) {

@@ -1,0 +1,39 @@
+#include "server/snapshot/tenant_directory.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/names.h"
+#include "common/base/qualified_name.h"
+#include "common/base/status_macros.h"
+
+namespace ballast::server {
+namespace {
+
+constexpr char kMark = '@';
+
+}  // namespace
+
+std::string TenantDirectory(const std::string& root, const std::string& tenant) {
+  return tenant == kDefaultTenant ? root : absl::StrCat(root, "/", std::string(1, kMark), tenant);
+}
+
+absl::StatusOr<std::vector<std::string>> TenantsBelow(FileSystem* fs, const std::string& root) {
+  std::vector<std::string> tenants;
+  const absl::StatusOr<std::vector<std::string>> names = fs->List(root);
+  if (!names.ok() && !absl::IsNotFound(names.status())) return names.status();
+  if (names.ok()) {
+    for (const std::string& name : *names) {
+      if (name.empty() || name[0] != kMark) continue;
+      const std::string tenant = name.substr(1);
+      if (tenant != kDefaultTenant && ValidateName("tenant", tenant).ok()) {
+        tenants.push_back(tenant);
+      }
+    }
+  }
+  std::sort(tenants.begin(), tenants.end());
+  tenants.insert(tenants.begin(), kDefaultTenant);
+  return tenants;
+}
+
+}  // namespace ballast::server

@@ -1,0 +1,25 @@
+// Where the snapshots and exports of each tenant lie below one root.
+//
+//   <root>              of the tenant "default", as before there were tenants
+//   <root>/@<tenant>    of any other; no snapshot and no export has a name with '@'
+//
+// Comes from: SnapshotStore, Exports. Goes to: FileSystem. Thread safety: as FileSystem.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/io/file.h"
+
+namespace ballast::server {
+
+// `tenant` is a name (ValidateName).
+std::string TenantDirectory(const std::string& root, const std::string& tenant);
+
+// The tenants that have a directory below `root`, and "default", which is the first. A root that is
+// missing has the latter only. Errors as FileSystem's. Blocks on the disk.
+absl::StatusOr<std::vector<std::string>> TenantsBelow(FileSystem* fs, const std::string& root);
+
+}  // namespace ballast::server
