@@ -152,8 +152,8 @@ class DurableDirectories : public PeerLink, public VoteSink {
                     .votes = this};
     deps.metrics = node.metrics.get();
     deps.storage_failed = [](const absl::Status&) {};  // A server whose disk is gone.
-    auto directory = JobDirectory::Create(config, deps, this, MakeStore(node.disk.get(), id),
-                                          KeptBy(id));
+    auto directory =
+        JobDirectory::Create(config, deps, this, MakeStore(node.disk.get(), id), KeptBy(id));
     const absl::Status recovered = directory->Recover();
     EXPECT_TRUE(recovered.ok()) << recovered;
     {
