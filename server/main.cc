@@ -59,6 +59,16 @@ int Fail(const absl::Status& status, int code) {
   return code;
 }
 
+// As Fail, of a server that has read its configuration: where its log is JSON, so are its last
+// words, as one record.
+int FailStart(const absl::Status& status, const config::v1::Log& log, int code) {
+  if (log.format() != config::v1::LOG_FORMAT_JSON) return Fail(status, code);
+  BALLAST_LOG(ERROR, LogField("exit_code", code))
+      << (absl::IsDataLoss(status) ? "STATE_LOST: see docs/operations.md: " : "")
+      << status.message();
+  return code;
+}
+
 // That of a server that cannot start before something is put back.
 int CodeOf(const absl::Status& status) { return absl::IsDataLoss(status) ? kStateLost : 1; }
 
@@ -282,11 +292,14 @@ int ShowConfig(const CommandLine& line) {
   return std::cout.flush() ? 0 : 1;
 }
 
-absl::Status LoadAndServe(const CommandLine& line, SupervisionOptions supervision) {
+// Sets `log` as soon as the configuration is known.
+absl::Status LoadAndServe(const CommandLine& line, SupervisionOptions supervision,
+                          config::v1::Log* log) {
   config::LoadOptions load = line.load;
   BALLAST_ASSIGN_OR_RETURN(const TemporaryData temporary, MakeTemporaryData(line, &load));
   BALLAST_ASSIGN_OR_RETURN(config::LoadedConfig loaded, config::Load(load));
-  ApplyLog(loaded.config.log());
+  *log = loaded.config.log();
+  ApplyLog(*log);
   if (!temporary.path().empty()) RemoveStaleData(temporary.path());
   if (!line.ready_file.empty()) BALLAST_RETURN_IF_ERROR(CheckReadyFile(line.ready_file));
   const std::string data_path = loaded.config.storage().data_dir();
@@ -303,10 +316,11 @@ absl::Status LoadAndServe(const CommandLine& line, SupervisionOptions supervisio
 
 // The exit code. A server fails before it serves, or not at all: later a disk ends the process.
 int Run(const CommandLine& line, const SupervisionOptions& supervision) {
-  const absl::Status status = LoadAndServe(line, supervision);
+  config::v1::Log log;
+  const absl::Status status = LoadAndServe(line, supervision, &log);
   if (status.ok()) return 0;
   SayFailedStart(supervision, status, CodeOf(status));
-  return Fail(status, CodeOf(status));
+  return FailStart(status, log, CodeOf(status));
 }
 
 // A command line that asks for nothing of this program. The exit code.

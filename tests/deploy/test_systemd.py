@@ -6,6 +6,7 @@ systemd does not run where the tests run, so nothing here starts the unit itself
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import re
 import shutil
@@ -131,6 +132,10 @@ def test_a_lost_state_is_not_tried_again(ballastd, start_server, tmp_path):
     done = run(ballastd, *flags, env={})
     assert str(done.returncode) in unit()["Service"]["RestartPreventExitStatus"].split()
     assert "STATE_LOST" in done.stderr
+    again = run(ballastd, *flags, "--set", "log.format=json", env={})
+    last = [json.loads(line) for line in again.stderr.splitlines()][-1]
+    assert (last["severity"], last["exit_code"]) == ("ERROR", done.returncode)
+    assert "STATE_LOST" in str(last)
 
 
 def allowed() -> list[str]:

@@ -341,6 +341,15 @@ class RunTest(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn(f"cannot create storage.data_dir {path}/data", err)
 
+    def test_in_a_log_of_json_the_last_words_are_json_too(self):
+        file = pathlib.Path(self.folder) / "file"
+        file.write_text("")
+        code, out, err = run(BALLASTD, "--set", "log.format=json", "--data-dir", str(file))
+        self.assertEqual((code, out), (1, ""), err)
+        last = [json.loads(line) for line in err.splitlines()][-1]
+        self.assertEqual((last["severity"], last["exit_code"]), ("ERROR", 1))
+        self.assertIn(f"cannot create storage.data_dir {file}", str(last))
+
     def test_a_full_disk_is_named_with_what_is_free_and_what_is_needed(self):
         data = pathlib.Path(self.folder) / "full"
         data.mkdir()
