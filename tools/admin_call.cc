@@ -1,5 +1,6 @@
 #include "tools/admin_call.h"
 
+#include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <utility>
@@ -23,9 +24,11 @@ namespace {
 // Why gRPC could not connect, in the words of an operator. Texts of gRPC that are not known here
 // are reduced to their last part, which is that of the operating system.
 std::string CauseOf(const absl::Status& status) {
-  if (status.code() == absl::StatusCode::kDeadlineExceeded ||
-      absl::StrContains(status.message(), "keepalive watchdog timeout")) {
+  if (status.code() == absl::StatusCode::kDeadlineExceeded) {
     return absl::StrCat("no answer within ", kTimeoutS, " s");
+  }
+  if (absl::StrContains(status.message(), "keepalive watchdog timeout")) {
+    return "it takes connections and does not answer";
   }
   if (absl::StrContains(status.message(), "DNS resolution failed")) {
     return "there is no host of that name";
@@ -138,7 +141,10 @@ int ExitCode(const absl::Status& status) {
 }
 
 int Failed(const std::string& endpoint, const Options& options, const absl::Status& status) {
-  std::cerr << "ballastctl: " << Inert(ErrorText(endpoint, options.source, status)) << "\n";
+  const auto& given = options.endpoints;
+  const bool known = std::find(given.begin(), given.end(), endpoint) != given.end();
+  const std::string source = known ? options.source : "as another server calls it";
+  std::cerr << "ballastctl: " << Inert(ErrorText(endpoint, source, status)) << "\n";
   return ExitCode(status);
 }
 

@@ -64,6 +64,11 @@ int Main(const std::vector<std::string>& arguments) {
     std::cout << "ballastctl " << BALLAST_VERSION << "\n";
     return std::cout.flush() ? 0 : kFailure;
   }
+  const bool asks_help = arguments.size() > 1 && (arguments[1] == "--help" || arguments[1] == "-h");
+  if (const std::string help = GroupHelpText(first); asks_help && !help.empty()) {
+    std::cout << help;
+    return std::cout.flush() ? 0 : kFailure;
+  }
   const absl::StatusOr<const Command*> command = FindCommand(arguments);
   if (!command.ok()) return WrongUsage(command.status(), "");
   const auto words = static_cast<std::ptrdiff_t>(NameWords(**command));

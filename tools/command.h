@@ -34,6 +34,7 @@ struct Command {
   bool live = false;                     // on a terminal it is shown as with --watch
   // Takes the arguments behind the name as they stand, and parses them itself; then `run` is null.
   int (*run_unparsed)(const std::vector<std::string>&) = nullptr;
+  const char* own_flags = "";  // with run_unparsed: the flags that it knows, for completion
 };
 
 // One list for each file of commands, in the order in which --help shows them.

@@ -211,11 +211,28 @@ absl::StatusOr<Options> ParseOptions(const Command& command,
   return options;
 }
 
+namespace {
+
+std::string CommandHelp(const Command& command) {
+  return absl::StrFormat("  %-37s %s\n", Synopsis(command), command.help);
+}
+
+}  // namespace
+
+std::string GroupHelpText(const std::string& first) {
+  std::string text;
+  for (const Command& command : AllCommands()) {
+    const std::vector<std::string> name = Split(command.name);
+    if (name.size() == 2 && name[0] == first) text += CommandHelp(command);
+  }
+  if (text.empty()) return "";
+  return absl::StrCat("usage: ballastctl ", first, " COMMAND [WORDS] [FLAGS]\n\nCommands:\n", text,
+                      "\nballastctl ", first, " COMMAND --help shows one command and its flags.\n");
+}
+
 std::string HelpText() {
   std::string text = "usage: ballastctl COMMAND [WORDS] [FLAGS]\n\nCommands:\n";
-  for (const Command& command : AllCommands()) {
-    absl::StrAppendFormat(&text, "  %-37s %s\n", Synopsis(command), command.help);
-  }
+  for (const Command& command : AllCommands()) text += CommandHelp(command);
   absl::StrAppend(&text, "\nFlags of all commands; all but -o of those that ask servers:\n",
                   CommonFlagsHelp(true),
                   "\nballastctl COMMAND --help shows one command and its flags. Results go to "

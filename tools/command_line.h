@@ -30,5 +30,7 @@ std::string Synopsis(const Command& command);
 // All commands, and one.
 std::string HelpText();
 std::string HelpText(const Command& command);
+// Of the commands whose first word is `first`, where they have a second one, too; else empty.
+std::string GroupHelpText(const std::string& first);
 
 }  // namespace ballast::tools

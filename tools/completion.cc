@@ -32,8 +32,13 @@ std::vector<std::string> Seconds(const std::string& first) {
   return seconds;
 }
 
+std::vector<std::string> OwnFlags(const Command& command) {
+  return absl::StrSplit(command.own_flags, ' ', absl::SkipEmpty());
+}
+
 std::string FlagsOf(const Command& command) {
-  std::vector<std::string> flags(command.flags.begin(), command.flags.end());
+  std::vector<std::string> flags = OwnFlags(command);
+  flags.insert(flags.end(), command.flags.begin(), command.flags.end());
   if (command.asks_servers) {
     flags.emplace_back("--endpoint");
     for (const Flag& flag : SecurityFlags()) flags.emplace_back(flag.name);
@@ -97,6 +102,9 @@ int Fish(const Options&) {
     for (const char* flag : command.flags) {
       std::cout << "complete -c ballastctl -n '" << seen << "' -l " << flag + 2
                 << (FindFlag(flag)->value[0] == '\0' ? "" : " -r") << "\n";
+    }
+    for (const std::string& flag : OwnFlags(command)) {
+      std::cout << "complete -c ballastctl -n '" << seen << "' -l " << flag.substr(2) << "\n";
     }
   }
   for (const Flag& flag : SecurityFlags()) {

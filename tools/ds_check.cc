@@ -16,7 +16,7 @@ namespace ballast::tools {
 namespace {
 
 const char kUsage[] =
-    R"(usage: ballastctl ds check FILE [-o table|json] [--world N] [--arguments ARGUMENTS.json]
+    R"(usage: ballastctl ds check FILE [-o table|json|yaml] [--world N] [--arguments ARGUMENTS.json]
 
 Says what Ballast does with each key of a DeepSpeed ds_config.json, with which value, and what to
 write in place of what is refused. Needs no server, but Python with the package ballast: the one
@@ -24,10 +24,10 @@ that BALLAST_PYTHON names, else python3 of PATH.
 
   --world N                   number of trainers, for the batch sizes
   --arguments ARGUMENTS.json  fills "auto": what TrainingArguments.to_json_string() gives
-  -o table|json               form of the output (default: table)
+  -o table|json|yaml          form of the output (default: table)
 
-Exit codes: 0 nothing is refused, 1 something is, 2 wrong usage or a file that cannot be read, 3 no
-Python, or one without the package.
+Exit codes: 0 nothing is refused, 1 something is, 2 wrong usage or a file that cannot be read, 4 no
+Python was found, or one without the package.
 )";
 
 // The folder of the shell is no place for packages, although `python -c` looks there first.
@@ -39,7 +39,7 @@ if sys.path[0] == "":
 def fail(why):
     sys.stderr.write("ballastctl: %s %s; set BALLAST_PYTHON to a Python that has the package "
                      "ballast, such as .venv/bin/python\n" % (sys.executable, why))
-    sys.exit(3)
+    sys.exit(4)
 if sys.version_info < (3, 10):
     fail("is Python %d.%d, and ballast needs 3.10" % sys.version_info[:2])
 try:
@@ -60,12 +60,12 @@ int Become(const std::string& python, const std::vector<std::string>& arguments)
   std::cerr << "ballastctl: ds check needs Python, and " << python << " cannot be started ("
             << std::strerror(errno)
             << "); set BALLAST_PYTHON to a Python that has the package ballast\n";
-  return kUnreachable;
+  return kNotFound;
 }
 
 // This process becomes the Python of BALLAST_PYTHON, else python3 of PATH, so that its exit code is
-// ballastctl's: as kUsage says, and 3 also for a Python that is too old. Returns only where no
-// Python takes over: 0 after a help text, 3 without Python; an error's text is on stderr.
+// ballastctl's: as kUsage says, and 4 also for a Python that is too old. Returns only where no
+// Python takes over: 0 after a help text, 4 without Python; an error's text is on stderr.
 int DsCheckMain(const std::vector<std::string>& arguments) {
   const std::string last = arguments.empty() ? "" : arguments.back();
   if (last == "--help" || last == "-h") {
@@ -82,10 +82,11 @@ int DsCheckMain(const std::vector<std::string>& arguments) {
 std::vector<Command> DsCommands() {
   return {
       {.name = "ds check",
-       .words = "FILE [-o table|json] [--world N]",
+       .words = "FILE [-o table|json|yaml] [--world N]",
        .help = "say what becomes of each key of a ds_config.json",
        .asks_servers = false,
-       .run_unparsed = DsCheckMain},
+       .run_unparsed = DsCheckMain,
+       .own_flags = "--world --arguments"},
   };
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/names.h"
@@ -80,10 +81,12 @@ absl::StatusOr<JobPlan> PlanOf(const SizeQuestion& question, const Layout& layou
 }  // namespace
 
 absl::StatusOr<uint64_t> ParseParameters(const std::string& text) {
-  const std::map<char, double> units = {{'K', 1e3}, {'M', 1e6}, {'B', 1e9}, {'T', 1e12}};
+  const std::map<char, double> units = {{'k', 1e3}, {'m', 1e6}, {'b', 1e9}, {'t', 1e12}};
   std::string digits = text;
   double factor = 1;
-  if (const auto unit = units.find(text.empty() ? '\0' : text.back()); unit != units.end()) {
+  const char last = text.empty() ? '\0' : text.back();
+  if (const auto unit = units.find(absl::ascii_tolower(static_cast<unsigned char>(last)));
+      unit != units.end()) {
     factor = unit->second;
     digits.pop_back();
   }

@@ -14,12 +14,14 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/names.h"
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
 #include "common/io/file.h"
 #include "server/rpc/status_text.h"
 #include "tools/command.h"
 #include "tools/nvme_tune.h"
+#include "tools/output.h"
 
 namespace ballast::tools {
 namespace {
@@ -36,7 +38,7 @@ constexpr uint64_t kUnderWayMax = uint64_t{1} << 30;
 constexpr char kUsage[] =
     R"(usage: ballastctl tune nvme --path DIR [--path DIR]... [--io-size SIZE] [--no-read]
                             [--no-write] [--block-size LIST] [--queue-depth LIST]
-                            [--seconds S] [--aio FILE] [-o text|json]
+                            [--seconds S] [--aio FILE] [-o table|json|yaml]
 
 Measures reading, writing and both at once in each directory, with every block size and queue depth
 of the two lists, and prints the "aio" section for a ds_config.json and the one for
@@ -56,7 +58,8 @@ directory.
   --seconds S     of one measurement (default: 0.3)
   --aio FILE      a ds_config.json, or its "aio" section: these settings are measured, too, and
                   compared; keys and texts that DeepSpeed's own tuner prints are understood
-  -o text|json    form of the output (default: text)
+  -o table|json|yaml
+                  form of the output (default: table)
 )";
 
 std::string Table(const TuneResult& result) {
@@ -104,9 +107,16 @@ std::string Json(const TuneResult& result) {
       absl::StrJoin(samples, ", "), "]}");
 }
 
+// All results in one text; they are tables or JSON already.
+std::string Text(Form form, const std::vector<std::string>& results) {
+  if (form == Form::kTable) return absl::StrJoin(results, "\n");
+  const std::string json = absl::StrCat("[", absl::StrJoin(results, ",\n"), "]\n");
+  return form == Form::kJson ? json : YamlOfJson(json);
+}
+
 struct Parsed {
   TuneOptions options;
-  bool json = false;
+  Form form = Form::kTable;
 };
 
 absl::StatusOr<AioSettings> ReadAioFile(const std::string& path) {
@@ -171,6 +181,15 @@ absl::StatusOr<int> TakeDepth(const std::string& word) {
   return depth;
 }
 
+// "text" is what earlier versions called the table.
+absl::StatusOr<Form> TakeForm(const std::string& value) {
+  if (value == "json") return Form::kJson;
+  if (value == "yaml") return Form::kYaml;
+  if (value == "table" || value == "text") return Form::kTable;
+  return absl::InvalidArgumentError(
+      absl::StrCat("-o takes table, json or yaml, not ", Quoted(value)));
+}
+
 absl::Status TakeValue(const std::string& flag, const std::string& value, Parsed* parsed) {
   TuneOptions& options = parsed->options;
   if (flag == "--path") {
@@ -190,10 +209,7 @@ absl::Status TakeValue(const std::string& flag, const std::string& value, Parsed
           absl::StrCat("--seconds ", value, "; it takes more than 0 and up to ", kSecondsMax));
     }
   } else {
-    if (value != "text" && value != "json") {
-      return absl::InvalidArgumentError(absl::StrCat("-o ", value, "; it takes text or json"));
-    }
-    parsed->json = value == "json";
+    BALLAST_ASSIGN_OR_RETURN(parsed->form, TakeForm(value));
   }
   return absl::OkStatus();
 }
@@ -212,8 +228,9 @@ absl::Status CheckOptions(const TuneOptions& options) {
 }
 
 absl::StatusOr<Parsed> Parse(const std::vector<std::string>& arguments) {
-  constexpr std::array<const char*, 7> kWithValue = {
-      "--path", "--io-size", "--aio", "--block-size", "--queue-depth", "--seconds", "-o"};
+  constexpr std::array<const char*, 8> kWithValue = {"--path",       "--io-size",     "--aio",
+                                                     "--block-size", "--queue-depth", "--seconds",
+                                                     "-o",           "--output"};
   Parsed parsed;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& flag = arguments[i];
@@ -258,13 +275,9 @@ int TuneMain(const std::vector<std::string>& arguments) {
     for (const std::string& warning : result->warnings) {
       std::cerr << "ballastctl: warning: " << warning << "\n";
     }
-    results.push_back(parsed->json ? Json(*result) : Table(*result));
+    results.push_back(parsed->form == Form::kTable ? Table(*result) : Json(*result));
   }
-  if (parsed->json) {
-    std::cout << "[" << absl::StrJoin(results, ",\n") << "]\n";
-  } else {
-    std::cout << absl::StrJoin(results, "\n");
-  }
+  std::cout << Text(parsed->form, results);
   return std::cout.flush() ? 0 : kFailure;
 }
 
@@ -274,7 +287,9 @@ std::vector<Command> TuneCommands() {
        .words = "--path DIR...",
        .help = "measure a disk, and print the aio settings that suit it",
        .asks_servers = false,
-       .run_unparsed = TuneMain},
+       .run_unparsed = TuneMain,
+       .own_flags =
+           "--path --io-size --no-read --no-write --block-size --queue-depth --seconds --aio"},
   };
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/names.h"
@@ -32,6 +33,9 @@ bool ParseIp(int family, absl::string_view host, void* bytes) {
 }  // namespace
 
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
+  if (absl::StrContains(text, "://")) {
+    return Bad(text, "an address has no scheme; leave out what stands before the host");
+  }
   const size_t colon = text.rfind(':');
   if (colon == absl::string_view::npos) return Bad(text, "there is no port");
   absl::string_view host = text.substr(0, colon);

@@ -292,6 +292,8 @@ def test_a_completion_script_sources_in_its_shell(ctl, shell, tmp_path):
         ("ballastctl jobs delete --f", ["--force"]),
         ("ballastctl status --w", ["--watch"]),
         ("ballastctl status -o ", ["table", "json", "yaml"]),
+        ("ballastctl tune nvme --p", ["--path"]),
+        ("ballastctl ds check --w", ["--world"]),
     ],
 )
 def test_bash_is_offered_what_may_follow(ctl, line, offered, tmp_path):
@@ -304,6 +306,39 @@ def test_bash_is_offered_what_may_follow(ctl, line, offered, tmp_path):
     done = subprocess.run(["bash", "--norc", "-c", asked], capture_output=True, text=True,
                           check=True, timeout=HANG_S)  # fmt: skip
     assert done.stdout.split() == offered
+
+
+def test_a_group_has_a_help_text(ctl):
+    for group in {command.split()[0] for command in COMMANDS if " " in command}:
+        for flag in ("--help", "-h"):
+            done = ctl(group, flag)
+            assert (done.returncode, done.stderr) == (0, ""), group
+            assert f"usage: ballastctl {group} COMMAND" in done.stdout
+    assert "jobs delete NAME" in ctl("jobs", "--help").stdout
+
+
+def test_a_disk_is_measured_in_every_form(ctl, tmp_path):
+    measure = ("tune", "nvme", "--path", str(tmp_path), "--io-size", "64MiB",
+               "--block-size", "1MiB", "--queue-depth", "1", "--seconds", "0.01")  # fmt: skip
+    (one,) = json.loads(ctl(*measure, "-o", "json").stdout)
+    (other,) = yaml.safe_load(ctl(*measure, "--output", "yaml").stdout)
+    assert key_paths(one) == key_paths(other) and one["path"] == str(tmp_path)
+    assert ctl(*measure, "-o", "table").stdout.startswith(str(tmp_path))
+
+
+def test_an_address_with_a_scheme_is_named(ctl):
+    done = ctl("status", "--endpoint", "http://127.0.0.1:7000")
+    assert done.returncode == 2
+    assert "an address has no scheme" in done.stderr
+
+
+def test_a_server_that_another_one_names_is_not_said_to_come_from_a_flag(ctl, cluster):
+    wait_for(lambda: ctl("health", "--endpoint", cluster.endpoints[0]).returncode == 0,
+             "the servers to reach each other")  # fmt: skip
+    cluster.kill(1, 9)
+    done = ctl("health", "--endpoint", cluster.endpoints[0])
+    assert f"cannot reach {cluster.endpoints[1]}" in done.stderr
+    assert "as another server calls it" in done.stderr and "--endpoint" not in done.stderr
 
 
 def test_the_schema_accepts_what_ballastd_accepts(ctl, tmp_path):

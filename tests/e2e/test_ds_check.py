@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 REFUSED = '{"optimizer": {"type": "AdamW"}, "elasticity": {"enabled": true}}'
 FINE = '{"optimizer": {"type": "AdamW", "params": {"lr": 0.001}}, "train_batch_size": 8}'
@@ -36,6 +37,8 @@ def test_its_options_reach_the_reader(check, tmp_path):
     (tmp_path / "ds.json").write_text(FINE)
     done = check("check", "ds.json", "-o", "json", "--world", "4", BALLAST_PYTHON=sys.executable)
     assert json.loads(done.stdout)["batch"]["micro"] == 2
+    same = check("check", "ds.json", "-o", "yaml", "--world", "4", BALLAST_PYTHON=sys.executable)
+    assert yaml.safe_load(same.stdout) == json.loads(done.stdout)
     plain = check("check", "ds.json", "-o", "table", BALLAST_PYTHON=sys.executable)
     assert "honoured by service" in plain.stdout
     wrong = check("check", "ds.json", "--wrold", "4", BALLAST_PYTHON=sys.executable)
@@ -54,17 +57,17 @@ def test_python3_of_the_path_is_taken_without_the_variable(check, tmp_path):
 
 def test_a_python_that_cannot_judge_is_named(check, tmp_path):
     none = check("check", "ds.json")
-    assert (none.returncode, none.stdout) == (3, "")
+    assert (none.returncode, none.stdout) == (4, "")
     assert "python3 cannot be started" in none.stderr
     absent = check("check", "ds.json", BALLAST_PYTHON="/nowhere/python")
-    assert absent.returncode == 3
+    assert absent.returncode == 4
     assert "/nowhere/python cannot be started" in absent.stderr
     bare = tmp_path / "python"
     # -I -S: without the folder of packages, as an interpreter that nothing was installed for.
     bare.write_text(f'#!/bin/sh\nexec {Path(sys.executable).resolve()} -I -S "$@"\n')
     bare.chmod(0o755)
     alone = check("check", "ds.json", BALLAST_PYTHON=str(bare))
-    assert (alone.returncode, alone.stdout) == (3, "")
+    assert (alone.returncode, alone.stdout) == (4, "")
     assert "cannot import ballast.ds_config" in alone.stderr
     assert "set BALLAST_PYTHON" in alone.stderr
 

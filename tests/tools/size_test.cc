@@ -11,6 +11,7 @@ TEST(Size, NumbersOfParametersHaveUnits) {
   EXPECT_EQ(*ParseParameters("7e9"), 7'000'000'000u);
   EXPECT_EQ(*ParseParameters("350M"), 350'000'000u);
   EXPECT_EQ(*ParseParameters("1.5B"), 1'500'000'000u);
+  EXPECT_EQ(*ParseParameters("7b"), 7'000'000'000u);
   EXPECT_EQ(*ParseParameters("1"), 1u);
   for (const char* wrong : {"", "B", "-1", "0", "0.4", "3T", "seven", "nan", "inf", "1e99"}) {
     EXPECT_EQ(ParseParameters(wrong).status().code(), absl::StatusCode::kInvalidArgument) << wrong;

@@ -23,6 +23,13 @@ TEST(ParseHostPort, RefusesEverythingElse) {
   }
 }
 
+TEST(ParseHostPort, NamesASchemeThatDoesNotBelongThere) {
+  for (const std::string text : {"http://127.0.0.1:7000", "ipv6://[::1]:7000"}) {
+    const absl::Status status = ParseHostPort(text).status();
+    EXPECT_NE(status.message().find("has no scheme"), absl::string_view::npos) << status;
+  }
+}
+
 TEST(ParseEndpoint, RefusesPort0AsWell) {
   EXPECT_EQ(ParseEndpoint("host:7000")->port, 7000);
   EXPECT_FALSE(ParseEndpoint("host").ok());

@@ -1,4 +1,4 @@
-"""python -m ballast.ds_config FILE [-o text|json] [--world N] [--arguments FILE]
+"""python -m ballast.ds_config FILE [-o text|json|yaml] [--world N] [--arguments FILE]
 
 Prints the verdict on a ds_config.json. The arguments are those of Hugging Face's Trainer, as JSON.
 `ballastctl ds check` calls main(), too.
@@ -10,6 +10,7 @@ line is wrong.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from pathlib import Path
 from ballast.ds_config.arguments import Arguments
 from ballast.ds_config.check import check
 from ballast.ds_config.source import load
+from ballast.ds_config.yaml_form import yaml_of
 from ballast.errors import BadArgument
 
 
@@ -38,9 +40,9 @@ def parser(program: str) -> argparse.ArgumentParser:
     p.add_argument(
         "-o",
         "--output",
-        choices=("text", "table", "json"),
+        choices=("text", "table", "json", "yaml"),
         default="text",
-        help="how to print it: text (table is the same) or json (text)",
+        help="how to print it: text (table is the same), json or yaml (text)",
     )
     p.add_argument("--world", type=_world, metavar="N", help="trainers, for the batch sizes")
     p.add_argument(
@@ -65,7 +67,8 @@ def main(
     except BadArgument as error:
         print(f"ds_config: {error.message}", file=sys.stderr)
         return 2
-    _print(report.as_json() if options.output == "json" else report.as_text())
+    forms = {"json": report.as_json, "yaml": lambda: yaml_of(json.loads(report.as_json()))}
+    _print(forms.get(options.output, report.as_text)())
     return report.exit_code
 
 
