@@ -26,13 +26,15 @@ void AddWorkerMetrics(MetricRegistry* registry, const ThreadWorkerPool* workers)
 }  // namespace
 
 std::unique_ptr<DiskWatch> AddHostMetrics(MetricRegistry* registry,
-                                          const config::v1::Storage& config,
+                                          const config::v1::ServerConfig& config,
                                           const ThreadWorkerPool* workers) {
+  registry->AddCallback("ballast_cluster_info", {{"cluster", config.cluster().name()}},
+                        [] { return 1.0; });
   AddWorkerMetrics(registry, workers);
-  const std::string& data_dir = config.data_dir();
+  const std::string& data_dir = config.storage().data_dir();
   std::vector<DiskWatch::Directory> directories;
   if (!data_dir.empty()) {
-    const std::string& snapshot_dir = config.snapshot_dir();
+    const std::string& snapshot_dir = config.storage().snapshot_dir();
     directories = {{"data", data_dir},
                    {"snapshot", snapshot_dir.empty() ? data_dir : snapshot_dir}};
   }

@@ -1,5 +1,5 @@
-// Metrics that are read where they are when Prometheus asks: workers and peers; and the watch over
-// the disks.
+// Metrics that are read where they are when Prometheus asks: workers, peers and the cluster's name;
+// and the watch over the disks.
 // Comes from: server.cc. Goes to: MetricRegistry. Thread safety: stateless functions; what they add
 // is read by the threads that serve /metrics, and takes no disk or network.
 #pragma once
@@ -17,10 +17,10 @@
 
 namespace ballast::server {
 
-// Everything below of `config`'s directories and `workers`. `registry` outlives the watch, and
-// `workers` the last scrape.
+// The name of the cluster, and everything below of `config`'s directories and `workers`. `registry`
+// outlives the watch, and `workers` the last scrape.
 std::unique_ptr<DiskWatch> AddHostMetrics(MetricRegistry* registry,
-                                          const config::v1::Storage& config,
+                                          const config::v1::ServerConfig& config,
                                           const ThreadWorkerPool* workers);
 
 // ballast_peer_reachable of each of `servers` but `self`.

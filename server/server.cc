@@ -159,7 +159,7 @@ absl::Status ServerImpl::Open() {
   supervision_ = Supervision::Start(options_.supervision, executor_.get());
   workers_ = std::make_unique<ThreadWorkerPool>(ThreadCount(config_.rounds().worker_threads()),
                                                 "worker", kWorkerNiceness);
-  watches_.disks = AddHostMetrics(&metrics_->registry(), config_.storage(), workers_.get());
+  watches_.disks = AddHostMetrics(&metrics_->registry(), config_, workers_.get());
   facts_.SetDisks(watches_.disks.get());
   BALLAST_ASSIGN_OR_RETURN(security_,
                            ServerSecurity::Open(options_.loaded, metrics_.get(), executor_.get()));

@@ -116,6 +116,8 @@ constexpr MetricDeclaration kDeclarations[] = {
     // The process.
     {"ballast_build_info", kGauge, "version, revision, isa",
      "Always 1; the labels tell which build runs and the instruction set its kernels use."},
+    {"ballast_cluster_info", kGauge, "cluster",
+     "Always 1; the label is cluster.name, by which a dashboard tells clusters apart."},
     {"process_resident_memory_bytes", kGauge, "", "Resident memory size in bytes."},
     {"process_virtual_memory_bytes", kGauge, "", "Virtual memory size in bytes."},
     {"process_cpu_seconds_total", kCounter, "", "User and system CPU time spent in seconds."},

@@ -29,6 +29,7 @@ EVENTS = {
     "ballast_admissions_refused_total": "a trainer is not let in",
     "ballast_calls_refused_total": "a caller's identity does not permit a call",
     "ballast_last_snapshot_timestamp_seconds": "a snapshot is taken",
+    "ballast_tls_cert_expiry_timestamp_seconds": "the servers have certificates",
     'grpc_code!="OK"': "a call fails",
 }
 

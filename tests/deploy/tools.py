@@ -30,7 +30,7 @@ def kubectls() -> dict[str, Path]:
 
 
 def run(*command: str | Path, cwd: Path = REPO, env: dict[str, str] | None = None,
-        text: str | None = None) -> subprocess.CompletedProcess[str]:
+        text: str | None = None, within_s: float = HANG_S) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end; never raises for its exit code."""
     return subprocess.run(list(map(str, command)), cwd=cwd, env=env, input=text, text=True,
-                          capture_output=True, timeout=HANG_S, check=False)
+                          capture_output=True, timeout=within_s, check=False)

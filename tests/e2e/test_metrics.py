@@ -30,6 +30,7 @@ SETTINGS = {
     "BALLAST_STORAGE_MEMORY_BUDGET": "512MiB",
     "BALLAST_STORAGE_DRAM_BUDGET": "256MiB",
     "BALLAST_ROUNDS_WORKER_THREADS": "2",
+    "BALLAST_CLUSTER_NAME": "north",
 }
 _ROUNDS = "tests/server/round/round_metrics_test.cc"
 _STORAGE = "tests/server/durability/storage_meter_test.cc"
@@ -75,7 +76,7 @@ EVENTS = {
 SECURED = {"ballast_tls_cert_expiry_timestamp_seconds", "ballast_tls_reloads_total"}
 # What a process is started with, and keeps. Compared with that in the test below.
 FACTS = {
-    "ballast_build_info", "ballast_workers", "ballast_memory_budget_bytes",
+    "ballast_build_info", "ballast_cluster_info", "ballast_workers", "ballast_memory_budget_bytes",
     "ballast_tier_capacity_bytes", "ballast_disk_size_bytes", "process_max_fds",
     "process_start_time_seconds",
 }
@@ -231,6 +232,7 @@ def test_facts_are_those_that_the_process_was_started_with(life):
     boot = float(re.search(r"^btime (\d+)", Path("/proc/stat").read_text(), re.M).group(1))
     assert value("process_start_time_seconds") > boot
     assert re.search(r'^ballast_build_info\{version="[\d.]+",.*isa="\w+"\} 1$', text, re.M)
+    assert 'ballast_cluster_info{cluster="north"} 1' in text
 
 
 def test_promtool_finds_no_fault_in_what_a_server_exports(life):
