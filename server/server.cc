@@ -19,6 +19,7 @@
 #include "common/metrics/metrics.h"
 #include "proto/convert/methods.h"
 #include "server/admin/admin_server.h"
+#include "server/build_facts.h"
 #include "server/cluster/job_directory.h"
 #include "server/host_metrics.h"
 #include "server/idle_trim.h"
@@ -153,7 +154,8 @@ absl::Status ServerImpl::Open() {
   for (const std::string& warning : options_.loaded.warnings) BALLAST_LOG(WARN) << warning;
   BALLAST_RETURN_IF_ERROR(ChooseIsa());
   budgets_ = BudgetsOf(config_.storage(), ReadMachineMemory());
-  metrics_ = std::make_unique<ServerMetrics>(BuildInfo{BALLAST_VERSION, "", simd::IsaName(isa_)});
+  metrics_ =
+      std::make_unique<ServerMetrics>(BuildInfo{BALLAST_VERSION, Revision(), simd::IsaName(isa_)});
   executor_ = std::make_unique<ThreadExecutor>(
       "round", static_cast<int>(config_.rounds().executor_threads()));
   supervision_ = Supervision::Start(options_.supervision, executor_.get());
@@ -170,6 +172,7 @@ absl::Status ServerImpl::Open() {
   WarnOfInsecureNetwork();
   BALLAST_LOG(INFO, LogField("server", config_.cluster().id()), LogField("address", address_),
               LogField("admin", admin_address_), LogField("isa", simd::IsaName(isa_)),
+              LogField("revision", Revision()), LogField("cluster", config_.cluster().name()),
               LogField("memory_budget", FormatBytes(budgets_.all_bytes)),
               LogField("state_budget", FormatBytes(budgets_.state_bytes)))
       << "ballastd " << BALLAST_VERSION << " listens";

@@ -231,7 +231,8 @@ def test_facts_are_those_that_the_process_was_started_with(life):
     assert value("process_max_fds") == int(re.search(r"Max open files +(\d+)", limits).group(1))
     boot = float(re.search(r"^btime (\d+)", Path("/proc/stat").read_text(), re.M).group(1))
     assert value("process_start_time_seconds") > boot
-    assert re.search(r'^ballast_build_info\{version="[\d.]+",.*isa="\w+"\} 1$', text, re.M)
+    build = r'^ballast_build_info\{version="[\d.]+",revision="[0-9a-f]{40}",isa="\w+"\} 1$'
+    assert re.search(build, text, re.M), "cmake found no git, and no BALLAST_REVISION"
     assert 'ballast_cluster_info{cluster="north"} 1' in text
 
 
