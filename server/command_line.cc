@@ -1,5 +1,6 @@
 #include "server/command_line.h"
 
+#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/names.h"
 #include "common/base/status_macros.h"
+#include "common/base/units.h"
 #include "server/config/fields.h"
 
 namespace ballast::server {
@@ -32,6 +34,7 @@ usage: ballastd [--config FILE] [options]
   --ready-file FILE     written once the ports are bound: id, addresses and pid as JSON
   --check-config        check the configuration and exit
   --print-config        print the effective configuration with the origin of each value, and exit
+  --pause TIME          only wait, such as 5s, and exit; for a preStop hook in a pod
   --list-failpoints     print the names that BALLAST_FAILPOINTS may set, for tests, and exit
   --version, --help
 
@@ -43,6 +46,8 @@ namespace {
 
 // Of a flag that is cut short: "--" and a letter say nothing.
 constexpr size_t kMinPrefixBytes = 4;
+constexpr std::chrono::milliseconds kPauseMin(1);
+constexpr std::chrono::minutes kPauseMax(5);
 
 // Flags that stand for a field of the configuration.
 const std::map<std::string, std::string>& FieldFlags() {
@@ -76,8 +81,8 @@ std::string Meant(const std::string& flag, const std::vector<std::string>& known
 
 absl::Status UnknownFlag(const std::string& flag) {
   std::vector<std::string> known = {
-      "--config",  "--dev",          "--set",          "--ready-file",      "--help",
-      "--version", "--check-config", "--print-config", "--list-failpoints",
+      "--config", "--dev",     "--set",          "--ready-file",   "--help",
+      "--pause",  "--version", "--check-config", "--print-config", "--list-failpoints",
   };
   for (const auto& [name, field] : FieldFlags()) known.push_back(name);
   const std::string meant = Meant(flag, known);
@@ -108,6 +113,16 @@ void SetField(const std::string& path, const std::string& value, const std::stri
   load->flags_typed[path] = typed;
 }
 
+absl::Status SetPause(const std::string& value, CommandLine* line) {
+  const auto time = ParseDuration(value);
+  if (!time.ok() || *time < kPauseMin || *time > kPauseMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--pause takes 1ms to 5m, such as 5s, not \"", value, "\""));
+  }
+  line->pause_ms = static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(*time).count());
+  return absl::OkStatus();
+}
+
 absl::Status SetValue(const std::string& flag, const std::string& value, CommandLine* line) {
   if (flag == "--config" || flag == "--ready-file") {
     if (value.empty()) {
@@ -115,6 +130,8 @@ absl::Status SetValue(const std::string& flag, const std::string& value, Command
           absl::StrCat(flag, " is empty; give the name of a file, or leave it out"));
     }
     (flag == "--config" ? line->load.file : line->ready_file) = value;
+  } else if (flag == "--pause") {
+    return SetPause(value, line);
   } else if (flag == "--set") {
     const size_t equals = value.find('=');
     if (equals == std::string::npos || equals == 0) {
@@ -130,7 +147,7 @@ absl::Status SetValue(const std::string& flag, const std::string& value, Command
 }
 
 bool TakesValue(const std::string& flag) {
-  return flag == "--config" || flag == "--ready-file" || flag == "--set" ||
+  return flag == "--config" || flag == "--ready-file" || flag == "--set" || flag == "--pause" ||
          FieldFlags().count(flag) != 0;
 }
 

@@ -22,6 +22,7 @@ struct CommandLine {
   bool dev = false;
   std::string ready_file;
   double time_scale = 1;
+  int pause_ms = 0;  // above 0: waits for that time and ends
 };
 
 extern const char kUsage[];

@@ -353,7 +353,8 @@ int Main(int argc, char** argv) {
   if (line->list_failpoints) {
     for (const std::string& name : Failpoints::Names()) std::cout << name << "\n";
   }
-  if (line->help || line->version || line->list_failpoints) return 0;
+  if (line->pause_ms > 0) WaitForSignal(line->pause_ms);  // A signal ends it, too.
+  if (line->pause_ms > 0 || line->help || line->version || line->list_failpoints) return 0;
   if (line->print_config || line->check_config) return ShowConfig(*line);
   if (!supervision.ok()) return Fail(supervision.status(), kUsageError);
   return Run(*line, *supervision);

@@ -14,6 +14,8 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "Ki": 1 << 10, "Mi": 1
           "Gi": 1 << 30}
 # Of the container's memory; the rest is for gRPC, RocksDB and the page cache.
 _BUDGET_SHARE_MAX = 0.8
+# What a server may take for its end: 3 s for its streams, and as much as a slow disk needs.
+STOP_S = 30
 
 
 def _bytes(text: str) -> int:
@@ -176,6 +178,18 @@ def probes(m: Manifests) -> list[str]:
     return [f"{name} asks {path}" for name, path in paths.items() if path != want[name]]
 
 
+def ending(m: Manifests) -> list[str]:
+    """A pod that ends is out of its Services before its server stops, and is not killed then."""
+    hook = m.container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", [])
+    pause = re.fullmatch(r"--pause=(\d+)s", hook[-1] if hook else "")
+    if pause is None or hook[:-1] != ["/usr/bin/ballastd"]:
+        return [f"the preStop hook is {hook}"]
+    grace = m.pod.get("terminationGracePeriodSeconds", 30)
+    if grace < int(pause[1]) + STOP_S:
+        return [f"{grace} s of grace for {pause[1]} s of the hook and {STOP_S} s of the stop"]
+    return []
+
+
 def disruption(m: Manifests) -> list[str]:
     """A drain takes one server at a time."""
     spec = m.one("PodDisruptionBudget")["spec"]
@@ -196,4 +210,4 @@ def files(m: Manifests) -> list[str]:
 
 
 CHECKS = (selectors, ports, peers, identity, volumes, resources, restricted, network, probes,
-          disruption, files)
+          ending, disruption, files)

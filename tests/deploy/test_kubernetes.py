@@ -100,6 +100,9 @@ MUTANTS = {
         1, "/etc/ballast/server.yaml")),
     "a file where no ConfigMap is": (checks.files, lambda m: m.container["args"].__setitem__(
         1, "/etc/ballastd.yaml")),
+    "an end without a pause": (checks.ending, lambda m: m.container.pop("lifecycle")),
+    "a pause as long as the grace": (checks.ending, lambda m: m.container["lifecycle"]["preStop"][
+        "exec"]["command"].__setitem__(1, "--pause=40s")),
     "all servers at once": (checks.disruption, lambda m: m.one("PodDisruptionBudget")[
         "spec"].update(maxUnavailable=2)),
 }
@@ -136,6 +139,14 @@ def test_the_server_accepts_the_configuration_of_every_pod(folder, ballastd, con
                    env=found.variables(ordinal))
         assert (done.returncode, done.stderr) == (0, "")
         assert re.search(rf"^ +id: {ordinal} ", done.stdout, re.M), done.stdout
+
+
+def test_the_server_takes_the_hook_of_its_pod(ballastd):
+    hook = manifests("base").container["lifecycle"]["preStop"]["exec"]["command"]
+    done = run(ballastd, *(word.replace("=5s", "=1ms") for word in hook[1:]))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    refused = run(ballastd, "--pause=5")
+    assert refused.returncode == 2 and "--pause takes 1ms to 5m" in refused.stderr
 
 
 def test_the_server_refuses_a_key_that_does_not_exist(ballastd, config_file):
