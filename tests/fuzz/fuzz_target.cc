@@ -8,6 +8,7 @@ const std::vector<NamedTarget>& FuzzTargets() {
       {"peer", &PeerTarget, 40000},       {"authz", &AuthzTarget, 40000},
       {"records", &RecordsTarget, 40000}, {"config", &ConfigTarget, 4000},
       {"log", &LogTarget, 2000},          {"slots", &SlotsTarget, 2000},
+      {"fsm", &FsmTarget, 4000},
   };
   return targets;
 }

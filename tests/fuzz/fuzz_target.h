@@ -46,5 +46,6 @@ std::unique_ptr<FuzzTarget> RecordsTarget();
 std::unique_ptr<FuzzTarget> ConfigTarget();
 std::unique_ptr<FuzzTarget> LogTarget();
 std::unique_ptr<FuzzTarget> SlotsTarget();
+std::unique_ptr<FuzzTarget> FsmTarget();
 
 }  // namespace ballast::fuzz
