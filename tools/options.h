@@ -20,8 +20,17 @@ inline constexpr int kNotPermitted = 7;
 // Forms of the output.
 enum class Form { kTable, kJson, kYaml };
 
+// Files that prove who calls, and the authority of the servers; the variables BALLAST_TLS_CA and
+// the rest where a member is empty.
+struct SecurityOptions {
+  std::string tls_ca;
+  std::string tls_cert;
+  std::string tls_key;
+  std::string token_file;
+};
+
 // A member keeps its default when its flag does not occur.
-struct Options {
+struct Options : SecurityOptions {
   std::vector<std::string> words;  // that belong to no flag, without those of the command's name
   bool force = false;
   uint32_t keep = 0;
@@ -43,10 +52,6 @@ struct Options {
   uint32_t servers = 1;
   std::string optimizer;
   uint32_t last = 10;  // rounds
-  std::string tls_ca;
-  std::string tls_cert;
-  std::string tls_key;
-  std::string token_file;
   bool watch = false;
   uint32_t every_s = 2;
   bool help = false;
