@@ -119,7 +119,8 @@ ROOMS = {
         COMMON + (WIRE, "proto/convert", PUBLIC_CLIENT, "client/device"),
         ("absl/",) + GRPC + PROTOBUF),
     "client/python": Room(
-        (PUBLIC_CLIENT, "client/aio", "common/base", "common/io", "common/tensor", SAFETENSORS),
+        (PUBLIC_CLIENT, "client/aio", "client/collective", "client/device", "common/base",
+         "common/io", "common/tensor", SAFETENSORS),
         ("absl/", "nanobind/", "Python.h")),
     "examples": Room((PUBLIC_CLIENT,)),
     "tools": Room(EVERYTHING + ("tools",), THIRD_PARTY),

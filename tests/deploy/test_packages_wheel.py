@@ -94,7 +94,7 @@ def test_it_has_the_package_and_the_modules_of_one_build(names: list[str]):
     assert sources <= set(names)
     modules = [name for name in names if re.fullmatch(r"ballast/[^/]*\.so", name)]
     stems = sorted(name.partition(".")[0] for name in modules)
-    assert stems == ["ballast/_aio", "ballast/_core", "ballast/libballast_cuda"]
+    assert stems == ["ballast/_aio", "ballast/_core", "ballast/_nccl", "ballast/libballast_cuda"]
 
 
 def test_each_library_brings_its_licence(wheel: Path, names: list[str]):

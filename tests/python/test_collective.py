@@ -54,8 +54,8 @@ def test_a_group_makes_the_gradients_scattered_and_leaves_them_alone(fake, group
 
 
 def test_other_words_are_refused():
-    with pytest.raises(ballast.BadArgument, match="collective='nccl': must be \"none\" or a proc"):
-        optimizer(model(), collective="nccl")
+    with pytest.raises(ballast.BadArgument, match="'mpi': must be \"none\", \"nccl\" or a"):
+        optimizer(model(), collective="mpi")
 
 
 @pytest.mark.parametrize("gradients", ["reduced", "auto"])
@@ -65,7 +65,7 @@ def test_gradients_that_are_equal_already_are_not_summed(group, gradients):
 
 
 def test_a_variable_world_is_refused(group):
-    with pytest.raises(ballast.BadArgument, match="a process group has a fixed number of ranks"):
+    with pytest.raises(ballast.BadArgument, match="it has a fixed number of ranks"):
         optimizer(model(), collective=group, variable_world=True)
 
 
@@ -109,3 +109,15 @@ def test_an_error_of_the_group_is_a_lost_trainer_with_place_and_round(fake, grou
     with pytest.raises(ballast.TrainerLost, match="The process group is stale"):
         collective.agree([True], 1.0)
     assert not [call for call in fake.last.calls if call[0] == "step"]
+
+
+def test_nccl_needs_parameters_on_a_gpu(fake):
+    with pytest.raises(ballast.Unsupported, match="needs parameters on a GPU; give a process"):
+        optimizer(with_gradients(model()), collective="nccl").attach()
+
+
+@pytest.mark.parametrize("text", ["no", "0", "-1", "inf"])
+def test_a_collective_timeout_that_is_none_is_refused(fake, monkeypatch, text):
+    monkeypatch.setenv("BALLAST_COLLECTIVE_TIMEOUT", text)
+    with pytest.raises(ballast.BadArgument, match=f"BALLAST_COLLECTIVE_TIMEOUT='{text}': must be"):
+        optimizer(with_gradients(model()), collective="nccl").attach()

@@ -31,6 +31,8 @@ ROLL_CALL_S = 2.0
 def check(config: JobConfig) -> None:
     """BadArgument unless config.collective is a process group of just this job's trainers."""
     group = config.collective
+    if group == collective_option.NCCL:
+        return
     if not isinstance(group, dist.ProcessGroup):
         raise BadArgument(
             f"collective={group!r}: this process is not in that process group; make it of all "
@@ -47,23 +49,21 @@ def check(config: JobConfig) -> None:
         )
 
 
-class Collective:
-    """The calls of one trainer on its process group, with errors that name what is missing.
+class Agreement:
+    """What the ranks of a job agree on before a round, whatever carries it.
 
-    group: kept for as long as this lives. Every call raises TrainerLost when a rank does not
-    arrive within the group's own timeout, and again at once from then on.
+    timeout_s: how long a rank waits for the others. recovers: whether a later step can succeed in
+    this process after TrainerLost.
     """
 
-    def __init__(self, config: JobConfig, session: Session) -> None:
-        self.group: Any = config.collective
+    recovers = False
+
+    def __init__(self, config: JobConfig, session: Session, timeout_s: float) -> None:
         self.world = config.world_size
         self.rank = config.rank
-        # The group's own; init_process_group(timeout=) sets it.
-        backend = self.group._get_backend(self._small_device())
-        self.timeout_s: float = backend.options._timeout.total_seconds()
+        self.timeout_s = timeout_s
         self._config = config
         self._session = session
-        self._stale = ""  # why; empty: it is not
 
     def agree(self, present: list[bool], scale: float) -> list[bool]:
         """Per tensor: whether any rank has a gradient. Every rank calls it before a round.
@@ -72,15 +72,73 @@ class Collective:
         ranks when it differs. Returns when this rank is in the newest epoch that any rank knows.
         """
         head = struct.pack("<qqd", self._session.round, self._session.epoch, scale)
-        mine = torch.tensor([*head, *present], dtype=torch.uint8, device=self._small_device())
-        everyones = mine.new_empty(self.world * mine.numel())
-        with self.during("the agreement on the round"):
-            _all_gather(everyones, mine, group=self.group)
-        rows = everyones.cpu().view(self.world, -1)
-        heads = [struct.unpack("<qqd", bytes(row[: len(head)].tolist())) for row in rows]
+        rows = self._everyones(head + bytes(present))
+        heads = [struct.unpack("<qqd", row[: len(head)]) for row in rows]
         self._refuse_differences(heads)
         self._enter(max(epoch for _, epoch, _ in heads))
-        return rows[:, len(head) :].any(dim=0).tolist()
+        any_of = 0
+        for row in rows:
+            any_of |= int.from_bytes(row[len(head) :], "little")
+        return [bit != 0 for bit in any_of.to_bytes(len(present), "little")]
+
+    def _everyones(self, mine: bytes) -> list[bytes]:
+        """What each rank gave, all equally long, by rank. Raises TrainerLost."""
+        raise NotImplementedError
+
+    def _refuse_differences(self, heads: list[tuple[int, int, float]]) -> None:
+        mine = heads[self.rank]
+        for rank, (round, _, scale) in enumerate(heads):
+            if round != mine[0]:
+                raise BadArgument(
+                    f"rank {rank} begins round {round + 1}, and this one, rank {self.rank}, round "
+                    f"{mine[0] + 1}: all ranks call step() equally often, and continue from "
+                    "opt.round",
+                    job=self._config.job,
+                    slot=rank,
+                )
+            if scale != mine[2]:
+                raise LossScaleMismatch(
+                    f"the gradients of rank {rank} are multiplied by {scale:g}, and those of rank "
+                    f"{self.rank} by {mine[2]:g}; their sum would have no scale. Read "
+                    "opt.loss_scale before each backward pass",
+                    job=self._config.job,
+                    slot=rank,
+                )
+
+    def _enter(self, epoch: int) -> None:
+        # A rank that took its seat has made an epoch of which the others hear a moment later.
+        deadline = time.monotonic() + self._config.attach_timeout * self._config.time_scale
+        while self._session.epoch < epoch:
+            self._session.check_open()
+            if time.monotonic() >= deadline:
+                raise TrainerLost(
+                    f"this rank is in epoch {self._session.epoch}, and another in {epoch}: the "
+                    "servers have not told this one",
+                    job=self._config.job,
+                )
+            time.sleep(SLICE_S / 10)
+
+
+class Collective(Agreement):
+    """The calls of one trainer on its process group, with errors that name what is missing.
+
+    group: kept for as long as this lives. Every call raises TrainerLost when a rank does not
+    arrive within the group's own timeout, and again at once from then on.
+    """
+
+    def __init__(self, config: JobConfig, session: Session) -> None:
+        self.group: Any = config.collective
+        # The group's own; init_process_group(timeout=) sets it.
+        options = self.group._get_backend(self._small_device()).options
+        super().__init__(config, session, options._timeout.total_seconds())
+        self._stale = ""  # why; empty: it is not
+
+    def _everyones(self, mine: bytes) -> list[bytes]:
+        given = torch.tensor(list(mine), dtype=torch.uint8, device=self._small_device())
+        everyones = given.new_empty(self.world * given.numel())
+        with self.during("the agreement on the round"):
+            _all_gather(everyones, given, group=self.group)
+        return [bytes(row.tolist()) for row in everyones.cpu().view(self.world, -1)]
 
     def reduce_scatter(self, share: torch.Tensor, bucket: torch.Tensor, number: int) -> None:
         """Sums `bucket` over the ranks; part `rank` of it goes to `share`. `bucket` may change."""
@@ -138,39 +196,6 @@ class Collective:
                 time.sleep(SLICE_S / 10)
         except (RuntimeError, AttributeError):
             return []
-
-    def _refuse_differences(self, heads: list[tuple[int, int, float]]) -> None:
-        mine = heads[self.rank]
-        for rank, (round, _, scale) in enumerate(heads):
-            if round != mine[0]:
-                raise BadArgument(
-                    f"rank {rank} begins round {round + 1}, and this one, rank {self.rank}, round "
-                    f"{mine[0] + 1}: all ranks call step() equally often, and continue from "
-                    "opt.round",
-                    job=self._config.job,
-                    slot=rank,
-                )
-            if scale != mine[2]:
-                raise LossScaleMismatch(
-                    f"the gradients of rank {rank} are multiplied by {scale:g}, and those of rank "
-                    f"{self.rank} by {mine[2]:g}; their sum would have no scale. Read "
-                    "opt.loss_scale before each backward pass",
-                    job=self._config.job,
-                    slot=rank,
-                )
-
-    def _enter(self, epoch: int) -> None:
-        # A rank that took its seat has made an epoch of which the others hear a moment later.
-        deadline = time.monotonic() + self._config.attach_timeout * self._config.time_scale
-        while self._session.epoch < epoch:
-            self._session.check_open()
-            if time.monotonic() >= deadline:
-                raise TrainerLost(
-                    f"this rank is in epoch {self._session.epoch}, and another in {epoch}: the "
-                    "servers have not told this one",
-                    job=self._config.job,
-                )
-            time.sleep(SLICE_S / 10)
 
     def _small_device(self) -> torch.device:
         # gloo has a CPU backend; NCCL alone has not.

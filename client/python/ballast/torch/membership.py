@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from ballast import lifetime, user_state
+from ballast import collective_option, lifetime, user_state
 from ballast.config import JobConfig
 from ballast.errors import BadArgument, BadSpec, Closed, SpecMismatch
 from ballast.pauses import say
 from ballast.session import Session, TensorSpec
-from ballast.torch import buffers, collective, gpu, reduced
+from ballast.torch import buffers, collective, gpu, nccl, reduced
 from ballast.torch.kind import Kind
 from ballast.torch.manifest import Entry, Manifest
 from ballast.torch.naming import Naming
@@ -212,12 +212,20 @@ class Membership:
             self.config = averaging
         weakref.finalize(self, lifetime.end, self.session).atexit = False
         if self.config.collective is not None:
-            calls = collective.Collective(self.config, self.session)
-            self.session.need_these_processes(calls.timeout_s)
-            self.shares = Shares(calls, self.session)
+            self.shares = self._join_collective(self.session)
         if self.session.resumed:
             self._read_user_state(self.session.user_state)
         return self.session.resumed
+
+    def _join_collective(self, session: Session) -> Shares:
+        ours = self.config.collective == collective_option.NCCL
+        calls = (
+            nccl.Nccl(self.config, session, self._gpu)
+            if ours
+            else collective.Collective(self.config, session)
+        )
+        session.need_these_processes(calls.timeout_s)
+        return Shares(calls, session)
 
     def _read_user_state(self, committed: bytes) -> None:
         self.user_state = user_state.decode(committed)

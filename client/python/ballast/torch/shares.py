@@ -18,10 +18,12 @@ from collections.abc import Sequence
 
 import torch
 
+from ballast.errors import TrainerLost, warn
 from ballast.session import Session
 from ballast.torch import buffers
 from ballast.torch.collective import Collective
 from ballast.torch.manifest import Entry
+from ballast.torch.nccl import Nccl
 
 # (tensor number, first element, elements)
 Piece = tuple[int, int, int]
@@ -47,7 +49,7 @@ class Shares:
     itself is used.
     """
 
-    def __init__(self, collective: Collective, session: Session) -> None:
+    def __init__(self, collective: Collective | Nccl, session: Session) -> None:
         self._collective = collective
         self._session = session
         self._tensors = 0  # for which _buckets holds
@@ -73,8 +75,19 @@ class Shares:
     def gather(self, entries: list[Entry], lent: list[Lent]) -> None:
         """Brings the weights that other ranks have received into this rank's weights.
 
-        lent: what reduce() has returned for the round, which the service has applied.
+        lent: what reduce() has returned for the round, which the service has applied. Where a rank
+        is lost and the collective recovers, all weights come from the service instead.
         """
+        try:
+            self._gather(entries, lent)
+        except TrainerLost as lost:
+            if not self._collective.recovers:
+                raise
+            warn(f"{lost.message.split('. This rank')[0]}: this rank fetches all weights")
+            weights = [buffers.weight_address(e) for e in entries]
+            self._session.fetch_weights(weights, keep=entries)
+
+    def _gather(self, entries: list[Entry], lent: list[Lent]) -> None:
         rank = self._collective.rank
         for number, bucket in enumerate(self._buckets):
             if not any(lent[tensor][0] for tensor in bucket.tensors()):

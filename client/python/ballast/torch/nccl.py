@@ -1,0 +1,294 @@
+"""collective="nccl": a communicator of Ballast's own among the trainers of a job, one per epoch.
+
+    epoch -> id, over the job's home -> init of all ranks -> every rank is ready -> sums and shares
+Where a rank is lost, all communicators of the process end, the call raises TrainerLost, and the
+next step() makes a communicator of the newest epoch. See docs/nccl.md.
+Comes from: ballast.torch.membership, .shares. Goes to: the extension module ballast._nccl and
+ballast.rendezvous. Tested with a fake NCCL on tensors of the host, not on a GPU.
+Thread safety: used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import torch
+
+from ballast import collective_option
+from ballast.config import JobConfig
+from ballast.errors import BallastError, TrainerLost, Unsupported
+from ballast.pauses import say
+from ballast.session import SLICE_S, Session
+from ballast.torch import gpu
+from ballast.torch.collective import Agreement
+
+TAG = "gradients"
+_DTYPES = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
+# A trainer's client sends a sign of life every 0.5 s. A trainer that sent none for
+# this time is not there.
+SILENT_S = 1.5
+ROLL_CALL_S = 3.0
+# How often a rank that waits asks the home whether another rank has given the communicator up.
+ASK_S = 1.0
+ON_HOST = "BALLAST_NCCL_ON_HOST"
+_AGAIN = (
+    "This rank's gradients are as they were: call step() again, which waits for the rank's new "
+    "process and makes a new communicator"
+)
+
+
+class _Over(Exception):
+    """The communicator cannot be used any more: its epoch or its generation is over."""
+
+
+def meeting(session: Session, generation: int, timeout_s: float) -> Any:
+    """A ballast.rendezvous.Rendezvous of the session's present epoch."""
+    rendezvous = importlib.import_module("ballast.rendezvous")
+    return rendezvous.Rendezvous(session, generation, timeout_s)
+
+
+@functools.cache
+def _comms() -> Any:
+    # All communicators of the process: they are aborted together.
+    native = importlib.import_module("ballast._nccl")
+    try:
+        return native.open()
+    except RuntimeError as error:
+        raise Unsupported(_text(error)) from None
+
+
+class Nccl(Agreement):
+    """The calls of one trainer on the communicator of its epoch.
+
+    on: the GPU of the job's tensors; None: the host's, which only the fake NCCL of the tests takes.
+    Unsupported where there is no NCCL, or one that is too old.
+    """
+
+    recovers = True
+
+    def __init__(self, config: JobConfig, session: Session, on: gpu.Gpu | None) -> None:
+        waits_s = collective_option.timeout_s(os.environ) * config.time_scale
+        super().__init__(config, session, waits_s)
+        if on is None and os.environ.get(ON_HOST) != "1":
+            raise Unsupported(
+                'collective="nccl" needs parameters on a GPU; give a process group of gloo for '
+                "parameters on the CPU"
+            )
+        self._gpu = on
+        self._comms = _comms()
+        self._link: Any = None
+        self._meeting: Any = None
+        self._epoch, self._generation = 0, 0
+        self._asked = 0.0
+        self._device = torch.device("cpu") if on is None else torch.device("cuda", on.ordinal)
+        self._stream = 0 if on is None else gpu.current_stream(on.ordinal)
+
+    def agree(self, present: list[bool], scale: float) -> list[bool]:
+        """As Agreement.agree; makes a communicator where there is none of the present epoch."""
+        self._connect()
+        return super().agree(present, scale)
+
+    def _everyones(self, mine: bytes) -> list[bytes]:
+        given = torch.tensor(list(mine), dtype=torch.uint8, device=self._device)
+        everyones = given.new_empty(self.world * given.numel())
+        self._gather(everyones, given, 0, "the agreement", self._session.round + 1)
+        return [bytes(row.tolist()) for row in everyones.cpu().view(self.world, -1)]
+
+    def reduce_scatter(self, share: torch.Tensor, bucket: torch.Tensor, number: int) -> None:
+        """Sums `bucket` over the ranks; part `rank` of it goes to `share`."""
+        round = self._session.round + 1
+        with self._during(f"reduce-scatter of bucket {number} of round {round}", 3, number, round):
+            self._link.reduce_scatter(
+                bucket.data_ptr(), share.data_ptr(), share.numel(), _DTYPES[share.dtype], round,
+                number,
+            )  # fmt: skip
+
+    def all_gather(self, bucket: torch.Tensor, share: torch.Tensor, number: int) -> None:
+        """Puts every rank's `share` into its part of `bucket`."""
+        where = f"all-gather of bucket {number}"
+        self._gather(bucket, share, number, where, self._session.round, True)
+
+    def _gather(
+        self,
+        bucket: torch.Tensor,
+        share: torch.Tensor,
+        number: int,
+        where: str,
+        round: int,
+        applied: bool = False,
+    ) -> None:
+        bytes = share.numel() * share.element_size()
+        phase = 6 if applied else 2
+        with self._during(f"{where} of round {round}", phase, number, round, applied):
+            self._link.all_gather(share.data_ptr(), bucket.data_ptr(), bytes, round, number)
+
+    def _connect(self) -> None:
+        if self._link is not None and self._epoch == self._session.epoch:
+            return
+        self._close()
+        while self._link is None:
+            if self._epoch != self._session.epoch:
+                self._epoch, self._generation = self._session.epoch, 1
+            try:
+                self._link = self._begin()
+            except _Over:
+                self._close()
+            except BallastError as error:
+                self._close()
+                if error.reason == "STALE_EPOCH":
+                    self._await_epoch()
+                elif error.reason != "RENDEZVOUS_ENDED":
+                    self._generation += 1
+                    raise
+                else:
+                    self._generation = max(self._generation + 1, self._newest())
+
+    def _begin(self) -> Any:
+        # A communicator that every rank has. Raises what the meeting does, _Over and TrainerLost.
+        began = time.monotonic()
+        self._meeting = meeting(self._session, self._generation, self.timeout_s)
+        self._meeting.doing(1)
+        lowest = self.rank == 0
+        id = self._meeting.exchange(TAG, self._comms.new_id() if lowest else b"")
+        native = importlib.import_module("ballast._nccl")
+        on = self._gpu
+        memory = (
+            native.host() if on is None else native.gpu(str(gpu.LIBRARY), on.ordinal, self._stream)
+        )
+        seat = (self.rank, self.world)
+        try:
+            link = native.Communicator(
+                self._comms, memory, id, seat, self._epoch, self.timeout_s, self._look
+            )
+        except RuntimeError as error:
+            self._fail("the init of the communicator", began, False, error)
+        self._meeting.ready(TAG, id)
+        if lowest:
+            say(0, f"NCCL {self._comms.version}: communicator of epoch {self._epoch} is ready")
+        return link
+
+    def _look(self) -> None:
+        # While a call waits: whether it is of use still.
+        self._session.check_open()
+        if self._session.epoch != self._epoch:
+            raise _Over(f"epoch {self._session.epoch} has begun")
+        if time.monotonic() - self._asked >= ASK_S:
+            self._asked = time.monotonic()
+            call = self._meeting.roll_call()
+            if call.ended and call.generation >= self._generation:
+                raise _Over(call.ended)
+
+    @contextlib.contextmanager
+    def _during(
+        self, what: str, phase: int, bucket: int, round: int, applied: bool = False
+    ) -> Iterator[None]:
+        # Around a call on the communicator: tells the home of it, and turns errors into
+        # TrainerLost.
+        if self._link is None:
+            raise TrainerLost(f"there is no communicator ({what})", job=self._config.job)
+        self._meeting.doing(phase, bucket, round)
+        self._order_behind_torch()
+        began = self._asked = time.monotonic()
+        try:
+            yield
+        except (RuntimeError, _Over) as error:
+            if isinstance(error, BallastError):
+                self._close()
+                raise
+            self._fail(what, began, applied, error)
+        except BaseException:
+            self._close()
+            raise
+
+    def _order_behind_torch(self) -> None:
+        # The communicator's stream sees what torch's current one holds.
+        if self._gpu is not None:
+            ours = torch.cuda.ExternalStream(self._stream, device=self._device)
+            ours.wait_stream(torch.cuda.current_stream(self._device))
+
+    def _fail(self, where: str, began: float, applied: bool, error: Exception) -> NoReturn:
+        took = time.monotonic() - began
+        silent = self._silent() if self._epoch == self._session.epoch else []
+        self._give_up(f"rank {self.rank} has lost another in {where}")
+        self._close()
+        self._generation += 1
+        outcome = "The service has applied the round" if applied else "The round was not applied"
+        raise collective_option.lost(
+            [news.rank for news in silent],
+            self._epoch,
+            took,
+            "; ".join([where, *_said(error), *map(_last_heard, silent)]),
+            f"{outcome}; nothing is lost",
+            _AGAIN,
+        ) from error
+
+    def _silent(self) -> list[Any]:
+        # The ranks that the home does not hear, as a ballast.rendezvous.RankNews each.
+        scale = self._config.time_scale
+        deadline = time.monotonic() + ROLL_CALL_S * scale
+        try:
+            while self._session.epoch == self._epoch:
+                found = [
+                    news
+                    for news in self._meeting.roll_call().ranks
+                    if news.rank != self.rank
+                    and (news.ago_s is None or news.ago_s >= SILENT_S * scale)
+                ]
+                if found or time.monotonic() >= deadline:
+                    return found
+                time.sleep(SLICE_S)
+        except BallastError:
+            pass
+        return []
+
+    def _give_up(self, why: str) -> None:
+        # An epoch that is over has no meeting to end.
+        with contextlib.suppress(BallastError):
+            self._meeting.give_up(TAG, why)
+
+    def _newest(self) -> int:
+        try:
+            return int(self._meeting.roll_call().generation)
+        except BallastError:
+            return 0
+
+    def _await_epoch(self) -> None:
+        # The home has sealed the epoch; the next one is on its way to this trainer.
+        while self._session.epoch == self._epoch:
+            self._session.check_open()
+            time.sleep(SLICE_S / 10)
+
+    def _close(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+
+def _text(error: Exception) -> str:
+    # Without the code of the status, which the class says.
+    text = str(error).strip()
+    code, _, rest = text.partition(": ")
+    return rest if code.isupper() and rest else text
+
+
+def _said(error: Exception) -> list[str]:
+    # What NCCL says, without the words around it; [] when it said nothing in time.
+    found = re.search(r"NCCL \S+ says: .*", _text(error))
+    if found:
+        return [found.group().rstrip(")")]
+    return [_text(error)] if isinstance(error, _Over) else []
+
+
+def _last_heard(news: Any) -> str:
+    ago = "was not heard" if news.ago_s is None else f"was last heard {news.ago_s:.0f} s ago"
+    if not news.round:
+        return f"rank {news.rank} {ago}"
+    phase = news.phase.name.lower().replace("_", "-")
+    return f"rank {news.rank} {ago}, in {phase} of bucket {news.bucket} of round {news.round}"
