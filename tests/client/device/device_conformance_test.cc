@@ -164,6 +164,17 @@ TEST_P(DeviceConformance, RefusesATypeThatIsNone) {
   EXPECT_EQ(device_->Unpack(first_, none).code(), absl::StatusCode::kInvalidArgument);
 }
 
+#ifdef BALLAST_CUDA_LIBRARY
+// The CUDA part itself, where a GPU is.
+absl::StatusOr<std::shared_ptr<const CudaLibrary>> RealCuda() {
+  auto library = CudaLibrary::Open(BALLAST_CUDA_LIBRARY);
+  if (!library.ok()) return library;
+  const auto devices = (*library)->DeviceCount();
+  if (!devices.ok()) return devices.status();
+  return library;
+}
+#endif
+
 std::vector<Backend> Backends() {
   std::vector<Backend> backends{{"host", [] { return std::make_unique<HostDevice>(); }},
                                 Hostile("hostile_late", 0),
@@ -174,8 +185,20 @@ std::vector<Backend> Backends() {
       {"cuda_over_a_standin",
        [] { return *CudaDevice::Create(*CudaLibrary::Open(BALLAST_CUDA_STANDIN), 1, nullptr); }});
 #endif
+#ifdef BALLAST_CUDA_LIBRARY
+  if (auto real = RealCuda(); real.ok()) {
+    backends.push_back({"cuda", [] { return *CudaDevice::Create(*RealCuda(), 0, nullptr); }});
+  }
+#endif
   return backends;
 }
+
+#ifdef BALLAST_CUDA_LIBRARY
+// Its text says to ctest that there was nothing to run.
+TEST(Gpu, IsThere) {
+  if (auto real = RealCuda(); !real.ok()) GTEST_SKIP() << "no GPU: " << real.status();
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(All, DeviceConformance, testing::ValuesIn(Backends()),
                          [](const auto& tested) { return tested.param.name; });

@@ -1,0 +1,53 @@
+"""scripts/gpu_check.sh without a GPU, and its report where nvidia-smi shows one."""
+
+import os
+import pathlib
+import subprocess
+
+from serving import REPO
+
+SCRIPT = REPO / "scripts" / "gpu_check.sh"
+
+
+def program(folder: pathlib.Path, name: str, body: str) -> pathlib.Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def run(folder: pathlib.Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    path = f"{folder}:{os.environ['PATH']}"
+    return subprocess.run(
+        [SCRIPT], env={**os.environ, "PATH": path, **environ}, text=True, capture_output=True
+    )
+
+
+def test_without_a_gpu_it_says_so_in_one_line(tmp_path):
+    program(tmp_path, "nvidia-smi", "exit 9")
+    done = run(tmp_path)
+    assert done.returncode == 0
+    assert done.stdout == (
+        "gpu_check: no NVIDIA GPU on this host (nvidia-smi shows none); nothing was run\n"
+    )
+
+
+def test_with_one_the_report_has_gpu_versions_and_every_result(tmp_path):
+    program(tmp_path, "nvidia-smi", "echo 'H100, 580.1, 81559 MiB'")
+    program(tmp_path, "ctest", "echo 100% tests passed, 0 tests failed out of 1")
+    python = program(tmp_path, "python", 'case $1 in -c) echo 2.13.0 CUDA 13.0;; *) exit 3;; esac')
+    done = run(tmp_path, BALLAST_BUILD=str(tmp_path), BALLAST_PYTHON=str(python))
+    assert done.returncode == 1, "pytest has failed"
+    for line in (
+        "    torch 2.13.0 CUDA 13.0", "    GPU H100, 580.1, 81559 MiB",
+        "### ctest -L gpu: passed", "    100% tests passed, 0 tests failed out of 1",
+        "### pytest -m gpu: FAILED (3)",
+    ):  # fmt: skip
+        assert line in done.stdout.splitlines()
+
+
+def test_without_a_build_it_names_the_next_step(tmp_path):
+    program(tmp_path, "nvidia-smi", "echo H100")
+    done = run(tmp_path, BALLAST_BUILD=str(tmp_path / "none"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "run scripts/setup.sh first" in done.stderr
