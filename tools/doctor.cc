@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <sstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/io/file.h"
@@ -41,11 +43,30 @@ uint64_t NumberIn(const std::string& path) {
   return absl::SimpleAtoi(FirstWord(path), &number) ? number : 0;
 }
 
-// The hard limit: a server raises its soft ones to it.
 uint64_t LimitOf(int resource) {
   rlimit limit{};
   if (getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) return 0;
   return limit.rlim_max == RLIM_INFINITY ? UINT64_MAX : limit.rlim_max;
+}
+
+// The hard limit of that name in a file of "NAME  SOFT  HARD  UNIT".
+uint64_t LimitIn(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  std::string line;
+  while (std::getline(file, line)) {
+    if (!absl::StartsWith(line, name)) continue;
+    std::istringstream words(line.substr(name.size()));
+    std::string soft;
+    std::string hard;
+    words >> soft >> hard;
+    uint64_t limit = 0;
+    return hard == "unlimited" ? UINT64_MAX : absl::SimpleAtoi(hard, &limit) ? limit : 0;
+  }
+  return 0;
+}
+
+std::string ProcessText(const Limits& limits) {
+  return limits.server == 0 ? "this shell" : absl::StrCat("ballastd, process ", limits.server, ",");
 }
 
 bool IsNetworkFileSystem(uint64_t type) {
@@ -83,17 +104,20 @@ void JudgeCpuAndLimits(const HostFacts& facts, std::vector<Finding>* out) {
                        absl::StrCat("best instruction set: ", facts.isa),
                        "use a CPU with AVX2, FMA and F16C, or let the virtual machine pass its "
                        "host's CPU through; steps take several times as long without"));
-  const bool unlimited = facts.memlock_bytes == UINT64_MAX;
-  out->push_back(Judge(
-      "memlock", facts.memlock_bytes >= kMemlockBytesMin,
-      absl::StrCat("RLIMIT_MEMLOCK is ", unlimited ? "unlimited" : ShortBytes(facts.memlock_bytes)),
-      "LimitMEMLOCK=infinity in the systemd unit, --ulimit memlock=-1 for a "
-      "container, or ulimit -l unlimited"));
-  out->push_back(Judge("nofile", facts.files >= kFilesMin,
-                       absl::StrCat("RLIMIT_NOFILE is at most ", facts.files),
-                       absl::StrCat("LimitNOFILE=65536 in the systemd unit, or ulimit -n; a server "
-                                    "wants ",
-                                    kFilesMin, " at least")));
+  const Limits& limits = facts.limits;
+  out->push_back(
+      Judge("memlock", limits.memlock_bytes >= kMemlockBytesMin,
+            absl::StrCat("RLIMIT_MEMLOCK of ", ProcessText(limits), " is ",
+                         limits.memlock_bytes == UINT64_MAX ? "unlimited"
+                                                            : ShortBytes(limits.memlock_bytes)),
+            "LimitMEMLOCK=infinity in the systemd unit, --ulimit memlock=-1 for a "
+            "container, or ulimit -l unlimited"));
+  out->push_back(
+      Judge("nofile", limits.files >= kFilesMin,
+            absl::StrCat("RLIMIT_NOFILE of ", ProcessText(limits), " is at most ", limits.files),
+            absl::StrCat("LimitNOFILE=65536 in the systemd unit, or ulimit -n; a server "
+                         "wants ",
+                         kFilesMin, " at least")));
   out->push_back(Judge("huge pages", facts.huge_pages == "always" || facts.huge_pages == "madvise",
                        absl::StrCat("transparent huge pages: ",
                                     facts.huge_pages.empty() ? "not known" : facts.huge_pages),
@@ -175,11 +199,21 @@ void JudgeSnapshots(const HostFacts& facts, std::vector<Finding>* out) {
 
 }  // namespace
 
+Limits ReadLimits(const std::string& data_dir, const std::string& proc) {
+  const std::string process =
+      absl::StrCat(proc, "/", data_dir.empty() ? 0 : NumberIn(data_dir + "/lock"));
+  if (FirstWord(process + "/comm") != "ballastd") {
+    return {.memlock_bytes = LimitOf(RLIMIT_MEMLOCK), .files = LimitOf(RLIMIT_NOFILE)};
+  }
+  return {.server = static_cast<int>(NumberIn(data_dir + "/lock")),
+          .memlock_bytes = LimitIn(process + "/limits", "Max locked memory"),
+          .files = LimitIn(process + "/limits", "Max open files")};
+}
+
 HostFacts ReadHost(const config::v1::ServerConfig& config) {
   HostFacts facts;
   facts.isa = simd::IsaName(simd::DetectIsa());
-  facts.memlock_bytes = LimitOf(RLIMIT_MEMLOCK);
-  facts.files = LimitOf(RLIMIT_NOFILE);
+  facts.limits = ReadLimits(config.storage().data_dir());
   facts.huge_pages = HugePageMode();
   facts.aio_used = NumberIn("/proc/sys/fs/aio-nr");
   facts.aio_max = NumberIn("/proc/sys/fs/aio-max-nr");

@@ -24,10 +24,16 @@ struct DirectoryFacts {
   uint64_t total_bytes = 0;
 };
 
-struct HostFacts {
-  std::string isa;             // the best one of this CPU: scalar, avx2 or avx512
+// Hard limits of a process: a server raises its soft ones to them.
+struct Limits {
+  int server = 0;              // its process id, of a ballastd; 0: this process, as its shell is
   uint64_t memlock_bytes = 0;  // RLIMIT_MEMLOCK; UINT64_MAX: no limit
-  uint64_t files = 0;          // RLIMIT_NOFILE, hard
+  uint64_t files = 0;          // RLIMIT_NOFILE
+};
+
+struct HostFacts {
+  std::string isa;  // the best one of this CPU: scalar, avx2 or avx512
+  Limits limits;
   std::string huge_pages;      // always, madvise or never; empty: not known
   uint64_t aio_used = 0;       // /proc/sys/fs/aio-nr
   uint64_t aio_max = 0;        // /proc/sys/fs/aio-max-nr; 0: not known
@@ -46,6 +52,10 @@ struct Finding {
   std::string found;  // what is so
   std::string fix;    // what to do; empty where all is well
 };
+
+// Those of the ballastd that has `data_dir`, by the process id in its lock file; of this process
+// where none runs there. `proc`: "/proc" but in tests.
+Limits ReadLimits(const std::string& data_dir, const std::string& proc = "/proc");
 
 HostFacts ReadHost(const config::v1::ServerConfig& config);
 

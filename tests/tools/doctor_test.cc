@@ -2,8 +2,13 @@
 // fix, and none where all is well.
 #include "tools/doctor.h"
 
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
+#include <string>
 
 #include "gtest/gtest.h"
 
@@ -15,8 +20,7 @@ using Level = Finding::Level;
 HostFacts WellHost() {
   HostFacts facts;
   facts.isa = "avx2";
-  facts.memlock_bytes = UINT64_MAX;
-  facts.files = 65536;
+  facts.limits = {.memlock_bytes = UINT64_MAX, .files = 65536};
   facts.huge_pages = "madvise";
   facts.aio_max = 1 << 20;
   facts.congestion = "cubic";
@@ -38,11 +42,34 @@ TEST(Doctor, AHostThatIsWellHasNoFix) {
   }
 }
 
+TEST(Doctor, TheLimitsAreThoseOfTheServerThatHasTheDataDirectory) {
+  const auto root =
+      std::filesystem::path(::testing::TempDir()) / ("doctor_test_" + std::to_string(getpid()));
+  std::filesystem::create_directories(root / "proc/17");
+  const auto write = [&root](const std::string& path, const std::string& text) {
+    std::ofstream(root / path) << text;
+  };
+  const auto read = [&root] { return ReadLimits(root, root / "proc"); };
+  write("proc/17/limits",
+        "Limit                     Soft Limit           Hard Limit           Units     \n"
+        "Max open files            1024                 65536                files     \n"
+        "Max locked memory         8388608              unlimited            bytes     \n");
+  EXPECT_EQ(read().server, 0) << "nothing has the directory";
+  write("lock", "17\n");
+  write("proc/17/comm", "bash\n");
+  EXPECT_EQ(read().server, 0) << "the number belongs to another program by now";
+  write("proc/17/comm", "ballastd\n");
+  EXPECT_EQ(read().server, 17);
+  EXPECT_EQ(read().memlock_bytes, UINT64_MAX);
+  EXPECT_EQ(read().files, 65536u);
+  std::filesystem::remove_all(root);
+}
+
 TEST(Doctor, EachFactThatIsWrongIsOneFindingWithAFix) {
   const std::multimap<std::string, std::function<void(HostFacts*)>> wrong = {
       {"isa", [](HostFacts* f) { f->isa = "scalar"; }},
-      {"memlock", [](HostFacts* f) { f->memlock_bytes = 8 << 20; }},
-      {"nofile", [](HostFacts* f) { f->files = 1024; }},
+      {"memlock", [](HostFacts* f) { f->limits.memlock_bytes = 8 << 20; }},
+      {"nofile", [](HostFacts* f) { f->limits.files = 1024; }},
       {"huge pages", [](HostFacts* f) { f->huge_pages = "never"; }},
       {"aio-max-nr", [](HostFacts* f) { f->aio_used = f->aio_max; }},
       {"aio-max-nr", [](HostFacts* f) { f->aio_max = 0; }},
@@ -90,7 +117,7 @@ TEST(Doctor, AFullDiskIsAFailure) {
 TEST(Doctor, ThisHostIsRead) {
   const HostFacts facts = ReadHost({});
   EXPECT_NE(facts.isa, "");
-  EXPECT_GT(facts.files, 0u);
+  EXPECT_GT(facts.limits.files, 0u);
   EXPECT_EQ(facts.servers, 1u);
   EXPECT_FALSE(facts.data.exists);
 }
