@@ -171,5 +171,21 @@ def test_systemd_is_asked_for_what_dpkg_does(debian: Path, deb: Path, tmp_path: 
 
     assert asked("-i", f"/tmp/{deb.name}") == []
     assert asked("-i", "/tmp/next.deb") == ["try-restart ballastd.service"]
-    assert asked("-r", "ballast-server") == ["stop ballastd.service"]
+    stop = ["stop ballastd.service", "--system disable ballastd.service"]
+    assert asked("-r", "ballast-server") == stop
     assert asked("-P", "ballast-server") == []
+
+
+def test_a_server_that_does_not_obey_keeps_no_package_half_done(debian: Path, deb: Path,
+                                                                tmp_path: Path):
+    (debian / "run/systemd/system").mkdir(parents=True)
+    systemctl = debian / "usr/bin/systemctl"
+    systemctl.write_text('#!/bin/sh\ncase "$*" in *daemon-reload*) exit 0 ;; esac\nexit 1\n')
+    systemctl.chmod(0o755)
+    next_version(deb, tmp_path, debian / "tmp/next.deb")
+    dpkg(debian, "-i", f"/tmp/{deb.name}")
+    assert "did not start again" in dpkg(debian, "-i", "/tmp/next.deb").stderr
+    removed = dpkg(debian, "-r", "ballast-server")
+    assert "did not end as it should" in removed.stderr
+    assert "may still be enabled" in removed.stderr
+    assert not (debian / "usr/bin/ballastd").exists()
