@@ -33,6 +33,14 @@ absl::StatusOr<std::string> ToldAddress(absl::string_view listen, absl::string_v
   return JoinHostPort(told.host, told.port == 0 ? bound_port : told.port);
 }
 
+std::string OpenNetworkWarning(const config::v1::ServerConfig& config, const std::string& address) {
+  const auto listen = ParseHostPort(config.listen().address());
+  const bool secured = config.security().mode() == config::v1::SECURITY_MODE_TLS;
+  if (secured || !listen.ok() || IsLoopback(listen->host)) return "";
+  return absl::StrCat("listen.insecure_network: every process that reaches ", address,
+                      " may read and change all jobs; set security.mode: tls");
+}
+
 absl::Status CheckReadyFile(const std::string& path) {
   const std::string next = Unfinished(path);
   const bool writable = std::ofstream(next, std::ios::trunc).good();

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "ballast/config/v1/server.pb.h"
 
 namespace ballast::server {
 
@@ -17,6 +18,10 @@ std::string JoinHostPort(absl::string_view host, int port);
 // place of port 0. Errors: those of ParseHostPort.
 absl::StatusOr<std::string> ToldAddress(absl::string_view listen, absl::string_view advertise,
                                         int bound_port);
+
+// Of a server that other hosts reach and that asks them for no certificate: what that means, with
+// `address`, where it is reached. Else empty.
+std::string OpenNetworkWarning(const config::v1::ServerConfig& config, const std::string& address);
 
 // What --ready-file holds.
 struct ReadyInfo {

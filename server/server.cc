@@ -340,10 +340,9 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
 }
 
 void ServerImpl::WarnOfInsecureNetwork() {
-  const auto listen = ParseHostPort(config_.listen().address());
-  if (security_->secured() || !listen.ok() || IsLoopback(listen->host)) return;
-  BALLAST_LOG(WARN) << "listen.insecure_network: every process that reaches " << address_
-                    << " may read and change all jobs; set security.mode: tls";
+  const std::string warning = OpenNetworkWarning(config_, address_);
+  if (warning.empty()) return;
+  BALLAST_LOG(WARN) << warning;
   executor_->PostAfter(kInsecureInterval, [this] { WarnOfInsecureNetwork(); });
 }
 

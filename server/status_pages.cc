@@ -8,6 +8,7 @@
 #include "common/base/inert.h"
 #include "google/protobuf/util/json_util.h"
 #include "server/config/print.h"
+#include "server/listen.h"
 #include "server/rpc/status_page.h"
 #include "server/rpc/status_text.h"
 
@@ -40,12 +41,15 @@ std::string StatusPages::Status(bool json) const {
   if (!reply.has_value()) {
     return json ? "{\"error\": \"the jobs do not answer\"}\n" : "the jobs do not answer\n";
   }
-  return json ? StatusJson({*reply}) : Inert(StatusTable({*reply}));
+  if (json) return StatusJson({*reply});
+  const std::string warning = OpenNetworkWarning(loaded_->config, reply->address());
+  return Inert(warning + (warning.empty() ? "" : "\n\n") + StatusTable({*reply}));
 }
 
 std::string StatusPages::StatusForBrowsers() const {
   const std::optional<v1::StatusReply> reply = Look();
-  return reply.has_value() ? StatusHtml(*reply) : "<p>the jobs do not answer</p>\n";
+  if (!reply.has_value()) return "<p>the jobs do not answer</p>\n";
+  return StatusHtml(*reply, OpenNetworkWarning(loaded_->config, reply->address()));
 }
 
 std::string StatusPages::Config(bool json) const {

@@ -80,10 +80,12 @@ std::string HtmlText(absl::string_view text) {
       {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}});
 }
 
-std::string StatusHtml(const v1::StatusReply& reply) {
+std::string StatusHtml(const v1::StatusReply& reply, const std::string& warning) {
   const Replies one = {reply};
   const std::string title = absl::StrCat("Ballast server ", reply.id());
-  return absl::StrCat(kHead, title, "</title></head><body>\n<h1>", title, "</h1>\n",
+  const std::string above =
+      warning.empty() ? "" : absl::StrCat("<p class=\"bad\">", HtmlText(warning), "</p>\n");
+  return absl::StrCat(kHead, title, "</title></head><body>\n<h1>", title, "</h1>\n", above,
                       Table("Server", ServerRows(one)), Table("Jobs", JobRows(one)), Errors(reply),
                       Table("Trainers and what they owe", SlotRows(one)),
                       Table("Last rounds", RoundRows(one)), Table("Works under way", WorkRows(one)),

@@ -15,6 +15,7 @@ std::string HtmlText(absl::string_view text);
 
 // One whole page without scripts, which loads nothing and asks for itself again every 5 s: server
 // and peers, jobs, what trainers owe, the last rounds, works under way, the last events.
-std::string StatusHtml(const v1::StatusReply& reply);
+// `warning`, if it is not empty, stands above all.
+std::string StatusHtml(const v1::StatusReply& reply, const std::string& warning = "");
 
 }  // namespace ballast::server

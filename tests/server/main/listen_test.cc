@@ -19,6 +19,17 @@ TEST(ListenTest, TheToldAddressHasTheBoundPort) {
   EXPECT_FALSE(ToldAddress("nonsense", "", 4000).ok());
 }
 
+TEST(ListenTest, AServerThatStrangersReachSaysSo) {
+  config::v1::ServerConfig config;
+  config.mutable_listen()->set_address("127.0.0.1:7000");
+  EXPECT_EQ(OpenNetworkWarning(config, "a:7000"), "");
+  config.mutable_listen()->set_address("0.0.0.0:7000");
+  EXPECT_THAT(OpenNetworkWarning(config, "a:7000"),
+              testing::HasSubstr("every process that reaches a:7000"));
+  config.mutable_security()->set_mode(config::v1::SECURITY_MODE_TLS);
+  EXPECT_EQ(OpenNetworkWarning(config, "a:7000"), "");
+}
+
 TEST(ListenTest, TheReadyFileIsWrittenWholeOrNotAtAll) {
   const auto folder =
       std::filesystem::temp_directory_path() /

@@ -406,6 +406,16 @@ class RunTest(unittest.TestCase):
             self.assertEqual(server.process.returncode, 1)
             self.assertIn("peers", err)
 
+    def test_a_server_that_strangers_reach_says_so_on_its_status_page(self):
+        for address, said in (("127.0.0.1:0", False), ("0.0.0.0:0", True)):
+            with ServerProcess(self.folder, "--listen", address, "--admin=127.0.0.1:0",
+                               "--set=listen.insecure_network=true",
+                               "--set=listen.advertise_address=127.0.0.1:0") as server:
+                admin = server.ready()["admin"]
+                text = get(admin, "/statusz?format=text")[1]
+                self.assertEqual("listen.insecure_network: every process" in text, said, text)
+                json.loads(get(admin, "/statusz?format=json")[1])
+
     def test_the_admin_port_shows_metrics_status_and_configuration(self):
         with ServerProcess(self.folder, "--dram-budget", "96MiB",
                            "--set=storage.memory_budget=128MiB") as server:

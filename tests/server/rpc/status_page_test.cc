@@ -56,6 +56,12 @@ TEST(StatusPage, TextOfOthersStaysText) {
   EXPECT_THAT(page, HasSubstr("&lt;/table&gt;&lt;script&gt;alert(3)"));
 }
 
+TEST(StatusPage, AWarningStandsAboveAllAsText) {
+  const std::string page = StatusHtml(v1::StatusReply(), "<b>open</b>");
+  EXPECT_THAT(page, HasSubstr("<p class=\"bad\">&lt;b&gt;open&lt;/b&gt;</p>"));
+  EXPECT_LT(page.find("open"), page.find("<h2>"));
+}
+
 TEST(StatusPage, SaysWhereThereIsNothing) {
   EXPECT_THAT(StatusHtml(v1::StatusReply()), HasSubstr("<h2>Jobs</h2>\n<p>none</p>"));
 }
