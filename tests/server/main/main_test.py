@@ -410,7 +410,7 @@ class RunTest(unittest.TestCase):
         for address, said in (("127.0.0.1:0", False), ("0.0.0.0:0", True)):
             with ServerProcess(self.folder, "--listen", address, "--admin=127.0.0.1:0",
                                "--set=listen.insecure_network=true",
-                               "--set=listen.advertise_address=127.0.0.1:0") as server:
+                               "--set=listen.advertise_address=127.0.0.1:7000") as server:
                 admin = server.ready()["admin"]
                 text = get(admin, "/statusz?format=text")[1]
                 self.assertEqual("listen.insecure_network: every process" in text, said, text)
