@@ -91,6 +91,15 @@ class Http2:
         elif kind == GOAWAY:
             raise ConnectionError(payload[8:].decode(errors="replace"))
 
+    def read_what_came(self) -> None:
+        """Reads one frame, and those that have come with it."""
+        self.read()
+        while len(self._buffer) >= 9:
+            length = struct.unpack(">I", b"\0" + self._buffer[:3])[0]
+            if len(self._buffer) < 9 + length:
+                return
+            self.read()
+
     def _settings(self, payload: bytes) -> None:
         for at in range(0, len(payload), 6):
             name, value = struct.unpack(">HI", payload[at : at + 6])

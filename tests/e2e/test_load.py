@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from e2e.load import CONNECTION_BYTES, measure
+import pytest
+
+from e2e.load import CONNECTION_BYTES, measure, measure_shape
+from e2e.load_shapes import SHAPES, SHORT, Stage
 from e2e.one_server import OneServer
 
 
@@ -15,3 +18,10 @@ def test_a_neighbours_jobs_end_right_beside_a_crowd_of_strangers(ballastd, tmp_p
     assert result["garbage_refused"] > 0
     most = 1.10 * result["resident_before_bytes"] + 500 * CONNECTION_BYTES
     assert result["resident_most_bytes"] <= most
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_neighbours_jobs_end_right_beside_each_shape_of_load_with_tls(ballastd, tmp_path, shape):
+    stage = Stage(ballastd, tmp_path)
+    with stage.server:
+        print(measure_shape(stage, shape, SHORT, jobs=2))
