@@ -72,6 +72,7 @@ GenericServerOptions Settings::Port() const {
   options.max_streams_per_connection = static_cast<int>(limits.max_streams_per_connection());
   options.keepalive_time = ScaledMs(config_.timing().keepalive_time());
   options.keepalive_timeout = ScaledMs(config_.timing().keepalive_timeout());
+  options.max_connection_age = ScaledMs(config_.listen().max_connection_age());
   options.time_scale = time_scale_;
   return options;
 }
@@ -95,6 +96,7 @@ TrainerStreamConfig Settings::Stream() const {
   stream.presence_bytes_max = config_.limits().max_tensors() / 8 + 1;
   stream.report_after = Scaled(config_.timing().report_after());
   stream.lease = Scaled(config_.timing().lease());
+  stream.max_age = Scaled(config_.listen().max_connection_age());
   return stream;
 }
 

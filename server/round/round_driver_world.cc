@@ -104,7 +104,7 @@ void RoundDriver::Attach(const SlotHello& hello, const std::shared_ptr<SlotSink>
   if (absl::Status status = audience_.CheckHello(hello); !status.ok()) return done(status);
   audience_.Open(hello.slot, sink);
   Feed(SlotBackInput{hello.slot});
-  SlotWelcome welcome{.round = fsm_.round()};
+  SlotWelcome welcome{.round = fsm_.round(), .durable = fsm_.durable()};
   if (fsm_.durable()) {
     welcome.complete = fsm_.CompleteFor(hello.slot);
     welcome.init_missing = fsm_.InitMissing();

@@ -88,6 +88,7 @@ struct SlotHello {
 // Where it continues; docs/formats/wire.md, Welcome.
 struct SlotWelcome {
   uint64_t round = 0;
+  bool durable = false;  // a stream that ends may be resumed
   std::vector<uint32_t> complete;
   std::vector<uint32_t> init_missing;
 };

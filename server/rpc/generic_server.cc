@@ -1,6 +1,7 @@
 #include "server/rpc/generic_server.h"
 
 #include <algorithm>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -20,6 +21,16 @@ constexpr std::chrono::seconds kReleaseWarning{10};
 // How long a connection may take to say its first bytes, and then for its handshake.
 constexpr int kFirstBytesMs = 5000;
 constexpr int kHandshakeMs = 10000;
+
+// A connection says goodbye at its age, 10 % earlier or later by chance, and keeps the calls that
+// it has: a trainer's stream ends when its round allows (StreamAge), and others end by themselves.
+void SetConnectionAge(std::chrono::milliseconds age, grpc::ServerBuilder* builder) {
+  if (age.count() == 0) return;
+  constexpr int64_t kMost = std::numeric_limits<int>::max();  // to gRPC, no end
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                              static_cast<int>(std::min<int64_t>(age.count(), kMost)));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, static_cast<int>(kMost));
+}
 
 int Scaled(int ms, double time_scale) { return static_cast<int>(ms * time_scale); }
 
@@ -82,6 +93,7 @@ absl::Status GenericServer::Build(const GenericServerOptions& options) {
                              static_cast<int>(options.keepalive_timeout.count()));
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              Scaled(kHandshakeMs, options.time_scale));
+  SetConnectionAge(options.max_connection_age, &builder);
   BALLAST_ASSIGN_OR_RETURN(listener_, Listener::Bind(ListenerOf(options), &builder));
   builder.RegisterAsyncGenericService(&service_);
   const int cores = static_cast<int>(std::thread::hardware_concurrency());

@@ -33,6 +33,8 @@ struct GenericServerOptions {
   int max_streams_per_connection = 64;
   std::chrono::milliseconds keepalive_time{2000};
   std::chrono::milliseconds keepalive_timeout{1000};
+  // After it a connection takes no further call; those that are open stay. 0: never.
+  std::chrono::milliseconds max_connection_age{0};
   ConnectionLimits connections;
   double time_scale = 1;             // of the keepalive's lower bounds, and of handshakes
   ServerMetrics* metrics = nullptr;  // of the calls; may be null, outlives the server

@@ -50,7 +50,7 @@ GenericServer::HandlerFactory TrainerStream::Factory(const TrainerStreamDeps* de
 }
 
 TrainerStream::TrainerStream(const TrainerStreamDeps* deps, std::shared_ptr<GenericCall> call)
-    : deps_(deps), call_(std::move(call)), last_heard_(deps->clock->Now()) {
+    : deps_(deps), call_(std::move(call)), last_heard_(deps->clock->Now()), age_({}, {}, {}, 0) {
   outbox_ = std::make_unique<Outbox>(Outbox::Limits(), Outbox::Identity());
 }
 
@@ -122,6 +122,11 @@ void TrainerStream::OnAttached(const std::shared_ptr<RoundEngine>& engine,
     seated_ = !over;
     if (state_ == State::kAttaching) {
       state_ = State::kOpen;
+      const std::chrono::nanoseconds now = deps_->clock->Now();
+      if (welcome->durable) {
+        age_ = StreamAge(deps_->config.max_age, deps_->config.age_grace, now,
+                         identity_.incarnation + static_cast<uint64_t>(now.count()));
+      }
       v1::ServerMessage message;
       message.mutable_welcome()->set_protocol(protocol);
       message.mutable_welcome()->set_round(welcome->round);
@@ -142,11 +147,14 @@ void TrainerStream::OnAttached(const std::shared_ptr<RoundEngine>& engine,
 }
 
 absl::Status TrainerStream::OnNext(const ClientInput& input) {
-  if (const auto* frame = absl::get_if<DecodedFrame>(&input)) {
-    OnFrame(*frame);
-    return absl::OkStatus();
+  const auto* const control = absl::get_if<v1::ClientMessage>(&input);
+  if (control == nullptr || !control->has_heartbeat()) {
+    MutexLock lock(&mu_);
+    age_.OnWork();
   }
-  return OnControl(absl::get<v1::ClientMessage>(input));
+  if (control != nullptr) return OnControl(*control);
+  OnFrame(absl::get<DecodedFrame>(input));
+  return absl::OkStatus();
 }
 
 absl::Status TrainerStream::OnControl(const v1::ClientMessage& message) {

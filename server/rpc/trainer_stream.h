@@ -26,6 +26,7 @@
 #include "server/rpc/directory_holder.h"
 #include "server/rpc/generic_server.h"
 #include "server/rpc/outbox.h"
+#include "server/rpc/stream_age.h"
 
 namespace ballast::server {
 
@@ -38,6 +39,10 @@ struct TrainerStreamConfig {
   std::chrono::nanoseconds report_after = std::chrono::milliseconds(2500);
   // How long a message may be on its way out: a trainer that takes none is lost.
   std::chrono::nanoseconds lease = std::chrono::seconds(10);
+  // Age at which a durable job's stream ends between two rounds, and how much later it ends within
+  // one. 0: it stays.
+  std::chrono::nanoseconds max_age{0};
+  std::chrono::nanoseconds age_grace = std::chrono::seconds(30);
 };
 
 // Everything outlives the streams' calls.
@@ -104,6 +109,8 @@ class TrainerStream : public CallHandler,
   // Ends the stream of an identity that is denied by now; whether it did.
   bool EndDenied();
   void CheckSilence();
+  // Ends a stream that has reached its age, which the trainer resumes. Whether it did.
+  bool EndAged();
   // Gives up a trainer that takes nothing of what is sent to it. Whether it did.
   bool GiveUpUntaken();
   void WatchSilence();
@@ -126,6 +133,7 @@ class TrainerStream : public CallHandler,
   std::chrono::nanoseconds paused_at_ ABSL_GUARDED_BY(mu_){0};
   // Since when a message is on its way out; 0: none is.
   std::chrono::nanoseconds sending_since_ ABSL_GUARDED_BY(mu_){0};
+  StreamAge age_ ABSL_GUARDED_BY(mu_);  // of a durable job; else it never ends
   bool left_ ABSL_GUARDED_BY(mu_) = false;
   bool seated_ ABSL_GUARDED_BY(mu_) = false;  // the engine has our sink
   std::string close_why_ ABSL_GUARDED_BY(mu_);

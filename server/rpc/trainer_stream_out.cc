@@ -58,9 +58,17 @@ absl::optional<grpc::ByteBuffer> TrainerStream::NextMessage() {
 void TrainerStream::Count(const OutMessage& message) {
   if (const auto* const frame = absl::get_if<OutFrame>(&message)) {
     if (job_metrics_ != nullptr) job_metrics_->pull_bytes.Add(frame->bytes.bytes);
-  } else if (deps_->metrics != nullptr && absl::get<v1::ServerMessage>(message).has_done()) {
+  } else if (absl::get<v1::ServerMessage>(message).has_done()) {
     // It comes behind all weights of the round.
-    deps_->metrics->ObserveRound(RoundPhase::kStream, deps_->clock->Now() - done_at_);
+    const std::chrono::nanoseconds now = deps_->clock->Now();
+    if (deps_->metrics != nullptr) {
+      deps_->metrics->ObserveRound(RoundPhase::kStream, now - done_at_);
+    }
+    age_.OnRoundDone();
+    if (!age_.Over(now)) return;
+    deps_->executor->Post([weak = weak_from_this()] {
+      if (const auto stream = weak.lock()) stream->EndAged();
+    });
   }
 }
 
@@ -219,6 +227,19 @@ bool TrainerStream::GiveUpUntaken() {
   return true;
 }
 
+bool TrainerStream::EndAged() {
+  {
+    MutexLock lock(&mu_);
+    if (state_ != State::kOpen || !age_.Over(deps_->clock->Now())) return false;
+  }
+  const std::string why = "its connection has reached listen.max_connection_age";
+  Close(ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
+                      "the connection has reached listen.max_connection_age; connect again"),
+        why);
+  Lost(why);
+  return true;
+}
+
 bool TrainerStream::EndDenied() {
   if (deps_->gate == nullptr) return false;
   const absl::Status allowed = deps_->gate->StillAllowed(call_->caller());
@@ -239,7 +260,7 @@ void TrainerStream::CheckSilence() {
              deps_->clock->Now() - last_heard_ >= deps_->config.report_after;
     said_hello = state_ != State::kHello;
   }
-  if (EndDenied()) return;
+  if (EndDenied() || EndAged()) return;
   if (!silent) return WatchSilence();
   const std::string after = FormatDuration(deps_->config.report_after);
   if (!said_hello) {

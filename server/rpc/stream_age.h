@@ -1,0 +1,34 @@
+// When a trainer's stream has reached the age at which it ends: between two rounds, where nothing
+// has to be sent again, or a while later wherever it is. Comes from: TrainerStream (times,
+// messages). Goes to: TrainerStream, which ends itself. Thread safety: none; lives under the
+// stream's lock.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace ballast::server {
+
+class StreamAge {
+ public:
+  using Time = std::chrono::nanoseconds;
+
+  // A stream that was opened at `born` and ends at the age of `max`, up to 10 % earlier or later as
+  // `chance`, a random number, says. max = 0: it never does. `grace`: how much later that is
+  // within a round.
+  StreamAge(Time max, Time grace, Time born, uint64_t chance);
+
+  // The trainer takes part in something: a round, an upload or a fetch.
+  void OnWork() { between_rounds_ = false; }
+  // The end of a round goes out to the trainer.
+  void OnRoundDone() { between_rounds_ = true; }
+
+  bool Over(Time now) const;
+
+ private:
+  Time soft_end_;
+  Time hard_end_;
+  bool between_rounds_ = true;
+};
+
+}  // namespace ballast::server
