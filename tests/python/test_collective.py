@@ -112,8 +112,10 @@ def test_an_error_of_the_group_is_a_lost_trainer_with_place_and_round(fake, grou
 
 
 def test_nccl_needs_parameters_on_a_gpu(fake):
-    with pytest.raises(ballast.Unsupported, match="needs parameters on a GPU; give a process"):
+    needed = "needs all parameters on a GPU, and '.*' is on the CPU; give a process group of gloo"
+    with pytest.raises(ballast.Unsupported, match=needed):
         optimizer(with_gradients(model()), collective="nccl").attach()
+    assert not fake.attached, "the job was attached to"
 
 
 @pytest.mark.parametrize("text", ["no", "0", "-1", "inf"])

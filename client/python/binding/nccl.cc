@@ -8,6 +8,8 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -88,6 +90,13 @@ class Communicator {
     RaiseUnlessOk(status);
   }
 
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator() {
+    // A process forked from the owner has no part in the communicator.
+    if (getpid() != pid_) static_cast<void>(collective_.release());
+  }
+
   void ReduceScatter(uintptr_t bucket, uintptr_t share, size_t count, int dtype, uint64_t round,
                      uint32_t number) {
     Run([&](collective::Collective& c) {
@@ -129,6 +138,7 @@ class Communicator {
 
   const std::shared_ptr<Memory> memory_;
   const nb::object look_;
+  const pid_t pid_ = getpid();
   std::unique_ptr<collective::NcclCollective> collective_;
 };
 

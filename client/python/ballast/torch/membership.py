@@ -167,6 +167,8 @@ class Membership:
         weights = [buffers.weight_address(e) for e in entries]
         specs = [e.spec() for e in entries]
         received = self.config.init == "broadcast" and self.config.rank != 0
+        if self.config.collective == collective_option.NCCL:
+            nccl.check(_named(entries))
         if self.session is None:
             self.options = self._kind.options(param_groups)
             received = self._take_seat(specs, weights, entries) or received

@@ -64,11 +64,26 @@ def _comms() -> Any:
         raise Unsupported(_text(error)) from None
 
 
-class Nccl(Agreement):
-    """The calls of one trainer on the communicator of its epoch.
+def check(tensors: list[tuple[str, torch.Tensor]]) -> None:
+    """Unsupported unless these named tensors are all on a GPU and NCCL is there and new enough.
 
-    on: the GPU of the job's tensors; None: the host's, which only the fake NCCL of the tests takes.
-    Unsupported where there is no NCCL, or one that is too old.
+    BadArgument when BALLAST_COLLECTIVE_TIMEOUT is no time.
+    """
+    collective_option.timeout_s(os.environ)
+    here = [name for name, tensor in tensors if not gpu.on_gpu(tensor)]
+    # The fake NCCL of the tests takes memory of the host.
+    if here and os.environ.get(ON_HOST) != "1":
+        raise Unsupported(
+            f'collective="nccl" needs all parameters on a GPU, and {here[0]!r} is on the CPU; give '
+            "a process group of gloo for parameters on the CPU"
+        )
+    _comms()
+
+
+class Nccl(Agreement):
+    """The calls of one trainer on the communicator of its epoch, for tensors that check() takes.
+
+    on: the GPU of the job's tensors; None: the host, with the fake NCCL of the tests.
     """
 
     recovers = True
@@ -76,11 +91,6 @@ class Nccl(Agreement):
     def __init__(self, config: JobConfig, session: Session, on: gpu.Gpu | None) -> None:
         waits_s = collective_option.timeout_s(os.environ) * config.time_scale
         super().__init__(config, session, waits_s)
-        if on is None and os.environ.get(ON_HOST) != "1":
-            raise Unsupported(
-                'collective="nccl" needs parameters on a GPU; give a process group of gloo for '
-                "parameters on the CPU"
-            )
         self._gpu = on
         self._comms = _comms()
         self._link: Any = None
