@@ -274,7 +274,7 @@ void RendezvousFsm::OnEnd(const absl::Status& why, Effects* effects) {
 
 // --- What is known ------------------------------------------------------------------------------
 
-bool RendezvousFsm::open(const std::string& tag) const {
+bool RendezvousFsm::is_open(const std::string& tag) const {
   const auto found = meetings_.find(tag);
   return found != meetings_.end() && found->second.open;
 }

@@ -56,7 +56,7 @@ class RendezvousFsm {
 
   const Epoch& epoch() const { return epoch_; }
   // Whether every rank may use the communicator of that tag of the newest generation.
-  bool open(const std::string& tag) const;
+  bool is_open(const std::string& tag) const;
   bool anybody_waits() const;
 
  private:

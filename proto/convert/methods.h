@@ -7,6 +7,7 @@ namespace ballast::method {
 
 inline constexpr char kAttach[] = "/ballast.v1.Control/Attach";
 inline constexpr char kExtend[] = "/ballast.v1.Control/Extend";
+inline constexpr char kRendezvous[] = "/ballast.v1.Control/Rendezvous";
 inline constexpr char kJobStatus[] = "/ballast.v1.Control/JobStatus";
 inline constexpr char kExchange[] = "/ballast.v1.Data/Exchange";
 inline constexpr char kPeerHello[] = "/ballast.v1.Peer/Hello";

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/rendezvous/rendezvous_types.h"
 #include "common/security/caller.h"
 #include "server/round/round_types.h"
 
@@ -44,6 +45,13 @@ struct AttachResult {
   uint32_t window_extents = 0;
   bool resumed = false;  // the job was there before this process came
   SeatState state;
+};
+
+// A trainer's part in making a communicator among the trainers of a job.
+struct RendezvousCall {
+  uint64_t job = 0;
+  rendezvous::Call call;
+  Caller caller;
 };
 
 struct ExtendCall {

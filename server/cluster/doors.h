@@ -41,6 +41,12 @@ class TrainerDoor {
   // Answers when every slot has asked and every server has the new groups, or with the typed errors
   // of client.h's AddGroup.
   virtual void Extend(ExtendCall call, std::function<void(absl::StatusOr<JobPlan>)> done) = 0;
+  // Answers when what the caller waits for is there, or after the call's wait, or with the typed
+  // errors of the client's rendezvous.h.
+  virtual void Rendezvous(RendezvousCall call,
+                          std::function<void(absl::StatusOr<rendezvous::Reply>)> done) = 0;
+  // The rank has said what it does. Nothing where it holds no seat, or this is not the home.
+  virtual void Heard(uint64_t job, Member rank, Doing doing) = 0;
 };
 
 // What the home orders at this server, and, at the home, what peers ask. See PeerLink, whose calls

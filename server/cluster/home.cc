@@ -35,6 +35,11 @@ void Home::Extend(const ExtendCall& call, const ExtendDone& done) {
   status.ok() ? homes_.Extend(call, done) : done(status);
 }
 
+void Home::Rendezvous(const RendezvousCall& call, const RendezvousDone& done) {
+  const absl::Status status = parts_.self->CheckHome();
+  status.ok() ? homes_.rendezvous()->Ask(call, done) : done(status);
+}
+
 void Home::WhichRest(const std::vector<uint64_t>& jobs,
                      const std::function<void(absl::StatusOr<std::vector<uint64_t>>)>& done) const {
   if (absl::Status st = parts_.self->CheckHome(); !st.ok()) return done(st);

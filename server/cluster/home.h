@@ -36,6 +36,10 @@ class Home final : public JobNames, public LocalJobs::Listener, private HomeHost
   void Attach(const AttachCall& call, const AttachDone& done);
   void AttachCancelled(const QualifiedName& job, uint32_t slot, uint64_t call);
   void Extend(const ExtendCall& call, const ExtendDone& done);
+  void Rendezvous(const RendezvousCall& call, const RendezvousDone& done);
+  void Heard(uint64_t job, const Member& rank, const Doing& doing) {
+    homes_.rendezvous()->OnHeard(job, rank, doing);  // Elsewhere than at the home there is no job.
+  }
   void WhichRest(const std::vector<uint64_t>& jobs,
                  const std::function<void(absl::StatusOr<std::vector<uint64_t>>)>& done) const;
   void MakeForHome(const JobPlan& plan, const std::function<void(absl::Status)>& done);

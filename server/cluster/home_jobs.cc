@@ -149,6 +149,7 @@ void HomeJobs::OnReleased(const JobPlan& plan) {
   if (!job.made() || job.plan().job != plan.job) return;
   // Nothing waits at the end of a job, but for a call that came after it.
   Feed({it->first, it->second.life}, home::FailInput{home::NoDurableJob(config_.self, plan.job)});
+  rendezvous_.Forget(plan.job, home::NoJobOfNumber(plan.job));
   homes_.erase(plan.name());
 }
 
@@ -156,7 +157,10 @@ void HomeJobs::OnPeerLost(uint32_t server, const std::string& why) {
   FeedAll(home::PeerLostInput{server, why});
 }
 
-void HomeJobs::FailCalls(const absl::Status& status) { FeedAll(home::FailInput{status}); }
+void HomeJobs::FailCalls(const absl::Status& status) {
+  rendezvous_.FailCalls(status);
+  FeedAll(home::FailInput{status});
+}
 
 const HomeJob* HomeJobs::Find(const QualifiedName& name) const {
   const auto it = homes_.find(name);
@@ -204,6 +208,7 @@ void HomeJobs::Feed(const Life& to, const home::Input& input) {
   if (it == homes_.end() || it->second.life != to.life) return;  // Of a job that is over.
   home::Effects effects;
   it->second.job.Step(clock_->Now(), input, &effects);
+  rendezvous_.Follow(it->second.job);
   if (it->second.job.stage() == HomeJob::Stage::kOver) homes_.erase(it);
   for (const home::Effect& effect : effects) {
     std::visit([&](const auto& one) { Do(to, one); }, effect);

@@ -17,6 +17,7 @@
 #include "common/base/clock.h"
 #include "server/cluster/home_job.h"
 #include "server/cluster/job_directory.h"
+#include "server/cluster/rendezvous_desk.h"
 
 namespace ballast::server {
 
@@ -65,6 +66,8 @@ class HomeJobs {
   void Attach(const AttachCall& call, const AttachDone& done);
   void HangUp(const QualifiedName& job, uint32_t slot, uint64_t call);
   void Extend(const ExtendCall& call, const ExtendDone& done);
+  // The rendezvous of the jobs here; it follows their epochs.
+  RendezvousDesk* rendezvous() { return &rendezvous_; }
 
   // A job was read from this server's disk; see HomeJob::Recovered.
   void Recover(const JobPlan& plan, bool making);
@@ -142,6 +145,12 @@ class HomeJobs {
   PeerLink* const peers_;
   HomeHost* const host_;
   std::map<QualifiedName, Home> homes_;
+  RendezvousDesk rendezvous_{clock_, host_, [this](uint64_t job) -> const HomeJob* {
+                               for (const auto& [name, home] : homes_) {
+                                 if (home.job.plan().job == job) return &home.job;
+                               }
+                               return nullptr;
+                             }};
   uint64_t next_life_ = 1;
   home::Ticket next_ticket_ = 1;
   std::map<home::Ticket, AttachDone> attaches_;

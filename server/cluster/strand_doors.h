@@ -57,6 +57,15 @@ class StrandTrainerDoor final : public TrainerDoor {
       parts_.home->Extend(call, done);
     });
   }
+  void Rendezvous(RendezvousCall call,
+                  std::function<void(absl::StatusOr<rendezvous::Reply>)> done) override {
+    parts_.strand->Post([this, call = std::move(call), done = std::move(done)] {
+      parts_.home->Rendezvous(call, done);
+    });
+  }
+  void Heard(uint64_t job, Member rank, Doing doing) override {
+    parts_.strand->Post([=, this] { parts_.home->Heard(job, rank, doing); });
+  }
 
  private:
   const DoorParts parts_;

@@ -98,6 +98,21 @@ void Extend(const DirectoryHolder& holder, const std::shared_ptr<Refusals>& refu
   (*door)->Extend(*std::move(extend), extended);
 }
 
+void Rendezvous(const DirectoryHolder& holder, const std::shared_ptr<UnaryCall>& call,
+                const grpc::ByteBuffer& bytes) {
+  v1::RendezvousRequest request;
+  if (!call->Parse(bytes, &request)) return;
+  const auto door = holder.trainers();
+  if (!door.ok()) return call->Fail(door.status());
+  absl::StatusOr<RendezvousCall> asked = RendezvousFromProto(request);
+  if (!asked.ok()) return call->Fail(asked.status());
+  asked->caller = call->caller();
+  asked->call.identity = asked->caller.uri();
+  (*door)->Rendezvous(*std::move(asked), [call](const absl::StatusOr<rendezvous::Reply>& reply) {
+    reply.ok() ? call->Reply(RendezvousToProto(*reply)) : call->Fail(reply.status());
+  });
+}
+
 // `facts`: of this server.
 v1::JobStatusReply AboutServer(const ServerFacts& facts) {
   v1::JobStatusReply reply;
@@ -140,6 +155,9 @@ void AddControlMethods(GenericServer* server, const DirectoryHolder* directory,
   server->AddMethod(method::kJobStatus,
                     UnaryCall::Factory([directory, facts](auto call, auto bytes) {
                       TellOfJob(*directory, facts(), call, bytes);
+                    }));
+  server->AddMethod(method::kRendezvous, UnaryCall::Factory([directory](auto call, auto bytes) {
+                      Rendezvous(*directory, call, bytes);
                     }));
   server->AddMethod(method::kAttach,
                     UnaryCall::Factory([directory, terms, refusals](auto call, auto bytes) {

@@ -23,6 +23,11 @@ namespace ballast::server {
 absl::StatusOr<AttachCall> AttachFromProto(const v1::AttachRequest& request);
 absl::StatusOr<ExtendCall> ExtendFromProto(const v1::ExtendRequest& request);
 
+// Errors: INVALID_ARGUMENT BAD_FRAME: an act or a phase that is none. Times above a day are a day.
+absl::StatusOr<RendezvousCall> RendezvousFromProto(const v1::RendezvousRequest& request);
+v1::RendezvousReply RendezvousToProto(const rendezvous::Reply& reply);
+absl::StatusOr<Doing> DoingFromProto(const v1::Doing& doing);
+
 // What an Attach answers besides the plan.
 struct TransportTerms {
   uint32_t chunk_bytes = 0;

@@ -157,6 +157,15 @@ absl::Status TrainerStream::OnNext(const ClientInput& input) {
   return absl::OkStatus();
 }
 
+absl::Status TrainerStream::OnDoing(const v1::Doing& said) const {
+  BALLAST_ASSIGN_OR_RETURN(const Doing doing, DoingFromProto(said));
+  if (doing.phase == CollectivePhase::kNone) return absl::OkStatus();
+  const auto door = deps_->directory->trainers();
+  if (!door.ok()) return absl::OkStatus();
+  (*door)->Heard(identity_.job, {identity_.slot, identity_.incarnation, ""}, doing);
+  return absl::OkStatus();
+}
+
 absl::Status TrainerStream::OnControl(const v1::ClientMessage& message) {
   switch (message.kind_case()) {
     case v1::ClientMessage::kBegin: {
@@ -166,6 +175,7 @@ absl::Status TrainerStream::OnControl(const v1::ClientMessage& message) {
       return absl::OkStatus();
     }
     case v1::ClientMessage::kHeartbeat: {
+      BALLAST_RETURN_IF_ERROR(OnDoing(message.heartbeat().doing()));
       {
         MutexLock lock(&mu_);
         outbox_->AddHeartbeat(message.heartbeat().sequence());

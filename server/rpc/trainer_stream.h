@@ -88,6 +88,8 @@ class TrainerStream : public CallHandler,
                   const absl::StatusOr<SlotWelcome>& welcome, uint32_t protocol);
   absl::Status OnNext(const ClientInput& input);
   absl::Status OnControl(const v1::ClientMessage& message);
+  // The home hears what the trainer does, if it says so. Error: BAD_FRAME.
+  absl::Status OnDoing(const v1::Doing& said) const;
   void OnFrame(const DecodedFrame& frame);
   // OK when a trainer sends frames of this kind and the frame belongs to this stream. The engine
   // checks the rest: what the round expects, and the checksum.

@@ -18,6 +18,7 @@ constexpr Roles kListeners{Role::kTrainer, Role::kViewer, Role::kOperator, Role:
 constexpr MethodRow kRows[] = {
     {"/ballast.v1.Control/Attach", kTrainers, Scope::kTenant, false},
     {"/ballast.v1.Control/Extend", kTrainers, Scope::kTenant, false},
+    {"/ballast.v1.Control/Rendezvous", kTrainers, Scope::kTenant, false},
     {"/ballast.v1.Control/JobStatus", kTrainers, Scope::kTenant, false},
 
     {"/ballast.v1.Data/Exchange", kTrainers, Scope::kTenant, false},

@@ -17,8 +17,9 @@ run(0 ${CMAKE_COMMAND} --install ${BUILD_DIR} --component client --prefix ${pref
 # Public headers only, and nothing of the server.
 file(GLOB_RECURSE headers RELATIVE ${prefix}/include ${prefix}/include/*)
 list(SORT headers)
-set(public ballast/admin.h ballast/client.h ballast/dealt.h ballast/error.h ballast/gpu.h
-  ballast/hyper.h ballast/policy.h ballast/security.h)
+set(public ballast/admin.h ballast/client.h ballast/counters.h ballast/dealt.h
+  ballast/error.h ballast/gpu.h ballast/hyper.h ballast/policy.h ballast/rendezvous.h
+  ballast/security.h)
 if(NOT "${headers}" STREQUAL "${public}")
   message(FATAL_ERROR "installed headers: ${headers}")
 endif()

@@ -26,11 +26,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "ballast/counters.h"
 #include "ballast/dealt.h"
 #include "ballast/error.h"
 #include "ballast/gpu.h"
 #include "ballast/hyper.h"
 #include "ballast/policy.h"
+#include "ballast/rendezvous.h"
 #include "ballast/security.h"
 
 namespace ballast::client {
@@ -214,16 +216,6 @@ struct RoundReport {
   uint32_t world = 0;       // trainers whose gradients were averaged
 };
 
-// Counts of a client since its attach. Copies per byte are copied / payload bytes of a direction: 0
-// up, where the transport reads the caller's own memory; 1 down, out of the transport's memory.
-struct TransferCounters {
-  uint64_t payload_up_bytes = 0;
-  uint64_t payload_down_bytes = 0;
-  uint64_t copied_up_bytes = 0;
-  uint64_t copied_down_bytes = 0;
-  uint64_t frames_refused = 0;
-};
-
 // What one round sets when a caller imports optimizer state: a plane, that is the bits of one state
 // array, as many per element as the tensor's dtype has: all 32 of an fp32 tensor, the high or the
 // low half of a bf16 or fp16 tensor.
@@ -390,6 +382,8 @@ class Client {
   virtual uint64_t job_id() const = 0;
   virtual uint32_t server_count() const = 0;
   virtual TransferCounters counters() const = 0;
+  // How the trainers agree on communicators among them; lives as long as the client.
+  virtual Rendezvous* rendezvous() = 0;
 };
 
 // Switches off the deadlock detection that Debian builds into Abseil's mutexes, for the whole

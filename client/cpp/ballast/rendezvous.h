@@ -9,8 +9,8 @@
 // counts the communicators of an epoch, from 1. A newer generation, and the next epoch, end
 // the older one for every trainer that waits.
 // Comes from: Client::rendezvous(). Goes to: Control.Rendezvous of the job's home.
-// C++17-clean. Thread safety: as Client, one thread at a time; any thread calls SetDoing. Abort()
-// of the client ends every wait with CANCELLED.
+// C++17-clean. Thread safety: any thread calls any of it, beside the thread that uses the Client;
+// the client outlives the calls. Client::Abort() ends every wait with CANCELLED.
 #pragma once
 
 #include <chrono>
@@ -56,6 +56,12 @@ struct RankNews {
   Doing doing;
 };
 
+struct RollCallReport {
+  std::vector<RankNews> ranks;  // of the epoch, ascending slot
+  uint32_t generation = 0;      // the newest of the epoch; 0: none
+  std::string ended;            // why that is over, as every rank reads it; empty: it is not
+};
+
 struct Meeting {
   uint32_t epoch = 0;       // Client::epoch() when the communicator was begun
   uint32_t generation = 1;  // from 1 in each epoch; the next one after GiveUp or a failure
@@ -93,10 +99,11 @@ class Rendezvous {
   // it are kept. A generation that is over already stays so, and that is no error.
   virtual absl::Status GiveUp(const Meeting& meeting, const std::string& why) = 0;
 
-  // All ranks of the present epoch, ascending slot. At once.
-  virtual absl::StatusOr<std::vector<RankNews>> RollCall() = 0;
+  // How the present epoch stands. At once; a thread that watches over communicators calls it.
+  virtual absl::StatusOr<RollCallReport> RollCall() = 0;
 
-  // What this rank does now. It travels with the next heartbeat, and with every call above.
+  // What this rank does now. It travels with heartbeats, every 0.5 s, and with the calls above;
+  // with none before the first SetDoing, Exchange or Ready.
   virtual void SetDoing(const Doing& doing) = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/src/home_rendezvous.h"
 #include "common/base/log.h"
 #include "common/base/names.h"
 #include "common/base/reason.h"
@@ -82,10 +83,13 @@ std::optional<Outgoing> ServerLink::NextMessage() {
   return message;
 }
 
-void ServerLink::Beat(uint64_t sequence) {
+void ServerLink::Beat(uint64_t sequence, const Doing& doing) {
   if (!control_.empty()) return;
   v1::ClientMessage message;
   message.mutable_heartbeat()->set_sequence(sequence);
+  if (doing.phase != CollectivePhase::kNone) {
+    ToProto(doing, message.mutable_heartbeat()->mutable_doing());
+  }
   control_.push_back(message.SerializeAsString());
 }
 

@@ -69,7 +69,7 @@ class ServerLink final : private LinkHandler {
   void Hear(Time now) { last_heard_ = now; }
   std::chrono::nanoseconds Silence(Time now) const { return now - last_heard_; }
   // Sends a heartbeat, unless something else waits to go out.
-  void Beat(uint64_t sequence);
+  void Beat(uint64_t sequence, const Doing& doing);
 
   // Whether the version that Welcome names fits `held`, the version that this trainer holds. With
   // `open` this trainer waits for round `held`, which a durable server may have decided already.

@@ -6,11 +6,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/src/retry.h"
 #include "client/cpp/src/round_input.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "proto/convert/channel.h"
 #include "proto/convert/frame_codec.h"
+#include "proto/convert/methods.h"
 
 namespace ballast::client {
 namespace {
@@ -100,6 +102,23 @@ Session::Session(const JobOptions& options, const AttachResult& attached,
   environment.lease = &lease_;
   environment.device = desk();
   environment.on_change = [this] { changed_.NotifyAll(); };
+  HomeRendezvous::Deps meets{attached.reply.job(), options.slot, attached.incarnation};
+  if (options.durability != Durability::kNone) meets.reconnect_timeout = options.reconnect_timeout;
+  meets.time_scale = options.time_scale;
+  meets.call = [this](const v1::RendezvousRequest& request, std::chrono::milliseconds timeout,
+                      v1::RendezvousReply* reply) {
+    return CallHome(method::kRendezvous, request, timeout, reply, /*quiet=*/true);
+  };
+  meets.wait = [this](std::chrono::milliseconds time) {
+    return SleepPolling(time, [this] { return Poll(); });
+  };
+  meets.now = [this] {
+    MutexLock lock(&mu_);
+    return transport_->Now();
+  };
+  meets.epoch = [this] { return epoch(); };
+  rendezvous_ = std::make_unique<HomeRendezvous>(std::move(meets));
+  environment.doing = [this] { return rendezvous_->doing(); };
   core_ = std::make_unique<SessionCore>(options, attached, std::move(environment));
 }
 
@@ -235,7 +254,7 @@ absl::StatusOr<Activity> Session::FinishActivity() {
 
 absl::Status Session::CallHome(const char* method, const google::protobuf::MessageLite& request,
                                std::chrono::milliseconds timeout,
-                               google::protobuf::MessageLite* reply) {
+                               google::protobuf::MessageLite* reply, bool quiet) {
   std::optional<absl::StatusOr<Payload>> answer;  // both under the lock
   std::unique_ptr<Call> call;
   {
@@ -253,7 +272,7 @@ absl::Status Session::CallHome(const char* method, const google::protobuf::Messa
       if (!answer.has_value()) changed_.WaitFor(&mu_, kPollInterval);
       if (answer.has_value()) break;
     }
-    ReportPauses();
+    if (!quiet) ReportPauses();
     ended = Poll();
   }
   MutexLock lock(&mu_);

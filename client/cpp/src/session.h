@@ -19,6 +19,7 @@
 #include "ballast/v1/control.pb.h"
 #include "client/cpp/src/activity.h"
 #include "client/cpp/src/gpu_tensors.h"
+#include "client/cpp/src/home_rendezvous.h"
 #include "client/cpp/src/job_view.h"
 #include "client/cpp/src/lent_memory.h"
 #include "client/cpp/src/link.h"
@@ -75,6 +76,7 @@ class Session final : public Client {
   uint64_t job_id() const override;
   uint32_t server_count() const override;
   TransferCounters counters() const override;
+  Rendezvous* rendezvous() override { return rendezvous_.get(); }
 
  private:
   Session(const JobOptions& options, const AttachResult& attached,
@@ -92,9 +94,11 @@ class Session final : public Client {
   // After an error: waits until no link and no frame can touch the caller's memory.
   bool Drain(Time deadline);
   // Calls `method` of the job's home and parses the answer into `reply`, telling of pauses
-  // meanwhile. Errors: as Transport::Start; the session's.
+  // meanwhile unless it is `quiet`; then any thread may call it. Errors: as Transport::Start; the
+  // session's.
   absl::Status CallHome(const char* method, const google::protobuf::MessageLite& request,
-                        std::chrono::milliseconds timeout, google::protobuf::MessageLite* reply);
+                        std::chrono::milliseconds timeout, google::protobuf::MessageLite* reply,
+                        bool quiet = false);
   // What a waiting caller does about ten times a second. Errors: the session's; CANCELLED while
   // attaching.
   absl::Status Poll();
@@ -121,6 +125,7 @@ class Session final : public Client {
   DeviceDesk* desk() const { return gpu_ == nullptr ? nullptr : gpu_->desk(); }
 
   const JobOptions options_;
+  std::unique_ptr<HomeRendezvous> rendezvous_;
   const std::unique_ptr<GpuTensors> gpu_;  // before the lease, which may hold its pinned memory
   BufferLease lease_;                      // before the transport, which may hold lent memory
   mutable Mutex mu_;

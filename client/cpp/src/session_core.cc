@@ -53,6 +53,7 @@ SessionCore::SessionCore(const JobOptions& options, const AttachResult& attached
                          Environment environment)
     : transport_(environment.transport),
       on_change_(std::move(environment.on_change)),
+      doing_(std::move(environment.doing)),
       job_(options, attached),
       frames_(&job_, environment.lease, environment.device),
       pauses_(&job_, on_change_),
@@ -262,7 +263,7 @@ void SessionCore::LookAfterServers(Time now) {
       server->handshake().OnSilence();
     }
     server->share().RetryRefused();
-    if (beat) server->Beat(pulse_.beats);
+    if (beat) server->Beat(pulse_.beats, doing_ ? doing_() : Doing());
     server->Kick();
   }
   LogLongWait(job_, std::get_if<Step>(&activity_), now);

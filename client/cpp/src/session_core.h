@@ -38,6 +38,7 @@ class SessionCore final : private ServerLink::Owner {
     BufferLease* lease = nullptr;     // of the memory that activities lend
     DeviceDesk* device = nullptr;     // of the tensors that are not in host memory, if any
     std::function<void()> on_change;  // something ended, failed, or is news
+    std::function<Doing()> doing;     // what the trainer tells with its heartbeats; may be empty
   };
   using Servers = std::vector<std::unique_ptr<ServerLink>>;
 
@@ -132,6 +133,7 @@ class SessionCore final : private ServerLink::Owner {
 
   Transport* const transport_;
   const std::function<void()> on_change_;
+  const std::function<Doing()> doing_;
   JobView job_;
   FrameDesk frames_;
   PauseDesk pauses_;

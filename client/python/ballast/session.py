@@ -132,9 +132,8 @@ class Session:
         session = cls(operation.result(), config, pauses, gpu)
         lifetime.track(session)
         if session.resumed:
-            took = time.monotonic() - began
-            where = f"resumed at round {session.round + 1}"
-            say(config.rank, f"job {config.job}: {where} ({took:.1f} s)")
+            took = f"{time.monotonic() - began:.1f} s"
+            say(config.rank, f"job {config.job}: resumed at round {session.round + 1} ({took})")
         return session
 
     @property
@@ -191,9 +190,9 @@ class Session:
     def job_id(self) -> int:
         return int(self._client.job_id)
 
-    @property
-    def server_count(self) -> int:
-        return int(self._client.server_count)
+    def set_doing(self, phase: int, bucket: int, round: int) -> None:
+        """What this rank does with its communicator, for the home; see ballast.rendezvous."""
+        self._client.set_doing(phase, bucket, round)
 
     def counters(self) -> dict[str, int]:
         return dict(self._client.counters())
@@ -339,8 +338,12 @@ class Session:
 
     def snapshot(self, name: str, keep: int) -> int:
         """Keeps the present state under a name; returns the rounds it has. See Client::Snapshot."""
+        return self.call(lambda client: client.start_snapshot(name, keep)) - 1
+
+    def call(self, start: Callable[[Any], Any]) -> Any:
+        """The result of `start(client)`, an operation that lends no memory."""
         self.check_open()
-        return self._run(self._client.start_snapshot(name, keep), None) - 1
+        return self._run(start(self._client), None)
 
     def leave(self) -> None:
         """Says that this trainer takes no further round. Idempotent; nothing in a forked child."""
@@ -363,10 +366,7 @@ class Session:
                 raise
 
     def leave_at_exit(self) -> None:
-        """As leave(), when the process ends, and only if its exit code is 0 then.
-
-        Else the others see this trainer as lost.
-        """
+        """As leave(), when the process ends with exit code 0; else this trainer counts as lost."""
         if self._end or os.getpid() != self._pid:
             return
         self._end = "the script has ended"

@@ -23,6 +23,7 @@
 #include "client/python/binding/operation.h"
 #include "client/python/binding/pause_queue.h"
 #include "client/python/binding/policy.h"
+#include "client/python/binding/rendezvous.h"
 #include "client/python/binding/safetensors.h"
 
 namespace ballast::python {
@@ -179,6 +180,8 @@ nb::object Result(const Operation& self) {
   if (self.result().client != nullptr) {
     return nb::cast(new Connection(self.result().client), nb::rv_policy::take_ownership);
   }
+  if (self.result().id.has_value()) return ToBytes(*self.result().id);
+  if (self.result().roll_call.has_value()) return ToDict(*self.result().roll_call);
   if (self.result().round != 0) return nb::cast(self.result().round);
   return nb::cast(self.result().tensor_step);
 }
@@ -266,6 +269,23 @@ void DefineProperties(nb::class_<Connection>* connection) {
                    [](const Connection& self) { return self.client()->server_count(); });
 }
 
+void DefineRendezvous(nb::class_<Connection>* connection) {
+  (*connection)
+      .def(
+          "start_rendezvous",
+          [](const Connection& self, const std::string& act, const MeetingTuple& meeting,
+             const nb::bytes& id, const std::string& why) {
+            return StartRendezvous(self.client(), act, meeting, id, why);
+          },
+          nb::arg("act"), nb::arg("meeting"), nb::arg("id"), nb::arg("why"))
+      .def(
+          "set_doing",
+          [](const Connection& self, uint8_t phase, uint32_t bucket, uint64_t round) {
+            SetDoing(self.client().get(), phase, bucket, round);
+          },
+          nb::arg("phase"), nb::arg("bucket"), nb::arg("round"));
+}
+
 void DefineConnection(nb::module_& module) {
   nb::class_<Connection> connection(module, "Connection");
   connection
@@ -294,6 +314,7 @@ void DefineConnection(nb::module_& module) {
            })
       .def("counters", [](const Connection& self) { return ToDict(self.client()->counters()); });
   DefineProperties(&connection);
+  DefineRendezvous(&connection);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // A blocking client call on its own thread, so that Python can wait for it in slices and run its
 // signal handlers (Ctrl-C) in between.
-// Comes from: module.cc, admin.cc. Goes to: ballast/client.h, ballast/admin.h.
+// Comes from: module.cc, admin.cc, rendezvous.cc. Goes to: ballast/client.h, ballast/admin.h.
 // Thread safety: Wait and the results are for one thread at a time; Stop for any; the body runs on
 // its own.
 #pragma once
@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,6 +28,8 @@ struct OperationResult {
   uint64_t round = 0;                                      // snapshot
   std::optional<std::vector<client::DurableJob>> jobs;     // jobs, restore
   std::optional<std::vector<client::Snapshot>> snapshots;  // snapshots
+  std::optional<std::string> id;                           // exchange
+  std::optional<client::RollCallReport> roll_call;         // roll_call
 };
 
 class Operation {

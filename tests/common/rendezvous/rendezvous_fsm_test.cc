@@ -102,13 +102,13 @@ TEST_F(RendezvousTest, ARankThatComesBeforeTheIdWaitsForIt) {
 TEST_F(RendezvousTest, ItOpensWhenTheLastRankIsReadyAndNotBefore) {
   const Ticket third = Gather({3});
   EXPECT_TRUE(Waits(third));
-  EXPECT_FALSE(fsm_.open("main"));
+  EXPECT_FALSE(fsm_.is_open("main"));
   Do(Of(Act::kExchange, 3));
   EXPECT_TRUE(Waits(third));
   EXPECT_TRUE(StatusOf(Do(Of(Act::kReady, 3, "id"))).ok());
   EXPECT_TRUE(StatusOf(third).ok());
   EXPECT_TRUE(answers_.at(third)->over);
-  EXPECT_TRUE(fsm_.open("main"));
+  EXPECT_TRUE(fsm_.is_open("main"));
   // A lost answer is asked for again.
   EXPECT_TRUE(StatusOf(Do(Of(Act::kReady, 1, "id"))).ok());
   EXPECT_EQ(IdOf(Do(Of(Act::kExchange, 1))), "id");
@@ -128,9 +128,9 @@ TEST_F(RendezvousTest, ARankWithAnotherIdIsRefusedAndIsNotReady) {
   const absl::Status other = StatusOf(Do(Of(Act::kReady, 1, "of another job")));
   EXPECT_EQ(other.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ReasonOf(other), Reason::kConflict);
-  EXPECT_FALSE(fsm_.open("main"));
+  EXPECT_FALSE(fsm_.is_open("main"));
   Do(Of(Act::kReady, 1, "id"));
-  EXPECT_TRUE(fsm_.open("main"));
+  EXPECT_TRUE(fsm_.is_open("main"));
 }
 
 TEST_F(RendezvousTest, NoIdIsUsedTwice) {
@@ -140,7 +140,7 @@ TEST_F(RendezvousTest, NoIdIsUsedTwice) {
   const absl::Status used = StatusOf(Do(next));
   EXPECT_EQ(ReasonOf(used), Reason::kBadArgument);
   EXPECT_THAT(used.message(), HasSubstr("was used before"));
-  EXPECT_TRUE(fsm_.open("main"));  // Nothing has changed.
+  EXPECT_TRUE(fsm_.is_open("main"));  // Nothing has changed.
   GoTo(EpochOf(kEpoch + 1, 4));
   next.epoch = kEpoch + 1;
   EXPECT_THAT(StatusOf(Do(next)).message(), HasSubstr("was used before"));
@@ -234,7 +234,7 @@ TEST_F(RendezvousTest, ARankThatCameAndIsNotReadyIsNamedWhereNobodyElseIsMissing
 TEST_F(RendezvousTest, AnOpenMeetingHasNoTimeLimit) {
   Gather();
   Pass(seconds(61));
-  EXPECT_TRUE(fsm_.open("main"));
+  EXPECT_TRUE(fsm_.is_open("main"));
 }
 
 TEST_F(RendezvousTest, ACallIsAnsweredAfterItsWaitAndAsksAgain) {
@@ -265,9 +265,9 @@ TEST_F(RendezvousTest, ARankThatAsksAgainForTheIdIsNotReadyAnyMore) {
   Do(Of(Act::kExchange, 1));
   Do(Of(Act::kExchange, 3));
   Do(Of(Act::kReady, 3, "id"));
-  EXPECT_FALSE(fsm_.open("main"));
+  EXPECT_FALSE(fsm_.is_open("main"));
   Do(Of(Act::kReady, 1, "id"));
-  EXPECT_TRUE(fsm_.open("main"));
+  EXPECT_TRUE(fsm_.is_open("main"));
 }
 
 TEST_F(RendezvousTest, AGenerationThatIsGivenUpEndsEveryWaiterWithTheReason) {
@@ -336,9 +336,9 @@ TEST_F(RendezvousTest, ReadyRanksBringTheIdBackToAHomeThatHasForgottenIt) {
   EXPECT_EQ(ReasonOf(StatusOf(wrong)), Reason::kConflict);
   EXPECT_EQ(IdOf(Do(Of(Act::kExchange, 3))), "id");
   Do(Of(Act::kReady, 3, "id"));
-  EXPECT_FALSE(fsm_.open("main"));
+  EXPECT_FALSE(fsm_.is_open("main"));
   Do(Of(Act::kReady, 2, "id"));
-  EXPECT_TRUE(fsm_.open("main"));
+  EXPECT_TRUE(fsm_.is_open("main"));
 }
 
 TEST_F(RendezvousTest, TagsOfAGenerationAreLimited) {

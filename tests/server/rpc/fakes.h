@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/base/sync.h"
+#include "common/rendezvous/rendezvous_errors.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
@@ -198,6 +199,22 @@ class FakeDirectory : public JobDirectory,
     plan.layout_version = call.base_layout_version + 1;
     done(plan);
   }
+  void Rendezvous(RendezvousCall call,
+                  std::function<void(absl::StatusOr<rendezvous::Reply>)> done) override {
+    rendezvous::Reply reply{.over = true, .id = call.call.id + "/" + call.call.tag};
+    reply.ranks.push_back({3, true, std::chrono::seconds(2), call.call.doing});
+    done(reply);
+  }
+  std::string heard() {
+    MutexLock lock(&mu_);
+    return heard_;
+  }
+  void Heard(uint64_t job, Member rank, Doing doing) override {
+    MutexLock lock(&mu_);
+    heard_ = absl::StrCat(job, "/", rank.slot, "/", rank.incarnation, ": ",
+                          rendezvous::DoingText(doing));
+    changed_.NotifyAll();
+  }
   void CreateJob(JobPlan plan, std::function<void(absl::Status)> done) override {
     {
       MutexLock lock(&mu_);
@@ -306,6 +323,7 @@ class FakeDirectory : public JobDirectory,
   std::vector<AttachCall> attaches_;
   std::vector<std::function<void(absl::StatusOr<AttachResult>)>> pending_;
   std::vector<std::string> cancelled_;
+  std::string heard_;
   std::vector<JobPlan> plans_;
   std::vector<uint64_t> drops_;
 

@@ -173,6 +173,39 @@ TEST_F(ServicesTest, AnUnknownMethodIsUnimplemented) {
             absl::StatusCode::kUnimplemented);
 }
 
+TEST_F(ServicesTest, ARendezvousReachesTheHomeAndIsAnswered) {
+  holder_.Set(directory_);
+  v1::RendezvousRequest request;
+  request.set_act(v1::RENDEZVOUS_ACT_EXCHANGE);
+  request.set_tag("main");
+  request.set_id("id");
+  request.mutable_doing()->set_phase(v1::COLLECTIVE_PHASE_PULL);
+  request.mutable_doing()->set_round(7);
+  RawStream call = Open(method::kRendezvous);
+  call.Write(SerializeMessage(request));
+  call.WritesDone();
+  const auto reply = call.ReadReply<v1::RendezvousReply>();
+  EXPECT_TRUE(reply.over());
+  EXPECT_EQ(reply.id(), "id/main");
+  ASSERT_EQ(reply.ranks_size(), 1);
+  EXPECT_EQ(reply.ranks(0).slot(), 3u);
+  EXPECT_EQ(reply.ranks(0).ago_ms(), 2000u);
+  EXPECT_EQ(reply.ranks(0).doing().phase(), v1::COLLECTIVE_PHASE_PULL);
+  EXPECT_EQ(reply.ranks(0).doing().round(), 7u);
+}
+
+TEST_F(ServicesTest, ARendezvousWithAnUnknownActOrPhaseGoesNoFurther) {
+  holder_.Set(directory_);
+  v1::RendezvousRequest request;
+  absl::Status status = Call(method::kRendezvous, request);
+  EXPECT_EQ(ReasonOf(status), Reason::kBadFrame);
+  EXPECT_THAT(status.message(), HasSubstr("rendezvous act number 0"));
+  request.set_act(v1::RENDEZVOUS_ACT_READY);
+  request.mutable_doing()->set_phase(static_cast<v1::CollectivePhase>(7));
+  status = Call(method::kRendezvous, request);
+  EXPECT_THAT(status.message(), HasSubstr("collective phase number 7"));
+}
+
 TEST_F(ServicesTest, AnExtendIsAnswered) {
   holder_.Set(directory_);
   v1::ExtendRequest request;

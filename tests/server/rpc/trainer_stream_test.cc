@@ -255,6 +255,23 @@ TEST_F(TrainerStreamTest, AHeartbeatIsAnswered) {
   }
 }
 
+TEST_F(TrainerStreamTest, WhatAHeartbeatSaysOfTheTrainerReachesTheDirectory) {
+  RawStream stream = Open();
+  Greet(&stream);
+  v1::ClientMessage message = Heartbeat(1);
+  message.mutable_heartbeat()->mutable_doing()->set_phase(v1::COLLECTIVE_PHASE_REDUCE_SCATTER);
+  message.mutable_heartbeat()->mutable_doing()->set_bucket(7);
+  message.mutable_heartbeat()->mutable_doing()->set_round(812);
+  ASSERT_TRUE(stream.Write(message));
+  EXPECT_EQ(stream.ReadMessage().heartbeat().sequence(), 1u);
+  EXPECT_THAT(directory_->heard(), HasSubstr("/2/"));
+  EXPECT_THAT(directory_->heard(), HasSubstr("in reduce-scatter of bucket 7 of round 812"));
+
+  message.mutable_heartbeat()->mutable_doing()->set_phase(static_cast<v1::CollectivePhase>(7));
+  ASSERT_TRUE(stream.Write(message));
+  ExpectError(&stream, Reason::kBadFrame, absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(TrainerStreamTest, BeginAndFetchReachTheEngine) {
   RawStream stream = Open();
   Greet(&stream);

@@ -1,0 +1,66 @@
+// HomeRendezvous: the calls of Rendezvous, as long polls of the job's home that are repeated until
+// there is an answer, also while the home is away.
+// Comes from: Session. Goes to: Control.Rendezvous, through Deps::call.
+// Thread safety: thread-safe; each call blocks its own thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ballast/rendezvous.h"
+#include "ballast/v1/control.pb.h"
+#include "common/base/sync.h"
+
+namespace ballast::client {
+
+void ToProto(const Doing& doing, v1::Doing* out);
+
+class HomeRendezvous final : public Rendezvous {
+ public:
+  // The trainer, and what it needs from outside; the functions may be called from any thread.
+  struct Deps {
+    uint64_t job = 0;
+    uint32_t slot = 0;
+    uint64_t incarnation = 0;
+    // For how long a home that is away is asked again; 0: not at all.
+    std::chrono::milliseconds reconnect_timeout{0};
+    double time_scale = 1;  // stretches Meeting::timeout
+    // Asks the home once. Errors: the home's; the session's; UNAVAILABLE, DEADLINE_EXCEEDED without
+    // a reason when no answer comes.
+    std::function<absl::Status(const v1::RendezvousRequest& request,
+                               std::chrono::milliseconds timeout, v1::RendezvousReply* reply)>
+        call;
+    // Waits before the next try. Error: the session's, which ends the wait.
+    std::function<absl::Status(std::chrono::milliseconds time)> wait;
+    std::function<std::chrono::steady_clock::time_point()> now;
+    std::function<uint32_t()> epoch;  // the present one
+  };
+
+  explicit HomeRendezvous(Deps deps) : deps_(std::move(deps)) {}
+
+  absl::StatusOr<std::string> Exchange(const Meeting& meeting, const std::string& id) override;
+  absl::Status Ready(const Meeting& meeting, const std::string& id) override;
+  absl::Status GiveUp(const Meeting& meeting, const std::string& why) override;
+  absl::StatusOr<RollCallReport> RollCall() override;
+  void SetDoing(const Doing& doing) override;
+  Doing doing() const;
+
+ private:
+  // From the first meeting on heartbeats tell what the rank does.
+  void BeginDoing();
+  v1::RendezvousRequest Request(v1::RendezvousAct act, const Meeting& meeting) const;
+  // Asks until the home says that it is over.
+  absl::StatusOr<v1::RendezvousReply> Ask(const v1::RendezvousRequest& request) const;
+
+  const Deps deps_;
+  mutable Mutex mu_;
+  Doing doing_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ballast::client

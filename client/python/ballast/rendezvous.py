@@ -1,0 +1,96 @@
+"""How the ranks of a job agree on communicators among them, over the job's home.
+
+Comes from: the collectives of ballast.torch. Goes to: ballast.session, the extension module. Knows
+neither torch nor NCCL: an id is opaque bytes. client/cpp/ballast/rendezvous.h has the rules.
+Thread safety: as Session; doing() may be called by any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+from ballast.session import Session
+
+ID_BYTES_MAX = 1024
+TIMEOUT_S = 60.0
+
+
+class Phase(enum.IntEnum):
+    """What a rank does with its communicator. Numbers: ballast.v1.CollectivePhase."""
+
+    NONE = 0
+    INIT = 1
+    AGREEMENT = 2
+    REDUCE_SCATTER = 3
+    PUSH = 4
+    PULL = 5
+    ALL_GATHER = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class RankNews:
+    """A rank, as the home has heard of it last. ago_s: None when it was not, in this epoch."""
+
+    rank: int
+    ago_s: float | None
+    phase: Phase
+    bucket: int
+    round: int
+
+
+@dataclasses.dataclass(frozen=True)
+class RollCall:
+    """ranks: ascending. generation: the newest, 0 for none. ended: why that is over, or ""."""
+
+    ranks: list[RankNews]
+    generation: int
+    ended: str
+
+
+class Rendezvous:
+    """The meetings of one epoch and generation: exchange() an id, make the communicator, ready().
+
+    Every call raises, beside what a session raises: BallastError with reason STALE_EPOCH (abort all
+    communicators of the epoch, begin again in the next), RendezvousEnded (abort them, begin with
+    the next generation), TrainerLost with the ranks that did not come and what they did last, and
+    BadArgument, which changes nothing.
+
+    session: attached. generation: from 1 in each epoch, and one more after each failure. timeout_s:
+    how long the ranks wait for each other; the first call of a meeting sets it for all.
+    """
+
+    def __init__(self, session: Session, generation: int = 1, timeout_s: float = TIMEOUT_S) -> None:
+        self.epoch = session.epoch
+        self.generation = generation
+        self.timeout_s = timeout_s
+        self._session = session
+
+    def exchange(self, tag: str, id: bytes = b"") -> bytes:
+        """The id of the communicator `tag`. The lowest rank gives it, the others give none."""
+        return self._act("exchange", tag, id)
+
+    def ready(self, tag: str, id: bytes) -> None:
+        """This rank has made its communicator of `id`; returns when every rank has."""
+        self._act("ready", tag, id)
+
+    def give_up(self, tag: str, why: str) -> None:
+        """Ends the generation for all ranks, which read `why` (256 bytes of it)."""
+        self._act("give_up", tag, why=why)
+
+    def roll_call(self) -> RollCall:
+        """How the session's present epoch stands, at once."""
+        found = self._act("roll_call", "")
+        ranks = [RankNews(rank, ago, Phase(p), b, r) for rank, ago, p, b, r in found["ranks"]]
+        return RollCall(ranks, found["generation"], found["ended"])
+
+    def doing(self, phase: Phase, bucket: int = 0, round: int = 0) -> None:
+        """What this rank does from now on; the home hears it with the next call."""
+        self._session.set_doing(int(phase), bucket, round)
+
+    def _act(self, act: str, tag: str, id: bytes = b"", why: str = "") -> Any:
+        meeting = (self.epoch, self.generation, tag, self.timeout_s)
+        return self._session.call(
+            lambda client: client.start_rendezvous(act=act, meeting=meeting, id=id, why=why)
+        )

@@ -1,0 +1,60 @@
+// RendezvousDesk drives the rendezvous of the jobs of which this server is the home: it feeds each
+// job's RendezvousFsm with calls, epochs and times, and answers the calls.
+// Comes from: HomeJobs. Goes to: common/rendezvous, the callers. Thread safety: on the directory's
+// strand.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/rendezvous/rendezvous_fsm.h"
+#include "server/cluster/attach_types.h"
+#include "server/cluster/home_job.h"
+
+namespace ballast::server {
+
+class HomeHost;
+
+using RendezvousDone = std::function<void(absl::StatusOr<rendezvous::Reply>)>;
+
+class RendezvousDesk {
+ public:
+  // The job of that number, if it is here; else null.
+  using FindJob = std::function<const HomeJob*(uint64_t job)>;
+
+  // All outlive it.
+  RendezvousDesk(const Clock* clock, HomeHost* host, FindJob find)
+      : clock_(clock), host_(host), find_(std::move(find)) {}
+
+  // A call of a trainer. Errors: RendezvousFsm::OnCall's; NOT_FOUND UNKNOWN_JOB.
+  void Ask(const RendezvousCall& call, const RendezvousDone& done);
+  // The process has said what it does; nothing where it is no member of the job.
+  void OnHeard(uint64_t job, const Member& rank, const Doing& doing);
+  // `job` may have another epoch, or have ended.
+  void Follow(const HomeJob& job);
+  // The job is no longer here: its calls that wait get `why`.
+  void Forget(uint64_t job, const absl::Status& why);
+  // All calls that wait get `why`.
+  void FailCalls(const absl::Status& why);
+
+ private:
+  // The job, while it runs.
+  const HomeJob* FindRunning(uint64_t job) const;
+  rendezvous::RendezvousFsm* FsmOf(const HomeJob& job);
+  void OnDue(uint64_t job);
+  void Do(uint64_t job, const rendezvous::Effects& effects);
+
+  const Clock* const clock_;
+  HomeHost* const host_;
+  const FindJob find_;
+  std::map<uint64_t, rendezvous::RendezvousFsm> fsms_;  // by number of the job
+  std::map<rendezvous::Ticket, RendezvousDone> calls_;
+  rendezvous::Ticket next_ticket_ = 1;
+};
+
+}  // namespace ballast::server
