@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Runs the fuzz targets under libFuzzer, by hand: fuzz.sh [SECONDS [TARGET...]], 60 s each and all
+# of them unless said otherwise. Inputs that reach something new stay in out/fuzz/<target>, from
+# where the next run begins; an input that ends a target is out/fuzz/<target>-crash-*. Once its bug
+# is mended, it belongs into tests/fuzz/corpus/<target>.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+seconds=${1:-60}
+shift || true
+targets=("$@")
+if [ ${#targets[@]} -eq 0 ]; then
+  targets=(frame attach peer authz records config log slots fsm)
+fi
+
+cmake --preset fuzz > /dev/null
+cmake --build --preset fuzz --parallel 2 --target ballast_fuzz
+for target in "${targets[@]}"; do
+  found=out/fuzz/$target
+  mkdir -p "$found"
+  build/fuzz/bin/ballast_fuzz "--target=$target" "--seeds=$found"
+  folders=("$found")
+  if [ -d "tests/fuzz/corpus/$target" ]; then folders+=("tests/fuzz/corpus/$target"); fi
+  echo "$target: $seconds s"
+  build/fuzz/bin/ballast_fuzz "--target=$target" "-max_total_time=$seconds" -max_len=8192 \
+    -timeout=20 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+    "-artifact_prefix=$found-" "${folders[@]}"
+done
