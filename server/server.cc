@@ -314,7 +314,10 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   facts_.SetInstead("replaying");
   supervision_->Replaying();
   const std::vector<ServerAddress> servers = settings_.Servers(peers, address_);
-  security_->gate()->SetHome(servers.front().id);
+  const uint32_t home = servers.front().id;
+  if (security_->gate()->secured() || home == config_.cluster().id()) {
+    security_->gate()->SetHome(home);
+  }
   PeerLinkConfig link = settings_.PeerLink(servers, incarnation_);
   link.credentials = security_->ChannelCredentials();
   peers_ = PeerClient::Create(link, executor_.get(), RealClock::Get(), grpc_.queue());

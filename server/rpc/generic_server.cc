@@ -158,8 +158,9 @@ std::shared_ptr<CallHandler> GenericServer::Dispatch(const CallEnvironment* envi
 // A call that is refused ends here: it has no handler, and nothing reads its message.
 std::shared_ptr<CallHandler> GenericServer::Admit(const Method& method,
                                                   std::shared_ptr<GenericCall> call) {
-  if (gate_ == nullptr || !gate_->secured()) return method.factory(std::move(call));
-  Admission admission = gate_->Admit(*method.row, call->connection());
+  if (gate_ == nullptr) return method.factory(std::move(call));
+  Admission admission =
+      gate_->Admit(*method.row, gate_->secured() ? call->connection() : Connection());
   call->SetCaller(std::move(admission.caller));
   if (!admission.status.ok()) {
     call->Finish(ToGrpc(admission.status));

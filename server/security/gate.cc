@@ -130,8 +130,22 @@ absl::Status Gate::CheckHome(const MethodRow& row, const Identity& identity) con
                              ": the home of this cluster is server ", *home));
 }
 
+// The home sends itself no orders, so one that comes over a connection is a stranger's. Which
+// caller is the home, another server cannot know without security.
+absl::Status Gate::CheckPlainOrder(const MethodRow& row) const {
+  if (row.scope != Scope::kHome) return absl::OkStatus();
+  {
+    MutexLock lock(&mu_);
+    if (!home_.has_value()) return absl::OkStatus();
+  }
+  return Refuse(Refusal::kNotHome, absl::StrCat("this server is the home of its cluster and takes "
+                                                "no order of another, such as ",
+                                                row.method));
+}
+
 Admission Gate::Admit(const MethodRow& row, const Connection& connection) const {
-  if (!options_.secured || row.scope == Scope::kOpen) return {};
+  if (row.scope == Scope::kOpen) return {};
+  if (!options_.secured) return {CheckPlainOrder(row), {}};
   const std::shared_ptr<const GateFiles> files = this->files();
   absl::StatusOr<Identity> identity = IdentityOf(connection, *files);
   if (!identity.ok()) return {identity.status(), {}};

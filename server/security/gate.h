@@ -72,7 +72,7 @@ class Gate {
 
   // Takes the place of all tokens and denied identities, from the next call on.
   void Replace(GateFiles files);
-  // The home of the cluster, once the servers of the cluster are known. Orders are refused before.
+  // The home, once it is known; orders are refused before. Without security: this server is it.
   void SetHome(uint32_t server);
 
   // Decides about a call. UNAUTHENTICATED NO_IDENTITY: the caller has to show another certificate
@@ -96,6 +96,7 @@ class Gate {
   // What the identity of a caller decides.
   absl::Status Check(const MethodRow& row, const Identity& identity, const GateFiles& files) const;
   absl::Status CheckHome(const MethodRow& row, const Identity& identity) const;
+  absl::Status CheckPlainOrder(const MethodRow& row) const;
   absl::Status Refuse(Refusal refusal, absl::string_view why) const;
   std::shared_ptr<const GateFiles> files() const;
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.cluster import wait_for
+from ballast.control import Control
+from e2e.cluster import fresh_job, wait_for
 from e2e.http2_by_hand import Http2
 from e2e.one_server import OneServer
+from e2e.small_run import Run
 
 MIB = 1 << 20
 ATTACH = "/ballast.v1.Control/Attach"
+DROP_JOB = "/ballast.v1.Peer/DropJob"
 
 
 def varint(number: int) -> bytes:
@@ -83,3 +86,17 @@ def test_a_method_without_a_manifest_takes_no_large_request(ballastd, tmp_path):
         stranger.call(status, b"")
         wait_for(lambda: handled(server, status, "OK") == 1, "the answer")
         stranger.close()
+
+
+def test_a_stranger_deletes_no_job_with_an_order_to_its_home(ballastd, tmp_path):
+    with OneServer(ballastd, tmp_path) as server:
+        run = Run(server, fresh_job(), 1)
+        run.step(1)
+        (job,) = Control(server.endpoints, 60.0).jobs()
+        stranger = Http2(server.connect())
+        stranger.call(DROP_JOB, b"\x09" + int(job["job"], 16).to_bytes(8, "little"))
+        stranger.close()
+        wait_for(lambda: handled(server, DROP_JOB, "PermissionDenied") == 1, "the refusal")
+        run.step(1)
+        assert run.round == 2
+        run.close()

@@ -73,6 +73,15 @@ TEST_F(GateTest, WithoutSecurityEveryCallIsLetInAsTheDefaultTenant) {
   EXPECT_TRUE(open.CheckServer({}, 7).ok());
 }
 
+TEST_F(GateTest, WithoutSecurityTheHomeTakesNoOrders) {
+  Gate open({}, &metrics_);
+  open.SetHome(0);
+  EXPECT_EQ(open.Admit(*FindMethod(kAttach), {}).status, absl::OkStatus());
+  EXPECT_EQ(open.Admit(*FindMethod("/ballast.v1.Peer/Hello"), {}).status, absl::OkStatus());
+  EXPECT_EQ(ReasonOf(open.Admit(*FindMethod(kDrop), {}).status), Reason::kNotPermitted);
+  EXPECT_EQ(metrics_.calls_refused("not_home")->value(), 1u);
+}
+
 TEST_F(GateTest, HealthNeedsNoIdentity) { EXPECT_EQ(Refused(kHealth, {}), ""); }
 
 TEST_F(GateTest, AConnectionWithoutIdentityIsUnauthenticated) {
