@@ -53,6 +53,8 @@ class Soak:
         self.cluster = Cluster(binary, SERVERS, folder / "data", certificates=self.live, **age)
         self.cluster.wait_until_serving()
         self.run = Run(self.cluster, fresh_job(), 2, **self.pair("trainer-default"))
+        # An attach to a new job fails when a server is killed meanwhile.
+        self.run.step(ROUNDS)
         self.resident: list[int] = []
         self.descriptors: list[int] = []
         self.cycles = 0
