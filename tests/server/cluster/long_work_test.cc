@@ -116,7 +116,7 @@ TEST_F(LongWorkTest, ALaterOrderForTheSameNameBeginsWhenTheFirstHasEnded) {
   CarryOutUntilHalted({5, {.name = "job"}});
   OnStrand([&] {
     owner_->work.CarryOut(
-        Thread::kSnapshots, {6, "job"}, [](const Halt& halt) { return halt.status(); },
+        Thread::kSnapshots, {6, {.name = "job"}}, [](const Halt& halt) { return halt.status(); },
         [&](const absl::Status& status) { diary_.Write(status.ok() ? "second" : "halted"); });
   });
   const std::vector<std::string> entries = diary_.WaitFor(3);
