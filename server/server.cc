@@ -324,9 +324,10 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   AddPeerMetrics(&metrics_->registry(), config_.cluster().id(), servers, peers_);
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, storage_.OpenJobs(address_));
   BALLAST_ASSIGN_OR_RETURN(DirectorySnapshots snapshots, storage_.OpenSnapshots(servers.size()));
-  const std::shared_ptr<JobDirectory> directory =
-      JobDirectory::Create(settings_.Directory(servers, budgets_), MakeEngineDeps(), peers_.get(),
-                           std::move(store), std::move(snapshots));
+  DirectoryConfig jobs = settings_.Directory(servers, budgets_);
+  jobs.quotas = security_->quotas();
+  const std::shared_ptr<JobDirectory> directory = JobDirectory::Create(
+      jobs, MakeEngineDeps(), peers_.get(), std::move(store), std::move(snapshots));
   StartPeers();
   BALLAST_RETURN_IF_ERROR(directory->Recover());
   facts_.SetInstead("");

@@ -6,6 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "server/config/quota_file.h"
 
 namespace ballast::server {
 namespace {
@@ -15,16 +16,19 @@ constexpr std::chrono::nanoseconds kTlsLookInterval = std::chrono::seconds(1);
 
 }  // namespace
 
-ServerSecurity::ServerSecurity(const config::v1::Security& config, ServerMetrics* metrics)
-    : paths_({.tokens = config.tokens_file(), .denied = config.denied_file()}),
-      gate_({.secured = config.mode() == config::v1::SECURITY_MODE_TLS,
-             .domain = config.trust_domain()},
+ServerSecurity::ServerSecurity(const config::v1::ServerConfig& config, ServerMetrics* metrics)
+    : paths_(
+          {.tokens = config.security().tokens_file(), .denied = config.security().denied_file()}),
+      quotas_file_(config.security().quotas_file()),
+      quotas_(std::make_shared<Quotas>(config.cluster().id())),
+      gate_({.secured = config.security().mode() == config::v1::SECURITY_MODE_TLS,
+             .domain = config.security().trust_domain()},
             metrics),
       audit_(RealClock::Get(), &WriteAuditLine) {}
 
 absl::StatusOr<std::unique_ptr<ServerSecurity>> ServerSecurity::Open(
     const config::LoadedConfig& loaded, ServerMetrics* metrics, Executor* executor) {
-  std::unique_ptr<ServerSecurity> security(new ServerSecurity(loaded.config.security(), metrics));
+  std::unique_ptr<ServerSecurity> security(new ServerSecurity(loaded.config, metrics));
   BALLAST_RETURN_IF_ERROR(security->ReadFiles());
   if (!security->gate_.secured()) return security;
   const auto now_s = [] { return static_cast<int64_t>(std::time(nullptr)); };
@@ -36,7 +40,14 @@ absl::StatusOr<std::unique_ptr<ServerSecurity>> ServerSecurity::Open(
 
 absl::Status ServerSecurity::ReadFiles() {
   BALLAST_ASSIGN_OR_RETURN(GateFiles files, ReadGateFiles(paths_, gate_.domain()));
+  QuotaTable limits;
+  if (!quotas_file_.empty()) {
+    BALLAST_ASSIGN_OR_RETURN(const std::string text, ReadOwnedFile(quotas_file_));
+    BALLAST_ASSIGN_OR_RETURN(limits, config::ParseQuotas(text, quotas_file_));
+  }
+  // All of them, or none.
   gate_.Replace(std::move(files));
+  quotas_->SetLimits(std::move(limits));
   return absl::OkStatus();
 }
 

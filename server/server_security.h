@@ -1,6 +1,6 @@
 // ServerSecurity: what connections and calls of a server must prove: its certificates, its gate
-// with the files behind it, and its audit log. Comes from: Server. Goes to: GenericServer, the
-// services. Thread safety: thread-safe.
+// with the files behind it, and its audit log; and what tenants may use of it. Comes from: Server.
+// Goes to: GenericServer, the services. Thread safety: thread-safe.
 #pragma once
 
 #include <memory>
@@ -14,6 +14,7 @@
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/security/server_credentials.h"
 #include "server/config/load.h"
+#include "server/quota/quotas.h"
 #include "server/security/audit.h"
 #include "server/security/gate.h"
 #include "server/server_tls.h"
@@ -37,15 +38,19 @@ class ServerSecurity {
   std::shared_ptr<grpc::ServerCredentials> ServerCredentials() const;
   std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials() const;
   Gate* gate() { return &gate_; }
+  // The limits of the quota file, and what is used. Also without security.
+  const std::shared_ptr<Quotas>& quotas() const { return quotas_; }
   // Null without security.
   AuditLog* audit() { return gate_.secured() ? &audit_ : nullptr; }
 
  private:
-  ServerSecurity(const config::v1::Security& config, ServerMetrics* metrics);
+  ServerSecurity(const config::v1::ServerConfig& config, ServerMetrics* metrics);
 
   absl::Status ReadFiles();
 
   const GatePaths paths_;
+  const std::string quotas_file_;  // empty: nothing is limited
+  const std::shared_ptr<Quotas> quotas_;
   Gate gate_;
   AuditLog audit_;
   std::shared_ptr<ServerTls> tls_;  // null without security

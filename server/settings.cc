@@ -22,6 +22,7 @@ DirectoryConfig Settings::Directory(std::vector<ServerAddress> servers,
   directory.memory_budget_bytes = budgets.all_bytes;
   directory.state_budget_bytes = budgets.state_bytes;
   directory.machine_memory_bytes = budgets.machine_bytes;
+  directory.credit_bytes = static_cast<uint64_t>(config_.rounds().credit_bytes());
   directory.window_extents_min = config_.rounds().window_extents_min();
   directory.attach_timeout = ScaledMs(config_.timing().attach_timeout());
   directory.job_ttl = ScaledMs(config_.timing().job_ttl());

@@ -15,8 +15,9 @@ Directory::Directory(const DirectoryConfig& config, const EngineDeps& deps, Peer
                .bytes = config.memory_budget_bytes,
                .state_bytes = config.state_budget_bytes,
                .machine_bytes = config.machine_memory_bytes,
-               .window_extents_min = config.window_extents_min},
-              deps.metrics),
+               .window_extents_min = config.window_extents_min,
+               .credit_bytes = config.credit_bytes},
+              config.quotas, deps.metrics),
       work_({.self = &self_, .strand = &strand_, .clock = deps.clock, .executors = deps.executors}),
       holds_(&self_, store_.get(), &work_, deps.isa),
       files_(&self_, std::move(snapshots)),
@@ -39,7 +40,9 @@ Directory::Directory(const DirectoryConfig& config, const EngineDeps& deps, Peer
       job_desk_(Parts(), &snapshots_),
       trainer_door_(Doors()),
       peer_door_(Doors()),
-      operator_door_(Doors()) {}
+      operator_door_(Doors()) {
+  if (store_ != nullptr) store_->CountIn(config.quotas);
+}
 
 DeskParts Directory::Parts() {
   return {.self = &self_,
@@ -70,6 +73,8 @@ DoorParts Directory::Doors() {
 
 absl::Status Directory::Recover() {
   if (absl::Status status = jobs_.Recover(); !status.ok()) return status;
+  if (absl::Status status = files_.Count(); !status.ok()) return status;
+  exports_.Count();
   return maker_.Recover();
 }
 

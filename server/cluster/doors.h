@@ -17,6 +17,7 @@
 #include "server/cluster/operator_calls.h"
 #include "server/cluster/peer_calls.h"
 #include "server/cluster/works.h"
+#include "server/quota/tenant_ledger.h"
 #include "server/round/round_engine.h"
 
 namespace ballast::server {
@@ -85,6 +86,10 @@ class OperatorDoor {
   virtual std::vector<std::shared_ptr<const Work>> ListWorks() const = 0;
   virtual uint64_t memory_used_bytes() const = 0;
   virtual uint64_t memory_budget_bytes() const = 0;
+  // What tenants use of this server, and may use: of all that use something or have limits of their
+  // own, and of one. At once.
+  virtual std::vector<TenantUse> TenantUses() const = 0;
+  virtual TenantUse TenantUseOf(const std::string& tenant) const = 0;
 
   // --- Durable jobs
   // Of all tenants, ascending tenant and name.

@@ -82,7 +82,7 @@ void ExportDesk::ExportPresent(const ExportCall& call, const Done& done) {
   const auto taken = [=, this](const absl::StatusOr<SnapshotInfo>& snapshot) {
     if (!snapshot.ok()) return done(snapshot.status());
     const auto remove = [files = parts_.files, tenant = call.tenant, id = snapshot->id] {
-      return files->store(tenant).Remove(id);
+      return files->Remove(tenant, id);
     };
     ExportSnapshot(call, snapshot->id, [=, this](const absl::StatusOr<ExportInfo>& info) {
       const auto end = [=](const absl::Status& removed) {
@@ -105,8 +105,7 @@ void ExportDesk::ExportSnapshot(const ExportCall& call, uint64_t id, const Done&
       });
 }
 
-absl::StatusOr<ExportDesk::WritingRef> ExportDesk::Begin(const ExportCall& call,
-                                                         uint64_t id) const {
+absl::StatusOr<ExportDesk::WritingRef> ExportDesk::Begin(const ExportCall& call, uint64_t id) {
   const SnapshotStore store = parts_.files->store(call.tenant);
   const auto writing = std::make_shared<Writing>();
   writing->call = call;
@@ -125,13 +124,12 @@ absl::StatusOr<ExportDesk::WritingRef> ExportDesk::Begin(const ExportCall& call,
   }
   ExportInfo& info = writing->info;
   BALLAST_ASSIGN_OR_RETURN(info.bytes, ExportBytes(writing->shards));
-  Exports exports = parts_.files->exports(call.tenant);
-  info.directory = exports.Directory(call.name);
+  info.directory = parts_.files->exports(call.tenant).Directory(call.name);
   info.round = manifest.round;
   info.files = FilesOf(writing->shards);
   info.tensors = static_cast<uint32_t>(plan.spec.tensors.size());
   info.parameters = ParametersOf(plan.spec);
-  BALLAST_RETURN_IF_ERROR(exports.Begin(call.name, info.bytes, call.state));
+  BALLAST_RETURN_IF_ERROR(book_.Begin({call.tenant, call.name}, info.bytes, call.state));
   return writing;
 }
 
@@ -184,15 +182,13 @@ absl::Status ExportDesk::Commit(const Writing& writing) const {
              writing.tensor_step, writing.call.torch_optimizer});
 }
 
-absl::Status ExportDesk::EndFiles(const Writing& writing, const absl::Status& written) const {
-  Exports exports = parts_.files->exports(writing.call.tenant);
-  const std::string& name = writing.call.name;
+absl::Status ExportDesk::EndFiles(const Writing& writing, const absl::Status& written) {
+  const ExportCall& call = writing.call;
   absl::Status status = written;
   if (status.ok()) status = Commit(writing);
   if (status.ok()) return status;
-  status = DeletedMeanwhile(parts_.files->store(writing.call.tenant), writing.call,
-                            writing.manifest, status);
-  const absl::Status removed = exports.Remove(name);
+  status = DeletedMeanwhile(parts_.files->store(call.tenant), call, writing.manifest, status);
+  const absl::Status removed = book_.Remove({call.tenant, call.name});
   if (!removed.ok()) BALLAST_LOG(WARN) << removed;
   return status;
 }

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/cluster/desk_parts.h"
+#include "server/cluster/export_book.h"
 #include "server/cluster/snapshot_desk.h"
 
 namespace ballast::server {
@@ -27,12 +28,15 @@ class ExportDesk {
 
   // `snapshots` outlives the object. `isa`: of the conversions.
   ExportDesk(const DeskParts& parts, SnapshotDesk* snapshots, simd::Isa isa)
-      : parts_(parts), snapshots_(snapshots), isa_(isa) {}
+      : parts_(parts), snapshots_(snapshots), isa_(isa), book_(parts.self, parts.files) {}
 
   // At the home. Errors as OperatorDoor::Export.
   void Export(const ExportCall& call, const Done& done);
   // Writes this server's files.
   void WriteShare(const ExportPart& part, const ShareDone& done);
+
+  // After a start: enters the exports of this server in the quotas. Blocks on the disk.
+  void Count() { book_.Count(); }
 
  private:
   // An export that is being written, at the home.
@@ -54,13 +58,13 @@ class ExportDesk {
   ExportOptions OptionsOf(const ExportCall& call) const;
   // Whether an export of the present state fits, with the snapshot that it takes.
   absl::Status CheckRoom(const ExportCall& call, const JobPlan& plan) const;
-  absl::StatusOr<WritingRef> Begin(const ExportCall& call, uint64_t id) const;
+  absl::StatusOr<WritingRef> Begin(const ExportCall& call, uint64_t id);
   void WriteAtAll(const WritingRef& writing);
   void WriteAt(uint32_t server, const ExportPart& part, const std::shared_ptr<Gather>& gather);
   // Whole, or gone.
   void End(const WritingRef& writing, const absl::Status& written);
   absl::Status Commit(const Writing& writing) const;
-  absl::Status EndFiles(const Writing& writing, const absl::Status& written) const;
+  absl::Status EndFiles(const Writing& writing, const absl::Status& written);
   absl::Status WriteFiles(const ExportPart& part, const Halt& halt);
   absl::Status WriteShard(const ExportPart& part, const SnapshotManifest& manifest,
                           const JobPlan& plan, const ExportShard& shard, const Halt& halt);
@@ -68,6 +72,7 @@ class ExportDesk {
   const DeskParts parts_;
   SnapshotDesk* const snapshots_;
   const simd::Isa isa_;
+  ExportBook book_;
 };
 
 }  // namespace ballast::server

@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
+#include "server/cluster/counted_attach.h"
 #include "server/cluster/home_errors.h"
 #include "server/round/job_plan.h"
 
@@ -23,7 +24,9 @@ absl::Status Busy(const std::string& name, const std::string& why) {
 void Home::Attach(const AttachCall& call, const AttachDone& done) {
   absl::Status status = parts_.self->CheckHome();
   if (status.ok()) status = ValidateJobSpec(call.spec, parts_.self->config().limits);
-  status.ok() ? homes_.Attach(call, done) : done(status);
+  if (!status.ok()) return done(status);
+  const absl::StatusOr<AttachDone> counted = CountAttach(parts_.self->config().quotas, call, done);
+  counted.ok() ? homes_.Attach(call, *counted) : done(counted.status());
 }
 
 void Home::AttachCancelled(const QualifiedName& job, uint32_t slot, uint64_t call) {

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "server/cluster/doors.h"
 #include "server/cluster/job_store.h"
+#include "server/quota/quotas.h"
 #include "server/snapshot/store.h"
 
 namespace ballast::server {
@@ -36,6 +37,10 @@ struct DirectoryConfig {
   // How long a seat whose process still looks alive may keep a newcomer waiting before the
   // newcomer gets SLOT_TAKEN.
   std::chrono::milliseconds takeover_wait{5'000};
+  // What a trainer may have on the way to this server, for the quotas.
+  uint64_t credit_bytes = 0;
+  // Shared with the owner of their file, which replaces the limits while jobs run.
+  std::shared_ptr<Quotas> quotas = std::make_shared<Quotas>();
 };
 
 // Where snapshots are kept, and exports. `refused`: why none are taken here, if it is not OK.

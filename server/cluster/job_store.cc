@@ -22,6 +22,9 @@ constexpr char kGone[] = ".gone";
 constexpr char kOrdered[] = ".ordered";
 constexpr char kOrderedTemporary[] = ".ordered.tmp";  // ReplaceFile's
 constexpr char kLayout[] = "layout-";
+
+Holding Stored(uint64_t job) { return {Holding::Kind::kStored, job}; }
+Holding Growth(uint64_t job) { return {Holding::Kind::kGrowth, job}; }
 constexpr size_t kNameBytes = 16;  // of a job's directory
 
 // The directory that holds the name behind `slash`, which is npos for the first of a relative path.
@@ -65,7 +68,10 @@ absl::StatusOr<std::vector<JobPlan>> JobStore::Load() {
     plans.push_back(*std::move(plan));
   }
   BALLAST_RETURN_IF_ERROR(CheckDirectories(loaded));
-  for (const JobPlan& plan : plans) DropOutgrown(plan);
+  for (const JobPlan& plan : plans) {
+    quotas_->Note(Stored(plan.job), plan.tenant, AmountsOf(plan));
+    DropOutgrown(plan);
+  }
   return plans;
 }
 
@@ -128,6 +134,10 @@ uint64_t JobStore::DiskBytes(const JobPlan& plan, uint32_t server) const {
   return JobStorage::DiskBytes(StorageOptionsOf(plan, *layout, server, checkpoint_rounds_));
 }
 
+Amounts JobStore::AmountsOf(const JobPlan& plan) const {
+  return {.jobs = 1, .disk_bytes = DiskBytes(plan, self_)};
+}
+
 absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Create(const JobPlan& plan,
                                                              const Fill& fill) {
   BALLAST_RETURN_IF_ERROR(records_.CheckFits(plan));
@@ -143,6 +153,7 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::CreateMarked(const JobPlan
                                                                    const Layout& layout,
                                                                    const std::string& directory,
                                                                    const Fill& fill) {
+  BALLAST_RETURN_IF_ERROR(quotas_->Take(Stored(plan.job), plan.tenant, AmountsOf(plan)));
   const std::string mark = absl::StrCat(directory, "/", kMaking);
   BALLAST_RETURN_IF_ERROR(fs_->Open(mark, {.mode = OpenMode::kCreate}).status());
   BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(directory));
@@ -162,6 +173,14 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::CreateMarked(const JobPlan
 
 absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::Grow(const JobPlan& plan) {
   BALLAST_RETURN_IF_ERROR(records_.CheckFits(plan));
+  const Amounts amounts{.disk_bytes = DiskBytes(plan, self_)};
+  BALLAST_RETURN_IF_ERROR(quotas_->Take(Growth(plan.job), plan.tenant, amounts));
+  auto made = GrowFiles(plan);
+  if (!made.ok()) quotas_->Give(Growth(plan.job));
+  return made;
+}
+
+absl::StatusOr<std::unique_ptr<JobStorage>> JobStore::GrowFiles(const JobPlan& plan) {
   BALLAST_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSpec(plan.spec));
   const std::string files = FilesOf(plan);
   BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(files));
@@ -188,7 +207,12 @@ void JobStore::DropOutgrown(const JobPlan& plan) {
       status = fs_->Remove(path);
     }
   }
-  if (!status.ok()) BALLAST_LOG(WARN, LogField("run", plan.spec.name)) << "left over: " << status;
+  if (!status.ok()) {
+    BALLAST_LOG(WARN, LogField("run", plan.spec.name)) << "left over: " << status;
+    return;
+  }
+  quotas_->Give(Growth(plan.job));
+  quotas_->Note(Stored(plan.job), plan.tenant, AmountsOf(plan));
 }
 
 // Removing many files is not one step, giving their directory another name is. Files that an
@@ -227,7 +251,10 @@ absl::Status JobStore::Remove(uint64_t job) {
   const std::string directory = Directory(job);
   BALLAST_RETURN_IF_ERROR(MoveAway(directory));
   BALLAST_RETURN_IF_ERROR(records_.Remove(job));
-  return fs_->RemoveAll(directory + kGone);
+  BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(directory + kGone));
+  quotas_->Give(Growth(job));
+  quotas_->Give(Stored(job));
+  return absl::OkStatus();
 }
 
 // --- At the home of jobs that continue from elsewhere

@@ -34,6 +34,7 @@
 #include "common/tensor/layout.h"
 #include "server/cluster/job_records.h"
 #include "server/durability/job_storage.h"
+#include "server/quota/quotas.h"
 #include "server/round/round_types.h"
 
 namespace ballast::server {
@@ -48,6 +49,9 @@ class JobStore {
         self_(self),
         checkpoint_rounds_(checkpoint_rounds),
         records_(meta, std::move(codec)) {}
+
+  // Enters what jobs take on the disk in `quotas` from now on. Before all other calls.
+  void CountIn(std::shared_ptr<Quotas> quotas) { quotas_ = std::move(quotas); }
 
   // Every job, ascending id, after clearing away what was left half made, half deleted or half
   // marked. Errors: DATA_LOSS STATE_LOST for a directory without a record, a record without a
@@ -65,7 +69,7 @@ class JobStore {
   std::string FilesOf(const JobPlan& plan) const;
 
   // Makes the job's files, then its record. Errors: RESOURCE_EXHAUSTED OVER_BUDGET with the bytes
-  // needed and free, and then nothing of it is left.
+  // needed and free, OVER_QUOTA; and then nothing of it is left.
   // Of a job that continues another one's state, `fill` puts its state and the end of its log there
   // before the record says that it is there; its errors, too.
   using Fill = std::function<absl::Status(JobStorage*)>;
@@ -109,6 +113,9 @@ class JobStore {
   // Gives the directory its last name, for good. It may be missing, or have that name already.
   absl::Status MoveAway(const std::string& directory);
   absl::Status Discard(const std::string& directory);
+  // Grow in a directory that is there, but for what an earlier one has left.
+  absl::StatusOr<std::unique_ptr<JobStorage>> GrowFiles(const JobPlan& plan);
+  Amounts AmountsOf(const JobPlan& plan) const;
   std::string OrderedPath(uint64_t job) const;
 
   FileSystem* const fs_;
@@ -116,6 +123,7 @@ class JobStore {
   const uint32_t self_;
   const uint32_t checkpoint_rounds_;
   JobRecords records_;
+  std::shared_ptr<Quotas> quotas_ = std::make_shared<Quotas>();
 };
 
 }  // namespace ballast::server

@@ -72,7 +72,7 @@ void LocalJobs::Adopt(const JobPlan& plan, const Done& done) {
 MemoryPlan LocalJobs::PlanOfEpoch(const JobPlan& plan, const Job& job,
                                   uint32_t window_extents) const {
   absl::StatusOr<MemoryPlan> memory =
-      parts_.memory->PlanIn(plan, parts_.memory->RoomOf(job.memory));
+      parts_.memory->PlanIn(plan, parts_.memory->RoomOf(plan, job.memory));
   if (memory.ok()) return *memory;
   BALLAST_LOG(WARN, LogField("run", plan.spec.name)) << memory.status().message();
   memory =
@@ -85,7 +85,7 @@ void LocalJobs::OnAdopted(const JobPlan& plan, const MemoryPlan& memory) {
   const auto it = jobs_.find(plan.job);
   if (it == jobs_.end() || it->second.plan.epoch.epoch >= plan.epoch.epoch) return;
   it->second.plan = plan;
-  parts_.memory->Change(&it->second.memory, memory);
+  parts_.memory->Change(plan, &it->second.memory, memory);
 }
 
 // --- Growth -------------------------------------------------------------------------------------
@@ -101,16 +101,16 @@ void LocalJobs::Extend(const JobPlan& plan, const Done& done) {
                       {.server = self()}));
   }
   if (absl::Status st = ValidateJobSpec(plan.spec, config().limits); !st.ok()) return done(st);
-  const absl::StatusOr<MemoryPlan> memory = PlanMemory(
-      plan, parts_.self->id(), parts_.memory->RoomOf(it->second.memory), engine->window_extents());
+  const absl::StatusOr<MemoryPlan> memory =
+      parts_.memory->PlanGrown(plan, it->second.memory, engine->window_extents());
   if (!memory.ok()) return done(memory.status());
   const MemoryPlan before = it->second.memory;
-  if (!plan.growing) parts_.memory->Change(&it->second.memory, *memory);
+  if (!plan.growing) parts_.memory->Change(plan, &it->second.memory, *memory);
   const auto extended = [this, plan, before, done](const absl::Status& status) {
     const auto job = jobs_.find(plan.job);
     if (job != jobs_.end() && !plan.growing) {
       if (status.ok()) job->second.plan = plan;
-      if (!status.ok()) parts_.memory->Change(&job->second.memory, before);
+      if (!status.ok()) parts_.memory->Change(job->second.plan, &job->second.memory, before);
     }
     done(status);
   };

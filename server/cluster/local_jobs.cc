@@ -125,7 +125,10 @@ absl::Status LocalJobs::CheckSame(const JobPlan& plan, Job* known) {
 
 absl::Status LocalJobs::CheckRoom(const JobPlan& plan) {
   absl::Status fits = parts_.memory->Plan(plan).status();
-  if (ReasonOf(fits) == Reason::kOverBudget && DropEnded()) {
+  // A tenant that is over its quota makes room among its own.
+  const bool over_quota = ReasonOf(fits) == Reason::kOverQuota;
+  if ((over_quota && DropEnded(&plan.tenant)) ||
+      (ReasonOf(fits) == Reason::kOverBudget && DropEnded())) {
     fits = parts_.memory->Plan(plan).status();
   }
   if (ReasonOf(fits) == Reason::kOverBudget) return parts_.listener->NoRoom(plan, fits);
@@ -212,7 +215,7 @@ absl::Status LocalJobs::Open(const JobPlan& plan, const absl::StatusOr<MemoryPla
     return engine.status();
   }
   Job job{.plan = plan, .memory = {}, .ended = false, .told = ++told_};
-  parts_.memory->Change(&job.memory, memory);
+  parts_.memory->Change(plan, &job.memory, memory);
   jobs_.emplace(plan.job, std::move(job));
   MutexLock lock(&mu_);
   engines_[plan.job] = *std::move(engine);
@@ -338,7 +341,7 @@ void LocalJobs::Drop(uint64_t job) {
   }
   const auto it = jobs_.find(job);
   if (it == jobs_.end()) return;
-  parts_.memory->Change(&it->second.memory, MemoryPlan());
+  parts_.memory->End(it->second.plan, &it->second.memory);
   const JobPlan plan = std::move(it->second.plan);
   jobs_.erase(it);
   parts_.listener->OnJobDropped(plan);
@@ -352,10 +355,11 @@ void LocalJobs::ForgetMetrics(const std::string& name) {
   if (deps_.metrics != nullptr && !in_use) deps_.metrics->RemoveJob(name);
 }
 
-bool LocalJobs::DropEnded() {
+bool LocalJobs::DropEnded(const std::string* tenant) {
   std::vector<uint64_t> ended;
   for (const auto& [job, local] : jobs_) {
-    if (local.ended) ended.push_back(job);
+    const bool meant = tenant == nullptr || local.plan.tenant == *tenant;
+    if (local.ended && meant) ended.push_back(job);
   }
   for (const uint64_t job : ended) Drop(job);
   return !ended.empty();

@@ -105,8 +105,9 @@ class LocalJobs final : public JobLookup {
 
   // Gives back the memory of the job and lets go of its engine; it may be unknown.
   void Drop(uint64_t job);
-  // Drops jobs that have ended, before their job_ttl is over. Whether there were any.
-  bool DropEnded();
+  // Drops jobs that have ended, before their job_ttl is over; null: of all tenants. Whether there
+  // were any.
+  bool DropEnded(const std::string* tenant = nullptr);
   // As Drop, and removes the job's files: it could not be made everywhere, or was deleted. Errors,
   // JobStore::Remove's, are logged; the job still has its name then, and may be forgotten again.
   absl::Status Forget(uint64_t job);

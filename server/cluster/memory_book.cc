@@ -5,16 +5,31 @@
 
 #include "common/base/log.h"
 #include "common/base/reason.h"
+#include "common/base/status_macros.h"
 #include "common/base/units.h"
 
 namespace ballast::server {
+namespace {
 
-MemoryBook::MemoryBook(const Budget& budget, ServerMetrics* metrics)
-    : budget_(budget), metrics_(metrics) {
+uint64_t Sum(uint64_t a, uint64_t b) { return a + std::min(b, UINT64_MAX - a); }
+
+// `room` in what a tenant may have.
+MemoryRoom Within(uint64_t bytes, MemoryRoom room) {
+  room.bytes = std::min(room.bytes, bytes);
+  room.state_bytes = std::min(room.state_bytes, bytes);
+  return room;
+}
+
+}  // namespace
+
+MemoryBook::MemoryBook(const Budget& budget, std::shared_ptr<Quotas> quotas, ServerMetrics* metrics)
+    : budget_(budget), quotas_(std::move(quotas)), metrics_(metrics) {
   if (metrics_ == nullptr) return;
   metrics_->memory_budget()->Set(static_cast<double>(budget_.bytes));
   metrics_->dram_capacity()->Set(static_cast<double>(budget_.state_bytes));
 }
+
+// --- Room ---------------------------------------------------------------------------------------
 
 MemoryRoom MemoryBook::Free() const {
   const uint64_t used = used_bytes() + reserved_bytes_;
@@ -24,45 +39,104 @@ MemoryRoom MemoryBook::Free() const {
           .nvme_extents = std::nullopt};
 }
 
-MemoryRoom MemoryBook::RoomOf(const MemoryPlan& held) const {
+MemoryRoom MemoryBook::FreeBeside(const MemoryPlan& held) const {
   MemoryRoom room = Free();
-  room.bytes += std::min(held.total(), UINT64_MAX - room.bytes);
-  room.state_bytes += std::min(held.state_bytes, UINT64_MAX - room.state_bytes);
+  room.bytes = Sum(room.bytes, held.total());
+  room.state_bytes = Sum(room.state_bytes, held.state_bytes);
   room.nvme_extents = held.nvme_extents;
   return room;
+}
+
+MemoryRoom MemoryBook::RoomOf(const JobPlan& plan, const MemoryPlan& held) const {
+  return Within(Sum(quotas_->FreeOf(plan.tenant).dram_bytes, held.total()), FreeBeside(held));
 }
 
 MemoryRoom MemoryBook::All() const {
   return {.bytes = budget_.bytes, .state_bytes = budget_.state_bytes, .nvme_extents = std::nullopt};
 }
 
+// --- Plans --------------------------------------------------------------------------------------
+
+Amounts MemoryBook::AmountsOf(const JobPlan& plan, const MemoryPlan& memory) const {
+  const uint64_t seats = plan.epoch.world();
+  // The record of a durable job is counted with its files.
+  return {.jobs = plan.spec.durability == Durability::kNone ? 1u : 0u,
+          .seats = seats,
+          .dram_bytes = memory.total(),
+          .in_flight_bytes = seats * budget_.credit_bytes};
+}
+
+absl::StatusOr<MemoryPlan> MemoryBook::Plan(const JobPlan& plan) const {
+  BALLAST_RETURN_IF_ERROR(PlanIn(plan, Free()).status());
+  const absl::StatusOr<MemoryPlan> memory =
+      PlanIn(plan, Within(quotas_->FreeOf(plan.tenant).dram_bytes, Free()));
+  BALLAST_RETURN_IF_ERROR(
+      quotas_->Check(plan.tenant, AmountsOf(plan, memory.ok() ? *memory : Least(plan))));
+  return memory;
+}
+
 absl::StatusOr<MemoryPlan> MemoryBook::PlanRecovered(const JobPlan& plan) const {
   const absl::StatusOr<MemoryPlan> fits = Plan(plan);
-  const MemoryPlan least = LeastMemory(plan, budget_.self, budget_.window_extents_min);
+  const MemoryPlan least = Least(plan);
+  const Reason reason = ReasonOf(fits.status());
+  if (reason == Reason::kOverQuota) return PlanIn(plan, Within(least.total(), Free()));
   const uint64_t planned = used_bytes() + reserved_bytes_;
   const uint64_t left = budget_.machine_bytes - std::min(budget_.machine_bytes, planned);
-  if (ReasonOf(fits.status()) != Reason::kOverBudget || least.total() > left) return fits;
+  if (reason != Reason::kOverBudget || least.total() > left) return fits;
   return PlanIn(plan, {.bytes = least.total(), .state_bytes = least.state_bytes});
 }
 
-void MemoryBook::Change(MemoryPlan* held, const MemoryPlan& plan) {
-  used_bytes_.fetch_add(plan.total() - held->total(), std::memory_order_relaxed);
-  state_bytes_ += plan.state_bytes - held->state_bytes;
-  nvme_bytes_ += plan.nvme_bytes - held->nvme_bytes;
-  *held = plan;
+absl::StatusOr<MemoryPlan> MemoryBook::PlanGrown(const JobPlan& plan, const MemoryPlan& held,
+                                                 uint32_t window_extents) const {
+  const auto in = [&](const MemoryRoom& room) {
+    return PlanMemory(plan, budget_.self, room, window_extents);
+  };
+  BALLAST_ASSIGN_OR_RETURN(const MemoryPlan grown, in(FreeBeside(held)));
+  absl::StatusOr<MemoryPlan> memory = in(RoomOf(plan, held));
+  if (memory.ok()) return memory;
+  const uint64_t more = grown.total() - std::min(grown.total(), held.total());
+  BALLAST_RETURN_IF_ERROR(quotas_->Check(plan.tenant, {.dram_bytes = more}));
+  return memory;
+}
+
+uint32_t MemoryBook::WorldMaxOf(const JobPlan& plan, const MemoryPlan& held) const {
+  const uint32_t world = plan.epoch.world();
+  const Amounts free = quotas_->FreeOf(plan.tenant);
+  uint64_t more = free.seats;
+  if (budget_.credit_bytes > 0) more = std::min(more, free.in_flight_bytes / budget_.credit_bytes);
+  const uint32_t fits =
+      WorldMax(plan, budget_.self, RoomOf(plan, held), budget_.window_extents_min);
+  return static_cast<uint32_t>(std::min(uint64_t{fits}, Sum(more, world)));
+}
+
+// --- What jobs have -----------------------------------------------------------------------------
+
+void MemoryBook::Change(const JobPlan& plan, MemoryPlan* held, const MemoryPlan& to) {
+  used_bytes_.fetch_add(to.total() - held->total(), std::memory_order_relaxed);
+  state_bytes_ += to.state_bytes - held->state_bytes;
+  nvme_bytes_ += to.nvme_bytes - held->nvme_bytes;
+  *held = to;
+  quotas_->Note({Holding::Kind::kOpen, plan.job}, plan.tenant, AmountsOf(plan, to));
   Report();
 }
 
+void MemoryBook::End(const JobPlan& plan, MemoryPlan* held) {
+  Change(plan, held, MemoryPlan());
+  quotas_->Give({Holding::Kind::kOpen, plan.job});
+}
+
 void MemoryBook::Reserve(const JobPlan& plan) {
-  const MemoryPlan least = LeastMemory(plan, budget_.self, budget_.window_extents_min);
+  const MemoryPlan least = Least(plan);
   reserved_bytes_ += least.total();
   reserved_state_bytes_ += least.state_bytes;
+  quotas_->Note({Holding::Kind::kReserved, plan.job}, plan.tenant, AmountsOf(plan, least));
 }
 
 void MemoryBook::Unreserve(const JobPlan& plan) {
-  const MemoryPlan least = LeastMemory(plan, budget_.self, budget_.window_extents_min);
+  const MemoryPlan least = Least(plan);
   reserved_bytes_ -= least.total();
   reserved_state_bytes_ -= least.state_bytes;
+  quotas_->Give({Holding::Kind::kReserved, plan.job});
 }
 
 void MemoryBook::WarnIfOver() const {

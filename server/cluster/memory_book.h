@@ -1,13 +1,19 @@
-// MemoryBook: what the jobs of this server take of its memory budget, and what is free.
-// Comes from: LocalJobs. Goes to: PlanMemory, the status page, metrics.
-// Thread safety: owned by the directory's strand; used_bytes may be called from any thread.
+// MemoryBook: what the jobs of this server take of its memory budget, what is free, and what an
+// open job takes of its tenant's quotas: memory, seats, bytes in flight, and without durability the
+// job itself.
+// Comes from: LocalJobs. Goes to: PlanMemory, Quotas, the status page, metrics.
+// Thread safety: owned by the directory's strand; used_bytes and quotas may be called from any
+// thread.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/metrics/metrics.h"
+#include "server/quota/quotas.h"
 #include "server/round/job_plan.h"
 
 namespace ballast::server {
@@ -16,39 +22,46 @@ class MemoryBook {
  public:
   // All in bytes, but the window, which is in extents. `state_bytes`: of `bytes`, for states in
   // memory. `machine_bytes`: what jobs that ran before a start may have, if that is more.
+  // `credit_bytes`: that each seat may have on the way.
   struct Budget {
     uint32_t self = 0;  // this server's id
     uint64_t bytes = 0;
     uint64_t state_bytes = 0;
     uint64_t machine_bytes = 0;
     uint32_t window_extents_min = 0;
+    uint64_t credit_bytes = 0;
   };
 
   // `metrics` may be null; it outlives the book.
-  MemoryBook(const Budget& budget, ServerMetrics* metrics);
+  MemoryBook(const Budget& budget, std::shared_ptr<Quotas> quotas, ServerMetrics* metrics);
 
   // What no job has.
   MemoryRoom Free() const;
-  // What a job that has `held` may take: its own share and what no job has. It keeps its tier.
-  MemoryRoom RoomOf(const MemoryPlan& held) const;
+  // What a job that has `held` may take: its own share, and what no job has and its tenant may
+  // have. It keeps its tier.
+  MemoryRoom RoomOf(const JobPlan& plan, const MemoryPlan& held) const;
   // The whole budget.
   MemoryRoom All() const;
-  // A plan for a new job in what is free. Errors as PlanMemory.
-  absl::StatusOr<MemoryPlan> Plan(const JobPlan& plan) const { return PlanIn(plan, Free()); }
-  // As Plan, for a job that ran here before this start. What does not fit the budget gets the least
-  // that it needs, over the budget, as long as the machine has that much. Errors as PlanMemory.
+  // A plan for a job that is to be opened, in what is free. Errors: as PlanMemory; OVER_QUOTA.
+  absl::StatusOr<MemoryPlan> Plan(const JobPlan& plan) const;
+  // As Plan, for a job that ran here before this start. What does not fit the budget or its
+  // tenant's quotas gets the least that it needs, above them, as long as the machine has that much.
+  // Errors as PlanMemory.
   absl::StatusOr<MemoryPlan> PlanRecovered(const JobPlan& plan) const;
-  // As Plan, in `room`.
+  // A plan for the job as it grows, at the window it has. Errors as Plan's.
+  absl::StatusOr<MemoryPlan> PlanGrown(const JobPlan& plan, const MemoryPlan& held,
+                                       uint32_t window_extents) const;
+  // A plan in `room`, whatever the quotas say. Errors as PlanMemory.
   absl::StatusOr<MemoryPlan> PlanIn(const JobPlan& plan, const MemoryRoom& room) const {
     return PlanMemory(plan, budget_.self, room, budget_.window_extents_min);
   }
   // The most trainers for which the job, which has `held`, finds room; see WorldMax in job_plan.h.
-  uint32_t WorldMaxOf(const JobPlan& plan, const MemoryPlan& held) const {
-    return WorldMax(plan, budget_.self, RoomOf(held), budget_.window_extents_min);
-  }
+  uint32_t WorldMaxOf(const JobPlan& plan, const MemoryPlan& held) const;
 
-  // A job has `plan` from now on instead of `*held`, and `*held` says so.
-  void Change(MemoryPlan* held, const MemoryPlan& plan);
+  // The open job has `to` from now on instead of `*held`, and `*held` says so.
+  void Change(const JobPlan& plan, MemoryPlan* held, const MemoryPlan& to);
+  // The job is not open any more, and has nothing.
+  void End(const JobPlan& plan, MemoryPlan* held);
 
   // Sets aside the least that a job needs, and gives that back: for jobs that are recovered later.
   void Reserve(const JobPlan& plan);
@@ -61,11 +74,20 @@ class MemoryBook {
   }
   // After PlanRecovered of all jobs: one line in the log, if they are over the budget.
   void WarnIfOver() const;
+  const Quotas& quotas() const { return *quotas_; }
 
  private:
+  // What an open job takes of its tenant's quotas.
+  Amounts AmountsOf(const JobPlan& plan, const MemoryPlan& memory) const;
+  MemoryPlan Least(const JobPlan& plan) const {
+    return LeastMemory(plan, budget_.self, budget_.window_extents_min);
+  }
+  // Free, and what the job has besides.
+  MemoryRoom FreeBeside(const MemoryPlan& held) const;
   void Report() const;
 
   const Budget budget_;
+  const std::shared_ptr<Quotas> quotas_;
   ServerMetrics* const metrics_;
   std::atomic<uint64_t> used_bytes_{0};
   uint64_t state_bytes_ = 0;  // of that for states

@@ -117,7 +117,7 @@ void SnapshotDesk::Verify(const QualifiedName& job, const std::string& name, con
 
 void SnapshotDesk::Delete(const QualifiedName& job, const std::string& name, const Done& done) {
   const auto remove = [this](const SnapshotManifest& manifest, const Halt&) {
-    return parts_.files->store(manifest.tenant).Remove(manifest.id);
+    return parts_.files->Remove(manifest.tenant, manifest.id);
   };
   Apply(job, name, remove, done);
 }

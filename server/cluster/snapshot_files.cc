@@ -1,6 +1,7 @@
 #include "server/cluster/snapshot_files.h"
 
 #include <random>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
@@ -8,6 +9,11 @@
 #include "server/cluster/job_description.h"
 
 namespace ballast::server {
+namespace {
+
+Holding Held(uint64_t id) { return {Holding::Kind::kSnapshot, id}; }
+
+}  // namespace
 
 uint64_t RandomId() {
   std::random_device random;
@@ -26,6 +32,33 @@ absl::Status SnapshotFiles::Check() const {
 absl::Status SnapshotFiles::CheckHome() const {
   BALLAST_RETURN_IF_ERROR(self_->CheckHome());
   return Check();
+}
+
+absl::Status SnapshotFiles::Begin(uint64_t id, const JobPlan& plan, const std::string& name,
+                                  uint64_t bytes) const {
+  Quotas* const quotas = self_->config().quotas.get();
+  BALLAST_RETURN_IF_ERROR(quotas->Take(Held(id), plan.tenant, {.disk_bytes = bytes}));
+  const absl::Status begun = store(plan.tenant).Begin(id, plan.spec.name, name, bytes);
+  if (!begun.ok()) quotas->Give(Held(id));
+  return begun;
+}
+
+absl::Status SnapshotFiles::Remove(const std::string& tenant, uint64_t id) const {
+  BALLAST_RETURN_IF_ERROR(store(tenant).Remove(id));
+  self_->config().quotas->Give(Held(id));
+  return absl::OkStatus();
+}
+
+absl::Status SnapshotFiles::Count() const {
+  if (!self_->IsHome() || !keeps() || !kept_.refused.ok()) return absl::OkStatus();
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> tenants, Tenants());
+  for (const std::string& tenant : tenants) {
+    BALLAST_ASSIGN_OR_RETURN(const std::vector<SnapshotManifest> all, store(tenant).List());
+    for (const SnapshotManifest& one : all) {
+      self_->config().quotas->Note(Held(one.id), tenant, {.disk_bytes = one.bytes});
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<SnapshotManifest> SnapshotFiles::Shared(const std::string& tenant,

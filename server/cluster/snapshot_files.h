@@ -27,6 +27,15 @@ class SnapshotFiles {
   // As Check, at the home; see ThisServer::CheckHome. On the strand.
   absl::Status CheckHome() const;
 
+  // SnapshotStore's Begin and Remove, which take and give back what the job's tenant may have on
+  // disk. Begin: OVER_QUOTA, too.
+  absl::Status Begin(uint64_t id, const JobPlan& plan, const std::string& name,
+                     uint64_t bytes) const;
+  absl::Status Remove(const std::string& tenant, uint64_t id) const;
+  // After a start, at the home: enters the snapshots that are there in the quotas. Errors as
+  // SnapshotStore::List's.
+  absl::Status Count() const;
+
   // The manifest of a snapshot that the home has found. UNSUPPORTED where it is not seen.
   absl::StatusOr<SnapshotManifest> Shared(const std::string& tenant, uint64_t id) const;
   // A snapshot as an entry of a list. DATA_LOSS for a plan that cannot be read.

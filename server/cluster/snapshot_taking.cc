@@ -27,7 +27,7 @@ absl::Status SnapshotTaking::Begin() {
   for (const uint32_t server : order_.plan.servers) {
     bytes_ += SnapshotStore::PartBytes(order_.plan, layout, server);
   }
-  return store().Begin(id_, order_.plan.spec.name, order_.name, bytes_);
+  return parts_.files->Begin(id_, order_.plan, order_.name, bytes_);
 }
 
 void SnapshotTaking::AtAll(SnapshotCall::Step step, std::function<void(absl::Status)> then) {
@@ -122,14 +122,16 @@ void SnapshotTaking::DropOldest() const {
   }
   std::sort(others.begin(), others.end());
   for (size_t i = 0; i + order_.keep < others.size() + 1; ++i) {
-    const absl::Status removed = store().Remove(others[i].second);
+    const absl::Status removed = parts_.files->Remove(order_.plan.tenant, others[i].second);
     if (!removed.ok()) BALLAST_LOG(WARN, LogField("run", order_.plan.spec.name)) << removed;
   }
 }
 
 void SnapshotTaking::GiveUp(const absl::Status& why) {
   AtAll(SnapshotCall::Step::kRelease, [self = shared_from_this(), why](const absl::Status&) {
-    const auto remove = [self] { return self->store().Remove(self->id_); };
+    const auto remove = [self] {
+      return self->parts_.files->Remove(self->order_.plan.tenant, self->id_);
+    };
     self->parts_.work->Run(kThread, remove, [self, why](const absl::Status& removed) {
       if (!removed.ok()) BALLAST_LOG(WARN) << removed;
       self->done_(why);

@@ -153,6 +153,11 @@ class StrandOperatorDoor final : public OperatorDoor {
   uint64_t memory_used_bytes() const override { return parts_.memory->used_bytes(); }
   uint64_t memory_budget_bytes() const override { return parts_.memory->budget_bytes(); }
 
+  std::vector<TenantUse> TenantUses() const override { return parts_.memory->quotas().Uses(); }
+  TenantUse TenantUseOf(const std::string& tenant) const override {
+    return parts_.memory->quotas().UseOf(tenant);
+  }
+
   void ListJobs(std::function<void(absl::StatusOr<DurableJobs>)> done) override {
     Post([this, done = std::move(done)] { parts_.job_desk->List(done); });
   }

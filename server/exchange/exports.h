@@ -42,6 +42,8 @@ class Exports {
   Exports Of(const std::string& tenant) const;
 
   FileSystem* fs() const { return fs_; }
+  const std::string& root() const { return root_; }
+  const std::string& owner() const { return owner_; }
   // Of an export; the name was checked.
   std::string Directory(const std::string& name) const { return root_ + "/" + name; }
 

@@ -40,6 +40,16 @@ std::vector<TenantUse> Quotas::Uses() const {
   return ledger_.Uses();
 }
 
+TenantUse Quotas::UseOf(const std::string& tenant) const {
+  MutexLock lock(&mu_);
+  return ledger_.UseOf(tenant);
+}
+
+uint64_t Quotas::NewNumber() {
+  MutexLock lock(&mu_);
+  return ++newest_number_;
+}
+
 std::vector<Holding> Quotas::OfKind(Holding::Kind kind) const {
   MutexLock lock(&mu_);
   return ledger_.OfKind(kind);

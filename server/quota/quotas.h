@@ -30,7 +30,11 @@ class Quotas {
   void Give(const Holding& holding);
   Amounts FreeOf(const std::string& tenant) const;
   std::vector<TenantUse> Uses() const;
+  TenantUse UseOf(const std::string& tenant) const;
   std::vector<Holding> OfKind(Holding::Kind kind) const;
+
+  // For the name of an entry that has no number of its own: another one each time.
+  uint64_t NewNumber();
 
   // Whether a new entry could take `amounts`. Errors as Take's.
   absl::Status Check(const std::string& tenant, const Amounts& amounts) const;
@@ -39,6 +43,7 @@ class Quotas {
   const uint32_t server_;
   mutable Mutex mu_;
   TenantLedger ledger_ ABSL_GUARDED_BY(mu_);
+  uint64_t newest_number_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 // An entry that is given back when the last copy of the pointer goes: the one use of shared_ptr

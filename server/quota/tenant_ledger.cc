@@ -85,9 +85,7 @@ std::vector<TenantUse> TenantLedger::Uses() const {
   for (const auto& [tenant, used] : used_) tenants.insert(tenant);
   for (const auto& [tenant, row] : limits_.tenants) tenants.insert(tenant);
   std::vector<TenantUse> uses;
-  for (const std::string& tenant : tenants) {
-    uses.push_back({tenant, UsedBy(tenant), limits_.Of(tenant)});
-  }
+  for (const std::string& tenant : tenants) uses.push_back(UseOf(tenant));
   return uses;
 }
 

@@ -64,6 +64,9 @@ class TenantLedger {
   Amounts UsedBy(const std::string& tenant) const;
   // What the tenant may still take; kUnlimited where it has no limit.
   Amounts FreeOf(const std::string& tenant) const;
+  TenantUse UseOf(const std::string& tenant) const {
+    return {tenant, UsedBy(tenant), limits_.Of(tenant)};
+  }
   // Tenants that use something or have a row, ascending.
   std::vector<TenantUse> Uses() const;
   // Names of the entries of that kind.

@@ -55,6 +55,10 @@ absl::StatusOr<std::string> ReadGuarded(const std::string& path, mode_t forbidde
 
 }  // namespace
 
+absl::StatusOr<std::string> ReadOwnedFile(const std::string& path) {
+  return ReadGuarded(path, kOthersWrite);
+}
+
 absl::StatusOr<GateFiles> ReadGateFiles(const GatePaths& paths, const std::string& domain) {
   GateFiles files;
   if (!paths.tokens.empty()) {
@@ -63,7 +67,7 @@ absl::StatusOr<GateFiles> ReadGateFiles(const GatePaths& paths, const std::strin
     BALLAST_ASSIGN_OR_RETURN(files.tokens, TokenTable::Parse(text, paths.tokens, domain));
   }
   if (!paths.denied.empty()) {
-    BALLAST_ASSIGN_OR_RETURN(const std::string text, ReadGuarded(paths.denied, kOthersWrite));
+    BALLAST_ASSIGN_OR_RETURN(const std::string text, ReadOwnedFile(paths.denied));
     BALLAST_ASSIGN_OR_RETURN(files.denied, DeniedIdentities::Parse(text, paths.denied, domain));
   }
   return files;

@@ -22,6 +22,10 @@ struct GateFiles {
   DeniedIdentities denied;
 };
 
+// A file whole. INVALID_ARGUMENT "path: why" when it is missing, above 4 MiB or writable by others
+// than its owner.
+absl::StatusOr<std::string> ReadOwnedFile(const std::string& path);
+
 // Reads both. INVALID_ARGUMENT "path:line:column: why", or "path: why" for a file that is missing,
 // above 4 MiB, writable by others than its owner, or, with tokens, readable by others than its
 // owner and group.

@@ -29,6 +29,9 @@ namespace ballast::server::testing {
 using std::string_literals::operator""s;
 using AttachAnswer = Answer<absl::StatusOr<AttachResult>>;
 
+// What a trainer may have on the way to a server.
+constexpr uint64_t kCredit = 4096;
+
 class DurableDirectories : public PeerLink, public VoteSink {
  public:
   struct Options {
@@ -39,6 +42,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
     std::vector<uint64_t> memory_bytes = {};  // by server; 1 GiB for those behind its end
     uint64_t machine_bytes = 0;               // of each server; 0: no more than its budget
     bool snapshots = false;                   // each server keeps them, and exports, on its disk
+    std::vector<QuotaTable> quotas = {};      // likewise; no limits
   };
   // What the link does with a call ("create", "seal", "adopt", "drop", "rest", "rest answer", ...)
   // to a server: OK lets it through, an error is its answer. Called on any thread.
@@ -63,6 +67,8 @@ class DurableDirectories : public PeerLink, public VoteSink {
     MutexLock lock(&mu_);
     return nodes_[id].directory;
   }
+  // Of the server's present life.
+  std::shared_ptr<Quotas> QuotasOf(uint32_t id) { return nodes_[id].quotas; }
   DurableDisk* Disk(uint32_t id) { return nodes_[id].disk.get(); }
   // What a server with Options::snapshots keeps.
   DirectorySnapshots KeptBy(uint32_t id) {
@@ -138,6 +144,10 @@ class DurableDirectories : public PeerLink, public VoteSink {
     const std::vector<uint64_t>& memory = options_.memory_bytes;
     config.memory_budget_bytes = id < memory.size() ? memory[id] : uint64_t{1} << 30;
     config.machine_memory_bytes = options_.machine_bytes;
+    node.quotas = std::make_shared<Quotas>(id);
+    if (id < options_.quotas.size()) node.quotas->SetLimits(options_.quotas[id]);
+    config.quotas = node.quotas;
+    config.credit_bytes = kCredit;
     config.takeover_wait = options_.takeover_wait;
     config.job_ttl = options_.job_ttl;
     config.engine.chunk_bytes = kChunk;
@@ -172,6 +182,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
     options_.machine_bytes = machine_bytes;
   }
   // Of servers that start from now on.
+  void SetQuotas(std::vector<QuotaTable> quotas) { options_.quotas = std::move(quotas); }
   void SetLease(std::chrono::milliseconds lease) { options_.lease = lease; }
   // Returns when every timer of server `id` that was due within `time` has run.
   void PassTime(uint32_t id, std::chrono::nanoseconds time) {
@@ -278,6 +289,7 @@ class DurableDirectories : public PeerLink, public VoteSink {
     std::unique_ptr<Executor> executor;
     std::unique_ptr<WorkerPool> workers;
     std::shared_ptr<JobDirectory> directory;
+    std::shared_ptr<Quotas> quotas;
   };
 
   void Call(const std::string& name, uint32_t server,

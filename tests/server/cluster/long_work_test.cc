@@ -204,22 +204,22 @@ JobPlan PlanOf(int64_t elements) {
 
 TEST(MemoryBookTest, FreeAndHeldMakeTheBudget) {
   MemoryBook book({.self = 1, .bytes = 1 << 20, .state_bytes = 1 << 20, .window_extents_min = 1},
-                  nullptr);
+                  std::make_shared<Quotas>(), nullptr);
   const absl::StatusOr<MemoryPlan> plan = book.Plan(PlanOf(1000));
   ASSERT_TRUE(plan.ok()) << plan.status();
   MemoryPlan held;
-  book.Change(&held, *plan);
+  book.Change(PlanOf(1000), &held, *plan);
   EXPECT_EQ(held.total(), plan->total());
   EXPECT_EQ(book.used_bytes(), plan->total());
   EXPECT_EQ(book.Free().bytes, (1u << 20) - plan->total());
-  EXPECT_EQ(book.RoomOf(held).bytes, 1u << 20);
-  book.Change(&held, MemoryPlan());
+  EXPECT_EQ(book.RoomOf(PlanOf(1000), held).bytes, 1u << 20);
+  book.End(PlanOf(1000), &held);
   EXPECT_EQ(book.used_bytes(), 0u);
 }
 
 TEST(MemoryBookTest, WhatIsReservedIsNotFree) {
   MemoryBook book({.self = 1, .bytes = 1 << 20, .state_bytes = 1 << 20, .window_extents_min = 1},
-                  nullptr);
+                  std::make_shared<Quotas>(), nullptr);
   const MemoryRoom before = book.Free();
   book.Reserve(PlanOf(1000));
   EXPECT_LT(book.Free().bytes, before.bytes);

@@ -306,6 +306,14 @@ class FakeDirectory : public JobDirectory,
   void Shutdown(std::function<void()> done) override { done(); }
   uint64_t memory_used_bytes() const override { return 10; }
   uint64_t memory_budget_bytes() const override { return 100; }
+  std::vector<TenantUse> TenantUses() const override {
+    return {TenantUseOf("acme"), TenantUseOf("default")};
+  }
+  TenantUse TenantUseOf(const std::string& tenant) const override {
+    TenantUse use{tenant, {.jobs = 3, .disk_bytes = 4096}, NoLimits()};
+    use.limits.jobs = 4;
+    return use;
+  }
 
   bool WaitUntil(const std::function<bool(FakeDirectory&)>& condition) {
     MutexLock lock(&mu_);

@@ -1,0 +1,305 @@
+// Quotas at the servers of a cluster: what is refused at the limit leaves nothing at any server,
+// and what a tenant has is counted to the byte through ends, deletions, crashes and restarts.
+#include <map>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "tests/server/cluster/durable_jobs_fixture.h"
+
+namespace ballast::server::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+QuotaTable Limit(uint64_t Amounts::*resource, uint64_t limit) {
+  QuotaTable table;
+  table.others.*resource = limit;
+  return table;
+}
+
+class TenantQuotasTest : public DurableJobsTest {
+ protected:
+  // Two servers, of which the second one's limits are `theirs`.
+  void StartServers(const QuotaTable& home, const QuotaTable& theirs = {}) {
+    DurableDirectories::Options options;
+    options.quotas = {home, theirs};
+    cluster_ = std::make_unique<DurableDirectories>(2, options);
+  }
+  // Both trainers of a job of that name.
+  absl::StatusOr<AttachResult> MakeNamed(const std::string& name,
+                                         Durability durability = Durability::kPower) {
+    std::vector<AttachAnswer> answers;
+    for (const uint32_t slot : {0u, 1u}) {
+      AttachCall call = SeatCall(slot, kFirst + slot, Resume::kAuto);
+      call.spec.name = name;
+      call.spec.durability = durability;
+      answers.push_back(Ask(call));
+    }
+    absl::StatusOr<AttachResult> made = answers[1].Get();
+    EXPECT_EQ(ReasonOf(made.status()), ReasonOf(answers[0].Get().status()));
+    if (made.ok()) job_ = made->plan.job;
+    return made;
+  }
+  absl::Status Delete(const std::string& name) {
+    Answer<absl::Status> deleted;
+    cluster_->At(0)->operators()->DeleteJob(name, true, Caller(), deleted.Setter());
+    return deleted.Get();
+  }
+  Amounts Used(uint32_t server) {
+    Settle(server);
+    return cluster_->QuotasOf(server)->UseOf(kDefaultTenant).used;
+  }
+  // What a server gives back it may do behind the answer to the trainers.
+  void ExpectUsed(uint32_t server, const Amounts& expected) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (Used(server) != expected && std::chrono::steady_clock::now() < end) {
+    }
+    EXPECT_EQ(Used(server), expected) << server;
+  }
+  // What the job of two trainers takes at a server, by its own books.
+  Amounts Expected(uint32_t server) {
+    const JobPlan plan = cluster_->Record(server, job_);
+    return {.jobs = 1,
+            .seats = 2,
+            .dram_bytes = cluster_->At(server)->operators()->memory_used_bytes(),
+            .disk_bytes = MakeStore(cluster_->Disk(server), server)->DiskBytes(plan, server),
+            .in_flight_bytes = 2 * kCredit};
+  }
+};
+
+TEST_F(TenantQuotasTest, AJobIsCountedAtEachServerByWhatThatKeepsOfIt) {
+  StartServers({});
+  ASSERT_TRUE(MakeNamed("one").ok());
+  for (const uint32_t server : {0u, 1u}) {
+    EXPECT_EQ(Used(server), Expected(server)) << server;
+    EXPECT_GT(Used(server).dram_bytes, 0u);
+    EXPECT_GT(Used(server).disk_bytes, 0u);
+  }
+  ASSERT_TRUE(Delete("one").ok());
+  for (const uint32_t server : {0u, 1u}) ExpectUsed(server, Amounts());
+}
+
+TEST_F(TenantQuotasTest, ATenantAtItsQuotaIsRefusedAndADeletionMakesRoom) {
+  StartServers(Limit(&Amounts::jobs, 1));
+  ASSERT_TRUE(MakeNamed("one").ok());
+  const Amounts before = Used(0);
+  const absl::Status refused = MakeNamed("two").status();
+  EXPECT_EQ(ReasonOf(refused), Reason::kOverQuota) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("uses 1 of 1 jobs"));
+  ExpectUsed(0, before);
+  ASSERT_TRUE(Delete("one").ok());
+  EXPECT_TRUE(MakeNamed("two").ok());
+}
+
+TEST_F(TenantQuotasTest, WhatOneServerRefusesIsGivenBackAtTheOthers) {
+  StartServers({}, Limit(&Amounts::disk_bytes, 5000));
+  const absl::Status refused = MakeNamed("one").status();
+  EXPECT_EQ(ReasonOf(refused), Reason::kOverQuota) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("of 5000 bytes of disk"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("at server 1"));
+  for (const uint32_t server : {0u, 1u}) ExpectUsed(server, Amounts());
+}
+
+TEST_F(TenantQuotasTest, EachResourceOfAnOpenJobIsRefusedAtItsLimit) {
+  const struct {
+    uint64_t Amounts::*resource;
+    uint64_t limit;
+    const char* text;
+  } cases[] = {{&Amounts::seats, 1, "uses 0 of 1 seats"},
+               {&Amounts::dram_bytes, 1000, "uses 0 of 1000 bytes of memory"},
+               {&Amounts::in_flight_bytes, 2 * kCredit - 1, "uses 0 of 8191 bytes in flight"}};
+  for (const auto& [resource, limit, text] : cases) {
+    for (const Durability durability : {Durability::kNone, Durability::kPower}) {
+      StartServers(Limit(resource, limit));
+      const absl::Status refused = MakeNamed("one", durability).status();
+      EXPECT_EQ(ReasonOf(refused), Reason::kOverQuota) << refused;
+      EXPECT_THAT(std::string(refused.message()), HasSubstr(text));
+      for (const uint32_t server : {0u, 1u}) ExpectUsed(server, Amounts());
+    }
+  }
+}
+
+TEST_F(TenantQuotasTest, AJobWithoutDurabilityIsCountedUntilItsMemoryIsGivenBack) {
+  StartServers(Limit(&Amounts::jobs, 1));
+  ASSERT_TRUE(MakeNamed("one", Durability::kNone).ok());
+  EXPECT_EQ(Used(0).jobs, 1u);
+  EXPECT_EQ(Used(0).disk_bytes, 0u);
+  EXPECT_EQ(ReasonOf(MakeNamed("two", Durability::kNone).status()), Reason::kOverQuota);
+  for (const uint32_t server : {0u, 1u}) {
+    cluster_->Engine(server, job_)->Fail(absl::AbortedError("the end"));
+    Settle(server);
+  }
+  // It has ended, and stays readable until its tenant needs the room.
+  EXPECT_EQ(Used(0).jobs, 1u);
+  EXPECT_TRUE(MakeNamed("two", Durability::kNone).ok());
+  EXPECT_EQ(Used(0).jobs, 1u);
+}
+
+TEST_F(TenantQuotasTest, ARestartFindsTheSameSums) {
+  StartServers({});
+  ASSERT_TRUE(MakeNamed("one").ok());
+  const std::vector<Amounts> before = {Used(0), Used(1)};
+  for (const uint32_t server : {0u, 1u}) {
+    cluster_->Restart(server);
+    EXPECT_EQ(Used(server), before[server]) << server;
+  }
+}
+
+TEST_F(TenantQuotasTest, ARecoveredJobRunsAboveItsQuotaAndNothingNewIsGranted) {
+  StartServers({});
+  ASSERT_TRUE(MakeNamed("one").ok());
+  const Amounts before = Used(0);
+  QuotaTable nothing;
+  nothing.others = {.waiting_attaches = 9};
+  cluster_->SetQuotas({nothing, nothing});
+  for (const uint32_t server : {0u, 1u}) cluster_->Restart(server);
+  ASSERT_NE(cluster_->Engine(0, job_), nullptr);
+  ExpectUsed(0, before);
+  EXPECT_EQ(ReasonOf(MakeNamed("two").status()), Reason::kOverQuota);
+  ExpectUsed(0, before);
+  // Its trainers come back.
+  EXPECT_TRUE(MakeNamed("one").ok());
+}
+
+TEST_F(TenantQuotasTest, ALimitBelowWhatIsUsedIsTakenWhileJobsRun) {
+  StartServers({});
+  ASSERT_TRUE(MakeNamed("one").ok());
+  const Amounts before = Used(0);
+  cluster_->QuotasOf(0)->SetLimits(Limit(&Amounts::seats, 1));
+  EXPECT_EQ(ReasonOf(MakeNamed("two").status()), Reason::kOverQuota);
+  ExpectUsed(0, before);
+  cluster_->QuotasOf(0)->SetLimits({});
+  EXPECT_TRUE(MakeNamed("two").ok());
+}
+
+TEST_F(TenantQuotasTest, AnAttachThatWaitsIsCountedUntilItIsAnsweredOrGivenUp) {
+  StartServers(Limit(&Amounts::waiting_attaches, 1));
+  AttachCall waits = SeatCall(0, kFirst, Resume::kAuto);
+  waits.call = 7;
+  AttachAnswer first = Ask(waits);
+  EXPECT_EQ(Used(0).waiting_attaches, 1u);
+  const absl::Status refused = Ask(1, kFirst + 1).Get().status();
+  EXPECT_EQ(ReasonOf(refused), Reason::kOverQuota);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("uses 1 of 1 attaches that wait"));
+  EXPECT_FALSE(first.Has());
+  cluster_->At(0)->trainers()->AttachCancelled(waits.spec.name, 0, 7);
+  ExpectUsed(0, Amounts());
+  cluster_->QuotasOf(0)->SetLimits(Limit(&Amounts::waiting_attaches, 2));
+  ASSERT_TRUE(AttachWorld(kFirst).ok());
+  EXPECT_EQ(Used(0).waiting_attaches, 0u);
+}
+
+// --- On the disk --------------------------------------------------------------------------------
+
+// Jobs of two tenants on one disk, made, grown, given up, removed and found again at random. The
+// quotas say what the model of the disk says, and what a start that reads the disk says.
+class StoredJobsRun {
+ public:
+  explicit StoredJobsRun(uint64_t seed) : random_(seed) {
+    EXPECT_TRUE(disk_.MakeDirectory(kJobsRoot).ok());
+    Restart();
+  }
+
+  void Step() {
+    const uint64_t id = 1 + random_() % 4;
+    const auto known = jobs_.find(id);
+    if (random_() % 8 == 0) return Restart();
+    if (known == jobs_.end()) return Create(id);
+    switch (random_() % 3) {
+      case 0:
+        return Remove(id);
+      case 1:
+        return Grow(&known->second, /*saved=*/true);
+      default:
+        return Grow(&known->second, /*saved=*/false);
+    }
+  }
+  void Check() const {
+    for (const char* tenant : {"a", "b"}) {
+      Amounts expected;
+      for (const auto& [id, job] : jobs_) {
+        if (job.plan.tenant != tenant) continue;
+        expected.jobs += 1;
+        expected.disk_bytes += store_->DiskBytes(job.plan, 0) + job.left_over;
+      }
+      EXPECT_EQ(quotas_->UseOf(tenant).used, expected) << tenant;
+    }
+  }
+  uint64_t refused() const { return refused_; }
+
+ private:
+  struct Job {
+    JobPlan plan;
+    uint64_t left_over = 0;  // of a growth that was given up
+  };
+
+  JobPlan PlanOf(uint64_t id) const {
+    JobPlan plan = DurablePlan(id);
+    plan.tenant = id % 2 == 0 ? "a" : "b";
+    return plan;
+  }
+  void Create(uint64_t id) {
+    const auto made = store_->Create(PlanOf(id));
+    EXPECT_EQ(made.ok(), ReasonOf(made.status()) != Reason::kOverQuota) << made.status();
+    if (made.ok()) jobs_[id] = {PlanOf(id)};
+    refused_ += made.ok() ? 0 : 1;
+  }
+  void Remove(uint64_t id) {
+    EXPECT_TRUE(store_->Remove(id).ok());
+    jobs_.erase(id);
+  }
+  void Grow(Job* job, bool saved) {
+    JobPlan grown = job->plan;
+    grown.layout_version += 1;
+    const auto made = store_->Grow(grown);
+    if (!made.ok()) {
+      EXPECT_EQ(ReasonOf(made.status()), Reason::kOverQuota) << made.status();
+      ++refused_;
+      // The files of an earlier growth that was given up are there as before.
+      return;
+    }
+    job->left_over = store_->DiskBytes(grown, 0);
+    if (!saved) return;
+    EXPECT_TRUE(store_->Save(grown).ok());
+    store_->DropOutgrown(grown);
+    *job = {grown};
+  }
+  // Kill -9, and a start, which clears away what was given up.
+  void Restart() {
+    disk_.Crash(kKeepAll);
+    quotas_ = std::make_shared<Quotas>();
+    QuotaTable table;
+    table.others.jobs = random_() % 3;  // Also below what is there.
+    quotas_->SetLimits(table);
+    store_ = MakeStore(&disk_);
+    store_->CountIn(quotas_);
+    EXPECT_TRUE(store_->Load().ok());
+    table.others.disk_bytes = store_->DiskBytes(PlanOf(1), 0) * 3;
+    quotas_->SetLimits(table);
+    for (auto& [id, job] : jobs_) job.left_over = 0;
+  }
+
+  std::mt19937_64 random_;
+  DurableDisk disk_;
+  std::shared_ptr<Quotas> quotas_;
+  std::unique_ptr<JobStore> store_;
+  std::map<uint64_t, Job> jobs_;
+  uint64_t refused_ = 0;
+};
+
+TEST(StoredJobsQuotaTest, WhatIsOnTheDiskIsCountedToTheByteThroughEverythingThatBefallsIt) {
+  uint64_t refused = 0;
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE(seed);
+    StoredJobsRun run(seed);
+    for (int step = 0; step < 60 && !::testing::Test::HasFailure(); ++step) {
+      run.Step();
+      run.Check();
+    }
+    refused += run.refused();
+  }
+  EXPECT_GT(refused, 20u);
+}
+
+}  // namespace
+}  // namespace ballast::server::testing
