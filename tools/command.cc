@@ -5,9 +5,9 @@ namespace ballast::tools {
 const std::vector<Command>& AllCommands() {
   static const auto* const commands = [] {
     auto* all = new std::vector<Command>;
-    for (const auto list :
-         {StatusCommands, ClusterCommands, JobCommands, SnapshotCommands, ExchangeCommands,
-          HostCommands, ConfigCommands, TuneCommands, DsCommands, CompletionCommands}) {
+    for (const auto list : {StatusCommands, ClusterCommands, JobCommands, TenantCommands,
+                            SnapshotCommands, ExchangeCommands, HostCommands, ConfigCommands,
+                            TuneCommands, DsCommands, CompletionCommands}) {
       for (const Command& command : list()) all->push_back(command);
     }
     return all;

@@ -41,6 +41,7 @@ struct Command {
 std::vector<Command> StatusCommands();
 std::vector<Command> ClusterCommands();
 std::vector<Command> JobCommands();
+std::vector<Command> TenantCommands();
 std::vector<Command> SnapshotCommands();
 std::vector<Command> ExchangeCommands();
 std::vector<Command> HostCommands();

@@ -32,6 +32,7 @@ inline constexpr char kAdminDeleteSnapshot[] = "/ballast.v1.Admin/DeleteSnapshot
 inline constexpr char kAdminRestoreSnapshot[] = "/ballast.v1.Admin/RestoreSnapshot";
 inline constexpr char kAdminExport[] = "/ballast.v1.Admin/Export";
 inline constexpr char kAdminImport[] = "/ballast.v1.Admin/Import";
+inline constexpr char kAdminListTenants[] = "/ballast.v1.Admin/ListTenants";
 inline constexpr char kHealthCheck[] = "/grpc.health.v1.Health/Check";
 inline constexpr char kHealthWatch[] = "/grpc.health.v1.Health/Watch";
 

@@ -96,6 +96,18 @@ void ListJobs(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<U
   });
 }
 
+void ListTenants(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
+                 const v1::ListTenantsRequest&) {
+  const Caller& caller = call->caller();
+  const bool all = !caller.secured || caller.identity.role == Role::kAdmin;
+  v1::ListTenantsReply reply;
+  for (const TenantUse& use :
+       all ? door->TenantUses() : std::vector<TenantUse>{door->TenantUseOf(caller.tenant())}) {
+    ToProto(use, reply.add_tenants());
+  }
+  call->Reply(reply);
+}
+
 void DeleteJob(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<UnaryCall>& call,
                const v1::DeleteJobRequest& request, const std::string& tenant) {
   const Caller& caller = call->caller();
@@ -287,6 +299,7 @@ void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
   AddMethod(server, method::kAdminRestoreSnapshot, directory, &RestoreSnapshot);
   AddMethod(server, method::kAdminExport, directory, &Export);
   AddMethod(server, method::kAdminImport, directory, &Import);
+  AddMethod(server, method::kAdminListTenants, directory, &ListTenants);
 }
 
 }  // namespace ballast::server

@@ -246,6 +246,18 @@ void ToProto(const Work& work, v1::Work* out) {
   out->set_total_bytes(work.total_bytes);
 }
 
+void ToProto(const TenantUse& use, v1::Tenant* out) {
+  out->set_tenant(use.tenant);
+  for (const Resource& resource : Resources()) {
+    v1::TenantResource* const added = out->add_resources();
+    added->set_resource(resource.key);
+    added->set_used(use.used.*resource.amount);
+    const uint64_t limit = use.limits.*resource.amount;
+    if (limit != kUnlimited) added->set_allowed(limit);
+    added->set_bytes(resource.bytes);
+  }
+}
+
 absl::StatusOr<DType> WeightDType(v1::DType dtype) {
   if (v1::DType_IsValid(dtype)) return static_cast<DType>(dtype);
   return ReasonedError(absl::StatusCode::kInvalidArgument, Reason::kBadArgument,

@@ -74,6 +74,7 @@ void ToProto(const JobStatus& job, uint32_t rounds, v1::JobStatus* out);
 void ToProto(const DurableJob& job, v1::DurableJob* out);
 void ToProto(const SnapshotInfo& snapshot, v1::Snapshot* out);
 void ToProto(const Work& work, v1::Work* out);
+void ToProto(const TenantUse& use, v1::Tenant* out);
 // The dtype of exported weights; kUnspecified: each tensor's own. INVALID_ARGUMENT BAD_ARGUMENT for
 // a number that is none.
 absl::StatusOr<DType> WeightDType(v1::DType dtype);

@@ -46,6 +46,7 @@ constexpr MethodRow kRows[] = {
     {"/ballast.v1.Admin/RestoreSnapshot", kUsers, Scope::kTenant, true},
     {"/ballast.v1.Admin/Export", kUsers, Scope::kTenant, true},
     {"/ballast.v1.Admin/Import", kUsers, Scope::kTenant, true},
+    {"/ballast.v1.Admin/ListTenants", kReaders, Scope::kTenant, false},
 
     {"/grpc.health.v1.Health/Check", kNobody, Scope::kOpen, false},
     {"/grpc.health.v1.Health/Watch", kNobody, Scope::kOpen, false},

@@ -248,6 +248,20 @@ TEST_F(ServicesTest, AServerThatEndsServesNoMoreAndStillHasItsJobs) {
   EXPECT_EQ(reply.jobs_size(), 1);
 }
 
+TEST_F(ServicesTest, TenantsAreToldWithWhatTheyUseAndMayUse) {
+  holder_.Set(directory_);
+  RawStream call = Open(method::kAdminListTenants);
+  ASSERT_TRUE(call.Write(SerializeMessage(v1::ListTenantsRequest())));
+  const auto reply = call.ReadReply<v1::ListTenantsReply>();
+  ASSERT_EQ(reply.tenants_size(), 2);
+  EXPECT_EQ(reply.tenants(0).tenant(), "acme");
+  ASSERT_EQ(reply.tenants(0).resources_size(), 6);
+  EXPECT_EQ(reply.tenants(0).resources(0).ShortDebugString(),
+            "resource: \"jobs\" used: 3 allowed: 4");
+  EXPECT_EQ(reply.tenants(0).resources(3).ShortDebugString(),
+            "resource: \"disk\" used: 4096 bytes: true");
+}
+
 TEST_F(ServicesTest, ATrainerLearnsOfItsOwnJobAndOfServersThatAreAway) {
   v1::JobStatusRequest request;
   request.set_job("fake");
