@@ -38,6 +38,7 @@ COMMANDS = {
     "top": "",
     "jobs list": "",
     "jobs show": "{job}",
+    "tenants": "",
     "snapshot create": "{job} s{n} --keep 9",
     "snapshot list": "{job}",
     "snapshot show": "{job} s{n}",
