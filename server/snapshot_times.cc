@@ -10,7 +10,7 @@ void MarkSnapshots(OperatorDoor* operators, ServerMetrics* metrics) {
   operators->ListSnapshots({}, [metrics](const absl::StatusOr<std::vector<SnapshotInfo>>& all) {
     if (!all.ok()) return;
     for (const SnapshotInfo& one : *all) {
-      metrics->MarkSnapshot(one.job, static_cast<double>(one.created_s));
+      metrics->MarkSnapshot({one.tenant, one.job}, static_cast<double>(one.created_s));
     }
   });
 }

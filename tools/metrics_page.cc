@@ -18,10 +18,10 @@ constexpr char kHead[] =
 
 What `/metrics` on a server's admin port exports, in Prometheus' text format. Names end in their
 unit; a counter ends in `_total` and starts again from 0 with the process. Of a histogram `X`
-Prometheus stores `X_bucket`, `X_sum` and `X_count`. Series with the label `run` are of one job:
-they begin when the job is made or recovered at this server, and end when its memory is given back,
-at most `timing.job_ttl` after the job's end. Series with a label `reason`, `where` or `grpc_code`
-begin with their first event; `grpc_code="OK"` is there from the start.
+Prometheus stores `X_bucket`, `X_sum` and `X_count`. Series with the labels `tenant` and `run` are
+of one job: they begin when the job is made or recovered at this server, and end when its memory is
+given back, at most `timing.job_ttl` after the job's end. Series with a label `reason`, `where` or
+`grpc_code` begin with their first event; `grpc_code="OK"` is there from the start.
 
 The last column names the alerts and recorded series of
 [rules.yaml](../../deploy/monitoring/rules.yaml) that use the metric.

@@ -87,71 +87,83 @@ void ServerMetrics::AddRecovery(RecoveryPhase phase, std::chrono::nanoseconds du
       std::chrono::duration<double>(duration).count());
 }
 
-void ServerMetrics::MarkSnapshot(absl::string_view run) { MarkSnapshot(run, UnixSeconds()); }
+void ServerMetrics::MarkSnapshot(const QualifiedName& run) { MarkSnapshot(run, UnixSeconds()); }
 
-void ServerMetrics::MarkSnapshot(absl::string_view run, double unix_s) {
+void ServerMetrics::MarkSnapshot(const QualifiedName& run, double unix_s) {
   MutexLock lock(&mu_);
-  double& newest = newest_snapshots_[std::string(run)];
+  double& newest = newest_snapshots_[run];
   newest = std::max(newest, unix_s);
-  const auto job = jobs_.find(std::string(run));
+  const auto job = jobs_.find(run);
   if (job != jobs_.end()) job->second->last_snapshot_timestamp_s.Set(newest);
 }
 
-std::shared_ptr<JobMetrics> ServerMetrics::Job(absl::string_view run) {
+std::shared_ptr<JobMetrics> ServerMetrics::Job(const QualifiedName& run) {
   lookups_.fetch_add(1, std::memory_order_relaxed);
   MutexLock lock(&mu_);
-  std::shared_ptr<JobMetrics>& job = jobs_[std::string(run)];
+  std::shared_ptr<JobMetrics>& job = jobs_[run];
   if (job == nullptr) {
     job = std::make_shared<JobMetrics>();
-    const auto newest = newest_snapshots_.find(std::string(run));
+    const auto newest = newest_snapshots_.find(run);
     if (newest != newest_snapshots_.end()) job->last_snapshot_timestamp_s.Set(newest->second);
-    AddJobSeries(std::string(run), job);
+    AddJobSeries(run, job);
   }
   return job;
 }
 
-void ServerMetrics::AddJobSeries(const std::string& run, const std::shared_ptr<JobMetrics>& job) {
-  // Each series is a pointer into the job's struct that shares the struct's ownership.
-  const auto counter = [&](const char* family, MetricLabels labels, const Counter* value) {
-    registry_.Add(family, std::move(labels), std::shared_ptr<const Counter>(job, value));
-  };
-  const auto gauge = [&](const char* family, MetricLabels labels, const Gauge* value) {
-    registry_.Add(family, std::move(labels), std::shared_ptr<const Gauge>(job, value));
-  };
-  const char* const rounds = "ballast_rounds_total";
-  counter(rounds, {{"run", run}, {"result", "committed"}}, &job->rounds_committed);
-  counter(rounds, {{"run", run}, {"result", "skipped_overflow"}}, &job->rounds_skipped_overflow);
-  counter(rounds, {{"run", run}, {"result", "halted"}}, &job->rounds_halted);
-  counter(rounds, {{"run", run}, {"result", "aborted"}}, &job->rounds_aborted);
-  counter("ballast_push_bytes_total", {{"run", run}}, &job->push_bytes);
-  counter("ballast_copied_bytes_total", {{"run", run}}, &job->copied_bytes);
-  counter("ballast_pull_bytes_total", {{"run", run}}, &job->pull_bytes);
-  gauge("ballast_loss_scale", {{"run", run}}, &job->loss_scale);
-  const std::array<const char*, 4> phases = {"idle", "collect", "vote", "step"};
-  for (size_t i = 0; i < phases.size(); ++i) {
-    gauge("ballast_round_phase", {{"run", run}, {"phase", phases[i]}}, &job->open_phase[i]);
-  }
-  registry_.AddCallback("ballast_credit_wait_seconds_total", {{"run", run}},
-                        [job] { return static_cast<double>(job->credit_wait_ns.value()) * 1e-9; });
-  counter("ballast_log_bytes_total", {{"run", run}}, &job->log_bytes);
-  gauge("ballast_log_unflushed_bytes", {{"run", run}}, &job->log_unflushed_bytes);
-  gauge("ballast_log_free_bytes", {{"run", run}}, &job->log_free_bytes);
-  gauge("ballast_log_short_of_room", {{"run", run}}, &job->log_short_of_room);
-  counter("ballast_image_writes_total", {{"run", run}}, &job->image_writes);
-  counter("ballast_image_write_bytes_total", {{"run", run}}, &job->image_write_bytes);
-  gauge("ballast_last_snapshot_timestamp_seconds", {{"run", run}}, &job->last_snapshot_timestamp_s);
-  gauge("ballast_last_round_commit_timestamp_seconds", {{"run", run}},
-        &job->last_round_commit_timestamp_s);
-  gauge("ballast_grad_norm", {{"run", run}}, &job->grad_norm);
-  const char* const trainers = "ballast_trainers";
-  gauge(trainers, {{"run", run}, {"state", "active"}}, &job->trainers_active);
-  gauge(trainers, {{"run", run}, {"state", "unresponsive"}}, &job->trainers_unresponsive);
-  gauge(trainers, {{"run", run}, {"state", "left"}}, &job->trainers_left);
+namespace {
+
+MetricLabels LabelsOf(const QualifiedName& run) {
+  return {{"tenant", run.tenant}, {"run", run.name}};
 }
 
-void ServerMetrics::RemoveJob(absl::string_view run) {
+}  // namespace
+
+void ServerMetrics::AddJobSeries(const QualifiedName& run, const std::shared_ptr<JobMetrics>& job) {
+  const MetricLabels own = LabelsOf(run);
+  const auto with = [&](MetricLabels more) {
+    more.insert(more.begin(), own.begin(), own.end());
+    return more;
+  };
+  // Each series is a pointer into the job's struct that shares the struct's ownership.
+  const auto counter = [&](const char* family, MetricLabels more, const Counter* value) {
+    registry_.Add(family, with(std::move(more)), std::shared_ptr<const Counter>(job, value));
+  };
+  const auto gauge = [&](const char* family, MetricLabels more, const Gauge* value) {
+    registry_.Add(family, with(std::move(more)), std::shared_ptr<const Gauge>(job, value));
+  };
+  const char* const rounds = "ballast_rounds_total";
+  counter(rounds, {{"result", "committed"}}, &job->rounds_committed);
+  counter(rounds, {{"result", "skipped_overflow"}}, &job->rounds_skipped_overflow);
+  counter(rounds, {{"result", "halted"}}, &job->rounds_halted);
+  counter(rounds, {{"result", "aborted"}}, &job->rounds_aborted);
+  counter("ballast_push_bytes_total", {}, &job->push_bytes);
+  counter("ballast_copied_bytes_total", {}, &job->copied_bytes);
+  counter("ballast_pull_bytes_total", {}, &job->pull_bytes);
+  gauge("ballast_loss_scale", {}, &job->loss_scale);
+  const std::array<const char*, 4> phases = {"idle", "collect", "vote", "step"};
+  for (size_t i = 0; i < phases.size(); ++i) {
+    gauge("ballast_round_phase", {{"phase", phases[i]}}, &job->open_phase[i]);
+  }
+  registry_.AddCallback("ballast_credit_wait_seconds_total", own,
+                        [job] { return static_cast<double>(job->credit_wait_ns.value()) * 1e-9; });
+  counter("ballast_log_bytes_total", {}, &job->log_bytes);
+  gauge("ballast_log_unflushed_bytes", {}, &job->log_unflushed_bytes);
+  gauge("ballast_log_free_bytes", {}, &job->log_free_bytes);
+  gauge("ballast_log_short_of_room", {}, &job->log_short_of_room);
+  counter("ballast_image_writes_total", {}, &job->image_writes);
+  counter("ballast_image_write_bytes_total", {}, &job->image_write_bytes);
+  gauge("ballast_last_snapshot_timestamp_seconds", {}, &job->last_snapshot_timestamp_s);
+  gauge("ballast_last_round_commit_timestamp_seconds", {}, &job->last_round_commit_timestamp_s);
+  gauge("ballast_grad_norm", {}, &job->grad_norm);
+  const char* const trainers = "ballast_trainers";
+  gauge(trainers, {{"state", "active"}}, &job->trainers_active);
+  gauge(trainers, {{"state", "unresponsive"}}, &job->trainers_unresponsive);
+  gauge(trainers, {{"state", "left"}}, &job->trainers_left);
+}
+
+void ServerMetrics::RemoveJob(const QualifiedName& run) {
   MutexLock lock(&mu_);
-  if (jobs_.erase(std::string(run)) > 0) registry_.RemoveSeries("run", run);
+  if (jobs_.erase(run) > 0) registry_.RemoveSeries(LabelsOf(run));
 }
 
 Counter* ServerMetrics::frames_rejected(absl::string_view reason) {

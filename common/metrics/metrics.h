@@ -14,6 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "common/base/qualified_name.h"
 #include "common/base/reason.h"
 #include "common/base/sync.h"
 #include "common/metrics/registry.h"
@@ -24,8 +25,8 @@ namespace ballast {
 // ended.
 enum class OpenPhase { kIdle = 0, kCollect = 1, kVote = 2, kStep = 3 };
 
-// Values of one job; the label `run` carries the job's name. Plain atomics: hold the shared_ptr as
-// long as you update them.
+// Values of one job; the labels `tenant` and `run`, below {run}, carry its name. Plain atomics:
+// hold the shared_ptr as long as you update them.
 struct JobMetrics {
   // ballast_rounds_total{run,result}: each round once, by its decision; or aborted: a trainer had
   // begun it, and the job ended or changed its trainers before there was a decision. In the next
@@ -100,11 +101,11 @@ class ServerMetrics {
   ServerMetrics(const ServerMetrics&) = delete;
   ServerMetrics& operator=(const ServerMetrics&) = delete;
 
-  // The metrics of job `run` (a valid job name), made at the first call: then its series appear.
-  std::shared_ptr<JobMetrics> Job(absl::string_view run);
+  // The metrics of job `run` (valid names), made at the first call: then its series appear.
+  std::shared_ptr<JobMetrics> Job(const QualifiedName& run);
   // Removes the job's series; for when the job is freed. Handles stay usable, and a new job of
   // that name starts at zero. Unknown names are ignored.
-  void RemoveJob(absl::string_view run);
+  void RemoveJob(const QualifiedName& run);
 
   // ballast_round_duration_seconds{phase}; valid as long as this object.
   Histogram* round_duration(RoundPhase phase) {
@@ -137,8 +138,8 @@ class ServerMetrics {
 
   // A snapshot of job `run` was taken at `unix_s`, now without one. last_snapshot_timestamp_s is
   // the newest of them, also of a job that begins to run later.
-  void MarkSnapshot(absl::string_view run);
-  void MarkSnapshot(absl::string_view run, double unix_s);
+  void MarkSnapshot(const QualifiedName& run);
+  void MarkSnapshot(const QualifiedName& run, double unix_s);
 
   // ballast_serving: 1 while the server serves jobs, else 0.
   Gauge* serving() { return serving_.get(); }
@@ -176,7 +177,7 @@ class ServerMetrics {
   std::shared_ptr<Value> Make(absl::string_view family, MetricLabels labels,
                               Arguments&&... arguments);
   void AddDiskSeries();
-  void AddJobSeries(const std::string& run, const std::shared_ptr<JobMetrics>& job);
+  void AddJobSeries(const QualifiedName& run, const std::shared_ptr<JobMetrics>& job);
   Counter* Resolve(absl::string_view family, absl::string_view label, absl::string_view value,
                    CountersByLabel* counters) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -198,8 +199,8 @@ class ServerMetrics {
   std::array<std::atomic<Counter*>, 128> rejected_by_reason_{};
   std::atomic<uint64_t> lookups_{0};
   Mutex mu_;
-  std::map<std::string, std::shared_ptr<JobMetrics>> jobs_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, double> newest_snapshots_ ABSL_GUARDED_BY(mu_);  // Unix time, by job
+  std::map<QualifiedName, std::shared_ptr<JobMetrics>> jobs_ ABSL_GUARDED_BY(mu_);
+  std::map<QualifiedName, double> newest_snapshots_ ABSL_GUARDED_BY(mu_);  // Unix time, by job
   CountersByLabel frames_rejected_ ABSL_GUARDED_BY(mu_);
   CountersByLabel checksum_errors_ ABSL_GUARDED_BY(mu_);
   CountersByLabel admissions_refused_ ABSL_GUARDED_BY(mu_);

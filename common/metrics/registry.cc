@@ -103,12 +103,14 @@ void MetricRegistry::AddCallback(absl::string_view family, MetricLabels labels,
                          }});
 }
 
-void MetricRegistry::RemoveSeries(absl::string_view label, absl::string_view value) {
-  const std::pair<std::string, std::string> carried(label, value);
+void MetricRegistry::RemoveSeries(const MetricLabels& labels) {
   MutexLock lock(&mu_);
   for (auto& [name, family] : families_) {
     std::erase_if(family.series, [&](const Series& series) {
-      return std::find(series.labels.begin(), series.labels.end(), carried) != series.labels.end();
+      return std::all_of(labels.begin(), labels.end(), [&](const auto& carried) {
+        const MetricLabels& own = series.labels;
+        return std::find(own.begin(), own.end(), carried) != own.end();
+      });
     });
   }
 }

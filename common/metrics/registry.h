@@ -104,9 +104,9 @@ class MetricRegistry {
   // that scrape also answer /healthz.
   void AddCallback(absl::string_view family, MetricLabels labels, std::function<double()> read);
 
-  // Removes every series, of any family, that carries this label. Handles stay usable; their
-  // values are not shown any more.
-  void RemoveSeries(absl::string_view label, absl::string_view value);
+  // Removes every series, of any family, that carries all of these labels. Handles stay usable;
+  // their values are not shown any more.
+  void RemoveSeries(const MetricLabels& labels);
 
   // All families that have series, sorted by name, with series in order of addition.
   std::vector<MetricFamily> Collect() const;

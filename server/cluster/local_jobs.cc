@@ -211,7 +211,7 @@ absl::Status LocalJobs::Open(const JobPlan& plan, const absl::StatusOr<MemoryPla
   absl::StatusOr<std::shared_ptr<RoundEngine>> engine =
       MakeEngine(plan, memory, std::move(storage));
   if (!engine.ok()) {
-    ForgetMetrics(plan.spec.name);  // Its series began with the first read of its files.
+    ForgetMetrics(plan.name());  // Its series began with the first read of its files.
     return engine.status();
   }
   Job job{.plan = plan, .memory = {}, .ended = false, .told = ++told_};
@@ -345,12 +345,12 @@ void LocalJobs::Drop(uint64_t job) {
   const JobPlan plan = std::move(it->second.plan);
   jobs_.erase(it);
   parts_.listener->OnJobDropped(plan);
-  ForgetMetrics(plan.spec.name);
+  ForgetMetrics(plan.name());
 }
 
-void LocalJobs::ForgetMetrics(const std::string& name) {
+void LocalJobs::ForgetMetrics(const QualifiedName& name) {
   const bool in_use = std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
-    return entry.second.plan.spec.name == name;
+    return entry.second.plan.name() == name;
   });
   if (deps_.metrics != nullptr && !in_use) deps_.metrics->RemoveJob(name);
 }

@@ -140,7 +140,7 @@ class LocalJobs final : public JobLookup {
                                                           const MemoryPlan& memory,
                                                           std::unique_ptr<JobStorage> storage);
   // Removes the metric series of that name, unless another job here has it.
-  void ForgetMetrics(const std::string& name);
+  void ForgetMetrics(const QualifiedName& name);
   void OnEnded(uint64_t job, const absl::Status& why, uint64_t round);
   void DropLater(uint64_t job);
   absl::Status WhyNotSealed(uint64_t job) const;

@@ -88,7 +88,7 @@ void SnapshotTaking::Commit() {
 // An export's passing snapshot is gone when the export ends: it is none that a job can return to.
 void SnapshotTaking::Mark(const SnapshotInfo& info) const {
   if (parts_.metrics == nullptr || info.name == kPassingSnapshotName) return;
-  parts_.metrics->MarkSnapshot(info.job);
+  parts_.metrics->MarkSnapshot({info.tenant, info.job});
 }
 
 absl::StatusOr<SnapshotInfo> SnapshotTaking::CommitFiles() {

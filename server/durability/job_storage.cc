@@ -99,10 +99,10 @@ absl::StatusOr<std::unique_ptr<JobStorage>> JobStorage::Open(FileSystem* fs,
                                       options.start_round);
 }
 
-void JobStorage::Measure(const Clock* clock, ServerMetrics* metrics, const JobSpec& spec) {
+void JobStorage::Measure(const Clock* clock, ServerMetrics* metrics, const QualifiedName& run,
+                         bool flushed) {
   if (metrics == nullptr) return;
-  const auto meter = std::make_shared<const StorageMeter>(clock, metrics, spec.name,
-                                                          spec.durability == Durability::kPower);
+  const auto meter = std::make_shared<const StorageMeter>(clock, metrics, run, flushed);
   log_ = MeasuredLog(std::move(log_), meter);
   images_ = MeasuredImages(std::move(images_), shapes_, meter);
 }

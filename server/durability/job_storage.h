@@ -65,7 +65,7 @@ class JobStorage {
   // From now on what becomes of the files shows in the metrics of the job of `spec`. Called once,
   // before MakeRoundLog; `clock` and `metrics` outlive the files. No effect where `metrics` is
   // null.
-  void Measure(const Clock* clock, ServerMetrics* metrics, const JobSpec& spec);
+  void Measure(const Clock* clock, ServerMetrics* metrics, const QualifiedName& run, bool flushed);
 
   // Hands everything to executors of its own, which `executors` makes. `durable_round` is what is
   // known to survive. `tier_threads`: as many images are read, and as many written, at a time for a

@@ -5,7 +5,7 @@
 
 namespace ballast::server {
 
-StorageMeter::StorageMeter(const Clock* clock, ServerMetrics* metrics, const std::string& run,
+StorageMeter::StorageMeter(const Clock* clock, ServerMetrics* metrics, const QualifiedName& run,
                            bool flushed)
     : clock_(clock), metrics_(metrics), job_(metrics->Job(run)), flushed_(flushed) {}
 

@@ -25,7 +25,7 @@ class StorageMeter {
   // Of job `run`. Flushes of a log that is not `flushed` to the disk take no time, and are not
   // observed: a server's histogram is of those that rounds wait for. `clock` and `metrics` outlive
   // this.
-  StorageMeter(const Clock* clock, ServerMetrics* metrics, const std::string& run, bool flushed);
+  StorageMeter(const Clock* clock, ServerMetrics* metrics, const QualifiedName& run, bool flushed);
 
   std::chrono::nanoseconds Now() const { return clock_->Now(); }
   // A record with `payload_bytes` was appended, or refused with `status`; it began at `began`.

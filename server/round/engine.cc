@@ -63,7 +63,8 @@ absl::StatusOr<Recovered> RecoverJob(const JobPlan& plan, const EngineConfig& co
                                      const EngineDeps& deps, const RoundFsm& fsm,
                                      JobStorage* storage, ModelState* state,
                                      Contributions* contributions) {
-  storage->Measure(deps.clock, deps.metrics, plan.spec);
+  storage->Measure(deps.clock, deps.metrics, plan.name(),
+                   plan.spec.durability == Durability::kPower);
   const auto began = deps.clock->Now();
   std::unique_ptr<WorkerPool> warming;
   if (!storage->log()->rounds().empty()) {

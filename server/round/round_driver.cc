@@ -27,7 +27,7 @@ RoundDriver::RoundDriver(JobStrand* strand, const EngineConfig& config, const En
       deps_(deps),
       window_extents_(config.window_extents),
       fsm_(std::move(parts.fsm)),
-      meter_(deps.clock, deps.metrics, fsm_.plan().spec.name),
+      meter_(deps.clock, deps.metrics, fsm_.plan().name()),
       contributions_(std::move(parts.contributions)),
       state_(std::move(parts.state)),
       log_(std::move(parts.log)),

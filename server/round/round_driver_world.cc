@@ -355,7 +355,8 @@ absl::Status RoundDriver::CommitGrown(const Growth& growth) {
   }
   BALLAST_FAILPOINT("growth.after_record");
   std::unique_ptr<JobStorage> storage = grown_.Take();
-  storage->Measure(deps_.clock, deps_.metrics, grown.spec);
+  storage->Measure(deps_.clock, deps_.metrics, grown.name(),
+                   grown.spec.durability == Durability::kPower);
   UseLog(JobStorage::MakeRoundLog(std::move(storage), fsm_.round() - 1, deps_.executors,
                                   state_.nvme != nullptr ? config_.tier_threads : 0));
   growth.files.drop_old(grown);

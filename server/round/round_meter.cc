@@ -4,7 +4,7 @@
 
 namespace ballast::server {
 
-RoundMeter::RoundMeter(const Clock* clock, ServerMetrics* metrics, const std::string& run)
+RoundMeter::RoundMeter(const Clock* clock, ServerMetrics* metrics, const QualifiedName& run)
     : clock_(clock), metrics_(metrics), job_(metrics == nullptr ? nullptr : metrics->Job(run)) {
   Enter(OpenPhase::kIdle);
 }

@@ -19,7 +19,7 @@ namespace ballast::server {
 class RoundMeter {
  public:
   // Of job `run`. `clock` and `metrics`, which may be null, outlive this.
-  RoundMeter(const Clock* clock, ServerMetrics* metrics, const std::string& run);
+  RoundMeter(const Clock* clock, ServerMetrics* metrics, const QualifiedName& run);
 
   // The job's metrics; null without.
   const std::shared_ptr<JobMetrics>& job() const { return job_; }

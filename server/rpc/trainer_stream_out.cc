@@ -287,7 +287,7 @@ void TrainerStream::ResolveMetrics(RoundEngine* engine) {
   engine->Status([weak = weak_from_this()](const JobStatus& job) {
     const auto stream = weak.lock();
     if (stream == nullptr) return;
-    auto metrics = stream->deps_->metrics->Job(job.name);
+    auto metrics = stream->deps_->metrics->Job({job.tenant, job.name});
     MutexLock lock(&stream->mu_);
     stream->job_metrics_ = std::move(metrics);
   });

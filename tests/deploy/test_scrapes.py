@@ -101,7 +101,7 @@ def test_of_a_server_with_a_job(start_server, tmp_path):
     server.wait_until_serving()
     with trainer(server, "gpt"):
         text = server.get("/metrics")[1]
-    assert 'ballast_trainers{run="gpt",state="active"} 1\n' in text
+    assert 'ballast_trainers{tenant="default",run="gpt",state="active"} 1\n' in text
     assert faults(text) == NONE
 
 
@@ -113,7 +113,7 @@ def test_of_a_server_with_many_jobs_stays_small(start_server):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: train(server.address, name, 1, durability="none"), names))
     text = server.get("/metrics")[1]
-    assert set(re.findall(r'^ballast_rounds_total\{run="(\w+)",result="committed"\} 1$', text,
+    assert set(re.findall(r'^ballast_rounds_total\{\S*run="(\w+)",result="committed"\} 1$', text,
                           re.M)) == set(names)
     assert len(text.encode()) < SCRAPE_BYTES
     assert faults(text) == NONE
@@ -148,5 +148,5 @@ def test_of_a_server_that_ends(start_server, tmp_path):
             text = scrape_while_it_ends(server)
         if text:
             break
-    assert 'ballast_trainers{run="gpt"' in text
+    assert 'ballast_trainers{tenant="default",run="gpt"' in text
     assert faults(text) == NONE

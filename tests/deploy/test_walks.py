@@ -143,7 +143,7 @@ def wait_for(condition, what: str) -> None:
 
 def committed(pair: Pair) -> int:
     """Rounds of the job at the home."""
-    found = re.search(r'^ballast_rounds_total\{run="gpt",result="committed"\} (\d+)',
+    found = re.search(r'^ballast_rounds_total\{\S*run="gpt",result="committed"\} (\d+)',
                       pair.metrics(0), re.M)
     return int(found[1]) if found else 0
 
@@ -165,7 +165,8 @@ def test_a_sick_cluster(walk, pair, ballastd, tmp_path):
         one.run(text)
     wait_for(lambda: committed(pair) > 2, "rounds")
     one.kill_last()
-    wait_for(lambda: series(pair, 'ballast_trainers{run="gpt",state="unresponsive"} 1'),
+    labels = '{tenant="default",run="gpt",state="unresponsive"}'
+    wait_for(lambda: series(pair, f"ballast_trainers{labels} 1"),
              "what TrainerLost looks at")
     one.take(look)
     one.take(start_trainer)

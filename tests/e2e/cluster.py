@@ -139,7 +139,8 @@ class Cluster:
     def pushed_bytes(self, server: int, job: str) -> int:
         """Payload of a job that a server has taken so far: weights at its start, gradients."""
         text = self.get(server, "/metrics")
-        found = re.search(rf'^ballast_push_bytes_total{{run="{re.escape(job)}"}} (\S+)', text, re.M)
+        labels = rf'{{tenant="default",run="{re.escape(job)}"}}'
+        found = re.search(rf"^ballast_push_bytes_total{labels} (\S+)", text, re.M)
         return int(float(found.group(1))) if found else 0
 
     def jobs(self, server: int = 0) -> dict[str, dict[str, Any]]:

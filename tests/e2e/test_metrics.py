@@ -112,7 +112,7 @@ class Scrapes:
             if name.endswith("_bucket") or name.endswith("_sum"):
                 continue
             kept = [x for x in re.findall(r'(\w+="[^"]*")', labels)
-                    if not x.startswith(("run=", "peer="))]
+                    if not x.startswith(("tenant=", "run=", "peer="))]
             name = name.removesuffix("_count")
             series = name + ("{" + ",".join(kept) + "}" if kept else "")
             begins = self._first_over and any(x in series for x in ("{reason=", "{where="))
@@ -247,7 +247,8 @@ def test_an_export_is_no_snapshot_of_the_job(start_cluster, tmp_path):
     cluster = start_cluster(1, **shared(tmp_path))
     run = Run(cluster, fresh_job(), 1)
     run.step(2)
-    never = f'ballast_last_snapshot_timestamp_seconds{{run="{run.trainers.job}"}} 0\n'
+    labels = f'{{tenant="default",run="{run.trainers.job}"}}'
+    never = f"ballast_last_snapshot_timestamp_seconds{labels} 0\n"
     export(cluster, run.trainers.job, "--name", "out")
     assert never in cluster.get(0, "/metrics")
     run.trainers.optimizers[0].snapshot("one")

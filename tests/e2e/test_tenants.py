@@ -156,6 +156,8 @@ def test_two_tenants_have_jobs_snapshots_and_exports_of_one_name(cluster, files,
         assert said.returncode == 0, said.stderr
         (found,) = control(cluster, files, party).snapshots(job)
         assert found["round"] == one.round + 1, party  # the next one
+        series = f'ballast_rounds_total{{tenant="{party[-1]}",run="{job}",result="committed"}}'
+        assert f"\n{series} {one.round}\n" in cluster.get(0, "/metrics")
     said = ctl(cluster, files, "operator-b", "snapshot", "delete", job, "best")
     assert said.returncode == 0, said.stderr
     assert control(cluster, files, "trainer-b").snapshots("") == []

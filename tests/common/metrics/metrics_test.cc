@@ -29,24 +29,34 @@ std::optional<MetricSample> Find(const ServerMetrics& metrics, const std::string
 
 TEST(ServerMetricsTest, JobHandlesShowUpUnderTheRunLabel) {
   ServerMetrics metrics(TestBuild());
-  const std::shared_ptr<JobMetrics> job = metrics.Job("gpt");
+  const std::shared_ptr<JobMetrics> job = metrics.Job({.name = "gpt"});
   job->rounds_committed.Add();
   job->push_bytes.Add(1 << 20);
   job->grad_norm.Set(0.25);
   job->trainers_active.Set(2);
-  EXPECT_EQ(Find(metrics, "ballast_rounds_total", {{"run", "gpt"}, {"result", "committed"}})->value,
+  EXPECT_EQ(Find(metrics, "ballast_rounds_total",
+                 {{"tenant", "default"}, {"run", "gpt"}, {"result", "committed"}})
+                ->value,
             1);
-  EXPECT_EQ(Find(metrics, "ballast_rounds_total", {{"run", "gpt"}, {"result", "aborted"}})->value,
+  EXPECT_EQ(Find(metrics, "ballast_rounds_total",
+                 {{"tenant", "default"}, {"run", "gpt"}, {"result", "aborted"}})
+                ->value,
             0);
-  EXPECT_EQ(Find(metrics, "ballast_push_bytes_total", {{"run", "gpt"}})->value, 1048576);
-  EXPECT_EQ(Find(metrics, "ballast_grad_norm", {{"run", "gpt"}})->value, 0.25);
-  EXPECT_EQ(Find(metrics, "ballast_trainers", {{"run", "gpt"}, {"state", "active"}})->value, 2);
-  EXPECT_EQ(metrics.Job("gpt"), job);
+  EXPECT_EQ(
+      Find(metrics, "ballast_push_bytes_total", {{"tenant", "default"}, {"run", "gpt"}})->value,
+      1048576);
+  EXPECT_EQ(Find(metrics, "ballast_grad_norm", {{"tenant", "default"}, {"run", "gpt"}})->value,
+            0.25);
+  EXPECT_EQ(Find(metrics, "ballast_trainers",
+                 {{"tenant", "default"}, {"run", "gpt"}, {"state", "active"}})
+                ->value,
+            2);
+  EXPECT_EQ(metrics.Job({.name = "gpt"}), job);
 }
 
 TEST(ServerMetricsTest, CommitTimeIsUnixTime) {
   ServerMetrics metrics(TestBuild());
-  const std::shared_ptr<JobMetrics> job = metrics.Job("gpt");
+  const std::shared_ptr<JobMetrics> job = metrics.Job({.name = "gpt"});
   EXPECT_EQ(job->last_round_commit_timestamp_s.value(), 0.0);
   job->MarkCommit();
   EXPECT_GT(job->last_round_commit_timestamp_s.value(), 1.6e9);
@@ -54,18 +64,19 @@ TEST(ServerMetricsTest, CommitTimeIsUnixTime) {
 
 TEST(ServerMetricsTest, AFreedJobLeavesNoSeriesAndItsHandleStaysUsable) {
   ServerMetrics metrics(TestBuild());
-  const std::shared_ptr<JobMetrics> job = metrics.Job("gpt");
-  metrics.Job("other");
-  metrics.RemoveJob("gpt");
-  metrics.RemoveJob("never-seen");
+  const std::shared_ptr<JobMetrics> job = metrics.Job({.name = "gpt"});
+  metrics.Job({.name = "other"});
+  metrics.RemoveJob({.name = "gpt"});
+  metrics.RemoveJob({.name = "never-seen"});
   job->rounds_committed.Add(5);
   for (const MetricFamily& family : metrics.registry().Collect()) {
     for (const MetricSample& sample : family.samples) {
       for (const auto& [name, value] : sample.labels) EXPECT_NE(value, "gpt") << family.name;
     }
   }
-  EXPECT_TRUE(Find(metrics, "ballast_grad_norm", {{"run", "other"}}).has_value());
-  EXPECT_EQ(metrics.Job("gpt")->rounds_committed.value(), 0u);
+  EXPECT_TRUE(
+      Find(metrics, "ballast_grad_norm", {{"tenant", "default"}, {"run", "other"}}).has_value());
+  EXPECT_EQ(metrics.Job({.name = "gpt"})->rounds_committed.value(), 0u);
 }
 
 TEST(ServerMetricsTest, PhasesAreObservedInSeconds) {
@@ -96,7 +107,7 @@ TEST(ServerMetricsTest, ServerWideValuesHaveTheirFamilies) {
 
 TEST(ServerMetricsTest, EverySeriesHasTheLabelsOfItsDeclaration) {
   ServerMetrics metrics(TestBuild());
-  metrics.Job("gpt");
+  metrics.Job({.name = "gpt"});
   metrics.frames_rejected("WRONG_EPOCH");
   metrics.checksum_errors("push");
   metrics.admissions_refused("NOT_HOME");
@@ -153,22 +164,23 @@ TEST(ServerMetricsTest, ThreadsThatRefuseForOneReasonShareItsCounter) {
 
 TEST(ServerMetricsTest, AJobThatBeginsToRunHasItsNewestSnapshot) {
   ServerMetrics metrics(TestBuild());
-  metrics.MarkSnapshot("gpt", 1000);
-  metrics.MarkSnapshot("gpt", 3000);
-  metrics.MarkSnapshot("gpt", 2000);
-  EXPECT_EQ(metrics.Job("gpt")->last_snapshot_timestamp_s.value(), 3000);
-  EXPECT_EQ(metrics.Job("bert")->last_snapshot_timestamp_s.value(), 0);
-  metrics.RemoveJob("gpt");
-  EXPECT_EQ(metrics.Job("gpt")->last_snapshot_timestamp_s.value(), 3000);
+  metrics.MarkSnapshot({.name = "gpt"}, 1000);
+  metrics.MarkSnapshot({.name = "gpt"}, 3000);
+  metrics.MarkSnapshot({.name = "gpt"}, 2000);
+  EXPECT_EQ(metrics.Job({.name = "gpt"})->last_snapshot_timestamp_s.value(), 3000);
+  EXPECT_EQ(metrics.Job({.name = "bert"})->last_snapshot_timestamp_s.value(), 0);
+  metrics.RemoveJob({.name = "gpt"});
+  EXPECT_EQ(metrics.Job({.name = "gpt"})->last_snapshot_timestamp_s.value(), 3000);
 }
 
 TEST(ServerMetricsTest, ASnapshotIsMarkedOnlyInAJobThatIsHere) {
   ServerMetrics metrics(TestBuild());
-  metrics.MarkSnapshot("gpt");
-  EXPECT_FALSE(
-      Find(metrics, "ballast_last_snapshot_timestamp_seconds", {{"run", "gpt"}}).has_value());
-  const auto job = metrics.Job("gpt");
-  metrics.MarkSnapshot("gpt");
+  metrics.MarkSnapshot({.name = "gpt"});
+  EXPECT_FALSE(Find(metrics, "ballast_last_snapshot_timestamp_seconds",
+                    {{"tenant", "default"}, {"run", "gpt"}})
+                   .has_value());
+  const auto job = metrics.Job({.name = "gpt"});
+  metrics.MarkSnapshot({.name = "gpt"});
   EXPECT_GT(job->last_snapshot_timestamp_s.value(), 1.6e9);
 }
 

@@ -62,7 +62,7 @@ TEST(MetricRegistryTest, RemovesTheSeriesThatCarryALabel) {
   registry.Add("a_total", {{"run", "one"}, {"op", "x"}}, std::move(gone));
   registry.Add("a_total", {{"run", "two"}, {"op", "x"}}, std::make_shared<Counter>());
   registry.Add("a_total", {{"op", "one"}}, std::make_shared<Counter>());
-  registry.RemoveSeries("run", "one");
+  registry.RemoveSeries({{"run", "one"}});
   EXPECT_EQ(registry.Collect()[0].samples.size(), 2u);
   EXPECT_TRUE(watch.expired());
 }

@@ -100,13 +100,14 @@ TEST_F(AdminServerTest, PortZeroBindsAFreePort) {
 }
 
 TEST_F(AdminServerTest, ServesMetricsThatFollowTheCounters) {
-  const std::shared_ptr<JobMetrics> job = metrics_.Job("gpt");
+  const std::shared_ptr<JobMetrics> job = metrics_.Job({.name = "gpt"});
   job->push_bytes.Add(5);
   const std::string answer = Fetch("/metrics");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(answer, HasSubstr("Content-Type: text/plain; version=0.0.4"));
-  EXPECT_THAT(Body(answer), HasSubstr("\nballast_push_bytes_total{run=\"gpt\"} 5\n"));
-  metrics_.RemoveJob("gpt");
+  EXPECT_THAT(Body(answer),
+              HasSubstr("\nballast_push_bytes_total{tenant=\"default\",run=\"gpt\"} 5\n"));
+  metrics_.RemoveJob({.name = "gpt"});
   EXPECT_THAT(Body(Fetch("/metrics")), Not(HasSubstr("gpt")));
 }
 

@@ -27,7 +27,7 @@ using ::testing::Not;
 // A server with one busy job.
 std::string RenderBusyServer() {
   ServerMetrics metrics(BuildInfo{"0.1.0", "abc", "avx2"});
-  const std::shared_ptr<JobMetrics> job = metrics.Job("gpt");
+  const std::shared_ptr<JobMetrics> job = metrics.Job({.name = "gpt"});
   job->rounds_committed.Add(3);
   job->grad_norm.Set(std::numeric_limits<double>::infinity());
   metrics.ObserveRound(RoundPhase::kCollect, std::chrono::milliseconds(3));
@@ -67,24 +67,24 @@ TEST(ExpositionTest, EverySampleIsANumberOfADeclaredFamily) {
 TEST(ExpositionTest, ShowsTheCoreSet) {
   const std::string text = RenderBusyServer();
   for (const char* line :
-       {"ballast_rounds_total{run=\"gpt\",result=\"committed\"} 3\n",
-        "ballast_rounds_total{run=\"gpt\",result=\"skipped_overflow\"} 0\n",
-        "ballast_rounds_total{run=\"gpt\",result=\"halted\"} 0\n",
-        "ballast_rounds_total{run=\"gpt\",result=\"aborted\"} 0\n",
+       {"ballast_rounds_total{tenant=\"default\",run=\"gpt\",result=\"committed\"} 3\n",
+        "ballast_rounds_total{tenant=\"default\",run=\"gpt\",result=\"skipped_overflow\"} 0\n",
+        "ballast_rounds_total{tenant=\"default\",run=\"gpt\",result=\"halted\"} 0\n",
+        "ballast_rounds_total{tenant=\"default\",run=\"gpt\",result=\"aborted\"} 0\n",
         "ballast_round_duration_seconds_bucket{phase=\"collect\",le=\"0.005\"} 1\n",
         "ballast_round_duration_seconds_bucket{phase=\"collect\",le=\"+Inf\"} 1\n",
         "ballast_round_duration_seconds_count{phase=\"collect\"} 1\n",
-        "ballast_push_bytes_total{run=\"gpt\"} 0\n",
-        "ballast_pull_bytes_total{run=\"gpt\"} 0\n",
-        "ballast_copied_bytes_total{run=\"gpt\"} 0\n",
+        "ballast_push_bytes_total{tenant=\"default\",run=\"gpt\"} 0\n",
+        "ballast_pull_bytes_total{tenant=\"default\",run=\"gpt\"} 0\n",
+        "ballast_copied_bytes_total{tenant=\"default\",run=\"gpt\"} 0\n",
         "ballast_push_duplicates_total 0\n",
         "ballast_push_conflicts_total 0\n",
         "ballast_frames_rejected_total{reason=\"WRONG_EPOCH\"} 1\n",
-        "ballast_last_round_commit_timestamp_seconds{run=\"gpt\"} 0\n",
-        "ballast_grad_norm{run=\"gpt\"} +Inf\n",
-        "ballast_trainers{run=\"gpt\",state=\"unresponsive\"} 0\n",
+        "ballast_last_round_commit_timestamp_seconds{tenant=\"default\",run=\"gpt\"} 0\n",
+        "ballast_grad_norm{tenant=\"default\",run=\"gpt\"} +Inf\n",
+        "ballast_trainers{tenant=\"default\",run=\"gpt\",state=\"unresponsive\"} 0\n",
         "ballast_state_bytes{tier=\"nvme\"} 0\n",
-        "ballast_round_phase{run=\"gpt\",phase=\"vote\"} 0\n",
+        "ballast_round_phase{tenant=\"default\",run=\"gpt\",phase=\"vote\"} 0\n",
         "ballast_log_flush_duration_seconds_bucket{le=\"5e-05\"} 0\n",
         "ballast_round_duration_seconds_bucket{phase=\"step\",le=\"600\"} 0\n",
         "ballast_checksum_errors_total{where=\"frame\"} 1\n",
@@ -100,7 +100,7 @@ TEST(ExpositionTest, SixtyFourJobsTakeLessThanAMegabyte) {
   ServerMetrics metrics(BuildInfo{"0.1.0", "abc", "avx2"});
   std::vector<std::shared_ptr<JobMetrics>> jobs;
   for (int i = 0; i < 64; ++i) {
-    jobs.push_back(metrics.Job(std::string(120, 'j') + std::to_string(i)));
+    jobs.push_back(metrics.Job({.name = std::string(120, 'j') + std::to_string(i)}));
     jobs.back()->push_bytes.Add(UINT64_MAX / 2);
     jobs.back()->grad_norm.Set(0.12345678901234567);
   }

@@ -11,7 +11,7 @@ namespace {
 class StorageMeterTest : public testing::Test {
  protected:
   ServerMetrics metrics_{BuildInfo()};
-  const std::shared_ptr<JobMetrics> job_ = metrics_.Job("gpt");
+  const std::shared_ptr<JobMetrics> job_ = metrics_.Job({.name = "gpt"});
   const StorageMeter meter_{RealClock::Get(), &metrics_, "gpt", true};
 };
 

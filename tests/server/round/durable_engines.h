@@ -131,7 +131,7 @@ class DurableCluster : public VoteSink {
   std::mt19937& rng() { return rng_; }
   MemoryDisk* Disk(uint32_t id) { return nodes_[id].disk.get(); }
   // Of the job at all servers.
-  const JobMetrics& metrics() { return *metrics_.Job(plan_.spec.name); }
+  const JobMetrics& metrics() { return *metrics_.Job(plan_.name()); }
   ServerMetrics* server_metrics() { return &metrics_; }
   // What the first server to fail said of its disk; waits for it.
   absl::Status Failure() {

@@ -272,7 +272,7 @@ TEST_F(RoundMetrics, FramesThatAreRefusedAreCountedByReason) {
 
 TEST(RoundMeterTest, EachPhaseIsEnteredInItsTurn) {
   ServerMetrics metrics{BuildInfo()};
-  RoundMeter meter(RealClock::Get(), &metrics, "gpt");
+  RoundMeter meter(RealClock::Get(), &metrics, {.name = "gpt"});
   const auto expect = [&](OpenPhase phase) {
     for (size_t i = 0; i < 4; ++i) {
       EXPECT_EQ(meter.job()->open_phase[i].value(), i == static_cast<size_t>(phase)) << i;

@@ -174,7 +174,7 @@ TEST_F(TrainerStreamTest, AGoodFrameReachesTheEngineUnchanged) {
   EXPECT_EQ(frame.header.dtype, DType::kBF16);
   EXPECT_EQ(frame.header.kind, FrameKind::kGradient);
   EXPECT_EQ(frame.payload.ToString(), "abcdefgh");
-  EXPECT_EQ(metrics_.Job("fake")->push_bytes.value(), 8u);
+  EXPECT_EQ(metrics_.Job({.name = "fake"})->push_bytes.value(), 8u);
 }
 
 TEST_F(TrainerStreamTest, FramesThatAreNotTheStreamsOwnAreRefused) {
@@ -422,7 +422,7 @@ TEST_F(TrainerStreamTest, ExtentsArriveAsCheckedFramesInOrderAndAreLetGo) {
   }
   EXPECT_EQ(received, *text);
   EXPECT_TRUE(stream.ReadMessage().has_done());
-  EXPECT_EQ(metrics_.Job("fake")->pull_bytes.value(), 2500u);
+  EXPECT_EQ(metrics_.Job({.name = "fake"})->pull_bytes.value(), 2500u);
   piece = OutPiece();
   text.reset();
   server_.Shutdown(std::chrono::milliseconds(0));
@@ -468,7 +468,7 @@ TEST_F(TrainerStreamTest, ATrainerThatIgnoresItsCreditIsNotReadAnyMore) {
   }
   trainer.join();
   EXPECT_EQ(engine().most_frames_, kHeldMax);
-  EXPECT_GT(metrics_.Job("fake")->credit_wait_ns.value(), 0u);
+  EXPECT_GT(metrics_.Job({.name = "fake"})->credit_wait_ns.value(), 0u);
 }
 
 TEST_F(TrainerStreamTest, AServerThatStopsEndsOpenStreams) {
