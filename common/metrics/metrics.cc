@@ -116,49 +116,52 @@ MetricLabels LabelsOf(const QualifiedName& run) {
   return {{"tenant", run.tenant}, {"run", run.name}};
 }
 
+// Adds series of one job. Each is a pointer into the job's struct that shares the struct's
+// ownership.
+struct SeriesOfJob {
+  MetricRegistry* registry;
+  MetricLabels own;
+  std::shared_ptr<JobMetrics> job;
+
+  template <typename Value>
+  void operator()(const char* family, MetricLabels more, const Value* value) const {
+    more.insert(more.begin(), own.begin(), own.end());
+    registry->Add(family, std::move(more), std::shared_ptr<const Value>(job, value));
+  }
+};
+
 }  // namespace
 
 void ServerMetrics::AddJobSeries(const QualifiedName& run, const std::shared_ptr<JobMetrics>& job) {
-  const MetricLabels own = LabelsOf(run);
-  const auto with = [&](MetricLabels more) {
-    more.insert(more.begin(), own.begin(), own.end());
-    return more;
-  };
-  // Each series is a pointer into the job's struct that shares the struct's ownership.
-  const auto counter = [&](const char* family, MetricLabels more, const Counter* value) {
-    registry_.Add(family, with(std::move(more)), std::shared_ptr<const Counter>(job, value));
-  };
-  const auto gauge = [&](const char* family, MetricLabels more, const Gauge* value) {
-    registry_.Add(family, with(std::move(more)), std::shared_ptr<const Gauge>(job, value));
-  };
+  const SeriesOfJob add{&registry_, LabelsOf(run), job};
   const char* const rounds = "ballast_rounds_total";
-  counter(rounds, {{"result", "committed"}}, &job->rounds_committed);
-  counter(rounds, {{"result", "skipped_overflow"}}, &job->rounds_skipped_overflow);
-  counter(rounds, {{"result", "halted"}}, &job->rounds_halted);
-  counter(rounds, {{"result", "aborted"}}, &job->rounds_aborted);
-  counter("ballast_push_bytes_total", {}, &job->push_bytes);
-  counter("ballast_copied_bytes_total", {}, &job->copied_bytes);
-  counter("ballast_pull_bytes_total", {}, &job->pull_bytes);
-  gauge("ballast_loss_scale", {}, &job->loss_scale);
+  add(rounds, {{"result", "committed"}}, &job->rounds_committed);
+  add(rounds, {{"result", "skipped_overflow"}}, &job->rounds_skipped_overflow);
+  add(rounds, {{"result", "halted"}}, &job->rounds_halted);
+  add(rounds, {{"result", "aborted"}}, &job->rounds_aborted);
+  add("ballast_push_bytes_total", {}, &job->push_bytes);
+  add("ballast_copied_bytes_total", {}, &job->copied_bytes);
+  add("ballast_pull_bytes_total", {}, &job->pull_bytes);
+  add("ballast_loss_scale", {}, &job->loss_scale);
   const std::array<const char*, 4> phases = {"idle", "collect", "vote", "step"};
   for (size_t i = 0; i < phases.size(); ++i) {
-    gauge("ballast_round_phase", {{"phase", phases[i]}}, &job->open_phase[i]);
+    add("ballast_round_phase", {{"phase", phases[i]}}, &job->open_phase[i]);
   }
-  registry_.AddCallback("ballast_credit_wait_seconds_total", own,
+  registry_.AddCallback("ballast_credit_wait_seconds_total", add.own,
                         [job] { return static_cast<double>(job->credit_wait_ns.value()) * 1e-9; });
-  counter("ballast_log_bytes_total", {}, &job->log_bytes);
-  gauge("ballast_log_unflushed_bytes", {}, &job->log_unflushed_bytes);
-  gauge("ballast_log_free_bytes", {}, &job->log_free_bytes);
-  gauge("ballast_log_short_of_room", {}, &job->log_short_of_room);
-  counter("ballast_image_writes_total", {}, &job->image_writes);
-  counter("ballast_image_write_bytes_total", {}, &job->image_write_bytes);
-  gauge("ballast_last_snapshot_timestamp_seconds", {}, &job->last_snapshot_timestamp_s);
-  gauge("ballast_last_round_commit_timestamp_seconds", {}, &job->last_round_commit_timestamp_s);
-  gauge("ballast_grad_norm", {}, &job->grad_norm);
+  add("ballast_log_bytes_total", {}, &job->log_bytes);
+  add("ballast_log_unflushed_bytes", {}, &job->log_unflushed_bytes);
+  add("ballast_log_free_bytes", {}, &job->log_free_bytes);
+  add("ballast_log_short_of_room", {}, &job->log_short_of_room);
+  add("ballast_image_writes_total", {}, &job->image_writes);
+  add("ballast_image_write_bytes_total", {}, &job->image_write_bytes);
+  add("ballast_last_snapshot_timestamp_seconds", {}, &job->last_snapshot_timestamp_s);
+  add("ballast_last_round_commit_timestamp_seconds", {}, &job->last_round_commit_timestamp_s);
+  add("ballast_grad_norm", {}, &job->grad_norm);
   const char* const trainers = "ballast_trainers";
-  gauge(trainers, {{"state", "active"}}, &job->trainers_active);
-  gauge(trainers, {{"state", "unresponsive"}}, &job->trainers_unresponsive);
-  gauge(trainers, {{"state", "left"}}, &job->trainers_left);
+  add(trainers, {{"state", "active"}}, &job->trainers_active);
+  add(trainers, {{"state", "unresponsive"}}, &job->trainers_unresponsive);
+  add(trainers, {{"state", "left"}}, &job->trainers_left);
 }
 
 void ServerMetrics::RemoveJob(const QualifiedName& run) {
