@@ -11,7 +11,8 @@ readonly PACKAGES=(
   librocksdb-dev libaio-dev prometheus-cpp-dev libcivetweb-dev zlib1g-dev libssl-dev openssl
   libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev nlohmann-json3-dev
   fio systemd zsh fish chromium curl openssh-client ca-certificates python3 python3-dev
-  python3-venv bubblewrap lintian mmdebstrap umoci)
+  python3-venv bubblewrap lintian mmdebstrap umoci
+  yamllint)
 # Debian's own interpreter: another python3 earlier on PATH may lack headers or the right version.
 readonly PYTHON=/usr/bin/python3
 readonly LOGS=build/logs
