@@ -25,6 +25,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/thread_executor.h"
 #include "common/io/file.h"
+#include "google/protobuf/stubs/logging.h"
 #include "proto/convert/channel.h"
 #include "server/command_line.h"
 #include "server/config/environment.h"
@@ -334,6 +335,8 @@ int Main(int argc, char** argv) {
   DisableLockOrderChecks();
   // What gRPC says of failed connections, we say ourselves.
   setenv("GRPC_VERBOSITY", "NONE", 0);
+  // What libprotobuf says of strings that are not UTF-8 would let strangers fill the log.
+  google::protobuf::SetLogHandler(nullptr);
   const sigset_t set = OwnSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);

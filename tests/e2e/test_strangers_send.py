@@ -77,6 +77,16 @@ def test_another_protocol_is_refused_before_the_rest_is_looked_at(ballastd, tmp_
         wait_for(lambda: handled(server, ATTACH, "FailedPrecondition") == 1, "the refusal")
 
 
+def test_a_name_that_is_not_utf8_is_refused_without_a_line_in_the_log(ballastd, tmp_path):
+    with OneServer(ballastd, tmp_path) as server:
+        stranger = Http2(server.connect())
+        for _ in range(3):
+            stranger.call(ATTACH, field(1, b"\x08\x01\x10\x01") + field(2, field(1, b"\xff")))
+        stranger.close()
+        wait_for(lambda: handled(server, ATTACH, "InvalidArgument") == 3, "the refusals")
+        assert "UTF-8" not in server.log
+
+
 def test_a_method_without_a_manifest_takes_no_large_request(ballastd, tmp_path):
     with OneServer(ballastd, tmp_path) as server:
         stranger = Http2(server.connect())
