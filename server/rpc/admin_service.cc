@@ -299,7 +299,7 @@ void AddAdminMethods(GenericServer* server, const DirectoryHolder* directory,
   AddMethod(server, method::kAdminRestoreSnapshot, directory, &RestoreSnapshot);
   AddMethod(server, method::kAdminExport, directory, &Export);
   AddMethod(server, method::kAdminImport, directory, &Import);
-  AddMethod(server, method::kAdminListTenants, directory, &ListTenants);
+  AddListMethod(server, method::kAdminListTenants, directory, &ListTenants);
 }
 
 }  // namespace ballast::server

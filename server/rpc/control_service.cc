@@ -70,7 +70,7 @@ void Attach(const DirectoryHolder& holder, const TransportTerms& terms,
     if (result.ok()) {
       call->Reply(AttachToProto(*result, terms, version));
     } else {
-      refusals->Attach(call, job, result.status());
+      refusals->Attach(call, job.Text(), result.status());
     }
   });
   call->OnCancel([door = *door, job, slot, id] { door->AttachCancelled(job, slot, id); });
