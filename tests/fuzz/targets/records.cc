@@ -3,10 +3,14 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "common/base/check.h"
 #include "common/base/crc32c.h"
 #include "common/base/little_endian.h"
@@ -106,9 +110,10 @@ void RunJobName(absl::string_view value) {
   Put(&meta, "jobs/a", value);
   server::JobRecords records(&meta, Codec());
   const auto names = records.Names();
-  const auto id = records.IdOf("a");
+  const QualifiedName job{.name = "a"};
+  const auto id = records.IdOf(job);
   BALLAST_CHECK(names.ok() == id.ok());
-  if (id.ok()) BALLAST_CHECK(names->at("a") == *id);
+  if (id.ok()) BALLAST_CHECK(names->at(job.Text()) == *id);
 }
 
 void RunKey(absl::string_view key) {
@@ -118,8 +123,13 @@ void RunKey(absl::string_view key) {
     uint64_t again = 0;
     BALLAST_CHECK(absl::SimpleAtoi(digits, &again) && again == *number);
   }
-  const absl::StatusOr<std::string> name = server::JobNameKey(key);
-  if (name.ok()) BALLAST_CHECK(*name == absl::StrCat("jobs/", key));
+  // "tenant/job" or "job", as a key has it.
+  const std::pair<std::string, std::string> parts = absl::StrSplit(key, absl::MaxSplits('/', 1));
+  const bool bare = !absl::StrContains(key, '/');
+  const QualifiedName job =
+      bare ? QualifiedName{.name = parts.first} : QualifiedName{parts.first, parts.second};
+  const absl::StatusOr<std::string> name = server::JobNameKey(job);
+  if (name.ok()) BALLAST_CHECK(*name == absl::StrCat("jobs/", job.Text()));
 }
 
 class Records : public FuzzTarget {

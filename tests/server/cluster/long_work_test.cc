@@ -236,19 +236,19 @@ TEST(MemoryBookTest, AJobThatRanBeforeIsPlannedOverTheBudgetAsFarAsTheMachineGoe
                             .state_bytes = least - 1,
                             .machine_bytes = 2 * least,
                             .window_extents_min = 1};
-  MemoryBook book(budget, nullptr);
+  MemoryBook book(budget, std::make_shared<Quotas>(1), nullptr);
   MemoryPlan held[2];
   for (MemoryPlan& job : held) {
     EXPECT_EQ(ReasonOf(book.Plan(PlanOf(1000)).status()), Reason::kOverBudget);
     const absl::StatusOr<MemoryPlan> plan = book.PlanRecovered(PlanOf(1000));
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(plan->total(), least);
-    book.Change(&job, *plan);
+    book.Change(PlanOf(1000), &job, *plan);
   }
   EXPECT_TRUE(book.over_budget());
   EXPECT_EQ(book.Free().bytes, 0u);
   EXPECT_EQ(ReasonOf(book.PlanRecovered(PlanOf(1000)).status()), Reason::kOverBudget);
-  for (MemoryPlan& job : held) book.Change(&job, MemoryPlan());
+  for (MemoryPlan& job : held) book.End(PlanOf(1000), &job);
   EXPECT_FALSE(book.over_budget());
 }
 
@@ -258,7 +258,7 @@ TEST(MemoryBookTest, AJobThatRanBeforeAndFitsGetsWhatANewOneWould) {
                    .state_bytes = 1 << 20,
                    .machine_bytes = 2 << 20,
                    .window_extents_min = 1},
-                  nullptr);
+                  std::make_shared<Quotas>(1), nullptr);
   EXPECT_EQ(book.PlanRecovered(PlanOf(1000))->total(), book.Plan(PlanOf(1000))->total());
 }
 

@@ -42,7 +42,7 @@ class TenantQuotasTest : public DurableJobsTest {
   }
   absl::Status Delete(const std::string& name) {
     Answer<absl::Status> deleted;
-    cluster_->At(0)->operators()->DeleteJob(name, true, Caller(), deleted.Setter());
+    cluster_->At(0)->operators()->DeleteJob({.name = name}, true, deleted.Setter());
     return deleted.Get();
   }
   Amounts Used(uint32_t server) {
@@ -182,7 +182,7 @@ TEST_F(TenantQuotasTest, AnAttachThatWaitsIsCountedUntilItIsAnsweredOrGivenUp) {
   EXPECT_EQ(ReasonOf(refused), Reason::kOverQuota);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("uses 1 of 1 attaches that wait"));
   EXPECT_FALSE(first.Has());
-  cluster_->At(0)->trainers()->AttachCancelled(waits.spec.name, 0, 7);
+  cluster_->At(0)->trainers()->AttachCancelled(waits.name(), 0, 7);
   ExpectUsed(0, Amounts());
   cluster_->QuotasOf(0)->SetLimits(Limit(&Amounts::waiting_attaches, 2));
   ASSERT_TRUE(AttachWorld(kFirst).ok());

@@ -12,7 +12,7 @@ class StorageMeterTest : public testing::Test {
  protected:
   ServerMetrics metrics_{BuildInfo()};
   const std::shared_ptr<JobMetrics> job_ = metrics_.Job({.name = "gpt"});
-  const StorageMeter meter_{RealClock::Get(), &metrics_, "gpt", true};
+  const StorageMeter meter_{RealClock::Get(), &metrics_, {.name = "gpt"}, true};
 };
 
 TEST_F(StorageMeterTest, WhatIsAppendedIsUnflushedUntilAFlushReturns) {
@@ -30,7 +30,7 @@ TEST_F(StorageMeterTest, WhatIsAppendedIsUnflushedUntilAFlushReturns) {
 }
 
 TEST_F(StorageMeterTest, FlushesThatReachNoDiskAreNotObserved) {
-  const StorageMeter process(RealClock::Get(), &metrics_, "gpt", false);
+  const StorageMeter process(RealClock::Get(), &metrics_, {.name = "gpt"}, false);
   EXPECT_TRUE(process.Appended(process.Now(), 5000, absl::OkStatus()).ok());
   EXPECT_TRUE(process.Flushed(process.Now(), absl::OkStatus()).ok());
   EXPECT_EQ(job_->log_unflushed_bytes.value(), 0);

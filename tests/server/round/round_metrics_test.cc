@@ -132,7 +132,7 @@ TEST_F(RoundMetrics, ARoundCountsAsItWasDecidedAndOnlyACommittedOneMovesTheTime)
 TEST_F(RoundMetrics, AfterARestartTheTimeOfTheLastRoundCountsFromTheRestart) {
   const auto restart = [this] {
     cluster_.Shut(0);
-    cluster_.server_metrics()->RemoveJob(cluster_.plan().spec.name);
+    cluster_.server_metrics()->RemoveJob(cluster_.plan().name());
     cluster_.Restart(0, [] { return uint64_t{0}; });
     Settle();
   };

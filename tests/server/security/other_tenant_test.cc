@@ -135,7 +135,7 @@ class OtherTenantTest : public ::testing::TestWithParam<std::string> {
   void MakeTheirs() {
     const Caller owner{.secured = true,
                        .identity = *ParseIdentity(Uri("tenant/a/trainer"), "test")};
-    AttachAnswer seats[2];
+    testing::AttachAnswer seats[2];
     for (const uint32_t slot : {0u, 1u}) {
       AttachCall call = testing::SeatCall(slot, kIncarnation + slot);
       call.spec.name = kTheirs;
@@ -229,8 +229,8 @@ TEST_P(OtherTenantTest, TheOwnerHearsTheDifference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryMethod, OtherTenantTest, ::testing::ValuesIn(TenantMethods()),
-                         [](const auto& info) {
-                           return info.param.substr(info.param.rfind('/') + 1);
+                         [](const auto& method) {
+                           return method.param.substr(method.param.rfind('/') + 1);
                          });
 
 }  // namespace
