@@ -53,7 +53,7 @@ TEST(MetricsPageTest, HasARowForEveryDeclaration) {
     EXPECT_TRUE(absl::StrContains(page, absl::StrCat("\n| `", d.name, "` | "))) << d.name;
   }
   EXPECT_TRUE(absl::StrContains(
-      page, "| `ballast_rounds_total` | counter | `run`, `result` | Rounds that ended"));
+      page, "| `ballast_rounds_total` | counter | `tenant`, `run`, `result` | Rounds that ended"));
   EXPECT_TRUE(absl::StrContains(page, "aborted. | `Slow`, `a:b:c` |"));
 }
 

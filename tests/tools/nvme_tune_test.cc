@@ -99,7 +99,7 @@ TEST(NvmeTuneTest, WrongWordsAreUsageErrors) {
            {"--path", ".", "--io-size", "1MiB"},
            {"--path", ".", "--io-size", "65MiB"},
            {"--path", ".", "--io-size", "many"},
-           {"--path", ".", "-o", "yaml"},
+           {"--path", ".", "-o", "yml"},
            {"--path", ".", "--no-read", "--no-write"},
            {"--path", ".", "--block-size", "1000"},
            {"--path", ".", "--block-size", "128MiB"},

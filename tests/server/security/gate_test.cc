@@ -61,6 +61,7 @@ class GateTest : public testing::Test {
 constexpr char kAttach[] = "/ballast.v1.Control/Attach";
 constexpr char kDrop[] = "/ballast.v1.Peer/DropJob";
 constexpr char kDelete[] = "/ballast.v1.Admin/DeleteJob";
+constexpr char kStatus[] = "/ballast.v1.Admin/Status";
 constexpr char kHealth[] = "/grpc.health.v1.Health/Check";
 
 TEST_F(GateTest, WithoutSecurityEveryCallIsLetInAsTheDefaultTenant) {
@@ -103,17 +104,20 @@ TEST_F(GateTest, ARoleMayCallWhatItsRowSays) {
   EXPECT_EQ(Refused(kAttach, Certified("tenant/a/operator")), "role");
   EXPECT_EQ(Refused(kDelete, Certified("tenant/a/operator")), "");
   EXPECT_EQ(Refused(kDelete, Certified("admin")), "");
+  EXPECT_EQ(Refused(kDelete, Certified("tenant/a/trainer")), "");
   EXPECT_EQ(Refused(kDelete, Certified("tenant/a/viewer")), "role");
-  const absl::Status status = Admit(kDelete, Certified("tenant/a/trainer"));
+  EXPECT_EQ(Refused(kStatus, Certified("tenant/a/viewer")), "");
+  const absl::Status status = Admit(kStatus, Certified("tenant/a/trainer"));
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(ReasonOf(status), Reason::kNotPermitted);
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("role trainer may not call /ballast.v1.Admin/DeleteJob; roles that may: "
-                        "operator, admin"));
+  EXPECT_THAT(
+      std::string(status.message()),
+      HasSubstr("role trainer may not call /ballast.v1.Admin/Status; roles that may: viewer, "
+                "operator, admin"));
 }
 
 TEST_F(GateTest, ARefusalSaysWhoWasRefused) {
-  const Admission admission = gate_.Admit(*FindMethod(kDelete), Certified("tenant/a/trainer"));
+  const Admission admission = gate_.Admit(*FindMethod(kStatus), Certified("tenant/a/trainer"));
   EXPECT_FALSE(admission.status.ok());
   EXPECT_EQ(admission.caller.uri(), "spiffe://test/tenant/a/trainer");
 }
@@ -149,7 +153,7 @@ TEST_F(GateTest, ATokenCountsOverTlsAndWithoutACertificateOnly) {
   EXPECT_EQ(Refused(kAttach, WithHeader("bearer secret")), "bad_token");
   EXPECT_EQ(Refused(kAttach, WithHeader("secret")), "bad_token");
   EXPECT_EQ(Refused(kAttach, WithHeader("Bearer other")), "bad_token");
-  EXPECT_EQ(Refused(kDelete, WithHeader("Bearer secret")), "role");
+  EXPECT_EQ(Refused(kStatus, WithHeader("Bearer secret")), "role");
   Connection plain = WithHeader("Bearer secret");
   plain.encrypted = false;
   EXPECT_EQ(Refused(kAttach, plain), "plaintext");
