@@ -13,6 +13,8 @@
 
 namespace ballast::sim {
 
+class MeetingBook;
+
 struct Context {
   World* world = nullptr;
   const Swarm* swarm = nullptr;
@@ -22,6 +24,7 @@ struct Context {
   const server::JobPlan* plan = nullptr;
   const Layout* layout = nullptr;
   Mutant mutant = Mutant::kNone;
+  MeetingBook* meetings = nullptr;
 };
 
 }  // namespace ballast::sim

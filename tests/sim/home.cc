@@ -109,6 +109,17 @@ void SimHome::Attach(const v1::AttachRequest& request, const Told& told) {
                }));
 }
 
+void SimHome::Rendezvous(const v1::RendezvousRequest& request, const Told& told) {
+  const absl::StatusOr<server::RendezvousCall> call = server::RendezvousFromProto(request);
+  if (!call.ok()) return context_.world->Red(call.status().ToString());
+  jobs_.rendezvous()->Ask(*call,
+                          process_->InLife([told](const absl::StatusOr<rendezvous::Reply>& reply) {
+                            if (!reply.ok()) return told(reply.status());
+                            const v1::RendezvousReply out = server::RendezvousToProto(*reply);
+                            told(Payload::FromString(out.SerializeAsString()));
+                          }));
+}
+
 void SimHome::OnSeatFree(uint32_t slot, uint64_t incarnation, bool left) {
   PostHere([=, this] { jobs_.OnSeatFree(context_.plan->name(), {slot, incarnation, left}); });
 }

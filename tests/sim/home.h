@@ -59,6 +59,7 @@ class SimHome final : private server::HomeHost {
   // The peers can be reached.
   void Start() { jobs_.Start(); }
   void Attach(const v1::AttachRequest& request, const Told& told);
+  void Rendezvous(const v1::RendezvousRequest& request, const Told& told);
   void OnSeatFree(uint32_t slot, uint64_t incarnation, bool left);
   void OnEnded(const absl::Status& why);
 

@@ -28,6 +28,12 @@ constexpr std::pair<Probe, sim::Cover> kCovers[] = {
     {Probe::kBegunAgain, sim::Cover::kBegunAgain},
     {Probe::kBegunWithFewer, sim::Cover::kBegunWithFewer},
     {Probe::kInitAgain, sim::Cover::kInitAgain},
+    {Probe::kMeetingOpened, sim::Cover::kMeetingOpened},
+    {Probe::kMeetingTimedOut, sim::Cover::kMeetingTimedOut},
+    {Probe::kMeetingStale, sim::Cover::kMeetingStale},
+    {Probe::kMeetingGivenUp, sim::Cover::kMeetingGivenUp},
+    {Probe::kMeetingOlder, sim::Cover::kMeetingOlder},
+    {Probe::kMeetingConflict, sim::Cover::kMeetingConflict},
 };
 
 }  // namespace

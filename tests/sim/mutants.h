@@ -15,7 +15,7 @@ struct MutantInfo {
   const char* what;
 };
 
-inline constexpr std::array<MutantInfo, 63> kMutants = {{
+inline constexpr std::array<MutantInfo, 68> kMutants = {{
     {Mutant::kRatiosBeforeSync, "ratios_before_sync",
      "LAMB's step begins when its ratios are written"},
     {Mutant::kVoteBeforeSync, "vote_before_sync", "the vote is sent when PREPARE is written"},
@@ -86,6 +86,11 @@ inline constexpr std::array<MutantInfo, 63> kMutants = {{
      "servers deal extents by their number, trainers by their turn"},
     {Mutant::kSharesAreMeans, "shares_are_means",
      "in a new epoch the sums of scattered gradients are divided by one"},
+    {Mutant::kOpenWithoutAll, "open_without_all", "a communicator opens without the last rank"},
+    {Mutant::kIdWrittenTwice, "id_written_twice", "a second id replaces the first"},
+    {Mutant::kWaitersOfOldEpoch, "waiters_of_old_epoch", "a new epoch keeps the old meetings"},
+    {Mutant::kOlderGeneration, "older_generation", "an older generation meets in the newest"},
+    {Mutant::kReadyUnchecked, "ready_unchecked", "a rank may be ready with another id"},
     {Mutant::kForgetLastArray, "forget_last_array", "a restart lays out three arrays at most"},
 }};
 

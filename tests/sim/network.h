@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -51,6 +52,8 @@ struct Stream {
 };
 using StreamPtr = std::shared_ptr<Stream>;
 
+using TrainerCall = std::variant<v1::AttachRequest, v1::RendezvousRequest>;
+
 // A server, as the network knows it.
 class StreamServer {
  public:
@@ -67,9 +70,9 @@ class StreamServer {
   // Calls of the epoch machine; they may be answered later, or never.
   virtual void OnSeal(uint32_t epoch, std::function<void(absl::StatusOr<server::SealAnswer>)>) = 0;
   virtual void OnAdopt(const server::JobPlan& plan, std::function<void(absl::Status)>) = 0;
-  // At the home. Answered with a serialized AttachReply.
-  virtual void OnAttach(const v1::AttachRequest& request,
-                        std::function<void(absl::StatusOr<Payload>)>) = 0;
+  // At the home. Answered with the serialized reply.
+  virtual void OnTrainerCall(const TrainerCall& call,
+                             std::function<void(absl::StatusOr<Payload>)>) = 0;
   // One step of a snapshot; answered later, or never. `before`, if any: what a capture makes of the
   // round before.
   virtual void OnSnapshot(const server::SnapshotCall& call,

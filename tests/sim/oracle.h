@@ -37,6 +37,12 @@ class Oracle {
   // Who takes part by the newest record.
   const server::EpochRecord& newest() const { return epochs_.rbegin()->second; }
 
+  // That of the epoch; null: there is none.
+  const server::EpochRecord* Record(uint32_t epoch) const {
+    const auto found = epochs_.find(epoch);
+    return found == epochs_.end() ? nullptr : &found->second;
+  }
+
   // A server tells its peers its vote. `durable`: everything it stands on has been synced.
   void OnVote(uint32_t server, uint32_t epoch, uint64_t round, const Vote& vote, bool durable);
   // A server decided; once more after a restart.

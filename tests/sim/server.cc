@@ -385,11 +385,14 @@ void SimServer::OnRecordSaved(const server::JobPlan& plan) {
                                      epoch.world(), " of ", before.world(), " trainers"));
 }
 
-void SimServer::OnAttach(const v1::AttachRequest& request,
-                         std::function<void(absl::StatusOr<Payload>)> done) {
+void SimServer::OnTrainerCall(const TrainerCall& call,
+                              std::function<void(absl::StatusOr<Payload>)> done) {
   if (!Serves() || home_ == nullptr) return;
+  if (const auto* const rendezvous = std::get_if<v1::RendezvousRequest>(&call)) {
+    return home_->Rendezvous(*rendezvous, done);
+  }
   if (process_->ended()) return done(process_->failure());
-  home_->Attach(request, std::move(done));
+  home_->Attach(std::get<v1::AttachRequest>(call), std::move(done));
 }
 
 }  // namespace ballast::sim

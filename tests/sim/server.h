@@ -70,8 +70,8 @@ class SimServer : public StreamServer {
   void OnSeal(uint32_t epoch,
               std::function<void(absl::StatusOr<server::SealAnswer>)> done) override;
   void OnAdopt(const server::JobPlan& plan, std::function<void(absl::Status)> done) override;
-  void OnAttach(const v1::AttachRequest& request,
-                std::function<void(absl::StatusOr<Payload>)> done) override;
+  void OnTrainerCall(const TrainerCall& call,
+                     std::function<void(absl::StatusOr<Payload>)> done) override;
   void OnSnapshot(const server::SnapshotCall& call,
                   const std::shared_ptr<server::CapturedRound>& before,
                   const std::function<void(absl::StatusOr<uint64_t>)>& done) override;

@@ -55,7 +55,9 @@ Simulation::Simulation(uint64_t seed, Mutant mutant, bool trace)
       network_(&world_, &swarm_),
       oracle_(&world_, &swarm_, &plan_, &layout_),
       shelf_(&world_, &swarm_, &oracle_, &plan_, &layout_),
-      context_{&world_, &swarm_, &network_, &oracle_, &shelf_, &plan_, &layout_, mutant} {
+      meetings_(&world_, &oracle_),
+      context_{&world_, &swarm_,  &network_, &oracle_,  &shelf_,
+               &plan_,  &layout_, mutant,    &meetings_} {
   SetServerClocks(swarm_, &world_);
   for (uint32_t s = 0; s < swarm_.shape.servers; ++s) {
     servers_.push_back(std::make_unique<SimServer>(context_, s));
@@ -223,6 +225,16 @@ bool Simulation::FetchStates() {
   return false;
 }
 
+bool Simulation::Meet() {
+  meetings_.Calm();
+  const auto met = [this] {
+    return Refused() || AllMembers([](const SimTrainer& trainer) { return trainer.met(); });
+  };
+  if (RunUntil(world_.now() + kQuietPhaseMax, met)) return !world_.stopped();
+  if (!world_.stopped()) world_.Red(Stuck());
+  return false;
+}
+
 bool Simulation::TakeLastSnapshot() {
   if (swarm_.snapshots.most == 0) return true;
   shelf_.BeginNoMore();
@@ -285,8 +297,10 @@ Outcome Simulation::Run() {
   }
   for (const auto& trainer : trainers_) trainer->Start();
   faults_->Begin();
-  if (!world_.stopped() && RunRounds() && FetchStates() && TakeLastSnapshot() && PowerCycle())
+  if (!world_.stopped() && RunRounds() && FetchStates() && Meet() && TakeLastSnapshot() &&
+      PowerCycle()) {
     LeaveAll();
+  }
   for (const auto& server : servers_) {
     if (server->disk()->reused_segment()) world_.Met(Cover::kSegmentReused);
     if (server->disk()->syncs_overlapped()) world_.Met(Cover::kFlushesOverlap);

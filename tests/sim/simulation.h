@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/sim/faults.h"
+#include "tests/sim/meeting.h"
 #include "tests/sim/network.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/server.h"
@@ -50,6 +51,8 @@ class Simulation {
   bool RunRounds();
   bool Refused();
   bool FetchStates();
+  // Every trainer's communicator of the last epoch is made.
+  bool Meet();
   // Nothing that held the state once keeps others from it.
   bool TakeLastSnapshot();
   bool PowerCycle();
@@ -64,6 +67,7 @@ class Simulation {
   Network network_;
   Oracle oracle_;
   SnapshotShelf shelf_;
+  MeetingBook meetings_;
   const Context context_;
   std::vector<std::unique_ptr<SimServer>> servers_;
   std::vector<std::unique_ptr<SimTrainer>> trainers_;

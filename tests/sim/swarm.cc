@@ -297,6 +297,12 @@ Gradients DrawGradients(uint64_t seed) {
   return Random(Mix(seed) ^ 0x5CA77E4D).OneIn(2) ? Gradients::kScattered : Gradients::kReduced;
 }
 
+// The salt leaves the seeds of tests/sim/regressions what they are.
+bool DrawMeetings(uint64_t seed) {
+  Random random(Mix(seed) ^ 0x3EE70004);
+  return random.OneIn(6);
+}
+
 std::string GradientsText(Gradients gradients) {
   return gradients == Gradients::kLocal ? "" : absl::StrCat(", ", NameOf(gradients), " gradients");
 }
@@ -329,8 +335,7 @@ Swarm DrawSwarm(uint64_t seed) {
   if (swarm.faults.budget != 0 && clocks.OneIn(8)) AddClockJumps(&swarm, &clocks);
   Random tier(Mix(seed) ^ 0x4E564D45);
   if (tier.OneIn(4)) AddNvme(&swarm, &tier);
-  // The salt leaves the seeds of tests/sim/regressions what they are.
-  Random record(Mix(seed) ^ 0x4EC04D00);
+  Random record(Mix(seed) ^ 0x4EC04D00);  // This salt leaves tests/sim/regressions what they are.
   const bool changes =
       swarm.faults.kill_trainers || swarm.faults.hang_trainers || swarm.faults.come_and_go;
   if (changes && swarm.faults.budget != 0) swarm.faults.change.end_in_record = record.OneIn(4);
@@ -347,6 +352,7 @@ Swarm DrawSwarm(uint64_t seed) {
   Random policy(Mix(seed) ^ 0x70711C4);
   if (policy.OneIn(3)) SetPolicy(&swarm.shape.spec, &policy);
   swarm.shape.spec.gradients = DrawGradients(seed);
+  swarm.meetings = DrawMeetings(seed);
   return swarm;
 }
 
@@ -386,7 +392,7 @@ std::string Describe(const Swarm& swarm) {
       shape.nvme_extents == 0 ? ""
                               : absl::StrCat(", on NVMe with ", shape.nvme_extents, " in memory"),
       shape.upload_one_in == 0 ? "" : ", uploads", swarm.snapshots.most == 0 ? "" : ", snapshots",
-      "; faults:", faults.empty() ? " none" : faults);
+      swarm.meetings ? ", meetings" : "", "; faults:", faults.empty() ? " none" : faults);
 }
 
 }  // namespace ballast::sim

@@ -105,6 +105,7 @@ struct Swarm {
   Pace pace;
   Faults faults;
   Snapshots snapshots;
+  bool meetings = false;  // trainers make communicators among them, in every epoch
   // Trainer processes in all: each has a node of its own.
   uint32_t processes_max() const { return shape.trainers + faults.budget + shape.seats + 4; }
   // Damage that checksums can find but not mend is allowed to end the job with a typed error.

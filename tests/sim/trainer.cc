@@ -139,7 +139,13 @@ void SimTrainer::OpenSession(const v1::AttachReply& reply) {
   environment.on_change = [this] { Wake(); };
   core_ = std::make_unique<client::SessionCore>(Options(), attached, std::move(environment));
   const absl::Status started = core_->Start(reply.plan());
-  if (!started.ok()) GiveUp(started);
+  if (!started.ok()) return GiveUp(started);
+  if (!context_.swarm->meetings) return;
+  meeting_ = std::make_unique<SimMeeting>(
+      context_, process_, who_, &transport_, [this]() -> const client::JobView& { return job(); },
+      [this](Tick delay, std::function<void()> task) {
+        Later(nanoseconds(delay), std::move(task));
+      });
 }
 
 // --- The caller's thread ------------------------------------------------------------------------
@@ -159,6 +165,7 @@ void SimTrainer::GoOn() {
   }
   if (core_->leaving()) return AwaitLeft();
   if (!core_->error().ok()) return GiveUp(core_->error());
+  if (meeting_ != nullptr) meeting_->Poke();
   if (stage_ == Stage::kOpens && !AllWelcomed()) return;
   if (!core_->Done()) return;
   EndActivity();
@@ -378,6 +385,7 @@ std::string SimTrainer::Waiting() const {
                     server->share().all_received() ? " all received" : "");
     if (!server->welcomed()) absl::StrAppend(&text, ": ", server->reconnect().last_error());
   }
+  if (meeting_ != nullptr) absl::StrAppend(&text, "; ", meeting_->Waiting());
   return text + ")" + (error_.ok() ? "" : " error " + error_.ToString());
 }
 

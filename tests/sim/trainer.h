@@ -14,6 +14,7 @@
 #include "client/cpp/src/lent_memory.h"
 #include "client/cpp/src/session_core.h"
 #include "tests/sim/context.h"
+#include "tests/sim/meeting.h"
 #include "tests/sim/tensors.h"
 #include "tests/sim/transport.h"
 
@@ -50,6 +51,8 @@ class SimTrainer {
   void Leave();
   void LeaveSoon() { leaves_soon_ = true; }
   bool leaving() const { return leaves_ || leaves_soon_; }
+  // Its communicator of the present epoch is made, everywhere, or this seed makes none.
+  bool met() const { return meeting_ == nullptr || meeting_->open(); }
   // What it is waiting for, for the report of a run that is stuck.
   std::string Waiting() const;
 
@@ -107,6 +110,7 @@ class SimTrainer {
   SimTransport transport_;
   std::unique_ptr<client::Call> attach_;       // the try to get a seat
   std::unique_ptr<client::SessionCore> core_;  // null before there is a seat
+  std::unique_ptr<SimMeeting> meeting_;        // likewise; null in seeds without communicators
 };
 
 }  // namespace ballast::sim

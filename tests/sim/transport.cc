@@ -173,6 +173,13 @@ class SimTimer final : public client::Timer {
   const std::shared_ptr<uint64_t> sets_ = std::make_shared<uint64_t>(0);  // newer ones void older
 };
 
+template <typename Request>
+TrainerCall Parsed(const google::protobuf::MessageLite& request) {
+  Request call;
+  BALLAST_CHECK(call.ParseFromString(request.SerializeAsString()));
+  return call;
+}
+
 }  // namespace
 
 Time SimTransport::Now() const {
@@ -187,9 +194,10 @@ std::unique_ptr<client::Link> SimTransport::Open(const client::LinkTarget& targe
 std::unique_ptr<client::Call> SimTransport::Start(const client::CallTarget& target,
                                                   const google::protobuf::MessageLite& request,
                                                   Answer answer) {
-  BALLAST_CHECK(std::string(target.method) == method::kAttach);
-  v1::AttachRequest attach;
-  BALLAST_CHECK(attach.ParseFromString(request.SerializeAsString()));
+  const bool attaches = std::string(target.method) == method::kAttach;
+  BALLAST_CHECK(attaches || std::string(target.method) == method::kRendezvous);
+  const TrainerCall call =
+      attaches ? Parsed<v1::AttachRequest>(request) : Parsed<v1::RendezvousRequest>(request);
   const auto timeout = static_cast<Tick>(nanoseconds(target.timeout).count());
   const bool patient = timeout > kCallTimeout;
   const auto over = std::make_shared<bool>(false);
@@ -198,8 +206,8 @@ std::unique_ptr<client::Call> SimTransport::Start(const client::CallTarget& targ
   };
   context_.network->Ask(
       context_.network->TrainerNode(process_), Network::IndexOf(target.address),
-      [attach, done](StreamServer* server, const auto& at_caller) {
-        server->OnAttach(attach, [done, at_caller](const absl::StatusOr<Payload>& told) {
+      [call, done](StreamServer* server, const auto& at_caller) {
+        server->OnTrainerCall(call, [done, at_caller](const absl::StatusOr<Payload>& told) {
           at_caller([done, told] { done(told); });
         });
       },

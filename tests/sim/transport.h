@@ -21,7 +21,7 @@ class SimTransport final : public client::Transport {
   client::Time Now() const override;
   std::unique_ptr<client::Link> Open(const client::LinkTarget& target,
                                      client::LinkHandler* handler) override;
-  // Knows one method, Attach.
+  // Knows Attach and Rendezvous.
   std::unique_ptr<client::Call> Start(const client::CallTarget& target,
                                       const google::protobuf::MessageLite& request,
                                       Answer answer) override;

@@ -47,8 +47,8 @@ class SimPeer final : public client::LinkPeer, public StreamServer {
   }
   void OnUpEnded(const StreamPtr&) override { ++half_closes_; }
   void OnUpClosed(const StreamPtr&) override {}
-  void OnAttach(const v1::AttachRequest&,
-                std::function<void(absl::StatusOr<Payload>)> done) override {
+  void OnTrainerCall(const TrainerCall&,
+                     std::function<void(absl::StatusOr<Payload>)> done) override {
     if (!answer_.has_value()) return;
     answer_->ok() ? done(Payload::FromString(**answer_)) : done(answer_->status());
   }
