@@ -17,6 +17,12 @@ std::chrono::nanoseconds Scaled(uint32_t ms, uint32_t default_ms, double time_sc
   return std::chrono::nanoseconds(static_cast<int64_t>(scaled_ms * 1e6));
 }
 
+// The server has stretched its own; stretched twice it is longer than the server waits for one.
+std::chrono::nanoseconds HeartbeatOf(const v1::AttachReply& reply, double time_scale) {
+  if (reply.heartbeat_ms() > 0) return std::chrono::milliseconds(reply.heartbeat_ms());
+  return Scaled(0, kDefaultHeartbeatMs, time_scale);
+}
+
 SendLimits LimitsOf(const v1::AttachReply& reply) {
   return {reply.chunk_bytes(), reply.credit_bytes(), reply.window_extents()};
 }
@@ -57,7 +63,7 @@ JobView::JobView(const JobOptions& job_options, const AttachResult& attached)
       durable(options.durability != Durability::kNone),
       resumed(attached.reply.resumed()),
       limits(LimitsOf(attached.reply)),
-      heartbeat(Scaled(attached.reply.heartbeat_ms(), kDefaultHeartbeatMs, options.time_scale)),
+      heartbeat(HeartbeatOf(attached.reply, options.time_scale)),
       report_after(
           Scaled(attached.reply.report_after_ms(), kDefaultReportAfterMs, options.time_scale)),
       spec(attached.spec),
