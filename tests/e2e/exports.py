@@ -21,7 +21,8 @@ def shared(tmp_path: Path) -> dict[str, str]:
 
 
 def in_exports(tmp_path: Path) -> list[str]:
-    return sorted(os.listdir(tmp_path / "exports"))
+    """Names of exports; what begins with a dot is the servers' own."""
+    return sorted(name for name in os.listdir(tmp_path / "exports") if not name.startswith("."))
 
 
 def rested(cluster: Cluster, rounds: int = 2) -> str:

@@ -9,7 +9,7 @@ import pytest
 from ballast.ds_checkpoint import load_universal
 from e2e.ballastctl import ctl, export, try_ctl
 from e2e.cluster import fresh_job, wait_for
-from e2e.exports import shared
+from e2e.exports import in_exports, shared
 from e2e.small_run import Run, assert_equal
 
 # Only the home comes by those that have to do with the export as a whole.
@@ -55,7 +55,7 @@ def test_a_kill_at_any_point_loses_nothing(start_cluster, tmp_path, failpoint, s
             assert done.returncode != 0 or "after_commit" in failpoint
             cluster.restart(server)
             wait_for(lambda: try_ctl(cluster, "snapshot", "list").returncode == 0, "the home")
-            for name in {p.name for p in folder.iterdir()} - {"whole"}:
+            for name in {*in_exports(tmp_path)} - {"whole"}:
                 assert (folder / name / "job.ballast").exists() or server == 1
             wait_for(lambda: settled(try_ctl(cluster, *command)), "the command to be done")
     assert killed == 1
@@ -104,7 +104,7 @@ def test_a_disk_that_fills_midway_leaves_the_job_running_and_nothing_half(start_
     cluster.arm(0, "export.after_files=1*return(RESOURCE_EXHAUSTED)")
     run = Run(cluster, job, 1, resume="must")
     ctl(cluster, "export", job, "--name", "out", fails=True)
-    assert list((tmp_path / "exports").iterdir()) == []
+    assert in_exports(tmp_path) == []
     run.step(1)
     export(cluster, job, "--name", "out")
     run.close()
