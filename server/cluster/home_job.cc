@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
 #include "common/base/mutant.h"
 #include "common/base/reason.h"
 #include "common/tensor/layout.h"
 #include "server/cluster/home_errors.h"
+#include "server/cluster/job_number.h"
 #include "server/round/job_plan.h"
 
 namespace ballast::server {
@@ -28,16 +28,6 @@ constexpr size_t IndexIn(const std::variant<All...>*) {
 
 template <typename T, typename Turn>
 T InputOf(void (HomeJob::*)(const T&, Turn*));
-
-// A job id differs between two lives of a name and between servers that were restarted, and only
-// the home chooses it: the random incarnations of its trainers provide that. All of them count: a
-// server may still have an earlier attempt to make the job, with other trainers.
-uint64_t JobId(const std::string& name, const std::vector<Member>& members) {
-  const uint32_t high = Crc32c(name.data(), name.size());
-  uint64_t id = uint64_t{high} << 32;
-  for (const Member& member : members) id = (id ^ member.incarnation) * 0x9E3779B97F4A7C15ull;
-  return id == 0 ? 1 : id;
-}
 
 bool IsDurable(const JobPlan& plan) { return plan.spec.durability != Durability::kNone; }
 
@@ -61,7 +51,7 @@ JobPlan NewPlan(const home::Rules& rules, const AttachBarrier& barrier, const st
   plan.epoch.members = barrier.Members();
   plan.epoch.min_world = barrier.min_world();
   plan.epoch.contributors = ContributorsOf(plan.spec, plan.epoch.members);
-  plan.job = JobId(plan.name().Text(), plan.epoch.members);
+  plan.job = NewJobNumber(plan.name(), plan.epoch.members);
   plan.servers = rules.servers;
   const auto layout = Layout::Build(LayoutTensors(plan.spec.tensors), plan.spec.tile_elements,
                                     plan.spec.extent_elements);

@@ -115,7 +115,8 @@ absl::Status LocalJobs::Make(const JobPlan& plan) {
 
 absl::Status LocalJobs::CheckSame(const JobPlan& plan, Job* known) {
   known->told = ++told_;
-  if (FirstDifference(known->plan.spec, plan.spec).empty() && known->plan.owner == plan.owner) {
+  const bool same = known->plan.name() == plan.name() && known->plan.owner == plan.owner;
+  if (same && FirstDifference(known->plan.spec, plan.spec).empty()) {
     return absl::OkStatus();
   }
   return ReasonedError(absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
@@ -174,7 +175,8 @@ absl::Status LocalJobs::NoDataDir(const JobPlan& plan) const {
 // A job that rested here, as this server left it; `plan` is what the home knows of it.
 absl::Status LocalJobs::Reopen(const JobPlan& plan) {
   BALLAST_ASSIGN_OR_RETURN(const JobPlan ours, parts_.store->Find(plan.job));
-  if (!FirstDifference(ours.spec, plan.spec).empty() || ours.owner != plan.owner) {
+  const bool same = ours.name() == plan.name() && ours.owner == plan.owner;
+  if (!same || !FirstDifference(ours.spec, plan.spec).empty()) {
     return ReasonedError(
         absl::StatusCode::kAlreadyExists, Reason::kNameInUse,
         absl::StrCat("job ", JobIdText(plan.job), " exists on disk with another plan"),
