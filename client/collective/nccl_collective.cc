@@ -168,10 +168,13 @@ absl::Status NcclCollective::Pause(nanoseconds pause) {
 }
 
 absl::Status NcclCollective::Fail(const std::string& where, nanoseconds began, absl::Status error) {
-  // First: the others' kernels wait for this rank's, too.
-  comms_->AbortAll(absl::AbortedError(
-      absl::StrCat("another communicator of this process failed (", error.message(),
-                   "), and all were aborted together; take the step again")));
+  // First: the others' kernels wait for this rank's, too. Unless another has done so already: then
+  // the others are newer, and two of them would end each other for ever.
+  const bool alive = comm_->Run([](nccl::Comm) { return nccl::kSuccess; }).ok();
+  if (alive)
+    comms_->AbortAll(absl::AbortedError(
+        absl::StrCat("another communicator of this process failed (", error.message(),
+                     "), and all were aborted together; take the step again")));
   if (absl::IsUnavailable(error)) {
     const std::vector<uint32_t> ranks =
         config_.roll_call ? config_.roll_call(where) : std::vector<uint32_t>{};

@@ -46,6 +46,15 @@ def test_with_one_the_report_has_gpu_versions_and_every_result(tmp_path):
         assert line in done.stdout.splitlines()
 
 
+def test_a_run_in_which_all_is_skipped_has_not_passed(tmp_path):
+    program(tmp_path, "nvidia-smi", "echo H100")
+    program(tmp_path, "ctest", "echo 100% tests passed, 0 tests failed out of 1")
+    python = program(tmp_path, "python", "echo 5 skipped in 0.1s")
+    done = run(tmp_path, BALLAST_BUILD=str(tmp_path), BALLAST_PYTHON=str(python))
+    assert done.returncode == 1
+    assert "### pytest -m gpu: FAILED (nothing ran)" in done.stdout.splitlines()
+
+
 def test_without_a_build_it_names_the_next_step(tmp_path):
     program(tmp_path, "nvidia-smi", "echo H100")
     done = run(tmp_path, BALLAST_BUILD=str(tmp_path / "none"))

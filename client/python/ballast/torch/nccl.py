@@ -163,7 +163,9 @@ class Nccl(Agreement):
     def _begin(self) -> Any:
         # A communicator that every rank has. Raises what the meeting does, _Over and TrainerLost.
         began = time.monotonic()
-        self._meeting = meeting(self._session, self._generation, self.timeout_s)
+        # The client stretches the time by time_scale itself.
+        waits_s = self.timeout_s / self._config.time_scale
+        self._meeting = meeting(self._session, self._generation, waits_s)
         self._meeting.doing(1)
         lowest = self.rank == 0
         id = self._meeting.exchange(TAG, self._comms.new_id() if lowest else b"")
@@ -177,9 +179,15 @@ class Nccl(Agreement):
             link = native.Communicator(
                 self._comms, memory, id, seat, self._epoch, self.timeout_s, self._look
             )
+        except BallastError:
+            raise
         except RuntimeError as error:
             self._fail("the init of the communicator", began, False, error)
-        self._meeting.ready(TAG, id)
+        try:
+            self._meeting.ready(TAG, id)
+        except BaseException:
+            link.close()
+            raise
         if lowest:
             say(0, f"NCCL {self._comms.version}: communicator of epoch {self._epoch} is ready")
         return link
@@ -191,7 +199,12 @@ class Nccl(Agreement):
             raise _Over(f"epoch {self._session.epoch} has begun")
         if time.monotonic() - self._asked >= ASK_S:
             self._asked = time.monotonic()
-            call = self._meeting.roll_call()
+            try:
+                call = self._meeting.roll_call()
+            except BallastError as error:
+                if error.reason != "STALE_EPOCH":
+                    raise
+                raise _Over("the epoch is over") from None
             if call.ended and call.generation >= self._generation:
                 raise _Over(call.ended)
 
@@ -210,25 +223,34 @@ class Nccl(Agreement):
             yield
         except (RuntimeError, _Over) as error:
             if isinstance(error, BallastError):
-                self._close()
+                self._leave()
                 raise
             self._fail(what, began, applied, error)
         except BaseException:
-            self._close()
+            self._leave()
             raise
+
+    def _leave(self) -> None:
+        # An id is never used twice: the next communicator is of another generation.
+        self._close()
+        self._generation += 1
 
     def _order_behind_torch(self) -> None:
         # The communicator's stream sees what torch's current one holds.
         if self._gpu is not None:
-            ours = torch.cuda.ExternalStream(self._stream, device=self._device)
+            # ExternalStream(0) is a new stream, not the default one.
+            ours = (
+                torch.cuda.ExternalStream(self._stream, device=self._device)
+                if self._stream
+                else torch.cuda.default_stream(self._device)
+            )
             ours.wait_stream(torch.cuda.current_stream(self._device))
 
     def _fail(self, where: str, began: float, applied: bool, error: Exception) -> NoReturn:
         took = time.monotonic() - began
+        self._give_up(f"rank {self.rank} has lost another in {where}")  # The others wait.
         silent = self._silent() if self._epoch == self._session.epoch else []
-        self._give_up(f"rank {self.rank} has lost another in {where}")
-        self._close()
-        self._generation += 1
+        self._leave()
         outcome = "The service has applied the round" if applied else "The round was not applied"
         raise collective_option.lost(
             [news.rank for news in silent],
@@ -245,13 +267,13 @@ class Nccl(Agreement):
         deadline = time.monotonic() + ROLL_CALL_S * scale
         try:
             while self._session.epoch == self._epoch:
-                found = [
-                    news
-                    for news in self._meeting.roll_call().ranks
-                    if news.rank != self.rank
-                    and (news.ago_s is None or news.ago_s >= SILENT_S * scale)
-                ]
-                if found or time.monotonic() >= deadline:
+                others = [n for n in self._meeting.roll_call().ranks if n.rank != self.rank]
+                late = time.monotonic() >= deadline
+                # A home that has just started has heard of no rank yet.
+                found = [n for n in others if n.ago_s is not None and n.ago_s >= SILENT_S * scale]
+                if late:
+                    found += [n for n in others if n.ago_s is None]
+                if found or late:
                     return found
                 time.sleep(SLICE_S)
         except BallastError:
@@ -273,7 +295,12 @@ class Nccl(Agreement):
         # The home has sealed the epoch; the next one is on its way to this trainer.
         while self._session.epoch == self._epoch:
             self._session.check_open()
-            time.sleep(SLICE_S / 10)
+            try:
+                self._meeting.roll_call()  # Raises what ends the session meanwhile.
+            except BallastError as error:
+                if error.reason != "STALE_EPOCH":
+                    raise
+            time.sleep(SLICE_S)
 
     def _close(self) -> None:
         link, self._link = self._link, None
