@@ -144,11 +144,14 @@ absl::Status Home::NoRoom(const JobPlan& plan, const absl::Status& why) const {
   if (!PlanMemory(plan, config.self, all, config.window_extents_min).ok()) return why;
   const HomeJob* const unconfirmed = homes_.FindUnconfirmed();
   if (unconfirmed == nullptr) return why;
-  return ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
-                       absl::StrCat("server ", config.self, " has no room for job \"",
-                                    plan.spec.name, "\" before its peers have said whether job \"",
-                                    unconfirmed->plan().spec.name, "\" still runs; call again"),
-                       {.job = plan.spec.name, .server = static_cast<int>(config.self)});
+  const JobPlan& waits = unconfirmed->plan();
+  const std::string other =
+      waits.tenant == plan.tenant ? absl::StrCat("job \"", waits.spec.name, "\"") : "another job";
+  return ReasonedError(
+      absl::StatusCode::kUnavailable, Reason::kRecovering,
+      absl::StrCat("server ", config.self, " has no room for job \"", plan.spec.name,
+                   "\" before its peers have said whether ", other, " still runs; call again"),
+      {.job = plan.spec.name, .server = static_cast<int>(config.self)});
 }
 
 }  // namespace ballast::server

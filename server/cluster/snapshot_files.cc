@@ -11,7 +11,10 @@
 namespace ballast::server {
 namespace {
 
-Holding Held(uint64_t id) { return {Holding::Kind::kSnapshot, id}; }
+// An operator may copy a snapshot to another tenant.
+Holding Held(const std::string& tenant, uint64_t id) {
+  return {Holding::Kind::kSnapshot, id, tenant};
+}
 
 }  // namespace
 
@@ -37,15 +40,15 @@ absl::Status SnapshotFiles::CheckHome() const {
 absl::Status SnapshotFiles::Begin(uint64_t id, const JobPlan& plan, const std::string& name,
                                   uint64_t bytes) const {
   Quotas* const quotas = self_->config().quotas.get();
-  BALLAST_RETURN_IF_ERROR(quotas->Take(Held(id), plan.tenant, {.disk_bytes = bytes}));
+  BALLAST_RETURN_IF_ERROR(quotas->Take(Held(plan.tenant, id), plan.tenant, {.disk_bytes = bytes}));
   const absl::Status begun = store(plan.tenant).Begin(id, plan.spec.name, name, bytes);
-  if (!begun.ok()) quotas->Give(Held(id));
+  if (!begun.ok()) quotas->Give(Held(plan.tenant, id));
   return begun;
 }
 
 absl::Status SnapshotFiles::Remove(const std::string& tenant, uint64_t id) const {
   BALLAST_RETURN_IF_ERROR(store(tenant).Remove(id));
-  self_->config().quotas->Give(Held(id));
+  self_->config().quotas->Give(Held(tenant, id));
   return absl::OkStatus();
 }
 
@@ -55,7 +58,7 @@ absl::Status SnapshotFiles::Count() const {
   for (const std::string& tenant : tenants) {
     BALLAST_ASSIGN_OR_RETURN(const std::vector<SnapshotManifest> all, store(tenant).List());
     for (const SnapshotManifest& one : all) {
-      self_->config().quotas->Note(Held(one.id), tenant, {.disk_bytes = one.bytes});
+      self_->config().quotas->Note(Held(tenant, one.id), tenant, {.disk_bytes = one.bytes});
     }
   }
   return absl::OkStatus();

@@ -60,8 +60,11 @@ void TenantLedger::Give(const Holding& holding) {
   const auto entry = entries_.find(holding);
   if (entry == entries_.end()) return;
   const auto sum = used_.find(entry->second.tenant);
-  Subtract(entry->second.amounts, &sum->second);
-  if (sum->second == Amounts()) used_.erase(sum);
+  // An entry of nothing does not keep the sum.
+  if (sum != used_.end()) {
+    Subtract(entry->second.amounts, &sum->second);
+    if (sum->second == Amounts()) used_.erase(sum);
+  }
   entries_.erase(entry);
 }
 

@@ -238,6 +238,8 @@ void Import(const std::shared_ptr<OperatorDoor>& door, const std::shared_ptr<Una
   });
 }
 
+constexpr size_t kAuditedNameBytesMax = 128;
+
 // The job that a line of the audit log names.
 const std::string& AuditedJob(const v1::DeleteJobRequest& request) { return request.name(); }
 const std::string& AuditedJob(const v1::ImportRequest& request) { return request.as(); }
@@ -272,7 +274,9 @@ void AddMethod(GenericServer* server, const char* name, const DirectoryHolder* h
                       const absl::StatusOr<std::string> tenant =
                           TenantOfCall(call->caller(), request.tenant());
                       if (!tenant.ok()) return call->Fail(tenant.status());
-                      call->SetAuditedJob(QualifiedName{*tenant, AuditedJob(request)}.Text());
+                      // The name was not checked yet.
+                      const std::string job = AuditedJob(request).substr(0, kAuditedNameBytesMax);
+                      call->SetAuditedJob(QualifiedName{*tenant, job}.Text());
                       const auto door = holder->operators();
                       if (!door.ok()) return call->Fail(door.status());
                       method(*door, call, request, *tenant);

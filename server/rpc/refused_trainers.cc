@@ -12,9 +12,11 @@ void RefusedTrainers::Add(const std::string& call, const std::string& job, const
   if (absl::IsUnavailable(why) || ReasonOf(why) == Reason::kNotHome) return;
   const int64_t left_out = Allow();
   if (left_out < 0) return;
-  BALLAST_LOG(WARN, LogField("run", job), LogField("reason", ReasonName(ReasonOf(why))),
-              LogField("peer", peer), LogField("suppressed", left_out))
-      << "refused to " << call << ": " << why.message();
+  // A refused trainer may send any name.
+  BALLAST_LOG(WARN, LogField("run", job.substr(0, kNameBytesMax)),
+              LogField("reason", ReasonName(ReasonOf(why))), LogField("peer", peer),
+              LogField("suppressed", left_out))
+      << "refused to " << call << ": " << why.message().substr(0, kTextBytesMax);
 }
 
 int64_t RefusedTrainers::Allow() {

@@ -19,6 +19,9 @@ class RefusedTrainers {
   // So many lines in an interval; the first line of the next says how many were left out.
   static constexpr int kLinesMax = 8;
   static constexpr std::chrono::seconds kInterval{10};
+  // What is logged of a name and of a reason.
+  static constexpr size_t kNameBytesMax = 128;
+  static constexpr size_t kTextBytesMax = 1024;
 
   explicit RefusedTrainers(const Clock* clock) : clock_(clock) {}
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/names.h"
 #include "common/base/qualified_name.h"
 #include "common/base/status_macros.h"
@@ -26,9 +27,11 @@ absl::StatusOr<std::vector<std::string>> TenantsBelow(FileSystem* fs, const std:
     for (const std::string& name : *names) {
       if (name.empty() || name[0] != kMark) continue;
       const std::string tenant = name.substr(1);
-      if (tenant != kDefaultTenant && ValidateName("tenant", tenant).ok()) {
-        tenants.push_back(tenant);
-      }
+      if (tenant == kDefaultTenant || !ValidateName("tenant", tenant).ok()) continue;
+      // A file server may have directories of its own here that others cannot read.
+      const absl::Status readable = fs->List(absl::StrCat(root, "/", name)).status();
+      if (readable.ok()) tenants.push_back(tenant);
+      if (!readable.ok()) BALLAST_LOG(WARN) << "no tenant's directory: " << readable;
     }
   }
   std::sort(tenants.begin(), tenants.end());
