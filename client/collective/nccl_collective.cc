@@ -170,7 +170,7 @@ absl::Status NcclCollective::Pause(nanoseconds pause) {
 absl::Status NcclCollective::Fail(const std::string& where, nanoseconds began, absl::Status error) {
   // First: the others' kernels wait for this rank's, too. Unless another has done so already: then
   // the others are newer, and two of them would end each other for ever.
-  const bool alive = comm_->Run([](nccl::Comm) { return nccl::kSuccess; }).ok();
+  const bool alive = comm_ == nullptr || comm_->Run([](nccl::Comm) { return nccl::kSuccess; }).ok();
   if (alive)
     comms_->AbortAll(absl::AbortedError(
         absl::StrCat("another communicator of this process failed (", error.message(),

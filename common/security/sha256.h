@@ -1,0 +1,13 @@
+// SHA-256 (FIPS 180-4) of some bytes, as 32 bytes. Comes from: nothing. Goes to: server/cluster.
+// Thread safety: a pure function.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace ballast {
+
+std::string Sha256(absl::string_view bytes);
+
+}  // namespace ballast
