@@ -248,8 +248,8 @@ class Nccl(Agreement):
 
     def _fail(self, where: str, began: float, applied: bool, error: Exception) -> NoReturn:
         took = time.monotonic() - began
-        self._give_up(f"rank {self.rank} has lost another in {where}")  # The others wait.
         silent = self._silent() if self._epoch == self._session.epoch else []
+        self._give_up(f"rank {self.rank} has lost another in {where}")
         self._leave()
         outcome = "The service has applied the round" if applied else "The round was not applied"
         raise collective_option.lost(
@@ -267,13 +267,13 @@ class Nccl(Agreement):
         deadline = time.monotonic() + ROLL_CALL_S * scale
         try:
             while self._session.epoch == self._epoch:
-                others = [n for n in self._meeting.roll_call().ranks if n.rank != self.rank]
-                late = time.monotonic() >= deadline
-                # A home that has just started has heard of no rank yet.
-                found = [n for n in others if n.ago_s is not None and n.ago_s >= SILENT_S * scale]
-                if late:
-                    found += [n for n in others if n.ago_s is None]
-                if found or late:
+                found = [
+                    news
+                    for news in self._meeting.roll_call().ranks
+                    if news.rank != self.rank
+                    and (news.ago_s is None or news.ago_s >= SILENT_S * scale)
+                ]
+                if found or time.monotonic() >= deadline:
                     return found
                 time.sleep(SLICE_S)
         except BallastError:
