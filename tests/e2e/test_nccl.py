@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import HANG_S, Cluster, fresh_job
+from e2e.cluster import HANG_S, Cluster, fresh_job, wait_for
 from serving import built_ballastd
 
 SCRIPT = Path(__file__).with_name("nccl_trainer.py")
@@ -65,8 +65,11 @@ def test_two_ranks_have_the_bits_of_a_gloo_group(clusters, fake_nccl, tmp_path):
         assert said == {"fp32": 0, "bf16": 0, "fp16": 0}
 
 
-def train(cluster: Cluster, fake: Path, folder: Path, plan: str = "") -> list[dict]:
-    """Two ranks, the second of which is started again when it is killed; what both say."""
+def train(
+    cluster: Cluster, fake: Path, folder: Path, plan: str = "", told: bool = False
+) -> list[dict]:
+    """Two ranks, the second of which is started again when it is killed; what both say. told: the
+    first has to miss it before, for the home can name only a rank that is silent for a while."""
     endpoints, job = ",".join(cluster.endpoints), fresh_job("nccl")
 
     def start(rank: int, with_plan: str) -> subprocess.Popen[str]:
@@ -76,6 +79,8 @@ def train(cluster: Cluster, fake: Path, folder: Path, plan: str = "") -> list[di
     if plan:
         _, text = ranks[1].communicate(timeout=RUN_S)
         assert ranks[1].returncode == -signal.SIGKILL, text
+        if told:
+            wait_for((folder / "told-0").exists, "rank 0 to miss rank 1")
         ranks[1] = start(1, "notice")
     return results(ranks)
 
@@ -108,7 +113,7 @@ def undisturbed(ballastd, fake_nccl, tmp_path_factory) -> int:
 def test_training_goes_on_in_the_next_epoch_when_a_rank_is_killed(
     start_cluster, fake_nccl, tmp_path, undisturbed, kill, kept, where
 ):
-    left, again = train(start_cluster(1), fake_nccl, tmp_path, f"notice,1:{kill}:die")
+    left, again = train(start_cluster(1), fake_nccl, tmp_path, f"notice,1:{kill}:die", bool(kept))
     assert left["round"] == again["round"] == ROUNDS
     assert {said["digest"] for said in (left, again)} == {undisturbed}
     if kept:

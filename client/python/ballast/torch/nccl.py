@@ -25,6 +25,7 @@ from ballast import collective_option
 from ballast.config import JobConfig
 from ballast.errors import BallastError, TrainerLost, Unsupported
 from ballast.pauses import say
+from ballast.rendezvous import Phase, Rendezvous
 from ballast.session import SLICE_S, Session
 from ballast.torch import gpu
 from ballast.torch.collective import Agreement
@@ -46,12 +47,6 @@ _AGAIN = (
 
 class _Over(Exception):
     """The communicator cannot be used any more: its epoch or its generation is over."""
-
-
-def meeting(session: Session, generation: int, timeout_s: float) -> Any:
-    """A ballast.rendezvous.Rendezvous of the session's present epoch."""
-    rendezvous = importlib.import_module("ballast.rendezvous")
-    return rendezvous.Rendezvous(session, generation, timeout_s)
 
 
 @functools.cache
@@ -94,7 +89,7 @@ class Nccl(Agreement):
         self._gpu = on
         self._comms = _comms()
         self._link: Any = None
-        self._meeting: Any = None
+        self._meeting: Rendezvous
         self._epoch, self._generation = 0, 0
         self._asked = 0.0
         self._device = torch.device("cpu") if on is None else torch.device("cuda", on.ordinal)
@@ -114,7 +109,8 @@ class Nccl(Agreement):
     def reduce_scatter(self, share: torch.Tensor, bucket: torch.Tensor, number: int) -> None:
         """Sums `bucket` over the ranks; part `rank` of it goes to `share`."""
         round = self._session.round + 1
-        with self._during(f"reduce-scatter of bucket {number} of round {round}", 3, number, round):
+        what = f"reduce-scatter of bucket {number} of round {round}"
+        with self._during(what, Phase.REDUCE_SCATTER, number, round):
             self._link.reduce_scatter(
                 bucket.data_ptr(), share.data_ptr(), share.numel(), _DTYPES[share.dtype], round,
                 number,
@@ -135,7 +131,7 @@ class Nccl(Agreement):
         applied: bool = False,
     ) -> None:
         bytes = share.numel() * share.element_size()
-        phase = 6 if applied else 2
+        phase = Phase.ALL_GATHER if applied else Phase.AGREEMENT
         with self._during(f"{where} of round {round}", phase, number, round, applied):
             self._link.all_gather(share.data_ptr(), bucket.data_ptr(), bytes, round, number)
 
@@ -165,8 +161,8 @@ class Nccl(Agreement):
         began = time.monotonic()
         # The client stretches the time by time_scale itself.
         waits_s = self.timeout_s / self._config.time_scale
-        self._meeting = meeting(self._session, self._generation, waits_s)
-        self._meeting.doing(1)
+        self._meeting = Rendezvous(self._session, self._generation, waits_s)
+        self._meeting.doing(Phase.INIT)
         lowest = self.rank == 0
         id = self._meeting.exchange(TAG, self._comms.new_id() if lowest else b"")
         native = importlib.import_module("ballast._nccl")
@@ -210,7 +206,7 @@ class Nccl(Agreement):
 
     @contextlib.contextmanager
     def _during(
-        self, what: str, phase: int, bucket: int, round: int, applied: bool = False
+        self, what: str, phase: Phase, bucket: int, round: int, applied: bool = False
     ) -> Iterator[None]:
         # Around a call on the communicator: tells the home of it, and turns errors into
         # TrainerLost.
