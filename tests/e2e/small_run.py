@@ -5,9 +5,11 @@ Comes from: tests of snapshots, forks, exports and imports. Goes to: cluster.Tra
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
-from e2e.cluster import Cluster, Trainers
+from e2e.cluster import Cluster, Trainers, fresh_job
 
 SIZES = (900, 33, 2000, 1, 641)
 
@@ -67,3 +69,20 @@ def assert_equal(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
     for a, b in zip(ours, theirs, strict=True):
         a, b = torch.as_tensor(a), torch.as_tensor(b)
         assert torch.equal(a.view(-1).view(torch.uint8), b.view(-1).view(torch.uint8))
+
+
+def assert_as_undisturbed(
+    state: list[torch.Tensor], binary: Path, servers: int, folder: Path, rounds: int
+) -> None:
+    """`state`: Run.state() of a job of two trainers after `rounds`. Compared with that of a job on
+    servers of its own, in plaintext and in `folder`, which is made, that nothing disturbs."""
+    folder.mkdir()
+    plain = Cluster(binary, servers, folder)
+    try:
+        plain.wait_until_serving()
+        reference = Run(plain, fresh_job(), 2)
+        reference.step(rounds)
+        assert_equal(state, reference.state())
+        reference.close()
+    finally:
+        plain.stop()

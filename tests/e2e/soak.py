@@ -31,7 +31,7 @@ import ballast.torch as bt
 from dev_ca import dev_ca
 from e2e.cluster import SMALL, Cluster, fresh_job, wait_for
 from e2e.crowd import in_background
-from e2e.small_run import Run, assert_equal
+from e2e.small_run import Run, assert_as_undisturbed
 from serving import built_ballastd
 
 SERVERS = 2
@@ -115,16 +115,7 @@ class Soak:
         rounds, state = self.run.round, self.run.state()
         self.run.close()
         self.cluster.stop()
-        (self._folder / "plain").mkdir()
-        plain = Cluster(binary, SERVERS, self._folder / "plain")
-        try:
-            plain.wait_until_serving()
-            reference = Run(plain, fresh_job(), 2)
-            reference.step(rounds)
-            assert_equal(state, reference.state())
-            reference.close()
-        finally:
-            plain.stop()
+        assert_as_undisturbed(state, binary, SERVERS, self._folder / "plain", rounds)
         self._check_trends()
         return {
             "cycles": self.cycles,

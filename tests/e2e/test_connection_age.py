@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from e2e.cluster import Cluster, Trainers, fresh_job, wait_for
-from e2e.small_run import Run, assert_equal, parameters
+from e2e.small_run import Run, assert_as_undisturbed, parameters
 
 ROUNDS = 100
 SERVERS = 2
@@ -48,16 +48,7 @@ def test_no_round_and_no_bit_is_lost_when_connections_end_at_their_age(
     assert run.trainers.optimizers[0].last_report["opt_step"] == steps
     state = run.state()
     run.close()
-    (tmp_path / "plain").mkdir()
-    plain = Cluster(ballastd, SERVERS, tmp_path / "plain")
-    try:
-        plain.wait_until_serving()
-        reference = Run(plain, fresh_job(), 2)
-        reference.step(steps)
-        assert_equal(state, reference.state())
-        reference.close()
-    finally:
-        plain.stop()
+    assert_as_undisturbed(state, ballastd, SERVERS, tmp_path / "plain", steps)
 
 
 def test_a_job_without_durability_keeps_its_connections(cluster):

@@ -1,4 +1,4 @@
-"""A tenant at its quota: what it is told, what is given back, and what a killed server still knows.
+"""A tenant at its quota: the text of the refusal, what a delete gives back, what a restart counts.
 
 Comes from: pytest. Goes to: ballastd with a quota file, ballast.torch, ballastctl.
 """
