@@ -208,9 +208,11 @@ absl::Status WithFreeBytes(const absl::Status& status, const std::string& data_d
                                   " bytes free, and ballastd needs ", kOwnBytes, " for itself"));
 }
 
-// After SIGHUP: the configuration as it is now. What is wrong in it, or in the files it names, is
-// said in the log, and nothing changes.
+// After SIGHUP: the files that the configuration named at the start, then the configuration as it
+// is now. What is wrong in one is said in the log and changes nothing of it; the others take
+// effect.
 void Reload(Server* server, const config::LoadOptions& load) {
+  const bool files_ok = server->Reload().ok();  // It has said why not.
   const absl::StatusOr<config::LoadedConfig> loaded = config::Load(load);
   if (!loaded.ok()) {
     for (const absl::string_view line : absl::StrSplit(loaded.status().message(), '\n')) {
@@ -218,8 +220,8 @@ void Reload(Server* server, const config::LoadOptions& load) {
     }
     return;
   }
-  if (!server->Reload().ok()) return;  // It has said why.
   ApplyLog(loaded->config.log());
+  if (!files_ok) return;
   BALLAST_LOG(INFO) << "SIGHUP: certificates and log settings are those of " << load.file
                     << " now; other fields take effect at the next start";
 }

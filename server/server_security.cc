@@ -2,7 +2,10 @@
 
 #include <ctime>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -29,7 +32,8 @@ ServerSecurity::ServerSecurity(const config::v1::ServerConfig& config, ServerMet
 absl::StatusOr<std::unique_ptr<ServerSecurity>> ServerSecurity::Open(
     const config::LoadedConfig& loaded, ServerMetrics* metrics, Executor* executor) {
   std::unique_ptr<ServerSecurity> security(new ServerSecurity(loaded.config, metrics));
-  BALLAST_RETURN_IF_ERROR(security->ReadFiles());
+  BALLAST_RETURN_IF_ERROR(security->ReadGate());
+  BALLAST_RETURN_IF_ERROR(security->ReadQuotas());
   if (!security->gate_.secured()) return security;
   const auto now_s = [] { return static_cast<int64_t>(std::time(nullptr)); };
   BALLAST_ASSIGN_OR_RETURN(security->tls_,
@@ -38,24 +42,35 @@ absl::StatusOr<std::unique_ptr<ServerSecurity>> ServerSecurity::Open(
   return security;
 }
 
-absl::Status ServerSecurity::ReadFiles() {
-  BALLAST_ASSIGN_OR_RETURN(GateFiles files, ReadGateFiles(paths_, gate_.domain()));
-  QuotaTable limits;
-  if (!quotas_file_.empty()) {
-    BALLAST_ASSIGN_OR_RETURN(const std::string text, ReadOwnedFile(quotas_file_));
-    BALLAST_ASSIGN_OR_RETURN(limits, config::ParseQuotas(text, quotas_file_));
-  }
-  // All of them, or none.
+absl::Status ServerSecurity::ReadGate() {
+  GateFiles files = *gate_.files();
+  absl::Status status = ReadGateFiles(paths_, gate_.domain(), &files);
   gate_.Replace(std::move(files));
+  return status;
+}
+
+absl::Status ServerSecurity::ReadQuotas() {
+  if (quotas_file_.empty()) return absl::OkStatus();
+  BALLAST_ASSIGN_OR_RETURN(const std::string text, ReadOwnedFile(quotas_file_));
+  BALLAST_ASSIGN_OR_RETURN(QuotaTable limits, config::ParseQuotas(text, quotas_file_));
   quotas_->SetLimits(std::move(limits));
   return absl::OkStatus();
 }
 
 absl::Status ServerSecurity::Reload() {
-  if (tls_ != nullptr) BALLAST_RETURN_IF_ERROR(tls_->Reload());  // It logs what is wrong.
-  const absl::Status status = ReadFiles();
-  if (!status.ok()) BALLAST_LOG(WARN) << status.message() << "; the files before stay in force";
-  return status;
+  std::vector<std::string> faults;
+  for (const absl::Status& status : {ReadGate(), ReadQuotas()}) {
+    for (const absl::string_view line : absl::StrSplit(status.message(), '\n', absl::SkipEmpty())) {
+      BALLAST_LOG(WARN) << line << "; what this file said before stays in force";
+      faults.emplace_back(line);
+    }
+  }
+  if (tls_ != nullptr) {
+    const absl::Status tls = tls_->Reload();  // It logs what is wrong.
+    if (!tls.ok()) faults.emplace_back(tls.message());
+  }
+  if (faults.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrJoin(faults, "\n"));
 }
 
 std::shared_ptr<grpc::ServerCredentials> ServerSecurity::ServerCredentials() const {

@@ -29,8 +29,8 @@ class ServerSecurity {
                                                               ServerMetrics* metrics,
                                                               Executor* executor);
 
-  // Reads the files again: after SIGHUP. A file at fault is named in the log, and keeps what it was
-  // before; errors as Open's.
+  // Reads the files again: after SIGHUP. A file at fault is named in the log and changes nothing;
+  // the others take effect. Errors as Open's, a line for each file.
   absl::Status Reload();
 
   bool secured() const { return tls_ != nullptr; }
@@ -46,7 +46,9 @@ class ServerSecurity {
  private:
   ServerSecurity(const config::v1::ServerConfig& config, ServerMetrics* metrics);
 
-  absl::Status ReadFiles();
+  // Each file by itself: the gate's, and the quotas.
+  absl::Status ReadGate();
+  absl::Status ReadQuotas();
 
   const GatePaths paths_;
   const std::string quotas_file_;  // empty: nothing is limited

@@ -53,24 +53,33 @@ absl::StatusOr<std::string> ReadGuarded(const std::string& path, mode_t forbidde
   return ReadAll(fd, path);
 }
 
+absl::Status ReadTokens(const std::string& path, const std::string& domain, TokenTable* tokens) {
+  if (path.empty()) return absl::OkStatus();
+  BALLAST_ASSIGN_OR_RETURN(const std::string text, ReadGuarded(path, kOthersWrite | S_IROTH));
+  BALLAST_ASSIGN_OR_RETURN(*tokens, TokenTable::Parse(text, path, domain));
+  return absl::OkStatus();
+}
+
+absl::Status ReadDenied(const std::string& path, const std::string& domain,
+                        DeniedIdentities* denied) {
+  if (path.empty()) return absl::OkStatus();
+  BALLAST_ASSIGN_OR_RETURN(const std::string text, ReadGuarded(path, kOthersWrite));
+  BALLAST_ASSIGN_OR_RETURN(*denied, DeniedIdentities::Parse(text, path, domain));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadOwnedFile(const std::string& path) {
   return ReadGuarded(path, kOthersWrite);
 }
 
-absl::StatusOr<GateFiles> ReadGateFiles(const GatePaths& paths, const std::string& domain) {
-  GateFiles files;
-  if (!paths.tokens.empty()) {
-    BALLAST_ASSIGN_OR_RETURN(const std::string text,
-                             ReadGuarded(paths.tokens, kOthersWrite | S_IROTH));
-    BALLAST_ASSIGN_OR_RETURN(files.tokens, TokenTable::Parse(text, paths.tokens, domain));
-  }
-  if (!paths.denied.empty()) {
-    BALLAST_ASSIGN_OR_RETURN(const std::string text, ReadOwnedFile(paths.denied));
-    BALLAST_ASSIGN_OR_RETURN(files.denied, DeniedIdentities::Parse(text, paths.denied, domain));
-  }
-  return files;
+absl::Status ReadGateFiles(const GatePaths& paths, const std::string& domain, GateFiles* files) {
+  absl::Status tokens = ReadTokens(paths.tokens, domain, &files->tokens);
+  absl::Status denied = ReadDenied(paths.denied, domain, &files->denied);
+  if (tokens.ok()) return denied;
+  if (denied.ok()) return tokens;
+  return absl::InvalidArgumentError(absl::StrCat(tokens.message(), "\n", denied.message()));
 }
 
 }  // namespace ballast::server

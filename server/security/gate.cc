@@ -25,7 +25,6 @@ bool IsUnknownCaller(Refusal refusal) {
     case Refusal::kRole:
     case Refusal::kNotHome:
     case Refusal::kWrongServer:
-    case Refusal::kTenant:
       return false;
   }
   return false;
@@ -51,8 +50,6 @@ const char* RefusalName(Refusal refusal) {
       return "not_home";
     case Refusal::kWrongServer:
       return "wrong_server";
-    case Refusal::kTenant:
-      return "tenant";
   }
   return "unknown";
 }

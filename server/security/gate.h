@@ -45,7 +45,6 @@ enum class Refusal : uint8_t {
   kRole,         // the method is for other roles
   kNotHome,      // an order of a server that is not the home
   kWrongServer,  // a message names another server than the one that calls
-  kTenant,       // a job of another tenant
 };
 const char* RefusalName(Refusal refusal);
 
@@ -72,6 +71,8 @@ class Gate {
 
   // Takes the place of all tokens and denied identities, from the next call on.
   void Replace(GateFiles files);
+  // Those in force. Not null.
+  std::shared_ptr<const GateFiles> files() const;
   // The home, once it is known; orders are refused before. Without security: this server is it.
   void SetHome(uint32_t server);
 
@@ -98,7 +99,6 @@ class Gate {
   absl::Status CheckHome(const MethodRow& row, const Identity& identity) const;
   absl::Status CheckPlainOrder(const MethodRow& row) const;
   absl::Status Refuse(Refusal refusal, absl::string_view why) const;
-  std::shared_ptr<const GateFiles> files() const;
 
   const Options options_;
   ServerMetrics* const metrics_;

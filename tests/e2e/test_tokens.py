@@ -6,6 +6,7 @@ Comes from: pytest. Goes to: dev-ca.sh, ballastd, ballast.torch, ballastctl.
 from __future__ import annotations
 
 import hashlib
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 
 import ballast
 from dev_ca import dev_ca
-from e2e.cluster import Cluster, fresh_job
+from e2e.cluster import Cluster, fresh_job, wait_for
+from e2e.one_server import OneServer
 from e2e.small_run import Run
 
 TOKENS = {"trainer": "a-token-of-a-trainer", "operator": "a-token-of-an-operator"}
@@ -100,3 +102,34 @@ def test_a_token_that_others_may_read_is_refused_by_name(cluster, files, tmp_pat
     run = Run(cluster, fresh_job(), 1, tls_ca=str(files / "ca.pem"), token_file=str(token))
     with pytest.raises(ballast.BadArgument, match=r"open.token: has mode 0644.*chmod 0600 it"):
         run.step(1)
+
+
+@pytest.mark.parametrize("broken", ["", "server.yaml", "tokens", "quotas.yaml", "server-0.pem"])
+def test_a_revocation_takes_effect_whatever_else_is_broken(ballastd, files, tmp_path, broken):
+    """Once by SIGHUP; what the broken file said before stays in force."""
+    for name in ("ca.pem", "server-0.pem", "server-0.key", "tokens"):
+        (tmp_path / name).write_bytes((files / name).read_bytes())
+        (tmp_path / name).chmod(0o600)
+    (tmp_path / "denied").write_text("")
+    (tmp_path / "quotas.yaml").write_text("")
+    config = tmp_path / "server.yaml"
+    config.write_text(
+        "listen: {address: '127.0.0.1:0'}\nadmin: {address: '127.0.0.1:0'}\n"
+        f"security: {{mode: tls, ca: {tmp_path}/ca.pem, certificate: {tmp_path}/server-0.pem, "
+        f"key: {tmp_path}/server-0.key, tokens_file: {tmp_path}/tokens, "
+        f"denied_file: {tmp_path}/denied, quotas_file: {tmp_path}/quotas.yaml}}\n"
+    )
+
+    def code(role: str) -> int:
+        command = [ballastd.parent / "ballastctl", "jobs", "list", "--endpoint", server.endpoint,
+                   f"--tls-ca={files}/ca.pem", f"--token-file={files}/{role}.token"]
+        return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode
+
+    with OneServer(ballastd, tmp_path, "--config", str(config)) as server:
+        assert (code("operator"), code("trainer")) == (0, 0)
+        if broken:
+            (tmp_path / broken).write_text("{")
+        (tmp_path / "denied").write_text("spiffe://ballast/tenant/default/operator\n")
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: code("operator") == 7, "the refusal of a denied operator")
+        assert code("trainer") == 0

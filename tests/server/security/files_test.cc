@@ -25,34 +25,36 @@ class FilesTest : public testing::Test {
     return path;
   }
   static std::string Error(const GatePaths& paths) {
-    return std::string(ReadGateFiles(paths, "d").status().message());
+    GateFiles files;
+    return std::string(ReadGateFiles(paths, "d", &files).message());
   }
   const std::string tokens_ =
       absl::StrCat("sha256:", std::string(64, '0'), " spiffe://d/tenant/a/trainer\n");
 };
 
 TEST_F(FilesTest, NoPathsAreNoTokensAndNoDenials) {
-  const auto files = ReadGateFiles({}, "d");
-  ASSERT_TRUE(files.ok());
-  EXPECT_EQ(files->tokens.size(), 0u);
-  EXPECT_EQ(files->denied.size(), 0u);
+  GateFiles files;
+  ASSERT_TRUE(ReadGateFiles({}, "d", &files).ok());
+  EXPECT_EQ(files.tokens.size(), 0u);
+  EXPECT_EQ(files.denied.size(), 0u);
 }
 
 TEST_F(FilesTest, BothFilesAreRead) {
-  const auto files = ReadGateFiles(
-      {Write("tokens", tokens_, 0600), Write("denied", "# gone\nspiffe://d/server/1\n", 0644)},
-      "d");
-  ASSERT_TRUE(files.ok()) << files.status();
-  EXPECT_EQ(files->tokens.size(), 1u);
+  GateFiles files;
+  const absl::Status status = ReadGateFiles(
+      {Write("tokens", tokens_, 0600), Write("denied", "# gone\nspiffe://d/server/1\n", 0644)}, "d",
+      &files);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(files.tokens.size(), 1u);
   Identity server{.role = Role::kServer, .domain = "d", .server = 1};
-  EXPECT_TRUE(files->denied.Has(server));
+  EXPECT_TRUE(files.denied.Has(server));
   server.server = 2;
-  EXPECT_FALSE(files->denied.Has(server));
+  EXPECT_FALSE(files.denied.Has(server));
 }
 
 TEST_F(FilesTest, AFileAtFaultIsNamed) {
   EXPECT_THAT(Error({Write("open", tokens_, 0644), ""}), HasSubstr("open: its mode 0644"));
-  EXPECT_TRUE(ReadGateFiles({Write("group", tokens_, 0640), ""}, "d").ok());
+  EXPECT_EQ(Error({Write("group", tokens_, 0640), ""}), "");
   EXPECT_THAT(Error({Write("write", tokens_, 0620), ""}), HasSubstr("its mode 0620"));
   EXPECT_THAT(Error({"", Write("denied_write", "", 0666)}), HasSubstr("its mode 0666"));
   EXPECT_THAT(Error({"/nonexistent/tokens", ""}), HasSubstr("/nonexistent/tokens: No such file"));
@@ -62,6 +64,23 @@ TEST_F(FilesTest, AFileAtFaultIsNamed) {
               HasSubstr("denied_bad:2:1: identity"));
   EXPECT_THAT(Error({Write("large", std::string(5 << 20, '#'), 0600), ""}),
               HasSubstr("limit of 4194304 bytes"));
+}
+
+// A bad file of tokens must not keep a revocation out, nor the other way round.
+TEST_F(FilesTest, AFileAtFaultKeepsItsPartAndOnlyThat) {
+  const Identity server{.role = Role::kServer, .domain = "d", .server = 1};
+  const std::string good = Write("tokens_good", tokens_, 0600);
+  const std::string bad = Write("both_bad", "x\n", 0600);
+  const std::string denied = Write("denied_good", "spiffe://d/server/1\n", 0600);
+  GateFiles files;
+  ASSERT_TRUE(ReadGateFiles({good, ""}, "d", &files).ok());
+  EXPECT_FALSE(ReadGateFiles({bad, denied}, "d", &files).ok());
+  EXPECT_EQ(files.tokens.size(), 1u);
+  EXPECT_TRUE(files.denied.Has(server));
+  EXPECT_FALSE(ReadGateFiles({Write("tokens_none", "", 0600), bad}, "d", &files).ok());
+  EXPECT_EQ(files.tokens.size(), 0u);
+  EXPECT_TRUE(files.denied.Has(server));
+  EXPECT_THAT(Error({bad, bad}), testing::ContainsRegex("bad:1:1: .*\n.*bad:1:1: "));
 }
 
 }  // namespace

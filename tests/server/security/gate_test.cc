@@ -37,7 +37,7 @@ class GateTest : public testing::Test {
   std::string Refused(const char* method, const Connection& connection) {
     const auto counts = [this] {
       std::map<std::string, uint64_t> found;
-      for (int i = 0; i <= static_cast<int>(Refusal::kTenant); ++i) {
+      for (int i = 0; i <= static_cast<int>(Refusal::kWrongServer); ++i) {
         const char* const name = RefusalName(static_cast<Refusal>(i));
         found[name] = metrics_.calls_refused(name)->value();
       }
