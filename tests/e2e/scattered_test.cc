@@ -73,13 +73,13 @@ TEST(Scattered, ServersThatDieInARoundTakeTheSharesAgain) {
   EXPECT_EQ(DifferingBits(&zero.client(), std::vector<std::vector<uint32_t>>(9, {0, 1})), 0u);
 }
 
-TEST(Scattered, SumsOfOtherMembersAreNotPushedAgainWhereTheJobSaysSo) {
+TEST(Scattered, SumsOfOtherMembersEndTheStepAndTheNextOneContinues) {
   ServerProcesses servers(BALLASTD_PATH, 1, {"timing.lease=3s"});
   Trainer zero(ScatteredJob(servers, 0)), one(ScatteredJob(servers, 1));
   Together({[&] { ASSERT_TRUE(zero.Attach().ok()); }, [&] { ASSERT_TRUE(one.Attach().ok()); }});
   zero.SumOver({0, 1}), one.SumOver({0, 1});
   Together({[&] { zero.RunTo(2); }, [&] { one.RunTo(2); }});
-  zero.client().RedoNoRounds();
+  zero.client().SetSumsOf(zero.client().epoch());
   ASSERT_TRUE(zero.Begin().ok());
   one.Vanish();
   const absl::Status status = zero.Finish();
@@ -87,6 +87,13 @@ TEST(Scattered, SumsOfOtherMembersAreNotPushedAgainWhereTheJobSaysSo) {
   EXPECT_EQ(client::GetErrorInfo(status).reason_name, "STALE_EPOCH") << status;
   EXPECT_NE(std::string(status.message()).find("Nothing of round 3 was applied"), std::string::npos)
       << status;
+
+  // What one would have contributed is gone; zero alone is in the new epoch.
+  EXPECT_EQ(zero.Begin().code(), absl::StatusCode::kFailedPrecondition) << "the old sums again";
+  zero.client().SetSumsOf(zero.client().epoch());
+  zero.SumOver({0});
+  zero.RunTo(4);
+  EXPECT_EQ(DifferingBits(&zero.client(), {{0, 1}, {0, 1}, {0}, {0}}), 0u);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ import json
 
 import torch
 
-from ballast.errors import LossScaleMismatch
+from ballast.errors import BallastError, LossScaleMismatch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -177,9 +177,6 @@ class FakeConnection:
             "last_skipped": False, "why_skipped": "",
         }  # fmt: skip
 
-    def redo_no_rounds(self):
-        self.calls.append(("redo_no_rounds",))
-
     def dealt(self):
         """One extent per tensor, the last one first, dealt in turn within group and dtype."""
         turns, extents = {}, []
@@ -212,7 +209,9 @@ class FakeConnection:
             self.said["loss_scale"] /= 2
 
     @on_cpu
-    def begin_step(self, hyper, grads, weights, user_state, loss_scale):
+    def begin_step(self, hyper, grads, weights, user_state, loss_scale, sums_of):
+        if sums_of not in (0, self.epoch):
+            raise BallastError(f"went from epoch {sums_of} to {self.epoch}", reason="STALE_EPOCH")
         self.calls.append(("step", hyper, grads))
         if loss_scale not in (0, self.said["loss_scale"]):
             raise LossScaleMismatch(f"slot 0 sent {loss_scale:g}", slot=0)

@@ -64,9 +64,10 @@ def test_gradients_that_are_equal_already_are_not_summed(group, gradients):
         optimizer(model(), collective=group, gradients=gradients)
 
 
-def test_a_variable_world_is_refused(group):
+@pytest.mark.parametrize("nccl", [False, True])
+def test_a_variable_world_is_refused(group, nccl):
     with pytest.raises(ballast.BadArgument, match="it has a fixed number of ranks"):
-        optimizer(model(), collective=group, variable_world=True)
+        optimizer(model(), collective="nccl" if nccl else group, variable_world=True)
 
 
 @pytest.mark.parametrize(("rank", "world"), [(0, 2), (1, 2)])
@@ -109,6 +110,52 @@ def test_an_error_of_the_group_is_a_lost_trainer_with_place_and_round(fake, grou
     with pytest.raises(ballast.TrainerLost, match="The process group is stale"):
         collective.agree([True], 1.0)
     assert not [call for call in fake.last.calls if call[0] == "step"]
+
+
+def replaced_before_the_push(opt, fake, monkeypatch):
+    """The next epoch begins between the first reduce-scatter and the push of its sums; the epochs
+    in which sums were formed."""
+    shares = opt._membership.shares
+    inner, epochs = shares.reduce, []
+
+    def reduce(*arguments):
+        lent = inner(*arguments)
+        epochs.append(shares.epoch)
+        fake.last.epoch = 2
+        return lent
+
+    monkeypatch.setattr(shares, "reduce", reduce)
+    return epochs
+
+
+def test_sums_of_an_epoch_that_is_over_are_formed_again_where_the_collective_can(
+    fake, group, monkeypatch
+):
+    ours, theirs = with_gradients(model()), with_gradients(model())
+    theirs.load_state_dict(ours.state_dict())
+    opt = optimizer(ours, collective=group)
+    opt.attach()
+    epochs = replaced_before_the_push(opt, fake, monkeypatch)
+    monkeypatch.setattr(opt._membership.shares._collective, "recovers", True, raising=False)
+    opt.step()
+    assert epochs == [1, 2]
+    assert opt.round == 1
+    optimizer(theirs, job="other").step()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_sums_of_an_epoch_that_is_over_end_a_job_with_a_process_group(fake, group, monkeypatch):
+    opt = optimizer(with_gradients(model()), collective=group)
+    opt.attach()
+    epochs = replaced_before_the_push(opt, fake, monkeypatch)
+    with pytest.raises(ballast.BallastError, match="1 to 2. The process group is stale") as stale:
+        opt.step()
+    assert stale.value.reason == "STALE_EPOCH"
+    assert epochs == [1]
+    assert fake.last.aborted
+    with pytest.raises(ballast.Closed, match="its process group is stale"):
+        opt.step()
 
 
 def test_nccl_needs_parameters_on_a_gpu(fake):

@@ -310,7 +310,8 @@ void SimTrainer::BeginStep() {
   }
   absl::StatusOr<client::RoundInput> input = Input(reference->PlaneOf(round));
   if (!input.ok()) return context_.world->Red(input.status().ToString());
-  core_->BeginRound(*std::move(input));
+  const absl::Status begun = core_->BeginRound(*std::move(input));
+  if (!begun.ok()) context_.world->Red(begun.ToString());
 }
 
 absl::StatusOr<client::RoundInput> SimTrainer::Input(UploadPlane plane) {

@@ -376,9 +376,11 @@ class Client {
   // All extents in push order. With other gradients than kScattered, `slot` is the lowest that
   // pushes the extent.
   virtual std::vector<DealtExtent> dealt() const = 0;
-  // From now on no round is pushed again in another epoch: Wait ends with FAILED_PRECONDITION
-  // STALE_EPOCH, and so does the session. For sums that a process group has formed of its members.
-  virtual void RedoNoRounds() = 0;
+  // What each further BeginStep lends are sums over the members of `epoch`, formed by a collective;
+  // 0, as at first: this trainer's own gradients. Sums of another epoch are never pushed: BeginStep
+  // or Wait ends with FAILED_PRECONDITION STALE_EPOCH. The session and the round stay: the next
+  // BeginStep brings sums over the members of epoch().
+  virtual void SetSumsOf(uint32_t epoch) = 0;
   virtual uint64_t job_id() const = 0;
   virtual uint32_t server_count() const = 0;
   virtual TransferCounters counters() const = 0;

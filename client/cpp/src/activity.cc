@@ -45,6 +45,10 @@ uint64_t HeldVersion(const Activity& activity, size_t index, uint64_t round) {
   return step != nullptr && step->progress.done(index) ? round + 1 : round;
 }
 
+bool InRound(const Activity& activity) {
+  return std::holds_alternative<Step>(activity) || std::holds_alternative<StaleStep>(activity);
+}
+
 bool SendsFrames(const Activity& activity) {
   return std::holds_alternative<Step>(activity) || std::holds_alternative<Upload>(activity);
 }

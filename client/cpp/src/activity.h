@@ -78,12 +78,19 @@ struct Step {
   Time next_log;          // of a long wait
 };
 
-using Activity = std::variant<Idle, Upload, Fetch, Step>;
+// A step of sums whose epoch has ended before its round. The caller hears of it.
+struct StaleStep {
+  absl::Status why;
+};
+
+using Activity = std::variant<Idle, Upload, Fetch, Step, StaleStep>;
 
 // Version that this trainer holds of the weights of server number `index`: `round`, or one more
 // when the server has done its part of the running round.
 uint64_t HeldVersion(const Activity& activity, size_t index, uint64_t round);
 
+// Whether a step runs, or one has ended of which the caller has not heard.
+bool InRound(const Activity& activity);
 // Whether frames go out: in a step and in an upload.
 bool SendsFrames(const Activity& activity);
 // Memory of `tensor` for frames of `kind`: initial weights leave from where weights land.

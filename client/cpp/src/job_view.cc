@@ -136,13 +136,13 @@ absl::Status JobView::InThisRound(const absl::Status& status) const {
   return ReasonedError(status.code(), ReasonOf(status), status.message(), fields);
 }
 
-absl::Status JobView::SumsAreStale(uint32_t next_epoch) const {
+absl::Status JobView::SumsAreStale(uint32_t of_epoch, uint32_t next_epoch) const {
   return ReasonedError(
       absl::StatusCode::kFailedPrecondition, Reason::kStaleEpoch,
-      absl::StrCat("job \"", options.job, "\" went from epoch ", epoch, " to ", next_epoch,
+      absl::StrCat("job \"", options.job, "\" went from epoch ", of_epoch, " to ", next_epoch,
                    " in round ", round, ", so its trainers are other processes than those whose ",
-                   "gradients were summed. Nothing of round ", round, " was applied. Make a new ",
-                   "process group with the new processes, and attach again (resume)"),
+                   "gradients were summed. Nothing of round ", round, " was applied; sum the ",
+                   "gradients of the new processes and step again"),
       Fields());
 }
 

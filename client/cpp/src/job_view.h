@@ -94,7 +94,7 @@ struct JobView {
   // `status` with job and round, where it does not name them itself.
   absl::Status InThisRound(const absl::Status& status) const;
   // FAILED_PRECONDITION STALE_EPOCH: the round is redone by other members, with other sums.
-  absl::Status SumsAreStale(uint32_t next_epoch) const;
+  absl::Status SumsAreStale(uint32_t of_epoch, uint32_t next_epoch) const;
   // FAILED_PRECONDITION WRONG_INCARNATION: another process has this slot.
   absl::Status SlotWasTaken(const absl::Status& status) const;
 };

@@ -3,6 +3,7 @@
 // Thread safety: pure functions.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@ namespace ballast::client {
 // Memory per tensor of the job. The caller owns it and keeps it until the round has ended.
 struct RoundInput {
   bool upload = false;               // the lead trainer uploads what is at `sources`
-  bool of_epoch = false;             // `sources` hold sums over the members of the present epoch
+  uint32_t sums_of = 0;              // `sources` hold sums over this epoch's members; 0: no sums
   std::vector<const char*> sources;  // gradients, or what is uploaded; null where there is none
   std::vector<void*> weights;        // where the round's weights land
   std::vector<bool> present;         // has a source

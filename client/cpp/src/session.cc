@@ -296,8 +296,7 @@ absl::Status Session::BeginOnGpu() {
 absl::Status Session::BeginRound(absl::StatusOr<RoundInput> input) {
   BALLAST_RETURN_IF_ERROR(input.status());
   input->user_state = user_state_;
-  core_->BeginRound(*std::move(input));
-  return absl::OkStatus();
+  return core_->BeginRound(*std::move(input));
 }
 
 absl::Status Session::BeginStep(const std::vector<Hyper>& hyper,
@@ -318,7 +317,7 @@ absl::Status Session::BeginStep(const std::vector<Hyper>& hyper,
   MutexLock lock(&mu_);
   BALLAST_RETURN_IF_ERROR(core_->CheckIdle());
   BALLAST_ASSIGN_OR_RETURN(RoundInput input, StepInput(core_->job(), hyper, buffers, loss_scale));
-  input.of_epoch = redoes_no_rounds_;
+  input.sums_of = sums_of_;
   input.begin.mutable_gradient_crc32c()->Assign(digests.begin(), digests.end());
   return BeginRound(std::move(input));
 }

@@ -72,7 +72,7 @@ class Session final : public Client {
   uint32_t world() const override;
   uint32_t epoch() const override;
   std::vector<DealtExtent> dealt() const override;
-  void RedoNoRounds() override;
+  void SetSumsOf(uint32_t epoch) override;
   uint64_t job_id() const override;
   uint32_t server_count() const override;
   TransferCounters counters() const override;
@@ -132,7 +132,7 @@ class Session final : public Client {
   CondVar changed_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<SessionCore> core_ ABSL_GUARDED_BY(mu_);
-  bool redoes_no_rounds_ ABSL_GUARDED_BY(mu_) = false;
+  uint32_t sums_of_ ABSL_GUARDED_BY(mu_) = 0;    // as SetSumsOf
   std::string user_state_ ABSL_GUARDED_BY(mu_);  // travels with the next round
   bool opened_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -303,9 +303,9 @@ std::vector<DealtExtent> Session::dealt() const {
   return core_->job().Dealt();
 }
 
-void Session::RedoNoRounds() {
+void Session::SetSumsOf(uint32_t epoch) {
   MutexLock lock(&mu_);
-  redoes_no_rounds_ = true;
+  sums_of_ = epoch;
 }
 
 uint64_t Session::job_id() const {

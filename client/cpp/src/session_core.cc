@@ -161,7 +161,10 @@ absl::Status SessionCore::BeginFetch(Fetch fetch, v1::FetchState request) {
   return absl::OkStatus();
 }
 
-void SessionCore::BeginRound(RoundInput input) {
+absl::Status SessionCore::BeginRound(RoundInput input) {
+  if (input.sums_of != 0 && input.sums_of != job_.epoch) {
+    return job_.SumsAreStale(input.sums_of, job_.epoch);
+  }
   const Time now = transport_->Now();
   pauses_.meter().StartRound(now);
   Step& step = activity_.emplace<Step>(std::move(input), ProgressOf(job_, servers_, now), now);
@@ -169,12 +172,13 @@ void SessionCore::BeginRound(RoundInput input) {
   for (auto& server : servers_) {
     if (server->welcomed()) server->StartStep(step);  // Others start after their Welcome.
   }
+  return absl::OkStatus();
 }
 
 bool SessionCore::Done() const {
   if (const Step* const step = std::get_if<Step>(&activity_)) return step->progress.complete();
   if (const Fetch* const fetch = std::get_if<Fetch>(&activity_)) return fetch->complete();
-  if (std::holds_alternative<Idle>(activity_)) return true;
+  if (!std::holds_alternative<Upload>(activity_)) return true;
   return std::all_of(servers_.begin(), servers_.end(), [](const auto& server) {
     return server->welcomed() && server->share().all_received();
   });
@@ -186,6 +190,10 @@ Activity SessionCore::EndActivity() {
 }
 
 absl::Status SessionCore::EndRound(RoundReport* report) {
+  if (std::holds_alternative<StaleStep>(activity_)) {
+    pauses_.meter().EndRound();
+    return std::get<StaleStep>(EndActivity()).why;
+  }
   const Time now = transport_->Now();
   const Step& step = std::get<Step>(activity_);
   PauseMeter& meter = pauses_.meter();

@@ -66,15 +66,16 @@ class SessionCore final : private ServerLink::Owner {
   absl::Status PushInitialWeights(Upload upload, bool from_first);
   // Asks every server for its part of `request`. Errors as CheckIdle; as ServerLink::LacksInit.
   absl::Status BeginFetch(Fetch fetch, v1::FetchState request);
-  // Begins a round on every server, when it is there. Requires CheckIdle.
-  void BeginRound(RoundInput input);
-  bool in_round() const { return std::holds_alternative<Step>(activity_); }
+  // Begins a round on every server, when it is there. Requires CheckIdle. Error:
+  // FAILED_PRECONDITION STALE_EPOCH for sums of another epoch's members.
+  absl::Status BeginRound(RoundInput input);
+  bool in_round() const { return InRound(activity_); }
   // Every server has done its part of the activity, or there is none.
   bool Done() const;
   // Ends an upload or a fetch that is done, or an activity that has failed.
   Activity EndActivity();
-  // Ends a round that is done; fills `report`. Error: ABORTED NONFINITE for a halted round, which
-  // counts as any other.
+  // Ends a round that is done; fills `report`. Errors: ABORTED NONFINITE for a halted round, which
+  // counts as any other; STALE_EPOCH as BeginRound, and the round is still to be run.
   absl::Status EndRound(RoundReport* report);
 
   // The job has grown. The epoch stays: only a passage takes the trainer into another one, and the

@@ -190,7 +190,7 @@ absl::Status SessionCore::OnWelcome(ServerLink* server, const v1::Welcome& welco
   if (server->welcomed()) return server->Broke("said Welcome twice");
   if (job_.round == 0) job_.round = welcome.round();
   const uint64_t held = HeldVersion(activity_, server->index(), job_.round);
-  const bool open = in_round() && held == job_.round;
+  const bool open = std::holds_alternative<Step>(activity_) && held == job_.round;
   BALLAST_RETURN_IF_ERROR(server->CheckVersion(welcome.round(), held, open));
   server->state().welcomed = true;
   server->handshake().OnBack();
@@ -255,7 +255,6 @@ void SessionCore::OnAttachAnswer(const absl::StatusOr<Payload>& answer) {
 void SessionCore::TakeRecord(const v1::EpochRecord& record, Time now) {
   Step* const step = std::get_if<Step>(&activity_);
   const bool again = step != nullptr && record.start_round() <= job_.round;
-  if (again && step->input.of_epoch) return Fail(job_.SumsAreStale(record.epoch()));
   const Members before = std::exchange(job_.members, MembersOf(record));
   if (!BALLAST_MUTANT(kDealtByTheOldWorld)) job_.contributors = ContributorsIn(record);
   pauses_.ForgetTrainers(now);
@@ -265,7 +264,11 @@ void SessionCore::TakeRecord(const v1::EpochRecord& record, Time now) {
     for (Fetch::Part& part : fetch->parts) part.Restart();
   }
   // In a later first round the round that runs has ended before the epoch began.
-  if (again) step->world = job_.world();
+  if (again && step->input.sums_of != 0) {
+    activity_ = StaleStep{job_.SumsAreStale(step->input.sums_of, record.epoch())};
+  } else if (again) {
+    step->world = job_.world();
+  }
   job_.epoch = record.epoch();
   job_.start_round = record.start_round();
   passage_.Enter(home(), before, record, now);

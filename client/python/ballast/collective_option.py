@@ -15,7 +15,8 @@ NCCL = "nccl"
 TIMEOUT_S = 60.0
 _TIMEOUT = "BALLAST_COLLECTIVE_TIMEOUT"
 
-_NEW_GROUP = (
+# What follows where a process group of torch has lost a rank.
+NEW_GROUP = (
     "The process group is stale: end the trainers, start them again with a new process group, and "
     'attach with resume="auto"'
 )
@@ -66,7 +67,7 @@ def lost(
     waited_s: float,
     where: str,
     outcome: str,
-    again: str = _NEW_GROUP,
+    again: str = NEW_GROUP,
 ) -> TrainerLost:
     """The error for ranks that did not come; [] where it is not known which.
 

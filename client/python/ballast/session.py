@@ -155,9 +155,8 @@ class Session:
         return int(self._client.epoch)
 
     def need_these_processes(self, away_max_s: float) -> None:
-        """From now on a round ends when another trainer is away so many seconds, or replaced."""
+        """From now on a round ends when another trainer is away so many seconds."""
         self._others_away_max_s = away_max_s
-        self._client.redo_no_rounds()
 
     def dealt(self) -> list[tuple[int, int, list[tuple[int, int, int]]]]:
         """Per extent (group, rank, [(tensor, first element, elements)]); see Client::dealt."""
@@ -217,19 +216,19 @@ class Session:
         user_state: bytes,
         keep: Any,
         loss_scale: float = 0.0,
+        sums_of: int = 0,
     ) -> dict[str, Any]:
         """One round. hyper: the optimizer's numbers, in the wire's order, per service group.
 
         grads: address per tensor of its gradient, 0 for none. weights: address per tensor that
         receives its stepped weight. user_state: committed with the round (ballast.user_state).
         loss_scale: by what the gradients are multiplied; 0: by the job's static loss scale.
-        keep: owner of all that memory. Returns the RoundReport's fields. Raises as
-        ballast::client::Client::Step; after an error during the round the weights may hold a mix of
-        both versions.
+        sums_of: the epoch over whose members `grads` are sums; 0: none (Client::SetSumsOf). keep:
+        owner of all that memory. Returns the RoundReport's fields. Raises as Client::Step of
+        ballast::client; after an error in the round the weights may hold a mix of both versions.
         """
-        return self._round(
-            lambda: self._client.begin_step(hyper, grads, weights, user_state, loss_scale), keep
-        )
+        given = (hyper, grads, weights, user_state, loss_scale, sums_of)
+        return self._round(lambda: self._client.begin_step(*given), keep)
 
     def upload(self, weights: list[int], user_state: bytes, keep: Any) -> dict[str, Any]:
         """A round that makes the tensors at `weights` the service's; see Client::BeginUpload.

@@ -190,12 +190,13 @@ nb::object Result(const Operation& self) {
 // one.
 void BeginStep(const Connection& self, const std::vector<client::Hyper>& hyper,
                const Addresses& grads, const Addresses& weights, const nb::bytes& user_state,
-               double loss_scale) {
+               double loss_scale, uint32_t sums_of) {
   const std::vector<client::TensorBuffers> buffers = ToBuffers(grads, weights);
   std::string state(user_state.c_str(), user_state.size());
   absl::Status status;
   {
     nb::gil_scoped_release release;
+    self.client()->SetSumsOf(sums_of);
     status = self.client()->SetUserState(std::move(state));
     if (status.ok()) status = self.client()->BeginStep(hyper, buffers, loss_scale);
   }
@@ -261,7 +262,6 @@ void DefineProperties(nb::class_<Connection>* connection) {
       .def_prop_ro("opt_step", [](const Connection& self) { return self.client()->opt_step(); })
       .def_prop_ro("world", [](const Connection& self) { return self.client()->world(); })
       .def_prop_ro("epoch", [](const Connection& self) { return self.client()->epoch(); })
-      .def("redo_no_rounds", [](const Connection& self) { self.client()->RedoNoRounds(); })
       .def("dealt", [](const Connection& self) { return ToList(self.client()->dealt()); })
       .def_prop_ro("round", [](const Connection& self) { return self.client()->round(); })
       .def_prop_ro("job_id", [](const Connection& self) { return self.client()->job_id(); })
@@ -290,7 +290,7 @@ void DefineConnection(nb::module_& module) {
   nb::class_<Connection> connection(module, "Connection");
   connection
       .def("begin_step", &BeginStep, nb::arg("hyper"), nb::arg("grads"), nb::arg("weights"),
-           nb::arg("user_state"), nb::arg("loss_scale"))
+           nb::arg("user_state"), nb::arg("loss_scale"), nb::arg("sums_of"))
       .def("begin_upload", &BeginUpload, nb::arg("weights"), nb::arg("user_state"))
       .def("begin_state_upload", &BeginStateUpload, nb::kw_only(), nb::arg("array"), nb::arg("low"),
            nb::arg("bits"), nb::arg("weights"), nb::arg("tensor_step"), nb::arg("opt_step"),

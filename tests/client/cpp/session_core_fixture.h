@@ -69,6 +69,7 @@ class EchoServer {
 
   uint32_t slot = 0;  // the trainer's
   bool silent = false;
+  bool hold = false;  // takes gradients, and decides nothing
   int frames_until_stop = -1;
   int begun = 0;   // RoundBegin
   int frames = 0;  // of gradients
@@ -112,7 +113,7 @@ class EchoServer {
     ack.mutable_ack()->set_round(round_);
     peer_->Send(ack.SerializeAsString());
     if (header.kind == FrameKind::kGradient) taken_bytes_ += header.length_bytes;
-    if (taken_bytes_ == TotalBytes()) FinishRound();
+    if (taken_bytes_ == TotalBytes() && !hold) FinishRound();
   }
   void FinishRound() {
     taken_bytes_ = 0;
@@ -237,15 +238,18 @@ class SessionCoreTest : public ::testing::Test {
     EXPECT_EQ(core_->job().layout_version, 2u);
   }
   bool RunUntil(const std::function<bool()>& done) { return client::RunUntil(&events_, done); }
-  void BeginStep() {
+  void BeginStep() { ASSERT_TRUE(TryStep(0).ok()); }
+  // Of sums over the members of `sums_of`; 0: of gradients.
+  absl::Status TryStep(uint32_t sums_of) {
     std::vector<TensorBuffers> buffers(grads_.size());
     for (size_t i = 0; i < grads_.size(); ++i) {
       buffers[i].grad = grads_[i].data();
       buffers[i].weight = weights_[i].data();
     }
     auto input = StepInput(core_->job(), std::vector<Hyper>(1, AdamWHyper()), buffers);
-    ASSERT_TRUE(input.ok()) << input.status();
-    core_->BeginRound(*std::move(input));
+    EXPECT_TRUE(input.ok()) << input.status();
+    input->sums_of = sums_of;
+    return core_->BeginRound(*std::move(input));
   }
   bool RunStep() {
     return RunUntil([this] { return core_->Done() || !core_->error().ok(); });

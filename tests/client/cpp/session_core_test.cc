@@ -143,6 +143,55 @@ TEST_F(SessionCoreTest, GradientsAreComparedWhereSeveralSayThatTheyAreEqual) {
   EXPECT_TRUE(GradientDigests(tensors, {}, nullptr)->empty()) << "refused later, by name";
 }
 
+// --- Sums of an epoch's members -----------------------------------------------------------------
+
+// A trainer has been replaced, and the record of the new epoch is here before the step begins.
+TEST_F(SessionCoreTest, SumsOfAnEpochThatIsOverAreRefusedBeforeAnythingIsSent) {
+  Start(Durability::kPower);
+  AnswerAttach(kTensors, 2);
+  server_.NextEpoch();
+  ASSERT_TRUE(RunUntil([this] { return core_->job().epoch == 2; }));
+  const absl::Status stale = TryStep(1);
+  EXPECT_EQ(stale.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(stale), Reason::kStaleEpoch);
+  EXPECT_EQ(stale.message(),
+            "job \"test\" went from epoch 1 to 2 in round 1, so its trainers are other processes "
+            "than those whose gradients were summed. Nothing of round 1 was applied; sum the "
+            "gradients of the new processes and step again");
+  EXPECT_TRUE(core_->CheckIdle().ok());
+  ASSERT_TRUE(TryStep(2).ok());
+  ASSERT_TRUE(RunStep());
+  EXPECT_EQ(server_.begun, 1);
+  RoundReport report;
+  ASSERT_TRUE(core_->EndRound(&report).ok());
+  EXPECT_EQ(weights_, grads_);
+}
+
+TEST_F(SessionCoreTest, SumsWhoseEpochEndsInThePushEndTheStepAndNotTheSession) {
+  Start(Durability::kPower);
+  AnswerAttach(kTensors, 2);
+  server_.hold = true;  // the round
+  ASSERT_TRUE(TryStep(1).ok());
+  ASSERT_TRUE(RunUntil([this] { return server_.frames > 0; }));
+  server_.NextEpoch();
+  ASSERT_TRUE(RunUntil([this] { return core_->job().epoch == 2; }));
+  ASSERT_TRUE(RunUntil([this] { return core_->servers()[0]->welcomed(); }));
+  const Time later = now() + std::chrono::seconds(1);
+  ASSERT_TRUE(RunUntil([&] { return now() >= later; }));
+  ASSERT_EQ(server_.begun, 1) << "the old sums are pushed again";
+  ASSERT_TRUE(core_->Done());
+  RoundReport report;
+  EXPECT_EQ(ReasonOf(core_->EndRound(&report)), Reason::kStaleEpoch);
+  ASSERT_TRUE(core_->error().ok()) << core_->error();
+  for (auto& gradient : grads_) gradient.assign(kElements, 7.0f);
+  server_.hold = false;
+  ASSERT_TRUE(TryStep(2).ok());
+  ASSERT_TRUE(RunStep());
+  ASSERT_TRUE(core_->EndRound(&report).ok());
+  EXPECT_EQ(report.round, 1u);
+  EXPECT_EQ(weights_, grads_);
+}
+
 // --- Growth and epochs --------------------------------------------------------------------------
 
 // The home has answered a second Extend call: the plan it names is in the next epoch already.

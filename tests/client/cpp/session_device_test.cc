@@ -71,7 +71,7 @@ class DeviceTrainer {
     ASSERT_TRUE(desk_->Begin(framework_).ok());
     auto input = StepInput(core_->job(), std::vector<Hyper>(1, AdamWHyper()), buffers);
     ASSERT_TRUE(input.ok()) << input.status();
-    core_->BeginRound(*std::move(input));
+    ASSERT_TRUE(core_->BeginRound(*std::move(input)).ok());
   }
   bool Finish() {
     return RunUntil([this] { return core_->Done() || !core_->error().ok(); });

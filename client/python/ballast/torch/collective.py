@@ -52,11 +52,12 @@ def check(config: JobConfig) -> None:
 class Agreement:
     """What the ranks of a job agree on before a round, whatever carries it.
 
-    timeout_s: how long a rank waits for the others. recovers: whether a later step can succeed in
-    this process after TrainerLost.
+    timeout_s: how long a rank waits for the others. epoch: over whose members the next calls go.
+    recovers: whether a later step can succeed in this process after TrainerLost.
     """
 
     recovers = False
+    epoch = 0
 
     def __init__(self, config: JobConfig, session: Session, timeout_s: float) -> None:
         self.world = config.world_size
@@ -75,7 +76,8 @@ class Agreement:
         rows = self._everyones(head + bytes(present))
         heads = [struct.unpack("<qqd", row[: len(head)]) for row in rows]
         self._refuse_differences(heads)
-        self._enter(max(epoch for _, epoch, _ in heads))
+        self.epoch = max(epoch for _, epoch, _ in heads)
+        self._enter(self.epoch)
         any_of = 0
         for row in rows:
             any_of |= int.from_bytes(row[len(head) :], "little")

@@ -226,7 +226,8 @@ class Membership:
             if ours
             else collective.Collective(self.config, session)
         )
-        session.need_these_processes(calls.timeout_s)
+        if not calls.recovers:  # Else a step waits for the lost rank's new process.
+            session.need_these_processes(calls.timeout_s)
         return Shares(calls, session)
 
     def _read_user_state(self, committed: bytes) -> None:

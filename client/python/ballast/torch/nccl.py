@@ -84,8 +84,8 @@ class Nccl(Agreement):
     recovers = True
 
     def __init__(self, config: JobConfig, session: Session, on: gpu.Gpu | None) -> None:
-        waits_s = collective_option.timeout_s(os.environ) * config.time_scale
-        super().__init__(config, session, waits_s)
+        self._waits_s = collective_option.timeout_s(os.environ)
+        super().__init__(config, session, self._waits_s * config.time_scale)
         self._gpu = on
         self._comms = _comms()
         self._link: Any = None
@@ -98,7 +98,9 @@ class Nccl(Agreement):
     def agree(self, present: list[bool], scale: float) -> list[bool]:
         """As Agreement.agree; makes a communicator where there is none of the present epoch."""
         self._connect()
-        return super().agree(present, scale)
+        agreed = super().agree(present, scale)
+        self.epoch = self._epoch  # of the communicator, which no later record changes
+        return agreed
 
     def _everyones(self, mine: bytes) -> list[bytes]:
         given = torch.tensor(list(mine), dtype=torch.uint8, device=self._device)
@@ -160,8 +162,7 @@ class Nccl(Agreement):
         # A communicator that every rank has. Raises what the meeting does, _Over and TrainerLost.
         began = time.monotonic()
         # The client stretches the time by time_scale itself.
-        waits_s = self.timeout_s / self._config.time_scale
-        self._meeting = Rendezvous(self._session, self._generation, waits_s)
+        self._meeting = Rendezvous(self._session, self._generation, self._waits_s)
         self._meeting.doing(Phase.INIT)
         lowest = self.rank == 0
         id = self._meeting.exchange(TAG, self._comms.new_id() if lowest else b"")

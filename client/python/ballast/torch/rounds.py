@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ballast import user_state
-from ballast.errors import BadArgument, LossScaleMismatch, NonfiniteGradient, warn
+from ballast.errors import BadArgument, BallastError, LossScaleMismatch, NonfiniteGradient, warn
 from ballast.torch import buffers, load, reduced
 from ballast.torch.accumulation import Accumulation, dropped_text
 from ballast.torch.kind import Kind
@@ -62,16 +62,30 @@ class Rounds:
         lent = [self._accumulation.lend(e) for e in entries]
         self._look_for_ddp(entries)
         self._look_for_local_clips(lent)
-        weights = [buffers.weight_address(e) for e in entries]
-        shares, own = membership.shares, lent
-        if shares is not None:
-            lent = shares.reduce(entries, own, self.scale.declared)
+        shares = membership.shares
+        if shares is None:
+            self._run(param_groups, hyper, lent, state)
+            return
+        # Again when trainers were replaced, and the sums hold gradients of those that are gone.
+        while not self._run(
+            param_groups, hyper, shares.reduce(entries, lent, self.scale.declared), state
+        ):
+            pass
+
+    def _run(
+        self,
+        param_groups: list[dict[str, Any]],
+        hyper: list[tuple[float, ...]],
+        lent: list[tuple[int, Any]],
+        state: bytes,
+    ) -> bool:
+        """The round of step(), with what `lent` has. False: its sums are of an epoch that is over,
+        nothing was applied, and the round is still to be run."""
+        entries, shares = self._membership.entries, self._membership.shares
         before = self._bits_of_silent(entries, lent)
         applied = True
         try:
-            grads = [address for address, _ in lent]
-            keep, scale = (entries, lent), self.scale.declared
-            self.report = membership.session.step(hyper, grads, weights, state, keep, scale)
+            self.report = self._push(hyper, lent, state)
             applied = self.report["applied"]
             if shares is not None and applied:
                 shares.gather(entries, lent)
@@ -84,10 +98,28 @@ class Rounds:
             applied = False
             self._ended(param_groups, applied)
             raise
+        except BallastError as error:
+            if shares is None or error.reason != "STALE_EPOCH":
+                raise
+            applied = False
+            shares.refuse_stale(error)
+            return False
         finally:
             if applied:
                 stepped = [e for e, (address, _) in zip(entries, lent) if address]
                 buffers.received(stepped + _changed(before))
+        return True
+
+    def _push(
+        self, hyper: list[tuple[float, ...]], lent: list[tuple[int, Any]], state: bytes
+    ) -> dict[str, Any]:
+        entries, shares = self._membership.entries, self._membership.shares
+        grads = [address for address, _ in lent]
+        weights = [buffers.weight_address(e) for e in entries]
+        sums_of = 0 if shares is None else shares.epoch
+        keep, scale = (entries, lent), self.scale.declared
+        session = self._membership.session
+        return session.step(hyper, grads, weights, state, keep, scale, sums_of)
 
     def _advised(self, error: LossScaleMismatch) -> LossScaleMismatch:
         # Where another trainer is wrong, the sum of this one can be used again.

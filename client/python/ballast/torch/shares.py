@@ -18,7 +18,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ballast.errors import TrainerLost, warn
+from ballast import collective_option
+from ballast.errors import BallastError, TrainerLost, warn
 from ballast.session import Session
 from ballast.torch import buffers
 from ballast.torch.collective import Collective
@@ -56,6 +57,22 @@ class Shares:
         self._buckets: list[Bucket] = []
         self._sums: dict[int, torch.Tensor] = {}  # per tensor that the share touches, flat
         self._staging: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+
+    @property
+    def epoch(self) -> int:
+        """Over whose members the newest reduce() has summed."""
+        return self._collective.epoch
+
+    def refuse_stale(self, error: BallastError) -> None:
+        """After a step whose sums were of an epoch that is over: raises `error`, with what to do,
+        and ends the session, where the collective cannot sum over the new members."""
+        if self._collective.recovers:
+            return
+        self._session.abandon("its process group is stale")
+        raise BallastError(
+            f"{error.message}. {collective_option.NEW_GROUP}",
+            code=error.code, reason=error.reason, job=error.job, round=error.round,
+        ) from None  # fmt: skip
 
     def reduce(self, entries: list[Entry], lent: list[Lent], scale: float) -> list[Lent]:
         """What this rank lends in place of `lent`, its own gradients: its share of the sums.
