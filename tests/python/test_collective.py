@@ -1,10 +1,15 @@
 """collective=: what is refused, and a step of a group of one rank."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import ballast
 import ballast.torch as bt
 import pytest
 import torch
 from ballast.torch import reduced
+from ballast.torch.manifest import Entry
+from ballast.torch.shares import Shares
 from training import model
 
 JOB = {"endpoints": "a:1", "job": "job"}
@@ -156,6 +161,90 @@ def test_sums_of_an_epoch_that_is_over_end_a_job_with_a_process_group(fake, grou
     assert fake.last.aborted
     with pytest.raises(ballast.Closed, match="its process group is stale"):
         opt.step()
+
+
+class Meeting:
+    """The collective of one rank of a few in threads, each of which gives and gets in turn."""
+
+    recovers = False
+
+    def __init__(self, rank, everyones, barrier):
+        self.rank, self.world = rank, len(everyones)
+        self._everyones, self._barrier = everyones, barrier
+
+    def _exchange(self, mine):
+        self._barrier.wait(60)
+        self._everyones[self.rank] = mine
+        self._barrier.wait(60)
+        return self._everyones[:]
+
+    def agree(self, present, scale):
+        return [any(bits) for bits in zip(*self._exchange(present))]
+
+    def reduce_scatter(self, share, bucket, number):
+        share.copy_(sum(self._exchange(bucket.clone())).view(self.world, -1)[self.rank])
+
+    def all_gather(self, bucket, share, number):
+        bucket.copy_(torch.cat(self._exchange(share.clone())))
+
+
+class Deal:
+    """A session of which Shares asks the deal alone."""
+
+    def __init__(self, extents):
+        self.dealt = lambda: extents
+
+
+# torch takes it for the CPU, and it is unequal to torch.device("cpu").
+OTHER = torch.device("cpu:0")
+
+
+def test_with_tensors_on_two_devices_each_extents_sum_lands_on_the_rank_that_pushes_it():
+    world, sizes = 2, [6, 4, 6, 4, 5]
+    on = [torch.device("cpu"), OTHER, OTHER, torch.device("cpu"), OTHER]
+    # The third extent lies on both devices.
+    extents = [
+        (0, 0, [(4, 0, 5)]),
+        (0, 1, [(3, 0, 4)]),
+        (0, 0, [(2, 2, 4), (0, 4, 2)]),
+        (0, 1, [(0, 0, 4)]),
+        (0, 0, [(2, 0, 2), (1, 0, 4)]),
+    ]
+    everyones, barrier = [None] * world, threading.Barrier(world)
+
+    def train(rank):
+        entries = [
+            Entry(torch.zeros(n), f"p{i}", (), True, 0, 0, torch.Size([n]), device=device)
+            for i, (n, device) in enumerate(zip(sizes, on, strict=True))
+        ]
+        grads = [torch.full((n,), 10.0**i) + rank for i, n in enumerate(sizes)]
+        shares = Shares(Meeting(rank, everyones, barrier), Deal(extents))
+        lent = shares.reduce(entries, [(g.data_ptr(), g) for g in grads], 1.0)
+        for _, to, pieces in extents:
+            for tensor, first, count in pieces if to == rank else []:
+                pushed = lent[tensor][1][first : first + count]
+                assert pushed.tolist() == [2 * 10.0**tensor + 1] * count, (rank, tensor)
+                entries[tensor].param[first : first + count] = tensor + 0.5
+        shares.gather(entries, lent)
+        for i, entry in enumerate(entries):
+            assert entry.param.tolist() == [i + 0.5] * sizes[i], (rank, i)
+
+    with ThreadPoolExecutor(world) as ranks:
+        list(ranks.map(train, range(world)))
+
+
+def test_a_group_that_does_not_take_a_tensors_device_is_refused_by_name(fake, tmp_path):
+    torch.distributed.init_process_group(
+        "cuda:gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1
+    )
+    try:
+        group = torch.distributed.group.WORLD
+        text = r"without a backend for cpu, and parameter '.*' is on cpu; .*cpu:gloo,cuda:nccl"
+        with pytest.raises(ballast.Unsupported, match=text):
+            optimizer(with_gradients(model()), collective=group).attach()
+        assert not fake.attached, "the job was attached to"
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_nccl_needs_parameters_on_a_gpu(fake):

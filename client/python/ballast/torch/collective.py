@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from ballast import collective_option
 from ballast.config import JobConfig
-from ballast.errors import BadArgument, BallastError, LossScaleMismatch, TrainerLost
+from ballast.errors import BadArgument, BallastError, LossScaleMismatch, TrainerLost, Unsupported
 from ballast.session import SLICE_S, Session
 
 # torch has given both other names.
@@ -47,6 +47,27 @@ def check(config: JobConfig) -> None:
             job=config.job,
             slot=config.rank,
         )
+
+
+def check_devices(config: JobConfig, tensors: list[tuple[str, torch.Tensor]]) -> None:
+    """Unsupported, naming the tensor, unless the process group takes tensors of each one's device.
+
+    tensors: named. There is nothing to check where config.collective is no process group.
+    """
+    group: Any = config.collective
+    if not isinstance(group, dist.ProcessGroup):
+        return
+    for name, tensor in tensors:
+        try:
+            group._get_backend(tensor.device)
+        except RuntimeError:
+            kind = tensor.device.type
+            raise Unsupported(
+                f"collective= is a process group without a backend for {kind}, and parameter "
+                f"{name!r} is on {tensor.device}; name one for each kind of device: "
+                'init_process_group("cpu:gloo,cuda:nccl")',
+                job=config.job,
+            ) from None
 
 
 class Agreement:

@@ -169,6 +169,7 @@ class Membership:
         received = self.config.init == "broadcast" and self.config.rank != 0
         if self.config.collective == collective_option.NCCL:
             nccl.check(_named(entries))
+        collective.check_devices(self.config, _named(entries))
         if self.session is None:
             self.options = self._kind.options(param_groups)
             received = self._take_seat(specs, weights, entries) or received

@@ -4,7 +4,8 @@
     servers --> weights of this rank's share --all-gather--> parameters of all ranks
 
 A bucket is `world` extents of one group and dtype that follow each other in push order, the last
-bucket of them padded: part r is dealt to rank r. Gradients are summed in their own dtype; nothing
+bucket of them padded: part r is dealt to rank r. Where their tensors lie on the CPU and on a GPU,
+each device has a bucket with its pieces of them. Gradients are summed in their own dtype; nothing
 is divided here, the servers divide by the world and by the loss scale. A rank's own gradients stay
 as they are. See docs/collectives.md.
 Comes from: ballast.torch.rounds. Goes to: ballast.torch.collective, ballast.session.
@@ -34,7 +35,10 @@ Lent = tuple[int, "torch.Tensor | None"]
 
 @dataclasses.dataclass
 class Bucket:
-    """parts: per rank, the pieces of its extent. elements: of the longest part, the padding's."""
+    """parts: per rank, the pieces of its extent, all on one device.
+
+    elements: of the longest part, the padding's.
+    """
 
     parts: list[list[Piece]]
     elements: int
@@ -170,23 +174,34 @@ class Shares:
         # Once, and again when the job has grown. The deal depends on the members' ranks alone.
         if self._tensors == len(entries):
             return
-        spaces: dict[tuple[int, torch.dtype, torch.device], list[list[Piece]]] = {}
-        for group, _, pieces in self._session.dealt():
-            first = entries[pieces[0][0]]
-            spaces.setdefault((group, first.dtype, first.device), []).append(pieces)
+        # The service deals within a group and dtype, whatever the device.
+        spaces: dict[tuple[int, torch.dtype], list[tuple[int, list[Piece]]]] = {}
+        for group, rank, pieces in self._session.dealt():
+            spaces.setdefault((group, entries[pieces[0][0]].dtype), []).append((rank, pieces))
         world = self._collective.world
         self._buckets = [
-            _bucket(extents[i : i + world], world)
+            bucket
             for extents in spaces.values()
             for i in range(0, len(extents), world)
+            for bucket in _buckets(extents[i : i + world], world, entries)
         ]
         self._sums.clear()
         self._tensors = len(entries)
 
 
-def _bucket(extents: list[list[Piece]], world: int) -> Bucket:
-    parts = extents + [[] for _ in range(world - len(extents))]
-    return Bucket(parts, max(sum(n for _, _, n in part) for part in parts))
+def _buckets(
+    dealt: list[tuple[int, list[Piece]]], world: int, entries: list[Entry]
+) -> list[Bucket]:
+    # Of (rank, pieces) of `world` extents at most: one per device that has pieces of them.
+    places: dict[torch.device, list[list[Piece]]] = {}
+    for rank, pieces in dealt:
+        for piece in pieces:
+            device = entries[piece[0]].device
+            places.setdefault(device, [[] for _ in range(world)])[rank].append(piece)
+    return [
+        Bucket(parts, max(sum(n for _, _, n in part) for part in parts))
+        for parts in places.values()
+    ]
 
 
 def _weight(entry: Entry) -> torch.Tensor:
