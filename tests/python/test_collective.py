@@ -195,6 +195,36 @@ class Deal:
         self.dealt = lambda: extents
 
 
+def in_fsdp_1(m, **options):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    return FullyShardedDataParallel(m, device_id=torch.device("cpu"), **options)
+
+
+def in_fsdp_2(m):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(m, mesh=init_device_mesh("cpu", (1,)))
+
+
+SHARDED = {
+    "a FlatParameter of FSDP:": lambda m: in_fsdp_1(m, use_orig_params=False),
+    r"a view of a FlatParameter of FSDP \(use_orig_params\):": lambda m: in_fsdp_1(
+        m, use_orig_params=True
+    ),
+    "a DTensor, of FSDP 2 or of tensor parallelism:": in_fsdp_2,
+}
+
+
+@pytest.mark.parametrize("what", SHARDED)
+def test_a_model_that_is_sharded_is_refused_by_class_name(fake, group, what):
+    m = SHARDED[what](model())
+    with pytest.raises(ballast.Unsupported, match=f"parameter '.*' is {what} this process may"):
+        bt.AdamW(m.named_parameters(), **JOB).attach()
+    assert not fake.attached
+
+
 # torch takes it for the CPU, and it is unequal to torch.device("cpu").
 OTHER = torch.device("cpu:0")
 

@@ -125,7 +125,9 @@ class Manifest:
 def check_tensor(p: torch.Tensor, name: str) -> None:
     """Unsupported, naming the parameter, unless it is a plain strided tensor of 16 or 32 bits."""
     problem = ""
-    if torch.nn.parameter.is_lazy(p):
+    if sharded := _sharded(p):
+        problem = sharded
+    elif torch.nn.parameter.is_lazy(p):
         problem = "is not initialized yet (a lazy module); run a forward pass before step()"
     elif type(p).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         problem = f"is a {type(p).__name__}, not a plain tensor; its data may lie elsewhere"
@@ -141,6 +143,26 @@ def check_tensor(p: torch.Tensor, name: str) -> None:
         problem = "is a view whose elements share memory or are negated; pass a contiguous tensor"
     if problem:
         raise Unsupported(f"parameter {name!r} {problem}")
+
+
+def _sharded(p: torch.Tensor) -> str:
+    """What says that a process may have a part of this parameter only; "" for a whole one.
+
+    FSDP 1 marks what it has flattened, and with use_orig_params its views of it: both have plain
+    types. FSDP 2 and tensor parallelism make DTensors.
+    """
+    if getattr(p, "_is_flat_param", False):
+        what = "a FlatParameter of FSDP"
+    elif getattr(p, "_fsdp_flattened", False):
+        what = "a view of a FlatParameter of FSDP (use_orig_params)"
+    elif any(of.__name__ == "DTensor" for of in type(p).__mro__):
+        what = "a DTensor, of FSDP 2 or of tensor parallelism"
+    else:
+        return ""
+    return (
+        f"is {what}: this process may hold a shard of it, and Ballast needs whole parameters; "
+        "leave the model unsharded, its optimizer takes no memory of the trainers"
+    )
 
 
 def warn_of_order(entries: list[Entry], says: str, optimizer: str) -> None:
