@@ -33,6 +33,10 @@ class CudaDevice final : public Device {
   // stream is the framework's and outlives its use here.
   Stream Adopt(void* stream);
 
+  // FAILED_PRECONDITION while the stream captures a CUDA graph: the work would become a part of the
+  // graph.
+  absl::Status CheckNotCapturing(Stream stream) const;
+
   absl::StatusOr<void*> Allocate(MemoryKind kind, size_t bytes) override;
   absl::StatusOr<Stream> NewStream() override;
   absl::StatusOr<Event> NewEvent() override;
@@ -40,8 +44,7 @@ class CudaDevice final : public Device {
   absl::Status Pack(Stream stream, const Packing& packing) override;
   absl::Status Unpack(Stream stream, const Packing& packing) override;
   absl::Status Measure(Stream stream, const Measurement& measurement) override;
-  // Also FAILED_PRECONDITION while the stream captures a CUDA graph: the work would become a part
-  // of the graph.
+  // Also as CheckNotCapturing.
   absl::Status Record(Stream stream, Event event) override;
   absl::Status Wait(Stream stream, Event event) override;
   absl::Status Keep(Stream stream, const void* data, size_t bytes) override;
@@ -63,7 +66,6 @@ class CudaDevice final : public Device {
   // Makes this GPU the thread's.
   absl::Status Enter() const;
   absl::Status Checked(int error, const std::string& what) const;
-  absl::Status CheckNotCapturing(Stream stream) const;
   absl::Status LaunchPieces(Stream stream, const Packing& packing, LaunchFn launch,
                             const char* what) const;
   void* StreamOf(Stream stream) const { return streams_.at(static_cast<uint32_t>(stream)); }

@@ -29,6 +29,7 @@ class Standin:
     def __init__(self, path):
         self.library = ctypes.CDLL(path)
         self.library.standin_copied.restype = ctypes.c_size_t
+        self.library.standin_alive.restype = ctypes.c_size_t
         self.library.standin_reset()
         self.on_gpu = set()
 
@@ -163,6 +164,27 @@ def test_a_failing_call_of_cuda_is_the_steps_error(standin, shared_servers):
     standin.library.standin_fail(b"cudaLaunchKernel", 700)
     with pytest.raises(BallastError, match=r"GPU 1: pack of \d+ elements: .*\(700\)"):
         train(ours, optimizer, 1)
+
+
+def test_a_capture_is_refused_before_anything_is_done(standin, shared_servers, monkeypatch):
+    """In Python before the closure; in the client before it takes memory of the GPU."""
+    ours = model()
+    standin.move_model(ours)
+    options = {"endpoints": shared_servers(2), "job": fresh_job("captures"), **SMALL}
+    optimizer = bt.AdamW(ours.parameters(), **options)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cuda, "is_initialized", lambda: True)
+        patched.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        for call in (optimizer.attach, lambda: optimizer.step(lambda: pytest.fail("closure"))):
+            with pytest.raises(Unsupported, match=r"captures a CUDA graph, .* after the capture"):
+                call()
+        bt.AdamW(model().parameters(), **options)._membership.refuse_step([{"params": []}])
+    standin.library.standin_capture(ctypes.c_void_p(0))
+    with pytest.raises(BallastError, match="captures a CUDA graph"):
+        train(ours, optimizer, 1)
+    assert standin.library.standin_alive() == 0
+    standin.library.standin_reset()
+    train(ours, optimizer, 1)
 
 
 def test_what_cannot_be_is_named_before_anything_is_sent(standin, shared_servers, monkeypatch):

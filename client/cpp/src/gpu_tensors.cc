@@ -42,6 +42,8 @@ absl::StatusOr<std::unique_ptr<GpuTensors>> GpuTensors::Open(const std::optional
   BALLAST_ASSIGN_OR_RETURN(auto library, device::CudaLibrary::Open(gpu->library));
   BALLAST_ASSIGN_OR_RETURN(auto device,
                            device::CudaDevice::Create(std::move(library), gpu->ordinal, nullptr));
+  // A capture does not survive an allocation.
+  BALLAST_RETURN_IF_ERROR(device->CheckNotCapturing(device->Adopt(gpu->current_stream())));
   std::unique_ptr<GpuTensors> tensors(new GpuTensors(std::move(device), gpu->current_stream));
   BALLAST_ASSIGN_OR_RETURN(
       tensors->desk_, DeviceDesk::Create(tensors->device_.get(), gpu->pinned_bytes, kBufferBytes));

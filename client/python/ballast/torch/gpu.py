@@ -34,6 +34,22 @@ def current_stream(ordinal: int) -> int:
     return int(torch.cuda.current_stream(ordinal).cuda_stream)
 
 
+def refuse_capture(param_groups: list[dict[str, Any]], job: str) -> None:
+    """Unsupported while torch's current stream captures a CUDA graph and a parameter is on a GPU.
+
+    A step is no work of the GPU alone, so a graph cannot repeat it. Costs nothing where torch has
+    not used a GPU.
+    """
+    if not torch.cuda.is_initialized() or not torch.cuda.is_current_stream_capturing():
+        return
+    if any(on_gpu(p) for group in param_groups for p in group["params"]):
+        raise Unsupported(
+            "torch captures a CUDA graph, of which the optimizer's step cannot be a part; capture "
+            "forward and backward, and call step() or attach() after the capture",
+            job=job,
+        )
+
+
 class Gpu:
     """The GPU of one job's tensors. handle: the extension module's Gpu."""
 

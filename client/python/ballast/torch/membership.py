@@ -105,6 +105,11 @@ class Membership:
         if self.session is not None:
             self.session.leave()
 
+    def refuse_step(self, param_groups: list[dict[str, Any]]) -> None:
+        """Raises what refuses a step() before its closure runs."""
+        gpu.refuse_capture(param_groups, self.config.job)
+        self.refuse_late_attach(param_groups)
+
     def refuse_late_attach(self, param_groups: list[dict[str, Any]]) -> None:
         """BadArgument when a step() would attach and thereby replace weights that were used.
 
@@ -139,6 +144,7 @@ class Membership:
         Raises Closed, and BadArgument, BadSpec or Unsupported for groups that no job can have.
         """
         self.check_open()
+        gpu.refuse_capture(param_groups, self.config.job)
         self.manifest.refuse_removals(param_groups, self.config.job)
         entries = self.manifest.pending(param_groups, self._naming)
         if self.session is None and not entries:

@@ -98,7 +98,7 @@ class ServiceOptimizer(JobView):
         hold a mix of old and new values; after NonfiniteGradient they are unchanged, and step()
         may be called again.
         """
-        self._membership.refuse_late_attach(self.param_groups)
+        self._membership.refuse_step(self.param_groups)
         loss = None
         if closure is not None:
             with torch.enable_grad():
