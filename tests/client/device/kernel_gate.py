@@ -14,9 +14,11 @@ import tempfile
 REGISTERS_MAX = 64
 FUNCTION = re.compile(r"\.(?:entry|func)\s+(?:\([^)]*\)\s*)?(\w+)")
 # A float operation without a rounding mode may be contracted; .ftz drops denormals.
-UNROUNDED = re.compile(r"\b(add|sub|mul|div|mad|sqrt|rcp|fma)\.f(32|64)\b")
-FORBIDDEN = re.compile(r"\.ftz\b|\.approx\b|\b(?:atom|red)\.[\w.]*\.f(?:16|32|64)\b")
-FUSED = re.compile(r"\b(fma|mad)\.rn\.f(32|64)\b")
+# GPUs from 10.0 on have operations on two floats, f32x2.
+FLOATS = r"(?:f16|f32|f64|bf16)(?:x2)?"
+UNROUNDED = re.compile(rf"\b(add|sub|mul|div|mad|sqrt|rcp|fma)\.{FLOATS}\b")
+FORBIDDEN = re.compile(rf"\.ftz\b|\.approx\b|\b(?:atom|red)\.[\w.]*\.{FLOATS}\b")
+FUSED = re.compile(rf"\b(fma|mad)\.rn\.{FLOATS}\b")
 # The sum of squares is defined with fma.
 FUSED_IN = re.compile(r"MeasureKernel")
 
@@ -53,27 +55,42 @@ def report_findings(report):
     return found, len(kernels)
 
 
+def architectures(flags):
+    """Returns the virtual architectures (compute_80) that the flags generate code from, each once:
+    ptxas makes machine code of their PTX, and the last one's is shipped for newer GPUs."""
+    return sorted(set(re.findall(r"arch=(compute_\d+)", " ".join(flags))), key=lambda a: int(a[8:]))
+
+
 def compile_kernels(nvcc, source, flags):
-    """Returns the kernels' PTX and the report of ptxas on all architectures."""
+    """Returns the kernels' PTX by architecture, and the report of ptxas on all of them."""
     with tempfile.TemporaryDirectory() as folder:
         report = subprocess.run(
             [nvcc, "-c", *flags, "-Xptxas=-v", "-o", f"{folder}/kernels.o", source],
             check=True, capture_output=True, text=True).stderr
         plain = [flag for flag in flags if not flag.startswith("--generate-code")]
-        subprocess.run([nvcc, "-ptx", *plain, "-arch=compute_80", "-o", f"{folder}/kernels.ptx",
-                        source], check=True, capture_output=True, text=True)
-        with open(f"{folder}/kernels.ptx", encoding="utf-8") as ptx:
-            return ptx.read(), report
+        texts = {}
+        for architecture in architectures(flags):
+            path = f"{folder}/{architecture}.ptx"
+            subprocess.run([nvcc, "-ptx", *plain, f"-arch={architecture}", "-o", path, source],
+                           check=True, capture_output=True, text=True)
+            with open(path, encoding="utf-8") as ptx:
+                texts[architecture] = ptx.read()
+        return texts, report
 
 
 def self_test():
     """Fails when a rule finds nothing in a text that breaks it."""
     pack = ".visible .entry PackKernel(\n"
     for operation in ("mul.f32 %f1", "add.rn.ftz.f32 %f1", "fma.rn.f32 %f1",
-                      "atom.global.add.f32 %f1", "rcp.approx.f32 %f1"):
+                      "atom.global.add.f32 %f1", "rcp.approx.f32 %f1", "fma.rn.f32x2 %rd1",
+                      "add.f32x2 %rd1", "add.bf16 %h1"):
         assert ptx_findings(pack + operation), operation
     assert not ptx_findings(pack + "mul.rn.f32 %f1\nadd.rn.f32 %f2\nsetp.neu.f32 %p1")
     assert not ptx_findings(".visible .entry _Z13MeasureKernelI(\nfma.rn.f32 %f1")
+    flags = ["-O3", "--generate-code=arch=compute_80,code=sm_80",
+             "--generate-code=arch=compute_100,code=sm_100",
+             "--generate-code=arch=compute_100,code=compute_100"]
+    assert architectures(flags) == ["compute_80", "compute_100"]
     assert report_findings("Used 65 registers")[0]
     assert report_findings("0 bytes stack frame, 8 bytes spill stores, 0 bytes spill loads")[0]
     assert report_findings("Used 64 registers\n0 bytes spill stores") == ([], 1)
@@ -84,12 +101,15 @@ def main(arguments):
     if arguments == ["--self-test"]:
         return 0
     nvcc, source, *flags = arguments
-    ptx, report = compile_kernels(nvcc, source, flags)
+    texts, report = compile_kernels(nvcc, source, flags)
     found, kernels = report_findings(report)
-    found += ptx_findings(ptx)
-    if kernels == 0 or "MeasureKernel" not in ptx:
+    for architecture, ptx in texts.items():
+        found += [f"{architecture}: {text}" for text in ptx_findings(ptx)]
+        if "MeasureKernel" not in ptx:
+            found.append(f"{architecture}: there is no kernel")
+    if kernels == 0 or not texts:
         found.append("nvcc reports no kernel")
-    print("\n".join(found) or f"{kernels} kernels, of all architectures: nothing found")
+    print("\n".join(found) or f"{kernels} kernels, PTX of {', '.join(texts)}: nothing found")
     return 1 if found else 0
 
 
