@@ -8,7 +8,6 @@
 #include "common/base/reason.h"
 #include "server/cluster/counted_attach.h"
 #include "server/cluster/home_errors.h"
-#include "server/round/job_plan.h"
 
 namespace ballast::server {
 namespace {
@@ -139,10 +138,9 @@ void Home::OnSeatFree(const QualifiedName& name, uint32_t slot, uint64_t incarna
 // that.
 absl::Status Home::NoRoom(const JobPlan& plan, const absl::Status& why) const {
   const DirectoryConfig& config = parts_.self->config();
-  const MemoryRoom all{.bytes = config.memory_budget_bytes,
-                       .state_bytes = config.state_budget_bytes};
-  if (!PlanMemory(plan, config.self, all, config.window_extents_min).ok()) return why;
-  const HomeJob* const unconfirmed = homes_.FindUnconfirmed();
+  // Only its own jobs can give back what a tenant lacks.
+  const bool over_quota = ReasonOf(why) == Reason::kOverQuota;
+  const HomeJob* const unconfirmed = homes_.FindUnconfirmed(over_quota ? &plan.tenant : nullptr);
   if (unconfirmed == nullptr) return why;
   const JobPlan& waits = unconfirmed->plan();
   const std::string other =

@@ -167,8 +167,9 @@ const HomeJob* HomeJobs::Find(const QualifiedName& name) const {
   return it == homes_.end() ? nullptr : &it->second.job;
 }
 
-const HomeJob* HomeJobs::FindUnconfirmed() const {
+const HomeJob* HomeJobs::FindUnconfirmed(const std::string* tenant) const {
   for (const auto& [name, home] : homes_) {
+    if (tenant != nullptr && name.tenant != *tenant) continue;
     if (home.job.unconfirmed()) return &home.job;
   }
   return nullptr;

@@ -86,8 +86,8 @@ class HomeJobs {
 
   // The job of that name, or null.
   const HomeJob* Find(const QualifiedName& name) const;
-  // A job of which some peer may still say that it has ended, or null.
-  const HomeJob* FindUnconfirmed() const;
+  // A job of which some peer may still say that it has ended, or null; with `tenant` one of its.
+  const HomeJob* FindUnconfirmed(const std::string* tenant = nullptr) const;
   // Jobs whose world comes together.
   std::vector<JobStatus> Attaching() const;
 

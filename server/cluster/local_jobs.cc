@@ -128,12 +128,10 @@ absl::Status LocalJobs::CheckRoom(const JobPlan& plan) {
   absl::Status fits = parts_.memory->Plan(plan).status();
   // A tenant that is over its quota makes room among its own.
   const bool over_quota = ReasonOf(fits) == Reason::kOverQuota;
-  if ((over_quota && DropEnded(&plan.tenant)) ||
-      (ReasonOf(fits) == Reason::kOverBudget && DropEnded())) {
-    fits = parts_.memory->Plan(plan).status();
-  }
-  if (ReasonOf(fits) == Reason::kOverBudget) return parts_.listener->NoRoom(plan, fits);
-  return fits;
+  if (!over_quota && ReasonOf(fits) != Reason::kOverBudget) return fits;
+  if (DropEnded(over_quota ? &plan.tenant : nullptr)) fits = parts_.memory->Plan(plan).status();
+  const bool waits = !fits.ok() && parts_.memory->FitsAlone(plan);
+  return waits ? parts_.listener->NoRoom(plan, fits) : fits;
 }
 
 absl::Status LocalJobs::MakeNew(const JobPlan& plan) {

@@ -52,7 +52,7 @@ class LocalJobs final : public JobLookup {
     // RoundEngine::OnSeatFree of the job of that name.
     virtual void OnSeatFree(const QualifiedName& name, uint32_t slot, uint64_t incarnation,
                             bool left) = 0;
-    // The error for a job that finds no room; `why` is PlanMemory's.
+    // The error for a job that finds no room beside others; `why` is MemoryBook::Plan's.
     virtual absl::Status NoRoom(const JobPlan& plan, const absl::Status& why) const = 0;
   };
   // All outlive the object. `store` is null on a server that keeps no durable jobs.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "absl/algorithm/container.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
@@ -51,10 +52,6 @@ MemoryRoom MemoryBook::RoomOf(const JobPlan& plan, const MemoryPlan& held) const
   return Within(Sum(quotas_->FreeOf(plan.tenant).dram_bytes, held.total()), FreeBeside(held));
 }
 
-MemoryRoom MemoryBook::All() const {
-  return {.bytes = budget_.bytes, .state_bytes = budget_.state_bytes, .nvme_extents = std::nullopt};
-}
-
 // --- Plans --------------------------------------------------------------------------------------
 
 Amounts MemoryBook::AmountsOf(const JobPlan& plan, const MemoryPlan& memory) const {
@@ -73,6 +70,17 @@ absl::StatusOr<MemoryPlan> MemoryBook::Plan(const JobPlan& plan) const {
   BALLAST_RETURN_IF_ERROR(
       quotas_->Check(plan.tenant, AmountsOf(plan, memory.ok() ? *memory : Least(plan))));
   return memory;
+}
+
+bool MemoryBook::FitsAlone(const JobPlan& plan) const {
+  const Amounts limits = quotas_->UseOf(plan.tenant).limits;
+  const MemoryRoom all{.bytes = budget_.bytes, .state_bytes = budget_.state_bytes};
+  const absl::StatusOr<MemoryPlan> memory = PlanIn(plan, Within(limits.dram_bytes, all));
+  if (!memory.ok()) return false;
+  const Amounts takes = AmountsOf(plan, *memory);
+  return absl::c_all_of(Resources(), [&](const Resource& resource) {
+    return takes.*resource.amount <= limits.*resource.amount;
+  });
 }
 
 absl::StatusOr<MemoryPlan> MemoryBook::PlanRecovered(const JobPlan& plan) const {

@@ -40,8 +40,8 @@ class MemoryBook {
   // What a job that has `held` may take: its own share, and what no job has and its tenant may
   // have. It keeps its tier.
   MemoryRoom RoomOf(const JobPlan& plan, const MemoryPlan& held) const;
-  // The whole budget.
-  MemoryRoom All() const;
+  // Whether the job fits the budget and its tenant's quotas when no other job is there.
+  bool FitsAlone(const JobPlan& plan) const;
   // A plan for a job that is to be opened, in what is free. Errors: as PlanMemory; OVER_QUOTA.
   absl::StatusOr<MemoryPlan> Plan(const JobPlan& plan) const;
   // As Plan, for a job that ran here before this start. What does not fit the budget or its

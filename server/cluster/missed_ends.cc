@@ -18,7 +18,8 @@ constexpr std::chrono::milliseconds kAskHomeAgain{500};
 
 void MissedEnds::MakeForHome(const JobPlan& plan, const Done& done) {
   parts_.jobs->MakeForHome(plan, [=, this](const absl::Status& made) {
-    if (ReasonOf(made) != Reason::kOverBudget) return done(made);
+    const Reason why = ReasonOf(made);
+    if (why != Reason::kOverBudget && why != Reason::kOverQuota) return done(made);
     Ask([=, this](const absl::Status& asked) {
       asked.ok() ? parts_.jobs->MakeForHome(plan, done) : done(made);
     });

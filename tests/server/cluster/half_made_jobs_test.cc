@@ -242,6 +242,18 @@ std::vector<uint64_t> RoomForOneJob() {
           cluster.At(1)->operators()->memory_used_bytes()};
 }
 
+// Servers with room for one job: in their memory, or in the quota of its tenant.
+struct OneJobRoom {
+  DurableDirectories::Options options;
+  Reason refused;  // for another job
+};
+std::vector<OneJobRoom> RoomsForOneJob() {
+  QuotaTable quota;
+  quota.others.seats = 2;
+  return {{{.memory_bytes = RoomForOneJob()}, Reason::kOverBudget},
+          {{.quotas = {quota, quota}}, Reason::kOverQuota}};
+}
+
 // What the two trainers of a new job are told.
 absl::Status MakeNext(DurableDirectories* cluster, uint64_t incarnation) {
   AttachAnswer zero = Ask(cluster, 0, incarnation, "next");
@@ -326,17 +338,19 @@ TEST(MissedEnds, AServerWithoutRoomIsNamedWithItsAddressByTheHome) {
 }
 
 TEST(MissedEnds, ANewJobGetsTheRoomOfOneThatRestsAtItsHomeUnlessSomebodyIsStillInIt) {
-  DurableDirectories cluster(2, {.memory_bytes = RoomForOneJob()});
-  const uint64_t job = MakeJob(&cluster);
-  const std::shared_ptr<RoundEngine> engine = cluster.Engine(1, job);
-  EXPECT_EQ(ReasonOf(MakeNext(&cluster, 300)), Reason::kOverBudget) << "it runs";
-  ASSERT_NO_FATAL_FAILURE(OpenStream(engine.get(), 0, 100));
-  FinishAt(&cluster, 0, job);
-  EXPECT_EQ(ReasonOf(MakeNext(&cluster, 400)), Reason::kOverBudget) << "slot 0 has not left there";
-  EXPECT_FALSE(cluster.Record(1, job).resting);
-  engine->Leave(0, 100);
-  EXPECT_TRUE(MakeNext(&cluster, 500).ok()) << MakeNext(&cluster, 500);
-  EXPECT_TRUE(cluster.Record(1, job).resting);
+  for (const auto& [options, no_room] : RoomsForOneJob()) {
+    DurableDirectories cluster(2, options);
+    const uint64_t job = MakeJob(&cluster);
+    const std::shared_ptr<RoundEngine> engine = cluster.Engine(1, job);
+    EXPECT_EQ(ReasonOf(MakeNext(&cluster, 300)), no_room) << "it runs";
+    ASSERT_NO_FATAL_FAILURE(OpenStream(engine.get(), 0, 100));
+    FinishAt(&cluster, 0, job);
+    EXPECT_EQ(ReasonOf(MakeNext(&cluster, 400)), no_room) << "slot 0 has not left there";
+    EXPECT_FALSE(cluster.Record(1, job).resting);
+    engine->Leave(0, 100);
+    EXPECT_TRUE(MakeNext(&cluster, 500).ok()) << MakeNext(&cluster, 500);
+    EXPECT_TRUE(cluster.Record(1, job).resting);
+  }
 }
 
 TEST(MissedEnds, AnAnswerThatIsOlderThanTheJobsWakingEndsNothing) {
@@ -358,25 +372,43 @@ TEST(MissedEnds, AnAnswerThatIsOlderThanTheJobsWakingEndsNothing) {
 }
 
 TEST(MissedEnds, AHomeWithoutRoomWaitsForItsPeersToSayWhatHasEnded) {
-  DurableDirectories cluster(2, {.memory_bytes = RoomForOneJob()});
+  for (const auto& [options, no_room] : RoomsForOneJob()) {
+    DurableDirectories cluster(2, options);
+    const uint64_t job = MakeJob(&cluster);
+    FinishAt(&cluster, 1, job);
+    cluster.Keep("adopt", 1);
+    cluster.Restart(0);
+    cluster.WaitForKept(1);
+    const int told = cluster.Calls("create", 1);
+    const absl::Status early = MakeNext(&cluster, 300);
+    EXPECT_EQ(cluster.Calls("create", 1), told) << "the home has nothing to tell";
+    EXPECT_EQ(ReasonOf(early), Reason::kRecovering) << early;
+    EXPECT_THAT(std::string(early.message()), HasSubstr("whether job \"job\" still runs"));
+    cluster.KeepNoMore();
+    cluster.Release();
+    absl::Status made = early;
+    for (uint64_t i = 0; ReasonOf(made) == Reason::kRecovering; ++i) {
+      made = MakeNext(&cluster, 400 + 2 * i);
+    }
+    EXPECT_TRUE(made.ok()) << made;
+    EXPECT_TRUE(cluster.Record(0, job).resting);
+  }
+}
+
+// Nothing that another job gives back would help.
+TEST(MissedEnds, AJobThatItsTenantsQuotaNeverAllowsDoesNotWaitForThem) {
+  DurableDirectories cluster(2, RoomsForOneJob().back().options);
   const uint64_t job = MakeJob(&cluster);
   FinishAt(&cluster, 1, job);
   cluster.Keep("adopt", 1);
   cluster.Restart(0);
   cluster.WaitForKept(1);
-  const int told = cluster.Calls("create", 1);
-  const absl::Status early = MakeNext(&cluster, 300);
-  EXPECT_EQ(cluster.Calls("create", 1), told) << "the home has nothing to tell";
-  EXPECT_EQ(ReasonOf(early), Reason::kRecovering) << early;
-  EXPECT_THAT(std::string(early.message()), HasSubstr("whether job \"job\" still runs"));
+  QuotaTable less;
+  less.others.seats = 1;
+  cluster.QuotasOf(0)->SetLimits(less);
+  EXPECT_EQ(ReasonOf(MakeNext(&cluster, 300)), Reason::kOverQuota);
   cluster.KeepNoMore();
   cluster.Release();
-  absl::Status made = early;
-  for (uint64_t i = 0; ReasonOf(made) == Reason::kRecovering; ++i) {
-    made = MakeNext(&cluster, 400 + 2 * i);
-  }
-  EXPECT_TRUE(made.ok()) << made;
-  EXPECT_TRUE(cluster.Record(0, job).resting);
 }
 
 // --- A home that has lost its records -----------------------------------------------------------
