@@ -47,9 +47,19 @@ absl::Status SnapshotFiles::Begin(uint64_t id, const JobPlan& plan, const std::s
 }
 
 absl::Status SnapshotFiles::Remove(const std::string& tenant, uint64_t id) const {
-  BALLAST_RETURN_IF_ERROR(store(tenant).Remove(id));
-  self_->config().quotas->Give(Held(tenant, id));
-  return absl::OkStatus();
+  SnapshotStore theirs = store(tenant);
+  const absl::Status removed = theirs.Remove(id);
+  // One that is whole counts as before, and so does what cannot be looked at.
+  if (!removed.ok() && !absl::IsNotFound(theirs.Find(id).status())) return removed;
+  const absl::StatusOr<uint64_t> left = removed.ok() ? uint64_t{0} : theirs.BytesOnDisk(id);
+  if (!left.ok()) return removed;
+  Quotas* const quotas = self_->config().quotas.get();
+  if (*left > 0) {
+    quotas->Note(Held(tenant, id), tenant, {.disk_bytes = *left});
+  } else {
+    quotas->Give(Held(tenant, id));
+  }
+  return removed;
 }
 
 absl::Status SnapshotFiles::Count() const {

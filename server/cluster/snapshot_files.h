@@ -28,7 +28,7 @@ class SnapshotFiles {
   absl::Status CheckHome() const;
 
   // SnapshotStore's Begin and Remove, which take and give back what the job's tenant may have on
-  // disk. Begin: OVER_QUOTA, too.
+  // disk. Begin: OVER_QUOTA, too. What a Remove that failed has left counts further.
   absl::Status Begin(uint64_t id, const JobPlan& plan, const std::string& name,
                      uint64_t bytes) const;
   absl::Status Remove(const std::string& tenant, uint64_t id) const;

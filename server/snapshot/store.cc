@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
@@ -25,6 +26,7 @@ namespace {
 
 constexpr char kManifest[] = "MANIFEST";
 constexpr char kTaking[] = "TAKING";
+constexpr char kPart[] = "part-";
 constexpr size_t kOwnerBytesMax = 256;
 constexpr size_t kIdDigits = 16;
 
@@ -49,7 +51,7 @@ std::string SnapshotStore::Directory(uint64_t id) const {
 }
 
 std::string SnapshotStore::PartPath(uint64_t id, uint32_t server) const {
-  return absl::StrCat(Directory(id), "/part-", server);
+  return absl::StrCat(Directory(id), "/", kPart, server);
 }
 
 std::string SnapshotStore::TakingPath(uint64_t id) const {
@@ -189,8 +191,33 @@ absl::Status SnapshotStore::Remove(uint64_t id) {
   if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
   if (removed.ok()) BALLAST_RETURN_IF_ERROR(fs_->SyncDirectory(Directory(id)));
   BALLAST_FAILPOINT_RETURN("snapshot.after_remove");
+  // Before the mark, by which Clear finds what is left of them.
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> parts, PartsOf(id));
+  for (const std::string& part : parts) BALLAST_RETURN_IF_ERROR(fs_->Remove(part));
   BALLAST_RETURN_IF_ERROR(fs_->RemoveAll(Directory(id)));
   return fs_->SyncDirectory(root_);
+}
+
+absl::StatusOr<std::vector<std::string>> SnapshotStore::PartsOf(uint64_t id) const {
+  std::vector<std::string> parts;
+  const absl::StatusOr<std::vector<std::string>> files = fs_->List(Directory(id));
+  if (absl::IsNotFound(files.status())) return parts;
+  BALLAST_RETURN_IF_ERROR(files.status());
+  for (const std::string& file : *files) {
+    if (absl::StartsWith(file, kPart)) parts.push_back(absl::StrCat(Directory(id), "/", file));
+  }
+  return parts;
+}
+
+absl::StatusOr<uint64_t> SnapshotStore::BytesOnDisk(uint64_t id) const {
+  BALLAST_ASSIGN_OR_RETURN(const std::vector<std::string> parts, PartsOf(id));
+  uint64_t bytes = 0;
+  for (const std::string& part : parts) {
+    BALLAST_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, fs_->Open(part, {}));
+    BALLAST_ASSIGN_OR_RETURN(const uint64_t more, file->Size());
+    bytes += more;
+  }
+  return bytes;
 }
 
 absl::StatusOr<SnapshotManifest> SnapshotStore::Find(uint64_t id) const {

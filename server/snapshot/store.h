@@ -62,8 +62,11 @@ class SnapshotStore {
   absl::Status Commit(const SnapshotManifest& manifest);
   // Removes the part of this server, for a snapshot that was given up.
   absl::Status DropPart(uint64_t id);
-  // Removes the whole snapshot; the manifest goes first. It may be missing.
+  // Removes the whole snapshot; the manifest goes first. It may be missing. Call again after an
+  // error, which is FileSystem's.
   absl::Status Remove(uint64_t id);
+  // What the parts that are there take, with a manifest or without. Errors as FileSystem's.
+  absl::StatusOr<uint64_t> BytesOnDisk(uint64_t id) const;
 
   // Those there are, oldest first, without passing ones. One whose manifest is damaged is logged
   // and left out.
@@ -93,6 +96,8 @@ class SnapshotStore {
   // Links the parts to `directory`.
   absl::Status LinkParts(uint64_t id, const ImageBase& base, const std::string& directory) const;
   std::string PartPath(uint64_t id, uint32_t server) const;
+  // Paths of the parts that are there.
+  absl::StatusOr<std::vector<std::string>> PartsOf(uint64_t id) const;
   std::string TakingPath(uint64_t id) const;
   std::string ManifestPath(uint64_t id) const;
   absl::StatusOr<std::vector<uint64_t>> Ids() const;

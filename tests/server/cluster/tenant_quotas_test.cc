@@ -1,9 +1,12 @@
 // Quotas at the servers of a cluster: what is refused at the limit leaves nothing at any server,
 // and what a tenant has is counted to the byte through ends, deletions, crashes and restarts.
+#include <cerrno>
 #include <map>
 #include <random>
 
 #include "gmock/gmock.h"
+#include "server/cluster/snapshot_files.h"
+#include "server/round/job_plan.h"
 #include "tests/server/cluster/durable_jobs_fixture.h"
 
 namespace ballast::server::testing {
@@ -299,6 +302,87 @@ TEST(StoredJobsQuotaTest, WhatIsOnTheDiskIsCountedToTheByteThroughEverythingThat
     refused += run.refused();
   }
   EXPECT_GT(refused, 20u);
+}
+
+// --- Snapshots ----------------------------------------------------------------------------------
+
+class SnapshotQuotasTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kId = 0xabc;
+
+  SnapshotQuotasTest() : plan_(DurablePlan()), self_(Config(quotas_)) {
+    plan_.tenant = "a";
+    kept_.store = std::make_unique<SnapshotStore>(DurableDirectories::Snapshots(&disk_, 0));
+    kept_.exports = std::make_unique<Exports>(DurableDirectories::ExportsOn(&disk_));
+    kept_.codec = ProtoCodec();
+    files_ = std::make_unique<SnapshotFiles>(&self_, std::move(kept_));
+    const Layout layout = *LayoutOfSpec(plan_.spec);
+    for (const uint32_t server : plan_.servers) {
+      part_bytes_.push_back(SnapshotStore::PartBytes(plan_, layout, server));
+    }
+  }
+  static DirectoryConfig Config(const std::shared_ptr<Quotas>& quotas) {
+    DirectoryConfig config;
+    config.servers = {{0, "127.0.0.1:9000"}, {1, "127.0.0.1:9001"}};
+    config.quotas = quotas;
+    return config;
+  }
+  void Take() {
+    const Layout layout = *LayoutOfSpec(plan_.spec);
+    ASSERT_TRUE(files_->Begin(kId, plan_, "s", part_bytes_[0] + part_bytes_[1]).ok());
+    for (const uint32_t server : plan_.servers) {
+      const auto part =
+          DurableDirectories::Snapshots(&disk_, server).Of("a").CreatePart(kId, plan_, layout);
+      ASSERT_TRUE(part.ok()) << part.status();
+      ASSERT_TRUE((*part)->Sync().ok());
+    }
+    SnapshotManifest manifest;
+    manifest.id = kId;
+    manifest.name = "s";
+    manifest.tenant = "a";
+    manifest.job = plan_.spec.name;
+    manifest.bytes = part_bytes_[0] + part_bytes_[1];
+    ASSERT_TRUE(files_->store("a").Commit(manifest).ok());
+  }
+  uint64_t Used() const { return quotas_->UseOf("a").used.disk_bytes; }
+  std::string Path(const std::string& file) const {
+    return files_->store("a").Directory(kId) + "/" + file;
+  }
+
+  DurableDisk disk_;
+  JobPlan plan_;
+  std::shared_ptr<Quotas> quotas_ = std::make_shared<Quotas>();
+  ThisServer self_;
+  DirectorySnapshots kept_;
+  std::unique_ptr<SnapshotFiles> files_;
+  std::vector<uint64_t> part_bytes_;  // by server
+};
+
+TEST_F(SnapshotQuotasTest, ASnapshotThatCouldNotBeRemovedCountsWhole) {
+  ASSERT_NO_FATAL_FAILURE(Take());
+  disk_.FailNext(MemoryDisk::Operation::kRemove, Path("MANIFEST"), EIO);
+  EXPECT_FALSE(files_->Remove("a", kId).ok());
+  EXPECT_EQ(Used(), part_bytes_[0] + part_bytes_[1]);
+  EXPECT_TRUE(files_->Remove("a", kId).ok());
+  EXPECT_EQ(Used(), 0u);
+}
+
+TEST_F(SnapshotQuotasTest, WhatARemovalThatFailedHasLeftCountsUntilAStartRemovesIt) {
+  ASSERT_NO_FATAL_FAILURE(Take());
+  ASSERT_NE(part_bytes_[0], part_bytes_[1]);
+  disk_.FailNext(MemoryDisk::Operation::kRemove, Path("part-1"), EIO);
+  EXPECT_FALSE(files_->Remove("a", kId).ok());
+  EXPECT_EQ(Used(), part_bytes_[1]);
+  EXPECT_TRUE(DurableDirectories::Snapshots(&disk_, 0).Clear().ok());
+  EXPECT_EQ(disk_.List(files_->store("a").Directory(kId)).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST_F(SnapshotQuotasTest, ARemovalThatOnlyMissesItsLastFlushGivesAllBack) {
+  ASSERT_NO_FATAL_FAILURE(Take());
+  disk_.FailNext(MemoryDisk::Operation::kSync, files_->store("a").root(), EIO);
+  EXPECT_FALSE(files_->Remove("a", kId).ok());
+  EXPECT_EQ(Used(), 0u);
 }
 
 }  // namespace
