@@ -65,7 +65,10 @@ absl::Status Quotas::Check(const std::string& tenant, const Amounts& amounts) co
 }
 
 std::shared_ptr<void> GiveAtEnd(std::shared_ptr<Quotas> quotas, Holding holding) {
+  // With a constructor: Clang 14 does not make an aggregate from values in parentheses.
   struct End {
+    End(std::shared_ptr<Quotas> from, Holding held)
+        : quotas(std::move(from)), holding(std::move(held)) {}
     ~End() { quotas->Give(holding); }
     std::shared_ptr<Quotas> quotas;
     Holding holding;
