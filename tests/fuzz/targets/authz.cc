@@ -1,6 +1,6 @@
-// Target authz: identities as certificates have them, the token file, and the deny-list. An
-// identity that is taken has one spelling; a file that is taken has an entry for each of its lines.
-// A file of quotas per tenant belongs here, too.
+// Target authz: identities as certificates have them, the token file, the deny-list, and the file
+// of quotas. An identity that is taken has one spelling; a file that is taken has an entry for each
+// of its lines. Quotas that are taken are those that the target writes of them.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,9 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/check.h"
+#include "common/base/names.h"
 #include "common/security/entries.h"
 #include "common/security/identity.h"
 #include "common/security/tokens.h"
+#include "server/config/quota_file.h"
+#include "server/quota/amounts.h"
 #include "server/security/denied.h"
 #include "tests/fuzz/byte_mutator.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -24,7 +27,16 @@ namespace {
 constexpr char kDomain[] = "example.org";
 constexpr char kToken[] = "secret";
 
-enum Kind : size_t { kUri, kUris, kTokens, kDenied, kKinds };
+enum Kind : size_t { kUri, kUris, kTokens, kDenied, kQuotas, kKinds };
+
+constexpr char kQuotasSeed[] = R"(# of a test
+default: {jobs: 4, seats: 16, dram: 1.5GiB, in_flight: 0}
+tenants:
+  acme:
+    jobs: 16
+    disk: unlimited
+  "7": {waiting_attaches: 2, dram: 100}
+)";
 
 std::string Uri(absl::string_view path) { return absl::StrCat("spiffe://", kDomain, "/", path); }
 
@@ -90,6 +102,48 @@ void RunDenied(absl::string_view text) {
                 }).ok());
 }
 
+std::string RowText(const server::Amounts& row) {
+  std::string text;
+  for (const server::Resource& resource : server::Resources()) {
+    const uint64_t amount = row.*resource.amount;
+    absl::StrAppend(&text, text.empty() ? "{" : ", ", resource.key, ": ");
+    amount == server::kUnlimited ? absl::StrAppend(&text, "unlimited")
+                                 : absl::StrAppend(&text, amount);
+  }
+  return absl::StrCat(text, "}");
+}
+
+// As a file that leaves nothing to the default row.
+std::string QuotasText(const server::QuotaTable& table) {
+  std::string text = absl::StrCat("default: ", RowText(table.others), "\ntenants: {");
+  for (const auto& [tenant, row] : table.tenants) {
+    absl::StrAppend(&text, "\"", tenant, "\": ", RowText(row), ", ");
+  }
+  return absl::StrCat(text, "}\n");
+}
+
+// Each mistake has a line of its own, with its place.
+void CheckQuotaRefusal(const absl::Status& status) {
+  const std::vector<std::string> lines = absl::StrSplit(status.message(), '\n');
+  for (const std::string& line : lines) CheckRefusal(absl::Status(status.code(), line));
+  BALLAST_CHECK(absl::StartsWith(lines[0], "quotas:"));
+}
+
+void RunQuotas(absl::string_view text) {
+  const absl::StatusOr<server::QuotaTable> table = config::ParseQuotas(text, "quotas");
+  if (!table.ok()) return CheckQuotaRefusal(table.status());
+  const auto again = config::ParseQuotas(QuotasText(*table), "quotas");
+  BALLAST_CHECK(again.ok() && again->others == table->others);
+  BALLAST_CHECK(again->tenants == table->tenants);
+  for (const auto& [tenant, row] : table->tenants) {
+    BALLAST_CHECK(ValidateName("tenant", tenant).ok() && table->Of(tenant) == row);
+    // What the default row limits, it limits for a row that says nothing of it.
+    const auto bare = config::ParseQuotas(
+        absl::StrCat("tenants: {", tenant, ": {}}\ndefault: ", RowText(row)), "quotas");
+    BALLAST_CHECK(bare.ok() && bare->Of(tenant) == row);
+  }
+}
+
 class Authz : public FuzzTarget {
  public:
   std::vector<std::string> Seeds() const override {
@@ -102,7 +156,8 @@ class Authz : public FuzzTarget {
             JoinKind(kUris, absl::StrCat(Uri("server/4294967295"), "\n", Uri("admin"))),
             JoinKind(kTokens, tokens),
             JoinKind(kDenied, absl::StrCat("# gone\n", Uri("tenant/a/viewer"), " \r\n",
-                                           Uri("server/3"), "\n"))};
+                                           Uri("server/3"), "\n")),
+            JoinKind(kQuotas, kQuotasSeed)};
   }
 
   void Run(absl::string_view input) const override {
@@ -111,16 +166,25 @@ class Authz : public FuzzTarget {
     if (parts.kind == kUris) RunUris(parts.rest);
     if (parts.kind == kTokens) RunTokens(parts.rest);
     if (parts.kind == kDenied) RunDenied(parts.rest);
+    if (parts.kind == kQuotas) RunQuotas(parts.rest);
   }
 
   std::string Mutate(const std::string& input, FuzzRandom* random) const override {
     const KindInput parts = SplitKind(input, kKinds);
     const std::string text(parts.rest);
-    return JoinKind(parts.kind, random->OneIn(3) ? MutateBytes(text, words_, random)
-                                                 : MutatePiece(text, "/ \n:", words_, random));
+    const auto& words = parts.kind == kQuotas ? quota_words_ : words_;
+    const absl::string_view separators = parts.kind == kQuotas ? " \n:,{}" : "/ \n:";
+    return JoinKind(parts.kind, random->OneIn(3) ? MutateBytes(text, words, random)
+                                                 : MutatePiece(text, separators, words, random));
   }
 
  private:
+  const std::vector<std::string> quota_words_ = {
+      "default",   "tenants",   "jobs", "seats", "dram", "disk",
+      "null",      "0x1",       "1e3",  "-1",    "8EiB", "9223372036854775807",
+      "0",         "5KiB",      "~",    "{}",    "[1]",  "18446744073709551615",
+      ": ",        ", ",        "\n  ", "\"",    "%",    "waiting_attaches",
+      "in_flight", "unlimited", "a",    "1.0",   "&x ",  "\xff"};
   const std::vector<std::string> words_ = {
       "/",       "//",     "spiffe://", kDomain, "tenant/",    "server/", "admin",
       "trainer", "viewer", "operator",  "0",     "-",          "+",       "%2e",
