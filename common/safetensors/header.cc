@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/names.h"
+#include "common/base/planted.h"
 #include "common/base/status_macros.h"
 #include "common/safetensors/json_visitor.h"
 
@@ -261,7 +262,8 @@ absl::StatusOr<uint64_t> SafetensorBytes(SafeDType dtype, const std::vector<uint
   uint64_t elements = 1;
   bool fits = true;
   for (const uint64_t dimension : shape) {
-    fits = fits && !__builtin_mul_overflow(elements, dimension, &elements);
+    const bool above = __builtin_mul_overflow(elements, dimension, &elements);
+    fits = fits && (!above || BALLAST_PLANTED);
   }
   if (fits && !__builtin_mul_overflow(bytes, elements, &bytes)) return bytes;
   return absl::InvalidArgumentError(absl::StrCat("shape [", absl::StrJoin(shape, ", "), "] of ",

@@ -9,7 +9,7 @@ seconds=${1:-60}
 shift || true
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
-  targets=(frame attach peer authz records config log slots fsm)
+  targets=(frame attach peer authz records config log slots fsm safetensors job_file)
 fi
 
 cmake --preset fuzz > /dev/null

@@ -47,5 +47,7 @@ std::unique_ptr<FuzzTarget> ConfigTarget();
 std::unique_ptr<FuzzTarget> LogTarget();
 std::unique_ptr<FuzzTarget> SlotsTarget();
 std::unique_ptr<FuzzTarget> FsmTarget();
+std::unique_ptr<FuzzTarget> SafetensorsTarget();
+std::unique_ptr<FuzzTarget> JobFileTarget();
 
 }  // namespace ballast::fuzz

@@ -24,6 +24,7 @@
 #include "tests/fuzz/byte_mutator.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/kinds.h"
+#include "tests/fuzz/targets/log_records.h"
 #include "tests/fuzz/targets/specs.h"
 
 namespace ballast::fuzz {
@@ -33,27 +34,6 @@ enum Kind : size_t { kPrepared, kDecision, kRatios, kStored, kPlan, kJobName, kK
 
 constexpr char kStoredKey[] = "job/7/plan";
 constexpr uint64_t kJob = 77;
-
-server::PreparedRecord GoodPrepared() {
-  server::PreparedRecord record{.epoch = 1, .round = 3};
-  record.vote.server = 2;
-  record.vote.norms = {{.extent = 0, .sumsq = 1}, {.extent = 2, .sumsq = 0.5}};
-  record.vote.scalars = {{.group = 1, .step = 3, .bits = {1, 2, 3}}};
-  record.present = {true, false, true};
-  record.tensor_step = {3, 0, 3};
-  record.policy.opt_step = 2;
-  record.user_state = {{0, "state"}, {3, "more"}};
-  return record;
-}
-
-server::DecisionRecord GoodDecision() {
-  server::DecisionRecord record{.epoch = 1, .round = 3};
-  record.decision.applied = true;
-  record.decision.grad_norm = 0.3;
-  record.decision.grad_scale = {0.25f, 1.0f};
-  record.decision.policy.opt_step = 3;
-  return record;
-}
 
 // `stored` with the checksum that belongs to it.
 std::string Sealed(absl::string_view key, std::string stored) {
