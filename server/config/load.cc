@@ -203,7 +203,8 @@ class Loader {
       }
       std::vector<std::string> paths;
       for (const Leaf& leaf : Leaves()) paths.push_back(leaf.path);
-      errors_.Add(where, absl::StrCat("unknown field ", Quoted(path), Suggestion(path, paths)));
+      errors_.Add(absl::CHexEscape(where),  // A path may be any bytes, too.
+                  absl::StrCat("unknown field ", Quoted(path), Suggestion(path, paths)));
     }
   }
 

@@ -198,6 +198,14 @@ TEST(Load, FlagsAreNamedAsTheUserTypedThem) {
             "got \"foo\": there is no port");
 }
 
+// Found by the fuzz target config: what stood behind the newline looked like a message of its own.
+TEST(Load, AFlagOfAnyBytesIsOneLine) {
+  LoadOptions options;
+  options.flags = {{"a\n:1:2: b", "x"}};
+  EXPECT_EQ(std::string(Load(options).status().message()),
+            "--a\\n:1:2: b: unknown field \"a\\n:1:2: b\"");
+}
+
 TEST(Load, MisspeltVariablesAndFlagsAreErrors) {
   const auto loaded = LoadText("",
                                {{"BALLAST_LISTEN_ADRESS", "127.0.0.1:1"},
