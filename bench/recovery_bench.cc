@@ -43,8 +43,8 @@
 #include "bench/raw_disk.h"
 #include "bench/round_model.h"
 #include "bench/server_process.h"
+#include "common/base/malloc_arenas.h"
 #include "common/base/status_macros.h"
-#include "proto/convert/channel.h"
 
 namespace ballast::bench {
 namespace {

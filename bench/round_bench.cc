@@ -75,6 +75,7 @@
 #include "bench/round_model.h"
 #include "bench/server_process.h"
 #include "bench/tls_compare.h"
+#include "common/base/malloc_arenas.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_executor.h"
 #include "proto/convert/channel.h"

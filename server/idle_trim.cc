@@ -1,7 +1,5 @@
 #include "server/idle_trim.h"
 
-#include <malloc.h>
-
 #include <utility>
 
 namespace ballast::server {
@@ -36,7 +34,5 @@ void IdleTrim::Look() {
   }
   Later();
 }
-
-void GiveFreeMemoryBack() { malloc_trim(0); }
 
 }  // namespace ballast::server

@@ -17,7 +17,7 @@ struct IdleTrimOptions {
   std::chrono::nanoseconds interval = std::chrono::seconds(2);
   // Bytes that were taken and released again since this was asked last.
   std::function<uint64_t()> released;
-  // Gives all free memory back; malloc_trim.
+  // Gives free memory back: MallocArenas::GiveBack.
   std::function<void()> trim;
 };
 
@@ -36,8 +36,5 @@ class IdleTrim : public std::enable_shared_from_this<IdleTrim> {
   Executor* const executor_;
   uint64_t waiting_ = 0;  // bytes released since the last trim; used on the executor
 };
-
-// malloc_trim for all of it.
-void GiveFreeMemoryBack();
 
 }  // namespace ballast::server

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/base/malloc_arenas.h"
 #include "common/base/reason.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_executor.h"

@@ -232,7 +232,7 @@ absl::Status ServerImpl::Listen() {
 absl::Status ServerImpl::ProbeListener() {
   IdleTrimOptions trim;
   trim.released = [this] { return grpc_.parsing()->TakeReleased(); };
-  trim.trim = GiveFreeMemoryBack;
+  trim.trim = [this] { grpc_.parsing()->arenas()->GiveBack(); };
   watches_.trim = IdleTrim::Start(std::move(trim), executor_.get());
   BALLAST_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(config_.listen().address()));
   ProbeTarget target;

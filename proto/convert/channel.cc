@@ -3,7 +3,6 @@
 #include <grpc/compression.h>
 #include <grpc/grpc.h>
 #include <grpc/support/sync.h>
-#include <malloc.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -186,12 +185,6 @@ std::string CongestionControlOf(int fd) {
 
 void DisableLockOrderChecks() {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-}
-
-void TuneMalloc() {
-  mallopt(M_TRIM_THRESHOLD, 2000 << 20);
-  mallopt(M_TOP_PAD, 64 << 20);
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // The largest that glibc accepts.
 }
 
 }  // namespace ballast

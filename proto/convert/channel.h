@@ -45,11 +45,6 @@ bool KernelUsesBbr();
 // Congestion control of a TCP socket, for example "cubic"; "" when `fd` is none.
 std::string CongestionControlOf(int fd);
 
-// Makes glibc keep freed memory instead of giving it back to the kernel after every message, which
-// saves 9 of 10 page faults and half the CPU of a receiver. Call first thing in main of a process
-// that we own; never in a library inside another program's process.
-void TuneMalloc();
-
 // Switches off the deadlock detection that Debian builds into Abseil's mutexes, for the whole
 // process: it slows gRPC down and aborts on lock orders that are not ours to change. For programs;
 // not for a library in another program's process.

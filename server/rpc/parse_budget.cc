@@ -6,6 +6,12 @@
 #include "common/base/reason.h"
 
 namespace ballast::server {
+namespace {
+
+// Less is lost in what malloc keeps anyway.
+constexpr size_t kWorthANote = 64 << 10;
+
+}  // namespace
 
 ParseBudget::Hold::Hold(Hold&& other) noexcept
     : budget_(std::exchange(other.budget_, nullptr)), bytes_(other.bytes_) {}
@@ -23,6 +29,7 @@ void ParseBudget::Hold::Release() {
 }
 
 absl::StatusOr<ParseBudget::Hold> ParseBudget::Take(size_t bytes) {
+  if (bytes >= kWorthANote) arenas_.Note();
   MutexLock lock(&mu_);
   if (held_ > 0 && held_ + bytes > bytes_max_) {
     return ReasonedError(
