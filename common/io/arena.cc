@@ -66,15 +66,19 @@ absl::StatusOr<Arena> Arena::Create(size_t bytes) {
   }
   if (begin == nullptr) return Refused(bytes, std::strerror(errno));
   // Advice only: without huge pages everything still works, slower.
-  madvise(begin, rounded, MADV_HUGEPAGE);
+  const size_t whole = bytes / kAlignmentBytes * kAlignmentBytes;
+  if (whole > 0) madvise(begin, whole, MADV_HUGEPAGE);
+  // The first byte of the rest would take 2 MiB of memory: thousands of times what a small job
+  // plans.
+  if (whole < rounded) madvise(begin + whole, rounded - whole, MADV_NOHUGEPAGE);
   return Arena(begin, rounded);
 }
 
 bool Arena::LockTouchedPages() { return mlock2(data_, bytes_, MLOCK_ONFAULT) == 0; }
 
-void Arena::TouchAll() const {
+void Arena::Touch([[maybe_unused]] size_t bytes) const {
 #ifdef MADV_POPULATE_WRITE
-  madvise(data_, bytes_, MADV_POPULATE_WRITE);
+  madvise(data_, bytes, MADV_POPULATE_WRITE);
 #endif
 }
 
@@ -190,13 +194,17 @@ absl::StatusOr<BufferRef> BufferPool::Acquire() {
 void BufferPool::Prepare(size_t buffers) {
   for (;;) {
     const Arena* made = nullptr;
+    size_t missing = 0;
     {
       MutexLock lock(&state_->mu);
-      if (state_->controls.size() >= std::min(buffers, state_->options.max_buffers)) return;
+      const size_t wanted = std::min(buffers, state_->options.max_buffers);
+      if (state_->controls.size() >= wanted) return;
+      missing = wanted - state_->controls.size();
       if (!state_->Grow().ok()) return;
       made = &state_->arenas.back();
     }
-    made->TouchAll();
+    // Buffers are taken from the front of an arena.
+    made->Touch(std::min(missing * state_->stride, made->bytes()));
   }
 }
 

@@ -14,8 +14,9 @@
 
 namespace ballast {
 
-// An anonymous private mapping, aligned to 2 MiB, advised to use huge pages, zero at first.
-// Move-only; unmapped by the destructor.
+// An anonymous private mapping, aligned to 2 MiB, zero at first. Its whole pieces of 2 MiB are
+// advised to use huge pages; the rest has small ones, so that an arena of few bytes takes no 2 MiB
+// of memory. Move-only; unmapped by the destructor.
 class Arena {
  public:
   static constexpr size_t kAlignmentBytes = size_t{2} << 20;
@@ -35,7 +36,9 @@ class Arena {
   bool LockTouchedPages();
   // Gives all pages memory now, on this thread, where the system can (Linux 5.14); else they get it
   // at their first touch as ever.
-  void TouchAll() const;
+  void TouchAll() const { Touch(bytes_); }
+  // The same for the pages of the first `bytes` of the arena, at most bytes().
+  void Touch(size_t bytes) const;
 
   char* data() const { return data_; }
   // The size asked for, rounded up to 2 MiB.
@@ -123,8 +126,8 @@ class BufferPool {
   // A buffer for the caller alone; its bytes are what the last user left (zero at first use).
   // RESOURCE_EXHAUSTED, with the numbers, when max_buffers are out or memory is refused.
   absl::StatusOr<BufferRef> Acquire();
-  // Maps room for at least `buffers` (at most max_buffers) and gives it memory, see
-  // Arena::TouchAll. Best effort: what the system refuses now is asked for again by Acquire.
+  // Maps room for at least `buffers` (at most max_buffers) and gives these memory, see
+  // Arena::Touch. Best effort: what the system refuses now is asked for again by Acquire.
   void Prepare(size_t buffers);
 
   size_t buffer_bytes() const;

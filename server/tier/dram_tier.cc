@@ -23,15 +23,17 @@ class DramTier : public Tier {
 
   absl::Status AddExtent(uint32_t extent, uint32_t elements) override {
     const uint64_t need = DramExtentBytes(elements, shape_);
-    if (arenas_.empty() || arenas_.back().bytes() - used_ < need) {
-      constexpr uint64_t kArenaBytesMin = uint64_t{64} << 20;
-      BALLAST_ASSIGN_OR_RETURN(Arena arena, Arena::Create(std::max(need, kArenaBytesMin)));
-      arenas_.push_back(std::move(arena));
-      used_ = 0;
+    if (pieces_.empty() || pieces_.back().arena.bytes() - pieces_.back().used < need) {
+      // As much again as there is, so that a small job takes little and a large one few arenas.
+      constexpr uint64_t kArenaBytesMost = uint64_t{64} << 20;
+      const uint64_t bytes = std::max(need, std::min(bytes_, kArenaBytesMost));
+      BALLAST_ASSIGN_OR_RETURN(Arena arena, Arena::Create(bytes));
+      pieces_.push_back({std::move(arena), 0});
     }
-    extents_[extent] = {reinterpret_cast<float*>(arenas_.back().data() + used_), elements};
+    Piece& piece = pieces_.back();
+    extents_[extent] = {reinterpret_cast<float*>(piece.arena.data() + piece.used), elements};
     FillInitial(extents_[extent].base, elements, shape_);
-    used_ += need;
+    piece.used += need;
     bytes_ += need;
     return absl::OkStatus();
   }
@@ -56,18 +58,21 @@ class DramTier : public Tier {
   uint64_t bytes() const override { return bytes_; }
 
   void Warm() const override {
-    for (const Arena& arena : arenas_) arena.TouchAll();
+    for (const Piece& piece : pieces_) piece.arena.Touch(piece.used);
   }
 
  private:
+  struct Piece {
+    Arena arena;
+    uint64_t used = 0;  // bytes from its start
+  };
   struct Place {
     float* base = nullptr;
     uint32_t elements = 0;
   };
 
   const StateShape shape_;
-  std::vector<Arena> arenas_;
-  uint64_t used_ = 0;  // of the newest arena
+  std::vector<Piece> pieces_;
   uint64_t bytes_ = 0;
   std::unordered_map<uint32_t, Place> extents_;
 };

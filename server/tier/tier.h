@@ -73,8 +73,8 @@ class Tier {
   virtual float* State(uint32_t extent) = 0;
   // Of memory.
   virtual uint64_t bytes() const = 0;
-  // Gives its memory pages before anybody asks for them, see Arena::TouchAll. On any thread, beside
-  // State and Tile.
+  // Gives the memory of its extents pages before their first use, see Arena::Touch. On any thread,
+  // beside State and Tile.
   virtual void Warm() const {}
 };
 

@@ -118,6 +118,27 @@ TEST(BufferPoolTest, PreparedBuffersHaveMemoryAndAreNotMoreThanTheLimit) {
   EXPECT_FALSE(pool.Acquire().ok());
 }
 
+TEST(ArenaTest, SmallOnesTakeNoHugePages) {
+  const uint64_t resident = StatusKilobytes("VmRSS:");
+  std::vector<Arena> arenas;
+  for (int i = 0; i < 32; ++i) {
+    arenas.push_back(*Arena::Create(kMiB / 8));
+    arenas.back().data()[0] = 1;
+    // Its first 2 MiB may be a huge page, the rest not.
+    arenas.push_back(*Arena::Create(2 * kMiB + 1));
+    arenas.back().data()[2 * kMiB] = 1;
+  }
+  EXPECT_LT(StatusKilobytes("VmRSS:"), resident + 8 * 1024);
+}
+
+TEST(BufferPoolTest, NoMoreBuffersGetMemoryThanArePrepared) {
+  BufferPool pool = MakePool(kMiB, 100, 64 * kMiB);
+  const uint64_t resident = StatusKilobytes("VmRSS:");
+  pool.Prepare(2);
+  EXPECT_EQ(pool.mapped_bytes(), 64 * kMiB);
+  EXPECT_LT(StatusKilobytes("VmRSS:"), resident + 8 * 1024);
+}
+
 TEST(BufferPoolTest, AtTheLimitItRefusesUntilABufferReturns) {
   BufferPool pool = MakePool(64, 2, 1);
   BufferRef first = *pool.Acquire();

@@ -1,7 +1,9 @@
 // What every tier promises, of the one in memory and of the one on NVMe with several sizes of its
 // memory.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <memory>
 #include <numeric>
 #include <ostream>
@@ -161,6 +163,26 @@ TEST_P(TierConformance, AsManyAsASweepWantsAreHereAtATime) {
   std::set<float*> places;
   for (const uint32_t e : ready) places.insert(tier_->State(e));
   EXPECT_EQ(places.size(), depth);
+}
+
+// Of this process.
+uint64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  uint64_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+TEST(DramTierTest, AWarmTierTakesTheMemoryOfItsExtents) {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  const uint64_t before = ResidentBytes();
+  std::vector<std::unique_ptr<Tier>> tiers;
+  for (int i = 0; i < 16; ++i) {
+    tiers.push_back(MakeDramTier(kShape));
+    for (uint32_t e = 0; e < kExtents; ++e) ASSERT_TRUE(tiers.back()->AddExtent(e, kElements).ok());
+    tiers.back()->Warm();
+  }
+  EXPECT_LT(ResidentBytes(), before + 8 * kMiB) << "16 tiers of " << tiers[0]->bytes() << " bytes";
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiers, TierConformance,
