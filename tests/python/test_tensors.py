@@ -1,13 +1,18 @@
 """Which tensors may be parameters, and how odd ones travel: ballast.torch.manifest and .buffers."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import distribute_module
 
 import ballast
 import ballast.torch as bt
+from ballast.torch import buffers
 
 
 def pair(make, lr=1e-1):
@@ -134,6 +139,51 @@ class Wrapper(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         return NotImplemented
+
+
+def of_gpu(values, **more):
+    """What a tensor on a GPU says of itself."""
+    said = {"dtype": values.dtype, "shape": values.shape, "device": torch.device("cuda", 1)}
+    return SimpleNamespace(**said, **more)
+
+
+def test_a_gradient_on_another_device_than_its_parameter_is_refused_with_both():
+    # torch refuses `p.grad = ...` of that kind; other frameworks write past it.
+    entry = SimpleNamespace(name="w", param=of_gpu(torch.zeros(2), grad=torch.zeros(2)))
+    with pytest.raises(ballast.BadArgument, match="the gradient of parameter 'w' is .* on cpu but "
+                       "the parameter is .* on cuda:1"):  # fmt: skip
+        buffers.gradient(entry)
+
+
+def test_a_parameter_that_has_moved_after_the_attach_is_refused_with_both_places():
+    was = torch.zeros(2)
+    entry = SimpleNamespace(
+        name="w", param=of_gpu(was), dtype=was.dtype, shape=was.shape, device=was.device
+    )
+    with pytest.raises(ballast.Unsupported, match="'w' is now .* on cuda:1 but joined the job as "
+                       ".* on cpu; convert or move the model before the first step"):  # fmt: skip
+        buffers.weight_address(entry)
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1
+    )
+    yield init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("how", ["DTensor", "fully_shard"])
+def test_parameters_of_dtensor_and_fsdp_are_refused_by_name(fake, mesh, how):
+    module = nn.Sequential(nn.Linear(3, 2, bias=False))
+    if how == "DTensor":
+        distribute_module(module, mesh)
+    else:
+        fully_shard(module, mesh=mesh)
+    with pytest.raises(ballast.Unsupported, match="'0.weight' is a DTensor, not a"):
+        bt.AdamW(module.named_parameters()).step()
+    assert not fake.attached
 
 
 def inference_tensor():
