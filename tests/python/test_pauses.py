@@ -47,6 +47,27 @@ def test_rank_0_tells_everything(capsys):
     ]
 
 
+def test_a_connection_that_ends_at_its_age_is_no_loss(capsys):
+    aged = "the connection has reached listen.max_connection_age; connect again"
+    trainer = "its connection has reached listen.max_connection_age"
+    news = [
+        ("lost", *WHERE, 0.0, aged),
+        ("trainer_lost", *WHERE, 0.0, trainer, [1]),
+        ("back", *WHERE, 0.1, aged),
+        ("trainer_back", *WHERE, 0.1, "", [1]),
+    ]
+    assert lines(0, news, capsys) == []
+    # A server that cannot be reached after that is away, and so is one that is lost next.
+    late = [("lost", *WHERE, 0.0, aged), ("waiting", *WHERE, 5.0, REFUSED), news[2]]
+    told = lines(0, [*late, ("lost", *WHERE, 0.0, RESET), news[2]], capsys)
+    assert [line.split(";")[0].split("(")[0].strip() for line in told] == [
+        "ballast: server 1",
+        "ballast: server 1 is back after 0.1 s",
+        "ballast: server 1",
+        "ballast: server 1 is back after 0.1 s",
+    ]
+
+
 def test_an_attach_that_waits_says_for_which_server(capsys):
     known, unknown = (1, "127.0.0.1:7001", 0), (-1, "127.0.0.1:7000", 0)
     news = [

@@ -26,6 +26,9 @@ _TRANSPORT = (
     ("keepalive watchdog timeout", "no answer"),
 )
 
+# In the reason of an end that is planned.
+_AGE = "listen.max_connection_age"
+
 
 class Pause(NamedTuple):
     """ballast::client::Pause (client/cpp/ballast/client.h).
@@ -82,6 +85,8 @@ class PauseReporter:
         self._away: dict[int, float] = {}
         # By server that is away, and None for trainers: of which length of it we have told.
         self._told: dict[int | None, float] = {}
+        # Servers and trainers whose connection has ended at its age, and is made again.
+        self._renewed: set[tuple[int, ...]] = set()
 
     def tell(self) -> None:
         """Prints what is new."""
@@ -109,9 +114,23 @@ class PauseReporter:
                 self._away.pop(slot, None)
 
     def _text(self, pause: Pause) -> str:
-        if not self._due(pause):
+        if self._is_renewal(pause) or not self._due(pause):
             return ""
         return self._of_server(pause) if pause.of_server else _of_trainers(pause)
+
+    def _is_renewal(self, pause: Pause) -> bool:
+        """Whether a connection has only ended at its age and is made again, as planned."""
+        begins = pause.kind in ("lost", "trainer_lost")
+        if not begins and pause.kind not in ("back", "trainer_back"):
+            return False
+        about = (pause.of_server, pause.server, *pause.slots)
+        if begins and _AGE in pause.error:
+            self._renewed.add(about)
+            return True
+        was_renewed = about in self._renewed
+        self._renewed.discard(about)
+        # A server that stayed away longer was told of.
+        return was_renewed and not begins and not (pause.of_server and pause.server in self._told)
 
     def _due(self, pause: Pause) -> bool:
         about = pause.server if pause.of_server else None
