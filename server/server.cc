@@ -314,12 +314,8 @@ absl::Status ServerImpl::Serve(const std::vector<config::Peer>& peers) {
   facts_.SetInstead("replaying");
   supervision_->Replaying();
   const std::vector<ServerAddress> servers = settings_.Servers(peers, address_);
-  const uint32_t home = servers.front().id;
-  if (security_->gate()->secured() || home == config_.cluster().id()) {
-    security_->gate()->SetHome(home);
-  }
   PeerLinkConfig link = settings_.PeerLink(servers, incarnation_);
-  link.credentials = security_->ChannelCredentials();
+  security_->JoinCluster(&link);
   peers_ = PeerClient::Create(link, executor_.get(), RealClock::Get(), grpc_.queue());
   AddPeerMetrics(&metrics_->registry(), config_.cluster().id(), servers, peers_);
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, storage_.OpenJobs(address_));

@@ -15,6 +15,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "server/config/load.h"
 #include "server/quota/quotas.h"
+#include "server/rpc/peer_client.h"
 #include "server/security/audit.h"
 #include "server/security/gate.h"
 #include "server/server_tls.h"
@@ -34,14 +35,15 @@ class ServerSecurity {
   absl::Status Reload();
 
   bool secured() const { return tls_ != nullptr; }
-  // Of the gRPC port, and of calls to other servers. Null without security: plaintext.
+  // Of the gRPC port. Null without security: plaintext.
   std::shared_ptr<grpc::ServerCredentials> ServerCredentials() const;
-  std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials() const;
   Gate* gate() { return &gate_; }
+  // Tells the gate which servers there are, and `link` how they know this one.
+  void JoinCluster(PeerLinkConfig* link);
   // The limits of the quota file, and what is used. Also without security.
   const std::shared_ptr<Quotas>& quotas() const { return quotas_; }
-  // Null without security.
-  AuditLog* audit() { return gate_.secured() ? &audit_ : nullptr; }
+  // Without security: for what was refused.
+  AuditLog* audit() { return &audit_; }
 
  private:
   ServerSecurity(const config::v1::ServerConfig& config, ServerMetrics* metrics);

@@ -2,6 +2,8 @@
 // Comes from: the gate. Goes to: the services, the desks. Thread safety: plain values.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -15,6 +17,8 @@ struct Caller {
   // tenant.
   bool secured = false;
   Identity identity;  // with `secured`
+  // Without security: the server whose number the call carries.
+  std::optional<uint32_t> peer;
 
   // Whether it may see and use what belongs to `tenant`.
   bool Sees(absl::string_view tenant) const {

@@ -130,10 +130,14 @@ Connection GenericCall::connection() {
   for (const auto& uri : auth->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
     connection.uris.push_back(text(uri));
   }
-  const auto [begin, end] = context_->client_metadata().equal_range("authorization");
-  for (auto value = begin; value != end; ++value) {
-    connection.authorization.push_back(text(value->second));
-  }
+  const auto values = [&](const char* header) {
+    std::vector<std::string> found;
+    const auto [begin, end] = context_->client_metadata().equal_range(header);
+    for (auto value = begin; value != end; ++value) found.push_back(text(value->second));
+    return found;
+  };
+  connection.authorization = values("authorization");
+  connection.peer_numbers = values(kPeerNumberHeader);
   return connection;
 }
 

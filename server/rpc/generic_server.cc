@@ -160,7 +160,7 @@ std::shared_ptr<CallHandler> GenericServer::Admit(const Method& method,
                                                   std::shared_ptr<GenericCall> call) {
   if (gate_ == nullptr) return method.factory(std::move(call));
   Admission admission =
-      gate_->Admit(*method.row, gate_->secured() ? call->connection() : Connection());
+      gate_->Admit(*method.row, gate_->Looks(*method.row) ? call->connection() : Connection());
   call->SetCaller(std::move(admission.caller));
   if (!admission.status.ok()) {
     call->Finish(ToGrpc(admission.status));
@@ -173,7 +173,8 @@ void GenericServer::Audit(const GenericCall& call, grpc::StatusCode code) {
   const MethodRow* const row = FindMethod(call.method());
   const bool refused =
       code == grpc::StatusCode::UNAUTHENTICATED || code == grpc::StatusCode::PERMISSION_DENIED;
-  if (row == nullptr || !(refused || row->audited)) return;
+  const bool order = row != nullptr && row->audited && call.caller().secured;
+  if (row == nullptr || !(refused || order)) return;
   const std::string tenant = call.caller().identity.tenant;
   AuditLine line{.identity = call.caller().uri(),
                  .peer = call.peer(),

@@ -15,11 +15,17 @@
 namespace ballast::server {
 namespace {
 
-grpc::ByteBuffer OwnHello(const PeerLinkConfig& config) {
+constexpr char kToldNoNumber[] = "has not told this server its number yet";
+
+grpc::ByteBuffer OwnHello(const PeerLinkConfig& config, uint32_t server) {
   v1::PeerHello hello;
   *hello.mutable_protocol() = OwnProtocolRange();
   hello.set_id(config.self);
   hello.set_incarnation(config.incarnation);
+  if (config.numbers != nullptr) {
+    hello.set_number(config.numbers->NumberFor(server));
+    hello.set_held_hash(config.numbers->HeldHash(server));
+  }
   return SerializeMessage(hello);
 }
 
@@ -84,6 +90,38 @@ bool PeerCaller::stopping() const {
 
 void PeerCaller::Call(uint32_t server, const PeerCallOptions& options,
                       const grpc::ByteBuffer& request, Done done) {
+  if (config_.numbers == nullptr) return Send(server, options, "", request, std::move(done));
+  const auto number = config_.numbers->HeaderTo(server, config_.self);
+  if (number.has_value()) return SendNumbered(server, options, *number, request, std::move(done));
+  SayHello(server, options.wait_for_ready,
+           [=, this, done = std::move(done)](const absl::Status& said, const grpc::ByteBuffer&) {
+             if (!said.ok()) return done(said, {});
+             const auto told = config_.numbers->HeaderTo(server, config_.self);
+             if (told.has_value()) return SendNumbered(server, options, *told, request, done);
+             done(StillStarting({server, AddressOf(server)}, kToldNoNumber), {});
+           });
+}
+
+void PeerCaller::SendNumbered(uint32_t server, const PeerCallOptions& options,
+                              const std::string& number, const grpc::ByteBuffer& request,
+                              Done done) {
+  Send(server, options, number, request,
+       [this, server, done = std::move(done)](const absl::Status& status,
+                                              const grpc::ByteBuffer& reply) {
+         done(AfterNumbered(server, status), reply);
+       });
+}
+
+absl::Status PeerCaller::AfterNumbered(uint32_t server, const absl::Status& status) {
+  const bool refused = status.code() == absl::StatusCode::kUnauthenticated;
+  if (refused || (MayPass(status) && ReasonOf(status) == Reason::kUnspecified)) {
+    config_.numbers->Doubt(server);
+  }
+  return refused ? StillStarting({server, AddressOf(server)}, kToldNoNumber) : status;
+}
+
+void PeerCaller::Send(uint32_t server, const PeerCallOptions& options, const std::string& number,
+                      const grpc::ByteBuffer& request, Done done) {
   const auto peer = peers_.find(server);
   if (peer == peers_.end()) {
     done(absl::NotFoundError(absl::StrCat("server ", server, " is not of this cluster")), {});
@@ -93,6 +131,7 @@ void PeerCaller::Call(uint32_t server, const PeerCallOptions& options,
   call->context.set_deadline(std::chrono::system_clock::now() +
                              std::chrono::ceil<std::chrono::microseconds>(options.timeout));
   call->context.set_wait_for_ready(options.wait_for_ready);
+  if (!number.empty()) call->context.AddMetadata(kPeerNumberHeader, number);
   {
     MutexLock lock(&mu_);
     if (!stopping_) {
@@ -112,7 +151,20 @@ void PeerCaller::Call(uint32_t server, const PeerCallOptions& options,
 
 void PeerCaller::SayHello(uint32_t server, bool wait_for_ready, Done done) {
   const PeerCallOptions options{method::kPeerHello, config_.report_after, wait_for_ready};
-  Call(server, options, OwnHello(config_), std::move(done));
+  if (config_.numbers == nullptr) {
+    return Send(server, options, "", OwnHello(config_, server), std::move(done));
+  }
+  Send(server, options, "", OwnHello(config_, server),
+       [this, server, done = std::move(done)](const absl::Status& status,
+                                              const grpc::ByteBuffer& reply) {
+         v1::PeerHello hello;
+         if (status.ok() && Parse(reply, &hello).ok() && hello.id() == server) {
+           config_.numbers->Answered(server, hello.number_hash());
+         } else {
+           config_.numbers->Doubt(server);
+         }
+         done(status, reply);
+       });
 }
 
 void PeerCaller::CallOnceConnected(uint32_t server, const char* method,

@@ -53,7 +53,9 @@ class PeerCaller {
   ~PeerCaller();
 
   // Calls `done` once: NOT_FOUND for a server that is not of this cluster, CANCELLED after Stop,
-  // else with what came back.
+  // else with what came back. With PeerLinkConfig::numbers the call carries one, and says Hello
+  // before it where that is needed; UNAVAILABLE RECOVERING as long as the server has told none, or
+  // refuses it: IsStillStarting.
   void Call(uint32_t server, const PeerCallOptions& options, const grpc::ByteBuffer& request,
             Done done);
   // A Hello with this server's id, incarnation and protocol versions; report_after is its timeout.
@@ -84,6 +86,13 @@ class PeerCaller {
   };
   struct UnderWay;
 
+  // `number`: the header of that name; empty: none.
+  void Send(uint32_t server, const PeerCallOptions& options, const std::string& number,
+            const grpc::ByteBuffer& request, Done done);
+  void SendNumbered(uint32_t server, const PeerCallOptions& options, const std::string& number,
+                    const grpc::ByteBuffer& request, Done done);
+  // `status` of a call with a number: a server that does not take it is another process by now.
+  absl::Status AfterNumbered(uint32_t server, const absl::Status& status);
   void Finish(UnderWay* call);
 
   const PeerLinkConfig& config_;

@@ -25,8 +25,15 @@ class PeerClientImpl : public PeerClient, public std::enable_shared_from_this<Pe
   void Start(LostCallback lost, VoteCallback voted) override {
     votes_.Start(std::move(voted));
     heartbeat_.Start(std::move(lost));
+    if (config_.numbers == nullptr) return;
+    config_.numbers->SetAsk([weak = weak_from_this()](uint32_t server) {
+      if (const auto self = weak.lock()) self->heartbeat_.AskNow(server);
+    });
   }
-  void Stop() override { caller_.Stop(); }
+  void Stop() override {
+    if (config_.numbers != nullptr) config_.numbers->SetAsk(nullptr);
+    caller_.Stop();
+  }
   std::vector<PeerState> Peers() const override { return heartbeat_.Peers(); }
 
   void CreateJob(uint32_t server, const JobPlan& plan,

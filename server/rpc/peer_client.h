@@ -18,6 +18,7 @@
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/security/credentials.h"
 #include "server/cluster/peer_calls.h"
+#include "server/security/peer_numbers.h"
 
 namespace ballast::server {
 
@@ -31,6 +32,8 @@ struct PeerLinkConfig {
   int max_message_bytes = 16 << 20;
   double time_scale = 1;
   std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: plaintext
+  // Of a server without security; null: calls carry none. Outlives the client.
+  PeerNumbers* numbers = nullptr;
 };
 
 struct PeerState {

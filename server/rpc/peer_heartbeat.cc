@@ -69,6 +69,15 @@ void PeerHeartbeat::Beat() {
   after_(config_.heartbeat_interval, [this] { Beat(); });
 }
 
+void PeerHeartbeat::AskNow(uint32_t server) {
+  {
+    MutexLock lock(&mu_);
+    const auto peer = peers_.find(server);
+    if (peer == peers_.end() || peer->second.asking) return;
+  }
+  Ask(server);
+}
+
 void PeerHeartbeat::Ask(uint32_t server) {
   {
     MutexLock lock(&mu_);

@@ -31,6 +31,8 @@ class PeerHeartbeat {
   // Begins to ask. The heartbeat ends when `caller` stops.
   void Start(PeerClient::LostCallback lost);
   std::vector<PeerState> Peers() const;
+  // Says Hello to a peer, unless one is under way.
+  void AskNow(uint32_t server);
   // What a peer said to the newest call about a plan: whether the job still starts there.
   void SetStarts(uint32_t server, bool starts);
   // Reports a peer that was reachable; with `always` also one that never was.

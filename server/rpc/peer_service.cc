@@ -53,7 +53,10 @@ void Hello(const PeerIdentity& self, const Call& call, const grpc::ByteBuffer& b
   *reply.mutable_protocol() = OwnProtocolRange();
   reply.set_id(self.id);
   reply.set_incarnation(self.incarnation);
+  PeerNumbers* const numbers = self.gate == nullptr ? nullptr : self.gate->numbers();
+  if (numbers != nullptr) reply.set_number_hash(numbers->HashFor(hello.id()));
   call->Reply(reply);
+  if (numbers != nullptr) numbers->Told(hello.id(), hello.number(), hello.held_hash());
 }
 
 void TakePlan(const DirectoryHolder& holder, PlanMethod method, const Call& call,
@@ -104,10 +107,13 @@ void WhichRest(const DirectoryHolder& holder, const Call& call, const grpc::Byte
                   });
 }
 
-void TakeVote(const DirectoryHolder& holder, const Gate* gate, const Call& call,
+void TakeVote(const DirectoryHolder& holder, Gate* gate, const Call& call,
               const grpc::ByteBuffer& bytes) {
   v1::Prepare prepare;
-  if (!call->Parse(bytes, &prepare) || !SpeaksForItself(gate, call, prepare.server())) return;
+  if (!call->Parse(bytes, &prepare)) return;
+  const absl::Status voter =
+      gate == nullptr ? absl::OkStatus() : gate->CheckVoter(call->caller(), prepare.server());
+  if (!voter.ok()) return call->Fail(voter);
   const auto jobs = holder.lookup();
   if (!jobs.ok()) return call->Fail(jobs.status());
   absl::StatusOr<Vote> vote = VoteFromProto(prepare);

@@ -11,8 +11,8 @@ namespace ballast::server {
 
 struct PeerIdentity {
   uint32_t id = 0;
-  uint64_t incarnation = 0;    // new for each process
-  const Gate* gate = nullptr;  // null: as one without security; outlives the server
+  uint64_t incarnation = 0;  // new for each process
+  Gate* gate = nullptr;      // null: every caller is believed; outlives the server
 };
 
 // Adds the methods of ballast.v1.Peer to `server`. `directory` outlives it.

@@ -1,5 +1,6 @@
 #include "server/security/gate.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -13,6 +14,21 @@ namespace {
 constexpr char kBearer[] = "Bearer ";
 constexpr size_t kTokenBytesMax = 4096;
 
+absl::Status ServersUnknown() {
+  return ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
+                       "this server does not know the servers of its cluster yet; ask again soon");
+}
+
+absl::Status NotHeardYet() {
+  return ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
+                       "a server of this cluster has not answered this one yet, so the call may be "
+                       "a stranger's; ask again soon");
+}
+
+bool IsOfServers(const MethodRow& row) {
+  return row.scope == Scope::kHome || row.scope == Scope::kPeer || row.scope == Scope::kCluster;
+}
+
 // Whether the caller has to show something else, or is known and may not.
 bool IsUnknownCaller(Refusal refusal) {
   switch (refusal) {
@@ -20,6 +36,7 @@ bool IsUnknownCaller(Refusal refusal) {
     case Refusal::kNoIdentity:
     case Refusal::kBadIdentity:
     case Refusal::kBadToken:
+    case Refusal::kNumber:
       return true;
     case Refusal::kDenied:
     case Refusal::kRole:
@@ -50,6 +67,8 @@ const char* RefusalName(Refusal refusal) {
       return "not_home";
     case Refusal::kWrongServer:
       return "wrong_server";
+    case Refusal::kNumber:
+      return "number";
   }
   return "unknown";
 }
@@ -57,7 +76,8 @@ const char* RefusalName(Refusal refusal) {
 Gate::Gate(Options options, ServerMetrics* metrics)
     : options_(std::move(options)),
       metrics_(metrics),
-      files_(std::make_shared<const GateFiles>()) {}
+      files_(std::make_shared<const GateFiles>()),
+      numbers_(options_.secret) {}
 
 void Gate::Replace(GateFiles files) {
   auto replaced = std::make_shared<const GateFiles>(std::move(files));
@@ -65,9 +85,21 @@ void Gate::Replace(GateFiles files) {
   files_.swap(replaced);
 }
 
-void Gate::SetHome(uint32_t server) {
+void Gate::SetServers(uint32_t self, const std::vector<uint32_t>& servers) {
+  std::vector<uint32_t> others;
+  uint32_t home = self;
+  for (const uint32_t server : servers) {
+    home = std::min(home, server);
+    if (server != self) others.push_back(server);
+  }
+  numbers_.SetServers(others);
   MutexLock lock(&mu_);
-  home_ = server;
+  cluster_ = {self, home};
+}
+
+std::optional<Gate::Cluster> Gate::cluster() const {
+  MutexLock lock(&mu_);
+  return cluster_;
 }
 
 std::shared_ptr<const GateFiles> Gate::files() const {
@@ -109,40 +141,57 @@ absl::StatusOr<Identity> Gate::IdentityOf(const Connection& connection,
   return Refuse(Refusal::kBadToken, "the call's bearer token is not one of this server's");
 }
 
-absl::Status Gate::CheckHome(const MethodRow& row, const Identity& identity) const {
+absl::Status Gate::CheckHome(const MethodRow& row, uint32_t server) const {
   if (row.scope != Scope::kHome) return absl::OkStatus();
-  std::optional<uint32_t> home;
-  {
-    MutexLock lock(&mu_);
-    home = home_;
-  }
-  if (!home.has_value()) {
-    return ReasonedError(absl::StatusCode::kUnavailable, Reason::kRecovering,
-                         "this server does not know the servers of its cluster yet; ask again "
-                         "soon");
-  }
-  if (identity.server == *home) return absl::OkStatus();
+  const std::optional<Cluster> cluster = this->cluster();
+  if (!cluster.has_value()) return ServersUnknown();
+  if (server == cluster->home) return absl::OkStatus();
   return Refuse(Refusal::kNotHome,
-                absl::StrCat("server ", identity.server, " may not order ", row.method,
-                             ": the home of this cluster is server ", *home));
+                absl::StrCat("server ", server, " may not order ", row.method,
+                             ": the home of this cluster is server ", cluster->home));
 }
 
-// The home sends itself no orders, so one that comes over a connection is a stranger's. Which
-// caller is the home, another server cannot know without security.
-absl::Status Gate::CheckPlainOrder(const MethodRow& row) const {
-  if (row.scope != Scope::kHome) return absl::OkStatus();
-  {
-    MutexLock lock(&mu_);
-    if (!home_.has_value()) return absl::OkStatus();
+bool Gate::Looks(const MethodRow& row) const { return options_.secured || IsOfServers(row); }
+
+Admission Gate::AdmitPlain(const MethodRow& row, const Connection& connection) const {
+  if (!IsOfServers(row)) return {};
+  const std::optional<Cluster> cluster = this->cluster();
+  if (!cluster.has_value()) return {ServersUnknown(), {}};
+  // The home sends itself no orders, so one that comes over a connection is not of this cluster.
+  if (row.scope == Scope::kHome && cluster->self == cluster->home) {
+    return {Refuse(Refusal::kNotHome, absl::StrCat("this server is the home of its cluster and "
+                                                   "takes no order of another, such as ",
+                                                   row.method)),
+            {}};
   }
-  return Refuse(Refusal::kNotHome, absl::StrCat("this server is the home of its cluster and takes "
-                                                "no order of another, such as ",
-                                                row.method));
+  if (connection.peer_numbers.empty()) return {CheckBare(row), {}};
+  std::optional<uint32_t> sender;
+  if (connection.peer_numbers.size() == 1) sender = numbers_.SenderOf(connection.peer_numbers[0]);
+  if (sender.has_value()) return {CheckHome(row, *sender), {.peer = sender}};
+  return {Refuse(Refusal::kNumber, absl::StrCat("the number of this call of ", row.method,
+                                                " is not one that this server has told another; "
+                                                "say Hello first")),
+          {}};
+}
+
+// A call without a number comes from a stranger, or from a release before numbers.
+absl::Status Gate::CheckBare(const MethodRow& row) const {
+  using Kind = PeerNumbers::Kind;
+  const bool order = row.scope == Scope::kHome;
+  const std::optional<Cluster> cluster = this->cluster();
+  const auto from = [&](Kind kind) {
+    return order ? numbers_.KindOf(cluster->home) == kind : numbers_.AnyIs(kind);
+  };
+  if (from(Kind::kWithout)) return absl::OkStatus();
+  if (from(Kind::kUnheard)) return NotHeardYet();
+  return Refuse(Refusal::kNumber,
+                absl::StrCat("this call of ", row.method,
+                             " carries no number, so it comes from no server of this cluster"));
 }
 
 Admission Gate::Admit(const MethodRow& row, const Connection& connection) const {
   if (row.scope == Scope::kOpen) return {};
-  if (!options_.secured) return {CheckPlainOrder(row), {}};
+  if (!options_.secured) return AdmitPlain(row, connection);
   const std::shared_ptr<const GateFiles> files = this->files();
   absl::StatusOr<Identity> identity = IdentityOf(connection, *files);
   if (!identity.ok()) return {identity.status(), {}};
@@ -158,7 +207,7 @@ absl::Status Gate::Check(const MethodRow& row, const Identity& identity,
     return Refuse(Refusal::kRole, absl::StrCat("role ", RoleName(identity.role), " may not call ",
                                                row.method, "; roles that may: ", row.roles.Text()));
   }
-  return CheckHome(row, identity);
+  return CheckHome(row, identity.server);
 }
 
 absl::Status Gate::StillAllowed(const Caller& caller) const {
@@ -172,6 +221,26 @@ absl::Status Gate::CheckServer(const Caller& caller, uint32_t server) const {
   return Refuse(Refusal::kWrongServer,
                 absl::StrCat("server ", caller.identity.server, " speaks for server ", server,
                              "; its certificate lets it speak for itself only"));
+}
+
+absl::Status Gate::CheckVoter(const Caller& caller, uint32_t server) const {
+  if (options_.secured) return CheckServer(caller, server);
+  if (caller.peer == server) return absl::OkStatus();
+  if (caller.peer.has_value()) {
+    return Refuse(Refusal::kWrongServer,
+                  absl::StrCat("server ", *caller.peer, " votes as server ", server,
+                               "; its number lets it vote as itself only"));
+  }
+  switch (numbers_.KindOf(server)) {
+    case PeerNumbers::Kind::kWithout:
+      return absl::OkStatus();
+    case PeerNumbers::Kind::kUnheard:
+      return NotHeardYet();
+    case PeerNumbers::Kind::kNumbered:
+      break;
+  }
+  return Refuse(Refusal::kNumber, absl::StrCat("this vote of server ", server,
+                                               " carries no number, so another has sent it"));
 }
 
 }  // namespace ballast::server

@@ -5,7 +5,8 @@
 //   identity   -> not denied, a role of the method's row, and the home where the row says so
 //
 // What the message decides (whose job it is, which server it names) the services check themselves,
-// with the Caller that the gate gives them.
+// with the Caller that the gate gives them. Without security the gate lets in every call but those
+// of servers, which carry numbers (peer_numbers.h).
 // Comes from: GenericServer. Goes to: the services, as Caller. Thread safety: thread-safe.
 #pragma once
 
@@ -24,6 +25,7 @@
 #include "common/security/caller.h"
 #include "server/security/files.h"
 #include "server/security/method_table.h"
+#include "server/security/peer_numbers.h"
 
 namespace ballast::server {
 
@@ -32,7 +34,9 @@ struct Connection {
   bool encrypted = false;         // TLS
   bool certified = false;         // it has shown a certificate that the server's CA vouches for
   std::vector<std::string> uris;  // the URIs of that certificate
-  std::vector<std::string> authorization;  // values of the call's header of that name
+  // Values of the call's headers `authorization` and kPeerNumberHeader.
+  std::vector<std::string> authorization;
+  std::vector<std::string> peer_numbers;
 };
 
 // Why a call was refused: the values of the metric's label.
@@ -45,6 +49,7 @@ enum class Refusal : uint8_t {
   kRole,         // the method is for other roles
   kNotHome,      // an order of a server that is not the home
   kWrongServer,  // a message names another server than the one that calls
+  kNumber,       // without security: a server's call without the number that it should carry
 };
 const char* RefusalName(Refusal refusal);
 
@@ -57,8 +62,9 @@ struct Admission {
 class Gate {
  public:
   struct Options {
-    bool secured = false;  // false: every call is let in as before there was a gate
-    std::string domain;    // the trust domain
+    bool secured = false;              // false: every call is let in as before there was a gate
+    std::string domain;                // the trust domain
+    std::string secret = NewSecret();  // of the numbers
   };
 
   // `metrics` may be null, and outlives this.
@@ -73,12 +79,17 @@ class Gate {
   void Replace(GateFiles files);
   // Those in force. Not null.
   std::shared_ptr<const GateFiles> files() const;
-  // The home, once it is known; orders are refused before. Without security: this server is it.
-  void SetHome(uint32_t server);
+  // This server's id, and those of all servers of its cluster, once they are known; orders are
+  // refused before. The lowest is the home's.
+  void SetServers(uint32_t self, const std::vector<uint32_t>& servers);
+  // Null with security: there certificates do their work.
+  PeerNumbers* numbers() { return options_.secured ? nullptr : &numbers_; }
 
-  // Decides about a call. UNAUTHENTICATED NO_IDENTITY: the caller has to show another certificate
-  // or token; PERMISSION_DENIED NOT_PERMITTED: this identity may not make the call; UNAVAILABLE
-  // RECOVERING: an order before the servers are known. Counts what it refuses.
+  // Whether Admit looks at the connection of a call of this method.
+  bool Looks(const MethodRow& row) const;
+  // Decides about a call. UNAUTHENTICATED NO_IDENTITY: the caller has to show another certificate,
+  // token or number; PERMISSION_DENIED NOT_PERMITTED: this identity may not make the call;
+  // UNAVAILABLE RECOVERING: an order before the servers are known. Counts what it refuses.
   Admission Admit(const MethodRow& row, const Connection& connection) const;
 
   // Whether a caller that was let in before would still be: PERMISSION_DENIED when its identity is
@@ -88,24 +99,35 @@ class Gate {
   // What a service finds in the message: a caller may only speak for itself. PERMISSION_DENIED
   // NOT_PERMITTED when a server names `server` and is another one.
   absl::Status CheckServer(const Caller& caller, uint32_t server) const;
+  // The same of a vote; without security also errors as of Admit, of numbers.
+  absl::Status CheckVoter(const Caller& caller, uint32_t server) const;
 
   // Counts a refusal.
   void Count(Refusal refusal) const;
 
  private:
+  struct Cluster {
+    uint32_t self = 0;
+    uint32_t home = 0;
+  };
+
   absl::StatusOr<Identity> IdentityOf(const Connection& connection, const GateFiles& files) const;
   // What the identity of a caller decides.
   absl::Status Check(const MethodRow& row, const Identity& identity, const GateFiles& files) const;
-  absl::Status CheckHome(const MethodRow& row, const Identity& identity) const;
-  absl::Status CheckPlainOrder(const MethodRow& row) const;
+  absl::Status CheckHome(const MethodRow& row, uint32_t server) const;
+  // Without security.
+  Admission AdmitPlain(const MethodRow& row, const Connection& connection) const;
+  absl::Status CheckBare(const MethodRow& row) const;
   absl::Status Refuse(Refusal refusal, absl::string_view why) const;
+  std::optional<Cluster> cluster() const;
 
   const Options options_;
   ServerMetrics* const metrics_;
 
   mutable Mutex mu_;
   std::shared_ptr<const GateFiles> files_ ABSL_GUARDED_BY(mu_);
-  std::optional<uint32_t> home_ ABSL_GUARDED_BY(mu_);
+  std::optional<Cluster> cluster_ ABSL_GUARDED_BY(mu_);
+  PeerNumbers numbers_;
 };
 
 }  // namespace ballast::server

@@ -23,7 +23,7 @@ constexpr MethodRow kRows[] = {
 
     {"/ballast.v1.Data/Exchange", kTrainers, Scope::kTenant, false},
 
-    {"/ballast.v1.Peer/Hello", kServers, Scope::kPeer, false},
+    {"/ballast.v1.Peer/Hello", kServers, Scope::kHello, false},
     {"/ballast.v1.Peer/CreateJob", kServers, Scope::kHome, true},
     {"/ballast.v1.Peer/ExtendJob", kServers, Scope::kHome, true},
     {"/ballast.v1.Peer/DropJob", kServers, Scope::kHome, true},
@@ -60,6 +60,7 @@ const char* ScopeText(Scope scope) {
       return "what its tenant has";
     case Scope::kCluster:
       return "the cluster";
+    case Scope::kHello:
     case Scope::kPeer:
       return "the server that the message names";
     case Scope::kHome:

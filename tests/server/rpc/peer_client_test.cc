@@ -341,5 +341,138 @@ TEST_F(PeerLinkTest, CallsUnderWayEndWhenTheClientStops) {
   EXPECT_EQ(Create(Plan()).code(), absl::StatusCode::kCancelled);
 }
 
+// --- Numbers ------------------------------------------------------------------------------------
+
+// One of two servers without security: it takes calls, and makes them.
+class NumberedServer {
+ public:
+  NumberedServer(uint32_t id, uint64_t incarnation, const std::string& address = "127.0.0.1:0")
+      : id_(id), incarnation_(incarnation) {
+    gate_.SetServers(id, {0, 1});
+    AddPeerMethods(&server_, &holder_, {id, incarnation, &gate_});
+    holder_.Set(directory_);
+    GenericServerOptions options;
+    options.address = address;
+    options.gate = &gate_;
+    EXPECT_TRUE(server_.Start(options).ok());
+  }
+  ~NumberedServer() {
+    if (client_ != nullptr) client_->Stop();
+    executor_.Shutdown();
+  }
+  void Meet(const std::string& other, bool with_numbers = true) {
+    PeerLinkConfig config;
+    config.self = id_;
+    config.incarnation = incarnation_;
+    config.servers = {{1 - id_, other}};
+    config.heartbeat_interval = std::chrono::milliseconds(20);
+    config.create_timeout = kTestDeadline;
+    if (with_numbers) config.numbers = gate_.numbers();
+    client_ = PeerClient::Create(config, &executor_, RealClock::Get());
+    client_->Start([](uint32_t, const std::string&) {}, [](auto...) {});
+  }
+  // Whether the other server has answered, so that a call without a number is a stranger's.
+  bool Hears() {
+    const auto end = std::chrono::steady_clock::now() + kTestDeadline;
+    while (!client_->Peers()[0].reachable && std::chrono::steady_clock::now() < end) {
+      std::this_thread::yield();
+    }
+    return client_->Peers()[0].reachable;
+  }
+  absl::Status Order() {
+    std::promise<absl::Status> done;
+    JobPlan plan;
+    plan.job = 77;
+    plan.spec.name = "gpt";
+    plan.spec.tensors = {{"a", {3}, DType::kF32, 0, {}}};
+    plan.epoch.members = {{0, 100}};
+    plan.epoch.contributors = {{{0}, 1}};
+    plan.servers = {0, 1};
+    plan.owner = {1};
+    client_->CreateJob(1 - id_, plan, [&](const absl::Status& status) { done.set_value(status); });
+    return done.get_future().get();
+  }
+  void CastVote(uint64_t round) {
+    Vote vote;
+    vote.server = id_;
+    client_->SendVote(77, 1, round, 1 - id_, vote);
+  }
+  bool HasVoteOf(uint64_t round) {
+    return directory_->engine->WaitUntil([round](FakeEngine& engine) {
+      return !engine.votes_.empty() && engine.votes_.back().first == round;
+    });
+  }
+  size_t orders() {
+    size_t count = 0;
+    directory_->WaitUntil([&](FakeDirectory& directory) {
+      count = directory.plans_.size();
+      return true;
+    });
+    return count;
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", server_.port()); }
+
+ private:
+  const uint32_t id_;
+  const uint64_t incarnation_;
+  Gate gate_{{}, nullptr};
+  std::shared_ptr<FakeDirectory> directory_ = std::make_shared<FakeDirectory>();
+  DirectoryHolder holder_{absl::UnavailableError("waits")};
+  GenericServer server_;
+  ThreadExecutor executor_{"test", 1};
+  std::shared_ptr<PeerClient> client_;
+};
+
+TEST(PeerNumbersTest, OrdersAndVotesPassAndThoseOfAStrangerDoNot) {
+  NumberedServer home(0, 1);
+  NumberedServer other(1, 2);
+  home.Meet(other.address());
+  other.Meet(home.address());
+  EXPECT_EQ(home.Order(), absl::OkStatus());
+  home.CastVote(6);
+  EXPECT_TRUE(other.HasVoteOf(6));
+  other.CastVote(7);
+  EXPECT_TRUE(home.HasVoteOf(7));
+  ASSERT_TRUE(other.Hears());
+  NumberedServer stranger(0, 3);
+  stranger.Meet(other.address(), /*with_numbers=*/false);
+  EXPECT_EQ(ReasonOf(stranger.Order()), Reason::kNoIdentity);
+  EXPECT_EQ(other.orders(), 1u);
+}
+
+TEST(PeerNumbersTest, AStrangerThatSaysHelloInAServersNameIsNotBelieved) {
+  NumberedServer home(0, 1);
+  NumberedServer other(1, 2);
+  NumberedServer stranger(1, 3);
+  stranger.Meet(home.address());
+  ASSERT_TRUE(stranger.Hears());
+  home.Meet(other.address());
+  other.Meet(home.address());
+  EXPECT_EQ(home.Order(), absl::OkStatus());
+  EXPECT_EQ(other.orders(), 1u);
+}
+
+TEST(PeerNumbersTest, AServerThatIsStartedAgainIsKnownAgain) {
+  auto home = std::make_unique<NumberedServer>(0, 1);
+  auto other = std::make_unique<NumberedServer>(1, 2);
+  const std::string at_home = home->address();
+  const std::string at_other = other->address();
+  home->Meet(at_other);
+  other->Meet(at_home);
+  EXPECT_EQ(home->Order(), absl::OkStatus());
+  other.reset();
+  other = std::make_unique<NumberedServer>(1, 3, at_other);
+  home->CastVote(8);
+  other->Meet(at_home);
+  EXPECT_EQ(home->Order(), absl::OkStatus());
+  EXPECT_TRUE(other->HasVoteOf(8));
+  home.reset();
+  other->CastVote(9);
+  home = std::make_unique<NumberedServer>(0, 4, at_home);
+  home->Meet(at_other);
+  EXPECT_EQ(home->Order(), absl::OkStatus());
+  EXPECT_TRUE(home->HasVoteOf(9));
+}
+
 }  // namespace
 }  // namespace ballast::server

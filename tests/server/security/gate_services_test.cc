@@ -77,7 +77,7 @@ class GateServicesTest : public testing::Test {
  protected:
   GateServicesTest() {
     holder_.Set(directory_);
-    gate_.SetHome(0);
+    gate_.SetServers(1, {0, 1, 2});
     AddControlMethods(
         &server_, &holder_, {}, [] { return ServerFacts(); }, &metrics_);
     AddPeerMethods(&server_, &holder_, {1, 9, &gate_});
