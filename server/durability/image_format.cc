@@ -184,7 +184,9 @@ absl::StatusOr<ImageHeader> DecodeImageHeader(const ImageShape& shape, const cha
     return absl::DataLossError("the image header is not one that this format has");
   }
   header.chunk_crcs.resize(chunks);
-  std::memcpy(header.chunk_crcs.data(), from + kImageCrcs, chunks * sizeof(uint32_t));
+  if (chunks > 0) {  // memcpy takes no null pointer, not even for no bytes.
+    std::memcpy(header.chunk_crcs.data(), from + kImageCrcs, chunks * sizeof(uint32_t));
+  }
   return header;
 }
 
