@@ -149,9 +149,16 @@ class World {
       server_->Deliver(BadFrame(slot, &random));
     }
     if (step == kBadFrame) return;
-    if (step == kBadBegin) return server_->Feed(server::BeginInput{slot, BadBegin(slot, &random)});
+    if (step == kBadBegin) return BeginBadly(slot, BadBegin(slot, &random));
     history_.forged = true;
     server_->Feed(BadVote(&random));
+  }
+
+  // Some of them are good, but not those that the other server hears of.
+  void BeginBadly(uint32_t slot, const RoundBegin& begin) {
+    const bool begun = fsm().Begun(slot);
+    server_->Feed(server::BeginInput{slot, begin});
+    if (!begun && fsm().Begun(slot)) history_.forged = true;
   }
 
   // Trainers begin a round when every server is done with the one before.

@@ -25,7 +25,8 @@ struct FsmHistory {
   std::map<std::tuple<uint32_t, uint64_t, uint32_t>, Vote> votes;
   std::vector<server::VoteInput> sent;
   std::map<uint64_t, std::string> decisions;  // by round, as bytes
-  // A vote that no server gave was delivered: servers may disagree, and must not crash.
+  // A vote that no server gave was delivered, or a beginning that a trainer gave to one server
+  // only: servers may disagree, and must not crash.
   bool forged = false;
 };
 
