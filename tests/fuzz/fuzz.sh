@@ -3,6 +3,9 @@
 # of them unless said otherwise. Inputs that reach something new stay in out/fuzz/<target>, from
 # where the next run begins; an input that ends a target is out/fuzz/<target>-crash-*. Once its bug
 # is mended, it belongs into tests/fuzz/corpus/<target>.
+# fuzz.sh merge [TARGET...] adds to tests/fuzz/corpus/<target> those of out/fuzz/<target> that reach
+# code which nothing there reaches, the shortest first. Not for safetensors and job_file: the names
+# of their inputs say what becomes of them.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 seconds=${1:-60}
@@ -14,6 +17,17 @@ fi
 
 cmake --preset fuzz > /dev/null
 cmake --build --preset fuzz --parallel 2 --target ballast_fuzz
+if [ "$seconds" = merge ]; then
+  for target in "${targets[@]}"; do
+    kept=tests/fuzz/corpus/$target
+    if [ "$target" = safetensors ] || [ "$target" = job_file ]; then continue; fi
+    mkdir -p "$kept" "out/fuzz/$target"
+    build/fuzz/bin/ballast_fuzz "--target=$target" -merge=1 -use_counters=0 -timeout=20 \
+      -rss_limit_mb=2048 -verbosity=0 "$kept" "out/fuzz/$target"
+    echo "$target: $(find "$kept" -type f | wc -l) inputs, $(cat "$kept"/* | wc -c) bytes"
+  done
+  exit 0
+fi
 for target in "${targets[@]}"; do
   found=out/fuzz/$target
   mkdir -p "$found"

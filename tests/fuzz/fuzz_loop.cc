@@ -11,16 +11,15 @@ constexpr size_t kPoolMax = 256;
 }  // namespace
 
 FuzzLoop::FuzzLoop(const FuzzTarget* target, const std::vector<std::string>& corpus, uint64_t seed)
-    : target_(target), pool_(target->Seeds()), random_(seed) {
+    : target_(target), pool_(target->Seeds()), seeds_(pool_.size()), random_(seed) {
   pool_.insert(pool_.end(), corpus.begin(), corpus.end());
 }
 
 void FuzzLoop::Replay(size_t longest) {
-  for (const std::string& input : pool_) {
-    for (size_t bytes = 0; bytes < std::min(longest, input.size()); ++bytes) {
-      RunOnce(input.substr(0, bytes));
-    }
-    RunOnce(input);
+  for (size_t i = 0; i < pool_.size(); ++i) {
+    const size_t cuts = i < seeds_ ? std::min(longest, pool_[i].size()) : 0;
+    for (size_t bytes = 0; bytes < cuts; ++bytes) RunOnce(pool_[i].substr(0, bytes));
+    RunOnce(pool_[i]);
   }
 }
 

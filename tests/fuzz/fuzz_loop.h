@@ -19,7 +19,8 @@ class FuzzLoop {
   // `target` outlives the loop. `corpus`: inputs beside the target's own seeds.
   FuzzLoop(const FuzzTarget* target, const std::vector<std::string>& corpus, uint64_t seed);
 
-  // Every input of the pool, and each of its prefixes up to `longest` bytes of it.
+  // Every input of the pool, and each prefix of the target's own seeds up to `longest` bytes. A
+  // corpus has hundreds of inputs: their prefixes would take most of the time.
   void Replay(size_t longest);
   // `runs` changed inputs.
   void Run(int runs);
@@ -33,7 +34,8 @@ class FuzzLoop {
 
   const google::protobuf::LogSilencer silence_;  // Each bad string would be a line.
   const FuzzTarget* const target_;
-  std::vector<std::string> pool_;
+  std::vector<std::string> pool_;  // at its beginning the target's own seeds
+  const size_t seeds_;
   FuzzRandom random_;
   uint64_t runs_ = 0;
   std::string input_;

@@ -1,5 +1,5 @@
-// Every target answers its seeds, its corpus, all prefixes of both, and a fixed number of inputs
-// that its mutator makes of them. An input that ends the process is shown, escaped.
+// Every target answers its seeds and their prefixes, its corpus, and a fixed number of inputs that
+// its mutator makes of both. An input that ends the process is shown, escaped.
 #include <gtest/gtest.h>
 
 #include <csignal>
