@@ -57,6 +57,10 @@ class Cluster:
     def pid(self, server: int) -> int:
         return self._servers.children[server].pid
 
+    def ready_file(self, server: int) -> Path:
+        """A JSON object with the server's "pid"; not there while it starts again."""
+        return self._servers._ready_file(server)
+
     def kill(self, server: int, signum: int) -> None:
         """A server that is stopped has stopped on return: its threads do so one by one."""
         os.kill(self.pid(server), signum)

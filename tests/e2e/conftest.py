@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import Cluster
+from e2e.zygote import Zygote
 from serving import built_ballastd
 
 # Failure detection takes so many times as long.
@@ -28,6 +29,22 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def ballastd() -> Path:
     return built_ballastd()
+
+
+@pytest.fixture(scope="session")
+def fake_nccl() -> Path:
+    """The folder of a libnccl.so.2 for the host (tests/fakes/nccl)."""
+    folder = built_ballastd().parent.parent / "tests" / "nccl"
+    assert (folder / "libnccl.so.2").exists(), "build the target fake_nccl"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def zygote(ballastd, fake_nccl):
+    """Forks trainers; with a module, because it keeps a process with torch."""
+    zygote = Zygote(fake_nccl)
+    yield zygote
+    zygote.stop()
 
 
 @contextlib.contextmanager

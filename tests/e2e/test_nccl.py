@@ -13,20 +13,12 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import HANG_S, Cluster, fresh_job, wait_for
-from serving import built_ballastd
 
 SCRIPT = Path(__file__).with_name("nccl_trainer.py")
 RUN_S = 4 * HANG_S
 ROUNDS = 4
 # How long a rank waits for another; a killed one is noticed at once.
 TIMEOUT_S = 20
-
-
-@pytest.fixture(scope="module")
-def fake_nccl() -> Path:
-    folder = built_ballastd().parent.parent / "tests" / "nccl"
-    assert (folder / "libnccl.so.2").exists(), "build the target fake_nccl"
-    return folder
 
 
 def started(fake: Path, plan: str, *arguments: object) -> subprocess.Popen[str]:

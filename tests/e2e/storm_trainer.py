@@ -1,0 +1,243 @@
+"""Trainers of test_collective_storm.py, as children of one process that has imported torch already.
+
+usage: storm_trainer.py
+  Reads a JSON object a line: {"log": file, ...}, with the fields of Case. For each it forks a
+  trainer and prints its pid; when a child has ended, {"pid": pid, "code": as in subprocess}. The
+  object {"kill": pid} kills a child that has not ended.
+A trainer runs up to round `rounds`. It writes its finished rounds to FOLDER/done-RANK, and at its
+end a JSON object with the checksum of its weights to FOLDER/result-RANK. A strike kills a process
+when its trainer is at a place for the first time, and is done once: FOLDER/struck-ID says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS.parent / "examples/quickstart")]
+
+import ballast  # noqa: E402
+import ballast.torch as bt  # noqa: E402
+import torch  # noqa: E402
+from e2e.collective_trainer import HYPER, backward, group_of, new_model  # noqa: E402
+
+EXTENTS = {"tile_elements": 64, "extent_elements": 1024}
+GROUP_LOST = 3
+ROUNDS_LOST = 5
+
+
+@dataclasses.dataclass
+class Strike:
+    """place: init, reduce, push, pull or gather. victim: "" this trainer, else a file that names
+    the pid of a server. bucket: of reduce and gather. after_ms: from the place to the kill."""
+
+    id: int
+    round: int
+    place: str
+    victim: str
+    bucket: int
+    after_ms: float
+
+
+@dataclasses.dataclass
+class Case:
+    """group: of torch, the file by which it meets; "" for "nccl"."""
+
+    endpoints: list[str]
+    job: str
+    rank: int
+    world: int
+    folder: str
+    rounds: int
+    group: str
+    group_s: float
+    strikes: list[dict[str, Any]]
+
+
+class Striker:
+    """Puts the strikes of one trainer in place."""
+
+    def __init__(self, case: Case, opt: bt.AdamW) -> None:
+        self._case, self._opt = case, opt
+        self._left = [Strike(**strike) for strike in case.strikes]
+
+    def arm(self) -> None:
+        """Behind attach(): there are a session and a collective."""
+        shares, session = self._opt._membership.shares, self._opt._membership.session
+        calls = shares._collective
+        if not self._case.group:
+            self._wrap(calls, "_begin", lambda _: self.at("init", 0, session.round + 1))
+        self._wrap(calls, "reduce_scatter", lambda a: self.at("reduce", a[2], session.round + 1))
+        self._wrap(calls, "all_gather", lambda a: self.at("gather", a[2], session.round))
+        self._wrap(session, "step", lambda _: self._in_step(session))
+
+    def _wrap(self, owner: Any, name: str, before: Callable[[Any], None]) -> None:
+        inner = getattr(owner, name)
+
+        def call(*arguments: Any) -> Any:
+            before(arguments)
+            return inner(*arguments)
+
+        setattr(owner, name, call)
+
+    def _in_step(self, session: Any) -> None:
+        self.at("push", 0, session.round + 1)
+        before = session.counters()["payload_down_bytes"]
+
+        def weights_come() -> None:
+            while session.counters()["payload_down_bytes"] == before:
+                time.sleep(0.0002)
+
+        self.at("pull", 0, session.round + 1, weights_come)
+
+    def at(
+        self, place: str, bucket: int, round: int, wait: Callable[[], None] | None = None
+    ) -> None:
+        """The trainer is there. wait: what has to come first, on another thread."""
+        for strike in list(self._left):
+            later = round >= strike.round if place == "init" else round == strike.round
+            if strike.place != place or not later:
+                continue
+            if place in ("reduce", "gather") and strike.bucket != bucket:
+                continue
+            self._left.remove(strike)
+            if (Path(self._case.folder) / f"struck-{strike.id}").exists():
+                continue
+            if wait is None and strike.after_ms == 0:
+                self._kill(strike)
+            else:
+                threading.Thread(target=self._later, args=(strike, wait), daemon=True).start()
+
+    def _later(self, strike: Strike, wait: Callable[[], None] | None) -> None:
+        if wait is not None:
+            wait()
+        time.sleep(strike.after_ms / 1000)
+        self._kill(strike)
+
+    def _kill(self, strike: Strike) -> None:
+        victim = os.getpid()
+        if strike.victim:
+            file = Path(strike.victim)
+            while not file.exists():  # It is being started again.
+                time.sleep(0.001)
+            victim = json.loads(file.read_text())["pid"]
+        (Path(self._case.folder) / f"struck-{strike.id}").touch()
+        os.kill(victim, signal.SIGKILL)
+
+
+def rounds_seen(case: Case) -> int:
+    """Rounds whose end any trainer of the job has seen."""
+    files = [Path(case.folder) / f"done-{rank}" for rank in range(case.world)]
+    return max((int(file.read_text() or 0) for file in files if file.exists()), default=0)
+
+
+def optimizer_of(case: Case, model: torch.nn.Module) -> bt.AdamW:
+    group = None
+    if case.group:
+        folder, name = os.path.split(case.group)
+        group = group_of(folder, name, case.rank, case.world, case.group_s)
+    return bt.AdamW(
+        model.named_parameters(), job=case.job, endpoints=case.endpoints, rank=case.rank,
+        world_size=case.world, durability="process", resume="auto", collective=group or "nccl",
+        **HYPER, **EXTENTS,
+    )  # fmt: skip
+
+
+def train(case: Case) -> int:
+    seen = rounds_seen(case)
+    model = new_model(torch.float32)
+    opt = optimizer_of(case, model)
+    striker = Striker(case, opt)
+    if case.group:
+        striker.at("init", 0, seen + 1)
+    opt.attach()
+    if opt.round < seen:
+        print(f"round {seen} was finished, and the job is at {opt.round}", file=sys.stderr)
+        return ROUNDS_LOST
+    striker.arm()
+    while opt.round < case.rounds:
+        backward(model, opt.round, case.rank)
+        try:
+            opt.step()
+        except ballast.BallastError as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            lost = isinstance(error, ballast.TrainerLost)
+            if case.group and (lost or error.reason == "STALE_EPOCH"):
+                return GROUP_LOST
+            if not lost:
+                raise
+        else:
+            put(case, "done", str(opt.round))
+    digest = 0
+    for p in model.parameters():
+        digest = zlib.crc32(p.detach().numpy().tobytes(), digest)
+    put(case, "result", json.dumps({"round": opt.round, "digest": digest}))
+    opt.close()
+    return 0
+
+
+def put(case: Case, name: str, text: str) -> None:
+    """Into the file NAME-RANK, whole or not at all."""
+    fresh = Path(case.folder) / f"{name}-{case.rank}.new"
+    fresh.write_text(text)
+    fresh.replace(fresh.with_suffix(""))
+
+
+def child(given: dict[str, Any]) -> int:
+    log = os.open(given.pop("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1), os.dup2(log, 2)
+    warnings.simplefilter("always")
+    try:
+        return train(Case(**given))
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush(), sys.stderr.flush()
+
+
+def serve() -> None:
+    def say(said: dict[str, int]) -> None:
+        print(json.dumps(said), flush=True)
+
+    ending: set[int] = set()
+    pending = b""
+    while True:
+        ready, _, _ = select.select([0], [], [], 0.01)
+        if ready:
+            read = os.read(0, 1 << 16)
+            if not read:
+                break
+            *lines, pending = (pending + read).split(b"\n")
+            for line in map(json.loads, lines):
+                if "kill" in line:
+                    if line["kill"] in ending:
+                        os.kill(line["kill"], signal.SIGKILL)
+                    continue
+                pid = os.fork()
+                if pid == 0:
+                    os._exit(child(line))
+                ending.add(pid)
+                say({"pid": pid})
+        for pid in list(ending):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                ending.remove(pid)
+                say({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+if __name__ == "__main__":
+    serve()
