@@ -74,7 +74,8 @@ absl::Status LocalJobs::RecoverOne(JobPlan plan) {
   BALLAST_RETURN_IF_ERROR(parts_.store->Save(plan));
   plan.making = false;
   BALLAST_ASSIGN_OR_RETURN(std::unique_ptr<JobStorage> storage, OpenStorage(plan));
-  return Open(plan, parts_.memory->PlanRecovered(plan), std::move(storage));
+  MemoryBook* const memory = parts_.memory;
+  return Open(plan, memory->BeginRecovered(plan, memory->PlanRecovered(plan)), std::move(storage));
 }
 
 absl::StatusOr<std::unique_ptr<JobStorage>> LocalJobs::OpenStorage(const JobPlan& plan) const {
@@ -141,7 +142,8 @@ absl::Status LocalJobs::MakeNew(const JobPlan& plan) {
   }
   JobPlan made = plan;
   made.making = false;
-  const absl::Status opened = Open(made, parts_.memory->Plan(made), std::move(storage));
+  const absl::StatusOr<MemoryPlan> memory = parts_.memory->Plan(made);
+  const absl::Status opened = Open(made, parts_.memory->Begin(made, memory), std::move(storage));
   if (opened.ok()) Find(plan.job)->Start();
   if (!opened.ok() && IsDurable(plan)) (void)parts_.store->Remove(plan.job);
   return opened;
@@ -188,8 +190,8 @@ absl::Status LocalJobs::Reopen(const JobPlan& plan) {
   }
   absl::StatusOr<std::unique_ptr<JobStorage>> storage = OpenStorage(ours);
   if (!storage.ok()) return LostHere(ours, storage.status());
-  BALLAST_RETURN_IF_ERROR(
-      LostHere(ours, Open(ours, parts_.memory->Plan(ours), *std::move(storage))));
+  const auto memory = parts_.memory->Begin(ours, parts_.memory->Plan(ours));
+  BALLAST_RETURN_IF_ERROR(LostHere(ours, Open(ours, memory, *std::move(storage))));
   Find(plan.job)->Start();
   return absl::OkStatus();
 }
@@ -205,18 +207,17 @@ absl::Status LocalJobs::LostHere(const JobPlan& plan, const absl::Status& status
   return located;
 }
 
-absl::Status LocalJobs::Open(const JobPlan& plan, const absl::StatusOr<MemoryPlan>& room,
+absl::Status LocalJobs::Open(const JobPlan& plan, const absl::StatusOr<MemoryPlan>& held,
                              std::unique_ptr<JobStorage> storage) {
-  BALLAST_ASSIGN_OR_RETURN(const MemoryPlan memory, room);
+  BALLAST_ASSIGN_OR_RETURN(MemoryPlan memory, held);
   absl::StatusOr<std::shared_ptr<RoundEngine>> engine =
       MakeEngine(plan, memory, std::move(storage));
   if (!engine.ok()) {
+    parts_.memory->End(plan, &memory);
     ForgetMetrics(plan.name());  // Its series began with the first read of its files.
     return engine.status();
   }
-  Job job{.plan = plan, .memory = {}, .ended = false, .told = ++told_};
-  parts_.memory->Change(plan, &job.memory, memory);
-  jobs_.emplace(plan.job, std::move(job));
+  jobs_.emplace(plan.job, Job{.plan = plan, .memory = memory, .ended = false, .told = ++told_});
   MutexLock lock(&mu_);
   engines_[plan.job] = *std::move(engine);
   return absl::OkStatus();
@@ -231,7 +232,7 @@ absl::StatusOr<std::shared_ptr<RoundEngine>> LocalJobs::MakeEngine(
   const bool on_disk = parts_.store != nullptr && IsDurable(plan);
   const uint64_t disk = on_disk ? parts_.store->DiskBytes(plan, parts_.self->id()) : 0;
   BALLAST_LOG(INFO, LogField("run", plan.spec.name))
-      << MemoryText(memory, parts_.memory->Free(), disk);
+      << MemoryText(memory, parts_.memory->RoomOf(plan, memory), disk);
   BALLAST_ASSIGN_OR_RETURN(std::shared_ptr<RoundEngine> engine,
                            RoundEngine::Create(plan, engine_config, deps_, std::move(storage)));
   engine->OnEnd(

@@ -120,9 +120,9 @@ class LocalJobs final : public JobLookup {
   absl::Status RecoverOne(JobPlan plan);
   // JobStore::Open, as a phase of recovery.
   absl::StatusOr<std::unique_ptr<JobStorage>> OpenStorage(const JobPlan& plan) const;
-  // Opens a job with its files in `room`, without starting its engine. Errors: that of `room`;
-  // those of RoundEngine::Create.
-  absl::Status Open(const JobPlan& plan, const absl::StatusOr<MemoryPlan>& room,
+  // Opens a job with its files in the memory that it has since MemoryBook::Begin, without starting
+  // its engine. Errors: that of `held`; those of RoundEngine::Create, and then it has none.
+  absl::Status Open(const JobPlan& plan, const absl::StatusOr<MemoryPlan>& held,
                     std::unique_ptr<JobStorage> storage);
   absl::Status CheckSame(const JobPlan& plan, Job* known);
   absl::Status CheckRoom(const JobPlan& plan);

@@ -12,6 +12,8 @@
 namespace ballast::server {
 namespace {
 
+Holding Open(const JobPlan& plan) { return {Holding::Kind::kOpen, plan.job}; }
+
 uint64_t Sum(uint64_t a, uint64_t b) { return a + std::min(b, UINT64_MAX - a); }
 
 // `room` in what a tenant may have.
@@ -119,18 +121,39 @@ uint32_t MemoryBook::WorldMaxOf(const JobPlan& plan, const MemoryPlan& held) con
 
 // --- What jobs have -----------------------------------------------------------------------------
 
-void MemoryBook::Change(const JobPlan& plan, MemoryPlan* held, const MemoryPlan& to) {
+void MemoryBook::Count(MemoryPlan* held, const MemoryPlan& to) {
   used_bytes_.fetch_add(to.total() - held->total(), std::memory_order_relaxed);
   state_bytes_ += to.state_bytes - held->state_bytes;
   nvme_bytes_ += to.nvme_bytes - held->nvme_bytes;
   *held = to;
-  quotas_->Note({Holding::Kind::kOpen, plan.job}, plan.tenant, AmountsOf(plan, to));
   Report();
 }
 
+absl::StatusOr<MemoryPlan> MemoryBook::Begin(const JobPlan& plan,
+                                             const absl::StatusOr<MemoryPlan>& planned) {
+  BALLAST_ASSIGN_OR_RETURN(const MemoryPlan memory, planned);
+  BALLAST_RETURN_IF_ERROR(quotas_->Take(Open(plan), plan.tenant, AmountsOf(plan, memory)));
+  MemoryPlan held;
+  Count(&held, memory);
+  return held;
+}
+
+absl::StatusOr<MemoryPlan> MemoryBook::BeginRecovered(const JobPlan& plan,
+                                                      const absl::StatusOr<MemoryPlan>& planned) {
+  BALLAST_ASSIGN_OR_RETURN(const MemoryPlan memory, planned);
+  MemoryPlan held;
+  Change(plan, &held, memory);
+  return held;
+}
+
+void MemoryBook::Change(const JobPlan& plan, MemoryPlan* held, const MemoryPlan& to) {
+  quotas_->Note(Open(plan), plan.tenant, AmountsOf(plan, to));
+  Count(held, to);
+}
+
 void MemoryBook::End(const JobPlan& plan, MemoryPlan* held) {
-  Change(plan, held, MemoryPlan());
-  quotas_->Give({Holding::Kind::kOpen, plan.job});
+  Count(held, MemoryPlan());
+  quotas_->Give(Open(plan));
 }
 
 void MemoryBook::Reserve(const JobPlan& plan) {

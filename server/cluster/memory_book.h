@@ -58,6 +58,12 @@ class MemoryBook {
   // The most trainers for which the job, which has `held`, finds room; see WorldMax in job_plan.h.
   uint32_t WorldMaxOf(const JobPlan& plan, const MemoryPlan& held) const;
 
+  // A job is open from now on and has `planned`, which is the answer: Plan's, or PlanRecovered's,
+  // for BeginRecovered. Errors: that of `planned`; OVER_QUOTA when its tenant has taken the room
+  // since, on another thread.
+  absl::StatusOr<MemoryPlan> Begin(const JobPlan& plan, const absl::StatusOr<MemoryPlan>& planned);
+  absl::StatusOr<MemoryPlan> BeginRecovered(const JobPlan& plan,
+                                            const absl::StatusOr<MemoryPlan>& planned);
   // The open job has `to` from now on instead of `*held`, and `*held` says so.
   void Change(const JobPlan& plan, MemoryPlan* held, const MemoryPlan& to);
   // The job is not open any more, and has nothing.
@@ -84,6 +90,8 @@ class MemoryBook {
   }
   // Free, and what the job has besides.
   MemoryRoom FreeBeside(const MemoryPlan& held) const;
+  // The budget's part of Change.
+  void Count(MemoryPlan* held, const MemoryPlan& to);
   void Report() const;
 
   const Budget budget_;

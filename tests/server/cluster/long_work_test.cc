@@ -252,6 +252,30 @@ TEST(MemoryBookTest, AJobThatRanBeforeIsPlannedOverTheBudgetAsFarAsTheMachineGoe
   EXPECT_FALSE(book.over_budget());
 }
 
+// A thread for the disk makes a durable job of the same tenant between a plan and its opening.
+TEST(MemoryBookTest, WhatAnotherThreadTakesOfTheQuotaIsNotTakenTwice) {
+  const auto quotas = std::make_shared<Quotas>(1);
+  MemoryBook book({.self = 1, .bytes = 1 << 20, .state_bytes = 1 << 20, .window_extents_min = 1},
+                  quotas, nullptr);
+  QuotaTable one_job;
+  one_job.others.jobs = 1;
+  quotas->SetLimits(one_job);
+  const JobPlan plan = PlanOf(1000);
+  const absl::StatusOr<MemoryPlan> planned = book.Plan(plan);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const Holding stored{Holding::Kind::kStored, 9};
+  ASSERT_TRUE(quotas->Take(stored, plan.tenant, {.jobs = 1}).ok());
+  EXPECT_EQ(ReasonOf(book.Begin(plan, planned).status()), Reason::kOverQuota);
+  EXPECT_EQ(quotas->UseOf(plan.tenant).used, (Amounts{.jobs = 1}));
+  EXPECT_EQ(book.used_bytes(), 0u);
+  quotas->Give(stored);
+  absl::StatusOr<MemoryPlan> held = book.Begin(plan, planned);
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_EQ(quotas->UseOf(plan.tenant).used.dram_bytes, book.used_bytes());
+  book.End(plan, &*held);
+  EXPECT_EQ(quotas->UseOf(plan.tenant).used, Amounts());
+}
+
 TEST(MemoryBookTest, AJobThatRanBeforeAndFitsGetsWhatANewOneWould) {
   MemoryBook book({.self = 1,
                    .bytes = 1 << 20,
