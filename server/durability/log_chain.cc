@@ -14,6 +14,9 @@
 namespace ballast::server {
 namespace {
 
+// Of records and segments. At one for each nanosecond a log is there after 146 years.
+constexpr uint64_t kNumberMax = uint64_t{1} << 62;
+
 // The records of one segment that follow its header, and where they end.
 struct SegmentChain {
   absl::Status status;
@@ -44,6 +47,7 @@ class ChainReader {
     BALLAST_RETURN_IF_ERROR(FollowChain());
     BALLAST_RETURN_IF_ERROR(LookAhead());
     if (end_.lsn <= heard_.proof.lsn) return DamagedEnd();
+    if (!CanContinue()) return DamagedNumbers();
     return LogChain{.first_sequence = segments_.begin()->first,
                     .records = std::move(records_),
                     .end = end_,
@@ -143,10 +147,7 @@ class ChainReader {
     BALLAST_RETURN_IF_ERROR(
         files_.Read(files_.IndexOf(end.sequence), end.offset, kPageBytes, scratch.data()));
     const absl::StatusOr<RecordHeader> header = DecodeRecordPage(scratch.data());
-    if (absl::IsFailedPrecondition(header.status())) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          files_.PathOf(end.sequence), " at byte ", end.offset, ": ", header.status().message()));
-    }
+    BALLAST_RETURN_IF_ERROR(CheckVersion(header, end.sequence, end.offset));
     if (!header.ok() || !Belongs(*header, end.sequence, end.offset) || header->lsn != end.lsn ||
         header->previous_crc != end.previous_crc || header->generation < end.generation) {
       return false;
@@ -238,6 +239,8 @@ class ChainReader {
       const char* const page = scratch.data() + at;
       if (!LooksLikeRecord(page)) continue;
       const absl::StatusOr<RecordHeader> header = DecodeRecordPage(page);
+      // What it proves is not known; and records that are written up to it end there.
+      BALLAST_RETURN_IF_ERROR(CheckVersion(header, sequence, offset + at));
       if (!header.ok() || !Belongs(*header, sequence, offset + at)) continue;
       heard->Add(Say(*header));
     }
@@ -258,7 +261,26 @@ class ChainReader {
                                    header.offset, " of ", files_.PathOf(header.sequence))}};
   }
 
+  // Behind the last generation comes a lower one, and a reader passes over its records.
+  bool CanContinue() const {
+    return heard_.generation < UINT32_MAX && end_.lsn < kNumberMax && end_.sequence < kNumberMax;
+  }
+
   // Errors.
+
+  absl::Status CheckVersion(const absl::StatusOr<RecordHeader>& header, uint64_t sequence,
+                            uint64_t offset) const {
+    if (!absl::IsFailedPrecondition(header.status())) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(files_.PathOf(sequence), " at byte ", offset,
+                                                      ": ", header.status().message()));
+  }
+
+  absl::Status DamagedNumbers() const {
+    return absl::DataLossError(
+        absl::StrCat("the gradient log is damaged: generation ", heard_.generation, ", record ",
+                     end_.lsn, " in segment ", end_.sequence,
+                     " are numbers that no log reaches; restore the files from a copy"));
+  }
 
   absl::Status DamagedEnd() const {
     const uint64_t round = records_.empty() ? 0 : records_.back().round;

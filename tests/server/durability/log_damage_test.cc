@@ -6,6 +6,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/crc32c.h"
+#include "server/durability/bytes.h"
 #include "tests/server/durability/log_testing.h"
 
 namespace ballast::server {
@@ -250,6 +252,51 @@ TEST(LogDamage, OnlyTheNextRecordOfThisLogAtThisPlaceIsTaken) {
   EXPECT_FALSE(taken([](RecordHeader* h) { h->previous_crc = 1; }));
   EXPECT_FALSE(taken([](RecordHeader* h) { h->payload_bytes = 7 * kPageBytes; }));
   EXPECT_FALSE(taken([](RecordHeader* h) { h->payload_bytes = ~uint64_t{0}; }));
+}
+
+// Both found by the fuzz target log: such a log opened, took rounds, and did not have them when it
+// was opened again.
+absl::Status OpenWith(const std::string& page, uint64_t offset) {
+  MemoryDisk disk;
+  EXPECT_TRUE(disk.MakeDirectory(kLogDirectory).ok());
+  EXPECT_TRUE(GradientLog::Create(&disk, kLogDirectory, SmallLog()).ok());
+  auto file = disk.Open("job/log-000", {.mode = OpenMode::kWrite});
+  EXPECT_TRUE((*file)->WriteAt(offset, {ConstBytes{page.data(), page.size()}}).ok());
+  return GradientLog::Open(&disk, kLogDirectory, SmallLog()).status();
+}
+
+TEST(LogDamage, NumbersThatLeaveNoneBehindThemAreDamage) {
+  const auto open_with = [](auto change) {
+    const LogOptions options = SmallLog();
+    SegmentHeader header{.job = options.job,
+                         .server = options.server,
+                         .segments = options.segments,
+                         .segment_bytes = options.segment_bytes,
+                         .generation = 1,
+                         .sequence = 1,
+                         .first_lsn = 1};
+    change(&header);
+    std::string page(kPageBytes, '\0');
+    EncodePage(header, page.data());
+    return OpenWith(page, 0);
+  };
+  EXPECT_TRUE(open_with([](SegmentHeader*) {}).ok());
+  EXPECT_TRUE(open_with([](SegmentHeader* h) { h->generation = UINT32_MAX - 1; }).ok());
+  const absl::Status status = open_with([](SegmentHeader* h) { h->generation = UINT32_MAX; });
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("generation 4294967295"));
+  EXPECT_TRUE(absl::IsDataLoss(open_with([](SegmentHeader* h) { h->first_lsn = ~uint64_t{0}; })));
+}
+
+TEST(LogDamage, ARecordOfANewerVersionBehindTheEndIsRefused) {
+  std::string page(kPageBytes, '\0');
+  EncodePage(RecordHeader{.type = RecordType::kExtent, .dtype = DType::kF32}, page.data());
+  EXPECT_TRUE(OpenWith(page, 3 * kPageBytes).ok());
+  page[8] = 2;
+  StoreNumber(Crc32c(page.data(), kPageBytes - 4), page.data() + kPageBytes - 4);
+  const absl::Status status = OpenWith(page, 3 * kPageBytes);
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("job/log-000 at byte 12288: gradient log of format"));
 }
 
 // Headers whose checksums are right, and whose fields are random, but small enough to meet.
