@@ -144,6 +144,7 @@ void AcceptLoop::Look(int fd) {
 }
 
 void AcceptLoop::Forget(Connections::iterator connection) {
+  if (connection->second.served && options_.ended) options_.ended();
   gate_.Release(connection->second.address);
   connections_.erase(connection);
 }

@@ -33,6 +33,9 @@ struct AcceptOptions {
   // A connection whose descriptor is not below this one is closed: the rest is for files. The
   // kernel gives the lowest that is free.
   int descriptor_end = 1 << 30;
+  // A connection that was served is closed. Called on the loop's thread, up to a second later; may
+  // be null.
+  std::function<void()> ended;
 };
 
 class AcceptLoop {

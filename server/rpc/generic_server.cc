@@ -32,6 +32,9 @@ void SetConnectionAge(std::chrono::milliseconds age, grpc::ServerBuilder* builde
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, static_cast<int>(kMost));
 }
 
+// What a connection leaves to malloc at its end, without TLS the least: see docs/limits.md.
+constexpr size_t kConnectionBytes = 16 << 10;
+
 int Scaled(int ms, double time_scale) { return static_cast<int>(ms * time_scale); }
 
 ListenerOptions ListenerOf(const GenericServerOptions& options) {
@@ -94,7 +97,10 @@ absl::Status GenericServer::Build(const GenericServerOptions& options) {
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              Scaled(kHandshakeMs, options.time_scale));
   SetConnectionAge(options.max_connection_age, &builder);
-  BALLAST_ASSIGN_OR_RETURN(listener_, Listener::Bind(ListenerOf(options), &builder));
+  ListenerOptions listener = ListenerOf(options);
+  // As a request that was parsed: what a crowd has left goes back to the kernel (IdleTrim).
+  listener.ended = [this] { static_cast<void>(parsing_->Take(kConnectionBytes)); };
+  BALLAST_ASSIGN_OR_RETURN(listener_, Listener::Bind(listener, &builder));
   builder.RegisterAsyncGenericService(&service_);
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int pollers = options.pollers > 0 ? options.pollers : std::max(1, cores / 2);

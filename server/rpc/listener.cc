@@ -23,6 +23,7 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const ListenerOptions& 
   accept.tls = options.tls;
   accept.first_bytes = options.first_bytes;
   accept.descriptor_end = ConnectionDescriptorEnd(DescriptorLimit());
+  accept.ended = options.ended;
   listener->loop_ = std::make_unique<AcceptLoop>(
       accept, listener->sockets_.get(), RealClock::Get(), listener->executor_.get(),
       options.registry, [raw = listener.get()](int fd) { raw->Serve(fd); });

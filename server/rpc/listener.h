@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -27,6 +28,7 @@ struct ListenerOptions {
   // See PosixSockets::Listen.
   std::chrono::milliseconds user_timeout{0};
   MetricRegistry* registry = nullptr;  // may be null, outlives the listener
+  std::function<void()> ended;         // as AcceptOptions::ended
 };
 
 class Listener {

@@ -228,6 +228,23 @@ TEST_F(AcceptLoopTest, APlaceIsFreeAgainOnceGrpcHasClosedItsConnection) {
   EXPECT_EQ(open_, 1u);
 }
 
+TEST_F(AcceptLoopTest, SaysThatAConnectionHasEndedOnceAndOnlyOfThoseThatWereServed) {
+  for (const int fd : {10, 11}) Preface(fd);
+  sockets_.said[12] = "\x7f";  // Garbage: never served.
+  int ended = 0;
+  AcceptOptions options;
+  options.ended = [&ended] { ++ended; };
+  sockets_.Add({.arrive = {From(10, "a"), From(11, "a"), From(12, "a")}});
+  sockets_.Add({.before = [this] {
+    sockets_.identities[10] = 0;
+    clock_.Advance(seconds(2));
+  }});
+  sockets_.Add({.before = [this] { clock_.Advance(seconds(2)); }});
+  Play(options);
+  EXPECT_EQ(ended, 1);
+  EXPECT_EQ(open_, 1u);
+}
+
 TEST_F(AcceptLoopTest, ADescriptorThatComesAgainIsANewConnection) {
   Preface(10);
   sockets_.Add({.arrive = {From(10, "a")}});
