@@ -122,7 +122,9 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Make(const JobPlan& plan,
   BALLAST_ASSIGN_OR_RETURN(Checkpointer checkpointer,
                            Checkpointer::Create(layout, StateArrayCount(fsm.plan().spec),
                                                 checkpointed, versions, config.checkpoint_rounds));
-  auto engine = std::make_shared<Engine>(
+  // Not make_shared: whatever waits for this job's end or a time keeps the control block, and would
+  // keep the engine's memory with it, for timing.job_ttl.
+  std::shared_ptr<Engine> engine = std::make_unique<Engine>(
       config, deps,
       RoundDriver::Parts{std::move(fsm), std::move(contributions), std::move(state),
                          std::move(checkpointer), std::move(log)});

@@ -3,9 +3,12 @@
 #include "server/round/round_engine.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cmath>
 #include <cstring>
+#include <memory>
+#include <vector>
 
 #include "server/tier/tier.h"
 #include "tests/server/round/engine_cluster.h"
@@ -203,6 +206,22 @@ TEST(RoundEngineTest, StateCanBeFetchedBetweenRounds) {
   MutexLock lock(&sink->mu_);
   EXPECT_EQ(std::memcmp(sink->state_[{0, 0}].data(), init[0].data(), 128 * 4), 0);
   EXPECT_EQ((sink->state_[{1, 0}]), std::vector<char>(128 * 4, 0));
+}
+
+// A timer of `timing.job_ttl` and others know an engine that has ended.
+TEST(RoundEngineTest, AnEndedEngineLeavesNoMemoryToThoseWhoKnowIt) {
+  std::vector<std::weak_ptr<RoundEngine>> known;
+  const auto make = [&known] {
+    Cluster cluster(MakePlan({300}, 1, {0}));
+    known.push_back(cluster.engines_[0]);
+  };
+  constexpr size_t kEngines = 64;
+  known.reserve(kEngines + 1);
+  make();
+  const size_t before = mallinfo2().uordblks;
+  for (size_t i = 0; i < kEngines; ++i) make();
+  EXPECT_LT(mallinfo2().uordblks, before + kEngines * 4096);
+  for (const auto& engine : known) EXPECT_TRUE(engine.expired());
 }
 
 TEST(RoundEngineTest, LostPeerFailsTheJobByName) {
